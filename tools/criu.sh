@@ -1,0 +1,128 @@
+#!/bin/sh
+# Sees to a CRIU that works: the system's when it is new enough, else one built from the source archive
+# of the distribution into .cache/criu. With --own the system's is not looked at (the tarball's way), and
+# --is-there only says, by its exit status, whether there is one already.
+set -eu
+. tools/lib.sh
+. tools/packages.sh
+
+mkdir -p "$cache"
+least=4.1
+# Since 6.16 the kernel answers sockets other than unix ones in a way that only CRIU 4.2 understands: an
+# older one cannot save a program that has a UDP or TCP socket.
+wanted=$least
+[ "$(printf '6.16\n%s\n' "$(uname -r)" | sort -V | head -n 1)" != 6.16 ] || wanted=4.2
+prefix=$cache/criu
+work=$cache/criu-build
+
+version_of() { "$1" --version 2>/dev/null | awk '$1 == "Version:" { print $2 }'; }
+at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
+
+# Root is what CRIU needs to look at the kernel; without it the check says nothing about the machine.
+checks_out() {
+  as=
+  if [ "$(id -u)" != 0 ]; then
+    if have sudo && sudo -n true 2>/dev/null; then as="sudo -n"; else return 0; fi
+  fi
+  # shellcheck disable=SC2024  # the log is ours
+  ${as:-} "$1" check >"$cache/criu-check.log" 2>&1
+}
+
+# apt with a sources list, lists and cache of its own: the user's configuration is only read. An index that
+# is past its date is taken, since a frozen mirror is a good mirror for one source archive; signatures are
+# checked all the same.
+apt_own() {
+  apt-get -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+    -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root \
+    -o APT::Get::List-Cleanup=0 -o Debug::NoLocking=1 -o Acquire::Check-Valid-Until=false "$@"
+}
+
+# The mirror the user has chosen, whichever way the sources are written.
+mirror() {
+  # shellcheck disable=SC2016  # apt's placeholders, not the shell's
+  uri=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Label: Debian' 2>/dev/null | head -n 1)
+  printf '%s\n' "${uri:-http://deb.debian.org/debian/}"
+}
+
+# Fetches the source archive of one suite; leaves its path in $archive. APT checks the index's signature
+# and the helper the archive against the index.
+fetch_source() {
+  rm -rf "$work"
+  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+  printf 'deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
+    "$(mirror)" "$1" >"$work/sources.list"
+  apt_own update -qq >"$work/apt.log" 2>&1 || return 1
+  line=$(apt_own source --print-uris -qq criu 2>>"$work/apt.log" | grep '\.orig\.tar\.xz ') || return 1
+  # Shaped as: 'URI' FILE SIZE SHA256:HASH
+  # shellcheck disable=SC2086  # four words
+  set -- $line
+  uri=${1#?}
+  archive=$work/$2
+  found=${2#criu_}
+  found=${found%.orig.tar.xz}
+  at_least "$found" "$least" || return 1
+  say "downloading CRIU $found, source archive of Debian $suite ($(($3 / 1000)) kB)"
+  /usr/lib/apt/apt-helper download-file "${uri%?}" "$archive" "$4" >>"$work/apt.log" 2>&1
+}
+
+build_own() {
+  install_groups criu
+  archive=
+  while read -r suite tried; do
+    case $suite in '' | '#'*) continue ;; esac
+    if fetch_source "$suite"; then
+      [ "$found" = "$tried" ] || note "Debian $suite now has CRIU $found; Stasis was tried with $tried"
+      break
+    fi
+    note "Debian $suite gives no CRIU source: $(tail -n 1 "$work/apt.log" 2>/dev/null)"
+    archive=
+  done <tools/criu.table
+  [ -n "$archive" ] || die "no CRIU $least or newer could be had (see .cache/criu-build/apt.log)." \
+    "Install one yourself, or put its program's path in STASIS_CRIU; to build without one:" \
+    "STASIS_NO_SETUP=1 ./run build"
+  say "building CRIU $found into .cache/criu"
+  tar -C "$work" -xJf "$archive"
+  # Without GnuTLS: it is for CRIU's own page server, and brings nine libraries along.
+  make -C "$work"/criu-*/ -j "$(jobs_here)" NO_GNUTLS=1 criu >"$work/make.log" 2>&1 || {
+    tail -n 15 "$work/make.log" >&2
+    die "CRIU $found did not build; its whole output is in .cache/criu-build/make.log"
+  }
+  rm -rf "$prefix"
+  mkdir -p "$prefix/sbin" "$prefix/share"
+  cp "$work"/criu-*/criu/criu "$prefix/sbin/criu"
+  cp "$work"/criu-*/COPYING "$prefix/share/COPYING"
+  cp "$archive" "$prefix/share/"
+  rm -rf "$work"
+}
+
+own=$prefix/sbin/criu
+own_will_do() { [ -x "$own" ] && at_least "$(version_of "$own")" "$least"; }
+system_will_do() {
+  system=$(PATH=$PATH:/usr/sbin:/sbin command -v criu) && version=$(version_of "$system") &&
+    [ -n "$version" ] && at_least "$version" "$wanted" && checks_out "$system"
+}
+
+case ${1:-} in
+  --is-there)
+    own_will_do || system_will_do
+    exit
+    ;;
+  --own) ;;
+  *)
+    if system_will_do; then
+      note "CRIU: the system's $version"
+      rm -rf "$prefix"
+      exit 0
+    fi
+    ;;
+esac
+own_will_do || build_own
+at_least "$(version_of "$own")" "$wanted" ||
+  note "CRIU $(version_of "$own") cannot save sockets on this kernel; $wanted could, but was not to be had"
+if checks_out "$own"; then
+  note "CRIU: our own $(version_of "$own")"
+else
+  note "CRIU: our own $(version_of "$own"), but it cannot work here. Building goes on; saving and restoring"
+  note "processes will not. It says:"
+  tail -n 3 "$cache/criu-check.log" | sed 's/^/     /'
+fi

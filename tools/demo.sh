@@ -1,0 +1,187 @@
+#!/bin/sh
+# A newcomer's first minute: a GPU program is suspended, saved, killed and brought back. Takes no input,
+# shows real commands with their real output, cleans up, and fails when a step does not do what it says.
+#
+#   tools/demo.sh [PRESET]      of build/PRESET, dev when none is named; STASIS_DEMO_BUILD: another folder
+set -eu
+cd "$(dirname "$0")/.."
+. tools/lib.sh
+
+build=${STASIS_DEMO_BUILD:-$PWD/build/${1:-dev}}
+workloads=$build/workloads
+PATH=$build/bin:$PATH
+have stasis || die "there is no stasis in $build/bin" "./run build"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/stasis-demo-XXXXXX")
+export STASIS_STATE_DIR="$work/state"
+stage=start
+
+clean_up() {
+  code=$?
+  trap - EXIT INT TERM
+  for job in first second; do
+    if stasis kill "$job" --signal KILL >/dev/null 2>&1; then
+      stasis wait "$job" >/dev/null 2>&1 || true
+    fi
+  done
+  stasis recover >/dev/null 2>&1 || true
+  # Memory for GPU data, mounted where that is allowed; it stays so, and so would the folder.
+  umount "$work/state/run/arena" 2>/dev/null || true
+  rm -rf "$work"
+  [ $code -eq 0 ] || printf '\nThe demo failed at: %s\n' "$stage" >&2
+  exit $code
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+if [ -t 1 ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); else bold='' plain=''; fi
+began=$(date +%s)
+
+step() {
+  stage=$1
+  printf '\n%s%s%s\n' "$bold" "$1" "$plain"
+}
+tell() { printf '   %s\n' "$@"; }
+wrong() {
+  printf '   But: %s\n' "$*" >&2
+  exit 1
+}
+
+# expect CODE COMMAND...: shows the command, runs it, shows what it says. Its output is in $said.
+expect() {
+  wanted=$1
+  shift
+  line="\$ $*"
+  printf '%s\n' "$line" | sed "s#$workloads/##g; s#$work/##g"
+  code=0
+  said=$("$@" 2>&1 </dev/null) || code=$?
+  [ -z "$said" ] || printf '%s\n' "$said" | sed "s#$work/##g; s/^/    /"
+  [ "$code" -eq "$wanted" ] || wrong "its exit code is $code, not $wanted."
+}
+show() { expect 0 "$@"; }
+
+# Waits for a line of a job's output: `stasis logs -f` ends by itself only when the job does.
+await_ready() {
+  tries=0
+  until stasis logs "$1" | grep -q '^READY$'; do
+    tries=$((tries + 1))
+    [ $tries -lt 600 ] || wrong "$1 is not ready after a minute: $(stasis logs "$1" | tail -n 3)"
+    sleep 0.1
+  done
+}
+
+# ask JOB REPLY: sends the counter a packet and compares its answer.
+ask() {
+  port=$(stasis logs "$1" | sed -n 's/^PORT //p')
+  printf '$ udp_send %s hello\n' "$port"
+  said=$("$workloads/udp_send" --timeout 20000 "$port" hello) || wrong "$1 does not answer."
+  printf '    %s\n' "$said"
+  [ "$said" = "$2" ] || wrong "$1 answers $said, not $2."
+}
+
+verify() {
+  port=$(stasis logs "$1" | sed -n 's/^PORT //p')
+  said=$("$workloads/udp_send" --timeout 60000 "$port" verify) || wrong "$1 does not answer."
+  case $said in
+    OK*) tell "It has compared every byte of its GPU memory: as it was." ;;
+    *) wrong "its GPU memory is not what it was: $said" ;;
+  esac
+}
+
+# Which GPU: a real one whose driver can checkpoint, else softgpu.
+if stasis gpu ls --json 2>/dev/null | tr -d ' \n' | grep -q '"can_checkpoint":true.*"kind":"nvidia"'; then
+  gpu=real
+  first=2G second=3G
+  about="an NVIDIA GPU of this machine"
+else
+  gpu=softgpu
+  export LD_LIBRARY_PATH="$build/lib/softgpu"
+  export SOFTGPU_DIR="$work/gpu"
+  available=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
+  if [ "$available" -ge 12000 ]; then
+    export SOFTGPU_MEMORY=8G
+    first=1700M second=6500M
+  else
+    export SOFTGPU_MEMORY=2G
+    first=512M second=1700M
+  fi
+  about="softgpu, a CUDA driver that keeps its ${SOFTGPU_MEMORY%G} GiB of GPU memory in this machine's RAM"
+fi
+
+printf '%sStasis: a GPU program is suspended, saved, killed and brought back%s\n' "$bold" "$plain"
+tell "The GPU: $about."
+[ $gpu = real ] || tell "No GPU was found whose driver can checkpoint; everything but the GPU is real."
+[ "${available:-99999}" -ge 12000 ] || tell "(2 GiB and not 8, since only $available MiB of RAM are free here.)"
+
+# What this machine lacks for CRIU, one line; empty when it can dump.
+missing=
+if ! checked=$(stasis check 2>&1); then
+  missing=$(printf '%s\n' "$checked" | grep '^BAD' || true)
+fi
+
+step "1. A job on the GPU: a counter with $first of memory, that adds one for each packet"
+show stasis run --job first -- "$workloads/counter" --memory $first
+await_ready first
+ask first 101
+show stasis gpu ls
+
+step "2. It gives up the GPU, and keeps its place"
+show stasis suspend first
+show stasis ps
+
+step "3. Another job takes the GPU: $second, which would not have fitted beside the first"
+if [ $gpu = real ]; then
+  tell "(On this GPU it might have: a job that fills it would take minutes.)"
+else
+  tell "$(stasis gpu ls | grep ' free of ' | head -n 1 | sed 's/.* \([0-9.]* [GM]iB free of\)/Now there is \1/')."
+fi
+show stasis run --job second -- "$workloads/counter" --memory $second
+[ $gpu = real ] || tell "(It fills its memory with random words, in this machine's RAM: that takes a while.)"
+await_ready second
+ask second 101
+if [ $gpu = softgpu ]; then
+  tell "The first one cannot come back now, and says why; it stays suspended:"
+  expect 1 stasis resume first
+fi
+show stasis kill second --signal KILL
+expect 137 stasis wait second
+
+step "4. The first one takes the GPU back and goes on where it was"
+show stasis resume first
+show stasis ps
+
+if [ -n "$missing" ]; then
+  step "5. Left out: dump, kill -9, restore"
+  tell "Saving a program to disk needs CRIU, and CRIU needs more than is allowed here:"
+  printf '%s\n' "$missing" | sed 's/^/   /'
+  tell "As root on a machine of its own (or in a privileged container) the demo shows it all."
+else
+  step "5. It is saved to disk while it runs, then killed"
+  show stasis dump first --name saved --leave-running
+  pid=$(stasis ps --json | tr -d ' \n' | sed -n 's/.*"id":"first"[^}]*"pid":\([0-9]*\).*/\1/p')
+  show kill -9 "$pid"
+  expect 137 stasis wait first
+
+  step "6. It comes back from disk, with the same process id, and knows how far it had counted"
+  show stasis restore first
+  ask first 102
+  verify first
+
+  step "7. One byte of the image is changed: it is not restored"
+  show stasis kill first --signal KILL
+  expect 137 stasis wait first
+  file=$(find "$STASIS_STATE_DIR/data/images/saved" -type f -size +1M | sort | head -n 1)
+  [ -n "$file" ] || wrong "there is no large file in the image."
+  byte=$(od -An -tu1 -j 654321 -N 1 "$file" | tr -d ' ')
+  # shellcheck disable=SC2059
+  printf "\\$(printf '%03o' $((byte ^ 1)))" | dd of="$file" bs=1 seek=654321 conv=notrunc 2>/dev/null
+  tell "(byte 654321 of ${file#"$work/"}: $byte is $((byte ^ 1)) now)"
+  expect 1 stasis restore first
+fi
+
+printf '\n%sAll of it happened as it says, in %s s.%s\n' "$bold" "$(($(date +%s) - began))" "$plain"
+if [ $gpu = softgpu ]; then
+  tell "The times above are softgpu's: they show that it works and say nothing about a GPU."
+  tell "Measurements on a real one are in docs/measurements/."
+fi
+stage=end

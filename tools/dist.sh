@@ -1,0 +1,85 @@
+#!/bin/sh
+# Packs what the release preset installs, CRIU and the libraries that would tie it to this distribution
+# into one tarball, and checks it. The checks are in tests/dist/.
+set -eu
+. tools/lib.sh
+. tools/packages.sh
+
+[ -n "${STASIS_NO_SETUP:-}" ] || install_groups dist
+tools/build.sh release
+tools/criu.sh --own
+
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/release/CMakeCache.txt)
+name=stasis-$version-linux-$(uname -m)
+tree=build/dist/$name
+# gzip, because a bare Ubuntu has no xz.
+tarball=dist/$name.tar.gz
+limit=$((60 * 1024 * 1024))
+
+# glibc is the one thing that is taken from the machine we run on.
+from_the_system='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util))\.so\.[0-9]+$'
+
+# The libraries of our CRIU, its libraries' libraries included: one path a line.
+libraries() {
+  ldd "$1" | awk '$2 == "=>" { print $1, $3 }' | while read -r soname path; do
+    [ "$path" != not ] || die "$1 needs $soname, which is not here"
+    printf '%s\n' "$soname" | grep -Eq "$from_the_system" || printf '%s\n' "$path"
+  done
+}
+
+# dpkg knows a file by the path its package has given it, with or without /usr.
+package_of() {
+  file=$(readlink -f "$1")
+  dpkg -S "$file" "${file#/usr}" 2>/dev/null | sed 's/:.*//' | head -n 1
+}
+
+# Every package that is inside, with its licence and where its source is.
+licence() {
+  mkdir -p "$tree/share/licenses/$1"
+  cp "/usr/share/doc/$1/copyright" "$tree/share/licenses/$1/"
+  dpkg-query -W -f '${Package} ${Version}, source package ${source:Package} ${source:Version}\n' "$1" |
+    head -n 1 >>"$tree/share/licenses/packages"
+}
+
+rm -rf build/dist
+mkdir -p "$tree/lib" "$tree/libexec" dist
+cmake --install build/release --prefix "$PWD/$tree" --strip >"build/dist/install.log" ||
+  die "the release build could not be installed; see build/dist/install.log"
+
+cp .cache/criu/sbin/criu "$tree/libexec/criu"
+strip "$tree/libexec/criu"
+# RPATH, not RUNPATH: it reaches libraries of libraries, and comes before the user's LD_LIBRARY_PATH.
+# shellcheck disable=SC2016  # the loader's word, not the shell's
+patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$tree/libexec/criu"
+mkdir -p "$tree/share/licenses/criu"
+cp .cache/criu/share/* "$tree/share/licenses/criu/"
+for library in $(libraries .cache/criu/sbin/criu); do
+  cp -L "$library" "$tree/lib/"
+  # shellcheck disable=SC2016
+  patchelf --force-rpath --set-rpath '$ORIGIN' "$tree/lib/${library##*/}"
+  package=$(package_of "$library")
+  [ -n "$package" ] || die "no package owns $library, so its licence is not known"
+  licence "$package"
+done
+for package in $(packages_of inside); do licence "$package"; done
+cp -RL /usr/share/common-licenses "$tree/share/licenses/"
+sort -u -o "$tree/share/licenses/packages" "$tree/share/licenses/packages"
+for file in LICENSE README.md CHANGELOG.md; do
+  [ ! -f "$file" ] || cp "$file" "$tree/share/"
+done
+
+contents=$(cd "$tree" && find . \( -type f -exec sha256sum {} + \) -o \( -type l -printf '%l %p\n' \) |
+  sort | sha256sum | cut -c1-32)
+if [ ! -f "$tarball" ] || ! is_stamped dist "$contents"; then
+  say "packing $tarball"
+  tar -C build/dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - "$name" |
+    gzip -9n >"$tarball.part"
+  mv "$tarball.part" "$tarball"
+  set_stamp dist "$contents"
+fi
+size=$(wc -c <"$tarball")
+[ "$size" -le "$limit" ] || die "$tarball is $size bytes; the limit is $limit"
+
+say "checking it: unpacked elsewhere, with an empty environment and without this machine's libraries"
+STASIS_TARBALL=$PWD/$tarball ctest --preset release --label-regex '^dist$' "$@"
+say "$tarball: $(awk -v size="$size" 'BEGIN { printf "%.1f MB", size / 1e6 }')"

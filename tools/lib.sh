@@ -1,0 +1,41 @@
+# shellcheck shell=sh
+# What the scripts behind ./run share. Sourced from the root of the checkout.
+
+# shellcheck disable=SC2034
+cache=$PWD/.cache
+
+say() { printf '== %s\n' "$*"; }
+note() { printf '   %s\n' "$*"; }
+die() {
+  printf 'run: %s\n' "$1" >&2
+  shift
+  for line in "$@"; do printf '     %s\n' "$line" >&2; done
+  exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Runs a command as root, or says what somebody else has to run.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif have sudo; then
+    sudo "$@"
+  else
+    die "this needs root, and there is no sudo here. As root, run:" "$*" "and then the same ./run command again."
+  fi
+}
+
+# A stamp says that a step was done for exactly these inputs.
+stamp_of() { cat "$@" /etc/os-release 2>/dev/null | sha256sum | cut -c1-32; }
+is_stamped() { [ "$(cat "$cache/stamps/$1" 2>/dev/null)" = "$2" ]; }
+set_stamp() {
+  mkdir -p "$cache/stamps"
+  printf '%s\n' "$2" >"$cache/stamps/$1"
+}
+
+# As many jobs as there are processors, but no more than the memory carries (1 GiB each).
+jobs_here() {
+  awk -v cpus="$(nproc)" '/^MemAvailable/ { n = int($2 / 1048576) }
+    END { if (n < 1) n = 1; print (n < cpus) ? n : cpus }' /proc/meminfo
+}

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Makes this machine able to build and to test. Quick when it already is.
+set -eu
+. tools/lib.sh
+. tools/packages.sh
+
+if [ -n "${STASIS_NO_SETUP:-}" ]; then
+  [ -e "$cache/stamps/setup" ] || set_stamp setup "left alone"
+  exit 0
+fi
+now=$(stamp_of tools/packages.txt tools/criu.table tools/criu.sh)
+if is_stamped setup "$now"; then
+  [ "${1:-}" = --quiet ] || note "nothing to do: this machine is set up"
+  exit 0
+fi
+say "setting this machine up"
+# One list of packages, so that there is one list to agree to.
+if tools/criu.sh --is-there; then install_groups build; else install_groups build criu; fi
+tools/criu.sh
+set_stamp setup "$now"
