@@ -1,0 +1,52 @@
+// A point in monotonic time until which something may take; children and polls share one.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace stasis {
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Never passes.
+  Deadline() : at_(Clock::time_point::max()) {}
+  static Deadline In(std::chrono::milliseconds span) {
+    Deadline d;
+    d.at_ = Clock::now() + span;
+    return d;
+  }
+  static Deadline Sooner(const Deadline& a, const Deadline& b) { return a.at_ < b.at_ ? a : b; }
+
+  // As much later.
+  Deadline Plus(Clock::duration span) const {
+    Deadline d = *this;
+    if (!d.never()) d.at_ += span;
+    return d;
+  }
+
+  bool never() const { return at_ == Clock::time_point::max(); }
+  bool passed() const { return !never() && Clock::now() >= at_; }
+  // For poll(2): milliseconds left rounded up, 0 when passed, -1 for never.
+  int PollTimeout() const {
+    if (never()) return -1;
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();
+    return static_cast<int>(std::clamp<long long>(left, 0, 1 << 30));
+  }
+
+ private:
+  Clock::time_point at_;
+};
+
+class Stopwatch {
+ public:
+  double Seconds() const {
+    return std::chrono::duration<double>(Deadline::Clock::now() - start_).count();
+  }
+
+ private:
+  Deadline::Clock::time_point start_ = Deadline::Clock::now();
+};
+
+}  // namespace stasis

@@ -1,0 +1,86 @@
+#include "base/subprocess.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "base/file.h"
+
+namespace stasis {
+namespace {
+
+Result<std::string> OutputOf(SpawnOptions options) {
+  int fds[2];
+  EXPECT_EQ(::pipe2(fds, O_CLOEXEC), 0);
+  UniqueFd read_end(fds[0]), write_end(fds[1]);
+  options.fds[1] = write_end.get();
+  STASIS_ASSIGN(Subprocess child, Subprocess::Spawn(options));
+  write_end.Reset();
+  std::string output;
+  char buffer[4096];
+  for (ssize_t n; (n = ::read(read_end.get(), buffer, sizeof buffer)) > 0;) {
+    output.append(buffer, static_cast<size_t>(n));
+  }
+  STASIS_TRY(child.Wait());
+  return output;
+}
+
+TEST(SubprocessTest, ChildSeesOnlyTheDescriptorsItWasGiven) {
+  int extra = ::open("/dev/null", O_RDONLY);  // without O_CLOEXEC: would leak
+  ASSERT_GT(extra, 2);
+  // By asking for each number: whatever lists a folder has descriptors of its own.
+  const std::string script =
+      "i=0; while [ $i -lt 64 ]; do [ ! -e /proc/$$/fd/$i ] || printf '%s ' $i; i=$((i+1)); done";
+  auto output = OutputOf({.argv = {"/bin/sh", "-c", script}, .fds = {{7, extra}}});
+  ::close(extra);
+  ASSERT_TRUE(output) << output.error().ToString();
+  EXPECT_EQ(*output, "0 1 2 7 ");
+}
+
+TEST(SubprocessTest, SwappedDescriptorsComeOutRight) {
+  int a = ::open("/dev/null", O_RDONLY), b = ::open("/dev/zero", O_RDONLY);
+  auto output = OutputOf(
+      {.argv = {"/bin/sh", "-c",
+                "readlink /proc/$$/fd/" + std::to_string(a) + " /proc/$$/fd/" + std::to_string(b)},
+       .fds = {{a, b}, {b, a}}});
+  ::close(a);
+  ::close(b);
+  ASSERT_TRUE(output);
+  EXPECT_EQ(*output, "/dev/zero\n/dev/null\n");
+}
+
+TEST(SubprocessTest, MissingProgramIsAnErrorOfSpawn) {
+  auto child = Subprocess::Spawn({.argv = {"/nonexistent/program"}});
+  ASSERT_FALSE(child);
+  EXPECT_EQ(child.error().code, Code::kNotFound);
+}
+
+TEST(SubprocessTest, WaitHonoursItsDeadlineAndReapsAfterKill) {
+  auto child = Subprocess::Spawn({.argv = {"/bin/sleep", "1000"}});
+  ASSERT_TRUE(child);
+  auto early = child->Wait(Deadline::In(std::chrono::milliseconds(20)));
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().code, Code::kDeadlineExceeded);
+  child->Kill(SIGKILL);
+  auto status = child->Wait();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(WIFSIGNALED(*status));
+  EXPECT_EQ(DescribeWaitStatus(*status), "was killed by signal 9 (Killed)");
+}
+
+TEST(SubprocessTest, ScrubbedEnvironmentDropsWhatInjectsCode) {
+  ::setenv("LD_PRELOAD", "", 1);
+  ::setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+  ::setenv("SOFTGPU_MEMORY", "1G", 1);
+  bool kept_softgpu = false;
+  for (const auto& entry : ScrubbedEnvironment()) {
+    EXPECT_FALSE(entry.starts_with("LD_PRELOAD="));
+    EXPECT_FALSE(entry.starts_with("CUDA_VISIBLE_DEVICES="));
+    kept_softgpu |= entry == "SOFTGPU_MEMORY=1G";
+  }
+  EXPECT_TRUE(kept_softgpu);
+}
+
+}  // namespace
+}  // namespace stasis
