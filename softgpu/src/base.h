@@ -1,0 +1,74 @@
+// What every file of the software GPU's driver uses: the driver's types, files that close
+// themselves, and futexes, which unlike condition variables also serve the restore thread (see
+// checkpoint.h).
+#pragma once
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "device/cuda/driver_abi.h"
+
+namespace softgpu {
+
+using namespace stasis::cuda;  // NOLINT: this library is that API
+
+inline constexpr int kDriverVersion = 13000;
+inline constexpr size_t kPage = 4096;
+inline constexpr size_t kGranularity = 2 << 20;
+
+inline constexpr size_t RoundUp(size_t value, size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    Reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  ~Fd() { Reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  int Release() { return std::exchange(fd_, -1); }
+  void Reset(int fd = -1) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+  }
+  // Out of the way of programs that count on low numbers.
+  void MoveHigh() {
+    int high = fcntl(fd_, F_DUPFD_CLOEXEC, 200);
+    if (high >= 0) Reset(high);
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+inline uint64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
+}
+
+// Returns when `word` is no longer `seen`, after `timeout_ms`, or for no reason at all.
+inline void FutexWait(const std::atomic<uint32_t>* word, uint32_t seen, uint64_t timeout_ms) {
+  timespec timeout{time_t(timeout_ms / 1000), long(timeout_ms % 1000) * 1'000'000};
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
+}
+
+inline void FutexWake(const std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace softgpu

@@ -1,0 +1,261 @@
+#include "broker_client.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+
+#include "fd_passing.h"
+
+// glibc's clone under the name that ThreadSanitizer does not take for a fork.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" int __clone(int (*fn)(void*), void* stack, int flags, void* argument, ...);
+
+namespace softgpu {
+namespace {
+
+constexpr char kDefaultMemory[] = "8G";
+constexpr char kDefaultContext[] = "16M";
+
+// The broker stands in libexec/ beside lib/softgpu/, or beside bin/ when the driver is linked in.
+void FindProgram(char* out, size_t size) {
+  if (const char* set = getenv("SOFTGPU_BROKER")) {
+    snprintf(out, size, "%s", set);
+    return;
+  }
+  Dl_info self;
+  char folder[PATH_MAX];
+  if (dladdr(reinterpret_cast<void*>(&FindProgram), &self) == 0 ||
+      realpath(self.dli_fname, folder) == nullptr) {
+    if (realpath("/proc/self/exe", folder) == nullptr) return;
+  }
+  *strrchr(folder, '/') = 0;
+  for (const char* way : {"/../../libexec", "/../libexec", ""}) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%.3000s%s/softgpu-broker", folder, way);
+    char real[PATH_MAX];
+    if (realpath(path, real) == nullptr || access(real, X_OK) != 0) continue;
+    snprintf(out, size, "%.511s", real);
+    return;
+  }
+}
+
+struct SpawnArguments {
+  char* argv[7];
+  char** environment;
+  char* stack_end;  // of the second child
+};
+
+// SAFETY: both run in a child that shares our memory, and never return. So no sanitizer may watch
+// them, nor the C library's exec and exit, which a sanitizer takes for ours.
+__attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnChild(void* raw) {
+  auto* arguments = static_cast<SpawnArguments*>(raw);
+  syscall(SYS_execve, arguments->argv[0], arguments->argv, arguments->environment);
+  syscall(SYS_exit_group, 127);
+  return 0;
+}
+
+// One process more, because exec would make the end of the first one a SIGCHLD for the program.
+__attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnParent(void* raw) {
+  auto* arguments = static_cast<SpawnArguments*>(raw);
+  __clone(SpawnChild, arguments->stack_end, CLONE_VM | CLONE_VFORK, raw);
+  syscall(SYS_exit_group, 0);
+  return 0;
+}
+
+}  // namespace
+
+uint64_t ParseSize(const char* text) {
+  char* end = nullptr;
+  uint64_t value = strtoull(text, &end, 10);
+  if (end == text) return 0;
+  const char* units = "KMGT";
+  if (const char* unit = *end != 0 ? strchr(units, *end) : nullptr) {
+    value <<= 10 * (unit - units + 1);
+    ++end;
+  }
+  if (strcmp(end, "iB") == 0 || strcmp(end, "B") == 0) return value;
+  return *end == 0 ? value : 0;
+}
+
+void BrokerClient::Configure() {
+  auto env = [](const char* name, const char* otherwise) {
+    const char* set = getenv(name);
+    return set != nullptr && *set != 0 ? set : otherwise;
+  };
+  char standard[64];
+  snprintf(standard, sizeof(standard), "/tmp/softgpu-%u", geteuid());
+  snprintf(directory_, sizeof(directory_), "%s", env("SOFTGPU_DIR", standard));
+  int devices = std::clamp(atoi(env("SOFTGPU_DEVICES", "1")), 1, kMaxDevices);
+  uint64_t memory = ParseSize(env("SOFTGPU_MEMORY", kDefaultMemory));
+  uint64_t context = ParseSize(env("SOFTGPU_CONTEXT_MEMORY", kDefaultContext));
+  if (memory == 0) memory = ParseSize(kDefaultMemory);
+  if (context == 0) context = ParseSize(kDefaultContext);
+  snprintf(device_count_, sizeof(device_count_), "%d", devices);
+  snprintf(memory_bytes_, sizeof(memory_bytes_), "%llu",
+           static_cast<unsigned long long>(RoundUp(memory, kPage)));
+  snprintf(context_bytes_, sizeof(context_bytes_), "%llu",
+           static_cast<unsigned long long>(RoundUp(context, kPage)));
+  FindProgram(program_, sizeof(program_));
+}
+
+bool BrokerClient::Dial() {
+  sockaddr_un address{AF_UNIX, {}};
+  const char kName[] = "/broker.sock";
+  if (strlen(directory_) + sizeof(kName) > sizeof(address.sun_path)) return false;
+  strcpy(address.sun_path, directory_);
+  strcat(address.sun_path, kName);
+  socket_.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    socket_.Reset();
+    return false;
+  }
+  BrokerReply reply;
+  int fds[kMaxPassedFds];
+  int count = 0;
+  if (!Call(BrokerRequest{}, -1, &reply, fds, &count) || reply.error != 0 ||
+      count != int(reply.config.device_count)) {
+    for (int i = 0; i < count; ++i) close(fds[i]);
+    socket_.Reset();
+    return false;
+  }
+  config_ = reply.config;
+  socket_.MoveHigh();
+  for (int i = 0; i < count; ++i) {
+    devices_[i].Reset(fds[i]);
+    devices_[i].MoveHigh();
+  }
+  return true;
+}
+
+// True when a broker said that it is ready.
+bool BrokerClient::Spawn() {
+  if (mkdir(directory_, 0700) != 0 && errno != EEXIST) {
+    dprintf(2, "softgpu: cannot make %s: %s\n", directory_, strerror(errno));
+    return false;
+  }
+  int ends[2];
+  if (pipe(ends) != 0) return false;  // the broker inherits the second one, so not close-on-exec
+  Fd hear(ends[0]), say(ends[1]);
+  fcntl(hear.get(), F_SETFD, FD_CLOEXEC);
+  char number[16];
+  snprintf(number, sizeof(number), "%d", say.get());
+  static char path[] = "PATH=/usr/bin:/bin";
+  char* environment[] = {path, nullptr};
+  SpawnArguments arguments{
+      {program_, directory_, number, device_count_, memory_bytes_, context_bytes_, nullptr},
+      environment};
+  constexpr size_t kStack = 64 * 1024;
+  void* stacks =
+      mmap(nullptr, 2 * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (stacks == MAP_FAILED) return false;
+  char* stack_end = static_cast<char*>(stacks) + kStack;
+  arguments.stack_end = stack_end + kStack;
+  // SAFETY: the child shares our memory until its own child has called exec, and we stand still for
+  // so long. All signals are blocked, so that no handler of the program runs in it.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int child = __clone(SpawnParent, stack_end, CLONE_VM | CLONE_VFORK, &arguments);
+  if (child > 0) waitpid(child, nullptr, __WCLONE);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  munmap(stacks, 2 * kStack);
+  say.Reset();
+  char line[256];
+  ssize_t got;
+  do {
+    got = read(hear.get(), line, sizeof(line) - 1);
+  } while (got < 0 && errno == EINTR);
+  if (got > 0 && line[0] == 'R') return true;
+  line[got > 0 ? got : 0] = 0;
+  if (got > 0) {
+    dprintf(2, "softgpu: no broker for %s: %s\n", directory_, line + 1);
+  } else {
+    dprintf(2, "softgpu: no broker for %s: %s did not start\n", directory_,
+            program_[0] != 0 ? program_ : "softgpu-broker was not found, so it");
+  }
+  return false;
+}
+
+CUresult BrokerClient::Connect() {
+  if (connected()) return CUDA_SUCCESS;
+  // A broker may be about to end when we knock; then it is started again.
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    if (Dial()) return CUDA_SUCCESS;
+    if (!Spawn()) return CUDA_ERROR_SYSTEM_NOT_READY;
+  }
+  dprintf(2, "softgpu: the broker in %s does not answer\n", directory_);
+  return CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+void BrokerClient::Disconnect() {
+  if (!connected()) return;
+  BrokerRequest request;
+  request.op = BrokerOp::kDropAll;
+  BrokerReply reply;
+  int fds[kMaxPassedFds];
+  int count = 0;
+  Call(request, -1, &reply, fds, &count);
+  for (Fd& device : devices_) device.Reset();
+  socket_.Reset();
+}
+
+bool BrokerClient::Call(const BrokerRequest& request, int fd_out, BrokerReply* reply, int* fds,
+                        int* count) {
+  while (busy_.exchange(1) != 0) FutexWait(&busy_, 1, 100);
+  bool ok = SendWithFds(socket_.get(), &request, sizeof(request), &fd_out, fd_out >= 0 ? 1 : 0) &&
+            ReceiveWithFds(socket_.get(), reply, sizeof(*reply), fds, count);
+  busy_.store(0);
+  FutexWake(&busy_);
+  return ok;
+}
+
+CUresult BrokerClient::Keep(int fd, KeepTicket* ticket) {
+  BrokerRequest request;
+  request.op = BrokerOp::kKeep;
+  BrokerReply reply;
+  int fds[kMaxPassedFds];
+  int count = 0;
+  if (!Call(request, fd, &reply, fds, &count) || reply.error != 0)
+    return CUDA_ERROR_SYSTEM_NOT_READY;
+  *ticket = {reply.key, reply.token};
+  return CUDA_SUCCESS;
+}
+
+CUresult BrokerClient::Fetch(const KeepTicket& ticket, Fd* file) {
+  BrokerRequest request;
+  request.op = BrokerOp::kFetch;
+  request.key = ticket.key;
+  request.token = ticket.token;
+  BrokerReply reply;
+  int fds[kMaxPassedFds];
+  int count = 0;
+  if (!Call(request, -1, &reply, fds, &count)) return CUDA_ERROR_SYSTEM_NOT_READY;
+  if (reply.error != 0 || count != 1) return CUDA_ERROR_INVALID_VALUE;
+  file->Reset(fds[0]);
+  return CUDA_SUCCESS;
+}
+
+void BrokerClient::Drop(const KeepTicket& ticket) {
+  if (ticket.key == 0 || !connected()) return;
+  BrokerRequest request;
+  request.op = BrokerOp::kDrop;
+  request.key = ticket.key;
+  request.token = ticket.token;
+  BrokerReply reply;
+  int fds[kMaxPassedFds];
+  int count = 0;
+  Call(request, -1, &reply, fds, &count);
+}
+
+}  // namespace softgpu

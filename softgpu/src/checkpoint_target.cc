@@ -1,0 +1,308 @@
+#include "checkpoint.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include "driver.h"
+#include "fault.h"
+#include "process_header.h"
+#include "stream.h"
+
+namespace softgpu {
+namespace {
+
+ProcessHeader* g_header = nullptr;
+
+CUprocessState State() { return CUprocessState(g_header->state.load()); }
+void SetState(CUprocessState state) { g_header->state.store(state); }
+
+// The client holds the lock for as long as it waits for the answer.
+bool ClientIsThere() {
+  if (flock(g_header->request_read, LOCK_EX | LOCK_NB) != 0) return true;
+  flock(g_header->request_read, LOCK_UN);
+  return false;
+}
+
+CUresult LockProcess(uint32_t timeout_ms) {
+  if (State() != CU_PROCESS_STATE_RUNNING) return CUDA_ERROR_ILLEGAL_STATE;
+  Gate& gate = driver().gate;
+  uint64_t deadline = NowNs() + uint64_t(timeout_ms) * 1'000'000;
+  gate.Close();
+  for (;;) {
+    uint32_t seen = gate.progress.load();
+    bool drained = gate.empty() && g_pending.load() == 0;
+    // A client that is gone would leave us locked for ever.
+    if (!ClientIsThere() || (!drained && timeout_ms != 0 && NowNs() >= deadline)) {
+      gate.Open();  // as if nothing had been asked
+      return CUDA_ERROR_NOT_READY;
+    }
+    if (drained) break;
+    FutexWait(&gate.progress, seen, 10);
+  }
+  SetState(CU_PROCESS_STATE_LOCKED);
+  return CUDA_SUCCESS;
+}
+
+void* At(uint64_t address) { return reinterpret_cast<void*>(address); }
+
+bool IsZero(const char* page) {
+  const auto* words = reinterpret_cast<const uint64_t*>(page);
+  for (size_t i = 0; i < kPage / sizeof(uint64_t); ++i) {
+    if (words[i] != 0) return false;
+  }
+  return true;
+}
+
+// Into memory that is zero already: pages of zeroes are not touched.
+void CopyPages(char* target, const char* source, uint64_t bytes) {
+  for (uint64_t at = 0; at < bytes; at += kPage) {
+    if (!IsZero(source + at)) memcpy(target + at, source + at, kPage);
+  }
+}
+
+void DropBackup(Memory* memory) {
+  if (memory->backup != nullptr) munmap(memory->backup, memory->bytes);
+  memory->backup = nullptr;
+}
+
+CUresult BackUp(Memory* memory) {
+  void* backup = mmap(nullptr, memory->bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (backup == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  memory->backup = backup;
+  CopyPages(static_cast<char*>(backup), static_cast<char*>(At(memory->home)), memory->bytes);
+  return CUDA_SUCCESS;
+}
+
+bool Imported(const Memory& memory) { return memory.imported_handle || memory.imported_ipc; }
+
+// What is left of the memory where it was: nothing, or within an image a place that nobody else may
+// take.
+void UnmapHome(Memory* memory) {
+  if (memory->kind == MemoryKind::kModule) {
+    (void)mmap(At(memory->home), memory->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+               -1, 0);
+  } else {
+    munmap(At(memory->home), memory->bytes);
+  }
+}
+
+CUresult CheckpointProcess() {
+  if (State() != CU_PROCESS_STATE_LOCKED) return CUDA_ERROR_ILLEGAL_STATE;
+  MemoryTable& table = driver().memory;
+  for (auto& [memory, owned] : table.memories()) {
+    if (memory->managed) return CUDA_ERROR_NOT_SUPPORTED;  // and stays locked
+  }
+  for (auto& [memory, owned] : table.memories()) {
+    CUresult r = Imported(*memory) ? CUDA_SUCCESS : BackUp(memory);
+    if (r == CUDA_SUCCESS) continue;
+    for (auto& [done, also] : table.memories()) DropBackup(done);
+    return r;
+  }
+  for (auto& [address, range] : table.ranges()) {
+    if (range.kind == RangeKind::kMapped) munmap(At(address), range.bytes);
+  }
+  for (auto& [memory, owned] : table.memories()) UnmapHome(memory);
+  driver().broker.Disconnect();
+  SetState(CU_PROCESS_STATE_CHECKPOINTED);
+  return CUDA_SUCCESS;
+}
+
+int PhysicalOf(const unsigned char* uuid) {
+  const BrokerConfig& config = driver().broker.config();
+  for (uint32_t i = 0; i < config.device_count; ++i) {
+    if (memcmp(config.uuids[i], uuid, sizeof(config.uuids[i])) == 0) return int(i);
+  }
+  return -1;
+}
+
+bool UsedOrdinal(int ordinal) {
+  for (auto& [memory, owned] : driver().memory.memories()) {
+    if (memory->ordinal == ordinal) return true;
+  }
+  return false;
+}
+
+// Which physical device each of ours is from now on. With pairs, every device in use must be among
+// them.
+CUresult ChooseTargets(const CheckpointRequest& request, int* physical) {
+  bool taken[kMaxDevices] = {};
+  bool open[kMaxDevices] = {};
+  for (int i = 0; i < driver().device_count; ++i) {
+    const unsigned char* wanted = driver().devices[i].uuid;
+    bool paired = request.pair_count == 0;
+    for (uint32_t p = 0; p < request.pair_count; ++p) {
+      if (memcmp(request.pairs[p].oldUuid.bytes, driver().devices[i].uuid, 16) != 0) continue;
+      wanted = reinterpret_cast<const unsigned char*>(request.pairs[p].newUuid.bytes);
+      paired = true;
+    }
+    open[i] = !paired && !UsedOrdinal(i);  // takes what is left
+    if (open[i]) continue;
+    physical[i] = paired ? PhysicalOf(wanted) : -1;
+    if (physical[i] < 0 || taken[physical[i]]) return CUDA_ERROR_INVALID_VALUE;
+    taken[physical[i]] = true;
+  }
+  for (uint32_t p = 0; p < request.pair_count; ++p) {
+    bool known = false;
+    for (int i = 0; i < driver().device_count; ++i) {
+      known |= memcmp(request.pairs[p].oldUuid.bytes, driver().devices[i].uuid, 16) == 0;
+    }
+    if (!known) return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (int i = 0; i < driver().device_count; ++i) {
+    if (!open[i]) continue;
+    int same = PhysicalOf(driver().devices[i].uuid);
+    int next = 0;
+    while (next < int(driver().broker.config().device_count) && taken[next]) ++next;
+    physical[i] = same >= 0 && !taken[same] ? same : next;
+    if (physical[i] >= int(driver().broker.config().device_count)) return CUDA_ERROR_INVALID_VALUE;
+    taken[physical[i]] = true;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult MakeAgain(Memory* memory) {
+  Fd file;
+  CUresult r = MakeDeviceFile(memory->ordinal, memory->bytes, &file);
+  if (r != CUDA_SUCCESS) return r;
+  if (!MapDeviceFile(file, memory->home, memory->bytes, memory->kind == MemoryKind::kModule)) {
+    return CUDA_ERROR_MAP_FAILED;
+  }
+  return memory->keep ? driver().broker.Keep(file.get(), &memory->ticket) : CUDA_SUCCESS;
+}
+
+// Final, as the real driver's: what has failed once cannot be restored any more.
+CUresult Lost(CUresult why) {
+  SetState(CU_PROCESS_STATE_FAILED);
+  driver().broker.Disconnect();
+  return why;
+}
+
+CUresult RestoreProcess(const CheckpointRequest& request) {
+  if (State() != CU_PROCESS_STATE_CHECKPOINTED) return CUDA_ERROR_ILLEGAL_STATE;
+  MemoryTable& table = driver().memory;
+  for (auto& [memory, owned] : table.memories()) {
+    if (memory->imported_handle) return Lost(CUDA_ERROR_NOT_SUPPORTED);
+    if (memory->imported_ipc) return Lost(CUDA_ERROR_INVALID_VALUE);
+  }
+  if (CUresult r = driver().broker.Connect(); r != CUDA_SUCCESS) return r;
+  int physical[kMaxDevices] = {};
+  if (CUresult r = ChooseTargets(request, physical); r != CUDA_SUCCESS) {
+    driver().broker.Disconnect();
+    return r;
+  }
+  for (int i = 0; i < driver().device_count; ++i) {
+    Device& device = driver().devices[i];
+    device.physical = physical[i];
+    memcpy(device.uuid, driver().broker.config().uuids[physical[i]], sizeof(device.uuid));
+  }
+  // All memory first: nothing is copied when it does not fit.
+  for (auto& [memory, owned] : table.memories()) {
+    CUresult r = MakeAgain(memory);
+    if (r == CUDA_SUCCESS) continue;
+    for (auto& [made, also] : table.memories()) UnmapHome(made);
+    return Lost(r);
+  }
+  for (auto& [memory, owned] : table.memories()) {
+    CopyPages(static_cast<char*>(At(memory->home)), static_cast<char*>(memory->backup),
+              memory->bytes);
+    DropBackup(memory);
+  }
+  for (auto& [address, range] : table.ranges()) {
+    if (range.kind != RangeKind::kMapped) continue;
+    if (table.MapAlias(range.memory, address) != CUDA_SUCCESS) return Lost(CUDA_ERROR_MAP_FAILED);
+    mprotect(At(address), range.bytes, range.protection);
+  }
+  SetState(CU_PROCESS_STATE_LOCKED);
+  return CUDA_SUCCESS;
+}
+
+CUresult UnlockProcess() {
+  if (State() != CU_PROCESS_STATE_LOCKED) return CUDA_ERROR_ILLEGAL_STATE;
+  SetState(CU_PROCESS_STATE_RUNNING);
+  driver().gate.Open();
+  return CUDA_SUCCESS;
+}
+
+CUresult Serve(const CheckpointRequest& request) {
+  auto checked = [](const char* symbol, auto act) {
+    CUresult r = fault::Check(symbol, true);
+    return r != CUDA_SUCCESS ? r : act();
+  };
+  switch (request.op) {
+    case CheckpointOp::kLock:
+      return checked("cuCheckpointProcessLock", [&] { return LockProcess(request.timeout_ms); });
+    case CheckpointOp::kCheckpoint:
+      return checked("cuCheckpointProcessCheckpoint", CheckpointProcess);
+    case CheckpointOp::kRestore:
+      return checked("cuCheckpointProcessRestore", [&] { return RestoreProcess(request); });
+    case CheckpointOp::kUnlock:
+      return checked("cuCheckpointProcessUnlock", UnlockProcess);
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+void* ThreadMain(void*) {
+  prctl(PR_SET_NAME, "softgpu-restore");
+  // Thread-local storage of this library is made at the first touch, with malloc: now, not later.
+  OnStreamThread();
+  PerThreadDefault();
+  g_header->restore_thread = gettid();
+  g_header->state.store(CU_PROCESS_STATE_RUNNING);
+  g_header->magic.store(kHeaderMagic);
+  for (;;) {
+    CheckpointRequest request;
+    ssize_t got = read(g_header->request_read, &request, sizeof(request));
+    if (got < 0 && errno == EINTR) continue;
+    if (got != ssize_t(sizeof(request))) return nullptr;  // somebody closed our pipe
+    if (!ClientIsThere()) continue;                       // asked, and died before we came to it
+    CheckpointReply reply{request.nonce, int32_t(Serve(request)), 0};
+    // Not waiting: answers that nobody has fetched may fill the pipe.
+    if (write(g_header->reply_write, &reply, sizeof(reply)) < 0 && errno != EAGAIN) return nullptr;
+  }
+}
+
+bool MakePipe(int32_t* read_end, int32_t* write_end) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return false;
+  Fd reading(ends[0]), writing(ends[1]);
+  reading.MoveHigh();
+  writing.MoveHigh();
+  *read_end = reading.Release();
+  *write_end = writing.Release();
+  return true;
+}
+
+}  // namespace
+
+CUresult StartRestoreThread() {
+  void* page = mmap(At(kHeaderAddress), kPage, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (page != At(kHeaderAddress)) {
+    if (page != MAP_FAILED) munmap(page, kPage);
+    return CUDA_ERROR_OPERATING_SYSTEM;  // a second copy of this library in one process
+  }
+  madvise(page, kPage, MADV_WIPEONFORK);
+  g_header = new (page) ProcessHeader();
+  g_header->version = kHeaderVersion;
+  g_header->pid = getpid();
+  if (!MakePipe(&g_header->request_read, &g_header->request_write) ||
+      !MakePipe(&g_header->reply_read, &g_header->reply_write)) {
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  fcntl(g_header->reply_write, F_SETFL, O_NONBLOCK);
+  BlockSignals block;
+  pthread_t thread;
+  if (pthread_create(&thread, nullptr, ThreadMain, nullptr) != 0) {
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  pthread_detach(thread);
+  while (g_header->magic.load() != kHeaderMagic) sched_yield();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace softgpu

@@ -1,0 +1,124 @@
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "testing.h"
+
+namespace softgpu::test {
+namespace {
+
+SOFTGPU_ROLE(allocate) {
+  MUST(cuInit(0));
+  CUcontext context;
+  MUST(cuCtxCreate_v2(&context, 0, 0));
+  Say("ready");
+  while (!Hear().empty()) {
+    CUdeviceptr ptr = 0;
+    CUresult r = cuMemAlloc_v2(&ptr, 4096);
+    Say(Name(r));
+  }
+  return 0;
+}
+
+class FaultTest : public WithContext {
+ protected:
+  static std::string Directory() { return getenv("SOFTGPU_DIR"); }
+  static void Tell(const std::string& file, const std::string& spec) {
+    std::ofstream(Directory() + "/" + file) << spec;
+  }
+  void TearDown() override {
+    WithContext::TearDown();
+    Tell("fault", "");
+    unlink((Directory() + "/fault").c_str());
+  }
+};
+
+TEST_F(FaultTest, TheNthCallFails) {
+  Child child("allocate", {},
+              {.environment = {"SOFTGPU_FAULT=cuMemAlloc_v2:2=fail(2),cuMemAlloc_v2:3=fail"}});
+  ASSERT_EQ(child.Hear(), "ready");
+  EXPECT_EQ(child.Ask("go"), "CUDA_SUCCESS");
+  EXPECT_EQ(child.Ask("go"), "CUDA_ERROR_OUT_OF_MEMORY");
+  EXPECT_EQ(child.Ask("go"), "CUDA_ERROR_UNKNOWN");
+  EXPECT_EQ(child.Ask("go"), "CUDA_SUCCESS");
+}
+
+TEST_F(FaultTest, ItCanDie) {
+  Child child("allocate", {}, {.environment = {"SOFTGPU_FAULT=cuMemAlloc_v2=die"}});
+  ASSERT_EQ(child.Hear(), "ready");
+  child.Say("go");
+  EXPECT_EQ(child.Wait(), -SIGKILL);
+}
+
+TEST_F(FaultTest, ARunningProcessIsToldByFile) {
+  Child one("allocate"), other("allocate");
+  ASSERT_EQ(one.Hear(), "ready");
+  ASSERT_EQ(other.Hear(), "ready");
+  Tell("fault." + std::to_string(one.pid()), "cuMemAlloc_v2=fail(1)");
+  EXPECT_EQ(one.Ask("go"), "CUDA_ERROR_INVALID_VALUE");
+  EXPECT_EQ(one.Ask("go"), "CUDA_ERROR_INVALID_VALUE");
+  EXPECT_EQ(other.Ask("go"), "CUDA_SUCCESS");
+  Tell("fault." + std::to_string(one.pid()), "");
+  EXPECT_EQ(one.Ask("go"), "CUDA_SUCCESS");
+  Tell("fault", "cuMemAlloc_v2:1=fail(3)");
+  EXPECT_EQ(one.Ask("go"), "CUDA_ERROR_NOT_INITIALIZED");
+  EXPECT_EQ(other.Ask("go"), "CUDA_ERROR_NOT_INITIALIZED");
+  EXPECT_EQ(other.Ask("go"), "CUDA_SUCCESS");
+}
+
+TEST_F(FaultTest, ACheckpointCallFailsInTheTargetOrInTheCaller) {
+  Child target("allocate", {},
+               {.environment = {"SOFTGPU_FAULT=target:cuCheckpointProcessCheckpoint:1=fail(2),"
+                                "target:cuCheckpointProcessRestore:2=die"}});
+  ASSERT_EQ(target.Hear(), "ready");
+  CUprocessState state{};
+  ASSERT_OK(cuCheckpointProcessLock(target.pid(), nullptr));
+  EXPECT_CU(CUDA_ERROR_OUT_OF_MEMORY, cuCheckpointProcessCheckpoint(target.pid(), nullptr));
+  EXPECT_OK(cuCheckpointProcessGetState(target.pid(), &state));
+  EXPECT_EQ(state, CU_PROCESS_STATE_LOCKED);
+  Tell("fault", "cuCheckpointProcessCheckpoint:1=fail(801)");
+  EXPECT_CU(CUDA_ERROR_NOT_SUPPORTED, cuCheckpointProcessCheckpoint(target.pid(), nullptr));
+  Tell("fault", "");
+  ASSERT_OK(cuCheckpointProcessCheckpoint(target.pid(), nullptr));
+}
+
+SOFTGPU_ROLE(checkpointer) {
+  MUST(cuInit(0));
+  Say("ready");
+  Hear();
+  Say(Name(cuCheckpointProcessCheckpoint(std::stoi(arguments[0]), nullptr)));
+  return 0;
+}
+
+TEST_F(FaultTest, AHangingCallerCanBeKilledAndTheTargetServesTheNextOne) {
+  Child target("allocate");
+  ASSERT_EQ(target.Hear(), "ready");
+  ASSERT_OK(cuCheckpointProcessLock(target.pid(), nullptr));
+  Child hanging("checkpointer", {std::to_string(target.pid())},
+                {.environment = {"SOFTGPU_FAULT=cuCheckpointProcessCheckpoint=hang"}});
+  ASSERT_EQ(hanging.Hear(), "ready");
+  hanging.Say("go");
+  hanging.Kill(SIGKILL);
+  EXPECT_EQ(hanging.Wait(), -SIGKILL);
+  // One that has asked already and dies before the answer.
+  Tell("fault." + std::to_string(target.pid()), "target:cuCheckpointProcessCheckpoint=hang(300)");
+  Child asked("checkpointer", {std::to_string(target.pid())});
+  ASSERT_EQ(asked.Hear(), "ready");
+  asked.Say("go");
+  usleep(100000);
+  asked.Kill(SIGKILL);
+  asked.Wait();
+  CUprocessState state{};
+  EXPECT_TRUE(Eventually([&] {
+    return cuCheckpointProcessGetState(target.pid(), &state) == CUDA_SUCCESS &&
+           state == CU_PROCESS_STATE_CHECKPOINTED;
+  }));
+  ASSERT_OK(cuCheckpointProcessRestore(target.pid(), nullptr));
+  ASSERT_OK(cuCheckpointProcessUnlock(target.pid(), nullptr));
+  EXPECT_EQ(target.Ask("go"), "CUDA_SUCCESS");
+}
+
+}  // namespace
+}  // namespace softgpu::test

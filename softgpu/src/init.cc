@@ -1,0 +1,115 @@
+// cuInit: the broker, the devices that this process may see, and the restore thread.
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "api.h"
+#include "capture.h"
+#include "checkpoint.h"
+#include "context.h"
+#include "device.h"
+#include "driver.h"
+#include "event.h"
+#include "fault.h"
+#include "module.h"
+#include "pool.h"
+
+namespace softgpu {
+
+Driver& driver() {
+  alignas(Driver) static char storage[sizeof(Driver)];
+  static Driver* made = new (storage) Driver;
+  return *made;
+}
+
+namespace {
+
+// CUDA_VISIBLE_DEVICES: indices or beginnings of "GPU-…" names; the first that fits nothing ends
+// the list.
+void ChooseDevices() {
+  const BrokerConfig& config = driver().broker.config();
+  auto add = [&](int physical) {
+    Device& device = driver().devices[driver().device_count++];
+    device.physical = physical;
+    memcpy(device.uuid, config.uuids[physical], sizeof(device.uuid));
+  };
+  const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) {
+    for (uint32_t i = 0; i < config.device_count; ++i) add(int(i));
+    return;
+  }
+  std::string list = visible;
+  for (size_t at = 0; at < list.size();) {
+    size_t end = std::min(list.find(',', at), list.size());
+    std::string item = list.substr(at, end - at);
+    at = end + 1;
+    int physical = -1;
+    for (uint32_t i = 0; i < config.device_count && !item.empty(); ++i) {
+      if (item == std::to_string(i)) physical = int(i);
+      if (item.starts_with("GPU-") && FormatUuid(config.uuids[i]).starts_with(item)) {
+        physical = int(i);
+      }
+    }
+    bool again = false;
+    for (int i = 0; i < driver().device_count; ++i)
+      again |= driver().devices[i].physical == physical;
+    if (physical < 0 || again) break;
+    add(physical);
+  }
+}
+
+// SAFETY: in the child after fork, where no lock may be taken: it may be held by a thread that is
+// not there. Nothing of the parent's contexts can be used any more.
+void AfterForkInChild() { driver().initialised.store(false); }
+
+CUresult g_result = CUDA_ERROR_NOT_INITIALIZED;
+std::atomic<pid_t> g_init_pid{0};
+
+CUresult Initialise() {
+  driver().broker.Configure();
+  fault::SetDirectory(driver().broker.directory());
+  if (CUresult r = driver().broker.Connect(); r != CUDA_SUCCESS) return r;
+  ChooseDevices();
+  if (driver().device_count == 0) {
+    driver().broker.Disconnect();
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  pthread_atfork(nullptr, nullptr, AfterForkInChild);
+  if (CUresult r = StartRestoreThread(); r != CUDA_SUCCESS) return r;
+  driver().initialised.store(true);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+namespace api {
+
+CUresult cuInit(unsigned int flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  pid_t before = 0;
+  pid_t self = getpid();
+  // A child of a process that has called cuInit can never call it.
+  if (!g_init_pid.compare_exchange_strong(before, self) && before != self) {
+    return CUDA_ERROR_NOT_INITIALIZED;
+  }
+  std::lock_guard lock(driver().mutex);
+  if (g_result == CUDA_SUCCESS) return g_result;
+  if (driver().broker.connected()) return g_result;  // failed for good
+  g_result = Initialise();
+  return g_result;
+}
+
+CUresult cuDriverGetVersion(int* version) {
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *version = kDriverVersion;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace api
+}  // namespace softgpu

@@ -1,0 +1,51 @@
+// How one process finds the driver of another: a page at a fixed address (kHeaderAddress), made by
+// cuInit, read with process_vm_readv. A child after fork finds it empty. CRIU carries it and all
+// that it names: it is anonymous memory, two pipes and a thread.
+//
+// Raise kHeaderVersion when a layout here changes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "address_space.h"
+#include "base.h"
+#include "broker_protocol.h"
+
+namespace softgpu {
+
+inline constexpr uint64_t kHeaderMagic = 0x55504754464F53;  // "SOFTGPU"
+inline constexpr uint32_t kHeaderVersion = 1;
+
+struct ProcessHeader {
+  std::atomic<uint64_t> magic;
+  uint32_t version;
+  std::atomic<int32_t> state;  // CUprocessState
+  int32_t pid;                 // both as seen in the process's own pid namespace
+  int32_t restore_thread;
+  // Both ends of both pipes are open in the process; a client opens its ends through /proc/PID/fd.
+  // Whoever holds the flock of the request pipe is the one client.
+  int32_t request_read, request_write;
+  int32_t reply_read, reply_write;
+};
+static_assert(sizeof(ProcessHeader) <= kPage);
+
+enum class CheckpointOp : uint32_t { kLock = 1, kCheckpoint, kRestore, kUnlock };
+
+struct CheckpointRequest {
+  uint64_t nonce;
+  CheckpointOp op;
+  uint32_t timeout_ms;
+  uint32_t pair_count;
+  uint32_t reserved;
+  CUcheckpointGpuPair pairs[kMaxDevices];
+};
+static_assert(sizeof(CheckpointRequest) <= kPage, "a write to a pipe is whole up to PIPE_BUF");
+
+struct CheckpointReply {
+  uint64_t nonce;
+  int32_t result;  // CUresult
+  int32_t reserved;
+};
+
+}  // namespace softgpu
