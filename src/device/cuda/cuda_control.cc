@@ -1,0 +1,279 @@
+#include "device/cuda/cuda_control.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/install_layout.h"
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/driver_abi.h"
+#include "device/cuda/gpu_uuid.h"
+
+namespace stasis::device::cuda {
+namespace {
+
+using process::HostPid;
+using wire::Op;
+using wire::Outcome;
+using wire::Reply;
+using wire::Request;
+using Milliseconds = std::chrono::milliseconds;
+
+ProcessState FromDriver(int32_t state) {
+  static constexpr ProcessState kStates[] = {ProcessState::kRunning, ProcessState::kLocked,
+                                             ProcessState::kCheckpointed, ProcessState::kFailed};
+  return kStates[state];  // WhyInvalid() has checked it
+}
+
+// The process exists, has not ended, and is not a thread: the driver takes a thread's id for its
+// process.
+Status CheckPid(HostPid pid) {
+  if (pid.value <= 0) {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                process::ToString(pid) + " is not a process id");
+  }
+  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
+  if (process::IsThreadOfAnother(pid.value)) {
+    auto credentials = process::ReadCredentials(pid);
+    std::string owner =
+        credentials ? " of process " + process::ToString(credentials->thread_group) : "";
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                fmt::format("{} is a thread{}, not a process", pid.value, owner),
+                "name the process");
+  }
+  if (stat.state == 'Z' || stat.state == 'X') {
+    return Fail(
+        Code::kNotFound, Domain::kProcess, 0,
+        fmt::format("process {} has ended; only its parent has not noticed yet", pid.value));
+  }
+  return {};
+}
+
+Request For(Op op, HostPid pid) {
+  Request request;
+  request.op = op;
+  request.pid = pid.value;
+  return request;
+}
+
+Error NoDriver(const Reply& reply) {
+  return Error{Code::kUnimplemented, Domain::kCuda, 0, reply.driver.why_not, {}, {}, false};
+}
+
+// The process does not use this driver: it never called cuInit (or not of this driver).
+bool MeansNoUser(const Reply& reply) {
+  return reply.outcome == Outcome::kDriverError &&
+         (reply.cu_result == stasis::cuda::CUDA_ERROR_NOT_INITIALIZED ||
+          reply.cu_result == stasis::cuda::CUDA_ERROR_INVALID_VALUE);
+}
+
+Status AsStatus(const Reply& reply) {
+  switch (reply.outcome) {
+    case Outcome::kDone:
+      return {};
+    case Outcome::kNoDriver:
+      return Fail(NoDriver(reply));
+    case Outcome::kDriverError:
+      return Fail(DriverError(reply.op, reply.cu_result, reply.cu_name, reply.cu_text));
+    case Outcome::kBadRequest:
+      return Fail(Code::kInternal,
+                  std::string("the device helper refused the request as ") + reply.cu_text);
+    case Outcome::kBusy:
+      return Fail(Code::kResourceExhausted, std::string("the device helper: ") + reply.cu_text);
+  }
+  return Fail(Code::kInternal, "an outcome that cannot be");
+}
+
+std::string InState(const Result<ProcessState>& state) {
+  if (state && *state == ProcessState::kNone) return "does not use the driver (any more)";
+  if (state) return "was left " + std::string(StateName(*state));
+  if (state.error().code == Code::kNotFound) return "has ended";
+  return "is in a state that the driver does not tell: " + state.error().ToString();
+}
+
+}  // namespace
+
+CudaControl::CudaControl(ControlOptions options) : options_(std::move(options)) {}
+
+Result<HelperClient*> CudaControl::Client() {
+  std::lock_guard lock(mutex_);
+  if (client_ == nullptr) {
+    HelperOptions helper;
+    STASIS_ASSIGN(helper.program, LibexecProgram("stasis-device-helper"));
+    const char* named = std::getenv("STASIS_CUDA_LIBRARY");
+    helper.library = !options_.library.empty() || named == nullptr ? options_.library : named;
+    helper.inherit_fd = options_.inherit_fd;
+    helper.start_timeout = options_.query_timeout;
+    helper.settle_timeout = options_.settle_timeout;
+    client_ = std::make_unique<HelperClient>(std::move(helper));
+  }
+  return client_.get();
+}
+
+Result<pid_t> CudaControl::helper_pid() {
+  STASIS_ASSIGN(HelperClient * client, Client());
+  return client->helper_pid();
+}
+
+// A question: changes nothing, so it is asked once more when its helper died over something else.
+Result<Reply> CudaControl::Ask(Request request, const Deadline& deadline) {
+  STASIS_ASSIGN(HelperClient * client, Client());
+  auto reply = client->Call(request, deadline, OnDeadline::kRetire);
+  if (!reply && reply.error().kind == CallFailure::Kind::kLost) {
+    reply = client->Call(request, deadline, OnDeadline::kRetire);
+  }
+  if (!reply) {
+    return Fail(std::move(reply.error().error).WithContext(std::string(OpName(request.op))));
+  }
+  return *reply;
+}
+
+Result<Reply> CudaControl::AskProcess(Op op, HostPid pid) {
+  STASIS_TRY(CheckPid(pid));
+  return Ask(For(op, pid), Deadline::In(options_.query_timeout));
+}
+
+Result<DriverInfo> CudaControl::Driver() {
+  STASIS_ASSIGN(Reply reply, Ask(For(Op::kHello, {}), Deadline::In(options_.query_timeout)));
+  if (reply.outcome != Outcome::kDone) STASIS_TRY(AsStatus(reply));
+  DriverInfo info;
+  info.kind = reply.driver.kind;
+  // softgpu has no accounting: what a process holds is what it has files of (device_files.h).
+  info.counts_imported = info.kind == "softgpu";
+  info.version = reply.driver.version;
+  info.api_version = reply.driver.api_version;
+  info.can_checkpoint = reply.driver.can_checkpoint != 0;
+  info.why_not = reply.driver.why_not;
+  return info;
+}
+
+Result<std::vector<Gpu>> CudaControl::Gpus() {
+  STASIS_ASSIGN(Reply reply, Ask(For(Op::kGpus, {}), Deadline::In(options_.query_timeout)));
+  STASIS_TRY(AsStatus(reply));
+  std::vector<Gpu> gpus;
+  for (uint32_t i = 0; i < reply.gpu_count; ++i) {
+    const wire::GpuRecord& record = reply.gpus[i];
+    gpus.push_back(
+        {ToText(record.uuid), record.index, record.name, record.total_bytes, record.free_bytes});
+  }
+  return gpus;
+}
+
+Result<ProcessState> CudaControl::AskState(HostPid pid, const Deadline& deadline) {
+  STASIS_TRY(CheckPid(pid));
+  STASIS_ASSIGN(Reply reply, Ask(For(Op::kState, pid), deadline));
+  if (MeansNoUser(reply)) return ProcessState::kNone;
+  if (auto status = AsStatus(reply); !status) {
+    STASIS_TRY(CheckPid(pid));  // gone in the meantime: that is the better answer
+    return Fail(std::move(status).error());
+  }
+  return FromDriver(reply.state);
+}
+
+Result<ProcessState> CudaControl::State(HostPid pid) {
+  STASIS_TRY(CheckPid(pid));
+  // Without the library in it no process uses the driver; no helper needs to be started for it.
+  STASIS_ASSIGN(Footprint footprint, ReadFootprint(pid));
+  if (!footprint.candidate()) return ProcessState::kNone;
+  return StateOf(pid, footprint);
+}
+
+// A process that has a driver loaded which we do not have must not pass for one without.
+Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprint) {
+  auto state = AskState(pid, Deadline::In(options_.query_timeout));
+  if (!state && state.error().code == Code::kUnimplemented && !footprint.library.empty()) {
+    state.error().hint = fmt::format(
+        "process {} has loaded {}. If that is its driver, make it known here too "
+        "(STASIS_CUDA_LIBRARY, or LD_LIBRARY_PATH)",
+        pid.value, footprint.library);
+  }
+  return state;
+}
+
+Result<pid_t> CudaControl::RestoreThread(HostPid pid) {
+  STASIS_ASSIGN(Reply reply, AskProcess(Op::kRestoreThread, pid));
+  STASIS_TRY(AsStatus(reply));
+  return reply.tid;
+}
+
+Status CudaControl::Act(Request request, const Deadline& deadline) {
+  const HostPid pid{request.pid};
+  const std::string what = fmt::format("{} process {}", OpName(request.op), pid.value);
+  STASIS_TRY(Annotate(CheckPid(pid), what));
+  STASIS_ASSIGN(HelperClient * client, Client());
+  auto reply = client->Call(request, deadline, OnDeadline::kKill);
+  if (!reply) {
+    Error error = std::move(reply.error().error);
+    if (reply.error().kind != CallFailure::Kind::kNotStarted) {
+      error.message += fmt::format("; process {} {}", pid.value, InState(Settle(request.op, pid)));
+    }
+    return Fail(std::move(error).WithContext(what));
+  }
+  auto status = AsStatus(*reply);
+  if (status) return {};
+  Error error = std::move(status).error();
+  if (auto there = CheckPid(pid); !there) error = std::move(there).error();
+  if (error.domain == Domain::kCuda) {
+    if (MeansNoUser(*reply) && request.pair_count == 0) {
+      // Its words are the same for a process without the driver; say which it is.
+      if (auto state = State(pid); state && *state == ProcessState::kNone) {
+        error.code = Code::kUnimplemented;
+        error.message += fmt::format("; process {} does not use the CUDA driver", pid.value);
+      }
+    } else {
+      auto state = AskState(pid, Deadline::In(options_.query_timeout));
+      error.message += fmt::format("; process {} {}", pid.value, InState(state));
+      // It was a user before: one that is about to die is none any more, before it has ended.
+      if (state && *state == ProcessState::kNone) error.code = Code::kNotFound;
+    }
+  }
+  return Fail(std::move(error).WithContext(what));
+}
+
+Status CudaControl::Lock(HostPid pid, const Deadline& deadline) {
+  Request request = For(Op::kLock, pid);
+  if (!deadline.never()) {
+    // The driver's own timeout comes first: after it the process runs on, and no helper has to die.
+    const int left = deadline.PollTimeout();
+    request.timeout_ms = static_cast<uint32_t>(std::max(1, left - std::clamp(left / 4, 20, 1000)));
+    request.timeout_ms = std::min(request.timeout_ms, wire::kMaxTimeoutMs);
+  }
+  return Act(request, deadline);
+}
+
+Status CudaControl::Checkpoint(HostPid pid, const Deadline& deadline) {
+  return Act(For(Op::kCheckpoint, pid), deadline);
+}
+
+Status CudaControl::Restore(HostPid pid, const GpuMap& map, const Deadline& deadline) {
+  Request request = For(Op::kRestore, pid);
+  if (map.size() > wire::kMaxGpus) {
+    return Fail(Code::kInvalidArgument, fmt::format("a GPU map of {} pairs", map.size()));
+  }
+  for (const auto& [old_gpu, new_gpu] : map) {
+    wire::UuidPair& pair = request.pairs[request.pair_count++];
+    STASIS_ASSIGN(pair.old_gpu, ToBytes(old_gpu));
+    STASIS_ASSIGN(pair.new_gpu, ToBytes(new_gpu));
+  }
+  return Act(request, deadline);
+}
+
+Status CudaControl::Unlock(HostPid pid, const Deadline& deadline) {
+  return Act(For(Op::kUnlock, pid), deadline);
+}
+
+Result<std::vector<std::string>> CudaControl::DeviceFilesHeld(HostPid pid) {
+  STASIS_ASSIGN(Footprint footprint, ReadFootprint(pid));
+  return footprint.files;
+}
+
+}  // namespace stasis::device::cuda
+
+namespace stasis::device {
+
+std::unique_ptr<DeviceControl> MakeDeviceControl(const ControlOptions& options) {
+  return std::make_unique<cuda::CudaControl>(options);
+}
+
+}  // namespace stasis::device

@@ -1,0 +1,102 @@
+#include "device/cuda/cuda_error.h"
+
+#include "device/cuda/driver_abi.h"
+
+namespace stasis::device::cuda {
+namespace {
+
+using namespace stasis::cuda;  // NOLINT: the driver's error numbers
+using wire::Op;
+
+struct CodeRow {
+  CUresult result;
+  Code code;
+};
+constexpr CodeRow kCodes[] = {
+    {CUDA_ERROR_INVALID_VALUE, Code::kInvalidArgument},
+    {CUDA_ERROR_OUT_OF_MEMORY, Code::kResourceExhausted},
+    {CUDA_ERROR_NOT_INITIALIZED, Code::kFailedPrecondition},
+    {CUDA_ERROR_DEINITIALIZED, Code::kUnavailable},
+    {CUDA_ERROR_STUB_LIBRARY, Code::kUnimplemented},
+    {CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, Code::kUnimplemented},
+    {CUDA_ERROR_DEVICE_UNAVAILABLE, Code::kUnavailable},
+    {CUDA_ERROR_NO_DEVICE, Code::kUnimplemented},
+    {CUDA_ERROR_INVALID_DEVICE, Code::kInvalidArgument},
+    {CUDA_ERROR_DEVICE_NOT_LICENSED, Code::kUnimplemented},
+    {CUDA_ERROR_OPERATING_SYSTEM, Code::kInternal},
+    {CUDA_ERROR_ILLEGAL_STATE, Code::kFailedPrecondition},
+    {CUDA_ERROR_NOT_READY, Code::kDeadlineExceeded},
+    {CUDA_ERROR_NOT_PERMITTED, Code::kPermissionDenied},
+    {CUDA_ERROR_NOT_SUPPORTED, Code::kUnimplemented},
+    {CUDA_ERROR_SYSTEM_NOT_READY, Code::kUnavailable},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, Code::kUnimplemented},
+    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, Code::kUnimplemented},
+    {CUDA_ERROR_TIMEOUT, Code::kDeadlineExceeded},
+};
+
+struct HintRow {
+  Op op;
+  CUresult result;
+  const char* hint;
+};
+// What was measured or reported of the drivers 570 to 580.
+constexpr HintRow kHints[] = {
+    {Op::kLock, CUDA_ERROR_NOT_READY,
+     "the program did not let go of the driver in time: a kernel that runs for long, or a call "
+     "that "
+     "waits; it goes on as before. Try again with a longer timeout"},
+    {Op::kLock, CUDA_ERROR_NOT_SUPPORTED,
+     "the driver cannot checkpoint this program: it uses a profiler or debugger, or a GPU, MIG or "
+     "vGPU mode without support"},
+    {Op::kCheckpoint, CUDA_ERROR_NOT_SUPPORTED,
+     "the program uses what the driver cannot checkpoint: managed memory (cudaMallocManaged) or "
+     "memory imported from another process. Unlocked again, it is healthy"},
+    {Op::kCheckpoint, CUDA_ERROR_OUT_OF_MEMORY,
+     "the driver copies the GPU's memory into the program's own: the machine, or the program's "
+     "cgroup, has too little memory left for it"},
+    {Op::kRestore, CUDA_ERROR_OUT_OF_MEMORY,
+     "the GPU has too little free memory. With the drivers known so far this is final: later "
+     "attempts on this process fail too, also with enough memory"},
+    {Op::kRestore, CUDA_ERROR_OPERATING_SYSTEM,
+     "a restore that once ran out of GPU memory answers like this for ever; such a process can "
+     "only "
+     "be ended, or restored from an image"},
+    {Op::kRestore, CUDA_ERROR_NOT_SUPPORTED,
+     "the program had mapped memory of another process, as NCCL does with its defaults. Start it "
+     "with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0"},
+    {Op::kRestore, CUDA_ERROR_INVALID_VALUE,
+     "either the GPU map does not name every GPU of the process, or names one of another model, or "
+     "the program had shared memory through legacy IPC (NCCL_P2P_DISABLE=1 avoids it)"},
+};
+
+}  // namespace
+
+std::string_view OpName(Op op) {
+  static constexpr std::string_view kNames[] = {"",
+                                                "start the driver",
+                                                "list the GPUs",
+                                                "ask for the state",
+                                                "ask for the restore thread",
+                                                "lock",
+                                                "checkpoint",
+                                                "restore",
+                                                "unlock"};
+  return kNames[static_cast<size_t>(op)];
+}
+
+Error DriverError(Op op, int cu_result, const std::string& name, const std::string& text) {
+  Error error;
+  error.code = Code::kUnknown;
+  error.domain = Domain::kCuda;
+  error.raw = cu_result;
+  error.message = (name.empty() ? "CUresult " + std::to_string(cu_result) : name) + ": " + text;
+  for (const CodeRow& row : kCodes) {
+    if (row.result == cu_result) error.code = row.code;
+  }
+  for (const HintRow& row : kHints) {
+    if (row.op == op && row.result == cu_result) error.hint = row.hint;
+  }
+  return error;
+}
+
+}  // namespace stasis::device::cuda

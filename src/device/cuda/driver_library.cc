@@ -1,0 +1,105 @@
+#include "device/cuda/driver_library.h"
+
+#include <dlfcn.h>
+
+#include <initializer_list>
+#include <utility>
+
+#include "base/file.h"
+
+namespace stasis::device::cuda {
+namespace {
+
+using stasis::cuda::CUDA_SUCCESS;
+using stasis::cuda::CUresult;
+
+// cuCheckpointProcess*: CUDA 12.8, driver 570.
+constexpr int kCheckpointSince = 12080;
+
+void* Find(void* library, const char* symbol) {
+  if (void* address = ::dlsym(library, symbol)) return address;
+  // The driver exports all that it knows; should it once not, this is its own way to ask.
+  auto ask =
+      reinterpret_cast<stasis::cuda::fn::cuGetProcAddress*>(::dlsym(library, "cuGetProcAddress"));
+  void* address = nullptr;
+  if (ask == nullptr || ask(symbol, &address, kCheckpointSince, 0) != CUDA_SUCCESS) return nullptr;
+  return address;
+}
+
+// "580.159.04" of the loaded kernel module, which is also the user-space library's version: the
+// driver refuses to start when they differ.
+std::string NvidiaVersion() {
+  auto text = ReadFile("/sys/module/nvidia/version", 256);
+  if (!text) return {};
+  while (!text->empty() && text->back() == '\n') text->pop_back();
+  return *text;
+}
+
+std::string DriverWords(const DriverFunctions& fn, CUresult result) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (fn.cuGetErrorName != nullptr) fn.cuGetErrorName(result, &name);
+  if (fn.cuGetErrorString != nullptr) fn.cuGetErrorString(result, &text);
+  return std::string(name != nullptr ? name : "CUresult " + std::to_string(result)) + ": " +
+         (text != nullptr ? text : "no description");
+}
+
+std::string TooOld(const DriverLibrary& driver) {
+  std::string which = driver.version.empty() ? "this driver" : "driver " + driver.version;
+  return which + " (CUDA " + std::to_string(driver.api_version / 1000) + "." +
+         std::to_string(driver.api_version % 1000 / 10) +
+         ") has no checkpoint interface; it came with driver 570 (CUDA 12.8). Drivers 550 to 569 "
+         "offer it only through NVIDIA's own cuda-checkpoint program";
+}
+
+}  // namespace
+
+DriverLibrary OpenDriver(const std::string& path) {
+  DriverLibrary driver;
+  void* library =
+      ::dlopen(path.empty() ? "libcuda.so.1" : path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    const char* why = ::dlerror();
+    driver.why_not = std::string("no CUDA driver is installed: ") + (why != nullptr ? why : "");
+    return driver;
+  }
+#define STASIS_DEVICE_RESOLVE(symbol) \
+  driver.fn.symbol = reinterpret_cast<decltype(driver.fn.symbol)>(Find(library, #symbol));
+  STASIS_DEVICE_BASIC_FUNCTIONS(STASIS_DEVICE_RESOLVE)
+  STASIS_DEVICE_NEWER_FUNCTIONS(STASIS_DEVICE_RESOLVE)
+#undef STASIS_DEVICE_RESOLVE
+
+  for (const auto& [symbol, present] : std::initializer_list<std::pair<const char*, bool>>{
+#define STASIS_DEVICE_PRESENT(name) {#name, driver.fn.name != nullptr},
+           STASIS_DEVICE_BASIC_FUNCTIONS(STASIS_DEVICE_PRESENT)
+#undef STASIS_DEVICE_PRESENT
+       }) {
+    if (present) continue;
+    driver.why_not =
+        std::string("libcuda.so.1 is not a CUDA driver that we know: it lacks ") + symbol;
+    return driver;
+  }
+  driver.opened = true;
+  // softgpu exports its version under a name that no driver has.
+  using Version = const char*();
+  auto softgpu_version = reinterpret_cast<Version*>(::dlsym(library, "softgpuVersion"));
+  driver.kind = softgpu_version != nullptr ? "softgpu" : "nvidia";
+  driver.version = softgpu_version != nullptr ? softgpu_version() : NvidiaVersion();
+  driver.fn.cuDriverGetVersion(&driver.api_version);
+
+  if (CUresult result = driver.fn.cuInit(0); result != CUDA_SUCCESS) {
+    driver.why_not = "the driver does not start: " + DriverWords(driver.fn, result);
+    return driver;
+  }
+  driver.initialised = true;
+  driver.can_checkpoint = driver.fn.cuCheckpointProcessGetState != nullptr &&
+                          driver.fn.cuCheckpointProcessGetRestoreThreadId != nullptr &&
+                          driver.fn.cuCheckpointProcessLock != nullptr &&
+                          driver.fn.cuCheckpointProcessCheckpoint != nullptr &&
+                          driver.fn.cuCheckpointProcessRestore != nullptr &&
+                          driver.fn.cuCheckpointProcessUnlock != nullptr;
+  if (!driver.can_checkpoint) driver.why_not = TooOld(driver);
+  return driver;
+}
+
+}  // namespace stasis::device::cuda

@@ -1,0 +1,137 @@
+// Which members of a tree use the driver, and which only stand in the way.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/file.h"
+#include "device/cuda/cuda_control.h"
+#include "device/cuda/gpu_uuid.h"
+
+namespace stasis::device::cuda {
+namespace {
+
+using process::HostPid;
+using process::Stat;
+using wire::Op;
+
+// `tid`, a number in the namespace of the process or in ours, is one of its threads.
+bool HasThread(HostPid pid, pid_t tid) {
+  auto threads = process::ReadThreads(pid);
+  if (!threads) return false;
+  for (pid_t thread : *threads) {
+    if (thread == tid) return true;
+    auto status = ReadFile(fmt::format("/proc/{}/task/{}/status", pid.value, thread));
+    if (!status) continue;
+    // "NSpid:\t4711\t12": the last is the number in its own namespace.
+    size_t at = status->find("NSpid:");
+    if (at == std::string::npos) continue;
+    std::string line = status->substr(at, status->find('\n', at) - at);
+    if (std::atoi(line.c_str() + line.rfind('\t') + 1) == tid) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+struct CudaControl::Member {
+  const Stat* stat = nullptr;
+  Footprint footprint;
+  ProcessState state = ProcessState::kNone;
+};
+
+// The members that could use the driver, with what it says of them.
+Result<std::vector<CudaControl::Member>> CudaControl::Classify(const process::ProcessTree& tree) {
+  std::vector<Member> members;
+  for (const Stat& stat : tree.members) {
+    if (stat.state == 'Z' || stat.state == 'X' || stat.kernel_thread) continue;
+    auto footprint = ReadFootprint(stat.id.pid);
+    if (!footprint && footprint.error().code == Code::kNotFound) continue;
+    if (!footprint) {
+      return Fail(std::move(footprint.error())
+                      .WithContext(fmt::format("look at process {}", stat.id.pid.value)));
+    }
+    if (footprint->candidate()) members.push_back({&stat, std::move(*footprint), {}});
+  }
+  for (Member& member : members) {
+    const HostPid pid = member.stat->id.pid;
+    auto state = StateOf(pid, member.footprint);
+    if (!state && state.error().code == Code::kNotFound) continue;
+    if (!state) {
+      return Fail(
+          std::move(state.error()).WithContext(fmt::format("look at process {}", pid.value)));
+    }
+    member.state = *state;
+  }
+  // A child forked without exec has the address space and the pipes of its parent; the driver,
+  // which reaches a process through them, may take it for that. Where there are several, each is a
+  // user only if the driver's thread is its own.
+  const auto users = std::count_if(members.begin(), members.end(), [](const Member& member) {
+    return member.state != ProcessState::kNone;
+  });
+  for (Member& member : members) {
+    if (users < 2 || member.state == ProcessState::kNone || member.state == ProcessState::kFailed) {
+      continue;
+    }
+    auto tid = RestoreThread(member.stat->id.pid);
+    if (tid && !HasThread(member.stat->id.pid, *tid)) member.state = ProcessState::kNone;
+  }
+  return members;
+}
+
+// `gpus` and `device_bytes`, from the driver's accounting or from the device files.
+Status CudaControl::AddMemory(DeviceProcess& found, const Footprint& footprint) {
+  wire::Request request;
+  request.op = Op::kGpus;
+  request.pid = found.id.pid.value;
+  STASIS_ASSIGN(wire::Reply reply, Ask(request, Deadline::In(options_.query_timeout)));
+  if (reply.outcome != wire::Outcome::kDone) return {};  // not needed enough to fail for it
+  const auto minors = NvidiaMinors();
+  std::vector<GpuUuid> by_files;
+  for (uint32_t i = 0; i < reply.gpu_count; ++i) {
+    const wire::GpuRecord& gpu = reply.gpus[i];
+    const GpuUuid uuid = ToText(gpu.uuid);
+    uint64_t bytes = gpu.process_bytes;
+    bool present = gpu.process_present != 0;
+    for (const auto& [number, bytes_of_files] : footprint.gpu_bytes) {
+      auto minor = minors.find(number);
+      if (minors.empty() ? number != gpu.index : minor == minors.end() || minor->second != uuid) {
+        continue;
+      }
+      by_files.push_back(uuid);
+      present |= bytes_of_files > 0;
+      bytes = std::max(bytes, bytes_of_files);
+    }
+    found.device_bytes += bytes;
+    if (present) found.gpus.push_back(uuid);
+  }
+  if (found.gpus.empty()) found.gpus = std::move(by_files);
+  return {};
+}
+
+Result<std::vector<DeviceProcess>> CudaControl::FindProcesses(const process::ProcessTree& tree) {
+  STASIS_ASSIGN(auto members, Classify(tree));
+  std::vector<DeviceProcess> users;
+  for (const Member& member : members) {
+    if (member.state == ProcessState::kNone) continue;
+    DeviceProcess user;
+    user.id = member.stat->id;
+    user.state = member.state;
+    if (!member.footprint.files.empty()) STASIS_TRY(AddMemory(user, member.footprint));
+    users.push_back(std::move(user));
+  }
+  return users;
+}
+
+Result<std::vector<DeviceFileHolder>> CudaControl::FindOtherHolders(
+    const process::ProcessTree& tree) {
+  STASIS_ASSIGN(auto members, Classify(tree));
+  std::vector<DeviceFileHolder> holders;
+  for (Member& member : members) {
+    if (member.state != ProcessState::kNone || member.footprint.files.empty()) continue;
+    holders.push_back({member.stat->id, member.stat->comm, std::move(member.footprint.files)});
+  }
+  return holders;
+}
+
+}  // namespace stasis::device::cuda

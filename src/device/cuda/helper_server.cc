@@ -1,0 +1,276 @@
+#include "device/cuda/helper_server.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "device/cuda/driver_library.h"
+#include "device/cuda/gpu_uuid.h"
+#include "device/cuda/helper_protocol.h"
+#include "device/cuda/nvml.h"
+#include "process/proc.h"
+
+namespace stasis::device::cuda {
+namespace {
+
+using namespace stasis::cuda;  // NOLINT: the driver's own names
+using wire::Op;
+using wire::Outcome;
+using wire::Reply;
+using wire::Request;
+
+constexpr int kMaxInFlight = 256;
+
+// A device's free and total memory by way of its primary context, for a driver without NVML. On a
+// GPU it would cost half a GiB of its memory for that moment; softgpu's contexts are small.
+CUresult MemoryByContext(const DriverFunctions& fn, CUdevice device, size_t* free, size_t* total) {
+  CUcontext context;
+  CUresult result = fn.cuDevicePrimaryCtxRetain(&context, device);
+  if (result != CUDA_SUCCESS) return result;
+  result = fn.cuCtxPushCurrent_v2(context);
+  if (result == CUDA_SUCCESS) {
+    result = fn.cuMemGetInfo_v2(free, total);
+    fn.cuCtxPopCurrent_v2(&context);
+  }
+  fn.cuDevicePrimaryCtxRelease_v2(device);
+  return result;
+}
+
+// The same for softgpu without a context: its library holds each device's file system open, by the
+// folder /softgpu/N.
+bool MemoryOfSoftgpu(int index, uint64_t* free) {
+  auto files = process::ReadOpenFiles(process::HostPid{::getpid()});
+  if (!files) return false;
+  for (const auto& file : *files) {
+    struct statfs s;
+    if (file.target != "/softgpu/" + std::to_string(index)) continue;
+    if (::fstatfs(file.fd, &s) != 0) return false;
+    *free = static_cast<uint64_t>(s.f_bfree) * static_cast<uint64_t>(s.f_bsize);
+    return true;
+  }
+  return false;
+}
+
+class Executor {
+ public:
+  explicit Executor(const ServerOptions& options) : options_(options) {}
+
+  Reply Execute(const Request& request) {
+    // The driver is started by the first request and not by main(), so that main() can see the end
+    // of its socket also when cuInit hangs.
+    std::call_once(opened_, [this] { driver_ = OpenDriver(options_.library); });
+    Reply reply;
+    reply.id = request.id;
+    reply.op = request.op;
+    Describe(reply.driver);
+    if (request.op == Op::kHello) {
+      if (!driver_.opened) reply.outcome = Outcome::kNoDriver;
+      return reply;
+    }
+    if (request.op == Op::kGpus ? !driver_.initialised : !driver_.can_checkpoint) {
+      reply.outcome = Outcome::kNoDriver;
+      return reply;
+    }
+    if (CUresult result = Act(request, reply); result != CUDA_SUCCESS) {
+      reply.outcome = Outcome::kDriverError;
+      reply.cu_result = result;
+      const char* name = nullptr;
+      const char* text = nullptr;
+      if (driver_.fn.cuGetErrorName != nullptr) driver_.fn.cuGetErrorName(result, &name);
+      if (driver_.fn.cuGetErrorString != nullptr) driver_.fn.cuGetErrorString(result, &text);
+      wire::Put(reply.cu_name, name);
+      wire::Put(reply.cu_text, text);
+    }
+    return reply;
+  }
+
+ private:
+  void Describe(wire::DriverRecord& record) const {
+    wire::Put(record.kind, driver_.kind.c_str());
+    wire::Put(record.version, driver_.version.c_str());
+    record.api_version = driver_.api_version;
+    record.can_checkpoint = driver_.can_checkpoint;
+    wire::Put(record.why_not, driver_.why_not.c_str());
+  }
+
+  CUresult Act(const Request& request, Reply& reply) {
+    const DriverFunctions& fn = driver_.fn;
+    switch (request.op) {
+      case Op::kHello:
+        return CUDA_SUCCESS;
+      case Op::kGpus:
+        return Gpus(request.pid, reply);
+      case Op::kState: {
+        CUprocessState state = CU_PROCESS_STATE_RUNNING;
+        CUresult result = fn.cuCheckpointProcessGetState(request.pid, &state);
+        if (result == CUDA_SUCCESS) reply.state = state;
+        return result;
+      }
+      case Op::kRestoreThread:
+        return fn.cuCheckpointProcessGetRestoreThreadId(request.pid, &reply.tid);
+      case Op::kLock: {
+        CUcheckpointLockArgs args = {};
+        args.timeoutMs = request.timeout_ms;
+        return fn.cuCheckpointProcessLock(request.pid, &args);
+      }
+      case Op::kCheckpoint: {
+        CUcheckpointCheckpointArgs args = {};
+        return fn.cuCheckpointProcessCheckpoint(request.pid, &args);
+      }
+      case Op::kRestore: {
+        static_assert(sizeof(wire::UuidPair) == sizeof(CUcheckpointGpuPair));
+        CUcheckpointGpuPair pairs[wire::kMaxGpus];
+        std::memcpy(pairs, request.pairs, sizeof pairs);
+        CUcheckpointRestoreArgs args = {};
+        args.gpuPairs = request.pair_count == 0 ? nullptr : pairs;
+        args.gpuPairsCount = request.pair_count;
+        return fn.cuCheckpointProcessRestore(request.pid, &args);
+      }
+      case Op::kUnlock: {
+        CUcheckpointUnlockArgs args = {};
+        return fn.cuCheckpointProcessUnlock(request.pid, &args);
+      }
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+
+  CUresult Gpus(pid_t pid, Reply& reply) {
+    const DriverFunctions& fn = driver_.fn;
+    int count = 0;
+    if (CUresult result = fn.cuDeviceGetCount(&count); result != CUDA_SUCCESS) return result;
+    count = std::clamp<int>(count, 0, wire::kMaxGpus);
+    std::optional<Nvml> nvml;
+    if (driver_.kind == "nvidia") nvml = Nvml::Open();
+    for (int i = 0; i < count; ++i) {
+      wire::GpuRecord& gpu = reply.gpus[i];
+      if (CUresult result = OneGpu(i, gpu); result != CUDA_SUCCESS) return result;
+      std::string uuid = ToText(gpu.uuid).value;
+      auto memory = nvml ? nvml->MemoryOf(uuid) : std::nullopt;
+      if (memory) {
+        gpu.free_bytes = memory->free_bytes;
+      } else if (driver_.kind != "softgpu" || !MemoryOfSoftgpu(i, &gpu.free_bytes)) {
+        CUdevice device;
+        size_t free = 0, total = 0;
+        CUresult result = fn.cuDeviceGet(&device, i);
+        if (result == CUDA_SUCCESS) result = MemoryByContext(fn, device, &free, &total);
+        if (result != CUDA_SUCCESS) return result;
+        gpu.free_bytes = free;
+      }
+      if (nvml && pid != 0) {
+        for (const Nvml::User& user : nvml->UsersOf(uuid)) {
+          if (user.pid != pid) continue;
+          gpu.process_present = 1;
+          gpu.process_bytes += user.bytes;
+        }
+      }
+      reply.gpu_count = static_cast<uint32_t>(i) + 1;
+    }
+    return CUDA_SUCCESS;
+  }
+
+  CUresult OneGpu(int ordinal, wire::GpuRecord& gpu) const {
+    const DriverFunctions& fn = driver_.fn;
+    CUdevice device;
+    CUuuid uuid;
+    char name[sizeof gpu.name] = {};
+    size_t total = 0;
+    CUresult result = fn.cuDeviceGet(&device, ordinal);
+    auto get_uuid = fn.cuDeviceGetUuid_v2 != nullptr ? fn.cuDeviceGetUuid_v2 : fn.cuDeviceGetUuid;
+    if (result == CUDA_SUCCESS) result = get_uuid(&uuid, device);
+    if (result == CUDA_SUCCESS) result = fn.cuDeviceGetName(name, sizeof name, device);
+    if (result == CUDA_SUCCESS) result = fn.cuDeviceTotalMem_v2(&total, device);
+    if (result != CUDA_SUCCESS) return result;
+    std::memcpy(gpu.uuid.bytes, uuid.bytes, sizeof gpu.uuid.bytes);
+    wire::Put(gpu.name, name);
+    gpu.index = ordinal;
+    gpu.total_bytes = total;
+    return CUDA_SUCCESS;
+  }
+
+  const ServerOptions options_;
+  std::once_flag opened_;
+  DriverLibrary driver_;
+};
+
+// How many requests threads work on.
+class InFlight {
+ public:
+  bool Enter() {
+    std::lock_guard lock(mutex_);
+    if (count_ == kMaxInFlight) return false;
+    ++count_;
+    return true;
+  }
+  void Leave() {
+    std::lock_guard lock(mutex_);
+    if (--count_ == 0) idle_.notify_all();
+  }
+  // True when all have left.
+  bool WaitUntilIdle(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    return idle_.wait_for(lock, limit, [this] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  int count_ = 0;
+};
+
+// Whoever is not there any more has no use for the answer: errors are not looked at.
+void Send(int socket, const Reply& reply) {
+  (void)TEMP_FAILURE_RETRY(::send(socket, &reply, sizeof reply, MSG_NOSIGNAL));
+}
+
+void Refuse(int socket, const Request& request, Outcome outcome, const char* why) {
+  Reply reply;
+  reply.id = request.id == 0 ? ~0ull : request.id;
+  reply.op = request.op >= Op::kHello && request.op <= Op::kLast ? request.op : Op::kHello;
+  reply.outcome = outcome;
+  wire::Put(reply.cu_text, why);
+  Send(socket, reply);
+}
+
+}  // namespace
+
+void Serve(int socket, const ServerOptions& options) {
+  // Both live as long as the process: threads may still use them when it is killed.
+  auto& executor = *new Executor(options);
+  auto& in_flight = *new InFlight;
+  for (;;) {
+    Request request;
+    ssize_t size = TEMP_FAILURE_RETRY(::recv(socket, &request, sizeof request, MSG_TRUNC));
+    if (size <= 0) break;
+    if (const char* why = wire::WhyInvalid(request, static_cast<size_t>(size))) {
+      Refuse(socket, request, Outcome::kBadRequest, why);
+      continue;
+    }
+    if (!in_flight.Enter()) {
+      Refuse(socket, request, Outcome::kBusy, "too many requests at once");
+      continue;
+    }
+    try {
+      std::thread([&executor, &in_flight, socket, request] {
+        Send(socket, executor.Execute(request));
+        in_flight.Leave();
+      }).detach();
+    } catch (const std::system_error&) {
+      in_flight.Leave();
+      Refuse(socket, request, Outcome::kBusy, "no thread could be started");
+    }
+  }
+  // No exit(): the driver's destructors would run beside threads that may be inside it.
+  if (in_flight.WaitUntilIdle(options.settle_timeout)) ::_exit(0);
+  ::kill(::getpid(), SIGKILL);
+  ::_exit(1);
+}
+
+}  // namespace stasis::device::cuda

@@ -1,0 +1,44 @@
+#include "device/device_control.h"
+
+#include <charconv>
+#include <cstdio>
+
+namespace stasis::device {
+
+std::string_view StateName(ProcessState state) {
+  static constexpr std::string_view kNames[] = {"none", "running", "locked", "checkpointed",
+                                                "failed"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+GpuUuid GpuUuidOf(const uint8_t (&bytes)[16]) {
+  std::string text = "GPU-";
+  for (size_t i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", bytes[i]);
+    text += digits;
+  }
+  return GpuUuid{text};
+}
+
+bool GpuUuidBytes(const GpuUuid& uuid, uint8_t (&bytes)[16]) {
+  std::string_view text = uuid.value;
+  constexpr std::string_view kPrefix = "GPU-";
+  constexpr size_t kDigits = 36;  // with four dashes
+  if (!text.starts_with(kPrefix) || text.size() != kPrefix.size() + kDigits) return false;
+  text.remove_prefix(kPrefix.size());
+  size_t count = 0;
+  for (size_t i = 0; i < kDigits;) {
+    if (i == 8 || i == 13 || i == 18 || i == 23) {
+      if (text[i++] != '-') return false;
+      continue;
+    }
+    const char* end = text.data() + i + 2;
+    if (std::from_chars(text.data() + i, end, bytes[count++], 16).ptr != end) return false;
+    i += 2;
+  }
+  return true;
+}
+
+}  // namespace stasis::device

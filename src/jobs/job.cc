@@ -1,0 +1,67 @@
+#include "jobs/job.h"
+
+#include <algorithm>
+#include <random>
+
+#include "process/tree.h"
+
+namespace stasis::jobs {
+namespace {
+
+constexpr std::string_view kFirst[] = {
+    "able",  "amber",  "ample",  "azure", "bold",   "brave",  "brief", "bright", "brisk",  "broad",
+    "calm",  "clear",  "clever", "cool",  "coral",  "crisp",  "deep",  "eager",  "early",  "even",
+    "fair",  "fast",   "fine",   "firm",  "fresh",  "gentle", "glad",  "golden", "grand",  "green",
+    "happy", "honest", "ivory",  "jolly", "keen",   "kind",   "late",  "light",  "lively", "loyal",
+    "lucky", "mellow", "merry",  "mild",  "neat",   "noble",  "plain", "proud",  "quick",  "quiet",
+    "rapid", "ready",  "royal",  "sharp", "silver", "smooth", "solid", "steady", "still",  "swift",
+    "tidy",  "warm",   "wise",   "young"};
+constexpr std::string_view kSecond[] = {
+    "acorn",  "alder",  "aspen",  "badger",  "beech",  "birch",  "bison",  "brook",
+    "canyon", "cedar",  "cliff",  "cloud",   "comet",  "condor", "crane",  "creek",
+    "delta",  "dove",   "dune",   "eagle",   "ember",  "falcon", "fern",   "finch",
+    "fjord",  "forest", "fox",    "glade",   "harbor", "hare",   "hazel",  "heron",
+    "hill",   "ibis",   "island", "kestrel", "lagoon", "lark",   "linden", "lynx",
+    "maple",  "marten", "meadow", "moon",    "moss",   "oak",    "ocean",  "osprey",
+    "otter",  "pine",   "plover", "raven",   "reef",   "ridge",  "river",  "robin",
+    "spruce", "star",   "stone",  "swan",    "thrush", "tide",   "willow", "wren"};
+
+}  // namespace
+
+std::string_view StateName(State state) {
+  static constexpr std::string_view kNames[] = {"starting", "running", "ending",
+                                                "exited",   "dumped",  "lost"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+std::vector<process::HostPid> BackgroundProcesses(const Job& job) {
+  if (!job.processes || !job.has_shim) return {};
+  const Processes& processes = *job.processes;
+  auto all = process::ReadTree(processes.shim.pid);
+  if (!all || all->root().id != processes.shim) return {};
+  auto below_root = process::ReadTree(processes.root.pid);
+  std::vector<process::HostPid> background;
+  for (const process::Stat& stat : all->members) {
+    bool living = stat.state != 'Z' && stat.state != 'X';
+    bool counted = stat.id == processes.shim || stat.id == processes.root ||
+                   (below_root && below_root->Contains(stat.id.pid));
+    if (living && !counted) background.push_back(stat.id.pid);
+  }
+  return background;
+}
+
+bool IsValidId(std::string_view id) {
+  auto lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  return !id.empty() && id.size() <= kMaxIdLength && lower(id.front()) &&
+         std::all_of(id.begin(), id.end(), [&](char c) {
+           return lower(c) || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+         });
+}
+
+std::string GenerateId() {
+  std::random_device random;
+  auto pick = [&](const auto& words) { return std::string(words[random() % std::size(words)]); };
+  return pick(kFirst) + "-" + pick(kSecond);
+}
+
+}  // namespace stasis::jobs

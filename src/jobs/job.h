@@ -1,0 +1,88 @@
+// A job: a program that Stasis started or restored, with a name. There is no daemon that knows it;
+// what is known lies in the job's folder (see store.h) and in /proc.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/result.h"
+#include "process/proc.h"
+
+namespace stasis::jobs {
+
+// One image that was made of the job.
+struct Checkpoint {
+  std::string image;  // absolute path
+  std::string name;   // of the image, may be empty
+  int64_t time_ms = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;  // what the dump took
+};
+
+// Which processes the job is, as its shim has recorded it.
+struct Processes {
+  process::ProcessId shim;
+  process::ProcessId root;
+  std::string boot_id;
+  FileId log;  // which file that is, under whatever name by now
+  bool operator==(const Processes&) const = default;
+};
+
+// How the root ended, as its shim has recorded it.
+struct Ending {
+  bool dumped = false;  // it was ended for an image that is complete
+  int code = 0;         // its exit code, 128+n for a signal, 75 when dumped
+  int signal = 0;       // 0: none
+  int64_t time_ms = 0;
+};
+
+enum class State {
+  kStarting,
+  kRunning,
+  kEnding,  // the root has ended, its shim is writing that down
+  kExited,
+  kDumped,
+  kLost,  // it has ended and nobody knows how: the machine restarted, or its shim was killed
+};
+std::string_view StateName(State state);
+inline bool HasEnded(State state) {
+  return state == State::kExited || state == State::kDumped || state == State::kLost;
+}
+
+struct Job {
+  std::string id;
+  std::vector<std::string> argv;
+  std::string cwd;
+  int64_t created_ms = 0;
+  std::string log;
+  std::string agent;                    // path of the agent's library; empty: started without
+  std::vector<Checkpoint> checkpoints;  // oldest first
+
+  // What the shim's records and /proc said when the job was read; never written through this
+  // struct.
+  State state = State::kStarting;
+  // False for a running job: nobody will know its exit code. True for
+  // one that has ended: processes that it left in the background still run.
+  bool has_shim = false;
+  std::optional<Processes> processes;       // absent: not started yet, or the start was killed
+  std::optional<Ending> ending;             // of these processes
+  std::optional<std::string> dumped_image;  // these processes are, or are about to be, only there
+};
+
+inline State StateOf(const Job& job) { return job.state; }
+
+// Living processes of the job that are not below its root: daemons that left it and hang under the
+// shim. A dump of the root's tree would not hold them.
+std::vector<process::HostPid> BackgroundProcesses(const Job& job);
+
+// Ids: [a-z][a-z0-9._-]*, 64 characters at most. A bare number is never one: it is a process.
+inline constexpr size_t kMaxIdLength = 64;
+bool IsValidId(std::string_view id);
+// Two words, e.g. "quiet-heron". Random; may be taken.
+std::string GenerateId();
+
+}  // namespace stasis::jobs

@@ -1,0 +1,314 @@
+// Trees that real CRIU restores below the real shim, and starters that go away at any moment.
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "criu/client.h"
+#include "criu/probe.h"
+#include "criu/stdio.h"
+#include "jobs/test_jobs.h"
+
+namespace stasis::jobs {
+namespace {
+
+using ::testing::ElementsAre;
+
+Deadline Patience() { return Deadline::In(std::chrono::seconds(60)); }
+
+class RestoreTest : public JobsTest {
+ protected:
+  void SetUp() override {
+    auto criu = criu::FindCriu();
+    if (!criu) GTEST_SKIP() << criu.error().ToString();
+    if (::geteuid() != 0) GTEST_SKIP() << "CRIU needs root here";
+    criu_path_ = *criu;
+    images_ = folder.path() + "/images";
+    ASSERT_TRUE(MakeDirs(images_));
+  }
+
+  // A job that answers each line that is written to `go_` with the next number, and "end" with its
+  // own end.
+  void StartCounter() {
+    // A read that finds the last writer gone without a word is done again.
+    Run("a", "i=0; while :; do if read x < " + go_.path() +
+                 "; then if [ \"$x\" = end ]; then exit 9; fi; i=$((i+1)); echo $i; fi; done");
+  }
+  void CountTo(int number) {
+    go_.Write();
+    AwaitLog(std::to_string(number) + "\n");
+  }
+  // Until the log ends with `text`.
+  void AwaitLog(const std::string& text) {
+    auto watch = Watch::Start(store, "a", store.Folder("a") + "/log");
+    ASSERT_TRUE(watch);
+    while (!LogOf("a").ends_with(text)) ASSERT_TRUE(watch->Wait(-1, Soon())) << LogOf("a");
+  }
+
+  // Ends the job for an image, as the coordinator does.
+  Status Dump() {
+    STASIS_ASSIGN(Job job, store.Load("a"));
+    STASIS_TRY(RemoveTree(images_));
+    STASIS_TRY(MakeDirs(images_));
+    STASIS_ASSIGN(auto tree, process::ReadTree(job.processes->root.pid));
+    STASIS_ASSIGN(auto stdio, criu::PlanStdio(tree, job.processes->log));
+    externals_ = stdio.externals;
+    criu::DumpRequest request;
+    request.pid = job.processes->root.pid;
+    request.images_dir = images_;
+    request.log_path = folder.path() + "/dump.log";
+    stdio.ApplyTo(request.options);
+    STASIS_ASSIGN(criu::Session session, criu::Session::Spawn(criu_path_));
+    return session.Dump(
+        request,
+        [&](criu::Notification& notification) -> Status {
+          if (notification.moment != criu::Moment::kPostDump) return {};
+          return store.MarkDumped("a", job.processes->root, images_);
+        },
+        Patience());
+  }
+
+  struct Restoring {
+    std::optional<RestoreShim> shim;
+    process::ProcessId root;
+  };
+  // Up to, and without, the commit. `at_moment` sees CRIU's notifications.
+  Result<Restoring> Restore(const std::function<Status(criu::Moment)>& at_moment = nullptr) {
+    criu::SwrkCommand command = criu::MakeSwrkCommand(criu_path_);
+    STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
+    criu::Replacements replacements;
+    replacements.output.assign(std::begin(shim::kCriuOutputFds), std::end(shim::kCriuOutputFds));
+    replacements.null.assign(std::begin(shim::kCriuNullFds), std::end(shim::kCriuNullFds));
+    STASIS_ASSIGN(auto inherit, criu::PlanInherit(externals_, replacements));
+    RestoreSpec spec{store.Folder("a"),
+                     store.Folder("a") + "/log",
+                     command.argv,
+                     command.env,
+                     {{criu::SwrkCommand::kSocketFd, pair.criu.get()}}};
+    Restoring restoring;
+    STASIS_ASSIGN(restoring.shim, RestoreShim::Start(spec, Patience()));
+    pair.criu.Reset();
+    if (at_moment) STASIS_TRY(at_moment(criu::Moment::kOther));
+
+    criu::Session session = criu::Session::OverSocket(std::move(pair.ours), restoring.shim->criu());
+    criu::RestoreRequest request;
+    request.images_dir = images_;
+    request.log_path = folder.path() + "/restore.log";
+    request.inherit = inherit.inherit;
+    STASIS_TRY(session.Restore(
+        request,
+        [&](criu::Notification& notification) -> Status {
+          if (at_moment) STASIS_TRY(at_moment(notification.moment));
+          if (notification.moment != criu::Moment::kPostRestore) return {};
+          STASIS_ASSIGN(auto stat, process::ReadStat(notification.pid));
+          restoring.root = stat.id;
+          return restoring.shim->SetRoot(stat.id, Patience());
+        },
+        Patience()));
+    STASIS_ASSIGN(int status, restoring.shim->AwaitCriuEnd(Patience()));
+    EXPECT_EQ(status, 0);
+    return restoring;
+  }
+
+  // No process hangs below this one, ended or not.
+  void ExpectNothingLeft() {
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    auto tree = process::ReadTree({::getpid()});
+    ASSERT_TRUE(tree);
+    for (size_t i = 1; i < tree->members.size(); ++i) {
+      ADD_FAILURE() << "left: " << tree->members[i].id.pid.value << " " << tree->members[i].comm;
+    }
+  }
+
+  std::string criu_path_, images_;
+  std::vector<criu::ExternalFd> externals_;
+  Fifo go_{folder.path() + "/go"};
+};
+
+#define ASSERT_OK(result) ASSERT_TRUE(result) << (result).error().ToString()
+
+TEST_F(RestoreTest, DumpedJobGoesOnUnderItsNewShimAndAgain) {
+  StartCounter();
+  CountTo(1);
+  pid_t pid = Look("a").processes->root.pid.value;
+  for (int round = 0; round < 3; ++round) {
+    Job before = Look("a");
+    auto dumped = Dump();
+    ASSERT_OK(dumped);
+    Job ended = End("a");
+    EXPECT_EQ(ended.state, State::kDumped);
+    EXPECT_EQ(ended.ending->code, 75);
+    EXPECT_EQ(ended.dumped_image, images_);
+    AwaitGone(before.processes->shim);
+
+    auto restoring = Restore();
+    ASSERT_OK(restoring);
+    EXPECT_EQ(Look("a").state, State::kDumped) << "not before the commit";
+    auto committed = restoring->shim->Commit(Patience());
+    ASSERT_OK(committed);
+    Job restored = Look("a");
+    EXPECT_EQ(restored.state, State::kRunning);
+    EXPECT_TRUE(restored.has_shim);
+    EXPECT_FALSE(restored.dumped_image);
+    EXPECT_EQ(restored.processes->root.pid.value, pid);
+    EXPECT_NE(restored.processes->root, before.processes->root);
+    EXPECT_EQ(process::ReadStat({pid})->parent, restored.processes->shim.pid);
+    CountTo(round + 2);
+  }
+  EXPECT_EQ(LogOf("a"), "1\n2\n3\n4\n");
+  go_.Write("end\n");
+  Job job = End("a");
+  EXPECT_EQ(job.state, State::kExited);
+  EXPECT_EQ(job.ending->code, 9);
+  AwaitGone(job.processes->shim);
+  EXPECT_THAT(FilesOf("a"),
+              ElementsAre("exit.json", "job.json", "lock", "log", "process.json", "shim.lock"));
+  ExpectNothingLeft();
+}
+
+TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
+  StartCounter();
+  CountTo(1);
+  process::ProcessId first = Look("a").processes->shim;
+  auto dumped = Dump();
+  ASSERT_OK(dumped);
+  End("a");
+  AwaitGone(first);
+
+  struct Row {
+    const char* when;
+    criu::Moment moment;
+  };
+  constexpr criu::Moment kAfterCriu = criu::Moment::kPreDump;  // never comes in a restore
+  const Row kRows[] = {{"CRIU has started", criu::Moment::kOther},
+                       {"before CRIU makes anything", criu::Moment::kPreRestore},
+                       {"the tree exists, stopped", criu::Moment::kPostRestore},
+                       {"it is about to run", criu::Moment::kPreResume},
+                       {"it runs", criu::Moment::kPostResume},
+                       {"CRIU has ended", kAfterCriu}};
+  for (const Row& row : kRows) {
+    SCOPED_TRACE(row.when);
+    pid_t starter = ::fork();
+    ASSERT_GE(starter, 0);
+    if (starter == 0) {
+      auto restoring = Restore([&](criu::Moment moment) -> Status {
+        if (moment == row.moment) ::kill(::getpid(), SIGKILL);
+        return {};
+      });
+      if (restoring && row.moment == kAfterCriu) ::kill(::getpid(), SIGKILL);
+      ::_exit(restoring ? 1 : 2);  // the moment did not come
+    }
+    int status = 0;
+    ::waitpid(starter, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status)) << status << "\n"
+                                     << ReadFile(folder.path() + "/restore.log").value_or("");
+    // The shim, which hangs under this process now, ends when all that was restored has.
+    while (::waitpid(-1, nullptr, 0) > 0) {
+    }
+    ExpectNothingLeft();
+    EXPECT_EQ(Look("a").state, State::kDumped);
+  }
+
+  // None of it has cost the job anything.
+  auto restoring = Restore();
+  ASSERT_OK(restoring);
+  ASSERT_TRUE(restoring->shim->Commit(Patience()));
+  CountTo(2);
+  go_.Write("end\n");
+  EXPECT_EQ(End("a").ending->code, 9);
+}
+
+TEST_F(RestoreTest, StarterThatDiesAfterItsLastWordHasCommitted) {
+  StartCounter();
+  CountTo(1);
+  auto dumped = Dump();
+  ASSERT_OK(dumped);
+  End("a");
+  pid_t starter = ::fork();
+  if (starter == 0) {
+    auto restoring = Restore();
+    if (!restoring) ::_exit(2);
+    // The word is said, its answer never read.
+    (void)restoring->shim->Commit(Deadline::In(std::chrono::milliseconds(0)));
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(starter, &status, 0);
+  EXPECT_EQ(status, 0);
+  auto watch = Watch::Start(store, "a");
+  ASSERT_TRUE(watch);
+  while (Look("a").state != State::kRunning) ASSERT_TRUE(watch->Wait(-1, Soon()));
+  CountTo(2);
+  go_.Write("end\n");
+  EXPECT_EQ(End("a").ending->code, 9);
+}
+
+TEST_F(RestoreTest, AbortIsAnsweredWhenNothingIsLeft) {
+  StartCounter();
+  CountTo(1);
+  auto dumped = Dump();
+  ASSERT_OK(dumped);
+  process::ProcessId first = End("a").processes->shim;
+  AwaitGone(first);
+  auto restoring = Restore();
+  ASSERT_OK(restoring);
+  ASSERT_TRUE(process::IsAlive(restoring->root));
+  auto aborted = restoring->shim->Abort(Patience());
+  ASSERT_OK(aborted);
+  EXPECT_FALSE(process::ReadStat(restoring->root.pid));
+  AwaitGone(restoring->shim->shim());
+  ExpectNothingLeft();
+  EXPECT_EQ(Look("a").state, State::kDumped);
+}
+
+TEST_F(RestoreTest, RootThatEndsBeforeTheCommitIsSaidAndRecorded) {
+  StartCounter();
+  CountTo(1);
+  auto dumped = Dump();
+  ASSERT_OK(dumped);
+  End("a");
+  auto restoring = Restore();
+  ASSERT_OK(restoring);
+  go_.Write("end\n");
+  AwaitGone(restoring->root);
+  auto committed = restoring->shim->Commit(Patience());
+  ASSERT_OK(committed);
+  Job job = End("a");
+  EXPECT_EQ(job.state, State::kExited);
+  EXPECT_EQ(job.ending->code, 9);
+}
+
+TEST_F(RestoreTest, CommitWithoutARootIsRefused) {
+  Run("a", "exit 0");
+  End("a");
+  auto pair = criu::MakeSocketPair();
+  ASSERT_OK(pair);
+  criu::SwrkCommand command = criu::MakeSwrkCommand(criu_path_);
+  RestoreSpec spec{store.Folder("a"),
+                   store.Folder("a") + "/log",
+                   command.argv,
+                   command.env,
+                   {{criu::SwrkCommand::kSocketFd, pair->criu.get()}}};
+  auto shim = RestoreShim::Start(spec, Patience());
+  ASSERT_OK(shim);
+  EXPECT_FALSE(shim->Commit(Patience()));
+  EXPECT_EQ(Look("a").state, State::kExited);
+  EXPECT_TRUE(shim->Abort(Patience()));
+  EXPECT_EQ(Look("a").ending->code, 0);
+}
+
+TEST_F(RestoreTest, CriuThatCannotBeStartedIsAnError) {
+  Run("a", "exit 0");
+  End("a");
+  RestoreSpec spec{store.Folder("a"), store.Folder("a") + "/log", {"/no/such/criu"}, {}, {}};
+  auto shim = RestoreShim::Start(spec, Patience());
+  ASSERT_FALSE(shim);
+  EXPECT_EQ(shim.error().code, Code::kNotFound);
+  while (::waitpid(-1, nullptr, 0) > 0) {
+  }
+  ExpectNothingLeft();
+  EXPECT_EQ(Look("a").ending->code, 0);
+}
+
+}  // namespace
+}  // namespace stasis::jobs

@@ -1,0 +1,222 @@
+#include "jobs/shim_client.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/file.h"
+#include "base/install_layout.h"
+#include "base/subprocess.h"
+
+namespace stasis::jobs {
+namespace {
+
+using shim::Kind;
+using shim::Message;
+using shim::Step;
+
+// CRIU's descriptors on their way through the shim.
+constexpr int kFirstPassedFd = 100;
+
+struct ShimArguments {
+  std::string mode;
+  std::string job_folder;
+  std::string log;
+  std::vector<std::string> argv;
+  std::optional<std::vector<std::string>> env;
+  std::map<int, int> fds;
+  std::map<std::string, std::string> program_env;
+};
+
+// Ours, without what is the program's own business.
+std::vector<std::string> EnvironmentWithout(const std::map<std::string, std::string>& names) {
+  std::vector<std::string> env;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    std::string text = *entry;
+    if (!names.contains(text.substr(0, text.find('=')))) env.push_back(std::move(text));
+  }
+  return env;
+}
+
+Result<UniqueFd> StartShim(const ShimArguments& arguments) {
+  STASIS_ASSIGN(std::string program, LibexecProgram("stasis-shim"));
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+    return FailErrno(errno, "socketpair");
+  }
+  UniqueFd ours(pair[0]), its(pair[1]);
+  STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));
+
+  SpawnOptions spawn;
+  spawn.argv = {program, arguments.mode, "--job-dir", arguments.job_folder, "--log", arguments.log};
+  spawn.env = arguments.env;
+  if (!arguments.program_env.empty()) spawn.env = EnvironmentWithout(arguments.program_env);
+  spawn.fds = {{STDERR_FILENO, null.get()}, {shim::kControlFd, its.get()}};
+  int next = kFirstPassedFd;
+  for (auto [there, here] : arguments.fds) {
+    spawn.argv.insert(spawn.argv.end(),
+                      {"--fd", std::to_string(there) + "=" + std::to_string(next)});
+    spawn.fds[next++] = here;
+  }
+  for (const auto& [name, value] : arguments.program_env) {
+    spawn.argv.insert(spawn.argv.end(), {"--env", name + "=" + value});
+  }
+  spawn.argv.push_back("--");
+  spawn.argv.insert(spawn.argv.end(), arguments.argv.begin(), arguments.argv.end());
+  spawn.new_session = true;
+  STASIS_ASSIGN(Subprocess starter, Subprocess::Spawn(spawn));
+  // It forks the shim and ends at once.
+  STASIS_TRY(starter.Wait());
+  return ours;
+}
+
+tl::unexpected<Error> ShimEnded() {
+  return Fail(Code::kUnavailable, "the shim ended without an answer");
+}
+
+Result<Message> Receive(int control, const Deadline& deadline) {
+  pollfd waiting{control, POLLIN, 0};
+  int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
+  if (ready < 0) return FailErrno(errno, "poll");
+  if (ready == 0) return Fail(Code::kDeadlineExceeded, "the shim did not answer in time");
+  Message message;
+  ssize_t size = TEMP_FAILURE_RETRY(::recv(control, &message, sizeof message, 0));
+  if (size <= 0) return ShimEnded();
+  if (size != sizeof message || message.version != shim::kProtocolVersion) {
+    return Fail(Code::kInternal, "the shim is of another version",
+                "the installation is mixed: unpack or build it again");
+  }
+  return message;
+}
+
+tl::unexpected<Error> ExecError(const Message& message, const std::string& program) {
+  Error error = ErrnoError(message.value, "start " + program);
+  if (message.value == ENOENT && program.find('/') != std::string::npos && PathExists(program)) {
+    error.WithHint("it exists, but the interpreter or loader that it names does not");
+  } else if (message.value == ENOENT && program.find('/') == std::string::npos) {
+    error.WithHint("no program of that name is on the PATH");
+  }
+  return Fail(std::move(error));
+}
+
+// kFailed in words. Only a failed exec is "not found": everything else is in our own house.
+tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& arguments) {
+  switch (message.step) {
+    case Step::kExec:
+      return ExecError(message, arguments.argv.front());
+    case Step::kLog: {
+      Error error = ErrnoError(message.value, "open the log " + arguments.log);
+      if (error.code == Code::kNotFound) {
+        error.code = Code::kInvalidArgument;
+        error.domain = Domain::kUsage;
+      }
+      if (message.value == ENOTSUP) {
+        return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                    arguments.log + " cannot be a log: it is a pipe, a socket or a terminal",
+                    "name a file; `stasis logs -f` or --attach shows what comes");
+      }
+      return Fail(std::move(error));
+    }
+    default: {
+      static constexpr const char* kWhat[] = {
+          "start", "read the shim's arguments", "lock the job's folder",
+          "",      "start a process",           "write the job's record",
+          "",      "take the restored tree"};
+      auto step = static_cast<size_t>(message.step);
+      Error error = ErrnoError(message.value, step < std::size(kWhat) ? kWhat[step] : "start");
+      if (error.code == Code::kNotFound) error.code = Code::kInternal;
+      return Fail(std::move(error));
+    }
+  }
+}
+
+process::ProcessId IdOf(const Message& message) { return {{message.pid}, message.start_time}; }
+
+}  // namespace
+
+Result<StartedJob> StartShimForRun(const RunSpec& spec, const Deadline& deadline) {
+  ShimArguments arguments{"run", spec.job_folder, spec.log, spec.argv, {}, {}, spec.env};
+  STASIS_ASSIGN(UniqueFd control, StartShim(arguments));
+  StartedJob started;
+  for (;;) {
+    STASIS_ASSIGN(Message message, Receive(control.get(), deadline));
+    if (message.kind == Kind::kFailed) return FailedStep(message, arguments);
+    if (message.kind == Kind::kShim) started.shim = IdOf(message);
+    if (message.kind == Kind::kRoot) {
+      started.root = IdOf(message);
+      return started;
+    }
+  }
+}
+
+Result<RestoreShim> RestoreShim::Start(const RestoreSpec& spec, const Deadline& deadline) {
+  ShimArguments arguments{"restore",     spec.job_folder, spec.log, spec.criu_argv,
+                          spec.criu_env, spec.criu_fds,   {}};
+  RestoreShim shim;
+  STASIS_ASSIGN(shim.control_, StartShim(arguments));
+  for (;;) {
+    STASIS_ASSIGN(Message message, Receive(shim.control_.get(), deadline));
+    if (message.kind == Kind::kFailed) return FailedStep(message, arguments);
+    if (message.kind == Kind::kShim) shim.shim_ = IdOf(message);
+    if (message.kind == Kind::kCriu) {
+      shim.criu_ = {message.pid};
+      return shim;
+    }
+  }
+}
+
+Status RestoreShim::Say(const Message& message) {
+  ssize_t size = TEMP_FAILURE_RETRY(::send(control_.get(), &message, sizeof message, MSG_NOSIGNAL));
+  if (size != sizeof message) return ShimEnded();
+  return {};
+}
+
+Result<Message> RestoreShim::Await(Kind kind, const Deadline& deadline) {
+  for (;;) {
+    STASIS_ASSIGN(Message message, Receive(control_.get(), deadline));
+    if (message.kind == Kind::kCriuEnded) criu_ended_ = message.value;
+    if (message.kind == Kind::kRootEnded) root_ended_ = message.value;
+    if (message.kind == kind || message.kind == Kind::kFailed) return message;
+  }
+}
+
+Status RestoreShim::AwaitAck(Kind of, const Deadline& deadline) {
+  STASIS_ASSIGN(Message message, Await(Kind::kAck, deadline));
+  if (message.kind == Kind::kFailed) return FailedStep(message, {});
+  if (message.value != static_cast<int32_t>(of)) {
+    return Fail(Code::kInternal, "the shim acknowledged something else");
+  }
+  return {};
+}
+
+Status RestoreShim::SetRoot(const process::ProcessId& root, const Deadline& deadline) {
+  STASIS_TRY(Say({.kind = Kind::kRoot, .pid = root.pid.value, .start_time = root.start_time}));
+  return AwaitAck(Kind::kRoot, deadline);
+}
+
+Result<int> RestoreShim::AwaitCriuEnd(const Deadline& deadline) {
+  if (criu_ended_) return *criu_ended_;
+  STASIS_ASSIGN(Message message, Await(Kind::kCriuEnded, deadline));
+  if (message.kind == Kind::kFailed) return ShimEnded();
+  return message.value;
+}
+
+Status RestoreShim::Commit(const Deadline& deadline) {
+  STASIS_TRY(Say({.kind = Kind::kCommit}));
+  STASIS_TRY(AwaitAck(Kind::kCommit, deadline));
+  control_.Reset();
+  return {};
+}
+
+Status RestoreShim::Abort(const Deadline& deadline) {
+  STASIS_TRY(Say({.kind = Kind::kAbort}));
+  STASIS_TRY(AwaitAck(Kind::kAbort, deadline));
+  control_.Reset();
+  return {};
+}
+
+}  // namespace stasis::jobs

@@ -1,0 +1,185 @@
+#include "process/proc.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <sstream>
+
+#include "base/file.h"
+
+namespace stasis::process {
+namespace {
+
+constexpr uint64_t kFlagExiting = 0x00000004;       // PF_EXITING
+constexpr uint64_t kFlagKernelThread = 0x00200000;  // PF_KTHREAD, include/linux/sched.h
+
+std::string ProcPath(HostPid pid, const std::string& name) {
+  return "/proc/" + std::to_string(pid.value) + "/" + name;
+}
+
+// A process that has gone shows as ENOENT or ESRCH; both become one sentence.
+template <class T>
+Result<T> Gone(Result<T> result, HostPid pid) {
+  if (!result && result.error().domain == Domain::kErrno &&
+      (result.error().raw == ENOENT || result.error().raw == ESRCH)) {
+    return Fail(Code::kNotFound, Domain::kProcess, result.error().raw,
+                "there is no process " + ToString(pid));
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string ToString(HostPid pid) { return std::to_string(pid.value); }
+
+Result<Stat> ReadStat(HostPid pid) {
+  if (pid.value <= 0) return Fail(Code::kInvalidArgument, ToString(pid) + " is not a process id");
+  STASIS_ASSIGN(std::string text, Gone(ReadFile(ProcPath(pid, "stat")), pid));
+  // The name is in parentheses and may hold any character, so the fields are read after the last
+  // ')'.
+  size_t open = text.find('('), close = text.rfind(')');
+  if (open == std::string::npos || close == std::string::npos || close + 2 > text.size()) {
+    return Fail(Code::kInternal, ProcPath(pid, "stat") + " cannot be read");
+  }
+  Stat stat;
+  stat.comm = text.substr(open + 1, close - open - 1);
+  std::istringstream fields(text.substr(close + 2));
+  long ignored;
+  fields >> stat.state >> stat.parent.value >> stat.process_group >> stat.session >> stat.tty >>
+      ignored >> stat.flags;
+  for (int i = 10; i <= 21; ++i) fields >> ignored;
+  fields >> stat.id.start_time;
+  if (!fields) return Fail(Code::kInternal, ProcPath(pid, "stat") + " cannot be read");
+  stat.id.pid = pid;
+  stat.kernel_thread = (stat.flags & kFlagKernelThread) != 0;
+  return stat;
+}
+
+Result<Credentials> ReadCredentials(HostPid pid) {
+  STASIS_ASSIGN(std::string text, Gone(ReadFile(ProcPath(pid, "status")), pid));
+  Credentials cred;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key;
+    words >> key;
+    if (key == "Uid:") {
+      for (uid_t& uid : cred.uid) words >> uid;
+    } else if (key == "Gid:") {
+      for (gid_t& gid : cred.gid) words >> gid;
+    } else if (key == "TracerPid:") {
+      words >> cred.tracer.value;
+    } else if (key == "Tgid:") {
+      words >> cred.thread_group.value;
+    } else if (key == "VmRSS:") {
+      words >> cred.rss_bytes;
+      cred.rss_bytes *= 1024;
+    }
+  }
+  return cred;
+}
+
+bool IsThreadOfAnother(pid_t tid) {
+  auto cred = ReadCredentials(HostPid{tid});
+  return cred && cred->thread_group.value != tid;
+}
+
+Result<std::vector<OpenFile>> ReadOpenFiles(HostPid pid) {
+  STASIS_ASSIGN(auto names, Gone(ListDir(ProcPath(pid, "fd")), pid));
+  std::vector<OpenFile> files;
+  for (const auto& name : names) {
+    auto target = ReadLink(ProcPath(pid, "fd/" + name));
+    if (!target) continue;  // closed in the meantime
+    files.push_back({std::atoi(name.c_str()), std::move(*target)});
+  }
+  return files;
+}
+
+Result<std::vector<Mapping>> ReadMappings(HostPid pid) {
+  STASIS_ASSIGN(std::string text, Gone(ReadFile(ProcPath(pid, "maps"), 256u << 20), pid));
+  std::vector<Mapping> mappings;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    Mapping m;
+    char perms[8] = {}, device[32] = {};
+    int path_at = 0;
+    unsigned long begin, end, offset, inode;
+    if (std::sscanf(line.c_str(), "%lx-%lx %7s %lx %31s %lu %n", &begin, &end, perms, &offset,
+                    device, &inode, &path_at) < 6) {
+      return Fail(Code::kInternal, ProcPath(pid, "maps") + " cannot be read");
+    }
+    m.begin = begin;
+    m.end = end;
+    m.perms = perms;
+    m.offset = offset;
+    m.inode = inode;
+    m.path = line.substr(static_cast<size_t>(path_at));
+    mappings.push_back(std::move(m));
+  }
+  return mappings;
+}
+
+Result<std::vector<std::string>> ReadCommandLine(HostPid pid) {
+  STASIS_ASSIGN(std::string text, Gone(ReadFile(ProcPath(pid, "cmdline")), pid));
+  std::vector<std::string> args;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = text.find('\0', at);
+    if (end == std::string::npos) end = text.size();
+    args.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return args;
+}
+
+Result<std::string> ReadExecutable(HostPid pid) {
+  return Gone(ReadLink(ProcPath(pid, "exe")), pid);
+}
+
+Result<uint64_t> ReadNamespace(HostPid pid, const std::string& kind) {
+  STASIS_ASSIGN(std::string link, Gone(ReadLink(ProcPath(pid, "ns/" + kind)), pid));
+  size_t open = link.find('[');
+  if (open == std::string::npos) return Fail(Code::kInternal, "namespace link " + link);
+  return std::strtoull(link.c_str() + open + 1, nullptr, 10);
+}
+
+Result<std::vector<pid_t>> ReadThreads(HostPid pid) {
+  STASIS_ASSIGN(auto names, Gone(ListDir(ProcPath(pid, "task")), pid));
+  std::vector<pid_t> threads;
+  for (const auto& name : names) threads.push_back(std::atoi(name.c_str()));
+  return threads;
+}
+
+Result<UniqueFd> OpenPidfd(const ProcessId& id) {
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, id.pid.value, 0)));
+  if (!fd) {
+    return Fail(Code::kNotFound, Domain::kProcess, errno,
+                "there is no process " + ToString(id.pid));
+  }
+  // Read after the open: the pidfd pins the pid, so this start time is of the process that we hold.
+  STASIS_ASSIGN(Stat stat, ReadStat(id.pid));
+  if (stat.id != id) {
+    return Fail(Code::kNotFound, Domain::kProcess, 0,
+                "process " + ToString(id.pid) + " has ended; its number belongs to another (" +
+                    stat.comm + ") now");
+  }
+  return fd;
+}
+
+bool IsAlive(const ProcessId& id) {
+  auto stat = ReadStat(id.pid);
+  if (!stat || stat->id != id) return false;
+  return stat->state != 'Z' && stat->state != 'X' && (stat->flags & kFlagExiting) == 0;
+}
+
+Result<std::string> BootId() {
+  STASIS_ASSIGN(std::string text, ReadFile("/proc/sys/kernel/random/boot_id"));
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+}  // namespace stasis::process

@@ -1,0 +1,116 @@
+#include "process/proc.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "process/tree.h"
+
+namespace stasis::process {
+namespace {
+
+class Child {
+ public:
+  // A child that runs `body` and then waits to be killed.
+  template <class F>
+  explicit Child(F body) {
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC) != 0) std::abort();
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      body();
+      (void)!::write(fds[1], "r", 1);
+      for (;;) ::pause();
+    }
+    char c;
+    (void)!::read(fds[0], &c, 1);
+    ::close(fds[0]);
+    ::close(fds[1]);
+  }
+  ~Child() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  HostPid pid() const { return {pid_}; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(ProcTest, NameWithParenthesesAndSpacesIsRead) {
+  Child child([] { ::prctl(PR_SET_NAME, "a) R (b c"); });
+  auto stat = ReadStat(child.pid());
+  ASSERT_TRUE(stat) << stat.error().ToString();
+  EXPECT_EQ(stat->comm, "a) R (b c");
+  EXPECT_EQ(stat->parent.value, ::getpid());
+  EXPECT_GT(stat->id.start_time, 0u);
+  EXPECT_FALSE(stat->kernel_thread);
+}
+
+TEST(ProcTest, ThreadIsToldFromProcess) {
+  pid_t tid = 0;
+  std::thread([&] {
+    tid = ::gettid();
+    EXPECT_TRUE(IsThreadOfAnother(tid));
+  }).join();
+  EXPECT_FALSE(IsThreadOfAnother(::getpid()));
+}
+
+TEST(ProcTest, PidfdRefusesAnotherProcessWithTheSameNumber) {
+  Child child([] {});
+  auto stat = ReadStat(child.pid());
+  ASSERT_TRUE(stat);
+  EXPECT_TRUE(OpenPidfd(stat->id));
+  ProcessId older = stat->id;
+  older.start_time -= 1;
+  auto other = OpenPidfd(older);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, Code::kNotFound);
+}
+
+TEST(ProcTest, GoneProcessIsNotFound) {
+  pid_t pid;
+  {
+    Child child([] {});
+    pid = child.pid().value;
+  }
+  auto stat = ReadStat({pid});
+  ASSERT_FALSE(stat);
+  EXPECT_EQ(stat.error().code, Code::kNotFound);
+  EXPECT_EQ(stat.error().message, "there is no process " + std::to_string(pid));
+}
+
+TEST(ProcTest, OpenFilesAndMappingsAreListed) {
+  Child child([] { (void)!::open("/dev/zero", O_RDONLY); });
+  auto files = ReadOpenFiles(child.pid());
+  ASSERT_TRUE(files);
+  bool found = false;
+  for (const auto& file : *files) found |= file.target == "/dev/zero";
+  EXPECT_TRUE(found);
+  auto maps = ReadMappings(child.pid());
+  ASSERT_TRUE(maps);
+  bool stack = false;
+  for (const auto& m : *maps) stack |= m.path == "[stack]" && m.end > m.begin;
+  EXPECT_TRUE(stack);
+}
+
+TEST(TreeTest, GrandchildrenBelongToIt) {
+  Child child([] {
+    if (::fork() == 0) {
+      for (;;) ::pause();
+    }
+  });
+  auto tree = ReadTree(child.pid());
+  ASSERT_TRUE(tree);
+  ASSERT_EQ(tree->members.size(), 2u);
+  EXPECT_EQ(tree->root().id.pid, child.pid());
+  ::kill(tree->members[1].id.pid.value, SIGKILL);
+}
+
+}  // namespace
+}  // namespace stasis::process

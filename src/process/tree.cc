@@ -1,0 +1,63 @@
+#include "process/tree.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <set>
+
+#include "base/file.h"
+
+namespace stasis::process {
+namespace {
+
+Result<ProcessTree> ReadOnce(HostPid root) {
+  STASIS_ASSIGN(Stat root_stat, ReadStat(root));
+  STASIS_ASSIGN(auto names, ListDir("/proc"));
+  std::multimap<HostPid, Stat> by_parent;
+  for (const auto& name : names) {
+    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
+    auto stat = ReadStat(HostPid{std::atoi(name.c_str())});
+    if (stat) by_parent.emplace(stat->parent, std::move(*stat));
+  }
+  ProcessTree tree;
+  tree.members.push_back(std::move(root_stat));
+  for (size_t i = 0; i < tree.members.size(); ++i) {
+    auto [begin, end] = by_parent.equal_range(tree.members[i].id.pid);
+    for (auto it = begin; it != end; ++it) tree.members.push_back(it->second);
+  }
+  return tree;
+}
+
+}  // namespace
+
+bool ProcessTree::Contains(HostPid pid) const {
+  return std::any_of(members.begin(), members.end(),
+                     [&](const Stat& member) { return member.id.pid == pid; });
+}
+
+std::vector<HostPid> ProcessTree::pids() const {
+  std::vector<HostPid> pids;
+  for (const Stat& member : members) pids.push_back(member.id.pid);
+  return pids;
+}
+
+bool ProcessTree::SameMembers(const ProcessTree& other) const {
+  std::set<ProcessId> a, b;
+  for (const Stat& member : members) a.insert(member.id);
+  for (const Stat& member : other.members) b.insert(member.id);
+  return a == b;
+}
+
+Result<ProcessTree> ReadTree(HostPid root) {
+  STASIS_ASSIGN(ProcessTree last, ReadOnce(root));
+  for (int i = 0; i < kMaxReadings; ++i) {
+    STASIS_ASSIGN(ProcessTree now, ReadOnce(root));
+    if (now.SameMembers(last)) return now;
+    last = std::move(now);
+  }
+  return Fail(Code::kAborted, Domain::kProcess, 0,
+              "the process tree below " + ToString(root) + " keeps changing",
+              "try again when it has finished starting or ending processes");
+}
+
+}  // namespace stasis::process

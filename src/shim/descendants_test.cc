@@ -1,0 +1,95 @@
+#include "shim/descendants.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "process/tree.h"
+
+namespace stasis::shim {
+namespace {
+
+// Runs `grow` in a subreaper of its own, which then ends all that has grown below it. The result: 0
+// when nothing is left, 1 when something is.
+template <class F>
+int EndAll(F grow) {
+  pid_t reaper = ::fork();
+  if (reaper == 0) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    pid_t criu = grow();
+    KillDescendants(criu);
+    auto tree = process::ReadTree({::getpid()});
+    ::_exit(tree && tree->members.size() == 1 ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(reaper, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+pid_t Fork(void (*body)()) {
+  pid_t pid = ::fork();
+  if (pid == 0) {
+    body();
+    for (;;) ::pause();
+  }
+  return pid;
+}
+
+TEST(KillDescendantsTest, NoneAtAll) {
+  EXPECT_EQ(EndAll([] { return 0; }), 0);
+}
+
+TEST(KillDescendantsTest, DeepTreesAndStoppedOnes) {
+  EXPECT_EQ(EndAll([] {
+              for (int i = 0; i < 5; ++i) {
+                Fork([] {
+                  Fork([] { Fork([] { ::raise(SIGSTOP); }); });
+                  ::signal(SIGTERM, SIG_IGN);
+                });
+              }
+              return 0;
+            }),
+            0);
+}
+
+TEST(KillDescendantsTest, OrphansThatLeftTheirSession) {
+  EXPECT_EQ(EndAll([] {
+              pid_t parent = Fork([] {
+                Fork([] {
+                  ::setsid();
+                  Fork([] {});
+                });
+                ::_exit(0);
+              });
+              ::waitpid(parent, nullptr, 0);
+              return 0;
+            }),
+            0);
+}
+
+// Each lives only long enough to make the next one.
+TEST(KillDescendantsTest, OneThatHopsFromForkToFork) {
+  EXPECT_EQ(EndAll([] {
+              Fork([] {
+                for (;;) {
+                  if (::fork() != 0) ::_exit(0);
+                }
+              });
+              return 0;
+            }),
+            0);
+}
+
+TEST(KillDescendantsTest, OneThatMakesOthersGoesFirst) {
+  EXPECT_EQ(EndAll([] {
+              return Fork([] {
+                for (int i = 0; i < 50; ++i) Fork([] {});
+              });
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace stasis::shim

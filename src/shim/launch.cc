@@ -1,0 +1,89 @@
+#include "shim/launch.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace stasis::shim {
+namespace {
+
+[[noreturn]] void ChildMain(const LaunchSpec& spec, char* const* argv, UniqueFd gate,
+                            UniqueFd errors) {
+  auto fail = [&] {
+    int error = errno;
+    (void)!::write(errors.get(), &error, sizeof error);
+    ::_exit(127);
+  };
+  char permission;
+  if (TEMP_FAILURE_RETRY(::read(gate.get(), &permission, 1)) != 1) ::_exit(127);
+
+  ::setsid();
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  // All sources go above every target first, so that none is overwritten before it was copied.
+  int base = spec.fds.empty() ? 0 : spec.fds.rbegin()->first + 1;
+  std::map<int, int> high;
+  for (auto [target, source] : spec.fds) {
+    int copy = ::fcntl(source, F_DUPFD_CLOEXEC, base);
+    if (copy < 0) fail();
+    high[target] = copy;
+  }
+  int high_errors = ::fcntl(errors.get(), F_DUPFD_CLOEXEC, base);
+  if (high_errors < 0) fail();
+  errors.release();
+  errors.Reset(high_errors);
+  ::close_range(0, ~0u, CLOSE_RANGE_CLOEXEC);
+  for (auto [target, source] : high) {
+    if (::dup2(source, target) < 0) fail();
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const auto& [name, value] : spec.env) {
+    if ((value.empty() ? ::unsetenv(name.c_str()) : ::setenv(name.c_str(), value.c_str(), 1)) != 0)
+      fail();
+  }
+  ::execvp(argv[0], argv);
+  fail();
+  __builtin_unreachable();
+}
+
+}  // namespace
+
+Result<Launched> Launch(const LaunchSpec& spec) {
+  std::vector<char*> argv;
+  argv.reserve(spec.argv.size() + 1);
+  for (const std::string& arg : spec.argv) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+
+  int gate[2], errors[2];
+  if (::pipe2(gate, O_CLOEXEC) != 0) return FailErrno(errno, "pipe");
+  UniqueFd gate_read(gate[0]);
+  Launched launched;
+  launched.gate_.Reset(gate[1]);
+  if (::pipe2(errors, O_CLOEXEC) != 0) return FailErrno(errno, "pipe");
+  launched.errors_.Reset(errors[0]);
+  UniqueFd errors_write(errors[1]);
+
+  launched.pid_ = ::fork();
+  if (launched.pid_ < 0) return FailErrno(errno, "fork");
+  if (launched.pid_ == 0) {
+    // Else the child would wait for itself when we are gone.
+    launched.gate_.Reset();
+    ChildMain(spec, argv.data(), std::move(gate_read), std::move(errors_write));
+  }
+  return launched;
+}
+
+int Launched::Release() {
+  if (TEMP_FAILURE_RETRY(::write(gate_.get(), "g", 1)) != 1) return errno;
+  gate_.Reset();
+  int error = 0;
+  ssize_t n = TEMP_FAILURE_RETRY(::read(errors_.get(), &error, sizeof error));
+  errors_.Reset();
+  return n == static_cast<ssize_t>(sizeof error) ? error : 0;
+}
+
+}  // namespace stasis::shim

@@ -1,0 +1,47 @@
+#include <gmock/gmock.h>
+
+#include "shim/shim.h"
+
+namespace stasis::shim {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(ShimOptionsTest, RunAndRestore) {
+  auto run = ParseOptions({"run", "--job-dir", "/j", "--log", "/l", "--env", "A=b=c", "--env",
+                           "B=", "--", "prog", "--log", "--"});
+  ASSERT_TRUE(run);
+  EXPECT_EQ(run->mode, ShimOptions::Mode::kRun);
+  EXPECT_EQ(run->job_dir, "/j");
+  EXPECT_EQ(run->log, "/l");
+  EXPECT_THAT(run->argv, ElementsAre("prog", "--log", "--"));
+  EXPECT_EQ(run->env, (std::map<std::string, std::string>{{"A", "b=c"}, {"B", ""}}));
+  auto restore = ParseOptions({"restore", "--log", "/l", "--fd", "3=100", "--job-dir", "/j", "--fd",
+                               "20=101", "--", "criu"});
+  ASSERT_TRUE(restore);
+  EXPECT_EQ(restore->mode, ShimOptions::Mode::kRestore);
+  EXPECT_EQ(restore->criu_fds, (std::map<int, int>{{3, 100}, {20, 101}}));
+}
+
+TEST(ShimOptionsTest, AnythingElseIsRefused) {
+  for (const std::vector<std::string>& args : std::initializer_list<std::vector<std::string>>{
+           {},
+           {"walk"},
+           {"run"},
+           {"run", "--"},
+           {"run", "--", "x"},
+           {"run", "--job-dir", "/j", "--", "x"},
+           {"run", "--job-dir", "/j", "--log", "/l"},
+           {"run", "--job-dir", "/j", "--log", "/l", "--"},
+           {"run", "--job-dir", "/j", "--log", "/l", "--what", "1", "--", "x"},
+           {"run", "--job-dir", "/j", "--log", "/l", "--env", "A", "--", "x"},
+           {"run", "--job-dir", "/j", "--log", "/l", "--env", "=1", "--", "x"},
+           {"restore", "--job-dir", "/j", "--log", "/l", "--fd", "3", "--", "x"},
+           {"restore", "--job-dir", "/j", "--log", "/l", "--fd", "a=1", "--", "x"},
+           {"restore", "--job-dir", "/j", "--log", "/l", "--fd", "1=-1", "--", "x"}}) {
+    EXPECT_FALSE(ParseOptions(args)) << ::testing::PrintToString(args);
+  }
+}
+
+}  // namespace
+}  // namespace stasis::shim

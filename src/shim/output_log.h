@@ -1,0 +1,34 @@
+// The file that a job's output goes to. The program has it as its own descriptor and writes to it
+// itself: nobody stands between whose end would be the program's.
+#pragma once
+
+#include <string>
+
+#include "base/fd.h"
+#include "base/file.h"
+#include "base/result.h"
+
+namespace stasis::shim {
+
+class OutputLog {
+ public:
+  // Opened for appending; a new file gets the mode that the caller's umask leaves. A pipe, a socket
+  // or a terminal is refused with ENOTSUP: its other end may go away before the job does.
+  static Result<OutputLog> Open(const std::string& path);
+
+  int fd() const { return fd_.get(); }
+  const FileId& id() const { return id_; }
+
+  // Lets go of it: a log that its user removes shall not keep its space.
+  void Close() { fd_.Reset(); }
+  // For a start that failed: takes a file away again that Open made.
+  void RemoveIfCreated();
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+  FileId id_;
+  bool created_ = false;
+};
+
+}  // namespace stasis::shim

@@ -1,0 +1,73 @@
+#include "shim/output_log.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace stasis::shim {
+namespace {
+
+class OutputLogTest : public ::testing::Test {
+ protected:
+  OutputLogTest() {
+    char name[] = "/tmp/stasis-log-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  ~OutputLogTest() override { (void)RemoveTree(folder_); }
+  std::string Log() const { return ReadFile(path()).value_or("(none)"); }
+  std::string path() const { return folder_ + "/log"; }
+
+  std::string folder_;
+};
+
+TEST_F(OutputLogTest, AppendsToWhatIsThereAndLeavesIt) {
+  ASSERT_TRUE(WriteFileDurably(path(), "old\n"));
+  auto log = OutputLog::Open(path());
+  ASSERT_TRUE(log);
+  struct stat st;
+  ASSERT_EQ(::stat(path().c_str(), &st), 0);
+  EXPECT_EQ(log->id(), FileId::Of(st));
+  EXPECT_EQ(::fcntl(log->fd(), F_GETFL) & (O_ACCMODE | O_APPEND | O_NONBLOCK), O_WRONLY | O_APPEND);
+  ASSERT_TRUE(WriteAll(log->fd(), "new\n"));
+  EXPECT_EQ(Log(), "old\nnew\n");
+  ASSERT_EQ(::truncate(path().c_str(), 0), 0);
+  ASSERT_TRUE(WriteAll(log->fd(), "more\n"));
+  EXPECT_EQ(Log(), "more\n");
+  log->RemoveIfCreated();
+  EXPECT_TRUE(PathExists(path()));
+}
+
+TEST_F(OutputLogTest, TakesAwayWhatItHasMade) {
+  auto log = OutputLog::Open(path());
+  ASSERT_TRUE(log);
+  log->RemoveIfCreated();
+  EXPECT_FALSE(PathExists(path()));
+}
+
+TEST_F(OutputLogTest, PlaceThatCannotBeOneIsAnError) {
+  EXPECT_TRUE(OutputLog::Open("/dev/null"));
+  EXPECT_FALSE(OutputLog::Open(folder_));
+  EXPECT_FALSE(OutputLog::Open(folder_ + "/no/such"));
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  auto unread = OutputLog::Open(path());
+  ASSERT_FALSE(unread) << "waiting for a reader would hold the job up";
+  EXPECT_EQ(unread.error().raw, ENOTSUP);
+  UniqueFd reader(::open(path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  auto read = OutputLog::Open(path());
+  ASSERT_FALSE(read) << "its reader's end would be the job's";
+  EXPECT_EQ(read.error().raw, ENOTSUP);
+
+  int master, slave;
+  char name[64];
+  ASSERT_EQ(::openpty(&master, &slave, name, nullptr, nullptr), 0);
+  UniqueFd ours(master), theirs(slave);
+  EXPECT_FALSE(OutputLog::Open(name));
+}
+
+}  // namespace
+}  // namespace stasis::shim

@@ -1,0 +1,108 @@
+#include "shim/records.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <csignal>
+#include <cstdio>
+
+#include "base/file.h"
+#include "shim/shim_protocol.h"
+
+namespace stasis::shim {
+namespace {
+
+constexpr size_t kReserveBytes = 4096;
+constexpr size_t kMaxMarkerBytes = 16u << 10;
+
+std::string Json(const process::ProcessId& id) {
+  return "{\"pid\": " + std::to_string(id.pid.value) +
+         ", \"start_time\": " + std::to_string(id.start_time) + "}";
+}
+
+int64_t NowMs() {
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
+}
+
+}  // namespace
+
+Result<JobFolder> JobFolder::Open(const std::string& path) {
+  JobFolder folder;
+  folder.path_ = AbsolutePath(path);
+  STASIS_ASSIGN(folder.lock_, stasis::Open(folder.File(kShimLock), O_RDWR | O_CREAT));
+  if (TEMP_FAILURE_RETRY(::flock(folder.lock_.get(), LOCK_EX)) != 0) {
+    return FailErrno(errno, "lock " + folder.File(kShimLock));
+  }
+  return folder;
+}
+
+Status JobFolder::ReserveExit() {
+  STASIS_ASSIGN(reserve_, stasis::Open(File(kExitReserve), O_RDWR | O_CREAT | O_TRUNC));
+  // Written, not fallocate'd: this works on every file system.
+  return Annotate(WriteAll(reserve_.get(), std::string(kReserveBytes, ' ')),
+                  "reserve " + File(kExitFile));
+}
+
+Status JobFolder::RecordProcesses(const process::ProcessId& shim, const process::ProcessId& root,
+                                  const FileId& log) {
+  STASIS_ASSIGN(std::string boot_id, process::BootId());
+  std::string text = "{\"version\": " + std::to_string(kRecordVersion) + ", \"boot_id\": \"" +
+                     boot_id + "\", \"shim\": " + Json(shim) + ", \"root\": " + Json(root) +
+                     ", \"log\": {\"device\": " + std::to_string(log.device) +
+                     ", \"inode\": " + std::to_string(log.inode) + "}}\n";
+  STASIS_TRY(WriteFileDurably(File(kProcessFile), text));
+  // Void since that rename; only tidied here.
+  ::unlink(File(kExitFile).c_str());
+  ::unlink(File(kDumpedFile).c_str());
+  return {};
+}
+
+bool JobFolder::IsMarkedDumped(const process::ProcessId& root) const {
+  auto text = ReadFile(File(kDumpedFile), kMaxMarkerBytes);
+  int version = 0;
+  pid_t pid = 0;
+  uint64_t start_time = 0;
+  return text && std::sscanf(text->c_str(), "%d %d %" SCNu64, &version, &pid, &start_time) == 3 &&
+         version == kRecordVersion && pid == root.pid.value && start_time == root.start_time;
+}
+
+Status JobFolder::RecordExit(const process::ProcessId& root, int wait_status) {
+  int signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
+  int code = signal != 0 ? 128 + signal : WEXITSTATUS(wait_status);
+  // The mark says what was going to be done; that it was done shows in how the root ended.
+  bool dumped = signal == SIGKILL && IsMarkedDumped(root);
+  if (dumped) code = kDumpedExitCode;
+  std::string text = "{\"version\": " + std::to_string(kRecordVersion) +
+                     ", \"root\": " + Json(root) + ", \"state\": \"" +
+                     (dumped ? "dumped" : "exited") + "\", \"code\": " + std::to_string(code) +
+                     ", \"signal\": " + std::to_string(signal) +
+                     ", \"time_ms\": " + std::to_string(NowMs()) + "}\n";
+  Status status;
+  if (::pwrite(reserve_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
+      ::ftruncate(reserve_.get(), static_cast<off_t>(text.size())) != 0 ||
+      ::fsync(reserve_.get()) != 0 ||
+      ::rename(File(kExitReserve).c_str(), File(kExitFile).c_str()) != 0) {
+    status = FailErrno(errno, "write " + File(kExitFile));
+  } else {
+    status = FsyncPath(path_);
+  }
+  reserve_.Reset();
+  lock_.Reset();
+  return status;
+}
+
+void JobFolder::Forget() {
+  if (!lock_) return;
+  ::unlink(File(kExitReserve).c_str());
+  reserve_.Reset();
+  lock_.Reset();
+}
+
+}  // namespace stasis::shim

@@ -1,0 +1,259 @@
+#include "shim/shim.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+
+#include "base/file.h"
+#include "shim/descendants.h"
+#include "shim/launch.h"
+
+namespace stasis::shim {
+namespace {
+
+// One that would end us takes the job's parent from it; it is the job that is to be ended. SIGXFSZ
+// comes when not even our records may be written.
+constexpr int kIgnored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE, SIGALRM, SIGUSR1,
+                            SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ, SIGIO};
+
+bool ParseNumber(std::string_view text, int* number) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size() && *number >= 0;
+}
+
+int ErrnoOf(const Error& error) {
+  return error.domain == Domain::kErrno ? static_cast<int>(error.raw) : EIO;
+}
+
+}  // namespace
+
+Result<ShimOptions> ParseOptions(const std::vector<std::string>& args) {
+  ShimOptions options;
+  auto bad = [](const std::string& arg) {
+    return Fail(Code::kInvalidArgument, Domain::kErrno, EINVAL, "unexpected argument " + arg);
+  };
+  if (args.empty() || (args[0] != "run" && args[0] != "restore")) return bad("run or restore");
+  if (args[0] == "restore") options.mode = ShimOptions::Mode::kRestore;
+  size_t i = 1;
+  for (; i + 1 < args.size() && args[i] != "--"; i += 2) {
+    const std::string& value = args[i + 1];
+    if (args[i] == "--job-dir") {
+      options.job_dir = value;
+    } else if (args[i] == "--log") {
+      options.log = value;
+    } else if (args[i] == "--fd") {
+      size_t equals = value.find('=');
+      int there, here;
+      if (equals == std::string::npos || !ParseNumber(value.substr(0, equals), &there) ||
+          !ParseNumber(value.substr(equals + 1), &here)) {
+        return bad(value);
+      }
+      options.criu_fds[there] = here;
+    } else if (args[i] == "--env") {
+      size_t equals = value.find('=');
+      if (equals == std::string::npos || equals == 0) return bad(value);
+      options.env[value.substr(0, equals)] = value.substr(equals + 1);
+    } else {
+      return bad(args[i]);
+    }
+  }
+  if (i + 1 >= args.size()) return bad("the end, a program is missing");
+  options.argv.assign(args.begin() + static_cast<long>(i) + 1, args.end());
+  if (options.job_dir.empty() || options.log.empty()) return bad("no --job-dir or --log");
+  return options;
+}
+
+int Shim::Main() {
+  Step step = Step::kStart;
+  Status started = Start(&step);
+  if (!started) {
+    // Nobody of the tree exists that the program's own exec error has not ended already.
+    KillDescendants(criu_);
+    log_.RemoveIfCreated();
+    folder_.Forget();
+    Send({.kind = Kind::kFailed, .step = step, .value = ErrnoOf(started.error())});
+    return 1;
+  }
+  return Loop();
+}
+
+Status Shim::Start(Step* step) {
+  for (int signal : kIgnored) ::signal(signal, SIG_IGN);
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  ::sigprocmask(SIG_SETMASK, &child, nullptr);
+  signals_.Reset(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return FailErrno(errno, "signalfd");
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return FailErrno(errno, "become a subreaper");
+  STASIS_ASSIGN(auto stat, process::ReadStat({::getpid()}));
+  self_ = stat.id;
+  Send({.kind = Kind::kShim, .pid = self_.pid.value, .start_time = self_.start_time});
+
+  *step = Step::kLog;
+  STASIS_ASSIGN(log_, OutputLog::Open(options_.log));
+  *step = Step::kJobFolder;
+  STASIS_ASSIGN(folder_, JobFolder::Open(options_.job_dir));
+
+  *step = Step::kStart;
+  STASIS_ASSIGN(UniqueFd null, stasis::Open("/dev/null", O_RDWR));
+  STASIS_TRY(options_.mode == ShimOptions::Mode::kRun ? StartProgram(null.get(), step)
+                                                      : StartCriu(null.get(), step));
+  log_.Close();
+  // The working directory was the program's; it is not for us to keep it busy.
+  (void)!::chdir("/");
+  return {};
+}
+
+Status Shim::StartProgram(int null_fd, Step* step) {
+  STASIS_ASSIGN(
+      Launched child,
+      Launch({options_.argv, {{0, null_fd}, {1, log_.fd()}, {2, log_.fd()}}, options_.env}));
+  STASIS_ASSIGN(auto stat, process::ReadStat({child.pid()}));
+  // Before the program's first instruction, so that it is never a process that no record knows.
+  *step = Step::kRecord;
+  STASIS_TRY(folder_.ReserveExit());
+  STASIS_TRY(folder_.RecordProcesses(self_, stat.id, log_.id()));
+  *step = Step::kExec;
+  if (int error = child.Release(); error != 0) return FailErrno(error, "exec");
+  root_ = stat.id;
+  committed_ = true;
+  Send({.kind = Kind::kRoot, .pid = root_.pid.value, .start_time = root_.start_time});
+  control_.Reset();
+  return {};
+}
+
+Status Shim::StartCriu(int null_fd, Step* step) {
+  LaunchSpec spec{options_.argv, options_.criu_fds, options_.env};
+  for (int fd : {0, 1, 2}) spec.fds[fd] = null_fd;
+  for (int fd : kCriuNullFds) spec.fds[fd] = null_fd;
+  for (int fd : kCriuOutputFds) spec.fds[fd] = log_.fd();
+  STASIS_ASSIGN(Launched child, Launch(spec));
+  criu_ = child.pid();
+  *step = Step::kExec;
+  if (int error = child.Release(); error != 0) return FailErrno(error, "exec");
+  // Else the end of the conversation would not be seen while we live.
+  for (auto [there, here] : options_.criu_fds) ::close(here);
+  options_.criu_fds.clear();
+  Send({.kind = Kind::kCriu, .pid = criu_});
+  return {};
+}
+
+int Shim::Loop() {
+  bool served = true;
+  while (served && !(childless_ && recorded_)) {
+    pollfd waits[] = {{signals_.get(), POLLIN, 0}, {control_ ? control_.get() : -1, POLLIN, 0}};
+    if (::poll(waits, std::size(waits), -1) < 0 && errno != EINTR) return 1;
+    if (waits[0].revents != 0) {
+      signalfd_siginfo ignored;
+      while (::read(signals_.get(), &ignored, sizeof ignored) > 0) {
+      }
+      ReapChildren();
+    }
+    if (waits[1].revents != 0 && control_) served = ServeControl();
+  }
+  return 0;
+}
+
+void Shim::ReapChildren() {
+  int status = 0;
+  pid_t pid;
+  while ((pid = ::waitpid(-1, &status, WNOHANG | __WALL)) > 0) OnChildEnd(pid, status);
+  childless_ = pid < 0 && errno == ECHILD;
+}
+
+void Shim::OnChildEnd(pid_t pid, int wait_status) {
+  if (pid == criu_) {
+    criu_ = 0;
+    Send({.kind = Kind::kCriuEnded, .value = wait_status, .pid = pid});
+  } else if (pid == root_.pid.value && !root_status_) {
+    root_status_ = wait_status;
+    OnRootEnd(wait_status);
+  } else if (root_.pid.value == 0) {
+    ended_[pid] = wait_status;
+  }
+}
+
+void Shim::OnRootEnd(int wait_status) {
+  if (!committed_) {
+    Send({.kind = Kind::kRootEnded, .value = wait_status, .pid = root_.pid.value});
+    return;
+  }
+  (void)folder_.RecordExit(root_, wait_status);
+  recorded_ = true;
+}
+
+bool Shim::ServeControl() {
+  Message message;
+  ssize_t size;
+  // ECONNRESET: the starter went away without reading all that we said. What it said before that is
+  // still to be read.
+  do {
+    size = ::recv(control_.get(), &message, sizeof message, MSG_DONTWAIT);
+  } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (size < 0 && errno == EAGAIN) return true;
+  if (size != sizeof message || message.version != kProtocolVersion) {
+    Abort();
+    return false;
+  }
+  switch (message.kind) {
+    case Kind::kRoot:
+      root_ = {{message.pid}, message.start_time};
+      Send({.kind = Kind::kAck, .value = static_cast<int32_t>(Kind::kRoot)});
+      if (auto it = ended_.find(message.pid); it != ended_.end()) {
+        root_status_ = it->second;
+        OnRootEnd(it->second);
+      }
+      ended_.clear();
+      return true;
+    case Kind::kCommit:
+      Commit();
+      return true;
+    default:
+      Abort();
+      Send({.kind = Kind::kAck, .value = static_cast<int32_t>(Kind::kAbort)});
+      return false;
+  }
+}
+
+void Shim::Commit() {
+  Step step = Step::kNoRoot;
+  Status status;
+  if (root_.pid.value == 0) {
+    status = FailErrno(EINVAL, "commit");
+  } else {
+    step = Step::kRecord;
+    status = folder_.ReserveExit();
+    if (status) status = folder_.RecordProcesses(self_, root_, log_.id());
+  }
+  if (!status) {
+    Send({.kind = Kind::kFailed, .step = step, .value = ErrnoOf(status.error())});
+    return;
+  }
+  committed_ = true;
+  Send({.kind = Kind::kAck, .value = static_cast<int32_t>(Kind::kCommit)});
+  control_.Reset();
+  if (root_status_) OnRootEnd(*root_status_);
+}
+
+void Shim::Abort() {
+  KillDescendants(criu_);
+  criu_ = 0;
+  log_.RemoveIfCreated();
+  folder_.Forget();
+}
+
+void Shim::Send(const Message& message) {
+  if (control_) (void)!::send(control_.get(), &message, sizeof message, MSG_NOSIGNAL);
+}
+
+}  // namespace stasis::shim
