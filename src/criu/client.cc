@@ -1,0 +1,388 @@
+#include "criu/client.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <string_view>
+
+#include "base/file.h"
+#include "criu/diagnose.h"
+#include "criu/rpc.pb.h"
+#include "criu/terminals.h"
+
+namespace stasis::criu {
+namespace {
+
+constexpr std::chrono::seconds kLettingGo{600};
+
+// CRIU sends single messages of a few hundred bytes; an error text is its longest part.
+constexpr size_t kMaxMessageBytes = 256u << 10;
+// After its answer CRIU only frees its memory.
+constexpr auto kExitGrace = std::chrono::seconds(10);
+
+constexpr char kDumping[] = "CRIU could not dump the tree";
+constexpr char kRestoring[] = "CRIU could not restore the tree";
+
+struct MomentRow {
+  std::string_view name;
+  Moment moment;
+};
+constexpr MomentRow kMoments[] = {
+    {"pre-dump", Moment::kPreDump},
+    {"network-lock", Moment::kNetworkLock},
+    {"network-unlock", Moment::kNetworkUnlock},
+    {"query-ext-files", Moment::kQueryExternalFiles},
+    {"post-dump", Moment::kPostDump},
+    {"pre-restore", Moment::kPreRestore},
+    {"setup-namespaces", Moment::kSetupNamespaces},
+    {"post-setup-namespaces", Moment::kPostSetupNamespaces},
+    {"post-restore", Moment::kPostRestore},
+    {"pre-resume", Moment::kPreResume},
+    {"post-resume", Moment::kPostResume},
+    {"orphan-pts-master", Moment::kOrphanPtsMaster},
+    {"status-ready", Moment::kStatusReady},
+};
+
+Moment FindMoment(std::string_view name) {
+  for (const MomentRow& row : kMoments) {
+    if (row.name == name) return row.moment;
+  }
+  return Moment::kOther;
+}
+
+struct LogPlace {
+  UniqueFd directory;
+  std::string name;
+};
+
+// CRIU wants its log as a name below a directory that it finds through our descriptor table.
+Result<LogPlace> OpenLogPlace(const std::string& log_path) {
+  std::filesystem::path path(AbsolutePath(log_path));
+  LogPlace place;
+  place.name = path.filename().string();
+  STASIS_ASSIGN(place.directory, Open(path.parent_path().string(), O_PATH | O_DIRECTORY));
+  return place;
+}
+
+// What became of a CRIU that was too late.
+Error Overdue(Ended ended) {
+  struct Row {
+    Ended ended;
+    const char* words;
+  };
+  static constexpr Row kTable[] = {
+      {Ended::kByItself, "CRIU was not ready in time; it has undone what it had done"},
+      {Ended::kKilled, "CRIU was not ready in time and had to be killed"},
+      {Ended::kNotYet, "CRIU was not ready in time and cannot be killed: it hangs in the kernel"},
+  };
+  Error error;
+  error.code = Code::kDeadlineExceeded;
+  error.domain = Domain::kCriu;
+  for (const Row& row : kTable) {
+    if (row.ended == ended) error.message = row.words;
+  }
+  error.hint = "Is the storage slow, or gone? --timeout S gives it longer.";
+  error.not_undone = ended == Ended::kNotYet;
+  return error;
+}
+
+Error Gone() {
+  return Error{Code::kUnavailable, Domain::kCriu, 0, "CRIU ended without an answer", {}, {}, false};
+}
+
+bool IsGone(const Error& error) {
+  return error.code == Code::kUnavailable && error.domain == Domain::kCriu;
+}
+bool IsOverdue(const Error& error) {
+  return error.code == Code::kDeadlineExceeded && error.domain == Domain::kCriu;
+}
+
+// Both as descriptors of ours, which CRIU looks up in /proc: 4.1 fails on a folder given by its
+// path.
+void SetPlaces(const UniqueFd& images, const LogPlace& log, rpc::Opts* opts) {
+  opts->set_images_dir_fd(images.get());
+  opts->set_work_dir_fd(log.directory.get());
+  opts->set_log_file(log.name);
+  opts->set_notify_scripts(true);
+}
+
+}  // namespace
+
+std::string ToString(const Version& version) {
+  std::string text = std::to_string(version.major) + "." + std::to_string(version.minor);
+  if (version.sublevel != 0) text += "." + std::to_string(version.sublevel);
+  return text;
+}
+
+SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
+  SwrkCommand command;
+  // Configuration files of the machine could overrule what we ask for.
+  command.argv = {criu_path, "--no-default-config", "swrk", std::to_string(SwrkCommand::kSocketFd)};
+  for (std::string& entry : ScrubbedEnvironment()) {
+    if (!entry.starts_with("STASIS_") && !entry.starts_with("SOFTGPU_")) {
+      command.env.push_back(std::move(entry));
+    }
+  }
+  // Every *.so in this directory would be loaded as a plugin, CRIU's own CUDA plugin too, and the
+  // RPC has no field for it. It must exist; this one exists for every process and holds only
+  // numbers.
+  command.env.push_back("CRIU_LIBS_DIR=/proc/self/task");
+  return command;
+}
+
+Result<SocketPair> MakeSocketPair() {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+    return FailErrno(errno, "socketpair");
+  }
+  return SocketPair{UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int, int>& extra_fds) {
+  STASIS_ASSIGN(SocketPair pair, MakeSocketPair());
+  STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));
+  SwrkCommand command = MakeSwrkCommand(criu_path);
+  SpawnOptions spawn;
+  spawn.argv = command.argv;
+  spawn.env = command.env;
+  spawn.new_session = true;
+  spawn.ignored_signals = {SIGXFSZ};  // for EndDump
+  spawn.fds = extra_fds;
+  spawn.fds[STDERR_FILENO] = null.get();
+  spawn.fds[SwrkCommand::kSocketFd] = pair.criu.get();
+  Session session;
+  STASIS_ASSIGN(session.child_, Subprocess::Spawn(spawn));
+  session.criu_pid_ = {session.child_->pid()};
+  session.criu_pidfd_.Reset(::fcntl(session.child_->pidfd(), F_DUPFD_CLOEXEC, 0));
+  session.socket_ = std::move(pair.ours);
+  return session;
+}
+
+Session Session::OverSocket(UniqueFd socket, process::HostPid criu) {
+  Session session;
+  session.socket_ = std::move(socket);
+  session.criu_pid_ = criu;
+  if (criu.value > 0) {
+    session.criu_pidfd_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, criu.value, 0)));
+  }
+  return session;
+}
+
+Status Session::Send(const rpc::Request& request) {
+  std::string bytes;
+  request.SerializeToString(&bytes);
+  ssize_t sent =
+      TEMP_FAILURE_RETRY(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  if (sent < 0 && errno == EPIPE) return Fail(Gone());
+  if (sent < 0) return FailErrno(errno, "send a request to CRIU");
+  return {};
+}
+
+Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
+  pollfd waiting{socket_.get(), POLLIN, 0};
+  int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
+  if (ready < 0) return FailErrno(errno, "poll");
+  if (ready == 0) {
+    return Fail(Code::kDeadlineExceeded, Domain::kCriu, 0, "CRIU did not answer in time");
+  }
+  std::string bytes(kMaxMessageBytes, '\0');
+  iovec part{bytes.data(), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t size = TEMP_FAILURE_RETRY(::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC));
+  if (size < 0 && errno != ECONNRESET) return FailErrno(errno, "receive from CRIU");
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && size > 0;
+       c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    int number;
+    std::memcpy(&number, CMSG_DATA(c), sizeof number);
+    UniqueFd received(number);
+    if (fd != nullptr) *fd = std::move(received);
+  }
+  if (size <= 0) {
+    return Fail(Gone());
+  }
+  rpc::Response response;
+  if ((message.msg_flags & MSG_TRUNC) != 0 ||
+      !response.ParseFromArray(bytes.data(), static_cast<int>(size))) {
+    return Fail(Code::kInternal, Domain::kCriu, 0, "CRIU sent an answer that cannot be read");
+  }
+  return response;
+}
+
+Result<rpc::Response> Session::Converse(const rpc::Request& request, const NotifyHandler& handler,
+                                        const Deadline& until) {
+  if (!socket_) return Fail(Code::kInternal, "this conversation with CRIU is over");
+  Deadline deadline = until;
+  STASIS_TRY(Send(request));
+  Status refused;
+  while (true) {
+    UniqueFd fd;
+    auto received = Receive(&fd, deadline);
+    if (!received) return Fail(!refused ? refused.error() : received.error());
+    const rpc::Response& response = *received;
+    if (response.type() != rpc::NOTIFY) {
+      if (!refused) return Fail(std::move(refused).error());
+      return response;
+    }
+    Notification notification;
+    notification.name = response.notify().script();
+    notification.moment = FindMoment(notification.name);
+    notification.pid = {response.notify().pid()};
+    notification.fd = std::move(fd);
+    Status verdict;
+    // What the handler takes is not CRIU's fault.
+    auto asked = Deadline::Clock::now();
+    if (handler) verdict = handler(notification);
+    deadline = deadline.Plus(Deadline::Clock::now() - asked);
+    // After this answer CRIU ends the tasks or lets them go: to break that off helps nobody.
+    if (verdict && notification.moment == Moment::kPostDump) deadline = Deadline::In(kLettingGo);
+    rpc::Request answer;
+    answer.set_type(rpc::NOTIFY);
+    answer.set_notify_success(verdict.has_value());
+    // The first refusal is the cause; what CRIU asks afterwards is its own undo.
+    if (!verdict && refused) refused = std::move(verdict);
+    STASIS_TRY(Send(answer));
+  }
+}
+
+Result<rpc::Response> Session::Conclude(Result<rpc::Response> response, const std::string& log_path,
+                                        const char* what) {
+  std::string how = Reap();
+  if (response || !IsGone(response.error())) return response;
+  // It died before it could say why; its log may know.
+  Error error = DiagnoseFile(log_path, what, 0);
+  error.message += "; CRIU ended without an answer" + (how.empty() ? "" : " (it " + how + ")");
+  return Fail(std::move(error));
+}
+
+std::string Session::Reap() {
+  socket_.Reset();
+  if (!child_) return {};
+  auto status = child_->Wait(Deadline::In(kExitGrace));
+  return status ? DescribeWaitStatus(*status) : "does not end";
+}
+
+Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
+                     const Deadline& deadline) {
+  STASIS_ASSIGN(process::Stat before, process::ReadStat(request.pid));
+  STASIS_ASSIGN(LogPlace log, OpenLogPlace(request.log_path));
+  STASIS_ASSIGN(UniqueFd images, Open(request.images_dir, O_PATH | O_DIRECTORY));
+  rpc::Request message;
+  message.set_type(rpc::DUMP);
+  rpc::Opts* opts = message.mutable_opts();
+  Apply(request.options, opts);
+  SetPlaces(images, log, opts);
+  opts->set_pid(request.pid.value);
+  opts->set_leave_running(request.leave_running);
+  bool accepted = false;
+  auto answer = [&](Notification& notification) -> Status {
+    bool complete = notification.moment == Moment::kPostDump;
+    if (complete) STASIS_TRY(DetachTerminals(request.images_dir));
+    if (handler) STASIS_TRY(handler(notification));
+    accepted |= complete;
+    return {};
+  };
+  // A dump that fails leaves the program as it was, unless CRIU died a violent death (end.h).
+  auto outcome = [&](Error error) {
+    if (accepted || process::IsAlive(before.id)) return error;
+    error.not_undone = true;
+    error.message += "; the program died with it";
+    return error;
+  };
+  auto response = Converse(message, answer, deadline);
+  if (!response && IsOverdue(response.error()) && criu_pidfd_) {
+    socket_.Reset();
+    Ended ended = EndDump(criu_pid_, criu_pidfd_.get(), patience_);
+    Reap();
+    return Fail(outcome(Overdue(ended)));
+  }
+  auto done = Conclude(std::move(response), request.log_path, kDumping);
+  if (!done) return Fail(outcome(std::move(done).error()));
+  if (done->success()) return {};
+  return Fail(
+      outcome(DiagnoseFile(request.log_path, kDumping, done->cr_errno(), done->cr_errmsg())));
+}
+
+Result<process::HostPid> Session::Restore(const RestoreRequest& request,
+                                          const NotifyHandler& handler, const Deadline& deadline) {
+  STASIS_ASSIGN(LogPlace log, OpenLogPlace(request.log_path));
+  STASIS_ASSIGN(UniqueFd images, Open(request.images_dir, O_PATH | O_DIRECTORY));
+  rpc::Request message;
+  message.set_type(rpc::RESTORE);
+  rpc::Opts* opts = message.mutable_opts();
+  Apply(request.options, opts);
+  SetPlaces(images, log, opts);
+  opts->set_rst_sibling(request.as_sibling);
+  for (const InheritFd& inherit : request.inherit) {
+    rpc::InheritFd* entry = opts->add_inherit_fd();
+    entry->set_key(inherit.key);
+    entry->set_fd(inherit.fd);
+  }
+  process::HostPid root;
+  auto answer = [&](Notification& notification) -> Status {
+    if (notification.pid.value > 0) root = notification.pid;
+    return handler ? handler(notification) : Status{};
+  };
+  auto response = Converse(message, answer, deadline);
+  if (!response && IsOverdue(response.error()) && criu_pidfd_) {
+    socket_.Reset();
+    Ended ended = EndRestore(criu_pid_, criu_pidfd_.get(), root, patience_);
+    Reap();
+    return Fail(Overdue(ended));
+  }
+  STASIS_ASSIGN(rpc::Response done, Conclude(std::move(response), request.log_path, kRestoring));
+  if (!done.success())
+    return Fail(DiagnoseFile(request.log_path, kRestoring, done.cr_errno(), done.cr_errmsg()));
+  return process::HostPid{done.restore().pid()};
+}
+
+Result<Version> Session::GetVersion(const Deadline& deadline) {
+  rpc::Request message;
+  message.set_type(rpc::VERSION);
+  auto response = Converse(message, nullptr, deadline);
+  Reap();
+  if (!response) return Fail(std::move(response).error());
+  if (!response->success()) {
+    return Fail(Code::kInternal, Domain::kCriu, response->cr_errno(),
+                "CRIU does not say its version");
+  }
+  const rpc::VersionInfo& version = response->version();
+  return Version{version.major_number(), version.minor_number(), version.sublevel()};
+}
+
+Status Session::Check(const std::string& log_path, const Deadline& deadline) {
+  STASIS_ASSIGN(LogPlace log, OpenLogPlace(log_path));
+  rpc::Request message;
+  message.set_type(rpc::CHECK);
+  rpc::Opts* opts = message.mutable_opts();
+  // Not read, but 4.1 wants one all the same.
+  opts->set_images_dir_fd(log.directory.get());
+  opts->set_work_dir_fd(log.directory.get());
+  opts->set_log_file(log.name);
+  opts->set_log_level(2);
+  auto response = Converse(message, nullptr, deadline);
+  Reap();
+  if (!response) return Fail(std::move(response).error());
+  if (!response->success()) {
+    Error error = DiagnoseFile(log_path, "CRIU cannot work on this machine", response->cr_errno(),
+                               response->cr_errmsg());
+    if (error.code == Code::kInternal) error.code = Code::kUnimplemented;
+    return Fail(std::move(error));
+  }
+  return {};
+}
+
+}  // namespace stasis::criu

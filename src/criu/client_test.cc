@@ -1,0 +1,216 @@
+#include "criu/client.h"
+
+#include <sys/file.h>
+
+#include <sstream>
+
+#include "criu/testing.h"
+
+namespace stasis::criu {
+namespace {
+
+using namespace testing;  // NOLINT(google-build-using-namespace)
+
+class Client : public WithCriu {};
+
+TEST_F(Client, KnowsItsVersion) {
+  auto version = MustSpawn().GetVersion(Soon());
+  ASSERT_TRUE(IsOk(version));
+  EXPECT_GE(*version, (Version{4, 1, 0})) << ToString(*version);
+}
+
+TEST_F(Client, DumpsKillsAndRestores) {
+  Target target({"memory"});
+  ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon())) << target.Log());
+  EXPECT_TRUE(WIFSIGNALED(target.Reap()));
+  long before = target.Count();
+  auto pid = MustSpawn().Restore(target.Restore(), nullptr, Soon());
+  ASSERT_TRUE(IsOk(pid) << target.Log());
+  EXPECT_EQ(*pid, target.pid());
+  EXPECT_TRUE(target.Counts()) << target.State();
+  EXPECT_GT(target.Count(), before);
+}
+
+TEST_F(Client, ARefusedPostDumpLeavesTheProgramRunning) {
+  Target target({"memory"});
+  bool asked = false;
+  auto refuse = [&](Notification& notification) -> Status {
+    if (notification.moment != Moment::kPostDump) return {};
+    asked = true;
+    return Fail(Code::kResourceExhausted, "the disk is full");
+  };
+  auto dumped = MustSpawn().Dump(target.Dump(), refuse, Soon());
+  ASSERT_FALSE(dumped);
+  EXPECT_TRUE(asked);
+  EXPECT_EQ(dumped.error().code, Code::kResourceExhausted);
+  EXPECT_EQ(dumped.error().message, "the disk is full");
+  EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+TEST_F(Client, LeavesTheProgramRunningWhenAsked) {
+  Target target({"memory"});
+  DumpRequest request = target.Dump();
+  request.leave_running = true;
+  ASSERT_TRUE(IsOk(MustSpawn().Dump(request, nullptr, Soon())) << target.Log());
+  EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+// What a program does with each signal, and its limits, are its own again, not those of CRIU or of
+// us.
+TEST_F(Client, SignalsAndLimitsComeBackAsTheyWere) {
+  auto look = [](process::HostPid pid) {
+    std::string seen = ReadFile("/proc/" + process::ToString(pid) + "/limits").value_or("");
+    std::istringstream lines(ReadFile("/proc/" + process::ToString(pid) + "/status").value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("Sig") && !line.starts_with("SigQ")) seen += line + "\n";
+    }
+    return seen;
+  };
+  Target target({"memory"});
+  std::string before = look(target.pid());
+  EXPECT_NE(before.find("SigIgn"), std::string::npos);
+  ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon()))) << target.Log();
+  target.Reap();
+  ASSERT_TRUE(IsOk(MustSpawn().Restore(target.Restore(), nullptr, Soon()))) << target.Log();
+  EXPECT_EQ(look(target.pid()), before);
+}
+
+// The dump is held up while the program is stopped, as by a disk that does not answer.
+Status Hold(const Session& session, Notification& notification) {
+  if (notification.moment == Moment::kQueryExternalFiles) {
+    ::kill(session.criu_pid().value, SIGSTOP);
+  }
+  return {};
+}
+
+TEST_F(Client, ADumpThatIsTooLateIsUndone) {
+  Target target({"memory", "children", "threads"});
+  Session session = MustSpawn();
+  auto dumped = session.Dump(
+      target.Dump(), [&](Notification& n) { return Hold(session, n); },
+      Deadline::In(std::chrono::milliseconds(300)));
+  ASSERT_FALSE(dumped);
+  EXPECT_EQ(dumped.error().code, Code::kDeadlineExceeded);
+  EXPECT_FALSE(dumped.error().not_undone) << dumped.error().ToString();
+  EXPECT_NE(dumped.error().message.find("has undone"), std::string::npos)
+      << dumped.error().ToString();
+  EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+TEST_F(Client, ARestoreThatIsTooLateLeavesNothing) {
+  Target target({"memory", "children"});
+  ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon()))) << target.Log();
+  target.Reap();
+  for (Moment moment : {Moment::kPreRestore, Moment::kPostRestore}) {
+    Session session = MustSpawn();
+    auto restored = session.Restore(
+        target.Restore(),
+        [&](Notification& n) -> Status {
+          if (n.moment == moment) ::kill(session.criu_pid().value, SIGSTOP);
+          return {};
+        },
+        Deadline::In(std::chrono::milliseconds(300)));
+    ASSERT_FALSE(restored);
+    EXPECT_EQ(restored.error().code, Code::kDeadlineExceeded);
+    EXPECT_TRUE(Eventually([&] { return ::waitpid(-1, nullptr, WNOHANG) < 0; }));
+    EXPECT_EQ(process::ReadTree({::getpid()})->members.size(), 1u);
+  }
+  // And the image is as good as before.
+  ASSERT_TRUE(IsOk(MustSpawn().Restore(target.Restore(), nullptr, Soon()))) << target.Log();
+  EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+TEST_F(Client, ARefusedPostRestoreLeavesNothing) {
+  Target target({"memory", "children"});
+  ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon()))) << target.Log();
+  target.Reap();
+  auto restored = MustSpawn().Restore(
+      target.Restore(),
+      [&](Notification& n) -> Status {
+        if (n.moment != Moment::kPostRestore) return {};
+        EXPECT_EQ(n.pid, target.pid());
+        return Fail(Code::kAborted, "not today");
+      },
+      Soon());
+  ASSERT_FALSE(restored);
+  EXPECT_EQ(restored.error().message, "not today");
+  EXPECT_TRUE(Eventually([&] { return ::waitpid(-1, nullptr, WNOHANG) < 0; }));
+}
+
+TEST_F(Client, TheRootCanBeAChildOfWhoeverStartedCriu) {
+  Target target({"memory"});
+  ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon()))) << target.Log();
+  target.Reap();
+  RestoreRequest request = target.Restore();
+  request.as_sibling = true;
+  auto restored = MustSpawn().Restore(request, nullptr, Soon());
+  ASSERT_TRUE(IsOk(restored)) << target.Log();
+  EXPECT_EQ(process::ReadStat(*restored)->parent.value, ::getpid());
+  EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+// Our process is killed with -9 at a moment of the dump: CRIU sees that nobody answers, the program
+// runs on, and a lock that CRIU was given is free only when it has ended.
+class KilledClient : public WithCriu, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(KilledClient, LeavesTheProgramRunning) {
+  Target target({"memory", "children", "threads"});
+  std::string lock_path = target.directory() + "/lock";
+  int ready[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  pid_t client = ::fork();
+  ASSERT_GE(client, 0);
+  if (client == 0) {
+    auto lock = Open(lock_path, O_RDWR | O_CREAT);
+    if (!lock || ::flock(lock->get(), LOCK_EX) != 0) ::_exit(1);
+    Session session = MustSpawn({{10, lock->get()}});
+    (void)session.Dump(
+        target.Dump(),
+        [&](Notification& n) -> Status {
+          if (n.name != GetParam()) return {};
+          (void)!::write(ready[1], "x", 1);
+          while (true) ::pause();
+        },
+        Soon());
+    ::_exit(2);
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  auto lock = Open(lock_path, O_RDWR);
+  EXPECT_NE(::flock(lock->get(), LOCK_EX | LOCK_NB), 0);
+  ::kill(client, SIGKILL);
+  ::waitpid(client, nullptr, 0);
+  EXPECT_TRUE(Eventually([&] { return ::flock(lock->get(), LOCK_EX | LOCK_NB) == 0; }));
+  EXPECT_TRUE(target.Counts()) << target.State();
+  EXPECT_FALSE(PathExists(target.directory() + "/stats-dump"));  // written by a finished dump
+}
+
+INSTANTIATE_TEST_SUITE_P(At, KilledClient,
+                         ::testing::Values("pre-dump", "query-ext-files", "post-dump"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+// CRIU waits for the answer to post-dump with nothing of its own left in the program, so even its
+// own death harms nobody there.
+TEST_F(Client, CriuKilledAtPostDumpLeavesTheProgramRunning) {
+  Target target({"memory", "children", "threads"});
+  Session session = MustSpawn();
+  auto dumped = session.Dump(
+      target.Dump(),
+      [&](Notification& n) -> Status {
+        if (n.moment == Moment::kPostDump) ::kill(session.criu_pid().value, SIGKILL);
+        return {};
+      },
+      Soon());
+  ASSERT_FALSE(dumped);
+  EXPECT_EQ(dumped.error().domain, Domain::kCriu) << dumped.error().ToString();
+  EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+}  // namespace
+}  // namespace stasis::criu

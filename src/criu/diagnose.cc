@@ -1,0 +1,266 @@
+#include "criu/diagnose.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <regex>
+#include <vector>
+
+#include "base/file.h"
+
+namespace stasis::criu {
+namespace {
+
+constexpr size_t kHeadBytes = 256u << 10, kTailBytes = 768u << 10;
+constexpr size_t kMaxWordsBytes = 300, kMaxLineBytes = 512;
+
+// A line of CRIU: "(00.049218) Error (criu/cr-restore.c:1237): Can't fork for 4711: File exists",
+// with a time at higher log levels, a task's pid where a task speaks ("  4711: Error (...)"), and a
+// module's name before the text in some files.
+const std::regex& ErrorLine() {
+  static const std::regex line(
+      R"(^(?:\([0-9.]+\)\s*)?(?:pie: )?(?:\s*\d+: )?Error \([^)]*\): (?:[a-z_-]+: )?(.*)$)");
+  return line;
+}
+
+// Errors that are no cause: consequences, and what CRIU complains of and goes on.
+constexpr const char* kNoise[] = {
+    "rlimit: Can't setup",
+    "Can't setup RLIMIT_NOFILE",
+    "Dumping FAILED",
+    "Restoring FAILED",
+    "exited, status=",
+    "killed by signal 9",
+    "RPC client reported",
+    "One of more action scripts failed",
+    "Killing processes because",
+    "Pre dump script failed",
+    "Aborting restore due to",
+    "script ret code",
+    "Unable to detach from",
+};
+
+// In the order of importance only within a line; the first line of the log that matches decides.
+// $1 and so on are the parts of the line.
+struct Row {
+  const char* pattern;
+  const char* sentence;
+  const char* hint;
+  Code code;
+};
+constexpr Row kTable[] = {
+    // ---- restore: what is in the way
+    {"Can't fork for (\\d+): File exists", "the process id $1 is taken",
+     "End the process that has it; a zombie counts, until its parent has waited for it.",
+     Code::kAlreadyExists},
+    {"Pid (\\d+) do not match expected (\\d+)", "the process id $2 is taken",
+     "End the process that has it.", Code::kAlreadyExists},
+    {"Can't fork for (\\d+): (?:Operation not permitted|Permission denied)",
+     "no process may be started under the chosen id $1 here",
+     "Run it as root; `stasis check` says what this user may do.", Code::kPermissionDenied},
+    {"Can't fork for (\\d+): (.*)", "no process can be started under the id $1: $2", "",
+     Code::kResourceExhausted},
+    {"(?:Current|Requested) sid (\\d+) (?:intersects|doesn't match)",
+     "the program's process ids collide with those of who restores it (session $1)",
+     "Restore it from another session, e.g. with `setsid`.", Code::kAlreadyExists},
+    {"Can't open file (.*) on restore: No such file or directory", "the file /$1 is missing",
+     "Put it back as it was at the dump.", Code::kFailedPrecondition},
+    {"Can't open file (.*): No such file or directory", "the file /$1 is missing",
+     "Put it back as it was at the dump.", Code::kFailedPrecondition},
+    {"File (.*) has bad size (\\d+) \\(expect (\\d+)\\)",
+     "the file /$1 has changed since the dump: it has $2 bytes and had $3",
+     "Put the version of the dump back.", Code::kFailedPrecondition},
+    {"File (.*) has bad (?:build-ID|mode).*", "the file /$1 is another one than at the dump",
+     "Put the version of the dump back.", Code::kFailedPrecondition},
+    {"Can't bind inet socket.*: (.*)", "the program's address or port cannot be taken: $1",
+     "End who listens there; ports of closed connections are free again after a minute.",
+     Code::kAlreadyExists},
+    {"Can't bind unix socket.*|bind.*unix.*Address already in use",
+     "the program's unix socket is in use", "End who listens there.", Code::kAlreadyExists},
+    {"Can't connect inet socket back|Can't set destination address|libsoccr.*",
+     "an open TCP connection cannot be taken up again", "Dump with --tcp=close.",
+     Code::kFailedPrecondition},
+    {"Need to set the --tcp-close options", "it was dumped with --tcp=close",
+     "Restore with --tcp=close.", Code::kInvalidArgument},
+    {"Don't have tty to inherit session from",
+     "the program had a terminal and there is none for it", "Restore it from a terminal.",
+     Code::kFailedPrecondition},
+    {"No task found with sid (\\d+)",
+     "the program's terminal belonged to the session $1, which is "
+     "not part of the tree",
+     "Dump the session's leader instead.", Code::kFailedPrecondition},
+    {"Can not set (flock|posix lock|ofd lock)", "a file lock of the program is held by another",
+     "End the program that holds it.", Code::kFailedPrecondition},
+    {"Not supported images version|Too old image", "the images are of another version of CRIU",
+     "Restore with the CRIU of the dump, or a newer one.", Code::kFailedPrecondition},
+    {"(?:Head magic|Magic) doesn't match for (.*)|Unexpected EOF on (.*)|Failed unpacking object.*",
+     "an image of CRIU's is damaged ($1$2)", "`stasis image verify` says which files are.",
+     Code::kDataLoss},
+    {"Can't open core data for|Image corrupt|Corrupt|No IDS for root task|image corruption",
+     "CRIU's images are damaged or not complete", "`stasis image verify` says which files are.",
+     Code::kDataLoss},
+    {"CPU instruction capabilities do not match|CPU.*(?:feature|xsave|fpu).*(?:not|mis).*",
+     "this processor lacks what the program was using",
+     "Restore on a machine with the same or a newer processor.", Code::kFailedPrecondition},
+    {"Unable to request (.*)|No suitable area for task_restore",
+     "CRIU finds no room in the "
+     "program's address space",
+     "", Code::kInternal},
+    // ---- dump: what cannot be carried
+    {"Connected TCP socket", "the program holds an open TCP connection",
+     "Let it be cut with --tcp=close, or kept with --tcp=keep.", Code::kUnimplemented},
+    {"In-flight connection", "a TCP connection waits to be accepted by the program",
+     "Try again, or leave it out with --criu-opt skip-in-flight.", Code::kFailedPrecondition},
+    {"Unsupported proto 262", "the program holds a multipath TCP socket",
+     "Start it with GODEBUG=multipathtcp=0 (Go programs).", Code::kUnimplemented},
+    {"Unsupported proto (\\d+)", "the program holds a socket of IP protocol $1", "",
+     Code::kUnimplemented},
+    {"Can't dump half of stream unix connection.*|External socket is used.*",
+     "the program is connected to a unix socket outside of its tree",
+     "Have it close the connection first, or dump the program at the other end with it.",
+     Code::kUnimplemented},
+    {"Unix socket (\\d+) (?:with unreachable|without) peer.*|Dangling connection.*",
+     "the program holds a unix connection whose other end is not in reach",
+     "Have it close the connection first.", Code::kUnimplemented},
+    {"Some file locks are hold.*", "the program holds a file lock",
+     "Have it locked again at the restore with --file-locks.", Code::kUnimplemented},
+    {"Can't dump file (\\d+) of that type \\[\\d+\\] \\((?:anon|chr|unknown|reg) (.*)\\)",
+     "the program holds something that CRIU cannot save (fd $1: $2)",
+     "`stasis check TARGET` lists what stands in the way.", Code::kUnimplemented},
+    {"send_fds failed \\(-22\\)",
+     "the program holds a file that cannot be handed to another process, such as an io_uring",
+     "Start it with UV_USE_IO_URING=0 (libuv, Node.js).", Code::kUnimplemented},
+    {"Can't handle non-regular mapping on (\\d+)'s map.*",
+     "process $1 has a device in its memory, which CRIU cannot save",
+     "A GPU must have been given up before.", Code::kUnimplemented},
+    {"Can't dump ghost file (.*) of (\\d+) size.*",
+     "the program holds the deleted file $1 of $2 bytes, more than is taken into an image",
+     "Raise the limit with --criu-opt ghost-limit=BYTES.", Code::kUnimplemented},
+    {"Can't create link remap for (.*?)\\..*",
+     "the program holds the file $1, which was deleted but has another name",
+     "Allow a temporary link beside it with --link-remap.", Code::kUnimplemented},
+    {"Can't lookup mount=\\d+ for fd=(-?\\d+) path=(.*)",
+     "the file $2 lies on a mount that the program's mount namespace does not show", "",
+     Code::kUnimplemented},
+    {"The root process (\\d+) is not a session leader.*|Found dangling tty.*|"
+     "A session leader of (\\d+).*",
+     "the program belongs to a session or terminal outside of its tree",
+     "Allow it with --criu-opt shell-job.", Code::kFailedPrecondition},
+    {"Found slave peer index (\\d+).*",
+     "the program holds the terminal /dev/pts/$1, whose other "
+     "side is outside of its tree",
+     "Allow it with --criu-opt shell-job.", Code::kFailedPrecondition},
+    {"The criu itself is within dumped tree", "the tree holds the process that dumps it",
+     "Dump it from outside.", Code::kInvalidArgument},
+    {"Unseizable non-zombie (\\d+) found.*|SEIZE (\\d+).*|Unable to seize (\\d+).*",
+     "process $1$2$3 cannot be stopped: another program traces it, or it may not be",
+     "Detach the debugger; run as root.", Code::kPermissionDenied},
+    {"Timeout reached.*", "the program could not be stopped in time",
+     "Give it longer with --criu-opt freeze-timeout=SECONDS.", Code::kDeadlineExceeded},
+    {"Unexpected rt vDSO area bounds.*|Can't (?:fixup|find) vdso.*|.*[Vv][Dd][Ss][Oo].*",
+     "this CRIU does not know this kernel (vDSO)", "Use a newer CRIU: `./run setup`.",
+     Code::kUnimplemented},
+    {"Nested pid namespaces are not supported.*|.*pid namespace.*",
+     "the program's pid namespace cannot be carried: $&", "", Code::kUnimplemented},
+    {"(?:Mount|mnt).*(?:unreachable|doesn't have a proper root mount|unsupported).*",
+     "a mount of the program cannot be carried: $&", "Name it with --external 'mnt[PATH]:NAME'.",
+     Code::kUnimplemented},
+    // ---- the machine
+    {".*: No space left on device", "the disk is full", "Make room, or dump elsewhere with -d DIR.",
+     Code::kResourceExhausted},
+    {".*: Disk quota exceeded", "the disk quota is used up",
+     "Make room, or dump elsewhere with -d DIR.", Code::kResourceExhausted},
+    {".*: Cannot allocate memory", "there is not enough memory", "", Code::kResourceExhausted},
+    {".*: File too large", "a limit on the size of files was reached", "Look at `ulimit -f`.",
+     Code::kResourceExhausted},
+    {".*: Too many open files", "a limit on open files was reached", "Look at `ulimit -n`.",
+     Code::kResourceExhausted},
+    {".*: Input/output error", "the storage failed: $&", "", Code::kDataLoss},
+    {".*[Ss]eccomp.*", "the program's seccomp filters cannot be handled here: $&",
+     "Run as root, outside of a restricted container.", Code::kPermissionDenied},
+    {"(?:CRIU needs to have|Running as non-root|CRIU is not supported).*|.*check_caps.*|"
+     ".*CAP_SYS_ADMIN.*",
+     "this user may not dump or restore processes",
+     "Run it as root; `stasis check` says what this user may do.", Code::kPermissionDenied},
+    {".*: (?:Operation not permitted|Permission denied)", "CRIU was not permitted to: $&",
+     "`stasis check` says what this user may do.", Code::kPermissionDenied},
+};
+
+std::string Cut(const std::string& text) {
+  return text.size() <= kMaxWordsBytes ? text : text.substr(0, kMaxWordsBytes) + "...";
+}
+
+// The texts of the error lines, in order, without noise.
+std::vector<std::string> Errors(std::string_view log) {
+  std::vector<std::string> errors;
+  while (!log.empty()) {
+    std::string line(log.substr(0, log.find('\n')));
+    log.remove_prefix(std::min(log.size(), line.size() + 1));
+    // An honest line is short, and the matching of a long one is slow and deep.
+    if (line.size() > kMaxLineBytes) line.resize(kMaxLineBytes);
+    if (line.find("Error (") == std::string::npos) continue;
+    std::smatch match;
+    if (!std::regex_match(line, match, ErrorLine())) continue;
+    std::string text = match[1];
+    bool noise = false;
+    for (const char* words : kNoise) noise |= text.find(words) != std::string::npos;
+    if (!noise) errors.push_back(std::move(text));
+  }
+  return errors;
+}
+
+Result<std::string> ReadBounded(const std::string& path) {
+  STASIS_ASSIGN(UniqueFd file, Open(path, O_RDONLY));
+  struct stat info;
+  if (::fstat(file.get(), &info) != 0) return FailErrno(errno, "stat " + path);
+  auto size = static_cast<size_t>(info.st_size);
+  if (size <= kHeadBytes + kTailBytes) {
+    std::string text(size, '\0');
+    STASIS_TRY(PreadAll(file.get(), text.data(), size, 0));
+    return text;
+  }
+  std::string head(kHeadBytes, '\0'), tail(kTailBytes, '\0');
+  STASIS_TRY(PreadAll(file.get(), head.data(), head.size(), 0));
+  STASIS_TRY(PreadAll(file.get(), tail.data(), tail.size(), size - kTailBytes));
+  return head + "\n[" + std::to_string(size - kHeadBytes - kTailBytes) +
+         " bytes are left out here]\n" + tail;
+}
+
+}  // namespace
+
+Error Diagnose(std::string_view log, const std::string& what, int cr_errno) {
+  Error error;
+  error.code = Code::kInternal;
+  error.domain = Domain::kCriu;
+  error.raw = cr_errno;
+  std::vector<std::string> errors = Errors(log);
+  for (const std::string& text : errors) {
+    for (const Row& row : kTable) {
+      std::smatch match;
+      if (!std::regex_search(text, match, std::regex(row.pattern))) continue;
+      error.code = row.code;
+      error.message = what + ": " + Cut(match.format(row.sentence));
+      error.hint = row.hint;
+      return error;
+    }
+  }
+  error.message = what + (errors.empty() ? ": it does not say why" : ": " + Cut(errors.front()));
+  return error;
+}
+
+Error DiagnoseFile(const std::string& log_path, const std::string& what, int cr_errno,
+                   std::string_view answer) {
+  std::string log = ReadBounded(log_path).value_or("");
+  Error error = Diagnose(Errors(log).empty() ? answer : log, what, cr_errno);
+  if (error.hint.empty()) error.hint = "CRIU's log is " + log_path + ".";
+  return error;
+}
+
+Status CopyLogBounded(const std::string& from, const std::string& to) {
+  STASIS_ASSIGN(std::string text, ReadBounded(from));
+  STASIS_ASSIGN(UniqueFd file, Open(to, O_WRONLY | O_CREAT | O_TRUNC));
+  return WriteAll(file.get(), text);
+}
+
+}  // namespace stasis::criu

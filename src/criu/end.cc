@@ -1,0 +1,84 @@
+#include "criu/end.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/deadline.h"
+#include "process/tree.h"
+
+namespace stasis::criu {
+namespace {
+
+void Signal(int pidfd, int number) { ::syscall(SYS_pidfd_send_signal, pidfd, number, nullptr, 0); }
+
+bool Wait(int pidfd, std::chrono::milliseconds span) {
+  pollfd ended{pidfd, POLLIN, 0};
+  return TEMP_FAILURE_RETRY(::poll(&ended, 1, Deadline::In(span).PollTimeout())) > 0;
+}
+
+Ended Kill(int pidfd, const Patience& patience) {
+  Signal(pidfd, SIGKILL);
+  return Wait(pidfd, patience.killed) ? Ended::kKilled : Ended::kNotYet;
+}
+
+// Kills all below `criu` but not itself: it is stopped, so nobody is reaped or started by it
+// meanwhile.
+void KillBelow(process::HostPid criu) {
+  constexpr int kRounds = 100;  // tasks that are being made may fork while they are being killed
+  for (int round = 0; round < kRounds; ++round) {
+    auto tree = process::ReadTree(criu);
+    if (!tree) {
+      if (tree.error().code == Code::kNotFound) return;
+      continue;
+    }
+    bool found = false;
+    for (const process::Stat& member : tree->members) {
+      if (member.id.pid == criu || member.state == 'Z' || member.state == 'X') continue;
+      ::kill(member.id.pid.value, SIGKILL);
+      found = true;
+    }
+    if (!found) return;
+  }
+}
+
+}  // namespace
+
+// SIGKILL, or any signal that CRIU does not catch, is the last resort: it leaves tasks in the
+// middle of code that CRIU has put into them, and now and then one of them dies of it. So CRIU is
+// made to fail, and undoes its work as after any failure: no file may grow any more, and every
+// write of an image fails (EFBIG). SIGALRM breaks it out of a system call, which then fails too;
+// after six of them, a second apart, CRIU aborts by itself.
+Ended EndDump(process::HostPid criu, int pidfd, const Patience& patience) {
+  rlimit none{0, RLIM_INFINITY};
+  // The pid is CRIU's as long as the pidfd says that it lives: nobody else reaps it.
+  if (!Wait(pidfd, std::chrono::milliseconds(0))) {
+    ::prlimit(criu.value, RLIMIT_FSIZE, &none, nullptr);
+  }
+  Signal(pidfd, SIGCONT);
+  if (Wait(pidfd, patience.undo)) return Ended::kByItself;
+  Signal(pidfd, SIGALRM);
+  if (Wait(pidfd, patience.alarm)) return Ended::kByItself;
+  return Kill(pidfd, patience);
+}
+
+Ended EndRestore(process::HostPid criu, int pidfd, process::HostPid root,
+                 const Patience& patience) {
+  if (!Wait(pidfd, std::chrono::milliseconds(0))) {
+    Signal(pidfd, SIGSTOP);
+    KillBelow(criu);
+    if (root.value > 0) ::kill(root.value, SIGKILL);
+    Signal(pidfd, SIGCONT);
+  }
+  if (Wait(pidfd, patience.forget)) return Ended::kByItself;
+  // Late in a restore it waits for tasks that are no more.
+  Signal(pidfd, SIGSTOP);
+  KillBelow(criu);
+  return Kill(pidfd, patience);
+}
+
+}  // namespace stasis::criu

@@ -1,0 +1,339 @@
+#include "criu/preflight.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string_view>
+
+#include "criu/fd_scan.h"
+#include "criu/unix_peers.h"
+
+namespace stasis::criu {
+namespace {
+
+// What a GPU's driver takes away itself when it checkpoints. CRIU's own word is final on what
+// stays.
+constexpr std::string_view kDriverFiles[] = {"/dev/nvidia", "/softgpu/"};
+constexpr std::string_view kDriverSockets[] = {"/broker.sock"};
+
+bool IsDriverFile(std::string_view target) {
+  return std::any_of(std::begin(kDriverFiles), std::end(kDriverFiles),
+                     [&](std::string_view prefix) { return target.starts_with(prefix); });
+}
+bool IsDriverSocket(std::string_view name) {
+  return std::any_of(std::begin(kDriverSockets), std::end(kDriverSockets),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+struct Search {
+  const process::ProcessTree& tree;
+  const Options& options;
+  const StdioPlan& stdio;
+  const std::vector<ScannedFd>& fds;
+  const UnixSockets& unix_sockets;
+  std::vector<Obstacle>& found;
+
+  void Add(const ScannedFd& fd, const char* name, const std::string& what, std::string hint) const {
+    Obstacle obstacle;
+    obstacle.name = name;
+    obstacle.pid = fd.pid;
+    obstacle.fd = fd.fd;
+    obstacle.message = Describe(fd.pid, fd.comm) + " holds " + what;
+    obstacle.hint = std::move(hint);
+    found.push_back(std::move(obstacle));
+  }
+};
+
+std::string At(const ScannedFd& fd) { return " (fd " + std::to_string(fd.fd) + ")"; }
+
+// ---- anonymous inodes
+
+// Those that CRIU 4.2.1 carries (its files.c); bpf-map only where it was built with libbpf.
+constexpr std::string_view kCarriedAnon[] = {"[eventfd]",  "[eventpoll]", "inotify", "[fanotify]",
+                                             "[signalfd]", "[timerfd]",   "[pidfd]", "bpf-map"};
+struct AnonHint {
+  std::string_view name;
+  std::string_view what;
+  std::string_view hint;
+};
+constexpr AnonHint kAnonHints[] = {
+    {"[io_uring]", "an io_uring",
+     "Start it with UV_USE_IO_URING=0 (libuv, Node.js), or switch io_uring off in the program."},
+    {"[userfaultfd]", "a userfaultfd", "Switch userfaultfd off in the program."},
+    {"[perf_event]", "a perf event", "Stop profiling it."},
+    {"bpf-prog", "a BPF program", "Unload it first."},
+    {"bpf_link", "a BPF link", "Unload it first."},
+    {"[landlock-ruleset]", "a Landlock rule set", ""},
+    {"kvm-vm", "a KVM virtual machine", "Virtual machines are saved by their own monitor."},
+    {"kvm-vcpu", "a KVM virtual machine", "Virtual machines are saved by their own monitor."},
+    {"sync_file", "a sync file of a graphics driver", ""},
+};
+
+void CheckAnon(const Search& search, const ScannedFd& fd) {
+  constexpr std::string_view kPrefix = "anon_inode:";
+  std::string_view target = fd.target;
+  if (!target.starts_with(kPrefix)) return;
+  std::string_view kind = target.substr(kPrefix.size());
+  for (std::string_view carried : kCarriedAnon) {
+    if (kind.starts_with(carried)) return;
+  }
+  std::string what = "a special file '" + std::string(kind) + "'";
+  std::string hint;
+  for (const AnonHint& row : kAnonHints) {
+    if (!kind.starts_with(row.name)) continue;
+    what = row.what;
+    hint = row.hint;
+  }
+  std::string name = kind.starts_with("[io_uring]") ? "io_uring" : "special-file";
+  search.Add(fd, name.c_str(), what + At(fd) + ", which CRIU cannot save", hint);
+}
+
+// ---- devices
+
+void CheckDevice(const Search& search, const ScannedFd& fd) {
+  bool character = S_ISCHR(fd.info.st_mode);
+  if ((!character && !S_ISBLK(fd.info.st_mode)) || IsDriverFile(fd.target)) return;
+  unsigned number = major(fd.info.st_rdev), minor_number = minor(fd.info.st_rdev);
+  constexpr unsigned kMemory = 1, kMisc = 10, kTun = 200, kAutofs = 235;
+  if (character) {
+    if (number == kMemory || number == 4 || number == 5) return;
+    if (number >= 136 && number <= 143) return;  // pseudo terminals
+    if (number == kMisc && (minor_number == kTun || minor_number == kAutofs)) return;
+  }
+  search.Add(fd, "device", "the device " + fd.Path() + At(fd) + ", which CRIU cannot save", "");
+}
+
+// ---- deleted files
+
+void CheckDeleted(const Search& search, const ScannedFd& fd) {
+  if (!fd.Deleted() || !S_ISREG(fd.info.st_mode) || IsDriverFile(fd.target)) return;
+  if (!fd.target.starts_with('/') || fd.target.starts_with("/memfd:")) return;
+  if (fd.info.st_nlink > 0 && !search.options.link_remap) {
+    search.Add(fd, "deleted-file",
+               "the file " + fd.Path() + At(fd) + ", which was deleted but has another name",
+               "Allow a temporary link beside it with --link-remap.");
+  }
+  auto size = static_cast<uint64_t>(fd.info.st_blocks) * 512;
+  if (fd.info.st_nlink == 0 && size > search.options.ghost_limit_bytes) {
+    search.Add(fd, "deleted-file",
+               "the deleted file " + fd.Path() + At(fd) + " of " + std::to_string(size) +
+                   " bytes, more than is taken into an image",
+               "Raise the limit with --criu-opt ghost-limit=BYTES.");
+  }
+}
+
+// ---- file locks
+
+void CheckLocks(const Search& search, const ScannedFd& fd) {
+  if (search.options.file_locks) return;
+  for (const std::string& lock : fd.locks) {
+    if (lock.find("LEASE") != std::string::npos) continue;
+    search.Add(fd, "file-lock", "a lock on " + fd.Path() + At(fd),
+               "Have it locked again at the restore with --file-locks.");
+    return;
+  }
+}
+
+// ---- sockets
+
+template <class T>
+bool GetOption(int fd, int level, int name, T* value) {
+  socklen_t size = sizeof *value;
+  return ::getsockopt(fd, level, name, value, &size) == 0;
+}
+
+std::string AddressText(int fd, int (*which)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (which(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return text;
+  if (address.ss_family == AF_INET6) {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address);
+    ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+    return "[" + std::string(text) + "]:" + std::to_string(ntohs(v6->sin6_port));
+  }
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&address);
+  ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+  return std::string(text) + ":" + std::to_string(ntohs(v4->sin_port));
+}
+
+void CheckTcp(const Search& search, const ScannedFd& fd, int socket) {
+  tcp_info info{};
+  if (!GetOption(socket, IPPROTO_TCP, TCP_INFO, &info)) return;
+  if (info.tcpi_state == TCP_CLOSE) return;
+  if (info.tcpi_state == TCP_LISTEN) {
+    // For a listening socket the kernel puts the length of the accept queue here.
+    if (info.tcpi_unacked == 0 || search.options.tcp_skip_in_flight) return;
+    search.Add(fd, "tcp-in-flight",
+               "a connection to " + AddressText(socket, ::getsockname) + At(fd) +
+                   " that it has not accepted yet",
+               "Try again, or leave it out with --criu-opt skip-in-flight.");
+    return;
+  }
+  if (search.options.tcp != Tcp::kRefuse) return;
+  search.Add(fd, "tcp",
+             "an open TCP connection" + At(fd) + ", " + AddressText(socket, ::getsockname) +
+                 " to " + AddressText(socket, ::getpeername),
+             "Let it be cut with --tcp=close, or kept with --tcp=keep.");
+}
+
+constexpr int kCarriedProtocols[] = {IPPROTO_IP,      IPPROTO_TCP,  IPPROTO_UDP,
+                                     IPPROTO_UDPLITE, IPPROTO_ICMP, IPPROTO_ICMPV6};
+
+void CheckInet(const Search& search, const ScannedFd& fd, int socket) {
+  int type = 0, protocol = 0;
+  if (!GetOption(socket, SOL_SOCKET, SO_TYPE, &type)) return;
+  if (!GetOption(socket, SOL_SOCKET, SO_PROTOCOL, &protocol)) return;
+  if (type == SOCK_RAW) return;
+  if (std::find(std::begin(kCarriedProtocols), std::end(kCarriedProtocols), protocol) ==
+      std::end(kCarriedProtocols)) {
+    bool multipath = protocol == 262;  // IPPROTO_MPTCP
+    search.Add(fd, "socket",
+               (multipath ? std::string("a multipath TCP socket")
+                          : "a socket of IP protocol " + std::to_string(protocol)) +
+                   At(fd) + ", which CRIU cannot save",
+               multipath ? "Start it with GODEBUG=multipathtcp=0 (Go programs)." : "");
+    return;
+  }
+  if (type == SOCK_STREAM) CheckTcp(search, fd, socket);
+}
+
+void CheckUnix(const Search& search, const ScannedFd& fd, int) {
+  const UnixSocket* socket = search.unix_sockets.Find(fd.info.st_ino);
+  if (socket == nullptr || socket->peer == 0 || !socket->stream) return;
+  for (const ScannedFd& other : search.fds) {
+    if (S_ISSOCK(other.info.st_mode) && other.info.st_ino == socket->peer) return;
+  }
+  for (const ExternalFd& external : search.stdio.externals) {
+    if (external.key == fd.target) return;
+  }
+  std::string external = "unix" + fd.target.substr(fd.target.find('['));
+  const auto& named = search.options.external;
+  if (std::find(named.begin(), named.end(), external) != named.end()) return;
+  const UnixSocket* peer = search.unix_sockets.Find(socket->peer);
+  std::string to = peer != nullptr && !peer->name.empty() ? peer->name : "another program";
+  if (IsDriverSocket(to)) return;
+  search.Add(fd, "unix-socket", "a connection" + At(fd) + " to " + to + ", outside of its tree",
+             "Have the program close it first, or dump the program at the other end with it.");
+}
+
+struct FamilyRow {
+  int family;
+  void (*check)(const Search&, const ScannedFd&, int socket);
+};
+void CarriedAsItIs(const Search&, const ScannedFd&, int) {}
+constexpr FamilyRow kFamilies[] = {
+    {AF_UNIX, CheckUnix},       {AF_INET, CheckInet},        {AF_INET6, CheckInet},
+    {AF_PACKET, CarriedAsItIs}, {AF_NETLINK, CarriedAsItIs},
+};
+
+void CheckSocket(const Search& search, const ScannedFd& fd) {
+  if (!S_ISSOCK(fd.info.st_mode)) return;
+  auto socket = TakeFd(fd.pid, fd.fd);
+  int family = 0;
+  if (!socket || !GetOption(socket->get(), SOL_SOCKET, SO_DOMAIN, &family)) return;
+  for (const FamilyRow& row : kFamilies) {
+    if (row.family == family) return row.check(search, fd, socket->get());
+  }
+  search.Add(fd, "socket",
+             "a socket of family " + std::to_string(family) + At(fd) + ", which CRIU cannot save",
+             "");
+}
+
+// ---- what is asked of every descriptor, and of every process
+
+constexpr void (*kFdChecks[])(const Search&, const ScannedFd&) = {
+    CheckAnon, CheckDevice, CheckDeleted, CheckLocks, CheckSocket};
+
+Obstacle OfProcess(const process::Stat& member, const char* name, const std::string& what,
+                   std::string hint) {
+  Obstacle obstacle;
+  obstacle.name = name;
+  obstacle.code = Code::kFailedPrecondition;
+  obstacle.pid = member.id.pid;
+  obstacle.message = Describe(member.id.pid, member.comm) + " " + what;
+  obstacle.hint = std::move(hint);
+  return obstacle;
+}
+
+void CheckTraced(const Search& search, const process::Stat& member) {
+  auto threads = process::ReadThreads(member.id.pid);
+  if (!threads) return;
+  for (pid_t thread : *threads) {
+    auto credentials = process::ReadCredentials({thread});
+    if (!credentials || credentials->tracer.value == 0) continue;
+    auto tracer = process::ReadStat(credentials->tracer);
+    search.found.push_back(
+        OfProcess(member, "traced",
+                  "is traced by " + Describe(credentials->tracer, tracer ? tracer->comm : "gone"),
+                  "Detach the debugger or tracer first."));
+    return;
+  }
+}
+
+void CheckZombieRoot(const Search& search, const process::Stat& member) {
+  if (member.state != 'Z' || member.id != search.tree.root().id) return;
+  search.found.push_back(OfProcess(member, "zombie", "has ended; only its exit code is left",
+                                   "Its parent has yet to take it."));
+}
+
+// A mapping of a device stays even when its descriptor is closed.
+void CheckMappings(const Search& search, const process::Stat& member) {
+  auto mappings = process::ReadMappings(member.id.pid);
+  if (!mappings) return;
+  std::set<std::string> seen;
+  for (const process::Mapping& mapping : *mappings) {
+    if (!mapping.path.starts_with("/dev/") || mapping.path.starts_with("/dev/shm/") ||
+        mapping.path.starts_with("/dev/zero") || mapping.path.starts_with("/dev/hugepages/")) {
+      continue;
+    }
+    if (IsDriverFile(mapping.path) || !seen.insert(mapping.path).second) continue;
+    struct stat info;
+    if (::stat(mapping.path.c_str(), &info) != 0 || !S_ISCHR(info.st_mode)) continue;
+    Obstacle obstacle =
+        OfProcess(member, "device",
+                  "has the device " + mapping.path + " in its memory, which CRIU cannot save", "");
+    obstacle.code = Code::kUnimplemented;
+    search.found.push_back(std::move(obstacle));
+  }
+}
+
+constexpr void (*kProcessChecks[])(const Search&, const process::Stat&) = {
+    CheckZombieRoot, CheckTraced, CheckMappings};
+
+}  // namespace
+
+Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
+                                            const Options& options, const StdioPlan& stdio) {
+  STASIS_ASSIGN(auto fds, ScanFds(tree));
+  STASIS_ASSIGN(UnixSockets unix_sockets, UnixSockets::Read(tree.root().id.pid));
+  std::vector<Obstacle> found;
+  Search search{tree, options, stdio, fds, unix_sockets, found};
+  for (const process::Stat& member : tree.members) {
+    for (auto check : kProcessChecks) check(search, member);
+  }
+  for (const ScannedFd& fd : fds) {
+    for (auto check : kFdChecks) check(search, fd);
+  }
+  return found;
+}
+
+Status Preflight(const process::ProcessTree& tree, const Options& options, const StdioPlan& stdio) {
+  STASIS_ASSIGN(auto found, FindObstacles(tree, options, stdio));
+  if (found.empty()) return {};
+  Obstacle& first = found.front();
+  std::string message = std::move(first.message);
+  if (found.size() > 1) {
+    message += "; and " + std::to_string(found.size() - 1) + " more stand" +
+               (found.size() == 2 ? "s" : "") + " in the way";
+  }
+  return Fail(first.code, Domain::kProcess, 0, std::move(message), std::move(first.hint));
+}
+
+}  // namespace stasis::criu

@@ -1,0 +1,208 @@
+#include "criu/probe.h"
+
+#include <linux/sched.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "base/file.h"
+#include "base/install_layout.h"
+
+namespace stasis::criu {
+namespace {
+
+constexpr char kSetupHint[] =
+    "run `./run setup` in a checkout, or install your distribution's package `criu` when it is 4.1 "
+    "or newer; $STASIS_CRIU names one that lies elsewhere";
+constexpr auto kVersionPatience = std::chrono::seconds(20);
+
+struct Found {
+  std::string path;
+  Version version;
+};
+
+// The checkout's own prefix, seen from anywhere in its build tree.
+constexpr int kMostParents = 6;
+constexpr char kCheckoutCriu[] = "/.cache/criu/sbin/criu";
+
+std::vector<std::string> Candidates() {
+  std::vector<std::string> paths;
+  if (auto root = InstallRoot()) {
+    paths.push_back(*root + "/libexec/criu");
+    std::string folder = *root;
+    for (int i = 0; i < kMostParents && !folder.empty(); ++i) {
+      paths.push_back(folder + kCheckoutCriu);
+      folder.resize(folder.rfind('/') == std::string::npos ? 0 : folder.rfind('/'));
+    }
+  }
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (folder.starts_with('/')) paths.push_back(folder + "/criu");
+  }
+  for (const char* folder : {"/usr/local/sbin", "/usr/sbin", "/sbin"}) {
+    paths.push_back(std::string(folder) + "/criu");
+  }
+  return paths;
+}
+
+Result<Found> Ask(const std::string& path, const Deadline& deadline) {
+  STASIS_ASSIGN(Session session, Session::Spawn(path));
+  STASIS_ASSIGN(Version version, session.GetVersion(deadline));
+  if (version < kLeastVersion) {
+    return Fail(Code::kUnimplemented, Domain::kCriu, 0,
+                path + " is CRIU " + ToString(version) + ", and 4.1 is needed", kSetupHint);
+  }
+  return Found{path, version};
+}
+
+Result<Found> Locate(const Deadline& deadline) {
+  if (const char* named = std::getenv("STASIS_CRIU"); named != nullptr && *named != '\0') {
+    auto found = Annotate(Ask(named, deadline), std::string("$STASIS_CRIU (") + named + ")");
+    if (found) return found;
+    found.error().code = Code::kUnimplemented;
+    found.error().hint = kSetupHint;
+    return found;
+  }
+  std::string seen;
+  for (const std::string& path : Candidates()) {
+    if (::access(path.c_str(), X_OK) != 0) continue;
+    auto found = Ask(path, deadline);
+    if (found) return found;
+    seen += (seen.empty() ? "" : "; ") + found.error().ToString();
+  }
+  return Fail(
+      Code::kUnimplemented, Domain::kCriu, 0,
+      seen.empty() ? "there is no CRIU on this machine" : "no CRIU that is new enough: " + seen,
+      kSetupHint);
+}
+
+// ---- findings
+
+// Bits of CapEff in /proc/PID/status, from linux/capability.h.
+constexpr int kSysPtrace = 19, kSysAdmin = 21, kCheckpointRestore = 40;
+
+uint64_t EffectiveCapabilities() {
+  std::istringstream lines(ReadFile("/proc/self/status").value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("CapEff:")) return std::strtoull(line.c_str() + 7, nullptr, 16);
+  }
+  return 0;
+}
+
+constexpr char kRootHint[] =
+    "run it as root (sudo); in a container, start that with --privileged, or with --cap-add "
+    "SYS_ADMIN --cap-add SYS_PTRACE --cap-add CHECKPOINT_RESTORE and without a seccomp profile";
+
+Finding ProbeCriu(const Deadline& deadline) {
+  auto found = Locate(deadline);
+  if (found) return {"criu", true, "CRIU " + ToString(found->version) + " at " + found->path, ""};
+  return {"criu", false, found.error().ToString(), found.error().hint};
+}
+
+Finding ProbePrivileges(const Deadline&) {
+  Status status = CheckPrivileges();
+  if (!status) return {"privileges", false, status.error().message, status.error().hint};
+  return {"privileges", true, "this user may dump and restore processes", ""};
+}
+
+// A restored process has the pid it had: clone3 with set_tid, tried with a number that is free.
+constexpr pid_t kFirstTriedPid = 301;  // the kernel keeps those up to 300 for itself
+Finding ProbeChosenPid(const Deadline&) {
+  Finding finding{"chosen-pid", true, "a process can be started under a pid of our choice", ""};
+  pid_t free_pid = 0;
+  for (pid_t pid = kFirstTriedPid; free_pid == 0; ++pid) {
+    if (::kill(pid, 0) != 0 && errno == ESRCH) free_pid = pid;
+  }
+  clone_args args{};
+  args.exit_signal = SIGCHLD;
+  args.set_tid = reinterpret_cast<uint64_t>(&free_pid);
+  args.set_tid_size = 1;
+  pid_t child = static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
+  if (child == 0) ::_exit(0);
+  if (child > 0) {
+    ::waitpid(child, nullptr, 0);
+  } else if (errno != EEXIST) {
+    finding = {
+        "chosen-pid", false,
+        std::string("no process can be started under a pid of our choice: ") + std::strerror(errno),
+        kRootHint};
+  }
+  return finding;
+}
+
+Finding ProbePtrace(const Deadline&) {
+  pid_t child = ::fork();
+  if (child == 0) {
+    while (true) ::pause();
+  }
+  Finding finding{"ptrace", true, "processes can be stopped and looked into (ptrace)", ""};
+  if (child < 0 || ::ptrace(PTRACE_SEIZE, child, nullptr, nullptr) != 0) {
+    finding = {"ptrace", false,
+               std::string("processes cannot be stopped and looked into (ptrace): ") +
+                   std::strerror(errno),
+               kRootHint};
+  }
+  if (child > 0) {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+  return finding;
+}
+
+Finding ProbeCheck(const Deadline& deadline) {
+  auto check = [&]() -> Status {
+    STASIS_ASSIGN(Found found, Locate(deadline));
+    char folder[] = "/tmp/stasis-criu-check.XXXXXX";
+    if (::mkdtemp(folder) == nullptr) return FailErrno(errno, "mkdtemp");
+    auto session = Session::Spawn(found.path);
+    Status status = session ? session->Check(std::string(folder) + "/criu.log", deadline)
+                            : Fail(std::move(session).error());
+    STASIS_TRY(RemoveTree(folder));
+    return status;
+  };
+  Status status = check();
+  if (status) return {"criu-check", true, "CRIU finds all it needs in this kernel", ""};
+  return {"criu-check", false, status.error().ToString(),
+          status.error().hint.empty() ? "`criu check` lists what this kernel lacks"
+                                      : status.error().hint};
+}
+
+constexpr Finding (*kProbes[])(const Deadline&) = {ProbeCriu, ProbePrivileges, ProbeChosenPid,
+                                                   ProbePtrace, ProbeCheck};
+
+}  // namespace
+
+Result<std::string> FindCriu() {
+  STASIS_ASSIGN(Found found, Locate(Deadline::In(kVersionPatience)));
+  return found.path;
+}
+
+Result<std::string> FoundVersion(const Deadline& deadline) {
+  STASIS_ASSIGN(Found found, Locate(deadline));
+  return ToString(found.version);
+}
+
+Status CheckPrivileges() {
+  uint64_t have = EffectiveCapabilities();
+  auto has = [&](int bit) { return (have >> bit & 1) != 0; };
+  if (has(kSysAdmin) || (has(kCheckpointRestore) && has(kSysPtrace))) return {};
+  return Fail(Code::kPermissionDenied,
+              "this user has neither CAP_SYS_ADMIN nor CAP_CHECKPOINT_RESTORE with CAP_SYS_PTRACE",
+              kRootHint);
+}
+
+std::vector<Finding> ProbeMachine(const Deadline& deadline) {
+  std::vector<Finding> findings;
+  for (auto probe : kProbes) findings.push_back(probe(deadline));
+  return findings;
+}
+
+}  // namespace stasis::criu

@@ -1,0 +1,101 @@
+#include "criu/probe.h"
+
+#include <sys/stat.h>
+
+#include "criu/testing.h"
+
+namespace stasis::criu {
+namespace {
+
+using namespace testing;  // NOLINT(google-build-using-namespace)
+
+// $STASIS_CRIU for the length of a test.
+class Named {
+ public:
+  explicit Named(const std::string& path) {
+    if (const char* old = std::getenv("STASIS_CRIU")) old_ = old;
+    ::setenv("STASIS_CRIU", path.c_str(), 1);
+  }
+  ~Named() {
+    if (old_) {
+      ::setenv("STASIS_CRIU", old_->c_str(), 1);
+    } else {
+      ::unsetenv("STASIS_CRIU");
+    }
+  }
+
+ private:
+  std::optional<std::string> old_;
+};
+
+TEST(Probe, FindsACriuThatIsNewEnough) {
+  auto path = FindCriu();
+  ASSERT_TRUE(IsOk(path));
+  EXPECT_EQ(::access(path->c_str(), X_OK), 0);
+  auto version = FoundVersion(Soon());
+  ASSERT_TRUE(IsOk(version));
+  EXPECT_GE(*version, "4.1");
+}
+
+TEST(Probe, SaysWhatToDoWithoutOne) {
+  for (const char* path : {"/nonexistent/criu", "/bin/false"}) {
+    Named named(path);
+    auto found = FindCriu();
+    ASSERT_FALSE(found);
+    EXPECT_NE(found.error().ToString().find(path), std::string::npos) << found.error().ToString();
+    EXPECT_EQ(ExitCode(found.error()), 5);
+    EXPECT_NE(found.error().hint.find("./run setup"), std::string::npos);
+  }
+}
+
+TEST(Probe, RefusesAnOldOneWithItsVersion) {
+  char folder[] = "/tmp/stasis-criu-test.XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  std::string path = std::string(folder) + "/criu";
+  // The answer of CRIU 3.17 to the question for its version: type 10, success, version {3, 17}.
+  ASSERT_TRUE(
+      WriteFileDurably(path,
+                       "#!/bin/sh\nhead -c1 <&3 >/dev/null\n"
+                       "printf '\\010\\012\\020\\001\\122\\004\\010\\003\\020\\021' >&3\n"));
+  ASSERT_EQ(::chmod(path.c_str(), 0700), 0);
+  {
+    Named named(path);
+    auto found = FindCriu();
+    ASSERT_FALSE(found);
+    EXPECT_EQ(ExitCode(found.error()), 5);
+    EXPECT_NE(found.error().ToString().find("is CRIU 3.17, and 4.1 is needed"), std::string::npos)
+        << found.error().ToString();
+  }
+  EXPECT_TRUE(RemoveTree(folder));
+}
+
+class MachineProbe : public WithCriu {};
+
+TEST_F(MachineProbe, FindsAllWell) {
+  auto findings = ProbeMachine(Soon());
+  ASSERT_EQ(findings.size(), 5u);
+  for (const Finding& finding : findings) {
+    EXPECT_TRUE(finding.ok) << finding.name << ": " << finding.meaning;
+    EXPECT_FALSE(finding.meaning.empty());
+  }
+}
+
+TEST_F(MachineProbe, SaysWhatANobodyLacks) {
+  // A child, since what is given up does not come back.
+  pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    bool right = ::setgid(65534) == 0 && ::setuid(65534) == 0;
+    for (const Finding& finding : ProbeMachine(Soon())) {
+      bool privileged = finding.name != "criu" && finding.name != "ptrace";
+      if (privileged && (finding.ok || finding.mend.empty())) right = false;
+    }
+    ::_exit(right ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace stasis::criu

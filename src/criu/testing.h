@@ -1,0 +1,158 @@
+// What the tests of this room share: a scratch directory, a target process, and waiting for it.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/file.h"
+#include "base/subprocess.h"
+#include "criu/client.h"
+#include "criu/probe.h"
+#include "process/tree.h"
+
+namespace stasis::criu::testing {
+
+constexpr auto kPatience = std::chrono::seconds(30);
+
+// True as soon as `condition` holds; false when it does not within `kPatience`.
+inline bool Eventually(const std::function<bool()>& condition) {
+  Deadline deadline = Deadline::In(kPatience);
+  while (!condition()) {
+    if (deadline.passed()) return false;
+    ::usleep(2000);
+  }
+  return true;
+}
+
+// For tests that dump or restore.
+class WithCriu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (Status able = CheckPrivileges(); !able) GTEST_SKIP() << able.error().message;
+  }
+};
+
+// The program of tests/criu/target.cc and the directory it works in. What is left of it, restored
+// or not, is killed and reaped at the end: this process is the subreaper of all of it.
+class Target {
+ public:
+  explicit Target(std::vector<std::string> what, std::map<int, int> fds = {},
+                  bool new_session = true, std::vector<std::string> launcher = {}) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    char name[] = "/tmp/stasis-criu-test.XXXXXX";
+    EXPECT_NE(::mkdtemp(name), nullptr);
+    directory_ = name;
+    SpawnOptions spawn;
+    spawn.argv = launcher;
+    spawn.argv.insert(spawn.argv.end(), {STASIS_CRIU_TARGET, state_path()});
+    spawn.argv.insert(spawn.argv.end(), what.begin(), what.end());
+    spawn.new_session = new_session;
+    spawn.fds = std::move(fds);
+    auto null = Open("/dev/null", O_RDWR);
+    spawn.fds.try_emplace(2, null->get());
+    auto child = Subprocess::Spawn(spawn);
+    EXPECT_TRUE(child) << (child ? "" : child.error().ToString());
+    pid_ = child->pid();
+    EXPECT_TRUE(Counts()) << State();
+    launcher_ = pid_;
+    auto tree = process::ReadTree(pid());
+    for (const auto& member : tree->members) {
+      if (member.comm == "criu_target") {
+        pid_ = member.id.pid.value;
+        break;
+      }
+    }
+  }
+  ~Target() {
+    Kill();
+    EXPECT_TRUE(RemoveTree(directory_));
+  }
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+
+  process::HostPid pid() const { return {pid_}; }
+  process::HostPid launcher() const { return {launcher_}; }
+  const std::string& directory() const { return directory_; }
+  std::string state_path() const { return directory_ + "/state"; }
+  std::string images() const { return directory_ + "/images"; }
+  std::string log() const { return directory_ + "/criu.log"; }
+  std::string State() const { return ReadFile(state_path()).value_or("(no state)"); }
+  std::string Log() const { return ReadFile(log()).value_or("(no log)"); }
+  long Count() const {
+    std::string state = State();
+    return state.starts_with("count") ? std::atol(state.c_str() + 5) : -1;
+  }
+  // It runs, and what it checks is as it was.
+  bool Counts() const {
+    long before = std::max(Count(), 0L);
+    return Eventually([&] { return Count() > before + 1; });
+  }
+  // Waits for the death of the whole tree and reaps it; the wait status of its root. Whoever leaves
+  // a zombie here cannot restore: its pid is taken.
+  int Reap() const {
+    int root_status = -1, status;
+    for (pid_t pid; (pid = TEMP_FAILURE_RETRY(::waitpid(-1, &status, 0))) > 0;) {
+      if (pid == pid_) root_status = status;
+    }
+    return root_status;
+  }
+  // Kills and reaps all that is below this process: children that lose their parent come to us.
+  void Kill() {
+    auto tree = process::ReadTree({::getpid()});
+    ASSERT_TRUE(tree) << tree.error().ToString();
+    for (const auto& member : tree->members) {
+      if (member.id.pid.value != ::getpid()) ::kill(member.id.pid.value, SIGKILL);
+    }
+    while (::waitpid(-1, nullptr, 0) > 0) {
+    }
+  }
+
+  DumpRequest Dump() const {
+    EXPECT_TRUE(MakeDirs(images()));
+    DumpRequest request;
+    request.pid = pid();
+    request.images_dir = images();
+    request.log_path = log();
+    return request;
+  }
+  RestoreRequest Restore() const {
+    RestoreRequest request;
+    request.images_dir = images();
+    request.log_path = log();
+    return request;
+  }
+
+ private:
+  std::string directory_;
+  pid_t pid_ = -1;
+  pid_t launcher_ = -1;  // what started it, or itself
+};
+
+inline Session MustSpawn(const std::map<int, int>& fds = {}) {
+  auto path = FindCriu();
+  auto session = path ? Session::Spawn(*path, fds) : Result<Session>(Fail(path.error()));
+  EXPECT_TRUE(session) << session.error().ToString();
+  return session ? std::move(*session) : Session::OverSocket(UniqueFd());
+}
+
+inline Deadline Soon() { return Deadline::In(kPatience); }
+
+template <class T>
+::testing::AssertionResult IsOk(const Result<T>& result) {
+  if (result) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << result.error().ToString();
+}
+
+}  // namespace stasis::criu::testing

@@ -1,0 +1,111 @@
+#include "criu/unix_peers.h"
+
+#include <fcntl.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/file.h"
+
+namespace stasis::criu {
+namespace {
+
+Result<UniqueFd> DiagSocket() {
+  UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  if (!fd) return FailErrno(errno, "sock_diag socket");
+  return fd;
+}
+
+// A socket belongs for ever to the network namespace of the thread that made it. A thread of its
+// own enters the other one, so that nothing else of us moves.
+Result<UniqueFd> DiagSocketOf(process::HostPid pid) {
+  STASIS_ASSIGN(uint64_t theirs, process::ReadNamespace(pid, "net"));
+  STASIS_ASSIGN(uint64_t ours, process::ReadNamespace({::getpid()}, "net"));
+  if (theirs == ours) return DiagSocket();
+  STASIS_ASSIGN(UniqueFd ns, Open("/proc/" + process::ToString(pid) + "/ns/net", O_RDONLY));
+  Result<UniqueFd> made = Fail(Code::kInternal, "no thread");
+  std::thread([&] {
+    made = ::setns(ns.get(), CLONE_NEWNET) == 0
+               ? DiagSocket()
+               : Result<UniqueFd>(FailErrno(errno, "enter the program's network namespace"));
+  }).join();
+  return made;
+}
+
+UnixSocket ParseOne(const nlmsghdr* header) {
+  auto* message = static_cast<unix_diag_msg*>(NLMSG_DATA(header));
+  UnixSocket socket;
+  socket.stream = message->udiag_type == SOCK_STREAM || message->udiag_type == SOCK_SEQPACKET;
+  socket.listening = message->udiag_state == 10;  // TCP_LISTEN
+  auto left = static_cast<int>(header->nlmsg_len - NLMSG_LENGTH(sizeof *message));
+  for (auto* attribute = reinterpret_cast<rtattr*>(message + 1); RTA_OK(attribute, left);
+       attribute = RTA_NEXT(attribute, left)) {
+    const char* data = static_cast<const char*>(RTA_DATA(attribute));
+    size_t size = RTA_PAYLOAD(attribute);
+    if (attribute->rta_type == UNIX_DIAG_PEER && size >= sizeof(uint32_t)) {
+      uint32_t peer;
+      std::memcpy(&peer, data, sizeof peer);
+      socket.peer = peer;
+    } else if (attribute->rta_type == UNIX_DIAG_NAME && size > 0) {
+      socket.name.assign(data, size);
+      if (socket.name[0] == '\0') {
+        socket.name[0] = '@';
+      } else {
+        // A path comes with the zero at its end.
+        socket.name.resize(std::strlen(socket.name.c_str()));
+      }
+    }
+  }
+  return socket;
+}
+
+}  // namespace
+
+Result<UnixSockets> UnixSockets::Read(process::HostPid pid) {
+  STASIS_ASSIGN(UniqueFd netlink, DiagSocketOf(pid));
+  struct {
+    nlmsghdr header;
+    unix_diag_req request;
+  } ask{};
+  ask.header.nlmsg_len = sizeof ask;
+  ask.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  ask.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  ask.request.sdiag_family = AF_UNIX;
+  ask.request.udiag_states = ~0u;
+  ask.request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER;
+  if (::send(netlink.get(), &ask, sizeof ask, 0) < 0) return FailErrno(errno, "sock_diag request");
+
+  UnixSockets found;
+  std::vector<char> buffer(64u << 10);
+  while (true) {
+    ssize_t size = TEMP_FAILURE_RETRY(::recv(netlink.get(), buffer.data(), buffer.size(), 0));
+    if (size < 0) return FailErrno(errno, "sock_diag answer");
+    auto left = static_cast<unsigned>(size);
+    for (auto* header = reinterpret_cast<nlmsghdr*>(buffer.data()); NLMSG_OK(header, left);
+         header = NLMSG_NEXT(header, left)) {
+      if (header->nlmsg_type == NLMSG_DONE) return found;
+      if (header->nlmsg_type == NLMSG_ERROR) {
+        auto* error = static_cast<nlmsgerr*>(NLMSG_DATA(header));
+        return FailErrno(-error->error, "sock_diag of unix sockets");
+      }
+      auto* message = static_cast<unix_diag_msg*>(NLMSG_DATA(header));
+      found.sockets_[message->udiag_ino] = ParseOne(header);
+    }
+  }
+}
+
+const UnixSocket* UnixSockets::Find(uint64_t inode) const {
+  auto at = sockets_.find(inode);
+  return at == sockets_.end() ? nullptr : &at->second;
+}
+
+}  // namespace stasis::criu
