@@ -1,0 +1,150 @@
+#include "image/file_check.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "base/file.h"
+#include "image/beneath.h"
+#include "image/checksum.h"
+
+namespace stasis::image {
+
+namespace {
+
+constexpr size_t kReadBytes = 1 << 20;
+constexpr unsigned kMaxThreads = 8;
+constexpr auto kProgressInterval = std::chrono::milliseconds(100);
+
+// Runs work(i) for i in [0, count) on several threads, and `progress` on this one meanwhile; no new
+// item begins after a cancel. `done` is what the workers count up.
+Status ForEach(size_t count, const std::function<void(size_t)>& work,
+               const std::atomic<uint64_t>& done, uint64_t total, const Progress& progress) {
+  std::atomic<size_t> next{0};
+  std::atomic<bool> cancelled{false};
+  std::mutex mutex;
+  std::condition_variable finished;
+  size_t running = 0;
+
+  auto worker = [&] {
+    for (size_t i; !cancelled && (i = next++) < count;) work(i);
+    std::lock_guard lock(mutex);
+    if (--running == 0) finished.notify_one();
+  };
+  size_t wanted =
+      std::min<size_t>(count, std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < wanted; ++i) {
+    std::lock_guard lock(mutex);
+    ++running;
+    try {
+      threads.emplace_back(worker);
+    } catch (const std::system_error&) {  // no more threads here: fewer will do
+      --running;
+      break;
+    }
+  }
+  if (threads.empty() && count > 0) {
+    for (size_t i = 0; i < count && !cancelled; ++i) {
+      work(i);
+      if (progress && !progress(done, total)) cancelled = true;
+    }
+  }
+  {
+    std::unique_lock lock(mutex);
+    while (!finished.wait_for(lock, kProgressInterval, [&] { return running == 0; })) {
+      lock.unlock();
+      if (progress && !progress(done, total)) cancelled = true;
+      lock.lock();
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!cancelled && progress && !progress(done, total)) cancelled = true;
+  if (cancelled) return Fail(Code::kCancelled, "cancelled");
+  return {};
+}
+
+Result<Id128> ChecksumOfChunk(int folder_fd, const File& file, uint64_t offset, uint64_t size,
+                              Writeback writeback, std::atomic<uint64_t>& done) {
+  STASIS_ASSIGN(OpenedFile opened, OpenRegular(folder_fd, file.path));
+  int fd = opened.fd.get();
+  auto buffer = std::make_unique_for_overwrite<char[]>(kReadBytes);
+  ChecksumStream stream;
+  for (uint64_t at = offset; at < offset + size;) {
+    size_t n = std::min<uint64_t>(kReadBytes, offset + size - at);
+    STASIS_TRY(PreadAll(fd, buffer.get(), n, at));
+    stream.Update({buffer.get(), n});
+    at += n;
+    done += n;
+  }
+  if (writeback == Writeback::kStart) {
+    // A hint: where it is not supported, fsync does all the work.
+    (void)::sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(size),
+                            SYNC_FILE_RANGE_WRITE);
+  }
+  return stream.Finish();
+}
+
+}  // namespace
+
+Status ComputeChecksums(int folder_fd, uint32_t chunk_bytes, std::vector<ChecksumJob>& jobs,
+                        Writeback writeback, const Progress& progress) {
+  struct Chunk {
+    size_t job;
+    size_t index;
+  };
+  std::vector<Chunk> chunks;
+  uint64_t total = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    File& file = jobs[i].file;
+    total += file.size_bytes;
+    file.checksums.resize((file.size_bytes + chunk_bytes - 1) / chunk_bytes);
+    for (size_t c = 0; c < file.checksums.size(); ++c) chunks.push_back({i, c});
+  }
+
+  std::atomic<uint64_t> done{0};
+  std::mutex errors;
+  auto work = [&](size_t i) {
+    ChecksumJob& job = jobs[chunks[i].job];
+    uint64_t offset = uint64_t{chunks[i].index} * chunk_bytes;
+    uint64_t size = std::min<uint64_t>(chunk_bytes, job.file.size_bytes - offset);
+    auto checksum = ChecksumOfChunk(folder_fd, job.file, offset, size, writeback, done);
+    if (checksum) {
+      job.file.checksums[chunks[i].index] = *checksum;
+      return;
+    }
+    std::lock_guard lock(errors);
+    if (!job.error) job.error = std::move(checksum.error());
+  };
+  return ForEach(chunks.size(), work, done, total, progress);
+}
+
+Status SyncAll(int folder_fd, const std::vector<std::string>& paths, const Progress& progress) {
+  std::atomic<uint64_t> done{0};
+  std::mutex mutex;
+  std::optional<Error> first;
+  auto work = [&](size_t i) {
+    Status status;
+    if (auto fd = OpenBeneath(folder_fd, paths[i], O_RDONLY); !fd) {
+      status = Fail(std::move(fd.error()));
+    } else if (::fsync(fd->get()) != 0) {
+      status = FailErrno(errno, "sync " + paths[i]);
+    }
+    ++done;
+    if (status) return;
+    std::lock_guard lock(mutex);
+    if (!first) first = std::move(status.error());
+  };
+  STASIS_TRY(ForEach(paths.size(), work, done, paths.size(), progress));
+  if (first) return Fail(std::move(*first));
+  return {};
+}
+
+}  // namespace stasis::image

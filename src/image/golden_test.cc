@@ -1,0 +1,144 @@
+// tests/image/golden/vN is an image of format N, kept as it was written when N was new. It must
+// open, verify and mean the same for ever. When a new version comes, its image is written once with
+//   STASIS_WRITE_GOLDEN=tests/image/golden image_test --gtest_filter='GoldenTest.*'
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "image/block_name.h"
+#include "image/image_testing.h"
+#include "image/pack.h"
+#include "image/reader.h"
+#include "image/writer.h"
+
+namespace stasis::image {
+namespace {
+
+using testing::Noise;
+
+// One for every branch of XXH3, which tells its inputs apart by their length.
+constexpr size_t kLengths[] = {0,  1,  2,  3,   4,   5,   8,   9,   16,  17,  32,   33,   64,
+                               65, 96, 97, 128, 129, 159, 160, 240, 241, 256, 1024, 1025, 5000};
+
+std::string FileOfLength(size_t length) { return Noise(length, static_cast<uint32_t>(length)); }
+
+std::vector<std::string> GoldenBlocks() { return {Noise(8192, 1), Noise(4096 + 40, 2)}; }
+
+BlockKey GoldenKey() {
+  BlockSecret secret;
+  for (size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<uint8_t>(i);
+  return BlockKey(secret);
+}
+
+Manifest GoldenManifest() {
+  Manifest m = testing::FullManifest();
+  m.host = {"node-1",      "6.1.0-18-amd64", "x86_64",  "c4b3d1d0-0000-4000-8000-0123456789ab",
+            1'000'000'001, 1'000'000'000,    4026531836};
+  m.image_id = Id128::FromRaw("golden image  v1");
+  BlockKey key = GoldenKey();
+  auto blocks = GoldenBlocks();
+  m.block_naming = BlockNaming{kBlockNameFunction, key.id()};
+  m.ranges = {{0,
+               0x7f0000000000,
+               2 * 8192 + 4096 + 40,
+               8192,
+               {key.Name(blocks[0]), Id128{}, key.Name(blocks[1])},
+               4711}};
+  return m;
+}
+
+void WriteGolden(const std::string& store) {
+  auto image = testing::MustBegin(store, "v1");
+  for (size_t length : kLengths) {
+    testing::WriteFile(image->cpu_path() + "/length-" + std::to_string(length) + ".img",
+                       FileOfLength(length));
+  }
+  ASSERT_TRUE(image->AddLog("criu-dump.log", "(00.000001) Dumping finished successfully\n"));
+  auto pack = image->AddPack("0.pack");
+  for (const std::string& block : GoldenBlocks()) {
+    ASSERT_TRUE(pack->Append(GoldenKey().Name(block), block));
+  }
+  ASSERT_TRUE(pack->Finish());
+  Manifest manifest = GoldenManifest();
+  auto status = image->Commit(manifest, {});
+  ASSERT_TRUE(status) << status.error().ToString();
+}
+
+// Feature 1.
+constexpr char kAgentName[] = "agent/00112233445566778899aabbccddeeff00112233.so";
+
+void WriteGoldenWithAgent(const std::string& store) {
+  auto image = testing::MustBegin(store, "v1-agent");
+  testing::WriteFile(image->cpu_path() + "/inventory.img", FileOfLength(64));
+  auto fd = image->AddFile(kAgentName);
+  ASSERT_TRUE(fd && WriteAll(fd->get(), FileOfLength(1024)));
+  Manifest manifest = testing::FullManifest();
+  manifest.image_id = Id128::FromRaw("golden v1 agent ");
+  ASSERT_TRUE(image->Commit(manifest, {}));
+}
+
+TEST(GoldenTest, AnImageOfFormat1WithAnAgentMeansWhatItMeant) {
+  if (const char* store = ::getenv("STASIS_WRITE_GOLDEN")) WriteGoldenWithAgent(store);
+  auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v1-agent");
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  auto report = (*reader)->Verify(VerifyLevel::kFull);
+  ASSERT_TRUE(report && report->ok());
+  EXPECT_EQ((*reader)->format_version(), 1u);
+  auto opened = (*reader)->OpenFile(kAgentName);
+  ASSERT_TRUE(opened);
+  std::string content(opened->size_bytes, '\0');
+  ASSERT_TRUE(PreadAll(opened->fd.get(), content.data(), content.size(), 0));
+  EXPECT_EQ(content, FileOfLength(1024));
+}
+
+TEST(GoldenTest, AnImageOfFormat1MeansWhatItMeant) {
+  if (const char* store = ::getenv("STASIS_WRITE_GOLDEN")) WriteGolden(store);
+  auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v1");
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  auto report = (*reader)->Verify(VerifyLevel::kFull);
+  ASSERT_TRUE(report);
+  EXPECT_TRUE(report->ok()) << report->ToStatus("v1").error().ToString();
+
+  const Manifest& m = (*reader)->manifest();
+  Manifest expected = GoldenManifest();
+  EXPECT_EQ((*reader)->format_version(), 1u);
+  EXPECT_EQ(m.image_id, expected.image_id);
+  EXPECT_EQ(m.host.boot_id, expected.host.boot_id);
+  EXPECT_EQ(m.host.boottime_ns, expected.host.boottime_ns);
+  EXPECT_EQ(m.host.pid_namespace, expected.host.pid_namespace);
+  EXPECT_EQ(m.software.driver_version, "580.159.04");
+  EXPECT_EQ(m.software.driver_kind, "softgpu");
+  EXPECT_EQ(m.job.id, "llama");
+  EXPECT_EQ(m.job.argv, expected.job.argv);
+  EXPECT_EQ(m.job.root_pid, 4711);
+  EXPECT_TRUE(m.job.leave_running && m.job.suspended);
+  ASSERT_EQ(m.processes.size(), 2u);
+  EXPECT_EQ(m.processes[0].recorded_state, GpuState::kRunning);
+  EXPECT_EQ(m.processes[0].device_bytes, 77u);
+  EXPECT_EQ(m.processes[1].comm, "helper");
+  EXPECT_EQ(m.gpus[0].used_bytes, 1ull << 30);
+  EXPECT_EQ(m.externals[0].key, "tty[1b:2]");
+  EXPECT_EQ(m.criu.tcp, "close");
+  EXPECT_EQ(m.criu.others, expected.criu.others);
+  EXPECT_EQ(m.phases[1].seconds, 1.5);
+  EXPECT_EQ(m.phases[1].parallel_group, "carry");
+  EXPECT_EQ(m.required_files[0].path, "/lib/libc.so.6");
+  EXPECT_EQ(m.files.size(), std::size(kLengths) + 2);
+  ASSERT_EQ(m.ranges.size(), 1u);
+  EXPECT_EQ(m.ranges[0].blocks, expected.ranges[0].blocks);
+  EXPECT_EQ(m.block_naming->key_id, expected.block_naming->key_id);
+
+  auto pack = PackReader::Open(*(*reader)->OpenFile("gpu/0.pack"), "gpu/0.pack");
+  ASSERT_TRUE(pack) << pack.error().ToString();
+  for (const std::string& block : GoldenBlocks()) {
+    const PackEntry* entry = pack->Find(GoldenKey().Name(block));
+    ASSERT_NE(entry, nullptr);
+    std::string out(entry->logical_bytes, '\0');
+    ASSERT_TRUE(pack->Read(*entry, out.data()));
+    EXPECT_EQ(out, block);
+  }
+}
+
+}  // namespace
+}  // namespace stasis::image

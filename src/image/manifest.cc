@@ -1,0 +1,43 @@
+#include "image/manifest.h"
+
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#include "base/file.h"
+
+namespace stasis::image {
+
+uint64_t Manifest::TotalBytes() const {
+  uint64_t total = 0;
+  for (const File& file : files) total += file.size_bytes;
+  return total;
+}
+
+namespace {
+
+uint64_t ClockNs(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+}  // namespace
+
+Host HostNow() {
+  Host host;
+  utsname name{};
+  if (::uname(&name) == 0) {
+    host.name = name.nodename;
+    host.kernel_release = name.release;
+    host.machine = name.machine;
+  }
+  if (auto boot_id = ReadFile("/proc/sys/kernel/random/boot_id", 256)) {
+    host.boot_id = boot_id->substr(0, boot_id->find('\n'));
+  }
+  host.boottime_ns = ClockNs(CLOCK_BOOTTIME);
+  host.monotonic_ns = ClockNs(CLOCK_MONOTONIC);
+  return host;
+}
+
+}  // namespace stasis::image

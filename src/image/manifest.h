@@ -1,0 +1,146 @@
+// What an image says about itself, as the rest of the house sees it. The bytes on disk are
+// manifest_codec.h's and proto/stasis/v1/manifest.proto's business; units and meanings of the
+// fields are written down there.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "image/id128.h"
+#include "image/limits.h"
+
+namespace stasis::image {
+
+struct Host {
+  std::string name;
+  std::string kernel_release;
+  std::string machine;
+  std::string boot_id;
+  uint64_t boottime_ns = 0;
+  uint64_t monotonic_ns = 0;
+  uint64_t pid_namespace = 0;
+};
+
+struct Software {
+  std::string stasis_version;
+  std::string criu_version;
+  std::string driver_version;
+  std::string driver_kind;  // "nvidia", "softgpu", or empty
+};
+
+struct Job {
+  std::string id;  // empty: dumped by process id
+  std::vector<std::string> argv;
+  pid_t root_pid = 0;
+  std::string working_directory;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  bool leave_running = false;
+  bool suspended = false;
+};
+
+enum class GpuState : uint8_t { kNone, kRunning, kLocked, kCheckpointed, kFailed };
+
+struct Process {
+  pid_t pid = 0;
+  pid_t ppid = 0;
+  uint64_t start_ticks = 0;
+  std::string comm;
+  std::string exe;
+  GpuState recorded_state = GpuState::kNone;  // before the dump; kNone: no GPU process
+  std::vector<std::string> gpu_uuids;
+  uint64_t device_bytes = 0;
+  pid_t namespace_pid = 0;
+  pid_t pgid = 0;
+  pid_t sid = 0;
+
+  bool is_cuda() const { return recorded_state != GpuState::kNone; }
+};
+
+struct Gpu {
+  std::string uuid;
+  std::string name;
+  uint64_t total_bytes = 0;
+  uint64_t used_bytes = 0;  // by the job: what a restore needs
+};
+
+struct External {
+  std::string key;
+  std::string kind;
+  pid_t pid = 0;
+  int fd = -1;
+  std::string direction;
+  std::string path;
+};
+
+struct CriuOptions {
+  std::string tcp = "refuse";
+  bool file_locks = false;
+  bool link_remap = false;
+  bool shell_job = false;
+  std::vector<std::string> others;
+};
+
+struct File {
+  std::string path;
+  uint64_t size_bytes = 0;
+  std::vector<Id128> checksums;  // one a chunk of Manifest::chunk_bytes
+};
+
+struct BlockNaming {
+  std::string function;
+  Id128 key_id;
+};
+
+struct DeviceRange {
+  uint32_t gpu = 0;  // index into Manifest::gpus
+  uint64_t address = 0;
+  uint64_t size_bytes = 0;
+  uint32_t block_bytes = kBlockBytes;
+  std::vector<Id128> blocks;  // an id of zeros: that block is all zero and stored nowhere
+  pid_t pid = 0;
+};
+
+struct Phase {
+  std::string name;
+  double start_seconds = 0;
+  double seconds = 0;
+  uint64_t bytes = 0;
+  std::string parallel_group;
+};
+
+struct RequiredFile {
+  std::string path;
+  uint64_t size_bytes = 0;
+  std::string build_id;
+};
+
+struct Manifest {
+  Id128 image_id;
+  int64_t created_unix_ns = 0;
+  Host host;
+  Software software;
+  Job job;
+  std::vector<Process> processes;
+  std::vector<Gpu> gpus;
+  std::vector<External> externals;
+  CriuOptions criu;
+  uint32_t chunk_bytes = kChunkBytes;
+  std::vector<File> files;
+  std::optional<BlockNaming> block_naming;
+  std::vector<DeviceRange> ranges;
+  std::vector<Phase> phases;
+  std::vector<RequiredFile> required_files;
+
+  uint64_t TotalBytes() const;  // of all files but the manifest
+};
+
+// Name, kernel, boot id and clocks of this machine now. Fields that the kernel does not tell stay
+// empty.
+Host HostNow();
+
+}  // namespace stasis::image

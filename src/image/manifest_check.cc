@@ -1,0 +1,150 @@
+#include "image/manifest_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <unordered_set>
+
+namespace stasis::image {
+
+namespace {
+
+tl::unexpected<Error> Broken(std::string message) {
+  return Fail(Code::kInvalidArgument, Domain::kImage, 0, std::move(message));
+}
+
+bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+// Bytes of the character that `text` begins with; 0 when it is none, or one that steers a terminal
+// (C0, DEL, C1).
+size_t PrintableLength(std::string_view text) {
+  auto first = static_cast<unsigned char>(text.front());
+  if (first < 0x80) return IsControl(text.front()) ? 0 : 1;
+  size_t length = first >= 0xf5 ? 0 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
+  if (length == 0 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
+  }
+  auto second = static_cast<unsigned char>(text[1]);
+  bool is_c1 = first == 0xc2 && second < 0xa0;
+  bool too_long = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  bool no_character = (first == 0xed && second >= 0xa0) || (first == 0xf4 && second >= 0x90);
+  return is_c1 || too_long || no_character ? 0 : length;
+}
+
+Status CheckFiles(const Manifest& manifest) {
+  std::unordered_set<std::string_view> seen;
+  for (const File& file : manifest.files) {
+    STASIS_TRY(CheckFilePath(file.path));
+    if (!seen.insert(file.path).second) return Broken(file.path + " is listed twice");
+    if (file.size_bytes > kMaxFileBytes) {
+      return Broken(fmt::format("{} claims {} bytes; the most is {}", file.path, file.size_bytes,
+                                kMaxFileBytes));
+    }
+    uint64_t chunks = (file.size_bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes;
+    if (file.checksums.size() != chunks) {
+      return Broken(fmt::format("{} has {} bytes and so needs {} checksums, but has {}", file.path,
+                                file.size_bytes, chunks, file.checksums.size()));
+    }
+  }
+  return {};
+}
+
+Status CheckRanges(const Manifest& manifest) {
+  for (const DeviceRange& range : manifest.ranges) {
+    std::string what = fmt::format("device range {:#x}", range.address);
+    if (range.gpu >= manifest.gpus.size()) {
+      return Broken(fmt::format("{} is on GPU {} of {}", what, range.gpu, manifest.gpus.size()));
+    }
+    if (range.block_bytes == 0 || range.block_bytes > kBlockBytes) {
+      return Broken(fmt::format("{} has blocks of {} bytes; 1 to {} are allowed", what,
+                                range.block_bytes, kBlockBytes));
+    }
+    if (range.size_bytes == 0 || range.address + range.size_bytes < range.address) {
+      return Broken(fmt::format("{} has a size of {} bytes", what, range.size_bytes));
+    }
+    uint64_t blocks = range.size_bytes / range.block_bytes;
+    if (range.size_bytes % range.block_bytes != 0) ++blocks;
+    if (range.blocks.size() != blocks) {
+      return Broken(fmt::format("{} has {} bytes and so needs {} blocks, but has {}", what,
+                                range.size_bytes, blocks, range.blocks.size()));
+    }
+    if (!manifest.block_naming) return Broken(what + " has blocks, but nothing says how named");
+  }
+  return {};
+}
+
+Status CheckProcesses(const Manifest& manifest) {
+  std::unordered_set<pid_t> seen;
+  for (const Process& process : manifest.processes) {
+    if (process.pid <= 0) return Broken(fmt::format("a process has the id {}", process.pid));
+    if (!seen.insert(process.pid).second) {
+      return Broken(fmt::format("process {} is listed twice", process.pid));
+    }
+  }
+  return {};
+}
+
+Status CheckPhases(const Manifest& manifest) {
+  for (const Phase& phase : manifest.phases) {
+    if (!std::isfinite(phase.seconds) || !std::isfinite(phase.start_seconds) || phase.seconds < 0 ||
+        phase.start_seconds < 0) {
+      return Broken("phase " + Printable(phase.name) + " has a time that is none");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+bool IsPlainName(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxNameBytes && name != "." && name != ".." &&
+         name.find('/') == name.npos && std::none_of(name.begin(), name.end(), IsControl);
+}
+
+Status CheckFilePath(std::string_view path) {
+  size_t slash = path.find('/');
+  if (slash != path.npos && IsPlainName(path.substr(slash + 1))) {
+    for (std::string_view folder : kFolders) {
+      if (path.substr(0, slash) == folder) return {};
+    }
+  }
+  return Broken("\"" + Printable(path) + "\" is no path inside an image");
+}
+
+uint64_t FeaturesOf(const Manifest& manifest) {
+  for (const File& file : manifest.files) {
+    if (file.path.starts_with(std::string(kAgentFolder) + "/")) return kFeatureAgent;
+  }
+  return 0;
+}
+
+std::string Printable(std::string_view text, size_t max_bytes) {
+  std::string shown;
+  while (!text.empty()) {
+    size_t length = PrintableLength(text);
+    if (shown.size() + std::max<size_t>(length, 1) > max_bytes) return shown + "...";
+    shown += length > 0 ? text.substr(0, length) : "?";
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return shown;
+}
+
+Status CheckManifest(const Manifest& manifest) {
+  if (manifest.image_id.IsZero()) return Broken("the image has no id");
+  if (!std::has_single_bit(manifest.chunk_bytes) || manifest.chunk_bytes < kMinChunkBytes ||
+      manifest.chunk_bytes > kMaxChunkBytes) {
+    return Broken(
+        fmt::format("checksums are over pieces of {} bytes; a power of two from {} to {} "
+                    "is allowed",
+                    manifest.chunk_bytes, kMinChunkBytes, kMaxChunkBytes));
+  }
+  for (auto check : {CheckFiles, CheckRanges, CheckProcesses, CheckPhases}) {
+    STASIS_TRY(check(manifest));
+  }
+  return {};
+}
+
+}  // namespace stasis::image

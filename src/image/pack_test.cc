@@ -1,0 +1,190 @@
+#include "image/pack.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "image/block_name.h"
+#include "image/checksum.h"
+#include "image/image_testing.h"
+#include "image/reader.h"
+
+namespace stasis::image {
+namespace {
+
+using testing::Noise;
+using testing::TempStore;
+using testing::WriteFile;
+
+Id128 NameOf(const std::string& block) {
+  static const BlockKey key(BlockSecret{});
+  return key.Name(block);
+}
+
+const std::vector<std::string>& Blocks() {
+  static const std::vector<std::string> blocks = {Noise(5000, 1), Noise(4096, 2), Noise(1, 3)};
+  return blocks;
+}
+
+class PackTest : public ::testing::Test {
+ protected:
+  PackTest() {
+    auto writer = PackWriter::Begin(*Open(path(), O_WRONLY | O_CREAT), path());
+    EXPECT_TRUE(writer);
+    for (const std::string& block : Blocks()) EXPECT_TRUE(writer->Append(NameOf(block), block));
+    EXPECT_TRUE(writer->Append(NameOf(Blocks()[0]), Blocks()[0])) << "the same once more";
+    EXPECT_EQ(writer->blocks(), 3u);
+    EXPECT_TRUE(writer->Finish());
+    raw_ = *ReadFile(path());
+    EXPECT_EQ(writer->bytes(), raw_.size());
+  }
+  std::string path() const { return store_ / "0.pack"; }
+  Result<PackReader> Reopen(const std::string& raw) {
+    WriteFile(path(), raw);
+    auto fd = OpenFolder(store_.path());
+    return PackReader::Open(*OpenRegular(fd->get(), "0.pack"), "gpu/0.pack");
+  }
+
+  TempStore store_;
+  std::string raw_;
+};
+
+TEST_F(PackTest, BlocksComeBackByTheirNames) {
+  EXPECT_EQ(raw_.size(), 4096u + 8192 + 4096 + 4096 + 3 * 64 + 64);
+  auto reader = Reopen(raw_);
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  ASSERT_EQ(reader->entries().size(), 3u);
+  for (const std::string& block : Blocks()) {
+    const PackEntry* entry = reader->Find(NameOf(block));
+    ASSERT_NE(entry, nullptr);
+    EXPECT_EQ(entry->offset % 4096, 0u);
+    std::string out(entry->logical_bytes, '\0');
+    ASSERT_TRUE(reader->Read(*entry, out.data()));
+    EXPECT_EQ(out, block);
+  }
+  EXPECT_EQ(reader->Find(Id128::FromRaw("no such block   ")), nullptr);
+}
+
+// The padding is the one place that the pack itself does not see; the manifest's checksum does.
+TEST_F(PackTest, AnyByteChangedIsFound) {
+  auto is_padding = [](size_t i) {
+    return (i >= 4096 + 5000 && i < 4096 + 8192) || (i >= 4096 + 8192 + 4096 + 1 && i < 20480);
+  };
+  auto folder = OpenFolder(store_.path());
+  auto fd = Open(path(), O_WRONLY);
+  std::string out(8192, '\0');
+  // Every byte of header, index and footer; of the blocks every 13th.
+  for (size_t i = 0; i < raw_.size(); i += i < 4096 || i > 20480 - 13 ? 1 : 13) {
+    char bad = static_cast<char>(raw_[i] ^ 0x40);
+    ASSERT_EQ(::pwrite(fd->get(), &bad, 1, static_cast<off_t>(i)), 1);
+    auto reader = PackReader::Open(*OpenRegular(folder->get(), "0.pack"), "gpu/0.pack");
+    bool found = !reader;
+    for (size_t b = 0; reader && b < reader->entries().size(); ++b) {
+      found |= !reader->Read(reader->entries()[b], out.data());
+    }
+    ASSERT_EQ(found, !is_padding(i)) << "byte " << i;
+    ASSERT_EQ(::pwrite(fd->get(), &raw_[i], 1, static_cast<off_t>(i)), 1);
+  }
+}
+
+TEST_F(PackTest, AnyOtherLengthIsFound) {
+  for (size_t length = 0; length < raw_.size(); length += length < raw_.size() - 300 ? 97 : 1) {
+    auto reader = Reopen(raw_.substr(0, length));
+    ASSERT_FALSE(reader) << length;
+    EXPECT_EQ(reader.error().code, Code::kDataLoss);
+  }
+  EXPECT_FALSE(Reopen(raw_ + "x"));
+  EXPECT_FALSE(Reopen(raw_ + raw_.substr(raw_.size() - 64)));
+}
+
+// Numbers that lie, under checksums that are right.
+TEST_F(PackTest, HostileNumbersAreRefused) {
+  size_t index = raw_.size() - 4 * 64;
+  auto reseal = [&](size_t offset, std::string_view bytes) {
+    std::string bad = raw_;
+    bad.replace(offset, bytes.size(), bytes);
+    size_t footer = bad.size() - 64;
+    bad.replace(footer + 32, 16,
+                Checksum(std::string_view(bad).substr(index, footer - index)).View());
+    bad.replace(footer + 48, 16, Checksum(std::string_view(bad).substr(footer, 48)).View());
+    bad.replace(4080, 16, Checksum(std::string_view(bad).substr(0, 4080)).View());
+    auto reader = Reopen(bad);
+    return reader ? Code::kOk : reader.error().code;
+  };
+  constexpr std::string_view kHuge = "\xff\xff\xff\xff\xff\xff\xff\xff";
+  constexpr std::string_view kSeven("\x07\0\0\0", 4);
+  EXPECT_EQ(reseal(8, std::string_view("\x01", 1)), Code::kOk) << "unchanged";
+  EXPECT_EQ(reseal(8, kSeven), Code::kUnimplemented) << "version";
+  EXPECT_EQ(reseal(16, "\x01"), Code::kUnimplemented) << "features";
+  EXPECT_EQ(reseal(12, kSeven), Code::kDataLoss) << "header length";
+  EXPECT_EQ(reseal(raw_.size() - 64 + 16, kHuge), Code::kDataLoss) << "index offset";
+  EXPECT_EQ(reseal(raw_.size() - 64 + 24, kHuge), Code::kDataLoss) << "entry count";
+  EXPECT_EQ(reseal(index + 16, kHuge), Code::kDataLoss) << "block offset";
+  EXPECT_EQ(reseal(index + 24, kHuge.substr(4)), Code::kDataLoss) << "stored bytes";
+  EXPECT_EQ(reseal(index + 28, kSeven), Code::kDataLoss) << "logical bytes";
+  EXPECT_EQ(reseal(index + 32, kSeven), Code::kUnimplemented) << "codec";
+  EXPECT_EQ(reseal(index, std::string(16, '\0')), Code::kDataLoss) << "name zero";
+  EXPECT_EQ(reseal(index, raw_.substr(index + 64, 16)), Code::kDataLoss) << "a name twice";
+}
+
+TEST_F(PackTest, WhatIsNoBlockIsNotStored) {
+  auto writer = PackWriter::Begin(*Open(store_ / "1.pack", O_WRONLY | O_CREAT), "1.pack");
+  EXPECT_FALSE(writer->Append(Id128{}, "x"));
+  EXPECT_FALSE(writer->Append(NameOf("x"), ""));
+  EXPECT_FALSE(writer->Append(NameOf("x"), std::string(kBlockBytes + 1, 'x')));
+  EXPECT_TRUE(writer->Append(NameOf("x"), "x"));
+  EXPECT_FALSE(writer->Append(NameOf("x"), "y")) << "one name for two blocks";
+  EXPECT_TRUE(writer->Append(NameOf("big"), Noise(kBlockBytes)));
+}
+
+TEST_F(PackTest, APackIsAFileOfAnImage) {
+  auto image = testing::MustBegin(store_.path(), "a");
+  {
+    auto pack = image->AddPack("0.pack");
+    for (const std::string& block : Blocks()) ASSERT_TRUE(pack->Append(NameOf(block), block));
+    ASSERT_TRUE(pack->Finish());
+  }
+  Manifest manifest = testing::FullManifest();
+  manifest.block_naming = BlockNaming{kBlockNameFunction, BlockKey(BlockSecret{}).id()};
+  manifest.ranges = {{0, 0x7000000, 3 * 4096, 4096, {Id128{}, NameOf(Blocks()[1]), Id128{}}, 4711}};
+  ASSERT_TRUE(image->Commit(manifest, {}));
+
+  auto reader = ImageReader::Open(image->path());
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  auto pack = PackReader::Open(*(*reader)->OpenFile("gpu/0.pack"), "gpu/0.pack");
+  ASSERT_TRUE(pack);
+  EXPECT_NE(pack->Find((*reader)->manifest().ranges[0].blocks[1]), nullptr);
+  EXPECT_TRUE((*reader)->Verify(VerifyLevel::kPresence)->ok());
+}
+
+TEST_F(PackTest, AnUnfinishedPackIsNotCommitted) {
+  auto image = testing::MustBegin(store_.path(), "a");
+  auto pack = image->AddPack("0.pack");
+  ASSERT_TRUE(pack->Append(NameOf("x"), "x"));
+  Manifest manifest = testing::FullManifest();
+  auto status = image->Commit(manifest, {});
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().ToString().find("gpu/0.pack"), std::string::npos);
+}
+
+TEST_F(PackTest, AFullDiskIsAClearError) {
+  auto pack = PackWriter::Begin(*Open("/dev/full", O_WRONLY), "/dev/full");
+  ASSERT_FALSE(pack);
+  EXPECT_EQ(pack.error().code, Code::kResourceExhausted);
+  EXPECT_NE(pack.error().ToString().find("write pack /dev/full"), std::string::npos);
+  EXPECT_FALSE(pack.error().hint.empty());
+}
+
+TEST_F(PackTest, ARangeWithoutItsBlocksIsFound) {
+  auto image = testing::MustBegin(store_.path(), "a");
+  Manifest manifest = testing::FullManifest();
+  manifest.block_naming = BlockNaming{kBlockNameFunction, BlockKey(BlockSecret{}).id()};
+  manifest.ranges = {{0, 0x7000000, 2 * 4096, 4096, {Id128{}, NameOf(Blocks()[1])}, 4711}};
+  ASSERT_TRUE(image->Commit(manifest, {}));
+  auto report = (*ImageReader::Open(image->path()))->Verify(VerifyLevel::kPresence);
+  ASSERT_EQ(report->findings.size(), 1u);
+  EXPECT_EQ(report->findings[0].message, "has no block for device address 0x7001000");
+}
+
+}  // namespace
+}  // namespace stasis::image

@@ -1,0 +1,73 @@
+// Reads an image: opening one looks at the manifest only, Verify looks at everything. An open image
+// cannot be deleted by another stasis. The object may be used by several threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "image/beneath.h"
+#include "image/file_check.h"
+#include "image/manifest.h"
+
+namespace stasis::image {
+
+enum class VerifyLevel : uint8_t {
+  kPresence,  // every file there, of its length, and no other
+  kFull,      // and every byte of it
+};
+
+// One thing that is not as the manifest says.
+struct Finding {
+  std::string path;     // below the image
+  std::string message;  // "is damaged between byte 0 and 16777216: ..."
+};
+
+struct VerifyReport {
+  std::vector<Finding> findings;  // what is damaged or missing, by path; then what is too much
+  uint64_t files = 0;
+  uint64_t bytes = 0;  // read and compared
+  double seconds = 0;
+
+  bool ok() const { return findings.empty(); }
+  // kDataLoss naming the first three findings and the number of others, when there are any.
+  Status ToStatus(const std::string& image) const;
+};
+
+class ImageReader {
+ public:
+  // kNotFound: no such folder. kInvalidArgument: no image, or a manifest that breaks a rule.
+  // kDataLoss: a damaged manifest. kUnimplemented: a format that we do not read.
+  static Result<std::unique_ptr<ImageReader>> Open(const std::string& path);
+
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& path() const { return path_; }
+  // Of this image's format; kFormatVersion for what we write.
+  uint32_t format_version() const { return format_version_; }
+  // The image's folder, for as long as this object lives.
+  int dir_fd() const { return folder_.get(); }
+
+  // Fails only when it could not look (kCancelled); what it saw is in the report.
+  Result<VerifyReport> Verify(VerifyLevel level, const Progress& progress = nullptr) const;
+
+  // A file that the manifest lists, of the length that it says.
+  Result<OpenedFile> OpenFile(const std::string& path) const;
+  // The folder with CRIU's images, to hand to CRIU.
+  Result<UniqueFd> OpenCpuFolder() const;
+
+ private:
+  ImageReader(std::string path, UniqueFd folder)
+      : path_(std::move(path)), folder_(std::move(folder)) {}
+  void FindStrays(std::vector<Finding>& findings) const;
+  void FindMissingBlocks(std::vector<Finding>& findings) const;
+
+  std::string path_;
+  UniqueFd folder_;
+  Manifest manifest_;
+  uint32_t format_version_ = 0;
+};
+
+}  // namespace stasis::image

@@ -1,0 +1,336 @@
+#include "image/report.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "base/build_id.h"
+#include "image/manifest_check.h"
+#include "image/store_folder.h"
+
+namespace stasis::image {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kStateNames[] = {"none", "running", "locked", "checkpointed", "failed"};
+
+std::string Bytes(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+// "2026-11-20T05:47:55Z".
+std::string Utc(int64_t unix_ns) {
+  time_t seconds = unix_ns / 1'000'000'000;
+  tm parts{};
+  if (::gmtime_r(&seconds, &parts) == nullptr) return "-";
+  char text[64];
+  return ::strftime(text, sizeof text, "%FT%TZ", &parts) > 0 ? text : "-";
+}
+
+// JSON is UTF-8, and what a program calls itself need not be.
+json Text(const std::string& text) {
+  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+json Texts(const std::vector<std::string>& texts) {
+  json array = json::array();
+  for (const std::string& text : texts) array.push_back(Text(text));
+  return array;
+}
+
+std::string CommandLine(const Job& job) {
+  std::string line;
+  for (const std::string& arg : job.argv) line += (line.empty() ? "" : " ") + Printable(arg);
+  return Printable(line, 500);
+}
+
+// Names of a job for a list: its id, else its process.
+std::string JobName(const Job& job) {
+  return job.id.empty() ? fmt::format("pid {}", job.root_pid) : Printable(job.id);
+}
+
+uint64_t DeviceBytes(const Manifest& manifest) {
+  uint64_t total = 0;
+  for (const Gpu& gpu : manifest.gpus) total += gpu.used_bytes;
+  return total;
+}
+
+std::string Line(const char* label, const std::string& text) {
+  return fmt::format("{:<11}{}\n", label, text);
+}
+
+std::string Dash(const std::string& text) { return text.empty() ? "-" : Printable(text); }
+
+json FilesJson(const Manifest& manifest) {
+  json files = json::array();
+  for (const File& file : manifest.files) {
+    json checksums = json::array();
+    for (const Id128& checksum : file.checksums) checksums.push_back(checksum.Hex());
+    files.push_back({{"path", Text(file.path)},
+                     {"size_bytes", file.size_bytes},
+                     {"xxh3_128", std::move(checksums)}});
+  }
+  return files;
+}
+
+json ProcessesJson(const Manifest& manifest) {
+  json processes = json::array();
+  for (const Process& p : manifest.processes) {
+    processes.push_back({{"pid", p.pid},
+                         {"ppid", p.ppid},
+                         {"comm", Text(p.comm)},
+                         {"exe", Text(p.exe)},
+                         {"gpu_state", kStateNames[static_cast<size_t>(p.recorded_state)]},
+                         {"gpus", Texts(p.gpu_uuids)},
+                         {"device_bytes", p.device_bytes}});
+  }
+  return processes;
+}
+
+json GpusJson(const Manifest& manifest) {
+  json gpus = json::array();
+  for (const Gpu& gpu : manifest.gpus) {
+    gpus.push_back({{"uuid", Text(gpu.uuid)},
+                    {"name", Text(gpu.name)},
+                    {"total_bytes", gpu.total_bytes},
+                    {"used_bytes", gpu.used_bytes}});
+  }
+  return gpus;
+}
+
+json RangesJson(const Manifest& manifest) {
+  json ranges = json::array();
+  for (const DeviceRange& range : manifest.ranges) {
+    auto zero = std::count(range.blocks.begin(), range.blocks.end(), Id128{});
+    ranges.push_back({{"gpu", range.gpu},
+                      {"pid", range.pid},
+                      {"address", range.address},
+                      {"size_bytes", range.size_bytes},
+                      {"blocks", range.blocks.size()},
+                      {"zero_blocks", zero}});
+  }
+  return ranges;
+}
+
+json PhasesJson(const Manifest& manifest) {
+  json phases = json::array();
+  for (const Phase& phase : manifest.phases) {
+    phases.push_back({{"name", Text(phase.name)},
+                      {"start_s", phase.start_seconds},
+                      {"seconds", phase.seconds},
+                      {"bytes", phase.bytes},
+                      {"parallel_group", Text(phase.parallel_group)}});
+  }
+  return phases;
+}
+
+json ExternalsJson(const Manifest& manifest) {
+  json externals = json::array();
+  for (const External& e : manifest.externals) {
+    externals.push_back({{"key", Text(e.key)},
+                         {"kind", Text(e.kind)},
+                         {"pid", e.pid},
+                         {"fd", e.fd},
+                         {"direction", Text(e.direction)},
+                         {"path", Text(e.path)}});
+  }
+  return externals;
+}
+
+}  // namespace
+
+Result<std::vector<ImageSummary>> SummarizeStore(const std::string& store) {
+  STASIS_ASSIGN(auto names, ListImages(store));
+  std::vector<ImageSummary> images;
+  for (const std::string& name : names) {
+    ImageSummary summary{name, store + "/" + name, {}, {}};
+    auto reader = ImageReader::Open(summary.path);
+    if (reader) {
+      summary.manifest = (*reader)->manifest();
+    } else if (reader.error().code == Code::kNotFound) {
+      continue;  // deleted meanwhile
+    } else {
+      summary.error = std::move(reader.error());
+    }
+    images.push_back(std::move(summary));
+  }
+  return images;
+}
+
+std::string ListText(const std::vector<ImageSummary>& images) {
+  if (images.empty()) return "";
+  size_t width = 5;
+  for (const ImageSummary& image : images) width = std::max(width, image.name.size());
+  std::string text = fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {}\n", "IMAGE", width,
+                                 "CREATED", "JOB", "SIZE", "GPU MEMORY", "COMMAND");
+  for (const ImageSummary& image : images) {
+    std::string name = Printable(image.name);
+    if (!image.manifest) {
+      text += fmt::format("{:<{}}  {}\n", name, width, Printable(image.error->ToString(), 500));
+      continue;
+    }
+    const Manifest& m = *image.manifest;
+    text += fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {}\n", name, width,
+                        Utc(m.created_unix_ns), JobName(m.job), Bytes(m.TotalBytes()),
+                        Bytes(DeviceBytes(m)), Printable(CommandLine(m.job), 60));
+  }
+  return text;
+}
+
+json ListJson(const std::vector<ImageSummary>& images) {
+  json list = json::array();
+  for (const ImageSummary& image : images) {
+    json row = {{"name", Text(image.name)}, {"path", Text(image.path)}};
+    if (image.manifest) {
+      const Manifest& m = *image.manifest;
+      row.update({{"ok", true},
+                  {"id", m.image_id.Hex()},
+                  {"created", Utc(m.created_unix_ns)},
+                  {"job", Text(m.job.id)},
+                  {"command", Texts(m.job.argv)},
+                  {"size_bytes", m.TotalBytes()},
+                  {"device_bytes", DeviceBytes(m)}});
+    } else {
+      row.update({{"ok", false}, {"error", Text(image.error->ToString())}});
+    }
+    list.push_back(std::move(row));
+  }
+  return {{"images", std::move(list)}};
+}
+
+std::string InspectText(const ImageReader& image) {
+  const Manifest& m = image.manifest();
+  std::string text;
+  text += Line("image", image.path());
+  text += Line("id", m.image_id.Hex());
+  text += Line("format", std::to_string(image.format_version()));
+  text += Line("created",
+               fmt::format("{} on {}, Linux {} {}", Utc(m.created_unix_ns), Dash(m.host.name),
+                           Dash(m.host.kernel_release), Dash(m.host.machine)));
+  text += Line("by", fmt::format("Stasis {}, CRIU {}", Dash(m.software.stasis_version),
+                                 Dash(m.software.criu_version)));
+  if (!m.software.driver_kind.empty()) {
+    text += Line("driver", fmt::format("{} {}", Printable(m.software.driver_kind),
+                                       Dash(m.software.driver_version)));
+  }
+  text +=
+      Line("job", fmt::format("{}{}{}", JobName(m.job), m.job.leave_running ? ", left running" : "",
+                              m.job.suspended ? ", suspended" : ""));
+  text += Line("command", CommandLine(m.job));
+  text += Line("folder", Dash(m.job.working_directory));
+  for (const Process& p : m.processes) {
+    std::string gpu = p.is_cuda() ? fmt::format(", GPU memory {}, was {}", Bytes(p.device_bytes),
+                                                kStateNames[static_cast<size_t>(p.recorded_state)])
+                                  : "";
+    text += Line("process", fmt::format("{} {}{}", p.pid, Dash(p.comm), gpu));
+  }
+  for (const Gpu& gpu : m.gpus) {
+    text += Line("gpu", fmt::format("{} {}: {} of {}", Dash(gpu.name), Dash(gpu.uuid),
+                                    Bytes(gpu.used_bytes), Bytes(gpu.total_bytes)));
+  }
+  for (const External& e : m.externals) {
+    text += Line("external",
+                 fmt::format("{} ({}, fd {} of {})", Dash(e.key), Dash(e.kind), e.fd, e.pid));
+  }
+  text += Line("files", fmt::format("{}, {}", m.files.size(), Bytes(m.TotalBytes())));
+  if (!m.ranges.empty()) {
+    uint64_t bytes = 0;
+    for (const DeviceRange& range : m.ranges) bytes += range.size_bytes;
+    text += Line("ranges", fmt::format("{}, {} of device memory", m.ranges.size(), Bytes(bytes)));
+  }
+  for (const Phase& phase : m.phases) {
+    std::string bytes = phase.bytes > 0 ? ", " + Bytes(phase.bytes) : "";
+    text +=
+        Line("phase", fmt::format("{:<20} {:>9.3f} s{}", Dash(phase.name), phase.seconds, bytes));
+  }
+  return text;
+}
+
+json InspectJson(const ImageReader& image) {
+  const Manifest& m = image.manifest();
+  json criu = {{"tcp", Text(m.criu.tcp)},
+               {"file_locks", m.criu.file_locks},
+               {"link_remap", m.criu.link_remap},
+               {"shell_job", m.criu.shell_job},
+               {"others", Texts(m.criu.others)}};
+  json required = json::array();
+  for (const RequiredFile& file : m.required_files) {
+    required.push_back({{"path", Text(file.path)},
+                        {"size_bytes", file.size_bytes},
+                        {"build_id", HexOfBytes(file.build_id)}});
+  }
+  return {{"path", Text(image.path())},
+          {"id", m.image_id.Hex()},
+          {"format", image.format_version()},
+          {"created", Utc(m.created_unix_ns)},
+          {"created_unix_ns", m.created_unix_ns},
+          {"host",
+           {{"name", Text(m.host.name)},
+            {"kernel", Text(m.host.kernel_release)},
+            {"machine", Text(m.host.machine)},
+            {"boot_id", Text(m.host.boot_id)},
+            {"boottime_ns", m.host.boottime_ns},
+            {"monotonic_ns", m.host.monotonic_ns}}},
+          {"software",
+           {{"stasis", Text(m.software.stasis_version)},
+            {"criu", Text(m.software.criu_version)},
+            {"driver", Text(m.software.driver_version)},
+            {"driver_kind", Text(m.software.driver_kind)}}},
+          {"job",
+           {{"id", Text(m.job.id)},
+            {"command", Texts(m.job.argv)},
+            {"root_pid", m.job.root_pid},
+            {"working_directory", Text(m.job.working_directory)},
+            {"uid", m.job.uid},
+            {"gid", m.job.gid},
+            {"leave_running", m.job.leave_running},
+            {"suspended", m.job.suspended}}},
+          {"processes", ProcessesJson(m)},
+          {"gpus", GpusJson(m)},
+          {"externals", ExternalsJson(m)},
+          {"criu", std::move(criu)},
+          {"size_bytes", m.TotalBytes()},
+          {"device_bytes", DeviceBytes(m)},
+          {"chunk_bytes", m.chunk_bytes},
+          {"files", FilesJson(m)},
+          {"ranges", RangesJson(m)},
+          {"phases", PhasesJson(m)},
+          {"required_files", std::move(required)}};
+}
+
+std::string VerifyText(const ImageReader& image, const VerifyReport& report) {
+  std::string text;
+  for (const Finding& finding : report.findings) {
+    text += fmt::format("{} {}\n", Printable(finding.path, kMaxPathBytes),
+                        Printable(finding.message, 500));
+  }
+  size_t found = report.findings.size();
+  std::string verdict = found == 0   ? "whole"
+                        : found == 1 ? "damaged, 1 finding"
+                                     : fmt::format("damaged, {} findings", found);
+  double rate = report.seconds > 0 ? static_cast<double>(report.bytes) / report.seconds : 0;
+  text += fmt::format("{}: {}, {} files, {} read in {:.2f} s ({}/s)\n", image.path(), verdict,
+                      report.files, Bytes(report.bytes), report.seconds,
+                      Bytes(static_cast<uint64_t>(rate)));
+  return text;
+}
+
+json VerifyJson(const ImageReader& image, const VerifyReport& report) {
+  json findings = json::array();
+  for (const Finding& finding : report.findings) {
+    findings.push_back({{"path", Text(finding.path)}, {"message", Text(finding.message)}});
+  }
+  return {{"path", Text(image.path())}, {"id", image.manifest().image_id.Hex()},
+          {"ok", report.ok()},          {"findings", std::move(findings)},
+          {"files", report.files},      {"bytes", report.bytes},
+          {"seconds", report.seconds}};
+}
+
+}  // namespace stasis::image

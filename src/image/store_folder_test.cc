@@ -1,0 +1,104 @@
+#include "image/store_folder.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "image/image_testing.h"
+#include "image/reader.h"
+
+namespace stasis::image {
+namespace {
+
+using testing::MakeImage;
+using testing::TempStore;
+using testing::WriteFile;
+
+TEST(StoreFolderTest, AnImageIsFoundByNameAndByPath) {
+  TempStore store;
+  std::string path = MakeImage(store.path(), "a");
+  std::vector<std::string> stores = {"/nonexistent", store.path()};
+  EXPECT_EQ(*ResolveImage(stores, "a"), path);
+  EXPECT_EQ(*ResolveImage({}, path), path);
+  auto none = ResolveImage(stores, "b");
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::kNotFound);
+  EXPECT_NE(none.error().message.find(store.path()), std::string::npos);
+  EXPECT_EQ(ResolveImage(stores, "./b").error().code, Code::kNotFound);
+  EXPECT_FALSE(ResolveImage(stores, ".."));
+  EXPECT_FALSE(ResolveImage(stores, ""));
+}
+
+TEST(StoreFolderTest, OnlyImagesAreListed) {
+  TempStore store;
+  MakeImage(store.path(), "b");
+  MakeImage(store.path(), "a");
+  ASSERT_EQ(::mkdir((store / "folder").c_str(), 0700), 0);
+  WriteFile(store / "file", "x");
+  auto writer = testing::MustBegin(store.path(), "c");
+  EXPECT_EQ(*ListImages(store.path()), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(ListImages("/nonexistent")->empty());
+}
+
+TEST(StoreFolderTest, DeletingTakesAllOfAnImageAndOnlyAnImage) {
+  TempStore store;
+  std::string path = MakeImage(store.path(), "a");
+  // Damaged, but an image all the same.
+  WriteFile(path + "/manifest.pb", "");
+  ASSERT_TRUE(DeleteImage(path + "/"));
+  EXPECT_TRUE(ListDir(store.path())->empty());
+
+  ASSERT_EQ(::mkdir((store / "folder").c_str(), 0700), 0);
+  WriteFile(store / "folder/manifest.pb", "x");
+  WriteFile(store / "folder/thesis.tex", "x");
+  auto status = DeleteImage(store / "folder");
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kInvalidArgument);
+  EXPECT_NE(status.error().message.find("thesis.tex"), std::string::npos);
+  EXPECT_TRUE(PathExists(store / "folder/thesis.tex"));
+
+  EXPECT_EQ(DeleteImage(store / "nothing").error().code, Code::kNotFound);
+  ASSERT_EQ(::symlink((store / "folder").c_str(), (store / "link").c_str()), 0);
+  EXPECT_FALSE(DeleteImage(store / "link"));
+}
+
+TEST(StoreFolderTest, WhatIsBeingReadIsNotDeleted) {
+  TempStore store;
+  std::string path = MakeImage(store.path(), "a");
+  auto reader = ImageReader::Open(path);
+  ASSERT_TRUE(reader);
+  auto second = ImageReader::Open(path);
+  EXPECT_TRUE(second) << "two may read";
+  EXPECT_EQ(DeleteImage(path).error().code, Code::kAborted);
+  reader->reset();
+  second->reset();
+  EXPECT_TRUE(DeleteImage(path));
+}
+
+TEST(StoreFolderTest, TheSweepTakesOnlyWhatIsOurs) {
+  TempStore store;
+  MakeImage(store.path(), "a");
+  const char* ours[] = {".x.deleted-0123456789abcdef", ".x.partial-0123456789abcdef",
+                        ".x.partial-0123456789abcdef.late"};
+  const char* others[] = {".git", ".x.partial-0123", ".x.partial-0123456789abcdeX",
+                          "x.partial-0123456789abcdef", ".partial-0123456789abcdef"};
+  for (std::string name : ours) ASSERT_EQ(::mkdir((store / name).c_str(), 0700), 0);
+  for (std::string name : others) ASSERT_EQ(::mkdir((store / name).c_str(), 0700), 0);
+  WriteFile(store / ".f.partial-0123456789abcdef", "a file is not ours");
+  WriteFile(store / (std::string(ours[0]) + "/manifest.pb"), "x");
+  auto swept = SweepPartials(store.path());
+  ASSERT_TRUE(swept);
+  EXPECT_EQ(*swept, (std::vector<std::string>(std::begin(ours), std::end(ours))));
+  EXPECT_EQ(ListDir(store.path())->size(), 7u);
+  EXPECT_TRUE(SweepPartials("/nonexistent")->empty());
+}
+
+TEST(StoreFolderTest, SpaceIsAskedForBeforehand) {
+  EXPECT_TRUE(CheckSpace("/tmp", 1));
+  auto status = CheckSpace("/tmp", 1ull << 60);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace stasis::image

@@ -1,0 +1,314 @@
+#include "image/writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+
+#include "base/file.h"
+#include "image/beneath.h"
+#include "image/envelope.h"
+#include "image/manifest_check.h"
+#include "image/manifest_codec.h"
+#include "image/store_folder.h"
+
+namespace stasis::image {
+
+namespace fs = std::filesystem;
+using internal::LockFolder;
+using internal::LockKind;
+
+namespace {
+
+constexpr char kCriuFolder[] = "criu";
+
+int64_t UnixNow() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+Result<UniqueFd> MakeFolderAt(int parent_fd, const std::string& name) {
+  if (::mkdirat(parent_fd, name.c_str(), 0700) != 0) return FailErrno(errno, "make folder " + name);
+  return OpenBeneath(parent_fd, name, O_RDONLY | O_DIRECTORY);
+}
+
+}  // namespace
+
+// What the steps of one Commit hand on to each other.
+struct ImageWriter::Commitment {
+  Manifest& manifest;
+  const Progress& progress;
+};
+
+struct ImageWriter::Step {
+  std::string_view name;
+  Status (ImageWriter::*run)(Commitment&);
+};
+
+// The order is the promise: the manifest after everything that it describes, the rename after
+// everything is on the disk.
+const ImageWriter::Step ImageWriter::kSteps[] = {
+    {"take CRIU's files", &ImageWriter::TakeCpuFiles},
+    {"set late files aside", &ImageWriter::SetLateFilesAside},
+    {"checksum the files", &ImageWriter::ChecksumFiles},
+    {"sync the files", &ImageWriter::SyncFiles},
+    {"write the manifest", &ImageWriter::WriteManifest},
+    {"sync the folders", &ImageWriter::SyncFolders},
+    {"publish", &ImageWriter::Publish},
+    {"sync the store", &ImageWriter::SyncStore},
+};
+
+Result<std::unique_ptr<ImageWriter>> ImageWriter::Begin(const std::string& store,
+                                                        const std::string& name) {
+  STASIS_TRY(CheckImageName(name));
+  std::unique_ptr<ImageWriter> writer(new ImageWriter(AbsolutePath(store), name));
+  if (auto status = writer->CreatePartial(); !status) {
+    return Fail(WithSpaceHint(std::move(status.error()), store)
+                    .WithContext("begin image " + writer->path()));
+  }
+  return writer;
+}
+
+Status ImageWriter::CreatePartial() {
+  for (fs::path folder = store_; !PathExists(folder); folder = folder.parent_path()) {
+    new_folders_parents_.push_back(folder.parent_path());
+  }
+  STASIS_TRY(MakeDirs(store_));
+  STASIS_ASSIGN(store_fd_, OpenFolder(store_));
+  if (PathExists(path())) {
+    return Fail(Code::kAlreadyExists, Domain::kImage, 0, path() + " exists already",
+                "Choose another name; an image is never overwritten.");
+  }
+  // Between the folder's creation and its lock somebody may sweep it away: then once more.
+  for (;;) {
+    STASIS_ASSIGN(partial_, internal::HiddenName(name_, "partial"));
+    if (::mkdirat(store_fd_.get(), partial_.c_str(), 0700) != 0) {
+      return FailErrno(errno, "make folder " + store_ + "/" + partial_);
+    }
+    auto folder = OpenBeneath(store_fd_.get(), partial_, O_RDONLY | O_DIRECTORY);
+    if (!folder && folder.error().code == Code::kNotFound) continue;
+    if (!folder) return Fail(std::move(folder.error()));
+    if (!LockFolder(folder->get(), LockKind::kShared, partial_)) continue;
+    if (!internal::IsSameFolder(store_fd_.get(), partial_, folder->get())) continue;
+    partial_fd_ = std::move(*folder);
+    break;
+  }
+  late_ = partial_ + ".late";
+  for (std::string_view folder : kFolders) {
+    if (folder == kAgentFolder) continue;  // when it is needed
+    STASIS_TRY(MakeFolderAt(partial_fd_.get(), std::string(folder)));
+  }
+  STASIS_ASSIGN(criu_fd_, MakeFolderAt(partial_fd_.get(), kCriuFolder));
+  STASIS_ASSIGN(criu_lock_, OpenBeneath(partial_fd_.get(), kCriuFolder, O_RDONLY | O_DIRECTORY));
+  return LockFolder(criu_lock_.get(), LockKind::kShared, late_);
+}
+
+ImageWriter::~ImageWriter() {
+  if (committed_) {
+    (void)AfterCommit();  // what stays is swept later
+  } else {
+    (void)Abort();
+  }
+}
+
+Result<UniqueFd> ImageWriter::AddFile(const std::string& path) {
+  STASIS_TRY(CheckFilePath(path));
+  if (path.starts_with(std::string(kAgentFolder) + "/") &&
+      ::mkdirat(partial_fd_.get(), kAgentFolder, 0700) != 0 && errno != EEXIST) {
+    return FailErrno(errno, std::string("make folder ") + kAgentFolder);
+  }
+  auto fd = OpenBeneath(partial_fd_.get(), path, O_WRONLY | O_CREAT | O_EXCL);
+  if (!fd) return Fail(WithSpaceHint(std::move(fd.error()), store_));
+  return fd;
+}
+
+Result<PackWriter> ImageWriter::AddPack(const std::string& name) {
+  std::string path = "gpu/" + name;
+  STASIS_ASSIGN(UniqueFd fd, AddFile(path));
+  return PackWriter::Begin(std::move(fd), store_ + "/" + partial_ + "/" + path);
+}
+
+Status ImageWriter::AddLog(const std::string& name, std::string_view text) {
+  std::string note;
+  if (text.size() > kMaxLogBytes) {
+    constexpr size_t kNoteBytes = 128;
+    size_t cut = text.size() - (kMaxLogBytes - kNoteBytes);
+    text.remove_prefix(cut);
+    note = fmt::format("[stasis: the first {} bytes of this log were left out]\n", cut);
+  }
+  STASIS_ASSIGN(UniqueFd fd, AddFile("log/" + name));
+  Status status = WriteAll(fd.get(), note);
+  if (status) status = WriteAll(fd.get(), text);
+  if (!status) {
+    return Fail(WithSpaceHint(std::move(status.error()), store_).WithContext("add log " + name));
+  }
+  return {};
+}
+
+Status ImageWriter::AddLogFile(const std::string& name, const std::string& source) {
+  STASIS_ASSIGN(UniqueFd fd, Open(source, O_RDONLY));
+  struct stat st;
+  if (::fstat(fd.get(), &st) != 0) return FailErrno(errno, "stat " + source);
+  auto size = static_cast<uint64_t>(st.st_size);
+  // One byte more than may stay, so that AddLog sees that something is missing.
+  uint64_t wanted = std::min(size, kMaxLogBytes + 1);
+  std::string text(wanted, '\0');
+  STASIS_TRY(PreadAll(fd.get(), text.data(), wanted, size - wanted));
+  return AddLog(name, text);
+}
+
+std::vector<std::string_view> ImageWriter::CommitSteps() {
+  std::vector<std::string_view> names;
+  for (const Step& step : kSteps) names.push_back(step.name);
+  return names;
+}
+
+Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
+  if (committed_) return Fail(Code::kInternal, path() + " was committed already");
+  Commitment commitment{manifest, options.progress};
+  for (const Step& step : kSteps) {
+    Status status;
+    if (options.before_step) status = options.before_step(step.name);
+    if (status) status = (this->*step.run)(commitment);
+    if (status) continue;
+    // The last step of all failed: the image has its name already, and must lose it.
+    if (committed_) {
+      if (auto undone = internal::RenameNoReplace(store_fd_.get(), name_, partial_); !undone) {
+        status.error().not_undone = true;
+        status.error().message +=
+            "; " + path() + " could not be hidden again: " + undone.error().ToString();
+      } else {
+        committed_ = false;
+      }
+    }
+    return Fail(WithSpaceHint(std::move(status.error()), store_)
+                    .WithContext(std::string(step.name))
+                    .WithContext("write image " + path()));
+  }
+  // The image is one like any other now: it may be read, and deleted.
+  partial_fd_.Reset();
+  return {};
+}
+
+// CRIU still has its folder open, and may write to it once more; so its files leave, not the
+// folder.
+Status ImageWriter::TakeCpuFiles(Commitment&) {
+  STASIS_ASSIGN(auto entries, ListFolder(criu_fd_.get()));
+  for (const Entry& entry : entries) {
+    std::string to = "cpu/" + entry.name;
+    STASIS_TRY(CheckFilePath(to));
+    if (!entry.is_regular) {
+      return Fail(Code::kInternal, Domain::kImage, 0,
+                  "CRIU left " + Printable(entry.name) + ", which is no regular file");
+    }
+    if (::renameat2(criu_fd_.get(), entry.name.c_str(), partial_fd_.get(), to.c_str(),
+                    RENAME_NOREPLACE) != 0) {
+      return FailErrno(errno, "move " + entry.name + " to " + to);
+    }
+  }
+  return {};
+}
+
+Status ImageWriter::SetLateFilesAside(Commitment&) {
+  if (::renameat(partial_fd_.get(), kCriuFolder, store_fd_.get(), late_.c_str()) != 0) {
+    return FailErrno(errno, "move CRIU's folder aside");
+  }
+  late_exists_ = true;
+  return {};
+}
+
+std::vector<std::string> ImageWriter::Folders() const {
+  std::vector<std::string> folders(std::begin(kFolders), std::end(kFolders));
+  if (::faccessat(partial_fd_.get(), kAgentFolder, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+    std::erase(folders, kAgentFolder);
+  }
+  return folders;
+}
+
+Status ImageWriter::ChecksumFiles(Commitment& commitment) {
+  Manifest& manifest = commitment.manifest;
+  if (manifest.image_id.IsZero()) {
+    STASIS_ASSIGN(manifest.image_id, Id128::Random());
+  }
+  manifest.chunk_bytes = kChunkBytes;
+
+  std::vector<ChecksumJob> jobs;
+  for (const std::string& folder : Folders()) {
+    STASIS_ASSIGN(UniqueFd fd, OpenBeneath(partial_fd_.get(), folder, O_RDONLY | O_DIRECTORY));
+    STASIS_ASSIGN(auto entries, ListFolder(fd.get()));
+    for (const Entry& entry : entries) {
+      std::string path = folder + "/" + entry.name;
+      STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
+      jobs.push_back({{path, opened.size_bytes, {}}, {}});
+      // A pack that was never finished would be found out only by who needs it.
+      if (folder == "gpu") STASIS_TRY(PackReader::Open(std::move(opened), path));
+    }
+  }
+  STASIS_TRY(ComputeChecksums(partial_fd_.get(), manifest.chunk_bytes, jobs, Writeback::kStart,
+                              commitment.progress));
+  manifest.files.clear();
+  for (ChecksumJob& job : jobs) {
+    if (job.error) return Fail(std::move(*job.error).WithContext(job.file.path));
+    manifest.files.push_back(std::move(job.file));
+  }
+  return {};
+}
+
+Status ImageWriter::SyncFiles(Commitment& commitment) {
+  std::vector<std::string> paths;
+  for (const File& file : commitment.manifest.files) paths.push_back(file.path);
+  uint64_t total = commitment.manifest.TotalBytes();
+  // All bytes are done; the call is there to be asked whether to go on.
+  return SyncAll(partial_fd_.get(), paths, [&](uint64_t, uint64_t) {
+    return !commitment.progress || commitment.progress(total, total);
+  });
+}
+
+Status ImageWriter::WriteManifest(Commitment& commitment) {
+  commitment.manifest.created_unix_ns = UnixNow();
+  STASIS_ASSIGN(std::string body, EncodeManifest(commitment.manifest));
+  STASIS_ASSIGN(UniqueFd fd,
+                OpenBeneath(partial_fd_.get(), kManifestName, O_WRONLY | O_CREAT | O_EXCL));
+  STASIS_TRY(WriteAll(fd.get(), SealEnvelope(body, FeaturesOf(commitment.manifest))));
+  if (::fsync(fd.get()) != 0) return FailErrno(errno, std::string("sync ") + kManifestName);
+  return {};
+}
+
+Status ImageWriter::SyncFolders(Commitment&) {
+  STASIS_TRY(SyncAll(partial_fd_.get(), Folders(), nullptr));
+  if (::fsync(partial_fd_.get()) != 0) return FailErrno(errno, "sync " + partial_);
+  return {};
+}
+
+Status ImageWriter::Publish(Commitment&) {
+  STASIS_TRY(internal::RenameNoReplace(store_fd_.get(), partial_, name_));
+  committed_ = true;
+  return {};
+}
+
+Status ImageWriter::SyncStore(Commitment&) {
+  if (::fsync(store_fd_.get()) != 0) return FailErrno(errno, "sync " + store_);
+  for (const std::string& folder : new_folders_parents_) STASIS_TRY(FsyncPath(folder));
+  return {};
+}
+
+Status ImageWriter::AfterCommit() {
+  if (!late_exists_) return {};
+  STASIS_TRY(RemoveTree(store_ + "/" + late_));
+  late_exists_ = false;
+  return {};
+}
+
+Status ImageWriter::Abort() {
+  if (committed_ || partial_.empty()) return {};
+  STASIS_TRY(AfterCommit());
+  return RemoveTree(store_ + "/" + partial_);
+}
+
+}  // namespace stasis::image

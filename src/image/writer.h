@@ -1,0 +1,109 @@
+// Writes one image: complete, or not there. Everything goes into a hidden folder beside the place
+// where the image will be, and appears by one rename after all of it was checked, described and
+// synced. Not thread-safe.
+//
+//   auto writer = ImageWriter::Begin(store, "llama-3");
+//   ... CRIU dumps into (*writer)->cpu_dir_fd() ...
+//   (*writer)->AddLogFile("criu-dump.log", work_dir + "/dump.log");
+//   (*writer)->Commit(manifest, {});        // inside CRIU's post-dump notification
+//   ... CRIU ends ...
+//   (*writer)->AfterCommit();
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "image/file_check.h"
+#include "image/manifest.h"
+#include "image/pack.h"
+
+namespace stasis::image {
+
+struct CommitOptions {
+  // Bytes checked, of all. False cancels while files are checked and synced, not later.
+  Progress progress;
+  // Called with each step's name before the step; a failure stands for the step's own. For tests,
+  // which fail, hang and die there.
+  std::function<Status(std::string_view step)> before_step;
+};
+
+class ImageWriter {
+ public:
+  // Creates the store if it is missing. kAlreadyExists when `name` is taken, kInvalidArgument when
+  // it cannot be a name.
+  static Result<std::unique_ptr<ImageWriter>> Begin(const std::string& store,
+                                                    const std::string& name);
+  // Aborts what was not committed.
+  ~ImageWriter();
+  ImageWriter(const ImageWriter&) = delete;
+  ImageWriter& operator=(const ImageWriter&) = delete;
+
+  // The folder that CRIU is to dump into, open until this object goes. What appears there after
+  // Commit (CRIU's stats-dump may) does not become part of the image.
+  int cpu_dir_fd() const { return criu_fd_.get(); }
+  // That folder's path until Commit.
+  std::string cpu_path() const { return store_ + "/" + partial_ + "/criu"; }
+  // Where the image will be, and is after Commit.
+  std::string path() const { return store_ + "/" + name_; }
+  bool committed() const { return committed_; }
+
+  // A new file of mode 0600 at FOLDER/NAME (manifest_check.h), open for writing.
+  Result<UniqueFd> AddFile(const std::string& path);
+  // A pack as gpu/NAME. It must be finished before Commit, which refuses one that is not.
+  Result<PackWriter> AddPack(const std::string& name);
+  // A text as log/NAME, and the end of a file; what is longer than kMaxLogBytes loses its
+  // beginning, and says so.
+  Status AddLog(const std::string& name, std::string_view text);
+  Status AddLogFile(const std::string& name, const std::string& source);
+
+  // Fills in the id (if there is none), time and files of `manifest`. On failure the image is not
+  // there, and Abort or the destructor removes what was written. Once it has returned success the
+  // image is complete on the disk, also after a power failure.
+  Status Commit(Manifest& manifest, const CommitOptions& options);
+  // The steps of Commit, for whoever wants to fail each.
+  static std::vector<std::string_view> CommitSteps();
+
+  // Removes what came too late. To be called when CRIU has ended.
+  Status AfterCommit();
+  // Removes everything that is not committed. May be called at any time and again.
+  Status Abort();
+
+ private:
+  struct Step;
+  struct Commitment;
+  static const Step kSteps[];
+
+  ImageWriter(std::string store, std::string name)
+      : store_(std::move(store)), name_(std::move(name)) {}
+  Status CreatePartial();
+
+  std::vector<std::string> Folders() const;  // those that this image has
+  Status TakeCpuFiles(Commitment& commitment);
+  Status SetLateFilesAside(Commitment& commitment);
+  Status ChecksumFiles(Commitment& commitment);
+  Status SyncFiles(Commitment& commitment);
+  Status WriteManifest(Commitment& commitment);
+  Status SyncFolders(Commitment& commitment);
+  Status Publish(Commitment& commitment);
+  Status SyncStore(Commitment& commitment);
+
+  std::string store_;
+  std::string name_;
+  std::string partial_;  // hidden names in the store
+  std::string late_;
+  // Where the store itself, and the folders above it, are new names, if we made them.
+  std::vector<std::string> new_folders_parents_;
+  UniqueFd store_fd_;
+  UniqueFd partial_fd_;  // holds the lock on the partial image, until it is committed
+  UniqueFd criu_fd_;
+  UniqueFd criu_lock_;  // apart from criu_fd_, whose lock CRIU would inherit
+  bool late_exists_ = false;
+  bool committed_ = false;
+};
+
+}  // namespace stasis::image
