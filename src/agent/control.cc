@@ -1,0 +1,527 @@
+#include "agent/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "agent/blockers.h"
+#include "agent/carrier.h"
+#include "agent/cuda/captures.h"
+#include "agent/cuda/contexts.h"
+#include "agent/cuda/driver_memory.h"
+#include "agent/cuda/floor.h"
+#include "agent/cuda/program_vmm.h"
+#include "agent/futex.h"
+#include "agent/gate.h"
+#include "agent/libc_symbol.h"
+#include "agent/thread.h"
+#include "wire/packet.h"
+
+// In .data, not .bss: its pages belong to the library's file, by which a client finds them.
+extern "C" {
+__attribute__((visibility("default"), used)) stasis::wire::AgentHeader stasis_agent_header = {
+    {'S', 't', 'a', 's', 'i', 's', ' ', 'a', 'g', 'e', 'n', 't', '\r', '\n', 1, 0},
+    stasis::wire::kVersion,
+    sizeof(stasis::wire::AgentHeader),
+    0,
+    -1,
+    0,
+    0,
+    {}};
+}
+
+namespace stasis::agent {
+namespace {
+
+using wire::Io;
+using wire::Outcome;
+using wire::State;
+using wire::Type;
+
+// A client that stops in the middle of a request must not keep the program waiting.
+constexpr int kAnswerTimeoutMs = 10 * 1000;
+
+// Not zero, and hardly one that a program of its own accord gives a socket.
+uint64_t NewMark() {
+  static uint64_t count = 0;
+  return (uint64_t(NowNs()) + 7919 * ++count) % 900000000 + 100000000;
+}
+
+// A descriptor that may have become something else behind our back: programs close all they find.
+struct Watched {
+  int fd = -1;
+  uint64_t mark = 0;
+
+  bool Holds() const { return fd >= 0 && mark != 0 && wire::SocketMark(fd) == mark; }
+  void Close() {
+    if (Holds()) close(fd);
+    fd = -1;
+  }
+  void Take(int socket) {
+    fd = KeepHigh(socket);
+    if (fd < 0) {
+      fd = socket;
+    } else {
+      close(socket);
+    }
+    mark = NewMark();
+    wire::SetSocketMark(fd, mark);
+  }
+};
+
+std::atomic<uint32_t> g_started{0};  // 0 no, 1 being started, 2 yes
+Watched g_outside;                   // the end for clients
+Watched g_inside;
+Watched g_client;
+Watched g_refused;  // the last that was told to come back later: closing it at once
+                    // would take the answer from it before it has asked
+State g_state = State::kOpen;
+bool g_holding = false;  // between a release and its commit
+bool g_lower_floor = false;
+uint32_t g_next_to_map = 0;
+uint64_t g_suspends = 0;
+
+bool MakeDoor() {
+  g_outside.Close();
+  g_inside.Close();
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  g_outside.Take(ends[0]);
+  g_inside.Take(ends[1]);
+  wire::AgentHeader& header = stasis_agent_header;
+  FindBuildId(&header, header.build_id);
+  header.door_mark = g_outside.mark;
+  header.pid = getpid();
+  __atomic_store_n(&header.door_fd, g_outside.fd, __ATOMIC_RELEASE);
+  return true;
+}
+
+// ---- answers
+
+void Answer(Outcome outcome, const char* text = "", CUresult error = CUDA_SUCCESS) {
+  wire::Reply reply{};
+  reply.outcome = outcome;
+  reply.driver_error = error;
+  reply.state = g_state;
+  snprintf(reply.text, sizeof(reply.text), "%s", text);
+  wire::Send(g_client.fd, &reply, Type::kReply, sizeof(reply), nullptr, 0, kAnswerTimeoutMs);
+}
+
+void AnswerDriver(CUresult error, const char* what) {
+  const char* name = nullptr;
+  real::cuGetErrorName(error, &name);
+  char text[160];
+  snprintf(text, sizeof(text), "%s: %s", what, name != nullptr ? name : "unknown error");
+  Answer(Outcome::kDriver, text, error);
+}
+
+void AnswerWrongState(const char* verb) {
+  static const char* const kNames[] = {"open", "closed", "released", "mapped"};
+  char text[80];
+  snprintf(text, sizeof(text), "cannot %s: the gate is %s", verb, kNames[uint32_t(g_state)]);
+  Answer(Outcome::kWrongState, text);
+}
+
+void AnswerHello() {
+  wire::HelloReply reply{};
+  reply.pid = getpid();
+  reply.state = g_state;
+  memcpy(reply.build_id, stasis_agent_header.build_id, sizeof(reply.build_id));
+  reply.blockers = Blockers(reply.blocker_text, sizeof(reply.blocker_text));
+  reply.suspends = g_suspends;
+  reply.open_captures = CapturesOpen();
+  reply.driver = DriverAccountNow();
+  CountCarried(&reply);
+  wire::Send(g_client.fd, &reply, Type::kHelloReply, sizeof(reply), nullptr, 0, kAnswerTimeoutMs);
+}
+
+// ---- verbs
+
+// The program runs on as it was. On an error the gate stays closed.
+CUresult Reopen() {
+  if (CUresult r = RaiseFloor(); r != CUDA_SUCCESS) return r;
+  g_state = State::kOpen;
+  gate::Open();
+  return CUDA_SUCCESS;
+}
+
+// Nobody is there to be told that Reopen failed, and nothing tells when it will succeed.
+bool ReopenIsDue() { return g_state == State::kMapped && !g_client.Holds(); }
+constexpr int kReopenAgainMs = 100;
+
+uint64_t OpenDescriptors() {
+  int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return 0;
+  uint64_t count = 0;
+  alignas(8) char buffer[4096];
+  for (;;) {
+    long n = syscall(SYS_getdents64, folder, buffer, sizeof(buffer));
+    if (n <= 0) break;
+    // struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name
+    for (long at = 0; at < n;) {
+      uint16_t length;
+      memcpy(&length, buffer + at + 16, sizeof(length));
+      if (length == 0) break;
+      ++count;
+      at += length;
+    }
+  }
+  close(folder);
+  return count;
+}
+
+// The descriptors that a resume will keep must fit, or the program would be stuck without memory.
+bool DescriptorsFit(char* text, size_t size) {
+  wire::HelloReply account{};
+  CountCarried(&account);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  uint64_t missing = account.range_count - account.kept_descriptors;
+  uint64_t needed = OpenDescriptors() + missing + 2 * wire::kMaxBatch;
+  if (needed <= limit.rlim_cur) return true;
+  snprintf(text, size, "the program would need %llu file descriptors and may have %llu (ulimit -n)",
+           static_cast<unsigned long long>(needed),
+           static_cast<unsigned long long>(limit.rlim_cur));
+  return false;
+}
+
+void OnClose(const wire::CloseRequest& request) {
+  if (g_state != State::kOpen) return AnswerWrongState("close");
+  char text[160];
+  if (Blockers(text, sizeof(text)) != 0) return Answer(Outcome::kRefused, text);
+  if (!KeptAreIntact()) {
+    return Answer(Outcome::kRefused,
+                  "the program has closed file descriptors that are not its own (the agent's)");
+  }
+  if (!DescriptorsFit(text, sizeof(text))) return Answer(Outcome::kNoDescriptors, text);
+  const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
+  for (;;) {
+    // A capture goes on only through the open gate.
+    while (CapturesOpen() != 0) {
+      if (NowNs() >= deadline) {
+        return Answer(Outcome::kDeadline, "a stream capture did not end; the program runs on");
+      }
+      std::atomic<uint32_t> nobody{0};
+      FutexWait(&nobody, 0, 1000000);
+    }
+    if (!gate::Close(deadline)) {
+      return Answer(Outcome::kDeadline, "a call into the driver did not end; the program runs on");
+    }
+    if (CapturesOpen() == 0) break;
+    gate::Open();
+  }
+  CUresult error = CUDA_SUCCESS;
+  if (!DrainContexts(deadline, &error)) {
+    gate::Open();
+    if (error != CUDA_SUCCESS) return AnswerDriver(error, "waiting for the program's work");
+    return Answer(Outcome::kDeadline, "the program's work on the GPU did not end; it runs on");
+  }
+  if (!ListCarried()) {
+    gate::Open();
+    return Answer(Outcome::kDriver, "no memory for the list", CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  // A blocker may have come while the gate was closing.
+  if (Blockers(text, sizeof(text)) != 0) {
+    gate::Open();
+    return Answer(Outcome::kRefused, text);
+  }
+  g_state = State::kClosed;
+  g_lower_floor = (request.flags & wire::kCloseKeepFloor) == 0;
+  Answer(Outcome::kOk);
+}
+
+// false: the client is gone.
+bool OnList(bool with_descriptors) {
+  if (with_descriptors ? g_state != State::kClosed : g_state == State::kOpen) {
+    AnswerWrongState(with_descriptors ? "export" : "describe");
+    return true;
+  }
+  static wire::Ranges
+      packet;  // too large for a thread's stack in some programs; one client at a time
+  packet.total = CarriedCount();
+  packet.first = 0;
+  do {
+    packet.count = 0;
+    int fds[wire::kMaxBatch];
+    CUresult r = CUDA_SUCCESS;
+    while (packet.count < wire::kMaxBatch && packet.first + packet.count < packet.total) {
+      uint32_t index = packet.first + packet.count;
+      if (with_descriptors) r = ExportCarried(index, &fds[packet.count]);
+      if (r != CUDA_SUCCESS) break;
+      packet.ranges[packet.count++] = DescribeCarried(index);
+    }
+    if (r != CUDA_SUCCESS) {
+      wire::CloseAll(fds, packet.count);
+      AnswerDriver(r, "exporting memory");
+      return true;
+    }
+    const uint32_t sent = with_descriptors ? packet.count : 0;
+    Io io = wire::Send(g_client.fd, &packet, with_descriptors ? Type::kRanges : Type::kDescription,
+                       offsetof(wire::Ranges, ranges) + packet.count * sizeof(wire::Range), fds,
+                       sent, kAnswerTimeoutMs);
+    wire::CloseAll(fds, sent);
+    if (io != Io::kOk) return false;
+    packet.first += packet.count;
+  } while (packet.first < packet.total);
+  return true;
+}
+
+void OnRelease(const wire::ReleaseRequest& request) {
+  if (g_state != State::kClosed) return AnswerWrongState("release");
+  CUresult error = CUDA_SUCCESS;
+  const bool hold = request.hold != 0;
+  for (uint32_t i = 0; hold && i < CarriedCount(); ++i) {
+    if (CUresult r = HoldCarried(i); r != CUDA_SUCCESS) return AnswerDriver(r, "keeping memory");
+  }
+  for (uint32_t i = 0; i < CarriedCount(); ++i) {
+    CUresult r = ReleaseCarried(i, hold);
+    if (error == CUDA_SUCCESS) error = r;
+  }
+  if (g_lower_floor) LowerFloor();
+  // Also after an error: what is gone must come back before the gate may open.
+  g_state = State::kReleased;
+  g_holding = hold;
+  g_next_to_map = 0;
+  ++g_suspends;
+  if (error != CUDA_SUCCESS) return AnswerDriver(error, "releasing memory");
+  Answer(Outcome::kOk);
+}
+
+// One batch. `fds` stay the caller's.
+void OnMap(const wire::Ranges& request, const int* fds) {
+  if (g_state != State::kReleased) return AnswerWrongState("map");
+  if (request.total != CarriedCount() || request.first != g_next_to_map) {
+    g_next_to_map = 0;
+    return Answer(Outcome::kMalformed, "not the list that was exported");
+  }
+  for (uint32_t i = 0; i < request.count; ++i) {
+    wire::Range mine = DescribeCarried(request.first + i);
+    if (mine.address != request.ranges[i].address ||
+        mine.size_bytes != request.ranges[i].size_bytes) {
+      g_next_to_map = 0;
+      return Answer(Outcome::kMalformed, "not the range that was exported");
+    }
+  }
+  for (uint32_t i = 0; i < request.count; ++i) {
+    MoveCarried(request.first + i, request.ranges[i].device);
+    if (IsMapped(request.first + i)) continue;  // a release that failed half way, or a second try
+    if (CUresult r = MapCarried(request.first + i, fds[i]); r != CUDA_SUCCESS) {
+      // What has come back stays; the next try begins at the beginning and passes over it.
+      g_next_to_map = 0;
+      return AnswerDriver(r, "mapping memory");
+    }
+  }
+  g_next_to_map = request.first + request.count;
+  if (g_next_to_map == request.total) {
+    g_state = State::kMapped;
+    SettleMoves();
+  }
+  Answer(Outcome::kOk);
+}
+
+void OnCommit() {
+  if (g_state != State::kReleased) return AnswerWrongState("commit");
+  LetGoOfCarried();
+  g_holding = false;
+  Answer(Outcome::kOk);
+}
+
+void OnOpen() {
+  if (g_state != State::kClosed && g_state != State::kMapped) return AnswerWrongState("open");
+  if (CUresult r = Reopen(); r != CUDA_SUCCESS)
+    return AnswerDriver(r, "setting a stack limit back");
+  Answer(Outcome::kOk);
+}
+
+void EndClient() {
+  g_client.Close();
+  g_refused.Close();
+  g_next_to_map = 0;
+  if (g_state == State::kClosed || g_state == State::kMapped) {
+    Reopen();
+    return;
+  }
+  if (g_state != State::kReleased || !g_holding) return;
+  // While the driver has the process locked, its calls wait here. After an error the next client
+  // finds the state as it is, and may map what it has.
+  if (TakeBackCarried() != CUDA_SUCCESS) return;
+  g_state = State::kMapped;
+  g_holding = false;
+  Reopen();
+}
+
+void Serve() {
+  static wire::Packet packet;
+  int fds[wire::kMaxBatch];
+  uint32_t count = 0;
+  Io io = wire::Receive(g_client.fd, &packet, fds, &count, 0);
+  if (io == Io::kTimeout) return;
+  if (io != Io::kOk) {
+    if (io == Io::kBad) Answer(Outcome::kMalformed, "not a request");
+    return EndClient();
+  }
+  bool goes_on = true;
+  switch (packet.header.type) {
+    case Type::kHello:
+    case Type::kStatus:
+      AnswerHello();
+      break;
+    case Type::kClose:
+      OnClose(packet.close);
+      break;
+    case Type::kExport:
+      goes_on = OnList(/*with_descriptors=*/true);
+      break;
+    case Type::kDescribe:
+      goes_on = OnList(/*with_descriptors=*/false);
+      break;
+    case Type::kRelease:
+      OnRelease(packet.release);
+      break;
+    case Type::kCommit:
+      OnCommit();
+      break;
+    case Type::kMap:
+      OnMap(packet.ranges, fds);
+      break;
+    case Type::kOpen:
+      OnOpen();
+      break;
+    default:
+      Answer(Outcome::kMalformed, "not a request");
+      goes_on = false;
+  }
+  wire::CloseAll(fds, count);
+  if (!goes_on) EndClient();
+}
+
+void Admit(int socket) {
+  if (!g_client.Holds()) {
+    EndClient();  // its descriptor may have been closed by the program
+    g_client.Take(socket);
+    return;
+  }
+  wire::Reply reply{};
+  reply.outcome = Outcome::kBusy;
+  reply.state = g_state;
+  snprintf(reply.text, sizeof(reply.text), "another client is connected");
+  wire::Send(socket, &reply, Type::kReply, sizeof(reply), nullptr, 0, 0);
+  g_refused.Close();
+  g_refused.Take(socket);
+}
+
+void* Control(void*) {
+  gate::t_thread.exempt = 1;
+  for (;;) {
+    pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {g_client.fd, POLLIN, 0}};
+    int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);
+    if (ready == 0) Reopen();
+    if (ready <= 0) continue;
+    if (items[1].revents != 0) {
+      if (g_client.Holds()) {
+        Serve();
+      } else {
+        EndClient();
+      }
+    }
+    if (items[0].revents == 0) continue;
+    if (!g_inside.Holds() || (items[0].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
+      // The program has closed the door, as one that closes everything does. Make another.
+      if (!MakeDoor()) {
+        std::atomic<uint32_t> nobody{0};
+        FutexWait(&nobody, 0, 100 * 1000000);
+      }
+      continue;
+    }
+    if (int socket = wire::ReceiveDoorKnock(g_inside.fd); socket >= 0) Admit(socket);
+  }
+}
+
+// SAFETY: in the child after fork, where only this thread exists and locks may be held by others.
+// Nothing of the parent's GPU memory is usable here; its descriptors would keep it alive.
+void AfterForkInChild() {
+  for (Region* region : g_regions) {
+    region->kept.Close();
+  }
+  for (ProgramHandle* handle : g_program_handles) {
+    handle->kept.Close();
+  }
+  g_outside.Close();
+  g_inside.Close();
+  g_client.Close();
+  g_refused.Close();
+  stasis_agent_header.door_fd = -1;
+  g_state = State::kOpen;
+  g_holding = false;
+  g_suspends = 0;
+  AbandonListAfterFork();
+  gate::ResetAfterFork();
+  ResetMemory();
+  ResetProgramVmm();
+  ResetDriverMemory();
+  ResetContexts();
+  ResetFloor();
+  ResetCaptures();
+  ResetBlockers();
+  g_started.store(0);
+}
+
+}  // namespace
+
+void EnsureControl() {
+  if (__builtin_expect(g_started.load(std::memory_order_acquire) == 2, 1)) return;
+  uint32_t no = 0;
+  if (!g_started.compare_exchange_strong(no, 1)) return;  // another thread is at it
+  int before = errno;
+  static bool registered = false;  // handlers are inherited by children
+  if (!registered) pthread_atfork(nullptr, nullptr, AfterForkInChild);
+  registered = true;
+  bool made = MakeDoor() && StartThread("stasis-agent", Control, nullptr);
+  if (!made) stasis_agent_header.door_fd = -1;
+  errno = before;
+  g_started.store(made ? 2 : 0, std::memory_order_release);
+}
+
+int KeepHigh(int fd) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  // High, but not so high that the kernel's table for it would cost memory.
+  int base = int(limit.rlim_cur / 2 < 4096 ? limit.rlim_cur / 2 : 4096);
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, base);
+  return high >= 0 ? high : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+}
+
+namespace {
+
+// 0: not open.
+uint64_t Identity(int fd) {
+  struct stat s;
+  if (syscall(SYS_fstat, fd, &s) != 0) return 0;
+  return (s.st_ino * 0x9E3779B97F4A7C15 ^ s.st_dev) * 0x9E3779B97F4A7C15 ^ s.st_rdev ^ 1ull << 63;
+}
+
+}  // namespace
+
+bool KeptFd::Intact() const { return fd < 0 || Identity(fd) == identity; }
+
+bool KeptFd::Keep(int from) {
+  fd = KeepHigh(from);
+  if (fd >= 0) identity = Identity(fd);
+  return fd >= 0;
+}
+
+void KeptFd::Close() {
+  if (fd >= 0 && Intact()) close(fd);
+  fd = -1;
+}
+
+}  // namespace stasis::agent

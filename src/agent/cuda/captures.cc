@@ -1,0 +1,160 @@
+#include "agent/cuda/captures.h"
+
+#include <stdlib.h>
+
+#include "agent/cuda/memory.h"
+#include "agent/futex.h"
+#include "agent/gate.h"
+#include "agent/vector.h"
+
+namespace stasis::agent {
+namespace {
+
+Mutex g_mutex;
+Vector<CUstream> g_capturing;
+std::atomic<uint32_t> g_count{0};
+Vector<CUdeviceptr> g_questions;  // small allocations made only to ask; freed afterwards
+
+CUresult Began(CUresult r, CUstream stream) {
+  if (r != CUDA_SUCCESS) return r;
+  Lock lock(g_mutex);
+  g_capturing.Push(stream);
+  g_count.store(uint32_t(g_capturing.size()));
+  return r;
+}
+
+void Ended(CUstream stream) {
+  Vector<CUdeviceptr> questions;
+  {
+    Lock lock(g_mutex);
+    for (size_t i = 0; i < g_capturing.size(); ++i) {
+      if (g_capturing[i] != stream) continue;
+      g_capturing.Erase(i);
+      break;
+    }
+    g_count.store(uint32_t(g_capturing.size()));
+    if (g_capturing.size() > 0) return;
+    questions = g_questions;
+    g_questions = {};
+  }
+  for (CUdeviceptr ptr : questions) real::cuMemFree_v2(ptr);
+  questions.Free();
+  FreeDeferred();
+}
+
+CUresult EndedWith(CUresult r, CUstream stream) {
+  // Only these two leave the capture as it was.
+  if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
+    Ended(stream);
+  }
+  return r;
+}
+
+CUstream Stream(hook::Word word) { return reinterpret_cast<CUstream>(word); }
+
+// A callback of the program, run by a driver thread, which must not stand at the gate.
+struct HostCall {
+  CUhostFn function;
+  CUstreamCallback callback;
+  void* data;
+};
+
+void RunHostFunction(void* argument) {
+  auto* call = static_cast<HostCall*>(argument);
+  ++gate::t_thread.exempt;
+  call->function(call->data);
+  --gate::t_thread.exempt;
+  free(call);
+}
+
+void RunCallback(CUstream stream, CUresult status, void* argument) {
+  auto* call = static_cast<HostCall*>(argument);
+  ++gate::t_thread.exempt;
+  call->callback(stream, status, call->data);
+  --gate::t_thread.exempt;
+  free(call);
+}
+
+HostCall* MakeCall(CUhostFn function, CUstreamCallback callback, void* data) {
+  // In a graph it would be called any number of times, so nobody could say when to free it.
+  if (CapturesOpen() != 0 || (function == nullptr && callback == nullptr)) return nullptr;
+  auto* call = static_cast<HostCall*>(malloc(sizeof(HostCall)));
+  if (call != nullptr) *call = {function, callback, data};
+  return call;
+}
+
+}  // namespace
+
+uint32_t CapturesOpen() { return g_count.load(std::memory_order_relaxed); }
+
+CUresult AskWhetherCaptureAllows() {
+  if (CapturesOpen() == 0) return CUDA_SUCCESS;
+  CUdeviceptr question = 0;
+  CUresult r = real::cuMemAlloc_v2(&question, 512);
+  if (r != CUDA_SUCCESS) return r;
+  Lock lock(g_mutex);
+  g_questions.Push(question);
+  return CUDA_SUCCESS;
+}
+
+void ResetCaptures() {
+  g_mutex.ResetAfterFork();
+  g_capturing.AbandonAfterFork();
+  g_questions.AbandonAfterFork();
+  g_count.store(0);
+}
+
+namespace hook {
+
+CUresult cuStreamBeginCapture(STASIS_P1) {
+  return Began(real::cuStreamBeginCapture(STASIS_A1), Stream(a));
+}
+CUresult cuStreamBeginCapture_ptsz(STASIS_P1) {
+  return Began(real::cuStreamBeginCapture_ptsz(STASIS_A1), Stream(a));
+}
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  return Began(real::cuStreamBeginCapture_v2(stream, mode), stream);
+}
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  return Began(real::cuStreamBeginCapture_v2_ptsz(stream, mode), stream);
+}
+CUresult cuStreamBeginCaptureToGraph(STASIS_P6) {
+  return Began(real::cuStreamBeginCaptureToGraph(STASIS_A6), Stream(a));
+}
+CUresult cuStreamBeginCaptureToGraph_ptsz(STASIS_P6) {
+  return Began(real::cuStreamBeginCaptureToGraph_ptsz(STASIS_A6), Stream(a));
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return EndedWith(real::cuStreamEndCapture(stream, graph), stream);
+}
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  return EndedWith(real::cuStreamEndCapture_ptsz(stream, graph), stream);
+}
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  CUresult r = real::cuStreamDestroy_v2(stream);
+  if (r == CUDA_SUCCESS && CapturesOpen() != 0) Ended(stream);
+  return r;
+}
+
+#define STASIS_HOST_CALLS(suffix)                                                                 \
+  CUresult cuLaunchHostFunc##suffix(CUstream stream, CUhostFn function, void* data) {             \
+    HostCall* call = MakeCall(function, nullptr, data);                                           \
+    if (call == nullptr) return real::cuLaunchHostFunc##suffix(stream, function, data);           \
+    CUresult r = real::cuLaunchHostFunc##suffix(stream, RunHostFunction, call);                   \
+    if (r != CUDA_SUCCESS) free(call);                                                            \
+    return r;                                                                                     \
+  }                                                                                               \
+  CUresult cuStreamAddCallback##suffix(CUstream stream, CUstreamCallback callback, void* data,    \
+                                       unsigned flags) {                                          \
+    HostCall* call = MakeCall(nullptr, callback, data);                                           \
+    if (call == nullptr) return real::cuStreamAddCallback##suffix(stream, callback, data, flags); \
+    CUresult r = real::cuStreamAddCallback##suffix(stream, RunCallback, call, flags);             \
+    if (r != CUDA_SUCCESS) free(call);                                                            \
+    return r;                                                                                     \
+  }
+STASIS_HOST_CALLS()
+STASIS_HOST_CALLS(_ptsz)
+#undef STASIS_HOST_CALLS
+
+}  // namespace hook
+}  // namespace stasis::agent

@@ -1,0 +1,271 @@
+#include "agent/cuda/contexts.h"
+
+#include <stdlib.h>
+
+#include "agent/control.h"
+#include "agent/cuda/captures.h"
+#include "agent/cuda/pools.h"
+#include "agent/futex.h"
+#include "agent/gate.h"
+#include "agent/thread.h"
+#include "agent/vector.h"
+
+namespace stasis::agent {
+namespace {
+
+// Waits for one context whenever it is asked to. It may hang with the kernel it waits for; then the
+// next request is answered when it comes back.
+struct Drain {
+  std::atomic<uint32_t> wanted{0};
+  std::atomic<uint32_t> done{0};
+  std::atomic<uint32_t> ended{0};  // the context is gone: end
+  std::atomic<CUresult> result{CUDA_SUCCESS};
+  CUcontext context = nullptr;
+};
+
+struct Context {
+  CUcontext handle;
+  CUdevice device;
+  Drain* drain;
+};
+
+Mutex g_mutex;
+Vector<Context> g_contexts;
+
+void* DrainThread(void* argument) {
+  auto* drain = static_cast<Drain*>(argument);
+  gate::t_thread.exempt = 1;
+  for (;;) {
+    uint32_t wanted = drain->wanted.load();
+    if (drain->ended.load() != 0) break;
+    if (wanted == drain->done.load()) {
+      FutexWait(&drain->wanted, wanted);
+      continue;
+    }
+    CUresult r = real::cuCtxSetCurrent(drain->context);
+    if (r == CUDA_SUCCESS) r = real::cuCtxSynchronize();
+    drain->result.store(r);
+    drain->done.store(wanted);
+    FutexWake(&drain->done);
+  }
+  free(drain);
+  return nullptr;
+}
+
+Drain* StartDrain(CUcontext context) {
+  void* memory = malloc(sizeof(Drain));
+  if (memory == nullptr) return nullptr;
+  auto* drain = new (memory) Drain;
+  drain->context = context;
+  if (StartThread("stasis-drain", DrainThread, drain)) return drain;
+  free(memory);
+  return nullptr;
+}
+
+size_t IndexOf(CUcontext context) {
+  for (size_t i = 0; i < g_contexts.size(); ++i) {
+    if (g_contexts[i].handle == context) return i;
+  }
+  return g_contexts.size();
+}
+
+void Forget(CUcontext context) {
+  CUdevice device = -1;
+  {
+    Lock lock(g_mutex);
+    size_t i = IndexOf(context);
+    if (i == g_contexts.size()) return;
+    if (Drain* drain = g_contexts[i].drain) {
+      drain->ended.store(1);
+      drain->wanted.fetch_add(1);
+      FutexWake(&drain->wanted);
+    }
+    device = g_contexts[i].device;
+    g_contexts.Erase(i);
+  }
+  FreeMemoryOf(context);
+  ContextEnded(context);
+  if (ContextOn(device) == nullptr) FreePoolMemoryOf(device);
+}
+
+CUcontext PrimaryOf(CUdevice device) {
+  // The program holds it: retaining it once more for a moment changes nothing.
+  unsigned flags = 0;
+  int active = 0;
+  CUcontext context = nullptr;
+  if (real::cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active == 0 ||
+      real::cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  real::cuDevicePrimaryCtxRelease_v2(device);
+  return context;
+}
+
+bool PrimaryIsActive(CUdevice device) {
+  unsigned flags = 0;
+  int active = 0;
+  return real::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+CUresult Created(CUresult r, CUcontext* context, CUdevice device) {
+  if (r != CUDA_SUCCESS) return r;
+  NoteContext(*context, device);
+  EnsureControl();
+  return r;
+}
+
+CUresult Destroyed(CUresult r, CUcontext context) {
+  if (r == CUDA_SUCCESS) Forget(context);
+  return r;
+}
+
+}  // namespace
+
+void NoteContext(CUcontext context, CUdevice device) {
+  if (context == nullptr) return;
+  Lock lock(g_mutex);
+  if (IndexOf(context) == g_contexts.size()) g_contexts.Push({context, device, nullptr});
+}
+
+CUcontext ContextOn(CUdevice device) {
+  Lock lock(g_mutex);
+  for (const Context& context : g_contexts) {
+    if (context.device == device) return context.handle;
+  }
+  return nullptr;
+}
+
+CUcontext AnyContext() {
+  Lock lock(g_mutex);
+  return g_contexts.size() > 0 ? g_contexts[0].handle : nullptr;
+}
+
+bool ListContexts(Vector<ContextEntry>* out) {
+  Lock lock(g_mutex);
+  for (const Context& context : g_contexts) {
+    if (!out->Push({context.handle, context.device})) return false;
+  }
+  return true;
+}
+
+CUresult SynchronizeContext(CUcontext context) {
+  CUcontext current = nullptr;
+  if (CUresult r = real::cuCtxGetCurrent(&current); r != CUDA_SUCCESS) return r;
+  if (current == context) return real::cuCtxSynchronize();
+  if (CUresult r = real::cuCtxPushCurrent_v2(context); r != CUDA_SUCCESS) return r;
+  CUresult r = real::cuCtxSynchronize();
+  real::cuCtxPopCurrent_v2(&current);
+  return r;
+}
+
+bool DrainContexts(int64_t deadline_ns, CUresult* error) {
+  *error = CUDA_SUCCESS;
+  // Nobody makes or ends a context now: the gate is closed.
+  Lock lock(g_mutex);
+  for (Context& context : g_contexts) {
+    if (context.drain == nullptr) context.drain = StartDrain(context.handle);
+    if (context.drain == nullptr) {
+      *error = CUDA_ERROR_OUT_OF_MEMORY;
+      return false;
+    }
+    context.drain->wanted.fetch_add(1);
+    FutexWake(&context.drain->wanted);
+  }
+  for (Context& context : g_contexts) {
+    Drain* drain = context.drain;
+    for (;;) {
+      uint32_t done = drain->done.load();
+      if (done == drain->wanted.load()) break;
+      int64_t left = deadline_ns - NowNs();
+      if (left <= 0) return false;
+      FutexWait(&drain->done, done, left);
+    }
+    if (*error == CUDA_SUCCESS) *error = drain->result.load();
+  }
+  return *error == CUDA_SUCCESS;
+}
+
+void ResetContexts() {
+  g_mutex.ResetAfterFork();
+  g_contexts.AbandonAfterFork();
+}
+
+namespace hook {
+
+CUresult cuCtxCreate(STASIS_P3) {
+  return Created(real::cuCtxCreate(STASIS_A3), reinterpret_cast<CUcontext*>(a), CUdevice(c));
+}
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
+  return Created(real::cuCtxCreate_v2(context, flags, device), context, device);
+}
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int count, unsigned flags,
+                        CUdevice device) {
+  return Created(real::cuCtxCreate_v3(context, params, count, flags, device), context, device);
+}
+CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags,
+                        CUdevice device) {
+  return Created(real::cuCtxCreate_v4(context, params, flags, device), context, device);
+}
+CUresult cuCtxDestroy(STASIS_P1) {
+  BeforeContextEnds(reinterpret_cast<CUcontext>(a));
+  return Destroyed(real::cuCtxDestroy(STASIS_A1), reinterpret_cast<CUcontext>(a));
+}
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  BeforeContextEnds(context);
+  return Destroyed(real::cuCtxDestroy_v2(context), context);
+}
+CUresult cuCtxDetach(CUcontext context) {
+  BeforeContextEnds(context);
+  CUresult r = real::cuCtxDetach(context);
+  unsigned version = 0;
+  if (r == CUDA_SUCCESS && real::cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS) {
+    Forget(context);
+  }
+  return r;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  return Created(real::cuDevicePrimaryCtxRetain(context, device), context, device);
+}
+
+// A primary context ends with its last release, or at once with a reset.
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  CUcontext primary = PrimaryOf(device);
+  // Which release is the last, only the driver knows.
+  BeforeContextEnds(primary);
+  CUresult r = real::cuDevicePrimaryCtxRelease_v2(device);
+  if (r == CUDA_SUCCESS && primary != nullptr && !PrimaryIsActive(device)) {
+    Forget(primary);
+  }
+  return r;
+}
+CUresult cuDevicePrimaryCtxRelease(STASIS_P1) {
+  return hook::cuDevicePrimaryCtxRelease_v2(CUdevice(a));
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  CUcontext primary = PrimaryOf(device);
+  BeforeContextEnds(primary);
+  CUresult r = real::cuDevicePrimaryCtxReset_v2(device);
+  if (r == CUDA_SUCCESS && primary != nullptr) Forget(primary);
+  return r;
+}
+CUresult cuDevicePrimaryCtxReset(STASIS_P1) {
+  return hook::cuDevicePrimaryCtxReset_v2(CUdevice(a));
+}
+
+// The current context may now reach the memory of `peer`; the plain call does not open handles.
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  CUresult r = real::cuCtxEnablePeerAccess(peer, flags);
+  CUdevice mine = -1;
+  if (r != CUDA_SUCCESS || real::cuCtxGetDevice(&mine) != CUDA_SUCCESS) return r;
+  CUdevice theirs = -1;
+  CUcontext popped = nullptr;
+  if (real::cuCtxPushCurrent_v2(peer) != CUDA_SUCCESS) return r;
+  CUresult known = real::cuCtxGetDevice(&theirs);
+  real::cuCtxPopCurrent_v2(&popped);
+  if (known == CUDA_SUCCESS) GrantPeer(theirs, mine);
+  return r;
+}
+
+}  // namespace hook
+}  // namespace stasis::agent

@@ -1,0 +1,94 @@
+#include "agent/cuda/devices.h"
+
+#include <string.h>
+#include <unistd.h>
+
+namespace stasis::agent {
+namespace {
+
+Device g_devices[wire::kMaxDevices];
+int g_count = 0;
+
+bool Has(CUdevice device, CUdevice_attribute attribute) {
+  int value = 0;
+  return real::cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+// Attributes promise more than some virtual GPUs keep, so one handle is made, exported and given
+// back. *sure: a GPU that is full for the moment says nothing.
+bool CanExport(CUdevice device, bool* sure) {
+  CUmemAllocationProp properties = ShareableProperties(device);
+  size_t granularity = 0;
+  if (real::cuMemGetAllocationGranularity(&granularity, &properties,
+                                          CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
+      granularity == 0 || (2u << 20) % granularity != 0) {
+    return false;
+  }
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult made = real::cuMemCreate(&handle, 2u << 20, &properties, 0);
+  *sure = made != CUDA_ERROR_OUT_OF_MEMORY;
+  if (made != CUDA_SUCCESS) return false;
+  int fd = -1;
+  CUresult exported =
+      real::cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (exported == CUDA_SUCCESS && fd >= 0) close(fd);
+  real::cuMemRelease(handle);
+  return exported == CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Device* DeviceAt(CUdevice device) {
+  if (device < 0 || device >= int(wire::kMaxDevices)) return nullptr;
+  Device& d = g_devices[device];
+  if (d.probed) return &d;
+  CUuuid uuid{};
+  if (real::cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS &&
+      real::cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  memcpy(d.uuid.bytes, uuid.bytes, sizeof(d.uuid.bytes));
+  d.probed = true;
+  d.rdma = Has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  d.fast = Has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+           Has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) &&
+           CanExport(device, &d.probed);
+  if (device >= g_count) g_count = device + 1;
+  return &d;
+}
+
+Device* KnownDevice(CUdevice device) {
+  if (device < 0 || device >= int(wire::kMaxDevices) || !g_devices[device].probed) return nullptr;
+  return &g_devices[device];
+}
+
+int DeviceCount() { return g_count; }
+
+void ResetDevices() {
+  for (Device& d : g_devices) d = Device{};
+  g_count = 0;
+}
+
+CUmemAllocationProp ShareableProperties(CUdevice device) {
+  CUmemAllocationProp properties;
+  memset(&properties, 0, sizeof(properties));
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  // As the plain driver's own memory is.
+  properties.allocFlags.gpuDirectRDMACapable = g_devices[device].rdma ? 1 : 0;
+  return properties;
+}
+
+CUresult GiveAccess(CUdeviceptr address, size_t bytes, CUdevice device) {
+  CUmemAccessDesc access[wire::kMaxDevices];
+  size_t count = 0;
+  access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  for (int peer = 0; peer < int(wire::kMaxDevices); ++peer) {
+    if (peer == device || (g_devices[device].peers >> peer & 1) == 0) continue;
+    access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  }
+  return real::cuMemSetAccess(address, bytes, access, count);
+}
+
+}  // namespace stasis::agent

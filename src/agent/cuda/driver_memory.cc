@@ -1,0 +1,104 @@
+#include "agent/cuda/driver_memory.h"
+
+#include <string.h>
+
+#include "agent/cuda/contexts.h"
+#include "agent/futex.h"
+#include "agent/vector.h"
+
+namespace stasis::agent {
+namespace {
+
+Mutex g_mutex;
+Vector<DriverPiece> g_pieces;  // by key
+std::atomic<uint64_t> g_arrays{0};
+
+size_t IndexFrom(uint64_t key) {
+  return g_pieces.LowerBound([&](const DriverPiece& piece) { return piece.key < key; });
+}
+
+uint64_t AddressOf(const void* host) { return reinterpret_cast<uint64_t>(host); }
+
+CUresult Counted(CUresult r, DriverKind kind, uint64_t key, uint64_t bytes) {
+  if (r == CUDA_SUCCESS) CountDriverMemory(kind, key, bytes);
+  return r;
+}
+CUresult Uncounted(CUresult r, uint64_t key) {
+  if (r == CUDA_SUCCESS) UncountDriverMemory(key);
+  return r;
+}
+
+}  // namespace
+
+void CountDriverMemory(DriverKind kind, uint64_t key, uint64_t bytes, CUdevice device) {
+  Lock lock(g_mutex);
+  size_t at = IndexFrom(key);
+  DriverPiece piece{key, bytes, kind, device};
+  if (at < g_pieces.size() && g_pieces[at].key == key) {
+    g_pieces[at] = piece;  // freed in a way that we did not see, and given out again
+  } else {
+    g_pieces.Insert(at, piece);
+  }
+}
+
+DriverPiece UncountDriverMemory(uint64_t key) {
+  Lock lock(g_mutex);
+  size_t at = IndexFrom(key);
+  if (at == g_pieces.size() || g_pieces[at].key != key) return {key, 0, DriverKind::kNone, -1};
+  DriverPiece piece = g_pieces[at];
+  g_pieces.Erase(at);
+  return piece;
+}
+
+wire::DriverAccount DriverAccountNow() {
+  Lock lock(g_mutex);
+  wire::DriverAccount account{};
+  uint64_t* const sums[] = {nullptr,
+                            &account.tiny_bytes,
+                            &account.plain_bytes,
+                            &account.pool_bytes,
+                            &account.managed_bytes,
+                            &account.host_bytes,
+                            &account.program_vmm_bytes};
+  for (const DriverPiece& piece : g_pieces) *sums[int(piece.kind)] += piece.bytes;
+  account.arrays = g_arrays.load();
+  return account;
+}
+
+void ResetDriverMemory() {
+  g_mutex.ResetAfterFork();
+  g_pieces.AbandonAfterFork();
+  g_arrays.store(0);
+}
+
+namespace hook {
+
+CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t bytes, unsigned flags) {
+  CUresult r = real::cuMemAllocManaged(ptr, bytes, flags);
+  return r == CUDA_SUCCESS ? Counted(r, DriverKind::kManaged, *ptr, bytes) : r;
+}
+CUresult cuMemAllocHost_v2(void** pp, size_t bytes) {
+  CUresult r = real::cuMemAllocHost_v2(pp, bytes);
+  return r == CUDA_SUCCESS ? Counted(r, DriverKind::kHost, AddressOf(*pp), bytes) : r;
+}
+CUresult cuMemHostAlloc(void** pp, size_t bytes, unsigned flags) {
+  CUresult r = real::cuMemHostAlloc(pp, bytes, flags);
+  return r == CUDA_SUCCESS ? Counted(r, DriverKind::kHost, AddressOf(*pp), bytes) : r;
+}
+CUresult cuMemFreeHost(void* p) { return Uncounted(real::cuMemFreeHost(p), AddressOf(p)); }
+
+CUresult cuArrayCreate_v2(STASIS_P2) {
+  g_arrays.fetch_add(1);
+  return real::cuArrayCreate_v2(STASIS_A2);
+}
+CUresult cuArray3DCreate_v2(STASIS_P2) {
+  g_arrays.fetch_add(1);
+  return real::cuArray3DCreate_v2(STASIS_A2);
+}
+CUresult cuMipmappedArrayCreate(STASIS_P3) {
+  g_arrays.fetch_add(1);
+  return real::cuMipmappedArrayCreate(STASIS_A3);
+}
+
+}  // namespace hook
+}  // namespace stasis::agent

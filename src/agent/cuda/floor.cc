@@ -1,0 +1,126 @@
+#include "agent/cuda/floor.h"
+
+#include "agent/cuda/contexts.h"
+#include "agent/cuda/memory.h"
+
+namespace stasis::agent {
+namespace {
+
+// The driver rounds up to what it can do (evidence: from 1024 to 16 halves an idle context).
+constexpr size_t kLowest = 16;
+
+struct Lowered {
+  CUcontext context;
+  CUdevice device;
+  size_t own;  // the program's
+  uint64_t bytes;
+};
+
+// Held only to look and to write, not over driver calls.
+Mutex g_mutex;
+Vector<Lowered> g_lowered;
+std::atomic<uint64_t> g_changes{0};
+
+size_t IndexOf(CUcontext context) {
+  size_t i = 0;
+  while (i < g_lowered.size() && g_lowered[i].context != context) ++i;
+  return i;
+}
+
+uint64_t FreeBytes() {
+  size_t free = 0, total = 0;
+  return real::cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
+}
+
+void Forget(CUcontext context) {
+  Lock lock(g_mutex);
+  size_t i = IndexOf(context);
+  if (i < g_lowered.size()) g_lowered.Erase(i);
+  g_changes.fetch_add(1);
+}
+
+void Lower(CUcontext context, CUdevice device) {
+  size_t own = 0;
+  if (real::cuCtxSetCurrent(context) != CUDA_SUCCESS ||
+      real::cuCtxGetLimit(&own, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS || own <= kLowest) {
+    return;
+  }
+  {
+    // Written down first: from here on the program's question is answered by it.
+    Lock lock(g_mutex);
+    if (IndexOf(context) < g_lowered.size() || !g_lowered.Push({context, device, own, 0})) return;
+    g_changes.fetch_add(1);
+  }
+  {
+    Lock lock(g_memory_mutex);
+    DeviceAt(device);  // so that the account has a line for it
+  }
+  const uint64_t before = FreeBytes();
+  if (real::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kLowest) != CUDA_SUCCESS) return Forget(context);
+  const uint64_t after = FreeBytes();
+  Lock lock(g_mutex);
+  if (after > before) g_lowered[IndexOf(context)].bytes = after - before;
+}
+
+}  // namespace
+
+void LowerFloor() {
+  Vector<ContextEntry> contexts;
+  if (ListContexts(&contexts)) {
+    for (const ContextEntry& entry : contexts) Lower(entry.context, entry.device);
+  }
+  contexts.Free();
+}
+
+CUresult RaiseFloor() {
+  CUresult error = CUDA_SUCCESS;
+  // Nobody else changes the list.
+  for (size_t i = g_lowered.size(); i-- > 0;) {
+    const Lowered lowered = g_lowered[i];
+    CUresult r = real::cuCtxSetCurrent(lowered.context);
+    if (r == CUDA_SUCCESS) r = real::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, lowered.own);
+    if (r == CUDA_SUCCESS) {
+      Forget(lowered.context);
+    } else if (error == CUDA_SUCCESS) {
+      error = r;
+    }
+  }
+  return error;
+}
+
+uint64_t FloorBytes(CUdevice device) {
+  Lock lock(g_mutex);
+  uint64_t bytes = 0;
+  for (const Lowered& lowered : g_lowered) bytes += lowered.device == device ? lowered.bytes : 0;
+  return bytes;
+}
+
+void ResetFloor() {
+  g_mutex.ResetAfterFork();
+  g_lowered.AbandonAfterFork();
+}
+
+#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Passes no gate, so it may be asked between suspend and resume, and while limits change.
+STASIS_EXPORT CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
+  CUcontext current = nullptr;
+  if (limit != CU_LIMIT_STACK_SIZE || value == nullptr ||
+      real::cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
+    return real::cuCtxGetLimit(value, limit);
+  }
+  for (;;) {
+    const uint64_t changes = g_changes.load();
+    {
+      Lock lock(g_mutex);
+      if (size_t i = IndexOf(current); i < g_lowered.size()) {
+        *value = g_lowered[i].own;
+        return CUDA_SUCCESS;
+      }
+    }
+    CUresult r = real::cuCtxGetLimit(value, limit);
+    if (r != CUDA_SUCCESS || g_changes.load() == changes) return r;
+  }
+}
+
+}  // namespace stasis::agent

@@ -1,0 +1,89 @@
+// The exported functions, generated from driver_functions.def and hooks.def, and the table by which
+// look-ups are answered.
+
+#include <string.h>
+
+#include "agent/cuda/hooks.h"
+#include "agent/cuda/real.h"
+#include "agent/gate.h"
+
+namespace stasis::agent {
+
+#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
+
+#define STASIS_GATED(symbol, parameters, arguments) \
+  STASIS_EXPORT CUresult symbol parameters {        \
+    gate::Pass inside;                              \
+    return hook::symbol arguments;                  \
+  }
+#define STASIS_WRAP_Lookup(symbol, parameters, arguments)
+#define STASIS_WRAP_Init STASIS_WRAP_Lookup
+#define STASIS_WRAP_Query STASIS_WRAP_Lookup
+#define STASIS_WRAP_Wait STASIS_WRAP_Lookup
+#define STASIS_WRAP_Checkpoint STASIS_WRAP_Lookup
+#define STASIS_WRAP_Object STASIS_GATED
+#define STASIS_WRAP_Memory STASIS_GATED
+#define STASIS_WRAP_Submit STASIS_GATED
+
+#define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) \
+  STASIS_WRAP_##kind(symbol, parameters, arguments)
+#define STASIS_DRIVER_FN_PTSZ(symbol, since, kind, parameters, arguments) \
+  STASIS_WRAP_##kind(symbol, parameters, arguments)                       \
+      STASIS_WRAP_##kind(symbol##_ptsz, parameters, arguments)
+#define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
+  STASIS_WRAP_##kind(symbol, parameters, arguments)                       \
+      STASIS_WRAP_##kind(symbol##_ptds, parameters, arguments)
+#include "device/cuda/driver_functions.def"
+
+using hook::Word;
+#define STASIS_HOOK_RAW(symbol, count) STASIS_GATED(symbol, (STASIS_P##count), (STASIS_A##count))
+#include "agent/cuda/hooks.def"
+
+#define STASIS_HOOK_UNGATED(symbol) extern "C" fn::symbol symbol;
+#define STASIS_HOOK_UNGATED_PTSZ(symbol) extern "C" fn::symbol symbol##_ptsz;
+#include "agent/cuda/hooks.def"
+
+namespace {
+
+template <class F>
+void* Pointer(F* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+#define STASIS_NONE(symbol) nullptr
+#define STASIS_OURS(symbol) Pointer(&::stasis::agent::symbol)
+#define STASIS_POINT_Lookup STASIS_NONE
+#define STASIS_POINT_Init STASIS_NONE
+#define STASIS_POINT_Query STASIS_NONE
+#define STASIS_POINT_Wait STASIS_NONE
+#define STASIS_POINT_Checkpoint STASIS_NONE
+#define STASIS_POINT_Object STASIS_OURS
+#define STASIS_POINT_Memory STASIS_OURS
+#define STASIS_POINT_Submit STASIS_OURS
+
+constexpr bool Lookup = false, Init = false, Query = false, Wait = false, Checkpoint = false,
+               Object = false, Memory = true, Submit = true;
+
+}  // namespace
+
+Function g_functions[kFunctionCount] = {
+#define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) \
+  {#symbol, STASIS_POINT_##kind(symbol), kind},
+#define STASIS_DRIVER_FN_PTSZ(symbol, since, kind, parameters, arguments) \
+  {#symbol, STASIS_POINT_##kind(symbol), kind},                           \
+      {#symbol "_ptsz", STASIS_POINT_##kind(symbol##_ptsz), kind},
+#define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
+  {#symbol, STASIS_POINT_##kind(symbol), kind},                           \
+      {#symbol "_ptds", STASIS_POINT_##kind(symbol##_ptds), kind},
+#include "device/cuda/driver_functions.def"
+#define STASIS_HOOK_RAW(symbol, count) {#symbol, STASIS_OURS(symbol), true},
+#include "agent/cuda/hooks.def"
+};
+
+void CompleteFunctionTable() {
+#define STASIS_HOOK_UNGATED(symbol) g_functions[k_##symbol].ours = STASIS_OURS(symbol);
+#define STASIS_HOOK_UNGATED_PTSZ(symbol) STASIS_HOOK_UNGATED(symbol##_ptsz)
+#include "agent/cuda/hooks.def"
+}
+
+}  // namespace stasis::agent

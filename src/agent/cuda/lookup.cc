@@ -1,0 +1,310 @@
+// Every way to look a function up leads here: dlsym, dlvsym, cuGetProcAddress. And the look-ups of
+// our own, of the driver's functions and of libc's.
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "agent/blockers.h"
+#include "agent/cuda/hooks.h"
+#include "agent/cuda/real.h"
+#include "agent/futex.h"
+#include "agent/libc_symbol.h"
+
+// SAFETY: a look-up for RTLD_NEXT asks who called it, so the real function has to see the program's
+// own return address: both hooks ask where to go, put everything back and jump there. Only names of
+// ours take a call in between. %rcx is an argument of nobody here.
+asm(R"(
+  .text
+  .globl dlsym
+  .type dlsym, @function
+dlsym:
+  endbr64
+  pushq %rdi
+  pushq %rsi
+  subq $8, %rsp
+  call stasis_route_dlsym
+  addq $8, %rsp
+  popq %rsi
+  popq %rdi
+  testq %rax, %rax
+  je stasis_dlsym
+  jmp *%rax
+  .size dlsym, .-dlsym
+
+  .globl dlvsym
+  .type dlvsym, @function
+dlvsym:
+  endbr64
+  pushq %rdi
+  pushq %rsi
+  pushq %rdx
+  call stasis_route_dlvsym
+  popq %rdx
+  popq %rsi
+  popq %rdi
+  testq %rax, %rax
+  je stasis_dlvsym
+  jmp *%rax
+  .size dlvsym, .-dlvsym
+)");
+
+extern "C" {
+void* dlsym(void* handle, const char* name) noexcept;
+void* dlvsym(void* handle, const char* name, const char* version) noexcept;
+}
+
+namespace stasis::agent {
+
+std::atomic<void*> g_real[kFunctionCount];
+
+namespace {
+
+using Dlsym = void* (*)(void*, const char*);
+using Dlvsym = void* (*)(void*, const char*, const char*);
+using Dlopen = void* (*)(const char*, int);
+
+template <class F>
+F LibcFunction(std::atomic<void*>* cache, const char* name) {
+  void* address = cache->load(std::memory_order_acquire);
+  if (address == nullptr) {
+    address = FindLibcSymbol(name);
+    cache->store(address, std::memory_order_release);
+  }
+  return reinterpret_cast<F>(address);
+}
+
+Dlsym RealDlsym() {
+  static std::atomic<void*> cache;
+  return LibcFunction<Dlsym>(&cache, "dlsym");
+}
+Dlvsym RealDlvsym() {
+  static std::atomic<void*> cache;
+  return LibcFunction<Dlvsym>(&cache, "dlvsym");
+}
+Dlopen RealDlopen() {
+  static std::atomic<void*> cache;
+  return LibcFunction<Dlopen>(&cache, "dlopen");
+}
+
+// What our own look-ups failed to find is nothing that the program should hear from dlerror().
+void ForgetLookupError() {
+  static std::atomic<void*> cache;
+  if (auto* error = LibcFunction<char* (*)()>(&cache, "dlerror")) error();
+}
+
+bool IsDriverName(const char* name) {
+  return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
+// Two open hash tables, filled once: exported names, and addresses of both the driver's functions
+// and ours.
+constexpr uint32_t kBuckets = 2048;
+static_assert(kFunctionCount * 3 < kBuckets, "the hash tables are too full");
+
+Mutex g_mutex;
+std::atomic<bool> g_named{false};
+std::atomic<bool> g_bound{false};
+uint16_t g_by_name[kBuckets];  // index + 1
+struct Known {
+  void* address;
+  void* ours;
+};
+Known g_by_address[kBuckets];
+
+uint32_t HashName(const char* name) {
+  uint32_t h = 2166136261u;
+  for (; *name != '\0'; ++name) h = (h ^ static_cast<unsigned char>(*name)) * 16777619u;
+  return h % kBuckets;
+}
+uint32_t HashAddress(const void* address) {
+  return uint32_t((reinterpret_cast<uintptr_t>(address) >> 4) * 2654435761u) % kBuckets;
+}
+
+void FillNames() {
+  if (g_named.load(std::memory_order_acquire)) return;
+  Lock lock(g_mutex);
+  if (g_named.load(std::memory_order_relaxed)) return;
+  CompleteFunctionTable();
+  for (int i = 0; i < kFunctionCount; ++i) {
+    uint32_t at = HashName(g_functions[i].name);
+    while (g_by_name[at] != 0) at = (at + 1) % kBuckets;
+    g_by_name[at] = uint16_t(i + 1);
+  }
+  g_named.store(true, std::memory_order_release);
+}
+
+int IndexOf(const char* name) {
+  FillNames();
+  for (uint32_t at = HashName(name); g_by_name[at] != 0; at = (at + 1) % kBuckets) {
+    int index = g_by_name[at] - 1;
+    if (strcmp(g_functions[index].name, name) == 0) return index;
+  }
+  return -1;
+}
+
+bool HasHook(const char* name) {
+  int index = IndexOf(name);
+  return index >= 0 && g_functions[index].ours != nullptr;
+}
+
+bool HasVitalHook(const char* name) {
+  int index = IndexOf(name);
+  return index >= 0 && g_functions[index].ours != nullptr && g_functions[index].vital;
+}
+
+void Know(void* address, void* ours) {
+  uint32_t at = HashAddress(address);
+  while (g_by_address[at].address != nullptr) {
+    if (g_by_address[at].address == address) return;
+    at = (at + 1) % kBuckets;
+  }
+  g_by_address[at] = {address, ours};
+}
+
+// null: neither the driver's (of those we hook) nor ours.
+void* OursFor(void* address) {
+  for (uint32_t at = HashAddress(address); g_by_address[at].address != nullptr;
+       at = (at + 1) % kBuckets) {
+    if (g_by_address[at].address == address) return g_by_address[at].ours;
+  }
+  return nullptr;
+}
+
+bool IsOurs(void* address) {
+  FillNames();
+  for (const Function& f : g_functions) {
+    if (f.ours == address) return true;
+  }
+  return false;
+}
+
+int NotFound() { return CUDA_ERROR_NOT_FOUND; }
+
+}  // namespace
+
+bool Bind() {
+  if (g_bound.load(std::memory_order_acquire)) return true;
+  FillNames();
+  Lock lock(g_mutex);
+  if (g_bound.load(std::memory_order_relaxed)) return true;
+  // Only the one that the program has: loading it is the program's business.
+  void* driver = RealDlopen()("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (driver == nullptr) {
+    ForgetLookupError();
+    return false;
+  }
+  for (int i = 0; i < kFunctionCount; ++i) {
+    void* address = RealDlsym()(driver, g_functions[i].name);
+    if (g_functions[i].ours != nullptr) {
+      if (address != nullptr) Know(address, g_functions[i].ours);
+      Know(g_functions[i].ours, g_functions[i].ours);
+    }
+    g_real[i].store(address != nullptr ? address : reinterpret_cast<void*>(&NotFound),
+                    std::memory_order_release);
+  }
+  ForgetLookupError();
+  g_bound.store(true, std::memory_order_release);
+  return true;
+}
+
+void* Resolve(Index index) {
+  if (!Bind()) {
+    // Somebody linked us and no driver, or calls from a namespace (dlmopen) that has its own.
+    return reinterpret_cast<void*>(&NotFound);
+  }
+  return g_real[index].load(std::memory_order_acquire);
+}
+
+bool IsVital(const char* name) {
+  if (HasVitalHook(name)) return true;
+  // Look-ups by base name: cuMemAlloc is cuMemAlloc_v2 to us.
+  size_t length = strlen(name);
+  if (length > 96) return false;
+  char versioned[104];
+  memcpy(versioned, name, length);
+  for (int version = 2; version <= 4; ++version) {
+    versioned[length] = '_';
+    versioned[length + 1] = 'v';
+    versioned[length + 2] = char('0' + version);
+    versioned[length + 3] = '\0';
+    if (HasVitalHook(versioned)) return true;
+  }
+  return false;
+}
+
+void* Substitute(const char* name, void* address) {
+  if (address == nullptr || !Bind()) return address;
+  int index = IndexOf(name);
+  if (index >= 0 && g_functions[index].ours != nullptr &&
+      g_real[index].load(std::memory_order_relaxed) == address) {
+    return g_functions[index].ours;
+  }
+  if (void* ours = OursFor(address)) return ours;
+  // A version that we do not know, or another copy of the driver: it would pass no gate.
+  if (IsVital(name)) NoteBlocker(wire::kBlockerUnknownFunction, name);
+  return address;
+}
+
+}  // namespace stasis::agent
+
+using namespace stasis::agent;  // NOLINT
+
+// Where a look-up goes: the real function, or null when it is for us to answer.
+extern "C" __attribute__((visibility("hidden"))) void* stasis_route_dlsym(void* handle,
+                                                                          const char* name) {
+  bool ours = name != nullptr && handle != RTLD_NEXT &&
+              ((IsDriverName(name) && HasHook(name)) || strcmp(name, "dlsym") == 0 ||
+               strcmp(name, "dlvsym") == 0);
+  return ours ? nullptr : reinterpret_cast<void*>(RealDlsym());
+}
+
+extern "C" __attribute__((visibility("hidden"))) void* stasis_route_dlvsym(void* handle,
+                                                                           const char* name,
+                                                                           const char*) {
+  bool ours = name != nullptr && handle != RTLD_NEXT && IsDriverName(name) && HasHook(name);
+  return ours ? nullptr : reinterpret_cast<void*>(RealDlvsym());
+}
+
+extern "C" __attribute__((visibility("hidden"))) void* stasis_dlsym(void* handle,
+                                                                    const char* name) {
+  void* found = RealDlsym()(handle, name);
+  if (found == nullptr) return nullptr;
+  if (!IsDriverName(name)) {
+    if (found == reinterpret_cast<void*>(RealDlsym())) return reinterpret_cast<void*>(&dlsym);
+    if (found == reinterpret_cast<void*>(RealDlvsym())) return reinterpret_cast<void*>(&dlvsym);
+    return found;
+  }
+  if (IsOurs(found)) {
+    // A search through everything found us first. What would it have found without us? After us
+    // comes the rest of that search; this also says the right thing when there is no driver.
+    void* next = RealDlsym()(RTLD_NEXT, name);
+    return next == nullptr ? nullptr : Substitute(name, next);
+  }
+  return Substitute(name, found);
+}
+
+extern "C" __attribute__((visibility("hidden"))) void* stasis_dlvsym(void* handle, const char* name,
+                                                                     const char* version) {
+  return Substitute(name, RealDlvsym()(handle, name, version));
+}
+
+namespace stasis::agent {
+
+#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
+
+STASIS_EXPORT CUresult cuGetProcAddress(const char* symbol, void** pfn, int version,
+                                        cuuint64_t flags) {
+  CUresult r = real::cuGetProcAddress(symbol, pfn, version, flags);
+  if (r == CUDA_SUCCESS) *pfn = Substitute(symbol, *pfn);
+  return r;
+}
+
+STASIS_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int version,
+                                           cuuint64_t flags,
+                                           CUdriverProcAddressQueryResult* status) {
+  CUresult r = real::cuGetProcAddress_v2(symbol, pfn, version, flags, status);
+  if (r == CUDA_SUCCESS) *pfn = Substitute(symbol, *pfn);
+  return r;
+}
+
+}  // namespace stasis::agent

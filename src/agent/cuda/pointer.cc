@@ -1,0 +1,116 @@
+// What a program may ask about its memory: the answers of the plain driver, not those about the
+// handles behind it.
+
+#include <string.h>
+
+#include "agent/cuda/pools.h"
+
+namespace stasis::agent {
+namespace {
+
+enum class Answer { kMine, kDrivers, kInvalid };
+
+template <class T>
+Answer Give(void* data, T value) {
+  memcpy(data, &value, sizeof(value));
+  return Answer::kMine;
+}
+
+Answer Ask(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  Lock lock(g_memory_mutex);
+  Found found = FindAllocation(ptr);
+  if (found.block == nullptr) return Answer::kDrivers;
+  const Region& region = *found.region;
+  const CUdeviceptr base = region.address + found.block->offset;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return Give(data, region.context);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return Give(data, unsigned(CU_MEMORYTYPE_DEVICE));
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return Give(data, ptr);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      return Answer::kInvalid;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return Give(data, found.block->id);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:  // the truth: it is not
+      return Give(data, 0u);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return Give(data, int(region.device));
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return Give(data, base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return Give(data, size_t(found.block->bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return Give(data, 1u);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return Give(data, uint64_t(0));
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return Give(data, unsigned(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return Give(data, region.pool != nullptr ? region.pool->handle : nullptr);
+    default:
+      return Answer::kDrivers;
+  }
+}
+
+bool IsOurs(CUdeviceptr ptr) {
+  Lock lock(g_memory_mutex);
+  return FindAllocation(ptr).block != nullptr;
+}
+
+}  // namespace
+
+#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
+
+STASIS_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ptr) {
+  {
+    Lock lock(g_memory_mutex);
+    Found found = FindAllocation(ptr);
+    if (found.block != nullptr) {
+      if (base != nullptr) *base = found.region->address + found.block->offset;
+      if (size != nullptr) *size = found.block->bytes;
+      return CUDA_SUCCESS;
+    }
+  }
+  return real::cuMemGetAddressRange_v2(base, size, ptr);
+}
+
+STASIS_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
+                                             CUdeviceptr ptr) {
+  if (data != nullptr) {
+    Answer answer = Ask(data, attribute, ptr);
+    if (answer == Answer::kMine) return CUDA_SUCCESS;
+    if (answer == Answer::kInvalid) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return real::cuPointerGetAttribute(data, attribute, ptr);
+}
+
+STASIS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
+                                              void** data, CUdeviceptr ptr) {
+  // The driver checks the request and fills in what only it knows; then we correct the rest.
+  CUresult r = real::cuPointerGetAttributes(count, attributes, data, ptr);
+  if (r != CUDA_SUCCESS || !IsOurs(ptr)) return r;
+  for (unsigned i = 0; i < count; ++i) {
+    if (Ask(data[i], attributes[i], ptr) == Answer::kInvalid) memset(data[i], 0, sizeof(void*));
+  }
+  return CUDA_SUCCESS;
+}
+
+namespace hook {
+
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  CUresult r = real::cuPointerSetAttribute(value, attribute, ptr);
+  // Memory of handles cannot have it on every driver; copies within one process are ordered anyway.
+  if (r != CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value != nullptr &&
+      IsOurs(ptr)) {
+    return CUDA_SUCCESS;
+  }
+  return r;
+}
+
+}  // namespace hook
+}  // namespace stasis::agent

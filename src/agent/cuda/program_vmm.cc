@@ -1,0 +1,352 @@
+#include "agent/cuda/program_vmm.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/blockers.h"
+#include "agent/control.h"
+#include "agent/cuda/driver_memory.h"
+
+namespace stasis::agent {
+
+Vector<ProgramHandle*> g_program_handles;
+
+namespace {
+
+struct Mapping {
+  uint64_t address;
+  uint64_t bytes;
+  ProgramHandle* handle;
+  uint8_t protection[wire::kMaxDevices];  // CUmemAccess_flags by device
+};
+
+Vector<Mapping> g_mappings;  // by address
+
+// No handle of a driver looks like this (they are addresses), and no pointer.
+constexpr uint64_t kIdBase = 0x57A5150000000000;
+uint64_t g_next_id = kIdBase;
+
+ProgramHandle* FindHandle(uint64_t id) {
+  size_t i = g_program_handles.LowerBound([&](const ProgramHandle* h) { return h->id < id; });
+  return i < g_program_handles.size() && g_program_handles[i]->id == id ? g_program_handles[i]
+                                                                        : nullptr;
+}
+
+bool IsId(uint64_t handle) { return (handle & 0xFFFFFF0000000000) == kIdBase; }
+
+size_t MappingFrom(uint64_t address) {
+  return g_mappings.LowerBound([&](const Mapping& m) { return m.address < address; });
+}
+
+// Memory lives as long as the program holds its handle or has it mapped.
+void DestroyIfUnused(ProgramHandle* handle) {
+  if (handle->references > 0 || handle->mappings > 0) return;
+  if (handle->present) real::cuMemRelease(handle->real);
+  handle->kept.Close();
+  if (handle->shared) ForgetBlocker(wire::kBlockerSharedVmm);
+  uint64_t id = handle->id;
+  g_program_handles.Erase(
+      g_program_handles.LowerBound([&](const ProgramHandle* h) { return h->id < id; }));
+  free(handle);
+}
+
+CUresult GiveMappingAccess(const Mapping& mapping) {
+  CUmemAccessDesc access[wire::kMaxDevices];
+  size_t count = 0;
+  for (int device = 0; device < int(wire::kMaxDevices); ++device) {
+    if (mapping.protection[device] == 0) continue;
+    access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device},
+                       CUmemAccess_flags(mapping.protection[device])};
+  }
+  if (count == 0) return CUDA_SUCCESS;
+  return real::cuMemSetAccess(mapping.address, mapping.bytes, access, count);
+}
+
+bool CanBeCarried(const CUmemAllocationProp* prop) {
+  if (prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->allocFlags.compressionType != 0 ||
+      prop->allocFlags.usage != 0) {
+    return false;
+  }
+  // As JAX's pool asks where it may: files, and fabric handles too.
+  constexpr int kKnown = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
+  if ((prop->requestedHandleTypes & ~kKnown) != 0) return false;
+  Device* device = DeviceAt(prop->location.id);
+  return device != nullptr && device->fast;
+}
+
+bool HoldsOurs(CUdeviceptr address) {
+  size_t i =
+      g_regions.LowerBound([&](const Region* r) { return r->address + r->bytes <= address; });
+  return i < g_regions.size() && g_regions[i]->address <= address;
+}
+
+// CUarrayMapInfo of cuda.h: what lies before and behind the handle is handed on as it is.
+struct ArrayMapInfo {
+  uint8_t before[64];
+  uint64_t handle;
+  uint8_t behind[24];
+};
+static_assert(sizeof(ArrayMapInfo) == 96);
+
+// A copy of such a list with the driver's handles in it; no copy where none was ours.
+struct Translated {
+  Translated(const ArrayMapInfo* list, unsigned count) {
+    bool any = false;
+    for (unsigned i = 0; list != nullptr && i < count; ++i) any |= IsId(list[i].handle);
+    if (!any) return;
+    copy = static_cast<ArrayMapInfo*>(malloc(count * sizeof(ArrayMapInfo)));
+    if (copy == nullptr) return;
+    Lock lock(g_memory_mutex);
+    for (unsigned i = 0; i < count; ++i) {
+      copy[i] = list[i];
+      ProgramHandle* handle = IsId(list[i].handle) ? FindHandle(list[i].handle) : nullptr;
+      if (handle == nullptr) continue;
+      copy[i].handle = handle->real;
+      // Where the arrays have it mapped is not written down anywhere, so it cannot be taken away.
+      if (!handle->shared) NoteBlocker(wire::kBlockerSharedVmm, "cuMemMapArrayAsync");
+      handle->shared = true;
+    }
+  }
+  ~Translated() { free(copy); }
+  Translated(const Translated&) = delete;
+  ArrayMapInfo* copy = nullptr;
+};
+
+}  // namespace
+
+CUresult UnmapAll(ProgramHandle* handle) {
+  for (const Mapping& mapping : g_mappings) {
+    if (mapping.handle != handle) continue;
+    if (CUresult r = real::cuMemUnmap(mapping.address, mapping.bytes); r != CUDA_SUCCESS) return r;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult MapAll(ProgramHandle* handle) {
+  for (size_t i = 0; i < g_mappings.size(); ++i) {
+    const Mapping& mapping = g_mappings[i];
+    if (mapping.handle != handle) continue;
+    CUresult r = real::cuMemMap(mapping.address, mapping.bytes, 0, handle->real, 0);
+    if (r == CUDA_SUCCESS) {
+      r = GiveMappingAccess(mapping);
+      if (r == CUDA_SUCCESS) continue;
+      real::cuMemUnmap(mapping.address, mapping.bytes);
+    }
+    while (i-- > 0) {
+      if (g_mappings[i].handle == handle) {
+        real::cuMemUnmap(g_mappings[i].address, g_mappings[i].bytes);
+      }
+    }
+    return r;
+  }
+  return CUDA_SUCCESS;
+}
+
+uint64_t FirstMapping(ProgramHandle* handle, uint32_t* protection, uint64_t* peers) {
+  *protection = 0;
+  *peers = 0;
+  for (const Mapping& mapping : g_mappings) {
+    if (mapping.handle != handle) continue;
+    *protection = mapping.protection[handle->device];
+    for (int device = 0; device < int(wire::kMaxDevices); ++device) {
+      if (device != handle->device && mapping.protection[device] != 0) *peers |= 1ull << device;
+    }
+    return mapping.address;
+  }
+  return 0;
+}
+
+void ResetProgramVmm() {
+  g_program_handles.AbandonAfterFork();
+  g_mappings.AbandonAfterFork();
+}
+
+namespace hook {
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                     const CUmemAllocationProp* prop, unsigned long long flags) {
+  EnsureControl();
+  Lock lock(g_memory_mutex);
+  auto* made = handle != nullptr && flags == 0 && CanBeCarried(prop)
+                   ? static_cast<ProgramHandle*>(calloc(1, sizeof(ProgramHandle)))
+                   : nullptr;
+  if (made != nullptr) {
+    CUmemAllocationProp wanted = *prop;
+    wanted.requestedHandleTypes = CUmemAllocationHandleType(
+        prop->requestedHandleTypes | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    made->id = g_next_id + 1;
+    made->bytes = size;
+    made->device = prop->location.id;
+    made->asked = prop->requestedHandleTypes;
+    made->references = 1;
+    made->kept = KeptFd{};
+    made->present = true;
+    CUresult r = real::cuMemCreate(&made->real, size, &wanted, flags);
+    if (r == CUDA_SUCCESS && g_program_handles.Push(made)) {
+      *handle = ++g_next_id;
+      return CUDA_SUCCESS;
+    }
+    if (r == CUDA_SUCCESS) real::cuMemRelease(made->real);
+    free(made);
+  }
+  CUresult r = real::cuMemCreate(handle, size, prop, flags);
+  if (r == CUDA_SUCCESS) CountDriverMemory(DriverKind::kProgramVmm, *handle, size);
+  return r;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle id) {
+  if (!IsId(id)) {
+    CUresult r = real::cuMemRelease(id);
+    if (r == CUDA_SUCCESS) UncountDriverMemory(id);
+    return r;
+  }
+  Lock lock(g_memory_mutex);
+  ProgramHandle* handle = FindHandle(id);
+  if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
+  --handle->references;
+  DestroyIfUnused(handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle id,
+                  unsigned long long flags) {
+  if (!IsId(id)) return real::cuMemMap(ptr, size, offset, id, flags);
+  Lock lock(g_memory_mutex);
+  ProgramHandle* handle = FindHandle(id);
+  if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!g_mappings.Reserve(g_mappings.size() + 1)) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult r = real::cuMemMap(ptr, size, offset, handle->real, flags);
+  if (r != CUDA_SUCCESS) return r;
+  g_mappings.Insert(MappingFrom(ptr), {ptr, size, handle, {}});
+  ++handle->mappings;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  {
+    Lock lock(g_memory_mutex);
+    if (HoldsOurs(ptr)) return CUDA_ERROR_INVALID_VALUE;  // to the program it is no mapping
+  }
+  // Without the mutex: it waits for running work.
+  CUresult r = real::cuMemUnmap(ptr, size);
+  if (r != CUDA_SUCCESS) return r;
+  Lock lock(g_memory_mutex);
+  for (size_t i = MappingFrom(ptr); i < g_mappings.size() && g_mappings[i].address < ptr + size;) {
+    ProgramHandle* handle = g_mappings[i].handle;
+    g_mappings.Erase(i);
+    --handle->mappings;
+    DestroyIfUnused(handle);
+  }
+  return r;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
+  Lock lock(g_memory_mutex);
+  if (HoldsOurs(ptr)) return CUDA_ERROR_INVALID_VALUE;
+  CUresult r = real::cuMemSetAccess(ptr, size, desc, count);
+  if (r != CUDA_SUCCESS) return r;
+  for (size_t i = MappingFrom(ptr); i < g_mappings.size() && g_mappings[i].address < ptr + size;
+       ++i) {
+    for (size_t d = 0; d < count; ++d) {
+      int device = desc[d].location.id;
+      if (desc[d].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
+          device >= int(wire::kMaxDevices)) {
+        continue;
+      }
+      g_mappings[i].protection[device] = uint8_t(desc[d].flags);
+    }
+  }
+  return r;
+}
+
+CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle id,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+  if (!IsId(id)) return real::cuMemExportToShareableHandle(shareable, id, type, flags);
+  Lock lock(g_memory_mutex);
+  ProgramHandle* handle = FindHandle(id);
+  if (handle == nullptr || (handle->asked & type) == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult r = CUDA_SUCCESS;
+  if (handle->kept.held() && shareable != nullptr && flags == 0 &&
+      type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    // After a resume the handle is an imported one, which the driver does not export.
+    int fd = handle->kept.Intact() ? fcntl(handle->kept.fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    *static_cast<int*>(shareable) = fd;
+  } else {
+    r = real::cuMemExportToShareableHandle(shareable, handle->real, type, flags);
+  }
+  if (r == CUDA_SUCCESS && !handle->shared) {
+    handle->shared = true;
+    NoteBlocker(wire::kBlockerSharedVmm, "cuMemExportToShareableHandle");
+  }
+  return r;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        CUmemAllocationHandleType type) {
+  CUresult r = real::cuMemImportFromShareableHandle(handle, os_handle, type);
+  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemImportFromShareableHandle");
+  return r;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* addr) {
+  CUdeviceptr address = reinterpret_cast<CUdeviceptr>(addr);
+  Lock lock(g_memory_mutex);
+  if (HoldsOurs(address)) return CUDA_ERROR_INVALID_VALUE;
+  size_t i =
+      g_mappings.LowerBound([&](const Mapping& m) { return m.address + m.bytes <= address; });
+  if (out == nullptr || i == g_mappings.size() || g_mappings[i].address > address) {
+    return real::cuMemRetainAllocationHandle(out, addr);
+  }
+  ++g_mappings[i].handle->references;
+  *out = g_mappings[i].handle->id;
+  return CUDA_SUCCESS;
+}
+
+// Sparse arrays: the list names handles.
+#define STASIS_MAP_ARRAY(suffix)                                               \
+  CUresult cuMemMapArrayAsync##suffix(STASIS_P3) {                             \
+    Translated list(reinterpret_cast<const ArrayMapInfo*>(a), unsigned(b));    \
+    Word first = list.copy != nullptr ? reinterpret_cast<Word>(list.copy) : a; \
+    return real::cuMemMapArrayAsync##suffix(first, b, c);                      \
+  }
+STASIS_MAP_ARRAY()
+STASIS_MAP_ARRAY(_ptsz)
+#undef STASIS_MAP_ARRAY
+
+// The driver's checkpoint hangs for ever over a multicast object.
+CUresult cuMulticastCreate(STASIS_P2) {
+  CUresult r = real::cuMulticastCreate(STASIS_A2);
+  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMulticastCreate");
+  return r;
+}
+
+CUresult cuMulticastBindMem(STASIS_P6) {
+  Word memory = c;
+  if (IsId(c)) {
+    Lock lock(g_memory_mutex);
+    ProgramHandle* handle = FindHandle(c);
+    if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    memory = handle->real;
+  }
+  CUresult r = real::cuMulticastBindMem(a, b, memory, d, e, f);
+  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMulticastBindMem");
+  return r;
+}
+
+}  // namespace hook
+
+extern "C" __attribute__((visibility("default"))) CUresult cuMemGetAllocationPropertiesFromHandle(
+    CUmemAllocationProp* prop, CUmemGenericAllocationHandle id) {
+  if (!IsId(id)) return real::cuMemGetAllocationPropertiesFromHandle(prop, id);
+  Lock lock(g_memory_mutex);
+  ProgramHandle* handle = FindHandle(id);
+  if (handle == nullptr || !handle->present) return CUDA_ERROR_INVALID_VALUE;
+  CUresult r = real::cuMemGetAllocationPropertiesFromHandle(prop, handle->real);
+  if (r == CUDA_SUCCESS) prop->requestedHandleTypes = handle->asked;
+  return r;
+}
+
+}  // namespace stasis::agent

@@ -1,0 +1,17 @@
+// Functions of glibc whose symbol versions moved between releases (dlsym and pthread_create went to
+// libc.so.6 with version 2.34), found in the loaded libraries' own tables. So the agent needs no
+// version that an older glibc lacks, and the same file works on all of them.
+#pragma once
+
+#include <cstdint>
+
+namespace stasis::agent {
+
+// The default version of a function of libc, libdl or libpthread, whichever has it; null when none
+// that is loaded does. Takes no lock but the loader's and allocates nothing.
+void* FindLibcSymbol(const char* name);
+
+// Copies the build id of the library that holds `address`; false when it has none.
+bool FindBuildId(const void* address, uint8_t (&id)[20]);
+
+}  // namespace stasis::agent

@@ -1,0 +1,58 @@
+#include "agent/thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+#include "agent/libc_symbol.h"
+
+namespace stasis::agent {
+namespace {
+
+struct Start {
+  const char* name;
+  void* (*run)(void*);
+  void* argument;
+};
+
+void* Run(void* argument) {
+  Start start = *static_cast<Start*>(argument);
+  free(argument);
+  prctl(PR_SET_NAME, start.name);
+  return start.run(start.argument);
+}
+
+}  // namespace
+
+bool StartThread(const char* name, void* (*run)(void*), void* argument) {
+  auto* create =
+      reinterpret_cast<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>(
+          FindLibcSymbol("pthread_create"));
+  auto* detach = reinterpret_cast<int (*)(pthread_t)>(FindLibcSymbol("pthread_detach"));
+  auto* start = static_cast<Start*>(malloc(sizeof(Start)));
+  if (create == nullptr || detach == nullptr || start == nullptr) {
+    free(start);
+    return false;
+  }
+  *start = {name, run, argument};
+  int before = errno;
+  // A new thread has its creator's mask: the program's signals are for the program's threads.
+  // sigprocmask is pthread_sigmask here, and of every glibc.
+  sigset_t all, old;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &old);
+  pthread_t thread;
+  bool started = create(&thread, nullptr, Run, start) == 0;
+  sigprocmask(SIG_SETMASK, &old, nullptr);
+  errno = before;
+  if (!started) {
+    free(start);
+    return false;
+  }
+  detach(thread);
+  return true;
+}
+
+}  // namespace stasis::agent

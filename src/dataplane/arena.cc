@@ -1,0 +1,436 @@
+#include "dataplane/arena.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+
+#include "base/file.h"
+#include "dataplane/prefault.h"
+#include "image/checksum.h"
+
+namespace stasis::dataplane {
+namespace {
+
+constexpr uint64_t kFileUnit = 2u << 20;  // a huge page
+constexpr std::string_view kData = ".data";
+constexpr std::string_view kRecord = ".record";
+constexpr std::string_view kFree = "free-";
+
+std::string Gib(uint64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
+}
+
+std::string StemOf(const ArenaKey& key) {
+  return fmt::format("{}-{}-{}", key.process.pid.value, key.process.start_time, key.gpu.value);
+}
+
+std::string FreePath(const ArenaPlace& place, uid_t owner, uint64_t number) {
+  return fmt::format("{}/{}{}-{}{}", place.path, kFree, owner, number, kData);
+}
+
+std::string RecordPath(const std::string& data_path) {
+  return data_path.substr(0, data_path.size() - kData.size()) + std::string(kRecord);
+}
+
+// Key of a file by its name alone; absent for a free one or a stranger's.
+std::optional<ArenaKey> KeyOf(std::string_view name) {
+  if (!name.ends_with(kData)) return std::nullopt;
+  name.remove_suffix(kData.size());
+  ArenaKey key;
+  const char* end = name.data() + name.size();
+  auto pid = std::from_chars(name.data(), end, key.process.pid.value);
+  if (pid.ec != std::errc{} || pid.ptr == end || *pid.ptr != '-') return std::nullopt;
+  auto start = std::from_chars(pid.ptr + 1, end, key.process.start_time);
+  if (start.ec != std::errc{} || start.ptr == end || *start.ptr != '-') return std::nullopt;
+  key.gpu.value.assign(start.ptr + 1, end);
+  return key;
+}
+
+// Whose data was in a free file.
+std::optional<uid_t> OwnerOfFree(std::string_view name) {
+  if (!name.starts_with(kFree) || !name.ends_with(kData)) return std::nullopt;
+  name.remove_prefix(kFree.size());
+  uid_t owner = 0;
+  auto parsed = std::from_chars(name.data(), name.data() + name.size(), owner);
+  if (parsed.ec != std::errc{} || *parsed.ptr != '-') return std::nullopt;
+  return owner;
+}
+
+std::vector<std::string> NamesIn(const ArenaPlace& place) {
+  auto names = ListDir(place.path);
+  return names ? *names : std::vector<std::string>{};
+}
+
+// A lock that belongs to the open file, so a mover that was sent its descriptor holds it too.
+struct flock WholeFile() {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+// Asks and does not take it: who comes at that moment is not turned away.
+bool IsLocked(const std::string& path) {
+  auto fd = stasis::Open(path, O_RDWR | O_NOFOLLOW);
+  struct flock lock = WholeFile();
+  return fd && ::fcntl(fd->get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+// The uuid becomes part of a file's name, and it may come from another program.
+bool IsName(const std::string& text) {
+  return !text.empty() && text.size() <= 47 && text.find('/') == std::string::npos &&
+         text.find('.') == std::string::npos && text.find('\0') == std::string::npos;
+}
+
+tl::unexpected<Error> NoRoom(const ArenaPlace& place, uint64_t needed, uint64_t free) {
+  return Fail(Code::kResourceExhausted,
+              fmt::format("{} of {} are needed for the GPU's data, and {} has {} free", Gib(needed),
+                          place.in_memory() ? "host memory" : "disk", place.path, Gib(free)),
+              place.in_memory()
+                  ? "free memory (`stasis arena free`), or name a folder on disk with "
+                    "--spill"
+                  : "name another folder");
+}
+
+}  // namespace
+
+Result<ArenaStore> ArenaStore::Open(const Paths& paths, ArenaOptions options) {
+  ArenaStore store;
+  STASIS_ASSIGN(store.places_, OpenPlaces(paths, options));
+  STASIS_ASSIGN(store.boot_id_, process::BootId());
+  STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
+  store.pid_namespace_ = static_cast<uint32_t>(pid_namespace);
+  store.options_ = std::move(options);
+  return store;
+}
+
+// Opens and locks. kNotFound also when it was renamed between the two.
+Result<Arena> ArenaStore::OpenFile(const std::string& path, bool in_memory) {
+  Arena arena;
+  STASIS_ASSIGN(arena.fd_, stasis::Open(path, O_RDWR | O_NOFOLLOW));
+  struct flock lock = WholeFile();
+  if (::fcntl(arena.fd_.get(), F_OFD_SETLK, &lock) != 0) {
+    if (errno != EAGAIN && errno != EACCES) return FailErrno(errno, "lock " + path);
+    return Fail(Code::kAborted, "somebody works on the arena " + path);
+  }
+  struct stat mine, there;
+  if (::fstat(arena.fd_.get(), &mine) != 0) return FailErrno(errno, "stat " + path);
+  if (::lstat(path.c_str(), &there) != 0 || there.st_ino != mine.st_ino) {
+    return Fail(Code::kNotFound, "the arena " + path + " has just gone");
+  }
+  arena.path_ = path;
+  arena.capacity_bytes_ = static_cast<uint64_t>(mine.st_size);
+  arena.in_memory_ = in_memory;
+  return arena;
+}
+
+// To `bytes` at least, all of them allocated. The size says how far that got, so it is set last.
+Status ArenaStore::Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes) {
+  bytes = (std::max<uint64_t>(bytes, 1) + kFileUnit - 1) / kFileUnit * kFileUnit;
+  if (bytes <= arena.capacity_bytes_) return {};
+  const uint64_t more = bytes - arena.capacity_bytes_;
+  STASIS_ASSIGN(uint64_t room, RoomIn(place, options_.ignore_memory_check));
+  if (more > room) return NoRoom(place, more, room);
+  if (TEMP_FAILURE_RETRY(::fallocate(arena.fd(), FALLOC_FL_KEEP_SIZE,
+                                     static_cast<off_t>(arena.capacity_bytes_),
+                                     static_cast<off_t>(more))) != 0) {
+    const int error = errno;
+    if (error != ENOSPC && error != ENOMEM) return FailErrno(error, "allocate " + arena.path_);
+    return NoRoom(place, more, room);
+  }
+  if (::ftruncate(arena.fd(), static_cast<off_t>(bytes)) != 0) {
+    return FailErrno(errno, "allocate " + arena.path_);
+  }
+  arena.capacity_bytes_ = bytes;
+  return {};
+}
+
+Result<Arena> ArenaStore::NewFile(const std::string& path, const ArenaPlace& place,
+                                  uint64_t bytes) {
+  Arena arena;
+  STASIS_ASSIGN(arena.fd_, stasis::Open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW));
+  arena.path_ = path;
+  arena.in_memory_ = place.in_memory();
+  struct flock lock = WholeFile();
+  if (::fcntl(arena.fd(), F_OFD_SETLK, &lock) != 0) return FailErrno(errno, "lock " + path);
+  if (auto allocated = Allocate(arena, place, bytes); !allocated) {
+    ::unlink(path.c_str());
+    return Fail(std::move(allocated.error()));
+  }
+  return arena;
+}
+
+// The smallest free file that is large enough, else the largest.
+Result<Arena> ArenaStore::TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes) {
+  std::optional<Arena> best;
+  for (const std::string& name : NamesIn(place)) {
+    if (OwnerOfFree(name) != owner) continue;
+    auto file = OpenFile(place.path + "/" + name, place.in_memory());
+    if (!file) continue;
+    const uint64_t size = file->capacity_bytes_;
+    const bool better =
+        !best || (size >= bytes ? best->capacity_bytes_ < bytes || size < best->capacity_bytes_
+                                : size > best->capacity_bytes_);
+    if (better) best = std::move(*file);
+  }
+  if (!best) return Fail(Code::kNotFound, "there is no free arena");
+  return std::move(*best);
+}
+
+namespace {
+
+// What an arena for these ranges must hold.
+Result<uint64_t> DataBytes(const std::vector<Range>& ranges) {
+  STASIS_TRY(TotalBytes(ranges));
+  uint64_t bytes = 0;
+  for (const Range& r : ranges) bytes = std::max(bytes, r.arena_offset + r.stored_bytes);
+  STASIS_TRY(CheckWithin(ranges, bytes));
+  STASIS_TRY(CheckDisjoint(ranges));
+  return bytes;
+}
+
+}  // namespace
+
+// Before a byte of it is overwritten it must not say any more that it is complete.
+Status ArenaStore::Forget(const Arena& arena) {
+  const std::string path = RecordPath(arena.path_);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
+  return {};
+}
+
+Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
+  STASIS_ASSIGN(const uint64_t bytes, DataBytes(ranges));
+  STASIS_TRY(Forget(arena));
+  arena.record_.complete = false;
+  const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
+  auto place = std::find_if(places_.begin(), places_.end(),
+                            [&](const ArenaPlace& p) { return p.path == folder; });
+  if (place == places_.end()) return Fail(Code::kInternal, arena.path_ + " is no arena of ours");
+  Status grown = Allocate(arena, *place, bytes);
+  if (!grown && grown.error().code == Code::kResourceExhausted && FreeUnusedIn(*place) > 0) {
+    grown = Allocate(arena, *place, bytes);
+  }
+  STASIS_TRY(std::move(grown));
+  arena.record_.data_bytes = bytes;
+  arena.record_.ranges = std::move(ranges);
+  return WriteRecord(arena);
+}
+
+Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges) {
+  if (!IsName(key.gpu.value)) return Fail(Code::kInvalidArgument, "this is no UUID of a GPU");
+  STASIS_ASSIGN(const uint64_t bytes, DataBytes(ranges));
+
+  ArenaRecord record;
+  record.key = key;
+  record.owner = owner;
+  record.boot_id = boot_id_;
+  record.pid_namespace = pid_namespace_;
+  record.data_bytes = bytes;
+  record.ranges = std::move(ranges);
+
+  // Where it must be and where it is: one of another place holds old data, which ends here.
+  const ArenaPlace& place = places_.front();
+  const std::string path = place.path + "/" + StemOf(key) + std::string(kData);
+  for (const ArenaPlace& other : places_) {
+    const std::string old = other.path + "/" + StemOf(key) + std::string(kData);
+    if (old == path) continue;
+    auto arena = OpenFile(old, other.in_memory());
+    if (arena) STASIS_TRY(Remove(std::move(*arena)));
+    if (!arena && arena.error().code != Code::kNotFound) return Fail(std::move(arena.error()));
+  }
+
+  auto arena = OpenFile(path, place.in_memory());
+  if (!arena && arena.error().code != Code::kNotFound) return Fail(std::move(arena.error()));
+  if (!arena) {
+    arena = TakeFree(place, owner, bytes);
+    if (arena && ::rename(arena->path_.c_str(), path.c_str()) != 0) {
+      return FailErrno(errno, "rename " + arena->path_);
+    }
+    if (arena) arena->path_ = path;
+  }
+  if (::unlink(RecordPath(path).c_str()) != 0 && errno != ENOENT) {
+    return FailErrno(errno, "remove " + RecordPath(path));
+  }
+  auto allocate = [&]() -> Status {
+    if (arena) return Allocate(*arena, place, bytes);
+    auto fresh = NewFile(path, place, bytes);
+    if (!fresh) return Fail(std::move(fresh.error()));
+    arena = std::move(fresh);
+    return {};
+  };
+  Status allocated = allocate();
+  if (!allocated && allocated.error().code == Code::kResourceExhausted && FreeUnusedIn(place) > 0) {
+    allocated = allocate();
+  }
+  if (!allocated) {
+    if (arena) (void)Recycle(std::move(*arena));
+    return Fail(std::move(allocated.error()));
+  }
+  arena->record_ = std::move(record);
+  STASIS_TRY(WriteRecord(*arena));
+  return arena;
+}
+
+Status ArenaStore::WriteRecord(const Arena& arena) {
+  return WriteFileDurably(RecordPath(arena.path_), Encode(arena.record_));
+}
+
+Status ArenaStore::Complete(Arena& arena, const std::optional<image::Id128>& checksum) {
+  if (!arena.in_memory_ && ::fdatasync(arena.fd()) != 0) {
+    return FailErrno(errno, "sync " + arena.path_);
+  }
+  arena.record_.complete = true;
+  arena.record_.has_checksum = checksum.has_value();
+  arena.record_.checksum = checksum.value_or(image::Id128{});
+  return WriteRecord(arena);
+}
+
+Result<Arena> ArenaStore::Find(const ArenaKey& key) {
+  for (const ArenaPlace& place : places_) {
+    const std::string path = place.path + "/" + StemOf(key) + std::string(kData);
+    auto arena = OpenFile(path, place.in_memory());
+    if (!arena && arena.error().code == Code::kNotFound) continue;
+    if (!arena) return Fail(std::move(arena.error()));
+    auto text = ReadFile(RecordPath(path), 64u << 20);
+    if (!text && text.error().code == Code::kNotFound) {
+      // Killed between taking the file and writing the record: there is no data in it.
+      arena->record_.key = key;
+      return arena;
+    }
+    if (!text) return Fail(std::move(text.error()));
+    auto record = Annotate(DecodeArenaRecord(*text), "read " + RecordPath(path));
+    if (!record) return Fail(std::move(record.error()));
+    if (record->key != key || record->data_bytes > arena->capacity_bytes_) {
+      return Fail(Code::kDataLoss, path + " is not what its record says");
+    }
+    // A process id and a start time mean nothing in another boot.
+    if (record->boot_id != boot_id_) continue;
+    arena->record_ = std::move(*record);
+    return arena;
+  }
+  return Fail(Code::kNotFound, fmt::format("there is no GPU data of process {} on {}",
+                                           key.process.pid.value, key.gpu.value));
+}
+
+Status ArenaStore::Recycle(Arena arena) {
+  if (!arena.in_memory_) return Remove(std::move(arena));
+  if (::unlink(RecordPath(arena.path_).c_str()) != 0 && errno != ENOENT) {
+    return FailErrno(errno, "remove " + RecordPath(arena.path_));
+  }
+  const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
+  for (uint64_t number = 0;; ++number) {
+    const std::string path =
+        FreePath({ArenaPlace::Kind::kExplicit, folder}, arena.record_.owner, number);
+    if (::renameat2(AT_FDCWD, arena.path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) {
+      return {};
+    }
+    if (errno != EEXIST) return FailErrno(errno, "rename " + arena.path_);
+  }
+}
+
+Status ArenaStore::Remove(Arena arena) {
+  for (const std::string& path : {RecordPath(arena.path_), arena.path_}) {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
+  }
+  return {};
+}
+
+Result<std::vector<ArenaInfo>> ArenaStore::List() {
+  std::vector<ArenaInfo> list;
+  for (const ArenaPlace& place : places_) {
+    for (const std::string& name : NamesIn(place)) {
+      if (!name.ends_with(kData)) continue;
+      ArenaInfo info;
+      info.path = place.path + "/" + name;
+      info.in_memory = place.in_memory();
+      struct stat st;
+      if (::lstat(info.path.c_str(), &st) != 0) continue;
+      info.capacity_bytes = static_cast<uint64_t>(st.st_size);
+      info.in_use = IsLocked(info.path);
+      if (KeyOf(name)) {
+        auto text = ReadFile(RecordPath(info.path));
+        auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
+        if (record) info.record = std::move(*record);
+        if (!record) info.damage = record.error().ToString();
+      }
+      list.push_back(std::move(info));
+    }
+  }
+  return list;
+}
+
+Status ArenaStore::Reserve(uint64_t bytes) {
+  const ArenaPlace& place = places_.front();
+  for (uint64_t number = 0;; ++number) {
+    const std::string path = FreePath(place, ::geteuid(), number);
+    auto arena = NewFile(path, place, bytes);
+    if (!arena && arena.error().code == Code::kAlreadyExists) continue;
+    if (!arena) return Fail(std::move(arena.error()));
+    if (!place.in_memory()) return {};
+    STASIS_ASSIGN(Mapping mapping, Mapping::Map(arena->fd(), arena->capacity_bytes_));
+    Prefaulter prefaulter(mapping.data(), {{0, arena->capacity_bytes_}}, DefaultThreads());
+    return prefaulter.Wait(0);
+  }
+}
+
+uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place) {
+  uint64_t bytes = 0;
+  for (const std::string& name : NamesIn(place)) {
+    if (!OwnerOfFree(name)) continue;
+    auto arena = OpenFile(place.path + "/" + name, place.in_memory());
+    if (!arena) continue;
+    const uint64_t size = arena->capacity_bytes_;
+    if (Remove(std::move(*arena))) bytes += size;
+  }
+  return bytes;
+}
+
+Result<uint64_t> ArenaStore::FreeUnused() {
+  uint64_t bytes = 0;
+  for (const ArenaPlace& place : places_) bytes += FreeUnusedIn(place);
+  return bytes;
+}
+
+Result<uint64_t> ArenaStore::Sweep() {
+  uint64_t bytes = 0;
+  for (const ArenaPlace& place : places_) {
+    for (const std::string& name : NamesIn(place)) {
+      auto key = KeyOf(name);
+      if (!key) continue;
+      const std::string path = place.path + "/" + name;
+      auto text = ReadFile(RecordPath(path));
+      auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
+      const bool other_boot = record && record->boot_id != boot_id_;
+      // Whose process ids mean nothing to us.
+      const bool foreign = record && record->pid_namespace != pid_namespace_;
+      if (!other_boot && (foreign || process::IsAlive(key->process))) continue;
+      auto arena = OpenFile(path, place.in_memory());
+      if (!arena) continue;  // somebody works on it, and will see for himself
+      const uint64_t size = arena->capacity_bytes_;
+      STASIS_TRY(Remove(std::move(*arena)));
+      bytes += size;
+    }
+  }
+  return bytes;
+}
+
+Result<image::Id128> DataChecksum(int fd, uint64_t bytes) {
+  constexpr uint64_t kPart = 64u << 20;
+  if (bytes == 0) return image::Checksum({});
+  STASIS_ASSIGN(Mapping mapping, Mapping::Map(fd, bytes));
+  std::string parts((bytes + kPart - 1) / kPart * image::Id128::kBytes, '\0');
+  InParallel(parts.size() / image::Id128::kBytes, DefaultThreads(), [&](size_t i) {
+    const uint64_t at = i * kPart;
+    auto id = image::Checksum({mapping.data() + at, std::min(kPart, bytes - at)});
+    std::copy(id.bytes.begin(), id.bytes.end(), parts.begin() + static_cast<ptrdiff_t>(i * 16));
+  });
+  return image::Checksum(parts);
+}
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,215 @@
+#include "dataplane/arena_place.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+#include "base/file.h"
+
+namespace stasis::dataplane {
+namespace {
+
+constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+
+bool OnTmpfs(const std::string& path) {
+  struct statfs st;
+  return ::statfs(path.c_str(), &st) == 0 && st.f_type == TMPFS_MAGIC;
+}
+
+// Makes the folder and sees that it is ours alone.
+Status OpenOwnFolder(const std::string& path) {
+  STASIS_TRY(MakeDirs(path, 0700));
+  STASIS_ASSIGN(UniqueFd fd, Open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+  struct stat st;
+  if (::fstat(fd.get(), &st) != 0) return FailErrno(errno, "stat " + path);
+  if (st.st_uid != ::geteuid()) {
+    return Fail(Code::kPermissionDenied,
+                path + " belongs to user " + std::to_string(st.st_uid) + ", not to us",
+                "remove it, or set STASIS_ARENA_DIR to a folder in a tmpfs");
+  }
+  if ((st.st_mode & 0777) != 0700 && ::fchmod(fd.get(), 0700) != 0) {
+    return FailErrno(errno, "chmod " + path);
+  }
+  return {};
+}
+
+bool IsMountPoint(const std::string& path) {
+  struct stat self, parent;
+  return ::stat(path.c_str(), &self) == 0 && ::stat((path + "/..").c_str(), &parent) == 0 &&
+         self.st_dev != parent.st_dev;
+}
+
+// True when our own tmpfs is mounted at `path` afterwards. Not being allowed to is no error.
+bool Mount(const Paths& paths, const std::string& path, uint64_t size_bytes) {
+  auto lock = Open(paths.run + "/arena.lock", O_RDWR | O_CREAT);
+  if (!lock || ::flock(lock->get(), LOCK_EX) != 0) return false;
+  if (IsMountPoint(path)) return OnTmpfs(path);
+  const std::string common = "mode=0700,size=" + std::to_string(size_bytes);
+  // Old kernels know neither, and say EINVAL.
+  for (const char* extra : {",huge=always,noswap", ",huge=always", ",noswap", ""}) {
+    if (::mount("stasis-arena", path.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+                (common + extra).c_str()) == 0) {
+      return true;
+    }
+    if (errno != EINVAL) return false;
+  }
+  return false;
+}
+
+std::vector<std::string> SpillFolders(const Paths& paths) {
+  std::vector<std::string> folders;
+  auto text = ReadFile(paths.run + "/arena-spill", 1 << 20);
+  std::istringstream lines(text ? *text : "");
+  for (std::string line; std::getline(lines, line);) folders.push_back(line);
+  return folders;
+}
+
+Status RememberSpillFolder(const Paths& paths, const std::string& folder) {
+  STASIS_ASSIGN(UniqueFd lock, Open(paths.run + "/arena.lock", O_RDWR | O_CREAT));
+  if (::flock(lock.get(), LOCK_EX) != 0) return FailErrno(errno, "lock the list of arenas");
+  std::vector<std::string> folders = SpillFolders(paths);
+  if (std::find(folders.begin(), folders.end(), folder) != folders.end()) return {};
+  folders.push_back(folder);
+  std::string text;
+  for (const auto& known : folders) text += known + "\n";
+  return WriteFileDurably(paths.run + "/arena-spill", text);
+}
+
+std::string ExplicitPlace(const ArenaOptions& options) {
+  if (!options.place.empty()) return options.place;
+  const char* value = std::getenv("STASIS_ARENA_DIR");
+  return value == nullptr ? "" : value;
+}
+
+Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOptions& options) {
+  using Kind = ArenaPlace::Kind;
+  std::vector<ArenaPlace> places;
+  if (std::string given = ExplicitPlace(options); !given.empty()) {
+    given = AbsolutePath(given);
+    STASIS_TRY(OpenOwnFolder(given));
+    if (!OnTmpfs(given)) {
+      return Fail(Code::kUnimplemented, given + " is not in a tmpfs, which an arena has to be",
+                  "use --spill for a folder on disk");
+    }
+    places.push_back({Kind::kExplicit, given});
+    return places;
+  }
+  const std::string own = paths.run + "/arena";
+  STASIS_TRY(OpenOwnFolder(own));
+  if (IsMountPoint(own) ? OnTmpfs(own)
+                        : options.may_mount && Mount(paths, own, options.mount_size_bytes)) {
+    places.push_back({Kind::kOwnMount, own});
+    return places;
+  }
+  if (OnTmpfs(own)) places.push_back({Kind::kRun, own});
+  const std::string shared = "/dev/shm/stasis-" + std::to_string(::geteuid());
+  if (OnTmpfs("/dev/shm") && OpenOwnFolder(shared)) places.push_back({Kind::kSharedMemory, shared});
+  // The file systems' sizes are not ours to choose: the roomiest first.
+  std::stable_sort(places.begin(), places.end(), [](const ArenaPlace& a, const ArenaPlace& b) {
+    return FreeBytes(a.path).value_or(0) > FreeBytes(b.path).value_or(0);
+  });
+  return places;
+}
+
+std::optional<uint64_t> ReadNumber(const std::string& path) {
+  auto text = ReadFile(path, 4096);
+  uint64_t number = 0;
+  if (!text || std::from_chars(text->data(), text->data() + text->size(), number).ec != std::errc{})
+    return std::nullopt;  // "max" too
+  return number;
+}
+
+// Bytes of `folder`'s group that the kernel takes back when it needs them: files' pages on disk.
+// Those of a tmpfs are not among these two.
+uint64_t Reclaimable(const std::string& folder) {
+  auto text = ReadFile(folder + "/memory.stat", 1 << 16);
+  std::istringstream lines(text ? *text : "");
+  uint64_t bytes = 0, number = 0;
+  for (std::string name; lines >> name >> number;) {
+    if (name == "inactive_file" || name == "active_file") bytes += number;
+  }
+  return bytes;
+}
+
+// What the control groups above us leave: their limits hold for tmpfs pages as for any others.
+uint64_t LeftInControlGroups() {
+  auto text = ReadFile("/proc/self/cgroup", 1 << 16);
+  constexpr std::string_view kUnified = "0::/";
+  const size_t at = text ? text->find(kUnified) : std::string::npos;
+  if (at == std::string::npos) return kNoLimit;
+  const size_t begin = at + kUnified.size();
+  std::filesystem::path group = text->substr(begin, text->find('\n', begin) - begin);
+  uint64_t left = kNoLimit;
+  for (;; group = group.parent_path()) {
+    const std::string folder = ("/sys/fs/cgroup" / group).string();
+    auto limit = ReadNumber(folder + "/memory.max");
+    auto used = ReadNumber(folder + "/memory.current");
+    if (limit && used) {
+      const uint64_t held = *used - std::min(*used, Reclaimable(folder));
+      left = std::min(left, *limit - std::min(*limit, held));
+    }
+    if (group.empty()) return left;
+  }
+}
+
+uint64_t MemoryAvailable() {
+  auto text = ReadFile("/proc/meminfo", 1 << 16);
+  constexpr std::string_view kName = "MemAvailable:";
+  const size_t at = text ? text->find(kName) : std::string::npos;
+  if (at == std::string::npos) return kNoLimit;
+  return std::strtoull(text->c_str() + at + kName.size(), nullptr, 10) * 1024;
+}
+
+}  // namespace
+
+Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOptions& options) {
+  std::vector<ArenaPlace> places;
+  std::vector<std::string> spill = SpillFolders(paths);
+  if (!options.spill_dir.empty()) {
+    // Ours inside of it, so that a folder of any mode can be named.
+    const std::string folder =
+        AbsolutePath(options.spill_dir) + "/stasis-spill-" + std::to_string(::geteuid());
+    STASIS_TRY(Annotate(OpenOwnFolder(folder), "use " + options.spill_dir + " for GPU data"));
+    STASIS_TRY(RememberSpillFolder(paths, folder));
+    places.push_back({ArenaPlace::Kind::kDisk, folder});
+    std::erase(spill, folder);
+  }
+  auto memory = MemoryPlaces(paths, options);
+  if (!memory && places.empty()) return Fail(std::move(memory.error()));
+  if (memory) places.insert(places.end(), memory->begin(), memory->end());
+  if (places.empty()) {
+    return Fail(Code::kUnimplemented, "there is no tmpfs in which we could keep GPU data",
+                "name a folder on disk with --spill, or one in a tmpfs by STASIS_ARENA_DIR");
+  }
+  for (const std::string& folder : spill) {
+    if (PathExists(folder)) places.push_back({ArenaPlace::Kind::kDisk, folder});
+  }
+  return places;
+}
+
+Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check) {
+  struct statvfs st;
+  if (::statvfs(place.path.c_str(), &st) != 0) return FailErrno(errno, "statvfs " + place.path);
+  // A tmpfs without a size of its own has no blocks at all.
+  uint64_t room = st.f_blocks == 0 ? kNoLimit : uint64_t{st.f_bavail} * st.f_frsize;
+  if (place.in_memory() && !ignore_memory_check) {
+    room = std::min({room, MemoryAvailable(), LeftInControlGroups()});
+  }
+  return room;
+}
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,102 @@
+#include "dataplane/arena_record.h"
+
+#include <algorithm>
+
+#include "image/checksum.h"
+#include "image/little_endian.h"
+
+namespace stasis::dataplane {
+namespace {
+
+using image::AppendNumber;
+using image::NumberAt;
+
+constexpr std::string_view kMagic = "STASISAR";
+constexpr size_t kBootIdBytes = 40;
+constexpr size_t kUuidBytes = 48;
+constexpr size_t kHeaderBytes = 152;
+constexpr size_t kRangeBytes = 32;
+constexpr uint32_t kComplete = 1;
+constexpr uint32_t kHasChecksum = 2;
+
+void AppendText(std::string& to, std::string_view text, size_t bytes) {
+  to.append(text.substr(0, bytes));
+  to.append(bytes - std::min(bytes, text.size()), '\0');
+}
+
+std::string TextAt(std::string_view data, size_t offset, size_t bytes) {
+  std::string_view field = data.substr(offset, bytes);
+  return std::string(field.substr(0, field.find('\0')));
+}
+
+tl::unexpected<Error> Damaged(std::string why) {
+  return Fail(Code::kDataLoss, "the record of an arena is damaged: " + std::move(why));
+}
+
+}  // namespace
+
+std::string Encode(const ArenaRecord& record) {
+  std::string out(kMagic);
+  AppendNumber<uint32_t>(out, kArenaRecordVersion);
+  AppendNumber<uint32_t>(
+      out, (record.complete ? kComplete : 0) | (record.has_checksum ? kHasChecksum : 0));
+  AppendNumber<int32_t>(out, record.key.process.pid.value);
+  AppendNumber<uint32_t>(out, record.owner);
+  AppendNumber<uint64_t>(out, record.key.process.start_time);
+  AppendNumber<uint64_t>(out, record.data_bytes);
+  out.append(record.checksum.View());
+  AppendText(out, record.boot_id, kBootIdBytes);
+  AppendText(out, record.key.gpu.value, kUuidBytes);
+  AppendNumber<uint32_t>(out, static_cast<uint32_t>(record.ranges.size()));
+  AppendNumber<uint32_t>(out, record.pid_namespace);
+  for (const Range& range : record.ranges) {
+    for (uint64_t number : {range.va, range.size_bytes, range.arena_offset, range.stored_bytes}) {
+      AppendNumber<uint64_t>(out, number);
+    }
+  }
+  out.append(image::Checksum(out).View());
+  return out;
+}
+
+Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
+  constexpr size_t kTail = image::Id128::kBytes;
+  if (data.size() < kHeaderBytes + kTail) return Damaged("it is too short");
+  if (!data.starts_with(kMagic)) return Damaged("it does not begin as one");
+  if (auto version = NumberAt<uint32_t>(data, 8); version != kArenaRecordVersion) {
+    return Damaged("it is of version " + std::to_string(version));
+  }
+  std::string_view body = data.substr(0, data.size() - kTail);
+  if (image::Checksum(body) != image::Id128::FromRaw(data.data() + body.size())) {
+    return Damaged("its checksum is wrong");
+  }
+  const auto flags = NumberAt<uint32_t>(data, 12);
+  const uint64_t count = NumberAt<uint32_t>(data, 144);
+  if ((flags & ~(kComplete | kHasChecksum)) != 0) return Damaged("it has unknown flags");
+  if (count > kMaxRanges || body.size() != kHeaderBytes + count * kRangeBytes) {
+    return Damaged("it is not as long as it says");
+  }
+  ArenaRecord record;
+  record.key.process.pid.value = NumberAt<int32_t>(data, 16);
+  record.owner = NumberAt<uint32_t>(data, 20);
+  record.key.process.start_time = NumberAt<uint64_t>(data, 24);
+  record.data_bytes = NumberAt<uint64_t>(data, 32);
+  record.checksum = image::Id128::FromRaw(data.data() + 40);
+  record.boot_id = TextAt(data, 56, kBootIdBytes);
+  record.key.gpu.value = TextAt(data, 96, kUuidBytes);
+  record.pid_namespace = NumberAt<uint32_t>(data, 148);
+  record.complete = (flags & kComplete) != 0;
+  record.has_checksum = (flags & kHasChecksum) != 0;
+  record.ranges.reserve(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    const size_t at = kHeaderBytes + i * kRangeBytes;
+    record.ranges.push_back({NumberAt<uint64_t>(data, at), NumberAt<uint64_t>(data, at + 8),
+                             NumberAt<uint64_t>(data, at + 16), NumberAt<uint64_t>(data, at + 24)});
+  }
+  if (auto total = TotalBytes(record.ranges); !total) return Damaged(total.error().message);
+  if (auto within = CheckWithin(record.ranges, record.data_bytes); !within) {
+    return Damaged(within.error().message);
+  }
+  return record;
+}
+
+}  // namespace stasis::dataplane

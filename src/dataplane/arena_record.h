@@ -1,0 +1,61 @@
+// The record beside an arena's file: whose data it holds, and where. It is written after the data,
+// so that suspended data outlives everybody who knew of it, and is found again or known to be
+// incomplete.
+//
+//   offset  bytes  little-endian
+//        0      8  "STASISAR"
+//        8      4  version (1); another one is refused
+//       12      4  flags: 1 complete, 2 the checksum of the data is there
+//       16      4  pid            20   4  uid whose program it is
+//       24      8  start time of the process (clock ticks since boot)
+//       32      8  bytes of the arena's file that hold data
+//       40     16  checksum of those bytes (DataChecksum), or zero
+//       56     40  boot id, as text, filled up with zeros
+//       96     48  UUID of the GPU, as text, filled up with zeros
+//      144      4  number of ranges   148  4  inode of the pid namespace that the pid is one of
+//      152   32 n  ranges: address, size, offset, stored bytes, eight bytes each
+//   152+32n    16  XXH3-128 of everything before it
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "dataplane/range.h"
+#include "device/device_control.h"
+#include "image/id128.h"
+#include "process/proc.h"
+
+namespace stasis::dataplane {
+
+// Whose data: one process on one GPU.
+struct ArenaKey {
+  process::ProcessId process;
+  device::GpuUuid gpu;
+  auto operator<=>(const ArenaKey&) const = default;
+};
+
+struct ArenaRecord {
+  ArenaKey key;
+  uid_t owner = 0;
+  std::string boot_id;
+  uint32_t pid_namespace = 0;  // its inode, which the kernel keeps in 32 bits
+  bool complete = false;
+  bool has_checksum = false;
+  image::Id128 checksum;
+  uint64_t data_bytes = 0;
+  std::vector<Range> ranges;
+
+  bool operator==(const ArenaRecord&) const = default;
+};
+
+inline constexpr uint32_t kArenaRecordVersion = 1;
+
+std::string Encode(const ArenaRecord& record);
+// kDataLoss for anything that Encode() has not made, with what is wrong about it.
+Result<ArenaRecord> DecodeArenaRecord(std::string_view data);
+
+}  // namespace stasis::dataplane

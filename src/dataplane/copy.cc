@@ -1,0 +1,164 @@
+#include "dataplane/copy.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/deadline.h"
+
+namespace stasis::dataplane {
+namespace {
+
+using namespace stasis::cuda;  // NOLINT: the driver's own names
+
+constexpr uint64_t kBufferBytes = 32u << 20;
+
+Status ReadOrWrite(Direction direction, int fd, char* buffer, const Piece& piece) {
+  for (uint64_t done = 0; done < piece.bytes;) {
+    const auto at = static_cast<off_t>(piece.arena_offset + done);
+    const size_t left = piece.bytes - done;
+    const ssize_t n = direction == Direction::kToArena
+                          ? TEMP_FAILURE_RETRY(::pwrite(fd, buffer + done, left, at))
+                          : TEMP_FAILURE_RETRY(::pread(fd, buffer + done, left, at));
+    if (n < 0) return FailErrno(errno, "the arena's file");
+    if (n == 0) return Fail(Code::kDataLoss, "the arena's file ends too early");
+    done += static_cast<uint64_t>(n);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Copier::Start() {
+  for (CUstream& stream : streams_) {
+    if (stream == nullptr) STASIS_GPU(gpu_, cuStreamCreate, (&stream, CU_STREAM_NON_BLOCKING));
+  }
+  for (CUevent& event : events_) {
+    if (event == nullptr) {
+      STASIS_GPU(gpu_, cuEventCreate, (&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC));
+    }
+  }
+  return {};
+}
+
+Status Copier::Submit(Direction direction, CUdeviceptr device, void* host, uint64_t bytes,
+                      CUstream stream) {
+  if (direction == Direction::kToArena) {
+    STASIS_GPU(gpu_, cuMemcpyDtoHAsync_v2, (host, device, bytes, stream));
+  } else {
+    STASIS_GPU(gpu_, cuMemcpyHtoDAsync_v2, (device, host, bytes, stream));
+  }
+  return {};
+}
+
+Status Copier::Settle() {
+  for (CUstream stream : streams_) STASIS_GPU(gpu_, cuStreamSynchronize, (stream));
+  return {};
+}
+
+Result<CopyReport> Copier::Copy(Direction direction, AttachedArena& arena, CUdeviceptr base,
+                                const std::vector<Range>& ranges, const Progress& progress) {
+  STASIS_TRY(Start());
+  const Stopwatch watch;
+  CopyReport report;
+  const Pieces pieces = Cut(ranges, arena.chunk_bytes());
+  if (direction == Direction::kToArena && !pieces.zero.empty()) {
+    return Fail(Code::kInternal, "a save that leaves something out");
+  }
+  std::vector<Group> groups;
+  for (const Piece& piece : pieces.stored) {
+    const uint64_t chunk = piece.arena_offset / arena.chunk_bytes();
+    if (groups.empty() || groups.back().chunk != chunk) groups.push_back({chunk, {}, 0});
+    groups.back().pieces.push_back(piece);
+    groups.back().bytes += piece.bytes;
+  }
+  Status status;
+  for (const Piece& piece : pieces.zero) {
+    CUresult result =
+        gpu_.fn().cuMemsetD8Async(base + piece.device_offset, 0, piece.bytes, streams_[0]);
+    if (result != CUDA_SUCCESS) status = Fail(gpu_.MakeError(result, "cuMemsetD8Async"));
+    report.cleared_bytes += piece.bytes;
+  }
+  if (status) status = CopyGroups(direction, arena, base, groups, progress, report);
+  // Whatever happened: afterwards no copy is under way in memory that somebody takes away next.
+  Status settled = Settle();
+  if (!status) return Fail(std::move(status.error()));
+  if (!settled) return Fail(std::move(settled.error()));
+  report.elapsed_ns = static_cast<uint64_t>(watch.Seconds() * 1e9);
+  report.staged = arena.staged();
+  return report;
+}
+
+Status Copier::CopyGroups(Direction direction, AttachedArena& arena, CUdeviceptr base,
+                          const std::vector<Group>& groups, const Progress& progress,
+                          CopyReport& report) {
+  std::vector<uint64_t> chunks;
+  for (const Group& group : groups) chunks.push_back(group.chunk);
+  AttachedArena::Preparation preparation(arena, chunks);
+  size_t arrived = 0;
+  auto arrive = [&]() -> Status {
+    STASIS_GPU(gpu_, cuEventSynchronize, (events_[arrived % kWindow]));
+    report.copied_bytes += groups[arrived++].bytes;
+    progress(report.copied_bytes);
+    return {};
+  };
+  size_t submitted = 0;
+  for (; submitted < groups.size(); ++submitted) {
+    STASIS_TRY(preparation.Ready(submitted));
+    if (arena.staged()) break;
+    if (submitted - arrived == kWindow) STASIS_TRY(arrive());
+    CUstream stream = streams_[submitted % kStreams];
+    for (const Piece& piece : groups[submitted].pieces) {
+      STASIS_TRY(Submit(direction, base + piece.device_offset, arena.data() + piece.arena_offset,
+                        piece.bytes, stream));
+    }
+    STASIS_GPU(gpu_, cuEventRecord, (events_[submitted % kWindow], stream));
+  }
+  while (arrived < submitted) STASIS_TRY(arrive());
+  report.cold_bytes = preparation.cold_bytes();
+  if (submitted == groups.size()) return {};
+  return CopyStaged(direction, arena, base, groups, submitted, progress, report);
+}
+
+// Two buffers: while one is on the wire, the other is between us and the file.
+Status Copier::CopyStaged(Direction direction, AttachedArena& arena, CUdeviceptr base,
+                          const std::vector<Group>& groups, size_t first, const Progress& progress,
+                          CopyReport& report) {
+  for (char*& buffer : buffers_) {
+    if (buffer != nullptr) continue;
+    void* memory = nullptr;
+    STASIS_GPU(gpu_, cuMemHostAlloc, (&memory, kBufferBytes, 0));
+    buffer = static_cast<char*>(memory);
+  }
+  std::vector<Piece> parts;
+  for (size_t i = first; i < groups.size(); ++i) {
+    for (const Piece& piece : groups[i].pieces) {
+      for (uint64_t done = 0; done < piece.bytes; done += kBufferBytes) {
+        parts.push_back({piece.device_offset + done, piece.arena_offset + done,
+                         std::min(kBufferBytes, piece.bytes - done)});
+      }
+    }
+  }
+  const bool save = direction == Direction::kToArena;
+  for (size_t i = 0; i < parts.size() + (save ? 1 : 0); ++i) {
+    // A buffer's stream orders its copies; the host takes part in between.
+    if (save && i < parts.size()) {
+      STASIS_TRY(Submit(direction, base + parts[i].device_offset, buffers_[i % 2], parts[i].bytes,
+                        streams_[i % 2]));
+    }
+    if (save && i == 0) continue;
+    const size_t now = save ? i - 1 : i;
+    STASIS_GPU(gpu_, cuStreamSynchronize, (streams_[now % 2]));
+    STASIS_TRY(ReadOrWrite(direction, arena.fd(), buffers_[now % 2], parts[now]));
+    if (!save) {
+      STASIS_TRY(Submit(direction, base + parts[now].device_offset, buffers_[now % 2],
+                        parts[now].bytes, streams_[now % 2]));
+    }
+    report.copied_bytes += parts[now].bytes;
+    progress(report.copied_bytes);
+  }
+  return {};
+}
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,100 @@
+// The driver as a mover uses it: one GPU, one small context, errors as Errors. Only in the mover's
+// process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "device/cuda/driver_library.h"
+#include "device/device_control.h"
+
+namespace stasis::dataplane {
+
+namespace cu = stasis::cuda;
+
+// clang-format off
+#define STASIS_MOVER_FUNCTIONS(F)           \
+  F(cuDeviceGetAttribute)                   \
+  F(cuDevicePrimaryCtxSetFlags_v2)          \
+  F(cuCtxSetCurrent)                        \
+  F(cuCtxSetLimit)                          \
+  F(cuMemGetAllocationGranularity)          \
+  F(cuMemGetAllocationPropertiesFromHandle) \
+  F(cuMemAddressReserve)                    \
+  F(cuMemAddressFree)                       \
+  F(cuMemCreate)                            \
+  F(cuMemRelease)                           \
+  F(cuMemMap)                               \
+  F(cuMemUnmap)                             \
+  F(cuMemSetAccess)                         \
+  F(cuMemExportToShareableHandle)           \
+  F(cuMemImportFromShareableHandle)         \
+  F(cuMemHostAlloc)                         \
+  F(cuMemFreeHost)                          \
+  F(cuMemHostRegister_v2)                   \
+  F(cuMemHostUnregister)                    \
+  F(cuMemcpyDtoHAsync_v2)                   \
+  F(cuMemcpyHtoDAsync_v2)                   \
+  F(cuMemsetD8Async)                        \
+  F(cuStreamCreate)                         \
+  F(cuStreamSynchronize)                    \
+  F(cuEventCreate)                          \
+  F(cuEventRecord)                          \
+  F(cuEventSynchronize)
+// clang-format on
+
+struct MoverFunctions {
+#define STASIS_MOVER_MEMBER(symbol) stasis::cuda::fn::symbol* symbol = nullptr;
+  STASIS_MOVER_FUNCTIONS(STASIS_MOVER_MEMBER)
+#undef STASIS_MOVER_MEMBER
+};
+
+class Gpu {
+ public:
+  // Opens the driver (`library` as of OpenDriver()) and makes a context on the GPU, as small as it
+  // can be: it runs no kernel, so it needs no stack, heap or print buffer. kNotFound for a GPU that
+  // this machine does not have, kResourceExhausted when it has no room for a context.
+  static Result<Gpu> Open(const std::string& library, const device::GpuUuid& uuid);
+
+  const MoverFunctions& fn() const { return fn_; }
+  cu::CUdevice device() const { return device_; }
+  uint64_t granularity() const { return granularity_; }
+  uint64_t context_bytes() const { return context_bytes_; }  // 0: the driver does not tell
+  // Makes the context current in the calling thread.
+  Status Use() const;
+
+  struct Memory {
+    uint64_t free_bytes;
+    uint64_t total_bytes;
+  };
+  Result<Memory> ReadMemory() const;
+
+  // Of memory on this GPU that can be shared and, where the GPU can, reached by other devices as
+  // memory of cuMemAlloc can.
+  cu::CUmemAllocationProp Properties() const;
+  // A driver's answer as an Error: `call` and the driver's own words.
+  Error MakeError(cu::CUresult result, const char* call) const;
+
+ private:
+  MoverFunctions fn_;
+  device::cuda::DriverFunctions basic_;
+  cu::CUdevice device_ = 0;
+  cu::CUcontext context_ = nullptr;
+  bool rdma_ = false;
+  uint64_t granularity_ = 0;
+  uint64_t context_bytes_ = 0;
+};
+
+// After these answers the driver goes on as before; after any other the mover ends.
+bool IsHarmless(int cu_result);
+
+// Leaves the function with the driver's error: STASIS_GPU(gpu, cuMemMap, (va, …)).
+#define STASIS_GPU(gpu, call, arguments)                                                         \
+  do {                                                                                           \
+    if (auto stasis_cu_ = (gpu).fn().call arguments; stasis_cu_ != stasis::cuda::CUDA_SUCCESS) { \
+      return ::stasis::Fail((gpu).MakeError(stasis_cu_, #call));                                 \
+    }                                                                                            \
+  } while (0)
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,308 @@
+#include "dataplane/mover_client.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "dataplane/packet.h"
+
+namespace stasis::dataplane {
+namespace {
+
+using wire::Op;
+using wire::Reply;
+using wire::Request;
+
+// A mover without work ends by itself; the kernel takes down what the driver has open.
+constexpr std::chrono::milliseconds kIdleEnd{3000};
+// For what must not be skipped although the deadline has passed: to let go of memory.
+constexpr std::chrono::milliseconds kReleaseLimit{10000};
+
+Request Make(Op op) {
+  Request request;
+  request.op = op;
+  return request;
+}
+
+}  // namespace
+
+Mover::Mover(MoverOptions options) : options_(std::move(options)) {}
+
+Mover::~Mover() { (void)Stop(); }
+
+Status Mover::Stop() {
+  if (!process_) return {};
+  socket_.Reset();
+  auto ended = process_->Wait(Deadline::In(kIdleEnd));
+  const pid_t id = pid();
+  if (!ended) End();
+  const bool hangs = !ended && process_.has_value();
+  process_.reset();
+  if (hangs) {
+    return Fail(Code::kInternal, fmt::format("the mover (process {}) hangs in the kernel", id));
+  }
+  return {};
+}
+
+std::string Mover::End() {
+  socket_.Reset();
+  if (!process_) return "had ended";
+  process_->Kill(SIGKILL);
+  auto status = process_->Wait(Deadline::In(options_.settle_timeout));
+  if (!status) return fmt::format("(process {}) hangs in the kernel", pid());
+  process_.reset();
+  return DescribeWaitStatus(*status);
+}
+
+Status Mover::Spawn() {
+  // One that hangs in the kernel still holds GPU memory: nobody starts another beside it.
+  if (process_ && !socket_) {
+    if (!process_->Wait(Deadline::In(std::chrono::milliseconds(0)))) {
+      return Fail(Code::kUnavailable,
+                  fmt::format("the last mover (process {}) still hangs in the kernel", pid()));
+    }
+    process_.reset();
+  }
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+    return FailErrno(errno, "socketpair");
+  }
+  UniqueFd ours(fds[0]), theirs(fds[1]);
+  SpawnOptions spawn;
+  spawn.argv = {options_.program, "--gpu", options_.gpu.value};
+  if (!options_.library.empty()) {
+    spawn.argv.insert(spawn.argv.end(), {"--library", options_.library});
+  }
+  if (options_.idle_timeout.count() > 0) {
+    spawn.argv.insert(spawn.argv.end(),
+                      {"--idle-ms", std::to_string(options_.idle_timeout.count())});
+  }
+  spawn.env = ScrubbedEnvironment();
+  spawn.env->push_back("CUDA_DEVICE_ORDER=PCI_BUS_ID");
+  spawn.fds = {{wire::kSocketFd, theirs.get()}};
+  if (options_.inherit_fd >= 0) spawn.fds[wire::kInheritedFd] = options_.inherit_fd;
+  spawn.new_session = true;
+  auto process = Annotate(Subprocess::Spawn(spawn), "start the mover of " + options_.gpu.value);
+  if (!process) return Fail(std::move(process.error()));
+  process_ = std::move(*process);
+  socket_ = std::move(ours);
+  return {};
+}
+
+Result<Reply> Mover::Call(Request request, std::span<const int> fds, const Deadline& deadline,
+                          const CopyOptions* options, uint64_t total, std::vector<UniqueFd>* out) {
+  auto lost = [&](std::string why) {
+    const bool broken = !why.empty();
+    const std::string how = End();
+    return Fail(Code::kUnavailable,
+                fmt::format("the mover of {} {} when it was to {}", options_.gpu.value,
+                            broken ? "sent " + why : how, wire::OpName(request.op)));
+  };
+  if (!socket_) {
+    return Fail(Code::kUnavailable, "no mover runs for " + options_.gpu.value);
+  }
+  request.id = ++last_id_;
+  if (auto sent = SendPacket(socket_.get(), &request, sizeof request, fds, MSG_DONTWAIT); !sent) {
+    // Too many descriptors are under way between processes of this user: the mover is well.
+    if (sent.error().raw == ETOOMANYREFS || sent.error().raw == EBADF) {
+      return Fail(std::move(sent.error()));
+    }
+    return lost({});
+  }
+  for (;;) {
+    pollfd p{socket_.get(), POLLIN, 0};
+    const int ready = TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout()));
+    if (ready == 0) {
+      const std::string how = End();
+      return Fail(Code::kDeadlineExceeded,
+                  fmt::format("the mover of {} did not {} in time, and {}", options_.gpu.value,
+                              wire::OpName(request.op), process_ ? how : "was ended"));
+    }
+    Reply reply;
+    auto packet = ReceivePacket(socket_.get(), &reply, sizeof reply);
+    if (!packet || packet->size == 0) return lost({});
+    if (packet->fds_lost) {
+      (void)lost({});
+      return Fail(Code::kResourceExhausted, "we cannot hold as many descriptors as there are",
+                  "raise the limit of open files (ulimit -n)");
+    }
+    const char* invalid = wire::WhyInvalid(reply, packet->size, packet->fds.size());
+    if (invalid == nullptr && (reply.id != request.id || reply.op != request.op)) {
+      invalid = "a reply that nobody asked for";
+    }
+    if (invalid != nullptr) return lost(invalid);
+    if (reply.progress != 0) {
+      if (options != nullptr && options->progress) options->progress(reply.bytes, total);
+      continue;
+    }
+    if (reply.fatal != 0) End();
+    if (auto status = wire::ErrorOf(reply); !status) return Fail(std::move(status.error()));
+    if (out != nullptr) {
+      for (UniqueFd& fd : packet->fds) out->push_back(std::move(fd));
+    }
+    return reply;
+  }
+}
+
+Result<Reply> Mover::CallOrStart(const Request& request, std::span<const int> fds,
+                                 const Deadline& deadline) {
+  const bool fresh = !socket_;
+  if (fresh) STASIS_TRY(Spawn());
+  auto reply = Call(request, fds, deadline);
+  // It may have left between two requests, being idle; with that no work is lost.
+  if (!reply && reply.error().code == Code::kUnavailable && !fresh && !socket_) {
+    STASIS_TRY(Spawn());
+    reply = Call(request, fds, deadline);
+  }
+  return reply;
+}
+
+Result<MoverInfo> Mover::Start(const Deadline& deadline) {
+  STASIS_ASSIGN(Reply reply, CallOrStart(Make(Op::kHello), {}, deadline));
+  return MoverInfo{reply.bytes, reply.second, reply.third};
+}
+
+Status Mover::Attach(const Arena& arena, const Deadline& deadline) {
+  Request request = Make(Op::kAttach);
+  request.bytes = arena.capacity_bytes();
+  const int fd = arena.fd();
+  auto reply = CallOrStart(request, {&fd, 1}, deadline);
+  if (!reply) return Fail(std::move(reply.error()));
+  return {};
+}
+
+Status Mover::Detach(const Deadline& deadline) {
+  STASIS_TRY(Call(Make(Op::kDetach), {}, deadline));
+  return {};
+}
+
+Status Mover::Warm(uint64_t bytes, const Deadline& deadline) {
+  Request request = Make(Op::kWarm);
+  request.bytes = bytes;
+  STASIS_TRY(Call(request, {}, deadline));
+  return {};
+}
+
+Result<WireSpeed> Mover::Measure(uint64_t bytes, const Deadline& deadline) {
+  Request request = Make(Op::kMeasure);
+  request.bytes = bytes;
+  STASIS_ASSIGN(Reply reply, Call(request, {}, deadline));
+  return WireSpeed{reply.bytes, static_cast<double>(reply.second),
+                   static_cast<double>(reply.third)};
+}
+
+Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<const int> fds,
+                         const Deadline& deadline) {
+  for (size_t first = 0; first < ranges.size(); first += wire::kMaxBatch) {
+    Request request = Make(op);
+    request.first = static_cast<uint32_t>(first);
+    request.count = static_cast<uint32_t>(std::min<size_t>(wire::kMaxBatch, ranges.size() - first));
+    for (uint32_t i = 0; i < request.count; ++i) {
+      const Range& r = ranges[first + i];
+      request.ranges[i] = {r.size_bytes, r.arena_offset, r.stored_bytes};
+    }
+    // Answered one by one: the kernel bounds the descriptors that are under way.
+    STASIS_TRY(Call(request, fds.empty() ? fds : fds.subspan(first, request.count), deadline));
+  }
+  return {};
+}
+
+Result<CopyResult> Mover::Copy(Op op, const CopyOptions& options, const Deadline& deadline) {
+  Request request = Make(op);
+  if (op == Op::kSave ? options.checksum : options.expected.has_value()) {
+    request.flags = wire::kFlagChecksum;
+  }
+  if (options.expected) std::memcpy(request.checksum, options.expected->bytes.data(), 16);
+  STASIS_ASSIGN(Reply reply, Call(request, {}, deadline, &options, total_bytes_));
+  CopyResult result;
+  result.copied_bytes = reply.bytes;
+  result.cleared_bytes = reply.second;
+  result.cold_bytes = reply.third;
+  result.seconds = static_cast<double>(reply.elapsed_ns) / 1e9;
+  result.staged = reply.staged != 0;
+  if (op == Op::kSave && options.checksum) result.checksum = image::Id128::FromRaw(reply.checksum);
+  if (result.copied_bytes + result.cleared_bytes != total_bytes_) {
+    return Fail(Code::kInternal, "the mover copied another number of bytes than it was to");
+  }
+  return result;
+}
+
+Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const int> fds,
+                               const CopyOptions& options, const Deadline& deadline) {
+  STASIS_ASSIGN(total_bytes_, TotalBytes(ranges));
+  if (fds.size() != ranges.size()) {
+    return Fail(Code::kInvalidArgument,
+                fmt::format("the program sent {} descriptors for {} allocations", fds.size(),
+                            ranges.size()));
+  }
+  if (ranges.empty()) return CopyResult{};
+  auto save = [&]() -> Result<CopyResult> {
+    Request begin = Make(Op::kBeginSave);
+    begin.count = static_cast<uint32_t>(ranges.size());
+    begin.bytes = total_bytes_;
+    STASIS_TRY(Call(begin, {}, deadline));
+    STASIS_TRY(SendRanges(Op::kImport, ranges, fds, deadline));
+    return Copy(Op::kSave, options, deadline);
+  };
+  auto result = save();
+  if (!result) (void)Release(Deadline::In(kReleaseLimit));
+  return result;
+}
+
+Status Mover::PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_bytes,
+                          const Deadline& deadline) {
+  STASIS_ASSIGN(total_bytes_, TotalBytes(ranges));
+  count_ = ranges.size();
+  if (ranges.empty()) return Fail(Code::kInvalidArgument, "a load of nothing");
+  auto prepare = [&]() -> Status {
+    Request begin = Make(Op::kBeginLoad);
+    begin.count = static_cast<uint32_t>(ranges.size());
+    begin.bytes = total_bytes_;
+    begin.ballast_bytes = ballast_bytes;
+    STASIS_TRY(Call(begin, {}, deadline));
+    return SendRanges(Op::kCreate, ranges, {}, deadline);
+  };
+  Status status = prepare();
+  if (!status) (void)Release(Deadline::In(kReleaseLimit));
+  return status;
+}
+
+Status Mover::FreeBallast(const Deadline& deadline) {
+  STASIS_TRY(Call(Make(Op::kFreeBallast), {}, deadline));
+  return {};
+}
+
+Result<CopyResult> Mover::Load(const CopyOptions& options, const Deadline& deadline) {
+  auto result = Copy(Op::kLoad, options, deadline);
+  if (!result) (void)Release(Deadline::In(kReleaseLimit));
+  return result;
+}
+
+Result<std::vector<UniqueFd>> Mover::Export(const Deadline& deadline) {
+  std::vector<UniqueFd> fds;
+  fds.reserve(count_);
+  while (fds.size() < count_) {
+    Request request = Make(Op::kExport);
+    request.first = static_cast<uint32_t>(fds.size());
+    request.count = static_cast<uint32_t>(std::min<size_t>(wire::kMaxBatch, count_ - fds.size()));
+    const size_t before = fds.size();
+    STASIS_TRY(Call(request, {}, deadline, nullptr, 0, &fds));
+    if (fds.size() != before + request.count) {
+      return Fail(Code::kInternal, "the mover sent another number of descriptors than it was to");
+    }
+  }
+  return fds;
+}
+
+Status Mover::Release(const Deadline& deadline) {
+  if (!socket_) return {};
+  STASIS_TRY(Call(Make(Op::kRelease), {}, deadline));
+  return {};
+}
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,137 @@
+// Our side of a mover: one process for one GPU, started on demand, spoken to in mover_protocol.h,
+// ended when it passes a deadline. A mover may die at any moment: nothing is lost by it that its
+// caller does not hold (descriptors of a save) or find again (the arena).
+//
+// Threads: one at a time for each Mover; movers of several GPUs work in parallel.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "base/result.h"
+#include "base/subprocess.h"
+#include "dataplane/arena.h"
+#include "dataplane/mover_protocol.h"
+#include "device/device_control.h"
+
+namespace stasis::dataplane {
+
+struct MoverOptions {
+  std::string program;  // path of stasis-mover
+  device::GpuUuid gpu;
+  std::string library;  // of the driver; empty: by the loader's search
+  int inherit_fd = -1;  // held by the mover as long as it lives, as the device helper does
+  // How long it stays without work, its context and registered memory with it; 0: as long as we.
+  std::chrono::milliseconds idle_timeout{0};
+  // For the end of one that was killed.
+  std::chrono::milliseconds settle_timeout{10000};
+};
+
+struct MoverInfo {
+  uint64_t context_bytes = 0;  // GPU memory of the mover itself; 0 where the driver does not tell
+  uint64_t free_bytes = 0;     // of the GPU, beside it
+  uint64_t total_bytes = 0;
+};
+
+struct CopyOptions {
+  // Save: compute the data's checksum. It costs a reading of the arena.
+  bool checksum = false;
+  // Load: refuse with kDataLoss, before the copy, data of another checksum.
+  std::optional<image::Id128> expected;
+  // Called on the caller's thread with bytes that have arrived and bytes of all.
+  std::function<void(uint64_t, uint64_t)> progress;
+};
+
+struct CopyResult {
+  uint64_t copied_bytes = 0;
+  uint64_t cleared_bytes = 0;
+  uint64_t cold_bytes = 0;  // of the arena: touched and registered while copying
+  double seconds = 0;       // of the copy alone
+  bool staged = false;      // through buffers: the arena is on disk, or could not be registered
+  std::optional<image::Id128> checksum;
+};
+
+struct WireSpeed {
+  uint64_t bytes = 0;  // of one copy
+  double to_arena_bytes_per_s = 0;
+  double to_gpu_bytes_per_s = 0;
+};
+
+class Mover {
+ public:
+  explicit Mover(MoverOptions options);
+  ~Mover();
+  Mover(const Mover&) = delete;
+
+  // All calls: kDeadlineExceeded when it did not answer in time and was ended; kUnavailable when it
+  // died; kResourceExhausted when the GPU or the machine has no room.
+
+  // Starts one where none runs, and makes its context. Call this while nothing is touched yet: it
+  // is what may need GPU memory of its own.
+  Result<MoverInfo> Start(const Deadline& deadline);
+  // Of the one that runs, 0 for none.
+  pid_t pid() const { return process_ ? process_->pid() : 0; }
+  // Ends it and waits for that: its GPU memory is free.
+  Status Stop();
+
+  // Begins work with an arena, starting a mover where none runs. The same file again, not grown:
+  // what is registered of it stays so.
+  Status Attach(const Arena& arena, const Deadline& deadline);
+  Status Detach(const Deadline& deadline);
+  // Touches and registers that much of the arena ahead of time.
+  Status Warm(uint64_t bytes, const Deadline& deadline);
+  // Best of five copies each way between the arena and memory of its own; the arena keeps its
+  // bytes.
+  Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline);
+
+  // Copies the memory behind `fds`, one for each range, into the attached arena. The descriptors
+  // stay the caller's. Afterwards the mover holds the memory too, until Release(). When it fails
+  // nothing is held and the GPU's memory is as it was; kInvalidArgument says that a descriptor or
+  // size from the program is not what it says.
+  Result<CopyResult> Save(const std::vector<Range>& ranges, std::span<const int> fds,
+                          const CopyOptions& options, const Deadline& deadline);
+
+  // Creates all memory, plus a ballast of that size, or nothing. kResourceExhausted says what is
+  // needed and what is free.
+  Status PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_bytes,
+                     const Deadline& deadline);
+  Status FreeBallast(const Deadline& deadline);
+  // Copies the attached arena into that memory; what is not in the arena is zero. When it fails,
+  // all of it is released.
+  Result<CopyResult> Load(const CopyOptions& options, const Deadline& deadline);
+  // Descriptors of that memory, in order.
+  Result<std::vector<UniqueFd>> Export(const Deadline& deadline);
+
+  // Lets go of all memory of a save or load: its end, or how it is called off. Success when no
+  // mover runs. The arena stays attached.
+  Status Release(const Deadline& deadline);
+
+ private:
+  Status Spawn();
+  Result<wire::Reply> Call(wire::Request request, std::span<const int> fds,
+                           const Deadline& deadline, const CopyOptions* options = nullptr,
+                           uint64_t total = 0, std::vector<UniqueFd>* out = nullptr);
+  // The same for what may start a mover: a resident one may just have left.
+  Result<wire::Reply> CallOrStart(const wire::Request& request, std::span<const int> fds,
+                                  const Deadline& deadline);
+  Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
+                    const Deadline& deadline);
+  Result<CopyResult> Copy(wire::Op op, const CopyOptions& options, const Deadline& deadline);
+  // Kills and reaps it; how it ended.
+  std::string End();
+
+  const MoverOptions options_;
+  std::optional<Subprocess> process_;
+  UniqueFd socket_;
+  uint64_t last_id_ = 0;
+  size_t count_ = 0;  // ranges of the load that is prepared
+  uint64_t total_bytes_ = 0;
+};
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,35 @@
+// stasis-mover: copies GPU memory of other programs to and from an arena. One for each GPU; lives
+// as long as the socket it was started with (descriptor 3, see mover_protocol.h).
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "dataplane/mover_protocol.h"
+#include "dataplane/mover_server.h"
+
+int main(int argc, char** argv) {
+  using namespace stasis::dataplane;  // NOLINT
+  MoverServerOptions options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--gpu") == 0) options.gpu.value = argv[i + 1];
+    if (std::strcmp(argv[i], "--library") == 0) options.library = argv[i + 1];
+    if (std::strcmp(argv[i], "--idle-ms") == 0) {
+      options.idle_timeout = std::chrono::milliseconds(std::strtol(argv[i + 1], nullptr, 10));
+    }
+  }
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (::getsockopt(wire::kSocketFd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
+      type != SOCK_SEQPACKET) {
+    std::fputs("stasis-mover is started by stasis itself.\n", stderr);
+    return 2;
+  }
+  // What a driver starts must not inherit the socket, or we would outlive who started us.
+  for (int fd : {wire::kSocketFd, wire::kInheritedFd}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  ::signal(SIGPIPE, SIG_IGN);
+  ServeMover(wire::kSocketFd, options);
+}

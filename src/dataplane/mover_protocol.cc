@@ -1,0 +1,105 @@
+#include "dataplane/mover_protocol.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "dataplane/range.h"
+
+namespace stasis::dataplane::wire {
+namespace {
+
+struct OpRow {
+  Op op;
+  const char* name;
+  bool batch;  // has ranges or descriptors from `first`
+};
+constexpr OpRow kOps[] = {
+    {Op::kHello, "hello", false},
+    {Op::kAttach, "attach the arena", false},
+    {Op::kDetach, "detach the arena", false},
+    {Op::kWarm, "prepare the arena", false},
+    {Op::kMeasure, "measure the wire", false},
+    {Op::kBeginSave, "begin a save", false},
+    {Op::kImport, "import GPU memory", true},
+    {Op::kSave, "copy GPU memory to the arena", false},
+    {Op::kBeginLoad, "begin a load", false},
+    {Op::kCreate, "create GPU memory", true},
+    {Op::kFreeBallast, "free the ballast", false},
+    {Op::kLoad, "copy the arena to GPU memory", false},
+    {Op::kExport, "export GPU memory", true},
+    {Op::kRelease, "release GPU memory", false},
+};
+
+const OpRow* Find(Op op) {
+  for (const OpRow& row : kOps) {
+    if (row.op == op) return &row;
+  }
+  return nullptr;
+}
+
+template <size_t n>
+bool Ended(const char (&text)[n]) {
+  return std::memchr(text, '\0', n) != nullptr;
+}
+
+template <size_t n>
+void PutText(char (&out)[n], const std::string& text) {
+  const size_t size = std::min(text.size(), n - 1);
+  std::memcpy(out, text.data(), size);
+  out[size] = '\0';
+}
+
+}  // namespace
+
+const char* OpName(Op op) {
+  const OpRow* row = Find(op);
+  return row == nullptr ? "unknown" : row->name;
+}
+
+const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
+  if (size != sizeof(Request)) return "a request of the wrong length";
+  if (r.magic != kMagic) return "not a request";
+  if (r.version != kVersion) return "a request of another version";
+  if (r.id == 0) return "a request without an id";
+  const OpRow* row = Find(r.op);
+  if (row == nullptr) return "an unknown operation";
+  if ((r.flags & ~kFlagChecksum) != 0) return "an unknown flag";
+  if (r.bytes > kMaxTotalBytes || r.ballast_bytes > kMaxTotalBytes) return "too many bytes";
+  if (row->batch ? r.count == 0 || r.count > kMaxBatch : r.count > kMaxRanges) {
+    return "an impossible number of allocations";
+  }
+  if (r.first > kMaxRanges) return "an impossible index";
+  const size_t expected = r.op == Op::kAttach ? 1 : r.op == Op::kImport ? r.count : 0;
+  if (fds != expected) return "the wrong number of descriptors";
+  return nullptr;
+}
+
+const char* WhyInvalid(const Reply& r, size_t size, size_t fds) {
+  if (size != sizeof(Reply)) return "a reply of the wrong length";
+  if (r.magic != kMagic) return "not a reply";
+  if (r.version != kVersion) return "a reply of another version";
+  if (Find(r.op) == nullptr) return "a reply to an unknown operation";
+  if (r.code > static_cast<uint32_t>(Code::kDataLoss)) return "an unknown error";
+  if (r.domain > static_cast<uint32_t>(Domain::kUsage)) return "an unknown domain";
+  if (r.code == 0 && (r.raw != 0 || r.fatal != 0)) return "an error without a code";
+  if (!Ended(r.message) || !Ended(r.hint)) return "a text without an end";
+  if (r.count > kMaxBatch || fds != r.count) return "the wrong number of descriptors";
+  if (r.count != 0 && r.op != Op::kExport) return "descriptors where none belong";
+  return nullptr;
+}
+
+void Put(Reply& reply, const Error& error) {
+  reply.code = static_cast<uint32_t>(error.code);
+  reply.domain = static_cast<uint32_t>(error.domain);
+  reply.raw = error.raw;
+  PutText(reply.message, error.ToString());
+  PutText(reply.hint, error.hint);
+}
+
+Status ErrorOf(const Reply& reply) {
+  if (reply.code == 0) return {};
+  return Fail(static_cast<Code>(reply.code), static_cast<Domain>(reply.domain), reply.raw,
+              reply.message, reply.hint);
+}
+
+}  // namespace stasis::dataplane::wire

@@ -1,0 +1,235 @@
+#include "dataplane/mover_work.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/deadline.h"
+#include "dataplane/arena.h"
+
+namespace stasis::dataplane {
+namespace {
+
+using wire::Op;
+using wire::Reply;
+using wire::Request;
+
+constexpr int kMeasureRounds = 5;
+
+std::string Mib(uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
+
+tl::unexpected<Error> WrongOrder(const Request& request) {
+  return Fail(Code::kFailedPrecondition,
+              std::string("the mover was told to ") + OpName(request.op) + " at the wrong time");
+}
+
+uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+Status MoverWork::Start() {
+  if (gpu_) return {};
+  STASIS_ASSIGN(gpu_, Gpu::Open(options_.library, options_.gpu));
+  arena_ = std::make_unique<AttachedArena>(*gpu_);
+  copier_ = std::make_unique<Copier>(*gpu_);
+  return {};
+}
+
+Status MoverWork::Expect(Phase phase, const Request& request) const {
+  if (phase_ != phase) return WrongOrder(request);
+  return {};
+}
+
+Status MoverWork::ExpectArena() const {
+  if (!arena_->attached()) return Fail(Code::kFailedPrecondition, "the mover has no arena");
+  return {};
+}
+
+Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& reply,
+                     std::vector<UniqueFd>& out, const Progress& progress) {
+  STASIS_TRY(Start());
+  switch (request.op) {
+    case Op::kHello:
+      return Hello(reply);
+    case Op::kAttach:
+      STASIS_TRY(Expect(Phase::kIdle, request));
+      return arena_->Attach(std::move(fds[0]), request.bytes);
+    case Op::kDetach:
+      STASIS_TRY(Expect(Phase::kIdle, request));
+      arena_->Detach();
+      return {};
+    case Op::kWarm:
+      STASIS_TRY(ExpectArena());
+      return Warm(request.bytes);
+    case Op::kMeasure:
+      STASIS_TRY(Expect(Phase::kIdle, request));
+      STASIS_TRY(ExpectArena());
+      return Measure(request.bytes, reply);
+    case Op::kBeginSave:
+      return Begin(Phase::kSaving, request, reply);
+    case Op::kBeginLoad:
+      return Begin(Phase::kLoading, request, reply);
+    case Op::kImport:
+      STASIS_TRY(Expect(Phase::kSaving, request));
+      return Append(request, fds);
+    case Op::kCreate:
+      STASIS_TRY(Expect(Phase::kLoading, request));
+      return Append(request, fds);
+    case Op::kSave:
+      STASIS_TRY(Expect(Phase::kSaving, request));
+      return Copy(Direction::kToArena, request, reply, progress);
+    case Op::kLoad:
+      STASIS_TRY(Expect(Phase::kLoading, request));
+      return Copy(Direction::kToDevice, request, reply, progress);
+    case Op::kFreeBallast:
+      STASIS_TRY(Expect(Phase::kLoading, request));
+      return memory_->FreeBallast();
+    case Op::kExport:
+      STASIS_TRY(Expect(Phase::kLoading, request));
+      if (uint64_t{request.first} + request.count > memory_->count()) return WrongOrder(request);
+      for (uint32_t i = 0; i < request.count; ++i) {
+        STASIS_ASSIGN(UniqueFd fd, memory_->Export(request.first + i));
+        out.push_back(std::move(fd));
+      }
+      return {};
+    case Op::kRelease:
+      return Release();
+  }
+  return WrongOrder(request);
+}
+
+Status MoverWork::Hello(Reply& reply) {
+  STASIS_ASSIGN(Gpu::Memory memory, gpu_->ReadMemory());
+  reply.bytes = gpu_->context_bytes();
+  reply.second = memory.free_bytes;
+  reply.third = memory.total_bytes;
+  return {};
+}
+
+Status MoverWork::Warm(uint64_t bytes) {
+  std::vector<uint64_t> chunks;
+  for (uint64_t at = 0; at < std::min(bytes, arena_->bytes()); at += arena_->chunk_bytes()) {
+    chunks.push_back(at / arena_->chunk_bytes());
+  }
+  AttachedArena::Preparation preparation(*arena_, chunks);
+  for (size_t i = 0; i < chunks.size(); ++i) STASIS_TRY(preparation.Ready(i));
+  return {};
+}
+
+// To the GPU first and back from there: the arena's bytes, which may be somebody's, stay what they
+// are.
+Status MoverWork::Measure(uint64_t bytes, Reply& reply) {
+  bytes = std::min(bytes, arena_->bytes()) / gpu_->granularity() * gpu_->granularity();
+  if (bytes == 0) return Fail(Code::kInvalidArgument, "there is nothing to measure with");
+  STASIS_TRY(Warm(bytes));
+  DeviceMemory memory(*gpu_);
+  STASIS_TRY(memory.Reserve(bytes));
+  STASIS_TRY(memory.Create(bytes));
+  STASIS_TRY(memory.Open());
+  uint64_t best[2] = {~0ull, ~0ull};
+  for (int round = 0; round < kMeasureRounds; ++round) {
+    for (Direction direction : {Direction::kToDevice, Direction::kToArena}) {
+      STASIS_ASSIGN(CopyReport report, copier_->Copy(direction, *arena_, memory.base(),
+                                                     {{0, bytes, 0, bytes}}, [](uint64_t) {}));
+      uint64_t& entry = best[direction == Direction::kToDevice];
+      entry = std::min(entry, std::max<uint64_t>(report.elapsed_ns, 1));
+    }
+  }
+  reply.bytes = bytes;
+  reply.second =
+      static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(best[0]));
+  reply.third =
+      static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(best[1]));
+  reply.staged = arena_->staged();
+  return memory.Free();
+}
+
+Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
+  STASIS_TRY(Expect(Phase::kIdle, request));
+  STASIS_TRY(ExpectArena());
+  if (request.count == 0 || request.bytes == 0) {
+    return Fail(Code::kInvalidArgument, "a save or load of nothing");
+  }
+  if (phase == Phase::kLoading) {
+    STASIS_ASSIGN(Gpu::Memory now, gpu_->ReadMemory());
+    const uint64_t needed = request.bytes + RoundUp(request.ballast_bytes, gpu_->granularity());
+    reply.bytes = needed;
+    reply.second = now.free_bytes;
+    if (needed > now.free_bytes) {
+      return Fail(Code::kResourceExhausted,
+                  fmt::format("{} of GPU memory are needed on {}, and {} are free", Mib(needed),
+                              options_.gpu.value, Mib(now.free_bytes)),
+                  "free memory on this GPU, or choose another one with --gpu-map");
+    }
+  }
+  auto memory = std::make_unique<DeviceMemory>(*gpu_);
+  STASIS_TRY(memory->Reserve(request.bytes));
+  if (phase == Phase::kLoading) STASIS_TRY(memory->CreateBallast(request.ballast_bytes));
+  memory_ = std::move(memory);
+  ranges_.clear();
+  expected_count_ = request.count;
+  phase_ = phase;
+  return {};
+}
+
+Status MoverWork::Append(const Request& request, const std::vector<UniqueFd>& fds) {
+  if (request.first != ranges_.size() || ranges_.size() + request.count > expected_count_) {
+    return WrongOrder(request);
+  }
+  std::vector<Range> batch;
+  for (uint32_t i = 0; i < request.count; ++i) {
+    const wire::WireRange& r = request.ranges[i];
+    batch.push_back({0, r.size_bytes, r.arena_offset, r.stored_bytes});
+    if (phase_ == Phase::kSaving && r.stored_bytes != r.size_bytes) {
+      return Fail(Code::kInvalidArgument, "a save that leaves something out");
+    }
+  }
+  STASIS_TRY(CheckWithin(batch, arena_->bytes()));
+  for (uint32_t i = 0; i < request.count; ++i) {
+    Status added = phase_ == Phase::kSaving ? memory_->Import(fds[i].get(), batch[i].size_bytes)
+                                            : memory_->Create(batch[i].size_bytes);
+    if (!added) {
+      added.error().WithContext(fmt::format("allocation {}", request.first + i));
+      return added;
+    }
+    ranges_.push_back(batch[i]);
+  }
+  return {};
+}
+
+Status MoverWork::Copy(Direction direction, const Request& request, Reply& reply,
+                       const Progress& progress) {
+  if (ranges_.size() != expected_count_) return WrongOrder(request);
+  uint64_t used = 0;
+  for (const Range& r : ranges_) used = std::max(used, r.arena_offset + r.stored_bytes);
+  const bool with_checksum = (request.flags & wire::kFlagChecksum) != 0;
+  if (with_checksum && direction == Direction::kToDevice) {
+    STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), used));
+    if (found != image::Id128::FromRaw(request.checksum)) {
+      return Fail(Code::kDataLoss, "the GPU data in the arena is not what was saved");
+    }
+  }
+  STASIS_TRY(memory_->Open());
+  STASIS_ASSIGN(CopyReport report,
+                copier_->Copy(direction, *arena_, memory_->base(), ranges_, progress));
+  reply.bytes = report.copied_bytes;
+  reply.second = report.cleared_bytes;
+  reply.third = report.cold_bytes;
+  reply.elapsed_ns = report.elapsed_ns;
+  reply.staged = report.staged;
+  if (with_checksum && direction == Direction::kToArena) {
+    STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), used));
+    std::memcpy(reply.checksum, found.bytes.data(), found.bytes.size());
+  }
+  return {};
+}
+
+Status MoverWork::Release() {
+  phase_ = Phase::kIdle;
+  ranges_.clear();
+  auto memory = std::move(memory_);
+  return memory == nullptr ? Status{} : memory->Free();
+}
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,57 @@
+// What a mover does for each request. Only in the mover's process, on one thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "dataplane/attached_arena.h"
+#include "dataplane/copy.h"
+#include "dataplane/device_memory.h"
+#include "dataplane/gpu.h"
+#include "dataplane/mover_protocol.h"
+#include "dataplane/mover_server.h"
+
+namespace stasis::dataplane {
+
+class MoverWork {
+ public:
+  explicit MoverWork(const MoverServerOptions& options) : options_(options) {}
+
+  // Fills the operation's fields of `reply`, and `out` with descriptors for it. After an error in
+  // the middle of a save or load the caller says `release`.
+  Status Do(const wire::Request& request, std::vector<UniqueFd> fds, wire::Reply& reply,
+            std::vector<UniqueFd>& out, const Progress& progress);
+
+  // GPU memory besides the context.
+  bool holds_memory() const { return memory_ != nullptr; }
+
+ private:
+  enum class Phase { kIdle, kSaving, kLoading };
+
+  Status Start();
+  Status Expect(Phase phase, const wire::Request& request) const;
+  Status ExpectArena() const;
+  Status Hello(wire::Reply& reply);
+  Status Warm(uint64_t bytes);
+  Status Measure(uint64_t bytes, wire::Reply& reply);
+  Status Begin(Phase phase, const wire::Request& request, wire::Reply& reply);
+  Status Append(const wire::Request& request, const std::vector<UniqueFd>& fds);
+  Status Copy(Direction direction, const wire::Request& request, wire::Reply& reply,
+              const Progress& progress);
+  Status Release();
+
+  const MoverServerOptions options_;
+  std::optional<Gpu> gpu_;
+  std::unique_ptr<AttachedArena> arena_;
+  std::unique_ptr<Copier> copier_;
+
+  Phase phase_ = Phase::kIdle;
+  std::unique_ptr<DeviceMemory> memory_;
+  std::vector<Range> ranges_;
+  uint64_t expected_count_ = 0;
+};
+
+}  // namespace stasis::dataplane

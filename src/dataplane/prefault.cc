@@ -1,0 +1,120 @@
+#include "dataplane/prefault.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace stasis::dataplane {
+namespace {
+
+// Small enough that all threads have work in one part of a pipeline.
+constexpr uint64_t kItemBytes = 16u << 20;
+constexpr uint64_t kPage = 4096;
+
+// 0 or an errno. The pages are allocated in the file already, so this only clears and maps them.
+int Touch(char* at, uint64_t bytes) {
+  for (;;) {
+    if (::madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return 0;
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno != EINVAL) return errno;
+    break;
+  }
+  // Before Linux 5.14. Adding nothing is a write that changes nothing, whoever else writes.
+  for (uint64_t i = 0; i < bytes; i += kPage) {
+    __atomic_fetch_add(at + i, 0, __ATOMIC_RELAXED);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<Mapping> Mapping::Map(int fd, uint64_t bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) return FailErrno(errno, "map the arena");
+  // Neither is needed to be right: huge pages where the file has them, and no core dump of 32 GiB.
+  ::madvise(data, bytes, MADV_HUGEPAGE);
+  ::madvise(data, bytes, MADV_DONTDUMP);
+  Mapping mapping;
+  mapping.data_ = static_cast<char*>(data);
+  mapping.bytes_ = bytes;
+  return mapping;
+}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) ::munmap(data_, bytes_);
+}
+
+unsigned DefaultThreads() { return std::clamp(std::thread::hardware_concurrency(), 1u, 16u); }
+
+void InParallel(size_t count, unsigned threads, const std::function<void(size_t)>& f) {
+  std::atomic<size_t> next{0};
+  auto work = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < count;) f(i);
+  };
+  std::vector<std::thread> others;
+  for (unsigned t = 1; t < std::min<size_t>(threads, count); ++t) {
+    try {
+      others.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;  // fewer do it too
+    }
+  }
+  work();
+  for (auto& thread : others) thread.join();
+}
+
+Prefaulter::Prefaulter(char* base, std::vector<Part> parts, unsigned threads) : base_(base) {
+  left_.resize(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (uint64_t done = 0; done < parts[i].bytes; done += kItemBytes) {
+      items_.push_back({i, parts[i].offset + done, std::min(kItemBytes, parts[i].bytes - done)});
+      ++left_[i];
+    }
+  }
+  for (unsigned t = 0; t < std::min<size_t>(threads, items_.size()); ++t) {
+    try {
+      threads_.emplace_back([this] { Work(); });
+    } catch (const std::system_error&) {
+      break;
+    }
+  }
+  if (threads_.empty()) Work();
+}
+
+Prefaulter::~Prefaulter() {
+  next_ = items_.size();
+  for (auto& thread : threads_) thread.join();
+}
+
+void Prefaulter::Work() {
+  for (size_t i; (i = next_.fetch_add(1)) < items_.size();) {
+    const Item& item = items_[i];
+    const int error = Touch(base_ + item.offset, item.bytes);
+    std::lock_guard lock(mutex_);
+    if (error != 0) error_ = error;
+    if (--left_[item.part] == 0 || error != 0) touched_.notify_all();
+  }
+}
+
+Status Prefaulter::Wait(size_t index) {
+  std::unique_lock lock(mutex_);
+  touched_.wait(lock, [&] { return error_ != 0 || left_[index] == 0; });
+  if (error_ == 0) return {};
+  Error error = ErrnoError(error_, "touch the arena's memory");
+  error.code = Code::kResourceExhausted;
+  return Fail(std::move(error));
+}
+
+}  // namespace stasis::dataplane

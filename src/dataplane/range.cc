@@ -1,0 +1,101 @@
+#include "dataplane/range.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace stasis::dataplane {
+
+Result<uint64_t> TotalBytes(const std::vector<Range>& ranges) {
+  if (ranges.size() > kMaxRanges) {
+    return Fail(Code::kInvalidArgument,
+                std::to_string(ranges.size()) + " allocations are more than we take");
+  }
+  uint64_t total = 0;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const uint64_t size = ranges[i].size_bytes;
+    if (size == 0 || size > kMaxTotalBytes - total) {
+      return Fail(Code::kInvalidArgument,
+                  "allocation " + std::to_string(i) + " has an impossible size");
+    }
+    total += size;
+  }
+  return total;
+}
+
+Result<uint64_t> LayOut(std::vector<Range>& ranges) {
+  STASIS_ASSIGN(uint64_t total, TotalBytes(ranges));
+  uint64_t at = 0;
+  for (Range& range : ranges) {
+    range.arena_offset = at;
+    range.stored_bytes = range.size_bytes;
+    at += range.size_bytes;
+  }
+  return total;
+}
+
+Status CheckWithin(const std::vector<Range>& ranges, uint64_t capacity_bytes) {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Range& r = ranges[i];
+    if (r.stored_bytes <= r.size_bytes && r.arena_offset <= capacity_bytes &&
+        r.stored_bytes <= capacity_bytes - r.arena_offset) {
+      continue;
+    }
+    return Fail(Code::kInvalidArgument,
+                "allocation " + std::to_string(i) + " lies outside of the arena");
+  }
+  return {};
+}
+
+Status CheckDisjoint(const std::vector<Range>& ranges) {
+  std::vector<std::pair<uint64_t, uint64_t>> places;
+  for (const Range& r : ranges) {
+    if (r.stored_bytes > 0) places.emplace_back(r.arena_offset, r.stored_bytes);
+  }
+  std::sort(places.begin(), places.end());
+  for (size_t i = 1; i < places.size(); ++i) {
+    if (places[i].first - places[i - 1].first < places[i - 1].second) {
+      return Fail(Code::kInvalidArgument, "two allocations share a place in the arena");
+    }
+  }
+  return {};
+}
+
+namespace {
+
+void Add(std::vector<Piece>& pieces, Piece piece, uint64_t chunk_bytes) {
+  if (!pieces.empty()) {
+    Piece& last = pieces.back();
+    const bool joins = last.device_offset + last.bytes == piece.device_offset &&
+                       (chunk_bytes == 0 || last.arena_offset + last.bytes == piece.arena_offset);
+    if (joins && (chunk_bytes == 0 || piece.arena_offset % chunk_bytes != 0)) {
+      last.bytes += piece.bytes;
+      return;
+    }
+  }
+  pieces.push_back(piece);
+}
+
+}  // namespace
+
+Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes) {
+  Pieces pieces;
+  uint64_t device = 0;
+  for (const Range& range : ranges) {
+    for (uint64_t done = 0; done < range.stored_bytes;) {
+      const uint64_t at = range.arena_offset + done;
+      const uint64_t part = std::min(range.stored_bytes - done, chunk_bytes - at % chunk_bytes);
+      Add(pieces.stored, {device + done, at, part}, chunk_bytes);
+      done += part;
+    }
+    if (range.stored_bytes < range.size_bytes) {
+      Add(pieces.zero, {device + range.stored_bytes, 0, range.size_bytes - range.stored_bytes}, 0);
+    }
+    device += range.size_bytes;
+  }
+  std::stable_sort(pieces.stored.begin(), pieces.stored.end(),
+                   [](const Piece& a, const Piece& b) { return a.arena_offset < b.arena_offset; });
+  return pieces;
+}
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,57 @@
+// One allocation of a program on one GPU, and where its bytes lie in the arena. A list of them, in
+// the order in which the agent exports and takes back its memory, describes all of a GPU's data.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+
+namespace stasis::dataplane {
+
+struct Range {
+  uint64_t va = 0;  // in the program; only recorded
+  uint64_t size_bytes = 0;
+  uint64_t arena_offset = 0;
+  // The first so many bytes are in the arena; the others are zero.
+  uint64_t stored_bytes = 0;
+
+  bool operator==(const Range&) const = default;
+};
+
+inline constexpr uint64_t kMaxRanges = 1u << 20;
+inline constexpr uint64_t kMaxTotalBytes = 1ull << 44;
+
+// One after another from offset 0, each stored whole. Returns the bytes that the arena needs.
+// kInvalidArgument for sizes that no GPU can have: they come from another program.
+Result<uint64_t> LayOut(std::vector<Range>& ranges);
+
+// Sum of the sizes; the same refusals.
+Result<uint64_t> TotalBytes(const std::vector<Range>& ranges);
+
+// kInvalidArgument when a range does not fit into an arena of `capacity_bytes`.
+Status CheckWithin(const std::vector<Range>& ranges, uint64_t capacity_bytes);
+
+// kInvalidArgument when two share bytes of the arena: a save would lose one of them.
+Status CheckDisjoint(const std::vector<Range>& ranges);
+
+// A part of a copy: `bytes` at `device_offset` of the ranges laid side by side in one address
+// range, and at `arena_offset`.
+struct Piece {
+  uint64_t device_offset = 0;
+  uint64_t arena_offset = 0;
+  uint64_t bytes = 0;
+
+  bool operator==(const Piece&) const = default;
+};
+
+struct Pieces {
+  std::vector<Piece> stored;  // in order of the arena; none crosses a multiple of the chunk
+  std::vector<Piece> zero;    // not in the arena; arena_offset is 0
+};
+
+// What must be copied and what must be cleared; neighbours are joined, so that 16,384 small
+// allocations become as few copies as one large one.
+Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes);
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,250 @@
+#include "wire/client.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/deadline.h"
+#include "wire/find.h"
+#include "wire/packet.h"
+
+namespace stasis::wire {
+namespace {
+
+using std::chrono::milliseconds;
+
+int Milliseconds(milliseconds span) { return int(std::clamp<int64_t>(span.count(), 0, 1 << 30)); }
+
+// A system call for which glibc 2.34 has no name.
+int PidfdGetfd(int pidfd, int fd) { return int(syscall(438 /* pidfd_getfd */, pidfd, fd, 0)); }
+
+// The end of the agent's socket pair that is there for clients.
+Result<UniqueFd> TakeDoor(process::HostPid pid, const AgentHeader& header) {
+  UniqueFd pidfd(int(syscall(SYS_pidfd_open, pid.value, 0)));
+  if (!pidfd) return FailErrno(errno, "open process " + process::ToString(pid));
+  UniqueFd door(PidfdGetfd(pidfd.get(), header.door_fd));
+  if (!door) {
+    if (errno == EBADF) {
+      return Fail(Code::kUnavailable, "the program has closed the agent's door");
+    }
+    return FailErrno(errno, "take the agent's door");
+  }
+  if (header.door_mark == 0 || SocketMark(door.get()) != header.door_mark) {
+    return Fail(Code::kUnavailable, "the program has put another file in the place of the door");
+  }
+  return door;
+}
+
+Code CodeOf(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kOk:
+      return Code::kOk;
+    case Outcome::kWrongState:
+      return Code::kFailedPrecondition;
+    case Outcome::kMalformed:
+      return Code::kInternal;
+    case Outcome::kBusy:
+      return Code::kAborted;
+    case Outcome::kDeadline:
+      return Code::kDeadlineExceeded;
+    case Outcome::kDriver:
+      return Code::kUnavailable;
+    case Outcome::kRefused:
+      return Code::kUnimplemented;
+    case Outcome::kNoDescriptors:
+      return Code::kResourceExhausted;
+  }
+  return Code::kUnknown;
+}
+
+// The other process's text, made fit to be shown.
+std::string Text(const char* text, size_t size) {
+  std::string out;
+  for (size_t i = 0; i < size && text[i] != '\0'; ++i) {
+    out += text[i] >= ' ' && text[i] < 127 ? text[i] : '?';
+  }
+  return out;
+}
+
+stasis::Status FromReply(const Reply& reply) {
+  if (reply.outcome == Outcome::kOk) return {};
+  Error error{CodeOf(reply.outcome)};
+  error.message = Text(reply.text, sizeof(reply.text));
+  if (error.message.empty()) error.message = "the agent refused without a word";
+  if (reply.outcome == Outcome::kDriver) {
+    error.domain = Domain::kCuda;
+    error.raw = reply.driver_error;
+  }
+  return Fail(std::move(error));
+}
+
+Error IoError(Io io) {
+  switch (io) {
+    case Io::kTimeout:
+      return {Code::kDeadlineExceeded, Domain::kStasis, 0, "the agent does not answer"};
+    case Io::kBad:
+      return {Code::kUnavailable, Domain::kStasis, 0, "the agent's answer makes no sense"};
+    case Io::kError:
+      return ErrnoError(errno, "talk to the agent");
+    default:
+      return {Code::kUnavailable, Domain::kStasis, 0, "the agent ended the connection"};
+  }
+}
+
+bool Plausible(const HelloReply& hello) {
+  return hello.device_count <= kMaxDevices && hello.range_count <= kMaxRanges &&
+         uint32_t(hello.state) <= uint32_t(State::kMapped);
+}
+
+}  // namespace
+
+Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout) {
+  const std::string who = "the agent in process " + process::ToString(pid);
+  STASIS_ASSIGN(AgentHeader header, Annotate(ReadAgentHeader(pid), "finding " + who));
+  STASIS_ASSIGN(UniqueFd door, Annotate(TakeDoor(pid, header), "finding " + who));
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return FailErrno(errno, "make a socket");
+  }
+  AgentClient client(UniqueFd(ends[0]), who);
+  UniqueFd theirs(ends[1]);
+  if (Io io = SendDoorKnock(door.get(), theirs.get()); io != Io::kOk) {
+    return Fail(IoError(io).WithContext("knocking at the door of " + who));
+  }
+  theirs.Reset();
+  STASIS_ASSIGN(client.hello_, client.AskHello(Type::kHello, timeout));
+  return client;
+}
+
+Result<uint32_t> AgentClient::ReceivePacket(Packet* packet, int* fds, milliseconds timeout) {
+  uint32_t count = 0;
+  Io io = Receive(socket_.get(), packet, fds, &count, Milliseconds(timeout));
+  if (io != Io::kOk) return Fail(IoError(io).WithContext("listening to " + who_));
+  return count;
+}
+
+stasis::Status AgentClient::Ask(void* packet, Type type, size_t length, const int* fds,
+                                uint32_t count, milliseconds timeout) {
+  Io io = Send(socket_.get(), packet, type, length, fds, count, Milliseconds(timeout));
+  if (io != Io::kOk) return Fail(IoError(io).WithContext("asking " + who_));
+  return {};
+}
+
+stasis::Status AgentClient::AwaitReply(milliseconds timeout) {
+  Packet packet;
+  int fds[kMaxBatch];
+  STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout));
+  if (packet.header.type != Type::kReply) {
+    CloseAll(fds, count);
+    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
+  }
+  return Annotate(FromReply(packet.reply), who_);
+}
+
+Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
+  Header request;
+  STASIS_TRY(Ask(&request, type, sizeof(request), nullptr, 0, timeout));
+  Packet packet;
+  int fds[kMaxBatch];
+  STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout));
+  if (packet.header.type == Type::kReply) {
+    STASIS_TRY(Annotate(FromReply(packet.reply), who_));
+  }
+  if (packet.header.type != Type::kHelloReply || !Plausible(packet.hello)) {
+    CloseAll(fds, count);
+    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
+  }
+  packet.hello.blocker_text[sizeof(packet.hello.blocker_text) - 1] = '\0';
+  return packet.hello;
+}
+
+Result<HelloReply> AgentClient::Status(milliseconds timeout) {
+  STASIS_ASSIGN(hello_, AskHello(Type::kStatus, timeout));
+  return hello_;
+}
+
+stasis::Status AgentClient::Close(milliseconds timeout, Floor floor) {
+  CloseRequest request{};
+  if (floor == Floor::kKeep) request.flags |= kCloseKeepFloor;
+  request.timeout_ms = uint32_t(Milliseconds(timeout));
+  STASIS_TRY(Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout));
+  return AwaitReply(timeout + std::chrono::seconds(1));
+}
+
+Result<Export> AgentClient::AskList(Type type, Type answer, milliseconds timeout) {
+  Deadline deadline = Deadline::In(timeout);
+  Header request;
+  STASIS_TRY(Ask(&request, type, sizeof(request), nullptr, 0, timeout));
+  Export out;
+  for (;;) {
+    Packet packet;
+    int fds[kMaxBatch];
+    STASIS_ASSIGN(uint32_t count,
+                  ReceivePacket(&packet, fds, milliseconds(deadline.PollTimeout())));
+    // From here on they are owned, whatever the packet says.
+    size_t before = out.ranges.size();
+    for (uint32_t i = 0; i < count; ++i) out.fds.emplace_back(fds[i]);
+    if (packet.header.type == Type::kReply) {
+      STASIS_TRY(Annotate(FromReply(packet.reply), who_));
+    }
+    const Ranges& ranges = packet.ranges;
+    if (packet.header.type != answer || ranges.first != before ||
+        (ranges.count == 0 && ranges.total != 0)) {
+      return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
+    }
+    out.ranges.insert(out.ranges.end(), ranges.ranges, ranges.ranges + ranges.count);
+    if (out.ranges.size() == ranges.total) return out;
+  }
+}
+
+Result<Export> AgentClient::ExportAll(milliseconds timeout) {
+  return AskList(Type::kExport, Type::kRanges, timeout);
+}
+
+Result<std::vector<Range>> AgentClient::Describe(milliseconds timeout) {
+  STASIS_ASSIGN(Export list, AskList(Type::kDescribe, Type::kDescription, timeout));
+  return std::move(list.ranges);
+}
+
+stasis::Status AgentClient::Commit(milliseconds timeout) {
+  Header request;
+  STASIS_TRY(Ask(&request, Type::kCommit, sizeof(request), nullptr, 0, timeout));
+  return AwaitReply(timeout);
+}
+
+stasis::Status AgentClient::Release(Hold hold, milliseconds timeout) {
+  ReleaseRequest request{};
+  request.hold = hold == Hold::kUntilCommit ? 1 : 0;
+  STASIS_TRY(Ask(&request, Type::kRelease, sizeof(request), nullptr, 0, timeout));
+  return AwaitReply(timeout);
+}
+
+stasis::Status AgentClient::Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
+                                milliseconds timeout) {
+  if (ranges.size() != fds.size() || ranges.size() > kMaxRanges) {
+    return Fail(Code::kInvalidArgument, "as many descriptors as ranges are needed");
+  }
+  Deadline deadline = Deadline::In(timeout);
+  Ranges request{};
+  request.total = uint32_t(ranges.size());
+  do {
+    request.count = std::min<uint32_t>(kMaxBatch, request.total - request.first);
+    std::copy_n(ranges.begin() + request.first, request.count, request.ranges);
+    milliseconds left(deadline.PollTimeout());
+    STASIS_TRY(Ask(&request, Type::kMap, offsetof(Ranges, ranges) + request.count * sizeof(Range),
+                   fds.data() + request.first, request.count, left));
+    STASIS_TRY(AwaitReply(milliseconds(deadline.PollTimeout())));
+    request.first += request.count;
+  } while (request.first < request.total);
+  return {};
+}
+
+stasis::Status AgentClient::Open(milliseconds timeout) {
+  Header request;
+  STASIS_TRY(Ask(&request, Type::kOpen, sizeof(request), nullptr, 0, timeout));
+  return AwaitReply(timeout);
+}
+
+}  // namespace stasis::wire
