@@ -1,0 +1,60 @@
+#include "coordinator/agents.h"
+
+#include <fmt/format.h>
+
+#include "device/device_control.h"
+
+namespace stasis::coordinator {
+
+Result<std::optional<FoundAgent>> FindAgent(const process::ProcessId& id,
+                                            std::chrono::milliseconds timeout) {
+  auto client = wire::AgentClient::Find(id.pid, timeout);
+  if (client) return std::optional<FoundAgent>(FoundAgent{id, std::move(*client)});
+  Error error = std::move(client).error();
+  if (error.code == Code::kNotFound) return std::optional<FoundAgent>();
+  if (error.hint.empty() && error.code == Code::kPermissionDenied) {
+    error.hint =
+        "the agent is reached with the right to trace a process: run it as root, or see "
+        "kernel.yama.ptrace_scope";
+  }
+  return Fail(std::move(error));
+}
+
+std::string WhyNotShared(const wire::HelloReply& hello) {
+  if (hello.blockers != 0) {
+    return hello.blocker_text[0] != '\0' ? hello.blocker_text : "its agent cannot carry its memory";
+  }
+  return "";
+}
+
+namespace {
+
+Status RefuseAway(const FoundAgent& agent) {
+  if (agent.hello().state != wire::State::kReleased) return {};
+  return Fail(Code::kFailedPrecondition,
+              fmt::format("the GPU memory of process {} is with Stasis", agent.id.pid.value),
+              fmt::format("`stasis resume {}` brings it back", agent.id.pid.value));
+}
+
+}  // namespace
+
+Status CheckMemoryThere(const process::ProcessId& id) {
+  STASIS_ASSIGN(auto agent, FindAgent(id));
+  return agent ? RefuseAway(*agent) : Status{};
+}
+
+Status CheckDriverAlone(const process::ProcessId& id) {
+  STASIS_ASSIGN(auto agent, FindAgent(id));
+  if (!agent) return {};
+  STASIS_TRY(RefuseAway(*agent));
+  if (agent->hello().imported_ranges == 0) return {};
+  return Fail(Code::kFailedPrecondition,
+              fmt::format("process {} has GPU memory that came back by an earlier resume; the "
+                          "driver alone could not restore it",
+                          id.pid.value),
+              fmt::format("use `stasis suspend {}`, which goes through its agent", id.pid.value));
+}
+
+device::GpuUuid UuidOf(const wire::Uuid& uuid) { return device::GpuUuidOf(uuid.bytes); }
+
+}  // namespace stasis::coordinator

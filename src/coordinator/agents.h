@@ -1,0 +1,42 @@
+// The agents inside a target's GPU processes, as they are before anything is touched: who can give
+// its memory to the data plane, and who must be left to the driver, or left alone.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/journal.h"
+#include "wire/client.h"
+
+namespace stasis::coordinator {
+
+// The longest that an agent which is not at work may take to answer.
+inline constexpr std::chrono::milliseconds kAgentAnswer{10000};
+
+struct FoundAgent {
+  process::ProcessId id;
+  wire::AgentClient client;
+  const wire::HelloReply& hello() const { return client.hello(); }
+};
+
+// Absent: there is none, or the program has not used a GPU yet. An agent that is there and does not
+// answer is an error: without it, nobody knows what the driver may do with the process.
+Result<std::optional<FoundAgent>> FindAgent(const process::ProcessId& id,
+                                            std::chrono::milliseconds timeout = kAgentAnswer);
+
+// Why the memory of a process cannot take the shared path although it has an agent; empty: it can.
+std::string WhyNotShared(const wire::HelloReply& hello);
+
+// Refuses, with the way out, what would lose a program: the driver's checkpoint of memory that came
+// back by the shared path (it succeeds, and its restore does not), and the driver's restore of a
+// process whose memory is elsewhere. For whoever calls the driver past the shared path.
+Status CheckDriverAlone(const process::ProcessId& id);
+
+// Only the second half of that.
+Status CheckMemoryThere(const process::ProcessId& id);
+
+device::GpuUuid UuidOf(const wire::Uuid& uuid);
+
+}  // namespace stasis::coordinator

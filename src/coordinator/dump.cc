@@ -1,0 +1,429 @@
+// dump: image-begin, the GPU state away as in a suspend (gpu_away.h) with a tree-check, then
+// gpu-release-check, data-write, cpu-dump { commit }, and then gpu-return with --leave-running, or
+// await-end without. The commit happens inside CRIU's post-dump notification: the program is never
+// killed before its image is complete, and a refused answer lets it run on.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/file.h"
+#include "coordinator/agent_files.h"
+#include "coordinator/describe.h"
+#include "coordinator/execute.h"
+#include "coordinator/gpu_away.h"
+#include "coordinator/image_data.h"
+#include "coordinator/operations.h"
+#include "coordinator/teardown.h"
+#include "criu/client.h"
+#include "criu/diagnose.h"
+#include "criu/preflight.h"
+#include "criu/probe.h"
+#include "criu/stdio.h"
+#include "image/store_folder.h"
+#include "image/writer.h"
+#include "jobs/store.h"
+#include "jobs/watch.h"
+
+namespace stasis::coordinator {
+namespace {
+
+using device::ProcessState;
+using std::chrono::seconds;
+
+// Where CRIU finds our lock: it keeps it until it has let the program go, also when we are dead by
+// then.
+constexpr int kCriuLockFd = 20;
+
+constexpr seconds kProbeTimeout{10};
+
+std::string DefaultName(const Target& target) {
+  std::string subject = target.job.empty() ? "pid" + target.name : target.job;
+  return fmt::format("{}-{:%Y%m%d-%H%M%S}", subject, fmt::gmtime(std::time(nullptr)));
+}
+
+// At least the GPU's data must fit. The store may not exist yet: then where it will be.
+Status CheckStoreSpace(const std::string& store, uint64_t bytes) {
+  std::string folder = store;
+  while (!PathExists(folder) && folder.find('/') != std::string::npos) {
+    folder.resize(folder.rfind('/'));
+  }
+  if (folder.empty()) folder = "/";
+  if (::access(folder.c_str(), W_OK) != 0) {
+    return FailErrno(errno, "cannot write images to " + store);
+  }
+  return image::CheckSpace(folder, bytes);
+}
+
+Processes Suspended(const Processes& processes) {
+  Processes found;
+  for (const auto& p : processes) {
+    if (p.initial == ProcessState::kCheckpointed) found.push_back(p);
+  }
+  return found;
+}
+
+// One dump on its way, shared by its phases.
+class DumpRun {
+ public:
+  DumpRun(Session& session, Survey survey, Operation operation, const DumpOptions& dump,
+          std::string criu_path, std::string criu_version, criu::StdioPlan stdio, std::string name,
+          SharedSuspend& shared, SharedResume& stored)
+      : session_(session),
+        survey_(std::move(survey)),
+        operation_(std::move(operation)),
+        dump_(dump),
+        criu_path_(std::move(criu_path)),
+        criu_version_(std::move(criu_version)),
+        stdio_(std::move(stdio)),
+        name_(std::move(name)),
+        shared_(shared),
+        stored_(stored) {}
+
+  Plan MakePlan();
+  const Operation& operation() const { return operation_; }
+  uint64_t image_bytes() const { return image_bytes_; }
+  uint64_t shared_bytes() const { return shared_.bytes(); }
+
+ private:
+  Phase ImageBegin();
+  Phase TreeCheck();
+  Phase DataWrite();
+  Phase CpuDump();
+  Phase Commit();
+  Phase GpuReturn();
+  Phase AwaitEnd();
+  std::string Settle();
+  void KeepLog(Error& error);
+
+  Status RunCriu(PhaseScope& scope);
+  Status CommitImage(PhaseScope& scope);
+  Status GiveBackGpu();
+  Status DescribeData(image::Manifest& manifest);
+  std::vector<Lot*> Lots();
+  Status ClearDumped() {
+    if (operation_.job.empty()) return {};
+    return jobs::Store(session_.services.paths.jobs()).ClearDumped(operation_.job);
+  }
+  std::string LogPath() const { return work_dir_ + "/criu-dump.log"; }
+
+  Session& session_;
+  const Survey survey_;
+  const Operation operation_;
+  const DumpOptions& dump_;
+  const std::string criu_path_;
+  const std::string criu_version_;
+  const criu::StdioPlan stdio_;
+  const std::string name_;
+  SharedSuspend& shared_;  // of processes whose memory leaves the GPU now
+  SharedResume& stored_;   // of those that were suspended before
+  WrittenData data_;
+  std::unique_ptr<image::ImageWriter> writer_;
+  std::string work_dir_;
+  Stopwatch watch_;
+  bool criu_ended_the_program_ = false;  // it may still be giving back its memory
+  uint64_t image_bytes_ = 0;
+};
+
+Phase DumpRun::ImageBegin() {
+  Phase phase;
+  phase.name = "image-begin";
+  phase.run = [this](PhaseScope&) -> Status {
+    STASIS_ASSIGN(writer_, image::ImageWriter::Begin(dump_.store, name_));
+    work_dir_ = WorkFolder(session_.services.paths, operation_.owner);
+    return MakeDirs(work_dir_);
+  };
+  phase.undo = [this]() -> Status {
+    if (!work_dir_.empty()) STASIS_TRY(RemoveTree(work_dir_));
+    return writer_ ? writer_->Abort() : Status{};
+  };
+  return phase;
+}
+
+Phase DumpRun::TreeCheck() {
+  Phase phase;
+  phase.name = "tree-check";
+  phase.run = [this](PhaseScope&) { return CheckUnchanged(survey_); };
+  return phase;
+}
+
+Status DumpRun::RunCriu(PhaseScope& scope) {
+  STASIS_ASSIGN(criu::Session criu,
+                criu::Session::Spawn(criu_path_, {{kCriuLockFd, session_.journal->lock_fd()}}));
+  criu::DumpRequest request;
+  request.pid = survey_.target.root.pid;
+  request.images_dir = writer_->cpu_path();
+  request.log_path = LogPath();
+  request.leave_running = dump_.leave_running;
+  request.options = dump_.criu;
+  stdio_.ApplyTo(request.options);
+  Status committed;
+  Status dumped = criu.Dump(
+      request,
+      [&](criu::Notification& notification) -> Status {
+        if (notification.moment != criu::Moment::kPostDump) return {};
+        committed = scope.RunNested("commit");
+        return committed;
+      },
+      scope.deadline());
+  criu_ended_the_program_ = dumped && !dump_.leave_running;
+  // What went wrong first is what the user has to know; CRIU's own trouble follows from it.
+  STASIS_TRY(std::move(committed));
+  if (!dumped) KeepLog(dumped.error());
+  return dumped;
+}
+
+// The undo takes the work folder away, and the error names the log in it.
+void DumpRun::KeepLog(Error& error) {
+  std::string kept = session_.services.paths.run + "/last-criu-dump.log";
+  if (!criu::CopyLogBounded(LogPath(), kept)) return;
+  size_t at = error.hint.find(LogPath());
+  if (at != std::string::npos) error.hint.replace(at, LogPath().size(), kept);
+}
+
+Status DumpRun::CommitImage(PhaseScope& scope) {
+  STASIS_TRY(writer_->AddLogFile("criu-dump.log", LogPath()));
+  // CRIU holds the tree stopped: what it is now is what the image holds. Children may have come and
+  // gone since the survey.
+  Survey stopped = survey_;
+  STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
+  STASIS_ASSIGN(image::Manifest manifest,
+                DescribeTarget(session_.services, stopped, dump_, stdio_, criu_version_));
+  STASIS_TRY(DescribeData(manifest));
+  for (const PhaseReport& report : scope.Reports()) {
+    manifest.phases.push_back({report.name, report.start_s, report.seconds, report.bytes, ""});
+  }
+  image::CommitOptions options;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    scope.ReportBytes(done, total);
+    return !scope.deadline().passed();
+  };
+  STASIS_TRY(StoreAgentLibraries(*writer_, manifest));
+  STASIS_TRY(writer_->Commit(manifest, options));
+  image_bytes_ = manifest.TotalBytes();
+  scope.SetBytes(image_bytes_);
+  if (operation_.job.empty()) return {};
+  // From here on the image is the job's, whatever becomes of us; its shim must know why the job
+  // will be killed.
+  jobs::Store store(session_.services.paths.jobs());
+  if (!dump_.leave_running) {
+    STASIS_TRY(store.MarkDumped(operation_.job, survey_.tree.root().id, operation_.image));
+  }
+  jobs::Checkpoint checkpoint;
+  checkpoint.image = operation_.image;
+  checkpoint.name = name_;
+  checkpoint.time_ms = std::time(nullptr) * 1000;
+  checkpoint.bytes = image_bytes_;
+  checkpoint.seconds = watch_.Seconds();
+  return store.AddCheckpoint(operation_.job, checkpoint);
+}
+
+Phase DumpRun::Commit() {
+  Phase phase;
+  phase.name = "commit";
+  phase.timeout = seconds(600);
+  phase.commits = true;
+  phase.run = [this](PhaseScope& scope) -> Status {
+    Status status = CommitImage(scope);
+    // The job's record comes after the image's rename: without it the image stands all the same.
+    if (!status && writer_->committed()) {
+      STASIS_TRY(ClearDumped());
+      STASIS_TRY(image::DeleteImage(operation_.image));
+    }
+    return status;
+  };
+  return phase;
+}
+
+std::vector<Lot*> DumpRun::Lots() {
+  std::vector<Lot*> lots;
+  for (Lot& lot : shared_.lots()) lots.push_back(&lot);
+  for (Lot& lot : stored_.lots()) lots.push_back(&lot);
+  return lots;
+}
+
+Phase DumpRun::DataWrite() {
+  Phase phase;
+  phase.name = "data-write";
+  phase.timeout = seconds(3600);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    const uint64_t total = shared_.bytes() + stored_.bytes();
+    STASIS_ASSIGN(data_, WriteLots(session_.services.paths, *writer_, Lots(), [&](uint64_t done) {
+                    scope.ReportBytes(done, total);
+                    return !scope.deadline().passed();
+                  }));
+    scope.SetBytes(data_.stored_bytes);
+    return {};
+  };
+  return phase;
+}
+
+Status DumpRun::DescribeData(image::Manifest& manifest) {
+  for (auto& p : manifest.processes) {
+    for (const auto& recorded : operation_.device_processes) {
+      if (recorded.id.pid.value != p.pid) continue;
+      // The driver's share as of the survey, and exactly what the blocks hold.
+      p.device_bytes =
+          recorded.device_bytes + shared_.BytesOf(recorded.id) + stored_.BytesOf(recorded.id);
+    }
+  }
+  if (data_.ranges.empty()) return {};
+  manifest.block_naming = data_.naming;
+  for (image::DeviceRange range : data_.ranges) {
+    const std::string& uuid = data_.gpus[range.gpu].value;
+    auto gpu = std::find_if(manifest.gpus.begin(), manifest.gpus.end(),
+                            [&](const image::Gpu& g) { return g.uuid == uuid; });
+    if (gpu == manifest.gpus.end()) {
+      return Fail(Code::kInternal, "there is data of GPU " + uuid + ", which is not there");
+    }
+    range.gpu = static_cast<uint32_t>(gpu - manifest.gpus.begin());
+    manifest.ranges.push_back(std::move(range));
+  }
+  return {};
+}
+
+// As it was before the dump.
+Status DumpRun::GiveBackGpu() {
+  STASIS_TRY(ReturnAllToRecordedState(session_.services, operation_.device_processes));
+  return shared_.Return();
+}
+
+Phase DumpRun::CpuDump() {
+  Phase phase;
+  phase.name = "cpu-dump";
+  phase.timeout = seconds(900);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_TRY(RunCriu(scope));
+    scope.SetBytes(image_bytes_);
+    return {};
+  };
+  phase.nested.push_back(Commit());
+  return phase;
+}
+
+Phase DumpRun::GpuReturn() {
+  Phase phase;
+  phase.name = "gpu-return";
+  phase.timeout = seconds(600);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_TRY(GiveBackGpu());
+    scope.SetBytes(DriverBytes(operation_.device_processes, false));
+    return {};
+  };
+  return phase;
+}
+
+Phase DumpRun::AwaitEnd() {
+  Phase phase;
+  phase.name = "await-end";
+  phase.timeout = seconds(600);  // a terabyte of memory takes its time to be given back
+  phase.run = [this](PhaseScope& scope) -> Status {
+    for (const auto& member : survey_.tree.members)
+      STASIS_TRY(WaitForEnd(member.id, scope.deadline()));
+    if (operation_.job.empty()) return {};
+    // Its shim has written down that it was dumped: a restore may follow at once.
+    jobs::Store store(session_.services.paths.jobs());
+    auto ended = jobs::AwaitEnd(store, operation_.job, scope.deadline());
+    return ended ? Status{} : Status(Fail(std::move(ended).error()));
+  };
+  return phase;
+}
+
+std::string DumpRun::Settle() {
+  std::string left = fmt::format("The image {} is complete.", operation_.image);
+  bool alive = !criu_ended_the_program_ && process::IsAlive(survey_.tree.root().id);
+  if (!alive) return left + " The program has ended; `stasis restore` brings it back.";
+  Status returned = GiveBackGpu();
+  Status forgotten = ClearDumped();
+  for (const Status& status : {returned, forgotten}) {
+    if (!status)
+      return left + " The program is stopped half-way: " + status.error().ToString() + ".";
+  }
+  return left + " The program was not ended and is as it was before.";
+}
+
+Plan DumpRun::MakePlan() {
+  Services& services = session_.services;
+  const Processes& processes = operation_.device_processes;
+  Plan plan("dump");
+  plan.Add(ImageBegin());
+  if (!processes.empty()) {
+    AddGpuAway(plan, services, processes, shared_, TreeCheck());
+    plan.Add(GpuReleaseCheck(services, processes));
+  }
+  if (!Lots().empty()) plan.Add(DataWrite());
+  plan.Add(CpuDump());
+  if (!dump_.leave_running) {
+    plan.Add(AwaitEnd());
+  } else if (!processes.empty()) {
+    plan.Add(GpuReturn());
+  }
+  Phase tidy;
+  tidy.name = "tidy";
+  tidy.run = [this](PhaseScope&) -> Status {
+    STASIS_TRY(writer_->AfterCommit());
+    if (!shared_.empty()) STASIS_TRY(shared_.DropArenas());
+    if (!stored_.empty() && !dump_.leave_running) STASIS_TRY(stored_.DropArenas());
+    return RemoveTree(work_dir_);
+  };
+  plan.Add(std::move(tidy));
+  plan.OnFailureAfterCommit([this] { return Settle(); });
+  return plan;
+}
+
+}  // namespace
+
+Result<OperationResult> Dump(Session& session, const Target& target, const DumpOptions& dump,
+                             const OperationOptions& options) {
+  Services& services = session.services;
+  STASIS_ASSIGN(Survey survey, SurveyAfterRecovery(session, target));
+  STASIS_ASSIGN(std::string criu_path, criu::FindCriu());
+  STASIS_TRY(criu::CheckPrivileges());
+  STASIS_ASSIGN(std::string criu_version, criu::FoundVersion(Deadline::In(kProbeTimeout)));
+  STASIS_TRY(CheckOnlyDeviceUsers(services, survey));
+  STASIS_TRY(CheckNothingOutside(services, survey));
+  STASIS_ASSIGN(criu::StdioPlan stdio, criu::PlanStdio(survey.tree, LogOf(services, target)));
+  STASIS_TRY(criu::Preflight(survey.tree, dump.criu, stdio));
+  std::string name = dump.name.empty() ? DefaultName(target) : dump.name;
+  STASIS_TRY(image::CheckImageName(name));
+
+  STASIS_ASSIGN(Operation operation, survey.ToOperation("dump"));
+  operation.image = AbsolutePath(dump.store) + "/" + name;
+  operation.leave_running = dump.leave_running;
+  Processes& processes = operation.device_processes;
+  STASIS_ASSIGN(auto shared, SharedSuspend::Look(services, processes, options));
+  SharedResume stored(services, {});
+  STASIS_TRY(stored.Look(Suspended(processes)));
+  stored.Disconnect();
+  LeaveToDriver(processes, *shared);
+  LeaveToDriver(processes, stored);
+  if (!options.ignore_memory) {
+    STASIS_TRY(CheckHostMemory(DriverBytes(processes, false), survey.target.root.pid));
+  }
+  if (PathExists(operation.image)) {
+    return Fail(Code::kAlreadyExists, "there is an image " + operation.image + " already",
+                "choose another --name, or `stasis image delete` it");
+  }
+  if (!options.ignore_memory) {
+    uint64_t device_bytes = survey.device_bytes() + survey.device_bytes(/*suspended=*/true);
+    STASIS_TRY(CheckStoreSpace(dump.store, device_bytes));
+  }
+  OperationResult result = BeginResult(services, survey);
+  result.image = operation.image;
+  result.notes = stdio.notes;
+  result.device_bytes = survey.device_bytes();
+  result.left_to_driver = shared->left_to_driver();
+  if (!dump.leave_running) result.pid = 0;
+
+  DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(criu_path),
+              std::move(criu_version), std::move(stdio), std::move(name), *shared, stored);
+  Plan plan = run.MakePlan();
+  STASIS_ASSIGN(result, Execute(session, run.operation(), plan, options, std::move(result)));
+  result.image_bytes = run.image_bytes();
+  result.shared_bytes = run.shared_bytes();
+  return result;
+}
+
+}  // namespace stasis::coordinator

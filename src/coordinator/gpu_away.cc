@@ -1,0 +1,92 @@
+#include "coordinator/gpu_away.h"
+
+namespace stasis::coordinator {
+namespace {
+
+using device::GpuUuid;
+using device::ProcessState;
+
+// What the driver's restore will need on each GPU.
+std::map<GpuUuid, uint64_t> DriverBytesByGpu(const Processes& processes,
+                                             const device::GpuMap& map) {
+  std::map<GpuUuid, uint64_t> bytes;
+  for (const auto& p : processes) {
+    if (p.initial != ProcessState::kCheckpointed) continue;
+    for (const GpuUuid& gpu : p.gpus) {
+      GpuUuid to = gpu;
+      for (const auto& [from, other] : map) {
+        if (from == gpu) to = other;
+      }
+      // How one process's memory is spread over several GPUs is not told.
+      bytes[to] += p.device_bytes / p.gpus.size();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+uint64_t DriverBytes(const Processes& processes, bool were_away) {
+  uint64_t sum = 0;
+  for (const auto& p : processes) {
+    if ((p.initial == ProcessState::kCheckpointed) == were_away) sum += p.device_bytes;
+  }
+  return sum;
+}
+
+void AddGpuAway(Plan& plan, Services& services, const Processes& processes, SharedSuspend& shared,
+                std::optional<Phase> tree_check) {
+  Phase lock = GpuLock(services, processes);
+  Phase checkpoint = GpuCheckpoint(services, processes, DriverBytes(processes, false));
+  if (shared.empty()) {
+    plan.Add(std::move(lock));
+    if (tree_check) plan.Add(std::move(*tree_check));
+    plan.Add(std::move(checkpoint));
+    return;
+  }
+  plan.Add(shared.DataRoom());
+  plan.Add(shared.GateClose());
+  if (tree_check) plan.Add(std::move(*tree_check));
+  plan.Add(shared.DataExport());
+  std::vector<Phase> control, beside;
+  control.push_back(shared.DataRelease());
+  control.push_back(std::move(lock));
+  control.push_back(std::move(checkpoint));
+  beside.push_back(InOrder("gpu-control", std::move(control)));
+  beside.push_back(shared.DataSave());
+  plan.AddParallel(std::move(beside));
+  plan.Add(shared.DataCommit());
+}
+
+void AddGpuBack(Plan& plan, Services& services, const Processes& processes, const GpuBack& back) {
+  Phase restore = GpuRestore(services, processes, back.map, back.driver_bytes);
+  Phase unlock = GpuUnlock(services, processes);
+  if (!back.commits) restore.undo = unlock.undo = nullptr;
+  if (back.shared == nullptr) {
+    restore.commits = back.commits;
+    plan.Add(std::move(restore));
+    plan.Add(std::move(unlock));
+    return;
+  }
+  // The driver's undo asks the agents, who have one client at a time.
+  for (Phase* phase : {&restore, &unlock}) {
+    if (!phase->undo) continue;
+    phase->undo = [shared = back.shared, undo = std::move(phase->undo)] {
+      shared->Disconnect();
+      return undo();
+    };
+  }
+  plan.Add(back.shared->LoadRoom(
+      [&processes, map = back.map] { return DriverBytesByGpu(processes, map); }));
+  std::vector<Phase> control, beside;
+  control.push_back(std::move(restore));
+  control.push_back(std::move(unlock));
+  beside.push_back(InOrder("gpu-control", std::move(control)));
+  beside.push_back(back.shared->DataLoad());
+  plan.AddParallel(std::move(beside));
+  Phase data_return = back.shared->DataReturn();
+  data_return.commits = back.commits;
+  plan.Add(std::move(data_return));
+}
+
+}  // namespace stasis::coordinator

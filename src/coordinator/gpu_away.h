@@ -1,0 +1,41 @@
+// The GPU state of a target away and back, on whichever paths its processes take: the middle of the
+// plans of suspend, resume, dump and restore.
+#pragma once
+
+#include <algorithm>
+
+#include "coordinator/gpu_steps.h"
+#include "coordinator/shared_resume.h"
+#include "coordinator/shared_suspend.h"
+
+namespace stasis::coordinator {
+
+// Takes what the data plane carries off what is recorded of each process: the rest is what the
+// driver will need.
+template <class SharedPath>
+void LeaveToDriver(Processes& processes, const SharedPath& shared) {
+  for (auto& p : processes) p.device_bytes -= std::min(p.device_bytes, shared.BytesOf(p.id));
+}
+
+// What the driver carries of those that were away before the plan, or of those that were not.
+uint64_t DriverBytes(const Processes& processes, bool were_away);
+
+// Up to and with data-commit. `tree_check`, where there is one, runs when nothing of the program
+// can reach the GPU any more. `processes` has been through LeaveToDriver, and all must outlive the
+// plan.
+void AddGpuAway(Plan& plan, Services& services, const Processes& processes, SharedSuspend& shared,
+                std::optional<Phase> tree_check = {});
+
+struct GpuBack {
+  // Null: the driver brings back all there is.
+  SharedResume* shared = nullptr;
+  device::GpuMap map;
+  uint64_t driver_bytes = 0;  // for the account
+  // The last of the phases commits, and the driver's are undone. Otherwise the caller undoes them
+  // by ending the program.
+  bool commits = true;
+};
+// Up to the moment when the programs run with all their memory.
+void AddGpuBack(Plan& plan, Services& services, const Processes& processes, const GpuBack& back);
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,101 @@
+#include "coordinator/gpu_room.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/file.h"
+#include "base/file_lock.h"
+
+namespace stasis::coordinator {
+namespace {
+
+using device::Gpu;
+using device::GpuUuid;
+
+// Where the process will be. Empty when that is not known, or is no GPU of this machine.
+std::vector<const Gpu*> TargetsOf(const RecordedProcess& process, const device::GpuMap& map,
+                                  const std::vector<Gpu>& gpus) {
+  std::vector<const Gpu*> targets;
+  for (const GpuUuid& old : process.gpus) {
+    GpuUuid wanted = old;
+    for (const auto& [from, to] : map) {
+      if (from == old) wanted = to;
+    }
+    auto it =
+        std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == wanted; });
+    if (it == gpus.end()) return {};
+    targets.push_back(&*it);
+  }
+  return targets;
+}
+
+}  // namespace
+
+Status CheckRoom(const std::vector<Gpu>& gpus, const std::vector<RecordedProcess>& processes,
+                 const device::GpuMap& map) {
+  std::map<const Gpu*, uint64_t> left;
+  for (const Gpu& gpu : gpus) left[&gpu] = gpu.free_bytes;
+  // Those that can only be in one place choose first.
+  std::vector<RecordedProcess> ordered = processes;
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.gpus.size() < b.gpus.size(); });
+  for (const auto& process : ordered) {
+    auto targets = TargetsOf(process, map, gpus);
+    if (targets.empty()) continue;
+    uint64_t room = 0;
+    std::vector<int> indices;
+    for (const Gpu* gpu : targets) {
+      room += left[gpu];
+      indices.push_back(gpu->index);
+    }
+    if (room < process.device_bytes) {
+      return Fail(Code::kResourceExhausted,
+                  fmt::format("GPU {} has {} MiB free, and process {} needs {} MiB",
+                              fmt::join(indices, "+"), room >> 20, process.id.pid.value,
+                              process.device_bytes >> 20),
+                  "suspend or end what else uses that GPU; `stasis gpu ls` lists it");
+    }
+    uint64_t needed = process.device_bytes;
+    for (const Gpu* gpu : targets) {
+      uint64_t taken = std::min(needed, left[gpu]);
+      left[gpu] -= taken;
+      needed -= taken;
+    }
+  }
+  return {};
+}
+
+Result<GpuRoom> GpuRoom::Hold(const Services& services,
+                              const std::vector<RecordedProcess>& processes,
+                              const device::GpuMap& map, const Deadline& deadline) {
+  GpuRoom room;
+  if (processes.empty()) return room;
+  STASIS_ASSIGN(auto gpus, services.device->Gpus());
+  std::set<GpuUuid> wanted;  // in one order for everybody: nobody waits for one who waits for him
+  for (const auto& process : processes) {
+    auto targets = TargetsOf(process, map, gpus);
+    for (const Gpu* gpu : targets) wanted.insert(gpu->uuid);
+    if (!targets.empty()) continue;
+    for (const Gpu& gpu : gpus) wanted.insert(gpu.uuid);
+  }
+  for (const GpuUuid& uuid : wanted) {
+    std::string path = services.paths.run + "/gpu-" + uuid.value + ".lock";
+    STASIS_ASSIGN(UniqueFd fd, Open(path, O_RDWR | O_CREAT, 0600));
+    if (!LockUntil(fd.get(), deadline)) {
+      return Fail(Code::kDeadlineExceeded,
+                  "another program's GPU state is still being put back to GPU " + uuid.value);
+    }
+    room.locks_.push_back(std::move(fd));
+  }
+  // What was free before the wait may be taken now.
+  STASIS_ASSIGN(gpus, services.device->Gpus());
+  STASIS_TRY(CheckRoom(gpus, processes, map));
+  return room;
+}
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,34 @@
+// The driver's steps on all GPU processes of a target, as phases: each on every process at once,
+// each undone towards the state that was recorded before the first phase.
+#pragma once
+
+#include <vector>
+
+#include "coordinator/journal.h"
+#include "coordinator/plan.h"
+#include "coordinator/services.h"
+
+namespace stasis::coordinator {
+
+using Processes = std::vector<RecordedProcess>;
+
+// Phases. The processes that are in the wanted state already are left alone. `processes` is looked
+// at when the phase runs, and must outlive the plan: a restore knows its processes only after CRIU
+// has made them; of those it fills in `gpus` and `device_bytes` from the manifest, as of the dump.
+Phase GpuLock(Services& services, const Processes& processes);
+Phase GpuCheckpoint(Services& services, const Processes& processes, uint64_t bytes);
+// No GPU file may be open or mapped any more: CRIU would fail on it, and the GPU would not be free.
+Phase GpuReleaseCheck(Services& services, const Processes& processes);
+// All processes find room on their GPUs, or none is restored (gpu_room.h).
+Phase GpuRestore(Services& services, const Processes& processes, const device::GpuMap& map,
+                 uint64_t bytes);
+Phase GpuUnlock(Services& services, const Processes& processes);
+
+// Brings one process back to its recorded state from wherever it is now: the one undo of all of the
+// above, used by the plans and by `recover`. A process that has ended is success: nothing is left
+// to bring back. kResourceExhausted when somebody else has filled the GPU meanwhile: the process
+// stays suspended, and the same call can bring it back later.
+Status ReturnToRecordedState(const Services& services, const RecordedProcess& process);
+Status ReturnAllToRecordedState(const Services& services, const Processes& processes);
+
+}  // namespace stasis::coordinator

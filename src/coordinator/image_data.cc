@@ -1,0 +1,181 @@
+#include "coordinator/image_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "base/file.h"
+#include "dataplane/prefault.h"
+#include "image/block_name.h"
+
+namespace stasis::coordinator {
+namespace {
+
+// Blocks that are named together, by all processors, and then written in order.
+constexpr size_t kBatch = 64;
+
+// The secret behind the names of this user's blocks; made when it is first needed.
+Result<image::BlockKey> Key(const Paths& paths) {
+  const std::string path = paths.data + "/block.key";
+  image::BlockSecret secret;
+  auto text = ReadFile(path, 4096);
+  if (!text && text.error().code == Code::kNotFound) {
+    STASIS_ASSIGN(secret, image::BlockKey::RandomSecret());
+    std::string_view bytes(reinterpret_cast<const char*>(secret.data()), secret.size());
+    STASIS_TRY(WriteFileDurably(path, bytes));
+    // Somebody may have been at it too: what is there now is the key.
+    text = ReadFile(path, 4096);
+  }
+  if (!text) return Fail(std::move(text).error());
+  if (text->size() != secret.size()) {
+    return Fail(Code::kDataLoss,
+                fmt::format("{} has {} bytes; a key has {}", path, text->size(), secret.size()),
+                "remove it: a new one is made, and images stay as they are");
+  }
+  std::memcpy(secret.data(), text->data(), secret.size());
+  return image::BlockKey(secret);
+}
+
+struct Block {
+  std::string_view data;
+  image::Id128* name;
+};
+
+// Where a range's bytes are in its arena's mapping.
+std::string_view BytesOf(const dataplane::Mapping& mapping, const dataplane::Range& range) {
+  return {mapping.data() + range.arena_offset, range.size_bytes};
+}
+
+Status Cancelled() { return Fail(Code::kDeadlineExceeded, "it took too long"); }
+
+}  // namespace
+
+Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
+                              const std::vector<Lot*>& lots,
+                              const std::function<bool(uint64_t)>& progress) {
+  WrittenData out;
+  STASIS_ASSIGN(image::BlockKey key, Key(paths));
+  out.naming = {image::kBlockNameFunction, key.id()};
+  uint64_t done = 0;
+  for (const Lot* lot : lots) {
+    if (lot->ranges.empty()) continue;
+    const auto& arena = *lot->arena;
+    if (arena.record().has_checksum) {
+      STASIS_ASSIGN(auto found, dataplane::DataChecksum(arena.fd(), arena.record().data_bytes));
+      if (found != arena.record().checksum) {
+        return Fail(Code::kDataLoss, fmt::format("{} is not what was saved there", arena.path()));
+      }
+    }
+    STASIS_ASSIGN(auto mapping, dataplane::Mapping::Map(arena.fd(), arena.capacity_bytes()));
+    STASIS_ASSIGN(auto pack, writer.AddPack(fmt::format("{}-{}.pack", lot->key.process.pid.value,
+                                                        out.gpus.size())));
+    const auto gpu = static_cast<uint32_t>(out.gpus.size());
+    out.gpus.push_back(lot->key.gpu);
+    for (const auto& range : lot->ranges) {
+      image::DeviceRange described;
+      described.gpu = gpu;
+      described.address = range.va;
+      described.size_bytes = range.size_bytes;
+      described.pid = lot->key.process.pid.value;
+      std::string_view data = BytesOf(mapping, range);
+      described.blocks.resize((data.size() + image::kBlockBytes - 1) / image::kBlockBytes);
+      for (size_t first = 0; first < described.blocks.size(); first += kBatch) {
+        const size_t count = std::min(kBatch, described.blocks.size() - first);
+        auto block = [&](size_t i) {
+          return data.substr((first + i) * image::kBlockBytes, image::kBlockBytes);
+        };
+        dataplane::InParallel(count, dataplane::DefaultThreads(), [&](size_t i) {
+          described.blocks[first + i] =
+              image::IsAllZero(block(i)) ? image::Id128{} : key.Name(block(i));
+        });
+        for (size_t i = 0; i < count; ++i) {
+          done += block(i).size();
+          if (described.blocks[first + i].IsZero()) continue;
+          STASIS_TRY(pack.Append(described.blocks[first + i], block(i)));
+        }
+        if (!progress(done)) return Fail(Cancelled().error());
+      }
+      out.ranges.push_back(std::move(described));
+    }
+    STASIS_TRY(pack.Finish());
+    out.stored_bytes += pack.bytes();
+  }
+  return out;
+}
+
+Result<std::vector<Lot>> LotsIn(const image::Manifest& manifest,
+                                const std::function<process::ProcessId(pid_t)>& process,
+                                uid_t owner) {
+  std::vector<Lot> lots;
+  for (const auto& range : manifest.ranges) {
+    dataplane::ArenaKey key{process(range.pid), {manifest.gpus[range.gpu].uuid}};
+    auto lot = std::find_if(lots.begin(), lots.end(), [&](const Lot& l) { return l.key == key; });
+    if (lot == lots.end()) {
+      lots.emplace_back();
+      lot = lots.end() - 1;
+      lot->key = key;
+      lot->owner = owner;
+    }
+    lot->ranges.push_back({range.address, range.size_bytes, 0, 0});
+    lot->places.push_back(static_cast<size_t>(&range - manifest.ranges.data()));
+  }
+  for (Lot& lot : lots) STASIS_TRY(dataplane::LayOut(lot.ranges));
+  return lots;
+}
+
+Status ReadLots(const image::ImageReader& reader, const std::vector<Lot*>& lots,
+                const std::function<bool(uint64_t)>& progress) {
+  std::vector<image::PackReader> packs;
+  for (const auto& file : reader.manifest().files) {
+    if (!file.path.starts_with("gpu/")) continue;
+    STASIS_ASSIGN(auto opened, reader.OpenFile(file.path));
+    STASIS_ASSIGN(auto pack, image::PackReader::Open(std::move(opened), file.path));
+    packs.push_back(std::move(pack));
+  }
+  std::atomic<uint64_t> done{0};
+  std::mutex mutex;  // guards failed
+  Status failed;
+  auto fail = [&](Error error) {
+    std::lock_guard lock(mutex);
+    if (failed) failed = Fail(std::move(error));
+  };
+  for (Lot* lot : lots) {
+    if (lot->ranges.empty()) continue;
+    STASIS_ASSIGN(auto mapping,
+                  dataplane::Mapping::Map(lot->arena->fd(), lot->arena->capacity_bytes()));
+    for (size_t r = 0; r < lot->ranges.size(); ++r) {
+      const auto& described = reader.manifest().ranges[lot->places[r]];
+      char* base = mapping.data() + lot->ranges[r].arena_offset;
+      dataplane::InParallel(described.blocks.size(), dataplane::DefaultThreads(), [&](size_t i) {
+        const uint64_t at = i * uint64_t{described.block_bytes};
+        const uint64_t bytes = std::min<uint64_t>(described.block_bytes, described.size_bytes - at);
+        const image::Id128& name = described.blocks[i];
+        if (name.IsZero()) {
+          std::memset(base + at, 0, bytes);
+          done += bytes;
+          return;
+        }
+        for (const auto& pack : packs) {
+          const auto* entry = pack.Find(name);
+          if (entry == nullptr) continue;
+          if (entry->logical_bytes != bytes) break;
+          if (Status read = pack.Read(*entry, base + at); !read) fail(std::move(read).error());
+          done += bytes;
+          return;
+        }
+        fail(Fail(Code::kDataLoss, Domain::kImage, 0,
+                  fmt::format("there is no block for {} bytes at device address {:#x}", bytes,
+                              described.address + at))
+                 .value());
+      });
+      STASIS_TRY(Status(failed));
+      if (!progress(done)) return Cancelled();
+    }
+  }
+  return {};
+}
+
+}  // namespace stasis::coordinator

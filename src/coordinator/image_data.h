@@ -1,0 +1,34 @@
+// GPU data between arenas and an image: cut in blocks, named, packed, and back.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "coordinator/shared_lots.h"
+#include "image/reader.h"
+#include "image/writer.h"
+
+namespace stasis::coordinator {
+
+// What a dump writes: a pack for each lot, and what the manifest says of it.
+struct WrittenData {
+  image::BlockNaming naming;
+  // DeviceRange::gpu is an index into `gpus`; whoever fills in the manifest looks them up there.
+  std::vector<image::DeviceRange> ranges;
+  std::vector<device::GpuUuid> gpus;
+  uint64_t stored_bytes = 0;  // of blocks that are not zero
+};
+// `progress`: bytes looked at so far; false cancels.
+Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
+                              const std::vector<Lot*>& lots,
+                              const std::function<bool(uint64_t)>& progress);
+
+// The lots of an image, for `process` in the place of each process id of the image. Without arenas.
+Result<std::vector<Lot>> LotsIn(const image::Manifest& manifest,
+                                const std::function<process::ProcessId(pid_t)>& process,
+                                uid_t owner);
+// Fills their arenas; every block is checked.
+Status ReadLots(const image::ImageReader& reader, const std::vector<Lot*>& lots,
+                const std::function<bool(uint64_t)>& progress);
+
+}  // namespace stasis::coordinator

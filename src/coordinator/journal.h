@@ -1,0 +1,120 @@
+// The journal: what an operation is about to do, written before it does it, so that whoever finds
+// it later can finish or undo it. One file per operation, below Paths::journal(), locked (flock) by
+// whoever works on it: our own process and, because the lock's descriptor is handed on to them,
+// CRIU and the device helper. A file whose lock is free was left by a run that was killed, and
+// nothing of that run still works on the program.
+//
+//   <file> = JSON lines:  {"version":1, "verb":..., ...}    the header: see Operation
+//                         {"phase":"gpu-lock","at":"begin"|"end"}
+//                         {"note":{...}}                     facts that came later, merged over the
+//                         header
+//                         {"committed":true}
+//
+// Lines are appended by one write(2) each; a torn last line is what a power failure leaves, and
+// then the processes are gone as well. So nothing is synced here: an entry of another boot only
+// says which partial image to sweep.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "base/paths.h"
+#include "base/result.h"
+#include "device/device_control.h"
+#include "process/proc.h"
+
+namespace stasis::coordinator {
+
+struct RecordedProcess {
+  process::ProcessId id;
+  device::ProcessState initial = device::ProcessState::kNone;
+  // What the driver will need to give it its GPU state back; without `gpus` that is not known.
+  std::vector<device::GpuUuid> gpus;
+  uint64_t device_bytes = 0;
+};
+
+// All that must be known to undo or finish an operation without the process that ran it.
+struct Operation {
+  std::string verb;    // "suspend", "resume", "dump", "restore"
+  std::string target;  // as the user named it
+  std::string boot_id;
+  // The pid namespace in which all its process ids mean something; written by Begin(). 0: unknown.
+  uint64_t pid_namespace = 0;
+  process::ProcessId owner;                 // the process that runs it
+  std::vector<process::ProcessId> members;  // the whole tree
+  std::vector<RecordedProcess>
+      device_processes;  // members that use a GPU, with the state before the first phase
+  std::string image;     // final path of the image, when one is written or read
+  process::ProcessId restored_shim, restored_root;  // notes of a restore
+  std::string job;
+  bool leave_running = false;
+
+  // Filled in when an entry is read back.
+  std::vector<std::string> phases_begun;
+  bool committed = false;
+};
+
+class Journal {
+ public:
+  Journal(Journal&&) = default;
+  Journal& operator=(Journal&&) = delete;
+
+  // Makes the entry's file, locked and nameless yet: every helper that is started from now on can
+  // inherit its lock, before it is known what the operation will touch. Without Begin() nothing is
+  // left of it.
+  static Result<Journal> Prepare(const Paths& paths, const std::string& verb);
+  ~Journal();
+
+  // Writes the header, for our own pid namespace, and gives the entry its name. kAborted when
+  // another operation works on one of the members: the error names it. kFailedPrecondition when a
+  // killed run left an entry about one of them: call Recover first.
+  Status Begin(const Operation& operation);
+
+  Status PhaseBegins(const std::string& phase);
+  Status PhaseEnded(const std::string& phase);
+  Status Commit();
+  Status NoteRestored(const process::ProcessId& shim, const process::ProcessId& root);
+  // The operation is over and nothing is left of it: removes the entry.
+  Status Finish();
+
+  // To be inherited by every helper that works on the program.
+  int lock_fd() const { return fd_.get(); }
+
+ private:
+  Journal(const Paths& paths, std::string temporary, std::string path, UniqueFd fd)
+      : paths_(paths),
+        temporary_(std::move(temporary)),
+        path_(std::move(path)),
+        fd_(std::move(fd)) {}
+  Status Append(const std::string& line);
+
+  Paths paths_;
+  std::string temporary_;  // its name until Begin
+  std::string path_;
+  UniqueFd fd_;
+};
+
+// An entry found in the journal's folder.
+struct JournalEntry {
+  std::string path;
+  Operation operation;
+  // Held while the entry is being recovered; absent when somebody still works on it.
+  UniqueFd lock;
+  bool readable = true;  // false: damaged; `problem` says how
+  // Written in another pid namespace of this boot (a container with the same state folder): its
+  // process ids mean nothing to us. Never locked by us, whatever became of it.
+  bool foreign = false;
+  std::string problem;
+};
+
+// All entries; those whose lock was free come back locked by us. `wait` is for entries whose owner
+// is dead while a helper of it is still winding down.
+Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline& wait);
+// kAborted when an operation that is under way works on that process: the error names it.
+Status CheckNotUnderWay(const Paths& paths, const process::ProcessId& id);
+Status RemoveEntry(const JournalEntry& entry);
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,208 @@
+#include "coordinator/plan.h"
+
+#include <mutex>
+#include <thread>
+
+#include "coordinator/fault.h"
+#include "coordinator/journal.h"
+
+namespace stasis::coordinator {
+namespace {
+
+// The state of one run, shared by the threads of a parallel step.
+class Runner {
+ public:
+  explicit Runner(const Plan::RunOptions& options) : options_(options) {}
+
+  // `parent`: index of the report of the phase that it is nested in, or -1.
+  Status RunPhase(const Phase& phase, bool parallel, int parent = -1);
+  // Undoes all that had begun, last first. The text of what could not be undone, empty when all
+  // was.
+  std::string UndoAll();
+
+  bool committed() const {
+    std::lock_guard lock(mutex_);
+    return committed_;
+  }
+  double Seconds() const { return watch_.Seconds(); }
+  // In the order in which they began, nested ones below their parents.
+  std::vector<PhaseReport> TakeReports() const;
+
+ private:
+  class Scope;
+
+  Status Execute(const Phase& phase, Scope& scope);
+
+  const Plan::RunOptions& options_;
+  Stopwatch watch_;
+  mutable std::mutex mutex_;  // guards all below
+  std::vector<const Phase*> begun_;
+  std::vector<PhaseReport> reports_;
+  bool committed_ = false;
+};
+
+class Runner::Scope : public PhaseScope {
+ public:
+  Scope(Runner& runner, const Phase& phase, size_t report)
+      : runner_(runner), phase_(phase), report_(report) {
+    auto timeout = runner.options_.timeout.count() > 0 ? runner.options_.timeout : phase.timeout;
+    deadline_ = Deadline::In(timeout);
+  }
+  const Deadline& deadline() const override { return deadline_; }
+  void SetBytes(uint64_t bytes) override {
+    std::lock_guard lock(runner_.mutex_);
+    runner_.reports_[report_].bytes = bytes;
+  }
+  void ReportBytes(uint64_t done, uint64_t total) override {
+    if (runner_.options_.progress.bytes) runner_.options_.progress.bytes(phase_.name, done, total);
+  }
+  std::vector<PhaseReport> Reports() const override {
+    std::lock_guard lock(runner_.mutex_);
+    std::vector<PhaseReport> ended;
+    for (const PhaseReport& report : runner_.reports_) {
+      if (report.seconds > 0) ended.push_back(report);
+    }
+    return ended;
+  }
+  Status RunNested(const std::string& name) override {
+    for (const Phase& nested : phase_.nested) {
+      if (nested.name == name) return runner_.RunPhase(nested, false, static_cast<int>(report_));
+    }
+    return Fail(Code::kInternal, "phase " + phase_.name + " has no nested phase " + name);
+  }
+
+ private:
+  Runner& runner_;
+  const Phase& phase_;
+  const size_t report_;
+  Deadline deadline_;
+};
+
+Status Runner::Execute(const Phase& phase, Scope& scope) {
+  if (options_.journal != nullptr) STASIS_TRY(options_.journal->PhaseBegins(phase.name));
+  STASIS_TRY(InjectFault(phase.name, FaultPoint::kBefore, scope.deadline()));
+  STASIS_TRY(phase.run(scope));
+  if (phase.commits) {
+    std::lock_guard lock(mutex_);
+    committed_ = true;
+    if (options_.journal != nullptr) STASIS_TRY(options_.journal->Commit());
+  }
+  STASIS_TRY(InjectFault(phase.name, FaultPoint::kAfter, scope.deadline()));
+  if (options_.journal != nullptr) STASIS_TRY(options_.journal->PhaseEnded(phase.name));
+  return {};
+}
+
+Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
+  if (!committed() && options_.cancelled && options_.cancelled()) {
+    return Fail(Code::kCancelled, "cancelled");
+  }
+  if (options_.progress.begin) options_.progress.begin(phase.name);
+  size_t report;
+  {
+    std::lock_guard lock(mutex_);
+    begun_.push_back(&phase);
+    report = reports_.size();
+    int depth = parent < 0 ? 0 : reports_[static_cast<size_t>(parent)].depth + 1;
+    reports_.push_back({phase.name, watch_.Seconds(), 0, 0, parallel, depth, parent});
+  }
+  Scope scope(*this, phase, report);
+  Stopwatch watch;
+  Status status = Execute(phase, scope);
+  PhaseReport done;
+  {
+    std::lock_guard lock(mutex_);
+    reports_[report].seconds = watch.Seconds();
+    done = reports_[report];
+  }
+  if (status && options_.progress.end) options_.progress.end(done);
+  return Annotate(std::move(status), phase.name);
+}
+
+std::vector<PhaseReport> Runner::TakeReports() const {
+  std::vector<PhaseReport> ordered;
+  std::function<void(int)> take = [&](int parent) {
+    for (size_t i = 0; i < reports_.size(); ++i) {
+      if (reports_[i].parent != parent) continue;
+      ordered.push_back(reports_[i]);
+      take(static_cast<int>(i));
+    }
+  };
+  take(-1);
+  for (PhaseReport& report : ordered) report.parent = -1;
+  return ordered;
+}
+
+std::string Runner::UndoAll() {
+  std::string failures;
+  for (auto it = begun_.rbegin(); it != begun_.rend(); ++it) {
+    const Phase& phase = **it;
+    if (!phase.undo) continue;
+    Status status = phase.undo();
+    if (status) continue;
+    if (!failures.empty()) failures += "; ";
+    failures += "undoing " + phase.name + ": " + status.error().ToString();
+  }
+  return failures;
+}
+
+Status RunStep(Runner& runner, const std::vector<Phase>& step) {
+  if (step.size() == 1) return runner.RunPhase(step[0], false);
+  std::vector<Status> results(step.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < step.size(); ++i) {
+    threads.emplace_back([&, i] { results[i] = runner.RunPhase(step[i], true); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (auto& result : results) STASIS_TRY(std::move(result));
+  return {};
+}
+
+void CollectNames(const Phase& phase, std::vector<std::string>& names) {
+  names.push_back(phase.name);
+  for (const Phase& nested : phase.nested) CollectNames(nested, names);
+}
+
+}  // namespace
+
+std::vector<std::string> Plan::PhaseNames() const {
+  std::vector<std::string> names;
+  for (const auto& step : steps_) {
+    for (const Phase& phase : step) CollectNames(phase, names);
+  }
+  return names;
+}
+
+Result<Account> Plan::Run(const RunOptions& options) {
+  Runner runner(options);
+  Status status;
+  for (const auto& step : steps_) {
+    status = RunStep(runner, step);
+    if (!status) break;
+  }
+  if (status) return Account{verb_, runner.TakeReports(), runner.Seconds()};
+
+  Error error = std::move(status).error();
+  committed_ = runner.committed();
+  if (committed_) {
+    error.not_undone = true;
+    std::string left = settle_ ? settle_() : "";
+    if (!left.empty()) error.hint = left + (error.hint.empty() ? "" : "\n" + error.hint);
+  } else if (std::string left = runner.UndoAll(); left.empty()) {
+    if (!error.not_undone) {
+      error.hint = "Everything is as it was before." + (error.hint.empty() ? "" : " " + error.hint);
+    }
+  } else {
+    error.not_undone = true;
+    error.hint = "It could not be undone: " + left + ". `stasis recover` tries again." +
+                 (error.hint.empty() ? "" : "\n" + error.hint);
+  }
+  // What could not be undone stays in the journal, for `recover`.
+  if (options.journal != nullptr && !error.not_undone) {
+    if (Status finished = options.journal->Finish(); !finished) {
+      error.hint += "\n" + finished.error().ToString();
+    }
+  }
+  return Fail(std::move(error));
+}
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,109 @@
+// A plan is what an operation does, as a list of named phases that reads like the diagram in
+// docs/life-of-a-checkpoint.md. The runner times each phase, writes its intent to the journal
+// before it begins, and, when one fails, undoes those that had begun, last first.
+//
+// The rule of Undo: it is called for every phase that had begun, the failed one included, so it
+// must bear that nothing, a part or all of its phase was done. It returns things to the state that
+// was *recorded before the first phase*. After the commit point nothing is undone: `settle` brings
+// things to rest and says what is left.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/result.h"
+
+namespace stasis::coordinator {
+
+class Journal;
+class PhaseScope;
+
+struct Phase {
+  std::string name;
+  std::chrono::milliseconds timeout{60000};
+  std::function<Status(PhaseScope&)> run;
+  std::function<Status()> undo;  // empty: the phase changes nothing
+  // The operation is committed when this phase has succeeded.
+  bool commits = false;
+  // Phases that `run` itself calls by PhaseScope::RunNested, listed here so that whoever walks a
+  // plan sees them.
+  std::vector<Phase> nested;
+};
+
+// One line of the account that a user sees at the end.
+struct PhaseReport {
+  std::string name;
+  double start_s = 0;  // after the begin of the plan
+  double seconds = 0;
+  uint64_t bytes = 0;     // that it moved; 0 when it moves none
+  bool parallel = false;  // ran beside another
+  int depth = 0;          // 1: inside the phase above it
+  int parent = -1;        // while the plan runs: index of that phase
+};
+
+struct Account {
+  std::string verb;
+  std::vector<PhaseReport> phases;
+  double total_s = 0;
+};
+
+// Told about phases as they come and go; bytes_total is 0 when it is not known.
+struct Progress {
+  std::function<void(const std::string& phase)> begin;
+  std::function<void(const std::string& phase, uint64_t bytes_done, uint64_t bytes_total)> bytes;
+  std::function<void(const PhaseReport& report)> end;
+};
+
+// What a running phase may ask of its runner.
+class PhaseScope {
+ public:
+  virtual ~PhaseScope() = default;
+  virtual const Deadline& deadline() const = 0;
+  virtual void SetBytes(uint64_t bytes) = 0;
+  virtual void ReportBytes(uint64_t done, uint64_t total) = 0;
+  // The account so far, of the phases that have ended.
+  virtual std::vector<PhaseReport> Reports() const = 0;
+  // Runs the nested phase of that name now, in this thread.
+  virtual Status RunNested(const std::string& name) = 0;
+};
+
+class Plan {
+ public:
+  explicit Plan(std::string verb) : verb_(std::move(verb)) {}
+
+  void Add(Phase phase) { steps_.push_back({std::move(phase)}); }
+  // Phases that run at the same time, a thread each; the next step begins when all have ended.
+  void AddParallel(std::vector<Phase> phases) { steps_.push_back(std::move(phases)); }
+  // Called when something fails after the commit point; returns a sentence that says what is left,
+  // and where.
+  void OnFailureAfterCommit(std::function<std::string()> settle) { settle_ = std::move(settle); }
+
+  // Names in the order in which they begin, nested ones after their parent.
+  std::vector<std::string> PhaseNames() const;
+
+  struct RunOptions {
+    Journal* journal = nullptr;  // may be null in tests of the runner itself
+    Progress progress;
+    // Asked between phases before the commit point; true undoes.
+    std::function<bool()> cancelled;
+    // Overrides every phase's timeout when positive.
+    std::chrono::milliseconds timeout{0};
+  };
+  // Exactly one of: the account of a success; an error after everything was undone; an error with
+  // `not_undone`, whose message says what is left.
+  Result<Account> Run(const RunOptions& options);
+  // After a Run that failed: it failed after the commit point.
+  bool committed() const { return committed_; }
+
+ private:
+  std::string verb_;
+  std::vector<std::vector<Phase>> steps_;
+  std::function<std::string()> settle_;
+  bool committed_ = false;
+};
+
+}  // namespace stasis::coordinator

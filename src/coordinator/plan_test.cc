@@ -1,0 +1,150 @@
+#include "coordinator/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <mutex>
+
+namespace stasis::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Phases that write down what happens to them.
+class PlanTest : public testing::Test {
+ protected:
+  Phase Step(const std::string& name, bool fails = false) {
+    Phase phase;
+    phase.name = name;
+    phase.timeout = milliseconds(50);
+    phase.run = [=, this](PhaseScope&) -> Status {
+      Note("+" + name);
+      if (fails) return Fail(Code::kInternal, name + " broke");
+      return {};
+    };
+    phase.undo = [=, this]() -> Status {
+      Note("-" + name);
+      return {};
+    };
+    return phase;
+  }
+  void Note(const std::string& what) {
+    std::lock_guard lock(mutex_);
+    seen_ += what + " ";
+  }
+  void TearDown() override { ::unsetenv("STASIS_FAULT"); }
+
+  std::mutex mutex_;
+  std::string seen_;
+};
+
+TEST_F(PlanTest, FailureUndoesWhatHadBegunLastFirst) {
+  Plan plan("test");
+  plan.Add(Step("a"));
+  plan.Add(Step("b", /*fails=*/true));
+  plan.Add(Step("c"));
+  auto account = plan.Run({});
+  ASSERT_FALSE(account);
+  EXPECT_EQ(seen_, "+a +b -b -a ");
+  EXPECT_FALSE(account.error().not_undone);
+  EXPECT_EQ(account.error().ToString(), "b: b broke");
+}
+
+TEST_F(PlanTest, UndoThatFailsIsSaidAndTheOthersStillRun) {
+  Plan plan("test");
+  plan.Add(Step("a"));
+  Phase b = Step("b", /*fails=*/true);
+  b.undo = [] { return Status(Fail(Code::kInternal, "stuck")); };
+  plan.Add(std::move(b));
+  auto account = plan.Run({});
+  ASSERT_FALSE(account);
+  EXPECT_TRUE(account.error().not_undone);
+  EXPECT_NE(account.error().hint.find("undoing b: stuck"), std::string::npos);
+  EXPECT_EQ(seen_, "+a +b -a ");
+}
+
+TEST_F(PlanTest, AfterTheCommitNothingIsUndone) {
+  Plan plan("test");
+  plan.Add(Step("a"));
+  Phase commit = Step("commit");
+  commit.commits = true;
+  plan.Add(std::move(commit));
+  plan.Add(Step("late", /*fails=*/true));
+  plan.OnFailureAfterCommit([] { return std::string("the image is complete"); });
+  auto account = plan.Run({});
+  ASSERT_FALSE(account);
+  EXPECT_EQ(seen_, "+a +commit +late ");
+  EXPECT_TRUE(account.error().not_undone);
+  EXPECT_EQ(account.error().hint, "the image is complete");
+}
+
+TEST_F(PlanTest, ParallelPhasesAllEndBeforeAnyIsUndone) {
+  Plan plan("test");
+  plan.AddParallel({Step("a", /*fails=*/true), Step("b")});
+  ASSERT_FALSE(plan.Run({}));
+  EXPECT_NE(seen_.find("+a"), std::string::npos);
+  EXPECT_NE(seen_.find("+b"), std::string::npos);
+  EXPECT_GT(seen_.find("-a"), seen_.find("+b"));
+  EXPECT_NE(seen_.find("-b"), std::string::npos);
+}
+
+TEST_F(PlanTest, NestedPhaseCommitsTheWhole) {
+  Plan plan("test");
+  Phase outer = Step("outer");
+  Phase inner = Step("inner");
+  inner.commits = true;
+  outer.nested.push_back(std::move(inner));
+  outer.run = [this](PhaseScope& scope) -> Status {
+    STASIS_TRY(scope.RunNested("inner"));
+    Note("+outer");
+    return Fail(Code::kInternal, "later");
+  };
+  plan.Add(std::move(outer));
+  EXPECT_EQ(plan.PhaseNames(), (std::vector<std::string>{"outer", "inner"}));
+  auto account = plan.Run({});
+  ASSERT_FALSE(account);
+  EXPECT_TRUE(account.error().not_undone);
+  EXPECT_EQ(seen_, "+inner +outer ");
+}
+
+TEST_F(PlanTest, CancelUndoesBeforeTheCommit) {
+  Plan plan("test");
+  plan.Add(Step("a"));
+  plan.Add(Step("b"));
+  Plan::RunOptions options;
+  options.cancelled = [this] { return seen_.find("+a") != std::string::npos; };
+  auto account = plan.Run(options);
+  ASSERT_FALSE(account);
+  EXPECT_EQ(account.error().code, Code::kCancelled);
+  EXPECT_EQ(seen_, "+a -a ");
+}
+
+TEST_F(PlanTest, FaultsStrikeWhereTheyAreAskedFor) {
+  struct Row {
+    const char* fault;
+    const char* seen;
+    Code code;
+  };
+  static constexpr Row kRows[] = {
+      {"a:before:fail", "-a ", Code::kInternal},
+      {"a:after:fail", "+a -a ", Code::kInternal},
+      {"a:before:hang", "-a ", Code::kDeadlineExceeded},
+      {"b:before:fail", "+a -b -a ", Code::kInternal},
+      {"a:nowhere:fail", "-a ", Code::kInvalidArgument},
+      {"a:before:explode", "-a ", Code::kInvalidArgument},
+  };
+  for (const Row& row : kRows) {
+    ::setenv("STASIS_FAULT", row.fault, 1);
+    seen_.clear();
+    Plan plan("test");
+    plan.Add(Step("a"));
+    plan.Add(Step("b"));
+    auto account = plan.Run({});
+    ASSERT_FALSE(account) << row.fault;
+    EXPECT_EQ(seen_, row.seen) << row.fault;
+    EXPECT_EQ(account.error().code, row.code) << row.fault;
+  }
+}
+
+}  // namespace
+}  // namespace stasis::coordinator

@@ -1,0 +1,193 @@
+#include "coordinator/recover.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/file.h"
+#include "coordinator/gpu_steps.h"
+#include "coordinator/shared_resume.h"
+#include "coordinator/suspended.h"
+#include "coordinator/teardown.h"
+#include "image/reader.h"
+#include "jobs/store.h"
+#include "process/tree.h"
+
+namespace stasis::coordinator {
+namespace {
+
+using device::ProcessState;
+
+bool AnyAlive(const Operation& operation) {
+  return std::any_of(operation.members.begin(), operation.members.end(),
+                     [](const auto& id) { return process::IsAlive(id); });
+}
+
+// The mark that says why a job is about to be killed; a job that was deleted has none.
+Status ClearDumpedMark(const Services& services, const Operation& operation) {
+  jobs::Store store(services.paths.jobs());
+  if (operation.job.empty() || !PathExists(store.Folder(operation.job))) return {};
+  return store.ClearDumped(operation.job);
+}
+
+// Between the commit of an image and that of its dump.
+std::string NameCompleteImage(const Operation& operation) {
+  if (operation.image.empty() || !image::ImageReader::Open(operation.image)) return "";
+  return fmt::format("; the image {} is complete all the same", operation.image);
+}
+
+Result<std::string> UndoOnProgram(Services& services, const Operation& operation) {
+  STASIS_TRY(ReturnAllToRecordedState(services, operation.device_processes));
+  STASIS_TRY(BringDataBack(services, operation.device_processes));
+  STASIS_TRY(SweepStoreOf(operation.image));
+  return AnyAlive(operation) ? "undone: the program is as it was before"
+                             : "the program has ended in the meantime; nothing is left";
+}
+
+Result<std::string> UndoSuspend(Services& services, const Operation& operation) {
+  STASIS_ASSIGN(std::string outcome, UndoOnProgram(services, operation));
+  for (const auto& p : operation.device_processes) {
+    if (p.initial == ProcessState::kCheckpointed) continue;
+    STASIS_TRY(ForgetSuspended(services.paths, p.id));
+  }
+  return outcome;
+}
+
+Result<std::string> UndoDump(Services& services, const Operation& operation) {
+  STASIS_TRY(ClearDumpedMark(services, operation));
+  STASIS_ASSIGN(std::string outcome, UndoOnProgram(services, operation));
+  return outcome + NameCompleteImage(operation);
+}
+
+Result<std::string> FinishSuspend(Services&, const Operation&) {
+  return "finished: the program is suspended";
+}
+
+Result<std::string> FinishResume(Services& services, const Operation& operation) {
+  Processes running = operation.device_processes;
+  for (auto& p : running) p.initial = ProcessState::kRunning;
+  STASIS_TRY(ReturnAllToRecordedState(services, running));
+  STASIS_TRY(BringDataBack(services, running));
+  for (const auto& p : running) STASIS_TRY(ForgetSuspended(services.paths, p.id));
+  return "finished: the program runs";
+}
+
+Result<std::string> UndoResume(Services& services, const Operation& operation) {
+  STASIS_ASSIGN(bool back, IsBack(services, operation.device_processes));
+  return back ? FinishResume(services, operation) : UndoOnProgram(services, operation);
+}
+
+Result<std::string> FinishDump(Services& services, const Operation& operation) {
+  STASIS_TRY(SweepStoreOf(operation.image));
+  if (!AnyAlive(operation))
+    return fmt::format("finished: the image {} is complete", operation.image);
+  STASIS_TRY(ReturnAllToRecordedState(services, operation.device_processes));
+  STASIS_TRY(BringDataBack(services, operation.device_processes));
+  STASIS_TRY(ClearDumpedMark(services, operation));
+  return fmt::format(
+      "the image {} is complete{}", operation.image,
+      operation.leave_running ? "" : "; the program was not ended and is as it was before");
+}
+
+Result<std::string> FinishRestore(Services&, const Operation& operation) {
+  const bool alive = process::IsAlive(operation.restored_root);
+  return fmt::format("finished: the program {} process {}{}", alive ? "runs as" : "was restored as",
+                     operation.restored_root.pid.value, alive ? "" : " and has ended since");
+}
+
+Result<std::string> UndoRestore(Services& services, const Operation& operation) {
+  // Its shim has taken the tree down by itself, unless the commit had reached it: then the root may
+  // also have ended since by itself, and was restored all the same.
+  auto job = jobs::Store(services.paths.jobs()).Load(operation.job);
+  if (job && job->processes && job->processes->root == operation.restored_root) {
+    return FinishRestore(services, operation);
+  }
+  STASIS_TRY(EndTree(operation.restored_shim, operation.restored_root));
+  return fmt::format("undone: the half-restored program was ended, the image {} is untouched",
+                     operation.image);
+}
+
+using Cure = Result<std::string> (*)(Services&, const Operation&);
+struct Row {
+  const char* verb;
+  Cure undo;
+  Cure finish;
+};
+constexpr Row kCures[] = {
+    {"suspend", UndoSuspend, FinishSuspend},
+    {"resume", UndoResume, FinishResume},
+    {"dump", UndoDump, FinishDump},
+    {"restore", UndoRestore, FinishRestore},
+};
+
+Result<std::string> Cured(Services& services, const Operation& operation) {
+  STASIS_ASSIGN(std::string boot, process::BootId());
+  if (operation.boot_id != boot) {
+    // Another boot: its processes are gone with it, only files can be left.
+    STASIS_TRY(SweepStoreOf(operation.image));
+    return "the machine was restarted since; nothing is left";
+  }
+  for (const Row& row : kCures) {
+    if (operation.verb != row.verb) continue;
+    STASIS_ASSIGN(std::string outcome,
+                  (operation.committed ? row.finish : row.undo)(services, operation));
+    STASIS_TRY(RemoveTree(WorkFolder(services.paths, operation.owner)));
+    return outcome;
+  }
+  return Fail(Code::kUnimplemented,
+              "the journal speaks of a " + operation.verb + ", which is not known here",
+              "it was written by another version of Stasis: use that one");
+}
+
+// GPU data of programs that have ended, however that came.
+void SweepArenas(const Paths& paths) {
+  if (auto store = ArenasThereAre(paths)) (void)store->Sweep();
+}
+
+}  // namespace
+
+Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadline& wait) {
+  STASIS_ASSIGN(auto entries, ScanJournal(services.paths, wait));
+  std::vector<RecoveredOperation> report;
+  for (const JournalEntry& entry : entries) {
+    RecoveredOperation recovered;
+    recovered.verb = entry.operation.verb;
+    recovered.target = entry.operation.target;
+    recovered.members = entry.operation.members;
+    if (entry.foreign) {
+      recovered.under_way = true;
+      recovered.ok = true;
+      recovered.outcome =
+          "it belongs to another pid namespace: `stasis recover` there finishes or undoes it";
+    } else if (!entry.lock) {
+      recovered.under_way = true;
+      recovered.ok = true;
+      recovered.outcome = fmt::format("under way (process {})", entry.operation.owner.pid.value);
+      if (!process::IsAlive(entry.operation.owner)) {
+        recovered.ok = false;
+        recovered.outcome =
+            "its owner is gone, but a helper of it still works on the program; try again later";
+      }
+    } else if (!entry.readable) {
+      recovered.verb = "unknown";
+      recovered.outcome =
+          fmt::format("the journal entry {} is damaged ({}); remove it when nothing is left of it",
+                      entry.path, entry.problem);
+    } else if (auto outcome = Cured(services, entry.operation); outcome) {
+      Status removed = RemoveEntry(entry);
+      recovered.ok = removed.has_value();
+      recovered.outcome = removed ? *outcome : removed.error().ToString();
+    } else {
+      recovered.outcome = outcome.error().ToString();
+    }
+    report.push_back(std::move(recovered));
+  }
+  SweepSuspended(services.paths);
+  SweepArenas(services.paths);
+  return report;
+}
+
+}  // namespace stasis::coordinator

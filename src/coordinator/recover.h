@@ -1,0 +1,29 @@
+// Finishes or undoes what a killed run left. An operation that was committed is finished, any other
+// is undone: the programs are where they were before it. Never is a living program ended here: a
+// dump that was committed but did not come to ending its program leaves both, the image and the
+// program.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "coordinator/journal.h"
+#include "coordinator/services.h"
+
+namespace stasis::coordinator {
+
+struct RecoveredOperation {
+  std::string verb;
+  std::string target;
+  std::vector<process::ProcessId> members;
+  bool ok = false;
+  bool under_way = false;  // somebody still works on it: left alone
+  std::string outcome;     // a sentence
+};
+
+// `wait`: for helpers of a dead owner to come to an end. The error is that the journal itself
+// cannot be read; what happened to each entry is in the list.
+Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadline& wait);
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,431 @@
+// restore: image-verify, cpu-restore, data-read where the image holds GPU data, the GPU state back
+// as in a resume (gpu_away.h), adopt. The tree hangs below a shim
+// of its own from the start, which takes it down again when we fail or die before `adopt`: the
+// image is untouched by all of it.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "coordinator/agent_files.h"
+#include "coordinator/describe.h"
+#include "coordinator/execute.h"
+#include "coordinator/gpu_away.h"
+#include "coordinator/image_data.h"
+#include "coordinator/operations.h"
+#include "coordinator/teardown.h"
+#include "criu/client.h"
+#include "criu/probe.h"
+#include "criu/stdio.h"
+#include "device/gpu_map.h"
+#include "image/reader.h"
+#include "jobs/shim_client.h"
+#include "jobs/store.h"
+
+namespace stasis::coordinator {
+namespace {
+
+using device::ProcessState;
+using std::chrono::seconds;
+
+constexpr seconds kShimTimeout{20};
+// Where CRIU finds the caller's terminal, once for each descriptor of the program that was one. Log
+// files that are opened anew are numbered from Replacements::first_free on, well below.
+constexpr int kCriuTerminalFds[] = {100, 101, 102, 103, 104};
+
+std::vector<device::Gpu> RecordedGpus(const image::Manifest& manifest) {
+  std::vector<device::Gpu> gpus;
+  for (const auto& gpu : manifest.gpus) {
+    gpus.push_back({{gpu.uuid}, static_cast<int>(gpus.size()), gpu.name, gpu.total_bytes, 0});
+  }
+  return gpus;
+}
+
+// One restore on its way, shared by its phases.
+class RestoreRun {
+ public:
+  RestoreRun(Session& session, const image::ImageReader& reader, const RestoreOptions& options,
+             device::GpuMap map, std::string criu_path)
+      : session_(session),
+        reader_(reader),
+        options_(options),
+        map_(std::move(map)),
+        criu_path_(std::move(criu_path)),
+        store_(session.services.paths.jobs()),
+        shared_(session.services, map_) {}
+
+  // A new job that no program came back under is none.
+  ~RestoreRun() {
+    if (claim_ && !shim_) (void)claim_->Discard();
+  }
+  RestoreRun(const RestoreRun&) = delete;
+  RestoreRun& operator=(const RestoreRun&) = delete;
+
+  // The job's folder: that of an ended job of the same name, or a new one.
+  Status ClaimJob();
+  Plan MakePlan();
+  Operation MakeOperation(Operation base);
+  const std::string& job() const { return job_; }
+  pid_t root_pid() const { return root_.pid.value; }
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  Phase ImageVerify();
+  Phase CpuRestore();
+  Phase DataRead();
+  Phase Adopt();
+
+  Status RunCriu(PhaseScope& scope);
+  Status ReadData(PhaseScope& scope);
+  Result<criu::InheritPlan> PlanOutput() const;
+  criu::Options CriuOptions() const;
+  Status TakeDown();
+  const image::Manifest& manifest() const { return reader_.manifest(); }
+  uint64_t driver_bytes() const;
+
+  Session& session_;
+  const image::ImageReader& reader_;
+  const RestoreOptions& options_;
+  const device::GpuMap map_;
+  const std::string criu_path_;
+  const jobs::Store store_;
+  std::string job_;
+  std::string log_;
+  std::optional<jobs::Claim> claim_;
+  std::string work_dir_;
+  std::optional<jobs::RestoreShim> shim_;
+  process::ProcessId root_;
+  Processes processes_;
+  std::vector<std::string> notes_;
+  SharedResume shared_;
+};
+
+// Of one process's GPU memory, what is in the image's blocks.
+uint64_t RangeBytes(const image::Manifest& manifest, pid_t pid) {
+  uint64_t sum = 0;
+  for (const auto& range : manifest.ranges) sum += range.pid == pid ? range.size_bytes : 0;
+  return sum;
+}
+
+// The rest.
+uint64_t DriverBytes(const image::Manifest& manifest, const image::Process& p) {
+  return p.device_bytes - std::min(p.device_bytes, RangeBytes(manifest, p.pid));
+}
+
+uint64_t RestoreRun::driver_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& p : manifest().processes) sum += DriverBytes(manifest(), p);
+  return sum;
+}
+
+Status RestoreRun::ClaimJob() {
+  job_ = options_.job.empty() ? manifest().job.id : options_.job;
+  auto existing = job_.empty() ? Result<jobs::Job>(Fail(Code::kNotFound, "")) : store_.Load(job_);
+  if (existing) {
+    if (!jobs::HasEnded(existing->state)) {
+      return Fail(Code::kFailedPrecondition,
+                  fmt::format("job {} is {}", job_, jobs::StateName(existing->state)),
+                  "end it first, or restore under another name with --job");
+    }
+    log_ = options_.log.empty() ? existing->log : options_.log;
+    return {};
+  }
+  if (existing.error().code != Code::kNotFound) return Fail(std::move(existing).error());
+  jobs::NewJob job;
+  job.id = job_;
+  job.argv = manifest().job.argv;
+  job.cwd = manifest().job.working_directory;
+  job.log = options_.log;
+  job.agent = AgentOf(manifest());
+  STASIS_ASSIGN(claim_, store_.Create(job));
+  job_ = claim_->job().id;
+  log_ = claim_->job().log;
+  return {};
+}
+
+Operation RestoreRun::MakeOperation(Operation base) {
+  work_dir_ = WorkFolder(session_.services.paths, base.owner);
+  base.target = reader_.path();
+  base.image = reader_.path();
+  base.job = job_;
+  return base;
+}
+
+Phase RestoreRun::ImageVerify() {
+  Phase phase;
+  phase.name = "image-verify";
+  phase.timeout = seconds(3600);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_ASSIGN(auto report,
+                  reader_.Verify(image::VerifyLevel::kFull, [&](uint64_t done, uint64_t total) {
+                    scope.ReportBytes(done, total);
+                    return !scope.deadline().passed();
+                  }));
+    scope.SetBytes(report.bytes);
+    STASIS_TRY(report.ToStatus(reader_.path()));
+    // Needs no undo: it is the same for every program that was started with it, and stays.
+    return PutBackAgentLibraries(reader_);
+  };
+  return phase;
+}
+
+Result<criu::InheritPlan> RestoreRun::PlanOutput() const {
+  std::vector<criu::ExternalFd> externals;
+  for (const auto& e : manifest().externals) {
+    externals.push_back({e.key, e.kind, {e.pid}, e.fd, e.direction, e.path});
+  }
+  criu::Replacements replacements;
+  replacements.output.assign(std::begin(shim::kCriuOutputFds), std::end(shim::kCriuOutputFds));
+  replacements.all_to_log = !options_.log.empty();
+  replacements.null.assign(std::begin(shim::kCriuNullFds), std::end(shim::kCriuNullFds));
+  if (options_.terminal_fd >= 0) {
+    replacements.terminal.assign(std::begin(kCriuTerminalFds), std::end(kCriuTerminalFds));
+  }
+  return criu::PlanInherit(externals, replacements);
+}
+
+criu::Options RestoreRun::CriuOptions() const {
+  // What was chosen at the dump holds, unless the user says otherwise now.
+  criu::Options options = options_.criu;
+  auto tcp = criu::ParseTcp(manifest().criu.tcp);
+  if (options.tcp == criu::Tcp::kRefuse && tcp) options.tcp = *tcp;
+  options.file_locks |= manifest().criu.file_locks;
+  options.link_remap |= manifest().criu.link_remap;
+  options.shell_job |= manifest().criu.shell_job;
+  return options;
+}
+
+Status RestoreRun::RunCriu(PhaseScope& scope) {
+  STASIS_TRY(MakeDirs(work_dir_));
+  STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
+  criu::SwrkCommand command = criu::MakeSwrkCommand(criu_path_);
+  jobs::RestoreSpec spec;
+  spec.job_folder = store_.Folder(job_);
+  spec.log = log_;
+  spec.criu_argv = command.argv;
+  spec.criu_env = command.env;
+  spec.criu_fds = {{criu::SwrkCommand::kSocketFd, pair.criu.get()}};
+  STASIS_ASSIGN(criu::InheritPlan inherit, PlanOutput());
+  for (const auto& [number, fd] : inherit.files) spec.criu_fds[number] = fd.get();
+  if (options_.terminal_fd >= 0) {
+    for (int number : kCriuTerminalFds) spec.criu_fds[number] = options_.terminal_fd;
+  }
+  STASIS_ASSIGN(shim_, jobs::RestoreShim::Start(
+                           spec, Deadline::Sooner(scope.deadline(), Deadline::In(kShimTimeout))));
+  pair.criu.Reset();
+  STASIS_TRY(session_.journal->NoteRestored(shim_->shim(), {}));
+
+  criu::Session criu = criu::Session::OverSocket(std::move(pair.ours), shim_->criu());
+  criu::RestoreRequest request;
+  request.images_dir = reader_.path() + "/cpu";
+  request.log_path = work_dir_ + "/criu-restore.log";
+  request.options = CriuOptions();
+  request.inherit = std::move(inherit.inherit);
+  notes_ = std::move(inherit.notes);
+  // Nobody of the program has run yet.
+  auto stopped = [&](process::HostPid pid) -> Status {
+    STASIS_ASSIGN(auto tree, process::ReadTree(pid));
+    struct stat log;
+    if (::stat(log_.c_str(), &log) != 0) return FailErrno(errno, "look at the log " + log_);
+    return criu::AppendOnly(tree, FileId::Of(log));
+  };
+  auto note_root = [&](process::HostPid pid) -> Status {
+    STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
+    root_ = stat.id;
+    STASIS_TRY(session_.journal->NoteRestored(shim_->shim(), root_));
+    return shim_->SetRoot(root_, scope.deadline());
+  };
+  STASIS_ASSIGN(process::HostPid pid, criu.Restore(
+                                          request,
+                                          [&](criu::Notification& notification) -> Status {
+                                            if (notification.moment != criu::Moment::kPostRestore)
+                                              return {};
+                                            STASIS_TRY(stopped(notification.pid));
+                                            return note_root(notification.pid);
+                                          },
+                                          scope.deadline()));
+  if (root_.pid != pid) STASIS_TRY(note_root(pid));
+  for (const auto& p : manifest().processes) {
+    if (!p.is_cuda()) continue;
+    STASIS_ASSIGN(process::Stat stat, process::ReadStat({p.pid}));
+    RecordedProcess recorded{stat.id, ProcessState::kCheckpointed, {}, DriverBytes(manifest(), p)};
+    for (const auto& uuid : p.gpu_uuids) recorded.gpus.push_back({uuid});
+    processes_.push_back(std::move(recorded));
+  }
+  return {};
+}
+
+Status RestoreRun::TakeDown() {
+  if (!work_dir_.empty()) STASIS_TRY(RemoveTree(work_dir_));
+  if (shim_) {
+    // A shim that was killed itself can take nothing down any more.
+    Status aborted = shim_->Abort(Deadline::In(kShimTimeout));
+    if (!aborted) STASIS_TRY(EndTree(shim_->shim(), root_));
+  }
+  shim_.reset();
+  if (claim_) STASIS_TRY(claim_->Discard());
+  claim_.reset();
+  return {};
+}
+
+Phase RestoreRun::CpuRestore() {
+  Phase phase;
+  phase.name = "cpu-restore";
+  phase.timeout = seconds(600);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_TRY(RunCriu(scope));
+    uint64_t bytes = 0;
+    for (const auto& file : manifest().files) bytes += file.size_bytes;
+    scope.SetBytes(bytes);
+    return {};
+  };
+  phase.undo = [this] { return TakeDown(); };
+  return phase;
+}
+
+Status RestoreRun::ReadData(PhaseScope& scope) {
+  Services& services = session_.services;
+  auto restored = [&](pid_t pid) {
+    auto p = std::find_if(processes_.begin(), processes_.end(),
+                          [&](const auto& process) { return process.id.pid.value == pid; });
+    return p == processes_.end() ? process::ProcessId{} : p->id;
+  };
+  STASIS_ASSIGN(auto lots, LotsIn(manifest(), restored, manifest().job.uid));
+  STASIS_ASSIGN(auto store, dataplane::ArenaStore::Open(services.paths));
+  std::vector<Lot*> to_read;
+  uint64_t total = 0;
+  for (Lot& lot : lots) {
+    if (lot.key.process.pid.value == 0) {
+      return Fail(Code::kDataLoss, "the image has GPU data of a process that is not in it");
+    }
+    STASIS_ASSIGN(lot.arena, store.Acquire(lot.key, lot.owner, lot.ranges));
+    to_read.push_back(&lot);
+    total += lot.bytes();
+  }
+  STASIS_TRY(ReadLots(reader_, to_read, [&](uint64_t done) {
+    scope.ReportBytes(done, total);
+    return !scope.deadline().passed();
+  }));
+  for (Lot& lot : lots) {
+    STASIS_TRY(store.Complete(*lot.arena));
+    lot.arena.reset();  // found again by its name
+  }
+  scope.SetBytes(total);
+  return shared_.Look(processes_);
+}
+
+Phase RestoreRun::DataRead() {
+  Phase phase;
+  phase.name = "data-read";
+  phase.timeout = seconds(3600);
+  phase.run = [this](PhaseScope& scope) { return ReadData(scope); };
+  phase.undo = [this] { return shared_.DropArenas(); };
+  return phase;
+}
+
+Phase RestoreRun::Adopt() {
+  Phase phase;
+  phase.name = "adopt";
+  phase.commits = true;
+  phase.run = [this](PhaseScope&) -> Status {
+    if (shim_->root_ended()) {
+      return Fail(Code::kInternal, "the program ended right after its restore");
+    }
+    for (const auto& p : processes_) {
+      STASIS_ASSIGN(ProcessState state, session_.services.device->State(p.id.pid));
+      if (state == ProcessState::kRunning) continue;
+      return Fail(Code::kInternal, fmt::format("process {} has a GPU state of {} after its restore",
+                                               p.id.pid.value, device::StateName(state)));
+    }
+    if (!process::IsAlive(root_))
+      return Fail(Code::kInternal, "the program ended right after its restore");
+    STASIS_TRY(RemoveTree(work_dir_));
+    STASIS_TRY(shared_.DropArenas());
+    // No deadline: a commit that we gave up and that happens all the same would leave two truths. A
+    // shim that dies shows as an end of file.
+    STASIS_TRY(shim_->Commit(Deadline()));
+    if (!claim_ && !options_.log.empty()) {
+      STASIS_TRY(store_.Update(job_, [&](jobs::Job& job) -> Status {
+        job.log = options_.log;
+        return {};
+      }));
+    }
+    claim_.reset();  // the job is the program's now
+    return {};
+  };
+  return phase;
+}
+
+Plan RestoreRun::MakePlan() {
+  Services& services = session_.services;
+  Plan plan("restore");
+  plan.Add(ImageVerify());
+  plan.Add(CpuRestore());
+  const bool has_data = !manifest().ranges.empty();
+  if (has_data) plan.Add(DataRead());
+  if (!manifest().gpus.empty()) {
+    // Undone by taking the whole tree down.
+    AddGpuBack(plan, services, processes_,
+               {has_data ? &shared_ : nullptr, map_, driver_bytes(), /*commits=*/false});
+  }
+  plan.Add(Adopt());
+  plan.OnFailureAfterCommit([this] {
+    return fmt::format("The program runs as process {}, job {}.", root_.pid.value, job_);
+  });
+  return plan;
+}
+
+}  // namespace
+
+Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
+                                const OperationOptions& options) {
+  Services& services = session.services;
+  STASIS_ASSIGN(std::string criu_path, criu::FindCriu());
+  STASIS_TRY(criu::CheckPrivileges());
+  if (::getpid() == 1) {
+    return Fail(
+        Code::kUnimplemented,
+        "stasis is process 1 of this pid namespace: the restored program would be "
+        "killed when it ends",
+        "start it from a shell that stays: `sh -c 'stasis restore ... && stasis wait ...'`");
+  }
+  STASIS_TRY(RecoverFirst(session, {}));
+  STASIS_ASSIGN(auto reader, image::ImageReader::Open(restore.image));
+  const image::Manifest& manifest = reader->manifest();
+  device::GpuMap map;
+  if (!restore.gpu_map.empty()) {
+    STASIS_ASSIGN(auto gpus, services.device->Gpus());
+    STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
+  }
+  STASIS_TRY(CheckRestorable(services, *reader, map));
+  if (!options.ignore_memory) STASIS_TRY(CheckHostMemory(manifest.TotalBytes(), {::getpid()}));
+
+  OperationResult result;
+  result.target = restore.image;
+  result.image = restore.image;
+  result.image_bytes = manifest.TotalBytes();
+  result.driver_kind = manifest.software.driver_kind;
+  for (const auto& p : manifest.processes) result.device_bytes += p.device_bytes;
+  for (const auto& range : manifest.ranges) result.shared_bytes += range.size_bytes;
+
+  RestoreRun run(session, *reader, restore, std::move(map), std::move(criu_path));
+  if (options.dry_run) {
+    Plan plan = run.MakePlan();
+    return Execute(session, {}, plan, options, std::move(result));
+  }
+  STASIS_TRY(run.ClaimJob());
+  Plan plan = run.MakePlan();
+  STASIS_ASSIGN(process::Stat self, process::ReadStat({::getpid()}));
+  Operation operation;
+  operation.verb = "restore";
+  operation.owner = self.id;
+  STASIS_ASSIGN(operation.boot_id, process::BootId());
+  STASIS_ASSIGN(result, Execute(session, run.MakeOperation(std::move(operation)), plan, options,
+                                std::move(result)));
+  result.job = run.job();
+  result.pid = run.root_pid();
+  result.notes = run.notes();
+  return result;
+}
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,54 @@
+// What an operation works with. Made once by whoever runs operations (the CLI, later the daemon).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/paths.h"
+#include "coordinator/plan.h"
+#include "dataplane/resident.h"
+#include "device/device_control.h"
+
+namespace stasis::coordinator {
+
+struct Services {
+  Paths paths;
+  std::shared_ptr<device::DeviceControl> device;
+  std::shared_ptr<dataplane::Resident> resident;  // movers and arenas
+  std::string stasis_version;
+  // For bringing a process back to where it was: nobody waits for it but the undo itself. The
+  // driver moves 6 GB/s at best.
+  std::chrono::milliseconds undo_timeout{std::chrono::seconds(600)};
+};
+
+// What the user may say about any operation.
+struct OperationOptions {
+  std::chrono::milliseconds timeout{0};  // for every phase; 0: each phase's own
+  bool dry_run = false;                  // survey and plan, but touch nothing
+  // A machine may grow its memory as it is used: what looks like too little RAM may be enough.
+  bool ignore_memory = false;
+  // All memory is left to the driver, also of programs with an agent.
+  bool driver_alone = false;
+  // GPU data goes to a file in this folder, not to host memory; empty: memory.
+  std::string spill_dir;
+  Progress progress;
+  std::function<bool()> cancelled;
+};
+
+// What an operation tells its user at the end.
+struct OperationResult {
+  Account account;
+  std::string target;  // as the user named it
+  std::string job;     // empty for a bare process
+  pid_t pid = 0;       // of the tree's root; 0 when it has ended
+  std::string image;   // path, where there is one
+  uint64_t image_bytes = 0;
+  uint64_t device_bytes = 0;                // GPU memory given up or taken back, all of it
+  uint64_t shared_bytes = 0;                // of it, what the data plane carried
+  std::vector<std::string> left_to_driver;  // why some took the opaque path; sentences
+  std::string driver_kind;                  // "softgpu": its times mean nothing
+  std::vector<std::string> notes;           // sentences
+  std::vector<std::string> planned_phases;  // with dry_run
+};
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,87 @@
+#include "coordinator/shared_lots.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "base/file.h"
+#include "coordinator/agents.h"
+
+namespace stasis::coordinator {
+
+uint64_t Lot::bytes() const {
+  uint64_t sum = 0;
+  for (const auto& range : ranges) sum += range.size_bytes;
+  return sum;
+}
+
+Result<std::vector<Lot>> LotsOf(const process::ProcessId& process, uid_t owner, size_t member,
+                                const std::vector<wire::Range>& list) {
+  std::vector<Lot> lots;
+  for (size_t i = 0; i < list.size(); ++i) {
+    device::GpuUuid gpu = UuidOf(list[i].device);
+    auto lot =
+        std::find_if(lots.begin(), lots.end(), [&](const Lot& l) { return l.key.gpu == gpu; });
+    if (lot == lots.end()) {
+      lots.emplace_back();
+      lot = lots.end() - 1;
+      lot->key = {process, gpu};
+      lot->owner = owner;
+      lot->member = member;
+    }
+    lot->ranges.push_back({list[i].address, list[i].size_bytes, 0, 0});
+    lot->places.push_back(i);
+  }
+  for (Lot& lot : lots) STASIS_TRY(dataplane::LayOut(lot.ranges));
+  return lots;
+}
+
+std::optional<dataplane::ArenaStore> ArenasThereAre(const Paths& paths) {
+  const std::string shared_memory = "/dev/shm/stasis-" + std::to_string(::geteuid());
+  if (std::getenv("STASIS_ARENA_DIR") == nullptr && !PathExists(paths.run + "/arena") &&
+      !PathExists(shared_memory)) {
+    return std::nullopt;
+  }
+  dataplane::ArenaOptions options;
+  options.may_mount = false;
+  auto store = dataplane::ArenaStore::Open(paths, options);
+  if (!store) return std::nullopt;
+  return std::move(*store);
+}
+
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+bool SameMemory(const std::vector<dataplane::Range>& a, const std::vector<dataplane::Range>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.va == y.va && x.size_bytes == y.size_bytes;
+  });
+}
+
+Status ForEachGpu(std::vector<Lot>& lots,
+                  const std::function<device::GpuUuid(const device::GpuUuid&)>& to,
+                  const std::function<Status(const device::GpuUuid&, std::vector<Lot*>&)>& step) {
+  std::map<device::GpuUuid, std::vector<Lot*>> by_gpu;
+  for (Lot& lot : lots) by_gpu[to(lot.key.gpu)].push_back(&lot);
+  std::vector<Status> results(by_gpu.size());
+  std::vector<std::thread> threads;
+  size_t i = 0;
+  for (auto& [gpu, of_gpu] : by_gpu) {
+    threads.emplace_back([&step, &results, i, &gpu = gpu, &of_gpu = of_gpu] {
+      results[i] = Annotate(step(gpu, of_gpu), gpu.value);
+    });
+    ++i;
+  }
+  for (auto& thread : threads) thread.join();
+  for (auto& result : results) STASIS_TRY(std::move(result));
+  return {};
+}
+
+}  // namespace stasis::coordinator

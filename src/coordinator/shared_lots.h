@@ -1,0 +1,47 @@
+// A lot is the data of one process on one GPU: what one arena holds and one mover copies. An agent
+// lists the memory of all GPUs of its process; here that list is taken apart and put together
+// again.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "dataplane/arena.h"
+#include "wire/protocol.h"
+
+namespace stasis::coordinator {
+
+struct Lot {
+  dataplane::ArenaKey key;
+  uid_t owner = 0;
+  size_t member = 0;                     // of the list of those who take part
+  std::vector<dataplane::Range> ranges;  // laid out
+  std::vector<size_t> places;            // of each range in the agent's list
+  std::optional<dataplane::Arena> arena;
+  std::optional<image::Id128> checksum;  // of data on disk
+
+  uint64_t bytes() const;
+};
+
+// kInvalidArgument for sizes that no GPU can have.
+Result<std::vector<Lot>> LotsOf(const process::ProcessId& process, uid_t owner, size_t member,
+                                const std::vector<wire::Range>& list);
+
+// The arenas of this user, if any was ever made: no place is made for them.
+std::optional<dataplane::ArenaStore> ArenasThereAre(const Paths& paths);
+
+// We hold a descriptor of every piece of memory: as many as we may have.
+void RaiseDescriptorLimit();
+
+// The same allocations in the same order; where they lie in an arena does not matter.
+bool SameMemory(const std::vector<dataplane::Range>& a, const std::vector<dataplane::Range>& b);
+
+// Runs `step` once for every GPU with the lots on it, in parallel; the first error. `to` says on
+// which GPU a lot is meant to be.
+Status ForEachGpu(std::vector<Lot>& lots,
+                  const std::function<device::GpuUuid(const device::GpuUuid&)>& to,
+                  const std::function<Status(const device::GpuUuid&, std::vector<Lot*>&)>& step);
+
+}  // namespace stasis::coordinator

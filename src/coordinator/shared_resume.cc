@@ -1,0 +1,287 @@
+#include "coordinator/shared_resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace stasis::coordinator {
+namespace {
+
+using device::GpuUuid;
+using device::ProcessState;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kRoomTimeout{120};
+constexpr seconds kLoadTimeout{600};
+constexpr seconds kReturnTimeout{60};
+constexpr milliseconds kLetGo{10000};
+
+milliseconds Left(const Deadline& deadline) {
+  if (deadline.never()) return kReturnTimeout;
+  return std::min<milliseconds>(kReturnTimeout, milliseconds(deadline.PollTimeout()));
+}
+
+}  // namespace
+
+Status SharedResume::Look(const Processes& processes) {
+  for (const auto& process : processes) {
+    STASIS_TRY(Annotate(Consider(process.id), fmt::format("process {}", process.id.pid.value)));
+  }
+  return {};
+}
+
+void SharedResume::Disconnect() {
+  for (Member& member : members_) member.client.reset();
+}
+
+Status SharedResume::Consider(const process::ProcessId& id) {
+  STASIS_ASSIGN(auto agent, FindAgent(id));
+  if (!agent || agent->hello().state != wire::State::kReleased) return {};
+  Member member;
+  member.id = id;
+  STASIS_ASSIGN(member.list, agent->client.Describe(kAgentAnswer));
+  STASIS_ASSIGN(auto lots, LotsOf(id, 0, members_.size(), member.list));
+  if (!store_) {
+    STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths));
+  }
+  for (Lot& lot : lots) {
+    STASIS_ASSIGN(lot.arena, TakeArena(lot));
+    lot.owner = lot.arena->record().owner;
+    lot.ranges = lot.arena->record().ranges;
+    lots_.push_back(std::move(lot));
+  }
+  member.client = std::move(agent->client);
+  members_.push_back(std::move(member));
+  return {};
+}
+
+Result<dataplane::Arena> SharedResume::TakeArena(const Lot& lot) {
+  auto arena = services_.resident->Take(lot.key);
+  if (!arena) {
+    STASIS_ASSIGN(arena, store_->Find(lot.key));
+  }
+  const auto& record = arena->record();
+  if (record.complete && SameMemory(record.ranges, lot.ranges)) return std::move(*arena);
+  return Fail(Code::kDataLoss, fmt::format("{} does not hold all of the program's memory on GPU {}",
+                                           arena->path(), lot.key.gpu.value));
+}
+
+SharedResume::~SharedResume() { LetGo(); }
+
+// The arenas stay as they are.
+void SharedResume::LetGo() {
+  for (Lot& lot : lots_) {
+    if (!lot.arena) continue;
+    if (services_.resident->keeps_arenas()) services_.resident->Keep(std::move(*lot.arena));
+    lot.arena.reset();
+  }
+}
+
+uint64_t SharedResume::bytes() const {
+  uint64_t sum = 0;
+  for (const Lot& lot : lots_) sum += lot.bytes();
+  return sum;
+}
+
+uint64_t SharedResume::BytesOf(const process::ProcessId& id) const {
+  uint64_t sum = 0;
+  for (const Lot& lot : lots_) sum += lot.key.process == id ? lot.bytes() : 0;
+  return sum;
+}
+
+GpuUuid SharedResume::To(const GpuUuid& gpu) const {
+  for (const auto& [from, to] : map_) {
+    if (from == gpu) return to;
+  }
+  return gpu;
+}
+
+Status SharedResume::MakeRoom(const std::map<GpuUuid, uint64_t>& driver_bytes,
+                              const Deadline& deadline) {
+  RaiseDescriptorLimit();
+  auto to = [this](const GpuUuid& gpu) { return To(gpu); };
+  return ForEachGpu(lots_, to, [&](const GpuUuid& gpu, std::vector<Lot*>& lots) -> Status {
+    std::erase_if(lots, [](const Lot* lot) { return lot->ranges.empty(); });
+    if (lots.empty()) return {};
+    // The memory of the first lot is made now, and that of the others must fit as well.
+    auto driver = driver_bytes.find(gpu);
+    uint64_t ballast = driver == driver_bytes.end() ? 0 : driver->second;
+    for (const Lot* lot : lots) ballast += lot == lots.front() ? 0 : lot->bytes();
+    dataplane::Mover& mover = services_.resident->Of(gpu);
+    STASIS_TRY(mover.Start(deadline));
+    STASIS_TRY(mover.Attach(*lots.front()->arena, deadline));
+    STASIS_TRY(mover.PrepareLoad(lots.front()->ranges, ballast, deadline));
+    return mover.FreeBallast(deadline);
+  });
+}
+
+Phase SharedResume::LoadRoom(DriverBytes driver_bytes) {
+  Phase phase;
+  phase.name = "load-room";
+  phase.timeout = kRoomTimeout;
+  phase.run = [this, driver_bytes = std::move(driver_bytes)](PhaseScope& scope) {
+    return MakeRoom(driver_bytes(), scope.deadline());
+  };
+  phase.undo = [this]() -> Status {
+    for (Lot& lot : lots_) {
+      STASIS_TRY(services_.resident->Of(To(lot.key.gpu)).Release(Deadline::In(kLetGo)));
+    }
+    return {};
+  };
+  return phase;
+}
+
+Status SharedResume::Load(const Deadline& deadline, const std::function<void(uint64_t)>& progress) {
+  auto to = [this](const GpuUuid& gpu) { return To(gpu); };
+  std::atomic<uint64_t> before{0};
+  for (Member& member : members_) {
+    member.fds.clear();
+    member.fds.resize(member.list.size());
+  }
+  return ForEachGpu(lots_, to, [&](const GpuUuid& gpu, std::vector<Lot*>& lots) -> Status {
+    std::erase_if(lots, [](const Lot* lot) { return lot->ranges.empty(); });
+    dataplane::Mover& mover = services_.resident->Of(gpu);
+    for (Lot* lot : lots) {
+      if (lot != lots.front()) {
+        STASIS_TRY(mover.Attach(*lot->arena, deadline));
+        STASIS_TRY(mover.PrepareLoad(lot->ranges, 0, deadline));
+      }
+      dataplane::CopyOptions copy;
+      if (lot->arena->record().has_checksum) copy.expected = lot->arena->record().checksum;
+      copy.progress = [&](uint64_t done, uint64_t) { progress(before + done); };
+      STASIS_TRY(mover.Load(copy, deadline));
+      before += lot->bytes();
+      STASIS_ASSIGN(auto fds, mover.Export(deadline));
+      for (size_t i = 0; i < fds.size(); ++i) {
+        members_[lot->member].fds[lot->places[i]] = std::move(fds[i]);
+      }
+      // Our descriptors keep it now.
+      STASIS_TRY(mover.Release(deadline));
+    }
+    return {};
+  });
+}
+
+Phase SharedResume::DataLoad() {
+  Phase phase;
+  phase.name = "data-load";
+  phase.timeout = kLoadTimeout;
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_TRY(Load(scope.deadline(), [&](uint64_t done) { scope.ReportBytes(done, bytes()); }));
+    scope.SetBytes(bytes());
+    return {};
+  };
+  phase.undo = [this]() -> Status {
+    for (Member& member : members_) member.fds.clear();
+    return {};
+  };
+  return phase;
+}
+
+Status SharedResume::Return(const Deadline& deadline) {
+  for (Member& member : members_) {
+    std::vector<int> fds;
+    for (const auto& fd : member.fds) fds.push_back(fd.get());
+    std::vector<wire::Range> list = member.list;
+    for (auto& range : list) {
+      if (!device::GpuUuidBytes(To(UuidOf(range.device)), range.device.bytes)) {
+        return Fail(Code::kInternal, "a GPU has a name that is no UUID");
+      }
+    }
+    STASIS_TRY(member.client->Map(list, fds, Left(deadline)));
+  }
+  for (Member& member : members_) {
+    STASIS_TRY(member.client->Open(Left(deadline)));
+    member.client.reset();
+    member.fds.clear();
+  }
+  return {};
+}
+
+Phase SharedResume::DataReturn() {
+  Phase phase;
+  phase.name = "data-return";
+  phase.timeout = kReturnTimeout;
+  phase.run = [this](PhaseScope& scope) { return Return(scope.deadline()); };
+  // What an agent has mapped already it keeps; the driver's undo looks for that (gpu_steps.h).
+  phase.undo = [this]() -> Status {
+    for (Member& member : members_) {
+      member.client.reset();
+      member.fds.clear();
+    }
+    return {};
+  };
+  return phase;
+}
+
+Status SharedResume::DropArenas() {
+  for (Lot& lot : lots_) {
+    if (!lot.arena || services_.resident->keeps_arenas()) continue;
+    // A mover that is gone holds nothing.
+    (void)services_.resident->Of(To(lot.key.gpu)).Detach(Deadline::In(kLetGo));
+    STASIS_TRY(store_->Recycle(std::move(*lot.arena)));
+    lot.arena.reset();
+  }
+  LetGo();
+  if (!services_.resident->keeps_arenas()) services_.resident->StopMovers();
+  return {};
+}
+
+Status SharedResume::Now(const Deadline& deadline) {
+  STASIS_TRY(MakeRoom({}, deadline));
+  STASIS_TRY(Load(deadline, [](uint64_t) {}));
+  STASIS_TRY(Return(deadline));
+  return DropArenas();
+}
+
+namespace {
+
+// Of a program that has its memory: whatever a killed operation left of it in arenas is old.
+void GiveBackArenas(Services& services, const process::ProcessId& id) {
+  auto store = ArenasThereAre(services.paths);
+  if (!store) return;
+  auto list = store->List();
+  if (!list) return;
+  for (const auto& info : *list) {
+    if (info.in_use || !info.record || info.record->key.process != id) continue;
+    if (auto arena = store->Find(info.record->key)) (void)store->Recycle(std::move(*arena));
+  }
+}
+
+}  // namespace
+
+Status BringDataBack(Services& services, const Processes& processes) {
+  for (const auto& process : processes) {
+    if (process.initial != ProcessState::kRunning || !process::IsAlive(process.id)) continue;
+    auto bring = [&]() -> Status {
+      SharedResume path(services, {});
+      STASIS_TRY(path.Look({process}));
+      return path.empty() ? Status{} : path.Now(Deadline::In(services.undo_timeout));
+    };
+    Status back = bring();
+    if (back) GiveBackArenas(services, process.id);
+    if (back || !process::IsAlive(process.id)) continue;
+    return Annotate(std::move(back), fmt::format("process {}", process.id.pid.value));
+  }
+  return {};
+}
+
+Result<bool> IsBack(Services& services, const Processes& processes) {
+  for (const auto& process : processes) {
+    if (!process::IsAlive(process.id)) continue;
+    auto agent = FindAgent(process.id);
+    if (!agent) {
+      STASIS_ASSIGN(ProcessState state, services.device->State(process.id.pid));
+      if (state != ProcessState::kLocked) return Fail(std::move(agent).error());
+      STASIS_TRY(services.device->Unlock(process.id.pid, Deadline::In(services.undo_timeout)));
+      agent = FindAgent(process.id);
+      if (!agent) return Fail(std::move(agent).error());
+    }
+    if (*agent && (*agent)->hello().imported_ranges > 0) return true;
+  }
+  return false;
+}
+
+}  // namespace stasis::coordinator

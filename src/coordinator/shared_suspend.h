@@ -1,0 +1,90 @@
+// The shared path out: agents give their programs' GPU memory away as descriptors, and movers copy
+// it to arenas while the driver checkpoints what is left.
+//
+//   data-room     movers run, arenas are allocated: all that can be refused is refused here
+//   gate-close    no call of the programs reaches the GPU, and what was submitted has ended
+//   data-export   we hold a descriptor of every piece of memory
+//   data-save     beside data-release, after which only the agents' descriptors and ours hold it,
+//   and
+//                 the driver's lock and checkpoint
+//   data-commit   the arenas are complete and say so; the agents close their descriptors
+//   ... the caller commits ...
+//   LetGo()       the last descriptors: the GPU's memory is free
+//
+// Until LetGo() nothing is lost whatever fails or dies: Return() maps the very same memory again.
+// Who is killed before data-commit leaves agents that do so by themselves; who is killed after it
+// leaves complete arenas (shared_resume.h, BringDataBack).
+#pragma once
+
+#include <memory>
+
+#include "coordinator/agents.h"
+#include "coordinator/gpu_steps.h"
+#include "coordinator/services.h"
+#include "coordinator/shared_lots.h"
+
+namespace stasis::coordinator {
+
+class SharedSuspend {
+ public:
+  // Finds the agents of those processes that run, and decides; touches nothing.
+  // kUnimplemented when a process can neither be carried by us nor be left to the driver.
+  static Result<std::unique_ptr<SharedSuspend>> Look(Services& services, const Processes& processes,
+                                                     const OperationOptions& options);
+  ~SharedSuspend();
+
+  // Nobody takes the shared path.
+  bool empty() const { return members_.empty(); }
+  // What movers carry: by the agents' word at Look(), exactly from data-export on.
+  uint64_t bytes() const;
+  uint64_t BytesOf(const process::ProcessId& id) const;
+  // Why others do not; sentences.
+  const std::vector<std::string>& left_to_driver() const { return left_to_driver_; }
+  // After data-save; of the programs that take part.
+  std::vector<Lot>& lots() { return lots_; }
+
+  Phase DataRoom();
+  Phase GateClose();
+  Phase DataExport();
+  Phase DataRelease();
+  Phase DataSave();
+  Phase DataCommit();
+
+  // Every program has its memory again, with what is in it now, and runs on. The driver has been
+  // brought back before. May be called at any time and again.
+  Status Return();
+  // After the commit. The arenas stay.
+  void LetGo();
+  // After the commit: the data is not needed any more, for it is in an image or back on its GPU.
+  Status DropArenas();
+
+ private:
+  struct Member {
+    process::ProcessId id;
+    uid_t owner = 0;
+    std::optional<wire::AgentClient> client;  // while the operation speaks to it
+    uint64_t range_bytes = 0;                 // at Look()
+    wire::Export data;
+    bool touched = false;  // its gate has been closed, or may have been
+  };
+
+  SharedSuspend(Services& services, const OperationOptions& options)
+      : services_(services), options_(options) {}
+  Status Consider(const RecordedProcess& process);
+  Status MakeRoom(const Deadline& deadline);
+  Status Save(PhaseScope& scope);
+  Status ReturnTo(Member& member);
+  void Abandon();
+
+  Services& services_;
+  const OperationOptions& options_;
+  std::vector<Member> members_;
+  std::vector<std::string> left_to_driver_;
+  std::optional<dataplane::ArenaStore> store_;
+  std::vector<Lot> lots_;
+};
+
+// Phases one after another, as one: to run beside another.
+Phase InOrder(std::string name, std::vector<Phase> phases);
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,86 @@
+#include "coordinator/suspended.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+
+namespace stasis::coordinator {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSuffix = ".json";
+
+std::string Folder(const Paths& paths) { return paths.run + "/suspended"; }
+
+std::string FileOf(const Paths& paths, const process::ProcessId& id) {
+  return fmt::format("{}/{}-{}{}", Folder(paths), id.pid.value, id.start_time, kSuffix);
+}
+
+std::optional<SuspendedProcess> Parse(const std::string& text) {
+  json j = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!j.is_object()) return std::nullopt;
+  try {
+    SuspendedProcess p;
+    p.id = {{j.at("pid").get<pid_t>()}, j.at("start_time").get<uint64_t>()};
+    for (const auto& uuid : j.at("gpus")) p.gpus.push_back({uuid.get<std::string>()});
+    p.device_bytes = j.at("device_bytes").get<uint64_t>();
+    p.since_unix_s = j.at("since_unix_s").get<int64_t>();
+    p.pid_namespace = j.value("pid_namespace", uint64_t{0});
+    return p;
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+bool IsOurs(const SuspendedProcess& process) {
+  auto ours = process::ReadNamespace({::getpid()}, "pid");
+  return process.pid_namespace == 0 || (ours && process.pid_namespace == *ours);
+}
+
+}  // namespace
+
+Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
+  STASIS_TRY(MakeDirs(Folder(paths)));
+  STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
+  json gpus = json::array();
+  for (const auto& uuid : process.gpus) gpus.push_back(uuid.value);
+  json j = {{"version", 1},
+            {"pid", process.id.pid.value},
+            {"start_time", process.id.start_time},
+            {"pid_namespace", pid_namespace},
+            {"gpus", gpus},
+            {"device_bytes", process.device_bytes},
+            {"since_unix_s", process.since_unix_s}};
+  return WriteFileDurably(FileOf(paths, process.id), j.dump() + "\n");
+}
+
+std::optional<SuspendedProcess> LoadSuspended(const Paths& paths, const process::ProcessId& id) {
+  auto text = ReadFile(FileOf(paths, id), 1 << 20);
+  auto parsed = text ? Parse(*text) : std::nullopt;
+  return parsed && IsOurs(*parsed) ? parsed : std::nullopt;
+}
+
+Status ForgetSuspended(const Paths& paths, const process::ProcessId& id) {
+  std::string path = FileOf(paths, id);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
+  return {};
+}
+
+void SweepSuspended(const Paths& paths) {
+  auto names = ListDir(Folder(paths));
+  if (!names) return;
+  for (const auto& name : *names) {
+    if (!name.ends_with(kSuffix)) continue;  // being written by a suspend under way
+    std::string path = Folder(paths) + "/" + name;
+    auto text = ReadFile(path, 1 << 20);
+    auto parsed = text ? Parse(*text) : std::nullopt;
+    if (parsed && IsOurs(*parsed) && !process::IsAlive(parsed->id)) ::unlink(path.c_str());
+  }
+}
+
+}  // namespace stasis::coordinator

@@ -1,0 +1,32 @@
+// What is remembered of a suspended process while its GPU state is away: how much memory a resume
+// will need, and on which GPU. The driver's own state says *that* it is suspended; this only says
+// what cannot be asked any more.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/paths.h"
+#include "base/result.h"
+#include "device/device_control.h"
+
+namespace stasis::coordinator {
+
+struct SuspendedProcess {
+  process::ProcessId id;
+  std::vector<device::GpuUuid> gpus;
+  uint64_t device_bytes = 0;
+  int64_t since_unix_s = 0;
+  uint64_t pid_namespace = 0;  // that of `id`; written by SaveSuspended(). 0: unknown
+};
+
+Status SaveSuspended(const Paths& paths, const SuspendedProcess& process);
+// Absent when another tool suspended it, or a Stasis in another pid namespace: then what a resume
+// needs is not known.
+std::optional<SuspendedProcess> LoadSuspended(const Paths& paths, const process::ProcessId& id);
+Status ForgetSuspended(const Paths& paths, const process::ProcessId& id);
+// Forgets processes that have ended; those of other pid namespaces are theirs to judge.
+void SweepSuspended(const Paths& paths);
+
+}  // namespace stasis::coordinator

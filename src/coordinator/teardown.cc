@@ -1,0 +1,73 @@
+#include "coordinator/teardown.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/file.h"
+#include "image/store_folder.h"
+#include "process/tree.h"
+
+namespace stasis::coordinator {
+namespace {
+
+constexpr std::chrono::seconds kEndTimeout{10};
+
+}  // namespace
+
+Status WaitForEnd(const process::ProcessId& id, const Deadline& deadline) {
+  auto pidfd = process::OpenPidfd(id);
+  if (!pidfd) return {};  // gone
+  pollfd p{pidfd->get(), POLLIN, 0};
+  int ready = TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout()));
+  if (ready > 0) return {};
+  return Fail(Code::kDeadlineExceeded, fmt::format("process {} does not end", id.pid.value));
+}
+
+std::string WorkFolder(const Paths& paths, const process::ProcessId& owner) {
+  return fmt::format("{}/work-{}-{}", paths.run, owner.pid.value, owner.start_time);
+}
+
+Status SweepStoreOf(const std::string& image) {
+  if (image.empty()) return {};
+  auto swept = image::SweepPartials(std::filesystem::path(image).parent_path().string());
+  if (!swept) return Fail(std::move(swept).error());
+  return {};
+}
+
+Status EndTree(const process::ProcessId& shim, const process::ProcessId& root) {
+  Deadline deadline = Deadline::In(kEndTimeout);
+  // Descendants may still be forked while they are killed, so it is done until a reading finds
+  // none. The shim goes last: it is what reaps them, and a zombie keeps its pid.
+  for (const auto& top : {root, shim}) {
+    while (top.pid.value != 0 && process::IsAlive(top) && !deadline.passed()) {
+      auto tree = process::ReadTree(top.pid);
+      if (!tree) break;
+      std::vector<process::ProcessId> killed;
+      for (auto it = tree->members.rbegin(); it != tree->members.rend(); ++it) {
+        if (top == shim && it->id == shim && tree->members.size() > 1) continue;
+        if (auto pidfd = process::OpenPidfd(it->id)) {
+          ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
+          killed.push_back(it->id);
+        }
+      }
+      for (const auto& id : killed) STASIS_TRY(WaitForEnd(id, deadline));
+    }
+  }
+  for (const auto& top : {root, shim}) {
+    if (top.pid.value != 0) STASIS_TRY(WaitForEnd(top, deadline));
+    if (top.pid.value != 0 && process::IsAlive(top)) {
+      return Fail(Code::kInternal, fmt::format("process {} could not be ended", top.pid.value));
+    }
+  }
+  return {};
+}
+
+}  // namespace stasis::coordinator

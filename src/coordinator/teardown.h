@@ -1,0 +1,26 @@
+// Taking away what a half-done operation made: used by the undo of the plans and by `recover`
+// alike.
+#pragma once
+
+#include <string>
+
+#include "base/deadline.h"
+#include "base/paths.h"
+#include "base/result.h"
+#include "process/proc.h"
+
+namespace stasis::coordinator {
+
+// Where an operation keeps CRIU's log until it is over; `owner` is the process that runs it.
+std::string WorkFolder(const Paths& paths, const process::ProcessId& owner);
+
+// Removes what a killed dump left beside the place where its image was to be (or is).
+Status SweepStoreOf(const std::string& image);
+
+// Kills a restored tree and its shim and waits until nothing of them is left. Either id may be 0.
+Status EndTree(const process::ProcessId& shim, const process::ProcessId& root);
+
+// Waits until the process has ended; it may still be a zombie then.
+Status WaitForEnd(const process::ProcessId& id, const Deadline& deadline);
+
+}  // namespace stasis::coordinator
