@@ -1,0 +1,28 @@
+// What the driver says of the GPU memory of jobs, for `ps`.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/paths.h"
+#include "jobs/job.h"
+
+namespace stasis::cli {
+
+struct GpuUsage {
+  bool uses_gpu = false;
+  bool suspended = false;        // all of its GPU processes are checkpointed
+  uint64_t gpu_bytes = 0;        // on the GPU now
+  uint64_t suspended_bytes = 0;  // given up, as far as it was remembered
+};
+
+struct GpuUsages {
+  std::map<std::string, GpuUsage> by_job;
+  std::string problem;  // why something is missing
+};
+// Starts the driver's helper only when a process of a running job has the driver's library loaded.
+GpuUsages LookAtGpus(const Paths& paths, const std::vector<jobs::Job>& jobs);
+
+}  // namespace stasis::cli

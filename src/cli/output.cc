@@ -1,0 +1,57 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/verb.h"
+
+namespace stasis::cli {
+
+void PrintResult(const Globals& globals, const std::string& text, const nlohmann::json& document) {
+  // Arguments and paths need not be UTF-8; JSON must be.
+  std::string out =
+      globals.json ? document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                   : text;
+  if (!out.empty() && out.back() != '\n') out += '\n';
+  FILE* stream = globals.result_on_stderr ? stderr : stdout;
+  std::fwrite(out.data(), 1, out.size(), stream);
+  std::fflush(stream);
+}
+
+void PrintStderr(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+nlohmann::json ToJson(const Error& error) {
+  return {
+      {"code", CodeName(error.code)},   {"domain", DomainName(error.domain)}, {"raw", error.raw},
+      {"message", error.message},       {"context", error.context},           {"hint", error.hint},
+      {"not_undone", error.not_undone}, {"exit_code", ExitCode(error)}};
+}
+
+void PrintError(const Globals& globals, const Error& error) {
+  std::string text = "stasis: " + error.ToString();
+  if (text.back() != '.') text += '.';
+  if (!error.hint.empty()) {
+    std::string hint = error.hint;
+    if (hint.back() != '.' && hint.back() != '\n') hint += '.';
+    text += "\n" + hint;
+  }
+  text += '\n';
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  if (globals.json) PrintResult(globals, "", {{"error", ToJson(error)}});
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string FormatSeconds(double seconds) {
+  return seconds < 0.1 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
+}
+
+}  // namespace stasis::cli

@@ -1,0 +1,71 @@
+// What every verb of the command line has in common. One file per verb (`verb_<name>.cc`): it adds
+// its subcommand with its own usage text and hands back what to run. `stasis_main.cc` walks the
+// table.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/paths.h"
+#include "base/result.h"
+
+namespace stasis::cli {
+
+// Options that come before or after any verb.
+struct Globals {
+  bool json = false;   // one JSON document on stdout instead of text
+  bool quiet = false;  // no progress on stderr
+  // Never set by the user: stdout belongs to an attached program.
+  bool result_on_stderr = false;
+  // What follows a bare `--`: a program and its arguments, as they were typed.
+  std::vector<std::string> command;
+};
+
+// What a verb returns: its own exit code (attached programs have one), or the error that main
+// prints.
+using Outcome = Result<int>;
+using Action = std::function<Outcome(const Globals&)>;
+
+// Adds a subcommand to `app`; `select` must be called in the subcommand's callback with what to
+// run.
+using Register = void (*)(CLI::App& app, const std::function<void(Action)>& select);
+
+void RegisterVersion(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterArena(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterGpu(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterImage(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterRun(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterPs(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterLogs(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterWait(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterKill(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterDelete(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterSuspend(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterResume(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterDump(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterRestore(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterCheck(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterRecover(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterBench(CLI::App& app, const std::function<void(Action)>& select);
+
+// The result on stdout: `text` as it is, or `document` with --json.
+void PrintResult(const Globals& globals, const std::string& text, const nlohmann::json& document);
+// Progress and notes. A terminal that went away is no failure of ours, so this never throws.
+void PrintStderr(const std::string& text);
+// An error on stderr, and with --json also as a document on stdout: {"error": {...}}.
+void PrintError(const Globals& globals, const Error& error);
+nlohmann::json ToJson(const Error& error);
+
+// "1.2 GiB", "0.66 s", "54.1 GB/s".
+std::string FormatBytes(uint64_t bytes);
+std::string FormatSeconds(double seconds);
+
+// What the user typed is wrong: exit code 2.
+inline tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
+  return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
+}
+
+}  // namespace stasis::cli

@@ -1,0 +1,48 @@
+#include <memory>
+
+#include "base/file.h"
+#include "cli/operation.h"
+
+namespace stasis::cli {
+namespace {
+
+struct Options {
+  std::string target;
+  std::string store;
+  std::string name;
+  bool leave_running = false;
+  CommonOptions common;
+  CriuFlags criu;
+};
+
+}  // namespace
+
+void RegisterDump(CLI::App& app, const std::function<void(Action)>& select) {
+  auto options = std::make_shared<Options>();
+  auto* verb = app.add_subcommand("dump", "Write a complete image of a program, then end it");
+  verb->add_option("TARGET", options->target, "A job or a process id")->required();
+  verb->add_option("-d,--dir", options->store,
+                   "Folder in which the image appears (default: the images of this user)");
+  verb->add_option("--name", options->name, "Name of the image; never overwrites");
+  verb->add_flag("--leave-running", options->leave_running, "Let the program run on");
+  options->common.AddTo(*verb);
+  options->criu.AddTo(*verb);
+  verb->callback([=] {
+    select([=](const Globals& globals) {
+      return RunOperation(
+          globals, options->common, "dump", "dump " + options->target,
+          [=](auto& session, const auto& run) -> Result<coordinator::OperationResult> {
+            const Paths& paths = session.services.paths;
+            STASIS_ASSIGN(auto target, ParseTarget(paths, options->target));
+            coordinator::DumpOptions dump;
+            dump.store = options->store.empty() ? paths.images() : AbsolutePath(options->store);
+            dump.name = options->name;
+            dump.leave_running = options->leave_running;
+            STASIS_ASSIGN(dump.criu, options->criu.Parse());
+            return coordinator::Dump(session, target, dump, run);
+          });
+    });
+  });
+}
+
+}  // namespace stasis::cli

@@ -1,0 +1,317 @@
+// stasis gpu …: the GPUs, and the driver's own steps on one process, for whoever builds on them.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <map>
+#include <memory>
+
+#include "base/file.h"
+#include "cli/verb.h"
+#include "coordinator/agents.h"
+#include "coordinator/journal.h"
+#include "coordinator/suspended.h"
+#include "device/device_control.h"
+#include "device/gpu_map.h"
+
+namespace stasis::cli {
+namespace {
+
+using device::DeviceControl;
+using device::ProcessState;
+using process::HostPid;
+
+struct Options {
+  std::string pid;
+  std::string gpu_map;
+  double timeout_s = 0;
+};
+
+Result<HostPid> ParsePid(const std::string& text) {
+  HostPid pid;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid.value);
+  if (error != std::errc{} || end != text.data() + text.size() || pid.value <= 0) {
+    return FailUsage(fmt::format("\"{}\" is not a process id", text),
+                     "the verbs of `stasis gpu` take one process, by its number");
+  }
+  return pid;
+}
+
+Deadline DeadlineOf(const Options& options) {
+  if (options.timeout_s <= 0) return {};
+  return Deadline::In(std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000)));
+}
+
+// An operation of ours counts on the state that it has brought the process to.
+Status RefuseUnderWay(HostPid pid) {
+  STASIS_ASSIGN(Paths paths, OpenPaths());
+  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
+  return coordinator::CheckNotUnderWay(paths, stat.id);
+}
+
+// Memory that its agent gave away, or took back, is nothing for the driver alone.
+Status RefuseDriverAlone(HostPid pid) {
+  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
+  return coordinator::CheckDriverAlone(stat.id);
+}
+
+Status RefuseMemoryAway(HostPid pid) {
+  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
+  return coordinator::CheckMemoryThere(stat.id);
+}
+
+// Stasis has suspended it and expects to find it so: only `resume` takes it back.
+Status RefuseSuspended(DeviceControl& device, HostPid pid) {
+  STASIS_ASSIGN(ProcessState state, device.State(pid));
+  if (state == ProcessState::kRunning) return {};
+  STASIS_ASSIGN(Paths paths, OpenPaths());
+  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
+  if (!coordinator::LoadSuspended(paths, stat.id)) return {};
+  return Fail(Code::kFailedPrecondition,
+              fmt::format("process {} was suspended by Stasis", pid.value),
+              fmt::format("`stasis resume {}` brings it back", pid.value));
+}
+
+Result<device::GpuMap> MapOf(DeviceControl& device, const Options& options) {
+  if (options.gpu_map.empty()) return device::GpuMap{};
+  STASIS_ASSIGN(auto gpus, device.Gpus());
+  return device::ParseGpuMap(options.gpu_map, gpus, gpus);
+}
+
+Status RequireUser(DeviceControl& device, HostPid pid) {
+  STASIS_ASSIGN(ProcessState state, device.State(pid));
+  if (state != ProcessState::kNone) return {};
+  return Fail(Code::kUnimplemented, fmt::format("process {} does not use a GPU", pid.value));
+}
+
+Status Lock(DeviceControl& device, HostPid pid, const Options& options) {
+  return device.Lock(pid, DeadlineOf(options));
+}
+Status Checkpoint(DeviceControl& device, HostPid pid, const Options& options) {
+  STASIS_TRY(RefuseDriverAlone(pid));
+  return device.Checkpoint(pid, DeadlineOf(options));
+}
+Status Restore(DeviceControl& device, HostPid pid, const Options& options) {
+  STASIS_TRY(RefuseSuspended(device, pid));
+  STASIS_TRY(RefuseMemoryAway(pid));
+  STASIS_ASSIGN(auto map, MapOf(device, options));
+  return device.Restore(pid, map, DeadlineOf(options));
+}
+Status Unlock(DeviceControl& device, HostPid pid, const Options& options) {
+  STASIS_TRY(RefuseSuspended(device, pid));
+  STASIS_TRY(RefuseMemoryAway(pid));
+  return device.Unlock(pid, DeadlineOf(options));
+}
+
+Status Suspend(DeviceControl& device, HostPid pid, const Deadline& deadline) {
+  STASIS_TRY(device.Lock(pid, deadline));
+  auto done = device.Checkpoint(pid, deadline);
+  if (done) return {};
+  // As it was: locked is no state to leave a program in that was running.
+  Error error = std::move(done).error();
+  auto state = device.State(pid);
+  if (state && *state == ProcessState::kLocked) {
+    if (auto undone = device.Unlock(pid, Deadline::In(std::chrono::seconds(30))); !undone) {
+      error.not_undone = true;
+      error.hint = "it could not be unlocked either: " + undone.error().ToString();
+    } else {
+      error.message += "; it was unlocked again";
+    }
+  } else if (!state || *state != ProcessState::kRunning) {
+    error.not_undone = true;
+  }
+  return Fail(std::move(error));
+}
+
+Status Toggle(DeviceControl& device, HostPid pid, const Options& options) {
+  STASIS_TRY(RefuseSuspended(device, pid));
+  STASIS_TRY(RefuseDriverAlone(pid));
+  STASIS_ASSIGN(ProcessState state, device.State(pid));
+  const Deadline deadline = DeadlineOf(options);
+  switch (state) {
+    case ProcessState::kRunning:
+      return Suspend(device, pid, deadline);
+    case ProcessState::kCheckpointed: {
+      STASIS_ASSIGN(auto map, MapOf(device, options));
+      STASIS_TRY(device.Restore(pid, map, deadline));
+      return device.Unlock(pid, deadline);
+    }
+    default:
+      return Fail(Code::kFailedPrecondition,
+                  fmt::format("process {} is {}: only a running one and a checkpointed one can be "
+                              "toggled",
+                              pid.value, device::StateName(state)),
+                  state == ProcessState::kLocked ? "`stasis gpu unlock` lets it run" : "");
+  }
+}
+
+Outcome Act(const Globals& globals, const Options& options, const char* name,
+            Status (*step)(DeviceControl&, HostPid, const Options&)) {
+  STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
+  auto device = device::MakeDeviceControl({});
+  STASIS_TRY(Annotate(RequireUser(*device, pid), fmt::format("cannot {} its GPU state", name)));
+  STASIS_TRY(RefuseUnderWay(pid));
+  Stopwatch watch;
+  STASIS_TRY(step(*device, pid, options));
+  double seconds = watch.Seconds();
+  STASIS_ASSIGN(ProcessState state, device->State(pid));
+  PrintResult(globals,
+              fmt::format("process {} is {} ({})", pid.value, device::StateName(state),
+                          FormatSeconds(seconds)),
+              {{"pid", pid.value}, {"state", device::StateName(state)}, {"seconds", seconds}});
+  return 0;
+}
+
+Outcome PrintState(const Globals& globals, const Options& options) {
+  STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
+  auto device = device::MakeDeviceControl({});
+  STASIS_ASSIGN(ProcessState state, device->State(pid));
+  PrintResult(globals, std::string(device::StateName(state)),
+              {{"pid", pid.value}, {"state", device::StateName(state)}});
+  return 0;
+}
+
+Outcome PrintRestoreThread(const Globals& globals, const Options& options) {
+  STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
+  auto device = device::MakeDeviceControl({});
+  STASIS_TRY(RequireUser(*device, pid));
+  STASIS_ASSIGN(pid_t tid, device->RestoreThread(pid));
+  PrintResult(globals, std::to_string(tid), {{"pid", pid.value}, {"restore_tid", tid}});
+  return 0;
+}
+
+struct Row {
+  device::DeviceProcess process;
+  std::string name;
+};
+
+// Every process of this machine that uses a GPU and that we may look at.
+Result<std::vector<Row>> AllUsers(DeviceControl& device) {
+  STASIS_ASSIGN(auto names, ListDir("/proc"));
+  std::vector<Row> rows;
+  for (const std::string& name : names) {
+    auto pid = ParsePid(name);
+    if (!pid) continue;
+    auto stat = process::ReadStat(*pid);
+    if (!stat || stat->parent.value == ::getpid()) continue;  // the helper that we ask is no answer
+    auto users = device.FindProcesses(process::ProcessTree{{*stat}});
+    if (!users) {
+      Code code = users.error().code;
+      if (code == Code::kPermissionDenied || code == Code::kNotFound) continue;
+      return Fail(std::move(users).error());
+    }
+    for (auto& user : *users) rows.push_back({std::move(user), stat->comm});
+  }
+  return rows;
+}
+
+Outcome List(const Globals& globals) {
+  auto device = device::MakeDeviceControl({});
+  STASIS_ASSIGN(auto driver, device->Driver());
+  STASIS_ASSIGN(auto gpus, device->Gpus());
+  std::vector<Row> rows;
+  if (driver.can_checkpoint) {
+    STASIS_ASSIGN(rows, AllUsers(*device));
+  }
+
+  std::string text = fmt::format("{} driver {}, CUDA {}.{}{}\n", driver.kind,
+                                 driver.version.empty() ? "(unknown version)" : driver.version,
+                                 driver.api_version / 1000, driver.api_version % 1000 / 10,
+                                 driver.can_checkpoint ? "" : ": " + driver.why_not);
+  auto gpus_json = nlohmann::json::array();
+  std::map<std::string, int> index_of;
+  for (const auto& gpu : gpus) {
+    index_of[gpu.uuid.value] = gpu.index;
+    text += fmt::format("{:>3}  {}  {:<24} {:>10} free of {}\n", gpu.index, gpu.uuid.value,
+                        gpu.name, FormatBytes(gpu.free_bytes), FormatBytes(gpu.total_bytes));
+    gpus_json.push_back({{"index", gpu.index},
+                         {"uuid", gpu.uuid.value},
+                         {"name", gpu.name},
+                         {"total_bytes", gpu.total_bytes},
+                         {"free_bytes", gpu.free_bytes}});
+  }
+  auto processes_json = nlohmann::json::array();
+  if (!rows.empty()) {
+    text += fmt::format("\n{:>9}  {:<13} {:<6} {:>10}  {}\n", "PID", "STATE", "GPU", "MEMORY",
+                        "COMMAND");
+  }
+  for (const Row& row : rows) {
+    std::string on;
+    auto uuids = nlohmann::json::array();
+    for (const auto& uuid : row.process.gpus) {
+      uuids.push_back(uuid.value);
+      on += fmt::format("{}{}", on.empty() ? "" : ",", index_of[uuid.value]);
+    }
+    text += fmt::format("{:>9}  {:<13} {:<6} {:>10}  {}\n", row.process.id.pid.value,
+                        device::StateName(row.process.state), on.empty() ? "-" : on,
+                        FormatBytes(row.process.device_bytes), row.name);
+    processes_json.push_back({{"pid", row.process.id.pid.value},
+                              {"state", device::StateName(row.process.state)},
+                              {"gpus", uuids},
+                              {"device_bytes", row.process.device_bytes},
+                              {"command", row.name}});
+  }
+  PrintResult(globals, text,
+              {{"driver",
+                {{"kind", driver.kind},
+                 {"version", driver.version},
+                 {"api_version", driver.api_version},
+                 {"can_checkpoint", driver.can_checkpoint},
+                 {"why_not", driver.why_not}}},
+               {"gpus", gpus_json},
+               {"processes", processes_json}});
+  return 0;
+}
+
+struct StepRow {
+  const char* name;
+  const char* help;
+  Status (*step)(DeviceControl&, HostPid, const Options&);
+  bool takes_map;
+};
+constexpr StepRow kSteps[] = {
+    {"lock", "Let no call of the process reach the GPU any more (running to locked)", Lock, false},
+    {"checkpoint", "Take its GPU state into its own memory (locked to checkpointed)", Checkpoint,
+     false},
+    {"restore", "Put its GPU state back (checkpointed to locked)", Restore, true},
+    {"unlock", "Let it run (locked to running)", Unlock, false},
+    {"toggle", "Running to checkpointed, or checkpointed to running", Toggle, true},
+};
+
+}  // namespace
+
+void RegisterGpu(CLI::App& app, const std::function<void(Action)>& select) {
+  auto* gpu = app.add_subcommand("gpu", "GPUs, and the driver's own steps on one process");
+  gpu->require_subcommand(1);
+  auto options = std::make_shared<Options>();
+  auto add = [&](const char* name, const char* help) {
+    auto* verb = gpu->add_subcommand(name, help);
+    verb->add_option("PID", options->pid, "A process id")->required();
+    return verb;
+  };
+
+  gpu->add_subcommand("ls", "GPUs, the processes on them, their memory and states")->callback([=] {
+    select([](const Globals& globals) { return List(globals); });
+  });
+  add("state", "The driver's state of a process: none, running, locked, checkpointed, failed")
+      ->callback(
+          [=] { select([=](const Globals& globals) { return PrintState(globals, *options); }); });
+  for (const StepRow& row : kSteps) {
+    auto* verb = add(row.name, row.help);
+    verb->add_option("--timeout", options->timeout_s, "Seconds that it may take (no limit)")
+        ->check(CLI::Range(0.0, 86400.0));
+    if (row.takes_map) {
+      verb->add_option("--gpu-map", options->gpu_map,
+                       "Move to other GPUs: OLD=NEW,... by UUID, index or name");
+    }
+    verb->callback([=] {
+      select([=](const Globals& globals) { return Act(globals, *options, row.name, row.step); });
+    });
+  }
+  add("restore-tid", "The thread of a process that the driver restores it with")->callback([=] {
+    select([=](const Globals& globals) { return PrintRestoreThread(globals, *options); });
+  });
+}
+
+}  // namespace stasis::cli

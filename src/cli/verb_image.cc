@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "base/deadline.h"
+#include "base/file.h"
+#include "cli/verb.h"
+#include "image/report.h"
+#include "image/store_folder.h"
+
+namespace stasis::cli {
+namespace {
+
+struct Options {
+  std::string folder;  // -d
+  std::vector<std::string> images;
+
+  Result<std::string> Store() const {
+    if (!folder.empty()) return AbsolutePath(folder);
+    STASIS_ASSIGN(Paths paths, OpenPaths());
+    return paths.images();
+  }
+  Result<std::string> Resolve(const std::string& name_or_path) const {
+    STASIS_ASSIGN(std::string store, Store());
+    return image::ResolveImage({store}, name_or_path);
+  }
+};
+
+image::Progress TerminalProgress(const Globals& globals) {
+  if (globals.quiet || !::isatty(STDERR_FILENO)) return nullptr;
+  return [watch = Stopwatch()](uint64_t done, uint64_t total) {
+    double seconds = watch.Seconds();
+    double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+    std::string left =
+        rate > 0 ? FormatSeconds(static_cast<double>(total - done) / rate) + " left" : "";
+    if (done == total) {
+      PrintStderr("\r\033[K");
+    } else {
+      PrintStderr(fmt::format("\r\033[K{} of {}, {}/s, {}", FormatBytes(done), FormatBytes(total),
+                              FormatBytes(static_cast<uint64_t>(rate)), left));
+    }
+    return true;
+  };
+}
+
+Outcome List(const Options& options, const Globals& globals) {
+  STASIS_ASSIGN(std::string store, options.Store());
+  STASIS_ASSIGN(auto images, image::SummarizeStore(store));
+  std::string text = images.empty() ? fmt::format("no images in {}\n", store) : ListText(images);
+  PrintResult(globals, text, ListJson(images));
+  return 0;
+}
+
+Outcome Inspect(const Options& options, const Globals& globals) {
+  STASIS_ASSIGN(std::string path, options.Resolve(options.images[0]));
+  STASIS_ASSIGN(auto reader, image::ImageReader::Open(path));
+  PrintResult(globals, InspectText(*reader), InspectJson(*reader));
+  return 0;
+}
+
+Outcome Verify(const Options& options, const Globals& globals) {
+  STASIS_ASSIGN(std::string path, options.Resolve(options.images[0]));
+  STASIS_ASSIGN(auto reader, image::ImageReader::Open(path));
+  STASIS_ASSIGN(auto report, reader->Verify(image::VerifyLevel::kFull, TerminalProgress(globals)));
+  PrintResult(globals, VerifyText(*reader, report), VerifyJson(*reader, report));
+  if (report.ok()) return 0;
+  // The findings are the result and stand on stdout; the error in one sentence is for whoever reads
+  // only stderr.
+  Globals text_only = globals;
+  text_only.json = false;
+  PrintError(text_only, report.ToStatus(path).error());
+  return 1;
+}
+
+Outcome Delete(const Options& options, const Globals& globals) {
+  STASIS_ASSIGN(std::string store, options.Store());
+  // What an earlier delete or dump left half done goes too.
+  STASIS_TRY(image::SweepPartials(store));
+  std::vector<std::string> paths;  // all are found before the first goes
+  for (const std::string& name : options.images) {
+    STASIS_ASSIGN(std::string path, options.Resolve(name));
+    paths.push_back(std::move(path));
+  }
+  std::string text;
+  for (const std::string& path : paths) {
+    if (auto status = image::DeleteImage(path); !status) {
+      if (!text.empty()) status.error().message += "; the images named before it were deleted";
+      return Fail(std::move(status.error()).WithContext("cannot delete image " + path));
+    }
+    text += fmt::format("deleted {}\n", path);
+  }
+  PrintResult(globals, text, {{"deleted", paths}});
+  return 0;
+}
+
+struct Row {
+  const char* name;
+  const char* help;
+  Outcome (*run)(const Options&, const Globals&);
+  int min_images;
+  int max_images;
+};
+
+constexpr Row kRows[] = {
+    {"ls", "List the images of a folder", List, 0, 0},
+    {"inspect", "Say what an image holds and what a restore of it needs", Inspect, 1, 1},
+    {"verify", "Read every byte of an image and compare it with what was recorded", Verify, 1, 1},
+    {"delete", "Delete images", Delete, 1, 1000},
+};
+
+}  // namespace
+
+void RegisterImage(CLI::App& app, const std::function<void(Action)>& select) {
+  auto* verb = app.add_subcommand("image", "List, inspect, verify and delete images");
+  verb->require_subcommand(1);
+  for (const Row& row : kRows) {
+    auto options = std::make_shared<Options>();
+    auto* sub = verb->add_subcommand(row.name, row.help);
+    sub->add_option("-d,--dir", options->folder, "The folder with the images")->option_text("DIR");
+    if (row.max_images > 0) {
+      sub->add_option("IMAGE", options->images, "A path, or a name in that folder")
+          ->required()
+          ->expected(row.min_images, row.max_images);
+    }
+    sub->callback([=, run = row.run] {
+      select([=](const Globals& globals) { return run(*options, globals); });
+    });
+  }
+}
+
+}  // namespace stasis::cli

@@ -1,0 +1,38 @@
+#include <memory>
+
+#include "base/file.h"
+#include "cli/attach.h"
+
+namespace stasis::cli {
+namespace {
+
+struct Options {
+  std::string job;
+  bool follow = false;
+};
+
+Outcome Logs(const Globals& globals, const Options& options) {
+  if (globals.json && options.follow) return FailUsage("--json and -f cannot go together");
+  STASIS_ASSIGN(Paths paths, OpenPaths());
+  jobs::Store store(paths.jobs());
+  STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
+  if (globals.json) {
+    STASIS_ASSIGN(std::string text, ReadFile(job.log));
+    PrintResult(globals, "", {{"id", job.id}, {"log", job.log}, {"text", text}});
+    return 0;
+  }
+  STASIS_TRY(CopyLog(store, job, 0, options.follow));
+  return 0;
+}
+
+}  // namespace
+
+void RegisterLogs(CLI::App& app, const std::function<void(Action)>& select) {
+  auto options = std::make_shared<Options>();
+  auto* verb = app.add_subcommand("logs", "Show the output of a job");
+  verb->add_option("JOB", options->job, "The job")->required();
+  verb->add_flag("-f,--follow", options->follow, "Go on until the job has ended");
+  verb->callback([=] { select([=](const Globals& globals) { return Logs(globals, *options); }); });
+}
+
+}  // namespace stasis::cli

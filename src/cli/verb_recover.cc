@@ -1,0 +1,32 @@
+#include <fmt/format.h>
+
+#include "cli/verb.h"
+#include "coordinator/operations.h"
+
+namespace stasis::cli {
+
+void RegisterRecover(CLI::App& app, const std::function<void(Action)>& select) {
+  auto* verb = app.add_subcommand("recover", "Finish or undo what a killed run left");
+  verb->callback([select] {
+    select([](const Globals& globals) -> Outcome {
+      STASIS_ASSIGN(Paths paths, OpenPaths());
+      STASIS_ASSIGN(auto session, coordinator::OpenSession(paths, "recover", STASIS_VERSION));
+      STASIS_ASSIGN(auto report,
+                    coordinator::Recover(session.services, Deadline::In(std::chrono::seconds(30))));
+      std::string text;
+      auto document = nlohmann::json::array();
+      bool ok = true;
+      for (const auto& r : report) {
+        text += fmt::format("{} {}: {}\n", r.verb, r.target, r.outcome);
+        document.push_back(
+            {{"verb", r.verb}, {"target", r.target}, {"ok", r.ok}, {"outcome", r.outcome}});
+        ok &= r.ok;
+      }
+      if (report.empty()) text = "nothing to recover\n";
+      PrintResult(globals, text, {{"recovered", document}});
+      return ok ? 0 : 6;
+    });
+  });
+}
+
+}  // namespace stasis::cli
