@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""What the agent's library asks of the process that it enters, and what it shows there."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+FLOOR = (2, 28)
+
+
+def readelf(option: str, path: pathlib.Path) -> str:
+    return subprocess.run(["readelf", "-W", option, path], check=True, capture_output=True, text=True).stdout
+
+
+def main() -> None:
+    library = pathlib.Path(sys.argv[1])
+    hooked = pathlib.Path(sys.argv[2:][0]).read_text() + pathlib.Path(sys.argv[2:][1]).read_text()
+    known = set(re.findall(r"\bcu[A-Z]\w+", hooked))
+
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", library))
+    assert needed == ["libc.so.6"], f"needs {needed}"
+
+    wanted = readelf("-V", library).partition("Version needs section")[2]
+    versions = {tuple(map(int, v.split("."))) for v in re.findall(r"Name: GLIBC_([0-9.]+)", wanted)}
+    assert versions and max(versions) <= FLOOR, f"asks for glibc {max(versions)}"
+
+    symbols = [line.split() for line in readelf("--dyn-syms", library).splitlines() if line.strip()[:1].isdigit()]
+    defined = {s[7].split("@")[0] for s in symbols if s[6] != "UND" and s[6] != "ABS"}
+    others = {s for s in defined if not s.startswith("cu")}
+    assert others == {"dlsym", "dlvsym", "stasis_agent_header"}, f"exports {others}"
+    strangers = {s for s in defined - others if re.sub(r"_pt[sd][sz]$", "", s) not in known}
+    assert not strangers, f"exports what it does not hook: {strangers}"
+    assert {"cuMemAlloc_v2", "cuLaunchKernel", "cuLaunchKernel_ptsz", "cuGraphLaunch", "cuGetProcAddress_v2"} <= defined
+    assert "cuInit" not in defined and "cuStreamQuery" not in defined, "hooks what it need not"
+
+    tls = re.search(r"^\s+TLS\s+\S+\s+\S+\s+\S+\s+\S+\s+(\S+)", readelf("-l", library), re.M)
+    assert tls and int(tls[1], 16) <= 64, "initial-exec TLS is scarce"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Processes that cannot be a target: each refused before anything is touched, with the reason."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+
+from bench import Bench, Program, demand, isolate, main, processes, wait_until
+
+NOBODY = 65534
+PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
+VERBS = [["suspend"], ["dump"], ["dump", "--leave-running"], ["check"]]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def child(world, script):
+    process = subprocess.Popen(["/bin/sh", "-c", script], env=world.env, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, start_new_session=True)
+    world.own(process.pid)
+    return process
+
+
+def refused_all(bench, pid, code, *texts, verbs=VERBS):
+    for verb in verbs:
+        bench.case(f"{' '.join(verb)}: {texts}", bench.refused, [*verb, pid], code, *texts)
+
+
+def not_cuda(bench):
+    process = child(bench.world, "exec sleep 1000")
+    try:
+        for verb in (["suspend"], ["resume"], ["gpu", "lock"], ["gpu", "toggle"]):
+            bench.refused([*verb, process.pid], 5, process.pid, "GPU")
+        demand(processes.is_alive(process.pid), "it has ended")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def a_thread(bench, program):
+    tids = [int(t) for t in os.listdir(f"/proc/{program.pid}/task") if int(t) != program.pid]
+    for verb in VERBS:
+        bench.refused([*verb, tids[0]], 2, tids[0], "thread", program.pid)
+    bench.refused(["gpu", "state", tids[0]], 2, tids[0], "thread")
+    bench.refused(["gpu", "lock", tids[0]], 2, tids[0], "thread")
+
+
+def gone(bench):
+    process = child(bench.world, "exit 0")
+    process.wait()
+    refused_all(bench, process.pid, 3, process.pid)
+    refused_all(bench, 2 ** 22 + 1, 3)
+
+
+def a_zombie(bench):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    bench.world.own(pid)
+    wait_until(lambda: processes.stat(pid)[1] == "Z", 5, "no zombie")
+    refused_all(bench, pid, 3, pid, "ended")
+    os.waitpid(pid, 0)
+
+
+def traced(bench, program):
+    demand(_libc.ptrace(PTRACE_SEIZE, program.pid, None, None) == 0, "cannot trace")
+    try:
+        refused_all(bench, program.pid, 5, program.pid, "traced", os.getpid())
+    finally:
+        # Only a stopped process can be let go.
+        os.kill(program.pid, 19)
+        os.waitpid(program.pid, 2)
+        _libc.ptrace(PTRACE_DETACH, program.pid, None, None)
+        os.kill(program.pid, 18)
+
+
+def ourselves(bench):
+    stasis = str(bench.world.bin / "stasis")
+    for script in ('exec "$0" "$1" $$', '"$0" "$1" $$; exit $?'):
+        for verb in ("suspend", "dump"):
+            bench.refused(["-c", script, stasis, verb], 5, program="/bin/sh")
+
+
+def another_users(bench, program):
+    """As nobody, who may look at the build and keeps state of his own."""
+    build = bench.world.folder / "build"
+    build.mkdir()
+    isolate.mount(str(bench.world.build), str(build), flags=isolate.MS_BIND)
+    home = bench.world.folder / "nobody"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    os.chmod(bench.world.folder, 0o755)
+    env = {"STASIS_STATE_DIR": str(home), "SOFTGPU_DIR": str(home / "gpu"),
+           "LD_LIBRARY_PATH": str(build / "lib" / "softgpu")}
+    as_nobody = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", build / "bin" / "stasis"]
+    try:
+        for verb in VERBS + [["gpu", "lock"], ["gpu", "state"]]:
+            words = [*as_nobody, *verb, program.pid]
+            bench.case(f"{' '.join(verb)} of another user's", bench.refused, words, 4, program.pid,
+                       env=env, program="/usr/bin/setpriv")
+    finally:
+        isolate.unmount(str(build))
+
+
+def run(bench: Bench):
+    bench.world.stasis("recover")
+    program = Program(bench.world, "p", "threads", ["--memory", "1M", "--interval", "20"]).spawn()
+    bench.case("not CUDA", not_cuda, bench)
+    bench.case("a thread", a_thread, bench, program)
+    bench.case("gone", gone, bench)
+    bench.case("a zombie", a_zombie, bench)
+    bench.case("traced", traced, bench, program)
+    bench.case("ourselves", ourselves, bench)
+    bench.case("another user's", another_users, bench, program)
+    refused_all(bench, 1, 5, "process 1")
+    program.expect_running()
+    program.finish()
+
+
+def outside(build):
+    """Kernel threads are only seen in the machine's own namespace."""
+    found = processes.stat(2)
+    if os.geteuid() != 0 or found is None or found[0] != "kthreadd":
+        print("no kernel threads are to be seen here: that one case is left out")
+        return
+    with tempfile.TemporaryDirectory() as state:
+        for verb in VERBS:
+            done = subprocess.run([f"{build}/bin/stasis", *verb, "2"], capture_output=True, text=True,
+                                  env={**os.environ, "STASIS_STATE_DIR": state}, timeout=60)
+            if done.returncode != 5 or "kernel thread" not in done.stderr:
+                print(f"FAILED  {' '.join(verb)} of a kernel thread: exit {done.returncode}: {done.stderr}")
+                sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(run, outside))

@@ -1,0 +1,380 @@
+// Memory of a program through a mover into an arena and back.
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+
+#include "base/file.h"
+#include "driver_agent.h"
+
+namespace stasis::dataplane::testing {
+namespace {
+
+constexpr uint64_t kMib = 1u << 20;
+
+using MoverTest = DataplaneTest;
+
+// A suspend: afterwards only the arena has the data.
+void SuspendInto(Mover& mover, ArenaStore& store, Arena& arena, DriverAgent& agent,
+                 const CopyOptions& options = {}, CopyResult* result = nullptr) {
+  auto fds = agent.Export();
+  agent.Release();
+  ASSERT_DONE(mover.Attach(arena, Soon()));
+  auto saved = mover.Save(arena.record().ranges, Raw(fds), options, Soon());
+  ASSERT_DONE(saved);
+  ASSERT_DONE(store.Complete(arena, saved->checksum));
+  ASSERT_DONE(mover.Release(Soon()));
+  if (result != nullptr) *result = *saved;
+}
+
+// A resume from it.
+void ResumeFrom(Mover& mover, const Arena& arena, DriverAgent& agent, uint64_t ballast = 0,
+                const CopyOptions& options = {}, CopyResult* result = nullptr) {
+  ASSERT_DONE(mover.Attach(arena, Soon()));
+  ASSERT_DONE(mover.PrepareLoad(arena.record().ranges, ballast, Soon()));
+  ASSERT_DONE(mover.FreeBallast(Soon()));
+  auto loaded = mover.Load(options, Soon());
+  ASSERT_DONE(loaded);
+  auto fds = mover.Export(Soon());
+  ASSERT_DONE(fds);
+  ASSERT_DONE(mover.Release(Soon()));
+  agent.TakeBack(*fds);
+  if (result != nullptr) *result = *loaded;
+}
+
+TEST_F(MoverTest, ThereAndBackColdAndWarm) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  const auto info = mover.Start(Soon());
+  ASSERT_DONE(info);
+  EXPECT_GT(info->free_bytes, 0u);
+  DriverAgent agent;
+  agent.Create({2 * kMib, 30 * kMib, 64 * kMib, 2 * kMib}, 1);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  const uint64_t before = FreeGpuBytes(0);
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE(round);
+    CopyResult saved, loaded;
+    SuspendInto(mover, store, *arena, agent, {}, &saved);
+    EXPECT_EQ(saved.copied_bytes, 98 * kMib);
+    EXPECT_EQ(saved.cold_bytes, round == 0 ? arena->capacity_bytes() : 0) << "registered once";
+    EXPECT_FALSE(saved.staged);
+    EXPECT_EQ(FreeGpuBytesSoon(0, before + 98 * kMib), before + 98 * kMib)
+        << "the GPU must be free";
+    ResumeFrom(mover, *arena, agent, 0, {}, &loaded);
+    EXPECT_EQ(loaded.cold_bytes, 0u);
+    EXPECT_EQ(FreeGpuBytesSoon(0, before), before);
+    agent.Verify();
+  }
+}
+
+TEST_F(MoverTest, ManySmallHandles) {
+  // 10,000 need 20 GiB of softgpu and as much arena: STASIS_TEST_HANDLES=10000
+  // STASIS_TEST_GPU_MEMORY=24G on a machine that has it.
+  const char* text = std::getenv("STASIS_TEST_HANDLES");
+  const size_t count = text == nullptr ? 450 : std::strtoul(text, nullptr, 10);
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create(std::vector<uint64_t>(count, 2 * kMib), 2);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  SuspendInto(mover, store, *arena, agent);
+  ResumeFrom(mover, *arena, agent);
+  agent.Verify();
+}
+
+TEST_F(MoverTest, ProgressIsToldAndChecksumsAreCompared) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create({64 * kMib}, 3);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  std::vector<uint64_t> seen;
+  CopyOptions options;
+  options.checksum = true;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_EQ(total, 64 * kMib);
+    seen.push_back(done);
+  };
+  SuspendInto(mover, store, *arena, agent, options);
+  ASSERT_FALSE(seen.empty());
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_EQ(seen.back(), 64 * kMib);
+  ASSERT_TRUE(arena->record().has_checksum);
+
+  CopyOptions compare;
+  compare.expected = arena->record().checksum;
+  ResumeFrom(mover, *arena, agent, 0, compare);
+  agent.Verify();
+
+  SuspendInto(mover, store, *arena, agent);
+  char byte;
+  ASSERT_EQ(::pread(arena->fd(), &byte, 1, 12345678), 1);
+  byte = static_cast<char>(byte ^ 1);
+  ASSERT_EQ(::pwrite(arena->fd(), &byte, 1, 12345678), 1);
+  const uint64_t before = FreeGpuBytes(0);
+  ASSERT_DONE(mover.PrepareLoad(arena->record().ranges, 0, Soon()));
+  EXPECT_REFUSED(Code::kDataLoss, mover.Load(compare, Soon()));
+  EXPECT_EQ(FreeGpuBytesSoon(0, before), before) << "what was created is released";
+  EXPECT_NE(mover.pid(), 0);
+}
+
+TEST_F(MoverTest, WhatIsNotInTheArenaIsZero) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create({8 * kMib, 6 * kMib, 4 * kMib}, 4);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  SuspendInto(mover, store, *arena, agent);
+  // softgpu gives memory full of garbage.
+  std::vector<Range> ranges = arena->record().ranges;
+  ranges[1].stored_bytes = 0;
+  ASSERT_DONE(mover.PrepareLoad(ranges, 0, Soon()));
+  auto loaded = mover.Load({}, Soon());
+  ASSERT_DONE(loaded);
+  EXPECT_EQ(loaded->copied_bytes, 12 * kMib);
+  EXPECT_EQ(loaded->cleared_bytes, 6 * kMib);
+  auto fds = mover.Export(Soon());
+  ASSERT_DONE(fds);
+  ASSERT_DONE(mover.Release(Soon()));
+  agent.TakeBack(*fds);
+  agent.Verify({1});
+}
+
+TEST_F(MoverTest, SpilledToDisk) {
+  ArenaOptions options;
+  options.spill_dir = disk_dir_;
+  ArenaStore store = OpenStore(options);
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create({2 * kMib, 70 * kMib, 40 * kMib}, 5);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  EXPECT_FALSE(arena->in_memory());
+  EXPECT_TRUE(arena->path().starts_with(disk_dir_)) << arena->path();
+  CopyResult saved, loaded;
+  SuspendInto(mover, store, *arena, agent, {}, &saved);
+  EXPECT_TRUE(saved.staged);
+  { auto closed = std::move(*arena); }  // its lock
+  ASSERT_DONE(mover.Detach(Soon()));
+  // Found without being told where.
+  auto again = OpenStore().Find(KeyOf(0));
+  ASSERT_DONE(again);
+  EXPECT_TRUE(again->record().complete);
+  ResumeFrom(mover, *again, agent, 0, {}, &loaded);
+  EXPECT_TRUE(loaded.staged);
+  agent.Verify();
+  EXPECT_DONE(store.Remove(std::move(*again)));
+}
+
+TEST_F(MoverTest, SuspendedDataOutlivesTheMover) {
+  ArenaStore store = OpenStore();
+  DriverAgent agent;
+  agent.Create({20 * kMib, 2 * kMib}, 6);
+  {
+    Mover mover(OptionsFor(0));
+    auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+    ASSERT_DONE(arena);
+    SuspendInto(mover, store, *arena, agent);
+    ASSERT_DONE(mover.Stop());
+    EXPECT_EQ(mover.pid(), 0);
+  }
+  auto arena = OpenStore().Find(KeyOf(0));
+  ASSERT_DONE(arena);
+  ASSERT_TRUE(arena->record().complete);
+  Mover mover(OptionsFor(0));
+  ResumeFrom(mover, *arena, agent);
+  agent.Verify();
+}
+
+TEST_F(MoverTest, NoRoomOnTheGpuIsKnownBeforehand) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create({64 * kMib}, 7);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  SuspendInto(mover, store, *arena, agent);
+  const uint64_t free = FreeGpuBytes(0);
+  auto refused = mover.PrepareLoad(arena->record().ranges, free - 32 * kMib, Soon());
+  EXPECT_REFUSED(Code::kResourceExhausted, refused);
+  EXPECT_NE(refused.error().message.find("free"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(FreeGpuBytesSoon(0, free), free);
+  // The ballast is there until it is freed.
+  ASSERT_DONE(mover.PrepareLoad(arena->record().ranges, 100 * kMib, Soon()));
+  EXPECT_EQ(FreeGpuBytesSoon(0, free - 164 * kMib), free - 164 * kMib);
+  ASSERT_DONE(mover.FreeBallast(Soon()));
+  EXPECT_EQ(FreeGpuBytesSoon(0, free - 64 * kMib), free - 64 * kMib);
+  ASSERT_DONE(mover.Release(Soon()));  // called off
+  EXPECT_EQ(FreeGpuBytesSoon(0, free), free);
+  ResumeFrom(mover, *arena, agent);
+  agent.Verify();
+}
+
+TEST_F(MoverTest, TwoGpusAtTheSameTimeAndOntoTheOther) {
+  if (Gpus().size() < 2) GTEST_SKIP() << "this machine has one GPU";
+  ArenaStore store = OpenStore();
+  Mover movers[2] = {Mover(OptionsFor(0)), Mover(OptionsFor(1))};
+  DriverAgent agents[2] = {DriverAgent(0), DriverAgent(1)};
+  std::vector<UniqueFd> fds[2];
+  std::optional<Arena> arenas[2];
+  for (int i = 0; i < 2; ++i) {
+    agents[i].Create({40 * kMib, 8 * kMib}, 10 + static_cast<uint64_t>(i));
+    auto arena = store.Acquire(KeyOf(i), ::getuid(), agents[i].ranges());
+    ASSERT_DONE(arena);
+    arenas[i] = std::move(*arena);
+    fds[i] = agents[i].Export();
+    agents[i].Release();
+  }
+  auto suspend = [&](int i) {
+    EXPECT_DONE(movers[i].Attach(*arenas[i], Soon()));
+    EXPECT_DONE(movers[i].Save(arenas[i]->record().ranges, Raw(fds[i]), {}, Soon()));
+    EXPECT_DONE(movers[i].Release(Soon()));
+  };
+  std::thread other([&] { suspend(1); });
+  suspend(0);
+  other.join();
+  for (auto& list : fds) list.clear();
+  // Each onto the other's GPU: the arena is what moves.
+  auto resume = [&](int i) {
+    const int to = 1 - i;
+    EXPECT_DONE(movers[to].Attach(*arenas[i], Soon()));
+    EXPECT_DONE(movers[to].PrepareLoad(arenas[i]->record().ranges, 0, Soon()));
+    EXPECT_DONE(movers[to].Load({}, Soon()));
+    auto exported = movers[to].Export(Soon());
+    ASSERT_DONE(exported);
+    fds[i] = std::move(*exported);
+    EXPECT_DONE(movers[to].Release(Soon()));
+  };
+  std::thread second([&] { resume(1); });
+  resume(0);
+  second.join();
+  for (int i = 0; i < 2; ++i) {
+    DriverAgent there(1 - i);
+    there.Create({40 * kMib, 8 * kMib}, 10 + static_cast<uint64_t>(i));
+    there.Release();
+    there.TakeBack(fds[i]);
+    there.Verify();
+  }
+}
+
+TEST_F(MoverTest, AnArenaThatHasGrown) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  for (uint64_t mib : {8, 40, 6}) {
+    agent.Create({mib * kMib, 2 * kMib}, mib);
+    auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+    ASSERT_DONE(arena);
+    SuspendInto(mover, store, *arena, agent);
+    ResumeFrom(mover, *arena, agent);
+    agent.Verify();
+    agent.Release();
+    // The mover holds the lock as long as it has the arena.
+    EXPECT_REFUSED(Code::kAborted, [&] {
+      { auto closed = std::move(*arena); }
+      return OpenStore().Find(KeyOf(0));
+    }());
+    ASSERT_DONE(mover.Detach(Soon()));
+  }
+}
+
+TEST_F(MoverTest, TheWireIsMeasuredAndTheArenaKeepsItsBytes) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create({32 * kMib}, 8);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  SuspendInto(mover, store, *arena, agent);
+  const uint64_t free = FreeGpuBytes(0);
+  auto speed = mover.Measure(1u << 30, Soon());
+  ASSERT_DONE(speed);
+  EXPECT_EQ(speed->bytes, 32 * kMib);
+  EXPECT_GT(speed->to_arena_bytes_per_s, 0);
+  EXPECT_GT(speed->to_gpu_bytes_per_s, 0);
+  EXPECT_EQ(FreeGpuBytesSoon(0, free), free);
+  ResumeFrom(mover, *arena, agent);
+  agent.Verify();
+}
+
+TEST_F(MoverTest, TheArenaIsMadeReadyAheadOfTime) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create({32 * kMib}, 9);
+  ASSERT_DONE(store.Reserve(64 * kMib));
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  EXPECT_EQ(arena->capacity_bytes(), 64 * kMib) << "the reserved one";
+  ASSERT_DONE(mover.Attach(*arena, Soon()));
+  ASSERT_DONE(mover.Warm(32 * kMib, Soon()));
+  CopyResult saved;
+  SuspendInto(mover, store, *arena, agent, {}, &saved);
+  EXPECT_EQ(saved.cold_bytes, 0u);
+  ResumeFrom(mover, *arena, agent);
+  agent.Verify();
+}
+
+// The program's own setting, as inherited by who serves it, hides nothing from a mover.
+TEST_F(MoverTest, DevicesAreKnownByTheirUuidWhateverTheEnvironmentHides) {
+  const size_t last = Gpus().size() - 1;
+  ::setenv("CUDA_VISIBLE_DEVICES", last == 0 ? "" : "0", 1);
+  Mover mover(OptionsFor(static_cast<int>(last)));
+  EXPECT_DONE(mover.Start(Soon()));
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST_F(MoverTest, ManyRoundsLeaveNothingBehind) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create(std::vector<uint64_t>(8, 2 * kMib), 12);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  struct Held {
+    size_t theirs, ours;
+    uint64_t gpu, rss;
+  };
+  auto held = [&] {
+    const process::HostPid pid{mover.pid()};
+    return Held{process::ReadOpenFiles(pid)->size(), process::ReadOpenFiles({::getpid()})->size(),
+                FreeGpuBytes(0), process::ReadCredentials(pid)->rss_bytes};
+  };
+  Held first = {};
+  for (int round = 0; round < 40; ++round) {
+    SuspendInto(mover, store, *arena, agent);
+    ResumeFrom(mover, *arena, agent);
+    if (round == 4) first = held();
+  }
+  agent.Verify();
+  const Held last = held();
+  EXPECT_EQ(last.theirs, first.theirs);
+  EXPECT_EQ(last.ours, first.ours);
+  EXPECT_EQ(last.gpu, first.gpu);
+  EXPECT_LE(last.rss, first.rss + 4 * kMib);
+}
+
+TEST_F(MoverTest, AnIdleMoverLeavesAndAnotherOneComes) {
+  ArenaStore store = OpenStore();
+  MoverOptions options = OptionsFor(0);
+  options.idle_timeout = std::chrono::milliseconds(100);
+  Mover mover(options);
+  ASSERT_DONE(mover.Start(Soon()));
+  const pid_t first = mover.pid();
+  auto pidfd = process::OpenPidfd(process::ReadStat({first})->id);
+  ASSERT_TRUE(pidfd);
+  pollfd ended{pidfd->get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&ended, 1, 60000), 1);
+  ASSERT_DONE(mover.Start(Soon()));
+  EXPECT_NE(mover.pid(), first);
+}
+
+}  // namespace
+}  // namespace stasis::dataplane::testing

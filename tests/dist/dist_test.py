@@ -1,0 +1,136 @@
+"""Checks of the tarball: dist_test.py CHECK FOLDER. The check `unpack` comes first and unpacks it there."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+import bare_root
+import elf
+import round_trip
+
+# The oldest glibc that has to do. CRIU and its libraries come as Debian's headers make them.
+OURS, THEIRS = (2, 34), (2, 36)
+
+SKIPPED = 77
+
+# Commands that need nothing but themselves, as paths below the tree.
+PROGRAMS = [["bin/stasis", "version"], ["libexec/criu", "--version"]]
+
+# What our programs ask for without its being in their own folders: the driver, softgpu's or a real one.
+THE_DRIVER = {"libcuda.so.1"}
+
+
+def fail(message: str) -> None:
+    print(f"FAILED: {message}")
+    sys.exit(1)
+
+
+def tree_in(folder: pathlib.Path) -> pathlib.Path:
+    trees = list(folder.iterdir())
+    if len(trees) != 1:
+        fail(f"the tarball should hold one folder, and holds {trees}")
+    return trees[0]
+
+
+def elves(tree: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in tree.rglob("*") if elf.is_elf(path))
+
+
+def is_ours(tree: pathlib.Path, path: pathlib.Path) -> bool:
+    if path.parent == tree / "lib":
+        return path.name.startswith("libstasis-")
+    return path != tree / "libexec/criu"
+
+
+def unpack(folder: pathlib.Path) -> None:
+    tarball = os.environ.get("STASIS_TARBALL") or fail("STASIS_TARBALL is not set; ./run dist sets it")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    subprocess.run(["tar", "-C", folder, "-xzf", tarball], check=True)
+
+
+def remove(folder: pathlib.Path) -> None:
+    shutil.rmtree(folder)
+
+
+def layout(folder: pathlib.Path) -> None:
+    tree = tree_in(folder)
+    for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-mover", "lib/libstasis-agent.so",
+                 "lib/softgpu/libcuda.so.1", "workloads",
+                 "share/licenses/packages", "share/licenses/criu/COPYING"):
+        if not (tree / name).exists():
+            fail(f"{name} is missing")
+    for link in tree.rglob("*"):
+        if link.is_symlink() and tree.resolve() not in link.resolve().parents:
+            fail(f"{link} leads out of the tarball")
+
+
+def floor(folder: pathlib.Path) -> None:
+    tree = tree_in(folder)
+    too_young = []
+    for path in elves(tree):
+        version = elf.glibc_floor(path)
+        print(f"GLIBC_{'.'.join(map(str, version)):6} {path.relative_to(tree)}")
+        if version > (OURS if is_ours(tree, path) else THEIRS):
+            too_young.append(str(path.relative_to(tree)))
+    if too_young:
+        fail(f"need a younger glibc than {OURS} (ours) or {THEIRS} (CRIU): {', '.join(too_young)}")
+
+
+def libraries(folder: pathlib.Path) -> None:
+    tree = tree_in(folder)
+    for path in elves(tree):
+        if not all(entry.startswith("$ORIGIN") for entry in elf.search_path(path)):
+            fail(f"{path} looks for libraries in {elf.search_path(path)}")
+        folders = [entry.replace("$ORIGIN", str(path.parent)) for entry in elf.search_path(path)]
+        for name in elf.needed(path):
+            inside = any((pathlib.Path(entry) / name).exists() for entry in folders)
+            if not (inside or elf.GLIBC.match(name) or name in THE_DRIVER):
+                fail(f"{path.relative_to(tree)} takes {name} from the system")
+
+
+def call_programs(tree: pathlib.Path) -> None:
+    for program, *arguments in PROGRAMS:
+        print(f"$ {program} {' '.join(arguments)}", flush=True)
+        subprocess.run([tree / program, *arguments], check=True, env={}, cwd="/")
+
+
+def empty_environment(folder: pathlib.Path) -> None:
+    call_programs(tree_in(folder))
+
+
+def in_bare_root(folder: pathlib.Path, steps: Callable[[pathlib.Path], None]) -> None:
+    if os.geteuid() != 0:
+        print("skipped: only root may make a root of its own")
+        sys.exit(SKIPPED)
+    sys.exit(bare_root.run(tree_in(folder), steps))
+
+
+def bare(folder: pathlib.Path) -> None:
+    in_bare_root(folder, call_programs)
+
+
+def round_trip_in_bare_root(folder: pathlib.Path) -> None:
+    check = subprocess.run([tree_in(folder) / "libexec/criu", "check"], capture_output=True, text=True)
+    if check.returncode != 0:
+        print(f"skipped: CRIU cannot work on this machine: {check.stderr.strip()}")
+        sys.exit(SKIPPED)
+    in_bare_root(folder, round_trip.steps)
+
+
+CHECKS = {
+    "unpack": unpack,
+    "remove": remove,
+    "layout": layout,
+    "floor": floor,
+    "libraries": libraries,
+    "empty_environment": empty_environment,
+    "bare_root": bare,
+    "round_trip": round_trip_in_bare_root,
+}
+
+if __name__ == "__main__":
+    CHECKS[sys.argv[1]](pathlib.Path(sys.argv[2]))

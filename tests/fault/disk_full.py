@@ -1,0 +1,118 @@
+"""disk_full.py --build DIR disk: the disk is full while CRIU writes, and exactly at the commit.
+
+A dump into a roomy store says how much it takes. Then the store is filled while a dump is under way
+(it has looked at the free space by then), page by page around what it needs: each image is whole or
+not there, and the program runs on.
+"""
+
+import os
+import sys
+
+from stand import Stand, demand, isolate, main, wait_until
+
+PAGE = 4096
+# The first call of the driver takes so long, which is when the store is filled.
+PAUSE = "cuCheckpointProcessLock:1=hang(600)\n"
+
+
+def small_store(stand, size_bytes):
+    store = stand.world.folder / "store-small"
+    store.mkdir()
+    isolate.mount("tmpfs", str(store), "tmpfs", 0, f"size={size_bytes},mode=0700")
+    stand.world._mounts.append(str(store))
+    stand.store = store
+    return store
+
+
+def give_back(stand, store):
+    stand.store = None
+    isolate.unmount(str(store))
+    stand.world._mounts.remove(str(store))
+    store.rmdir()
+
+
+def fill(store, left_bytes):
+    space = os.statvfs(store)
+    fd = os.open(store / "filler", os.O_CREAT | os.O_WRONLY)
+    os.posix_fallocate(fd, 0, space.f_bavail * space.f_frsize - left_bytes)
+    os.close(fd)
+
+
+def expect_refused(stand, store, command):
+    demand(not stand.image_exists(), "there is an image")
+    left = [name for name in os.listdir(store) if name != "filler"]
+    demand(not left, f"left in the store: {left}")
+    stand.world.expect_clean()
+    stand.program.expect_running()
+
+
+def filled_meanwhile(stand, left_bytes, whole, seen):
+    stand.prepare("running")
+    store = small_store(stand, whole * 4)
+    try:
+        stand.world.gpu_fault(PAUSE)
+        operation = stand.begin("dump", "--leave-running")
+        wait_until(lambda: stand.has_begun("gpu-lock") or operation.process.poll() is not None, 20,
+                   "the dump does not begin")
+        fill(store, left_bytes)
+        command = operation.wait()
+        stand.world.gpu_fault("")
+        demand(command.code in (0, 1), f"exit code {command.code}:\n{command}")
+        if command.code == 0:
+            stand.world.stasis("image", "verify", stand.image_folder())
+            seen.setdefault("done", []).append(left_bytes)
+            stand.world.expect_clean()
+            stand.program.expect_running()
+            return
+        demand("No space left on device" in command.err or "the disk is full" in command.err,
+               f"it does not say why:\n{command}")
+        # The innermost that is named; cpu-dump is around the commit.
+        where = next((p for p in ("commit:", "cpu-dump:") if p in command.err), "elsewhere")
+        seen.setdefault(where, []).append(left_bytes)
+        expect_refused(stand, store, command)
+    finally:
+        stand.world.gpu_fault("")
+        give_back(stand, store)
+
+
+def full_beforehand(stand, size_bytes):
+    """Seen before anything is touched."""
+    stand.prepare("running")
+    store = small_store(stand, size_bytes)
+    try:
+        command = stand.operate("dump", "--leave-running")
+        demand(command.code == 1, f"exit code {command.code}:\n{command}")
+        demand("does not fit" in command.err and "-d" in command.err, f"no word of it:\n{command}")
+        expect_refused(stand, store, command)
+    finally:
+        give_back(stand, store)
+
+
+def disk_use(folder):
+    pages = sum((path.lstat().st_size + PAGE - 1) // PAGE
+                for path in folder.rglob("*") if path.is_file())
+    return pages * PAGE
+
+
+def run(stand: Stand, _):
+    stand.prepare("running")
+    stand.operate("dump", "--leave-running")
+    whole = disk_use(stand.image_folder())
+    seen = {}
+    stand.case("room for next to nothing", full_beforehand, 1 << 20)
+    for share in (0.02, 0.3, 0.9):
+        stand.case(f"filled but for {share:.0%} of the image", filled_meanwhile,
+                   int(whole * share) // PAGE * PAGE, whole, seen)
+    for pages in range(-12, 7):
+        stand.case(f"filled but for the image {pages:+} pages", filled_meanwhile,
+                   whole + pages * PAGE, whole, seen)
+    stand.case("room enough", filled_meanwhile, whole * 2, whole, seen)
+    if not stand.failed and stand.cases > 3:
+        print({where: f"{min(sizes)} to {max(sizes)} bytes" for where, sizes in seen.items()})
+        demand("commit:" in seen, f"the commit never met a full disk: {seen}")
+        demand("cpu-dump:" in seen, f"CRIU never met a full disk: {seen}")
+        demand("done" in seen, "no dump succeeded")
+
+
+if __name__ == "__main__":
+    sys.exit(main(["disk"], run))

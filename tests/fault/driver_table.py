@@ -1,0 +1,66 @@
+"""driver_table.py --build DIR driver-VERB: calls of the driver that fail, hang or die, on either side.
+
+softgpu is told to do so (softgpu/README.md, "faults"): without a prefix in our helper, with `target:`
+in the program.
+"""
+
+import sys
+
+from stand import Stand, demand, main
+
+# Verb, state before, the call.
+CALLS = [
+    ("suspend", "running", "cuCheckpointProcessLock"),
+    ("suspend", "running", "cuCheckpointProcessCheckpoint"),
+    ("resume", "suspended", "cuCheckpointProcessRestore"),
+    ("resume", "suspended", "cuCheckpointProcessUnlock"),
+    ("dump", "running", "cuCheckpointProcessLock"),
+    ("dump", "running", "cuCheckpointProcessCheckpoint"),
+    ("restore", "dumped", "cuCheckpointProcessRestore"),
+    ("restore", "dumped", "cuCheckpointProcessUnlock"),
+]
+# What happens at the first call: more options, and whether the program can survive it.
+ACTIONS = {
+    "fail(999)": [],
+    "fail(2)": [],
+    "hang(2500)": ["--timeout", "1"],
+    "hang": ["--timeout", "1"],
+    "die": [],
+}
+
+
+def strike(stand, verb, before, call, side, action):
+    stand.prepare(before)
+    stand.world.gpu_fault(f"{side}{call}:1={action}\n")
+    try:
+        command = stand.operate(verb, *ACTIONS[action])
+    finally:
+        stand.world.gpu_fault("")
+    demand(command.code in (1, 5, 6), f"exit code {command.code}:\n{command}")
+    demand(any(word in command.err for word in ("lock", "checkpoint", "restore")),
+           f"the message does not say what was being done:\n{command}")
+    # A lock that hangs has done nothing yet; after any other the program's own driver hangs for ever.
+    lost = side and (action == "die" or (action == "hang" and not call.endswith("Lock")))
+    if lost and verb != "restore":
+        # That is said plainly, and nothing else is harmed.
+        stand.expect_lost(command)
+        return
+    if command.code == 6:
+        stand.recover()
+    stand.expect_sound(before, verb, 1 if command.code != 6 else None)
+
+
+def run(stand: Stand, table):
+    for verb, before, call in CALLS:
+        if verb not in table:
+            continue
+        for side in ("", "target:"):
+            for action in ACTIONS:
+                # A driver that hangs for ever also hangs the undo, which takes its time to say so.
+                if action in ("hang", "fail(2)") and verb not in ("suspend", "resume"):
+                    continue
+                stand.case(f"{verb}: {side}{call} {action}", strike, verb, before, call, side, action)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["driver-" + verb for verb in ("suspend", "resume", "dump", "restore")], run))

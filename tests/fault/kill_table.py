@@ -1,0 +1,161 @@
+"""kill_table.py --build DIR kill | kill-shim: kill -9 to each of our processes, in the middle of an operation.
+
+The operation is made to hang at a phase, so that "in the middle" is a place and not luck; or the
+process is hit as soon as it appears.
+"""
+
+import signal
+import sys
+
+from stand import Stand, demand, main, processes, wait_until
+
+HELPER, CRIU, SHIM = "stasis-device-helper", "criu", "stasis-shim"
+OWN = "stasis"
+
+# Verb, options, state before, phase to hang at, who is killed there.
+AT_PHASE = [
+    ("suspend", [], "running", "gpu-lock:before", HELPER),
+    ("suspend", [], "running", "gpu-lock:after", HELPER),
+    ("suspend", [], "running", "gpu-checkpoint:after", HELPER),
+    ("suspend", [], "running", "gpu-checkpoint:after", SHIM),
+    ("resume", [], "suspended", "gpu-restore:before", HELPER),
+    ("resume", [], "suspended", "gpu-restore:after", HELPER),
+    ("resume", [], "suspended", "gpu-unlock:before", SHIM),
+    ("dump", [], "running", "gpu-checkpoint:after", HELPER),
+    ("dump", [], "running", "cpu-dump:before", SHIM),
+    ("dump", [], "running", "commit:before", CRIU),
+    ("dump", [], "running", "commit:before", SHIM),
+    ("dump", [], "running", "commit:after", CRIU),
+    ("dump", [], "running", "commit:after", SHIM),
+    ("dump", ["--leave-running"], "running", "commit:after", CRIU),
+    ("dump", ["--leave-running"], "running", "gpu-return:before", HELPER),
+    ("restore", [], "dumped", "cpu-restore:after", SHIM),
+    ("restore", [], "dumped", "gpu-restore:before", HELPER),
+    ("restore", [], "dumped", "gpu-restore:after", SHIM),
+    ("restore", [], "dumped", "adopt:before", SHIM),
+    ("restore", [], "dumped", "adopt:after", SHIM),
+]
+
+# Verb, options, state before, whose appearance is waited for, who is killed then.
+ON_SIGHT = [
+    ("suspend", [], "running", HELPER, HELPER),
+    ("suspend", [], "running", HELPER, OWN),
+    ("dump", [], "running", CRIU, CRIU),
+    ("dump", [], "running", CRIU, OWN),
+    ("dump", ["--leave-running"], "running", CRIU, OWN),
+    ("restore", [], "dumped", SHIM, SHIM),
+    ("restore", [], "dumped", SHIM, OWN),
+    ("restore", [], "dumped", CRIU, CRIU),
+    ("restore", [], "dumped", CRIU, OWN),
+]
+
+
+def find(stand, who, operation, known):
+    """The process called `who` that works for this operation, or None."""
+    if who == OWN:
+        return operation.pid
+    found = [p for p in processes.all_pids()
+             if (processes.stat(p) or ("", "Z"))[0] == who[:15] and processes.is_alive(p)]
+    if who != SHIM:
+        return found[0] if found else None
+    # A restore has a shim of its own; a dump's is the job's. Our own child only starts it, and ends.
+    return next((p for p in found if p not in known and (processes.stat(p) or (0, 0, 0))[2] != operation.pid), None)
+
+
+def shims(before):
+    """Those that are not meant: a restore's own shim is the new one."""
+    if before != "dumped":
+        return []
+    return [p for p in processes.all_pids() if (processes.stat(p) or ("",))[0] == SHIM]
+
+
+def settle(stand, operation, before, verb, who):
+    code = operation.wait().code
+    if who == OWN:
+        demand(code == -signal.SIGKILL, f"it was killed:\n{operation}")
+    if code not in (0, 1):
+        # A helper that is still on its way out holds what it was given; `recover` waits for those that had
+        # begun, and leaves the rest to the next command.
+        wait_until(lambda: stand.world.reap() or not find(stand, HELPER, operation, []), 20, "the helper stays")
+        stand.recover()
+    stand.world.expect_clean()
+    if who == SHIM and verb != "restore":
+        # The job has lost the one who would know its end; the program must not mind.
+        stand.expect_orphan(before, verb, code)
+        return
+    stand.expect_sound(before, verb, None if code not in (0, 1) else code)
+
+
+def at_phase(stand, verb, options, before, phase, who):
+    stand.prepare(before)
+    known = shims(before)
+    operation = stand.begin(verb, *options, "--timeout", "3", env={"STASIS_FAULT": f"{phase}:hang"})
+    wait_until(lambda: stand.has_begun(phase.split(":")[0]) or operation.process.poll() is not None, 20,
+               f"{phase} does not begin")
+    victim = wait_until(lambda: find(stand, who, operation, known), 10, f"there is no {who}")
+    if phase.endswith(":after"):
+        # All is done when the hang begins; from outside only its quiet can be seen.
+        wait_until_quiet(stand, victim)
+    demand(processes.is_alive(victim), f"{who} has ended before it was killed")
+    processes.end(victim)
+    settle(stand, operation, before, verb, who)
+
+
+def wait_until_quiet(stand, pid):
+    """Until the process has used no processor time for a tenth of a second."""
+    import time
+
+    def ticks():
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                return file.read().rsplit(")", 1)[1].split()[11:13]
+        except OSError:
+            return None
+
+    seen, since = ticks(), time.monotonic()
+
+    def quiet():
+        nonlocal seen, since
+        now = ticks()
+        if now != seen:
+            seen, since = now, time.monotonic()
+        return time.monotonic() - since > 0.1
+    wait_until(quiet, 10, "it does not come to rest")
+
+
+def on_sight(stand, verb, options, before, sight, who):
+    stand.prepare(before)
+    known = shims(before)
+    operation = stand.begin(verb, *options)
+    wait_until(lambda: find(stand, sight, operation, known) or operation.process.poll() is not None, 20,
+               f"no {sight} appears")
+    victim = find(stand, who, operation, known)
+    if victim is not None:
+        processes.end(victim)
+    settle_any(stand, operation, before, verb, who)
+
+
+def settle_any(stand, operation, before, verb, who):
+    """It may have been too late to matter: then the operation has done what it was asked for."""
+    code = operation.wait().code
+    if code != 0:
+        settle(stand, operation, before, verb, who if code == -signal.SIGKILL else "")
+        return
+    stand.expect_sound(before, verb, None)
+
+
+def run(stand: Stand, table):
+    for verb, options, before, phase, who in AT_PHASE:
+        if (who == SHIM) != (table == "kill-shim"):
+            continue
+        name = " ".join([verb, *options, f"({before})", "at", phase, "kill", who])
+        stand.case(name, at_phase, verb, options, before, phase, who)
+    for verb, options, before, sight, who in ON_SIGHT:
+        if (who == SHIM) != (table == "kill-shim"):
+            continue
+        name = " ".join([verb, *options, f"({before})", "on sight of", sight, "kill", who])
+        stand.case(name, on_sight, verb, options, before, sight, who)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["kill", "kill-shim"], run))

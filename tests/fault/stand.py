@@ -1,0 +1,258 @@
+"""What the fault tables share: one program that is brought into a state, struck, and looked at."""
+
+import argparse
+import pathlib
+import sys
+import time
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+
+import isolate  # noqa: E402
+import processes  # noqa: E402
+from processes import wait_until  # noqa: E402
+from programs import Program  # noqa: E402
+from world import Failed, World, demand, isolate_keep  # noqa: E402
+
+__all__ = ["Failed", "Stand", "demand", "isolate", "main", "processes", "wait_until"]
+
+IMAGE = "image"
+JOB = "job"
+
+
+class Stand:
+    """The program is a counter with some memory: it answers, and says whether its memory is intact."""
+
+    def __init__(self, build, keep=False):
+        self.world = World(build, keep=keep)
+        self.program = None
+        self.store = None   # a folder for images other than the user's
+        self.failed = []
+        self.cases = 0
+        self.seen = set()   # exit codes
+
+    # States.
+
+    def prepare(self, state):
+        """Brings the program into `state`: running, suspended, or dumped (an image, no process)."""
+        if self.program is None or not self.here():
+            if state == "dumped" and self.image_exists():
+                return
+            self.begin_anew()
+        if state == "dumped":
+            self.drop_image()
+            self.resume_if_suspended()
+            self.program.dump(name=IMAGE)
+            return
+        self.drop_image()
+        gpu = self.program.gpu_state()
+        if state == "suspended" and gpu == "running":
+            self.world.stasis("suspend", JOB)
+        elif state == "running":
+            self.resume_if_suspended()
+            self.program.expect_running()
+
+    def begin_anew(self):
+        self.end_program()
+        self.program = Program(self.world, JOB, "counter", ["--memory", "16M"]).run()
+        self.program.expect_running()
+
+    def end_program(self):
+        if self.program is None:
+            return
+        if self.here():
+            self.program.kill()
+        self.world.stasis("wait", JOB, expect=None)
+        self.world.stasis("delete", JOB)
+        self.program = None
+        self.drop_image()
+
+    def here(self):
+        return self.program is not None and processes.is_alive(self.program.pid)
+
+    def resume_if_suspended(self):
+        if self.program.gpu_state() != "running":
+            self.world.stasis("resume", JOB)
+
+    # Images.
+
+    def image_folder(self):
+        return (self.store or self.world.images) / IMAGE
+
+    def image_exists(self):
+        return (self.image_folder() / "manifest.pb").exists()
+
+    def drop_image(self):
+        if self.image_exists():
+            self.world.stasis("image", "delete", self.image_folder())
+
+    # What is done to it.
+
+    def operands(self, verb):
+        if verb == "restore":
+            return [self.image_folder(), "--job", JOB]
+        if verb == "dump":
+            return [JOB, "--name", IMAGE, *(["-d", self.store] if self.store else [])]
+        return [JOB]
+
+    def operate(self, verb, *options, env=None):
+        self.note_image(verb)
+        return self.world.stasis(verb, *self.operands(verb), *options, env=env, expect=None)
+
+    def begin(self, verb, *options, env=None):
+        self.note_image(verb)
+        return self.world.begin(verb, *self.operands(verb), *options, env=env)
+
+    def has_begun(self, phase):
+        """The operation that is under way has begun this phase."""
+        text = "".join(p.read_text(errors="replace") for p in self.world.journal.glob("*.journal"))
+        return f'"phase":"{phase}"' in text.replace(" ", "")
+
+    def note_image(self, verb):
+        """How far the counter is in the image that is about to be made."""
+        if verb == "dump" and not self.image_exists():
+            self.program.packets_in[IMAGE] = self.program.packets
+
+    def recover(self):
+        done = self.world.stasis("recover")
+        demand(JOB in done.out or IMAGE in done.out or "nothing" in done.out,
+               f"it does not say what was recovered:\n{done}")
+        return done
+
+    # What must hold then.
+
+    def settle(self, before, verb, command):
+        """Of a committed operation the journal keeps what is still to be done."""
+        if command.code == 6:
+            self.recover()
+        self.expect_sound(before, verb, command.code)
+
+    def expect_sound(self, before, verb, code):
+        """`code`: 1 says that all is as it was, 6 that the operation was committed, None: either."""
+        self.seen.add(code)
+        self.world.expect_clean()
+        self.program.find_pid()
+        alive = self.program.pid != 0 and self.here()
+        if self.image_exists():
+            self.world.stasis("image", "verify", self.image_folder())
+            demand(verb != "dump" or code != 1, "it says that all is as it was, and there is an image")
+        else:
+            demand(before != "dumped", "the image is gone")
+            demand(alive, "no program and no image")
+        if alive:
+            self.expect_alive(before, verb, code)
+        else:
+            demand(verb == "restore" or code != 1, "it says that all is as it was, and the program is gone")
+        if not alive or before == "dumped":
+            self.expect_restorable(alive)
+
+    def expect_alive(self, before, verb, code):
+        gpu = self.program.gpu_state()
+        demand(gpu in ("running", "checkpointed"), f"its GPU is {gpu}")
+        if code == 1:
+            demand(before != "dumped", "it says that nothing was restored, and it runs")
+            wanted = "running" if before == "running" else "checkpointed"
+            demand(gpu == wanted, f"its GPU is {gpu}, not {wanted} as before")
+        elif verb == "dump":
+            wanted = "running" if before == "running" else "checkpointed"
+            demand(gpu == wanted, f"its GPU is {gpu} after a dump that did not end it")
+        self.resume_if_suspended()
+        self.program.expect_running()
+
+    def expect_restorable(self, alive):
+        if alive:
+            self.program.kill()
+            self.world.stasis("wait", JOB, expect=None)
+        self.program.packets = self.program.packets_in.get(IMAGE, self.program.packets)
+        self.world.stasis("restore", self.image_folder(), "--job", JOB)
+        self.program.find_pid()
+        demand(self.program.pid != 0, "it was restored and does not run")
+        self.resume_if_suspended()
+        self.program.expect_running()
+
+    def expect_orphan(self, before, verb, code):
+        """The shim was killed: the program runs on without it, and can still be ended and forgotten."""
+        alive = self.here()
+        demand(alive or self.image_exists(), "no program and no image")
+        if self.image_exists():
+            self.world.stasis("image", "verify", self.image_folder())
+        if alive:
+            demand(code != 1 or self.program.gpu_state() ==
+                   ("running" if before == "running" else "checkpointed"), "it is not as it was before")
+            self.resume_if_suspended()
+            self.program.expect_running()
+            self.program.kill()
+        else:
+            self.expect_restorable(False)
+        self.end_program()
+
+    def expect_lost(self, command):
+        """The program cannot be saved: that is said, and nothing is left of it but itself."""
+        words = ("has ended", "died", "hang", "did not answer", "could not be undone", "lost", "stopped")
+        demand(any(word in command.err for word in words), f"it does not say what became of it:\n{command}")
+        if self.here():
+            self.program.kill()
+        self.world.stasis("recover", expect=None)
+        self.world.expect_clean()
+        self.end_program()
+
+    # Cases.
+
+    def case(self, name, function, *args):
+        self.cases += 1
+        began, commands = time.monotonic(), len(self.world.log)
+        try:
+            function(self, *args)
+            verdict = "ok"
+        except Exception as error:  # noqa: BLE001 - the other cases are run all the same
+            verdict = "FAILED"
+            text = str(error) if isinstance(error, (Failed, processes.Late)) else traceback.format_exc()
+            self.failed.append(name)
+            print(f"{name}: {text}\nIts commands:")
+            for command in self.world.log[commands:]:
+                print("  " + str(command).replace("\n", "\n  "))
+            self.start_over()
+        print(f"{time.monotonic() - began:6.2f} s  {verdict:6}  {name}", flush=True)
+
+    def start_over(self):
+        """After a failure: whatever is there goes, so that the next case means something."""
+        try:
+            self.world.gpu_fault("")
+            for pid in processes.all_pids():
+                if pid != 1 and processes.is_alive(pid):
+                    processes.end(pid)
+            self.world.reap_all()
+            self.world.forget_state()
+        except Exception:  # noqa: BLE001
+            traceback.print_exc(file=sys.stdout)
+        self.program = None
+
+    def close(self):
+        self.end_program()
+        self.world.stasis("recover")
+        self.world.expect_clean()
+        self.world.close()
+
+
+def main(names, run):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--only", help="cases whose name holds this")
+    parser.add_argument("name", choices=list(names))
+    options = parser.parse_args()
+    isolate.enter(isolate_keep(options.build))
+    stand = Stand(options.build)
+    if options.only:
+        every = stand.case
+        stand.case = lambda name, *rest: every(name, *rest) if options.only in name else None
+        stand.seen = {1, 6}
+    try:
+        run(stand, options.name)
+        stand.close()
+    except Exception as error:  # noqa: BLE001
+        print(str(error) if isinstance(error, (Failed, processes.Late)) else traceback.format_exc())
+        print(f"The last commands:\n{stand.world.transcript()}")
+        stand.failed.append("the table itself")
+    print(f"{stand.cases} cases, {len(stand.failed)} failed" +
+          "".join(f"\n  {name}" for name in stand.failed))
+    return 1 if stand.failed else 0

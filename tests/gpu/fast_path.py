@@ -1,0 +1,567 @@
+"""The steps of fast_path.sh; see there."""
+
+import argparse
+import functools
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+from harness import Report, StepFailed, StepSkipped, demand, is_alive, run, tail, wait_until
+from ride import Job, Machine, sequence_is_whole
+
+HERE = pathlib.Path(__file__).resolve().parent
+SOFT = os.environ.get("GPU") == "soft"
+REPEAT = int(os.environ.get("REPEAT", "20" if SOFT else "200"))
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+# What programs are started with.
+
+class Program:
+    """A program that imports what it needs, and touches the GPU only when it is told to go. So many of them
+    can be started at once while nothing is measured."""
+
+    def __init__(self, machine, name, script, *words, env=None, agent=True, imports_s=60):
+        self.machine, self.name, self.agent, self.imports_s = machine, name, agent, imports_s
+        self.fifo = machine.state / f"{name}.orders"
+        self.command = [sys.executable, HERE / script, "--orders", self.fifo, *words]
+        self.env = env
+        self.job = None
+
+    def begin(self):
+        if SOFT:
+            raise StepSkipped("it needs a real GPU")
+        if self.job is None:
+            os.mkfifo(self.fifo)
+            self.job = Job(self.machine, self.name, self.command, self.env, self.agent)
+
+    def go(self, ready_s=60):
+        self.begin()
+        wait_until(lambda: self.job.output.has("IMPORTED") or not is_alive(self.job.pid),
+                   self.imports_s, f"the imports of {self.name}")
+        demand(is_alive(self.job.pid), f"{self.name} has ended:\n{tail(self.job.output.text(), 800)}")
+        self.order("go")
+        self.job.wait_ready(ready_s)
+        return self.job
+
+    def order(self, line):
+        fifo = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK)
+        try:
+            os.write(fifo, f"{line}\n".encode())
+        finally:
+            os.close(fifo)
+
+    def batch(self, rounds, timeout_s=30):
+        """Seconds that so many rounds took, by the program's own clock."""
+        def done():
+            return re.findall(r"^BATCH \d+ (\S+)$", self.job.output.text(), re.M)
+
+        before = len(done())
+        self.order(rounds)
+        wait_until(lambda: len(done()) > before or not is_alive(self.job.pid), timeout_s,
+                   f"{rounds} rounds of {self.name}")
+        demand(len(done()) > before, f"{self.name} has ended:\n{tail(self.job.output.text(), 800)}")
+        return float(done()[-1])
+
+    def kill(self):
+        if self.job is not None:
+            self.job.kill()
+
+
+class CudartProbe:
+    """Built by nvcc in the background."""
+
+    def __init__(self, machine):
+        self.path = machine.state / "cudart_probe"
+        self.log = machine.log("nvcc")
+        self.nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+        self.process = None
+
+    def begin(self):
+        if SOFT:
+            raise StepSkipped("it needs a real GPU")
+        demand(pathlib.Path(self.nvcc).exists(), f"there is no {self.nvcc}")
+        if self.process is None:
+            # Not -arch=native, which uses the GPU.
+            capability = run(["nvidia-smi", "--id=0", "--query-gpu=compute_cap",
+                              "--format=csv,noheader"], 30).out.strip()
+            command = [self.nvcc, "-cudart", "static", "-O2",
+                       f"-arch=sm_{capability.replace('.', '')}", "-o", str(self.path),
+                       str(HERE / "cudart_probe.cu")]
+            with open(self.log, "w") as log:
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                                stderr=log, start_new_session=True)
+
+    def built(self):
+        self.begin()
+        try:
+            code = self.process.wait(90)
+        except subprocess.TimeoutExpired:
+            raise StepFailed("nvcc takes more than 90 s") from None
+        demand(code == 0, f"nvcc: exit code {code}\n{tail(self.log.read_text(), 1500)}")
+        return self.path
+
+    def kill(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+
+
+# What is measured.
+
+def account_text(account):
+    """The account in a few lines, for a step that fails."""
+    phases = ", ".join(f"{p['name']} {p['seconds']:.3f} s" for p in account["phases"])
+    text = (f"{account['verb']} {account['target']}: {account['total_s']:.3f} s, path "
+            f"{account['path']}, {account['shared_bytes'] / MIB:.0f} of "
+            f"{account['device_bytes'] / MIB:.0f} MiB by the data plane\n{phases}\n"
+            + "".join(f"left to the driver: {why}\n" for why in account["left_to_driver"]))
+    return text.strip()
+
+
+def carried_share(account):
+    """Of all device memory that the process has, its context included."""
+    return 100 * account["shared_bytes"] / max(account["device_bytes"], 1)
+
+
+def used_mib(machine, gpu=0):
+    """Memory of a GPU that anybody uses, its own reserve not counted."""
+    if SOFT:
+        listed = machine.stasis(None, "gpu", "ls").json()["gpus"][gpu]
+        return (listed["total_bytes"] - listed["free_bytes"]) // MIB
+    out = run(["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.used",
+               "--format=csv,noheader,nounits"], 30).out.strip()
+    demand(out.isdigit(), f"nvidia-smi does not say how much memory is used: {out!r}")
+    return int(out)
+
+
+# What the driver itself may still hold a moment after the last program's end.
+ENDED_MIB = 8
+
+
+def used_when_ended(machine, before):
+    """A program that has said its last word still gives back its memory."""
+    try:
+        wait_until(lambda: used_mib(machine) <= before + ENDED_MIB, 20, "")
+    except StepFailed:
+        pass
+    return used_mib(machine)
+
+
+def process_size(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    kib = int(re.search(r"^VmRSS:\s+(\d+) kB", status, re.M).group(1))
+    maps = pathlib.Path(f"/proc/{pid}/maps").read_text().count("\n")
+    return {"RSS": kib / 1024, "fds": len(os.listdir(f"/proc/{pid}/fd")), "maps": maps}
+
+
+def settle(report, note=""):
+    """The end of a step with bars; all its numbers are in the summary. Fails when a bar was missed."""
+    missed = [n["what"].rstrip(":") for n in report.numbers_of(report.step_name) if not n["good"]]
+    demand(not missed, f"{note}\n{len(missed)} missed: {'; '.join(missed)}".strip())
+    return note
+
+
+def periodic(output, period, undisturbed):
+    """Every round is as the one a period before it; the first `undisturbed` ones are the standard."""
+    sequence_is_whole(output)
+    values = [value for _, value in output.rounds()]
+    demand(undisturbed >= 2 * period, "there was no undisturbed run to compare with")
+    demand(len(set(values[:period])) > period // 2, f"hardly any two rounds differ: {values[:period]}")
+    first = values[:period]
+    demand(values[period:2 * period] == first, "two undisturbed runs differ: the program is no test")
+    wrong = [n for n, value in enumerate(values) if value != first[n % period]]
+    demand(not wrong, f"{len(wrong)} of {len(values)} results differ from the undisturbed run's, the "
+           f"first is number {wrong[0] + 1 if wrong else 0}, {undisturbed} were undisturbed")
+    return f"{len(values)} results, all as in the undisturbed run"
+
+
+def cycle(job, *resume_words, settle_rounds=3):
+    """Suspended and resumed once; both accounts, and MiB used on the GPU in between."""
+    down = job.verb("suspend", job.name).json()
+    demand(is_alive(job.pid), "suspend killed the program")
+    used = used_mib(job.machine)
+    up = job.verb("resume", job.name, *resume_words).json()
+    job.wait_rounds(settle_rounds, 20)
+    return down, up, used
+
+
+def median_s(accounts):
+    return statistics.median(a["total_s"] for a in accounts)
+
+
+def carry(machine, name, start, *, period=None, cycles=3, settle_rounds=3, share=95.0, bar_s=None,
+          says=""):
+    """A program suspended and resumed several times while it works. `start` gives its job, ready;
+    `says`: what it must have printed."""
+    report = machine.report
+    empty = used_mib(machine)
+    job = start()
+    try:
+        job.wait_rounds(2 * period if period else 3, 60)
+        undisturbed = job.output.count()
+        held = used_mib(machine)
+        downs, ups, used = zip(*[cycle(job, settle_rounds=settle_rounds) for _ in range(cycles)])
+        for way, accounts in [("suspend", downs), ("resume", ups)]:
+            report.number(f"{way}, cold:", accounts[0]["total_s"], "s")
+            report.number(f"{way}, median of {cycles - 1} warm:", median_s(accounts[1:]), "s",
+                          ("<=", bar_s) if bar_s else None)
+            report.number(f"{way}, slowest of them:", max(a["total_s"] for a in accounts[1:]), "s")
+        worst = min(downs, key=carried_share)
+        report.number("device bytes of the program:", worst["device_bytes"] / GIB, "GiB")
+        enough = report.number("of them by the data plane, least:", carried_share(worst), "%",
+                               (">=", share) if share else None)
+        report.number(f"used on the GPU: {empty} MiB before, {held} running, most while suspended:",
+                      max(used), "MiB", ("<=", empty))
+        if period:
+            job.wait_rounds(period, 60)
+        job.finish()
+        note = periodic(job.output, period, undisturbed) if period else "its own checks found nothing"
+        last = [line for line in job.output.text().splitlines() if not line.startswith("ROUND")]
+        demand(says in job.output.text(), f"it does not say {says!r}: {last}")
+        report.number("used after its end:", used_when_ended(machine, empty), "MiB", ("<=", empty + ENDED_MIB))
+    finally:
+        job.kill()
+    note = "\n".join([" | ".join(last), *([] if enough else [account_text(worst)]), note])
+    return settle(report, note)
+
+
+# Steps.
+
+def this_machine(machine):
+    facts = machine.report.facts
+    facts["stasis"] = machine.stasis(None, "version").json()
+    facts["kernel"] = os.uname().release
+    facts["python"] = sys.executable
+    if not SOFT:
+        facts["GPU"] = run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.used",
+                            "--format=csv,noheader"], 30).out.strip()
+    check = machine.stasis(None, "check", expect=None)
+    demand(check.code == 0, f"stasis check finds this machine unable:\n{tail(check.out)}")
+
+
+def imports(early):
+    """Waits for what was started at the beginning, so that it disturbs nothing that is measured."""
+    began = time.monotonic()
+
+    def done(thing):
+        if isinstance(thing, Program):
+            return thing.job is None or thing.job.output.has("IMPORTED") or not is_alive(thing.job.pid)
+        return thing.process is None or thing.process.poll() is not None
+
+    wait_until(lambda: all(done(thing) for thing in early), 60, "the end of the imports and of nvcc")
+    return f"waited {time.monotonic() - began:.1f} s for {len(early)} of them"
+
+
+def start_vector(machine, name, memory, agent=True, interval=20):
+    job = Job(machine, name, [machine.workload("vector"), "--memory", memory, "--interval",
+                              str(interval)], agent=agent)
+    try:
+        job.wait_ready(60)
+    except StepFailed:
+        job.kill()
+        raise
+    return job
+
+
+def start_probe(machine, probe, name, *words):
+    job = Job(machine, name, [probe.built(), *words])
+    try:
+        job.wait_ready(60)
+    except StepFailed:
+        job.kill()
+        raise
+    return job
+
+
+def gate_cost(machine, probe):
+    """Nanoseconds of calls, with and without the agent, process after process."""
+    report = machine.report
+    built = probe.built()
+    took = {True: {}, False: {}}
+    for n in range(4):
+        for agent in [True, False]:
+            job = Job(machine, f"calls-{'with' if agent else 'without'}-{n}", [built, "--calls"],
+                      agent=agent)
+            try:
+                wait_until(lambda j=job: not is_alive(j.pid), 30, "the end of the probe")
+                demand(job.output.has("EXIT-SUCCESS"), tail(job.output.text(), 400))
+            finally:
+                job.kill()
+            for call, ns in re.findall(r"^CALL (\S+) (\S+)$", job.output.text(), re.M):
+                took[agent].setdefault(call, []).append(float(ns))
+    demand(took[True] and took[False], "the probe printed nothing")
+    for call in took[True]:
+        # The least of several processes: what else happens on the machine only ever adds.
+        plain, under = min(took[False][call]), min(took[True][call])
+        # A question about memory is answered by the agent's own table: it is no gate.
+        bar = None if call == "cudaPointerGetAttributes" else ("<=", 20.0)
+        report.number(f"{call}: {plain:.1f} ns, under the agent more:", under - plain, "ns", bar)
+    return settle(report)
+
+
+def overhead(machine, programs, rounds, pairs):
+    """Two processes of the same program, with and without the agent, take turns."""
+    report = machine.report
+    under, plain = programs
+    try:
+        under.go()
+        plain.go()
+        for program in programs:
+            program.batch(rounds)
+            program.batch(rounds)
+        ratios, speeds = [], {under: [], plain: []}
+        for n in range(pairs):
+            # Whoever is second finds a warmer machine: each is second as often.
+            for program in (under, plain) if n % 2 == 0 else (plain, under):
+                speeds[program].append(rounds / program.batch(rounds))
+            ratios.append(speeds[plain][-1] / speeds[under][-1])
+        more = 100 * (statistics.median(ratios) - 1)
+        spread = 100 * (statistics.quantiles(ratios, n=4)[2] - statistics.quantiles(ratios, n=4)[0])
+        report.number("rounds/s with the agent:", statistics.median(speeds[under]), "1/s")
+        report.number("rounds/s without:", statistics.median(speeds[plain]), "1/s")
+        report.number(f"overhead, median of {pairs} pairs:", more, "%", ("<=", 1.0))
+        report.number("the middle half of the pairs spans:", spread, "%")
+        for verb in ["suspend", "resume"]:
+            under.job.verb(verb, under.name)
+        for program in programs:
+            program.batch(rounds)
+        after = [under.batch(rounds) / plain.batch(rounds) for _ in range(3)]
+        report.number("overhead after a suspend and a resume:", 100 * (statistics.median(after) - 1), "%")
+        under.job.finish()
+    finally:
+        for program in programs:
+            program.kill()
+    return settle(report)
+
+
+def repeated(machine, name, agent, times, share_of_time):
+    """Suspends in a row of a 1 GiB workload. How what has grown since the fifth, and how many there were."""
+    report = machine.report
+    until = time.monotonic() + share_of_time * (report.left_s() - 15)
+    empty = used_mib(machine)
+    job = start_vector(machine, name, "64M" if SOFT else "1G", agent, 5)
+    sizes = {"suspended": [], "running": []}
+    times_s = {"suspend": [], "resume": []}
+
+    def once(watched):
+        for verb, state in [("suspend", "suspended"), ("resume", "running")]:
+            times_s[verb].append(machine.stasis(None, verb, name).json()["total_s"])
+            if watched:
+                if state == "running":
+                    job.wait_rounds(2, 20)
+                sizes[state].append({**process_size(job.pid), "VRAM": used_mib(machine) - empty})
+
+    try:
+        job.wait_rounds(3, 20)
+        done = 0
+        while done < times - 1 and (time.monotonic() < until or done < 6):
+            done += 1
+            once(watched=done % 25 == 5)
+        once(watched=True)
+        done += 1
+        job.wait_rounds(2, 20)
+        job.finish()
+        sequence_is_whole(job.output)
+    finally:
+        job.kill()
+    growth = {f"{what} while {state}: {seen[0][what]:.0f} at the fifth suspend":
+              seen[-1][what] - seen[0][what] for state, seen in sizes.items() for what in seen[0]}
+    for verb, seconds in times_s.items():
+        report.number(f"{verb}, median of the first ten:", statistics.median(seconds[:10]), "s")
+        report.number(f"{verb}, median of the last ten:", statistics.median(seconds[-10:]), "s")
+    report.number("used after its end, beyond what was before:", used_mib(machine) - empty, "MiB")
+    return growth, done
+
+
+class Repeat:
+    """The driver's own loop first, then ours beside it."""
+
+    # What may come and go without being a leak: its name, MiB or how many.
+    SLACK = {"RSS": (8, "MiB"), "fds": (0, ""), "maps": (8, ""), "VRAM": (8, "MiB")}
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.driver = {}  # growth for each suspend
+
+    def by_driver(self):
+        growth, done = repeated(self.machine, "repeat-driver", False, max(REPEAT // 10, 10), 0.3)
+        self.show(growth, done, bars=False)
+        return settle(self.machine.report)
+
+    def by_us(self):
+        growth, done = repeated(self.machine, "repeat", True, REPEAT, 1.0)
+        self.show(growth, done, bars=True)
+        return settle(self.machine.report,
+                      f"{done} suspends in a row" + ("" if done == REPEAT else ": no time for more"))
+
+    def show(self, growth, done, bars):
+        more = done - 5
+        for what, grown in growth.items():
+            thing = what.split(":")[0]
+            slack, unit = self.SLACK[what.split()[0]]
+            bar = ("<=", slack + self.driver.get(thing, 0) * more) if bars else None
+            self.machine.report.number(f"{what}, in {more} more it grew by", grown, unit, bar)
+            if not bars:
+                self.driver[thing] = max(grown, 0) / more
+
+
+def gpus(machine):
+    return machine.stasis(None, "gpu", "ls").json()["gpus"]
+
+
+def gpus_of(machine, job):
+    """Indices of the GPUs that the program has memory on. nvidia-smi's word on a real machine."""
+    uuids = [gpu["uuid"] for gpu in gpus(machine)]
+    if SOFT:
+        return [n for n in range(len(uuids)) if used_mib(machine, n) >= 32]
+    out = run(["nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader"], 30).out
+    rows = [line.split(", ") for line in out.splitlines() if ", " in line]
+    return sorted({uuids.index(row[1].strip()) for row in rows if int(row[0]) == job.pid})
+
+
+def moved(machine, start, period=None):
+    """To the other GPU and back, three times; beside resumes that stay."""
+    report = machine.report
+    seen = len(gpus(machine))
+    if seen < 2:
+        raise StepSkipped("there is one GPU only")
+    job = start()
+    try:
+        job.wait_rounds(2 * period if period else 3, 60)
+        undisturbed = job.output.count()
+        cycle(job)
+        stays = [cycle(job) for _ in range(4)]
+        moves = []
+        for n in range(6):
+            here, there = n % 2, 1 - n % 2
+            moves.append(cycle(job, "--gpu-map", f"{here}={there}"))
+            found = gpus_of(machine, job)
+            demand(found == [there], f"moved to GPU {there}, but it has memory on {found}\n"
+                   + account_text(moves[-1][1]))
+        if period:
+            job.wait_rounds(period, 60)
+        job.finish()
+        note = periodic(job.output, period, undisturbed) if period else "its own checks found nothing"
+    finally:
+        job.kill()
+    for place, way in enumerate(["suspend", "resume"]):
+        stay = median_s([pair[place] for pair in stays])
+        move = median_s([pair[place] for pair in moves])
+        report.number(f"{way} in its place, median of 4:", stay, "s")
+        report.number(f"{way} of a move, median of 6:", move, "s")
+        report.number(f"{way}: move / stay:", move / stay, "", None if SOFT else ("<=", 1.1))
+    slowest = max(moves, key=lambda pair: pair[1]["total_s"])[1]
+    return settle(report, "slowest: " + account_text(slowest) + "\n" + note)
+
+
+def steps(machine):
+    """(name, seconds at most, what to do, what of it can start early). The dearest last."""
+    def program(name, script, *words, **options):
+        return Program(machine, name, script, *map(str, words), **options)
+
+    def by_program(one, **options):
+        return functools.partial(carry, machine, one.name, one.go, **options)
+
+    tokens = 48
+    llama = program("torch", "torch_llama.py", "--cache", 20, "--tokens", tokens)
+    expandable = program("torch-expandable", "torch_llama.py", "--layers", 8, "--cache", 12, "--tokens",
+                         24, env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+    # A fixed share, or the pool would be three quarters of the GPU.
+    jax = program("jax", "jax_loop.py", "--memory", 16, env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
+    jax_pool = program("jax-preallocated", "jax_loop.py", "--memory", 8, env={
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.12"})
+    cupy = program("cupy", "cupy_loop.py", "--memory", 16)
+    speakers = [program(f"tokens-{'with' if agent else 'without'}", "torch_llama.py", "--batches",
+                        agent=agent) for agent in (True, False)]
+    learners = [program(f"training-{'with' if agent else 'without'}", "torch_training.py", "--batches",
+                        agent=agent) for agent in (True, False)]
+    mover = program("move-torch", "torch_llama.py", "--layers", 4, "--cache", 2, "--tokens", 24)
+    probe = CudartProbe(machine)
+    repeat = Repeat(machine)
+
+    yield "machine", 30, functools.partial(this_machine, machine), []
+    # Nothing is timed here: the others import meanwhile.
+    yield "repeat-driver", 60, repeat.by_driver, []
+    yield "imports", 70, None, []
+    yield "vector", 60, functools.partial(
+        carry, machine, "vector",
+        lambda: start_vector(machine, "vector", "256M" if SOFT else "16G"),
+        share=80.0 if SOFT else 95.0), []
+    yield "torch", 100, by_program(llama, period=tokens, cycles=5, settle_rounds=8, bar_s=0.9), [llama]
+    yield "cudart", 60, functools.partial(
+        carry, machine, "cudart",
+        lambda: start_probe(machine, probe, "cudart", "--memory", "16")), [probe]
+    # Its big stacks are the driver's: no bar on what the data plane carries.
+    yield "stack-cudart", 60, functools.partial(
+        carry, machine, "stack-cudart",
+        lambda: start_probe(machine, probe, "stack-cudart", "--stack"), share=None), [probe]
+    yield "torch-expandable", 80, by_program(
+        expandable, period=24, settle_rounds=8, says="expandable segments: True"), [expandable]
+    yield "jax", 60, by_program(jax, period=8), [jax]
+    yield "jax-preallocated", 60, by_program(jax_pool, period=8), [jax_pool]
+    yield "cupy", 60, by_program(cupy, period=8), [cupy]
+    yield "overhead-tokens", 90, functools.partial(overhead, machine, speakers, 24, 10), speakers
+    yield "overhead-training", 60, functools.partial(overhead, machine, learners, 10, 10), learners
+    yield "gate-cost", 60, functools.partial(gate_cost, machine, probe), [probe]
+    yield "repeat", 300, repeat.by_us, []
+    yield "move-vector", 90, functools.partial(
+        moved, machine, lambda: start_vector(machine, "move-vector", "256M" if SOFT else "8G")), []
+    yield "move-torch", 120, functools.partial(moved, machine, mover.go, period=24), [mover]
+
+
+def guarded(machine, function, early):
+    """Nothing of a step stays, however it ends."""
+    try:
+        return function()
+    except Exception:
+        machine.stasis(None, "recover", timeout_s=30, expect=None)
+        raise
+    finally:
+        for thing in early:
+            if isinstance(thing, Program):
+                thing.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="fast_path.sh")
+    parser.add_argument("dist", metavar="DIST_DIR")
+    parser.add_argument("out", metavar="OUT_DIR")
+    parser.add_argument("steps", metavar="STEP", nargs="*")
+    parser.add_argument("--gpus", type=int, choices=[1, 2], default=1)
+    options = parser.parse_intermixed_args()
+    report = Report(options.out, float(os.environ.get("BUDGET_S", "350")), "fast_path")
+    machine = Machine(options.dist, report, SOFT)
+
+    def wanted(name):
+        if options.steps:
+            return any(name.startswith(prefix) for prefix in options.steps)
+        return name == "machine" or name.startswith("move-") == (options.gpus == 2)
+
+    chosen = [step for step in steps(machine) if wanted(step[0]) or step[0] == "imports"]
+    early = [thing for step in chosen for thing in step[3]]
+    try:
+        for thing in early:
+            try:
+                report.step_name = "early"
+                thing.begin()
+            except (StepFailed, StepSkipped, OSError):
+                pass  # its step tries again, and says why
+        for name, limit_s, function, its in chosen:
+            function = function or functools.partial(imports, early)
+            report.step(name, limit_s, functools.partial(guarded, machine, function, its))
+    finally:
+        for thing in early:
+            thing.kill()
+        code = report.finish()
+        machine.clean()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

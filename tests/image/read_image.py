@@ -1,0 +1,413 @@
+#!/usr/bin/env python3
+"""A second reader of Stasis images, written from docs/format/image.md alone.
+
+It shares no code with the product and needs nothing but Python, so that it tells whether the format
+page is true, and so that an image can be looked at where Stasis is not installed.
+
+    read_image.py IMAGE            what the image holds
+    read_image.py --verify IMAGE   the same, after every byte was compared; exit code 1 if one differs
+"""
+
+import os
+import stat
+import struct
+import sys
+
+M64 = (1 << 64) - 1
+M32 = (1 << 32) - 1
+
+
+FOLDERS = ("cpu", "gpu", "log", "agent")
+FEATURE_AGENT = 1  # files in agent/
+
+
+class BadImage(Exception):
+    pass
+
+
+# --- XXH3-128, seed 0 -------------------------------------------------------------------------------
+
+SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
+    "cb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
+    "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
+    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364"
+    "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
+    "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
+P32_1, P32_2, P32_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
+P64_1, P64_2, P64_3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+P64_4, P64_5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+
+
+def u32(data, at=0):
+    return int.from_bytes(data[at:at + 4], "little")
+
+
+def u64(data, at=0):
+    return int.from_bytes(data[at:at + 8], "little")
+
+
+def swap(value, size):
+    return int.from_bytes(value.to_bytes(size, "little"), "big")
+
+
+def avalanche3(h):
+    h ^= h >> 37
+    h = h * 0x165667919E3779F9 & M64
+    return h ^ h >> 32
+
+
+def avalanche64(h):
+    h ^= h >> 33
+    h = h * P64_2 & M64
+    h ^= h >> 29
+    h = h * P64_3 & M64
+    return h ^ h >> 32
+
+
+def fold(a, b):
+    product = a * b
+    return (product & M64) ^ (product >> 64)
+
+
+def mix16(data, at, secret_at):
+    return fold(u64(data, at) ^ u64(SECRET, secret_at), u64(data, at + 8) ^ u64(SECRET, secret_at + 8))
+
+
+def mix32(low, high, data, first, second, secret_at):
+    low = (low + mix16(data, first, secret_at)) & M64
+    low ^= (u64(data, second) + u64(data, second + 8)) & M64
+    high = (high + mix16(data, second, secret_at + 16)) & M64
+    high ^= (u64(data, first) + u64(data, first + 8)) & M64
+    return low, high
+
+
+def xxh3_upto16(data):
+    n = len(data)
+    if n == 0:
+        return (avalanche64(u64(SECRET, 64) ^ u64(SECRET, 72)),
+                avalanche64(u64(SECRET, 80) ^ u64(SECRET, 88)))
+    if n <= 3:
+        low = data[0] << 16 | data[n >> 1] << 24 | data[n - 1] | n << 8
+        high = swap(low, 4)
+        high = (high << 13 | high >> 19) & M32
+        return (avalanche64(low ^ u32(SECRET, 0) ^ u32(SECRET, 4)),
+                avalanche64(high ^ u32(SECRET, 8) ^ u32(SECRET, 12)))
+    if n <= 8:
+        keyed = (u32(data) + (u32(data, n - 4) << 32)) ^ u64(SECRET, 16) ^ u64(SECRET, 24)
+        product = keyed * ((P64_1 + (n << 2)) & M64)
+        low, high = product & M64, product >> 64
+        high = (high + (low << 1)) & M64
+        low ^= high >> 3
+        low ^= low >> 35
+        low = low * 0x9FB21C651E98DF25 & M64
+        return low ^ low >> 28, avalanche3(high)
+    first, last = u64(data), u64(data, n - 8)
+    product = (first ^ last ^ u64(SECRET, 32) ^ u64(SECRET, 40)) * P64_1
+    low, high = product & M64, product >> 64
+    low = (low + ((n - 1) << 54)) & M64
+    last ^= u64(SECRET, 48) ^ u64(SECRET, 56)
+    high = (high + last + (last & M32) * (P32_2 - 1)) & M64
+    low ^= swap(high, 8)
+    product = low * P64_2
+    low, top = product & M64, product >> 64
+    return avalanche3(low), avalanche3((top + high * P64_2) & M64)
+
+
+def xxh3_upto240(data):
+    n = len(data)
+    low, high = n * P64_1 & M64, 0
+    if n <= 128:
+        for i in range((n - 1) // 32, -1, -1):
+            low, high = mix32(low, high, data, 16 * i, n - 16 * (i + 1), 32 * i)
+    else:
+        for i in range(4):
+            low, high = mix32(low, high, data, 32 * i, 32 * i + 16, 32 * i)
+        low, high = avalanche3(low), avalanche3(high)
+        for i in range(4, n // 32):
+            low, high = mix32(low, high, data, 32 * i, 32 * i + 16, 3 + 32 * (i - 4))
+        low, high = mix32(low, high, data, n - 16, n - 32, 136 - 17 - 16)
+    return (avalanche3((low + high) & M64),
+            -avalanche3((low * P64_1 + high * P64_4 + n * P64_2) & M64) & M64)
+
+
+def xxh3_long(data):
+    n = len(data)
+    acc = [P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1]
+    secrets = [struct.unpack_from("<8Q", SECRET, 8 * i) for i in range(16)]
+
+    def accumulate(at, secret):
+        for i, value in enumerate(struct.unpack_from("<8Q", data, at)):
+            keyed = value ^ secret[i]
+            acc[i ^ 1] += value
+            acc[i] = (acc[i] + (keyed & M32) * (keyed >> 32)) & M64
+
+    scramble = struct.unpack_from("<8Q", SECRET, 128)
+    blocks = (n - 1) // 1024
+    for block in range(blocks):
+        for stripe in range(16):
+            accumulate(1024 * block + 64 * stripe, secrets[stripe])
+        for i in range(8):
+            a = acc[i] & M64
+            acc[i] = (a ^ a >> 47 ^ scramble[i]) * P32_1 & M64
+    for stripe in range((n - 1 - 1024 * blocks) // 64):
+        accumulate(1024 * blocks + 64 * stripe, secrets[stripe])
+    accumulate(n - 64, struct.unpack_from("<8Q", SECRET, 192 - 64 - 7))
+
+    def merge(secret_at, start):
+        for i in range(4):
+            start += fold(acc[2 * i] & M64 ^ u64(SECRET, secret_at + 16 * i),
+                          acc[2 * i + 1] & M64 ^ u64(SECRET, secret_at + 16 * i + 8))
+        return avalanche3(start & M64)
+
+    return merge(11, n * P64_1 & M64), merge(192 - 64 - 11, ~(n * P64_2) & M64)
+
+
+def xxh3_128(data):
+    """The canonical 16 bytes: upper half first, big-endian."""
+    method = xxh3_upto16 if len(data) <= 16 else xxh3_upto240 if len(data) <= 240 else xxh3_long
+    low, high = method(data)
+    return high.to_bytes(8, "big") + low.to_bytes(8, "big")
+
+
+# --- block names: poly127-4k ------------------------------------------------------------------------
+
+P127 = (1 << 127) - 1
+
+
+def chacha20(key, nonce, size):
+    def rotl(x, n):
+        return (x << n | x >> (32 - n)) & M32
+
+    stream = b""
+    counter = 0
+    while len(stream) < size:
+        start = list(struct.unpack("<16I", b"expand 32-byte k" + key + struct.pack("<I", counter) + nonce))
+        x = start[:]
+        for _ in range(10):
+            for a, b, c, d in ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15),
+                               (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)):
+                x[a] = x[a] + x[b] & M32
+                x[d] = rotl(x[d] ^ x[a], 16)
+                x[c] = x[c] + x[d] & M32
+                x[b] = rotl(x[b] ^ x[c], 12)
+                x[a] = x[a] + x[b] & M32
+                x[d] = rotl(x[d] ^ x[a], 8)
+                x[c] = x[c] + x[d] & M32
+                x[b] = rotl(x[b] ^ x[c], 7)
+        stream += struct.pack("<16I", *(x[i] + start[i] & M32 for i in range(16)))
+        counter += 1
+    return stream[:size]
+
+
+class BlockKey:
+    def __init__(self, secret):
+        stream = chacha20(secret, b"stasis-block", 514 * 16)
+        numbers = [(int.from_bytes(stream[i:i + 16], "little") & P127) % P127
+                   for i in range(0, 513 * 16, 16)]
+        self.r, self.k = numbers[0], numbers[1:]
+        self.id = stream[513 * 16:]
+
+    def name(self, block):
+        value = len(block)
+        for at in range(0, len(block), 4096):
+            words = struct.unpack("<512Q", block[at:at + 4096].ljust(4096, b"\0"))
+            value = (value * self.r + sum(w * k for w, k in zip(words, self.k))) % P127
+        return (value | 1 << 127).to_bytes(16, "little")
+
+
+# --- the manifest -----------------------------------------------------------------------------------
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise BadImage("the manifest's body is no protobuf message")
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        shift += 7
+        if byte < 0x80:
+            return value, at
+
+
+def fields(data):
+    """All fields of a protobuf message: {number: [value, ...]}; a value is an int or bytes."""
+    found = {}
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        kind = tag & 7
+        if kind == 0:
+            value, at = varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+            value, at = data[at:at + size], at + size
+        elif kind == 2:
+            size, at = varint(data, at)
+            value, at = data[at:at + size], at + size
+        else:
+            raise BadImage("the manifest's body is no protobuf message")
+        if at > len(data):
+            raise BadImage("the manifest's body is no protobuf message")
+        found.setdefault(tag >> 3, []).append(value)
+    return found
+
+
+def one(message, number, default):
+    return message.get(number, [default])[-1]
+
+
+def text(message, number):
+    return one(message, number, b"").decode("utf-8", "replace")
+
+
+def ids(raw):
+    return [raw[i:i + 16] for i in range(0, len(raw), 16)]
+
+
+def open_envelope(data, where):
+    if len(data) < 48 or data[:8] != b"\x89STASIS\n":
+        raise BadImage(f"{where} is no manifest")
+    if xxh3_128(data[:-16]) != data[-16:]:
+        raise BadImage(f"{where} is damaged")
+    version, header, body, features = struct.unpack_from("<IIQQ", data, 8)
+    if version != 1 or features & ~FEATURE_AGENT:
+        raise BadImage(f"{where} has format {version} with features {features:#x}; this reads 1")
+    if header != 32 or body != len(data) - 48:
+        raise BadImage(f"{where} is damaged: wrong lengths")
+    return data[32:-16], features
+
+
+def read_regular(path, expected_size=None):
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadImage(f"{path} is no regular file")
+        if expected_size is not None and status.st_size != expected_size:
+            raise BadImage(f"{path} has {status.st_size} bytes, recorded are {expected_size}")
+        return file.read()
+
+
+def read_manifest(image):
+    path = os.path.join(image, "manifest.pb")
+    body, features = open_envelope(read_regular(path), path)
+    manifest = fields(body)
+    has_agent = any(name.startswith("agent/") for name, _, _ in files_of(manifest))
+    if has_agent != bool(features & FEATURE_AGENT):
+        raise BadImage(f"{path} has features {features:#x}, and not those of what it lists")
+    return manifest
+
+
+def files_of(manifest):
+    """(path, size, checksums) of every file listed, with the rules on paths kept."""
+    for raw in manifest.get(11, []):
+        message = fields(raw)
+        path = text(message, 1)
+        folder, _, name = path.partition("/")
+        if folder not in FOLDERS or name in ("", ".", "..") or "/" in name:
+            raise BadImage(f"{path!r} is no path inside an image")
+        yield path, one(message, 2, 0), ids(one(message, 3, b""))
+
+
+# --- packs ------------------------------------------------------------------------------------------
+
+def read_pack(data, where):
+    """(name, block) of every block in a pack."""
+    if len(data) < 4096 + 64 or data[:8] != b"\x89STPACK\n" or xxh3_128(data[:4080]) != data[4080:4096]:
+        raise BadImage(f"{where} is no pack, or damaged")
+    footer = data[-64:]
+    if footer[:8] != b"\x89STPEND\n" or xxh3_128(footer[:48]) != footer[48:]:
+        raise BadImage(f"{where} has no end of a pack, or a damaged one")
+    version, _, features = struct.unpack_from("<IIQ", data, 8)
+    if version != 1 or features != 0:
+        raise BadImage(f"{where} has pack format {version}; this reads 1")
+    index_at, count = struct.unpack_from("<QQ", footer, 16)
+    index = data[index_at:-64]
+    if len(index) != 64 * count or xxh3_128(index) != footer[32:48]:
+        raise BadImage(f"{where} has a damaged index")
+    for i in range(count):
+        entry = index[64 * i:64 * i + 64]
+        offset, stored, logical, codec = struct.unpack_from("<QIII", entry, 16)
+        block = data[offset:offset + stored]
+        if codec != 0 or stored != logical or offset % 4096 != 0 or xxh3_128(block) != entry[48:]:
+            raise BadImage(f"{where}: block {entry[:16].hex()} is damaged")
+        yield entry[:16], block
+
+
+# --- what a person sees -----------------------------------------------------------------------------
+
+def verify(image):
+    """What is not as the manifest says, one line each."""
+    findings = []
+    manifest = read_manifest(image)
+    chunk = one(manifest, 10, 0)
+    listed = set()
+    names = set()
+    for path, size, checksums in files_of(manifest):
+        listed.add(path)
+        try:
+            data = read_regular(os.path.join(image, path), size)
+            found = [xxh3_128(data[i:i + chunk]) for i in range(0, size, chunk)]
+            if found != checksums:
+                raise BadImage(f"{path} is damaged")
+            if path.startswith("gpu/"):
+                names.update(name for name, _ in read_pack(data, path))
+        except (BadImage, OSError) as error:
+            findings.append(str(error))
+    for folder, folders, files in os.walk(image):
+        below = os.path.relpath(folder, image)
+        for name in files + folders:
+            path = os.path.normpath(os.path.join(below, name))
+            if path not in listed and path not in ("manifest.pb", *FOLDERS):
+                findings.append(f"{path} is not part of the image")
+    for raw in manifest.get(13, []):
+        message = fields(raw)
+        for name in ids(one(message, 5, b"")):
+            if any(name) and name not in names:
+                findings.append(f"block {name.hex()} of {one(message, 2, 0):#x} is in no pack")
+    return findings
+
+
+def describe(image):
+    manifest = read_manifest(image)
+    job, host, software = (fields(one(manifest, n, b"")) for n in (5, 3, 4))
+    print(f"image     {one(manifest, 1, b'').hex()}")
+    print(f"job       {text(job, 1) or '-'}: " + " ".join(a.decode("utf-8", "replace") for a in job.get(2, [])))
+    print(f"host      {text(host, 1)}, Linux {text(host, 2)}")
+    print(f"software  Stasis {text(software, 1)}, CRIU {text(software, 2)}, "
+          f"driver {text(software, 3)} ({text(software, 4)})")
+    for raw in manifest.get(6, []):
+        process = fields(raw)
+        print(f"process   {one(process, 1, 0)} {text(process, 4)}")
+    for raw in manifest.get(7, []):
+        gpu = fields(raw)
+        print(f"gpu       {text(gpu, 1)} {text(gpu, 2)}, {one(gpu, 4, 0)} bytes used")
+    for raw in manifest.get(13, []):
+        message = fields(raw)
+        print(f"range     {one(message, 2, 0):#x}, {one(message, 3, 0)} bytes, "
+              f"{len(ids(one(message, 5, b'')))} blocks")
+    for path, size, _ in files_of(manifest):
+        print(f"file      {size:>12} {path}")
+
+
+def main():
+    arguments = sys.argv[1:]
+    checking = "--verify" in arguments
+    arguments = [a for a in arguments if a != "--verify"]
+    if len(arguments) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        findings = verify(arguments[0]) if checking else []
+        describe(arguments[0])
+    except (BadImage, OSError) as error:
+        findings = [str(error)]
+    for finding in findings:
+        print(f"read_image: {finding}", file=sys.stderr)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,352 @@
+"""run_scenario.py --build DIR FILE: runs one scenario (language.md)."""
+
+import argparse
+import ctypes
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import sys
+import time
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+
+import isolate  # noqa: E402
+import processes  # noqa: E402
+from programs import Program  # noqa: E402
+from world import Failed, World, demand, isolate_keep  # noqa: E402
+from processes import wait_until  # noqa: E402
+
+
+class Line:
+    """One line, taken apart: words, the environment before them, the exit code after them."""
+
+    def __init__(self, number, words):
+        self.number = number
+        self.text = " ".join(words)
+        self.env, self.expect, self.reply = {}, 0, None
+        words = list(words)
+        if words[0] == "env":
+            words.pop(0)
+            while "=" in words[0]:
+                key, value = words.pop(0).split("=", 1)
+                self.env[key] = value
+        if "->" in words:
+            at = words.index("->")
+            after, words = words[at + 1:], words[:at]
+            if after[0] == "exit":
+                self.expect = int(after[1])
+            else:
+                self.reply = " ".join(after)
+        self.verb, self.args = words[0], words[1:]
+
+
+def read_blocks(path):
+    """The file as nested lists: (number, words), or (number, words of repeat/foreach, body)."""
+    stack = [[]]
+    opened = []
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        words = shlex.split(text, comments=True)
+        if not words:
+            continue
+        if words[0] in ("repeat", "foreach"):
+            opened.append((number, words))
+            stack.append([])
+        elif words[0] == "end":
+            body = stack.pop()
+            stack[-1].append((*opened.pop(), body))
+        else:
+            stack[-1].append((number, words))
+    demand(not opened, f"{path}: a block without an end")
+    return stack[0]
+
+
+class Scenario:
+    def __init__(self, build, keep):
+        self.world = World(build, keep=keep)
+        self.programs = {}
+        self.variables = {"DIR": str(self.world.folder), "IMAGES": str(self.world.images),
+                          "AGENTS": str(self.world.state / "data" / "agents"),
+                          "WORKLOADS": str(self.world.workloads)}
+        self.beside = {}
+        self.stand_ins = {}
+        self.mounted = []
+        self.at = None
+        self.round = ""
+
+    # Walking.
+
+    def run(self, blocks):
+        for number, words, *body in blocks:
+            if not body:
+                self.step(number, [self.fill_in(word) for word in words])
+            elif words[0] == "repeat":
+                for count in range(int(words[1])):
+                    self.round = f" (round {count + 1})"
+                    self.run(body[0])
+            else:
+                name, values = words[1], [self.fill_in(word) for word in words[3:]]
+                for value in " ".join(values).split():
+                    self.variables[name] = value
+                    self.round = f" ({name} = {value})"
+                    self.run(body[0])
+        self.round = ""
+
+    def fill_in(self, word):
+        def value(match):
+            name, field = match.group(1), match.group(2)
+            if field is None:
+                return self.variables[name]
+            program = self.programs[name]
+            return {"pid": lambda: str(program.pid), "port": lambda: str(program.port()),
+                    "out": lambda: str(program.files[0])}[field]()
+        return re.sub(r"\$(\w+)(?:\.(pid|port|out)\b)?", value, word)
+
+    def step(self, number, words):
+        line = self.at = Line(number, words)
+        method = getattr(self, "do_" + line.verb.replace("-", "_"), None)
+        demand(method is not None, f"there is no verb {line.verb}")
+        began = time.monotonic()
+        method(line)
+        if VERBOSE:
+            print(f"{time.monotonic() - began:6.2f} s  {number:3} {line.text}{self.round}", flush=True)
+
+    # The machine.
+
+    def do_gpu(self, line):
+        settings = dict(word.split("=") for word in line.args)
+        self.world.set_gpu(settings.get("devices", "1"), settings.get("memory", "1G"))
+
+    def do_expect_gpu_free(self, _):
+        def used():
+            return [(g["index"], g["total_bytes"] - g["free_bytes"]) for g in self.world.gpus()
+                    if g["free_bytes"] != g["total_bytes"]]
+        wait_until(lambda: not used(), 5, lambda: f"GPU memory is in use: {used()}")
+
+    def do_small_store(self, line):
+        folder = line.args[0]
+        os.makedirs(folder)
+        isolate.mount("tmpfs", folder, "tmpfs", 0, f"size={line.args[1]},mode=0700")
+        self.mounted.append(folder)
+        self.world._mounts.append(folder)
+
+    def do_fill(self, line):
+        space = os.statvfs(line.args[0])
+        size = space.f_bavail * space.f_frsize - int(line.args[1])
+        fd = os.open(line.args[0] + "/filler", os.O_CREAT | os.O_WRONLY)
+        os.posix_fallocate(fd, 0, size)
+        os.close(fd)
+
+    # Programs.
+
+    def program(self, line, at=0):
+        demand(line.args[at] in self.programs, f"no program {line.args[at]}")
+        return self.programs[line.args[at]]
+
+    def do_start(self, line):
+        options = [word for word in line.args if word == "--no-agent"]
+        name, workload, *args = line.args[len(options):]
+        self.programs[name] = Program(self.world, name, workload, args).run(*options)
+
+    def do_spawn(self, line):
+        name, workload, *args = line.args
+        self.programs[name] = Program(self.world, name, workload, args).spawn()
+
+    def do_adopt(self, line):
+        """A job that was started by `stasis run` in another line."""
+        name, workload = line.args
+        program = self.programs[name] = Program(self.world, name, workload, [])
+        program.adopt()
+
+    def do_expect_output(self, line):
+        self.program(line).await_output(line.args[1])
+
+    def do_runs(self, line):
+        self.program(line).expect_running()
+
+    def do_silent(self, line):
+        """A program whose GPU is locked stands in its next driver call: it sleeps, and its output does
+        not grow while it does."""
+        program = self.program(line)
+        seen = len(program.output())
+        ticks = [time.monotonic()]
+        wait_until(lambda: time.monotonic() - ticks[0] > 0.15, 5, "")
+        demand(len(program.output()) == seen, f"{program.name} goes on:\n{program.tail()}")
+
+    def do_send(self, line):
+        answer = self.program(line).send(line.args[1])
+        demand(re.fullmatch(line.reply, answer), f"the answer is '{answer}', not '{line.reply}'")
+        if answer.isdigit():
+            self.program(line).packets = int(answer)
+
+    def do_finish(self, line):
+        self.program(line).finish()
+
+    def do_kill(self, line):
+        number = signal.Signals[line.args[1]] if len(line.args) > 1 else signal.SIGKILL
+        self.program(line).kill(number)
+
+    def do_gone(self, line):
+        self.program(line).await_gone()
+
+    def do_expect_state(self, line):
+        program, wanted = self.program(line), line.args[1]
+        wait_until(lambda: program.state() == wanted, 10,
+                   lambda: f"{program.name} is {program.state()}, not {wanted}")
+
+    def do_take_pid(self, line):
+        program = self.program(line)
+        pid = spawn_with_pid(program.pid)
+        self.world.own(pid)
+        self.stand_ins[program.name] = pid
+
+    def do_release_pid(self, line):
+        pid = self.stand_ins.pop(line.args[0])
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        self.world.disown(pid)
+
+    # Stasis.
+
+    def operate(self, line):
+        program = self.program(line)
+        self.world.stasis(line.verb, program.target, *line.args[1:], expect=line.expect, env=line.env)
+
+    do_suspend = do_resume = operate
+
+    def do_dump(self, line):
+        options = line.args[1:]
+        name = None
+        if "--name" in options:
+            at = options.index("--name")
+            name = options[at + 1]
+            del options[at:at + 2]
+        self.program(line).dump(*options, name=name, expect=line.expect, env=line.env)
+
+    def do_restore(self, line):
+        options, image = line.args[1:], None
+        if options[:1] == ["from"]:
+            image, options = options[1], options[2:]
+        self.program(line).restore(image, *options, expect=line.expect, env=line.env)
+
+    def do_stasis(self, line):
+        self.world.stasis(*line.args, expect=line.expect, env=line.env)
+
+    def do_begin(self, line):
+        demand(line.args[1] == "stasis", "begin TAG stasis ARG…")
+        self.beside[line.args[0]] = self.world.begin(*line.args[2:], env=line.env)
+
+    def do_end_of(self, line):
+        command = self.world.last = self.beside.pop(line.args[0]).wait()
+        demand(command.code == line.expect, f"expected exit code {line.expect}:\n{command}")
+
+    def do_expect_phase(self, line):
+        begun = f'"phase":"{line.args[0]}"'
+
+        def seen():
+            return any(begun in re.sub(r"\s", "", path.read_text(errors="replace"))
+                       for path in self.world.journal.glob("*.journal"))
+        wait_until(seen, 20, f"no operation has begun {line.args[0]}")
+
+    def expect_text(self, line, text):
+        # A pattern is one thing, however it was typed.
+        pattern = " ".join(line.args)
+        demand(re.search(pattern, text, re.M), f"no match for '{pattern}':\n{self.world.last}")
+
+    def do_expect_stdout(self, line):
+        self.expect_text(line, self.world.last.out)
+
+    def do_expect_stderr(self, line):
+        self.expect_text(line, self.world.last.err)
+
+    # Files.
+
+    def do_expect_path(self, line):
+        demand(os.path.lexists(line.args[0]), f"{line.args[0]} is not there")
+
+    def do_expect_no_path(self, line):
+        demand(not os.path.lexists(line.args[0]), f"{line.args[0]} is there")
+
+    def do_make_folder(self, line):
+        os.mkdir(line.args[0], 0o700)
+
+    def do_rename(self, line):
+        os.rename(*line.args)
+
+    def do_copy(self, line):
+        shutil.copytree(*line.args) if os.path.isdir(line.args[0]) else shutil.copy2(*line.args)
+
+    def do_remove(self, line):
+        path = line.args[0]
+        shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+
+    def do_append(self, line):
+        with open(line.args[0], "a") as file:
+            file.write(line.args[1] + "\n")
+
+    def do_flip(self, line):
+        with open(line.args[0], "r+b") as file:
+            at = int(line.args[1])
+            file.seek(at, os.SEEK_END if at < 0 else os.SEEK_SET)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 1]))
+
+    # The end.
+
+    def close(self):
+        for folder in reversed(self.mounted):
+            isolate.unmount(folder)
+        self.world.expect_clean()
+        self.world.stasis("recover")
+        self.world.expect_clean()
+        self.world.close()
+
+
+def spawn_with_pid(pid):
+    """A process that sleeps and has this pid: clone3(2) with set_tid."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    tid = (ctypes.c_int32 * 1)(pid)
+    # flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size
+    args = (ctypes.c_uint64 * 10)(0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(tid), 1)
+    made = libc.syscall(435, ctypes.byref(args), ctypes.sizeof(args))
+    if made == 0:
+        os.execv("/bin/sleep", ["sleep", "1000"])
+    demand(made == pid, f"clone3 with pid {pid}: {os.strerror(ctypes.get_errno())}")
+    return pid
+
+
+VERBOSE = False
+
+
+def main():
+    global VERBOSE
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--keep", action="store_true", help="leave the scenario's folder (in its own /tmp)")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("file")
+    options = parser.parse_args()
+    VERBOSE = options.verbose
+    path = pathlib.Path(options.file).resolve()
+    isolate.enter(isolate_keep(options.build))
+
+    scenario = Scenario(options.build, options.keep)
+    try:
+        scenario.run(read_blocks(path))
+        scenario.close()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the reader needs the place
+        where = f"{path.name}:{scenario.at.number}: {scenario.at.text}{scenario.round}" if scenario.at else path.name
+        print(f"{where}\n{error}" if isinstance(error, (Failed, processes.Late)) else
+              f"{where}\n{traceback.format_exc()}")
+        print(f"\nThe last commands:\n{scenario.world.transcript()}")
+        for program in scenario.programs.values():
+            print(f"\nThe end of {program.name}'s output:\n{program.tail()}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

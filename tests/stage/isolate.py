@@ -1,0 +1,88 @@
+"""A test's own corner of the machine: its own process ids, its own mounts, its own /tmp.
+
+After `enter()` this process is the init of a pid namespace. So every process that is left over is
+visible (nothing else is in /proc), no pid is taken by somebody else between a dump and its restore,
+and the kernel ends whatever is left when this process ends, however that happens.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWPID = 0x20000000
+MS_REC, MS_PRIVATE, MS_BIND = 0x4000, 1 << 18, 0x1000
+MS_NOSUID, MS_NODEV = 2, 4
+PR_SET_PDEATHSIG = 1
+SKIPPED = 77
+
+# Where a program that forgets to clean up would leave files; empty when the test begins.
+PRIVATE_FOLDERS = ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"]
+
+
+class Unable(Exception):
+    pass
+
+
+def _checked(result, what):
+    if result != 0:
+        number = ctypes.get_errno()
+        raise Unable(f"{what}: {os.strerror(number)}")
+
+
+def mount(source, target, kind="", flags=0, data=""):
+    _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode()),
+             f"mount {target}")
+
+
+def unmount(target):
+    _checked(_libc.umount2(target.encode(), 0), f"umount {target}")
+
+
+def _own_mounts(keep):
+    """Empty folders instead of PRIVATE_FOLDERS; what is in `keep` stays visible below them."""
+    mount("", "/", flags=MS_REC | MS_PRIVATE)
+    mount("proc", "/proc", "proc")
+    # A folder before what lies in it, which is there then.
+    held = [(path, os.open(path, os.O_PATH)) for path in sorted(map(os.path.realpath, keep), key=len)]
+    for folder in PRIVATE_FOLDERS:
+        if os.path.isdir(folder):
+            mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    for path, fd in held:
+        if not os.path.exists(path):
+            if os.path.isdir(f"/proc/self/fd/{fd}"):
+                os.makedirs(path)
+            else:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                open(path, "w").close()
+            mount(f"/proc/self/fd/{fd}", path, flags=MS_BIND)
+        os.close(fd)
+
+
+def enter(keep):
+    """Returns in a new process in its own namespaces. The calling process waits for it and ends as
+    it ends. Without the right to do this the test is skipped (exit code 77), and says so."""
+    try:
+        _checked(_libc.unshare(CLONE_NEWNS | CLONE_NEWPID), "unshare")
+    except Unable as reason:
+        print(f"SKIPPED: a test needs root, as CRIU does, for namespaces of its own ({reason})")
+        sys.exit(SKIPPED)
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.setsid()
+        _own_mounts(keep)
+        return
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    # As a shell says it.
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def mounts():
+    with open("/proc/self/mounts") as file:
+        return [line.split()[1] for line in file]

@@ -1,0 +1,236 @@
+"""A program under test: one of the workloads, as a job or started by hand."""
+
+import os
+import re
+import signal
+import subprocess
+
+import processes
+from processes import wait_until
+from world import demand
+
+# For what takes a moment on an idle machine; a busy one may need much longer.
+OUTPUT_S = 90
+
+ROUND = re.compile(r"^ROUND (\d+) (\S+)$", re.M)
+
+
+class Program:
+    """Where its output is, how far it was read, which process it is."""
+
+    def __init__(self, world, name, workload, args):
+        self.world = world
+        self.name = name
+        self.workload = workload
+        self.words = [str(world.workloads / workload), *map(str, args)]
+        self.pid = 0
+        self.is_job = False
+        self.child = None        # a Popen, when started by hand
+        self.files = []          # where output may be
+        self.cursors = {}
+        self.image = None        # the last one made of it
+        self.packets = 100       # what a counter answered last
+        self.packets_in = {}     # and what it had answered when an image was made
+
+    # Starting.
+
+    def run(self, *options):
+        """As a job."""
+        if not self.world.agent:
+            options = ("--no-agent", *options)
+        log = self.world.folder / f"{self.name}-{len(self.world.log)}.log"
+        # softgpu's broker is started by whoever needs it first. Were that the program, the broker would
+        # belong to the job, whose shim adopts all that the job leaves in the background.
+        self.world.stasis("gpu", "ls")
+        self.world.stasis("run", "--json", "--job", self.name, "--log", log, *options, "--", *self.words)
+        self.pid = self.world.last.json()["pid"]
+        self.is_job = True
+        self.files = [log]
+        self.await_output(r"^READY$")
+        return self
+
+    def adopt(self):
+        """It is a job already, its output in the job's own log."""
+        self.is_job = True
+        self.files = [self.world.state / "data" / "jobs" / self.name / "log"]
+        self.await_output(r"^READY$")
+        self.find_pid()
+
+    def spawn(self):
+        """By hand, its output in a file, as a shell would do it."""
+        path = self.world.folder / f"{self.name}-{len(self.world.log)}.out"
+        with open(path, "wb") as file:
+            self.child = subprocess.Popen(self.words, env=self.world.env, cwd=self.world.folder,
+                                          stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                                          start_new_session=True)
+        self.pid = self.child.pid
+        self.world.own(self.pid)
+        self.files = [path]
+        self.await_output(r"^READY$")
+        return self
+
+    def find_pid(self):
+        listed = self.world.stasis("ps", "-a", "--json").json()["jobs"]
+        mine = [job for job in listed if job["id"] == self.name]
+        demand(len(mine) == 1, f"`stasis ps -a` shows {len(mine)} jobs {self.name}")
+        self.pid = mine[0]["pid"] or 0
+        return self.pid
+
+    @property
+    def target(self):
+        return self.name if self.is_job else str(self.pid)
+
+    def state(self):
+        """As a user sees it."""
+        listed = self.world.stasis("ps", "-a", "--json").json()["jobs"]
+        for job in listed:
+            if job["id"] == self.name:
+                return job["state"]
+        return "absent"
+
+    def gpu_state(self):
+        gpu = self.world.stasis("gpu", "state", self.pid, "--json").json()
+        return gpu["state"]
+
+    # Output.
+
+    def text(self, path):
+        try:
+            with open(path, errors="replace") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def output(self):
+        return "\n".join(self.text(path) for path in self.files)
+
+    def await_output(self, pattern, seconds=OUTPUT_S):
+        """The next match of `pattern` that was not seen before."""
+        expression = re.compile(pattern, re.M)
+
+        def look():
+            ended = self._ended()  # before its last words are read
+            for path in self.files:
+                text = self.text(path)
+                match = expression.search(text, self.cursors.get(path, 0))
+                if match:
+                    self.cursors[path] = match.end()
+                    return match
+            return ended
+
+        found = wait_until(look, seconds, lambda: f"{self.name} did not print {pattern}:\n{self.tail()}")
+        demand(found is not True, lambda: f"{self.name} ended and did not print {pattern}:\n{self.tail()}")
+        return found
+
+    def _ended(self):
+        return self.pid != 0 and not processes.is_alive(self.pid)
+
+    def tail(self):
+        return "\n".join(self.output().splitlines()[-15:])
+
+    # Living.
+
+    def port(self):
+        return int(re.search(r"^PORT (\d+)$", self.output(), re.M).group(1))
+
+    def send(self, text, seconds=20):
+        sender = self.world.begin("--timeout", seconds * 1000, self.port(), text,
+                                  program=self.world.workloads / "udp_send")
+        wait_until(lambda: sender.process.poll() is not None or self._ended(), seconds + 5, "udp_send hangs")
+        if sender.process.poll() is None:
+            sender.process.kill()
+        sender.wait()
+        ended = " (it has ended)" if self._ended() else ""
+        demand(sender.code == 0, lambda: f"{self.name}{ended} does not answer '{text}': {sender.err}\n{self.tail()}")
+        return sender.out.strip()
+
+    def expect_running(self):
+        """It works on, and says what it has to say."""
+        if self.workload == "counter" and "--rounds" not in self.words:
+            self.packets += 1
+            answer = self.send("next")
+            demand(answer == str(self.packets), f"{self.name} answers {answer}, not {self.packets}")
+            answer = self.send("verify")
+            demand(answer.startswith("OK "), f"{self.name} finds its memory {answer}")
+            return
+        for path in self.files:
+            self.cursors[path] = len(self.text(path))
+        self.await_output(r"^ROUND \d+ \S+\n")
+        self.await_output(r"^ROUND \d+ \S+\n")
+        self.expect_rounds_in_order()
+
+    def expect_rounds_in_order(self):
+        """No round is missing; one that a restore takes anew has the same checksum."""
+        checksums = {}
+        for path in self.files:
+            for number, checksum in ROUND.findall(self.text(path)):
+                demand(checksums.setdefault(int(number), checksum) == checksum,
+                       lambda: f"{self.name}: round {number} is {checksum} and was {checksums[int(number)]}")
+        if checksums:
+            missing = set(range(min(checksums), max(checksums) + 1)) - set(checksums)
+            demand(not missing, lambda: f"{self.name}: no round {sorted(missing)[:5]}")
+
+    # Ending.
+
+    def finish(self):
+        """Asks it to end; it compares all that it holds first."""
+        os.kill(self.pid, signal.SIGTERM)
+        self.await_gone()
+        text = self.output()
+        demand("FAILED" not in text, lambda: f"{self.name}:\n{self.tail()}")
+        wait_until(lambda: "EXIT-SUCCESS" in self.output(), 10,
+                   lambda: f"{self.name} did not print EXIT-SUCCESS:\n{self.tail()}")
+        if self.is_job:
+            code = self.world.stasis("wait", self.name, expect=None).code
+            demand(code == 0, f"`stasis wait {self.name}` ends with {code}")
+        elif self.child:
+            demand(self.child.wait() == 0, f"{self.name} ended with {self.child.returncode}")
+
+    def kill(self, number=signal.SIGKILL):
+        """All of its tree."""
+        for pid in processes.tree(self.pid):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+        self.await_gone()
+
+    def await_gone(self):
+        """No process, nor a zombie of it, holds its pid any more."""
+        def gone():
+            if self.child and self.child.pid == self.pid:
+                self.child.poll()
+            self.world.reap()
+            return processes.stat(self.pid) is None
+        wait_until(gone, OUTPUT_S, lambda: f"{self.name} does not end: {processes.describe(self.pid)}")
+        self.world.disown(self.pid)
+
+    # Images.
+
+    def dump(self, *options, name=None, expect=0, **more):
+        name = name or f"{self.name}-{len(self.world.log)}"
+        self.world.stasis("dump", self.target, "--name", name, *options, expect=expect, **more)
+        if self.world.last.code == 0:
+            self.image = name
+            self.packets_in[name] = self.packets
+            if "--leave-running" not in options:
+                self.await_gone()
+        return name
+
+    def restore(self, image=None, *options, expect=0, **more):
+        before = self.pid
+        if self.is_job and image is None:
+            self.world.stasis("restore", self.name, *options, expect=expect, **more)
+        else:
+            self.world.stasis("restore", image or self.image, "--job", self.name, *options,
+                              expect=expect, **more)
+        if self.world.last.code != 0:
+            return
+        self.packets = self.packets_in.get(os.path.basename(image or self.image), self.packets)
+        if not self.is_job:
+            self.is_job, self.child = True, None
+            log = self.world.state / "data" / "jobs" / self.name / "log"
+            self.files = [*self.files, log]
+        self.find_pid()
+        demand(self.pid == before, f"{self.name} was process {before} and is {self.pid} now")
+

@@ -1,0 +1,249 @@
+"""One test's machine: a build of Stasis, software GPUs, a folder for everything, and the check that
+nothing is left of it."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+
+import isolate
+import processes
+from processes import Late, wait_until
+
+# For one command of ours, on a machine that does other things too.
+COMMAND_S = 90
+
+
+class Failed(Exception):
+    """The test found something wrong."""
+
+
+def demand(condition, what):
+    if not condition:
+        raise Failed(what() if callable(what) else what)
+
+
+class Command:
+    """A command of ours, running or ended."""
+
+    def __init__(self, words, env, cwd, **more):
+        self.words = [str(word) for word in words]
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self.process = subprocess.Popen(self.words, env=env, cwd=cwd, stdin=subprocess.DEVNULL,
+                                        stdout=self._out, stderr=self._err, **more)
+        self.code = None
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @staticmethod
+    def _text(file):
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+    @property
+    def out(self):
+        return self._text(self._out)
+
+    @property
+    def err(self):
+        return self._text(self._err)
+
+    def json(self):
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            raise Failed(f"not JSON: {self}") from None
+
+    def wait(self, seconds=COMMAND_S):
+        try:
+            self.code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            stacks = [processes.describe(p) for p in processes.tree(self.pid)]
+            self.process.kill()
+            self.process.wait()
+            raise Failed(f"it did not end in {seconds} s: {self}\n" + "\n".join(stacks)) from None
+        return self
+
+    def __str__(self):
+        parts = [f"$ {' '.join(self.words)}", f"[exit {self.code}]", self.out, self.err]
+        return "\n".join(part.rstrip() for part in parts if part)
+
+
+class World:
+    def __init__(self, build, devices=1, memory="1G", keep=False):
+        self.build = pathlib.Path(build)
+        self.bin = self.build / "bin"
+        self.workloads = self.build / "workloads"
+        self.keep = keep
+        self.agent = True  # programs are started under it; else the driver carries all
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="world-", dir="/tmp"))
+        self.state = self.folder / "state"
+        self.images = self.state / "data" / "images"
+        self.journal = self.state / "run" / "journal"
+        self.arenas = self.state / "run" / "arena"
+        self.gpu_folder = self.folder / "gpu"
+        (self.folder / "tmp").mkdir()
+        self.env = {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder / "tmp"),
+            "LD_LIBRARY_PATH": str(self.build / "lib" / "softgpu"),
+            "STASIS_STATE_DIR": str(self.state),
+            "STASIS_UNDO_TIMEOUT_S": "5",
+            "SOFTGPU_DIR": str(self.gpu_folder),
+        }
+        for name in ("STASIS_CRIU", "LANG"):
+            if name in os.environ:
+                self.env[name] = os.environ[name]
+        self.set_gpu(devices, memory)
+        self.last = None  # the last command of ours that ended
+        self.log = []     # all of them, for whoever reads a failure
+        self._own = set()  # our children that somebody waits for
+        self._mounts = isolate.mounts()
+
+    def set_gpu(self, devices, memory):
+        self.env["SOFTGPU_DEVICES"] = str(devices)
+        self.env["SOFTGPU_MEMORY"] = str(memory)
+
+    # Commands.
+
+    def begin(self, *args, env=None, program="stasis", **more):
+        command = Command([self.bin / program, *args], {**self.env, **(env or {})}, self.folder, **more)
+        self.log.append(command)
+        return command
+
+    def stasis(self, *args, expect=0, env=None, seconds=COMMAND_S, **more):
+        """Runs `stasis ARGS`; `expect` is its exit code (None: any, else one or a tuple)."""
+        self.last = self.begin(*args, env=env, **more).wait(seconds)
+        self.reap()
+        if expect is not None:
+            codes = expect if isinstance(expect, tuple) else (expect,)
+            demand(self.last.code in codes, lambda: f"expected exit code {expect}:\n{self.last}")
+        return self.last
+
+    def gpus(self):
+        return self.stasis("gpu", "ls", "--json").json()["gpus"]
+
+    def gpu_fault(self, rules):
+        """softgpu's own faults (softgpu/README.md); an empty text ends them."""
+        self.gpu_folder.mkdir(mode=0o700, exist_ok=True)
+        path = self.gpu_folder / "fault"
+        new = path.with_suffix(".new")
+        new.write_text(rules)
+        new.rename(path)
+
+    def reap(self):
+        """We are the init here: what lost its parent is ours to wait for."""
+        mine = {command.pid for command in self.log} | self._own
+        for pid in processes.children(os.getpid()):
+            found = processes.stat(pid)
+            if pid not in mine and found and found[1] == "Z":
+                try:
+                    os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    pass
+
+    def reap_all(self):
+        """After everything was killed."""
+        for command in self.log:
+            command.process.wait(20)
+        for pid in list(self._own):
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass
+        self.reap()
+
+    def own(self, pid):
+        self._own.add(pid)
+
+    def disown(self, pid):
+        self._own.discard(pid)
+
+    def forget_state(self):
+        """As if nothing had ever been done here."""
+        if str(self.arenas) in isolate.mounts():
+            isolate.unmount(str(self.arenas))
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    # What must hold.
+
+    def leftovers(self):
+        """What an operation must not leave behind, at any time between two operations."""
+        found = []
+        if self.journal.is_dir():
+            found += [f"journal entry {p.name}: {p.read_text(errors='replace')[:300]}"
+                      for p in self.journal.iterdir()]
+        for folder in (self.state / "run").glob("work-*"):
+            found.append(f"working folder {folder}")
+        for store in {self.images, *self.folder.glob("store*")}:
+            if store.is_dir():
+                found += [f"half an image: {p}" for p in store.iterdir() if p.name.startswith(".")]
+        for data in self.arenas.glob("[0-9]*.data"):
+            if processes.stat(int(data.name.split("-")[0])) is None:
+                found.append(f"GPU data of a process that has ended: {data}")
+        for pid in processes.all_pids():
+            comm = (processes.stat(pid) or ("",))[0]
+            if comm in ("criu", "stasis", "stasis-device-h", "stasis-mover"):
+                found.append(f"process {processes.describe(pid)}")
+        # The memory for GPU data stays mounted; what is in it is looked at when all has ended.
+        new = [m for m in isolate.mounts() if m not in self._mounts and m != str(self.arenas)]
+        return found + [f"mount {m}" for m in new]
+
+    def expect_clean(self):
+        """Processes that were just told to end may take a moment."""
+        try:
+            wait_until(lambda: self.reap() or not self.leftovers(), 5, "")
+        except Late:
+            raise Failed("left behind:\n  " + "\n  ".join(self.leftovers())) from None
+
+    def close(self):
+        """Ends the test: no process, mount or file may be left. Raises Failed when one is."""
+        me = os.getpid()
+
+        def others():
+            self.reap()
+            return [p for p in processes.all_pids() if p != me]
+
+        problems = []
+        try:
+            wait_until(lambda: not others(), 8, "")
+        except Late:
+            problems += [f"process {processes.describe(p)}" for p in others()]
+            for pid in others():
+                os.kill(pid, signal.SIGKILL)
+        problems += [p for p in self.leftovers() if not p.startswith("process")]
+        if self.arenas.is_dir():
+            # What was a program's is kept for the next one, empty.
+            problems += [f"memory for GPU data {p}" for p in self.arenas.iterdir()
+                         if not p.name.startswith("free-")]
+            if str(self.arenas) in isolate.mounts():
+                isolate.unmount(str(self.arenas))
+        if not self.keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in isolate.PRIVATE_FOLDERS:
+            if os.path.isdir(folder):
+                problems += [f"file {folder}/{name}" for name in os.listdir(folder)
+                             if not self._is_ours(f"{folder}/{name}")]
+        demand(not problems, "left behind:\n  " + "\n  ".join(problems))
+
+    def _is_ours(self, path):
+        kept = (str(self.folder), *isolate_keep(self.build))
+        return any(other == path or other.startswith(path + "/") for other in kept)
+
+    def transcript(self, last=12):
+        return "\n".join(str(command) for command in self.log[-last:])
+
+
+def isolate_keep(build):
+    """What a test needs to see although it may lie below /tmp."""
+    source = pathlib.Path(__file__).resolve().parents[2]
+    keep = [os.path.realpath(build), str(source)]
+    if "STASIS_CRIU" in os.environ:
+        keep.append(os.path.realpath(os.environ["STASIS_CRIU"]))
+    return keep

@@ -1,0 +1,49 @@
+// The arithmetic that kernels and checks share: integers only, so that a CPU, softgpu and every GPU
+// come to the same numbers. Included by kernel files and host files alike.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define WORKLOAD_BOTH __host__ __device__ inline
+#else
+#define WORKLOAD_BOTH inline
+#endif
+
+namespace workloads {
+
+// The finaliser of splitmix64: every input bit changes every output bit.
+WORKLOAD_BOTH uint64_t Mix64(uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9ull;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebull;
+  x ^= x >> 31;
+  return x;
+}
+
+// Word `index` of the pseudo-random stream `seed`; never zero, because memory that came back empty
+// must never pass for data.
+WORKLOAD_BOTH uint64_t RandomWord(uint64_t seed, uint64_t index) {
+  return Mix64(seed + (index + 1) * 0x9e3779b97f4a7c15ull) | 1;
+}
+
+WORKLOAD_BOTH uint32_t RandomWord32(uint64_t seed, uint64_t index) {
+  return static_cast<uint32_t>(RandomWord(seed, index) >> 32) | 1;
+}
+
+// One round's change of one element. Depends on the element's neighbour and place, so that swapped,
+// shifted or stale blocks do not cancel out.
+WORKLOAD_BOTH uint32_t Step(uint32_t own, uint32_t other, uint32_t index, uint32_t round) {
+  uint32_t x = own * 1664525u + other + index * 2654435761u + round;
+  x ^= x >> 15;
+  return x | 1;
+}
+
+// A word's share of a checksum. Shares are added, so the order in which threads add does not
+// matter.
+WORKLOAD_BOTH uint64_t ChecksumShare(uint64_t word, uint64_t index) {
+  return Mix64(word ^ (index * 0xd6e8feb86659fd93ull));
+}
+
+}  // namespace workloads

@@ -1,0 +1,23 @@
+// The one kernel that several workloads share.
+#include <softgpu/kernel.h>
+
+#include "common/arithmetic.h"
+
+// Every element becomes a mix of itself and the element after it in `other`, which may be the same
+// array only if `out` is another one.
+STASIS_KERNEL_NO_BARRIER(step, (uint32_t * out, const uint32_t* own, const uint32_t* other,
+                                uint32_t count, uint32_t round)) {
+  const uint32_t stride = gridDim.x * blockDim.x;
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+    const uint32_t neighbour = i + 1 == count ? 0 : i + 1;
+    out[i] = workloads::Step(own[i], other[neighbour], i, round);
+  }
+}
+
+// The same in place, without a neighbour.
+STASIS_KERNEL_NO_BARRIER(step_in_place, (uint32_t * words, uint32_t count, uint32_t round)) {
+  const uint32_t stride = gridDim.x * blockDim.x;
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+    words[i] = workloads::Step(words[i], i ^ round, i, round);
+  }
+}
