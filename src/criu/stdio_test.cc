@@ -261,8 +261,11 @@ TEST_F(Stdio, AProgramOnATerminalComesBackOnAnother) {
   EXPECT_TRUE(Hears(second.master.get(), "line "));
 }
 
+// A session of its own for the shell: the one this test runs in may be led from outside of its pid
+// namespace, which CRIU refuses.
 TEST_F(Stdio, AProgramOfAShellIsAShellJob) {
-  Target target({}, {}, /*new_session=*/false);
+  Target target({}, {}, /*new_session=*/false, {"setsid", "sh", "-c", "\"$@\"; exit 7", "sh"});
+  ASSERT_NE(target.pid(), target.launcher());
   StdioPlan plan = PlanOf(target);
   EXPECT_TRUE(plan.shell_job);
   DumpAway(target, plan);
