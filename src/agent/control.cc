@@ -213,8 +213,17 @@ void OnClose(const wire::CloseRequest& request) {
       std::atomic<uint32_t> nobody{0};
       FutexWait(&nobody, 0, 1000000);
     }
-    if (!gate::Close(deadline)) {
-      return Answer(Outcome::kDeadline, "a call into the driver did not end; the program runs on");
+    switch (gate::Close(deadline)) {
+      case gate::Closing::kClosed:
+        break;
+      case gate::Closing::kDeadline:
+        return Answer(Outcome::kDeadline,
+                      "a call into the driver did not end; the program runs on");
+      case gate::Closing::kNoBarrier:
+        return Answer(
+            Outcome::kRefused,
+            "the kernel refuses the system call membarrier, which it knew when the program "
+            "began (a seccomp filter since?); without it the gate cannot close");
     }
     if (CapturesOpen() == 0) break;
     gate::Open();
@@ -420,7 +429,8 @@ void Admit(int socket) {
 }
 
 void* Control(void*) {
-  gate::t_thread.exempt = 1;
+  gate::Exempt exempt;
+  gate::Prepare();
   for (;;) {
     pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {g_client.fd, POLLIN, 0}};
     int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);

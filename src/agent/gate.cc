@@ -1,5 +1,7 @@
 #include "agent/gate.h"
 
+#include <errno.h>
+#include <linux/membarrier.h>
 #include <sys/mman.h>
 
 #include "agent/futex.h"
@@ -11,7 +13,7 @@ extern "C" void* __dso_handle __attribute__((visibility("hidden")));
 namespace stasis::agent::gate {
 
 __thread Thread t_thread __attribute__((tls_model("initial-exec")));
-std::atomic<uint32_t> g_closed{0};
+alignas(64) std::atomic<uint32_t> g_word{0};
 
 namespace {
 
@@ -59,9 +61,37 @@ Slot* AddChunk() {
   return &slots[0];
 }
 
-}  // namespace
+// 0 or more: as the kernel's; below: none. errno stays what it was.
+int Membarrier(int command) {
+  const int before = errno;
+  const int r = int(syscall(SYS_membarrier, command, 0, 0));
+  const int error = errno;
+  errno = before;
+  return r < 0 ? -error : r;
+}
+
+// Asked by every thread before it first announces itself, since a thread that once entered without
+// a barrier can only be closed out by the kernel's. It needs no registration before the first
+// Close: what came before is ordered by that call too.
+void ChooseBarrier() {
+  static std::atomic<bool> chosen{false};
+  if (chosen.load(std::memory_order_acquire)) return;
+  const int can = Membarrier(MEMBARRIER_CMD_QUERY);
+  if (can < 0 || (can & MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) g_word.fetch_or(kFence);
+  chosen.store(true, std::memory_order_release);
+}
+
+bool BarrierInEveryThread() {
+  int r = Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  if (r == -EPERM) {  // not registered: the first time, or after a restore by an older CRIU
+    Prepare();
+    r = Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  }
+  return r == 0;
+}
 
 Slot* Register() {
+  ChooseBarrier();
   Slot* slot = TakeFree();
   if (slot == nullptr) slot = AddChunk();
   t_thread.slot = slot;
@@ -71,17 +101,31 @@ Slot* Register() {
   return slot;
 }
 
-void WaitOutside(Slot* slot) {
-  do {
+}  // namespace
+
+void EnterSlowly(Thread* thread) {
+  Slot* slot = thread->slot != nullptr ? thread->slot : Register();
+  for (;;) {
+    slot->inside.exchange(1, std::memory_order_seq_cst);
+    uint32_t word = g_word.load(std::memory_order_seq_cst);
+    if ((word & kShut) == 0) return;
     slot->inside.store(0, std::memory_order_seq_cst);
     FutexWake(&slot->inside, 1);
-    while (g_closed.load(std::memory_order_seq_cst) != 0) FutexWait(&g_closed, 1);
-    slot->inside.exchange(1, std::memory_order_seq_cst);
-  } while (g_closed.load(std::memory_order_seq_cst) != 0);
+    for (; (word & kShut) != 0; word = g_word.load(std::memory_order_seq_cst)) {
+      FutexWait(&g_word, word);
+    }
+  }
 }
 
-bool Close(int64_t deadline_ns) {
-  g_closed.store(1, std::memory_order_seq_cst);
+void Prepare() { Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
+
+Closing Close(int64_t deadline_ns) {
+  ChooseBarrier();
+  const uint32_t before = g_word.fetch_or(kShut, std::memory_order_seq_cst);
+  if ((before & kFence) == 0 && !BarrierInEveryThread()) {
+    Open();
+    return Closing::kNoBarrier;
+  }
   // Leaving does not wake us: that would cost every call a look at the gate. So we look ourselves,
   // twenty times a millisecond.
   constexpr int64_t kLookAgainNs = 50 * 1000;
@@ -89,20 +133,20 @@ bool Close(int64_t deadline_ns) {
     while (s->inside.load(std::memory_order_seq_cst) != 0) {
       if (NowNs() >= deadline_ns) {
         Open();
-        return false;
+        return Closing::kDeadline;
       }
       FutexWait(&s->inside, 1, kLookAgainNs);
     }
   }
-  return true;
+  return Closing::kClosed;
 }
 
 void Open() {
-  g_closed.store(0, std::memory_order_seq_cst);
-  FutexWake(&g_closed);
+  g_word.fetch_and(~kShut, std::memory_order_seq_cst);
+  FutexWake(&g_word);
 }
 
-bool IsClosed() { return g_closed.load() != 0; }
+bool IsClosed() { return (g_word.load() & kShut) != 0; }
 
 void ResetAfterFork() {
   for (Slot* s = g_slots.load(); s != nullptr; s = s->next) {
@@ -110,7 +154,7 @@ void ResetAfterFork() {
     s->inside.store(0);
     s->taken.store(0);
   }
-  g_closed.store(0);
+  g_word.fetch_and(~kShut);
 }
 
 }  // namespace stasis::agent::gate

@@ -2,8 +2,17 @@
 // inside while it runs. Closing it stops newcomers and waits for those that are inside.
 //
 // Why two words suffice: a thread announces itself (its own `inside`), then looks at the gate; who
-// closes shuts the gate, then looks at every `inside`. All four are sequentially consistent, so at
-// least one of the two sees the other. The announcement is on a cache line of the thread's own.
+// closes shuts the gate, then looks at every `inside`. If in both the store comes before the load,
+// at least one of the two sees the other.
+//
+// A processor keeps that order only across a barrier, and a barrier in Enter waits for all that the
+// thread has stored before: after a launch also for the doorbell, which crosses PCIe (0.1 us a
+// launch). So the closer pays for both sides: between its store and its loads, membarrier() makes
+// every thread of the process pass a full barrier. Take a thread's point there:
+//   it looked at the gate before  its announcement is older still, so the closer sees it;
+//   it looks after                the gate was shut before membarrier() began, so it sees that.
+// Where the kernel has no membarrier, kFence in g_word sends every Enter to its slow part, which
+// has a barrier of its own.
 #pragma once
 
 #include <atomic>
@@ -11,6 +20,7 @@
 
 namespace stasis::agent::gate {
 
+// On a cache line of the thread's own.
 struct alignas(64) Slot {
   std::atomic<uint32_t> inside{0};
   std::atomic<uint32_t> taken{0};
@@ -19,33 +29,37 @@ struct alignas(64) Slot {
 
 struct Thread {
   Slot* slot;
-  // A call may come back to us from inside itself (a driver that calls its own exported functions):
-  // counted twice it would wait for itself at a closed gate.
+  // Calls that this thread is in. A call may come back to us from inside itself (a driver that
+  // calls its own exported functions): counted twice it would wait for itself at a closed gate.
   uint32_t depth;
-  // Control thread, and driver threads that run the program's callbacks: those must never stand at
-  // the gate, since the drain waits for the work that they finish.
-  uint32_t exempt;
 };
 
 // Initial-exec: the library is there from the start, so no call is needed to find them.
 extern __thread Thread t_thread __attribute__((tls_model("initial-exec")));
-extern std::atomic<uint32_t> g_closed;
 
-Slot* Register();
-void WaitOutside(Slot* slot);
+constexpr uint32_t kShut = 1;   // nobody may enter
+constexpr uint32_t kFence = 2;  // for good: threads must bring their own barrier
+extern std::atomic<uint32_t> g_word;
 
-inline void Enter() {
+// What Enter does besides: the first call of a thread, a gate that is shut, no membarrier.
+void EnterSlowly(Thread* thread);
+
+[[gnu::always_inline]] inline void Enter() {
   Thread& thread = t_thread;
-  if (thread.depth++ != 0 || thread.exempt != 0) return;
+  if (thread.depth++ != 0) return;
   Slot* slot = thread.slot;
-  if (__builtin_expect(slot == nullptr, 0)) slot = Register();
-  slot->inside.exchange(1, std::memory_order_seq_cst);
-  if (__builtin_expect(g_closed.load(std::memory_order_seq_cst) != 0, 0)) WaitOutside(slot);
+  if (__builtin_expect(slot != nullptr, 1)) {
+    slot->inside.store(1, std::memory_order_relaxed);
+    // The compiler must keep the order too: then the proof above has only the processor to tame.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (__builtin_expect(g_word.load(std::memory_order_acquire) == 0, 1)) return;
+  }
+  EnterSlowly(&thread);
 }
 
-inline void Leave() {
+[[gnu::always_inline]] inline void Leave() {
   Thread& thread = t_thread;
-  if (--thread.depth != 0 || thread.exempt != 0) return;
+  if (--thread.depth != 0) return;
   thread.slot->inside.store(0, std::memory_order_release);
 }
 
@@ -55,9 +69,26 @@ struct Pass {
   Pass(const Pass&) = delete;
 };
 
-// Shuts the gate and waits until nobody is inside, or until `deadline_ns` (NowNs() time): then it
-// is open again and the answer is false. Only the control thread closes and opens.
-bool Close(int64_t deadline_ns);
+// While one lives, its thread never stands at the gate and is never counted as inside: the control
+// thread, the drains, and driver threads that run the program's callbacks, since the drain waits
+// for the work that they finish.
+struct Exempt {
+  Exempt() { ++t_thread.depth; }
+  ~Exempt() { --t_thread.depth; }
+  Exempt(const Exempt&) = delete;
+};
+
+// Makes the kernel ready for the first Close, which is slower without (a few ms). Any thread.
+void Prepare();
+
+enum class Closing {
+  kClosed,
+  kDeadline,   // a call did not end: the gate is open
+  kNoBarrier,  // the kernel no longer does what it did before (a seccomp filter): it is open
+};
+// Shuts the gate and waits until nobody is inside, or until `deadline_ns` (NowNs() time). Only the
+// control thread closes and opens.
+Closing Close(int64_t deadline_ns);
 void Open();
 bool IsClosed();
 

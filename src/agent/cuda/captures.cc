@@ -61,17 +61,15 @@ struct HostCall {
 
 void RunHostFunction(void* argument) {
   auto* call = static_cast<HostCall*>(argument);
-  ++gate::t_thread.exempt;
+  gate::Exempt exempt;
   call->function(call->data);
-  --gate::t_thread.exempt;
   free(call);
 }
 
 void RunCallback(CUstream stream, CUresult status, void* argument) {
   auto* call = static_cast<HostCall*>(argument);
-  ++gate::t_thread.exempt;
+  gate::Exempt exempt;
   call->callback(stream, status, call->data);
-  --gate::t_thread.exempt;
   free(call);
 }
 

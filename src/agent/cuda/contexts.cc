@@ -34,7 +34,7 @@ Vector<Context> g_contexts;
 
 void* DrainThread(void* argument) {
   auto* drain = static_cast<Drain*>(argument);
-  gate::t_thread.exempt = 1;
+  gate::Exempt exempt;
   for (;;) {
     uint32_t wanted = drain->wanted.load();
     if (drain->ended.load() != 0) break;

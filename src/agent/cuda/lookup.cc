@@ -55,7 +55,8 @@ void* dlvsym(void* handle, const char* name, const char* version) noexcept;
 
 namespace stasis::agent {
 
-std::atomic<void*> g_real[kFunctionCount];
+// Read by every call: no neighbour that is written to may share its lines.
+alignas(64) std::atomic<void*> g_real[kFunctionCount];
 
 namespace {
 
