@@ -17,6 +17,7 @@ namespace {
 struct Item {
   Region* region;
   ProgramHandle* handle;
+  bool returned;  // imported since the last release
 };
 
 Vector<Item> g_items;
@@ -60,10 +61,10 @@ bool ListCarried() {
   Lock lock(g_memory_mutex);
   g_items.Clear();
   for (Region* region : g_regions) {
-    if (!g_items.Push({region, nullptr})) return false;
+    if (!g_items.Push({region, nullptr, false})) return false;
   }
   for (ProgramHandle* handle : g_program_handles) {
-    if (!g_items.Push({nullptr, handle})) return false;
+    if (!g_items.Push({nullptr, handle, false})) return false;
   }
   return true;
 }
@@ -163,6 +164,7 @@ CUresult ReleaseCarried(uint32_t index, bool hold) {
   if (r == CUDA_SUCCESS) r = real::cuMemRelease(HandleOf(item));
   if (r != CUDA_SUCCESS) return r;
   PresentIn(item) = false;
+  g_items[index].returned = false;
   // It keeps the memory alive as a handle does, and stands in the way of the driver's checkpoint.
   if (!hold) KeptOf(item).Close();
   return CUDA_SUCCESS;
@@ -188,7 +190,14 @@ CUresult MapCarried(uint32_t index, int fd) {
   KeptOf(item).Close();
   KeptOf(item) = kept;
   PresentIn(item) = true;
+  g_items[index].returned = true;
   return CUDA_SUCCESS;
+}
+
+void DropReturned() {
+  for (uint32_t i = 0; i < CarriedCount(); ++i) {
+    if (g_items[i].returned && IsMapped(i)) ReleaseCarried(i, /*hold=*/false);
+  }
 }
 
 void AbandonListAfterFork() { g_items.AbandonAfterFork(); }

@@ -16,11 +16,10 @@ wire::Range DescribeCarried(uint32_t index);
 CUresult ExportCarried(uint32_t index, int* fd);
 // Keeps a descriptor of its memory here, whatever is released and sent away.
 CUresult HoldCarried(uint32_t index);
-// Closes what is held of released memory: from here on, it is others who keep it alive.
 // The device of that memory is another GPU since; told once all of it is back.
 void MoveCarried(uint32_t index, const wire::Uuid& gpu);
 void SettleMoves();
-
+// Closes what is held of released memory: from here on, it is others who keep it alive.
 void LetGoOfCarried();
 // Unmaps and releases it. Its addresses stay reserved.
 CUresult ReleaseCarried(uint32_t index, bool hold);
@@ -30,6 +29,9 @@ CUresult TakeBackCarried();
 // as released as before.
 CUresult MapCarried(uint32_t index, int fd);
 bool IsMapped(uint32_t index);
+// Gives up what came back since the release by a map that did not complete: who tries again brings
+// all of the memory anew and needs the room. What the driver will not let go stays mapped.
+void DropReturned();
 
 void AbandonListAfterFork();
 

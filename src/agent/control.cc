@@ -305,27 +305,34 @@ void OnRelease(const wire::ReleaseRequest& request) {
   Answer(Outcome::kOk);
 }
 
+// The next one begins at the beginning. While we hold descriptors it is the held memory that came
+// back, so that dropping it would make no room.
+void MapEndsHalfWay() {
+  g_next_to_map = 0;
+  if (!g_holding) DropReturned();
+}
+
 // One batch. `fds` stay the caller's.
 void OnMap(const wire::Ranges& request, const int* fds) {
   if (g_state != State::kReleased) return AnswerWrongState("map");
+  if (request.first == 0 && g_next_to_map != 0) MapEndsHalfWay();
   if (request.total != CarriedCount() || request.first != g_next_to_map) {
-    g_next_to_map = 0;
+    MapEndsHalfWay();
     return Answer(Outcome::kMalformed, "not the list that was exported");
   }
   for (uint32_t i = 0; i < request.count; ++i) {
     wire::Range mine = DescribeCarried(request.first + i);
     if (mine.address != request.ranges[i].address ||
         mine.size_bytes != request.ranges[i].size_bytes) {
-      g_next_to_map = 0;
+      MapEndsHalfWay();
       return Answer(Outcome::kMalformed, "not the range that was exported");
     }
   }
   for (uint32_t i = 0; i < request.count; ++i) {
     MoveCarried(request.first + i, request.ranges[i].device);
-    if (IsMapped(request.first + i)) continue;  // a release that failed half way, or a second try
+    if (IsMapped(request.first + i)) continue;  // a release, or a drop, that failed half way
     if (CUresult r = MapCarried(request.first + i, fds[i]); r != CUDA_SUCCESS) {
-      // What has come back stays; the next try begins at the beginning and passes over it.
-      g_next_to_map = 0;
+      MapEndsHalfWay();
       return AnswerDriver(r, "mapping memory");
     }
   }
@@ -354,12 +361,13 @@ void OnOpen() {
 void EndClient() {
   g_client.Close();
   g_refused.Close();
-  g_next_to_map = 0;
   if (g_state == State::kClosed || g_state == State::kMapped) {
     Reopen();
     return;
   }
-  if (g_state != State::kReleased || !g_holding) return;
+  if (g_state != State::kReleased) return;
+  MapEndsHalfWay();
+  if (!g_holding) return;
   // While the driver has the process locked, its calls wait here. After an error the next client
   // finds the state as it is, and may map what it has.
   if (TakeBackCarried() != CUDA_SUCCESS) return;

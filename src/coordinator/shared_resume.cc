@@ -205,7 +205,8 @@ Phase SharedResume::DataReturn() {
   phase.name = "data-return";
   phase.timeout = kReturnTimeout;
   phase.run = [this](PhaseScope& scope) { return Return(scope.deadline()); };
-  // What an agent has mapped already it keeps; the driver's undo looks for that (gpu_steps.h).
+  // An agent that has mapped all of it keeps it; the driver's undo looks for that (gpu_steps.h). One
+  // that has mapped a part drops that.
   phase.undo = [this]() -> Status {
     for (Member& member : members_) {
       member.client.reset();

@@ -24,8 +24,10 @@
 // States, and what the end of the client's socket does in them:
 //   kOpen      Nothing.
 //   kClosed    Reopens, also after an export: nothing has been given up.
-//   kReleased  Stays closed, for the memory is elsewhere; the next client finds it so.
-//              But while the agent holds descriptors, it maps the memory again and reopens: a
+//   kReleased  Stays closed, for the memory is elsewhere; the next client finds it so. What a map
+//              has brought that did not complete (an error, the client's end, another one that
+//              begins) is given up: the next one brings all of it.
+//              While the agent holds descriptors, it maps the memory again and reopens: a
 //              coordinator may die at any moment before the commit. Where the driver has been told
 //              to checkpoint the process, that happens when it has restored and unlocked it, and
 //              until then the agent answers nobody.
