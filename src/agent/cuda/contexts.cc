@@ -5,6 +5,7 @@
 #include "agent/control.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/pools.h"
+#include "agent/cuda/stream_order.h"
 #include "agent/futex.h"
 #include "agent/gate.h"
 #include "agent/thread.h"

@@ -1,0 +1,377 @@
+#include "agent/cuda/stream_order.h"
+
+#include "agent/control.h"
+#include "agent/cuda/captures.h"
+#include "agent/cuda/contexts.h"
+#include "agent/cuda/driver_memory.h"
+#include "agent/cuda/pools.h"
+
+namespace stasis::agent {
+namespace {
+
+// The driver's calls on a stream, whose null means the thread's own in the _ptsz ones.
+struct Calls {
+  CUresult (*context)(CUstream, CUcontext*);
+  CUresult (*id)(CUstream, unsigned long long*);
+  CUresult (*capturing)(CUstream, CUstreamCaptureStatus*);
+  CUresult (*record)(CUevent, CUstream);
+  CUresult (*wait)(CUstream, CUevent, unsigned);
+  CUresult (*synchronize)(CUstream);
+  CUresult (*alloc)(CUdeviceptr*, size_t, CUstream);
+  CUresult (*alloc_from)(CUdeviceptr*, size_t, CUmemoryPool, CUstream);
+  CUresult (*free)(CUdeviceptr, CUstream);
+};
+#define STASIS_CALLS(suffix)                                                                      \
+  {                                                                                               \
+    real::cuStreamGetCtx##suffix, real::cuStreamGetId##suffix, real::cuStreamIsCapturing##suffix, \
+        real::cuEventRecord##suffix, real::cuStreamWaitEvent##suffix,                             \
+        real::cuStreamSynchronize##suffix, real::cuMemAllocAsync##suffix,                         \
+        real::cuMemAllocFromPoolAsync##suffix, real::cuMemFreeAsync##suffix                       \
+  }
+constexpr Calls kLegacy = STASIS_CALLS();
+constexpr Calls kPerThread = STASIS_CALLS(_ptsz);
+#undef STASIS_CALLS
+
+constexpr uint64_t kUnit = 512;  // what is left of a block begins at a multiple
+
+// A block that was freed in stream order.
+struct Pending {
+  Region* region;
+  uint64_t offset;  // of its block
+  CUevent event;
+  CUcontext context;  // of the event and the stream
+  uint64_t stream;    // cuStreamGetId; 0: unknown
+};
+
+struct FreeEvent {
+  CUevent event;
+  CUcontext context;
+};
+
+Vector<Pending> g_pending;  // in the order of the frees
+Vector<FreeEvent> g_events;
+constexpr size_t kManyEvents = 256;
+
+// ---- blocks that were freed; from here to "what a program calls" the caller holds the mutex
+
+void KeepEvent(CUevent event, CUcontext context) {
+  if (g_events.size() >= kManyEvents || !g_events.Push({event, context})) {
+    real::cuEventDestroy_v2(event);
+  }
+}
+
+CUevent TakeEvent(CUcontext context) {
+  for (size_t i = g_events.size(); i-- > 0;) {
+    if (g_events[i].context != context) continue;
+    CUevent event = g_events[i].event;
+    g_events.Erase(i);
+    return event;
+  }
+  return nullptr;
+}
+
+Block* BlockOf(const Pending& pending) {
+  Region* region = pending.region;
+  size_t b = region->blocks.LowerBound([&](const Block& x) { return x.offset < pending.offset; });
+  return &region->blocks[b];
+}
+
+// Its room is free.
+void Finish(size_t i) {
+  Pending pending = g_pending[i];
+  EraseBlock(pending.region, BlockOf(pending));
+  g_pending.Erase(i);
+  KeepEvent(pending.event, pending.context);
+}
+
+// A block that `stream` has freed (or, with 0, any stream: then *event is what must be waited for).
+// What was behind it in that stream is behind the new one too.
+bool TakePending(Pool* pool, uint64_t bytes, uint64_t stream, bool small_only, CUdeviceptr* out,
+                 bool (*wait)(CUevent, void*), void* argument) {
+  size_t best = g_pending.size();
+  uint64_t best_bytes = 0;
+  for (size_t i = 0; i < g_pending.size(); ++i) {
+    const Pending& pending = g_pending[i];
+    if (pending.region->pool != pool || (wait == nullptr && pending.stream != stream) ||
+        (small_only && !pending.region->slab)) {
+      continue;
+    }
+    const Block* block = BlockOf(pending);
+    if (block->bytes < bytes || (best < g_pending.size() && block->bytes >= best_bytes)) continue;
+    if (bytes >= kGranularity && block->offset % kGranularity != 0) continue;
+    best = i;
+    best_bytes = block->bytes;
+  }
+  if (best == g_pending.size()) return false;
+  Pending& pending = g_pending[best];
+  Region* region = pending.region;
+  if (wait != nullptr && !wait(pending.event, argument)) return false;
+  Block* block = BlockOf(pending);
+  const Block taken{block->offset, bytes, NextBufferId(), false};
+  const uint64_t rest = (bytes + kUnit - 1) / kUnit * kUnit;
+  if (rest < block->bytes) {
+    size_t at = size_t(block - region->blocks.begin());
+    if (!region->blocks.Reserve(region->blocks.size() + 1)) return false;
+    region->blocks[at].offset += rest;
+    region->blocks[at].bytes -= rest;
+    pending.offset += rest;
+    region->blocks.Insert(at, taken);
+  } else {
+    *block = taken;
+    Pending done = pending;
+    g_pending.Erase(best);
+    KeepEvent(done.event, done.context);
+  }
+  region->used += bytes;
+  *out = region->address + taken.offset;
+  return true;
+}
+
+CUresult FreeBehind(Found found, CUevent event, CUcontext context, uint64_t stream) {
+  if (!g_pending.Push({found.region, found.block->offset, event, context, stream})) {
+    KeepEvent(event, context);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  found.block->freed = true;
+  found.region->used -= found.block->bytes;
+  found.region->pool->used -= found.block->bytes;
+  LookAt(found.region->pool);
+  return CUDA_SUCCESS;
+}
+
+// ---- what a program calls
+
+// An event of the stream's context, recorded now.
+CUresult Record(const Calls& calls, CUstream stream, CUcontext context, CUevent* out) {
+  {
+    Lock lock(g_memory_mutex);
+    *out = TakeEvent(context);
+  }
+  CUcontext current = nullptr;
+  CUresult r = real::cuCtxGetCurrent(&current);
+  const bool push = r == CUDA_SUCCESS && current != context;
+  if (push) r = real::cuCtxPushCurrent_v2(context);
+  if (r != CUDA_SUCCESS) return r;
+  if (*out == nullptr) r = real::cuEventCreate(out, CU_EVENT_DISABLE_TIMING);
+  if (r == CUDA_SUCCESS) r = calls.record(*out, stream);
+  if (push) real::cuCtxPopCurrent_v2(&current);
+  if (r != CUDA_SUCCESS && *out != nullptr) real::cuEventDestroy_v2(*out);
+  return r;
+}
+
+bool IsCapturing(const Calls& calls, CUstream stream) {
+  if (CapturesOpen() == 0) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return calls.capturing(stream, &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+struct Waiter {
+  const Calls* calls;
+  CUstream stream;
+};
+bool WaitInStream(CUevent event, void* argument) {
+  auto* waiter = static_cast<Waiter*>(argument);
+  return waiter->calls->wait(waiter->stream, event, 0) == CUDA_SUCCESS;
+}
+
+CUresult AllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemoryPool handle,
+                    bool from_pool, CUstream stream) {
+  auto plain = [&] {
+    CUresult r =
+        from_pool ? calls.alloc_from(ptr, bytes, handle, stream) : calls.alloc(ptr, bytes, stream);
+    if (r == CUDA_SUCCESS) CountDriverMemory(DriverKind::kPool, *ptr, bytes);
+    return r;
+  };
+  CUcontext context = nullptr, popped = nullptr;
+  unsigned long long id = 0;
+  // A graph's memory is the driver's business.
+  if (ptr == nullptr || bytes == 0 || bytes > UINT64_MAX / 2 || IsCapturing(calls, stream) ||
+      calls.context(stream, &context) != CUDA_SUCCESS || context == nullptr) {
+    return plain();
+  }
+  CUdevice device = -1;
+  if (real::cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return plain();
+  CUresult r = real::cuCtxGetDevice(&device);
+  real::cuCtxPopCurrent_v2(&popped);
+  if (r == CUDA_SUCCESS && !from_pool) r = real::cuDeviceGetMemPool(&handle, device);
+  if (r != CUDA_SUCCESS) return plain();
+  if (calls.id(stream, &id) != CUDA_SUCCESS) id = 0;
+  NoteContext(context, device);
+  EnsureControl();
+  Waiter waiter{&calls, stream};
+  Relaxed relaxed;
+  do {
+    Lock lock(g_memory_mutex);
+    Pool* pool = PoolOf(handle);
+    if (pool == nullptr || !pool->carried) break;
+    device = pool->device;
+    r = AllocateIn(pool, bytes, id, ptr);
+    int reuse = 0;
+    if (r == CUDA_ERROR_OUT_OF_MEMORY &&
+        real::cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                                    &reuse) == CUDA_SUCCESS &&
+        reuse != 0 && TakePending(pool, bytes, 0, false, ptr, WaitInStream, &waiter)) {
+      CountUse(pool, bytes);
+      return CUDA_SUCCESS;
+    }
+    if (r == CUDA_SUCCESS) return r;
+    if (r != CUDA_ERROR_OUT_OF_MEMORY) break;
+  } while (FindMemoryInPools(device));
+  return plain();
+}
+
+CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
+  Region* region = nullptr;
+  {
+    Lock lock(g_memory_mutex);
+    Found found = FindAllocation(ptr);
+    if (found.block != nullptr && found.region->address + found.block->offset == ptr) {
+      region = found.region;
+    }
+  }
+  // It may also be given what cuMemAlloc gave. That is freed at once, after waiting for all work:
+  // later than asked for, never too early.
+  if (region != nullptr && region->pool == nullptr) return hook::cuMemFree_v2(ptr);
+  // In a capture only a graph's own memory can be freed, and the driver says so.
+  if (region == nullptr || IsCapturing(calls, stream)) {
+    CUresult r = calls.free(ptr, stream);
+    if (r == CUDA_SUCCESS) ForgetPlain(ptr);
+    return r;
+  }
+  CUcontext context = nullptr;
+  unsigned long long id = 0;
+  CUevent event = nullptr;
+  Relaxed relaxed;
+  CUresult r = calls.context(stream, &context);
+  if (r == CUDA_SUCCESS && calls.id(stream, &id) != CUDA_SUCCESS) id = 0;
+  if (r == CUDA_SUCCESS) r = Record(calls, stream, context, &event);
+  // A stream whose progress cannot be told is waited for.
+  if (r != CUDA_SUCCESS) {
+    event = nullptr;
+    if (r = calls.synchronize(stream); r != CUDA_SUCCESS) return r;
+  }
+  Lock lock(g_memory_mutex);
+  Found found = FindAllocation(ptr);
+  if (found.block == nullptr || found.region->pool == nullptr ||
+      found.region->address + found.block->offset != ptr) {
+    if (event != nullptr) KeepEvent(event, context);
+    return CUDA_ERROR_INVALID_VALUE;  // somebody else was faster
+  }
+  if (event == nullptr) {
+    FreePoolBlock(found);
+    return CUDA_SUCCESS;
+  }
+  return FreeBehind(found, event, context, id);
+}
+
+}  // namespace
+
+// Takes note of the frees that have come to pass. Within a stream they do so in their order.
+void ReapFreed() {
+  uint64_t busy[8];
+  size_t count = 0;
+  for (size_t i = 0; i < g_pending.size();) {
+    bool skip = false;
+    for (size_t b = 0; b < count; ++b) skip |= busy[b] == g_pending[i].stream;
+    if (!skip && real::cuEventQuery(g_pending[i].event) == CUDA_SUCCESS) {
+      Finish(i);
+      continue;
+    }
+    if (!skip && count < 8 && g_pending[i].stream != 0) busy[count++] = g_pending[i].stream;
+    ++i;
+  }
+}
+
+bool TakeFreed(Pool* pool, uint64_t bytes, uint64_t stream, bool small_only, CUdeviceptr* out) {
+  return TakePending(pool, bytes, stream, small_only, out, nullptr, nullptr);
+}
+
+CUevent FirstFreeOn(CUdevice device) {
+  for (const Pending& pending : g_pending) {
+    if (pending.region->device == device) return pending.event;
+  }
+  return nullptr;
+}
+
+void FinishFreesOn(CUdevice device) {
+  for (size_t i = g_pending.size(); i-- > 0;) {
+    if (g_pending[i].region->device == device) Finish(i);
+  }
+}
+
+void LookAtFreed() {
+  for (const Pending& pending : g_pending) LookAt(pending.region->pool);
+}
+
+void BeforeContextEnds(CUcontext context) {
+  bool any = false;
+  {
+    Lock lock(g_memory_mutex);
+    for (const Pending& pending : g_pending) any |= pending.context == context;
+  }
+  // An event dies with its context.
+  if (any && SynchronizeContext(context) != CUDA_SUCCESS) return;
+  Lock lock(g_memory_mutex);
+  for (size_t i = g_pending.size(); i-- > 0;) {
+    if (g_pending[i].context == context) Finish(i);
+  }
+  for (size_t i = g_events.size(); i-- > 0;) {
+    if (g_events[i].context != context) continue;
+    real::cuEventDestroy_v2(g_events[i].event);
+    g_events.Erase(i);
+  }
+}
+
+void ContextEnded(CUcontext context) {
+  Lock lock(g_memory_mutex);
+  for (size_t i = g_pending.size(); i-- > 0;) {
+    if (g_pending[i].context != context) continue;
+    EraseBlock(g_pending[i].region, BlockOf(g_pending[i]));
+    g_pending.Erase(i);
+  }
+  for (size_t i = g_events.size(); i-- > 0;) {
+    if (g_events[i].context == context) g_events.Erase(i);
+  }
+}
+
+void ResetStreamOrder() {
+  g_pending.AbandonAfterFork();
+  g_events.AbandonAfterFork();
+}
+
+namespace hook {
+
+#define STASIS_STREAM_ORDERED(suffix, calls)                                                  \
+  CUresult cuMemAllocAsync##suffix(CUdeviceptr* ptr, size_t bytes, CUstream stream) {         \
+    return AllocAsync(calls, ptr, bytes, nullptr, false, stream);                             \
+  }                                                                                           \
+  CUresult cuMemAllocFromPoolAsync##suffix(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, \
+                                           CUstream stream) {                                 \
+    return AllocAsync(calls, ptr, bytes, pool, true, stream);                                 \
+  }                                                                                           \
+  CUresult cuMemFreeAsync##suffix(CUdeviceptr ptr, CUstream stream) {                         \
+    return FreeAsync(calls, ptr, stream);                                                     \
+  }
+STASIS_STREAM_ORDERED(, kLegacy)
+STASIS_STREAM_ORDERED(_ptsz, kPerThread)
+#undef STASIS_STREAM_ORDERED
+
+}  // namespace hook
+
+#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Waits, which pass no gate. Afterwards a pool may have too much.
+#define STASIS_WAIT(symbol, parameters, arguments)                                        \
+  STASIS_EXPORT CUresult symbol parameters {                                              \
+    CUresult r = real::symbol arguments;                                                  \
+    if (r == CUDA_SUCCESS && g_pools_look.load(std::memory_order_relaxed)) ReleaseSoon(); \
+    return r;                                                                             \
+  }
+STASIS_WAIT(cuStreamSynchronize, (CUstream stream), (stream))
+STASIS_WAIT(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+STASIS_WAIT(cuEventSynchronize, (CUevent event), (event))
+STASIS_WAIT(cuCtxSynchronize, (), ())
+STASIS_WAIT(cuCtxSynchronize_v2, (CUcontext context), (context))
+
+}  // namespace stasis::agent
