@@ -4,11 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/control.h"
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/floor.h"
 #include "agent/cuda/pools.h"
 #include "agent/cuda/program_vmm.h"
+#include "agent/descriptors.h"
 
 namespace stasis::agent {
 namespace {

@@ -1,7 +1,6 @@
 #include "agent/control.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -9,8 +8,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "agent/blockers.h"
@@ -20,6 +17,7 @@
 #include "agent/cuda/driver_memory.h"
 #include "agent/cuda/floor.h"
 #include "agent/cuda/program_vmm.h"
+#include "agent/descriptors.h"
 #include "agent/futex.h"
 #include "agent/gate.h"
 #include "agent/libc_symbol.h"
@@ -49,34 +47,6 @@ using wire::Type;
 
 // A client that stops in the middle of a request must not keep the program waiting.
 constexpr int kAnswerTimeoutMs = 10 * 1000;
-
-// Not zero, and hardly one that a program of its own accord gives a socket.
-uint64_t NewMark() {
-  static uint64_t count = 0;
-  return (uint64_t(NowNs()) + 7919 * ++count) % 900000000 + 100000000;
-}
-
-// A descriptor that may have become something else behind our back: programs close all they find.
-struct Watched {
-  int fd = -1;
-  uint64_t mark = 0;
-
-  bool Holds() const { return fd >= 0 && mark != 0 && wire::SocketMark(fd) == mark; }
-  void Close() {
-    if (Holds()) close(fd);
-    fd = -1;
-  }
-  void Take(int socket) {
-    fd = KeepHigh(socket);
-    if (fd < 0) {
-      fd = socket;
-    } else {
-      close(socket);
-    }
-    mark = NewMark();
-    wire::SetSocketMark(fd, mark);
-  }
-};
 
 std::atomic<uint32_t> g_started{0};  // 0 no, 1 being started, 2 yes
 Watched g_outside;                   // the end for clients
@@ -157,27 +127,6 @@ CUresult Reopen() {
 // Nobody is there to be told that Reopen failed, and nothing tells when it will succeed.
 bool ReopenIsDue() { return g_state == State::kMapped && !g_client.Holds(); }
 constexpr int kReopenAgainMs = 100;
-
-uint64_t OpenDescriptors() {
-  int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return 0;
-  uint64_t count = 0;
-  alignas(8) char buffer[4096];
-  for (;;) {
-    long n = syscall(SYS_getdents64, folder, buffer, sizeof(buffer));
-    if (n <= 0) break;
-    // struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name
-    for (long at = 0; at < n;) {
-      uint16_t length;
-      memcpy(&length, buffer + at + 16, sizeof(length));
-      if (length == 0) break;
-      ++count;
-      at += length;
-    }
-  }
-  close(folder);
-  return count;
-}
 
 // The descriptors that a resume will keep must fit, or the program would be stuck without memory.
 bool DescriptorsFit(char* text, size_t size) {
@@ -507,39 +456,6 @@ void EnsureControl() {
   if (!made) stasis_agent_header.door_fd = -1;
   errno = before;
   g_started.store(made ? 2 : 0, std::memory_order_release);
-}
-
-int KeepHigh(int fd) {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  // High, but not so high that the kernel's table for it would cost memory.
-  int base = int(limit.rlim_cur / 2 < 4096 ? limit.rlim_cur / 2 : 4096);
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, base);
-  return high >= 0 ? high : fcntl(fd, F_DUPFD_CLOEXEC, 3);
-}
-
-namespace {
-
-// 0: not open.
-uint64_t Identity(int fd) {
-  struct stat s;
-  if (syscall(SYS_fstat, fd, &s) != 0) return 0;
-  return (s.st_ino * 0x9E3779B97F4A7C15 ^ s.st_dev) * 0x9E3779B97F4A7C15 ^ s.st_rdev ^ 1ull << 63;
-}
-
-}  // namespace
-
-bool KeptFd::Intact() const { return fd < 0 || Identity(fd) == identity; }
-
-bool KeptFd::Keep(int from) {
-  fd = KeepHigh(from);
-  if (fd >= 0) identity = Identity(fd);
-  return fd >= 0;
-}
-
-void KeptFd::Close() {
-  if (fd >= 0 && Intact()) close(fd);
-  fd = -1;
 }
 
 }  // namespace stasis::agent

@@ -8,8 +8,8 @@
 // changes them but the control thread, which needs the mutex only for what queries read.
 #pragma once
 
-#include "agent/control.h"
 #include "agent/cuda/devices.h"
+#include "agent/descriptors.h"
 #include "agent/futex.h"
 #include "agent/vector.h"
 

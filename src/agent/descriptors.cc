@@ -1,0 +1,92 @@
+#include "agent/descriptors.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "agent/futex.h"
+#include "wire/packet.h"
+
+namespace stasis::agent {
+namespace {
+
+// Not zero, and hardly one that a program of its own accord gives a socket.
+uint64_t NewMark() {
+  static uint64_t count = 0;
+  return (uint64_t(NowNs()) + 7919 * ++count) % 900000000 + 100000000;
+}
+
+// 0: not open.
+uint64_t Identity(int fd) {
+  struct stat s;
+  if (syscall(SYS_fstat, fd, &s) != 0) return 0;
+  return (s.st_ino * 0x9E3779B97F4A7C15 ^ s.st_dev) * 0x9E3779B97F4A7C15 ^ s.st_rdev ^ 1ull << 63;
+}
+
+}  // namespace
+
+int KeepHigh(int fd) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  // High, but not so high that the kernel's table for it would cost memory.
+  int base = int(limit.rlim_cur / 2 < 4096 ? limit.rlim_cur / 2 : 4096);
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, base);
+  return high >= 0 ? high : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+}
+
+uint64_t OpenDescriptors() {
+  int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return 0;
+  uint64_t count = 0;
+  alignas(8) char buffer[4096];
+  for (;;) {
+    long n = syscall(SYS_getdents64, folder, buffer, sizeof(buffer));
+    if (n <= 0) break;
+    // struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name
+    for (long at = 0; at < n;) {
+      uint16_t length;
+      memcpy(&length, buffer + at + 16, sizeof(length));
+      if (length == 0) break;
+      ++count;
+      at += length;
+    }
+  }
+  close(folder);
+  return count;
+}
+
+bool Watched::Holds() const { return fd >= 0 && mark != 0 && wire::SocketMark(fd) == mark; }
+
+void Watched::Close() {
+  if (Holds()) close(fd);
+  fd = -1;
+}
+
+void Watched::Take(int socket) {
+  fd = KeepHigh(socket);
+  if (fd < 0) {
+    fd = socket;
+  } else {
+    close(socket);
+  }
+  mark = NewMark();
+  wire::SetSocketMark(fd, mark);
+}
+
+bool KeptFd::Intact() const { return fd < 0 || Identity(fd) == identity; }
+
+bool KeptFd::Keep(int from) {
+  fd = KeepHigh(from);
+  if (fd >= 0) identity = Identity(fd);
+  return fd >= 0;
+}
+
+void KeptFd::Close() {
+  if (fd >= 0 && Intact()) close(fd);
+  fd = -1;
+}
+
+}  // namespace stasis::agent
