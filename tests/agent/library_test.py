@@ -34,6 +34,14 @@ def main() -> None:
     assert {"cuMemAlloc_v2", "cuLaunchKernel", "cuLaunchKernel_ptsz", "cuGraphLaunch", "cuGetProcAddress_v2"} <= defined
     assert "cuInit" not in defined and "cuStreamQuery" not in defined, "hooks what it need not"
 
+    # A barrier would wait for the doorbell of the launch before (src/agent/gate.h).
+    for name in ["cuLaunchKernel", "cuLaunchKernel_ptsz", "cuMemsetD8Async", "cuMemcpyHtoDAsync_v2", "cuEventRecord"]:
+        code = subprocess.run(["objdump", "-d", "--no-show-raw-insn", f"--disassemble={name}", library], check=True,
+                              capture_output=True, text=True).stdout
+        assert re.search(r"\bcall\b", code), f"no code of {name} was found"
+        barrier = re.search(r"\b(lock\b.*|xchg\b.*\(.*|[ml]fence|cpuid)", code)
+        assert not barrier, f"{name} has a barrier: {barrier[0]}"
+
     tls = re.search(r"^\s+TLS\s+\S+\s+\S+\s+\S+\s+\S+\s+(\S+)", readelf("-l", library), re.M)
     assert tls and int(tls[1], 16) <= 64, "initial-exec TLS is scarce"
 
