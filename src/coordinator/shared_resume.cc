@@ -205,8 +205,8 @@ Phase SharedResume::DataReturn() {
   phase.name = "data-return";
   phase.timeout = kReturnTimeout;
   phase.run = [this](PhaseScope& scope) { return Return(scope.deadline()); };
-  // An agent that has mapped all of it keeps it; the driver's undo looks for that (gpu_steps.h). One
-  // that has mapped a part drops that.
+  // An agent that has mapped all of it keeps it; the driver's undo looks for that (gpu_steps.h).
+  // One that has mapped a part drops that.
   phase.undo = [this]() -> Status {
     for (Member& member : members_) {
       member.client.reset();
