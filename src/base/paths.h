@@ -19,6 +19,7 @@ struct Paths {
   std::string journal() const { return run + "/journal"; }
   std::string jobs() const { return data + "/jobs"; }
   std::string images() const { return data + "/images"; }
+  std::string movers() const { return run + "/movers"; }
 };
 
 // Reads the environment and makes the folders (mode 0700; DATA 0711).

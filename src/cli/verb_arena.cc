@@ -8,6 +8,7 @@
 #include "cli/table.h"
 #include "cli/verb.h"
 #include "dataplane/arena.h"
+#include "dataplane/resident_mover.h"
 
 namespace stasis::cli {
 namespace {
@@ -15,6 +16,8 @@ namespace {
 using dataplane::ArenaInfo;
 using dataplane::ArenaPlace;
 using dataplane::ArenaStore;
+
+constexpr std::chrono::seconds kMoversEnd{20};
 
 struct Options {
   std::string size;
@@ -106,11 +109,19 @@ Outcome Reserve(const Globals& globals, const std::string& size) {
 }
 
 Outcome Free(const Globals& globals) {
-  STASIS_ASSIGN(ArenaStore store, OpenStore());
+  STASIS_ASSIGN(Paths paths, OpenPaths());
+  STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(paths));
+  // They hold what they have registered, and a context each.
+  STASIS_ASSIGN(int movers,
+                dataplane::SendAwayResidents(paths.movers(), {}, Deadline::In(kMoversEnd)));
   STASIS_ASSIGN(uint64_t swept, store.Sweep());
   STASIS_ASSIGN(uint64_t unused, store.FreeUnused());
-  PrintResult(globals, fmt::format("{} given back\n", FormatBytes(swept + unused)),
-              {{"freed_bytes", swept + unused}, {"of_ended_programs_bytes", swept}});
+  const std::string ended =
+      movers == 0 ? "" : fmt::format(", {} idle mover{} ended", movers, movers == 1 ? "" : "s");
+  PrintResult(globals, fmt::format("{} given back{}\n", FormatBytes(swept + unused), ended),
+              {{"freed_bytes", swept + unused},
+               {"of_ended_programs_bytes", swept},
+               {"movers_ended", movers}});
   return 0;
 }
 
@@ -128,7 +139,8 @@ void RegisterArena(CLI::App& app, const std::function<void(Action)>& select) {
   reserve->add_option("SIZE", options->size, "32GiB, 512M, ...")->required();
   reserve->callback(
       [=] { select([=](const Globals& globals) { return Reserve(globals, options->size); }); });
-  verb->add_subcommand("free", "Give back memory without data, and that of programs that ended")
+  verb->add_subcommand(
+          "free", "Give back memory without data, and that of programs that ended; idle movers end")
       ->callback([=] { select(Free); });
 }
 

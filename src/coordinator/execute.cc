@@ -1,7 +1,11 @@
 #include "coordinator/execute.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/install_layout.h"
 
@@ -12,6 +16,25 @@ constexpr std::chrono::seconds kWindDown{20};
 // Of an undo. Never shortened with the phases' own: a phase is mostly too slow because the data is
 // large, and it is as large on its way back. Tests set it.
 constexpr const char* kUndoTimeoutVariable = "STASIS_UNDO_TIMEOUT_S";
+// How long a mover stays when its last command has ended. Long enough for a suspend, another
+// program's turn and the way back; short enough that its context's memory is not missed.
+constexpr const char* kMoverIdleVariable = "STASIS_MOVER_IDLE_S";
+constexpr std::chrono::milliseconds kMoverIdle = std::chrono::seconds(60);
+
+Result<std::chrono::milliseconds> MoverIdle() {
+  const char* text = std::getenv(kMoverIdleVariable);
+  if (text == nullptr) return kMoverIdle;
+  int64_t seconds = -1;
+  const char* end = text + std::strlen(text);
+  auto parsed = std::from_chars(text, end, seconds);
+  if (parsed.ec != std::errc{} || parsed.ptr != end || seconds < 0 || seconds > 86400) {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                fmt::format("{} is '{}'; it is a number of seconds from 0 (movers do not stay) to "
+                            "86400",
+                            kMoverIdleVariable, text));
+  }
+  return std::chrono::seconds(seconds);
+}
 
 // A plan that has failed over a program that is no more.
 Error WithTheEnd(Error error, const Operation& operation, bool committed) {
@@ -31,10 +54,16 @@ Services MakeServices(const Paths& paths, const std::string& stasis_version, boo
                       int inherit_fd) {
   device::ControlOptions control;
   control.inherit_fd = inherit_fd;
+  auto idle = MoverIdle();
   dataplane::MoverOptions mover;
   if (auto program = LibexecProgram("stasis-mover")) mover.program = *program;
   if (const char* library = std::getenv("STASIS_CUDA_LIBRARY")) mover.library = library;
   mover.inherit_fd = inherit_fd;
+  // A mover for one driver is no mover for another.
+  if (idle && idle->count() > 0 && !keep_arenas && mover.library.empty()) {
+    mover.resident_dir = paths.movers();
+    mover.idle_timeout = *idle;
+  }
   return {paths, device::MakeDeviceControl(control),
           std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas), stasis_version};
 }
@@ -44,6 +73,7 @@ Result<Session> OpenSession(const Paths& paths, const std::string& verb,
   STASIS_ASSIGN(Journal journal, Journal::Prepare(paths, verb));
   Session session;
   session.journal = std::make_shared<Journal>(std::move(journal));
+  STASIS_TRY(MoverIdle());
   session.services = MakeServices(paths, stasis_version, keep_arenas, session.journal->lock_fd());
   return session;
 }

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/file_lock.h"
+#include "dataplane/resident_mover.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -93,6 +94,12 @@ Result<GpuRoom> GpuRoom::Hold(const Services& services,
     room.locks_.push_back(std::move(fd));
   }
   // What was free before the wait may be taken now.
+  STASIS_ASSIGN(gpus, services.device->Gpus());
+  Status fits = CheckRoom(gpus, processes, map);
+  if (fits) return room;
+  // The context of a mover that stays is memory too.
+  STASIS_ASSIGN(int left, dataplane::SendAwayResidents(services.paths.movers(), {}, deadline));
+  if (left == 0) return Fail(std::move(fits).error());
   STASIS_ASSIGN(gpus, services.device->Gpus());
   STASIS_TRY(CheckRoom(gpus, processes, map));
   return room;

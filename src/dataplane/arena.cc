@@ -319,14 +319,18 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
 }
 
 Status ArenaStore::Recycle(Arena arena) {
+  const ArenaPlace place{ArenaPlace::Kind::kExplicit,
+                         arena.path_.substr(0, arena.path_.rfind('/'))};
   if (!arena.in_memory_) return Remove(std::move(arena));
+  // Memory that is short is better used.
+  if (auto room = RoomIn(place, false); room && *room < arena.capacity_bytes_) {
+    return Remove(std::move(arena));
+  }
   if (::unlink(RecordPath(arena.path_).c_str()) != 0 && errno != ENOENT) {
     return FailErrno(errno, "remove " + RecordPath(arena.path_));
   }
-  const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
   for (uint64_t number = 0;; ++number) {
-    const std::string path =
-        FreePath({ArenaPlace::Kind::kExplicit, folder}, arena.record_.owner, number);
+    const std::string path = FreePath(place, arena.record_.owner, number);
     if (::renameat2(AT_FDCWD, arena.path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) {
       return {};
     }

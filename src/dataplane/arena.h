@@ -75,7 +75,8 @@ class ArenaStore {
   // damaged). Look at record().complete before using the data.
   Result<Arena> Find(const ArenaKey& key);
 
-  // The data is not needed any more. Keeps the memory for the next one, or gives it back.
+  // The data is not needed any more. Keeps the memory for the next one as long as there is at least
+  // as much beside it, else gives it back.
   Status Recycle(Arena arena);
   Status Remove(Arena arena);
 

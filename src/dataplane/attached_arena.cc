@@ -1,12 +1,17 @@
 #include "dataplane/attached_arena.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/magic.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+
+#include "base/file.h"
 
 namespace stasis::dataplane {
 
@@ -18,8 +23,12 @@ uint64_t ChunkBytes() {
   return std::clamp<uint64_t>(mib, 2, 4096) << 20;
 }
 
+AttachedArena::~AttachedArena() {
+  for (File& file : files_) Unmap(file);
+}
+
 Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
-  struct stat st, now;
+  struct stat st;
   struct statfs file_system;
   if (::fstat(fd.get(), &st) != 0 || ::fstatfs(fd.get(), &file_system) != 0) {
     return FailErrno(errno, "stat the arena");
@@ -27,38 +36,83 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
   if (!S_ISREG(st.st_mode) || bytes == 0 || static_cast<uint64_t>(st.st_size) < bytes) {
     return Fail(Code::kInvalidArgument, "the arena is not a file of the size that was said");
   }
-  // The inode cannot be another's meanwhile: we hold it.
-  if (attached() && ::fstat(fd_.get(), &now) == 0 && now.st_dev == st.st_dev &&
-      now.st_ino == st.st_ino && bytes == mapping_.bytes()) {
-    fd_ = std::move(fd);  // another open file may hold the lock now
-    return {};
-  }
   Detach();
-  STASIS_ASSIGN(mapping_, Mapping::Map(fd.get(), bytes));
+  ForgetRemoved();
+  // The inode cannot be another's meanwhile: we have it mapped.
+  auto same = [&](const File& file) { return file.device == st.st_dev && file.inode == st.st_ino; };
+  auto known = std::find_if(files_.begin(), files_.end(), same);
+  if (known != files_.end() && known->mapping.bytes() != bytes) {
+    Unmap(*known);
+    files_.erase(known);
+    known = files_.end();
+  }
+  if (known == files_.end()) {
+    // A mapping holds the open file that it was made of, and that one has the lock: another one.
+    const std::string path = fmt::format("/proc/self/fd/{}", fd.get());
+    STASIS_ASSIGN(UniqueFd without_lock, Open(path, O_RDWR));
+    STASIS_ASSIGN(Mapping mapping, Mapping::Map(without_lock.get(), bytes));
+    File file;
+    file.device = st.st_dev;
+    file.inode = st.st_ino;
+    file.mapping = std::move(mapping);
+    file.staged = file_system.f_type != TMPFS_MAGIC;
+    file.registered.assign((bytes + chunk_bytes_ - 1) / chunk_bytes_, false);
+    Watch(file, path);
+    files_.push_front(std::move(file));
+    known = files_.begin();
+  }
+  file_ = &*known;
   fd_ = std::move(fd);
-  staged_ = file_system.f_type != TMPFS_MAGIC;
-  registered_.assign((bytes + chunk_bytes_ - 1) / chunk_bytes_, false);
   return {};
 }
 
+// Where it cannot be watched, it is looked at with the next arena, or goes with the mover.
+void AttachedArena::Watch(File& file, const std::string& path) {
+  file.name.Reset(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  // Its number of links changes: IN_DELETE_SELF comes only when nobody has it mapped any more.
+  if (removals_ >= 0) file.watch = ::inotify_add_watch(removals_, path.c_str(), IN_ATTRIB);
+}
+
 void AttachedArena::Detach() {
-  for (size_t chunk = 0; chunk < registered_.size(); ++chunk) {
-    if (registered_[chunk]) gpu_.fn().cuMemHostUnregister(mapping_.data() + chunk * chunk_bytes_);
+  // Without the memory that is registered it is nothing worth keeping, and on a disk nothing is.
+  if (file_ != nullptr && file_->staged) {
+    files_.remove_if([this](File& file) {
+      if (&file != file_) return false;
+      Unmap(file);
+      return true;
+    });
   }
-  registered_.clear();
-  mapping_ = Mapping();
+  file_ = nullptr;
   fd_.Reset();
 }
 
+void AttachedArena::ForgetRemoved() {
+  files_.remove_if([this](File& file) {
+    struct stat st;
+    if (&file == file_ || !file.name) return false;
+    if (::fstat(file.name.get(), &st) == 0 && st.st_nlink > 0) return false;
+    Unmap(file);
+    return true;
+  });
+}
+
+void AttachedArena::Unmap(File& file) {
+  for (size_t chunk = 0; chunk < file.registered.size(); ++chunk) {
+    if (!file.registered[chunk]) continue;
+    gpu_.fn().cuMemHostUnregister(file.mapping.data() + chunk * chunk_bytes_);
+  }
+  if (file.watch >= 0) ::inotify_rm_watch(removals_, file.watch);
+}
+
 uint64_t AttachedArena::SizeOf(uint64_t chunk) const {
-  return std::min(chunk_bytes_, mapping_.bytes() - chunk * chunk_bytes_);
+  return std::min(chunk_bytes_, bytes() - chunk * chunk_bytes_);
 }
 
 AttachedArena::Preparation::Preparation(AttachedArena& arena, const std::vector<uint64_t>& chunks)
     : arena_(arena), chunks_(chunks) {
   std::vector<Prefaulter::Part> cold;
   for (uint64_t chunk : chunks_) {
-    const bool ready = arena_.staged_ || arena_.registered_[chunk];
+    const bool ready = arena_.file_->staged || arena_.file_->registered[chunk];
     cold_index_.push_back(ready ? -1 : static_cast<int64_t>(cold.size()));
     if (!ready) cold.push_back({chunk * arena_.chunk_bytes_, arena_.SizeOf(chunk)});
   }
@@ -66,14 +120,14 @@ AttachedArena::Preparation::Preparation(AttachedArena& arena, const std::vector<
 }
 
 Status AttachedArena::Preparation::Ready(size_t index) {
-  if (cold_index_[index] < 0 || arena_.staged_) return {};
+  if (cold_index_[index] < 0 || arena_.file_->staged) return {};
   STASIS_TRY(prefaulter_->Wait(static_cast<size_t>(cold_index_[index])));
   const uint64_t chunk = chunks_[index];
   const uint64_t bytes = arena_.SizeOf(chunk);
   CUresult result = arena_.gpu_.fn().cuMemHostRegister_v2(
       arena_.data() + chunk * arena_.chunk_bytes_, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (result == CUDA_SUCCESS) {
-    arena_.registered_[chunk] = true;
+    arena_.file_->registered[chunk] = true;
     cold_bytes_ += bytes;
     return {};
   }
@@ -81,7 +135,7 @@ Status AttachedArena::Preparation::Ready(size_t index) {
   if (!IsHarmless(result) && result != CUDA_ERROR_OPERATING_SYSTEM) {
     return Fail(arena_.gpu_.MakeError(result, "cuMemHostRegister"));
   }
-  arena_.staged_ = true;
+  arena_.file_->staged = true;
   return {};
 }
 

@@ -1,9 +1,11 @@
 // The arena in a mover: mapped, touched and registered chunk by chunk as it is first used, and kept
-// that way for the next save or load. Only in the mover's process.
+// that way for the next save or load, also when others were attached meanwhile, until its file is
+// removed. Only in the mover's process.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,23 +25,30 @@ uint64_t ChunkBytes();
 
 class AttachedArena {
  public:
-  explicit AttachedArena(const Gpu& gpu) : gpu_(gpu), chunk_bytes_(ChunkBytes()) {}
-  ~AttachedArena() { Detach(); }
+  // `removals`: an inotify descriptor, which becomes readable when there is something for
+  // ForgetRemoved(); -1: none.
+  AttachedArena(const Gpu& gpu, int removals)
+      : gpu_(gpu), removals_(removals), chunk_bytes_(ChunkBytes()) {}
+  ~AttachedArena();
   AttachedArena(const AttachedArena&) = delete;
 
-  // Takes another arena in, or, when it is the very same file and size, keeps what is there.
+  // Takes another arena in, or, when it is a file that was here before in this size, what is still
+  // registered of it.
   // A file that is not in memory cannot be registered (the kernel forbids long-term pins of pages
   // that a disk backs): it is staged.
   Status Attach(UniqueFd fd, uint64_t bytes);
+  // Lets go of its descriptor, and with that of its lock.
   void Detach();
+  // Lets go of the memory of files that have no name any more, but for the one that is attached.
+  void ForgetRemoved();
   bool attached() const { return fd_.valid(); }
 
   int fd() const { return fd_.get(); }
-  char* data() const { return mapping_.data(); }
-  uint64_t bytes() const { return mapping_.bytes(); }
+  char* data() const { return file_->mapping.data(); }
+  uint64_t bytes() const { return file_ == nullptr ? 0 : file_->mapping.bytes(); }
   uint64_t chunk_bytes() const { return chunk_bytes_; }
   // Copies must go through buffers. May become true while chunks are made ready.
-  bool staged() const { return staged_; }
+  bool staged() const { return file_->staged; }
 
   // Makes chunks ready in order, touching ahead of registering with all processors.
   class Preparation {
@@ -59,14 +68,27 @@ class AttachedArena {
   };
 
  private:
+  struct File {
+    // Without rights and without a lock: only to see whether it still has a name.
+    UniqueFd name;
+    uint64_t device = 0;
+    uint64_t inode = 0;
+    Mapping mapping;
+    bool staged = false;
+    std::vector<bool> registered;  // by chunk
+    int watch = -1;
+  };
+
   uint64_t SizeOf(uint64_t chunk) const;
+  void Unmap(File& file);
+  void Watch(File& file, const std::string& path);
 
   const Gpu& gpu_;
+  const int removals_;
   const uint64_t chunk_bytes_;
   UniqueFd fd_;
-  Mapping mapping_;
-  bool staged_ = false;
-  std::vector<bool> registered_;  // by chunk
+  File* file_ = nullptr;  // of files_; the one that is attached
+  std::list<File> files_;
 };
 
 }  // namespace stasis::dataplane

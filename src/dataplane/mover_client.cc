@@ -1,15 +1,19 @@
 #include "dataplane/mover_client.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "base/file.h"
 #include "dataplane/packet.h"
+#include "dataplane/resident_mover.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -35,39 +39,132 @@ Mover::Mover(MoverOptions options) : options_(std::move(options)) {}
 
 Mover::~Mover() { (void)Stop(); }
 
-Status Mover::Stop() {
-  if (!process_) return {};
-  socket_.Reset();
-  auto ended = process_->Wait(Deadline::In(kIdleEnd));
-  const pid_t id = pid();
-  if (!ended) End();
-  const bool hangs = !ended && process_.has_value();
-  process_.reset();
-  if (hangs) {
-    return Fail(Code::kInternal, fmt::format("the mover (process {}) hangs in the kernel", id));
+bool Mover::WaitEnd(const Deadline& deadline, std::string* how) {
+  if (child_) {
+    auto status = child_->Wait(deadline);
+    if (!status) return false;
+    if (how != nullptr) *how = DescribeWaitStatus(*status);
+  } else {
+    pollfd p{pidfd_.get(), POLLIN, 0};
+    if (TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout())) <= 0) return false;
+    if (how != nullptr) *how = "has ended";
   }
+  child_.reset();
+  pidfd_.Reset();
+  pid_ = 0;
+  return true;
+}
+
+Status Mover::Stop() {
+  if (!running()) return {};
+  if (resident_) return Farewell();
+  socket_.Reset();
+  const pid_t id = pid();
+  if (WaitEnd(Deadline::In(kIdleEnd))) return {};
+  End();
+  const bool hangs = running();
+  child_.reset();
+  pidfd_.Reset();
+  pid_ = 0;
+  if (!hangs) return {};
+  return Fail(Code::kInternal, fmt::format("the mover (process {}) hangs in the kernel", id));
+}
+
+// What it holds of ours it has let go when it answers: whoever comes next finds no lock of ours.
+Status Mover::Farewell() {
+  auto ended = Call(Make(Op::kEnd), {}, Deadline::In(kReleaseLimit));
+  socket_.Reset();
+  if (!ended) {
+    // At work, or worse: it must not go on with what is ours.
+    End();
+    return {};
+  }
+  child_.reset();
+  pidfd_.Reset();
+  pid_ = 0;
+  resident_ = false;
   return {};
 }
 
 std::string Mover::End() {
   socket_.Reset();
-  if (!process_) return "had ended";
-  process_->Kill(SIGKILL);
-  auto status = process_->Wait(Deadline::In(options_.settle_timeout));
-  if (!status) return fmt::format("(process {}) hangs in the kernel", pid());
-  process_.reset();
-  return DescribeWaitStatus(*status);
+  if (!running()) return "had ended";
+  ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+  std::string how;
+  const pid_t id = pid();
+  if (!WaitEnd(Deadline::In(options_.settle_timeout), &how)) {
+    return fmt::format("(process {}) hangs in the kernel", id);
+  }
+  resident_ = false;
+  return how;
 }
 
-Status Mover::Spawn() {
+Status Mover::Connect(const Deadline& deadline) {
   // One that hangs in the kernel still holds GPU memory: nobody starts another beside it.
-  if (process_ && !socket_) {
-    if (!process_->Wait(Deadline::In(std::chrono::milliseconds(0)))) {
-      return Fail(Code::kUnavailable,
-                  fmt::format("the last mover (process {}) still hangs in the kernel", pid()));
-    }
-    process_.reset();
+  if (running() && !WaitEnd(Deadline::In(std::chrono::milliseconds(0)))) {
+    return Fail(Code::kUnavailable,
+                fmt::format("the last mover (process {}) still hangs in the kernel", pid()));
   }
+  if (!options_.resident_dir.empty() && options_.idle_timeout.count() > 0) {
+    STASIS_ASSIGN(const bool found, ConnectToResident(deadline));
+    if (found) return {};
+  }
+  return Spawn({}, -1);
+}
+
+Result<bool> Mover::ConnectToResident(const Deadline& deadline) {
+  auto path = ResidentPath(options_.resident_dir, options_.gpu, options_.program);
+  if (!path) return false;
+  // The first may leave at the moment when we come.
+  for (int tries = 0; tries < 2; ++tries) {
+    std::optional<ResidentName> name;
+    auto client = ConnectResident(*path);
+    if (client) {
+      socket_ = std::move(client->socket);
+      pidfd_ = std::move(client->pidfd);
+      pid_ = client->pid;
+    } else if (client.error().code == Code::kNotFound) {
+      auto claimed = ClaimResidentName(*path);
+      if (!claimed) continue;
+      name = std::move(*claimed);
+      STASIS_TRY(Spawn(*path, name->socket.get()));
+    } else {
+      continue;
+    }
+    resident_ = true;
+    const int lock = options_.inherit_fd;
+    std::span<const int> fds(&lock, lock >= 0 ? 1 : 0);
+    Request hello = Make(Op::kHello);
+    hello.id = ++last_id_;
+    const bool asked =
+        SendPacket(socket_.get(), &hello, sizeof hello, fds, MSG_DONTWAIT).has_value();
+    pollfd p{socket_.get(), POLLIN, 0};
+    const bool heard = asked && TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout())) > 0;
+    if (asked && !heard) {
+      const std::string how = End();
+      return Fail(Code::kDeadlineExceeded,
+                  fmt::format("the mover of {} did not answer in time, and {}", options_.gpu.value,
+                              running() ? how : "was ended"));
+    }
+    Reply reply;
+    auto packet = ReceivePacket(socket_.get(), &reply, sizeof reply);
+    if (packet && packet->size != 0) {
+      if (wire::WhyInvalid(reply, packet->size, packet->fds.size()) != nullptr) reply.fatal = 1;
+      if (reply.fatal != 0) End();
+      STASIS_TRY(wire::ErrorOf(reply));
+      return running();
+    }
+    // It works for somebody else, or has just left: it is no business of ours.
+    socket_.Reset();
+    child_.reset();
+    pidfd_.Reset();
+    pid_ = 0;
+    resident_ = false;
+  }
+  return false;
+}
+
+Status Mover::Spawn(const std::string& listen_path, int listen_fd) {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
     return FailErrno(errno, "socketpair");
@@ -85,11 +182,24 @@ Status Mover::Spawn() {
   spawn.env = ScrubbedEnvironment();
   spawn.env->push_back("CUDA_DEVICE_ORDER=PCI_BUS_ID");
   spawn.fds = {{wire::kSocketFd, theirs.get()}};
-  if (options_.inherit_fd >= 0) spawn.fds[wire::kInheritedFd] = options_.inherit_fd;
+  UniqueFd null;
+  if (listen_fd >= 0) {
+    spawn.argv.insert(spawn.argv.end(), {"--listen-as", listen_path});
+    spawn.fds[wire::kListenFd] = listen_fd;
+    // Nothing of the command that happens to start it: neither its terminal nor its folder.
+    STASIS_ASSIGN(null, Open("/dev/null", O_WRONLY));
+    spawn.fds[STDERR_FILENO] = null.get();
+    spawn.working_directory = "/";
+  } else if (options_.inherit_fd >= 0) {
+    spawn.fds[wire::kInheritedFd] = options_.inherit_fd;
+  }
   spawn.new_session = true;
   auto process = Annotate(Subprocess::Spawn(spawn), "start the mover of " + options_.gpu.value);
   if (!process) return Fail(std::move(process.error()));
-  process_ = std::move(*process);
+  pidfd_.Reset(::fcntl(process->pidfd(), F_DUPFD_CLOEXEC, 0));
+  if (!pidfd_) return FailErrno(errno, "duplicate a descriptor");
+  pid_ = process->pid();
+  child_ = std::move(*process);
   socket_ = std::move(ours);
   return {};
 }
@@ -121,7 +231,7 @@ Result<Reply> Mover::Call(Request request, std::span<const int> fds, const Deadl
       const std::string how = End();
       return Fail(Code::kDeadlineExceeded,
                   fmt::format("the mover of {} did not {} in time, and {}", options_.gpu.value,
-                              wire::OpName(request.op), process_ ? how : "was ended"));
+                              wire::OpName(request.op), running() ? how : "was ended"));
     }
     Reply reply;
     auto packet = ReceivePacket(socket_.get(), &reply, sizeof reply);
@@ -152,11 +262,11 @@ Result<Reply> Mover::Call(Request request, std::span<const int> fds, const Deadl
 Result<Reply> Mover::CallOrStart(const Request& request, std::span<const int> fds,
                                  const Deadline& deadline) {
   const bool fresh = !socket_;
-  if (fresh) STASIS_TRY(Spawn());
+  if (fresh) STASIS_TRY(Connect(deadline));
   auto reply = Call(request, fds, deadline);
   // It may have left between two requests, being idle; with that no work is lost.
   if (!reply && reply.error().code == Code::kUnavailable && !fresh && !socket_) {
-    STASIS_TRY(Spawn());
+    STASIS_TRY(Connect(deadline));
     reply = Call(request, fds, deadline);
   }
   return reply;

@@ -1,6 +1,7 @@
-// Our side of a mover: one process for one GPU, started on demand, spoken to in mover_protocol.h,
-// ended when it passes a deadline. A mover may die at any moment: nothing is lost by it that its
-// caller does not hold (descriptors of a save) or find again (the arena).
+// Our side of a mover: one process for one GPU, started on demand or found where it has stayed,
+// spoken to in mover_protocol.h, ended when it passes a deadline. A mover may die at any moment:
+// nothing is lost by it that its caller does not hold (descriptors of a save) or find again (the
+// arena).
 //
 // Threads: one at a time for each Mover; movers of several GPUs work in parallel.
 #pragma once
@@ -26,9 +27,11 @@ struct MoverOptions {
   std::string program;  // path of stasis-mover
   device::GpuUuid gpu;
   std::string library;  // of the driver; empty: by the loader's search
-  int inherit_fd = -1;  // held by the mover as long as it lives, as the device helper does
+  int inherit_fd = -1;  // held by the mover as long as it works for us, as the device helper does
   // How long it stays without work, its context and registered memory with it; 0: as long as we.
   std::chrono::milliseconds idle_timeout{0};
+  // With an idle_timeout: the folder by which the next command finds it; empty: it goes with us.
+  std::string resident_dir;
   // For the end of one that was killed.
   std::chrono::milliseconds settle_timeout{10000};
 };
@@ -76,8 +79,9 @@ class Mover {
   // is what may need GPU memory of its own.
   Result<MoverInfo> Start(const Deadline& deadline);
   // Of the one that runs, 0 for none.
-  pid_t pid() const { return process_ ? process_->pid() : 0; }
-  // Ends it and waits for that: its GPU memory is free.
+  pid_t pid() const { return pid_; }
+  // Ends it and waits for that: its GPU memory is free. One that may stay lets go of all that is
+  // ours, and stays.
   Status Stop();
 
   // Begins work with an arena, starting a mover where none runs. The same file again, not grown:
@@ -113,7 +117,12 @@ class Mover {
   Status Release(const Deadline& deadline);
 
  private:
-  Status Spawn();
+  Status Connect(const Deadline& deadline);
+  // Absent: it cannot be had, which is no reason not to start one of our own.
+  Result<bool> ConnectToResident(const Deadline& deadline);
+  Status Spawn(const std::string& listen_path, int listen_fd);
+  Status Farewell();
+  bool running() const { return pidfd_.valid(); }
   Result<wire::Reply> Call(wire::Request request, std::span<const int> fds,
                            const Deadline& deadline, const CopyOptions* options = nullptr,
                            uint64_t total = 0, std::vector<UniqueFd>* out = nullptr);
@@ -123,11 +132,16 @@ class Mover {
   Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                     const Deadline& deadline);
   Result<CopyResult> Copy(wire::Op op, const CopyOptions& options, const Deadline& deadline);
-  // Kills and reaps it; how it ended.
+  // Kills it; how it ended.
   std::string End();
+  // Reaps it if it is our child. False: it still runs.
+  bool WaitEnd(const Deadline& deadline, std::string* how = nullptr);
 
   const MoverOptions options_;
-  std::optional<Subprocess> process_;
+  std::optional<Subprocess> child_;  // when we have started it
+  UniqueFd pidfd_;
+  pid_t pid_ = 0;
+  bool resident_ = false;
   UniqueFd socket_;
   uint64_t last_id_ = 0;
   size_t count_ = 0;  // ranges of the load that is prepared

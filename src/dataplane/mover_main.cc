@@ -1,5 +1,6 @@
 // stasis-mover: copies GPU memory of other programs to and from an arena. One for each GPU; lives
-// as long as the socket it was started with (descriptor 3, see mover_protocol.h).
+// as long as the socket it was started with (descriptor 3, see mover_protocol.h), or stays and
+// listens on another (descriptor 5).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -17,6 +18,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--gpu") == 0) options.gpu.value = argv[i + 1];
     if (std::strcmp(argv[i], "--library") == 0) options.library = argv[i + 1];
+    if (std::strcmp(argv[i], "--listen-as") == 0) options.listen_path = argv[i + 1];
     if (std::strcmp(argv[i], "--idle-ms") == 0) {
       options.idle_timeout = std::chrono::milliseconds(std::strtol(argv[i + 1], nullptr, 10));
     }
@@ -29,7 +31,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   // What a driver starts must not inherit the socket, or we would outlive who started us.
-  for (int fd : {wire::kSocketFd, wire::kInheritedFd}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  for (int fd : {wire::kSocketFd, wire::kInheritedFd, wire::kListenFd}) {
+    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
   ::signal(SIGPIPE, SIG_IGN);
   ServeMover(wire::kSocketFd, options);
 }

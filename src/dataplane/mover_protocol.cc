@@ -28,6 +28,7 @@ constexpr OpRow kOps[] = {
     {Op::kLoad, "copy the arena to GPU memory", false},
     {Op::kExport, "export GPU memory", true},
     {Op::kRelease, "release GPU memory", false},
+    {Op::kEnd, "end its work", false},
 };
 
 const OpRow* Find(Op op) {
@@ -63,14 +64,16 @@ const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
   if (r.id == 0) return "a request without an id";
   const OpRow* row = Find(r.op);
   if (row == nullptr) return "an unknown operation";
-  if ((r.flags & ~kFlagChecksum) != 0) return "an unknown flag";
+  if ((r.flags & ~(r.op == Op::kEnd ? kFlagLeave : kFlagChecksum)) != 0) return "an unknown flag";
   if (r.bytes > kMaxTotalBytes || r.ballast_bytes > kMaxTotalBytes) return "too many bytes";
   if (row->batch ? r.count == 0 || r.count > kMaxBatch : r.count > kMaxRanges) {
     return "an impossible number of allocations";
   }
   if (r.first > kMaxRanges) return "an impossible index";
   const size_t expected = r.op == Op::kAttach ? 1 : r.op == Op::kImport ? r.count : 0;
-  if (fds != expected) return "the wrong number of descriptors";
+  if (fds != expected && !(r.op == Op::kHello && fds == 1)) {
+    return "the wrong number of descriptors";
+  }
   return nullptr;
 }
 

@@ -8,7 +8,7 @@
 // Change kVersion with any change of a struct.
 //
 //   phase     request      descriptors       then
-//   idle      hello                          what it is
+//   idle      hello        0 or 1: a lock    what it is; the lock is held until the end
 //   idle      attach       1: the arena      its memory is mapped; what was registered stays so
 //   idle      detach                         lets go of the arena
 //   idle      warm                           touches and registers `bytes` of it
@@ -22,6 +22,8 @@
 //   loading   load                           arena -> device
 //   loading   export                         n handles from `first`; the reply has them
 //   any       release                        lets go of all GPU memory                 -> idle
+//   idle      end                            lets go of arena and lock; nothing follows. A mover
+//                                            that stays keeps its context and what is registered
 #pragma once
 
 #include <bit>
@@ -36,10 +38,11 @@ namespace stasis::dataplane::wire {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kMagic = 0x56444d53;  // "SMDV"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 inline constexpr int kSocketFd = 3;
 inline constexpr int kInheritedFd = 4;  // held, never used: as of the device helper
+inline constexpr int kListenFd = 5;     // of one that stays: bound, and its own to listen on
 
 // The kernel passes 253 descriptors in a message.
 inline constexpr uint32_t kMaxBatch = 200;
@@ -59,11 +62,13 @@ enum class Op : uint32_t {
   kLoad,
   kExport,
   kRelease,
-  kLast = kRelease,
+  kEnd,
+  kLast = kEnd,
 };
 const char* OpName(Op op);
 
 inline constexpr uint32_t kFlagChecksum = 1;  // save: compute it; load: compare it first
+inline constexpr uint32_t kFlagLeave = 2;     // end: do not stay
 
 struct WireRange {
   uint64_t size_bytes;

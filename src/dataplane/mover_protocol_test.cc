@@ -26,7 +26,9 @@ TEST(MoverProtocol, EveryOperationHasAValidRequest) {
     const Op op = static_cast<Op>(i);
     Request request = Valid(op);
     EXPECT_EQ(WhyInvalid(request, sizeof request, FdsOf(op)), nullptr) << OpName(op);
-    EXPECT_NE(WhyInvalid(request, sizeof request, FdsOf(op) + 1), nullptr) << OpName(op);
+    EXPECT_NE(WhyInvalid(request, sizeof request, FdsOf(op) + 2), nullptr) << OpName(op);
+    // A lock that it is to hold.
+    EXPECT_EQ(WhyInvalid(request, sizeof request, FdsOf(op) + 1) == nullptr, op == Op::kHello);
     EXPECT_NE(WhyInvalid(request, sizeof request - 1, FdsOf(op)), nullptr);
   }
 }
@@ -38,7 +40,8 @@ TEST(MoverProtocol, WrongRequestsAreRefused) {
       [](Request& r) { r.id = 0; },
       [](Request& r) { r.op = Op{0}; },
       [](Request& r) { r.op = Op{99}; },
-      [](Request& r) { r.flags = 2; },
+      [](Request& r) { r.flags = kFlagLeave; },
+      [](Request& r) { r.flags = 4; },
       [](Request& r) { r.bytes = kMaxTotalBytes + 1; },
       [](Request& r) { r.ballast_bytes = ~0ull; },
       [](Request& r) { r.count = 0; },

@@ -31,7 +31,7 @@ uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / un
 Status MoverWork::Start() {
   if (gpu_) return {};
   STASIS_ASSIGN(gpu_, Gpu::Open(options_.library, options_.gpu));
-  arena_ = std::make_unique<AttachedArena>(*gpu_);
+  arena_ = std::make_unique<AttachedArena>(*gpu_, removals_);
   copier_ = std::make_unique<Copier>(*gpu_);
   return {};
 }
@@ -95,8 +95,19 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
       return {};
     case Op::kRelease:
       return Release();
+    case Op::kEnd:
+      STASIS_TRY(Expect(Phase::kIdle, request));
+      return StandBy(/*at_the_end=*/true);
   }
   return WrongOrder(request);
+}
+
+Status MoverWork::StandBy(bool at_the_end) {
+  if (phase_ != Phase::kIdle) return Fail(Code::kFailedPrecondition, "the mover is at work");
+  if (!arena_) return {};
+  if (at_the_end) arena_->Detach();
+  arena_->ForgetRemoved();
+  return {};
 }
 
 Status MoverWork::Hello(Reply& reply) {

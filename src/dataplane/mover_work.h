@@ -18,12 +18,18 @@ namespace stasis::dataplane {
 
 class MoverWork {
  public:
-  explicit MoverWork(const MoverServerOptions& options) : options_(options) {}
+  // `removals`: an inotify descriptor that becomes readable when an arena's file was removed.
+  MoverWork(const MoverServerOptions& options, int removals)
+      : options_(options), removals_(removals) {}
 
   // Fills the operation's fields of `reply`, and `out` with descriptors for it. After an error in
   // the middle of a save or load the caller says `release`.
   Status Do(const wire::Request& request, std::vector<UniqueFd> fds, wire::Reply& reply,
             std::vector<UniqueFd>& out, const Progress& progress);
+
+  // Lets go of the memory of arenas that were removed, and of the arena that it works on if that
+  // was all. Not during a save or load.
+  Status StandBy(bool at_the_end);
 
   // GPU memory besides the context.
   bool holds_memory() const { return memory_ != nullptr; }
@@ -44,6 +50,7 @@ class MoverWork {
   Status Release();
 
   const MoverServerOptions options_;
+  const int removals_;
   std::optional<Gpu> gpu_;
   std::unique_ptr<AttachedArena> arena_;
   std::unique_ptr<Copier> copier_;

@@ -1,6 +1,6 @@
-// What a caller keeps between operations: the movers it has started, with their contexts, and the
-// arenas it holds, with what is registered of them. A command keeps them as long as it runs; who
-// stays longer has them warm.
+// What a caller keeps between operations: its movers, with their contexts, and the arenas it holds,
+// with what is registered of them. A command keeps them as long as it runs; who stays longer has
+// them warm, and so has whoever leaves his movers to the next command (MoverOptions::resident_dir).
 //
 // Threads: Of() and Keep() may be called by several; one thread at a time for each mover.
 #pragma once
@@ -23,7 +23,7 @@ class Resident {
 
   // The mover of that GPU; not started yet when it is a new one.
   Mover& Of(const device::GpuUuid& gpu);
-  // Ends all of them: their GPU memory is free.
+  // Ends all of them: their GPU memory is free, but for the contexts of those that stay.
   void StopMovers();
 
   bool keeps_arenas() const { return keep_arenas_; }

@@ -74,6 +74,7 @@ class Scenario:
         self.beside = {}
         self.stand_ins = {}
         self.mounted = []
+        self.mover = None  # the last that was seen
         self.at = None
         self.round = ""
 
@@ -139,6 +140,25 @@ class Scenario:
         fd = os.open(line.args[0] + "/filler", os.O_CREAT | os.O_WRONLY)
         os.posix_fallocate(fd, 0, size)
         os.close(fd)
+
+    # Movers that stay.
+
+    def do_movers_stay(self, line):
+        self.world.env["STASIS_MOVER_IDLE_S"] = line.args[0]
+
+    def do_expect_mover(self, line):
+        """`same` as last time, `another`, or `none`; never more than one."""
+        def holds():
+            found, last = self.world.movers(), self.mover
+            if line.args[0] == "none":
+                return not found
+            return len(found) == 1 and (line.args[0] == "same") == (found[0] == last)
+        wait_until(holds, 20, lambda: f"the movers are {self.world.movers()}, the last was {self.mover}")
+        self.mover = next(iter(self.world.movers()), None)
+
+    def do_kill_mover(self, _):
+        os.kill(self.mover, signal.SIGKILL)
+        wait_until(lambda: self.world.reap() or not self.world.movers(), 20, "it does not end")
 
     # Programs.
 

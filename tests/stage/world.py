@@ -95,6 +95,7 @@ class World:
             "LD_LIBRARY_PATH": str(self.build / "lib" / "softgpu"),
             "STASIS_STATE_DIR": str(self.state),
             "STASIS_UNDO_TIMEOUT_S": "5",
+            "STASIS_MOVER_IDLE_S": "0",  # a test that lets movers stay says so
             "SOFTGPU_DIR": str(self.gpu_folder),
         }
         for name in ("STASIS_CRIU", "LANG"):
@@ -136,6 +137,12 @@ class World:
         new = path.with_suffix(".new")
         new.write_text(rules)
         new.rename(path)
+
+    def movers(self):
+        """Process ids of the movers that run."""
+        self.reap()
+        return [pid for pid in processes.all_pids()
+                if (processes.stat(pid) or ("", "Z"))[0] == "stasis-mover" and processes.is_alive(pid)]
 
     def reap(self):
         """We are the init here: what lost its parent is ours to wait for."""
