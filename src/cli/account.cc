@@ -56,6 +56,33 @@ std::string CarriedText(const OperationResult& result) {
   return text;
 }
 
+std::string StoredText(const OperationResult& result) {
+  const coordinator::Stored& stored = result.stored;
+  if (stored.added == 0) return "";
+  std::string text = fmt::format("  written {}", FormatBytes(stored.added));
+  if (stored.gpu_raw > 0) {
+    text += fmt::format(", of it GPU memory {}", FormatBytes(stored.gpu));
+    if (stored.gpu < stored.gpu_raw) {
+      text += fmt::format(" (compressed from {})", FormatBytes(stored.gpu_raw));
+    }
+  }
+  text += '\n';
+  struct Row {
+    uint64_t bytes;
+    const char* what;
+  };
+  const Row rows[] = {{stored.shared, "as in earlier images"},
+                      {stored.repeated, "the same once more"},
+                      {stored.zero, "zero"}};
+  std::string kept;
+  for (const Row& row : rows) {
+    if (row.bytes == 0) continue;
+    kept += fmt::format("{} {} {}", kept.empty() ? "" : ",", FormatBytes(row.bytes), row.what);
+  }
+  if (!kept.empty()) text += "  GPU memory not written:" + kept + '\n';
+  return text;
+}
+
 }  // namespace
 
 std::string AccountText(const OperationResult& result) {
@@ -72,6 +99,7 @@ std::string AccountText(const OperationResult& result) {
     if (result.image_bytes > 0)
       text += fmt::format(" {:>12} in the image", FormatBytes(result.image_bytes));
     text += '\n';
+    text += StoredText(result);
   }
   if (result.device_bytes > 0 && !result.account.phases.empty()) text += CarriedText(result);
   if (result.driver_kind == "softgpu" && !result.account.phases.empty()) {
@@ -98,6 +126,13 @@ nlohmann::json AccountJson(const OperationResult& result) {
           {"pid", result.pid},
           {"image", result.image},
           {"image_bytes", result.image_bytes},
+          {"stored",
+           {{"added_bytes", result.stored.added},
+            {"gpu_bytes", result.stored.gpu},
+            {"gpu_uncompressed_bytes", result.stored.gpu_raw},
+            {"shared_bytes", result.stored.shared},
+            {"repeated_bytes", result.stored.repeated},
+            {"zero_bytes", result.stored.zero}}},
           {"device_bytes", result.device_bytes},
           {"shared_bytes", result.shared_bytes},
           {"left_to_driver", result.left_to_driver},

@@ -11,6 +11,8 @@ struct Options {
   std::string store;
   std::string name;
   bool leave_running = false;
+  bool full = false;
+  std::string compress = "none";
   CommonOptions common;
   CriuFlags criu;
 };
@@ -25,6 +27,11 @@ void RegisterDump(CLI::App& app, const std::function<void(Action)>& select) {
                    "Folder in which the image appears (default: the images of this user)");
   verb->add_option("--name", options->name, "Name of the image; never overwrites");
   verb->add_flag("--leave-running", options->leave_running, "Let the program run on");
+  verb->add_flag("--full", options->full,
+                 "Write all GPU memory, also what earlier images of the store have");
+  verb->add_option("--compress", options->compress,
+                   "Blocks of GPU memory: none, lz4, zstd, or auto (where the storage is slower)")
+      ->option_text("HOW");
   options->common.AddTo(*verb);
   options->criu.AddTo(*verb);
   verb->callback([=] {
@@ -38,6 +45,8 @@ void RegisterDump(CLI::App& app, const std::function<void(Action)>& select) {
             dump.store = options->store.empty() ? paths.images() : AbsolutePath(options->store);
             dump.name = options->name;
             dump.leave_running = options->leave_running;
+            dump.full = options->full;
+            STASIS_ASSIGN(dump.compression, image::ParseCompression(options->compress));
             STASIS_ASSIGN(dump.criu, options->criu.Parse());
             return coordinator::Dump(session, target, dump, run);
           });

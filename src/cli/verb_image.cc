@@ -6,6 +6,7 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "cli/verb.h"
+#include "image/gc.h"
 #include "image/report.h"
 #include "image/store_folder.h"
 
@@ -94,6 +95,17 @@ Outcome Delete(const Options& options, const Globals& globals) {
   return 0;
 }
 
+Outcome Gc(const Options& options, const Globals& globals) {
+  STASIS_ASSIGN(std::string store, options.Store());
+  if (!PathExists(store)) {
+    PrintResult(globals, fmt::format("no images in {}\n", store), image::GcJson({}));
+    return 0;
+  }
+  STASIS_ASSIGN(auto report, image::CollectGarbage(store));
+  PrintResult(globals, image::GcText(report), image::GcJson(report));
+  return 0;
+}
+
 struct Row {
   const char* name;
   const char* help;
@@ -107,12 +119,13 @@ constexpr Row kRows[] = {
     {"inspect", "Say what an image holds and what a restore of it needs", Inspect, 1, 1},
     {"verify", "Read every byte of an image and compare it with what was recorded", Verify, 1, 1},
     {"delete", "Delete images", Delete, 1, 1000},
+    {"gc", "Give back what no image needs any more", Gc, 0, 0},
 };
 
 }  // namespace
 
 void RegisterImage(CLI::App& app, const std::function<void(Action)>& select) {
-  auto* verb = app.add_subcommand("image", "List, inspect, verify and delete images");
+  auto* verb = app.add_subcommand("image", "List, inspect, verify and delete images, and tidy up");
   verb->require_subcommand(1);
   for (const Row& row : kRows) {
     auto options = std::make_shared<Options>();

@@ -86,6 +86,8 @@ class DumpRun {
   const Operation& operation() const { return operation_; }
   uint64_t image_bytes() const { return image_bytes_; }
   uint64_t shared_bytes() const { return shared_.bytes(); }
+  uint64_t added_bytes() const { return added_bytes_; }
+  const image::WrittenBlocks& blocks() const { return data_.blocks; }
 
  private:
   Phase ImageBegin();
@@ -125,6 +127,7 @@ class DumpRun {
   Stopwatch watch_;
   bool criu_ended_the_program_ = false;  // it may still be giving back its memory
   uint64_t image_bytes_ = 0;
+  uint64_t added_bytes_ = 0;  // of them, what no earlier image had
 };
 
 Phase DumpRun::ImageBegin() {
@@ -203,6 +206,7 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   STASIS_TRY(StoreAgentLibraries(*writer_, manifest));
   STASIS_TRY(writer_->Commit(manifest, options));
   image_bytes_ = manifest.TotalBytes();
+  added_bytes_ = manifest.AddedBytes();
   scope.SetBytes(image_bytes_);
   if (operation_.job.empty()) return {};
   // From here on the image is the job's, whatever becomes of us; its shim must know why the job
@@ -250,11 +254,18 @@ Phase DumpRun::DataWrite() {
   phase.timeout = seconds(3600);
   phase.run = [this](PhaseScope& scope) -> Status {
     const uint64_t total = shared_.bytes() + stored_.bytes();
-    STASIS_ASSIGN(data_, WriteLots(session_.services.paths, *writer_, Lots(), [&](uint64_t done) {
-                    scope.ReportBytes(done, total);
-                    return !scope.deadline().passed();
-                  }));
-    scope.SetBytes(data_.stored_bytes);
+    image::BlockWriterOptions how;
+    how.compression = dump_.compression;
+    how.share = !dump_.full;
+    how.job_id = operation_.job;
+    STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
+    how.uid = credentials.uid[1];
+    STASIS_ASSIGN(data_, WriteLots(session_.services.paths, *writer_, Lots(), std::move(how),
+                                   [&](uint64_t done) {
+                                     scope.ReportBytes(done, total);
+                                     return !scope.deadline().passed();
+                                   }));
+    scope.SetBytes(data_.blocks.stored_bytes);
     return {};
   };
   return phase;
@@ -269,9 +280,8 @@ Status DumpRun::DescribeData(image::Manifest& manifest) {
           recorded.device_bytes + shared_.BytesOf(recorded.id) + stored_.BytesOf(recorded.id);
     }
   }
-  if (data_.ranges.empty()) return {};
-  manifest.block_naming = data_.naming;
-  for (image::DeviceRange range : data_.ranges) {
+  data_.blocks.DescribeIn(manifest);
+  for (image::DeviceRange& range : manifest.ranges) {
     const std::string& uuid = data_.gpus[range.gpu].value;
     auto gpu = std::find_if(manifest.gpus.begin(), manifest.gpus.end(),
                             [&](const image::Gpu& g) { return g.uuid == uuid; });
@@ -279,7 +289,6 @@ Status DumpRun::DescribeData(image::Manifest& manifest) {
       return Fail(Code::kInternal, "there is data of GPU " + uuid + ", which is not there");
     }
     range.gpu = static_cast<uint32_t>(gpu - manifest.gpus.begin());
-    manifest.ranges.push_back(std::move(range));
   }
   return {};
 }
@@ -423,6 +432,9 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
   STASIS_ASSIGN(result, Execute(session, run.operation(), plan, options, std::move(result)));
   result.image_bytes = run.image_bytes();
   result.shared_bytes = run.shared_bytes();
+  result.stored = {run.added_bytes(), run.blocks().stored_bytes, run.blocks().new_bytes,
+                   run.blocks().shared_bytes, run.blocks().repeated_bytes, run.blocks().zero_bytes};
+  for (const std::string& note : run.blocks().notes) result.notes.push_back(note);
   return result;
 }
 

@@ -10,12 +10,10 @@
 #include "base/file.h"
 #include "dataplane/prefault.h"
 #include "image/block_name.h"
+#include "image/block_reader.h"
 
 namespace stasis::coordinator {
 namespace {
-
-// Blocks that are named together, by all processors, and then written in order.
-constexpr size_t kBatch = 64;
 
 // The secret behind the names of this user's blocks; made when it is first needed.
 Result<image::BlockKey> Key(const Paths& paths) {
@@ -39,11 +37,6 @@ Result<image::BlockKey> Key(const Paths& paths) {
   return image::BlockKey(secret);
 }
 
-struct Block {
-  std::string_view data;
-  image::Id128* name;
-};
-
 // Where a range's bytes are in its arena's mapping.
 std::string_view BytesOf(const dataplane::Mapping& mapping, const dataplane::Range& range) {
   return {mapping.data() + range.arena_offset, range.size_bytes};
@@ -51,15 +44,21 @@ std::string_view BytesOf(const dataplane::Mapping& mapping, const dataplane::Ran
 
 Status Cancelled() { return Fail(Code::kDeadlineExceeded, "it took too long"); }
 
+// The only one who cancels is the phase's deadline.
+Status InTime(Status status) {
+  return !status && status.error().code == Code::kCancelled ? Cancelled() : status;
+}
+
 }  // namespace
 
 Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
-                              const std::vector<Lot*>& lots,
+                              const std::vector<Lot*>& lots, image::BlockWriterOptions options,
                               const std::function<bool(uint64_t)>& progress) {
   WrittenData out;
   STASIS_ASSIGN(image::BlockKey key, Key(paths));
-  out.naming = {image::kBlockNameFunction, key.id()};
-  uint64_t done = 0;
+  options.progress = progress;
+  STASIS_ASSIGN(auto blocks, image::BlockWriter::Begin(writer, std::move(key), std::move(options)));
+  std::vector<dataplane::Mapping> mappings;  // the blocks are written from there, until Finish
   for (const Lot* lot : lots) {
     if (lot->ranges.empty()) continue;
     const auto& arena = *lot->arena;
@@ -70,39 +69,21 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
       }
     }
     STASIS_ASSIGN(auto mapping, dataplane::Mapping::Map(arena.fd(), arena.capacity_bytes()));
-    STASIS_ASSIGN(auto pack, writer.AddPack(fmt::format("{}-{}.pack", lot->key.process.pid.value,
-                                                        out.gpus.size())));
-    const auto gpu = static_cast<uint32_t>(out.gpus.size());
-    out.gpus.push_back(lot->key.gpu);
+    blocks.StartPack();
     for (const auto& range : lot->ranges) {
       image::DeviceRange described;
-      described.gpu = gpu;
+      described.gpu = static_cast<uint32_t>(out.gpus.size());
       described.address = range.va;
       described.size_bytes = range.size_bytes;
       described.pid = lot->key.process.pid.value;
-      std::string_view data = BytesOf(mapping, range);
-      described.blocks.resize((data.size() + image::kBlockBytes - 1) / image::kBlockBytes);
-      for (size_t first = 0; first < described.blocks.size(); first += kBatch) {
-        const size_t count = std::min(kBatch, described.blocks.size() - first);
-        auto block = [&](size_t i) {
-          return data.substr((first + i) * image::kBlockBytes, image::kBlockBytes);
-        };
-        dataplane::InParallel(count, dataplane::DefaultThreads(), [&](size_t i) {
-          described.blocks[first + i] =
-              image::IsAllZero(block(i)) ? image::Id128{} : key.Name(block(i));
-        });
-        for (size_t i = 0; i < count; ++i) {
-          done += block(i).size();
-          if (described.blocks[first + i].IsZero()) continue;
-          STASIS_TRY(pack.Append(described.blocks[first + i], block(i)));
-        }
-        if (!progress(done)) return Fail(Cancelled().error());
-      }
-      out.ranges.push_back(std::move(described));
+      STASIS_TRY(InTime(blocks.Add(std::move(described), BytesOf(mapping, range))));
     }
-    STASIS_TRY(pack.Finish());
-    out.stored_bytes += pack.bytes();
+    out.gpus.push_back(lot->key.gpu);
+    mappings.push_back(std::move(mapping));
   }
+  auto written = blocks.Finish();
+  if (!written) return Fail(InTime(Fail(std::move(written).error())).error());
+  out.blocks = std::move(*written);
   return out;
 }
 
@@ -128,13 +109,7 @@ Result<std::vector<Lot>> LotsIn(const image::Manifest& manifest,
 
 Status ReadLots(const image::ImageReader& reader, const std::vector<Lot*>& lots,
                 const std::function<bool(uint64_t)>& progress) {
-  std::vector<image::PackReader> packs;
-  for (const auto& file : reader.manifest().files) {
-    if (!file.path.starts_with("gpu/")) continue;
-    STASIS_ASSIGN(auto opened, reader.OpenFile(file.path));
-    STASIS_ASSIGN(auto pack, image::PackReader::Open(std::move(opened), file.path));
-    packs.push_back(std::move(pack));
-  }
+  STASIS_ASSIGN(auto blocks, image::BlockReader::Open(reader));
   std::atomic<uint64_t> done{0};
   std::mutex mutex;  // guards failed
   Status failed;
@@ -151,25 +126,10 @@ Status ReadLots(const image::ImageReader& reader, const std::vector<Lot*>& lots,
       char* base = mapping.data() + lot->ranges[r].arena_offset;
       dataplane::InParallel(described.blocks.size(), dataplane::DefaultThreads(), [&](size_t i) {
         const uint64_t at = i * uint64_t{described.block_bytes};
-        const uint64_t bytes = std::min<uint64_t>(described.block_bytes, described.size_bytes - at);
-        const image::Id128& name = described.blocks[i];
-        if (name.IsZero()) {
-          std::memset(base + at, 0, bytes);
-          done += bytes;
-          return;
+        if (Status read = blocks.Read(described, i, base + at); !read) {
+          fail(std::move(read).error());
         }
-        for (const auto& pack : packs) {
-          const auto* entry = pack.Find(name);
-          if (entry == nullptr) continue;
-          if (entry->logical_bytes != bytes) break;
-          if (Status read = pack.Read(*entry, base + at); !read) fail(std::move(read).error());
-          done += bytes;
-          return;
-        }
-        fail(Fail(Code::kDataLoss, Domain::kImage, 0,
-                  fmt::format("there is no block for {} bytes at device address {:#x}", bytes,
-                              described.address + at))
-                 .value());
+        done += image::BlockReader::BlockBytes(described, i);
       });
       STASIS_TRY(Status(failed));
       if (!progress(done)) return Cancelled();

@@ -11,6 +11,7 @@
 #include "coordinator/services.h"
 #include "coordinator/survey.h"
 #include "criu/options.h"
+#include "image/codec.h"
 
 namespace stasis::coordinator {
 
@@ -43,6 +44,8 @@ struct DumpOptions {
   std::string store;  // folder in which the image appears
   std::string name;   // of the image; empty: made from the target's name and the time
   bool leave_running = false;
+  bool full = false;  // every block is written, also what an earlier image has
+  image::Compression compression = image::Compression::kNone;
   criu::Options criu;
 };
 Result<OperationResult> Dump(Session& session, const Target& target, const DumpOptions& dump,

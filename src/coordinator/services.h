@@ -35,6 +35,16 @@ struct OperationOptions {
   std::function<bool()> cancelled;
 };
 
+// What a dump stored, in bytes.
+struct Stored {
+  uint64_t added = 0;     // of the image's, what no earlier image had
+  uint64_t gpu = 0;       // of them, blocks of GPU memory
+  uint64_t gpu_raw = 0;   // the same before compression
+  uint64_t shared = 0;    // GPU memory that earlier images had
+  uint64_t repeated = 0;  // … that is in this image more than once
+  uint64_t zero = 0;      // … that is all zero
+};
+
 // What an operation tells its user at the end.
 struct OperationResult {
   Account account;
@@ -42,7 +52,8 @@ struct OperationResult {
   std::string job;     // empty for a bare process
   pid_t pid = 0;       // of the tree's root; 0 when it has ended
   std::string image;   // path, where there is one
-  uint64_t image_bytes = 0;
+  uint64_t image_bytes = 0;  // what the image refers to
+  Stored stored;             // by a dump
   uint64_t device_bytes = 0;                // GPU memory given up or taken back, all of it
   uint64_t shared_bytes = 0;                // of it, what the data plane carried
   std::vector<std::string> left_to_driver;  // why some took the opaque path; sentences

@@ -5,71 +5,19 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <system_error>
-#include <thread>
 
 #include "base/file.h"
 #include "image/beneath.h"
 #include "image/checksum.h"
+#include "image/parallel.h"
 
 namespace stasis::image {
 
 namespace {
 
 constexpr size_t kReadBytes = 1 << 20;
-constexpr unsigned kMaxThreads = 8;
-constexpr auto kProgressInterval = std::chrono::milliseconds(100);
-
-// Runs work(i) for i in [0, count) on several threads, and `progress` on this one meanwhile; no new
-// item begins after a cancel. `done` is what the workers count up.
-Status ForEach(size_t count, const std::function<void(size_t)>& work,
-               const std::atomic<uint64_t>& done, uint64_t total, const Progress& progress) {
-  std::atomic<size_t> next{0};
-  std::atomic<bool> cancelled{false};
-  std::mutex mutex;
-  std::condition_variable finished;
-  size_t running = 0;
-
-  auto worker = [&] {
-    for (size_t i; !cancelled && (i = next++) < count;) work(i);
-    std::lock_guard lock(mutex);
-    if (--running == 0) finished.notify_one();
-  };
-  size_t wanted =
-      std::min<size_t>(count, std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads));
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < wanted; ++i) {
-    std::lock_guard lock(mutex);
-    ++running;
-    try {
-      threads.emplace_back(worker);
-    } catch (const std::system_error&) {  // no more threads here: fewer will do
-      --running;
-      break;
-    }
-  }
-  if (threads.empty() && count > 0) {
-    for (size_t i = 0; i < count && !cancelled; ++i) {
-      work(i);
-      if (progress && !progress(done, total)) cancelled = true;
-    }
-  }
-  {
-    std::unique_lock lock(mutex);
-    while (!finished.wait_for(lock, kProgressInterval, [&] { return running == 0; })) {
-      lock.unlock();
-      if (progress && !progress(done, total)) cancelled = true;
-      lock.lock();
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (!cancelled && progress && !progress(done, total)) cancelled = true;
-  if (cancelled) return Fail(Code::kCancelled, "cancelled");
-  return {};
-}
 
 Result<Id128> ChecksumOfChunk(int folder_fd, const File& file, uint64_t offset, uint64_t size,
                               Writeback writeback, std::atomic<uint64_t>& done) {

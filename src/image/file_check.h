@@ -3,18 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "image/manifest.h"
+#include "image/parallel.h"
 
 namespace stasis::image {
-
-// Called now and then on the caller's thread; false cancels.
-using Progress = std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>;
 
 struct ChecksumJob {
   // In: path below the folder and size. Out: checksums, one a chunk.

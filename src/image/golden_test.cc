@@ -5,11 +5,17 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <set>
+
 #include "base/file.h"
 #include "image/block_name.h"
+#include "image/block_reader.h"
+#include "image/block_writer.h"
+#include "image/gc.h"
 #include "image/image_testing.h"
 #include "image/pack.h"
 #include "image/reader.h"
+#include "image/store_folder.h"
 #include "image/writer.h"
 
 namespace stasis::image {
@@ -48,38 +54,10 @@ Manifest GoldenManifest() {
   return m;
 }
 
-void WriteGolden(const std::string& store) {
-  auto image = testing::MustBegin(store, "v1");
-  for (size_t length : kLengths) {
-    testing::WriteFile(image->cpu_path() + "/length-" + std::to_string(length) + ".img",
-                       FileOfLength(length));
-  }
-  ASSERT_TRUE(image->AddLog("criu-dump.log", "(00.000001) Dumping finished successfully\n"));
-  auto pack = image->AddPack("0.pack");
-  for (const std::string& block : GoldenBlocks()) {
-    ASSERT_TRUE(pack->Append(GoldenKey().Name(block), block));
-  }
-  ASSERT_TRUE(pack->Finish());
-  Manifest manifest = GoldenManifest();
-  auto status = image->Commit(manifest, {});
-  ASSERT_TRUE(status) << status.error().ToString();
-}
-
 // Feature 1.
 constexpr char kAgentName[] = "agent/00112233445566778899aabbccddeeff00112233.so";
 
-void WriteGoldenWithAgent(const std::string& store) {
-  auto image = testing::MustBegin(store, "v1-agent");
-  testing::WriteFile(image->cpu_path() + "/inventory.img", FileOfLength(64));
-  auto fd = image->AddFile(kAgentName);
-  ASSERT_TRUE(fd && WriteAll(fd->get(), FileOfLength(1024)));
-  Manifest manifest = testing::FullManifest();
-  manifest.image_id = Id128::FromRaw("golden v1 agent ");
-  ASSERT_TRUE(image->Commit(manifest, {}));
-}
-
 TEST(GoldenTest, AnImageOfFormat1WithAnAgentMeansWhatItMeant) {
-  if (const char* store = ::getenv("STASIS_WRITE_GOLDEN")) WriteGoldenWithAgent(store);
   auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v1-agent");
   ASSERT_TRUE(reader) << reader.error().ToString();
   auto report = (*reader)->Verify(VerifyLevel::kFull);
@@ -93,7 +71,6 @@ TEST(GoldenTest, AnImageOfFormat1WithAnAgentMeansWhatItMeant) {
 }
 
 TEST(GoldenTest, AnImageOfFormat1MeansWhatItMeant) {
-  if (const char* store = ::getenv("STASIS_WRITE_GOLDEN")) WriteGolden(store);
   auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v1");
   ASSERT_TRUE(reader) << reader.error().ToString();
   auto report = (*reader)->Verify(VerifyLevel::kFull);
@@ -138,6 +115,94 @@ TEST(GoldenTest, AnImageOfFormat1MeansWhatItMeant) {
     ASSERT_TRUE(pack->Read(*entry, out.data()));
     EXPECT_EQ(out, block);
   }
+}
+
+// Format 2: blocks as they are, in lz4 and in zstd; packs of earlier images, one with a hole; zeros;
+// a block that is in the image twice.
+constexpr uint32_t kBlock = 8192;
+constexpr uint64_t kAddress = 0x7f0000000000;
+
+std::string Text(char letter) {
+  std::string text;
+  while (text.size() < kBlock) text += std::string("a line of ") + letter + "; ";
+  text.resize(kBlock);
+  return text;
+}
+
+std::string GoldenMemory() {
+  return Noise(kBlock, 1) + Text('L') + std::string(kBlock, '\0') + Text('Z') + Text('L') +
+         Noise(kBlock, 4) + Noise(4096 + 40, 2);
+}
+
+std::string WriteWithBlocks(const std::string& store, const std::string& name,
+                            const std::string& memory, Compression compression,
+                            bool with_files = false) {
+  auto image = testing::MustBegin(store, name);
+  BlockWriterOptions options;
+  options.compression = compression;
+  options.uid = GoldenManifest().job.uid;
+  auto blocks = BlockWriter::Begin(*image, GoldenKey(), options);
+  DeviceRange range{0, kAddress, memory.size(), kBlock, {}, 4711};
+  EXPECT_TRUE(blocks && blocks->Add(range, memory));
+  auto written = blocks->Finish();
+  EXPECT_TRUE(written);
+  Manifest manifest = GoldenManifest();
+  manifest.image_id = Id128::FromRaw("golden image  v2");
+  written->DescribeIn(manifest);
+  if (with_files) {
+    for (size_t length : kLengths) {
+      testing::WriteFile(image->cpu_path() + "/length-" + std::to_string(length) + ".img",
+                         FileOfLength(length));
+    }
+    EXPECT_TRUE(image->AddLog("criu-dump.log", "(00.000001) Dumping finished successfully\n"));
+    auto fd = image->AddFile(kAgentName);
+    EXPECT_TRUE(fd && WriteAll(fd->get(), FileOfLength(1024)));
+  }
+  auto status = image->Commit(manifest, {});
+  EXPECT_TRUE(status) << status.error().ToString();
+  return image->path();
+}
+
+void WriteGolden2(const std::string& store) {
+  std::string first =
+      WriteWithBlocks(store, "first", Text('L') + Noise(kBlock, 3), Compression::kLz4);
+  std::string second = WriteWithBlocks(store, "second", Text('L') + Text('Z'), Compression::kZstd);
+  WriteWithBlocks(store, "v2", GoldenMemory(), Compression::kNone, true);
+  ASSERT_TRUE(DeleteImage(first) && DeleteImage(second));
+  auto report = CollectGarbage(store);
+  ASSERT_TRUE(report);
+  ASSERT_EQ(report->freed_blocks, 1u);
+}
+
+TEST(GoldenTest, AnImageOfFormat2MeansWhatItMeant) {
+  if (const char* store = ::getenv("STASIS_WRITE_GOLDEN")) WriteGolden2(store);
+  auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v2");
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  auto report = (*reader)->Verify(VerifyLevel::kFull);
+  ASSERT_TRUE(report);
+  EXPECT_TRUE(report->ok()) << report->ToStatus("v2").error().ToString();
+  EXPECT_EQ((*reader)->format_version(), 2u);
+  const Manifest& m = (*reader)->manifest();
+  EXPECT_EQ(m.image_id, Id128::FromRaw("golden image  v2"));
+  EXPECT_EQ(m.files.size(), std::size(kLengths) + 2);
+  ASSERT_EQ(m.packs.size(), 3u);
+  EXPECT_EQ(m.packs[0].used_blocks, 3u);
+  EXPECT_FALSE(m.packs[0].linked);
+  EXPECT_TRUE(m.packs[1].linked && m.packs[2].linked);
+  ASSERT_EQ(m.ranges.size(), 1u);
+  EXPECT_TRUE(m.ranges[0].blocks[2].IsZero());
+  EXPECT_EQ(m.ranges[0].blocks[1], m.ranges[0].blocks[4]);
+
+  auto blocks = BlockReader::Open(**reader);
+  ASSERT_TRUE(blocks) << blocks.error().ToString();
+  std::set<Codec> codecs;
+  std::string memory(m.ranges[0].size_bytes, 'x');
+  for (size_t i = 0; i < m.ranges[0].blocks.size(); ++i) {
+    ASSERT_TRUE(blocks->Read(m.ranges[0], i, memory.data() + i * kBlock));
+    if (i != 2) codecs.insert(blocks->Find(m.ranges[0], i)->entry->codec);
+  }
+  EXPECT_EQ(memory, GoldenMemory());
+  EXPECT_EQ(codecs, (std::set<Codec>{Codec::kNone, Codec::kLz4, Codec::kZstd}));
 }
 
 }  // namespace

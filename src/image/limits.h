@@ -7,7 +7,7 @@
 
 namespace stasis::image {
 
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 inline constexpr uint32_t kOldestFormatVersion = 1;
 
 inline constexpr uint64_t kMaxManifestBytes = 64ull << 20;  // of the protobuf body
@@ -22,6 +22,8 @@ inline constexpr uint64_t kMaxLogBytes = 1ull << 20;
 inline constexpr uint32_t kBlockBytes = 2u << 20;
 inline constexpr uint64_t kPackAlign = 4096;
 inline constexpr uint64_t kMaxPackBlocks = 1ull << 22;
+inline constexpr size_t kMaxPacks = 16384;      // of one image
+inline constexpr size_t kMaxLinkedPacks = 128;  // of them, written by earlier images; what we write
 
 inline constexpr char kManifestName[] = "manifest.pb";
 // The folders of an image; a file of an image lies directly in one of them.

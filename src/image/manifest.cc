@@ -11,6 +11,13 @@ namespace stasis::image {
 uint64_t Manifest::TotalBytes() const {
   uint64_t total = 0;
   for (const File& file : files) total += file.size_bytes;
+  for (const Pack& pack : packs) total += pack.used_bytes;
+  return total;
+}
+
+uint64_t Manifest::AddedBytes() const {
+  uint64_t total = TotalBytes();
+  for (const Pack& pack : packs) total -= pack.linked ? pack.used_bytes : 0;
   return total;
 }
 

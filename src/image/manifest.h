@@ -96,6 +96,19 @@ struct BlockNaming {
   Id128 key_id;
 };
 
+// A file gpu/ID.pack, perhaps one of other images too.
+struct Pack {
+  Id128 id;
+  uint64_t size_bytes = 0;  // of the file
+  Id128 index_checksum;
+  bool linked = false;      // an earlier image wrote it
+  uint64_t used_blocks = 0;  // different ones that this image refers to
+  uint64_t used_bytes = 0;   // as they are stored
+  int64_t checked_unix_ns = 0;
+
+  std::string path() const { return "gpu/" + id.Hex() + ".pack"; }
+};
+
 struct DeviceRange {
   uint32_t gpu = 0;  // index into Manifest::gpus
   uint64_t address = 0;
@@ -103,6 +116,7 @@ struct DeviceRange {
   uint32_t block_bytes = kBlockBytes;
   std::vector<Id128> blocks;  // an id of zeros: that block is all zero and stored nowhere
   pid_t pid = 0;
+  std::vector<uint32_t> packs{};  // from format 2, one a block: index into Manifest::packs
 };
 
 struct Phase {
@@ -120,6 +134,7 @@ struct RequiredFile {
 };
 
 struct Manifest {
+  uint32_t format = kFormatVersion;  // what it was read from; we write no other than the newest
   Id128 image_id;
   int64_t created_unix_ns = 0;
   Host host;
@@ -135,8 +150,10 @@ struct Manifest {
   std::vector<DeviceRange> ranges;
   std::vector<Phase> phases;
   std::vector<RequiredFile> required_files;
+  std::vector<Pack> packs;
 
-  uint64_t TotalBytes() const;  // of all files but the manifest
+  uint64_t TotalBytes() const;  // of what the image refers to: files, and blocks as they are stored
+  uint64_t AddedBytes() const;  // of that, what no earlier image had
 };
 
 // Name, kernel, boot id and clocks of this machine now. Fields that the kernel does not tell stay

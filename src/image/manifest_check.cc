@@ -38,6 +38,9 @@ Status CheckFiles(const Manifest& manifest) {
   std::unordered_set<std::string_view> seen;
   for (const File& file : manifest.files) {
     STASIS_TRY(CheckFilePath(file.path));
+    if (manifest.format > 1 && file.path.starts_with("gpu/")) {
+      return Broken(file.path + " is listed as a file; in this format it can only be a pack");
+    }
     if (!seen.insert(file.path).second) return Broken(file.path + " is listed twice");
     if (file.size_bytes > kMaxFileBytes) {
       return Broken(fmt::format("{} claims {} bytes; the most is {}", file.path, file.size_bytes,
@@ -48,6 +51,47 @@ Status CheckFiles(const Manifest& manifest) {
       return Broken(fmt::format("{} has {} bytes and so needs {} checksums, but has {}", file.path,
                                 file.size_bytes, chunks, file.checksums.size()));
     }
+  }
+  return {};
+}
+
+Status CheckPacks(const Manifest& manifest) {
+  if (manifest.format == 1 && !manifest.packs.empty()) return Broken("format 1 has no packs");
+  std::unordered_set<Id128, Id128Hash> seen;
+  for (const Pack& pack : manifest.packs) {
+    if (pack.id.IsZero()) return Broken("a pack has no id");
+    if (!seen.insert(pack.id).second) return Broken(pack.path() + " is listed twice");
+    if (pack.size_bytes > kMaxFileBytes || pack.used_bytes > pack.size_bytes ||
+        pack.used_blocks > kMaxPackBlocks) {
+      return Broken(fmt::format("{} claims {} bytes, {} of them in {} blocks", pack.path(),
+                                pack.size_bytes, pack.used_bytes, pack.used_blocks));
+    }
+  }
+  return {};
+}
+
+// Which pack each block is in; every pack is there for a block.
+Status CheckBlockPacks(const Manifest& manifest) {
+  std::vector<bool> used(manifest.packs.size());
+  for (const DeviceRange& range : manifest.ranges) {
+    std::string what = fmt::format("device range {:#x}", range.address);
+    if (range.packs.size() != (manifest.format == 1 ? 0 : range.blocks.size())) {
+      return Broken(fmt::format("{} has {} blocks and says of {} in which pack they are", what,
+                                range.blocks.size(), range.packs.size()));
+    }
+    for (size_t i = 0; i < range.packs.size(); ++i) {
+      if (range.blocks[i].IsZero()) {
+        if (range.packs[i] != 0) return Broken(what + " has a block of zeros in a pack");
+      } else if (range.packs[i] >= used.size()) {
+        return Broken(fmt::format("{} has a block in pack {} of {}", what, range.packs[i],
+                                  used.size()));
+      } else {
+        used[range.packs[i]] = true;
+      }
+    }
+  }
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (!used[i]) return Broken(manifest.packs[i].path() + " is listed, and no block is in it");
   }
   return {};
 }
@@ -141,7 +185,7 @@ Status CheckManifest(const Manifest& manifest) {
                     "is allowed",
                     manifest.chunk_bytes, kMinChunkBytes, kMaxChunkBytes));
   }
-  for (auto check : {CheckFiles, CheckRanges, CheckProcesses, CheckPhases}) {
+  for (auto check : {CheckFiles, CheckPacks, CheckRanges, CheckBlockPacks, CheckProcesses, CheckPhases}) {
     STASIS_TRY(check(manifest));
   }
   return {};

@@ -32,6 +32,7 @@ constexpr Bound kBounds[] = {
     {v1::Manifest::kRangesFieldNumber, "device ranges", 1 << 20, kMaxManifestBytes},
     {v1::Manifest::kPhasesFieldNumber, "phases", 65'536, kSmall},
     {v1::Manifest::kRequiredFilesFieldNumber, "required files", 1 << 20, kSmall},
+    {v1::Manifest::kPacksFieldNumber, "packs", kMaxPacks, kSmall},
 };
 
 tl::unexpected<Error> NoProtobuf() {
@@ -255,6 +256,28 @@ Result<File> Take(const v1::File& from) {
   return File{from.path(), from.size_bytes(), std::move(checksums)};
 }
 
+void Put(const Pack& from, v1::Pack* to) {
+  to->set_id(std::string(from.id.View()));
+  to->set_size_bytes(from.size_bytes);
+  to->set_index_checksum(std::string(from.index_checksum.View()));
+  to->set_linked(from.linked);
+  to->set_used_blocks(from.used_blocks);
+  to->set_used_bytes(from.used_bytes);
+  to->set_checked_unix_ns(from.checked_unix_ns);
+}
+
+Result<Pack> Take(const v1::Pack& from) {
+  STASIS_ASSIGN(Id128 id, OneId(from.id(), "a pack's id"));
+  STASIS_ASSIGN(Id128 index_checksum, OneId(from.index_checksum(), "a pack's checksum"));
+  return Pack{id,
+              from.size_bytes(),
+              index_checksum,
+              from.linked(),
+              from.used_blocks(),
+              from.used_bytes(),
+              from.checked_unix_ns()};
+}
+
 void Put(const DeviceRange& from, v1::DeviceRange* to) {
   to->set_gpu(from.gpu);
   to->set_address(from.address);
@@ -262,12 +285,14 @@ void Put(const DeviceRange& from, v1::DeviceRange* to) {
   to->set_block_bytes(from.block_bytes);
   to->set_blocks(JoinIds(from.blocks));
   to->set_pid(from.pid);
+  to->mutable_packs()->Add(from.packs.begin(), from.packs.end());
 }
 
 Result<DeviceRange> Take(const v1::DeviceRange& from) {
   STASIS_ASSIGN(auto blocks, SplitIds(from.blocks(), "blocks"));
   return DeviceRange{from.gpu(),         from.address(),    from.size_bytes(),
-                     from.block_bytes(), std::move(blocks), static_cast<pid_t>(from.pid())};
+                     from.block_bytes(), std::move(blocks), static_cast<pid_t>(from.pid()),
+                     {from.packs().begin(), from.packs().end()}};
 }
 
 void Put(const Phase& from, v1::Phase* to) {
@@ -311,6 +336,10 @@ Status TakeAll(const Repeated& from, std::vector<Domain>& to) {
 }  // namespace
 
 Result<std::string> EncodeManifest(const Manifest& manifest) {
+  if (manifest.format != kFormatVersion) {
+    return Fail(Code::kInternal, Domain::kImage, 0,
+                fmt::format("an image of format {} cannot be written", manifest.format));
+  }
   STASIS_TRY(CheckManifest(manifest));
   v1::Manifest message;
   message.set_image_id(std::string(manifest.image_id.View()));
@@ -331,6 +360,7 @@ Result<std::string> EncodeManifest(const Manifest& manifest) {
   PutAll(manifest.ranges, message.mutable_ranges());
   PutAll(manifest.phases, message.mutable_phases());
   PutAll(manifest.required_files, message.mutable_required_files());
+  PutAll(manifest.packs, message.mutable_packs());
 
   std::string body = message.SerializeAsString();
   // A text or a list that is too long would make an image that nobody can open.
@@ -340,12 +370,13 @@ Result<std::string> EncodeManifest(const Manifest& manifest) {
   return body;
 }
 
-Result<Manifest> DecodeManifest(std::string_view body) {
+Result<Manifest> DecodeManifest(std::string_view body, uint32_t format) {
   STASIS_TRY(CheckBounds(body));
   v1::Manifest message;
   if (!message.ParseFromArray(body.data(), static_cast<int>(body.size()))) return NoProtobuf();
 
   Manifest manifest;
+  manifest.format = format;
   STASIS_ASSIGN(manifest.image_id, OneId(message.image_id(), "the image's id"));
   manifest.created_unix_ns = message.created_unix_ns();
   manifest.host = Take(message.host());
@@ -366,6 +397,7 @@ Result<Manifest> DecodeManifest(std::string_view body) {
   STASIS_TRY(TakeAll(message.ranges(), manifest.ranges));
   STASIS_TRY(TakeAll(message.phases(), manifest.phases));
   STASIS_TRY(TakeAll(message.required_files(), manifest.required_files));
+  STASIS_TRY(TakeAll(message.packs(), manifest.packs));
   STASIS_TRY(CheckManifest(manifest));
   return manifest;
 }

@@ -15,6 +15,7 @@ Result<std::string> EncodeManifest(const Manifest& manifest);
 
 // Numbers and sizes of the top-level records are counted before anything is allocated for them.
 // kDataLoss when the bytes are no protobuf, kInvalidArgument when they break a rule.
-Result<Manifest> DecodeManifest(std::string_view body);
+// `format` is the envelope's version.
+Result<Manifest> DecodeManifest(std::string_view body, uint32_t format = kFormatVersion);
 
 }  // namespace stasis::image

@@ -22,7 +22,10 @@ Manifest Valid() {
                3ull << 20,
                kBlockBytes,
                {Id128{}, Id128::FromRaw("bbbbbbbbbbbbbbbb")},
-               4711}};
+               4711,
+               {0, 0}}};
+  m.packs = {{Id128::FromRaw("pppppppppppppppp"), 1 << 20, Id128::FromRaw("cccccccccccccccc"), true,
+              1, 4096, 1'700'000'000'000'000'000}};
   return m;
 }
 
@@ -39,6 +42,8 @@ TEST(ManifestCodecTest, EveryFieldComesBack) {
   EXPECT_EQ(again->processes[1].ppid, 4711);
   EXPECT_EQ(again->externals[0].path, "/dev/pts/2");
   EXPECT_EQ(again->ranges[0].blocks, m.ranges[0].blocks);
+  EXPECT_EQ(again->ranges[0].packs, m.ranges[0].packs);
+  EXPECT_EQ(again->packs[0].checked_unix_ns, m.packs[0].checked_unix_ns);
   EXPECT_EQ(again->phases[1].parallel_group, "carry");
   EXPECT_EQ(again->required_files[0].build_id, "\x01\x02");
 }
@@ -77,6 +82,21 @@ TEST(ManifestCodecTest, RulesAreKeptInBothDirections) {
       {"range past the end", [](auto& m) { m.mutable_ranges(0)->set_address(~0ull); }},
       {"range without blocks", [](auto& m) { m.mutable_ranges(0)->set_block_bytes(0); }},
       {"blocks without naming", [](auto& m) { m.clear_block_naming(); }},
+      {"a pack in files", [](auto& m) { m.mutable_files(1)->set_path("gpu/x"); }},
+      {"a pack twice", [](auto& m) { *m.add_packs() = m.packs(0); }},
+      {"a pack without id", [](auto& m) { m.mutable_packs(0)->clear_id(); }},
+      {"a pack of zero id", [](auto& m) { m.mutable_packs(0)->set_id(std::string(16, '\0')); }},
+      {"a pack that no block is in",
+       [](auto& m) {
+         *m.add_packs() = m.packs(0);
+         m.mutable_packs(1)->set_id("qqqqqqqqqqqqqqqq");
+       }},
+      {"an enormous pack", [](auto& m) { m.mutable_packs(0)->set_size_bytes(~0ull); }},
+      {"a pack used beyond its size", [](auto& m) { m.mutable_packs(0)->set_used_bytes(2 << 20); }},
+      {"a block in no pack", [](auto& m) { m.mutable_ranges(0)->set_packs(1, 1); }},
+      {"zeros in a pack", [](auto& m) { m.mutable_ranges(0)->set_packs(0, 1); }},
+      {"fewer packs than blocks", [](auto& m) { m.mutable_ranges(0)->mutable_packs()->RemoveLast(); }},
+      {"more packs than blocks", [](auto& m) { m.mutable_ranges(0)->add_packs(0); }},
       {"a process twice", [](auto& m) { *m.add_processes() = m.processes(0); }},
       {"process 0", [](auto& m) { m.mutable_processes(0)->set_pid(0); }},
       {"unknown GPU state",

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
+#include <vector>
 
 #include "base/file.h"
 #include "image/checksum.h"
@@ -44,11 +48,16 @@ PackEntry DecodeEntry(std::string_view raw) {
   return entry;
 }
 
+// A buffer of this thread's own, for blocks that are not read to where they belong.
+char* Scratch() {
+  thread_local std::vector<char> buffer(kBlockBytes);
+  return buffer.data();
+}
+
 }  // namespace
 
-Result<PackWriter> PackWriter::Begin(UniqueFd fd, std::string path) {
-  PackWriter writer(std::move(fd), std::move(path));
-  STASIS_ASSIGN(Id128 id, Id128::Random());
+Result<PackWriter> PackWriter::Begin(UniqueFd fd, std::string path, const Id128& id) {
+  PackWriter writer(std::move(fd), std::move(path), id);
   std::string header(kHeaderMagic);
   AppendNumber<uint32_t>(header, kPackVersion);
   AppendNumber<uint32_t>(header, kHeaderBytes);
@@ -56,46 +65,68 @@ Result<PackWriter> PackWriter::Begin(UniqueFd fd, std::string path) {
   header += id.View();
   header.resize(kHeaderBytes - Id128::kBytes);
   header += Checksum(header).View();
-  STASIS_TRY(writer.WritePadded(header));
+  STASIS_TRY(writer.WritePadded(header, 0));
+  writer.offset_ = kHeaderBytes;
   return writer;
 }
 
-// One write call a block, so that an interrupted one is rare and padding costs no call of its own.
-Status PackWriter::WritePadded(std::string_view data) {
-  scratch_.assign(data);
-  scratch_.resize(AlignUp(data.size()));
-  return Write(scratch_);
-}
-
-Status PackWriter::Write(std::string_view data) {
-  if (auto status = WriteAll(fd_.get(), data); !status) {
-    return Fail(WithSpaceHint(std::move(status.error()), path_).WithContext("write pack " + path_));
+Status PackWriter::WriteAt(std::string_view data, uint64_t offset) const {
+  while (!data.empty()) {
+    ssize_t written = TEMP_FAILURE_RETRY(
+        ::pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(offset)));
+    if (written < 0) {
+      return Fail(WithSpaceHint(ErrnoError(errno, "write"), path_)
+                      .WithContext("write pack " + path_));
+    }
+    data.remove_prefix(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
   }
-  offset_ += data.size();
   return {};
 }
 
-Status PackWriter::Append(const Id128& name, std::string_view block) {
-  if (name.IsZero() || block.empty() || block.size() > kBlockBytes) {
+// Whole blocks, which is what nearly all are, are written from where they lie.
+Status PackWriter::WritePadded(std::string_view data, uint64_t offset) const {
+  if (data.size() % kPackAlign == 0) return WriteAt(data, offset);
+  std::string padded(data);
+  padded.resize(AlignUp(data.size()));
+  return WriteAt(padded, offset);
+}
+
+Status PackWriter::Append(const Id128& name, std::string_view stored, size_t logical_bytes,
+                          Codec codec) {
+  bool sizes_ok = codec == Codec::kNone ? stored.size() == logical_bytes
+                                        : stored.size() < logical_bytes;
+  if (name.IsZero() || stored.empty() || logical_bytes > kBlockBytes || !sizes_ok) {
     return Fail(Code::kInvalidArgument, Domain::kImage, 0,
-                fmt::format("a block {} of {} bytes cannot be stored", name.Hex(), block.size()));
+                fmt::format("a block {} of {} bytes in {} cannot be stored", name.Hex(),
+                            logical_bytes, stored.size()));
   }
-  if (entries_.size() >= kMaxPackBlocks) {
-    return Fail(Code::kResourceExhausted, Domain::kImage, 0, "the pack is full");
+  PackEntry entry{name,  0, static_cast<uint32_t>(stored.size()),
+                  static_cast<uint32_t>(logical_bytes), codec, Checksum(stored)};
+  {
+    std::lock_guard lock(*mutex_);
+    if (entries_.size() >= kMaxPackBlocks) {
+      return Fail(Code::kResourceExhausted, Domain::kImage, 0, "the pack is full");
+    }
+    auto [at, is_new] = by_name_.emplace(name, entries_.size());
+    if (!is_new) {
+      const PackEntry& first = entries_[at->second];
+      bool comparable = first.codec == codec;
+      if (first.logical_bytes == logical_bytes &&
+          (!comparable || first.checksum == entry.checksum)) {
+        return {};
+      }
+      return Fail(Code::kInternal, Domain::kImage, 0,
+                  "two different blocks have one name, " + name.Hex(),
+                  "This has a chance below 2^-38; it is far more likely a mistake in naming them.");
+    }
+    entry.offset = offset_;
+    offset_ += entry.padded_bytes();
+    stored_ += entry.stored_bytes;
+    entries_.push_back(entry);
   }
-  auto size = static_cast<uint32_t>(block.size());
-  PackEntry entry{name, offset_, size, size, Codec::kNone, Checksum(block)};
-  auto [at, is_new] = by_name_.emplace(name, entries_.size());
-  if (!is_new) {
-    const PackEntry& first = entries_[at->second];
-    if (first.checksum == entry.checksum && first.logical_bytes == size) return {};
-    return Fail(Code::kInternal, Domain::kImage, 0,
-                "two different blocks have one name, " + name.Hex(),
-                "This has a chance below 2^-38; it is far more likely a mistake in naming them.");
-  }
-  STASIS_TRY(WritePadded(block));
-  entries_.push_back(entry);
-  return {};
+  // Its place is taken; the others need not wait until it is written.
+  return WritePadded(stored, entry.offset);
 }
 
 Status PackWriter::Finish() {
@@ -112,7 +143,9 @@ Status PackWriter::Finish() {
   footer += index_checksum.View();
   footer += Checksum(footer).View();
   tail += footer;
-  return Write(tail);
+  STASIS_TRY(WriteAt(tail, offset_));
+  offset_ += tail.size();
+  return {};
 }
 
 Result<PackReader> PackReader::Open(OpenedFile file, const std::string& what) {
@@ -142,15 +175,17 @@ Status PackReader::ReadHeader() {
   }
   auto version = NumberAt<uint32_t>(header, 8);
   auto features = NumberAt<uint64_t>(header, 16);
-  if (version != kPackVersion || features != 0) {
+  if (version < kOldestPackVersion || version > kPackVersion || features != 0) {
     return Fail(Code::kUnimplemented, Domain::kImage, version,
-                fmt::format("{} has pack format {} with features {:#x}; this Stasis reads 1 "
+                fmt::format("{} has pack format {} with features {:#x}; this Stasis reads {} to {} "
                             "without any",
-                            what_, version, features),
+                            what_, version, features, kOldestPackVersion, kPackVersion),
                 "Use a newer Stasis.");
   }
   if (NumberAt<uint32_t>(header, 12) != kHeaderBytes)
     return Damaged("its header has a wrong length");
+  version_ = version;
+  id_ = Id128::FromRaw(header.data() + 24);
   return {};
 }
 
@@ -161,7 +196,7 @@ Status PackReader::ReadIndex() {
   std::string_view sealed(footer.data(), kFooterBytes - Id128::kBytes);
   if (sealed.substr(0, kFooterMagic.size()) != kFooterMagic ||
       Checksum(sealed) != Id128::FromRaw(footer.data() + sealed.size()) ||
-      NumberAt<uint32_t>(footer, 8) != kPackVersion ||
+      NumberAt<uint32_t>(footer, 8) != version_ ||
       NumberAt<uint32_t>(footer, 12) != kFooterBytes) {
     return Damaged("its end is not that of a pack");
   }
@@ -176,7 +211,8 @@ Status PackReader::ReadIndex() {
   }
   std::string index(count * kEntryBytes, '\0');
   STASIS_TRY(PreadAll(file_.fd.get(), index.data(), index.size(), index_offset));
-  if (Checksum(index) != Id128::FromRaw(footer.data() + 32)) {
+  index_checksum_ = Id128::FromRaw(footer.data() + 32);
+  if (Checksum(index) != index_checksum_) {
     return Damaged("its index's checksum is wrong");
   }
   entries_.reserve(count);
@@ -197,14 +233,16 @@ Status PackReader::ReadIndex() {
 
 Status PackReader::CheckEntry(const PackEntry& entry, uint64_t previous_end,
                               uint64_t index_offset) const {
-  if (entry.codec != Codec::kNone) {
+  if (static_cast<uint32_t>(entry.codec) > (version_ == 1 ? 0 : kLastCodec)) {
     return Fail(Code::kUnimplemented, Domain::kImage, static_cast<int64_t>(entry.codec),
                 fmt::format("{}: block {} is stored with codec {}, which this Stasis does not know",
                             what_, entry.name.Hex(), static_cast<uint32_t>(entry.codec)),
                 "Use a newer Stasis.");
   }
   bool sizes_ok = entry.stored_bytes > 0 && entry.stored_bytes <= kBlockBytes &&
-                  entry.logical_bytes == entry.stored_bytes;
+                  (entry.codec == Codec::kNone ? entry.logical_bytes == entry.stored_bytes
+                                               : entry.logical_bytes > entry.stored_bytes &&
+                                                     entry.logical_bytes <= kBlockBytes);
   // Blocks lie one behind the other, in the order of the index, without holes.
   bool place_ok = entry.offset == previous_end && entry.offset <= index_offset &&
                   index_offset - entry.offset >= entry.stored_bytes;
@@ -221,12 +259,45 @@ const PackEntry* PackReader::Find(const Id128& name) const {
   return at == by_name_.end() ? nullptr : &entries_[at->second];
 }
 
-Status PackReader::Read(const PackEntry& entry, void* out) const {
-  STASIS_TRY(Annotate(PreadAll(file_.fd.get(), out, entry.stored_bytes, entry.offset), what_));
-  Id128 found = Checksum({static_cast<const char*>(out), entry.stored_bytes});
+Status PackReader::CheckStored(const PackEntry& entry, std::string_view stored) const {
+  Id128 found = Checksum(stored);
   if (found == entry.checksum) return {};
   return Damaged(fmt::format("block {} at byte {} has checksum {}, recorded is {}",
                              entry.name.Hex(), entry.offset, found.Hex(), entry.checksum.Hex()));
+}
+
+Status PackReader::Decompressed(const PackEntry& entry, std::string_view stored, void* out) const {
+  auto status = Decompress(entry.codec, stored, out, entry.logical_bytes);
+  if (status || status.error().code != Code::kDataLoss) return status;
+  return Damaged(fmt::format("block {} at byte {}: {}", entry.name.Hex(), entry.offset,
+                             status.error().message));
+}
+
+Status PackReader::Read(const PackEntry& entry, void* out) const {
+  char* to = entry.codec == Codec::kNone ? static_cast<char*>(out) : Scratch();
+  STASIS_TRY(Annotate(PreadAll(file_.fd.get(), to, entry.stored_bytes, entry.offset), what_));
+  std::string_view stored(to, entry.stored_bytes);
+  STASIS_TRY(CheckStored(entry, stored));
+  return entry.codec == Codec::kNone ? Status{} : Decompressed(entry, stored, out);
+}
+
+Status PackReader::Check(const PackEntry& entry) const {
+  char* buffer = Scratch();
+  STASIS_TRY(Annotate(PreadAll(file_.fd.get(), buffer, entry.padded_bytes(), entry.offset), what_));
+  STASIS_TRY(CheckStored(entry, {buffer, entry.stored_bytes}));
+  auto is_zero = [](char c) { return c == 0; };
+  if (!std::all_of(buffer + entry.stored_bytes, buffer + entry.padded_bytes(), is_zero)) {
+    return Damaged(fmt::format("there is something between block {} and the next at byte {}",
+                               entry.name.Hex(), entry.offset + entry.padded_bytes()));
+  }
+  if (entry.codec == Codec::kNone) return {};
+  thread_local std::vector<char> out(kBlockBytes);
+  return Decompressed(entry, {buffer, entry.stored_bytes}, out.data());
+}
+
+bool PackReader::IsHole(const PackEntry& entry) const {
+  off_t hole = ::lseek(file_.fd.get(), static_cast<off_t>(entry.offset), SEEK_HOLE);
+  return hole >= 0 && static_cast<uint64_t>(hole) < entry.offset + entry.stored_bytes;
 }
 
 }  // namespace stasis::image

@@ -4,11 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
 #include <string_view>
 #include <unordered_set>
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "image/block_reader.h"
 #include "image/envelope.h"
 #include "image/little_endian.h"
 #include "image/manifest_check.h"
@@ -79,16 +83,18 @@ Status VerifyReport::ToStatus(const std::string& image) const {
   return Fail(Code::kDataLoss, Domain::kImage, 0, std::move(message), kHint);
 }
 
-Result<std::unique_ptr<ImageReader>> ImageReader::Open(const std::string& path) {
+Result<std::unique_ptr<ImageReader>> ImageReader::Open(const std::string& path, Deletion deletion) {
   auto folder = OpenFolder(path);
   if (!folder) return Fail(std::move(folder.error()).WithContext("open image " + path));
   std::unique_ptr<ImageReader> reader(new ImageReader(AbsolutePath(path), std::move(*folder)));
-  STASIS_TRY(
-      internal::LockFolder(reader->folder_.get(), internal::LockKind::kShared, "image " + path));
+  if (deletion == Deletion::kExcluded) {
+    STASIS_TRY(
+        internal::LockFolder(reader->folder_.get(), internal::LockKind::kShared, "image " + path));
+  }
   STASIS_ASSIGN(std::string file, ReadManifestFile(reader->folder_.get(), path));
   STASIS_ASSIGN(std::string_view body, OpenEnvelope(file, path));
   reader->format_version_ = NumberAt<uint32_t>(file, 8);
-  auto manifest = DecodeManifest(body);
+  auto manifest = DecodeManifest(body, reader->format_version_);
   if (!manifest) {
     return Fail(std::move(manifest.error())
                     .WithContext(std::string("read ") + kManifestName)
@@ -108,6 +114,9 @@ Result<std::unique_ptr<ImageReader>> ImageReader::Open(const std::string& path) 
 void ImageReader::FindStrays(std::vector<Finding>& findings) const {
   std::unordered_set<std::string_view> listed;
   for (const File& file : manifest_.files) listed.insert(file.path);
+  std::vector<std::string> packs;
+  packs.reserve(manifest_.packs.size());  // `listed` points into it
+  for (const Pack& pack : manifest_.packs) listed.insert(packs.emplace_back(pack.path()));
 
   auto list = [&](int fd, const std::string& where) -> std::vector<Entry> {
     auto entries = ListFolder(fd);
@@ -137,46 +146,96 @@ void ImageReader::FindStrays(std::vector<Finding>& findings) const {
   }
 }
 
-// Blocks that a device range names and no pack holds.
-void ImageReader::FindMissingBlocks(std::vector<Finding>& findings) const {
-  if (manifest_.ranges.empty()) return;
-  std::vector<PackReader> packs;
-  for (const File& file : manifest_.files) {
-    if (!file.path.starts_with("gpu/")) continue;
-    auto opened = OpenRegular(folder_.get(), file.path);
-    if (!opened) continue;  // found already
-    auto pack = PackReader::Open(std::move(*opened), file.path);
-    if (pack) {
-      packs.push_back(std::move(*pack));
-    } else {
-      findings.push_back({file.path, "cannot be read: " + pack.error().ToString()});
-    }
-  }
+namespace {
+
+// A block that some range of the image refers to, once.
+struct UsedBlock {
+  size_t pack;
+  const PackEntry* entry;
+  uint64_t address;
+};
+
+constexpr size_t kNamedBlocks = 8;  // of one pack: a lost pack must not fill the screen
+
+}  // namespace
+
+// Every block that a range names is in its pack, and with kFull its bytes are what they were. Other
+// blocks of a pack are other images' matter; they may be holes. Returns the bytes compared.
+Result<uint64_t> ImageReader::VerifyBlocks(VerifyLevel level, const Progress& progress,
+                                           std::vector<Finding>& findings) const {
+  if (manifest_.ranges.empty()) return 0;
+  STASIS_ASSIGN(BlockReader blocks, BlockReader::Open(*this, &findings));
+  std::vector<UsedBlock> used;
+  std::vector<std::pair<uint64_t, uint64_t>> counted(blocks.packs().size());  // blocks, bytes
+  std::unordered_set<const PackEntry*> seen;
   for (const DeviceRange& range : manifest_.ranges) {
+    bool complained = false;  // the next ones of this range would say the same
     for (size_t i = 0; i < range.blocks.size(); ++i) {
-      const Id128& name = range.blocks[i];
-      uint64_t begin = i * uint64_t{range.block_bytes};
-      uint64_t expected = std::min<uint64_t>(range.block_bytes, range.size_bytes - begin);
-      if (name.IsZero()) continue;
-      const PackEntry* entry = nullptr;
-      for (const PackReader& pack : packs) {
-        if (entry == nullptr) entry = pack.Find(name);
+      if (range.blocks[i].IsZero()) continue;
+      auto place = blocks.Find(range, i);
+      if (!place) {
+        bool pack_lost = !range.packs.empty() && !blocks.packs()[range.packs[i]].reader;
+        if (!complained && !pack_lost) findings.push_back({"gpu", place.error().message});
+        complained |= !pack_lost;
+        continue;
       }
-      if (entry != nullptr && entry->logical_bytes == expected) continue;
-      findings.push_back(
-          {"gpu", fmt::format("has {} for device address {:#x}",
-                              entry == nullptr ? "no block" : "a block of another length",
-                              range.address + begin)});
-      break;  // the next ones of this range would say the same
+      if (!seen.insert(place->entry).second) continue;
+      used.push_back({place->pack, place->entry, range.address + i * uint64_t{range.block_bytes}});
+      counted[place->pack].first += 1;
+      counted[place->pack].second += place->entry->stored_bytes;
     }
   }
+  for (size_t i = 0; i < manifest_.packs.size(); ++i) {
+    const Pack& pack = manifest_.packs[i];
+    if (!blocks.packs()[i].reader || !findings.empty()) continue;
+    if (counted[i] == std::pair(pack.used_blocks, pack.used_bytes)) continue;
+    findings.push_back({pack.path(), fmt::format("has {} blocks of {} bytes for this image, "
+                                                 "recorded are {} of {}",
+                                                 counted[i].first, counted[i].second,
+                                                 pack.used_blocks, pack.used_bytes)});
+  }
+  // In format 1 the files' checksums have covered the packs.
+  if (level != VerifyLevel::kFull || manifest_.format == 1) return 0;
+
+  uint64_t total = 0;
+  for (const UsedBlock& block : used) total += block.entry->stored_bytes;
+  std::atomic<uint64_t> done{0};
+  std::mutex mutex;  // of damaged
+  std::vector<std::vector<Finding>> damaged(blocks.packs().size());
+  auto check = [&](size_t i) {
+    const UsedBlock& block = used[i];
+    const auto& pack = blocks.packs()[block.pack];
+    if (auto status = pack.reader->Check(*block.entry); !status) {
+      std::lock_guard lock(mutex);
+      damaged[block.pack].push_back(
+          {pack.path, fmt::format("at device address {:#x}: {}", block.address,
+                                  status.error().ToString())});
+    }
+    done += block.entry->stored_bytes;
+  };
+  STASIS_TRY(ForEach(used.size(), check, done, total, progress));
+  for (auto& of_pack : damaged) {
+    size_t more = of_pack.size() - std::min(of_pack.size(), kNamedBlocks);
+    of_pack.resize(of_pack.size() - more);
+    for (Finding& finding : of_pack) findings.push_back(std::move(finding));
+    if (more == 0) continue;
+    findings.push_back({findings.back().path, fmt::format("has {} more damaged blocks", more)});
+  }
+  return total;
 }
 
 Result<VerifyReport> ImageReader::Verify(VerifyLevel level, const Progress& progress) const {
   Stopwatch watch;
   VerifyReport report;
-  report.files = manifest_.files.size();
+  report.files = manifest_.files.size() + manifest_.packs.size();
 
+  // Files first, then blocks: one progress over both.
+  auto part = [&, total = manifest_.TotalBytes()](uint64_t before) -> Progress {
+    if (!progress) return nullptr;
+    return [&progress, total, before](uint64_t done, uint64_t) {
+      return progress(std::min(before + done, total), total);
+    };
+  };
   std::vector<ChecksumJob> jobs;
   std::vector<const File*> recorded;  // of the job with the same index
   for (const File& file : manifest_.files) {
@@ -193,8 +252,8 @@ Result<VerifyReport> ImageReader::Verify(VerifyLevel level, const Progress& prog
     }
   }
   if (level == VerifyLevel::kFull) {
-    STASIS_TRY(
-        ComputeChecksums(folder_.get(), manifest_.chunk_bytes, jobs, Writeback::kNone, progress));
+    STASIS_TRY(ComputeChecksums(folder_.get(), manifest_.chunk_bytes, jobs, Writeback::kNone,
+                                part(0)));
     for (size_t i = 0; i < jobs.size(); ++i) {
       if (jobs[i].error) {
         report.findings.push_back(
@@ -207,7 +266,8 @@ Result<VerifyReport> ImageReader::Verify(VerifyLevel level, const Progress& prog
       }
     }
   }
-  FindMissingBlocks(report.findings);
+  STASIS_ASSIGN(uint64_t block_bytes, VerifyBlocks(level, part(report.bytes), report.findings));
+  report.bytes += block_bytes;
   auto by_path = [](const Finding& a, const Finding& b) { return a.path < b.path; };
   std::stable_sort(report.findings.begin(), report.findings.end(), by_path);
   std::vector<Finding> strays;
@@ -232,6 +292,21 @@ Result<OpenedFile> ImageReader::OpenFile(const std::string& path) const {
   }
   return Fail(Code::kNotFound, Domain::kImage, 0,
               fmt::format("image {} lists no file {}", path_, Printable(path)));
+}
+
+Result<PackReader> ImageReader::OpenPack(const Pack& pack) const {
+  STASIS_ASSIGN(OpenedFile opened, OpenRegular(folder_.get(), pack.path()));
+  auto damaged = [&](const std::string& how) {
+    return Fail(Code::kDataLoss, Domain::kImage, 0, pack.path() + " " + how, kHint);
+  };
+  if (opened.size_bytes != pack.size_bytes) {
+    return damaged(LengthMessage(opened.size_bytes, pack.size_bytes));
+  }
+  STASIS_ASSIGN(PackReader reader, PackReader::Open(std::move(opened), pack.path()));
+  if (reader.id() != pack.id || reader.index_checksum() != pack.index_checksum) {
+    return damaged("is another pack than the one recorded");
+  }
+  return reader;
 }
 
 Result<UniqueFd> ImageReader::OpenCpuFolder() const {

@@ -37,11 +37,17 @@ struct VerifyReport {
   Status ToStatus(const std::string& image) const;
 };
 
+class PackReader;
+
 class ImageReader {
  public:
+  // kExcluded: nobody deletes the image while the object lives. kAllowed: for a look at the
+  // manifest, which must not stand in anybody's way.
+  enum class Deletion : uint8_t { kExcluded, kAllowed };
   // kNotFound: no such folder. kInvalidArgument: no image, or a manifest that breaks a rule.
   // kDataLoss: a damaged manifest. kUnimplemented: a format that we do not read.
-  static Result<std::unique_ptr<ImageReader>> Open(const std::string& path);
+  static Result<std::unique_ptr<ImageReader>> Open(const std::string& path,
+                                                   Deletion deletion = Deletion::kExcluded);
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& path() const { return path_; }
@@ -55,6 +61,8 @@ class ImageReader {
 
   // A file that the manifest lists, of the length that it says.
   Result<OpenedFile> OpenFile(const std::string& path) const;
+  // A pack that the manifest lists, and the very one: kDataLoss when it is another.
+  Result<PackReader> OpenPack(const Pack& pack) const;
   // The folder with CRIU's images, to hand to CRIU.
   Result<UniqueFd> OpenCpuFolder() const;
 
@@ -62,7 +70,8 @@ class ImageReader {
   ImageReader(std::string path, UniqueFd folder)
       : path_(std::move(path)), folder_(std::move(folder)) {}
   void FindStrays(std::vector<Finding>& findings) const;
-  void FindMissingBlocks(std::vector<Finding>& findings) const;
+  Result<uint64_t> VerifyBlocks(VerifyLevel level, const Progress& progress,
+                                std::vector<Finding>& findings) const;
 
   std::string path_;
   UniqueFd folder_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/build_id.h"
+#include "image/block_reader.h"
 #include "image/manifest_check.h"
 #include "image/store_folder.h"
 
@@ -59,6 +60,22 @@ std::string JobName(const Job& job) {
 uint64_t DeviceBytes(const Manifest& manifest) {
   uint64_t total = 0;
   for (const Gpu& gpu : manifest.gpus) total += gpu.used_bytes;
+  return total;
+}
+
+uint64_t FileBytes(const Manifest& manifest) {
+  uint64_t total = 0;
+  for (const File& file : manifest.files) total += file.size_bytes;
+  return total;
+}
+
+uint64_t ZeroBytes(const Manifest& manifest) {
+  uint64_t total = 0;
+  for (const DeviceRange& range : manifest.ranges) {
+    for (size_t i = 0; i < range.blocks.size(); ++i) {
+      if (range.blocks[i].IsZero()) total += BlockReader::BlockBytes(range, i);
+    }
+  }
   return total;
 }
 
@@ -119,6 +136,19 @@ json RangesJson(const Manifest& manifest) {
   return ranges;
 }
 
+json PacksJson(const Manifest& manifest) {
+  json packs = json::array();
+  for (const Pack& pack : manifest.packs) {
+    packs.push_back({{"path", pack.path()},
+                     {"size_bytes", pack.size_bytes},
+                     {"linked", pack.linked},
+                     {"used_blocks", pack.used_blocks},
+                     {"used_bytes", pack.used_bytes},
+                     {"checked", Utc(pack.checked_unix_ns)}});
+  }
+  return packs;
+}
+
 json PhasesJson(const Manifest& manifest) {
   json phases = json::array();
   for (const Phase& phase : manifest.phases) {
@@ -168,8 +198,8 @@ std::string ListText(const std::vector<ImageSummary>& images) {
   if (images.empty()) return "";
   size_t width = 5;
   for (const ImageSummary& image : images) width = std::max(width, image.name.size());
-  std::string text = fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {}\n", "IMAGE", width,
-                                 "CREATED", "JOB", "SIZE", "GPU MEMORY", "COMMAND");
+  std::string text = fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {:>10}  {}\n", "IMAGE",
+                                 width, "CREATED", "JOB", "SIZE", "ADDED", "GPU MEMORY", "COMMAND");
   for (const ImageSummary& image : images) {
     std::string name = Printable(image.name);
     if (!image.manifest) {
@@ -177,9 +207,9 @@ std::string ListText(const std::vector<ImageSummary>& images) {
       continue;
     }
     const Manifest& m = *image.manifest;
-    text += fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {}\n", name, width,
+    text += fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {:>10}  {}\n", name, width,
                         Utc(m.created_unix_ns), JobName(m.job), Bytes(m.TotalBytes()),
-                        Bytes(DeviceBytes(m)), Printable(CommandLine(m.job), 60));
+                        Bytes(m.AddedBytes()), Bytes(DeviceBytes(m)), Printable(CommandLine(m.job), 60));
   }
   return text;
 }
@@ -196,6 +226,7 @@ json ListJson(const std::vector<ImageSummary>& images) {
                   {"job", Text(m.job.id)},
                   {"command", Texts(m.job.argv)},
                   {"size_bytes", m.TotalBytes()},
+                  {"added_bytes", m.AddedBytes()},
                   {"device_bytes", DeviceBytes(m)}});
     } else {
       row.update({{"ok", false}, {"error", Text(image.error->ToString())}});
@@ -239,11 +270,20 @@ std::string InspectText(const ImageReader& image) {
     text += Line("external",
                  fmt::format("{} ({}, fd {} of {})", Dash(e.key), Dash(e.kind), e.fd, e.pid));
   }
-  text += Line("files", fmt::format("{}, {}", m.files.size(), Bytes(m.TotalBytes())));
+  text += Line("files", fmt::format("{}, {}", m.files.size(), Bytes(FileBytes(m))));
+  if (!m.packs.empty()) {
+    uint64_t used = m.TotalBytes() - FileBytes(m);
+    uint64_t shared = m.TotalBytes() - m.AddedBytes();
+    text += Line("packs", fmt::format("{}, {} of blocks: {} written for this image, {} as in "
+                                      "earlier ones",
+                                      m.packs.size(), Bytes(used), Bytes(used - shared),
+                                      Bytes(shared)));
+  }
   if (!m.ranges.empty()) {
     uint64_t bytes = 0;
     for (const DeviceRange& range : m.ranges) bytes += range.size_bytes;
-    text += Line("ranges", fmt::format("{}, {} of device memory", m.ranges.size(), Bytes(bytes)));
+    text += Line("ranges", fmt::format("{}, {} of device memory, {} of it zero", m.ranges.size(),
+                                       Bytes(bytes), Bytes(ZeroBytes(m))));
   }
   for (const Phase& phase : m.phases) {
     std::string bytes = phase.bytes > 0 ? ", " + Bytes(phase.bytes) : "";
@@ -297,12 +337,42 @@ json InspectJson(const ImageReader& image) {
           {"externals", ExternalsJson(m)},
           {"criu", std::move(criu)},
           {"size_bytes", m.TotalBytes()},
+          {"added_bytes", m.AddedBytes()},
+          {"zero_bytes", ZeroBytes(m)},
           {"device_bytes", DeviceBytes(m)},
+          {"packs", PacksJson(m)},
           {"chunk_bytes", m.chunk_bytes},
           {"files", FilesJson(m)},
           {"ranges", RangesJson(m)},
           {"phases", PhasesJson(m)},
           {"required_files", std::move(required)}};
+}
+
+std::string GcText(const GcReport& report) {
+  std::string text;
+  for (const std::string& name : report.swept) text += fmt::format("removed {}\n", name);
+  for (const GcReport::Skipped& skipped : report.skipped) {
+    text += fmt::format("left alone {}: {}\n", Printable(skipped.path, kMaxPathBytes),
+                        Printable(skipped.why, 500));
+  }
+  text += fmt::format("{} images, {} packs; {} in {} blocks given back\n", report.images,
+                      report.packs, Bytes(report.freed_bytes), report.freed_blocks);
+  if (report.unused_bytes > 0) {
+    text += fmt::format("{} that no image needs could not be given back\n",
+                        Bytes(report.unused_bytes));
+  }
+  return text;
+}
+
+json GcJson(const GcReport& report) {
+  json skipped = json::array();
+  for (const GcReport::Skipped& one : report.skipped) {
+    skipped.push_back({{"path", Text(one.path)}, {"why", Text(one.why)}, {"busy", one.busy}});
+  }
+  return {{"removed", Texts(report.swept)},       {"images", report.images},
+          {"packs", report.packs},                {"freed_blocks", report.freed_blocks},
+          {"freed_bytes", report.freed_bytes},    {"unused_bytes", report.unused_bytes},
+          {"left_alone", std::move(skipped)}};
 }
 
 std::string VerifyText(const ImageReader& image, const VerifyReport& report) {

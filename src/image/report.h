@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "image/gc.h"
 #include "image/reader.h"
 
 namespace stasis::image {
@@ -28,6 +29,9 @@ nlohmann::json ListJson(const std::vector<ImageSummary>& images);
 
 std::string InspectText(const ImageReader& image);
 nlohmann::json InspectJson(const ImageReader& image);
+
+std::string GcText(const GcReport& report);
+nlohmann::json GcJson(const GcReport& report);
 
 std::string VerifyText(const ImageReader& image, const VerifyReport& report);
 nlohmann::json VerifyJson(const ImageReader& image, const VerifyReport& report);

@@ -180,7 +180,8 @@ Result<std::vector<std::string>> SweepPartials(const std::string& store) {
   return removed;
 }
 
-Status DeleteImage(const std::string& path) {
+Status DeleteImage(const std::string& path,
+                   const std::function<Status(std::string_view)>& before_step) {
   std::filesystem::path clean = AbsolutePath(path);
   if (!clean.has_filename()) clean = clean.parent_path();  // "IMAGE/"
   std::string store = clean.parent_path().string();
@@ -198,8 +199,10 @@ Status DeleteImage(const std::string& path) {
   STASIS_TRY(internal::LockFolder(folder.get(), internal::LockKind::kExclusive, path));
   STASIS_ASSIGN(std::string hidden,
                 internal::HiddenName(name.substr(0, kMaxImageNameBytes), kDeleted));
+  if (before_step) STASIS_TRY(before_step("hide"));
   STASIS_TRY(internal::RenameNoReplace(store_fd.get(), name, hidden));
   if (::fsync(store_fd.get()) != 0) return FailErrno(errno, "sync " + store);
+  if (before_step) STASIS_TRY(before_step("remove"));
   return RemoveTree(store + "/" + hidden);
 }
 

@@ -10,7 +10,9 @@
 // dies: that is how an abandoned one is told from a live one.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fd.h"
@@ -37,7 +39,9 @@ Result<std::vector<std::string>> SweepPartials(const std::string& store);
 // Hides the image in one step, then removes it. kInvalidArgument when `path` is no image (a folder
 // with a manifest and nothing but an image's parts; a damaged one may be deleted), kAborted while
 // it is being read.
-Status DeleteImage(const std::string& path);
+// `before_step` is called with "hide" and "remove"; for tests, which fail and die there.
+Status DeleteImage(const std::string& path,
+                   const std::function<Status(std::string_view step)>& before_step = nullptr);
 
 // An error of a system call in the store at `path`, with what a user can do when there was no
 // space.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <unordered_map>
 
 #include "base/file.h"
 #include "image/beneath.h"
@@ -56,6 +58,7 @@ struct ImageWriter::Step {
 const ImageWriter::Step ImageWriter::kSteps[] = {
     {"take CRIU's files", &ImageWriter::TakeCpuFiles},
     {"set late files aside", &ImageWriter::SetLateFilesAside},
+    {"describe the packs", &ImageWriter::DescribePacks},
     {"checksum the files", &ImageWriter::ChecksumFiles},
     {"sync the files", &ImageWriter::SyncFiles},
     {"write the manifest", &ImageWriter::WriteManifest},
@@ -128,10 +131,39 @@ Result<UniqueFd> ImageWriter::AddFile(const std::string& path) {
   return fd;
 }
 
-Result<PackWriter> ImageWriter::AddPack(const std::string& name) {
-  std::string path = "gpu/" + name;
-  STASIS_ASSIGN(UniqueFd fd, AddFile(path));
-  return PackWriter::Begin(std::move(fd), store_ + "/" + partial_ + "/" + path);
+Result<PackWriter> ImageWriter::AddPack() {
+  Pack pack;
+  STASIS_ASSIGN(pack.id, Id128::Random());
+  STASIS_ASSIGN(UniqueFd fd, AddFile(pack.path()));
+  return PackWriter::Begin(std::move(fd), store_ + "/" + partial_ + "/" + pack.path(), pack.id);
+}
+
+Result<OpenedFile> ImageWriter::LinkPack(int image_fd, const Pack& pack, const FileId& file) {
+  const std::string path = pack.path();
+  if (::linkat(image_fd, path.c_str(), partial_fd_.get(), path.c_str(), 0) != 0) {
+    return FailErrno(errno, "link " + path);
+  }
+  auto checked = [&]() -> Result<OpenedFile> {
+    STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
+    struct stat st;
+    if (::fstat(opened.fd.get(), &st) != 0) return FailErrno(errno, "stat " + path);
+    if (!(FileId::Of(st) == file)) return Fail(Code::kAborted, path + " is another file now");
+    // Unlike a folder's lock this one must be had: without locks gc cannot be told from nobody.
+    if (TEMP_FAILURE_RETRY(::flock(opened.fd.get(), LOCK_SH | LOCK_NB)) != 0) {
+      return FailErrno(errno, "lock " + path);
+    }
+    UniqueFd lock(::fcntl(opened.fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!lock) return FailErrno(errno, "keep " + path + " open");
+    linked_packs_.emplace_back(pack.id, std::move(lock));
+    return opened;
+  }();
+  if (!checked) ::unlinkat(partial_fd_.get(), path.c_str(), 0);
+  return checked;
+}
+
+void ImageWriter::UnlinkPack(const Pack& pack) {
+  ::unlinkat(partial_fd_.get(), pack.path().c_str(), 0);
+  std::erase_if(linked_packs_, [&](const auto& linked) { return linked.first == pack.id; });
 }
 
 Status ImageWriter::AddLog(const std::string& name, std::string_view text) {
@@ -193,6 +225,7 @@ Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
   }
   // The image is one like any other now: it may be read, and deleted.
   partial_fd_.Reset();
+  linked_packs_.clear();
   return {};
 }
 
@@ -231,6 +264,29 @@ std::vector<std::string> ImageWriter::Folders() const {
   return folders;
 }
 
+// Packs have checksums of their own, made while they were written: they are not read again here.
+Status ImageWriter::DescribePacks(Commitment& commitment) {
+  std::unordered_map<std::string, Pack*> listed;
+  for (Pack& pack : commitment.manifest.packs) listed.emplace(pack.path(), &pack);
+  STASIS_ASSIGN(UniqueFd folder, OpenBeneath(partial_fd_.get(), "gpu", O_RDONLY | O_DIRECTORY));
+  STASIS_ASSIGN(auto entries, ListFolder(folder.get()));
+  for (const Entry& entry : entries) {
+    std::string path = "gpu/" + entry.name;
+    STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
+    // A pack that was never finished would be found out only by who needs it.
+    STASIS_ASSIGN(PackReader reader, PackReader::Open(std::move(opened), path));
+    auto at = listed.find(path);
+    if (at == listed.end() || at->second->id != reader.id()) {
+      return Fail(Code::kInternal, Domain::kImage, 0, path + " is a pack that nothing refers to");
+    }
+    at->second->size_bytes = reader.size_bytes();
+    at->second->index_checksum = reader.index_checksum();
+    listed.erase(at);
+  }
+  if (listed.empty()) return {};
+  return Fail(Code::kInternal, Domain::kImage, 0, listed.begin()->first + " was never written");
+}
+
 Status ImageWriter::ChecksumFiles(Commitment& commitment) {
   Manifest& manifest = commitment.manifest;
   if (manifest.image_id.IsZero()) {
@@ -240,14 +296,13 @@ Status ImageWriter::ChecksumFiles(Commitment& commitment) {
 
   std::vector<ChecksumJob> jobs;
   for (const std::string& folder : Folders()) {
+    if (folder == "gpu") continue;
     STASIS_ASSIGN(UniqueFd fd, OpenBeneath(partial_fd_.get(), folder, O_RDONLY | O_DIRECTORY));
     STASIS_ASSIGN(auto entries, ListFolder(fd.get()));
     for (const Entry& entry : entries) {
       std::string path = folder + "/" + entry.name;
       STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
       jobs.push_back({{path, opened.size_bytes, {}}, {}});
-      // A pack that was never finished would be found out only by who needs it.
-      if (folder == "gpu") STASIS_TRY(PackReader::Open(std::move(opened), path));
     }
   }
   STASIS_TRY(ComputeChecksums(partial_fd_.get(), manifest.chunk_bytes, jobs, Writeback::kStart,
@@ -263,6 +318,10 @@ Status ImageWriter::ChecksumFiles(Commitment& commitment) {
 Status ImageWriter::SyncFiles(Commitment& commitment) {
   std::vector<std::string> paths;
   for (const File& file : commitment.manifest.files) paths.push_back(file.path);
+  for (const Pack& pack : commitment.manifest.packs) {
+    // What an earlier image wrote it has synced; our name of it comes with the folder.
+    if (!pack.linked) paths.push_back(pack.path());
+  }
   uint64_t total = commitment.manifest.TotalBytes();
   // All bytes are done; the call is there to be asked whether to go on.
   return SyncAll(partial_fd_.get(), paths, [&](uint64_t, uint64_t) {
@@ -271,6 +330,7 @@ Status ImageWriter::SyncFiles(Commitment& commitment) {
 }
 
 Status ImageWriter::WriteManifest(Commitment& commitment) {
+  commitment.manifest.format = kFormatVersion;
   commitment.manifest.created_unix_ns = UnixNow();
   STASIS_ASSIGN(std::string body, EncodeManifest(commitment.manifest));
   STASIS_ASSIGN(UniqueFd fd,

@@ -14,9 +14,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
+#include "base/file.h"
 #include "base/result.h"
 #include "image/file_check.h"
 #include "image/manifest.h"
@@ -54,14 +56,23 @@ class ImageWriter {
 
   // A new file of mode 0600 at FOLDER/NAME (manifest_check.h), open for writing.
   Result<UniqueFd> AddFile(const std::string& path);
-  // A pack as gpu/NAME. It must be finished before Commit, which refuses one that is not.
-  Result<PackWriter> AddPack(const std::string& name);
+  // A new pack, as gpu/ID.pack. It must be finished before Commit, which refuses one that is not,
+  // and one that the manifest does not list.
+  Result<PackWriter> AddPack();
+  // The pack `pack.path()` of another image of this store, as a file of this one too: a hard link,
+  // locked (shared) until this object goes, so that gc leaves it alone. Fails where the file system
+  // makes no link, where gc is at it, and when it is another file than `file`: nothing is changed.
+  Result<OpenedFile> LinkPack(int image_fd, const Pack& pack, const FileId& file);
+  void UnlinkPack(const Pack& pack);
+  // The folder with all images.
+  const std::string& store() const { return store_; }
   // A text as log/NAME, and the end of a file; what is longer than kMaxLogBytes loses its
   // beginning, and says so.
   Status AddLog(const std::string& name, std::string_view text);
   Status AddLogFile(const std::string& name, const std::string& source);
 
-  // Fills in the id (if there is none), time and files of `manifest`. On failure the image is not
+  // Fills in the id (if there is none), time, files, and sizes and checksums of the packs of
+  // `manifest`. On failure the image is not
   // there, and Abort or the destructor removes what was written. Once it has returned success the
   // image is complete on the disk, also after a power failure.
   Status Commit(Manifest& manifest, const CommitOptions& options);
@@ -85,6 +96,7 @@ class ImageWriter {
   std::vector<std::string> Folders() const;  // those that this image has
   Status TakeCpuFiles(Commitment& commitment);
   Status SetLateFilesAside(Commitment& commitment);
+  Status DescribePacks(Commitment& commitment);
   Status ChecksumFiles(Commitment& commitment);
   Status SyncFiles(Commitment& commitment);
   Status WriteManifest(Commitment& commitment);
@@ -102,6 +114,8 @@ class ImageWriter {
   UniqueFd partial_fd_;  // holds the lock on the partial image, until it is committed
   UniqueFd criu_fd_;
   UniqueFd criu_lock_;  // apart from criu_fd_, whose lock CRIU would inherit
+  // Of packs that are other images' too, with the lock.
+  std::vector<std::pair<Id128, UniqueFd>> linked_packs_;
   bool late_exists_ = false;
   bool committed_ = false;
 };

@@ -6,6 +6,8 @@ page is true, and so that an image can be looked at where Stasis is not installe
 
     read_image.py IMAGE            what the image holds
     read_image.py --verify IMAGE   the same, after every byte was compared; exit code 1 if one differs
+
+Blocks in zstd are compared as they are stored; Python can only decompress them from 3.14 on.
 """
 
 import os
@@ -272,11 +274,11 @@ def open_envelope(data, where):
     if xxh3_128(data[:-16]) != data[-16:]:
         raise BadImage(f"{where} is damaged")
     version, header, body, features = struct.unpack_from("<IIQQ", data, 8)
-    if version != 1 or features & ~FEATURE_AGENT:
-        raise BadImage(f"{where} has format {version} with features {features:#x}; this reads 1")
+    if version not in (1, 2) or features & ~FEATURE_AGENT:
+        raise BadImage(f"{where} has format {version} with features {features:#x}; this reads 1 and 2")
     if header != 32 or body != len(data) - 48:
         raise BadImage(f"{where} is damaged: wrong lengths")
-    return data[32:-16], features
+    return data[32:-16], version, features
 
 
 def read_regular(path, expected_size=None):
@@ -292,8 +294,9 @@ def read_regular(path, expected_size=None):
 
 def read_manifest(image):
     path = os.path.join(image, "manifest.pb")
-    body, features = open_envelope(read_regular(path), path)
+    body, version, features = open_envelope(read_regular(path), path)
     manifest = fields(body)
+    manifest["format"] = version
     has_agent = any(name.startswith("agent/") for name, _, _ in files_of(manifest))
     if has_agent != bool(features & FEATURE_AGENT):
         raise BadImage(f"{path} has features {features:#x}, and not those of what it lists")
@@ -308,32 +311,168 @@ def files_of(manifest):
         folder, _, name = path.partition("/")
         if folder not in FOLDERS or name in ("", ".", "..") or "/" in name:
             raise BadImage(f"{path!r} is no path inside an image")
+        if manifest["format"] > 1 and folder == "gpu":
+            raise BadImage(f"{path!r} is a file where only packs are")
         yield path, one(message, 2, 0), ids(one(message, 3, b""))
 
 
 # --- packs ------------------------------------------------------------------------------------------
 
-def read_pack(data, where):
-    """(name, block) of every block in a pack."""
-    if len(data) < 4096 + 64 or data[:8] != b"\x89STPACK\n" or xxh3_128(data[:4080]) != data[4080:4096]:
-        raise BadImage(f"{where} is no pack, or damaged")
-    footer = data[-64:]
-    if footer[:8] != b"\x89STPEND\n" or xxh3_128(footer[:48]) != footer[48:]:
-        raise BadImage(f"{where} has no end of a pack, or a damaged one")
-    version, _, features = struct.unpack_from("<IIQ", data, 8)
-    if version != 1 or features != 0:
-        raise BadImage(f"{where} has pack format {version}; this reads 1")
-    index_at, count = struct.unpack_from("<QQ", footer, 16)
-    index = data[index_at:-64]
-    if len(index) != 64 * count or xxh3_128(index) != footer[32:48]:
-        raise BadImage(f"{where} has a damaged index")
-    for i in range(count):
-        entry = index[64 * i:64 * i + 64]
-        offset, stored, logical, codec = struct.unpack_from("<QIII", entry, 16)
-        block = data[offset:offset + stored]
-        if codec != 0 or stored != logical or offset % 4096 != 0 or xxh3_128(block) != entry[48:]:
-            raise BadImage(f"{where}: block {entry[:16].hex()} is damaged")
-        yield entry[:16], block
+def lz4_block(stored, size, where):
+    """An LZ4 block, decompressed to exactly `size` bytes."""
+    out = bytearray()
+    at = 0
+
+    def length(value):
+        nonlocal at
+        while value >= 15 and (more := stored[at]) >= 0:
+            at += 1
+            value += more
+            if more != 255:
+                break
+        return value
+
+    try:
+        while True:
+            token = stored[at]
+            at += 1
+            literals = length(token >> 4)
+            if at + literals > len(stored) or len(out) + literals > size:
+                raise IndexError
+            out += stored[at:at + literals]
+            at += literals
+            if at == len(stored):
+                break
+            offset = stored[at] | stored[at + 1] << 8
+            at += 2
+            match = length(token & 15) + 4
+            if not 0 < offset <= len(out) or len(out) + match > size:
+                raise IndexError
+            while match > 0:
+                piece = out[-offset:][:match]
+                out += piece
+                match -= len(piece)
+    except IndexError:
+        raise BadImage(f"{where} is no LZ4 block") from None
+    if len(out) != size:
+        raise BadImage(f"{where} has {len(out)} bytes, not {size}")
+    return bytes(out)
+
+
+def zstd_frame(stored, size, where):
+    """None when this Python cannot."""
+    try:
+        from compression import zstd
+    except ImportError:
+        return None
+    try:
+        out = zstd.decompress(stored)
+    except zstd.ZstdError:
+        raise BadImage(f"{where} is no zstd frame") from None
+    if len(out) != size:
+        raise BadImage(f"{where} has {len(out)} bytes, not {size}")
+    return out
+
+
+class Pack:
+    """A pack whose header, index and footer are what they were. A block is looked at when it is asked for:
+    one that no image refers to may be a hole."""
+
+    def __init__(self, data, where):
+        self.data, self.where = data, where
+        if len(data) < 4096 + 64 or data[:8] != b"\x89STPACK\n" or xxh3_128(data[:4080]) != data[4080:4096]:
+            raise BadImage(f"{where} is no pack, or damaged")
+        footer = data[-64:]
+        if footer[:8] != b"\x89STPEND\n" or xxh3_128(footer[:48]) != footer[48:]:
+            raise BadImage(f"{where} has no end of a pack, or a damaged one")
+        self.version, header, features = struct.unpack_from("<IIQ", data, 8)
+        if self.version not in (1, 2) or features != 0:
+            raise BadImage(f"{where} has pack format {self.version}; this reads 1 and 2")
+        if header != 4096 or struct.unpack_from("<II", footer, 8) != (self.version, 64):
+            raise BadImage(f"{where} is damaged: wrong lengths")
+        self.id = data[24:40]
+        index_at, count = struct.unpack_from("<QQ", footer, 16)
+        index = data[index_at:-64]
+        self.index_checksum = footer[32:48]
+        if len(index) != 64 * count or xxh3_128(index) != self.index_checksum:
+            raise BadImage(f"{where} has a damaged index")
+        self.entries = {}
+        end = 4096
+        for i in range(count):
+            entry = index[64 * i:64 * i + 64]
+            name, (offset, stored, logical, codec) = entry[:16], struct.unpack_from("<QIII", entry, 16)
+            sizes_ok = 0 < stored <= logical <= 2 << 20 and (stored == logical) == (codec == 0)
+            if not sizes_ok or offset != end or not any(name) or name in self.entries:
+                raise BadImage(f"{where} lists block {name.hex()} of {stored} bytes at {offset}")
+            if codec > (0 if self.version == 1 else 2):
+                raise BadImage(f"{where}: block {name.hex()} has codec {codec}")
+            self.entries[name] = (offset, stored, logical, codec, entry[48:])
+            end = -(-(offset + stored) // 4096) * 4096
+        if end != index_at:
+            raise BadImage(f"{where} has blocks that do not end where its index begins")
+
+    def stored_bytes(self, name):
+        return self.entries[name][1]
+
+    def block(self, name):
+        """Its bytes, checked; None for one in zstd that this Python cannot decompress."""
+        offset, stored, logical, codec, checksum = self.entries[name]
+        where = f"{self.where}: block {name.hex()}"
+        raw = self.data[offset:offset + stored]
+        if xxh3_128(raw) != checksum or any(self.data[offset + stored:-(-(offset + stored) // 4096) * 4096]):
+            raise BadImage(f"{where} is damaged")
+        return (raw, lz4_block, zstd_frame)[codec](raw, logical, where) if codec else raw
+
+
+def varints(values):
+    """A repeated number, packed or not."""
+    found = []
+    for value in values:
+        if isinstance(value, int):
+            found.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            number, at = varint(value, at)
+            found.append(number)
+    return found
+
+
+def packs_of(manifest):
+    """The fields of every pack listed, with `path`."""
+    seen = set()
+    for raw in manifest.get(16, []):
+        message = fields(raw)
+        name = one(message, 1, b"")
+        if len(name) != 16 or not any(name) or name in seen or manifest["format"] == 1:
+            raise BadImage(f"a pack with the id {name.hex()} is listed")
+        seen.add(name)
+        message["path"] = f"gpu/{name.hex()}.pack"
+        yield message
+
+
+def ranges_of(manifest, packs):
+    """(address, [(block name, length, index of the pack or None)]) of every range."""
+    used = set()
+    for raw in manifest.get(13, []):
+        message = fields(raw)
+        address, size, step = one(message, 2, 0), one(message, 3, 0), one(message, 4, 0)
+        names, places = ids(one(message, 5, b"")), varints(message.get(7, []))
+        if not 0 < step <= 2 << 20 or len(names) != -(-size // step):
+            raise BadImage(f"range {address:#x} has {len(names)} blocks for {size} bytes")
+        if len(places) != (0 if manifest["format"] == 1 else len(names)):
+            raise BadImage(f"range {address:#x} does not say in which packs its blocks are")
+        blocks = []
+        for i, name in enumerate(names):
+            place = places[i] if places else None
+            if place is not None and (place >= packs if any(name) else place != 0):
+                raise BadImage(f"range {address:#x} has a block in pack {place} of {packs}")
+            if any(name):
+                used.add(place)
+            blocks.append((name, min(step, size - i * step), place))
+        yield address, blocks
+    if manifest["format"] > 1 and len(used) != packs:
+        raise BadImage(f"{packs} packs are listed, and {len(used)} needed")
 
 
 # --- what a person sees -----------------------------------------------------------------------------
@@ -344,7 +483,7 @@ def verify(image):
     manifest = read_manifest(image)
     chunk = one(manifest, 10, 0)
     listed = set()
-    names = set()
+    packs = []  # in the manifest's order; None: not readable
     for path, size, checksums in files_of(manifest):
         listed.add(path)
         try:
@@ -353,20 +492,47 @@ def verify(image):
             if found != checksums:
                 raise BadImage(f"{path} is damaged")
             if path.startswith("gpu/"):
-                names.update(name for name, _ in read_pack(data, path))
+                packs.append(Pack(data, path))
         except (BadImage, OSError) as error:
             findings.append(str(error))
+    recorded = list(packs_of(manifest))
+    for message in recorded:
+        listed.add(message["path"])
+        try:
+            pack = Pack(read_regular(os.path.join(image, message["path"]), one(message, 2, 0)), message["path"])
+            if pack.id != one(message, 1, b"") or pack.index_checksum != one(message, 3, b""):
+                raise BadImage(f"{message['path']} is another pack than the one recorded")
+            packs.append(pack)
+        except (BadImage, OSError) as error:
+            findings.append(str(error))
+            packs.append(None)
     for folder, folders, files in os.walk(image):
         below = os.path.relpath(folder, image)
         for name in files + folders:
             path = os.path.normpath(os.path.join(below, name))
             if path not in listed and path not in ("manifest.pb", *FOLDERS):
                 findings.append(f"{path} is not part of the image")
-    for raw in manifest.get(13, []):
-        message = fields(raw)
-        for name in ids(one(message, 5, b"")):
-            if any(name) and name not in names:
-                findings.append(f"block {name.hex()} of {one(message, 2, 0):#x} is in no pack")
+    used = {}
+    for address, blocks in ranges_of(manifest, len(recorded)):
+        for name, size, place in blocks:
+            if not any(name):
+                continue
+            candidates = [p for p in packs if p] if place is None else [packs[place]]
+            if candidates == [None]:
+                continue  # said already
+            pack = next((p for p in candidates if name in p.entries), None)
+            if pack is None or pack.entries[name][2] != size:
+                findings.append(f"block {name.hex()} of {address:#x} is in no pack")
+            elif (pack, name) not in used:
+                used[pack, name] = pack.stored_bytes(name)
+                try:
+                    pack.block(name)
+                except BadImage as error:
+                    findings.append(str(error))
+    for message, pack in zip(recorded, packs):
+        mine = [size for (owner, _), size in used.items() if owner is pack]
+        if pack and not findings and (len(mine), sum(mine)) != (one(message, 5, 0), one(message, 6, 0)):
+            findings.append(f"{message['path']} has other blocks for this image than recorded")
     return findings
 
 
@@ -388,6 +554,9 @@ def describe(image):
         message = fields(raw)
         print(f"range     {one(message, 2, 0):#x}, {one(message, 3, 0)} bytes, "
               f"{len(ids(one(message, 5, b'')))} blocks")
+    for message in packs_of(manifest):
+        print(f"pack      {one(message, 6, 0):>12} {message['path']}, {one(message, 5, 0)} blocks"
+              + (", of an earlier image" if one(message, 4, 0) else ""))
     for path, size, _ in files_of(manifest):
         print(f"file      {size:>12} {path}")
 

@@ -15,6 +15,7 @@ sys.path.insert(0, HERE)
 import read_image  # noqa: E402
 
 GOLDEN = os.path.join(HERE, "golden", "v1")
+GOLDEN_2 = os.path.join(HERE, "golden", "v2")
 
 
 class GoldenImage(unittest.TestCase):
@@ -46,10 +47,10 @@ class GoldenImage(unittest.TestCase):
         self.assertEqual(naming[1][0], b"poly127-4k")
         self.assertEqual(naming[2][0], key.id)
         with open(os.path.join(GOLDEN, "gpu/0.pack"), "rb") as file:
-            blocks = list(read_image.read_pack(file.read(), "gpu/0.pack"))
-        self.assertEqual(len(blocks), 2)
-        for name, block in blocks:
-            self.assertEqual(key.name(block), name)
+            pack = read_image.Pack(file.read(), "gpu/0.pack")
+        self.assertEqual(len(pack.entries), 2)
+        for name in pack.entries:
+            self.assertEqual(key.name(pack.block(name)), name)
 
     def test_a_changed_file_is_named(self):
         for name in ("cpu/length-1.img", "cpu/length-5000.img", "gpu/0.pack", "log/criu-dump.log"):
@@ -86,6 +87,65 @@ class GoldenImage(unittest.TestCase):
                 file.write(data + read_image.xxh3_128(data))
             with self.assertRaisesRegex(read_image.BadImage, "features"):
                 read_image.read_manifest(self.image)
+
+    def test_format_2_is_whole_and_its_blocks_have_their_names(self):
+        self.assertEqual(read_image.verify(GOLDEN_2), [])
+        key = read_image.BlockKey(bytes(range(32)))
+        manifest = read_image.read_manifest(GOLDEN_2)
+        codecs, holes, blocks = set(), 0, {}
+        for message in read_image.packs_of(manifest):
+            with open(os.path.join(GOLDEN_2, message["path"]), "rb") as file:
+                pack = read_image.Pack(file.read(), message["path"])
+            for name in pack.entries:
+                codecs.add(pack.entries[name][3])
+                try:
+                    blocks[name] = pack.block(name)
+                except read_image.BadImage:
+                    holes += 1
+        self.assertEqual((codecs, holes), ({0, 1, 2}, 1))
+        compared = [name for name, block in blocks.items() if block is not None]
+        self.assertGreaterEqual(len(compared), 4)
+        for name in compared:
+            self.assertEqual(key.name(blocks[name]), name)
+
+    def test_each_change_in_a_block_of_format_2_is_found_but_where_no_image_looks(self):
+        shutil.rmtree(self.image)
+        shutil.copytree(GOLDEN_2, self.image)
+        found = unseen = 0
+        for message in read_image.packs_of(read_image.read_manifest(self.image)):
+            with open(self.path(message["path"]), "rb") as file:
+                pack = read_image.Pack(file.read(), message["path"])
+            for name, (offset, stored, _, codec, _) in pack.entries.items():
+                self.change(message["path"], offset + stored // 2)
+                findings = read_image.verify(self.image)
+                if findings:
+                    self.assertEqual(findings, [f"{message['path']}: block {name.hex()} is damaged"])
+                    found += 1
+                else:
+                    unseen += 1
+                self.change(message["path"], offset + stored // 2)
+            for at in (0, 30, 100, os.path.getsize(self.path(message["path"])) - 1):
+                self.change(message["path"], at)
+                self.assertIn(message["path"], read_image.verify(self.image)[0])
+                self.change(message["path"], at)
+            os.truncate(self.path(message["path"]), 5000)
+            self.assertIn(message["path"], read_image.verify(self.image)[0])
+            shutil.copy(os.path.join(GOLDEN_2, message["path"]), self.path(message["path"]))
+        self.assertEqual((found, unseen), (5, 1))
+
+    def test_a_broken_lz4_block_is_found(self):
+        good = bytes([0x14]) + b"a" + bytes([1, 0]) + bytes([0x50]) + b"tail!"
+        self.assertEqual(read_image.lz4_block(good, 14, "x"), b"a" * 9 + b"tail!")
+        for at in range(len(good)):
+            for value in (0, 0xff):
+                bad = good[:at] + bytes([value]) + good[at + 1:]
+                try:
+                    self.assertEqual(len(read_image.lz4_block(bad, 14, "x")), 14)
+                except read_image.BadImage:
+                    pass
+        for size in (0, 13, 15):
+            with self.assertRaises(read_image.BadImage):
+                read_image.lz4_block(good, size, "x")
 
     def test_it_is_described(self):
         out = io.StringIO()

@@ -1,0 +1,77 @@
+// The blocks of a new image: cut, named, and each stored once in all the images of its user.
+//
+// A block that is all zero is stored nowhere. One that an earlier image of the store has is not
+// written again: its pack becomes a file of the new image too, by a hard link. All others go into
+// new packs, compressed where that is asked for. Not thread-safe; it has threads of its own.
+//
+//   auto blocks = BlockWriter::Begin(writer, key, options);
+//   for each process and GPU:
+//     blocks->StartPack();
+//     blocks->Add(range, data);      // data stays where it is until Finish
+//   auto written = blocks->Finish();
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "image/block_name.h"
+#include "image/codec.h"
+#include "image/manifest.h"
+#include "image/writer.h"
+
+namespace stasis::image {
+
+struct BlockWriterOptions {
+  Compression compression = Compression::kNone;
+  bool share = true;   // false: every block is written, whatever there is
+  std::string job_id;  // whose images are looked at first
+  uint32_t uid = 0;    // of the program; only images of the same user's are looked at
+  // Bytes looked at so far; false cancels (kCancelled).
+  std::function<bool(uint64_t)> progress;
+
+  // A pack whose blocks were written or compared longer ago than this is read before it is relied
+  // on, …
+  int64_t trust_ns = 24ll * 3600 * 1'000'000'000;
+  // … and others too, as long as it is not more than this for one dump.
+  uint64_t always_check_bytes = 512ull << 20;
+};
+
+struct WrittenBlocks {
+  BlockNaming naming;
+  std::vector<DeviceRange> ranges;  // as they were added, with their blocks and packs
+  std::vector<Pack> packs;
+  uint64_t zero_bytes = 0;    // of blocks that are all zero, stored nowhere
+  uint64_t new_bytes = 0;     // of blocks that were stored now, before compression
+  uint64_t stored_bytes = 0;  // of the same, as they are stored
+  uint64_t shared_bytes = 0;  // of blocks that earlier images had, before compression
+  uint64_t repeated_bytes = 0;  // of blocks that are in this image more than once, but for one
+  std::vector<std::string> notes;  // what a user should know: a damaged block of an earlier image
+
+  void DescribeIn(Manifest& manifest) const;  // naming, ranges and packs
+};
+
+class BlockWriter {
+ public:
+  // `writer` outlives it.
+  static Result<BlockWriter> Begin(ImageWriter& writer, BlockKey key, BlockWriterOptions options);
+  BlockWriter(BlockWriter&&) noexcept;
+  ~BlockWriter();
+
+  // Blocks from here on go into a pack of their own.
+  void StartPack();
+  // `range` without its blocks; `data` has its size.
+  Status Add(DeviceRange range, std::string_view data);
+  // Decides what is shared, writes the rest, finishes the packs.
+  Result<WrittenBlocks> Finish();
+
+ private:
+  struct State;
+  explicit BlockWriter(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stasis::image

@@ -1,0 +1,291 @@
+#include "image/gc.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/falloc.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+
+#include "base/file.h"
+#include "image/beneath.h"
+#include "image/pack.h"
+#include "image/reader.h"
+#include "image/store_folder.h"
+
+namespace stasis::image {
+
+namespace {
+
+constexpr uint64_t kStatBlock = 512;
+
+using Names = std::unordered_set<Id128, Id128Hash>;
+
+// An image as it was found. Its folder stays open, so that no other can pass for it later.
+struct SeenImage {
+  std::string name;
+  UniqueFd folder;
+  std::unique_ptr<ImageReader> reader;  // null: its manifest cannot be read
+  std::string unreadable;               // why
+};
+
+// One name of a pack.
+struct PackLink {
+  const SeenImage* image;
+  std::string path;  // below the image
+};
+
+// A file that is a pack, with all its names in the store.
+struct SeenPack {
+  uint64_t names_in_all = 0;  // st_nlink
+  std::vector<PackLink> links;
+  std::string Path() const { return links.front().image->name + "/" + links.front().path; }
+};
+
+using FileKey = std::pair<uint64_t, uint64_t>;  // device, inode
+
+// All images are held open at once.
+void AllowManyFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// The blocks of the pack that this image refers to; nullopt: it cannot be told, so all of them.
+std::optional<Names> NeededBy(const Manifest& manifest, const std::string& path) {
+  auto at = std::find_if(manifest.packs.begin(), manifest.packs.end(),
+                         [&](const Pack& pack) { return pack.path() == path; });
+  if (at == manifest.packs.end()) return std::nullopt;  // of format 1, or a stranger
+  const auto index = static_cast<uint32_t>(at - manifest.packs.begin());
+  Names names;
+  for (const DeviceRange& range : manifest.ranges) {
+    for (size_t i = 0; i < range.blocks.size(); ++i) {
+      if (!range.blocks[i].IsZero() && range.packs[i] == index) names.insert(range.blocks[i]);
+    }
+  }
+  return names;
+}
+
+class Collector {
+ public:
+  Collector(std::string store, const GcOptions& options)
+      : store_(std::move(store)), options_(options) {}
+
+  Result<GcReport> Run();
+
+ private:
+  Status Step(const std::string& step) {
+    return options_.before_step ? options_.before_step(step) : Status{};
+  }
+  Status ReadImages();
+  Status Collect(const SeenPack& pack);
+  std::string WhyNot(const SeenPack& pack, int fd) const;
+  Status Free(const SeenPack& pack, int fd, const PackReader& reader, const Names& needed);
+  void Skip(const SeenPack& pack, std::string why, bool busy = false) {
+    report_.skipped.push_back({pack.Path(), std::move(why), busy});
+  }
+
+  const std::string store_;
+  const GcOptions& options_;
+  UniqueFd store_fd_;
+  std::vector<std::unique_ptr<SeenImage>> images_;
+  std::map<FileKey, SeenPack> packs_;
+  GcReport report_;
+};
+
+Result<GcReport> Collector::Run() {
+  STASIS_ASSIGN(store_fd_, OpenFolder(store_));
+  STASIS_TRY(Step("sweep"));
+  STASIS_ASSIGN(report_.swept, SweepPartials(store_));
+  STASIS_TRY(Step("read the images"));
+  AllowManyFiles();
+  STASIS_TRY(ReadImages());
+  report_.images = images_.size();
+  report_.packs = packs_.size();
+  for (const auto& [key, pack] : packs_) STASIS_TRY(Collect(pack));
+  return std::move(report_);
+}
+
+Status Collector::ReadImages() {
+  STASIS_ASSIGN(auto names, ListImages(store_));
+  for (std::string& name : names) {
+    auto image = std::make_unique<SeenImage>();
+    image->name = std::move(name);
+    auto folder = OpenBeneath(store_fd_.get(), image->name, O_RDONLY | O_DIRECTORY);
+    // Deleted meanwhile, a link, another user's: its packs have a name more than we find, and are
+    // left alone.
+    if (!folder) continue;
+    image->folder = std::move(*folder);
+    auto reader = ImageReader::Open(store_ + "/" + image->name, ImageReader::Deletion::kAllowed);
+    if (reader) {
+      image->reader = std::move(*reader);
+    } else {
+      image->unreadable = reader.error().ToString();
+    }
+    auto gpu = OpenBeneath(image->folder.get(), "gpu", O_RDONLY | O_DIRECTORY);
+    if (gpu) {
+      STASIS_ASSIGN(auto files, ListFolder(gpu->get()));
+      for (const Entry& file : files) {
+        struct stat st;
+        if (!file.is_regular ||
+            ::fstatat(gpu->get(), file.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
+          continue;
+        }
+        SeenPack& pack = packs_[{st.st_dev, st.st_ino}];
+        pack.links.push_back({image.get(), "gpu/" + file.name});
+      }
+    }
+    images_.push_back(std::move(image));
+  }
+  return {};
+}
+
+// Under the exclusive lock: whether what was read before is all there is. An image that refers to
+// the pack can only have come since by a dump that held the lock, shared, until it was complete;
+// then the pack has a name more. One that is gone has left a name that leads elsewhere.
+std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
+  struct stat st;
+  if (::fstat(fd, &st) != 0) return "it cannot be looked at";
+  for (const PackLink& link : pack.links) {
+    struct stat by_name;
+    if (!internal::IsSameFolder(store_fd_.get(), link.image->name, link.image->folder.get()) ||
+        ::fstatat(link.image->folder.get(), link.path.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) !=
+            0 ||
+        !(FileId::Of(by_name) == FileId::Of(st))) {
+      return "an image that has it was deleted just now";
+    }
+  }
+  if (st.st_nlink != pack.links.size()) {
+    return fmt::format("{} of its {} names are not in an image of this store (a dump that is under "
+                       "way, or a copy by hard links elsewhere)",
+                       st.st_nlink - std::min<uint64_t>(st.st_nlink, pack.links.size()),
+                       st.st_nlink);
+  }
+  return {};
+}
+
+Status Collector::Collect(const SeenPack& pack) {
+  Names needed;
+  for (const PackLink& link : pack.links) {
+    if (link.image->reader == nullptr) {
+      Skip(pack, "it cannot be told what image " + link.image->name +
+                     " needs of it: " + link.image->unreadable);
+      return {};
+    }
+    auto names = NeededBy(link.image->reader->manifest(), link.path);
+    if (!names) return {};  // the image needs all of it
+    needed.merge(*names);
+  }
+  const PackLink& link = pack.links.front();
+  {
+    // Without a lock: nearly all packs have nothing to be freed.
+    auto opened = OpenRegular(link.image->folder.get(), link.path);
+    if (!opened && opened.error().code == Code::kNotFound) return {};  // deleted meanwhile
+    if (!opened) {
+      Skip(pack, opened.error().ToString());
+      return {};
+    }
+    auto reader = PackReader::Open(std::move(*opened), link.path);
+    if (!reader) {
+      Skip(pack, reader.error().ToString());
+      return {};
+    }
+    const auto& entries = reader->entries();
+    if (std::all_of(entries.begin(), entries.end(),
+                    [&](const PackEntry& entry) { return needed.contains(entry.name); })) {
+      return {};
+    }
+  }
+  STASIS_TRY(Step("lock " + pack.Path()));
+  auto fd = OpenBeneath(link.image->folder.get(), link.path, O_RDWR);
+  if (!fd) {
+    Skip(pack, fd.error().ToString());
+    return {};
+  }
+  if (TEMP_FAILURE_RETRY(::flock(fd->get(), LOCK_EX | LOCK_NB)) != 0) {
+    bool busy = errno == EWOULDBLOCK;
+    Skip(pack, busy ? "a dump is about to refer to it" : ErrnoError(errno, "lock").ToString(), busy);
+    return {};
+  }
+  if (std::string why = WhyNot(pack, fd->get()); !why.empty()) {
+    Skip(pack, std::move(why), /*busy=*/true);
+    return {};
+  }
+  // By a descriptor of its own; it is the same file, and that is locked.
+  auto opened = OpenRegular(link.image->folder.get(), link.path);
+  if (!opened) {
+    Skip(pack, opened.error().ToString());
+    return {};
+  }
+  STASIS_ASSIGN(PackReader reader, PackReader::Open(std::move(*opened), link.path));
+  STASIS_TRY(Step("free " + pack.Path()));
+  return Free(pack, fd->get(), reader, needed);
+}
+
+// Neighbours in one call. Each call may be the last: what is a hole is nobody's, and what is not
+// yet one is found again by the next run.
+Status Collector::Free(const SeenPack& pack, int fd, const PackReader& reader,
+                       const Names& needed) {
+  struct stat before;
+  if (::fstat(fd, &before) != 0) return FailErrno(errno, "stat " + pack.Path());
+  struct Piece {
+    uint64_t offset;
+    uint64_t bytes;
+    uint64_t blocks;
+  };
+  std::vector<Piece> pieces;
+  for (const PackEntry& entry : reader.entries()) {
+    if (needed.contains(entry.name)) continue;
+    off_t data = ::lseek(fd, static_cast<off_t>(entry.offset), SEEK_DATA);
+    if (data >= 0 && static_cast<uint64_t>(data) >= entry.offset + entry.padded_bytes()) {
+      continue;  // freed by an earlier run
+    }
+    if (!pieces.empty() && pieces.back().offset + pieces.back().bytes == entry.offset) {
+      pieces.back().bytes += entry.padded_bytes();
+      pieces.back().blocks += 1;
+    } else {
+      pieces.push_back({entry.offset, entry.padded_bytes(), 1});
+    }
+  }
+  if (pieces.empty()) return {};
+  uint64_t freed_blocks = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(pieces[i].offset),
+                    static_cast<off_t>(pieces[i].bytes)) == 0) {
+      freed_blocks += pieces[i].blocks;
+      continue;
+    }
+    Skip(pack, errno == EOPNOTSUPP
+                   ? "this file system cannot make holes in a file: the blocks go with the last "
+                     "image that has this pack"
+                   : ErrnoError(errno, "free blocks").ToString());
+    for (; i < pieces.size(); ++i) report_.unused_bytes += pieces[i].bytes;
+  }
+  // The blocks that are needed were not written to: a later dump may go on trusting them.
+  const timespec times[2] = {{0, UTIME_OMIT}, before.st_mtim};
+  (void)::futimens(fd, times);
+  struct stat after;
+  if (::fstat(fd, &after) != 0) return FailErrno(errno, "stat " + pack.Path());
+  report_.freed_blocks += freed_blocks;
+  report_.freed_bytes +=
+      static_cast<uint64_t>(std::max<int64_t>(before.st_blocks - after.st_blocks, 0)) * kStatBlock;
+  return {};
+}
+
+}  // namespace
+
+Result<GcReport> CollectGarbage(const std::string& store, const GcOptions& options) {
+  return Annotate(Collector(AbsolutePath(store), options).Run(), "free what no image needs in " + store);
+}
+
+}  // namespace stasis::image
