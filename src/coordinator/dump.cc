@@ -432,7 +432,7 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
   STASIS_ASSIGN(result, Execute(session, run.operation(), plan, options, std::move(result)));
   result.image_bytes = run.image_bytes();
   result.shared_bytes = run.shared_bytes();
-  result.stored = {run.added_bytes(), run.blocks().stored_bytes, run.blocks().new_bytes,
+  result.stored = {run.added_bytes(),         run.blocks().stored_bytes,   run.blocks().new_bytes,
                    run.blocks().shared_bytes, run.blocks().repeated_bytes, run.blocks().zero_bytes};
   for (const std::string& note : run.blocks().notes) result.notes.push_back(note);
   return result;

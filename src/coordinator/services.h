@@ -48,12 +48,12 @@ struct Stored {
 // What an operation tells its user at the end.
 struct OperationResult {
   Account account;
-  std::string target;  // as the user named it
-  std::string job;     // empty for a bare process
-  pid_t pid = 0;       // of the tree's root; 0 when it has ended
-  std::string image;   // path, where there is one
-  uint64_t image_bytes = 0;  // what the image refers to
-  Stored stored;             // by a dump
+  std::string target;                       // as the user named it
+  std::string job;                          // empty for a bare process
+  pid_t pid = 0;                            // of the tree's root; 0 when it has ended
+  std::string image;                        // path, where there is one
+  uint64_t image_bytes = 0;                 // what the image refers to
+  Stored stored;                            // by a dump
   uint64_t device_bytes = 0;                // GPU memory given up or taken back, all of it
   uint64_t shared_bytes = 0;                // of it, what the data plane carried
   std::vector<std::string> left_to_driver;  // why some took the opaque path; sentences

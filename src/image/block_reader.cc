@@ -51,7 +51,8 @@ Result<BlockReader::Place> BlockReader::Find(const DeviceRange& range, size_t in
     if (reader) place.entry = reader->Find(range.blocks[index]);
     if (place.entry != nullptr || !anywhere) break;
   }
-  if (place.entry != nullptr && place.entry->logical_bytes == BlockBytes(range, index)) return place;
+  if (place.entry != nullptr && place.entry->logical_bytes == BlockBytes(range, index))
+    return place;
   return Fail(Code::kDataLoss, Domain::kImage, 0,
               fmt::format("has {} for device address {:#x}",
                           place.entry == nullptr ? "no block" : "a block of another length",

@@ -16,7 +16,8 @@ class BlockReader {
  public:
   // Fails with the first pack that is not what the manifest says; with `findings` such packs go
   // there, and their blocks are missing.
-  static Result<BlockReader> Open(const ImageReader& image, std::vector<Finding>* findings = nullptr);
+  static Result<BlockReader> Open(const ImageReader& image,
+                                  std::vector<Finding>* findings = nullptr);
 
   struct Place {
     size_t pack;  // index into packs()

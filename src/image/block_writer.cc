@@ -86,7 +86,7 @@ struct BlockWriter::State {
   std::map<uint32_t, Linked> linked;  // by place among the earlier packs
   uint64_t check_budget = 0;
 
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;                           // of what follows
   std::deque<std::optional<PackWriter>> own;  // opened for their first block
   std::unordered_map<Id128, Place, Id128Hash> places;
   std::vector<Deferred> deferred;
@@ -254,8 +254,8 @@ Status BlockWriter::State::CheckReferences(const EarlierBlocks::EarlierPack& pac
   for (const Deferred* block : candidate.blocks) images.insert(block->earlier->image);
   for (uint32_t image : images) {
     if (!earlier.IsStillThere(image)) return Fail(Code::kAborted, "its image is gone");
-    checked = std::min(checked, earlier.image(image).checked_unix_ns.at(
-                                    candidate.blocks.front()->earlier->pack));
+    checked = std::min(
+        checked, earlier.image(image).checked_unix_ns.at(candidate.blocks.front()->earlier->pack));
   }
   bool must_read = now - checked > options.trust_ns || Ns(st.st_mtim) > checked;
   std::vector<const PackEntry*> entries;
@@ -328,8 +328,8 @@ Status BlockWriter::State::Share() {
   std::vector<const Deferred*> rest;
   for (const auto& [bytes, index] : most_used) {
     Linked& candidate = by_pack[index].second;
-    bool worth_it = linked.size() < kMaxLinkedPacks &&
-                    bytes * kLeastUse >= earlier.pack(index).occupied_bytes;
+    bool worth_it =
+        linked.size() < kMaxLinkedPacks && bytes * kLeastUse >= earlier.pack(index).occupied_bytes;
     if (worth_it && Rely(index, candidate)) {
       out.shared_bytes += bytes;
       for (const Deferred* block : candidate.blocks) places[block->name] = Place{true, index};
@@ -339,9 +339,8 @@ Status BlockWriter::State::Share() {
     }
     if (options.progress && !options.progress(looked)) return Fail(Code::kCancelled, "cancelled");
   }
-  return InParallel(rest.size(), [&](size_t i) {
-    StoreOrFail(rest[i]->name, rest[i]->data, rest[i]->own);
-  });
+  return InParallel(rest.size(),
+                    [&](size_t i) { StoreOrFail(rest[i]->name, rest[i]->data, rest[i]->own); });
 }
 
 // Our own packs first, then those of others; and of each block in which it is.

@@ -44,11 +44,11 @@ struct WrittenBlocks {
   BlockNaming naming;
   std::vector<DeviceRange> ranges;  // as they were added, with their blocks and packs
   std::vector<Pack> packs;
-  uint64_t zero_bytes = 0;    // of blocks that are all zero, stored nowhere
-  uint64_t new_bytes = 0;     // of blocks that were stored now, before compression
-  uint64_t stored_bytes = 0;  // of the same, as they are stored
-  uint64_t shared_bytes = 0;  // of blocks that earlier images had, before compression
-  uint64_t repeated_bytes = 0;  // of blocks that are in this image more than once, but for one
+  uint64_t zero_bytes = 0;         // of blocks that are all zero, stored nowhere
+  uint64_t new_bytes = 0;          // of blocks that were stored now, before compression
+  uint64_t stored_bytes = 0;       // of the same, as they are stored
+  uint64_t shared_bytes = 0;       // of blocks that earlier images had, before compression
+  uint64_t repeated_bytes = 0;     // of blocks that are in this image more than once, but for one
   std::vector<std::string> notes;  // what a user should know: a damaged block of an earlier image
 
   void DescribeIn(Manifest& manifest) const;  // naming, ranges and packs

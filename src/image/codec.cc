@@ -65,8 +65,8 @@ size_t Compress(Codec codec, std::string_view block, char* out, size_t capacity)
   }
   thread_local ZstdWriter context(::ZSTD_createCCtx());
   if (!context) return 0;
-  size_t size = ::ZSTD_compressCCtx(context.get(), out, capacity, block.data(), block.size(),
-                                    kZstdLevel);
+  size_t size =
+      ::ZSTD_compressCCtx(context.get(), out, capacity, block.data(), block.size(), kZstdLevel);
   return ::ZSTD_isError(size) != 0 ? 0 : size;
 }
 
@@ -85,8 +85,7 @@ Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) 
     thread_local ZstdReader context(::ZSTD_createDCtx());
     if (!context) return Fail(Code::kResourceExhausted, "no memory to decompress with");
     // In one pass: no window is allocated, whatever the frame asks for.
-    size_t result =
-        ::ZSTD_decompressDCtx(context.get(), out, size, stored.data(), stored.size());
+    size_t result = ::ZSTD_decompressDCtx(context.get(), out, size, stored.data(), stored.size());
     if (::ZSTD_isError(result) != 0) {
       why = ::ZSTD_getErrorName(result);
     } else {

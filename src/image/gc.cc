@@ -165,10 +165,10 @@ std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
     }
   }
   if (st.st_nlink != pack.links.size()) {
-    return fmt::format("{} of its {} names are not in an image of this store (a dump that is under "
-                       "way, or a copy by hard links elsewhere)",
-                       st.st_nlink - std::min<uint64_t>(st.st_nlink, pack.links.size()),
-                       st.st_nlink);
+    return fmt::format(
+        "{} of its {} names are not in an image of this store (a dump that is under "
+        "way, or a copy by hard links elsewhere)",
+        st.st_nlink - std::min<uint64_t>(st.st_nlink, pack.links.size()), st.st_nlink);
   }
   return {};
 }
@@ -213,7 +213,8 @@ Status Collector::Collect(const SeenPack& pack) {
   }
   if (TEMP_FAILURE_RETRY(::flock(fd->get(), LOCK_EX | LOCK_NB)) != 0) {
     bool busy = errno == EWOULDBLOCK;
-    Skip(pack, busy ? "a dump is about to refer to it" : ErrnoError(errno, "lock").ToString(), busy);
+    Skip(pack, busy ? "a dump is about to refer to it" : ErrnoError(errno, "lock").ToString(),
+         busy);
     return {};
   }
   if (std::string why = WhyNot(pack, fd->get()); !why.empty()) {
@@ -285,7 +286,8 @@ Status Collector::Free(const SeenPack& pack, int fd, const PackReader& reader,
 }  // namespace
 
 Result<GcReport> CollectGarbage(const std::string& store, const GcOptions& options) {
-  return Annotate(Collector(AbsolutePath(store), options).Run(), "free what no image needs in " + store);
+  return Annotate(Collector(AbsolutePath(store), options).Run(),
+                  "free what no image needs in " + store);
 }
 
 }  // namespace stasis::image

@@ -1,6 +1,7 @@
 // Gives back what no image needs: blocks in packs that outlived the image they were written for,
 // and what killed writers and deleters left. May be killed at any point, and run beside dumps,
-// restores and deletes; docs/decisions/2026-11-21-packs-are-shared-by-hard-links.md has the argument.
+// restores and deletes; docs/decisions/2026-11-21-packs-are-shared-by-hard-links.md has the
+// argument.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,10 @@ namespace stasis::image {
 struct GcReport {
   std::vector<std::string> swept;  // hidden folders that were removed
   uint64_t images = 0;
-  uint64_t packs = 0;          // different files
-  uint64_t freed_blocks = 0;   // holes now
-  uint64_t freed_bytes = 0;    // on the disk
-  uint64_t unused_bytes = 0;   // that no image needs and that could not be given back
+  uint64_t packs = 0;         // different files
+  uint64_t freed_blocks = 0;  // holes now
+  uint64_t freed_bytes = 0;   // on the disk
+  uint64_t unused_bytes = 0;  // that no image needs and that could not be given back
   struct Skipped {
     std::string path;  // below the store
     std::string why;

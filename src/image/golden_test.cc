@@ -117,8 +117,8 @@ TEST(GoldenTest, AnImageOfFormat1MeansWhatItMeant) {
   }
 }
 
-// Format 2: blocks as they are, in lz4 and in zstd; packs of earlier images, one with a hole; zeros;
-// a block that is in the image twice.
+// Format 2: blocks as they are, in lz4 and in zstd; packs of earlier images, one with a hole;
+// zeros; a block that is in the image twice.
 constexpr uint32_t kBlock = 8192;
 constexpr uint64_t kAddress = 0x7f0000000000;
 

@@ -101,7 +101,7 @@ struct Pack {
   Id128 id;
   uint64_t size_bytes = 0;  // of the file
   Id128 index_checksum;
-  bool linked = false;      // an earlier image wrote it
+  bool linked = false;       // an earlier image wrote it
   uint64_t used_blocks = 0;  // different ones that this image refers to
   uint64_t used_bytes = 0;   // as they are stored
   int64_t checked_unix_ns = 0;

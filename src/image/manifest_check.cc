@@ -83,8 +83,8 @@ Status CheckBlockPacks(const Manifest& manifest) {
       if (range.blocks[i].IsZero()) {
         if (range.packs[i] != 0) return Broken(what + " has a block of zeros in a pack");
       } else if (range.packs[i] >= used.size()) {
-        return Broken(fmt::format("{} has a block in pack {} of {}", what, range.packs[i],
-                                  used.size()));
+        return Broken(
+            fmt::format("{} has a block in pack {} of {}", what, range.packs[i], used.size()));
       } else {
         used[range.packs[i]] = true;
       }
@@ -185,7 +185,8 @@ Status CheckManifest(const Manifest& manifest) {
                     "is allowed",
                     manifest.chunk_bytes, kMinChunkBytes, kMaxChunkBytes));
   }
-  for (auto check : {CheckFiles, CheckPacks, CheckRanges, CheckBlockPacks, CheckProcesses, CheckPhases}) {
+  for (auto check :
+       {CheckFiles, CheckPacks, CheckRanges, CheckBlockPacks, CheckProcesses, CheckPhases}) {
     STASIS_TRY(check(manifest));
   }
   return {};

@@ -290,8 +290,12 @@ void Put(const DeviceRange& from, v1::DeviceRange* to) {
 
 Result<DeviceRange> Take(const v1::DeviceRange& from) {
   STASIS_ASSIGN(auto blocks, SplitIds(from.blocks(), "blocks"));
-  return DeviceRange{from.gpu(),         from.address(),    from.size_bytes(),
-                     from.block_bytes(), std::move(blocks), static_cast<pid_t>(from.pid()),
+  return DeviceRange{from.gpu(),
+                     from.address(),
+                     from.size_bytes(),
+                     from.block_bytes(),
+                     std::move(blocks),
+                     static_cast<pid_t>(from.pid()),
                      {from.packs().begin(), from.packs().end()}};
 }
 

@@ -75,8 +75,8 @@ Status PackWriter::WriteAt(std::string_view data, uint64_t offset) const {
     ssize_t written = TEMP_FAILURE_RETRY(
         ::pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(offset)));
     if (written < 0) {
-      return Fail(WithSpaceHint(ErrnoError(errno, "write"), path_)
-                      .WithContext("write pack " + path_));
+      return Fail(
+          WithSpaceHint(ErrnoError(errno, "write"), path_).WithContext("write pack " + path_));
     }
     data.remove_prefix(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
@@ -94,15 +94,19 @@ Status PackWriter::WritePadded(std::string_view data, uint64_t offset) const {
 
 Status PackWriter::Append(const Id128& name, std::string_view stored, size_t logical_bytes,
                           Codec codec) {
-  bool sizes_ok = codec == Codec::kNone ? stored.size() == logical_bytes
-                                        : stored.size() < logical_bytes;
+  bool sizes_ok =
+      codec == Codec::kNone ? stored.size() == logical_bytes : stored.size() < logical_bytes;
   if (name.IsZero() || stored.empty() || logical_bytes > kBlockBytes || !sizes_ok) {
     return Fail(Code::kInvalidArgument, Domain::kImage, 0,
                 fmt::format("a block {} of {} bytes in {} cannot be stored", name.Hex(),
                             logical_bytes, stored.size()));
   }
-  PackEntry entry{name,  0, static_cast<uint32_t>(stored.size()),
-                  static_cast<uint32_t>(logical_bytes), codec, Checksum(stored)};
+  PackEntry entry{name,
+                  0,
+                  static_cast<uint32_t>(stored.size()),
+                  static_cast<uint32_t>(logical_bytes),
+                  codec,
+                  Checksum(stored)};
   {
     std::lock_guard lock(*mutex_);
     if (entries_.size() >= kMaxPackBlocks) {
@@ -196,8 +200,7 @@ Status PackReader::ReadIndex() {
   std::string_view sealed(footer.data(), kFooterBytes - Id128::kBytes);
   if (sealed.substr(0, kFooterMagic.size()) != kFooterMagic ||
       Checksum(sealed) != Id128::FromRaw(footer.data() + sealed.size()) ||
-      NumberAt<uint32_t>(footer, 8) != version_ ||
-      NumberAt<uint32_t>(footer, 12) != kFooterBytes) {
+      NumberAt<uint32_t>(footer, 8) != version_ || NumberAt<uint32_t>(footer, 12) != kFooterBytes) {
     return Damaged("its end is not that of a pack");
   }
   auto index_offset = NumberAt<uint64_t>(footer, 16);

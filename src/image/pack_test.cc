@@ -153,8 +153,8 @@ TEST_F(PackTest, APackIsAFileOfAnImage) {
   Manifest manifest = testing::FullManifest();
   manifest.block_naming = BlockNaming{kBlockNameFunction, BlockKey(BlockSecret{}).id()};
   manifest.packs = {described};
-  manifest.ranges = {{0, 0x7000000, 3 * 4096, 4096, {Id128{}, NameOf(Blocks()[1]), Id128{}}, 4711,
-                      {0, 0, 0}}};
+  manifest.ranges = {
+      {0, 0x7000000, 3 * 4096, 4096, {Id128{}, NameOf(Blocks()[1]), Id128{}}, 4711, {0, 0, 0}}};
   auto status = image->Commit(manifest, {});
   ASSERT_TRUE(status) << status.error().ToString();
 

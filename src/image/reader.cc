@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <utility>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/file.h"
@@ -206,10 +206,11 @@ Result<uint64_t> ImageReader::VerifyBlocks(VerifyLevel level, const Progress& pr
     const UsedBlock& block = used[i];
     const auto& pack = blocks.packs()[block.pack];
     if (auto status = pack.reader->Check(*block.entry); !status) {
+      std::string message = status.error().ToString();
+      if (message.starts_with(pack.path + " ")) message.erase(0, pack.path.size() + 1);
       std::lock_guard lock(mutex);
       damaged[block.pack].push_back(
-          {pack.path, fmt::format("at device address {:#x}: {}", block.address,
-                                  status.error().ToString())});
+          {pack.path, fmt::format("{} (device address {:#x})", message, block.address)});
     }
     done += block.entry->stored_bytes;
   };
@@ -252,8 +253,8 @@ Result<VerifyReport> ImageReader::Verify(VerifyLevel level, const Progress& prog
     }
   }
   if (level == VerifyLevel::kFull) {
-    STASIS_TRY(ComputeChecksums(folder_.get(), manifest_.chunk_bytes, jobs, Writeback::kNone,
-                                part(0)));
+    STASIS_TRY(
+        ComputeChecksums(folder_.get(), manifest_.chunk_bytes, jobs, Writeback::kNone, part(0)));
     for (size_t i = 0; i < jobs.size(); ++i) {
       if (jobs[i].error) {
         report.findings.push_back(

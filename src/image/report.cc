@@ -209,7 +209,8 @@ std::string ListText(const std::vector<ImageSummary>& images) {
     const Manifest& m = *image.manifest;
     text += fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {:>10}  {}\n", name, width,
                         Utc(m.created_unix_ns), JobName(m.job), Bytes(m.TotalBytes()),
-                        Bytes(m.AddedBytes()), Bytes(DeviceBytes(m)), Printable(CommandLine(m.job), 60));
+                        Bytes(m.AddedBytes()), Bytes(DeviceBytes(m)),
+                        Printable(CommandLine(m.job), 60));
   }
   return text;
 }
@@ -274,10 +275,10 @@ std::string InspectText(const ImageReader& image) {
   if (!m.packs.empty()) {
     uint64_t used = m.TotalBytes() - FileBytes(m);
     uint64_t shared = m.TotalBytes() - m.AddedBytes();
-    text += Line("packs", fmt::format("{}, {} of blocks: {} written for this image, {} as in "
-                                      "earlier ones",
-                                      m.packs.size(), Bytes(used), Bytes(used - shared),
-                                      Bytes(shared)));
+    text += Line("packs",
+                 fmt::format("{}, {} of blocks: {} written for this image, {} as in "
+                             "earlier ones",
+                             m.packs.size(), Bytes(used), Bytes(used - shared), Bytes(shared)));
   }
   if (!m.ranges.empty()) {
     uint64_t bytes = 0;
@@ -358,8 +359,8 @@ std::string GcText(const GcReport& report) {
   text += fmt::format("{} images, {} packs; {} in {} blocks given back\n", report.images,
                       report.packs, Bytes(report.freed_bytes), report.freed_blocks);
   if (report.unused_bytes > 0) {
-    text += fmt::format("{} that no image needs could not be given back\n",
-                        Bytes(report.unused_bytes));
+    text +=
+        fmt::format("{} that no image needs could not be given back\n", Bytes(report.unused_bytes));
   }
   return text;
 }
@@ -369,9 +370,12 @@ json GcJson(const GcReport& report) {
   for (const GcReport::Skipped& one : report.skipped) {
     skipped.push_back({{"path", Text(one.path)}, {"why", Text(one.why)}, {"busy", one.busy}});
   }
-  return {{"removed", Texts(report.swept)},       {"images", report.images},
-          {"packs", report.packs},                {"freed_blocks", report.freed_blocks},
-          {"freed_bytes", report.freed_bytes},    {"unused_bytes", report.unused_bytes},
+  return {{"removed", Texts(report.swept)},
+          {"images", report.images},
+          {"packs", report.packs},
+          {"freed_blocks", report.freed_blocks},
+          {"freed_bytes", report.freed_bytes},
+          {"unused_bytes", report.unused_bytes},
           {"left_alone", std::move(skipped)}};
 }
 

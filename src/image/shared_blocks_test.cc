@@ -1,5 +1,5 @@
-// Blocks that several images share: written once, linked, verified, freed, through deletes, gc, kills
-// and damage. On the real file system, with synthetic GPU memory in small blocks.
+// Blocks that several images share: written once, linked, verified, freed, through deletes, gc,
+// kills and damage. On the real file system, with synthetic GPU memory in small blocks.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -177,8 +177,8 @@ TEST_F(SharedBlocksTest, ASecondImageStoresWhatChanged) {
 }
 
 TEST_F(SharedBlocksTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
-  std::string memory = std::string(kBlock * 50, '\0') + Noise(kBlock, 1) + Noise(kBlock, 1) +
-                       Noise(100, 2);
+  std::string memory =
+      std::string(kBlock * 50, '\0') + Noise(kBlock, 1) + Noise(kBlock, 1) + Noise(100, 2);
   EXPECT_EQ(Dump("a", memory), kBlock + 100u);
   EXPECT_EQ(last_.zero_bytes, kBlock * 50u);
   EXPECT_EQ(last_.repeated_bytes, kBlock);
@@ -218,7 +218,8 @@ TEST_F(SharedBlocksTest, AFolderThatIsCopiedIsACompleteImage) {
   Dump("b", memory);
   ASSERT_EQ(::system(("cp -a " + store_ / "b" + " " + store_ / "c").c_str()), 0);
   ASSERT_EQ(::system(("mkdir " + store_ / "d" + " && tar -C " + store_ / "b" + " -c . | tar -C " +
-                      store_ / "d" + " -x").c_str()),
+                      store_ / "d" + " -x")
+                         .c_str()),
             0);
   ASSERT_TRUE(DeleteImage(store_ / "a") && DeleteImage(store_ / "b"));
   EXPECT_GT(Gc().freed_blocks, 0u);
@@ -240,7 +241,9 @@ TEST_F(SharedBlocksTest, AFlippedBitIsFoundInTheImagesThatReferToItAndOnlyThose)
 
   Pack pack = Packs("a")[0];
   auto reader = (*ImageReader::Open(store_ / "a"))->OpenPack(pack);
-  auto entry_of = [&](size_t block) { return reader->Find(Key().Name(memory.substr(block * kBlock, kBlock))); };
+  auto entry_of = [&](size_t block) {
+    return reader->Find(Key().Name(memory.substr(block * kBlock, kBlock)));
+  };
   std::string file = store_ / "a/" + pack.path();
   struct Row {
     uint64_t offset;
@@ -369,8 +372,8 @@ TEST_F(SharedBlocksTest, GcFreesExactlyWhatNoImageRefersTo) {
   EXPECT_EQ(Occupied(), 0u);
 }
 
-// The names of blocks that a pack has are not enough: one of them may be a hole there, and the image
-// has the block in another pack.
+// The names of blocks that a pack has are not enough: one of them may be a hole there, and the
+// image has the block in another pack.
 TEST_F(SharedBlocksTest, ABlockIsReadFromThePackThatTheImageNames) {
   std::string memory = Memory(1);
   Dump("a", memory);
@@ -402,7 +405,8 @@ TEST_F(SharedBlocksTest, GcLeavesAloneWhatItCannotKnow) {
   auto report = Gc();
   EXPECT_EQ(report.freed_blocks, 0u);
   ASSERT_EQ(report.skipped.size(), 1u);
-  EXPECT_NE(report.skipped[0].why.find("1 of its 3 names"), std::string::npos) << report.skipped[0].why;
+  EXPECT_NE(report.skipped[0].why.find("1 of its 3 names"), std::string::npos)
+      << report.skipped[0].why;
   ASSERT_TRUE(DeleteImage(elsewhere / "a"));
 
   // A dump that has the pack locked.
@@ -540,15 +544,15 @@ TEST_F(SharedBlocksTest, KilledAtAnyStepGcHarmsNothingAndTheNextOneFinishes) {
     ASSERT_TRUE(DeleteImage(store_ / name));
     images.erase(name);
   }
-  KilledAtEachStep(
-      [&](auto before_step) { (void)CollectGarbage(store_.path(), {before_step}); },
-      [&] {
-        for (const auto& [name, content] : images) ExpectWhole(name, content);
-      });
+  KilledAtEachStep([&](auto before_step) { (void)CollectGarbage(store_.path(), {before_step}); },
+                   [&] {
+                     for (const auto& [name, content] : images) ExpectWhole(name, content);
+                   });
   uint64_t needed = 0;
   std::map<std::string, uint64_t> blocks;
   for (const auto& [name, content] : images) {
-    for (size_t at = 0; at < content.size(); at += kBlock) blocks[content.substr(at, kBlock)] = kBlock;
+    for (size_t at = 0; at < content.size(); at += kBlock)
+      blocks[content.substr(at, kBlock)] = kBlock;
   }
   for (const auto& [content, bytes] : blocks) needed += bytes;
   uint64_t packs = Gc().packs;
@@ -562,14 +566,13 @@ TEST_F(SharedBlocksTest, KilledAtAnyStepADeleteIsDoneOrNot) {
   std::string memory = Memory(1);
   Dump("a", memory);
   Dump("b", memory);
-  KilledAtEachStep(
-      [&](auto before_step) { (void)DeleteImage(store_ / "a", before_step); },
-      [&] {
-        ExpectWhole("b", memory);
-        if (PathExists(store_ / "a")) ExpectWhole("a", memory);
-        ASSERT_TRUE(SweepPartials(store_.path()));
-        if (!PathExists(store_ / "a")) Dump("a", memory);
-      });
+  KilledAtEachStep([&](auto before_step) { (void)DeleteImage(store_ / "a", before_step); },
+                   [&] {
+                     ExpectWhole("b", memory);
+                     if (PathExists(store_ / "a")) ExpectWhole("a", memory);
+                     ASSERT_TRUE(SweepPartials(store_.path()));
+                     if (!PathExists(store_ / "a")) Dump("a", memory);
+                   });
 }
 
 TEST_F(SharedBlocksTest, HundredDumpsWithDeletesAndGcsEachSurvivorIsWhole) {
@@ -578,9 +581,11 @@ TEST_F(SharedBlocksTest, HundredDumpsWithDeletesAndGcsEachSurvivorIsWhole) {
   std::string memory = Memory(1);
   std::map<std::string, std::string> images;
   for (uint32_t i = 0; i < 100; ++i) {
-    for (size_t n = below(8); n > 0; --n) Change(memory, below(kBlocks), i * 100 + static_cast<uint32_t>(n));
+    for (size_t n = below(8); n > 0; --n)
+      Change(memory, below(kBlocks), i * 100 + static_cast<uint32_t>(n));
     if (below(10) == 0) memory.replace(below(kBlocks) * kBlock, kBlock, kBlock, '\0');
-    if (below(15) == 0 && !images.empty()) memory = std::next(images.begin(), static_cast<long>(below(images.size())))->second;
+    if (below(15) == 0 && !images.empty())
+      memory = std::next(images.begin(), static_cast<long>(below(images.size())))->second;
     auto options = Options();
     options.compression = static_cast<Compression>(below(4));
     options.job_id = below(4) == 0 ? "other" : "llama";

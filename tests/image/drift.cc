@@ -1,0 +1,88 @@
+// drift --memory SIZE --allocation SIZE: device memory of which a hundredth changes. Of --memory
+// the last hundredth is written anew every round, the same one each time; half of the words are
+// small numbers, so that it can be compressed. --allocation is a buffer of zeros that nothing is
+// ever written to.
+#include <vector>
+
+#include "common/arithmetic.h"
+#include "common/gpu.h"
+
+namespace workloads {
+namespace {
+
+constexpr uint64_t kSeed = 0xd21f7;
+
+class Drift : public Workload {
+ public:
+  void SetUp(const Options& options) override {
+    Options without_ballast = options;
+    without_ballast.memory_bytes = 0;
+    OpenGpu(without_ballast);
+    words_ = options.memory_bytes / sizeof(uint64_t);
+    fixed_ = words_ - words_ / 100;
+    CU(cuMemAlloc(&memory_, words_ * sizeof(uint64_t)));
+    const std::vector<uint64_t> all = Words(0, words_);
+    CU(cuMemcpyHtoD(memory_, all.data(), all.size() * sizeof(uint64_t)));
+    zeros_ = options.allocation_bytes;
+    if (zeros_ == 0) return;
+    CU(cuMemAlloc(&buffer_, zeros_));
+    const std::vector<char> zeros(zeros_);
+    CU(cuMemcpyHtoD(buffer_, zeros.data(), zeros_));
+  }
+
+  uint64_t Round(uint64_t round) override {
+    round_ = round;
+    const std::vector<uint64_t> changed = Words(fixed_, words_);
+    CU(cuMemcpyHtoD(memory_ + fixed_ * sizeof(uint64_t), changed.data(),
+                    changed.size() * sizeof(uint64_t)));
+    return changed[0];
+  }
+
+  void Verify() override {
+    std::vector<uint64_t> found(words_);
+    CU(cuMemcpyDtoH(found.data(), memory_, words_ * sizeof(uint64_t)));
+    if (found != Words(0, words_)) Fail("the memory is not what it was");
+    if (zeros_ == 0) return;
+    std::vector<char> zeros(zeros_, 'x');
+    CU(cuMemcpyDtoH(zeros.data(), buffer_, zeros_));
+    for (char byte : zeros) {
+      if (byte != 0) Fail("the buffer of zeros has something else in it");
+    }
+  }
+
+  void Sabotage() override { FlipByte(memory_); }
+
+  void TearDown() override {
+    CU(cuMemFree(memory_));
+    if (zeros_ > 0) CU(cuMemFree(buffer_));
+    CloseGpu();
+  }
+
+ private:
+  // What the memory must hold from word `first` on: nothing is kept in host memory, where it would
+  // be dumped too.
+  std::vector<uint64_t> Words(uint64_t first, uint64_t end) const {
+    std::vector<uint64_t> words(end - first);
+    for (uint64_t i = first; i < end; ++i) {
+      const uint64_t word = RandomWord(i < fixed_ ? kSeed : kSeed + round_, i);
+      words[i - first] = i % 2 == 0 ? word : word % 100;
+    }
+    return words;
+  }
+
+  uint64_t words_ = 0;
+  uint64_t fixed_ = 0;  // so many never change
+  uint64_t round_ = 0;
+  uint64_t zeros_ = 0;
+  CUdeviceptr memory_ = 0;
+  CUdeviceptr buffer_ = 0;
+};
+
+}  // namespace
+}  // namespace workloads
+
+int main(int argc, char** argv) {
+  const workloads::Options options = workloads::Begin(argc, argv);
+  workloads::Drift drift;
+  workloads::Run(drift, options);
+}
