@@ -1,7 +1,8 @@
 // dump: image-begin, the GPU state away as in a suspend (gpu_away.h) with a tree-check, then
-// gpu-release-check, data-write, cpu-dump { commit }, and then gpu-return with --leave-running, or
-// await-end without. The commit happens inside CRIU's post-dump notification: the program is never
-// killed before its image is complete, and a refused answer lets it run on.
+// gpu-release-check, cpu-dump { commit } beside data-write, and then gpu-return with
+// --leave-running, or await-end without. The commit waits for data-write, inside CRIU's post-dump
+// notification: the program is never killed before its image is complete, and a refused answer lets
+// it run on.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -38,6 +39,7 @@ using std::chrono::seconds;
 constexpr int kCriuLockFd = 20;
 
 constexpr seconds kProbeTimeout{10};
+constexpr const char* kDataWrite = "data-write";
 
 std::string DefaultName(const Target& target) {
   std::string subject = target.job.empty() ? "pid" + target.name : target.job;
@@ -167,7 +169,8 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
       request,
       [&](criu::Notification& notification) -> Status {
         if (notification.moment != criu::Moment::kPostDump) return {};
-        committed = scope.RunNested("commit");
+        if (!Lots().empty()) committed = scope.Await(kDataWrite);
+        if (committed) committed = scope.RunNested("commit");
         return committed;
       },
       scope.deadline());
@@ -250,7 +253,7 @@ std::vector<Lot*> DumpRun::Lots() {
 
 Phase DumpRun::DataWrite() {
   Phase phase;
-  phase.name = "data-write";
+  phase.name = kDataWrite;
   phase.timeout = seconds(3600);
   phase.run = [this](PhaseScope& scope) -> Status {
     const uint64_t total = shared_.bytes() + stored_.bytes();
@@ -260,11 +263,13 @@ Phase DumpRun::DataWrite() {
     how.job_id = operation_.job;
     STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
     how.uid = credentials.uid[1];
-    STASIS_ASSIGN(data_, WriteLots(session_.services.paths, *writer_, Lots(), std::move(how),
-                                   [&](uint64_t done) {
-                                     scope.ReportBytes(done, total);
-                                     return !scope.deadline().passed();
-                                   }));
+    auto progress = [&](uint64_t done) {
+      scope.ReportBytes(done, total);
+      return !scope.deadline().passed() && !scope.Abandoned();
+    };
+    auto written = WriteLots(session_.services.paths, *writer_, Lots(), std::move(how), progress);
+    if (!written) return CalledOff(scope, std::move(written).error());
+    data_ = std::move(*written);
     scope.SetBytes(data_.blocks.stored_bytes);
     return {};
   };
@@ -362,8 +367,11 @@ Plan DumpRun::MakePlan() {
     AddGpuAway(plan, services, processes, shared_, TreeCheck());
     plan.Add(GpuReleaseCheck(services, processes));
   }
-  if (!Lots().empty()) plan.Add(DataWrite());
-  plan.Add(CpuDump());
+  if (Lots().empty()) {
+    plan.Add(CpuDump());
+  } else {
+    plan.AddParallel({DataWrite(), CpuDump()});
+  }
   if (!dump_.leave_running) {
     plan.Add(AwaitEnd());
   } else if (!processes.empty()) {

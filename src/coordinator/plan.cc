@@ -1,5 +1,8 @@
 #include "coordinator/plan.h"
 
+#include <algorithm>
+#include <condition_variable>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -32,6 +35,7 @@ class Runner {
   class Scope;
 
   Status Execute(const Phase& phase, Scope& scope);
+  void NoteEnd(const std::string& name, bool well);
 
   const Plan::RunOptions& options_;
   Stopwatch watch_;
@@ -39,6 +43,9 @@ class Runner {
   std::vector<const Phase*> begun_;
   std::vector<PhaseReport> reports_;
   bool committed_ = false;
+  std::map<std::string, bool> ended_;  // whether well
+  bool failed_ = false;
+  std::condition_variable phase_ended_;
 };
 
 class Runner::Scope : public PhaseScope {
@@ -70,6 +77,16 @@ class Runner::Scope : public PhaseScope {
     }
     return Fail(Code::kInternal, "phase " + phase_.name + " has no nested phase " + name);
   }
+  Status Await(const std::string& name) override {
+    std::unique_lock lock(runner_.mutex_);
+    runner_.phase_ended_.wait(lock, [&] { return runner_.ended_.contains(name); });
+    if (runner_.ended_.at(name)) return {};
+    return Fail(Code::kCancelled, name + " has failed");
+  }
+  bool Abandoned() const override {
+    std::lock_guard lock(runner_.mutex_);
+    return runner_.failed_;
+  }
 
  private:
   Runner& runner_;
@@ -92,8 +109,16 @@ Status Runner::Execute(const Phase& phase, Scope& scope) {
   return {};
 }
 
+void Runner::NoteEnd(const std::string& name, bool well) {
+  std::lock_guard lock(mutex_);
+  ended_[name] = well;
+  failed_ |= !well;
+  phase_ended_.notify_all();
+}
+
 Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
   if (!committed() && options_.cancelled && options_.cancelled()) {
+    NoteEnd(phase.name, false);
     return Fail(Code::kCancelled, "cancelled");
   }
   if (options_.progress.begin) options_.progress.begin(phase.name);
@@ -108,6 +133,7 @@ Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
   Scope scope(*this, phase, report);
   Stopwatch watch;
   Status status = Execute(phase, scope);
+  NoteEnd(phase.name, status.has_value());
   PhaseReport done;
   {
     std::lock_guard lock(mutex_);
@@ -153,6 +179,11 @@ Status RunStep(Runner& runner, const std::vector<Phase>& step) {
     threads.emplace_back([&, i] { results[i] = runner.RunPhase(step[i], true); });
   }
   for (auto& thread : threads) thread.join();
+  // One that was called off says nothing of why.
+  auto cause = std::find_if(results.begin(), results.end(), [](const Status& result) {
+    return !result && result.error().code != Code::kCancelled;
+  });
+  if (cause != results.end()) return std::move(*cause);
   for (auto& result : results) STASIS_TRY(std::move(result));
   return {};
 }

@@ -69,14 +69,25 @@ class PhaseScope {
   virtual std::vector<PhaseReport> Reports() const = 0;
   // Runs the nested phase of that name now, in this thread.
   virtual Status RunNested(const std::string& name) = 0;
+  // Waits for the end of a phase that runs beside this one; kCancelled when it failed.
+  virtual Status Await(const std::string& name) = 0;
+  // A phase that runs beside this one has failed: all that is done here will be undone.
+  virtual bool Abandoned() const = 0;
 };
+
+// What a phase says when it stopped in the middle: that of the phase beside it if that one failed.
+inline Status CalledOff(const PhaseScope& scope, Error error) {
+  if (scope.Abandoned()) return Fail(Code::kCancelled, "called off");
+  return Fail(std::move(error));
+}
 
 class Plan {
  public:
   explicit Plan(std::string verb) : verb_(std::move(verb)) {}
 
   void Add(Phase phase) { steps_.push_back({std::move(phase)}); }
-  // Phases that run at the same time, a thread each; the next step begins when all have ended.
+  // Phases that run at the same time, a thread each; the next step begins when all have ended. Of
+  // several that fail, the error is the first one's that is not kCancelled.
   void AddParallel(std::vector<Phase> phases) { steps_.push_back(std::move(phases)); }
   // Called when something fails after the commit point; returns a sentence that says what is left,
   // and where.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <future>
 #include <mutex>
 
 namespace stasis::coordinator {
@@ -86,6 +87,43 @@ TEST_F(PlanTest, ParallelPhasesAllEndBeforeAnyIsUndone) {
   EXPECT_NE(seen_.find("+b"), std::string::npos);
   EXPECT_GT(seen_.find("-a"), seen_.find("+b"));
   EXPECT_NE(seen_.find("-b"), std::string::npos);
+}
+
+TEST_F(PlanTest, OnePhaseAwaitsTheOneBesideIt) {
+  Plan plan("test");
+  Phase slow = Step("slow");
+  std::promise<void> go;
+  slow.run = [&, future = go.get_future().share()](PhaseScope&) -> Status {
+    future.wait();
+    Note("+slow");
+    return {};
+  };
+  Phase waiting = Step("waiting");
+  waiting.run = [&](PhaseScope& scope) -> Status {
+    go.set_value();
+    STASIS_TRY(scope.Await("slow"));
+    Note("+waiting");
+    return {};
+  };
+  plan.AddParallel({std::move(slow), std::move(waiting)});
+  EXPECT_TRUE(plan.Run({}));
+  EXPECT_EQ(seen_, "+slow +waiting ");
+}
+
+TEST_F(PlanTest, WhoAwaitsAFailureIsNotItsCause) {
+  Plan plan("test");
+  Phase waiting = Step("waiting");
+  waiting.run = [&](PhaseScope& scope) -> Status {
+    Status failed = scope.Await("b");
+    EXPECT_TRUE(scope.Abandoned());
+    EXPECT_EQ(failed.error().code, Code::kCancelled);
+    return failed;
+  };
+  plan.AddParallel({std::move(waiting), Step("b", /*fails=*/true)});
+  auto account = plan.Run({});
+  ASSERT_FALSE(account);
+  EXPECT_NE(account.error().code, Code::kCancelled);
+  EXPECT_NE(account.error().ToString().find("b"), std::string::npos);
 }
 
 TEST_F(PlanTest, NestedPhaseCommitsTheWhole) {

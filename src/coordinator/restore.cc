@@ -1,7 +1,8 @@
-// restore: image-verify, cpu-restore, data-read where the image holds GPU data, the GPU state back
-// as in a resume (gpu_away.h), adopt. The tree hangs below a shim
-// of its own from the start, which takes it down again when we fail or die before `adopt`: the
-// image is untouched by all of it.
+// restore: image-verify, cpu-restore and beside it, where the image holds GPU data, data-read; then
+// data-bind, the GPU state back as in a resume (gpu_away.h), adopt. Nothing of the program runs
+// before its data has been read and checked. The tree hangs below a shim of its own from the start,
+// which takes it down again when we fail or die before `adopt`: the image is untouched by all of
+// it.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ using device::ProcessState;
 using std::chrono::seconds;
 
 constexpr seconds kShimTimeout{20};
+constexpr const char* kDataRead = "data-read";
 // Where CRIU finds the caller's terminal, once for each descriptor of the program that was one. Log
 // files that are opened anew are numbered from Replacements::first_free on, well below.
 constexpr int kCriuTerminalFds[] = {100, 101, 102, 103, 104};
@@ -73,10 +75,13 @@ class RestoreRun {
   Phase ImageVerify();
   Phase CpuRestore();
   Phase DataRead();
+  Phase DataBind();
   Phase Adopt();
 
   Status RunCriu(PhaseScope& scope);
   Status ReadData(PhaseScope& scope);
+  Status BindData();
+  bool has_data() const { return !manifest().ranges.empty(); }
   Result<criu::InheritPlan> PlanOutput() const;
   criu::Options CriuOptions() const;
   Status TakeDown();
@@ -97,6 +102,8 @@ class RestoreRun {
   process::ProcessId root_;
   Processes processes_;
   std::vector<std::string> notes_;
+  std::optional<dataplane::ArenaStore> arenas_;
+  std::vector<Lot> lots_;  // between data-read and data-bind
   SharedResume shared_;
 };
 
@@ -240,6 +247,7 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
                                           [&](criu::Notification& notification) -> Status {
                                             if (notification.moment != criu::Moment::kPostRestore)
                                               return {};
+                                            if (has_data()) STASIS_TRY(scope.Await(kDataRead));
                                             STASIS_TRY(stopped(notification.pid));
                                             return note_root(notification.pid);
                                           },
@@ -283,42 +291,72 @@ Phase RestoreRun::CpuRestore() {
   return phase;
 }
 
+// The processes are not there yet: the arenas belong to one of their number that started at no
+// time.
 Status RestoreRun::ReadData(PhaseScope& scope) {
-  Services& services = session_.services;
-  auto restored = [&](pid_t pid) {
-    auto p = std::find_if(processes_.begin(), processes_.end(),
-                          [&](const auto& process) { return process.id.pid.value == pid; });
-    return p == processes_.end() ? process::ProcessId{} : p->id;
+  auto not_yet = [&](pid_t pid) {
+    const auto& all = manifest().processes;
+    auto p = std::find_if(all.begin(), all.end(), [&](const auto& process) {
+      return process.pid == pid && process.is_cuda();
+    });
+    return p == all.end() ? process::ProcessId{} : process::ProcessId{{pid}, 0};
   };
-  STASIS_ASSIGN(auto lots, LotsIn(manifest(), restored, manifest().job.uid));
-  STASIS_ASSIGN(auto store, dataplane::ArenaStore::Open(services.paths));
+  STASIS_ASSIGN(lots_, LotsIn(manifest(), not_yet, manifest().job.uid));
+  STASIS_ASSIGN(arenas_, dataplane::ArenaStore::Open(session_.services.paths));
   std::vector<Lot*> to_read;
   uint64_t total = 0;
-  for (Lot& lot : lots) {
+  for (Lot& lot : lots_) {
     if (lot.key.process.pid.value == 0) {
       return Fail(Code::kDataLoss, "the image has GPU data of a process that is not in it");
     }
-    STASIS_ASSIGN(lot.arena, store.Acquire(lot.key, lot.owner, lot.ranges));
+    STASIS_ASSIGN(lot.arena, arenas_->Acquire(lot.key, lot.owner, lot.ranges));
     to_read.push_back(&lot);
     total += lot.bytes();
   }
   STASIS_TRY(ReadLots(reader_, to_read, [&](uint64_t done) {
     scope.ReportBytes(done, total);
-    return !scope.deadline().passed();
+    return !scope.deadline().passed() && !scope.Abandoned();
   }));
-  for (Lot& lot : lots) {
-    STASIS_TRY(store.Complete(*lot.arena));
+  scope.SetBytes(total);
+  return {};
+}
+
+Status RestoreRun::BindData() {
+  for (Lot& lot : lots_) {
+    auto p = std::find_if(processes_.begin(), processes_.end(), [&](const auto& process) {
+      return process.id.pid == lot.key.process.pid;
+    });
+    if (p == processes_.end()) return Fail(Code::kInternal, "a process has not come back");
+    STASIS_TRY(arenas_->Rekey(*lot.arena, p->id));
+    STASIS_TRY(arenas_->Complete(*lot.arena));
     lot.arena.reset();  // found again by its name
   }
-  scope.SetBytes(total);
+  lots_.clear();
   return shared_.Look(processes_);
 }
 
 Phase RestoreRun::DataRead() {
   Phase phase;
-  phase.name = "data-read";
+  phase.name = kDataRead;
   phase.timeout = seconds(3600);
-  phase.run = [this](PhaseScope& scope) { return ReadData(scope); };
+  phase.run = [this](PhaseScope& scope) -> Status {
+    Status read = ReadData(scope);
+    return read ? std::move(read) : CalledOff(scope, std::move(read).error());
+  };
+  phase.undo = [this]() -> Status {
+    for (Lot& lot : lots_) {
+      if (lot.arena) STASIS_TRY(arenas_->Recycle(std::move(*lot.arena)));
+    }
+    lots_.clear();
+    return {};
+  };
+  return phase;
+}
+
+Phase RestoreRun::DataBind() {
+  Phase phase;
+  phase.name = "data-bind";
+  phase.run = [this](PhaseScope&) { return BindData(); };
   phase.undo = [this] { return shared_.DropArenas(); };
   return phase;
 }
@@ -360,13 +398,16 @@ Plan RestoreRun::MakePlan() {
   Services& services = session_.services;
   Plan plan("restore");
   plan.Add(ImageVerify());
-  plan.Add(CpuRestore());
-  const bool has_data = !manifest().ranges.empty();
-  if (has_data) plan.Add(DataRead());
+  if (has_data()) {
+    plan.AddParallel({DataRead(), CpuRestore()});
+  } else {
+    plan.Add(CpuRestore());
+  }
+  if (has_data()) plan.Add(DataBind());
   if (!manifest().gpus.empty()) {
     // Undone by taking the whole tree down.
     AddGpuBack(plan, services, processes_,
-               {has_data ? &shared_ : nullptr, map_, driver_bytes(), /*commits=*/false});
+               {has_data() ? &shared_ : nullptr, map_, driver_bytes(), /*commits=*/false});
   }
   plan.Add(Adopt());
   plan.OnFailureAfterCommit([this] {

@@ -281,6 +281,19 @@ Status ArenaStore::WriteRecord(const Arena& arena) {
   return WriteFileDurably(RecordPath(arena.path_), Encode(arena.record_));
 }
 
+Status ArenaStore::Rekey(Arena& arena, const process::ProcessId& process) {
+  STASIS_TRY(Forget(arena));
+  ArenaKey key{process, arena.record_.key.gpu};
+  const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
+  const std::string path = folder + "/" + StemOf(key) + std::string(kData);
+  if (::renameat2(AT_FDCWD, arena.path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
+    return FailErrno(errno, "rename " + arena.path_);
+  }
+  arena.path_ = path;
+  arena.record_.key = std::move(key);
+  return WriteRecord(arena);
+}
+
 Status ArenaStore::Complete(Arena& arena, const std::optional<image::Id128>& checksum) {
   if (!arena.in_memory_ && ::fdatasync(arena.fd()) != 0) {
     return FailErrno(errno, "sync " + arena.path_);

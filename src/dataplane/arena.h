@@ -68,6 +68,9 @@ class ArenaStore {
   // has grown. After a failure the arena is as it was, but incomplete.
   Status Reshape(Arena& arena, std::vector<Range> ranges);
 
+  // It belongs to that process from here on: of data that was there before the process was.
+  Status Rekey(Arena& arena, const process::ProcessId& process);
+
   // Says that all data is in it: survives us from here on. On disk it is synced first.
   Status Complete(Arena& arena, const std::optional<image::Id128>& checksum = {});
 
