@@ -71,12 +71,14 @@ size_t Compress(Codec codec, std::string_view block, char* out, size_t capacity)
 }
 
 Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) {
+  bool is_stream = false;
   size_t found = 0;
-  std::string why = "it ends elsewhere";
+  std::string why = "it has another length";
   if (codec == Codec::kLz4) {
     int result = ::LZ4_decompress_safe(stored.data(), static_cast<char*>(out),
                                        static_cast<int>(stored.size()), static_cast<int>(size));
-    if (result >= 0) {
+    is_stream = result >= 0;
+    if (is_stream) {
       found = static_cast<size_t>(result);
     } else {
       why = "it is no such stream";
@@ -86,13 +88,14 @@ Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) 
     if (!context) return Fail(Code::kResourceExhausted, "no memory to decompress with");
     // In one pass: no window is allocated, whatever the frame asks for.
     size_t result = ::ZSTD_decompressDCtx(context.get(), out, size, stored.data(), stored.size());
-    if (::ZSTD_isError(result) != 0) {
-      why = ::ZSTD_getErrorName(result);
-    } else {
+    is_stream = ::ZSTD_isError(result) == 0;
+    if (is_stream) {
       found = result;
+    } else {
+      why = ::ZSTD_getErrorName(result);
     }
   }
-  if (found == size) return {};
+  if (is_stream && found == size) return {};
   return Fail(Code::kDataLoss, Domain::kImage, 0,
               fmt::format("{} bytes of {} are not the {} bytes that they should be: {}",
                           stored.size(), CodecName(codec), size, why));

@@ -150,15 +150,14 @@ Status Collector::ReadImages() {
 }
 
 // Under the exclusive lock: whether what was read before is all there is. An image that refers to
-// the pack can only have come since by a dump that held the lock, shared, until it was complete;
-// then the pack has a name more. One that is gone has left a name that leads elsewhere.
+// the pack can only have come since by a dump; then the pack has a name more. One that is gone has
+// taken its name with it, also where another folder has its place now.
 std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
   struct stat st;
   if (::fstat(fd, &st) != 0) return "it cannot be looked at";
   for (const PackLink& link : pack.links) {
     struct stat by_name;
-    if (!internal::IsSameFolder(store_fd_.get(), link.image->name, link.image->folder.get()) ||
-        ::fstatat(link.image->folder.get(), link.path.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) !=
+    if (::fstatat(link.image->folder.get(), link.path.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) !=
             0 ||
         !(FileId::Of(by_name) == FileId::Of(st))) {
       return "an image that has it was deleted just now";

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "base/file.h"
@@ -24,6 +27,9 @@ constexpr size_t kEntryBytes = 64;
 constexpr size_t kFooterBytes = 64;
 
 uint64_t AlignUp(uint64_t value) { return (value + kPackAlign - 1) / kPackAlign * kPackAlign; }
+
+constexpr size_t kLeastDirect = 256 << 10;  // smaller pieces are better off in the page cache
+constexpr uint64_t kReserve = 64ull << 20;
 
 std::string EncodeEntry(const PackEntry& entry) {
   std::string raw;
@@ -48,6 +54,15 @@ PackEntry DecodeEntry(std::string_view raw) {
   return entry;
 }
 
+// A block's room, aligned for direct writes; this thread's own.
+char* PaddedBuffer() {
+  struct Freer {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  thread_local std::unique_ptr<void, Freer> buffer(std::aligned_alloc(kPackAlign, kBlockBytes));
+  return static_cast<char*>(buffer.get());
+}
+
 // A buffer of this thread's own, for blocks that are not read to where they belong.
 char* Scratch() {
   thread_local std::vector<char> buffer(kBlockBytes);
@@ -67,29 +82,54 @@ Result<PackWriter> PackWriter::Begin(UniqueFd fd, std::string path, const Id128&
   header += Checksum(header).View();
   STASIS_TRY(writer.WritePadded(header, 0));
   writer.offset_ = kHeaderBytes;
+  std::string again = "/proc/self/fd/" + std::to_string(writer.fd_.get());
+  writer.direct_fd_.Reset(::open(again.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
   return writer;
 }
 
-Status PackWriter::WriteAt(std::string_view data, uint64_t offset) const {
+Status PackWriter::WriteAt(int fd, std::string_view data, uint64_t offset) const {
   while (!data.empty()) {
-    ssize_t written = TEMP_FAILURE_RETRY(
-        ::pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(offset)));
+    ssize_t written =
+        TEMP_FAILURE_RETRY(::pwrite(fd, data.data(), data.size(), static_cast<off_t>(offset)));
+    if (written < 0 && errno == EINVAL && fd != fd_.get()) {
+      fd = fd_.get();  // some file systems take O_DIRECT at the open and refuse it here
+      continue;
+    }
     if (written < 0) {
       return Fail(
           WithSpaceHint(ErrnoError(errno, "write"), path_).WithContext("write pack " + path_));
     }
     data.remove_prefix(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
+    // What is left need not be aligned any more.
+    if (data.size() % kPackAlign != 0) fd = fd_.get();
   }
   return {};
 }
 
-// Whole blocks, which is what nearly all are, are written from where they lie.
+// Whole blocks, which is what nearly all are, are written from where they lie: past the page cache,
+// which would only be filled with what nobody reads soon, and copied to by one thread at a time.
 Status PackWriter::WritePadded(std::string_view data, uint64_t offset) const {
-  if (data.size() % kPackAlign == 0) return WriteAt(data, offset);
-  std::string padded(data);
-  padded.resize(AlignUp(data.size()));
-  return WriteAt(padded, offset);
+  bool is_aligned =
+      reinterpret_cast<uintptr_t>(data.data()) % kPackAlign == 0 && data.size() % kPackAlign == 0;
+  if (!is_aligned) {
+    size_t padded = AlignUp(data.size());
+    char* copy = PaddedBuffer();
+    std::memcpy(copy, data.data(), data.size());
+    std::memset(copy + data.size(), 0, padded - data.size());
+    data = {copy, padded};
+  }
+  bool is_direct = direct_fd_.valid() && data.size() >= kLeastDirect;
+  return WriteAt(is_direct ? direct_fd_.get() : fd_.get(), data, offset);
+}
+
+// Room for the next blocks, under the mutex: a direct write that makes a file longer would keep the
+// others out. Where it cannot be had, full disk or not, the writes themselves will tell.
+void PackWriter::Reserve() {
+  if (!direct_fd_.valid() || offset_ <= reserved_) return;
+  uint64_t begin = std::max<uint64_t>(reserved_, kHeaderBytes);
+  while (reserved_ < offset_) reserved_ = std::max<uint64_t>(reserved_, kHeaderBytes) + kReserve;
+  (void)::fallocate(fd_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(reserved_ - begin));
 }
 
 Status PackWriter::Append(const Id128& name, std::string_view stored, size_t logical_bytes,
@@ -128,6 +168,7 @@ Status PackWriter::Append(const Id128& name, std::string_view stored, size_t log
     offset_ += entry.padded_bytes();
     stored_ += entry.stored_bytes;
     entries_.push_back(entry);
+    if (stored.size() >= kLeastDirect) Reserve();
   }
   // Its place is taken; the others need not wait until it is written.
   return WritePadded(stored, entry.offset);
@@ -147,9 +188,11 @@ Status PackWriter::Finish() {
   footer += index_checksum.View();
   footer += Checksum(footer).View();
   tail += footer;
-  STASIS_TRY(WriteAt(tail, offset_));
+  STASIS_TRY(WriteAt(fd_.get(), tail, offset_));
   offset_ += tail.size();
-  return {};
+  direct_fd_.Reset();
+  if (reserved_ <= offset_ || ::ftruncate(fd_.get(), static_cast<off_t>(offset_)) == 0) return {};
+  return FailErrno(errno, "shorten pack " + path_);
 }
 
 Result<PackReader> PackReader::Open(OpenedFile file, const std::string& what) {

@@ -62,14 +62,17 @@ class PackWriter {
  private:
   PackWriter(UniqueFd fd, std::string path, const Id128& id)
       : fd_(std::move(fd)), path_(std::move(path)), id_(id) {}
-  Status WriteAt(std::string_view data, uint64_t offset) const;
+  Status WriteAt(int fd, std::string_view data, uint64_t offset) const;
   Status WritePadded(std::string_view data, uint64_t offset) const;
+  void Reserve();
 
   UniqueFd fd_;
+  UniqueFd direct_fd_;  // the same file with O_DIRECT; none where that is not to be had
   std::string path_;
   Id128 id_;
   std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();  // of what follows
   uint64_t offset_ = 0;
+  uint64_t reserved_ = 0;  // the file's length meanwhile
   uint64_t stored_ = 0;
   std::vector<PackEntry> entries_;
   std::unordered_map<Id128, size_t, Id128Hash> by_name_;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "image/block_name.h"
 #include "image/checksum.h"
 #include "image/image_testing.h"
@@ -67,7 +69,7 @@ TEST_F(PackTest, BlocksComeBackByTheirNames) {
   EXPECT_EQ(reader->Find(Id128::FromRaw("no such block   ")), nullptr);
 }
 
-// The padding is the one place that the pack itself does not see; the manifest's checksum does.
+// The padding only by Check, which a verification uses.
 TEST_F(PackTest, AnyByteChangedIsFound) {
   auto is_padding = [](size_t i) {
     return (i >= 4096 + 5000 && i < 4096 + 8192) || (i >= 4096 + 8192 + 4096 + 1 && i < 20480);
@@ -80,12 +82,91 @@ TEST_F(PackTest, AnyByteChangedIsFound) {
     char bad = static_cast<char>(raw_[i] ^ 0x40);
     ASSERT_EQ(::pwrite(fd->get(), &bad, 1, static_cast<off_t>(i)), 1);
     auto reader = PackReader::Open(*OpenRegular(folder->get(), "0.pack"), "gpu/0.pack");
-    bool found = !reader;
+    bool read = static_cast<bool>(reader);
+    bool checked = read;
     for (size_t b = 0; reader && b < reader->entries().size(); ++b) {
-      found |= !reader->Read(reader->entries()[b], out.data());
+      read = read && reader->Read(reader->entries()[b], out.data());
+      checked = checked && reader->Check(reader->entries()[b]);
     }
-    ASSERT_EQ(found, !is_padding(i)) << "byte " << i;
+    ASSERT_EQ(read, is_padding(i)) << "byte " << i;
+    ASSERT_FALSE(checked) << "byte " << i;
     ASSERT_EQ(::pwrite(fd->get(), &raw_[i], 1, static_cast<off_t>(i)), 1);
+  }
+}
+
+// Streams that are not what they should be, under checksums that are right: as a forger would, or
+// memory that broke while they were made.
+TEST_F(PackTest, ACompressedBlockIsCheckedBeforeAndAfter) {
+  std::string block = Noise(20'000);
+  for (size_t i = 0; i < block.size(); ++i) block[i] = i % 32 < 16 ? '\0' : block[i];
+  for (Codec codec : {Codec::kLz4, Codec::kZstd}) {
+    std::string stored(block.size(), '\0');
+    stored.resize(Compress(codec, block, stored.data(), stored.size()));
+    ASSERT_FALSE(stored.empty());
+    struct Row {
+      std::string stored;
+      size_t logical;
+      bool good;
+    };
+    const Row rows[] = {{stored, 20'000, true},
+                        {stored, 20'001, false},
+                        {stored, 2 << 20, false},
+                        {stored + "x", 20'000, false},
+                        {stored.substr(0, stored.size() - 1), 20'000, false},
+                        {Noise(10'000, 7), 20'000, false}};
+    for (const Row& row : rows) {
+      auto writer = PackWriter::Begin(*Open(path(), O_WRONLY | O_TRUNC), path(), kId);
+      ASSERT_TRUE(writer->Append(NameOf("b"), row.stored, row.logical, codec));
+      ASSERT_TRUE(writer->Finish());
+      auto reader = Reopen(*ReadFile(path()));
+      ASSERT_TRUE(reader) << reader.error().ToString();
+      const PackEntry& entry = reader->entries()[0];
+      std::string out(2 << 20, 'x');
+      auto read = reader->Read(entry, out.data());
+      EXPECT_EQ(bool(read), row.good) << CodecName(codec) << " " << row.logical;
+      EXPECT_EQ(bool(reader->Check(entry)), row.good);
+      if (row.good) {
+        EXPECT_EQ(out.substr(0, row.logical), block);
+      } else {
+        EXPECT_EQ(read.error().code, Code::kDataLoss);
+      }
+    }
+    EXPECT_FALSE(PackWriter::Begin(*Open(path(), O_WRONLY | O_TRUNC), path(), kId)
+                     ->Append(NameOf("b"), stored, stored.size(), codec))
+        << "as long as the block itself";
+  }
+}
+
+// Blocks of the size that goes past the page cache, whole ones and others, aligned and not.
+TEST_F(PackTest, LargeBlocksComeBackToo) {
+  auto writer = PackWriter::Begin(*Open(path(), O_WRONLY | O_TRUNC), path(), kId);
+  std::vector<std::string> blocks;
+  for (uint32_t i = 0; i < 40; ++i) {
+    blocks.push_back(Noise(i % 3 == 0 ? kBlockBytes : 300'000 + i, i));
+  }
+  std::string shifted = "x" + blocks[0];
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < blocks.size(); i += 4) {
+        std::string_view data = i == 0 ? std::string_view(shifted).substr(1) : blocks[i];
+        EXPECT_TRUE(writer->Append(NameOf(blocks[i]), data));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(writer->Finish());
+  std::string raw = *ReadFile(path(), 256 << 20);
+  EXPECT_EQ(raw.size(), writer->bytes());
+  auto reader = Reopen(raw);
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  for (const std::string& block : blocks) {
+    const PackEntry* entry = reader->Find(NameOf(block));
+    ASSERT_NE(entry, nullptr);
+    std::string out(block.size(), 'x');
+    ASSERT_TRUE(reader->Read(*entry, out.data()));
+    EXPECT_TRUE(out == block);
+    EXPECT_TRUE(reader->Check(*entry));
   }
 }
 

@@ -387,6 +387,14 @@ TEST_F(SharedBlocksTest, ABlockIsReadFromThePackThatTheImageNames) {
   ASSERT_TRUE(DeleteImage(store_ / "b"));
   Gc();
   ExpectWhole("c", memory);
+  // Also where the pack with the hole comes first.
+  Dump("b", without);
+  Change(memory, 1, 2);
+  Dump("d", memory);
+  std::vector<Pack> packs = Packs("d");
+  ASSERT_EQ(packs.size(), 3u);
+  EXPECT_GT(packs[1].used_blocks, packs[2].used_blocks);
+  ExpectWhole("d", memory);
 }
 
 TEST_F(SharedBlocksTest, GcLeavesAloneWhatItCannotKnow) {
