@@ -252,7 +252,7 @@ Result<VerifyReport> ImageReader::Verify(VerifyLevel level, const Progress& prog
       recorded.push_back(&file);
     }
   }
-  if (level == VerifyLevel::kFull) {
+  if (level != VerifyLevel::kPresence) {
     STASIS_TRY(
         ComputeChecksums(folder_.get(), manifest_.chunk_bytes, jobs, Writeback::kNone, part(0)));
     for (size_t i = 0; i < jobs.size(); ++i) {

@@ -16,8 +16,9 @@
 namespace stasis::image {
 
 enum class VerifyLevel : uint8_t {
-  kPresence,  // every file there, of its length, and no other
-  kFull,      // and every byte of it
+  kPresence,      // every file there, of its length, and no other
+  kAllButBlocks,  // and every byte, but for the blocks of packs: for who checks them as he reads
+  kFull,          // and those
 };
 
 // One thing that is not as the manifest says.
