@@ -143,8 +143,10 @@ constexpr Row kTable[] = {
     {"Can't lookup mount=\\d+ for fd=(-?\\d+) path=(.*)",
      "the file $2 lies on a mount that the program's mount namespace does not show", "",
      Code::kUnimplemented},
-    {"The root process (\\d+) is not a session leader.*|Found dangling tty.*|"
-     "A session leader of (\\d+).*",
+    {"A session leader of .*outside of its pid namespace",
+     "the program belongs to a session that was begun outside of its pid namespace",
+     "Start it with `setsid`, or with `stasis run`.", Code::kUnimplemented},
+    {"The root process (\\d+) is not a session leader.*|Found dangling tty.*",
      "the program belongs to a session or terminal outside of its tree",
      "Allow it with --criu-opt shell-job.", Code::kFailedPrecondition},
     {"Found slave peer index (\\d+).*",

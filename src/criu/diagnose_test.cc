@@ -52,6 +52,9 @@ constexpr Case kCases[] = {
      "(null); "
      "peer name: (null)\n",
      "outside of its tree", Code::kUnimplemented},
+    {"SessionOutside",
+     "Error (criu/cr-dump.c:1528): A session leader of 12(12) is outside of its pid namespace\n",
+     "begun outside of its pid namespace", Code::kUnimplemented},
     {"FileLocks",
      "Error (criu/file-lock.c:110): Some file locks are hold by dumping tasks! You can try "
      "--file-locks to dump them.\n",

@@ -7,10 +7,12 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <set>
 #include <string_view>
 
+#include "base/file.h"
 #include "criu/fd_scan.h"
 #include "criu/unix_peers.h"
 
@@ -283,6 +285,29 @@ void CheckZombieRoot(const Search& search, const process::Stat& member) {
                                    "Its parent has yet to take it."));
 }
 
+// The session that the innermost of its pid namespaces gives it; -1 when that cannot be told.
+pid_t SessionInItsNamespace(process::HostPid pid) {
+  auto status = ReadFile("/proc/" + std::to_string(pid.value) + "/status");
+  constexpr std::string_view kName = "\nNSsid:";
+  size_t at = status ? status->find(kName) : std::string::npos;
+  if (at == std::string::npos) return -1;
+  std::string line = status->substr(at + 1, status->find('\n', at + 1) - at - 1);
+  return static_cast<pid_t>(std::atoi(line.c_str() + line.find_last_of("\t ") + 1));
+}
+
+// Such a session has no number that a restore could give it; `shell-job` does not help.
+void CheckSession(const Search& search, const process::Stat& member) {
+  if (SessionInItsNamespace(member.id.pid) != 0) return;
+  for (const Obstacle& known : search.found) {
+    if (known.name == "session") return;  // they are mostly all of one
+  }
+  search.found.push_back(OfProcess(member, "session",
+                                   "belongs to a session that was begun outside of its pid "
+                                   "namespace, which CRIU cannot save",
+                                   "Start it with `setsid`, or with `stasis run`."));
+  search.found.back().code = Code::kUnimplemented;
+}
+
 // A mapping of a device stays even when its descriptor is closed.
 void CheckMappings(const Search& search, const process::Stat& member) {
   auto mappings = process::ReadMappings(member.id.pid);
@@ -305,7 +330,7 @@ void CheckMappings(const Search& search, const process::Stat& member) {
 }
 
 constexpr void (*kProcessChecks[])(const Search&, const process::Stat&) = {
-    CheckZombieRoot, CheckTraced, CheckMappings};
+    CheckZombieRoot, CheckTraced, CheckSession, CheckMappings};
 
 }  // namespace
 

@@ -106,6 +106,23 @@ TEST_F(BeforeADump, FindsATracer) {
             std::string::npos);
 }
 
+TEST_F(BeforeADump, FindsASessionFromOutsideOfThePidNamespace) {
+  const std::vector<std::string> inside = {"unshare", "--pid", "--fork", "--mount-proc"};
+  for (bool own : {false, true}) {
+    std::vector<std::string> launcher = inside;
+    if (own) launcher.push_back("setsid");
+    Target target({"children"}, {}, /*new_session=*/true, launcher);
+    auto found = Look(target);
+    std::erase_if(found, [](const Obstacle& o) { return o.name != "session"; });
+    ASSERT_EQ(found.size(), own ? 0u : 1u) << "one for all that are in it\n" << Names(found);
+    if (own) continue;
+    EXPECT_EQ(found[0].pid, target.pid());
+    EXPECT_EQ(found[0].code, Code::kUnimplemented);
+    EXPECT_NE(found[0].message.find("begun outside of its pid namespace"), std::string::npos);
+    EXPECT_NE(found[0].hint.find("setsid"), std::string::npos);
+  }
+}
+
 TEST_F(BeforeADump, SaysTheFirstAndCountsTheOthers) {
   Target target({"tcp-connect", "file-lock"});
   auto tree = process::ReadTree(target.pid());

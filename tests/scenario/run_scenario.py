@@ -252,6 +252,10 @@ class Scenario:
             image, options = options[1], options[2:]
         self.program(line).restore(image, *options, expect=line.expect, env=line.env)
 
+    def do_shell(self, line):
+        """Through a shell, for what it can set before: limits, another session."""
+        self.world.shell(*line.args, expect=line.expect, env=line.env)
+
     def do_stasis(self, line):
         self.world.stasis(*line.args, expect=line.expect, env=line.env)
 
@@ -314,6 +318,10 @@ class Scenario:
             byte = file.read(1)[0]
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ 1]))
+
+    def do_program_fault(self, line):
+        program, rules = self.program(line), "\n".join(line.args[1:])
+        self.world.gpu_fault(rules, program.pid)
 
     # The end.
 

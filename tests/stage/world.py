@@ -127,14 +127,22 @@ class World:
             demand(self.last.code in codes, lambda: f"expected exit code {expect}:\n{self.last}")
         return self.last
 
+    def shell(self, text, expect=0, env=None):
+        """Runs a shell's line with our programs on its PATH."""
+        self.last = self.begin("-c", text, env=env, program="/bin/sh").wait()
+        self.reap()
+        demand(self.last.code == expect, lambda: f"expected exit code {expect}:\n{self.last}")
+        return self.last
+
     def gpus(self):
         return self.stasis("gpu", "ls", "--json").json()["gpus"]
 
-    def gpu_fault(self, rules):
-        """softgpu's own faults (softgpu/README.md); an empty text ends them."""
+    def gpu_fault(self, rules, pid=None):
+        """softgpu's own faults (softgpu/README.md), of one process or of all; an empty text ends
+        them."""
         self.gpu_folder.mkdir(mode=0o700, exist_ok=True)
-        path = self.gpu_folder / "fault"
-        new = path.with_suffix(".new")
+        path = self.gpu_folder / ("fault" if pid is None else f"fault.{pid}")
+        new = path.with_name(path.name + ".new")
         new.write_text(rules)
         new.rename(path)
 
