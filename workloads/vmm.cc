@@ -38,6 +38,13 @@ class Vmm : public Workload {
       expected_[h] = RandomWords(700 + h, kCount);
       CU(cuMemcpyHtoD(Address(h), expected_[h].data(), kBytes));
     }
+    more_.resize(static_cast<size_t>(options.handles));
+    if (!more_.empty()) CU(cuMemAddressReserve(&more_base_, more_.size() * kBytes, 0, 0, 0));
+    for (size_t m = 0; m < more_.size(); ++m) {
+      CU(cuMemCreate(&more_[m], kBytes, &properties_, 0));
+      MapAt(more_base_ + m * kBytes, more_[m]);
+      CU(cuMemcpyHtoD(more_base_ + m * kBytes, RandomWords(800 + m, kCount).data(), kBytes));
+    }
   }
 
   uint64_t Round(uint64_t round) override {
@@ -61,6 +68,11 @@ class Vmm : public Workload {
 
   void Verify() override {
     CompareAll();
+    std::vector<uint32_t> found(kCount);
+    for (size_t m = 0; m < more_.size(); ++m) {
+      CU(cuMemcpyDtoH(found.data(), more_base_ + m * kBytes, kBytes));
+      Compare("one more handle's memory", found, RandomWords(800 + m, kCount));
+    }
     VerifyBallast();
   }
 
@@ -72,6 +84,11 @@ class Vmm : public Workload {
       CU(cuMemRelease(handles_[h]));
     }
     CU(cuMemAddressFree(base_, (kHandles + 1) * kBytes));
+    for (size_t m = 0; m < more_.size(); ++m) {
+      CU(cuMemUnmap(more_base_ + m * kBytes, kBytes));
+      CU(cuMemRelease(more_[m]));
+    }
+    if (!more_.empty()) CU(cuMemAddressFree(more_base_, more_.size() * kBytes));
     CU(cuModuleUnload(module_));
     CloseGpu();
   }
@@ -79,10 +96,11 @@ class Vmm : public Workload {
  private:
   CUdeviceptr Address(uint32_t h) const { return base_ + places_[h] * kBytes; }
 
-  void Map(uint32_t h) {
-    CU(cuMemMap(Address(h), kBytes, 0, handles_[h], 0));
+  void Map(uint32_t h) { MapAt(Address(h), handles_[h]); }
+  void MapAt(CUdeviceptr address, CUmemGenericAllocationHandle handle) {
+    CU(cuMemMap(address, kBytes, 0, handle, 0));
     const CUmemAccessDesc access{properties_.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CU(cuMemSetAccess(Address(h), kBytes, &access, 1));
+    CU(cuMemSetAccess(address, kBytes, &access, 1));
   }
 
   uint64_t CompareAll() {
@@ -103,6 +121,8 @@ class Vmm : public Workload {
   std::array<CUmemGenericAllocationHandle, kHandles> handles_{};
   std::array<uint32_t, kHandles> places_{};
   std::array<std::vector<uint32_t>, kHandles> expected_;
+  CUdeviceptr more_base_ = 0;
+  std::vector<CUmemGenericAllocationHandle> more_;
 };
 
 }  // namespace

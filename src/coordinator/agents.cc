@@ -1,6 +1,7 @@
 #include "coordinator/agents.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include "device/device_control.h"
 
@@ -25,6 +26,22 @@ std::string WhyNotShared(const wire::HelloReply& hello) {
     return hello.blocker_text[0] != '\0' ? hello.blocker_text : "its agent cannot carry its memory";
   }
   return "";
+}
+
+Status CheckDescriptorsFit(const FoundAgent& agent) {
+  const wire::HelloReply& hello = agent.hello();
+  rlimit limit{};
+  if (::prlimit(agent.id.pid.value, RLIMIT_NOFILE, nullptr, &limit) != 0) return {};
+  STASIS_ASSIGN(auto open, process::ReadOpenFiles(agent.id.pid));
+  // As the agent counts (agent/control.cc): with room for two packets on their way.
+  const uint64_t needed =
+      open.size() + hello.range_count - hello.kept_descriptors + 2 * wire::kMaxBatch;
+  if (needed <= limit.rlim_cur) return {};
+  return Fail(Code::kResourceExhausted,
+              fmt::format("it would need {} file descriptors and may have {} (ulimit -n)", needed,
+                          limit.rlim_cur),
+              fmt::format("`prlimit --pid {} --nofile={}:` allows them while it runs",
+                          agent.id.pid.value, needed + needed / 4));
 }
 
 namespace {

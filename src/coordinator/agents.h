@@ -29,6 +29,11 @@ Result<std::optional<FoundAgent>> FindAgent(const process::ProcessId& id,
 // Why the memory of a process cannot take the shared path although it has an agent; empty: it can.
 std::string WhyNotShared(const wire::HelloReply& hello);
 
+// A resume gives the program a descriptor for each piece of memory, which it keeps: so many it must
+// be allowed. kResourceExhausted says how many. The agent counts once more before it closes its
+// gate.
+Status CheckDescriptorsFit(const FoundAgent& agent);
+
 // Refuses, with the way out, what would lose a program: the driver's checkpoint of memory that came
 // back by the shared path (it succeeds, and its restore does not), and the driver's restore of a
 // process whose memory is elsewhere. For whoever calls the driver past the shared path.

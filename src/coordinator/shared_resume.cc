@@ -60,7 +60,8 @@ Status SharedResume::Consider(const process::ProcessId& id) {
 Result<dataplane::Arena> SharedResume::TakeArena(const Lot& lot) {
   auto arena = services_.resident->Take(lot.key);
   if (!arena) {
-    STASIS_ASSIGN(arena, store_->Find(lot.key));
+    auto found = store_->Find(lot.key);
+    STASIS_ASSIGN(arena, std::move(found));
   }
   const auto& record = arena->record();
   if (record.complete && SameMemory(record.ranges, lot.ranges)) return std::move(*arena);
@@ -253,13 +254,37 @@ void GiveBackArenas(Services& services, const process::ProcessId& id) {
 
 }  // namespace
 
+namespace {
+
+// Memory that is back behind a gate that is not open yet: the agent could not set a stack limit
+// back. It goes on trying by itself while nobody is connected, and is asked once more here.
+Status OpenGate(const process::ProcessId& id) {
+  STASIS_ASSIGN(auto agent, FindAgent(id));
+  if (!agent || agent->hello().state != wire::State::kMapped) return {};
+  Status open = agent->client.Open(kReturnTimeout);
+  if (open) return {};
+  Error error = std::move(open).error();
+  constexpr int64_t kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  if (error.raw == kOutOfMemory) error.code = Code::kResourceExhausted;
+  error.context.clear();
+  error.message = "it has its memory back but does not run on: " + error.message;
+  error.hint = fmt::format(
+      "make room on its GPU (`stasis gpu ls`): its agent goes on trying, and `stasis resume {}` "
+      "asks it again",
+      id.pid.value);
+  return Fail(std::move(error));
+}
+
+}  // namespace
+
 Status BringDataBack(Services& services, const Processes& processes) {
   for (const auto& process : processes) {
     if (process.initial != ProcessState::kRunning || !process::IsAlive(process.id)) continue;
     auto bring = [&]() -> Status {
       SharedResume path(services, {});
       STASIS_TRY(path.Look({process}));
-      return path.empty() ? Status{} : path.Now(Deadline::In(services.undo_timeout));
+      if (!path.empty()) return path.Now(Deadline::In(services.undo_timeout));
+      return OpenGate(process.id);
     };
     Status back = bring();
     if (back) GiveBackArenas(services, process.id);

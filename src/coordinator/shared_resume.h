@@ -73,7 +73,8 @@ class SharedResume {
 };
 
 // For recovery, when the driver has been brought back: a program whose agent waits for its memory
-// gets it from its arenas. Those that have it, or have no agent, are left alone.
+// gets it from its arenas, and one whose gate waits for a stack limit is asked to open. Those that
+// run, or have no agent, are left alone. What arenas still hold of any of them is given back.
 Status BringDataBack(Services& services, const Processes& processes);
 
 // A resume that was cut off reached the program: it has memory again that the driver alone could

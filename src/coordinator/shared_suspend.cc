@@ -57,8 +57,11 @@ Status SharedSuspend::Consider(const RecordedProcess& process) {
   if (!agent) return leave("no agent in the program");
   const wire::HelloReply& hello = agent->hello();
   if (hello.state != wire::State::kOpen) {
-    return Fail(Code::kFailedPrecondition, "its memory was given away and never came back",
-                "`stasis recover` brings it back");
+    return Fail(Code::kFailedPrecondition,
+                hello.state == wire::State::kReleased
+                    ? "its memory was given away and never came back"
+                    : "its memory came back, but its stack limits did not: it does not run on",
+                fmt::format("`stasis resume {}` gives it what is missing", process.id.pid.value));
   }
   // The driver's checkpoint of these would succeed, and its restore would not.
   constexpr uint32_t kFatal = wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc;
@@ -70,6 +73,7 @@ Status SharedSuspend::Consider(const RecordedProcess& process) {
   if (process.initial == ProcessState::kLocked) return leave("the driver has it locked");
   if (std::string why = WhyNotShared(hello); !why.empty()) return leave(why);
   if (hello.range_count == 0) return leave("its agent has no memory to carry");
+  STASIS_TRY(CheckDescriptorsFit(*agent));
   STASIS_ASSIGN(auto credentials, process::ReadCredentials(process.id.pid));
   Member member;
   member.id = process.id;

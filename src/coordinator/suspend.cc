@@ -54,6 +54,30 @@ Status CheckDeviceMemory(Services& services, const Survey& survey, const device:
   return {};
 }
 
+// The driver calls all of it running, which is not yet to say that it runs: another tool may have
+// brought its GPU state back while its memory is with us, or its agent may wait for a stack limit.
+Result<OperationResult> FinishRunning(Services& services, const Survey& survey,
+                                      const OperationOptions& options, OperationResult result) {
+  STASIS_ASSIGN(Operation running, survey.ToOperation("resume"));
+  bool away;
+  {
+    SharedResume waiting(services, {});
+    STASIS_TRY(waiting.Look(running.device_processes));
+    away = !waiting.empty();
+    result.shared_bytes = waiting.bytes();
+  }
+  if (options.dry_run) {
+    result.notes.push_back(away ? "its GPU state is back already, and its memory would follow"
+                                : "its GPU state is back already");
+    return result;
+  }
+  STASIS_TRY(BringDataBack(services, running.device_processes));
+  for (const auto& p : running.device_processes) STASIS_TRY(ForgetSuspended(services.paths, p.id));
+  result.notes.push_back(away ? "its GPU state was back already; now it has its memory too"
+                              : "it was running already");
+  return result;
+}
+
 }  // namespace
 
 Result<OperationResult> Suspend(Session& session, const Target& target,
@@ -125,21 +149,7 @@ Result<OperationResult> Resume(Session& session, const Target& target, const Res
   STASIS_TRY(RequireDeviceProcess(survey));
   OperationResult result = BeginResult(services, survey);
   if (survey.AllIn(ProcessState::kRunning)) {
-    STASIS_ASSIGN(Operation running, survey.ToOperation("resume"));
-    SharedResume waiting(services, {});
-    STASIS_TRY(waiting.Look(running.device_processes));
-    if (waiting.empty() || options.dry_run) {
-      result.notes.push_back("it was running already");
-      return result;
-    }
-    // Another tool has brought its GPU state back, and it stands at its agent's gate.
-    result.shared_bytes = waiting.bytes();
-    STASIS_TRY(waiting.Now(Deadline::In(services.undo_timeout)));
-    for (const auto& p : running.device_processes) {
-      STASIS_TRY(ForgetSuspended(services.paths, p.id));
-    }
-    result.notes.push_back("its GPU state was back already; now it has its memory too");
-    return result;
+    return FinishRunning(services, survey, options, std::move(result));
   }
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
   STASIS_ASSIGN(auto map, device::ParseGpuMap(resume.gpu_map, gpus, gpus));

@@ -24,7 +24,7 @@ void OnStop(int) { stop_asked = 1; }
   fprintf(stderr, "%s: %s: %s\n", program, what, argument);
   fprintf(stderr,
           "usage: %s [--rounds N] [--interval MS] [--memory SIZE] [--allocation SIZE] "
-          "[--device N] [--port P] [--commands] [--sabotage]\n",
+          "[--handles N] [--device N] [--port P] [--commands] [--sabotage]\n",
           program);
   exit(2);
 }
@@ -66,6 +66,7 @@ Options Begin(int argc, char** argv) {
       {"--interval", [&](uint64_t v) { options.interval_ms = static_cast<int>(v); }},
       {"--memory", [&](uint64_t v) { options.memory_bytes = v; }},
       {"--allocation", [&](uint64_t v) { options.allocation_bytes = v; }},
+      {"--handles", [&](uint64_t v) { options.handles = static_cast<int>(v); }},
       {"--device", [&](uint64_t v) { options.device = static_cast<int>(v); }},
       {"--port", [&](uint64_t v) { options.port = static_cast<int>(v); }},
       {"--child", [&](uint64_t v) { options.child = static_cast<int>(v); }},

@@ -19,6 +19,7 @@ struct Options {
   int interval_ms = 100;
   uint64_t memory_bytes = 0;      // ballast: device memory filled with random words
   uint64_t allocation_bytes = 0;  // of one allocation; 0: the program's own choice
+  int handles = 0;                // more of them; only where a program says so
   int device = 0;
   int port = 0;
   int child = 0;          // 1, 2, …: this process is a child of its own program
