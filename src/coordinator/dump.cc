@@ -17,6 +17,7 @@
 #include "coordinator/gpu_away.h"
 #include "coordinator/image_data.h"
 #include "coordinator/operations.h"
+#include "coordinator/suspended.h"
 #include "coordinator/teardown.h"
 #include "criu/client.h"
 #include "criu/diagnose.h"
@@ -414,6 +415,7 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
   SharedResume stored(services, {});
   STASIS_TRY(stored.Look(Suspended(processes)));
   stored.Disconnect();
+  for (const auto& p : Suspended(processes)) STASIS_TRY(CheckNotMoved(services.paths, p.id));
   LeaveToDriver(processes, *shared);
   LeaveToDriver(processes, stored);
   if (!options.ignore_memory) {

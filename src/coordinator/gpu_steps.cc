@@ -8,6 +8,7 @@
 
 #include "coordinator/agents.h"
 #include "coordinator/gpu_room.h"
+#include "coordinator/suspended.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -64,7 +65,7 @@ Status RestoreWithRoom(const Services& services, const Processes& processes,
   STASIS_ASSIGN(GpuRoom room, GpuRoom::Hold(services, processes, map, deadline));
   return ForEach(processes, [&](const RecordedProcess& p) -> Status {
     STASIS_TRY(RequireAlive(p));
-    return services.device->Restore(p.id.pid, map, deadline);
+    return services.device->Restore(p.id.pid, MapForDriver(services.paths, p.id, map), deadline);
   });
 }
 
@@ -251,6 +252,9 @@ Status ReturnToRecordedState(const Services& services, const RecordedProcess& pr
       return Fail(std::move(now).error());
     }
     if (*now == process.initial) return {};
+    if (process.initial == ProcessState::kCheckpointed) {
+      STASIS_TRY(RememberMove(services.paths, process.id, process.map));
+    }
     const Step* step = StepBack(*now, process.initial);
     if (step == nullptr) {
       return Fail(Code::kDataLoss,

@@ -45,6 +45,8 @@ json ToJson(const Operation& op) {
     j["gpus"] = json::array();
     for (const auto& gpu : p.gpus) j["gpus"].push_back(gpu.value);
     j["device_bytes"] = p.device_bytes;
+    j["map"] = json::array();
+    for (const auto& [from, to] : p.map) j["map"].push_back({from.value, to.value});
     processes.push_back(std::move(j));
   }
   return {{"version", kVersion},
@@ -78,10 +80,13 @@ Operation OperationFrom(const json& j) {
     if (state < 0 || state > static_cast<int>(device::ProcessState::kFailed)) {
       throw std::runtime_error("a process state of " + std::to_string(state));
     }
-    RecordedProcess process{ProcessIdFrom(p), static_cast<device::ProcessState>(state), {}, 0};
+    RecordedProcess process{ProcessIdFrom(p), static_cast<device::ProcessState>(state), {}, 0, {}};
     for (const auto& gpu : p.value("gpus", json::array()))
       process.gpus.push_back({gpu.get<std::string>()});
     process.device_bytes = p.value("device_bytes", uint64_t{0});
+    for (const auto& pair : p.value("map", json::array())) {
+      process.map.push_back({{pair.at(0).get<std::string>()}, {pair.at(1).get<std::string>()}});
+    }
     op.device_processes.push_back(std::move(process));
   }
   op.image = BytesFrom(j, "image");

@@ -34,6 +34,8 @@ struct RecordedProcess {
   // What the driver will need to give it its GPU state back; without `gpus` that is not known.
   std::vector<device::GpuUuid> gpus;
   uint64_t device_bytes = 0;
+  // Of a resume: where the driver's restore puts it. Empty: where it was.
+  device::GpuMap map = {};
 };
 
 // All that must be known to undo or finish an operation without the process that ran it.

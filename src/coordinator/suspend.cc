@@ -158,6 +158,7 @@ Result<OperationResult> Resume(Session& session, const Target& target, const Res
 
   STASIS_ASSIGN(Operation operation, survey.ToOperation("resume"));
   Processes& processes = operation.device_processes;
+  for (auto& p : processes) p.map = map;
   SharedResume shared(services, map);
   STASIS_TRY(shared.Look(processes));
   LeaveToDriver(processes, shared);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
@@ -31,6 +32,9 @@ std::optional<SuspendedProcess> Parse(const std::string& text) {
     p.device_bytes = j.at("device_bytes").get<uint64_t>();
     p.since_unix_s = j.at("since_unix_s").get<int64_t>();
     p.pid_namespace = j.value("pid_namespace", uint64_t{0});
+    for (const auto& pair : j.value("moved", json::array())) {
+      p.moved.push_back({{pair.at(0).get<std::string>()}, {pair.at(1).get<std::string>()}});
+    }
     return p;
   } catch (const json::exception&) {
     return std::nullopt;
@@ -49,13 +53,16 @@ Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
   STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
   json gpus = json::array();
   for (const auto& uuid : process.gpus) gpus.push_back(uuid.value);
+  json moved = json::array();
+  for (const auto& [from, to] : process.moved) moved.push_back({from.value, to.value});
   json j = {{"version", 1},
             {"pid", process.id.pid.value},
             {"start_time", process.id.start_time},
             {"pid_namespace", pid_namespace},
             {"gpus", gpus},
             {"device_bytes", process.device_bytes},
-            {"since_unix_s", process.since_unix_s}};
+            {"since_unix_s", process.since_unix_s},
+            {"moved", moved}};
   return WriteFileDurably(FileOf(paths, process.id), j.dump() + "\n");
 }
 
@@ -69,6 +76,39 @@ Status ForgetSuspended(const Paths& paths, const process::ProcessId& id) {
   std::string path = FileOf(paths, id);
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
   return {};
+}
+
+Status RememberMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map) {
+  auto record = LoadSuspended(paths, id);
+  if (!record && map.empty()) return {};
+  if (!record) record = SuspendedProcess{id};
+  if (record->moved == map) return {};
+  record->moved = map;
+  return SaveSuspended(paths, *record);
+}
+
+device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
+                            const device::GpuMap& map) {
+  auto record = LoadSuspended(paths, id);
+  if (!record || record->moved.empty()) return map;
+  device::GpuMap from_there;
+  for (const auto& [old, at] : record->moved) {
+    auto wanted = std::find_if(map.begin(), map.end(),
+                               [&old = old](const auto& p) { return p.first == old; });
+    from_there.emplace_back(at, wanted == map.end() ? old : wanted->second);
+  }
+  return from_there;
+}
+
+Status CheckNotMoved(const Paths& paths, const process::ProcessId& id) {
+  auto record = LoadSuspended(paths, id);
+  if (!record || record->moved.empty()) return {};
+  return Fail(Code::kFailedPrecondition,
+              fmt::format("a resume of process {} onto another GPU failed, and the driver has its "
+                          "state there since",
+                          id.pid.value),
+              fmt::format("`stasis resume {}` brings it back to its own; then it can be dumped",
+                          id.pid.value));
 }
 
 void SweepSuspended(const Paths& paths) {

@@ -19,6 +19,9 @@ struct SuspendedProcess {
   uint64_t device_bytes = 0;
   int64_t since_unix_s = 0;
   uint64_t pid_namespace = 0;  // that of `id`; written by SaveSuspended(). 0: unknown
+  // A resume onto other GPUs that was undone: the driver has made its new checkpoint there, so for
+  // it the process is at NEW what it was at OLD. Empty, or all GPUs (device/gpu_map.h).
+  device::GpuMap moved = {};
 };
 
 Status SaveSuspended(const Paths& paths, const SuspendedProcess& process);
@@ -26,6 +29,14 @@ Status SaveSuspended(const Paths& paths, const SuspendedProcess& process);
 // needs is not known.
 std::optional<SuspendedProcess> LoadSuspended(const Paths& paths, const process::ProcessId& id);
 Status ForgetSuspended(const Paths& paths, const process::ProcessId& id);
+// Of a process whose GPU state is found back although it was away: it is where `map` has sent it,
+// and will be there for the driver when it is away again.
+Status RememberMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map);
+// `map` as the driver has to be told it, for which the process may be elsewhere than for us.
+device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
+                            const device::GpuMap& map);
+// kFailedPrecondition when it is elsewhere: an image of it would name the wrong GPUs.
+Status CheckNotMoved(const Paths& paths, const process::ProcessId& id);
 // Forgets processes that have ended; those of other pid namespaces are theirs to judge.
 void SweepSuspended(const Paths& paths);
 
