@@ -2,6 +2,7 @@
 
 #include "cli/verb.h"
 #include "coordinator/operations.h"
+#include "coordinator/shared_lots.h"
 
 namespace stasis::cli {
 
@@ -23,6 +24,13 @@ void RegisterRecover(CLI::App& app, const std::function<void(Action)>& select) {
         ok &= r.ok;
       }
       if (report.empty()) text = "nothing to recover\n";
+      // Their journals are their own.
+      for (const auto& kept : coordinator::KeptByOthers()) {
+        text += fmt::format(
+            "not looked at: user {0} has suspended process {1}; what was cut off there, "
+            "`sudo -u '#{0}' stasis recover` finishes or undoes\n",
+            kept.user, kept.process.pid.value);
+      }
       PrintResult(globals, text, {{"recovered", document}});
       return ok ? 0 : 6;
     });

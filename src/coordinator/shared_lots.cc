@@ -1,9 +1,12 @@
 #include "coordinator/shared_lots.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
@@ -50,6 +53,33 @@ std::optional<dataplane::ArenaStore> ArenasThereAre(const Paths& paths) {
   auto store = dataplane::ArenaStore::Open(paths, options);
   if (!store) return std::nullopt;
   return std::move(*store);
+}
+
+std::vector<KeptByOther> KeptByOthers() {
+  constexpr std::string_view kPlaces = "/dev/shm";
+  std::vector<KeptByOther> kept;
+  auto places = ListDir(std::string(kPlaces));
+  if (!places) return kept;
+  for (const std::string& place : *places) {
+    KeptByOther one;
+    if (std::sscanf(place.c_str(), "stasis-%u", &one.user) != 1 || one.user == ::geteuid()) {
+      continue;
+    }
+    auto files = ListDir(fmt::format("{}/{}", kPlaces, place));
+    if (!files) continue;
+    for (const std::string& file : *files) {
+      // arena.h: PID-START-UUID.data
+      if (!file.ends_with(".data") ||
+          std::sscanf(file.c_str(), "%d-%" SCNu64, &one.process.pid.value,
+                      &one.process.start_time) != 2) {
+        continue;
+      }
+      const bool known = std::any_of(kept.begin(), kept.end(),
+                                     [&](const auto& k) { return k.process == one.process; });
+      if (!known && process::IsAlive(one.process)) kept.push_back(one);
+    }
+  }
+  return kept;
 }
 
 void RaiseDescriptorLimit() {

@@ -32,6 +32,14 @@ Result<std::vector<Lot>> LotsOf(const process::ProcessId& process, uid_t owner, 
 // The arenas of this user, if any was ever made: no place is made for them.
 std::optional<dataplane::ArenaStore> ArenasThereAre(const Paths& paths);
 
+// A program whose memory lies in an arena of another user, who suspended it.
+struct KeptByOther {
+  uid_t user = 0;
+  process::ProcessId process;
+};
+// Those that live, as far as we may look: only root sees any, and only those in /dev/shm.
+std::vector<KeptByOther> KeptByOthers();
+
 // We hold a descriptor of every piece of memory: as many as we may have.
 void RaiseDescriptorLimit();
 

@@ -1,6 +1,7 @@
 #include "coordinator/shared_resume.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +22,32 @@ constexpr milliseconds kLetGo{10000};
 milliseconds Left(const Deadline& deadline) {
   if (deadline.never()) return kReturnTimeout;
   return std::min<milliseconds>(kReturnTimeout, milliseconds(deadline.PollTimeout()));
+}
+
+}  // namespace
+
+namespace {
+
+// Its memory is away and we have it not: arenas belong to the user who suspended the program.
+Error NotOurs(const process::ProcessId& id) {
+  Error error{Code::kFailedPrecondition};
+  error.message = fmt::format(
+      "its GPU memory is with nobody that user {} may ask: another user, or the same "
+      "one with another STASIS_STATE_DIR, has suspended it",
+      ::geteuid());
+  error.hint = fmt::format("`stasis resume {}` as the one who did", id.pid.value);
+  std::optional<uid_t> user;
+  for (const KeptByOther& kept : KeptByOthers()) {
+    if (kept.process == id) user = kept.user;
+  }
+  if (user) {
+    error.message = fmt::format("user {} has suspended it and keeps its GPU memory", *user);
+    error.hint =
+        fmt::format("`sudo -u '#{}' stasis resume {}`: do it as that user", *user, id.pid.value);
+  } else if (::geteuid() != 0) {
+    error.hint += fmt::format("; for root: `sudo stasis resume {}`", id.pid.value);
+  }
+  return error;
 }
 
 }  // namespace
@@ -61,6 +88,7 @@ Result<dataplane::Arena> SharedResume::TakeArena(const Lot& lot) {
   auto arena = services_.resident->Take(lot.key);
   if (!arena) {
     auto found = store_->Find(lot.key);
+    if (!found && found.error().code == Code::kNotFound) return Fail(NotOurs(lot.key.process));
     STASIS_ASSIGN(arena, std::move(found));
   }
   const auto& record = arena->record();

@@ -64,7 +64,10 @@ Result<std::optional<T>> ReadRecord(const std::string& path,
 }
 
 tl::unexpected<Error> NoSuchJob(const std::string& id) {
-  return Fail(Code::kNotFound, "there is no job " + id, "`stasis ps -a` lists them");
+  return Fail(Code::kNotFound, "there is no job " + id,
+              ::geteuid() != 0 ? "`stasis ps -a` lists them"
+                               : "`stasis ps -a` lists those of root; name a program of another "
+                                 "user by its process id, or ask as that user");
 }
 
 }  // namespace

@@ -82,25 +82,80 @@ def ourselves(bench):
             bench.refused(["-c", script, stasis, verb], 5, program="/bin/sh")
 
 
+class Nobody:
+    """A user who may look at the build and keeps state of his own."""
+
+    def __init__(self, bench):
+        self.world = bench.world
+        self.build = bench.world.folder / "build"
+        self.home = bench.world.folder / "nobody"
+        self.env = {"STASIS_STATE_DIR": str(self.home), "SOFTGPU_DIR": str(self.home / "gpu"),
+                    "TMPDIR": str(self.home), "LD_LIBRARY_PATH": str(self.build / "lib" / "softgpu")}
+
+    def __enter__(self):
+        self.build.mkdir(exist_ok=True)
+        isolate.mount(str(self.world.build), str(self.build), flags=isolate.MS_BIND)
+        self.home.mkdir(exist_ok=True)
+        os.chown(self.home, NOBODY, NOBODY)
+        os.chmod(self.world.folder, 0o755)
+        return self
+
+    def __exit__(self, *_):
+        # softgpu's broker leaves when it has seen for a while that nobody needs it.
+        wait_until(self.unmounted, 20, "somebody still runs from the build")
+
+    def unmounted(self):
+        self.world.reap()
+        try:
+            isolate.unmount(str(self.build))
+        except isolate.Unable:
+            return False
+        return True
+
+    def words(self, *args):
+        return ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", self.build / "bin" / "stasis", *args]
+
+    def stasis(self, *args):
+        command = self.world.begin(*self.words(*args), env=self.env, program="/usr/bin/setpriv").wait()
+        self.world.reap()
+        demand(command.code == 0, lambda: f"as nobody:\n{command}")
+        return command
+
+
 def another_users(bench, program):
-    """As nobody, who may look at the build and keeps state of his own."""
-    build = bench.world.folder / "build"
-    build.mkdir()
-    isolate.mount(str(bench.world.build), str(build), flags=isolate.MS_BIND)
-    home = bench.world.folder / "nobody"
-    home.mkdir()
-    os.chown(home, NOBODY, NOBODY)
-    os.chmod(bench.world.folder, 0o755)
-    env = {"STASIS_STATE_DIR": str(home), "SOFTGPU_DIR": str(home / "gpu"),
-           "LD_LIBRARY_PATH": str(build / "lib" / "softgpu")}
-    as_nobody = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", build / "bin" / "stasis"]
-    try:
+    with Nobody(bench) as nobody:
         for verb in VERBS + [["gpu", "lock"], ["gpu", "state"]]:
-            words = [*as_nobody, *verb, program.pid]
-            bench.case(f"{' '.join(verb)} of another user's", bench.refused, words, 4, program.pid,
-                       env=env, program="/usr/bin/setpriv")
-    finally:
-        isolate.unmount(str(build))
+            bench.case(f"{' '.join(verb)} of another user's", bench.refused,
+                       nobody.words(*verb, program.pid), 4, program.pid, env=nobody.env,
+                       program="/usr/bin/setpriv")
+
+
+def suspended_by_another_user(bench):
+    """Root may do anything, but has not what that user keeps: it says who does, and what to type."""
+    with Nobody(bench) as nobody:
+        env = {"SOFTGPU_DIR": nobody.env["SOFTGPU_DIR"]}
+        nobody.stasis("gpu", "ls")
+        nobody.stasis("run", "--job", "his", "--", nobody.build / "workloads" / "vector", "--memory", "32M",
+                      "--interval", "10")
+        log = nobody.home / "data" / "jobs" / "his" / "log"
+        wait_until(lambda: "READY" in log.read_text(), 60, "it does not start")
+        pid = nobody.stasis("ps", "--json").json()["jobs"][0]["pid"]
+        nobody.stasis("suspend", "his")
+        what = f"user {NOBODY} has suspended it and keeps its GPU memory"
+        how = f"`sudo -u '#{NOBODY}' stasis resume {pid}`"
+        bench.refused(["resume", pid], 7, what, how, env=env)
+        bench.refused(["dump", pid], 7, what, how, env=env)
+        bench.refused(["resume", "his"], 3, "another user", env=env)
+        recovered = bench.world.stasis("recover", env=env).out
+        demand(f"user {NOBODY} has suspended process {pid}" in recovered, f"recover says: {recovered}")
+        nobody.stasis("resume", "his")
+        seen = log.read_text().count("ROUND")
+        wait_until(lambda: log.read_text().count("ROUND") > seen, 60, "it does not run on")
+        nobody.stasis("kill", "his")
+        nobody.stasis("wait", "his")  # it ends well when it is told to end
+        nobody.stasis("delete", "his")
+        nobody.stasis("arena", "free")
+        os.rmdir(f"/dev/shm/stasis-{NOBODY}")  # his place stays, with nothing in it
 
 
 def run(bench: Bench):
@@ -113,6 +168,7 @@ def run(bench: Bench):
     bench.case("traced", traced, bench, program)
     bench.case("ourselves", ourselves, bench)
     bench.case("another user's", another_users, bench, program)
+    bench.case("suspended by another user", suspended_by_another_user, bench)
     refused_all(bench, 1, 5, "process 1")
     program.expect_running()
     program.finish()
