@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/operation.h"
+#include "coordinator/look_ahead.h"
 #include "criu/preflight.h"
 #include "criu/probe.h"
 #include "health/check.h"
@@ -34,7 +35,7 @@ Outcome CheckHere(const Globals& globals) {
   return good ? 0 : 5;
 }
 
-// All that stands in the way of a dump of the target, without touching it.
+// All that stands in the way of a suspend or a dump of the target, without touching it.
 Outcome CheckTarget(const Globals& globals, const std::string& name) {
   STASIS_ASSIGN(Paths paths, OpenPaths());
   STASIS_ASSIGN(auto session, coordinator::OpenSession(paths, "check", STASIS_VERSION));
@@ -46,7 +47,8 @@ Outcome CheckTarget(const Globals& globals, const std::string& name) {
   std::string text;
   auto document = nlohmann::json::array();
   auto add = [&](const std::string& subject, const std::string& message, const std::string& hint) {
-    text += fmt::format("BAD   {}\n      mend:  {}\n", message, hint);
+    text += fmt::format("BAD   {}\n", message);
+    if (!hint.empty()) text += fmt::format("      mend:  {}\n", hint);
     document.push_back({{"subject", subject}, {"message", message}, {"remedy", hint}});
   };
   for (const auto& obstacle : obstacles) add(obstacle.name, obstacle.message, obstacle.hint);
@@ -60,12 +62,16 @@ Outcome CheckTarget(const Globals& globals, const std::string& name) {
   for (const auto& [subject, status] : others) {
     if (!status) add(subject, status.error().message, status.error().hint);
   }
+  STASIS_ASSIGN(auto outlook, coordinator::LookAhead(session.services, survey));
+  for (const auto& error : outlook.refusals) add("gpu-memory", error.ToString(), error.hint);
   bool good = document.empty();
-  for (const auto& note : stdio.notes) text += "note  " + note + "\n";
+  std::vector<std::string> notes = stdio.notes;
+  notes.insert(notes.end(), outlook.notes.begin(), outlook.notes.end());
+  for (const auto& note : notes) text += "note  " + note + "\n";
   if (good)
     text += fmt::format("{}: nothing stands in the way of suspend, dump or restore\n", name);
   PrintResult(globals, text,
-              {{"ok", good}, {"target", name}, {"obstacles", document}, {"notes", stdio.notes}});
+              {{"ok", good}, {"target", name}, {"obstacles", document}, {"notes", notes}});
   return good ? 0 : 5;
 }
 

@@ -1,0 +1,60 @@
+#include "coordinator/look_ahead.h"
+
+#include <fmt/format.h>
+
+#include "coordinator/shared_resume.h"
+#include "coordinator/shared_suspend.h"
+#include "coordinator/suspended.h"
+
+namespace stasis::coordinator {
+namespace {
+
+using device::ProcessState;
+
+// The driver says so only when the program stands still (seen on driver 580; softgpu does the
+// same).
+Status CheckManaged(const process::ProcessId& id) {
+  STASIS_ASSIGN(auto agent, FindAgent(id));
+  if (!agent || agent->hello().driver.managed_bytes == 0) return {};
+  return Fail(
+      Code::kUnimplemented,
+      fmt::format("it has {} MiB of managed memory, of which the driver makes no checkpoint",
+                  (agent->hello().driver.managed_bytes + (1 << 20) - 1) >> 20),
+      "have it use cudaMalloc in the place of cudaMallocManaged");
+}
+
+void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook) {
+  auto refuse = [&](Status status) {
+    if (!status) outlook.refusals.push_back(std::move(status).error());
+  };
+  if (process.initial == ProcessState::kCheckpointed) {
+    refuse(CheckNotMoved(services.paths, process.id));
+    SharedResume stored(services, {});
+    return refuse(stored.Look({process}));
+  }
+  if (process.initial != ProcessState::kRunning) return;
+  {
+    const OperationOptions options;
+    auto shared = SharedSuspend::Look(services, {process}, options);
+    if (!shared) return outlook.refusals.push_back(std::move(shared).error());
+    for (const std::string& why : (*shared)->left_to_driver()) {
+      outlook.notes.push_back(why + ": the driver carries its memory");
+    }
+  }
+  // An agent has one client at a time.
+  refuse(Annotate(CheckManaged(process.id), fmt::format("process {}", process.id.pid.value)));
+}
+
+}  // namespace
+
+Result<Outlook> LookAhead(Services& services, const Survey& survey) {
+  for (const auto& member : survey.tree.members) {
+    STASIS_TRY(CheckNotUnderWay(services.paths, member.id));
+  }
+  STASIS_ASSIGN(Operation operation, survey.ToOperation("check"));
+  Outlook outlook;
+  for (const auto& process : operation.device_processes) LookAt(services, process, outlook);
+  return outlook;
+}
+
+}  // namespace stasis::coordinator
