@@ -24,6 +24,8 @@ constexpr seconds kLockTimeout{30};
 constexpr seconds kDataTimeout{600};
 constexpr seconds kUnlockTimeout{30};
 
+constexpr const char* kUndoGroup = "gpu-state";
+
 // Runs `step` for every process, in parallel; the first error of the list's order, annotated with
 // its process.
 Status ForEach(const Processes& processes,
@@ -92,6 +94,7 @@ Phase Transition(
   phase.undo = [services = &services, processes = &processes] {
     return ReturnAllToRecordedState(*services, *processes);
   };
+  phase.undo_group = kUndoGroup;
   return phase;
 }
 
@@ -150,6 +153,7 @@ Phase GpuRestore(Services& services, const Processes& processes, const device::G
   phase.undo = [services = &services, processes = &processes] {
     return ReturnAllToRecordedState(*services, *processes);
   };
+  phase.undo_group = kUndoGroup;
   return phase;
 }
 

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "coordinator/fault.h"
@@ -160,11 +161,13 @@ std::vector<PhaseReport> Runner::TakeReports() const {
 
 std::string Runner::UndoAll() {
   std::string failures;
+  std::set<std::string> given_up;
   for (auto it = begun_.rbegin(); it != begun_.rend(); ++it) {
     const Phase& phase = **it;
-    if (!phase.undo) continue;
+    if (!phase.undo || given_up.contains(phase.undo_group)) continue;
     Status status = phase.undo();
     if (status) continue;
+    if (!phase.undo_group.empty()) given_up.insert(phase.undo_group);
     if (!failures.empty()) failures += "; ";
     failures += "undoing " + phase.name + ": " + status.error().ToString();
   }

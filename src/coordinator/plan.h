@@ -27,6 +27,9 @@ struct Phase {
   std::chrono::milliseconds timeout{60000};
   std::function<Status(PhaseScope&)> run;
   std::function<Status()> undo;  // empty: the phase changes nothing
+  // Phases of one group are undone by one and the same step: when it has failed, it is not tried
+  // again for the others, which would take as long and say the same. Empty: none.
+  std::string undo_group;
   // The operation is committed when this phase has succeeded.
   bool commits = false;
   // Phases that `run` itself calls by PhaseScope::RunNested, listed here so that whoever walks a

@@ -64,6 +64,28 @@ TEST_F(PlanTest, UndoThatFailsIsSaidAndTheOthersStillRun) {
   EXPECT_EQ(seen_, "+a +b -a ");
 }
 
+TEST_F(PlanTest, OneStepThatUndoesSeveralIsNotTriedAgain) {
+  for (bool stuck : {true, false}) {
+    Plan plan("test");
+    plan.Add(Step("a"));
+    for (const char* name : {"b", "c"}) {
+      Phase phase = Step(name);
+      phase.undo_group = "one";
+      phase.undo = [this, stuck]() -> Status {
+        Note("-one");
+        return stuck ? Status(Fail(Code::kInternal, "stuck")) : Status{};
+      };
+      plan.Add(std::move(phase));
+    }
+    plan.Add(Step("d", /*fails=*/true));
+    seen_.clear();
+    auto account = plan.Run({});
+    ASSERT_FALSE(account);
+    EXPECT_EQ(seen_, stuck ? "+a +b +c +d -d -one -a " : "+a +b +c +d -d -one -one -a ");
+    EXPECT_EQ(account.error().not_undone, stuck);
+  }
+}
+
 TEST_F(PlanTest, AfterTheCommitNothingIsUndone) {
   Plan plan("test");
   plan.Add(Step("a"));

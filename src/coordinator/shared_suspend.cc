@@ -20,6 +20,8 @@ constexpr seconds kGateTimeout{30};   // as the driver's lock: work that was sub
 constexpr seconds kAgentTimeout{60};  // for lists of a million pieces
 constexpr seconds kSaveTimeout{600};
 
+constexpr const char* kUndoGroup = "memory";
+
 milliseconds Left(const Deadline& deadline, milliseconds most) {
   if (deadline.never()) return most;
   return std::min(most, milliseconds(deadline.PollTimeout()));
@@ -176,6 +178,7 @@ Phase SharedSuspend::GateClose() {
     return {};
   };
   phase.undo = [this] { return Return(); };
+  phase.undo_group = kUndoGroup;
   return phase;
 }
 
@@ -213,6 +216,7 @@ Phase SharedSuspend::DataExport() {
     return {};
   };
   phase.undo = [this] { return Return(); };
+  phase.undo_group = kUndoGroup;
   return phase;
 }
 
@@ -228,6 +232,7 @@ Phase SharedSuspend::DataRelease() {
     return {};
   };
   phase.undo = [this] { return Return(); };
+  phase.undo_group = kUndoGroup;
   return phase;
 }
 
@@ -291,7 +296,15 @@ Phase SharedSuspend::DataCommit() {
 Status SharedSuspend::ReturnTo(Member& member) {
   if (!member.touched) return {};
   const milliseconds timeout = std::min<milliseconds>(services_.undo_timeout, kAgentTimeout);
-  if (member.client && !member.client->Status(kAgentAnswer)) member.client.reset();
+  if (member.client) {
+    auto answer = member.client->Status(std::min(timeout, kAgentAnswer));
+    if (!answer) member.client.reset();
+    // It stands in the driver, where another client would not find it either. When it comes back
+    // and nobody is connected, it takes its memory by itself.
+    if (!answer && answer.error().code == Code::kDeadlineExceeded && process::IsAlive(member.id)) {
+      return Fail(std::move(answer).error());
+    }
+  }
   if (!member.client) {
     if (!process::IsAlive(member.id)) return {};
     auto found = FindAgent(member.id, timeout);

@@ -48,6 +48,9 @@ def strike(stand, verb, before, call, side, action):
     if command.code == 6:
         stand.recover()
     stand.expect_sound(before, verb, 1 if command.code != 6 else None)
+    if side and action == "hang":
+        # It runs, but its driver will never answer a checkpoint call again.
+        stand.end_program()
 
 
 def run(stand: Stand, table):
