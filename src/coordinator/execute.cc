@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "base/install_layout.h"
 
@@ -36,6 +37,16 @@ Result<std::chrono::milliseconds> MoverIdle() {
   return std::chrono::seconds(seconds);
 }
 
+// How long a driver may take to come to rest after a helper was lost. Tests set it: each hang costs
+// them a quarter of it.
+constexpr const char* kSettleTimeoutVariable = "STASIS_SETTLE_TIMEOUT_S";
+
+std::optional<std::chrono::seconds> SecondsFrom(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return std::nullopt;
+  return std::chrono::seconds(std::clamp(std::atol(text), 1L, 86400L));
+}
+
 // A plan that has failed over a program that is no more.
 Error WithTheEnd(Error error, const Operation& operation, bool committed) {
   // In the middle of a plan nobody asks whether there is such a thing.
@@ -55,6 +66,7 @@ Services MakeServices(const Paths& paths, const std::string& stasis_version, boo
   device::ControlOptions control;
   control.inherit_fd = inherit_fd;
   auto idle = MoverIdle();
+  if (auto seconds = SecondsFrom(kSettleTimeoutVariable)) control.settle_timeout = *seconds;
   dataplane::MoverOptions mover;
   if (auto program = LibexecProgram("stasis-mover")) mover.program = *program;
   if (const char* library = std::getenv("STASIS_CUDA_LIBRARY")) mover.library = library;
@@ -64,8 +76,11 @@ Services MakeServices(const Paths& paths, const std::string& stasis_version, boo
     mover.resident_dir = paths.movers();
     mover.idle_timeout = *idle;
   }
-  return {paths, device::MakeDeviceControl(control),
-          std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas), stasis_version};
+  Services services{paths, device::MakeDeviceControl(control),
+                    std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas),
+                    stasis_version};
+  if (auto seconds = SecondsFrom(kUndoTimeoutVariable)) services.undo_timeout = *seconds;
+  return services;
 }
 
 Result<Session> OpenSession(const Paths& paths, const std::string& verb,
@@ -125,10 +140,6 @@ Result<OperationResult> Execute(Session& session, const Operation& operation, Pl
   run.progress = options.progress;
   run.cancelled = options.cancelled;
   run.timeout = options.timeout;
-  if (const char* seconds = std::getenv(kUndoTimeoutVariable); seconds != nullptr) {
-    session.services.undo_timeout =
-        std::chrono::seconds(std::clamp(std::atol(seconds), 1L, 86400L));
-  }
   auto account = plan.Run(run);
   if (!account) return Fail(WithTheEnd(std::move(account).error(), operation, plan.committed()));
   result.account = std::move(*account);

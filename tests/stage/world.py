@@ -96,6 +96,7 @@ class World:
             "STASIS_STATE_DIR": str(self.state),
             "STASIS_UNDO_TIMEOUT_S": "5",
             "STASIS_MOVER_IDLE_S": "0",  # a test that lets movers stay says so
+            "STASIS_SETTLE_TIMEOUT_S": "4",
             "SOFTGPU_DIR": str(self.gpu_folder),
         }
         for name in ("STASIS_CRIU", "LANG"):
