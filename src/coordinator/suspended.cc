@@ -92,11 +92,14 @@ device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
   auto record = LoadSuspended(paths, id);
   if (!record || record->moved.empty()) return map;
   device::GpuMap from_there;
+  bool stays = true;
   for (const auto& [old, at] : record->moved) {
     auto wanted = std::find_if(map.begin(), map.end(),
                                [&old = old](const auto& p) { return p.first == old; });
     from_there.emplace_back(at, wanted == map.end() ? old : wanted->second);
+    stays &= from_there.back().first == from_there.back().second;
   }
+  if (stays) return {};
   return from_there;
 }
 
