@@ -11,6 +11,7 @@
 #include "base/build_id.h"
 #include "base/file.h"
 #include "coordinator/agent_files.h"
+#include "coordinator/gpu_room.h"
 #include "coordinator/teardown.h"
 
 namespace stasis::coordinator {
@@ -271,7 +272,7 @@ Status CheckRestorable(Services& services, const image::ImageReader& reader,
   STASIS_TRY(CheckPidsFree(manifest));
   STASIS_TRY(CheckRequiredFiles(reader));
   STASIS_TRY(CheckDriver(services, manifest));
-  return CheckGpus(services, manifest, map);
+  return WithIdleMoversAway(services, [&] { return CheckGpus(services, manifest, map); });
 }
 
 }  // namespace stasis::coordinator

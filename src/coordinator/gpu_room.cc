@@ -18,6 +18,8 @@ namespace {
 using device::Gpu;
 using device::GpuUuid;
 
+constexpr std::chrono::seconds kMoversLeave{20};
+
 // Where the process will be. Empty when that is not known, or is no GPU of this machine.
 std::vector<const Gpu*> TargetsOf(const RecordedProcess& process, const device::GpuMap& map,
                                   const std::vector<Gpu>& gpus) {
@@ -94,15 +96,18 @@ Result<GpuRoom> GpuRoom::Hold(const Services& services,
     room.locks_.push_back(std::move(fd));
   }
   // What was free before the wait may be taken now.
-  STASIS_ASSIGN(gpus, services.device->Gpus());
-  Status fits = CheckRoom(gpus, processes, map);
-  if (fits) return room;
-  // The context of a mover that stays is memory too.
-  STASIS_ASSIGN(int left, dataplane::SendAwayResidents(services.paths.movers(), {}, deadline));
-  if (left == 0) return Fail(std::move(fits).error());
-  STASIS_ASSIGN(gpus, services.device->Gpus());
-  STASIS_TRY(CheckRoom(gpus, processes, map));
+  STASIS_TRY(WithIdleMoversAway(services, [&]() -> Status {
+    STASIS_ASSIGN(gpus, services.device->Gpus());
+    return CheckRoom(gpus, processes, map);
+  }));
   return room;
+}
+
+Status WithIdleMoversAway(const Services& services, const std::function<Status()>& check) {
+  Status found = check();
+  if (found || found.error().code != Code::kResourceExhausted) return found;
+  auto left = dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
+  return left.value_or(0) == 0 ? found : check();
 }
 
 }  // namespace stasis::coordinator

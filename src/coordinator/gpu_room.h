@@ -4,6 +4,7 @@
 // state folder, or is no Stasis at all, is not kept out by it.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "base/deadline.h"
@@ -31,5 +32,9 @@ class GpuRoom {
 // was spread over them is not known.
 Status CheckRoom(const std::vector<device::Gpu>& gpus,
                  const std::vector<RecordedProcess>& processes, const device::GpuMap& map);
+
+// Runs `check`. If it finds too little room, movers that nobody uses are sent away, for their
+// contexts are GPU memory too, and it runs once more.
+Status WithIdleMoversAway(const Services& services, const std::function<Status()>& check);
 
 }  // namespace stasis::coordinator

@@ -13,6 +13,7 @@
 
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
+#include "coordinator/gpu_room.h"
 #include "coordinator/operations.h"
 #include "coordinator/suspended.h"
 #include "device/gpu_map.h"
@@ -153,7 +154,8 @@ Result<OperationResult> Resume(Session& session, const Target& target, const Res
   }
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
   STASIS_ASSIGN(auto map, device::ParseGpuMap(resume.gpu_map, gpus, gpus));
-  STASIS_TRY(CheckDeviceMemory(services, survey, map));
+  STASIS_TRY(
+      WithIdleMoversAway(services, [&] { return CheckDeviceMemory(services, survey, map); }));
   result.device_bytes = survey.device_bytes(/*suspended=*/true);
 
   STASIS_ASSIGN(Operation operation, survey.ToOperation("resume"));
