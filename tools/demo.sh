@@ -25,7 +25,9 @@ clean_up() {
     fi
   done
   stasis recover >/dev/null 2>&1 || true
-  # Memory for GPU data, mounted where that is allowed; it stays so, and so would the folder.
+  # Memory for GPU data, mounted where that is allowed; it stays so, and so would the folder. The mover
+  # that waits for the next command has it open.
+  stasis arena free >/dev/null 2>&1 || true
   umount "$work/state/run/arena" 2>/dev/null || true
   rm -rf "$work"
   [ $code -eq 0 ] || printf '\nThe demo failed at: %s\n' "$stage" >&2

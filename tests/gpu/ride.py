@@ -34,6 +34,9 @@ class Machine:
         """Nothing stays of this run or an earlier one, neither the memory of its arena."""
         arena = self.state / "stasis" / "run" / "arena"
         if arena.is_mount():
+            # A mover that waits for the next command has it open.
+            run([self.dist / "bin" / "stasis", "arena", "free"], 30,
+                env=dict(os.environ, STASIS_STATE_DIR=str(self.state / "stasis")))
             run(["umount", arena], 10)
         shutil.rmtree(self.state, ignore_errors=True)
 
