@@ -60,6 +60,19 @@ Status CheckStoreSpace(const std::string& store, uint64_t bytes) {
   return image::CheckSpace(folder, bytes);
 }
 
+// Whether an earlier image of the job is in the store: then how much of its GPU memory has to be
+// written is seen only when it is, and a disk that is too full is found out by then.
+bool HasEarlierImage(const Paths& paths, const std::string& job, const std::string& store) {
+  if (job.empty()) return false;
+  auto loaded = jobs::Store(paths.jobs()).Load(job);
+  if (!loaded) return false;
+  auto is_there = [&](const jobs::Checkpoint& checkpoint) {
+    return checkpoint.image.substr(0, checkpoint.image.rfind('/')) == AbsolutePath(store) &&
+           PathExists(checkpoint.image + "/" + image::kManifestName);
+  };
+  return std::any_of(loaded->checkpoints.begin(), loaded->checkpoints.end(), is_there);
+}
+
 Processes Suspended(const Processes& processes) {
   Processes found;
   for (const auto& p : processes) {
@@ -427,6 +440,9 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
   }
   if (!options.ignore_memory) {
     uint64_t device_bytes = survey.device_bytes() + survey.device_bytes(/*suspended=*/true);
+    if (!dump.full && HasEarlierImage(services.paths, target.job, dump.store)) {
+      device_bytes -= std::min(device_bytes, shared->bytes() + stored.bytes());
+    }
     STASIS_TRY(CheckStoreSpace(dump.store, device_bytes));
   }
   OperationResult result = BeginResult(services, survey);

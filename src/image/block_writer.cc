@@ -30,6 +30,9 @@ constexpr uint64_t kLeastUse = 8;  // one eighth
 // A block that saves less is stored as it is: reading it back costs more than it spared.
 constexpr size_t kLeastSaving = 16;  // one sixteenth
 
+// So many blocks being written keep a device busy; their threads wait for it.
+constexpr uint32_t kBusyWrites = 2;
+
 // kAuto: after so many blocks in a row that saved nothing, only each of so many is tried.
 constexpr uint32_t kHopeless = 32;
 constexpr uint32_t kTryEvery = 16;
@@ -136,7 +139,7 @@ Status BlockWriter::State::InParallel(size_t count, const std::function<void(siz
   Progress progress = [&](uint64_t done, uint64_t) {
     return !options.progress || options.progress(done);
   };
-  STASIS_TRY(ForEach(count, unless_failed, looked, 0, progress));
+  STASIS_TRY(ForEach(count, unless_failed, looked, 0, progress, kBusyWrites));
   if (failed) return Fail(std::move(*failed));
   return {};
 }
@@ -207,8 +210,7 @@ std::optional<Codec> BlockWriter::State::CodecNow() {
     case Compression::kAuto:
       break;
   }
-  constexpr uint32_t kBusy = 2;
-  if (writes < kBusy) return std::nullopt;
+  if (writes < kBusyWrites) return std::nullopt;
   if (vain >= kHopeless && tried++ % kTryEvery != 0) return std::nullopt;
   return Codec::kZstd;
 }

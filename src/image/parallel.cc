@@ -18,7 +18,8 @@ constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 }  // namespace
 
 Status ForEach(size_t count, const std::function<void(size_t)>& work,
-               const std::atomic<uint64_t>& done, uint64_t total, const Progress& progress) {
+               const std::atomic<uint64_t>& done, uint64_t total, const Progress& progress,
+               unsigned waiting) {
   std::atomic<size_t> next{0};
   std::atomic<bool> cancelled{false};
   std::mutex mutex;
@@ -30,8 +31,8 @@ Status ForEach(size_t count, const std::function<void(size_t)>& work,
     std::lock_guard lock(mutex);
     if (--running == 0) finished.notify_one();
   };
-  size_t wanted =
-      std::min<size_t>(count, std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads));
+  unsigned processors = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
+  size_t wanted = std::min<size_t>(count, processors + waiting);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < wanted; ++i) {
     std::lock_guard lock(mutex);

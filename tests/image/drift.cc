@@ -1,7 +1,8 @@
-// drift --memory SIZE --allocation SIZE: device memory of which a hundredth changes. Of --memory
-// the last hundredth is written anew every round, the same one each time; half of the words are
-// small numbers, so that it can be compressed. --allocation is a buffer of zeros that nothing is
-// ever written to.
+// drift --memory SIZE --allocation SIZE --port N: device memory of which a hundredth changes. Of
+// --memory the last hundredth is written anew every round, the same one each time; half of the
+// words are small numbers, so that it can be compressed. --port tells programs apart: two of them
+// have the same memory but for what changes. --allocation is a buffer of zeros that nothing is ever
+// written to.
 #include <vector>
 
 #include "common/arithmetic.h"
@@ -18,6 +19,7 @@ class Drift : public Workload {
     Options without_ballast = options;
     without_ballast.memory_bytes = 0;
     OpenGpu(without_ballast);
+    salt_ = static_cast<uint64_t>(options.port) << 32;
     words_ = options.memory_bytes / sizeof(uint64_t);
     fixed_ = words_ - words_ / 100;
     CU(cuMemAlloc(&memory_, words_ * sizeof(uint64_t)));
@@ -64,7 +66,7 @@ class Drift : public Workload {
   std::vector<uint64_t> Words(uint64_t first, uint64_t end) const {
     std::vector<uint64_t> words(end - first);
     for (uint64_t i = first; i < end; ++i) {
-      const uint64_t word = RandomWord(i < fixed_ ? kSeed : kSeed + round_, i);
+      const uint64_t word = RandomWord(i < fixed_ ? kSeed : kSeed + salt_ + round_, i);
       words[i - first] = i % 2 == 0 ? word : word % 100;
     }
     return words;
@@ -73,6 +75,7 @@ class Drift : public Workload {
   uint64_t words_ = 0;
   uint64_t fixed_ = 0;  // so many never change
   uint64_t round_ = 0;
+  uint64_t salt_ = 0;
   uint64_t zeros_ = 0;
   CUdeviceptr memory_ = 0;
   CUdeviceptr buffer_ = 0;

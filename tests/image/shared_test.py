@@ -23,9 +23,9 @@ FIXED = 4 * MIB
 MS_BIND = 4096
 
 
-def drift(world, name):
+def drift(world, name, number):
     return Program(world, name, world.build / "tests" / "image_drift",
-                   ["--memory", MEMORY, "--allocation", ZEROS, "--interval", 5]).run()
+                   ["--memory", MEMORY, "--allocation", ZEROS, "--interval", 5, "--port", number]).run()
 
 
 def dump(program, name, *options):
@@ -60,7 +60,7 @@ def on_disk(world):
 
 
 def a_second_dump_writes_what_changed(world):
-    program = drift(world, "one")
+    program = drift(world, "one", 1)
     first = dump(program, "one-1", "--leave-running")
     demand(first["gpu_bytes"] >= MEMORY, f"the first dump stores {first}")
     demand(first["zero_bytes"] >= ZEROS, f"zeros are stored: {first}")
@@ -83,7 +83,7 @@ def a_second_dump_writes_what_changed(world):
 
 
 def two_jobs_share_their_weights(world):
-    program = drift(world, "two")
+    program = drift(world, "two", 2)
     first = dump(program, "two-1")
     demand(first["gpu_bytes"] <= MEMORY * 0.02 + FIXED, f"the other job stores {first}")
     program.restore()
@@ -166,6 +166,24 @@ def no_links_no_sharing(world, program):
     world.stasis("image", "delete", "unlinked")
 
 
+def a_second_dump_fits_where_a_whole_one_does_not(world, program):
+    store = world.folder / "store-small"
+    store.mkdir()
+    isolate.mount("tmpfs", str(store), "tmpfs", 0, f"size={MEMORY + ZEROS + 40 * MIB},mode=0700")
+    world._mounts.append(str(store))
+    for name in ("small-1", "small-2"):
+        stored = dump(program, name, "-d", store, "--leave-running")
+    demand(stored["gpu_bytes"] <= MEMORY * 0.02 + FIXED, f"it stores {stored}")
+    program.dump("-d", store, "--leave-running", "--full", name="small-3", expect=1)
+    demand("does not fit" in world.last.err, lambda: f"{world.last}")
+    world.stasis("image", "delete", "-d", store, "small-1")
+    verify(world, store / "small-2")
+    program.expect_running()
+    isolate.unmount(str(store))
+    world._mounts.remove(str(store))
+    store.rmdir()
+
+
 def each_codec(world, program):
     for how in ("none", "lz4", "zstd", "auto"):
         stored = dump(program, how, "--full", "--leave-running", "--compress", how)
@@ -213,6 +231,7 @@ def run(world):
     the_image_that_wrote_them_is_deleted(world, program)
     killed_while_it_shares(world, program)
     no_links_no_sharing(world, program)
+    a_second_dump_fits_where_a_whole_one_does_not(world, program)
     each_codec(world, program)
     dumps_deletes_and_gcs(world, program)
 
