@@ -320,25 +320,25 @@ Status PackReader::Decompressed(const PackEntry& entry, std::string_view stored,
 }
 
 Status PackReader::Read(const PackEntry& entry, void* out) const {
-  char* to = entry.codec == Codec::kNone ? static_cast<char*>(out) : Scratch();
-  STASIS_TRY(Annotate(PreadAll(file_.fd.get(), to, entry.stored_bytes, entry.offset), what_));
+  const bool in_place = entry.codec == Codec::kNone && entry.stored_bytes == entry.padded_bytes();
+  char* to = in_place ? static_cast<char*>(out) : Scratch();
+  STASIS_TRY(Annotate(PreadAll(file_.fd.get(), to, entry.padded_bytes(), entry.offset), what_));
   std::string_view stored(to, entry.stored_bytes);
   STASIS_TRY(CheckStored(entry, stored));
-  return entry.codec == Codec::kNone ? Status{} : Decompressed(entry, stored, out);
-}
-
-Status PackReader::Check(const PackEntry& entry) const {
-  char* buffer = Scratch();
-  STASIS_TRY(Annotate(PreadAll(file_.fd.get(), buffer, entry.padded_bytes(), entry.offset), what_));
-  STASIS_TRY(CheckStored(entry, {buffer, entry.stored_bytes}));
   auto is_zero = [](char c) { return c == 0; };
-  if (!std::all_of(buffer + entry.stored_bytes, buffer + entry.padded_bytes(), is_zero)) {
+  if (!std::all_of(to + entry.stored_bytes, to + entry.padded_bytes(), is_zero)) {
     return Damaged(fmt::format("there is something between block {} and the next at byte {}",
                                entry.name.Hex(), entry.offset + entry.padded_bytes()));
   }
-  if (entry.codec == Codec::kNone) return {};
+  if (in_place) return {};
+  if (entry.codec != Codec::kNone) return Decompressed(entry, stored, out);
+  std::memcpy(out, to, entry.stored_bytes);
+  return {};
+}
+
+Status PackReader::Check(const PackEntry& entry) const {
   thread_local std::vector<char> out(kBlockBytes);
-  return Decompressed(entry, {buffer, entry.stored_bytes}, out.data());
+  return Read(entry, out.data());
 }
 
 bool PackReader::IsHole(const PackEntry& entry) const {

@@ -92,9 +92,10 @@ class PackReader {
   const std::vector<PackEntry>& entries() const { return entries_; }
   // The entry of a block, or nullptr.
   const PackEntry* Find(const Id128& name) const;
-  // One read, and the checksum compared: kDataLoss when it differs. `out` holds logical_bytes.
+  // One read, the checksum compared and the padding looked at: kDataLoss when something is not what
+  // it was. `out` holds logical_bytes.
   Status Read(const PackEntry& entry, void* out) const;
-  // As Read, but keeps nothing; and the padding is zeros.
+  // As Read, but keeps nothing.
   Status Check(const PackEntry& entry) const;
   // Whether a part of the block is a hole of the file, as gc makes them. A block that we wrote
   // has none.
