@@ -125,6 +125,16 @@ uint64_t RestoreRun::driver_bytes() const {
   return sum;
 }
 
+// What the program itself will take of host memory. Room for GPU data is asked for where it is
+// taken, by data-read: memory that is kept for it may be there already.
+uint64_t CpuBytes(const image::Manifest& manifest) {
+  uint64_t sum = 0;
+  for (const auto& file : manifest.files) {
+    sum += file.path.starts_with("cpu/") ? file.size_bytes : 0;
+  }
+  return sum;
+}
+
 Status RestoreRun::ClaimJob() {
   job_ = options_.job.empty() ? manifest().job.id : options_.job;
   auto existing = job_.empty() ? Result<jobs::Job>(Fail(Code::kNotFound, "")) : store_.Load(job_);
@@ -440,7 +450,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
     STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
   }
   STASIS_TRY(CheckRestorable(services, *reader, map));
-  if (!options.ignore_memory) STASIS_TRY(CheckHostMemory(manifest.TotalBytes(), {::getpid()}));
+  if (!options.ignore_memory) STASIS_TRY(CheckHostMemory(CpuBytes(manifest), {::getpid()}));
 
   OperationResult result;
   result.target = restore.image;
