@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <thread>
 
+#include "base/deadline.h"
 #include "base/file.h"
 #include "dataplane/prefault.h"
 #include "image/checksum.h"
@@ -18,6 +21,9 @@ namespace stasis::dataplane {
 namespace {
 
 constexpr uint64_t kFileUnit = 2u << 20;  // a huge page
+// To unregister it: 0.7 s with 39 GiB on an H200.
+constexpr std::chrono::seconds kMoversLetGo{5};
+constexpr std::chrono::milliseconds kLookAgain{10};
 constexpr std::string_view kData = ".data";
 constexpr std::string_view kRecord = ".record";
 constexpr std::string_view kFree = "free-";
@@ -212,11 +218,7 @@ Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
   auto place = std::find_if(places_.begin(), places_.end(),
                             [&](const ArenaPlace& p) { return p.path == folder; });
   if (place == places_.end()) return Fail(Code::kInternal, arena.path_ + " is no arena of ours");
-  Status grown = Allocate(arena, *place, bytes);
-  if (!grown && grown.error().code == Code::kResourceExhausted && FreeUnusedIn(*place) > 0) {
-    grown = Allocate(arena, *place, bytes);
-  }
-  STASIS_TRY(std::move(grown));
+  STASIS_TRY(MakingRoom(*place, [&] { return Allocate(arena, *place, bytes); }));
   arena.record_.data_bytes = bytes;
   arena.record_.ranges = std::move(ranges);
   return WriteRecord(arena);
@@ -264,10 +266,7 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
     arena = std::move(fresh);
     return {};
   };
-  Status allocated = allocate();
-  if (!allocated && allocated.error().code == Code::kResourceExhausted && FreeUnusedIn(place) > 0) {
-    allocated = allocate();
-  }
+  Status allocated = MakingRoom(place, allocate);
   if (!allocated) {
     if (arena) (void)Recycle(std::move(*arena));
     return Fail(std::move(allocated.error()));
@@ -394,6 +393,22 @@ Status ArenaStore::Reserve(uint64_t bytes) {
     Prefaulter prefaulter(mapping.data(), {{0, arena->capacity_bytes_}}, DefaultThreads());
     return prefaulter.Wait(0);
   }
+}
+
+// A mover that stays has them registered, and lets go a moment after they have lost their names.
+Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate) {
+  const auto no_room = [](const Status& status) {
+    return !status && status.error().code == Code::kResourceExhausted;
+  };
+  Status allocated = allocate();
+  if (!no_room(allocated) || FreeUnusedIn(place) == 0) return allocated;
+  allocated = allocate();
+  for (const Deadline deadline = Deadline::In(kMoversLetGo);
+       no_room(allocated) && !deadline.passed();) {
+    std::this_thread::sleep_for(kLookAgain);
+    allocated = allocate();
+  }
+  return allocated;
 }
 
 uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place) {

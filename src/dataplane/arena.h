@@ -13,6 +13,7 @@
 // Threads: an Arena belongs to one at a time; any number of stores may work on the same places.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -103,6 +104,8 @@ class ArenaStore {
   Status Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes);
   Status WriteRecord(const Arena& arena);
   Status Forget(const Arena& arena);
+  // With what is kept for the next one given back, when there is no room otherwise.
+  Status MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate);
   uint64_t FreeUnusedIn(const ArenaPlace& place);
 
   std::vector<ArenaPlace> places_;

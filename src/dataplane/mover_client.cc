@@ -115,16 +115,19 @@ Status Mover::Connect(const Deadline& deadline) {
 Result<bool> Mover::ConnectToResident(const Deadline& deadline) {
   auto path = ResidentPath(options_.resident_dir, options_.gpu, options_.program);
   if (!path) return false;
-  // The first may leave at the moment when we come.
+  // The first may leave at the moment when we come, or hang.
   for (int tries = 0; tries < 2; ++tries) {
     std::optional<ResidentName> name;
+    Deadline answer = deadline;
     auto client = ConnectResident(*path);
     if (client) {
       socket_ = std::move(client->socket);
       pidfd_ = std::move(client->pidfd);
       pid_ = client->pid;
+      answer = Deadline::Sooner(deadline, Deadline::In(kResidentAnswer));
     } else if (client.error().code == Code::kNotFound) {
       auto claimed = ClaimResidentName(*path);
+      if (!claimed && claimed.error().code == Code::kDeadlineExceeded) return false;
       if (!claimed) continue;
       name = std::move(*claimed);
       STASIS_TRY(Spawn(*path, name->socket.get()));
@@ -132,16 +135,15 @@ Result<bool> Mover::ConnectToResident(const Deadline& deadline) {
       continue;
     }
     resident_ = true;
-    const int lock = options_.inherit_fd;
-    std::span<const int> fds(&lock, lock >= 0 ? 1 : 0);
     Request hello = Make(Op::kHello);
     hello.id = ++last_id_;
     const bool asked =
-        SendPacket(socket_.get(), &hello, sizeof hello, fds, MSG_DONTWAIT).has_value();
+        SendPacket(socket_.get(), &hello, sizeof hello, {}, MSG_DONTWAIT).has_value();
     pollfd p{socket_.get(), POLLIN, 0};
-    const bool heard = asked && TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout())) > 0;
+    const bool heard = asked && TEMP_FAILURE_RETRY(::poll(&p, 1, answer.PollTimeout())) > 0;
     if (asked && !heard) {
       const std::string how = End();
+      if (client && !running() && !deadline.passed()) continue;
       return Fail(Code::kDeadlineExceeded,
                   fmt::format("the mover of {} did not answer in time, and {}", options_.gpu.value,
                               running() ? how : "was ended"));
@@ -151,8 +153,14 @@ Result<bool> Mover::ConnectToResident(const Deadline& deadline) {
     if (packet && packet->size != 0) {
       if (wire::WhyInvalid(reply, packet->size, packet->fds.size()) != nullptr) reply.fatal = 1;
       if (reply.fatal != 0) End();
+      // One whose context was broken by what happened to the GPU since: another has a new one.
+      if (client && !running()) continue;
       STASIS_TRY(wire::ErrorOf(reply));
-      return running();
+      if (!running()) return false;
+      // Only now: one that hangs would keep the lock when we have long been killed.
+      const int lock = options_.inherit_fd;
+      if (lock >= 0) STASIS_TRY(Call(Make(Op::kHello), {&lock, 1}, deadline));
+      return true;
     }
     // It works for somebody else, or has just left: it is no business of ours.
     socket_.Reset();

@@ -28,6 +28,8 @@ using wire::Op;
 using wire::Reply;
 using wire::Request;
 
+constexpr std::chrono::milliseconds kOwnWork{500};
+
 struct Job {
   std::shared_ptr<UniqueFd> client;  // null: our own, nobody waits for its reply
   Request request;
@@ -53,9 +55,10 @@ class Server {
       const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, IdleLimit().PollTimeout()));
       if (ready < 0) ::_exit(1);
       if (ready == 0 && IsIdle()) Leave();
+      // The last client's end before the next one's coming: they may be here together.
+      if (fds[0].revents != 0) Receive();
       if (fds[2].revents != 0) ForgetRemoved();
       if (fds[1].revents != 0) Accept();
-      if (fds[0].revents != 0) Receive();
     }
   }
 
@@ -88,8 +91,16 @@ class Server {
 
   void Accept() {
     UniqueFd client(::accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!client || client_ || !IsIdle()) return;
+    if (!client || client_) return;
+    AwaitOwnWork();
+    if (!IsIdle()) return;
     client_ = std::make_shared<UniqueFd>(std::move(client));
+  }
+
+  // Mostly it takes no time; but memory that is unregistered may take more than a start does.
+  void AwaitOwnWork() {
+    std::unique_lock lock(mutex_);
+    own_done_.wait_for(lock, kOwnWork, [this] { return !own_; });
   }
 
   void Receive() {
@@ -99,6 +110,7 @@ class Server {
     if (!packet || packet->size == 0) {
       // Nobody wants what we do any more, and nothing of it lasts: the GPU's memory is somebody
       // else's too, the arena is not complete until we have said so.
+      AwaitOwnWork();
       if (!listen_ || !IsIdle()) Leave();
       client_.reset();
       Give(OurOwn(Op::kEnd));
@@ -173,9 +185,12 @@ class Server {
   }
 
   void DoOurOwn(const Request& request) {
-    Status status = work_.StandBy(request.op == Op::kEnd);
-    if (request.op == Op::kEnd) lock_.Reset();
-    if (!status) ::_exit(1);
+    // The locks first: to unregister memory takes time, and somebody may wait for them.
+    if (request.op == Op::kEnd) {
+      if (!work_.Detach()) ::_exit(1);
+      lock_.Reset();
+    }
+    if (!work_.ForgetRemoved()) ::_exit(1);
     std::lock_guard lock(mutex_);
     busy_ = own_ = false;
     own_done_.notify_one();

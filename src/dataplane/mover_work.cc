@@ -57,8 +57,7 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
       return arena_->Attach(std::move(fds[0]), request.bytes);
     case Op::kDetach:
       STASIS_TRY(Expect(Phase::kIdle, request));
-      arena_->Detach();
-      return {};
+      return Detach();
     case Op::kWarm:
       STASIS_TRY(ExpectArena());
       return Warm(request.bytes);
@@ -97,16 +96,21 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
       return Release();
     case Op::kEnd:
       STASIS_TRY(Expect(Phase::kIdle, request));
-      return StandBy(/*at_the_end=*/true);
+      STASIS_TRY(Detach());
+      return ForgetRemoved();
   }
   return WrongOrder(request);
 }
 
-Status MoverWork::StandBy(bool at_the_end) {
+Status MoverWork::Detach() {
   if (phase_ != Phase::kIdle) return Fail(Code::kFailedPrecondition, "the mover is at work");
-  if (!arena_) return {};
-  if (at_the_end) arena_->Detach();
-  arena_->ForgetRemoved();
+  if (arena_) arena_->Detach();
+  return {};
+}
+
+Status MoverWork::ForgetRemoved() {
+  if (phase_ != Phase::kIdle) return Fail(Code::kFailedPrecondition, "the mover is at work");
+  if (arena_) arena_->ForgetRemoved();
   return {};
 }
 

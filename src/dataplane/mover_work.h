@@ -27,9 +27,10 @@ class MoverWork {
   Status Do(const wire::Request& request, std::vector<UniqueFd> fds, wire::Reply& reply,
             std::vector<UniqueFd>& out, const Progress& progress);
 
-  // Lets go of the memory of arenas that were removed, and of the arena that it works on if that
-  // was all. Not during a save or load.
-  Status StandBy(bool at_the_end);
+  // Not during a save or load: lets go of the arena that it works on, and of its lock; …
+  Status Detach();
+  // … of the memory of arenas that were removed.
+  Status ForgetRemoved();
 
   // GPU memory besides the context.
   bool holds_memory() const { return memory_ != nullptr; }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -22,6 +23,7 @@ namespace stasis::dataplane {
 namespace {
 
 constexpr std::string_view kSuffix = ".mover";
+constexpr std::string_view kLockSuffix = ".lock";
 constexpr std::chrono::seconds kLockLimit{10};
 
 #ifndef SO_PEERPIDFD
@@ -29,9 +31,16 @@ constexpr std::chrono::seconds kLockLimit{10};
 #endif
 
 // An address that is short whatever the folder's path is. `folder` must stay open while it is used.
+// A folder that others may enter is nobody's we know.
 Result<sockaddr_un> AddressOf(const std::string& path, UniqueFd& folder) {
   const size_t slash = path.rfind('/');
-  STASIS_ASSIGN(folder, Open(path.substr(0, slash), O_PATH | O_DIRECTORY));
+  const std::string dir = path.substr(0, slash);
+  STASIS_ASSIGN(folder, Open(dir, O_PATH | O_DIRECTORY | O_NOFOLLOW));
+  struct stat st;
+  if (::fstat(folder.get(), &st) != 0) return FailErrno(errno, "stat " + dir);
+  if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0) {
+    return Fail(Code::kPermissionDenied, dir + " is not ours alone");
+  }
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   const std::string name = fmt::format("/proc/self/fd/{}{}", folder.get(), path.substr(slash));
@@ -43,17 +52,18 @@ Result<sockaddr_un> AddressOf(const std::string& path, UniqueFd& folder) {
 }
 
 Result<UniqueFd> NewSocket() {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  // Not blocking: connect() would wait for ever for one that hangs and has enough others waiting.
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return FailErrno(errno, "socket");
   return fd;
 }
 
-Result<UniqueFd> LockIn(const std::string& dir) {
-  STASIS_ASSIGN(UniqueFd lock, Open(dir + "/lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
-  if (!LockUntil(lock.get(), Deadline::In(kLockLimit))) {
-    return Fail(Code::kDeadlineExceeded, "somebody holds " + dir + "/lock");
-  }
-  return lock;
+std::string LockOf(const std::string& path) {
+  return path.substr(0, path.size() - kSuffix.size()) + std::string(kLockSuffix);
+}
+
+Result<UniqueFd> OpenLock(const std::string& path) {
+  return Open(LockOf(path), O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
 }
 
 }  // namespace
@@ -98,7 +108,10 @@ Result<ResidentName> ClaimResidentName(const std::string& path) {
   const std::string dir = path.substr(0, path.rfind('/'));
   STASIS_TRY(MakeDirs(dir, 0700));
   ResidentName name;
-  STASIS_ASSIGN(name.lock, LockIn(dir));
+  STASIS_ASSIGN(name.lock, OpenLock(path));
+  if (!LockUntil(name.lock.get(), Deadline::In(kLockLimit))) {
+    return Fail(Code::kDeadlineExceeded, "somebody holds " + LockOf(path));
+  }
   auto there = ConnectResident(path);
   if (there || there.error().code != Code::kNotFound) {
     return Fail(Code::kAborted, "somebody listens at " + path);
@@ -115,8 +128,8 @@ Result<ResidentName> ClaimResidentName(const std::string& path) {
 }
 
 void RemoveResidentName(const std::string& path) {
-  auto lock = LockIn(path.substr(0, path.rfind('/')));
-  if (lock) ::unlink(path.c_str());
+  auto lock = OpenLock(path);
+  if (lock && TryLock(lock->get())) ::unlink(path.c_str());
 }
 
 Result<int> SendAwayResidents(const std::string& dir, const std::optional<device::GpuUuid>& gpu,
@@ -140,9 +153,13 @@ Result<int> SendAwayResidents(const std::string& dir, const std::optional<device
     // memory is free only then.
     wire::Reply reply;
     pollfd answered{client->socket.get(), POLLIN, 0};
-    if (TEMP_FAILURE_RETRY(::poll(&answered, 1, deadline.PollTimeout())) <= 0) continue;
-    auto packet = ReceivePacket(client->socket.get(), &reply, sizeof reply);
-    if (!packet || packet->size == 0) continue;
+    const Deadline soon = Deadline::Sooner(deadline, Deadline::In(kResidentAnswer));
+    if (TEMP_FAILURE_RETRY(::poll(&answered, 1, soon.PollTimeout())) <= 0) {
+      ::syscall(SYS_pidfd_send_signal, client->pidfd.get(), SIGKILL, nullptr, 0);
+    } else if (auto packet = ReceivePacket(client->socket.get(), &reply, sizeof reply);
+               !packet || packet->size == 0) {
+      continue;
+    }
     pollfd ended{client->pidfd.get(), POLLIN, 0};
     if (TEMP_FAILURE_RETRY(::poll(&ended, 1, deadline.PollTimeout())) <= 0) {
       return Fail(Code::kDeadlineExceeded,

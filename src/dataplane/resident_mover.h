@@ -2,7 +2,7 @@
 // a name in a folder that only its user may enter:
 //
 //   DIR/UUID-BUILD.mover     one for each GPU and build of the mover
-//   DIR/lock                 held while a name is made or removed
+//   DIR/UUID-BUILD.lock      held while the name is made, until the mover answers
 //
 // What it means to be its client: mover_server.h.
 #pragma once
@@ -24,6 +24,10 @@ namespace stasis::dataplane {
 Result<std::string> ResidentPath(const std::string& dir, const device::GpuUuid& gpu,
                                  const std::string& program);
 
+// One at work turns newcomers away at once, and one without work answers at once: who is not heard
+// of for so long hangs (was stopped, for one), and may be ended.
+constexpr std::chrono::seconds kResidentAnswer{5};
+
 // One that runs already.
 struct ResidentClient {
   UniqueFd socket;
@@ -42,11 +46,12 @@ struct ResidentName {
 };
 Result<ResidentName> ClaimResidentName(const std::string& path);
 
-// Called by the mover itself before it leaves. Nobody finds it from then on.
+// Called by the mover itself before it leaves. Whoever is making a name is not waited for: he may
+// be waiting for us, and a name at which nobody listens is no obstacle.
 void RemoveResidentName(const std::string& path);
 
-// Sends away all movers of `dir` that have no client, of that GPU or of all, and waits until their
-// memory is free. How many.
+// Sends away all movers of `dir` that have no client, of that GPU or of all, ends those that hang,
+// and waits until their memory is free. How many.
 Result<int> SendAwayResidents(const std::string& dir, const std::optional<device::GpuUuid>& gpu,
                               const Deadline& deadline);
 

@@ -68,7 +68,8 @@ class Scenario:
     def __init__(self, build, keep):
         self.world = World(build, keep=keep)
         self.programs = {}
-        self.variables = {"DIR": str(self.world.folder), "IMAGES": str(self.world.images),
+        self.variables = {"DIR": str(self.world.folder), "STATE": str(self.world.state),
+                          "IMAGES": str(self.world.images),
                           "AGENTS": str(self.world.state / "data" / "agents"),
                           "WORKLOADS": str(self.world.workloads)}
         self.beside = {}
@@ -159,6 +160,13 @@ class Scenario:
     def do_kill_mover(self, _):
         os.kill(self.mover, signal.SIGKILL)
         wait_until(lambda: self.world.reap() or not self.world.movers(), 20, "it does not end")
+
+    def do_stop_mover(self, _):
+        os.kill(self.mover, signal.SIGSTOP)
+        wait_until(lambda: processes.stat(self.mover)[1] == "T", 20, "it is not stopped")
+
+    def do_mover_fault(self, line):
+        self.world.gpu_fault(line.args[0], self.mover)
 
     # Programs.
 
@@ -296,6 +304,9 @@ class Scenario:
 
     def do_make_folder(self, line):
         os.mkdir(line.args[0], 0o700)
+
+    def do_chmod(self, line):
+        os.chmod(line.args[0], int(line.args[1], 8))
 
     def do_rename(self, line):
         os.rename(*line.args)
