@@ -98,9 +98,9 @@ class Server {
   }
 
   // Mostly it takes no time; but memory that is unregistered may take more than a start does.
-  void AwaitOwnWork() {
+  bool AwaitOwnWork() {
     std::unique_lock lock(mutex_);
-    own_done_.wait_for(lock, kOwnWork, [this] { return !own_; });
+    return own_done_.wait_for(lock, kOwnWork, [this] { return !own_; });
   }
 
   void Receive() {
@@ -126,6 +126,8 @@ class Server {
   }
 
   void ForgetRemoved() {
+    // It may have looked at that file already: what is left unread is told again.
+    if (!AwaitOwnWork()) return;
     char events[4096];
     while (::read(removals_.get(), events, sizeof events) > 0) {
     }
