@@ -2,6 +2,7 @@
 #   x.cc x.h        part of the library stasis_<room>
 #   x.proto         generated into the same library
 #   x_test.cc       part of the test program <room>_test, run by ctest
+#   x_fuzz.cc       a program of its own in the fuzz preset: see stasis_fuzz()
 #   x_main.cc       a program of its own: see stasis_program()
 
 include(GoogleTest)
@@ -84,4 +85,24 @@ function(stasis_program NAME)
   else()
     install(TARGETS ${NAME} DESTINATION bin)
   endif()
+endfunction()
+
+# All fuzzers and nothing else: what the fuzz preset builds.
+if(STASIS_FUZZ)
+  add_custom_target(fuzzers)
+endif()
+
+# stasis_fuzz(NAME [SOURCES file...] DEPS target...): the fuzzer in NAME_fuzz.cc, whose corpus lies in
+# tests/fuzz/corpus/NAME. SOURCES are files of this room that it needs, when it need not be all of them.
+function(stasis_fuzz NAME)
+  if(NOT STASIS_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${NAME}_fuzz EXCLUDE_FROM_ALL ${NAME}_fuzz.cc ${ARG_SOURCES})
+  target_include_directories(${NAME}_fuzz PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${NAME}_fuzz PRIVATE ${ARG_DEPS})
+  target_link_options(${NAME}_fuzz PRIVATE -fsanitize=fuzzer)
+  set_target_properties(${NAME}_fuzz PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+  add_dependencies(fuzzers ${NAME}_fuzz)
 endfunction()

@@ -22,7 +22,14 @@ if(STASIS_SANITIZE)
   add_compile_options(-fsanitize=${STASIS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${STASIS_SANITIZE})
   # GCC 12 reports false positives in inlined standard containers under sanitizers.
-  add_compile_options(-Wno-error=maybe-uninitialized -Wno-error=stringop-overflow -Wno-error=tsan)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    add_compile_options(-Wno-error=maybe-uninitialized -Wno-error=stringop-overflow -Wno-error=tsan)
+  endif()
+endif()
+
+option(STASIS_FUZZ "Everything is compiled so that a fuzzer sees which way it goes; needs clang" OFF)
+if(STASIS_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
 # Our programs run on machines that have none of our libraries, so whatever can be inside them is.

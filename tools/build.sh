@@ -2,17 +2,22 @@
 # Builds one preset into build/PRESET. More arguments go to the build tool.
 set -eu
 . tools/lib.sh
+. tools/packages.sh
 
 preset=dev
 case ${1:-} in
-  dev | release | asan | tsan)
+  dev | release | asan | tsan | fuzz)
     preset=$1
     shift
     ;;
   '' | -*) ;;
-  *) die "there is no preset '$1': dev, release, asan and tsan are" ;;
+  *) die "there is no preset '$1': dev, release, asan, tsan and fuzz are" ;;
 esac
 tools/setup.sh --quiet
+if [ "$preset" = fuzz ]; then
+  [ -n "${STASIS_NO_SETUP:-}" ] || install_groups fuzz
+  set -- --target fuzzers "$@"
+fi
 tree=build/$preset
 
 # The build tool looks after everything but its presets and the CRIU that setup has built.

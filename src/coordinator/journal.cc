@@ -21,6 +21,7 @@ using process::ProcessId;
 
 constexpr int kVersion = 1;
 constexpr size_t kMaxEntryBytes = 16u << 20;
+constexpr int kMaxDepth = 16;  // of a line's lists in lists
 constexpr const char* kSuffix = ".journal";
 constexpr const char* kTemporarySuffix = ".new";
 
@@ -97,6 +98,15 @@ Operation OperationFrom(const json& j) {
   return op;
 }
 
+// The library copies, merges and prints by recursion: a line as deep as a file may be long would
+// end whoever recovers.
+json ParseLine(const std::string& line) {
+  return json::parse(line, [](int depth, json::parse_event_t, const json&) {
+    if (depth > kMaxDepth) throw std::runtime_error("it is nested too deep");
+    return true;
+  });
+}
+
 // The header with the notes merged over it; nlohmann throws on what does not fit, and that ends
 // here.
 Result<Operation> ParseEntry(const std::string& text) {
@@ -107,7 +117,7 @@ Result<Operation> ParseEntry(const std::string& text) {
     bool committed = false;
     for (std::string line; std::getline(lines, line);) {
       if (lines.eof()) break;  // no newline: torn
-      json j = json::parse(line);
+      json j = ParseLine(line);
       if (header.is_null()) {
         header = j;
       } else if (j.contains("note")) {

@@ -198,6 +198,23 @@ TEST_F(JournalTest, ADamagedEntryIsSaidAndNeverActedOn) {
   EXPECT_FALSE(entries->front().problem.empty());
 }
 
+TEST_F(JournalTest, AnEntryThatIsNestedWithoutEndIsDamaged) {
+  BeginAndDie("dump", 4711, /*commit=*/false);
+  auto names = ListDir(paths_.journal());
+  ASSERT_TRUE(names && names->size() == 1);
+  constexpr size_t kDepth = 500'000;
+  std::string note;
+  for (size_t i = 0; i < kDepth; ++i) note += "{\"note\":";
+  note += "1" + std::string(kDepth, '}') + "\n";
+  auto fd = Open(paths_.journal() + "/" + names->front(), O_WRONLY | O_APPEND);
+  ASSERT_TRUE(fd && WriteAll(fd->get(), note));
+  auto entries = ScanJournal(paths_, Deadline::In(milliseconds(50)));
+  ASSERT_TRUE(entries);
+  ASSERT_EQ(entries->size(), 1u);
+  EXPECT_FALSE(entries->front().readable);
+  EXPECT_EQ(entries->front().problem, "it is nested too deep");
+}
+
 TEST_F(JournalTest, ATornLastLineIsLeftOut) {
   BeginAndDie("dump", 4711, /*commit=*/false);
   std::string path = paths_.journal() + "/" + ListDir(paths_.journal())->front();

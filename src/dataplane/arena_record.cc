@@ -29,6 +29,12 @@ std::string TextAt(std::string_view data, size_t offset, size_t bytes) {
   return std::string(field.substr(0, field.find('\0')));
 }
 
+// A text that was filled up with anything but zeros is not ours.
+bool IsTextAt(std::string_view data, size_t offset, size_t bytes) {
+  std::string_view field = data.substr(offset, bytes);
+  return field.find_first_not_of('\0', field.find('\0')) == field.npos;
+}
+
 tl::unexpected<Error> Damaged(std::string why) {
   return Fail(Code::kDataLoss, "the record of an arena is damaged: " + std::move(why));
 }
@@ -74,6 +80,9 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   if ((flags & ~(kComplete | kHasChecksum)) != 0) return Damaged("it has unknown flags");
   if (count > kMaxRanges || body.size() != kHeaderBytes + count * kRangeBytes) {
     return Damaged("it is not as long as it says");
+  }
+  if (!IsTextAt(data, 56, kBootIdBytes) || !IsTextAt(data, 96, kUuidBytes)) {
+    return Damaged("something stands behind the end of a text");
   }
   ArenaRecord record;
   record.key.process.pid.value = NumberAt<int32_t>(data, 16);

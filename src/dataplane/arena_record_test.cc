@@ -63,6 +63,7 @@ TEST(ArenaRecord, ImpossibleNumbersAreRefused) {
   EXPECT_TRUE(resealed(144, 2, 4));
   for (uint64_t count : {0ull, 1ull, 3ull, 0xffffffffull}) EXPECT_FALSE(resealed(144, count, 4));
   EXPECT_FALSE(resealed(8, 2, 4)) << "version";
+  EXPECT_FALSE(resealed(56 + 39, 'x', 1)) << "something behind the end of a text";
   EXPECT_FALSE(resealed(152 + 8, 0, 8)) << "a size of zero";
   EXPECT_FALSE(resealed(152 + 16, 1ull << 50, 8)) << "an offset outside";
   EXPECT_FALSE(resealed(152 + 24, 4097, 8)) << "more stored than there is";

@@ -190,11 +190,15 @@ Result<DumpedMark> DecodeDumped(const std::string& text) {
   int version = 0, path_at = 0;
   if (std::sscanf(text.c_str(), "%d %d %" SCNu64 "%*1[\n]%n", &version, &mark.root.pid.value,
                   &mark.root.start_time, &path_at) != 3 ||
-      version != shim::kRecordVersion || path_at == 0 || text.back() != '\n') {
+      version != shim::kRecordVersion || path_at == 0 || text.back() != '\n' ||
+      mark.root.pid.value < 2 || mark.root.pid.value > kMaxPid) {
     return Fail(Code::kDataLoss, "the record is damaged");
   }
-  mark.image = text.substr(static_cast<size_t>(path_at));
-  mark.image.pop_back();
+  std::string_view path = std::string_view(text).substr(static_cast<size_t>(path_at));
+  if (!path.starts_with('/') || path.size() > kMaxPathBytes + 1 || path.find('\0') != path.npos) {
+    return Fail(Code::kDataLoss, "the record is damaged: it names no image");
+  }
+  mark.image = path.substr(0, path.size() - 1);
   return mark;
 }
 

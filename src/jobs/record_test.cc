@@ -139,7 +139,8 @@ TEST(RecordTest, MarkOfADumpKeepsThePathAsItIs) {
   ASSERT_TRUE(mark);
   EXPECT_EQ(mark->root, (process::ProcessId{{8}, 22}));
   EXPECT_EQ(mark->image, "/images/ a b");
-  for (const char* bad : {"", "\n", "1", "1 2", "2 8 22\n/x\n", "1 8 22", "1 8 22\n/x"}) {
+  for (const char* bad : {"", "\n", "1", "1 2", "2 8 22\n/x\n", "1 8 22", "1 8 22\n/x", "1 8 22\n",
+                          "1 8 22\nx\n", "1 -8 22\n/x\n"}) {
     EXPECT_FALSE(DecodeDumped(bad)) << bad;
   }
 }

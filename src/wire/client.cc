@@ -108,12 +108,16 @@ Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return FailErrno(errno, "make a socket");
   }
-  AgentClient client(UniqueFd(ends[0]), who);
-  UniqueFd theirs(ends[1]);
+  UniqueFd ours(ends[0]), theirs(ends[1]);
   if (Io io = SendDoorKnock(door.get(), theirs.get()); io != Io::kOk) {
     return Fail(IoError(io).WithContext("knocking at the door of " + who));
   }
   theirs.Reset();
+  return Greet(std::move(ours), who, timeout);
+}
+
+Result<AgentClient> AgentClient::Greet(UniqueFd socket, std::string who, milliseconds timeout) {
+  AgentClient client(std::move(socket), std::move(who));
   STASIS_ASSIGN(client.hello_, client.AskHello(Type::kHello, timeout));
   return client;
 }

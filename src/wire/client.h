@@ -37,6 +37,10 @@ class AgentClient {
   // Finds the agent and connects. kNotFound also when the program has not used a GPU yet.
   static Result<AgentClient> Find(process::HostPid pid, std::chrono::milliseconds timeout);
 
+  // The second half of Find: `socket` has been handed to the agent, which errors call `who`.
+  static Result<AgentClient> Greet(UniqueFd socket, std::string who,
+                                   std::chrono::milliseconds timeout);
+
   AgentClient(AgentClient&&) = default;
   AgentClient& operator=(AgentClient&&) = default;
 

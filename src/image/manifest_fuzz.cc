@@ -1,0 +1,84 @@
+// A manifest's file, read as ImageReader reads it. The input is such a file; its magic, the length
+// of its body and its checksum are put right before it is read a second time, so that most inputs
+// reach the protobuf and the rules behind it.
+#include <algorithm>
+#include <string>
+
+#include "base/fuzz_input.h"
+#include "image/checksum.h"
+#include "image/envelope.h"
+#include "image/limits.h"
+#include "image/little_endian.h"
+#include "image/manifest_check.h"
+#include "image/manifest_codec.h"
+
+namespace stasis::image {
+namespace {
+
+// In words of its own: what the rest of Stasis trusts after a manifest was accepted.
+void CheckTrusted(const Manifest& manifest) {
+  for (const File& file : manifest.files) {
+    FuzzCheck(!file.path.ends_with("/.") && !file.path.ends_with("/.."));
+    FuzzCheck(!file.path.starts_with('/') &&
+              std::count(file.path.begin(), file.path.end(), '/') == 1);
+    FuzzCheck(file.path.find('\0') == file.path.npos);
+    // No overflow: a file that claims 2^64 bytes would have too few checksums for its reader.
+    FuzzCheck(file.size_bytes <= file.checksums.size() * uint64_t{manifest.chunk_bytes});
+  }
+  for (const DeviceRange& range : manifest.ranges) {
+    FuzzCheck(range.gpu < manifest.gpus.size());
+    FuzzCheck(range.block_bytes <= kBlockBytes &&
+              range.size_bytes <= range.blocks.size() * uint64_t{range.block_bytes});
+    FuzzCheck(range.address + range.size_bytes > range.address);
+    FuzzCheck(range.packs.empty() || range.packs.size() == range.blocks.size());
+    for (size_t i = 0; i < range.packs.size(); ++i) {
+      FuzzCheck(range.blocks[i].IsZero() || range.packs[i] < manifest.packs.size());
+    }
+  }
+}
+
+void Read(const std::string& file) {
+  auto body = OpenEnvelope(file, "fuzz");
+  if (!body) return;
+  auto format = NumberAt<uint32_t>(file, 8);
+  auto manifest = DecodeManifest(*body, format);
+  if (!manifest) {
+    (void)manifest.error().ToString();
+    return;
+  }
+  CheckTrusted(*manifest);
+  for (const File& seen : manifest->files) (void)Printable(seen.path, 7);
+  for (const std::string& arg : manifest->job.argv) (void)Printable(arg, 7);
+  if (format != kFormatVersion) return;
+  // What we could read, we can write; and it says the same again.
+  auto again = EncodeManifest(*manifest);
+  FuzzCheck(again.has_value());
+  auto same = DecodeManifest(*again);
+  FuzzCheck(same.has_value());
+  FuzzCheck(*EncodeManifest(*same) == *again);
+  FuzzCheck(OpenEnvelope(SealEnvelope(*again, FeaturesOf(*same)), "fuzz").has_value());
+}
+
+template <class T>
+void Write(std::string& to, size_t offset, T value) {
+  std::memcpy(&to[offset], &value, sizeof value);
+}
+
+}  // namespace
+}  // namespace stasis::image
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace stasis::image;
+  std::string file(reinterpret_cast<const char*>(data), size);
+  Read(file);
+  if (size < kEnvelopeBytes) return 0;
+  file.replace(0, 8, "\x89STASIS\n");
+  Write<uint32_t>(file, 8, file[8] & 1 ? 1 : 2);
+  Write<uint32_t>(file, 12, kEnvelopeHeaderBytes);
+  Write<uint64_t>(file, 16, size - kEnvelopeBytes);
+  Write<uint64_t>(file, 24, 0);
+  file.resize(size - Id128::kBytes);
+  file += Checksum(file).View();
+  Read(file);
+  return 0;
+}

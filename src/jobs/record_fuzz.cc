@@ -1,0 +1,29 @@
+// The files of a job's folder. The input is one, as text; every parser gets it.
+#include "jobs/record.h"
+
+#include "base/fuzz_input.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace stasis;
+  using namespace stasis::jobs;
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  if (auto job = DecodeJob(text)) {
+    FuzzCheck(IsValidId(job->id) && !job->argv.empty());
+    FuzzCheck(job->cwd.starts_with('/') && job->log.starts_with('/'));
+    // What we could read, we can write; and it says the same again.
+    auto again = DecodeJob(EncodeJob(*job));
+    FuzzCheck(again && again->argv == job->argv && EncodeJob(*again) == EncodeJob(*job));
+  }
+  if (auto processes = DecodeProcesses(text)) {
+    FuzzCheck(processes->shim.pid.value > 1 && processes->root.pid.value > 1);
+  }
+  if (auto ending = DecodeEnding(text)) {
+    FuzzCheck(ending->root.pid.value > 1 && ending->ending.code >= 0 && ending->ending.code < 256);
+  }
+  if (auto mark = DecodeDumped(text)) {
+    FuzzCheck(mark->root.pid.value > 1 && mark->image.starts_with('/'));
+    auto again = DecodeDumped(EncodeDumped(*mark));
+    FuzzCheck(again && again->image == mark->image && again->root == mark->root);
+  }
+  return 0;
+}

@@ -1,0 +1,70 @@
+// A client, answered by an agent in somebody else's program that says whatever it likes. The
+// input's first byte is what is asked after the greeting, the rest a script of answers
+// (packet_fuzz.h).
+#include "wire/client.h"
+
+#include "wire/packet_fuzz.h"
+
+namespace stasis::wire {
+namespace {
+
+constexpr std::chrono::milliseconds kNoWait{0};
+
+void Ask(AgentClient& client, uint8_t what) {
+  switch (what % 8) {
+    case 0:
+      if (auto hello = client.Status(kNoWait)) FuzzCheck(hello->device_count <= kMaxDevices);
+      break;
+    case 1:
+      if (auto list = client.ExportAll(kNoWait)) {
+        FuzzCheck(list->ranges.size() == list->fds.size() && list->ranges.size() <= kMaxRanges);
+        for (const UniqueFd& fd : list->fds) FuzzCheck(fd.valid());
+      }
+      break;
+    case 2:
+      if (auto list = client.Describe(kNoWait)) FuzzCheck(list->size() <= kMaxRanges);
+      break;
+    case 3:
+      if (auto closed = client.Close(kNoWait); !closed) (void)closed.error().ToString();
+      break;
+    case 4:
+      (void)client.Release(AgentClient::Hold::kUntilCommit, kNoWait);
+      break;
+    case 5:
+      (void)client.Commit(kNoWait);
+      break;
+    case 6:
+      (void)client.Map(std::vector<Range>(kMaxBatch + 1), std::vector<int>(kMaxBatch + 1, NullFd()),
+                       kNoWait);
+      break;
+    default:
+      (void)client.Open(kNoWait);
+  }
+}
+
+void Talk(FuzzInput script) {
+  const auto what = script.Number<uint8_t>();
+  FuzzSockets sockets;
+  // All answers lie in the socket before the first question.
+  Sent sent;
+  while (!script.empty() && SendNext(script, sockets.theirs.get(), &sent)) {
+  }
+  shutdown(sockets.theirs.get(), SHUT_WR);  // who waits for more finds an end
+  auto client = AgentClient::Greet(std::move(sockets.ours), "an agent", kNoWait);
+  if (!client) return;
+  const HelloReply& hello = client->hello();
+  FuzzCheck(hello.device_count <= kMaxDevices && hello.range_count <= kMaxRanges);
+  FuzzCheck(strnlen(hello.blocker_text, sizeof(hello.blocker_text)) < sizeof(hello.blocker_text));
+  FuzzCheck(uint32_t(hello.state) <= uint32_t(State::kMapped));
+  Ask(*client, what);
+}
+
+}  // namespace
+}  // namespace stasis::wire
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const int free = stasis::wire::LowestFreeFd();
+  stasis::wire::Talk({data, size});
+  stasis::FuzzCheck(stasis::wire::LowestFreeFd() == free);
+  return 0;
+}

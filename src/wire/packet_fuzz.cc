@@ -1,0 +1,78 @@
+// Packets as the agent receives them from whoever has found its door, and its door itself.
+#include "wire/packet.h"
+
+#include "wire/packet_fuzz.h"
+
+namespace stasis::wire {
+namespace {
+
+// The lengths that a receiver relies on, once more and apart from packet.cc.
+size_t LeastBytes(Type type) {
+  switch (type) {
+    case Type::kClose:
+      return sizeof(CloseRequest);
+    case Type::kRelease:
+      return sizeof(ReleaseRequest);
+    case Type::kReply:
+      return sizeof(Reply);
+    case Type::kHelloReply:
+      return sizeof(HelloReply);
+    case Type::kMap:
+    case Type::kRanges:
+    case Type::kDescription:
+      return offsetof(Ranges, ranges);
+    default:
+      return sizeof(Header);
+  }
+}
+
+void Listen(FuzzInput script) {
+  FuzzSockets sockets;
+  while (!script.empty()) {
+    Sent sent;
+    if (!SendNext(script, sockets.theirs.get(), &sent)) return;
+    Packet packet;
+    int fds[kMaxBatch];
+    uint32_t count = 0;
+    Io io = Receive(sockets.ours.get(), &packet, fds, &count, 0);
+    FuzzCheck(io == Io::kOk || io == Io::kBad || io == Io::kEnd);
+    if (io != Io::kOk) continue;
+    FuzzCheck(packet.header.magic == kMagic && packet.header.version == kVersion);
+    FuzzCheck(packet.header.length == sent.size && sent.size <= sizeof(packet));
+    FuzzCheck(count == sent.fds && sent.size >= LeastBytes(packet.header.type));
+    const Ranges& ranges = packet.ranges;
+    switch (packet.header.type) {
+      case Type::kMap:
+      case Type::kRanges:
+        FuzzCheck(count == ranges.count);
+        [[fallthrough]];
+      case Type::kDescription:
+        FuzzCheck(ranges.count <= kMaxBatch && ranges.total <= kMaxRanges);
+        FuzzCheck(uint64_t{ranges.first} + ranges.count <= ranges.total);
+        FuzzCheck(sent.size >= offsetof(Ranges, ranges) + ranges.count * sizeof(Range));
+        break;
+      default:
+        FuzzCheck(count == 0);
+    }
+    CloseAll(fds, count);
+  }
+}
+
+void Knock(FuzzInput script) {
+  FuzzSockets door;
+  Sent sent;
+  if (!SendNext(script, door.theirs.get(), &sent)) return;
+  FuzzCheck(ReceiveDoorKnock(door.ours.get()) < 0);  // /dev/null is no socket
+}
+
+}  // namespace
+}  // namespace stasis::wire
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace stasis::wire;
+  const int free = LowestFreeFd();
+  Listen({data, size});
+  Knock({data, size});
+  stasis::FuzzCheck(LowestFreeFd() == free);
+  return 0;
+}

@@ -1,0 +1,84 @@
+// A script of packets for the fuzzers of this room, put into a socket as they are: what the other
+// side, which may be anybody, has said.
+//
+//   bytes  of the script, for each packet
+//   2      its length; a longer one than a packet can be is cut off by the receiver
+//   1      descriptors that come with it
+//   1      bits: 1 the header's magic, version and length stay what the bytes say, instead of right
+//   …      its bytes
+#pragma once
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/fd.h"
+#include "base/fuzz_input.h"
+#include "wire/protocol.h"
+
+namespace stasis::wire {
+
+inline int NullFd() {
+  static const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  return fd;
+}
+
+// The lowest descriptor that is free: the same before and after where none leaked.
+inline int LowestFreeFd() {
+  int fd = dup(NullFd());
+  close(fd);
+  return fd;
+}
+
+struct Sent {
+  size_t size = 0;
+  uint32_t fds = 0;
+};
+
+// Takes the next packet off the script and sends it. false: the socket is full.
+inline bool SendNext(FuzzInput& script, int socket, Sent* sent) {
+  const size_t length = script.Number<uint16_t>();
+  const uint32_t fds = std::min<uint32_t>(script.Number<uint8_t>(), 250);
+  const auto bits = script.Number<uint8_t>();
+  std::string bytes(script.Bytes(length));
+  if ((bits & 1) == 0 && bytes.size() >= sizeof(Header)) {
+    Header header;
+    memcpy(&header, bytes.data(), sizeof(header));
+    header = {kMagic, kVersion, header.type, uint32_t(bytes.size()), 0};
+    memcpy(bytes.data(), &header, sizeof(header));
+  }
+  iovec part{bytes.data(), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(250 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fds > 0) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(fds * sizeof(int));
+    for (uint32_t i = 0; i < fds; ++i) {
+      const int fd = NullFd();
+      memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(fd));
+    }
+  }
+  *sent = {bytes.size(), fds};
+  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == ssize_t(bytes.size());
+}
+
+struct FuzzSockets {
+  FuzzSockets() {
+    int ends[2];
+    FuzzCheck(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+    ours.Reset(ends[0]);
+    theirs.Reset(ends[1]);
+  }
+  UniqueFd ours, theirs;
+};
+
+}  // namespace stasis::wire

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Makes the fuzzers' first inputs in tests/fuzz/corpus: the golden images, and what is really said and
+written, one of each kind. Inputs that once broke something lie beside them under names that say what
+it was; this script leaves them alone."""
+import json
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).parent
+GOLDEN = HERE.parent / "image" / "golden"
+
+
+def put(fuzzer, name, data):
+    folder = HERE / "corpus" / fuzzer
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def manifests():
+    for image in sorted(GOLDEN.iterdir()):
+        put("manifest", image.name, (image / "manifest.pb").read_bytes())
+    put("manifest", "empty", bytes(48))
+
+
+def pack_recipe(blocks, version=2):
+    recipe = struct.pack("<BBBQQB", 0x80 if version == 1 else 0, 0, 0, 0, 0, 0)
+    for codec, logical, stored in blocks:
+        recipe += struct.pack("<BBIQIH", codec, 0, logical, 0, 0, len(stored)) + stored
+    return recipe
+
+
+def packs():
+    put("pack", "no-blocks", pack_recipe([]))
+    put("pack", "version-1", pack_recipe([(0, 0, b"a block"), (0, 0, b"another")], version=1))
+    kinds = {}
+    for path in sorted(GOLDEN.glob("*/gpu/*.pack")):
+        data = path.read_bytes()
+        index, count = struct.unpack_from("<QQ", data, len(data) - 64 + 16)
+        for i in range(count):
+            offset, stored, logical, codec = struct.unpack_from("<QIII", data, index + 64 * i + 16)
+            block = data[offset:offset + stored]
+            if stored < 2048 and block.strip(b"\0"):
+                kinds.setdefault(codec, (codec, logical, block))
+    for codec, block in kinds.items():
+        put("pack", f"codec-{codec}", pack_recipe([block]))
+    put("pack", "all-codecs", pack_recipe([(0, 0, b"x" * 100), *kinds.values()]))
+
+
+RANGES = struct.Struct("<IIII")
+RANGE = struct.Struct("<QQ16sIIQQ")
+
+
+def said(kind, body, fds=0):
+    """One packet of a script: packet_fuzz.h."""
+    packet = struct.pack("<IHHII", 0x53415453, 1, kind, 16 + len(body), 0) + body
+    return struct.pack("<HBB", len(packet), fds, 0) + packet
+
+
+def ranges(first, count, total):
+    one = [RANGE.pack(0x7F0000000000 + (i << 21), 2 << 20, b"GPU-0123456789ab", 0, 3, 1, 2 << 20)
+           for i in range(first, first + count)]
+    return RANGES.pack(first, count, total, 0) + b"".join(one)
+
+
+def wire():
+    def reply(outcome, text=b""):
+        return said(64, struct.pack("<IiII", outcome, 0, 1, 0) + text.ljust(240, b"\0"))
+
+    hello = struct.pack("<iI20sIIIQQIIIIQ", 4711, 0, b"b" * 20, 0, 1, 2, 4 << 20, 0, 0, 2, 0, 0, 0)
+    hello += bytes(7 * 8)  # what the driver keeps
+    hello += struct.pack("<16sQQQQQ", b"GPU-0123456789ab", 2, 4 << 20, 4 << 20, 1, 0).ljust(32 * 56, b"\0")
+    hello = said(65, hello + bytes(192))
+    requests = {
+        "hello": said(1, b""), "status": said(2, b""), "close": said(3, struct.pack("<II", 1000, 1)),
+        "export": said(4, b""), "release": said(5, struct.pack("<II", 1, 0)),
+        "map": said(6, ranges(0, 2, 2), 2), "open": said(7, b""), "commit": said(8, b""),
+        "describe": said(9, b""),
+    }
+    answers = {
+        "reply": reply(0), "refused": reply(6, b"this program has something"), "hello-reply": hello,
+        "ranges": said(66, ranges(0, 2, 3), 2) + said(66, ranges(2, 1, 3), 1),
+        "nothing": said(66, ranges(0, 0, 0)), "description": said(67, ranges(0, 2, 2)),
+    }
+    for name, packet in {**requests, **answers}.items():
+        put("packet", name, packet)
+    put("packet", "a-suspend", b"".join(requests.values()))
+    put("packet", "too-many-descriptors", said(6, ranges(0, 2, 2), 250))
+    for what, name in enumerate(["hello-reply", "ranges", "description", "reply", "reply", "refused",
+                                 "reply", "reply"]):
+        put("client", f"ask-{what}", bytes([what]) + hello + answers[name])
+    put("client", "ask-nothing", b"\x01" + hello + answers["nothing"])
+    put("client", "busy", b"\x00" + reply(3, b"another client is connected"))
+
+
+def arena_records():
+    def record(places, flags):
+        text = b"STASISAR" + struct.pack("<IIiIQQ16s", 1, flags, 4711, 1000, 123456, 1 << 20, b"c" * 16)
+        text += b"c4b3d1d0-0000-4000-8000-0123456789ab".ljust(40, b"\0")
+        text += b"GPU-01234567-89ab-cdef-0123-456789abcdef".ljust(48, b"\0")
+        text += struct.pack("<II", len(places), 4026531836 & 0xFFFFFFFF)
+        for place in places:
+            text += struct.pack("<QQQQ", *place)
+        return text + bytes(16)
+
+    put("arena_record", "empty", record([], 0))
+    put("arena_record", "two", record([(0x7F0000000000, 8192, 0, 8192), (0x7F0000200000, 8192, 8192, 0)], 3))
+
+
+def mover_packets():
+    for op in range(1, 16):
+        batch = op in (7, 10, 13)
+        request = struct.pack("<IIQIIQQII", 0x56444D53, 2, 7, op, 0, 1 << 20, 0, 2 if batch else 0, 0)
+        request += bytes(16) + struct.pack("<QQQ", 8192, 0, 8192) * (2 if batch else 0)
+        fds = 1 if op == 2 else 2 if op == 7 else 0
+        put("mover_protocol", f"request-{op}", bytes([fds, 0]) + request)
+    for code in (0, 5):
+        reply = struct.pack("<IIQIIIIq", 0x56444D53, 2, 7, 8, 0, code, 3 if code else 0, 2 if code else 0)
+        put("mover_protocol", f"reply-{code}", bytes([0, 0]) + reply + b"what happened".ljust(320, b"\0"))
+
+
+def job_records():
+    job = {"version": 1, "id": "llama", "argv": ["./counter", {"hex": "ff01"}], "cwd": "/srv",
+           "created_ms": 1700000000000, "log": "/var/log/a", "agent": "/usr/lib/libstasis-agent.so",
+           "checkpoints": [{"image": "/images/a", "name": "a", "time_ms": 1700000000001, "bytes": 5,
+                            "seconds": 0.75}]}
+    put("record", "job", json.dumps(job).encode())
+    processes = {"version": 1, "shim": {"pid": 7, "start_time": 8}, "root": {"pid": 9, "start_time": 10},
+                 "boot_id": "c4b3", "log": {"device": 1, "inode": 2}}
+    put("record", "processes", json.dumps(processes).encode())
+    ending = {"version": 1, "root": {"pid": 9, "start_time": 10}, "state": "exited", "code": 3,
+              "signal": 0, "time_ms": 1700000000001}
+    put("record", "ending", json.dumps(ending).encode())
+    put("record", "dumped", b"1 8 22\n/images/ a b\n")
+
+
+def journals():
+    who = lambda pid: {"pid": pid, "start_time": 2 * pid}
+    header = {"version": 1, "verb": "dump", "target": "llama", "boot_id": "c4b3", "pid_namespace": 0,
+              "owner": who(2000), "members": [who(3000), who(3001)],
+              "device_processes": [{**who(3000), "initial": 1, "gpus": ["GPU-1"], "device_bytes": 77,
+                                    "map": [["GPU-1", "GPU-2"]]}],
+              "image": "/images/a", "restored_shim": who(0), "restored_root": who(0), "job": "llama",
+              "leave_running": False}
+    lines = [header, {"phase": "gpu-lock", "at": "begin"}, {"phase": "gpu-lock", "at": "end"},
+             {"note": {"restored_shim": who(5), "restored_root": who(6)}}, {"committed": True}]
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    put("journal", "whole", text)
+    put("journal", "torn", text[:-5])
+
+
+if __name__ == "__main__":
+    manifests()
+    packs()
+    wire()
+    arena_records()
+    mover_packets()
+    job_records()
+    journals()

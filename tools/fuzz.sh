@@ -1,0 +1,44 @@
+#!/bin/sh
+# Runs each fuzzer for a while on its corpus. What it finds on the way that goes somewhere new is kept in
+# .cache/fuzz, and is where the next run begins; what breaks it lies there too.
+set -eu
+. tools/lib.sh
+
+seconds=20
+case ${1:-} in
+  '') ;;
+  *[!0-9]*) die "how long is a number of seconds, not '$1'" ;;
+  *)
+    seconds=$1
+    shift
+    ;;
+esac
+tools/build.sh fuzz
+
+if [ $# -eq 0 ]; then
+  for fuzzer in build/fuzz/fuzz/*_fuzz; do
+    set -- "$@" "$(basename "${fuzzer%_fuzz}")"
+  done
+fi
+limit="-max_total_time=$seconds"
+[ "$seconds" != 0 ] || limit=-runs=0
+bad=
+for name in "$@"; do
+  [ -x "build/fuzz/fuzz/${name}_fuzz" ] || die "there is no fuzzer '$name'"
+  kept=tests/fuzz/corpus/$name
+  found=$cache/fuzz/$name
+  mkdir -p "$found/corpus"
+  # The fuzzer writes to the first of its folders only. A mutation of a pack is longer than the 4 KiB
+  # that it takes by itself.
+  if UBSAN_OPTIONS=print_stacktrace=1 "build/fuzz/fuzz/${name}_fuzz" "$limit" -timeout=10 \
+    -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 "-artifact_prefix=$found/" \
+    "$found/corpus" "$kept" >"$found/log" 2>&1; then
+    note "$name: $(awk '/number_of_executed_units/ { n = $2 } / cov: / { for (i = 1; i < NF; ++i) if ($i == "cov:") c = $(i + 1) }
+      END { printf "%d inputs, %d edges reached", n, c }' "$found/log")"
+  else
+    tail -n 60 "$found/log" >&2
+    bad="$bad $name"
+  fi
+done
+[ -z "$bad" ] || die "broken:$bad" "The input lies in .cache/fuzz/NAME; build/fuzz/fuzz/NAME_fuzz FILE runs it again." \
+  "When it is mended, the input belongs into tests/fuzz/corpus/NAME."
