@@ -20,6 +20,9 @@ if [ $# -eq 0 ]; then
     set -- "$@" "$(basename "${fuzzer%_fuzz}")"
   done
 fi
+# Without it a report has addresses instead of names.
+ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true)
+export ASAN_SYMBOLIZER_PATH
 limit="-max_total_time=$seconds"
 [ "$seconds" != 0 ] || limit=-runs=0
 bad=
@@ -28,8 +31,8 @@ for name in "$@"; do
   kept=tests/fuzz/corpus/$name
   found=$cache/fuzz/$name
   mkdir -p "$found/corpus"
-  # The fuzzer writes to the first of its folders only. A mutation of a pack is longer than the 4 KiB
-  # that it takes by itself.
+  # The fuzzer writes to the first of its folders only. By itself it tries
+  # nothing longer than 4 KiB, and the agent's largest packet has 11.
   if UBSAN_OPTIONS=print_stacktrace=1 "build/fuzz/fuzz/${name}_fuzz" "$limit" -timeout=10 \
     -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 "-artifact_prefix=$found/" \
     "$found/corpus" "$kept" >"$found/log" 2>&1; then

@@ -1,8 +1,9 @@
 // A client, answered by an agent in somebody else's program that says whatever it likes. The
-// input's first byte is what is asked after the greeting, the rest a script of answers
-// (packet_fuzz.h).
+// input's first byte is what is asked after the greeting, and with bit 3 that the greeting is
+// answered by the script too, not as it should be; the rest is a script of answers (packet_fuzz.h).
 #include "wire/client.h"
 
+#include "wire/packet.h"
 #include "wire/packet_fuzz.h"
 
 namespace stasis::wire {
@@ -45,6 +46,10 @@ void Ask(AgentClient& client, uint8_t what) {
 void Talk(FuzzInput script) {
   const auto what = script.Number<uint8_t>();
   FuzzSockets sockets;
+  if ((what & 8) == 0) {
+    HelloReply hello{};
+    Send(sockets.theirs.get(), &hello, Type::kHelloReply, sizeof(hello), nullptr, 0, 0);
+  }
   // All answers lie in the socket before the first question.
   Sent sent;
   while (!script.empty() && SendNext(script, sockets.theirs.get(), &sent)) {
@@ -63,8 +68,8 @@ void Talk(FuzzInput script) {
 }  // namespace stasis::wire
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const int free = stasis::wire::LowestFreeFd();
+  const int free = stasis::wire::FreeFds();
   stasis::wire::Talk({data, size});
-  stasis::FuzzCheck(stasis::wire::LowestFreeFd() == free);
+  stasis::FuzzCheck(stasis::wire::FreeFds() == free);
   return 0;
 }

@@ -70,9 +70,9 @@ void Knock(FuzzInput script) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stasis::wire;
-  const int free = LowestFreeFd();
+  const int free = FreeFds();
   Listen({data, size});
   Knock({data, size});
-  stasis::FuzzCheck(LowestFreeFd() == free);
+  stasis::FuzzCheck(FreeFds() == free);
   return 0;
 }

@@ -16,7 +16,43 @@ def put(fuzzer, name, data):
     (folder / name).write_bytes(data)
 
 
+def varint(number):
+    out = b""
+    while number > 0x7F:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
+def take_varint(data, at):
+    number = shift = 0
+    while True:
+        number |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 0x80:
+            return number, at
+
+
+def with_two_gpus(file):
+    """The same manifest with each GPU twice, and its ranges on the second. An index of 0 is not in the
+    bytes at all, and what is not there is hard to break."""
+    body, out, at = file[32:-16], b"", 0
+    while at < len(body):
+        begin = at
+        tag, at = take_varint(body, at)
+        length, at = take_varint(body, at)
+        record = b"" if tag & 7 == 0 else body[at:at + length]
+        at += len(record)
+        if tag >> 3 == 13:  # a range
+            record += bytes([1 << 3, 1])
+            out += varint(tag) + varint(len(record)) + record
+        else:
+            out += body[begin:at] * (2 if tag >> 3 == 7 else 1)
+    return file[:32] + out + file[-16:]
+
+
 def manifests():
+    put("manifest", "two-gpus", with_two_gpus((GOLDEN / "v2" / "manifest.pb").read_bytes()))
     for image in sorted(GOLDEN.iterdir()):
         put("manifest", image.name, (image / "manifest.pb").read_bytes())
     put("manifest", "empty", bytes(48))
@@ -87,9 +123,11 @@ def wire():
     put("packet", "too-many-descriptors", said(6, ranges(0, 2, 2), 250))
     for what, name in enumerate(["hello-reply", "ranges", "description", "reply", "reply", "refused",
                                  "reply", "reply"]):
-        put("client", f"ask-{what}", bytes([what]) + hello + answers[name])
-    put("client", "ask-nothing", b"\x01" + hello + answers["nothing"])
-    put("client", "busy", b"\x00" + reply(3, b"another client is connected"))
+        put("client", f"ask-{what}", bytes([what]) + answers[name])
+    put("client", "greeting", bytes([8 + 3]) + hello + answers["reply"])
+    put("client", "nothing", b"\x01" + answers["nothing"])
+    put("client", "ranges-for-a-description", b"\x02" + answers["ranges"])
+    put("client", "busy", b"\x08" + reply(3, b"another client is connected"))
 
 
 def arena_records():
