@@ -45,7 +45,7 @@ function(stasis_room NAME)
       # Each case is a test of its own, so that a skipped one is seen as skipped. Found when ctest runs and
       # not at build time: a program under TSan only starts where test.sh has arranged for it.
       gtest_discover_tests(${NAME}_test TEST_PREFIX unit.${NAME}. DISCOVERY_MODE PRE_TEST
-        DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit TIMEOUT 120)
+        DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit TIMEOUT 300)
     else()
       set_target_properties(${NAME}_test PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()

@@ -330,8 +330,8 @@ Status BlockWriter::State::Share() {
   std::vector<const Deferred*> rest;
   for (const auto& [bytes, index] : most_used) {
     Linked& candidate = by_pack[index].second;
-    bool worth_it =
-        linked.size() < kMaxLinkedPacks && bytes * kLeastUse >= earlier.pack(index).occupied_bytes;
+    bool worth_it = linked.size() < options.max_linked_packs &&
+                    bytes * kLeastUse >= earlier.pack(index).occupied_bytes;
     if (worth_it && Rely(index, candidate)) {
       out.shared_bytes += bytes;
       for (const Deferred* block : candidate.blocks) places[block->name] = Place{true, index};

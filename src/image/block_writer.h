@@ -38,6 +38,7 @@ struct BlockWriterOptions {
   int64_t trust_ns = 24ll * 3600 * 1'000'000'000;
   // … and others too, as long as it is not more than this for one dump.
   uint64_t always_check_bytes = 512ull << 20;
+  size_t max_linked_packs = kMaxLinkedPacks;
 };
 
 struct WrittenBlocks {
