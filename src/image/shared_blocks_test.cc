@@ -358,8 +358,9 @@ TEST_F(SharedBlocksTest, GcFreesExactlyWhatNoImageRefersTo) {
   EXPECT_EQ(Occupied(), before) << "the pack has another name";
   auto report = Gc();
   EXPECT_EQ(report.freed_blocks, 20u);
-  EXPECT_EQ(report.freed_bytes, 20u * kBlock);
-  EXPECT_EQ(Occupied(), before - 20 * kBlock);
+  // A file with many holes may need a block more, in which the file system says where they are.
+  EXPECT_NEAR(static_cast<double>(report.freed_bytes), 20.0 * kBlock, 2.0 * kPackAlign);
+  EXPECT_EQ(Occupied(), before - report.freed_bytes);
   EXPECT_TRUE(report.skipped.empty());
   ExpectWhole("b", changed);
   EXPECT_EQ(Gc().freed_blocks, 0u);
@@ -569,7 +570,7 @@ TEST_F(SharedBlocksTest, KilledAtAnyStepGcHarmsNothingAndTheNextOneFinishes) {
   EXPECT_EQ(Gc().freed_blocks, 0u);
   uint64_t occupied = Occupied();
   EXPECT_GE(occupied, needed);
-  EXPECT_LE(occupied, needed + packs * 4 * kPackAlign) << "headers and indexes";
+  EXPECT_LE(occupied, needed + packs * 8 * kPackAlign) << "headers, indexes, maps of holes";
 }
 
 TEST_F(SharedBlocksTest, KilledAtAnyStepADeleteIsDoneOrNot) {

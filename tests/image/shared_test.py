@@ -146,7 +146,8 @@ def killed_while_it_shares(world, program):
     world.stasis("recover")
     gc(world)
     demand(not [n for n in os.listdir(world.images) if n.startswith(".")], "gc left the dead dump's folder")
-    demand(on_disk(world) <= held, "the dead dump's bytes are still there")
+    # A page or two more may go into the file system's maps of new holes.
+    demand(on_disk(world) <= held + 64 * 1024, "the dead dump's bytes are still there")
     program.expect_running()
 
 
