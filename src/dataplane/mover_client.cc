@@ -39,6 +39,13 @@ Mover::Mover(MoverOptions options) : options_(std::move(options)) {}
 
 Mover::~Mover() { (void)Stop(); }
 
+void Mover::Forget() {
+  child_.reset();
+  pidfd_.Reset();
+  pid_ = 0;
+  resident_ = false;
+}
+
 bool Mover::WaitEnd(const Deadline& deadline, std::string* how) {
   if (child_) {
     auto status = child_->Wait(deadline);
@@ -49,9 +56,7 @@ bool Mover::WaitEnd(const Deadline& deadline, std::string* how) {
     if (TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout())) <= 0) return false;
     if (how != nullptr) *how = "has ended";
   }
-  child_.reset();
-  pidfd_.Reset();
-  pid_ = 0;
+  Forget();
   return true;
 }
 
@@ -63,9 +68,7 @@ Status Mover::Stop() {
   if (WaitEnd(Deadline::In(kIdleEnd))) return {};
   End();
   const bool hangs = running();
-  child_.reset();
-  pidfd_.Reset();
-  pid_ = 0;
+  Forget();
   if (!hangs) return {};
   return Fail(Code::kInternal, fmt::format("the mover (process {}) hangs in the kernel", id));
 }
@@ -79,10 +82,7 @@ Status Mover::Farewell() {
     End();
     return {};
   }
-  child_.reset();
-  pidfd_.Reset();
-  pid_ = 0;
-  resident_ = false;
+  Forget();
   return {};
 }
 
@@ -95,7 +95,6 @@ std::string Mover::End() {
   if (!WaitEnd(Deadline::In(options_.settle_timeout), &how)) {
     return fmt::format("(process {}) hangs in the kernel", id);
   }
-  resident_ = false;
   return how;
 }
 
@@ -164,10 +163,7 @@ Result<bool> Mover::ConnectToResident(const Deadline& deadline) {
     }
     // It works for somebody else, or has just left: it is no business of ours.
     socket_.Reset();
-    child_.reset();
-    pidfd_.Reset();
-    pid_ = 0;
-    resident_ = false;
+    Forget();
   }
   return false;
 }

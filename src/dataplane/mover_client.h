@@ -134,6 +134,8 @@ class Mover {
   Result<CopyResult> Copy(wire::Op op, const CopyOptions& options, const Deadline& deadline);
   // Kills it; how it ended.
   std::string End();
+  // It is no business of ours any more, running or not.
+  void Forget();
   // Reaps it if it is our child. False: it still runs.
   bool WaitEnd(const Deadline& deadline, std::string* how = nullptr);
 
