@@ -6,9 +6,10 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "cli/verb.h"
-#include "image/gc.h"
 #include "image/report.h"
-#include "image/store_folder.h"
+#include "store/gc.h"
+#include "store/report.h"
+#include "store/store_folder.h"
 
 namespace stasis::cli {
 namespace {
@@ -24,7 +25,7 @@ struct Options {
   }
   Result<std::string> Resolve(const std::string& name_or_path) const {
     STASIS_ASSIGN(std::string store, Store());
-    return image::ResolveImage({store}, name_or_path);
+    return store::ResolveImage({store}, name_or_path);
   }
 };
 
@@ -47,7 +48,7 @@ image::Progress TerminalProgress(const Globals& globals) {
 
 Outcome List(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string store, options.Store());
-  STASIS_ASSIGN(auto images, image::SummarizeStore(store));
+  STASIS_ASSIGN(auto images, store::SummarizeStore(store));
   std::string text = images.empty() ? fmt::format("no images in {}\n", store) : ListText(images);
   PrintResult(globals, text, ListJson(images));
   return 0;
@@ -77,7 +78,7 @@ Outcome Verify(const Options& options, const Globals& globals) {
 Outcome Delete(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string store, options.Store());
   // What an earlier delete or dump left half done goes too.
-  STASIS_TRY(image::SweepPartials(store));
+  STASIS_TRY(store::SweepPartials(store));
   std::vector<std::string> paths;  // all are found before the first goes
   for (const std::string& name : options.images) {
     STASIS_ASSIGN(std::string path, options.Resolve(name));
@@ -85,7 +86,7 @@ Outcome Delete(const Options& options, const Globals& globals) {
   }
   std::string text;
   for (const std::string& path : paths) {
-    if (auto status = image::DeleteImage(path); !status) {
+    if (auto status = store::DeleteImage(path); !status) {
       if (!text.empty()) status.error().message += "; the images named before it were deleted";
       return Fail(std::move(status.error()).WithContext("cannot delete image " + path));
     }
@@ -98,11 +99,11 @@ Outcome Delete(const Options& options, const Globals& globals) {
 Outcome Gc(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string store, options.Store());
   if (!PathExists(store)) {
-    PrintResult(globals, fmt::format("no images in {}\n", store), image::GcJson({}));
+    PrintResult(globals, fmt::format("no images in {}\n", store), store::GcJson({}));
     return 0;
   }
-  STASIS_ASSIGN(auto report, image::CollectGarbage(store));
-  PrintResult(globals, image::GcText(report), image::GcJson(report));
+  STASIS_ASSIGN(auto report, store::CollectGarbage(store));
+  PrintResult(globals, store::GcText(report), store::GcJson(report));
   return 0;
 }
 

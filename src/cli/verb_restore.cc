@@ -6,8 +6,8 @@
 #include "base/file.h"
 #include "cli/attach.h"
 #include "cli/operation.h"
-#include "image/store_folder.h"
 #include "jobs/store.h"
+#include "store/store_folder.h"
 
 namespace stasis::cli {
 namespace {
@@ -30,7 +30,7 @@ Result<std::string> FindImage(const Paths& paths, const std::string& source) {
     if (job && !job->checkpoints.empty()) return job->checkpoints.back().image;
     if (!job && job.error().code != Code::kNotFound) return Fail(std::move(job).error());
   }
-  STASIS_ASSIGN(std::string path, image::ResolveImage({paths.images()}, source));
+  STASIS_ASSIGN(std::string path, store::ResolveImage({paths.images()}, source));
   return AbsolutePath(path);
 }
 

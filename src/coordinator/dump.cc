@@ -24,10 +24,11 @@
 #include "criu/preflight.h"
 #include "criu/probe.h"
 #include "criu/stdio.h"
-#include "image/store_folder.h"
+#include "image/image_folder.h"
 #include "image/writer.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
+#include "store/store_folder.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -57,7 +58,7 @@ Status CheckStoreSpace(const std::string& store, uint64_t bytes) {
   if (::access(folder.c_str(), W_OK) != 0) {
     return FailErrno(errno, "cannot write images to " + store);
   }
-  return image::CheckSpace(folder, bytes);
+  return store::CheckSpace(folder, bytes);
 }
 
 // Whether an earlier image of the job is in the store: then how much of its GPU memory has to be
@@ -103,7 +104,7 @@ class DumpRun {
   uint64_t image_bytes() const { return image_bytes_; }
   uint64_t shared_bytes() const { return shared_.bytes(); }
   uint64_t added_bytes() const { return added_bytes_; }
-  const image::WrittenBlocks& blocks() const { return data_.blocks; }
+  const store::WrittenBlocks& blocks() const { return data_.blocks; }
 
  private:
   Phase ImageBegin();
@@ -251,7 +252,7 @@ Phase DumpRun::Commit() {
     // The job's record comes after the image's rename: without it the image stands all the same.
     if (!status && writer_->committed()) {
       STASIS_TRY(ClearDumped());
-      STASIS_TRY(image::DeleteImage(operation_.image));
+      STASIS_TRY(store::DeleteImage(operation_.image));
     }
     return status;
   };
@@ -271,7 +272,7 @@ Phase DumpRun::DataWrite() {
   phase.timeout = seconds(3600);
   phase.run = [this](PhaseScope& scope) -> Status {
     const uint64_t total = shared_.bytes() + stored_.bytes();
-    image::BlockWriterOptions how;
+    store::BlockWriterOptions how;
     how.compression = dump_.compression;
     how.share = !dump_.full;
     how.job_id = operation_.job;

@@ -52,12 +52,12 @@ Status InTime(Status status) {
 }  // namespace
 
 Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
-                              const std::vector<Lot*>& lots, image::BlockWriterOptions options,
+                              const std::vector<Lot*>& lots, store::BlockWriterOptions options,
                               const std::function<bool(uint64_t)>& progress) {
   WrittenData out;
   STASIS_ASSIGN(image::BlockKey key, Key(paths));
   options.progress = progress;
-  STASIS_ASSIGN(auto blocks, image::BlockWriter::Begin(writer, std::move(key), std::move(options)));
+  STASIS_ASSIGN(auto blocks, store::BlockWriter::Begin(writer, std::move(key), std::move(options)));
   std::vector<dataplane::Mapping> mappings;  // the blocks are written from there, until Finish
   for (const Lot* lot : lots) {
     if (lot->ranges.empty()) continue;

@@ -5,21 +5,21 @@
 #include <vector>
 
 #include "coordinator/shared_lots.h"
-#include "image/block_writer.h"
 #include "image/reader.h"
 #include "image/writer.h"
+#include "store/block_writer.h"
 
 namespace stasis::coordinator {
 
 // What a dump writes: a pack for each lot that has something new, and what the manifest says of it.
 struct WrittenData {
   // DeviceRange::gpu is an index into `gpus`; whoever fills in the manifest looks them up there.
-  image::WrittenBlocks blocks;
+  store::WrittenBlocks blocks;
   std::vector<device::GpuUuid> gpus;
 };
 // `options` without its progress. `progress`: bytes looked at so far; false cancels.
 Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
-                              const std::vector<Lot*>& lots, image::BlockWriterOptions options,
+                              const std::vector<Lot*>& lots, store::BlockWriterOptions options,
                               const std::function<bool(uint64_t)>& progress);
 
 // The lots of an image, for `process` in the place of each process id of the image. Without arenas.

@@ -12,8 +12,8 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
-#include "image/store_folder.h"
 #include "process/tree.h"
+#include "store/store_folder.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -37,7 +37,7 @@ std::string WorkFolder(const Paths& paths, const process::ProcessId& owner) {
 
 Status SweepStoreOf(const std::string& image) {
   if (image.empty()) return {};
-  auto swept = image::SweepPartials(std::filesystem::path(image).parent_path().string());
+  auto swept = store::SweepPartials(std::filesystem::path(image).parent_path().string());
   if (!swept) return Fail(std::move(swept).error());
   return {};
 }

@@ -13,8 +13,8 @@
 
 #include "base/file.h"
 #include "image/checksum.h"
+#include "image/image_folder.h"
 #include "image/little_endian.h"
-#include "image/store_folder.h"
 
 namespace stasis::image {
 

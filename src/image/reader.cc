@@ -14,11 +14,11 @@
 #include "base/file.h"
 #include "image/block_reader.h"
 #include "image/envelope.h"
+#include "image/image_folder.h"
 #include "image/little_endian.h"
 #include "image/manifest_check.h"
 #include "image/manifest_codec.h"
 #include "image/pack.h"
-#include "image/store_folder.h"
 
 namespace stasis::image {
 
@@ -88,8 +88,7 @@ Result<std::unique_ptr<ImageReader>> ImageReader::Open(const std::string& path, 
   if (!folder) return Fail(std::move(folder.error()).WithContext("open image " + path));
   std::unique_ptr<ImageReader> reader(new ImageReader(AbsolutePath(path), std::move(*folder)));
   if (deletion == Deletion::kExcluded) {
-    STASIS_TRY(
-        internal::LockFolder(reader->folder_.get(), internal::LockKind::kShared, "image " + path));
+    STASIS_TRY(LockFolder(reader->folder_.get(), LockKind::kShared, "image " + path));
   }
   STASIS_ASSIGN(std::string file, ReadManifestFile(reader->folder_.get(), path));
   STASIS_ASSIGN(std::string_view body, OpenEnvelope(file, path));

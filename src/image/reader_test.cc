@@ -10,7 +10,6 @@
 #include "image/image_testing.h"
 #include "image/little_endian.h"
 #include "image/manifest_codec.h"
-#include "image/store_folder.h"
 
 namespace stasis::image {
 namespace {

@@ -1,14 +1,13 @@
 #include "image/report.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 
 #include "base/build_id.h"
 #include "image/block_reader.h"
 #include "image/manifest_check.h"
-#include "image/store_folder.h"
+#include "image/report_text.h"
 
 namespace stasis::image {
 
@@ -17,51 +16,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kStateNames[] = {"none", "running", "locked", "checkpointed", "failed"};
-
-std::string Bytes(uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
-
-// "2026-11-20T05:47:55Z".
-std::string Utc(int64_t unix_ns) {
-  time_t seconds = unix_ns / 1'000'000'000;
-  tm parts{};
-  if (::gmtime_r(&seconds, &parts) == nullptr) return "-";
-  char text[64];
-  return ::strftime(text, sizeof text, "%FT%TZ", &parts) > 0 ? text : "-";
-}
-
-// JSON is UTF-8, and what a program calls itself need not be.
-json Text(const std::string& text) {
-  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
-}
-
-json Texts(const std::vector<std::string>& texts) {
-  json array = json::array();
-  for (const std::string& text : texts) array.push_back(Text(text));
-  return array;
-}
-
-std::string CommandLine(const Job& job) {
-  std::string line;
-  for (const std::string& arg : job.argv) line += (line.empty() ? "" : " ") + Printable(arg);
-  return Printable(line, 500);
-}
-
-// Names of a job for a list: its id, else its process.
-std::string JobName(const Job& job) {
-  return job.id.empty() ? fmt::format("pid {}", job.root_pid) : Printable(job.id);
-}
-
-uint64_t DeviceBytes(const Manifest& manifest) {
-  uint64_t total = 0;
-  for (const Gpu& gpu : manifest.gpus) total += gpu.used_bytes;
-  return total;
-}
 
 uint64_t FileBytes(const Manifest& manifest) {
   uint64_t total = 0;
@@ -176,67 +130,6 @@ json ExternalsJson(const Manifest& manifest) {
 
 }  // namespace
 
-Result<std::vector<ImageSummary>> SummarizeStore(const std::string& store) {
-  STASIS_ASSIGN(auto names, ListImages(store));
-  std::vector<ImageSummary> images;
-  for (const std::string& name : names) {
-    ImageSummary summary{name, store + "/" + name, {}, {}};
-    auto reader = ImageReader::Open(summary.path);
-    if (reader) {
-      summary.manifest = (*reader)->manifest();
-    } else if (reader.error().code == Code::kNotFound) {
-      continue;  // deleted meanwhile
-    } else {
-      summary.error = std::move(reader.error());
-    }
-    images.push_back(std::move(summary));
-  }
-  return images;
-}
-
-std::string ListText(const std::vector<ImageSummary>& images) {
-  if (images.empty()) return "";
-  size_t width = 5;
-  for (const ImageSummary& image : images) width = std::max(width, image.name.size());
-  std::string text = fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {:>10}  {}\n", "IMAGE",
-                                 width, "CREATED", "JOB", "SIZE", "ADDED", "GPU MEMORY", "COMMAND");
-  for (const ImageSummary& image : images) {
-    std::string name = Printable(image.name);
-    if (!image.manifest) {
-      text += fmt::format("{:<{}}  {}\n", name, width, Printable(image.error->ToString(), 500));
-      continue;
-    }
-    const Manifest& m = *image.manifest;
-    text += fmt::format("{:<{}}  {:<20}  {:<20}  {:>10}  {:>10}  {:>10}  {}\n", name, width,
-                        Utc(m.created_unix_ns), JobName(m.job), Bytes(m.TotalBytes()),
-                        Bytes(m.AddedBytes()), Bytes(DeviceBytes(m)),
-                        Printable(CommandLine(m.job), 60));
-  }
-  return text;
-}
-
-json ListJson(const std::vector<ImageSummary>& images) {
-  json list = json::array();
-  for (const ImageSummary& image : images) {
-    json row = {{"name", Text(image.name)}, {"path", Text(image.path)}};
-    if (image.manifest) {
-      const Manifest& m = *image.manifest;
-      row.update({{"ok", true},
-                  {"id", m.image_id.Hex()},
-                  {"created", Utc(m.created_unix_ns)},
-                  {"job", Text(m.job.id)},
-                  {"command", Texts(m.job.argv)},
-                  {"size_bytes", m.TotalBytes()},
-                  {"added_bytes", m.AddedBytes()},
-                  {"device_bytes", DeviceBytes(m)}});
-    } else {
-      row.update({{"ok", false}, {"error", Text(image.error->ToString())}});
-    }
-    list.push_back(std::move(row));
-  }
-  return {{"images", std::move(list)}};
-}
-
 std::string InspectText(const ImageReader& image) {
   const Manifest& m = image.manifest();
   std::string text;
@@ -347,36 +240,6 @@ json InspectJson(const ImageReader& image) {
           {"ranges", RangesJson(m)},
           {"phases", PhasesJson(m)},
           {"required_files", std::move(required)}};
-}
-
-std::string GcText(const GcReport& report) {
-  std::string text;
-  for (const std::string& name : report.swept) text += fmt::format("removed {}\n", name);
-  for (const GcReport::Skipped& skipped : report.skipped) {
-    text += fmt::format("left alone {}: {}\n", Printable(skipped.path, kMaxPathBytes),
-                        Printable(skipped.why, 500));
-  }
-  text += fmt::format("{} images, {} packs; {} in {} blocks given back\n", report.images,
-                      report.packs, Bytes(report.freed_bytes), report.freed_blocks);
-  if (report.unused_bytes > 0) {
-    text +=
-        fmt::format("{} that no image needs could not be given back\n", Bytes(report.unused_bytes));
-  }
-  return text;
-}
-
-json GcJson(const GcReport& report) {
-  json skipped = json::array();
-  for (const GcReport::Skipped& one : report.skipped) {
-    skipped.push_back({{"path", Text(one.path)}, {"why", Text(one.why)}, {"busy", one.busy}});
-  }
-  return {{"removed", Texts(report.swept)},
-          {"images", report.images},
-          {"packs", report.packs},
-          {"freed_blocks", report.freed_blocks},
-          {"freed_bytes", report.freed_bytes},
-          {"unused_bytes", report.unused_bytes},
-          {"left_alone", std::move(skipped)}};
 }
 
 std::string VerifyText(const ImageReader& image, const VerifyReport& report) {

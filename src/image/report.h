@@ -1,37 +1,17 @@
-// Images as a person or a script wants to see them: `stasis image ls`, `inspect` and `verify`, each
-// as text and as JSON. Text from an image is made fit for a terminal, and for JSON.
+// One image as a person or a script wants to see it: `stasis image inspect` and `verify`, each as
+// text and as JSON. Text from an image is made fit for a terminal, and for JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
-#include "image/gc.h"
 #include "image/reader.h"
 
 namespace stasis::image {
 
-// One image of a store. A damaged one is in the list too, with what is wrong.
-struct ImageSummary {
-  std::string name;
-  std::string path;
-  std::optional<Manifest> manifest;
-  std::optional<Error> error;  // when there is no manifest
-};
-
-// By name. A store that does not exist holds none.
-Result<std::vector<ImageSummary>> SummarizeStore(const std::string& store);
-
-std::string ListText(const std::vector<ImageSummary>& images);
-nlohmann::json ListJson(const std::vector<ImageSummary>& images);
-
 std::string InspectText(const ImageReader& image);
 nlohmann::json InspectJson(const ImageReader& image);
-
-std::string GcText(const GcReport& report);
-nlohmann::json GcJson(const GcReport& report);
 
 std::string VerifyText(const ImageReader& image, const VerifyReport& report);
 nlohmann::json VerifyJson(const ImageReader& image, const VerifyReport& report);

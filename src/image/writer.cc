@@ -15,15 +15,13 @@
 #include "base/file.h"
 #include "image/beneath.h"
 #include "image/envelope.h"
+#include "image/image_folder.h"
 #include "image/manifest_check.h"
 #include "image/manifest_codec.h"
-#include "image/store_folder.h"
 
 namespace stasis::image {
 
 namespace fs = std::filesystem;
-using internal::LockFolder;
-using internal::LockKind;
 
 namespace {
 
@@ -90,7 +88,7 @@ Status ImageWriter::CreatePartial() {
   }
   // Between the folder's creation and its lock somebody may sweep it away: then once more.
   for (;;) {
-    STASIS_ASSIGN(partial_, internal::HiddenName(name_, "partial"));
+    STASIS_ASSIGN(partial_, HiddenName(name_, kPartial));
     if (::mkdirat(store_fd_.get(), partial_.c_str(), 0700) != 0) {
       return FailErrno(errno, "make folder " + store_ + "/" + partial_);
     }
@@ -98,7 +96,7 @@ Status ImageWriter::CreatePartial() {
     if (!folder && folder.error().code == Code::kNotFound) continue;
     if (!folder) return Fail(std::move(folder.error()));
     if (!LockFolder(folder->get(), LockKind::kShared, partial_)) continue;
-    if (!internal::IsSameFolder(store_fd_.get(), partial_, folder->get())) continue;
+    if (!IsSameFolder(store_fd_.get(), partial_, folder->get())) continue;
     partial_fd_ = std::move(*folder);
     break;
   }
@@ -211,7 +209,7 @@ Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
     if (status) continue;
     // The last step of all failed: the image has its name already, and must lose it.
     if (committed_) {
-      if (auto undone = internal::RenameNoReplace(store_fd_.get(), name_, partial_); !undone) {
+      if (auto undone = RenameNoReplace(store_fd_.get(), name_, partial_); !undone) {
         status.error().not_undone = true;
         status.error().message +=
             "; " + path() + " could not be hidden again: " + undone.error().ToString();
@@ -347,7 +345,7 @@ Status ImageWriter::SyncFolders(Commitment&) {
 }
 
 Status ImageWriter::Publish(Commitment&) {
-  STASIS_TRY(internal::RenameNoReplace(store_fd_.get(), partial_, name_));
+  STASIS_TRY(RenameNoReplace(store_fd_.get(), partial_, name_));
   committed_ = true;
   return {};
 }

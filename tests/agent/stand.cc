@@ -5,7 +5,12 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+
+#include "wire/find.h"
+#include "wire/packet.h"
 
 extern char** environ;
 
@@ -135,6 +140,17 @@ void UseGpu() {
     return true;
   }();
   (void)once;
+}
+
+UniqueFd Knock(Target& target) {
+  auto header = wire::ReadAgentHeader(target.pid());
+  UniqueFd process(int(syscall(SYS_pidfd_open, target.pid().value, 0)));
+  UniqueFd door(int(syscall(438 /* pidfd_getfd */, process.get(), header->door_fd, 0)));
+  int ends[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  wire::SendDoorKnock(door.get(), ends[1]);
+  close(ends[1]);
+  return UniqueFd(ends[0]);
 }
 
 size_t FreeBytes() {

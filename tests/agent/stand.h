@@ -51,6 +51,9 @@ class Target {
   std::string buffer_;
 };
 
+// A client of the test's own making, for what AgentClient never sends.
+UniqueFd Knock(Target& target);
+
 // What is free on the software GPU, seen from this process.
 size_t FreeBytes();
 void UseGpu();  // cuInit and a context in this process, once

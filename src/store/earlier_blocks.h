@@ -15,14 +15,14 @@
 #include "base/result.h"
 #include "image/manifest.h"
 
-namespace stasis::image {
+namespace stasis::store {
 
 class EarlierBlocks {
  public:
   struct Query {
-    Id128 key_id;        // only names by this key mean anything to us
-    std::string job_id;  // its images first, the newest first; empty: none
-    uint32_t uid = 0;    // only images of programs of this user
+    image::Id128 key_id;  // only names by this key mean anything to us
+    std::string job_id;   // its images first, the newest first; empty: none
+    uint32_t uid = 0;     // only images of programs of this user
   };
   // Images and packs that belong to another user than ours, or cannot be read, are passed over; a
   // store that does not exist holds nothing.
@@ -37,7 +37,7 @@ class EarlierBlocks {
     std::unordered_map<uint32_t, int64_t> checked_unix_ns{};  // by pack: Pack::checked_unix_ns
   };
   struct EarlierPack {
-    Pack pack;  // as the newest image says that refers to it
+    image::Pack pack;  // as the newest image says that refers to it
     FileId file;
     uint64_t occupied_bytes = 0;  // on the disk
   };
@@ -47,7 +47,7 @@ class EarlierBlocks {
     uint32_t logical_bytes;
   };
   // nullptr: no image has it.
-  const Block* Find(const Id128& name, uint64_t logical_bytes) const;
+  const Block* Find(const image::Id128& name, uint64_t logical_bytes) const;
   const Image& image(size_t index) const { return images_[index]; }
   const EarlierPack& pack(size_t index) const { return packs_[index]; }
   size_t blocks() const { return blocks_.size(); }
@@ -58,16 +58,16 @@ class EarlierBlocks {
   static constexpr uint32_t kNone = ~0u;
   struct Found {
     Image image;
-    Manifest manifest;
+    image::Manifest manifest;
   };
   void Take(Found found);
-  uint32_t TakePack(const Image& image, const Pack& pack);
+  uint32_t TakePack(const Image& image, const image::Pack& pack);
 
   UniqueFd store_;
   std::vector<Image> images_;
   std::vector<EarlierPack> packs_;
-  std::unordered_map<Id128, uint32_t, Id128Hash> pack_index_;
-  std::unordered_map<Id128, Block, Id128Hash> blocks_;
+  std::unordered_map<image::Id128, uint32_t, image::Id128Hash> pack_index_;
+  std::unordered_map<image::Id128, Block, image::Id128Hash> blocks_;
 };
 
-}  // namespace stasis::image
+}  // namespace stasis::store

@@ -1,4 +1,4 @@
-#include "image/earlier_blocks.h"
+#include "store/earlier_blocks.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,10 +9,21 @@
 #include "image/beneath.h"
 #include "image/block_name.h"
 #include "image/block_reader.h"
+#include "image/image_folder.h"
 #include "image/reader.h"
-#include "image/store_folder.h"
+#include "store/store_folder.h"
 
-namespace stasis::image {
+namespace stasis::store {
+
+using image::BlockReader;
+using image::DeviceRange;
+using image::Id128;
+using image::ImageReader;
+using image::kBlockNameFunction;
+using image::kManifestName;
+using image::Manifest;
+using image::OpenFolder;
+using image::Pack;
 
 namespace {
 
@@ -112,7 +123,7 @@ const EarlierBlocks::Block* EarlierBlocks::Find(const Id128& name, uint64_t logi
 }
 
 bool EarlierBlocks::IsStillThere(size_t image) const {
-  return internal::IsSameFolder(store_.get(), images_[image].name, images_[image].folder.get());
+  return image::IsSameFolder(store_.get(), images_[image].name, images_[image].folder.get());
 }
 
-}  // namespace stasis::image
+}  // namespace stasis::store

@@ -1,4 +1,4 @@
-#include "image/gc.h"
+#include "store/gc.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,9 +19,23 @@
 #include "image/beneath.h"
 #include "image/pack.h"
 #include "image/reader.h"
-#include "image/store_folder.h"
+#include "store/store_folder.h"
 
-namespace stasis::image {
+namespace stasis::store {
+
+using image::DeviceRange;
+using image::Entry;
+using image::Id128;
+using image::Id128Hash;
+using image::ImageReader;
+using image::ListFolder;
+using image::Manifest;
+using image::OpenBeneath;
+using image::OpenFolder;
+using image::OpenRegular;
+using image::Pack;
+using image::PackEntry;
+using image::PackReader;
 
 namespace {
 
@@ -289,4 +303,4 @@ Result<GcReport> CollectGarbage(const std::string& store, const GcOptions& optio
                   "free what no image needs in " + store);
 }
 
-}  // namespace stasis::image
+}  // namespace stasis::store

@@ -1,4 +1,4 @@
-#include "image/block_writer.h"
+#include "store/block_writer.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -13,12 +13,32 @@
 #include <set>
 #include <unordered_map>
 
-#include "image/earlier_blocks.h"
 #include "image/pack.h"
 #include "image/parallel.h"
-#include "image/store_folder.h"
+#include "store/earlier_blocks.h"
+#include "store/store_folder.h"
 
-namespace stasis::image {
+namespace stasis::store {
+
+using image::BlockKey;
+using image::Codec;
+using image::Compress;
+using image::Compression;
+using image::DeviceRange;
+using image::ForEach;
+using image::Id128;
+using image::Id128Hash;
+using image::ImageWriter;
+using image::IsAllZero;
+using image::kBlockBytes;
+using image::kBlockNameFunction;
+using image::kPackAlign;
+using image::Manifest;
+using image::Pack;
+using image::PackEntry;
+using image::PackReader;
+using image::PackWriter;
+using image::Progress;
 
 namespace {
 
@@ -387,4 +407,4 @@ Result<WrittenBlocks> BlockWriter::Finish() {
   return std::move(state_->out);
 }
 
-}  // namespace stasis::image
+}  // namespace stasis::store

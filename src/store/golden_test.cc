@@ -1,6 +1,6 @@
 // tests/image/golden/vN is an image of format N, kept as it was written when N was new. It must
 // open, verify and mean the same for ever. When a new version comes, its image is written once with
-//   STASIS_WRITE_GOLDEN=tests/image/golden image_test --gtest_filter='GoldenTest.*'
+//   STASIS_WRITE_GOLDEN=tests/image/golden store_test --gtest_filter='GoldenTest.*'
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -10,18 +10,33 @@
 #include "base/file.h"
 #include "image/block_name.h"
 #include "image/block_reader.h"
-#include "image/block_writer.h"
-#include "image/gc.h"
 #include "image/image_testing.h"
 #include "image/pack.h"
 #include "image/reader.h"
-#include "image/store_folder.h"
 #include "image/writer.h"
+#include "store/block_writer.h"
+#include "store/gc.h"
+#include "store/store_folder.h"
 
-namespace stasis::image {
+namespace stasis::store {
 namespace {
 
-using testing::Noise;
+using image::BlockKey;
+using image::BlockNaming;
+using image::BlockReader;
+using image::BlockSecret;
+using image::Codec;
+using image::Compression;
+using image::DeviceRange;
+using image::GpuState;
+using image::Id128;
+using image::ImageReader;
+using image::kBlockNameFunction;
+using image::Manifest;
+using image::PackEntry;
+using image::PackReader;
+using image::VerifyLevel;
+using image::testing::Noise;
 
 // One for every branch of XXH3, which tells its inputs apart by their length.
 constexpr size_t kLengths[] = {0,  1,  2,  3,   4,   5,   8,   9,   16,  17,  32,   33,   64,
@@ -38,7 +53,7 @@ BlockKey GoldenKey() {
 }
 
 Manifest GoldenManifest() {
-  Manifest m = testing::FullManifest();
+  Manifest m = image::testing::FullManifest();
   m.host = {"node-1",      "6.1.0-18-amd64", "x86_64",  "c4b3d1d0-0000-4000-8000-0123456789ab",
             1'000'000'001, 1'000'000'000,    4026531836};
   m.image_id = Id128::FromRaw("golden image  v1");
@@ -137,7 +152,7 @@ std::string GoldenMemory() {
 std::string WriteWithBlocks(const std::string& store, const std::string& name,
                             const std::string& memory, Compression compression,
                             bool with_files = false) {
-  auto image = testing::MustBegin(store, name);
+  auto image = image::testing::MustBegin(store, name);
   BlockWriterOptions options;
   options.compression = compression;
   options.uid = GoldenManifest().job.uid;
@@ -151,8 +166,8 @@ std::string WriteWithBlocks(const std::string& store, const std::string& name,
   written->DescribeIn(manifest);
   if (with_files) {
     for (size_t length : kLengths) {
-      testing::WriteFile(image->cpu_path() + "/length-" + std::to_string(length) + ".img",
-                         FileOfLength(length));
+      image::testing::WriteFile(image->cpu_path() + "/length-" + std::to_string(length) + ".img",
+                                FileOfLength(length));
     }
     EXPECT_TRUE(image->AddLog("criu-dump.log", "(00.000001) Dumping finished successfully\n"));
     auto fd = image->AddFile(kAgentName);
@@ -206,4 +221,4 @@ TEST(GoldenTest, AnImageOfFormat2MeansWhatItMeant) {
 }
 
 }  // namespace
-}  // namespace stasis::image
+}  // namespace stasis::store

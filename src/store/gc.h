@@ -12,7 +12,7 @@
 
 #include "base/result.h"
 
-namespace stasis::image {
+namespace stasis::store {
 
 struct GcReport {
   std::vector<std::string> swept;  // hidden folders that were removed
@@ -39,4 +39,4 @@ struct GcOptions {
 // report.
 Result<GcReport> CollectGarbage(const std::string& store, const GcOptions& options = {});
 
-}  // namespace stasis::image
+}  // namespace stasis::store

@@ -1,18 +1,31 @@
-#include "image/store_folder.h"
+#include "store/store_folder.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "image/image_testing.h"
 #include "image/reader.h"
 
-namespace stasis::image {
+namespace stasis::store {
 namespace {
 
-using testing::MakeImage;
-using testing::TempStore;
-using testing::WriteFile;
+using image::CommitOptions;
+using image::ImageReader;
+using image::ImageWriter;
+using image::Manifest;
+using image::VerifyLevel;
+using image::testing::FullManifest;
+using image::testing::MakeImage;
+using image::testing::MustBegin;
+using image::testing::PretendCriuDump;
+using image::testing::TempStore;
+using image::testing::WriteFile;
+
+std::vector<std::string> Names(const std::string& folder) { return *ListDir(folder); }
 
 TEST(StoreFolderTest, AnImageIsFoundByNameAndByPath) {
   TempStore store;
@@ -35,7 +48,7 @@ TEST(StoreFolderTest, OnlyImagesAreListed) {
   MakeImage(store.path(), "a");
   ASSERT_EQ(::mkdir((store / "folder").c_str(), 0700), 0);
   WriteFile(store / "file", "x");
-  auto writer = testing::MustBegin(store.path(), "c");
+  auto writer = MustBegin(store.path(), "c");
   EXPECT_EQ(*ListImages(store.path()), (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(ListImages("/nonexistent")->empty());
 }
@@ -93,6 +106,86 @@ TEST(StoreFolderTest, TheSweepTakesOnlyWhatIsOurs) {
   EXPECT_TRUE(SweepPartials("/nonexistent")->empty());
 }
 
+// CRIU writes stats-dump after the notification in which we commit, through the folder it holds.
+TEST(StoreFolderTest, WhatComesAfterTheCommitDoesNotGetIntoTheImage) {
+  TempStore store;
+  auto writer = MustBegin(store.path(), "a");
+  PretendCriuDump(*writer);
+  Manifest manifest = FullManifest();
+  ASSERT_TRUE(writer->Commit(manifest, {}));
+  auto late = OpenAt(writer->cpu_dir_fd(), "stats-dump", O_WRONLY | O_CREAT);
+  ASSERT_TRUE(late);
+
+  auto report = (*ImageReader::Open(writer->path()))->Verify(VerifyLevel::kFull);
+  EXPECT_TRUE(report->ok());
+  EXPECT_EQ(Names(store.path()).size(), 2u);
+  EXPECT_TRUE(SweepPartials(store.path())->empty()) << "still in use";
+  ASSERT_TRUE(writer->AfterCommit());
+  EXPECT_EQ(Names(store.path()), std::vector<std::string>{"a"});
+}
+
+// What a dump does whose job could not be told of its new image.
+TEST(StoreFolderTest, ACommittedImageMayBeDeletedWhileItsWriterLives) {
+  TempStore store;
+  auto writer = MustBegin(store / "new/folders", "a");
+  PretendCriuDump(*writer);
+  Manifest manifest = FullManifest();
+  ASSERT_TRUE(writer->Commit(manifest, {}));
+  auto deleted = DeleteImage(writer->path());
+  EXPECT_TRUE(deleted) << deleted.error().ToString();
+  EXPECT_TRUE(writer->AfterCommit());
+  EXPECT_TRUE(Names(store / "new/folders").empty());
+}
+
+// Killed with -9 before any step: afterwards either a whole image or, once swept, nothing.
+TEST(StoreFolderTest, KilledAtAnyStepItIsWholeOrSweptAway) {
+  bool published = false;
+  for (std::string_view step : ImageWriter::CommitSteps()) {
+    SCOPED_TRACE(step);
+    TempStore store;
+    pid_t child = ::fork();
+    if (child == 0) {
+      auto writer = MustBegin(store.path(), "a");
+      PretendCriuDump(*writer);
+      CommitOptions options;
+      options.before_step = [&](std::string_view name) -> Status {
+        if (name == step) ::kill(::getpid(), SIGKILL);
+        return {};
+      };
+      Manifest manifest = FullManifest();
+      (void)writer->Commit(manifest, options);
+      ::_exit(1);
+    }
+    int wait_status = 0;
+    ASSERT_EQ(::waitpid(child, &wait_status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(wait_status));
+
+    EXPECT_EQ(ListImages(store.path())->size(), published ? 1u : 0u);
+    auto swept = SweepPartials(store.path());
+    ASSERT_TRUE(swept);
+    EXPECT_FALSE(swept->empty());
+    if (published) {
+      auto reader = ImageReader::Open(store / "a");
+      ASSERT_TRUE(reader) << reader.error().ToString();
+      EXPECT_TRUE((*reader)->Verify(VerifyLevel::kFull)->ok());
+      EXPECT_EQ(Names(store.path()), std::vector<std::string>{"a"});
+    } else {
+      EXPECT_TRUE(Names(store.path()).empty());
+    }
+    if (step == "publish") published = true;
+  }
+  EXPECT_TRUE(published);
+}
+
+TEST(StoreFolderTest, ALivePartialIsNotSwept) {
+  TempStore store;
+  auto writer = MustBegin(store.path(), "a");
+  PretendCriuDump(*writer);
+  EXPECT_TRUE(SweepPartials(store.path())->empty());
+  Manifest manifest = FullManifest();
+  EXPECT_TRUE(writer->Commit(manifest, {}));
+}
+
 TEST(StoreFolderTest, SpaceIsAskedForBeforehand) {
   EXPECT_TRUE(CheckSpace("/tmp", 1));
   auto status = CheckSpace("/tmp", 1ull << 60);
@@ -101,4 +194,4 @@ TEST(StoreFolderTest, SpaceIsAskedForBeforehand) {
 }
 
 }  // namespace
-}  // namespace stasis::image
+}  // namespace stasis::store

@@ -23,10 +23,10 @@
 #include "image/manifest.h"
 #include "image/writer.h"
 
-namespace stasis::image {
+namespace stasis::store {
 
 struct BlockWriterOptions {
-  Compression compression = Compression::kNone;
+  image::Compression compression = image::Compression::kNone;
   bool share = true;   // false: every block is written, whatever there is
   std::string job_id;  // whose images are looked at first
   uint32_t uid = 0;    // of the program; only images of the same user's are looked at
@@ -38,13 +38,13 @@ struct BlockWriterOptions {
   int64_t trust_ns = 24ll * 3600 * 1'000'000'000;
   // … and others too, as long as it is not more than this for one dump.
   uint64_t always_check_bytes = 512ull << 20;
-  size_t max_linked_packs = kMaxLinkedPacks;
+  size_t max_linked_packs = image::kMaxLinkedPacks;
 };
 
 struct WrittenBlocks {
-  BlockNaming naming;
-  std::vector<DeviceRange> ranges;  // as they were added, with their blocks and packs
-  std::vector<Pack> packs;
+  image::BlockNaming naming;
+  std::vector<image::DeviceRange> ranges;  // as they were added, with their blocks and packs
+  std::vector<image::Pack> packs;
   uint64_t zero_bytes = 0;         // of blocks that are all zero, stored nowhere
   uint64_t new_bytes = 0;          // of blocks that were stored now, before compression
   uint64_t stored_bytes = 0;       // of the same, as they are stored
@@ -52,20 +52,21 @@ struct WrittenBlocks {
   uint64_t repeated_bytes = 0;     // of blocks that are in this image more than once, but for one
   std::vector<std::string> notes;  // what a user should know: a damaged block of an earlier image
 
-  void DescribeIn(Manifest& manifest) const;  // naming, ranges and packs
+  void DescribeIn(image::Manifest& manifest) const;  // naming, ranges and packs
 };
 
 class BlockWriter {
  public:
   // `writer` outlives it.
-  static Result<BlockWriter> Begin(ImageWriter& writer, BlockKey key, BlockWriterOptions options);
+  static Result<BlockWriter> Begin(image::ImageWriter& writer, image::BlockKey key,
+                                   BlockWriterOptions options);
   BlockWriter(BlockWriter&&) noexcept;
   ~BlockWriter();
 
   // Blocks from here on go into a pack of their own.
   void StartPack();
   // `range` without its blocks; `data` has its size.
-  Status Add(DeviceRange range, std::string_view data);
+  Status Add(image::DeviceRange range, std::string_view data);
   // Decides what is shared, writes the rest, finishes the packs.
   Result<WrittenBlocks> Finish();
 
@@ -75,4 +76,4 @@ class BlockWriter {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace stasis::image
+}  // namespace stasis::store

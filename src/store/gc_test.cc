@@ -1,0 +1,295 @@
+// Blocks that no image needs any more are freed, and no others: through deletes, dumps beside,
+// kills.
+#include "store/gc.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <random>
+
+#include "store/shared_blocks_testing.h"
+
+namespace stasis::store {
+namespace {
+
+using namespace testing;  // NOLINT
+
+TEST_F(SharedBlocksTest, GcFreesExactlyWhatNoImageRefersTo) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string changed = memory;
+  for (uint32_t i = 10; i < 30; ++i) Change(changed, i, i);
+  Dump("b", changed);
+  EXPECT_EQ(Gc().freed_blocks, 0u);
+  uint64_t before = Occupied();
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  EXPECT_EQ(Occupied(), before) << "the pack has another name";
+  auto report = Gc();
+  EXPECT_EQ(report.freed_blocks, 20u);
+  // A file with many holes may need a block more, in which the file system says where they are.
+  EXPECT_NEAR(static_cast<double>(report.freed_bytes), 20.0 * kBlock, 2.0 * kPackAlign);
+  EXPECT_EQ(Occupied(), before - report.freed_bytes);
+  EXPECT_TRUE(report.skipped.empty());
+  ExpectWhole("b", changed);
+  EXPECT_EQ(Gc().freed_blocks, 0u);
+  // The old contents again: the holes are not mistaken for blocks.
+  EXPECT_EQ(Dump("c", memory), 20u * kBlock);
+  ExpectWhole("c", memory);
+  // A dump after a gc need not read what the gc did not write.
+  auto options = Options();
+  options.always_check_bytes = 0;
+  EXPECT_EQ(Dump("d", changed, options), 0u);
+  for (const char* name : {"b", "c", "d"}) ASSERT_TRUE(DeleteImage(store_ / name));
+  EXPECT_EQ(Occupied(), 0u);
+}
+
+// The names of blocks that a pack has are not enough: one of them may be a hole there, and the
+// image has the block in another pack.
+TEST_F(SharedBlocksTest, ABlockIsReadFromThePackThatTheImageNames) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string without = memory;
+  Change(without, 0, 1);
+  Dump("b", without);
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  ASSERT_EQ(Gc().freed_blocks, 1u);
+  Dump("c", memory);  // block 0 is in c's own pack, and a hole in the other
+  ExpectWhole("c", memory);
+  ASSERT_TRUE(DeleteImage(store_ / "b"));
+  Gc();
+  ExpectWhole("c", memory);
+  // Also where the pack with the hole comes first.
+  Dump("b", without);
+  Change(memory, 1, 2);
+  Dump("d", memory);
+  std::vector<Pack> packs = Packs("d");
+  ASSERT_EQ(packs.size(), 3u);
+  EXPECT_GT(packs[1].used_blocks, packs[2].used_blocks);
+  ExpectWhole("d", memory);
+}
+
+TEST_F(SharedBlocksTest, GcLeavesAloneWhatItCannotKnow) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string changed = memory;
+  Change(changed, 10, 1);
+  Dump("b", changed);
+  Dump("c", changed);
+  std::string file = store_ / "b/" + Packs("a")[0].path();
+
+  // A copy by hard links, outside of the store.
+  TempStore elsewhere;
+  ASSERT_EQ(::system(("cp -al " + store_ / "a" + " " + elsewhere / "a").c_str()), 0);
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  auto report = Gc();
+  EXPECT_EQ(report.freed_blocks, 0u);
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_NE(report.skipped[0].why.find("1 of its 3 names"), std::string::npos)
+      << report.skipped[0].why;
+  ASSERT_TRUE(DeleteImage(elsewhere / "a"));
+
+  // A dump that has the pack locked.
+  auto locked = Open(file, O_RDONLY);
+  ASSERT_EQ(::flock(locked->get(), LOCK_SH), 0);
+  report = Gc();
+  EXPECT_EQ(report.freed_blocks, 0u);
+  ASSERT_EQ(report.skipped.size(), 1u);
+  EXPECT_TRUE(report.skipped[0].busy);
+  locked->Reset();
+
+  // An image whose manifest cannot be read.
+  std::string manifest = *ReadFile(store_ / "c/manifest.pb");
+  image::testing::WriteFile(store_ / "c/manifest.pb", "x");
+  report = Gc();
+  EXPECT_EQ(report.freed_blocks, 0u);
+  EXPECT_FALSE(report.skipped.empty());
+  image::testing::WriteFile(store_ / "c/manifest.pb", manifest);
+  EXPECT_EQ(Gc().freed_blocks, 1u);
+  ExpectWhole("b", changed);
+  ExpectWhole("c", changed);
+}
+
+// gc while a dump is between its links and its commit.
+TEST_F(SharedBlocksTest, GcBesideADumpTakesNothingFromIt) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string changed = memory;
+  Change(changed, 10, 1);
+  Dump("b", changed);
+  Manifest manifest;
+  auto writer = Write("c", memory, manifest, Options());
+  ASSERT_EQ(last_.stored_bytes, 0u);
+  ASSERT_TRUE(DeleteImage(store_ / "a"));  // the only one that has block 10
+  EXPECT_EQ(Gc().freed_blocks, 0u);
+  CommitOptions options;
+  options.before_step = [&](std::string_view) -> Status {
+    EXPECT_EQ(Gc().freed_blocks, 0u);
+    return {};
+  };
+  ASSERT_TRUE(writer->Commit(manifest, options));
+  writer.reset();
+  EXPECT_EQ(Gc().freed_blocks, 0u);
+  ExpectWhole("b", changed);
+  ExpectWhole("c", memory);
+}
+
+// The other order: gc holds the pack, so the dump writes its own.
+TEST_F(SharedBlocksTest, ADumpBesideAGcDoesNotWaitForIt) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string changed = memory;
+  Change(changed, 10, 1);
+  Dump("b", changed);
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  GcOptions options;
+  bool dumped = false;
+  options.before_step = [&](std::string_view step) -> Status {
+    if (!step.starts_with("free ")) return {};
+    EXPECT_EQ(Dump("c", changed), (kBlocks - 1) * kBlock) << "but for its own pack of one block";
+    dumped = true;
+    return {};
+  };
+  auto report = CollectGarbage(store_.path(), options);
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_TRUE(dumped);
+  EXPECT_EQ(report->freed_blocks, 1u);
+  ExpectWhole("b", changed);
+  ExpectWhole("c", changed);
+}
+
+// Between gc's reading of the images and its lock on the pack an image goes, and another comes.
+TEST_F(SharedBlocksTest, GcDoesNotActOnWhatItReadBeforeTheLock) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string changed = memory;
+  Change(changed, 10, 1);
+  Dump("b", changed);
+  Dump("c", changed);
+  Manifest manifest;
+  auto writer = Write("d", memory, manifest, Options());  // refers to block 10 of a's pack
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  GcOptions options;
+  bool locked = false;
+  options.before_step = [&](std::string_view step) -> Status {
+    if (!step.starts_with("lock ") || locked) return {};
+    locked = true;
+    // As many names as before, and one of them of the new image.
+    EXPECT_TRUE(DeleteImage(store_ / "c"));
+    EXPECT_TRUE(writer->Commit(manifest, {}));
+    return {};
+  };
+  auto report = CollectGarbage(store_.path(), options);
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_TRUE(locked);
+  ExpectWhole("b", changed);
+  ExpectWhole("d", memory);
+}
+
+// Runs it in a child that is killed before its n-th step, for every n until it has no more.
+void KilledAtEachStep(const std::function<void(std::function<Status(std::string_view)>)>& work,
+                      const std::function<void()>& check) {
+  for (int n = 0;; ++n) {
+    ASSERT_LT(n, 100);
+    pid_t child = ::fork();
+    if (child == 0) {
+      int left = n;
+      work([&](std::string_view) -> Status {
+        if (left-- == 0) ::kill(::getpid(), SIGKILL);
+        return {};
+      });
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    check();
+    if (WIFEXITED(status)) {
+      EXPECT_GT(n, 1);
+      return;
+    }
+  }
+}
+
+TEST_F(SharedBlocksTest, KilledAtAnyStepGcHarmsNothingAndTheNextOneFinishes) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::map<std::string, std::string> images;
+  for (uint32_t i = 1; i < 6; ++i) {
+    Change(memory, i, i);
+    images[std::to_string(i)] = memory;
+    Dump(std::to_string(i), memory);
+  }
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  for (const char* name : {"2", "3"}) {
+    ASSERT_TRUE(DeleteImage(store_ / name));
+    images.erase(name);
+  }
+  KilledAtEachStep([&](auto before_step) { (void)CollectGarbage(store_.path(), {before_step}); },
+                   [&] {
+                     for (const auto& [name, content] : images) ExpectWhole(name, content);
+                   });
+  uint64_t needed = 0;
+  std::map<std::string, uint64_t> blocks;
+  for (const auto& [name, content] : images) {
+    for (size_t at = 0; at < content.size(); at += kBlock)
+      blocks[content.substr(at, kBlock)] = kBlock;
+  }
+  for (const auto& [content, bytes] : blocks) needed += bytes;
+  uint64_t packs = Gc().packs;
+  EXPECT_EQ(Gc().freed_blocks, 0u);
+  uint64_t occupied = Occupied();
+  EXPECT_GE(occupied, needed);
+  EXPECT_LE(occupied, needed + packs * 8 * kPackAlign) << "headers, indexes, maps of holes";
+}
+
+TEST_F(SharedBlocksTest, KilledAtAnyStepADeleteIsDoneOrNot) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  Dump("b", memory);
+  KilledAtEachStep([&](auto before_step) { (void)DeleteImage(store_ / "a", before_step); },
+                   [&] {
+                     ExpectWhole("b", memory);
+                     if (PathExists(store_ / "a")) ExpectWhole("a", memory);
+                     ASSERT_TRUE(SweepPartials(store_.path()));
+                     if (!PathExists(store_ / "a")) Dump("a", memory);
+                   });
+}
+
+TEST_F(SharedBlocksTest, HundredDumpsWithDeletesAndGcsEachSurvivorIsWhole) {
+  std::mt19937 random(1);
+  auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  std::string memory = Memory(1);
+  std::map<std::string, std::string> images;
+  for (uint32_t i = 0; i < 100; ++i) {
+    for (size_t n = below(8); n > 0; --n)
+      Change(memory, below(kBlocks), i * 100 + static_cast<uint32_t>(n));
+    if (below(10) == 0) memory.replace(below(kBlocks) * kBlock, kBlock, kBlock, '\0');
+    if (below(15) == 0 && !images.empty())
+      memory = std::next(images.begin(), static_cast<long>(below(images.size())))->second;
+    auto options = Options();
+    options.compression = static_cast<Compression>(below(4));
+    options.job_id = below(4) == 0 ? "other" : "llama";
+    std::string name = "image-" + std::to_string(i);
+    Dump(name, memory, options);
+    images[name] = memory;
+    while (images.size() > 12 || (images.size() > 2 && below(4) == 0)) {
+      auto victim = std::next(images.begin(), static_cast<long>(below(images.size())));
+      ASSERT_TRUE(DeleteImage(store_ / victim->first));
+      images.erase(victim);
+    }
+    if (below(3) == 0) Gc();
+    if (i % 10 != 9) continue;
+    for (const auto& [survivor, content] : images) ExpectWhole(survivor, content);
+  }
+  Gc();
+  for (const auto& [survivor, content] : images) ExpectWhole(survivor, content);
+  for (const auto& [survivor, content] : images) ASSERT_TRUE(DeleteImage(store_ / survivor));
+  EXPECT_TRUE(ListDir(store_.path())->empty());
+}
+
+}  // namespace
+}  // namespace stasis::store

@@ -1,0 +1,208 @@
+// Blocks that several images share: written once, linked, and looked at again before they are
+// relied on.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "store/shared_blocks_testing.h"
+
+namespace stasis::store {
+namespace {
+
+using namespace testing;  // NOLINT
+
+TEST_F(SharedBlocksTest, ASecondImageStoresWhatChanged) {
+  std::string memory = Memory(1);
+  EXPECT_EQ(Dump("a", memory), kBlocks * kBlock);
+  std::string changed = memory;
+  Change(changed, 17, 1);
+  EXPECT_EQ(Dump("b", changed), kBlock);
+  EXPECT_EQ(last_.shared_bytes, (kBlocks - 1) * kBlock);
+  ASSERT_EQ(Packs("b").size(), 2u);
+  EXPECT_FALSE(Packs("b")[0].linked);
+  EXPECT_TRUE(Packs("b")[1].linked);
+  EXPECT_EQ(Packs("b")[1].used_blocks, kBlocks - 1);
+  EXPECT_EQ(Packs("b")[1].id, Packs("a")[0].id);
+  auto reader = ImageReader::Open(store_ / "b");
+  EXPECT_EQ((*reader)->manifest().TotalBytes(), kBlocks * kBlock);
+  EXPECT_EQ((*reader)->manifest().AddedBytes(), kBlock);
+  reader->reset();
+  ExpectWhole("a", memory);
+  ExpectWhole("b", changed);
+  // The image whose pack it was goes; the other is whole by itself.
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  ExpectWhole("b", changed);
+}
+
+TEST_F(SharedBlocksTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
+  std::string memory =
+      std::string(kBlock * 50, '\0') + Noise(kBlock, 1) + Noise(kBlock, 1) + Noise(100, 2);
+  EXPECT_EQ(Dump("a", memory), kBlock + 100u);
+  EXPECT_EQ(last_.zero_bytes, kBlock * 50u);
+  EXPECT_EQ(last_.repeated_bytes, kBlock);
+  EXPECT_LT(Occupied(), 8 * kPackAlign);
+  ExpectWhole("a", memory);
+  std::string nothing(kBlock * 3, '\0');
+  EXPECT_EQ(Dump("b", nothing), 0u);
+  EXPECT_TRUE(Packs("b").empty());
+  ExpectWhole("b", nothing);
+}
+
+TEST_F(SharedBlocksTest, OnlyImagesOfTheSameUserAndKeyShare) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  auto other = Options();
+  other.job_id = "another";
+  EXPECT_EQ(Dump("same-user", memory, other), 0u) << "another job with the same weights";
+  other.uid = 1001;
+  EXPECT_EQ(Dump("other-user", memory, other), kBlocks * kBlock);
+  EXPECT_EQ(Dump("other-key", memory, Options(), Key(1)), kBlocks * kBlock);
+  auto full = Options();
+  full.share = false;
+  EXPECT_EQ(Dump("full", memory, full), kBlocks * kBlock);
+  if (::geteuid() == 0) {
+    for (const char* name : {"a", "same-user", "full"}) {
+      ASSERT_EQ(::chown((store_ / name).c_str(), 12345, 12345), 0);
+    }
+    EXPECT_EQ(Dump("other-owner", memory), kBlocks * kBlock) << "their files are not ours";
+  }
+}
+
+// A copy has packs of the same id in other files.
+TEST_F(SharedBlocksTest, AFolderThatIsCopiedIsACompleteImage) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  Change(memory, 3, 1);
+  Dump("b", memory);
+  ASSERT_EQ(::system(("cp -a " + store_ / "b" + " " + store_ / "c").c_str()), 0);
+  ASSERT_EQ(::system(("mkdir " + store_ / "d" + " && tar -C " + store_ / "b" + " -c . | tar -C " +
+                      store_ / "d" + " -x")
+                         .c_str()),
+            0);
+  ASSERT_TRUE(DeleteImage(store_ / "a") && DeleteImage(store_ / "b"));
+  EXPECT_GT(Gc().freed_blocks, 0u);
+  ExpectWhole("c", memory);
+  ExpectWhole("d", memory);
+  EXPECT_EQ(Dump("e", memory), 0u);
+  ExpectWhole("e", memory);
+}
+
+TEST_F(SharedBlocksTest, AFlippedBitIsFoundInTheImagesThatReferToItAndOnlyThose) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string changed = memory;
+  Change(changed, 40, 1);
+  Dump("b", changed);
+  Change(changed, 41, 2);
+  Dump("c", changed);
+  Dump("stranger", Memory(9));
+
+  Pack pack = Packs("a")[0];
+  auto reader = (*ImageReader::Open(store_ / "a"))->OpenPack(pack);
+  auto entry_of = [&](size_t block) {
+    return reader->Find(Key().Name(memory.substr(block * kBlock, kBlock)));
+  };
+  std::string file = store_ / "a/" + pack.path();
+  struct Row {
+    uint64_t offset;
+    std::string images;
+  };
+  const Row rows[] = {{entry_of(40)->offset + 5, "a"},
+                      {entry_of(41)->offset + 5, "a b"},
+                      {entry_of(42)->offset + kBlock - 1, "a b c"},
+                      {30, "a b c"},  // the header
+                      {pack.size_bytes - 100, "a b c"},
+                      {pack.size_bytes - 1, "a b c"}};
+  for (const Row& row : rows) {
+    Flip(file, row.offset);
+    std::string found;
+    for (const char* name : {"a", "b", "c", "stranger"}) {
+      std::string findings = Findings(name);
+      if (findings.empty()) continue;
+      found += (found.empty() ? "" : " ") + std::string(name);
+      EXPECT_EQ(findings.rfind(pack.path() + " ", 0), 0u) << findings;
+    }
+    EXPECT_EQ(found, row.images) << "byte " << row.offset;
+    Flip(file, row.offset);
+  }
+  EXPECT_EQ(Findings("c"), "");
+}
+
+// A damaged block of an earlier image is not relied on, and the user is told.
+TEST_F(SharedBlocksTest, WhatIsDamagedIsWrittenAnew) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  Pack pack = Packs("a")[0];
+  Flip(store_ / "a/" + pack.path(), 4096 + 100);
+  EXPECT_EQ(Dump("b", memory), kBlocks * kBlock);
+  ASSERT_EQ(last_.notes.size(), 1u);
+  EXPECT_NE(last_.notes[0].find("image a is damaged"), std::string::npos) << last_.notes[0];
+  ExpectWhole("b", memory);
+  EXPECT_NE(Findings("a"), "");
+  // The next one takes the good copy, of the newer image.
+  EXPECT_EQ(Dump("c", memory), 0u);
+  ExpectWhole("c", memory);
+}
+
+TEST_F(SharedBlocksTest, APackIsReadWhenItsLastCheckIsLongAgoOrItWasWrittenTo) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string file = store_ / "a/" + Packs("a")[0].path();
+  auto options = Options();
+  options.always_check_bytes = 0;
+  auto set_time = [&](int64_t seconds_from_now) {
+    timespec times[2] = {{0, UTIME_OMIT}, {::time(nullptr) + seconds_from_now, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+  };
+  Flip(file, 4096 + 100);
+  set_time(-100);
+  EXPECT_EQ(Dump("trusting", memory, options), 0u) << "checked lately, and looks untouched";
+  EXPECT_EQ(Packs("trusting")[0].checked_unix_ns, Packs("a")[0].checked_unix_ns);
+  ASSERT_TRUE(DeleteImage(store_ / "trusting"));
+  set_time(100);
+  EXPECT_EQ(Dump("touched", memory, options), kBlocks * kBlock);
+  ASSERT_TRUE(DeleteImage(store_ / "touched"));
+  set_time(-100);
+  options.trust_ns = 0;
+  EXPECT_EQ(Dump("distrusting", memory, options), kBlocks * kBlock);
+  ASSERT_TRUE(DeleteImage(store_ / "distrusting"));
+  Flip(file, 4096 + 100);
+  set_time(-100);
+  EXPECT_EQ(Dump("checked", memory, options), 0u);
+  EXPECT_GT(Packs("checked")[0].checked_unix_ns, Packs("a")[0].checked_unix_ns);
+}
+
+TEST_F(SharedBlocksTest, APackOfWhichLittleIsNeededIsNotLinked) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string other = Memory(2);
+  other.replace(0, 5 * kBlock, memory, 0, 5 * kBlock);
+  EXPECT_EQ(Dump("b", other), kBlocks * kBlock);
+  EXPECT_EQ(Packs("b").size(), 1u);
+  std::string more = Memory(3);
+  more.replace(0, 20 * kBlock, memory, 50 * kBlock, 20 * kBlock);
+  EXPECT_EQ(Dump("c", more), (kBlocks - 20) * kBlock);
+}
+
+TEST_F(SharedBlocksTest, AnImageLinksToABoundedNumberOfPacks) {
+  std::string memory = Memory(1, 300);
+  Dump("0", memory);
+  auto options = Options();
+  options.max_linked_packs = 12;
+  size_t most = 0;
+  for (uint32_t i = 1; i <= 20; ++i) {
+    Change(memory, i, i);
+    uint64_t stored = Dump(std::to_string(i), memory, options);
+    EXPECT_LE(stored, 4 * kBlock) << i;
+    size_t linked = 0;
+    for (const Pack& pack : Packs(std::to_string(i))) linked += pack.linked ? 1 : 0;
+    most = std::max(most, linked);
+    if (i == 1) continue;
+    ASSERT_TRUE(DeleteImage(store_ / std::to_string(i - 1)));
+  }
+  EXPECT_EQ(most, options.max_linked_packs);
+  ExpectWhole("20", memory);
+}
+
+}  // namespace
+}  // namespace stasis::store

@@ -1,0 +1,147 @@
+#include "store/store_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/file.h"
+#include "image/beneath.h"
+#include "image/image_folder.h"
+#include "image/limits.h"
+#include "image/manifest_check.h"
+
+namespace stasis::store {
+
+using image::Entry;
+using image::HasManifest;
+using image::kMaxImageNameBytes;
+using image::kMaxPathBytes;
+using image::ListFolder;
+using image::LockFolder;
+using image::LockKind;
+using image::OpenBeneath;
+using image::OpenFolder;
+using image::Printable;
+
+namespace {
+
+// A folder is deleted only when all that lies in it is what an image has.
+Status CheckDeletable(int folder_fd, const std::string& path) {
+  auto no_image = [&](const std::string& why) {
+    return Fail(Code::kInvalidArgument, Domain::kImage, 0,
+                fmt::format("{} is no image: {}", path, why),
+                "Nothing was deleted. If it is to go all the same, use rm.");
+  };
+  STASIS_ASSIGN(auto entries, ListFolder(folder_fd));
+  bool has_manifest = false;
+  for (const Entry& entry : entries) {
+    bool is_manifest = entry.name == image::kManifestName && entry.is_regular;
+    bool is_part = entry.is_folder &&
+                   std::find(std::begin(image::kFolders), std::end(image::kFolders), entry.name) !=
+                       std::end(image::kFolders);
+    has_manifest |= is_manifest;
+    if (!is_manifest && !is_part) return no_image("it holds " + Printable(entry.name));
+  }
+  if (!has_manifest) return no_image(std::string("it has no ") + image::kManifestName);
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> ResolveImage(const std::vector<std::string>& stores,
+                                 const std::string& name_or_path) {
+  std::error_code ignored;
+  // A folder here that only happens to have an image's name does not hide the image.
+  bool is_path = name_or_path.find('/') != std::string::npos || HasManifest(name_or_path);
+  if (is_path) {
+    if (std::filesystem::is_directory(name_or_path, ignored)) return AbsolutePath(name_or_path);
+    return Fail(Code::kNotFound, Domain::kImage, 0,
+                "there is no folder " + Printable(name_or_path, kMaxPathBytes));
+  }
+  STASIS_TRY(image::CheckImageName(name_or_path));
+  for (const std::string& store : stores) {
+    std::string path = store + "/" + name_or_path;
+    if (std::filesystem::is_directory(path, ignored)) return AbsolutePath(path);
+  }
+  return Fail(Code::kNotFound, Domain::kImage, 0,
+              fmt::format("there is no image {} in {}", name_or_path, fmt::join(stores, ", ")),
+              "`stasis image ls` shows what there is; an image elsewhere is named by its path.");
+}
+
+Result<std::vector<std::string>> ListImages(const std::string& store) {
+  if (!PathExists(store)) return std::vector<std::string>{};
+  STASIS_ASSIGN(auto names, ListDir(store));
+  std::erase_if(names, [&](const std::string& name) {
+    return name.front() == '.' || !HasManifest(store + "/" + name);
+  });
+  return names;
+}
+
+Result<std::vector<std::string>> SweepPartials(const std::string& store) {
+  std::vector<std::string> removed;
+  Status first_failure;
+  if (!PathExists(store)) return removed;
+  STASIS_ASSIGN(UniqueFd store_fd, OpenFolder(store));
+  STASIS_ASSIGN(auto names, ListDir(store));
+  for (const std::string& name : names) {
+    if (!image::IsHiddenName(name)) continue;
+    auto folder = OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
+    if (!folder) continue;  // gone meanwhile, or no folder and so not ours
+    if (!LockFolder(folder->get(), LockKind::kExclusive, name)) continue;
+    // Between the two calls its writer may have finished: then the name is another's, or nobody's.
+    if (!image::IsSameFolder(store_fd.get(), name, folder->get())) continue;
+    Status gone = RemoveTree(store + "/" + name);
+    if (gone) {
+      removed.push_back(name);
+    } else if (first_failure) {
+      first_failure = std::move(gone);
+    }
+  }
+  if (!first_failure) return Fail(std::move(first_failure.error()));
+  return removed;
+}
+
+Status DeleteImage(const std::string& path,
+                   const std::function<Status(std::string_view)>& before_step) {
+  std::filesystem::path clean = AbsolutePath(path);
+  if (!clean.has_filename()) clean = clean.parent_path();  // "IMAGE/"
+  std::string store = clean.parent_path().string();
+  std::string name = clean.filename().string();
+
+  STASIS_ASSIGN(UniqueFd store_fd, OpenFolder(store));
+  auto opened = OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
+  if (!opened) {
+    bool is_link = opened.error().raw == ELOOP;
+    if (is_link) opened.error().message = path + " is a symbolic link; name the image itself";
+    return Fail(std::move(opened.error()));
+  }
+  UniqueFd folder = std::move(*opened);
+  STASIS_TRY(CheckDeletable(folder.get(), path));
+  STASIS_TRY(LockFolder(folder.get(), LockKind::kExclusive, path));
+  STASIS_ASSIGN(std::string hidden,
+                image::HiddenName(name.substr(0, kMaxImageNameBytes), image::kDeleted));
+  if (before_step) STASIS_TRY(before_step("hide"));
+  STASIS_TRY(image::RenameNoReplace(store_fd.get(), name, hidden));
+  if (::fsync(store_fd.get()) != 0) return FailErrno(errno, "sync " + store);
+  if (before_step) STASIS_TRY(before_step("remove"));
+  return RemoveTree(store + "/" + hidden);
+}
+
+Status CheckSpace(const std::string& path, uint64_t needed_bytes) {
+  STASIS_ASSIGN(uint64_t free, FreeBytes(path));
+  if (free >= needed_bytes) return {};
+  return Fail(Code::kResourceExhausted, Domain::kImage, 0,
+              fmt::format("an image of about {} bytes does not fit into the {} bytes free on the "
+                          "file system of {}",
+                          needed_bytes, free, path),
+              "Free some space there, or dump to another file system with -d DIR.");
+}
+
+}  // namespace stasis::store

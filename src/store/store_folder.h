@@ -1,0 +1,37 @@
+// A folder that holds images, one sub-folder each, and hidden ones on their way to or from being
+// one (image/image_folder.h).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace stasis::store {
+
+// IMAGE as the user typed it: a path when it holds a '/' or is a folder here, else a name looked
+// for in `stores`, in order. kNotFound says where was looked.
+Result<std::string> ResolveImage(const std::vector<std::string>& stores,
+                                 const std::string& name_or_path);
+
+// Names of the images in a store: sub-folders that are not hidden and hold a manifest, whole or
+// not. A store that does not exist holds none.
+Result<std::vector<std::string>> ListImages(const std::string& store);
+
+// Removes what a killed writer or deleter left behind; what is still worked on is left alone.
+// Returns the names removed.
+Result<std::vector<std::string>> SweepPartials(const std::string& store);
+
+// Hides the image in one step, then removes it. kInvalidArgument when `path` is no image (a folder
+// with a manifest and nothing but an image's parts; a damaged one may be deleted), kAborted while
+// it is being read.
+// `before_step` is called with "hide" and "remove"; for tests, which fail and die there.
+Status DeleteImage(const std::string& path,
+                   const std::function<Status(std::string_view step)>& before_step = nullptr);
+
+// kResourceExhausted now rather than later when fewer than `needed_bytes` are free at `path`.
+Status CheckSpace(const std::string& path, uint64_t needed_bytes);
+
+}  // namespace stasis::store

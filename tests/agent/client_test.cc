@@ -1,0 +1,264 @@
+// The agent's other end: clients that die, and what comes through the door.
+
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include "stand.h"
+#include "wire/find.h"
+#include "wire/packet.h"
+
+namespace stasis::agent_test {
+namespace {
+
+using namespace stasis::cuda;  // NOLINT
+
+constexpr uint64_t kMiB = 1 << 20;
+
+TEST(Client, ItsEndBeforeReleaseReopens) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 20971520");
+  target.Ask("fill " + piece + " 4");
+  for (int step = 0; step < 3; ++step) {
+    auto client = target.Connect();
+    ASSERT_DONE(client);
+    if (step >= 1) ASSERT_DONE(client->Close(kLong));
+    if (step >= 2) ASSERT_DONE(client->ExportAll(kLong));
+    client = Fail(Code::kCancelled, "dead");
+    EXPECT_EQ(target.Ask("check " + piece + " 4"), "right") << step;
+  }
+}
+
+TEST(Client, ItsEndAfterReleaseLeavesTheGateClosedForTheNext) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 20971520");
+  target.Ask("fill " + piece + " 4");
+  std::string second = target.Ask("vmm 2097152 300");
+  target.Ask("fill " + second + " 5");
+  wire::Export kept;
+  {
+    auto client = target.Connect();
+    ASSERT_DONE(client);
+    ASSERT_DONE(client->Close(kLong));
+    auto taken = client->ExportAll(kLong);
+    ASSERT_DONE(taken);
+    ASSERT_DONE(client->Release(kNot, kLong));
+    kept = std::move(*taken);
+  }
+  target.Say("check " + piece + " 4");
+  {
+    auto client = target.Connect();
+    ASSERT_DONE(client);
+    EXPECT_EQ(client->hello().state, wire::State::kReleased);
+    EXPECT_FALSE(client->Open(kLong).has_value()) << "there is nothing to open to";
+    EXPECT_FALSE(client->Close(kLong).has_value());
+    // Dies in the middle: one batch of two.
+    std::vector<wire::Range> wrong = kept.ranges;
+    wrong[250].address += 1;
+    EXPECT_FALSE(client->Map(wrong, Numbers(kept.fds), kLong).has_value());
+  }
+  {
+    auto client = target.Connect();
+    ASSERT_DONE(client);
+    ASSERT_DONE(client->Map(kept.ranges, Numbers(kept.fds), kLong));
+    // Its end after the map is an open.
+  }
+  EXPECT_EQ(target.Hear(), "right");
+  EXPECT_EQ(target.Ask("check " + second + " 5"), "right");
+}
+
+// The coordinator and the mover die with the memory in their hands.
+TEST(Client, ItsEndBeforeCommitGivesEverythingBack) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 20971520");
+  target.Ask("fill " + piece + " 4");
+  std::string second = target.Ask("vmm-released 2097152 30");
+  target.Ask("fill " + second + " 5");
+  for (int round = 0; round < 3; ++round) {
+    {
+      auto client = target.Connect();
+      ASSERT_DONE(client);
+      ASSERT_DONE(client->Close(kLong));
+      ASSERT_DONE(client->ExportAll(kLong));
+      ASSERT_DONE(client->Release(kUntilCommit, kLong));
+    }
+    EXPECT_EQ(target.Ask("check " + piece + " 4"), "right") << round;
+    EXPECT_EQ(target.Ask("check " + second + " 5"), "right") << round;
+  }
+  // Also when the driver has checkpointed the rest in the meantime.
+  {
+    auto client = target.Connect();
+    ASSERT_DONE(client);
+    ASSERT_DONE(client->Close(kLong));
+    ASSERT_DONE(client->ExportAll(kLong));
+    ASSERT_DONE(client->Release(kUntilCommit, kLong));
+    UseGpu();
+    CUcheckpointLockArgs lock{};
+    lock.timeoutMs = 10000;
+    ASSERT_EQ(cuCheckpointProcessLock(target.pid().value, &lock), CUDA_SUCCESS);
+    ASSERT_EQ(cuCheckpointProcessCheckpoint(target.pid().value, nullptr), CUDA_SUCCESS);
+  }
+  ASSERT_EQ(cuCheckpointProcessRestore(target.pid().value, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuCheckpointProcessUnlock(target.pid().value, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
+}
+
+TEST(Client, CommitLetsTheMemoryGo) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 20971520");
+  target.Ask("fill " + piece + " 4");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  EXPECT_EQ(client->Commit(kLong).error().code, Code::kFailedPrecondition);
+  ASSERT_DONE(client->Close(kLong));
+  auto taken = client->ExportAll(kLong);
+  ASSERT_DONE(taken);
+  ASSERT_DONE(client->Release(kUntilCommit, kLong));
+  auto bytes = TakeAway(&*taken);
+  size_t held = FreeBytes();
+  ASSERT_DONE(client->Commit(kLong));
+  EXPECT_GE(FreeBytes(), held + 20 * kMiB);
+  auto fds = PutBack(*taken, bytes);
+  ASSERT_DONE(client->Map(taken->ranges, Numbers(fds), kLong));
+  ASSERT_DONE(client->Open(kLong));
+  EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
+}
+
+TEST(Client, OnlyOneAtATime) {
+  Target target({"direct"});
+  auto first = target.Connect();
+  ASSERT_DONE(first);
+  auto second = target.Connect();
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, Code::kAborted);
+  first = Fail(Code::kCancelled, "gone");
+  // The agent sees the end of the first when it looks again: a new client may come a moment early.
+  auto third = target.Connect();
+  for (int i = 0; i < 100 && !third && third.error().code == Code::kAborted; ++i) {
+    third = target.Connect();
+  }
+  ASSERT_DONE(third);
+}
+
+TEST(Client, WrongOrderIsRefusedAndChangesNothing) {
+  Target target({"direct"});
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  EXPECT_EQ(client->Release(kNot, kLong).error().code, Code::kFailedPrecondition);
+  EXPECT_EQ(client->Open(kLong).error().code, Code::kFailedPrecondition);
+  EXPECT_EQ(client->ExportAll(kLong).error().code, Code::kFailedPrecondition);
+  EXPECT_EQ(client->Map({}, {}, kLong).error().code, Code::kFailedPrecondition);
+  ASSERT_DONE(client->Close(kLong));
+  EXPECT_EQ(client->Close(kLong).error().code, Code::kFailedPrecondition);
+  ASSERT_DONE(client->Open(kLong));
+}
+
+TEST(Door, ComesBackWhenTheProgramClosesEverything) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 20971520");
+  ASSERT_EQ(target.Ask("close-descriptors"), "ok");
+  // The agent notices by itself; nobody can say when.
+  auto client = target.Connect();
+  for (int i = 0; i < 200 && !client; ++i) {
+    client = target.Connect();
+    usleep(10000);
+  }
+  ASSERT_DONE(client);
+  ASSERT_DONE(client->Close(kLong));
+  ASSERT_DONE(client->Open(kLong));
+}
+
+TEST(Door, AForkedChildHasNone) {
+  Target target({"direct"});
+  target.Ask("alloc 20971520");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  ASSERT_DONE(client->Close(kLong));
+  auto taken = client->ExportAll(kLong);
+  ASSERT_DONE(taken);
+  ASSERT_DONE(client->Release(kNot, kLong));
+  ASSERT_DONE(client->Map(taken->ranges, Numbers(taken->fds), kLong));
+  ASSERT_DONE(client->Open(kLong));
+  EXPECT_EQ(target.Ask("fork"), "0");
+  ASSERT_DONE(client->Close(kLong));
+  ASSERT_DONE(client->Open(kLong));
+}
+
+TEST(Door, NoneWithoutAgentOrBeforeTheGpuIsUsed) {
+  Target plain({"direct"}, false);
+  auto none = plain.Connect();
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code, Code::kNotFound);
+  Target cat({}, true, "/bin/cat");
+  EXPECT_EQ(cat.Ask("hello"), "hello");
+  auto idle = cat.Connect();
+  ASSERT_FALSE(idle.has_value());
+  EXPECT_EQ(idle.error().code, Code::kNotFound);
+}
+
+// Whoever may trace the program may send anything; the program does not notice.
+TEST(Door, RubbishIsThrownAway) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 20971520");
+  target.Ask("fill " + piece + " 4");
+  auto header = wire::ReadAgentHeader(target.pid());
+  ASSERT_DONE(header);
+  UniqueFd process(int(syscall(SYS_pidfd_open, target.pid().value, 0)));
+  UniqueFd door(int(syscall(438, process.get(), header->door_fd, 0)));
+  ASSERT_TRUE(door.valid());
+  std::string garbage(5000, 'x');
+  EXPECT_GT(send(door.get(), garbage.data(), garbage.size(), 0), 0);
+  EXPECT_GT(send(door.get(), "\1", 1, 0), 0) << "a knock without a socket";
+  EXPECT_EQ(wire::SendDoorKnock(door.get(), door.get()), wire::Io::kOk) << "the door itself";
+  int stream[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, stream), 0);
+  EXPECT_EQ(wire::SendDoorKnock(door.get(), stream[0]), wire::Io::kOk) << "not a socket of packets";
+  EXPECT_EQ(wire::SendDoorKnock(door.get(), process.get()), wire::Io::kOk) << "not a socket";
+  wire::CloseAll(stream, 2);
+  EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
+}
+
+TEST(Door, RubbishFromAClientEndsItsConnection) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 20971520");
+  target.Ask("fill " + piece + " 4");
+  auto knock = [&] { return Knock(target); };
+  auto ends_after = [&](UniqueFd& socket) {
+    wire::Packet packet;
+    int fds[wire::kMaxBatch];
+    uint32_t count = 0;
+    wire::Io io = wire::Io::kOk;
+    while (io == wire::Io::kOk) io = wire::Receive(socket.get(), &packet, fds, &count, 20000);
+    return io;
+  };
+  {
+    UniqueFd socket = knock();
+    std::string garbage(70000, 'x');
+    EXPECT_GT(send(socket.get(), garbage.data(), garbage.size(), 0), 0);
+    EXPECT_EQ(ends_after(socket), wire::Io::kEnd);
+  }
+  {
+    // A well-formed answer where a request belongs, with the gate closed by the request before.
+    UniqueFd socket = knock();
+    wire::CloseRequest close{};
+    close.timeout_ms = 10000;
+    wire::Send(socket.get(), &close, wire::Type::kClose, sizeof(close), nullptr, 0, 1000);
+    wire::Reply reply{};
+    wire::Send(socket.get(), &reply, wire::Type::kReply, sizeof(reply), nullptr, 0, 1000);
+    EXPECT_EQ(ends_after(socket), wire::Io::kEnd);
+    EXPECT_EQ(target.Ask("check " + piece + " 4"), "right") << "the gate is open again";
+  }
+  {
+    // Counts that do not fit what came.
+    UniqueFd socket = knock();
+    wire::Ranges ranges{};
+    ranges.count = 150;
+    ranges.total = 150;
+    wire::Send(socket.get(), &ranges, wire::Type::kMap, sizeof(ranges), nullptr, 0, 1000);
+    EXPECT_EQ(ends_after(socket), wire::Io::kEnd);
+  }
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+}
+
+}  // namespace
+}  // namespace stasis::agent_test

@@ -1,0 +1,97 @@
+// The gate between a program and its GPU: whom it holds up, when it does not close.
+
+#include "stand.h"
+
+namespace stasis::agent_test {
+namespace {
+
+// Closed gate: a call waits, a look at the table does not; and then it goes on.
+TEST(Gate, HoldsACallUpAndLetsItGo) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 4194304");
+  target.Ask("fill " + piece + " 3");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  ASSERT_DONE(client->Close(kLong));
+  EXPECT_EQ(target.Ask("range " + piece + " 77"), "0 4194304");
+  target.Say("check " + piece + " 3");
+  auto taken = client->ExportAll(kLong);
+  ASSERT_DONE(taken);
+  ASSERT_DONE(client->Release(kNot, kLong));
+  ASSERT_DONE(client->Map(taken->ranges, Numbers(taken->fds), kLong));
+  ASSERT_DONE(client->Open(kLong));
+  EXPECT_EQ(target.Hear(), "right");
+}
+
+TEST(Gate, ReopensAtTheDeadlineWhenWorkDoesNotEnd) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 4194304");
+  ASSERT_EQ(target.Ask("stuck"), "ok");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  for (int i = 0; i < 2; ++i) {
+    auto closed = client->Close(milliseconds(200));
+    ASSERT_FALSE(closed.has_value());
+    EXPECT_EQ(closed.error().code, Code::kDeadlineExceeded);
+    EXPECT_EQ(target.Ask("fill " + piece + " 3"), "ok") << "the program runs on";
+  }
+  ASSERT_EQ(target.Ask("unstuck"), "ok");
+  ASSERT_DONE(client->Close(kLong));
+  ASSERT_DONE(client->Open(kLong));
+}
+
+TEST(Gate, DoesNotCloseOverACapture) {
+  Target target({"direct"});
+  ASSERT_EQ(target.Ask("capture"), "ok");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  auto closed = client->Close(milliseconds(200));
+  ASSERT_FALSE(closed.has_value());
+  EXPECT_EQ(closed.error().code, Code::kDeadlineExceeded);
+  EXPECT_EQ(target.Ask("end-capture"), "0");
+  ASSERT_DONE(client->Close(kLong));
+  ASSERT_DONE(client->Open(kLong));
+}
+
+TEST(Gate, SixteenThreadsThroughTwentySuspends) {
+  Target target({"direct"});
+  ASSERT_EQ(target.Ask("hammer 16"), "ok");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  uint64_t before = 0;
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_DONE(client->Close(kLong));
+    auto taken = client->ExportAll(kLong);
+    ASSERT_DONE(taken);
+    ASSERT_DONE(client->Release(kNot, kLong));
+    uint64_t still = std::stoull(target.Ask("rounds"));
+    auto bytes = TakeAway(&*taken);
+    auto fds = PutBack(*taken, bytes);
+    EXPECT_EQ(std::stoull(target.Ask("rounds")), still) << "nobody passes a closed gate";
+    EXPECT_GE(still, before);
+    before = still;
+    ASSERT_DONE(client->Map(taken->ranges, Numbers(fds), kLong));
+    ASSERT_DONE(client->Open(kLong));
+  }
+  EXPECT_EQ(target.Ask("calm"), "wrong 0");
+}
+
+// Quick suspends without another process, so that threads meet the gate at many moments.
+TEST(Gate, SixtyFourThreadsThroughTwoHundredSuspends) {
+  Target target({"dlsym"});
+  ASSERT_EQ(target.Ask("hammer 64"), "ok");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  for (int round = 0; round < 200; ++round) {
+    ASSERT_DONE(client->Close(kLong));
+    auto taken = client->ExportAll(kLong);
+    ASSERT_DONE(taken);
+    ASSERT_DONE(client->Release(kNot, kLong));
+    ASSERT_DONE(client->Map(taken->ranges, Numbers(taken->fds), kLong));
+    ASSERT_DONE(client->Open(kLong));
+  }
+  EXPECT_EQ(target.Ask("calm"), "wrong 0");
+}
+
+}  // namespace
+}  // namespace stasis::agent_test
