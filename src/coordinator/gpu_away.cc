@@ -6,7 +6,8 @@ namespace {
 using device::GpuUuid;
 using device::ProcessState;
 
-// What the driver's restore will need on each GPU.
+}  // namespace
+
 std::map<GpuUuid, uint64_t> DriverBytesByGpu(const Processes& processes,
                                              const device::GpuMap& map) {
   std::map<GpuUuid, uint64_t> bytes;
@@ -23,8 +24,6 @@ std::map<GpuUuid, uint64_t> DriverBytesByGpu(const Processes& processes,
   }
   return bytes;
 }
-
-}  // namespace
 
 uint64_t DriverBytes(const Processes& processes, bool were_away) {
   uint64_t sum = 0;
@@ -58,33 +57,54 @@ void AddGpuAway(Plan& plan, Services& services, const Processes& processes, Shar
   plan.Add(shared.DataCommit());
 }
 
-void AddGpuBack(Plan& plan, Services& services, const Processes& processes, const GpuBack& back) {
+void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuBack back) {
   Phase restore = GpuRestore(services, processes, back.map, back.driver_bytes);
   Phase unlock = GpuUnlock(services, processes);
   if (!back.commits) restore.undo = unlock.undo = nullptr;
   if (back.shared == nullptr) {
     restore.commits = back.commits;
+    for (Phase& phase : back.programs) plan.Add(std::move(phase));
     plan.Add(std::move(restore));
     plan.Add(std::move(unlock));
     return;
   }
+  SharedResume* shared = back.shared;
   // The driver's undo asks the agents, who have one client at a time.
   for (Phase* phase : {&restore, &unlock}) {
     if (!phase->undo) continue;
-    phase->undo = [shared = back.shared, undo = std::move(phase->undo)] {
+    phase->undo = [shared, undo = std::move(phase->undo)] {
       shared->Disconnect();
       return undo();
     };
   }
-  plan.Add(back.shared->LoadRoom(
-      [&processes, map = back.map] { return DriverBytesByGpu(processes, map); }));
-  std::vector<Phase> control, beside;
-  control.push_back(std::move(restore));
-  control.push_back(std::move(unlock));
-  beside.push_back(InOrder("gpu-control", std::move(control)));
-  beside.push_back(back.shared->DataLoad());
+  std::vector<Phase> beside;
+  if (back.programs.empty()) {
+    plan.Add(
+        shared->LoadRoom([&processes, map = back.map] { return DriverBytesByGpu(processes, map); },
+                         /*keep_ballast=*/false));
+    std::vector<Phase> control;
+    control.push_back(std::move(restore));
+    control.push_back(std::move(unlock));
+    beside.push_back(InOrder("gpu-control", std::move(control)));
+    beside.push_back(shared->DataLoad());
+  } else {
+    std::vector<Phase> load, program = std::move(back.programs);
+    load.push_back(shared->LoadRoom([bytes = back.driver_bytes_by_gpu] { return bytes; },
+                                    /*keep_ballast=*/true));
+    load.push_back(shared->DataLoad());
+    restore.run = [shared, run = std::move(restore.run)](PhaseScope& scope) -> Status {
+      STASIS_TRY(scope.Await(SharedResume::kLoadRoom));
+      STASIS_TRY(shared->FreeBallast(&scope, scope.deadline()));
+      return run(scope);
+    };
+    program.push_back(std::move(restore));
+    program.push_back(std::move(unlock));
+    beside.push_back(std::move(*back.data_read));
+    beside.push_back(InOrder("gpu-load", std::move(load)));
+    beside.push_back(InOrder("program-back", std::move(program)));
+  }
   plan.AddParallel(std::move(beside));
-  Phase data_return = back.shared->DataReturn();
+  Phase data_return = shared->DataReturn();
   data_return.commits = back.commits;
   plan.Add(std::move(data_return));
 }

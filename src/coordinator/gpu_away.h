@@ -31,11 +31,21 @@ struct GpuBack {
   SharedResume* shared = nullptr;
   device::GpuMap map;
   uint64_t driver_bytes = 0;  // for the account
+  // A restore: how the programs come to be, one after another, and what fills the arenas; both
+  // beside the load. Then `processes` is filled in by them, and `driver_bytes_by_gpu` tells before
+  // what the driver will need.
+  std::vector<Phase> programs = {};
+  std::optional<Phase> data_read = {};
+  std::map<device::GpuUuid, uint64_t> driver_bytes_by_gpu = {};
   // The last of the phases commits, and the driver's are undone. Otherwise the caller undoes them
   // by ending the program.
   bool commits = true;
 };
 // Up to the moment when the programs run with all their memory.
-void AddGpuBack(Plan& plan, Services& services, const Processes& processes, const GpuBack& back);
+void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuBack back);
+
+// What the driver's restore will need on each GPU, of processes whose state is away.
+std::map<device::GpuUuid, uint64_t> DriverBytesByGpu(const Processes& processes,
+                                                     const device::GpuMap& map);
 
 }  // namespace stasis::coordinator

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <mutex>
 
 #include "base/file.h"
@@ -107,35 +108,79 @@ Result<std::vector<Lot>> LotsIn(const image::Manifest& manifest,
   return lots;
 }
 
+namespace {
+
+// One block of a lot, on its way from the image to the arena.
+struct BlockToRead {
+  size_t lot;
+  const image::DeviceRange* range;
+  size_t index;
+  uint64_t arena_offset;
+  uint64_t bytes;
+};
+
+// What has been read of one lot: several threads read, a little out of order.
+struct LotSoFar {
+  dataplane::Mapping mapping;
+  std::map<uint64_t, uint64_t> islands;  // begin -> end, of what lies behind a gap
+  uint64_t filled = 0;
+};
+
+}  // namespace
+
 Status ReadLots(const image::ImageReader& reader, const std::vector<Lot*>& lots,
-                const std::function<bool(uint64_t)>& progress) {
+                const std::function<bool(uint64_t)>& progress,
+                const std::function<void()>& filled_more) {
   STASIS_ASSIGN(auto blocks, image::BlockReader::Open(reader));
-  std::atomic<uint64_t> done{0};
-  std::mutex mutex;  // guards failed
-  Status failed;
-  auto fail = [&](Error error) {
-    std::lock_guard lock(mutex);
-    if (failed) failed = Fail(std::move(error));
-  };
-  for (Lot* lot : lots) {
-    if (lot->ranges.empty()) continue;
-    STASIS_ASSIGN(auto mapping,
-                  dataplane::Mapping::Map(lot->arena->fd(), lot->arena->capacity_bytes()));
-    for (size_t r = 0; r < lot->ranges.size(); ++r) {
-      const auto& described = reader.manifest().ranges[lot->places[r]];
-      char* base = mapping.data() + lot->ranges[r].arena_offset;
-      dataplane::InParallel(described.blocks.size(), dataplane::DefaultThreads(), [&](size_t i) {
-        const uint64_t at = i * uint64_t{described.block_bytes};
-        if (Status read = blocks.Read(described, i, base + at); !read) {
-          fail(std::move(read).error());
-        }
-        done += image::BlockReader::BlockBytes(described, i);
-      });
-      STASIS_TRY(Status(failed));
-      if (!progress(done)) return Cancelled();
+  std::vector<BlockToRead> all;
+  std::vector<LotSoFar> so_far(lots.size());
+  for (size_t l = 0; l < lots.size(); ++l) {
+    const Lot& lot = *lots[l];
+    if (lot.ranges.empty()) continue;
+    STASIS_ASSIGN(so_far[l].mapping,
+                  dataplane::Mapping::Map(lot.arena->fd(), lot.arena->capacity_bytes()));
+    for (size_t r = 0; r < lot.ranges.size(); ++r) {
+      const auto& range = reader.manifest().ranges[lot.places[r]];
+      for (size_t i = 0; i < range.blocks.size(); ++i) {
+        all.push_back({l, &range, i, lot.ranges[r].arena_offset + i * uint64_t{range.block_bytes},
+                       image::BlockReader::BlockBytes(range, i)});
+      }
     }
   }
-  return {};
+  const uint64_t chunk = dataplane::ChunkBytes();
+  std::atomic<bool> stop{false};
+  std::mutex mutex;  // guards all below, and so_far but for the mappings
+  Status failed;
+  uint64_t done = 0;
+  auto note = [&](const BlockToRead& block, Status read) {
+    std::lock_guard lock(mutex);
+    if (read) done += block.bytes;
+    if (read && !stop && !progress(done)) read = Cancelled();
+    if (!read) {
+      if (failed) failed = std::move(read);
+      stop = true;
+      return;
+    }
+    LotSoFar& lot = so_far[block.lot];
+    lot.islands[block.arena_offset] = block.arena_offset + block.bytes;
+    const uint64_t before = lot.filled;
+    while (!lot.islands.empty() && lot.islands.begin()->first == lot.filled) {
+      lot.filled = lot.islands.begin()->second;
+      lot.islands.erase(lot.islands.begin());
+    }
+    if (!lots[block.lot]->filled) return;
+    *lots[block.lot]->filled = lot.filled;
+    if (before / chunk != lot.filled / chunk || lot.filled == lots[block.lot]->bytes()) {
+      filled_more();
+    }
+  };
+  dataplane::InParallel(all.size(), dataplane::DefaultThreads(), [&](size_t i) {
+    if (stop) return;
+    const BlockToRead& block = all[i];
+    note(block, blocks.Read(*block.range, block.index,
+                            so_far[block.lot].mapping.data() + block.arena_offset));
+  });
+  return failed;
 }
 
 }  // namespace stasis::coordinator

@@ -26,8 +26,11 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
 Result<std::vector<Lot>> LotsIn(const image::Manifest& manifest,
                                 const std::function<process::ProcessId(pid_t)>& process,
                                 uid_t owner);
-// Fills their arenas; every block is checked.
+// Fills their arenas, each from its begin on; every block is checked. Lot::filled follows, and
+// `filled_more` is called when it has come a chunk further. Both functions are called by one thread
+// at a time, which need not be the caller's.
 Status ReadLots(const image::ImageReader& reader, const std::vector<Lot*>& lots,
-                const std::function<bool(uint64_t)>& progress);
+                const std::function<bool(uint64_t)>& progress,
+                const std::function<void()>& filled_more);
 
 }  // namespace stasis::coordinator

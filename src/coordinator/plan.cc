@@ -46,7 +46,7 @@ class Runner {
   bool committed_ = false;
   std::map<std::string, bool> ended_;  // whether well
   bool failed_ = false;
-  std::condition_variable phase_ended_;
+  std::condition_variable changed_;
 };
 
 class Runner::Scope : public PhaseScope {
@@ -79,10 +79,21 @@ class Runner::Scope : public PhaseScope {
     return Fail(Code::kInternal, "phase " + phase_.name + " has no nested phase " + name);
   }
   Status Await(const std::string& name) override {
+    return WaitUntil([&] {
+      auto ended = runner_.ended_.find(name);
+      return ended != runner_.ended_.end() && ended->second;
+    });
+  }
+  Status WaitUntil(const std::function<bool()>& ready) override {
     std::unique_lock lock(runner_.mutex_);
-    runner_.phase_ended_.wait(lock, [&] { return runner_.ended_.contains(name); });
-    if (runner_.ended_.at(name)) return {};
-    return Fail(Code::kCancelled, name + " has failed");
+    bool is_ready = false;
+    runner_.changed_.wait(lock, [&] { return (is_ready = ready()) || runner_.failed_; });
+    if (is_ready) return {};
+    return Fail(Code::kCancelled, "called off: what ran beside it has failed");
+  }
+  void Changed() override {
+    std::lock_guard lock(runner_.mutex_);
+    runner_.changed_.notify_all();
   }
   bool Abandoned() const override {
     std::lock_guard lock(runner_.mutex_);
@@ -114,7 +125,7 @@ void Runner::NoteEnd(const std::string& name, bool well) {
   std::lock_guard lock(mutex_);
   ended_[name] = well;
   failed_ |= !well;
-  phase_ended_.notify_all();
+  changed_.notify_all();
 }
 
 Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
@@ -197,6 +208,26 @@ void CollectNames(const Phase& phase, std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+Phase InOrder(std::string name, std::vector<Phase> phases) {
+  Phase phase;
+  phase.name = std::move(name);
+  phase.timeout = std::chrono::milliseconds(0);
+  std::vector<std::string> names;
+  for (const Phase& nested : phases) {
+    phase.timeout += nested.timeout;
+    names.push_back(nested.name);
+  }
+  phase.nested = std::move(phases);
+  phase.run = [names](PhaseScope& scope) -> Status {
+    for (const std::string& nested : names) {
+      if (scope.Abandoned()) return Fail(Code::kCancelled, "called off");
+      STASIS_TRY(scope.RunNested(nested));
+    }
+    return {};
+  };
+  return phase;
+}
 
 std::vector<std::string> Plan::PhaseNames() const {
   std::vector<std::string> names;

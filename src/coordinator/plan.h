@@ -72,8 +72,13 @@ class PhaseScope {
   virtual std::vector<PhaseReport> Reports() const = 0;
   // Runs the nested phase of that name now, in this thread.
   virtual Status RunNested(const std::string& name) = 0;
-  // Waits for the end of a phase that runs beside this one; kCancelled when it failed.
+  // Waits for the end of a phase that runs beside this one, or did before it; kCancelled when any
+  // has failed meanwhile.
   virtual Status Await(const std::string& name) = 0;
+  // Waits until `ready`, which is asked anew whenever a phase calls Changed() or ends, and must not
+  // call the scope; kCancelled when a phase has failed. No deadline: whoever is waited for has one.
+  virtual Status WaitUntil(const std::function<bool()>& ready) = 0;
+  virtual void Changed() = 0;
   // A phase that runs beside this one has failed: all that is done here will be undone.
   virtual bool Abandoned() const = 0;
 };
@@ -83,6 +88,9 @@ inline Status CalledOff(const PhaseScope& scope, Error error) {
   if (scope.Abandoned()) return Fail(Code::kCancelled, "called off");
   return Fail(std::move(error));
 }
+
+// Phases one after another, as one: to run beside others, and to stop when one of those has failed.
+Phase InOrder(std::string name, std::vector<Phase> phases);
 
 class Plan {
  public:

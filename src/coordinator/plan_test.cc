@@ -148,6 +148,48 @@ TEST_F(PlanTest, WhoAwaitsAFailureIsNotItsCause) {
   EXPECT_NE(account.error().ToString().find("b"), std::string::npos);
 }
 
+TEST_F(PlanTest, WhoWaitsIsWokenByAChangeAndByAFailure) {
+  bool there = false, seen = false;
+  Plan plan("test");
+  Phase brings = Step("brings"), waits = Step("waits");
+  brings.run = [&](PhaseScope& scope) -> Status {
+    there = true;
+    scope.Changed();
+    STASIS_TRY(scope.WaitUntil([&] { return seen; }));
+    return Fail(Code::kInternal, "broke");
+  };
+  waits.run = [&](PhaseScope& scope) -> Status {
+    STASIS_TRY(scope.WaitUntil([&] { return there; }));
+    seen = true;
+    scope.Changed();
+    Status never = scope.WaitUntil([] { return false; });
+    EXPECT_EQ(never.error().code, Code::kCancelled);
+    return never;
+  };
+  plan.AddParallel({std::move(waits), std::move(brings)});
+  auto account = plan.Run({});
+  ASSERT_FALSE(account);
+  EXPECT_EQ(account.error().ToString(), "brings: broke");
+}
+
+TEST_F(PlanTest, PhasesInOrderStopWhenOneBesideThemFails) {
+  Plan plan("test");
+  Phase waits = Step("waits");
+  waits.run = [](PhaseScope& scope) -> Status {
+    (void)scope.WaitUntil([] { return false; });  // until "b" has failed
+    return {};
+  };
+  Phase last = Step("last");
+  // A phase that will not begin any more is not waited for either.
+  last.run = [](PhaseScope& scope) { return scope.Await("never"); };
+  plan.AddParallel({InOrder("all", {std::move(waits), Step("not-begun")}), std::move(last),
+                    Step("b", /*fails=*/true)});
+  auto account = plan.Run({});
+  ASSERT_FALSE(account);
+  EXPECT_EQ(account.error().ToString(), "b: b broke");
+  EXPECT_EQ(seen_.find("not-begun"), std::string::npos);
+}
+
 TEST_F(PlanTest, NestedPhaseCommitsTheWhole) {
   Plan plan("test");
   Phase outer = Step("outer");

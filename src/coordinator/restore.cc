@@ -1,8 +1,11 @@
-// restore: image-verify, cpu-restore and beside it, where the image holds GPU data, data-read; then
-// data-bind, the GPU state back as in a resume (gpu_away.h), adopt. Nothing of the program runs
-// before its data has been read and checked. The tree hangs below a shim of its own from the start,
-// which takes it down again when we fail or die before `adopt`: the image is untouched by all of
-// it.
+// restore: image-verify; then, where the image holds GPU data, beside each other
+//   data-read                            image -> arenas, each block checked
+//   gpu-load { load-room, data-load }    arenas -> GPU, as far as they have been read
+//   program-back { cpu-restore, data-bind, gpu-restore, gpu-unlock }
+// and data-return, adopt. Without: cpu-restore, the driver's phases, adopt. Nothing of the program
+// runs before its data has been read and checked. The tree hangs below a shim of its own from the
+// start, which takes it down again when we fail or die before `adopt`: the image is untouched by
+// all of it.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -65,6 +68,8 @@ class RestoreRun {
 
   // The job's folder: that of an ended job of the same name, or a new one.
   Status ClaimJob();
+  // What GPU data the image has; touches nothing. To be called once, before the plan is made.
+  Status ExpectData();
   Plan MakePlan();
   Operation MakeOperation(Operation base);
   const std::string& job() const { return job_; }
@@ -80,7 +85,7 @@ class RestoreRun {
 
   Status RunCriu(PhaseScope& scope);
   Status ReadData(PhaseScope& scope);
-  Status BindData();
+  Processes Recorded() const;
   bool has_data() const { return !manifest().ranges.empty(); }
   Result<criu::InheritPlan> PlanOutput() const;
   criu::Options CriuOptions() const;
@@ -102,8 +107,6 @@ class RestoreRun {
   process::ProcessId root_;
   Processes processes_;
   std::vector<std::string> notes_;
-  std::optional<dataplane::ArenaStore> arenas_;
-  std::vector<Lot> lots_;  // between data-read and data-bind
   SharedResume shared_;
 };
 
@@ -259,19 +262,30 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
                                             if (notification.moment != criu::Moment::kPostRestore)
                                               return {};
                                             if (has_data()) STASIS_TRY(scope.Await(kDataRead));
+                                            if (scope.Abandoned())
+                                              return Fail(Code::kCancelled, "called off");
                                             STASIS_TRY(stopped(notification.pid));
                                             return note_root(notification.pid);
                                           },
                                           scope.deadline()));
   if (root_.pid != pid) STASIS_TRY(note_root(pid));
-  for (const auto& p : manifest().processes) {
-    if (!p.is_cuda()) continue;
-    STASIS_ASSIGN(process::Stat stat, process::ReadStat({p.pid}));
-    RecordedProcess recorded{stat.id, ProcessState::kCheckpointed, {}, DriverBytes(manifest(), p)};
-    for (const auto& uuid : p.gpu_uuids) recorded.gpus.push_back({uuid});
-    processes_.push_back(std::move(recorded));
+  processes_ = Recorded();
+  for (RecordedProcess& p : processes_) {
+    STASIS_ASSIGN(process::Stat stat, process::ReadStat(p.id.pid));
+    p.id = stat.id;
   }
   return {};
+}
+
+// Those that use a GPU, as if they had started at no time.
+Processes RestoreRun::Recorded() const {
+  Processes recorded;
+  for (const auto& p : manifest().processes) {
+    if (!p.is_cuda()) continue;
+    recorded.push_back({{{p.pid}, 0}, ProcessState::kCheckpointed, {}, DriverBytes(manifest(), p)});
+    for (const auto& uuid : p.gpu_uuids) recorded.back().gpus.push_back({uuid});
+  }
+  return recorded;
 }
 
 Status RestoreRun::TakeDown() {
@@ -304,7 +318,7 @@ Phase RestoreRun::CpuRestore() {
 
 // The processes are not there yet: the arenas belong to one of their number that started at no
 // time.
-Status RestoreRun::ReadData(PhaseScope& scope) {
+Status RestoreRun::ExpectData() {
   auto not_yet = [&](pid_t pid) {
     const auto& all = manifest().processes;
     auto p = std::find_if(all.begin(), all.end(), [&](const auto& process) {
@@ -312,38 +326,28 @@ Status RestoreRun::ReadData(PhaseScope& scope) {
     });
     return p == all.end() ? process::ProcessId{} : process::ProcessId{{pid}, 0};
   };
-  STASIS_ASSIGN(lots_, LotsIn(manifest(), not_yet, manifest().job.uid));
-  STASIS_ASSIGN(arenas_, dataplane::ArenaStore::Open(session_.services.paths));
-  std::vector<Lot*> to_read;
-  uint64_t total = 0;
-  for (Lot& lot : lots_) {
-    if (lot.key.process.pid.value == 0) {
-      return Fail(Code::kDataLoss, "the image has GPU data of a process that is not in it");
-    }
-    STASIS_ASSIGN(lot.arena, arenas_->Acquire(lot.key, lot.owner, lot.ranges));
-    to_read.push_back(&lot);
-    total += lot.bytes();
+  STASIS_ASSIGN(auto lots, LotsIn(manifest(), not_yet, manifest().job.uid));
+  for (const Lot& lot : lots) {
+    if (lot.key.process.pid.value != 0) continue;
+    return Fail(Code::kDataLoss, "the image has GPU data of a process that is not in it");
   }
-  STASIS_TRY(ReadLots(reader_, to_read, [&](uint64_t done) {
-    scope.ReportBytes(done, total);
-    return !scope.deadline().passed() && !scope.Abandoned();
-  }));
-  scope.SetBytes(total);
+  shared_.Expect(std::move(lots));
   return {};
 }
 
-Status RestoreRun::BindData() {
-  for (Lot& lot : lots_) {
-    auto p = std::find_if(processes_.begin(), processes_.end(), [&](const auto& process) {
-      return process.id.pid == lot.key.process.pid;
-    });
-    if (p == processes_.end()) return Fail(Code::kInternal, "a process has not come back");
-    STASIS_TRY(arenas_->Rekey(*lot.arena, p->id));
-    STASIS_TRY(arenas_->Complete(*lot.arena));
-    lot.arena.reset();  // found again by its name
-  }
-  lots_.clear();
-  return shared_.Look(processes_);
+Status RestoreRun::ReadData(PhaseScope& scope) {
+  STASIS_TRY(shared_.MakeArenas());
+  scope.Changed();
+  const uint64_t total = shared_.bytes();
+  std::vector<Lot*> lots;
+  for (Lot& lot : shared_.lots()) lots.push_back(&lot);
+  auto progress = [&](uint64_t done) {
+    scope.ReportBytes(done, total);
+    return !scope.deadline().passed() && !scope.Abandoned();
+  };
+  STASIS_TRY(ReadLots(reader_, lots, progress, [&] { scope.Changed(); }));
+  scope.SetBytes(total);
+  return {};
 }
 
 Phase RestoreRun::DataRead() {
@@ -354,21 +358,15 @@ Phase RestoreRun::DataRead() {
     Status read = ReadData(scope);
     return read ? std::move(read) : CalledOff(scope, std::move(read).error());
   };
-  phase.undo = [this]() -> Status {
-    for (Lot& lot : lots_) {
-      if (lot.arena) STASIS_TRY(arenas_->Recycle(std::move(*lot.arena)));
-    }
-    lots_.clear();
-    return {};
-  };
+  phase.undo = [this] { return shared_.CallOff(); };
   return phase;
 }
 
 Phase RestoreRun::DataBind() {
   Phase phase;
   phase.name = "data-bind";
-  phase.run = [this](PhaseScope&) { return BindData(); };
-  phase.undo = [this] { return shared_.DropArenas(); };
+  phase.run = [this](PhaseScope&) { return shared_.Bind(processes_); };
+  phase.undo = [this] { return shared_.CallOff(); };
   return phase;
 }
 
@@ -409,16 +407,19 @@ Plan RestoreRun::MakePlan() {
   Services& services = session_.services;
   Plan plan("restore");
   plan.Add(ImageVerify());
-  if (has_data()) {
-    plan.AddParallel({DataRead(), CpuRestore()});
-  } else {
+  if (manifest().gpus.empty()) {
     plan.Add(CpuRestore());
-  }
-  if (has_data()) plan.Add(DataBind());
-  if (!manifest().gpus.empty()) {
-    // Undone by taking the whole tree down.
-    AddGpuBack(plan, services, processes_,
-               {has_data() ? &shared_ : nullptr, map_, driver_bytes(), /*commits=*/false});
+  } else {
+    // The driver's phases are undone by taking the whole tree down.
+    GpuBack back{has_data() ? &shared_ : nullptr, map_, driver_bytes()};
+    back.commits = false;
+    back.programs.push_back(CpuRestore());
+    if (has_data()) {
+      back.programs.push_back(DataBind());
+      back.data_read = DataRead();
+      back.driver_bytes_by_gpu = DriverBytesByGpu(Recorded(), map_);
+    }
+    AddGpuBack(plan, services, processes_, std::move(back));
   }
   plan.Add(Adopt());
   plan.OnFailureAfterCommit([this] {
@@ -461,6 +462,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   for (const auto& range : manifest.ranges) result.shared_bytes += range.size_bytes;
 
   RestoreRun run(session, *reader, restore, std::move(map), std::move(criu_path));
+  STASIS_TRY(run.ExpectData());
   if (options.dry_run) {
     Plan plan = run.MakePlan();
     return Execute(session, {}, plan, options, std::move(result));

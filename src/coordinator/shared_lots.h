@@ -3,8 +3,10 @@
 // again.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -20,6 +22,9 @@ struct Lot {
   std::vector<dataplane::Range> ranges;  // laid out
   std::vector<size_t> places;            // of each range in the agent's list
   std::optional<dataplane::Arena> arena;
+  // Of the arena, from its begin on, what has been read from an image; null: it is full.
+  std::shared_ptr<std::atomic<uint64_t>> filled;
+  std::vector<UniqueFd> memory;          // made anew on a GPU and filled; one for each range
   std::optional<image::Id128> checksum;  // of data on disk
 
   uint64_t bytes() const;

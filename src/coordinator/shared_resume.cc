@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <mutex>
 
 namespace stasis::coordinator {
 namespace {
@@ -127,31 +127,49 @@ GpuUuid SharedResume::To(const GpuUuid& gpu) const {
   return gpu;
 }
 
-Status SharedResume::MakeRoom(const std::map<GpuUuid, uint64_t>& driver_bytes,
-                              const Deadline& deadline) {
+Status SharedResume::StartMovers(const Deadline& deadline) {
   RaiseDescriptorLimit();
   auto to = [this](const GpuUuid& gpu) { return To(gpu); };
-  return ForEachGpu(lots_, to, [&](const GpuUuid& gpu, std::vector<Lot*>& lots) -> Status {
-    std::erase_if(lots, [](const Lot* lot) { return lot->ranges.empty(); });
-    if (lots.empty()) return {};
-    // The memory of the first lot is made now, and that of the others must fit as well.
-    auto driver = driver_bytes.find(gpu);
-    uint64_t ballast = driver == driver_bytes.end() ? 0 : driver->second;
-    for (const Lot* lot : lots) ballast += lot == lots.front() ? 0 : lot->bytes();
-    dataplane::Mover& mover = services_.resident->Of(gpu);
-    STASIS_TRY(mover.Start(deadline));
-    STASIS_TRY(mover.Attach(*lots.front()->arena, deadline));
-    STASIS_TRY(mover.PrepareLoad(lots.front()->ranges, ballast, deadline));
-    return mover.FreeBallast(deadline);
+  return ForEachGpu(lots_, to, [&](const GpuUuid& gpu, std::vector<Lot*>&) -> Status {
+    STASIS_TRY(services_.resident->Of(gpu).Start(deadline));
+    return {};
   });
 }
 
-Phase SharedResume::LoadRoom(DriverBytes driver_bytes) {
+Status SharedResume::ForEachLoad(const std::function<Status(const GpuUuid&, GpuLoad&)>& step) {
+  auto to = [this](const GpuUuid& gpu) { return To(gpu); };
+  return ForEachGpu(lots_, to, [&](const GpuUuid& gpu, std::vector<Lot*>&) -> Status {
+    auto load = loads_.find(gpu);
+    return load == loads_.end() ? Status{} : step(gpu, load->second);
+  });
+}
+
+Status SharedResume::MakeRoom(const std::map<GpuUuid, uint64_t>& driver_bytes,
+                              const Deadline& deadline) {
+  loads_.clear();
+  std::map<GpuUuid, std::vector<Lot*>> by_gpu;
+  for (Lot& lot : lots_) {
+    if (!lot.ranges.empty()) by_gpu[To(lot.key.gpu)].push_back(&lot);
+  }
+  for (auto& [gpu, lots] : by_gpu) {
+    loads_.try_emplace(gpu, services_.resident->Of(gpu), std::move(lots));
+  }
+  return ForEachLoad([&](const GpuUuid& gpu, GpuLoad& load) {
+    auto driver = driver_bytes.find(gpu);
+    return load.MakeRoom(driver == driver_bytes.end() ? 0 : driver->second, deadline);
+  });
+}
+
+Phase SharedResume::LoadRoom(DriverBytes driver_bytes, bool keep_ballast) {
   Phase phase;
-  phase.name = "load-room";
+  phase.name = SharedResume::kLoadRoom;
   phase.timeout = kRoomTimeout;
-  phase.run = [this, driver_bytes = std::move(driver_bytes)](PhaseScope& scope) {
-    return MakeRoom(driver_bytes(), scope.deadline());
+  phase.run = [this, driver_bytes = std::move(driver_bytes),
+               keep_ballast](PhaseScope& scope) -> Status {
+    STASIS_TRY(StartMovers(scope.deadline()));
+    STASIS_TRY(scope.WaitUntil([this] { return has_arenas_.load(); }));
+    STASIS_TRY(MakeRoom(driver_bytes(), scope.deadline()));
+    return keep_ballast ? Status{} : FreeBallast(&scope, scope.deadline());
   };
   phase.undo = [this]() -> Status {
     for (Lot& lot : lots_) {
@@ -162,34 +180,23 @@ Phase SharedResume::LoadRoom(DriverBytes driver_bytes) {
   return phase;
 }
 
-Status SharedResume::Load(const Deadline& deadline, const std::function<void(uint64_t)>& progress) {
-  auto to = [this](const GpuUuid& gpu) { return To(gpu); };
-  std::atomic<uint64_t> before{0};
-  for (Member& member : members_) {
-    member.fds.clear();
-    member.fds.resize(member.list.size());
-  }
-  return ForEachGpu(lots_, to, [&](const GpuUuid& gpu, std::vector<Lot*>& lots) -> Status {
-    std::erase_if(lots, [](const Lot* lot) { return lot->ranges.empty(); });
-    dataplane::Mover& mover = services_.resident->Of(gpu);
-    for (Lot* lot : lots) {
-      if (lot != lots.front()) {
-        STASIS_TRY(mover.Attach(*lot->arena, deadline));
-        STASIS_TRY(mover.PrepareLoad(lot->ranges, 0, deadline));
-      }
-      dataplane::CopyOptions copy;
-      if (lot->arena->record().has_checksum) copy.expected = lot->arena->record().checksum;
-      copy.progress = [&](uint64_t done, uint64_t) { progress(before + done); };
-      STASIS_TRY(mover.Load(copy, deadline));
-      before += lot->bytes();
-      STASIS_ASSIGN(auto fds, mover.Export(deadline));
-      for (size_t i = 0; i < fds.size(); ++i) {
-        members_[lot->member].fds[lot->places[i]] = std::move(fds[i]);
-      }
-      // Our descriptors keep it now.
-      STASIS_TRY(mover.Release(deadline));
-    }
-    return {};
+Status SharedResume::FreeBallast(PhaseScope* scope, const Deadline& deadline) {
+  return ForEachLoad(
+      [&](const GpuUuid&, GpuLoad& load) { return load.FreeBallast(scope, deadline); });
+}
+
+Status SharedResume::Load(PhaseScope* scope, const Deadline& deadline,
+                          const std::function<void(uint64_t)>& progress) {
+  std::mutex mutex;
+  std::map<GpuUuid, uint64_t> done;  // guarded by it
+  return ForEachLoad([&](const GpuUuid& gpu, GpuLoad& load) {
+    return load.Load(scope, deadline, [&](uint64_t bytes) {
+      std::lock_guard lock(mutex);
+      done[gpu] = bytes;
+      uint64_t sum = 0;
+      for (const auto& [of_gpu, of_it] : done) sum += of_it;
+      progress(sum);
+    });
   });
 }
 
@@ -198,12 +205,13 @@ Phase SharedResume::DataLoad() {
   phase.name = "data-load";
   phase.timeout = kLoadTimeout;
   phase.run = [this](PhaseScope& scope) -> Status {
-    STASIS_TRY(Load(scope.deadline(), [&](uint64_t done) { scope.ReportBytes(done, bytes()); }));
+    STASIS_TRY(
+        Load(&scope, scope.deadline(), [&](uint64_t done) { scope.ReportBytes(done, bytes()); }));
     scope.SetBytes(bytes());
     return {};
   };
   phase.undo = [this]() -> Status {
-    for (Member& member : members_) member.fds.clear();
+    for (Lot& lot : lots_) lot.memory.clear();
     return {};
   };
   return phase;
@@ -211,8 +219,12 @@ Phase SharedResume::DataLoad() {
 
 Status SharedResume::Return(const Deadline& deadline) {
   for (Member& member : members_) {
-    std::vector<int> fds;
-    for (const auto& fd : member.fds) fds.push_back(fd.get());
+    const auto index = static_cast<size_t>(&member - members_.data());
+    std::vector<int> fds(member.list.size(), -1);
+    for (const Lot& lot : lots_) {
+      if (lot.member != index) continue;
+      for (size_t i = 0; i < lot.memory.size(); ++i) fds[lot.places[i]] = lot.memory[i].get();
+    }
     std::vector<wire::Range> list = member.list;
     for (auto& range : list) {
       if (!device::GpuUuidBytes(To(UuidOf(range.device)), range.device.bytes)) {
@@ -224,8 +236,8 @@ Status SharedResume::Return(const Deadline& deadline) {
   for (Member& member : members_) {
     STASIS_TRY(member.client->Open(Left(deadline)));
     member.client.reset();
-    member.fds.clear();
   }
+  for (Lot& lot : lots_) lot.memory.clear();
   return {};
 }
 
@@ -237,13 +249,81 @@ Phase SharedResume::DataReturn() {
   // An agent that has mapped all of it keeps it; the driver's undo looks for that (gpu_steps.h).
   // One that has mapped a part drops that.
   phase.undo = [this]() -> Status {
-    for (Member& member : members_) {
-      member.client.reset();
-      member.fds.clear();
-    }
+    Disconnect();
+    for (Lot& lot : lots_) lot.memory.clear();
     return {};
   };
   return phase;
+}
+
+void SharedResume::Expect(std::vector<Lot> lots) {
+  lots_ = std::move(lots);
+  for (Lot& lot : lots_) lot.filled = std::make_shared<std::atomic<uint64_t>>(0);
+  has_arenas_ = false;
+}
+
+Status SharedResume::MakeArenas() {
+  STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths));
+  for (Lot& lot : lots_) {
+    STASIS_ASSIGN(lot.arena, store_->Acquire(lot.key, lot.owner, lot.ranges));
+  }
+  has_arenas_ = true;
+  return {};
+}
+
+Status SharedResume::Bind(const Processes& processes) {
+  for (const auto& process : processes) {
+    STASIS_TRY(Annotate(BindTo(process.id), fmt::format("process {}", process.id.pid.value)));
+  }
+  for (const Lot& lot : lots_) {
+    if (lot.key.process.start_time != 0) continue;
+    return Fail(Code::kInternal, fmt::format("process {} has not come back for its GPU memory",
+                                             lot.key.process.pid.value));
+  }
+  return {};
+}
+
+Status SharedResume::BindTo(const process::ProcessId& id) {
+  STASIS_ASSIGN(auto agent, FindAgent(id));
+  if (!agent || agent->hello().state != wire::State::kReleased) return {};
+  Member member;
+  member.id = id;
+  STASIS_ASSIGN(member.list, agent->client.Describe(kAgentAnswer));
+  STASIS_ASSIGN(auto wanted, LotsOf(id, 0, members_.size(), member.list));
+  for (Lot& want : wanted) {
+    auto lot = std::find_if(lots_.begin(), lots_.end(), [&](const Lot& l) {
+      return l.key.process.pid == id.pid && l.key.gpu == want.key.gpu;
+    });
+    if (lot == lots_.end() || !SameMemory(lot->ranges, want.ranges)) {
+      return Fail(Code::kDataLoss,
+                  "the image does not hold all of its memory on GPU " + want.key.gpu.value);
+    }
+    STASIS_TRY(store_->Rekey(*lot->arena, id));
+    STASIS_TRY(store_->Complete(*lot->arena));
+    lot->key.process = id;
+    lot->member = want.member;
+    lot->places = std::move(want.places);
+  }
+  member.client = std::move(agent->client);
+  members_.push_back(std::move(member));
+  return {};
+}
+
+Status SharedResume::CallOff() {
+  Disconnect();
+  for (Lot& lot : lots_) {
+    lot.memory.clear();
+    if (!lot.arena) continue;
+    auto& mover = services_.resident->Of(To(lot.key.gpu));
+    // A mover that is gone, or has to be ended, holds nothing.
+    (void)mover.Release(Deadline::In(kLetGo));
+    (void)mover.Detach(Deadline::In(kLetGo));
+  }
+  for (Lot& lot : lots_) {
+    if (lot.arena) STASIS_TRY(store_->Recycle(std::move(*lot.arena)));
+    lot.arena.reset();
+  }
+  return {};
 }
 
 Status SharedResume::DropArenas() {
@@ -260,8 +340,10 @@ Status SharedResume::DropArenas() {
 }
 
 Status SharedResume::Now(const Deadline& deadline) {
+  STASIS_TRY(StartMovers(deadline));
   STASIS_TRY(MakeRoom({}, deadline));
-  STASIS_TRY(Load(deadline, [](uint64_t) {}));
+  STASIS_TRY(FreeBallast(nullptr, deadline));
+  STASIS_TRY(Load(nullptr, deadline, [](uint64_t) {}));
   STASIS_TRY(Return(deadline));
   return DropArenas();
 }

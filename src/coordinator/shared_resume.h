@@ -1,16 +1,20 @@
 // The shared path back: movers create the memory anew and fill it from the arenas while the driver
 // restores what it carried, and the agents map it at the old addresses.
 //
-//   load-room    movers run and hold all the memory; the driver's share was held free until now
-//   data-load    beside the driver's restore and unlock
+//   load-room    movers run and hold all the memory, and the driver's share with a ballast
+//   data-load    beside the driver's restore and unlock, before which the ballast goes
 //   data-return  the agents have the memory: the programs run on
 //
 // Until data-return the programs stay suspended whatever fails or dies: the arenas keep the data.
+//
+// Of an image, the processes are not there yet: its lots are known by Expect(), their arenas are
+// filled by data-read beside data-load, and Bind() finds the processes later.
 #pragma once
 
 #include <memory>
 
 #include "coordinator/agents.h"
+#include "coordinator/gpu_load.h"
 #include "coordinator/gpu_steps.h"
 #include "coordinator/services.h"
 #include "coordinator/shared_lots.h"
@@ -28,6 +32,14 @@ class SharedResume {
   // Finds those of the processes whose memory is in arenas, and checks that it is there; touches
   // nothing. To be called once, before the phases run.
   Status Look(const Processes& processes);
+  // The same for a restore: what an image holds, without arenas; …
+  void Expect(std::vector<Lot> lots);
+  // … arenas for all of it, whose owner is a process that started at no time, …
+  Status MakeArenas();
+  // … and whose they are. They are full; each process wants exactly what is in them.
+  Status Bind(const Processes& processes);
+  // Undoes all of that, and of a load: no GPU memory, no arena.
+  Status CallOff();
   // Ends the connections: no other may be had to an agent meanwhile, and none may be in an image.
   void Disconnect();
 
@@ -37,9 +49,12 @@ class SharedResume {
   std::vector<Lot>& lots() { return lots_; }
 
   // `driver_bytes`: what the driver's restore will need on each GPU, asked for when the phase runs;
-  // it is free when the phase has ended.
+  // it is held free until FreeBallast, or, without `keep_ballast`, the end of the phase.
+  static constexpr const char* kLoadRoom = "load-room";
   using DriverBytes = std::function<std::map<device::GpuUuid, uint64_t>()>;
-  Phase LoadRoom(DriverBytes driver_bytes);
+  Phase LoadRoom(DriverBytes driver_bytes, bool keep_ballast);
+  // For immediately before the driver's restore. `scope`: null when nothing runs beside it.
+  Status FreeBallast(PhaseScope* scope, const Deadline& deadline);
   Phase DataLoad();
   Phase DataReturn();
   // After that: the arenas are given back.
@@ -53,15 +68,19 @@ class SharedResume {
     process::ProcessId id;
     std::optional<wire::AgentClient> client;
     std::vector<wire::Range> list;
-    std::vector<UniqueFd> fds;  // of the new memory, in the list's order
   };
 
   Status Consider(const process::ProcessId& id);
   Result<dataplane::Arena> TakeArena(const Lot& lot);
   device::GpuUuid To(const device::GpuUuid& gpu) const;
+  // Runs `step` for the load of each GPU, in parallel.
+  Status ForEachLoad(const std::function<Status(const device::GpuUuid&, GpuLoad&)>& step);
+  Status StartMovers(const Deadline& deadline);
   Status MakeRoom(const std::map<device::GpuUuid, uint64_t>& driver_bytes,
                   const Deadline& deadline);
-  Status Load(const Deadline& deadline, const std::function<void(uint64_t)>& progress);
+  Status Load(PhaseScope* scope, const Deadline& deadline,
+              const std::function<void(uint64_t)>& progress);
+  Status BindTo(const process::ProcessId& id);
   Status Return(const Deadline& deadline);
   void LetGo();
 
@@ -70,6 +89,8 @@ class SharedResume {
   std::vector<Member> members_;
   std::optional<dataplane::ArenaStore> store_;
   std::vector<Lot> lots_;
+  std::map<device::GpuUuid, GpuLoad> loads_;
+  std::atomic<bool> has_arenas_{true};
 };
 
 // For recovery, when the driver has been brought back: a program whose agent waits for its memory

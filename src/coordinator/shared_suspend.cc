@@ -358,21 +358,4 @@ Status SharedSuspend::DropArenas() {
   return {};
 }
 
-Phase InOrder(std::string name, std::vector<Phase> phases) {
-  Phase phase;
-  phase.name = std::move(name);
-  phase.timeout = milliseconds(0);
-  std::vector<std::string> names;
-  for (const Phase& nested : phases) {
-    phase.timeout += nested.timeout;
-    names.push_back(nested.name);
-  }
-  phase.nested = std::move(phases);
-  phase.run = [names](PhaseScope& scope) -> Status {
-    for (const std::string& nested : names) STASIS_TRY(scope.RunNested(nested));
-    return {};
-  };
-  return phase;
-}
-
 }  // namespace stasis::coordinator

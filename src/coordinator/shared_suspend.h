@@ -84,7 +84,4 @@ class SharedSuspend {
   std::vector<Lot> lots_;
 };
 
-// Phases one after another, as one: to run beside another.
-Phase InOrder(std::string name, std::vector<Phase> phases);
-
 }  // namespace stasis::coordinator

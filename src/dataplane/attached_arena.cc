@@ -9,19 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 
 #include "base/file.h"
+#include "dataplane/range.h"
 
 namespace stasis::dataplane {
 
 using namespace stasis::cuda;  // NOLINT: the driver's own names
-
-uint64_t ChunkBytes() {
-  const char* text = std::getenv("STASIS_MOVER_CHUNK_MIB");
-  const uint64_t mib = text == nullptr ? 256 : std::strtoull(text, nullptr, 10);
-  return std::clamp<uint64_t>(mib, 2, 4096) << 20;
-}
 
 AttachedArena::~AttachedArena() {
   for (File& file : files_) Unmap(file);

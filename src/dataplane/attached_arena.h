@@ -15,13 +15,9 @@
 #include "base/result.h"
 #include "dataplane/gpu.h"
 #include "dataplane/prefault.h"
+#include "dataplane/range.h"
 
 namespace stasis::dataplane {
-
-// Large enough that the driver's cost for each registration and copy is lost in it (256 MiB are
-// 5 ms on the wire), small enough that touching, registering and copying overlap.
-// $STASIS_MOVER_CHUNK_MIB is for tests.
-uint64_t ChunkBytes();
 
 class AttachedArena {
  public:

@@ -58,11 +58,12 @@ Status Copier::Settle() {
 }
 
 Result<CopyReport> Copier::Copy(Direction direction, AttachedArena& arena, CUdeviceptr base,
-                                const std::vector<Range>& ranges, const Progress& progress) {
+                                const std::vector<Range>& ranges, const Progress& progress,
+                                const ArenaWindow& window) {
   STASIS_TRY(Start());
   const Stopwatch watch;
   CopyReport report;
-  const Pieces pieces = Cut(ranges, arena.chunk_bytes());
+  const Pieces pieces = Within(Cut(ranges, arena.chunk_bytes()), window);
   if (direction == Direction::kToArena && !pieces.zero.empty()) {
     return Fail(Code::kInternal, "a save that leaves something out");
   }

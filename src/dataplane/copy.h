@@ -34,8 +34,10 @@ class Copier {
 
   // All of `ranges`, which lie side by side from `base` on; returns when it has arrived. To the
   // device, what is not in the arena is cleared; to the arena, every range must be stored whole.
+  // With a `window`, only what lies in it.
   Result<CopyReport> Copy(Direction direction, AttachedArena& arena, cu::CUdeviceptr base,
-                          const std::vector<Range>& ranges, const Progress& progress);
+                          const std::vector<Range>& ranges, const Progress& progress,
+                          const ArenaWindow& window = {});
 
  private:
   static constexpr int kStreams = 2;

@@ -326,24 +326,34 @@ Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<cons
   return {};
 }
 
-Result<CopyResult> Mover::Copy(Op op, const CopyOptions& options, const Deadline& deadline) {
-  Request request = Make(op);
-  if (op == Op::kSave ? options.checksum : options.expected.has_value()) {
+Result<CopyResult> Mover::Copy(Request request, const CopyOptions& options,
+                               const Deadline& deadline, uint64_t before_bytes) {
+  const bool save = request.op == Op::kSave;
+  const bool first = before_bytes == 0;
+  if (save ? options.checksum : options.expected.has_value() && first) {
     request.flags = wire::kFlagChecksum;
+    if (!save) std::memcpy(request.checksum, options.expected->bytes.data(), 16);
   }
-  if (options.expected) std::memcpy(request.checksum, options.expected->bytes.data(), 16);
-  STASIS_ASSIGN(Reply reply, Call(request, {}, deadline, &options, total_bytes_));
+  CopyOptions told;
+  if (options.progress) {
+    told.progress = [&](uint64_t bytes, uint64_t total) {
+      options.progress(before_bytes + bytes, total);
+    };
+  }
+  STASIS_ASSIGN(Reply reply, Call(request, {}, deadline, &told, total_bytes_));
   CopyResult result;
   result.copied_bytes = reply.bytes;
   result.cleared_bytes = reply.second;
   result.cold_bytes = reply.third;
   result.seconds = static_cast<double>(reply.elapsed_ns) / 1e9;
   result.staged = reply.staged != 0;
-  if (op == Op::kSave && options.checksum) result.checksum = image::Id128::FromRaw(reply.checksum);
-  if (result.copied_bytes + result.cleared_bytes != total_bytes_) {
-    return Fail(Code::kInternal, "the mover copied another number of bytes than it was to");
-  }
+  if (save && options.checksum) result.checksum = image::Id128::FromRaw(reply.checksum);
   return result;
+}
+
+Status Mover::CheckAllCopied(const CopyResult& result) const {
+  if (result.copied_bytes + result.cleared_bytes == total_bytes_) return {};
+  return Fail(Code::kInternal, "the mover copied another number of bytes than it was to");
 }
 
 Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const int> fds,
@@ -361,7 +371,9 @@ Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const
     begin.bytes = total_bytes_;
     STASIS_TRY(Call(begin, {}, deadline));
     STASIS_TRY(SendRanges(Op::kImport, ranges, fds, deadline));
-    return Copy(Op::kSave, options, deadline);
+    STASIS_ASSIGN(CopyResult result, Copy(Make(Op::kSave), options, deadline));
+    STASIS_TRY(CheckAllCopied(result));
+    return result;
   };
   auto result = save();
   if (!result) (void)Release(Deadline::In(kReleaseLimit));
@@ -372,6 +384,10 @@ Status Mover::PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_byt
                           const Deadline& deadline) {
   STASIS_ASSIGN(total_bytes_, TotalBytes(ranges));
   count_ = ranges.size();
+  arena_bytes_ = 0;
+  for (const Range& r : ranges) {
+    arena_bytes_ = std::max(arena_bytes_, r.arena_offset + r.stored_bytes);
+  }
   if (ranges.empty()) return Fail(Code::kInvalidArgument, "a load of nothing");
   auto prepare = [&]() -> Status {
     Request begin = Make(Op::kBeginLoad);
@@ -392,7 +408,28 @@ Status Mover::FreeBallast(const Deadline& deadline) {
 }
 
 Result<CopyResult> Mover::Load(const CopyOptions& options, const Deadline& deadline) {
-  auto result = Copy(Op::kLoad, options, deadline);
+  auto load = [&]() -> Result<CopyResult> {
+    CopyResult all;
+    uint64_t loaded = 0;
+    do {
+      Request part = Make(Op::kLoad);
+      if (options.filled && arena_bytes_ > 0) {
+        STASIS_ASSIGN(part.bytes, options.filled(loaded));
+        part.bytes = std::min(part.bytes, arena_bytes_);
+        if (part.bytes <= loaded) return Fail(Code::kInternal, "a load that does not get on");
+      }
+      STASIS_ASSIGN(CopyResult one, Copy(part, options, deadline, all.copied_bytes));
+      all.copied_bytes += one.copied_bytes;
+      all.cleared_bytes += one.cleared_bytes;
+      all.cold_bytes += one.cold_bytes;
+      all.seconds += one.seconds;
+      all.staged |= one.staged;
+      loaded = part.bytes == 0 ? arena_bytes_ : part.bytes;
+    } while (loaded < arena_bytes_);
+    STASIS_TRY(CheckAllCopied(all));
+    return all;
+  };
+  auto result = load();
   if (!result) (void)Release(Deadline::In(kReleaseLimit));
   return result;
 }

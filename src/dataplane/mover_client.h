@@ -47,6 +47,10 @@ struct CopyOptions {
   bool checksum = false;
   // Load: refuse with kDataLoss, before the copy, data of another checksum.
   std::optional<image::Id128> expected;
+  // Load: how much of the arena, from its begin on, is filled by now; asked before each part with
+  // what has been loaded, until that is all. It may wait, and call FreeBallast; more than `loaded`,
+  // or an error, which ends the load. Empty: the arena is full.
+  std::function<Result<uint64_t>(uint64_t loaded)> filled;
   // Called on the caller's thread with bytes that have arrived and bytes of all.
   std::function<void(uint64_t, uint64_t)> progress;
 };
@@ -131,7 +135,9 @@ class Mover {
                                   const Deadline& deadline);
   Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                     const Deadline& deadline);
-  Result<CopyResult> Copy(wire::Op op, const CopyOptions& options, const Deadline& deadline);
+  Result<CopyResult> Copy(wire::Request request, const CopyOptions& options,
+                          const Deadline& deadline, uint64_t before_bytes = 0);
+  Status CheckAllCopied(const CopyResult& result) const;
   // Kills it; how it ended.
   std::string End();
   // It is no business of ours any more, running or not.
@@ -148,6 +154,7 @@ class Mover {
   uint64_t last_id_ = 0;
   size_t count_ = 0;  // ranges of the load that is prepared
   uint64_t total_bytes_ = 0;
+  uint64_t arena_bytes_ = 0;  // of them, what is in the arena: up to there
 };
 
 }  // namespace stasis::dataplane

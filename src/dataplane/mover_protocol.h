@@ -19,7 +19,8 @@
 //   idle      begin-load                     count, total, ballast: is there room?     -> loading
 //   loading   create                         n ranges
 //   loading   free-ballast
-//   loading   load                           arena -> device
+//   loading   load                           arena -> device: what was not loaded yet of its first
+//                                            `bytes`, or all of it when that is 0
 //   loading   export                         n handles from `first`; the reply has them
 //   any       release                        lets go of all GPU memory                 -> idle
 //   idle      end                            lets go of arena and lock; nothing follows. A mover
@@ -38,7 +39,7 @@ namespace stasis::dataplane::wire {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kMagic = 0x56444d53;  // "SMDV"
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 
 inline constexpr int kSocketFd = 3;
 inline constexpr int kInheritedFd = 4;  // held, never used: as of the device helper
@@ -82,7 +83,7 @@ struct Request {
   uint64_t id = 0;  // never 0
   Op op = Op::kHello;
   uint32_t flags = 0;
-  uint64_t bytes = 0;          // attach: capacity; warm, measure, begin-*: total
+  uint64_t bytes = 0;          // attach: capacity; warm, measure, begin-*: total; load: how far
   uint64_t ballast_bytes = 0;  // begin-load
   uint32_t count = 0;          // begin-*: of all ranges; import, create, export: in this packet
   uint32_t first = 0;          // import, create, export: index of the first

@@ -183,6 +183,7 @@ Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
   if (phase == Phase::kLoading) STASIS_TRY(memory->CreateBallast(request.ballast_bytes));
   memory_ = std::move(memory);
   ranges_.clear();
+  loaded_bytes_ = 0;
   expected_count_ = request.count;
   phase_ = phase;
   return {};
@@ -218,6 +219,11 @@ Status MoverWork::Copy(Direction direction, const Request& request, Reply& reply
   if (ranges_.size() != expected_count_) return WrongOrder(request);
   uint64_t used = 0;
   for (const Range& r : ranges_) used = std::max(used, r.arena_offset + r.stored_bytes);
+  ArenaWindow window;
+  if (direction == Direction::kToDevice && request.bytes != 0) {
+    window = {loaded_bytes_, request.bytes};
+    if (window.begin >= window.end) return WrongOrder(request);
+  }
   const bool with_checksum = (request.flags & wire::kFlagChecksum) != 0;
   if (with_checksum && direction == Direction::kToDevice) {
     STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), used));
@@ -225,9 +231,10 @@ Status MoverWork::Copy(Direction direction, const Request& request, Reply& reply
       return Fail(Code::kDataLoss, "the GPU data in the arena is not what was saved");
     }
   }
-  STASIS_TRY(memory_->Open());
+  if (window.begin == 0) STASIS_TRY(memory_->Open());
   STASIS_ASSIGN(CopyReport report,
-                copier_->Copy(direction, *arena_, memory_->base(), ranges_, progress));
+                copier_->Copy(direction, *arena_, memory_->base(), ranges_, progress, window));
+  if (direction == Direction::kToDevice) loaded_bytes_ = std::min(window.end, used);
   reply.bytes = report.copied_bytes;
   reply.second = report.cleared_bytes;
   reply.third = report.cold_bytes;

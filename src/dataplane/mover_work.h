@@ -60,6 +60,7 @@ class MoverWork {
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<Range> ranges_;
   uint64_t expected_count_ = 0;
+  uint64_t loaded_bytes_ = 0;  // of the arena, from its begin on
 };
 
 }  // namespace stasis::dataplane

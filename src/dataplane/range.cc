@@ -1,10 +1,17 @@
 #include "dataplane/range.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <utility>
 
 namespace stasis::dataplane {
+
+uint64_t ChunkBytes() {
+  const char* text = std::getenv("STASIS_MOVER_CHUNK_MIB");
+  const uint64_t mib = text == nullptr ? 256 : std::strtoull(text, nullptr, 10);
+  return std::clamp<uint64_t>(mib, 2, 4096) << 20;
+}
 
 Result<uint64_t> TotalBytes(const std::vector<Range>& ranges) {
   if (ranges.size() > kMaxRanges) {
@@ -96,6 +103,19 @@ Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes) {
   std::stable_sort(pieces.stored.begin(), pieces.stored.end(),
                    [](const Piece& a, const Piece& b) { return a.arena_offset < b.arena_offset; });
   return pieces;
+}
+
+Pieces Within(Pieces pieces, const ArenaWindow& window) {
+  Pieces within;
+  if (window.begin == 0) within.zero = std::move(pieces.zero);
+  for (const Piece& piece : pieces.stored) {
+    const uint64_t begin = std::max(piece.arena_offset, window.begin);
+    const uint64_t end = std::min(piece.arena_offset + piece.bytes, window.end);
+    if (begin >= end) continue;
+    within.stored.push_back(
+        {piece.device_offset + (begin - piece.arena_offset), begin, end - begin});
+  }
+  return within;
 }
 
 }  // namespace stasis::dataplane

@@ -35,6 +35,11 @@ Status CheckWithin(const std::vector<Range>& ranges, uint64_t capacity_bytes);
 // kInvalidArgument when two share bytes of the arena: a save would lose one of them.
 Status CheckDisjoint(const std::vector<Range>& ranges);
 
+// Large enough that the driver's cost for each registration and copy is lost in it (256 MiB are
+// 5 ms on the wire), small enough that touching, registering and copying overlap.
+// $STASIS_MOVER_CHUNK_MIB is for tests.
+uint64_t ChunkBytes();
+
 // A part of a copy: `bytes` at `device_offset` of the ranges laid side by side in one address
 // range, and at `arena_offset`.
 struct Piece {
@@ -53,5 +58,13 @@ struct Pieces {
 // What must be copied and what must be cleared; neighbours are joined, so that 16,384 small
 // allocations become as few copies as one large one.
 Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes);
+
+// The bytes of an arena from `begin` to before `end`.
+struct ArenaWindow {
+  uint64_t begin = 0;
+  uint64_t end = UINT64_MAX;
+};
+// What lies within it. What is not in the arena is cleared with its first byte.
+Pieces Within(Pieces pieces, const ArenaWindow& window);
 
 }  // namespace stasis::dataplane

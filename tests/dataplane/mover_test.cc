@@ -147,6 +147,56 @@ TEST_F(MoverTest, WhatIsNotInTheArenaIsZero) {
   agent.Verify({1});
 }
 
+TEST_F(MoverTest, LoadsWhatThereIsOfAnArenaThatIsStillBeingFilled) {
+  ArenaStore store = OpenStore();
+  Mover mover(OptionsFor(0));
+  DriverAgent agent;
+  agent.Create({6 * kMib, 2 * kMib, 32 * kMib}, 5);
+  auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
+  ASSERT_DONE(arena);
+  SuspendInto(mover, store, *arena, agent);
+  std::string data(40 * kMib, '\0');
+  ASSERT_EQ(::pread(arena->fd(), data.data(), data.size(), 0), static_cast<ssize_t>(data.size()));
+  ASSERT_EQ(::pwrite(arena->fd(), std::string(data.size(), 'x').data(), data.size(), 0),
+            static_cast<ssize_t>(data.size()));
+
+  const uint64_t free = FreeGpuBytes(0);
+  ASSERT_DONE(mover.PrepareLoad(arena->record().ranges, 20 * kMib, Soon()));
+  std::vector<uint64_t> loaded, seen;
+  CopyOptions options;
+  options.filled = [&](uint64_t so_far) -> Result<uint64_t> {
+    loaded.push_back(so_far);
+    if (loaded.size() == 3) STASIS_TRY(mover.FreeBallast(Soon()));  // in the middle of it
+    const uint64_t more = std::min<uint64_t>(7 * kMib + 512, data.size() - so_far);
+    EXPECT_EQ(::pwrite(arena->fd(), data.data() + so_far, more, static_cast<off_t>(so_far)),
+              static_cast<ssize_t>(more));
+    return so_far + more;
+  };
+  options.progress = [&](uint64_t done, uint64_t) { seen.push_back(done); };
+  auto result = mover.Load(options, Soon());
+  ASSERT_DONE(result);
+  EXPECT_EQ(result->copied_bytes, 40 * kMib);
+  EXPECT_EQ(loaded.size(), 6u);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_EQ(FreeGpuBytesSoon(0, free - 40 * kMib), free - 40 * kMib);
+  auto fds = mover.Export(Soon());
+  ASSERT_DONE(fds);
+  ASSERT_DONE(mover.Release(Soon()));
+  agent.TakeBack(*fds);
+  agent.Verify();
+
+  // What cannot be filled is not loaded, and nothing of it stays.
+  agent.Release();
+  fds->clear();
+  ASSERT_DONE(mover.PrepareLoad(arena->record().ranges, 20 * kMib, Soon()));
+  options.filled = [&](uint64_t so_far) -> Result<uint64_t> {
+    if (so_far == 0) return 8 * kMib;
+    return Fail(Code::kDataLoss, "the image is damaged");
+  };
+  EXPECT_REFUSED(Code::kDataLoss, mover.Load(options, Soon()));
+  EXPECT_EQ(FreeGpuBytesSoon(0, free), free);
+}
+
 TEST_F(MoverTest, SpilledToDisk) {
   ArenaOptions options;
   options.spill_dir = disk_dir_;

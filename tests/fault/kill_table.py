@@ -9,7 +9,7 @@ import sys
 
 from stand import Stand, demand, main, processes, wait_until
 
-HELPER, CRIU, SHIM = "stasis-device-helper", "criu", "stasis-shim"
+HELPER, CRIU, SHIM, MOVER = "stasis-device-helper", "criu", "stasis-shim", "stasis-mover"
 OWN = "stasis"
 
 # Verb, options, state before, phase to hang at, who is killed there.
@@ -29,6 +29,10 @@ AT_PHASE = [
     ("dump", [], "running", "commit:after", SHIM),
     ("dump", ["--leave-running"], "running", "commit:after", CRIU),
     ("dump", ["--leave-running"], "running", "gpu-return:before", HELPER),
+    ("restore", [], "dumped", "data-read:before", CRIU),
+    ("restore", [], "dumped", "data-read:after", MOVER),
+    ("restore", [], "dumped", "data-load:before", MOVER),
+    ("restore", [], "dumped", "data-load:before", SHIM),
     ("restore", [], "dumped", "cpu-restore:after", SHIM),
     ("restore", [], "dumped", "gpu-restore:before", HELPER),
     ("restore", [], "dumped", "gpu-restore:after", SHIM),
