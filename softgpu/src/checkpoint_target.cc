@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -303,6 +305,13 @@ CUresult StartRestoreThread() {
   pthread_detach(thread);
   while (g_header->magic.load() != kHeaderMagic) sched_yield();
   return CUDA_SUCCESS;
+}
+
+void EndIfCheckpointed(const char* symbol) {
+  if (g_header == nullptr || State() != CU_PROCESS_STATE_CHECKPOINTED) return;
+  fprintf(stderr, "softgpu: %s reads memory that the checkpoint has taken away\n", symbol);
+  signal(SIGSEGV, SIG_DFL);
+  raise(SIGSEGV);
 }
 
 }  // namespace softgpu

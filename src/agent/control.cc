@@ -101,6 +101,13 @@ void AnswerWrongState(const char* verb) {
   Answer(Outcome::kWrongState, text);
 }
 
+void AnswerNotClosed(gate::Closing closing, const char* at_the_deadline) {
+  if (closing == gate::Closing::kDeadline) return Answer(Outcome::kDeadline, at_the_deadline);
+  Answer(Outcome::kRefused,
+         "the kernel refuses the system call membarrier, which it knew when the program began (a "
+         "seccomp filter since?); without it the gate cannot close");
+}
+
 void AnswerHello() {
   wire::HelloReply reply{};
   reply.pid = getpid();
@@ -162,17 +169,8 @@ void OnClose(const wire::CloseRequest& request) {
       std::atomic<uint32_t> nobody{0};
       FutexWait(&nobody, 0, 1000000);
     }
-    switch (gate::Close(deadline)) {
-      case gate::Closing::kClosed:
-        break;
-      case gate::Closing::kDeadline:
-        return Answer(Outcome::kDeadline,
-                      "a call into the driver did not end; the program runs on");
-      case gate::Closing::kNoBarrier:
-        return Answer(
-            Outcome::kRefused,
-            "the kernel refuses the system call membarrier, which it knew when the program "
-            "began (a seccomp filter since?); without it the gate cannot close");
+    if (const gate::Closing closing = gate::Close(deadline); closing != gate::Closing::kClosed) {
+      return AnswerNotClosed(closing, "a call into the driver did not end; the program runs on");
     }
     if (CapturesOpen() == 0) break;
     gate::Open();
@@ -182,6 +180,11 @@ void OnClose(const wire::CloseRequest& request) {
     gate::Open();
     if (error != CUDA_SUCCESS) return AnswerDriver(error, "waiting for the program's work");
     return Answer(Outcome::kDeadline, "the program's work on the GPU did not end; it runs on");
+  }
+  if (const gate::Closing closing = gate::Seal(deadline); closing != gate::Closing::kClosed) {
+    return AnswerNotClosed(closing,
+                           "a call that waits for the GPU did not end, though its work has; the "
+                           "program runs on");
   }
   if (!ListCarried()) {
     gate::Open();

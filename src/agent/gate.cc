@@ -29,6 +29,7 @@ void ThreadEnds(void* slot) {
   t_thread.slot = nullptr;
   // A thread that was cancelled within a call never left.
   static_cast<Slot*>(slot)->inside.store(0, std::memory_order_release);
+  static_cast<Slot*>(slot)->asking.store(0, std::memory_order_release);
   static_cast<Slot*>(slot)->taken.store(0, std::memory_order_release);
 }
 
@@ -101,27 +102,9 @@ Slot* Register() {
   return slot;
 }
 
-}  // namespace
-
-void EnterSlowly(Thread* thread) {
-  Slot* slot = thread->slot != nullptr ? thread->slot : Register();
-  for (;;) {
-    slot->inside.exchange(1, std::memory_order_seq_cst);
-    uint32_t word = g_word.load(std::memory_order_seq_cst);
-    if ((word & kShut) == 0) return;
-    slot->inside.store(0, std::memory_order_seq_cst);
-    FutexWake(&slot->inside, 1);
-    for (; (word & kShut) != 0; word = g_word.load(std::memory_order_seq_cst)) {
-      FutexWait(&g_word, word);
-    }
-  }
-}
-
-void Prepare() { Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
-
-Closing Close(int64_t deadline_ns) {
-  ChooseBarrier();
-  const uint32_t before = g_word.fetch_or(kShut, std::memory_order_seq_cst);
+// Stops newcomers by `stop` and waits until `word` is 0 in every slot.
+Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
+  const uint32_t before = g_word.fetch_or(stop, std::memory_order_seq_cst);
   if ((before & kFence) == 0 && !BarrierInEveryThread()) {
     Open();
     return Closing::kNoBarrier;
@@ -130,19 +113,45 @@ Closing Close(int64_t deadline_ns) {
   // twenty times a millisecond.
   constexpr int64_t kLookAgainNs = 50 * 1000;
   for (Slot* s = g_slots.load(std::memory_order_seq_cst); s != nullptr; s = s->next) {
-    while (s->inside.load(std::memory_order_seq_cst) != 0) {
+    while ((s->*word).load(std::memory_order_seq_cst) != 0) {
       if (NowNs() >= deadline_ns) {
         Open();
         return Closing::kDeadline;
       }
-      FutexWait(&s->inside, 1, kLookAgainNs);
+      FutexWait(&(s->*word), 1, kLookAgainNs);
     }
   }
   return Closing::kClosed;
 }
 
+}  // namespace
+
+void EnterSlowly(Thread* thread, Word word, uint32_t stop) {
+  Slot* slot = thread->slot != nullptr ? thread->slot : Register();
+  std::atomic<uint32_t>& mine = slot->*word;
+  for (;;) {
+    mine.exchange(1, std::memory_order_seq_cst);
+    uint32_t now = g_word.load(std::memory_order_seq_cst);
+    if ((now & stop) == 0) return;
+    mine.store(0, std::memory_order_seq_cst);
+    FutexWake(&mine, 1);
+    for (; (now & stop) != 0; now = g_word.load(std::memory_order_seq_cst)) {
+      FutexWait(&g_word, now);
+    }
+  }
+}
+
+void Prepare() { Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
+
+Closing Close(int64_t deadline_ns) {
+  ChooseBarrier();
+  return Stop(kShut, &Slot::inside, deadline_ns);
+}
+
+Closing Seal(int64_t deadline_ns) { return Stop(kSealed, &Slot::asking, deadline_ns); }
+
 void Open() {
-  g_word.fetch_and(~kShut, std::memory_order_seq_cst);
+  g_word.fetch_and(~(kShut | kSealed), std::memory_order_seq_cst);
   FutexWake(&g_word);
 }
 
@@ -152,9 +161,10 @@ void ResetAfterFork() {
   for (Slot* s = g_slots.load(); s != nullptr; s = s->next) {
     if (s == t_thread.slot) continue;
     s->inside.store(0);
+    s->asking.store(0);
     s->taken.store(0);
   }
-  g_word.fetch_and(~kShut);
+  g_word.fetch_and(~(kShut | kSealed));
 }
 
 }  // namespace stasis::agent::gate

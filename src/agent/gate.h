@@ -1,6 +1,11 @@
 // The gate between the program and the GPU. Every call that submits work or touches memory is
 // inside while it runs. Closing it stops newcomers and waits for those that are inside.
 //
+// Calls that wait for work, or ask how far it is, only become `asking`: a thread that is parked in
+// one may wait for work of a thread that stands at the gate. They are stopped by Seal, when the
+// work is done: the driver's own lock does not hold all of them up, and cuStreamQuery reads memory
+// that its checkpoint takes away.
+//
 // Why two words suffice: a thread announces itself (its own `inside`), then looks at the gate; who
 // closes shuts the gate, then looks at every `inside`. If in both the store comes before the load,
 // at least one of the two sees the other.
@@ -23,6 +28,7 @@ namespace stasis::agent::gate {
 // On a cache line of the thread's own.
 struct alignas(64) Slot {
   std::atomic<uint32_t> inside{0};
+  std::atomic<uint32_t> asking{0};
   std::atomic<uint32_t> taken{0};
   Slot* next = nullptr;
 };
@@ -37,37 +43,41 @@ struct Thread {
 // Initial-exec: the library is there from the start, so no call is needed to find them.
 extern __thread Thread t_thread __attribute__((tls_model("initial-exec")));
 
-constexpr uint32_t kShut = 1;   // nobody may enter
-constexpr uint32_t kFence = 2;  // for good: threads must bring their own barrier
+constexpr uint32_t kShut = 1;    // nobody may come inside
+constexpr uint32_t kFence = 2;   // for good: threads must bring their own barrier
+constexpr uint32_t kSealed = 4;  // nobody may ask
 extern std::atomic<uint32_t> g_word;
 
+using Word = std::atomic<uint32_t> Slot::*;
+
 // What Enter does besides: the first call of a thread, a gate that is shut, no membarrier.
-void EnterSlowly(Thread* thread);
+void EnterSlowly(Thread* thread, Word word, uint32_t stop);
 
-[[gnu::always_inline]] inline void Enter() {
-  Thread& thread = t_thread;
-  if (thread.depth++ != 0) return;
-  Slot* slot = thread.slot;
-  if (__builtin_expect(slot != nullptr, 1)) {
-    slot->inside.store(1, std::memory_order_relaxed);
-    // The compiler must keep the order too: then the proof above has only the processor to tame.
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (__builtin_expect(g_word.load(std::memory_order_acquire) == 0, 1)) return;
+template <Word kWord, uint32_t kStop>
+struct Passage {
+  [[gnu::always_inline]] Passage() {
+    Thread& thread = t_thread;
+    if (thread.depth++ != 0) return;
+    Slot* slot = thread.slot;
+    if (__builtin_expect(slot != nullptr, 1)) {
+      (slot->*kWord).store(1, std::memory_order_relaxed);
+      // The compiler must keep the order too: then the proof above has only the processor to tame.
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      const uint32_t word = g_word.load(std::memory_order_acquire);
+      if (__builtin_expect((word & (kStop | kFence)) == 0, 1)) return;
+    }
+    EnterSlowly(&thread, kWord, kStop);
   }
-  EnterSlowly(&thread);
-}
-
-[[gnu::always_inline]] inline void Leave() {
-  Thread& thread = t_thread;
-  if (--thread.depth != 0) return;
-  thread.slot->inside.store(0, std::memory_order_release);
-}
-
-struct Pass {
-  Pass() { Enter(); }
-  ~Pass() { Leave(); }
-  Pass(const Pass&) = delete;
+  // The outermost passage of a thread is the one that announced itself.
+  [[gnu::always_inline]] ~Passage() {
+    Thread& thread = t_thread;
+    if (--thread.depth != 0) return;
+    (thread.slot->*kWord).store(0, std::memory_order_release);
+  }
+  Passage(const Passage&) = delete;
 };
+using Pass = Passage<&Slot::inside, kShut>;
+using Ask = Passage<&Slot::asking, kSealed>;
 
 // While one lives, its thread never stands at the gate and is never counted as inside: the control
 // thread, the drains, and driver threads that run the program's callbacks, since the drain waits
@@ -87,8 +97,11 @@ enum class Closing {
   kNoBarrier,  // the kernel no longer does what it did before (a seccomp filter): it is open
 };
 // Shuts the gate and waits until nobody is inside, or until `deadline_ns` (NowNs() time). Only the
-// control thread closes and opens.
+// control thread closes, seals and opens.
 Closing Close(int64_t deadline_ns);
+// While it is closed and the work is done: the same for those that ask. What does not succeed opens
+// the gate too.
+Closing Seal(int64_t deadline_ns);
 void Open();
 bool IsClosed();
 

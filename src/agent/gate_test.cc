@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 
 #include <array>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -145,6 +146,37 @@ TEST(GateDeathTest, StaysOpenWhenMembarrierIsLostLater) {
     ExitByResult();
   };
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+}
+
+// A thread that waits for work may wait for one that stands at the gate.
+TEST(Gate, ClosesOverThoseThatAskAndSealsAfterThem) {
+  std::atomic<bool> parked{false}, leave{false}, asked{false};
+  std::thread waits([&] {
+    gate::Ask asking;
+    parked.store(true);
+    parked.notify_one();
+    leave.wait(false);
+  });
+  parked.wait(false);
+  ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+  { gate::Ask asking; }  // still lets pass
+  EXPECT_EQ(gate::Seal(In(50)), gate::Closing::kDeadline);
+  EXPECT_FALSE(gate::IsClosed());
+
+  ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+  leave.store(true);
+  leave.notify_one();
+  ASSERT_EQ(gate::Seal(In(20000)), gate::Closing::kClosed);
+  waits.join();
+  std::thread comes([&] {
+    gate::Ask asking;
+    asked.store(true);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(asked.load());
+  gate::Open();
+  comes.join();
+  EXPECT_TRUE(asked.load());
 }
 
 TEST(Gate, ReopensAtTheDeadline) {

@@ -37,8 +37,8 @@ int main(void) {
   EXPECT(dlerror() == NULL);
   EXPECT(IsAgents(dlsym(driver, "cuGetProcAddress_v2")));
   EXPECT(IsAgents(dlsym(driver, "cuLaunchKernel_ptsz")));
-  EXPECT(!IsAgents(dlsym(driver, "cuStreamQuery")));
-  EXPECT(dlsym(driver, "cuStreamQuery") != NULL);
+  EXPECT(!IsAgents(dlsym(driver, "cuStreamGetFlags")));
+  EXPECT(dlsym(driver, "cuStreamGetFlags") != NULL);
   EXPECT(dlsym(driver, "cuNoSuchFunction") == NULL);
   EXPECT(strstr(dlerror(), "cuNoSuchFunction") != NULL);
   EXPECT(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == NULL);  // it was loaded locally
@@ -51,7 +51,7 @@ int main(void) {
   EXPECT(ask("cuMemcpyHtoD", &own, 12000, 2) == 0 && IsAgents(own));
   EXPECT(legacy == dlsym(driver, "cuMemcpyHtoD_v2"));
   EXPECT(own == dlsym(driver, "cuMemcpyHtoD_v2_ptds"));
-  EXPECT(ask("cuStreamQuery", &wait, 12000, 0) == 0 && !IsAgents(wait));
+  EXPECT(ask("cuStreamGetFlags", &wait, 12000, 0) == 0 && !IsAgents(wait));
   EXPECT(ask("cuNoSuchFunction", &missing, 12000, 0) != 0);
 
   // What is none of ours is found as ever, for the right caller.

@@ -3,10 +3,16 @@
 //   cudart_probe --memory GIB   cudaMalloc memory full of known words, changed and checked every round
 //   cudart_probe --stack        kernels that recurse and have big local arrays, every round, on a raised
 //                               stack limit, compared with the same on the CPU
-//   cudart_probe --calls        nanoseconds of cheap calls, CALL <name> <ns>, and then the end
+//   cudart_probe --calls        nanoseconds of cheap calls, CALL <name> <ns>; of calls by the driver's own
+//                               addresses and by those that a program gets, in turns, PAIR <name> <ns> <ns>;
+//                               and then the end
 //
 // Otherwise the workloads' protocol: READY, ROUND <n> <checksum>, SIGTERM, EXIT-SUCCESS or FAILED.
+#include <cuda.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -160,20 +166,76 @@ class Stack {
   uint32_t* out_ = nullptr;
 };
 
+// Nanoseconds of one call of a batch, to which a stream never says wait.
+template <typename Call>
+double BatchNs(Call call) {
+  constexpr int kBatch = 200;
+  timespec from{}, to{};
+  clock_gettime(CLOCK_MONOTONIC, &from);
+  for (int i = 0; i < kBatch; ++i) call();
+  clock_gettime(CLOCK_MONOTONIC, &to);
+  RT(cudaDeviceSynchronize());
+  return ((to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec)) / kBatch;
+}
+
+double LowerQuarter(std::vector<double>& batches) {
+  std::sort(batches.begin(), batches.end());
+  return batches[batches.size() / 4];
+}
+
 template <typename Call>
 void Time(const char* name, Call call) {
-  constexpr int kBatch = 200;  // far below what a stream takes before a launch has to wait
   std::vector<double> batches;
-  for (int b = 0; b < 600; ++b) {
-    timespec from{}, to{};
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    for (int i = 0; i < kBatch; ++i) call();
-    clock_gettime(CLOCK_MONOTONIC, &to);
-    RT(cudaDeviceSynchronize());
-    batches.push_back(((to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec)) / kBatch);
+  for (int b = 0; b < 600; ++b) batches.push_back(BatchNs(call));
+  printf("CALL %s %.2f\n", name, LowerQuarter(batches));
+}
+
+// The driver's own function, whoever stands in front of it: read from its symbol table.
+void* DriverAddress(const char* name) {
+  struct Search {
+    const char* name;
+    void* found;
+  } search{name, nullptr};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto& wanted = *static_cast<Search*>(data);
+        if (strstr(info->dlpi_name, "libcuda.so") == nullptr) return 0;
+        const char* strings = nullptr;
+        const ElfW(Sym)* symbols = nullptr;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+          auto* entry = reinterpret_cast<ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+          for (; entry->d_tag != DT_NULL; ++entry) {
+            if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<char*>(entry->d_un.d_ptr);
+            if (entry->d_tag == DT_SYMTAB)
+              symbols = reinterpret_cast<ElfW(Sym)*>(entry->d_un.d_ptr);
+          }
+        }
+        // Linkers put the strings behind the symbols.
+        for (auto* s = symbols; s != nullptr && reinterpret_cast<const char*>(s) < strings; ++s) {
+          if (s->st_value != 0 && strcmp(strings + s->st_name, wanted.name) == 0)
+            wanted.found = reinterpret_cast<void*>(info->dlpi_addr + s->st_value);
+        }
+        return wanted.found != nullptr ? 1 : 0;
+      },
+      &search);
+  if (search.found == nullptr) Fail(name, "the driver's symbol table has no such name");
+  return search.found;
+}
+
+// What the way to a function costs, all else being the same: one process, one stream, in turns.
+template <typename Function, typename Call>
+void TimePair(const char* name, Call call) {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  auto* plain = reinterpret_cast<Function*>(DriverAddress(name));
+  auto* given = reinterpret_cast<Function*>(dlsym(driver, name));
+  std::vector<double> plain_ns, given_ns;
+  for (int b = 0; b < 1000; ++b) {
+    plain_ns.push_back(BatchNs([&] { call(plain); }));
+    given_ns.push_back(BatchNs([&] { call(given); }));
   }
-  std::sort(batches.begin(), batches.end());
-  printf("CALL %s %.2f\n", name, batches[batches.size() / 4]);
+  printf("PAIR %s%s %.2f %.2f\n", name, plain == given ? "(not-hooked)" : "",
+         LowerQuarter(plain_ns), LowerQuarter(given_ns));
 }
 
 void TimeCalls() {
@@ -199,6 +261,21 @@ void TimeCalls() {
     cudaPointerGetAttributes(&attributes, memory);
   });
   RT(cudaGetLastError());
+
+  cudaFunction_t empty;
+  RT(cudaGetFuncBySymbol(&empty, reinterpret_cast<const void*>(&Empty)));
+  TimePair<decltype(cuStreamQuery)>("cuStreamQuery", [&](auto* call) { call(stream); });
+  TimePair<decltype(cuEventRecord)>("cuEventRecord", [&](auto* call) { call(event, stream); });
+  TimePair<decltype(cuLaunchKernel)>("cuLaunchKernel", [&](auto* call) {
+    call(reinterpret_cast<CUfunction>(empty), 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+  });
+  TimePair<decltype(cuMemsetD8Async)>("cuMemsetD8Async", [&](auto* call) {
+    call(reinterpret_cast<CUdeviceptr>(memory), 0, 64, stream);
+  });
+  TimePair<decltype(cuMemcpyHtoDAsync_v2)>("cuMemcpyHtoDAsync_v2", [&](auto* call) {
+    static char bytes[64];
+    call(reinterpret_cast<CUdeviceptr>(memory), bytes, sizeof bytes, stream);
+  });
 }
 
 template <typename Work>

@@ -16,9 +16,15 @@ namespace stasis::agent {
     gate::Pass inside;                              \
     return hook::symbol arguments;                  \
   }
+#define STASIS_ASKING(symbol, parameters, arguments) \
+  STASIS_EXPORT CUresult symbol parameters {         \
+    gate::Ask asking;                                \
+    return hook::symbol arguments;                   \
+  }
 #define STASIS_WRAP_Lookup(symbol, parameters, arguments)
 #define STASIS_WRAP_Init STASIS_WRAP_Lookup
 #define STASIS_WRAP_Query STASIS_WRAP_Lookup
+#define STASIS_WRAP_Poll STASIS_ASKING
 #define STASIS_WRAP_Wait STASIS_WRAP_Lookup
 #define STASIS_WRAP_Checkpoint STASIS_WRAP_Lookup
 #define STASIS_WRAP_Object STASIS_GATED
@@ -55,13 +61,14 @@ void* Pointer(F* function) {
 #define STASIS_POINT_Lookup STASIS_NONE
 #define STASIS_POINT_Init STASIS_NONE
 #define STASIS_POINT_Query STASIS_NONE
+#define STASIS_POINT_Poll STASIS_OURS
 #define STASIS_POINT_Wait STASIS_NONE
 #define STASIS_POINT_Checkpoint STASIS_NONE
 #define STASIS_POINT_Object STASIS_OURS
 #define STASIS_POINT_Memory STASIS_OURS
 #define STASIS_POINT_Submit STASIS_OURS
 
-constexpr bool Lookup = false, Init = false, Query = false, Wait = false, Checkpoint = false,
+constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = false, Checkpoint = false,
                Object = false, Memory = true, Submit = true;
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/driver_memory.h"
 #include "agent/cuda/pools.h"
+#include "agent/gate.h"
 
 namespace stasis::agent {
 namespace {
@@ -361,10 +362,14 @@ STASIS_STREAM_ORDERED(_ptsz, kPerThread)
 
 #define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Waits, which pass no gate. Afterwards a pool may have too much.
+// Waits. Afterwards a pool may have too much.
 #define STASIS_WAIT(symbol, parameters, arguments)                                        \
   STASIS_EXPORT CUresult symbol parameters {                                              \
-    CUresult r = real::symbol arguments;                                                  \
+    CUresult r;                                                                           \
+    {                                                                                     \
+      gate::Ask asking;                                                                   \
+      r = real::symbol arguments;                                                         \
+    }                                                                                     \
     if (r == CUDA_SUCCESS && g_pools_look.load(std::memory_order_relaxed)) ReleaseSoon(); \
     return r;                                                                             \
   }
