@@ -20,6 +20,9 @@ using coordinator::Session;
 
 constexpr uint64_t kWireBytes = 1ull << 30;
 constexpr std::chrono::seconds kWireTimeout{120};
+// GPU memory to name blocks of; where it is a part of a smaller GPU, of what is free there.
+constexpr uint64_t kNamingBytes = 8ull << 30;
+constexpr uint64_t kSoftgpuNamingBytes = 64ull << 20;
 // The contexts of the workload and of the mover, and what slabs may waste.
 constexpr uint64_t kContextBytes = 1280ull << 20;
 constexpr uint64_t kSoftgpuContextBytes = 64ull << 20;
@@ -48,6 +51,7 @@ class Bench {
       const std::string& verb,
       const std::function<Result<OperationResult>(Session&, const OperationOptions&)>& operation);
   Status MeasureWire(const Blocks& blocks);
+  Status MeasureNaming();
   Result<Blocks> Start(uint64_t size, uint64_t allocation, const std::string& agent);
   void GiveBack(const process::ProcessId& id);
   Result<uint64_t> FreeBytes();
@@ -173,6 +177,19 @@ Status Bench::MeasureWire(const Blocks& blocks) {
   return {};
 }
 
+Status Bench::MeasureNaming() {
+  STASIS_ASSIGN(const uint64_t free, FreeBytes());
+  const uint64_t most = found_.driver.kind == "softgpu" ? kSoftgpuNamingBytes : kNamingBytes;
+  auto speed = services_.resident->Of(options_.gpu.uuid)
+                   .MeasureNaming(std::min(most, free / 4 * 3), Deadline::In(kWireTimeout));
+  if (!speed && speed.error().code == Code::kUnimplemented) {
+    found_.why_no_naming = speed.error().ToString();
+    return {};
+  }
+  STASIS_ASSIGN(found_.naming, Annotate(std::move(speed), "measure how fast blocks are named"));
+  return {};
+}
+
 void Bench::GiveBack(const process::ProcessId& id) {
   auto& resident = *services_.resident;
   resident.StopMovers();
@@ -204,7 +221,10 @@ Result<SharedRun> Bench::MeasureShared(uint64_t allocation_bytes) {
       Progress(fmt::format("{}: round {} of {}", what, i, options_.rounds));
       std::function<Status()> while_away;
       if (i == options_.rounds && found_.shared.empty()) {
-        while_away = [&] { return MeasureWire(blocks); };
+        while_away = [&]() -> Status {
+          STASIS_TRY(MeasureWire(blocks));
+          return MeasureNaming();
+        };
       }
       STASIS_ASSIGN(Round round, Annotate(OneRound(blocks, Path::kShared, while_away),
                                           fmt::format("round {}", i)));

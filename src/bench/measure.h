@@ -61,6 +61,8 @@ struct Measurements {
   std::vector<DriverRun> driver_alone;
   std::vector<Round> control;  // a context without memory, by the driver alone
   dataplane::WireSpeed wire;
+  dataplane::NamingSpeed naming;
+  std::string why_no_naming;  // naming is zero then
   double total_s = 0;
 };
 

@@ -161,6 +161,10 @@ Report MakeReport(const Measurements& found) {
   report.resume_limit_s = std::max(Divide(bytes, found.wire.to_gpu_bytes_per_s),
                                    report.control_resume.driver_calls.median);
   if (!report.shared.empty()) AddRatios(report);
+  if (found.naming.bytes_per_s > 0) {
+    report.ratios.push_back({"names_tb_per_s", "names of blocks on the GPU, TB/s",
+                             found.naming.bytes_per_s / 1e12, 3.0, false});
+  }
   return report;
 }
 

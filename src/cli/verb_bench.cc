@@ -118,6 +118,8 @@ std::string TimesText(const Measurements& found, const Report& report) {
   rows.push_back(Row("driver, bare context, back", report.control_resume.driver_calls, 0));
   rows.push_back({"wire, to host memory", "", "", "", Rate(found.wire.to_arena_bytes_per_s)});
   rows.push_back({"wire, to the GPU", "", "", "", Rate(found.wire.to_gpu_bytes_per_s)});
+  rows.push_back({"names of blocks, on the GPU", "", "", "",
+                  found.naming.bytes > 0 ? Rate(found.naming.bytes_per_s) : "not possible"});
   return FormatTable(rows);
 }
 
@@ -171,6 +173,9 @@ std::string ReportText(const Measurements& found, const Report& report) {
     text += fmt::format("the first suspend found {} of host memory ready: it was not quite cold\n",
                         FormatBytes(found.arena_reserved_bytes));
   }
+  if (!found.why_no_naming.empty()) {
+    text += "blocks are named by the processors: " + found.why_no_naming + "\n";
+  }
   text += fmt::format("contents verified after every resume; all of it took {}\n",
                       FormatSeconds(found.total_s));
   if (!meaningful) {
@@ -210,6 +215,13 @@ json ToJson(const std::vector<Round>& rounds) {
   json list = json::array();
   for (const Round& round : rounds) list.push_back(ToJson(round));
   return list;
+}
+
+json NamesJson(const Measurements& found) {
+  if (found.naming.bytes == 0) return {{"why_not", found.why_no_naming}};
+  return {{"bytes", found.naming.bytes},
+          {"bytes_per_s", found.naming.bytes_per_s},
+          {"prepare_s", found.naming.prepare_s}};
 }
 
 json MachineJson(const Measurements& found) {
@@ -272,6 +284,7 @@ json ReportJson(const Measurements& found, const Report& report) {
            {{"bytes", found.wire.bytes},
             {"to_host_bytes_per_s", found.wire.to_arena_bytes_per_s},
             {"to_gpu_bytes_per_s", found.wire.to_gpu_bytes_per_s}}},
+          {"names", NamesJson(found)},
           {"limit", {{"suspend_s", report.suspend_limit_s}, {"resume_s", report.resume_limit_s}}},
           {"ratios", ratios},
           {"total_s", found.total_s}};

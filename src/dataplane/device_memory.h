@@ -23,7 +23,7 @@ class DeviceMemory {
   // not shared memory of this GPU, or not as large as said. The descriptor stays the caller's.
   Status Import(int fd, uint64_t bytes);
   Status Create(uint64_t bytes);
-  // After the last one: makes it all accessible.
+  // After the last one: makes it all accessible. Again is harmless.
   Status Open();
   Result<UniqueFd> Export(size_t index) const;
   // Memory that nobody maps, kept to be given back at the right moment.

@@ -63,6 +63,7 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
   if (!driver.initialised) return Fail(Code::kUnimplemented, driver.why_not);
   Gpu gpu;
   gpu.basic_ = driver.fn;
+  gpu.softgpu_ = driver.kind == "softgpu";
   const auto& basic = gpu.basic_;
   void* handle =
       ::dlopen(library.empty() ? "libcuda.so.1" : library.c_str(), RTLD_NOW | RTLD_LOCAL);

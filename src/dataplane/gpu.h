@@ -36,12 +36,21 @@ namespace cu = stasis::cuda;
   F(cuMemHostUnregister)                    \
   F(cuMemcpyDtoHAsync_v2)                   \
   F(cuMemcpyHtoDAsync_v2)                   \
+  F(cuMemcpyDtoDAsync_v2)                   \
   F(cuMemsetD8Async)                        \
   F(cuStreamCreate)                         \
   F(cuStreamSynchronize)                    \
   F(cuEventCreate)                          \
   F(cuEventRecord)                          \
-  F(cuEventSynchronize)
+  F(cuEventSynchronize)                     \
+  F(cuEventElapsedTime)                     \
+  F(cuMemAlloc_v2)                          \
+  F(cuMemFree_v2)                           \
+  F(cuModuleLoad)                           \
+  F(cuModuleLoadData)                       \
+  F(cuModuleUnload)                         \
+  F(cuModuleGetFunction)                    \
+  F(cuLaunchKernel)
 // clang-format on
 
 struct MoverFunctions {
@@ -53,12 +62,13 @@ struct MoverFunctions {
 class Gpu {
  public:
   // Opens the driver (`library` as of OpenDriver()) and makes a context on the GPU, as small as it
-  // can be: it runs no kernel, so it needs no stack, heap or print buffer. kNotFound for a GPU that
-  // this machine does not have, kResourceExhausted when it has no room for a context.
+  // can be: its one kernel (block_namer.h) needs no stack, heap or print buffer. kNotFound for a
+  // GPU that this machine does not have, kResourceExhausted when it has no room for a context.
   static Result<Gpu> Open(const std::string& library, const device::GpuUuid& uuid);
 
   const MoverFunctions& fn() const { return fn_; }
   cu::CUdevice device() const { return device_; }
+  bool is_softgpu() const { return softgpu_; }
   uint64_t granularity() const { return granularity_; }
   uint64_t context_bytes() const { return context_bytes_; }  // 0: the driver does not tell
   // Makes the context current in the calling thread.
@@ -81,6 +91,7 @@ class Gpu {
   device::cuda::DriverFunctions basic_;
   cu::CUdevice device_ = 0;
   cu::CUcontext context_ = nullptr;
+  bool softgpu_ = false;
   bool rdma_ = false;
   uint64_t granularity_ = 0;
   uint64_t context_bytes_ = 0;

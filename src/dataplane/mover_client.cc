@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -310,6 +311,26 @@ Result<WireSpeed> Mover::Measure(uint64_t bytes, const Deadline& deadline) {
                    static_cast<double>(reply.third)};
 }
 
+Status Mover::PrepareNames(const image::BlockSecret& secret, const Deadline& deadline) {
+  Request request = Make(Op::kPrepareNames);
+  std::memcpy(request.secret, secret.data(), secret.size());
+  auto reply = CallOrStart(request, {}, deadline);
+  if (!reply) return Fail(std::move(reply.error()));
+  return {};
+}
+
+Result<NamingSpeed> Mover::MeasureNaming(uint64_t bytes, const Deadline& deadline) {
+  Request prepare = Make(Op::kPrepareNames);
+  STASIS_ASSIGN(const image::BlockSecret secret, image::BlockKey::RandomSecret());
+  std::memcpy(prepare.secret, secret.data(), secret.size());
+  STASIS_ASSIGN(Reply prepared, CallOrStart(prepare, {}, deadline));
+  Request request = Make(Op::kMeasureNames);
+  request.bytes = bytes;
+  STASIS_ASSIGN(Reply reply, Call(request, {}, deadline));
+  return NamingSpeed{reply.bytes, static_cast<double>(reply.second),
+                     static_cast<double>(prepared.elapsed_ns) / 1e9};
+}
+
 Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                          const Deadline& deadline) {
   for (size_t first = 0; first < ranges.size(); first += wire::kMaxBatch) {
@@ -356,6 +377,18 @@ Status Mover::CheckAllCopied(const CopyResult& result) const {
   return Fail(Code::kInternal, "the mover copied another number of bytes than it was to");
 }
 
+Status Mover::Name(const std::vector<Range>& ranges, CopyResult& result, const Deadline& deadline) {
+  UniqueFd file(::memfd_create("stasis-names", MFD_CLOEXEC));
+  if (!file) return FailErrno(errno, "make room for names");
+  const int fd = file.get();
+  STASIS_ASSIGN(Reply reply, Call(Make(Op::kName), {&fd, 1}, deadline));
+  size_t count = 0;
+  for (const Range& range : ranges) count += BlockCount(range);
+  result.names.resize(count);
+  result.zero_bytes = reply.second;
+  return PreadAll(fd, result.names.data(), count * sizeof(image::Id128), 0);
+}
+
 Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const int> fds,
                                const CopyOptions& options, const Deadline& deadline) {
   STASIS_ASSIGN(total_bytes_, TotalBytes(ranges));
@@ -371,8 +404,12 @@ Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const
     begin.bytes = total_bytes_;
     STASIS_TRY(Call(begin, {}, deadline));
     STASIS_TRY(SendRanges(Op::kImport, ranges, fds, deadline));
+    CopyResult named;
+    if (options.names) STASIS_TRY(Name(ranges, named, deadline));
     STASIS_ASSIGN(CopyResult result, Copy(Make(Op::kSave), options, deadline));
     STASIS_TRY(CheckAllCopied(result));
+    result.names = std::move(named.names);
+    result.zero_bytes = named.zero_bytes;
     return result;
   };
   auto result = save();

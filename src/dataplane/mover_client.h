@@ -20,6 +20,7 @@
 #include "dataplane/arena.h"
 #include "dataplane/mover_protocol.h"
 #include "device/device_control.h"
+#include "image/block_name.h"
 
 namespace stasis::dataplane {
 
@@ -45,6 +46,8 @@ struct MoverInfo {
 struct CopyOptions {
   // Save: compute the data's checksum. It costs a reading of the arena.
   bool checksum = false;
+  // Save: also the names of all blocks, computed on the GPU; after PrepareNames.
+  bool names = false;
   // Load: refuse with kDataLoss, before the copy, data of another checksum.
   std::optional<image::Id128> expected;
   // Load: how much of the arena, from its begin on, is filled by now; asked before each part with
@@ -56,6 +59,10 @@ struct CopyOptions {
 };
 
 struct CopyResult {
+  // Save, if it was asked for: range by range, of blocks of image::kBlockBytes; zero for one of
+  // zeros.
+  std::vector<image::Id128> names;
+  uint64_t zero_bytes = 0;  // in those
   uint64_t copied_bytes = 0;
   uint64_t cleared_bytes = 0;
   uint64_t cold_bytes = 0;  // of the arena: touched and registered while copying
@@ -68,6 +75,12 @@ struct WireSpeed {
   uint64_t bytes = 0;  // of one copy
   double to_arena_bytes_per_s = 0;
   double to_gpu_bytes_per_s = 0;
+};
+
+struct NamingSpeed {
+  uint64_t bytes = 0;
+  double bytes_per_s = 0;
+  double prepare_s = 0;  // to load the kernel; of the first time
 };
 
 class Mover {
@@ -97,6 +110,13 @@ class Mover {
   // Best of five copies each way between the arena and memory of its own; the arena keeps its
   // bytes.
   Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline);
+
+  // Names of blocks can be computed with this key from here on, until the end. It is what may need
+  // GPU memory, so it is called while nothing is touched yet. kUnimplemented where the kernel
+  // cannot be loaded: names are for the processors then.
+  Status PrepareNames(const image::BlockSecret& secret, const Deadline& deadline);
+  // Best of five, of random bytes, with a random key; needs that much GPU memory for the time.
+  Result<NamingSpeed> MeasureNaming(uint64_t bytes, const Deadline& deadline);
 
   // Copies the memory behind `fds`, one for each range, into the attached arena. The descriptors
   // stay the caller's. Afterwards the mover holds the memory too, until Release(). When it fails
@@ -135,6 +155,7 @@ class Mover {
                                   const Deadline& deadline);
   Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                     const Deadline& deadline);
+  Status Name(const std::vector<Range>& ranges, CopyResult& result, const Deadline& deadline);
   Result<CopyResult> Copy(wire::Request request, const CopyOptions& options,
                           const Deadline& deadline, uint64_t before_bytes = 0);
   Status CheckAllCopied(const CopyResult& result) const;

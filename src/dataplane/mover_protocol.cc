@@ -29,6 +29,9 @@ constexpr OpRow kOps[] = {
     {Op::kExport, "export GPU memory", true},
     {Op::kRelease, "release GPU memory", false},
     {Op::kEnd, "end its work", false},
+    {Op::kPrepareNames, "prepare to name blocks", false},
+    {Op::kMeasureNames, "measure how fast it names blocks", false},
+    {Op::kName, "name blocks", false},
 };
 
 const OpRow* Find(Op op) {
@@ -70,7 +73,8 @@ const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
     return "an impossible number of allocations";
   }
   if (r.first > kMaxRanges) return "an impossible index";
-  const size_t expected = r.op == Op::kAttach ? 1 : r.op == Op::kImport ? r.count : 0;
+  const bool one = r.op == Op::kAttach || r.op == Op::kName;
+  const size_t expected = one ? 1 : r.op == Op::kImport ? r.count : 0;
   if (fds != expected && !(r.op == Op::kHello && fds == 1)) {
     return "the wrong number of descriptors";
   }

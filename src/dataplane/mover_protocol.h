@@ -22,9 +22,14 @@
 //   loading   load                           arena -> device: what was not loaded yet of its first
 //                                            `bytes`, or all of it when that is 0
 //   loading   export                         n handles from `first`; the reply has them
+//   any       prepare-names                  the secret: kernel and key are on the GPU
+//   idle      measure-names                  best of five times naming `bytes` of GPU memory
+//   saving    name         1: a file         names of all blocks are written to it, 16 bytes each,
+//                                            range by range; zero for a block of zeros
 //   any       release                        lets go of all GPU memory                 -> idle
-//   idle      end                            lets go of arena and lock; nothing follows. A mover
-//                                            that stays keeps its context and what is registered
+//   idle      end                            lets go of arena, lock and secret; nothing follows. A
+//                                            mover that stays keeps its context and what is
+//                                            registered
 #pragma once
 
 #include <bit>
@@ -39,7 +44,7 @@ namespace stasis::dataplane::wire {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kMagic = 0x56444d53;  // "SMDV"
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 
 inline constexpr int kSocketFd = 3;
 inline constexpr int kInheritedFd = 4;  // held, never used: as of the device helper
@@ -64,7 +69,10 @@ enum class Op : uint32_t {
   kExport,
   kRelease,
   kEnd,
-  kLast = kEnd,
+  kPrepareNames,
+  kMeasureNames,
+  kName,
+  kLast = kName,
 };
 const char* OpName(Op op);
 
@@ -83,14 +91,15 @@ struct Request {
   uint64_t id = 0;  // never 0
   Op op = Op::kHello;
   uint32_t flags = 0;
-  uint64_t bytes = 0;          // attach: capacity; warm, measure, begin-*: total; load: how far
+  uint64_t bytes = 0;          // attach: capacity; warm, measure*, begin-*: total; load: how far
   uint64_t ballast_bytes = 0;  // begin-load
   uint32_t count = 0;          // begin-*: of all ranges; import, create, export: in this packet
   uint32_t first = 0;          // import, create, export: index of the first
   uint8_t checksum[16] = {};   // load
+  uint8_t secret[32] = {};     // prepare-names
   WireRange ranges[kMaxBatch] = {};  // import, create
 };
-static_assert(sizeof(Request) == 64 + 24 * kMaxBatch);
+static_assert(sizeof(Request) == 96 + 24 * kMaxBatch);
 
 struct Reply {
   uint32_t magic = kMagic;
@@ -109,11 +118,13 @@ struct Reply {
   // hello: context's GPU memory, free and total of the GPU. begin-load: needed and free.
   // save, load: bytes copied, bytes cleared, bytes that were touched or registered first.
   // measure: bytes, and bytes a second to the arena and to the GPU.
+  // measure-names: bytes, and bytes a second. name: bytes, and of those in blocks of zeros.
   uint64_t bytes = 0;
   uint64_t second = 0;
   uint64_t third = 0;
-  uint64_t elapsed_ns = 0;  // save, load: of the copy alone
-  uint32_t staged = 0;      // through buffers, since the arena could not be registered
+  // save, load: of the copy alone; name: on the GPU; prepare-names: to load the kernel.
+  uint64_t elapsed_ns = 0;
+  uint32_t staged = 0;  // through buffers, since the arena could not be registered
   uint32_t reserved = 0;
   uint8_t checksum[16] = {};  // save
 };

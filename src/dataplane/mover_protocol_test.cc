@@ -19,7 +19,10 @@ Request Valid(Op op) {
   return request;
 }
 
-size_t FdsOf(Op op) { return op == Op::kAttach ? 1 : op == Op::kImport ? 3 : 0; }
+size_t FdsOf(Op op) {
+  if (op == Op::kAttach || op == Op::kName) return 1;
+  return op == Op::kImport ? 3 : 0;
+}
 
 TEST(MoverProtocol, EveryOperationHasAValidRequest) {
   for (auto i = uint32_t{1}; i <= static_cast<uint32_t>(Op::kLast); ++i) {

@@ -189,7 +189,7 @@ class Server {
   void DoOurOwn(const Request& request) {
     // The locks first: to unregister memory takes time, and somebody may wait for them.
     if (request.op == Op::kEnd) {
-      if (!work_.Detach()) ::_exit(1);
+      if (!work_.End()) ::_exit(1);
       lock_.Reset();
     }
     if (!work_.ForgetRemoved()) ::_exit(1);

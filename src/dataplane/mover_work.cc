@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/deadline.h"
+#include "base/file.h"
 #include "dataplane/arena.h"
 
 namespace stasis::dataplane {
@@ -16,6 +17,7 @@ using wire::Reply;
 using wire::Request;
 
 constexpr int kMeasureRounds = 5;
+constexpr uint64_t kMeasurePiece = 1u << 30;
 
 std::string Mib(uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 
@@ -33,6 +35,7 @@ Status MoverWork::Start() {
   STASIS_ASSIGN(gpu_, Gpu::Open(options_.library, options_.gpu));
   arena_ = std::make_unique<AttachedArena>(*gpu_, removals_);
   copier_ = std::make_unique<Copier>(*gpu_);
+  namer_ = std::make_unique<BlockNamer>(*gpu_);
   return {};
 }
 
@@ -96,8 +99,16 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
       return Release();
     case Op::kEnd:
       STASIS_TRY(Expect(Phase::kIdle, request));
-      STASIS_TRY(Detach());
+      STASIS_TRY(End());
       return ForgetRemoved();
+    case Op::kPrepareNames:
+      return PrepareNames(request, reply);
+    case Op::kMeasureNames:
+      STASIS_TRY(Expect(Phase::kIdle, request));
+      return MeasureNames(request.bytes, reply);
+    case Op::kName:
+      STASIS_TRY(Expect(Phase::kSaving, request));
+      return Name(fds[0].get(), reply);
   }
   return WrongOrder(request);
 }
@@ -106,6 +117,11 @@ Status MoverWork::Detach() {
   if (phase_ != Phase::kIdle) return Fail(Code::kFailedPrecondition, "the mover is at work");
   if (arena_) arena_->Detach();
   return {};
+}
+
+Status MoverWork::End() {
+  STASIS_TRY(Detach());
+  return namer_ ? namer_->Forget() : Status{};
 }
 
 Status MoverWork::ForgetRemoved() {
@@ -244,6 +260,53 @@ Status MoverWork::Copy(Direction direction, const Request& request, Reply& reply
     STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), used));
     std::memcpy(reply.checksum, found.bytes.data(), found.bytes.size());
   }
+  return {};
+}
+
+Status MoverWork::PrepareNames(const Request& request, Reply& reply) {
+  image::BlockSecret secret;
+  std::memcpy(secret.data(), request.secret, secret.size());
+  const Stopwatch watch;
+  STASIS_TRY(namer_->Prepare(image::BlockKey(secret)));
+  reply.elapsed_ns = static_cast<uint64_t>(watch.Seconds() * 1e9);
+  return {};
+}
+
+Status MoverWork::MeasureNames(uint64_t bytes, Reply& reply) {
+  bytes = bytes / gpu_->granularity() * gpu_->granularity();
+  if (bytes == 0) return Fail(Code::kInvalidArgument, "there is nothing to measure with");
+  DeviceMemory memory(*gpu_);
+  STASIS_TRY(memory.Reserve(bytes));
+  for (uint64_t left = bytes; left > 0;) {
+    const uint64_t piece = std::min(left, RoundUp(kMeasurePiece, gpu_->granularity()));
+    STASIS_TRY(memory.Create(piece));
+    left -= piece;
+  }
+  STASIS_TRY(memory.Open());
+  STASIS_TRY(namer_->Fill(memory.base(), bytes));
+  uint64_t best = ~0ull;
+  for (int round = 0; round < kMeasureRounds; ++round) {
+    STASIS_ASSIGN(BlockNames found, namer_->Name(memory.base(), {{0, bytes, 0, bytes}}));
+    STASIS_TRY(namer_->Check(memory.base(), bytes, found.names));
+    best = std::min(best, std::max<uint64_t>(found.elapsed_ns, 1));
+  }
+  reply.bytes = bytes;
+  reply.second =
+      static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(best));
+  return memory.Free();
+}
+
+Status MoverWork::Name(int file, Reply& reply) {
+  if (ranges_.size() != expected_count_) {
+    return Fail(Code::kFailedPrecondition, "not all of the memory to name is there");
+  }
+  STASIS_TRY(memory_->Open());
+  STASIS_ASSIGN(BlockNames found, namer_->Name(memory_->base(), ranges_));
+  STASIS_TRY(WriteAll(file, {reinterpret_cast<const char*>(found.names.data()),
+                             found.names.size() * sizeof(image::Id128)}));
+  reply.bytes = memory_->mapped_bytes();
+  reply.second = found.zero_bytes;
+  reply.elapsed_ns = found.elapsed_ns;
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "dataplane/attached_arena.h"
+#include "dataplane/block_namer.h"
 #include "dataplane/copy.h"
 #include "dataplane/device_memory.h"
 #include "dataplane/gpu.h"
@@ -29,6 +30,8 @@ class MoverWork {
 
   // Not during a save or load: lets go of the arena that it works on, and of its lock; …
   Status Detach();
+  // … of everything that is its client's, the secret behind names too; …
+  Status End();
   // … of the memory of arenas that were removed.
   Status ForgetRemoved();
 
@@ -48,6 +51,9 @@ class MoverWork {
   Status Append(const wire::Request& request, const std::vector<UniqueFd>& fds);
   Status Copy(Direction direction, const wire::Request& request, wire::Reply& reply,
               const Progress& progress);
+  Status PrepareNames(const wire::Request& request, wire::Reply& reply);
+  Status MeasureNames(uint64_t bytes, wire::Reply& reply);
+  Status Name(int file, wire::Reply& reply);
   Status Release();
 
   const MoverServerOptions options_;
@@ -55,6 +61,7 @@ class MoverWork {
   std::optional<Gpu> gpu_;
   std::unique_ptr<AttachedArena> arena_;
   std::unique_ptr<Copier> copier_;
+  std::unique_ptr<BlockNamer> namer_;
 
   Phase phase_ = Phase::kIdle;
   std::unique_ptr<DeviceMemory> memory_;

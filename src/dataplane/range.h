@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "image/limits.h"
 
 namespace stasis::dataplane {
 
@@ -18,6 +19,11 @@ struct Range {
 
   bool operator==(const Range&) const = default;
 };
+
+// Each range is cut into blocks of image::kBlockBytes, of which the last may be shorter.
+inline size_t BlockCount(const Range& range) {
+  return (range.size_bytes + image::kBlockBytes - 1) / image::kBlockBytes;
+}
 
 inline constexpr uint64_t kMaxRanges = 1u << 20;
 inline constexpr uint64_t kMaxTotalBytes = 1ull << 44;

@@ -103,6 +103,14 @@ Result<BlockSecret> BlockKey::RandomSecret() {
   return secret;
 }
 
+BlockKey::Number BlockKey::Word(size_t i) const { return {numbers_->low[i], numbers_->high[i]}; }
+
+BlockKey::Number BlockKey::Power(unsigned n) const {
+  U128 power = 1;
+  for (; n > 0; --n) power = MulModP(power, numbers_->r);
+  return {static_cast<uint64_t>(power), static_cast<uint64_t>(power >> 64)};
+}
+
 Id128 BlockKey::Name(std::string_view block) const {
   const Numbers& key = *numbers_;
   U128 name = block.size();

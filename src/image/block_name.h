@@ -53,6 +53,13 @@ class BlockKey {
   // Which key this is, without telling it: ChaCha20 stream bytes that no key number uses.
   const Id128& id() const { return id_; }
 
+  // For who computes names elsewhere: k_i, and r to the power of n.
+  struct Number {
+    uint64_t low, high;
+  };
+  Number Word(size_t i) const;
+  Number Power(unsigned n) const;
+
  private:
   struct Numbers;
   std::shared_ptr<const Numbers> numbers_;

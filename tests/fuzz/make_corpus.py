@@ -145,14 +145,14 @@ def arena_records():
 
 
 def mover_packets():
-    for op in range(1, 16):
+    for op in range(1, 19):
         batch = op in (7, 10, 13)
-        request = struct.pack("<IIQIIQQII", 0x56444D53, 2, 7, op, 0, 1 << 20, 0, 2 if batch else 0, 0)
-        request += bytes(16) + struct.pack("<QQQ", 8192, 0, 8192) * (2 if batch else 0)
-        fds = 1 if op == 2 else 2 if op == 7 else 0
+        request = struct.pack("<IIQIIQQII", 0x56444D53, 4, 7, op, 0, 1 << 20, 0, 2 if batch else 0, 0)
+        request += bytes(48) + struct.pack("<QQQ", 8192, 0, 8192) * (2 if batch else 0)
+        fds = 1 if op in (2, 18) else 2 if op == 7 else 0
         put("mover_protocol", f"request-{op}", bytes([fds, 0]) + request)
     for code in (0, 5):
-        reply = struct.pack("<IIQIIIIq", 0x56444D53, 2, 7, 8, 0, code, 3 if code else 0, 2 if code else 0)
+        reply = struct.pack("<IIQIIIIq", 0x56444D53, 4, 7, 8, 0, code, 3 if code else 0, 2 if code else 0)
         put("mover_protocol", f"reply-{code}", bytes([0, 0]) + reply + b"what happened".ljust(320, b"\0"))
 
 

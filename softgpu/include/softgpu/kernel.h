@@ -1,5 +1,6 @@
 // The one header of a kernel file, which is written once and built twice: as C++ for softgpu
-// (CMake: softgpu_kernel_image()) and by nvcc for real GPUs.
+// (CMake: softgpu_kernel_image()), and by nvcc for real GPUs, or by clang without a CUDA toolkit
+// (-nocudainc; no atomics then).
 //
 //   #include <softgpu/kernel.h>
 //
@@ -25,6 +26,36 @@
 #define STASIS_KERNEL(name, parameters) extern "C" __global__ void name parameters
 #define STASIS_KERNEL_NO_BARRIER(name, parameters) extern "C" __global__ void name parameters
 #define STASIS_DYNAMIC_SHARED(type, name) extern __shared__ type name[]
+
+#elif defined(__CUDA__)
+
+#include <stdint.h>
+
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): CUDA's own names
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __host__ __attribute__((host))
+#define __constant__ __attribute__((constant))
+#define __shared__ __attribute__((shared))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+#define STASIS_KERNEL(name, parameters) extern "C" __global__ void name parameters
+#define STASIS_KERNEL_NO_BARRIER(name, parameters) extern "C" __global__ void name parameters
+#define STASIS_DYNAMIC_SHARED(type, name) extern __shared__ type name[]
+
+namespace softgpu {
+struct Dim3 {
+  unsigned x, y, z;
+};
+}  // namespace softgpu
+#define SOFTGPU_SPECIAL(name)                                 \
+  (softgpu::Dim3{unsigned(__nvvm_read_ptx_sreg_##name##_x()), \
+                 unsigned(__nvvm_read_ptx_sreg_##name##_y()), \
+                 unsigned(__nvvm_read_ptx_sreg_##name##_z())})
+#define threadIdx SOFTGPU_SPECIAL(tid)
+#define blockIdx SOFTGPU_SPECIAL(ctaid)
+#define blockDim SOFTGPU_SPECIAL(ntid)
+#define gridDim SOFTGPU_SPECIAL(nctaid)
+   // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 #else
 
