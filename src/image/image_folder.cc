@@ -97,6 +97,11 @@ Status CheckImageName(const std::string& name) {
                           kMaxImageNameBytes));
 }
 
+Status RemoveHidden(int store_fd, const std::string& store, const std::string& name) {
+  if (::fsync(store_fd) != 0) return FailErrno(errno, "sync " + store);
+  return RemoveTree(store + "/" + name);
+}
+
 Error WithSpaceHint(Error error, const std::string& path) {
   if (error.domain != Domain::kErrno || (error.raw != ENOSPC && error.raw != EDQUOT)) return error;
   if (auto free = FreeBytes(path)) {

@@ -40,6 +40,10 @@ bool IsSameFolder(int parent_fd, const std::string& name, int folder_fd);
 // renameat2(RENAME_NOREPLACE) within one store; kAlreadyExists when `to` is taken.
 Status RenameNoReplace(int store_fd, const std::string& from, const std::string& to);
 
+// Removes a hidden folder. Its hidden name is on the disk before anything of it goes: else a power
+// cut could leave an image under the name it had before, with a part of its files.
+Status RemoveHidden(int store_fd, const std::string& store, const std::string& name);
+
 // An error of a system call in the store at `path`, with what a user can do when there was no
 // space.
 Error WithSpaceHint(Error error, const std::string& path);

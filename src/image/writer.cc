@@ -316,10 +316,9 @@ Status ImageWriter::ChecksumFiles(Commitment& commitment) {
 Status ImageWriter::SyncFiles(Commitment& commitment) {
   std::vector<std::string> paths;
   for (const File& file : commitment.manifest.files) paths.push_back(file.path);
-  for (const Pack& pack : commitment.manifest.packs) {
-    // What an earlier image wrote it has synced; our name of it comes with the folder.
-    if (!pack.linked) paths.push_back(pack.path());
-  }
+  // Packs of earlier images too: one of those may be a copy, and cp syncs nothing. A file that was
+  // synced before is synced again for next to nothing.
+  for (const Pack& pack : commitment.manifest.packs) paths.push_back(pack.path());
   uint64_t total = commitment.manifest.TotalBytes();
   // All bytes are done; the call is there to be asked whether to go on.
   return SyncAll(partial_fd_.get(), paths, [&](uint64_t, uint64_t) {
@@ -366,7 +365,7 @@ Status ImageWriter::AfterCommit() {
 Status ImageWriter::Abort() {
   if (committed_ || partial_.empty()) return {};
   STASIS_TRY(AfterCommit());
-  return RemoveTree(store_ + "/" + partial_);
+  return RemoveHidden(store_fd_.get(), store_, partial_);
 }
 
 }  // namespace stasis::image

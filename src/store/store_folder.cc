@@ -97,7 +97,7 @@ Result<std::vector<std::string>> SweepPartials(const std::string& store) {
     if (!LockFolder(folder->get(), LockKind::kExclusive, name)) continue;
     // Between the two calls its writer may have finished: then the name is another's, or nobody's.
     if (!image::IsSameFolder(store_fd.get(), name, folder->get())) continue;
-    Status gone = RemoveTree(store + "/" + name);
+    Status gone = image::RemoveHidden(store_fd.get(), store, name);
     if (gone) {
       removed.push_back(name);
     } else if (first_failure) {
@@ -129,9 +129,8 @@ Status DeleteImage(const std::string& path,
                 image::HiddenName(name.substr(0, kMaxImageNameBytes), image::kDeleted));
   if (before_step) STASIS_TRY(before_step("hide"));
   STASIS_TRY(image::RenameNoReplace(store_fd.get(), name, hidden));
-  if (::fsync(store_fd.get()) != 0) return FailErrno(errno, "sync " + store);
   if (before_step) STASIS_TRY(before_step("remove"));
-  return RemoveTree(store + "/" + hidden);
+  return image::RemoveHidden(store_fd.get(), store, hidden);
 }
 
 Status CheckSpace(const std::string& path, uint64_t needed_bytes) {

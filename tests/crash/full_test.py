@@ -1,0 +1,84 @@
+"""full_test.py --build DIR: the disk is full at each call of a dump that takes space on it.
+
+record.c lets the first N calls through (files, folders, links, writes, allocations), answers the next
+with half a write or ENOSPC, and all later ones with ENOSPC. For every N until there is enough: the
+dump fails and says why, there is no image, the store is as it was, the program runs on.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+
+import isolate  # noqa: E402
+import processes  # noqa: E402
+from programs import Program  # noqa: E402
+from world import Failed, World, demand, isolate_keep  # noqa: E402
+
+MIB = 1 << 20
+ENOUGH = 500
+
+
+def on_disk(store):
+    """Bytes of all files, each once, and all names."""
+    files = {(s.st_dev, s.st_ino): s.st_blocks * 512 for p in store.rglob("*") for s in [p.lstat()]}
+    return sum(files.values()), sorted(str(p) for p in store.rglob("*"))
+
+
+def fill_at_each(world, program, store, name, *options):
+    before = on_disk(store)
+    preload = {"LD_PRELOAD": str(world.build / "tests" / "libcrash_record.so"),
+               "STASIS_RECORD_ROOT": os.path.realpath(store), "STASIS_RECORD_LOG": "/dev/null"}
+    for n in range(1, ENOUGH):
+        program.dump("--leave-running", "-d", store, *options, name=name, expect=None,
+                     env={**preload, "STASIS_RECORD_FULL": str(n)})
+        if world.last.code == 0:
+            break
+        demand(world.last.code == 1, lambda: f"full at call {n}: {world.last}")
+        demand("No space left on device" in world.last.err, lambda: f"full at call {n}, it does not say why: {world.last}")
+        demand(on_disk(store) == before, lambda: f"full at call {n}, the store holds {on_disk(store)}, it was {before}")
+        found = world.leftovers()
+        demand(not found, lambda: f"full at call {n}, left behind: {found}\n{world.last}")
+        if n % 5 == 1:
+            program.expect_running()
+    world.stasis("image", "verify", store / name)
+    program.expect_running()
+    print(f"{name}: {n - 1} calls that take space", flush=True)
+    demand(n > 15, "hardly any call was seen to take space")
+
+
+def run(world):
+    program = Program(world, "one", world.build / "tests" / "image_drift",
+                      ["--memory", 16 * MIB, "--interval", 5, "--port", 1]).run()
+    store = world.folder / "store-full"
+    store.mkdir()
+    fill_at_each(world, program, store, "first", "--compress", "zstd")
+    # The next shares blocks: its links and folders are what takes space.
+    fill_at_each(world, program, store, "second")
+    program.finish()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    options = parser.parse_args()
+    isolate.enter(isolate_keep(options.build))
+    world = World(options.build)
+    try:
+        run(world)
+        world.expect_clean()
+        world.close()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it
+        known = isinstance(error, (Failed, processes.Late))
+        print(error if known else traceback.format_exc())
+        print(f"The last commands:\n{world.transcript(3)}")
+        return 1
+    print("all as it should be")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
