@@ -99,6 +99,10 @@ std::string AccountText(const OperationResult& result) {
     if (result.image_bytes > 0)
       text += fmt::format(" {:>12} in the image", FormatBytes(result.image_bytes));
     text += '\n';
+    if (result.pause_s > 0) {
+      text += fmt::format("  {:<20} {:>10}  the program stood still, and runs on\n", "pause",
+                          FormatSeconds(result.pause_s));
+    }
     text += StoredText(result);
   }
   if (result.device_bytes > 0 && !result.account.phases.empty()) text += CarriedText(result);
@@ -140,6 +144,7 @@ nlohmann::json AccountJson(const OperationResult& result) {
           {"driver", result.driver_kind},
           {"phases", phases},
           {"total_s", result.account.total_s},
+          {"pause_s", result.pause_s},
           {"notes", result.notes},
           {"planned_phases", result.planned_phases}};
 }

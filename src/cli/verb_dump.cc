@@ -26,7 +26,8 @@ void RegisterDump(CLI::App& app, const std::function<void(Action)>& select) {
   verb->add_option("-d,--dir", options->store,
                    "Folder in which the image appears (default: the images of this user)");
   verb->add_option("--name", options->name, "Name of the image; never overwrites");
-  verb->add_flag("--leave-running", options->leave_running, "Let the program run on");
+  verb->add_flag("--leave-running", options->leave_running,
+                 "Let the program run on, as soon as its state is in memory");
   verb->add_flag("--full", options->full,
                  "Write all GPU memory, also what earlier images of the store have");
   verb->add_option("--compress", options->compress,

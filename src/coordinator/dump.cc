@@ -1,10 +1,13 @@
-// dump: image-begin, the GPU state away as in a suspend (gpu_away.h) with a tree-check, then
-// gpu-release-check, cpu-dump { commit } beside data-write, and then gpu-return with
-// --leave-running, or await-end without. The commit waits for data-write, inside CRIU's post-dump
-// notification: the program is never killed before its image is complete, and a refused answer lets
-// it run on.
+// dump: image-begin, the GPU state away as in a suspend (gpu_away.h) with a tree-check, and
+// gpu-release-check. Then
+//   cpu-dump { describe, commit } beside data-write, await-end
+// The commit waits for data-write, inside CRIU's post-dump notification: the program is never
+// killed before its image is complete, and a refused answer lets it run on. With --leave-running
+//   program-back { cpu-dump { describe }, gpu-return, data-free } beside data-write, commit
+// The program runs again as soon as CRIU has its CPU state; what is stored, is stored behind that.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,6 +45,8 @@ constexpr int kCriuLockFd = 20;
 
 constexpr seconds kProbeTimeout{10};
 constexpr const char* kDataWrite = "data-write";
+constexpr const char* kCpuDump = "cpu-dump";
+constexpr const char* kGpuReturn = "gpu-return";
 
 std::string DefaultName(const Target& target) {
   std::string subject = target.job.empty() ? "pid" + target.name : target.job;
@@ -82,6 +87,31 @@ Processes Suspended(const Processes& processes) {
   return found;
 }
 
+uint64_t FolderBytes(const std::string& folder) {
+  uint64_t sum = 0;
+  auto names = ListDir(folder);
+  if (!names) return 0;
+  for (const std::string& name : *names) {
+    struct stat st;
+    if (::stat((folder + "/" + name).c_str(), &st) == 0) sum += static_cast<uint64_t>(st.st_size);
+  }
+  return sum;
+}
+
+// How long a program that runs on stood still: from the first phase that keeps it from the GPU or
+// stops it to the end of the one that lets it go.
+double Pause(const std::vector<PhaseReport>& phases) {
+  double begin = -1, end = 0;
+  for (const PhaseReport& phase : phases) {
+    const bool stops = phase.name == "gate-close" || phase.name == "gpu-lock" ||
+                       phase.name == kCpuDump || phase.name == kGpuReturn;
+    if (!stops) continue;
+    if (begin < 0) begin = phase.start_s;
+    end = phase.start_s + phase.seconds;
+  }
+  return begin < 0 ? 0 : end - begin;
+}
+
 // One dump on its way, shared by its phases.
 class DumpRun {
  public:
@@ -111,8 +141,10 @@ class DumpRun {
   Phase TreeCheck();
   Phase DataWrite();
   Phase CpuDump();
+  Phase Describe();
   Phase Commit();
   Phase GpuReturn();
+  Phase DataFree();
   Phase AwaitEnd();
   std::string Settle();
   void KeepLog(Error& error);
@@ -140,8 +172,10 @@ class DumpRun {
   SharedResume& stored_;   // of those that were suspended before
   WrittenData data_;
   std::unique_ptr<image::ImageWriter> writer_;
+  image::Manifest manifest_;  // after describe
   std::string work_dir_;
   Stopwatch watch_;
+  bool has_gpu_ = false;                 // again, with all its memory
   bool criu_ended_the_program_ = false;  // it may still be giving back its memory
   uint64_t image_bytes_ = 0;
   uint64_t added_bytes_ = 0;  // of them, what no earlier image had
@@ -184,6 +218,9 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
       request,
       [&](criu::Notification& notification) -> Status {
         if (notification.moment != criu::Moment::kPostDump) return {};
+        committed = scope.RunNested("describe");
+        // Its images are complete, and will be synced: it may run.
+        if (dump_.leave_running || !committed) return committed;
         if (!Lots().empty()) committed = scope.Await(kDataWrite);
         if (committed) committed = scope.RunNested("commit");
         return committed;
@@ -204,14 +241,25 @@ void DumpRun::KeepLog(Error& error) {
   if (at != std::string::npos) error.hint.replace(at, LogPath().size(), kept);
 }
 
+// CRIU holds the tree stopped: what it is now is what the image holds. Children may have come and
+// gone since the survey.
+Phase DumpRun::Describe() {
+  Phase phase;
+  phase.name = "describe";
+  phase.run = [this](PhaseScope&) -> Status {
+    Survey stopped = survey_;
+    STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
+    STASIS_ASSIGN(manifest_,
+                  DescribeTarget(session_.services, stopped, dump_, stdio_, criu_version_));
+    return {};
+  };
+  return phase;
+}
+
+// Asks nothing of the program, which may run by now, or have ended.
 Status DumpRun::CommitImage(PhaseScope& scope) {
   STASIS_TRY(writer_->AddLogFile("criu-dump.log", LogPath()));
-  // CRIU holds the tree stopped: what it is now is what the image holds. Children may have come and
-  // gone since the survey.
-  Survey stopped = survey_;
-  STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
-  STASIS_ASSIGN(image::Manifest manifest,
-                DescribeTarget(session_.services, stopped, dump_, stdio_, criu_version_));
+  image::Manifest& manifest = manifest_;
   STASIS_TRY(DescribeData(manifest));
   for (const PhaseReport& report : scope.Reports()) {
     manifest.phases.push_back({report.name, report.start_s, report.seconds, report.bytes, ""});
@@ -239,7 +287,10 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   checkpoint.time_ms = std::time(nullptr) * 1000;
   checkpoint.bytes = image_bytes_;
   checkpoint.seconds = watch_.Seconds();
-  return store.AddCheckpoint(operation_.job, checkpoint);
+  Status added = store.AddCheckpoint(operation_.job, checkpoint);
+  // Whoever deletes a job that runs on beside its dump does not mean the image.
+  if (!added && dump_.leave_running && added.error().code == Code::kNotFound) return {};
+  return added;
 }
 
 Phase DumpRun::Commit() {
@@ -321,24 +372,43 @@ Status DumpRun::GiveBackGpu() {
 
 Phase DumpRun::CpuDump() {
   Phase phase;
-  phase.name = "cpu-dump";
+  phase.name = kCpuDump;
   phase.timeout = seconds(900);
   phase.run = [this](PhaseScope& scope) -> Status {
     STASIS_TRY(RunCriu(scope));
-    scope.SetBytes(image_bytes_);
+    scope.SetBytes(dump_.leave_running ? FolderBytes(writer_->cpu_path()) : image_bytes_);
     return {};
   };
-  phase.nested.push_back(Commit());
+  phase.nested.push_back(Describe());
+  if (!dump_.leave_running) phase.nested.push_back(Commit());
   return phase;
 }
 
 Phase DumpRun::GpuReturn() {
   Phase phase;
-  phase.name = "gpu-return";
+  phase.name = kGpuReturn;
   phase.timeout = seconds(600);
+  // The image may be the only thing that is left of the program then.
+  phase.fails_late = true;
   phase.run = [this](PhaseScope& scope) -> Status {
     STASIS_TRY(GiveBackGpu());
+    for (const auto& p : operation_.device_processes) {
+      if (process::IsAlive(p.id)) continue;
+      return Fail(Code::kUnavailable,
+                  fmt::format("process {} has ended on the way back to its GPU", p.id.pid.value));
+    }
+    has_gpu_ = true;
     scope.SetBytes(DriverBytes(operation_.device_processes, false));
+    return {};
+  };
+  return phase;
+}
+
+Phase DumpRun::DataFree() {
+  Phase phase;
+  phase.name = "data-free";
+  phase.run = [this](PhaseScope&) -> Status {
+    if (has_gpu_) shared_.LetGoOfGpu();
     return {};
   };
   return phase;
@@ -382,16 +452,19 @@ Plan DumpRun::MakePlan() {
     AddGpuAway(plan, services, processes, shared_, TreeCheck());
     plan.Add(GpuReleaseCheck(services, processes));
   }
-  if (Lots().empty()) {
-    plan.Add(CpuDump());
+  std::vector<Phase> beside;
+  if (!Lots().empty()) beside.push_back(DataWrite());
+  if (dump_.leave_running && !processes.empty()) {
+    std::vector<Phase> program;
+    program.push_back(CpuDump());
+    program.push_back(GpuReturn());
+    if (!shared_.empty()) program.push_back(DataFree());
+    beside.push_back(InOrder("program-back", std::move(program)));
   } else {
-    plan.AddParallel({DataWrite(), CpuDump()});
+    beside.push_back(CpuDump());
   }
-  if (!dump_.leave_running) {
-    plan.Add(AwaitEnd());
-  } else if (!processes.empty()) {
-    plan.Add(GpuReturn());
-  }
+  plan.AddParallel(std::move(beside));
+  plan.Add(dump_.leave_running ? Commit() : AwaitEnd());
   Phase tidy;
   tidy.name = "tidy";
   tidy.run = [this](PhaseScope&) -> Status {
@@ -457,6 +530,7 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
               std::move(criu_version), std::move(stdio), std::move(name), *shared, stored);
   Plan plan = run.MakePlan();
   STASIS_ASSIGN(result, Execute(session, run.operation(), plan, options, std::move(result)));
+  if (dump.leave_running) result.pause_s = Pause(result.account.phases);
   result.image_bytes = run.image_bytes();
   result.shared_bytes = run.shared_bytes();
   result.stored = {run.added_bytes(),         run.blocks().stored_bytes,   run.blocks().new_bytes,

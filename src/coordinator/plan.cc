@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "coordinator/fault.h"
 #include "coordinator/journal.h"
@@ -28,6 +29,11 @@ class Runner {
     std::lock_guard lock(mutex_);
     return committed_;
   }
+  // Of a phase that fails late, once the operation is committed.
+  Status LateFailure() {
+    std::lock_guard lock(mutex_);
+    return committed_ ? std::exchange(late_failure_, Status{}) : Status{};
+  }
   double Seconds() const { return watch_.Seconds(); }
   // In the order in which they began, nested ones below their parents.
   std::vector<PhaseReport> TakeReports() const;
@@ -46,6 +52,7 @@ class Runner {
   bool committed_ = false;
   std::map<std::string, bool> ended_;  // whether well
   bool failed_ = false;
+  Status late_failure_;
   std::condition_variable changed_;
 };
 
@@ -144,16 +151,19 @@ Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
   }
   Scope scope(*this, phase, report);
   Stopwatch watch;
-  Status status = Execute(phase, scope);
-  NoteEnd(phase.name, status.has_value());
+  Status status = Annotate(Execute(phase, scope), phase.name);
+  const bool later = !status && phase.fails_late;
+  NoteEnd(phase.name, status.has_value() || later);
   PhaseReport done;
   {
     std::lock_guard lock(mutex_);
     reports_[report].seconds = watch.Seconds();
     done = reports_[report];
+    if (later) late_failure_ = std::move(status);
   }
+  if (later) return {};
   if (status && options_.progress.end) options_.progress.end(done);
-  return Annotate(std::move(status), phase.name);
+  return status;
 }
 
 std::vector<PhaseReport> Runner::TakeReports() const {
@@ -242,6 +252,7 @@ Result<Account> Plan::Run(const RunOptions& options) {
   Status status;
   for (const auto& step : steps_) {
     status = RunStep(runner, step);
+    if (status) status = runner.LateFailure();
     if (!status) break;
   }
   if (status) return Account{verb_, runner.TakeReports(), runner.Seconds()};

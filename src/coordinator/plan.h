@@ -32,6 +32,9 @@ struct Phase {
   std::string undo_group;
   // The operation is committed when this phase has succeeded.
   bool commits = false;
+  // Its failure waits for the commit: what else is to be done is done, and then the plan fails with
+  // it. Without a commit it is undone like any other.
+  bool fails_late = false;
   // Phases that `run` itself calls by PhaseScope::RunNested, listed here so that whoever walks a
   // plan sees them.
   std::vector<Phase> nested;

@@ -209,6 +209,39 @@ TEST_F(PlanTest, NestedPhaseCommitsTheWhole) {
   EXPECT_EQ(seen_, "+inner +outer ");
 }
 
+TEST_F(PlanTest, ALateFailureWaitsForTheCommit) {
+  for (bool commits : {true, false}) {
+    seen_.clear();
+    Plan plan("test");
+    Phase late = Step("late", /*fails=*/true);
+    late.fails_late = true;
+    Phase beside = Step("beside");
+    beside.run = [this](PhaseScope& scope) -> Status {
+      STASIS_TRY(scope.Await("late"));
+      EXPECT_FALSE(scope.Abandoned());
+      Note("+beside");
+      return {};
+    };
+    plan.AddParallel({InOrder("all", {std::move(late)}), std::move(beside)});
+    Phase commit = Step("commit", /*fails=*/!commits);
+    commit.commits = true;
+    plan.Add(std::move(commit));
+    plan.Add(Step("tidy"));
+    plan.OnFailureAfterCommit([] { return std::string("The image is complete."); });
+    auto account = plan.Run({});
+    ASSERT_FALSE(account);
+    EXPECT_EQ(account.error().not_undone, commits);
+    EXPECT_EQ(plan.committed(), commits);
+    if (commits) {
+      EXPECT_EQ(account.error().ToString(), "late: late broke");
+      EXPECT_EQ(seen_, "+late +beside +commit ");
+    } else {
+      EXPECT_EQ(account.error().ToString(), "commit: commit broke");
+      EXPECT_EQ(seen_, "+late +beside +commit -commit -beside -late ");
+    }
+  }
+}
+
 TEST_F(PlanTest, CancelUndoesBeforeTheCommit) {
   Plan plan("test");
   plan.Add(Step("a"));

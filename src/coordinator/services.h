@@ -53,6 +53,7 @@ struct OperationResult {
   pid_t pid = 0;                            // of the tree's root; 0 when it has ended
   std::string image;                        // path, where there is one
   uint64_t image_bytes = 0;                 // what the image refers to
+  double pause_s = 0;                       // of a program that runs on: how long it stood still
   Stored stored;                            // by a dump
   uint64_t device_bytes = 0;                // GPU memory given up or taken back, all of it
   uint64_t shared_bytes = 0;                // of it, what the data plane carried

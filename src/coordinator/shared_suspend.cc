@@ -339,17 +339,21 @@ Status SharedSuspend::Return() {
   return all;
 }
 
-void SharedSuspend::LetGo() {
+void SharedSuspend::LetGoOfGpu() {
   for (Member& member : members_) {
     member.client.reset();
     member.data.fds.clear();
   }
+  if (!services_.resident->keeps_arenas()) services_.resident->StopMovers();
+}
+
+void SharedSuspend::LetGo() {
+  LetGoOfGpu();
   for (Lot& lot : lots_) {
     if (!lot.arena) continue;
     if (services_.resident->keeps_arenas()) services_.resident->Keep(std::move(*lot.arena));
     lot.arena.reset();
   }
-  if (!services_.resident->keeps_arenas()) services_.resident->StopMovers();
 }
 
 Status SharedSuspend::DropArenas() {

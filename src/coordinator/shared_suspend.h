@@ -53,6 +53,9 @@ class SharedSuspend {
   // Every program has its memory again, with what is in it now, and runs on. The driver has been
   // brought back before. May be called at any time and again.
   Status Return();
+  // After Return(): what the programs free from here on is free, and movers are not in the way of
+  // others. The arenas stay, and are ours.
+  void LetGoOfGpu();
   // After the commit. The arenas stay.
   void LetGo();
   // After the commit: the data is not needed any more, for it is in an image or back on its GPU.

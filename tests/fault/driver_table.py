@@ -8,7 +8,8 @@ import sys
 
 from stand import Stand, demand, main
 
-# Verb, state before, the call.
+RUNS_ON = "--leave-running"
+# Verb and what belongs to it, state before, the call.
 CALLS = [
     ("suspend", "running", "cuCheckpointProcessLock"),
     ("suspend", "running", "cuCheckpointProcessCheckpoint"),
@@ -16,6 +17,8 @@ CALLS = [
     ("resume", "suspended", "cuCheckpointProcessUnlock"),
     ("dump", "running", "cuCheckpointProcessLock"),
     ("dump", "running", "cuCheckpointProcessCheckpoint"),
+    (f"dump {RUNS_ON}", "running", "cuCheckpointProcessRestore"),
+    (f"dump {RUNS_ON}", "running", "cuCheckpointProcessUnlock"),
     ("restore", "dumped", "cuCheckpointProcessRestore"),
     ("restore", "dumped", "cuCheckpointProcessUnlock"),
 ]
@@ -28,21 +31,33 @@ ACTIONS = {
     "hang(1400)": ["--timeout", "1"],
     "hang": ["--timeout", "1"],
     "die": [],
+    "always fail(2)": [],
 }
 
 
-def strike(stand, verb, before, call, side, action):
+def strike(stand, what, before, call, side, action):
+    verb, *options = what.split()
     stand.prepare(before)
-    stand.world.gpu_fault(f"{side}{call}:1={action}\n")
+    always = action.startswith("always ")
+    rule = f"{side}{call}={action.removeprefix('always ')}" if always else f"{side}{call}:1={action}"
+    stand.world.gpu_fault(rule + "\n")
     try:
-        command = stand.operate(verb, *ACTIONS[action])
+        command = stand.operate(verb, *options, *ACTIONS[action])
     finally:
         stand.world.gpu_fault("")
+    if command.code == 0 and RUNS_ON in options and action != "die":
+        # The way back is tried as often as its time allows.
+        stand.expect_sound(before, verb, None)
+        return
     demand(command.code in (1, 5, 6), f"exit code {command.code}:\n{command}")
     demand(any(word in command.err for word in ("lock", "checkpoint", "restore")),
            f"the message does not say what was being done:\n{command}")
     # A lock that hangs has done nothing yet; after any other the program's own driver hangs for ever.
     lost = side and (action == "die" or (action == "hang" and not call.endswith("Lock")))
+    if RUNS_ON in options:
+        # Of a program that did not get its GPU back there is at least the image.
+        demand("gpu-return" in command.err and stand.image_exists(), f"the image is lost too:\n{command}")
+        stand.world.stasis("image", "verify", stand.image_folder())
     if lost and verb != "restore":
         # That is said plainly, and nothing else is harmed.
         stand.expect_lost(command)
@@ -57,12 +72,14 @@ def strike(stand, verb, before, call, side, action):
 
 def run(stand: Stand, table):
     for verb, before, call in CALLS:
-        if verb not in table:
+        if verb.split()[0] not in table:
             continue
         for side in ("", "target:"):
             for action in ACTIONS:
                 # A driver that hangs for ever also hangs the undo, which takes its time to say so.
                 if action in ("hang", "fail(2)") and verb not in ("suspend", "resume"):
+                    continue
+                if action.startswith("always") and RUNS_ON not in verb:
                     continue
                 stand.case(f"{verb}: {side}{call} {action}", strike, verb, before, call, side, action)
 
