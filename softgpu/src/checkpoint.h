@@ -11,7 +11,7 @@ namespace softgpu {
 // Makes the process header, the pipes and the thread. Once, by cuInit.
 CUresult StartRestoreThread();
 
-// By SIGSEGV, with a word about it: as NVIDIA's driver does when `symbol`, which no lock holds up, is
+// By SIGSEGV, with a word about it: as NVIDIA's driver may when `symbol`, which no lock holds up, is
 // called between a checkpoint and its restore.
 void EndIfCheckpointed(const char* symbol);
 

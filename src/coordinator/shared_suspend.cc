@@ -41,6 +41,30 @@ Result<std::unique_ptr<SharedSuspend>> SharedSuspend::Look(Services& services,
   return path;
 }
 
+namespace {
+
+// The driver's lock does not hold up calls that ask how far work is, and between its checkpoint and
+// its restore they may read memory that is gone (driver 580: docs/measurements/2026-11-21-jax.md). An
+// agent holds them back; nobody else does. Most programs rarely come there, but XLA, which JAX runs
+// on, has a thread that does nothing else.
+Status CheckSurvivesDriver(const process::ProcessId& id) {
+  constexpr std::string_view kRuntime = "/xla_cuda_plugin";
+  STASIS_ASSIGN(auto mappings, process::ReadMappings(id.pid));
+  for (const auto& mapping : mappings) {
+    if (mapping.path.find(kRuntime) == std::string::npos) continue;
+    return Fail(Code::kUnimplemented,
+                "it runs on XLA (" + mapping.path +
+                    "), a thread of which reads GPU state past the driver's lock: the driver's "
+                    "checkpoint would kill it",
+                fmt::format("start it by `stasis run`, whose agent holds that thread back; `stasis "
+                            "gpu checkpoint {}` does it all the same",
+                            id.pid.value));
+  }
+  return {};
+}
+
+}  // namespace
+
 Status SharedSuspend::Consider(const RecordedProcess& process) {
   if (process.initial != ProcessState::kRunning && process.initial != ProcessState::kLocked) {
     return {};
@@ -54,7 +78,7 @@ Status SharedSuspend::Consider(const RecordedProcess& process) {
                       "earlier resume");
     }
     left_to_driver_.push_back(fmt::format("process {}: {}", process.id.pid.value, why));
-    return {};
+    return CheckSurvivesDriver(process.id);
   };
   if (!agent) return leave("no agent in the program");
   const wire::HelloReply& hello = agent->hello();

@@ -177,11 +177,11 @@ class Scenario:
     def do_start(self, line):
         options = [word for word in line.args if word == "--no-agent"]
         name, workload, *args = line.args[len(options):]
-        self.programs[name] = Program(self.world, name, workload, args).run(*options)
+        self.programs[name] = Program(self.world, name, workload, args).run(*options, env=line.env)
 
     def do_spawn(self, line):
         name, workload, *args = line.args
-        self.programs[name] = Program(self.world, name, workload, args).spawn()
+        self.programs[name] = Program(self.world, name, workload, args).spawn(env=line.env)
 
     def do_adopt(self, line):
         """A job that was started by `stasis run` in another line."""

@@ -34,15 +34,16 @@ class Program:
 
     # Starting.
 
-    def run(self, *options):
-        """As a job."""
+    def run(self, *options, env=None):
+        """As a job; `env`: what is more in the command's environment."""
         if not self.world.agent:
             options = ("--no-agent", *options)
         log = self.world.folder / f"{self.name}-{len(self.world.log)}.log"
         # softgpu's broker is started by whoever needs it first. Were that the program, the broker would
         # belong to the job, whose shim adopts all that the job leaves in the background.
         self.world.stasis("gpu", "ls")
-        self.world.stasis("run", "--json", "--job", self.name, "--log", log, *options, "--", *self.words)
+        self.world.stasis("run", "--json", "--job", self.name, "--log", log, *options, "--", *self.words,
+                          env=env)
         self.pid = self.world.last.json()["pid"]
         self.is_job = True
         self.files = [log]
@@ -56,11 +57,11 @@ class Program:
         self.await_output(r"^READY$")
         self.find_pid()
 
-    def spawn(self):
-        """By hand, its output in a file, as a shell would do it."""
+    def spawn(self, env=None):
+        """By hand, its output in a file, as a shell would do it; `env`: what is more in its environment."""
         path = self.world.folder / f"{self.name}-{len(self.world.log)}.out"
         with open(path, "wb") as file:
-            self.child = subprocess.Popen(self.words, env=self.world.env, cwd=self.world.folder,
+            self.child = subprocess.Popen(self.words, env={**self.world.env, **(env or {})}, cwd=self.world.folder,
                                           stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                           start_new_session=True)
         self.pid = self.child.pid
