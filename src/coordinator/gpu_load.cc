@@ -85,7 +85,10 @@ Status GpuLoad::LoadLot(size_t index, PhaseScope* scope, const Deadline& deadlin
     if (was_free && scope != nullptr) scope->Changed();
   }
   dataplane::CopyOptions copy;
-  if (lot.arena->record().has_checksum) copy.expected = lot.arena->record().checksum;
+  // Of an image every block has been checked; and its record is being written by data-bind.
+  if (!lot.filled && lot.arena->record().has_checksum) {
+    copy.expected = lot.arena->record().checksum;
+  }
   copy.progress = [&](uint64_t done, uint64_t) { loaded(done); };
   copy.filled = [&](uint64_t done) { return AwaitFilled(lot, done, scope, deadline); };
   STASIS_TRY(mover_.Load(copy, deadline));

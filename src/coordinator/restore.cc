@@ -1,11 +1,11 @@
-// restore: image-verify; then, where the image holds GPU data, beside each other
+// restore: where the image holds GPU data, beside each other
 //   data-read                            image -> arenas, each block checked
 //   gpu-load { load-room, data-load }    arenas -> GPU, as far as they have been read
-//   program-back { cpu-restore, data-bind, gpu-restore, gpu-unlock }
-// and data-return, adopt. Without: cpu-restore, the driver's phases, adopt. Nothing of the program
-// runs before its data has been read and checked. The tree hangs below a shim of its own from the
-// start, which takes it down again when we fail or die before `adopt`: the image is untouched by
-// all of it.
+//   program-back { image-verify, cpu-restore, data-bind, gpu-restore, gpu-unlock }
+// and data-return, adopt. Without: image-verify, cpu-restore, the driver's phases, adopt. Nothing
+// of the program runs before all of the image has been read and checked. The tree hangs below a
+// shim of its own from the start, which takes it down again when we fail or die before `adopt`: the
+// image is untouched by all of it.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -177,13 +177,19 @@ Phase RestoreRun::ImageVerify() {
   phase.timeout = seconds(3600);
   phase.run = [this](PhaseScope& scope) -> Status {
     // The blocks are checked by data-read.
-    STASIS_ASSIGN(auto report, reader_.Verify(image::VerifyLevel::kAllButBlocks,
-                                              [&](uint64_t done, uint64_t total) {
-                                                scope.ReportBytes(done, total);
-                                                return !scope.deadline().passed();
-                                              }));
-    scope.SetBytes(report.bytes);
-    STASIS_TRY(report.ToStatus(reader_.path()));
+    auto report =
+        reader_.Verify(image::VerifyLevel::kAllButBlocks, [&](uint64_t done, uint64_t total) {
+          scope.ReportBytes(done, total);
+          return !scope.deadline().passed() && !scope.Abandoned();
+        });
+    if (!report && report.error().code == Code::kCancelled) {
+      Error late{Code::kDeadlineExceeded};
+      late.message = "it took too long";
+      return CalledOff(scope, std::move(late));
+    }
+    if (!report) return Fail(std::move(report).error());
+    scope.SetBytes(report->bytes);
+    STASIS_TRY(report->ToStatus(reader_.path()));
     // Needs no undo: it is the same for every program that was started with it, and stays.
     return PutBackAgentLibraries(reader_);
   };
@@ -406,13 +412,14 @@ Phase RestoreRun::Adopt() {
 Plan RestoreRun::MakePlan() {
   Services& services = session_.services;
   Plan plan("restore");
-  plan.Add(ImageVerify());
   if (manifest().gpus.empty()) {
+    plan.Add(ImageVerify());
     plan.Add(CpuRestore());
   } else {
     // The driver's phases are undone by taking the whole tree down.
     GpuBack back{has_data() ? &shared_ : nullptr, map_, driver_bytes()};
     back.commits = false;
+    back.programs.push_back(ImageVerify());
     back.programs.push_back(CpuRestore());
     if (has_data()) {
       back.programs.push_back(DataBind());

@@ -17,6 +17,8 @@ using std::chrono::seconds;
 constexpr seconds kRoomTimeout{120};
 constexpr seconds kLoadTimeout{600};
 constexpr seconds kReturnTimeout{60};
+// Of data-read, whose end a load beside it waits for.
+constexpr seconds kReadTimeout{3600};
 constexpr milliseconds kLetGo{10000};
 
 milliseconds Left(const Deadline& deadline) {
@@ -203,7 +205,7 @@ Status SharedResume::Load(PhaseScope* scope, const Deadline& deadline,
 Phase SharedResume::DataLoad() {
   Phase phase;
   phase.name = "data-load";
-  phase.timeout = kLoadTimeout;
+  phase.timeout = kLoadTimeout + (has_arenas_ ? seconds(0) : kReadTimeout);
   phase.run = [this](PhaseScope& scope) -> Status {
     STASIS_TRY(
         Load(&scope, scope.deadline(), [&](uint64_t done) { scope.ReportBytes(done, bytes()); }));
