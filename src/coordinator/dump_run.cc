@@ -1,0 +1,361 @@
+#include "coordinator/dump_run.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/file.h"
+#include "coordinator/agent_files.h"
+#include "coordinator/describe.h"
+#include "coordinator/gpu_away.h"
+#include "coordinator/teardown.h"
+#include "criu/client.h"
+#include "criu/diagnose.h"
+#include "jobs/store.h"
+#include "jobs/watch.h"
+#include "store/store_folder.h"
+
+namespace stasis::coordinator {
+namespace {
+
+using std::chrono::seconds;
+
+// Where CRIU finds our lock: it keeps it until it has let the program go, also when we are dead by
+// then.
+constexpr int kCriuLockFd = 20;
+
+constexpr const char* kDataWrite = "data-write";
+constexpr const char* kCpuDump = "cpu-dump";
+constexpr const char* kGpuReturn = "gpu-return";
+
+uint64_t FolderBytes(const std::string& folder) {
+  uint64_t sum = 0;
+  auto names = ListDir(folder);
+  if (!names) return 0;
+  for (const std::string& name : *names) {
+    struct stat st;
+    if (::stat((folder + "/" + name).c_str(), &st) == 0) sum += static_cast<uint64_t>(st.st_size);
+  }
+  return sum;
+}
+
+}  // namespace
+
+double Pause(const std::vector<PhaseReport>& phases) {
+  double begin = -1, end = 0;
+  for (const PhaseReport& phase : phases) {
+    const bool stops = phase.name == "gate-close" || phase.name == "gpu-lock" ||
+                       phase.name == kCpuDump || phase.name == kGpuReturn;
+    if (!stops) continue;
+    if (begin < 0) begin = phase.start_s;
+    end = phase.start_s + phase.seconds;
+  }
+  return begin < 0 ? 0 : end - begin;
+}
+
+Status DumpRun::ClearDumped() {
+  if (operation_.job.empty()) return {};
+  return jobs::Store(session_.services.paths.jobs()).ClearDumped(operation_.job);
+}
+
+Phase DumpRun::ImageBegin() {
+  Phase phase;
+  phase.name = "image-begin";
+  phase.run = [this](PhaseScope&) -> Status {
+    STASIS_ASSIGN(writer_, image::ImageWriter::Begin(dump_.store, name_));
+    work_dir_ = WorkFolder(session_.services.paths, operation_.owner);
+    return MakeDirs(work_dir_);
+  };
+  phase.undo = [this]() -> Status {
+    if (!work_dir_.empty()) STASIS_TRY(RemoveTree(work_dir_));
+    return writer_ ? writer_->Abort() : Status{};
+  };
+  return phase;
+}
+
+Phase DumpRun::TreeCheck() {
+  Phase phase;
+  phase.name = "tree-check";
+  phase.run = [this](PhaseScope&) { return CheckUnchanged(survey_); };
+  return phase;
+}
+
+Status DumpRun::RunCriu(PhaseScope& scope) {
+  STASIS_ASSIGN(criu::Session criu,
+                criu::Session::Spawn(criu_path_, {{kCriuLockFd, session_.journal->lock_fd()}}));
+  criu::DumpRequest request;
+  request.pid = survey_.target.root.pid;
+  request.images_dir = writer_->cpu_path();
+  request.log_path = LogPath();
+  request.leave_running = dump_.leave_running;
+  request.options = dump_.criu;
+  stdio_.ApplyTo(request.options);
+  Status committed;
+  Status dumped = criu.Dump(
+      request,
+      [&](criu::Notification& notification) -> Status {
+        if (notification.moment != criu::Moment::kPostDump) return {};
+        committed = scope.RunNested("describe");
+        // Its images are complete, and will be synced: it may run.
+        if (dump_.leave_running || !committed) return committed;
+        if (!Lots().empty()) committed = scope.Await(kDataWrite);
+        if (committed) committed = scope.RunNested("commit");
+        return committed;
+      },
+      scope.deadline());
+  criu_ended_the_program_ = dumped && !dump_.leave_running;
+  // What went wrong first is what the user has to know; CRIU's own trouble follows from it.
+  STASIS_TRY(std::move(committed));
+  if (!dumped) KeepLog(dumped.error());
+  return dumped;
+}
+
+// The undo takes the work folder away, and the error names the log in it.
+void DumpRun::KeepLog(Error& error) {
+  std::string kept = session_.services.paths.run + "/last-criu-dump.log";
+  if (!criu::CopyLogBounded(LogPath(), kept)) return;
+  size_t at = error.hint.find(LogPath());
+  if (at != std::string::npos) error.hint.replace(at, LogPath().size(), kept);
+}
+
+// CRIU holds the tree stopped: what it is now is what the image holds. Children may have come and
+// gone since the survey.
+Phase DumpRun::Describe() {
+  Phase phase;
+  phase.name = "describe";
+  phase.run = [this](PhaseScope&) -> Status {
+    Survey stopped = survey_;
+    STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
+    STASIS_ASSIGN(manifest_,
+                  DescribeTarget(session_.services, stopped, dump_, stdio_, criu_version_));
+    return {};
+  };
+  return phase;
+}
+
+// Asks nothing of the program, which may run by now, or have ended.
+Status DumpRun::CommitImage(PhaseScope& scope) {
+  STASIS_TRY(writer_->AddLogFile("criu-dump.log", LogPath()));
+  image::Manifest& manifest = manifest_;
+  STASIS_TRY(DescribeData(manifest));
+  for (const PhaseReport& report : scope.Reports()) {
+    manifest.phases.push_back({report.name, report.start_s, report.seconds, report.bytes, ""});
+  }
+  image::CommitOptions options;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    scope.ReportBytes(done, total);
+    return !scope.deadline().passed();
+  };
+  STASIS_TRY(StoreAgentLibraries(*writer_, manifest));
+  STASIS_TRY(writer_->Commit(manifest, options));
+  image_bytes_ = manifest.TotalBytes();
+  added_bytes_ = manifest.AddedBytes();
+  scope.SetBytes(image_bytes_);
+  if (operation_.job.empty()) return {};
+  // From here on the image is the job's, whatever becomes of us; its shim must know why the job
+  // will be killed.
+  jobs::Store store(session_.services.paths.jobs());
+  if (!dump_.leave_running) {
+    STASIS_TRY(store.MarkDumped(operation_.job, survey_.tree.root().id, operation_.image));
+  }
+  jobs::Checkpoint checkpoint;
+  checkpoint.image = operation_.image;
+  checkpoint.name = name_;
+  checkpoint.time_ms = std::time(nullptr) * 1000;
+  checkpoint.bytes = image_bytes_;
+  checkpoint.seconds = watch_.Seconds();
+  Status added = store.AddCheckpoint(operation_.job, checkpoint);
+  // Whoever deletes a job that runs on beside its dump does not mean the image.
+  if (!added && dump_.leave_running && added.error().code == Code::kNotFound) return {};
+  return added;
+}
+
+Phase DumpRun::Commit() {
+  Phase phase;
+  phase.name = "commit";
+  phase.timeout = seconds(600);
+  phase.commits = true;
+  phase.run = [this](PhaseScope& scope) -> Status {
+    Status status = CommitImage(scope);
+    // The job's record comes after the image's rename: without it the image stands all the same.
+    if (!status && writer_->committed()) {
+      STASIS_TRY(ClearDumped());
+      STASIS_TRY(store::DeleteImage(operation_.image));
+    }
+    return status;
+  };
+  return phase;
+}
+
+std::vector<Lot*> DumpRun::Lots() {
+  std::vector<Lot*> lots;
+  for (Lot& lot : shared_.lots()) lots.push_back(&lot);
+  for (Lot& lot : stored_.lots()) lots.push_back(&lot);
+  return lots;
+}
+
+Phase DumpRun::DataWrite() {
+  Phase phase;
+  phase.name = kDataWrite;
+  phase.timeout = seconds(3600);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    const uint64_t total = shared_.bytes() + stored_.bytes();
+    store::BlockWriterOptions how;
+    how.compression = dump_.compression;
+    how.share = !dump_.full;
+    how.job_id = operation_.job;
+    STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
+    how.uid = credentials.uid[1];
+    auto progress = [&](uint64_t done) {
+      scope.ReportBytes(done, total);
+      return !scope.deadline().passed() && !scope.Abandoned();
+    };
+    auto written = WriteLots(session_.services.paths, *writer_, Lots(), std::move(how), progress);
+    if (!written) return CalledOff(scope, std::move(written).error());
+    data_ = std::move(*written);
+    scope.SetBytes(data_.blocks.stored_bytes);
+    return {};
+  };
+  return phase;
+}
+
+Status DumpRun::DescribeData(image::Manifest& manifest) {
+  for (auto& p : manifest.processes) {
+    for (const auto& recorded : operation_.device_processes) {
+      if (recorded.id.pid.value != p.pid) continue;
+      // The driver's share as of the survey, and exactly what the blocks hold.
+      p.device_bytes =
+          recorded.device_bytes + shared_.BytesOf(recorded.id) + stored_.BytesOf(recorded.id);
+    }
+  }
+  data_.blocks.DescribeIn(manifest);
+  for (image::DeviceRange& range : manifest.ranges) {
+    const std::string& uuid = data_.gpus[range.gpu].value;
+    auto gpu = std::find_if(manifest.gpus.begin(), manifest.gpus.end(),
+                            [&](const image::Gpu& g) { return g.uuid == uuid; });
+    if (gpu == manifest.gpus.end()) {
+      return Fail(Code::kInternal, "there is data of GPU " + uuid + ", which is not there");
+    }
+    range.gpu = static_cast<uint32_t>(gpu - manifest.gpus.begin());
+  }
+  return {};
+}
+
+// As it was before the dump.
+Status DumpRun::GiveBackGpu() {
+  STASIS_TRY(ReturnAllToRecordedState(session_.services, operation_.device_processes));
+  return shared_.Return();
+}
+
+Phase DumpRun::CpuDump() {
+  Phase phase;
+  phase.name = kCpuDump;
+  phase.timeout = seconds(900);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_TRY(RunCriu(scope));
+    scope.SetBytes(dump_.leave_running ? FolderBytes(writer_->cpu_path()) : image_bytes_);
+    return {};
+  };
+  phase.nested.push_back(Describe());
+  if (!dump_.leave_running) phase.nested.push_back(Commit());
+  return phase;
+}
+
+Phase DumpRun::GpuReturn() {
+  Phase phase;
+  phase.name = kGpuReturn;
+  phase.timeout = seconds(600);
+  // The image may be the only thing that is left of the program then.
+  phase.fails_late = true;
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_TRY(GiveBackGpu());
+    for (const auto& p : operation_.device_processes) {
+      if (process::IsAlive(p.id)) continue;
+      return Fail(Code::kUnavailable,
+                  fmt::format("process {} has ended on the way back to its GPU", p.id.pid.value));
+    }
+    has_gpu_ = true;
+    scope.SetBytes(DriverBytes(operation_.device_processes, false));
+    return {};
+  };
+  return phase;
+}
+
+Phase DumpRun::DataFree() {
+  Phase phase;
+  phase.name = "data-free";
+  phase.run = [this](PhaseScope&) -> Status {
+    if (has_gpu_) shared_.LetGoOfGpu();
+    return {};
+  };
+  return phase;
+}
+
+Phase DumpRun::AwaitEnd() {
+  Phase phase;
+  phase.name = "await-end";
+  phase.timeout = seconds(600);  // a terabyte of memory takes its time to be given back
+  phase.run = [this](PhaseScope& scope) -> Status {
+    for (const auto& member : survey_.tree.members)
+      STASIS_TRY(WaitForEnd(member.id, scope.deadline()));
+    if (operation_.job.empty()) return {};
+    // Its shim has written down that it was dumped: a restore may follow at once.
+    jobs::Store store(session_.services.paths.jobs());
+    auto ended = jobs::AwaitEnd(store, operation_.job, scope.deadline());
+    return ended ? Status{} : Status(Fail(std::move(ended).error()));
+  };
+  return phase;
+}
+
+std::string DumpRun::Settle() {
+  std::string left = fmt::format("The image {} is complete.", operation_.image);
+  bool alive = !criu_ended_the_program_ && process::IsAlive(survey_.tree.root().id);
+  if (!alive) return left + " The program has ended; `stasis restore` brings it back.";
+  Status returned = GiveBackGpu();
+  Status forgotten = ClearDumped();
+  for (const Status& status : {returned, forgotten}) {
+    if (!status)
+      return left + " The program is stopped half-way: " + status.error().ToString() + ".";
+  }
+  return left + " The program was not ended and is as it was before.";
+}
+
+Plan DumpRun::MakePlan() {
+  Services& services = session_.services;
+  const Processes& processes = operation_.device_processes;
+  Plan plan("dump");
+  plan.Add(ImageBegin());
+  if (!processes.empty()) {
+    AddGpuAway(plan, services, processes, shared_, TreeCheck());
+    plan.Add(GpuReleaseCheck(services, processes));
+  }
+  std::vector<Phase> beside;
+  if (!Lots().empty()) beside.push_back(DataWrite());
+  if (dump_.leave_running && !processes.empty()) {
+    std::vector<Phase> program;
+    program.push_back(CpuDump());
+    program.push_back(GpuReturn());
+    if (!shared_.empty()) program.push_back(DataFree());
+    beside.push_back(InOrder("program-back", std::move(program)));
+  } else {
+    beside.push_back(CpuDump());
+  }
+  plan.AddParallel(std::move(beside));
+  plan.Add(dump_.leave_running ? Commit() : AwaitEnd());
+  Phase tidy;
+  tidy.name = "tidy";
+  tidy.run = [this](PhaseScope&) -> Status {
+    STASIS_TRY(writer_->AfterCommit());
+    if (!shared_.empty()) STASIS_TRY(shared_.DropArenas());
+    if (!stored_.empty() && !dump_.leave_running) STASIS_TRY(stored_.DropArenas());
+    return RemoveTree(work_dir_);
+  };
+  plan.Add(std::move(tidy));
+  plan.OnFailureAfterCommit([this] { return Settle(); });
+  return plan;
+}
+
+}  // namespace stasis::coordinator
