@@ -27,6 +27,7 @@ class Bench:
         self.world = World(build)
         self.failed = []
         self.count = 0
+        self.part = (0, 1)
 
     def snapshot(self):
         """Everything that a refused command must leave as it was: files with their contents, jobs."""
@@ -84,12 +85,14 @@ def main(run, outside=None):
     """`outside` runs before the namespaces are entered."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
+    parser.add_argument("--part", default="0/1", help="K/N: of a long list of cases every N-th, from the K-th on")
     options = parser.parse_args()
     if outside is not None:
         outside(options.build)
         sys.stdout.flush()
     isolate.enter(isolate_keep(options.build))
     bench = Bench(options.build)
+    bench.part = tuple(map(int, options.part.split("/")))
     try:
         run(bench)
         bench.close()
