@@ -56,13 +56,14 @@ class Recorded:
         self.before = self.visible(self._live(self.disk.top))
         return self
 
-    def env(self, kill=None):
+    def env(self, kill=None, eio=None):
         env = {"LD_PRELOAD": str(self.world.build / "tests" / "libcrash_record.so"),
                "STASIS_RECORD_ROOT": str(self.disk.root), "STASIS_RECORD_LOG": str(self.log)}
-        return {**env, "STASIS_RECORD_KILL": str(kill)} if kill else env
+        faults = {"STASIS_RECORD_KILL": kill, "STASIS_RECORD_EIO": eio}
+        return {**env, **{name: str(n) for name, n in faults.items() if n}}
 
-    def stasis(self, *args, kill=None):
-        self.world.stasis(*args, env=self.env(kill), expect=-9 if kill else 0)
+    def stasis(self, *args, kill=None, eio=None):
+        self.world.stasis(*args, env=self.env(kill, eio), expect=-9 if kill else 1 if eio else 0)
         if not kill:
             self._say()
 
@@ -183,8 +184,8 @@ class Cases:
         self.world, self.only, self.thorough = world, only, thorough
         self.program = drift(world)
 
-    def dump(self, recorded, name, *options):
-        recorded.stasis("dump", "one", "--name", name, "-d", recorded.store, *options)
+    def dump(self, recorded, name, *options, **fault):
+        recorded.stasis("dump", "one", "--name", name, "-d", recorded.store, *options, **fault)
 
     def done(self, recorded):
         recorded.end()
@@ -208,11 +209,19 @@ class Cases:
         self.dump(second, "b", "--leave-running", "--compress", "lz4")
         demand(os.stat(next((second.store / "a" / "gpu").iterdir())).st_nlink == 2, "nothing is shared")
         self.done(second)
+        self.syncs_of_a_dump = second.disk.sync_count
         # Such a disk is one like any other: a program dumps to it and shares.
         store = second.last_state("dumped-to")
         self.program.dump("--leave-running", "-d", store, "--json", name="again")
         demand(self.world.last.json()["stored"]["shared_bytes"] > 13 * MIB, "it shares nothing")
         self.world.stasis("image", "verify", store / "again")
+
+    def last_sync_fails(self):
+        """The image has its name already, and loses it again."""
+        failed = self.again("last-sync-fails")
+        self.dump(failed, "x", "--leave-running", eio=self.syncs_of_a_dump)
+        demand("sync the store" in self.world.last.err, lambda: f"another sync failed: {self.world.last}")
+        self.done(failed)
 
     def copied_image(self):
         """cp syncs nothing; a dump that shares with the copy must not rely on that."""
@@ -259,6 +268,7 @@ class Cases:
     def run(self):
         self.first_dump_into_a_new_folder()
         self.dump_that_shares()
+        self.last_sync_fails()
         self.copied_image()
         self.delete()
         self.killed_delete_and_gc()

@@ -1,8 +1,10 @@
-"""full_test.py --build DIR: the disk is full at each call of a dump that takes space on it.
+"""full_test.py --build DIR: the disk is full at each call of a dump that takes space on it, or fails at
+each of its syncs.
 
 record.c lets the first N calls through (files, folders, links, writes, allocations), answers the next
-with half a write or ENOSPC, and all later ones with ENOSPC. For every N until there is enough: the
-dump fails and says why, there is no image, the store is as it was, the program runs on.
+with half a write or ENOSPC, and all later ones with ENOSPC; or it fails the N-th fsync with EIO. For
+every N until the dump succeeds: it fails and says why, there is no image, the store is as it was, the
+program runs on.
 """
 
 import argparse
@@ -28,26 +30,26 @@ def on_disk(store):
     return sum(files.values()), sorted(str(p) for p in store.rglob("*"))
 
 
-def fill_at_each(world, program, store, name, *options):
+def fail_at_each(world, program, store, name, fault, why, *options):
     before = on_disk(store)
     preload = {"LD_PRELOAD": str(world.build / "tests" / "libcrash_record.so"),
                "STASIS_RECORD_ROOT": os.path.realpath(store), "STASIS_RECORD_LOG": "/dev/null"}
     for n in range(1, ENOUGH):
         program.dump("--leave-running", "-d", store, *options, name=name, expect=None,
-                     env={**preload, "STASIS_RECORD_FULL": str(n)})
+                     env={**preload, fault: str(n)})
         if world.last.code == 0:
             break
-        demand(world.last.code == 1, lambda: f"full at call {n}: {world.last}")
-        demand("No space left on device" in world.last.err, lambda: f"full at call {n}, it does not say why: {world.last}")
-        demand(on_disk(store) == before, lambda: f"full at call {n}, the store holds {on_disk(store)}, it was {before}")
+        demand(world.last.code == 1, lambda: f"{fault} at call {n}: {world.last}")
+        demand(why in world.last.err, lambda: f"{fault} at call {n}, it does not say why: {world.last}")
+        demand(on_disk(store) == before, lambda: f"{fault} at call {n}, the store holds {on_disk(store)}, it was {before}")
         found = world.leftovers()
-        demand(not found, lambda: f"full at call {n}, left behind: {found}\n{world.last}")
+        demand(not found, lambda: f"{fault} at call {n}, left behind: {found}\n{world.last}")
         if n % 5 == 1:
             program.expect_running()
     world.stasis("image", "verify", store / name)
     program.expect_running()
-    print(f"{name}: {n - 1} calls that take space", flush=True)
-    demand(n > 15, "hardly any call was seen to take space")
+    print(f"{name}: {n - 1} calls that failed: {why}", flush=True)
+    demand(n > 15, "hardly any call was seen")
 
 
 def run(world):
@@ -55,9 +57,11 @@ def run(world):
                       ["--memory", 16 * MIB, "--interval", 5, "--port", 1]).run()
     store = world.folder / "store-full"
     store.mkdir()
-    fill_at_each(world, program, store, "first", "--compress", "zstd")
+    full = ("STASIS_RECORD_FULL", "No space left on device")
+    fail_at_each(world, program, store, "first", *full, "--compress", "zstd")
     # The next shares blocks: its links and folders are what takes space.
-    fill_at_each(world, program, store, "second")
+    fail_at_each(world, program, store, "second", *full)
+    fail_at_each(world, program, store, "third", "STASIS_RECORD_EIO", "Input/output error")
     program.finish()
 
 

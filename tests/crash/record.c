@@ -5,6 +5,7 @@
 //   STASIS_RECORD_ROOT   the folder, by its real path
 //   STASIS_RECORD_LOG    records are appended here: struct Record, two paths, data
 //   STASIS_RECORD_KILL   N: kill -9 before the N-th fsync below the folder
+//   STASIS_RECORD_EIO    N: the N-th fsync below the folder fails, and no other
 //   STASIS_RECORD_FULL   N: the disk is full at the N-th call that takes space there, and stays so
 //
 // One call at a time is done and written down, so that the order of the log is the order on the
@@ -59,6 +60,7 @@ static char root[4096];
 static size_t root_bytes;
 static int log_fd = -1;
 static int syncs_left = -1;
+static int syncs_until_eio = -1;
 static int room_left = -1;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -82,6 +84,7 @@ __attribute__((constructor)) static void Begin(void) {
   if (log_fd < 0) abort();
   close(fd);
   if (getenv("STASIS_RECORD_KILL") != NULL) syncs_left = atoi(getenv("STASIS_RECORD_KILL")) - 1;
+  if (getenv("STASIS_RECORD_EIO") != NULL) syncs_until_eio = atoi(getenv("STASIS_RECORD_EIO")) - 1;
   if (getenv("STASIS_RECORD_FULL") != NULL) room_left = atoi(getenv("STASIS_RECORD_FULL")) - 1;
 }
 
@@ -414,7 +417,9 @@ static int Sync(int fd, int (*real)(int)) {
   if (!IsOurs(fd, &st)) return real(fd);
   LOCK;
   if (syncs_left-- == 0) kill(getpid(), SIGKILL);
-  int result = real(fd);
+  int fails = syncs_until_eio >= 0 && syncs_until_eio-- == 0;
+  int result = fails ? -1 : real(fd);
+  if (fails) errno = EIO;
   DONE(result == 0, Put(kSync, st.st_ino, 0, 0, "", "", NULL, 0));
   return result;
 }

@@ -2,7 +2,8 @@
 // --memory the last hundredth is written anew every round, the same one each time; half of the
 // words are small numbers, so that it can be compressed. --port tells programs apart: two of them
 // have the same memory but for what changes. --allocation is a buffer of zeros that nothing is ever
-// written to.
+// written to. With --handles N all of --memory changes, in N parts that take turns: each is written
+// anew for a few rounds and then stays for N - 1 turns.
 #include <vector>
 
 #include "common/arithmetic.h"
@@ -12,6 +13,7 @@ namespace workloads {
 namespace {
 
 constexpr uint64_t kSeed = 0xd21f7;
+constexpr uint64_t kTurn = 20;  // rounds
 
 class Drift : public Workload {
  public:
@@ -22,6 +24,7 @@ class Drift : public Workload {
     salt_ = static_cast<uint64_t>(options.port) << 32;
     words_ = options.memory_bytes / sizeof(uint64_t);
     fixed_ = words_ - words_ / 100;
+    parts_ = static_cast<uint64_t>(options.handles);
     CU(cuMemAlloc(&memory_, words_ * sizeof(uint64_t)));
     const std::vector<uint64_t> all = Words(0, words_);
     CU(cuMemcpyHtoD(memory_, all.data(), all.size() * sizeof(uint64_t)));
@@ -34,8 +37,14 @@ class Drift : public Workload {
 
   uint64_t Round(uint64_t round) override {
     round_ = round;
-    const std::vector<uint64_t> changed = Words(fixed_, words_);
-    CU(cuMemcpyHtoD(memory_ + fixed_ * sizeof(uint64_t), changed.data(),
+    uint64_t first = fixed_;
+    uint64_t end = words_;
+    if (parts_ > 0) {
+      first = round / kTurn % parts_ * (words_ / parts_);
+      end = first + words_ / parts_;
+    }
+    const std::vector<uint64_t> changed = Words(first, end);
+    CU(cuMemcpyHtoD(memory_ + first * sizeof(uint64_t), changed.data(),
                     changed.size() * sizeof(uint64_t)));
     return changed[0];
   }
@@ -66,13 +75,24 @@ class Drift : public Workload {
   std::vector<uint64_t> Words(uint64_t first, uint64_t end) const {
     std::vector<uint64_t> words(end - first);
     for (uint64_t i = first; i < end; ++i) {
-      const uint64_t word = RandomWord(i < fixed_ ? kSeed : kSeed + salt_ + round_, i);
+      const uint64_t word = RandomWord(SeedOf(i), i);
       words[i - first] = i % 2 == 0 ? word : word % 100;
     }
     return words;
   }
 
+  // Of the round in which this word was last written.
+  uint64_t SeedOf(uint64_t word) const {
+    if (parts_ == 0) return word < fixed_ ? kSeed : kSeed + salt_ + round_;
+    const uint64_t part = word / (words_ / parts_);
+    const uint64_t turn = round_ / kTurn;
+    const uint64_t ago = (turn + parts_ - part % parts_) % parts_;
+    if (part >= parts_ || ago > turn) return kSeed;  // not yet, or the rest of the division
+    return kSeed + salt_ + 1 + (ago == 0 ? round_ : (turn - ago + 1) * kTurn - 1);
+  }
+
   uint64_t words_ = 0;
+  uint64_t parts_ = 0;  // that take turns; 0: the last hundredth changes
   uint64_t fixed_ = 0;  // so many never change
   uint64_t round_ = 0;
   uint64_t salt_ = 0;
