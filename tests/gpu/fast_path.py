@@ -361,6 +361,35 @@ def overhead(machine, programs, rounds, pairs):
     return settle(report)
 
 
+def used_by(job):
+    """MiB that nvidia-smi counts for a program."""
+    out = run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
+              30).out
+    rows = [line.split(", ") for line in out.splitlines() if ", " in line]
+    return sum(int(row[1]) for row in rows if int(row[0]) == job.pid)
+
+
+def waste(machine, programs):
+    """GPU memory of the same tensors with and without the agent, at the peak and after a random half went."""
+    report = machine.report
+    under, plain = programs
+    try:
+        for program in programs:
+            program.go()
+        for stage in ["at the peak", "after a random half was freed"]:
+            for program in programs:
+                program.batch(1, 60)
+            more, base = used_by(under.job) - used_by(plain.job), used_by(plain.job)
+            report.number(f"{stage}: {base} MiB without the agent, with it more:", more, "MiB",
+                          ("<=", max(64, 0.03 * base)))
+        for program in programs:
+            program.job.finish()
+    finally:
+        for program in programs:
+            program.kill()
+    return settle(report)
+
+
 def repeated(machine, name, agent, times, share_of_time):
     """Suspends in a row of a 1 GiB workload. How what has grown since the fifth, and how many there were."""
     report = machine.report
@@ -502,6 +531,8 @@ def steps(machine):
                         agent=agent) for agent in (True, False)]
     learners = [program(f"training-{'with' if agent else 'without'}", "torch_training.py", "--batches",
                         agent=agent) for agent in (True, False)]
+    hoarders = [program(f"waste-{'with' if agent else 'without'}", "torch_waste.py", "--batches",
+                        agent=agent) for agent in (True, False)]
     mover = program("move-torch", "torch_llama.py", "--layers", 4, "--cache", 2, "--tokens", 24)
     probe = CudartProbe(machine)
     repeat = Repeat(machine)
@@ -529,6 +560,7 @@ def steps(machine):
     yield "cupy", 60, by_program(cupy, period=8), [cupy]
     yield "overhead-tokens", 90, functools.partial(overhead, machine, speakers, 4, 60), speakers
     yield "overhead-training", 60, functools.partial(overhead, machine, learners, 4, 60), learners
+    yield "waste", 60, functools.partial(waste, machine, hoarders), hoarders
     yield "gate-cost", 60, functools.partial(gate_cost, machine, probe), [probe]
     yield "repeat", 300, repeat.by_us, []
     yield "move-vector", 90, functools.partial(
