@@ -238,6 +238,34 @@ void TimePair(const char* name, Call call) {
          LowerQuarter(plain_ns), LowerQuarter(given_ns));
 }
 
+// Memory as the agent makes it: a handle that can be exported, mapped where it was reserved.
+void MapExportable() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  auto find = [&](const char* name) {
+    void* found = dlsym(driver, name);
+    if (found == nullptr) Fail(name, "the driver has no such function");
+    return found;
+  };
+  auto* create = reinterpret_cast<decltype(&cuMemCreate)>(find("cuMemCreate"));
+  auto* reserve = reinterpret_cast<decltype(&cuMemAddressReserve)>(find("cuMemAddressReserve"));
+  auto* map = reinterpret_cast<decltype(&cuMemMap)>(find("cuMemMap"));
+  auto* access = reinterpret_cast<decltype(&cuMemSetAccess)>(find("cuMemSetAccess"));
+  constexpr size_t kBytes = 32 << 20;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemAccessDesc all{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr address;
+  if (create(&handle, kBytes, &properties, 0) != CUDA_SUCCESS ||
+      reserve(&address, kBytes, 0, 0, 0) != CUDA_SUCCESS ||
+      map(address, kBytes, 0, handle, 0) != CUDA_SUCCESS ||
+      access(address, kBytes, &all, 1) != CUDA_SUCCESS) {
+    Fail("cuMemMap", "no exportable memory");
+  }
+}
+
 void TimeCalls() {
   cpu_set_t here;
   CPU_ZERO(&here);
@@ -255,6 +283,8 @@ void TimeCalls() {
   Time("cudaStreamQuery", [&] { cudaStreamQuery(stream); });
   Time("cudaEventRecord", [&] { cudaEventRecord(event, stream); });
   Time("empty-launch", [&] { Empty<<<1, 1, 0, stream>>>(); });
+  MapExportable();
+  Time("empty-launch-beside-exportable-memory", [&] { Empty<<<1, 1, 0, stream>>>(); });
   Time("cudaMemsetAsync", [&] { cudaMemsetAsync(memory, 0, 64, stream); });
   Time("cudaPointerGetAttributes", [&] {
     cudaPointerAttributes attributes;
