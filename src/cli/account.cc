@@ -39,12 +39,32 @@ const char* PathName(const OperationResult& result) {
   return result.left_to_driver.empty() ? "shared" : "mixed";
 }
 
+struct Kind {
+  uint64_t bytes;
+  const char* what;
+};
+// " 3 MiB zero, 5 MiB ...": of those that there are.
+std::string BytesOfKinds(std::initializer_list<Kind> kinds) {
+  std::string text;
+  for (const Kind& kind : kinds) {
+    if (kind.bytes == 0) continue;
+    text += fmt::format("{} {} {}", text.empty() ? "" : ",", FormatBytes(kind.bytes), kind.what);
+  }
+  return text;
+}
+
 std::string CarriedText(const OperationResult& result) {
   const uint64_t driver = result.device_bytes - std::min(result.device_bytes, result.shared_bytes);
   std::string text;
   if (result.shared_bytes > 0) {
     text +=
         fmt::format("  data plane carried {} (shared path)\n", FormatBytes(result.shared_bytes));
+    const coordinator::Saved& saved = result.saved;
+    std::string rest =
+        BytesOfKinds({{saved.unchanged, "unchanged since the last time"}, {saved.zero, "zero"}});
+    if (!rest.empty()) {
+      text += fmt::format("  of it copied {};{}\n", FormatBytes(saved.copied), rest);
+    }
   }
   if (driver > 0) {
     text += fmt::format("  driver carried {}{}\n", FormatBytes(driver),
@@ -67,18 +87,9 @@ std::string StoredText(const OperationResult& result) {
     }
   }
   text += '\n';
-  struct Row {
-    uint64_t bytes;
-    const char* what;
-  };
-  const Row rows[] = {{stored.shared, "as in earlier images"},
-                      {stored.repeated, "the same once more"},
-                      {stored.zero, "zero"}};
-  std::string kept;
-  for (const Row& row : rows) {
-    if (row.bytes == 0) continue;
-    kept += fmt::format("{} {} {}", kept.empty() ? "" : ",", FormatBytes(row.bytes), row.what);
-  }
+  std::string kept = BytesOfKinds({{stored.shared, "as in earlier images"},
+                                   {stored.repeated, "the same once more"},
+                                   {stored.zero, "zero"}});
   if (!kept.empty()) text += "  GPU memory not written:" + kept + '\n';
   return text;
 }
@@ -139,6 +150,10 @@ nlohmann::json AccountJson(const OperationResult& result) {
             {"zero_bytes", result.stored.zero}}},
           {"device_bytes", result.device_bytes},
           {"shared_bytes", result.shared_bytes},
+          {"saved",
+           {{"copied_bytes", result.saved.copied},
+            {"unchanged_bytes", result.saved.unchanged},
+            {"zero_bytes", result.saved.zero}}},
           {"left_to_driver", result.left_to_driver},
           {"path", PathName(result)},
           {"driver", result.driver_kind},

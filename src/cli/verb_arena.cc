@@ -32,6 +32,7 @@ std::string StateOf(const ArenaInfo& arena) {
   if (!arena.damage.empty()) return "damaged";
   if (arena.in_use) return "in use";
   if (!arena.record) return "free";
+  if (arena.kept) return "kept";
   return arena.record->complete ? "data" : "incomplete";
 }
 
@@ -139,8 +140,10 @@ void RegisterArena(CLI::App& app, const std::function<void(Action)>& select) {
   reserve->add_option("SIZE", options->size, "32GiB, 512M, ...")->required();
   reserve->callback(
       [=] { select([=](const Globals& globals) { return Reserve(globals, options->size); }); });
-  verb->add_subcommand(
-          "free", "Give back memory without data, and that of programs that ended; idle movers end")
+  verb->add_subcommand("free",
+                       "Give back memory without data, with data that its program has back, and "
+                       "that of programs "
+                       "that ended; idle movers end")
       ->callback([=] { select(Free); });
 }
 

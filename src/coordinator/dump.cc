@@ -120,6 +120,8 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
   if (dump.leave_running) result.pause_s = Pause(result.account.phases);
   result.image_bytes = run.image_bytes();
   result.shared_bytes = run.shared_bytes();
+  result.saved = shared->saved();
+  for (std::string& note : shared->notes()) result.notes.push_back(std::move(note));
   result.stored = {run.added_bytes(),         run.blocks().stored_bytes,   run.blocks().new_bytes,
                    run.blocks().shared_bytes, run.blocks().repeated_bytes, run.blocks().zero_bytes};
   for (const std::string& note : run.blocks().notes) result.notes.push_back(note);

@@ -85,9 +85,12 @@ Status GpuLoad::LoadLot(size_t index, PhaseScope* scope, const Deadline& deadlin
     if (was_free && scope != nullptr) scope->Changed();
   }
   dataplane::CopyOptions copy;
-  // Of an image every block has been checked; and its record is being written by data-bind.
-  if (!lot.filled && lot.arena->record().has_checksum) {
-    copy.expected = lot.arena->record().checksum;
+  // Of an image every block has been checked, none has been left out, and its record is being
+  // written by data-bind.
+  if (!lot.filled) {
+    const auto& record = lot.arena->record();
+    if (record.has_checksum) copy.expected = record.checksum;
+    if (record.names) copy.zero = record.names->Zeros();
   }
   copy.progress = [&](uint64_t done, uint64_t) { loaded(done); };
   copy.filled = [&](uint64_t done) { return AwaitFilled(lot, done, scope, deadline); };

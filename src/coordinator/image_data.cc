@@ -7,36 +7,15 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <span>
 
-#include "base/file.h"
+#include "coordinator/block_key.h"
 #include "dataplane/prefault.h"
 #include "image/block_name.h"
 #include "image/block_reader.h"
 
 namespace stasis::coordinator {
 namespace {
-
-// The secret behind the names of this user's blocks; made when it is first needed.
-Result<image::BlockKey> Key(const Paths& paths) {
-  const std::string path = paths.data + "/block.key";
-  image::BlockSecret secret;
-  auto text = ReadFile(path, 4096);
-  if (!text && text.error().code == Code::kNotFound) {
-    STASIS_ASSIGN(secret, image::BlockKey::RandomSecret());
-    std::string_view bytes(reinterpret_cast<const char*>(secret.data()), secret.size());
-    STASIS_TRY(WriteFileDurably(path, bytes));
-    // Somebody may have been at it too: what is there now is the key.
-    text = ReadFile(path, 4096);
-  }
-  if (!text) return Fail(std::move(text).error());
-  if (text->size() != secret.size()) {
-    return Fail(Code::kDataLoss,
-                fmt::format("{} has {} bytes; a key has {}", path, text->size(), secret.size()),
-                "remove it: a new one is made, and images stay as they are");
-  }
-  std::memcpy(secret.data(), text->data(), secret.size());
-  return image::BlockKey(secret);
-}
 
 // Where a range's bytes are in its arena's mapping.
 std::string_view BytesOf(const dataplane::Mapping& mapping, const dataplane::Range& range) {
@@ -56,7 +35,9 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
                               const std::vector<Lot*>& lots, store::BlockWriterOptions options,
                               const std::function<bool(uint64_t)>& progress) {
   WrittenData out;
-  STASIS_ASSIGN(image::BlockKey key, Key(paths));
+  STASIS_ASSIGN(image::BlockSecret secret, BlockSecretOf(paths));
+  image::BlockKey key(secret);
+  const image::Id128 key_id = key.id();
   options.progress = progress;
   STASIS_ASSIGN(auto blocks, store::BlockWriter::Begin(writer, std::move(key), std::move(options)));
   std::vector<dataplane::Mapping> mappings;  // the blocks are written from there, until Finish
@@ -70,6 +51,10 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
       }
     }
     STASIS_ASSIGN(auto mapping, dataplane::Mapping::Map(arena.fd(), arena.capacity_bytes()));
+    // Of the same key; else the processors compute them.
+    std::span<const image::Id128> names;
+    const auto& known = arena.record().names;
+    if (arena.record().complete && known && known->key == key_id) names = known->blocks;
     blocks.StartPack();
     for (const auto& range : lot->ranges) {
       image::DeviceRange described;
@@ -77,7 +62,10 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
       described.address = range.va;
       described.size_bytes = range.size_bytes;
       described.pid = lot->key.process.pid.value;
-      STASIS_TRY(InTime(blocks.Add(std::move(described), BytesOf(mapping, range))));
+      const size_t count = names.empty() ? 0 : BlockCount(range);
+      STASIS_TRY(
+          InTime(blocks.Add(std::move(described), BytesOf(mapping, range), names.first(count))));
+      names = names.subspan(count);
     }
     out.gpus.push_back(lot->key.gpu);
     mappings.push_back(std::move(mapping));

@@ -45,6 +45,13 @@ struct Stored {
   uint64_t zero = 0;      // … that is all zero
 };
 
+// What a suspend did with the memory that the data plane carries, in bytes.
+struct Saved {
+  uint64_t copied = 0;     // to host memory
+  uint64_t unchanged = 0;  // was there as of the last suspend
+  uint64_t zero = 0;       // is stored nowhere
+};
+
 // What an operation tells its user at the end.
 struct OperationResult {
   Account account;
@@ -57,6 +64,7 @@ struct OperationResult {
   Stored stored;                            // by a dump
   uint64_t device_bytes = 0;                // GPU memory given up or taken back, all of it
   uint64_t shared_bytes = 0;                // of it, what the data plane carried
+  Saved saved;                              // of that, by a suspend or dump
   std::vector<std::string> left_to_driver;  // why some took the opaque path; sentences
   std::string driver_kind;                  // "softgpu": its times mean nothing
   std::vector<std::string> notes;           // sentences

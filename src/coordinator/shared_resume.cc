@@ -333,7 +333,9 @@ Status SharedResume::DropArenas() {
     if (!lot.arena || services_.resident->keeps_arenas()) continue;
     // A mover that is gone holds nothing.
     (void)services_.resident->Of(To(lot.key.gpu)).Detach(Deadline::In(kLetGo));
-    STASIS_TRY(store_->Recycle(std::move(*lot.arena)));
+    // On another GPU nobody looks for it.
+    STASIS_TRY(To(lot.key.gpu) == lot.key.gpu ? store_->KeepData(std::move(*lot.arena))
+                                              : store_->Recycle(std::move(*lot.arena)));
     lot.arena.reset();
   }
   LetGo();
@@ -352,7 +354,8 @@ Status SharedResume::Now(const Deadline& deadline) {
 
 namespace {
 
-// Of a program that has its memory: whatever a killed operation left of it in arenas is old.
+// Of a program that has its memory: whatever a killed operation left of it in arenas is old, and
+// good for comparing at best.
 void GiveBackArenas(Services& services, const process::ProcessId& id) {
   auto store = ArenasThereAre(services.paths);
   if (!store) return;
@@ -360,7 +363,8 @@ void GiveBackArenas(Services& services, const process::ProcessId& id) {
   if (!list) return;
   for (const auto& info : *list) {
     if (info.in_use || !info.record || info.record->key.process != id) continue;
-    if (auto arena = store->Find(info.record->key)) (void)store->Recycle(std::move(*arena));
+    if (info.kept) continue;
+    if (auto arena = store->Find(info.record->key)) (void)store->KeepData(std::move(*arena));
   }
 }
 

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <thread>
 
+#include "coordinator/block_key.h"
+
 namespace stasis::coordinator {
 namespace {
 
@@ -135,6 +137,31 @@ uint64_t SharedSuspend::BytesOf(const process::ProcessId& id) const {
   return sum;
 }
 
+Saved SharedSuspend::saved() const {
+  std::lock_guard lock(mutex_);
+  return saved_;
+}
+
+std::vector<std::string> SharedSuspend::notes() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> notes;
+  for (const auto& [gpu, why] : why_unnamed_) {
+    notes.push_back(fmt::format(
+        "GPU {} did not look for zero and unchanged memory, so all of it was copied: {}", gpu.value,
+        why));
+  }
+  return notes;
+}
+
+// Without names everything is copied, and a dump's are for the processors.
+void SharedSuspend::PrepareNames(const GpuUuid& gpu, const Deadline& deadline) {
+  if (!secret_) return;
+  Status prepared = services_.resident->Of(gpu).PrepareNames(*secret_, deadline);
+  if (prepared) return;
+  std::lock_guard lock(mutex_);
+  why_unnamed_[gpu] = prepared.error().ToString();
+}
+
 Status SharedSuspend::MakeRoom(const Deadline& deadline) {
   RaiseDescriptorLimit();
   dataplane::ArenaOptions options;
@@ -149,15 +176,25 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
       STASIS_ASSIGN(lot.arena, store_->Acquire(lot.key, lot.owner, lot.ranges));
     }
   }
+  auto secret = BlockSecretOf(services_.paths);
+  if (secret) {
+    secret_ = *secret;
+    key_ = image::BlockKey(*secret).id();
+  }
   return ForEachGpu(lots_, Same, [&](const GpuUuid& gpu, std::vector<Lot*>& lots) -> Status {
     STASIS_TRY(services_.resident->Of(gpu).Start(deadline));
+    if (!secret) {
+      std::lock_guard lock(mutex_);
+      why_unnamed_[gpu] = secret.error().ToString();
+    }
+    PrepareNames(gpu, deadline);
     return services_.resident->Of(gpu).Attach(*lots.front()->arena, deadline);
   });
 }
 
 // What was made ready for a suspend that is not to be. An arena that holds the only copy of a
 // program's memory stays: `recover` finds it by its name.
-void SharedSuspend::Abandon() {
+void SharedSuspend::Abandon(bool keep_data) {
   for (Lot& lot : lots_) {
     if (!lot.arena) continue;
     const Member& member = members_[lot.member];
@@ -167,7 +204,10 @@ void SharedSuspend::Abandon() {
       services_.resident->Keep(std::move(*lot.arena));
     } else {
       (void)services_.resident->Of(lot.key.gpu).Detach(Deadline::In(kAgentTimeout));
-      (void)store_->Recycle(std::move(*lot.arena));
+      // One that nothing was written to has what it had.
+      const bool sound = keep_data || lot.arena->knows_data();
+      (void)(sound ? store_->KeepData(std::move(*lot.arena))
+                   : store_->Recycle(std::move(*lot.arena)));
     }
     lot.arena.reset();
   }
@@ -268,23 +308,52 @@ Status SharedSuspend::Save(PhaseScope& scope) {
         dataplane::Mover& mover = services_.resident->Of(gpu);
         for (Lot* lot : lots) {
           if (lot->ranges.empty()) continue;
-          std::vector<int> fds;
-          for (size_t place : lot->places) {
-            fds.push_back(members_[lot->member].data.fds[place].get());
-          }
-          STASIS_TRY(mover.Attach(*lot->arena, scope.deadline()));
-          dataplane::CopyOptions copy;
-          copy.checksum = !lot->arena->in_memory();
-          copy.progress = [&](uint64_t done, uint64_t) { scope.ReportBytes(before + done, total); };
-          STASIS_ASSIGN(auto result, mover.Save(lot->ranges, fds, copy, scope.deadline()));
+          STASIS_TRY(SaveLot(*lot, mover, scope.deadline(),
+                             [&](uint64_t done) { scope.ReportBytes(before + done, total); }));
           before += lot->bytes();
           STASIS_TRY(mover.Release(scope.deadline()));
-          lot->checksum = result.checksum;
         }
         return {};
       });
-  scope.SetBytes(total);
+  scope.SetBytes(this->saved().copied);
   return saved;
+}
+
+// What the arena holds of an earlier suspend is not copied again, and zeros are not either. What is
+// known of it is forgotten with the first byte that is written, here, and no record on disk has
+// said it since the arena was acquired: whoever dies from here on leaves an arena without names.
+Status SharedSuspend::SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline& deadline,
+                              const std::function<void(uint64_t)>& progress) {
+  std::vector<int> fds;
+  for (size_t place : lot.places) fds.push_back(members_[lot.member].data.fds[place].get());
+  const auto known = lot.arena->TakeKnown(key_.value_or(image::Id128{}));
+  uint64_t zero = 0;
+  dataplane::CopyOptions copy;
+  copy.checksum = !lot.arena->in_memory();
+  copy.progress = [&](uint64_t done, uint64_t) { progress(done); };
+  {
+    std::lock_guard lock(mutex_);
+    copy.names = secret_.has_value() && !why_unnamed_.contains(lot.key.gpu);
+  }
+  copy.skip_of = [&](const std::vector<image::Id128>& names) {
+    std::vector<uint8_t> skip(names.size());
+    for (size_t i = 0; i < names.size(); ++i) {
+      skip[i] = names[i].IsZero() || (i < known.size() && known[i] == names[i]) ? 1 : 0;
+    }
+    return skip;
+  };
+  STASIS_TRY(mover.Attach(*lot.arena, deadline));
+  // Another mover may have taken the place of the one that was prepared.
+  if (copy.names) STASIS_TRY(mover.PrepareNames(*secret_, deadline));
+  STASIS_ASSIGN(auto result, mover.Save(lot.ranges, fds, copy, deadline));
+  zero = result.zero_bytes;
+  lot.checksum = result.checksum;
+  if (copy.names) lot.names = dataplane::ArenaNames{*key_, std::move(result.names)};
+  std::lock_guard lock(mutex_);
+  saved_.copied += result.copied_bytes;
+  saved_.zero += zero;
+  saved_.unchanged += result.cleared_bytes - zero;
+  return {};
 }
 
 Phase SharedSuspend::DataSave() {
@@ -306,7 +375,9 @@ Phase SharedSuspend::DataCommit() {
   phase.name = "data-commit";
   phase.timeout = kAgentTimeout;
   phase.run = [this](PhaseScope& scope) -> Status {
-    for (Lot& lot : lots_) STASIS_TRY(store_->Complete(*lot.arena, lot.checksum));
+    for (Lot& lot : lots_) {
+      STASIS_TRY(store_->Complete(*lot.arena, lot.checksum, std::move(lot.names)));
+    }
     for (Member& member : members_) {
       STASIS_TRY(member.client->Commit(Left(scope.deadline(), kAgentTimeout)));
       // No connection of ours may be in an image.
@@ -381,7 +452,7 @@ void SharedSuspend::LetGo() {
 }
 
 Status SharedSuspend::DropArenas() {
-  Abandon();
+  Abandon(/*keep_data=*/true);
   LetGo();
   return {};
 }

@@ -16,7 +16,9 @@
 // leaves complete arenas (shared_resume.h, BringDataBack).
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "coordinator/agents.h"
 #include "coordinator/gpu_steps.h"
@@ -38,6 +40,10 @@ class SharedSuspend {
   // What movers carry: by the agents' word at Look(), exactly from data-export on.
   uint64_t bytes() const;
   uint64_t BytesOf(const process::ProcessId& id) const;
+  // After data-save.
+  Saved saved() const;
+  // Sentences: why blocks were not named on the GPU.
+  std::vector<std::string> notes() const;
   // Why others do not; sentences.
   const std::vector<std::string>& left_to_driver() const { return left_to_driver_; }
   // After data-save; of the programs that take part.
@@ -75,9 +81,13 @@ class SharedSuspend {
       : services_(services), options_(options) {}
   Status Consider(const RecordedProcess& process);
   Status MakeRoom(const Deadline& deadline);
+  void PrepareNames(const device::GpuUuid& gpu, const Deadline& deadline);
   Status Save(PhaseScope& scope);
+  Status SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline& deadline,
+                 const std::function<void(uint64_t)>& progress);
   Status ReturnTo(Member& member);
-  void Abandon();
+  // `keep_data`: it is sound, and the program has it.
+  void Abandon(bool keep_data = false);
 
   Services& services_;
   const OperationOptions& options_;
@@ -85,6 +95,12 @@ class SharedSuspend {
   std::vector<std::string> left_to_driver_;
   std::optional<dataplane::ArenaStore> store_;
   std::vector<Lot> lots_;
+
+  std::optional<image::BlockSecret> secret_;  // absent: blocks are not named
+  std::optional<image::Id128> key_;           // which that is
+  mutable std::mutex mutex_;                  // guards what follows; a thread for each GPU
+  std::map<device::GpuUuid, std::string> why_unnamed_;
+  Saved saved_;
 };
 
 }  // namespace stasis::coordinator

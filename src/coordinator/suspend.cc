@@ -129,6 +129,7 @@ Result<OperationResult> Suspend(Session& session, const Target& target,
     free.name = "data-free";
     free.run = [&](PhaseScope&) -> Status {
       result.shared_bytes = shared->bytes();
+      result.saved = shared->saved();
       shared->LetGo();
       return {};
     };
@@ -140,6 +141,8 @@ Result<OperationResult> Suspend(Session& session, const Target& target,
   });
   STASIS_ASSIGN(auto done, Execute(session, operation, plan, options, result));
   done.shared_bytes = result.shared_bytes;
+  done.saved = result.saved;
+  for (std::string& note : shared->notes()) done.notes.push_back(std::move(note));
   return done;
 }
 

@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/file.h"
@@ -27,6 +29,7 @@ constexpr std::chrono::milliseconds kLookAgain{10};
 constexpr std::string_view kData = ".data";
 constexpr std::string_view kRecord = ".record";
 constexpr std::string_view kFree = "free-";
+constexpr std::string_view kKept = "kept-";
 
 std::string Gib(uint64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
@@ -56,6 +59,15 @@ std::optional<ArenaKey> KeyOf(std::string_view name) {
   if (start.ec != std::errc{} || start.ptr == end || *start.ptr != '-') return std::nullopt;
   key.gpu.value.assign(start.ptr + 1, end);
   return key;
+}
+
+std::optional<ArenaKey> KeyOfKept(std::string_view name) {
+  if (!name.starts_with(kKept)) return std::nullopt;
+  return KeyOf(name.substr(kKept.size()));
+}
+
+std::string KeptPath(const ArenaPlace& place, const ArenaKey& key) {
+  return fmt::format("{}/{}{}{}", place.path, kKept, StemOf(key), kData);
 }
 
 // Whose data was in a free file.
@@ -212,8 +224,12 @@ Status ArenaStore::Forget(const Arena& arena) {
 
 Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
   STASIS_ASSIGN(const uint64_t bytes, DataBytes(ranges));
+  if (arena.record_.complete && arena.record_.names) {
+    arena.known_ = {std::move(*arena.record_.names), arena.record_.ranges};
+  }
   STASIS_TRY(Forget(arena));
   arena.record_.complete = false;
+  arena.record_.names.reset();
   const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
   auto place = std::find_if(places_.begin(), places_.end(),
                             [&](const ArenaPlace& p) { return p.path == folder; });
@@ -249,15 +265,23 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
 
   auto arena = OpenFile(path, place.in_memory());
   if (!arena && arena.error().code != Code::kNotFound) return Fail(std::move(arena.error()));
+  if (arena) Learn(*arena, RecordPath(path), key, owner);
+  if (!arena) {
+    arena = OpenKept(place, key, path);
+    if (arena) Learn(*arena, RecordPath(KeptPath(place, key)), key, owner);
+  }
+  // From here on only this arena knows what is in it, until it is complete again.
+  for (const std::string& record_path : {RecordPath(path), RecordPath(KeptPath(place, key))}) {
+    if (::unlink(record_path.c_str()) != 0 && errno != ENOENT) {
+      return FailErrno(errno, "remove " + record_path);
+    }
+  }
   if (!arena) {
     arena = TakeFree(place, owner, bytes);
     if (arena && ::rename(arena->path_.c_str(), path.c_str()) != 0) {
       return FailErrno(errno, "rename " + arena->path_);
     }
     if (arena) arena->path_ = path;
-  }
-  if (::unlink(RecordPath(path).c_str()) != 0 && errno != ENOENT) {
-    return FailErrno(errno, "remove " + RecordPath(path));
   }
   auto allocate = [&]() -> Status {
     if (arena) return Allocate(*arena, place, bytes);
@@ -274,6 +298,61 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   arena->record_ = std::move(record);
   STASIS_TRY(WriteRecord(*arena));
   return arena;
+}
+
+// What is kept of that key, under the name of a file in use; kNotFound when there is none that may
+// be had.
+Result<Arena> ArenaStore::OpenKept(const ArenaPlace& place, const ArenaKey& key,
+                                   const std::string& path) {
+  const std::string kept = KeptPath(place, key);
+  STASIS_ASSIGN(Arena arena, OpenFile(kept, place.in_memory()));
+  if (::rename(kept.c_str(), path.c_str()) != 0) return FailErrno(errno, "rename " + kept);
+  arena.path_ = path;
+  return arena;
+}
+
+// A record that cannot be read, or is another's, says nothing.
+void ArenaStore::Learn(Arena& arena, const std::string& record_path, const ArenaKey& key,
+                       uid_t owner) {
+  auto text = ReadFile(record_path);
+  if (!text) return;
+  auto record = DecodeArenaRecord(*text);
+  if (!record || !record->complete || !record->names || record->key != key ||
+      record->owner != owner || record->boot_id != boot_id_ ||
+      record->pid_namespace != pid_namespace_ || record->data_bytes > arena.capacity_bytes_) {
+    return;
+  }
+  arena.known_ = {std::move(*record->names), std::move(record->ranges)};
+}
+
+// Names are of bytes, wherever in the program those belong: what counts is their place in the file.
+std::vector<image::Id128> Arena::TakeKnown(const image::Id128& key) {
+  std::vector<image::Id128> names;
+  auto known = std::exchange(known_, std::nullopt);
+  if (!known || known->names.key != key) return names;
+  struct Place {
+    size_t first;
+    uint64_t bytes;
+  };
+  std::map<uint64_t, Place> places;
+  size_t first = 0;
+  for (const Range& range : known->ranges) {
+    if (range.stored_bytes == range.size_bytes) {
+      places[range.arena_offset] = {first, range.size_bytes};
+    }
+    first += BlockCount(range);
+  }
+  names.resize(BlockCount(record_.ranges));
+  size_t at = 0;
+  for (const Range& range : record_.ranges) {
+    auto place = places.find(range.arena_offset);
+    if (place != places.end() && place->second.bytes == range.size_bytes) {
+      std::copy_n(known->names.blocks.begin() + static_cast<ptrdiff_t>(place->second.first),
+                  BlockCount(range), names.begin() + static_cast<ptrdiff_t>(at));
+    }
+    at += BlockCount(range);
+  }
+  return names;
 }
 
 Status ArenaStore::WriteRecord(const Arena& arena) {
@@ -293,13 +372,19 @@ Status ArenaStore::Rekey(Arena& arena, const process::ProcessId& process) {
   return WriteRecord(arena);
 }
 
-Status ArenaStore::Complete(Arena& arena, const std::optional<image::Id128>& checksum) {
+Status ArenaStore::Complete(Arena& arena, const std::optional<image::Id128>& checksum,
+                            std::optional<ArenaNames> names) {
+  if (names && names->blocks.size() != BlockCount(arena.record_.ranges)) {
+    return Fail(Code::kInternal, "an arena with another number of names than of blocks");
+  }
   if (!arena.in_memory_ && ::fdatasync(arena.fd()) != 0) {
     return FailErrno(errno, "sync " + arena.path_);
   }
   arena.record_.complete = true;
   arena.record_.has_checksum = checksum.has_value();
   arena.record_.checksum = checksum.value_or(image::Id128{});
+  arena.record_.names = std::move(names);
+  arena.known_.reset();
   return WriteRecord(arena);
 }
 
@@ -350,6 +435,38 @@ Status ArenaStore::Recycle(Arena arena) {
   }
 }
 
+Status ArenaStore::KeepData(Arena arena) {
+  if (arena.known_) {
+    // Nothing was written since: it is what it was.
+    Arena::Known known = *std::exchange(arena.known_, std::nullopt);
+    arena.record_.names = std::move(known.names);
+    arena.record_.ranges = std::move(known.ranges);
+    arena.record_.has_checksum = false;
+    arena.record_.complete = true;
+    STASIS_ASSIGN(arena.record_.data_bytes, DataBytes(arena.record_.ranges));
+    STASIS_TRY(WriteRecord(arena));
+  }
+  const ArenaPlace place{ArenaPlace::Kind::kExplicit,
+                         arena.path_.substr(0, arena.path_.rfind('/'))};
+  auto room = RoomIn(place, false);
+  if (!arena.record_.complete || !arena.record_.names || !arena.in_memory_ || !room ||
+      *room < arena.capacity_bytes_) {
+    return Recycle(std::move(arena));
+  }
+  // The data first: nobody takes it for the only copy any more, whatever becomes of its record.
+  const std::string kept = KeptPath(place, arena.key());
+  if (::unlink(RecordPath(kept).c_str()) != 0 && errno != ENOENT) {
+    return FailErrno(errno, "remove " + RecordPath(kept));
+  }
+  if (::rename(arena.path_.c_str(), kept.c_str()) != 0) {
+    return FailErrno(errno, "rename " + arena.path_);
+  }
+  if (::rename(RecordPath(arena.path_).c_str(), RecordPath(kept).c_str()) != 0) {
+    return FailErrno(errno, "rename " + RecordPath(arena.path_));
+  }
+  return {};
+}
+
 Status ArenaStore::Remove(Arena arena) {
   for (const std::string& path : {RecordPath(arena.path_), arena.path_}) {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
@@ -369,7 +486,8 @@ Result<std::vector<ArenaInfo>> ArenaStore::List() {
       if (::lstat(info.path.c_str(), &st) != 0) continue;
       info.capacity_bytes = static_cast<uint64_t>(st.st_size);
       info.in_use = IsLocked(info.path);
-      if (KeyOf(name)) {
+      info.kept = KeyOfKept(name).has_value();
+      if (KeyOf(name) || info.kept) {
         auto text = ReadFile(RecordPath(info.path));
         auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
         if (record) info.record = std::move(*record);
@@ -414,7 +532,7 @@ Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Statu
 uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place) {
   uint64_t bytes = 0;
   for (const std::string& name : NamesIn(place)) {
-    if (!OwnerOfFree(name)) continue;
+    if (!OwnerOfFree(name) && !KeyOfKept(name)) continue;
     auto arena = OpenFile(place.path + "/" + name, place.in_memory());
     if (!arena) continue;
     const uint64_t size = arena->capacity_bytes_;
@@ -434,6 +552,7 @@ Result<uint64_t> ArenaStore::Sweep() {
   for (const ArenaPlace& place : places_) {
     for (const std::string& name : NamesIn(place)) {
       auto key = KeyOf(name);
+      if (!key) key = KeyOfKept(name);
       if (!key) continue;
       const std::string path = place.path + "/" + name;
       auto text = ReadFile(RecordPath(path));

@@ -5,6 +5,9 @@
 //   PLACE/PID-START-UUID.data      the bytes
 //   PLACE/PID-START-UUID.record    arena_record.h; incomplete at first, complete last
 //   PLACE/free-UID-N.data          memory without data, kept for the next; UID's data was in it
+//   PLACE/kept-PID-START-UUID.data and .record: data that is back on its GPU, kept because the next
+//                                  suspend of the same process copies only what differs from it.
+//                                  Nobody's only copy: whoever needs the memory takes it
 //
 // A file never shrinks and its pages are never exchanged: a mover may have it registered. Who works
 // on one holds its lock (on the open data file, so a mover that was sent it holds it too), so it is
@@ -35,9 +38,23 @@ class Arena {
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   bool in_memory() const { return in_memory_; }
 
+  // By block of record().ranges, the name of the bytes that are in its place now; zero where that
+  // is not known. Empty when nothing is. Whoever asks is about to write: it is forgotten with that.
+  std::vector<image::Id128> TakeKnown(const image::Id128& key);
+  // It holds what it held when it was acquired, and that has names.
+  bool knows_data() const { return known_.has_value(); }
+
  private:
   friend class ArenaStore;
+  // What is known of the bytes in the file, which no record on disk says while this one works on
+  // it.
+  struct Known {
+    ArenaNames names;
+    std::vector<Range> ranges;
+  };
+
   ArenaRecord record_;
+  std::optional<Known> known_;
   std::string path_;
   UniqueFd fd_;
   uint64_t capacity_bytes_ = 0;
@@ -50,6 +67,7 @@ struct ArenaInfo {
   bool in_memory = true;
   bool in_use = false;                // somebody holds its lock
   std::optional<ArenaRecord> record;  // absent: free, or its record cannot be read
+  bool kept = false;                  // its data is back on the GPU
   std::string damage;                 // why it cannot
 };
 
@@ -73,7 +91,9 @@ class ArenaStore {
   Status Rekey(Arena& arena, const process::ProcessId& process);
 
   // Says that all data is in it: survives us from here on. On disk it is synced first.
-  Status Complete(Arena& arena, const std::optional<image::Id128>& checksum = {});
+  // With the names of its blocks, if they are known: one that is all zero need not be in it.
+  Status Complete(Arena& arena, const std::optional<image::Id128>& checksum = {},
+                  std::optional<ArenaNames> names = {});
 
   // The arena of the key, with its record. kNotFound, kAborted (locked), kDataLoss (its record is
   // damaged). Look at record().complete before using the data.
@@ -82,13 +102,17 @@ class ArenaStore {
   // The data is not needed any more. Keeps the memory for the next one as long as there is at least
   // as much beside it, else gives it back.
   Status Recycle(Arena arena);
+  // The same, but the data stays, for the next suspend to compare with, if it is complete or as it
+  // was kept before, its blocks have names, and as much memory is left.
+  Status KeepData(Arena arena);
   Status Remove(Arena arena);
 
   // `arena ls`: all, free ones too.
   Result<std::vector<ArenaInfo>> List();
   // `arena reserve`: one free file of at least that size, touched by all processors.
   Status Reserve(uint64_t bytes);
-  // `arena free`: gives back all memory without data; how much that was.
+  // `arena free`: gives back all memory without data, or with data that was kept; how much that
+  // was.
   Result<uint64_t> FreeUnused();
   // Gives back what belongs to processes that have ended or to another boot; how much that was.
   // Records that cannot be read stay, with their data, while their process lives; and so does what
@@ -101,6 +125,8 @@ class ArenaStore {
   Result<Arena> OpenFile(const std::string& path, bool in_memory);
   Result<Arena> NewFile(const std::string& path, const ArenaPlace& place, uint64_t bytes);
   Result<Arena> TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes);
+  Result<Arena> OpenKept(const ArenaPlace& place, const ArenaKey& key, const std::string& path);
+  void Learn(Arena& arena, const std::string& record_path, const ArenaKey& key, uid_t owner);
   Status Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes);
   Status WriteRecord(const Arena& arena);
   Status Forget(const Arena& arena);

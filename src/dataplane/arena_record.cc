@@ -41,9 +41,16 @@ tl::unexpected<Error> Damaged(std::string why) {
 
 }  // namespace
 
+std::vector<uint8_t> ArenaNames::Zeros() const {
+  std::vector<uint8_t> zeros;
+  zeros.reserve(blocks.size());
+  for (const image::Id128& name : blocks) zeros.push_back(name.IsZero() ? 1 : 0);
+  return zeros;
+}
+
 std::string Encode(const ArenaRecord& record) {
   std::string out(kMagic);
-  AppendNumber<uint32_t>(out, kArenaRecordVersion);
+  AppendNumber<uint32_t>(out, record.names ? kNamedArenaRecordVersion : kArenaRecordVersion);
   AppendNumber<uint32_t>(
       out, (record.complete ? kComplete : 0) | (record.has_checksum ? kHasChecksum : 0));
   AppendNumber<int32_t>(out, record.key.process.pid.value);
@@ -60,6 +67,10 @@ std::string Encode(const ArenaRecord& record) {
       AppendNumber<uint64_t>(out, number);
     }
   }
+  if (record.names) {
+    out.append(record.names->key.View());
+    for (const image::Id128& name : record.names->blocks) out.append(name.View());
+  }
   out.append(image::Checksum(out).View());
   return out;
 }
@@ -68,9 +79,11 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   constexpr size_t kTail = image::Id128::kBytes;
   if (data.size() < kHeaderBytes + kTail) return Damaged("it is too short");
   if (!data.starts_with(kMagic)) return Damaged("it does not begin as one");
-  if (auto version = NumberAt<uint32_t>(data, 8); version != kArenaRecordVersion) {
+  const auto version = NumberAt<uint32_t>(data, 8);
+  if (version != kArenaRecordVersion && version != kNamedArenaRecordVersion) {
     return Damaged("it is of version " + std::to_string(version));
   }
+  const bool named = version == kNamedArenaRecordVersion;
   std::string_view body = data.substr(0, data.size() - kTail);
   if (image::Checksum(body) != image::Id128::FromRaw(data.data() + body.size())) {
     return Damaged("its checksum is wrong");
@@ -78,7 +91,8 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   const auto flags = NumberAt<uint32_t>(data, 12);
   const uint64_t count = NumberAt<uint32_t>(data, 144);
   if ((flags & ~(kComplete | kHasChecksum)) != 0) return Damaged("it has unknown flags");
-  if (count > kMaxRanges || body.size() != kHeaderBytes + count * kRangeBytes) {
+  const size_t names_at = kHeaderBytes + count * kRangeBytes;
+  if (count > kMaxRanges || (named ? body.size() < names_at + kTail : body.size() != names_at)) {
     return Damaged("it is not as long as it says");
   }
   if (!IsTextAt(data, 56, kBootIdBytes) || !IsTextAt(data, 96, kUuidBytes)) {
@@ -105,6 +119,17 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   if (auto within = CheckWithin(record.ranges, record.data_bytes); !within) {
     return Damaged(within.error().message);
   }
+  if (!named) return record;
+  const size_t blocks = BlockCount(record.ranges);
+  if (body.size() != names_at + kTail + blocks * image::Id128::kBytes) {
+    return Damaged("it has another number of names than of blocks");
+  }
+  auto name_at = [&](size_t i) {
+    return image::Id128::FromRaw(data.data() + names_at + i * image::Id128::kBytes);
+  };
+  record.names = ArenaNames{name_at(0), {}};
+  record.names->blocks.reserve(blocks);
+  for (size_t i = 1; i <= blocks; ++i) record.names->blocks.push_back(name_at(i));
   return record;
 }
 

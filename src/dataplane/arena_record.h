@@ -4,7 +4,7 @@
 //
 //   offset  bytes  little-endian
 //        0      8  "STASISAR"
-//        8      4  version (1); another one is refused
+//        8      4  version: 1, or 2 with names; another one is refused
 //       12      4  flags: 1 complete, 2 the checksum of the data is there
 //       16      4  pid            20   4  uid whose program it is
 //       24      8  start time of the process (clock ticks since boot)
@@ -14,11 +14,15 @@
 //       96     48  UUID of the GPU, as text, filled up with zeros
 //      144      4  number of ranges   148  4  inode of the pid namespace that the pid is one of
 //      152   32 n  ranges: address, size, offset, stored bytes, eight bytes each
-//   152+32n    16  XXH3-128 of everything before it
+//   version 2: 16  id of the key of the names (image/block_name.h)
+//            16 b  name of each block of image::kBlockBytes, range by range; zero for one that is
+//                  all zero, and not stored: the bytes in its place mean nothing
+//   at the end 16  XXH3-128 of everything before it
 #pragma once
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +42,16 @@ struct ArenaKey {
   auto operator<=>(const ArenaKey&) const = default;
 };
 
+// What the blocks of all ranges are called.
+struct ArenaNames {
+  image::Id128 key;
+  std::vector<image::Id128> blocks;
+
+  // A byte for each block: 1 where it is zero.
+  std::vector<uint8_t> Zeros() const;
+  bool operator==(const ArenaNames&) const = default;
+};
+
 struct ArenaRecord {
   ArenaKey key;
   uid_t owner = 0;
@@ -48,11 +62,13 @@ struct ArenaRecord {
   image::Id128 checksum;
   uint64_t data_bytes = 0;
   std::vector<Range> ranges;
+  std::optional<ArenaNames> names;
 
   bool operator==(const ArenaRecord&) const = default;
 };
 
 inline constexpr uint32_t kArenaRecordVersion = 1;
+inline constexpr uint32_t kNamedArenaRecordVersion = 2;
 
 std::string Encode(const ArenaRecord& record);
 // kDataLoss for anything that Encode() has not made, with what is wrong about it.

@@ -30,8 +30,26 @@ TEST(ArenaRecord, ComesBackAsItWas) {
   EXPECT_EQ(*DecodeArenaRecord(Encode(record)), record);
 }
 
+ArenaRecord Named() {
+  ArenaRecord record = Example();
+  record.names = ArenaNames{image::Checksum("key"), {image::Checksum("a"), {}}};
+  return record;
+}
+
+TEST(ArenaRecord, NamesComeWithIt) {
+  const ArenaRecord record = Named();
+  EXPECT_EQ(*DecodeArenaRecord(Encode(record)), record);
+  EXPECT_EQ(record.names->Zeros(), (std::vector<uint8_t>{0, 1}));
+  // One too many, under a right checksum.
+  ArenaRecord wrong = record;
+  wrong.names->blocks.push_back(image::Checksum("b"));
+  EXPECT_FALSE(DecodeArenaRecord(Encode(wrong)));
+  wrong.names->blocks.resize(1);
+  EXPECT_FALSE(DecodeArenaRecord(Encode(wrong)));
+}
+
 TEST(ArenaRecord, EveryDamagedByteIsSeen) {
-  const std::string good = Encode(Example());
+  const std::string good = Encode(Named());
   for (size_t i = 0; i < good.size(); ++i) {
     for (unsigned char flip : {0x01, 0x80, 0xff}) {
       std::string bad = good;
@@ -44,11 +62,12 @@ TEST(ArenaRecord, EveryDamagedByteIsSeen) {
 }
 
 TEST(ArenaRecord, EveryLengthButTheRightOneIsRefused) {
-  const std::string good = Encode(Example());
-  for (size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(DecodeArenaRecord(std::string_view(good).substr(0, size))) << size;
+  for (const std::string& good : {Encode(Example()), Encode(Named())}) {
+    for (size_t size = 0; size < good.size(); ++size) {
+      EXPECT_FALSE(DecodeArenaRecord(std::string_view(good).substr(0, size))) << size;
+    }
+    EXPECT_FALSE(DecodeArenaRecord(good + '\0'));
   }
-  EXPECT_FALSE(DecodeArenaRecord(good + '\0'));
 }
 
 // Somebody who makes a right checksum over wrong numbers gets no further.

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/subprocess.h"
+#include "image/checksum.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -116,6 +117,100 @@ TEST_F(ArenaTest, MemoryIsUsedAgainButNotForAnotherUser) {
   char text[6] = {};
   ASSERT_EQ(::pread(other->fd(), text, 6, 0), 6);
   EXPECT_EQ(std::string(text, 6), std::string(6, '\0'));
+}
+
+namespace {
+image::Id128 Id(const char* text) { return image::Checksum(text); }
+}  // namespace
+
+TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
+  ArenaStore store = Store();
+  const std::vector<Range> ranges = {{0x1000, 2 * kMib, 0, 2 * kMib},
+                                     {0x9000000, 3 * kMib, 2 * kMib, 3 * kMib}};
+  const ArenaNames names{Id("key"), {Id("a"), Id("b"), {}}};
+  auto keep = [&](std::optional<ArenaNames> named) {
+    auto arena = store.Acquire(Me(), 1000, ranges);
+    ASSERT_TRUE(arena);
+    ASSERT_TRUE(store.Complete(*arena, {}, named));
+    ASSERT_TRUE(store.KeepData(std::move(*arena)));
+  };
+  auto known = [&](uid_t owner, const image::Id128& key, const std::vector<Range>& now) {
+    auto arena = store.Acquire(Me(), owner, ranges);
+    EXPECT_TRUE(arena && store.Reshape(*arena, now));
+    EXPECT_EQ(store.List()->size(), 1u);
+    auto names = arena->TakeKnown(key);
+    EXPECT_FALSE(arena->knows_data());
+    EXPECT_TRUE(store.Remove(std::move(*arena)));
+    return names;
+  };
+  keep(names);
+  // It is nobody's only copy.
+  EXPECT_CODE(Code::kNotFound, store.Find(Me()));
+  ASSERT_EQ(store.List()->size(), 1u);
+  EXPECT_TRUE(store.List()->front().kept);
+  EXPECT_EQ(known(1000, names.key, ranges), names.blocks);
+  keep(names);
+  EXPECT_TRUE(known(1001, names.key, ranges).empty()) << "another user's";
+  keep(names);
+  EXPECT_TRUE(known(1000, Id("other"), ranges).empty()) << "another key";
+  // What counts is where the bytes lie.
+  keep(names);
+  std::vector<Range> moved = {{0x5000, 3 * kMib, 0, 3 * kMib}, {0x1, 3 * kMib, 2 * kMib, 3 * kMib}};
+  moved[1].arena_offset = 4 * kMib;
+  EXPECT_EQ(known(1000, names.key, moved), std::vector<image::Id128>(4));
+  keep({});
+  EXPECT_FALSE(store.List()->front().kept) << "without names it is just memory";
+}
+
+TEST_F(ArenaTest, WhatIsKnownIsForgottenOnceSomethingIsWritten) {
+  ArenaStore store = Store();
+  const ArenaNames names{Id("key"), {Id("a")}};
+  auto arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
+  ASSERT_TRUE(arena);
+  ASSERT_TRUE(store.Complete(*arena, {}, names));
+  ASSERT_TRUE(store.KeepData(std::move(*arena)));
+  // A suspend that comes to nothing before it writes.
+  arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
+  ASSERT_TRUE(arena);
+  ASSERT_TRUE(store.KeepData(std::move(*arena)));
+  EXPECT_TRUE(store.List()->front().kept);
+  // One that is killed then.
+  arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
+  ASSERT_TRUE(arena);
+  EXPECT_TRUE(arena->knows_data());
+  { auto killed = std::move(*arena); }
+  arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
+  ASSERT_TRUE(arena);
+  EXPECT_FALSE(arena->knows_data()) << "nobody can say what the dead one has written";
+  // One that has written.
+  ASSERT_TRUE(store.Complete(*arena, {}, names));
+  ASSERT_TRUE(store.Reshape(*arena, Ranges(2 * kMib)));
+  EXPECT_EQ(arena->TakeKnown(names.key), names.blocks);
+  ASSERT_TRUE(store.KeepData(std::move(*arena)));
+  EXPECT_FALSE(store.List()->front().kept);
+}
+
+TEST_F(ArenaTest, WhatIsKeptIsInNobodysWay) {
+  if (::mount("tmpfs", memory_.c_str(), "tmpfs", 0, "size=32m,mode=0700") != 0) {
+    GTEST_SKIP() << "cannot mount a tmpfs here";
+  }
+  ArenaStore store = Store();
+  auto arena = store.Acquire(Me(), 1000, Ranges(12 * kMib));
+  ASSERT_TRUE(arena);
+  const ArenaNames names{Id("key"), std::vector<image::Id128>(6, Id("a"))};
+  ASSERT_TRUE(store.Complete(*arena, {}, names));
+  ASSERT_TRUE(store.KeepData(std::move(*arena)));
+  EXPECT_TRUE(store.List()->front().kept);
+  const ArenaKey other{{{::getppid()}, 1}, {kGpu}};
+  auto larger = store.Acquire(other, 1000, Ranges(28 * kMib));
+  EXPECT_TRUE(larger) << larger.error().ToString();
+  EXPECT_EQ(store.List()->size(), 1u);
+  // More than half of the memory is not kept at all.
+  ASSERT_TRUE(
+      store.Complete(*larger, {}, ArenaNames{Id("key"), std::vector<image::Id128>(14, Id("a"))}));
+  ASSERT_TRUE(store.KeepData(std::move(*larger)));
+  EXPECT_TRUE(store.List()->empty());
+  ::umount2(memory_.c_str(), MNT_DETACH);
 }
 
 TEST_F(ArenaTest, GrowsInPlace) {

@@ -93,8 +93,12 @@ Status BlockNamer::Load() {
     return {};
   }
   if (module != nullptr) gpu_.fn().cuModuleUnload(module);
+  // That it cannot be loaded says nothing about what else the driver does: no domain, so that the
+  // mover lives on.
   Error error = gpu_.MakeError(result, "cuModuleLoadData");
-  if (error.code == Code::kInternal) error.code = Code::kUnimplemented;
+  if (error.code != Code::kResourceExhausted) error.code = Code::kUnimplemented;
+  error.domain = Domain::kStasis;
+  error.raw = 0;
   error.WithContext("load the kernel that names blocks");
   return Fail(std::move(error));
 }
@@ -109,8 +113,7 @@ Status BlockNamer::Prepare(image::BlockKey key) {
   STASIS_TRY(Load());
   key_.reset();
   const NameKey table = ForKernel(key);
-  STASIS_GPU(gpu_, cuMemcpyHtoDAsync_v2, (memory_, &table, sizeof table, stream_));
-  STASIS_TRY(Await());
+  STASIS_GPU(gpu_, cuMemcpyHtoD_v2, (memory_, &table, sizeof table));
   key_ = std::move(key);
   return {};
 }
@@ -118,8 +121,8 @@ Status BlockNamer::Prepare(image::BlockKey key) {
 Status BlockNamer::Forget() {
   key_.reset();
   if (memory_ == 0) return {};
-  STASIS_GPU(gpu_, cuMemsetD8Async, (memory_, 0, kMemoryBytes, stream_));
-  return Await();
+  STASIS_GPU(gpu_, cuMemsetD8_v2, (memory_, 0, kMemoryBytes));
+  return {};
 }
 
 Result<BlockNames> BlockNamer::Name(CUdeviceptr base, const std::vector<Range>& ranges) {
@@ -140,16 +143,14 @@ Result<BlockNames> BlockNamer::Name(CUdeviceptr base, const std::vector<Range>& 
     const size_t count = std::min(kBatch, tasks.size() - first);
     CUdeviceptr on_gpu[] = {memory_ + kTasksAt, memory_, memory_ + kResultsAt};
     void* arguments[] = {&on_gpu[0], &on_gpu[1], &on_gpu[2]};
-    STASIS_GPU(gpu_, cuMemcpyHtoDAsync_v2,
-               (on_gpu[0], &tasks[first], count * sizeof(NameTask), stream_));
+    STASIS_GPU(gpu_, cuMemcpyHtoD_v2, (on_gpu[0], &tasks[first], count * sizeof(NameTask)));
     STASIS_GPU(gpu_, cuEventRecord, (begin_, stream_));
     STASIS_GPU(gpu_, cuLaunchKernel,
                (function_, static_cast<unsigned>(count), 1, 1, kNameThreads, 1, 1, 0, stream_,
                 arguments, nullptr));
     STASIS_GPU(gpu_, cuEventRecord, (end_, stream_));
-    STASIS_GPU(gpu_, cuMemcpyDtoHAsync_v2,
-               (&out.names[first], on_gpu[2], count * sizeof(NameResult), stream_));
     STASIS_TRY(Await());
+    STASIS_GPU(gpu_, cuMemcpyDtoH_v2, (&out.names[first], on_gpu[2], count * sizeof(NameResult)));
     float milliseconds = 0;
     STASIS_GPU(gpu_, cuEventElapsedTime, (&milliseconds, begin_, end_));
     out.elapsed_ns += static_cast<uint64_t>(double{milliseconds} * 1e6);
@@ -168,7 +169,7 @@ Status BlockNamer::Fill(CUdeviceptr base, uint64_t bytes) {
     if (n < 0 && errno != EINTR) return FailErrno(errno, "read random numbers");
     done += n > 0 ? static_cast<uint64_t>(n) : 0;
   }
-  STASIS_GPU(gpu_, cuMemcpyHtoDAsync_v2, (base, random.data(), random_bytes, stream_));
+  STASIS_GPU(gpu_, cuMemcpyHtoD_v2, (base, random.data(), random_bytes));
   for (uint64_t at = random_bytes; at < bytes; at += random_bytes) {
     STASIS_GPU(gpu_, cuMemcpyDtoDAsync_v2,
                (base + at, base, std::min(random_bytes, bytes - at), stream_));
@@ -180,8 +181,7 @@ Status BlockNamer::Check(CUdeviceptr base, uint64_t bytes, const std::vector<ima
   for (size_t i : {size_t{0}, names.size() - 1}) {
     const uint64_t at = i * image::kBlockBytes;
     std::string block(std::min<uint64_t>(image::kBlockBytes, bytes - at), '\0');
-    STASIS_GPU(gpu_, cuMemcpyDtoHAsync_v2, (block.data(), base + at, block.size(), stream_));
-    STASIS_TRY(Await());
+    STASIS_GPU(gpu_, cuMemcpyDtoH_v2, (block.data(), base + at, block.size()));
     if (names[i] != key_->Name(block)) {
       return Fail(Code::kInternal, "the GPU names blocks otherwise than the processor");
     }

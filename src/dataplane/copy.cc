@@ -58,15 +58,10 @@ Status Copier::Settle() {
 }
 
 Result<CopyReport> Copier::Copy(Direction direction, AttachedArena& arena, CUdeviceptr base,
-                                const std::vector<Range>& ranges, const Progress& progress,
-                                const ArenaWindow& window) {
+                                const Pieces& pieces, const Progress& progress) {
   STASIS_TRY(Start());
   const Stopwatch watch;
   CopyReport report;
-  const Pieces pieces = Within(Cut(ranges, arena.chunk_bytes()), window);
-  if (direction == Direction::kToArena && !pieces.zero.empty()) {
-    return Fail(Code::kInternal, "a save that leaves something out");
-  }
   std::vector<Group> groups;
   for (const Piece& piece : pieces.stored) {
     const uint64_t chunk = piece.arena_offset / arena.chunk_bytes();
@@ -76,10 +71,11 @@ Result<CopyReport> Copier::Copy(Direction direction, AttachedArena& arena, CUdev
   }
   Status status;
   for (const Piece& piece : pieces.zero) {
+    report.cleared_bytes += piece.bytes;
+    if (direction == Direction::kToArena) continue;
     CUresult result =
         gpu_.fn().cuMemsetD8Async(base + piece.device_offset, 0, piece.bytes, streams_[0]);
     if (result != CUDA_SUCCESS) status = Fail(gpu_.MakeError(result, "cuMemsetD8Async"));
-    report.cleared_bytes += piece.bytes;
   }
   if (status) status = CopyGroups(direction, arena, base, groups, progress, report);
   // Whatever happened: afterwards no copy is under way in memory that somebody takes away next.

@@ -18,8 +18,8 @@ enum class Direction { kToArena, kToDevice };
 
 struct CopyReport {
   uint64_t copied_bytes = 0;
-  uint64_t cleared_bytes = 0;
-  uint64_t cold_bytes = 0;  // of the arena, touched and registered on the way
+  uint64_t cleared_bytes = 0;  // on the device; to the arena: left out
+  uint64_t cold_bytes = 0;     // of the arena, touched and registered on the way
   uint64_t elapsed_ns = 0;
   bool staged = false;
 };
@@ -32,12 +32,10 @@ class Copier {
  public:
   explicit Copier(const Gpu& gpu) : gpu_(gpu) {}
 
-  // All of `ranges`, which lie side by side from `base` on; returns when it has arrived. To the
-  // device, what is not in the arena is cleared; to the arena, every range must be stored whole.
-  // With a `window`, only what lies in it.
+  // What is cut of ranges that lie side by side from `base` on; returns when it has arrived. To the
+  // device, what is not in the arena is cleared; to the arena, it is left out.
   Result<CopyReport> Copy(Direction direction, AttachedArena& arena, cu::CUdeviceptr base,
-                          const std::vector<Range>& ranges, const Progress& progress,
-                          const ArenaWindow& window = {});
+                          const Pieces& pieces, const Progress& progress);
 
  private:
   static constexpr int kStreams = 2;

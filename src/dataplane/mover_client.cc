@@ -28,6 +28,12 @@ constexpr std::chrono::milliseconds kIdleEnd{3000};
 // For what must not be skipped although the deadline has passed: to let go of memory.
 constexpr std::chrono::milliseconds kReleaseLimit{10000};
 
+Result<UniqueFd> MemoryFile(const char* name) {
+  UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
+  if (!file) return FailErrno(errno, "make a file in memory");
+  return file;
+}
+
 Request Make(Op op) {
   Request request;
   request.op = op;
@@ -348,20 +354,29 @@ Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<cons
 }
 
 Result<CopyResult> Mover::Copy(Request request, const CopyOptions& options,
-                               const Deadline& deadline, uint64_t before_bytes) {
+                               const std::vector<uint8_t>& skip, const Deadline& deadline,
+                               uint64_t before_bytes) {
   const bool save = request.op == Op::kSave;
   const bool first = before_bytes == 0;
   if (save ? options.checksum : options.expected.has_value() && first) {
     request.flags = wire::kFlagChecksum;
     if (!save) std::memcpy(request.checksum, options.expected->bytes.data(), 16);
   }
+  UniqueFd file;
+  if (!skip.empty()) {
+    request.flags |= wire::kFlagSkip;
+    STASIS_ASSIGN(file, MemoryFile("stasis-skip"));
+    STASIS_TRY(WriteAll(file.get(), {reinterpret_cast<const char*>(skip.data()), skip.size()}));
+  }
+  const int fd = file.get();
   CopyOptions told;
   if (options.progress) {
     told.progress = [&](uint64_t bytes, uint64_t total) {
       options.progress(before_bytes + bytes, total);
     };
   }
-  STASIS_ASSIGN(Reply reply, Call(request, {}, deadline, &told, total_bytes_));
+  STASIS_ASSIGN(Reply reply,
+                Call(request, {&fd, skip.empty() ? 0u : 1u}, deadline, &told, total_bytes_));
   CopyResult result;
   result.copied_bytes = reply.bytes;
   result.cleared_bytes = reply.second;
@@ -378,15 +393,12 @@ Status Mover::CheckAllCopied(const CopyResult& result) const {
 }
 
 Status Mover::Name(const std::vector<Range>& ranges, CopyResult& result, const Deadline& deadline) {
-  UniqueFd file(::memfd_create("stasis-names", MFD_CLOEXEC));
-  if (!file) return FailErrno(errno, "make room for names");
+  STASIS_ASSIGN(UniqueFd file, MemoryFile("stasis-names"));
   const int fd = file.get();
   STASIS_ASSIGN(Reply reply, Call(Make(Op::kName), {&fd, 1}, deadline));
-  size_t count = 0;
-  for (const Range& range : ranges) count += BlockCount(range);
-  result.names.resize(count);
+  result.names.resize(BlockCount(ranges));
   result.zero_bytes = reply.second;
-  return PreadAll(fd, result.names.data(), count * sizeof(image::Id128), 0);
+  return PreadAll(fd, result.names.data(), result.names.size() * sizeof(image::Id128), 0);
 }
 
 Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const int> fds,
@@ -405,8 +417,12 @@ Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const
     STASIS_TRY(Call(begin, {}, deadline));
     STASIS_TRY(SendRanges(Op::kImport, ranges, fds, deadline));
     CopyResult named;
-    if (options.names) STASIS_TRY(Name(ranges, named, deadline));
-    STASIS_ASSIGN(CopyResult result, Copy(Make(Op::kSave), options, deadline));
+    std::vector<uint8_t> skip;
+    if (options.names) {
+      STASIS_TRY(Name(ranges, named, deadline));
+      if (options.skip_of) skip = options.skip_of(named.names);
+    }
+    STASIS_ASSIGN(CopyResult result, Copy(Make(Op::kSave), options, skip, deadline));
     STASIS_TRY(CheckAllCopied(result));
     result.names = std::move(named.names);
     result.zero_bytes = named.zero_bytes;
@@ -455,7 +471,8 @@ Result<CopyResult> Mover::Load(const CopyOptions& options, const Deadline& deadl
         part.bytes = std::min(part.bytes, arena_bytes_);
         if (part.bytes <= loaded) return Fail(Code::kInternal, "a load that does not get on");
       }
-      STASIS_ASSIGN(CopyResult one, Copy(part, options, deadline, all.copied_bytes));
+      const std::vector<uint8_t>& zero = loaded == 0 ? options.zero : std::vector<uint8_t>{};
+      STASIS_ASSIGN(CopyResult one, Copy(part, options, zero, deadline, all.copied_bytes));
       all.copied_bytes += one.copied_bytes;
       all.cleared_bytes += one.cleared_bytes;
       all.cold_bytes += one.cold_bytes;

@@ -48,6 +48,10 @@ struct CopyOptions {
   bool checksum = false;
   // Save: also the names of all blocks, computed on the GPU; after PrepareNames.
   bool names = false;
+  // Save, with those names: a byte for each block, 1 for one that is left as it is in the arena.
+  std::function<std::vector<uint8_t>(const std::vector<image::Id128>& names)> skip_of;
+  // Load: a byte for each block, 1 for one that is zero whatever the arena has there; or empty.
+  std::vector<uint8_t> zero;
   // Load: refuse with kDataLoss, before the copy, data of another checksum.
   std::optional<image::Id128> expected;
   // Load: how much of the arena, from its begin on, is filled by now; asked before each part with
@@ -64,10 +68,10 @@ struct CopyResult {
   std::vector<image::Id128> names;
   uint64_t zero_bytes = 0;  // in those
   uint64_t copied_bytes = 0;
-  uint64_t cleared_bytes = 0;
-  uint64_t cold_bytes = 0;  // of the arena: touched and registered while copying
-  double seconds = 0;       // of the copy alone
-  bool staged = false;      // through buffers: the arena is on disk, or could not be registered
+  uint64_t cleared_bytes = 0;  // load: zero; save: left as it was in the arena
+  uint64_t cold_bytes = 0;     // of the arena: touched and registered while copying
+  double seconds = 0;          // of the copy alone
+  bool staged = false;         // through buffers: the arena is on disk, or could not be registered
   std::optional<image::Id128> checksum;
 };
 
@@ -156,8 +160,10 @@ class Mover {
   Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                     const Deadline& deadline);
   Status Name(const std::vector<Range>& ranges, CopyResult& result, const Deadline& deadline);
+  // `skip`: of the first part.
   Result<CopyResult> Copy(wire::Request request, const CopyOptions& options,
-                          const Deadline& deadline, uint64_t before_bytes = 0);
+                          const std::vector<uint8_t>& skip, const Deadline& deadline,
+                          uint64_t before_bytes = 0);
   Status CheckAllCopied(const CopyResult& result) const;
   // Kills it; how it ended.
   std::string End();

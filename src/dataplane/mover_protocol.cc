@@ -67,13 +67,16 @@ const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
   if (r.id == 0) return "a request without an id";
   const OpRow* row = Find(r.op);
   if (row == nullptr) return "an unknown operation";
-  if ((r.flags & ~(r.op == Op::kEnd ? kFlagLeave : kFlagChecksum)) != 0) return "an unknown flag";
+  const bool copies = r.op == Op::kSave || r.op == Op::kLoad;
+  const uint32_t flags = r.op == Op::kEnd ? kFlagLeave : kFlagChecksum | (copies ? kFlagSkip : 0);
+  if ((r.flags & ~flags) != 0) return "an unknown flag";
   if (r.bytes > kMaxTotalBytes || r.ballast_bytes > kMaxTotalBytes) return "too many bytes";
   if (row->batch ? r.count == 0 || r.count > kMaxBatch : r.count > kMaxRanges) {
     return "an impossible number of allocations";
   }
   if (r.first > kMaxRanges) return "an impossible index";
-  const bool one = r.op == Op::kAttach || r.op == Op::kName;
+  const bool one =
+      r.op == Op::kAttach || r.op == Op::kName || (copies && (r.flags & kFlagSkip) != 0);
   const size_t expected = one ? 1 : r.op == Op::kImport ? r.count : 0;
   if (fds != expected && !(r.op == Op::kHello && fds == 1)) {
     return "the wrong number of descriptors";

@@ -15,12 +15,16 @@
 //   idle      measure                        best of five copies of `bytes` each way
 //   idle      begin-save                     count, total: addresses for all of them   -> saving
 //   saving    import       n: the handles    their sizes
-//   saving    save                           device -> arena
+//   saving    save         0 or 1: a file    device -> arena. With kFlagSkip the file has a byte
+//   for
+//                                            each block: 1 is left as it is in the arena
 //   idle      begin-load                     count, total, ballast: is there room?     -> loading
 //   loading   create                         n ranges
 //   loading   free-ballast
 //   loading   load                           arena -> device: what was not loaded yet of its first
-//                                            `bytes`, or all of it when that is 0
+//                                            `bytes`, or all of it when that is 0. With
+//                                            kFlagSkip, for the first part, a file as above: 1 is
+//                                            cleared instead
 //   loading   export                         n handles from `first`; the reply has them
 //   any       prepare-names                  the secret: kernel and key are on the GPU
 //   idle      measure-names                  best of five times naming `bytes` of GPU memory
@@ -78,6 +82,7 @@ const char* OpName(Op op);
 
 inline constexpr uint32_t kFlagChecksum = 1;  // save: compute it; load: compare it first
 inline constexpr uint32_t kFlagLeave = 2;     // end: do not stay
+inline constexpr uint32_t kFlagSkip = 4;      // save, load: not all blocks are copied
 
 struct WireRange {
   uint64_t size_bytes;
@@ -116,9 +121,9 @@ struct Reply {
   uint32_t fatal = 0;  // the mover ends after this reply: the driver is not to be trusted any more
   uint32_t count = 0;  // export: descriptors in this packet
   // hello: context's GPU memory, free and total of the GPU. begin-load: needed and free.
-  // save, load: bytes copied, bytes cleared, bytes that were touched or registered first.
-  // measure: bytes, and bytes a second to the arena and to the GPU.
-  // measure-names: bytes, and bytes a second. name: bytes, and of those in blocks of zeros.
+  // save, load: bytes copied, bytes left out or cleared, bytes that were touched or registered
+  // first. measure: bytes, and bytes a second to the arena and to the GPU. measure-names: bytes,
+  // and bytes a second. name: bytes, and of those in blocks of zeros.
   uint64_t bytes = 0;
   uint64_t second = 0;
   uint64_t third = 0;

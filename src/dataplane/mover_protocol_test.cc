@@ -44,7 +44,7 @@ TEST(MoverProtocol, WrongRequestsAreRefused) {
       [](Request& r) { r.op = Op{0}; },
       [](Request& r) { r.op = Op{99}; },
       [](Request& r) { r.flags = kFlagLeave; },
-      [](Request& r) { r.flags = 4; },
+      [](Request& r) { r.flags = kFlagSkip; },
       [](Request& r) { r.bytes = kMaxTotalBytes + 1; },
       [](Request& r) { r.ballast_bytes = ~0ull; },
       [](Request& r) { r.count = 0; },

@@ -80,10 +80,10 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
       return Append(request, fds);
     case Op::kSave:
       STASIS_TRY(Expect(Phase::kSaving, request));
-      return Copy(Direction::kToArena, request, reply, progress);
+      return Copy(Direction::kToArena, request, fds, reply, progress);
     case Op::kLoad:
       STASIS_TRY(Expect(Phase::kLoading, request));
-      return Copy(Direction::kToDevice, request, reply, progress);
+      return Copy(Direction::kToDevice, request, fds, reply, progress);
     case Op::kFreeBallast:
       STASIS_TRY(Expect(Phase::kLoading, request));
       return memory_->FreeBallast();
@@ -161,8 +161,10 @@ Status MoverWork::Measure(uint64_t bytes, Reply& reply) {
   uint64_t best[2] = {~0ull, ~0ull};
   for (int round = 0; round < kMeasureRounds; ++round) {
     for (Direction direction : {Direction::kToDevice, Direction::kToArena}) {
-      STASIS_ASSIGN(CopyReport report, copier_->Copy(direction, *arena_, memory.base(),
-                                                     {{0, bytes, 0, bytes}}, [](uint64_t) {}));
+      STASIS_ASSIGN(
+          CopyReport report,
+          copier_->Copy(direction, *arena_, memory.base(),
+                        Cut({{0, bytes, 0, bytes}}, arena_->chunk_bytes()), [](uint64_t) {}));
       uint64_t& entry = best[direction == Direction::kToDevice];
       entry = std::min(entry, std::max<uint64_t>(report.elapsed_ns, 1));
     }
@@ -199,6 +201,7 @@ Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
   if (phase == Phase::kLoading) STASIS_TRY(memory->CreateBallast(request.ballast_bytes));
   memory_ = std::move(memory);
   ranges_.clear();
+  skip_.clear();
   loaded_bytes_ = 0;
   expected_count_ = request.count;
   phase_ = phase;
@@ -230,9 +233,13 @@ Status MoverWork::Append(const Request& request, const std::vector<UniqueFd>& fd
   return {};
 }
 
-Status MoverWork::Copy(Direction direction, const Request& request, Reply& reply,
-                       const Progress& progress) {
+Status MoverWork::Copy(Direction direction, const Request& request,
+                       const std::vector<UniqueFd>& fds, Reply& reply, const Progress& progress) {
   if (ranges_.size() != expected_count_) return WrongOrder(request);
+  if ((request.flags & wire::kFlagSkip) != 0) {
+    skip_.resize(BlockCount(ranges_));
+    STASIS_TRY(PreadAll(fds[0].get(), skip_.data(), skip_.size(), 0));
+  }
   uint64_t used = 0;
   for (const Range& r : ranges_) used = std::max(used, r.arena_offset + r.stored_bytes);
   ArenaWindow window;
@@ -248,8 +255,10 @@ Status MoverWork::Copy(Direction direction, const Request& request, Reply& reply
     }
   }
   if (window.begin == 0) STASIS_TRY(memory_->Open());
-  STASIS_ASSIGN(CopyReport report,
-                copier_->Copy(direction, *arena_, memory_->base(), ranges_, progress, window));
+  STASIS_ASSIGN(
+      CopyReport report,
+      copier_->Copy(direction, *arena_, memory_->base(),
+                    Within(Cut(ranges_, arena_->chunk_bytes(), skip_), window), progress));
   if (direction == Direction::kToDevice) loaded_bytes_ = std::min(window.end, used);
   reply.bytes = report.copied_bytes;
   reply.second = report.cleared_bytes;
@@ -313,6 +322,7 @@ Status MoverWork::Name(int file, Reply& reply) {
 Status MoverWork::Release() {
   phase_ = Phase::kIdle;
   ranges_.clear();
+  skip_.clear();
   auto memory = std::move(memory_);
   return memory == nullptr ? Status{} : memory->Free();
 }

@@ -49,8 +49,8 @@ class MoverWork {
   Status Measure(uint64_t bytes, wire::Reply& reply);
   Status Begin(Phase phase, const wire::Request& request, wire::Reply& reply);
   Status Append(const wire::Request& request, const std::vector<UniqueFd>& fds);
-  Status Copy(Direction direction, const wire::Request& request, wire::Reply& reply,
-              const Progress& progress);
+  Status Copy(Direction direction, const wire::Request& request, const std::vector<UniqueFd>& fds,
+              wire::Reply& reply, const Progress& progress);
   Status PrepareNames(const wire::Request& request, wire::Reply& reply);
   Status MeasureNames(uint64_t bytes, wire::Reply& reply);
   Status Name(int file, wire::Reply& reply);
@@ -66,6 +66,7 @@ class MoverWork {
   Phase phase_ = Phase::kIdle;
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<Range> ranges_;
+  std::vector<uint8_t> skip_;  // by block; empty: none
   uint64_t expected_count_ = 0;
   uint64_t loaded_bytes_ = 0;  // of the arena, from its begin on
 };

@@ -85,16 +85,31 @@ void Add(std::vector<Piece>& pieces, Piece piece, uint64_t chunk_bytes) {
 
 }  // namespace
 
-Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes) {
+size_t BlockCount(const std::vector<Range>& ranges) {
+  size_t count = 0;
+  for (const Range& range : ranges) count += BlockCount(range);
+  return count;
+}
+
+Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes,
+           const std::vector<uint8_t>& skip) {
+  constexpr uint64_t kBlock = image::kBlockBytes;
   Pieces pieces;
   uint64_t device = 0;
+  size_t first_block = 0;
   for (const Range& range : ranges) {
     for (uint64_t done = 0; done < range.stored_bytes;) {
       const uint64_t at = range.arena_offset + done;
-      const uint64_t part = std::min(range.stored_bytes - done, chunk_bytes - at % chunk_bytes);
-      Add(pieces.stored, {device + done, at, part}, chunk_bytes);
+      uint64_t part = std::min(range.stored_bytes - done, chunk_bytes - at % chunk_bytes);
+      if (!skip.empty()) part = std::min(part, kBlock - done % kBlock);
+      if (!skip.empty() && skip[first_block + done / kBlock] != 0) {
+        Add(pieces.zero, {device + done, 0, part}, 0);
+      } else {
+        Add(pieces.stored, {device + done, at, part}, chunk_bytes);
+      }
       done += part;
     }
+    first_block += BlockCount(range);
     if (range.stored_bytes < range.size_bytes) {
       Add(pieces.zero, {device + range.stored_bytes, 0, range.size_bytes - range.stored_bytes}, 0);
     }

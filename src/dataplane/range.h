@@ -25,6 +25,8 @@ inline size_t BlockCount(const Range& range) {
   return (range.size_bytes + image::kBlockBytes - 1) / image::kBlockBytes;
 }
 
+size_t BlockCount(const std::vector<Range>& ranges);
+
 inline constexpr uint64_t kMaxRanges = 1u << 20;
 inline constexpr uint64_t kMaxTotalBytes = 1ull << 44;
 
@@ -62,8 +64,10 @@ struct Pieces {
 };
 
 // What must be copied and what must be cleared; neighbours are joined, so that 16,384 small
-// allocations become as few copies as one large one.
-Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes);
+// allocations become as few copies as one large one. `skip` is empty or has a byte for each block,
+// range by range: those with 1 count as not in the arena.
+Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes,
+           const std::vector<uint8_t>& skip = {});
 
 // The bytes of an arena from `begin` to before `end`.
 struct ArenaWindow {

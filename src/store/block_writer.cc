@@ -90,6 +90,7 @@ struct BlockWriter::State {
     std::string_view data;
     uint32_t own;  // the pack it goes into otherwise
     const EarlierBlocks::Block* earlier;
+    bool check;  // its name was computed elsewhere
   };
   struct Linked {
     Pack pack;
@@ -116,12 +117,12 @@ struct BlockWriter::State {
   std::optional<Error> failed;
   WrittenBlocks out;
 
-  void Look(std::string_view block, Id128& name);
+  void Look(std::string_view block, const Id128* given, Id128& name);
   Status Store(const Id128& name, std::string_view block, uint32_t own_index);
   Result<PackWriter*> OwnPack(uint32_t index);
   Status Append(PackWriter& pack, const Id128& name, std::string_view block);
   std::optional<Codec> CodecNow();
-  void StoreOrFail(const Id128& name, std::string_view block, uint32_t own_index);
+  void StoreOrFail(const Id128& name, std::string_view block, uint32_t own_index, bool check);
   Status InParallel(size_t count, const std::function<void(size_t)>& work);
   Status Share();
   bool Rely(uint32_t pack_index, Linked& candidate);
@@ -164,26 +165,30 @@ Status BlockWriter::State::InParallel(size_t count, const std::function<void(siz
   return {};
 }
 
-Status BlockWriter::Add(DeviceRange range, std::string_view data) {
+Status BlockWriter::Add(DeviceRange range, std::string_view data, std::span<const Id128> names) {
   if (data.size() != range.size_bytes || range.block_bytes == 0) {
     return Fail(Code::kInternal, "a range of another size than its data");
   }
   if (state_->own.empty()) StartPack();
   range.blocks.resize((data.size() + range.block_bytes - 1) / range.block_bytes);
+  if (!names.empty() && names.size() != range.blocks.size()) {
+    return Fail(Code::kInternal, "a range with another number of names than of blocks");
+  }
   STASIS_TRY(state_->InParallel(range.blocks.size(), [&](size_t i) {
-    state_->Look(data.substr(i * range.block_bytes, range.block_bytes), range.blocks[i]);
+    state_->Look(data.substr(i * range.block_bytes, range.block_bytes),
+                 names.empty() ? nullptr : &names[i], range.blocks[i]);
   }));
   state_->ranges.push_back(std::move(range));
   return {};
 }
 
-void BlockWriter::State::Look(std::string_view block, Id128& name) {
+void BlockWriter::State::Look(std::string_view block, const Id128* given, Id128& name) {
   looked += block.size();
-  if (IsAllZero(block)) {
+  if (given != nullptr ? given->IsZero() : IsAllZero(block)) {
     zero_bytes += block.size();
     return;
   }
-  name = key.Name(block);
+  name = given != nullptr ? *given : key.Name(block);
   uint32_t own_index = 0;
   {
     std::lock_guard lock(mutex);
@@ -193,16 +198,21 @@ void BlockWriter::State::Look(std::string_view block, Id128& name) {
       return;
     }
     if (const auto* at = earlier.Find(name, block.size())) {
-      deferred.push_back({name, block, own_index, at});
+      deferred.push_back({name, block, own_index, at, given != nullptr});
       return;
     }
   }
-  StoreOrFail(name, block, own_index);
+  StoreOrFail(name, block, own_index, given != nullptr);
 }
 
-void BlockWriter::State::StoreOrFail(const Id128& name, std::string_view block,
-                                     uint32_t own_index) {
-  auto status = Store(name, block, own_index);
+void BlockWriter::State::StoreOrFail(const Id128& name, std::string_view block, uint32_t own_index,
+                                     bool check) {
+  Status status;
+  if (check && key.Name(block) != name) {
+    status = Fail(Code::kDataLoss, "GPU data in host memory is not what it was on the GPU");
+  } else {
+    status = Store(name, block, own_index);
+  }
   std::lock_guard lock(mutex);
   out.new_bytes += block.size();
   if (!status && !failed) failed = std::move(status.error());
@@ -361,8 +371,9 @@ Status BlockWriter::State::Share() {
     }
     if (options.progress && !options.progress(looked)) return Fail(Code::kCancelled, "cancelled");
   }
-  return InParallel(rest.size(),
-                    [&](size_t i) { StoreOrFail(rest[i]->name, rest[i]->data, rest[i]->own); });
+  return InParallel(rest.size(), [&](size_t i) {
+    StoreOrFail(rest[i]->name, rest[i]->data, rest[i]->own, rest[i]->check);
+  });
 }
 
 // Our own packs first, then those of others; and of each block in which it is.

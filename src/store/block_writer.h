@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,7 +67,11 @@ class BlockWriter {
   // Blocks from here on go into a pack of their own.
   void StartPack();
   // `range` without its blocks; `data` has its size.
-  Status Add(image::DeviceRange range, std::string_view data);
+  // `names`: of its blocks by this key, computed elsewhere, zero for one that is all zero, whose
+  // place in `data` is not looked at; or empty. A block is only written after its name was computed
+  // here too: kDataLoss if they differ. One that an earlier image has is not read.
+  Status Add(image::DeviceRange range, std::string_view data,
+             std::span<const image::Id128> names = {});
   // Decides what is shared, writes the rest, finishes the packs.
   Result<WrittenBlocks> Finish();
 

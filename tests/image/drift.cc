@@ -2,8 +2,10 @@
 // --memory the last hundredth is written anew every round, the same one each time; half of the
 // words are small numbers, so that it can be compressed. --port tells programs apart: two of them
 // have the same memory but for what changes. --allocation is a buffer of zeros that nothing is ever
-// written to. With --handles N all of --memory changes, in N parts that take turns: each is written
+// written to, but for one byte in its middle at SIGUSR2, which changes one at the begin of --memory
+// too. With --handles N all of --memory changes, in N parts that take turns: each is written
 // anew for a few rounds and then stays for N - 1 turns.
+#include <csignal>
 #include <vector>
 
 #include "common/arithmetic.h"
@@ -15,11 +17,14 @@ namespace {
 constexpr uint64_t kSeed = 0xd21f7;
 constexpr uint64_t kTurn = 20;  // rounds
 
+volatile std::sig_atomic_t asked = 0;
+
 class Drift : public Workload {
  public:
   void SetUp(const Options& options) override {
     Options without_ballast = options;
     without_ballast.memory_bytes = 0;
+    std::signal(SIGUSR2, [](int) { asked = 1; });
     OpenGpu(without_ballast);
     salt_ = static_cast<uint64_t>(options.port) << 32;
     words_ = options.memory_bytes / sizeof(uint64_t);
@@ -37,6 +42,11 @@ class Drift : public Workload {
 
   uint64_t Round(uint64_t round) override {
     round_ = round;
+    if (asked != 0 && !poked_) {
+      poked_ = true;
+      CU(cuMemsetD8_v2(buffer_ + zeros_ / 2, 1, 1));
+      FlipByte(memory_);
+    }
     uint64_t first = fixed_;
     uint64_t end = words_;
     if (parts_ > 0) {
@@ -52,12 +62,14 @@ class Drift : public Workload {
   void Verify() override {
     std::vector<uint64_t> found(words_);
     CU(cuMemcpyDtoH(found.data(), memory_, words_ * sizeof(uint64_t)));
+    if (poked_) reinterpret_cast<unsigned char&>(found[0]) ^= 0x40;
     if (found != Words(0, words_)) Fail("the memory is not what it was");
     if (zeros_ == 0) return;
     std::vector<char> zeros(zeros_, 'x');
     CU(cuMemcpyDtoH(zeros.data(), buffer_, zeros_));
-    for (char byte : zeros) {
-      if (byte != 0) Fail("the buffer of zeros has something else in it");
+    for (uint64_t i = 0; i < zeros_; ++i) {
+      const char expected = poked_ && i == zeros_ / 2 ? 1 : 0;
+      if (zeros[i] != expected) Fail("the buffer of zeros has something else in it");
     }
   }
 
@@ -97,6 +109,7 @@ class Drift : public Workload {
   uint64_t round_ = 0;
   uint64_t salt_ = 0;
   uint64_t zeros_ = 0;
+  bool poked_ = false;
   CUdeviceptr memory_ = 0;
   CUdeviceptr buffer_ = 0;
 };

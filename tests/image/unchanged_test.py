@@ -1,0 +1,175 @@
+"""A suspend copies what changed since the last one, and no zeros: how much, and that what comes back is right,
+whatever was killed on the way. The real programs, on softgpu, whose memory is full of garbage before it is used."""
+
+import argparse
+import os
+import pathlib
+import signal
+import sys
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+
+import isolate  # noqa: E402
+import processes  # noqa: E402
+from programs import Program  # noqa: E402
+from world import Failed, World, demand, isolate_keep  # noqa: E402
+
+MIB = 1 << 20
+MEMORY = 64 * MIB
+ZEROS = 32 * MIB
+CHANGED = 4 * MIB  # a hundredth, and the blocks at its edges
+BLOCK = 2 * MIB
+
+
+def suspend(world, **options):
+    world.stasis("suspend", "one", "--json", **options)
+    account = world.last.json()
+    demand(account["path"] == "shared", lambda: f"not by the data plane: {world.last}")
+    saved = account["saved"]
+    demand(sum(saved.values()) == account["shared_bytes"], f"{saved} are not {account['shared_bytes']}")
+    return saved
+
+
+def resume(world, program):
+    world.stasis("resume", "one")
+    program.expect_running()
+
+
+def whole(saved):
+    demand(saved["unchanged_bytes"] == 0 and saved["copied_bytes"] >= MEMORY - BLOCK, f"not all was copied: {saved}")
+    demand(saved["zero_bytes"] >= ZEROS - BLOCK, f"zeros were copied: {saved}")
+
+
+def part(saved):
+    demand(0 < saved["copied_bytes"] <= CHANGED, f"more was copied than has changed: {saved}")
+    demand(saved["unchanged_bytes"] >= MEMORY - CHANGED - BLOCK, f"{saved}")
+    demand(saved["zero_bytes"] >= ZEROS - BLOCK, f"zeros were copied: {saved}")
+
+
+def only_what_changed(world, program):
+    whole(suspend(world))
+    resume(world, program)
+    for _ in range(2):
+        saved = suspend(world)
+        part(saved)
+        resume(world, program)
+    # A dump does not copy it again either, nor is its data lost with it.
+    world.stasis("dump", "one", "--name", "one-1", "--leave-running", "--json")
+    part(world.last.json()["saved"])
+    demand(world.last.json()["stored"]["zero_bytes"] >= ZEROS - BLOCK, f"{world.last}")
+    world.stasis("image", "verify", "one-1")
+    program.expect_running()
+    part(suspend(world))
+    resume(world, program)
+    return saved
+
+
+def a_byte_is_seen(world, program, before):
+    os.kill(program.pid, signal.SIGUSR2)
+    program.expect_running()
+    program.expect_running()
+    saved = suspend(world)
+    # One block of data, and one that was zero.
+    demand(saved["copied_bytes"] == before["copied_bytes"] + 2 * BLOCK, f"{before}, then {saved}")
+    demand(saved["zero_bytes"] == before["zero_bytes"] - BLOCK, f"{before}, then {saved}")
+    resume(world, program)
+
+
+def killed(world, program):
+    for phase in ("data-room", "gate-close", "data-export", "data-save", "data-commit", "record", "data-free"):
+        for when in ("before", "after"):
+            world.stasis("suspend", "one", expect=None, env={"STASIS_FAULT": f"{phase}:{when}:die"})
+            demand(world.last.code == -9, lambda: f"it was not killed: {world.last}")
+            world.stasis("recover")
+            if program.state() == "suspended":
+                world.stasis("resume", "one")
+            program.expect_running()
+            # What is known of an arena after that is right, or nothing is.
+            suspend(world)
+            resume(world, program)
+            part(suspend(world))
+            resume(world, program)
+
+
+def failed(world, program):
+    """Undone, not killed: before anything was written the arena is what it was."""
+    for phase, kept in (("data-room:after", True), ("gate-close:before", True), ("data-save:after", False),
+                        ("data-commit:before", False), ("record:before", False)):
+        world.stasis("suspend", "one", expect=1, env={"STASIS_FAULT": f"{phase}:fail"})
+        program.expect_running()
+        (part if kept else whole_after)(suspend(world))
+        resume(world, program)
+
+
+def whole_after(saved):
+    demand(saved["unchanged_bytes"] == 0, f"what was written by a suspend that failed was relied on: {saved}")
+
+
+def resumes_killed(world, program):
+    for phase in ("data-load", "data-return", "forget"):
+        for when in ("before", "after"):
+            suspend(world)
+            world.stasis("resume", "one", expect=None, env={"STASIS_FAULT": f"{phase}:{when}:die"})
+            demand(world.last.code == -9, lambda: f"it was not killed: {world.last}")
+            world.stasis("recover")
+            if program.state() == "suspended":
+                world.stasis("resume", "one")
+            program.expect_running()
+            part(suspend(world))
+            resume(world, program)
+
+
+def without_the_kernel(world, program):
+    """Where it cannot be loaded everything is copied, and the account says so."""
+    folder = world.folder / "no-kernel"
+    folder.mkdir()
+    kernel = world.build / "lib/softgpu/block_names.softgpu.so"
+    (folder / "empty").write_bytes(b"")
+    isolate.mount(str(folder / "empty"), str(kernel), flags=4096)
+    try:
+        saved = suspend(world)
+        demand(saved["copied_bytes"] >= MEMORY + ZEROS, f"{saved}")
+        demand("did not look for zero" in world.last.out, lambda: f"{world.last}")
+        resume(world, program)
+    finally:
+        isolate.unmount(str(kernel))
+
+
+def run(world):
+    program = Program(world, "one", world.build / "tests" / "image_drift",
+                      ["--memory", MEMORY, "--allocation", ZEROS, "--interval", 5, "--port", 1]).run()
+    before = only_what_changed(world, program)
+    a_byte_is_seen(world, program, before)
+    failed(world, program)
+    killed(world, program)
+    resumes_killed(world, program)
+    without_the_kernel(world, program)
+    program.finish()
+    world.stasis("image", "delete", "one-1")
+    # It belonged to a program that has ended.
+    world.stasis("recover")
+    demand(world.stasis("arena", "ls", "--json").json()["arenas"] == [], lambda: f"{world.last}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    options = parser.parse_args()
+    isolate.enter(isolate_keep(options.build))
+    world = World(options.build)
+    try:
+        run(world)
+        world.expect_clean()
+        world.close()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it
+        known = isinstance(error, (Failed, processes.Late))
+        print(error if known else traceback.format_exc())
+        print(f"The last commands:\n{world.transcript()}")
+        return 1
+    print("all as it should be")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
