@@ -149,7 +149,8 @@ def run(world):
     world.stasis("image", "delete", "one-1")
     # It belonged to a program that has ended.
     world.stasis("recover")
-    demand(world.stasis("arena", "ls", "--json").json()["arenas"] == [], lambda: f"{world.last}")
+    arenas = world.stasis("arena", "ls", "--json").json()["arenas"]
+    demand(all(a["state"] == "free" for a in arenas), f"{arenas}")
 
 
 def main():
