@@ -10,6 +10,7 @@
 #include "coordinator/dump_run.h"
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
+#include "coordinator/gpu_room.h"
 #include "coordinator/operations.h"
 #include "coordinator/suspended.h"
 #include "criu/preflight.h"
@@ -93,7 +94,9 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
   LeaveToDriver(processes, *shared);
   LeaveToDriver(processes, stored);
   if (!options.ignore_memory) {
-    STASIS_TRY(CheckHostMemory(DriverBytes(processes, false), survey.target.root.pid));
+    STASIS_TRY(WithUnusedArenasAway(services, [&] {
+      return CheckHostMemory(DriverBytes(processes, false), survey.target.root.pid);
+    }));
   }
   if (PathExists(operation.image)) {
     return Fail(Code::kAlreadyExists, "there is an image " + operation.image + " already",

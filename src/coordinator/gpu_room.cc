@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/file_lock.h"
+#include "coordinator/shared_lots.h"
 #include "dataplane/resident_mover.h"
 
 namespace stasis::coordinator {
@@ -108,6 +109,16 @@ Status WithIdleMoversAway(const Services& services, const std::function<Status()
   if (found || found.error().code != Code::kResourceExhausted) return found;
   auto left = dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
   return left.value_or(0) == 0 ? found : check();
+}
+
+Status WithUnusedArenasAway(const Services& services, const std::function<Status()>& check) {
+  Status found = check();
+  if (found || found.error().code != Code::kResourceExhausted) return found;
+  auto store = ArenasThereAre(services.paths);
+  if (!store || store->FreeUnused().value_or(0) == 0) return found;
+  // They have it registered, and let go of it by themselves, but later.
+  (void)dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
+  return check();
 }
 
 }  // namespace stasis::coordinator

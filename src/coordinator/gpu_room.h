@@ -37,4 +37,7 @@ Status CheckRoom(const std::vector<device::Gpu>& gpus,
 // contexts are GPU memory too, and it runs once more.
 Status WithIdleMoversAway(const Services& services, const std::function<Status()>& check);
 
+// The same of host memory, for what is kept in arenas without a need.
+Status WithUnusedArenasAway(const Services& services, const std::function<Status()>& check);
+
 }  // namespace stasis::coordinator

@@ -15,6 +15,7 @@
 #include "coordinator/describe.h"
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
+#include "coordinator/gpu_room.h"
 #include "coordinator/image_data.h"
 #include "coordinator/operations.h"
 #include "coordinator/teardown.h"
@@ -458,7 +459,10 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
     STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
   }
   STASIS_TRY(CheckRestorable(services, *reader, map));
-  if (!options.ignore_memory) STASIS_TRY(CheckHostMemory(CpuBytes(manifest), {::getpid()}));
+  if (!options.ignore_memory) {
+    STASIS_TRY(WithUnusedArenasAway(
+        services, [&] { return CheckHostMemory(CpuBytes(manifest), {::getpid()}); }));
+  }
 
   OperationResult result;
   result.target = restore.image;

@@ -205,7 +205,7 @@ void SharedSuspend::Abandon(bool keep_data) {
     } else {
       (void)services_.resident->Of(lot.key.gpu).Detach(Deadline::In(kAgentTimeout));
       // One that nothing was written to has what it had.
-      const bool sound = keep_data || lot.arena->knows_data();
+      const bool sound = process::IsAlive(member.id) && (keep_data || lot.arena->knows_data());
       (void)(sound ? store_->KeepData(std::move(*lot.arena))
                    : store_->Recycle(std::move(*lot.arena)));
     }

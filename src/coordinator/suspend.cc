@@ -98,7 +98,8 @@ Result<OperationResult> Suspend(Session& session, const Target& target,
   LeaveToDriver(processes, *shared);
   result.left_to_driver = shared->left_to_driver();
   if (!options.ignore_memory) {
-    STASIS_TRY(CheckHostMemory(DriverBytes(processes, false), target.root.pid));
+    STASIS_TRY(WithUnusedArenasAway(
+        services, [&] { return CheckHostMemory(DriverBytes(processes, false), target.root.pid); }));
   }
 
   Plan plan("suspend");

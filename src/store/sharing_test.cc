@@ -48,6 +48,38 @@ TEST_F(SharedBlocksTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
   ExpectWhole("b", nothing);
 }
 
+// Names that somebody else has computed: a zero block is not looked at, nor is one that an earlier
+// image has; what is written is named here too.
+TEST_F(SharedBlocksTest, NamesMayBeGivenButNoneIsWrittenUnchecked) {
+  const std::string memory = Memory(1, 4);
+  std::vector<image::Id128> names;
+  for (size_t i = 0; i < 4; ++i) names.push_back(Key().Name(memory.substr(i * kBlock, kBlock)));
+  auto add = [&](BlockWriter& blocks, const std::string& data) {
+    return blocks.Add({0, kAddress, data.size(), kBlock, {}, 4711}, data, names);
+  };
+  Dump("a", memory.substr(0, kBlock));
+  names[2] = {};
+  auto writer = MustBegin(store_.path(), "b");
+  auto blocks = BlockWriter::Begin(*writer, Key(), Options());
+  std::string other = memory;
+  Change(other, 0, 1);  // the earlier image has what the name says
+  Change(other, 2, 2);  // what lies in the place of zeros
+  ASSERT_TRUE(add(*blocks, other));
+  auto written = blocks->Finish();
+  ASSERT_TRUE(written) << written.error().ToString();
+  EXPECT_EQ(written->ranges[0].blocks, names);
+  EXPECT_EQ(written->zero_bytes, kBlock);
+  EXPECT_EQ(written->shared_bytes, kBlock);
+  EXPECT_EQ(written->new_bytes, 2 * kBlock);
+
+  auto second = MustBegin(store_.path(), "c");
+  blocks = BlockWriter::Begin(*second, Key(), Options());
+  Change(other, 3, 3);
+  auto added = add(*blocks, other);
+  ASSERT_FALSE(added);
+  EXPECT_EQ(added.error().code, Code::kDataLoss);
+}
+
 TEST_F(SharedBlocksTest, OnlyImagesOfTheSameUserAndKeyShare) {
   std::string memory = Memory(1);
   Dump("a", memory);
