@@ -73,9 +73,9 @@ TEST_F(SharedBlocksTest, NamesMayBeGivenButNoneIsWrittenUnchecked) {
   EXPECT_EQ(written->new_bytes, 2 * kBlock);
 
   auto second = MustBegin(store_.path(), "c");
-  blocks = BlockWriter::Begin(*second, Key(), Options());
+  auto again = BlockWriter::Begin(*second, Key(), Options());
   Change(other, 3, 3);
-  auto added = add(*blocks, other);
+  auto added = add(*again, other);
   ASSERT_FALSE(added);
   EXPECT_EQ(added.error().code, Code::kDataLoss);
 }
