@@ -11,8 +11,8 @@ namespace softgpu {
 // Makes the process header, the pipes and the thread. Once, by cuInit.
 CUresult StartRestoreThread();
 
-// By SIGSEGV, with a word about it: as NVIDIA's driver may when `symbol`, which no lock holds up, is
-// called between a checkpoint and its restore.
+// By SIGSEGV, with a word about it: as NVIDIA's driver may when `symbol`, which no lock holds up,
+// is called between a checkpoint and its restore.
 void EndIfCheckpointed(const char* symbol);
 
 }  // namespace softgpu

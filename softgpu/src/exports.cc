@@ -30,8 +30,8 @@ CUresult Guarded(F f) {
   }
 }
 
-// NVIDIA's lock lets calls pass that ask how far work is, or wait for it, and on a busy machine those
-// read memory that a checkpoint has taken away (docs/measurements/2026-11-21-jax.md).
+// NVIDIA's lock lets calls pass that ask how far work is, or wait for it, and on a busy machine
+// those read memory that a checkpoint has taken away (docs/measurements/2026-11-21-jax.md).
 bool LockLeaks() {
   static const bool leaks = [] {
     const char* set = getenv("SOFTGPU_LOCK");

@@ -46,9 +46,9 @@ Result<std::unique_ptr<SharedSuspend>> SharedSuspend::Look(Services& services,
 namespace {
 
 // The driver's lock does not hold up calls that ask how far work is, and between its checkpoint and
-// its restore they may read memory that is gone (driver 580: docs/measurements/2026-11-21-jax.md). An
-// agent holds them back; nobody else does. Most programs rarely come there, but XLA, which JAX runs
-// on, has a thread that does nothing else.
+// its restore they may read memory that is gone (driver 580: docs/measurements/2026-11-21-jax.md).
+// An agent holds them back; nobody else does. Most programs rarely come there, but XLA, which JAX
+// runs on, has a thread that does nothing else.
 Status CheckSurvivesDriver(const process::ProcessId& id) {
   constexpr std::string_view kRuntime = "/xla_cuda_plugin";
   STASIS_ASSIGN(auto mappings, process::ReadMappings(id.pid));

@@ -68,8 +68,8 @@ void* Pointer(F* function) {
 #define STASIS_POINT_Memory STASIS_OURS
 #define STASIS_POINT_Submit STASIS_OURS
 
-constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = false, Checkpoint = false,
-               Object = false, Memory = true, Submit = true;
+constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = false,
+               Checkpoint = false, Object = false, Memory = true, Submit = true;
 
 }  // namespace
 
