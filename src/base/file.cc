@@ -10,6 +10,7 @@
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <system_error>
 
 namespace stasis {
@@ -75,18 +76,32 @@ Status PreadAll(int fd, void* out, size_t size, uint64_t offset) {
   return {};
 }
 
-Status WriteFileDurably(const std::string& path, std::string_view data) {
+namespace {
+
+// `put` gives the temporary file its name: 0, or -1 with errno.
+Status WriteAside(const std::string& path, std::string_view data,
+                  const std::function<int(const char* temporary)>& put) {
   std::string temporary = path + ".XXXXXX";
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return FailErrno(errno, "create " + temporary);
   Status status = WriteAll(fd.get(), data);
   if (status && ::fsync(fd.get()) != 0) status = FailErrno(errno, "sync");
-  if (status && ::rename(temporary.c_str(), path.c_str()) != 0) status = FailErrno(errno, "rename");
-  if (!status) {
-    ::unlink(temporary.c_str());
-    return Annotate(std::move(status), "write " + path);
-  }
+  if (status && put(temporary.c_str()) != 0) status = FailErrno(errno, "rename");
+  ::unlink(temporary.c_str());
+  if (!status) return Annotate(std::move(status), "write " + path);
   return FsyncPath(ParentOf(path));
+}
+
+}  // namespace
+
+Status WriteFileDurably(const std::string& path, std::string_view data) {
+  return WriteAside(path, data, [&](const char* file) { return ::rename(file, path.c_str()); });
+}
+
+Status WriteNewFileDurably(const std::string& path, std::string_view data) {
+  return WriteAside(path, data, [&](const char* file) {
+    return ::link(file, path.c_str()) == 0 || errno == EEXIST ? 0 : -1;
+  });
 }
 
 Status FsyncPath(const std::string& path) {

@@ -41,6 +41,8 @@ Status PreadAll(int fd, void* out, size_t size, uint64_t offset);
 // syncs the directory: afterwards either the old or the new content is there, also after a power
 // failure.
 Status WriteFileDurably(const std::string& path, std::string_view data);
+// The same, but one that is there already stays, and that is success.
+Status WriteNewFileDurably(const std::string& path, std::string_view data);
 
 Status FsyncPath(const std::string& path);  // a file or a directory
 Status MakeDirs(const std::string& path, mode_t mode = 0700);

@@ -15,8 +15,8 @@ Result<image::BlockSecret> BlockSecretOf(const Paths& paths) {
   if (!text && text.error().code == Code::kNotFound) {
     STASIS_ASSIGN(secret, image::BlockKey::RandomSecret());
     std::string_view bytes(reinterpret_cast<const char*>(secret.data()), secret.size());
-    STASIS_TRY(WriteFileDurably(path, bytes));
-    // Somebody may have been at it too: what is there now is the key.
+    STASIS_TRY(WriteNewFileDurably(path, bytes));
+    // Somebody may have been at it too: who was first has made the key, for good.
     text = ReadFile(path, 4096);
   }
   if (!text) return Fail(std::move(text).error());

@@ -51,10 +51,19 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
       }
     }
     STASIS_ASSIGN(auto mapping, dataplane::Mapping::Map(arena.fd(), arena.capacity_bytes()));
-    // Of the same key; else the processors compute them.
+    // Names of another key are computed anew. What is zero is so by any key, and is nowhere else
+    // said: older data may lie in its place.
     std::span<const image::Id128> names;
+    std::vector<uint8_t> zero_blocks;
     const auto& known = arena.record().names;
-    if (arena.record().complete && known && known->key == key_id) names = known->blocks;
+    if (arena.record().complete && known) {
+      if (known->key == key_id) {
+        names = known->blocks;
+      } else {
+        zero_blocks = known->Zeros();
+      }
+    }
+    std::span<const uint8_t> zeros = zero_blocks;
     blocks.StartPack();
     for (const auto& range : lot->ranges) {
       image::DeviceRange described;
@@ -62,10 +71,12 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
       described.address = range.va;
       described.size_bytes = range.size_bytes;
       described.pid = lot->key.process.pid.value;
-      const size_t count = names.empty() ? 0 : BlockCount(range);
-      STASIS_TRY(
-          InTime(blocks.Add(std::move(described), BytesOf(mapping, range), names.first(count))));
-      names = names.subspan(count);
+      const size_t named = names.empty() ? 0 : BlockCount(range);
+      const size_t looked_at = zeros.empty() ? 0 : BlockCount(range);
+      STASIS_TRY(InTime(blocks.Add(std::move(described), BytesOf(mapping, range),
+                                   names.first(named), zeros.first(looked_at))));
+      names = names.subspan(named);
+      zeros = zeros.subspan(looked_at);
     }
     out.gpus.push_back(lot->key.gpu);
     mappings.push_back(std::move(mapping));

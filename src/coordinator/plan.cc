@@ -29,6 +29,11 @@ class Runner {
     std::lock_guard lock(mutex_);
     return committed_;
   }
+  // Then what is going on is all that is left: it is not called off any more.
+  bool failed_late() const {
+    std::lock_guard lock(mutex_);
+    return !late_failure_;
+  }
   // Of a phase that fails late, once the operation is committed.
   Status LateFailure() {
     std::lock_guard lock(mutex_);
@@ -136,7 +141,7 @@ void Runner::NoteEnd(const std::string& name, bool well) {
 }
 
 Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
-  if (!committed() && options_.cancelled && options_.cancelled()) {
+  if (!committed() && !failed_late() && options_.cancelled && options_.cancelled()) {
     NoteEnd(phase.name, false);
     return Fail(Code::kCancelled, "cancelled");
   }

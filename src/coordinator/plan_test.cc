@@ -254,6 +254,24 @@ TEST_F(PlanTest, CancelUndoesBeforeTheCommit) {
   EXPECT_EQ(seen_, "+a -a ");
 }
 
+// What goes on then is all that is left of the program.
+TEST_F(PlanTest, AfterALateFailureNothingIsCalledOff) {
+  Plan plan("test");
+  Phase late = Step("late", /*fails=*/true);
+  late.fails_late = true;
+  plan.Add(std::move(late));
+  Phase commit = Step("commit");
+  commit.commits = true;
+  plan.Add(std::move(commit));
+  Plan::RunOptions options;
+  options.cancelled = [this] { return seen_.find("+late") != std::string::npos; };
+  auto account = plan.Run(options);
+  ASSERT_FALSE(account);
+  EXPECT_TRUE(plan.committed());
+  EXPECT_EQ(account.error().ToString(), "late: late broke");
+  EXPECT_EQ(seen_, "+late +commit ");
+}
+
 TEST_F(PlanTest, FaultsStrikeWhereTheyAreAskedFor) {
   struct Row {
     const char* fault;

@@ -261,7 +261,8 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
     STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
     root_ = stat.id;
     STASIS_TRY(session_.journal->NoteRestored(shim_->shim(), root_));
-    return shim_->SetRoot(root_, scope.deadline());
+    // A time of its own: what this phase had may have gone by in waiting for the data.
+    return shim_->SetRoot(root_, Deadline::In(kShimTimeout));
   };
   STASIS_ASSIGN(process::HostPid pid, criu.Restore(
                                           request,

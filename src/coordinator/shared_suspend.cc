@@ -154,12 +154,13 @@ std::vector<std::string> SharedSuspend::notes() const {
 }
 
 // Without names everything is copied, and a dump's are for the processors.
-void SharedSuspend::PrepareNames(const GpuUuid& gpu, const Deadline& deadline) {
-  if (!secret_) return;
+bool SharedSuspend::PrepareNames(const GpuUuid& gpu, const Deadline& deadline) {
+  if (!secret_) return false;
   Status prepared = services_.resident->Of(gpu).PrepareNames(*secret_, deadline);
-  if (prepared) return;
+  if (prepared) return true;
   std::lock_guard lock(mutex_);
   why_unnamed_[gpu] = prepared.error().ToString();
+  return false;
 }
 
 Status SharedSuspend::MakeRoom(const Deadline& deadline) {
@@ -187,7 +188,7 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
       std::lock_guard lock(mutex_);
       why_unnamed_[gpu] = secret.error().ToString();
     }
-    PrepareNames(gpu, deadline);
+    (void)PrepareNames(gpu, deadline);
     return services_.resident->Of(gpu).Attach(*lots.front()->arena, deadline);
   });
 }
@@ -343,8 +344,12 @@ Status SharedSuspend::SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline&
     return skip;
   };
   STASIS_TRY(mover.Attach(*lot.arena, deadline));
-  // Another mover may have taken the place of the one that was prepared.
-  if (copy.names) STASIS_TRY(mover.PrepareNames(*secret_, deadline));
+  // Another mover may have taken the place of the one that was prepared. Without names all is
+  // copied.
+  if (copy.names && !PrepareNames(lot.key.gpu, deadline)) {
+    copy.names = false;
+    STASIS_TRY(mover.Attach(*lot.arena, deadline));
+  }
   STASIS_ASSIGN(auto result, mover.Save(lot.ranges, fds, copy, deadline));
   zero = result.zero_bytes;
   lot.checksum = result.checksum;

@@ -81,7 +81,8 @@ class SharedSuspend {
       : services_(services), options_(options) {}
   Status Consider(const RecordedProcess& process);
   Status MakeRoom(const Deadline& deadline);
-  void PrepareNames(const device::GpuUuid& gpu, const Deadline& deadline);
+  // false: blocks on that GPU are not named; notes() says why.
+  bool PrepareNames(const device::GpuUuid& gpu, const Deadline& deadline);
   Status Save(PhaseScope& scope);
   Status SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline& deadline,
                  const std::function<void(uint64_t)>& progress);

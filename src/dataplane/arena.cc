@@ -292,7 +292,10 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   };
   Status allocated = MakingRoom(place, allocate);
   if (!allocated) {
-    if (arena) (void)Recycle(std::move(*arena));
+    if (arena) {
+      arena->record_.owner = owner;  // whose data was in it
+      (void)Recycle(std::move(*arena));
+    }
     return Fail(std::move(allocated.error()));
   }
   arena->record_ = std::move(record);

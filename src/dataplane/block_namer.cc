@@ -108,12 +108,21 @@ Status BlockNamer::Await() {
   return {};
 }
 
+// In the order of the kernel's stream. A copy that names no stream returns when pageable memory has
+// been staged, not when it has arrived, and this stream would not wait for it: the kernel would
+// read what was there before.
+Status BlockNamer::Upload(CUdeviceptr to, const void* from, size_t bytes) {
+  STASIS_GPU(gpu_, cuMemcpyHtoDAsync_v2, (to, from, bytes, stream_));
+  return {};
+}
+
 Status BlockNamer::Prepare(image::BlockKey key) {
   if (key_ && key_->id() == key.id()) return {};
   STASIS_TRY(Load());
   key_.reset();
   const NameKey table = ForKernel(key);
-  STASIS_GPU(gpu_, cuMemcpyHtoD_v2, (memory_, &table, sizeof table));
+  STASIS_TRY(Upload(memory_, &table, sizeof table));
+  STASIS_TRY(Await());
   key_ = std::move(key);
   return {};
 }
@@ -121,8 +130,8 @@ Status BlockNamer::Prepare(image::BlockKey key) {
 Status BlockNamer::Forget() {
   key_.reset();
   if (memory_ == 0) return {};
-  STASIS_GPU(gpu_, cuMemsetD8_v2, (memory_, 0, kMemoryBytes));
-  return {};
+  STASIS_GPU(gpu_, cuMemsetD8Async, (memory_, 0, kMemoryBytes, stream_));
+  return Await();
 }
 
 Result<BlockNames> BlockNamer::Name(CUdeviceptr base, const std::vector<Range>& ranges) {
@@ -143,7 +152,7 @@ Result<BlockNames> BlockNamer::Name(CUdeviceptr base, const std::vector<Range>& 
     const size_t count = std::min(kBatch, tasks.size() - first);
     CUdeviceptr on_gpu[] = {memory_ + kTasksAt, memory_, memory_ + kResultsAt};
     void* arguments[] = {&on_gpu[0], &on_gpu[1], &on_gpu[2]};
-    STASIS_GPU(gpu_, cuMemcpyHtoD_v2, (on_gpu[0], &tasks[first], count * sizeof(NameTask)));
+    STASIS_TRY(Upload(on_gpu[0], &tasks[first], count * sizeof(NameTask)));
     STASIS_GPU(gpu_, cuEventRecord, (begin_, stream_));
     STASIS_GPU(gpu_, cuLaunchKernel,
                (function_, static_cast<unsigned>(count), 1, 1, kNameThreads, 1, 1, 0, stream_,
@@ -169,7 +178,7 @@ Status BlockNamer::Fill(CUdeviceptr base, uint64_t bytes) {
     if (n < 0 && errno != EINTR) return FailErrno(errno, "read random numbers");
     done += n > 0 ? static_cast<uint64_t>(n) : 0;
   }
-  STASIS_GPU(gpu_, cuMemcpyHtoD_v2, (base, random.data(), random_bytes));
+  STASIS_TRY(Upload(base, random.data(), random_bytes));
   for (uint64_t at = random_bytes; at < bytes; at += random_bytes) {
     STASIS_GPU(gpu_, cuMemcpyDtoDAsync_v2,
                (base + at, base, std::min(random_bytes, bytes - at), stream_));

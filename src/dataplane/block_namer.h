@@ -43,6 +43,7 @@ class BlockNamer {
  private:
   Status Load();
   Status Await();
+  Status Upload(cu::CUdeviceptr to, const void* from, size_t bytes);
 
   const Gpu& gpu_;
   cu::CUfunction function_ = nullptr;

@@ -165,16 +165,24 @@ Status BlockWriter::State::InParallel(size_t count, const std::function<void(siz
   return {};
 }
 
-Status BlockWriter::Add(DeviceRange range, std::string_view data, std::span<const Id128> names) {
+Status BlockWriter::Add(DeviceRange range, std::string_view data, std::span<const Id128> names,
+                        std::span<const uint8_t> zeros) {
   if (data.size() != range.size_bytes || range.block_bytes == 0) {
     return Fail(Code::kInternal, "a range of another size than its data");
   }
   if (state_->own.empty()) StartPack();
   range.blocks.resize((data.size() + range.block_bytes - 1) / range.block_bytes);
-  if (!names.empty() && names.size() != range.blocks.size()) {
+  if ((!names.empty() && names.size() != range.blocks.size()) ||
+      (!zeros.empty() && zeros.size() != range.blocks.size())) {
     return Fail(Code::kInternal, "a range with another number of names than of blocks");
   }
   STASIS_TRY(state_->InParallel(range.blocks.size(), [&](size_t i) {
+    if (!zeros.empty() && zeros[i] != 0) {
+      const uint64_t bytes = data.substr(i * range.block_bytes, range.block_bytes).size();
+      state_->looked += bytes;
+      state_->zero_bytes += bytes;
+      return;
+    }
     state_->Look(data.substr(i * range.block_bytes, range.block_bytes),
                  names.empty() ? nullptr : &names[i], range.blocks[i]);
   }));

@@ -70,8 +70,10 @@ class BlockWriter {
   // `names`: of its blocks by this key, computed elsewhere, zero for one that is all zero, whose
   // place in `data` is not looked at; or empty. A block is only written after its name was computed
   // here too: kDataLoss if they differ. One that an earlier image has is not read.
+  // `zeros`: a byte for each block, 1 for one that is all zero whatever `data` has in its place; or
+  // empty.
   Status Add(image::DeviceRange range, std::string_view data,
-             std::span<const image::Id128> names = {});
+             std::span<const image::Id128> names = {}, std::span<const uint8_t> zeros = {});
   // Decides what is shared, writes the rest, finishes the packs.
   Result<WrittenBlocks> Finish();
 

@@ -120,6 +120,18 @@ def resumes_killed(world, program):
             resume(world, program)
 
 
+def another_key(world, program):
+    """Names of a key that is gone say nothing, but zero is zero: what lies in the place of zeros is garbage."""
+    demand(suspend(world)["zero_bytes"] >= ZEROS - 2 * BLOCK, "nothing is zero")
+    (world.state / "data" / "block.key").unlink()
+    program.dump(name="one-2")
+    demand(world.stasis("image", "inspect", "one-2", "--json").code == 0, "it cannot be read")
+    program.restore("one-2")
+    program.expect_running()
+    whole(suspend(world))
+    resume(world, program)
+
+
 def without_the_kernel(world, program):
     """Where it cannot be loaded everything is copied, and the account says so."""
     folder = world.folder / "no-kernel"
@@ -150,12 +162,14 @@ def run(world):
                       ["--memory", MEMORY, "--allocation", ZEROS, "--interval", 5, "--port", 1]).run()
     before = only_what_changed(world, program)
     a_byte_is_seen(world, program, before)
+    another_key(world, program)
     failed(world, program)
     killed(world, program)
     resumes_killed(world, program)
     without_the_kernel(world, program)
     program.finish()
-    world.stasis("image", "delete", "one-1")
+    for image in ("one-1", "one-2"):
+        world.stasis("image", "delete", image)
     # It belonged to a program that has ended.
     world.stasis("recover")
     arenas = world.stasis("arena", "ls", "--json").json()["arenas"]
