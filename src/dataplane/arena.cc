@@ -550,6 +550,18 @@ Result<uint64_t> ArenaStore::FreeUnused() {
   return bytes;
 }
 
+// What a record's writer left that was killed. While its data is there, somebody may be at it.
+void ArenaStore::SweepHalfRecords(const ArenaPlace& place) {
+  auto names = ListDir(place.path);
+  if (!names) return;
+  for (const std::string& name : *names) {
+    const size_t stem = name.find(std::string(kRecord) + ".");
+    if (stem == std::string::npos) continue;
+    const std::string data = place.path + "/" + name.substr(0, stem) + std::string(kData);
+    if (!PathExists(data)) ::unlink((place.path + "/" + name).c_str());
+  }
+}
+
 Result<uint64_t> ArenaStore::Sweep() {
   uint64_t bytes = 0;
   for (const ArenaPlace& place : places_) {
@@ -570,6 +582,7 @@ Result<uint64_t> ArenaStore::Sweep() {
       STASIS_TRY(Remove(std::move(*arena)));
       bytes += size;
     }
+    SweepHalfRecords(place);
   }
   return bytes;
 }

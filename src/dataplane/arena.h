@@ -130,6 +130,7 @@ class ArenaStore {
   Status Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes);
   Status WriteRecord(const Arena& arena);
   Status Forget(const Arena& arena);
+  static void SweepHalfRecords(const ArenaPlace& place);
   // With what is kept for the next one given back, when there is no room otherwise.
   Status MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate);
   uint64_t FreeUnusedIn(const ArenaPlace& place);

@@ -284,11 +284,22 @@ TEST_F(ArenaTest, ArenasOfTheDeadAreSwept) {
   for (const ArenaKey& key : {theirs, mine}) {
     auto arena = store.Acquire(key, 1000, Ranges(2 * kMib));
     ASSERT_TRUE(store.Complete(*arena));
+    // As a writer of a record is killed, or still at it.
+    std::string half = arena->path();
+    half.replace(half.rfind(".data"), std::string::npos, ".record.a1b2c3");
+    ASSERT_TRUE(WriteFileDurably(half, "half"));
   }
+  auto halves = [&] {
+    return std::count_if(std::filesystem::directory_iterator(memory_), {}, [](const auto& file) {
+      return file.path().string().ends_with(".record.a1b2c3");
+    });
+  };
   EXPECT_EQ(*store.Sweep(), 0u);
+  EXPECT_EQ(halves(), 2);
   child->Kill(SIGKILL);
   ASSERT_TRUE(child->Wait());
   EXPECT_EQ(*store.Sweep(), 2 * kMib);
+  EXPECT_EQ(halves(), 1);
   EXPECT_CODE(Code::kNotFound, store.Find(theirs));
   EXPECT_TRUE(store.Find(mine)->record().complete);
 
