@@ -46,9 +46,7 @@ namespace cu = stasis::cuda;
   F(cuEventElapsedTime)                     \
   F(cuMemAlloc_v2)                          \
   F(cuMemFree_v2)                           \
-  F(cuMemcpyHtoD_v2)                        \
   F(cuMemcpyDtoH_v2)                        \
-  F(cuMemsetD8_v2)                          \
   F(cuModuleLoad)                           \
   F(cuModuleLoadData)                       \
   F(cuModuleUnload)                         \
