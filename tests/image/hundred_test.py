@@ -1,21 +1,18 @@
 """A hundred dumps of a program that runs on, with images deleted and gc at random: every image that is
 left verifies, restores, and the program finds its memory as it was. The real programs, on softgpu."""
 
-import argparse
 import os
 import pathlib
 import random
 import sys
-import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-import isolate  # noqa: E402
-import processes  # noqa: E402
+import one_world  # noqa: E402
 import read_image  # noqa: E402
 from programs import Program  # noqa: E402
-from world import Failed, World, demand, isolate_keep  # noqa: E402
+from world import demand  # noqa: E402
 
 MIB = 1 << 20
 DUMPS = 100
@@ -85,25 +82,6 @@ def run(world):
     demand(os.listdir(world.images) == [], f"left in the store: {os.listdir(world.images)}")
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", required=True)
-    options = parser.parse_args()
-    isolate.enter(isolate_keep(options.build))
-    world = World(options.build)
-    world.env["STASIS_MOVER_IDLE_S"] = "2"  # it stays from one dump to the next
-    try:
-        run(world)
-        world.expect_clean()
-        world.close()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it
-        known = isinstance(error, (Failed, processes.Late))
-        print(error if known else traceback.format_exc())
-        print(f"The last commands:\n{world.transcript(6)}")
-        return 1
-    print("all as it should be")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    # A mover stays from one dump to the next.
+    sys.exit(one_world.main(run, last_commands=6, env={"STASIS_MOVER_IDLE_S": "2"}))

@@ -1,19 +1,17 @@
 """A suspend copies what changed since the last one, and no zeros: how much, and that what comes back is right,
 whatever was killed on the way. The real programs, on softgpu, whose memory is full of garbage before it is used."""
 
-import argparse
 import os
 import pathlib
 import signal
 import sys
-import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 
+import one_world  # noqa: E402
 import isolate  # noqa: E402
-import processes  # noqa: E402
 from programs import Program  # noqa: E402
-from world import Failed, World, demand, isolate_keep  # noqa: E402
+from world import demand  # noqa: E402
 
 MIB = 1 << 20
 MEMORY = 64 * MIB
@@ -176,24 +174,5 @@ def run(world):
     demand(all(a["state"] == "free" for a in arenas), f"{arenas}")
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", required=True)
-    options = parser.parse_args()
-    isolate.enter(isolate_keep(options.build))
-    world = World(options.build)
-    try:
-        run(world)
-        world.expect_clean()
-        world.close()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it
-        known = isinstance(error, (Failed, processes.Late))
-        print(error if known else traceback.format_exc())
-        print(f"The last commands:\n{world.transcript()}")
-        return 1
-    print("all as it should be")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(one_world.main(run))
