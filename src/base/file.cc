@@ -79,27 +79,33 @@ Status PreadAll(int fd, void* out, size_t size, uint64_t offset) {
 namespace {
 
 // `put` gives the temporary file its name: 0, or -1 with errno.
-Status WriteAside(const std::string& path, std::string_view data,
+Status WriteAside(const std::string& path, std::string_view data, bool durably,
                   const std::function<int(const char* temporary)>& put) {
   std::string temporary = path + ".XXXXXX";
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return FailErrno(errno, "create " + temporary);
   Status status = WriteAll(fd.get(), data);
-  if (status && ::fsync(fd.get()) != 0) status = FailErrno(errno, "sync");
+  if (status && durably && ::fsync(fd.get()) != 0) status = FailErrno(errno, "sync");
   if (status && put(temporary.c_str()) != 0) status = FailErrno(errno, "rename");
   ::unlink(temporary.c_str());
   if (!status) return Annotate(std::move(status), "write " + path);
-  return FsyncPath(ParentOf(path));
+  return durably ? FsyncPath(ParentOf(path)) : Status{};
 }
 
 }  // namespace
 
 Status WriteFileDurably(const std::string& path, std::string_view data) {
-  return WriteAside(path, data, [&](const char* file) { return ::rename(file, path.c_str()); });
+  return WriteAside(path, data, /*durably=*/true,
+                    [&](const char* file) { return ::rename(file, path.c_str()); });
+}
+
+Status ReplaceFile(const std::string& path, std::string_view data) {
+  return WriteAside(path, data, /*durably=*/false,
+                    [&](const char* file) { return ::rename(file, path.c_str()); });
 }
 
 Status WriteNewFileDurably(const std::string& path, std::string_view data) {
-  return WriteAside(path, data, [&](const char* file) {
+  return WriteAside(path, data, /*durably=*/true, [&](const char* file) {
     return ::link(file, path.c_str()) == 0 || errno == EEXIST ? 0 : -1;
   });
 }
@@ -153,6 +159,14 @@ Result<uint64_t> FreeBytes(const std::string& path) {
   struct statvfs st;
   if (::statvfs(path.c_str(), &st) != 0) return FailErrno(errno, "statvfs " + path);
   return static_cast<uint64_t>(st.f_bavail) * st.f_frsize;
+}
+
+std::string ExistingPart(std::string path) {
+  while (!path.empty() && !PathExists(path)) {
+    const size_t at = path.rfind('/');
+    path.resize(at == std::string::npos ? 0 : at);
+  }
+  return path.empty() ? "/" : path;
 }
 
 std::string AbsolutePath(const std::string& path) {

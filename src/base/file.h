@@ -41,7 +41,9 @@ Status PreadAll(int fd, void* out, size_t size, uint64_t offset);
 // syncs the directory: afterwards either the old or the new content is there, also after a power
 // failure.
 Status WriteFileDurably(const std::string& path, std::string_view data);
-// The same, but one that is there already stays, and that is success.
+// The same without any sync: after a power failure it may be torn, or not there.
+Status ReplaceFile(const std::string& path, std::string_view data);
+// Durably, but one that is there already stays, and that is success.
 Status WriteNewFileDurably(const std::string& path, std::string_view data);
 
 Status FsyncPath(const std::string& path);  // a file or a directory
@@ -55,6 +57,8 @@ Result<std::vector<std::string>> ListDir(const std::string& path);
 Result<std::string> ReadLink(const std::string& path);
 // Bytes that an unprivileged writer may still store on the file system of `path`.
 Result<uint64_t> FreeBytes(const std::string& path);
+// The longest part of a path that is there, for one that will be made: "/" at the least.
+std::string ExistingPart(std::string path);
 std::string AbsolutePath(const std::string& path);
 
 }  // namespace stasis

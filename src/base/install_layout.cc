@@ -10,7 +10,9 @@ namespace stasis {
 
 Result<std::string> InstallRoot() {
   STASIS_ASSIGN(std::string exe, ReadLink("/proc/self/exe"));
-  return std::filesystem::path(exe).parent_path().parent_path().string();
+  std::filesystem::path folder = std::filesystem::path(exe).parent_path();
+  if (folder.filename() == "compat") folder = folder.parent_path();
+  return folder.parent_path().string();
 }
 
 Result<std::string> LibexecProgram(const std::string& name) {

@@ -1,5 +1,5 @@
 // Where our own programs lie. The build tree, the tarball and a system package have one shape:
-//   bin/stasis  libexec/…  lib/softgpu/libcuda.so.1  workloads/
+//   bin/stasis  libexec/…  libexec/compat/cuda-checkpoint  lib/softgpu/libcuda.so.1  workloads/
 // so a program finds its siblings from its own path, wherever the tree was moved to.
 #pragma once
 

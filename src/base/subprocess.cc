@@ -13,6 +13,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/operation_id.h"
+#include "base/rights.h"
+
 namespace stasis {
 namespace {
 
@@ -56,6 +59,9 @@ namespace {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
   for (int number : options.ignored_signals) ::signal(number, SIG_IGN);
+  if (options.rights != SpawnOptions::Rights::kNone) {
+    PassRightsOn(/*trace=*/options.rights == SpawnOptions::Rights::kDump);
+  }
   if (!options.working_directory.empty() && ::chdir(options.working_directory.c_str()) != 0) fail();
   ::execvpe(argv[0], argv, env);
   fail();
@@ -150,8 +156,9 @@ std::vector<std::string> ScrubbedEnvironment() {
     std::string_view name = text.substr(0, text.find('='));
     bool keep = std::find(std::begin(kExact), std::end(kExact), name) != std::end(kExact);
     for (auto prefix : kPrefixes) keep |= name.starts_with(prefix);
-    if (keep) kept.emplace_back(text);
+    if (keep && name != kOperationVariable) kept.emplace_back(text);
   }
+  kept.push_back(std::string(kOperationVariable) + "=" + OperationId());
   return kept;
 }
 

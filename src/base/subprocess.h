@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,9 +23,11 @@ struct SpawnOptions {
   // Descriptors that the child gets, child number -> ours. 0, 1 and 2 default to /dev/null,
   // /dev/null and the caller's stderr; everything else is closed in the child.
   std::map<int, int> fds;
-  std::string working_directory;  // empty: the caller's
-  bool new_session = false;       // setsid: a signal to the caller's terminal does not reach it
+  std::string working_directory;     // empty: the caller's
+  bool new_session = false;          // setsid: a signal to the caller's terminal does not reach it
   std::vector<int> ignored_signals;  // in the child, from its first instruction on
+  // What the child gets of the rights that are kept for CRIU (base/rights.h).
+  enum class Rights : uint8_t { kNone, kRestore, kDump } rights = Rights::kNone;
   // SIGKILL when the thread that started it ends. Never for CRIU: see criu/client.h.
   bool die_with_parent = false;
 };
@@ -54,7 +57,7 @@ std::string DescribeWaitStatus(int status);
 
 // The environment for helpers that load the driver: the caller's less everything by which a program
 // is made to load or do something else (LD_PRELOAD, CUDA_VISIBLE_DEVICES, CUDA_INJECTION64_PATH,
-// ...). Allow-list.
+// ...). Allow-list. The operation's id is in it.
 std::vector<std::string> ScrubbedEnvironment();
 
 }  // namespace stasis

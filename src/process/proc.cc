@@ -72,6 +72,12 @@ Result<Credentials> ReadCredentials(HostPid pid) {
       for (uid_t& uid : cred.uid) words >> uid;
     } else if (key == "Gid:") {
       for (gid_t& gid : cred.gid) words >> gid;
+    } else if (key == "Groups:") {
+      for (gid_t gid; words >> gid;) cred.groups.push_back(gid);
+    } else if (key == "CapInh:" || key == "CapPrm:" || key == "CapEff:" || key == "CapAmb:") {
+      uint64_t bits = 0;
+      words >> std::hex >> bits;
+      cred.capabilities |= bits;
     } else if (key == "TracerPid:") {
       words >> cred.tracer.value;
     } else if (key == "Tgid:") {
@@ -170,10 +176,13 @@ Result<UniqueFd> OpenPidfd(const ProcessId& id) {
   return fd;
 }
 
+bool IsAlive(const Stat& stat) {
+  return stat.state != 'Z' && stat.state != 'X' && (stat.flags & kFlagExiting) == 0;
+}
+
 bool IsAlive(const ProcessId& id) {
   auto stat = ReadStat(id.pid);
-  if (!stat || stat->id != id) return false;
-  return stat->state != 'Z' && stat->state != 'X' && (stat->flags & kFlagExiting) == 0;
+  return stat && stat->id == id && IsAlive(*stat);
 }
 
 Result<std::string> BootId() {

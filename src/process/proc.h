@@ -47,7 +47,9 @@ Result<Stat> ReadStat(HostPid pid);
 struct Credentials {
   uid_t uid[4] = {};  // real, effective, saved, file system
   gid_t gid[4] = {};
-  HostPid tracer;  // 0: none
+  std::vector<gid_t> groups;
+  uint64_t capabilities = 0;  // permitted, effective, inheritable or ambient
+  HostPid tracer;             // 0: none
   HostPid thread_group;
   uint64_t rss_bytes = 0;
 };
@@ -83,6 +85,7 @@ Result<std::vector<pid_t>> ReadThreads(HostPid pid);
 // another now.
 Result<UniqueFd> OpenPidfd(const ProcessId& id);
 // The process lives: it is neither a zombie nor on its way to one, giving back what it held.
+bool IsAlive(const Stat& stat);
 bool IsAlive(const ProcessId& id);
 
 // The boot that this machine is in: start times mean nothing across two of them.

@@ -10,15 +10,20 @@
 namespace stasis::process {
 namespace {
 
-Result<ProcessTree> ReadOnce(HostPid root) {
-  STASIS_ASSIGN(Stat root_stat, ReadStat(root));
+using ByParent = std::multimap<HostPid, Stat>;
+
+Result<ByParent> ReadAll() {
   STASIS_ASSIGN(auto names, ListDir("/proc"));
-  std::multimap<HostPid, Stat> by_parent;
+  ByParent by_parent;
   for (const auto& name : names) {
     if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
     auto stat = ReadStat(HostPid{std::atoi(name.c_str())});
     if (stat) by_parent.emplace(stat->parent, std::move(*stat));
   }
+  return by_parent;
+}
+
+ProcessTree TreeBelow(Stat root_stat, const ByParent& by_parent) {
   ProcessTree tree;
   tree.members.push_back(std::move(root_stat));
   for (size_t i = 0; i < tree.members.size(); ++i) {
@@ -26,6 +31,12 @@ Result<ProcessTree> ReadOnce(HostPid root) {
     for (auto it = begin; it != end; ++it) tree.members.push_back(it->second);
   }
   return tree;
+}
+
+Result<ProcessTree> ReadOnce(HostPid root) {
+  STASIS_ASSIGN(Stat root_stat, ReadStat(root));
+  STASIS_ASSIGN(ByParent by_parent, ReadAll());
+  return TreeBelow(std::move(root_stat), by_parent);
 }
 
 }  // namespace
@@ -46,6 +57,27 @@ bool ProcessTree::SameMembers(const ProcessTree& other) const {
   for (const Stat& member : members) a.insert(member.id);
   for (const Stat& member : other.members) b.insert(member.id);
   return a == b;
+}
+
+Result<std::vector<Stat>> ReadSession(HostPid leader) {
+  STASIS_ASSIGN(auto names, ListDir("/proc"));
+  std::vector<Stat> members;
+  for (const auto& name : names) {
+    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
+    auto stat = ReadStat(HostPid{std::atoi(name.c_str())});
+    if (stat && stat->session == leader.value) members.push_back(std::move(*stat));
+  }
+  return members;
+}
+
+Result<std::vector<ProcessTree>> LookAtTrees(const std::vector<HostPid>& roots) {
+  STASIS_ASSIGN(ByParent by_parent, ReadAll());
+  std::vector<ProcessTree> trees;
+  for (HostPid root : roots) {
+    auto stat = ReadStat(root);
+    trees.push_back(stat ? TreeBelow(std::move(*stat), by_parent) : ProcessTree());
+  }
+  return trees;
 }
 
 Result<ProcessTree> ReadTree(HostPid root) {

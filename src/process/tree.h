@@ -18,6 +18,13 @@ struct ProcessTree {
   bool SameMembers(const ProcessTree& other) const;
 };
 
+// Those of the session that `leader` leads, wherever they hang; none when it leads none.
+Result<std::vector<Stat>> ReadSession(HostPid leader);
+
+// The trees below several roots, from one look at all processes, so that asking for many costs no
+// more than asking for one: to be shown, not to be acted on. Empty where a root is no more.
+Result<std::vector<ProcessTree>> LookAtTrees(const std::vector<HostPid>& roots);
+
 // Reads the tree below `root` (zombies included: they are part of what CRIU would dump). Two
 // readings that agree are needed for an answer, at most `kMaxReadings` are made; kAborted when it
 // never holds still.

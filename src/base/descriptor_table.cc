@@ -1,0 +1,26 @@
+#include "base/descriptor_table.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "base/fd.h"
+
+namespace stasis {
+
+// The table never shrinks. Where this cannot be had all goes on, with the waits.
+void WidenDescriptorTable(int descriptors) {
+  rlimit before{};
+  if (::getrlimit(RLIMIT_NOFILE, &before) != 0) return;
+  rlimit limit = before;
+  limit.rlim_cur =
+      std::min(std::max(limit.rlim_cur, static_cast<rlim_t>(descriptors)), limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  UniqueFd file(::open("/", O_PATH | O_CLOEXEC));
+  const rlim_t highest = std::min(limit.rlim_cur, static_cast<rlim_t>(descriptors)) - 1;
+  UniqueFd high(::fcntl(file.get(), F_DUPFD_CLOEXEC, static_cast<int>(highest)));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+}  // namespace stasis

@@ -1,0 +1,117 @@
+#include "base/own_path.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <deque>
+#include <functional>
+#include <sstream>
+
+#include "base/file.h"
+
+namespace stasis {
+namespace {
+
+constexpr int kMostLinks = 40;  // as the kernel
+
+bool IsTrusted(const struct stat& st) { return st.st_uid == 0 || st.st_uid == ::geteuid(); }
+
+std::string Owner(const struct stat& st) { return "user " + std::to_string(st.st_uid); }
+
+// In front of what is left to be walked.
+void Prepend(std::deque<std::string>& words, const std::string& path) {
+  std::deque<std::string> more;
+  std::istringstream stream(path);
+  for (std::string word; std::getline(stream, word, '/');) {
+    if (!word.empty() && word != ".") more.push_back(word);
+  }
+  words.insert(words.begin(), more.begin(), more.end());
+}
+
+// Reads the link `name`; empty when it is none.
+Result<std::string> Target(int folder, const std::string& name, const std::string& shown) {
+  UniqueFd fd(::openat(folder, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd && errno == ENOENT) return std::string();
+  if (!fd) return FailErrno(errno, "open " + shown);
+  struct stat st;
+  if (::fstat(fd.get(), &st) != 0) return FailErrno(errno, "look at " + shown);
+  if (!S_ISLNK(st.st_mode)) return std::string();
+  if (!IsTrusted(st)) {
+    return Fail(Code::kPermissionDenied, Domain::kErrno, ELOOP,
+                "a link of " + Owner(st) + " is on the way to " + shown,
+                "it could lead anywhere: name the place that it leads to");
+  }
+  char target[PATH_MAX];
+  const ssize_t size = ::readlinkat(fd.get(), "", target, sizeof target - 1);
+  if (size <= 0) return FailErrno(size == 0 ? ENOENT : errno, "read the link " + shown);
+  return std::string(target, static_cast<size_t>(size));
+}
+
+// `enter` is asked about each folder that is walked into.
+Result<OwnPlace> Walk(const std::string& path, const std::function<Status(int)>& enter) {
+  std::deque<std::string> words;
+  Prepend(words, AbsolutePath(path));
+  OwnPlace place;
+  STASIS_ASSIGN(place.folder, Open("/", O_PATH | O_DIRECTORY));
+  place.name = ".";
+  for (int links = 0; !words.empty();) {
+    if (place.name != ".") {
+      STASIS_ASSIGN(UniqueFd next,
+                    OpenAt(place.folder.get(), place.name, O_PATH | O_DIRECTORY | O_NOFOLLOW));
+      place.folder = std::move(next);
+      if (enter) STASIS_TRY(enter(place.folder.get()));
+    }
+    place.name = words.front();
+    words.pop_front();
+    STASIS_ASSIGN(std::string target, Target(place.folder.get(), place.name, path));
+    if (target.empty()) continue;
+    if (++links > kMostLinks) return FailErrno(ELOOP, "open " + path);
+    if (target.front() == '/') {
+      STASIS_ASSIGN(place.folder, Open("/", O_PATH | O_DIRECTORY));
+    }
+    Prepend(words, target);
+    place.name = ".";
+  }
+  return place;
+}
+
+}  // namespace
+
+Result<OwnPlace> FindOwnPlace(const std::string& path) { return Walk(path, nullptr); }
+
+Result<UniqueFd> OpenOwn(const std::string& path, int flags, mode_t mode) {
+  STASIS_ASSIGN(OwnPlace place, FindOwnPlace(path));
+  auto opened = OpenAt(place.folder.get(), place.name, flags | O_NOFOLLOW, mode);
+  if (!opened) return FailErrno(static_cast<int>(opened.error().raw), "open " + path);
+  struct stat st;
+  if (::fstat(opened->get(), &st) != 0) return FailErrno(errno, "look at " + path);
+  if (::geteuid() != 0 || !S_ISREG(st.st_mode) || st.st_nlink < 2 ||
+      (flags & O_ACCMODE) == O_RDONLY) {
+    return opened;
+  }
+  return Fail(Code::kPermissionDenied, Domain::kErrno, EMLINK,
+              path + " has " + std::to_string(st.st_nlink) + " names, and may be another file too",
+              "name a file of its own");
+}
+
+Status CheckOwnFolder(const std::string& path) {
+  auto look = [&](int folder) -> Status {
+    struct stat st;
+    if (::fstat(folder, &st) != 0) return FailErrno(errno, "look at " + path);
+    const bool shared = (st.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (st.st_mode & S_ISVTX) == 0;
+    if (IsTrusted(st) && !shared) return {};
+    return Fail(
+        Code::kPermissionDenied,
+        path + " lies in a folder of " + Owner(st) + (shared ? " that others may write to" : ""),
+        "who owns that could put another in its place: name a folder of your own");
+  };
+  STASIS_ASSIGN(OwnPlace place, Walk(path, look));
+  STASIS_ASSIGN(UniqueFd last,
+                OpenAt(place.folder.get(), place.name, O_PATH | O_DIRECTORY | O_NOFOLLOW));
+  return look(last.get());
+}
+
+}  // namespace stasis

@@ -1,0 +1,72 @@
+#include "config/open_paths.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/file.h"
+
+namespace stasis::config {
+namespace {
+
+std::string Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+Result<Paths> Locate(const Settings& settings) {
+  if (!settings.state_dir.empty()) {
+    return Paths{settings.state_dir + "/run", settings.state_dir + "/data"};
+  }
+  if (::geteuid() == 0) return Paths{"/run/stasis", "/var/lib/stasis"};
+  Paths paths;
+  auto state = Env("XDG_STATE_HOME"), home = Env("HOME");
+  if (state.empty() && !home.empty()) state = home + "/.local/state";
+  if (state.empty()) {
+    return Fail(Code::kFailedPrecondition, "there is no folder to keep jobs and images in",
+                "set HOME, XDG_STATE_HOME or STASIS_STATE_DIR (folders.state)");
+  }
+  paths.data = state + "/stasis";
+  // Not $XDG_RUNTIME_DIR: it goes at logout, and cron has none. The journal must be one for all.
+  paths.run = paths.data + "/run";
+  return paths;
+}
+
+constexpr char kSocketOfRoot[] = "/run/stasisd/stasisd.sock";
+
+}  // namespace
+
+Result<std::vector<std::string>> DaemonSockets(const Settings& settings) {
+  if (!settings.daemon_socket.empty()) return std::vector{settings.daemon_socket};
+  const bool all_default = settings.state_dir.empty();
+  if (all_default && ::geteuid() == 0) return std::vector<std::string>{kSocketOfRoot};
+  STASIS_ASSIGN(Paths paths, Locate(settings));
+  std::vector<std::string> sockets = {paths.run + "/stasisd.sock"};
+  if (all_default) sockets.emplace_back(kSocketOfRoot);
+  return sockets;
+}
+
+Result<std::string> DaemonSocket(const Settings& settings) {
+  STASIS_ASSIGN(auto sockets, DaemonSockets(settings));
+  return sockets.front();
+}
+
+Status MakeFolders(const Paths& paths) {
+  // To be walked through, not to be listed: programs of any user load the agent from below it. All
+  // that is in it but the agent has 0700.
+  STASIS_TRY(MakeDirs(paths.data, 0711));
+  for (const auto& dir : {paths.run, paths.journal(), paths.jobs(), paths.images()}) {
+    STASIS_TRY(MakeDirs(dir, 0700));
+  }
+  return {};
+}
+
+Result<Paths> OpenPaths(const Settings& settings) {
+  STASIS_ASSIGN(Paths paths, Locate(settings));
+  paths.image_store = settings.image_dir;
+  paths.arena = settings.arena_dir;
+  STASIS_TRY(MakeFolders(paths));
+  return paths;
+}
+
+}  // namespace stasis::config

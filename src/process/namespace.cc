@@ -1,0 +1,50 @@
+#include "process/namespace.h"
+
+#include <unistd.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <sstream>
+
+#include "base/file.h"
+
+namespace stasis::process {
+
+Result<pid_t> ReadInnerPid(HostPid pid) {
+  auto text = ReadFile("/proc/" + ToString(pid) + "/status");
+  if (!text)
+    return Fail(Code::kNotFound, Domain::kProcess, 0, "there is no process " + ToString(pid));
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    // "NSpid:\t4711\t12": one for each namespace from ours to its own.
+    if (!line.starts_with("NSpid:")) continue;
+    std::istringstream numbers(line.substr(6));
+    pid_t inner = 0;
+    for (pid_t number; numbers >> number;) inner = number;
+    if (inner > 0) return inner;
+  }
+  return Fail(Code::kInternal, "/proc/" + ToString(pid) + "/status names no NSpid");
+}
+
+Result<HostPid> FindByInnerPid(uint64_t pid_namespace, pid_t inner) {
+  STASIS_ASSIGN(auto names, ListDir("/proc"));
+  for (const auto& name : names) {
+    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
+    const HostPid pid{std::atoi(name.c_str())};
+    auto number = ReadInnerPid(pid);
+    if (!number || *number != inner) continue;
+    auto its = ReadNamespace(pid, "pid");
+    if (its && *its == pid_namespace) return pid;
+  }
+  return Fail(Code::kNotFound, Domain::kProcess, 0,
+              "there is no process " + std::to_string(inner) + " in pid namespace " +
+                  std::to_string(pid_namespace));
+}
+
+Result<bool> IsInOtherPidNamespace(HostPid pid) {
+  STASIS_ASSIGN(uint64_t its, ReadNamespace(pid, "pid"));
+  STASIS_ASSIGN(uint64_t ours, ReadNamespace({::getpid()}, "pid"));
+  return its != ours;
+}
+
+}  // namespace stasis::process
