@@ -33,7 +33,8 @@ function(stasis_room NAME)
   target_include_directories(stasis_${NAME} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   if(ARG_PROTOS)
     target_include_directories(stasis_${NAME} SYSTEM PUBLIC ${CMAKE_BINARY_DIR}/proto)
-    target_link_libraries(stasis_${NAME} PUBLIC protobuf::libprotobuf-lite)
+    # The whole library: beside gRPC's it must not be there a second time. Static, it is what is used of it.
+    target_link_libraries(stasis_${NAME} PUBLIC protobuf::libprotobuf)
   endif()
   target_link_libraries(stasis_${NAME} PUBLIC ${ARG_DEPS} Threads::Threads)
 

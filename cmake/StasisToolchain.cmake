@@ -45,19 +45,17 @@ find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(GTest REQUIRED)
 find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
-# Debian has no static fmt and spdlog. Their headers hold all of them, after which the linker finds that
-# the shared ones are not needed. Only for what is shipped: it costs a second per file.
+# Debian has no static fmt. Its headers hold all of it, after which the linker finds that the shared one
+# is not needed. Only for what is shipped: it costs a second per file.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY=1)
-  set_target_properties(spdlog::spdlog PROPERTIES INTERFACE_COMPILE_DEFINITIONS SPDLOG_FMT_EXTERNAL)
 endif()
 
 # stasis::zstd and so on: the static library where there is one.
-foreach(lib zstd lz4 xxhash)
+foreach(lib zstd lz4 xxhash sqlite3)
   find_library(STASIS_LIB_${lib} NAMES lib${lib}.a ${lib} REQUIRED)
   add_library(stasis::${lib} UNKNOWN IMPORTED)
   set_target_properties(stasis::${lib} PROPERTIES IMPORTED_LOCATION ${STASIS_LIB_${lib}})

@@ -15,6 +15,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// How often one knocks who was sent away without a word.
+constexpr int kKnocks = 100;
+// Error::raw of a connection that the agent has ended.
+constexpr int64_t kEnded = 1;
+
 int Milliseconds(milliseconds span) { return int(std::clamp<int64_t>(span.count(), 0, 1 << 30)); }
 
 // A system call for which glibc 2.34 has no name.
@@ -89,8 +94,12 @@ Error IoError(Io io) {
     case Io::kError:
       return ErrnoError(errno, "talk to the agent");
     default:
-      return {Code::kUnavailable, Domain::kStasis, 0, "the agent ended the connection"};
+      return {Code::kUnavailable, Domain::kStasis, kEnded, "the agent ended the connection"};
   }
+}
+
+bool WasEnded(const Error& error) {
+  return error.code == Code::kUnavailable && error.domain == Domain::kStasis && error.raw == kEnded;
 }
 
 bool Plausible(const HelloReply& hello) {
@@ -101,6 +110,16 @@ bool Plausible(const HelloReply& hello) {
 }  // namespace
 
 Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout) {
+  auto client = FindOnce(pid, timeout);
+  // An agent keeps the socket of one whom it has refused, so that its answer can be read, until it
+  // refuses another: of several who come at once, all but the last may find a reset in its place.
+  for (int i = 1; i < kKnocks && !client && WasEnded(client.error()); ++i) {
+    client = FindOnce(pid, timeout);
+  }
+  return client;
+}
+
+Result<AgentClient> AgentClient::FindOnce(process::HostPid pid, milliseconds timeout) {
   const std::string who = "the agent in process " + process::ToString(pid);
   STASIS_ASSIGN(AgentHeader header, Annotate(ReadAgentHeader(pid), "finding " + who));
   STASIS_ASSIGN(UniqueFd door, Annotate(TakeDoor(pid, header), "finding " + who));
@@ -218,6 +237,12 @@ stasis::Status AgentClient::Commit(milliseconds timeout) {
   return AwaitReply(timeout);
 }
 
+stasis::Status AgentClient::Own(milliseconds timeout) {
+  Header request;
+  STASIS_TRY(Ask(&request, Type::kOwn, sizeof(request), nullptr, 0, timeout));
+  return AwaitReply(timeout);
+}
+
 stasis::Status AgentClient::Release(Hold hold, milliseconds timeout) {
   ReleaseRequest request{};
   request.hold = hold == Hold::kUntilCommit ? 1 : 0;
@@ -243,6 +268,12 @@ stasis::Status AgentClient::Map(const std::vector<Range>& ranges, const std::vec
     request.first += request.count;
   } while (request.first < request.total);
   return {};
+}
+
+stasis::Status AgentClient::Rejoin(milliseconds timeout) {
+  Header request;
+  STASIS_TRY(Ask(&request, Type::kRejoin, sizeof(request), nullptr, 0, timeout));
+  return AwaitReply(timeout);
 }
 
 stasis::Status AgentClient::Open(milliseconds timeout) {

@@ -34,7 +34,8 @@ struct Export {
 
 class AgentClient {
  public:
-  // Finds the agent and connects. kNotFound also when the program has not used a GPU yet.
+  // Finds the agent and connects. kNotFound also when the program has not used a GPU yet; kAborted:
+  // it has a client.
   static Result<AgentClient> Find(process::HostPid pid, std::chrono::milliseconds timeout);
 
   // The second half of Find: `socket` has been handed to the agent, which errors call `who`.
@@ -61,14 +62,21 @@ class AgentClient {
   enum class Hold { kNot, kUntilCommit };
   stasis::Status Release(Hold hold, std::chrono::milliseconds timeout);
   stasis::Status Commit(std::chrono::milliseconds timeout);
+  // Between Close and Open: the program's memory is its own again, none of it an import. Needs room
+  // on the GPU for one more of each piece, one at a time; an error leaves the rest as it was.
+  stasis::Status Own(std::chrono::milliseconds timeout);
   // `ranges` as ExportAll gave them; the descriptors stay the caller's, who closes them.
   stasis::Status Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
                      std::chrono::milliseconds timeout);
-  // kUnavailable: a stack limit could not be set back; the gate stays closed, and Open may be
-  // asked again when there is memory.
+  // What the program has open of other processes' memory is mapped again. Their agents must have
+  // mapped it, and should not have opened: a program that runs may free it. Nothing to do: done.
+  stasis::Status Rejoin(std::chrono::milliseconds timeout);
+  // kUnavailable: a stack limit could not be set back, or another process's memory not be mapped;
+  // the gate stays closed, and Open may be asked again when there is memory.
   stasis::Status Open(std::chrono::milliseconds timeout);
 
  private:
+  static Result<AgentClient> FindOnce(process::HostPid pid, std::chrono::milliseconds timeout);
   AgentClient(UniqueFd socket, std::string who)
       : socket_(std::move(socket)), who_(std::move(who)) {}
   stasis::Status Ask(void* packet, Type type, size_t length, const int* fds, uint32_t count,

@@ -53,6 +53,12 @@ constexpr Bounds kBounds[] = {
     {Type::kMap, offsetof(Ranges, ranges), sizeof(Ranges)},
     {Type::kOpen, sizeof(Header), sizeof(Header)},
     {Type::kDescribe, sizeof(Header), sizeof(Header)},
+    {Type::kOwn, sizeof(Header), sizeof(Header)},
+    {Type::kRejoin, sizeof(Header), sizeof(Header)},
+    {Type::kIpcGive, sizeof(IpcRequest), sizeof(IpcRequest)},
+    {Type::kIpcWait, sizeof(IpcRequest), sizeof(IpcRequest)},
+    {Type::kIpcAway, sizeof(IpcRequest), sizeof(IpcRequest)},
+    {Type::kIpcAnswer, sizeof(IpcAnswer), sizeof(IpcAnswer)},
     {Type::kReply, sizeof(Reply), sizeof(Reply)},
     {Type::kHelloReply, sizeof(HelloReply), sizeof(HelloReply)},
     {Type::kRanges, offsetof(Ranges, ranges), sizeof(Ranges)},
@@ -68,6 +74,9 @@ bool MakesSense(const Packet& packet, size_t got, uint32_t fds) {
   for (const Bounds& bounds : kBounds) {
     if (bounds.type != header.type) continue;
     if (got < bounds.least || got > bounds.most) return false;
+    if (header.type == Type::kIpcAnswer) {
+      return fds == (packet.ipc_answer.outcome == IpcOutcome::kGiven ? 1 : 0);
+    }
     const bool described = header.type == Type::kDescription;
     if (header.type != Type::kMap && header.type != Type::kRanges && !described) return fds == 0;
     const Ranges& ranges = packet.ranges;

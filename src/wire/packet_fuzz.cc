@@ -17,6 +17,12 @@ size_t LeastBytes(Type type) {
       return sizeof(Reply);
     case Type::kHelloReply:
       return sizeof(HelloReply);
+    case Type::kIpcGive:
+    case Type::kIpcWait:
+    case Type::kIpcAway:
+      return sizeof(IpcRequest);
+    case Type::kIpcAnswer:
+      return sizeof(IpcAnswer);
     case Type::kMap:
     case Type::kRanges:
     case Type::kDescription:
@@ -50,6 +56,9 @@ void Listen(FuzzInput script) {
         FuzzCheck(ranges.count <= kMaxBatch && ranges.total <= kMaxRanges);
         FuzzCheck(uint64_t{ranges.first} + ranges.count <= ranges.total);
         FuzzCheck(sent.size >= offsetof(Ranges, ranges) + ranges.count * sizeof(Range));
+        break;
+      case Type::kIpcAnswer:
+        FuzzCheck(count == (packet.ipc_answer.outcome == IpcOutcome::kGiven ? 1 : 0));
         break;
       default:
         FuzzCheck(count == 0);

@@ -15,11 +15,30 @@
 //                                               stack limits are lowered (CloseRequest::flags)
 //   kCommit                       kReply        the agent has closed those that it held
 //   kMap     Ranges, descriptors  kReply        one a batch, in the order of the export
+//   kOwn                          kReply        what came back by a resume is copied into memory of
+//                                               the program's own, which the driver alone can
+//                                               carry; an error (kDriver) leaves the rest as it
+//                                               was. For agents that tell (kMemoryTold)
 //   kOpen                         kReply        stack limits are as they were, the program runs
 //                                               on; an error (kDriver) leaves the gate closed, and
 //                                               it can be asked again
 //   kDescribe                     kDescription … what is or was exported, without descriptors; in
 //                                               every state but kOpen
+//   kRejoin                       kReply        what the program has open of other processes'
+//   memory
+//                                               (CUDA IPC) is mapped again, by their agents, who
+//                                               must have mapped it; kOpen does what is left of it
+//
+// Agents talk to each other in the same packets, where one process has opened memory of another
+// (agent/ipc_server.h):
+//
+//   importer                      exporter
+//   kIpcGive IpcRequest           kIpcAnswer    with a descriptor when kGiven; at once
+//                                               (kReady: it names an event, which is there)
+//   kIpcWait IpcRequest           kIpcAnswer    kReady, as soon as its gate is open; or, of an
+//                                               event, when what was last recorded is reached
+//   kIpcAway IpcRequest           (none)        the end that follows is for a suspend: what was
+//                                               given on this connection will be asked for again
 //
 // States, and what the end of the client's socket does in them:
 //   kOpen      Nothing.
@@ -43,12 +62,13 @@ namespace stasis::wire {
 
 // Bump with any change of any struct here. A client refuses an agent of another version: an agent
 // inside a running program cannot be replaced, so a client has to know the versions it speaks.
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 
 inline constexpr uint32_t kMagic = 0x53415453;  // "STAS"
 inline constexpr uint32_t kMaxBatch = 200;      // the kernel's own bound is 253
 inline constexpr uint32_t kMaxDevices = 32;
 inline constexpr uint32_t kMaxRanges = 1u << 20;
+inline constexpr uint32_t kMaxIpcPeers = 64;
 
 enum class Type : uint16_t {
   kHello = 1,
@@ -60,10 +80,16 @@ enum class Type : uint16_t {
   kOpen = 7,
   kCommit = 8,
   kDescribe = 9,
+  kRejoin = 10,
+  kOwn = 11,
+  kIpcGive = 32,
+  kIpcWait = 33,
+  kIpcAway = 34,
   kReply = 64,
   kHelloReply = 65,
   kRanges = 66,
   kDescription = 67,
+  kIpcAnswer = 68,
 };
 
 enum class State : uint32_t { kOpen = 0, kClosed = 1, kReleased = 2, kMapped = 3 };
@@ -82,8 +108,9 @@ enum class Outcome : uint32_t {
 // Why memory cannot be carried by the fast path. Bits of HelloReply::blockers.
 enum Blocker : uint32_t {
   kBlockerUnknownFunction = 1,  // a look-up gave a GPU function that passes no gate of ours
-  kBlockerSharedVmm = 2,        // a handle was exported to, or imported from, another process
-  kBlockerLegacyIpc = 4,        // memory of another process is open through legacy IPC
+  kBlockerSharedVmm = 2,        // a handle is shared with another process past the agents
+  kBlockerLegacyIpc = 4,        // memory of another process, left to the driver, is open
+  kBlockerIpcEvent = 8,         // an event is shared with another process
 };
 
 struct Uuid {
@@ -174,6 +201,18 @@ struct DriverAccount {
   uint64_t arrays;             // how many were ever made
 };
 
+// Another process with whose agent this one has shared memory, by CUDA IPC or exported handles.
+enum IpcRole : uint32_t {
+  kIpcUsesOurs = 1,    // it has memory of this process open
+  kIpcFreedHere = 2,   // and some of that was freed here since: nobody could bring it back
+  kIpcOwnsTheirs = 4,  // this process has memory of it open
+};
+struct IpcPeer {
+  Uuid name;      // HelloReply::ipc_name of its agent
+  int32_t pid;    // for people; in this process's pid namespace
+  uint32_t role;  // of IpcRole
+};
+
 struct HelloReply {
   Header header;
   int32_t pid;  // in the program's own pid namespace
@@ -186,13 +225,46 @@ struct HelloReply {
   uint64_t suspends;  // how often the memory was given up
   uint32_t open_captures;
   uint32_t kept_descriptors;
-  // Mapped and come back by a resume: the driver alone could not restore these.
+  // Mapped and come back by a resume, or of another process: the driver alone could not restore
+  // these. The bytes are of the former only.
   uint32_t imported_ranges;
   uint32_t reserved;
   uint64_t imported_bytes;
+  Uuid ipc_name;        // all zero: it has never shared memory
+  uint32_t ipc_ranges;  // handles of other processes' memory that are open here, and
+  uint32_t reserved_ipc;
+  uint64_t ipc_bytes;       // their sizes
+  uint32_t ipc_peer_count;  // more than kMaxIpcPeers: only the first are named
+  IpcPeer ipc_peers[kMaxIpcPeers];
   DriverAccount driver;
   DeviceAccount devices[kMaxDevices];
   char blocker_text[192];
+};
+
+enum class IpcOutcome : uint32_t {
+  kGiven = 0,   // one descriptor comes with it
+  kNotNow = 1,  // the gate is closed; kIpcWait tells when it is open
+  kReady = 2,
+  kGone = 3,    // there is no such memory (any more)
+  kDriver = 4,  // the driver said `driver_error`
+};
+
+struct IpcRequest {
+  Header header;
+  Uuid from;        // who asks: its ipc_name
+  uint64_t piece;   // what is opened: allocation, event, handle; 0: `region` was, before a suspend
+  uint64_t region;  // its handle, which may hold others beside it
+};
+
+struct IpcAnswer {
+  Header header;
+  IpcOutcome outcome;
+  int32_t driver_error;
+  Uuid device;
+  uint64_t region;
+  uint64_t region_bytes;
+  uint64_t offset;  // of the allocation in it
+  uint64_t bytes;
 };
 
 union Packet {
@@ -202,6 +274,8 @@ union Packet {
   ReleaseRequest release;
   Reply reply;
   HelloReply hello;
+  IpcRequest ipc_request;
+  IpcAnswer ipc_answer;
 };
 
 // The agent's exported symbol `stasis_agent_header`, 64 bytes aligned, in the writable mapping of
@@ -209,14 +283,22 @@ union Packet {
 // door when door_fd >= 0.
 inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', 'a',
                                           'g', 'e', 'n', 't', '\r', '\n', 1,   0};
+// Where the memory is, for who may not wait for an answer: a program that CRIU holds gives none. A
+// bit may stay set for a while after what it says is over, never the other way round.
+enum HeaderMemory : uint32_t {
+  kMemoryTold = 1u << 31,  // this agent keeps the word, and knows kOwn; older ones left it 0
+  kMemoryAway = 1,         // it was given up
+  kMemoryImported = 2,  // some of it came back by a resume: the driver alone could not restore it
+  kMemoryShared = 4,    // another process uses it, or it uses another's (CUDA IPC)
+};
 struct alignas(64) AgentHeader {
   char magic[16];
   uint16_t version;
   uint16_t size;
-  int32_t pid;      // in the process's own pid namespace; a forked child's differs until it
-                    // has made a door of its own
-  int32_t door_fd;  // the end of a socket pair that clients take with pidfd_getfd; -1: none
-  uint32_t reserved;
+  int32_t pid;         // in the process's own pid namespace; a forked child's differs until it
+                       // has made a door of its own
+  int32_t door_fd;     // the end of a socket pair that clients take with pidfd_getfd; -1: none
+  uint32_t memory;     // HeaderMemory
   uint64_t door_mark;  // the seconds of that socket's SO_RCVTIMEO, by which it is known: a program
                        // may have closed it and opened something else. Unlike an inode it comes
                        // through a dump and restore.

@@ -1,0 +1,44 @@
+# stasis::grpc: gRPC, all of it static, so that what links it needs nothing of the machine it runs on.
+# Debian's package for CMake names the shared libraries only; the list of the static ones is pkg-config's.
+
+find_package(PkgConfig REQUIRED)
+find_program(STASIS_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
+pkg_check_modules(STASIS_GRPC REQUIRED grpc++)
+find_library(STASIS_GRPC_REFLECTION libgrpc++_reflection.a REQUIRED)
+set(libraries ${STASIS_GRPC_REFLECTION})
+set(rest)
+foreach(name ${STASIS_GRPC_STATIC_LIBRARIES})
+  find_library(STASIS_STATIC_${name} lib${name}.a)
+  if(STASIS_STATIC_${name} AND NOT name MATCHES "^(dl|rt|m|pthread|c)$")
+    list(APPEND libraries ${STASIS_STATIC_${name}})
+  else()
+    list(APPEND rest ${name})
+  endif()
+endforeach()
+add_library(stasis_grpc INTERFACE)
+add_library(stasis::grpc ALIAS stasis_grpc)
+# They refer to each other in circles.
+target_link_libraries(stasis_grpc INTERFACE -Wl,--start-group ${libraries} -Wl,--end-group
+  protobuf::libprotobuf ${rest} Threads::Threads)
+
+# stasis_grpc_proto(FILE OUT_VAR): C++ of a .proto with services, which a program can describe to its callers.
+function(stasis_grpc_proto FILE OUT)
+  set(proto_root ${CMAKE_SOURCE_DIR}/proto)
+  file(RELATIVE_PATH rel ${proto_root} ${FILE})
+  string(REGEX REPLACE "\\.proto$" "" stem ${rel})
+  set(dir ${CMAKE_BINARY_DIR}/proto)
+  set(out ${dir}/${stem}.pb.cc ${dir}/${stem}.pb.h)
+  file(MAKE_DIRECTORY ${dir})
+  add_custom_command(
+    OUTPUT ${out}
+    COMMAND protobuf::protoc --cpp_out=${dir} -I ${proto_root} ${FILE}
+    DEPENDS ${FILE} VERBATIM)
+  set(grpc_out ${dir}/${stem}.grpc.pb.cc ${dir}/${stem}.grpc.pb.h)
+  add_custom_command(
+    OUTPUT ${grpc_out}
+    COMMAND protobuf::protoc --grpc_out=${dir} --plugin=protoc-gen-grpc=${STASIS_GRPC_PLUGIN} -I ${proto_root} ${FILE}
+    DEPENDS ${FILE} VERBATIM)
+  set_source_files_properties(${out} ${grpc_out} PROPERTIES COMPILE_OPTIONS "-w")
+  set(${OUT} ${out} PARENT_SCOPE)
+  set(${OUT}_GRPC ${grpc_out} PARENT_SCOPE)
+endfunction()
