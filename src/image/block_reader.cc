@@ -24,7 +24,13 @@ Result<BlockReader> BlockReader::Open(const ImageReader& image, std::vector<Find
     return {};
   };
   const Manifest& manifest = image.manifest();
-  for (const Pack& pack : manifest.packs) STASIS_TRY(add(pack.path(), image.OpenPack(pack)));
+  for (const Pack& pack : manifest.packs) {
+    if (pack.holds_pages) {  // page_reader.h; here it only keeps its place
+      blocks.packs_.push_back({pack.path(), std::nullopt});
+    } else {
+      STASIS_TRY(add(pack.path(), image.OpenPack(pack)));
+    }
+  }
   if (manifest.format > 1) return blocks;
   for (const File& file : manifest.files) {
     if (!file.path.starts_with("gpu/")) continue;

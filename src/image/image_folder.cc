@@ -26,7 +26,7 @@ bool IsNameChar(char c) {
 
 }  // namespace
 
-bool IsHiddenName(std::string_view name) {
+bool IsHiddenName(std::string_view name, std::string_view wanted) {
   constexpr std::string_view kLate = ".late";
   constexpr size_t kHexDigits = 16;
   if (name.empty() || name.front() != '.') return false;
@@ -37,7 +37,8 @@ bool IsHiddenName(std::string_view name) {
   std::string_view hex = name.substr(name.size() - kHexDigits);
   name.remove_suffix(kHexDigits);
   if (hex.find_first_not_of("0123456789abcdef") != hex.npos) return false;
-  for (const char* purpose : {kPartial, kDeleted}) {
+  for (const char* purpose : {kPartial, kDeleted, kCpuFiles}) {
+    if (!wanted.empty() && purpose != wanted) continue;
     std::string marker = fmt::format(".{}-", purpose);
     if (name.size() > marker.size() + 1 && name.substr(name.size() - marker.size()) == marker) {
       return true;
@@ -83,6 +84,28 @@ Status RenameNoReplace(int store_fd, const std::string& from, const std::string&
 Result<std::string> HiddenName(const std::string& name, const char* purpose) {
   STASIS_ASSIGN(Id128 random, Id128::Random());
   return fmt::format(".{}.{}-{}", name, purpose, random.Hex().substr(0, 16));
+}
+
+Result<Hidden> MakeHidden(const std::string& store, const std::string& name, const char* purpose,
+                          const std::function<Status(const std::string& path)>& before) {
+  STASIS_ASSIGN(UniqueFd store_fd, OpenFolder(store));
+  // Between the folder's creation and its lock somebody may sweep it away: then once more.
+  for (;;) {
+    Hidden hidden;
+    STASIS_ASSIGN(hidden.name, HiddenName(name, purpose));
+    const std::string path = store + "/" + hidden.name;
+    if (before) STASIS_TRY(before(path));
+    if (::mkdirat(store_fd.get(), hidden.name.c_str(), 0700) != 0) {
+      return FailErrno(errno, "make folder " + path);
+    }
+    auto folder = OpenBeneath(store_fd.get(), hidden.name, O_RDONLY | O_DIRECTORY);
+    if (!folder && folder.error().code == Code::kNotFound) continue;
+    if (!folder) return Fail(std::move(folder.error()));
+    if (!LockFolder(folder->get(), LockKind::kShared, hidden.name)) continue;
+    if (!IsSameFolder(store_fd.get(), hidden.name, folder->get())) continue;
+    hidden.fd = std::move(*folder);
+    return hidden;
+  }
 }
 
 Status CheckImageName(const std::string& name) {

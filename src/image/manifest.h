@@ -1,5 +1,5 @@
 // What an image says about itself, as the rest of the house sees it. The bytes on disk are
-// manifest_codec.h's and proto/stasis/v1/manifest.proto's business; units and meanings of the
+// manifest_codec.h's and proto/stasis/image/v1/manifest.proto's business; units and meanings of the
 // fields are written down there.
 #pragma once
 
@@ -46,7 +46,7 @@ struct Job {
 enum class GpuState : uint8_t { kNone, kRunning, kLocked, kCheckpointed, kFailed };
 
 struct Process {
-  pid_t pid = 0;
+  pid_t pid = 0;  // where the dump was made; what the rest of the manifest calls it by
   pid_t ppid = 0;
   uint64_t start_ticks = 0;
   std::string comm;
@@ -54,10 +54,12 @@ struct Process {
   GpuState recorded_state = GpuState::kNone;  // before the dump; kNone: no GPU process
   std::vector<std::string> gpu_uuids;
   uint64_t device_bytes = 0;
-  pid_t namespace_pid = 0;
+  pid_t namespace_pid = 0;  // what it calls itself by; 0 of an image that does not say: pid
   pid_t pgid = 0;
   pid_t sid = 0;
 
+  // What CRIU brings it back under.
+  pid_t restored_pid() const { return namespace_pid != 0 ? namespace_pid : pid; }
   bool is_cuda() const { return recorded_state != GpuState::kNone; }
 };
 
@@ -96,7 +98,7 @@ struct BlockNaming {
   Id128 key_id;
 };
 
-// A file gpu/ID.pack, perhaps one of other images too.
+// A file gpu/ID.pack or pages/ID.pack, perhaps one of other images too.
 struct Pack {
   Id128 id;
   uint64_t size_bytes = 0;  // of the file
@@ -105,8 +107,26 @@ struct Pack {
   uint64_t used_blocks = 0;  // different ones that this image refers to
   uint64_t used_bytes = 0;   // as they are stored
   int64_t checked_unix_ns = 0;
+  bool holds_pages = false;  // of CPU memory (page_pack.h); else blocks of GPU memory (pack.h)
 
-  std::string path() const { return "gpu/" + id.Hex() + ".pack"; }
+  std::string path() const { return folder() + ("/" + id.Hex() + ".pack"); }
+  const char* folder() const { return holds_pages ? kPagesFolder : "gpu"; }
+};
+
+// Pages of a file one after the other: zeros, or what lies one after the other in a pack too.
+struct PageRun {
+  static constexpr uint32_t kZeros = ~0u;
+  uint32_t pack = kZeros;  // index into Manifest::packs, of one that holds pages
+  uint32_t first = 0;      // the first page's number in the pack
+  uint32_t pages = 0;
+  bool is_zero() const { return pack == kZeros; }
+};
+
+// A file of CRIU's that is not in the image: a restore makes it of pages.
+struct PageFile {
+  std::string path;  // "cpu/pages-1.img"
+  uint64_t size_bytes = 0;
+  std::vector<PageRun> runs;
 };
 
 struct DeviceRange {
@@ -151,6 +171,7 @@ struct Manifest {
   std::vector<Phase> phases;
   std::vector<RequiredFile> required_files;
   std::vector<Pack> packs;
+  std::vector<PageFile> page_files;  // from format 3
 
   uint64_t TotalBytes() const;  // of what the image refers to: files, and blocks as they are stored
   uint64_t AddedBytes() const;  // of that, what no earlier image had

@@ -38,7 +38,8 @@ Status CheckFiles(const Manifest& manifest) {
   std::unordered_set<std::string_view> seen;
   for (const File& file : manifest.files) {
     STASIS_TRY(CheckFilePath(file.path));
-    if (manifest.format > 1 && file.path.starts_with("gpu/")) {
+    const std::string folder = file.path.substr(0, file.path.find('/'));
+    if ((manifest.format > 1 && folder == "gpu") || folder == kPagesFolder) {
       return Broken(file.path + " is listed as a file; in this format it can only be a pack");
     }
     if (!seen.insert(file.path).second) return Broken(file.path + " is listed twice");
@@ -61,8 +62,11 @@ Status CheckPacks(const Manifest& manifest) {
   for (const Pack& pack : manifest.packs) {
     if (pack.id.IsZero()) return Broken("a pack has no id");
     if (!seen.insert(pack.id).second) return Broken(pack.path() + " is listed twice");
+    if (pack.holds_pages && manifest.format < 3) {
+      return Broken(fmt::format("format {} has no packs of pages", manifest.format));
+    }
     if (pack.size_bytes > kMaxFileBytes || pack.used_bytes > pack.size_bytes ||
-        pack.used_blocks > kMaxPackBlocks) {
+        pack.used_blocks > (pack.holds_pages ? kMaxPackPages : kMaxPackBlocks)) {
       return Broken(fmt::format("{} claims {} bytes, {} of them in {} blocks", pack.path(),
                                 pack.size_bytes, pack.used_bytes, pack.used_blocks));
     }
@@ -70,9 +74,8 @@ Status CheckPacks(const Manifest& manifest) {
   return {};
 }
 
-// Which pack each block is in; every pack is there for a block.
-Status CheckBlockPacks(const Manifest& manifest) {
-  std::vector<bool> used(manifest.packs.size());
+// Which pack each block is in.
+Status CheckBlockPacks(const Manifest& manifest, std::vector<bool>& used) {
   for (const DeviceRange& range : manifest.ranges) {
     std::string what = fmt::format("device range {:#x}", range.address);
     if (range.packs.size() != (manifest.format == 1 ? 0 : range.blocks.size())) {
@@ -85,13 +88,67 @@ Status CheckBlockPacks(const Manifest& manifest) {
       } else if (range.packs[i] >= used.size()) {
         return Broken(
             fmt::format("{} has a block in pack {} of {}", what, range.packs[i], used.size()));
+      } else if (manifest.packs[range.packs[i]].holds_pages) {
+        return Broken(what + " has a block in a pack of pages");
       } else {
         used[range.packs[i]] = true;
       }
     }
   }
+  return {};
+}
+
+Status CheckRuns(const Manifest& manifest, const PageFile& file, std::vector<bool>& used,
+                 uint64_t& pages_in_packs) {
+  uint64_t pages = 0;
+  for (const PageRun& run : file.runs) {
+    pages += run.pages;
+    const bool in_place = run.is_zero()
+                              ? run.first == 0
+                              : run.pack < used.size() && manifest.packs[run.pack].holds_pages &&
+                                    uint64_t{run.first} + run.pages <= kMaxPackPages;
+    if (run.pages == 0 || !in_place || pages > kMaxFileBytes / kPageBytes) {
+      return Broken(fmt::format("{} has {} pages from page {} of pack {} of {}", file.path,
+                                run.pages, run.first, run.pack, used.size()));
+    }
+    if (run.is_zero()) continue;
+    used[run.pack] = true;
+    pages_in_packs += run.pages;
+  }
+  if (pages * kPageBytes == file.size_bytes && pages_in_packs <= kMaxImagePages) return {};
+  return Broken(fmt::format("{} has {} bytes, and {} pages", file.path, file.size_bytes, pages));
+}
+
+// Files that are made of pages; they are none of those that lie in the image.
+Status CheckPageFiles(const Manifest& manifest, std::vector<bool>& used) {
+  if (manifest.format < 3 && !manifest.page_files.empty()) {
+    return Broken(fmt::format("format {} has no files of pages", manifest.format));
+  }
+  std::unordered_set<std::string_view> seen;
+  for (const File& file : manifest.files) seen.insert(file.path);
+  uint64_t pages_in_packs = 0;
+  for (const PageFile& file : manifest.page_files) {
+    STASIS_TRY(CheckFilePath(file.path));
+    if (!file.path.starts_with("cpu/")) return Broken(file.path + " cannot be made of pages");
+    if (!seen.insert(file.path).second) return Broken(file.path + " is listed twice");
+    if (file.size_bytes == 0 || file.size_bytes > kMaxFileBytes) {
+      return Broken(fmt::format("{} claims {} bytes", file.path, file.size_bytes));
+    }
+    STASIS_TRY(CheckRuns(manifest, file, used, pages_in_packs));
+  }
+  if (pages_in_packs > 0 && !manifest.block_naming) {
+    return Broken("there are packs of pages, but nothing says how those are named");
+  }
+  return {};
+}
+
+// Every pack is there for something.
+Status CheckPackUse(const Manifest& manifest) {
+  std::vector<bool> used(manifest.packs.size());
+  STASIS_TRY(CheckBlockPacks(manifest, used));
+  STASIS_TRY(CheckPageFiles(manifest, used));
   for (size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) return Broken(manifest.packs[i].path() + " is listed, and no block is in it");
+    if (!used[i]) return Broken(manifest.packs[i].path() + " is listed, and nothing is in it");
   }
   return {};
 }
@@ -121,11 +178,17 @@ Status CheckRanges(const Manifest& manifest) {
 }
 
 Status CheckProcesses(const Manifest& manifest) {
-  std::unordered_set<pid_t> seen;
+  std::unordered_set<pid_t> seen, restored;
   for (const Process& process : manifest.processes) {
     if (process.pid <= 0) return Broken(fmt::format("a process has the id {}", process.pid));
     if (!seen.insert(process.pid).second) {
       return Broken(fmt::format("process {} is listed twice", process.pid));
+    }
+    if (process.namespace_pid < 0) {
+      return Broken(fmt::format("process {} calls itself {}", process.pid, process.namespace_pid));
+    }
+    if (!restored.insert(process.restored_pid()).second) {
+      return Broken(fmt::format("two processes call themselves {}", process.restored_pid()));
     }
   }
   return {};
@@ -186,7 +249,7 @@ Status CheckManifest(const Manifest& manifest) {
                     manifest.chunk_bytes, kMinChunkBytes, kMaxChunkBytes));
   }
   for (auto check :
-       {CheckFiles, CheckPacks, CheckRanges, CheckBlockPacks, CheckProcesses, CheckPhases}) {
+       {CheckFiles, CheckPacks, CheckRanges, CheckPackUse, CheckProcesses, CheckPhases}) {
     STASIS_TRY(check(manifest));
   }
   return {};

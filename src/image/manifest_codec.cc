@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "image/manifest_check.h"
-#include "stasis/v1/manifest.pb.h"
+#include "stasis/image/v1/manifest.pb.h"
 
 namespace stasis::image {
 
@@ -33,6 +33,7 @@ constexpr Bound kBounds[] = {
     {v1::Manifest::kPhasesFieldNumber, "phases", 65'536, kSmall},
     {v1::Manifest::kRequiredFilesFieldNumber, "required files", 1 << 20, kSmall},
     {v1::Manifest::kPacksFieldNumber, "packs", kMaxPacks, kSmall},
+    {v1::Manifest::kPageFilesFieldNumber, "files of pages", 65'536, kMaxManifestBytes},
 };
 
 tl::unexpected<Error> NoProtobuf() {
@@ -264,6 +265,7 @@ void Put(const Pack& from, v1::Pack* to) {
   to->set_used_blocks(from.used_blocks);
   to->set_used_bytes(from.used_bytes);
   to->set_checked_unix_ns(from.checked_unix_ns);
+  to->set_holds_pages(from.holds_pages);
 }
 
 Result<Pack> Take(const v1::Pack& from) {
@@ -275,7 +277,34 @@ Result<Pack> Take(const v1::Pack& from) {
               from.linked(),
               from.used_blocks(),
               from.used_bytes(),
-              from.checked_unix_ns()};
+              from.checked_unix_ns(),
+              from.holds_pages()};
+}
+
+void Put(const PageFile& from, v1::PageFile* to) {
+  to->set_path(from.path);
+  to->set_size_bytes(from.size_bytes);
+  for (const PageRun& run : from.runs) {
+    to->add_run_packs(run.is_zero() ? 0 : run.pack + 1);
+    to->add_run_firsts(run.first);
+    to->add_run_pages(run.pages);
+  }
+}
+
+Result<PageFile> Take(const v1::PageFile& from) {
+  PageFile file{from.path(), from.size_bytes(), {}};
+  const int count = from.run_packs_size();
+  if (from.run_firsts_size() != count || from.run_pages_size() != count) {
+    return Fail(Code::kInvalidArgument, Domain::kImage, 0,
+                "a file of pages has lists of different lengths");
+  }
+  file.runs.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    const uint32_t pack = from.run_packs(i);
+    file.runs.push_back(
+        {pack == 0 ? PageRun::kZeros : pack - 1, from.run_firsts(i), from.run_pages(i)});
+  }
+  return file;
 }
 
 void Put(const DeviceRange& from, v1::DeviceRange* to) {
@@ -365,6 +394,7 @@ Result<std::string> EncodeManifest(const Manifest& manifest) {
   PutAll(manifest.phases, message.mutable_phases());
   PutAll(manifest.required_files, message.mutable_required_files());
   PutAll(manifest.packs, message.mutable_packs());
+  PutAll(manifest.page_files, message.mutable_page_files());
 
   std::string body = message.SerializeAsString();
   // A text or a list that is too long would make an image that nobody can open.
@@ -402,6 +432,7 @@ Result<Manifest> DecodeManifest(std::string_view body, uint32_t format) {
   STASIS_TRY(TakeAll(message.phases(), manifest.phases));
   STASIS_TRY(TakeAll(message.required_files(), manifest.required_files));
   STASIS_TRY(TakeAll(message.packs(), manifest.packs));
+  STASIS_TRY(TakeAll(message.page_files(), manifest.page_files));
   STASIS_TRY(CheckManifest(manifest));
   return manifest;
 }

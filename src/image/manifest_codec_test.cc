@@ -6,7 +6,7 @@
 
 #include "image/image_testing.h"
 #include "image/manifest_check.h"
-#include "stasis/v1/manifest.pb.h"
+#include "stasis/image/v1/manifest.pb.h"
 
 namespace stasis::image {
 namespace {
@@ -99,6 +99,17 @@ TEST(ManifestCodecTest, RulesAreKeptInBothDirections) {
        [](auto& m) { m.mutable_ranges(0)->mutable_packs()->RemoveLast(); }},
       {"more packs than blocks", [](auto& m) { m.mutable_ranges(0)->add_packs(0); }},
       {"a process twice", [](auto& m) { *m.add_processes() = m.processes(0); }},
+      {"two processes of one number in their namespace",
+       [](auto& m) {
+         for (int i : {0, 1}) m.mutable_processes(i)->set_namespace_pid(7);
+       }},
+      {"one that would come back as another",
+       [](auto& m) {
+         m.mutable_processes(0)->set_namespace_pid(0);
+         m.mutable_processes(1)->set_namespace_pid(m.processes(0).pid());
+       }},
+      {"a negative number in its namespace",
+       [](auto& m) { m.mutable_processes(0)->set_namespace_pid(-1); }},
       {"process 0", [](auto& m) { m.mutable_processes(0)->set_pid(0); }},
       {"unknown GPU state",
        [](auto& m) {

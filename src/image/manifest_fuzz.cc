@@ -35,6 +35,16 @@ void CheckTrusted(const Manifest& manifest) {
       FuzzCheck(range.blocks[i].IsZero() || range.packs[i] < manifest.packs.size());
     }
   }
+  for (const PageFile& file : manifest.page_files) {
+    FuzzCheck(file.path.starts_with("cpu/") && file.path.find('/', 4) == file.path.npos);
+    uint64_t pages = 0;
+    for (const PageRun& run : file.runs) {
+      pages += run.pages;
+      FuzzCheck(run.is_zero() || manifest.packs.at(run.pack).holds_pages);
+      FuzzCheck(run.is_zero() || uint64_t{run.first} + run.pages <= kMaxPackPages);
+    }
+    FuzzCheck(pages * kPageBytes == file.size_bytes && pages <= kMaxFileBytes / kPageBytes);
+  }
 }
 
 void Read(const std::string& file) {
@@ -73,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Read(file);
   if (size < kEnvelopeBytes) return 0;
   file.replace(0, 8, "\x89STASIS\n");
-  Write<uint32_t>(file, 8, file[8] & 1 ? 1 : 2);
+  Write<uint32_t>(file, 8, kOldestFormatVersion + static_cast<uint8_t>(file[8]) % kFormatVersion);
   Write<uint32_t>(file, 12, kEnvelopeHeaderBytes);
   Write<uint64_t>(file, 16, size - kEnvelopeBytes);
   Write<uint64_t>(file, 24, 0);

@@ -28,8 +28,8 @@ constexpr size_t kFooterBytes = 64;
 
 uint64_t AlignUp(uint64_t value) { return (value + kPackAlign - 1) / kPackAlign * kPackAlign; }
 
-constexpr size_t kLeastDirect = 256 << 10;  // smaller pieces are better off in the page cache
-constexpr uint64_t kReserve = 64ull << 20;
+// Several packs are written at a time, and each may have so much more for a while than it needs.
+constexpr uint64_t kReserve = 16ull << 20;
 
 std::string EncodeEntry(const PackEntry& entry) {
   std::string raw;
@@ -82,29 +82,7 @@ Result<PackWriter> PackWriter::Begin(UniqueFd fd, std::string path, const Id128&
   header += Checksum(header).View();
   STASIS_TRY(writer.WritePadded(header, 0));
   writer.offset_ = kHeaderBytes;
-  std::string again = "/proc/self/fd/" + std::to_string(writer.fd_.get());
-  writer.direct_fd_.Reset(::open(again.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
   return writer;
-}
-
-Status PackWriter::WriteAt(int fd, std::string_view data, uint64_t offset) const {
-  while (!data.empty()) {
-    ssize_t written =
-        TEMP_FAILURE_RETRY(::pwrite(fd, data.data(), data.size(), static_cast<off_t>(offset)));
-    if (written < 0 && errno == EINVAL && fd != fd_.get()) {
-      fd = fd_.get();  // some file systems take O_DIRECT at the open and refuse it here
-      continue;
-    }
-    if (written < 0) {
-      return Fail(
-          WithSpaceHint(ErrnoError(errno, "write"), path_).WithContext("write pack " + path_));
-    }
-    data.remove_prefix(static_cast<size_t>(written));
-    offset += static_cast<uint64_t>(written);
-    // What is left need not be aligned any more.
-    if (data.size() % kPackAlign != 0) fd = fd_.get();
-  }
-  return {};
 }
 
 // Whole blocks, which is what nearly all are, are written from where they lie: past the page cache,
@@ -119,17 +97,18 @@ Status PackWriter::WritePadded(std::string_view data, uint64_t offset) const {
     std::memset(copy + data.size(), 0, padded - data.size());
     data = {copy, padded};
   }
-  bool is_direct = direct_fd_.valid() && data.size() >= kLeastDirect;
-  return WriteAt(is_direct ? direct_fd_.get() : fd_.get(), data, offset);
+  return file_.WriteAt(data, offset);
 }
 
 // Room for the next blocks, under the mutex: a direct write that makes a file longer would keep the
-// others out. Where it cannot be had, full disk or not, the writes themselves will tell.
+// others out, and a tmpfs finds many pages at once more quickly than one by one. Where it cannot be
+// had, full disk or not, the writes themselves will tell.
 void PackWriter::Reserve() {
-  if (!direct_fd_.valid() || offset_ <= reserved_) return;
+  if (offset_ <= reserved_) return;
   uint64_t begin = std::max<uint64_t>(reserved_, kHeaderBytes);
   while (reserved_ < offset_) reserved_ = std::max<uint64_t>(reserved_, kHeaderBytes) + kReserve;
-  (void)::fallocate(fd_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(reserved_ - begin));
+  (void)::fallocate(file_.fd(), 0, static_cast<off_t>(begin),
+                    static_cast<off_t>(reserved_ - begin));
 }
 
 Status PackWriter::Append(const Id128& name, std::string_view stored, size_t logical_bytes,
@@ -168,7 +147,7 @@ Status PackWriter::Append(const Id128& name, std::string_view stored, size_t log
     offset_ += entry.padded_bytes();
     stored_ += entry.stored_bytes;
     entries_.push_back(entry);
-    if (stored.size() >= kLeastDirect) Reserve();
+    if (stored.size() >= DirectFile::kLeastBytes) Reserve();
   }
   // Its place is taken; the others need not wait until it is written.
   return WritePadded(stored, entry.offset);
@@ -188,11 +167,10 @@ Status PackWriter::Finish() {
   footer += index_checksum.View();
   footer += Checksum(footer).View();
   tail += footer;
-  STASIS_TRY(WriteAt(fd_.get(), tail, offset_));
+  STASIS_TRY(file_.WriteAt(tail, offset_));
   offset_ += tail.size();
-  direct_fd_.Reset();
-  if (reserved_ <= offset_ || ::ftruncate(fd_.get(), static_cast<off_t>(offset_)) == 0) return {};
-  return FailErrno(errno, "shorten pack " + path_);
+  if (reserved_ <= offset_ || ::ftruncate(file_.fd(), static_cast<off_t>(offset_)) == 0) return {};
+  return FailErrno(errno, "shorten pack " + file_.path());
 }
 
 Result<PackReader> PackReader::Open(OpenedFile file, const std::string& what) {
@@ -341,9 +319,25 @@ Status PackReader::Check(const PackEntry& entry) const {
   return Read(entry, out.data());
 }
 
-bool PackReader::IsHole(const PackEntry& entry) const {
-  off_t hole = ::lseek(file_.fd.get(), static_cast<off_t>(entry.offset), SEEK_HOLE);
-  return hole >= 0 && static_cast<uint64_t>(hole) < entry.offset + entry.stored_bytes;
+// One walk along the file for all blocks: where the next hole is, is found by walking there, on
+// tmpfs page by page.
+bool PackReader::AnyIsHole(std::vector<const PackEntry*> entries) const {
+  std::sort(entries.begin(), entries.end(),
+            [](const auto* a, const auto* b) { return a->offset < b->offset; });
+  auto next = entries.begin();
+  while (next != entries.end()) {
+    off_t begin = ::lseek(file_.fd.get(), static_cast<off_t>((*next)->offset), SEEK_HOLE);
+    if (begin < 0) return false;  // what has no holes may say so
+    const auto hole = static_cast<uint64_t>(begin);
+    if (hole >= file_.size_bytes) return false;
+    next = std::find_if(next, entries.end(), [&](const PackEntry* entry) {
+      return entry->offset + entry->stored_bytes > hole;
+    });
+    if (next == entries.end()) return false;
+    off_t end = ::lseek(file_.fd.get(), begin, SEEK_DATA);
+    if (end < 0 || (*next)->offset < static_cast<uint64_t>(end)) return true;
+  }
+  return false;
 }
 
 }  // namespace stasis::image

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "image/beneath.h"
 #include "image/codec.h"
+#include "image/direct_file.h"
 #include "image/id128.h"
 #include "image/limits.h"
 
@@ -61,14 +62,11 @@ class PackWriter {
 
  private:
   PackWriter(UniqueFd fd, std::string path, const Id128& id)
-      : fd_(std::move(fd)), path_(std::move(path)), id_(id) {}
-  Status WriteAt(int fd, std::string_view data, uint64_t offset) const;
+      : file_(std::move(fd), std::move(path)), id_(id) {}
   Status WritePadded(std::string_view data, uint64_t offset) const;
   void Reserve();
 
-  UniqueFd fd_;
-  UniqueFd direct_fd_;  // the same file with O_DIRECT; none where that is not to be had
-  std::string path_;
+  DirectFile file_;
   Id128 id_;
   std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();  // of what follows
   uint64_t offset_ = 0;
@@ -97,9 +95,9 @@ class PackReader {
   Status Read(const PackEntry& entry, void* out) const;
   // As Read, but keeps nothing.
   Status Check(const PackEntry& entry) const;
-  // Whether a part of the block is a hole of the file, as gc makes them. A block that we wrote
-  // has none.
-  bool IsHole(const PackEntry& entry) const;
+  // Whether a part of any of these blocks is a hole of the file, as gc makes them. A block that we
+  // wrote has none.
+  bool AnyIsHole(std::vector<const PackEntry*> entries) const;
 
  private:
   PackReader(OpenedFile file, std::string what) : file_(std::move(file)), what_(std::move(what)) {}

@@ -166,6 +166,33 @@ TEST_F(PackTest, LargeBlocksComeBackToo) {
   }
 }
 
+TEST_F(PackTest, AHoleIsFoundInTheBlockThatHasIt) {
+  auto writer = PackWriter::Begin(*Open(path(), O_WRONLY | O_TRUNC), path(), kId);
+  for (uint32_t i = 0; i < 6; ++i) {
+    std::string block = Noise(2 * kPackAlign, i);
+    ASSERT_TRUE(writer->Append(NameOf(block), block));
+  }
+  ASSERT_TRUE(writer->Finish());
+  auto fd = Open(path(), O_RDWR);
+  auto folder = OpenFolder(store_.path());
+  auto reader = PackReader::Open(*OpenRegular(folder->get(), "0.pack"), "gpu/0.pack");
+  std::vector<const PackEntry*> all;
+  for (const PackEntry& entry : reader->entries()) all.push_back(&entry);
+  EXPECT_FALSE(reader->AnyIsHole(all));
+  EXPECT_FALSE(reader->AnyIsHole({}));
+  // The second half of one block, all of another.
+  for (auto [offset, bytes] : {std::pair(all[1]->offset + kPackAlign, kPackAlign),
+                               std::pair(all[4]->offset, 2 * kPackAlign)}) {
+    ASSERT_EQ(::fallocate(fd->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                          static_cast<off_t>(offset), static_cast<off_t>(bytes)),
+              0);
+  }
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(reader->AnyIsHole({all[i]}), i == 1 || i == 4);
+  EXPECT_FALSE(reader->AnyIsHole({all[5], all[0], all[3], all[2]}));
+  EXPECT_TRUE(reader->AnyIsHole({all[5], all[4], all[0]}));
+  EXPECT_TRUE(reader->AnyIsHole({all[3], all[1]}));
+}
+
 TEST_F(PackTest, AnyOtherLengthIsFound) {
   for (size_t length = 0; length < raw_.size(); length += length < raw_.size() - 300 ? 97 : 1) {
     auto reader = Reopen(raw_.substr(0, length));

@@ -17,6 +17,8 @@ constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
 }  // namespace
 
+unsigned Processors() { return std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads); }
+
 Status ForEach(size_t count, const std::function<void(size_t)>& work,
                const std::atomic<uint64_t>& done, uint64_t total, const Progress& progress,
                unsigned waiting) {
@@ -31,8 +33,7 @@ Status ForEach(size_t count, const std::function<void(size_t)>& work,
     std::lock_guard lock(mutex);
     if (--running == 0) finished.notify_one();
   };
-  unsigned processors = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
-  size_t wanted = std::min<size_t>(count, processors + waiting);
+  size_t wanted = std::min<size_t>(count, Processors() + waiting);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < wanted; ++i) {
     std::lock_guard lock(mutex);

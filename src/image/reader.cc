@@ -19,6 +19,8 @@
 #include "image/manifest_check.h"
 #include "image/manifest_codec.h"
 #include "image/pack.h"
+#include "image/page_pack.h"
+#include "image/page_reader.h"
 
 namespace stasis::image {
 
@@ -224,6 +226,16 @@ Result<uint64_t> ImageReader::VerifyBlocks(VerifyLevel level, const Progress& pr
   return total;
 }
 
+// The same for pages.
+Result<uint64_t> ImageReader::VerifyPages(VerifyLevel level, const Progress& progress,
+                                          std::vector<Finding>& findings) const {
+  if (manifest_.page_files.empty()) return 0;
+  STASIS_ASSIGN(PageReader pages, PageReader::Open(*this, &findings));
+  if (level != VerifyLevel::kFull) return 0;
+  STASIS_TRY(pages.Check(progress, findings));
+  return pages.stored_bytes();
+}
+
 Result<VerifyReport> ImageReader::Verify(VerifyLevel level, const Progress& progress) const {
   Stopwatch watch;
   VerifyReport report;
@@ -268,6 +280,8 @@ Result<VerifyReport> ImageReader::Verify(VerifyLevel level, const Progress& prog
   }
   STASIS_ASSIGN(uint64_t block_bytes, VerifyBlocks(level, part(report.bytes), report.findings));
   report.bytes += block_bytes;
+  STASIS_ASSIGN(uint64_t page_bytes, VerifyPages(level, part(report.bytes), report.findings));
+  report.bytes += page_bytes;
   auto by_path = [](const Finding& a, const Finding& b) { return a.path < b.path; };
   std::stable_sort(report.findings.begin(), report.findings.end(), by_path);
   std::vector<Finding> strays;
@@ -295,6 +309,15 @@ Result<OpenedFile> ImageReader::OpenFile(const std::string& path) const {
 }
 
 Result<PackReader> ImageReader::OpenPack(const Pack& pack) const {
+  return OpenPackAs<PackReader>(pack);
+}
+
+Result<PagePackReader> ImageReader::OpenPagePack(const Pack& pack) const {
+  return OpenPackAs<PagePackReader>(pack);
+}
+
+template <class Reader>
+Result<Reader> ImageReader::OpenPackAs(const Pack& pack) const {
   STASIS_ASSIGN(OpenedFile opened, OpenRegular(folder_.get(), pack.path()));
   auto damaged = [&](const std::string& how) {
     return Fail(Code::kDataLoss, Domain::kImage, 0, pack.path() + " " + how, kHint);
@@ -302,7 +325,7 @@ Result<PackReader> ImageReader::OpenPack(const Pack& pack) const {
   if (opened.size_bytes != pack.size_bytes) {
     return damaged(LengthMessage(opened.size_bytes, pack.size_bytes));
   }
-  STASIS_ASSIGN(PackReader reader, PackReader::Open(std::move(opened), pack.path()));
+  STASIS_ASSIGN(Reader reader, Reader::Open(std::move(opened), pack.path()));
   if (reader.id() != pack.id || reader.index_checksum() != pack.index_checksum) {
     return damaged("is another pack than the one recorded");
   }

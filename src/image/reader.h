@@ -17,7 +17,8 @@ namespace stasis::image {
 
 enum class VerifyLevel : uint8_t {
   kPresence,      // every file there, of its length, and no other
-  kAllButBlocks,  // and every byte, but for the blocks of packs: for who checks them as he reads
+  kAllButBlocks,  // and every byte, but for blocks and pages in packs: for who checks them as he
+                  // reads
   kFull,          // and those
 };
 
@@ -39,6 +40,7 @@ struct VerifyReport {
 };
 
 class PackReader;
+class PagePackReader;
 
 class ImageReader {
  public:
@@ -64,6 +66,7 @@ class ImageReader {
   Result<OpenedFile> OpenFile(const std::string& path) const;
   // A pack that the manifest lists, and the very one: kDataLoss when it is another.
   Result<PackReader> OpenPack(const Pack& pack) const;
+  Result<PagePackReader> OpenPagePack(const Pack& pack) const;
   // The folder with CRIU's images, to hand to CRIU.
   Result<UniqueFd> OpenCpuFolder() const;
 
@@ -73,6 +76,10 @@ class ImageReader {
   void FindStrays(std::vector<Finding>& findings) const;
   Result<uint64_t> VerifyBlocks(VerifyLevel level, const Progress& progress,
                                 std::vector<Finding>& findings) const;
+  Result<uint64_t> VerifyPages(VerifyLevel level, const Progress& progress,
+                               std::vector<Finding>& findings) const;
+  template <class Reader>
+  Result<Reader> OpenPackAs(const Pack& pack) const;
 
   std::string path_;
   UniqueFd folder_;

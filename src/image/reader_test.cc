@@ -157,7 +157,7 @@ TEST_F(ReaderTest, AFutureVersionIsToldFromDamage) {
   };
   Error error = reseal(8, 7);
   EXPECT_EQ(error.code, Code::kUnimplemented);
-  EXPECT_EQ(error.message, "image " + path_ + " has format 7; this Stasis reads 1 to 2");
+  EXPECT_EQ(error.message, "image " + path_ + " has format 7; this Stasis reads 1 to 3");
   EXPECT_EQ(error.hint, "Use a newer Stasis.");
   EXPECT_EQ(reseal(8, 0).code, Code::kUnimplemented);
   EXPECT_EQ(reseal(24, 2).code, Code::kUnimplemented);

@@ -19,7 +19,7 @@ TEST(ReportTest, AnInspectionSaysWhatARestoreNeeds) {
   TempStore store;
   auto image = ImageReader::Open(MakeImage(store.path(), "a"));
   std::string text = InspectText(**image);
-  for (const char* part : {"format     2", "job        llama, left running, suspended",
+  for (const char* part : {"format     3", "job        llama, left running, suspended",
                            "driver     softgpu 580.159.04", "process    4711 counter, GPU memory",
                            "softgpu GPU-1: 1.0 GiB of 8.0 GiB", "tty[1b:2]", "criu dump"}) {
     EXPECT_TRUE(Holds(text, part)) << part << " is not in\n" << text;

@@ -13,11 +13,13 @@
 #include <unordered_map>
 
 #include "base/file.h"
+#include "base/own_path.h"
 #include "image/beneath.h"
 #include "image/envelope.h"
 #include "image/image_folder.h"
 #include "image/manifest_check.h"
 #include "image/manifest_codec.h"
+#include "image/page_pack.h"
 
 namespace stasis::image {
 
@@ -31,6 +33,10 @@ int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+bool IsOptional(std::string_view folder) {
+  return folder == kAgentFolder || folder == kPagesFolder;
 }
 
 Result<UniqueFd> MakeFolderAt(int parent_fd, const std::string& name) {
@@ -77,32 +83,24 @@ Result<std::unique_ptr<ImageWriter>> ImageWriter::Begin(const std::string& store
 }
 
 Status ImageWriter::CreatePartial() {
-  for (fs::path folder = store_; !PathExists(folder); folder = folder.parent_path()) {
-    new_folders_parents_.push_back(folder.parent_path());
+  fs::path there = store_;
+  for (; !PathExists(there); there = there.parent_path()) {
+    new_folders_parents_.push_back(there.parent_path());
   }
+  STASIS_TRY(OpenOwn(there, O_PATH));  // before anything is made behind somebody's link
   STASIS_TRY(MakeDirs(store_));
-  STASIS_ASSIGN(store_fd_, OpenFolder(store_));
+  STASIS_ASSIGN(store_fd_, OpenOwn(store_, O_RDONLY | O_DIRECTORY));
   if (PathExists(path())) {
     return Fail(Code::kAlreadyExists, Domain::kImage, 0, path() + " exists already",
                 "Choose another name; an image is never overwritten.");
   }
-  // Between the folder's creation and its lock somebody may sweep it away: then once more.
-  for (;;) {
-    STASIS_ASSIGN(partial_, HiddenName(name_, kPartial));
-    if (::mkdirat(store_fd_.get(), partial_.c_str(), 0700) != 0) {
-      return FailErrno(errno, "make folder " + store_ + "/" + partial_);
-    }
-    auto folder = OpenBeneath(store_fd_.get(), partial_, O_RDONLY | O_DIRECTORY);
-    if (!folder && folder.error().code == Code::kNotFound) continue;
-    if (!folder) return Fail(std::move(folder.error()));
-    if (!LockFolder(folder->get(), LockKind::kShared, partial_)) continue;
-    if (!IsSameFolder(store_fd_.get(), partial_, folder->get())) continue;
-    partial_fd_ = std::move(*folder);
-    break;
-  }
+  STASIS_ASSIGN(auto hidden,
+                MakeHidden(fmt::format("/proc/self/fd/{}", store_fd_.get()), name_, kPartial));
+  partial_ = std::move(hidden.name);
+  partial_fd_ = std::move(hidden.fd);
   late_ = partial_ + ".late";
   for (std::string_view folder : kFolders) {
-    if (folder == kAgentFolder) continue;  // when it is needed
+    if (IsOptional(folder)) continue;  // when it is needed
     STASIS_TRY(MakeFolderAt(partial_fd_.get(), std::string(folder)));
   }
   STASIS_ASSIGN(criu_fd_, MakeFolderAt(partial_fd_.get(), kCriuFolder));
@@ -118,12 +116,18 @@ ImageWriter::~ImageWriter() {
   }
 }
 
+Status ImageWriter::MakeFolderOf(const std::string& path) {
+  const std::string folder = path.substr(0, path.find('/'));
+  if (!IsOptional(folder) || ::mkdirat(partial_fd_.get(), folder.c_str(), 0700) == 0 ||
+      errno == EEXIST) {
+    return {};
+  }
+  return FailErrno(errno, "make folder " + folder);
+}
+
 Result<UniqueFd> ImageWriter::AddFile(const std::string& path) {
   STASIS_TRY(CheckFilePath(path));
-  if (path.starts_with(std::string(kAgentFolder) + "/") &&
-      ::mkdirat(partial_fd_.get(), kAgentFolder, 0700) != 0 && errno != EEXIST) {
-    return FailErrno(errno, std::string("make folder ") + kAgentFolder);
-  }
+  STASIS_TRY(MakeFolderOf(path));
   auto fd = OpenBeneath(partial_fd_.get(), path, O_WRONLY | O_CREAT | O_EXCL);
   if (!fd) return Fail(WithSpaceHint(std::move(fd.error()), store_));
   return fd;
@@ -136,8 +140,21 @@ Result<PackWriter> ImageWriter::AddPack() {
   return PackWriter::Begin(std::move(fd), store_ + "/" + partial_ + "/" + pack.path(), pack.id);
 }
 
+Result<UniqueFd> ImageWriter::AddPagePack(const Pack& pack) { return AddFile(pack.path()); }
+
+Status ImageWriter::TakeAsPagePack(const std::string& name, const Pack& pack) {
+  const std::string to = pack.path();
+  STASIS_TRY(MakeFolderOf(to));
+  if (::renameat2(criu_fd_.get(), name.c_str(), partial_fd_.get(), to.c_str(), RENAME_NOREPLACE) ==
+      0) {
+    return {};
+  }
+  return FailErrno(errno, "move " + name + " to " + to);
+}
+
 Result<OpenedFile> ImageWriter::LinkPack(int image_fd, const Pack& pack, const FileId& file) {
   const std::string path = pack.path();
+  STASIS_TRY(MakeFolderOf(path));
   if (::linkat(image_fd, path.c_str(), partial_fd_.get(), path.c_str(), 0) != 0) {
     return FailErrno(errno, "link " + path);
   }
@@ -152,6 +169,7 @@ Result<OpenedFile> ImageWriter::LinkPack(int image_fd, const Pack& pack, const F
     }
     UniqueFd lock(::fcntl(opened.fd.get(), F_DUPFD_CLOEXEC, 0));
     if (!lock) return FailErrno(errno, "keep " + path + " open");
+    std::lock_guard guard(linked_mutex_);
     linked_packs_.emplace_back(pack.id, std::move(lock));
     return opened;
   }();
@@ -161,6 +179,7 @@ Result<OpenedFile> ImageWriter::LinkPack(int image_fd, const Pack& pack, const F
 
 void ImageWriter::UnlinkPack(const Pack& pack) {
   ::unlinkat(partial_fd_.get(), pack.path().c_str(), 0);
+  std::lock_guard guard(linked_mutex_);
   std::erase_if(linked_packs_, [&](const auto& linked) { return linked.first == pack.id; });
 }
 
@@ -256,9 +275,10 @@ Status ImageWriter::SetLateFilesAside(Commitment&) {
 
 std::vector<std::string> ImageWriter::Folders() const {
   std::vector<std::string> folders(std::begin(kFolders), std::end(kFolders));
-  if (::faccessat(partial_fd_.get(), kAgentFolder, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
-    std::erase(folders, kAgentFolder);
-  }
+  std::erase_if(folders, [&](const std::string& folder) {
+    return IsOptional(folder) &&
+           ::faccessat(partial_fd_.get(), folder.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0;
+  });
   return folders;
 }
 
@@ -266,20 +286,29 @@ std::vector<std::string> ImageWriter::Folders() const {
 Status ImageWriter::DescribePacks(Commitment& commitment) {
   std::unordered_map<std::string, Pack*> listed;
   for (Pack& pack : commitment.manifest.packs) listed.emplace(pack.path(), &pack);
-  STASIS_ASSIGN(UniqueFd folder, OpenBeneath(partial_fd_.get(), "gpu", O_RDONLY | O_DIRECTORY));
-  STASIS_ASSIGN(auto entries, ListFolder(folder.get()));
-  for (const Entry& entry : entries) {
-    std::string path = "gpu/" + entry.name;
-    STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
-    // A pack that was never finished would be found out only by who needs it.
-    STASIS_ASSIGN(PackReader reader, PackReader::Open(std::move(opened), path));
+  // A pack that was never finished would be found out only by who needs it.
+  auto describe = [&]<class Reader>(const std::string& path, Result<Reader> reader) -> Status {
+    if (!reader) return Fail(std::move(reader).error());
     auto at = listed.find(path);
-    if (at == listed.end() || at->second->id != reader.id()) {
+    if (at == listed.end() || at->second->id != reader->id()) {
       return Fail(Code::kInternal, Domain::kImage, 0, path + " is a pack that nothing refers to");
     }
-    at->second->size_bytes = reader.size_bytes();
-    at->second->index_checksum = reader.index_checksum();
+    at->second->size_bytes = reader->size_bytes();
+    at->second->index_checksum = reader->index_checksum();
     listed.erase(at);
+    return {};
+  };
+  for (const std::string& folder : Folders()) {
+    const bool pages = folder == kPagesFolder;
+    if (!pages && folder != "gpu") continue;
+    STASIS_ASSIGN(UniqueFd fd, OpenBeneath(partial_fd_.get(), folder, O_RDONLY | O_DIRECTORY));
+    STASIS_ASSIGN(auto entries, ListFolder(fd.get()));
+    for (const Entry& entry : entries) {
+      const std::string path = folder + "/" + entry.name;
+      STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
+      STASIS_TRY(pages ? describe(path, PagePackReader::Open(std::move(opened), path))
+                       : describe(path, PackReader::Open(std::move(opened), path)));
+    }
   }
   if (listed.empty()) return {};
   return Fail(Code::kInternal, Domain::kImage, 0, listed.begin()->first + " was never written");
@@ -294,7 +323,7 @@ Status ImageWriter::ChecksumFiles(Commitment& commitment) {
 
   std::vector<ChecksumJob> jobs;
   for (const std::string& folder : Folders()) {
-    if (folder == "gpu") continue;
+    if (folder == "gpu" || folder == kPagesFolder) continue;
     STASIS_ASSIGN(UniqueFd fd, OpenBeneath(partial_fd_.get(), folder, O_RDONLY | O_DIRECTORY));
     STASIS_ASSIGN(auto entries, ListFolder(fd.get()));
     for (const Entry& entry : entries) {

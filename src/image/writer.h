@@ -1,6 +1,6 @@
 // Writes one image: complete, or not there. Everything goes into a hidden folder beside the place
 // where the image will be, and appears by one rename after all of it was checked, described and
-// synced. Not thread-safe.
+// synced. Packs may be added and linked by several threads at once; the rest is not thread-safe.
 //
 //   auto writer = ImageWriter::Begin(store, "llama-3");
 //   ... CRIU dumps into (*writer)->cpu_dir_fd() ...
@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,7 +50,8 @@ class ImageWriter {
   // Commit (CRIU's stats-dump may) does not become part of the image.
   int cpu_dir_fd() const { return criu_fd_.get(); }
   // That folder's path until Commit.
-  std::string cpu_path() const { return store_ + "/" + partial_ + "/criu"; }
+  // By its descriptor: whoever may rename what the store lies in cannot put another in its place.
+  std::string cpu_path() const { return "/proc/self/fd/" + std::to_string(criu_fd_.get()); }
   // Where the image will be, and is after Commit.
   std::string path() const { return store_ + "/" + name_; }
   bool committed() const { return committed_; }
@@ -59,6 +61,10 @@ class ImageWriter {
   // A new pack, as gpu/ID.pack. It must be finished before Commit, which refuses one that is not,
   // and one that the manifest does not list.
   Result<PackWriter> AddPack();
+  // A new pack of pages, as `pack.path()`: an empty file for its extents, FinishPagePack ends it.
+  Result<UniqueFd> AddPagePack(const Pack& pack);
+  // The file `name` that CRIU wrote becomes that pack; it has an index by then.
+  Status TakeAsPagePack(const std::string& name, const Pack& pack);
   // The pack `pack.path()` of another image of this store, as a file of this one too: a hard link,
   // locked (shared) until this object goes, so that gc leaves it alone. Fails where the file system
   // makes no link, where gc is at it, and when it is another file than `file`: nothing is changed.
@@ -93,6 +99,7 @@ class ImageWriter {
       : store_(std::move(store)), name_(std::move(name)) {}
   Status CreatePartial();
 
+  Status MakeFolderOf(const std::string& path);
   std::vector<std::string> Folders() const;  // those that this image has
   Status TakeCpuFiles(Commitment& commitment);
   Status SetLateFilesAside(Commitment& commitment);
@@ -115,6 +122,7 @@ class ImageWriter {
   UniqueFd criu_fd_;
   UniqueFd criu_lock_;  // apart from criu_fd_, whose lock CRIU would inherit
   // Of packs that are other images' too, with the lock.
+  std::mutex linked_mutex_;
   std::vector<std::pair<Id128, UniqueFd>> linked_packs_;
   bool late_exists_ = false;
   bool committed_ = false;

@@ -5,16 +5,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
 
+#include "base/deadline.h"
 #include "image/pack.h"
 #include "image/parallel.h"
+#include "store/clock.h"
+#include "store/codec_choice.h"
 #include "store/earlier_blocks.h"
 #include "store/store_folder.h"
 
@@ -23,7 +24,6 @@ namespace stasis::store {
 using image::BlockKey;
 using image::Codec;
 using image::Compress;
-using image::Compression;
 using image::DeviceRange;
 using image::ForEach;
 using image::Id128;
@@ -37,7 +37,6 @@ using image::Manifest;
 using image::Pack;
 using image::PackEntry;
 using image::PackReader;
-using image::PackWriter;
 using image::Progress;
 
 namespace {
@@ -50,20 +49,9 @@ constexpr uint64_t kLeastUse = 8;  // one eighth
 // A block that saves less is stored as it is: reading it back costs more than it spared.
 constexpr size_t kLeastSaving = 16;  // one sixteenth
 
-// So many blocks being written keep a device busy; their threads wait for it.
-constexpr uint32_t kBusyWrites = 2;
-
-// kAuto: after so many blocks in a row that saved nothing, only each of so many is tried.
-constexpr uint32_t kHopeless = 32;
-constexpr uint32_t kTryEvery = 16;
-
-int64_t UnixNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-int64_t Ns(const timespec& time) { return time.tv_sec * 1'000'000'000ll + time.tv_nsec; }
+// Threads more than processors: so many blocks being written keep a device busy, and the threads
+// wait for it.
+constexpr unsigned kBusyWrites = 2;
 
 }  // namespace
 
@@ -76,19 +64,22 @@ void WrittenBlocks::DescribeIn(Manifest& manifest) const {
 
 struct BlockWriter::State {
   State(ImageWriter& image_writer, BlockKey block_key, BlockWriterOptions block_options)
-      : writer(image_writer), key(std::move(block_key)), options(std::move(block_options)) {}
+      : writer(image_writer),
+        key(std::move(block_key)),
+        options(std::move(block_options)),
+        own(image_writer, options.packs),
+        codecs(options.compression) {}
 
   // Where a block is: in a pack of our own, or in one of earlier images.
   struct Place {
-    bool linked;
-    uint32_t pack;  // index into own, or among the earlier packs
+    bool linked = false;
+    uint32_t pack = 0;  // index into own, once it is written; or among the earlier packs
   };
   // A block that an earlier image seems to have; whether its pack is worth it, and sound, is seen
   // when all such blocks are known.
   struct Deferred {
     Id128 name;
     std::string_view data;
-    uint32_t own;  // the pack it goes into otherwise
     const EarlierBlocks::Block* earlier;
     bool check;  // its name was computed elsewhere
   };
@@ -100,29 +91,24 @@ struct BlockWriter::State {
   ImageWriter& writer;
   const BlockKey key;
   const BlockWriterOptions options;
+  PackSet own;
+  CodecChoice codecs;
   EarlierBlocks earlier;
   std::atomic<uint64_t> looked{0};
   std::atomic<uint64_t> zero_bytes{0};
-  std::atomic<uint32_t> writes{0};  // under way
-  std::atomic<uint32_t> vain{0};    // blocks in a row that compression did not help
-  std::atomic<uint32_t> tried{0};
   std::vector<DeviceRange> ranges;
   std::map<uint32_t, Linked> linked;  // by place among the earlier packs
   uint64_t check_budget = 0;
 
-  std::mutex mutex;                           // of what follows
-  std::deque<std::optional<PackWriter>> own;  // opened for their first block
+  std::mutex mutex;  // of what follows
   std::unordered_map<Id128, Place, Id128Hash> places;
   std::vector<Deferred> deferred;
   std::optional<Error> failed;
   WrittenBlocks out;
 
   void Look(std::string_view block, const Id128* given, Id128& name);
-  Status Store(const Id128& name, std::string_view block, uint32_t own_index);
-  Result<PackWriter*> OwnPack(uint32_t index);
-  Status Append(PackWriter& pack, const Id128& name, std::string_view block);
-  std::optional<Codec> CodecNow();
-  void StoreOrFail(const Id128& name, std::string_view block, uint32_t own_index, bool check);
+  Result<uint32_t> Store(const Id128& name, std::string_view block);
+  void StoreOrFail(const Id128& name, std::string_view block, bool check);
   Status InParallel(size_t count, const std::function<void(size_t)>& work);
   Status Share();
   bool Rely(uint32_t pack_index, Linked& candidate);
@@ -147,8 +133,6 @@ Result<BlockWriter> BlockWriter::Begin(ImageWriter& writer, BlockKey key,
   return BlockWriter(std::move(state));
 }
 
-void BlockWriter::StartPack() { state_->own.emplace_back(); }
-
 Status BlockWriter::State::InParallel(size_t count, const std::function<void(size_t)>& work) {
   auto unless_failed = [&](size_t i) {
     {
@@ -165,28 +149,38 @@ Status BlockWriter::State::InParallel(size_t count, const std::function<void(siz
   return {};
 }
 
-Status BlockWriter::Add(DeviceRange range, std::string_view data, std::span<const Id128> names,
-                        std::span<const uint8_t> zeros) {
-  if (data.size() != range.size_bytes || range.block_bytes == 0) {
-    return Fail(Code::kInternal, "a range of another size than its data");
+Status BlockWriter::Add(std::vector<BlockSource> sources) {
+  struct Block {
+    BlockSource* source;
+    size_t index;
+  };
+  std::vector<Block> blocks;
+  for (BlockSource& source : sources) {
+    DeviceRange& range = source.range;
+    if (source.data.size() != range.size_bytes || range.block_bytes == 0) {
+      return Fail(Code::kInternal, "a range of another size than its data");
+    }
+    range.blocks.resize((source.data.size() + range.block_bytes - 1) / range.block_bytes);
+    if ((!source.names.empty() && source.names.size() != range.blocks.size()) ||
+        (!source.zeros.empty() && source.zeros.size() != range.blocks.size())) {
+      return Fail(Code::kInternal, "a range with another number of names than of blocks");
+    }
+    for (size_t i = 0; i < range.blocks.size(); ++i) blocks.push_back({&source, i});
   }
-  if (state_->own.empty()) StartPack();
-  range.blocks.resize((data.size() + range.block_bytes - 1) / range.block_bytes);
-  if ((!names.empty() && names.size() != range.blocks.size()) ||
-      (!zeros.empty() && zeros.size() != range.blocks.size())) {
-    return Fail(Code::kInternal, "a range with another number of names than of blocks");
-  }
-  STASIS_TRY(state_->InParallel(range.blocks.size(), [&](size_t i) {
-    if (!zeros.empty() && zeros[i] != 0) {
-      const uint64_t bytes = data.substr(i * range.block_bytes, range.block_bytes).size();
-      state_->looked += bytes;
-      state_->zero_bytes += bytes;
+  STASIS_TRY(state_->InParallel(blocks.size(), [&](size_t i) {
+    BlockSource& source = *blocks[i].source;
+    const size_t index = blocks[i].index;
+    const uint64_t block_bytes = source.range.block_bytes;
+    std::string_view block = source.data.substr(index * block_bytes, block_bytes);
+    if (!source.zeros.empty() && source.zeros[index] != 0) {
+      state_->looked += block.size();
+      state_->zero_bytes += block.size();
       return;
     }
-    state_->Look(data.substr(i * range.block_bytes, range.block_bytes),
-                 names.empty() ? nullptr : &names[i], range.blocks[i]);
+    state_->Look(block, source.names.empty() ? nullptr : &source.names[index],
+                 source.range.blocks[index]);
   }));
-  state_->ranges.push_back(std::move(range));
+  for (BlockSource& source : sources) state_->ranges.push_back(std::move(source.range));
   return {};
 }
 
@@ -197,80 +191,53 @@ void BlockWriter::State::Look(std::string_view block, const Id128* given, Id128&
     return;
   }
   name = given != nullptr ? *given : key.Name(block);
-  uint32_t own_index = 0;
   {
     std::lock_guard lock(mutex);
-    own_index = static_cast<uint32_t>(own.size() - 1);
-    if (!places.try_emplace(name, Place{false, own_index}).second) {
+    if (!places.try_emplace(name).second) {
       out.repeated_bytes += block.size();
       return;
     }
     if (const auto* at = earlier.Find(name, block.size())) {
-      deferred.push_back({name, block, own_index, at, given != nullptr});
+      deferred.push_back({name, block, at, given != nullptr});
       return;
     }
   }
-  StoreOrFail(name, block, own_index, given != nullptr);
+  StoreOrFail(name, block, given != nullptr);
 }
 
-void BlockWriter::State::StoreOrFail(const Id128& name, std::string_view block, uint32_t own_index,
-                                     bool check) {
-  Status status;
-  if (check && key.Name(block) != name) {
-    status = Fail(Code::kDataLoss, "GPU data in host memory is not what it was on the GPU");
-  } else {
-    status = Store(name, block, own_index);
-  }
+void BlockWriter::State::StoreOrFail(const Id128& name, std::string_view block, bool check) {
+  Result<uint32_t> stored =
+      check && key.Name(block) != name
+          ? Fail(Code::kDataLoss, "GPU data in host memory is not what it was on the GPU")
+          : Store(name, block);
   std::lock_guard lock(mutex);
   out.new_bytes += block.size();
-  if (!status && !failed) failed = std::move(status.error());
-}
-
-Result<PackWriter*> BlockWriter::State::OwnPack(uint32_t index) {
-  std::lock_guard lock(mutex);
-  auto& pack = own[index];
-  if (!pack) {
-    STASIS_ASSIGN(pack, writer.AddPack());
+  if (stored) {
+    places[name].pack = *stored;
+  } else if (!failed) {
+    failed = std::move(stored).error();
   }
-  return &*pack;
 }
 
-// With kAuto the storage is never kept waiting: a block is compressed only while others are being
-// written, so that the device has something to do, and is else written at once as it is.
-std::optional<Codec> BlockWriter::State::CodecNow() {
-  switch (options.compression) {
-    case Compression::kNone:
-      return std::nullopt;
-    case Compression::kLz4:
-      return Codec::kLz4;
-    case Compression::kZstd:
-      return Codec::kZstd;
-    case Compression::kAuto:
-      break;
-  }
-  if (writes < kBusyWrites) return std::nullopt;
-  if (vain >= kHopeless && tried++ % kTryEvery != 0) return std::nullopt;
-  return Codec::kZstd;
-}
-
-Status BlockWriter::State::Store(const Id128& name, std::string_view block, uint32_t own_index) {
-  STASIS_ASSIGN(PackWriter * pack, OwnPack(own_index));
+Result<uint32_t> BlockWriter::State::Store(const Id128& name, std::string_view block) {
   std::string_view stored = block;
-  std::optional<Codec> codec = CodecNow();
+  std::optional<Codec> codec;
   // What does not fill one page less is no saving, and what is one page cannot.
   size_t room = block.size() - block.size() / kLeastSaving;
   room = std::min<size_t>(room, (block.size() - 1) / kPackAlign * kPackAlign);
-  if (codec && room > 0) {
+  if (room > 0) codec = codecs.Next(block.size());
+  if (codec) {
     thread_local std::vector<char> buffer(kBlockBytes);
+    const Stopwatch watch;
     size_t size = Compress(*codec, block, buffer.data(), room);
     if (size > 0) stored = {buffer.data(), size};
-    vain = size > 0 ? 0 : vain + 1;
+    codecs.Compressed(*codec, block.size(), stored.size(), watch.Seconds());
   }
-  ++writes;
-  auto status = pack->Append(name, stored, block.size(),
-                             stored.data() == block.data() ? Codec::kNone : *codec);
-  --writes;
-  return status;
+  const Stopwatch watch;
+  auto pack =
+      own.Append(name, stored, block.size(), stored.data() == block.data() ? Codec::kNone : *codec);
+  codecs.Written(stored.size(), watch.Seconds());
+  return pack;
 }
 
 // Before an image relies on a block that another wrote, under the pack's lock, which keeps gc away:
@@ -294,10 +261,9 @@ Status BlockWriter::State::CheckReferences(const EarlierBlocks::EarlierPack& pac
   for (const Deferred* block : candidate.blocks) images.insert(block->earlier->image);
   for (uint32_t image : images) {
     if (!earlier.IsStillThere(image)) return Fail(Code::kAborted, "its image is gone");
-    checked = std::min(
-        checked, earlier.image(image).checked_unix_ns.at(candidate.blocks.front()->earlier->pack));
+    checked =
+        std::min(checked, earlier.CheckedUnixNs(image, candidate.blocks.front()->earlier->pack));
   }
-  bool must_read = now - checked > options.trust_ns || Ns(st.st_mtim) > checked;
   std::vector<const PackEntry*> entries;
   candidate.pack = pack.pack;
   candidate.pack.linked = true;
@@ -307,13 +273,14 @@ Status BlockWriter::State::CheckReferences(const EarlierBlocks::EarlierPack& pac
     if (entry == nullptr || entry->logical_bytes != block->data.size()) {
       return Fail(Code::kDataLoss, pack.pack.path() + " lacks block " + block->name.Hex());
     }
-    // A copier, or a file system that compresses, may store zeros inside of a block as a hole.
-    must_read |= reader.IsHole(*entry);
     entries.push_back(entry);
     candidate.pack.used_bytes += entry->stored_bytes;
   }
   candidate.pack.used_blocks = entries.size();
   candidate.pack.checked_unix_ns = checked;
+  // A copier, or a file system that compresses, may store zeros inside of a block as a hole.
+  const bool must_read =
+      now - checked > options.trust_ns || Ns(st.st_mtim) > checked || reader.AnyIsHole(entries);
   if (!must_read && candidate.pack.used_bytes > check_budget) return {};
   check_budget -= std::min(check_budget, candidate.pack.used_bytes);
 
@@ -346,9 +313,7 @@ bool BlockWriter::State::Rely(uint32_t pack_index, Linked& candidate) {
   if (status) return true;
   writer.UnlinkPack(pack.pack);
   if (status.error().code == Code::kDataLoss) {
-    out.notes.push_back(fmt::format(
-        "image {} is damaged, so nothing of its {} was relied on: {} (`stasis image verify {}`)",
-        image.name, pack.pack.path(), status.error().ToString(), image.name));
+    out.notes.push_back(DamagedNote(image, pack.pack, status.error()));
   }
   return false;
 }
@@ -379,25 +344,16 @@ Status BlockWriter::State::Share() {
     }
     if (options.progress && !options.progress(looked)) return Fail(Code::kCancelled, "cancelled");
   }
-  return InParallel(rest.size(), [&](size_t i) {
-    StoreOrFail(rest[i]->name, rest[i]->data, rest[i]->own, rest[i]->check);
-  });
+  return InParallel(rest.size(),
+                    [&](size_t i) { StoreOrFail(rest[i]->name, rest[i]->data, rest[i]->check); });
 }
 
 // Our own packs first, then those of others; and of each block in which it is.
 Status BlockWriter::State::FinishPacks() {
-  std::vector<uint32_t> own_index(own.size());
-  for (size_t i = 0; i < own.size(); ++i) {
-    if (!own[i]) continue;
-    STASIS_TRY(own[i]->Finish());
-    own_index[i] = static_cast<uint32_t>(out.packs.size());
-    Pack pack;
-    pack.id = own[i]->id();
-    pack.used_blocks = own[i]->blocks();
-    pack.used_bytes = own[i]->stored_bytes();
+  STASIS_ASSIGN(out.packs, own.Finish());
+  for (Pack& pack : out.packs) {
     pack.checked_unix_ns = UnixNow();
     out.stored_bytes += pack.used_bytes;
-    out.packs.push_back(std::move(pack));
   }
   std::unordered_map<uint32_t, uint32_t> linked_index;
   for (auto& [index, one] : linked) {
@@ -412,7 +368,7 @@ Status BlockWriter::State::FinishPacks() {
         continue;
       }
       const Place& place = places.at(name);
-      range.packs.push_back(place.linked ? linked_index.at(place.pack) : own_index[place.pack]);
+      range.packs.push_back(place.linked ? linked_index.at(place.pack) : place.pack);
     }
   }
   return {};

@@ -2,12 +2,11 @@
 //
 // A block that is all zero is stored nowhere. One that an earlier image of the store has is not
 // written again: its pack becomes a file of the new image too, by a hard link. All others go into
-// new packs, compressed where that is asked for. Not thread-safe; it has threads of its own.
+// new packs, several at a time (pack_set.h), compressed where that is asked for or pays
+// (codec_choice.h). Not thread-safe; it has threads of its own.
 //
 //   auto blocks = BlockWriter::Begin(writer, key, options);
-//   for each process and GPU:
-//     blocks->StartPack();
-//     blocks->Add(range, data);      // data stays where it is until Finish
+//   blocks->Add({{range, data}, …});   // data stays where it is until Finish
 //   auto written = blocks->Finish();
 #pragma once
 
@@ -23,6 +22,7 @@
 #include "image/codec.h"
 #include "image/manifest.h"
 #include "image/writer.h"
+#include "store/pack_set.h"
 
 namespace stasis::store {
 
@@ -40,6 +40,19 @@ struct BlockWriterOptions {
   // … and others too, as long as it is not more than this for one dump.
   uint64_t always_check_bytes = 512ull << 20;
   size_t max_linked_packs = image::kMaxLinkedPacks;
+  PackLimits packs;
+};
+
+// A part of memory to be written.
+struct BlockSource {
+  image::DeviceRange range;  // without its blocks
+  std::string_view data;     // of the range's size
+  // Of its blocks by the writer's key, computed elsewhere, zero for one that is all zero, whose
+  // place in `data` is not looked at; or empty. A block is only written after its name was computed
+  // here too: kDataLoss if they differ. One that an earlier image has is not read.
+  std::span<const image::Id128> names = {};
+  // A byte for each block, 1 for one that is all zero whatever `data` has in its place; or empty.
+  std::span<const uint8_t> zeros = {};
 };
 
 struct WrittenBlocks {
@@ -64,16 +77,14 @@ class BlockWriter {
   BlockWriter(BlockWriter&&) noexcept;
   ~BlockWriter();
 
-  // Blocks from here on go into a pack of their own.
-  void StartPack();
-  // `range` without its blocks; `data` has its size.
-  // `names`: of its blocks by this key, computed elsewhere, zero for one that is all zero, whose
-  // place in `data` is not looked at; or empty. A block is only written after its name was computed
-  // here too: kDataLoss if they differ. One that an earlier image has is not read.
-  // `zeros`: a byte for each block, 1 for one that is all zero whatever `data` has in its place; or
-  // empty.
+  // Looks at all their blocks, and writes at once what no earlier image seems to have: several
+  // threads work on all of them, so one call for many is quicker than many calls. Names and zeros
+  // are needed until it returns.
+  Status Add(std::vector<BlockSource> sources);
   Status Add(image::DeviceRange range, std::string_view data,
-             std::span<const image::Id128> names = {}, std::span<const uint8_t> zeros = {});
+             std::span<const image::Id128> names = {}, std::span<const uint8_t> zeros = {}) {
+    return Add({BlockSource{std::move(range), data, names, zeros}});
+  }
   // Decides what is shared, writes the rest, finishes the packs.
   Result<WrittenBlocks> Finish();
 

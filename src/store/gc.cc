@@ -12,22 +12,24 @@
 #include <cerrno>
 #include <map>
 #include <memory>
-#include <optional>
 #include <unordered_set>
 
 #include "base/file.h"
 #include "image/beneath.h"
 #include "image/pack.h"
+#include "image/page_pack.h"
 #include "image/reader.h"
 #include "store/store_folder.h"
 
 namespace stasis::store {
 
+using image::Codec;
 using image::DeviceRange;
 using image::Entry;
 using image::Id128;
 using image::Id128Hash;
 using image::ImageReader;
+using image::kPageBytes;
 using image::ListFolder;
 using image::Manifest;
 using image::OpenBeneath;
@@ -36,6 +38,10 @@ using image::OpenRegular;
 using image::Pack;
 using image::PackEntry;
 using image::PackReader;
+using image::PageExtent;
+using image::PageFile;
+using image::PagePackReader;
+using image::PageRun;
 
 namespace {
 
@@ -74,19 +80,121 @@ void AllowManyFiles() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// The blocks of the pack that this image refers to; nullopt: it cannot be told, so all of them.
-std::optional<Names> NeededBy(const Manifest& manifest, const std::string& path) {
+// What images refer to in one pack.
+struct Need {
+  Names blocks;
+  std::vector<std::pair<uint32_t, uint32_t>> pages;  // first, number
+};
+
+// Adds what this image refers to. False: it cannot be told, so all of it.
+bool AddNeed(const Manifest& manifest, const std::string& path, Need& need) {
   auto at = std::find_if(manifest.packs.begin(), manifest.packs.end(),
                          [&](const Pack& pack) { return pack.path() == path; });
-  if (at == manifest.packs.end()) return std::nullopt;  // of format 1, or a stranger
+  if (at == manifest.packs.end()) return false;  // of format 1, or a stranger
   const auto index = static_cast<uint32_t>(at - manifest.packs.begin());
-  Names names;
   for (const DeviceRange& range : manifest.ranges) {
     for (size_t i = 0; i < range.blocks.size(); ++i) {
-      if (!range.blocks[i].IsZero() && range.packs[i] == index) names.insert(range.blocks[i]);
+      if (!range.blocks[i].IsZero() && range.packs[i] == index) need.blocks.insert(range.blocks[i]);
     }
   }
-  return names;
+  for (const PageFile& file : manifest.page_files) {
+    for (const PageRun& run : file.runs) {
+      if (run.pack == index) need.pages.emplace_back(run.first, run.pages);
+    }
+  }
+  return true;
+}
+
+// A part of a pack that nothing refers to, and how many blocks or pages that is.
+struct Piece {
+  uint64_t offset;
+  uint64_t bytes;
+  uint64_t blocks;
+};
+
+// Neighbours become one.
+void AddPiece(std::vector<Piece>& pieces, const Piece& piece) {
+  if (piece.bytes == 0) return;
+  if (!pieces.empty() && pieces.back().offset + pieces.back().bytes == piece.offset) {
+    pieces.back().bytes += piece.bytes;
+    pieces.back().blocks += piece.blocks;
+  } else {
+    pieces.push_back(piece);
+  }
+}
+
+void FindUnused(const PackReader& reader, const Need& need, std::vector<Piece>& pieces) {
+  for (const PackEntry& entry : reader.entries()) {
+    if (need.blocks.contains(entry.name)) continue;
+    AddPiece(pieces, {entry.offset, entry.padded_bytes(), 1});
+  }
+}
+
+// What lies between extents is nobody's.
+void FindUnused(const PagePackReader& reader, const Need& need, std::vector<Piece>& pieces) {
+  std::vector<bool> needed(reader.pages().size());
+  for (const auto& [first, pages] : need.pages) {
+    for (uint64_t page = first; page < std::min<uint64_t>(uint64_t{first} + pages, needed.size());
+         ++page) {
+      needed[page] = true;
+    }
+  }
+  uint64_t end = 0;
+  for (const PageExtent& extent : reader.extents()) {
+    AddPiece(pieces, {end, extent.offset - end, (extent.offset - end) / kPageBytes});
+    end = extent.end();
+    const auto begin = needed.begin() + extent.first;
+    if (extent.codec != Codec::kNone) {
+      if (std::none_of(begin, begin + extent.pages, [](bool one) { return one; })) {
+        AddPiece(pieces, {extent.offset, extent.padded_bytes(), extent.pages});
+      }
+      continue;
+    }
+    for (uint32_t i = 0; i < extent.pages; ++i) {
+      if (begin[i]) continue;
+      AddPiece(pieces, {extent.offset + uint64_t{i} * kPageBytes, kPageBytes, 1});
+    }
+  }
+  AddPiece(pieces, {end, reader.body_bytes() - end, (reader.body_bytes() - end) / kPageBytes});
+}
+
+// What nothing refers to, hole or not.
+Result<std::vector<Piece>> UnusedIn(const PackLink& link, const Need& need) {
+  std::vector<Piece> pieces;
+  STASIS_ASSIGN(auto opened, OpenRegular(link.image->folder.get(), link.path));
+  if (link.path.starts_with(image::kPagesFolder)) {
+    STASIS_ASSIGN(auto reader, PagePackReader::Open(std::move(opened), link.path));
+    FindUnused(reader, need, pieces);
+  } else {
+    STASIS_ASSIGN(auto reader, PackReader::Open(std::move(opened), link.path));
+    FindUnused(reader, need, pieces);
+  }
+  return pieces;
+}
+
+// The parts of these that are not yet holes. One walk along the file.
+std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
+  std::vector<Piece> left;
+  for (const Piece& piece : pieces) {
+    const uint64_t end = piece.offset + piece.bytes;
+    uint64_t at = piece.offset;
+    std::vector<Piece> parts;
+    while (at < end) {
+      const off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
+      if (data < 0 && errno == ENXIO) break;  // none any more
+      const uint64_t begin = data < 0 ? at : static_cast<uint64_t>(data);
+      if (begin >= end) break;
+      const off_t hole = ::lseek(fd, static_cast<off_t>(begin), SEEK_HOLE);
+      at = hole < 0 ? end : std::min(end, static_cast<uint64_t>(hole));
+      parts.push_back({begin, at - begin, 0});
+    }
+    for (Piece& part : parts) {
+      // Blocks may be of different lengths; a part has its share of them, one at least.
+      part.blocks = std::max<uint64_t>(1, piece.blocks * part.bytes / piece.bytes);
+      left.push_back(part);
+    }
+  }
+  return left;
 }
 
 class Collector {
@@ -103,7 +211,7 @@ class Collector {
   Status ReadImages();
   Status Collect(const SeenPack& pack);
   std::string WhyNot(const SeenPack& pack, int fd) const;
-  Status Free(const SeenPack& pack, int fd, const PackReader& reader, const Names& needed);
+  Status Free(const SeenPack& pack, int fd, const std::vector<Piece>& pieces);
   void Skip(const SeenPack& pack, std::string why, bool busy = false) {
     report_.skipped.push_back({pack.Path(), std::move(why), busy});
   }
@@ -145,17 +253,18 @@ Status Collector::ReadImages() {
     } else {
       image->unreadable = reader.error().ToString();
     }
-    auto gpu = OpenBeneath(image->folder.get(), "gpu", O_RDONLY | O_DIRECTORY);
-    if (gpu) {
-      STASIS_ASSIGN(auto files, ListFolder(gpu->get()));
+    for (const std::string folder : {"gpu", image::kPagesFolder}) {
+      auto fd = OpenBeneath(image->folder.get(), folder, O_RDONLY | O_DIRECTORY);
+      if (!fd) continue;
+      STASIS_ASSIGN(auto files, ListFolder(fd->get()));
       for (const Entry& file : files) {
         struct stat st;
         if (!file.is_regular ||
-            ::fstatat(gpu->get(), file.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
+            ::fstatat(fd->get(), file.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
           continue;
         }
         SeenPack& pack = packs_[{st.st_dev, st.st_ino}];
-        pack.links.push_back({image.get(), "gpu/" + file.name});
+        pack.links.push_back({image.get(), folder + "/" + file.name});
       }
     }
     images_.push_back(std::move(image));
@@ -187,36 +296,25 @@ std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
 }
 
 Status Collector::Collect(const SeenPack& pack) {
-  Names needed;
+  Need need;
   for (const PackLink& link : pack.links) {
     if (link.image->reader == nullptr) {
       Skip(pack, "it cannot be told what image " + link.image->name +
                      " needs of it: " + link.image->unreadable);
       return {};
     }
-    auto names = NeededBy(link.image->reader->manifest(), link.path);
-    if (!names) return {};  // the image needs all of it
-    needed.merge(*names);
+    if (!AddNeed(link.image->reader->manifest(), link.path, need)) return {};
   }
   const PackLink& link = pack.links.front();
   {
     // Without a lock: nearly all packs have nothing to be freed.
-    auto opened = OpenRegular(link.image->folder.get(), link.path);
-    if (!opened && opened.error().code == Code::kNotFound) return {};  // deleted meanwhile
-    if (!opened) {
-      Skip(pack, opened.error().ToString());
+    auto unused = UnusedIn(link, need);
+    if (!unused && unused.error().code == Code::kNotFound) return {};  // deleted meanwhile
+    if (!unused) {
+      Skip(pack, unused.error().ToString());
       return {};
     }
-    auto reader = PackReader::Open(std::move(*opened), link.path);
-    if (!reader) {
-      Skip(pack, reader.error().ToString());
-      return {};
-    }
-    const auto& entries = reader->entries();
-    if (std::all_of(entries.begin(), entries.end(),
-                    [&](const PackEntry& entry) { return needed.contains(entry.name); })) {
-      return {};
-    }
+    if (unused->empty()) return {};
   }
   STASIS_TRY(Step("lock " + pack.Path()));
   auto fd = OpenBeneath(link.image->folder.get(), link.path, O_RDWR);
@@ -235,41 +333,16 @@ Status Collector::Collect(const SeenPack& pack) {
     return {};
   }
   // By a descriptor of its own; it is the same file, and that is locked.
-  auto opened = OpenRegular(link.image->folder.get(), link.path);
-  if (!opened) {
-    Skip(pack, opened.error().ToString());
-    return {};
-  }
-  STASIS_ASSIGN(PackReader reader, PackReader::Open(std::move(*opened), link.path));
+  STASIS_ASSIGN(auto unused, UnusedIn(link, need));
   STASIS_TRY(Step("free " + pack.Path()));
-  return Free(pack, fd->get(), reader, needed);
+  return Free(pack, fd->get(), WithoutHoles(fd->get(), unused));
 }
 
-// Neighbours in one call. Each call may be the last: what is a hole is nobody's, and what is not
-// yet one is found again by the next run.
-Status Collector::Free(const SeenPack& pack, int fd, const PackReader& reader,
-                       const Names& needed) {
+// Each call may be the last: what is a hole is nobody's, and what is not yet one is found again by
+// the next run.
+Status Collector::Free(const SeenPack& pack, int fd, const std::vector<Piece>& pieces) {
   struct stat before;
   if (::fstat(fd, &before) != 0) return FailErrno(errno, "stat " + pack.Path());
-  struct Piece {
-    uint64_t offset;
-    uint64_t bytes;
-    uint64_t blocks;
-  };
-  std::vector<Piece> pieces;
-  for (const PackEntry& entry : reader.entries()) {
-    if (needed.contains(entry.name)) continue;
-    off_t data = ::lseek(fd, static_cast<off_t>(entry.offset), SEEK_DATA);
-    if (data >= 0 && static_cast<uint64_t>(data) >= entry.offset + entry.padded_bytes()) {
-      continue;  // freed by an earlier run
-    }
-    if (!pieces.empty() && pieces.back().offset + pieces.back().bytes == entry.offset) {
-      pieces.back().bytes += entry.padded_bytes();
-      pieces.back().blocks += 1;
-    } else {
-      pieces.push_back({entry.offset, entry.padded_bytes(), 1});
-    }
-  }
   if (pieces.empty()) return {};
   uint64_t freed_blocks = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {

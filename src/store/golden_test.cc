@@ -8,14 +8,17 @@
 #include <set>
 
 #include "base/file.h"
+#include "image/beneath.h"
 #include "image/block_name.h"
 #include "image/block_reader.h"
 #include "image/image_testing.h"
 #include "image/pack.h"
+#include "image/page_reader.h"
 #include "image/reader.h"
 #include "image/writer.h"
 #include "store/block_writer.h"
 #include "store/gc.h"
+#include "store/page_writer.h"
 #include "store/store_folder.h"
 
 namespace stasis::store {
@@ -218,6 +221,81 @@ TEST(GoldenTest, AnImageOfFormat2MeansWhatItMeant) {
   }
   EXPECT_EQ(memory, GoldenMemory());
   EXPECT_EQ(codecs, (std::set<Codec>{Codec::kNone, Codec::kLz4, Codec::kZstd}));
+}
+
+// Format 3: CPU memory in pages, as they are, in lz4 and in zstd; a pack of an earlier image with a
+// hole; zeros; a page that is there twice.
+std::string GoldenPage(char letter) {
+  std::string page;
+  while (page.size() < image::kPageBytes) page += std::string("a page of ") + letter + "; ";
+  page.resize(image::kPageBytes);
+  return page;
+}
+
+std::string GoldenNoise(uint32_t seed) { return Noise(image::kPageBytes, seed); }
+
+std::string GoldenPages() {
+  return GoldenNoise(11) + GoldenPage('L') + std::string(2 * image::kPageBytes, '\0') +
+         GoldenPage('Z') + GoldenPage('z') + GoldenNoise(12) + GoldenPage('L') + GoldenNoise(13);
+}
+
+std::string WriteWithPages(const std::string& store, const std::string& name,
+                           const std::string& pages, Compression compression) {
+  auto image = image::testing::MustBegin(store, name);
+  image::testing::WriteFile(image->cpu_path() + "/pages-1.img", pages);
+  image::testing::WriteFile(image->cpu_path() + "/inventory.img", "what else CRIU writes");
+  BlockWriterOptions options;
+  options.compression = compression;
+  options.uid = GoldenManifest().job.uid;
+  auto written = WritePages(*image, GoldenKey(), options);
+  EXPECT_TRUE(written) << written.error().ToString();
+  Manifest manifest = image::testing::FullManifest();
+  manifest.host = GoldenManifest().host;
+  manifest.image_id = Id128::FromRaw("golden image  v3");
+  written->DescribeIn(manifest);
+  auto status = image->Commit(manifest, {});
+  EXPECT_TRUE(status) << status.error().ToString();
+  return image->path();
+}
+
+void WriteGolden3(const std::string& store) {
+  const std::string gone = GoldenPage('l');
+  const std::string first =
+      WriteWithPages(store, "first", GoldenPage('L') + gone, Compression::kLz4);
+  const std::string second =
+      WriteWithPages(store, "second", GoldenPage('Z') + GoldenPage('z'), Compression::kZstd);
+  const std::string third =
+      WriteWithPages(store, "third", GoldenNoise(12) + GoldenNoise(14), Compression::kNone);
+  WriteWithPages(store, "v3", GoldenPages(), Compression::kNone);
+  for (const std::string& image : {first, second, third}) ASSERT_TRUE(DeleteImage(image));
+  auto report = CollectGarbage(store);
+  ASSERT_TRUE(report);
+  ASSERT_GE(report->freed_blocks, 1u);  // other images may lie there
+}
+
+TEST(GoldenTest, AnImageOfFormat3MeansWhatItMeant) {
+  if (const char* store = ::getenv("STASIS_WRITE_GOLDEN")) WriteGolden3(store);
+  auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v3");
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  auto report = (*reader)->Verify(VerifyLevel::kFull);
+  ASSERT_TRUE(report);
+  EXPECT_TRUE(report->ok()) << report->ToStatus("v3").error().ToString();
+  EXPECT_EQ((*reader)->format_version(), 3u);
+  const Manifest& m = (*reader)->manifest();
+  EXPECT_EQ(m.image_id, Id128::FromRaw("golden image  v3"));
+  ASSERT_EQ(m.packs.size(), 4u);
+  EXPECT_EQ(m.packs[3].used_blocks, 2u);  // our own
+  EXPECT_FALSE(m.packs[3].linked);
+  EXPECT_TRUE(m.packs[0].linked && m.packs[1].linked && m.packs[2].linked);
+  ASSERT_EQ(m.page_files.size(), 1u);
+  EXPECT_EQ(m.page_files[0].path, "cpu/pages-1.img");
+  EXPECT_EQ(m.page_files[0].runs.size(), 7u);
+
+  image::testing::TempStore folder;
+  auto pages = image::PageReader::Open(**reader);
+  ASSERT_TRUE(pages) << pages.error().ToString();
+  ASSERT_TRUE(pages->MakeFiles(image::OpenFolder(folder.path())->get(), nullptr));
+  EXPECT_EQ(*ReadFile(folder / "pages-1.img"), GoldenPages());
 }
 
 }  // namespace

@@ -84,14 +84,14 @@ Result<std::vector<std::string>> ListImages(const std::string& store) {
   return names;
 }
 
-Result<std::vector<std::string>> SweepPartials(const std::string& store) {
+Result<std::vector<std::string>> SweepPartials(const std::string& store, std::string_view purpose) {
   std::vector<std::string> removed;
   Status first_failure;
   if (!PathExists(store)) return removed;
   STASIS_ASSIGN(UniqueFd store_fd, OpenFolder(store));
   STASIS_ASSIGN(auto names, ListDir(store));
   for (const std::string& name : names) {
-    if (!image::IsHiddenName(name)) continue;
+    if (!image::IsHiddenName(name, purpose)) continue;
     auto folder = OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
     if (!folder) continue;  // gone meanwhile, or no folder and so not ours
     if (!LockFolder(folder->get(), LockKind::kExclusive, name)) continue;

@@ -20,9 +20,10 @@ Result<std::string> ResolveImage(const std::vector<std::string>& stores,
 // not. A store that does not exist holds none.
 Result<std::vector<std::string>> ListImages(const std::string& store);
 
-// Removes what a killed writer or deleter left behind; what is still worked on is left alone.
-// Returns the names removed.
-Result<std::vector<std::string>> SweepPartials(const std::string& store);
+// Removes what a killed writer, deleter or restore left behind; what is still worked on is left
+// alone. With a purpose (image/image_folder.h): only what was for that. Returns the names removed.
+Result<std::vector<std::string>> SweepPartials(const std::string& store,
+                                               std::string_view purpose = {});
 
 // Hides the image in one step, then removes it. kInvalidArgument when `path` is no image (a folder
 // with a manifest and nothing but an image's parts; a damaged one may be deleted), kAborted while

@@ -1,0 +1,186 @@
+// What lies between an arena and the packs of an image, and what it costs: the storage's rate and
+// the processor's time for a GiB. Speed belongs to a machine, so no test asks for it.
+//
+//   block_writer_bench DIR MIB [ROUNDS]
+//
+// DIR: where the images are written, and removed again. The data is in a file in memory, as an
+// arena is: half noise, half noise of which every other 16 bytes are zero. Prints of each way the
+// median, least and most of the rounds (5).
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/file.h"
+#include "image/checksum.h"
+#include "image/parallel.h"
+#include "image/reader.h"
+#include "store/block_writer.h"
+#include "store/store_folder.h"
+
+namespace stasis::store {
+namespace {
+
+using image::BlockKey;
+using image::Compression;
+using image::Id128;
+using image::kBlockBytes;
+
+std::string g_dir;        // NOLINT: a program of one file
+std::string_view g_data;  // NOLINT
+
+double CpuSeconds() {
+  rusage used;
+  ::getrusage(RUSAGE_SELF, &used);
+  auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+void Must(const Status& status) {
+  if (status) return;
+  fmt::print(stderr, "{}\n", status.error().ToString());
+  std::exit(1);
+}
+
+template <class T>
+T Must(Result<T> result) {
+  if (!result) Must(Status(Fail(std::move(result).error())));
+  return std::move(*result);
+}
+
+void FillWithNoise(char* data, size_t bytes) {
+  std::mt19937_64 random(1);
+  for (size_t i = 0; i + 8 <= bytes; i += 8) {
+    const bool zero = i >= bytes / 2 && i % 32 < 16;
+    const uint64_t word = zero ? 0 : random();
+    std::memcpy(data + i, &word, 8);
+  }
+}
+
+std::vector<Id128> NamesOf(const BlockKey& key) {
+  std::vector<Id128> names;
+  for (size_t at = 0; at < g_data.size(); at += kBlockBytes) {
+    names.push_back(key.Name(g_data.substr(at, kBlockBytes)));
+  }
+  return names;
+}
+
+const BlockKey& Key() {
+  static const BlockKey key(image::BlockSecret{});
+  return key;
+}
+
+// One image of all the data; synced, removed by its destructor.
+struct Dump {
+  Compression compression;
+  unsigned packs;
+  std::span<const Id128> names = {};
+  uint64_t stored = 0;
+  size_t files = 0;
+
+  void operator()() {
+    auto writer = Must(image::ImageWriter::Begin(g_dir, "bench"));
+    BlockWriterOptions options;
+    options.compression = compression;
+    options.share = false;
+    options.packs.count = packs;
+    auto blocks = Must(BlockWriter::Begin(*writer, Key(), options));
+    Must(blocks.Add({0, 0x7f0000000000, g_data.size(), kBlockBytes, {}, 1}, g_data, names));
+    auto written = Must(blocks.Finish());
+    stored = written.stored_bytes;
+    files = written.packs.size();
+    image::Manifest manifest;
+    manifest.host = image::HostNow();
+    manifest.processes = {{1, 0, 1, "bench", "", image::GpuState::kRunning, {"GPU-1"}, 0, 1, 1, 1}};
+    manifest.gpus = {{"GPU-1", "bench", 0, 0}};
+    written.DescribeIn(manifest);
+    Must(writer->Commit(manifest, {}));
+  }
+};
+
+void Measure(
+    const std::string& what, int rounds, const std::function<void()>& work,
+    const std::function<void()>& clean = [] {}) {
+  std::vector<double> rates, cpu;
+  for (int i = 0; i < rounds; ++i) {
+    const double before = CpuSeconds();
+    const Stopwatch watch;
+    work();
+    rates.push_back(static_cast<double>(g_data.size()) / watch.Seconds() / 1e9);
+    cpu.push_back((CpuSeconds() - before) / (static_cast<double>(g_data.size()) / (1 << 30)));
+    clean();
+  }
+  std::sort(rates.begin(), rates.end());
+  std::sort(cpu.begin(), cpu.end());
+  fmt::print(
+      "{:44} {:6.2f} GB/s ({:.2f} to {:.2f})  {:.3f} s of processor for a GiB ({:.3f} to {:.3f})\n",
+      what, rates[rates.size() / 2], rates.front(), rates.back(), cpu[cpu.size() / 2], cpu.front(),
+      cpu.back());
+  std::fflush(stdout);
+}
+
+int Run(int argc, char** argv) {
+  if (argc < 3) {
+    fmt::print(stderr, "block_writer_bench DIR MIB [ROUNDS]\n");
+    return 2;
+  }
+  g_dir = argv[1];
+  const size_t bytes = std::strtoull(argv[2], nullptr, 10) << 20;
+  const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;
+  const int fd = ::memfd_create("arena", MFD_CLOEXEC);
+  if (bytes == 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return 2;
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (at == MAP_FAILED) return 2;
+  FillWithNoise(static_cast<char*>(at), bytes);
+  g_data = {static_cast<char*>(at), bytes};
+
+  fmt::print("{} MiB, {} processors\n", bytes >> 20, image::Processors());
+  auto each = [&](const std::function<void(std::string_view)>& f) {
+    return [f] {
+      for (size_t i = 0; i < g_data.size(); i += kBlockBytes) f(g_data.substr(i, kBlockBytes));
+    };
+  };
+  volatile uint8_t sink = 0;
+  std::vector<char> out(kBlockBytes);
+  Measure("checksum, one thread", rounds,
+          each([&](auto b) { sink = image::Checksum(b).bytes[0]; }));
+  Measure("name, one thread", rounds, each([&](auto b) { sink = Key().Name(b).bytes[0]; }));
+  for (auto codec : {image::Codec::kLz4, image::Codec::kZstd}) {
+    Measure(fmt::format("{}, one thread", image::CodecName(codec)), rounds,
+            each([&](auto b) { (void)image::Compress(codec, b, out.data(), b.size()); }));
+  }
+  const std::vector<Id128> names = NamesOf(Key());
+  auto clean = [] { Must(DeleteImage(g_dir + "/bench")); };
+  struct Row {
+    const char* what;
+    Dump dump;
+  };
+  Row rows[] = {{"one pack", {Compression::kNone, 1}},
+                {"several packs", {Compression::kNone, 0}},
+                {"one pack, names given", {Compression::kNone, 1, names}},
+                {"several packs, names given", {Compression::kNone, 0, names}},
+                {"several packs, lz4", {Compression::kLz4, 0}},
+                {"several packs, zstd", {Compression::kZstd, 0}},
+                {"several packs, auto", {Compression::kAuto, 0}}};
+  for (Row& row : rows) {
+    Measure(
+        row.what, rounds, [&] { row.dump(); }, clean);
+    fmt::print("    {} packs, {} MiB\n", row.dump.files, row.dump.stored >> 20);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace stasis::store
+
+int main(int argc, char** argv) { return stasis::store::Run(argc, argv); }

@@ -1,0 +1,88 @@
+#include "store/codec_choice.h"
+
+#include <algorithm>
+
+namespace stasis::store {
+
+using image::Codec;
+using image::Compression;
+
+namespace {
+
+// Before so many blocks were written, nothing is known of the storage.
+constexpr uint64_t kLeastWrites = 4;
+
+// Smaller pieces go to the page cache: their times say nothing of the storage.
+constexpr size_t kLeastTimed = 256 << 10;
+
+// While it does not pay, it is tried now and then, for what comes next may be of another kind: for
+// so large a part of the time that writing takes.
+constexpr double kTrials = 1.0 / 64;
+
+// While it pays, one of so many blocks goes as it is, so that the storage stays known, and one
+// through the other codec.
+constexpr uint64_t kOther = 64;
+
+// How much the latest block counts. Weights that do not compress may follow a cache that does.
+constexpr double kLatestCompressed = 0.25;
+constexpr double kLatestWrite = 1.0 / 16;  // its time depends on what all threads happen to do
+
+void Move(double& average, double latest, double weight) { average += (latest - average) * weight; }
+
+}  // namespace
+
+// Seconds that it spares a thread, for each byte.
+double CodecChoice::Gain(const Seen& seen) const {
+  return write_seconds_per_byte_ * (1 - seen.ratio) - seen.seconds_per_byte;
+}
+
+std::optional<Codec> CodecChoice::Next(size_t bytes) {
+  switch (asked_) {
+    case Compression::kNone:
+      return std::nullopt;
+    case Compression::kLz4:
+      return Codec::kLz4;
+    case Compression::kZstd:
+      return Codec::kZstd;
+    case Compression::kAuto:
+      break;
+  }
+  std::lock_guard lock(mutex_);
+  if (writes_ < kLeastWrites) return std::nullopt;
+  const auto& best = *std::max_element(
+      seen_.begin(), seen_.end(), [&](const Seen& a, const Seen& b) { return Gain(a) < Gain(b); });
+  if (Gain(best) > 0) {
+    const uint64_t turn = ++compressed_ % kOther;
+    if (turn == 0) return std::nullopt;
+    return turn == kOther / 2 ? seen_[best.codec == seen_[0].codec ? 1 : 0].codec : best.codec;
+  }
+  const Seen& tried = seen_[next_trial_];
+  const double cost = -Gain(tried) * static_cast<double>(bytes);
+  if (tried_seconds_ + cost > written_seconds_ * kTrials) return std::nullopt;
+  tried_seconds_ += cost;
+  next_trial_ = (next_trial_ + 1) % seen_.size();
+  return tried.codec;
+}
+
+void CodecChoice::Compressed(Codec codec, size_t bytes, size_t stored_bytes, double seconds) {
+  if (bytes == 0) return;
+  std::lock_guard lock(mutex_);
+  auto seen =
+      std::find_if(seen_.begin(), seen_.end(), [&](const Seen& one) { return one.codec == codec; });
+  if (seen == seen_.end()) return;
+  const double weight = seen->measured ? kLatestCompressed : 1;
+  Move(seen->seconds_per_byte, seconds / static_cast<double>(bytes), weight);
+  Move(seen->ratio, static_cast<double>(stored_bytes) / static_cast<double>(bytes), weight);
+  seen->measured = true;
+}
+
+void CodecChoice::Written(size_t stored_bytes, double seconds) {
+  if (stored_bytes < kLeastTimed) return;
+  std::lock_guard lock(mutex_);
+  Move(write_seconds_per_byte_, seconds / static_cast<double>(stored_bytes),
+       writes_ == 0 ? 1 : std::max(kLatestWrite, 1.0 / static_cast<double>(writes_ + 1)));
+  ++writes_;
+  written_seconds_ += seconds;
+}
+
+}  // namespace stasis::store

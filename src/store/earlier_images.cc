@@ -1,0 +1,104 @@
+#include "store/earlier_images.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "image/beneath.h"
+#include "image/block_name.h"
+#include "image/image_folder.h"
+#include "image/reader.h"
+#include "store/store_folder.h"
+
+namespace stasis::store {
+
+using image::ImageReader;
+using image::kBlockNameFunction;
+using image::kManifestName;
+using image::Manifest;
+using image::OpenFolder;
+using image::Pack;
+
+namespace {
+
+// Older images than these hold little that the newer ones do not, and each costs its manifest.
+constexpr size_t kMaxImages = 128;
+
+// Nobody who cannot write our files can make us rely on his.
+bool IsOurs(const struct stat& st) { return st.st_uid == ::geteuid(); }
+
+}  // namespace
+
+Result<EarlierImages> EarlierImages::Look(const std::string& store, const EarlierQuery& query) {
+  EarlierImages earlier;
+  if (!PathExists(store)) return earlier;
+  STASIS_ASSIGN(earlier.store_, OpenFolder(store));
+  STASIS_ASSIGN(auto names, ListImages(store));
+
+  std::vector<std::pair<int64_t, std::string>> newest;  // by the manifest's time
+  for (std::string& name : names) {
+    struct stat folder;
+    struct stat manifest;
+    if (::fstatat(earlier.store_.get(), name.c_str(), &folder, AT_SYMLINK_NOFOLLOW) != 0 ||
+        ::fstatat(earlier.store_.get(), (name + "/" + kManifestName).c_str(), &manifest,
+                  AT_SYMLINK_NOFOLLOW) != 0 ||
+        !IsOurs(folder) || !IsOurs(manifest)) {
+      continue;
+    }
+    newest.emplace_back(manifest.st_mtim.tv_sec, std::move(name));
+  }
+  std::sort(newest.begin(), newest.end(), std::greater<>());
+  if (newest.size() > kMaxImages) newest.resize(kMaxImages);
+
+  for (auto& [time, name] : newest) {
+    auto reader = ImageReader::Open(store + "/" + name, ImageReader::Deletion::kAllowed);
+    if (!reader) continue;
+    const Manifest& manifest = (*reader)->manifest();
+    if (manifest.packs.empty() || manifest.job.uid != query.uid || !manifest.block_naming ||
+        manifest.block_naming->function != kBlockNameFunction ||
+        manifest.block_naming->key_id != query.key_id) {
+      continue;
+    }
+    UniqueFd folder(::fcntl((*reader)->dir_fd(), F_DUPFD_CLOEXEC, 0));
+    if (!folder) break;  // what was found so far will do
+    bool is_this_jobs = !query.job_id.empty() && manifest.job.id == query.job_id;
+    earlier.images_.push_back({std::move(name), std::move(folder), is_this_jobs, manifest});
+  }
+  std::stable_sort(earlier.images_.begin(), earlier.images_.end(),
+                   [](const EarlierImage& a, const EarlierImage& b) {
+                     if (a.is_this_jobs != b.is_this_jobs) return a.is_this_jobs;
+                     return a.manifest.created_unix_ns > b.manifest.created_unix_ns;
+                   });
+  return earlier;
+}
+
+bool EarlierImages::IsStillThere(size_t index) const {
+  return image::IsSameFolder(store_.get(), images_[index].name, images_[index].folder.get());
+}
+
+std::optional<EarlierPackFile> FindPackFile(const EarlierImage& image, const Pack& pack) {
+  struct stat st;
+  if (::fstatat(image.folder.get(), pack.path().c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+      !S_ISREG(st.st_mode) || !IsOurs(st) || static_cast<uint64_t>(st.st_size) != pack.size_bytes) {
+    return std::nullopt;
+  }
+  constexpr uint64_t kStatBlock = 512;
+  return EarlierPackFile{FileId::Of(st), static_cast<uint64_t>(st.st_blocks) * kStatBlock};
+}
+
+bool CannotShare(const Error& error) {
+  constexpr int kNever[] = {EPERM, EXDEV, EMLINK, EOPNOTSUPP, ENOLCK, ENOSYS};
+  return error.domain == Domain::kErrno &&
+         std::find(std::begin(kNever), std::end(kNever), error.raw) != std::end(kNever);
+}
+
+std::string DamagedNote(const EarlierImage& image, const Pack& pack, const Error& error) {
+  return fmt::format(
+      "image {} is damaged, so nothing of its {} was relied on: {} (`stasis image verify {}`)",
+      image.name, pack.path(), error.ToString(), image.name);
+}
+
+}  // namespace stasis::store

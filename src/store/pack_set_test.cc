@@ -1,0 +1,124 @@
+// Images whose blocks went to several packs at a time.
+#include "store/pack_set.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "store/shared_blocks_testing.h"
+
+namespace stasis::store {
+namespace {
+
+using namespace testing;  // NOLINT
+
+constexpr PackLimits kMany{10 * kBlock, 4};
+
+TEST_F(SharedBlocksTest, TheMoreBytesTheMorePacksUpToABound) {
+  struct Row {
+    PackLimits limits;
+    size_t packs;
+  };
+  const Row rows[] = {{{}, 1},
+                      {{kBlocks * kBlock, 4}, 1},
+                      {{(kBlocks - 1) * kBlock, 4}, 2},
+                      {{kBlock, 4}, 4},
+                      {{kBlock, 1}, 1}};
+  std::string memory = Memory(1);
+  for (const Row& row : rows) {
+    auto options = Options();
+    options.share = false;
+    options.packs = row.limits;
+    EXPECT_EQ(Dump("a", memory, options), kBlocks * kBlock);
+    auto packs = Packs("a");
+    ASSERT_EQ(packs.size(), row.packs) << row.limits.bytes;
+    // All are written to; how much to each is the threads' luck.
+    for (const Pack& pack : packs) EXPECT_GT(pack.used_blocks, 0u);
+    ExpectWhole("a", memory);
+    ASSERT_TRUE(DeleteImage(store_ / "a"));
+  }
+}
+
+// What holds for one pack holds for several: each is linked, checked and freed for itself.
+TEST_F(SharedBlocksTest, SeveralPacksAreSharedCheckedAndFreed) {
+  auto options = Options();
+  options.packs = kMany;
+  std::string memory = Memory(1);
+  std::string changed = memory;
+  for (uint32_t i = 0; i < 40; ++i) {
+    if (i % 5 != 0 && i != 3 && i != 18) Change(changed, i, i);
+  }
+  // Which of several threads takes which block is chance: every pack of the first image is to have
+  // enough of the 10 blocks that stay.
+  uint64_t added = 0;
+  std::vector<Pack> packs;
+  for (int attempt = 0; attempt < 20 && packs.size() != 7; ++attempt) {
+    for (const char* name : {"a", "b"}) (void)DeleteImage(store_ / name);
+    Dump("a", memory, options);
+    added = Dump("b", changed, options);
+    packs = Packs("b");
+  }
+  EXPECT_EQ(added, 30 * kBlock);
+  ASSERT_EQ(packs.size(), 3u + 4u) << "30 blocks in packs of 10, and those of the first image";
+  ExpectWhole("b", changed);
+
+  for (const Pack& pack : Packs("a")) {
+    const std::string file = store_ / "a/" + pack.path();
+    Flip(file, pack.size_bytes - 10);
+    EXPECT_EQ(Findings("a").rfind(pack.path() + " ", 0), 0u) << Findings("a");
+    EXPECT_EQ(Findings("b").rfind(pack.path() + " ", 0), 0u) << Findings("b");
+    Flip(file, pack.size_bytes - 10);
+  }
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  EXPECT_EQ(Gc().freed_blocks, 30u);
+  ExpectWhole("b", changed);
+  EXPECT_EQ(Dump("c", memory, options), 30 * kBlock) << "a hole is no block";
+  ExpectWhole("c", memory);
+}
+
+// Returns in a child's exit code: 0, or what went wrong from 100 on.
+int FillSecondPack(const std::string& store, const std::string& size) {
+  if (::unshare(CLONE_NEWNS) != 0) return 100;
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 101;
+  if (::mount("tmpfs", store.c_str(), "tmpfs", 0, size.c_str()) != 0) return 102;
+  {
+    auto writer = ImageWriter::Begin(store, "a");
+    if (!writer) return 110;
+    BlockWriterOptions options;
+    options.packs = {20 * kBlock, 4};
+    auto blocks = BlockWriter::Begin(**writer, Key(), options);
+    const std::string memory = Memory(1);
+    auto added = blocks->Add({0, 0x7f0000000000, memory.size(), kBlock, {}, 4711}, memory);
+    if (added) return 111;
+    const Error& error = added.error();
+    if (error.code != Code::kResourceExhausted || error.raw != ENOSPC || error.hint.empty()) {
+      return 112;
+    }
+    // The hidden folder, and what is in it.
+    const std::string hidden = store + "/" + Names(store).at(0);
+    if (Names(hidden + "/gpu").size() != 2) return 113;
+  }
+  return Names(store).empty() ? 0 : 114;
+}
+
+TEST_F(SharedBlocksTest, AFullDiskInTheSecondPackFailsTheWholeAndGivesTheSpaceBack) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to mount a small file system";
+  const pid_t child = ::fork();
+  // Room for 20 to 40 blocks.
+  if (child == 0) ::_exit(FillSecondPack(store_.path(), "size=" + std::to_string(35 * kBlock)));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) >= 100 && WEXITSTATUS(status) <= 102) {
+    GTEST_SKIP() << "this container cannot mount a tmpfs (" << WEXITSTATUS(status) << ")";
+  }
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace stasis::store

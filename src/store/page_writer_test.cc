@@ -1,0 +1,281 @@
+// CPU memory that several images share: cut in pages, each stored once, linked, made anew.
+#include "store/page_writer.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <map>
+
+#include "image/beneath.h"
+#include "image/page_reader.h"
+#include "store/shared_blocks_testing.h"
+
+namespace stasis::store {
+namespace {
+
+using namespace testing;  // NOLINT
+using image::kPageBytes;
+using image::PageFile;
+using image::PageReader;
+using image::PageRun;
+
+constexpr size_t kLarge = 17 << 20;  // enough to become a pack itself
+
+std::string Pages(uint32_t seed, size_t count) {
+  std::string memory;
+  for (size_t i = 0; i < count; ++i) {
+    memory += Noise(kPageBytes, seed * 7919 + static_cast<uint32_t>(i) * 104729);
+  }
+  return memory;
+}
+
+// Noise of 17 MiB takes its time, and each test needs some.
+const std::string& LargeMemory() {
+  static const std::string memory = Pages(3, kLarge / kPageBytes);
+  return memory;
+}
+
+using Files = std::map<std::string, std::string>;
+
+class PageWriterTest : public SharedBlocksTest {
+ protected:
+  void DumpFiles(const std::string& name, const Files& files, const BlockWriterOptions& options) {
+    auto writer = MustBegin(store_.path(), name);
+    image::testing::WriteFile(writer->cpu_path() + "/inventory.img", "what else CRIU writes");
+    for (const auto& [file, content] : files) {
+      image::testing::WriteFile(writer->cpu_path() + "/" + file, content);
+    }
+    auto written = WritePages(*writer, Key(), options);
+    ASSERT_TRUE(written) << written.error().ToString();
+    last_ = std::move(*written);
+    Manifest manifest = image::testing::FullManifest();
+    manifest.job.uid = options.uid;
+    manifest.job.id = options.job_id;
+    last_.DescribeIn(manifest);
+    auto status = writer->Commit(manifest, {});
+    ASSERT_TRUE(status) << status.error().ToString();
+  }
+  void DumpFiles(const std::string& name, const Files& files) { DumpFiles(name, files, Options()); }
+
+  // What CRIU would find in its folder.
+  Files Restored(const std::string& name) const {
+    auto reader = ImageReader::Open(store_ / name);
+    EXPECT_TRUE(reader) << reader.error().ToString();
+    TempStore folder;
+    auto fd = image::OpenFolder(folder.path());
+    auto pages = PageReader::Open(**reader);
+    EXPECT_TRUE(pages) << pages.error().ToString();
+    if (!pages) return {};
+    auto status = pages->MakeFiles(fd->get(), nullptr);
+    EXPECT_TRUE(status) << status.error().ToString();
+    Files files;
+    for (const std::string& file : Names(folder.path())) {
+      files[file] = *ReadFile(folder / file, 1 << 28);
+    }
+    return files;
+  }
+  void ExpectWhole(const std::string& name, const Files& files) const {
+    EXPECT_EQ(Findings(name), "") << name;
+    EXPECT_TRUE(Restored(name) == files) << name;
+  }
+  std::string PackPath(const std::string& name, size_t index = 0) const {
+    return store_ / name + "/" + Packs(name)[index].path();
+  }
+  uint64_t Blocks(const std::string& path) const {
+    struct stat st;
+    EXPECT_EQ(::stat(path.c_str(), &st), 0) << path;
+    return static_cast<uint64_t>(st.st_blocks) * 512;
+  }
+
+  WrittenPages last_;
+};
+
+TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
+  const Files first = {{"pages-1.img", Pages(1, 500)}};
+  DumpFiles("a", first);
+  EXPECT_EQ(last_.stored_bytes, 500 * kPageBytes);
+  EXPECT_FALSE(PathExists(store_ / "a/cpu/pages-1.img"));
+  EXPECT_TRUE(PathExists(store_ / "a/cpu/inventory.img"));
+  // One changed, two came before it: all behind lies elsewhere.
+  Files second = first;
+  second["pages-1.img"].replace(100 * kPageBytes, kPageBytes, Noise(kPageBytes, 77));
+  second["pages-1.img"].insert(0, Pages(2, 2));
+  DumpFiles("b", second);
+  EXPECT_EQ(last_.stored_bytes, 3 * kPageBytes);
+  EXPECT_EQ(last_.shared_bytes, 499 * kPageBytes);
+  auto reader = ImageReader::Open(store_ / "b");
+  // Four, and one more for each place in which two threads have met in the first image's pack.
+  EXPECT_LE((*reader)->manifest().page_files[0].runs.size(), 8u);
+  reader->reset();
+  ExpectWhole("a", first);
+  ExpectWhole("b", second);
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  ExpectWhole("b", second);
+  auto options = Options();
+  options.share = false;
+  DumpFiles("c", second, options);
+  EXPECT_EQ(last_.stored_bytes, 502 * kPageBytes);
+  EXPECT_EQ(last_.shared_bytes, 0u);
+}
+
+TEST_F(PageWriterTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
+  const std::string page = Noise(kPageBytes, 1);
+  const Files files = {{"pages-1.img", page + std::string(40 * kPageBytes, '\0') + page},
+                       {"pages-2.img", std::string(3 * kPageBytes, '\0')},
+                       {"pages-3.img", page}};
+  DumpFiles("a", files);
+  EXPECT_EQ(last_.stored_bytes, kPageBytes);
+  EXPECT_EQ(last_.zero_bytes, 43 * kPageBytes);
+  EXPECT_EQ(last_.repeated_bytes, 2 * kPageBytes);
+  ExpectWhole("a", files);
+  DumpFiles("b", {{"pages-2.img", std::string(3 * kPageBytes, '\0')}});
+  EXPECT_TRUE(Packs("b").empty());
+  ExpectWhole("b", {{"pages-2.img", std::string(3 * kPageBytes, '\0')}});
+}
+
+TEST_F(PageWriterTest, WhatIsNoFileOfPagesStaysWhatItIs) {
+  DumpFiles("a", {{"pages-1.img", "not a multiple of 4096"},
+                  {"pages-.img", std::string(kPageBytes, 'x')},
+                  {"pages-1x.img", std::string(kPageBytes, 'x')},
+                  {"pages-2.img", ""}});
+  EXPECT_EQ(Findings("a"), "");
+  auto reader = ImageReader::Open(store_ / "a");
+  EXPECT_TRUE((*reader)->manifest().page_files.empty());
+  EXPECT_EQ((*reader)->manifest().files.size(), 5u);
+}
+
+TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
+  std::string memory = LargeMemory();
+  memory.replace(50 * kPageBytes, 20 * kPageBytes, std::string(20 * kPageBytes, '\0'));
+  memory.replace(90 * kPageBytes, kPageBytes, memory.substr(0, kPageBytes));
+  const Files first = {{"pages-1.img", memory}};
+  DumpFiles("a", first);
+  ASSERT_EQ(Packs("a").size(), 1u);
+  // CRIU's file, and an index behind it.
+  auto pack = ReadFile(PackPath("a"), 1 << 28);
+  ASSERT_TRUE(pack);
+  EXPECT_TRUE(std::string_view(*pack).substr(0, memory.size()) == memory);
+  EXPECT_LT(pack->size(), memory.size() + memory.size() / 100);
+  EXPECT_EQ(Packs("a")[0].used_blocks, kLarge / kPageBytes - 20);
+  ExpectWhole("a", first);
+
+  Files second = first;
+  for (size_t i = 0; i < 40; ++i) {
+    second["pages-1.img"].replace(i * 97 * kPageBytes, kPageBytes,
+                                  Noise(kPageBytes, static_cast<uint32_t>(i) + 1000));
+  }
+  DumpFiles("b", second);
+  EXPECT_EQ(last_.stored_bytes, 40 * kPageBytes);
+  ExpectWhole("b", second);
+
+  // What lies between the extents goes with the first gc, what only `a` needs when it is deleted.
+  const uint64_t before = Blocks(PackPath("a"));
+  EXPECT_GE(Gc().freed_bytes, 19 * kPageBytes);
+  EXPECT_EQ(Gc().freed_bytes, 0u);
+  ExpectWhole("a", first);
+  ExpectWhole("b", second);
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  const auto report = Gc();
+  EXPECT_GE(report.freed_bytes, 38 * kPageBytes);
+  EXPECT_LE(report.freed_bytes, 41 * kPageBytes);
+  EXPECT_LT(Blocks(PackPath("b", 0)), before);
+  ExpectWhole("b", second);
+  // Holes are no pages: who needs them writes them.
+  DumpFiles("c", first);
+  EXPECT_GE(last_.new_bytes, 38 * kPageBytes);
+  ExpectWhole("c", first);
+  ExpectWhole("b", second);
+}
+
+TEST_F(PageWriterTest, CompressedPagesAreShared) {
+  std::string memory;
+  for (int i = 0; i < 300; ++i) {
+    std::string page = "page " + std::to_string(i) + " ";
+    while (page.size() < kPageBytes) page += page;
+    memory += page.substr(0, kPageBytes);
+  }
+  memory += Pages(1, 70);
+  const Files files = {{"pages-1.img", memory}};
+  for (auto [name, how] : {std::pair("lz4", Compression::kLz4), {"zstd", Compression::kZstd}}) {
+    auto options = Options();
+    options.compression = how;
+    options.share = false;
+    DumpFiles(name, files, options);
+    EXPECT_EQ(last_.new_bytes, 370 * kPageBytes);
+    EXPECT_LT(last_.stored_bytes, 200 * kPageBytes);
+    ExpectWhole(name, files);
+  }
+  Files second = files;
+  second["pages-1.img"].replace(7 * kPageBytes, kPageBytes, Noise(kPageBytes, 9));
+  DumpFiles("b", second);
+  EXPECT_EQ(last_.stored_bytes, kPageBytes);
+  ExpectWhole("b", second);
+  ASSERT_TRUE(DeleteImage(store_ / "lz4"));
+  ASSERT_TRUE(DeleteImage(store_ / "zstd"));
+  Gc();
+  ExpectWhole("b", second);
+}
+
+TEST_F(PageWriterTest, AFlippedBitIsFoundInWhatIsNeededAndNotReliedOn) {
+  const Files first = {{"pages-1.img", Pages(1, 100)}};
+  DumpFiles("a", first);
+  Files second = first;
+  second["pages-1.img"].replace(10 * kPageBytes, kPageBytes, Noise(kPageBytes, 9));
+  DumpFiles("b", second);
+  const std::string path = PackPath("a");
+  const uint64_t size = ReadFile(path)->size();
+  for (uint64_t at : {uint64_t{5}, uint64_t{99 * kPageBytes}, size - 1, size - 70, size - 200}) {
+    Flip(path, at);
+    EXPECT_NE(Findings("a"), "") << at;
+    EXPECT_NE(Findings("b"), "") << at;
+    Flip(path, at);
+  }
+  Flip(path, 10 * kPageBytes + 7);
+  EXPECT_NE(Findings("a").find("is damaged: page 10 has checksum"), std::string::npos)
+      << Findings("a");
+  EXPECT_EQ(Findings("b"), "");
+  auto reader = ImageReader::Open(store_ / "a");
+  TempStore folder;
+  auto status =
+      PageReader::Open(**reader)->MakeFiles(image::OpenFolder(folder.path())->get(), nullptr);
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().message.find("(cpu/pages-1.img at byte 40960)"), std::string::npos)
+      << status.error().message;
+  reader->reset();
+  DumpFiles("c", first);
+  EXPECT_EQ(last_.new_bytes, 100 * kPageBytes);
+  ASSERT_EQ(last_.notes.size(), 1u);
+  EXPECT_EQ(last_.notes[0].rfind("image a is damaged, so nothing of its pages/", 0), 0u)
+      << last_.notes[0];
+  ExpectWhole("c", first);
+}
+
+TEST_F(PageWriterTest, PagesOfOtherUsersAndKeysAreNotShared) {
+  const Files files = {{"pages-1.img", Pages(1, 20)}};
+  DumpFiles("a", files);
+  auto options = Options();
+  options.uid = 1001;
+  DumpFiles("b", files, options);
+  EXPECT_EQ(last_.shared_bytes, 0u);
+  EXPECT_EQ(Packs("b").size(), 1u);
+}
+
+// gc, and a dump that has linked the pack, keep out of each other's way.
+TEST_F(PageWriterTest, APackThatADumpIsAboutToReferToIsLeftAlone) {
+  const Files first = {{"pages-1.img", Pages(1, 100)}};
+  DumpFiles("a", first);
+  auto writer = MustBegin(store_.path(), "b");
+  image::testing::WriteFile(writer->cpu_path() + "/pages-1.img", first.at("pages-1.img"));
+  auto written = WritePages(*writer, Key(), Options());
+  ASSERT_TRUE(written);
+  EXPECT_EQ(written->shared_bytes, 100 * kPageBytes);
+  ASSERT_TRUE(DeleteImage(store_ / "a"));
+  EXPECT_EQ(Gc().freed_bytes, 0u);
+  Manifest manifest = image::testing::FullManifest();
+  written->DescribeIn(manifest);
+  ASSERT_TRUE(writer->Commit(manifest, {}));
+  ExpectWhole("b", first);
+}
+
+}  // namespace
+}  // namespace stasis::store

@@ -1,0 +1,43 @@
+#include "store/user_limit.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <utility>
+
+namespace stasis::store {
+
+namespace fs = std::filesystem;
+
+uint64_t OurBytes(const std::string& store) {
+  uint64_t bytes = 0;
+  std::set<std::pair<dev_t, ino_t>> seen;
+  std::error_code ignored;
+  // Files go while we look, as images are deleted.
+  fs::recursive_directory_iterator at(store, fs::directory_options::skip_permission_denied,
+                                      ignored);
+  for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
+    struct stat st;
+    if (::lstat(at->path().c_str(), &st) != 0 || st.st_uid != ::geteuid()) continue;
+    if (S_ISREG(st.st_mode) && seen.emplace(st.st_dev, st.st_ino).second) {
+      bytes += static_cast<uint64_t>(st.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+Status CheckImageLimit(const std::string& store, uint64_t most) {
+  if (most == 0) return {};
+  const uint64_t taken = OurBytes(store);
+  if (taken < most) return {};
+  return Fail(Code::kResourceExhausted,
+              fmt::format("your images in {} come to {} MiB, and may come to {} MiB "
+                          "(limits.images)",
+                          store, taken >> 20, most >> 20),
+              "`stasis image ls` shows them, `stasis image delete` takes one away");
+}
+
+}  // namespace stasis::store
