@@ -8,14 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <chrono>
 #include <map>
-#include <thread>
 #include <utility>
 
-#include "base/deadline.h"
 #include "base/file.h"
+#include "dataplane/arena_file.h"
 #include "dataplane/prefault.h"
 #include "image/checksum.h"
 
@@ -23,81 +20,8 @@ namespace stasis::dataplane {
 namespace {
 
 constexpr uint64_t kFileUnit = 2u << 20;  // a huge page
-// To unregister it: 0.7 s with 39 GiB on an H200.
-constexpr std::chrono::seconds kMoversLetGo{5};
-constexpr std::chrono::milliseconds kLookAgain{10};
-constexpr std::string_view kData = ".data";
-constexpr std::string_view kRecord = ".record";
-constexpr std::string_view kFree = "free-";
-constexpr std::string_view kKept = "kept-";
-
 std::string Gib(uint64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
-}
-
-std::string StemOf(const ArenaKey& key) {
-  return fmt::format("{}-{}-{}", key.process.pid.value, key.process.start_time, key.gpu.value);
-}
-
-std::string FreePath(const ArenaPlace& place, uid_t owner, uint64_t number) {
-  return fmt::format("{}/{}{}-{}{}", place.path, kFree, owner, number, kData);
-}
-
-std::string RecordPath(const std::string& data_path) {
-  return data_path.substr(0, data_path.size() - kData.size()) + std::string(kRecord);
-}
-
-// Key of a file by its name alone; absent for a free one or a stranger's.
-std::optional<ArenaKey> KeyOf(std::string_view name) {
-  if (!name.ends_with(kData)) return std::nullopt;
-  name.remove_suffix(kData.size());
-  ArenaKey key;
-  const char* end = name.data() + name.size();
-  auto pid = std::from_chars(name.data(), end, key.process.pid.value);
-  if (pid.ec != std::errc{} || pid.ptr == end || *pid.ptr != '-') return std::nullopt;
-  auto start = std::from_chars(pid.ptr + 1, end, key.process.start_time);
-  if (start.ec != std::errc{} || start.ptr == end || *start.ptr != '-') return std::nullopt;
-  key.gpu.value.assign(start.ptr + 1, end);
-  return key;
-}
-
-std::optional<ArenaKey> KeyOfKept(std::string_view name) {
-  if (!name.starts_with(kKept)) return std::nullopt;
-  return KeyOf(name.substr(kKept.size()));
-}
-
-std::string KeptPath(const ArenaPlace& place, const ArenaKey& key) {
-  return fmt::format("{}/{}{}{}", place.path, kKept, StemOf(key), kData);
-}
-
-// Whose data was in a free file.
-std::optional<uid_t> OwnerOfFree(std::string_view name) {
-  if (!name.starts_with(kFree) || !name.ends_with(kData)) return std::nullopt;
-  name.remove_prefix(kFree.size());
-  uid_t owner = 0;
-  auto parsed = std::from_chars(name.data(), name.data() + name.size(), owner);
-  if (parsed.ec != std::errc{} || *parsed.ptr != '-') return std::nullopt;
-  return owner;
-}
-
-std::vector<std::string> NamesIn(const ArenaPlace& place) {
-  auto names = ListDir(place.path);
-  return names ? *names : std::vector<std::string>{};
-}
-
-// A lock that belongs to the open file, so a mover that was sent its descriptor holds it too.
-struct flock WholeFile() {
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  return lock;
-}
-
-// Asks and does not take it: who comes at that moment is not turned away.
-bool IsLocked(const std::string& path) {
-  auto fd = stasis::Open(path, O_RDWR | O_NOFOLLOW);
-  struct flock lock = WholeFile();
-  return fd && ::fcntl(fd->get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 // The uuid becomes part of a file's name, and it may come from another program.
@@ -149,10 +73,34 @@ Result<Arena> ArenaStore::OpenFile(const std::string& path, bool in_memory) {
 }
 
 // To `bytes` at least, all of them allocated. The size says how far that got, so it is set last.
+Status ArenaStore::CheckLimit(uint64_t more) {
+  if (options_.most_bytes == 0) return {};
+  uint64_t taken = 0;
+  for (const ArenaPlace& place : places_) {
+    if (!place.in_memory()) continue;
+    STASIS_ASSIGN(auto names, ListDir(place.path));
+    for (const std::string& name : names) {
+      struct stat st;
+      // One that has gone meanwhile takes nothing.
+      if (::lstat((place.path + "/" + name).c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
+        taken += static_cast<uint64_t>(st.st_blocks) * 512;
+      }
+    }
+  }
+  if (more <= options_.most_bytes && taken <= options_.most_bytes - more) return {};
+  return Fail(Code::kResourceExhausted,
+              fmt::format("{} MiB more of host memory for GPU data would be {} MiB, and you may "
+                          "have {} MiB (limits.arena)",
+                          more >> 20, (taken + more) >> 20, options_.most_bytes >> 20),
+              "resume or end what is suspended; `stasis arena ls` shows it, `stasis arena free` "
+              "gives back what is unused. Or suspend to a disk with --spill");
+}
+
 Status ArenaStore::Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes) {
   bytes = (std::max<uint64_t>(bytes, 1) + kFileUnit - 1) / kFileUnit * kFileUnit;
   if (bytes <= arena.capacity_bytes_) return {};
   const uint64_t more = bytes - arena.capacity_bytes_;
+  if (place.in_memory()) STASIS_TRY(CheckLimit(more));
   STASIS_ASSIGN(uint64_t room, RoomIn(place, options_.ignore_memory_check));
   if (more > room) return NoRoom(place, more, room);
   if (TEMP_FAILURE_RETRY(::fallocate(arena.fd(), FALLOC_FL_KEEP_SIZE,
@@ -254,9 +202,9 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
 
   // Where it must be and where it is: one of another place holds old data, which ends here.
   const ArenaPlace& place = places_.front();
-  const std::string path = place.path + "/" + StemOf(key) + std::string(kData);
+  const std::string path = DataPath(place.path, key);
   for (const ArenaPlace& other : places_) {
-    const std::string old = other.path + "/" + StemOf(key) + std::string(kData);
+    const std::string old = DataPath(other.path, key);
     if (old == path) continue;
     auto arena = OpenFile(old, other.in_memory());
     if (arena) STASIS_TRY(Remove(std::move(*arena)));
@@ -366,7 +314,7 @@ Status ArenaStore::Rekey(Arena& arena, const process::ProcessId& process) {
   STASIS_TRY(Forget(arena));
   ArenaKey key{process, arena.record_.key.gpu};
   const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
-  const std::string path = folder + "/" + StemOf(key) + std::string(kData);
+  const std::string path = DataPath(folder, key);
   if (::renameat2(AT_FDCWD, arena.path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
     return FailErrno(errno, "rename " + arena.path_);
   }
@@ -393,7 +341,7 @@ Status ArenaStore::Complete(Arena& arena, const std::optional<image::Id128>& che
 
 Result<Arena> ArenaStore::Find(const ArenaKey& key) {
   for (const ArenaPlace& place : places_) {
-    const std::string path = place.path + "/" + StemOf(key) + std::string(kData);
+    const std::string path = DataPath(place.path, key);
     auto arena = OpenFile(path, place.in_memory());
     if (!arena && arena.error().code == Code::kNotFound) continue;
     if (!arena) return Fail(std::move(arena.error()));
@@ -475,116 +423,6 @@ Status ArenaStore::Remove(Arena arena) {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
   }
   return {};
-}
-
-Result<std::vector<ArenaInfo>> ArenaStore::List() {
-  std::vector<ArenaInfo> list;
-  for (const ArenaPlace& place : places_) {
-    for (const std::string& name : NamesIn(place)) {
-      if (!name.ends_with(kData)) continue;
-      ArenaInfo info;
-      info.path = place.path + "/" + name;
-      info.in_memory = place.in_memory();
-      struct stat st;
-      if (::lstat(info.path.c_str(), &st) != 0) continue;
-      info.capacity_bytes = static_cast<uint64_t>(st.st_size);
-      info.in_use = IsLocked(info.path);
-      info.kept = KeyOfKept(name).has_value();
-      if (KeyOf(name) || info.kept) {
-        auto text = ReadFile(RecordPath(info.path));
-        auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
-        if (record) info.record = std::move(*record);
-        if (!record) info.damage = record.error().ToString();
-      }
-      list.push_back(std::move(info));
-    }
-  }
-  return list;
-}
-
-Status ArenaStore::Reserve(uint64_t bytes) {
-  const ArenaPlace& place = places_.front();
-  for (uint64_t number = 0;; ++number) {
-    const std::string path = FreePath(place, ::geteuid(), number);
-    auto arena = NewFile(path, place, bytes);
-    if (!arena && arena.error().code == Code::kAlreadyExists) continue;
-    if (!arena) return Fail(std::move(arena.error()));
-    if (!place.in_memory()) return {};
-    STASIS_ASSIGN(Mapping mapping, Mapping::Map(arena->fd(), arena->capacity_bytes_));
-    Prefaulter prefaulter(mapping.data(), {{0, arena->capacity_bytes_}}, DefaultThreads());
-    return prefaulter.Wait(0);
-  }
-}
-
-// A mover that stays has them registered, and lets go a moment after they have lost their names.
-Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate) {
-  const auto no_room = [](const Status& status) {
-    return !status && status.error().code == Code::kResourceExhausted;
-  };
-  Status allocated = allocate();
-  if (!no_room(allocated) || FreeUnusedIn(place) == 0) return allocated;
-  allocated = allocate();
-  for (const Deadline deadline = Deadline::In(kMoversLetGo);
-       no_room(allocated) && !deadline.passed();) {
-    std::this_thread::sleep_for(kLookAgain);
-    allocated = allocate();
-  }
-  return allocated;
-}
-
-uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place) {
-  uint64_t bytes = 0;
-  for (const std::string& name : NamesIn(place)) {
-    if (!OwnerOfFree(name) && !KeyOfKept(name)) continue;
-    auto arena = OpenFile(place.path + "/" + name, place.in_memory());
-    if (!arena) continue;
-    const uint64_t size = arena->capacity_bytes_;
-    if (Remove(std::move(*arena))) bytes += size;
-  }
-  return bytes;
-}
-
-Result<uint64_t> ArenaStore::FreeUnused() {
-  uint64_t bytes = 0;
-  for (const ArenaPlace& place : places_) bytes += FreeUnusedIn(place);
-  return bytes;
-}
-
-// What a record's writer left that was killed. While its data is there, somebody may be at it.
-void ArenaStore::SweepHalfRecords(const ArenaPlace& place) {
-  auto names = ListDir(place.path);
-  if (!names) return;
-  for (const std::string& name : *names) {
-    const size_t stem = name.find(std::string(kRecord) + ".");
-    if (stem == std::string::npos) continue;
-    const std::string data = place.path + "/" + name.substr(0, stem) + std::string(kData);
-    if (!PathExists(data)) ::unlink((place.path + "/" + name).c_str());
-  }
-}
-
-Result<uint64_t> ArenaStore::Sweep() {
-  uint64_t bytes = 0;
-  for (const ArenaPlace& place : places_) {
-    for (const std::string& name : NamesIn(place)) {
-      auto key = KeyOf(name);
-      if (!key) key = KeyOfKept(name);
-      if (!key) continue;
-      const std::string path = place.path + "/" + name;
-      auto text = ReadFile(RecordPath(path));
-      auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
-      const bool other_boot = record && record->boot_id != boot_id_;
-      // Whose process ids mean nothing to us.
-      const bool foreign = record && record->pid_namespace != pid_namespace_;
-      if (!other_boot && (foreign || process::IsAlive(key->process))) continue;
-      auto arena = OpenFile(path, place.in_memory());
-      if (!arena) continue;  // somebody works on it, and will see for himself
-      const uint64_t size = arena->capacity_bytes_;
-      STASIS_TRY(Remove(std::move(*arena)));
-      bytes += size;
-    }
-    SweepHalfRecords(place);
-  }
-  return bytes;
 }
 
 Result<image::Id128> DataChecksum(int fd, uint64_t bytes) {

@@ -19,6 +19,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fd.h"
@@ -70,6 +71,9 @@ struct ArenaInfo {
   bool kept = false;                  // its data is back on the GPU
   std::string damage;                 // why it cannot
 };
+
+// "data", "incomplete", "kept", "free", "in use" or "damaged".
+std::string_view StateName(const ArenaInfo& arena);
 
 class ArenaStore {
  public:
@@ -127,6 +131,7 @@ class ArenaStore {
   Result<Arena> TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes);
   Result<Arena> OpenKept(const ArenaPlace& place, const ArenaKey& key, const std::string& path);
   void Learn(Arena& arena, const std::string& record_path, const ArenaKey& key, uid_t owner);
+  Status CheckLimit(uint64_t more);
   Status Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes);
   Status WriteRecord(const Arena& arena);
   Status Forget(const Arena& arena);

@@ -19,6 +19,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/own_path.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -39,7 +40,7 @@ Status OpenOwnFolder(const std::string& path) {
   if (st.st_uid != ::geteuid()) {
     return Fail(Code::kPermissionDenied,
                 path + " belongs to user " + std::to_string(st.st_uid) + ", not to us",
-                "remove it, or set STASIS_ARENA_DIR to a folder in a tmpfs");
+                "remove it, or set STASIS_ARENA_DIR (folders.arena) to a folder in a tmpfs");
   }
   if ((st.st_mode & 0777) != 0700 && ::fchmod(fd.get(), 0700) != 0) {
     return FailErrno(errno, "chmod " + path);
@@ -89,16 +90,10 @@ Status RememberSpillFolder(const Paths& paths, const std::string& folder) {
   return WriteFileDurably(paths.run + "/arena-spill", text);
 }
 
-std::string ExplicitPlace(const ArenaOptions& options) {
-  if (!options.place.empty()) return options.place;
-  const char* value = std::getenv("STASIS_ARENA_DIR");
-  return value == nullptr ? "" : value;
-}
-
 Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOptions& options) {
   using Kind = ArenaPlace::Kind;
   std::vector<ArenaPlace> places;
-  if (std::string given = ExplicitPlace(options); !given.empty()) {
+  if (std::string given = options.place.empty() ? paths.arena : options.place; !given.empty()) {
     given = AbsolutePath(given);
     STASIS_TRY(OpenOwnFolder(given));
     if (!OnTmpfs(given)) {
@@ -183,7 +178,11 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
     // Ours inside of it, so that a folder of any mode can be named.
     const std::string folder =
         AbsolutePath(options.spill_dir) + "/stasis-spill-" + std::to_string(::geteuid());
-    STASIS_TRY(Annotate(OpenOwnFolder(folder), "use " + options.spill_dir + " for GPU data"));
+    auto open = [&]() -> Status {
+      STASIS_TRY(OpenOwnFolder(folder));
+      return CheckOwnFolder(folder);
+    };
+    STASIS_TRY(Annotate(open(), "use " + options.spill_dir + " for GPU data"));
     STASIS_TRY(RememberSpillFolder(paths, folder));
     places.push_back({ArenaPlace::Kind::kDisk, folder});
     std::erase(spill, folder);
@@ -193,7 +192,8 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
   if (memory) places.insert(places.end(), memory->begin(), memory->end());
   if (places.empty()) {
     return Fail(Code::kUnimplemented, "there is no tmpfs in which we could keep GPU data",
-                "name a folder on disk with --spill, or one in a tmpfs by STASIS_ARENA_DIR");
+                "name a folder on disk with --spill, or one in a tmpfs by STASIS_ARENA_DIR "
+                "(folders.arena)");
   }
   for (const std::string& folder : spill) {
     if (PathExists(folder)) places.push_back({ArenaPlace::Kind::kDisk, folder});

@@ -1,6 +1,6 @@
 // Where arenas may lie. Memory first; a folder on disk only when the user asks for it (--spill).
 //
-//   explicit        $STASIS_ARENA_DIR or ArenaOptions::place: that one and no other; a tmpfs
+//   explicit        Paths::arena or ArenaOptions::place: that one and no other; a tmpfs
 //   own mount       RUN/arena, a tmpfs mounted there when we may: huge pages, not swapped where the
 //                   kernel can (6.4), no size but the machine's
 //   run             RUN/arena, when RUN is on a tmpfs already; its size is another's choice
@@ -22,12 +22,14 @@
 namespace stasis::dataplane {
 
 struct ArenaOptions {
-  std::string place;      // empty: $STASIS_ARENA_DIR, or by the rules above
+  std::string place;      // empty: Paths::arena, or by the rules above
   std::string spill_dir;  // new arenas are made here instead
   bool may_mount = true;
   uint64_t mount_size_bytes = 0;  // of our own mount when it is made; 0: no limit of its own
   // A machine may grow its memory as it is used: allocate although MemAvailable says there is none.
   bool ignore_memory_check = false;
+  // Of all arenas in memory together (limits.arena); 0: no limit.
+  uint64_t most_bytes = 0;
 };
 
 struct ArenaPlace {

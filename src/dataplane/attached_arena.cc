@@ -106,11 +106,13 @@ AttachedArena::Preparation::Preparation(AttachedArena& arena, const std::vector<
     : arena_(arena), chunks_(chunks) {
   std::vector<Prefaulter::Part> cold;
   for (uint64_t chunk : chunks_) {
-    const bool ready = arena_.file_->staged || arena_.file_->registered[chunk];
+    const bool ready = arena_.IsReady(chunk);
     cold_index_.push_back(ready ? -1 : static_cast<int64_t>(cold.size()));
     if (!ready) cold.push_back({chunk * arena_.chunk_bytes_, arena_.SizeOf(chunk)});
   }
-  if (!cold.empty()) prefaulter_.emplace(arena_.data(), std::move(cold), DefaultThreads());
+  if (cold.empty()) return;
+  // Who registers and who copies need processors too: with all of them touching it takes longer.
+  prefaulter_.emplace(arena_.data(), std::move(cold), std::max(DefaultThreads() / 2, 1u));
 }
 
 Status AttachedArena::Preparation::Ready(size_t index) {

@@ -45,8 +45,10 @@ class AttachedArena {
   uint64_t chunk_bytes() const { return chunk_bytes_; }
   // Copies must go through buffers. May become true while chunks are made ready.
   bool staged() const { return file_->staged; }
+  // Nothing has to be done before this chunk is copied.
+  bool IsReady(uint64_t chunk) const { return file_->staged || file_->registered[chunk]; }
 
-  // Makes chunks ready in order, touching ahead of registering with all processors.
+  // Makes chunks ready in order, touching ahead of registering with half of the processors.
   class Preparation {
    public:
     Preparation(AttachedArena& arena, const std::vector<uint64_t>& chunks);

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string>
 
 #include "base/install_layout.h"
-#include "dataplane/kernel/block_names.h"
 #include "image/limits.h"
 
 // kernel/block_names.ptx, ended by a zero.
@@ -34,12 +34,8 @@ static_assert(std::endian::native == std::endian::little);
 static_assert(sizeof(NameResult) == sizeof(image::Id128));
 static_assert(kNamePieceWords == image::kBlockPieceWords);
 
-// So many blocks in a launch: 32 GiB.
-constexpr size_t kBatch = 16384;
-// Of the memory that is ours on the GPU: the key, the tasks, the results.
+// Of the memory that is ours on the GPU: the key, the tasks.
 constexpr uint64_t kTasksAt = (sizeof(NameKey) + 255) / 256 * 256;
-constexpr uint64_t kResultsAt = kTasksAt + kBatch * sizeof(NameTask);
-constexpr uint64_t kMemoryBytes = kResultsAt + kBatch * sizeof(NameResult);
 
 constexpr uint64_t kRandomBytes = 64u << 20;
 
@@ -78,16 +74,7 @@ Status BlockNamer::Load() {
   if (result == CUDA_SUCCESS) {
     result = gpu_.fn().cuModuleGetFunction(&function, module, "stasis_block_names");
   }
-  if (result == CUDA_SUCCESS && stream_ == nullptr) {
-    result = gpu_.fn().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
-  }
-  for (CUevent* event : {&begin_, &end_}) {
-    if (result != CUDA_SUCCESS || *event != nullptr) continue;
-    result = gpu_.fn().cuEventCreate(event, CU_EVENT_BLOCKING_SYNC);
-  }
-  if (result == CUDA_SUCCESS && memory_ == 0) {
-    result = gpu_.fn().cuMemAlloc_v2(&memory_, kMemoryBytes);
-  }
+  if (result == CUDA_SUCCESS) result = Allocate();
   if (result == CUDA_SUCCESS) {
     function_ = function;
     return {};
@@ -101,6 +88,35 @@ Status BlockNamer::Load() {
   error.raw = 0;
   error.WithContext("load the kernel that names blocks");
   return Fail(std::move(error));
+}
+
+uint64_t BlockNamer::MemoryBytes() const { return kTasksAt + round_blocks_ * sizeof(NameTask); }
+
+// What is there already stays.
+CUresult BlockNamer::Allocate() {
+  CUresult result = CUDA_SUCCESS;
+  auto once = [&](bool there, auto&& make) {
+    if (result == CUDA_SUCCESS && !there) result = make();
+  };
+  const MoverFunctions& fn = gpu_.fn();
+  once(stream_ != nullptr, [&] { return fn.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING); });
+  once(begin_ != nullptr, [&] { return fn.cuEventCreate(&begin_, CU_EVENT_BLOCKING_SYNC); });
+  for (Portion& portion : portions_) {
+    once(portion.done != nullptr,
+         [&] { return fn.cuEventCreate(&portion.done, CU_EVENT_BLOCKING_SYNC); });
+  }
+  once(memory_ != 0, [&] { return fn.cuMemAlloc_v2(&memory_, MemoryBytes()); });
+  once(tasks_ != nullptr, [&] {
+    return fn.cuMemHostAlloc(reinterpret_cast<void**>(&tasks_), round_blocks_ * sizeof(NameTask),
+                             0);
+  });
+  once(results_ != nullptr, [&] {
+    return fn.cuMemHostAlloc(reinterpret_cast<void**>(&results_),
+                             round_blocks_ * sizeof(NameResult), CU_MEMHOSTALLOC_DEVICEMAP);
+  });
+  once(results_on_gpu_ != 0,
+       [&] { return fn.cuMemHostGetDevicePointer_v2(&results_on_gpu_, results_, 0); });
+  return result;
 }
 
 Status BlockNamer::Await() {
@@ -129,44 +145,104 @@ Status BlockNamer::Prepare(image::BlockKey key) {
 
 Status BlockNamer::Forget() {
   key_.reset();
+  names_.clear();
   if (memory_ == 0) return {};
-  STASIS_GPU(gpu_, cuMemsetD8Async, (memory_, 0, kMemoryBytes, stream_));
-  return Await();
+  STASIS_GPU(gpu_, cuMemsetD8Async, (memory_, 0, MemoryBytes(), stream_));
+  STASIS_TRY(Await());
+  if (tasks_ != nullptr) std::memset(tasks_, 0, round_blocks_ * sizeof(NameTask));
+  if (results_ != nullptr) std::memset(results_, 0, round_blocks_ * sizeof(NameResult));
+  return {};
+}
+
+Status BlockNamer::Begin(CUdeviceptr base, std::vector<Block> blocks, size_t first_portion) {
+  if (!key_) return Fail(Code::kFailedPrecondition, "the mover has no key to name blocks with");
+  for (const Block& block : blocks) {
+    if ((base + block.device_offset) % 16 != 0) {
+      return Fail(Code::kInternal, "a block at an odd address");
+    }
+  }
+  base_ = base;
+  blocks_ = std::move(blocks);
+  first_portion_ = std::max<size_t>(first_portion, 1);
+  round_begin_ = launched_ = awaited_ = 0;
+  names_.clear();
+  elapsed_ns_ = 0;
+  return LaunchRound();
+}
+
+// The kernel writes names straight to the host: a copy of them would stand behind gigabytes of
+// others on the wire.
+Status BlockNamer::LaunchRound() {
+  round_begin_ = names_.size();
+  launched_ = awaited_ = 0;
+  const size_t count = std::min(round_blocks_, blocks_.size() - round_begin_);
+  for (size_t i = 0; i < count; ++i) {
+    const Block& block = blocks_[round_begin_ + i];
+    tasks_[i] = {base_ + block.device_offset, block.bytes};
+  }
+  STASIS_TRY(Upload(memory_ + kTasksAt, tasks_, count * sizeof(NameTask)));
+  STASIS_GPU(gpu_, cuEventRecord, (begin_, stream_));
+  size_t size = first_portion_;
+  for (size_t done = 0; done < count; done += size, size *= kGrowth) {
+    if (size > count - done || launched_ == kPortions - 1) size = count - done;
+    CUdeviceptr on_gpu[] = {memory_ + kTasksAt + done * sizeof(NameTask), memory_,
+                            results_on_gpu_ + done * sizeof(NameResult)};
+    void* arguments[] = {&on_gpu[0], &on_gpu[1], &on_gpu[2]};
+    STASIS_GPU(gpu_, cuLaunchKernel,
+               (function_, static_cast<unsigned>(size), 1, 1, kNameThreads, 1, 1, 0, stream_,
+                arguments, nullptr));
+    Portion& portion = portions_[launched_];
+    STASIS_GPU(gpu_, cuEventRecord, (portion.done, stream_));
+    portion.end = round_begin_ + done + size;
+    ++launched_;
+  }
+  return {};
+}
+
+Status BlockNamer::AwaitPortion() {
+  if (awaited_ == launched_) STASIS_TRY(LaunchRound());
+  const Portion& portion = portions_[awaited_];
+  STASIS_GPU(gpu_, cuEventSynchronize, (portion.done));
+  ++awaited_;
+  while (names_.size() < portion.end) {
+    names_.push_back(image::Id128::FromRaw(&results_[names_.size() - round_begin_]));
+  }
+  if (awaited_ < launched_) return {};
+  float milliseconds = 0;
+  STASIS_GPU(gpu_, cuEventElapsedTime, (&milliseconds, begin_, portion.done));
+  elapsed_ns_ += static_cast<uint64_t>(double{milliseconds} * 1e6);
+  return {};
+}
+
+Result<image::Id128> BlockNamer::NameOf(size_t position) {
+  if (position >= blocks_.size()) return Fail(Code::kInternal, "there is no such block");
+  while (position >= names_.size()) STASIS_TRY(AwaitPortion());
+  return names_[position];
+}
+
+Status BlockNamer::End() {
+  blocks_.clear();
+  return stream_ == nullptr ? Status{} : Await();
 }
 
 Result<BlockNames> BlockNamer::Name(CUdeviceptr base, const std::vector<Range>& ranges) {
-  if (!key_) return Fail(Code::kFailedPrecondition, "the mover has no key to name blocks with");
-  std::vector<NameTask> tasks;
-  uint64_t address = base;
-  for (const Range& range : ranges) {
-    if (address % 16 != 0) return Fail(Code::kInternal, "a block at an odd address");
-    for (uint64_t done = 0; done < range.size_bytes; done += image::kBlockBytes) {
-      tasks.push_back(
-          {address + done, std::min<uint64_t>(image::kBlockBytes, range.size_bytes - done)});
-    }
-    address += range.size_bytes;
-  }
+  const std::vector<Block> blocks = BlocksOf(ranges);
   BlockNames out;
-  out.names.resize(tasks.size());
-  for (size_t first = 0; first < tasks.size(); first += kBatch) {
-    const size_t count = std::min(kBatch, tasks.size() - first);
-    CUdeviceptr on_gpu[] = {memory_ + kTasksAt, memory_, memory_ + kResultsAt};
-    void* arguments[] = {&on_gpu[0], &on_gpu[1], &on_gpu[2]};
-    STASIS_TRY(Upload(on_gpu[0], &tasks[first], count * sizeof(NameTask)));
-    STASIS_GPU(gpu_, cuEventRecord, (begin_, stream_));
-    STASIS_GPU(gpu_, cuLaunchKernel,
-               (function_, static_cast<unsigned>(count), 1, 1, kNameThreads, 1, 1, 0, stream_,
-                arguments, nullptr));
-    STASIS_GPU(gpu_, cuEventRecord, (end_, stream_));
-    STASIS_TRY(Await());
-    STASIS_GPU(gpu_, cuMemcpyDtoH_v2, (&out.names[first], on_gpu[2], count * sizeof(NameResult)));
-    float milliseconds = 0;
-    STASIS_GPU(gpu_, cuEventElapsedTime, (&milliseconds, begin_, end_));
-    out.elapsed_ns += static_cast<uint64_t>(double{milliseconds} * 1e6);
-  }
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    if (out.names[i].IsZero()) out.zero_bytes += tasks[i].bytes;
-  }
+  out.names.resize(blocks.size());
+  auto name = [&]() -> Status {
+    STASIS_TRY(Begin(base, blocks, round_blocks_));
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      image::Id128& name = out.names[blocks[i].index];
+      STASIS_ASSIGN(name, NameOf(i));
+      if (name.IsZero()) out.zero_bytes += blocks[i].bytes;
+    }
+    return {};
+  };
+  Status named = name();
+  Status ended = End();
+  STASIS_TRY(std::move(named));
+  STASIS_TRY(std::move(ended));
+  out.elapsed_ns = elapsed_ns_;
   return out;
 }
 

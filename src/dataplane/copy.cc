@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/deadline.h"
-
 namespace stasis::dataplane {
 namespace {
 
@@ -59,68 +57,113 @@ Status Copier::Settle() {
 
 Result<CopyReport> Copier::Copy(Direction direction, AttachedArena& arena, CUdeviceptr base,
                                 const Pieces& pieces, const Progress& progress) {
+  uint64_t zero_bytes = 0;
+  auto clear = [&]() -> Status {
+    for (const Piece& piece : pieces.zero) {
+      zero_bytes += piece.bytes;
+      if (direction == Direction::kToArena) continue;
+      STASIS_GPU(gpu_, cuMemsetD8Async, (base + piece.device_offset, 0, piece.bytes, streams_[0]));
+    }
+    return {};
+  };
+  auto piece = pieces.stored.begin();
+  auto next = [&]() -> Result<std::optional<Group>> {
+    if (piece == pieces.stored.end()) return std::nullopt;
+    Group group{piece->arena_offset / arena.chunk_bytes(), {}, 0};
+    for (; piece != pieces.stored.end(); ++piece) {
+      if (piece->arena_offset / arena.chunk_bytes() != group.chunk) break;
+      group.pieces.push_back(*piece);
+      group.bytes += piece->bytes;
+    }
+    return group;
+  };
+  STASIS_ASSIGN(CopyReport report, Run(direction, arena, base, clear, next, progress));
+  report.cleared_bytes = zero_bytes;
+  return report;
+}
+
+Result<CopyReport> Copier::Save(AttachedArena& arena, CUdeviceptr base, const NextGroup& next,
+                                const Progress& progress) {
+  return Run(
+      Direction::kToArena, arena, base, [] { return Status{}; }, next, progress);
+}
+
+Result<CopyReport> Copier::Run(Direction direction, AttachedArena& arena, CUdeviceptr base,
+                               const std::function<Status()>& begin, const NextGroup& next,
+                               const Progress& progress) {
   STASIS_TRY(Start());
-  const Stopwatch watch;
+  watch_ = Stopwatch();
   CopyReport report;
-  std::vector<Group> groups;
-  for (const Piece& piece : pieces.stored) {
-    const uint64_t chunk = piece.arena_offset / arena.chunk_bytes();
-    if (groups.empty() || groups.back().chunk != chunk) groups.push_back({chunk, {}, 0});
-    groups.back().pieces.push_back(piece);
-    groups.back().bytes += piece.bytes;
-  }
-  Status status;
-  for (const Piece& piece : pieces.zero) {
-    report.cleared_bytes += piece.bytes;
-    if (direction == Direction::kToArena) continue;
-    CUresult result =
-        gpu_.fn().cuMemsetD8Async(base + piece.device_offset, 0, piece.bytes, streams_[0]);
-    if (result != CUDA_SUCCESS) status = Fail(gpu_.MakeError(result, "cuMemsetD8Async"));
-  }
-  if (status) status = CopyGroups(direction, arena, base, groups, progress, report);
+  Status status = begin();
+  if (status) status = CopyGroups(direction, arena, base, next, progress, report);
   // Whatever happened: afterwards no copy is under way in memory that somebody takes away next.
   Status settled = Settle();
   if (!status) return Fail(std::move(status.error()));
   if (!settled) return Fail(std::move(settled.error()));
-  report.elapsed_ns = static_cast<uint64_t>(watch.Seconds() * 1e9);
+  report.elapsed_ns = ElapsedNs();
   report.staged = arena.staged();
   return report;
 }
 
 Status Copier::CopyGroups(Direction direction, AttachedArena& arena, CUdeviceptr base,
-                          const std::vector<Group>& groups, const Progress& progress,
-                          CopyReport& report) {
-  std::vector<uint64_t> chunks;
-  for (const Group& group : groups) chunks.push_back(group.chunk);
-  AttachedArena::Preparation preparation(arena, chunks);
-  size_t arrived = 0;
+                          const NextGroup& next, const Progress& progress, CopyReport& report) {
+  uint64_t bytes[kWindow] = {};  // of those that are under way
+  size_t submitted = 0, arrived = 0;
   auto arrive = [&]() -> Status {
     STASIS_GPU(gpu_, cuEventSynchronize, (events_[arrived % kWindow]));
-    report.copied_bytes += groups[arrived++].bytes;
+    report.copied_bytes += bytes[arrived++ % kWindow];
     progress(report.copied_bytes);
     return {};
   };
-  size_t submitted = 0;
-  for (; submitted < groups.size(); ++submitted) {
-    STASIS_TRY(preparation.Ready(submitted));
+  // Those that were asked for before their turn: what is cold of the arena is touched ahead of the
+  // copy, so it must be known which memory that is.
+  std::deque<Group> ahead;
+  bool all_known = false;
+  auto learn_all = [&]() -> Status {
+    for (; !all_known;) {
+      STASIS_ASSIGN(auto group, next());
+      all_known = !group.has_value();
+      if (group) ahead.push_back(std::move(*group));
+    }
+    return {};
+  };
+  std::optional<AttachedArena::Preparation> preparation;
+  for (size_t prepared = 0;; ++submitted) {
+    if (ahead.empty() && !all_known) {
+      STASIS_ASSIGN(auto group, next());
+      all_known = !group.has_value();
+      if (group) ahead.push_back(std::move(*group));
+    }
+    if (ahead.empty()) break;
+    if (!preparation && !arena.IsReady(ahead.front().chunk)) {
+      STASIS_TRY(learn_all());
+      std::vector<uint64_t> chunks;
+      for (const Group& group : ahead) chunks.push_back(group.chunk);
+      preparation.emplace(arena, chunks);
+    }
+    if (preparation) STASIS_TRY(preparation->Ready(prepared++));
     if (arena.staged()) break;
     if (submitted - arrived == kWindow) STASIS_TRY(arrive());
     CUstream stream = streams_[submitted % kStreams];
-    for (const Piece& piece : groups[submitted].pieces) {
+    if (submitted == 0) report.until_first_ns = ElapsedNs();
+    const Group& group = ahead.front();
+    for (const Piece& piece : group.pieces) {
       STASIS_TRY(Submit(direction, base + piece.device_offset, arena.data() + piece.arena_offset,
                         piece.bytes, stream));
     }
     STASIS_GPU(gpu_, cuEventRecord, (events_[submitted % kWindow], stream));
+    bytes[submitted % kWindow] = group.bytes;
+    ahead.pop_front();
   }
   while (arrived < submitted) STASIS_TRY(arrive());
-  report.cold_bytes = preparation.cold_bytes();
-  if (submitted == groups.size()) return {};
-  return CopyStaged(direction, arena, base, groups, submitted, progress, report);
+  if (preparation) report.cold_bytes = preparation->cold_bytes();
+  STASIS_TRY(learn_all());
+  return ahead.empty() ? Status{} : CopyStaged(direction, arena, base, ahead, progress, report);
 }
 
 // Two buffers: while one is on the wire, the other is between us and the file.
 Status Copier::CopyStaged(Direction direction, AttachedArena& arena, CUdeviceptr base,
-                          const std::vector<Group>& groups, size_t first, const Progress& progress,
+                          const std::deque<Group>& groups, const Progress& progress,
                           CopyReport& report) {
   for (char*& buffer : buffers_) {
     if (buffer != nullptr) continue;
@@ -129,8 +172,8 @@ Status Copier::CopyStaged(Direction direction, AttachedArena& arena, CUdeviceptr
     buffer = static_cast<char*>(memory);
   }
   std::vector<Piece> parts;
-  for (size_t i = first; i < groups.size(); ++i) {
-    for (const Piece& piece : groups[i].pieces) {
+  for (const Group& group : groups) {
+    for (const Piece& piece : group.pieces) {
       for (uint64_t done = 0; done < piece.bytes; done += kBufferBytes) {
         parts.push_back({piece.device_offset + done, piece.arena_offset + done,
                          std::min(kBufferBytes, piece.bytes - done)});

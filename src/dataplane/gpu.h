@@ -32,6 +32,7 @@ namespace cu = stasis::cuda;
   F(cuMemImportFromShareableHandle)         \
   F(cuMemHostAlloc)                         \
   F(cuMemFreeHost)                          \
+  F(cuMemHostGetDevicePointer_v2)           \
   F(cuMemHostRegister_v2)                   \
   F(cuMemHostUnregister)                    \
   F(cuMemcpyDtoHAsync_v2)                   \

@@ -28,9 +28,13 @@ constexpr std::chrono::milliseconds kIdleEnd{3000};
 // For what must not be skipped although the deadline has passed: to let go of memory.
 constexpr std::chrono::milliseconds kReleaseLimit{10000};
 
-Result<UniqueFd> MemoryFile(const char* name) {
+// A file in memory with these in it.
+template <class T>
+Result<UniqueFd> MemoryFile(const char* name, const std::vector<T>& values) {
   UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
   if (!file) return FailErrno(errno, "make a file in memory");
+  STASIS_TRY(WriteAll(file.get(),
+                      {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)}));
   return file;
 }
 
@@ -353,22 +357,8 @@ Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<cons
   return {};
 }
 
-Result<CopyResult> Mover::Copy(Request request, const CopyOptions& options,
-                               const std::vector<uint8_t>& skip, const Deadline& deadline,
-                               uint64_t before_bytes) {
-  const bool save = request.op == Op::kSave;
-  const bool first = before_bytes == 0;
-  if (save ? options.checksum : options.expected.has_value() && first) {
-    request.flags = wire::kFlagChecksum;
-    if (!save) std::memcpy(request.checksum, options.expected->bytes.data(), 16);
-  }
-  UniqueFd file;
-  if (!skip.empty()) {
-    request.flags |= wire::kFlagSkip;
-    STASIS_ASSIGN(file, MemoryFile("stasis-skip"));
-    STASIS_TRY(WriteAll(file.get(), {reinterpret_cast<const char*>(skip.data()), skip.size()}));
-  }
-  const int fd = file.get();
+Result<CopyResult> Mover::Copy(const Request& request, int file, const CopyOptions& options,
+                               const Deadline& deadline, uint64_t before_bytes) {
   CopyOptions told;
   if (options.progress) {
     told.progress = [&](uint64_t bytes, uint64_t total) {
@@ -376,14 +366,19 @@ Result<CopyResult> Mover::Copy(Request request, const CopyOptions& options,
     };
   }
   STASIS_ASSIGN(Reply reply,
-                Call(request, {&fd, skip.empty() ? 0u : 1u}, deadline, &told, total_bytes_));
+                Call(request, {&file, file < 0 ? 0u : 1u}, deadline, &told, total_bytes_));
   CopyResult result;
   result.copied_bytes = reply.bytes;
   result.cleared_bytes = reply.second;
   result.cold_bytes = reply.third;
   result.seconds = static_cast<double>(reply.elapsed_ns) / 1e9;
+  result.zero_bytes = reply.zero_bytes;
+  result.until_first_s = static_cast<double>(reply.until_first_ns) / 1e9;
+  result.naming_s = static_cast<double>(reply.naming_ns) / 1e9;
   result.staged = reply.staged != 0;
-  if (save && options.checksum) result.checksum = image::Id128::FromRaw(reply.checksum);
+  if (request.op == Op::kSave && options.checksum) {
+    result.checksum = image::Id128::FromRaw(reply.checksum);
+  }
   return result;
 }
 
@@ -392,13 +387,24 @@ Status Mover::CheckAllCopied(const CopyResult& result) const {
   return Fail(Code::kInternal, "the mover copied another number of bytes than it was to");
 }
 
-Status Mover::Name(const std::vector<Range>& ranges, CopyResult& result, const Deadline& deadline) {
-  STASIS_ASSIGN(UniqueFd file, MemoryFile("stasis-names"));
-  const int fd = file.get();
-  STASIS_ASSIGN(Reply reply, Call(Make(Op::kName), {&fd, 1}, deadline));
+Result<CopyResult> Mover::SaveImported(const std::vector<Range>& ranges, const CopyOptions& options,
+                                       const Deadline& deadline) {
+  Request request = Make(Op::kSave);
+  if (options.checksum) request.flags |= wire::kFlagChecksum;
+  UniqueFd names;
+  if (options.names) {
+    request.flags |= wire::kFlagNames;
+    std::vector<image::Id128> known = options.known;
+    known.resize(BlockCount(ranges));
+    STASIS_ASSIGN(names, MemoryFile("stasis-names", known));
+  }
+  STASIS_ASSIGN(CopyResult result, Copy(request, names.get(), options, deadline));
+  STASIS_TRY(CheckAllCopied(result));
+  if (!options.names) return result;
   result.names.resize(BlockCount(ranges));
-  result.zero_bytes = reply.second;
-  return PreadAll(fd, result.names.data(), result.names.size() * sizeof(image::Id128), 0);
+  STASIS_TRY(
+      PreadAll(names.get(), result.names.data(), result.names.size() * sizeof(image::Id128), 0));
+  return result;
 }
 
 Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const int> fds,
@@ -416,17 +422,7 @@ Result<CopyResult> Mover::Save(const std::vector<Range>& ranges, std::span<const
     begin.bytes = total_bytes_;
     STASIS_TRY(Call(begin, {}, deadline));
     STASIS_TRY(SendRanges(Op::kImport, ranges, fds, deadline));
-    CopyResult named;
-    std::vector<uint8_t> skip;
-    if (options.names) {
-      STASIS_TRY(Name(ranges, named, deadline));
-      if (options.skip_of) skip = options.skip_of(named.names);
-    }
-    STASIS_ASSIGN(CopyResult result, Copy(Make(Op::kSave), options, skip, deadline));
-    STASIS_TRY(CheckAllCopied(result));
-    result.names = std::move(named.names);
-    result.zero_bytes = named.zero_bytes;
-    return result;
+    return SaveImported(ranges, options, deadline);
   };
   auto result = save();
   if (!result) (void)Release(Deadline::In(kReleaseLimit));
@@ -471,8 +467,16 @@ Result<CopyResult> Mover::Load(const CopyOptions& options, const Deadline& deadl
         part.bytes = std::min(part.bytes, arena_bytes_);
         if (part.bytes <= loaded) return Fail(Code::kInternal, "a load that does not get on");
       }
-      const std::vector<uint8_t>& zero = loaded == 0 ? options.zero : std::vector<uint8_t>{};
-      STASIS_ASSIGN(CopyResult one, Copy(part, options, zero, deadline, all.copied_bytes));
+      UniqueFd zero;
+      if (loaded == 0 && !options.zero.empty()) {
+        part.flags |= wire::kFlagSkip;
+        STASIS_ASSIGN(zero, MemoryFile("stasis-zero", options.zero));
+      }
+      if (loaded == 0 && options.expected) {
+        part.flags |= wire::kFlagChecksum;
+        std::memcpy(part.checksum, options.expected->bytes.data(), options.expected->bytes.size());
+      }
+      STASIS_ASSIGN(CopyResult one, Copy(part, zero.get(), options, deadline, all.copied_bytes));
       all.copied_bytes += one.copied_bytes;
       all.cleared_bytes += one.cleared_bytes;
       all.cold_bytes += one.cold_bytes;

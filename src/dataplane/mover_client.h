@@ -46,10 +46,11 @@ struct MoverInfo {
 struct CopyOptions {
   // Save: compute the data's checksum. It costs a reading of the arena.
   bool checksum = false;
-  // Save: also the names of all blocks, computed on the GPU; after PrepareNames.
+  // Save: the GPU names all blocks; after PrepareNames. Zeros are not copied.
   bool names = false;
-  // Save, with those names: a byte for each block, 1 for one that is left as it is in the arena.
-  std::function<std::vector<uint8_t>(const std::vector<image::Id128>& names)> skip_of;
+  // Save, with names: of each block, the name of what the arena has in its place, zero where that
+  // is not known; or empty. What has the same name is not copied.
+  std::vector<image::Id128> known;
   // Load: a byte for each block, 1 for one that is zero whatever the arena has there; or empty.
   std::vector<uint8_t> zero;
   // Load: refuse with kDataLoss, before the copy, data of another checksum.
@@ -71,7 +72,10 @@ struct CopyResult {
   uint64_t cleared_bytes = 0;  // load: zero; save: left as it was in the arena
   uint64_t cold_bytes = 0;     // of the arena: touched and registered while copying
   double seconds = 0;          // of the copy alone
-  bool staged = false;         // through buffers: the arena is on disk, or could not be registered
+  // Save: from its begin until the first copy was on its way; what the GPU needed for the names.
+  double until_first_s = 0;
+  double naming_s = 0;
+  bool staged = false;  // through buffers: the arena is on disk, or could not be registered
   std::optional<image::Id128> checksum;
 };
 
@@ -159,11 +163,11 @@ class Mover {
                                   const Deadline& deadline);
   Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                     const Deadline& deadline);
-  Status Name(const std::vector<Range>& ranges, CopyResult& result, const Deadline& deadline);
-  // `skip`: of the first part.
-  Result<CopyResult> Copy(wire::Request request, const CopyOptions& options,
-                          const std::vector<uint8_t>& skip, const Deadline& deadline,
-                          uint64_t before_bytes = 0);
+  // `file`: as the request's flags want one, or -1. `before_bytes`: of parts before this one.
+  Result<CopyResult> Copy(const wire::Request& request, int file, const CopyOptions& options,
+                          const Deadline& deadline, uint64_t before_bytes = 0);
+  Result<CopyResult> SaveImported(const std::vector<Range>& ranges, const CopyOptions& options,
+                                  const Deadline& deadline);
   Status CheckAllCopied(const CopyResult& result) const;
   // Kills it; how it ended.
   std::string End();

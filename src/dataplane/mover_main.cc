@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/descriptor_table.h"
 #include "dataplane/mover_protocol.h"
 #include "dataplane/mover_server.h"
 
@@ -35,5 +36,6 @@ int main(int argc, char** argv) {
     ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
   ::signal(SIGPIPE, SIG_IGN);
+  stasis::WidenDescriptorTable();
   ServeMover(wire::kSocketFd, options);
 }

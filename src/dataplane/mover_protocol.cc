@@ -31,7 +31,6 @@ constexpr OpRow kOps[] = {
     {Op::kEnd, "end its work", false},
     {Op::kPrepareNames, "prepare to name blocks", false},
     {Op::kMeasureNames, "measure how fast it names blocks", false},
-    {Op::kName, "name blocks", false},
 };
 
 const OpRow* Find(Op op) {
@@ -67,16 +66,15 @@ const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
   if (r.id == 0) return "a request without an id";
   const OpRow* row = Find(r.op);
   if (row == nullptr) return "an unknown operation";
-  const bool copies = r.op == Op::kSave || r.op == Op::kLoad;
-  const uint32_t flags = r.op == Op::kEnd ? kFlagLeave : kFlagChecksum | (copies ? kFlagSkip : 0);
+  const uint32_t with_file = r.op == Op::kSave ? kFlagNames : r.op == Op::kLoad ? kFlagSkip : 0;
+  const uint32_t flags = r.op == Op::kEnd ? kFlagLeave : kFlagChecksum | with_file;
   if ((r.flags & ~flags) != 0) return "an unknown flag";
   if (r.bytes > kMaxTotalBytes || r.ballast_bytes > kMaxTotalBytes) return "too many bytes";
   if (row->batch ? r.count == 0 || r.count > kMaxBatch : r.count > kMaxRanges) {
     return "an impossible number of allocations";
   }
   if (r.first > kMaxRanges) return "an impossible index";
-  const bool one =
-      r.op == Op::kAttach || r.op == Op::kName || (copies && (r.flags & kFlagSkip) != 0);
+  const bool one = r.op == Op::kAttach || (r.flags & with_file) != 0;
   const size_t expected = one ? 1 : r.op == Op::kImport ? r.count : 0;
   if (fds != expected && !(r.op == Op::kHello && fds == 1)) {
     return "the wrong number of descriptors";

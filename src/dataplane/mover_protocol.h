@@ -15,9 +15,11 @@
 //   idle      measure                        best of five copies of `bytes` each way
 //   idle      begin-save                     count, total: addresses for all of them   -> saving
 //   saving    import       n: the handles    their sizes
-//   saving    save         0 or 1: a file    device -> arena. With kFlagSkip the file has a byte
-//   for
-//                                            each block: 1 is left as it is in the arena
+//   saving    save         0 or 1: a file    device -> arena. With kFlagNames the file has, for
+//                                            each block, range by range, the name of what the arena
+//                                            has in its place, zero where that is not known. What
+//                                            is zero or has that name is not copied; the file has
+//                                            the names of all blocks then, zero for one of zeros
 //   idle      begin-load                     count, total, ballast: is there room?     -> loading
 //   loading   create                         n ranges
 //   loading   free-ballast
@@ -28,8 +30,6 @@
 //   loading   export                         n handles from `first`; the reply has them
 //   any       prepare-names                  the secret: kernel and key are on the GPU
 //   idle      measure-names                  best of five times naming `bytes` of GPU memory
-//   saving    name         1: a file         names of all blocks are written to it, 16 bytes each,
-//                                            range by range; zero for a block of zeros
 //   any       release                        lets go of all GPU memory                 -> idle
 //   idle      end                            lets go of arena, lock and secret; nothing follows. A
 //                                            mover that stays keeps its context and what is
@@ -48,7 +48,7 @@ namespace stasis::dataplane::wire {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kMagic = 0x56444d53;  // "SMDV"
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 
 inline constexpr int kSocketFd = 3;
 inline constexpr int kInheritedFd = 4;  // held, never used: as of the device helper
@@ -75,14 +75,14 @@ enum class Op : uint32_t {
   kEnd,
   kPrepareNames,
   kMeasureNames,
-  kName,
-  kLast = kName,
+  kLast = kMeasureNames,
 };
 const char* OpName(Op op);
 
 inline constexpr uint32_t kFlagChecksum = 1;  // save: compute it; load: compare it first
 inline constexpr uint32_t kFlagLeave = 2;     // end: do not stay
-inline constexpr uint32_t kFlagSkip = 4;      // save, load: not all blocks are copied
+inline constexpr uint32_t kFlagSkip = 4;      // load: not all blocks are copied
+inline constexpr uint32_t kFlagNames = 8;     // save: only what is not zero and not there already
 
 struct WireRange {
   uint64_t size_bytes;
@@ -123,17 +123,22 @@ struct Reply {
   // hello: context's GPU memory, free and total of the GPU. begin-load: needed and free.
   // save, load: bytes copied, bytes left out or cleared, bytes that were touched or registered
   // first. measure: bytes, and bytes a second to the arena and to the GPU. measure-names: bytes,
-  // and bytes a second. name: bytes, and of those in blocks of zeros.
+  // and bytes a second.
   uint64_t bytes = 0;
   uint64_t second = 0;
   uint64_t third = 0;
-  // save, load: of the copy alone; name: on the GPU; prepare-names: to load the kernel.
+  // save, load: of the copy alone; prepare-names: to load the kernel.
   uint64_t elapsed_ns = 0;
+  // save: bytes in blocks of zeros; time from begin-save until the first copy was on its way; what
+  // the GPU needed for the names.
+  uint64_t zero_bytes = 0;
+  uint64_t until_first_ns = 0;
+  uint64_t naming_ns = 0;
   uint32_t staged = 0;  // through buffers, since the arena could not be registered
   uint32_t reserved = 0;
   uint8_t checksum[16] = {};  // save
 };
-static_assert(sizeof(Reply) == 40 + 512 + 8 + 4 * 8 + 8 + 16);
+static_assert(sizeof(Reply) == 40 + 512 + 8 + 7 * 8 + 8 + 16);
 
 // Why a received packet of `size` bytes with `fds` descriptors is not a valid message; null when
 // it is one.

@@ -20,7 +20,7 @@ Request Valid(Op op) {
 }
 
 size_t FdsOf(Op op) {
-  if (op == Op::kAttach || op == Op::kName) return 1;
+  if (op == Op::kAttach) return 1;
   return op == Op::kImport ? 3 : 0;
 }
 

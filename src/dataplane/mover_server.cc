@@ -69,6 +69,10 @@ class Server {
     std::lock_guard lock(mutex_);
     return !job_ && !busy_ && !holds_memory_;
   }
+  bool IsBusy() {
+    std::lock_guard lock(mutex_);
+    return job_ || busy_;
+  }
 
   // One that stays for others does not leave a client that is just thinking.
   Deadline IdleLimit() {
@@ -100,7 +104,7 @@ class Server {
   // Mostly it takes no time; but memory that is unregistered may take more than a start does.
   bool AwaitOwnWork() {
     std::unique_lock lock(mutex_);
-    return own_done_.wait_for(lock, kOwnWork, [this] { return !own_; });
+    return own_done_.wait_for(lock, kOwnWork, [this] { return !own_ && !releases_; });
   }
 
   void Receive() {
@@ -111,7 +115,7 @@ class Server {
       // Nobody wants what we do any more, and nothing of it lasts: the GPU's memory is somebody
       // else's too, the arena is not complete until we have said so.
       AwaitOwnWork();
-      if (!listen_ || !IsIdle()) Leave();
+      if (!listen_ || IsBusy()) Leave();
       client_.reset();
       Give(OurOwn(Op::kEnd));
       return;
@@ -146,8 +150,9 @@ class Server {
     // A client knows nothing of work of our own, which is short.
     if (job.client != nullptr) own_done_.wait(lock, [this] { return !own_; });
     if (job_ || busy_) return false;
-    if (job.client == nullptr && holds_memory_) return false;
+    if (job.request.op == Op::kDetach && job.client == nullptr && holds_memory_) return false;
     own_ = job.client == nullptr;
+    releases_ = job.request.op == Op::kRelease;
     job_ = std::move(job);
     given_.notify_one();
     return true;
@@ -195,6 +200,7 @@ class Server {
     if (!work_.ForgetRemoved()) ::_exit(1);
     std::lock_guard lock(mutex_);
     busy_ = own_ = false;
+    holds_memory_ = work_.holds_memory();
     own_done_.notify_one();
   }
 
@@ -231,8 +237,9 @@ class Server {
     {
       // Before the reply is out: the next request may be here at once.
       std::lock_guard lock(mutex_);
-      busy_ = false;
+      busy_ = releases_ = false;
       holds_memory_ = work_.holds_memory();
+      own_done_.notify_one();
     }
     std::vector<int> fds;
     for (const UniqueFd& fd : out) fds.push_back(fd.get());
@@ -255,7 +262,8 @@ class Server {
   std::condition_variable given_;
   std::optional<Job> job_;
   bool busy_ = false;
-  bool own_ = false;  // what is given or worked on is of our own
+  bool own_ = false;       // what is given or worked on is of our own
+  bool releases_ = false;  // it lets go of memory, which is short too
   std::condition_variable own_done_;
   bool holds_memory_ = false;
 };

@@ -1,13 +1,16 @@
 #include "dataplane/mover_work.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/deadline.h"
 #include "base/file.h"
 #include "dataplane/arena.h"
+#include "dataplane/changed_blocks.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -80,10 +83,10 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
       return Append(request, fds);
     case Op::kSave:
       STASIS_TRY(Expect(Phase::kSaving, request));
-      return Copy(Direction::kToArena, request, fds, reply, progress);
+      return Save(request, fds, reply, progress);
     case Op::kLoad:
       STASIS_TRY(Expect(Phase::kLoading, request));
-      return Copy(Direction::kToDevice, request, fds, reply, progress);
+      return Load(request, fds, reply, progress);
     case Op::kFreeBallast:
       STASIS_TRY(Expect(Phase::kLoading, request));
       return memory_->FreeBallast();
@@ -106,9 +109,6 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
     case Op::kMeasureNames:
       STASIS_TRY(Expect(Phase::kIdle, request));
       return MeasureNames(request.bytes, reply);
-    case Op::kName:
-      STASIS_TRY(Expect(Phase::kSaving, request));
-      return Name(fds[0].get(), reply);
   }
   return WrongOrder(request);
 }
@@ -120,6 +120,7 @@ Status MoverWork::Detach() {
 }
 
 Status MoverWork::End() {
+  STASIS_TRY(Release());
   STASIS_TRY(Detach());
   return namer_ ? namer_->Forget() : Status{};
 }
@@ -179,6 +180,7 @@ Status MoverWork::Measure(uint64_t bytes, Reply& reply) {
 }
 
 Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
+  const Stopwatch watch;
   STASIS_TRY(Expect(Phase::kIdle, request));
   STASIS_TRY(ExpectArena());
   if (request.count == 0 || request.bytes == 0) {
@@ -205,6 +207,7 @@ Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
   loaded_bytes_ = 0;
   expected_count_ = request.count;
   phase_ = phase;
+  watch_ = watch;
   return {};
 }
 
@@ -233,22 +236,78 @@ Status MoverWork::Append(const Request& request, const std::vector<UniqueFd>& fd
   return {};
 }
 
-Status MoverWork::Copy(Direction direction, const Request& request,
-                       const std::vector<UniqueFd>& fds, Reply& reply, const Progress& progress) {
+uint64_t MoverWork::UsedBytes() const {
+  uint64_t used = 0;
+  for (const Range& r : ranges_) used = std::max(used, r.arena_offset + r.stored_bytes);
+  return used;
+}
+
+void MoverWork::Tell(const CopyReport& report, Reply& reply) {
+  reply.bytes = report.copied_bytes;
+  reply.second = report.cleared_bytes;
+  reply.third = report.cold_bytes;
+  reply.elapsed_ns = report.elapsed_ns;
+  reply.staged = report.staged;
+}
+
+Status MoverWork::Save(const Request& request, const std::vector<UniqueFd>& fds, Reply& reply,
+                       const Progress& progress) {
+  if (ranges_.size() != expected_count_) return WrongOrder(request);
+  STASIS_TRY(memory_->Open());
+  const double before_s = watch_.Seconds();
+  CopyReport report;
+  if ((request.flags & wire::kFlagNames) != 0) {
+    STASIS_ASSIGN(report, SaveChanged(fds[0].get(), reply, progress));
+  } else {
+    STASIS_ASSIGN(report, copier_->Copy(Direction::kToArena, *arena_, memory_->base(),
+                                        Cut(ranges_, arena_->chunk_bytes()), progress));
+  }
+  Tell(report, reply);
+  reply.until_first_ns = static_cast<uint64_t>(before_s * 1e9) + report.until_first_ns;
+  if ((request.flags & wire::kFlagChecksum) != 0) {
+    STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), UsedBytes()));
+    std::memcpy(reply.checksum, found.bytes.data(), found.bytes.size());
+  }
+  return {};
+}
+
+Result<CopyReport> MoverWork::SaveChanged(int file, Reply& reply, const Progress& progress) {
+  std::vector<image::Id128> known(BlockCount(ranges_));
+  STASIS_TRY(PreadAll(file, known.data(), known.size() * sizeof known[0], 0));
+  ChangedBlocks changed(*namer_, ranges_, std::move(known), arena_->chunk_bytes());
+  auto copy = [&]() -> Result<CopyReport> {
+    STASIS_TRY(changed.Begin(memory_->base()));
+    return copier_->Save(
+        *arena_, memory_->base(), [&] { return changed.Next(); }, progress);
+  };
+  auto report = copy();
+  // Whatever happened: nobody reads memory that somebody takes away next.
+  Status ended = changed.End();
+  if (!report) return report;
+  STASIS_TRY(std::move(ended));
+  report->cleared_bytes = changed.left_out_bytes();
+  reply.zero_bytes = changed.zero_bytes();
+  reply.naming_ns = namer_->elapsed_ns();
+  if (::lseek(file, 0, SEEK_SET) != 0) return FailErrno(errno, "the file of the names");
+  STASIS_TRY(WriteAll(file, {reinterpret_cast<const char*>(changed.names().data()),
+                             changed.names().size() * sizeof(image::Id128)}));
+  return report;
+}
+
+Status MoverWork::Load(const Request& request, const std::vector<UniqueFd>& fds, Reply& reply,
+                       const Progress& progress) {
   if (ranges_.size() != expected_count_) return WrongOrder(request);
   if ((request.flags & wire::kFlagSkip) != 0) {
     skip_.resize(BlockCount(ranges_));
     STASIS_TRY(PreadAll(fds[0].get(), skip_.data(), skip_.size(), 0));
   }
-  uint64_t used = 0;
-  for (const Range& r : ranges_) used = std::max(used, r.arena_offset + r.stored_bytes);
   ArenaWindow window;
-  if (direction == Direction::kToDevice && request.bytes != 0) {
+  if (request.bytes != 0) {
     window = {loaded_bytes_, request.bytes};
     if (window.begin >= window.end) return WrongOrder(request);
   }
-  const bool with_checksum = (request.flags & wire::kFlagChecksum) != 0;
-  if (with_checksum && direction == Direction::kToDevice) {
+  const uint64_t used = UsedBytes();
+  if ((request.flags & wire::kFlagChecksum) != 0) {
     STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), used));
     if (found != image::Id128::FromRaw(request.checksum)) {
       return Fail(Code::kDataLoss, "the GPU data in the arena is not what was saved");
@@ -257,18 +316,10 @@ Status MoverWork::Copy(Direction direction, const Request& request,
   if (window.begin == 0) STASIS_TRY(memory_->Open());
   STASIS_ASSIGN(
       CopyReport report,
-      copier_->Copy(direction, *arena_, memory_->base(),
+      copier_->Copy(Direction::kToDevice, *arena_, memory_->base(),
                     Within(Cut(ranges_, arena_->chunk_bytes(), skip_), window), progress));
-  if (direction == Direction::kToDevice) loaded_bytes_ = std::min(window.end, used);
-  reply.bytes = report.copied_bytes;
-  reply.second = report.cleared_bytes;
-  reply.third = report.cold_bytes;
-  reply.elapsed_ns = report.elapsed_ns;
-  reply.staged = report.staged;
-  if (with_checksum && direction == Direction::kToArena) {
-    STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), used));
-    std::memcpy(reply.checksum, found.bytes.data(), found.bytes.size());
-  }
+  loaded_bytes_ = std::min(window.end, used);
+  Tell(report, reply);
   return {};
 }
 
@@ -303,20 +354,6 @@ Status MoverWork::MeasureNames(uint64_t bytes, Reply& reply) {
   reply.second =
       static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(best));
   return memory.Free();
-}
-
-Status MoverWork::Name(int file, Reply& reply) {
-  if (ranges_.size() != expected_count_) {
-    return Fail(Code::kFailedPrecondition, "not all of the memory to name is there");
-  }
-  STASIS_TRY(memory_->Open());
-  STASIS_ASSIGN(BlockNames found, namer_->Name(memory_->base(), ranges_));
-  STASIS_TRY(WriteAll(file, {reinterpret_cast<const char*>(found.names.data()),
-                             found.names.size() * sizeof(image::Id128)}));
-  reply.bytes = memory_->mapped_bytes();
-  reply.second = found.zero_bytes;
-  reply.elapsed_ns = found.elapsed_ns;
-  return {};
 }
 
 Status MoverWork::Release() {

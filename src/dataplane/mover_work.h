@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/fd.h"
 #include "base/result.h"
 #include "dataplane/attached_arena.h"
@@ -30,7 +31,7 @@ class MoverWork {
 
   // Not during a save or load: lets go of the arena that it works on, and of its lock; …
   Status Detach();
-  // … of everything that is its client's, the secret behind names too; …
+  // … at any time, of everything that is its client's, memory and the secret behind names too; …
   Status End();
   // … of the memory of arenas that were removed.
   Status ForgetRemoved();
@@ -49,11 +50,17 @@ class MoverWork {
   Status Measure(uint64_t bytes, wire::Reply& reply);
   Status Begin(Phase phase, const wire::Request& request, wire::Reply& reply);
   Status Append(const wire::Request& request, const std::vector<UniqueFd>& fds);
-  Status Copy(Direction direction, const wire::Request& request, const std::vector<UniqueFd>& fds,
-              wire::Reply& reply, const Progress& progress);
+  Status Save(const wire::Request& request, const std::vector<UniqueFd>& fds, wire::Reply& reply,
+              const Progress& progress);
+  // `file`: as of kFlagNames.
+  Result<CopyReport> SaveChanged(int file, wire::Reply& reply, const Progress& progress);
+  Status Load(const wire::Request& request, const std::vector<UniqueFd>& fds, wire::Reply& reply,
+              const Progress& progress);
+  // Of the arena, by the ranges.
+  uint64_t UsedBytes() const;
+  static void Tell(const CopyReport& report, wire::Reply& reply);
   Status PrepareNames(const wire::Request& request, wire::Reply& reply);
   Status MeasureNames(uint64_t bytes, wire::Reply& reply);
-  Status Name(int file, wire::Reply& reply);
   Status Release();
 
   const MoverServerOptions options_;
@@ -64,6 +71,7 @@ class MoverWork {
   std::unique_ptr<BlockNamer> namer_;
 
   Phase phase_ = Phase::kIdle;
+  Stopwatch watch_;  // since it began
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<Range> ranges_;
   std::vector<uint8_t> skip_;  // by block; empty: none

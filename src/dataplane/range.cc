@@ -70,12 +70,22 @@ Status CheckDisjoint(const std::vector<Range>& ranges) {
 
 namespace {
 
-void Add(std::vector<Piece>& pieces, Piece piece, uint64_t chunk_bytes) {
-  if (!pieces.empty()) {
+// Only the device counts: nothing of them is in the arena.
+void AddZero(std::vector<Piece>& pieces, const Piece& piece) {
+  if (!pieces.empty() && pieces.back().device_offset + pieces.back().bytes == piece.device_offset) {
+    pieces.back().bytes += piece.bytes;
+  } else {
+    pieces.push_back(piece);
+  }
+}
+
+}  // namespace
+
+void AddPiece(std::vector<Piece>& pieces, const Piece& piece, uint64_t chunk_bytes) {
+  if (!pieces.empty() && piece.arena_offset % chunk_bytes != 0) {
     Piece& last = pieces.back();
-    const bool joins = last.device_offset + last.bytes == piece.device_offset &&
-                       (chunk_bytes == 0 || last.arena_offset + last.bytes == piece.arena_offset);
-    if (joins && (chunk_bytes == 0 || piece.arena_offset % chunk_bytes != 0)) {
+    if (last.device_offset + last.bytes == piece.device_offset &&
+        last.arena_offset + last.bytes == piece.arena_offset) {
       last.bytes += piece.bytes;
       return;
     }
@@ -83,7 +93,21 @@ void Add(std::vector<Piece>& pieces, Piece piece, uint64_t chunk_bytes) {
   pieces.push_back(piece);
 }
 
-}  // namespace
+std::vector<Block> BlocksOf(const std::vector<Range>& ranges) {
+  std::vector<Block> blocks;
+  uint64_t device = 0;
+  for (const Range& range : ranges) {
+    for (uint64_t done = 0; done < range.size_bytes; done += image::kBlockBytes) {
+      blocks.push_back({device + done, range.arena_offset + done,
+                        std::min<uint64_t>(image::kBlockBytes, range.size_bytes - done),
+                        blocks.size()});
+    }
+    device += range.size_bytes;
+  }
+  std::stable_sort(blocks.begin(), blocks.end(),
+                   [](const Block& a, const Block& b) { return a.arena_offset < b.arena_offset; });
+  return blocks;
+}
 
 size_t BlockCount(const std::vector<Range>& ranges) {
   size_t count = 0;
@@ -103,15 +127,15 @@ Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes,
       uint64_t part = std::min(range.stored_bytes - done, chunk_bytes - at % chunk_bytes);
       if (!skip.empty()) part = std::min(part, kBlock - done % kBlock);
       if (!skip.empty() && skip[first_block + done / kBlock] != 0) {
-        Add(pieces.zero, {device + done, 0, part}, 0);
+        AddZero(pieces.zero, {device + done, 0, part});
       } else {
-        Add(pieces.stored, {device + done, at, part}, chunk_bytes);
+        AddPiece(pieces.stored, {device + done, at, part}, chunk_bytes);
       }
       done += part;
     }
     first_block += BlockCount(range);
     if (range.stored_bytes < range.size_bytes) {
-      Add(pieces.zero, {device + range.stored_bytes, 0, range.size_bytes - range.stored_bytes}, 0);
+      AddZero(pieces.zero, {device + range.stored_bytes, 0, range.size_bytes - range.stored_bytes});
     }
     device += range.size_bytes;
   }

@@ -58,6 +58,19 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
+// Appends, joined with the last one where that makes one copy of two within a chunk.
+void AddPiece(std::vector<Piece>& pieces, const Piece& piece, uint64_t chunk_bytes);
+
+// A block of a range that is stored whole. `index`: range by range.
+struct Block {
+  uint64_t device_offset = 0;
+  uint64_t arena_offset = 0;
+  uint64_t bytes = 0;
+  size_t index = 0;
+};
+// All of them, in order of the arena.
+std::vector<Block> BlocksOf(const std::vector<Range>& ranges);
+
 struct Pieces {
   std::vector<Piece> stored;  // in order of the arena; none crosses a multiple of the chunk
   std::vector<Piece> zero;    // not in the arena; arena_offset is 0

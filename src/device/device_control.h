@@ -45,6 +45,8 @@ struct Gpu {
   std::string name;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
+  // It stays started when nobody uses it; absent where that cannot be told (softgpu, no NVML).
+  std::optional<bool> persistence = {};
 };
 
 struct DriverInfo {
@@ -111,7 +113,7 @@ class DeviceControl {
 };
 
 struct ControlOptions {
-  // Where libcuda.so.1 is; empty: $STASIS_CUDA_LIBRARY, else wherever the loader finds it.
+  // Where libcuda.so.1 is; empty: wherever the loader finds it.
   std::string library;
   // How long a question without an effect (state, GPUs, cuInit itself) may take.
   std::chrono::milliseconds query_timeout{20000};

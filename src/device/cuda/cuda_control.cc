@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/install_layout.h"
 #include "device/cuda/cuda_error.h"
@@ -101,8 +100,7 @@ Result<HelperClient*> CudaControl::Client() {
   if (client_ == nullptr) {
     HelperOptions helper;
     STASIS_ASSIGN(helper.program, LibexecProgram("stasis-device-helper"));
-    const char* named = std::getenv("STASIS_CUDA_LIBRARY");
-    helper.library = !options_.library.empty() || named == nullptr ? options_.library : named;
+    helper.library = options_.library;
     helper.inherit_fd = options_.inherit_fd;
     helper.start_timeout = options_.query_timeout;
     helper.settle_timeout = options_.settle_timeout;
@@ -156,6 +154,9 @@ Result<std::vector<Gpu>> CudaControl::Gpus() {
     const wire::GpuRecord& record = reply.gpus[i];
     gpus.push_back(
         {ToText(record.uuid), record.index, record.name, record.total_bytes, record.free_bytes});
+    if (record.persistence != wire::Persistence::kUnknown) {
+      gpus.back().persistence = record.persistence == wire::Persistence::kOn;
+    }
   }
   return gpus;
 }

@@ -92,7 +92,8 @@ DriverLibrary OpenDriver(const std::string& path) {
     return driver;
   }
   driver.initialised = true;
-  driver.can_checkpoint = driver.fn.cuCheckpointProcessGetState != nullptr &&
+  driver.can_checkpoint = driver.api_version >= kCheckpointSince &&
+                          driver.fn.cuCheckpointProcessGetState != nullptr &&
                           driver.fn.cuCheckpointProcessGetRestoreThreadId != nullptr &&
                           driver.fn.cuCheckpointProcessLock != nullptr &&
                           driver.fn.cuCheckpointProcessCheckpoint != nullptr &&

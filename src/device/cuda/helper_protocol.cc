@@ -45,7 +45,11 @@ const char* WhyInvalid(const Reply& r, size_t size) {
   bool ended = Ended(r.cu_name) && Ended(r.cu_text) && Ended(r.driver.kind) &&
                Ended(r.driver.version) && Ended(r.driver.why_not);
   for (uint32_t i = 0; i < r.gpu_count; ++i) ended &= Ended(r.gpus[i].name);
-  return ended ? nullptr : "a text without an end";
+  if (!ended) return "a text without an end";
+  for (uint32_t i = 0; i < r.gpu_count; ++i) {
+    if (r.gpus[i].persistence > Persistence::kLast) return "an unknown persistence mode";
+  }
+  return nullptr;
 }
 
 }  // namespace stasis::device::cuda::wire

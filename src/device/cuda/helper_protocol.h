@@ -20,7 +20,7 @@ namespace stasis::device::cuda::wire {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kMagic = 0x48444453;  // "SDDH"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 // The helper's descriptors.
 inline constexpr int kSocketFd = 3;
@@ -78,6 +78,8 @@ struct DriverRecord {
   char why_not[256];
 };
 
+enum class Persistence : uint32_t { kUnknown = 0, kOff, kOn, kLast = kOn };
+
 struct GpuRecord {
   Uuid uuid;
   uint64_t total_bytes;
@@ -86,6 +88,8 @@ struct GpuRecord {
   uint32_t process_present;  // the driver's list of this GPU's users has it
   int32_t index;
   char name[96];
+  Persistence persistence;
+  uint32_t reserved;
 };
 
 struct Reply {
@@ -103,7 +107,7 @@ struct Reply {
   DriverRecord driver = {};  // kHello
   GpuRecord gpus[kMaxGpus] = {};
 };
-static_assert(sizeof(Reply) == 40 + 64 + 192 + 328 + 144 * kMaxGpus);
+static_assert(sizeof(Reply) == 40 + 64 + 192 + 328 + 152 * kMaxGpus);
 
 // Why a received packet of `size` bytes is not a valid message; null when it is one.
 const char* WhyInvalid(const Request& request, size_t size);

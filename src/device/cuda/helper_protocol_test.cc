@@ -34,7 +34,7 @@ TEST(HelperProtocolTest, EachFieldOfARequestIsChecked) {
   };
   const Case cases[] = {
       {"magic", Op::kLock, [](Request& r) { r.magic = 0; }},
-      {"version", Op::kLock, [](Request& r) { r.version = 2; }},
+      {"version", Op::kLock, [](Request& r) { r.version = kVersion + 1; }},
       {"id", Op::kLock, [](Request& r) { r.id = 0; }},
       {"op 0", Op::kLock, [](Request& r) { r.op = static_cast<Op>(0); }},
       {"op 9", Op::kLock, [](Request& r) { r.op = static_cast<Op>(9); }},
@@ -64,7 +64,7 @@ TEST(HelperProtocolTest, EachFieldOfAReplyIsChecked) {
   };
   const Case cases[] = {
       {"magic", [](Reply& r) { r.magic = 0; }},
-      {"version", [](Reply& r) { r.version = 2; }},
+      {"version", [](Reply& r) { r.version = kVersion + 1; }},
       {"id", [](Reply& r) { r.id = 0; }},
       {"op", [](Reply& r) { r.op = static_cast<Op>(9); }},
       {"outcome", [](Reply& r) { r.outcome = static_cast<Outcome>(5); }},
@@ -80,6 +80,11 @@ TEST(HelperProtocolTest, EachFieldOfAReplyIsChecked) {
        [](Reply& r) {
          r.gpu_count = 1;
          std::memset(r.gpus[0].name, 'x', sizeof r.gpus[0].name);
+       }},
+      {"persistence",
+       [](Reply& r) {
+         r.gpu_count = 1;
+         r.gpus[0].persistence = static_cast<Persistence>(3);
        }},
   };
   for (const Case& c : cases) {

@@ -154,6 +154,10 @@ class Executor {
       if (CUresult result = OneGpu(i, gpu); result != CUDA_SUCCESS) return result;
       std::string uuid = ToText(gpu.uuid).value;
       auto memory = nvml ? nvml->MemoryOf(uuid) : std::nullopt;
+      auto persistence = nvml ? nvml->PersistenceOf(uuid) : std::nullopt;
+      if (persistence) {
+        gpu.persistence = *persistence ? wire::Persistence::kOn : wire::Persistence::kOff;
+      }
       if (memory) {
         gpu.free_bytes = memory->free_bytes;
       } else if (driver_.kind != "softgpu" || !MemoryOfSoftgpu(i, &gpu.free_bytes)) {

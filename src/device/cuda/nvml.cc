@@ -31,6 +31,7 @@ struct Nvml::Functions {
   int (*handle_by_uuid)(const char*, NvmlDevice*);
   int (*memory)(NvmlDevice, NvmlMemory*);
   int (*processes)(NvmlDevice, unsigned*, NvmlProcess*);  // may be null
+  int (*persistence)(NvmlDevice, int*);                   // may be null; 0 or 1
 };
 
 std::optional<Nvml> Nvml::Open() {
@@ -50,6 +51,7 @@ std::optional<Nvml> Nvml::Open() {
     if (!find(fn.processes, "nvmlDeviceGetComputeRunningProcesses_v3")) {
       find(fn.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
     }
+    find(fn.persistence, "nvmlDeviceGetPersistenceMode");
     return fn.init() == kSuccess ? &fn : nullptr;
   }();
   if (functions == nullptr) return std::nullopt;
@@ -66,6 +68,16 @@ std::optional<Nvml::Memory> Nvml::MemoryOf(const std::string& uuid) const {
     return std::nullopt;
   }
   return Memory{memory.total, memory.free};
+}
+
+std::optional<bool> Nvml::PersistenceOf(const std::string& uuid) const {
+  NvmlDevice device;
+  int mode = 0;
+  if (fn_->persistence == nullptr || fn_->handle_by_uuid(uuid.c_str(), &device) != kSuccess ||
+      fn_->persistence(device, &mode) != kSuccess) {
+    return std::nullopt;
+  }
+  return mode != 0;
 }
 
 std::vector<Nvml::User> Nvml::UsersOf(const std::string& uuid) const {

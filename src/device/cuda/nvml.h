@@ -23,6 +23,9 @@ class Nvml {
   // `uuid` as "GPU-…".
   std::optional<Memory> MemoryOf(const std::string& uuid) const;
 
+  // Its persistence mode.
+  std::optional<bool> PersistenceOf(const std::string& uuid) const;
+
   struct User {
     pid_t pid = 0;
     uint64_t bytes = 0;  // 0 where it does not tell (in a container, under MIG)

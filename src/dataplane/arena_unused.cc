@@ -1,0 +1,142 @@
+// What stands in the places of arenas, and what of it can go: memory that is kept ready, data of
+// programs that have ended.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/deadline.h"
+#include "base/file.h"
+#include "dataplane/arena.h"
+#include "dataplane/arena_file.h"
+#include "dataplane/prefault.h"
+
+namespace stasis::dataplane {
+namespace {
+
+// To unregister it: 0.7 s with 39 GiB on an H200.
+constexpr std::chrono::seconds kMoversLetGo{5};
+constexpr std::chrono::milliseconds kLookAgain{10};
+
+}  // namespace
+
+std::string_view StateName(const ArenaInfo& arena) {
+  if (!arena.damage.empty()) return "damaged";
+  if (arena.in_use) return "in use";
+  if (!arena.record) return "free";
+  if (arena.kept) return "kept";
+  return arena.record->complete ? "data" : "incomplete";
+}
+
+Result<std::vector<ArenaInfo>> ArenaStore::List() {
+  std::vector<ArenaInfo> list;
+  for (const ArenaPlace& place : places_) {
+    for (const std::string& name : NamesIn(place)) {
+      if (!name.ends_with(kData)) continue;
+      ArenaInfo info;
+      info.path = place.path + "/" + name;
+      info.in_memory = place.in_memory();
+      struct stat st;
+      if (::lstat(info.path.c_str(), &st) != 0) continue;
+      info.capacity_bytes = static_cast<uint64_t>(st.st_size);
+      info.in_use = IsLocked(info.path);
+      info.kept = KeyOfKept(name).has_value();
+      if (KeyOf(name) || info.kept) {
+        auto text = ReadFile(RecordPath(info.path));
+        auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
+        if (record) info.record = std::move(*record);
+        if (!record) info.damage = record.error().ToString();
+      }
+      list.push_back(std::move(info));
+    }
+  }
+  return list;
+}
+
+Status ArenaStore::Reserve(uint64_t bytes) {
+  const ArenaPlace& place = places_.front();
+  for (uint64_t number = 0;; ++number) {
+    const std::string path = FreePath(place, ::geteuid(), number);
+    auto arena = NewFile(path, place, bytes);
+    if (!arena && arena.error().code == Code::kAlreadyExists) continue;
+    if (!arena) return Fail(std::move(arena.error()));
+    if (!place.in_memory()) return {};
+    STASIS_ASSIGN(Mapping mapping, Mapping::Map(arena->fd(), arena->capacity_bytes_));
+    Prefaulter prefaulter(mapping.data(), {{0, arena->capacity_bytes_}}, DefaultThreads());
+    return prefaulter.Wait(0);
+  }
+}
+
+// A mover that stays has them registered, and lets go a moment after they have lost their names.
+Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate) {
+  const auto no_room = [](const Status& status) {
+    return !status && status.error().code == Code::kResourceExhausted;
+  };
+  Status allocated = allocate();
+  if (!no_room(allocated) || FreeUnusedIn(place) == 0) return allocated;
+  allocated = allocate();
+  for (const Deadline deadline = Deadline::In(kMoversLetGo);
+       no_room(allocated) && !deadline.passed();) {
+    std::this_thread::sleep_for(kLookAgain);
+    allocated = allocate();
+  }
+  return allocated;
+}
+
+uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place) {
+  uint64_t bytes = 0;
+  for (const std::string& name : NamesIn(place)) {
+    if (!OwnerOfFree(name) && !KeyOfKept(name)) continue;
+    auto arena = OpenFile(place.path + "/" + name, place.in_memory());
+    if (!arena) continue;
+    const uint64_t size = arena->capacity_bytes_;
+    if (Remove(std::move(*arena))) bytes += size;
+  }
+  return bytes;
+}
+
+Result<uint64_t> ArenaStore::FreeUnused() {
+  uint64_t bytes = 0;
+  for (const ArenaPlace& place : places_) bytes += FreeUnusedIn(place);
+  return bytes;
+}
+
+// What a record's writer left that was killed. While its data is there, somebody may be at it.
+void ArenaStore::SweepHalfRecords(const ArenaPlace& place) {
+  auto names = ListDir(place.path);
+  if (!names) return;
+  for (const std::string& name : *names) {
+    const size_t stem = name.find(std::string(kRecord) + ".");
+    if (stem == std::string::npos) continue;
+    const std::string data = place.path + "/" + name.substr(0, stem) + std::string(kData);
+    if (!PathExists(data)) ::unlink((place.path + "/" + name).c_str());
+  }
+}
+
+Result<uint64_t> ArenaStore::Sweep() {
+  uint64_t bytes = 0;
+  for (const ArenaPlace& place : places_) {
+    for (const std::string& name : NamesIn(place)) {
+      auto key = KeyOf(name);
+      if (!key) key = KeyOfKept(name);
+      if (!key) continue;
+      const std::string path = place.path + "/" + name;
+      auto text = ReadFile(RecordPath(path));
+      auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
+      const bool other_boot = record && record->boot_id != boot_id_;
+      // Whose process ids mean nothing to us.
+      const bool foreign = record && record->pid_namespace != pid_namespace_;
+      if (!other_boot && (foreign || process::IsAlive(key->process))) continue;
+      auto arena = OpenFile(path, place.in_memory());
+      if (!arena) continue;  // somebody works on it, and will see for himself
+      const uint64_t size = arena->capacity_bytes_;
+      STASIS_TRY(Remove(std::move(*arena)));
+      bytes += size;
+    }
+    SweepHalfRecords(place);
+  }
+  return bytes;
+}
+
+}  // namespace stasis::dataplane
