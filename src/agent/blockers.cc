@@ -16,6 +16,7 @@ constexpr Kind kKinds[] = {
     {wire::kBlockerUnknownFunction, "unknown GPU functions"},
     {wire::kBlockerSharedVmm, "the program shares GPU memory with another process"},
     {wire::kBlockerLegacyIpc, "the program uses GPU memory of another process (CUDA IPC)"},
+    {wire::kBlockerIpcEvent, "the program shares CUDA events with another process"},
 };
 constexpr size_t kCount = sizeof(kKinds) / sizeof(kKinds[0]);
 

@@ -11,7 +11,7 @@ namespace stasis::agent {
 
 // `what` is kept from the first note of all.
 void NoteBlocker(wire::Blocker blocker, const char* what);
-// For what can go away again: kBlockerLegacyIpc and kBlockerSharedVmm count.
+// For what can go away again: all but kBlockerUnknownFunction count.
 void ForgetBlocker(wire::Blocker blocker);
 // The bits, and a sentence about them ("" when there are none).
 uint32_t Blockers(char* text, size_t size);

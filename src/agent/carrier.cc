@@ -1,58 +1,24 @@
 #include "agent/carrier.h"
 
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/cuda/contexts.h"
 #include "agent/cuda/floor.h"
+#include "agent/cuda/item.h"
 #include "agent/cuda/pools.h"
-#include "agent/cuda/program_vmm.h"
 #include "agent/descriptors.h"
 
 namespace stasis::agent {
 namespace {
 
-// A region of ours, or a handle of the program's.
-struct Item {
-  Region* region;
-  ProgramHandle* handle;
+struct Carried : Item {
   bool returned;  // imported since the last release
 };
 
-Vector<Item> g_items;
+Vector<Carried> g_items;
 
-CUmemGenericAllocationHandle& HandleOf(const Item& item) {
-  return item.region != nullptr ? item.region->handle : item.handle->real;
-}
-KeptFd& KeptOf(const Item& item) {
-  return item.region != nullptr ? item.region->kept : item.handle->kept;
-}
-bool& PresentIn(const Item& item) {
-  return item.region != nullptr ? item.region->mapped : item.handle->present;
-}
-uint64_t BytesOf(const Item& item) {
-  return item.region != nullptr ? item.region->bytes : item.handle->bytes;
-}
-
-// Driver calls want a context, and the device's own is the one that surely knows its memory.
-void WorkOn(CUdevice device) {
-  CUcontext context = ContextOn(device);
-  if (context == nullptr) context = AnyContext();
-  if (context != nullptr) real::cuCtxSetCurrent(context);
-}
-
-CUdevice DeviceOf(const Item& item) {
-  return item.region != nullptr ? item.region->device : item.handle->device;
-}
-
-CUresult MapRegion(Region* region) {
-  CUresult r = real::cuMemMap(region->address, region->bytes, 0, region->handle, 0);
-  if (r != CUDA_SUCCESS) return r;
-  r = GiveRegionAccess(region);
-  if (r != CUDA_SUCCESS) real::cuMemUnmap(region->address, region->bytes);
-  return r;
-}
+// What is another process's travels where it comes from.
+bool Travels(const Item& item) { return ImportOf(item) == nullptr; }
 
 }  // namespace
 
@@ -61,10 +27,12 @@ bool ListCarried() {
   Lock lock(g_memory_mutex);
   g_items.Clear();
   for (Region* region : g_regions) {
-    if (!g_items.Push({region, nullptr, false})) return false;
+    const Item item{region, nullptr};
+    if (Travels(item) && !g_items.Push({item, false})) return false;
   }
   for (ProgramHandle* handle : g_program_handles) {
-    if (!g_items.Push({nullptr, handle, false})) return false;
+    const Item item{nullptr, handle};
+    if (Travels(item) && !g_items.Push({item, false})) return false;
   }
   return true;
 }
@@ -97,16 +65,7 @@ wire::Range DescribeCarried(uint32_t index) {
   return range;
 }
 
-CUresult ExportCarried(uint32_t index, int* fd) {
-  const Item& item = g_items[index];
-  if (KeptOf(item).held()) {
-    *fd = KeptOf(item).Intact() ? fcntl(KeptOf(item).fd, F_DUPFD_CLOEXEC, 0) : -1;
-    return *fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-  }
-  WorkOn(DeviceOf(item));
-  return real::cuMemExportToShareableHandle(fd, HandleOf(item),
-                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-}
+CUresult ExportCarried(uint32_t index, int* fd) { return ExportItem(g_items[index], fd); }
 
 CUresult HoldCarried(uint32_t index) {
   const Item& item = g_items[index];
@@ -158,12 +117,7 @@ CUresult TakeBackCarried() {
 
 CUresult ReleaseCarried(uint32_t index, bool hold) {
   const Item& item = g_items[index];
-  WorkOn(DeviceOf(item));
-  CUresult r = item.region != nullptr ? real::cuMemUnmap(item.region->address, item.region->bytes)
-                                      : UnmapAll(item.handle);
-  if (r == CUDA_SUCCESS) r = real::cuMemRelease(HandleOf(item));
-  if (r != CUDA_SUCCESS) return r;
-  PresentIn(item) = false;
+  if (CUresult r = ReleaseItem(item); r != CUDA_SUCCESS) return r;
   g_items[index].returned = false;
   // It keeps the memory alive as a handle does, and stands in the way of the driver's checkpoint.
   if (!hold) KeptOf(item).Close();
@@ -172,26 +126,97 @@ CUresult ReleaseCarried(uint32_t index, bool hold) {
 
 CUresult MapCarried(uint32_t index, int fd) {
   const Item& item = g_items[index];
-  WorkOn(DeviceOf(item));
   KeptFd kept;
   if (!kept.Keep(fd)) return CUDA_ERROR_OPERATING_SYSTEM;
-  CUmemGenericAllocationHandle handle = 0;
-  CUresult r = real::cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(intptr_t(fd)),
-                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (r == CUDA_SUCCESS) {
-    HandleOf(item) = handle;
-    r = item.region != nullptr ? MapRegion(item.region) : MapAll(item.handle);
-    if (r != CUDA_SUCCESS) real::cuMemRelease(handle);
-  }
-  if (r != CUDA_SUCCESS) {
+  if (CUresult r = ImportItem(item, fd); r != CUDA_SUCCESS) {
     kept.Close();
     return r;
   }
   KeptOf(item).Close();
   KeptOf(item) = kept;
-  PresentIn(item) = true;
   g_items[index].returned = true;
   return CUDA_SUCCESS;
+}
+
+namespace {
+
+// A second place where a handle's memory can be read and written.
+class View {
+ public:
+  View(CUmemGenericAllocationHandle handle, uint64_t bytes, CUdevice device) : bytes_(bytes) {
+    result = real::cuMemAddressReserve(&address_, bytes_, kGranularity, 0, 0);
+    if (result != CUDA_SUCCESS) return;
+    reserved_ = true;
+    result = real::cuMemMap(address_, bytes_, 0, handle, 0);
+    if (result != CUDA_SUCCESS) return;
+    mapped_ = true;
+    CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device},
+                           CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    result = real::cuMemSetAccess(address_, bytes_, &access, 1);
+  }
+  ~View() {
+    if (mapped_) real::cuMemUnmap(address_, bytes_);
+    if (reserved_) real::cuMemAddressFree(address_, bytes_);
+  }
+  View(const View&) = delete;
+
+  CUdeviceptr address() const { return address_; }
+  CUresult result;
+
+ private:
+  CUdeviceptr address_ = 0;
+  uint64_t bytes_;
+  bool reserved_ = false;
+  bool mapped_ = false;
+};
+
+CUresult MakeOwn(const Item& item, CUmemGenericAllocationHandle* own) {
+  CUmemAllocationProp properties = ShareableProperties(DeviceOf(item));
+  if (item.handle != nullptr) {
+    properties.requestedHandleTypes =
+        CUmemAllocationHandleType(properties.requestedHandleTypes | item.handle->asked);
+  }
+  return real::cuMemCreate(own, BytesOf(item), &properties, 0);
+}
+
+CUresult CopyMemory(const Item& item, CUmemGenericAllocationHandle to) {
+  const View target(to, BytesOf(item), DeviceOf(item));
+  if (target.result != CUDA_SUCCESS) return target.result;
+  const View source(HandleOf(item), BytesOf(item), DeviceOf(item));
+  if (source.result != CUDA_SUCCESS) return source.result;
+  CUresult r = real::cuMemcpyDtoD_v2(target.address(), source.address(), BytesOf(item));
+  return r == CUDA_SUCCESS ? real::cuCtxSynchronize() : r;
+}
+
+}  // namespace
+
+CUresult OwnCarried(uint32_t index) {
+  const Item& item = g_items[index];
+  if (!PresentIn(item) || !KeptOf(item).held()) return CUDA_SUCCESS;
+  WorkOn(item);
+  CUmemGenericAllocationHandle own = 0, imported = HandleOf(item);
+  CUresult r = MakeOwn(item, &own);
+  if (r != CUDA_SUCCESS) return r;
+  r = CopyMemory(item, own);
+  if (r == CUDA_SUCCESS) r = UnmapItem(item);
+  if (r != CUDA_SUCCESS) {
+    real::cuMemRelease(own);
+    return r;
+  }
+  HandleOf(item) = own;
+  r = MapItem(item);
+  if (r == CUDA_SUCCESS) {
+    real::cuMemRelease(imported);
+    KeptOf(item).Close();
+    return CUDA_SUCCESS;
+  }
+  real::cuMemRelease(own);
+  HandleOf(item) = imported;
+  if (MapItem(item) != CUDA_SUCCESS) {
+    real::cuMemRelease(imported);
+    PresentIn(item) = false;
+  }
+  return r;
 }
 
 void DropReturned() {
@@ -211,6 +236,17 @@ bool KeptAreIntact() {
     if (!handle->kept.Intact()) return false;
   }
   return true;
+}
+
+bool ImportedAreMapped() {
+  Lock lock(g_memory_mutex);
+  for (const Region* region : g_regions) {
+    if (region->kept.held() && region->mapped) return true;
+  }
+  for (const ProgramHandle* handle : g_program_handles) {
+    if (handle->kept.held() && handle->present) return true;
+  }
+  return false;
 }
 
 void CountCarried(wire::HelloReply* reply) {
@@ -235,9 +271,11 @@ void CountCarried(wire::HelloReply* reply) {
     reply->imported_bytes += kept.held() && here ? bytes : 0;
   };
   for (Region* region : g_regions) {
+    if (!Travels({region, nullptr})) continue;
     add(region->device, region->bytes, region->used, region->kept, region->mapped);
   }
   for (ProgramHandle* handle : g_program_handles) {
+    if (!Travels({nullptr, handle})) continue;
     add(handle->device, handle->bytes, handle->bytes, handle->kept, handle->present);
   }
 }

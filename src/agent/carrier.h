@@ -2,7 +2,7 @@
 // and everything is drained: nothing changes but by its hand.
 #pragma once
 
-#include "agent/cuda/real.h"
+#include "agent/cuda/memory.h"
 #include "wire/protocol.h"
 
 namespace stasis::agent {
@@ -28,6 +28,9 @@ CUresult TakeBackCarried();
 // Takes `fd` (which stays the caller's) as its memory and maps it where it was. On an error it is
 // as released as before.
 CUresult MapCarried(uint32_t index, int fd);
+// Of memory that came back: copies it into memory of our own making, which takes its place. On an
+// error it is as it was; only where the driver will not map it again it is unmapped, and held.
+CUresult OwnCarried(uint32_t index);
 bool IsMapped(uint32_t index);
 // Gives up what came back since the release by a map that did not complete: who tries again brings
 // all of the memory anew and needs the room. What the driver will not let go stays mapped.
@@ -37,6 +40,9 @@ void AbandonListAfterFork();
 
 // No descriptor of an imported handle was closed by the program.
 bool KeptAreIntact();
+
+// Whether memory that came back by a resume is there.
+bool ImportedAreMapped();
 
 // For the account, at any time.
 void CountCarried(wire::HelloReply* reply);

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -16,10 +17,14 @@
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/driver_memory.h"
 #include "agent/cuda/floor.h"
+#include "agent/cuda/ipc.h"
 #include "agent/cuda/program_vmm.h"
 #include "agent/descriptors.h"
+#include "agent/device_files.h"
 #include "agent/futex.h"
 #include "agent/gate.h"
+#include "agent/header.h"
+#include "agent/ipc_server.h"
 #include "agent/libc_symbol.h"
 #include "agent/thread.h"
 #include "wire/packet.h"
@@ -32,7 +37,7 @@ __attribute__((visibility("default"), used)) stasis::wire::AgentHeader stasis_ag
     sizeof(stasis::wire::AgentHeader),
     0,
     -1,
-    0,
+    stasis::wire::kMemoryTold,
     0,
     {}};
 }
@@ -47,6 +52,7 @@ using wire::Type;
 
 // A client that stops in the middle of a request must not keep the program waiting.
 constexpr int kAnswerTimeoutMs = 10 * 1000;
+constexpr size_t kTextBytes = 200;  // of a sentence for an answer
 
 std::atomic<uint32_t> g_started{0};  // 0 no, 1 being started, 2 yes
 Watched g_outside;                   // the end for clients
@@ -59,6 +65,7 @@ bool g_holding = false;  // between a release and its commit
 bool g_lower_floor = false;
 uint32_t g_next_to_map = 0;
 uint64_t g_suspends = 0;
+bool g_children_keep_files = false;  // see EnsureControl
 
 bool MakeDoor() {
   g_outside.Close();
@@ -75,6 +82,14 @@ bool MakeDoor() {
   return true;
 }
 
+// Whoever reads the header must not find the memory there when it is not.
+void NoteMemory(uint32_t more = 0) {
+  uint32_t memory = more;
+  if (g_state == State::kReleased) memory |= wire::kMemoryAway;
+  if (ImportedAreMapped()) memory |= wire::kMemoryImported;
+  NoteInHeader(wire::kMemoryAway | wire::kMemoryImported, memory);
+}
+
 // ---- answers
 
 void Answer(Outcome outcome, const char* text = "", CUresult error = CUDA_SUCCESS) {
@@ -89,7 +104,7 @@ void Answer(Outcome outcome, const char* text = "", CUresult error = CUDA_SUCCES
 void AnswerDriver(CUresult error, const char* what) {
   const char* name = nullptr;
   real::cuGetErrorName(error, &name);
-  char text[160];
+  char text[sizeof(wire::Reply::text)];
   snprintf(text, sizeof(text), "%s: %s", what, name != nullptr ? name : "unknown error");
   Answer(Outcome::kDriver, text, error);
 }
@@ -118,17 +133,32 @@ void AnswerHello() {
   reply.open_captures = CapturesOpen();
   reply.driver = DriverAccountNow();
   CountCarried(&reply);
+  DescribeIpc(&reply);
   wire::Send(g_client.fd, &reply, Type::kHelloReply, sizeof(reply), nullptr, 0, kAnswerTimeoutMs);
 }
 
 // ---- verbs
 
-// The program runs on as it was. On an error the gate stays closed.
-CUresult Reopen() {
+// The program runs on as it was. On an error, about which `text` has a sentence, the gate stays
+// closed.
+CUresult Reopen(char* text, size_t size) {
+  snprintf(text, size, "setting a stack limit back");
+  if (!RejoinImports(text, size)) return CUDA_ERROR_MAP_FAILED;
   if (CUresult r = RaiseFloor(); r != CUDA_SUCCESS) return r;
   g_state = State::kOpen;
   gate::Open();
   return CUDA_SUCCESS;
+}
+
+void ReopenAlone() {
+  char nobody[kTextBytes];
+  Reopen(nobody, sizeof(nobody));
+}
+
+// All memory of its own is here again, and others may have what they had of it.
+void BecomeMapped() {
+  g_state = State::kMapped;
+  ResumeIpc();
 }
 
 // Nobody is there to be told that Reopen failed, and nothing tells when it will succeed.
@@ -152,7 +182,7 @@ bool DescriptorsFit(char* text, size_t size) {
 
 void OnClose(const wire::CloseRequest& request) {
   if (g_state != State::kOpen) return AnswerWrongState("close");
-  char text[160];
+  char text[kTextBytes];
   if (Blockers(text, sizeof(text)) != 0) return Answer(Outcome::kRefused, text);
   if (!KeptAreIntact()) {
     return Answer(Outcome::kRefused,
@@ -192,6 +222,11 @@ void OnClose(const wire::CloseRequest& request) {
   }
   // A blocker may have come while the gate was closing.
   if (Blockers(text, sizeof(text)) != 0) {
+    gate::Open();
+    return Answer(Outcome::kRefused, text);
+  }
+  // What its owner does not know that we have would go with us.
+  if (!ImportsAreKnown(text, sizeof(text))) {
     gate::Open();
     return Answer(Outcome::kRefused, text);
   }
@@ -238,11 +273,14 @@ bool OnList(bool with_descriptors) {
 
 void OnRelease(const wire::ReleaseRequest& request) {
   if (g_state != State::kClosed) return AnswerWrongState("release");
+  NoteMemory(wire::kMemoryAway);
   CUresult error = CUDA_SUCCESS;
   const bool hold = request.hold != 0;
   for (uint32_t i = 0; hold && i < CarriedCount(); ++i) {
     if (CUresult r = HoldCarried(i); r != CUDA_SUCCESS) return AnswerDriver(r, "keeping memory");
   }
+  PauseIpc();
+  error = ReleaseImports();
   for (uint32_t i = 0; i < CarriedCount(); ++i) {
     CUresult r = ReleaseCarried(i, hold);
     if (error == CUDA_SUCCESS) error = r;
@@ -290,8 +328,24 @@ void OnMap(const wire::Ranges& request, const int* fds) {
   }
   g_next_to_map = request.first + request.count;
   if (g_next_to_map == request.total) {
-    g_state = State::kMapped;
     SettleMoves();
+    BecomeMapped();
+  }
+  Answer(Outcome::kOk);
+}
+
+void OnOwn() {
+  if (g_state != State::kClosed) return AnswerWrongState("make memory the program's own");
+  for (uint32_t i = 0; i < CarriedCount(); ++i) {
+    CUresult r = OwnCarried(i);
+    if (r == CUDA_SUCCESS) continue;
+    if (!IsMapped(i)) {
+      // We hold it, as after a release: the end of the client maps it again.
+      PauseIpc();
+      g_state = State::kReleased;
+      g_holding = true;
+    }
+    return AnswerDriver(r, "making memory the program's own again");
   }
   Answer(Outcome::kOk);
 }
@@ -305,8 +359,15 @@ void OnCommit() {
 
 void OnOpen() {
   if (g_state != State::kClosed && g_state != State::kMapped) return AnswerWrongState("open");
-  if (CUresult r = Reopen(); r != CUDA_SUCCESS)
-    return AnswerDriver(r, "setting a stack limit back");
+  char text[kTextBytes];
+  if (CUresult r = Reopen(text, sizeof(text)); r != CUDA_SUCCESS) return AnswerDriver(r, text);
+  Answer(Outcome::kOk);
+}
+
+void OnRejoin() {
+  if (g_state != State::kClosed && g_state != State::kMapped) return AnswerWrongState("rejoin");
+  char text[kTextBytes];
+  if (!RejoinImports(text, sizeof(text))) return AnswerDriver(CUDA_ERROR_MAP_FAILED, text);
   Answer(Outcome::kOk);
 }
 
@@ -314,7 +375,7 @@ void EndClient() {
   g_client.Close();
   g_refused.Close();
   if (g_state == State::kClosed || g_state == State::kMapped) {
-    Reopen();
+    ReopenAlone();
     return;
   }
   if (g_state != State::kReleased) return;
@@ -323,9 +384,10 @@ void EndClient() {
   // While the driver has the process locked, its calls wait here. After an error the next client
   // finds the state as it is, and may map what it has.
   if (TakeBackCarried() != CUDA_SUCCESS) return;
-  g_state = State::kMapped;
   g_holding = false;
-  Reopen();
+  BecomeMapped();
+  NoteMemory();
+  ReopenAlone();
 }
 
 void Serve() {
@@ -362,14 +424,21 @@ void Serve() {
     case Type::kMap:
       OnMap(packet.ranges, fds);
       break;
+    case Type::kOwn:
+      OnOwn();
+      break;
     case Type::kOpen:
       OnOpen();
+      break;
+    case Type::kRejoin:
+      OnRejoin();
       break;
     default:
       Answer(Outcome::kMalformed, "not a request");
       goes_on = false;
   }
   wire::CloseAll(fds, count);
+  NoteMemory();
   if (!goes_on) EndClient();
 }
 
@@ -392,9 +461,11 @@ void* Control(void*) {
   gate::Exempt exempt;
   gate::Prepare();
   for (;;) {
+    // Whatever has opened the gate, processes may stand before it that want our memory.
+    if (!gate::IsClosed()) AnswerIpcWaiters();
     pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {g_client.fd, POLLIN, 0}};
     int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);
-    if (ready == 0) Reopen();
+    if (ready == 0) ReopenAlone();
     if (ready <= 0) continue;
     if (items[1].revents != 0) {
       if (g_client.Holds()) {
@@ -417,7 +488,8 @@ void* Control(void*) {
 }
 
 // SAFETY: in the child after fork, where only this thread exists and locks may be held by others.
-// Nothing of the parent's GPU memory is usable here; its descriptors would keep it alive.
+// Nothing of the parent's GPU memory is usable here; its descriptors would keep it alive, and the
+// driver's files would keep the child from being dumped.
 void AfterForkInChild() {
   for (Region* region : g_regions) {
     region->kept.Close();
@@ -425,14 +497,17 @@ void AfterForkInChild() {
   for (ProgramHandle* handle : g_program_handles) {
     handle->kept.Close();
   }
+  ResetIpc();
   g_outside.Close();
   g_inside.Close();
   g_client.Close();
   g_refused.Close();
   stasis_agent_header.door_fd = -1;
+  stasis_agent_header.memory = wire::kMemoryTold;
   g_state = State::kOpen;
   g_holding = false;
   g_suspends = 0;
+  if (!g_children_keep_files) LeaveDeviceFilesToParent(MayBeHostMemory);
   AbandonListAfterFork();
   gate::ResetAfterFork();
   ResetMemory();
@@ -454,6 +529,8 @@ void EnsureControl() {
   int before = errno;
   static bool registered = false;  // handlers are inherited by children
   if (!registered) pthread_atfork(nullptr, nullptr, AfterForkInChild);
+  // For a program whose forked children speak to the GPU's files past CUDA (NVML).
+  g_children_keep_files = getenv("STASIS_FORK_KEEPS_GPU_FILES") != nullptr;
   registered = true;
   bool made = MakeDoor() && StartThread("stasis-agent", Control, nullptr);
   if (!made) stasis_agent_header.door_fd = -1;

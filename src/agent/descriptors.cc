@@ -1,6 +1,7 @@
 #include "agent/descriptors.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -59,6 +60,11 @@ uint64_t OpenDescriptors() {
 }
 
 bool Watched::Holds() const { return fd >= 0 && mark != 0 && wire::SocketMark(fd) == mark; }
+
+bool Watched::Connected() const {
+  pollfd item{fd, POLLRDHUP, 0};
+  return Holds() && poll(&item, 1, 0) == 0;
+}
 
 void Watched::Close() {
   if (Holds()) close(fd);

@@ -19,8 +19,9 @@ struct Watched {
   uint64_t mark = 0;
 
   bool Holds() const;
-  void Close();           // if it is still ours
-  void Take(int socket);  // which is closed; a duplicate that lies high takes its place
+  bool Connected() const;  // it is ours, and the other end is open
+  void Close();            // if it is still ours
+  void Take(int socket);   // which is closed; a duplicate that lies high takes its place
 };
 
 // The descriptor of an imported handle. A program may close it, as some close all they find, and

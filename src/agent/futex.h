@@ -42,6 +42,10 @@ class Mutex {
     if (word_.compare_exchange_strong(free, 1, std::memory_order_acquire)) return;
     while (word_.exchange(2, std::memory_order_acquire) != 0) FutexWait(&word_, 2);
   }
+  bool TryLock() {
+    uint32_t free = 0;
+    return word_.compare_exchange_strong(free, 1, std::memory_order_acquire);
+  }
   void Unlock() {
     if (word_.exchange(0, std::memory_order_release) == 2) FutexWake(&word_, 1);
   }

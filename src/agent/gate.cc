@@ -141,6 +141,34 @@ void EnterSlowly(Thread* thread, Word word, uint32_t stop) {
   }
 }
 
+Outside::Outside()
+    : left_(t_thread.depth == 1 && t_thread.slot != nullptr && t_thread.slot->inside.load() != 0) {
+  if (!left_) return;
+  t_thread.slot->inside.store(0, std::memory_order_release);
+  FutexWake(&t_thread.slot->inside, 1);
+}
+Outside::~Outside() {
+  if (left_) EnterSlowly(&t_thread, &Slot::inside, kShut);
+}
+
+TryAsk::TryAsk() {
+  Thread& thread = t_thread;
+  Slot* slot = thread.slot != nullptr ? thread.slot : Register();
+  slot->asking.exchange(1, std::memory_order_seq_cst);
+  inside_ = (g_word.load(std::memory_order_seq_cst) & kSealed) == 0;
+  if (inside_) {
+    ++thread.depth;
+    return;
+  }
+  slot->asking.store(0, std::memory_order_seq_cst);
+  FutexWake(&slot->asking, 1);
+}
+TryAsk::~TryAsk() {
+  if (!inside_) return;
+  --t_thread.depth;
+  t_thread.slot->asking.store(0, std::memory_order_release);
+}
+
 void Prepare() { Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
 
 Closing Close(int64_t deadline_ns) {

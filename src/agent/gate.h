@@ -88,6 +88,32 @@ struct Exempt {
   Exempt(const Exempt&) = delete;
 };
 
+// While one lives, the gate may close although its thread is in a call that passed it: the call
+// waits for something else than the GPU, maybe for a process that is suspended. Its end may stand
+// at the gate. Of no effect in a call within a call.
+class Outside {
+ public:
+  Outside();
+  ~Outside();
+  Outside(const Outside&) = delete;
+
+ private:
+  const bool left_;
+};
+
+// For a thread of ours that wants to ask for work, but must not stand at the gate: an Ask where
+// that is possible now. While one lives that is inside, Seal waits.
+class TryAsk {
+ public:
+  TryAsk();
+  ~TryAsk();
+  TryAsk(const TryAsk&) = delete;
+  bool inside() const { return inside_; }
+
+ private:
+  bool inside_;
+};
+
 // Makes the kernel ready for the first Close, which is slower without (a few ms). Any thread.
 void Prepare();
 

@@ -20,11 +20,13 @@ struct Start {
 void* Run(void* argument) {
   Start start = *static_cast<Start*>(argument);
   free(argument);
-  prctl(PR_SET_NAME, start.name);
+  NameThread(start.name);
   return start.run(start.argument);
 }
 
 }  // namespace
+
+void NameThread(const char* name) { prctl(PR_SET_NAME, name); }
 
 bool StartThread(const char* name, void* (*run)(void*), void* argument) {
   auto* create =

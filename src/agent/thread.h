@@ -3,6 +3,8 @@
 
 namespace stasis::agent {
 
+// Names have at most 15 characters.
 bool StartThread(const char* name, void* (*run)(void*), void* argument);
+void NameThread(const char* name);  // the calling one
 
 }  // namespace stasis::agent

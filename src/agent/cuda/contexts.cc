@@ -4,6 +4,8 @@
 
 #include "agent/control.h"
 #include "agent/cuda/captures.h"
+#include "agent/cuda/ipc.h"
+#include "agent/cuda/ipc_events.h"
 #include "agent/cuda/pools.h"
 #include "agent/cuda/stream_order.h"
 #include "agent/futex.h"
@@ -84,7 +86,10 @@ void Forget(CUcontext context) {
     device = g_contexts[i].device;
     g_contexts.Erase(i);
   }
+  MayShare();
   FreeMemoryOf(context);
+  MaySharePassed();
+  IpcEventsEndWith(context);
   ContextEnded(context);
   if (ContextOn(device) == nullptr) FreePoolMemoryOf(device);
 }

@@ -65,6 +65,18 @@ wire::DriverAccount DriverAccountNow() {
   return account;
 }
 
+bool MayBeHostMemory(uint64_t begin, uint64_t end) {
+  // Whoever held it at the fork is not here, and may have been in the middle of a change.
+  if (!g_mutex.TryLock()) return true;
+  bool may_be = false;
+  for (const DriverPiece& piece : g_pieces) {
+    may_be |= piece.kind == DriverKind::kProgramVmm;  // of which we know no address
+    may_be |= piece.kind == DriverKind::kHost && piece.key < end && begin < piece.key + piece.bytes;
+  }
+  g_mutex.Unlock();
+  return may_be;
+}
+
 void ResetDriverMemory() {
   g_mutex.ResetAfterFork();
   g_pieces.AbandonAfterFork();

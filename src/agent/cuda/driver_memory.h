@@ -20,6 +20,9 @@ void CountDriverMemory(DriverKind kind, uint64_t key, uint64_t bytes, CUdevice d
 // What was counted under the key; kNone when nothing was.
 DriverPiece UncountDriverMemory(uint64_t key);
 wire::DriverAccount DriverAccountNow();
+// In a child after fork, before the reset: what lies there may be host memory that the program
+// reads by itself. Also where that cannot be told.
+bool MayBeHostMemory(uint64_t begin, uint64_t end);
 void ResetDriverMemory();
 
 }  // namespace stasis::agent

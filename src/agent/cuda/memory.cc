@@ -1,6 +1,5 @@
 #include "agent/cuda/memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "agent/blockers.h"
@@ -8,6 +7,7 @@
 #include "agent/cuda/captures.h"
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/driver_memory.h"
+#include "agent/cuda/ipc.h"
 #include "agent/cuda/pools.h"
 
 namespace stasis::agent {
@@ -40,10 +40,26 @@ void GiveBack(Region* region) {
   real::cuMemAddressFree(region->address, region->bytes);
   region->kept.Close();
   region->blocks.Free();
+  if (region->import != nullptr) FreeImport(region->import);
   free(region);
 }
 
+void DropRegion(Region* region) {
+  g_regions.Erase(IndexFrom(region->address));
+  if (region->import == nullptr) DeviceAt(region->device)->region_bytes -= region->bytes;
+  GiveBack(region);
+}
+
+CUresult MapRegion(Region* region) {
+  CUresult r = real::cuMemMap(region->address, region->bytes, 0, region->handle, 0);
+  if (r != CUDA_SUCCESS) return r;
+  r = GiveRegionAccess(region);
+  if (r != CUDA_SUCCESS) real::cuMemUnmap(region->address, region->bytes);
+  return r;
+}
+
 CUresult GiveRegionAccess(const Region* region) {
+  if (region->import != nullptr) return GiveImportAccess(region);
   if (region->pool == nullptr) return GiveAccess(region->address, region->bytes, region->device);
   CUmemAccessDesc access[wire::kMaxDevices];
   size_t count = 0;
@@ -57,44 +73,77 @@ CUresult GiveRegionAccess(const Region* region) {
   return real::cuMemSetAccess(region->address, region->bytes, access, count);
 }
 
-CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
-                    Region** out) {
+namespace {
+
+// Finds the addresses for a region whose handle is there, maps it and enters it in the table. On an
+// error the handle and the region are the caller's as before.
+CUresult PlaceRegion(Region* region) {
+  CUdeviceptr address = 0;
+  CUresult r = real::cuMemAddressReserve(&address, region->bytes, kGranularity, 0, 0);
+  if (r != CUDA_SUCCESS) return r;
+  region->address = address;
+  r = MapRegion(region);
+  if (r == CUDA_SUCCESS) {
+    region->mapped = true;
+    if (g_regions.Insert(IndexFrom(address), region)) return CUDA_SUCCESS;
+    real::cuMemUnmap(address, region->bytes);
+    r = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  real::cuMemAddressFree(address, region->bytes);
+  return r;
+}
+
+Region* NewRegion(uint64_t bytes, CUdevice device, CUcontext context) {
   auto* region = static_cast<Region*>(calloc(1, sizeof(Region)));
-  if (region == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (region == nullptr) return nullptr;
+  region->id = NextBufferId();
   region->bytes = bytes;
   region->device = device;
   region->context = context;
-  region->pool = pool;
   region->kept = KeptFd{};
+  return region;
+}
+
+}  // namespace
+
+CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
+                    Region** out) {
+  Region* region = NewRegion(bytes, device, context);
+  if (region == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  region->pool = pool;
   region->slab = slab;
   region->fits = bytes;
-  CUdeviceptr address = 0;
   CUmemAllocationProp properties = ShareableProperties(device);
   CUresult r = real::cuMemCreate(&region->handle, bytes, &properties, 0);
-  if (r != CUDA_SUCCESS) {
-    free(region);
-    return r;
-  }
-  r = real::cuMemAddressReserve(&address, bytes, kGranularity, 0, 0);
   if (r == CUDA_SUCCESS) {
-    r = real::cuMemMap(address, bytes, 0, region->handle, 0);
+    r = PlaceRegion(region);
     if (r == CUDA_SUCCESS) {
-      region->address = address;
-      r = GiveRegionAccess(region);
-      if (r == CUDA_SUCCESS) {
-        region->mapped = true;
-        if (g_regions.Insert(IndexFrom(address), region)) {
-          DeviceAt(device)->region_bytes += bytes;
-          *out = region;
-          return CUDA_SUCCESS;
-        }
-        r = CUDA_ERROR_OUT_OF_MEMORY;
-      }
-      real::cuMemUnmap(address, bytes);
+      DeviceAt(device)->region_bytes += bytes;
+      *out = region;
+      return CUDA_SUCCESS;
     }
-    real::cuMemAddressFree(address, bytes);
+    real::cuMemRelease(region->handle);
   }
-  real::cuMemRelease(region->handle);
+  free(region);
+  return r;
+}
+
+CUresult MakeImport(uint64_t bytes, CUdevice device, CUcontext context, Import* import, int fd,
+                    Region** out) {
+  Region* region = NewRegion(bytes, device, context);
+  if (region == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  region->import = import;
+  CUresult r =
+      real::cuMemImportFromShareableHandle(&region->handle, reinterpret_cast<void*>(intptr_t(fd)),
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (r == CUDA_SUCCESS) {
+    r = PlaceRegion(region);
+    if (r == CUDA_SUCCESS) {
+      *out = region;
+      return CUDA_SUCCESS;
+    }
+    real::cuMemRelease(region->handle);
+  }
   free(region);
   return r;
 }
@@ -147,10 +196,7 @@ void Remove(Found found) {
   region->used -= found.block->bytes;
   region->fits = region->bytes;
   region->blocks.Erase(size_t(found.block - region->blocks.begin()));
-  if (region->blocks.size() > 0) return;
-  g_regions.Erase(IndexFrom(region->address));
-  DeviceAt(region->device)->region_bytes -= region->bytes;
-  GiveBack(region);
+  if (region->blocks.size() == 0) DropRegion(region);
 }
 
 CUresult Plain(CUdeviceptr* ptr, size_t bytes, DriverKind kind, CUdevice device) {
@@ -186,11 +232,7 @@ Found FindAllocation(CUdeviceptr address) {
 void FreeMemoryOf(CUcontext context) {
   Lock lock(g_memory_mutex);
   for (size_t i = g_regions.size(); i-- > 0;) {
-    Region* region = g_regions[i];
-    if (region->context != context) continue;
-    g_regions.Erase(i);
-    DeviceAt(region->device)->region_bytes -= region->bytes;
-    GiveBack(region);
+    if (g_regions[i]->context == context) DropRegion(g_regions[i]);
   }
 }
 
@@ -290,6 +332,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
     Lock lock(g_memory_mutex);
     Found found = FindAllocation(ptr);
     if (found.block != nullptr && found.region->address + found.block->offset == ptr) {
+      if (found.region->import != nullptr) return CUDA_ERROR_INVALID_VALUE;
       ours = true;
       owner = found.region->context;
     }
@@ -344,40 +387,6 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr ptr, size_t siz
                                        CUmemRangeHandleType type, unsigned long long flags) {
   CUresult r = real::cuMemGetHandleForAddressRange(handle, ptr, size, type, flags);
   if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemGetHandleForAddressRange");
-  return r;
-}
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr) {
-  CUresult r = real::cuIpcGetMemHandle(handle, ptr);
-  if (r == CUDA_SUCCESS) return r;
-  static std::atomic<bool> said{false};
-  Lock lock(g_memory_mutex);
-  Found found = FindAllocation(ptr);
-  // A pool's memory cannot be shared so without us either.
-  if (found.block != nullptr && found.region->pool == nullptr && !said.exchange(true)) {
-    dprintf(2,
-            "stasis: this program shares GPU memory by CUDA IPC, which the stasis agent cannot do "
-            "yet.\nStart it without the agent: stasis run --no-agent\n");
-  }
-  return r;
-}
-
-// The runtime asks for this version by its number.
-CUresult cuIpcOpenMemHandle(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags) {
-  CUresult r = real::cuIpcOpenMemHandle(ptr, handle, flags);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerLegacyIpc, "cuIpcOpenMemHandle");
-  return r;
-}
-
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags) {
-  CUresult r = real::cuIpcOpenMemHandle_v2(ptr, handle, flags);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerLegacyIpc, "cuIpcOpenMemHandle");
-  return r;
-}
-
-CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
-  CUresult r = real::cuIpcCloseMemHandle(ptr);
-  if (r == CUDA_SUCCESS) ForgetBlocker(wire::kBlockerLegacyIpc);
   return r;
 }
 

@@ -26,19 +26,24 @@ inline constexpr uint64_t kTinyBudget = 16 * kMiB;  // up to this much on a devi
 
 struct Block {
   uint64_t offset;
-  uint64_t bytes;  // as asked for
-  uint64_t id;     // unique among all allocations: CU_POINTER_ATTRIBUTE_BUFFER_ID
-  bool freed;      // of a pool: by the program, but work that was submitted may still use it
+  uint64_t bytes;       // as asked for
+  uint64_t id;          // unique among all allocations: CU_POINTER_ATTRIBUTE_BUFFER_ID
+  bool freed;           // of a pool: by the program, but work that was submitted may still use it
+  uint64_t source = 0;  // of an import: its id where it comes from,
+  uint32_t opens = 0;   // and how often the program has it open
 };
 
 struct Pool;
+struct Import;
 
 struct Region {
+  uint64_t id;  // among those of this process
   uint64_t address;
   uint64_t bytes;
   CUdevice device;
   CUcontext context;  // whose end is its end
   Pool* pool;         // null: it serves cuMemAlloc; else it belongs to no context
+  Import* import;     // another process's memory (ipc.h); null: it is this one's
   CUmemGenericAllocationHandle handle;
   KeptFd kept;  // of an imported handle, which cannot be exported
   bool slab;
@@ -61,6 +66,14 @@ Found FindAllocation(CUdeviceptr address);
 // A new region in the table; the caller holds the mutex.
 CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
                     Region** out);
+// A region that another process made, mapped here and in the table, without a block; the caller
+// holds the mutex. `import` is the region's if this succeeds. The descriptor stays the caller's.
+CUresult MakeImport(uint64_t bytes, CUdevice device, CUcontext context, Import* import, int fd,
+                    Region** out);
+// Maps the handle that it has at its address.
+CUresult MapRegion(Region* region);
+// Takes one out of the table and gives it back; the caller holds the mutex.
+void DropRegion(Region* region);
 // Access to it by its device and by whom the program lets.
 CUresult GiveRegionAccess(const Region* region);
 // Takes the first free piece that is large enough; the caller holds the mutex.

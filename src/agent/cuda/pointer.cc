@@ -1,9 +1,11 @@
 // What a program may ask about its memory: the answers of the plain driver, not those about the
-// handles behind it.
+// handles behind it. What we answer ourselves holds while the memory is away too; what the driver
+// answers does not, for it knows nothing of unmapped memory: such questions wait at a sealed gate.
 
 #include <string.h>
 
 #include "agent/cuda/pools.h"
+#include "agent/gate.h"
 
 namespace stasis::agent {
 namespace {
@@ -16,10 +18,8 @@ Answer Give(void* data, T value) {
   return Answer::kMine;
 }
 
-Answer Ask(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
-  Lock lock(g_memory_mutex);
-  Found found = FindAllocation(ptr);
-  if (found.block == nullptr) return Answer::kDrivers;
+// With the memory's lock held, about memory of ours.
+Answer Tell(const Found& found, void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   const Region& region = *found.region;
   const CUdeviceptr base = region.address + found.block->offset;
   switch (attribute) {
@@ -34,8 +34,9 @@ Answer Ask(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return Give(data, found.block->id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:  // the truth: it is not
       return Give(data, 0u);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:  // by us (ipc.h)
+      return Give(data, region.pool == nullptr && region.import == nullptr ? 1u : 0u);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return Give(data, int(region.device));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
@@ -57,6 +58,30 @@ Answer Ask(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   }
 }
 
+Answer Ask(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  Lock lock(g_memory_mutex);
+  Found found = FindAllocation(ptr);
+  return found.block == nullptr ? Answer::kDrivers : Tell(found, data, attribute, ptr);
+}
+
+enum class Answers { kNotOurs, kAll, kSome };
+
+// What has no meaning for device memory is zero.
+Answers AskAll(unsigned count, const CUpointer_attribute* attributes, void** data,
+               CUdeviceptr ptr) {
+  Lock lock(g_memory_mutex);
+  Found found = FindAllocation(ptr);
+  if (found.block == nullptr) return Answers::kNotOurs;
+  Answers answers = Answers::kAll;
+  for (unsigned i = 0; i < count; ++i) {
+    const Answer answer =
+        data[i] == nullptr ? Answer::kDrivers : Tell(found, data[i], attributes[i], ptr);
+    if (answer == Answer::kDrivers) answers = Answers::kSome;
+    if (answer == Answer::kInvalid) memset(data[i], 0, sizeof(void*));
+  }
+  return answers;
+}
+
 bool IsOurs(CUdeviceptr ptr) {
   Lock lock(g_memory_mutex);
   return FindAllocation(ptr).block != nullptr;
@@ -76,7 +101,14 @@ STASIS_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, 
       return CUDA_SUCCESS;
     }
   }
+  gate::Ask asking;
   return real::cuMemGetAddressRange_v2(base, size, ptr);
+}
+
+STASIS_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                      CUdeviceptr ptr) {
+  gate::Ask asking;
+  return real::cuMemGetAccess(flags, location, ptr);
 }
 
 STASIS_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
@@ -86,18 +118,19 @@ STASIS_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute att
     if (answer == Answer::kMine) return CUDA_SUCCESS;
     if (answer == Answer::kInvalid) return CUDA_ERROR_INVALID_VALUE;
   }
+  gate::Ask asking;
   return real::cuPointerGetAttribute(data, attribute, ptr);
 }
 
 STASIS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
                                               void** data, CUdeviceptr ptr) {
+  const bool sound = count > 0 && attributes != nullptr && data != nullptr;
+  if (sound && AskAll(count, attributes, data, ptr) == Answers::kAll) return CUDA_SUCCESS;
   // The driver checks the request and fills in what only it knows; then we correct the rest.
+  gate::Ask asking;
   CUresult r = real::cuPointerGetAttributes(count, attributes, data, ptr);
-  if (r != CUDA_SUCCESS || !IsOurs(ptr)) return r;
-  for (unsigned i = 0; i < count; ++i) {
-    if (Ask(data[i], attributes[i], ptr) == Answer::kInvalid) memset(data[i], 0, sizeof(void*));
-  }
-  return CUDA_SUCCESS;
+  if (r == CUDA_SUCCESS && sound) (void)AskAll(count, attributes, data, ptr);
+  return r;
 }
 
 namespace hook {

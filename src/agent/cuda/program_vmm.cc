@@ -1,12 +1,13 @@
 #include "agent/cuda/program_vmm.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/blockers.h"
 #include "agent/control.h"
 #include "agent/cuda/driver_memory.h"
+#include "agent/cuda/ipc.h"
+#include "agent/gate.h"
 
 namespace stasis::agent {
 
@@ -27,28 +28,24 @@ Vector<Mapping> g_mappings;  // by address
 constexpr uint64_t kIdBase = 0x57A5150000000000;
 uint64_t g_next_id = kIdBase;
 
-ProgramHandle* FindHandle(uint64_t id) {
-  size_t i = g_program_handles.LowerBound([&](const ProgramHandle* h) { return h->id < id; });
-  return i < g_program_handles.size() && g_program_handles[i]->id == id ? g_program_handles[i]
-                                                                        : nullptr;
-}
-
-bool IsId(uint64_t handle) { return (handle & 0xFFFFFF0000000000) == kIdBase; }
-
 size_t MappingFrom(uint64_t address) {
   return g_mappings.LowerBound([&](const Mapping& m) { return m.address < address; });
 }
 
-// Memory lives as long as the program holds its handle or has it mapped.
-void DestroyIfUnused(ProgramHandle* handle) {
-  if (handle->references > 0 || handle->mappings > 0) return;
+// Memory lives as long as the program holds its handle or has it mapped, and as long as anybody has
+// whom it was exported to: then it is still to be carried. false: it lives on.
+bool DestroyIfUnused(ProgramHandle* handle) {
+  if (handle->references > 0 || handle->mappings > 0 || handle->users > 0) return false;
   if (handle->present) real::cuMemRelease(handle->real);
+  if (handle->exported && !handle->claimed) NoteUnclaimed();
   handle->kept.Close();
+  if (handle->import != nullptr) FreeImport(handle->import);
   if (handle->shared) ForgetBlocker(wire::kBlockerSharedVmm);
   uint64_t id = handle->id;
   g_program_handles.Erase(
       g_program_handles.LowerBound([&](const ProgramHandle* h) { return h->id < id; }));
   free(handle);
+  return true;
 }
 
 CUresult GiveMappingAccess(const Mapping& mapping) {
@@ -94,19 +91,19 @@ static_assert(sizeof(ArrayMapInfo) == 96);
 struct Translated {
   Translated(const ArrayMapInfo* list, unsigned count) {
     bool any = false;
-    for (unsigned i = 0; list != nullptr && i < count; ++i) any |= IsId(list[i].handle);
+    for (unsigned i = 0; list != nullptr && i < count; ++i) any |= IsProgramId(list[i].handle);
     if (!any) return;
     copy = static_cast<ArrayMapInfo*>(malloc(count * sizeof(ArrayMapInfo)));
     if (copy == nullptr) return;
     Lock lock(g_memory_mutex);
     for (unsigned i = 0; i < count; ++i) {
       copy[i] = list[i];
-      ProgramHandle* handle = IsId(list[i].handle) ? FindHandle(list[i].handle) : nullptr;
+      ProgramHandle* handle =
+          IsProgramId(list[i].handle) ? FindProgramHandle(list[i].handle) : nullptr;
       if (handle == nullptr) continue;
       copy[i].handle = handle->real;
       // Where the arrays have it mapped is not written down anywhere, so it cannot be taken away.
-      if (!handle->shared) NoteBlocker(wire::kBlockerSharedVmm, "cuMemMapArrayAsync");
-      handle->shared = true;
+      NoteShared(handle, "cuMemMapArrayAsync");
     }
   }
   ~Translated() { free(copy); }
@@ -116,24 +113,85 @@ struct Translated {
 
 }  // namespace
 
+bool IsProgramId(uint64_t handle) { return (handle & 0xFFFFFF0000000000) == kIdBase; }
+
+ProgramHandle* FindProgramHandle(uint64_t id) {
+  size_t i = g_program_handles.LowerBound([&](const ProgramHandle* h) { return h->id < id; });
+  return i < g_program_handles.size() && g_program_handles[i]->id == id ? g_program_handles[i]
+                                                                        : nullptr;
+}
+
+ProgramHandle* AddProgramHandle(CUmemGenericAllocationHandle real, uint64_t bytes,
+                                CUdevice device) {
+  auto* made = static_cast<ProgramHandle*>(calloc(1, sizeof(ProgramHandle)));
+  if (made == nullptr) return nullptr;
+  made->id = g_next_id + 1;
+  made->real = real;
+  made->bytes = bytes;
+  made->device = device;
+  made->references = 1;
+  made->kept = KeptFd{};
+  made->present = true;
+  if (!g_program_handles.Push(made)) {
+    free(made);
+    return nullptr;
+  }
+  ++g_next_id;
+  return made;
+}
+
+void EndUse(uint64_t id) {
+  Lock lock(g_memory_mutex);
+  ProgramHandle* handle = FindProgramHandle(id);
+  if (handle == nullptr) return;
+  --handle->users;
+  // Behind a closed gate the table is the control thread's.
+  if (!gate::IsClosed()) DestroyIfUnused(handle);
+}
+
+void DestroyUnusedHandles() {
+  Lock lock(g_memory_mutex);
+  if (gate::IsClosed()) return;  // as above
+  for (size_t i = 0; i < g_program_handles.size();) {
+    if (!DestroyIfUnused(g_program_handles[i])) ++i;
+  }
+}
+
+void NoteShared(ProgramHandle* handle, const char* what) {
+  if (!handle->shared) NoteBlocker(wire::kBlockerSharedVmm, what);
+  handle->shared = true;
+}
+
+namespace {
+
+CUresult MapOne(const Mapping& mapping) {
+  CUresult r = real::cuMemMap(mapping.address, mapping.bytes, 0, mapping.handle->real, 0);
+  if (r != CUDA_SUCCESS) return r;
+  r = GiveMappingAccess(mapping);
+  if (r != CUDA_SUCCESS) real::cuMemUnmap(mapping.address, mapping.bytes);
+  return r;
+}
+
+}  // namespace
+
 CUresult UnmapAll(ProgramHandle* handle) {
-  for (const Mapping& mapping : g_mappings) {
-    if (mapping.handle != handle) continue;
-    if (CUresult r = real::cuMemUnmap(mapping.address, mapping.bytes); r != CUDA_SUCCESS) return r;
+  for (size_t i = 0; i < g_mappings.size(); ++i) {
+    if (g_mappings[i].handle != handle) continue;
+    CUresult r = real::cuMemUnmap(g_mappings[i].address, g_mappings[i].bytes);
+    if (r == CUDA_SUCCESS) continue;
+    while (i-- > 0) {
+      if (g_mappings[i].handle == handle) MapOne(g_mappings[i]);
+    }
+    return r;
   }
   return CUDA_SUCCESS;
 }
 
 CUresult MapAll(ProgramHandle* handle) {
   for (size_t i = 0; i < g_mappings.size(); ++i) {
-    const Mapping& mapping = g_mappings[i];
-    if (mapping.handle != handle) continue;
-    CUresult r = real::cuMemMap(mapping.address, mapping.bytes, 0, handle->real, 0);
-    if (r == CUDA_SUCCESS) {
-      r = GiveMappingAccess(mapping);
-      if (r == CUDA_SUCCESS) continue;
-      real::cuMemUnmap(mapping.address, mapping.bytes);
-    }
+    if (g_mappings[i].handle != handle) continue;
+    CUresult r = MapOne(g_mappings[i]);
+    if (r == CUDA_SUCCESS) continue;
     while (i-- > 0) {
       if (g_mappings[i].handle == handle) {
         real::cuMemUnmap(g_mappings[i].address, g_mappings[i].bytes);
@@ -169,27 +227,19 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
   EnsureControl();
   Lock lock(g_memory_mutex);
-  auto* made = handle != nullptr && flags == 0 && CanBeCarried(prop)
-                   ? static_cast<ProgramHandle*>(calloc(1, sizeof(ProgramHandle)))
-                   : nullptr;
-  if (made != nullptr) {
+  if (handle != nullptr && flags == 0 && CanBeCarried(prop)) {
     CUmemAllocationProp wanted = *prop;
     wanted.requestedHandleTypes = CUmemAllocationHandleType(
         prop->requestedHandleTypes | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    made->id = g_next_id + 1;
-    made->bytes = size;
-    made->device = prop->location.id;
-    made->asked = prop->requestedHandleTypes;
-    made->references = 1;
-    made->kept = KeptFd{};
-    made->present = true;
-    CUresult r = real::cuMemCreate(&made->real, size, &wanted, flags);
-    if (r == CUDA_SUCCESS && g_program_handles.Push(made)) {
-      *handle = ++g_next_id;
-      return CUDA_SUCCESS;
+    CUmemGenericAllocationHandle real = 0;
+    if (real::cuMemCreate(&real, size, &wanted, flags) == CUDA_SUCCESS) {
+      if (ProgramHandle* made = AddProgramHandle(real, size, prop->location.id)) {
+        made->asked = prop->requestedHandleTypes;
+        *handle = made->id;
+        return CUDA_SUCCESS;
+      }
+      real::cuMemRelease(real);
     }
-    if (r == CUDA_SUCCESS) real::cuMemRelease(made->real);
-    free(made);
   }
   CUresult r = real::cuMemCreate(handle, size, prop, flags);
   if (r == CUDA_SUCCESS) CountDriverMemory(DriverKind::kProgramVmm, *handle, size);
@@ -197,24 +247,30 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle id) {
-  if (!IsId(id)) {
+  if (!IsProgramId(id)) {
     CUresult r = real::cuMemRelease(id);
     if (r == CUDA_SUCCESS) UncountDriverMemory(id);
     return r;
   }
-  Lock lock(g_memory_mutex);
-  ProgramHandle* handle = FindHandle(id);
-  if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
-  --handle->references;
-  DestroyIfUnused(handle);
+  bool import = false;
+  {
+    Lock lock(g_memory_mutex);
+    ProgramHandle* handle = FindProgramHandle(id);
+    if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
+    import = handle->import != nullptr;
+    --handle->references;
+    DestroyIfUnused(handle);
+  }
+  if (import) LookWhetherWeShare look;
+  SayUnclaimed();
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle id,
                   unsigned long long flags) {
-  if (!IsId(id)) return real::cuMemMap(ptr, size, offset, id, flags);
+  if (!IsProgramId(id)) return real::cuMemMap(ptr, size, offset, id, flags);
   Lock lock(g_memory_mutex);
-  ProgramHandle* handle = FindHandle(id);
+  ProgramHandle* handle = FindProgramHandle(id);
   if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!g_mappings.Reserve(g_mappings.size() + 1)) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult r = real::cuMemMap(ptr, size, offset, handle->real, flags);
@@ -232,13 +288,20 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   // Without the mutex: it waits for running work.
   CUresult r = real::cuMemUnmap(ptr, size);
   if (r != CUDA_SUCCESS) return r;
-  Lock lock(g_memory_mutex);
-  for (size_t i = MappingFrom(ptr); i < g_mappings.size() && g_mappings[i].address < ptr + size;) {
-    ProgramHandle* handle = g_mappings[i].handle;
-    g_mappings.Erase(i);
-    --handle->mappings;
-    DestroyIfUnused(handle);
+  bool imports = false;
+  {
+    Lock lock(g_memory_mutex);
+    size_t i = MappingFrom(ptr);
+    while (i < g_mappings.size() && g_mappings[i].address < ptr + size) {
+      ProgramHandle* handle = g_mappings[i].handle;
+      g_mappings.Erase(i);
+      --handle->mappings;
+      imports |= handle->import != nullptr;
+      DestroyIfUnused(handle);
+    }
   }
+  if (imports) LookWhetherWeShare look;
+  SayUnclaimed();
   return r;
 }
 
@@ -258,36 +321,6 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
       g_mappings[i].protection[device] = uint8_t(desc[d].flags);
     }
   }
-  return r;
-}
-
-CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle id,
-                                      CUmemAllocationHandleType type, unsigned long long flags) {
-  if (!IsId(id)) return real::cuMemExportToShareableHandle(shareable, id, type, flags);
-  Lock lock(g_memory_mutex);
-  ProgramHandle* handle = FindHandle(id);
-  if (handle == nullptr || (handle->asked & type) == 0) return CUDA_ERROR_INVALID_VALUE;
-  CUresult r = CUDA_SUCCESS;
-  if (handle->kept.held() && shareable != nullptr && flags == 0 &&
-      type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    // After a resume the handle is an imported one, which the driver does not export.
-    int fd = handle->kept.Intact() ? fcntl(handle->kept.fd, F_DUPFD_CLOEXEC, 0) : -1;
-    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-    *static_cast<int*>(shareable) = fd;
-  } else {
-    r = real::cuMemExportToShareableHandle(shareable, handle->real, type, flags);
-  }
-  if (r == CUDA_SUCCESS && !handle->shared) {
-    handle->shared = true;
-    NoteBlocker(wire::kBlockerSharedVmm, "cuMemExportToShareableHandle");
-  }
-  return r;
-}
-
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
-                                        CUmemAllocationHandleType type) {
-  CUresult r = real::cuMemImportFromShareableHandle(handle, os_handle, type);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemImportFromShareableHandle");
   return r;
 }
 
@@ -325,9 +358,9 @@ CUresult cuMulticastCreate(STASIS_P2) {
 
 CUresult cuMulticastBindMem(STASIS_P6) {
   Word memory = c;
-  if (IsId(c)) {
+  if (IsProgramId(c)) {
     Lock lock(g_memory_mutex);
-    ProgramHandle* handle = FindHandle(c);
+    ProgramHandle* handle = FindProgramHandle(c);
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
     memory = handle->real;
   }
@@ -340,12 +373,13 @@ CUresult cuMulticastBindMem(STASIS_P6) {
 
 extern "C" __attribute__((visibility("default"))) CUresult cuMemGetAllocationPropertiesFromHandle(
     CUmemAllocationProp* prop, CUmemGenericAllocationHandle id) {
-  if (!IsId(id)) return real::cuMemGetAllocationPropertiesFromHandle(prop, id);
+  gate::Ask asking;
+  if (!IsProgramId(id)) return real::cuMemGetAllocationPropertiesFromHandle(prop, id);
   Lock lock(g_memory_mutex);
-  ProgramHandle* handle = FindHandle(id);
+  ProgramHandle* handle = FindProgramHandle(id);
   if (handle == nullptr || !handle->present) return CUDA_ERROR_INVALID_VALUE;
   CUresult r = real::cuMemGetAllocationPropertiesFromHandle(prop, handle->real);
-  if (r == CUDA_SUCCESS) prop->requestedHandleTypes = handle->asked;
+  if (r == CUDA_SUCCESS && handle->import == nullptr) prop->requestedHandleTypes = handle->asked;
   return r;
 }
 

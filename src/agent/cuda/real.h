@@ -103,10 +103,25 @@ CUresult cuMemFree_v2(CUdeviceptr ptr);
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total);
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr ptr, size_t size,
                                        CUmemRangeHandleType type, unsigned long long flags);
+
+// ipc.cc
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr);
 CUresult cuIpcOpenMemHandle(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags);
 CUresult cuIpcCloseMemHandle(CUdeviceptr ptr);
+
+// ipc_events.cc
+CUresult cuEventCreate(CUevent* event, unsigned flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventRecord_ptsz(CUevent event, CUstream stream);
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags);
+CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags);
+CUresult cuEventQuery(CUevent event);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags);
+CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event);
+CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle);
+CUresult cuEventDestroy_v2(CUevent event);
 
 // driver_memory.cc: what stays with the driver is counted
 CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t bytes, unsigned flags);

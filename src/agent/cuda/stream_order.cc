@@ -1,4 +1,5 @@
 #include "agent/cuda/stream_order.h"
+#include "agent/cuda/ipc_events.h"
 
 #include "agent/control.h"
 #include "agent/cuda/captures.h"
@@ -363,8 +364,8 @@ STASIS_STREAM_ORDERED(_ptsz, kPerThread)
 #define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Waits. Afterwards a pool may have too much.
-#define STASIS_WAIT(symbol, parameters, arguments)                                        \
-  STASIS_EXPORT CUresult symbol parameters {                                              \
+#define STASIS_WAIT(function, symbol, parameters, arguments)                              \
+  function parameters {                                                                   \
     CUresult r;                                                                           \
     {                                                                                     \
       gate::Ask asking;                                                                   \
@@ -373,10 +374,19 @@ STASIS_STREAM_ORDERED(_ptsz, kPerThread)
     if (r == CUDA_SUCCESS && g_pools_look.load(std::memory_order_relaxed)) ReleaseSoon(); \
     return r;                                                                             \
   }
-STASIS_WAIT(cuStreamSynchronize, (CUstream stream), (stream))
-STASIS_WAIT(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
-STASIS_WAIT(cuEventSynchronize, (CUevent event), (event))
-STASIS_WAIT(cuCtxSynchronize, (), ())
-STASIS_WAIT(cuCtxSynchronize_v2, (CUcontext context), (context))
+STASIS_WAIT(static CUresult SynchronizeEvent, cuEventSynchronize, (CUevent event), (event))
+STASIS_WAIT(STASIS_EXPORT CUresult cuStreamSynchronize, cuStreamSynchronize, (CUstream stream),
+            (stream))
+STASIS_WAIT(STASIS_EXPORT CUresult cuStreamSynchronize_ptsz, cuStreamSynchronize_ptsz,
+            (CUstream stream), (stream))
+STASIS_WAIT(STASIS_EXPORT CUresult cuCtxSynchronize, cuCtxSynchronize, (), ())
+STASIS_WAIT(STASIS_EXPORT CUresult cuCtxSynchronize_v2, cuCtxSynchronize_v2, (CUcontext context),
+            (context))
+
+// An event of another process, which is never reached here, is waited for there.
+STASIS_EXPORT CUresult cuEventSynchronize(CUevent event) {
+  if (CUresult r = AwaitTheirs(event); r != CUDA_SUCCESS) return r;
+  return SynchronizeEvent(event);
+}
 
 }  // namespace stasis::agent

@@ -1,0 +1,134 @@
+#include "agent/cuda/ipc_answers.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "agent/cuda/captures.h"
+#include "agent/cuda/ipc_events.h"
+#include "agent/futex.h"
+#include "agent/thread.h"
+#include "agent/vector.h"
+#include "wire/packet.h"
+
+namespace stasis::agent {
+namespace {
+
+using wire::IpcOutcome;
+
+constexpr size_t kMostAsked = 4096;
+
+// Whoever waits for an event of ours, and waits until it is reached or its socket is closed.
+struct Asked {
+  Watched socket;
+  uint64_t id;
+};
+Mutex g_mutex;
+Vector<Asked> g_asked;               // under it; only the thread takes any away
+std::atomic<uint32_t> g_answers{0};  // so many are in there, or being given
+std::atomic<uint32_t> g_started{0};
+
+bool HasGone(const Watched& socket) {
+  pollfd one{socket.fd, POLLIN, 0};
+  if (!socket.Holds()) return true;
+  return poll(&one, 1, 0) > 0 && (one.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+// false: it is to be asked again.
+bool GiveAnswer(Asked one) {
+  wire::IpcAnswer answer{};
+  answer.outcome = LookAtEvent(one.id);
+  if (answer.outcome == IpcOutcome::kNotNow && !HasGone(one.socket)) return false;
+  if (answer.outcome != IpcOutcome::kNotNow && one.socket.Holds()) {
+    wire::Send(one.socket.fd, &answer, wire::Type::kIpcAnswer, sizeof(answer), nullptr, 0, 0);
+  }
+  one.socket.Close();
+  return true;
+}
+
+// Whether any was answered. What is asked meanwhile is behind those that are looked at.
+bool LookAtAll() {
+  size_t left = 0;
+  {
+    Lock lock(g_mutex);
+    left = g_asked.size();
+  }
+  bool any = false;
+  while (left-- > 0) {
+    Asked one;
+    {
+      Lock lock(g_mutex);
+      one = g_asked[0];  // it stays there, for a fork to find
+    }
+    const bool answered = GiveAnswer(one);
+    {
+      Lock lock(g_mutex);
+      g_asked.Erase(0);
+      if (!answered) g_asked.Push(one);  // there is room
+    }
+    if (!answered) continue;
+    any = true;
+    g_answers.fetch_sub(1);
+    FutexWake(&g_answers);
+  }
+  return any;
+}
+
+// One thread for all of them, however many there are: so it looks from time to time, at first
+// often.
+void* AnswerThread(void*) {
+  Relaxed relaxed;
+  constexpr int64_t kShortestNs = 50 * 1000, kLongestNs = 2 * 1000000;
+  int64_t pause = kShortestNs;
+  for (;;) {
+    if (g_answers.load() == 0) {
+      FutexWait(&g_answers, 0);
+      pause = kShortestNs;
+      continue;
+    }
+    if (LookAtAll()) pause = kShortestNs;
+    const uint32_t left = g_answers.load();
+    if (left != 0) FutexWait(&g_answers, left, pause);  // or until one more comes
+    if (pause < kLongestNs) pause += pause / 8;
+  }
+}
+
+}  // namespace
+
+bool AnswerWhenReached(const Watched& socket, uint64_t id) {
+  uint32_t no = 0;
+  if (g_started.compare_exchange_strong(no, 1) &&
+      !StartThread("stasis-ipc-wait", AnswerThread, nullptr)) {
+    g_started.store(0);
+    return false;
+  }
+  // The mark is the socket's, under each of its numbers.
+  Asked one{{KeepHigh(socket.fd), socket.mark}, id};
+  if (one.socket.fd < 0) return false;
+  {
+    Lock lock(g_mutex);
+    // Counted before it is there: who looks may have it at once.
+    if (g_answers.load() < kMostAsked && g_asked.Reserve(g_answers.load() + 1)) {
+      g_answers.fetch_add(1);
+      g_asked.Push(one);
+      FutexWake(&g_answers);
+      return true;
+    }
+  }
+  one.socket.Close();
+  return false;
+}
+
+void EndIpcAnswers() {
+  for (uint32_t left; (left = g_answers.load()) != 0;) FutexWait(&g_answers, left);
+}
+
+// SAFETY: in a forked child.
+void ResetIpcAnswers() {
+  for (Asked& one : g_asked) one.socket.Close();
+  g_mutex.ResetAfterFork();
+  g_asked.AbandonAfterFork();
+  g_answers.store(0);
+  g_started.store(0);
+}
+
+}  // namespace stasis::agent

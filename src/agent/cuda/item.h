@@ -1,0 +1,69 @@
+// What holds one handle of device memory: a region of ours, or a handle of the program's. What a
+// suspend does to either is the same; this is where they differ.
+//
+// Threads: as memory.h.
+#pragma once
+
+#include "agent/cuda/ipc.h"
+#include "agent/cuda/memory.h"
+#include "agent/cuda/program_vmm.h"
+
+namespace stasis::agent {
+
+struct Item {
+  Region* region;
+  ProgramHandle* handle;
+};
+
+inline CUmemGenericAllocationHandle& HandleOf(const Item& item) {
+  return item.region != nullptr ? item.region->handle : item.handle->real;
+}
+inline KeptFd& KeptOf(const Item& item) {
+  return item.region != nullptr ? item.region->kept : item.handle->kept;
+}
+inline bool& PresentIn(const Item& item) {
+  return item.region != nullptr ? item.region->mapped : item.handle->present;
+}
+inline uint64_t BytesOf(const Item& item) {
+  return item.region != nullptr ? item.region->bytes : item.handle->bytes;
+}
+inline CUdevice DeviceOf(const Item& item) {
+  return item.region != nullptr ? item.region->device : item.handle->device;
+}
+// null: it is this process's own.
+inline Import* ImportOf(const Item& item) {
+  return item.region != nullptr ? item.region->import : item.handle->import;
+}
+
+inline CUresult UnmapItem(const Item& item) {
+  return item.region != nullptr ? real::cuMemUnmap(item.region->address, item.region->bytes)
+                                : UnmapAll(item.handle);
+}
+inline CUresult MapItem(const Item& item) {
+  return item.region != nullptr ? MapRegion(item.region) : MapAll(item.handle);
+}
+
+// Makes a context current in which the driver surely knows its memory.
+void WorkOn(const Item& item);
+
+// Unmaps and releases its memory. After an error it is as present as before, or not at all.
+CUresult ReleaseItem(const Item& item);
+
+// A descriptor of its memory, the caller's to close; of what is not an import, while it is present.
+CUresult ExportItem(const Item& item, int* fd);
+// Takes the memory behind `fd`, which stays the caller's, and maps it where it was. On an error it
+// is as absent as before.
+CUresult ImportItem(const Item& item, int fd);
+
+// Calls `f` with each import, of both kinds, until it answers false.
+template <class F>
+void ForEachImport(F f) {
+  for (Region* region : g_regions) {
+    if (region->import != nullptr && !f(Item{region, nullptr})) return;
+  }
+  for (ProgramHandle* handle : g_program_handles) {
+    if (handle->import != nullptr && !f(Item{nullptr, handle})) return;
+  }
+}
+
+}  // namespace stasis::agent

@@ -1,0 +1,118 @@
+#include "agent/device_files.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace stasis::agent {
+namespace {
+
+// As in device/cuda/device_files.h, which links more than libc.
+constexpr const char* kPrefixes[] = {"/dev/nvidia", "/softgpu/"};
+
+bool IsDeviceFile(const char* path) {
+  for (const char* prefix : kPrefixes) {
+    if (strncmp(path, prefix, strlen(prefix)) == 0) return true;
+  }
+  return false;
+}
+
+// The number keeps its place: a program that closes all that it did not open itself, or a driver
+// that closes what it did, must not meet a file of somebody else's under it.
+void Replace(int fd, int null) {
+  const long flags = syscall(SYS_fcntl, fd, F_GETFD);
+  if (null < 0) {
+    syscall(SYS_close, fd);
+  } else {
+    syscall(SYS_dup3, null, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+  }
+}
+
+void ReplaceFiles() {
+  const int folder =
+      int(syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder < 0) return;
+  const int null = int(syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC));
+  alignas(8) char buffer[4096];
+  for (;;) {
+    const long n = syscall(SYS_getdents64, folder, buffer, sizeof(buffer));
+    if (n <= 0) break;
+    // struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name
+    for (long at = 0; at < n;) {
+      uint16_t length;
+      memcpy(&length, buffer + at + 16, sizeof(length));
+      if (length == 0) break;
+      const char* name = buffer + at + 19;
+      at += length;
+      char target[64] = {};
+      if (syscall(SYS_readlinkat, folder, name, target, sizeof(target) - 1) <= 0) continue;
+      if (!IsDeviceFile(target)) continue;
+      int fd = 0;
+      for (const char* digit = name; *digit >= '0' && *digit <= '9'; ++digit) {
+        fd = fd * 10 + (*digit - '0');
+      }
+      Replace(fd, null);
+    }
+  }
+  if (null >= 0) syscall(SYS_close, null);
+  syscall(SYS_close, folder);
+}
+
+uint64_t Hex(const char** at) {
+  uint64_t value = 0;
+  for (;; ++*at) {
+    const char c = **at;
+    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (digit < 0) return value;
+    value = value << 4 | uint64_t(digit);
+  }
+}
+
+// "7f12a000-7f12b000 rw-s 00000000 00:05 463   /dev/nvidiactl"
+void ReplaceMapping(const char* line, bool (*keep)(uint64_t begin, uint64_t end)) {
+  const char* path = strchr(line, '/');
+  if (path == nullptr || !IsDeviceFile(path)) return;
+  const uint64_t begin = Hex(&line);
+  if (*line != '-') return;
+  ++line;
+  const uint64_t end = Hex(&line);
+  if (begin >= end || keep(begin, end)) return;
+  syscall(SYS_mmap, begin, end - begin, PROT_NONE,
+          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+// The kernel goes on behind the last address that it has told, whatever became of the mappings
+// before.
+void ReplaceMappings(bool (*keep)(uint64_t begin, uint64_t end)) {
+  const int maps = int(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
+  if (maps < 0) return;
+  char buffer[8192];
+  size_t filled = 0;
+  for (;;) {
+    const long n = syscall(SYS_read, maps, buffer + filled, sizeof(buffer) - 1 - filled);
+    if (n <= 0) break;
+    filled += size_t(n);
+    buffer[filled] = 0;
+    char* line = buffer;
+    while (char* end = static_cast<char*>(memchr(line, '\n', filled - size_t(line - buffer)))) {
+      *end = 0;
+      ReplaceMapping(line, keep);
+      line = end + 1;
+    }
+    filled -= size_t(line - buffer);
+    memmove(buffer, line, filled);
+    if (filled == sizeof(buffer) - 1) break;  // no path is so long
+  }
+  syscall(SYS_close, maps);
+}
+
+}  // namespace
+
+void LeaveDeviceFilesToParent(bool (*keep)(uint64_t begin, uint64_t end)) {
+  ReplaceFiles();
+  ReplaceMappings(keep);
+}
+
+}  // namespace stasis::agent

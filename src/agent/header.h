@@ -1,0 +1,22 @@
+// What the agent says of itself to whoever may not wait for an answer (wire::AgentHeader).
+#pragma once
+
+#include <cstdint>
+
+#include "wire/protocol.h"
+
+extern "C" stasis::wire::AgentHeader stasis_agent_header;
+
+namespace stasis::agent {
+
+// Sets those of the bits `mask` of wire::HeaderMemory that are in `bits`. Several threads keep bits
+// there.
+inline void NoteInHeader(uint32_t mask, uint32_t bits) {
+  uint32_t* memory = &stasis_agent_header.memory;
+  uint32_t before = __atomic_load_n(memory, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(memory, &before, (before & ~mask) | bits, false,
+                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+  }
+}
+
+}  // namespace stasis::agent

@@ -1,0 +1,217 @@
+#include "agent/ipc_link.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "agent/futex.h"
+#include "agent/gate.h"
+
+namespace stasis::agent {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr int kConnectSeconds = 10;  // for a place in that queue
+
+Mutex g_mutex;
+wire::Uuid g_name;
+bool g_named = false;
+
+bool MakeName() {
+  if (g_named) return true;
+  int before = errno;
+  g_named = getrandom(g_name.bytes, sizeof(g_name.bytes), 0) == ssize_t(sizeof(g_name.bytes));
+  errno = before;
+  return g_named;
+}
+
+// "\0stasis-ipc-" and 32 hexadecimal digits.
+socklen_t AddressOf(const wire::Uuid& name, sockaddr_un* out) {
+  constexpr char kPrefix[] = "\0stasis-ipc-";
+  constexpr char kDigits[] = "0123456789abcdef";
+  memset(out, 0, sizeof(*out));
+  out->sun_family = AF_UNIX;
+  memcpy(out->sun_path, kPrefix, sizeof(kPrefix) - 1);
+  char* at = out->sun_path + sizeof(kPrefix) - 1;
+  for (uint8_t byte : name.bytes) {
+    *at++ = kDigits[byte >> 4];
+    *at++ = kDigits[byte & 15];
+  }
+  return socklen_t(at - reinterpret_cast<char*>(out));
+}
+
+int Socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); }
+
+int CloseAndFail(int fd) {
+  int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+const wire::Uuid* OwnIpcName() {
+  Lock lock(g_mutex);
+  return MakeName() ? &g_name : nullptr;
+}
+
+void RenewIpcName() {
+  Lock lock(g_mutex);
+  g_named = false;
+  MakeName();
+}
+
+bool HasIpcName() {
+  Lock lock(g_mutex);
+  return g_named;
+}
+
+void ResetIpcNameAfterFork() {
+  g_mutex.ResetAfterFork();
+  g_named = false;
+}
+
+int ListenAt(const wire::Uuid& name) {
+  sockaddr_un address;
+  socklen_t size = AddressOf(name, &address);
+  int fd = Socket();
+  if (fd < 0) return -1;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd, kBacklog) != 0) {
+    return CloseAndFail(fd);
+  }
+  return fd;
+}
+
+int AdmitIpc(int listener, int32_t* pid) {
+  int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) return -1;
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  // The driver's own rule: memory is for processes of the same user.
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+      (peer.uid != geteuid() && peer.uid != 0)) {
+    return CloseAndFail(fd);
+  }
+  *pid = peer.pid;
+  return fd;
+}
+
+int ConnectIpc(const IpcPlace& place, const char** why) {
+  sockaddr_un address;
+  socklen_t size = AddressOf(place.name, &address);
+  int fd = Socket();
+  if (fd < 0) {
+    *why = "no file descriptor is left for it";
+    return -1;
+  }
+  timeval patience{kConnectSeconds, 0};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) {
+    *why = errno == EAGAIN
+               ? "too many wait for it"
+               : "it has ended, is suspended, or is in another network namespace (a container)";
+    return CloseAndFail(fd);
+  }
+  ucred peer{};
+  size = sizeof(peer);
+  // The name came from outside: whoever listens there must be whom the handle names, of our user.
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != place.pid ||
+      (peer.uid != geteuid() && geteuid() != 0)) {
+    *why = "another process, or another user's, answers in its place";
+    errno = EPERM;
+    return CloseAndFail(fd);
+  }
+  return fd;
+}
+
+void KnockIpc(const wire::Uuid& name) {
+  sockaddr_un address;
+  socklen_t size = AddressOf(name, &address);
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  // When its queue is full, it is awake.
+  (void)!connect(fd, reinterpret_cast<sockaddr*>(&address), size);
+  close(fd);
+}
+
+bool IsAway(const IpcPlace& place) {
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/task", int(place.pid));
+  DIR* tasks = opendir(path);
+  if (tasks == nullptr) return false;
+  bool away = false;
+  while (const dirent* task = away ? nullptr : readdir(tasks)) {
+    if (task->d_name[0] == '.') continue;
+    char name[sizeof(kIpcAwayName)] = {};
+    snprintf(path, sizeof(path), "/proc/%d/task/%.20s/comm", int(place.pid), task->d_name);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    const ssize_t n = read(fd, name, sizeof(name) - 1);
+    close(fd);
+    away = n == ssize_t(sizeof(kIpcAwayName) - 1) && memcmp(name, kIpcAwayName, size_t(n)) == 0;
+  }
+  closedir(tasks);
+  return away;
+}
+
+bool AwaitOwner(const IpcPlace& owner, bool* again) {
+  constexpr useconds_t kLookAgainUs = 20 * 1000;  // nothing in the kernel tells of a name
+  if (!IsAway(owner)) {
+    const bool once = *again;
+    *again = false;
+    return once;
+  }
+  dprintf(2,
+          "stasis: process %d waits for process %d, which is suspended, to open what that shares "
+          "(CUDA IPC)\n",
+          int(getpid()), int(owner.pid));
+  gate::Outside outside;
+  while (IsAway(owner)) usleep(kLookAgainUs);
+  *again = true;
+  return true;
+}
+
+void SayAway(const Watched& link) {
+  wire::IpcRequest request{};
+  if (!link.Holds()) return;
+  wire::Send(link.fd, &request, wire::Type::kIpcAway, sizeof(request), nullptr, 0, 0);
+}
+
+bool AskIpc(int socket, wire::Type type, wire::IpcRequest request, int timeout_ms,
+            wire::IpcAnswer* answer, int* fd, const char** why) {
+  *fd = -1;
+  // Too large for a thread's stack in some programs.
+  auto* packet = static_cast<wire::Packet*>(malloc(sizeof(wire::Packet)));
+  if (packet == nullptr) {
+    *why = "there is no memory to ask it with";
+    return false;
+  }
+  int fds[wire::kMaxBatch];
+  uint32_t count = 0;
+  wire::Io io = wire::Send(socket, &request, type, sizeof(request), nullptr, 0, timeout_ms);
+  if (io == wire::Io::kOk) io = wire::Receive(socket, packet, fds, &count, timeout_ms);
+  bool fine = io == wire::Io::kOk && packet->header.type == wire::Type::kIpcAnswer;
+  if (fine) {
+    *answer = packet->ipc_answer;
+    if (count == 1) *fd = fds[0];
+  } else {
+    wire::CloseAll(fds, count);
+    *why = io == wire::Io::kTimeout ? "it does not answer"
+           : io == wire::Io::kEnd   ? "it has ended or was suspended meanwhile"
+                                    : "its answer makes no sense";
+  }
+  free(packet);
+  return fine;
+}
+
+}  // namespace stasis::agent
