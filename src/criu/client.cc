@@ -14,9 +14,12 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/operation_id.h"
 #include "criu/diagnose.h"
+#include "criu/inside_protocol.h"
 #include "criu/rpc.pb.h"
 #include "criu/terminals.h"
+#include "process/namespace.h"
 
 namespace stasis::criu {
 namespace {
@@ -105,15 +108,6 @@ bool IsOverdue(const Error& error) {
   return error.code == Code::kDeadlineExceeded && error.domain == Domain::kCriu;
 }
 
-// Both as descriptors of ours, which CRIU looks up in /proc: 4.1 fails on a folder given by its
-// path.
-void SetPlaces(const UniqueFd& images, const LogPlace& log, rpc::Opts* opts) {
-  opts->set_images_dir_fd(images.get());
-  opts->set_work_dir_fd(log.directory.get());
-  opts->set_log_file(log.name);
-  opts->set_notify_scripts(true);
-}
-
 }  // namespace
 
 std::string ToString(const Version& version) {
@@ -127,7 +121,8 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
   // Configuration files of the machine could overrule what we ask for.
   command.argv = {criu_path, "--no-default-config", "swrk", std::to_string(SwrkCommand::kSocketFd)};
   for (std::string& entry : ScrubbedEnvironment()) {
-    if (!entry.starts_with("STASIS_") && !entry.starts_with("SOFTGPU_")) {
+    if ((!entry.starts_with("STASIS_") || entry.starts_with(kOperationVariable)) &&
+        !entry.starts_with("SOFTGPU_")) {
       command.env.push_back(std::move(entry));
     }
   }
@@ -155,6 +150,7 @@ Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int,
   spawn.env = command.env;
   spawn.new_session = true;
   spawn.ignored_signals = {SIGXFSZ};  // for EndDump
+  spawn.rights = SpawnOptions::Rights::kDump;
   spawn.fds = extra_fds;
   spawn.fds[STDERR_FILENO] = null.get();
   spawn.fds[SwrkCommand::kSocketFd] = pair.criu.get();
@@ -174,6 +170,43 @@ Session Session::OverSocket(UniqueFd socket, process::HostPid criu) {
     session.criu_pidfd_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, criu.value, 0)));
   }
   return session;
+}
+
+Result<Session> Session::Inside(UniqueFd socket) {
+  ucred maker{};
+  socklen_t size = sizeof maker;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &maker, &size) != 0) {
+    return FailErrno(errno, "ask who CRIU is");
+  }
+  Session session = OverSocket(std::move(socket), {maker.pid});
+  session.inside_ = true;
+  STASIS_ASSIGN(session.pid_namespace_, process::ReadNamespace(session.criu_pid_, "pid"));
+  return session;
+}
+
+// Descriptors of who has made the socket pair, which CRIU looks up in /proc: 4.1 fails on a folder
+// given by its path.
+void Session::SetPlaces(const UniqueFd& images, const UniqueFd& log_folder,
+                        const std::string& log_name, rpc::Opts* opts) const {
+  opts->set_images_dir_fd(inside_ ? kImagesFd : images.get());
+  opts->set_work_dir_fd(inside_ ? kLogFolderFd : log_folder.get());
+  opts->set_log_file(log_name);
+  opts->set_notify_scripts(true);
+}
+
+Result<pid_t> Session::ToCriu(process::HostPid pid) const {
+  if (!inside_) return pid.value;
+  return process::ReadInnerPid(pid);
+}
+
+Result<process::HostPid> Session::FromCriu(pid_t pid) {
+  if (!inside_ || pid <= 0) return process::HostPid{pid};
+  // It may have ended by the time of a later word about it.
+  if (root_.first != pid) {
+    STASIS_ASSIGN(process::HostPid found, process::FindByInnerPid(pid_namespace_, pid));
+    root_ = {pid, found};
+  }
+  return root_.second;
 }
 
 Status Session::Send(const rpc::Request& request) {
@@ -240,12 +273,16 @@ Result<rpc::Response> Session::Converse(const rpc::Request& request, const Notif
     Notification notification;
     notification.name = response.notify().script();
     notification.moment = FindMoment(notification.name);
-    notification.pid = {response.notify().pid()};
     notification.fd = std::move(fd);
     Status verdict;
+    if (auto pid = FromCriu(response.notify().pid())) {
+      notification.pid = *pid;
+    } else {
+      verdict = Fail(std::move(pid).error());
+    }
     // What the handler takes is not CRIU's fault.
     auto asked = Deadline::Clock::now();
-    if (handler) verdict = handler(notification);
+    if (handler && verdict) verdict = handler(notification);
     deadline = deadline.Plus(Deadline::Clock::now() - asked);
     // After this answer CRIU ends the tasks or lets them go: to break that off helps nobody.
     if (verdict && notification.moment == Moment::kPostDump) deadline = Deadline::In(kLettingGo);
@@ -270,6 +307,11 @@ Result<rpc::Response> Session::Conclude(Result<rpc::Response> response, const st
 
 std::string Session::Reap() {
   socket_.Reset();
+  if (inside_) {
+    // Its parent is the init there; what it holds of ours must be free again.
+    pollfd end{criu_pidfd_.get(), POLLIN, 0};
+    (void)!TEMP_FAILURE_RETRY(::poll(&end, 1, Deadline::In(kExitGrace).PollTimeout()));
+  }
   if (!child_) return {};
   auto status = child_->Wait(Deadline::In(kExitGrace));
   return status ? DescribeWaitStatus(*status) : "does not end";
@@ -284,8 +326,9 @@ Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
   message.set_type(rpc::DUMP);
   rpc::Opts* opts = message.mutable_opts();
   Apply(request.options, opts);
-  SetPlaces(images, log, opts);
-  opts->set_pid(request.pid.value);
+  SetPlaces(images, log.directory, log.name, opts);
+  STASIS_ASSIGN(pid_t root, ToCriu(request.pid));
+  opts->set_pid(root);
   opts->set_leave_running(request.leave_running);
   bool accepted = false;
   auto answer = [&](Notification& notification) -> Status {
@@ -324,7 +367,7 @@ Result<process::HostPid> Session::Restore(const RestoreRequest& request,
   message.set_type(rpc::RESTORE);
   rpc::Opts* opts = message.mutable_opts();
   Apply(request.options, opts);
-  SetPlaces(images, log, opts);
+  SetPlaces(images, log.directory, log.name, opts);
   opts->set_rst_sibling(request.as_sibling);
   for (const InheritFd& inherit : request.inherit) {
     rpc::InheritFd* entry = opts->add_inherit_fd();
@@ -346,7 +389,7 @@ Result<process::HostPid> Session::Restore(const RestoreRequest& request,
   STASIS_ASSIGN(rpc::Response done, Conclude(std::move(response), request.log_path, kRestoring));
   if (!done.success())
     return Fail(DiagnoseFile(request.log_path, kRestoring, done.cr_errno(), done.cr_errmsg()));
-  return process::HostPid{done.restore().pid()};
+  return FromCriu(done.restore().pid());
 }
 
 Result<Version> Session::GetVersion(const Deadline& deadline) {
@@ -373,6 +416,7 @@ Status Session::Check(const std::string& log_path, const Deadline& deadline) {
   opts->set_work_dir_fd(log.directory.get());
   opts->set_log_file(log.name);
   opts->set_log_level(2);
+  opts->set_unprivileged(::geteuid() != 0);
   auto response = Converse(message, nullptr, deadline);
   Reap();
   if (!response) return Fail(std::move(response).error());

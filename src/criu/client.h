@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.h"
@@ -26,6 +27,7 @@
 namespace stasis::criu {
 
 namespace rpc {
+class Opts;
 class Request;
 class Response;
 }  // namespace rpc
@@ -110,6 +112,9 @@ class Session {
                                const std::map<int, int>& extra_fds = {});
   // CRIU was started by another program. `criu` may be 0 when it is not known.
   static Session OverSocket(UniqueFd socket, process::HostPid criu = {});
+  // It runs in another pid namespace and has made the socket pair itself: see inside.h. Process ids
+  // are ours here too, in requests, notifications and answers.
+  static Result<Session> Inside(UniqueFd socket);
 
   // Each of these is called once, and ends the conversation. The deadline is for CRIU, not for the
   // handler, and past it CRIU is ended as end.h says: kDeadlineExceeded. Other errors are CRIU's
@@ -128,6 +133,11 @@ class Session {
 
  private:
   Session() = default;
+  void SetPlaces(const UniqueFd& images, const UniqueFd& log_folder, const std::string& log_name,
+                 rpc::Opts* opts) const;
+  // What CRIU calls process `pid`, and back; 0 stays 0.
+  Result<pid_t> ToCriu(process::HostPid pid) const;
+  Result<process::HostPid> FromCriu(pid_t pid);
   Status Send(const rpc::Request& request);
   // Serves notifications until the answer to the request comes.
   Result<rpc::Response> Converse(const rpc::Request& request, const NotifyHandler& handler,
@@ -143,6 +153,9 @@ class Session {
   std::optional<Subprocess> child_;
   process::HostPid criu_pid_;
   UniqueFd criu_pidfd_;
+  bool inside_ = false;
+  uint64_t pid_namespace_ = 0;                 // CRIU's, when it is inside
+  std::pair<pid_t, process::HostPid> root_{};  // there and here, as soon as it was asked for
   Patience patience_;
 };
 

@@ -141,6 +141,27 @@ Status Options::Set(const std::string& key_value) {
               "one of: " + names);
 }
 
+Status CheckForUser(const Options& options) {
+  if (::geteuid() == 0) return {};
+  struct Refused {
+    bool asked;
+    const char* what;
+    const char* why;
+  };
+  const Refused refused[] = {
+      {options.tcp == Tcp::kKeep, "keep TCP connections", "CAP_NET_ADMIN"},
+      {options.link_remap, "save files that were deleted but have another name",
+       "CAP_DAC_READ_SEARCH"},
+  };
+  for (const Refused& row : refused) {
+    if (!row.asked) continue;
+    return Fail(Code::kPermissionDenied,
+                std::string("only root can ") + row.what + ": it takes " + row.why,
+                "leave the option out, or have root do it");
+  }
+  return {};
+}
+
 void Apply(const Options& options, rpc::Opts* opts) {
   opts->set_tcp_established(options.tcp == Tcp::kKeep);
   opts->set_tcp_close(options.tcp == Tcp::kClose);
@@ -160,6 +181,7 @@ void Apply(const Options& options, rpc::Opts* opts) {
   opts->set_log_level(options.log_level);
   // A job runs in the cgroup of whoever starts or restores it; the image's own may not exist here.
   opts->set_manage_cgroups_mode(rpc::IGNORE);
+  opts->set_unprivileged(::geteuid() != 0);
 }
 
 }  // namespace stasis::criu

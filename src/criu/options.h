@@ -50,6 +50,10 @@ struct Options {
   Status Set(const std::string& key_value);
 };
 
+// What CRIU cannot do for a user who is not root: kPermissionDenied, with the option. Of root
+// nothing.
+Status CheckForUser(const Options& options);
+
 // Writes `options` into the message for CRIU.
 void Apply(const Options& options, rpc::Opts* opts);
 

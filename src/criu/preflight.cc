@@ -92,8 +92,9 @@ void CheckAnon(const Search& search, const ScannedFd& fd) {
     what = row.what;
     hint = row.hint;
   }
-  std::string name = kind.starts_with("[io_uring]") ? "io_uring" : "special-file";
-  search.Add(fd, name.c_str(), what + At(fd) + ", which CRIU cannot save", hint);
+  const char* name = "special-file";
+  if (kind.starts_with("[io_uring]")) name = "io_uring";
+  search.Add(fd, name, what + At(fd) + ", which CRIU cannot save", hint);
 }
 
 // ---- devices
@@ -349,16 +350,21 @@ Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
   return found;
 }
 
+Error ToError(Obstacle obstacle) {
+  return Error{
+      obstacle.code, Domain::kProcess, 0, std::move(obstacle.message), std::move(obstacle.hint), {},
+      false};
+}
+
 Status Preflight(const process::ProcessTree& tree, const Options& options, const StdioPlan& stdio) {
   STASIS_ASSIGN(auto found, FindObstacles(tree, options, stdio));
   if (found.empty()) return {};
-  Obstacle& first = found.front();
-  std::string message = std::move(first.message);
+  Error first = ToError(std::move(found.front()));
   if (found.size() > 1) {
-    message += "; and " + std::to_string(found.size() - 1) + " more stand" +
-               (found.size() == 2 ? "s" : "") + " in the way";
+    first.message += "; and " + std::to_string(found.size() - 1) + " more stand" +
+                     (found.size() == 2 ? "s" : "") + " in the way";
   }
-  return Fail(first.code, Domain::kProcess, 0, std::move(message), std::move(first.hint));
+  return Fail(std::move(first));
 }
 
 }  // namespace stasis::criu

@@ -14,7 +14,7 @@
 namespace stasis::criu {
 
 struct Obstacle {
-  std::string name;  // a word for machines: "io_uring", "tcp", "file-lock", ...
+  std::string name;  // its id in docs/check.md: "io_uring", "tcp", "file-lock", ...
   Code code = Code::kUnimplemented;
   process::HostPid pid;
   int fd = -1;          // -1: it is no descriptor
@@ -26,6 +26,8 @@ struct Obstacle {
 // checkpoints, and whether it has gone is checked then.
 Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
                                             const Options& options, const StdioPlan& stdio);
+
+Error ToError(Obstacle obstacle);
 
 // The first obstacle as an error, with the number of the others.
 Status Preflight(const process::ProcessTree& tree, const Options& options, const StdioPlan& stdio);

@@ -14,13 +14,14 @@
 
 #include "base/file.h"
 #include "base/install_layout.h"
+#include "base/rights.h"
 
 namespace stasis::criu {
 namespace {
 
 constexpr char kSetupHint[] =
     "run `./run setup` in a checkout, or install your distribution's package `criu` when it is 4.1 "
-    "or newer; $STASIS_CRIU names one that lies elsewhere";
+    "or newer; STASIS_CRIU (programs.criu) names one that lies elsewhere";
 constexpr auto kVersionPatience = std::chrono::seconds(20);
 
 struct Found {
@@ -42,7 +43,7 @@ std::vector<std::string> Candidates() {
       folder.resize(folder.rfind('/') == std::string::npos ? 0 : folder.rfind('/'));
     }
   }
-  const char* path = std::getenv("PATH");
+  const char* path = ::secure_getenv("PATH");
   std::istringstream folders(path != nullptr ? path : "");
   for (std::string folder; std::getline(folders, folder, ':');) {
     if (folder.starts_with('/')) paths.push_back(folder + "/criu");
@@ -63,9 +64,9 @@ Result<Found> Ask(const std::string& path, const Deadline& deadline) {
   return Found{path, version};
 }
 
-Result<Found> Locate(const Deadline& deadline) {
-  if (const char* named = std::getenv("STASIS_CRIU"); named != nullptr && *named != '\0') {
-    auto found = Annotate(Ask(named, deadline), std::string("$STASIS_CRIU (") + named + ")");
+Result<Found> Locate(const std::string& named, const Deadline& deadline) {
+  if (!named.empty()) {
+    auto found = Annotate(Ask(named, deadline), "the CRIU of the configuration (" + named + ")");
     if (found) return found;
     found.error().code = Code::kUnimplemented;
     found.error().hint = kSetupHint;
@@ -86,28 +87,21 @@ Result<Found> Locate(const Deadline& deadline) {
 
 // ---- findings
 
-// Bits of CapEff in /proc/PID/status, from linux/capability.h.
-constexpr int kSysPtrace = 19, kSysAdmin = 21, kCheckpointRestore = 40;
-
-uint64_t EffectiveCapabilities() {
-  std::istringstream lines(ReadFile("/proc/self/status").value_or(""));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("CapEff:")) return std::strtoull(line.c_str() + 7, nullptr, 16);
-  }
-  return 0;
-}
-
 constexpr char kRootHint[] =
     "run it as root (sudo); in a container, start that with --privileged, or with --cap-add "
     "SYS_ADMIN --cap-add SYS_PTRACE --cap-add CHECKPOINT_RESTORE and without a seccomp profile";
+constexpr char kUserHint[] =
+    "have the daemon do it, or run it as root (sudo). Or root gives it to one command of yours: "
+    "setpriv --reuid=YOU --regid=YOU --init-groups --inh-caps=+checkpoint_restore "
+    "--ambient-caps=+checkpoint_restore stasis ... (docs/security.md)";
 
-Finding ProbeCriu(const Deadline& deadline) {
-  auto found = Locate(deadline);
+Finding ProbeCriu(const std::string& criu, const Deadline& deadline) {
+  auto found = Locate(criu, deadline);
   if (found) return {"criu", true, "CRIU " + ToString(found->version) + " at " + found->path, ""};
   return {"criu", false, found.error().ToString(), found.error().hint};
 }
 
-Finding ProbePrivileges(const Deadline&) {
+Finding ProbePrivileges(const std::string&, const Deadline&) {
   Status status = CheckPrivileges();
   if (!status) return {"privileges", false, status.error().message, status.error().hint};
   return {"privileges", true, "this user may dump and restore processes", ""};
@@ -115,7 +109,7 @@ Finding ProbePrivileges(const Deadline&) {
 
 // A restored process has the pid it had: clone3 with set_tid, tried with a number that is free.
 constexpr pid_t kFirstTriedPid = 301;  // the kernel keeps those up to 300 for itself
-Finding ProbeChosenPid(const Deadline&) {
+Finding ProbeChosenPid(const std::string&, const Deadline&) {
   Finding finding{"chosen-pid", true, "a process can be started under a pid of our choice", ""};
   pid_t free_pid = 0;
   for (pid_t pid = kFirstTriedPid; free_pid == 0; ++pid) {
@@ -138,7 +132,7 @@ Finding ProbeChosenPid(const Deadline&) {
   return finding;
 }
 
-Finding ProbePtrace(const Deadline&) {
+Finding ProbePtrace(const std::string&, const Deadline&) {
   pid_t child = ::fork();
   if (child == 0) {
     while (true) ::pause();
@@ -157,9 +151,9 @@ Finding ProbePtrace(const Deadline&) {
   return finding;
 }
 
-Finding ProbeCheck(const Deadline& deadline) {
+Finding ProbeCheck(const std::string& criu, const Deadline& deadline) {
   auto check = [&]() -> Status {
-    STASIS_ASSIGN(Found found, Locate(deadline));
+    STASIS_ASSIGN(Found found, Locate(criu, deadline));
     char folder[] = "/tmp/stasis-criu-check.XXXXXX";
     if (::mkdtemp(folder) == nullptr) return FailErrno(errno, "mkdtemp");
     auto session = Session::Spawn(found.path);
@@ -175,33 +169,46 @@ Finding ProbeCheck(const Deadline& deadline) {
                                       : status.error().hint};
 }
 
-constexpr Finding (*kProbes[])(const Deadline&) = {ProbeCriu, ProbePrivileges, ProbeChosenPid,
-                                                   ProbePtrace, ProbeCheck};
+constexpr Finding (*kProbes[])(const std::string&, const Deadline&) = {
+    ProbeCriu, ProbePrivileges, ProbeChosenPid, ProbePtrace, ProbeCheck};
 
 }  // namespace
 
-Result<std::string> FindCriu() {
-  STASIS_ASSIGN(Found found, Locate(Deadline::In(kVersionPatience)));
+Result<std::string> FindCriu(const std::string& named) {
+  STASIS_ASSIGN(Found found, Locate(named, Deadline::In(kVersionPatience)));
   return found.path;
 }
 
-Result<std::string> FoundVersion(const Deadline& deadline) {
-  STASIS_ASSIGN(Found found, Locate(deadline));
+Result<std::string> FoundVersion(const std::string& named, const Deadline& deadline) {
+  STASIS_ASSIGN(Found found, Locate(named, deadline));
   return ToString(found.version);
 }
 
 Status CheckPrivileges() {
-  uint64_t have = EffectiveCapabilities();
-  auto has = [&](int bit) { return (have >> bit & 1) != 0; };
-  if (has(kSysAdmin) || (has(kCheckpointRestore) && has(kSysPtrace))) return {};
+  if (::geteuid() != 0) {
+    if (!HasRight(Right::kCheckpointRestore)) {
+      return Fail(Code::kPermissionDenied,
+                  "user " + std::to_string(::geteuid()) +
+                      " may not dump or restore here: CAP_CHECKPOINT_RESTORE is missing",
+                  kUserHint);
+    }
+    if (!TracingIsRestricted() || HasRight(Right::kTrace)) return {};
+    return Fail(Code::kPermissionDenied,
+                "user " + std::to_string(::geteuid()) +
+                    " may not stop programs here: kernel.yama.ptrace_scope asks for "
+                    "CAP_SYS_PTRACE",
+                kUserHint);
+  }
+  if (HasRight(Right::kAdministrate)) return {};
+  if (HasRight(Right::kCheckpointRestore) && HasRight(Right::kTrace)) return {};
   return Fail(Code::kPermissionDenied,
               "this user has neither CAP_SYS_ADMIN nor CAP_CHECKPOINT_RESTORE with CAP_SYS_PTRACE",
               kRootHint);
 }
 
-std::vector<Finding> ProbeMachine(const Deadline& deadline) {
+std::vector<Finding> ProbeMachine(const std::string& criu, const Deadline& deadline) {
   std::vector<Finding> findings;
-  for (auto probe : kProbes) findings.push_back(probe(deadline));
+  for (auto probe : kProbes) findings.push_back(probe(criu, deadline));
   return findings;
 }
 

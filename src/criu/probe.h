@@ -13,12 +13,12 @@ namespace stasis::criu {
 // Older ones lack what we ask for, and die on new kernels.
 inline constexpr Version kLeastVersion{4, 1, 0};
 
-// The path of the CRIU to use. $STASIS_CRIU decides alone where it is set; else the first that is
-// new enough of: our own tree's libexec/criu, the checkout's own prefix, PATH and the usual sbin
-// folders. kUnimplemented says what was found and what to do.
-Result<std::string> FindCriu();
+// The path of the CRIU to use: `named` and no other; without it the first that is new enough of:
+// our own tree's libexec/criu, the checkout's own prefix, PATH and the usual sbin folders.
+// kUnimplemented says what was found and what to do.
+Result<std::string> FindCriu(const std::string& named);
 // Its version, e.g. "4.2.1".
-Result<std::string> FoundVersion(const Deadline& deadline);
+Result<std::string> FoundVersion(const std::string& named, const Deadline& deadline);
 
 // Whether this user may dump and restore at all: kPermissionDenied, with what is missing. Quick.
 Status CheckPrivileges();
@@ -30,6 +30,6 @@ struct Finding {
   std::string meaning;  // a sentence: what is so
   std::string mend;     // a command or a sentence, when it is not ok
 };
-std::vector<Finding> ProbeMachine(const Deadline& deadline);
+std::vector<Finding> ProbeMachine(const std::string& criu, const Deadline& deadline);
 
 }  // namespace stasis::criu

@@ -9,38 +9,18 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace)
 
-// $STASIS_CRIU for the length of a test.
-class Named {
- public:
-  explicit Named(const std::string& path) {
-    if (const char* old = std::getenv("STASIS_CRIU")) old_ = old;
-    ::setenv("STASIS_CRIU", path.c_str(), 1);
-  }
-  ~Named() {
-    if (old_) {
-      ::setenv("STASIS_CRIU", old_->c_str(), 1);
-    } else {
-      ::unsetenv("STASIS_CRIU");
-    }
-  }
-
- private:
-  std::optional<std::string> old_;
-};
-
 TEST(Probe, FindsACriuThatIsNewEnough) {
-  auto path = FindCriu();
+  auto path = FindCriu(ChosenCriu());
   ASSERT_TRUE(IsOk(path));
   EXPECT_EQ(::access(path->c_str(), X_OK), 0);
-  auto version = FoundVersion(Soon());
+  auto version = FoundVersion(ChosenCriu(), Soon());
   ASSERT_TRUE(IsOk(version));
   EXPECT_GE(*version, "4.1");
 }
 
 TEST(Probe, SaysWhatToDoWithoutOne) {
   for (const char* path : {"/nonexistent/criu", "/bin/false"}) {
-    Named named(path);
-    auto found = FindCriu();
+    auto found = FindCriu(path);
     ASSERT_FALSE(found);
     EXPECT_NE(found.error().ToString().find(path), std::string::npos) << found.error().ToString();
     EXPECT_EQ(ExitCode(found.error()), 5);
@@ -59,8 +39,7 @@ TEST(Probe, RefusesAnOldOneWithItsVersion) {
                        "printf '\\010\\012\\020\\001\\122\\004\\010\\003\\020\\021' >&3\n"));
   ASSERT_EQ(::chmod(path.c_str(), 0700), 0);
   {
-    Named named(path);
-    auto found = FindCriu();
+    auto found = FindCriu(path);
     ASSERT_FALSE(found);
     EXPECT_EQ(ExitCode(found.error()), 5);
     EXPECT_NE(found.error().ToString().find("is CRIU 3.17, and 4.1 is needed"), std::string::npos)
@@ -72,7 +51,7 @@ TEST(Probe, RefusesAnOldOneWithItsVersion) {
 class MachineProbe : public WithCriu {};
 
 TEST_F(MachineProbe, FindsAllWell) {
-  auto findings = ProbeMachine(Soon());
+  auto findings = ProbeMachine(ChosenCriu(), Soon());
   ASSERT_EQ(findings.size(), 5u);
   for (const Finding& finding : findings) {
     EXPECT_TRUE(finding.ok) << finding.name << ": " << finding.meaning;
@@ -86,7 +65,7 @@ TEST_F(MachineProbe, SaysWhatANobodyLacks) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     bool right = ::setgid(65534) == 0 && ::setuid(65534) == 0;
-    for (const Finding& finding : ProbeMachine(Soon())) {
+    for (const Finding& finding : ProbeMachine(ChosenCriu(), Soon())) {
       bool privileged = finding.name != "criu" && finding.name != "ptrace";
       if (privileged && (finding.ok || finding.mend.empty())) right = false;
     }

@@ -8,9 +8,9 @@
 //   the job's log     nothing to say              inherit its path without the first '/': the log
 //                                                 of the job that it is restored as
 //   a log file that   nothing to say              the same key: the file, which may have grown or
-//   be is only appended                              gone; with --log the job's log instead to a
-//   terminal        external "tty[RDEV:DEV]"    inherit the same; it must be a terminal. It is
-//                                                 nobody's controlling one (terminals.h)
+//   be is only appended to                           gone; with --log the job's log instead a
+//   terminal        external "tty[RDEV:DEV]"    inherit the same; it must be a terminal. Whose
+//                                                 controlling one it is: terminals.h
 //   a unix stream     external "unix[INO]"        inherit "socket:[INO]"
 //   to another tree
 #pragma once

@@ -1,64 +1,52 @@
 #include "criu/terminals.h"
 
 #include <cstdint>
-#include <cstring>
+#include <set>
 
 #include "base/file.h"
+#include "criu/image_entries.h"
 #include "criu/tty_info.pb.h"
 
 namespace stasis::criu {
 namespace {
 
-// tty-info.img, all numbers little-endian:
-//   0  u32  0x54564319   common to all of CRIU's images
-//   4  u32  0x59453036   this kind
-//   8  u32  size, then so many bytes of protobuf; again and again to the end of the file
-constexpr uint32_t kCommonMagic = 0x54564319, kKindMagic = 0x59453036;
-constexpr size_t kHeaderBytes = 8;
+constexpr uint32_t kTtyInfo = 0x59453036, kPstree = 0x50273030;
 constexpr uint32_t kExternal = 5;  // TtyInfo.type
 
-uint32_t Number(const std::string& bytes, size_t at) {
-  uint32_t number;
-  std::memcpy(&number, bytes.data() + at, sizeof number);
-  return number;
-}
-
-void Append(std::string* bytes, uint32_t number) {
-  bytes->append(reinterpret_cast<const char*>(&number), sizeof number);
+template <class Entry>
+Result<Entry> Parse(const std::string& bytes) {
+  Entry entry;
+  if (entry.ParseFromString(bytes)) return entry;
+  return Fail(Code::kInternal, Domain::kCriu, 0, "an entry is not as CRIU 4 writes it");
 }
 
 }  // namespace
 
 Status DetachTerminals(const std::string& images_dir) {
-  std::string path = images_dir + "/tty-info.img";
+  const std::string path = images_dir + "/tty-info.img";
   if (!PathExists(path)) return {};
-  STASIS_ASSIGN(std::string old, ReadFile(path));
-  auto unreadable = [&] {
-    return Fail(Code::kInternal, Domain::kCriu, 0, path + " is not as CRIU 4 writes it");
+  std::set<uint32_t> leaders, groups;
+  auto note = [&](std::string& bytes) -> Status {
+    STASIS_ASSIGN(auto process, Parse<image::PstreeEntry>(bytes));
+    if (process.pid() == process.sid()) leaders.insert(process.pid());
+    groups.insert(process.pgid());
+    return {};
   };
-  if (old.size() < kHeaderBytes || Number(old, 0) != kCommonMagic || Number(old, 4) != kKindMagic) {
-    return unreadable();
-  }
-  std::string text = old.substr(0, kHeaderBytes);
-  for (size_t at = kHeaderBytes; at < old.size();) {
-    if (old.size() - at < sizeof(uint32_t)) return unreadable();
-    size_t size = Number(old, at);
-    at += sizeof(uint32_t);
-    image::TtyInfo info;
-    if (old.size() - at < size || !info.ParseFromArray(old.data() + at, static_cast<int>(size))) {
-      return unreadable();
+  STASIS_TRY(ChangeEntries(images_dir + "/pstree.img", kPstree, note));
+  auto detach = [&](std::string& bytes) -> Status {
+    STASIS_ASSIGN(auto terminal, Parse<image::TtyInfo>(bytes));
+    if (terminal.type() != kExternal) return {};
+    const uint32_t session = terminal.sid(), group = terminal.pgrp();
+    const bool led = leaders.contains(session);
+    terminal.set_sid(led ? session : 0);
+    // One that has ended meanwhile could not be put in the foreground again.
+    terminal.set_pgrp(!led ? 0 : groups.contains(group) ? group : session);
+    if (terminal.sid() != session || terminal.pgrp() != group) {
+      bytes = terminal.SerializeAsString();
     }
-    at += size;
-    if (info.type() == kExternal) {
-      info.set_sid(0);
-      info.set_pgrp(0);
-    }
-    std::string entry = info.SerializeAsString();
-    Append(&text, static_cast<uint32_t>(entry.size()));
-    text += entry;
-  }
-  if (text == old) return {};
-  return WriteFileDurably(path, text);
+    return {};
+  };
+  return ChangeEntries(path, kTtyInfo, detach);
 }
 
 }  // namespace stasis::criu

@@ -140,8 +140,14 @@ class Target {
   pid_t launcher_ = -1;  // what started it, or itself
 };
 
+// Of the tests' own environment; empty: it is looked for.
+inline std::string ChosenCriu() {
+  const char* named = std::getenv("STASIS_CRIU");
+  return named == nullptr ? "" : named;
+}
+
 inline Session MustSpawn(const std::map<int, int>& fds = {}) {
-  auto path = FindCriu();
+  auto path = FindCriu(ChosenCriu());
   auto session = path ? Session::Spawn(*path, fds) : Result<Session>(Fail(path.error()));
   EXPECT_TRUE(session) << session.error().ToString();
   return session ? std::move(*session) : Session::OverSocket(UniqueFd());

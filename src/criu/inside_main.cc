@@ -1,0 +1,110 @@
+// Becomes CRIU in a pid namespace other than that of who asks for it: see inside_protocol.h.
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "criu/inside_protocol.h"
+
+namespace {
+
+using stasis::criu::Handover;
+using stasis::criu::HandoverStep;
+
+// What a restore puts in the place of the program's own files.
+constexpr int kFirstInheritedFd = 20;
+constexpr int kLastInheritedFd = 255;
+
+// `fd` goes with it; -1: none.
+void Say(int socket, const Handover& handover, int fd) {
+  iovec part{const_cast<Handover*>(&handover), sizeof handover};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  }
+  (void)!sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+[[noreturn]] void GiveUp(int socket, HandoverStep step) {
+  Say(socket, {step, errno}, -1);
+  _exit(1);
+}
+
+void ForkOff(int socket, bool wait) {
+  pid_t child = fork();
+  if (child < 0) GiveUp(socket, HandoverStep::kFork);
+  if (child == 0) return;
+  if (wait) (void)!waitpid(child, nullptr, 0);
+  _exit(0);
+}
+
+// Returns in a process whose parent is the init of that namespace: an orphan is given to the init
+// of its parent's namespace, so the first fork gets there and the second one makes the orphan.
+void Enter(int socket) {
+  if (setns(stasis::criu::kNamespaceFd, CLONE_NEWPID | CLONE_NEWNS) != 0) {
+    GiveUp(socket, HandoverStep::kEnter);
+  }
+  close(stasis::criu::kNamespaceFd);
+  ForkOff(socket, true);
+  ForkOff(socket, false);
+  setsid();
+}
+
+// A file that was opened elsewhere belongs to a mount that this namespace does not have, and a
+// later dump could not say where it is. What has the same name here is opened again.
+void ReopenHere(int fd) {
+  struct stat there, here;
+  char link[64], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length <= 0 || path[0] != '/' || fstat(fd, &there) != 0) return;
+  if (!S_ISREG(there.st_mode) && !S_ISCHR(there.st_mode)) return;
+  path[length] = 0;
+  const int flags = fcntl(fd, F_GETFL);
+  const int kept = O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT;
+  if (flags < 0 || (flags & O_PATH) != 0) return;
+  const int opened = open(path, (flags & kept) | O_NOCTTY | O_CLOEXEC);
+  if (opened < 0) return;
+  if (fstat(opened, &here) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino) {
+    dup2(opened, fd);
+  }
+  close(opened);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace stasis::criu;
+  const bool enter = argc > 1 && strcmp(argv[1], "--enter") == 0;
+  char** criu = argv + (enter ? 2 : 1);
+  const int socket = fcntl(kHandoverFd, F_DUPFD_CLOEXEC, kLastInheritedFd + 1);
+  if (socket < 0 || criu[0] == nullptr) return 2;
+  if (enter) {
+    Enter(socket);
+  } else {
+    for (int fd = kFirstInheritedFd; fd <= kLastInheritedFd; ++fd) ReopenHere(fd);
+  }
+  int pair[2];  // above kHandoverFd, which is taken until CRIU's end is put there
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
+      dup2(pair[1], kHandoverFd) < 0) {
+    GiveUp(socket, HandoverStep::kSocket);
+  }
+  Say(socket, {}, pair[0]);
+  execv(criu[0], criu);
+  GiveUp(socket, HandoverStep::kExec);
+}
