@@ -88,12 +88,12 @@ Status CheckLoadable(const std::string& path) {
     return Fail(
         Code::kUnimplemented,
         "a library cannot be preloaded from " + path + ": its path has one of ' ', ':', '$'",
-        "set STASIS_STATE_DIR to a path without");
+        "set STASIS_STATE_DIR (folders.state) to a path without");
   }
   struct statvfs st;
   if (::statvfs(path.c_str(), &st) == 0 && (st.f_flag & ST_NOEXEC) != 0) {
     return Fail(Code::kUnimplemented, path + " lies on a file system that is mounted noexec",
-                "set STASIS_STATE_DIR to a folder on another one");
+                "set STASIS_STATE_DIR (folders.state) to a folder on another one");
   }
   return {};
 }
@@ -159,6 +159,30 @@ std::string PreloadValue(const std::string& current, const std::string& library)
     value += (value.empty() ? "" : ":") + element;
   }
   return value;
+}
+
+namespace {
+
+// The agent needs an x86-64 processor; elsewhere every program takes the driver's own path.
+#if defined(__x86_64__)
+constexpr bool kHasAgent = true;
+#else
+constexpr bool kHasAgent = false;
+#endif
+
+}  // namespace
+
+Result<std::string> AgentToPreload(const Paths& paths, bool without) {
+  if (without || !kHasAgent) return std::string();
+  auto library = InstallAgentLibrary(paths);
+  if (library) return library;
+  Error error = std::move(library).error();
+  error.code = Code::kUnimplemented;
+  error.hint += (error.hint.empty() ? "" : "; or ") +
+                std::string(
+                    "start it with --no-agent: the driver alone then carries its GPU "
+                    "memory, which is slower");
+  return Fail(std::move(error).WithContext("cannot start the program under the agent"));
 }
 
 }  // namespace stasis::jobs

@@ -21,6 +21,11 @@ inline constexpr size_t kMaxAgentLibraryBytes = 16u << 20;
 // apart, a file system without execution. kFailedPrecondition: what lies there is another file.
 Result<std::string> InstallAgentLibrary(const Paths& paths);
 
+// Path of the library to preload into a program that is started, empty `without`, and where there
+// is no agent for this processor. Never left out silently: the program would be slower to suspend
+// for as long as it lives.
+Result<std::string> AgentToPreload(const Paths& paths, bool without);
+
 // The path of this installation's own library, wherever it was unpacked, and its build id.
 struct AgentLibrary {
   std::string path;

@@ -26,12 +26,29 @@ constexpr std::string_view kSecond[] = {
     "otter",  "pine",   "plover", "raven",   "reef",   "ridge",  "river",  "robin",
     "spruce", "star",   "stone",  "swan",    "thrush", "tide",   "willow", "wren"};
 
+// A CRIU that dumps a job in a pid namespace of its own hangs below the init there, the shim: it is
+// not of the job, and a signal meant for that would do harm.
+constexpr std::string_view kCriu[] = {"criu", "stasis-criu-ins"};
+
+bool IsCriu(const process::Stat& stat) {
+  return std::find(std::begin(kCriu), std::end(kCriu), stat.comm) != std::end(kCriu);
+}
+
+constexpr std::string_view kStates[] = {"starting", "running", "ending",
+                                        "exited",   "dumped",  "lost"};
+
 }  // namespace
 
-std::string_view StateName(State state) {
-  static constexpr std::string_view kNames[] = {"starting", "running", "ending",
-                                                "exited",   "dumped",  "lost"};
-  return kNames[static_cast<size_t>(state)];
+std::string_view StateName(State state) { return kStates[static_cast<size_t>(state)]; }
+
+std::optional<State> ParseState(std::string_view name) {
+  const auto* at = std::find(std::begin(kStates), std::end(kStates), name);
+  if (at == std::end(kStates)) return std::nullopt;
+  return static_cast<State>(at - std::begin(kStates));
+}
+
+std::string_view KindName(CheckpointKind kind) {
+  return kind == CheckpointKind::kDump ? "dump" : "suspend";
 }
 
 std::vector<process::HostPid> BackgroundProcesses(const Job& job) {
@@ -42,10 +59,9 @@ std::vector<process::HostPid> BackgroundProcesses(const Job& job) {
   auto below_root = process::ReadTree(processes.root.pid);
   std::vector<process::HostPid> background;
   for (const process::Stat& stat : all->members) {
-    bool living = stat.state != 'Z' && stat.state != 'X';
     bool counted = stat.id == processes.shim || stat.id == processes.root ||
                    (below_root && below_root->Contains(stat.id.pid));
-    if (living && !counted) background.push_back(stat.id.pid);
+    if (process::IsAlive(stat) && !counted && !IsCriu(stat)) background.push_back(stat.id.pid);
   }
   return background;
 }

@@ -1,6 +1,8 @@
-// A job: a program that Stasis started or restored, with a name. There is no daemon that knows it;
-// what is known lies in the job's folder (see store.h) and in /proc.
+// A job: a program that Stasis started or restored, with a name. What it is now is said by its
+// shim's files and by /proc; the database remembers (see store.h).
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
@@ -14,13 +16,20 @@
 
 namespace stasis::jobs {
 
-// One image that was made of the job.
+enum class CheckpointKind { kDump, kSuspend };
+std::string_view KindName(CheckpointKind kind);
+
+// One time that the job's state was saved: an image of it was made, or it gave up its GPU.
 struct Checkpoint {
-  std::string image;  // absolute path
+  std::string image;  // absolute path; empty for a suspend
   std::string name;   // of the image, may be empty
   int64_t time_ms = 0;
-  uint64_t bytes = 0;
-  double seconds = 0;  // what the dump took
+  uint64_t bytes = 0;  // what the image refers to, or the GPU memory that was given up
+  double seconds = 0;  // what the operation took
+  // What had to be written of it; absent where nobody has noted it.
+  std::optional<uint64_t> written_bytes = {};
+  CheckpointKind kind = CheckpointKind::kDump;
+  std::string account = {};  // JSON, as `--json` printed it; empty when it has none
 };
 
 // Which processes the job is, as its shim has recorded it.
@@ -38,6 +47,7 @@ struct Ending {
   int code = 0;         // its exit code, 128+n for a signal, 75 when dumped
   int signal = 0;       // 0: none
   int64_t time_ms = 0;
+  bool operator==(const Ending&) const = default;
 };
 
 enum class State {
@@ -49,6 +59,7 @@ enum class State {
   kLost,  // it has ended and nobody knows how: the machine restarted, or its shim was killed
 };
 std::string_view StateName(State state);
+std::optional<State> ParseState(std::string_view name);
 inline bool HasEnded(State state) {
   return state == State::kExited || state == State::kDumped || state == State::kLost;
 }
@@ -57,10 +68,14 @@ struct Job {
   std::string id;
   std::vector<std::string> argv;
   std::string cwd;
+  uid_t uid = 0;  // who started it
+  gid_t gid = 0;
   int64_t created_ms = 0;
+  int64_t changed_ms = 0;  // when the database last took something down of it
   std::string log;
-  std::string agent;                    // path of the agent's library; empty: started without
-  std::vector<Checkpoint> checkpoints;  // oldest first
+  std::string agent;  // path of the agent's library; empty: started without
+  // Its images, oldest first; a list of jobs has only the last one of each.
+  std::vector<Checkpoint> checkpoints;
 
   // What the shim's records and /proc said when the job was read; never written through this
   // struct.
@@ -72,8 +87,6 @@ struct Job {
   std::optional<Ending> ending;             // of these processes
   std::optional<std::string> dumped_image;  // these processes are, or are about to be, only there
 };
-
-inline State StateOf(const Job& job) { return job.state; }
 
 // Living processes of the job that are not below its root: daemons that left it and hang under the
 // shim. A dump of the root's tree would not hold them.

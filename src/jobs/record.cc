@@ -13,7 +13,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxPid = 1 << 22;  // PID_MAX_LIMIT of 64-bit kernels
 constexpr int64_t kMaxTimeMs = int64_t{1} << 50;
 
 // Thrown and caught in this file only: a field that is not what it has to be.

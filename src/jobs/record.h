@@ -18,8 +18,11 @@ inline constexpr size_t kMaxArguments = 1u << 20;
 inline constexpr size_t kMaxArgumentBytes = 128u << 10;  // the kernel's own limit for one
 inline constexpr size_t kMaxPathBytes = 4096;
 inline constexpr size_t kMaxCheckpoints = 1000;  // of more, the oldest are forgotten
+inline constexpr int64_t kMaxPid = 1 << 22;      // PID_MAX_LIMIT of 64-bit kernels
 
-// job.json, which is what the CLI and the coordinator know: id to checkpoints of `Job`.
+// job.json, which is written at the job's start and not again: id to checkpoints of `Job`. A job
+// that the database does not know is taken from it. Earlier versions of Stasis had no database, and
+// kept the checkpoints there.
 std::string EncodeJob(const Job& job);
 Result<Job> DecodeJob(const std::string& text);
 

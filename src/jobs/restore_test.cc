@@ -4,9 +4,11 @@
 #include <functional>
 
 #include "criu/client.h"
+#include "criu/inside.h"
 #include "criu/probe.h"
 #include "criu/stdio.h"
 #include "jobs/test_jobs.h"
+#include "process/namespace.h"
 
 namespace stasis::jobs {
 namespace {
@@ -18,7 +20,8 @@ Deadline Patience() { return Deadline::In(std::chrono::seconds(60)); }
 class RestoreTest : public JobsTest {
  protected:
   void SetUp() override {
-    auto criu = criu::FindCriu();
+    const char* named = std::getenv("STASIS_CRIU");
+    auto criu = criu::FindCriu(named == nullptr ? "" : named);
     if (!criu) GTEST_SKIP() << criu.error().ToString();
     if (::geteuid() != 0) GTEST_SKIP() << "CRIU needs root here";
     criu_path_ = *criu;
@@ -57,7 +60,10 @@ class RestoreTest : public JobsTest {
     request.images_dir = images_;
     request.log_path = folder.path() + "/dump.log";
     stdio.ApplyTo(request.options);
-    STASIS_ASSIGN(criu::Session session, criu::Session::Spawn(criu_path_));
+    STASIS_ASSIGN(bool inside, process::IsInOtherPidNamespace(request.pid));
+    STASIS_ASSIGN(criu::Session session,
+                  inside ? criu::Inside::Spawn(criu_path_, request, request.pid, {}, Patience())
+                         : criu::Session::Spawn(criu_path_));
     return session.Dump(
         request,
         [&](criu::Notification& notification) -> Status {
@@ -71,29 +77,43 @@ class RestoreTest : public JobsTest {
     std::optional<RestoreShim> shim;
     process::ProcessId root;
   };
+  // In a new pid namespace where apart_ says so.
+  Result<criu::Session> StartCriu(const criu::RestoreRequest& request,
+                                  std::optional<RestoreShim>& shim) {
+    RestoreSpec spec{store.Folder("a"), {store.OwnLog("a")}, {}, {}, {}};
+    auto start = [&](const criu::SwrkCommand& command) -> Status {
+      spec.criu_argv = command.argv;
+      spec.criu_env = command.env;
+      STASIS_ASSIGN(shim, RestoreShim::Start(spec, Patience()));
+      return {};
+    };
+    if (apart_) {
+      STASIS_ASSIGN(auto inside,
+                    criu::Inside::Make(criu_path_, request.images_dir, request.log_path));
+      spec.new_pidns = true;
+      spec.criu_pid = kCriuPid;
+      spec.criu_fds = inside.fds();
+      STASIS_TRY(start(inside.command()));
+      return inside.Accept(Patience());
+    }
+    STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
+    spec.criu_fds = {{criu::SwrkCommand::kSocketFd, pair.criu.get()}};
+    STASIS_TRY(start(criu::MakeSwrkCommand(criu_path_)));
+    return criu::Session::OverSocket(std::move(pair.ours), shim->criu());
+  }
   // Up to, and without, the commit. `at_moment` sees CRIU's notifications.
   Result<Restoring> Restore(const std::function<Status(criu::Moment)>& at_moment = nullptr) {
-    criu::SwrkCommand command = criu::MakeSwrkCommand(criu_path_);
-    STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
     criu::Replacements replacements;
     replacements.output.assign(std::begin(shim::kCriuOutputFds), std::end(shim::kCriuOutputFds));
     replacements.null.assign(std::begin(shim::kCriuNullFds), std::end(shim::kCriuNullFds));
     STASIS_ASSIGN(auto inherit, criu::PlanInherit(externals_, replacements));
-    RestoreSpec spec{store.Folder("a"),
-                     store.Folder("a") + "/log",
-                     command.argv,
-                     command.env,
-                     {{criu::SwrkCommand::kSocketFd, pair.criu.get()}}};
-    Restoring restoring;
-    STASIS_ASSIGN(restoring.shim, RestoreShim::Start(spec, Patience()));
-    pair.criu.Reset();
-    if (at_moment) STASIS_TRY(at_moment(criu::Moment::kOther));
-
-    criu::Session session = criu::Session::OverSocket(std::move(pair.ours), restoring.shim->criu());
     criu::RestoreRequest request;
     request.images_dir = images_;
     request.log_path = folder.path() + "/restore.log";
     request.inherit = inherit.inherit;
+    Restoring restoring;
+    STASIS_ASSIGN(criu::Session session, StartCriu(request, restoring.shim));
+    if (at_moment) STASIS_TRY(at_moment(criu::Moment::kOther));
     STASIS_TRY(session.Restore(
         request,
         [&](criu::Notification& notification) -> Status {
@@ -120,6 +140,8 @@ class RestoreTest : public JobsTest {
     }
   }
 
+  static constexpr pid_t kCriuPid = 20000;
+  bool apart_ = false;
   std::string criu_path_, images_;
   std::vector<criu::ExternalFd> externals_;
   Fifo go_{folder.path() + "/go"};
@@ -166,6 +188,56 @@ TEST_F(RestoreTest, DumpedJobGoesOnUnderItsNewShimAndAgain) {
   ExpectNothingLeft();
 }
 
+TEST_F(RestoreTest, InAPidNamespaceOfItsOwnItIsAJobAsAnyOther) {
+  apart_ = true;
+  StartCounter();
+  CountTo(1);
+  const pid_t pid = Look("a").processes->root.pid.value;
+  for (int round = 0; round < 3; ++round) {
+    process::ProcessId shim = Look("a").processes->shim;
+    auto dumped = Dump();
+    ASSERT_OK(dumped);
+    EXPECT_EQ(End("a").state, State::kDumped);
+    AwaitGone(shim);
+    auto restoring = Restore();
+    ASSERT_OK(restoring);
+    auto committed = restoring->shim->Commit(Patience());
+    ASSERT_OK(committed);
+    Job restored = Look("a");
+    EXPECT_EQ(restored.state, State::kRunning);
+    EXPECT_TRUE(restored.has_shim);
+    const process::HostPid root = restored.processes->root.pid;
+    EXPECT_EQ(process::ReadStat(root)->parent, restored.processes->shim.pid);
+    EXPECT_NE(root.value, pid);
+    EXPECT_EQ(process::ReadInnerPid(root).value_or(0), pid);
+    EXPECT_EQ(process::ReadInnerPid(restored.processes->shim.pid).value_or(0), 1);
+    CountTo(round + 2);
+  }
+  go_.Write("end\n");
+  Job job = End("a");
+  EXPECT_EQ(job.state, State::kExited);
+  EXPECT_EQ(job.ending->code, 9);
+  AwaitGone(job.processes->shim);
+  ExpectNothingLeft();
+}
+
+TEST_F(RestoreTest, TheEndOfAPidNamespacesInitEndsTheJob) {
+  apart_ = true;
+  StartCounter();
+  CountTo(1);
+  ASSERT_TRUE(Dump());
+  End("a");
+  auto restoring = Restore();
+  ASSERT_OK(restoring);
+  ASSERT_TRUE(restoring->shim->Commit(Patience()));
+  CountTo(2);
+  Job job = Look("a");
+  ::kill(job.processes->shim.pid.value, SIGKILL);
+  AwaitGone(job.processes->shim);
+  ExpectNothingLeft();
+  EXPECT_EQ(Look("a").state, State::kLost);
+}
+
 TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
   StartCounter();
   CountTo(1);
@@ -186,8 +258,11 @@ TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
                        {"it is about to run", criu::Moment::kPreResume},
                        {"it runs", criu::Moment::kPostResume},
                        {"CRIU has ended", kAfterCriu}};
-  for (const Row& row : kRows) {
+  for (size_t i = 0; i < 2 * std::size(kRows); ++i) {
+    const Row& row = kRows[i / 2];
+    apart_ = i % 2 != 0;
     SCOPED_TRACE(row.when);
+    SCOPED_TRACE(apart_);
     pid_t starter = ::fork();
     ASSERT_GE(starter, 0);
     if (starter == 0) {
@@ -210,6 +285,7 @@ TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
   }
 
   // None of it has cost the job anything.
+  apart_ = false;
   auto restoring = Restore();
   ASSERT_OK(restoring);
   ASSERT_TRUE(restoring->shim->Commit(Patience()));
@@ -285,7 +361,7 @@ TEST_F(RestoreTest, CommitWithoutARootIsRefused) {
   ASSERT_OK(pair);
   criu::SwrkCommand command = criu::MakeSwrkCommand(criu_path_);
   RestoreSpec spec{store.Folder("a"),
-                   store.Folder("a") + "/log",
+                   {store.OwnLog("a")},
                    command.argv,
                    command.env,
                    {{criu::SwrkCommand::kSocketFd, pair->criu.get()}}};
@@ -300,10 +376,24 @@ TEST_F(RestoreTest, CommitWithoutARootIsRefused) {
 TEST_F(RestoreTest, CriuThatCannotBeStartedIsAnError) {
   Run("a", "exit 0");
   End("a");
-  RestoreSpec spec{store.Folder("a"), store.Folder("a") + "/log", {"/no/such/criu"}, {}, {}};
+  RestoreSpec spec{store.Folder("a"), {store.OwnLog("a")}, {"/no/such/criu"}, {}, {}};
   auto shim = RestoreShim::Start(spec, Patience());
   ASSERT_FALSE(shim);
   EXPECT_EQ(shim.error().code, Code::kNotFound);
+  while (::waitpid(-1, nullptr, 0) > 0) {
+  }
+  ExpectNothingLeft();
+  EXPECT_EQ(Look("a").ending->code, 0);
+}
+
+TEST_F(RestoreTest, CriuThatCannotBeStartedInANewPidNamespaceIsAnErrorToo) {
+  Run("a", "exit 0");
+  End("a");
+  apart_ = true;
+  criu_path_ = "/no/such/criu";
+  auto restoring = Restore();
+  ASSERT_FALSE(restoring);
+  EXPECT_EQ(restoring.error().ToString(), "start /no/such/criu: No such file or directory");
   while (::waitpid(-1, nullptr, 0) > 0) {
   }
   ExpectNothingLeft();

@@ -155,6 +155,7 @@ TEST_F(JobsTest, GrandchildThatLeftKeepsTheShimAndItsOutput) {
   auto refused = store.Delete("a");
   ASSERT_FALSE(refused);
   EXPECT_EQ(ExitCode(refused.error()), 7);
+  EXPECT_THAT(refused.error().message, HasSubstr("process " + std::to_string(daemon) + " (sh)"));
   auto target = store.ResolveTarget(std::to_string(daemon));
   ASSERT_TRUE(target && target->job);
   EXPECT_EQ(target->job->id, "a");
@@ -164,6 +165,19 @@ TEST_F(JobsTest, GrandchildThatLeftKeepsTheShimAndItsOutput) {
   EXPECT_EQ(LogOf("a"), "late\n");
   EXPECT_TRUE(store.Delete("a"));
   EXPECT_FALSE(PathExists(store.Folder("a")));
+}
+
+TEST_F(JobsTest, DeleteWaitsForWhatIsAboutToEnd) {
+  Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
+  const std::string child = "sh -c 'echo > " + ready.path() + "; read x < " + go.path() + "; true'";
+  StartedJob started = Run("a", "(setsid " + child + ") & exit 0");
+  ready.Read();
+  Job job = End("a");
+  EXPECT_EQ(BackgroundProcesses(job).size(), 1u);
+  go.Write();
+  auto deleted = store.Delete("a");
+  EXPECT_TRUE(deleted) << deleted.error().ToString();
+  AwaitGone(started.shim);
 }
 
 TEST_F(JobsTest, OrphansAreReaped) {

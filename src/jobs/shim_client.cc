@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +13,7 @@
 #include "base/file.h"
 #include "base/install_layout.h"
 #include "base/subprocess.h"
+#include "process/namespace.h"
 
 namespace stasis::jobs {
 namespace {
@@ -25,11 +28,12 @@ constexpr int kFirstPassedFd = 100;
 struct ShimArguments {
   std::string mode;
   std::string job_folder;
-  std::string log;
+  StdioSpec stdio;
   std::vector<std::string> argv;
   std::optional<std::vector<std::string>> env;
   std::map<int, int> fds;
   std::map<std::string, std::string> program_env;
+  std::optional<pid_t> new_pidns = {};  // the first number to be given away there
 };
 
 // Ours, without what is the program's own business.
@@ -52,22 +56,39 @@ Result<UniqueFd> StartShim(const ShimArguments& arguments) {
   STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));
 
   SpawnOptions spawn;
-  spawn.argv = {program, arguments.mode, "--job-dir", arguments.job_folder, "--log", arguments.log};
+  const StdioSpec& stdio = arguments.stdio;
+  spawn.argv = {program, arguments.mode, "--job-dir", arguments.job_folder, "--log", stdio.log};
   spawn.env = arguments.env;
   if (!arguments.program_env.empty()) spawn.env = EnvironmentWithout(arguments.program_env);
   spawn.fds = {{STDERR_FILENO, null.get()}, {shim::kControlFd, its.get()}};
+  auto add = [&](const char* option, const std::string& value) {
+    spawn.argv.insert(spawn.argv.end(), {option, value});
+  };
+  auto pass = [&](const char* option, int number, int fd) {
+    if (fd < 0) return;
+    add(option, std::to_string(number));
+    spawn.fds[number] = fd;
+  };
+  if (stdio.keep_log_bytes != 0) add("--keep-log", std::to_string(stdio.keep_log_bytes));
+  if (stdio.terminal) {
+    add("--terminal",
+        std::to_string(stdio.terminal->rows) + "x" + std::to_string(stdio.terminal->columns));
+    pass("--client", shim::kClientFd, stdio.client_fd);
+  }
+  pass("--input", shim::kInputFd, stdio.input_fd);
   int next = kFirstPassedFd;
   for (auto [there, here] : arguments.fds) {
-    spawn.argv.insert(spawn.argv.end(),
-                      {"--fd", std::to_string(there) + "=" + std::to_string(next)});
+    add("--fd", std::to_string(there) + "=" + std::to_string(next));
     spawn.fds[next++] = here;
   }
   for (const auto& [name, value] : arguments.program_env) {
-    spawn.argv.insert(spawn.argv.end(), {"--env", name + "=" + value});
+    add("--env", name + "=" + value);
   }
+  if (arguments.new_pidns) add("--new-pidns", std::to_string(*arguments.new_pidns));
   spawn.argv.push_back("--");
   spawn.argv.insert(spawn.argv.end(), arguments.argv.begin(), arguments.argv.end());
   spawn.new_session = true;
+  if (arguments.mode == "restore") spawn.rights = SpawnOptions::Rights::kRestore;
   STASIS_ASSIGN(Subprocess starter, Subprocess::Spawn(spawn));
   // It forks the shim and ends at once.
   STASIS_TRY(starter.Wait());
@@ -109,23 +130,36 @@ tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& ar
     case Step::kExec:
       return ExecError(message, arguments.argv.front());
     case Step::kLog: {
-      Error error = ErrnoError(message.value, "open the log " + arguments.log);
+      Error error = ErrnoError(message.value, "open the log " + arguments.stdio.log);
       if (error.code == Code::kNotFound) {
         error.code = Code::kInvalidArgument;
         error.domain = Domain::kUsage;
       }
+      if (message.value == ELOOP || message.value == EMLINK) {
+        return Fail(Code::kPermissionDenied,
+                    arguments.stdio.log + " cannot be a log: " +
+                        (message.value == ELOOP ? "a link of another user is on the way to it"
+                                                : "it has another name too, and may be any file"),
+                    "name the place itself, and a file of its own");
+      }
       if (message.value == ENOTSUP) {
         return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                    arguments.log + " cannot be a log: it is a pipe, a socket or a terminal",
+                    arguments.stdio.log + " cannot be a log: it is a pipe, a socket or a terminal",
                     "name a file; `stasis logs -f` or --attach shows what comes");
       }
       return Fail(std::move(error));
     }
     default: {
-      static constexpr const char* kWhat[] = {
-          "start", "read the shim's arguments", "lock the job's folder",
-          "",      "start a process",           "write the job's record",
-          "",      "take the restored tree"};
+      static constexpr const char* kWhat[] = {"start",
+                                              "read the shim's arguments",
+                                              "lock the job's folder",
+                                              "",
+                                              "start a process",
+                                              "write the job's record",
+                                              "",
+                                              "take the restored tree",
+                                              "make a new pid namespace with a /proc of its own",
+                                              "make a terminal for the program"};
       auto step = static_cast<size_t>(message.step);
       Error error = ErrnoError(message.value, step < std::size(kWhat) ? kWhat[step] : "start");
       if (error.code == Code::kNotFound) error.code = Code::kInternal;
@@ -139,7 +173,7 @@ process::ProcessId IdOf(const Message& message) { return {{message.pid}, message
 }  // namespace
 
 Result<StartedJob> StartShimForRun(const RunSpec& spec, const Deadline& deadline) {
-  ShimArguments arguments{"run", spec.job_folder, spec.log, spec.argv, {}, {}, spec.env};
+  ShimArguments arguments{"run", spec.job_folder, spec.stdio, spec.argv, {}, {}, spec.env};
   STASIS_ASSIGN(UniqueFd control, StartShim(arguments));
   StartedJob started;
   for (;;) {
@@ -154,16 +188,26 @@ Result<StartedJob> StartShimForRun(const RunSpec& spec, const Deadline& deadline
 }
 
 Result<RestoreShim> RestoreShim::Start(const RestoreSpec& spec, const Deadline& deadline) {
-  ShimArguments arguments{"restore",     spec.job_folder, spec.log, spec.criu_argv,
+  ShimArguments arguments{"restore",     spec.job_folder, spec.stdio, spec.criu_argv,
                           spec.criu_env, spec.criu_fds,   {}};
+  if (spec.new_pidns) arguments.new_pidns = spec.criu_pid;
   RestoreShim shim;
   STASIS_ASSIGN(shim.control_, StartShim(arguments));
   for (;;) {
-    STASIS_ASSIGN(Message message, Receive(shim.control_.get(), deadline));
+    auto received = Receive(shim.control_.get(), deadline);
+    if (!received) {
+      // It may wait for the lock of a job that another restore has brought back: it must not begin
+      // when that one is over.
+      if (auto pidfd = process::OpenPidfd(shim.shim_)) {
+        ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
+      }
+      return Fail(std::move(received).error());
+    }
+    const Message& message = *received;
     if (message.kind == Kind::kFailed) return FailedStep(message, arguments);
     if (message.kind == Kind::kShim) shim.shim_ = IdOf(message);
     if (message.kind == Kind::kCriu) {
-      shim.criu_ = {message.pid};
+      if (!spec.new_pidns) shim.criu_ = {message.pid};
       return shim;
     }
   }
@@ -194,7 +238,11 @@ Status RestoreShim::AwaitAck(Kind of, const Deadline& deadline) {
 }
 
 Status RestoreShim::SetRoot(const process::ProcessId& root, const Deadline& deadline) {
-  STASIS_TRY(Say({.kind = Kind::kRoot, .pid = root.pid.value, .start_time = root.start_time}));
+  STASIS_ASSIGN(pid_t inner, process::ReadInnerPid(root.pid));
+  STASIS_TRY(Say({.kind = Kind::kRoot,
+                  .pid = root.pid.value,
+                  .inner_pid = inner,
+                  .start_time = root.start_time}));
   return AwaitAck(Kind::kRoot, deadline);
 }
 

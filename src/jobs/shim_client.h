@@ -13,12 +13,24 @@
 #include "base/result.h"
 #include "process/proc.h"
 #include "shim/shim_protocol.h"
+#include "shim/terminal_protocol.h"
 
 namespace stasis::jobs {
 
+// Where the output of a job goes, and its input comes from.
+struct StdioSpec {
+  std::string log;
+  uint64_t keep_log_bytes = 0;  // of its end; 0: all of it
+  // A terminal of the job's own, of this size.
+  std::optional<shim::WindowSize> terminal = {};
+  int client_fd = -1;  // one who is attached to it from the start: see terminal_client.h
+  // run: becomes the program's standard input, where it has no terminal; -1: /dev/null.
+  int input_fd = -1;
+};
+
 struct RunSpec {
   std::string job_folder;
-  std::string log;
+  StdioSpec stdio;
   std::vector<std::string> argv;
   // Set in the program's environment, not in the shim's; an empty value takes the name out of it.
   std::map<std::string, std::string> env;
@@ -34,14 +46,18 @@ Result<StartedJob> StartShimForRun(const RunSpec& spec, const Deadline& deadline
 
 struct RestoreSpec {
   std::string job_folder;
-  std::string log;
+  StdioSpec stdio;
   // How CRIU is started: see criu/client.h.
   std::vector<std::string> criu_argv;
   std::vector<std::string> criu_env;
-  // CRIU's descriptors, number there -> ours; its socket among them. Below 10 or from 20 on: the
-  // shim adds those between, see kCriuOutputFds and kCriuNullFds. Ours must be closed when Start
-  // has returned, so that CRIU's end shows as an end of file.
+  // CRIU's descriptors, number there -> ours; its socket among them. Below 10 or from 20 to 99: the
+  // shim adds the others, see kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. Ours must be
+  // closed when Start has returned, so that CRIU's end shows as an end of file.
   std::map<int, int> criu_fds;
+  // In a new pid namespace, whose init is the shim: the job ends with it. CRIU is numbered
+  // `criu_pid` there; its argv must be that of criu::Inside.
+  bool new_pidns = false;
+  pid_t criu_pid = 0;
 };
 
 // A tree that is being restored under a shim. Until Commit has succeeded the shim undoes everything
@@ -52,6 +68,7 @@ class RestoreShim {
   static Result<RestoreShim> Start(const RestoreSpec& spec, const Deadline& deadline);
 
   const process::ProcessId& shim() const { return shim_; }
+  // 0 in a new pid namespace: criu::Inside knows it.
   process::HostPid criu() const { return criu_; }
 
   // Names the root of the restored tree; as soon as it is known, best while it is still stopped.

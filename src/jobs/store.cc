@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/file.h>
-#include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,45 +11,17 @@
 #include <charconv>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "base/file.h"
+#include "jobs/database.h"
+#include "jobs/locks.h"
 #include "jobs/record.h"
 #include "shim/shim_protocol.h"
 
 namespace stasis::jobs {
 namespace {
 
-constexpr char kLockFile[] = "/lock";
-constexpr int kMaxGenerated = 100;
 constexpr int kMaxReadings = 20;
-
-int64_t NowMs() {
-  timespec now;
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
-}
-
-// `operation` is one of flock(2)'s; kAborted when it does not wait and somebody holds it.
-Result<UniqueFd> LockFile(const std::string& path, int operation, int flags = O_RDWR) {
-  STASIS_ASSIGN(UniqueFd fd, Open(path, flags));
-  if (TEMP_FAILURE_RETRY(::flock(fd.get(), operation)) != 0) {
-    if (errno == EWOULDBLOCK) return Fail(Code::kAborted, path + " is locked");
-    return FailErrno(errno, "lock " + path);
-  }
-  return fd;
-}
-
-// Moves the folder out of sight first, so that no reader meets half of it.
-Status RemoveFolder(const std::string& folder) {
-  size_t slash = folder.rfind('/');
-  std::string hidden = folder.substr(0, slash + 1) + ".old-XXXXXX";
-  if (::mkdtemp(hidden.data()) == nullptr) return FailErrno(errno, "make " + hidden);
-  if (::rename(folder.c_str(), hidden.c_str()) != 0) {
-    int error = errno;
-    ::rmdir(hidden.c_str());
-    return FailErrno(error, "remove " + folder);
-  }
-  return RemoveTree(hidden);
-}
 
 // A record of the shim: absent is no error, for the job may not have come that far.
 template <class T>
@@ -63,105 +35,28 @@ Result<std::optional<T>> ReadRecord(const std::string& path,
   return std::optional<T>(std::move(*record));
 }
 
-tl::unexpected<Error> NoSuchJob(const std::string& id) {
+bool IsSameSeen(const Job& a, const Job& b) {
+  return a.state == b.state && a.processes == b.processes && a.ending == b.ending &&
+         a.dumped_image == b.dumped_image;
+}
+
+// What comes and goes by itself is not worth a write, and would be wrong right after.
+bool IsWorthRemembering(const Job& job) {
+  return job.state != State::kStarting && job.state != State::kEnding;
+}
+
+}  // namespace
+
+tl::unexpected<Error> Store::NoSuchJob(const std::string& id) {
   return Fail(Code::kNotFound, "there is no job " + id,
               ::geteuid() != 0 ? "`stasis ps -a` lists them"
                                : "`stasis ps -a` lists those of root; name a program of another "
                                  "user by its process id, or ask as that user");
 }
 
-}  // namespace
-
-Status Claim::Discard() {
-  Status status = RemoveFolder(folder_);
-  lock_.Reset();
-  return status;
-}
-
-Result<UniqueFd> Store::LockStore() const {
-  return LockFile(directory_ + "/.lock", LOCK_EX, O_RDWR | O_CREAT);
-}
-
-// Nothing of it ever ran, and nobody is about to start it: its creator was killed.
-bool Store::IsAbandoned(const std::string& id) const {
-  std::string folder = Folder(id);
-  if (PathExists(folder + "/" + shim::kProcessFile)) return false;
-  if (!LockFile(folder + kLockFile, LOCK_EX | LOCK_NB)) return false;
-  auto shim = LockFile(folder + "/" + shim::kShimLock, LOCK_EX | LOCK_NB);
-  if (!shim && shim.error().code != Code::kNotFound) return false;
-  return !PathExists(folder + "/" + shim::kProcessFile);
-}
-
-// What a killed creator or remover left. Under the store's lock nobody makes one at the same time.
-void Store::Sweep() const {
-  auto names = ListDir(directory_);
-  if (!names) return;
-  for (const std::string& name : *names) {
-    if (name.starts_with(".new-") || name.starts_with(".old-")) {
-      (void)RemoveTree(directory_ + "/" + name);
-    } else if (IsValidId(name) && IsAbandoned(name)) {
-      (void)RemoveFolder(Folder(name));
-    }
-  }
-}
-
-Result<Claim> Store::Create(const NewJob& wanted) const {
-  if (!wanted.id.empty() && !IsValidId(wanted.id)) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, "'" + wanted.id + "' cannot name a job",
-                "a name starts with a lower-case letter, goes on with those, digits, '.', '_' and "
-                "'-', and has 64 characters at most");
-  }
-  STASIS_ASSIGN(UniqueFd store_lock, LockStore());
-  Sweep();
-
-  Claim claim;
-  std::string hidden = directory_ + "/.new-XXXXXX";
-  if (::mkdtemp(hidden.data()) == nullptr) return FailErrno(errno, "make " + hidden);
-  Job& job = claim.job_;
-  job.argv = wanted.argv;
-  job.cwd = wanted.cwd;
-  job.agent = wanted.agent;
-  job.created_ms = NowMs();
-  auto lock = LockFile(hidden + kLockFile, LOCK_EX, O_RDWR | O_CREAT);
-  Status status = lock ? Status() : Status(Fail(lock.error()));
-  for (int tries = 0; status && tries < kMaxGenerated; ++tries) {
-    job.id = wanted.id.empty() ? GenerateId() : wanted.id;
-    claim.folder_ = Folder(job.id);
-    job.log = wanted.log.empty() ? claim.folder_ + "/log" : wanted.log;
-    std::string text = EncodeJob(job);
-    // Nothing is started of which the record could not be read again.
-    if (text.size() > kMaxJobBytes) {
-      status = Fail(Code::kResourceExhausted, "the list of arguments is too long");
-    } else if (auto again = DecodeJob(text); !again) {
-      status = Fail(Code::kInvalidArgument, "this cannot be a job: " + again.error().message);
-    } else {
-      status = WriteFileDurably(hidden + "/" + kJobFile, text);
-    }
-    if (!status) break;
-    // Decides which of two creators has it: a folder that holds something is not replaced.
-    if (::rename(hidden.c_str(), claim.folder_.c_str()) == 0) {
-      claim.lock_ = std::move(*lock);
-      return claim;
-    }
-    if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR) {
-      status = FailErrno(errno, "make " + claim.folder_);
-    } else if (!wanted.id.empty()) {
-      auto other = Load(wanted.id);
-      bool ended = other && HasEnded(other->state);
-      status = Fail(
-          Code::kAlreadyExists,
-          "there is a job " + wanted.id + (ended ? " already, which has ended" : " already"),
-          ended ? "`stasis delete " + wanted.id + "` makes its name free" : "choose another name");
-    }
-  }
-  (void)RemoveTree(hidden);
-  if (status) return Fail(Code::kResourceExhausted, "no free name was found", "name it with --job");
-  return Fail(std::move(status).error());
-}
-
 // Liveness is read before the records that the end leaves behind, never after: what has ended at
 // that moment has written all that it will.
-Status Store::ReadState(Job& job) const {
+Status Store::ReadState(Job& job, const Job& known) const {
   std::string folder = Folder(job.id);
   const auto& processes = job.processes;
   if (!processes) {
@@ -180,6 +75,11 @@ Status Store::ReadState(Job& job) const {
   // A tree that was restored since makes them void.
   if (ending && ending->root == processes->root) job.ending = ending->ending;
   if (mark && mark->root == processes->root) job.dumped_image = mark->image;
+  // An end is for ever, and is remembered also when its record is there no more.
+  if (known.processes == processes && HasEnded(known.state)) {
+    if (!job.ending) job.ending = known.ending;
+    if (!job.dumped_image && known.state == State::kDumped) job.dumped_image = known.dumped_image;
+  }
 
   if (job.ending) {
     job.state = job.ending->dumped ? State::kDumped : State::kExited;
@@ -194,88 +94,143 @@ Status Store::ReadState(Job& job) const {
   return {};
 }
 
-Result<Job> Store::LoadFolder(const std::string& id) const {
-  std::string folder = Folder(id), process_file = folder + "/" + shim::kProcessFile;
-  STASIS_ASSIGN(std::string text, ReadFile(folder + "/" + kJobFile, kMaxJobBytes));
-  STASIS_ASSIGN(const Job written, DecodeJob(text));
-  if (written.id != id) return Fail(Code::kDataLoss, "the record is of the job " + written.id);
+// `known` is the job as it was seen last.
+Result<Job> Store::LookAt(const Job& known) const {
+  const std::string process_file = Folder(known.id) + "/" + shim::kProcessFile;
   for (int reading = 0; reading < kMaxReadings; ++reading) {
-    Job job = written;
-    STASIS_ASSIGN(job.processes, ReadRecord(process_file, DecodeProcesses));
-    STASIS_TRY(ReadState(job));
+    Job job = known;
+    job.ending.reset();
+    job.dumped_image.reset();
+    job.has_shim = false;
+    STASIS_ASSIGN(auto written, ReadRecord(process_file, DecodeProcesses));
+    if (written) job.processes = written;
+    STASIS_TRY(ReadState(job, known));
     STASIS_ASSIGN(auto now, ReadRecord(process_file, DecodeProcesses));
     // Else another tree was taken into the job meanwhile, and the records were not of one time.
-    if (now == job.processes) return job;
+    if (now == written) return job;
   }
   return Fail(Code::kAborted, "the job keeps changing");
 }
 
-Result<Job> Store::Load(const std::string& id) const {
-  if (!IsValidId(id) || !PathExists(Folder(id))) return NoSuchJob(id);
-  return Annotate(LoadFolder(id), "read job " + id);
+// What was asked for, as the folder has it.
+Result<Job> Store::ReadJobFile(const std::string& id) const {
+  const std::string path = Folder(id) + "/" + kJobFile;
+  STASIS_ASSIGN(std::string text, ReadFile(path, kMaxJobBytes));
+  STASIS_ASSIGN(Job job, DecodeJob(text));
+  if (job.id != id) return Fail(Code::kDataLoss, "the record is of the job " + job.id);
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0) return FailErrno(errno, "look at " + path);
+  job.uid = st.st_uid;
+  job.gid = st.st_gid;
+  job.changed_ms = NowMs();
+  return job;
 }
 
-Result<std::vector<Store::Listed>> Store::List() const {
-  STASIS_ASSIGN(auto names, ListDir(directory_));
-  std::vector<Listed> jobs;
-  for (const std::string& name : names) {
-    if (!IsValidId(name)) continue;
-    auto job = Load(name);
-    if (!job && job.error().code == Code::kNotFound) continue;  // deleted meanwhile
-    jobs.push_back({name, std::move(job)});
-  }
-  return jobs;
-}
-
-Status Store::Update(const std::string& id, const std::function<Status(Job&)>& change) const {
-  if (!IsValidId(id) || !PathExists(Folder(id))) return NoSuchJob(id);
-  STASIS_ASSIGN(UniqueFd lock, LockFile(Folder(id) + kLockFile, LOCK_EX));
-  STASIS_ASSIGN(Job job, Load(id));
-  STASIS_TRY(change(job));
-  return WriteFileDurably(Folder(id) + "/" + kJobFile, EncodeJob(job));
-}
-
-Status Store::AddCheckpoint(const std::string& id, const Checkpoint& checkpoint) const {
-  return Update(id, [&](Job& job) -> Status {
-    job.checkpoints.push_back(checkpoint);
+// Jobs that have a folder, and that the database does not know: an earlier Stasis made them, or the
+// database was taken away. Read in the transaction, so that whoever makes or removes one at the
+// same time is waited for. What cannot be written is shown all the same, and taken over another
+// time; the error says why it was not.
+Status Store::TakeOver(Database& database, const std::vector<std::string>& ids,
+                       std::vector<Listed>& taken) const {
+  return database.Write([&]() -> Status {
+    for (const std::string& id : ids) {
+      auto job = ReadJobFile(id);
+      if (!job && job.error().code == Code::kNotFound) continue;
+      Status inserted;
+      if (job) {
+        auto is_new = database.Insert(*job);
+        if (!is_new) inserted = Fail(std::move(is_new).error());
+      }
+      taken.push_back({id, Annotate(std::move(job), "read job " + id)});
+      STASIS_TRY(std::move(inserted));
+    }
     return {};
   });
 }
 
-Status Store::Delete(const std::string& id) const {
-  if (!IsValidId(id) || !PathExists(Folder(id))) return NoSuchJob(id);
-  auto lock = LockFile(Folder(id) + kLockFile, LOCK_EX | LOCK_NB, O_RDWR | O_CREAT);
-  if (!lock && lock.error().code == Code::kAborted) {
-    return Fail(Code::kAborted, "job " + id + " is being started or changed", "try again");
+// The job as the database has it, after it was taken over if need be.
+Result<Job> Store::Known(Database& database, const std::string& id) const {
+  if (!IsValidId(id)) return NoSuchJob(id);
+  STASIS_ASSIGN(auto known, database.Find(id));
+  if (!known && PathExists(Folder(id) + "/" + kJobFile)) {
+    std::vector<Listed> taken;
+    Status took = TakeOver(database, {id}, taken);
+    STASIS_ASSIGN(known, database.Find(id));
+    if (!known && !taken.empty()) return std::move(taken.front().job);
+    // It has a folder: it is not said that there is no such job.
+    if (!known && !took) return Fail(std::move(took).error());
   }
-  if (!lock) return Fail(std::move(lock).error());
-  // A record that cannot be read tells of no process, and must not be there for ever.
-  auto job = Load(id);
-  if (job && !HasEnded(job->state)) {
-    return Fail(Code::kFailedPrecondition,
-                "job " + id + " is " + std::string(StateName(job->state)),
-                "end it with `stasis kill " + id + "` first");
-  }
-  if (job && !BackgroundProcesses(*job).empty()) {
-    return Fail(Code::kFailedPrecondition,
-                "processes that job " + id + " started in the background are still running",
-                "end them with `stasis kill " + id + "` first");
-  }
-  return RemoveFolder(Folder(id));
+  if (!known) return NoSuchJob(id);
+  return std::move(*known);
 }
 
-Status Store::MarkDumped(const std::string& id, const process::ProcessId& root,
-                         const std::string& image) const {
-  return WriteFileDurably(Folder(id) + "/" + shim::kDumpedFile, EncodeDumped({root, image}));
+Result<Job> Store::LoadFrom(Database& database, const std::string& id) const {
+  STASIS_ASSIGN(const Job known, Known(database, id));
+  STASIS_ASSIGN(Job job, Annotate(LookAt(known), "read job " + id));
+  if (!IsSameSeen(job, known) && IsWorthRemembering(job)) {
+    database.WriteIfFree([&] { return database.SaveSeen(job); });
+  }
+  return job;
 }
 
-Status Store::ClearDumped(const std::string& id) const {
-  std::string path = Folder(id) + "/" + shim::kDumpedFile;
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
-  return FsyncPath(Folder(id));
+Result<Job> Store::Load(const std::string& id) const {
+  if (!IsValidId(id)) return NoSuchJob(id);
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  return LoadFrom(database, id);
 }
 
-std::optional<Job> Store::FindByProcess(process::HostPid pid) const {
+Result<std::vector<Store::Listed>> Store::List() const {
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  STASIS_ASSIGN(auto rows, database.List());
+  STASIS_ASSIGN(auto names, ListDir(directory_));
+  std::vector<std::string> unknown;
+  for (const std::string& name : names) {
+    auto row = std::lower_bound(rows.begin(), rows.end(), name,
+                                [](const auto& a, const std::string& id) { return a.id < id; });
+    bool known = row != rows.end() && row->id == name;
+    if (!known && IsValidId(name) && PathExists(Folder(name) + "/" + kJobFile)) {
+      unknown.push_back(name);
+    }
+  }
+  std::vector<Listed> jobs;
+  if (!unknown.empty()) {
+    (void)TakeOver(database, unknown, jobs);
+    for (const std::string& id : unknown) {
+      if (std::any_of(jobs.begin(), jobs.end(), [&](const Listed& job) { return job.id == id; })) {
+        continue;
+      }
+      auto job = ReadJobFile(id);
+      if (!job && job.error().code == Code::kNotFound) continue;
+      jobs.push_back({id, Annotate(std::move(job), "read job " + id)});
+    }
+  }
+  for (auto& row : rows) jobs.push_back({row.id, std::move(row.job)});
+  std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+
+  std::vector<const Job*> changed;
+  for (Listed& listed : jobs) {
+    if (!listed.job) continue;
+    auto job = Annotate(LookAt(*listed.job), "read job " + listed.id);
+    bool news = job && !IsSameSeen(*job, *listed.job) && IsWorthRemembering(*job);
+    listed.job = std::move(job);
+    if (news) changed.push_back(&*listed.job);
+  }
+  if (!changed.empty()) {
+    database.WriteIfFree([&]() -> Status {
+      for (const Job* job : changed) STASIS_TRY(database.SaveSeen(*job));
+      return {};
+    });
+  }
+  return jobs;
+}
+
+Result<std::vector<Checkpoint>> Store::Checkpoints(const std::string& id) const {
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  STASIS_TRY(Known(database, id));
+  return database.Checkpoints(id);
+}
+
+Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
   std::vector<process::ProcessId> line;  // the process and those above it
   for (process::HostPid at = pid; at.value > 1;) {
     auto stat = process::ReadStat(at);
@@ -283,23 +238,28 @@ std::optional<Job> Store::FindByProcess(process::HostPid pid) const {
     line.push_back(stat->id);
     at = stat->parent;
   }
-  auto boot_id = process::BootId();
+  STASIS_ASSIGN(std::string boot_id, process::BootId());
   auto jobs = List();
-  if (!jobs || !boot_id) return std::nullopt;
+  if (!jobs) {
+    const Code code = jobs.error().code;
+    // Programs are reached by their process ids while nobody can read what jobs there are.
+    if (code == Code::kDataLoss || code == Code::kUnimplemented) return std::optional<Job>();
+    return Fail(std::move(jobs).error());
+  }
   // The nearest: a job may have been started by another one.
   for (const process::ProcessId& ancestor : line) {
     for (Listed& listed : *jobs) {
       if (!listed.job) continue;
       const auto& known = listed.job->processes;
-      if (!known || known->boot_id != *boot_id) continue;
+      if (!known || known->boot_id != boot_id) continue;
       const Processes& processes = *known;
       bool is_shim_itself = ancestor == processes.shim && ancestor.pid == pid;
       if (ancestor == processes.root || (ancestor == processes.shim && !is_shim_itself)) {
-        return std::move(*listed.job);
+        return std::optional<Job>(std::move(*listed.job));
       }
     }
   }
-  return std::nullopt;
+  return std::optional<Job>();
 }
 
 Result<Target> Store::ResolveTarget(const std::string& text) const {
@@ -329,7 +289,7 @@ Result<Target> Store::ResolveTarget(const std::string& text) const {
   }
   STASIS_ASSIGN(auto stat, process::ReadStat({pid}));
   target.root = stat.id;
-  target.job = FindByProcess({pid});
+  STASIS_ASSIGN(target.job, FindByProcess({pid}));
   return target;
 }
 

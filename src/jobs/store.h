@@ -1,11 +1,18 @@
-// Where jobs are kept: a folder each, below Paths::jobs(). There is no daemon and no index; any
-// number of processes may use the same store.
+// Where jobs are kept: a database for what is to be remembered of them, and a folder each for what
+// they are, below Paths::jobs(). There is no daemon; any number of processes may use the same
+// store.
 //
-//   ID/job.json       what was asked for, and the checkpoints; replaced whole, under ID/lock
-//   ID/lock           flock: one writer of job.json at a time; held by the creator until the job
-//   runs ID/log            the job's output, unless it was sent elsewhere ID/…              what
-//   the shim writes: see shim/shim_protocol.h .lock  .new-*  .old-*    a job that is being made or
-//   removed; never seen as one
+//   .jobs.db      what was asked for, every checkpoint, what was seen last: see database.h
+//   ID/job.json   what was asked for, once more: written at the start, read when the database does
+//                 not know the job
+//   ID/lock       flock: held by the creator until the job runs
+//   ID/log        the job's output, unless it was sent elsewhere
+//   ID/…          what the shim writes: see shim/shim_protocol.h
+//   .lock         flock: one creator at a time, of jobs or of the database
+//   .new-* .old-* what is being made or removed; never seen as a job
+//
+// What a job is now is read from the shim's files and from /proc, every time. The database takes it
+// over, and what it remembers counts only where those say nothing.
 #pragma once
 
 #include <functional>
@@ -23,11 +30,12 @@ struct NewJob {
   std::string id;  // empty: one is made up
   std::vector<std::string> argv;
   std::string cwd;
-  std::string log;    // absolute; empty: in the job's folder
-  std::string agent;  // see Job
+  std::string log;         // absolute; empty: in the job's folder
+  std::string agent;       // see Job
+  uint64_t most_jobs = 0;  // there may be, this one counted (limits.jobs); 0: any number
 };
 
-// A job whose creator still holds it: nobody else changes or removes it.
+// A job whose creator still holds it: nobody else removes it.
 class Claim {
  public:
   const Job& job() const { return job_; }
@@ -48,6 +56,8 @@ struct Target {
   process::ProcessId root;
 };
 
+class Database;
+
 class Store {
  public:
   // `directory` exists: Paths::jobs().
@@ -61,10 +71,16 @@ class Store {
     std::string id;
     Result<Job> job;  // a damaged record is this job's error and nobody else's
   };
+  // Each with the last of its images only.
   Result<std::vector<Listed>> List() const;
-  // Changes job.json. `change` sees the job as it is and may refuse.
+  // Changes argv, cwd, log or agent. `change` sees the job as it was last seen and may refuse.
   Status Update(const std::string& id, const std::function<Status(Job&)>& change) const;
   Status AddCheckpoint(const std::string& id, const Checkpoint& checkpoint) const;
+  // What the dump to this image ended with, as JSON.
+  Status SetAccount(const std::string& id, const std::string& image,
+                    const std::string& account) const;
+  // Oldest first, with their accounts; suspends too.
+  Result<std::vector<Checkpoint>> Checkpoints(const std::string& id) const;
   // Removes the job and its log, not its images. kFailedPrecondition while a process of it is left.
   Status Delete(const std::string& id) const;
 
@@ -80,14 +96,23 @@ class Store {
   Result<Target> ResolveTarget(const std::string& text) const;
 
   std::string Folder(const std::string& id) const { return directory_ + "/" + id; }
+  // Where the output of a job goes that was sent nowhere else.
+  std::string OwnLog(const std::string& id) const { return Folder(id) + "/log"; }
 
  private:
-  Result<UniqueFd> LockStore() const;
-  void Sweep() const;
+  static tl::unexpected<Error> NoSuchJob(const std::string& id);
+  void Sweep(Database& database) const;
+  Status CheckLimit(Database& database, uint64_t most) const;
+  Status TakenName(const std::string& id, Database& database) const;
   bool IsAbandoned(const std::string& id) const;
-  Result<Job> LoadFolder(const std::string& id) const;
-  Status ReadState(Job& job) const;
-  std::optional<Job> FindByProcess(process::HostPid pid) const;
+  Result<Job> LoadFrom(Database& database, const std::string& id) const;
+  Result<Job> ReadJobFile(const std::string& id) const;
+  Status TakeOver(Database& database, const std::vector<std::string>& ids,
+                  std::vector<Listed>& taken) const;
+  Result<Job> Known(Database& database, const std::string& id) const;
+  Result<Job> LookAt(const Job& known) const;
+  Status ReadState(Job& job, const Job& known) const;
+  Result<std::optional<Job>> FindByProcess(process::HostPid pid) const;
 
   std::string directory_;
 };

@@ -27,7 +27,7 @@ class StoreTest : public JobsTest {
     std::vector<std::string> hidden;
     auto names = ListDir(folder.path() + "/jobs");
     for (const auto& name : *names) {
-      if (name[0] == '.' && name != ".lock") hidden.push_back(name);
+      if (name.starts_with(".new-") || name.starts_with(".old-")) hidden.push_back(name);
     }
     return hidden;
   }
@@ -156,7 +156,7 @@ TEST_F(StoreTest, DamagedRecordIsThatJobsErrorAndCanBeDeleted) {
   Run("bad", "exit 0");
   End("good");
   Job bad = End("bad");
-  for (const char* file : {"job.json", "process.json", "exit.json"}) {
+  for (const char* file : {"process.json", "exit.json"}) {
     SCOPED_TRACE(file);
     std::string path = store.Folder("bad") + "/" + file;
     auto was = ReadFile(path);
@@ -170,7 +170,7 @@ TEST_F(StoreTest, DamagedRecordIsThatJobsErrorAndCanBeDeleted) {
     EXPECT_EQ((*listed)[0].job.error().code, Code::kDataLoss);
     ASSERT_TRUE(WriteFileDurably(path, *was));
   }
-  ASSERT_TRUE(WriteFileDurably(store.Folder("bad") + "/job.json", std::string(40 << 20, ' ')));
+  ASSERT_TRUE(WriteFileDurably(store.Folder("bad") + "/exit.json", std::string(40 << 20, ' ')));
   auto too_long = store.Load("bad");
   ASSERT_FALSE(too_long);
   EXPECT_EQ(too_long.error().code, Code::kResourceExhausted);

@@ -65,7 +65,7 @@ class JobsTest : public ::testing::Test {
   Result<StartedJob> TryRun(const std::string& id, const std::vector<std::string>& argv,
                             const std::string& log = {}) {
     STASIS_ASSIGN(Claim claim, store.Create({id, argv, "/", log}));
-    auto started = StartShimForRun({claim.folder(), claim.job().log, argv}, Soon());
+    auto started = StartShimForRun({claim.folder(), {claim.job().log}, argv}, Soon());
     if (!started) STASIS_TRY(claim.Discard());
     return started;
   }

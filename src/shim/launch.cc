@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+
+#include "base/rights.h"
 
 namespace stasis::shim {
 namespace {
@@ -38,6 +41,7 @@ namespace {
   for (auto [target, source] : high) {
     if (::dup2(source, target) < 0) fail();
   }
+  if (spec.controlling_terminal && ::ioctl(STDIN_FILENO, TIOCSCTTY, 0) != 0) fail();
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -45,6 +49,7 @@ namespace {
     if ((value.empty() ? ::unsetenv(name.c_str()) : ::setenv(name.c_str(), value.c_str(), 1)) != 0)
       fail();
   }
+  if (spec.rights) PassRightsOn(/*trace=*/false);
   ::execvp(argv[0], argv);
   fail();
   __builtin_unreachable();

@@ -19,6 +19,9 @@ struct LaunchSpec {
   std::map<int, int> fds;
   // Set in the child's environment, and in nobody else's; an empty value takes the name out of it.
   std::map<std::string, std::string> env;
+  // The terminal that the child has as 0 becomes its session's.
+  bool controlling_terminal = false;
+  bool rights = false;  // it is CRIU, and gets what it needs for a restore (base/rights.h)
 };
 
 class Launched {

@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+
+#include "base/own_path.h"
 
 namespace stasis::shim {
 namespace {
@@ -21,9 +24,9 @@ bool CanBeLog(int fd, const struct stat& st) {
 Result<OutputLog> OutputLog::Open(const std::string& path) {
   OutputLog log;
   log.path_ = path;
-  auto fd = stasis::Open(path, kFlags | O_CREAT | O_EXCL, 0666);
+  auto fd = OpenOwn(path, kFlags | O_CREAT | O_EXCL, 0666);
   log.created_ = fd.has_value();
-  if (!fd && fd.error().raw == EEXIST) fd = stasis::Open(path, kFlags);
+  if (!fd && fd.error().raw == EEXIST) fd = OpenOwn(path, kFlags);
   // A pipe without a reader, or a socket.
   if (!fd && fd.error().raw == ENXIO) return FailErrno(ENOTSUP, "open " + path);
   if (!fd) return Fail(std::move(fd).error());
@@ -35,6 +38,20 @@ Result<OutputLog> OutputLog::Open(const std::string& path) {
   // The program's own writes wait where they have to.
   if (::fcntl(log.fd(), F_SETFL, O_APPEND) != 0) return FailErrno(errno, "fcntl");
   return log;
+}
+
+std::string OutputLog::LastBytes() const {
+  constexpr off_t kMost = 16 << 10;
+  struct stat st;
+  auto file = stasis::Open(path_, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+  if (!file || ::fstat(file->get(), &st) != 0 || !S_ISREG(st.st_mode)) return {};
+  std::string bytes(static_cast<size_t>(std::min(st.st_size, kMost)), '\0');
+  ssize_t n = ::pread(file->get(), bytes.data(), bytes.size(),
+                      st.st_size - static_cast<off_t>(bytes.size()));
+  bytes.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  // What comes first may be half a line, or have been given back.
+  if (st.st_size > kMost) bytes.erase(0, bytes.find('\n') + 1);
+  return bytes;
 }
 
 void OutputLog::RemoveIfCreated() {

@@ -1,5 +1,5 @@
-// The file that a job's output goes to. The program has it as its own descriptor and writes to it
-// itself: nobody stands between whose end would be the program's.
+// The file that a job's output goes to. A program without a terminal has it as its own descriptor
+// and writes to it itself: nobody stands between whose end would be the program's.
 #pragma once
 
 #include <string>
@@ -18,6 +18,9 @@ class OutputLog {
 
   int fd() const { return fd_.get(); }
   const FileId& id() const { return id_; }
+
+  // The end of what it holds, as far as that can be read: some 16 KiB.
+  std::string LastBytes() const;
 
   // Lets go of it: a log that its user removes shall not keep its space.
   void Close() { fd_.Reset(); }

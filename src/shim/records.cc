@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "shim/shim_protocol.h"
 
@@ -23,12 +23,6 @@ constexpr size_t kMaxMarkerBytes = 16u << 10;
 std::string Json(const process::ProcessId& id) {
   return "{\"pid\": " + std::to_string(id.pid.value) +
          ", \"start_time\": " + std::to_string(id.start_time) + "}";
-}
-
-int64_t NowMs() {
-  timespec now;
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
 }
 
 }  // namespace

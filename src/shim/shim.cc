@@ -14,8 +14,10 @@
 #include <charconv>
 
 #include "base/file.h"
+#include "base/rights.h"
 #include "shim/descendants.h"
 #include "shim/launch.h"
+#include "shim/pid_namespace.h"
 
 namespace stasis::shim {
 namespace {
@@ -25,9 +27,17 @@ namespace {
 constexpr int kIgnored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE, SIGALRM, SIGUSR1,
                             SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ, SIGIO};
 
-bool ParseNumber(std::string_view text, int* number) {
+template <class Number>
+bool ParseNumber(std::string_view text, Number* number) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
   return error == std::errc() && end == text.data() + text.size() && *number >= 0;
+}
+
+// "24x80".
+bool ParseSize(std::string_view text, WindowSize* size) {
+  size_t x = text.find('x');
+  return x != text.npos && ParseNumber(text.substr(0, x), &size->rows) &&
+         ParseNumber(text.substr(x + 1), &size->columns);
 }
 
 int ErrnoOf(const Error& error) {
@@ -58,6 +68,17 @@ Result<ShimOptions> ParseOptions(const std::vector<std::string>& args) {
         return bad(value);
       }
       options.criu_fds[there] = here;
+    } else if (args[i] == "--new-pidns" && options.mode == ShimOptions::Mode::kRestore) {
+      options.new_pidns = true;
+      if (!ParseNumber(value, &options.first_pid)) return bad(value);
+    } else if (args[i] == "--terminal") {
+      if (!ParseSize(value, &options.terminal.emplace())) return bad(value);
+    } else if (args[i] == "--client") {
+      if (!ParseNumber(value, &options.client)) return bad(value);
+    } else if (args[i] == "--input" && options.mode == ShimOptions::Mode::kRun) {
+      if (!ParseNumber(value, &options.input)) return bad(value);
+    } else if (args[i] == "--keep-log") {
+      if (!ParseNumber(value, &options.keep_log)) return bad(value);
     } else if (args[i] == "--env") {
       size_t equals = value.find('=');
       if (equals == std::string::npos || equals == 0) return bad(value);
@@ -78,6 +99,7 @@ int Shim::Main() {
   if (!started) {
     // Nobody of the tree exists that the program's own exec error has not ended already.
     KillDescendants(criu_);
+    terminal_.StopListening();
     log_.RemoveIfCreated();
     folder_.Forget();
     Send({.kind = Kind::kFailed, .step = step, .value = ErrnoOf(started.error())});
@@ -95,8 +117,13 @@ Status Shim::Start(Step* step) {
   signals_.Reset(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return FailErrno(errno, "signalfd");
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return FailErrno(errno, "become a subreaper");
+  if (options_.new_pidns) {
+    *step = Step::kNamespace;
+    STASIS_TRY(FurnishPidNamespace(options_.first_pid));
+    *step = Step::kStart;
+  }
   STASIS_ASSIGN(auto stat, process::ReadStat({::getpid()}));
-  self_ = stat.id;
+  self_.start_time = stat.id.start_time;
   Send({.kind = Kind::kShim, .pid = self_.pid.value, .start_time = self_.start_time});
 
   *step = Step::kLog;
@@ -104,20 +131,39 @@ Status Shim::Start(Step* step) {
   *step = Step::kJobFolder;
   STASIS_ASSIGN(folder_, JobFolder::Open(options_.job_dir));
 
+  if (options_.terminal) {
+    *step = Step::kTerminal;
+    STASIS_TRY(OpenTerminal());
+  }
+
   *step = Step::kStart;
   STASIS_ASSIGN(UniqueFd null, stasis::Open("/dev/null", O_RDWR));
   STASIS_TRY(options_.mode == ShimOptions::Mode::kRun ? StartProgram(null.get(), step)
                                                       : StartCriu(null.get(), step));
-  log_.Close();
+  if (!terminal_) log_.Close();
+  if (options_.keep_log != 0) bound_ = LogBound(options_.log, log_.id(), options_.keep_log);
   // The working directory was the program's; it is not for us to keep it busy.
   (void)!::chdir("/");
   return {};
 }
 
+Status Shim::OpenTerminal() {
+  STASIS_ASSIGN(terminal_, Terminal::Open(options_.job_dir, *options_.terminal, log_.fd()));
+  if (options_.client >= 0) terminal_.Attach(UniqueFd(options_.client));
+  // What the program wrote before its dump is what its screen shows.
+  if (options_.mode == ShimOptions::Mode::kRestore) terminal_.Remember(log_.LastBytes());
+  return {};
+}
+
 Status Shim::StartProgram(int null_fd, Step* step) {
-  STASIS_ASSIGN(
-      Launched child,
-      Launch({options_.argv, {{0, null_fd}, {1, log_.fd()}, {2, log_.fd()}}, options_.env}));
+  LaunchSpec spec{options_.argv, {{0, null_fd}, {1, log_.fd()}, {2, log_.fd()}}, options_.env};
+  UniqueFd input(options_.input);
+  if (input) spec.fds[0] = input.get();
+  if (terminal_) {
+    for (int fd : {0, 1, 2}) spec.fds[fd] = terminal_.program_side();
+    spec.controlling_terminal = true;
+  }
+  STASIS_ASSIGN(Launched child, Launch(spec));
   STASIS_ASSIGN(auto stat, process::ReadStat({child.pid()}));
   // Before the program's first instruction, so that it is never a process that no record knows.
   *step = Step::kRecord;
@@ -126,6 +172,7 @@ Status Shim::StartProgram(int null_fd, Step* step) {
   *step = Step::kExec;
   if (int error = child.Release(); error != 0) return FailErrno(error, "exec");
   root_ = stat.id;
+  root_here_ = child.pid();
   committed_ = true;
   Send({.kind = Kind::kRoot, .pid = root_.pid.value, .start_time = root_.start_time});
   control_.Reset();
@@ -134,13 +181,18 @@ Status Shim::StartProgram(int null_fd, Step* step) {
 
 Status Shim::StartCriu(int null_fd, Step* step) {
   LaunchSpec spec{options_.argv, options_.criu_fds, options_.env};
+  spec.rights = true;
   for (int fd : {0, 1, 2}) spec.fds[fd] = null_fd;
   for (int fd : kCriuNullFds) spec.fds[fd] = null_fd;
   for (int fd : kCriuOutputFds) spec.fds[fd] = log_.fd();
+  if (terminal_) {
+    for (int fd : kCriuTerminalFds) spec.fds[fd] = terminal_.program_side();
+  }
   STASIS_ASSIGN(Launched child, Launch(spec));
   criu_ = child.pid();
   *step = Step::kExec;
   if (int error = child.Release(); error != 0) return FailErrno(error, "exec");
+  DropRights();  // it has them now
   // Else the end of the conversation would not be seen while we live.
   for (auto [there, here] : options_.criu_fds) ::close(here);
   options_.criu_fds.clear();
@@ -150,9 +202,13 @@ Status Shim::StartCriu(int null_fd, Step* step) {
 
 int Shim::Loop() {
   bool served = true;
+  std::vector<pollfd> waits;
   while (served && !(childless_ && recorded_)) {
-    pollfd waits[] = {{signals_.get(), POLLIN, 0}, {control_ ? control_.get() : -1, POLLIN, 0}};
-    if (::poll(waits, std::size(waits), -1) < 0 && errno != EINTR) return 1;
+    waits = {{signals_.get(), POLLIN, 0}, {control_.get(), POLLIN, 0}};
+    terminal_.AddTo(&waits);
+    if (::poll(waits.data(), waits.size(), bound_.PollTimeout()) < 0 && errno != EINTR) return 1;
+    terminal_.Serve();
+    bound_.Serve();
     if (waits[0].revents != 0) {
       signalfd_siginfo ignored;
       while (::read(signals_.get(), &ignored, sizeof ignored) > 0) {
@@ -175,10 +231,10 @@ void Shim::OnChildEnd(pid_t pid, int wait_status) {
   if (pid == criu_) {
     criu_ = 0;
     Send({.kind = Kind::kCriuEnded, .value = wait_status, .pid = pid});
-  } else if (pid == root_.pid.value && !root_status_) {
+  } else if (pid == root_here_ && !root_status_) {
     root_status_ = wait_status;
     OnRootEnd(wait_status);
-  } else if (root_.pid.value == 0) {
+  } else if (root_here_ == 0) {
     ended_[pid] = wait_status;
   }
 }
@@ -188,8 +244,17 @@ void Shim::OnRootEnd(int wait_status) {
     Send({.kind = Kind::kRootEnded, .value = wait_status, .pid = root_.pid.value});
     return;
   }
+  WriteDownEnd(wait_status);
+}
+
+// Whoever sees the end sees all of the output; whoever restores the job as soon as it is seen makes
+// a socket of its own in the place of ours.
+void Shim::WriteDownEnd(int wait_status) {
+  terminal_.Drain();
+  terminal_.StopListening();
   (void)folder_.RecordExit(root_, wait_status);
   recorded_ = true;
+  terminal_.EndClients();
 }
 
 bool Shim::ServeControl() {
@@ -208,8 +273,9 @@ bool Shim::ServeControl() {
   switch (message.kind) {
     case Kind::kRoot:
       root_ = {{message.pid}, message.start_time};
+      root_here_ = message.inner_pid;
       Send({.kind = Kind::kAck, .value = static_cast<int32_t>(Kind::kRoot)});
-      if (auto it = ended_.find(message.pid); it != ended_.end()) {
+      if (auto it = ended_.find(root_here_); it != ended_.end()) {
         root_status_ = it->second;
         OnRootEnd(it->second);
       }
@@ -248,6 +314,7 @@ void Shim::Commit() {
 void Shim::Abort() {
   KillDescendants(criu_);
   criu_ = 0;
+  terminal_.StopListening();
   log_.RemoveIfCreated();
   folder_.Forget();
 }

@@ -4,28 +4,37 @@
 
 #include <cerrno>
 
+#include "base/rights.h"
+#include "shim/pid_namespace.h"
 #include "shim/shim.h"
 
 // Started with its starter's environment, directory, limits and cgroup, its end of the control pair
-// as kControlFd, and nothing else of the starter's.
+// as kControlFd, and nothing else of the starter's
+// but what its arguments name.
 int main(int argc, char** argv) {
   using namespace stasis;
+  HoldRights();
   UniqueFd control(shim::kControlFd);
   ::fcntl(control.get(), F_SETFD, FD_CLOEXEC);
-  auto fail = [&](int error) {
+  auto fail = [&](int64_t error, shim::Step step) {
     shim::Message message{
-        .kind = shim::Kind::kFailed, .step = shim::Step::kArguments, .value = error};
+        .kind = shim::Kind::kFailed, .step = step, .value = static_cast<int32_t>(error)};
     (void)!::send(control.get(), &message, sizeof message, MSG_NOSIGNAL);
     return 2;
   };
   auto options = shim::ParseOptions({argv + 1, argv + argc});
-  if (!options) return fail(EINVAL);
+  if (!options) return fail(EINVAL, shim::Step::kArguments);
   for (auto [there, here] : options->criu_fds) ::fcntl(here, F_SETFD, FD_CLOEXEC);
+  for (int fd : {options->client, options->input}) {
+    if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
 
   // Away from the starter, who may live long and has better to do than to reap us.
-  pid_t pid = ::fork();
-  if (pid < 0) return fail(errno);
-  if (pid > 0) ::_exit(0);
+  auto pid = shim::ForkShim(options->new_pidns);
+  if (!pid) {
+    return fail(pid.error().raw, options->new_pidns ? shim::Step::kNamespace : shim::Step::kStart);
+  }
+  if (*pid == 0) ::_exit(0);
   ::setsid();
-  ::_exit(shim::Shim(std::move(*options), std::move(control)).Main());
+  ::_exit(shim::Shim(std::move(*options), std::move(control), *pid).Main());
 }

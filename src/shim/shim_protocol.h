@@ -22,7 +22,7 @@
 
 namespace stasis::shim {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 enum class Kind : uint32_t {
   kShim = 1,       // id: the shim
@@ -45,6 +45,8 @@ enum class Step : uint32_t {
   kRecord = 5,  // what is written to the job's folder
   kExec = 6,    // errno of execve
   kNoRoot = 7,  // kCommit before kRoot
+  kNamespace = 8,
+  kTerminal = 9,
 };
 
 struct Message {
@@ -52,8 +54,8 @@ struct Message {
   Kind kind{};
   Step step = Step::kNone;
   int32_t value = 0;
-  int32_t pid = 0;
-  uint32_t unused = 0;
+  int32_t pid = 0;          // as its reader sees it, but for kCriu of a new pid namespace
+  int32_t inner_pid = 0;    // kRoot: in its own pid namespace, which is the shim's
   uint64_t start_time = 0;  // as in process::ProcessId
 };
 static_assert(sizeof(Message) == 32);
@@ -62,13 +64,21 @@ static_assert(sizeof(Message) == 32);
 // number that it has handed on, so there are several of each.
 inline constexpr int kCriuOutputFds[] = {10, 11, 12, 13, 14};  // the job's log, for appending
 inline constexpr int kCriuNullFds[] = {15, 16, 17, 18, 19};    // /dev/null, for reading and writing
+inline constexpr int kCriuTerminalFds[] = {100, 101, 102, 103, 104};  // the job's, when it has one
 inline constexpr int kCriuOutputFd = kCriuOutputFds[0];
 inline constexpr int kCriuNullFd = kCriuNullFds[0];
-// What the starter gives to CRIU itself lies outside of these.
+// What the starter gives to CRIU itself lies outside of these, and below the terminal.
 inline constexpr int kCriuFirstFreeFd = 20;
+
+// `stasis-shim restore --new-pidns`: the shim is the init of a new pid namespace, with mounts and a
+// /proc of its own. It says process ids of itself as its starter sees them, of CRIU as it sees
+// them.
 
 // Descriptor of the shim for its end of the pair.
 inline constexpr int kControlFd = 3;
+// And for what its arguments name, as `jobs/shim_client.cc` numbers it.
+inline constexpr int kClientFd = 4;
+inline constexpr int kInputFd = 5;
 
 // Files in a job's folder. Who writes them: the shim, except where another is named.
 //   process.json  which processes the job is, and which file is their log; replaced by one rename
@@ -79,6 +89,7 @@ inline constexpr int kControlFd = 3;
 //   in
 //                 an image that is complete, and is being killed for it
 //   shim.lock     held by the shim until exit.json is there
+//   terminal      a socket, of a job that has a terminal: see terminal_protocol.h
 inline constexpr char kProcessFile[] = "process.json";
 inline constexpr char kExitFile[] = "exit.json";
 inline constexpr char kExitReserve[] = "exit.json.reserved";

@@ -1,0 +1,199 @@
+#include "jobs/sqlite.h"
+
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/deadline.h"
+
+namespace stasis::jobs {
+namespace {
+
+// FULL with a journal that is cut to nothing: a commit is on the disk when it returns.
+constexpr char kSettings[] =
+    "PRAGMA journal_mode = TRUNCATE;"
+    "PRAGMA synchronous = FULL;"
+    "PRAGMA foreign_keys = ON;"
+    "PRAGMA trusted_schema = OFF;"
+    "PRAGMA cell_size_check = ON;";
+
+// Columns and values are far below; a damaged length must not become an allocation.
+constexpr int kMaxValueBytes = 16 << 20;
+
+int BindValue(sqlite3_stmt* statement, int at, const SqlValue& value) {
+  struct Binder {
+    sqlite3_stmt* statement;
+    int at;
+    int operator()(std::monostate) const { return sqlite3_bind_null(statement, at); }
+    int operator()(int64_t number) const { return sqlite3_bind_int64(statement, at, number); }
+    int operator()(double number) const { return sqlite3_bind_double(statement, at, number); }
+    int operator()(const std::string& text) const {
+      return sqlite3_bind_text64(statement, at, text.data(), text.size(), SQLITE_TRANSIENT,
+                                 SQLITE_UTF8);
+    }
+    int operator()(const Blob& blob) const {
+      return sqlite3_bind_blob64(statement, at, blob.bytes.data(), blob.bytes.size(),
+                                 SQLITE_TRANSIENT);
+    }
+  };
+  return std::visit(Binder{statement, at}, value);
+}
+
+std::string DamagedHint(const std::string& path) {
+  return "Jobs run on: they are reached by process id, and images are whole. Put back a copy "
+         "of it, or save what can be read with `sqlite3 " +
+         path + " .recover`; or move it away, and " + path +
+         "-journal with it: jobs are then found again by their folders, without the checkpoints "
+         "since their start";
+}
+
+}  // namespace
+
+// How long somebody else's write is waited for. Asked again every millisecond or two: SQLite's own
+// handler sleeps for up to 100, and then hardly ever meets the moment between two writes of
+// somebody who makes many.
+struct Sqlite::Patience {
+  int timeout_ms = 0;
+  Deadline deadline;
+
+  static int Wait(void* self, int tries) {
+    auto& patience = *static_cast<Patience*>(self);
+    if (tries == 0)
+      patience.deadline = Deadline::In(std::chrono::milliseconds(patience.timeout_ms));
+    if (patience.deadline.passed()) return 0;
+    // Not all at the same time.
+    const int64_t spread = (tries + ::getpid()) % 4;
+    ::usleep(static_cast<useconds_t>(500 + 500 * spread));
+    return 1;
+  }
+};
+void Sqlite::Forget::operator()(Patience* patience) const { delete patience; }
+
+void Statement::Finalize::operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+void Sqlite::Close::operator()(sqlite3* connection) const { sqlite3_close_v2(connection); }
+
+Result<bool> Statement::Next() {
+  switch (sqlite3_step(statement_.get())) {
+    case SQLITE_ROW:
+      return true;
+    case SQLITE_DONE:
+      return false;
+    default:
+      return Fail(connection_->LastError());
+  }
+}
+
+bool Statement::IsNull(int column) const {
+  return sqlite3_column_type(statement_.get(), column) == SQLITE_NULL;
+}
+int64_t Statement::Int(int column) const { return sqlite3_column_int64(statement_.get(), column); }
+double Statement::Real(int column) const { return sqlite3_column_double(statement_.get(), column); }
+std::string Statement::Bytes(int column) const {
+  const void* bytes = sqlite3_column_blob(statement_.get(), column);
+  const int size = sqlite3_column_bytes(statement_.get(), column);
+  return bytes == nullptr ? std::string()
+                          : std::string(static_cast<const char*>(bytes), static_cast<size_t>(size));
+}
+
+Error Sqlite::Damaged(const std::string& what) const {
+  Error error{Code::kDataLoss};
+  error.message = "the database of jobs " + path_ + " is damaged: " + what;
+  return std::move(error).WithHint(DamagedHint(path_));
+}
+
+Error Sqlite::LastError() const {
+  const int code = sqlite3_errcode(connection_.get());
+  const std::string words = sqlite3_errmsg(connection_.get());
+  const int error_number = sqlite3_system_errno(connection_.get());
+  Error error{Code::kInternal};
+  error.message = "the database of jobs " + path_ + ": " + words;
+  switch (code & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return Damaged(words);
+    case SQLITE_BUSY:
+      error.code = Code::kAborted;
+      error.message = "the database of jobs " + path_ + " is held by another process";
+      return std::move(error).WithHint("try again; `fuser -v " + path_ + "` names who holds it");
+    case SQLITE_FULL:
+      error.code = Code::kResourceExhausted;
+      error.message = "there is no space left for the database of jobs " + path_;
+      return std::move(error).WithHint("make room there, and try again");
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+      error.code = Code::kPermissionDenied;
+      return error;
+    case SQLITE_CANTOPEN:
+    case SQLITE_IOERR:
+      if (error_number == 0) return error;
+      error = ErrnoError(error_number, "use the database of jobs " + path_);
+      if (error_number == ENOLCK) {
+        error.hint =
+            "its file system has no locks for files; put Stasis's data elsewhere with "
+            "STASIS_STATE_DIR";
+      }
+      return error;
+    default:
+      return error;
+  }
+}
+
+Result<Sqlite> Sqlite::Open(const std::string& path, bool create) {
+  Sqlite opened;
+  opened.path_ = path;
+  sqlite3* connection = nullptr;
+  const int flags = SQLITE_OPEN_READWRITE | (create ? SQLITE_OPEN_CREATE : 0);
+  const int code = sqlite3_open_v2(path.c_str(), &connection, flags, nullptr);
+  opened.connection_.reset(connection);  // there is one to be closed after a failure too
+  if (connection == nullptr) return Fail(Code::kResourceExhausted, "no memory for a database");
+  if (code != SQLITE_OK) return Fail(opened.LastError());
+  sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  sqlite3_limit(connection, SQLITE_LIMIT_LENGTH, kMaxValueBytes);
+  opened.patience_.reset(new Patience{kBusyTimeoutMs, {}});
+  sqlite3_busy_handler(connection, Patience::Wait, opened.patience_.get());
+  STASIS_TRY(opened.RunScript(kSettings));
+  return opened;
+}
+
+void Sqlite::SetBusyTimeout(int timeout_ms) { patience_->timeout_ms = timeout_ms; }
+
+Result<Statement> Sqlite::Query(const std::string& sql, const std::vector<SqlValue>& values) const {
+  sqlite3_stmt* prepared = nullptr;
+  const int code = sqlite3_prepare_v2(connection_.get(), sql.c_str(),
+                                      static_cast<int>(sql.size() + 1), &prepared, nullptr);
+  Statement statement;
+  statement.statement_.reset(prepared);
+  statement.connection_ = this;
+  if (code != SQLITE_OK) return Fail(LastError());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (BindValue(prepared, static_cast<int>(i) + 1, values[i]) != SQLITE_OK) {
+      return Fail(LastError());
+    }
+  }
+  return statement;
+}
+
+Status Sqlite::Run(const std::string& sql, const std::vector<SqlValue>& values) {
+  STASIS_ASSIGN(Statement statement, Query(sql, values));
+  STASIS_TRY(statement.Next());
+  return {};
+}
+
+Status Sqlite::RunScript(const std::string& sql) {
+  if (sqlite3_exec(connection_.get(), sql.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK) {
+    return Fail(LastError());
+  }
+  return {};
+}
+
+Result<int64_t> Sqlite::Number(const std::string& sql) const {
+  STASIS_ASSIGN(Statement statement, Query(sql));
+  STASIS_ASSIGN(bool row, statement.Next());
+  return row ? statement.Int(0) : 0;
+}
+
+int64_t Sqlite::changed() const { return sqlite3_changes64(connection_.get()); }
+int64_t Sqlite::last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }
+
+}  // namespace stasis::jobs

@@ -1,0 +1,242 @@
+// What makes, changes and removes jobs; store.cc looks at them.
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "jobs/database.h"
+#include "jobs/locks.h"
+#include "jobs/record.h"
+#include "jobs/store.h"
+#include "process/end.h"
+#include "shim/shim_protocol.h"
+
+namespace stasis::jobs {
+namespace {
+
+constexpr int kMaxGenerated = 100;
+constexpr std::chrono::seconds kBackgroundTime{2};
+
+// Takes a job out of the database and its folder out of sight, both or none, so that no reader
+// meets half of it. A kill between the two leaves the job without its folder: it can be removed
+// again.
+Status RemoveJob(Database& database, const std::string& folder, const std::string& id) {
+  const std::string parent = folder.substr(0, folder.rfind('/') + 1);
+  std::string hidden = parent + ".old-XXXXXX";
+  if (::mkdtemp(hidden.data()) == nullptr) return FailErrno(errno, "make " + hidden);
+  bool moved = false;
+  Status removed = database.Write([&]() -> Status {
+    moved = ::rename(folder.c_str(), hidden.c_str()) == 0;
+    if (!moved && errno != ENOENT) return FailErrno(errno, "remove " + folder);
+    return database.Remove(id);
+  });
+  if (!removed && moved && ::rename(hidden.c_str(), folder.c_str()) == 0) return removed;
+  Status swept = RemoveTree(hidden);
+  return removed ? swept : removed;
+}
+
+// Nothing of the job is left beside its root, which has ended. Who was sent a signal together with
+// it may need a moment more.
+Status AwaitBackground(const Job& job) {
+  const Deadline deadline = Deadline::In(kBackgroundTime);
+  std::vector<process::HostPid> left = BackgroundProcesses(job);
+  while (!left.empty() && !deadline.passed()) {
+    for (process::HostPid pid : left) {
+      auto stat = process::ReadStat(pid);
+      if (stat) (void)process::WaitForEnd(stat->id, deadline);
+    }
+    left = BackgroundProcesses(job);
+  }
+  if (left.empty()) return {};
+  auto stat = process::ReadStat(left.front());
+  std::string who = "process " + ToString(left.front());
+  if (stat) who += " (" + stat->comm + ")";
+  if (left.size() > 1) who += " and " + std::to_string(left.size() - 1) + " more";
+  return Fail(Code::kFailedPrecondition,
+              who + ", which job " + job.id + " started in the background, still run" +
+                  (left.size() == 1 ? "s" : ""),
+              "end what is left of it with `stasis kill " + job.id + "` first");
+}
+
+}  // namespace
+
+Status Claim::Discard() {
+  STASIS_ASSIGN(Database database, Database::Open(folder_.substr(0, folder_.rfind('/'))));
+  Status status = RemoveJob(database, folder_, job_.id);
+  lock_.Reset();
+  return status;
+}
+
+// Nothing of it ever ran, and nobody is about to start it: its creator was killed.
+bool Store::IsAbandoned(const std::string& id) const {
+  std::string folder = Folder(id);
+  if (PathExists(folder + "/" + shim::kProcessFile)) return false;
+  if (!LockFile(folder + kLockFile, LOCK_EX | LOCK_NB)) return false;
+  auto shim = LockFile(folder + "/" + shim::kShimLock, LOCK_EX | LOCK_NB);
+  if (!shim && shim.error().code != Code::kNotFound) return false;
+  return !PathExists(folder + "/" + shim::kProcessFile);
+}
+
+// What a killed creator or remover left. Under the store's lock nobody makes one at the same time.
+void Store::Sweep(Database& database) const {
+  auto names = ListDir(directory_);
+  if (!names) return;
+  for (const std::string& name : *names) {
+    if (name.starts_with(".new-") || name.starts_with(".old-")) {
+      (void)RemoveTree(directory_ + "/" + name);
+    } else if (IsValidId(name) && IsAbandoned(name)) {
+      (void)RemoveJob(database, Folder(name), name);
+    }
+  }
+}
+
+Result<Claim> Store::Create(const NewJob& wanted) const {
+  if (!wanted.id.empty() && !IsValidId(wanted.id)) {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, "'" + wanted.id + "' cannot name a job",
+                "a name starts with a lower-case letter, goes on with those, digits, '.', '_' and "
+                "'-', and has 64 characters at most");
+  }
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  STASIS_ASSIGN(UniqueFd store_lock, LockStore(directory_));
+  Sweep(database);
+  STASIS_TRY(CheckLimit(database, wanted.most_jobs));
+
+  Claim claim;
+  std::string hidden = directory_ + "/.new-XXXXXX";
+  if (::mkdtemp(hidden.data()) == nullptr) return FailErrno(errno, "make " + hidden);
+  Job& job = claim.job_;
+  job.argv = wanted.argv;
+  job.cwd = wanted.cwd;
+  job.agent = wanted.agent;
+  job.uid = ::getuid();
+  job.gid = ::getgid();
+  job.created_ms = job.changed_ms = NowMs();
+  auto lock = LockFile(hidden + kLockFile, LOCK_EX, O_RDWR | O_CREAT);
+  Status status = lock ? Status() : Status(Fail(lock.error()));
+  bool made = false;
+  for (int tries = 0; status && !made && tries < kMaxGenerated; ++tries) {
+    job.id = wanted.id.empty() ? GenerateId() : wanted.id;
+    claim.folder_ = Folder(job.id);
+    job.log = wanted.log.empty() ? OwnLog(job.id) : wanted.log;
+    std::string text = EncodeJob(job);
+    // Nothing is started of which the record could not be read again.
+    if (text.size() > kMaxJobBytes) {
+      status = Fail(Code::kResourceExhausted, "the list of arguments is too long");
+    } else if (auto again = DecodeJob(text); !again) {
+      status = Fail(Code::kInvalidArgument, "this cannot be a job: " + again.error().message);
+    } else {
+      status = WriteFileDurably(hidden + "/" + kJobFile, text);
+    }
+    if (!status) break;
+    // The row decides which of two creators has the name. The folder comes first, so that a row
+    // always has one; a folder that holds something is not replaced.
+    bool moved = false;
+    status = database.Write([&]() -> Status {
+      STASIS_ASSIGN(made, database.Insert(job));
+      if (!made) return {};
+      moved = ::rename(hidden.c_str(), claim.folder_.c_str()) == 0;
+      if (moved) return FsyncPath(directory_);
+      made = false;
+      if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR) {
+        return FailErrno(errno, "make " + claim.folder_);
+      }
+      return database.Remove(job.id);
+    });
+    if (!status && moved) (void)::rename(claim.folder_.c_str(), hidden.c_str());
+    if (status && !made && !wanted.id.empty()) status = TakenName(wanted.id, database);
+  }
+  if (status && made) {
+    claim.lock_ = std::move(*lock);
+    return claim;
+  }
+  (void)RemoveTree(hidden);
+  if (status) return Fail(Code::kResourceExhausted, "no free name was found", "name it with --job");
+  return Fail(std::move(status).error());
+}
+
+Status Store::CheckLimit(Database& database, uint64_t most) const {
+  if (most == 0) return {};
+  STASIS_ASSIGN(auto rows, database.List());
+  if (rows.size() < most) return {};
+  return Fail(Code::kResourceExhausted,
+              "you have " + std::to_string(rows.size()) + " jobs, and may have " +
+                  std::to_string(most) + " (limits.jobs)",
+              "`stasis ps -a` lists them, `stasis delete JOB` takes away one that has ended");
+}
+
+Status Store::TakenName(const std::string& id, Database& database) const {
+  auto other = LoadFrom(database, id);
+  bool ended = other && HasEnded(other->state);
+  return Fail(Code::kAlreadyExists,
+              "there is a job " + id + (ended ? " already, which has ended" : " already"),
+              ended ? "`stasis delete " + id + "` makes its name free" : "choose another name");
+}
+
+Status Store::Update(const std::string& id, const std::function<Status(Job&)>& change) const {
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  STASIS_TRY(Known(database, id));
+  return database.Write([&]() -> Status {
+    STASIS_ASSIGN(auto job, database.Find(id));
+    if (!job) return NoSuchJob(id);
+    STASIS_TRY(change(*job));
+    return database.SaveDescription(*job);
+  });
+}
+
+Status Store::AddCheckpoint(const std::string& id, const Checkpoint& checkpoint) const {
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  STASIS_TRY(Known(database, id));
+  return database.Write([&]() -> Status {
+    STASIS_ASSIGN(auto job, database.Find(id));
+    if (!job) return NoSuchJob(id);
+    return database.AddCheckpoint(id, checkpoint);
+  });
+}
+
+Status Store::SetAccount(const std::string& id, const std::string& image,
+                         const std::string& account) const {
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  return database.Write([&] { return database.SetAccount(id, image, account); });
+}
+
+Status Store::Delete(const std::string& id) const {
+  if (!IsValidId(id)) return NoSuchJob(id);
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  // A record that cannot be read tells of no process, and must not be there for ever.
+  auto job = LoadFrom(database, id);
+  if (!job && job.error().code == Code::kNotFound && !PathExists(Folder(id))) return NoSuchJob(id);
+  UniqueFd held;
+  if (PathExists(Folder(id))) {
+    auto lock = LockFile(Folder(id) + kLockFile, LOCK_EX | LOCK_NB, O_RDWR | O_CREAT);
+    if (!lock && lock.error().code == Code::kAborted) {
+      return Fail(Code::kAborted, "job " + id + " is being started or changed", "try again");
+    }
+    if (!lock) return Fail(std::move(lock).error());
+    held = std::move(*lock);
+    job = LoadFrom(database, id);
+  }
+  if (job && !HasEnded(job->state)) {
+    return Fail(Code::kFailedPrecondition,
+                "job " + id + " is " + std::string(StateName(job->state)),
+                "end it with `stasis kill " + id + "` first");
+  }
+  if (job) STASIS_TRY(AwaitBackground(*job));
+  return RemoveJob(database, Folder(id), id);
+}
+
+Status Store::MarkDumped(const std::string& id, const process::ProcessId& root,
+                         const std::string& image) const {
+  return WriteFileDurably(Folder(id) + "/" + shim::kDumpedFile, EncodeDumped({root, image}));
+}
+
+Status Store::ClearDumped(const std::string& id) const {
+  std::string path = Folder(id) + "/" + shim::kDumpedFile;
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
+  return FsyncPath(Folder(id));
+}
+
+}  // namespace stasis::jobs

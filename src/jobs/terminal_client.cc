@@ -1,0 +1,137 @@
+#include "jobs/terminal_client.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/file.h"
+
+namespace stasis::jobs {
+namespace {
+
+using shim::Refusal;
+using shim::TerminalHeader;
+using shim::TerminalKind;
+
+constexpr size_t kInputPortion = 4096;
+
+tl::unexpected<Error> Refused(const TerminalHeader& header) {
+  switch (static_cast<Refusal>(header.value)) {
+    case Refusal::kStranger:
+      return Fail(Code::kPermissionDenied, "its terminal belongs to another user");
+    case Refusal::kTooMany:
+      return Fail(Code::kResourceExhausted,
+                  std::to_string(shim::kMostClients) +
+                      " are attached to its terminal already, and no more "
+                      "can be",
+                  "let one of them detach");
+    default:
+      return Fail(Code::kUnimplemented,
+                  "its shim speaks version " + std::to_string(header.version) +
+                      " of the terminal's protocol, this Stasis version " +
+                      std::to_string(shim::kTerminalVersion),
+                  "use the Stasis that started it; `stasis logs -f` shows its output with any");
+  }
+}
+
+tl::unexpected<Error> NoAnswer() {
+  return Fail(Code::kUnavailable, "its shim does not answer",
+              "`stasis logs` shows its output; `stasis ps` says whether it has a shim");
+}
+
+}  // namespace
+
+Result<TerminalClient::Pair> TerminalClient::MakePair(shim::WindowSize size) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return FailErrno(errno, "socketpair");
+  }
+  Pair pair{TerminalClient(UniqueFd(ends[0])), UniqueFd(ends[1])};
+  STASIS_TRY(pair.client.Greet(size, true));
+  return pair;
+}
+
+Result<TerminalClient> TerminalClient::Connect(const std::string& folder, shim::WindowSize size,
+                                               bool wants_input, const Deadline& deadline) {
+  STASIS_ASSIGN(UniqueFd opened, Open(folder, O_PATH | O_DIRECTORY));
+  // The folder's own path may be longer than an address can be.
+  sockaddr_un address{AF_UNIX, {}};
+  std::string path = "/proc/self/fd/" + std::to_string(opened.get()) + "/" + shim::kTerminalSocket;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  TerminalClient client(UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
+  if (!client.socket_) return FailErrno(errno, "socket");
+  if (::connect(client.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    // A socket that a killed shim has left.
+    if (errno == ECONNREFUSED) return NoAnswer();
+    return FailErrno(errno, "connect to its terminal");
+  }
+  // One that refuses us may not wait for our word.
+  (void)client.Greet(size, wants_input);
+  pollfd waiting{client.fd(), POLLIN, 0};
+  int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
+  if (ready < 0) return FailErrno(errno, "poll");
+  if (ready == 0) return NoAnswer();
+  TerminalHeader header;
+  if (shim::ReceivePacket(client.fd(), &header, sizeof header) != sizeof header) return NoAnswer();
+  if (header.kind == TerminalKind::kWelcome && header.version == shim::kTerminalVersion) {
+    return client;
+  }
+  return Refused(header);
+}
+
+Status TerminalClient::Greet(shim::WindowSize size, bool wants_input) {
+  ::fcntl(fd(), F_SETFL, O_NONBLOCK);
+  TerminalHeader hello{.kind = TerminalKind::kHello, .value = shim::Encode(size)};
+  if (wants_input) hello.flags = shim::kWantsInput;
+  if (!Send(hello)) return NoAnswer();
+  return {};
+}
+
+bool TerminalClient::Send(const TerminalHeader& header, std::string_view payload) {
+  iovec parts[] = {{const_cast<TerminalHeader*>(&header), sizeof header},
+                   {const_cast<char*>(payload.data()), payload.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = std::size(parts);
+  return TEMP_FAILURE_RETRY(::sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT)) >= 0;
+}
+
+Result<std::optional<TerminalClient::Packet>> TerminalClient::Receive() {
+  for (;;) {
+    char packet[sizeof(TerminalHeader) + shim::kMostPayload];
+    ssize_t size = shim::ReceivePacket(fd(), packet, sizeof packet);
+    if (size < 0 && errno == EAGAIN) return std::optional<Packet>();
+    TerminalHeader header;
+    if (size < static_cast<ssize_t>(sizeof header) || size > static_cast<ssize_t>(sizeof packet)) {
+      return NoAnswer();
+    }
+    std::memcpy(&header, packet, sizeof header);
+    if (header.kind == TerminalKind::kRefused) return Refused(header);
+    if (header.version != shim::kTerminalVersion) return NoAnswer();
+    if (header.kind == TerminalKind::kWelcome) continue;  // one of a pair, that nobody waited for
+    return std::optional<Packet>(
+        {header.kind, header.value,
+         std::string(packet + sizeof header, static_cast<size_t>(size) - sizeof header)});
+  }
+}
+
+void TerminalClient::SendInput(std::string_view bytes) {
+  input_ += bytes;
+  while (!input_.empty()) {
+    auto portion = std::string_view(input_).substr(0, kInputPortion);
+    if (!Send({.kind = TerminalKind::kInput}, portion)) return;
+    input_.erase(0, portion.size());
+  }
+}
+
+void TerminalClient::SendSize(shim::WindowSize size) {
+  (void)Send({.kind = TerminalKind::kSize, .value = shim::Encode(size)});
+}
+
+}  // namespace stasis::jobs

@@ -1,0 +1,303 @@
+#include "shim/terminal.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/file.h"
+
+namespace stasis::shim {
+namespace {
+
+constexpr size_t kMostQueued = 1u << 20;   // for one client
+constexpr size_t kMostRecent = 16u << 10;  // for one who comes
+constexpr size_t kMostInput = 4u << 10;    // from then on nothing more is taken from a client
+constexpr int kMostPortions = 16;          // at one time: others are to be served too
+constexpr size_t kMostHeldByKernel = 1u << 20;
+
+Result<UniqueFd> Listen(const std::string& job_folder) {
+  STASIS_ASSIGN(UniqueFd folder, stasis::Open(job_folder, O_PATH | O_DIRECTORY));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return FailErrno(errno, "socket");
+  // The folder's own path may be longer than an address can be.
+  sockaddr_un address{AF_UNIX, {}};
+  std::string path = "/proc/self/fd/" + std::to_string(folder.get()) + "/" + kTerminalSocket;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  ::unlink(path.c_str());
+  mode_t umask = ::umask(0177);
+  int bound = ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+  int error = errno;
+  ::umask(umask);
+  if (bound != 0) return FailErrno(error, "bind a socket in " + job_folder);
+  if (::listen(socket.get(), static_cast<int>(kMostClients)) != 0) {
+    return FailErrno(errno, "listen");
+  }
+  return socket;
+}
+
+bool MayAttach(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  return peer.uid == 0 || peer.uid == ::geteuid();
+}
+
+// The output behind its first line's end: what comes before may be half of one.
+std::string_view WholeLines(std::string_view output) {
+  size_t end = output.find('\n');
+  return end == output.npos ? output : output.substr(end + 1);
+}
+
+}  // namespace
+
+Result<Terminal> Terminal::Open(const std::string& job_folder, WindowSize size, int log_fd) {
+  Terminal terminal;
+  terminal.log_fd_ = log_fd;
+  // Neither of them becomes the controlling terminal of this process.
+  constexpr int kFlags = O_RDWR | O_NOCTTY | O_CLOEXEC;
+  terminal.master_.Reset(::posix_openpt(kFlags | O_NONBLOCK));
+  if (!terminal.master_) return FailErrno(errno, "open a new terminal");
+  int unlocked = 0;
+  if (::ioctl(terminal.master_.get(), TIOCSPTLCK, &unlocked) != 0) {
+    return FailErrno(errno, "unlock a new terminal");
+  }
+  // By no name: in a mount namespace of its own /dev/pts may be another one.
+  terminal.slave_.Reset(::ioctl(terminal.master_.get(), TIOCGPTPEER, kFlags));
+  if (!terminal.slave_) return FailErrno(errno, "open the other side of a new terminal");
+  terminal.Resize(size);
+  terminal.socket_path_ = job_folder + "/" + kTerminalSocket;
+  STASIS_ASSIGN(terminal.listener_, Listen(job_folder));
+  return terminal;
+}
+
+void Terminal::Attach(UniqueFd socket) {
+  ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  clients_.emplace_back().socket = std::move(socket);
+}
+
+void Terminal::Remember(std::string_view output) {
+  recent_ += output;
+  if (recent_.size() > 2 * kMostRecent) recent_.erase(0, recent_.size() - kMostRecent);
+}
+
+void Terminal::AddTo(std::vector<pollfd>* waits) const {
+  if (!master_) return;
+  short wanted = POLLIN;
+  if (!input_.empty()) wanted |= POLLOUT;
+  waits->push_back({master_.get(), wanted, 0});
+  if (listener_) waits->push_back({listener_.get(), POLLIN, 0});
+  for (const Client& client : clients_) {
+    short events = 0;
+    // What is not read waits in the client's own buffer, and then in the client.
+    if (&client != holder_ || input_.size() < kMostInput) events |= POLLIN;
+    if (!client.queue.empty() || client.skipped != 0) events |= POLLOUT;
+    waits->push_back({client.socket.get(), events, 0});
+  }
+}
+
+void Terminal::Serve() {
+  if (!master_) return;
+  Accept();
+  for (Client& client : clients_) {
+    for (int i = 0; i < kMostPortions && ReadFrom(client); ++i) {
+    }
+  }
+  WriteInput();
+  for (int i = 0; i < kMostPortions && ReadOutput(); ++i) {
+  }
+  for (Client& client : clients_) Flush(client);
+  ForgetGone();
+}
+
+void Terminal::Drain() {
+  if (!master_) return;
+  // What the program wrote is all here: reading takes it from the other side first. What it has
+  // left in the background may go on to write without end.
+  for (size_t portions = 0; portions < kMostHeldByKernel / kMostPayload && ReadOutput();
+       ++portions) {
+  }
+  for (Client& client : clients_) Flush(client);
+}
+
+void Terminal::StopListening() {
+  if (!listener_) return;
+  ::unlink(socket_path_.c_str());
+  listener_.Reset();
+}
+
+void Terminal::EndClients() {
+  holder_ = nullptr;
+  clients_.clear();
+}
+
+void Terminal::Accept() {
+  if (!listener_) return;
+  UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket) return;
+  if (!MayAttach(socket.get())) return Refuse(socket.get(), Refusal::kStranger);
+  if (clients_.size() >= kMostClients) return Refuse(socket.get(), Refusal::kTooMany);
+  Attach(std::move(socket));
+}
+
+void Terminal::Refuse(int socket, Refusal why) {
+  TerminalHeader header{.kind = TerminalKind::kRefused, .value = static_cast<uint64_t>(why)};
+  (void)!::send(socket, &header, sizeof header, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+bool Terminal::ReadFrom(Client& client) {
+  if (client.gone || (&client == holder_ && input_.size() >= kMostInput)) return false;
+  char packet[sizeof(TerminalHeader) + kMostPayload];
+  ssize_t size = ReceivePacket(client.socket.get(), packet, sizeof packet);
+  if (size < 0 && errno == EAGAIN) return false;
+  TerminalHeader header;
+  // Its end, or nothing that can be understood.
+  if (size < static_cast<ssize_t>(sizeof header) || size > static_cast<ssize_t>(sizeof packet)) {
+    client.gone = true;
+    return false;
+  }
+  std::memcpy(&header, packet, sizeof header);
+  if (header.version != kTerminalVersion) {
+    Refuse(client.socket.get(), Refusal::kVersion);
+    client.gone = true;
+    return false;
+  }
+  std::string_view payload(packet + sizeof header, static_cast<size_t>(size) - sizeof header);
+  if (!client.greeted && header.kind == TerminalKind::kHello) {
+    Greet(client, header);
+  } else if (client.greeted && header.kind == TerminalKind::kInput) {
+    if (&client == holder_) input_ += payload;
+  } else if (client.greeted && header.kind == TerminalKind::kSize) {
+    client.size = DecodeWindowSize(header.value);
+    if (&client == holder_) Resize(client.size);
+  } else {
+    client.gone = true;
+  }
+  return !client.gone;
+}
+
+void Terminal::Greet(Client& client, const TerminalHeader& hello) {
+  client.greeted = true;
+  client.size = DecodeWindowSize(hello.value);
+  client.wants_input = (hello.flags & kWantsInput) != 0;
+  if (!Send(client, TerminalKind::kWelcome, 0)) return;
+  client.queue = recent_.size() > kMostRecent
+                     ? WholeLines(std::string_view(recent_).substr(recent_.size() - kMostRecent))
+                     : std::string_view(recent_);
+  ChooseHolder();
+}
+
+bool Terminal::Send(Client& client, TerminalKind kind, uint64_t value, std::string_view payload) {
+  TerminalHeader header{.kind = kind, .value = value};
+  iovec parts[] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = std::size(parts);
+  if (TEMP_FAILURE_RETRY(::sendmsg(client.socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL)) >=
+      0) {
+    return true;
+  }
+  if (errno != EAGAIN && errno != ENOBUFS) client.gone = true;
+  return false;
+}
+
+void Terminal::Flush(Client& client) {
+  if (client.gone) return;
+  while (client.taken < client.queue.size()) {
+    auto portion = std::string_view(client.queue).substr(client.taken, kMostPayload);
+    if (!Send(client, TerminalKind::kOutput, 0, portion)) break;
+    client.taken += portion.size();
+  }
+  if (client.taken == client.queue.size()) {
+    client.queue.clear();
+    client.taken = 0;
+    if (client.skipped != 0 && Send(client, TerminalKind::kSkipped, client.skipped)) {
+      client.skipped = 0;
+    }
+  }
+}
+
+void Terminal::ForgetGone() {
+  bool any = std::any_of(clients_.begin(), clients_.end(), [](const auto& c) { return c.gone; });
+  if (!any) return;
+  if (holder_ != nullptr && holder_->gone) holder_ = nullptr;
+  clients_.remove_if([](const Client& client) { return client.gone; });
+  ChooseHolder();
+}
+
+void Terminal::ChooseHolder() {
+  auto last = std::find_if(clients_.rbegin(), clients_.rend(), [](const Client& client) {
+    return client.greeted && client.wants_input && !client.gone;
+  });
+  Client* now = last == clients_.rend() ? nullptr : &*last;
+  if (now == holder_) return;
+  // A word that cannot be said now costs a sentence on a screen, nothing else.
+  if (holder_ != nullptr) Send(*holder_, TerminalKind::kHolder, 0);
+  holder_ = now;
+  if (holder_ == nullptr) return;
+  Send(*holder_, TerminalKind::kHolder, 1);
+  Resize(holder_->size);
+}
+
+void Terminal::Resize(WindowSize size) {
+  winsize window{};
+  if (size.rows == 0 || size.columns == 0) return;
+  if (::ioctl(master_.get(), TIOCGWINSZ, &window) != 0) return;
+  if (window.ws_row != size.rows || window.ws_col != size.columns) {
+    window = {size.rows, size.columns, 0, 0};
+    ::ioctl(master_.get(), TIOCSWINSZ, &window);
+    return;
+  }
+  // The kernel tells the program of a change only, but who comes back wants the screen drawn again.
+  pid_t group = 0;
+  if (::ioctl(master_.get(), TIOCGPGRP, &group) == 0 && group > 1) ::kill(-group, SIGWINCH);
+}
+
+void Terminal::WriteInput() {
+  while (!input_.empty()) {
+    ssize_t n = TEMP_FAILURE_RETRY(::write(master_.get(), input_.data(), input_.size()));
+    if (n <= 0) return;
+    input_.erase(0, static_cast<size_t>(n));
+  }
+}
+
+bool Terminal::ReadOutput() {
+  char buffer[kMostPayload];
+  ssize_t n = TEMP_FAILURE_RETRY(::read(master_.get(), buffer, sizeof buffer));
+  if (n <= 0) return false;
+  std::string_view output(buffer, static_cast<size_t>(n));
+  WriteToLog(output);
+  Remember(output);
+  for (Client& client : clients_) {
+    if (!client.greeted || client.gone) continue;
+    if (client.skipped != 0 || client.queue.size() + output.size() > kMostQueued) {
+      client.skipped += output.size();
+    } else {
+      client.queue += output;
+    }
+    Flush(client);
+  }
+  return true;
+}
+
+void Terminal::WriteToLog(std::string_view output) {
+  if (unlogged_ != 0) {
+    std::string note = "\r\n[stasis: " + std::to_string(unlogged_) +
+                       " bytes of output could not be written here]\r\n";
+    if (!WriteAll(log_fd_, note)) {
+      unlogged_ += output.size();
+      return;
+    }
+    unlogged_ = 0;
+  }
+  if (!WriteAll(log_fd_, output)) unlogged_ += output.size();
+}
+
+}  // namespace stasis::shim
