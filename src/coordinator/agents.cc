@@ -2,13 +2,21 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "device/device_control.h"
+#include "process/identity.h"
+#include "wire/find.h"
 
 namespace stasis::coordinator {
 
 Result<std::optional<FoundAgent>> FindAgent(const process::ProcessId& id,
                                             std::chrono::milliseconds timeout) {
+  if (::geteuid() != 0) {
+    auto stat = process::ReadStat(id.pid);
+    if (!stat || stat->id != id) return std::optional<FoundAgent>();
+    STASIS_TRY(process::CheckOwn(*stat, Caller::Self()));
+  }
   auto client = wire::AgentClient::Find(id.pid, timeout);
   if (client) return std::optional<FoundAgent>(FoundAgent{id, std::move(*client)});
   Error error = std::move(client).error();
@@ -44,32 +52,14 @@ Status CheckDescriptorsFit(const FoundAgent& agent) {
                           agent.id.pid.value, needed + needed / 4));
 }
 
-namespace {
-
-Status RefuseAway(const FoundAgent& agent) {
-  if (agent.hello().state != wire::State::kReleased) return {};
-  return Fail(Code::kFailedPrecondition,
-              fmt::format("the GPU memory of process {} is with Stasis", agent.id.pid.value),
-              fmt::format("`stasis resume {}` brings it back", agent.id.pid.value));
-}
-
-}  // namespace
-
-Status CheckMemoryThere(const process::ProcessId& id) {
-  STASIS_ASSIGN(auto agent, FindAgent(id));
-  return agent ? RefuseAway(*agent) : Status{};
-}
-
-Status CheckDriverAlone(const process::ProcessId& id) {
-  STASIS_ASSIGN(auto agent, FindAgent(id));
-  if (!agent) return {};
-  STASIS_TRY(RefuseAway(*agent));
-  if (agent->hello().imported_ranges == 0) return {};
-  return Fail(Code::kFailedPrecondition,
-              fmt::format("process {} has GPU memory that came back by an earlier resume; the "
-                          "driver alone could not restore it",
-                          id.pid.value),
-              fmt::format("use `stasis suspend {}`, which goes through its agent", id.pid.value));
+std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id) {
+  auto record = LoadSuspended(paths, id);
+  if (!record || !record->context_kept) return std::nullopt;
+  auto header = wire::ReadAgentHeader(id.pid);
+  if (!header && header.error().code == Code::kNotFound) return std::nullopt;
+  const bool told = header && (header->memory & wire::kMemoryTold) != 0;
+  if (told && (header->memory & wire::kMemoryAway) == 0) return std::nullopt;
+  return record;
 }
 
 device::GpuUuid UuidOf(const wire::Uuid& uuid) { return device::GpuUuidOf(uuid.bytes); }

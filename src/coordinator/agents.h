@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/journal.h"
+#include "coordinator/suspended.h"
 #include "wire/client.h"
 
 namespace stasis::coordinator {
@@ -34,13 +35,10 @@ std::string WhyNotShared(const wire::HelloReply& hello);
 // gate.
 Status CheckDescriptorsFit(const FoundAgent& agent);
 
-// Refuses, with the way out, what would lose a program: the driver's checkpoint of memory that came
-// back by the shared path (it succeeds, and its restore does not), and the driver's restore of a
-// process whose memory is elsewhere. For whoever calls the driver past the shared path.
-Status CheckDriverAlone(const process::ProcessId& id);
-
-// Only the second half of that.
-Status CheckMemoryThere(const process::ProcessId& id);
+// The record of a process that the driver has, and that is suspended all the same: its data is
+// away, its context was kept. What its agent shows from outside counts too, since the process may
+// have become another program by exec, or have its memory again; nobody is connected to.
+std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id);
 
 device::GpuUuid UuidOf(const wire::Uuid& uuid);
 

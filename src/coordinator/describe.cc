@@ -1,7 +1,6 @@
 #include "coordinator/describe.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,14 +11,13 @@
 #include "base/file.h"
 #include "coordinator/agent_files.h"
 #include "coordinator/gpu_room.h"
-#include "coordinator/teardown.h"
+#include "coordinator/program_pids.h"
+#include "process/namespace.h"
 
 namespace stasis::coordinator {
 namespace {
 
 using device::ProcessState;
-
-constexpr std::chrono::seconds kDyingTimeout{15};
 
 image::GpuState ToImage(ProcessState state) {
   static_assert(static_cast<int>(ProcessState::kFailed) ==
@@ -29,7 +27,7 @@ image::GpuState ToImage(ProcessState state) {
   return static_cast<image::GpuState>(state);
 }
 
-const device::DeviceProcess* FindDevice(const Survey& survey, const process::ProcessId& id) {
+const SurveyedProcess* FindDevice(const Survey& survey, const process::ProcessId& id) {
   for (const auto& p : survey.device_processes) {
     if (p.id == id) return &p;
   }
@@ -44,13 +42,13 @@ Result<image::Process> DescribeProcess(const Survey& survey, const process::Stat
   p.comm = member.comm;
   p.pgid = member.process_group;
   p.sid = member.session;
-  p.namespace_pid = p.pid;
+  STASIS_ASSIGN(p.namespace_pid, process::ReadInnerPid(member.id.pid));
   if (member.state == 'Z') return p;  // no executable any more
   STASIS_ASSIGN(p.exe, process::ReadExecutable(member.id.pid));
   if (const auto* device = FindDevice(survey, member.id)) {
     p.recorded_state = ToImage(device->state);
     for (const auto& gpu : device->gpus) p.gpu_uuids.push_back(gpu.value);
-    p.device_bytes = device->device_bytes;
+    p.device_bytes = device->device_bytes + device->away_bytes;
   }
   return p;
 }
@@ -131,49 +129,6 @@ Status CheckGpus(Services& services, const image::Manifest& manifest, const devi
   return {};
 }
 
-// A program that was just killed may still be dying: giving back its GPU memory takes a while, and
-// a zombie keeps its number until its parent has reaped it. The former has an event, the latter has
-// none, hence the short naps.
-Result<process::Stat> StatOnceDead(process::HostPid pid) {
-  Deadline deadline = Deadline::In(kDyingTimeout);
-  for (;;) {
-    auto stat = process::ReadStat(pid);
-    if (!stat || (stat->state != 'Z' && stat->state != 'X') || deadline.passed()) return stat;
-    if (Status ended = WaitForEnd(stat->id, deadline); !ended) return stat;
-    ::poll(nullptr, 0, 5);
-  }
-}
-
-Status CheckPidsFree(const image::Manifest& manifest) {
-  for (const auto& p : manifest.processes) {
-    auto taken = StatOnceDead({p.pid});
-    if (!taken && process::IsThreadOfAnother(p.pid)) {
-      return Fail(Code::kAborted,
-                  fmt::format("process id {} of the image is taken by a thread", p.pid));
-    }
-    if (!taken) continue;
-    if (taken->state == 'Z') {
-      return Fail(
-          Code::kAborted,
-          fmt::format(
-              "process id {} of the image is still taken by {}, which has ended and waits for its "
-              "parent {} to notice",
-              p.pid, taken->comm, taken->parent.value),
-          "make that parent wait for it, or end that parent");
-    }
-    bool same = taken->id.start_time == p.start_ticks;
-    return Fail(Code::kAborted,
-                fmt::format("process id {} of the image is taken by {}{}", p.pid, taken->comm,
-                            same ? ", which is the program itself: it still runs" : ""),
-                same ? "end it first if it is to go back to the image"
-                     : "a program comes back under its old process ids: end that process, restart "
-                       "the machine, or "
-                       "restore in a fresh pid namespace (`unshare --pid --fork --mount-proc "
-                       "sh -c 'stasis restore IMAGE --job NAME && stasis wait NAME'`)");
-  }
-  return {};
-}
-
 Status CheckRequiredFiles(const image::ImageReader& reader) {
   constexpr char kPutBack[] = "put the very same file back (same package, same version)";
   for (const auto& file : reader.manifest().required_files) {
@@ -230,7 +185,7 @@ Result<image::Manifest> DescribeTarget(Services& services, const Survey& survey,
   m.job.uid = credentials.uid[1];
   m.job.gid = credentials.gid[1];
   m.job.leave_running = dump.leave_running;
-  m.job.suspended = !survey.device_processes.empty() && survey.AllIn(ProcessState::kCheckpointed);
+  m.job.suspended = !survey.device_processes.empty() && survey.AllSuspended();
 
   std::map<std::string, uint64_t> required;
   for (const auto& member : survey.tree.members) {
@@ -251,7 +206,7 @@ Result<image::Manifest> DescribeTarget(Services& services, const Survey& survey,
       for (const auto& p : survey.device_processes) {
         if (std::find(p.gpus.begin(), p.gpus.end(), gpu.uuid) == p.gpus.end()) continue;
         // How one process's memory is spread over several GPUs is not told.
-        used += p.device_bytes / p.gpus.size();
+        used += (p.device_bytes + p.away_bytes) / p.gpus.size();
       }
       m.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, used});
     }
@@ -267,9 +222,9 @@ Result<image::Manifest> DescribeTarget(Services& services, const Survey& survey,
 }
 
 Status CheckRestorable(Services& services, const image::ImageReader& reader,
-                       const device::GpuMap& map) {
+                       const device::GpuMap& map, bool new_pidns) {
   const image::Manifest& manifest = reader.manifest();
-  STASIS_TRY(CheckPidsFree(manifest));
+  if (!new_pidns) STASIS_TRY(CheckPidsFree(manifest));
   STASIS_TRY(CheckRequiredFiles(reader));
   STASIS_TRY(CheckDriver(services, manifest));
   return WithIdleMoversAway(services, [&] { return CheckGpus(services, manifest, map); });

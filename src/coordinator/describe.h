@@ -16,8 +16,9 @@ Result<image::Manifest> DescribeTarget(Services& services, const Survey& survey,
                                        const std::string& criu_version);
 
 // The refusals of a restore that need no work: this machine has not what the program needs, its
-// process ids are taken, its GPU is not there or is full. `map` is what the user asked for.
+// process ids are taken (none is with `new_pidns`), its GPU is not there or is full. `map` is what
+// the user asked for.
 Status CheckRestorable(Services& services, const image::ImageReader& reader,
-                       const device::GpuMap& map);
+                       const device::GpuMap& map, bool new_pidns);
 
 }  // namespace stasis::coordinator

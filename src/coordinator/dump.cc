@@ -1,84 +1,44 @@
 // What is asked before a dump, and its result. What it does: dump_run.h.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <ctime>
 
 #include "base/file.h"
+#include "coordinator/before_dump.h"
 #include "coordinator/dump_run.h"
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
 #include "coordinator/gpu_room.h"
 #include "coordinator/operations.h"
 #include "coordinator/suspended.h"
-#include "criu/preflight.h"
-#include "criu/probe.h"
 #include "image/image_folder.h"
-#include "jobs/store.h"
-#include "store/store_folder.h"
+#include "store/user_limit.h"
 
 namespace stasis::coordinator {
 namespace {
 
 using device::ProcessState;
-using std::chrono::seconds;
-
-constexpr seconds kProbeTimeout{10};
 
 std::string DefaultName(const Target& target) {
   std::string subject = target.job.empty() ? "pid" + target.name : target.job;
   return fmt::format("{}-{:%Y%m%d-%H%M%S}", subject, fmt::gmtime(std::time(nullptr)));
 }
 
-// At least the GPU's data must fit. The store may not exist yet: then where it will be.
-Status CheckStoreSpace(const std::string& store, uint64_t bytes) {
-  std::string folder = store;
-  while (!PathExists(folder) && folder.find('/') != std::string::npos) {
-    folder.resize(folder.rfind('/'));
-  }
-  if (folder.empty()) folder = "/";
-  if (::access(folder.c_str(), W_OK) != 0) {
-    return FailErrno(errno, "cannot write images to " + store);
-  }
-  return store::CheckSpace(folder, bytes);
-}
-
-// Whether an earlier image of the job is in the store: then how much of its GPU memory has to be
-// written is seen only when it is, and a disk that is too full is found out by then.
-bool HasEarlierImage(const Paths& paths, const std::string& job, const std::string& store) {
-  if (job.empty()) return false;
-  auto loaded = jobs::Store(paths.jobs()).Load(job);
-  if (!loaded) return false;
-  auto is_there = [&](const jobs::Checkpoint& checkpoint) {
-    return checkpoint.image.substr(0, checkpoint.image.rfind('/')) == AbsolutePath(store) &&
-           PathExists(checkpoint.image + "/" + image::kManifestName);
-  };
-  return std::any_of(loaded->checkpoints.begin(), loaded->checkpoints.end(), is_there);
-}
-
 Processes Suspended(const Processes& processes) {
   Processes found;
   for (const auto& p : processes) {
-    if (p.initial == ProcessState::kCheckpointed) found.push_back(p);
+    if (p.suspended()) found.push_back(p);
   }
   return found;
 }
 
-}  // namespace
-
-Result<OperationResult> Dump(Session& session, const Target& target, const DumpOptions& dump,
-                             const OperationOptions& options) {
+Result<OperationResult> TryDump(Session& session, const Target& target, const DumpOptions& dump,
+                                const OperationOptions& options) {
   Services& services = session.services;
   STASIS_ASSIGN(Survey survey, SurveyAfterRecovery(session, target));
-  STASIS_ASSIGN(std::string criu_path, criu::FindCriu());
-  STASIS_TRY(criu::CheckPrivileges());
-  STASIS_ASSIGN(std::string criu_version, criu::FoundVersion(Deadline::In(kProbeTimeout)));
-  STASIS_TRY(CheckOnlyDeviceUsers(services, survey));
-  STASIS_TRY(CheckNothingOutside(services, survey));
-  STASIS_ASSIGN(criu::StdioPlan stdio, criu::PlanStdio(survey.tree, LogOf(services, target)));
-  STASIS_TRY(criu::Preflight(survey.tree, dump.criu, stdio));
+  STASIS_ASSIGN(BeforeDump before, AskBeforeDump(services, survey, dump.criu));
+  STASIS_TRY(criu::CheckForUser(dump.criu));
   std::string name = dump.name.empty() ? DefaultName(target) : dump.name;
   STASIS_TRY(image::CheckImageName(name));
 
@@ -102,22 +62,21 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
     return Fail(Code::kAlreadyExists, "there is an image " + operation.image + " already",
                 "choose another --name, or `stasis image delete` it");
   }
+  STASIS_TRY(store::CheckImageLimit(dump.store, services.settings.most_image_bytes));
   if (!options.ignore_memory) {
-    uint64_t device_bytes = survey.device_bytes() + survey.device_bytes(/*suspended=*/true);
-    if (!dump.full && HasEarlierImage(services.paths, target.job, dump.store)) {
-      device_bytes -= std::min(device_bytes, shared->bytes() + stored.bytes());
-    }
-    STASIS_TRY(CheckStoreSpace(dump.store, device_bytes));
+    STASIS_TRY(
+        CheckImageSpace(services, survey, dump.store, dump.full, shared->bytes() + stored.bytes()));
   }
   OperationResult result = BeginResult(services, survey);
   result.image = operation.image;
-  result.notes = stdio.notes;
+  result.notes = before.stdio.notes;
   result.device_bytes = survey.device_bytes();
   result.left_to_driver = shared->left_to_driver();
   if (!dump.leave_running) result.pid = 0;
 
-  DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(criu_path),
-              std::move(criu_version), std::move(stdio), std::move(name), *shared, stored);
+  DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(before.criu_path),
+              std::move(before.criu_version), std::move(before.stdio), std::move(name),
+              before.in_own_pidns, *shared, stored);
   Plan plan = run.MakePlan();
   STASIS_ASSIGN(result, Execute(session, run.operation(), plan, options, std::move(result)));
   if (dump.leave_running) result.pause_s = Pause(result.account.phases);
@@ -125,9 +84,25 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
   result.shared_bytes = run.shared_bytes();
   result.saved = shared->saved();
   for (std::string& note : shared->notes()) result.notes.push_back(std::move(note));
-  result.stored = {run.added_bytes(),         run.blocks().stored_bytes,   run.blocks().new_bytes,
-                   run.blocks().shared_bytes, run.blocks().repeated_bytes, run.blocks().zero_bytes};
-  for (const std::string& note : run.blocks().notes) result.notes.push_back(note);
+  const store::WrittenBlocks& gpu = run.blocks();
+  const store::WrittenPages& cpu = run.pages();
+  result.stored.added = run.added_bytes();
+  result.stored.gpu = {gpu.stored_bytes, gpu.new_bytes, gpu.shared_bytes, gpu.repeated_bytes,
+                       gpu.zero_bytes};
+  result.stored.cpu = {cpu.stored_bytes, cpu.new_bytes, cpu.shared_bytes, cpu.repeated_bytes,
+                       cpu.zero_bytes};
+  for (const std::string& note : gpu.notes) result.notes.push_back(note);
+  for (const std::string& note : cpu.notes) result.notes.push_back(note);
+  for (const std::string& note : run.notes()) result.notes.push_back(note);
+  return result;
+}
+
+}  // namespace
+
+Result<OperationResult> Dump(Session& session, const Target& target, const DumpOptions& dump,
+                             const OperationOptions& options) {
+  auto result = TryDump(session, target, dump, options);
+  if (!result) return Fail(WithChange(target, std::move(result).error()));
   return result;
 }
 

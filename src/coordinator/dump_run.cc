@@ -9,14 +9,18 @@
 
 #include "base/file.h"
 #include "coordinator/agent_files.h"
+#include "coordinator/block_key.h"
 #include "coordinator/describe.h"
 #include "coordinator/gpu_away.h"
 #include "coordinator/teardown.h"
 #include "criu/client.h"
 #include "criu/diagnose.h"
+#include "criu/inside.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
+#include "process/end.h"
 #include "store/store_folder.h"
+#include "store/user_limit.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -27,8 +31,12 @@ using std::chrono::seconds;
 // then.
 constexpr int kCriuLockFd = 20;
 
+constexpr seconds kCriuStart{20};
+constexpr seconds kReapTime{5};
+
 constexpr const char* kDataWrite = "data-write";
 constexpr const char* kCpuDump = "cpu-dump";
+constexpr const char* kCpuWrite = "cpu-write";
 constexpr const char* kGpuReturn = "gpu-return";
 
 uint64_t FolderBytes(const std::string& folder) {
@@ -79,13 +87,14 @@ Phase DumpRun::ImageBegin() {
 Phase DumpRun::TreeCheck() {
   Phase phase;
   phase.name = "tree-check";
-  phase.run = [this](PhaseScope&) { return CheckUnchanged(survey_); };
+  phase.run = [this](PhaseScope&) -> Status {
+    STASIS_TRY(CheckUnchanged(survey_));
+    return CheckStillOwn(survey_);
+  };
   return phase;
 }
 
 Status DumpRun::RunCriu(PhaseScope& scope) {
-  STASIS_ASSIGN(criu::Session criu,
-                criu::Session::Spawn(criu_path_, {{kCriuLockFd, session_.journal->lock_fd()}}));
   criu::DumpRequest request;
   request.pid = survey_.target.root.pid;
   request.images_dir = writer_->cpu_path();
@@ -93,6 +102,11 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   request.leave_running = dump_.leave_running;
   request.options = dump_.criu;
   stdio_.ApplyTo(request.options);
+  const std::map<int, int> lock = {{kCriuLockFd, session_.journal->lock_fd()}};
+  STASIS_ASSIGN(criu::Session criu, in_own_pidns_
+                                        ? criu::Inside::Spawn(criu_path_, request, request.pid,
+                                                              lock, Deadline::In(kCriuStart))
+                                        : criu::Session::Spawn(criu_path_, lock));
   Status committed;
   Status dumped = criu.Dump(
       request,
@@ -101,7 +115,8 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
         committed = scope.RunNested("describe");
         // Its images are complete, and will be synced: it may run.
         if (dump_.leave_running || !committed) return committed;
-        if (!Lots().empty()) committed = scope.Await(kDataWrite);
+        committed = scope.RunNested(kCpuWrite);
+        if (committed && !Lots().empty()) committed = scope.Await(kDataWrite);
         if (committed) committed = scope.RunNested("commit");
         return committed;
       },
@@ -129,6 +144,10 @@ Phase DumpRun::Describe() {
   phase.run = [this](PhaseScope&) -> Status {
     Survey stopped = survey_;
     STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
+    stopped_.clear();
+    for (const auto& member : stopped.tree.members) stopped_.push_back(member.id);
+    // Nobody changes who he is any more. What was written of somebody else goes with the folder.
+    STASIS_TRY(CheckStillOwn(stopped));
     STASIS_ASSIGN(manifest_,
                   DescribeTarget(session_.services, stopped, dump_, stdio_, criu_version_));
     return {};
@@ -150,6 +169,8 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
     return !scope.deadline().passed();
   };
   STASIS_TRY(StoreAgentLibraries(*writer_, manifest));
+  // It is all there now, and counted.
+  STASIS_TRY(store::CheckImageLimit(dump_.store, session_.services.settings.most_image_bytes));
   STASIS_TRY(writer_->Commit(manifest, options));
   image_bytes_ = manifest.TotalBytes();
   added_bytes_ = manifest.AddedBytes();
@@ -166,11 +187,16 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   checkpoint.name = name_;
   checkpoint.time_ms = std::time(nullptr) * 1000;
   checkpoint.bytes = image_bytes_;
+  checkpoint.written_bytes = added_bytes_;
   checkpoint.seconds = watch_.Seconds();
   Status added = store.AddCheckpoint(operation_.job, checkpoint);
-  // Whoever deletes a job that runs on beside its dump does not mean the image.
-  if (!added && dump_.leave_running && added.error().code == Code::kNotFound) return {};
-  return added;
+  // The image is complete, and worth more than its place in the job's history. Whoever deletes a
+  // job that runs on beside its dump does not mean the image.
+  if (!added && added.error().code != Code::kNotFound) {
+    notes_.push_back("the image is not among the job's checkpoints (restore it by its path): " +
+                     added.error().ToString());
+  }
+  return {};
 }
 
 Phase DumpRun::Commit() {
@@ -203,23 +229,54 @@ Phase DumpRun::DataWrite() {
   phase.timeout = seconds(3600);
   phase.run = [this](PhaseScope& scope) -> Status {
     const uint64_t total = shared_.bytes() + stored_.bytes();
-    store::BlockWriterOptions how;
-    how.compression = dump_.compression;
-    how.share = !dump_.full;
-    how.job_id = operation_.job;
     STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
-    how.uid = credentials.uid[1];
     auto progress = [&](uint64_t done) {
       scope.ReportBytes(done, total);
       return !scope.deadline().passed() && !scope.Abandoned();
     };
-    auto written = WriteLots(session_.services.paths, *writer_, Lots(), std::move(how), progress);
+    auto written = WriteLots(session_.services.paths, *writer_, Lots(),
+                             HowToWrite(credentials.uid[1]), progress);
     if (!written) return CalledOff(scope, std::move(written).error());
     data_ = std::move(*written);
     scope.SetBytes(data_.blocks.stored_bytes);
     return {};
   };
   return phase;
+}
+
+// CRIU's pages, in the page cache until then. Asks nothing of the program, as the commit.
+Phase DumpRun::CpuWrite() {
+  Phase phase;
+  phase.name = kCpuWrite;
+  phase.timeout = seconds(3600);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_ASSIGN(image::BlockSecret secret, BlockSecretOf(session_.services.paths));
+    store::BlockWriterOptions how = HowToWrite(manifest_.job.uid);
+    const uint64_t total = FolderBytes(writer_->cpu_path());
+    how.progress = [&](uint64_t done) {
+      scope.ReportBytes(std::min(done, total), total);
+      return !scope.deadline().passed() && !scope.Abandoned();
+    };
+    auto written = store::WritePages(*writer_, image::BlockKey(secret), how);
+    if (!written && written.error().code == Code::kCancelled) {
+      return CalledOff(scope, TookTooLong());
+    }
+    if (!written) return Fail(std::move(written).error());
+    pages_ = std::move(*written);
+    scope.SetBytes(pages_.stored_bytes);
+    return {};
+  };
+  return phase;
+}
+
+store::BlockWriterOptions DumpRun::HowToWrite(uint32_t uid) const {
+  store::BlockWriterOptions how;
+  how.compression = dump_.compression;
+  how.packs.bytes = session_.services.settings.pack_bytes;
+  how.share = !dump_.full;
+  how.job_id = operation_.job;
+  how.uid = uid;
+  return how;
 }
 
 Status DumpRun::DescribeData(image::Manifest& manifest) {
@@ -232,6 +289,7 @@ Status DumpRun::DescribeData(image::Manifest& manifest) {
     }
   }
   data_.blocks.DescribeIn(manifest);
+  pages_.DescribeIn(manifest);
   for (image::DeviceRange& range : manifest.ranges) {
     const std::string& uuid = data_.gpus[range.gpu].value;
     auto gpu = std::find_if(manifest.gpus.begin(), manifest.gpus.end(),
@@ -260,7 +318,10 @@ Phase DumpRun::CpuDump() {
     return {};
   };
   phase.nested.push_back(Describe());
-  if (!dump_.leave_running) phase.nested.push_back(Commit());
+  if (!dump_.leave_running) {
+    phase.nested.push_back(CpuWrite());
+    phase.nested.push_back(Commit());
+  }
   return phase;
 }
 
@@ -299,15 +360,31 @@ Phase DumpRun::AwaitEnd() {
   phase.name = "await-end";
   phase.timeout = seconds(600);  // a terabyte of memory takes its time to be given back
   phase.run = [this](PhaseScope& scope) -> Status {
-    for (const auto& member : survey_.tree.members)
-      STASIS_TRY(WaitForEnd(member.id, scope.deadline()));
+    AwaitStopped(process::WaitForEnd, scope.deadline());
     if (operation_.job.empty()) return {};
     // Its shim has written down that it was dumped: a restore may follow at once.
     jobs::Store store(session_.services.paths.jobs());
     auto ended = jobs::AwaitEnd(store, operation_.job, scope.deadline());
-    return ended ? Status{} : Status(Fail(std::move(ended).error()));
+    // The program has ended and its image is complete. Whoever saw that may have deleted the job.
+    if (!ended && ended.error().code != Code::kNotFound) {
+      notes_.push_back("the job may not say yet that it was dumped: " + ended.error().ToString());
+    }
+    // Of a job no parent is slow: whoever comes next finds nothing of it, and its numbers free.
+    AwaitStopped(process::WaitUntilReaped,
+                 Deadline::Sooner(scope.deadline(), Deadline::In(kReapTime)));
+    return {};
   };
   return phase;
+}
+
+// What stays is said and no failure: the image is complete, and the program is killed.
+void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
+                           const Deadline& deadline) {
+  for (const process::ProcessId& id : stopped_) {
+    if (Status ended = wait(id, deadline); !ended) {
+      notes_.push_back("of the program that was dumped, " + ended.error().ToString());
+    }
+  }
 }
 
 std::string DumpRun::Settle() {
@@ -339,11 +416,13 @@ Plan DumpRun::MakePlan() {
     program.push_back(CpuDump());
     program.push_back(GpuReturn());
     if (!shared_.empty()) program.push_back(DataFree());
+    program.push_back(CpuWrite());
     beside.push_back(InOrder("program-back", std::move(program)));
   } else {
     beside.push_back(CpuDump());
   }
   plan.AddParallel(std::move(beside));
+  if (dump_.leave_running && processes.empty()) plan.Add(CpuWrite());
   plan.Add(dump_.leave_running ? Commit() : AwaitEnd());
   Phase tidy;
   tidy.name = "tidy";

@@ -1,9 +1,10 @@
 // The phases of a dump: image-begin, the GPU state away as in a suspend (gpu_away.h) with a
 // tree-check, and gpu-release-check. Then
-//   cpu-dump { describe, commit } beside data-write, await-end
+//   cpu-dump { describe, cpu-write, commit } beside data-write, await-end
 // The commit waits for data-write, inside CRIU's post-dump notification: the program is never
 // killed before its image is complete, and a refused answer lets it run on. With --leave-running
-//   program-back { cpu-dump { describe }, gpu-return, data-free } beside data-write, commit
+//   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write,
+//   commit
 // The program runs again as soon as CRIU has its CPU state; what is stored, is stored behind that.
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "criu/stdio.h"
 #include "image/manifest.h"
 #include "image/writer.h"
+#include "store/page_writer.h"
 
 namespace stasis::coordinator {
 
@@ -29,7 +31,7 @@ class DumpRun {
  public:
   DumpRun(Session& session, Survey survey, Operation operation, const DumpOptions& dump,
           std::string criu_path, std::string criu_version, criu::StdioPlan stdio, std::string name,
-          SharedSuspend& shared, SharedResume& stored)
+          bool in_own_pidns, SharedSuspend& shared, SharedResume& stored)
       : session_(session),
         survey_(std::move(survey)),
         operation_(std::move(operation)),
@@ -38,6 +40,7 @@ class DumpRun {
         criu_version_(std::move(criu_version)),
         stdio_(std::move(stdio)),
         name_(std::move(name)),
+        in_own_pidns_(in_own_pidns),
         shared_(shared),
         stored_(stored) {}
 
@@ -47,6 +50,8 @@ class DumpRun {
   uint64_t shared_bytes() const { return shared_.bytes(); }
   uint64_t added_bytes() const { return added_bytes_; }
   const store::WrittenBlocks& blocks() const { return data_.blocks; }
+  const store::WrittenPages& pages() const { return pages_; }
+  const std::vector<std::string>& notes() const { return notes_; }  // sentences
 
  private:
   Phase ImageBegin();
@@ -54,16 +59,20 @@ class DumpRun {
   Phase DataWrite();
   Phase CpuDump();
   Phase Describe();
+  Phase CpuWrite();
   Phase Commit();
   Phase GpuReturn();
   Phase DataFree();
   Phase AwaitEnd();
+  void AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
+                    const Deadline& deadline);
   std::string Settle();
   void KeepLog(Error& error);
 
   Status RunCriu(PhaseScope& scope);
   Status CommitImage(PhaseScope& scope);
   Status GiveBackGpu();
+  store::BlockWriterOptions HowToWrite(uint32_t uid) const;
   Status DescribeData(image::Manifest& manifest);
   std::vector<Lot*> Lots();
   Status ClearDumped();
@@ -77,16 +86,20 @@ class DumpRun {
   const std::string criu_version_;
   const criu::StdioPlan stdio_;
   const std::string name_;
-  SharedSuspend& shared_;  // of processes whose memory leaves the GPU now
-  SharedResume& stored_;   // of those that were suspended before
+  const bool in_own_pidns_;  // CRIU has to work there
+  SharedSuspend& shared_;    // of processes whose memory leaves the GPU now
+  SharedResume& stored_;     // of those that were suspended before
   WrittenData data_;
+  store::WrittenPages pages_;
   std::unique_ptr<image::ImageWriter> writer_;
-  image::Manifest manifest_;  // after describe
+  image::Manifest manifest_;                 // after describe
+  std::vector<process::ProcessId> stopped_;  // after describe: what CRIU holds, and is to kill
   std::string work_dir_;
   Stopwatch watch_;
   bool has_gpu_ = false;                 // again, with all its memory
   bool criu_ended_the_program_ = false;  // it may still be giving back its memory
   uint64_t image_bytes_ = 0;
+  std::vector<std::string> notes_;
   uint64_t added_bytes_ = 0;  // of them, what no earlier image had
 };
 

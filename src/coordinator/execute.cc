@@ -3,94 +3,123 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
-#include <optional>
 
 #include "base/install_layout.h"
+#include "base/operation_id.h"
+#include "coordinator/shared_lots.h"
 
 namespace stasis::coordinator {
 namespace {
 
 constexpr std::chrono::seconds kWindDown{20};
-// Of an undo. Never shortened with the phases' own: a phase is mostly too slow because the data is
-// large, and it is as large on its way back. Tests set it.
-constexpr const char* kUndoTimeoutVariable = "STASIS_UNDO_TIMEOUT_S";
-// How long a mover stays when its last command has ended. Long enough for a suspend, another
-// program's turn and the way back; short enough that its context's memory is not missed.
-constexpr const char* kMoverIdleVariable = "STASIS_MOVER_IDLE_S";
-constexpr std::chrono::milliseconds kMoverIdle = std::chrono::seconds(60);
 
-Result<std::chrono::milliseconds> MoverIdle() {
-  const char* text = std::getenv(kMoverIdleVariable);
-  if (text == nullptr) return kMoverIdle;
-  int64_t seconds = -1;
-  const char* end = text + std::strlen(text);
-  auto parsed = std::from_chars(text, end, seconds);
-  if (parsed.ec != std::errc{} || parsed.ptr != end || seconds < 0 || seconds > 86400) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                fmt::format("{} is '{}'; it is a number of seconds from 0 (movers do not stay) to "
-                            "86400",
-                            kMoverIdleVariable, text));
+// A plan that has failed over a process of the program. It is not tried again: that would suspend
+// or end the others without whoever may have died of this attempt.
+Error WithTheDead(Error error, const Operation& operation) {
+  std::string dead;
+  for (const auto& p : operation.device_processes) {
+    if (process::IsAlive(p.id)) continue;
+    dead += fmt::format("{}process {}", dead.empty() ? "" : " and ", p.id.pid.value);
   }
-  return std::chrono::seconds(seconds);
+  if (dead.empty()) return error;
+  error.message = fmt::format("{} ended in the middle of it ({})", dead, error.ToString());
+  error.context.clear();
+  error.code = Code::kUnavailable;
+  if (!error.not_undone) {
+    error.hint =
+        "What is left of the program is as it was before. Another try would be of that alone.";
+  }
+  return error;
 }
 
-// How long a driver may take to come to rest after a helper was lost. Tests set it: each hang costs
-// them a quarter of it.
-constexpr const char* kSettleTimeoutVariable = "STASIS_SETTLE_TIMEOUT_S";
-
-std::optional<std::chrono::seconds> SecondsFrom(const char* variable) {
-  const char* text = std::getenv(variable);
-  if (text == nullptr) return std::nullopt;
-  return std::chrono::seconds(std::clamp(std::atol(text), 1L, 86400L));
+// Of a program whose first process has ended.
+std::string WhatIsLeft(const Operation& operation) {
+  std::vector<std::string> left;
+  for (const auto& id : operation.members) {
+    if (process::IsAlive(id)) left.push_back(ToString(id.pid));
+  }
+  if (left.empty()) return "nothing is left of it";
+  return fmt::format("of its processes {} {} left. {}", fmt::join(left, ", "),
+                     left.size() == 1 ? "is" : "are",
+                     operation.job.empty() ? "One that does not run on can only be ended"
+                                           : "`stasis kill " + operation.job + "` ends them");
 }
 
 // A plan that has failed over a program that is no more.
 Error WithTheEnd(Error error, const Operation& operation, bool committed) {
   // In the middle of a plan nobody asks whether there is such a thing.
   if (error.code == Code::kNotFound) error.code = Code::kUnavailable;
-  bool ended = !operation.members.empty() && !process::IsAlive(operation.members.front());
+  const bool ended = !operation.members.empty() && !process::IsAlive(operation.members.front());
+  if (!ended && !committed) return WithTheDead(std::move(error), operation);
   // Of a dump that was committed the image is left, and the plan has said so.
   if (!ended || (operation.verb == "dump" && committed)) return error;
   error.not_undone = true;
-  error.hint = "The program has ended in the meantime; nothing is left of it.";
+  error.hint = "The program has ended in the meantime; " + WhatIsLeft(operation) + ".";
   return error;
 }
 
 }  // namespace
 
-Services MakeServices(const Paths& paths, const std::string& stasis_version, bool keep_arenas,
-                      int inherit_fd) {
+device::ControlOptions ControlOptionsOf(const config::Settings& settings) {
   device::ControlOptions control;
-  control.inherit_fd = inherit_fd;
-  auto idle = MoverIdle();
-  if (auto seconds = SecondsFrom(kSettleTimeoutVariable)) control.settle_timeout = *seconds;
-  dataplane::MoverOptions mover;
-  if (auto program = LibexecProgram("stasis-mover")) mover.program = *program;
-  if (const char* library = std::getenv("STASIS_CUDA_LIBRARY")) mover.library = library;
-  mover.inherit_fd = inherit_fd;
-  // A mover for one driver is no mover for another.
-  if (idle && idle->count() > 0 && !keep_arenas && mover.library.empty()) {
-    mover.resident_dir = paths.movers();
-    mover.idle_timeout = *idle;
-  }
-  Services services{paths, device::MakeDeviceControl(control),
-                    std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas),
-                    stasis_version};
-  if (auto seconds = SecondsFrom(kUndoTimeoutVariable)) services.undo_timeout = *seconds;
-  return services;
+  control.library = settings.cuda_library;
+  control.settle_timeout = config::Milliseconds(settings.settle_timeout_s);
+  return control;
 }
 
-Result<Session> OpenSession(const Paths& paths, const std::string& verb,
-                            const std::string& stasis_version, bool keep_arenas) {
+Services MakeServices(const Paths& paths, const config::Settings& settings,
+                      const std::string& stasis_version, bool keep_arenas, int inherit_fd) {
+  device::ControlOptions control = ControlOptionsOf(settings);
+  control.inherit_fd = inherit_fd;
+  dataplane::MoverOptions mover;
+  if (auto program = LibexecProgram("stasis-mover")) mover.program = *program;
+  mover.library = settings.cuda_library;
+  mover.inherit_fd = inherit_fd;
+  // A mover for one driver is no mover for another.
+  if (settings.mover_idle_s > 0 && !keep_arenas && mover.library.empty()) {
+    mover.resident_dir = paths.movers();
+    mover.idle_timeout = config::Milliseconds(settings.mover_idle_s);
+  }
+  return {paths, device::MakeDeviceControl(control),
+          std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas), stasis_version,
+          settings};
+}
+
+Result<Session> OpenSession(const Paths& paths, const config::Settings& settings,
+                            const std::string& verb, const std::string& stasis_version,
+                            bool keep_arenas) {
+  RaiseDescriptorLimit();
   STASIS_ASSIGN(Journal journal, Journal::Prepare(paths, verb));
   Session session;
   session.journal = std::make_shared<Journal>(std::move(journal));
-  STASIS_TRY(MoverIdle());
-  session.services = MakeServices(paths, stasis_version, keep_arenas, session.journal->lock_fd());
+  session.services =
+      MakeServices(paths, settings, stasis_version, keep_arenas, session.journal->lock_fd());
   return session;
+}
+
+Result<OperationResult> RunInSession(
+    const Paths& paths, const config::Settings& settings, const std::string& verb,
+    const std::string& stasis_version,
+    const std::function<Result<OperationResult>(Session&)>& operation) {
+  auto run = [&]() -> Result<OperationResult> {
+    STASIS_ASSIGN(Session session, OpenSession(paths, settings, verb, stasis_version));
+    return operation(session);
+  };
+  auto again = [](const Result<OperationResult>& result) {
+    return !result && TreeHasChanged(result.error()) && !result.error().not_undone;
+  };
+  auto first = run();
+  if (!again(first)) return first;
+  auto second = run();
+  if (second) {
+    second->notes.push_back(first.error().message + ", so it was undone and done once more");
+  } else if (again(second)) {
+    second.error().message += "; and so it was when it was tried before";
+    second.error().hint =
+        "Everything is as it was before. Try again when it does not start and end "
+        "processes all the time.";
+  }
+  return second;
 }
 
 Result<bool> RecoverFirst(Session& session, const std::vector<process::ProcessId>& members) {
@@ -113,7 +142,7 @@ Result<bool> RecoverFirst(Session& session, const std::vector<process::ProcessId
 Result<Survey> SurveyAfterRecovery(Session& session, const Target& target) {
   STASIS_ASSIGN(Survey survey, SurveyTarget(session.services, target));
   std::vector<process::ProcessId> members;
-  for (const auto& member : survey.tree.members) members.push_back(member.id);
+  for (const auto& member : survey.members()) members.push_back(member.id);
   STASIS_ASSIGN(const bool recovered, RecoverFirst(session, members));
   // Before anybody asks the program what another operation is just changing.
   for (const auto& id : members) STASIS_TRY(CheckNotUnderWay(session.services.paths, id));
@@ -123,6 +152,7 @@ Result<Survey> SurveyAfterRecovery(Session& session, const Target& target) {
 
 OperationResult BeginResult(Services& services, const Survey& survey) {
   OperationResult result;
+  result.operation = OperationId();
   result.target = survey.target.name;
   result.job = survey.target.job;
   result.pid = survey.target.root.pid.value;

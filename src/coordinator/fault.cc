@@ -6,9 +6,26 @@
 
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
+
+#include "process/proc.h"
 
 namespace stasis::coordinator {
 namespace {
+
+constexpr std::string_view kKill = "kill=";
+constexpr std::string_view kHold = "hold=";
+
+Status KillOther(const std::string& text, const Deadline& deadline) {
+  const pid_t pid = std::atoi(text.c_str());
+  if (pid <= 1) return FailErrno(EINVAL, "STASIS_FAULT: " + text + " is no process to kill");
+  auto stat = process::ReadStat({pid});
+  if (!stat) return {};
+  ::kill(pid, SIGKILL);
+  // A pidfd would not do: of what CRIU traces the threads are not gone before CRIU looks.
+  while (process::IsAlive(stat->id) && !deadline.passed()) ::poll(nullptr, 0, 1);
+  return {};
+}
 
 Status Strike(const std::string& phase, const std::string& how, const Deadline& deadline) {
   if (how == "fail") {
@@ -23,7 +40,14 @@ Status Strike(const std::string& phase, const std::string& how, const Deadline& 
     ::kill(::getpid(), SIGKILL);
     for (;;) ::pause();
   }
-  return FailErrno(EINVAL, "STASIS_FAULT: " + how + " is none of fail, hang, die");
+  if (how.starts_with(kHold)) {
+    const std::string path = how.substr(kHold.size());
+    while (::access(path.c_str(), F_OK) == 0 && !deadline.passed()) ::poll(nullptr, 0, 1);
+    return {};
+  }
+  if (how.starts_with(kKill)) return KillOther(how.substr(kKill.size()), deadline);
+  return FailErrno(EINVAL,
+                   "STASIS_FAULT: " + how + " is none of fail, hang, die, kill=PID, hold=PATH");
 }
 
 }  // namespace

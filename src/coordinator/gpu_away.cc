@@ -57,7 +57,58 @@ void AddGpuAway(Plan& plan, Services& services, const Processes& processes, Shar
   plan.Add(shared.DataCommit());
 }
 
+void AddDataAway(Plan& plan, SharedSuspend& shared, Phase tree_check) {
+  plan.Add(shared.DataRoom());
+  plan.Add(shared.GateClose());
+  plan.Add(std::move(tree_check));
+  plan.Add(shared.DataExport());
+  std::vector<Phase> beside;
+  beside.push_back(shared.DataRelease());
+  beside.push_back(shared.DataSave());
+  plan.AddParallel(std::move(beside));
+  plan.Add(shared.DataCommit());
+}
+
+namespace {
+
+// Whose context was kept is nobody's to take away again by the driver's undo: one that runs by then
+// must be told of.
+Status CheckKeptAreAway(Services& services, const Processes& processes) {
+  Processes kept;
+  for (const auto& p : processes) {
+    if (p.context_kept) kept.push_back(p);
+  }
+  STASIS_ASSIGN(const bool back, IsBack(services, kept));
+  return back ? Fail(HalfWayBack()) : Status{};
+}
+
+Phase DataReturn(Services& services, const Processes& processes, SharedResume& shared,
+                 bool commits) {
+  Phase phase = shared.DataReturn();
+  phase.commits = commits;
+  if (!commits) return phase;
+  phase.undo = [&services, &processes, undo = std::move(phase.undo)]() -> Status {
+    STASIS_TRY(undo());
+    return CheckKeptAreAway(services, processes);
+  };
+  return phase;
+}
+
+bool DriverHasNoPart(const Processes& processes) {
+  return std::all_of(processes.begin(), processes.end(),
+                     [](const auto& p) { return p.initial == ProcessState::kRunning; });
+}
+
+}  // namespace
+
 void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuBack back) {
+  if (back.shared != nullptr && back.programs.empty() && DriverHasNoPart(processes)) {
+    plan.Add(back.shared->LoadRoom([] { return std::map<GpuUuid, uint64_t>(); },
+                                   /*keep_ballast=*/false));
+    plan.Add(back.shared->DataLoad());
+    plan.Add(DataReturn(services, processes, *back.shared, back.commits));
+    return;
+  }
   Phase restore = GpuRestore(services, processes, back.map, back.driver_bytes);
   Phase unlock = GpuUnlock(services, processes);
   if (!back.commits) restore.undo = unlock.undo = nullptr;
@@ -104,9 +155,7 @@ void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuB
     beside.push_back(InOrder("program-back", std::move(program)));
   }
   plan.AddParallel(std::move(beside));
-  Phase data_return = shared->DataReturn();
-  data_return.commits = back.commits;
-  plan.Add(std::move(data_return));
+  plan.Add(DataReturn(services, processes, *shared, back.commits));
 }
 
 }  // namespace stasis::coordinator

@@ -11,10 +11,12 @@
 namespace stasis::coordinator {
 
 // Takes what the data plane carries off what is recorded of each process: the rest is what the
-// driver will need.
+// driver will need. Where the context was kept, nothing of that is in what is recorded.
 template <class SharedPath>
 void LeaveToDriver(Processes& processes, const SharedPath& shared) {
-  for (auto& p : processes) p.device_bytes -= std::min(p.device_bytes, shared.BytesOf(p.id));
+  for (auto& p : processes) {
+    if (!p.context_kept) p.device_bytes -= std::min(p.device_bytes, shared.BytesOf(p.id));
+  }
 }
 
 // What the driver carries of those that were away before the plan, or of those that were not.
@@ -22,9 +24,13 @@ uint64_t DriverBytes(const Processes& processes, bool were_away);
 
 // Up to and with data-commit. `tree_check`, where there is one, runs when nothing of the program
 // can reach the GPU any more. `processes` has been through LeaveToDriver, and all must outlive the
-// plan.
+// plan. Those that kept their context have no data there any more: the driver takes the rest.
 void AddGpuAway(Plan& plan, Services& services, const Processes& processes, SharedSuspend& shared,
                 std::optional<Phase> tree_check = {});
+
+// Only the data, up to and with data-commit: no call to the driver. Until it is back, the agents'
+// gates alone keep the programs from the GPU.
+void AddDataAway(Plan& plan, SharedSuspend& shared, Phase tree_check);
 
 struct GpuBack {
   // Null: the driver brings back all there is.
@@ -41,7 +47,8 @@ struct GpuBack {
   // by ending the program.
   bool commits = true;
 };
-// Up to the moment when the programs run with all their memory.
+// Up to the moment when the programs run with all their memory. Where all kept their contexts the
+// driver has no part in it.
 void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuBack back);
 
 // What the driver's restore will need on each GPU, of processes whose state is away.

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <functional>
 #include <thread>
 
 #include "coordinator/agents.h"
 #include "coordinator/gpu_room.h"
+#include "coordinator/in_parallel.h"
 #include "coordinator/suspended.h"
 
 namespace stasis::coordinator {
@@ -30,18 +32,9 @@ constexpr const char* kUndoGroup = "gpu-state";
 // its process.
 Status ForEach(const Processes& processes,
                const std::function<Status(const RecordedProcess&)>& step) {
-  std::vector<Status> results(processes.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < processes.size(); ++i) {
-    threads.emplace_back([&, i] { results[i] = step(processes[i]); });
-  }
-  if (!processes.empty()) results[0] = step(processes[0]);
-  for (auto& thread : threads) thread.join();
-  for (size_t i = 0; i < results.size(); ++i) {
-    STASIS_TRY(
-        Annotate(std::move(results[i]), fmt::format("process {}", processes[i].id.pid.value)));
-  }
-  return {};
+  return InParallel(processes.size(), [&](size_t i) {
+    return Annotate(step(processes[i]), fmt::format("process {}", processes[i].id.pid.value));
+  });
 }
 
 // A pid whose process has ended may be somebody else's by now.
@@ -99,6 +92,22 @@ Phase Transition(
 }
 
 }  // namespace
+
+Processes AsRunning(Processes processes) {
+  for (auto& p : processes) {
+    p.initial = ProcessState::kRunning;
+    p.context_kept = false;
+  }
+  return processes;
+}
+
+Status RememberAsBefore(const Paths& paths, const RecordedProcess& process) {
+  if (process.initial == ProcessState::kCheckpointed) return {};
+  if (!process.context_kept) return ForgetSuspended(paths, process.id);
+  SuspendedProcess record{process.id, process.gpus, process.away_bytes, std::time(nullptr)};
+  record.context_kept = true;
+  return SaveSuspended(paths, record);
+}
 
 Phase GpuLock(Services& services, const Processes& processes) {
   return Transition(
@@ -198,16 +207,11 @@ Status Restore(const Services& services, const RecordedProcess& p, const Deadlin
 Status Unlock(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
   return services.device->Unlock(p.id.pid, deadline);
 }
-// With such memory the driver's checkpoint succeeds, and its restore never will. Asked before it is
-// locked too: an agent that is at work in the driver then could not answer any more.
+// Asked before it is locked too: an agent that is at work in the driver then could not answer any
+// more.
 Status RefuseImported(const RecordedProcess& p) {
   STASIS_ASSIGN(auto agent, FindAgent(p.id));
-  if (agent && agent->hello().imported_ranges > 0) {
-    return Fail(
-        Code::kInternal,
-        "its GPU memory came back half-way: it cannot be suspended again by the driver alone",
-        "`stasis recover` finishes the resume");
-  }
+  if (agent && agent->hello().imported_ranges > 0) return Fail(HalfWayBack());
   return {};
 }
 Status Checkpoint(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
@@ -241,8 +245,16 @@ const Step* StepBack(ProcessState now, ProcessState goal) {
 
 }  // namespace
 
+Error HalfWayBack() {
+  Error error{Code::kInternal};
+  error.message =
+      "its GPU memory came back half-way: it cannot be suspended again by the driver alone";
+  error.hint = "`stasis recover` finishes the resume";
+  return error;
+}
+
 Status ReturnToRecordedState(const Services& services, const RecordedProcess& process) {
-  const Deadline deadline = Deadline::In(services.undo_timeout);
+  const Deadline deadline = Deadline::In(services.undo_timeout());
   // After a call that was given up the driver may still be at it, and finish between our look and
   // our step: a step that finds the process elsewhere is no failure, the next round looks again.
   // The driver tells nobody when it has come to rest, so it is asked again and again.
@@ -261,6 +273,8 @@ Status ReturnToRecordedState(const Services& services, const RecordedProcess& pr
     }
     const Step* step = StepBack(*now, process.initial);
     if (step == nullptr) {
+      // The driver does not know one that ends: it may have begun to since we looked.
+      if (!process::IsAlive(process.id)) return {};
       return Fail(Code::kDataLoss,
                   fmt::format("the GPU state of process {} is {} and was {}", process.id.pid.value,
                               device::StateName(*now), device::StateName(process.initial)));
@@ -281,8 +295,8 @@ Status ReturnToRecordedState(const Services& services, const RecordedProcess& pr
 Status ReturnAllToRecordedState(const Services& services, const Processes& processes) {
   // Together, so that those on one GPU need not wait for each other's lock, and that either all
   // have room or none. Whoever gets there later (its driver was still at it) is restored alone.
-  Status together =
-      RestoreBack(services, ToBeRestored(services, processes), Deadline::In(services.undo_timeout));
+  Status together = RestoreBack(services, ToBeRestored(services, processes),
+                                Deadline::In(services.undo_timeout()));
   bool no_room = !together && together.error().code == Code::kResourceExhausted;
   Processes waiting = no_room ? ToBeRestored(services, processes) : Processes{};
   Processes rest;

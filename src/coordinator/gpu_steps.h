@@ -12,6 +12,11 @@ namespace stasis::coordinator {
 
 using Processes = std::vector<RecordedProcess>;
 
+// The same processes, meant to run.
+Processes AsRunning(Processes processes);
+// What is remembered of the suspended (suspended.h), as it was before an operation on it.
+Status RememberAsBefore(const Paths& paths, const RecordedProcess& process);
+
 // Phases. The processes that are in the wanted state already are left alone. `processes` is looked
 // at when the phase runs, and must outlive the plan: a restore knows its processes only after CRIU
 // has made them; of those it fills in `gpus` and `device_bytes` from the manifest, as of the dump.
@@ -23,6 +28,10 @@ Phase GpuReleaseCheck(Services& services, const Processes& processes);
 Phase GpuRestore(Services& services, const Processes& processes, const device::GpuMap& map,
                  uint64_t bytes);
 Phase GpuUnlock(Services& services, const Processes& processes);
+
+// Why a program some of whose processes have their memory again cannot go back: the driver's
+// checkpoint of such memory succeeds, and its restore never will.
+Error HalfWayBack();
 
 // Brings one process back to its recorded state from wherever it is now: the one undo of all of the
 // above, used by the plans and by `recover`. A process that has ended is success: nothing is left

@@ -40,7 +40,9 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
   const image::Id128 key_id = key.id();
   options.progress = progress;
   STASIS_ASSIGN(auto blocks, store::BlockWriter::Begin(writer, std::move(key), std::move(options)));
-  std::vector<dataplane::Mapping> mappings;  // the blocks are written from there, until Finish
+  std::vector<dataplane::Mapping> mappings;    // the blocks are written from there, until Finish
+  std::vector<std::vector<uint8_t>> zeros_of;  // each lot's
+  std::vector<store::BlockSource> sources;
   for (const Lot* lot : lots) {
     if (lot->ranges.empty()) continue;
     const auto& arena = *lot->arena;
@@ -54,7 +56,7 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
     // Names of another key are computed anew. What is zero is so by any key, and is nowhere else
     // said: older data may lie in its place.
     std::span<const image::Id128> names;
-    std::vector<uint8_t> zero_blocks;
+    std::vector<uint8_t>& zero_blocks = zeros_of.emplace_back();
     const auto& known = arena.record().names;
     if (arena.record().complete && known) {
       if (known->key == key_id) {
@@ -64,7 +66,6 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
       }
     }
     std::span<const uint8_t> zeros = zero_blocks;
-    blocks.StartPack();
     for (const auto& range : lot->ranges) {
       image::DeviceRange described;
       described.gpu = static_cast<uint32_t>(out.gpus.size());
@@ -73,14 +74,15 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
       described.pid = lot->key.process.pid.value;
       const size_t named = names.empty() ? 0 : BlockCount(range);
       const size_t looked_at = zeros.empty() ? 0 : BlockCount(range);
-      STASIS_TRY(InTime(blocks.Add(std::move(described), BytesOf(mapping, range),
-                                   names.first(named), zeros.first(looked_at))));
+      sources.push_back({std::move(described), BytesOf(mapping, range), names.first(named),
+                         zeros.first(looked_at)});
       names = names.subspan(named);
       zeros = zeros.subspan(looked_at);
     }
     out.gpus.push_back(lot->key.gpu);
     mappings.push_back(std::move(mapping));
   }
+  STASIS_TRY(InTime(blocks.Add(std::move(sources))));
   auto written = blocks.Finish();
   if (!written) return Fail(InTime(Fail(std::move(written).error())).error());
   out.blocks = std::move(*written);

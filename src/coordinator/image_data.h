@@ -11,7 +11,7 @@
 
 namespace stasis::coordinator {
 
-// What a dump writes: a pack for each lot that has something new, and what the manifest says of it.
+// What a dump writes: packs with what is new in any lot, and what the manifest says of it.
 struct WrittenData {
   // DeviceRange::gpu is an index into `gpus`; whoever fills in the manifest looks them up there.
   store::WrittenBlocks blocks;

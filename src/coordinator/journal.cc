@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/json_bytes.h"
+#include "base/operation_id.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -48,6 +49,8 @@ json ToJson(const Operation& op) {
     j["device_bytes"] = p.device_bytes;
     j["map"] = json::array();
     for (const auto& [from, to] : p.map) j["map"].push_back({from.value, to.value});
+    j["context_kept"] = p.context_kept;
+    j["away_bytes"] = p.away_bytes;
     processes.push_back(std::move(j));
   }
   return {{"version", kVersion},
@@ -62,7 +65,8 @@ json ToJson(const Operation& op) {
           {"restored_shim", ToJson(op.restored_shim)},
           {"restored_root", ToJson(op.restored_root)},
           {"job", EncodeBytes(op.job)},
-          {"leave_running", op.leave_running}};
+          {"leave_running", op.leave_running},
+          {"operation", op.id}};
 }
 
 Operation OperationFrom(const json& j) {
@@ -81,13 +85,15 @@ Operation OperationFrom(const json& j) {
     if (state < 0 || state > static_cast<int>(device::ProcessState::kFailed)) {
       throw std::runtime_error("a process state of " + std::to_string(state));
     }
-    RecordedProcess process{ProcessIdFrom(p), static_cast<device::ProcessState>(state), {}, 0, {}};
+    RecordedProcess process{ProcessIdFrom(p), static_cast<device::ProcessState>(state), {}};
     for (const auto& gpu : p.value("gpus", json::array()))
       process.gpus.push_back({gpu.get<std::string>()});
     process.device_bytes = p.value("device_bytes", uint64_t{0});
     for (const auto& pair : p.value("map", json::array())) {
       process.map.push_back({{pair.at(0).get<std::string>()}, {pair.at(1).get<std::string>()}});
     }
+    process.context_kept = p.value("context_kept", false);
+    process.away_bytes = p.value("away_bytes", uint64_t{0});
     op.device_processes.push_back(std::move(process));
   }
   op.image = BytesFrom(j, "image");
@@ -95,6 +101,7 @@ Operation OperationFrom(const json& j) {
   op.restored_root = ProcessIdFrom(j.at("restored_root"));
   op.job = BytesFrom(j, "job");
   op.leave_running = j.at("leave_running").get<bool>();
+  op.id = j.value("operation", "");
   return op;
 }
 
@@ -244,6 +251,7 @@ Journal::~Journal() {
 Status Journal::Begin(const Operation& operation) {
   STASIS_ASSIGN(UniqueFd folder, LockFolder(paths_));
   Operation here = operation;
+  here.id = OperationId();
   STASIS_ASSIGN(here.pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
   STASIS_TRY(RefuseOverlap(paths_, here, Left::kRefuse));
   STASIS_TRY(Append(ToJson(here).dump()));

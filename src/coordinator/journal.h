@@ -36,6 +36,13 @@ struct RecordedProcess {
   uint64_t device_bytes = 0;
   // Of a resume: where the driver's restore puts it. Empty: where it was.
   device::GpuMap map = {};
+  // Suspended, its context kept: the driver calls it running (or locked), and so much of its data
+  // is in arenas. `device_bytes` is what it has on the GPU still.
+  bool context_kept = false;
+  uint64_t away_bytes = 0;
+
+  // Its memory is with us, or with the driver.
+  bool suspended() const { return context_kept || initial == device::ProcessState::kCheckpointed; }
 };
 
 // All that must be known to undo or finish an operation without the process that ran it.
@@ -53,6 +60,7 @@ struct Operation {
   process::ProcessId restored_shim, restored_root;  // notes of a restore
   std::string job;
   bool leave_running = false;
+  std::string id;  // of the operation; written by Begin(). Empty: an older Stasis wrote it
 
   // Filled in when an entry is read back.
   std::vector<std::string> phases_begun;

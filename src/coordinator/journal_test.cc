@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "base/file.h"
+#include "config/open_paths.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -21,15 +22,13 @@ class JournalTest : public testing::Test {
     char folder[] = "/tmp/stasis-journal-test-XXXXXX";
     ASSERT_NE(::mkdtemp(folder), nullptr);
     folder_ = folder;
-    ::setenv("STASIS_STATE_DIR", folder, 1);
-    auto paths = OpenPaths();
+    config::Settings settings;
+    settings.state_dir = folder;
+    auto paths = config::OpenPaths(settings);
     ASSERT_TRUE(paths);
     paths_ = *paths;
   }
-  void TearDown() override {
-    ::unsetenv("STASIS_STATE_DIR");
-    EXPECT_TRUE(RemoveTree(folder_));
-  }
+  void TearDown() override { EXPECT_TRUE(RemoveTree(folder_)); }
 
   Operation Make(const std::string& verb, pid_t member) {
     Operation operation;
@@ -38,8 +37,13 @@ class JournalTest : public testing::Test {
     operation.boot_id = *process::BootId();
     operation.owner = process::ReadStat({::getpid()})->id;
     operation.members = {{{member}, 17}};
-    operation.device_processes = {
-        {{{member}, 17}, device::ProcessState::kRunning, {{"GPU-1"}, {"GPU-2"}}, 4096}};
+    operation.device_processes = {{{{member}, 17},
+                                   device::ProcessState::kRunning,
+                                   {{"GPU-1"}, {"GPU-2"}},
+                                   4096,
+                                   {},
+                                   true,
+                                   8192}};
     operation.image = "/images/x";
     return operation;
   }
@@ -77,6 +81,8 @@ TEST_F(JournalTest, AKilledRunIsFoundWithAllThatMustBeKnown) {
   EXPECT_EQ(entry.operation.phases_begun, std::vector<std::string>{"gpu-lock"});
   ASSERT_EQ(entry.operation.device_processes.size(), 1u);
   EXPECT_EQ(entry.operation.device_processes[0].initial, device::ProcessState::kRunning);
+  EXPECT_TRUE(entry.operation.device_processes[0].context_kept);
+  EXPECT_EQ(entry.operation.device_processes[0].away_bytes, 8192u);
   EXPECT_EQ(entry.operation.device_processes[0].gpus,
             (std::vector<device::GpuUuid>{{"GPU-1"}, {"GPU-2"}}));
   EXPECT_EQ(entry.operation.device_processes[0].device_bytes, 4096u);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "coordinator/gpu_away.h"
 #include "coordinator/shared_resume.h"
 #include "coordinator/shared_suspend.h"
 #include "coordinator/suspended.h"
@@ -27,10 +28,12 @@ void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook
   auto refuse = [&](Status status) {
     if (!status) outlook.refusals.push_back(std::move(status).error());
   };
-  if (process.initial == ProcessState::kCheckpointed) {
+  if (process.suspended()) {
     refuse(CheckNotMoved(services.paths, process.id));
     SharedResume stored(services, {});
-    return refuse(stored.Look({process}));
+    refuse(stored.Look({process}));
+    outlook.carried_bytes += stored.bytes();
+    return;
   }
   if (process.initial != ProcessState::kRunning) return;
   {
@@ -38,22 +41,38 @@ void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook
     auto shared = SharedSuspend::Look(services, {process}, options);
     if (!shared) return outlook.refusals.push_back(std::move(shared).error());
     for (const std::string& why : (*shared)->left_to_driver()) {
-      outlook.notes.push_back(why + ": the driver carries its memory");
+      outlook.left_to_driver.push_back(why + ": the driver carries its memory");
     }
+    outlook.carried_bytes += (*shared)->bytes();
+    Processes one = {process};
+    LeaveToDriver(one, **shared);
+    outlook.driver_bytes += DriverBytes(one, /*were_away=*/false);
   }
   // An agent has one client at a time.
   refuse(Annotate(CheckManaged(process.id), fmt::format("process {}", process.id.pid.value)));
 }
 
+uint64_t UnusedArenaBytes(const Paths& paths) {
+  auto store = ArenasThereAre(paths);
+  auto arenas = store ? store->List() : Result<std::vector<dataplane::ArenaInfo>>();
+  uint64_t bytes = 0;
+  for (const auto& arena : arenas.value_or(std::vector<dataplane::ArenaInfo>())) {
+    const bool unused = arena.kept || (!arena.record && arena.damage.empty());
+    if (arena.in_memory && unused && !arena.in_use) bytes += arena.capacity_bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Result<Outlook> LookAhead(Services& services, const Survey& survey) {
-  for (const auto& member : survey.tree.members) {
+  for (const auto& member : survey.members()) {
     STASIS_TRY(CheckNotUnderWay(services.paths, member.id));
   }
   STASIS_ASSIGN(Operation operation, survey.ToOperation("check"));
   Outlook outlook;
   for (const auto& process : operation.device_processes) LookAt(services, process, outlook);
+  outlook.unused_bytes = UnusedArenaBytes(services.paths);
   return outlook;
 }
 

@@ -10,8 +10,12 @@
 namespace stasis::coordinator {
 
 struct Outlook {
-  std::vector<Error> refusals;     // each names its process
-  std::vector<std::string> notes;  // what works, but otherwise than one would hope; sentences
+  std::vector<Error> refusals;              // each names its process
+  std::vector<std::string> left_to_driver;  // what works, but otherwise than one would hope
+  uint64_t carried_bytes = 0;               // what the data plane would take, or has
+  uint64_t driver_bytes = 0;  // what the driver would put into the programs' own memory
+  // Host memory that a suspend or dump would give back first: arenas that nobody needs.
+  uint64_t unused_bytes = 0;
 };
 
 // Touches nothing. kAborted while an operation works on the target: its agents are not free then.

@@ -3,6 +3,7 @@
 // they do anything else.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,12 +22,21 @@ struct Session {
   Services services;
   std::shared_ptr<Journal> journal;
 };
-Result<Session> OpenSession(const Paths& paths, const std::string& verb,
-                            const std::string& stasis_version, bool keep_arenas = false);
+Result<Session> OpenSession(const Paths& paths, const config::Settings& settings,
+                            const std::string& verb, const std::string& stasis_version,
+                            bool keep_arenas = false);
+// Runs an operation in a session of its own. When processes of the program came or went in the
+// middle of it, and all is as it was before, it is run once more.
+Result<OperationResult> RunInSession(
+    const Paths& paths, const config::Settings& settings, const std::string& verb,
+    const std::string& stasis_version,
+    const std::function<Result<OperationResult>(Session&)>& operation);
 // Only the services, for who keeps them longer than one operation and puts them into the session of
 // each. `inherit_fd` is held by every helper; -1: none.
-Services MakeServices(const Paths& paths, const std::string& stasis_version, bool keep_arenas,
-                      int inherit_fd = -1);
+Services MakeServices(const Paths& paths, const config::Settings& settings,
+                      const std::string& stasis_version, bool keep_arenas, int inherit_fd = -1);
+// How to speak to the driver, for who needs no more than that.
+device::ControlOptions ControlOptionsOf(const config::Settings& settings);
 
 // Gives up the GPU, keeps the process: its GPU state goes into its own memory, by the driver.
 Result<OperationResult> Suspend(Session& session, const Target& target,
@@ -53,11 +63,13 @@ Result<OperationResult> Dump(Session& session, const Target& target, const DumpO
 
 // Brings a program back from an image.
 struct RestoreOptions {
-  std::string image;     // path
-  std::string job;       // the id to run it under; empty: the one in the image, or a new one
-  std::string log;       // where its output goes; empty: the job's log
-  std::string gpu_map;   // "OLD=NEW,..."
-  int terminal_fd = -1;  // in the place of the terminal that the program had; -1: there is none
+  std::string image;       // path
+  std::string job;         // the id to run it under; empty: the one in the image, or a new one
+  std::string log;         // where its output goes; empty: the job's log
+  std::string gpu_map;     // "OLD=NEW,..."
+  bool new_pidns = false;  // into a pid namespace of its own, of which its shim is the init
+  // Also one that others could have changed, and of root one of another user (image_trust.h).
+  bool trust_image = false;
   criu::Options criu;
 };
 Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,

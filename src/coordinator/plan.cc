@@ -1,7 +1,10 @@
 #include "coordinator/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <mutex>
 #include <set>
@@ -17,7 +20,11 @@ namespace {
 // The state of one run, shared by the threads of a parallel step.
 class Runner {
  public:
-  explicit Runner(const Plan::RunOptions& options) : options_(options) {}
+  Runner(const Plan::RunOptions& options, std::vector<std::string> names)
+      : options_(options), names_(std::move(names)) {}
+
+  // Runs the phases of a step beside each other, a thread each.
+  Status RunStep(const std::vector<Phase>& step);
 
   // `parent`: index of the report of the phase that it is nested in, or -1.
   Status RunPhase(const Phase& phase, bool parallel, int parent = -1);
@@ -46,10 +53,17 @@ class Runner {
  private:
   class Scope;
 
+  struct Wait {
+    const std::function<bool()>& ready;
+    std::thread::id thread;
+  };
+
   Status Execute(const Phase& phase, Scope& scope);
   void NoteEnd(const std::string& name, bool well);
+  bool NobodyIsLeft() const;
 
   const Plan::RunOptions& options_;
+  const std::vector<std::string> names_;
   Stopwatch watch_;
   mutable std::mutex mutex_;  // guards all below
   std::vector<const Phase*> begun_;
@@ -58,6 +72,8 @@ class Runner {
   std::map<std::string, bool> ended_;  // whether well
   bool failed_ = false;
   Status late_failure_;
+  std::set<std::thread::id> at_work_;  // of the step: those that have not ended
+  std::list<Wait> waits_;
   std::condition_variable changed_;
 };
 
@@ -91,6 +107,12 @@ class Runner::Scope : public PhaseScope {
     return Fail(Code::kInternal, "phase " + phase_.name + " has no nested phase " + name);
   }
   Status Await(const std::string& name) override {
+    const auto& names = runner_.names_;
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return Fail(Code::kInternal, fmt::format("phase {} waits for the end of {}, which is none of "
+                                               "this plan",
+                                               phase_.name, name));
+    }
     return WaitUntil([&] {
       auto ended = runner_.ended_.find(name);
       return ended != runner_.ended_.end() && ended->second;
@@ -98,10 +120,20 @@ class Runner::Scope : public PhaseScope {
   }
   Status WaitUntil(const std::function<bool()>& ready) override {
     std::unique_lock lock(runner_.mutex_);
-    bool is_ready = false;
-    runner_.changed_.wait(lock, [&] { return (is_ready = ready()) || runner_.failed_; });
+    if (ready()) return {};
+    const auto wait =
+        runner_.waits_.insert(runner_.waits_.end(), {ready, std::this_thread::get_id()});
+    bool is_ready = false, is_vain = false;
+    runner_.changed_.wait(lock, [&] {
+      is_ready = ready();
+      is_vain = !is_ready && !runner_.failed_ && runner_.NobodyIsLeft();
+      return is_ready || is_vain || runner_.failed_;
+    });
+    runner_.waits_.erase(wait);
     if (is_ready) return {};
-    return Fail(Code::kCancelled, "called off: what ran beside it has failed");
+    if (!is_vain) return Fail(Code::kCancelled, "called off: what ran beside it has failed");
+    return Fail(Code::kInternal,
+                fmt::format("phase {} waits for what no phase of this plan brings", phase_.name));
   }
   void Changed() override {
     std::lock_guard lock(runner_.mutex_);
@@ -140,6 +172,15 @@ void Runner::NoteEnd(const std::string& name, bool well) {
   changed_.notify_all();
 }
 
+// Every thread of the step has ended or waits in vain. One that has threads of its own at work
+// (in_parallel.h) waits for these, not here, and counts as at work. The caller holds the mutex.
+bool Runner::NobodyIsLeft() const {
+  return std::all_of(at_work_.begin(), at_work_.end(), [this](std::thread::id thread) {
+    return std::any_of(waits_.begin(), waits_.end(),
+                       [&](const Wait& wait) { return wait.thread == thread && !wait.ready(); });
+  });
+}
+
 Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
   if (!committed() && !failed_late() && options_.cancelled && options_.cancelled()) {
     NoteEnd(phase.name, false);
@@ -171,6 +212,35 @@ Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
   return status;
 }
 
+Status Runner::RunStep(const std::vector<Phase>& step) {
+  if (step.empty()) return {};
+  std::vector<Status> results(step.size());
+  auto run = [&](size_t i) {
+    results[i] = RunPhase(step[i], step.size() > 1);
+    std::lock_guard lock(mutex_);
+    at_work_.erase(std::this_thread::get_id());
+    changed_.notify_all();
+  };
+  std::vector<std::thread> threads;
+  {
+    std::lock_guard lock(mutex_);  // all are known before one of them waits
+    for (size_t i = 1; i < step.size(); ++i) {
+      threads.emplace_back([&run, i] { run(i); });
+      at_work_.insert(threads.back().get_id());
+    }
+    at_work_.insert(std::this_thread::get_id());
+  }
+  run(0);
+  for (auto& thread : threads) thread.join();
+  // One that was called off says nothing of why.
+  auto cause = std::find_if(results.begin(), results.end(), [](const Status& result) {
+    return !result && result.error().code != Code::kCancelled;
+  });
+  if (cause != results.end()) return std::move(*cause);
+  for (auto& result : results) STASIS_TRY(std::move(result));
+  return {};
+}
+
 std::vector<PhaseReport> Runner::TakeReports() const {
   std::vector<PhaseReport> ordered;
   std::function<void(int)> take = [&](int parent) {
@@ -198,23 +268,6 @@ std::string Runner::UndoAll() {
     failures += "undoing " + phase.name + ": " + status.error().ToString();
   }
   return failures;
-}
-
-Status RunStep(Runner& runner, const std::vector<Phase>& step) {
-  if (step.size() == 1) return runner.RunPhase(step[0], false);
-  std::vector<Status> results(step.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < step.size(); ++i) {
-    threads.emplace_back([&, i] { results[i] = runner.RunPhase(step[i], true); });
-  }
-  for (auto& thread : threads) thread.join();
-  // One that was called off says nothing of why.
-  auto cause = std::find_if(results.begin(), results.end(), [](const Status& result) {
-    return !result && result.error().code != Code::kCancelled;
-  });
-  if (cause != results.end()) return std::move(*cause);
-  for (auto& result : results) STASIS_TRY(std::move(result));
-  return {};
 }
 
 void CollectNames(const Phase& phase, std::vector<std::string>& names) {
@@ -253,10 +306,10 @@ std::vector<std::string> Plan::PhaseNames() const {
 }
 
 Result<Account> Plan::Run(const RunOptions& options) {
-  Runner runner(options);
+  Runner runner(options, PhaseNames());
   Status status;
   for (const auto& step : steps_) {
-    status = RunStep(runner, step);
+    status = runner.RunStep(step);
     if (status) status = runner.LateFailure();
     if (!status) break;
   }

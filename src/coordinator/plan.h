@@ -49,6 +49,8 @@ struct PhaseReport {
   bool parallel = false;  // ran beside another
   int depth = 0;          // 1: inside the phase above it
   int parent = -1;        // while the plan runs: index of that phase
+
+  double bytes_per_s() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
 };
 
 struct Account {
@@ -76,10 +78,12 @@ class PhaseScope {
   // Runs the nested phase of that name now, in this thread.
   virtual Status RunNested(const std::string& name) = 0;
   // Waits for the end of a phase that runs beside this one, or did before it; kCancelled when any
-  // has failed meanwhile.
+  // has failed meanwhile, kInternal when the plan has no such phase.
   virtual Status Await(const std::string& name) = 0;
   // Waits until `ready`, which is asked anew whenever a phase calls Changed() or ends, and must not
-  // call the scope; kCancelled when a phase has failed. No deadline: whoever is waited for has one.
+  // call the scope; other threads call it too. kCancelled when a phase has failed. No deadline:
+  // whoever is waited for has one. kInternal when nobody is left who could bring it: all that ran
+  // beside this phase has ended, or waits as well.
   virtual Status WaitUntil(const std::function<bool()>& ready) = 0;
   virtual void Changed() = 0;
   // A phase that runs beside this one has failed: all that is done here will be undone.
@@ -90,6 +94,13 @@ class PhaseScope {
 inline Status CalledOff(const PhaseScope& scope, Error error) {
   if (scope.Abandoned()) return Fail(Code::kCancelled, "called off");
   return Fail(std::move(error));
+}
+
+// The only one who cancels the work of a phase, but for the phase beside it, is its deadline.
+inline Error TookTooLong() {
+  Error late{Code::kDeadlineExceeded};
+  late.message = "it took too long";
+  return late;
 }
 
 // Phases one after another, as one: to run beside others, and to stop when one of those has failed.

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "coordinator/cpu_files.h"
 #include "coordinator/gpu_steps.h"
 #include "coordinator/shared_resume.h"
 #include "coordinator/suspended.h"
@@ -21,10 +24,12 @@ namespace {
 
 using device::ProcessState;
 
-bool AnyAlive(const Operation& operation) {
-  return std::any_of(operation.members.begin(), operation.members.end(),
-                     [](const auto& id) { return process::IsAlive(id); });
+auto CountAlive(const Operation& operation) {
+  return std::count_if(operation.members.begin(), operation.members.end(),
+                       [](const auto& id) { return process::IsAlive(id); });
 }
+
+bool AnyAlive(const Operation& operation) { return CountAlive(operation) > 0; }
 
 // The mark that says why a job is about to be killed; a job that was deleted has none.
 Status ClearDumpedMark(const Services& services, const Operation& operation) {
@@ -50,8 +55,7 @@ Result<std::string> UndoOnProgram(Services& services, const Operation& operation
 Result<std::string> UndoSuspend(Services& services, const Operation& operation) {
   STASIS_ASSIGN(std::string outcome, UndoOnProgram(services, operation));
   for (const auto& p : operation.device_processes) {
-    if (p.initial == ProcessState::kCheckpointed) continue;
-    STASIS_TRY(ForgetSuspended(services.paths, p.id));
+    STASIS_TRY(RememberAsBefore(services.paths, p));
   }
   return outcome;
 }
@@ -67,8 +71,7 @@ Result<std::string> FinishSuspend(Services&, const Operation&) {
 }
 
 Result<std::string> FinishResume(Services& services, const Operation& operation) {
-  Processes running = operation.device_processes;
-  for (auto& p : running) p.initial = ProcessState::kRunning;
+  const Processes running = AsRunning(operation.device_processes);
   STASIS_TRY(ReturnAllToRecordedState(services, running));
   STASIS_TRY(BringDataBack(services, running));
   for (const auto& p : running) STASIS_TRY(ForgetSuspended(services.paths, p.id));
@@ -102,6 +105,8 @@ Result<std::string> UndoRestore(Services& services, const Operation& operation) 
   // Its shim has taken the tree down by itself, unless the commit had reached it: then the root may
   // also have ended since by itself, and was restored all the same.
   auto job = jobs::Store(services.paths.jobs()).Load(operation.job);
+  // Whether the commit reached it is not known then, and a program is never ended on a guess.
+  if (!job && job.error().code != Code::kNotFound) return Fail(std::move(job).error());
   if (job && job->processes && job->processes->root == operation.restored_root) {
     return FinishRestore(services, operation);
   }
@@ -111,6 +116,16 @@ Result<std::string> UndoRestore(Services& services, const Operation& operation) 
 }
 
 using Cure = Result<std::string> (*)(Services&, const Operation&);
+
+// Processes may end under our hands: then it is done once more, without them.
+Result<std::string> CureWhoIsLeft(Cure cure, Services& services, const Operation& operation) {
+  for (auto alive = CountAlive(operation);;) {
+    auto outcome = cure(services, operation);
+    const auto before = std::exchange(alive, CountAlive(operation));
+    if (outcome || outcome.error().code != Code::kNotFound || alive == before) return outcome;
+  }
+}
+
 struct Row {
   const char* verb;
   Cure undo;
@@ -128,12 +143,15 @@ Result<std::string> Cured(Services& services, const Operation& operation) {
   if (operation.boot_id != boot) {
     // Another boot: its processes are gone with it, only files can be left.
     STASIS_TRY(SweepStoreOf(operation.image));
+    STASIS_TRY(RemoveCpuFiles(services.paths, operation.owner));
+    STASIS_TRY(RemoveTree(WorkFolder(services.paths, operation.owner)));
     return "the machine was restarted since; nothing is left";
   }
   for (const Row& row : kCures) {
     if (operation.verb != row.verb) continue;
     STASIS_ASSIGN(std::string outcome,
-                  (operation.committed ? row.finish : row.undo)(services, operation));
+                  CureWhoIsLeft(operation.committed ? row.finish : row.undo, services, operation));
+    STASIS_TRY(RemoveCpuFiles(services.paths, operation.owner));
     STASIS_TRY(RemoveTree(WorkFolder(services.paths, operation.owner)));
     return outcome;
   }
@@ -157,6 +175,7 @@ Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadli
     recovered.verb = entry.operation.verb;
     recovered.target = entry.operation.target;
     recovered.members = entry.operation.members;
+    recovered.id = entry.operation.id;
     if (entry.foreign) {
       recovered.under_way = true;
       recovered.ok = true;
@@ -183,10 +202,16 @@ Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadli
     } else {
       recovered.outcome = outcome.error().ToString();
     }
+    log::Write(recovered.ok ? log::Level::kInfo : log::Level::kError, "recover",
+               {{"cut_off", recovered.id},
+                {"cut_off_verb", recovered.verb},
+                {"cut_off_target", recovered.target},
+                {"outcome", recovered.outcome}});
     report.push_back(std::move(recovered));
   }
   SweepSuspended(services.paths);
   SweepArenas(services.paths);
+  SweepCpuFiles(services.paths);
   return report;
 }
 

@@ -20,6 +20,7 @@ struct RecoveredOperation {
   bool ok = false;
   bool under_way = false;  // somebody still works on it: left alone
   std::string outcome;     // a sentence
+  std::string id;          // of the operation that was cut off; may be empty
 };
 
 // `wait`: for helpers of a dead owner to come to an end. The error is that the journal itself

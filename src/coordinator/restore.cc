@@ -1,25 +1,32 @@
 // restore: where the image holds GPU data, beside each other
 //   data-read                            image -> arenas, each block checked
 //   gpu-load { load-room, data-load }    arenas -> GPU, as far as they have been read
-//   program-back { image-verify, cpu-restore, data-bind, gpu-restore, gpu-unlock }
-// and data-return, adopt. Without: image-verify, cpu-restore, the driver's phases, adopt. Nothing
-// of the program runs before all of the image has been read and checked. The tree hangs below a
-// shim of its own from the start, which takes it down again when we fail or die before `adopt`: the
-// image is untouched by all of it.
+//   program-back { image-verify, cpu-read, cpu-restore, data-bind, gpu-restore, gpu-unlock }
+// and data-return, adopt. Without: image-verify, cpu-read, cpu-restore, the driver's phases, adopt.
+// Nothing of the program runs before all of the image has been read and checked. The tree hangs
+// below a shim of its own from the start, which takes it down again when we fail or die before
+// `adopt`: the image is untouched by all of it.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/file.h"
+#include "base/operation_id.h"
 #include "coordinator/agent_files.h"
+#include "coordinator/cpu_files.h"
 #include "coordinator/describe.h"
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
 #include "coordinator/gpu_room.h"
 #include "coordinator/image_data.h"
+#include "coordinator/image_trust.h"
 #include "coordinator/operations.h"
+#include "coordinator/program_pids.h"
 #include "coordinator/teardown.h"
 #include "criu/client.h"
+#include "criu/inside.h"
 #include "criu/probe.h"
 #include "criu/stdio.h"
 #include "device/gpu_map.h"
@@ -35,9 +42,6 @@ using std::chrono::seconds;
 
 constexpr seconds kShimTimeout{20};
 constexpr const char* kDataRead = "data-read";
-// Where CRIU finds the caller's terminal, once for each descriptor of the program that was one. Log
-// files that are opened anew are numbered from Replacements::first_free on, well below.
-constexpr int kCriuTerminalFds[] = {100, 101, 102, 103, 104};
 
 std::vector<device::Gpu> RecordedGpus(const image::Manifest& manifest) {
   std::vector<device::Gpu> gpus;
@@ -47,16 +51,27 @@ std::vector<device::Gpu> RecordedGpus(const image::Manifest& manifest) {
   return gpus;
 }
 
+// What was chosen at the dump holds, unless the user says otherwise now.
+criu::Options WithRecorded(criu::Options options, const image::Manifest& manifest) {
+  auto tcp = criu::ParseTcp(manifest.criu.tcp);
+  if (options.tcp == criu::Tcp::kRefuse && tcp) options.tcp = *tcp;
+  options.file_locks |= manifest.criu.file_locks;
+  options.link_remap |= manifest.criu.link_remap;
+  options.shell_job |= manifest.criu.shell_job;
+  return options;
+}
+
 // One restore on its way, shared by its phases.
 class RestoreRun {
  public:
   RestoreRun(Session& session, const image::ImageReader& reader, const RestoreOptions& options,
-             device::GpuMap map, std::string criu_path)
+             device::GpuMap map, std::string criu_path, bool ignore_memory)
       : session_(session),
         reader_(reader),
         options_(options),
         map_(std::move(map)),
         criu_path_(std::move(criu_path)),
+        ignore_memory_(ignore_memory),
         store_(session.services.paths.jobs()),
         shared_(session.services, map_) {}
 
@@ -79,18 +94,28 @@ class RestoreRun {
 
  private:
   Phase ImageVerify();
+  Phase CpuRead();
   Phase CpuRestore();
   Phase DataRead();
   Phase DataBind();
   Phase Adopt();
 
+  // A CRIU that waits for its request, below a shim of ours.
+  Result<criu::Session> StartCriu(criu::InheritPlan& inherit, const criu::RestoreRequest& request,
+                                  const Deadline& deadline);
   Status RunCriu(PhaseScope& scope);
   Status ReadData(PhaseScope& scope);
   Processes Recorded() const;
+  // CRIU reads other files than the image's: a user's have to be made fit for him.
+  bool makes_cpu_files() const { return NeedsCpuFiles(manifest()) || !caller_.root(); }
   bool has_data() const { return !manifest().ranges.empty(); }
+  bool has_terminal() const {
+    const auto& all = manifest().externals;
+    return std::any_of(all.begin(), all.end(), [](const auto& e) { return e.kind == "tty"; });
+  }
   Result<criu::InheritPlan> PlanOutput() const;
-  criu::Options CriuOptions() const;
   Status TakeDown();
+  Status RemoveWork();
   const image::Manifest& manifest() const { return reader_.manifest(); }
   uint64_t driver_bytes() const;
 
@@ -99,14 +124,19 @@ class RestoreRun {
   const RestoreOptions& options_;
   const device::GpuMap map_;
   const std::string criu_path_;
+  const bool ignore_memory_;
+  const Caller caller_ = Caller::Self();
   const jobs::Store store_;
   std::string job_;
   std::string log_;
   std::optional<jobs::Claim> claim_;
   std::string work_dir_;
+  process::ProcessId owner_;
+  CpuFiles cpu_files_;  // no folder: the image's own
   std::optional<jobs::RestoreShim> shim_;
   process::ProcessId root_;
   Processes processes_;
+  std::vector<SharedResume::Returned> returned_;  // the same
   std::vector<std::string> notes_;
   SharedResume shared_;
 };
@@ -136,6 +166,7 @@ uint64_t CpuBytes(const image::Manifest& manifest) {
   for (const auto& file : manifest.files) {
     sum += file.path.starts_with("cpu/") ? file.size_bytes : 0;
   }
+  for (const auto& file : manifest.page_files) sum += file.size_bytes;
   return sum;
 }
 
@@ -158,6 +189,7 @@ Status RestoreRun::ClaimJob() {
   job.cwd = manifest().job.working_directory;
   job.log = options_.log;
   job.agent = AgentOf(manifest());
+  job.most_jobs = session_.services.settings.most_jobs;
   STASIS_ASSIGN(claim_, store_.Create(job));
   job_ = claim_->job().id;
   log_ = claim_->job().log;
@@ -165,7 +197,8 @@ Status RestoreRun::ClaimJob() {
 }
 
 Operation RestoreRun::MakeOperation(Operation base) {
-  work_dir_ = WorkFolder(session_.services.paths, base.owner);
+  owner_ = base.owner;
+  work_dir_ = WorkFolder(session_.services.paths, owner_);
   base.target = reader_.path();
   base.image = reader_.path();
   base.job = job_;
@@ -183,11 +216,7 @@ Phase RestoreRun::ImageVerify() {
           scope.ReportBytes(done, total);
           return !scope.deadline().passed() && !scope.Abandoned();
         });
-    if (!report && report.error().code == Code::kCancelled) {
-      Error late{Code::kDeadlineExceeded};
-      late.message = "it took too long";
-      return CalledOff(scope, std::move(late));
-    }
+    if (!report && report.error().code == Code::kCancelled) return CalledOff(scope, TookTooLong());
     if (!report) return Fail(std::move(report).error());
     scope.SetBytes(report->bytes);
     STASIS_TRY(report->ToStatus(reader_.path()));
@@ -206,48 +235,55 @@ Result<criu::InheritPlan> RestoreRun::PlanOutput() const {
   replacements.output.assign(std::begin(shim::kCriuOutputFds), std::end(shim::kCriuOutputFds));
   replacements.all_to_log = !options_.log.empty();
   replacements.null.assign(std::begin(shim::kCriuNullFds), std::end(shim::kCriuNullFds));
-  if (options_.terminal_fd >= 0) {
-    replacements.terminal.assign(std::begin(kCriuTerminalFds), std::end(kCriuTerminalFds));
-  }
+  replacements.terminal.assign(std::begin(shim::kCriuTerminalFds),
+                               std::end(shim::kCriuTerminalFds));
   return criu::PlanInherit(externals, replacements);
 }
 
-criu::Options RestoreRun::CriuOptions() const {
-  // What was chosen at the dump holds, unless the user says otherwise now.
-  criu::Options options = options_.criu;
-  auto tcp = criu::ParseTcp(manifest().criu.tcp);
-  if (options.tcp == criu::Tcp::kRefuse && tcp) options.tcp = *tcp;
-  options.file_locks |= manifest().criu.file_locks;
-  options.link_remap |= manifest().criu.link_remap;
-  options.shell_job |= manifest().criu.shell_job;
-  return options;
+Result<criu::Session> RestoreRun::StartCriu(criu::InheritPlan& inherit,
+                                            const criu::RestoreRequest& request,
+                                            const Deadline& deadline) {
+  jobs::RestoreSpec spec;
+  spec.job_folder = store_.Folder(job_);
+  spec.stdio.log = log_;
+  if (log_ == store_.OwnLog(job_)) spec.stdio.keep_log_bytes = session_.services.settings.log_bytes;
+  // The size is the old one's, which CRIU sets.
+  if (has_terminal()) spec.stdio.terminal.emplace();
+  for (const auto& [number, fd] : inherit.files) spec.criu_fds[number] = fd.get();
+  auto start = [&](const auto& command) -> Status {
+    spec.criu_argv = command.argv;
+    spec.criu_env = command.env;
+    STASIS_ASSIGN(shim_, jobs::RestoreShim::Start(spec, deadline));
+    return session_.journal->NoteRestored(shim_->shim(), {});
+  };
+  if (options_.new_pidns) {
+    STASIS_ASSIGN(auto inside,
+                  criu::Inside::Make(criu_path_, request.images_dir, request.log_path));
+    spec.new_pidns = true;
+    spec.criu_pid = PidForCriu(manifest());
+    spec.criu_fds.merge(inside.fds());
+    STASIS_TRY(start(inside.command()));
+    return inside.Accept(deadline);
+  }
+  STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
+  spec.criu_fds[criu::SwrkCommand::kSocketFd] = pair.criu.get();
+  STASIS_TRY(start(criu::MakeSwrkCommand(criu_path_)));
+  return criu::Session::OverSocket(std::move(pair.ours), shim_->criu());
 }
 
 Status RestoreRun::RunCriu(PhaseScope& scope) {
   STASIS_TRY(MakeDirs(work_dir_));
-  STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
-  criu::SwrkCommand command = criu::MakeSwrkCommand(criu_path_);
-  jobs::RestoreSpec spec;
-  spec.job_folder = store_.Folder(job_);
-  spec.log = log_;
-  spec.criu_argv = command.argv;
-  spec.criu_env = command.env;
-  spec.criu_fds = {{criu::SwrkCommand::kSocketFd, pair.criu.get()}};
-  STASIS_ASSIGN(criu::InheritPlan inherit, PlanOutput());
-  for (const auto& [number, fd] : inherit.files) spec.criu_fds[number] = fd.get();
-  if (options_.terminal_fd >= 0) {
-    for (int number : kCriuTerminalFds) spec.criu_fds[number] = options_.terminal_fd;
-  }
-  STASIS_ASSIGN(shim_, jobs::RestoreShim::Start(
-                           spec, Deadline::Sooner(scope.deadline(), Deadline::In(kShimTimeout))));
-  pair.criu.Reset();
-  STASIS_TRY(session_.journal->NoteRestored(shim_->shim(), {}));
-
-  criu::Session criu = criu::Session::OverSocket(std::move(pair.ours), shim_->criu());
   criu::RestoreRequest request;
-  request.images_dir = reader_.path() + "/cpu";
+  request.images_dir = cpu_files_.folder.empty()
+                           ? fmt::format("/proc/self/fd/{}/cpu", reader_.dir_fd())
+                           : cpu_files_.folder;
+  STASIS_TRY(CheckCpuFiles(request.images_dir, caller_, options_.trust_image));
   request.log_path = work_dir_ + "/criu-restore.log";
-  request.options = CriuOptions();
+  request.options = WithRecorded(options_.criu, manifest());
+  STASIS_ASSIGN(criu::InheritPlan inherit, PlanOutput());
+  STASIS_ASSIGN(
+      criu::Session criu,
+      StartCriu(inherit, request, Deadline::Sooner(scope.deadline(), Deadline::In(kShimTimeout))));
   request.inherit = std::move(inherit.inherit);
   notes_ = std::move(inherit.notes);
   // Nobody of the program has run yet.
@@ -278,9 +314,12 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
                                           scope.deadline()));
   if (root_.pid != pid) STASIS_TRY(note_root(pid));
   processes_ = Recorded();
-  for (RecordedProcess& p : processes_) {
-    STASIS_ASSIGN(process::Stat stat, process::ReadStat(p.id.pid));
-    p.id = stat.id;
+  returned_.clear();
+  for (const auto& p : manifest().processes) {
+    if (!p.is_cuda()) continue;
+    STASIS_ASSIGN(process::ProcessId id, FindRestored(p, root_));
+    processes_[returned_.size()].id = id;
+    returned_.push_back({p.pid, id});
   }
   return {};
 }
@@ -296,17 +335,51 @@ Processes RestoreRun::Recorded() const {
   return recorded;
 }
 
+// The folder says where the files are: it goes last.
+Status RestoreRun::RemoveWork() {
+  if (work_dir_.empty()) return {};
+  STASIS_TRY(RemoveCpuFiles(session_.services.paths, owner_));
+  return RemoveTree(work_dir_);
+}
+
 Status RestoreRun::TakeDown() {
-  if (!work_dir_.empty()) STASIS_TRY(RemoveTree(work_dir_));
+  STASIS_TRY(RemoveWork());
   if (shim_) {
     // A shim that was killed itself can take nothing down any more.
     Status aborted = shim_->Abort(Deadline::In(kShimTimeout));
     if (!aborted) STASIS_TRY(EndTree(shim_->shim(), root_));
   }
   shim_.reset();
-  if (claim_) STASIS_TRY(claim_->Discard());
+  // A job that nobody started is swept by the next `run`.
+  if (claim_) (void)claim_->Discard();
   claim_.reset();
   return {};
+}
+
+// CRIU's files, where CPU memory is in packs.
+Phase RestoreRun::CpuRead() {
+  Phase phase;
+  phase.name = "cpu-read";
+  phase.timeout = seconds(3600);
+  phase.run = [this](PhaseScope& scope) -> Status {
+    // What the GPU's data takes of the memory is not there for these files.
+    STASIS_TRY(scope.WaitUntil([this] { return shared_.has_arenas(); }));
+    STASIS_TRY(MakeDirs(work_dir_));
+    uint64_t bytes = 0;
+    auto progress = [&](uint64_t done, uint64_t total) {
+      bytes = done;
+      scope.ReportBytes(done, total);
+      return !scope.deadline().passed() && !scope.Abandoned();
+    };
+    auto made = MakeCpuFiles(reader_, session_.services.paths, owner_, ignore_memory_, progress);
+    if (!made && made.error().code == Code::kCancelled) return CalledOff(scope, TookTooLong());
+    if (!made) return Fail(std::move(made).error());
+    cpu_files_ = std::move(*made);
+    scope.SetBytes(bytes);
+    return {};
+  };
+  phase.undo = [this] { return RemoveWork(); };
+  return phase;
 }
 
 Phase RestoreRun::CpuRestore() {
@@ -315,10 +388,9 @@ Phase RestoreRun::CpuRestore() {
   phase.timeout = seconds(600);
   phase.run = [this](PhaseScope& scope) -> Status {
     STASIS_TRY(RunCriu(scope));
-    uint64_t bytes = 0;
-    for (const auto& file : manifest().files) bytes += file.size_bytes;
-    scope.SetBytes(bytes);
-    return {};
+    scope.SetBytes(CpuBytes(manifest()));
+    // It has read them: they are memory that the program can use.
+    return RemoveCpuFiles(session_.services.paths, owner_);
   };
   phase.undo = [this] { return TakeDown(); };
   return phase;
@@ -373,7 +445,7 @@ Phase RestoreRun::DataRead() {
 Phase RestoreRun::DataBind() {
   Phase phase;
   phase.name = "data-bind";
-  phase.run = [this](PhaseScope&) { return shared_.Bind(processes_); };
+  phase.run = [this](PhaseScope&) { return shared_.Bind(returned_); };
   phase.undo = [this] { return shared_.CallOff(); };
   return phase;
 }
@@ -399,13 +471,21 @@ Phase RestoreRun::Adopt() {
     // No deadline: a commit that we gave up and that happens all the same would leave two truths. A
     // shim that dies shows as an end of file.
     STASIS_TRY(shim_->Commit(Deadline()));
+    // It runs, whatever fails from here on.
     if (!claim_ && !options_.log.empty()) {
-      STASIS_TRY(store_.Update(job_, [&](jobs::Job& job) -> Status {
+      Status noted = store_.Update(job_, [&](jobs::Job& job) -> Status {
         job.log = options_.log;
         return {};
-      }));
+      });
+      if (!noted) {
+        notes_.push_back("it runs and writes to " + options_.log +
+                         ", but the job does not say so: " + noted.error().ToString());
+      }
     }
     claim_.reset();  // the job is the program's now
+    if (has_terminal()) {
+      notes_.push_back("It has a terminal of its own: `stasis attach " + job_ + "` shows it.");
+    }
     return {};
   };
   return phase;
@@ -416,12 +496,14 @@ Plan RestoreRun::MakePlan() {
   Plan plan("restore");
   if (manifest().gpus.empty()) {
     plan.Add(ImageVerify());
+    if (makes_cpu_files()) plan.Add(CpuRead());
     plan.Add(CpuRestore());
   } else {
     // The driver's phases are undone by taking the whole tree down.
     GpuBack back{has_data() ? &shared_ : nullptr, map_, driver_bytes()};
     back.commits = false;
     back.programs.push_back(ImageVerify());
+    if (makes_cpu_files()) back.programs.push_back(CpuRead());
     back.programs.push_back(CpuRestore());
     if (has_data()) {
       back.programs.push_back(DataBind());
@@ -442,8 +524,8 @@ Plan RestoreRun::MakePlan() {
 Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                                 const OperationOptions& options) {
   Services& services = session.services;
-  STASIS_ASSIGN(std::string criu_path, criu::FindCriu());
   STASIS_TRY(criu::CheckPrivileges());
+  STASIS_ASSIGN(std::string criu_path, criu::FindCriu(services.settings.criu));
   if (::getpid() == 1) {
     return Fail(
         Code::kUnimplemented,
@@ -451,21 +533,33 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
         "killed when it ends",
         "start it from a shell that stays: `sh -c 'stasis restore ... && stasis wait ...'`");
   }
+  if (restore.new_pidns && ::geteuid() != 0) {
+    return Fail(Code::kPermissionDenied,
+                "only root makes a new pid namespace with a /proc of its own",
+                "run it as root, or without --new-pidns");
+  }
   STASIS_TRY(RecoverFirst(session, {}));
   STASIS_ASSIGN(auto reader, image::ImageReader::Open(restore.image));
   const image::Manifest& manifest = reader->manifest();
+  STASIS_TRY(CheckImageTrust(*reader, Caller::Self(), restore.trust_image));
+  STASIS_TRY(criu::CheckForUser(WithRecorded(restore.criu, manifest)));
+  if (restore.new_pidns && BringsItsPidNamespace(manifest)) {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                "the image holds a pid namespace of its own already", "leave --new-pidns out");
+  }
   device::GpuMap map;
   if (!restore.gpu_map.empty()) {
     STASIS_ASSIGN(auto gpus, services.device->Gpus());
     STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
   }
-  STASIS_TRY(CheckRestorable(services, *reader, map));
+  STASIS_TRY(CheckRestorable(services, *reader, map, restore.new_pidns));
   if (!options.ignore_memory) {
     STASIS_TRY(WithUnusedArenasAway(
         services, [&] { return CheckHostMemory(CpuBytes(manifest), {::getpid()}); }));
   }
 
   OperationResult result;
+  result.operation = OperationId();
   result.target = restore.image;
   result.image = restore.image;
   result.image_bytes = manifest.TotalBytes();
@@ -473,7 +567,8 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   for (const auto& p : manifest.processes) result.device_bytes += p.device_bytes;
   for (const auto& range : manifest.ranges) result.shared_bytes += range.size_bytes;
 
-  RestoreRun run(session, *reader, restore, std::move(map), std::move(criu_path));
+  RestoreRun run(session, *reader, restore, std::move(map), std::move(criu_path),
+                 options.ignore_memory);
   STASIS_TRY(run.ExpectData());
   if (options.dry_run) {
     Plan plan = run.MakePlan();

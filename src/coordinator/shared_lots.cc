@@ -7,11 +7,10 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
-#include <thread>
 
 #include "base/file.h"
 #include "coordinator/agents.h"
+#include "coordinator/in_parallel.h"
 
 namespace stasis::coordinator {
 
@@ -44,8 +43,7 @@ Result<std::vector<Lot>> LotsOf(const process::ProcessId& process, uid_t owner, 
 
 std::optional<dataplane::ArenaStore> ArenasThereAre(const Paths& paths) {
   const std::string shared_memory = "/dev/shm/stasis-" + std::to_string(::geteuid());
-  if (std::getenv("STASIS_ARENA_DIR") == nullptr && !PathExists(paths.run + "/arena") &&
-      !PathExists(shared_memory)) {
+  if (paths.arena.empty() && !PathExists(paths.run + "/arena") && !PathExists(shared_memory)) {
     return std::nullopt;
   }
   dataplane::ArenaOptions options;
@@ -100,18 +98,11 @@ Status ForEachGpu(std::vector<Lot>& lots,
                   const std::function<Status(const device::GpuUuid&, std::vector<Lot*>&)>& step) {
   std::map<device::GpuUuid, std::vector<Lot*>> by_gpu;
   for (Lot& lot : lots) by_gpu[to(lot.key.gpu)].push_back(&lot);
-  std::vector<Status> results(by_gpu.size());
-  std::vector<std::thread> threads;
-  size_t i = 0;
-  for (auto& [gpu, of_gpu] : by_gpu) {
-    threads.emplace_back([&step, &results, i, &gpu = gpu, &of_gpu = of_gpu] {
-      results[i] = Annotate(step(gpu, of_gpu), gpu.value);
-    });
-    ++i;
-  }
-  for (auto& thread : threads) thread.join();
-  for (auto& result : results) STASIS_TRY(std::move(result));
-  return {};
+  std::vector<std::pair<const device::GpuUuid, std::vector<Lot*>>*> gpus;
+  for (auto& gpu : by_gpu) gpus.push_back(&gpu);
+  return InParallel(gpus.size(), [&](size_t i) {
+    return Annotate(step(gpus[i]->first, gpus[i]->second), gpus[i]->first.value);
+  });
 }
 
 }  // namespace stasis::coordinator

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "coordinator/in_parallel.h"
+
 namespace stasis::coordinator {
 namespace {
 
@@ -220,8 +222,8 @@ Phase SharedResume::DataLoad() {
 }
 
 Status SharedResume::Return(const Deadline& deadline) {
-  for (Member& member : members_) {
-    const auto index = static_cast<size_t>(&member - members_.data());
+  STASIS_TRY(InParallel(members_.size(), [&](size_t index) -> Status {
+    Member& member = members_[index];
     std::vector<int> fds(member.list.size(), -1);
     for (const Lot& lot : lots_) {
       if (lot.member != index) continue;
@@ -233,12 +235,23 @@ Status SharedResume::Return(const Deadline& deadline) {
         return Fail(Code::kInternal, "a GPU has a name that is no UUID");
       }
     }
-    STASIS_TRY(member.client->Map(list, fds, Left(deadline)));
-  }
+    return Annotate(member.client->Map(list, fds, Left(deadline)),
+                    fmt::format("process {}", member.id.pid.value));
+  }));
+  // What is another's is there now, and nobody runs who could free it.
   for (Member& member : members_) {
-    STASIS_TRY(member.client->Open(Left(deadline)));
-    member.client.reset();
+    if (member.client->hello().ipc_ranges == 0) continue;
+    STASIS_TRY(Annotate(member.client->Rejoin(Left(deadline)),
+                        fmt::format("process {}", member.id.pid.value)));
   }
+  // Nobody runs before everybody can.
+  STASIS_TRY(InParallel(members_.size(), [&](size_t index) -> Status {
+    Member& member = members_[index];
+    STASIS_TRY(Annotate(member.client->Open(Left(deadline)),
+                        fmt::format("process {}", member.id.pid.value)));
+    member.client.reset();
+    return {};
+  }));
   for (Lot& lot : lots_) lot.memory.clear();
   return {};
 }
@@ -261,11 +274,13 @@ Phase SharedResume::DataReturn() {
 void SharedResume::Expect(std::vector<Lot> lots) {
   lots_ = std::move(lots);
   for (Lot& lot : lots_) lot.filled = std::make_shared<std::atomic<uint64_t>>(0);
-  has_arenas_ = false;
+  has_arenas_ = lots_.empty();
 }
 
 Status SharedResume::MakeArenas() {
-  STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths));
+  dataplane::ArenaOptions options;
+  options.most_bytes = services_.settings.most_arena_bytes;
+  STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
   for (Lot& lot : lots_) {
     STASIS_ASSIGN(lot.arena, store_->Acquire(lot.key, lot.owner, lot.ranges));
   }
@@ -273,9 +288,9 @@ Status SharedResume::MakeArenas() {
   return {};
 }
 
-Status SharedResume::Bind(const Processes& processes) {
+Status SharedResume::Bind(const std::vector<Returned>& processes) {
   for (const auto& process : processes) {
-    STASIS_TRY(Annotate(BindTo(process.id), fmt::format("process {}", process.id.pid.value)));
+    STASIS_TRY(Annotate(BindTo(process), fmt::format("process {}", process.id.pid.value)));
   }
   for (const Lot& lot : lots_) {
     if (lot.key.process.start_time != 0) continue;
@@ -285,7 +300,8 @@ Status SharedResume::Bind(const Processes& processes) {
   return {};
 }
 
-Status SharedResume::BindTo(const process::ProcessId& id) {
+Status SharedResume::BindTo(const Returned& process) {
+  const process::ProcessId& id = process.id;
   STASIS_ASSIGN(auto agent, FindAgent(id));
   if (!agent || agent->hello().state != wire::State::kReleased) return {};
   Member member;
@@ -294,7 +310,8 @@ Status SharedResume::BindTo(const process::ProcessId& id) {
   STASIS_ASSIGN(auto wanted, LotsOf(id, 0, members_.size(), member.list));
   for (Lot& want : wanted) {
     auto lot = std::find_if(lots_.begin(), lots_.end(), [&](const Lot& l) {
-      return l.key.process.pid == id.pid && l.key.gpu == want.key.gpu;
+      return l.key.process == process::ProcessId{{process.image_pid}, 0} &&
+             l.key.gpu == want.key.gpu;
     });
     if (lot == lots_.end() || !SameMemory(lot->ranges, want.ranges)) {
       return Fail(Code::kDataLoss,
@@ -394,20 +411,33 @@ Status OpenGate(const process::ProcessId& id) {
 }  // namespace
 
 Status BringDataBack(Services& services, const Processes& processes) {
-  for (const auto& process : processes) {
-    if (process.initial != ProcessState::kRunning || !process::IsAlive(process.id)) continue;
-    auto bring = [&]() -> Status {
-      SharedResume path(services, {});
-      STASIS_TRY(path.Look({process}));
-      if (!path.empty()) return path.Now(Deadline::In(services.undo_timeout));
-      return OpenGate(process.id);
-    };
-    Status back = bring();
-    if (back) GiveBackArenas(services, process.id);
-    if (back || !process::IsAlive(process.id)) continue;
-    return Annotate(std::move(back), fmt::format("process {}", process.id.pid.value));
+  auto bring = [&](const RecordedProcess& process) -> Status {
+    SharedResume path(services, {});
+    STASIS_TRY(path.Look({process}));
+    if (!path.empty()) return path.Now(Deadline::In(services.undo_timeout()));
+    return OpenGate(process.id);
+  };
+  Processes left = processes;
+  Status all;
+  // A process that has open what is another's cannot run before that one has it: once more, for as
+  // long as that helps. Whoever waits for one that has ended is named, and no other has to wait
+  // with it.
+  for (size_t before = left.size() + 1; !left.empty() && left.size() < before;) {
+    before = left.size();
+    Processes again;
+    all = {};
+    for (const auto& process : left) {
+      if (process.initial != ProcessState::kRunning || process.context_kept) continue;
+      if (!process::IsAlive(process.id)) continue;
+      Status back = bring(process);
+      if (back) GiveBackArenas(services, process.id);
+      if (back || !process::IsAlive(process.id)) continue;
+      again.push_back(process);
+      if (all) all = Annotate(std::move(back), fmt::format("process {}", process.id.pid.value));
+    }
+    left = std::move(again);
   }
-  return {};
+  return all;
 }
 
 Result<bool> IsBack(Services& services, const Processes& processes) {
@@ -417,7 +447,7 @@ Result<bool> IsBack(Services& services, const Processes& processes) {
     if (!agent) {
       STASIS_ASSIGN(ProcessState state, services.device->State(process.id.pid));
       if (state != ProcessState::kLocked) return Fail(std::move(agent).error());
-      STASIS_TRY(services.device->Unlock(process.id.pid, Deadline::In(services.undo_timeout)));
+      STASIS_TRY(services.device->Unlock(process.id.pid, Deadline::In(services.undo_timeout())));
       agent = FindAgent(process.id);
       if (!agent) return Fail(std::move(agent).error());
     }

@@ -37,7 +37,13 @@ class SharedResume {
   // … arenas for all of it, whose owner is a process that started at no time, …
   Status MakeArenas();
   // … and whose they are. They are full; each process wants exactly what is in them.
-  Status Bind(const Processes& processes);
+  struct Returned {
+    pid_t image_pid;  // of the lots' keys
+    process::ProcessId id;
+  };
+  Status Bind(const std::vector<Returned>& processes);
+  // Whether the arenas are there, or none are needed.
+  bool has_arenas() const { return has_arenas_; }
   // Undoes all of that, and of a load: no GPU memory, no arena.
   Status CallOff();
   // Ends the connections: no other may be had to an agent meanwhile, and none may be in an image.
@@ -80,7 +86,7 @@ class SharedResume {
                   const Deadline& deadline);
   Status Load(PhaseScope* scope, const Deadline& deadline,
               const std::function<void(uint64_t)>& progress);
-  Status BindTo(const process::ProcessId& id);
+  Status BindTo(const Returned& process);
   Status Return(const Deadline& deadline);
   void LetGo();
 
@@ -95,7 +101,8 @@ class SharedResume {
 
 // For recovery, when the driver has been brought back: a program whose agent waits for its memory
 // gets it from its arenas, and one whose gate waits for a stack limit is asked to open. Those that
-// run, or have no agent, are left alone. What arenas still hold of any of them is given back.
+// run, or have no agent, are left alone, and so are those that kept their context: they were
+// suspended. What arenas still hold of the others is given back.
 Status BringDataBack(Services& services, const Processes& processes);
 
 // A resume that was cut off reached the program: it has memory again that the driver alone could

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 
 #include "coordinator/block_key.h"
+#include "coordinator/in_parallel.h"
+#include "coordinator/ipc_peers.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -40,6 +41,7 @@ Result<std::unique_ptr<SharedSuspend>> SharedSuspend::Look(Services& services,
   for (const auto& process : processes) {
     STASIS_TRY(Annotate(path->Consider(process), fmt::format("process {}", process.id.pid.value)));
   }
+  STASIS_TRY(path->CheckPeers());
   return path;
 }
 
@@ -65,14 +67,30 @@ Status CheckSurvivesDriver(const process::ProcessId& id) {
   return {};
 }
 
+// Memory that only the driver can take, and it takes the context with it.
+Error NeedsDriver(const RecordedProcess& process, const std::string& why, bool has_agent) {
+  const bool locked = process.initial == ProcessState::kLocked;
+  Error error{locked ? Code::kFailedPrecondition : Code::kUnimplemented};
+  error.message = why + ", and without the driver's checkpoint only an agent can take its memory";
+  error.hint =
+      fmt::format("without --keep-context its context leaves too, by the driver{}",
+                  has_agent ? "" : "; or start it by `stasis run`, which puts the agent in");
+  if (locked) error.hint = fmt::format("`stasis gpu unlock {}` first", process.id.pid.value);
+  return error;
+}
+
 }  // namespace
 
 Status SharedSuspend::Consider(const RecordedProcess& process) {
   if (process.initial != ProcessState::kRunning && process.initial != ProcessState::kLocked) {
     return {};
   }
+  // What is left of it on the GPU is the driver's.
+  if (process.context_kept) return {};
   STASIS_ASSIGN(auto agent, FindAgent(process.id));
   auto leave = [&](const std::string& why) -> Status {
+    if (agent) STASIS_TRY(CheckSharesNothing({process.id, &agent->hello()}, why));
+    if (options_.keep_context) return Fail(NeedsDriver(process, why, agent.has_value()));
     if (agent && agent->hello().imported_ranges > 0) {
       return Fail(Code::kUnimplemented,
                   why +
@@ -92,21 +110,29 @@ Status SharedSuspend::Consider(const RecordedProcess& process) {
                 fmt::format("`stasis resume {}` gives it what is missing", process.id.pid.value));
   }
   // The driver's checkpoint of these would succeed, and its restore would not.
-  constexpr uint32_t kFatal = wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc;
+  constexpr uint32_t kFatal =
+      wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {
-    return Fail(Code::kUnimplemented, WhyNotShared(hello),
-                "with NCCL, NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0 in its environment avoids it");
+    return Fail(
+        Code::kUnimplemented, WhyNotShared(hello),
+        "all who share it must have been started under the agent (`stasis run`); with NCCL, "
+        "NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0 in its environment avoids it");
   }
   if (options_.driver_alone) return leave("the driver was to carry all");
   if (process.initial == ProcessState::kLocked) return leave("the driver has it locked");
   if (std::string why = WhyNotShared(hello); !why.empty()) return leave(why);
-  if (hello.range_count == 0) return leave("its agent has no memory to carry");
+  if (hello.range_count == 0 && hello.ipc_ranges == 0 && !options_.keep_context) {
+    return leave("its agent has no memory to carry");
+  }
   STASIS_TRY(CheckDescriptorsFit(*agent));
   STASIS_ASSIGN(auto credentials, process::ReadCredentials(process.id.pid));
   Member member;
   member.id = process.id;
   member.owner = credentials.uid[1];
   member.range_bytes = hello.range_bytes;
+  const wire::DriverAccount& driver = hello.driver;
+  driver_bytes_ += driver.tiny_bytes + driver.plain_bytes + driver.pool_bytes +
+                   driver.managed_bytes + driver.program_vmm_bytes;
   for (uint32_t i = 0; i < hello.device_count; ++i) {
     const auto& device = hello.devices[i];
     if (device.ranges == 0) continue;
@@ -121,6 +147,12 @@ Status SharedSuspend::Consider(const RecordedProcess& process) {
   member.client = std::move(agent->client);
   members_.push_back(std::move(member));
   return {};
+}
+
+Status SharedSuspend::CheckPeers() const {
+  std::vector<IpcMember> members;
+  for (const Member& member : members_) members.push_back({member.id, &member.client->hello()});
+  return CheckIpcPeers(members);
 }
 
 SharedSuspend::~SharedSuspend() { Abandon(); }
@@ -168,6 +200,7 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
   dataplane::ArenaOptions options;
   options.spill_dir = options_.spill_dir;
   options.ignore_memory_check = options_.ignore_memory;
+  options.most_bytes = services_.settings.most_arena_bytes;
   STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
   for (Lot& lot : lots_) {
     lot.arena = services_.resident->Take(lot.key);
@@ -196,6 +229,7 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
 // What was made ready for a suspend that is not to be. An arena that holds the only copy of a
 // program's memory stays: `recover` finds it by its name.
 void SharedSuspend::Abandon(bool keep_data) {
+  (void)AwaitReleased();
   for (Lot& lot : lots_) {
     if (!lot.arena) continue;
     const Member& member = members_[lot.member];
@@ -226,21 +260,32 @@ Phase SharedSuspend::DataRoom() {
   return phase;
 }
 
+Status SharedSuspend::ForEachMember(const std::function<Status(Member&)>& step) {
+  return InParallel(members_.size(), [&](size_t i) {
+    return Annotate(step(members_[i]), fmt::format("process {}", members_[i].id.pid.value));
+  });
+}
+
 Phase SharedSuspend::GateClose() {
   Phase phase;
   phase.name = "gate-close";
   phase.timeout = kGateTimeout;
   phase.run = [this](PhaseScope& scope) -> Status {
-    std::vector<Status> results(members_.size());
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < members_.size(); ++i) {
-      members_[i].touched = true;
-      threads.emplace_back(
-          [&, i] { results[i] = members_[i].client->Close(Left(scope.deadline(), kGateTimeout)); });
-    }
-    for (auto& thread : threads) thread.join();
-    for (auto& result : results) STASIS_TRY(std::move(result));
-    return {};
+    using Floor = wire::AgentClient::Floor;
+    // A small stack limit spares the driver half of its work, and is work by itself.
+    const bool keep = options_.keep_stack_limits || options_.keep_context;
+    const Floor floor = keep ? Floor::kKeep : Floor::kLower;
+    STASIS_TRY(ForEachMember([&](Member& member) {
+      member.touched = true;
+      return member.client->Close(Left(scope.deadline(), kGateTimeout), floor);
+    }));
+    // Somebody may have opened memory, and with a process that is not of us, until the last gate
+    // was closed.
+    STASIS_TRY(ForEachMember([&](Member& member) -> Status {
+      STASIS_TRY(member.client->Status(Left(scope.deadline(), kAgentTimeout)));
+      return {};
+    }));
+    return CheckPeers();
   };
   phase.undo = [this] { return Return(); };
   phase.undo_group = kUndoGroup;
@@ -252,10 +297,12 @@ Phase SharedSuspend::DataExport() {
   phase.name = "data-export";
   phase.timeout = kAgentTimeout;
   phase.run = [this](PhaseScope& scope) -> Status {
-    std::vector<Lot> exact;
+    STASIS_TRY(ForEachMember([&](Member& member) -> Status {
+      STASIS_ASSIGN(member.data, member.client->ExportAll(Left(scope.deadline(), kAgentTimeout)));
+      return {};
+    }));
     for (size_t i = 0; i < members_.size(); ++i) {
       Member& member = members_[i];
-      STASIS_ASSIGN(member.data, member.client->ExportAll(Left(scope.deadline(), kAgentTimeout)));
       STASIS_ASSIGN(auto lots, LotsOf(member.id, member.owner, i, member.data.ranges));
       for (Lot& lot : lots) {
         auto estimate = std::find_if(lots_.begin(), lots_.end(),
@@ -290,11 +337,10 @@ Phase SharedSuspend::DataRelease() {
   phase.name = "data-release";
   phase.timeout = kAgentTimeout;
   phase.run = [this](PhaseScope& scope) -> Status {
-    for (Member& member : members_) {
-      STASIS_TRY(member.client->Release(wire::AgentClient::Hold::kUntilCommit,
-                                        Left(scope.deadline(), kAgentTimeout)));
-    }
-    return {};
+    return ForEachMember([&](Member& member) {
+      return member.client->Release(wire::AgentClient::Hold::kUntilCommit,
+                                    Left(scope.deadline(), kAgentTimeout));
+    });
   };
   phase.undo = [this] { return Return(); };
   phase.undo_group = kUndoGroup;
@@ -307,13 +353,16 @@ Status SharedSuspend::Save(PhaseScope& scope) {
   Status saved =
       ForEachGpu(lots_, Same, [&](const GpuUuid& gpu, std::vector<Lot*>& lots) -> Status {
         dataplane::Mover& mover = services_.resident->Of(gpu);
+        bool holds = false;
         for (Lot* lot : lots) {
           if (lot->ranges.empty()) continue;
+          if (holds) STASIS_TRY(mover.Release(scope.deadline()));
           STASIS_TRY(SaveLot(*lot, mover, scope.deadline(),
                              [&](uint64_t done) { scope.ReportBytes(before + done, total); }));
           before += lot->bytes();
-          STASIS_TRY(mover.Release(scope.deadline()));
+          holds = true;
         }
+        if (holds) BeginRelease(gpu, scope.deadline());
         return {};
       });
   scope.SetBytes(this->saved().copied);
@@ -327,22 +376,14 @@ Status SharedSuspend::SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline&
                               const std::function<void(uint64_t)>& progress) {
   std::vector<int> fds;
   for (size_t place : lot.places) fds.push_back(members_[lot.member].data.fds[place].get());
-  const auto known = lot.arena->TakeKnown(key_.value_or(image::Id128{}));
-  uint64_t zero = 0;
   dataplane::CopyOptions copy;
+  copy.known = lot.arena->TakeKnown(key_.value_or(image::Id128{}));
   copy.checksum = !lot.arena->in_memory();
   copy.progress = [&](uint64_t done, uint64_t) { progress(done); };
   {
     std::lock_guard lock(mutex_);
     copy.names = secret_.has_value() && !why_unnamed_.contains(lot.key.gpu);
   }
-  copy.skip_of = [&](const std::vector<image::Id128>& names) {
-    std::vector<uint8_t> skip(names.size());
-    for (size_t i = 0; i < names.size(); ++i) {
-      skip[i] = names[i].IsZero() || (i < known.size() && known[i] == names[i]) ? 1 : 0;
-    }
-    return skip;
-  };
   STASIS_TRY(mover.Attach(*lot.arena, deadline));
   // Another mover may have taken the place of the one that was prepared. Without names all is
   // copied.
@@ -351,13 +392,15 @@ Status SharedSuspend::SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline&
     STASIS_TRY(mover.Attach(*lot.arena, deadline));
   }
   STASIS_ASSIGN(auto result, mover.Save(lot.ranges, fds, copy, deadline));
-  zero = result.zero_bytes;
   lot.checksum = result.checksum;
   if (copy.names) lot.names = dataplane::ArenaNames{*key_, std::move(result.names)};
   std::lock_guard lock(mutex_);
   saved_.copied += result.copied_bytes;
-  saved_.zero += zero;
-  saved_.unchanged += result.cleared_bytes - zero;
+  saved_.zero += result.zero_bytes;
+  saved_.unchanged += result.cleared_bytes - result.zero_bytes;
+  saved_.until_first_s = std::max(saved_.until_first_s, result.until_first_s);
+  saved_.naming_s = std::max(saved_.naming_s, result.naming_s);
+  saved_.copy_s = std::max(saved_.copy_s, result.seconds);
   return {};
 }
 
@@ -367,12 +410,41 @@ Phase SharedSuspend::DataSave() {
   phase.timeout = kSaveTimeout;
   phase.run = [this](PhaseScope& scope) { return Save(scope); };
   phase.undo = [this]() -> Status {
+    (void)AwaitReleased();
     for (Lot& lot : lots_) {
       (void)services_.resident->Of(lot.key.gpu).Release(Deadline::In(kAgentTimeout));
     }
     return {};
   };
   return phase;
+}
+
+// To unmap all of it takes the driver some time, which belongs to nobody who waits for the data.
+void SharedSuspend::BeginRelease(const GpuUuid& gpu, const Deadline& deadline) {
+  auto release = [this, gpu, deadline]() -> Status {
+    const Stopwatch watch;
+    STASIS_TRY(Annotate(services_.resident->Of(gpu).Release(deadline), gpu.value));
+    std::lock_guard lock(mutex_);
+    saved_.release_s = std::max(saved_.release_s, watch.Seconds());
+    return {};
+  };
+  auto releasing = std::async(std::launch::async, std::move(release));
+  std::lock_guard lock(mutex_);
+  releasing_.push_back(std::move(releasing));
+}
+
+Status SharedSuspend::AwaitReleased() {
+  std::vector<std::future<Status>> releasing;
+  {
+    std::lock_guard lock(mutex_);
+    releasing.swap(releasing_);
+  }
+  Status first;
+  for (auto& one : releasing) {
+    Status released = one.get();
+    if (first && !released) first = std::move(released);
+  }
+  return first;
 }
 
 Phase SharedSuspend::DataCommit() {
@@ -383,19 +455,21 @@ Phase SharedSuspend::DataCommit() {
     for (Lot& lot : lots_) {
       STASIS_TRY(store_->Complete(*lot.arena, lot.checksum, std::move(lot.names)));
     }
-    for (Member& member : members_) {
+    STASIS_TRY(ForEachMember([&](Member& member) -> Status {
       STASIS_TRY(member.client->Commit(Left(scope.deadline(), kAgentTimeout)));
       // No connection of ours may be in an image.
       member.client.reset();
-    }
-    return {};
+      return {};
+    }));
+    return AwaitReleased();
   };
   return phase;
 }
 
-Status SharedSuspend::ReturnTo(Member& member) {
+// Its memory is its own again, behind the closed gate.
+Status SharedSuspend::MapAgain(Member& member) {
   if (!member.touched) return {};
-  const milliseconds timeout = std::min<milliseconds>(services_.undo_timeout, kAgentTimeout);
+  const milliseconds timeout = std::min<milliseconds>(services_.undo_timeout(), kAgentTimeout);
   if (member.client) {
     auto answer = member.client->Status(std::min(timeout, kAgentAnswer));
     if (!answer) member.client.reset();
@@ -413,36 +487,59 @@ Status SharedSuspend::ReturnTo(Member& member) {
     if (!*found) return Fail(Code::kUnavailable, "its agent cannot be found any more");
     member.client = std::move((*found)->client);
   }
-  auto settle = [&]() -> Status {
-    if (member.client->hello().state == wire::State::kReleased) {
-      std::vector<int> fds;
-      for (const auto& fd : member.data.fds) fds.push_back(fd.get());
-      STASIS_TRY(member.client->Map(member.data.ranges, fds, timeout));
-    } else if (member.client->hello().state == wire::State::kOpen) {
-      return {};
-    }
-    return member.client->Open(timeout);
-  };
-  Status settled = settle();
-  if (!settled && !process::IsAlive(member.id)) return {};
-  if (settled) member.touched = false;
-  return settled;
+  if (member.client->hello().state != wire::State::kReleased) return {};
+  std::vector<int> fds;
+  for (const auto& fd : member.data.fds) fds.push_back(fd.get());
+  return member.client->Map(member.data.ranges, fds, timeout);
 }
 
+Status SharedSuspend::RejoinOthers(Member& member) {
+  if (!member.client || member.client->hello().ipc_ranges == 0 ||
+      member.client->hello().state == wire::State::kOpen) {
+    return {};
+  }
+  return member.client->Rejoin(std::min<milliseconds>(services_.undo_timeout(), kAgentTimeout));
+}
+
+Status SharedSuspend::OpenGate(Member& member) {
+  if (!member.client) return {};
+  if (member.client->hello().state != wire::State::kOpen) {
+    STASIS_TRY(
+        member.client->Open(std::min<milliseconds>(services_.undo_timeout(), kAgentTimeout)));
+  }
+  member.touched = false;
+  return {};
+}
+
+// All have their own memory before anybody asks for another's, and that before anybody may free
+// any.
 Status SharedSuspend::Return() {
   Status all;
-  for (Member& member : members_) {
-    Status one = Annotate(ReturnTo(member), fmt::format("process {}", member.id.pid.value));
-    member.client.reset();
-    if (!one && all) all = std::move(one);
+  for (auto step :
+       {&SharedSuspend::MapAgain, &SharedSuspend::RejoinOthers, &SharedSuspend::OpenGate}) {
+    for (Member& member : members_) {
+      Status one = (this->*step)(member);
+      if (one || !process::IsAlive(member.id)) continue;
+      member.client.reset();
+      if (all) {
+        all = Annotate(std::move(one), fmt::format("process {}", member.id.pid.value));
+      }
+    }
   }
+  for (Member& member : members_) member.client.reset();
   return all;
 }
 
 void SharedSuspend::LetGoOfGpu() {
+  (void)AwaitReleased();
+  const Stopwatch watch;
   for (Member& member : members_) {
     member.client.reset();
     member.data.fds.clear();
+  }
+  {
+    std::lock_guard lock(mutex_);
+    saved_.close_s += watch.Seconds();
   }
   if (!services_.resident->keeps_arenas()) services_.resident->StopMovers();
 }

@@ -11,11 +11,15 @@
 //   ... the caller commits ...
 //   LetGo()       the last descriptors: the GPU's memory is free
 //
+// With OperationOptions::keep_context that is all: no driver lock, no checkpoint. The agents' gates
+// stay closed, and hold every call that would reach the memory; the stack limits stay as they are.
+//
 // Until LetGo() nothing is lost whatever fails or dies: Return() maps the very same memory again.
 // Who is killed before data-commit leaves agents that do so by themselves; who is killed after it
 // leaves complete arenas (shared_resume.h, BringDataBack).
 #pragma once
 
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,6 +44,9 @@ class SharedSuspend {
   // What movers carry: by the agents' word at Look(), exactly from data-export on.
   uint64_t bytes() const;
   uint64_t BytesOf(const process::ProcessId& id) const;
+  // Memory of the programs that take part which only the driver could carry, as counted by the
+  // agents at Look().
+  uint64_t driver_bytes() const { return driver_bytes_; }
   // After data-save.
   Saved saved() const;
   // Sentences: why blocks were not named on the GPU.
@@ -80,13 +87,24 @@ class SharedSuspend {
   SharedSuspend(Services& services, const OperationOptions& options)
       : services_(services), options_(options) {}
   Status Consider(const RecordedProcess& process);
+  // At the same time; the error names its process.
+  Status ForEachMember(const std::function<Status(Member&)>& step);
   Status MakeRoom(const Deadline& deadline);
   // false: blocks on that GPU are not named; notes() says why.
   bool PrepareNames(const device::GpuUuid& gpu, const Deadline& deadline);
   Status Save(PhaseScope& scope);
   Status SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline& deadline,
                  const std::function<void(uint64_t)>& progress);
-  Status ReturnTo(Member& member);
+  // Its mover lets go of the memory while other work goes on; until AwaitReleased() it is nobody
+  // else's to call.
+  void BeginRelease(const device::GpuUuid& gpu, const Deadline& deadline);
+  Status AwaitReleased();
+  // What those who take part share with others; see ipc_peers.h.
+  Status CheckPeers() const;
+  // The steps of Return(); a member that has died, or whose client is gone, needs none.
+  Status MapAgain(Member& member);
+  Status RejoinOthers(Member& member);
+  Status OpenGate(Member& member);
   // `keep_data`: it is sound, and the program has it.
   void Abandon(bool keep_data = false);
 
@@ -94,6 +112,7 @@ class SharedSuspend {
   const OperationOptions& options_;
   std::vector<Member> members_;
   std::vector<std::string> left_to_driver_;
+  uint64_t driver_bytes_ = 0;
   std::optional<dataplane::ArenaStore> store_;
   std::vector<Lot> lots_;
 
@@ -102,6 +121,7 @@ class SharedSuspend {
   mutable std::mutex mutex_;                  // guards what follows; a thread for each GPU
   std::map<device::GpuUuid, std::string> why_unnamed_;
   Saved saved_;
+  std::vector<std::future<Status>> releasing_;
 };
 
 }  // namespace stasis::coordinator

@@ -7,19 +7,24 @@
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
 
 #include "base/file.h"
+#include "base/install_layout.h"
 #include "coordinator/agents.h"
 #include "coordinator/suspended.h"
 #include "device/inspect.h"
 #include "jobs/store.h"
+#include "process/identity.h"
 
 namespace stasis::coordinator {
 namespace {
 
 using device::ProcessState;
 using process::HostPid;
+
+constexpr int64_t kTreeChanged = 1;  // Error.raw, of Domain::kProcess
 
 // The software GPU's own process: it hangs below whoever reaps, and is no part of the program.
 constexpr const char* kSoftgpuBroker = "softgpu-broker";
@@ -48,16 +53,7 @@ Status RefuseOurselves(const process::Stat& member, const Survey&) {
 }
 
 Status RefuseForeign(const process::Stat& member, const Survey&) {
-  if (::geteuid() == 0) return {};
-  STASIS_ASSIGN(auto credentials, process::ReadCredentials(member.id.pid));
-  for (uid_t uid : credentials.uid) {
-    if (uid == ::geteuid()) continue;
-    return Fail(
-        Code::kPermissionDenied,
-        fmt::format("{} belongs to user {}, you are user {}", Describe(member), uid, ::geteuid()),
-        "run it as that user or as root");
-  }
-  return {};
+  return process::CheckOwn(member, Caller::Self());
 }
 
 Status RefuseTraced(const process::Stat& member, const Survey&) {
@@ -77,6 +73,14 @@ Status RefuseEnded(const process::Stat& member, const Survey& survey) {
 constexpr Refusal kRefusals[] = {RefuseInit,    RefuseKernelThread, RefuseOurselves,
                                  RefuseForeign, RefuseEnded,        RefuseTraced};
 
+Status RefuseMember(const process::Stat& member, const Survey& survey, bool collects) {
+  for (Refusal refuse : kRefusals) {
+    if (collects && refuse == RefuseTraced) continue;  // the preflight finds it, thread by thread
+    STASIS_TRY(refuse(member, survey));
+  }
+  return {};
+}
+
 Status RefuseFailedDevice(const Survey& survey) {
   for (const auto& p : survey.device_processes) {
     if (p.state != ProcessState::kFailed) continue;
@@ -88,10 +92,20 @@ Status RefuseFailedDevice(const Survey& survey) {
   return {};
 }
 
+// An agent knows what its program shares, and need not guess from sockets. NCCL under it has never
+// been seen on a GPU, so whoever tries that has to say so (docs/nccl.md).
+bool AgentIsTrusted(const process::ProcessId& id) {
+  if (std::getenv("STASIS_TRY_NCCL") == nullptr) return false;
+  auto agent = FindAgent(id);
+  return agent && *agent;
+}
+
 // What the driver would only refuse when it is too late: its checkpoint succeeds and its restore
 // does not.
 Status RefuseSharedDeviceMemory(const Survey& survey) {
   for (const auto& p : survey.device_processes) {
+    // Of what is away already there is nothing left to refuse.
+    if (p.state == ProcessState::kCheckpointed || AgentIsTrusted(p.id)) continue;
     STASIS_ASSIGN(auto findings, device::Inspect(p.id.pid));
     for (const auto& finding : findings) {
       if (!finding.fatal) continue;
@@ -104,13 +118,77 @@ Status RefuseSharedDeviceMemory(const Survey& survey) {
 }
 
 // Memory that came back by the shared path is an import, which not every driver counts as its own.
+// What is another process's is counted with that one.
 // An agent that does not answer is refused where it matters (shared_suspend.cc).
 Status CountImported(Services& services, device::DeviceProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
-  if (driver.counts_imported) return {};
   auto agent = FindAgent(p.id);
-  if (agent && *agent) p.device_bytes += (*agent)->hello().imported_bytes;
+  if (!agent || !*agent) return {};
+  const wire::HelloReply& hello = (*agent)->hello();
+  if (driver.counts_imported) {
+    p.device_bytes -= std::min(p.device_bytes, hello.ipc_bytes);
+  } else {
+    p.device_bytes += hello.imported_bytes;
+  }
   return {};
+}
+
+void FindKeptContext(Services& services, SurveyedProcess& p) {
+  auto record = LoadKeptContext(services.paths, p.id);
+  if (!record) return;
+  p.context_kept = true;
+  p.away_bytes = record->device_bytes;
+  p.gpus = record->gpus;
+}
+
+bool IsSame(const process::Stat& a, const process::Stat& b) { return a.id == b.id; }
+
+bool IsAmong(const process::Stat& stat, const std::vector<process::Stat>& all) {
+  return std::any_of(all.begin(), all.end(), [&](const auto& one) { return IsSame(one, stat); });
+}
+
+// Movers and helpers that a command in the target has started: they serve others, and this one.
+bool IsOurProgram(HostPid pid) {
+  std::error_code unknown;
+  const auto program =
+      std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid.value), unknown);
+  if (unknown) return false;
+  auto mover = LibexecProgram("stasis-mover");
+  return (mover && program.parent_path() == std::filesystem::path(*mover).parent_path()) ||
+         program == std::filesystem::read_symlink("/proc/self/exe", unknown);
+}
+
+Result<std::vector<process::Stat>> ReadOutside(const Services& services, const Target& target,
+                                               const process::ProcessTree& tree) {
+  std::vector<process::Stat> outside;
+  auto add = [&](process::Stat stat) {
+    if (!process::IsAlive(stat) || tree.Contains(stat.id.pid) || stat.comm == kSoftgpuBroker)
+      return;
+    if (IsOurProgram(stat.id.pid)) return;
+    if (!IsAmong(stat, outside)) outside.push_back(std::move(stat));
+  };
+  if (!target.job.empty()) {
+    STASIS_ASSIGN(auto job, jobs::Store(services.paths.jobs()).Load(target.job));
+    for (HostPid pid : jobs::BackgroundProcesses(job)) {
+      if (auto stat = process::ReadStat(pid)) add(std::move(*stat));
+    }
+  }
+  STASIS_ASSIGN(auto session, process::ReadSession(tree.root().id.pid));
+  for (process::Stat& stat : session) add(std::move(stat));
+  return outside;
+}
+
+Result<std::vector<device::DeviceProcess>> FindUsers(Services& services,
+                                                     const process::ProcessTree& tree,
+                                                     const std::vector<process::Stat>& outside) {
+  process::ProcessTree all = tree;
+  all.members.insert(all.members.end(), outside.begin(), outside.end());
+  return services.device->FindProcesses(all);
+}
+
+tl::unexpected<Error> Changed(const std::string& who, const char* what) {
+  return Fail(Code::kAborted, Domain::kProcess, kTreeChanged,
+              fmt::format("{} {} while the program was being stopped", who, what), "try again");
 }
 
 uint64_t ReadNumber(const std::string& path, uint64_t otherwise) {
@@ -178,12 +256,33 @@ uint64_t ControlGroupMemory(process::HostPid pid) {
 
 }  // namespace
 
+std::vector<process::Stat> Survey::members() const {
+  std::vector<process::Stat> members = tree.members;
+  for (const auto& stat : outside) {
+    const bool uses = std::any_of(device_processes.begin(), device_processes.end(),
+                                  [&](const auto& p) { return p.id == stat.id; });
+    if (uses) members.push_back(stat);
+  }
+  return members;
+}
+
 uint64_t Survey::device_bytes(bool suspended) const {
   uint64_t sum = 0;
   for (const auto& p : device_processes) {
     if ((p.state == ProcessState::kCheckpointed) == suspended) sum += p.device_bytes;
+    if (suspended) sum += p.away_bytes;
   }
   return sum;
+}
+
+bool Survey::AnySuspended() const {
+  return std::any_of(device_processes.begin(), device_processes.end(),
+                     [](const auto& p) { return p.suspended(); });
+}
+
+bool Survey::AllSuspended() const {
+  return std::all_of(device_processes.begin(), device_processes.end(),
+                     [](const auto& p) { return p.suspended(); });
 }
 
 bool Survey::AllIn(ProcessState state) const {
@@ -199,13 +298,22 @@ Result<Operation> Survey::ToOperation(const std::string& verb) const {
   operation.job = target.job;
   STASIS_ASSIGN(operation.boot_id, process::BootId());
   operation.owner = self.id;
-  for (const auto& member : tree.members) operation.members.push_back(member.id);
-  for (const auto& p : device_processes)
-    operation.device_processes.push_back({p.id, p.state, p.gpus, p.device_bytes});
+  for (const auto& member : members()) operation.members.push_back(member.id);
+  for (const auto& p : device_processes) {
+    operation.device_processes.push_back(
+        {p.id, p.state, p.gpus, p.device_bytes, {}, p.context_kept, p.away_bytes});
+  }
   return operation;
 }
 
-Result<Survey> SurveyTarget(Services& services, const Target& target) {
+Result<Survey> SurveyTarget(Services& services, const Target& target,
+                            std::vector<Refused>* refused) {
+  const bool collects = refused != nullptr;
+  auto collect = [&](const char* id, Status status) -> Status {
+    if (status || !collects) return status;
+    refused->push_back({id, std::move(status).error()});
+    return {};
+  };
   Survey survey;
   survey.target = target;
   if (process::IsThreadOfAnother(target.root.pid.value)) {
@@ -222,18 +330,28 @@ Result<Survey> SurveyTarget(Services& services, const Target& target) {
   // Asked before the tree is read: everything hangs below pid 1, and its tree would never hold
   // still.
   survey.tree.members = {root};
-  for (Refusal refuse : kRefusals) STASIS_TRY(refuse(root, survey));
+  STASIS_TRY(RefuseMember(root, survey, collects));
   STASIS_ASSIGN(survey.tree, process::ReadTree(target.root.pid));
-  for (const auto& member : survey.tree.members) {
-    for (Refusal refuse : kRefusals) STASIS_TRY(refuse(member, survey));
+  STASIS_ASSIGN(survey.outside, ReadOutside(services, target, survey.tree));
+  // Before anything is asked of them that only their owner may ask.
+  for (const auto* all : {&survey.tree.members, &survey.outside}) {
+    for (const auto& stat : *all) {
+      Status own = RefuseForeign(stat, survey);
+      if (!own && own.error().code != Code::kNotFound) return Fail(std::move(own).error());
+    }
   }
-  STASIS_ASSIGN(survey.device_processes, services.device->FindProcesses(survey.tree));
-  STASIS_TRY(RefuseFailedDevice(survey));
-  STASIS_TRY(RefuseSharedDeviceMemory(survey));
+  STASIS_ASSIGN(auto users, FindUsers(services, survey.tree, survey.outside));
+  for (auto& user : users) survey.device_processes.push_back({std::move(user)});
+  for (const auto& member : survey.members()) STASIS_TRY(RefuseMember(member, survey, collects));
+  STASIS_TRY(collect("gpu-failed", RefuseFailedDevice(survey)));
+  STASIS_TRY(collect("gpu-sharing", RefuseSharedDeviceMemory(survey)));
   // A suspended process holds no GPU any more: what it will need again was written down.
   for (auto& p : survey.device_processes) {
     if (p.state == ProcessState::kRunning) STASIS_TRY(CountImported(services, p));
-    if (p.state != ProcessState::kCheckpointed) continue;
+    if (p.state != ProcessState::kCheckpointed) {
+      FindKeptContext(services, p);
+      continue;
+    }
     if (auto record = LoadSuspended(services.paths, p.id)) {
       p.gpus = record->gpus;
       p.device_bytes = record->device_bytes;
@@ -257,30 +375,84 @@ Status CheckOnlyDeviceUsers(Services& services, const Survey& survey) {
       fmt::format("process {} ({}) holds GPU files but is no user of the driver: {}{}",
                   first.id.pid.value, first.comm, first.files.empty() ? "" : first.files.front(),
                   holders.size() > 1 ? fmt::format("; so do {} others", holders.size() - 1) : ""),
-      "a child forked without exec after CUDA was started inherits them: start it before, or with "
-      "spawn "
-      "or forkserver (PyTorch: DataLoader(multiprocessing_context=\"forkserver\"))");
+      "a child forked without exec after CUDA was started inherits them. The agent takes them from "
+      "it: start the program by `stasis run`. Or start the child before, or with spawn or "
+      "forkserver (PyTorch: DataLoader(multiprocessing_context=\"forkserver\"))");
 }
 
-Status CheckNothingOutside(Services& services, const Survey& survey) {
-  if (survey.target.job.empty()) return {};
-  STASIS_ASSIGN(auto job, jobs::Store(services.paths.jobs()).Load(survey.target.job));
-  for (process::HostPid pid : jobs::BackgroundProcesses(job)) {
-    auto stat = process::ReadStat(pid);
-    if (!stat || stat->comm == kSoftgpuBroker) continue;
+Status CheckNothingOutside(const Survey& survey) {
+  const auto members = survey.members();
+  for (const auto& stat : survey.outside) {
+    const bool uses_gpu = IsAmong(stat, members);
+    if (survey.target.job.empty() && !uses_gpu) continue;
     return Fail(
         Code::kUnimplemented,
-        fmt::format("{} of the job has left its tree: it runs in the background", Describe(*stat)),
-        "have it stay in the foreground, or end it: the image would not hold it");
+        fmt::format("{} {}: it runs in the background{}", Describe(stat),
+                    survey.target.job.empty() ? "belongs to the session and has left the tree"
+                                              : "of the job has left its tree",
+                    uses_gpu ? " and uses a GPU" : ""),
+        "have it stay in the foreground, or end it: the image would not hold it. It is suspended "
+        "and "
+        "resumed with the rest");
+  }
+  return {};
+}
+
+Status CheckStillOwn(const Survey& survey) {
+  const Caller caller = Caller::Self();
+  for (const auto& stat : survey.members()) {
+    Status own = process::CheckOwn(stat, caller);
+    // Who has ended meanwhile is nobody's.
+    if (!own && own.error().code != Code::kNotFound) return own;
   }
   return {};
 }
 
 Status CheckUnchanged(const Survey& survey) {
   STASIS_ASSIGN(auto now, process::ReadTree(survey.target.root.pid));
-  if (now.SameMembers(survey.tree)) return {};
-  return Fail(Code::kAborted, "the program started or ended processes while it was being stopped",
-              "try again");
+  for (const auto& stat : now.members) {
+    if (!IsAmong(stat, survey.tree.members)) return Changed(Describe(stat), "was started");
+  }
+  for (const auto& stat : survey.tree.members) {
+    if (!IsAmong(stat, now.members)) return Changed(Describe(stat), "ended");
+  }
+  return {};
+}
+
+Status CheckSameUsers(Services& services, const Survey& survey) {
+  auto was_user = [&](const process::ProcessId& id) {
+    return std::any_of(survey.device_processes.begin(), survey.device_processes.end(),
+                       [&](const auto& p) { return p.id == id; });
+  };
+  for (const auto& p : survey.device_processes) {
+    if (!process::IsAlive(p.id)) return Changed(fmt::format("process {}", p.id.pid.value), "ended");
+  }
+  STASIS_ASSIGN(auto tree, process::ReadTree(survey.target.root.pid));
+  STASIS_ASSIGN(auto outside, ReadOutside(services, survey.target, tree));
+  // Those that are known for it need not be looked at again, unless somebody else seems to be one
+  // too: who is whose forked child is only seen in all of them.
+  process::ProcessTree others = tree;
+  others.members.insert(others.members.end(), outside.begin(), outside.end());
+  std::erase_if(others.members, [&](const auto& stat) { return was_user(stat.id); });
+  STASIS_ASSIGN(auto candidates, services.device->FindProcesses(others));
+  if (candidates.empty()) return {};
+  STASIS_ASSIGN(auto users, FindUsers(services, tree, outside));
+  for (const auto& user : users) {
+    if (was_user(user.id)) continue;
+    return Changed(fmt::format("process {}", user.id.pid.value), "began to use a GPU");
+  }
+  return {};
+}
+
+Error WithChange(const Target& target, Error error) {
+  const bool gone = error.code == Code::kNotFound && error.domain == Domain::kProcess;
+  if (!gone || !process::IsAlive(target.root)) return error;
+  return Changed("a process of it", fmt::format("ended ({})", error.ToString()).c_str()).value();
+}
+
+bool TreeHasChanged(const Error& error) {
+  return error.code == Code::kAborted && error.domain == Domain::kProcess &&
+         error.raw == kTreeChanged;
 }
 
 Status CheckHostMemory(uint64_t bytes, process::HostPid pid) {

@@ -17,22 +17,49 @@ struct Target {
   process::ProcessId root;
 };
 
+struct SurveyedProcess : device::DeviceProcess {
+  // As in RecordedProcess.
+  bool context_kept = false;
+  uint64_t away_bytes = 0;
+
+  bool suspended() const { return context_kept || state == device::ProcessState::kCheckpointed; }
+};
+
 struct Survey {
   Target target;
   process::ProcessTree tree;
-  std::vector<device::DeviceProcess> device_processes;
+  // Processes that left the tree and still belong to the target, as a worker does that made itself
+  // a daemon: of a job what hangs below its shim, of a process those of the session that it leads.
+  std::vector<process::Stat> outside;
+  // Of both.
+  std::vector<SurveyedProcess> device_processes;
 
-  // GPU memory of those that hold it now, or of those that gave it up.
+  // The tree, and of those outside of it whoever uses a GPU: what an operation on the GPU touches.
+  std::vector<process::Stat> members() const;
+
+  // GPU memory that they hold now, or that they gave up.
   uint64_t device_bytes(bool suspended = false) const;
+  // By the driver's word, which calls one that kept its context running.
   bool AllIn(device::ProcessState state) const;
+  bool AnySuspended() const;
+  bool AllSuspended() const;
   // The journal's header, with the owner being us.
   Result<Operation> ToOperation(const std::string& verb) const;
+};
+
+// A reason why an operation would be refused, by its name in docs/check.md.
+struct Refused {
+  std::string id;
+  Error error;
 };
 
 // Reads the tree and its GPU processes and refuses what can never be done: a thread's id, pid 1, a
 // kernel thread, ourselves, somebody else's process, a traced or ended one, a GPU state that has
 // failed, a process that inherited GPU files by fork.
-Result<Survey> SurveyTarget(Services& services, const Target& target);
+// With `refused`, what need not end the survey is put there instead; what AskBeforeDump finds too
+// is left to that.
+Result<Survey> SurveyTarget(Services& services, const Target& target,
+                            std::vector<Refused>* refused = nullptr);
 
 // Which file the job's output goes to; none for a bare process.
 FileId LogOf(const Services& services, const Target& target);
@@ -41,11 +68,24 @@ FileId LogOf(const Services& services, const Target& target);
 // would fail on it.
 Status CheckOnlyDeviceUsers(Services& services, const Survey& survey);
 
-// The job is its tree: a daemon that left it would neither be in the image nor ended with it.
-Status CheckNothingOutside(Services& services, const Survey& survey);
+// An image holds a tree: of a job nothing may be outside of it, of a process nobody who uses a GPU.
+// It would neither be in the image nor ended with it.
+Status CheckNothingOutside(const Survey& survey);
 
-// The tree is still the one that was surveyed. kAborted names what changed.
+// Every process of it is still the caller's own (process/identity.h): one may have run a set-id
+// program since the survey. kPermissionDenied.
+Status CheckStillOwn(const Survey& survey);
+
+// The tree is still the one that was surveyed. The error names what came or went; see
+// TreeHasChanged().
 Status CheckUnchanged(const Survey& survey);
+// Only those who use a GPU are asked for, outside of the tree too: others may come and go.
+Status CheckSameUsers(Services& services, const Survey& survey);
+// The error of those two: worth a second try.
+bool TreeHasChanged(const Error& error);
+// That error where `error` says of any process but the target itself that there is none; else
+// `error`.
+Error WithChange(const Target& target, Error error);
 
 // The driver saves GPU memory into the program's own RAM: is there room for `bytes` more?
 // kResourceExhausted if not.

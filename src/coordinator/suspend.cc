@@ -1,13 +1,19 @@
 // By the shared path (shared_suspend.h, shared_resume.h):
-//   suspend: data-room, gate-close, data-export, gpu-control { data-release, gpu-lock,
+//   suspend: data-room, gate-close, tree-check, data-export, gpu-control { data-release, gpu-lock,
 //            gpu-checkpoint } beside data-save, data-commit, gpu-release-check, record, data-free
 //   resume:  load-room, gpu-control { gpu-restore, gpu-unlock } beside data-load, data-return,
 //   forget
+// With a context that is kept:
+//   suspend: data-room, gate-close, tree-check, data-export, data-release beside data-save,
+//            data-commit, record, data-free
+//   resume:  load-room, data-load, data-return, forget
+//   suspend of that without --keep-context: as by the driver alone
 // By the driver alone:
-//   suspend: gpu-lock, gpu-checkpoint, gpu-release-check, record
+//   suspend: gpu-lock, tree-check, gpu-checkpoint, gpu-release-check, record
 //   resume:  gpu-restore, gpu-unlock, forget
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <map>
 
@@ -33,13 +39,13 @@ Status RequireDeviceProcess(const Survey& survey) {
 Status CheckDeviceMemory(Services& services, const Survey& survey, const device::GpuMap& map) {
   std::map<device::GpuUuid, uint64_t> wanted;
   for (const auto& p : survey.device_processes) {
-    if (p.state != ProcessState::kCheckpointed || p.gpus.size() != 1)
+    if (!p.suspended() || p.gpus.size() != 1)
       continue;  // how it is spread over several GPUs is not recorded yet
     device::GpuUuid gpu = p.gpus[0];
     for (const auto& [from, to] : map) {
       if (from == p.gpus[0]) gpu = to;
     }
-    wanted[gpu] += p.device_bytes;
+    wanted[gpu] += p.context_kept ? p.away_bytes : p.device_bytes;
   }
   if (wanted.empty()) return {};
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
@@ -51,6 +57,48 @@ Status CheckDeviceMemory(Services& services, const Survey& survey, const device:
                             gpu.uuid.value, gpu.free_bytes >> 20, it->second >> 20),
                 "suspend or end what else uses that GPU; `stasis gpu ls` lists it. The program "
                 "stays suspended");
+  }
+  return {};
+}
+
+// A context cannot move by itself.
+Status CheckContextsStay(const Survey& survey, const device::GpuMap& map) {
+  for (const auto& p : survey.device_processes) {
+    if (!p.context_kept) continue;
+    for (const auto& [from, to] : map) {
+      if (from == to || std::find(p.gpus.begin(), p.gpus.end(), from) == p.gpus.end()) continue;
+      return Fail(Code::kFailedPrecondition,
+                  fmt::format("process {} was suspended with --keep-context, so its context is on "
+                              "GPU {} still, and cannot move",
+                              p.id.pid.value, from.value),
+                  fmt::format("`stasis suspend {}` takes it away too; then it can be resumed onto "
+                              "another GPU",
+                              survey.target.name));
+    }
+  }
+  return {};
+}
+
+std::string WhySuspendedAlready(const Survey& survey, bool keep_context) {
+  if (keep_context && !survey.AllIn(ProcessState::kRunning)) {
+    return "it was suspended already, and its context is away too";
+  }
+  return "it was suspended already";
+}
+
+// What a suspend writes down of each process that it has suspended, before it commits.
+Status Remember(const Services& services, const Processes& processes, const SharedSuspend& shared,
+                bool keep_context) {
+  STASIS_ASSIGN(const auto driver, services.device->Driver());
+  for (const auto& p : processes) {
+    if (p.initial == ProcessState::kCheckpointed || (keep_context && p.context_kept)) continue;
+    // The driver's share as of the survey, and exactly what the data plane took since or before.
+    const uint64_t data = shared.BytesOf(p.id) + p.away_bytes;
+    SuspendedProcess record{p.id, p.gpus, data, std::time(nullptr)};
+    record.context_kept = keep_context;
+    record.driver = DriverName(driver);
+    if (!keep_context) record.device_bytes += p.device_bytes;
+    STASIS_TRY(SaveSuspended(services.paths, record));
   }
   return {};
 }
@@ -79,17 +127,35 @@ Result<OperationResult> FinishRunning(Services& services, const Survey& survey,
   return result;
 }
 
-}  // namespace
+// A resume that has failed with some of the memory back: what has it cannot be suspended again by
+// the driver alone, so all that can go forward does.
+Error WithTheRestForward(Services& services, const Processes& processes, Error error) {
+  auto back = IsBack(services, processes);
+  if (!back || !*back) return error;
+  const Processes running = AsRunning(processes);
+  Status forward = ReturnAllToRecordedState(services, running);
+  if (forward) forward = BringDataBack(services, running);
+  if (forward) {
+    for (const auto& p : running) (void)ForgetSuspended(services.paths, p.id);
+    error.message += ". All of the program that is left runs on";
+    error.hint = "`stasis recover` removes what was noted of it";
+  } else {
+    error.message +=
+        ". What could be brought back runs on; left behind: " + forward.error().ToString();
+  }
+  return error;
+}
 
-Result<OperationResult> Suspend(Session& session, const Target& target,
-                                const OperationOptions& options) {
+Result<OperationResult> TrySuspend(Session& session, const Target& target,
+                                   const OperationOptions& options) {
   Services& services = session.services;
   STASIS_ASSIGN(Survey survey, SurveyAfterRecovery(session, target));
   STASIS_TRY(RequireDeviceProcess(survey));
   OperationResult result = BeginResult(services, survey);
   result.device_bytes = survey.device_bytes();
-  if (survey.AllIn(ProcessState::kCheckpointed)) {
-    result.notes.push_back("it was suspended already");
+  result.keep_context = options.keep_context;
+  if (options.keep_context ? survey.AllSuspended() : survey.AllIn(ProcessState::kCheckpointed)) {
+    result.notes.push_back(WhySuspendedAlready(survey, options.keep_context));
     return result;
   }
   STASIS_ASSIGN(Operation operation, survey.ToOperation("suspend"));
@@ -97,31 +163,33 @@ Result<OperationResult> Suspend(Session& session, const Target& target,
   STASIS_ASSIGN(auto shared, SharedSuspend::Look(services, processes, options));
   LeaveToDriver(processes, *shared);
   result.left_to_driver = shared->left_to_driver();
-  if (!options.ignore_memory) {
+  if (options.keep_context) result.staying_bytes = shared->driver_bytes();
+  if (!options.ignore_memory && !options.keep_context) {
     STASIS_TRY(WithUnusedArenasAway(
         services, [&] { return CheckHostMemory(DriverBytes(processes, false), target.root.pid); }));
   }
 
   Plan plan("suspend");
-  AddGpuAway(plan, services, processes, *shared);
-  plan.Add(GpuReleaseCheck(services, processes));
+  Phase tree_check;
+  tree_check.name = "tree-check";
+  tree_check.run = [&](PhaseScope&) -> Status {
+    STASIS_TRY(CheckStillOwn(survey));
+    return CheckSameUsers(services, survey);
+  };
+  if (options.keep_context) {
+    AddDataAway(plan, *shared, std::move(tree_check));
+  } else {
+    AddGpuAway(plan, services, processes, *shared, std::move(tree_check));
+    plan.Add(GpuReleaseCheck(services, processes));
+  }
   Phase record;
   record.name = "record";
   record.commits = true;
-  record.run = [&](PhaseScope&) -> Status {
-    for (const auto& p : processes) {
-      if (p.initial == ProcessState::kCheckpointed) continue;
-      // The driver's share as of the survey, and exactly what the data plane took since.
-      const uint64_t bytes = p.device_bytes + shared->BytesOf(p.id);
-      STASIS_TRY(SaveSuspended(services.paths, {p.id, p.gpus, bytes, std::time(nullptr)}));
-    }
-    return {};
+  record.run = [&](PhaseScope&) {
+    return Remember(services, processes, *shared, options.keep_context);
   };
   record.undo = [&]() -> Status {
-    for (const auto& p : survey.device_processes) {
-      if (p.state == ProcessState::kCheckpointed) continue;
-      STASIS_TRY(ForgetSuspended(services.paths, p.id));
-    }
+    for (const auto& p : processes) STASIS_TRY(RememberAsBefore(services.paths, p));
     return {};
   };
   plan.Add(std::move(record));
@@ -130,8 +198,8 @@ Result<OperationResult> Suspend(Session& session, const Target& target,
     free.name = "data-free";
     free.run = [&](PhaseScope&) -> Status {
       result.shared_bytes = shared->bytes();
-      result.saved = shared->saved();
       shared->LetGo();
+      result.saved = shared->saved();
       return {};
     };
     plan.Add(std::move(free));
@@ -144,7 +212,20 @@ Result<OperationResult> Suspend(Session& session, const Target& target,
   done.shared_bytes = result.shared_bytes;
   done.saved = result.saved;
   for (std::string& note : shared->notes()) done.notes.push_back(std::move(note));
+  const bool upgraded =
+      !options.keep_context &&
+      std::any_of(processes.begin(), processes.end(), [](auto& p) { return p.context_kept; });
+  if (upgraded) done.notes.push_back("its data was away already; now its context is too");
   return done;
+}
+
+}  // namespace
+
+Result<OperationResult> Suspend(Session& session, const Target& target,
+                                const OperationOptions& options) {
+  auto result = TrySuspend(session, target, options);
+  if (!result) return Fail(WithChange(target, std::move(result).error()));
+  return result;
 }
 
 Result<OperationResult> Resume(Session& session, const Target& target, const ResumeOptions& resume,
@@ -153,11 +234,16 @@ Result<OperationResult> Resume(Session& session, const Target& target, const Res
   STASIS_ASSIGN(Survey survey, SurveyAfterRecovery(session, target));
   STASIS_TRY(RequireDeviceProcess(survey));
   OperationResult result = BeginResult(services, survey);
-  if (survey.AllIn(ProcessState::kRunning)) {
+  if (survey.AllIn(ProcessState::kRunning) && !survey.AnySuspended()) {
     return FinishRunning(services, survey, options, std::move(result));
+  }
+  STASIS_ASSIGN(const auto driver, services.device->Driver());
+  for (const auto& p : survey.device_processes) {
+    if (p.suspended()) STASIS_TRY(CheckSameDriver(services.paths, p.id, driver));
   }
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
   STASIS_ASSIGN(auto map, device::ParseGpuMap(resume.gpu_map, gpus, gpus));
+  STASIS_TRY(CheckContextsStay(survey, map));
   STASIS_TRY(
       WithIdleMoversAway(services, [&] { return CheckDeviceMemory(services, survey, map); }));
   result.device_bytes = survey.device_bytes(/*suspended=*/true);
@@ -180,8 +266,7 @@ Result<OperationResult> Resume(Session& session, const Target& target, const Res
   };
   plan.Add(std::move(forget));
   plan.OnFailureAfterCommit([&]() -> std::string {
-    Processes running = processes;
-    for (auto& p : running) p.initial = ProcessState::kRunning;
+    const Processes running = AsRunning(processes);
     Status status = ReturnAllToRecordedState(services, running);
     if (status) status = BringDataBack(services, running);
     return status ? "The GPU state is back and the program runs."
@@ -189,7 +274,9 @@ Result<OperationResult> Resume(Session& session, const Target& target, const Res
                         status.error().ToString() +
                         ". `stasis resume` or `stasis recover` tries again.";
   });
-  return Execute(session, operation, plan, options, std::move(result));
+  auto done = Execute(session, operation, plan, options, std::move(result));
+  if (done || !done.error().not_undone) return done;
+  return Fail(WithTheRestForward(services, processes, std::move(done).error()));
 }
 
 }  // namespace stasis::coordinator

@@ -35,6 +35,8 @@ std::optional<SuspendedProcess> Parse(const std::string& text) {
     for (const auto& pair : j.value("moved", json::array())) {
       p.moved.push_back({{pair.at(0).get<std::string>()}, {pair.at(1).get<std::string>()}});
     }
+    p.context_kept = j.value("context_kept", false);
+    p.driver = j.value("driver", std::string());
     return p;
   } catch (const json::exception&) {
     return std::nullopt;
@@ -62,8 +64,11 @@ Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
             {"gpus", gpus},
             {"device_bytes", process.device_bytes},
             {"since_unix_s", process.since_unix_s},
-            {"moved", moved}};
-  return WriteFileDurably(FileOf(paths, process.id), j.dump() + "\n");
+            {"moved", moved},
+            {"context_kept", process.context_kept},
+            {"driver", process.driver}};
+  // Not synced: what a power failure may take of it, it takes of the process too.
+  return ReplaceFile(FileOf(paths, process.id), j.dump() + "\n");
 }
 
 std::optional<SuspendedProcess> LoadSuspended(const Paths& paths, const process::ProcessId& id) {
@@ -114,6 +119,32 @@ Status CheckNotMoved(const Paths& paths, const process::ProcessId& id) {
                           id.pid.value));
 }
 
+std::string DriverName(const device::DriverInfo& driver) {
+  return driver.kind + " " + driver.version;
+}
+
+Status CheckSameDriver(const Paths& paths, const process::ProcessId& id,
+                       const device::DriverInfo& driver) {
+  auto record = LoadSuspended(paths, id);
+  const std::string now = DriverName(driver);
+  if (!record || record->driver.empty() || record->driver == now) return {};
+  return Fail(Code::kUnimplemented,
+              fmt::format("process {} was suspended by driver {}, and now there is {}",
+                          id.pid.value, record->driver, now),
+              "it stays suspended as it is; with the driver that suspended it, it can be resumed");
+}
+
+std::vector<SuspendedProcess> ListSuspended(const Paths& paths) {
+  std::vector<SuspendedProcess> list;
+  for (const auto& name : ListDir(Folder(paths)).value_or(std::vector<std::string>())) {
+    if (!name.ends_with(kSuffix)) continue;
+    auto text = ReadFile(Folder(paths) + "/" + name, 1 << 20);
+    auto parsed = text ? Parse(*text) : std::nullopt;
+    if (parsed && IsOurs(*parsed) && process::IsAlive(parsed->id)) list.push_back(*parsed);
+  }
+  return list;
+}
+
 void SweepSuspended(const Paths& paths) {
   auto names = ListDir(Folder(paths));
   if (!names) return;
@@ -122,7 +153,9 @@ void SweepSuspended(const Paths& paths) {
     std::string path = Folder(paths) + "/" + name;
     auto text = ReadFile(path, 1 << 20);
     auto parsed = text ? Parse(*text) : std::nullopt;
-    if (parsed && IsOurs(*parsed) && !process::IsAlive(parsed->id)) ::unlink(path.c_str());
+    const bool torn = text && !parsed;  // by a power failure: of another boot
+    if (torn || (parsed && IsOurs(*parsed) && !process::IsAlive(parsed->id)))
+      ::unlink(path.c_str());
   }
 }
 

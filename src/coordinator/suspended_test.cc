@@ -36,6 +36,24 @@ TEST_F(SuspendedTest, OnlyTheRecordsOfTheDeadAreSwept) {
   EXPECT_EQ(living->device_bytes, 4096u);
 }
 
+TEST_F(SuspendedTest, AContextThatWasKeptIsRemembered) {
+  SuspendedProcess process{Living(), {{"GPU-1"}}, 4096, 1};
+  ASSERT_TRUE(SaveSuspended(paths_, process));
+  EXPECT_FALSE(LoadSuspended(paths_, Living())->context_kept);
+  process.context_kept = true;
+  ASSERT_TRUE(SaveSuspended(paths_, process));
+  EXPECT_TRUE(LoadSuspended(paths_, Living())->context_kept);
+}
+
+TEST_F(SuspendedTest, WhatAPowerFailureHasTornIsSwept) {
+  ASSERT_TRUE(SaveSuspended(paths_, {Living(), {}, 0, 1}));
+  std::string torn = paths_.run + "/suspended/4711-17.json";
+  ASSERT_TRUE(WriteFileDurably(torn, ""));
+  SweepSuspended(paths_);
+  EXPECT_FALSE(PathExists(torn));
+  EXPECT_TRUE(LoadSuspended(paths_, Living()));
+}
+
 TEST_F(SuspendedTest, WhatASuspendUnderWayIsWritingIsNotSwept) {
   ASSERT_TRUE(SaveSuspended(paths_, {Living(), {}, 0, 1}));
   std::string half = paths_.run + "/suspended/4711-17.json.a1b2c3";

@@ -1,17 +1,16 @@
 #include "coordinator/teardown.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "process/end.h"
 #include "process/tree.h"
 #include "store/store_folder.h"
 
@@ -21,15 +20,6 @@ namespace {
 constexpr std::chrono::seconds kEndTimeout{10};
 
 }  // namespace
-
-Status WaitForEnd(const process::ProcessId& id, const Deadline& deadline) {
-  auto pidfd = process::OpenPidfd(id);
-  if (!pidfd) return {};  // gone
-  pollfd p{pidfd->get(), POLLIN, 0};
-  int ready = TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout()));
-  if (ready > 0) return {};
-  return Fail(Code::kDeadlineExceeded, fmt::format("process {} does not end", id.pid.value));
-}
 
 std::string WorkFolder(const Paths& paths, const process::ProcessId& owner) {
   return fmt::format("{}/work-{}-{}", paths.run, owner.pid.value, owner.start_time);
@@ -58,11 +48,11 @@ Status EndTree(const process::ProcessId& shim, const process::ProcessId& root) {
           killed.push_back(it->id);
         }
       }
-      for (const auto& id : killed) STASIS_TRY(WaitForEnd(id, deadline));
+      for (const auto& id : killed) STASIS_TRY(process::WaitForEnd(id, deadline));
     }
   }
   for (const auto& top : {root, shim}) {
-    if (top.pid.value != 0) STASIS_TRY(WaitForEnd(top, deadline));
+    if (top.pid.value != 0) STASIS_TRY(process::WaitForEnd(top, deadline));
     if (top.pid.value != 0 && process::IsAlive(top)) {
       return Fail(Code::kInternal, fmt::format("process {} could not be ended", top.pid.value));
     }

@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "base/deadline.h"
 #include "base/paths.h"
 #include "base/result.h"
 #include "process/proc.h"
@@ -19,8 +18,5 @@ Status SweepStoreOf(const std::string& image);
 
 // Kills a restored tree and its shim and waits until nothing of them is left. Either id may be 0.
 Status EndTree(const process::ProcessId& shim, const process::ProcessId& root);
-
-// Waits until the process has ended; it may still be a zombie then.
-Status WaitForEnd(const process::ProcessId& id, const Deadline& deadline);
 
 }  // namespace stasis::coordinator
