@@ -1,35 +1,31 @@
-// Is this machine able? Each finding says what was looked at, what it means, and the command that
-// mends it.
+// Is this machine able? What is looked at, and what each finding means, is in findings.cc.
+//
+// Nothing here waits for ever: a driver, a disk or a CRIU that does not answer is a finding.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "base/paths.h"
+#include "base/result.h"
 #include "device/device_control.h"
+#include "health/findings.h"
 
 namespace stasis::health {
 
-enum class Verdict : uint8_t {
-  kGood,
-  kNote,  // works, with a limit that is said
-  kBad,   // something does not work
+struct MachineOptions {
+  Paths paths;
+  std::string criu;                   // the one to use; empty: it is looked for
+  std::string cuda_library;           // libcuda.so.1; empty: the loader's
+  Result<std::string> agent_library;  // what programs are started under
+  // Also what takes seconds, or uses a GPU and the disk: the disk's speed, a mover on each GPU.
+  bool full = false;
+  std::chrono::milliseconds patience{20000};  // for any one question
+  std::string root = {};                      // before /proc and /sys; empty: the machine's own
 };
 
-struct Finding {
-  std::string subject;  // "CRIU", "driver", ...
-  Verdict verdict = Verdict::kGood;
-  std::string found;   // what is there
-  std::string remedy;  // a command or a step; empty when there is nothing to mend
-  // What cannot be done with it, when it is bad: "dump and restore", "everything that needs a GPU".
-  std::string stops;
-};
-
-// In the order in which things depend on each other. Takes a second or so: it starts CRIU and the
-// device helper.
-std::vector<Finding> CheckMachine(const Paths& paths, device::DeviceControl& device);
-
-// True when nothing is bad.
-bool AllGood(const std::vector<Finding>& findings);
+// In the order of MachineKinds(). Takes a second or so, with `full` some more.
+std::vector<Finding> CheckMachine(const MachineOptions& options, device::DeviceControl& device);
 
 }  // namespace stasis::health

@@ -1,0 +1,40 @@
+// The small program that `stasis check` starts under the agent: it starts the driver, says how that
+// went, and stays until its input ends.
+//
+//   stasis-agent-probe init|use [LIBRARY]
+//
+// Prints "driver N\n", N being what the driver answered last, or "none\n". `use` also makes a
+// context on the first GPU, half a GiB of its memory: only then the agent opens its door.
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+namespace {
+
+template <class Function>
+Function* Find(void* library, const char* symbol) {
+  return library == nullptr ? nullptr : reinterpret_cast<Function*>(::dlsym(library, symbol));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool use = argc > 1 && ::strcmp(argv[1], "use") == 0;
+  void* library = ::dlopen(argc > 2 ? argv[2] : "libcuda.so.1", RTLD_NOW);
+  auto* init = Find<int(unsigned)>(library, "cuInit");
+  auto* retain = Find<int(void**, int)>(library, "cuDevicePrimaryCtxRetain");
+  if (init == nullptr || retain == nullptr) {
+    ::puts("none");
+  } else {
+    void* context = nullptr;
+    int result = init(0);
+    if (result == 0 && use) result = retain(&context, 0);
+    ::printf("driver %d\n", result);
+  }
+  ::fflush(stdout);
+  char ignored;
+  while (::read(STDIN_FILENO, &ignored, 1) > 0) {
+  }
+  return 0;
+}

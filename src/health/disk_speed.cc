@@ -1,0 +1,105 @@
+#include "health/disk_speed.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "base/file.h"
+
+namespace stasis::health {
+namespace {
+
+constexpr uint64_t kPart = 4u << 20;
+constexpr uint64_t kLeast = 16u << 20;
+constexpr size_t kAlignment = 4096;
+
+struct Freed {
+  void operator()(char* memory) const { std::free(memory); }
+};
+using Buffer = std::unique_ptr<char, Freed>;
+
+// Bytes that neither a disk nor a file system can make less of.
+Buffer RandomPart() {
+  Buffer buffer(static_cast<char*>(std::aligned_alloc(kAlignment, kPart)));
+  if (buffer == nullptr) return buffer;
+  uint64_t state = 0x9E3779B97F4A7C15ull;
+  for (uint64_t at = 0; at < kPart; at += sizeof state) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    std::copy_n(reinterpret_cast<const char*>(&state), sizeof state, buffer.get() + at);
+  }
+  return buffer;
+}
+
+struct File {
+  UniqueFd fd;
+  bool direct = false;
+};
+
+// A file system without O_DIRECT (an older tmpfs) is asked without; one without files that have no
+// name (NFS, some FUSE) gets one, which goes at once.
+Result<File> OpenNameless(const std::string& folder) {
+  for (int direct : {O_DIRECT, 0}) {
+    if (auto fd = Open(folder, O_RDWR | O_TMPFILE | direct, 0600)) {
+      return File{*std::move(fd), direct != 0};
+    }
+  }
+  std::string path = folder + "/.stasis-check.XXXXXX";
+  UniqueFd fd(::mkostemp(path.data(), O_CLOEXEC));
+  if (!fd) return FailErrno(errno, "write to " + folder);
+  ::unlink(path.c_str());
+  const bool direct = ::fcntl(fd.get(), F_SETFL, O_DIRECT) == 0;
+  return File{std::move(fd), direct};
+}
+
+}  // namespace
+
+Result<DiskSpeed> MeasureDisk(const std::string& folder, uint64_t most_bytes,
+                              std::chrono::milliseconds span) {
+  STASIS_ASSIGN(const uint64_t free_bytes, FreeBytes(folder));
+  const uint64_t bytes = std::min(most_bytes, free_bytes / 8) / kPart * kPart;
+  if (bytes < kLeast) {
+    return Fail(Code::kResourceExhausted, fmt::format("too little is free in {} to measure: {} MiB",
+                                                      folder, free_bytes >> 20));
+  }
+  STASIS_ASSIGN(File file, OpenNameless(folder));
+  Buffer part = RandomPart();
+  if (part == nullptr) return Fail(Code::kResourceExhausted, "no memory to measure with");
+
+  DiskSpeed speed;
+  speed.direct = file.direct;
+  Deadline until = Deadline::In(span);
+  Stopwatch writing;
+  while (speed.bytes < bytes && !until.passed()) {
+    const ssize_t size = TEMP_FAILURE_RETRY(
+        ::pwrite(file.fd.get(), part.get(), kPart, static_cast<off_t>(speed.bytes)));
+    if (size < 0) return FailErrno(errno, "write to " + folder);
+    if (static_cast<uint64_t>(size) != kPart) {
+      return Fail(Code::kResourceExhausted, "the file system of " + folder + " is full");
+    }
+    speed.bytes += kPart;
+  }
+  if (::fdatasync(file.fd.get()) != 0) return FailErrno(errno, "sync in " + folder);
+  speed.write_bytes_per_s = static_cast<double>(speed.bytes) / writing.Seconds();
+
+  until = Deadline::In(span);
+  Stopwatch reading;
+  uint64_t got = 0;
+  while (got < speed.bytes && !until.passed()) {
+    STASIS_TRY(PreadAll(file.fd.get(), part.get(), kPart, got));
+    got += kPart;
+  }
+  speed.read_bytes_per_s = static_cast<double>(got) / reading.Seconds();
+  return speed;
+}
+
+}  // namespace stasis::health

@@ -1,0 +1,42 @@
+#include "health/driver_table.h"
+
+#include <fmt/format.h>
+
+namespace stasis::health {
+namespace {
+
+// Sources: README.md of github.com/NVIDIA/cuda-checkpoint ("supports display driver version 550
+// and higher"; "570 Features"; at 570 "does not support GPU migration"), the CUDA driver API
+// reference (CUDA checkpointing: CUcheckpointGpuPair, CUcheckpointCustomStorageInfo), and what was
+// seen on driver 580 (docs/measurements/).
+constexpr DriverAbility kAbilities[] = {
+    {12040, "550", "checkpoints by NVIDIA's own cuda-checkpoint program, of single processes", ""},
+    {12080, "570", "the checkpoint interface that Stasis uses, with a lock that has a timeout",
+     "it has no checkpoint interface, so Stasis can neither suspend nor dump GPU programs with it"},
+    {13000, "580", "resuming and restoring on other GPUs (--gpu-map)",
+     "--gpu-map does not work before 580"},
+    {13040, "later", "storage of a checkpoint by the caller, which Stasis does not use yet", ""},
+};
+
+std::string Join(int api_version, bool able) {
+  std::string text;
+  for (const DriverAbility& row : kAbilities) {
+    if ((api_version >= row.since_api) != able) continue;
+    const std::string_view part = able ? row.able : row.without;
+    if (!part.empty()) text += fmt::format("{}{}", text.empty() ? "" : "; ", part);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::span<const DriverAbility> DriverAbilities() { return kAbilities; }
+
+std::string ApiName(int api_version) {
+  return fmt::format("CUDA {}.{}", api_version / 1000, api_version % 1000 / 10);
+}
+
+std::string AbleTo(int api_version) { return Join(api_version, true); }
+std::string Lacks(int api_version) { return Join(api_version, false); }
+
+}  // namespace stasis::health

@@ -1,0 +1,111 @@
+// The kernel and its settings, and host memory.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "health/host_files.h"
+#include "health/machine.h"
+
+namespace stasis::health {
+namespace {
+
+// CAP_CHECKPOINT_RESTORE and close_range came with it; pidfd_getfd with 5.6, clone3's set_tid 5.5.
+constexpr KernelVersion kLeastKernel{5, 9};
+constexpr int kSysPtrace = 19;  // of linux/capability.h
+constexpr uint64_t kLittleMemlock = 64u << 20;
+constexpr uint64_t kManyReserved = 1u << 30;  // of hugetlbfs, unused
+
+}  // namespace
+
+void CheckKernel(const Machine&, Findings& findings) {
+  utsname name;
+  ::uname(&name);
+  const std::string found = fmt::format("{} {}", name.sysname, name.release);
+  auto version = ParseKernelVersion(name.release);
+  const bool old = version && *version < kLeastKernel;
+  findings.push_back(Finding::Of("kernel", old ? Level::kCannot : Level::kOk, found));
+}
+
+void CheckUserNamespace(const Machine& machine, Findings& findings) {
+  auto machines = IsMachinesUserNamespace(machine.options.root);
+  if (!machines || *machines) {
+    findings.push_back(Finding::Of("user-namespace", Level::kOk, "the machine's own users"));
+    return;
+  }
+  findings.push_back(Finding::Of("user-namespace", Level::kWarning,
+                                 "this shell is in a user namespace, as in a rootless container"));
+}
+
+void CheckPtraceScope(const Machine& machine, Findings& findings) {
+  auto scope = ReadPtraceScope(machine.options.root);
+  if (!scope || *scope == 0) {
+    findings.push_back(Finding::Of("ptrace-scope", Level::kOk,
+                                   scope ? "kernel.yama.ptrace_scope is 0" : "there is no Yama"));
+    return;
+  }
+  const bool root = HasCapability(kSysPtrace);
+  const std::string found = fmt::format("kernel.yama.ptrace_scope is {}", *scope);
+  Level level = root ? Level::kOk : Level::kWarning;
+  if (*scope == 3 || (*scope == 2 && !root)) level = Level::kCannot;
+  findings.push_back(
+      Finding::Of("ptrace-scope", level,
+                  found + (root && *scope < 3 ? "; this user may trace all the same" : ""),
+                  *scope == 3 ? "it can only be changed by a restart of the machine" : ""));
+}
+
+void CheckMemory(const Machine& machine, Findings& findings) {
+  auto memory = ReadMemory(machine.options.root);
+  if (!memory) {
+    findings.push_back(
+        Finding::Of("host-memory", Level::kWarning, "/proc/meminfo does not say how much is free"));
+    return;
+  }
+  const uint64_t available = memory->available_bytes;
+  std::string found = fmt::format("{} MiB available", available >> 20);
+  const uint64_t all = machine.gpu_bytes(false), used = machine.gpu_bytes(true);
+  Level level = Level::kOk;
+  if (available < all) {
+    level = available < used ? Level::kWarning : Level::kNote;
+    found += fmt::format("; the GPUs have {} MiB, of which {} MiB are used", all >> 20, used >> 20);
+  }
+  findings.push_back(Finding::Of("host-memory", level, found));
+}
+
+void CheckHugePages(const Machine& machine, Findings& findings) {
+  auto enabled = ReadHugePagePolicy(machine.options.root, "enabled");
+  auto shared = ReadHugePagePolicy(machine.options.root, "shmem_enabled");
+  std::string found = fmt::format("enabled: {}, shmem_enabled: {}", enabled.value_or("unknown"),
+                                  shared.value_or("unknown"));
+  if (shared == "deny") {
+    findings.push_back(Finding::Of(
+        "huge-pages", Level::kWarning, found,
+        "`sudo sh -c 'echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled'`"));
+  } else if (enabled == "always") {
+    findings.push_back(Finding::Of("huge-pages", Level::kOk, found));
+  } else {
+    findings.push_back(Finding::Of("huge-pages", Level::kNote, found, KindOf("huge-pages").mend));
+  }
+  auto memory = ReadMemory(machine.options.root);
+  if (!memory) return;
+  const uint64_t page = memory->huge_page_bytes;
+  const bool many = page != 0 && memory->huge_pages_free > kManyReserved / page;
+  findings.push_back(
+      Finding::Of("reserved-huge-pages", many ? Level::kWarning : Level::kOk,
+                  fmt::format("{} of {} KiB set aside, {} of them unused", memory->huge_pages,
+                              page >> 10, memory->huge_pages_free)));
+}
+
+void CheckMemlock(const Machine&, Findings& findings) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    findings.push_back(Finding::Of("memlock", Level::kOk, "no limit"));
+    return;
+  }
+  const bool little = limit.rlim_cur < kLittleMemlock;
+  findings.push_back(Finding::Of("memlock", little ? Level::kNote : Level::kOk,
+                                 fmt::format("{} KiB", limit.rlim_cur >> 10),
+                                 little ? KindOf("memlock").mend : ""));
+}
+
+}  // namespace stasis::health
