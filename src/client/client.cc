@@ -1,0 +1,357 @@
+#include "client/client.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "base/fd.h"
+#include "config/open_paths.h"
+#include "service/convert.h"
+#include "service/methods.h"
+#include "service/worker_rights.h"
+#include "stasis/v1/stasis.grpc.pb.h"
+
+namespace stasis::client {
+namespace {
+
+constexpr std::chrono::seconds kFirstAnswer{10};
+constexpr char kContextHeader[] = "stasis-context-bin";
+constexpr char kErrorHeader[] = "stasis-error-bin";
+constexpr int kMaxHeaderBytes = 64 << 10;
+
+const char kHowWithout[] =
+    "`stasis daemon start` starts one anew; with --no-daemon this command works without";
+
+// A connected socket; without a value when nothing is at `path`.
+Result<UniqueFd> ConnectTo(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return Fail(Code::kInvalidArgument, "the daemon's socket " + path + " has too long a path");
+  }
+  path.copy(address.sun_path, path.size());
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) return FailErrno(errno, "socket");
+  // Of a daemon that hangs, with more who wait for it than it can have waiting.
+  const timeval patience{kFirstAnswer.count(), 0};
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return UniqueFd();
+    // A folder that is closed to us hides nothing that would work for us.
+    Error error = ErrnoError(errno, "the daemon's socket " + path + " does not answer");
+    error.code = errno == EACCES ? Code::kPermissionDenied : Code::kUnavailable;
+    return Fail(std::move(error).WithHint(kHowWithout));
+  }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return FailErrno(errno, "ask who listens at " + path);
+  }
+  if (peer.uid != 0 && peer.uid != ::geteuid()) {
+    return Fail(Code::kPermissionDenied,
+                fmt::format("user {} listens at the daemon's socket {}", peer.uid, path),
+                "a daemon is root's or one's own");
+  }
+  if (::fcntl(socket.get(), F_SETFL, O_NONBLOCK) != 0) return FailErrno(errno, "fcntl");
+  return socket;
+}
+
+// `changes`: of a call that changes something, what became of it is not known when the daemon has
+// not said it.
+Error ToError(const grpc::ClientContext& context, const grpc::Status& status,
+              bool changes = false) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  if (auto header = trailers.find(kErrorHeader); header != trailers.end()) {
+    v1::Error message;
+    if (message.ParseFromArray(header->second.data(), static_cast<int>(header->second.size()))) {
+      return service::FromMessage(message);
+    }
+  }
+  Error error;
+  error.code = static_cast<Code>(status.error_code());
+  error.message = status.error_message();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    error.message = "the daemon has gone away: " + error.message;
+    if (changes) {
+      error.not_undone = true;
+      error.hint =
+          "What was begun goes on by itself, or was undone: `stasis ps -a` and `stasis recover` "
+          "tell";
+    }
+  }
+  return error;
+}
+
+}  // namespace
+
+struct Client::Link {
+  std::string socket;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Stasis::Stub> stub;
+  std::string context;  // of each call
+};
+
+Client::~Client() = default;
+Client::Client(Client&&) noexcept = default;
+Client& Client::operator=(Client&&) noexcept = default;
+
+Result<std::unique_ptr<Client::Link>> Client::Connect(const config::Settings& settings) {
+  STASIS_ASSIGN(auto sockets, config::DaemonSockets(settings));
+  for (const std::string& path : sockets) {
+    STASIS_ASSIGN(UniqueFd socket, ConnectTo(path));
+    if (!socket) continue;
+    auto link = std::make_unique<Link>();
+    link->socket = path;
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxHeaderBytes);
+    arguments.SetMaxReceiveMessageSize(64 << 20);
+    link->channel = grpc::CreateCustomInsecureChannelFromFd("stasisd", socket.release(), arguments);
+    link->stub = v1::Stasis::NewStub(link->channel);
+    // One that hangs shall not be waited for as long as an operation may take.
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kFirstAnswer);
+    v1::DaemonStatus status;
+    if (auto answered = link->stub->GetStatus(&context, {}, &status); !answered.ok()) {
+      Error error = ToError(context, answered);
+      if (error.code == Code::kUnavailable || error.code == Code::kDeadlineExceeded) {
+        error.message = fmt::format("the daemon at {} does not answer: {}", path, error.message);
+        error.hint = kHowWithout;
+      }
+      return Fail(std::move(error));
+    }
+    return link;
+  }
+  return std::unique_ptr<Link>();
+}
+
+Result<Client> Client::Open(const config::Settings& settings, Options options) {
+  Client client;
+  client.options_ = std::move(options);
+  client.call_.settings = settings;
+  STASIS_ASSIGN(client.call_.paths, config::OpenPaths(settings));
+  client.call_.cancelled = client.options_.cancelled;
+  if (client.options_.without_daemon) return client;
+  STASIS_ASSIGN(client.link_, Connect(settings));
+  if (client.link_ == nullptr) return client;
+  v1::CallContext context;
+  *context.mutable_folders() = service::FoldersOf(client.call_.paths);
+  *context.mutable_settings() = service::SettingsText(settings, /*trusted=*/false);
+  for (const auto& [key, text] : service::SettingsText(settings, /*trusted=*/true)) {
+    (*context.mutable_settings())[key] = text;
+  }
+  client.link_->context = context.SerializeAsString();
+  return client;
+}
+
+Result<Client> Client::OpenDaemon(const config::Settings& settings) {
+  Client client;
+  STASIS_ASSIGN(client.link_, Connect(settings));
+  if (client.link_ != nullptr) return client;
+  STASIS_ASSIGN(std::string socket, config::DaemonSocket(settings));
+  return Fail(Code::kNotFound, "no daemon runs: there is no socket " + socket,
+              "`stasis daemon start` starts one");
+}
+
+template <class Request, class Response, class Rpc>
+Result<Response> Client::Unary(const Request& request, Rpc rpc,
+                               Result<Response> (*local)(service::Call&, const Request&),
+                               bool changes) {
+  if (link_ == nullptr) return local(call_, request);
+  grpc::ClientContext context;
+  context.AddMetadata(kContextHeader, link_->context);
+  Response response;
+  const grpc::Status status = ((*link_->stub).*rpc)(&context, request, &response);
+  if (!status.ok()) return Fail(ToError(context, status, changes));
+  return response;
+}
+
+namespace {
+
+// Asks for an operation's end, once, when `fd` says so.
+class Canceller {
+ public:
+  Canceller(v1::Stasis::Stub& stub, int fd) : stub_(stub), fd_(fd) {
+    done_.Reset(::eventfd(0, EFD_CLOEXEC));
+    if (fd_ >= 0 && done_) thread_ = std::thread([this] { Watch(); });
+  }
+  ~Canceller() {
+    const uint64_t one = 1;
+    if (!thread_.joinable()) return;
+    (void)!::write(done_.get(), &one, sizeof one);
+    thread_.join();
+  }
+  void SetOperation(const std::string& id) {
+    std::lock_guard lock(mutex_);
+    operation_ = id;
+    if (asked_) Cancel(id);
+  }
+
+ private:
+  void Watch() {
+    pollfd waits[] = {{fd_, POLLIN, 0}, {done_.get(), POLLIN, 0}};
+    while (::poll(waits, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (waits[0].revents == 0) return;
+    std::lock_guard lock(mutex_);
+    asked_ = true;
+    if (!operation_.empty()) Cancel(operation_);
+  }
+  void Cancel(const std::string& id) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kFirstAnswer);
+    v1::CancelOperationRequest request;
+    request.set_operation(id);
+    v1::CancelOperationResponse response;
+    // That it has ended already is no news: its result says so.
+    (void)stub_.CancelOperation(&context, request, &response);
+  }
+
+  v1::Stasis::Stub& stub_;
+  const int fd_;
+  UniqueFd done_;
+  std::mutex mutex_;
+  std::string operation_;
+  bool asked_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+template <class Request, class Rpc>
+Result<v1::OperationResult> Client::Stream(const Request& request, Rpc rpc,
+                                           Result<v1::OperationEvent> (*local)(service::Call&,
+                                                                               const Request&),
+                                           const OnEvent& on_event) {
+  if (link_ == nullptr) {
+    if (on_event) {
+      call_.emit = [&](const google::protobuf::MessageLite& event) {
+        on_event(static_cast<const v1::OperationEvent&>(event));
+      };
+    }
+    auto last = local(call_, request);
+    call_.emit = nullptr;
+    if (!last) return Fail(std::move(last).error());
+    return std::move(*last->mutable_result());
+  }
+  grpc::ClientContext context;
+  context.AddMetadata(kContextHeader, link_->context);
+  Canceller canceller(*link_->stub, options_.cancel_fd);
+  auto stream = rpc(*link_->stub, &context, request);
+  v1::OperationEvent event;
+  std::optional<v1::OperationResult> result;
+  while (stream->Read(&event)) {
+    if (event.has_begun()) {
+      canceller.SetOperation(event.begun().operation());
+    } else if (event.has_result()) {
+      result = std::move(*event.mutable_result());
+    } else if (on_event) {
+      on_event(event);
+    }
+  }
+  const grpc::Status status = stream->Finish();
+  if (!status.ok()) {
+    return Fail(ToError(context, status, /*changes=*/true));
+  }
+  if (!result) return Fail(Code::kInternal, "the daemon has ended the call without a result");
+  return std::move(*result);
+}
+
+// A stub's method cannot be named by a pointer here: `request` is a message of its own for each.
+#define STASIS_STREAM(name)                                                              \
+  Result<v1::OperationResult> Client::name(const v1::name##Request& request,             \
+                                           const OnEvent& on_event) {                    \
+    auto rpc = [](v1::Stasis::Stub& stub, grpc::ClientContext* context,                  \
+                  const v1::name##Request& asked) { return stub.name(context, asked); }; \
+    return Stream(request, rpc, &service::name, on_event);                               \
+  }
+STASIS_STREAM(Suspend)
+STASIS_STREAM(Resume)
+STASIS_STREAM(Dump)
+STASIS_STREAM(Restore)
+#undef STASIS_STREAM
+
+Result<v1::RecoverResponse> Client::Recover() {
+  return Unary(v1::RecoverRequest(), &v1::Stasis::Stub::Recover, &service::Recover,
+               /*changes=*/true);
+}
+
+Result<v1::RunResponse> Client::Run(const v1::RunRequest& request) {
+  return service::Run(call_, request);
+}
+
+Result<v1::ListJobsResponse> Client::ListJobs(const v1::ListJobsRequest& request) {
+  return Unary(request, &v1::Stasis::Stub::ListJobs, &service::ListJobs);
+}
+
+Result<v1::Job> Client::GetJob(const std::string& job) {
+  v1::GetJobRequest request;
+  request.set_job(job);
+  return Unary(request, &v1::Stasis::Stub::GetJob, &service::GetJob);
+}
+
+Result<v1::Job> Client::WaitJob(const std::string& job) {
+  v1::WaitJobRequest request;
+  request.set_job(job);
+  return Unary(request, &v1::Stasis::Stub::WaitJob, &service::WaitJob);
+}
+
+Result<v1::KillJobResponse> Client::KillJob(const v1::KillJobRequest& request) {
+  return Unary(request, &v1::Stasis::Stub::KillJob, &service::KillJob, /*changes=*/true);
+}
+
+Status Client::DeleteJob(const std::string& job) {
+  v1::DeleteJobRequest request;
+  request.set_job(job);
+  STASIS_TRY(Unary(request, &v1::Stasis::Stub::DeleteJob, &service::DeleteJob, /*changes=*/true));
+  return {};
+}
+
+Result<v1::ListCheckpointsResponse> Client::ListCheckpoints(const std::string& job) {
+  v1::ListCheckpointsRequest request;
+  request.set_job(job);
+  return Unary(request, &v1::Stasis::Stub::ListCheckpoints, &service::ListCheckpoints);
+}
+
+namespace {
+
+template <class Request, class Response, class Rpc>
+Result<Response> AskDaemon(v1::Stasis::Stub& stub, const Request& request, Rpc rpc) {
+  grpc::ClientContext context;
+  Response response;
+  const grpc::Status status = (stub.*rpc)(&context, request, &response);
+  if (!status.ok()) return Fail(ToError(context, status));
+  return response;
+}
+
+}  // namespace
+
+Result<v1::DaemonStatus> Client::GetStatus() {
+  return AskDaemon<v1::GetStatusRequest, v1::DaemonStatus>(*link_->stub, {},
+                                                           &v1::Stasis::Stub::GetStatus);
+}
+
+Result<v1::ListOperationsResponse> Client::ListOperations() {
+  return AskDaemon<v1::ListOperationsRequest, v1::ListOperationsResponse>(
+      *link_->stub, {}, &v1::Stasis::Stub::ListOperations);
+}
+
+Status Client::Drain(double timeout_s) {
+  v1::DrainRequest request;
+  request.set_timeout_s(timeout_s);
+  STASIS_TRY((AskDaemon<v1::DrainRequest, v1::DrainResponse>(*link_->stub, request,
+                                                             &v1::Stasis::Stub::Drain)));
+  return {};
+}
+
+}  // namespace stasis::client

@@ -1,0 +1,155 @@
+#include "daemon/operations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/operation_id.h"
+#include "service/convert.h"
+#include "service/methods.h"
+
+namespace stasis::daemon {
+namespace {
+
+constexpr std::chrono::seconds kForAnswers{5};
+
+}  // namespace
+
+Result<std::string> Operations::Begin(const Caller& caller, const std::string& method,
+                                      bool operation, const std::string& target) {
+  std::lock_guard lock(mutex_);
+  if (operation && draining_) {
+    return Fail(Code::kUnavailable, "the daemon is being drained, and begins nothing any more",
+                "try again when it was started anew, or use --no-daemon");
+  }
+  const auto of_user = std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return entry.second.operation.uid() == caller.uid;
+  });
+  if (static_cast<size_t>(of_user) >= kMaxCallsOfUser || entries_.size() >= kMaxCalls) {
+    return Fail(Code::kResourceExhausted,
+                fmt::format("{} calls of user {} and {} in all are under way", of_user, caller.uid,
+                            entries_.size()),
+                "try again when some have ended");
+  }
+  std::string id = NewOperationId();
+  while (entries_.contains(id)) id = NewOperationId();
+  Entry& entry = entries_[id];
+  entry.operation.set_id(id);
+  entry.operation.set_verb(service::VerbOf(method));
+  entry.operation.set_target(service::Utf8(target.substr(0, 4096)));
+  entry.operation.set_uid(caller.uid);
+  entry.operation.set_begun_ms(NowMs());
+  entry.changes = operation;
+  return id;
+}
+
+void Operations::SetWorker(const std::string& id, const std::shared_ptr<Worker>& worker) {
+  std::lock_guard lock(mutex_);
+  auto entry = entries_.find(id);
+  if (entry == entries_.end()) return;  // it has ended already
+  if (entry->second.finished) return;
+  entry->second.worker = worker;
+  if (entry->second.operation.cancelled()) worker->Cancel();
+}
+
+void Operations::SetPhase(const std::string& id, const std::string& phase) {
+  std::lock_guard lock(mutex_);
+  auto entry = entries_.find(id);
+  if (entry == entries_.end()) return;
+  entry->second.operation.set_phase(phase);
+  // It may have been asked before it could hear it.
+  if (entry->second.operation.cancelled() && entry->second.worker) entry->second.worker->Cancel();
+}
+
+void Operations::Finish(const std::string& id) {
+  std::lock_guard lock(mutex_);
+  auto entry = entries_.find(id);
+  if (entry == entries_.end()) return;
+  entry->second.finished = true;
+  entry->second.worker.reset();
+  ended_.notify_all();
+}
+
+void Operations::End(const std::string& id) {
+  std::lock_guard lock(mutex_);
+  entries_.erase(id);
+  ended_.notify_all();
+}
+
+std::vector<v1::Operation> Operations::List(const Caller& caller) const {
+  std::lock_guard lock(mutex_);
+  std::vector<v1::Operation> list;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.under_way() && MayManage(caller, entry.operation.uid()))
+      list.push_back(entry.operation);
+  }
+  return list;
+}
+
+Status Operations::Cancel(const Caller& caller, const std::string& id) {
+  std::shared_ptr<Worker> worker;
+  {
+    std::lock_guard lock(mutex_);
+    auto entry = entries_.find(id);
+    if (entry == entries_.end() || !entry->second.under_way() ||
+        !MayManage(caller, entry->second.operation.uid())) {
+      return Fail(Code::kNotFound, "there is no operation " + service::Utf8(id.substr(0, 64)),
+                  "it may have ended");
+    }
+    entry->second.operation.set_cancelled(true);
+    worker = entry->second.worker;
+  }
+  // Else it is, as soon as its worker has started.
+  if (worker != nullptr) worker->Cancel();
+  return {};
+}
+
+size_t Operations::CountLocked() const {
+  return static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) {
+    return entry.second.under_way();
+  }));
+}
+
+size_t Operations::count() const {
+  std::lock_guard lock(mutex_);
+  return CountLocked();
+}
+
+std::map<std::string, size_t> Operations::CountByVerb() const {
+  std::lock_guard lock(mutex_);
+  std::map<std::string, size_t> counts;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.under_way()) ++counts[entry.operation.verb()];
+  }
+  return counts;
+}
+
+Status Operations::Drain(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  auto done = [&] { return CountLocked() == 0; };
+  bool drained = true;
+  if (deadline.never()) {
+    ended_.wait(lock, done);
+  } else {
+    drained = ended_.wait_for(lock, std::chrono::milliseconds(deadline.PollTimeout()), done);
+  }
+  if (drained) {
+    // Who has asked for them learns what came of it, unless it does not listen.
+    ended_.wait_for(lock, kForAnswers, [&] {
+      return std::none_of(entries_.begin(), entries_.end(),
+                          [](const auto& entry) { return entry.second.changes; });
+    });
+    return {};
+  }
+  return Fail(Code::kDeadlineExceeded, fmt::format("operations still under way: {}", CountLocked()),
+              "they go on, and nothing new is begun; ask again");
+}
+
+bool Operations::draining() const {
+  std::lock_guard lock(mutex_);
+  return draining_;
+}
+
+}  // namespace stasis::daemon

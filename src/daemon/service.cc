@@ -1,0 +1,430 @@
+#include "daemon/service.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/log.h"
+#include "service/convert.h"
+#include "service/methods.h"
+#include "service/worker_rights.h"
+
+namespace stasis::daemon {
+namespace {
+
+using grpc::ByteBuffer;
+using grpc::CallbackServerContext;
+
+constexpr double kLongestDrainS = 7 * 86400.0;
+
+ByteBuffer ToBuffer(const std::string& bytes) {
+  grpc::Slice slice(bytes);
+  return ByteBuffer(&slice, 1);
+}
+
+std::string ToBytes(const ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (!buffer.Dump(&slices).ok()) return bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes;
+}
+
+// Of the words beside the details: three bytes are sent for one that is not ASCII.
+constexpr size_t kMostWords = 800;
+
+grpc::Status ToStatus(CallbackServerContext& context, const Error& error) {
+  const v1::Error message = service::ToMessage(error);
+  context.AddTrailingMetadata(kErrorHeader, message.SerializeAsString());
+  return grpc::Status(static_cast<grpc::StatusCode>(error.code),
+                      service::Utf8(error.ToString().substr(0, kMostWords)));
+}
+
+class Relay {
+ public:
+  Relay(House& house, const WhoCalls& who, CallbackServerContext& context, std::string method)
+      : house_(house), who_(who), context_(context), method_(std::move(method)) {}
+
+ protected:
+  using OnReply = std::function<void(Result<std::string>)>;
+
+  // The answer was taken, or nobody is there to take it. Until then the call counts.
+  ~Relay() {
+    if (!id_.empty()) house_.operations.End(id_);
+  }
+
+  Status Begin(const ByteBuffer& request, Worker::OnEvent on_event, OnReply on_end,
+               const std::function<void(const std::string& id)>& begun) {
+    Status status = TryBegin(request, std::move(on_event), std::move(on_end), begun);
+    if (status) return status;
+    house_.measures.Refused(method_, status.error());
+    log::Fields fields = {{"method", method_}};
+    if (!id_.empty()) fields.emplace_back("operation", id_);
+    if (caller_) fields.emplace_back("uid", uint64_t{caller_->uid});
+    for (auto& field : log::ErrorFields(status.error())) fields.push_back(std::move(field));
+    log::Write(log::Level::kWarn, "refused", fields);
+    return status;
+  }
+
+  // The caller has gone away: what is done for it alone need not be.
+  void CallerGone() {
+    std::lock_guard lock(mutex_);
+    if (operation_) return;
+    gone_ = true;
+    if (worker_ != nullptr) worker_->Abandon();
+  }
+
+  void PhaseEnded(const v1::PhaseReport& phase) {
+    house_.measures.PhaseEnded(service::VerbOf(method_), phase);
+  }
+
+  House& house_;
+  const WhoCalls& who_;
+  CallbackServerContext& context_;
+  const std::string method_;
+  std::string id_;
+
+ private:
+  Status TryBegin(const ByteBuffer& request, Worker::OnEvent on_event, OnReply on_end,
+                  const std::function<void(const std::string& id)>& begun) {
+    const service::MethodTraits* traits = service::FindMethod(method_);
+    if (traits == nullptr) return Fail(Code::kUnimplemented, "there is no method " + method_);
+    operation_ = traits->operation;
+    STASIS_ASSIGN(const Caller caller, who_(context_));
+    caller_ = caller;
+    v1::WorkerRequest work;
+    work.set_method(method_);
+    work.set_request(ToBytes(request));
+    STASIS_TRY(FillRights(caller, work));
+    const std::string target = traits->has_target ? service::TargetOf(work.request()) : "";
+    STASIS_ASSIGN(id_, house_.operations.Begin(caller, method_, operation_, target));
+    work.set_operation(id_);
+    house_.usage.Remember(caller.uid, work);
+    begun(id_);
+    // The handlers may run before this call returns.
+    auto worker = Worker::Start(work, std::move(on_event),
+                                [this, target, on_end = std::move(on_end)](auto reply, bool lost) {
+                                  house_.operations.Finish(id_);
+                                  if (lost && operation_) NoteHalfWay(target, reply.error());
+                                  Account(id_, reply, lost);
+                                  on_end(std::move(reply));
+                                });
+    if (!worker) return Fail(std::move(worker).error());
+    std::lock_guard lock(mutex_);
+    worker_ = *worker;
+    house_.operations.SetWorker(id_, worker_);
+    if (gone_) worker_->Abandon();
+    return {};
+  }
+
+  void Account(const std::string& id, const Result<std::string>& reply, bool lost) {
+    house_.measures.Ended(method_, reply, lost);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - came_;
+    if (operation_) {
+      house_.measures.OperationEnded(service::VerbOf(method_), seconds.count(), reply);
+    }
+    // Everything else its worker has said.
+    if (!lost) return;
+    log::Fields fields = {{"operation", id},
+                          {"verb", service::VerbOf(method_)},
+                          {"uid", uint64_t{caller_->uid}},
+                          {"outcome", std::string("lost")},
+                          {"seconds", seconds.count()}};
+    for (auto& field : log::ErrorFields(reply.error())) fields.push_back(std::move(field));
+    log::Write(operation_ ? log::Level::kError : log::Level::kDebug, "ended", fields);
+  }
+
+  Status FillRights(const Caller& caller, v1::WorkerRequest& work) {
+    const bool other = caller.uid != ::geteuid() && ::geteuid() == 0;
+    if (other) {
+      auto* rights = work.mutable_rights();
+      rights->set_uid(caller.uid);
+      rights->set_gid(caller.gid);
+      for (gid_t group : caller.groups) rights->add_groups(group);
+    }
+    work.set_caller(caller.uid);
+    work.set_log_level(house_.settings.daemon_log_level);
+    *work.mutable_daemon_settings() = service::SettingsText(house_.settings, /*trusted=*/true);
+    auto header = context_.client_metadata().find(kContextHeader);
+    if (!caller.local || header == context_.client_metadata().end()) return {};
+    if (!work.mutable_context()->ParseFromArray(header->second.data(),
+                                                static_cast<int>(header->second.size()))) {
+      return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                  std::string("the header ") + kContextHeader + " is no stasis.v1.CallContext");
+    }
+    return {};
+  }
+
+  // What a worker was in the middle of when it was lost.
+  void NoteHalfWay(const std::string& target, Error& error) const {
+    error.not_undone = true;
+    error.hint = "`stasis recover` finishes or undoes what it left half-way";
+    error.context.push_back("cannot " + service::VerbOf(method_) +
+                            (target.empty() ? "" : " " + service::Utf8(target.substr(0, 256))));
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<Worker> worker_;
+  const std::chrono::steady_clock::time_point came_ = std::chrono::steady_clock::now();
+  std::optional<Caller> caller_;
+  bool operation_ = false;
+  bool gone_ = false;
+};
+
+class UnaryRelay final : public grpc::ServerUnaryReactor, private Relay {
+ public:
+  UnaryRelay(House& house, const WhoCalls& who, CallbackServerContext& context, std::string method,
+             const ByteBuffer& request, ByteBuffer& response)
+      : Relay(house, who, context, std::move(method)) {
+    auto on_end = [this, &response](Result<std::string> reply) {
+      if (reply) response = ToBuffer(*reply);
+      Finish(reply ? grpc::Status::OK : ToStatus(context_, reply.error()));
+    };
+    Status begun = Begin(
+        request, [](const std::string&) {}, on_end, [](const std::string&) {});
+    if (!begun) Finish(ToStatus(context, begun.error()));
+  }
+  void OnCancel() override { CallerGone(); }
+  void OnDone() override { delete this; }
+};
+
+// Holds no worker back: what a slow caller has not taken of the progress yet is overtaken by what
+// is newer.
+class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Relay {
+ public:
+  OperationRelay(House& house, const WhoCalls& who, CallbackServerContext& context,
+                 std::string method, const ByteBuffer& request)
+      : Relay(house, who, context, std::move(method)) {
+    auto begun = [this](const std::string& id) {
+      v1::OperationEvent event;
+      event.mutable_begun()->set_operation(id);
+      Push(event.SerializeAsString(), /*replaceable=*/false);
+    };
+    Status began = Begin(
+        request, [this](std::string bytes) { Event(std::move(bytes)); },
+        [this](Result<std::string> reply) { Last(std::move(reply)); }, begun);
+    if (!began) Last(Fail(std::move(began).error()));
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      std::lock_guard lock(write_mutex_);
+      writing_ = false;
+      if (!ok) unread_ = true;
+      WriteNext();
+      if (!IsWritten()) return;
+    }
+    Finish(*status_);
+  }
+  void OnCancel() override { CallerGone(); }
+  void OnDone() override { delete this; }
+
+ private:
+  struct Message {
+    std::string bytes;
+    bool replaceable;
+  };
+
+  void Event(std::string bytes) {
+    v1::OperationEvent event;
+    if (!event.ParseFromString(bytes)) return;
+    if (event.has_phase_begun()) house_.operations.SetPhase(id_, event.phase_begun().name());
+    if (event.has_phase_ended()) PhaseEnded(event.phase_ended());
+    Push(std::move(bytes), event.has_phase_bytes());
+  }
+
+  void Last(Result<std::string> reply) {
+    {
+      std::lock_guard lock(write_mutex_);
+      if (reply) {
+        queue_.push_back({std::move(*reply), false});
+        status_ = grpc::Status::OK;
+      } else {
+        status_ = ToStatus(context_, reply.error());
+      }
+      WriteNext();
+      if (!IsWritten()) return;
+    }
+    // Not under the lock, which may be gone before this returns.
+    Finish(*status_);
+  }
+
+  void Push(std::string bytes, bool replaceable) {
+    std::lock_guard lock(write_mutex_);
+    if (!queue_.empty() && queue_.back().replaceable && replaceable) queue_.pop_back();
+    queue_.push_back({std::move(bytes), replaceable});
+    WriteNext();
+  }
+
+  void WriteNext() {
+    if (unread_) queue_.clear();
+    if (writing_ || queue_.empty()) return;
+    writing_ = true;
+    buffer_ = ToBuffer(queue_.front().bytes);
+    queue_.pop_front();
+    StartWrite(&buffer_);
+  }
+
+  // Once true, Finish has to be called.
+  bool IsWritten() {
+    if (!status_ || writing_ || !queue_.empty() || finished_) return false;
+    finished_ = true;
+    return true;
+  }
+
+  std::mutex write_mutex_;
+  std::deque<Message> queue_;
+  ByteBuffer buffer_;  // that is being written
+  bool writing_ = false;
+  bool unread_ = false;
+  bool finished_ = false;
+  std::optional<grpc::Status> status_;
+};
+
+// Waits in a thread of its own; the daemon ends when the answer is on its way.
+class DrainReactor final : public grpc::ServerUnaryReactor {
+ public:
+  explicit DrainReactor(House& house) : house_(house) {}
+  void Begin(CallbackServerContext& context, double timeout_s) {
+    std::thread([this, &context, timeout_s] {
+      const Deadline deadline =
+          timeout_s > 0 ? Deadline::In(config::Milliseconds(timeout_s)) : Deadline();
+      Status drained = house_.operations.Drain(deadline);
+      drained_ = drained.has_value();
+      Finish(drained ? grpc::Status::OK : ToStatus(context, drained.error()));
+    }).detach();
+  }
+  void OnDone() override {
+    if (drained_) house_.end();
+    delete this;
+  }
+
+ private:
+  House& house_;
+  bool drained_ = false;
+};
+
+template <class Base>
+using Raw = v1::Stasis::WithRawCallbackMethod_Suspend<v1::Stasis::WithRawCallbackMethod_Resume<
+    v1::Stasis::WithRawCallbackMethod_Dump<v1::Stasis::WithRawCallbackMethod_Restore<
+        v1::Stasis::WithRawCallbackMethod_Recover<v1::Stasis::WithRawCallbackMethod_Run<
+            v1::Stasis::WithRawCallbackMethod_ListJobs<v1::Stasis::WithRawCallbackMethod_GetJob<
+                v1::Stasis::WithRawCallbackMethod_WaitJob<v1::Stasis::WithRawCallbackMethod_KillJob<
+                    v1::Stasis::WithRawCallbackMethod_DeleteJob<
+                        v1::Stasis::WithRawCallbackMethod_ListCheckpoints<Base>>>>>>>>>>>>;
+using Own = v1::Stasis::WithCallbackMethod_ListOperations<
+    v1::Stasis::WithCallbackMethod_CancelOperation<v1::Stasis::WithCallbackMethod_GetStatus<
+        v1::Stasis::WithCallbackMethod_Drain<v1::Stasis::Service>>>>;
+
+class Service final : public Raw<Own> {
+ public:
+  Service(House& house, WhoCalls who) : house_(house), who_(std::move(who)) {}
+
+#define STASIS_OPERATION(name)                                                     \
+  grpc::ServerWriteReactor<ByteBuffer>* name(CallbackServerContext* context,       \
+                                             const ByteBuffer* request) override { \
+    return new OperationRelay(house_, who_, *context, #name, *request);            \
+  }
+#define STASIS_UNARY(name)                                                                  \
+  grpc::ServerUnaryReactor* name(CallbackServerContext* context, const ByteBuffer* request, \
+                                 ByteBuffer* response) override {                           \
+    return new UnaryRelay(house_, who_, *context, #name, *request, *response);              \
+  }
+  STASIS_OPERATION(Suspend)
+  STASIS_OPERATION(Resume)
+  STASIS_OPERATION(Dump)
+  STASIS_OPERATION(Restore)
+  STASIS_UNARY(Recover)
+  STASIS_UNARY(Run)
+  STASIS_UNARY(ListJobs)
+  STASIS_UNARY(GetJob)
+  STASIS_UNARY(WaitJob)
+  STASIS_UNARY(KillJob)
+  STASIS_UNARY(DeleteJob)
+  STASIS_UNARY(ListCheckpoints)
+#undef STASIS_OPERATION
+#undef STASIS_UNARY
+
+  grpc::ServerUnaryReactor* ListOperations(CallbackServerContext* context,
+                                           const v1::ListOperationsRequest*,
+                                           v1::ListOperationsResponse* response) override {
+    return Answer(*context, [&](const Caller& caller) -> Status {
+      for (auto& operation : house_.operations.List(caller)) {
+        *response->add_operations() = std::move(operation);
+      }
+      return {};
+    });
+  }
+
+  grpc::ServerUnaryReactor* CancelOperation(CallbackServerContext* context,
+                                            const v1::CancelOperationRequest* request,
+                                            v1::CancelOperationResponse*) override {
+    return Answer(*context, [&](const Caller& caller) {
+      return house_.operations.Cancel(caller, request->operation());
+    });
+  }
+
+  grpc::ServerUnaryReactor* GetStatus(CallbackServerContext* context, const v1::GetStatusRequest*,
+                                      v1::DaemonStatus* response) override {
+    return Answer(*context, [&](const Caller&) -> Status {
+      response->set_version(STASIS_VERSION);
+      response->set_pid(::getpid());
+      response->set_uid(::geteuid());
+      response->set_started_ms(house_.started_ms);
+      response->set_draining(house_.operations.draining());
+      response->set_operations(static_cast<uint32_t>(house_.operations.count()));
+      response->set_socket(house_.socket);
+      response->set_listen(house_.listen);
+      response->set_metrics(house_.metrics);
+      return {};
+    });
+  }
+
+  grpc::ServerUnaryReactor* Drain(CallbackServerContext* context, const v1::DrainRequest* request,
+                                  v1::DrainResponse*) override {
+    auto* reactor = new DrainReactor(house_);
+    auto caller = who_(*context);
+    const double seconds = request->timeout_s();
+    Status may = !caller ? Status(Fail(std::move(caller).error()))
+                 : !MayManage(*caller, ::geteuid())
+                     ? Status(Fail(Code::kPermissionDenied,
+                                   "only root and the daemon's own user may drain it"))
+                 : !(seconds >= 0 && seconds <= kLongestDrainS)
+                     ? Status(Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                                   "that is no timeout for a drain"))
+                     : Status();
+    if (may) {
+      reactor->Begin(*context, seconds);
+    } else {
+      reactor->Finish(ToStatus(*context, may.error()));
+    }
+    return reactor;
+  }
+
+ private:
+  grpc::ServerUnaryReactor* Answer(CallbackServerContext& context,
+                                   const std::function<Status(const Caller&)>& answer) {
+    auto* reactor = context.DefaultReactor();
+    auto caller = who_(context);
+    Status done = caller ? answer(*caller) : Status(Fail(std::move(caller).error()));
+    reactor->Finish(done ? grpc::Status::OK : ToStatus(context, done.error()));
+    return reactor;
+  }
+
+  House& house_;
+  const WhoCalls who_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeService(House& house, WhoCalls who) {
+  return std::make_unique<Service>(house, std::move(who));
+}
+
+}  // namespace stasis::daemon

@@ -1,0 +1,118 @@
+#include "daemon/worker.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <thread>
+
+#include "base/file.h"
+#include "base/install_layout.h"
+#include "base/log.h"
+#include "service/convert.h"
+#include "service/frames.h"
+#include "service/worker_log.h"
+
+namespace stasis::daemon {
+namespace {
+
+Result<UniqueFd> InMemory(const std::string& bytes) {
+  UniqueFd fd(::memfd_create("request", MFD_CLOEXEC));
+  if (!fd) return FailErrno(errno, "memfd_create");
+  STASIS_TRY(WriteAll(fd.get(), bytes));
+  if (::lseek(fd.get(), 0, SEEK_SET) != 0) return FailErrno(errno, "lseek");
+  return fd;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Worker>> Worker::Start(const v1::WorkerRequest& request, OnEvent on_event,
+                                              OnEnd on_end) {
+  SpawnOptions spawn;
+  STASIS_ASSIGN(std::string program, LibexecProgram("stasis-worker"));
+  spawn.argv = {program};
+  STASIS_ASSIGN(UniqueFd input, InMemory(request.SerializeAsString()));
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return FailErrno(errno, "pipe");
+  UniqueFd frames(ends[0]), output(ends[1]);
+  spawn.fds = {{0, input.get()}, {1, output.get()}, {2, STDERR_FILENO}};
+  if (log::Descriptor() >= 0) spawn.fds[service::kLogFd] = log::Descriptor();
+  // What ends the daemon's group or terminal does not end an operation.
+  spawn.new_session = true;
+  // Until it can take it as a wish, which is asked again with its first phase
+  // (Operations::SetPhase).
+  spawn.ignored_signals = {SIGINT};
+  STASIS_ASSIGN(Subprocess process, Subprocess::Spawn(spawn));
+  output.Reset();
+  std::shared_ptr<Worker> worker(new Worker(std::move(process), std::move(frames)));
+  try {
+    std::thread([worker, on_event = std::move(on_event), on_end = std::move(on_end)] {
+      Answer answer = worker->Listen(on_event);
+      on_end(std::move(answer.reply), answer.lost);
+    }).detach();
+  } catch (const std::system_error& error) {
+    // Nobody would hear it; it has done nothing yet that would outlive it.
+    worker->process_.Kill(SIGKILL);
+    (void)worker->process_.Wait();
+    return Fail(Code::kResourceExhausted, std::string("cannot start a thread: ") + error.what(),
+                "try again when less is under way");
+  }
+  return worker;
+}
+
+Worker::Answer Worker::Listen(const OnEvent& on_event) {
+  std::optional<Result<std::string>> last;
+  Error broken{Code::kInternal};
+  while (!last) {
+    auto bytes = service::ReadFrame(frames_.get());
+    if (!bytes || !*bytes) {
+      if (!bytes) broken = std::move(bytes).error();
+      break;
+    }
+    v1::WorkerFrame frame;
+    if (!frame.ParseFromString(**bytes)) {
+      broken.message = "what the worker says cannot be read";
+      break;
+    }
+    switch (frame.frame_case()) {
+      case v1::WorkerFrame::kEvent:
+        on_event(std::move(*frame.mutable_event()));
+        break;
+      case v1::WorkerFrame::kReply:
+        last = std::move(*frame.mutable_reply());
+        break;
+      case v1::WorkerFrame::kError:
+        last = Fail(service::FromMessage(frame.error()));
+        break;
+      case v1::WorkerFrame::FRAME_NOT_SET:
+        break;
+    }
+  }
+  // Not under the lock: it may take as long as the work does.
+  pollfd end{process_.pidfd(), POLLIN, 0};
+  (void)TEMP_FAILURE_RETRY(::poll(&end, 1, -1));
+  std::lock_guard lock(mutex_);
+  auto status = process_.Wait();
+  ended_ = true;
+  if (last) return {std::move(*last), false};
+  if (broken.message.empty()) {
+    broken.message =
+        "the worker " + (status ? DescribeWaitStatus(*status) : status.error().ToString());
+  }
+  return {Fail(std::move(broken)), true};
+}
+
+void Worker::Signal(int signal) {
+  std::lock_guard lock(mutex_);
+  if (!ended_) process_.Kill(signal);
+}
+
+void Worker::Cancel() { Signal(SIGINT); }
+
+void Worker::Abandon() { Signal(SIGKILL); }
+
+}  // namespace stasis::daemon

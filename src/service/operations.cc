@@ -1,0 +1,237 @@
+// The operations: what was asked for, in the coordinator's words, and what came of it.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+
+#include "base/file.h"
+#include "base/own_path.h"
+#include "coordinator/operations.h"
+#include "coordinator/shared_lots.h"
+#include "jobs/store.h"
+#include "service/convert.h"
+#include "service/history.h"
+#include "service/methods.h"
+#include "service/target.h"
+#include "store/store_folder.h"
+
+namespace stasis::service {
+namespace {
+
+constexpr double kLongestTimeout = 86400;
+
+tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
+  return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
+}
+
+// What a caller that is not the command line may have left relative would be taken from our
+// directory.
+Status CheckAbsolute(const char* what, const std::string& path) {
+  if (path.empty() || path.front() == '/') return {};
+  return FailUsage(fmt::format("{} {} is not an absolute path", what, path));
+}
+
+// An image's path or name, or a job: then its latest image.
+Result<std::string> FindImage(const Paths& paths, const std::string& source) {
+  if (jobs::IsValidId(source)) {
+    auto job = jobs::Store(paths.jobs()).Load(source);
+    if (job && !job->checkpoints.empty()) return job->checkpoints.back().image;
+    // Its shim knew, though nobody remembers the dump.
+    if (job && job->dumped_image) return *job->dumped_image;
+    if (!job && job.error().code != Code::kNotFound) return Fail(std::move(job).error());
+  }
+  STASIS_ASSIGN(std::string path, store::ResolveImage({paths.images()}, source));
+  return AbsolutePath(path);
+}
+
+Result<criu::Options> CriuOptionsOf(const v1::CriuOptions& asked) {
+  criu::Options options;
+  if (!asked.tcp().empty()) {
+    STASIS_ASSIGN(options.tcp, criu::ParseTcp(asked.tcp()));
+  }
+  options.file_locks = asked.file_locks();
+  options.link_remap = asked.link_remap();
+  options.external.assign(asked.external().begin(), asked.external().end());
+  for (const auto& option : asked.others()) STASIS_TRY(options.Set(option));
+  return options;
+}
+
+// The folder for a suspend's data, empty for memory: the user's own, named so that it is the same
+// one for every later command.
+Result<std::string> SpillFolder(const v1::SuspendRequest& request,
+                                const config::Settings& settings) {
+  if (request.no_spill() && !request.spill_dir().empty()) {
+    return FailUsage("a folder for the data and none of it exclude each other");
+  }
+  if (request.no_spill()) return std::string();
+  const bool typed = !request.spill_dir().empty();
+  const std::string path = typed ? request.spill_dir() : settings.spill_dir;
+  if (path.empty()) return path;
+  const std::string named = (typed ? "--spill " : "the configuration's folders.spill ") + path;
+  if (path.front() != '/') {
+    return FailUsage(named + " is not an absolute path",
+                     "a resume from another directory must find it too");
+  }
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0) return FailErrno(errno, named);
+  if (!S_ISDIR(st.st_mode)) return FailUsage(named + " is not a folder");
+  if (st.st_uid != ::geteuid()) {
+    return Fail(
+        Code::kPermissionDenied, fmt::format("{} belongs to user {}, not to us", named, st.st_uid),
+        "GPU data is put only where nobody else can exchange it: name a folder of your own");
+  }
+  if (::access(path.c_str(), W_OK | X_OK) != 0) return FailErrno(errno, named);
+  return path;
+}
+
+coordinator::Progress ProgressOf(Call& call) {
+  coordinator::Progress progress;
+  if (!call.emit) return progress;
+  progress.begin = [&call](const std::string& phase) {
+    v1::OperationEvent event;
+    event.mutable_phase_begun()->set_name(phase);
+    call.emit(event);
+  };
+  progress.bytes = [&call](const std::string& phase, uint64_t done, uint64_t total) {
+    v1::OperationEvent event;
+    event.mutable_phase_bytes()->set_name(phase);
+    event.mutable_phase_bytes()->set_done(done);
+    event.mutable_phase_bytes()->set_total(total);
+    call.emit(event);
+  };
+  progress.end = [&call](const coordinator::PhaseReport& report) {
+    v1::OperationEvent event;
+    *event.mutable_phase_ended() = ToMessage(report);
+    call.emit(event);
+  };
+  return progress;
+}
+
+using Operation = std::function<Result<coordinator::OperationResult>(
+    coordinator::Session&, coordinator::OperationOptions&)>;
+
+// `what` is "dump llama": the error's context.
+Result<v1::OperationEvent> Operate(Call& call, const std::string& verb, const std::string& what,
+                                   const v1::OperationOptions& asked, const Operation& operation) {
+  auto run = [&]() -> Result<coordinator::OperationResult> {
+    if (std::isnan(asked.timeout_s()) || asked.timeout_s() < 0 ||
+        asked.timeout_s() > kLongestTimeout) {
+      return FailUsage(fmt::format("a timeout of {} s is not one from 0.001 to {:.0f}",
+                                   asked.timeout_s(), kLongestTimeout));
+    }
+    coordinator::OperationOptions options;
+    options.timeout = config::Milliseconds(asked.timeout_s() > 0 ? asked.timeout_s()
+                                                                 : call.settings.phase_timeout_s);
+    options.dry_run = asked.dry_run();
+    options.ignore_memory = asked.ignore_memory();
+    options.progress = ProgressOf(call);
+    options.cancelled = call.cancelled;
+    auto result = coordinator::RunInSession(
+        call.paths, call.settings, verb, STASIS_VERSION,
+        [&](coordinator::Session& session) { return operation(session, options); });
+    if (result) RememberOperation(call.paths, *result);
+    return result;
+  };
+  STASIS_ASSIGN(const auto result, Annotate(run(), "cannot " + what));
+  v1::OperationEvent event;
+  *event.mutable_result() = ToMessage(result);
+  return event;
+}
+
+}  // namespace
+
+Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request) {
+  return Operate(call, "suspend", "suspend " + request.target(), request.options(),
+                 [&](auto& session, auto& options) -> Result<coordinator::OperationResult> {
+                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_ASSIGN(options.spill_dir, SpillFolder(request, call.settings));
+                   options.keep_context = request.keep_context();
+                   return coordinator::Suspend(session, target, options);
+                 });
+}
+
+Result<v1::OperationEvent> Resume(Call& call, const v1::ResumeRequest& request) {
+  return Operate(call, "resume", "resume " + request.target(), request.options(),
+                 [&](auto& session, auto& options) -> Result<coordinator::OperationResult> {
+                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   return coordinator::Resume(session, target, {request.gpu_map()}, options);
+                 });
+}
+
+Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
+  return Operate(call, "dump", "dump " + request.target(), request.options(),
+                 [&](auto& session, auto& options) -> Result<coordinator::OperationResult> {
+                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_TRY(CheckAbsolute("the folder", request.store()));
+                   coordinator::DumpOptions dump;
+                   dump.store = request.store().empty() ? call.paths.images() : request.store();
+                   dump.name = request.name();
+                   dump.leave_running = request.leave_running();
+                   dump.full = request.full();
+                   STASIS_ASSIGN(
+                       dump.compression,
+                       image::ParseCompression(request.compress().empty() ? call.settings.compress
+                                                                          : request.compress()));
+                   STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
+                   return coordinator::Dump(session, target, dump, options);
+                 });
+}
+
+Status WritePidFile(const std::string& path, pid_t pid) {
+  STASIS_ASSIGN(OwnPlace place, FindOwnPlace(path));
+  return WriteFileDurably(fmt::format("/proc/self/fd/{}/{}", place.folder.get(), place.name),
+                          std::to_string(pid) + "\n");
+}
+
+Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request) {
+  return Operate(call, "restore", "restore " + request.source(), request.options(),
+                 [&](auto& session, auto& options) -> Result<coordinator::OperationResult> {
+                   coordinator::RestoreOptions restore;
+                   STASIS_ASSIGN(restore.image, FindImage(call.paths, request.source()));
+                   STASIS_TRY(CheckAbsolute("the log", request.log()));
+                   STASIS_TRY(CheckAbsolute("the file for the process id", request.pid_file()));
+                   restore.job = request.job();
+                   restore.log = request.log();
+                   restore.gpu_map = request.gpu_map();
+                   restore.new_pidns = request.new_pidns();
+                   restore.trust_image = request.trust_image();
+                   STASIS_ASSIGN(restore.criu, CriuOptionsOf(request.criu()));
+                   STASIS_ASSIGN(auto result, coordinator::Restore(session, restore, options));
+                   if (!request.pid_file().empty() && !options.dry_run) {
+                     Status written = WritePidFile(request.pid_file(), result.pid);
+                     if (!written) {
+                       result.notes.push_back("it runs, but --pid-file was not written: " +
+                                              written.error().ToString());
+                     }
+                   }
+                   return result;
+                 });
+}
+
+Result<v1::RecoverResponse> Recover(Call& call, const v1::RecoverRequest&) {
+  STASIS_ASSIGN(auto session,
+                coordinator::OpenSession(call.paths, call.settings, "recover", STASIS_VERSION));
+  STASIS_ASSIGN(auto report,
+                coordinator::Recover(session.services, Deadline::In(std::chrono::seconds(30))));
+  v1::RecoverResponse response;
+  for (const auto& r : report) {
+    auto* recovered = response.add_recovered();
+    recovered->set_verb(r.verb);
+    recovered->set_target(Utf8(r.target));
+    recovered->set_ok(r.ok);
+    recovered->set_outcome(Utf8(r.outcome));
+    recovered->set_operation(r.id);
+  }
+  // Their journals are their own.
+  for (const auto& kept : coordinator::KeptByOthers()) {
+    response.add_not_looked_at(
+        fmt::format("user {0} has suspended process {1}; what was cut off there, "
+                    "`sudo -u '#{0}' stasis recover` finishes or undoes",
+                    kept.user, kept.process.pid.value));
+  }
+  return response;
+}
+
+}  // namespace stasis::service

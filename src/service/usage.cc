@@ -1,0 +1,61 @@
+// What a user's programs take of this machine, for the daemon's metrics.
+#include <algorithm>
+
+#include "coordinator/shared_lots.h"
+#include "coordinator/suspended.h"
+#include "dataplane/arena.h"
+#include "jobs/store.h"
+#include "service/methods.h"
+#include "service/worker_rights.h"
+
+namespace stasis::service {
+namespace {
+
+void AddJobs(const Paths& paths, v1::Usage& usage) {
+  auto listed = jobs::Store(paths.jobs()).List();
+  if (!listed) return;
+  for (const auto& entry : *listed) {
+    const auto state = entry.job ? jobs::StateName(entry.job->state) : "damaged";
+    ++(*usage.mutable_jobs())[std::string(state)];
+  }
+}
+
+void AddSuspended(const Paths& paths, v1::Usage& usage) {
+  for (const auto& process : coordinator::ListSuspended(paths)) {
+    usage.set_suspended_processes(usage.suspended_processes() + 1);
+    usage.set_suspended_bytes(usage.suspended_bytes() + process.device_bytes);
+    const int64_t earliest = usage.suspended_since_unix_s();
+    usage.set_suspended_since_unix_s(earliest == 0 ? process.since_unix_s
+                                                   : std::min(earliest, process.since_unix_s));
+  }
+}
+
+Status AddArenas(const Paths& paths, v1::Usage& usage) {
+  auto store = coordinator::ArenasThereAre(paths);
+  // Where none was made yet, all that the machine has is left.
+  const dataplane::ArenaPlace place =
+      store ? store->places().front()
+            : dataplane::ArenaPlace{dataplane::ArenaPlace::Kind::kSharedMemory, "/dev/shm"};
+  STASIS_ASSIGN(const uint64_t room, dataplane::RoomIn(place, /*ignore_memory_check=*/false));
+  usage.set_arena_room_bytes(room);
+  if (!store) return {};
+  STASIS_ASSIGN(auto arenas, store->List());
+  for (const auto& arena : arenas) {
+    (*usage.mutable_arena_bytes())[std::string(dataplane::StateName(arena))] +=
+        arena.capacity_bytes;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest&) {
+  v1::Usage usage;
+  *usage.mutable_folders() = FoldersOf(call.paths);
+  AddJobs(call.paths, usage);
+  AddSuspended(call.paths, usage);
+  STASIS_TRY(AddArenas(call.paths, usage));
+  return usage;
+}
+
+}  // namespace stasis::service
