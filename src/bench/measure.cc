@@ -19,6 +19,7 @@ using coordinator::OperationResult;
 using coordinator::Session;
 
 constexpr uint64_t kWireBytes = 1ull << 30;
+constexpr int kStackRounds = 3;
 constexpr std::chrono::seconds kWireTimeout{120};
 // GPU memory to name blocks of; where it is a part of a smaller GPU, of what is free there.
 constexpr uint64_t kNamingBytes = 8ull << 30;
@@ -34,12 +35,13 @@ class Bench {
   Bench(const Paths& paths, const MeasureOptions& options)
       : paths_(paths),
         options_(options),
-        services_(coordinator::MakeServices(paths, options.stasis_version, true)) {}
+        services_(
+            coordinator::MakeServices(paths, options.settings, options.stasis_version, true)) {}
 
   Result<Measurements> Run();
 
  private:
-  enum class Path { kShared, kDriver };
+  enum class Path { kShared, kSharedStacksKept, kDriver };
 
   Status CheckRoom();
   Status CheckCancelled() const;
@@ -123,8 +125,8 @@ Result<Sample> Bench::Operate(
     const std::function<Result<OperationResult>(Session&, const OperationOptions&)>& operation) {
   STASIS_TRY(CheckCancelled());
   // A journal is for one operation.
-  STASIS_ASSIGN(Session session,
-                coordinator::OpenSession(paths_, verb, options_.stasis_version, true));
+  STASIS_ASSIGN(Session session, coordinator::OpenSession(paths_, options_.settings, verb,
+                                                          options_.stasis_version, true));
   session.services = services_;
   OperationOptions options;
   options.ignore_memory = options_.ignore_memory;
@@ -142,10 +144,11 @@ Result<Round> Bench::OneRound(Blocks& blocks, Path path,
                 Operate("suspend", [&](Session& session, const OperationOptions& options) {
                   OperationOptions run = options;
                   run.driver_alone = path == Path::kDriver;
+                  run.keep_stack_limits = path == Path::kSharedStacksKept;
                   return coordinator::Suspend(session, blocks.target(), run);
                 }));
   const OperationResult& result = round.suspend.result;
-  if (path == Path::kShared && result.shared_bytes < options_.size_bytes) {
+  if (path != Path::kDriver && result.shared_bytes < options_.size_bytes) {
     std::string why;
     for (const auto& sentence : result.left_to_driver) why += "; " + sentence;
     return Fail(Code::kUnimplemented,
@@ -229,6 +232,12 @@ Result<SharedRun> Bench::MeasureShared(uint64_t allocation_bytes) {
       STASIS_ASSIGN(Round round, Annotate(OneRound(blocks, Path::kShared, while_away),
                                           fmt::format("round {}", i)));
       run.warm.push_back(std::move(round));
+    }
+    for (int i = 1; i <= kStackRounds && found_.shared.empty(); ++i) {
+      Progress(fmt::format("{}: stack limits kept, round {} of {}", what, i, kStackRounds));
+      STASIS_ASSIGN(Round round, Annotate(OneRound(blocks, Path::kSharedStacksKept),
+                                          fmt::format("round {} with stack limits kept", i)));
+      run.stacks_kept.push_back(std::move(round));
     }
     return blocks.Finish();
   };

@@ -22,6 +22,7 @@ struct MeasureOptions {
   int driver_rounds = 2;                   // 0: the driver's own path is not measured
   bool huge_pages = false;                 // the driver's own path with `madvise` and with `always`
   bool ignore_memory = false;
+  config::Settings settings;
   std::string stasis_version;
   std::function<void(const std::string&)> progress;
   std::function<bool()> cancelled;
@@ -44,6 +45,8 @@ struct SharedRun {
   uint64_t allocations = 0;
   Round cold;  // the first: no mover, no arena
   std::vector<Round> warm;
+  // The first run only: with the contexts' stack limits left as they are (agent/cuda/floor.h).
+  std::vector<Round> stacks_kept;
 };
 
 struct DriverRun {

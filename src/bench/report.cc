@@ -56,6 +56,29 @@ std::vector<PhaseStats> PhasesOf(const std::vector<const Sample*>& samples) {
   return phases;
 }
 
+struct PartRow {
+  const char* name;
+  const char* what;
+  double coordinator::Saved::*seconds;
+};
+constexpr PartRow kParts[] = {
+    {"until_first_copy_s", "mover: until the first copy", &coordinator::Saved::until_first_s},
+    {"naming_s", "mover: names, on the GPU", &coordinator::Saved::naming_s},
+    {"copy_s", "mover: copy", &coordinator::Saved::copy_s},
+    {"release_s", "mover: letting go", &coordinator::Saved::release_s},
+    {"close_s", "closing our descriptors", &coordinator::Saved::close_s},
+};
+
+std::vector<PartStats> PartsOf(const std::vector<const Sample*>& samples) {
+  std::vector<PartStats> parts;
+  for (const PartRow& row : kParts) {
+    parts.push_back({row.name, row.what, StatsOver(samples, [&](const Sample& sample) {
+                       return sample.result.saved.*row.seconds;
+                     })});
+  }
+  return parts;
+}
+
 OperationStats StatsOfSamples(const std::vector<const Sample*>& samples, const char* first_call,
                               const char* second_call) {
   OperationStats stats;
@@ -125,7 +148,10 @@ Stats StatsOf(std::vector<double> values) {
 OperationStats SuspendStats(const std::vector<Round>& rounds) {
   std::vector<const Sample*> samples;
   for (const Round& round : rounds) samples.push_back(&round.suspend);
-  return StatsOfSamples(samples, "gpu-lock", "gpu-checkpoint");
+  OperationStats stats = StatsOfSamples(samples, "gpu-lock", "gpu-checkpoint");
+  const bool by_movers = !samples.empty() && samples.front()->result.shared_bytes > 0;
+  if (by_movers) stats.parts = PartsOf(samples);
+  return stats;
 }
 
 OperationStats ResumeStats(const std::vector<Round>& rounds) {
@@ -144,6 +170,8 @@ Report MakeReport(const Measurements& found) {
     stats.cold_resume = ResumeStats({run.cold});
     stats.suspend = SuspendStats(run.warm);
     stats.resume = ResumeStats(run.warm);
+    stats.stacks_kept_suspend = SuspendStats(run.stacks_kept);
+    stats.stacks_kept_resume = ResumeStats(run.stacks_kept);
     std::vector<double> held;
     for (const Round& round : run.warm) held.push_back(static_cast<double>(round.held_bytes));
     stats.held_bytes = StatsOf(std::move(held));

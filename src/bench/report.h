@@ -25,10 +25,18 @@ struct PhaseStats {
   bool parallel = false;
 };
 
+// Of what the movers did within a suspend.
+struct PartStats {
+  std::string name;  // for programs: "naming_s"
+  std::string what;  // for people
+  Stats seconds;
+};
+
 // One direction of some rounds.
 struct OperationStats {
   Stats seconds;                   // as the caller saw it
   std::vector<PhaseStats> phases;  // "look" is the first: what came before the plan
+  std::vector<PartStats> parts;    // none of a resume, or of the driver alone
   // Lock and checkpoint, or restore and unlock: the driver's own calls and nothing of ours.
   Stats driver_calls;
 };
@@ -39,6 +47,8 @@ struct SharedStats {
   uint64_t allocation_bytes = 0;
   uint64_t allocations = 0;
   OperationStats cold_suspend, cold_resume, suspend, resume;
+  // With the contexts' stack limits left as they are; no phases where that was not measured.
+  OperationStats stacks_kept_suspend, stacks_kept_resume;
   Stats held_bytes;
 };
 struct DriverStats {

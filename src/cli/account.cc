@@ -10,10 +10,6 @@ namespace {
 using coordinator::OperationResult;
 using coordinator::PhaseReport;
 
-double Rate(const PhaseReport& phase) {
-  return phase.seconds > 0 ? static_cast<double>(phase.bytes) / phase.seconds : 0;
-}
-
 std::string Headline(const OperationResult& result) {
   std::string line = fmt::format("{} {}", result.account.verb, result.target);
   if (!result.job.empty() && result.job != result.target)
@@ -28,15 +24,10 @@ std::string PhaseLine(const PhaseReport& phase) {
   std::string line = fmt::format("  {:<20} {:>10}", name, FormatSeconds(phase.seconds));
   if (phase.bytes > 0) {
     line += fmt::format(" {:>12} {:>10}/s", FormatBytes(phase.bytes),
-                        FormatBytes(static_cast<uint64_t>(Rate(phase))));
+                        FormatBytes(static_cast<uint64_t>(phase.bytes_per_s())));
   }
   if (phase.parallel) line += "  (in parallel)";
   return line;
-}
-
-const char* PathName(const OperationResult& result) {
-  if (result.shared_bytes == 0) return "opaque";
-  return result.left_to_driver.empty() ? "shared" : "mixed";
 }
 
 struct Kind {
@@ -66,7 +57,14 @@ std::string CarriedText(const OperationResult& result) {
       text += fmt::format("  of it copied {};{}\n", FormatBytes(saved.copied), rest);
     }
   }
-  if (driver > 0) {
+  if (result.keep_context) {
+    text += fmt::format("  stays on the GPU {}: its context", FormatBytes(driver));
+    if (result.staying_bytes > 0) {
+      text += fmt::format(", and {} of its memory that only the driver could take",
+                          FormatBytes(result.staying_bytes));
+    }
+    text += '\n';
+  } else if (driver > 0) {
     text += fmt::format("  driver carried {}{}\n", FormatBytes(driver),
                         result.shared_bytes > 0 ? ": contexts, modules and what else is its own"
                                                 : " (opaque path)");
@@ -76,22 +74,32 @@ std::string CarriedText(const OperationResult& result) {
   return text;
 }
 
+std::string WrittenText(const char* what, const coordinator::StoredPart& part) {
+  if (part.raw == 0) return "";
+  std::string text = fmt::format("{} {}", what, FormatBytes(part.written));
+  if (part.written < part.raw) {
+    text += fmt::format(" (compressed from {})", FormatBytes(part.raw));
+  }
+  return text;
+}
+
+std::string NotWrittenText(const char* what, const coordinator::StoredPart& part) {
+  const std::string kept = BytesOfKinds({{part.shared, "as in earlier images"},
+                                         {part.repeated, "the same once more"},
+                                         {part.zero, "zero"}});
+  return kept.empty() ? "" : fmt::format("  {} not written:{}\n", what, kept);
+}
+
 std::string StoredText(const OperationResult& result) {
   const coordinator::Stored& stored = result.stored;
   if (stored.added == 0) return "";
   std::string text = fmt::format("  written {}", FormatBytes(stored.added));
-  if (stored.gpu_raw > 0) {
-    text += fmt::format(", of it GPU memory {}", FormatBytes(stored.gpu));
-    if (stored.gpu < stored.gpu_raw) {
-      text += fmt::format(" (compressed from {})", FormatBytes(stored.gpu_raw));
-    }
-  }
+  const std::string gpu = WrittenText("GPU memory", stored.gpu);
+  const std::string cpu = WrittenText("CPU memory", stored.cpu);
+  if (!gpu.empty()) text += ", of it " + gpu;
+  if (!cpu.empty()) text += (gpu.empty() ? ", of it " : " and ") + cpu;
   text += '\n';
-  std::string kept = BytesOfKinds({{stored.shared, "as in earlier images"},
-                                   {stored.repeated, "the same once more"},
-                                   {stored.zero, "zero"}});
-  if (!kept.empty()) text += "  GPU memory not written:" + kept + '\n';
-  return text;
+  return text + NotWrittenText("GPU memory", stored.gpu) + NotWrittenText("CPU memory", stored.cpu);
 }
 
 }  // namespace
@@ -122,46 +130,6 @@ std::string AccountText(const OperationResult& result) {
   }
   for (const auto& note : result.notes) text += fmt::format("{}: {}\n", result.target, note);
   return text;
-}
-
-nlohmann::json AccountJson(const OperationResult& result) {
-  nlohmann::json phases = nlohmann::json::array();
-  for (const PhaseReport& phase : result.account.phases) {
-    phases.push_back({{"name", phase.name},
-                      {"start_s", phase.start_s},
-                      {"seconds", phase.seconds},
-                      {"bytes", phase.bytes},
-                      {"bytes_per_s", Rate(phase)},
-                      {"parallel", phase.parallel},
-                      {"depth", phase.depth}});
-  }
-  return {{"verb", result.account.verb},
-          {"target", result.target},
-          {"job", result.job},
-          {"pid", result.pid},
-          {"image", result.image},
-          {"image_bytes", result.image_bytes},
-          {"stored",
-           {{"added_bytes", result.stored.added},
-            {"gpu_bytes", result.stored.gpu},
-            {"gpu_uncompressed_bytes", result.stored.gpu_raw},
-            {"shared_bytes", result.stored.shared},
-            {"repeated_bytes", result.stored.repeated},
-            {"zero_bytes", result.stored.zero}}},
-          {"device_bytes", result.device_bytes},
-          {"shared_bytes", result.shared_bytes},
-          {"saved",
-           {{"copied_bytes", result.saved.copied},
-            {"unchanged_bytes", result.saved.unchanged},
-            {"zero_bytes", result.saved.zero}}},
-          {"left_to_driver", result.left_to_driver},
-          {"path", PathName(result)},
-          {"driver", result.driver_kind},
-          {"phases", phases},
-          {"total_s", result.account.total_s},
-          {"pause_s", result.pause_s},
-          {"notes", result.notes},
-          {"planned_phases", result.planned_phases}};
 }
 
 }  // namespace stasis::cli

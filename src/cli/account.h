@@ -1,7 +1,6 @@
 // The account that a dump or restore ends with: each phase with its time, bytes and rate.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "coordinator/services.h"
@@ -9,6 +8,5 @@
 namespace stasis::cli {
 
 std::string AccountText(const coordinator::OperationResult& result);
-nlohmann::json AccountJson(const coordinator::OperationResult& result);
 
 }  // namespace stasis::cli

@@ -1,69 +1,48 @@
 #include "cli/attach.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 
 #include "base/file.h"
+#include "cli/attach_terminal.h"
+#include "cli/log_reader.h"
 #include "jobs/watch.h"
 #include "shim/shim_protocol.h"
 
 namespace stasis::cli {
 namespace {
 
-// What a log holds, from an offset on, as it grows.
-class LogReader {
- public:
-  LogReader(const std::string& path, uint64_t offset) : offset_(offset) {
-    if (auto fd = Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY)) fd_ = std::move(*fd);
-    struct stat st {};
-    regular_ = fd_ && ::fstat(fd_.get(), &st) == 0 && S_ISREG(st.st_mode);
-  }
-  bool regular() const { return regular_; }
-
-  // Copies what is new to stdout. False: nobody reads that any more.
-  Result<bool> Copy() {
-    if (!regular_) return true;  // sent to a device: there is nothing to read back
-    struct stat st {};
-    // Somebody has emptied it.
-    if (::fstat(fd_.get(), &st) == 0 && static_cast<uint64_t>(st.st_size) < offset_) offset_ = 0;
-    char buffer[64 << 10];
-    for (;;) {
-      ssize_t n = TEMP_FAILURE_RETRY(
-          ::pread(fd_.get(), buffer, sizeof buffer, static_cast<off_t>(offset_)));
-      if (n < 0) return FailErrno(errno, "read the log");
-      if (n == 0) return true;
-      offset_ += static_cast<uint64_t>(n);
-      if (!WriteAll(STDOUT_FILENO, {buffer, static_cast<size_t>(n)})) return false;
-    }
-  }
-
- private:
-  UniqueFd fd_;
-  uint64_t offset_;
-  bool regular_ = false;
-};
-
-void PassOn(const process::ProcessId& root, int signal) {
-  auto pidfd = process::OpenPidfd(root);
-  if (!pidfd) return;
-  if (signal == SIGTERM) {
-    ::syscall(SYS_pidfd_send_signal, pidfd->get(), signal, nullptr, 0);
-    return;
-  }
-  // The root leads its group; the pidfd says that the number is still its own.
-  ::kill(-root.pid.value, signal);
-}
-
 std::string LogToWatch(const jobs::Job& job) {
   return LogReader(job.log, 0).regular() ? job.log : std::string();
+}
+
+Outcome FollowLog(const Globals& globals, const jobs::Store& store, const jobs::Job& start,
+                  uint64_t log_offset, bool watch_only, CaughtSignals signals) {
+  STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(store, start.id, LogToWatch(start)));
+  LogReader log(start.log, log_offset);
+  std::optional<process::ProcessId> root;
+  bool detached = false;
+  while (!detached) {
+    STASIS_ASSIGN(jobs::Job job, watch.Look());
+    // Read after the look: what an ended job has written is all there.
+    STASIS_ASSIGN(bool read, log.Copy());
+    if (!read) break;
+    if (!job.processes) return ExitCodeOf(job);
+    if (!root) root = job.processes->root;
+    if (auto end = EndOf(globals, job, *root)) return *end;
+    STASIS_TRY(watch.Wait(signals.fd(), {}));
+    while (int signal = signals.Read()) {
+      if (signal == SIGWINCH || signal == SIGCONT) continue;
+      detached |= signal == SIGHUP || watch_only;
+      if (!detached) PassOn(*root, signal);
+    }
+  }
+  return Detached(globals, start.id);
 }
 
 }  // namespace
@@ -71,7 +50,7 @@ std::string LogToWatch(const jobs::Job& job) {
 Result<CaughtSignals> CaughtSignals::Catch() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP}) sigaddset(&set, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGWINCH, SIGCONT}) sigaddset(&set, signal);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   CaughtSignals caught;
   caught.fd_.Reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -85,43 +64,60 @@ int CaughtSignals::Read() {
   return static_cast<int>(info.ssi_signo);
 }
 
-Outcome ExitCodeOf(const jobs::Job& job) {
-  if (job.state == jobs::State::kDumped) return shim::kDumpedExitCode;
-  if (job.ending) return job.ending->code;
-  return Fail(Code::kUnavailable, "job " + job.id + " has ended, and nobody knows how",
+tl::unexpected<Error> FailUnknownEnd(const std::string& id) {
+  return Fail(Code::kUnavailable, "job " + id + " has ended, and nobody knows how",
               "its shim was killed, or the machine was restarted");
 }
 
-Outcome Attach(const Globals& globals, const jobs::Store& store, const std::string& id,
-               uint64_t log_offset, CaughtSignals signals) {
-  STASIS_ASSIGN(jobs::Job job, store.Load(id));
-  STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(store, id, LogToWatch(job)));
-  LogReader log(job.log, log_offset);
-  std::optional<process::ProcessId> root;
-  bool detached = false;
-  while (!detached) {
-    STASIS_ASSIGN(job, watch.Look());
-    // Read after the look: what an ended job has written is all there.
-    STASIS_ASSIGN(bool read, log.Copy());
-    if (!read) break;
-    if (!job.processes) return ExitCodeOf(job);
-    if (!root) root = job.processes->root;
-    // Dumped and restored before we looked.
-    if (job.processes->root != *root) return shim::kDumpedExitCode;
-    if (jobs::HasEnded(job.state)) {
-      if (job.state == jobs::State::kDumped && job.dumped_image && !globals.quiet) {
-        PrintStderr(fmt::format("stasis: job {} was dumped to {}\n", id, *job.dumped_image));
-      }
-      return ExitCodeOf(job);
-    }
-    STASIS_TRY(watch.Wait(signals.fd(), {}));
-    while (int signal = signals.Read()) {
-      detached |= signal == SIGHUP;
-      if (signal != SIGHUP) PassOn(*root, signal);
-    }
+void AttachOptions::AddTo(CLI::App& verb) {
+  verb.add_option("--detach-keys", detach_keys,
+                  "Keys that leave the job's terminal (default: ctrl-p,ctrl-q; none: no keys)");
+}
+
+void PassOn(const process::ProcessId& root, int signal) {
+  auto pidfd = process::OpenPidfd(root);
+  if (!pidfd) return;
+  if (signal == SIGTERM) {
+    ::syscall(SYS_pidfd_send_signal, pidfd->get(), signal, nullptr, 0);
+    return;
   }
+  // The root leads its group; the pidfd says that the number is still its own.
+  ::kill(-root.pid.value, signal);
+}
+
+Outcome ExitCodeOf(const jobs::Job& job) {
+  if (job.state == jobs::State::kDumped) return shim::kDumpedExitCode;
+  if (job.ending) return job.ending->code;
+  return FailUnknownEnd(job.id);
+}
+
+std::optional<Outcome> EndOf(const Globals& globals, const jobs::Job& job,
+                             const process::ProcessId& root) {
+  // Dumped and restored before we looked.
+  if (!job.processes || job.processes->root != root) return shim::kDumpedExitCode;
+  if (!jobs::HasEnded(job.state)) return std::nullopt;
+  if (job.state == jobs::State::kDumped && job.dumped_image && !globals.quiet) {
+    PrintStderr(fmt::format("stasis: job {} was dumped to {}\n", job.id, *job.dumped_image));
+  }
+  return ExitCodeOf(job);
+}
+
+Outcome Detached(const Globals& globals, const std::string& id) {
   if (!globals.quiet) PrintStderr(fmt::format("stasis: detached; job {} goes on\n", id));
   return 0;
+}
+
+bool HasTerminal(const jobs::Store& store, const jobs::Job& job) {
+  return job.has_shim && PathExists(store.Folder(job.id) + "/" + shim::kTerminalSocket);
+}
+
+Outcome Attach(const Globals& globals, const jobs::Store& store, const std::string& id,
+               uint64_t log_offset, const AttachOptions& options, CaughtSignals signals) {
+  STASIS_ASSIGN(jobs::Job job, store.Load(id));
+  if (!HasTerminal(store, job) || !job.processes) {
+    return FollowLog(globals, store, job, log_offset, options.watch, std::move(signals));
+  }
+  return AttachTerminal(globals, store, job, options, std::move(signals));
 }
 
 Status CopyLog(const jobs::Store& store, const jobs::Job& job, uint64_t offset, bool follow) {

@@ -1,63 +1,51 @@
 #include "cli/operation.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstdio>
+#include <map>
+#include <memory>
 
 #include "cli/account.h"
-#include "jobs/store.h"
+#include "cli/interrupts.h"
+#include "service/account_json.h"
+#include "service/convert.h"
 
 namespace stasis::cli {
 namespace {
 
-std::atomic<bool> cancel_asked{false};
-
-// Ctrl-C asks; the plan answers between two phases, by undoing what it did. A second one changes
-// nothing: an operation that was half undone is what nobody wants.
-void AskToCancel(int) { cancel_asked = true; }
-
 // One line on a terminal, overwritten as it goes; nothing where stderr is a file or a pipe.
-coordinator::Progress TerminalProgress(const Globals& globals) {
-  coordinator::Progress progress;
-  if (globals.quiet || !::isatty(STDERR_FILENO)) return progress;
-  progress.begin = [](const std::string& phase) {
-    PrintStderr(fmt::format("\r\033[K{} ...", phase));
+client::OnEvent TerminalProgress(const Globals& globals) {
+  if (globals.quiet || !::isatty(STDERR_FILENO)) return {};
+  // Phases run beside each other: the rate is that of the one it is shown for.
+  auto begun = std::make_shared<std::map<std::string, Stopwatch>>();
+  return [begun](const v1::OperationEvent& event) {
+    if (event.has_phase_begun()) {
+      (*begun)[event.phase_begun().name()] = Stopwatch();
+      PrintStderr(fmt::format("\r\033[K{} ...", event.phase_begun().name()));
+    } else if (event.has_phase_bytes()) {
+      const auto& at = event.phase_bytes();
+      const double seconds = (*begun)[at.name()].Seconds();
+      const double rate = seconds > 0 ? static_cast<double>(at.done()) / seconds : 0;
+      std::string text = fmt::format("\r\033[K{} {} of {}", at.name(), FormatBytes(at.done()),
+                                     FormatBytes(at.total()));
+      if (rate > 0) text += fmt::format(", {}/s", FormatBytes(static_cast<uint64_t>(rate)));
+      if (rate > 0 && at.total() > at.done()) {
+        text += ", " + FormatSeconds(static_cast<double>(at.total() - at.done()) / rate) + " left";
+      }
+      PrintStderr(text);
+    } else if (event.has_phase_ended()) {
+      PrintStderr("\r\033[K");
+    }
   };
-  auto watch = std::make_shared<Stopwatch>();
-  progress.bytes = [watch](const std::string& phase, uint64_t done, uint64_t total) {
-    double rate = watch->Seconds() > 0 ? static_cast<double>(done) / watch->Seconds() : 0;
-    std::string left = rate > 0 && total > done
-                           ? FormatSeconds(static_cast<double>(total - done) / rate) + " left"
-                           : "";
-    PrintStderr(
-        fmt::format("\r\033[K{} {} of {} {}", phase, FormatBytes(done), FormatBytes(total), left));
-  };
-  progress.end = [](const coordinator::PhaseReport&) { PrintStderr("\r\033[K"); };
-  return progress;
 }
 
 }  // namespace
 
-void CatchInterrupts() {
-  struct sigaction action = {};
-  action.sa_handler = AskToCancel;
-  action.sa_flags = SA_RESTART;
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-    struct sigaction before = {};
-    ::sigaction(signal, nullptr, &before);
-    // `nohup` and a shell's `&` have said already that it shall not matter.
-    if (before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
-  }
-}
-
-bool Interrupted() { return cancel_asked; }
-
 void CommonOptions::AddTo(CLI::App& verb) {
   verb.add_option("--timeout", timeout_s,
-                  "Seconds that any one phase may take (each has its own default)")
+                  "Seconds that any one phase may take (timeouts.phase_s of the configuration, or "
+                  "each phase's own)")
       ->check(CLI::Range(0.001, 86400.0));
   verb.add_flag("--dry-run", dry_run, "Look and plan, but touch nothing");
   verb.add_flag("--ignore-memory", ignore_memory,
@@ -73,53 +61,61 @@ void CriuFlags::AddTo(CLI::App& verb) {
   verb.add_option("--criu-opt", criu_opts, "Another option of CRIU, K=V");
 }
 
-Result<criu::Options> CriuFlags::Parse() const {
-  criu::Options options;
-  STASIS_ASSIGN(options.tcp, criu::ParseTcp(tcp));
-  options.file_locks = file_locks;
-  options.link_remap = link_remap;
-  options.external = external;
-  for (const auto& option : criu_opts) STASIS_TRY(options.Set(option));
-  return options;
+v1::OperationOptions CommonOptions::ToMessage() const {
+  v1::OperationOptions message;
+  message.set_timeout_s(timeout_s);
+  message.set_dry_run(dry_run);
+  message.set_ignore_memory(ignore_memory);
+  return message;
 }
 
-Result<coordinator::Target> ParseTarget(const Paths& paths, const std::string& text) {
-  STASIS_ASSIGN(auto resolved, jobs::Store(paths.jobs()).ResolveTarget(text));
-  if (resolved.root.pid.value == 0) {
-    return Fail(
-        Code::kFailedPrecondition,
-        fmt::format("job {} does not run ({})", text, jobs::StateName(resolved.job->state)),
-        resolved.job->checkpoints.empty() ? "" : "`stasis restore " + text + "` brings it back");
-  }
-  coordinator::Target target;
-  target.name = text;
-  // A process in the middle of a job's tree is not the job: an image of it must not become the
-  // job's.
-  bool whole =
-      resolved.job && resolved.job->processes && resolved.job->processes->root == resolved.root;
-  if (whole) target.job = resolved.job->id;
-  target.root = resolved.root;
-  return target;
+v1::CriuOptions CriuFlags::ToMessage() const {
+  v1::CriuOptions message;
+  message.set_tcp(tcp);
+  message.set_file_locks(file_locks);
+  message.set_link_remap(link_remap);
+  for (const auto& what : external) message.add_external(what);
+  for (const auto& option : criu_opts) message.add_others(option);
+  return message;
 }
 
-Outcome RunOperation(const Globals& globals, const CommonOptions& common, const std::string& verb,
-                     const std::string& what, const OperationBody& operation) {
+void TargetWords::AddTo(CLI::App& verb, const std::string& name, const std::string& help) {
+  verb.add_option(name, words, help)->required()->expected(1, 2)->option_text(" ");
+}
+
+Result<std::string> TargetWords::Name() const {
+  if (words.size() == 1) return words[0];
+  const std::string &kind = words[0], &name = words[1];
+  const bool number = name.find_first_not_of("0123456789") == std::string::npos;
+  if ((kind == "job" && !number) || (kind == "process" && number)) return name;
+  return FailUsage(fmt::format("\"{} {}\" is neither a job nor a process", kind, name),
+                   "one name or process id is enough; `job NAME` and `process PID` are the same");
+}
+
+void AddGpuEnabled(CLI::App& verb) {
+  verb.add_flag_callback(
+          "-g,--gpu-enabled", [] {}, "Accepted; a GPU needs no word")
+      ->group("");
+}
+
+Outcome RunOperation(const Globals& globals, const OperationBody& operation,
+                     const std::function<void(const v1::OperationResult&)>& done) {
   CatchInterrupts();
-  auto run = [&]() -> Result<coordinator::OperationResult> {
-    STASIS_ASSIGN(Paths paths, OpenPaths());
-    STASIS_ASSIGN(auto session, coordinator::OpenSession(paths, verb, STASIS_VERSION));
-    coordinator::OperationOptions options;
-    options.timeout = std::chrono::milliseconds(static_cast<int64_t>(common.timeout_s * 1000));
-    options.dry_run = common.dry_run;
-    options.ignore_memory = common.ignore_memory;
-    options.progress = TerminalProgress(globals);
-    options.cancelled = Interrupted;
-    return operation(session, options);
-  };
-  auto result = Annotate(run(), "cannot " + what);
-  if (!result) return Fail(std::move(result).error());
-  PrintResult(globals, AccountText(*result), AccountJson(*result));
+  STASIS_ASSIGN(auto client, OpenClient(globals));
+  if (client.has_daemon()) LeaveToDaemon();
+  STASIS_ASSIGN(const v1::OperationResult result, operation(client, TerminalProgress(globals)));
+  if (done) done(result);
+  const coordinator::OperationResult shown = service::FromMessage(result);
+  PrintResult(globals, AccountText(shown), service::AccountJson(shown));
   return 0;
+}
+
+Result<client::Client> OpenClient(const Globals& globals) {
+  client::Options options;
+  options.without_daemon = globals.no_daemon;
+  options.cancelled = Interrupted;
+  options.cancel_fd = InterruptFd();
+  return client::Client::Open(globals.settings(), std::move(options));
 }
 
 }  // namespace stasis::cli

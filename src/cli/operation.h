@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/verb.h"
-#include "coordinator/operations.h"
+#include "client/client.h"
 
 namespace stasis::cli {
 
@@ -13,6 +13,7 @@ struct CommonOptions {
   bool ignore_memory = false;
 
   void AddTo(CLI::App& verb);
+  v1::OperationOptions ToMessage() const;
 };
 
 // The options of dump and restore that go to CRIU.
@@ -24,21 +25,29 @@ struct CriuFlags {
   std::vector<std::string> criu_opts;
 
   void AddTo(CLI::App& verb);
-  Result<criu::Options> Parse() const;
+  v1::CriuOptions ToMessage() const;
 };
 
-// A job's id or a process id, as cli.md tells them apart.
-Result<coordinator::Target> ParseTarget(const Paths& paths, const std::string& text);
+// TARGET as it is typed: `llama`, or with the kind before it that other tools want: `job llama`,
+// `process 4711`.
+struct TargetWords {
+  std::vector<std::string> words;
 
-// From here on Ctrl-C and its like only set what Interrupted() says.
-void CatchInterrupts();
-bool Interrupted();
+  void AddTo(CLI::App& verb, const std::string& name, const std::string& help);
+  Result<std::string> Name() const;
+};
 
-// Opens a session, runs `operation` in it with progress on stderr and Ctrl-C as a wish to cancel,
-// and prints the account. `what` is "dump llama": the error's context.
-using OperationBody = std::function<Result<coordinator::OperationResult>(
-    coordinator::Session&, const coordinator::OperationOptions&)>;
-Outcome RunOperation(const Globals& globals, const CommonOptions& common, const std::string& verb,
-                     const std::string& what, const OperationBody& operation);
+// Accepted and without effect, from other tools: nothing has to be said for a GPU to be used.
+void AddGpuEnabled(CLI::App& verb);
+
+// The daemon, where one runs; else this process.
+Result<client::Client> OpenClient(const Globals& globals);
+
+// Does `operation` with progress on stderr and Ctrl-C as a wish to cancel, and prints its account.
+// `done` sees the result before that.
+using OperationBody =
+    std::function<Result<v1::OperationResult>(client::Client&, const client::OnEvent&)>;
+Outcome RunOperation(const Globals& globals, const OperationBody& operation,
+                     const std::function<void(const v1::OperationResult&)>& done = {});
 
 }  // namespace stasis::cli

@@ -5,12 +5,27 @@
 #include "cli/verb.h"
 
 namespace stasis::cli {
+namespace {
+
+// Names of other users' programs and files are in what we say; none of them may speak to the
+// terminal. A control character is a byte below ' ', DEL, or C2 80 to C2 9F in UTF-8.
+std::string Printable(std::string text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    const bool control = (byte < ' ' && byte != '\n' && byte != '\t') || byte == 127;
+    if (control || (byte == 0xC2 && next >= 0x80 && next < 0xA0)) text[i] = '?';
+  }
+  return text;
+}
+
+}  // namespace
 
 void PrintResult(const Globals& globals, const std::string& text, const nlohmann::json& document) {
   // Arguments and paths need not be UTF-8; JSON must be.
   std::string out =
       globals.json ? document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                   : text;
+                   : Printable(text);
   if (!out.empty() && out.back() != '\n') out += '\n';
   FILE* stream = globals.result_on_stderr ? stderr : stdout;
   std::fwrite(out.data(), 1, out.size(), stream);
@@ -27,10 +42,10 @@ nlohmann::json ToJson(const Error& error) {
 }
 
 void PrintError(const Globals& globals, const Error& error) {
-  std::string text = "stasis: " + error.ToString();
+  std::string text = "stasis: " + Printable(error.ToString());
   if (text.back() != '.') text += '.';
   if (!error.hint.empty()) {
-    std::string hint = error.hint;
+    std::string hint = Printable(error.hint);
     if (hint.back() != '.' && hint.back() != '\n') hint += '.';
     text += "\n" + hint;
   }

@@ -8,17 +8,44 @@
 #include <exception>
 #include <string_view>
 
+#include "base/descriptor_table.h"
+#include "base/rights.h"
 #include "cli/verb.h"
 
 namespace stasis::cli {
 namespace {
 
+struct VerbRow {
+  Register add;
+  bool needs_config = true;  // and does nothing when there is a mistake in it
+};
+
 // In the order of the help text.
-constexpr Register kVerbs[] = {
-    RegisterRun,    RegisterPs,      RegisterLogs,   RegisterWait,  RegisterKill,
-    RegisterDelete, RegisterSuspend, RegisterResume, RegisterDump,  RegisterRestore,
-    RegisterImage,  RegisterArena,   RegisterGpu,    RegisterCheck, RegisterRecover,
-    RegisterBench,  RegisterVersion,
+constexpr VerbRow kVerbs[] = {
+    {RegisterRun},
+    {RegisterPs},
+    {RegisterInspect},
+    {RegisterCheckpoints},
+    {RegisterAttach},
+    {RegisterLogs},
+    {RegisterWait},
+    {RegisterKill},
+    {RegisterDelete},
+    {RegisterSuspend},
+    {RegisterResume},
+    {RegisterDump},
+    {RegisterRestore},
+    {RegisterImage},
+    {RegisterArena},
+    {RegisterGpu},
+    {RegisterCheck},
+    {RegisterRecover},
+    {RegisterBench},
+    {RegisterConfig},
+    {RegisterVersion, false},
+    {RegisterCompletion, false},
+    {RegisterDaemon},
+    {RegisterHabits},
 };
 
 // An empty word is what a script's unset variable leaves; never a wish for what would be without
@@ -42,10 +69,17 @@ Outcome Run(const Action& action, const Globals& globals) {
   }
 }
 
+Outcome WithConfig(const Action& action, Globals& globals) {
+  STASIS_ASSIGN(globals.config, config::Load());
+  return Run(action, globals);
+}
+
 int Main(int argc, char** argv) {
+  HoldRights();
   // A reader of ours that went away is an error of a write, never a death in the middle of a plan.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
+  WidenDescriptorTable();
 
   CLI::App app("Suspends, saves, moves and restores running GPU programs, without changing them.",
                "stasis");
@@ -57,8 +91,16 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", globals.json, "Print results as JSON");
   app.add_flag("-q,--quiet", globals.quiet, "No progress on stderr");
 
+  app.add_flag("--no-daemon", globals.no_daemon, "Work without the daemon, also where one runs");
+
   Action action;
-  for (Register add : kVerbs) add(app, [&](Action a) { action = std::move(a); });
+  bool needs_config = false;
+  for (const VerbRow& row : kVerbs) {
+    row.add(app, [&, needs = row.needs_config](Action a) {
+      action = std::move(a);
+      needs_config = needs;
+    });
+  }
 
   // The program's own arguments are never looked at: the parser would take `[a,b]` for a list.
   char** separator = std::find(argv, argv + argc, std::string_view("--"));
@@ -83,7 +125,7 @@ int Main(int argc, char** argv) {
     PrintError(globals, usage.value());
     return 2;
   }
-  Outcome outcome = Run(action, globals);
+  Outcome outcome = needs_config ? WithConfig(action, globals) : Run(action, globals);
   if (outcome) return *outcome;
   PrintError(globals, outcome.error());
   return ExitCode(outcome.error());

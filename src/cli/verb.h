@@ -11,18 +11,29 @@
 
 #include "base/paths.h"
 #include "base/result.h"
+#include "config/load.h"
+#include "config/open_paths.h"
 
 namespace stasis::cli {
 
 // Options that come before or after any verb.
 struct Globals {
-  bool json = false;   // one JSON document on stdout instead of text
-  bool quiet = false;  // no progress on stderr
+  bool json = false;       // one JSON document on stdout instead of text
+  bool quiet = false;      // no progress on stderr
+  bool no_daemon = false;  // the work is done by this process, also where a daemon runs
   // Never set by the user: stdout belongs to an attached program.
   bool result_on_stderr = false;
   // What follows a bare `--`: a program and its arguments, as they were typed.
   std::vector<std::string> command;
+  // Only of verbs that need it: see kVerbs in stasis_main.cc.
+  config::Config config;
+
+  const config::Settings& settings() const { return config.settings; }
 };
+
+inline Result<Paths> OpenPaths(const Globals& globals) {
+  return config::OpenPaths(globals.settings());
+}
 
 // What a verb returns: its own exit code (attached programs have one), or the error that main
 // prints.
@@ -39,6 +50,9 @@ void RegisterGpu(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterImage(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterRun(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterPs(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterInspect(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterCheckpoints(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterAttach(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterLogs(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterWait(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterKill(CLI::App& app, const std::function<void(Action)>& select);
@@ -49,6 +63,10 @@ void RegisterDump(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterRestore(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterCheck(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterRecover(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterCompletion(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterConfig(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterDaemon(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterHabits(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterBench(CLI::App& app, const std::function<void(Action)>& select);
 
 // The result on stdout: `text` as it is, or `document` with --json.

@@ -4,9 +4,10 @@
 #include <memory>
 
 #include "base/deadline.h"
-#include "cli/size.h"
+#include "base/size.h"
 #include "cli/table.h"
 #include "cli/verb.h"
+#include "coordinator/agents.h"
 #include "dataplane/arena.h"
 #include "dataplane/resident_mover.h"
 
@@ -23,25 +24,19 @@ struct Options {
   std::string size;
 };
 
-Result<ArenaStore> OpenStore() {
-  STASIS_ASSIGN(Paths paths, OpenPaths());
-  return ArenaStore::Open(paths);
+// Whose data is all that is away of it.
+bool ContextKept(const Paths& paths, const ArenaInfo& arena) {
+  if (!arena.record || arena.kept) return false;
+  return coordinator::LoadKeptContext(paths, arena.record->key.process).has_value();
 }
 
-std::string StateOf(const ArenaInfo& arena) {
-  if (!arena.damage.empty()) return "damaged";
-  if (arena.in_use) return "in use";
-  if (!arena.record) return "free";
-  if (arena.kept) return "kept";
-  return arena.record->complete ? "data" : "incomplete";
-}
-
-nlohmann::json ToJson(const ArenaInfo& arena) {
+nlohmann::json ToJson(const Paths& paths, const ArenaInfo& arena) {
   nlohmann::json document = {{"path", arena.path},
                              {"size_bytes", arena.capacity_bytes},
                              {"in_memory", arena.in_memory},
                              {"in_use", arena.in_use},
-                             {"state", StateOf(arena)},
+                             {"state", dataplane::StateName(arena)},
+                             {"context_kept", ContextKept(paths, arena)},
                              {"pid", nullptr},
                              {"gpu", nullptr},
                              {"data_bytes", 0}};
@@ -54,7 +49,8 @@ nlohmann::json ToJson(const ArenaInfo& arena) {
   return document;
 }
 
-std::string ListText(const ArenaStore& store, const std::vector<ArenaInfo>& arenas) {
+std::string ListText(const Paths& paths, const ArenaStore& store,
+                     const std::vector<ArenaInfo>& arenas) {
   if (arenas.empty()) {
     std::string places;
     for (const ArenaPlace& place : store.places()) {
@@ -64,8 +60,13 @@ std::string ListText(const ArenaStore& store, const std::vector<ArenaInfo>& aren
   }
   std::vector<std::vector<std::string>> rows = {{"SIZE", "STATE", "PID", "GPU", "DATA", "FILE"}};
   for (const ArenaInfo& arena : arenas) {
-    std::vector<std::string> row = {
-        FormatBytes(arena.capacity_bytes), StateOf(arena), "-", "-", "-", arena.path};
+    std::vector<std::string> row = {FormatBytes(arena.capacity_bytes),
+                                    std::string(dataplane::StateName(arena)) +
+                                        (ContextKept(paths, arena) ? ", context kept" : ""),
+                                    "-",
+                                    "-",
+                                    "-",
+                                    arena.path};
     if (arena.record) {
       row[2] = process::ToString(arena.record->key.process.pid);
       row[3] = arena.record->key.gpu.value;
@@ -77,7 +78,8 @@ std::string ListText(const ArenaStore& store, const std::vector<ArenaInfo>& aren
 }
 
 Outcome List(const Globals& globals) {
-  STASIS_ASSIGN(ArenaStore store, OpenStore());
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
+  STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(paths));
   STASIS_ASSIGN(auto arenas, store.List());
   nlohmann::json document = {{"places", nlohmann::json::array()},
                              {"arenas", nlohmann::json::array()}};
@@ -86,19 +88,22 @@ Outcome List(const Globals& globals) {
     document["places"].push_back(
         {{"path", place.path}, {"in_memory", place.in_memory()}, {"room_bytes", room.value_or(0)}});
   }
-  for (const ArenaInfo& arena : arenas) document["arenas"].push_back(ToJson(arena));
+  for (const ArenaInfo& arena : arenas) document["arenas"].push_back(ToJson(paths, arena));
   for (const ArenaInfo& arena : arenas) {
     if (!arena.damage.empty()) {
       PrintStderr(fmt::format("stasis: {}: {}\n", arena.path, arena.damage));
     }
   }
-  PrintResult(globals, ListText(store, arenas), document);
+  PrintResult(globals, ListText(paths, store, arenas), document);
   return 0;
 }
 
 Outcome Reserve(const Globals& globals, const std::string& size) {
   STASIS_ASSIGN(uint64_t bytes, ParseSize(size));
-  STASIS_ASSIGN(ArenaStore store, OpenStore());
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
+  dataplane::ArenaOptions options;
+  options.most_bytes = globals.settings().most_arena_bytes;
+  STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(paths, options));
   Stopwatch watch;
   STASIS_TRY(Annotate(store.Reserve(bytes), "cannot reserve " + FormatBytes(bytes)));
   const std::string& place = store.places().front().path;
@@ -110,7 +115,7 @@ Outcome Reserve(const Globals& globals, const std::string& size) {
 }
 
 Outcome Free(const Globals& globals) {
-  STASIS_ASSIGN(Paths paths, OpenPaths());
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(paths));
   // They hold what they have registered, and a context each.
   STASIS_ASSIGN(int movers,

@@ -8,13 +8,14 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/size.h"
 #include "bench/plot.h"
 #include "bench/report.h"
-#include "cli/account.h"
+#include "cli/interrupts.h"
 #include "cli/operation.h"
-#include "cli/size.h"
 #include "cli/table.h"
 #include "device/gpu_map.h"
+#include "service/account_json.h"
 
 namespace stasis::cli {
 namespace {
@@ -76,8 +77,8 @@ Result<bench::MeasureOptions> Parse(const Options& options) {
   return measure;
 }
 
-Result<device::Gpu> ChooseGpu(const std::string& meant) {
-  auto control = device::MakeDeviceControl({});
+Result<device::Gpu> ChooseGpu(const Globals& globals, const std::string& meant) {
+  auto control = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
   STASIS_ASSIGN(auto driver, control->Driver());
   if (!driver.can_checkpoint) {
     return Fail(Code::kUnimplemented, "this machine's driver cannot suspend: " + driver.why_not,
@@ -108,6 +109,11 @@ std::string TimesText(const Measurements& found, const Report& report) {
     rows.push_back(Row("suspend, warm" + of, shared.suspend.seconds, bytes));
     rows.push_back(Row("resume, first" + of, shared.cold_resume.seconds, bytes));
     rows.push_back(Row("resume, warm" + of, shared.resume.seconds, bytes));
+    if (shared.stacks_kept_suspend.phases.empty()) continue;
+    rows.push_back(Row("  its driver calls, out", shared.suspend.driver_calls, 0));
+    rows.push_back(Row("  … with stack limits kept", shared.stacks_kept_suspend.driver_calls, 0));
+    rows.push_back(Row("  its driver calls, back", shared.resume.driver_calls, 0));
+    rows.push_back(Row("  … with stack limits kept", shared.stacks_kept_resume.driver_calls, 0));
   }
   for (const DriverStats& driver : report.driver_alone) {
     const std::string with = ", huge pages " + driver.huge_pages;
@@ -132,6 +138,7 @@ std::string PhasesText(const OperationStats& stats) {
          FormatSeconds(phase.seconds.max),
          RateOver(phase.bytes, phase.seconds.median) + (phase.parallel ? " (in parallel)" : "")});
   }
+  for (const auto& part : stats.parts) rows.push_back(Row("  " + part.what, part.seconds, 0));
   return FormatTable(rows);
 }
 
@@ -198,16 +205,19 @@ json ToJson(const OperationStats& stats) {
                       {"depth", phase.depth},
                       {"parallel", phase.parallel}});
   }
+  json parts = json::object();
+  for (const auto& part : stats.parts) parts[part.name] = ToJson(part.seconds);
   return {{"seconds", ToJson(stats.seconds)},
           {"driver_calls_s", ToJson(stats.driver_calls)},
-          {"phases", phases}};
+          {"phases", phases},
+          {"parts", parts}};
 }
 
 json ToJson(const Round& round) {
   return {{"suspend_s", round.suspend.seconds},
-          {"suspend", AccountJson(round.suspend.result)},
+          {"suspend", service::AccountJson(round.suspend.result)},
           {"resume_s", round.resume.seconds},
-          {"resume", AccountJson(round.resume.result)},
+          {"resume", service::AccountJson(round.resume.result)},
           {"held_bytes", round.held_bytes}};
 }
 
@@ -241,9 +251,13 @@ json ReportJson(const Measurements& found, const Report& report) {
          {"allocations", stats.allocations},
          {"cold", {{"suspend", ToJson(stats.cold_suspend)}, {"resume", ToJson(stats.cold_resume)}}},
          {"warm", {{"suspend", ToJson(stats.suspend)}, {"resume", ToJson(stats.resume)}}},
+         {"stacks_kept",
+          {{"suspend", ToJson(stats.stacks_kept_suspend)},
+           {"resume", ToJson(stats.stacks_kept_resume)}}},
          {"held_bytes", ToJson(stats.held_bytes)},
          {"cold_round", ToJson(found.shared[i].cold)},
-         {"rounds", ToJson(found.shared[i].warm)}});
+         {"rounds", ToJson(found.shared[i].warm)},
+         {"stacks_kept_rounds", ToJson(found.shared[i].stacks_kept)}});
   }
   json driver = json::array();
   for (size_t i = 0; i < report.driver_alone.size(); ++i) {
@@ -300,10 +314,11 @@ Status CheckWritable(const std::string& path) {
 
 Outcome Run(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(auto measure, Parse(options));
+  measure.settings = globals.settings();
   CatchInterrupts();
-  STASIS_ASSIGN(Paths paths, OpenPaths());
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   auto run = [&]() -> Result<Measurements> {
-    STASIS_ASSIGN(measure.gpu, ChooseGpu(options.gpu));
+    STASIS_ASSIGN(measure.gpu, ChooseGpu(globals, options.gpu));
     STASIS_TRY(CheckWritable(options.svg));
     measure.cancelled = Interrupted;
     const bool shows = !globals.quiet && ::isatty(STDERR_FILENO) != 0;

@@ -1,89 +1,173 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 
-#include "cli/operation.h"
+#include "cli/verb.h"
+#include "coordinator/before_dump.h"
 #include "coordinator/look_ahead.h"
-#include "criu/preflight.h"
-#include "criu/probe.h"
+#include "coordinator/operations.h"
 #include "health/check.h"
+#include "health/program.h"
+#include "jobs/agent_library.h"
+#include "service/target.h"
 
 namespace stasis::cli {
 namespace {
 
-constexpr const char* kVerdicts[] = {"ok", "note", "BAD"};
+using health::Finding;
+using health::Level;
 
-Outcome CheckHere(const Globals& globals) {
-  STASIS_ASSIGN(Paths paths, OpenPaths());
-  auto device = device::MakeDeviceControl({});
-  auto findings = health::CheckMachine(paths, *device);
+constexpr double kMostPatienceS = 3600;
+
+struct CheckFlags {
+  std::string target;
+  bool full = false;
+  double timeout_s = 20;
+};
+
+std::string AsText(const Finding& finding) {
+  const health::Kind& kind = *finding.kind;
+  std::string text =
+      fmt::format("{:<8} {:<19} {}\n", health::LevelName(finding.level), kind.id, finding.found);
+  auto add = [&](const char* what, std::string_view words) {
+    if (!words.empty()) text += fmt::format("{:<28} {:<6} {}\n", "", what, words);
+  };
+  if (finding.level == Level::kCannot) add("stops:", kind.stops);
+  if (finding.level >= Level::kWarning) add("means:", kind.meaning);
+  add("mend:", finding.mend);
+  return text;
+}
+
+nlohmann::json AsJson(const Finding& finding) {
+  const bool cannot = finding.level == Level::kCannot, ok = finding.level == Level::kOk;
+  return {{"id", finding.kind->id},
+          {"level", health::LevelName(finding.level)},
+          {"found", finding.found},
+          {"stops", cannot ? finding.kind->stops : ""},
+          {"meaning", ok ? "" : finding.kind->meaning},
+          {"mend", finding.mend}};
+}
+
+int Print(const Globals& globals, const CheckFlags& flags, const std::vector<Finding>& findings,
+          const std::string& last_line) {
   std::string text;
-  auto document = nlohmann::json::array();
-  for (const auto& f : findings) {
-    text += fmt::format("{:<5} {:<13} {}\n", kVerdicts[static_cast<int>(f.verdict)], f.subject,
-                        f.found);
-    if (!f.stops.empty()) text += fmt::format("{:<19} stops: {}\n", "", f.stops);
-    if (!f.remedy.empty()) text += fmt::format("{:<19} mend:  {}\n", "", f.remedy);
-    document.push_back({{"subject", f.subject},
-                        {"verdict", kVerdicts[static_cast<int>(f.verdict)]},
-                        {"found", f.found},
-                        {"stops", f.stops},
-                        {"remedy", f.remedy}});
+  auto list = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    text += AsText(finding);
+    list.push_back(AsJson(finding));
   }
-  bool good = health::AllGood(findings);
-  PrintResult(globals, text, {{"ok", good}, {"findings", document}});
-  return good ? 0 : 5;
+  const bool able = health::IsAble(findings);
+  if (able) text += last_line + "\n";
+  nlohmann::json target = nullptr;
+  if (!flags.target.empty()) target = flags.target;
+  PrintResult(globals, text,
+              {{"ok", able}, {"target", target}, {"full", flags.full}, {"findings", list}});
+  return able ? 0 : 5;
+}
+
+device::ControlOptions ControlOptionsOf(const Globals& globals, const CheckFlags& flags) {
+  auto control = coordinator::ControlOptionsOf(globals.settings());
+  control.query_timeout = config::Milliseconds(flags.timeout_s);
+  return control;
+}
+
+Outcome CheckHere(const Globals& globals, const CheckFlags& flags) {
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
+  const auto control = ControlOptionsOf(globals, flags);
+  auto device = device::MakeDeviceControl(control);
+  auto agent = jobs::InstallAgentLibrary(paths);
+  health::MachineOptions options{paths,           globals.settings().criu,
+                                 control.library, std::move(agent),
+                                 flags.full,      config::Milliseconds(flags.timeout_s)};
+  auto findings = health::CheckMachine(options, *device);
+  return Print(globals, flags, findings,
+               ::geteuid() == 0 ? "This machine is able."
+                                : "This machine is able; `sudo stasis check` looks at it as root.");
+}
+
+Finding AsFinding(const std::string& id, const Error& error) {
+  return Finding::Of(id, Level::kCannot, error.ToString(), error.hint);
+}
+
+// What the data plane and the driver would need of memory.
+void AddMemory(const coordinator::Survey& survey, const coordinator::Outlook& outlook,
+               std::vector<Finding>& findings) {
+  const auto root = survey.target.root.pid;
+  auto check = [&](uint64_t bytes) {
+    return coordinator::CheckHostMemory(bytes - std::min(bytes, outlook.unused_bytes), root);
+  };
+  if (auto room = check(outlook.driver_bytes); !room) {
+    findings.push_back(AsFinding("program-memory", room.error()));
+  } else if (room = check(survey.device_bytes()); !room) {
+    findings.push_back(
+        Finding::Of("program-memory", Level::kWarning, room.error().message, room.error().hint));
+  }
 }
 
 // All that stands in the way of a suspend or a dump of the target, without touching it.
-Outcome CheckTarget(const Globals& globals, const std::string& name) {
-  STASIS_ASSIGN(Paths paths, OpenPaths());
-  STASIS_ASSIGN(auto session, coordinator::OpenSession(paths, "check", STASIS_VERSION));
-  STASIS_ASSIGN(auto target, ParseTarget(paths, name));
-  STASIS_ASSIGN(auto survey, coordinator::SurveyTarget(session.services, target));
-  STASIS_ASSIGN(auto stdio,
-                criu::PlanStdio(survey.tree, coordinator::LogOf(session.services, target)));
-  STASIS_ASSIGN(auto obstacles, criu::FindObstacles(survey.tree, {}, stdio));
-  std::string text;
-  auto document = nlohmann::json::array();
-  auto add = [&](const std::string& subject, const std::string& message, const std::string& hint) {
-    text += fmt::format("BAD   {}\n", message);
-    if (!hint.empty()) text += fmt::format("      mend:  {}\n", hint);
-    document.push_back({{"subject", subject}, {"message", message}, {"remedy", hint}});
-  };
-  for (const auto& obstacle : obstacles) add(obstacle.name, obstacle.message, obstacle.hint);
-  // Everything else that a dump asks beforehand.
-  const std::pair<const char*, Status> others[] = {
-      {"gpu-files", coordinator::CheckOnlyDeviceUsers(session.services, survey)},
-      {"background", coordinator::CheckNothingOutside(session.services, survey)},
-      {"memory", coordinator::CheckHostMemory(survey.device_bytes(), target.root.pid)},
-      {"rights", criu::CheckPrivileges()},
-  };
-  for (const auto& [subject, status] : others) {
-    if (!status) add(subject, status.error().message, status.error().hint);
+Outcome CheckTarget(const Globals& globals, const CheckFlags& flags) {
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
+  STASIS_ASSIGN(auto session,
+                coordinator::OpenSession(paths, globals.settings(), "check", STASIS_VERSION));
+  coordinator::Services& services = session.services;
+  services.device = device::MakeDeviceControl(ControlOptionsOf(globals, flags));
+  STASIS_ASSIGN(auto target, service::ParseTarget(paths, flags.target));
+
+  std::vector<coordinator::Refused> refused;
+  auto surveyed = coordinator::SurveyTarget(services, target, &refused);
+  if (!surveyed && surveyed.error().code == Code::kDeadlineExceeded) {
+    return Print(globals, flags, {AsFinding("driver", surveyed.error())}, "");
   }
-  STASIS_ASSIGN(auto outlook, coordinator::LookAhead(session.services, survey));
-  for (const auto& error : outlook.refusals) add("gpu-memory", error.ToString(), error.hint);
-  bool good = document.empty();
-  std::vector<std::string> notes = stdio.notes;
-  notes.insert(notes.end(), outlook.notes.begin(), outlook.notes.end());
-  for (const auto& note : notes) text += "note  " + note + "\n";
-  if (good)
-    text += fmt::format("{}: nothing stands in the way of suspend, dump or restore\n", name);
-  PrintResult(globals, text,
-              {{"ok", good}, {"target", name}, {"obstacles", document}, {"notes", notes}});
-  return good ? 0 : 5;
+  STASIS_ASSIGN(auto survey, std::move(surveyed));
+  STASIS_ASSIGN(auto before, coordinator::AskBeforeDump(services, survey, {}, &refused));
+  STASIS_ASSIGN(auto outlook, coordinator::LookAhead(services, survey));
+
+  std::vector<Finding> findings;
+  findings.push_back(
+      Finding::Of("program", Level::kOk,
+                  fmt::format("{} processes, of which {} use a GPU, with {} of its memory",
+                              survey.tree.members.size(), survey.device_processes.size(),
+                              FormatBytes(survey.device_bytes() + survey.device_bytes(true)))));
+  for (const auto& [id, error] : refused) findings.push_back(AsFinding(id, error));
+  for (const Error& error : outlook.refusals) findings.push_back(AsFinding("gpu-memory", error));
+  AddMemory(survey, outlook, findings);
+  auto space = coordinator::CheckImageSpace(services, survey, paths.images(), /*full=*/false,
+                                            outlook.carried_bytes);
+  if (!space) findings.push_back(AsFinding("image-space", space.error()));
+  for (const auto& note : before.stdio.notes) {
+    findings.push_back(Finding::Of("stdio", Level::kNote, note));
+  }
+  for (const auto& why : outlook.left_to_driver) {
+    findings.push_back(
+        Finding::Of("left-to-driver", Level::kNote, why, health::KindOf("left-to-driver").mend));
+  }
+  for (auto& found : health::LookAtProgram(survey.tree)) findings.push_back(std::move(found));
+  return Print(globals, flags, findings,
+               flags.target + ": nothing stands in the way of suspend, dump or restore");
 }
 
 }  // namespace
 
 void RegisterCheck(CLI::App& app, const std::function<void(Action)>& select) {
-  auto target = std::make_shared<std::string>();
+  auto flags = std::make_shared<CheckFlags>();
   auto* verb = app.add_subcommand("check", "Is this machine able? Is this program?");
-  verb->add_option("TARGET", *target, "A job or a process id; without it the machine is checked");
+  verb->add_option("TARGET", flags->target,
+                   "A job or a process id; without it the machine is checked");
+  verb->add_flag("--full", flags->full,
+                 "Of the machine also what takes seconds, and half a GiB of each GPU for a moment: "
+                 "the disk's speed, what a program's agent answers, a mover on each GPU");
+  verb->add_option("--timeout", flags->timeout_s,
+                   "Seconds for any one question to the driver, CRIU or a disk")
+      ->check(CLI::Range(0.1, kMostPatienceS))
+      ->capture_default_str();
+  verb->footer(
+      "Each finding is ok, a note, a warning, or says what this machine or program cannot "
+      "do: then the exit code is 5. docs/check.md lists them all.");
   verb->callback([=] {
     select([=](const Globals& globals) -> Outcome {
-      return target->empty() ? CheckHere(globals) : CheckTarget(globals, *target);
+      return flags->target.empty() ? CheckHere(globals, *flags) : CheckTarget(globals, *flags);
     });
   });
 }

@@ -1,7 +1,6 @@
 #include <memory>
 
-#include "cli/verb.h"
-#include "jobs/store.h"
+#include "cli/operation.h"
 
 namespace stasis::cli {
 
@@ -12,9 +11,8 @@ void RegisterDelete(CLI::App& app, const std::function<void(Action)>& select) {
   verb->add_option("JOB", *ids, "The jobs")->required();
   verb->callback([=] {
     select([=](const Globals& globals) -> Outcome {
-      STASIS_ASSIGN(Paths paths, OpenPaths());
-      jobs::Store store(paths.jobs());
-      for (const std::string& id : *ids) STASIS_TRY(store.Delete(id));
+      STASIS_ASSIGN(auto client, OpenClient(globals));
+      for (const std::string& id : *ids) STASIS_TRY(client.DeleteJob(id));
       PrintResult(globals, "", {{"deleted", *ids}});
       return 0;
     });

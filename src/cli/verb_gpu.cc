@@ -9,15 +9,15 @@
 
 #include "base/file.h"
 #include "cli/verb.h"
-#include "coordinator/agents.h"
-#include "coordinator/journal.h"
-#include "coordinator/suspended.h"
+#include "coordinator/by_hand.h"
+#include "coordinator/operations.h"
 #include "device/device_control.h"
 #include "device/gpu_map.h"
 
 namespace stasis::cli {
 namespace {
 
+using coordinator::ByHand;
 using device::DeviceControl;
 using device::ProcessState;
 using process::HostPid;
@@ -43,117 +43,39 @@ Deadline DeadlineOf(const Options& options) {
   return Deadline::In(std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000)));
 }
 
-// An operation of ours counts on the state that it has brought the process to.
-Status RefuseUnderWay(HostPid pid) {
-  STASIS_ASSIGN(Paths paths, OpenPaths());
-  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
-  return coordinator::CheckNotUnderWay(paths, stat.id);
-}
-
-// Memory that its agent gave away, or took back, is nothing for the driver alone.
-Status RefuseDriverAlone(HostPid pid) {
-  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
-  return coordinator::CheckDriverAlone(stat.id);
-}
-
-Status RefuseMemoryAway(HostPid pid) {
-  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
-  return coordinator::CheckMemoryThere(stat.id);
-}
-
-// Stasis has suspended it and expects to find it so: only `resume` takes it back.
-Status RefuseSuspended(DeviceControl& device, HostPid pid) {
-  STASIS_ASSIGN(ProcessState state, device.State(pid));
-  if (state == ProcessState::kRunning) return {};
-  STASIS_ASSIGN(Paths paths, OpenPaths());
-  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
-  if (!coordinator::LoadSuspended(paths, stat.id)) return {};
-  return Fail(Code::kFailedPrecondition,
-              fmt::format("process {} was suspended by Stasis", pid.value),
-              fmt::format("`stasis resume {}` brings it back", pid.value));
-}
-
 Result<device::GpuMap> MapOf(DeviceControl& device, const Options& options) {
   if (options.gpu_map.empty()) return device::GpuMap{};
   STASIS_ASSIGN(auto gpus, device.Gpus());
   return device::ParseGpuMap(options.gpu_map, gpus, gpus);
 }
 
-Status RequireUser(DeviceControl& device, HostPid pid) {
-  STASIS_ASSIGN(ProcessState state, device.State(pid));
-  if (state != ProcessState::kNone) return {};
-  return Fail(Code::kUnimplemented, fmt::format("process {} does not use a GPU", pid.value));
+Status Lock(const ByHand& process, DeviceControl&, const Options& options) {
+  return process.Lock(ByHand::Memory::kAsItIs, DeadlineOf(options));
 }
-
-Status Lock(DeviceControl& device, HostPid pid, const Options& options) {
-  return device.Lock(pid, DeadlineOf(options));
+Status Checkpoint(const ByHand& process, DeviceControl&, const Options& options) {
+  return process.Checkpoint(DeadlineOf(options));
 }
-Status Checkpoint(DeviceControl& device, HostPid pid, const Options& options) {
-  STASIS_TRY(RefuseDriverAlone(pid));
-  return device.Checkpoint(pid, DeadlineOf(options));
-}
-Status Restore(DeviceControl& device, HostPid pid, const Options& options) {
-  STASIS_TRY(RefuseSuspended(device, pid));
-  STASIS_TRY(RefuseMemoryAway(pid));
+Status Restore(const ByHand& process, DeviceControl& device, const Options& options) {
   STASIS_ASSIGN(auto map, MapOf(device, options));
-  return device.Restore(pid, map, DeadlineOf(options));
+  return process.Restore(map, DeadlineOf(options));
 }
-Status Unlock(DeviceControl& device, HostPid pid, const Options& options) {
-  STASIS_TRY(RefuseSuspended(device, pid));
-  STASIS_TRY(RefuseMemoryAway(pid));
-  return device.Unlock(pid, DeadlineOf(options));
+Status Unlock(const ByHand& process, DeviceControl&, const Options& options) {
+  return process.Unlock(DeadlineOf(options));
 }
-
-Status Suspend(DeviceControl& device, HostPid pid, const Deadline& deadline) {
-  STASIS_TRY(device.Lock(pid, deadline));
-  auto done = device.Checkpoint(pid, deadline);
-  if (done) return {};
-  // As it was: locked is no state to leave a program in that was running.
-  Error error = std::move(done).error();
-  auto state = device.State(pid);
-  if (state && *state == ProcessState::kLocked) {
-    if (auto undone = device.Unlock(pid, Deadline::In(std::chrono::seconds(30))); !undone) {
-      error.not_undone = true;
-      error.hint = "it could not be unlocked either: " + undone.error().ToString();
-    } else {
-      error.message += "; it was unlocked again";
-    }
-  } else if (!state || *state != ProcessState::kRunning) {
-    error.not_undone = true;
-  }
-  return Fail(std::move(error));
-}
-
-Status Toggle(DeviceControl& device, HostPid pid, const Options& options) {
-  STASIS_TRY(RefuseSuspended(device, pid));
-  STASIS_TRY(RefuseDriverAlone(pid));
-  STASIS_ASSIGN(ProcessState state, device.State(pid));
-  const Deadline deadline = DeadlineOf(options);
-  switch (state) {
-    case ProcessState::kRunning:
-      return Suspend(device, pid, deadline);
-    case ProcessState::kCheckpointed: {
-      STASIS_ASSIGN(auto map, MapOf(device, options));
-      STASIS_TRY(device.Restore(pid, map, deadline));
-      return device.Unlock(pid, deadline);
-    }
-    default:
-      return Fail(Code::kFailedPrecondition,
-                  fmt::format("process {} is {}: only a running one and a checkpointed one can be "
-                              "toggled",
-                              pid.value, device::StateName(state)),
-                  state == ProcessState::kLocked ? "`stasis gpu unlock` lets it run" : "");
-  }
+Status Toggle(const ByHand& process, DeviceControl& device, const Options& options) {
+  STASIS_ASSIGN(auto map, MapOf(device, options));
+  return process.Toggle(map, DeadlineOf(options));
 }
 
 Outcome Act(const Globals& globals, const Options& options, const char* name,
-            Status (*step)(DeviceControl&, HostPid, const Options&)) {
+            Status (*step)(const ByHand&, DeviceControl&, const Options&)) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl({});
-  STASIS_TRY(Annotate(RequireUser(*device, pid), fmt::format("cannot {} its GPU state", name)));
-  STASIS_TRY(RefuseUnderWay(pid));
+  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
+  STASIS_ASSIGN(auto process, Annotate(ByHand::Open(paths, *device, pid),
+                                       fmt::format("cannot {} its GPU state", name)));
   Stopwatch watch;
-  STASIS_TRY(step(*device, pid, options));
+  STASIS_TRY(step(process, *device, options));
   double seconds = watch.Seconds();
   STASIS_ASSIGN(ProcessState state, device->State(pid));
   PrintResult(globals,
@@ -163,19 +85,33 @@ Outcome Act(const Globals& globals, const Options& options, const char* name,
   return 0;
 }
 
+// Of one that the driver does not have: Stasis has suspended it, and left its context there.
+bool ContextKept(const Paths& paths, const process::ProcessId& id, ProcessState state) {
+  if (state != ProcessState::kRunning && state != ProcessState::kLocked) return false;
+  return coordinator::LoadKeptContext(paths, id).has_value();
+}
+
 Outcome PrintState(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl({});
+  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
   STASIS_ASSIGN(ProcessState state, device->State(pid));
-  PrintResult(globals, std::string(device::StateName(state)),
-              {{"pid", pid.value}, {"state", device::StateName(state)}});
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
+  auto stat = process::ReadStat(pid);
+  const bool kept = stat && ContextKept(paths, stat->id, state);
+  PrintResult(
+      globals,
+      fmt::format("{}{}", device::StateName(state), kept ? " (suspended, context kept)" : ""),
+      {{"pid", pid.value}, {"state", device::StateName(state)}, {"context_kept", kept}});
   return 0;
 }
 
 Outcome PrintRestoreThread(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl({});
-  STASIS_TRY(RequireUser(*device, pid));
+  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
+  STASIS_ASSIGN(ProcessState state, device->State(pid));
+  if (state == ProcessState::kNone) {
+    return Fail(Code::kUnimplemented, fmt::format("process {} does not use a GPU", pid.value));
+  }
   STASIS_ASSIGN(pid_t tid, device->RestoreThread(pid));
   PrintResult(globals, std::to_string(tid), {{"pid", pid.value}, {"restore_tid", tid}});
   return 0;
@@ -207,7 +143,7 @@ Result<std::vector<Row>> AllUsers(DeviceControl& device) {
 }
 
 Outcome List(const Globals& globals) {
-  auto device = device::MakeDeviceControl({});
+  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
   STASIS_ASSIGN(auto driver, device->Driver());
   STASIS_ASSIGN(auto gpus, device->Gpus());
   std::vector<Row> rows;
@@ -231,6 +167,7 @@ Outcome List(const Globals& globals) {
                          {"total_bytes", gpu.total_bytes},
                          {"free_bytes", gpu.free_bytes}});
   }
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   auto processes_json = nlohmann::json::array();
   if (!rows.empty()) {
     text += fmt::format("\n{:>9}  {:<13} {:<6} {:>10}  {}\n", "PID", "STATE", "GPU", "MEMORY",
@@ -243,11 +180,13 @@ Outcome List(const Globals& globals) {
       uuids.push_back(uuid.value);
       on += fmt::format("{}{}", on.empty() ? "" : ",", index_of[uuid.value]);
     }
+    const bool kept = ContextKept(paths, row.process.id, row.process.state);
     text += fmt::format("{:>9}  {:<13} {:<6} {:>10}  {}\n", row.process.id.pid.value,
-                        device::StateName(row.process.state), on.empty() ? "-" : on,
-                        FormatBytes(row.process.device_bytes), row.name);
+                        kept ? "context kept" : device::StateName(row.process.state),
+                        on.empty() ? "-" : on, FormatBytes(row.process.device_bytes), row.name);
     processes_json.push_back({{"pid", row.process.id.pid.value},
                               {"state", device::StateName(row.process.state)},
+                              {"context_kept", kept},
                               {"gpus", uuids},
                               {"device_bytes", row.process.device_bytes},
                               {"command", row.name}});
@@ -267,7 +206,7 @@ Outcome List(const Globals& globals) {
 struct StepRow {
   const char* name;
   const char* help;
-  Status (*step)(DeviceControl&, HostPid, const Options&);
+  Status (*step)(const ByHand&, DeviceControl&, const Options&);
   bool takes_map;
 };
 constexpr StepRow kSteps[] = {

@@ -18,13 +18,13 @@ struct Options {
   std::string folder;  // -d
   std::vector<std::string> images;
 
-  Result<std::string> Store() const {
+  Result<std::string> Store(const Globals& globals) const {
     if (!folder.empty()) return AbsolutePath(folder);
-    STASIS_ASSIGN(Paths paths, OpenPaths());
+    STASIS_ASSIGN(Paths paths, OpenPaths(globals));
     return paths.images();
   }
-  Result<std::string> Resolve(const std::string& name_or_path) const {
-    STASIS_ASSIGN(std::string store, Store());
+  Result<std::string> Resolve(const Globals& globals, const std::string& name_or_path) const {
+    STASIS_ASSIGN(std::string store, Store(globals));
     return store::ResolveImage({store}, name_or_path);
   }
 };
@@ -47,7 +47,7 @@ image::Progress TerminalProgress(const Globals& globals) {
 }
 
 Outcome List(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string store, options.Store());
+  STASIS_ASSIGN(std::string store, options.Store(globals));
   STASIS_ASSIGN(auto images, store::SummarizeStore(store));
   std::string text = images.empty() ? fmt::format("no images in {}\n", store) : ListText(images);
   PrintResult(globals, text, ListJson(images));
@@ -55,14 +55,14 @@ Outcome List(const Options& options, const Globals& globals) {
 }
 
 Outcome Inspect(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string path, options.Resolve(options.images[0]));
+  STASIS_ASSIGN(std::string path, options.Resolve(globals, options.images[0]));
   STASIS_ASSIGN(auto reader, image::ImageReader::Open(path));
   PrintResult(globals, InspectText(*reader), InspectJson(*reader));
   return 0;
 }
 
 Outcome Verify(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string path, options.Resolve(options.images[0]));
+  STASIS_ASSIGN(std::string path, options.Resolve(globals, options.images[0]));
   STASIS_ASSIGN(auto reader, image::ImageReader::Open(path));
   STASIS_ASSIGN(auto report, reader->Verify(image::VerifyLevel::kFull, TerminalProgress(globals)));
   PrintResult(globals, VerifyText(*reader, report), VerifyJson(*reader, report));
@@ -76,12 +76,12 @@ Outcome Verify(const Options& options, const Globals& globals) {
 }
 
 Outcome Delete(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string store, options.Store());
+  STASIS_ASSIGN(std::string store, options.Store(globals));
   // What an earlier delete or dump left half done goes too.
   STASIS_TRY(store::SweepPartials(store));
   std::vector<std::string> paths;  // all are found before the first goes
   for (const std::string& name : options.images) {
-    STASIS_ASSIGN(std::string path, options.Resolve(name));
+    STASIS_ASSIGN(std::string path, options.Resolve(globals, name));
     paths.push_back(std::move(path));
   }
   std::string text;
@@ -97,7 +97,7 @@ Outcome Delete(const Options& options, const Globals& globals) {
 }
 
 Outcome Gc(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string store, options.Store());
+  STASIS_ASSIGN(std::string store, options.Store(globals));
   if (!PathExists(store)) {
     PrintResult(globals, fmt::format("no images in {}\n", store), store::GcJson({}));
     return 0;

@@ -304,12 +304,97 @@ TEST_F(JobVerbs, DamagedRecordDoesNotHideTheOthers) {
     Stasis({"run", "--job", id, "--", "true"});
     Stasis({"wait", id});
   }
-  ASSERT_TRUE(WriteFileDurably(Path("data/jobs/bad/job.json"), "{"));
+  ASSERT_TRUE(WriteFileDurably(Path("data/jobs/bad/exit.json"), "{"));
   auto ps = Stasis({"ps", "-a"});
   EXPECT_EQ(ps.code, 0);
   EXPECT_THAT(ps.out, HasSubstr("good"));
-  EXPECT_THAT(ps.err, HasSubstr("read job bad: the record is damaged"));
+  EXPECT_THAT(ps.err, AllOf(HasSubstr("read job bad: "), HasSubstr("the record is damaged")));
   EXPECT_EQ(Stasis({"delete", "bad"}).code, 0);
+}
+
+TEST_F(JobVerbs, InspectSaysAllThatIsKnown) {
+  Stasis({"run", "--job", "a", "--no-agent", "--", "sh", "-c", Pause() + "; exit 4", "it's"});
+  auto inspect = Stasis({"inspect", "a", "--json"});
+  ASSERT_EQ(inspect.code, 0) << inspect.err;
+  auto document = inspect.document();
+  EXPECT_EQ(document["state"], "running");
+  EXPECT_EQ(document["uid"], ::getuid());
+  EXPECT_EQ(document["gid"], ::getgid());
+  EXPECT_EQ(document["directory"], std::filesystem::current_path().string());
+  EXPECT_EQ(document["processes"]["root"]["pid"], document["pid"]);
+  EXPECT_FALSE(document["processes"]["boot_id"].get<std::string>().empty());
+  EXPECT_EQ(document["images"], 0);
+  EXPECT_EQ(document["agent_library"], nullptr);
+  EXPECT_THAT(Stasis({"inspect", "a"}).out, AllOf(HasSubstr("'it'\\''s'"), HasSubstr("no image")));
+  Go();
+  EXPECT_EQ(Stasis({"wait", "a"}).code, 4);
+  EXPECT_THAT(Stasis({"inspect", "a"}).out,
+              AllOf(HasSubstr("exited 4"), HasSubstr(" (ended)"), HasSubstr("ago)")));
+  EXPECT_EQ(Stasis({"inspect", "a", "--json"}).document()["code"], 4);
+  EXPECT_EQ(Stasis({"inspect", "nobody"}).code, 3);
+  EXPECT_EQ(Stasis({"inspect"}).code, 2);
+}
+
+TEST_F(JobVerbs, CheckpointsAreListedWithTheirAccounts) {
+  Stasis({"run", "--job", "a", "--", "true"});
+  Stasis({"wait", "a"});
+  jobs::Checkpoint suspend;
+  suspend.kind = jobs::CheckpointKind::kSuspend;
+  suspend.bytes = 3 << 20;
+  suspend.written_bytes = 1 << 20;
+  suspend.account = R"({"total_s": 0.25})";
+  ASSERT_TRUE(store().AddCheckpoint("a", suspend));
+  ASSERT_TRUE(store().AddCheckpoint("a", {"/no/image", "image", 1, 5 << 20, 2}));
+  auto listed = Stasis({"checkpoints", "a"});
+  EXPECT_EQ(listed.code, 0) << listed.err;
+  EXPECT_THAT(listed.out, AllOf(HasSubstr("suspend"), HasSubstr("1.0 MiB"), HasSubstr("5.0 MiB"),
+                                HasSubstr("/no/image (gone)")));
+  auto rows = Stasis({"checkpoints", "a", "--json"}).document()["checkpoints"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["kind"], "suspend");
+  EXPECT_EQ(rows[0]["image"], nullptr);
+  EXPECT_EQ(rows[0]["written_bytes"], 1 << 20);
+  EXPECT_EQ(rows[0]["account"]["total_s"], 0.25);
+  EXPECT_EQ(rows[1]["kind"], "dump");
+  EXPECT_EQ(rows[1]["image"], "/no/image");
+  EXPECT_EQ(rows[1]["exists"], false);
+  EXPECT_EQ(rows[1]["written_bytes"], nullptr);
+  EXPECT_EQ(rows[1]["account"], nullptr);
+  EXPECT_EQ(Stasis({"checkpoints", "nobody"}).code, 3);
+}
+
+TEST_F(JobVerbs, DatabaseThatCannotBeUsedIsNamedAndLeftAsItIs) {
+  Stasis({"run", "--job", "a", "--", "true"});
+  Stasis({"wait", "a"});
+  const std::string path = Path("data/jobs/.jobs.db");
+  const std::string good = *ReadFile(path);
+  std::string later = good;
+  later[63] = 7;  // the low byte of the version, in SQLite's header
+  struct Row {
+    std::string bytes;
+    int code;
+    const char* words;
+  };
+  for (const Row& row : {Row{"", 1, "is damaged"}, Row{std::string(9000, 'x'), 1, "is damaged"},
+                         Row{later, 5, "of a later Stasis"}}) {
+    ASSERT_TRUE(ReplaceFile(path, row.bytes));
+    for (std::vector<std::string> args : {std::vector<std::string>{"ps"},
+                                          {"run", "--", "true"},
+                                          {"inspect", "a"},
+                                          {"checkpoints", "a"},
+                                          {"delete", "a"},
+                                          {"wait", "a"}}) {
+      auto end = Stasis(args);
+      EXPECT_EQ(end.code, row.code) << args[0] << end.err;
+      EXPECT_THAT(end.err, AllOf(HasSubstr(path), HasSubstr(row.words)));
+    }
+    EXPECT_TRUE(*ReadFile(path) == row.bytes);
+  }
+  // As the error says.
+  ASSERT_EQ(::rename(path.c_str(), Path("away").c_str()), 0);
+  EXPECT_EQ(Stasis({"inspect", "a", "--json"}).document()["state"], "exited");
+  ASSERT_TRUE(ReplaceFile(path, good));
+  EXPECT_EQ(Stasis({"delete", "a"}).code, 0);
 }
 
 TEST_F(JobVerbs, KillReachesTheWholeTreeAndWhatLeftIt) {

@@ -1,22 +1,13 @@
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <memory>
 
-#include "base/deadline.h"
-#include "cli/verb.h"
-#include "jobs/store.h"
-#include "process/tree.h"
+#include "cli/operation.h"
 
 namespace stasis::cli {
 namespace {
-
-constexpr auto kKillTimeout = std::chrono::seconds(10);
 
 struct Options {
   std::string job;
@@ -47,63 +38,16 @@ Result<int> ParseSignal(std::string_view text) {
   return FailUsage(fmt::format("'{}' is not a signal", text), "its number always works");
 }
 
-struct Receiver {
-  process::ProcessId id;
-  UniqueFd pidfd;
-};
-
-// The root first, so that it cannot mistake its children's end for something else.
-std::vector<Receiver> Receivers(const jobs::Job& job, bool only_root) {
-  std::vector<process::HostPid> pids;
-  if (job.processes && process::IsAlive(job.processes->root)) {
-    pids.push_back(job.processes->root.pid);
-    auto tree = process::ReadTree(job.processes->root.pid);
-    if (tree && !only_root) pids = tree->pids();
-  }
-  if (!only_root) {
-    for (process::HostPid pid : jobs::BackgroundProcesses(job)) pids.push_back(pid);
-  }
-  std::vector<Receiver> receivers;
-  for (process::HostPid pid : pids) {
-    auto stat = process::ReadStat(pid);
-    if (!stat || !process::IsAlive(stat->id)) continue;
-    auto pidfd = process::OpenPidfd(stat->id);
-    if (pidfd) receivers.push_back({stat->id, std::move(*pidfd)});
-  }
-  return receivers;
-}
-
 Outcome Kill(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(int signal, ParseSignal(options.signal));
-  STASIS_ASSIGN(Paths paths, OpenPaths());
-  jobs::Store store(paths.jobs());
-  size_t reached = 0;
-  Deadline deadline = Deadline::In(kKillTimeout);
-  for (;;) {
-    STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
-    std::vector<Receiver> receivers = Receivers(job, options.only);
-    if (receivers.empty() && reached == 0) {
-      return Fail(Code::kFailedPrecondition, fmt::format("no process of job {} runs: it is {}",
-                                                         job.id, jobs::StateName(job.state)));
-    }
-    for (const Receiver& receiver : receivers) {
-      if (::syscall(SYS_pidfd_send_signal, receiver.pidfd.get(), signal, nullptr, 0) == 0) {
-        ++reached;
-      } else if (errno != ESRCH) {
-        return FailErrno(errno, "send a signal to process " + ToString(receiver.id.pid));
-      }
-    }
-    // What they were starting when they were hit is found by looking again.
-    if (signal != SIGKILL || receivers.empty()) break;
-    for (const Receiver& receiver : receivers) {
-      pollfd end{receiver.pidfd.get(), POLLIN, 0};
-      if (TEMP_FAILURE_RETRY(::poll(&end, 1, deadline.PollTimeout())) == 0) {
-        return Fail(Code::kDeadlineExceeded,
-                    "process " + ToString(receiver.id.pid) + " was killed but does not end");
-      }
-    }
-  }
-  PrintResult(globals, "", {{"id", options.job}, {"signal", signal}, {"processes", reached}});
+  v1::KillJobRequest request;
+  request.set_job(options.job);
+  request.set_signal(signal);
+  request.set_only_root(options.only);
+  STASIS_ASSIGN(auto client, OpenClient(globals));
+  STASIS_ASSIGN(const v1::KillJobResponse response, client.KillJob(request));
+  PrintResult(globals, "",
+              {{"id", options.job}, {"signal", signal}, {"processes", response.processes()}});
   return 0;
 }
 

@@ -1,10 +1,12 @@
 #include <memory>
 
-#include "base/file.h"
 #include "cli/attach.h"
+#include "cli/log_reader.h"
 
 namespace stasis::cli {
 namespace {
+
+constexpr size_t kMostJsonBytes = 256u << 20;
 
 struct Options {
   std::string job;
@@ -13,11 +15,18 @@ struct Options {
 
 Outcome Logs(const Globals& globals, const Options& options) {
   if (globals.json && options.follow) return FailUsage("--json and -f cannot go together");
-  STASIS_ASSIGN(Paths paths, OpenPaths());
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   jobs::Store store(paths.jobs());
   STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
   if (globals.json) {
-    STASIS_ASSIGN(std::string text, ReadFile(job.log));
+    LogReader log(job.log, 0);
+    if (!log.regular()) return Fail(Code::kNotFound, "there is no log " + job.log);
+    std::string text;
+    do {
+      STASIS_ASSIGN(std::string more, log.Next());
+      if (more.empty()) break;
+      text += more;
+    } while (text.size() < kMostJsonBytes);
     PrintResult(globals, "", {{"id", job.id}, {"log", job.log}, {"text", text}});
     return 0;
   }

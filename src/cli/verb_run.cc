@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "cli/attach.h"
+#include "cli/attach_terminal.h"
+#include "cli/operation.h"
 #include "jobs/agent_library.h"
 #include "jobs/shim_client.h"
 #include "jobs/store.h"
@@ -19,8 +23,24 @@ struct Options {
   std::string job;
   std::string log;
   bool attach = false;
+  AttachOptions attach_options;
+  bool tty = false, tty_said = false;  // said: not left to us
   bool no_agent = false;
 };
+
+// Of a program whose terminal nobody looks at yet.
+constexpr shim::WindowSize kUsualSize{24, 80};
+
+// A pipe or a file, which the program reads as it would without us: at a dump it is left to CRIU.
+bool CanBeInput(int fd) {
+  struct stat st {};
+  return ::fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
+}
+
+bool WantsTerminal(const Options& options) {
+  if (options.tty_said) return options.tty;
+  return options.attach && ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
+}
 
 uint64_t SizeOf(const std::string& path) {
   struct stat st {};
@@ -28,43 +48,25 @@ uint64_t SizeOf(const std::string& path) {
                                                                : 0;
 }
 
-// The agent needs an x86-64 processor; elsewhere every program takes the driver's own path.
-#if defined(__x86_64__)
-constexpr bool kHasAgent = true;
-#else
-constexpr bool kHasAgent = false;
-#endif
-
-// Path of the library to preload, empty without. Never left out silently: the program would be
-// slower to suspend for as long as it lives.
-Result<std::string> AgentFor(const Paths& paths, const Options& options) {
-  if (options.no_agent || !kHasAgent) return std::string();
-  auto library = jobs::InstallAgentLibrary(paths);
-  if (library) return library;
-  Error error = std::move(library).error();
-  error.code = Code::kUnimplemented;
-  error.hint += (error.hint.empty() ? "" : "; or ") +
-                std::string(
-                    "start it with --no-agent: the driver alone then carries its GPU "
-                    "memory, which is slower");
-  return Fail(std::move(error).WithContext("cannot start the program under the agent"));
-}
-
 Outcome Run(const Globals& globals, const Options& options) {
   if (globals.command.empty()) {
     return FailUsage("there is no program to run", "stasis run [OPTIONS] -- CMD ARG...");
   }
-  STASIS_ASSIGN(Paths paths, OpenPaths());
+  STASIS_TRY(DetachKeys::Parse(options.attach_options.detach_keys));
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   jobs::Store store(paths.jobs());
   jobs::NewJob wanted;
   wanted.id = options.job;
   wanted.argv = globals.command;
+  wanted.most_jobs = globals.settings().most_jobs;
   STASIS_ASSIGN(wanted.cwd, ReadLink("/proc/self/cwd"));
   if (!options.log.empty()) wanted.log = AbsolutePath(options.log);
 
-  STASIS_ASSIGN(wanted.agent, AgentFor(paths, options));
+  STASIS_ASSIGN(wanted.agent, jobs::AgentToPreload(paths, options.no_agent));
   const char* preloaded = std::getenv("LD_PRELOAD");
   std::map<std::string, std::string> env;
+  // The agent reads no configuration. An empty value takes the name out.
+  env["STASIS_FORK_KEEPS_GPU_FILES"] = globals.settings().keep_gpu_files ? "1" : "";
   env["LD_PRELOAD"] = jobs::PreloadValue(preloaded == nullptr ? "" : preloaded, wanted.agent);
 
   CaughtSignals signals;
@@ -74,10 +76,23 @@ Outcome Run(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(jobs::Claim claim, store.Create(wanted));
   const jobs::Job& job = claim.job();
   uint64_t log_offset = SizeOf(job.log);
+  jobs::StdioSpec stdio{job.log};
+  if (options.log.empty()) stdio.keep_log_bytes = globals.settings().log_bytes;
+  std::optional<jobs::TerminalClient::Pair> terminal;
+  if (WantsTerminal(options)) {
+    stdio.terminal = OwnWindowSize();
+    if (*stdio.terminal == shim::WindowSize()) stdio.terminal = kUsualSize;
+    if (options.attach) {
+      STASIS_ASSIGN(terminal, jobs::TerminalClient::MakePair(*stdio.terminal));
+      stdio.client_fd = terminal->shim_side.get();
+    }
+  } else if (options.attach && CanBeInput(STDIN_FILENO)) {
+    stdio.input_fd = STDIN_FILENO;
+  }
   auto started =
-      jobs::StartShimForRun({claim.folder(), job.log, job.argv, env}, Deadline::In(kStartTimeout));
+      jobs::StartShimForRun({claim.folder(), stdio, job.argv, env}, Deadline::In(kStartTimeout));
   if (!started) {
-    STASIS_TRY(claim.Discard());
+    (void)claim.Discard();  // else the next `run` sweeps it
     return Fail(std::move(started).error().WithContext("cannot run " + job.argv[0]));
   }
   if (options.attach) {
@@ -86,7 +101,13 @@ Outcome Run(const Globals& globals, const Options& options) {
     }
     std::string id = job.id;
     claim = {};
-    return Attach(globals, store, id, log_offset, std::move(signals));
+    if (!terminal) {
+      return Attach(globals, store, id, log_offset, options.attach_options, std::move(signals));
+    }
+    terminal->shim_side.Reset();
+    STASIS_ASSIGN(jobs::Job running, store.Load(id));
+    return StayOnTerminal(globals, store, running, std::move(terminal->client),
+                          options.attach_options, std::move(signals));
   }
   PrintResult(globals, job.id,
               {{"id", job.id}, {"pid", started->root.pid.value}, {"log", job.log}});
@@ -99,16 +120,24 @@ void RegisterRun(CLI::App& app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
   auto* verb = app.add_subcommand("run", "Start a program as a job: stasis run -- CMD ARG...");
   verb->alias("exec");
-  verb->add_option("--job,--jid", options->job, "Its name (default: one is made up)");
+  verb->add_option("-j,--job,--jid", options->job, "Its name (default: one is made up)");
   verb->add_option("--log", options->log, "Append its output there (default: kept with the job)");
-  verb->add_flag("--attach", options->attach,
+  verb->add_flag("-a,--attach", options->attach,
                  "Stay with it: show its output, pass signals on, end with its exit code (75: it "
-                 "was dumped). SIGHUP detaches");
+                 "was dumped). On a terminal it gets one of its own. SIGHUP detaches");
+  auto* tty =
+      verb->add_flag("-t,--tty,!--no-tty", options->tty,
+                     "A terminal of its own, or none (default: with --attach on a terminal)");
+  options->attach_options.AddTo(*verb);
+  AddGpuEnabled(*verb);
   verb->add_flag(
       "--no-agent", options->no_agent,
       "Without Stasis's library in the program: suspend and dump then use the driver alone, "
       "which is slower");
-  verb->callback([=] { select([=](const Globals& globals) { return Run(globals, *options); }); });
+  verb->callback([=] {
+    options->tty_said = tty->count() != 0;
+    select([=](const Globals& globals) { return Run(globals, *options); });
+  });
 }
 
 }  // namespace stasis::cli

@@ -3,28 +3,29 @@
 #include <memory>
 
 #include "cli/attach.h"
-#include "jobs/watch.h"
+#include "cli/operation.h"
+#include "shim/shim_protocol.h"
 
 namespace stasis::cli {
 namespace {
 
-std::string Describe(const jobs::Job& job) {
-  if (job.state == jobs::State::kDumped) return job.id + " was dumped";
-  if (job.ending->signal != 0) {
-    return fmt::format("{} was ended by signal {}", job.id, job.ending->signal);
+const std::string kDumped(jobs::StateName(jobs::State::kDumped));
+
+std::string Describe(const v1::Job& job) {
+  if (job.state() == kDumped) return job.id() + " was dumped";
+  if (job.signal() != 0) {
+    return fmt::format("{} was ended by signal {}", job.id(), job.signal());
   }
-  return fmt::format("{} exited with code {}", job.id, job.ending->code);
+  return fmt::format("{} exited with code {}", job.id(), job.code());
 }
 
 Outcome Wait(const Globals& globals, const std::string& id) {
-  STASIS_ASSIGN(Paths paths, OpenPaths());
-  STASIS_ASSIGN(jobs::Job job, jobs::AwaitEnd(jobs::Store(paths.jobs()), id, {}));
-  STASIS_ASSIGN(int code, ExitCodeOf(job));
+  STASIS_ASSIGN(auto client, OpenClient(globals));
+  STASIS_ASSIGN(const v1::Job job, client.WaitJob(id));
+  if (job.state() != kDumped && !job.has_code()) return FailUnknownEnd(id);
+  const int code = job.state() == kDumped ? shim::kDumpedExitCode : job.code();
   PrintResult(globals, Describe(job),
-              {{"id", job.id},
-               {"state", jobs::StateName(job.state)},
-               {"code", code},
-               {"signal", job.ending ? job.ending->signal : 0}});
+              {{"id", job.id()}, {"state", job.state()}, {"code", code}, {"signal", job.signal()}});
   return code;
 }
 

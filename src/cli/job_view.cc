@@ -1,0 +1,86 @@
+#include "cli/job_view.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "cli/verb.h"
+
+namespace stasis::cli {
+std::string FormatAge(int64_t since_ms, int64_t now_ms) {
+  int64_t s = std::max<int64_t>(0, now_ms - since_ms) / 1000;
+  if (s < 120) return fmt::format("{}s", s);
+  if (s < int64_t{120} * 60) return fmt::format("{}m", s / 60);
+  if (s < int64_t{48} * 3600) return fmt::format("{}h", s / 3600);
+  return fmt::format("{}d", s / 86400);
+}
+
+std::string FormatTime(int64_t time_ms) {
+  const time_t seconds = static_cast<time_t>(time_ms / 1000);
+  tm parts{};
+  char text[32];
+  if (::localtime_r(&seconds, &parts) == nullptr) return "?";
+  return std::string(text, ::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts));
+}
+
+std::string StateText(const v1::Job& job) {
+  if (job.context_kept() && !job.failed()) return "suspended, context kept";
+  if (job.state() == "exited" && job.has_code()) return fmt::format("exited {}", job.code());
+  return job.state() == "running" && !job.shim() ? "running, no shim" : job.state();
+}
+
+std::string GpuText(const v1::Job& job) {
+  if (!job.uses_gpu()) return "-";
+  if (!job.suspended()) return FormatBytes(job.gpu_bytes());
+  const std::string away =
+      job.suspended_bytes() == 0 ? "0 B" : FormatBytes(job.suspended_bytes()) + " in RAM";
+  return job.context_kept() ? FormatBytes(job.gpu_bytes()) + ", " + away : away;
+}
+
+std::string PidText(const v1::Job& job) { return job.has_pid() ? std::to_string(job.pid()) : "-"; }
+
+nlohmann::json ToJson(const v1::Checkpoint& checkpoint) {
+  nlohmann::json document = {{"kind", checkpoint.kind()},      {"image", nullptr},
+                             {"name", checkpoint.name()},      {"time_ms", checkpoint.time_ms()},
+                             {"bytes", checkpoint.bytes()},    {"written_bytes", nullptr},
+                             {"seconds", checkpoint.seconds()}};
+  if (!checkpoint.image().empty()) document["image"] = checkpoint.image();
+  if (checkpoint.has_written_bytes()) document["written_bytes"] = checkpoint.written_bytes();
+  return document;
+}
+
+nlohmann::json ToJson(const v1::Job& job) {
+  nlohmann::json document = {{"id", job.id()},
+                             {"state", job.state()},
+                             {"pid", nullptr},
+                             {"shim", job.shim()},
+                             {"command", nlohmann::json::array()},
+                             {"directory", job.directory()},
+                             {"uid", job.uid()},
+                             {"gid", job.gid()},
+                             {"log", job.log()},
+                             {"agent", !job.agent_library().empty()},
+                             {"created_ms", job.created_ms()},
+                             {"changed_ms", job.changed_ms()},
+                             {"gpu_bytes", job.gpu_bytes()},
+                             {"suspended_bytes", job.suspended_bytes()},
+                             {"context_kept", job.context_kept()},
+                             {"checkpoint", nullptr}};
+  for (const auto& argument : job.command()) document["command"].push_back(argument);
+  if (job.has_pid()) document["pid"] = job.pid();
+  if (job.has_code()) {
+    document["code"] = job.code();
+    document["signal"] = job.signal();
+    document["ended_ms"] = job.ended_ms();
+  }
+  if (job.has_checkpoint()) document["checkpoint"] = ToJson(job.checkpoint());
+  return document;
+}
+
+void ReportProblem(const std::string& problem) {
+  if (problem.empty()) return;
+  PrintStderr(fmt::format("stasis: what the GPUs hold is not known: {}\n", problem));
+}
+
+}  // namespace stasis::cli

@@ -1,0 +1,179 @@
+// stasis daemon: starts stasisd, asks it how it is, sends it home.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/install_layout.h"
+#include "base/subprocess.h"
+#include "cli/job_view.h"
+#include "cli/operation.h"
+#include "cli/table.h"
+
+namespace stasis::cli {
+namespace {
+
+constexpr std::chrono::seconds kStartTimeout{20};
+constexpr off_t kMostOfLog = 2000;
+
+// What a daemon that has not started says of it.
+std::string EndOf(const std::string& log) {
+  auto text = ReadFile(log);
+  if (!text) return "";
+  if (text->size() > kMostOfLog) text->erase(0, text->size() - kMostOfLog);
+  while (!text->empty() && text->back() == '\n') text->pop_back();
+  return *text;
+}
+
+// What its exit code says of why it has not started: those of a command.
+Code CodeOf(int status) {
+  switch (WIFEXITED(status) ? WEXITSTATUS(status) : 0) {
+    case 2:
+      return Code::kInvalidArgument;
+    case 3:
+      return Code::kNotFound;
+    case 4:
+      return Code::kPermissionDenied;
+    case 7:
+      return Code::kAborted;
+    default:
+      return Code::kUnavailable;
+  }
+}
+
+Result<std::string> Program() {
+  STASIS_ASSIGN(std::string root, InstallRoot());
+  return root + "/bin/stasisd";
+}
+
+Outcome InForeground() {
+  STASIS_ASSIGN(const std::string program, Program());
+  ::execl(program.c_str(), program.c_str(), nullptr);
+  return FailErrno(errno, "start " + program);
+}
+
+Outcome Start(const Globals& globals, bool foreground) {
+  if (foreground) return InForeground();
+  if (auto running = client::Client::OpenDaemon(globals.settings())) {
+    STASIS_ASSIGN(const v1::DaemonStatus status, running->GetStatus());
+    PrintResult(globals, fmt::format("a daemon runs already: process {}", status.pid()),
+                {{"pid", status.pid()}, {"socket", status.socket()}, {"started", false}});
+    return 0;
+  }
+  STASIS_ASSIGN(const std::string program, Program());
+  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
+  STASIS_ASSIGN(const std::string socket, config::DaemonSocket(globals.settings()));
+  const std::string log = paths.run + "/stasisd.log";
+  STASIS_ASSIGN(UniqueFd output,
+                Open(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, 0600));
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return FailErrno(errno, "pipe");
+  UniqueFd ready(ends[0]), told(ends[1]);
+  SpawnOptions spawn;
+  spawn.argv = {program, "--ready-fd", "3", "--log-file", log};
+  spawn.fds = {{2, output.get()}, {3, told.get()}};
+  spawn.new_session = true;
+  spawn.working_directory = "/";
+  STASIS_ASSIGN(Subprocess daemon, Subprocess::Spawn(spawn));
+  told.Reset();
+  pollfd wait{ready.get(), POLLIN, 0};
+  const Deadline deadline = Deadline::In(kStartTimeout);
+  char word[16];
+  if (TEMP_FAILURE_RETRY(::poll(&wait, 1, deadline.PollTimeout())) == 1 &&
+      TEMP_FAILURE_RETRY(::read(ready.get(), word, sizeof word)) > 0) {
+    PrintResult(globals, fmt::format("the daemon runs: process {}", daemon.pid()),
+                {{"pid", daemon.pid()}, {"socket", socket}, {"started", true}});
+    return 0;
+  }
+  auto ended = daemon.Wait(Deadline::In(std::chrono::seconds(1)));
+  if (!ended) {
+    daemon.Kill(SIGKILL);
+    (void)daemon.Wait();
+    return Fail(Code::kDeadlineExceeded, "the daemon did not come up", "its log is " + log);
+  }
+  return Fail(CodeOf(*ended), Domain::kUsage, 0,
+              "the daemon " + DescribeWaitStatus(*ended) + ": " + EndOf(log), "its log is " + log);
+}
+
+Outcome PrintStatus(const Globals& globals) {
+  STASIS_ASSIGN(auto client, client::Client::OpenDaemon(globals.settings()));
+  STASIS_ASSIGN(const v1::DaemonStatus status, client.GetStatus());
+  STASIS_ASSIGN(const v1::ListOperationsResponse list, client.ListOperations());
+  const int64_t now = NowMs();
+  std::string text =
+      fmt::format("stasisd {}, process {}, user {}, since {}{}\nsocket {}\n", status.version(),
+                  status.pid(), status.uid(), FormatAge(status.started_ms(), now),
+                  status.draining() ? ", draining" : "", status.socket());
+  if (!status.listen().empty()) text += "TCP " + status.listen() + "\n";
+  if (!status.metrics().empty()) text += "metrics http://" + status.metrics() + "/metrics\n";
+  text += fmt::format("{} operations\n", status.operations());
+  auto documents = nlohmann::json::array();
+  std::vector<std::vector<std::string>> rows = {
+      {"OPERATION", "VERB", "TARGET", "USER", "SINCE", "PHASE"}};
+  for (const v1::Operation& operation : list.operations()) {
+    documents.push_back({{"id", operation.id()},
+                         {"verb", operation.verb()},
+                         {"target", operation.target()},
+                         {"uid", operation.uid()},
+                         {"begun_ms", operation.begun_ms()},
+                         {"phase", operation.phase()},
+                         {"cancelled", operation.cancelled()}});
+    rows.push_back({operation.id(), operation.verb(), operation.target(),
+                    std::to_string(operation.uid()), FormatAge(operation.begun_ms(), now),
+                    operation.phase() + (operation.cancelled() ? " (cancelled)" : "")});
+  }
+  if (!documents.empty()) text += FormatTable(rows);
+  PrintResult(globals, text,
+              {{"version", status.version()},
+               {"pid", status.pid()},
+               {"uid", status.uid()},
+               {"started_ms", status.started_ms()},
+               {"draining", status.draining()},
+               {"socket", status.socket()},
+               {"listen", status.listen()},
+               {"metrics", status.metrics()},
+               {"operations", documents}});
+  return 0;
+}
+
+Outcome Drain(const Globals& globals, double timeout_s) {
+  STASIS_ASSIGN(auto client, client::Client::OpenDaemon(globals.settings()));
+  STASIS_ASSIGN(const v1::DaemonStatus status, client.GetStatus());
+  STASIS_TRY(client.Drain(timeout_s));
+  PrintResult(globals, "drained: the daemon ends, jobs run on",
+              {{"pid", status.pid()}, {"drained", true}});
+  return 0;
+}
+
+}  // namespace
+
+void RegisterDaemon(CLI::App& app, const std::function<void(Action)>& select) {
+  auto* verb = app.add_subcommand("daemon", "Start the daemon, ask how it is, send it home");
+  verb->require_subcommand(1);
+  auto foreground = std::make_shared<bool>(false);
+  auto* start = verb->add_subcommand("start", "Start it, unless it runs");
+  start->add_flag("--foreground", *foreground, "Become it: for service managers");
+  start->callback(
+      [=] { select([=](const Globals& globals) { return Start(globals, *foreground); }); });
+  auto* status = verb->add_subcommand("status", "How it is, and what it is doing");
+  status->callback([=] { select(PrintStatus); });
+  auto timeout = std::make_shared<double>(0);
+  auto* drain = verb->add_subcommand(
+      "drain", "Let it begin nothing any more, and end when what is under way has ended");
+  drain->add_option("--timeout", *timeout, "Seconds to wait for that (default: however long)")
+      ->check(CLI::Range(0.001, 7 * 86400.0));
+  drain->callback(
+      [=] { select([=](const Globals& globals) { return Drain(globals, *timeout); }); });
+  // As other tools call it.
+  RegisterCheck(*verb, select);
+  verb->get_subcommand("check")->group("");
+}
+
+}  // namespace stasis::cli
