@@ -1,15 +1,16 @@
-// A GPU program that has mapped memory of another: its child makes a handle, exports it, and sends
-// the descriptor. The driver's checkpoint of such a program succeeds and its restore does not. The
-// child ends when its parent does.
+// A GPU program that has mapped memory of another, which has no agent: its child makes a handle,
+// exports it, and sends the descriptor. The driver's checkpoint of such a program succeeds and its
+// restore does not. The child ends when its parent does.
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/arithmetic.h"
+#include "common/pair.h"
 #include "common/steady.h"
 
 namespace workloads {
@@ -19,40 +20,6 @@ namespace {
 constexpr size_t kBytes = 2u << 20;
 constexpr uint32_t kWords = kBytes / sizeof(uint32_t);
 constexpr uint64_t kSeed = 950;
-
-struct Message {
-  char byte = 0;
-  iovec text{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{};
-
-  Message() {
-    header.msg_iov = &text;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-  }
-};
-
-void SendDescriptor(int socket, int fd) {
-  Message message;
-  cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  control->cmsg_level = SOL_SOCKET;
-  control->cmsg_type = SCM_RIGHTS;
-  control->cmsg_len = CMSG_LEN(sizeof fd);
-  memcpy(CMSG_DATA(control), &fd, sizeof fd);
-  if (sendmsg(socket, &message.header, 0) != 1) Fail("sendmsg: %s", strerror(errno));
-}
-
-int ReceiveDescriptor(int socket) {
-  Message message;
-  if (recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC) != 1) Fail("the child did not start");
-  cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) Fail("no descriptor came");
-  int fd = -1;
-  memcpy(&fd, CMSG_DATA(control), sizeof fd);
-  return fd;
-}
 
 class Piece {
  public:
@@ -112,6 +79,7 @@ class Importer : public Steady {
     if (child_ < 0) Fail("fork: %s", strerror(errno));
     if (child_ == 0) {
       dup2(ends[1], STDIN_FILENO);
+      unsetenv("LD_PRELOAD");
       execl(self, self, "--child", "1", "--device", device.c_str(), nullptr);
       _exit(127);
     }

@@ -1,6 +1,7 @@
 // Threads that ask all the while how far streams are, and wait for them, beside the one that works:
 // as XLA's do. cuStreamQuery passes the driver's lock and reads memory that its checkpoint takes
-// away, so by the driver alone this program is killed.
+// away, so by the driver alone this program is killed. And one that asks what an address of the
+// program's own mapping is, of which the driver knows nothing while it is unmapped.
 #include <time.h>
 
 #include <array>
@@ -15,7 +16,19 @@ namespace {
 
 constexpr uint32_t kCount = 16 * 1024 + 5;
 
-enum Call : uint32_t { kStreamQuery, kEventQuery, kStreamSynchronize, kEventSynchronize, kCalls };
+// The granularity of every GPU so far.
+constexpr size_t kMappedBytes = 2u << 20;
+
+enum Call : uint32_t {
+  kStreamQuery,
+  kEventQuery,
+  kStreamSynchronize,
+  kEventSynchronize,
+  kPointerAttribute,
+  kPointerAttributes,
+  kAddressRange,
+  kCalls
+};
 
 class Watcher : public Workload {
  public:
@@ -28,6 +41,7 @@ class Watcher : public Workload {
     CU(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
     CU(cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING));
     CU(cuEventRecord(event_, stream_));
+    Map(options.device);
     for (uint32_t call = 0; call < kCalls; ++call) {
       threads_[call] = std::thread([this, call] { Watch(static_cast<Call>(call)); });
     }
@@ -60,6 +74,9 @@ class Watcher : public Workload {
     for (auto& thread : threads_) thread.join();
     CU(cuEventDestroy(event_));
     CU(cuStreamDestroy(stream_));
+    CU(cuMemUnmap(mapped_, kMappedBytes));
+    CU(cuMemRelease(handle_));
+    CU(cuMemAddressFree(mapped_, kMappedBytes));
     on_device_.Free();
     CU(cuModuleUnload(module_));
     CloseGpu();
@@ -71,6 +88,38 @@ class Watcher : public Workload {
     nanosleep(&rest, nullptr);
   }
 
+  void Map(int device) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    CU(cuMemAddressReserve(&mapped_, kMappedBytes, 0, 0, 0));
+    CU(cuMemCreate(&handle_, kMappedBytes, &properties, 0));
+    CU(cuMemMap(mapped_, kMappedBytes, 0, handle_, 0));
+    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CU(cuMemSetAccess(mapped_, kMappedBytes, &access, 1));
+  }
+
+  void AskKind() const {
+    unsigned kind = 0;
+    CU(cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, mapped_));
+    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its own mapping is memory of kind %u", kind);
+  }
+
+  void AskKinds() const {
+    unsigned kind = 0;
+    CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    void* where = &kind;
+    CU(cuPointerGetAttributes(1, &what, &where, mapped_));
+    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its own mapping is said to be of kind %u", kind);
+  }
+
+  void AskRange() const {
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    CU(cuMemGetAddressRange_v2(&base, &bytes, mapped_));
+    if (base != mapped_ || bytes != kMappedBytes) Fail("its own mapping has %zu bytes", bytes);
+  }
+
   void Watch(Call call) {
     CU(cuCtxSetCurrent(PrimaryContext()));
     while (!stop_) {
@@ -79,6 +128,9 @@ class Watcher : public Workload {
       if (call == kEventQuery) result = cuEventQuery(event_);
       if (call == kStreamSynchronize) result = cuStreamSynchronize(stream_);
       if (call == kEventSynchronize) result = cuEventSynchronize(event_);
+      if (call == kPointerAttribute) AskKind();
+      if (call == kPointerAttributes) AskKinds();
+      if (call == kAddressRange) AskRange();
       if (result != CUDA_ERROR_NOT_READY) CU(result);
       ++counts_[call];
       Rest();
@@ -89,6 +141,8 @@ class Watcher : public Workload {
   CUfunction step_ = nullptr;
   CUstream stream_ = nullptr;
   CUevent event_ = nullptr;
+  CUdeviceptr mapped_ = 0;
+  CUmemGenericAllocationHandle handle_ = 0;
   DeviceArray<uint32_t> on_device_;
   std::vector<uint32_t> expected_;
   std::array<std::thread, kCalls> threads_;

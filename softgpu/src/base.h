@@ -19,7 +19,7 @@ namespace softgpu {
 
 using namespace stasis::cuda;  // NOLINT: this library is that API
 
-inline constexpr int kDriverVersion = 13000;
+inline constexpr int kDriverVersion = 13000;  // without SOFTGPU_CUDA_VERSION
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kGranularity = 2 << 20;
 

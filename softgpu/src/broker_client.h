@@ -23,6 +23,9 @@ class BrokerClient {
   CUresult Connect();
   // Gives everything back; memory that only we had is free when this returns.
   void Disconnect();
+  // SAFETY: in the child after fork: takes no lock, and says nothing over what the parent speaks
+  // on.
+  void AbandonAfterFork() { socket_.Reset(); }
   bool connected() const { return socket_.valid(); }
 
   const BrokerConfig& config() const { return config_; }

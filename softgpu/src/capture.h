@@ -16,7 +16,8 @@ CUresult CaptureWork(Stream* stream, bool* captured);
 // A call that waits for a stream, or works at once, while that or (for the legacy stream) any
 // captures.
 CUresult RefuseWhileCapturing(Stream* stream);
-// A call that a capture in global mode forbids, whoever makes it: cuMemAlloc and its kin.
+// A call that a capture in global mode forbids, whoever makes it: cuMemAlloc and its kin,
+// cuEventQuery.
 CUresult RefuseUnsafe();
 // A wait for an event of a capture takes the stream into that capture.
 void JoinCapture(Stream* stream, const std::shared_ptr<Capture>& capture);

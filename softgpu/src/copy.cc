@@ -9,6 +9,7 @@
 #include "api.h"
 #include "context.h"
 #include "driver.h"
+#include "fault.h"
 
 namespace softgpu {
 namespace {
@@ -78,9 +79,11 @@ CUresult Copy(Side target, Side source, const Shape& shape, CUstream stream, Whe
   if (r != CUDA_SUCCESS) return r;
   bool device_only = target_sort == Sort::kDevice && source_sort == Sort::kDevice;
   auto copy = [=] { CopyShape(target.address, source.address, shape); };
+  const bool staged_late =
+      fault::PendingLate() > 0 && target_sort == Sort::kDevice && source_sort == Sort::kPageable;
   // Between devices even the synchronous call returns at once; to pageable memory even the other
   // waits.
-  if ((when == When::kSync && !device_only) || target_sort == Sort::kPageable) {
+  if ((when == When::kSync && !device_only && !staged_late) || target_sort == Sort::kPageable) {
     return SubmitAndWait(stream, copy);
   }
   if (source_sort == Sort::kPageable) {

@@ -37,6 +37,26 @@ TEST(DeviceTest, VisibleDevicesByIndexAndName) {
   EXPECT_EQ(Visible("-1"), "CUDA_ERROR_NO_DEVICE");
 }
 
+SOFTGPU_ROLE(driver_version) {
+  int version = 0;
+  void* found = nullptr;
+  MUST(cuDriverGetVersion(&version));
+  CUresult newer = cuGetProcAddress("cuCheckpointProcessLock", &found, 12080, 0);
+  Say(std::to_string(version) + " " + Name(newer));
+  return 0;
+}
+
+TEST(DeviceTest, OlderDriverByVariable) {
+  auto of = [](const char* version) {
+    std::string setting = std::string("SOFTGPU_CUDA_VERSION=") + version;
+    return Child("driver_version", {}, {.environment = {setting}}).Hear();
+  };
+  EXPECT_EQ(Child("driver_version").Hear(), "13000 CUDA_SUCCESS");
+  EXPECT_EQ(of("12080"), "12080 CUDA_SUCCESS");
+  EXPECT_EQ(of("12040"), "12040 CUDA_ERROR_INVALID_VALUE");
+  EXPECT_EQ(of("99000"), "13000 CUDA_SUCCESS");
+}
+
 TEST(DeviceTest, NothingWorksBeforeInit) { EXPECT_EQ(RunRole("before_init"), 0); }
 
 SOFTGPU_ROLE(before_init) {

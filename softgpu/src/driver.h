@@ -54,6 +54,9 @@ struct Driver {
 
 Driver& driver();
 
+// What cuDriverGetVersion says: SOFTGPU_CUDA_VERSION, or our own.
+int DriverVersion();
+
 // Whether the call that this thread is in came by a _ptsz or _ptds symbol.
 bool PerThreadDefault();
 

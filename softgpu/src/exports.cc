@@ -59,6 +59,7 @@ CUresult Enter(const char* symbol, Kind kind, bool per_thread, F f) {
   bool before = std::exchange(t_per_thread_default, per_thread);
   CUresult result = Guarded(f);
   t_per_thread_default = before;
+  fault::TakeLate();
   if (counted) driver().gate.Leave();
   return result;
 }

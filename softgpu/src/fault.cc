@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include <utility>
+
 namespace softgpu::fault {
 namespace {
 
@@ -14,7 +16,7 @@ namespace {
 constexpr int kMaxRules = 32;
 constexpr size_t kMaxSpec = 2048;
 
-enum class Action { kFail, kHang, kDie };
+enum class Action { kFail, kHang, kDie, kLate };
 
 struct Rule {
   bool target = false;
@@ -30,6 +32,7 @@ int g_count = 0;
 std::atomic<int> g_busy{0};  // guards all of it
 char g_directory[96];
 bool g_environment_read = false;
+thread_local int t_late_ms = 0;
 
 struct Source {
   const char* suffix;
@@ -63,6 +66,8 @@ void ParseRule(char* text) {
     rule.action = Action::kHang;
   } else if (strncmp(action, "die", 3) == 0) {
     rule.action = Action::kDie;
+  } else if (strncmp(action, "late", 4) == 0) {
+    rule.action = Action::kLate;
   } else {
     dprintf(2, "softgpu: no such fault: %s\n", action);
     return;
@@ -126,6 +131,9 @@ CUresult Act(Action action, int value) {
   switch (action) {
     case Action::kFail:
       return CUresult(value);
+    case Action::kLate:
+      t_late_ms = value;
+      return CUDA_SUCCESS;
     case Action::kDie:
       kill(getpid(), SIGKILL);
       [[fallthrough]];
@@ -148,6 +156,9 @@ void SetDirectory(const char* directory) {
   snprintf(g_directory, sizeof(g_directory), "%s", directory);
   g_busy = 0;
 }
+
+int PendingLate() { return t_late_ms; }
+int TakeLate() { return std::exchange(t_late_ms, 0); }
 
 CUresult Check(const char* symbol, bool target) {
   // Each rule counts each call, also one that another rule lets fail.

@@ -45,6 +45,42 @@ TEST_F(FaultTest, TheNthCallFails) {
   EXPECT_EQ(child.Ask("go"), "CUDA_SUCCESS");
 }
 
+// Two streams at the same memory and no order between them: a race, and meant to be one.
+#ifndef __SANITIZE_THREAD__
+TEST_F(FaultTest, WorkCanBeLateInTheOrderOfItsStream) {
+  constexpr size_t kBytes = 4096;
+  CUdeviceptr memory = 0;
+  ASSERT_OK(cuMemAlloc_v2(&memory, kBytes));
+  ASSERT_OK(cuMemsetD8_v2(memory, 1, kBytes));
+  ASSERT_OK(cuCtxSynchronize());
+  CUstream other = nullptr, own = nullptr;
+  ASSERT_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  ASSERT_OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+  void* found = nullptr;
+  ASSERT_OK(cuMemHostAlloc(&found, kBytes, 0));
+  auto first_byte = [&](CUstream stream) {
+    MUST(cuMemcpyDtoHAsync_v2(found, memory, kBytes, stream));
+    MUST(cuStreamSynchronize(stream));
+    return *static_cast<char*>(found);
+  };
+  std::string pageable(kBytes, 2);
+  const std::string mine = "fault." + std::to_string(getpid());
+  Tell(mine, "cuMemcpyHtoDAsync_v2=late(300),cuMemcpyHtoD_v2=late(300)");
+  ASSERT_OK(cuMemcpyHtoDAsync_v2(memory, pageable.data(), kBytes, own));
+  pageable.assign(kBytes, 9);
+  EXPECT_EQ(first_byte(other), 1);
+  EXPECT_EQ(first_byte(own), 2);
+  // Not when it has arrived does this one answer, either, and such a stream does not wait for it.
+  pageable.assign(kBytes, 3);
+  ASSERT_OK(cuMemcpyHtoD_v2(memory, pageable.data(), kBytes));
+  EXPECT_EQ(first_byte(other), 2);
+  ASSERT_OK(cuCtxSynchronize());
+  EXPECT_EQ(first_byte(other), 3);
+  Tell(mine, "");
+  unlink((Directory() + "/" + mine).c_str());
+}
+#endif
+
 TEST_F(FaultTest, ItCanDie) {
   Child child("allocate", {}, {.environment = {"SOFTGPU_FAULT=cuMemAlloc_v2=die"}});
   ASSERT_EQ(child.Hear(), "ready");

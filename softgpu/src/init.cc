@@ -65,8 +65,12 @@ void ChooseDevices() {
 }
 
 // SAFETY: in the child after fork, where no lock may be taken: it may be held by a thread that is
-// not there. Nothing of the parent's contexts can be used any more.
-void AfterForkInChild() { driver().initialised.store(false); }
+// not there. Nothing of the parent's contexts can be used any more. Its device files and mappings
+// stay in the child, as with the real driver; the stream to the broker stands for nothing there.
+void AfterForkInChild() {
+  driver().initialised.store(false);
+  driver().broker.AbandonAfterFork();
+}
 
 CUresult g_result = CUDA_ERROR_NOT_INITIALIZED;
 std::atomic<pid_t> g_init_pid{0};
@@ -88,6 +92,12 @@ CUresult Initialise() {
 
 }  // namespace
 
+int DriverVersion() {
+  const char* wanted = getenv("SOFTGPU_CUDA_VERSION");
+  const int version = wanted != nullptr ? atoi(wanted) : kDriverVersion;
+  return std::clamp(version, 1000, kDriverVersion);
+}
+
 namespace api {
 
 CUresult cuInit(unsigned int flags) {
@@ -107,7 +117,7 @@ CUresult cuInit(unsigned int flags) {
 
 CUresult cuDriverGetVersion(int* version) {
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *version = kDriverVersion;
+  *version = DriverVersion();
   return CUDA_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 
 #include "api.h"
 #include "device/cuda/driver_functions.h"
+#include "driver.h"
 
 namespace softgpu {
 namespace {
@@ -98,7 +99,7 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int version, cuuint
                              CUdriverProcAddressQueryResult* status) {
   constexpr cuuint64_t kBoth =
       CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-  if (symbol == nullptr || pfn == nullptr || flags >= kBoth || version > kDriverVersion) {
+  if (symbol == nullptr || pfn == nullptr || flags >= kBoth || version > DriverVersion()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *pfn = nullptr;

@@ -54,7 +54,9 @@ struct Range {
   Context* context = nullptr;
   Pool* pool = nullptr;
   bool freed = false;  // in stream order, not yet come to pass
-  int protection = 0;  // of kMapped: what cuMemSetAccess gave
+  // Of kMapped: what cuMemSetAccess gave, a bit for each ordinal, and the most that anybody has.
+  uint32_t readers = 0, writers = 0;
+  int protection = 0;
   uint64_t buffer_id = 0;
   unsigned host_flags = 0;
   bool sync_memops = false;

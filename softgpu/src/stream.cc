@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "context.h"
 #include "driver.h"
+#include "fault.h"
 
 namespace softgpu {
 namespace {
@@ -122,6 +123,12 @@ CUresult Submit(CUstream handle, std::function<void()> work, Ticket* ticket) {
   if (CUresult r = ResolveStream(handle, &stream); r != CUDA_SUCCESS) return r;
   bool captured = false;
   if (CUresult r = CaptureWork(stream, &captured); r != CUDA_SUCCESS || captured) return r;
+  if (const int late_ms = fault::TakeLate(); late_ms > 0) {
+    work = [late_ms, work = std::move(work)] {
+      usleep(useconds_t(late_ms) * 1000);
+      work();
+    };
+  }
   Ticket mine = stream->Enqueue(std::move(work), Before(stream));
   if (ticket != nullptr) *ticket = mine;
   return CUDA_SUCCESS;

@@ -264,6 +264,7 @@ CUresult cuEventQuery(CUevent handle) {
   auto event = FindEvent(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->capture != nullptr) return CUDA_ERROR_CAPTURED_EVENT;
+  if (CUresult r = RefuseUnsafe(); r != CUDA_SUCCESS) return r;
   if (event->shared != nullptr && !SharedReached(event->shared)) return CUDA_ERROR_NOT_READY;
   return event->ticket.Done() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }

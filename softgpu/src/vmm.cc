@@ -164,19 +164,24 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
   if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<Range*> mapped = Mapped(ptr, size);
   if (mapped.empty()) return CUDA_ERROR_INVALID_VALUE;
-  // All devices are one here: memory is as accessible as the most that any of them was given.
-  int protection = PROT_NONE;
   for (size_t i = 0; i < count; ++i) {
     if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     if (desc[i].location.id < 0 || desc[i].location.id >= driver().device_count) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_READ | PROT_WRITE;
-    if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection |= PROT_READ;
   }
   for (Range* range : mapped) {
-    range->protection = protection;
-    mprotect(reinterpret_cast<void*>(range->address), range->bytes, protection);
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t bit = 1u << desc[i].location.id;
+      const bool writes = desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+      const bool reads = writes || desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
+      range->writers = writes ? range->writers | bit : range->writers & ~bit;
+      range->readers = reads ? range->readers | bit : range->readers & ~bit;
+    }
+    // The processor does the work of all devices: memory is as accessible as it is to any of them.
+    range->protection =
+        (range->readers != 0 ? PROT_READ : 0) | (range->writers != 0 ? PROT_WRITE : 0);
+    mprotect(reinterpret_cast<void*>(range->address), range->bytes, range->protection);
   }
   return CUDA_SUCCESS;
 }
@@ -185,10 +190,18 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
   Lock lock(driver().mutex);
   Range* range = driver().memory.Find(ptr);
   if (flags == nullptr || location == nullptr || range == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = range->kind != RangeKind::kMapped       ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-           : (range->protection & PROT_WRITE) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-           : range->protection != PROT_NONE        ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                                   : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  if (range->kind != RangeKind::kMapped) {
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return CUDA_SUCCESS;
+  }
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 ||
+      location->id >= driver().device_count) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const uint32_t bit = 1u << location->id;
+  *flags = (range->writers & bit) != 0   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+           : (range->readers & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                         : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
 

@@ -24,7 +24,8 @@ void OnStop(int) { stop_asked = 1; }
   fprintf(stderr, "%s: %s: %s\n", program, what, argument);
   fprintf(stderr,
           "usage: %s [--rounds N] [--interval MS] [--memory SIZE] [--allocation SIZE] "
-          "[--handles N] [--device N] [--port P] [--commands] [--sabotage]\n",
+          "[--handles N] [--device N] [--devices N] [--children N] [--port P] [--commands] "
+          "[--sabotage]\n",
           program);
   exit(2);
 }
@@ -68,6 +69,8 @@ Options Begin(int argc, char** argv) {
       {"--allocation", [&](uint64_t v) { options.allocation_bytes = v; }},
       {"--handles", [&](uint64_t v) { options.handles = static_cast<int>(v); }},
       {"--device", [&](uint64_t v) { options.device = static_cast<int>(v); }},
+      {"--devices", [&](uint64_t v) { options.devices = static_cast<int>(v); }},
+      {"--children", [&](uint64_t v) { options.children = static_cast<int>(v); }},
       {"--port", [&](uint64_t v) { options.port = static_cast<int>(v); }},
       {"--child", [&](uint64_t v) { options.child = static_cast<int>(v); }},
   };

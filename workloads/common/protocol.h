@@ -21,6 +21,8 @@ struct Options {
   uint64_t allocation_bytes = 0;  // of one allocation; 0: the program's own choice
   int handles = 0;                // more of them; only where a program says so
   int device = 0;
+  int devices = 1;   // only where a program says so: on how many GPUs, from `device` on
+  int children = 2;  // only where a program says so
   int port = 0;
   int child = 0;          // 1, 2, …: this process is a child of its own program
   bool sabotage = false;  // damage one byte before the last check, which must then fail

@@ -1,0 +1,126 @@
+// One process with contexts on two GPUs (--devices 2) that read each other's memory by peer access:
+// each round mixes an array of one with that of the other, and copies between both. An array on
+// each is made after peer access was given, and anew every tenth round. With --devices 1 both
+// contexts are on one.
+#include <array>
+
+#include "common/arithmetic.h"
+#include "common/gpu.h"
+
+namespace workloads {
+namespace {
+
+// Above what the agent leaves to the driver.
+constexpr uint32_t kCount = 512 * 1024 + 1;
+constexpr uint64_t kLateEvery = 10;
+
+class Peers : public Workload {
+ public:
+  void SetUp(const Options& options) override {
+    OpenGpu(options);
+    CU(cuDeviceGet(&sides_[1].device, options.device + options.devices - 1));
+    sides_[0].device = Device();
+    sides_[0].context = PrimaryContext();
+    CU(cuCtxCreate(&sides_[1].context, 0, sides_[1].device));
+    for (int s = 0; s < 2; ++s) {
+      Side& side = sides_[s];
+      CU(cuCtxSetCurrent(side.context));
+      side.module = LoadModule("step");
+      side.step = Function(side.module, "step");
+      side.expected = RandomWords(700 + s, kCount);
+      side.words = DeviceArray<uint32_t>(side.expected);
+    }
+    apart_ = sides_[0].device != sides_[1].device;
+    for (int s = 0; apart_ && s < 2; ++s) {
+      CU(cuCtxSetCurrent(sides_[s].context));
+      CU(cuCtxEnablePeerAccess(sides_[1 - s].context, 0));
+    }
+    for (Side& side : sides_) {
+      CU(cuCtxSetCurrent(side.context));
+      side.late = DeviceArray<uint32_t>(kCount);
+    }
+  }
+
+  uint64_t Round(uint64_t round) override {
+    const auto salt = static_cast<uint32_t>(round);
+    uint64_t sum = 0;
+    for (int s = 0; s < 2; ++s) {
+      Side &mine = sides_[s], &theirs = sides_[1 - s];
+      CU(cuCtxSetCurrent(mine.context));
+      RequirePeerAccess(theirs);
+      Launch(mine.step, GridFor(kCount), nullptr, mine.late.address(), mine.words.address(),
+             theirs.words.address(), kCount, salt);
+      mine.expected = StepWith(mine.expected, theirs.expected, salt);
+      CU(cuMemcpyDtoD(mine.words.address(), mine.late.address(), mine.words.bytes()));
+      CU(cuCtxSynchronize());
+      const std::vector<uint32_t> found = mine.words.Read();
+      Compare("what one GPU made of both", found, mine.expected);
+      sum = Mix64(sum) + Checksum(found);
+      if (round % kLateEvery != 0) continue;
+      mine.late.Free();
+      mine.late = DeviceArray<uint32_t>(kCount);
+    }
+    return sum;
+  }
+
+  void Verify() override {
+    for (Side& side : sides_) {
+      CU(cuCtxSetCurrent(side.context));
+      Compare("an array", side.words.Read(), side.expected);
+    }
+    CU(cuCtxSetCurrent(sides_[0].context));
+    VerifyBallast();
+  }
+
+  void Sabotage() override {
+    CU(cuCtxSetCurrent(sides_[1].context));
+    FlipByte(sides_[1].words.address() + 9);
+  }
+
+  void TearDown() override {
+    for (Side& side : sides_) {
+      CU(cuCtxSetCurrent(side.context));
+      side.words.Free();
+      side.late.Free();
+      CU(cuModuleUnload(side.module));
+    }
+    CU(cuCtxDestroy(sides_[1].context));
+    CU(cuCtxSetCurrent(sides_[0].context));
+    CloseGpu();
+  }
+
+ private:
+  struct Side {
+    CUdevice device = 0;
+    CUcontext context = nullptr;
+    CUmodule module = nullptr;
+    CUfunction step = nullptr;
+    DeviceArray<uint32_t> words, late;
+    std::vector<uint32_t> expected;
+  };
+
+  // A GPU without it faults, and its driver answers 0 about memory of its own whatever is allowed.
+  // softgpu's kernels do not fault: there, whoever can be asked is asked.
+  void RequirePeerAccess(const Side& theirs) {
+    if (!OnSoftgpu()) return;
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, OtherThan(theirs)};
+    for (const DeviceArray<uint32_t>* array : {&theirs.words, &theirs.late}) {
+      unsigned long long flags = 0;
+      if (cuMemGetAccess(&flags, &location, array->address()) != CUDA_SUCCESS) continue;
+      if (flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) Fail("peer access is gone: %llu", flags);
+    }
+  }
+  CUdevice OtherThan(const Side& side) const { return sides_[&side == &sides_[0] ? 1 : 0].device; }
+
+  std::array<Side, 2> sides_;
+  bool apart_ = false;
+};
+
+}  // namespace
+}  // namespace workloads
+
+int main(int argc, char** argv) {
+  const workloads::Options options = workloads::Begin(argc, argv);
+  workloads::Peers peers;
+  workloads::Run(peers, options);
+}
