@@ -3,6 +3,9 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include <atomic>
+#include <thread>
+
 #include "stand.h"
 #include "wire/find.h"
 #include "wire/packet.h"
@@ -137,6 +140,25 @@ TEST(Client, OnlyOneAtATime) {
     third = target.Connect();
   }
   ASSERT_DONE(third);
+}
+
+TEST(Client, AllOfThoseWhoComeAtOnceAreToldWhy) {
+  Target target({"direct"});
+  auto first = target.Connect();
+  ASSERT_DONE(first);
+  std::vector<std::thread> others;
+  std::atomic<int> told{0};
+  constexpr int kOthers = 8, kTimes = 50;
+  for (int i = 0; i < kOthers; ++i) {
+    others.emplace_back([&] {
+      for (int n = 0; n < kTimes; ++n) {
+        auto refused = target.Connect();
+        told += !refused && refused.error().code == Code::kAborted ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& other : others) other.join();
+  EXPECT_EQ(told, kOthers * kTimes);
 }
 
 TEST(Client, WrongOrderIsRefusedAndChangesNothing) {

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <fstream>
-
 #include "stand.h"
 
 namespace stasis::agent_test {
@@ -13,17 +11,6 @@ using namespace stasis::cuda;  // NOLINT
 
 constexpr size_t kMiB = 1 << 20;
 constexpr auto kKeep = wire::AgentClient::Floor::kKeep;
-
-// Calls of the target that shall fail, until the end of this.
-struct Fault {
-  Fault(const Target& target, const std::string& rules)
-      : path(std::string(getenv("SOFTGPU_DIR")) + "/fault." + std::to_string(target.pid().value)) {
-    Write(rules);
-  }
-  ~Fault() { Write(""); }
-  void Write(const std::string& rules) { std::ofstream(path) << rules << std::flush; }
-  std::string path;
-};
 
 // All that is left of the GPU.
 struct Hog {

@@ -157,7 +157,7 @@ TEST(Pools, AnswerAsThePlainDriver) {
       "free 0",
       "free 0",
       "pool-get 7",
-      "ipc 2",
+      "ipc-get 2",
       "sync-context",
       "pool-trim 0",
       "pool-free 2 2",

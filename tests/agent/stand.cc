@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <fstream>
+
 #include "wire/find.h"
 #include "wire/packet.h"
 
@@ -131,6 +133,11 @@ std::string Target::Hear() {
   }
 }
 
+bool Target::Speaks() {
+  pollfd item{out_.get(), POLLIN, 0};
+  return !buffer_.empty() || poll(&item, 1, 100) > 0;
+}
+
 void UseGpu() {
   static bool once = [] {
     CUcontext context = nullptr;
@@ -140,6 +147,18 @@ void UseGpu() {
     return true;
   }();
   (void)once;
+}
+
+Fault::Fault(const Target& target, const std::string& rules)
+    : path_(gpu.directory + "/fault." + std::to_string(target.pid().value)) {
+  Write(rules);
+}
+
+void Fault::Write(const std::string& rules) { std::ofstream(path_) << rules << std::flush; }
+
+bool SaysItShares(const Target& target) {
+  auto header = wire::ReadAgentHeader(target.pid());
+  return header && (header->memory & wire::kMemoryShared) != 0;
 }
 
 UniqueFd Knock(Target& target) {
@@ -158,6 +177,18 @@ size_t FreeBytes() {
   size_t free = 0, total = 0;
   MUST(cuMemGetInfo_v2(&free, &total));
   return free;
+}
+
+void LockAndCheckpoint(const Target& target) {
+  CUcheckpointLockArgs lock{};
+  lock.timeoutMs = 10000;
+  MUST(cuCheckpointProcessLock(target.pid().value, &lock));
+  MUST(cuCheckpointProcessCheckpoint(target.pid().value, nullptr));
+}
+
+void RestoreAndUnlock(const Target& target) {
+  MUST(cuCheckpointProcessRestore(target.pid().value, nullptr));
+  MUST(cuCheckpointProcessUnlock(target.pid().value, nullptr));
 }
 
 std::vector<std::vector<char>> TakeAway(wire::Export* taken) {

@@ -35,6 +35,8 @@ class Target {
 
   process::HostPid pid() const { return {pid_}; }
   std::string Hear();
+  // Whether it says something within a tenth of a second.
+  bool Speaks();
   // Sends without waiting for the answer.
   void Say(const std::string& line);
   std::string Ask(const std::string& line) {
@@ -51,12 +53,31 @@ class Target {
   std::string buffer_;
 };
 
+// Calls of the target that shall fail, until the end of this (softgpu/README.md).
+class Fault {
+ public:
+  Fault(const Target& target, const std::string& rules);
+  ~Fault() { Write(""); }
+  Fault(const Fault&) = delete;
+
+ private:
+  void Write(const std::string& rules);
+  std::string path_;
+};
+
+// Whether its header says that it shares memory with another process.
+bool SaysItShares(const Target& target);
+
 // A client of the test's own making, for what AgentClient never sends.
 UniqueFd Knock(Target& target);
 
 // What is free on the software GPU, seen from this process.
 size_t FreeBytes();
 void UseGpu();  // cuInit and a context in this process, once
+
+// The driver's own part of a suspend and a resume.
+void LockAndCheckpoint(const Target& target);
+void RestoreAndUnlock(const Target& target);
 
 // Takes the memory behind the descriptors to this process's RAM and gives it up; then makes new
 // memory elsewhere and puts the bytes there: what a mover does.

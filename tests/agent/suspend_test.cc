@@ -138,8 +138,9 @@ TEST(Suspend, CarriesWhatJaxAsksFor) {
 }
 
 TEST(Suspend, RefusesWhatIsSharedBeforeTheGateCloses) {
-  Target target({"direct"});
-  ASSERT_EQ(target.Ask("share"), "ok");
+  Target plain({"direct"}, /*agent=*/false), target({"direct"});
+  const std::string file = plain.Ask("handle-export " + plain.Ask("handle-make 2097152"));
+  ASSERT_EQ(target.Ask("handle-import " + std::to_string(plain.pid().value) + " " + file), "0");
   auto client = target.Connect();
   ASSERT_DONE(client);
   auto closed = client->Close(kLong);

@@ -19,6 +19,7 @@ TEST(Transparent, AllocationsAnswerForThemselvesAndNotForTheirSlab) {
     EXPECT_EQ(target.Ask("range " + piece + " 1234"), "0 3000000");
     ++ids[target.Ask("buffer " + piece + " 5")];
     EXPECT_EQ(target.Ask("context " + piece), "primary");
+    EXPECT_EQ(target.Ask("attributes " + piece + " 1234"), "same");
   }
   EXPECT_EQ(ids.size(), 4u) << "BUFFER_ID is unique";
 }

@@ -5,8 +5,9 @@ import sys
 from bench import Bench, Program, main
 
 LONG = "a" * 300
-VERBS = ["run", "ps", "logs", "wait", "kill", "delete", "suspend", "resume", "dump", "restore", "image",
-         "arena", "gpu", "check", "recover", "bench", "version"]
+VERBS = ["run", "ps", "inspect", "checkpoints", "logs", "wait", "kill", "delete", "suspend", "resume", "dump",
+         "restore", "image", "arena", "gpu", "check", "recover", "bench", "config", "completion",
+         "version"]
 
 # Arguments, exit code, words of the message.
 ROWS = [
@@ -16,8 +17,10 @@ ROWS = [
     *[([verb, "--no-such-flag"], 2) for verb in VERBS],
     *[([verb], 2, "TARGET") for verb in ("suspend", "resume", "dump")],
     (["restore"], 2, "TARGET"),
-    *[([verb], 2, "JOB") for verb in ("logs", "wait", "kill", "delete")],
+    *[([verb], 2, "JOB") for verb in ("inspect", "checkpoints", "logs", "wait", "kill", "delete")],
     (["image"], 2), (["image", "no-such-verb"], 2), (["image", "inspect"], 2), (["image", "delete"], 2),
+    (["config"], 2), (["config", "show", "extra"], 2, "extra"),
+    (["completion"], 2), (["completion", "tcsh"], 2, "tcsh"), (["completion", "--names", "x"], 2, "names"),
     (["gpu"], 2), (["gpu", "no-such-verb"], 2), (["gpu", "state"], 2),
     *[(["gpu", verb, "job"], 2, "job") for verb in ("state", "lock", "unlock", "toggle")],
     (["gpu", "state", "0"], 2), (["gpu", "state", "12x"], 2), (["gpu", "state", "1.5"], 2),
@@ -38,7 +41,8 @@ ROWS = [
     (["run", "--", ""], (2, 3)),
     (["run", "--", "/etc/passwd"], 4, "/etc/passwd"),
     *[([verb, "no-such-job"], 3, "no-such-job")
-      for verb in ("suspend", "resume", "dump", "logs", "wait", "kill", "delete", "check", "restore")],
+      for verb in ("suspend", "resume", "dump", "inspect", "checkpoints", "logs", "wait", "kill", "delete", "check",
+                   "restore")],
     *[([verb, name], (2, 3)) for verb in ("suspend", "dump", "check", "logs", "wait", "delete")
       for name in ("../x", "", LONG, "a/../b", "0x12", "1e3", "0", "-1", "99999999999999999999", "4 5")],
     *[(["image", verb, "no-such-image"], 3, "no-such-image") for verb in ("inspect", "verify", "delete")],
@@ -64,7 +68,8 @@ JOB_ROWS = [
     (["suspend", "job", "--spill", "/etc/passwd"], 2, "/etc/passwd"),
     (["suspend", "job", "--spill", LONG * 20], 2), (["suspend", "job", "--spill", "/" + LONG], (1, 2), LONG[:20]),
     (["resume", "job", "--spill", "/tmp"], 2, "spill"), (["dump", "job", "--spill", "/tmp"], 2, "spill"),
-    (["dump", "job", "extra"], 2, "extra"),
+    (["dump", "job", "extra"], 3, "extra"), (["dump", "extra", "job"], 2, "extra job"),
+    (["dump", "job", "job", "extra"], 2, "TARGET"), (["dump", "process", "job"], 2, "process job"),
     (["suspend", "job", "extra"], 2, "extra"),
     (["run", "--job", "job", "--", "/bin/true"], (1, 7), "job"),
     (["delete", "job"], 7, "job"),

@@ -66,7 +66,9 @@ def a_zombie(bench):
 def traced(bench, program):
     demand(_libc.ptrace(PTRACE_SEIZE, program.pid, None, None) == 0, "cannot trace")
     try:
-        refused_all(bench, program.pid, 5, program.pid, "traced", os.getpid())
+        refused_all(bench, program.pid, 5, program.pid, "traced", os.getpid(), verbs=[v for v in VERBS if v != ["check"]])
+        found = bench.world.stasis("check", program.pid, expect=5).out
+        demand(f"cannot   traced              process {program.pid} " in found and str(os.getpid()) in found, found)
     finally:
         # Only a stopped process can be let go.
         os.kill(program.pid, 19)

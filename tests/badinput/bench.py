@@ -5,6 +5,7 @@ import argparse
 import hashlib
 import os
 import pathlib
+import sqlite3
 import sys
 import traceback
 
@@ -38,9 +39,23 @@ class Bench:
                     path = os.path.join(folder, name)
                     if name.endswith((".log", "log", ".lock")) or "/run" in folder[len(str(top)):]:
                         continue
+                    if name.startswith(".jobs.db"):
+                        continue
                     info = os.lstat(path)
                     found[path] = (info.st_size, info.st_mode, info.st_mtime_ns)
-        return found
+        return {**found, **self.remembered()}
+
+    def remembered(self):
+        """What the database of jobs says, but for what whoever looks at a job puts there."""
+        path = self.world.state / "data" / "jobs" / ".jobs.db"
+        if not path.exists():
+            return {"jobs": "[]", "checkpoints": "[]"}  # it is made when somebody asks
+        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            return {"jobs": str(database.execute("SELECT id, argv, cwd, log, agent FROM job ORDER BY id").fetchall()),
+                    "checkpoints": str(database.execute("SELECT * FROM checkpoint").fetchall())}
+        finally:
+            database.close()
 
     def refused(self, words, code, *texts, env=None, program=None, before=None):
         """`code`: one or several. Each of `texts` must be in the message."""

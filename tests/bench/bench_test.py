@@ -12,13 +12,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 
 import isolate  # noqa: E402
 import processes  # noqa: E402
+import schemas  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import World, demand, isolate_keep  # noqa: E402
 
 MIB = 1 << 20
 SMALL = ["bench", "--size", "32MiB"]
-SHARED_OUT = {"data-room", "gate-close", "data-export", "data-release", "gpu-control", "gpu-lock", "gpu-checkpoint",
-              "data-save", "data-commit"}
+SHARED_OUT = {"data-room", "gate-close", "tree-check", "data-export", "data-release", "gpu-control", "gpu-lock",
+              "gpu-checkpoint", "data-save", "data-commit"}
 SHARED_BACK = {"load-room", "gpu-control", "gpu-restore", "gpu-unlock", "data-load", "data-return"}
 
 
@@ -64,12 +65,16 @@ def whole_run(machine):
     """Two sizes of pieces, JSON and the plot."""
     plot = machine.world.folder / "plot.svg"
     found = machine.bench("--svg", plot, "--json", pieces="8MiB,1MiB", driver_rounds=1).json()
+    if schemas.is_able():
+        schemas.compare("bench", found)
     demand(found["driver"]["kind"] == "softgpu" and found["times_mean_something"] is False, "softgpu is not named")
     demand(found["size_bytes"] == 32 * MIB, f"size {found['size_bytes']}")
     demand([(run["allocations"], run["allocation_bytes"]) for run in found["shared"]] == [(4, 8 * MIB), (32, MIB)],
            "not the allocations that were asked for")
     for run in found["shared"]:
         demand(len(run["rounds"]) == 2, f"{len(run['rounds'])} warm rounds")
+        limits_kept = len(run["stacks_kept_rounds"])
+        demand(limits_kept == (3 if run is found["shared"][0] else 0), f"{limits_kept} rounds with stack limits kept")
         for side in ("cold", "warm"):
             check_stats(run[side]["suspend"])
             check_stats(run[side]["resume"])

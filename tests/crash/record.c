@@ -7,6 +7,7 @@
 //   STASIS_RECORD_KILL   N: kill -9 before the N-th fsync below the folder
 //   STASIS_RECORD_EIO    N: the N-th fsync below the folder fails, and no other
 //   STASIS_RECORD_FULL   N: the disk is full at the N-th call that takes space there, and stays so
+//   STASIS_RECORD_SLOW   N: the disk writes N MB/s
 //
 // One call at a time is done and written down, so that the order of the log is the order on the
 // disk. What other programs (CRIU) have written is read when a file of theirs is renamed or linked.
@@ -62,6 +63,7 @@ static int log_fd = -1;
 static int syncs_left = -1;
 static int syncs_until_eio = -1;
 static int room_left = -1;
+static int megabytes_per_second = 0;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 #define REAL(name) ((__typeof__(&name))Real(#name))
@@ -85,6 +87,8 @@ __attribute__((constructor)) static void Begin(void) {
   close(fd);
   if (getenv("STASIS_RECORD_KILL") != NULL) syncs_left = atoi(getenv("STASIS_RECORD_KILL")) - 1;
   if (getenv("STASIS_RECORD_EIO") != NULL) syncs_until_eio = atoi(getenv("STASIS_RECORD_EIO")) - 1;
+  if (getenv("STASIS_RECORD_SLOW") != NULL)
+    megabytes_per_second = atoi(getenv("STASIS_RECORD_SLOW"));
   if (getenv("STASIS_RECORD_FULL") != NULL) room_left = atoi(getenv("STASIS_RECORD_FULL")) - 1;
 }
 
@@ -337,6 +341,7 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   if (!IsOurs(fd, &st)) return REAL(pwrite)(fd, data, bytes, offset);
   LOCK;
   ssize_t done = IsFull(&bytes) ? -1 : REAL(pwrite)(fd, data, bytes, offset);
+  if (megabytes_per_second > 0 && done > 0) usleep((useconds_t)(done / megabytes_per_second));
   DONE(done > 0,
        Put(kWrite, st.st_ino, (uint64_t)offset, (uint64_t)done, "", "", data, (uint64_t)done));
   return done;

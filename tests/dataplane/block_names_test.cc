@@ -1,7 +1,11 @@
 // The kernel that names blocks, beside the processor's own function: every name is the same.
+#include <algorithm>
+#include <cstring>
 #include <random>
+#include <thread>
 
 #include "dataplane/block_namer.h"
+#include "dataplane/changed_blocks.h"
 #include "dataplane/prefault.h"
 #include "driver_agent.h"
 #include "image/limits.h"
@@ -130,6 +134,117 @@ TEST_F(BlockNamesTest, NeedAKeyAndForgetIt) {
   EXPECT_REFUSED(Code::kFailedPrecondition, namer_->Name(memory_, {{0, kMib, 0, 0}}));
 }
 
+// The list of blocks is on its way when the kernel is launched.
+TEST_F(BlockNamesTest, WaitForTheirTasks) {
+  if (!OnSoftgpu()) GTEST_SKIP() << "a real driver cannot be told to be late";
+  const auto secret = BlockKey::RandomSecret();
+  ASSERT_DONE(secret);
+  const BlockKey key(*secret);
+  const std::string first = Random(5000, 1), second = Random(70000, 2);
+  ASSERT_DONE(namer_->Prepare(key));
+  ExpectSame(key, first);
+  Put(second);
+  Fault(::getpid(), "cuMemcpyHtoDAsync_v2=late(200),cuMemcpyHtoD_v2=late(200)");
+  auto found = namer_->Name(memory_, {{0, second.size(), 0, 0}});
+  const auto other = BlockKey::RandomSecret();
+  ASSERT_DONE(other);
+  const BlockKey other_key(*other);
+  EXPECT_DONE(namer_->Prepare(other_key));
+  auto by_other = namer_->Name(memory_, {{0, second.size(), 0, 0}});
+  Fault(::getpid(), "");
+  ASSERT_DONE(found);
+  EXPECT_EQ(found->names[0].Hex(), key.Name(second).Hex());
+  ASSERT_DONE(by_other);
+  EXPECT_EQ(by_other->names[0].Hex(), other_key.Name(second).Hex());
+}
+
+// More blocks than one round takes, of which the first must not be overwritten by those after it.
+TEST_F(BlockNamesTest, OfManyRounds) {
+  constexpr size_t kRound = 24, kBlocks = 2 * kRound + 5;
+  const auto secret = BlockKey::RandomSecret();
+  ASSERT_DONE(secret);
+  const BlockKey key(*secret);
+  BlockNamer namer(*gpu_, kRound);
+  ASSERT_DONE(namer.Prepare(key));
+  const std::string data = Random(kBlocks * 32, 3);
+  Put(data);
+  std::vector<Block> blocks;
+  for (size_t i = 0; i < kBlocks; ++i) blocks.push_back({i * 32, 0, 17 + i % 16, i});
+  // As large a portion as a round, as several in it, and one by one with what is left in the last.
+  for (size_t first : {kRound, size_t{3}, size_t{1}}) {
+    ASSERT_DONE(namer.Begin(memory_, blocks, first));
+    for (size_t i = 0; i < kBlocks; ++i) {
+      auto name = namer.NameOf(i);
+      ASSERT_DONE(name);
+      ASSERT_EQ(name->Hex(), key.Name(std::string_view(data).substr(i * 32, 17 + i % 16)).Hex())
+          << i;
+    }
+    EXPECT_REFUSED(Code::kInternal, namer.NameOf(kBlocks));
+    EXPECT_DONE(namer.End());
+  }
+}
+
+// Ranges of odd sizes, whose order in the arena is not that on the device: what is copied is what
+// is neither zero nor known, and every byte of it once.
+TEST_F(BlockNamesTest, SayWhatIsCopied) {
+  constexpr uint64_t kChunk = 3 * kMib;
+  const auto secret = BlockKey::RandomSecret();
+  ASSERT_DONE(secret);
+  const BlockKey key(*secret);
+  ASSERT_DONE(namer_->Prepare(key));
+  std::vector<Range> ranges = {{0, 3 * kMib + 16, 4 * kMib + 4096, 3 * kMib + 16},
+                               {0, 48, 0, 48},
+                               {0, 4 * kMib - 32, 48, 4 * kMib - 32}};
+  uint64_t total = 0;
+  for (const Range& range : ranges) total += range.size_bytes;
+  // Blocks: two of the first range, one of the second, two of the third.
+  const std::vector<std::pair<uint64_t, uint64_t>> blocks = {{0, 2 * kMib},
+                                                             {2 * kMib, kMib + 16},
+                                                             {3 * kMib + 16, 48},
+                                                             {3 * kMib + 64, 2 * kMib},
+                                                             {5 * kMib + 64, 2 * kMib - 32}};
+  const std::string random = Random(total, 4);
+  for (unsigned choice = 0; choice < 3 * 3 * 3 * 3 * 3; choice += 11) {
+    SCOPED_TRACE(choice);
+    std::string data = random;
+    std::vector<image::Id128> known(blocks.size());
+    std::string copied(total, 0);
+    uint64_t zero_bytes = 0, left_out = 0;
+    for (size_t i = 0, rest = choice; i < blocks.size(); ++i, rest /= 3) {
+      const auto [at, bytes] = blocks[i];
+      if (rest % 3 == 0) std::memset(data.data() + at, 0, bytes);
+      if (rest % 3 == 1) known[i] = key.Name(std::string_view(data).substr(at, bytes));
+      if (rest % 3 == 2) known[i] = key.Name("something else");
+      if (rest % 3 == 2) std::memset(copied.data() + at, 1, bytes);
+      zero_bytes += rest % 3 == 0 ? bytes : 0;
+      left_out += rest % 3 != 2 ? bytes : 0;
+    }
+    Put(data);
+    ChangedBlocks changed(*namer_, ranges, known, kChunk);
+    ASSERT_DONE(changed.Begin(memory_));
+    uint64_t last_chunk = 0, last_end = 0;
+    for (bool first = true;; first = false) {
+      auto group = changed.Next();
+      ASSERT_DONE(group);
+      if (!*group) break;
+      EXPECT_TRUE(first || (*group)->chunk > last_chunk);
+      last_chunk = (*group)->chunk;
+      for (const Piece& piece : (*group)->pieces) {
+        EXPECT_GE(piece.arena_offset, last_end);
+        last_end = piece.arena_offset + piece.bytes;
+        EXPECT_EQ(piece.arena_offset / kChunk, last_chunk);
+        EXPECT_EQ((last_end - 1) / kChunk, last_chunk);
+        EXPECT_TRUE(copied.substr(piece.device_offset, piece.bytes) == std::string(piece.bytes, 1));
+        std::memset(copied.data() + piece.device_offset, 0, piece.bytes);
+      }
+    }
+    EXPECT_DONE(changed.End());
+    EXPECT_TRUE(copied == std::string(total, 0)) << "something was left out";
+    EXPECT_EQ(changed.zero_bytes(), zero_bytes);
+    EXPECT_EQ(changed.left_out_bytes(), left_out);
+  }
+}
+
 TEST_F(BlockNamesTest, ComeWithASave) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
@@ -155,6 +270,130 @@ TEST_F(BlockNamesTest, ComeWithASave) {
     const std::string_view block(mapping->data() + i * kBlockBytes, kBlockBytes);
     EXPECT_EQ(saved->names[i].Hex(), key.Name(block).Hex()) << i;
   }
+}
+
+// 32 blocks on each GPU, in chunks of two: zero, known and changed ones on both sides of the
+// borders of chunks and of portions, which are 2, 8 and 22.
+class Pipeline : public DataplaneTest {
+ protected:
+  static constexpr size_t kBlocks = 32;
+  static constexpr size_t kZero[] = {1, 4, 9, 10, 20, 21, 22, 31};
+  static constexpr size_t kChanged[] = {0, 2, 3, 8, 11, 23, 30};
+
+  struct Program {
+    explicit Program(int ordinal) : agent(ordinal) {}
+    DriverAgent agent;
+    std::optional<Arena> arena;
+    std::vector<std::string> blocks;
+    CopyOptions options;
+    std::vector<UniqueFd> fds;
+  };
+
+  void SetUp() override {
+    DataplaneTest::SetUp();
+    if (!OnSoftgpu()) GTEST_SKIP() << "a real driver cannot be told to be late";
+    auto secret = BlockKey::RandomSecret();
+    ASSERT_DONE(secret);
+    secret_ = *secret;
+    store_ = OpenStore();
+  }
+
+  // In the arena lies something else, under names that are right of all blocks but the changed.
+  void Make(Program& program, Mover& mover, int ordinal) {
+    program.agent.Create({6 * kMib, 30 * kMib, 2 * kMib, 26 * kMib}, 5);
+    for (size_t i : kZero) program.agent.Clear(i * kBlockBytes, kBlockBytes);
+    const BlockKey key(secret_);
+    for (size_t i = 0; i < kBlocks; ++i) {
+      program.blocks.push_back(program.agent.Read(i * kBlockBytes, kBlockBytes));
+      program.options.known.push_back(key.Name(program.blocks[i]));
+    }
+    for (size_t i : kChanged) program.options.known[i] = key.Name("another");
+    program.options.names = true;
+    auto arena = store_->Acquire(KeyOf(ordinal), ::getuid(), program.agent.ranges());
+    ASSERT_DONE(arena);
+    program.arena = std::move(*arena);
+    auto mapping = Mapping::Map(program.arena->fd(), kBlocks * kBlockBytes);
+    ASSERT_DONE(mapping);
+    std::memset(mapping->data(), 0xa5, mapping->bytes());
+    ASSERT_DONE(mover.PrepareNames(secret_, Soon()));
+    ASSERT_DONE(mover.Attach(*program.arena, Soon()));
+    ASSERT_DONE(mover.Warm(kBlocks * kBlockBytes, Soon()));
+    program.fds = program.agent.Export();
+    program.agent.Release();
+  }
+
+  void Expect(const Program& program, const CopyResult& saved) {
+    const BlockKey key(secret_);
+    auto mapping = Mapping::Map(program.arena->fd(), kBlocks * kBlockBytes);
+    ASSERT_DONE(mapping);
+    const std::string other(kBlockBytes, '\xa5');
+    for (size_t i = 0; i < kBlocks; ++i) {
+      const bool changed =
+          std::find(std::begin(kChanged), std::end(kChanged), i) != std::end(kChanged);
+      const std::string_view there(mapping->data() + i * kBlockBytes, kBlockBytes);
+      EXPECT_TRUE(there == (changed ? program.blocks[i] : other)) << i;
+      const bool zero = image::IsAllZero(program.blocks[i]);
+      EXPECT_EQ(saved.names[i].Hex(),
+                zero ? image::Id128{}.Hex() : key.Name(program.blocks[i]).Hex());
+    }
+    EXPECT_EQ(saved.copied_bytes, std::size(kChanged) * kBlockBytes);
+    EXPECT_EQ(saved.zero_bytes, std::size(kZero) * kBlockBytes);
+  }
+
+  image::BlockSecret secret_;
+  std::optional<ArenaStore> store_;
+};
+
+TEST_F(Pipeline, WhatIsNamedIsCopiedWhileTheGpuNamesTheRest) {
+  constexpr double kLate = 1.5;
+  std::vector<std::unique_ptr<Mover>> movers;
+  std::vector<std::unique_ptr<Program>> programs;
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    movers.push_back(std::make_unique<Mover>(OptionsFor(gpu)));
+    programs.push_back(std::make_unique<Program>(gpu));
+    Make(*programs.back(), *movers.back(), gpu);
+    ASSERT_FALSE(HasFatalFailure());
+    Fault(movers.back()->pid(), "cuLaunchKernel:2=late(1500)");
+  }
+  std::vector<std::thread> threads;
+  for (size_t gpu = 0; gpu < 2; ++gpu) {
+    threads.emplace_back([&, gpu] {
+      Program& program = *programs[gpu];
+      auto saved = movers[gpu]->Save(program.arena->record().ranges, Raw(program.fds),
+                                     program.options, Soon());
+      ASSERT_DONE(saved);
+      EXPECT_GE(saved->naming_s, kLate) << "it was not late";
+      EXPECT_LT(saved->until_first_s, kLate / 2);
+      EXPECT_GE(saved->seconds, kLate);
+      Expect(program, *saved);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_F(Pipeline, ALaunchThatFailsInTheMiddleLeavesTheProgramItsMemory) {
+  Mover mover(OptionsFor(0));
+  Program program(0);
+  Make(program, mover, 0);
+  ASSERT_FALSE(HasFatalFailure());
+  const pid_t first = mover.pid();
+  const auto save = [&] {
+    return mover.Save(program.arena->record().ranges, Raw(program.fds), program.options, Soon());
+  };
+  Fault(first, "cuLaunchKernel:2=fail(2),cuLaunchKernel:1=late(300)");
+  EXPECT_REFUSED(Code::kResourceExhausted, save());
+  EXPECT_EQ(mover.pid(), first);
+  Fault(first, "cuEventSynchronize:2=fail(700)");
+  EXPECT_REFUSED(Code::kInternal, save());
+  EXPECT_EQ(mover.pid(), 0) << "that context is broken";
+  program.agent.TakeBack(program.fds);
+  for (size_t i = 0; i < kBlocks; ++i) {
+    EXPECT_TRUE(program.agent.Read(i * kBlockBytes, kBlockBytes) == program.blocks[i]) << i;
+  }
+  program.agent.Release();
+  ASSERT_DONE(mover.PrepareNames(secret_, Soon()));
+  ASSERT_DONE(mover.Attach(*program.arena, Soon()));
+  EXPECT_DONE(save());
 }
 
 TEST_F(BlockNamesTest, AreMeasured) {

@@ -173,6 +173,18 @@ void DriverAgent::Create(const std::vector<uint64_t>& sizes, uint64_t seed) {
   }
 }
 
+void DriverAgent::Clear(uint64_t offset, uint64_t bytes) {
+  UseGpu(ordinal_);
+  MUST(cuMemsetD8_v2, base_ + offset, static_cast<unsigned char>(0), size_t{bytes});
+}
+
+std::string DriverAgent::Read(uint64_t offset, uint64_t bytes) {
+  UseGpu(ordinal_);
+  std::string data(bytes, '\0');
+  MUST(cuMemcpyDtoH_v2, static_cast<void*>(data.data()), base_ + offset, size_t{bytes});
+  return data;
+}
+
 std::vector<Range> DriverAgent::ranges() const {
   std::vector<Range> ranges;
   uint64_t at = 0;

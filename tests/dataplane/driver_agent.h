@@ -60,6 +60,9 @@ class DriverAgent {
   void Create(const std::vector<uint64_t>& sizes, uint64_t seed);
   std::vector<Range> ranges() const;  // laid out
   std::vector<UniqueFd> Export();
+  // Of all of it, side by side.
+  void Clear(uint64_t offset, uint64_t bytes);
+  std::string Read(uint64_t offset, uint64_t bytes);
   // Unmaps and releases: from here on only descriptors keep the memory.
   void Release();
   // Takes memory back, in order, at new addresses. Keeps the descriptors, since who has imported

@@ -220,6 +220,14 @@ TEST_F(Killed, ADriverThatRefusesLeavesTheMoverUsable) {
   Fault(first, "cuMemImportFromShareableHandle:2=fail(2)");
   EXPECT_REFUSED(Code::kResourceExhausted, mover.Save(ranges_, Raw(fds_), {}, Soon()));
   EXPECT_EQ(mover.pid(), first);
+  // What was registered ahead of a copy that failed is known to be.
+  Fault(first, "cuMemcpyDtoHAsync_v2:1=fail(2)");
+  EXPECT_REFUSED(Code::kResourceExhausted, mover.Save(ranges_, Raw(fds_), {}, Soon()));
+  EXPECT_EQ(mover.pid(), first);
+  auto again = mover.Save(ranges_, Raw(fds_), {}, Soon());
+  ASSERT_DONE(again);
+  EXPECT_FALSE(again->staged);
+  ASSERT_DONE(mover.Release(Soon()));
   // After a sticky error it goes: 700 is an illegal address.
   Fault(first, "cuMemcpyDtoHAsync_v2:1=fail(700)");
   EXPECT_REFUSED(Code::kInternal, mover.Save(ranges_, Raw(fds_), {}, Soon()));

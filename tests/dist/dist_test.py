@@ -17,7 +17,7 @@ OURS, THEIRS = (2, 34), (2, 36)
 SKIPPED = 77
 
 # Commands that need nothing but themselves, as paths below the tree.
-PROGRAMS = [["bin/stasis", "version"], ["libexec/criu", "--version"]]
+PROGRAMS = [["bin/stasis", "version"], ["libexec/compat/cuda-checkpoint", "--help"], ["libexec/criu", "--version"]]
 
 # What our programs ask for without its being in their own folders: the driver, softgpu's or a real one.
 THE_DRIVER = {"libcuda.so.1"}
@@ -58,9 +58,9 @@ def remove(folder: pathlib.Path) -> None:
 
 def layout(folder: pathlib.Path) -> None:
     tree = tree_in(folder)
-    for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-mover", "lib/libstasis-agent.so",
-                 "lib/softgpu/libcuda.so.1", "workloads",
-                 "share/licenses/packages", "share/licenses/criu/COPYING"):
+    for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-criu-inside", "libexec/compat/cuda-checkpoint", "libexec/stasis-mover", "lib/libstasis-agent.so",
+                 "lib/softgpu/libcuda.so.1", "workloads", "bin/stasisd", "libexec/stasis-worker",
+                 "share/licenses/packages", "share/licenses/criu/COPYING", "share/systemd/stasisd.service"):
         if not (tree / name).exists():
             fail(f"{name} is missing")
     for link in tree.rglob("*"):

@@ -67,7 +67,7 @@ def filled_meanwhile(stand, left_bytes, whole, seen):
         demand("No space left on device" in command.err or "the disk is full" in command.err,
                f"it does not say why:\n{command}")
         # The innermost that is named; cpu-dump is around the commit.
-        where = next((p for p in ("commit:", "cpu-dump:") if p in command.err), "elsewhere")
+        where = next((p for p in ("commit:", "cpu-write:", "cpu-dump:") if p in command.err), "elsewhere")
         seen.setdefault(where, []).append(left_bytes)
         expect_refused(stand, store, command)
     finally:

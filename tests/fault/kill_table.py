@@ -11,6 +11,7 @@ from stand import Stand, demand, main, processes, wait_until
 
 HELPER, CRIU, SHIM, MOVER = "stasis-device-helper", "criu", "stasis-shim", "stasis-mover"
 OWN = "stasis"
+APART = "--new-pidns"
 
 # Verb, options, state before, phase to hang at, who is killed there.
 AT_PHASE = [
@@ -18,8 +19,12 @@ AT_PHASE = [
     ("suspend", [], "running", "gpu-lock:after", HELPER),
     ("suspend", [], "running", "gpu-checkpoint:after", HELPER),
     ("suspend", [], "running", "gpu-checkpoint:after", SHIM),
+    ("suspend", ["--keep-context"], "running", "data-save:before", MOVER),
+    ("suspend", ["--keep-context"], "running", "data-save:after", MOVER),
     ("resume", [], "suspended", "gpu-restore:before", HELPER),
     ("resume", [], "suspended", "gpu-restore:after", HELPER),
+    ("resume", [], "kept", "data-load:before", MOVER),
+    ("resume", [], "kept", "data-load:after", MOVER),
     ("resume", [], "suspended", "gpu-unlock:before", SHIM),
     ("dump", [], "running", "gpu-checkpoint:after", HELPER),
     ("dump", [], "running", "cpu-dump:before", SHIM),
@@ -34,7 +39,7 @@ AT_PHASE = [
     ("dump", ["--leave-running"], "running", "commit:before", OWN),
     ("dump", ["--leave-running"], "running", "commit:after", OWN),
     ("dump", ["--leave-running"], "running", "gpu-return:before", HELPER),
-    ("restore", [], "dumped", "data-read:before", CRIU),
+    ("restore", [], "dumped", "data-read:after", CRIU),
     ("restore", [], "dumped", "data-read:after", MOVER),
     ("restore", [], "dumped", "data-load:before", MOVER),
     ("restore", [], "dumped", "data-load:before", SHIM),
@@ -43,6 +48,20 @@ AT_PHASE = [
     ("restore", [], "dumped", "gpu-restore:after", SHIM),
     ("restore", [], "dumped", "adopt:before", SHIM),
     ("restore", [], "dumped", "adopt:after", SHIM),
+    # Its init is the shim: all of it goes with that.
+    ("restore", [APART], "dumped", "data-read:after", CRIU),
+    ("restore", [APART], "dumped", "data-load:before", SHIM),
+    ("restore", [APART], "dumped", "cpu-restore:after", SHIM),
+    ("restore", [APART], "dumped", "cpu-restore:after", OWN),
+    ("restore", [APART], "dumped", "gpu-restore:after", OWN),
+    ("restore", [APART], "dumped", "adopt:before", SHIM),
+    ("restore", [APART], "dumped", "adopt:after", SHIM),
+    ("restore", [APART], "dumped", "adopt:after", OWN),
+    ("suspend", [], "apart", "gpu-checkpoint:after", OWN),
+    ("dump", [], "apart", "describe:before", CRIU),
+    ("dump", [], "apart", "describe:before", OWN),
+    ("dump", [], "apart", "commit:after", CRIU),
+    ("dump", ["--leave-running"], "apart", "commit:before", OWN),
 ]
 
 # Verb, options, state before, whose appearance is waited for, who is killed then.
@@ -56,6 +75,11 @@ ON_SIGHT = [
     ("restore", [], "dumped", SHIM, OWN),
     ("restore", [], "dumped", CRIU, CRIU),
     ("restore", [], "dumped", CRIU, OWN),
+    ("restore", [APART], "dumped", SHIM, SHIM),
+    ("restore", [APART], "dumped", SHIM, OWN),
+    ("restore", [APART], "dumped", CRIU, CRIU),
+    ("restore", [APART], "dumped", CRIU, OWN),
+    ("dump", [], "apart", CRIU, OWN),
 ]
 
 

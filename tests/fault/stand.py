@@ -14,8 +14,10 @@ from processes import wait_until  # noqa: E402
 from programs import Program  # noqa: E402
 from world import Failed, World, demand, isolate_keep  # noqa: E402
 
-__all__ = ["Failed", "Stand", "demand", "isolate", "main", "processes", "wait_until"]
+__all__ = ["Failed", "JOB", "Program", "Stand", "demand", "isolate", "main", "processes", "wait_until"]
 
+# The states that a program with a GPU is brought into, and what `gpu_state` calls them.
+GPU_STATES = {"running": "running", "apart": "running", "suspended": "checkpointed", "kept": "kept"}
 IMAGE = "image"
 JOB = "job"
 
@@ -34,7 +36,8 @@ class Stand:
     # States.
 
     def prepare(self, state):
-        """Brings the program into `state`: running, suspended, or dumped (an image, no process)."""
+        """Brings the program into `state`: running, apart (running in a pid namespace of its own), suspended,
+        kept (suspended but for its context), or dumped (an image, no process)."""
         if self.program is None or not self.here():
             if state == "dumped" and self.image_exists():
                 return
@@ -44,17 +47,33 @@ class Stand:
             self.resume_if_suspended()
             self.program.dump(name=IMAGE)
             return
+        if state == "apart":
+            self.prepare_apart()
+            return
         self.drop_image()
-        gpu = self.program.gpu_state()
-        if state == "suspended" and gpu == "running":
-            self.world.stasis("suspend", JOB)
-        elif state == "running":
-            self.resume_if_suspended()
+        if state != "running" and self.program.gpu_state() == GPU_STATES[state]:
+            return
+        self.resume_if_suspended()
+        if state == "running":
             self.program.expect_running()
+        else:
+            self.world.stasis("suspend", JOB, *(["--keep-context"] if state == "kept" else []))
+
+    def prepare_apart(self):
+        self.resume_if_suspended()
+        if self.program.pid == self.program.number:
+            self.drop_image()
+            self.program.dump(name=IMAGE)
+            self.program.restore(IMAGE, "--new-pidns")
+        self.drop_image()
+        self.program.expect_running()
+
+    def new_program(self):
+        return Program(self.world, JOB, "counter", ["--memory", "16M"])
 
     def begin_anew(self):
         self.end_program()
-        self.program = Program(self.world, JOB, "counter", ["--memory", "16M"]).run()
+        self.program = self.new_program().run()
         self.program.expect_running()
 
     def end_program(self):
@@ -148,13 +167,12 @@ class Stand:
 
     def expect_alive(self, before, verb, code):
         gpu = self.program.gpu_state()
-        demand(gpu in ("running", "checkpointed"), f"its GPU is {gpu}")
+        demand(gpu in GPU_STATES.values(), f"its GPU is {gpu}")
+        wanted = GPU_STATES.get(before)
         if code == 1:
             demand(before != "dumped", "it says that nothing was restored, and it runs")
-            wanted = "running" if before == "running" else "checkpointed"
             demand(gpu == wanted, f"its GPU is {gpu}, not {wanted} as before")
         elif verb == "dump":
-            wanted = "running" if before == "running" else "checkpointed"
             demand(gpu == wanted, f"its GPU is {gpu} after a dump that did not end it")
         self.resume_if_suspended()
         self.program.expect_running()
@@ -177,8 +195,7 @@ class Stand:
         if self.image_exists():
             self.world.stasis("image", "verify", self.image_folder())
         if alive:
-            demand(code != 1 or self.program.gpu_state() ==
-                   ("running" if before == "running" else "checkpointed"), "it is not as it was before")
+            demand(code != 1 or self.program.gpu_state() == GPU_STATES[before], "it is not as it was before")
             self.resume_if_suspended()
             self.program.expect_running()
             self.program.kill()
@@ -234,14 +251,14 @@ class Stand:
         self.world.close()
 
 
-def main(names, run):
+def main(names, run, stand_of=Stand):
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only", help="cases whose name holds this")
     parser.add_argument("name", choices=list(names))
     options = parser.parse_args()
     isolate.enter(isolate_keep(options.build))
-    stand = Stand(options.build)
+    stand = stand_of(options.build)
     if options.only:
         every = stand.case
         stand.case = lambda name, *rest: every(name, *rest) if options.only in name else None

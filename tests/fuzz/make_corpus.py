@@ -82,6 +82,27 @@ def packs():
     put("pack", "all-codecs", pack_recipe([(0, 0, b"x" * 100), *kinds.values()]))
 
 
+def page_packs():
+    def recipe(*extents):
+        out = struct.pack("<BBBQQQB", 0, 0, 0, 0, 0, 0, 0)
+        for codec, pages, stored in extents:
+            out += struct.pack("<BBBQQH", codec, 0, pages, 0, 0, len(stored)) + stored
+        return out
+
+    put("page_pack", "no-pages", recipe())
+    kinds = {}
+    for path in sorted(GOLDEN.glob("*/pages/*.pack")):
+        data = path.read_bytes()
+        index, extents = struct.unpack_from("<QQ", data, len(data) - 96 + 40)
+        for i in range(extents):
+            offset, stored, pages, codec = struct.unpack_from("<QQII", data, index + 48 * i)
+            if codec != 0:
+                kinds.setdefault(codec, (codec, pages, data[offset:offset + stored]))
+    for codec, extent in kinds.items():
+        put("page_pack", f"codec-{codec}", recipe(extent))
+    put("page_pack", "all-codecs", recipe((0, 2, b"a page of this"), *kinds.values(), (0, 1, b"and one more")))
+
+
 RANGES = struct.Struct("<IIII")
 RANGE = struct.Struct("<QQ16sIIQQ")
 
@@ -171,6 +192,14 @@ def job_records():
     put("record", "dumped", b"1 8 22\n/images/ a b\n")
 
 
+def http_requests():
+    for name, line in (("metrics", b"GET /metrics HTTP/1.1"), ("query", b"GET /metrics?name[]=x HTTP/1.0"),
+                       ("elsewhere", b"GET / HTTP/1.1"), ("post", b"POST /metrics HTTP/1.1"), ("nonsense", b"GET")):
+        put("http_request", name, line + b"\r\nHost: localhost:9464\r\nAccept: text/plain\r\n\r\n")
+    put("http_request", "newlines", b"GET /metrics HTTP/1.0\n\n")
+    put("http_request", "half", b"GET /metrics HTTP/1.1\r\nHost:")
+
+
 def journals():
     who = lambda pid: {"pid": pid, "start_time": 2 * pid}
     header = {"version": 1, "verb": "dump", "target": "llama", "boot_id": "c4b3", "pid_namespace": 0,
@@ -186,11 +215,31 @@ def journals():
     put("journal", "torn", text[:-5])
 
 
+def threads():
+    """What CRIU says of who a thread is."""
+    def field(number, value):
+        return varint(number << 3) + varint(value)
+
+    def thread(uid, capability):
+        creds = b"".join(field(n, uid) for n in range(1, 9))
+        creds += b"".join(field(n, capability) + field(n, 0) for n in (9, 10, 11)) + field(12, 0xFEFFFFFF)
+        creds += field(14, uid) + field(19, 0)
+        core = varint(10 << 3 | 2) + varint(len(creds)) + creds
+        entry = field(1, 1) + varint(5 << 3 | 2) + varint(len(core)) + core
+        return struct.pack("<3I", 0x54564319, 0x55053847, len(entry)) + entry
+    put("credentials", "ours", thread(4001, 0))
+    put("credentials", "of-another", thread(4002, 0))
+    put("credentials", "with-a-capability", thread(4001, 2))
+
+
 if __name__ == "__main__":
+    threads()
     manifests()
     packs()
+    page_packs()
     wire()
     arena_records()
     mover_packets()
+    http_requests()
     job_records()
     journals()

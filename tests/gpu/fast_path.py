@@ -27,10 +27,11 @@ class Program:
     """A program that imports what it needs, and touches the GPU only when it is told to go. So many of them
     can be started at once while nothing is measured."""
 
-    def __init__(self, machine, name, script, *words, env=None, agent=True, imports_s=60):
+    def __init__(self, machine, name, script, *words, env=None, agent=True, imports_s=60, cores=None):
         self.machine, self.name, self.agent, self.imports_s = machine, name, agent, imports_s
         self.fifo = machine.state / f"{name}.orders"
-        self.command = [sys.executable, HERE / script, "--orders", self.fifo, *words]
+        pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
+        self.command = [*pinned, sys.executable, HERE / script, "--orders", self.fifo, *words]
         self.env = env
         self.job = None
 
@@ -114,12 +115,20 @@ class CudartProbe:
 
 # What is measured.
 
+def parts_text(account):
+    """What the movers did within a suspend."""
+    if not any(account["save_parts"].values()):
+        return ""
+    return "of the save: " + ", ".join(f"{name} {s * 1e3:.1f} ms" for name, s in account["save_parts"].items()) + "\n"
+
+
 def account_text(account):
     """The account in a few lines, for a step that fails."""
     phases = ", ".join(f"{p['name']} {p['seconds']:.3f} s" for p in account["phases"])
     text = (f"{account['verb']} {account['target']}: {account['total_s']:.3f} s, path "
             f"{account['path']}, {account['shared_bytes'] / MIB:.0f} of "
             f"{account['device_bytes'] / MIB:.0f} MiB by the data plane\n{phases}\n"
+            + parts_text(account)
             + "".join(f"left to the driver: {why}\n" for why in account["left_to_driver"]))
     return text.strip()
 
@@ -234,7 +243,8 @@ def carry(machine, name, start, *, period=None, cycles=3, settle_rounds=3, share
         report.number("used after its end:", used_when_ended(machine, left), "MiB", ("<=", left))
     finally:
         job.kill()
-    note = "\n".join([" | ".join(last), *([] if enough else [account_text(worst)]), note])
+    note = "\n".join([" | ".join(last), *([] if enough else [account_text(worst)]),
+                      parts_text(downs[-1]).strip(), note])
     return settle(report, note)
 
 
@@ -318,43 +328,52 @@ def gate_cost(machine, probe):
     return settle(report)
 
 
-def overhead(machine, programs, rounds, pairs):
-    """Two processes of the same program, with and without the agent, take turns in short batches. What else
-    happens on the machine only ever adds, so it is the faster quarter of each that is compared; the median
-    of the pairs beside it says how quiet the machine was."""
+def overhead(machine, programs, rounds, turns):
+    """Several processes of the same program, with and without the agent, take turns in short batches on the
+    same cores. What else happens on the machine only ever adds, so it is each process's faster quarter that
+    counts; and processes of one kind differ by chance, so the best of each kind are compared. How far
+    those of one kind lie apart says what the comparison is worth."""
     report = machine.report
-    under, plain = programs
+    kinds = {"with the agent": [p for p in programs if p.agent], "without": [p for p in programs if not p.agent]}
     try:
-        under.go()
-        plain.go()
         for program in programs:
+            program.go()
             for _ in range(3):
                 program.batch(rounds)
 
-        def compare(turns):
-            took = {under: [], plain: []}
-            for n in range(turns):
-                # Whoever is second finds a warmer machine: each is second as often.
-                for program in (under, plain) if n % 2 == 0 else (plain, under):
+        def quarters(count):
+            took = {program: [] for program in programs}
+            for n in range(count):
+                # Whoever comes later finds a warmer machine: each comes at each place as often.
+                for program in programs[n % len(programs):] + programs[:n % len(programs)]:
                     took[program].append(program.batch(rounds) / rounds)
-            quick = {program: statistics.quantiles(seconds, n=4)[0] for program, seconds in took.items()}
-            return took, 100 * (quick[under] / quick[plain] - 1), quick
+            return {program: statistics.quantiles(seconds, n=4)[0] for program, seconds in took.items()}
 
-        took, more, quick = compare(pairs)
-        ratios = [100 * (u / p - 1) for u, p in zip(took[under], took[plain])]
-        quartiles = statistics.quantiles(ratios, n=4)
-        report.number("rounds/s with the agent:", 1 / quick[under], "1/s")
-        report.number("rounds/s without:", 1 / quick[plain], "1/s")
-        report.number(f"overhead, faster quarters of {pairs} batches each:", more, "%", ("<=", 1.0))
-        report.number("overhead, median of the pairs:", quartiles[1], "%")
-        report.number("the middle half of the pairs spans:", quartiles[2] - quartiles[0], "%")
-        for verb in ["suspend", "resume"]:
-            under.job.verb(verb, under.name)
+        before = quarters(turns)
+        best = {}
+        for kind, its in kinds.items():
+            seconds = sorted(before[program] for program in its)
+            best[kind] = seconds[0]
+            report.number(f"{kind}, rounds/s of the best of {len(its)} processes:", 1 / seconds[0], "1/s")
+            report.number(f"{kind}, its processes lie apart by", 100 * (seconds[-1] / seconds[0] - 1), "%")
+        under, plain = best.values()
+        report.number("overhead, best of each kind:", 100 * (under / plain - 1), "%", ("<=", 1.0))
+
+        for program in kinds["with the agent"]:
+            for verb in ["suspend", "resume"]:
+                program.job.verb(verb, program.name)
         for program in programs:
             for _ in range(3):
                 program.batch(rounds)
-        report.number("overhead after a suspend and a resume:", compare(pairs // 2)[1], "%")
-        under.job.finish()
+        after = quarters(turns)
+        # Each beside itself: what its place in memory does to a process stays as it was.
+        change = {kind: statistics.median(after[program] / before[program] for program in its)
+                  for kind, its in kinds.items()}
+        under, plain = change.values()
+        report.number("after a suspend and a resume, slower than those without the agent became:",
+                      100 * (under / plain - 1), "%", ("<=", 1.0))
+        for program in kinds["with the agent"]:
+            program.job.finish()
     finally:
         for program in programs:
             program.kill()
@@ -527,10 +546,15 @@ def steps(machine):
     jax_pool = program("jax-preallocated", "jax_loop.py", "--memory", 8, env={
         "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.12"})
     cupy = program("cupy", "cupy_loop.py", "--memory", 16)
-    speakers = [program(f"tokens-{'with' if agent else 'without'}", "torch_llama.py", "--batches",
-                        agent=agent) for agent in (True, False)]
-    learners = [program(f"training-{'with' if agent else 'without'}", "torch_training.py", "--batches",
-                        agent=agent) for agent in (True, False)]
+    def both_kinds(name, script, *words):
+        """Three processes of each kind, by turns, on the same cores and as alike as can be."""
+        cores = sorted(os.sched_getaffinity(0))[-4:]
+        return [program(f"{name}-{'with' if agent else 'without'}-{n}", script, *words, "--batches",
+                        env={"PYTHONHASHSEED": "0"}, agent=agent, cores=cores)
+                for n in range(3) for agent in (True, False)]
+
+    speakers = both_kinds("tokens", "torch_llama.py", "--layers", 16)
+    learners = both_kinds("training", "torch_training.py")
     hoarders = [program(f"waste-{'with' if agent else 'without'}", "torch_waste.py", "--batches",
                         agent=agent) for agent in (True, False)]
     mover = program("move-torch", "torch_llama.py", "--layers", 4, "--cache", 2, "--tokens", 24)
@@ -558,8 +582,8 @@ def steps(machine):
     yield "jax", 60, by_program(jax, period=8), [jax]
     yield "jax-preallocated", 60, by_program(jax_pool, period=8), [jax_pool]
     yield "cupy", 60, by_program(cupy, period=8), [cupy]
-    yield "overhead-tokens", 90, functools.partial(overhead, machine, speakers, 4, 60), speakers
-    yield "overhead-training", 60, functools.partial(overhead, machine, learners, 4, 60), learners
+    yield "overhead-tokens", 120, functools.partial(overhead, machine, speakers, 4, 30), speakers
+    yield "overhead-training", 120, functools.partial(overhead, machine, learners, 4, 20), learners
     yield "waste", 60, functools.partial(waste, machine, hoarders), hoarders
     yield "gate-cost", 60, functools.partial(gate_cost, machine, probe), [probe]
     yield "repeat", 300, repeat.by_us, []

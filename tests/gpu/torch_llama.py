@@ -32,9 +32,9 @@ def build(torch, layers):
             max_position_embeddings=4096, tie_word_embeddings=False)).eval()
 
 
-def random_words(torch, gib):
-    words = torch.empty(gib << 27, dtype=torch.int64, device="cuda")
-    generator = torch.Generator("cuda").manual_seed(2)
+def random_words(torch, gib, device="cuda"):
+    words = torch.empty(gib << 27, dtype=torch.int64, device=device)
+    generator = torch.Generator(device).manual_seed(2)
     for piece in words.split(SLICE_WORDS):
         piece.random_(generator=generator)
     return words
@@ -43,7 +43,7 @@ def random_words(torch, gib):
 def words_sum(torch, words):
     """Modulo 2^64; a word in another place gives another sum."""
     total = 0
-    factors = torch.arange(1, 2 * SLICE_WORDS, 2, dtype=torch.int64, device="cuda")
+    factors = torch.arange(1, 2 * SLICE_WORDS, 2, dtype=torch.int64, device=words.device)
     for piece in words.split(SLICE_WORDS):
         own = int((piece * factors[:len(piece)]).sum())
         total = (total * 0x9E3779B97F4A7C15 + own) % 2**64

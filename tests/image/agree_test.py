@@ -9,6 +9,7 @@ import glob
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,106 @@ class BothReaders(unittest.TestCase):
             os.unlink(stranger)
             self.assertTrue(self.ask_both(image))
 
+    def test_what_a_manifest_may_not_say_of_pages(self):
+        for image, _ in self.copies():
+            manifest = os.path.join(image, "manifest.pb")
+            with open(manifest, "rb") as file:
+                good = file.read()
+            if read_image.read_manifest(image)["format"] < 3:
+                continue
+            for what, change in PAGES_WRONG.items():
+                message = Message(good[32:-16])
+                change(message)
+                body = message.bytes()
+                data = good[:16] + struct.pack("<Q", len(body)) + good[24:32] + body
+                with open(manifest, "wb") as file:
+                    file.write(data + read_image.xxh3_128(data))
+                self.assertEqual(self.ask_both(image), what == "nothing", what)
+                if what != "nothing":  # before a pack is looked at
+                    with self.assertRaises(read_image.BadImage, msg=what):
+                        read_image.read_manifest(image)
+            with open(manifest, "wb") as file:
+                file.write(good)
+
+
+class Message:
+    """A protobuf message, to be changed: numbers and bytes by field."""
+
+    def __init__(self, data=b""):
+        self.fields = {number: [] for number in range(1, 32)} | read_image.fields(data)
+
+    @staticmethod
+    def varint(value):
+        out = b""
+        while value > 0x7F:
+            out += bytes([value & 0x7F | 0x80])
+            value >>= 7
+        return out + bytes([value])
+
+    def bytes(self):
+        out = []
+        for number, values in self.fields.items():
+            for value in values:
+                is_number = isinstance(value, int)
+                out.append(self.varint(number << 3 | (0 if is_number else 2)))
+                out.append(self.varint(value) if is_number else self.varint(len(value)) + value)
+        return b"".join(out)
+
+    def change(self, number, **values):
+        """The first message of that field, with the fields `fN` set to a list."""
+        inner = Message(self.fields[number][0])
+        for name, value in values.items():
+            inner.fields[int(name[1:])] = value
+        self.fields[number][0] = inner.bytes()
+        return self
+
+    def with_id(self, name):
+        self.fields[1] = [name]
+        return self
+
+    def page_file(self, path, size, packs, firsts, pages):
+        inner = Message()
+        for number, value in enumerate(([path], [size], packs, firsts, pages), 1):
+            inner.fields[number] = value
+        self.fields[17].append(inner.bytes())
+
+    def pack_of_pages(self):
+        """1 + its index."""
+        return next(i for i, raw in enumerate(self.fields[16], 1) if Message(raw).fields[8])
+
+
+def of_zeros(message, name=b"cpu/pages-9.img", size=4096, runs=1, each=1):
+    message.page_file(name, size, [0] * runs, [0] * runs, [each] * runs)
+
+
+MANY = 1 << 31  # pages
+PAGES_WRONG = {
+    "nothing": lambda m: of_zeros(m),
+    "no naming": lambda m: m.fields.update({12: []}),
+    "a name with a control character": lambda m: of_zeros(m, b"cpu/pages\x01.img"),
+    "a name of 256 bytes": lambda m: of_zeros(m, b"cpu/" + b"x" * 256),
+    "a name with a slash": lambda m: of_zeros(m, b"cpu/a/b"),
+    "another folder": lambda m: of_zeros(m, b"log/pages-9.img"),
+    "the name of a file": lambda m: of_zeros(m, Message(m.fields[11][0]).fields[1][0]),
+    "a name twice": lambda m: of_zeros(m, Message(m.fields[17][0]).fields[1][0]),
+    "no size": lambda m: of_zeros(m, size=0, runs=0),
+    "a size that is not its pages": lambda m: of_zeros(m, size=8192),
+    "more than 2^50 bytes": lambda m: of_zeros(m, size=129 * MANY * 4096, runs=129, each=MANY),
+    "a run of no pages": lambda m: m.page_file(b"cpu/pages-9.img", 4096, [0, 0], [0, 0], [1, 0]),
+    "zeros from a place": lambda m: m.page_file(b"cpu/pages-9.img", 4096, [0], [1], [1]),
+    "lists of different lengths": lambda m: m.page_file(b"cpu/pages-9.img", 4096, [0], [0, 0], [1]),
+    "a pack that is none": lambda m: m.page_file(b"cpu/pages-9.img", 4096, [99], [0], [1]),
+    "a page that no pack can have":
+        lambda m: m.page_file(b"cpu/pages-9.img", 8192, [m.pack_of_pages()], [(1 << 24) - 1], [2]),
+    "more pages than an image can have":
+        lambda m: m.page_file(b"cpu/pages-9.img", 3 * 4096 << 24, [m.pack_of_pages()] * 3, [0] * 3, [1 << 24] * 3),
+    "a pack that uses more than it has": lambda m: m.change(16, f6=[1 << 49]),
+    "a pack with too many blocks": lambda m: m.change(16, f5=[(1 << 24) + 1]),
+    "a pack of more than 2^50 bytes": lambda m: m.change(16, f2=[(1 << 50) + 1]),
+    "a pack that nothing is in": lambda m: m.fields[16].append(
+        Message(m.fields[16][m.pack_of_pages() - 1]).with_id(b"x" * 16).bytes()),
+    "too many files of pages": lambda m: [of_zeros(m, b"cpu/%d" % i) for i in range(65537)],
+}
 
 if __name__ == "__main__":
     STASIS = os.path.abspath(sys.argv.pop(1))

@@ -22,7 +22,7 @@ SEED = 7
 
 def on_disk(store):
     """Of all packs, each file once."""
-    files = {(s.st_dev, s.st_ino): s.st_blocks * 512 for p in store.glob("*/gpu/*") for s in [p.lstat()]}
+    files = {(s.st_dev, s.st_ino): s.st_blocks * 512 for p in [*store.glob("*/gpu/*"), *store.glob("*/pages/*")] for s in [p.lstat()]}
     return sum(files.values())
 
 
@@ -31,30 +31,43 @@ def needed_bytes(store, names):
     blocks, packs = {}, {}
     for name in names:
         manifest = read_image.read_manifest(store / name)
-        mine = []
-        for message in read_image.packs_of(manifest):
-            path = message["path"]
-            if path not in packs:
-                packs[path] = read_image.Pack((store / name / path).read_bytes(), path)
-            mine.append(packs[path])
-        for _, found in read_image.ranges_of(manifest, len(mine)):
+        recorded = list(read_image.packs_of(manifest))
+        for message in recorded:
+            if message["path"] not in packs:
+                packs[message["path"]] = read_image.open_pack(store / name, message)
+        mine = [packs[message["path"]] for message in recorded]
+        for _, found in read_image.ranges_of(manifest, recorded):
             for block, _, place in found:
                 if any(block):
-                    blocks[mine[place].where, block] = -(-mine[place].stored_bytes(block) // 4096) * 4096
-    ends = sum(4096 + -(-(64 * len(pack.entries) + 64) // 4096) * 4096 for pack in packs.values())
-    return sum(blocks.values()) + ends, len(packs)
+                    blocks[mine[place].where, block] = padded(mine[place].stored_bytes(block))
+        for _, _, runs in read_image.page_files_of(manifest, recorded):
+            for place, first, count in runs:
+                for number in range(first, first + count) if place is not None else []:
+                    extent, which = mine[place].extents[number]
+                    if extent[3] == 0:
+                        blocks[mine[place].where, extent, which] = 4096
+                    else:
+                        blocks[mine[place].where, extent] = padded(extent[1])
+    return sum(blocks.values()) + sum(pack.frame_bytes() for pack in packs.values()), len(packs)
+
+
+def padded(size):
+    return -(-size // 4096) * 4096
 
 
 def run(world):
     program = Program(world, "one", world.build / "tests" / "image_drift",
                       ["--memory", 16 * MIB, "--handles", 8, "--interval", 5, "--port", 1]).run()
     pick = random.Random(SEED)
-    alive, freed, deleted = [], 0, 0
+    alive, freed, deleted, most_packs = [], 0, 0, 0
     for _ in range(DUMPS):
         how = pick.choice(["none", "none", "lz4", "zstd"])
         full = ["--full"] if pick.random() < 0.15 else []
         name = f"i{pick.randrange(1 << 32):08x}"  # in no order
-        program.dump("--leave-running", "--compress", how, *full, name=name)
+        # Half of them in several packs, written at a time.
+        program.dump("--leave-running", "--compress", how, *full, name=name,
+                     env={"STASIS_PACK_SIZE": pick.choice(["1MiB", "128MiB"])})
+        most_packs = max(most_packs, len(os.listdir(world.images / name / "gpu")))
         alive.append(name)
         victims = []
         while len(alive) > KEPT or (len(alive) > 2 and pick.random() < 0.3):
@@ -66,6 +79,7 @@ def run(world):
             freed += world.stasis("image", "gc", "--json").json()["freed_blocks"]
     freed += world.stasis("image", "gc", "--json").json()["freed_blocks"]
     demand(freed > 0, "gc never found anything to free")
+    demand(most_packs > 2, f"no image had more than {most_packs} packs")
     demand(sorted(os.listdir(world.images)) == sorted(alive), f"the store holds {os.listdir(world.images)}, not {alive}")
     needed, packs = needed_bytes(world.images, alive)
     found = on_disk(world.images)

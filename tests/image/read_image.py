@@ -6,6 +6,7 @@ page is true, and so that an image can be looked at where Stasis is not installe
 
     read_image.py IMAGE            what the image holds
     read_image.py --verify IMAGE   the same, after every byte was compared; exit code 1 if one differs
+    read_image.py --cpu FOLDER IMAGE   makes CRIU's files in FOLDER, those too that the image holds as pages
 
 Blocks in zstd are decompressed by Python from 3.14 on, or by the `zstd` command. Where there is
 neither they are compared as they are stored, and it says how many.
@@ -21,7 +22,12 @@ M64 = (1 << 64) - 1
 M32 = (1 << 32) - 1
 
 
-FOLDERS = ("cpu", "gpu", "log", "agent")
+FOLDERS = ("cpu", "gpu", "log", "agent", "pages")
+PAGE = 4096
+MOST_BYTES = 1 << 50  # of a file or a pack
+MOST_BLOCKS, MOST_PAGES = 1 << 22, 1 << 24  # of a pack
+MOST_PAGES_USED = 1 << 25  # of an image, each use counted
+MOST_PACKS, MOST_PAGE_FILES = 16384, 65536
 FEATURE_AGENT = 1  # files in agent/
 without_zstd = 0  # blocks that were only compared as they are stored
 
@@ -277,8 +283,8 @@ def open_envelope(data, where):
     if xxh3_128(data[:-16]) != data[-16:]:
         raise BadImage(f"{where} is damaged")
     version, header, body, features = struct.unpack_from("<IIQQ", data, 8)
-    if version not in (1, 2) or features & ~FEATURE_AGENT:
-        raise BadImage(f"{where} has format {version} with features {features:#x}; this reads 1 and 2")
+    if version not in (1, 2, 3) or features & ~FEATURE_AGENT:
+        raise BadImage(f"{where} has format {version} with features {features:#x}; this reads 1 to 3")
     if header != 32 or body != len(data) - 48:
         raise BadImage(f"{where} is damaged: wrong lengths")
     return data[32:-16], version, features
@@ -303,7 +309,30 @@ def read_manifest(image):
     has_agent = any(name.startswith("agent/") for name, _, _ in files_of(manifest))
     if has_agent != bool(features & FEATURE_AGENT):
         raise BadImage(f"{path} has features {features:#x}, and not those of what it lists")
+    check_packs_are_needed(manifest)
     return manifest
+
+
+def check_packs_are_needed(manifest):
+    """What the manifest says of packs, blocks and pages is within its bounds, and each pack is there for something."""
+    if len(manifest.get(16, [])) > MOST_PACKS or len(manifest.get(17, [])) > MOST_PAGE_FILES:
+        raise BadImage("the manifest lists too many packs, or files of pages")
+    packs = list(packs_of(manifest))
+    places = {place for _, blocks in ranges_of(manifest, packs) for name, _, place in blocks if any(name)}
+    used = 0
+    for _, _, runs in page_files_of(manifest, packs):
+        places.update(place for place, _, _ in runs)
+        used += sum(count for place, _, count in runs if place is not None)
+    if used > MOST_PAGES_USED or used > 0 and not manifest.get(12):
+        raise BadImage(f"{used} pages are in packs, which is too many, or nothing says how they are named")
+    if needed := len(packs) - len(places - {None}):
+        raise BadImage(f"{needed} of {len(packs)} packs are needed by nothing")
+
+
+def is_plain_name(name):
+    """Of a file in one of an image's folders."""
+    raw = name.encode("utf-8", "surrogateescape")
+    return 0 < len(raw) <= 255 and name not in (".", "..") and not any(b < 32 or b in (47, 127) for b in raw)
 
 
 def files_of(manifest):
@@ -312,9 +341,9 @@ def files_of(manifest):
         message = fields(raw)
         path = text(message, 1)
         folder, _, name = path.partition("/")
-        if folder not in FOLDERS or name in ("", ".", "..") or "/" in name:
+        if folder not in FOLDERS or not is_plain_name(name):
             raise BadImage(f"{path!r} is no path inside an image")
-        if manifest["format"] > 1 and folder == "gpu":
+        if manifest["format"] > 1 and folder == "gpu" or folder == "pages":
             raise BadImage(f"{path!r} is a file where only packs are")
         yield path, one(message, 2, 0), ids(one(message, 3, b""))
 
@@ -431,6 +460,10 @@ class Pack:
     def stored_bytes(self, name):
         return self.entries[name][1]
 
+    def frame_bytes(self):
+        """Of the file, what is no block."""
+        return 4096 + -(-(64 * len(self.entries) + 64) // 4096) * 4096
+
     def block(self, name):
         """Its bytes, checked; None for one in zstd that cannot be decompressed here."""
         offset, stored, logical, codec, checksum = self.entries[name]
@@ -464,13 +497,18 @@ def packs_of(manifest):
         if len(name) != 16 or not any(name) or name in seen or manifest["format"] == 1:
             raise BadImage(f"a pack with the id {name.hex()} is listed")
         seen.add(name)
-        message["path"] = f"gpu/{name.hex()}.pack"
+        message["pages"] = bool(one(message, 8, 0))
+        if message["pages"] and manifest["format"] < 3:
+            raise BadImage("a pack of pages is listed")
+        size, blocks, stored = (one(message, number, 0) for number in (2, 5, 6))
+        if size > MOST_BYTES or stored > size or blocks > (MOST_PAGES if message["pages"] else MOST_BLOCKS):
+            raise BadImage(f"a pack of {size} bytes is listed with {blocks} blocks of {stored}")
+        message["path"] = f"{'pages' if message['pages'] else 'gpu'}/{name.hex()}.pack"
         yield message
 
 
 def ranges_of(manifest, packs):
-    """(address, [(block name, length, index of the pack or None)]) of every range."""
-    used = set()
+    """(address, [(block name, length, index of the pack or None)]) of every range; `packs` as of packs_of."""
     for raw in manifest.get(13, []):
         message = fields(raw)
         address, size, step = one(message, 2, 0), one(message, 3, 0), one(message, 4, 0)
@@ -482,14 +520,127 @@ def ranges_of(manifest, packs):
         blocks = []
         for i, name in enumerate(names):
             place = places[i] if places else None
-            if place is not None and (place >= packs if any(name) else place != 0):
-                raise BadImage(f"range {address:#x} has a block in pack {place} of {packs}")
-            if any(name):
-                used.add(place)
+            if place is not None and (place >= len(packs) or packs[place]["pages"] if any(name) else place != 0):
+                raise BadImage(f"range {address:#x} has a block in pack {place} of {len(packs)}")
             blocks.append((name, min(step, size - i * step), place))
         yield address, blocks
-    if manifest["format"] > 1 and len(used) != packs:
-        raise BadImage(f"{packs} packs are listed, and {len(used)} needed")
+
+
+def page_files_of(manifest, packs):
+    """(path, size, [(index of the pack or None, first page, pages)]) of every file that is made of pages."""
+    seen = {path for path, _, _ in files_of(manifest)}
+    for raw in manifest.get(17, []):
+        message = fields(raw)
+        path, size = text(message, 1), one(message, 2, 0)
+        folder, _, name = path.partition("/")
+        if folder != "cpu" or not is_plain_name(name) or path in seen or manifest["format"] < 3:
+            raise BadImage(f"{path!r} is no file made of pages")
+        seen.add(path)
+        places, firsts, counts = (varints(message.get(n, [])) for n in (3, 4, 5))
+        if not len(places) == len(firsts) == len(counts) or not 0 < size <= MOST_BYTES or sum(counts) * PAGE != size:
+            raise BadImage(f"{path} has {size} bytes in {sum(counts)} pages")
+        runs = []
+        for place, first, count in zip(places, firsts, counts):
+            good = first == 0 if place == 0 else place <= len(packs) and packs[place - 1]["pages"]
+            good = good and (place == 0 or first + count <= MOST_PAGES)
+            if count == 0 or not good:
+                raise BadImage(f"{path} has {count} pages in pack {place} of {len(packs)}")
+            runs.append((place - 1 if place else None, first, count))
+        yield path, size, runs
+
+
+class PagePack:
+    """A pack of pages whose index and footer are what they were."""
+
+    def __init__(self, data, where):
+        self.data, self.where = data, where
+        footer = data[-96:]
+        if len(data) < 96 or footer[:8] != b"\x89STPAGE\n" or xxh3_128(footer[:80]) != footer[80:]:
+            raise BadImage(f"{where} has no end of a pack of pages, or a damaged one")
+        version, size, features, self.id, body, extents, pages, self.index_checksum = struct.unpack_from(
+            "<IIQ16sQQQ16s", footer, 8)
+        if version != 1 or features != 0:
+            raise BadImage(f"{where} has page pack format {version}; this reads 1")
+        index = data[body:-96]
+        self.tail = len(index) + 96
+        if max(extents, pages) > MOST_PAGES or size != 96 or body % PAGE or len(index) != 48 * extents + 32 * pages or body > len(data) - 96:
+            raise BadImage(f"{where} is damaged: wrong lengths")
+        if xxh3_128(index) != self.index_checksum:
+            raise BadImage(f"{where} has a damaged index")
+        self.pages = [(index[at:at + 16], index[at + 16:at + 32]) for at in range(48 * extents, len(index), 32)]
+        if any(not any(name) for name, _ in self.pages):
+            raise BadImage(f"{where} has a page without a name")
+        self.extents = []  # of each page: the extent, and which of its pages
+        self.read = {}
+        end = 0
+        for i in range(extents):
+            extent = struct.unpack_from("<QQIIQ16s", index, 48 * i)
+            offset, stored, count, codec, _, _ = extent
+            if codec > 2:
+                raise BadImage(f"{where} has pages with codec {codec}")
+            padded = -(-stored // PAGE) * PAGE
+            good = stored == count * PAGE if codec == 0 else 0 < stored < count * PAGE <= 2 << 20
+            if not count or not good or offset < end or offset % PAGE or offset + padded > body:
+                raise BadImage(f"{where} has {count} pages in {stored} bytes at {offset}")
+            end = offset + padded
+            self.extents += [(extent, p) for p in range(count)]
+        if len(self.extents) != len(self.pages):
+            raise BadImage(f"{where} has {len(self.pages)} pages and {len(self.extents)} in its extents")
+
+    def frame_bytes(self):
+        """Of the file, what is no page."""
+        return -(-self.tail // 4096) * 4096
+
+    def extent(self, extent):
+        """All pages of a compressed one; None when it cannot be decompressed here."""
+        offset, stored, count, codec, _, checksum = extent
+        where = f"{self.where}: the pages at {offset}"
+        raw = self.data[offset:offset + stored]
+        if xxh3_128(raw) != checksum or any(self.data[offset + stored:-(-(offset + stored) // PAGE) * PAGE]):
+            raise BadImage(f"{where} are damaged")
+        return (None, lz4_block, zstd_frame)[codec](raw, count * PAGE, where)
+
+    def page(self, number):
+        """Its bytes, checked; None for one in zstd that cannot be decompressed here."""
+        extent, which = self.extents[number]
+        if extent[3] == 0:
+            data = self.data[extent[0] + which * PAGE:][:PAGE]
+        else:
+            if extent not in self.read:
+                self.read[extent] = self.extent(extent)
+            if self.read[extent] is None:
+                return None
+            data = self.read[extent][which * PAGE:][:PAGE]
+        if xxh3_128(data) != self.pages[number][1]:
+            raise BadImage(f"{self.where}: page {number} is damaged")
+        return data
+
+
+def open_pack(image, message):
+    kind = PagePack if message["pages"] else Pack
+    pack = kind(read_regular(os.path.join(image, message["path"]), one(message, 2, 0)), message["path"])
+    if pack.id != one(message, 1, b"") or pack.index_checksum != one(message, 3, b""):
+        raise BadImage(f"{message['path']} is another pack than the one recorded")
+    return pack
+
+
+def make_cpu_files(image, folder):
+    """What CRIU would be given."""
+    manifest = read_manifest(image)
+    recorded = list(packs_of(manifest))
+    packs = [open_pack(image, message) if message["pages"] else None for message in recorded]
+    for path, size, _ in files_of(manifest):
+        if path.startswith("cpu/"):
+            with open(os.path.join(folder, os.path.basename(path)), "xb") as file:
+                file.write(read_regular(os.path.join(image, path), size))
+    for path, _, runs in page_files_of(manifest, recorded):
+        with open(os.path.join(folder, os.path.basename(path)), "xb") as file:
+            for place, first, count in runs:
+                for number in range(first, first + count):
+                    page = bytes(PAGE) if place is None else packs[place].page(number)
+                    if page is None:
+                        raise BadImage(f"{path} has pages in zstd, and there is no zstd here")
+                    file.write(page)
 
 
 # --- what a person sees -----------------------------------------------------------------------------
@@ -516,10 +667,7 @@ def verify(image):
     for message in recorded:
         listed.add(message["path"])
         try:
-            pack = Pack(read_regular(os.path.join(image, message["path"]), one(message, 2, 0)), message["path"])
-            if pack.id != one(message, 1, b"") or pack.index_checksum != one(message, 3, b""):
-                raise BadImage(f"{message['path']} is another pack than the one recorded")
-            packs.append(pack)
+            packs.append(open_pack(image, message))
         except (BadImage, OSError) as error:
             findings.append(str(error))
             packs.append(None)
@@ -529,8 +677,8 @@ def verify(image):
             path = os.path.normpath(os.path.join(below, name))
             if path not in listed and path not in ("manifest.pb", *FOLDERS):
                 findings.append(f"{path} is not part of the image")
-    used = {}
-    for address, blocks in ranges_of(manifest, len(recorded)):
+    used = {}  # (pack, block or page or extent): stored bytes
+    for address, blocks in ranges_of(manifest, recorded):
         for name, size, place in blocks:
             if not any(name):
                 continue
@@ -546,9 +694,31 @@ def verify(image):
                     pack.block(name)
                 except BadImage as error:
                     findings.append(str(error))
+    for path, _, runs in page_files_of(manifest, recorded):
+        for place, first, count in runs:
+            if place is None:
+                continue
+            pack = packs[place]
+            if pack is None:
+                continue  # said already
+            if first + count > len(pack.pages):
+                findings.append(f"{path} needs page {first + count} of {pack.where}, which has {len(pack.pages)}")
+                continue
+            for number in range(first, first + count):
+                if (pack, number) in used:
+                    continue
+                extent = pack.extents[number][0]
+                used[pack, number] = PAGE if extent[3] == 0 else 0
+                if extent[3] != 0:
+                    used[pack, extent] = extent[1]
+                try:
+                    pack.page(number)
+                except BadImage as error:
+                    findings.append(str(error))
     for message, pack in zip(recorded, packs):
-        mine = [size for (owner, _), size in used.items() if owner is pack]
-        if pack and not findings and (len(mine), sum(mine)) != (one(message, 5, 0), one(message, 6, 0)):
+        mine = [(what, size) for (owner, what), size in used.items() if owner is pack]
+        blocks = sum(not isinstance(what, tuple) for what, _ in mine)
+        if pack and not findings and (blocks, sum(s for _, s in mine)) != (one(message, 5, 0), one(message, 6, 0)):
             findings.append(f"{message['path']} has other blocks for this image than recorded")
     return findings
 
@@ -574,6 +744,8 @@ def describe(image):
     for message in packs_of(manifest):
         print(f"pack      {one(message, 6, 0):>12} {message['path']}, {one(message, 5, 0)} blocks"
               + (", of an earlier image" if one(message, 4, 0) else ""))
+    for path, size, runs in page_files_of(manifest, list(packs_of(manifest))):
+        print(f"pages     {size:>12} {path}, in {len(runs)} runs")
     for path, size, _ in files_of(manifest):
         print(f"file      {size:>12} {path}")
 
@@ -582,12 +754,16 @@ def main():
     arguments = sys.argv[1:]
     checking = "--verify" in arguments
     arguments = [a for a in arguments if a != "--verify"]
-    if len(arguments) != 1:
+    folder = arguments[1] if arguments[:1] == ["--cpu"] and len(arguments) == 3 else None
+    if len(arguments) != (3 if folder else 1):
         print(__doc__, file=sys.stderr)
         return 2
     try:
-        findings = verify(arguments[0]) if checking else []
-        describe(arguments[0])
+        findings = verify(arguments[-1]) if checking else []
+        if folder:
+            make_cpu_files(arguments[-1], folder)
+        else:
+            describe(arguments[-1])
     except (BadImage, OSError) as error:
         findings = [str(error)]
     if without_zstd:

@@ -15,6 +15,7 @@ sys.path.insert(0, HERE)
 import read_image  # noqa: E402
 
 GOLDEN = os.path.join(HERE, "golden", "v1")
+GOLDEN_3 = os.path.join(HERE, "golden", "v3")
 GOLDEN_2 = os.path.join(HERE, "golden", "v2")
 
 
@@ -132,6 +133,63 @@ class GoldenImage(unittest.TestCase):
             self.assertIn(message["path"], read_image.verify(self.image)[0])
             shutil.copy(os.path.join(GOLDEN_2, message["path"]), self.path(message["path"]))
         self.assertEqual((found, unseen), (5, 1))
+
+    def test_format_3_is_whole_and_its_pages_have_their_names(self):
+        self.assertEqual(read_image.verify(GOLDEN_3), [])
+        key = read_image.BlockKey(bytes(range(32)))
+        manifest = read_image.read_manifest(GOLDEN_3)
+        packs = [read_image.open_pack(GOLDEN_3, message) for message in read_image.packs_of(manifest)]
+        codecs, compared, holes = set(), 0, 0
+        for pack in packs:
+            for number, (name, _) in enumerate(pack.pages):
+                codecs.add(pack.extents[number][0][3])
+                try:
+                    page = pack.page(number)
+                except read_image.BadImage:
+                    holes += 1
+                    continue
+                if page is not None:
+                    self.assertEqual(key.name(page), name)
+                    compared += 1
+        self.assertEqual((codecs, holes), ({0, 1, 2}, 1))
+        self.assertGreaterEqual(compared, 5)
+
+    def test_format_3_gives_the_files_that_criu_wrote(self):
+        folder = os.path.join(self.folder.name, "made")
+        os.mkdir(folder)
+        try:
+            read_image.make_cpu_files(GOLDEN_3, folder)
+        except read_image.BadImage as error:
+            self.assertIn("there is no zstd here", str(error))
+            return
+        with open(os.path.join(folder, "pages-1.img"), "rb") as file:
+            pages = file.read()
+        self.assertEqual(len(pages), 9 * 4096)
+        self.assertEqual(pages[2 * 4096:4 * 4096], bytes(8192))
+        self.assertEqual(pages[4096:8192], (b"a page of L; " * 400)[:4096])
+        self.assertEqual(pages[4096:8192], pages[7 * 4096:8 * 4096])
+
+    def test_each_change_in_a_page_is_found_but_where_no_image_looks(self):
+        shutil.rmtree(self.image)
+        shutil.copytree(GOLDEN_3, self.image)
+        found = unseen = 0
+        for message in read_image.packs_of(read_image.read_manifest(self.image)):
+            path = message["path"]
+            pack = read_image.open_pack(self.image, message)
+            for extent, which in pack.extents:
+                if extent[3] != 0 and which > 0:
+                    continue
+                self.change(path, extent[0] + (which * 4096 + 77 if extent[3] == 0 else 20))
+                findings = read_image.verify(self.image)
+                found += bool(findings)
+                unseen += not findings
+                self.change(path, extent[0] + (which * 4096 + 77 if extent[3] == 0 else 20))
+            for before_end in (1, 20, 60, 90, 97, 120, 140):
+                self.change(path, os.path.getsize(self.path(path)) - before_end)
+                self.assertIn(path, read_image.verify(self.image)[0])
+                self.change(path, os.path.getsize(self.path(path)) - before_end)
+        self.assertEqual((found, unseen), (5, 1))
+        self.assertEqual(read_image.verify(self.image), [])
 
     def test_a_broken_lz4_block_is_found(self):
         good = bytes([0x14]) + b"a" + bytes([1, 0]) + bytes([0x50]) + b"tail!"

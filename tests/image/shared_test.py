@@ -47,7 +47,8 @@ def gc(world):
 
 
 def packs(world, name):
-    return world.stasis("image", "inspect", name, "--json").json()["packs"]
+    """Of GPU memory."""
+    return [p for p in world.stasis("image", "inspect", name, "--json").json()["packs"] if p["path"].startswith("gpu/")]
 
 
 def on_disk(world):

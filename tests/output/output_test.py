@@ -1,20 +1,17 @@
 """output_test.py --build DIR [--only WORD]: where a program's output goes, and goes on after a restore."""
 
-import argparse
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import time
-import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 
-import isolate  # noqa: E402
+import cases  # noqa: E402
 import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
-from world import Failed, World, demand, isolate_keep  # noqa: E402
+from world import demand  # noqa: E402
 
 # Says the next number for each word it is sent; `end` ends it. A read that finds the last writer gone
 # without a word is done again. {0} is done first, {1} each time.
@@ -450,46 +447,5 @@ CASES = [
     (shim_killed,), (followed,), (not_a_log,),
 ]
 
-
-def start_over(world):
-    """After a failure: nothing of it is there for the next case."""
-    for pid in processes.all_pids():
-        if pid != os.getpid() and processes.is_alive(pid):
-            processes.end(pid)
-    world.reap_all()
-    world.forget_state()
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", required=True)
-    parser.add_argument("--only", default="")
-    options = parser.parse_args()
-    build = os.path.abspath(options.build)
-    isolate.enter(isolate_keep(build))
-    failed = []
-    world = World(build)
-    for function, *args in CASES:
-        name = " ".join([function.__name__, *(getattr(a, "__name__", str(a)) for a in args)])
-        if options.only not in name:
-            continue
-        began, commands = time.monotonic(), len(world.log)
-        try:
-            function(world, *args)
-            world.expect_clean()
-        except Exception as error:  # noqa: BLE001 - the other cases are run all the same
-            failed.append(name)
-            print(str(error) if isinstance(error, (Failed, processes.Late)) else traceback.format_exc())
-            print("\n".join(str(command) for command in world.log[commands:][-12:]))
-            start_over(world)
-        print(f"{time.monotonic() - began:6.2f} s  {'FAILED' if name in failed else 'ok':6}  {name}", flush=True)
-    try:
-        world.close()
-    except Failed as error:
-        failed.append(str(error))
-    print(f"{len(failed)} failed" + "".join(f"\n  {name}" for name in failed))
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cases.main(CASES))

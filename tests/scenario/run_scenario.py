@@ -65,13 +65,14 @@ def read_blocks(path):
 
 
 class Scenario:
-    def __init__(self, build, keep):
-        self.world = World(build, keep=keep)
+    def __init__(self, build, keep, daemon):
+        self.world = World(build, keep=keep, daemon=daemon)
         self.programs = {}
         self.variables = {"DIR": str(self.world.folder), "STATE": str(self.world.state),
                           "IMAGES": str(self.world.images),
                           "AGENTS": str(self.world.state / "data" / "agents"),
-                          "WORKLOADS": str(self.world.workloads)}
+                          "WORKLOADS": str(self.world.workloads),
+                          "PROGRAMS": str(pathlib.Path(__file__).resolve().parent / "programs")}
         self.beside = {}
         self.stand_ins = {}
         self.mounted = []
@@ -366,6 +367,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--keep", action="store_true", help="leave the scenario's folder (in its own /tmp)")
+    parser.add_argument("--daemon", action="store_true", help="commands are done by a daemon")
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("file")
     options = parser.parse_args()
@@ -373,7 +375,7 @@ def main():
     path = pathlib.Path(options.file).resolve()
     isolate.enter(isolate_keep(options.build))
 
-    scenario = Scenario(options.build, options.keep)
+    scenario = Scenario(options.build, options.keep, options.daemon)
     try:
         scenario.run(read_blocks(path))
         scenario.close()

@@ -33,6 +33,15 @@ def stat(pid):
     return comm, fields[0], int(fields[1]), int(fields[19])
 
 
+def inner_pid(pid):
+    """What the process calls itself by, in its own pid namespace; None when there is no such process."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(next(line for line in text.splitlines() if line.startswith("NSpid:")).split()[-1])
+
+
 def is_alive(pid):
     """Whether it runs; a zombie does not."""
     found = stat(pid)

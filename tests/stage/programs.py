@@ -24,6 +24,7 @@ class Program:
         self.workload = workload
         self.words = [str(world.workloads / workload), *map(str, args)]
         self.pid = 0
+        self.number = None       # what it calls itself by: in a pid namespace of its own, not its pid
         self.is_job = False
         self.child = None        # a Popen, when started by hand
         self.files = []          # where output may be
@@ -45,6 +46,7 @@ class Program:
         self.world.stasis("run", "--json", "--job", self.name, "--log", log, *options, "--", *self.words,
                           env=env)
         self.pid = self.world.last.json()["pid"]
+        self.number = processes.inner_pid(self.pid)
         self.is_job = True
         self.files = [log]
         self.await_output(r"^READY$")
@@ -61,10 +63,11 @@ class Program:
         """By hand, its output in a file, as a shell would do it; `env`: what is more in its environment."""
         path = self.world.folder / f"{self.name}-{len(self.world.log)}.out"
         with open(path, "wb") as file:
-            self.child = subprocess.Popen(self.words, env={**self.world.env, **(env or {})}, cwd=self.world.folder,
+            self.child = subprocess.Popen([*self.world.user_words(), *self.words], env={**self.world.env, **(env or {})}, cwd=self.world.folder,
                                           stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                           start_new_session=True)
         self.pid = self.child.pid
+        self.number = processes.inner_pid(self.pid)
         self.world.own(self.pid)
         self.files = [path]
         self.await_output(r"^READY$")
@@ -75,6 +78,8 @@ class Program:
         mine = [job for job in listed if job["id"] == self.name]
         demand(len(mine) == 1, f"`stasis ps -a` shows {len(mine)} jobs {self.name}")
         self.pid = mine[0]["pid"] or 0
+        if self.pid:
+            self.number = processes.inner_pid(self.pid)
         return self.pid
 
     @property
@@ -90,8 +95,9 @@ class Program:
         return "absent"
 
     def gpu_state(self):
+        """The driver's word for it; "kept" when only its data is away."""
         gpu = self.world.stasis("gpu", "state", self.pid, "--json").json()
-        return gpu["state"]
+        return "kept" if gpu["context_kept"] else gpu["state"]
 
     # Output.
 
@@ -188,38 +194,56 @@ class Program:
             demand(self.child.wait() == 0, f"{self.name} ended with {self.child.returncode}")
 
     def kill(self, number=signal.SIGKILL):
-        """All of its tree."""
-        for pid in processes.tree(self.pid):
+        """All of its tree, and waits until nothing of it is left."""
+        members = self.whole_tree()
+        for pid in members:
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
                 pass
         self.await_gone()
+        for pid, before in members.items():
+            self.await_reaped(pid, before)
+
+    def whole_tree(self):
+        """Its processes, with what /proc says of each (processes.stat)."""
+        found = {pid: processes.stat(pid) for pid in processes.tree(self.pid)}
+        return {pid: stat for pid, stat in found.items() if stat}
 
     def await_gone(self):
         """No process, nor a zombie of it, holds its pid any more."""
+        self.await_reaped(self.pid)
+        self.world.disown(self.pid)
+
+    def await_reaped(self, pid, before=None):
+        """No process has this number, or it is another one than `before` (processes.stat) was."""
         def gone():
-            if self.child and self.child.pid == self.pid:
+            if self.child and self.child.pid == pid:
                 self.child.poll()
             self.world.reap()
-            return processes.stat(self.pid) is None
-        wait_until(gone, OUTPUT_S, lambda: f"{self.name} does not end: {processes.describe(self.pid)}")
-        self.world.disown(self.pid)
+            now = processes.stat(pid)
+            return now is None or (before is not None and now[3] != before[3])
+        wait_until(gone, OUTPUT_S, lambda: f"{self.name} does not end: {processes.describe(pid)}")
 
     # Images.
 
     def dump(self, *options, name=None, expect=0, **more):
         name = name or f"{self.name}-{len(self.world.log)}"
+        members = self.whole_tree() if self.is_job else {}
         self.world.stasis("dump", self.target, "--name", name, *options, expect=expect, **more)
         if self.world.last.code == 0:
             self.image = name
             self.packets_in[name] = self.packets
             if "--leave-running" not in options:
+                # Whose shim was killed is ours to reap.
+                left = [pid for pid, before in members.items() if (now := processes.stat(pid))
+                        and now[3] == before[3] and now[2] != os.getpid()]
+                demand(not left, lambda: f"left of {self.name} after its dump: {list(map(processes.describe, left))}")
                 self.await_gone()
         return name
 
     def restore(self, image=None, *options, expect=0, **more):
-        before = self.pid
+        before = self.number
         if self.is_job and image is None:
             self.world.stasis("restore", self.name, *options, expect=expect, **more)
         else:
@@ -233,5 +257,7 @@ class Program:
             log = self.world.state / "data" / "jobs" / self.name / "log"
             self.files = [*self.files, log]
         self.find_pid()
-        demand(self.pid == before, f"{self.name} was process {before} and is {self.pid} now")
+        demand(self.number == before, f"{self.name} was process {before} and is {self.number} now")
+        apart = "--new-pidns" in options
+        demand(apart == (self.pid != self.number), f"{self.name} is process {self.pid} and calls itself {self.number}")
 

@@ -75,11 +75,18 @@ class Command:
 
 
 class World:
-    def __init__(self, build, devices=1, memory="1G", keep=False):
+    def __init__(self, build, devices=1, memory="1G", keep=False, daemon=False, uid=0, capabilities=()):
+        """`daemon`: commands are done by a daemon, one for each environment that they have. `uid`: whose world
+        it is: its folder, and all that is started in it by these methods. `capabilities`: what such a user's
+        commands of ours have of root's rights."""
+        self.daemon = daemon
+        self._daemons = {}  # environment -> that of the commands, which names the daemon's socket
         self.build = pathlib.Path(build)
         self.bin = self.build / "bin"
         self.workloads = self.build / "workloads"
         self.keep = keep
+        self.uid = uid
+        self.capabilities = capabilities
         self.agent = True  # programs are started under it; else the driver carries all
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="world-", dir="/tmp"))
         self.state = self.folder / "state"
@@ -88,6 +95,8 @@ class World:
         self.arenas = self.state / "run" / "arena"
         self.gpu_folder = self.folder / "gpu"
         (self.folder / "tmp").mkdir()
+        for path in (self.folder, self.folder / "tmp"):
+            os.chown(path, uid, uid)
         self.env = {
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "HOME": str(self.folder),
@@ -114,10 +123,43 @@ class World:
 
     # Commands.
 
+    def user_words(self, capabilities=()):
+        """What stands before a command for it to be the user's."""
+        if self.uid == 0:
+            return []
+        given = [f"+{name}" for name in capabilities] or ["-all"]
+        return ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups",
+                f"--inh-caps={','.join(given)}", f"--ambient-caps={','.join(given)}", "--"]
+
     def begin(self, *args, env=None, program="stasis", **more):
-        command = Command([self.bin / program, *args], {**self.env, **(env or {})}, self.folder, **more)
+        env = {**self.env, **(env or {})}
+        if self.daemon and program == "stasis" and args[:1] != ("daemon",):
+            env = self._with_daemon(env)
+        command = Command([*self.user_words(self.capabilities), self.bin / program, *args], env, self.folder, **more)
         self.log.append(command)
         return command
+
+    def _daemon_verb(self, verb, env):
+        command = Command([self.bin / "stasis", "daemon", verb], env, self.folder).wait()
+        self.log.append(command)
+        demand(command.code == 0, lambda: f"the daemon:\n{command}")
+
+    def _with_daemon(self, env):
+        key = tuple(sorted(env.items()))
+        if key not in self._daemons:
+            self._daemons[key] = {**env, "STASIS_SOCKET": str(self.folder / f"daemon-{len(self._daemons)}")}
+            self._daemon_verb("start", self._daemons[key])
+        return self._daemons[key]
+
+    def end_daemons(self):
+        for env in self._daemons.values():
+            self._daemon_verb("drain", env)
+        self._daemons = {}
+        wait_until(lambda: self.reap() or not self.daemons(), 20, "a daemon does not end")
+
+    def daemons(self):
+        return [pid for pid in processes.all_pids()
+                if (processes.stat(pid) or ("", "Z"))[0] == "stasisd" and processes.is_alive(pid)]
 
     def stasis(self, *args, expect=0, env=None, seconds=COMMAND_S, **more):
         """Runs `stasis ARGS`; `expect` is its exit code (None: any, else one or a tuple)."""
@@ -125,6 +167,8 @@ class World:
         self.reap()
         if expect is not None:
             codes = expect if isinstance(expect, tuple) else (expect,)
+            if self.daemon and -9 in codes:
+                codes += (6,)  # it was the worker that was killed
             demand(self.last.code in codes, lambda: f"expected exit code {expect}:\n{self.last}")
         return self.last
 
@@ -205,7 +249,7 @@ class World:
                 found.append(f"GPU data of a process that has ended: {data}")
         for pid in processes.all_pids():
             comm = (processes.stat(pid) or ("",))[0]
-            if comm in ("criu", "stasis", "stasis-device-h", "stasis-mover"):
+            if comm in ("criu", "stasis", "stasis-device-h", "stasis-mover", "stasis-worker"):
                 found.append(f"process {processes.describe(pid)}")
         # The memory for GPU data stays mounted; what is in it is looked at when all has ended.
         new = [m for m in isolate.mounts() if m not in self._mounts and m != str(self.arenas)]
@@ -221,6 +265,8 @@ class World:
     def close(self):
         """Ends the test: no process, mount or file may be left. Raises Failed when one is."""
         me = os.getpid()
+        self.end_daemons()
+        self.daemon = False
         if self.arenas.is_dir() and any(p.name.startswith("kept-") for p in self.arenas.iterdir()):
             # Of programs that have ended: the next command that recovers gives it back.
             self.stasis("recover", expect=None)

@@ -1,0 +1,363 @@
+// Handles that one program exports as files and another imports: what the plain driver gives, and a
+// suspend of both.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "stand.h"
+
+namespace stasis::agent_test {
+namespace {
+
+using namespace stasis::cuda;  // NOLINT
+
+constexpr const char* kInvalidValue = "error 1";
+constexpr const char* kBytes = "4194304";
+
+std::string Import(Target& importer, Target& owner, const std::string& file) {
+  return importer.Ask("handle-import " + std::to_string(owner.pid().value) + " " + file);
+}
+std::string Map(Target& target, const std::string& handle) {
+  return target.Ask("handle-map " + handle + " " + kBytes);
+}
+
+// The GPU hears of the end of a process, and an owner of that of an importer, in its own time.
+bool ComesTo(size_t free_bytes) {
+  for (int i = 0; i < 5000 && FreeBytes() < free_bytes; ++i) usleep(1000);
+  return FreeBytes() >= free_bytes;
+}
+
+// What holds of the plain driver must hold under the agent.
+class Exported : public ::testing::TestWithParam<bool> {
+ protected:
+  Target owner_{{"direct"}, GetParam()}, importer_{{"direct"}, GetParam()};
+  const std::string made_ = owner_.Ask(std::string("handle-make ") + kBytes);
+  const std::string file_ = owner_.Ask("handle-export " + made_);
+};
+
+TEST_P(Exported, BothSeeWhatTheOtherWrites) {
+  const std::string mine = Map(owner_, made_);
+  ASSERT_EQ(owner_.Ask("fill " + mine + " 5"), "ok");
+  const std::string handle = Import(importer_, owner_, file_);
+  const std::string theirs = Map(importer_, handle);
+  ASSERT_EQ(importer_.Ask("check " + theirs + " 5"), "right");
+  ASSERT_EQ(importer_.Ask("fill " + theirs + " 6"), "ok");
+  EXPECT_EQ(owner_.Ask("check " + mine + " 6"), "right");
+  EXPECT_EQ(importer_.Ask("handle-about " + handle), "1 1 0 1") << "pinned, device 0, as a file";
+  EXPECT_EQ(importer_.Ask("handle-export " + handle), kInvalidValue) << "it is not handed on";
+  EXPECT_EQ(importer_.Ask("handle-map " + handle + " 2097152"), kInvalidValue) << "only whole";
+  EXPECT_EQ(importer_.Ask("handle-map " + handle + " 8388608"), kInvalidValue);
+  // A file is good for any number of imports, by anybody, until it is closed.
+  Target third({"direct"}, GetParam());
+  const std::string only = Import(third, owner_, file_);
+  EXPECT_EQ(third.Ask("check " + Map(third, only) + " 6"), "right");
+  EXPECT_EQ(third.Ask("handle-release " + only), "0");
+  EXPECT_EQ(importer_.Ask("check " + Map(importer_, Import(importer_, owner_, file_)) + " 6"),
+            "right");
+  // Each import is released by itself.
+  const std::string first = Import(third, owner_, file_), second = Import(third, owner_, file_);
+  EXPECT_EQ(third.Ask("handle-release " + first), "0");
+  EXPECT_EQ(third.Ask("check " + Map(third, second) + " 6"), "right");
+  EXPECT_EQ(third.Ask("handle-release " + second), "0");
+  EXPECT_EQ(third.Ask("handle-release " + second), "1");
+  // Also by its owner.
+  EXPECT_EQ(owner_.Ask("check " + Map(owner_, Import(owner_, owner_, file_)) + " 6"), "right");
+  EXPECT_EQ(owner_.Ask("handle-close " + file_), "0");
+  EXPECT_EQ(Import(importer_, owner_, file_), kInvalidValue);
+}
+
+TEST_P(Exported, MemoryLivesAsLongAsAnybodyHasIt) {
+  const size_t before = FreeBytes() + 4194304;
+  owner_.Ask("fill " + Map(owner_, made_) + " 7");
+  const std::string handle = Import(importer_, owner_, file_);
+  EXPECT_EQ(owner_.Ask("handle-unmap 0"), "0");
+  EXPECT_EQ(owner_.Ask("handle-release " + made_), "0");
+  EXPECT_EQ(owner_.Ask("handle-release " + made_), "1");
+  EXPECT_EQ(owner_.Ask("handle-close " + file_), "0");
+  const std::string theirs = Map(importer_, handle);
+  EXPECT_EQ(importer_.Ask("check " + theirs + " 7"), "right");
+  // A mapping is as good as a handle, and leads back to one.
+  EXPECT_EQ(importer_.Ask("handle-release " + handle), "0");
+  EXPECT_EQ(importer_.Ask("handle-map " + handle + " " + kBytes), kInvalidValue);
+  const std::string again = importer_.Ask("handle-retain " + theirs);
+  EXPECT_EQ(importer_.Ask("handle-unmap " + theirs), "0");
+  EXPECT_EQ(importer_.Ask("check " + Map(importer_, again) + " 7"), "right");
+  EXPECT_EQ(importer_.Ask("handle-release " + again), "0");
+  EXPECT_LT(FreeBytes(), before);
+  EXPECT_EQ(importer_.Ask("handle-unmap 1"), "0");
+  EXPECT_TRUE(ComesTo(before)) << "and that was the last of it";
+}
+
+TEST_P(Exported, AnOwnersEndLeavesItToWhoHasIt) {
+  owner_.Ask("fill " + Map(owner_, made_) + " 8");
+  const std::string theirs = Map(importer_, Import(importer_, owner_, file_));
+  kill(owner_.pid().value, SIGKILL);
+  owner_.Wait();
+  EXPECT_EQ(importer_.Ask("check " + theirs + " 8"), "right");
+}
+
+TEST_P(Exported, WhatIsNoHandleIsRefused) {
+  EXPECT_EQ(Import(importer_, owner_, "0"), kInvalidValue) << "a pipe";
+  EXPECT_EQ(Import(importer_, owner_, "12345"), kInvalidValue) << "not open";
+  EXPECT_EQ(owner_.Ask("handle-export " + owner_.Ask(std::string("handle-make ") + kBytes + " 1")),
+            kInvalidValue)
+      << "it was not asked for";
+  EXPECT_EQ(importer_.Ask("handle-make 4096"), kInvalidValue);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Exported, ::testing::Values(false, true), [](const auto& info) {
+  return std::string(info.param ? "agent" : "plain");
+});
+
+class ExportedDoors : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ExportedDoors, AreAllHooked) {
+  Target owner({GetParam()}), importer({GetParam()});
+  const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
+  const std::string mine = Map(owner, made);
+  owner.Ask("fill " + mine + " 5");
+  const std::string handle = Import(importer, owner, owner.Ask("handle-export " + made));
+  EXPECT_EQ(importer.Ask("check " + Map(importer, handle) + " 5"), "right");
+  auto client = importer.Connect();
+  ASSERT_DONE(client);
+  EXPECT_EQ(client->hello().blockers, 0u);
+  EXPECT_EQ(client->hello().ipc_ranges, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(, ExportedDoors, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// A file comes from anybody.
+TEST(ExportedFile, ThatSomebodyMadeUpOpensNothing) {
+  Target owner({"direct"}), importer({"direct"}), plain({"direct"}, /*agent=*/false);
+  const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
+  const std::string file = owner.Ask("handle-export " + made);
+  // Each field in turn: the magic, the kind, the name, the process, the version, the handle.
+  for (int at : {0, 7, 8, 24, 28, 32, 39}) {
+    const std::string spoiled = owner.Ask("handle-spoil " + file + " " + std::to_string(at));
+    EXPECT_EQ(Import(importer, owner, spoiled), kInvalidValue) << at;
+  }
+  EXPECT_EQ(Import(plain, owner, file), kInvalidValue) << "without an agent";
+  EXPECT_EQ(Import(importer, owner, file), "0");
+  // One that its owner has given up, and nobody has.
+  EXPECT_EQ(importer.Ask("handle-release 0"), "0");
+  EXPECT_EQ(owner.Ask("handle-release " + made), "0");
+  EXPECT_EQ(Import(importer, owner, file), kInvalidValue);
+  // What was never exported is nobody else's, whatever a file says: handles are numbered, and the
+  // changed bit makes of the second the third.
+  const std::string second = owner.Ask(std::string("handle-make ") + kBytes);
+  const std::string other = owner.Ask("handle-export " + second);
+  owner.Ask(std::string("handle-make ") + kBytes);
+  EXPECT_EQ(Import(importer, owner, owner.Ask("handle-spoil " + other + " 32")), kInvalidValue);
+  EXPECT_EQ(Import(importer, owner, other), "1");
+}
+
+// Only a sealed file says for ever what it says now.
+TEST(ExportedFile, ThatIsNotSealedOpensNothing) {
+  Target owner({"direct"}), importer({"direct"});
+  const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
+  const std::string file = owner.Ask("handle-export " + made);
+  EXPECT_EQ(Import(importer, owner, owner.Ask("handle-copy " + file)), kInvalidValue);
+  EXPECT_EQ(Import(importer, owner, file), "0");
+}
+
+// Two that share two handles, of which the owner has given up the second.
+class Shared : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string made = owner_.Ask(std::string("handle-make ") + kBytes);
+    file_ = owner_.Ask("handle-export " + made);
+    mine_ = Map(owner_, made);
+    owner_.Ask("fill " + mine_ + " 1");
+    theirs_ = Map(importer_, Import(importer_, owner_, file_));
+    const std::string left = owner_.Ask(std::string("handle-make ") + kBytes);
+    left_ = Import(importer_, owner_, owner_.Ask("handle-export " + left));
+    EXPECT_EQ(owner_.Ask("handle-release " + left), "0");
+    left_piece_ = Map(importer_, left_);
+    EXPECT_EQ(importer_.Ask("fill " + left_piece_ + " 2"), "ok");
+  }
+
+  void Away(wire::AgentClient& a, wire::AgentClient& b) {
+    ASSERT_DONE(a.Close(kLong));
+    ASSERT_DONE(b.Close(kLong));
+    auto taken = a.ExportAll(kLong);
+    auto nothing = b.ExportAll(kLong);
+    ASSERT_DONE(taken);
+    ASSERT_DONE(nothing);
+    EXPECT_EQ(nothing->ranges.size(), 0u) << "it travels once, with its owner";
+    EXPECT_EQ(taken->ranges.size(), 2u);
+    taken_ = std::move(*taken);
+    // In any order; so each of them is first in some test.
+    ASSERT_DONE((owner_goes_first_ ? a : b).Release(kUntilCommit, kLong));
+    ASSERT_DONE((owner_goes_first_ ? b : a).Release(kUntilCommit, kLong));
+    owner_goes_first_ = !owner_goes_first_;
+  }
+
+  Target owner_{{"direct"}}, importer_{{"direct"}};
+  std::string file_, mine_, theirs_, left_, left_piece_;
+  wire::Export taken_;
+  bool owner_goes_first_ = false;
+};
+
+TEST_F(Shared, IsSuspendedAndComesBack) {
+  const std::string address = importer_.Ask("address " + theirs_);
+  const size_t before = FreeBytes();
+  for (int round = 0; round < 2; ++round) {
+    auto a = owner_.Connect(), b = importer_.Connect();
+    ASSERT_DONE(a);
+    ASSERT_DONE(b);
+    ASSERT_EQ(a->hello().ipc_peer_count, 1u);
+    EXPECT_EQ(a->hello().ipc_peers[0].role, wire::kIpcUsesOurs) << "nothing of it is lost";
+    ASSERT_EQ(b->hello().ipc_peer_count, 1u);
+    EXPECT_EQ(b->hello().ipc_peers[0].role, wire::kIpcOwnsTheirs);
+    EXPECT_EQ(b->hello().ipc_ranges, 2u);
+    EXPECT_EQ(b->hello().imported_ranges, 2u);
+    Away(*a, *b);
+    ASSERT_DONE(a->Commit(kLong));
+    ASSERT_DONE(b->Commit(kLong));
+    importer_.Say("handle-about " + left_);  // waits until it is back
+    for (Target* target : {&owner_, &importer_}) LockAndCheckpoint(*target);
+    auto bytes = TakeAway(&taken_);
+    EXPECT_GE(FreeBytes(), before + 8 * 1000 * 1000) << "the GPU is free";
+    auto fds = PutBack(taken_, bytes);
+    for (Target* target : {&owner_, &importer_}) RestoreAndUnlock(*target);
+    ASSERT_DONE(b->Map({}, {}, kLong));
+    auto early = b->Open(kLong);
+    ASSERT_FALSE(early.has_value()) << "it has to wait for its owner";
+    ASSERT_DONE(a->Map(taken_.ranges, Numbers(fds), kLong));
+    fds.clear();
+    ASSERT_DONE(b->Rejoin(kLong));
+    ASSERT_DONE(a->Open(kLong));
+    ASSERT_DONE(b->Open(kLong));
+    EXPECT_EQ(importer_.Hear(), "1 1 0 1");
+    EXPECT_EQ(importer_.Ask("address " + theirs_), address);
+    EXPECT_EQ(importer_.Ask("check " + theirs_ + " 1"), "right");
+    EXPECT_EQ(importer_.Ask("check " + left_piece_ + " 2"), "right");
+    ASSERT_EQ(importer_.Ask("fill " + theirs_ + " 1"), "ok");
+    EXPECT_EQ(owner_.Ask("check " + mine_ + " 1"), "right");
+    EXPECT_EQ(FreeBytes(), before) << "it is there once, not twice";
+  }
+  // The old file is good after a suspend too, and what was kept for others goes with their last.
+  Target late({"direct"});
+  EXPECT_EQ(late.Ask("check " + Map(late, Import(late, owner_, file_)) + " 1"), "right");
+  const size_t now = FreeBytes();
+  EXPECT_EQ(importer_.Ask("handle-unmap " + left_piece_), "0");
+  EXPECT_EQ(importer_.Ask("handle-release " + left_), "0");
+  EXPECT_TRUE(ComesTo(now + 4 * 1000 * 1000));
+}
+
+// The clients die when the memory is away, the owner's first: it runs on before its importer is
+// back, and must not take for unused what that one will ask for.
+TEST_F(Shared, SurvivesTheEndOfItsClients) {
+  auto a = owner_.Connect(), b = importer_.Connect();
+  ASSERT_DONE(a);
+  ASSERT_DONE(b);
+  Away(*a, *b);
+  taken_ = {};
+  { auto gone = std::move(*a); }
+  EXPECT_EQ(owner_.Ask("check " + mine_ + " 1"), "right") << "it runs";
+  { auto gone = std::move(*b); }
+  EXPECT_EQ(importer_.Ask("check " + theirs_ + " 1"), "right");
+  EXPECT_EQ(importer_.Ask("check " + left_piece_ + " 2"), "right");
+}
+
+// Whoever dies when its memory is away does not come back for it.
+TEST_F(Shared, WhatWasKeptForSomebodyWhoEndedIsGivenBack) {
+  auto a = owner_.Connect(), b = importer_.Connect();
+  ASSERT_DONE(a);
+  ASSERT_DONE(b);
+  owner_goes_first_ = true;
+  Away(*a, *b);
+  taken_ = {};
+  kill(importer_.pid().value, SIGKILL);
+  importer_.Wait();
+  { auto gone = std::move(*a); }
+  EXPECT_EQ(owner_.Ask("check " + mine_ + " 1"), "right");
+  a = owner_.Connect();
+  ASSERT_DONE(a);
+  EXPECT_EQ(a->hello().range_count, 1u);
+  EXPECT_FALSE(SaysItShares(owner_));
+}
+
+// The same, but its owner runs already, and nothing tells it.
+TEST_F(Shared, WhatIsOwedToSomebodyWhoEndsIsGivenBack) {
+  auto a = owner_.Connect(), b = importer_.Connect();
+  ASSERT_DONE(a);
+  ASSERT_DONE(b);
+  Away(*a, *b);
+  taken_ = {};
+  { auto gone = std::move(*a); }
+  EXPECT_EQ(owner_.Ask("check " + mine_ + " 1"), "right") << "it runs";
+  EXPECT_TRUE(SaysItShares(owner_));
+  const size_t now = FreeBytes();
+  kill(importer_.pid().value, SIGKILL);
+  importer_.Wait();
+  EXPECT_TRUE(ComesTo(now + 4 * 1000 * 1000));
+  for (int i = 0; i < 5000 && SaysItShares(owner_); ++i) usleep(1000);
+  EXPECT_FALSE(SaysItShares(owner_));
+}
+
+// An importer closes all descriptors it finds. What its owner has given up is its alone then, and a
+// suspend would lose it; what the owner still has, it asks for anew.
+TEST_F(Shared, WhatNobodyWouldKeepIsNotLetGo) {
+  ASSERT_EQ(importer_.Ask("close-descriptors"), "ok");
+  for (int i = 0; i < 5000 && SaysItShares(owner_); ++i) usleep(1000);
+  ASSERT_FALSE(SaysItShares(owner_)) << "it has heard of it";
+  auto b = importer_.Connect();
+  while (!b) b = importer_.Connect();  // it makes another door
+  const Status closed = b->Close(kLong);
+  ASSERT_FALSE(closed.has_value());
+  EXPECT_NE(closed.error().ToString().find("would be lost"), std::string::npos)
+      << closed.error().ToString();
+  EXPECT_EQ(importer_.Ask("check " + left_piece_ + " 2"), "right");
+  EXPECT_EQ(importer_.Ask("handle-unmap " + left_piece_), "0");
+  EXPECT_EQ(importer_.Ask("handle-release " + left_), "0");
+  ASSERT_DONE(b->Close(kLong));
+  auto a = owner_.Connect();
+  ASSERT_DONE(a);
+  EXPECT_EQ(a->hello().ipc_peer_count, 1u) << "they know of each other again";
+  ASSERT_DONE(b->Open(kLong));
+  EXPECT_EQ(importer_.Ask("check " + theirs_ + " 1"), "right");
+}
+
+// It would be there by its own account, and its addresses lead nowhere.
+TEST_F(Shared, WhatTheDriverDoesNotReleaseStaysMapped) {
+  for (Target* target : {&importer_, &owner_}) {
+    for (const char* rules : {"cuMemRelease=fail(999)", "cuMemUnmap=fail(999)"}) {
+      SCOPED_TRACE(rules);
+      auto a = owner_.Connect(), b = importer_.Connect();
+      ASSERT_DONE(a);
+      ASSERT_DONE(b);
+      ASSERT_DONE(a->Close(kLong));
+      ASSERT_DONE(b->Close(kLong));
+      {
+        Fault fault(*target, rules);
+        EXPECT_FALSE((target == &owner_ ? a : b)->Release(kUntilCommit, kLong).has_value());
+      }
+      { auto gone = std::move(*a); }
+      { auto gone = std::move(*b); }
+      EXPECT_EQ(owner_.Ask("check " + mine_ + " 1"), "right");
+      EXPECT_EQ(importer_.Ask("check " + theirs_ + " 1"), "right");
+      EXPECT_EQ(importer_.Ask("check " + left_piece_ + " 2"), "right");
+    }
+  }
+}
+
+// Whoever imports while its owner's gate is closed waits, outside of its own gate.
+TEST_F(Shared, AnImportWaitsForTheOwnersGate) {
+  auto a = owner_.Connect();
+  ASSERT_DONE(a);
+  ASSERT_DONE(a->Close(kLong));
+  Target late({"direct"});
+  late.Say("handle-import " + std::to_string(owner_.pid().value) + " " + file_);
+  auto b = late.Connect();
+  while (!b) b = late.Connect();  // its agent starts with the call
+  ASSERT_DONE(b->Close(kLong));
+  ASSERT_DONE(a->Open(kLong));
+  ASSERT_DONE(b->Open(kLong));
+  EXPECT_EQ(late.Hear(), "0");
+  EXPECT_EQ(late.Ask("check " + Map(late, "0") + " 1"), "right");
+}
+
+}  // namespace
+}  // namespace stasis::agent_test

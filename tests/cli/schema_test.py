@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""What --json prints is what docs/schema/ says, of every verb: a field that is not described there, or
+is described and not printed, is a failure."""
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "stage"))
+import one_world  # noqa: E402
+import schemas  # noqa: E402
+from processes import wait_until  # noqa: E402
+from world import demand  # noqa: E402
+
+# Schemas that are no verb's: what others refer to, errors, and a habit from other tools.
+NO_VERB = {"operation", "checkpoint", "error", "plugin"}
+# Shows what a program writes, and has no document.
+NO_DOCUMENT = {"attach"}
+# bench.verb compares that one: it takes long.
+NOT_RUN = {"operation", "checkpoint", "bench"}
+
+
+def every_field_says_what_it_is(name, schema, at=""):
+    if schema.get("type") == "object" and "properties" in schema:
+        demand(schema.get("additionalProperties") is False, f"{name}{at} takes any field")
+        for field, inner in schema["properties"].items():
+            demand(inner.get("description"), f"{name}{at}.{field} is not described")
+            every_field_says_what_it_is(name, inner, f"{at}.{field}")
+    for inner in schema.get("definitions", {}).values():
+        every_field_says_what_it_is(name, inner, at)
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            every_field_says_what_it_is(name, schema[key], f"{at}[]")
+    for key in ("oneOf", "anyOf"):
+        for inner in schema.get(key, []):
+            every_field_says_what_it_is(name, inner, at)
+
+
+class Walk:
+    """Runs verbs, and compares what they print; remembers with which schemas."""
+
+    def __init__(self, world):
+        self.world = world
+        self.seen = set()
+
+    def check(self, name, document):
+        schemas.compare(name, document)
+        self.seen.add(name)
+
+    def __call__(self, name, *words, expect=0, **more):
+        """The verb NAME, which is `image-ls` of `image ls`, with more words."""
+        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon")
+        document = self.world.stasis("--json", *name.split("-", 1 if inner else 0), *words, expect=expect, **more).json()
+        self.check("error" if "error" in document else name, document)
+        return document
+
+
+def verbs(world, path=()):
+    text = world.stasis(*path, "--help").out
+    if "Subcommands:" not in text:
+        return {"-".join(path)}
+    inner = re.findall(r"^  ([a-z-]+)[, ]", text.split("Subcommands:")[1], re.M)
+    return set().union(*(verbs(world, (*path, verb)) for verb in inner))
+
+
+def start(world, run, job):
+    document = run("run", "--job", job, "--", str(world.workloads / "vector"), "--memory", "8M", "--interval", "10")
+    log = pathlib.Path(document["log"])
+    wait_until(lambda: log.exists() and "READY" in log.read_text(), 30, f"{job} is not ready")
+    return document["pid"]
+
+
+def walk(world, run):
+    for name in ("version", "ps", "image-ls", "image-gc", "arena-ls", "arena-free", "gpu-ls", "config-show", "recover"):
+        run(name)  # where there is nothing yet
+    run("config-show", env={"STASIS_MOVER_IDLE_S": "7"})
+    run("check", expect=(0, 5))
+    run("completion", "bash")
+    run("completion", "--names", "jobs")
+    run.check("plugin", world.stasis("plugin", "install", "--json").json())
+    run("arena-reserve", "16MiB")
+    pid = start(world, run, "v")
+    run("check", "v", expect=(0, 5))
+    run("gpu-ls")
+    run("gpu-restore-tid", pid)
+    for step in ("lock", "checkpoint", "restore", "unlock", "toggle", "toggle", "state"):
+        run(f"gpu-{step}", pid)
+    run("suspend", "v", "--dry-run")
+    run("inspect", "v")
+    run("checkpoints", "v")
+    run("suspend", "v", "--keep-context")
+    run("gpu-state", pid)
+    run("arena-ls")
+    run("ps")
+    run("suspend", "v")
+    run("suspend", "v")  # nothing to do
+    run("ps")
+    run("arena-ls")
+    run("resume", "v")
+    run("dump", "v", "--leave-running", "--name", "one", "--compress", "zstd")
+    run("dump", "v", "--name", "two")
+    run("ps", "-a")
+    run("inspect", "v")
+    run("checkpoints", "v")
+    run("wait", "v", expect=75)
+    for name in ("image-inspect", "image-verify"):
+        run(name, "two")
+    run("image-ls")
+    run("restore", "v")
+    run("logs", "v")
+    daemon(world, run, "v")
+    run("kill", "v", "-s", "KILL")
+    run("wait", "v", expect=137)
+    run("ps", "-a")
+    run("delete", "v")
+    with open(world.images / "one" / "manifest.pb", "r+b") as manifest:
+        manifest.truncate(40)
+    run("image-ls")
+    run("image-delete", "two")
+    # Errors of several layers.
+    run("suspend", "nobody", expect=3)
+    run("suspend", "--tcp", expect=2)
+    run("attach", "v", expect=2)
+    run("image-inspect", "one", expect=1)
+
+
+def daemon(world, run, job):
+    run("daemon-start", env={"STASIS_FAULT": "gpu-lock:before:hang"})
+    slow = world.begin("suspend", job, "--timeout", "4")
+    wait_until(lambda: any('"gpu-lock"' in p.read_text() for p in world.journal.glob("*.journal")), 30,
+               "the suspend does not come to its phase")
+    run("daemon-status")
+    demand(slow.wait().code == 1, str(slow))
+    run("daemon-drain")
+    wait_until(lambda: world.reap() or not world.daemons(), 20, "the daemon does not end")
+
+
+def every_verb(world):
+    if not schemas.is_able():
+        print("skipped: there is no python3-jsonschema")
+        sys.exit(77)
+    known = schemas.load()
+    for name, schema in known.items():
+        every_field_says_what_it_is(name, schema)
+    described, there = set(known) - NO_VERB, verbs(world) - NO_DOCUMENT
+    demand(described == there, f"without a schema: {there - described}; without a verb: {described - there}")
+    run = Walk(world)
+    walk(world, run)
+    unseen = set(known) - run.seen - NOT_RUN
+    demand(not unseen, f"nothing was compared with {unseen}")
+
+
+if __name__ == "__main__":
+    sys.exit(one_world.main(every_verb))

@@ -1,0 +1,116 @@
+"""calls_test.py --build DIR [--only CASE]: what becomes of an operation when somebody of those who have to do with it
+goes away: who asked for it, the worker that does it. Of the daemon itself: kill_table.py."""
+
+import os
+import signal
+import sys
+
+from house import House, demand, main, processes, wait_until
+
+PHASE = "gpu-lock"
+
+
+def begun(house: House, *words):
+    """A suspend that waits in its middle."""
+    house.start_holding(PHASE)
+    job = house.counter()
+    house.hold(PHASE)
+    operation = house.world.begin("suspend", "job", *words)
+    house.await_phase(PHASE)
+    return job, operation
+
+
+def ctrl_c(house: House):
+    """Cancels it: everything is as before."""
+    job, operation = begun(house)
+    os.kill(operation.pid, signal.SIGINT)
+    wait_until(lambda: house.operations()[0]["cancelled"], 10, "the daemon is not asked to cancel it")
+    house.let_go(PHASE)
+    demand(operation.wait().code == 1 and "cancelled" in operation.err, f"{operation}")
+    demand("as it was before" in operation.err or "still running" in operation.err, f"{operation}")
+    demand(job.state() == "running", f"it is {job.state()}")
+    house.end(job)
+
+
+def client_killed(house: House):
+    """The operation goes on without it."""
+    job, operation = begun(house)
+    processes.end(operation.pid)
+    operation.wait()
+    house.let_go(PHASE)
+    house.await_workers_end()
+    demand(job.state() == "suspended", f"it is {job.state()}")
+    house.world.stasis("resume", "job")
+    house.end(job)
+
+
+def second_operation(house: House):
+    """Two of one job exclude each other, whoever asks."""
+    job, operation = begun(house)
+    for without in ([], ["--no-daemon"]):
+        house.world.stasis(*without, "dump", "job", expect=7)
+        demand("job" in house.world.last.err, f"{house.world.last}")
+    house.let_go(PHASE)
+    demand(operation.wait().code == 0, f"{operation}")
+    house.world.stasis("resume", "job")
+    house.end(job)
+
+
+def reader_killed(house: House):
+    """What only waits ends with who waits."""
+    house.start()
+    job = house.counter()
+    reader = house.world.begin("wait", "job")
+    wait_until(house.workers, 10, "no worker waits")
+    processes.end(reader.pid)
+    reader.wait()
+    house.await_workers_end()
+    house.end(job)
+
+
+def daemon_ends_under_a_reader(house: House):
+    house.start()
+    job = house.counter()
+    reader = house.world.begin("wait", "job")
+    wait_until(house.workers, 10, "no worker waits")
+    house.kill()
+    demand(reader.wait().code == 1 and "the daemon has gone away" in reader.err, f"{reader}")
+    house.await_workers_end()
+    house.start()
+    house.end(job)
+
+
+def worker_killed(house: House):
+    """It is said, and `recover` mends it."""
+    job, operation = begun(house)
+    worker, = house.workers()
+    processes.end(worker)
+    demand(operation.wait().code == 6, f"{operation}")
+    for words in ("cannot suspend job: the worker was killed by signal 9", "`stasis recover`"):
+        demand(words in operation.err, f"{operation}")
+    house.let_go(PHASE)
+    recovered = house.world.stasis("recover").out
+    demand("suspend" in recovered and "job" in recovered, f"it does not say what was recovered: {recovered}")
+    demand(job.state() == "running", f"it is {job.state()}")
+    house.end(job)
+
+
+def few_descriptors(house: House):
+    """A daemon that can open nothing fails calls, and is there again when it can."""
+    world = house.world
+    house.start()
+    job = house.counter()
+    fds = len(os.listdir(f"/proc/{house.pid}/fd"))
+    for left in (0, 1, 2, 4):
+        world.shell(f"prlimit --pid {house.pid} --nofile={fds + left}:")
+        demand(world.stasis("suspend", "job", expect=1).err, "it does not say why")
+        demand(processes.is_alive(house.pid), "the daemon has ended")
+    world.shell(f"prlimit --pid {house.pid} --nofile=1024:")
+    world.stasis("suspend", "job")
+    world.stasis("resume", "job")
+    house.end(job)
+
+
+if __name__ == "__main__":
+    sys.exit(main([ctrl_c, client_killed, second_operation, reader_killed, daemon_ends_under_a_reader, worker_killed,
+                   few_descriptors]))

@@ -1,0 +1,136 @@
+"""grpc_test.py --build DIR [--only CASE]: the service as programs meet it: health, reflection, and what it answers
+to what makes no sense."""
+
+import random
+import socket
+import sys
+
+from house import House, demand, main, processes
+
+SERVICE = "/stasis.v1.Stasis/"
+STREAMS = ["Suspend", "Resume", "Dump", "Restore"]
+UNARIES = ["Recover", "Run", "ListJobs", "GetJob", "WaitJob", "KillJob", "DeleteJob", "ListCheckpoints",
+           "ListOperations", "CancelOperation", "GetStatus", "Drain"]
+
+
+class Raw:
+    """Calls with any bytes."""
+
+    def __init__(self, house):
+        self.channel = house.channel()
+
+    def call(self, path, request, metadata=(), stream=False):
+        """The status' name and words, "OK" and the answer, or the answers of a stream."""
+        import grpc
+        make = self.channel.unary_stream if stream else self.channel.unary_unary
+        try:
+            answer = make(path)(request, metadata=metadata, timeout=60)
+            return "OK", list(answer) if stream else answer
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+
+
+def health(house: House):
+    house.start()
+    raw = Raw(house)
+    # HealthCheckResponse: status = SERVING.
+    demand(raw.call("/grpc.health.v1.Health/Check", b"") == ("OK", b"\x08\x01"), "it is not healthy")
+    named = b"\x0a\x10stasis.v1.Stasis"
+    demand(raw.call("/grpc.health.v1.Health/Check", named) == ("OK", b"\x08\x01"), "the service is not healthy")
+    demand(raw.call("/grpc.health.v1.Health/Check", b"\x0a\x04none")[0] == "NOT_FOUND", "any service is healthy")
+
+
+def reflection(house: House):
+    """A caller who has no .proto is told of all."""
+    house.start()
+    channel = house.channel()
+    ask = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    listed, described = [answer for answer in ask(iter([b"\x3a\x01*", b"\x22\x10stasis.v1.Stasis"]), timeout=30)]
+    for service in (b"stasis.v1.Stasis", b"grpc.health.v1.Health"):
+        demand(service in listed, f"{service} is not listed: {listed}")
+    demand(b"KillJobRequest" in described and b"OperationEvent" in described, "the service is not described")
+
+
+def errors(house: House):
+    """The status has gRPC's code, and the trailer all that the command line would say."""
+    import grpc
+    messages, stubs = house.start().stubs()
+    stub = stubs.StasisStub(house.channel())
+    try:
+        stub.GetJob(messages.GetJobRequest(job="nobody"))
+        demand(False, "there is a job nobody")
+    except grpc.RpcError as failed:
+        demand(failed.code() == grpc.StatusCode.NOT_FOUND, f"{failed}")
+        trailer = dict(failed.trailing_metadata())["stasis-error-bin"]
+    error = messages.Error.FromString(trailer)
+    demand(error.code == 5 and "nobody" in error.message and not error.not_undone, f"{error}")
+    # Of a stream, and with what to do next.
+    try:
+        list(stub.Suspend(messages.SuspendRequest(target="nobody")))
+    except grpc.RpcError as failed:
+        error = messages.Error.FromString(dict(failed.trailing_metadata())["stasis-error-bin"])
+    demand(error.code == 5 and list(error.context) == ["cannot suspend nobody"], f"{error}")
+
+
+def nonsense(house: House):
+    """Whatever comes is answered with a status, and the daemon and who else calls it go on."""
+    house.start()
+    raw = Raw(house)
+    bytes_of = random.Random(1).randbytes
+    garbage = [b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", bytes_of(200)]
+    for name in STREAMS + UNARIES:
+        if name == "Drain":
+            continue  # garbage may be one
+        status, words = raw.call(SERVICE + name, garbage[0], stream=name in STREAMS)
+        # What the daemon answers itself is read by gRPC, which has this for what it cannot read.
+        own = name in ("ListOperations", "CancelOperation", "GetStatus")
+        demand(status == ("UNIMPLEMENTED" if own else "INVALID_ARGUMENT"), f"{name} of garbage: {status} {words}")
+    for request in garbage[1:]:
+        for name in ("Suspend", "GetJob"):
+            demand(raw.call(SERVICE + name, request, stream=name in STREAMS)[0] == "INVALID_ARGUMENT", f"{name}")
+    context = lambda value: (("stasis-context-bin", value),)  # noqa: E731
+    for value in (b"\xff" * 30, bytes_of(1000)):
+        status, words = raw.call(SERVICE + "ListJobs", b"", context(value))
+        demand(status == "INVALID_ARGUMENT" and "stasis.v1.CallContext" in words, f"{status} {words}")
+    # Folders that are none: {folders {run: "relative"}}.
+    status, words = raw.call(SERVICE + "ListJobs", b"", context(b"\x0a\x0a\x0a\x08relative"))
+    demand(status == "INVALID_ARGUMENT" and "absolute" in words, f"{status} {words}")
+    status, words = raw.call(SERVICE + "ListJobs", b"", context(b"\x0a" * (80 << 10)))
+    demand(status == "RESOURCE_EXHAUSTED", f"a header of 80 KiB: {status}")
+    for name in ("Nothing", "", "suspend", "../Suspend", "WorkerRequest"):
+        demand(raw.call(SERVICE + name, b"")[0] == "UNIMPLEMENTED", f"there is a method '{name}'")
+    demand(raw.call("/other.Service/Get", b"")[0] == "UNIMPLEMENTED", "there is another service")
+
+    def target(text):
+        size, length = len(text), b""
+        while size > 127:
+            length, size = length + bytes([size & 127 | 128]), size >> 7
+        return b"\x0a" + length + bytes([size]) + text
+
+    for text in (b"", b"a" * 3_000_000, b"a\0b", b"../../etc", b"\xc3\xa4", b"0", b"-1", b"99999999999999999999"):
+        for name in ("Suspend", "Dump", "GetJob", "KillJob", "DeleteJob"):
+            status, words = raw.call(SERVICE + name, target(text), stream=name in STREAMS)
+            demand(status in ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"), f"{name} {text[:20]}: {status} {words}")
+            demand(len(words) < 8000, f"{name}: {len(words)} bytes of words")
+    demand(raw.call(SERVICE + "Suspend", target(b"a" * 5_000_000), stream=True)[0] == "RESOURCE_EXHAUSTED", "5 MB")
+    # A timeout that is no number: options { timeout_s: NaN }.
+    nan = target(b"x") + b"\x12\x09\x09\x00\x00\x00\x00\x00\x00\xf8\x7f"
+    demand(raw.call(SERVICE + "Suspend", nan, stream=True)[0] == "INVALID_ARGUMENT", "a timeout of NaN")
+    demand(raw.call(SERVICE + "Drain", b"\x09\x00\x00\x00\x00\x00\x00\xf8\x7f")[0] == "INVALID_ARGUMENT", "a drain of NaN")
+    # What is no gRPC at all.
+    for words in (b"GET / HTTP/1.1\r\n\r\n", bytes_of(5000), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes_of(100), b""):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(house.socket)
+        try:
+            peer.sendall(words)
+        except OSError:
+            pass
+        peer.close()
+    demand(processes.is_alive(house.pid), "the daemon has ended")
+    house.world.stasis("ps")
+    demand(house.operations() == [] and not house.workers(), "something is left under way")
+    demand(house.world.stasis("ps", "-a", "--json").json()["jobs"] == [], "there are jobs")
+
+
+if __name__ == "__main__":
+    sys.exit(main([health, reflection, errors, nonsense]))

@@ -1,0 +1,161 @@
+"""What the daemon's tests share: a world whose commands go to a daemon, and the service as programs call it."""
+
+import argparse
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+# Nothing that we start has to do with our connections.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+import isolate  # noqa: E402
+import processes  # noqa: E402
+from processes import wait_until  # noqa: E402
+from programs import Program  # noqa: E402
+from world import Failed, World, demand, isolate_keep  # noqa: E402
+
+__all__ = ["Failed", "House", "Program", "World", "demand", "isolate", "main", "processes", "wait_until"]
+
+WORKER = "stasis-worker"
+
+
+class House:
+    """A world with one daemon at the place where its commands look for one. `env` is the daemon's own."""
+
+    def __init__(self, world):
+        self.world = world
+        self.pid = 0
+        self._holding = None
+
+    @property
+    def socket(self):
+        return self.world.env.get("STASIS_SOCKET", str(self.world.state / "run" / "stasisd.sock"))
+
+    def start(self, env=None):
+        self.pid = self.world.stasis("daemon", "start", "--json", env=env).json()["pid"]
+        return self
+
+    def kill(self, number=signal.SIGKILL):
+        os.kill(self.pid, number)
+        self.await_end()
+
+    def await_end(self):
+        def gone():
+            for command in self.world.log:
+                command.process.poll()
+            self.world.reap()
+            return not processes.is_alive(self.pid)
+        wait_until(gone, 30, lambda: f"the daemon does not end: {processes.describe(self.pid)}")
+
+    def drain(self):
+        self.world.stasis("daemon", "drain")
+        self.await_end()
+
+    def status(self):
+        return self.world.stasis("daemon", "status", "--json").json()
+
+    def operations(self):
+        return self.status()["operations"]
+
+    def workers(self):
+        return [pid for pid in processes.all_pids()
+                if (processes.stat(pid) or ("", "Z"))[0] == WORKER and processes.is_alive(pid)]
+
+    def await_workers_end(self):
+        wait_until(lambda: self.world.reap() or not self.workers(), 60, lambda: f"workers stay: {self.workers()}")
+
+    def has_begun(self, phase):
+        text = "".join(p.read_text(errors="replace") for p in self.world.journal.glob("*.journal"))
+        return f'"phase":"{phase}"' in text.replace(" ", "")
+
+    def await_phase(self, phase):
+        wait_until(lambda: self.has_begun(phase), 30, f"no operation has begun {phase}")
+
+    # Operations that wait in a phase until we let them go on.
+
+    def start_holding(self, *phases, env=None):
+        """With a daemon whose operations can be held at these phases."""
+        holds = ",".join(f"{phase}:before:hold={self._held(phase)}" for phase in phases)
+        self._holding = {**(env or {}), "STASIS_FAULT": holds}
+        return self.start(self._holding)
+
+    def start_again(self):
+        return self.start(self._holding)
+
+    def _held(self, phase):
+        return self.world.folder / f"hold-{phase}"
+
+    def hold(self, phase):
+        self._held(phase).touch()
+
+    def let_go(self, phase):
+        self._held(phase).unlink()
+
+    # A program.
+
+    def counter(self, name="job", *options):
+        return Program(self.world, name, "counter", ["--memory", "8M"]).run(*options)
+
+    def end(self, job):
+        """It is right to the end, and is forgotten."""
+        job.expect_running()
+        job.finish()
+        self.world.stasis("delete", job.name)
+
+    # The service, as programs call it.
+
+    def channel(self):
+        import grpc
+        return grpc.insecure_channel(f"unix:{self.socket}")
+
+    def stubs(self):
+        """The modules that were generated of the service: messages, and stubs."""
+        sys.path.insert(0, str(self.world.build / "python"))
+        from stasis.v1 import stasis_pb2, stasis_pb2_grpc
+        return stasis_pb2, stasis_pb2_grpc
+
+
+def main(cases):
+    """Runs all functions in `cases`, or the one that --only names, each in a world of its own process: its exit
+    code. A case takes a House without a daemon."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    isolate.enter(isolate_keep(options.build))
+    failed = []
+    for case in cases:
+        name = case.__name__
+        if options.only not in (None, name):
+            continue
+        began = os.times().elapsed
+        world = World(options.build)
+        house = House(world)
+        try:
+            case(house)
+            if house.pid and processes.is_alive(house.pid):
+                house.drain()
+            world.expect_clean()
+            world.close()
+            verdict = "ok"
+        except Exception as error:  # noqa: BLE001 - the other cases are run all the same
+            verdict = "FAILED"
+            failed.append(name)
+            known = isinstance(error, (Failed, processes.Late))
+            print(f"{name}: {error if known else traceback.format_exc()}\nThe last commands:\n{world.transcript()}")
+            log = world.state / "run" / "stasisd.log"
+            if log.exists():
+                print(f"The daemon's log:\n{log.read_text()[-2000:]}")
+            for pid in processes.all_pids():
+                if pid != os.getpid():
+                    processes.end(pid)
+            world.reap_all()
+            # Never through what is mounted there.
+            if not any(path.startswith(f"{world.folder}/") for path in isolate.mounts()):
+                shutil.rmtree(world.folder, ignore_errors=True)
+        print(f"{os.times().elapsed - began:6.2f} s  {verdict:6}  {name}", flush=True)
+    return 1 if failed else 0

@@ -1,0 +1,158 @@
+"""life_test.py --build DIR [--only CASE]: a daemon is started, asked, sent home, killed, and stood in for by others."""
+
+import os
+import signal
+import socket
+import sys
+
+from house import House, demand, main, processes, wait_until
+
+NO_USER = 12345  # whom nobody has given anything
+
+
+def said(house, *words):
+    for word in words:
+        demand(word in house.world.last.err, f"it does not say '{word}':\n{house.world.last}")
+
+
+def start_status_drain(house: House):
+    world = house.world
+    world.stasis("daemon", "status", expect=3)
+    said(house, "no daemon runs", "`stasis daemon start`")
+    house.start()
+    again = world.stasis("daemon", "start", "--json").json()
+    demand(again == {"pid": house.pid, "socket": house.socket, "started": False}, f"{again}")
+    # Asked for by itself, the same place is refused.
+    second = world.begin(program="stasisd").wait()
+    demand(second.code == 7 and "a daemon runs already" in second.err, f"{second}")
+    status = house.status()
+    demand((status["pid"], status["uid"], status["draining"], status["operations"]) == (house.pid, 0, False, []),
+           f"{status}")
+    # It is asked by a command that is none of its own.
+    world.stasis("ps")
+    demand(os.stat(house.socket).st_mode & 0o777 == 0o666, "not all users may connect to root's")
+    house.drain()
+    demand(not os.path.exists(house.socket), "the socket stays")
+    world.stasis("daemon", "status", expect=3)
+    world.stasis("ps")
+
+
+def killed(house: House):
+    world = house.world
+    house.start().kill()
+    for words in (["ps"], ["suspend", "nobody"], ["recover"], ["daemon", "status"], ["daemon", "drain"]):
+        world.stasis(*words, expect=1)
+        said(house, f"the daemon's socket {house.socket} does not answer", "Connection refused", "`stasis daemon start`",
+             "--no-daemon")
+    world.stasis("--no-daemon", "ps")
+    first = house.pid
+    house.start()
+    demand(house.pid != first and world.stasis("ps"), "no new daemon")
+
+
+def ended_by_signal(house: House):
+    house.start().kill(signal.SIGTERM)
+    demand(not os.path.exists(house.socket), "the socket stays")
+    house.world.stasis("ps")
+
+
+def hangs(house: House):
+    """One that is stopped is waited for, but not for ever, and nothing is done in its place."""
+    house.start()
+    os.kill(house.pid, signal.SIGSTOP)
+    house.world.stasis("ps", expect=1)
+    said(house, "does not answer", "--no-daemon")
+    os.kill(house.pid, signal.SIGCONT)
+    house.world.stasis("ps")
+
+
+def somebody_elses(house: House):
+    """Whoever is neither root nor oneself is told nothing."""
+    world = house.world
+    world.env["STASIS_SOCKET"] = str(world.folder / "theirs")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(house.socket)
+        os.chmod(house.socket, 0o666)
+        # The kernel keeps who it was that listened.
+        os.setresuid(NO_USER, NO_USER, NO_USER)
+        server.listen()
+        os.write(write, b"x")
+        peer, _ = server.accept()
+        os.write(write, peer.recv(100) or b"nothing")
+        os._exit(0)
+    os.close(write)
+    world.own(child)
+    os.read(read, 1)
+    world.stasis("ps", expect=4)
+    said(house, f"user {NO_USER} listens at the daemon's socket")
+    demand(os.read(read, 100) == b"nothing", "something was sent to it")
+    os.waitpid(child, 0)
+
+
+def drained(house: House):
+    """Nothing is begun, and what is under way ends first."""
+    world = house.world
+    house.start_holding("gpu-lock")
+    job = house.counter()
+    house.hold("gpu-lock")
+    operation = world.begin("suspend", "job")
+    house.await_phase("gpu-lock")
+    demand([o["target"] for o in house.operations()] == ["job"], "the operation is not listed")
+    world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
+    said(house, "operations still under way: 1")
+    drain = world.begin("daemon", "drain")
+    wait_until(lambda: house.status()["draining"], 10, "it does not drain")
+    for words in (["resume", "job"], ["recover"]):
+        world.stasis(*words, expect=1)
+        said(house, "is being drained", "--no-daemon")
+    world.stasis("ps")
+    demand(drain.process.poll() is None, "it was drained too early")
+    house.let_go("gpu-lock")
+    demand(operation.wait().code == 0, f"{operation}")
+    demand(drain.wait().code == 0, f"{drain}")
+    house.await_end()
+    world.stasis("resume", "job")
+    house.end(job)
+
+
+def notifies(house: House):
+    """The service manager hears when calls are taken, and when it ends."""
+    path = str(house.world.folder / "notify")
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(path)
+    manager.settimeout(20)
+    house.start({"NOTIFY_SOCKET": path})
+    demand(manager.recv(100) == b"READY=1\nSTATUS=ready\n", "it is not said to be ready")
+    house.drain()
+    demand(manager.recv(100) == b"STOPPING=1\n", "it is not said to end")
+
+
+def no_descriptors(house: House):
+    """Who opens connections without end neither ends the daemon nor keeps a processor busy."""
+    world = house.world
+    house.start()
+    fds = os.listdir(f"/proc/{house.pid}/fd")
+    world.shell(f"prlimit --pid {house.pid} --nofile={len(fds) + 20}:")
+    peers = []
+    for _ in range(60):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(house.socket)
+        peers.append(peer)
+    log = world.state / "run" / "stasisd.log"
+    wait_until(lambda: "cannot accept" in log.read_text(), 10, "it takes all of them")
+    seen = log.read_text().count("cannot accept")
+    world.stasis("--no-daemon", "gpu", "ls")  # takes a moment
+    demand(log.read_text().count("cannot accept") < seen + 20, "it asks again without end")
+    for peer in peers:
+        peer.close()
+    world.shell(f"prlimit --pid {house.pid} --nofile=1024:")
+    world.stasis("ps")
+    demand(processes.is_alive(house.pid), "it has ended")
+
+
+if __name__ == "__main__":
+    sys.exit(main([start_status_drain, killed, ended_by_signal, hangs, somebody_elses, drained, notifies, no_descriptors]))

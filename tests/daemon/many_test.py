@@ -1,0 +1,98 @@
+"""many_test.py --build DIR [--only CASE]: many jobs, many callers at once. MANY_SECONDS=60 for a minute of it."""
+
+import concurrent.futures
+import os
+import random
+import sys
+import threading
+import time
+
+from house import House, Program, demand, main
+
+LISTED = 200
+LIST_S = 2.0  # it takes a twentieth of that; the machine of a test has more to do
+JOBS, CLIENTS = 20, 50
+SECONDS = float(os.environ.get("MANY_SECONDS", "6"))
+
+
+def two_hundred_listed(house: House):
+    messages, stubs = house.start().stubs()
+    stub = stubs.StasisStub(house.channel())
+
+    def run(number):
+        stub.Run(messages.RunRequest(job=f"job{number}", argv=["/bin/sleep", "1000"], no_agent=True), timeout=120)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(run, range(LISTED)))
+    taken = []
+    for _ in range(5):
+        began = time.monotonic()
+        jobs = stub.ListJobs(messages.ListJobsRequest()).jobs
+        taken.append(time.monotonic() - began)
+        demand({job.id: job.state for job in jobs} == {f"job{n}": "running" for n in range(LISTED)}, "not all of them")
+    print(f"{LISTED} jobs are listed in {min(taken) * 1000:.0f} ms (at most {max(taken) * 1000:.0f})")
+    demand(min(taken) < LIST_S, f"they are listed in {min(taken):.2f} s")
+
+    def end(number):
+        stub.KillJob(messages.KillJobRequest(job=f"job{number}", signal=9), timeout=120)
+        stub.WaitJob(messages.WaitJobRequest(job=f"job{number}"), timeout=120)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(end, range(LISTED)))
+
+
+class Client(threading.Thread):
+    """Suspends and resumes whatever it comes across, until it is time."""
+
+    def __init__(self, house, number, until):
+        super().__init__(daemon=True)
+        self.messages, self.stubs = house.stubs()
+        self.channel = house.channel()
+        self.random, self.until = random.Random(number), until
+        self.done, self.busy, self.wrong = 0, 0, []
+
+    def run(self):
+        import grpc
+        stub = self.stubs.StasisStub(self.channel)
+        while time.monotonic() < self.until:
+            job = f"job{self.random.randrange(JOBS)}"
+            suspend = self.random.random() < 0.5
+            try:
+                if suspend:
+                    list(stub.Suspend(self.messages.SuspendRequest(target=job), timeout=120))
+                else:
+                    list(stub.Resume(self.messages.ResumeRequest(target=job), timeout=120))
+                self.done += 1
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.ABORTED:
+                    self.busy += 1
+                else:
+                    self.wrong.append(f"{'suspend' if suspend else 'resume'} {job}: {error.code().name} {error.details()}")
+        self.channel.close()
+
+
+def all_at_once(house: House):
+    """Nobody is told anything but "busy", nobody waits for ever, and every program is right in the end."""
+    world = house.world
+    world.set_gpu(1, "8G")
+    house.start()
+    jobs = [Program(world, f"job{number}", "counter", ["--memory", "1M"]).run() for number in range(JOBS)]
+    until = time.monotonic() + SECONDS
+    clients = [Client(house, number, until) for number in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join(SECONDS + 150)
+        demand(not client.is_alive(), "a client waits for ever")
+    wrong = [text for client in clients for text in client.wrong]
+    done, busy = sum(client.done for client in clients), sum(client.busy for client in clients)
+    print(f"{CLIENTS} clients, {JOBS} jobs, {SECONDS:.0f} s: {done} done, {busy} times busy, {len(wrong)} failed")
+    demand(not wrong, "\n".join(wrong[:5]))
+    demand(done >= JOBS, "hardly anything was done")
+    for job in jobs:
+        world.stasis("resume", job.name)
+        house.end(job)
+
+
+if __name__ == "__main__":
+    sys.exit(main([two_hundred_listed, all_at_once]))

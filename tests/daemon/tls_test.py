@@ -1,0 +1,113 @@
+"""tls_test.py --build DIR [--only CASE]: over TCP the caller is whom the certificate names, and nobody gets in without."""
+
+import os
+import subprocess
+import sys
+
+from house import House, demand, main, processes
+
+
+class Authority:
+    """Who signs certificates, for a while."""
+
+    def __init__(self, folder, name):
+        self.folder, self.name = folder, name
+        self.key, self.cert = folder / f"{name}.key", folder / f"{name}.crt"
+        self._openssl("req", "-x509", *self._new(self.key), "-subj", f"/CN={name}", "-days", "1", "-out", self.cert)
+
+    @staticmethod
+    def _openssl(*words):
+        done = subprocess.run(["openssl", *map(str, words)], capture_output=True, check=False)
+        demand(done.returncode == 0, lambda: done.stderr.decode())
+
+    @staticmethod
+    def _new(key):
+        return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key]
+
+    def sign(self, subject, file):
+        """Key and certificate for the names in `subject`, at 127.0.0.1."""
+        key, request, cert = (self.folder / f"{file}.{end}" for end in ("key", "csr", "crt"))
+        extensions = self.folder / "extensions"
+        extensions.write_text("subjectAltName=IP:127.0.0.1\n")
+        self._openssl("req", *self._new(key), "-subj", subject, "-out", request)
+        self._openssl("x509", "-req", "-in", request, "-CA", self.cert, "-CAkey", self.key, "-CAcreateserial", "-days",
+                      "1", "-extfile", extensions, "-out", cert)
+        os.chmod(key, 0o600)
+        return key, cert
+
+
+def settings(authority, key, cert):
+    return {"STASIS_LISTEN": "127.0.0.1:0", "STASIS_TLS_CERT": str(cert), "STASIS_TLS_KEY": str(key),
+            "STASIS_TLS_CLIENT_CA": str(authority.cert)}
+
+
+def ask(house, address, authority, key=None, cert=None):
+    """The status' name and words, "OK" and the jobs of whom the certificate names."""
+    import grpc
+    messages, stubs = house.stubs()
+    credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes(), key and key.read_bytes(),
+                                               cert and cert.read_bytes())
+    with grpc.secure_channel(address, credentials) as channel:
+        try:
+            jobs = stubs.StasisStub(channel).ListJobs(messages.ListJobsRequest(), timeout=60).jobs
+            return "OK", [job.id for job in jobs]
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+
+
+def who_is_let_in(house: House):
+    world = house.world
+    ours, theirs = Authority(world.folder, "ours"), Authority(world.folder, "theirs")
+    house.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
+    address = house.status()["listen"]
+    demand(address.startswith("127.0.0.1:") and not address.endswith(":0"), f"it listens at {address}")
+    job = house.counter()
+    demand(ask(house, address, ours, *ours.sign("/CN=root", "root")) == ("OK", ["job"]), "root is not let in")
+    for name, words in (("/CN=nobody-at-all", "no user here"), ("/O=stasis", "no common name"),
+                        ("/CN=nobody-at-all/CN=root", "no user here"), ("/CN=", "no common name")):
+        status, said = ask(house, address, ours, *ours.sign(name, "other"))
+        demand(status == "PERMISSION_DENIED" and words in said, f"{name}: {status} {said}")
+    demand(ask(house, address, ours)[0] == "UNAVAILABLE", "no certificate is asked for")
+    demand(ask(house, address, ours, *theirs.sign("/CN=root", "forged"))[0] == "UNAVAILABLE",
+           "anybody's signature is believed")
+    demand(ask(house, address, theirs, *ours.sign("/CN=root", "root"))[0] == "UNAVAILABLE",
+           "the caller believes any daemon")
+    house.end(job)
+
+
+def folders_of_a_stranger(house: House):
+    """Who is elsewhere cannot say which folders of this machine are meant."""
+    import grpc
+    world = house.world
+    ours = Authority(world.folder, "ours")
+    house.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
+    messages, stubs = house.stubs()
+    elsewhere = world.folder / "elsewhere"
+    context = messages.CallContext(folders={"run": f"{elsewhere}/run", "data": f"{elsewhere}/data"})
+    key, cert = ours.sign("/CN=root", "root")
+    credentials = grpc.ssl_channel_credentials(ours.cert.read_bytes(), key.read_bytes(), cert.read_bytes())
+    with grpc.secure_channel(house.status()["listen"], credentials) as channel:
+        stubs.StasisStub(channel).ListJobs(messages.ListJobsRequest(), timeout=60,
+                                           metadata=[("stasis-context-bin", context.SerializeToString())])
+    demand(not elsewhere.exists(), "it has made that folder")
+
+
+def refused(house: House):
+    """A daemon that could be listened in to, or whose callers nobody knows, does not start."""
+    world = house.world
+    ours = Authority(world.folder, "ours")
+    right = settings(ours, *ours.sign("/CN=localhost", "daemon"))
+    cases = [({"STASIS_TLS_CLIENT_CA": ""}, "daemon.tls_client_ca is not"), ({"STASIS_TLS_KEY": ""}, "daemon.tls_key is not"),
+             ({"STASIS_TLS_CERT": str(world.folder / "none")}, "No such file"), ({"STASIS_TLS_CERT": "/dev/null"}, "no PEM file"),
+             ({"STASIS_LISTEN": "nowhere.invalid:1"}, "cannot listen at"), ({"STASIS_LISTEN": "127.0.0.1"}, "HOST:PORT")]
+    for wrong, words in cases:
+        world.stasis("daemon", "start", env={**right, **wrong}, expect=(1, 2, 3))
+        demand(words in world.last.err, f"{wrong}: it does not say '{words}':\n{world.last}")
+    os.chmod(right["STASIS_TLS_KEY"], 0o640)
+    world.stasis("daemon", "start", env=right, expect=4)
+    demand("can be read by others (mode 640)" in world.last.err and "chmod 600" in world.last.err, f"{world.last}")
+    demand(not [p for p in processes.all_pids() if (processes.stat(p) or ("",))[0] == "stasisd"], "a daemon is left")
+
+
+if __name__ == "__main__":
+    sys.exit(main([who_is_let_in, folders_of_a_stranger, refused]))

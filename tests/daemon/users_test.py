@@ -1,0 +1,180 @@
+"""users_test.py --build DIR [--only CASE]: a daemon of root's works for every user with that user's rights; one of a
+user's own for him."""
+
+import os
+import shutil
+import sys
+
+from house import House, demand, isolate, main, wait_until
+
+ALICE, BOB = 4001, 4002
+
+
+class User:
+    """Somebody with a folder of his own, who is nobody in /etc/passwd."""
+
+    def __init__(self, house, uid):
+        self.house, self.uid = house, uid
+        world = house.world
+        self.home = world.folder / f"home-{uid}"
+        self.home.mkdir()
+        os.chown(self.home, uid, uid)
+        self.env = {"HOME": str(self.home), "TMPDIR": str(self.home), "STASIS_STATE_DIR": str(self.home / "state"),
+                    "STASIS_SOCKET": house.socket,
+                    "LD_LIBRARY_PATH": str(world.build / "lib" / "softgpu")}
+
+    def begin(self, *args, program="bin/stasis", env=None):
+        # The build may lie where only root can go: it is seen at another place too.
+        words = [f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--",
+                 self.house.build / program, *args]
+        return self.house.world.begin(*words, program="/usr/bin/setpriv", env={**self.env, **(env or {})})
+
+    def stasis(self, *args, expect=0, **more):
+        command = self.house.world.last = self.begin(*args, **more).wait()
+        self.house.world.reap()
+        codes = expect if isinstance(expect, tuple) else (expect,)
+        demand(command.code in codes, lambda: f"user {self.uid}, expected exit code {expect}:\n{command}")
+        return command
+
+    def run(self, name, *options):
+        self.stasis("run", "--job", name, *options, "--", self.house.build / "workloads" / "counter", "--memory", "8M")
+        log = self.home / "state" / "data" / "jobs" / name / "log"
+        wait_until(lambda: log.exists() and "READY" in log.read_text(), 60, f"{name} is not ready")
+
+    def jobs(self):
+        return {job["id"]: job["state"] for job in self.stasis("ps", "-a", "--json").json()["jobs"]}
+
+    def end(self, name):
+        self.stasis("kill", name, "-s", "KILL")
+        self.stasis("wait", name, expect=137)
+        self.stasis("delete", name)
+
+
+def for_all(house):
+    """A build and a socket that everybody can reach."""
+    world = house.world
+    os.chmod(world.folder, 0o755)
+    # Each user has software GPUs of his own.
+    del world.env["SOFTGPU_DIR"]
+    world.env["STASIS_SOCKET"] = str(world.folder / "stasisd.sock")
+    house.build = world.folder / "build"
+    house.build.mkdir()
+    isolate.mount(str(world.build), str(house.build), flags=isolate.MS_BIND)
+    world.bin = house.build / "bin"
+    return House.start
+
+
+def leave(house):
+    world = house.world
+    world.bin = world.build / "bin"
+    world.stasis("arena", "free", expect=None)
+    for uid in (0, ALICE, BOB):
+        for folder in (f"/dev/shm/stasis-{uid}", f"/tmp/softgpu-{uid}"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def unmounted():
+        world.reap()
+        try:
+            isolate.unmount(str(house.build))
+        except isolate.Unable:
+            return False
+        return True
+    wait_until(unmounted, 20, "somebody still runs from the build")
+
+
+def each_his_own(house: House):
+    for_all(house)
+    house.start()
+    alice, bob = User(house, ALICE), User(house, BOB)
+    alice.run("hers")
+    bob.run("his")
+    house.counter("roots")
+    demand((alice.jobs(), bob.jobs()) == ({"hers": "running"}, {"his": "running"}), f"{alice.jobs()} {bob.jobs()}")
+    # By the daemon, with their own rights.
+    for user, name in ((alice, "hers"), (bob, "his")):
+        user.stasis("suspend", name)
+        demand(user.jobs() == {name: "suspended"}, f"{user.jobs()}")
+        owners = {os.stat(path).st_uid for path in (user.home / "state").rglob("*")}
+        demand(owners == {user.uid}, f"files of {owners} are in the folder of {user.uid}")
+        user.stasis("resume", name)
+    # Nothing of another's, neither by name nor by number.
+    alice.stasis("suspend", "his", expect=3)
+    pid = bob.stasis("inspect", "his", "--json").json()["pid"]
+    alice.stasis("suspend", pid, expect=4)
+    alice.stasis("daemon", "drain", expect=4)
+    demand("only root and the daemon's own user" in house.world.last.err, f"{house.world.last}")
+    # Another's folders are as closed as ever.
+    alice.stasis("ps", expect=4, env={"STASIS_STATE_DIR": str(bob.home / "state")})
+    alice.end("hers")
+    bob.end("his")
+    roots = house.world.stasis("ps", "--json").json()["jobs"]
+    demand([job["id"] for job in roots] == ["roots"], f"{roots}")
+    house.world.stasis("kill", "roots", "-s", "KILL")
+    house.world.stasis("wait", "roots", expect=137)
+    house.world.stasis("delete", "roots")
+    house.drain()
+    leave(house)
+
+
+def nobody_cancels_anothers(house: House):
+    """Who asked, and root, see an operation and can end it."""
+    import grpc
+    for_all(house)
+    house.start_holding("gpu-lock")
+    alice = User(house, ALICE)
+    messages, stubs = house.stubs()
+    house.counter("roots")
+    house.hold("gpu-lock")
+    operation = house.world.begin("suspend", "roots")
+    house.await_phase("gpu-lock")
+    found = house.operations()
+    demand(len(found) == 1 and found[0]["uid"] == 0, f"{found}")
+    demand(alice.stasis("daemon", "status", "--json").json()["operations"] == [], "she sees it")
+    # As she would ask by a program.
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setresgid(ALICE, ALICE, ALICE)
+        os.setresuid(ALICE, ALICE, ALICE)
+        code = 1
+        try:
+            stubs.StasisStub(house.channel()).CancelOperation(
+                messages.CancelOperationRequest(operation=found[0]["id"]), timeout=30)
+        except grpc.RpcError as error:
+            code = 42 if error.code() == grpc.StatusCode.NOT_FOUND else 2
+        finally:
+            os._exit(code)
+    demand(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42, "she may cancel it")
+    demand(not house.operations()[0]["cancelled"], "it was cancelled")
+    house.let_go("gpu-lock")
+    demand(operation.wait().code == 0, f"{operation}")
+    house.world.stasis("kill", "roots", "-s", "KILL")
+    house.world.stasis("wait", "roots", expect=137)
+    house.world.stasis("delete", "roots")
+    house.drain()
+    leave(house)
+
+
+def ones_own(house: House):
+    """Without root's, a user may have a daemon of his own, which works for nobody else."""
+    for_all(house)
+    alice, bob = User(house, ALICE), User(house, BOB)
+    house.world.env["STASIS_SOCKET"] = alice.env["STASIS_SOCKET"] = str(alice.home / "sock")
+    house.pid = alice.stasis("daemon", "start", "--json").json()["pid"]
+    demand(os.stat(house.socket).st_mode & 0o777 == 0o600, "others may connect")
+    os.chmod(alice.home, 0o755)
+    alice.run("hers")
+    demand(alice.jobs() == {"hers": "running"}, f"{alice.jobs()}")
+    bob.stasis("ps", expect=4, env={"STASIS_SOCKET": house.socket})
+    # Nor when its socket was opened for him.
+    os.chmod(house.socket, 0o666)
+    bob.stasis("ps", expect=4, env={"STASIS_SOCKET": house.socket})
+    demand(f"user {ALICE} listens" in house.world.last.err, f"{house.world.last}")
+    alice.end("hers")
+    alice.stasis("daemon", "drain")
+    house.await_end()
+    leave(house)
+
+
+if __name__ == "__main__":
+    sys.exit(main([each_his_own, nobody_cancels_anothers, ones_own]))

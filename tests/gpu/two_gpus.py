@@ -1,0 +1,253 @@
+"""The steps of two_gpus.sh; see there."""
+
+import argparse
+import functools
+import os
+import shutil
+import sys
+
+from fast_path import (MIB, SOFT, Program, account_text, cycle, gpus, median_s, periodic, settle, this_machine,
+                       used_mib)
+from harness import Report, StepFailed, StepSkipped, demand, is_alive, wait_until
+from ride import Job, Machine, device_files, descendants, ride, sequence_is_whole
+
+CACHE_GIB = os.environ.get("CACHE_GIB", "16")
+PERIOD = 24  # of torch_split.py
+SWAP = "0=1,1=0"
+
+
+def started(machine, name, workload, *words, env=None):
+    job = Job(machine, name, [machine.workload(workload), *map(str, words)], env=env)
+    try:
+        job.wait_ready(90)
+        job.wait_rounds(3, 60)
+    except StepFailed:
+        job.kill()
+        raise
+    return job
+
+
+class Peers:
+    """What stands for PyTorch on softgpu; and shows peer access everywhere."""
+
+    def __init__(self, machine, name, count):
+        self.machine, self.name, self.count = machine, name, count
+
+    def go(self, _ready_s):
+        return started(self.machine, self.name, "peers", "--devices", self.count, "--memory", "64M",
+                       "--interval", "20")
+
+    def kill(self):
+        pass
+
+
+def split(machine, name, count):
+    if SOFT:
+        return Peers(machine, name, count)
+    return Program(machine, name, "torch_split.py", "--gpus", str(count), "--cache", CACHE_GIB)
+
+
+def begun(program):
+    """The program, and how many of its rounds nobody disturbed."""
+    if isinstance(program, Peers):
+        return program.go(90), 0
+    job = program.go(120)
+    job.wait_rounds(2 * PERIOD + 1, 90)
+    return job, job.output.count()
+
+
+def ended(job, undisturbed):
+    if undisturbed:
+        job.wait_rounds(PERIOD, 60)
+    job.finish(120)
+    if not undisturbed:
+        sequence_is_whole(job.output)
+        return "the rounds are whole"
+    return periodic(job.output, PERIOD, undisturbed)
+
+
+class Split:
+    """One process on one GPU, then one on two with the same bytes on each: two wires take as long as one."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.programs = {count: split(machine, f"split-{count}", count) for count in (1, 2)}
+        self.one = {}
+
+    def measure(self, count):
+        report = self.machine.report
+        job, undisturbed = begun(self.programs[count])
+        try:
+            cycles = [cycle(job) for _ in range(6)]
+            for place, way in enumerate(["suspend", "resume"]):
+                accounts = [pair[place] for pair in cycles]
+                median = median_s(accounts[1:])
+                report.number(f"{way} on {count} GPU(s), cold:", accounts[0]["total_s"], "s")
+                report.number(f"{way} on {count} GPU(s), median of 5 warm:", median, "s")
+                # Nothing is copied that has not changed: the first time is that of all the bytes.
+                report.number(f"{way} on {count} GPU(s): device memory", accounts[0]["device_bytes"] / MIB, "MiB")
+                if count == 1:
+                    self.one[way] = (accounts[0]["total_s"], median)
+                elif way in self.one:
+                    bar = None if SOFT else ("<=", 1.15)
+                    report.number(f"{way}, two GPUs / one, all bytes:", accounts[0]["total_s"] / self.one[way][0],
+                                  "", bar if way == "suspend" else None)
+                    report.number(f"{way}, two GPUs / one, warm:", median / self.one[way][1], "", bar)
+            last = "\n".join(account_text(a) for a in cycles[-1][:2])
+            return settle(report, last + "\n" + ended(job, undisturbed))
+        finally:
+            job.kill()
+
+
+def dumped_and_restored(job, *restore_words):
+    machine = job.machine
+    image = machine.images / job.name
+    job.verb("dump", job.name, "-d", machine.images, "--name", job.name, timeout_s=300)
+    wait_until(lambda: not is_alive(job.pid), 30, "the end of the dumped program")
+    try:
+        job.machine.stasis(job.name, "restore", image, "--log", job.output.path, *restore_words, timeout_s=300)
+        job.wait_rounds(3, 90)
+    finally:
+        shutil.rmtree(image, ignore_errors=True)
+
+
+def exchanged(machine, program):
+    """The two GPUs of a program change places at a resume, twice, and at a restore."""
+    report = machine.report
+    job, undisturbed = begun(program)
+    try:
+        stays = [cycle(job) for _ in range(3)]
+        moves = [cycle(job, "--gpu-map", SWAP) for _ in range(2)]
+        report.number("resume in its place, median of 3:", median_s([up for _, up, _ in stays]), "s")
+        report.number("resume with the GPUs exchanged, mean of 2:", sum(up["total_s"] for _, up, _ in moves) / 2, "s")
+        dumped_and_restored(job, "--gpu-map", SWAP)
+        cycle(job)
+        dumped_and_restored(job)
+        return settle(report, ended(job, undisturbed))
+    finally:
+        job.kill()
+
+
+def by_its_own_numbers(machine):
+    """CUDA_VISIBLE_DEVICES gives the program other numbers than the machine's, or hides a GPU from it."""
+    notes = []
+    for visible, first in [("1,0", 1), ("1", 1)]:
+        name = "sees-" + visible.replace(",", "-")
+        job = started(machine, name, "vector", "--memory", "64M", "--interval", "20",
+                      env={"CUDA_VISIBLE_DEVICES": visible})
+        try:
+            before = [used_mib(machine, n) for n in range(2)]
+            demand(before[first] > before[1 - first], f"with {visible} its memory is not on GPU {first}: {before}")
+            cycle(job)
+            job.verb("suspend", name)
+            moved = job.machine.stasis(name, "resume", name, "--gpu-map", f"{first}={1 - first}", expect=None)
+            if moved.code != 0:
+                # Whether the driver moves a program to a GPU that it cannot see is what is asked here.
+                notes.append(f"{visible}: the move is refused: {moved.err.strip().splitlines()[0]}")
+                job.verb("resume", name)
+            else:
+                notes.append(f"{visible}: moved")
+                job.wait_rounds(3, 30)
+                after = [used_mib(machine, n) for n in range(2)]
+                demand(after[1 - first] > after[first], f"moved, and its memory is not there: {after}")
+                cycle(job, "--gpu-map", f"{1 - first}={first}")
+            dumped_and_restored(job)
+            job.finish()
+            sequence_is_whole(job.output)
+        finally:
+            job.kill()
+    return "\n".join(notes)
+
+
+def eight_processes(machine):
+    """A tree of eight on two GPUs; four of them share each GPU and its mover."""
+    job = started(machine, "eight", "tree", "--children", 8, "--devices", 2, "--memory",
+                  "8M" if SOFT else "512M", "--interval", "20")
+    try:
+        accounts = [cycle(job) for _ in range(3)]
+        machine.report.number("suspend of eight processes, median of 3:", median_s([a for a, _, _ in accounts]), "s")
+        machine.report.number("resume of eight processes, median of 3:", median_s([a for _, a, _ in accounts]), "s")
+        cycle(job, "--gpu-map", SWAP)
+        dumped_and_restored(job, "--gpu-map", SWAP)
+        held = [f for pid in [job.pid, *descendants(job.pid)] for f in device_files(pid)]
+        demand(held or SOFT, "nobody of the restored tree holds a GPU")
+        job.finish()
+        sequence_is_whole(job.output)
+        return account_text(accounts[-1][0]) + "\n" + account_text(accounts[-1][1])
+    finally:
+        job.kill()
+
+
+def data_loader(machine):
+    """Training with forked workers, through every verb; the losses as without Stasis are those of one run
+    whose rounds are whole, since each worker's items depend on nothing but their number."""
+    if SOFT:
+        raise StepSkipped("it needs a real GPU")
+    rounds, note = ride(machine, "loader", [sys.executable, os.path.join(os.path.dirname(__file__),
+                        "torch_training.py"), "--workers", "2"], ready_s=120, rounds_s=60)
+    plain = Job(machine, "loader-plain", [sys.executable, os.path.join(os.path.dirname(__file__), "torch_training.py"),
+                "--workers", "2", "--rounds", str(len(rounds))])
+    try:
+        wait_until(lambda: not is_alive(plain.pid), 180, "the end of the undisturbed run")
+        same = plain.output.rounds()[:len(rounds)] == rounds
+        demand(same, "the losses differ from those of an undisturbed run")
+    finally:
+        plain.kill()
+    return (note + f"\n{len(rounds)} losses as in an undisturbed run").strip()
+
+
+def two_there(machine):
+    this_machine(machine)
+    names = [gpu["name"] for gpu in gpus(machine)]
+    demand(len(names) >= 2 and names[0] == names[1], f"it needs two GPUs of one model, and there are {names}")
+
+
+def steps(machine):
+    both = Split(machine)
+    yield "machine", 60, functools.partial(two_there, machine), []
+    yield "split-one", 150, functools.partial(both.measure, 1), [both.programs[1]]
+    yield "split-two", 150, functools.partial(both.measure, 2), [both.programs[2]]
+    again, peers = split(machine, "swap-split", 2), Peers(machine, "swap-peers", 2)
+    yield "swap-split", 240, functools.partial(exchanged, machine, again), [again]
+    yield "swap-peers", 120, functools.partial(exchanged, machine, peers), [peers]
+    yield "visible", 120, functools.partial(by_its_own_numbers, machine), []
+    yield "eight", 150, functools.partial(eight_processes, machine), []
+    yield "loader", 300, functools.partial(data_loader, machine), []
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="two_gpus.sh")
+    parser.add_argument("dist", metavar="DIST_DIR")
+    parser.add_argument("out", metavar="OUT_DIR")
+    parser.add_argument("steps", metavar="STEP", nargs="*")
+    options = parser.parse_args()
+    report = Report(options.out, float(os.environ.get("BUDGET_S", "500")), "two_gpus")
+    machine = Machine(options.dist, report, SOFT)
+    programs = []
+    try:
+        for name, limit_s, function, its in steps(machine):
+            if options.steps and not any(name.startswith(prefix) for prefix in options.steps):
+                continue
+            programs += its
+            report.step(name, limit_s, functools.partial(guarded, machine, function, its))
+    finally:
+        for program in programs:
+            program.kill()
+        code = report.finish()
+        machine.clean()
+    return code
+
+
+def guarded(machine, function, its):
+    try:
+        return function()
+    except Exception:
+        machine.stasis(None, "recover", timeout_s=30, expect=None)
+        raise
+    finally:
+        for program in its:
+            program.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""The daemon's metrics: each figure moves with what it is about, the page describes exactly what is served, the alert
+rules ask for nothing else, and a scraper is in nobody's way."""
+import os
+import pathlib
+import re
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "stage"))
+import one_world  # noqa: E402
+import processes  # noqa: E402
+from exposition import Scrape  # noqa: E402
+from processes import wait_until  # noqa: E402
+from programs import Program  # noqa: E402
+from world import demand  # noqa: E402
+
+UID = os.getuid()
+
+
+class Daemon:
+    """One with metrics; commands of the world go through it while it is there."""
+    seen = set()  # figures that had a value at any time, of any daemon
+
+    def __init__(self, world, env=None):
+        self.world = world
+        world.env["STASIS_SOCKET"] = str(world.folder / "socket")
+        world.stasis("daemon", "start", env={"STASIS_METRICS_LISTEN": "127.0.0.1:0", **(env or {})})
+        self.address = world.stasis("daemon", "status", "--json").json()["metrics"]
+
+    def get(self, path="/metrics"):
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=30) as answer:
+            demand(answer.headers["Content-Type"].startswith("text/plain; version=0.0.4"), str(answer.headers))
+            return answer.read().decode()
+
+    def scrape(self):
+        scrape = Scrape(self.get())
+        self.seen |= {name for name, family in scrape.families.items() if family.samples}
+        return scrape
+
+    def scrape_until(self, what, **labels):
+        """Figures of users are at most some seconds old."""
+        found = []
+
+        def there():
+            found[:] = [self.scrape()]
+            return found[0].value(what, **labels)
+        wait_until(there, 30, lambda: f"{what}{labels} is not there in:\n{self.get()}")
+        return found[0]
+
+    def drain(self):
+        self.world.stasis("daemon", "drain")
+        wait_until(lambda: self.world.reap() or not self.world.daemons(), 20, "the daemon does not end")
+        del self.world.env["STASIS_SOCKET"]
+
+
+def table():
+    """name -> (type, labels), of docs/metrics.md."""
+    rows = {}
+    for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
+        found = re.match(r"\| `(stasis_\w+)` \| (\w+) \| ([\w, ]*) ?\|", line)
+        if found:
+            name, kind, labels = found.groups()
+            rows[name] = (kind, set(filter(None, labels.replace(" ", "").split(","))))
+    return rows
+
+
+def operations(world, daemon):
+    begun = daemon.scrape()
+    demand(begun.value("stasis_operations_total", verb="suspend", outcome="done", code="OK", domain="") is None, "before")
+    demand(begun.value("stasis_build_info", version=world.stasis("version", "--json").json()["stasis"]) == 1, "version")
+    demand(begun.value("stasis_suspended_bytes", uid=UID) == 0, "nothing is suspended")
+    demand(begun.value("stasis_arena_room_bytes", uid=UID) > 0, "no room")
+    job = Program(world, "job", "counter", ["--memory", "24M"]).run()
+    world.stasis("suspend", "job", env={"STASIS_MOVER_IDLE_S": "30"})
+    now = daemon.scrape_until("stasis_arena_bytes", uid=UID, state="data")
+    demand(now.value("stasis_operations_total", verb="suspend", outcome="done", code="OK", domain="") == 1, "suspends")
+    demand(now.value("stasis_operation_seconds_count", verb="suspend", outcome="done") == 1, "duration")
+    demand(now.value("stasis_phase_seconds_count", verb="suspend", phase="data-save") == 1, "phases")
+    demand(now.value("stasis_bytes_total", verb="suspend", path="data_plane") >= 24 << 20, "bytes")
+    demand(now.value("stasis_bytes_total", verb="suspend", path="driver") > 0, "the driver's bytes")
+    demand(now.value("stasis_suspended_processes", uid=UID) == 1, "suspended processes")
+    demand(now.value("stasis_suspended_bytes", uid=UID) >= 24 << 20, "suspended bytes")
+    demand(0 <= now.value("stasis_suspended_oldest_seconds", uid=UID) < 100, "suspended for")
+    demand(now.value("stasis_arena_bytes", uid=UID, state="data") >= 24 << 20, "arena")
+    demand(now.value("stasis_jobs", uid=UID, state="running") == 1, "jobs")
+    demand(now.value("stasis_movers", uid=UID) == 1, "movers")
+    demand(now.value("stasis_calls_total", method="Suspend", code="OK") == 1, "calls")
+    demand(now.value("stasis_usage_age_seconds", uid=UID) < 60, "age")
+    world.stasis("resume", "job", env={"STASIS_MOVER_IDLE_S": "0"})
+    job.expect_running()
+    world.stasis("dump", "job", "--leave-running", "--name", "one")
+    job.expect_running()
+    world.stasis("suspend", "nobody", expect=3)
+    now = daemon.scrape()
+    demand(now.value("stasis_bytes_total", verb="dump", path="written") > 0, "written")
+    demand(now.value("stasis_pause_seconds_count", verb="dump") == 1, "pause")
+    demand(now.value("stasis_operations_total", verb="suspend", outcome="failed", code="NOT_FOUND", domain="stasis") == 1,
+           f"a failure without its cause:\n{daemon.get()}")
+    world.stasis("arena", "free", env={"STASIS_SOCKET": ""})
+    return job
+
+
+def workers_at(method):
+    def works(pid):
+        try:
+            request = pathlib.Path(f"/proc/{pid}/fd/0").read_bytes()
+        except OSError:
+            return False
+        return request.startswith(b"\n" + bytes([len(method)]) + method.encode())
+    return [pid for pid in processes.all_pids()
+            if (processes.stat(pid) or ("",))[0] == "stasis-worker" and works(pid)]
+
+
+def slow_and_killed(world, daemon, job):
+    """The daemon's environment lets a phase hang: what is under way, and a worker that is killed."""
+    begun = world.begin("resume", "job")
+    wait_until(lambda: daemon.scrape().value("stasis_operations_under_way", verb="resume") == 1, 30, "not under way")
+    # It is under way before its worker has come to be one.
+    wait_until(lambda: len(workers_at("Resume")) == 1, 30, lambda: f"workers: {workers_at('Resume')}")
+    os.kill(workers_at("Resume")[0], signal.SIGKILL)
+    demand(begun.wait().code == 6, str(begun))
+    now = daemon.scrape()
+    demand(now.value("stasis_workers_lost_total", method="Resume") == 1, "a lost worker")
+    demand(now.value("stasis_operations_total", verb="resume", outcome="not_undone", code="INTERNAL", domain="stasis") == 1,
+           "not undone")
+    demand(now.value("stasis_operations_under_way", verb="resume") is None, "still under way")
+
+
+def page(text):
+    served, described = Scrape(text).families, table()
+    demand(set(served) == set(described), f"not on both sides: {set(served) ^ set(described)}")
+    for name, family in served.items():
+        kind, labels = described[name]
+        demand(family.kind == kind, f"{name} is a {family.kind}")
+        demand(not family.samples or family.label_names() == labels, f"{name} has {family.label_names()}, not {labels}")
+
+
+def rules(text):
+    file = ROOT / "packaging" / "prometheus" / "stasis.rules.yml"
+    served = Scrape(text).families
+    names = {family + suffix for family in served for suffix in
+             (("_bucket", "_sum", "_count") if served[family].kind == "histogram" else ("",))} | {"up"}
+    try:
+        import yaml
+    except ImportError:
+        expressions = re.findall(r"^ +expr: (.*)$", file.read_text(), re.M)
+    else:
+        alerts = [rule for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]]
+        for alert in alerts:
+            demand(set(alert) - {"for"} == {"alert", "expr", "labels", "annotations"}, f"{alert}")
+        demand(len({alert["alert"] for alert in alerts}) == len(alerts) >= 5, "alerts")
+        expressions = [alert["expr"] for alert in alerts]
+    demand(len(expressions) >= 5, f"{expressions}")
+    for expression in expressions:
+        asked = set(re.findall(r"\b(stasis_\w+|up)\b", expression))
+        demand(asked and asked <= names, f"{asked - names} of {expression!r} is not served")
+        for family, selector in re.findall(r"\b(stasis_\w+?)(?:_bucket)?\{(.*?)\}", expression):
+            labels = set(re.findall(r"(\w+)[=!]", selector))
+            demand(labels <= table()[family][1], f"{expression!r}: {family} has no {labels}")
+
+
+def strangers(daemon):
+    host, port = daemon.address.rsplit(":", 1)
+    silent = [socket.create_connection((host, int(port))) for _ in range(50)]
+    for s in silent[:25]:
+        try:
+            s.sendall(b"\x00" * 20000)
+        except OSError:
+            pass  # it was closed: that is what it is for
+    began = time.monotonic()
+    daemon.scrape()
+    demand(time.monotonic() - began < 10, "others kept a scraper waiting")
+    for s in silent:
+        s.close()
+    for path, code in (("/", 404), ("/metrics/x", 404)):
+        try:
+            daemon.get(path)
+            demand(False, f"{path} was served")
+        except urllib.error.HTTPError as error:
+            demand(error.code == code, f"{path}: {error}")
+
+
+def run(world):
+    # Without the setting nobody listens.
+    world.env["STASIS_SOCKET"] = str(world.folder / "socket")
+    world.stasis("daemon", "start")
+    demand(world.stasis("daemon", "status", "--json").json()["metrics"] == "", "metrics without being asked for")
+    world.stasis("daemon", "drain")
+    wait_until(lambda: world.reap() or not world.daemons(), 20, "the daemon does not end")
+
+    daemon = Daemon(world)
+    job = operations(world, daemon)
+    strangers(daemon)
+    rules(daemon.get())
+    page(daemon.get())
+    daemon.drain()
+
+    world.stasis("suspend", "job")
+    daemon = Daemon(world, {"STASIS_FAULT": "data-load:before:hang"})
+    slow_and_killed(world, daemon, job)
+    page(daemon.get())
+    missing = set(table()) - daemon.seen
+    demand(missing == {"stasis_calls_refused_total"}, f"never seen with a value: {missing}")
+    # The port is taken: said with its name, and no daemon comes up.
+    world.stasis("daemon", "start", expect=1, env={"STASIS_SOCKET": str(world.folder / "other"),
+                                                   "STASIS_METRICS_LISTEN": daemon.address})
+    demand(f"metrics.listen {daemon.address}" in world.last.err, str(world.last))
+    daemon.drain()
+    world.stasis("recover")
+    world.stasis("resume", "job", expect=(0, 7))
+    job.expect_running()
+    job.finish()
+
+
+sys.exit(one_world.main(run, env={"STASIS_DAEMON_LOG_LEVEL": "debug"}))

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Images that their user has changed, with every checksum right, and images of others."""
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+
+import users  # it knows where the stage is
+import processes
+from users import ALICE, BOB, RESTORER, Program, demand
+
+# A program that holds an open file without a name, one with a name, and waits for its end.
+HOLDER = "exec 3<>ghost 4<open.file 5>>held.out; rm ghost; echo READY; exec sleep 1000"
+
+
+def varint(number, length=0):
+    """`length`: padded to so many bytes, which no reader minds."""
+    out = []
+    while number > 127 or len(out) + 1 < length:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes(out + [number])
+
+
+class Holder:
+    """That program of a user's, dumped; its image is changed and put right again."""
+
+    def __init__(self, world):
+        self.world = world
+        for name in ("ghost", "open.file"):
+            (world.folder / name).write_text("harmless\n")
+            os.chown(world.folder / name, world.uid, world.uid)
+        with open(world.folder / "holder.out", "wb") as out:
+            os.chown(out.fileno(), world.uid, world.uid)
+            child = subprocess.Popen([*world.user_words(), "/bin/sh", "-c", HOLDER], env=world.env,
+                                     cwd=world.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                                     start_new_session=True)
+        processes.wait_until(lambda: (world.folder / "holder.out").read_text() == "READY\n" and
+                             processes.stat(child.pid)[0] == "sleep", 20, "it does not start")
+        world.own(child.pid)
+        world.stasis("dump", child.pid, "--name", "good")
+        child.wait()
+        world.disown(child.pid)
+        self.image = world.images / "good"
+        self.pristine = world.folder / "pristine"
+        shutil.copytree(self.image, self.pristine)
+
+    def change(self, pattern, old, new):
+        """In the one file where `old` is; no length changes."""
+        demand(len(old) == len(new), f"{old} and {new} are of different lengths")
+        found = [p for p in (self.image / "cpu").glob(pattern) if old in p.read_bytes()]
+        demand(len(found) == 1, f"{old} is in {found}")
+        found[0].write_bytes(found[0].read_bytes().replace(old, new))
+        self.seal()
+
+    def seal(self, *words):
+        subprocess.run([self.world.build / "tests" / "security_forge", self.image, *words], check=True)
+        self.world.stasis("image", "verify", self.image)
+
+    def put_right(self):
+        for path in self.pristine.rglob("*"):
+            if path.is_file():
+                (self.image / path.relative_to(self.pristine)).write_bytes(path.read_bytes())
+
+    def refused(self, code, *texts):
+        before = set(processes.all_pids())
+        done = self.world.stasis("restore", self.image, "--job", "back", expect=code)
+        for text in texts:
+            demand(text in done.err, f"it does not say '{text}':\n{done}")
+        self.world.reap()
+        left = [p for p in set(processes.all_pids()) - before if processes.is_alive(p)
+                and processes.stat(p)[0] == "sleep"]
+        demand(not left, f"the program runs: {left}")
+
+    def restores(self):
+        self.world.stasis("restore", self.image, "--job", "back")
+        pid = self.world.stasis("ps", "-a", "--json").json()["jobs"][0]["pid"]
+        demand(os.stat(f"/proc/{pid}").st_uid == self.world.uid, "whose process it is")
+        os.kill(pid, 9)
+        self.world.stasis("wait", "back", expect=None)
+        self.world.stasis("delete", "back")
+
+
+def ids(uid):
+    """A thread's eight ids, as an image has them."""
+    return b"".join(bytes([field << 3]) + varint(uid, 2) for field in range(1, 9))
+
+
+def edited_credentials(new):
+    world = new(ALICE, RESTORER)
+    holder = Holder(world)
+    holder.restores()
+    holder.change("core-*.img", ids(ALICE), ids(0))
+    holder.refused(4, "runs as user 0, you are user 4001")
+    holder.put_right()
+    # Two words of inheritable, permitted and effective capabilities; CAP_DAC_OVERRIDE is bit 1.
+    none = b"".join(bytes([field << 3, 0]) * 2 for field in (9, 10, 11))
+    some = b"".join(bytes([field << 3, 2, field << 3, 0]) for field in (9, 10, 11))
+    holder.change("core-*.img", none, some)
+    holder.refused(4, "has capabilities")
+    holder.put_right()
+    holder.seal("0")
+    holder.refused(4, "the image holds a program of user 0, you are user 4001")
+    holder.put_right()
+    holder.restores()
+
+
+def ghost_file_with_setuid_bit(new):
+    """An image says that a file without a name is root's and set-id. It cannot be made."""
+    world = new(ALICE, RESTORER)
+    holder = Holder(world)
+    old = stat.S_IFREG | stat.S_IMODE(os.stat(world.folder / "open.file").st_mode)
+    mode = stat.S_IFREG | 0o4755
+    ghost = b"\x08" + varint(ALICE, 2) + b"\x10" + varint(ALICE, 2)
+    holder.change("*ghost-file*.img", ghost + b"\x18" + varint(old), b"\x08" + varint(0, 2) + b"\x10" +
+                  varint(0, 2) + b"\x18" + varint(mode))
+    holder.refused(4)
+    left = [p for p in world.folder.rglob("*") if p.is_file() and p.lstat().st_mode & stat.S_ISUID]
+    demand(not left, f"set-id files: {left}")
+
+
+def roots_file_in_a_users_image(new):
+    """A path in an image is changed to a file that only root may read: CRIU opens it as the user."""
+    world = new(ALICE, RESTORER)
+    holder = Holder(world)
+    secret = world.folder / "root.only"
+    demand(len(str(secret)) == len(str(world.folder / "open.file")), "the paths' lengths")
+    secret.write_text("harmless\n")
+    secret.chmod(0o600)
+    holder.change("files.img", str(world.folder / "open.file").encode(), str(secret).encode())
+    holder.refused(4, "root.only")
+    os.chown(secret, ALICE, ALICE)
+    secret.chmod(0o644)
+    holder.restores()
+
+
+def roots_image_restored_by_a_user(new):
+    """Nobody reads it; and a copy that he was given is still not his program's."""
+    root, alice = new(), new(ALICE, RESTORER)
+    os.chmod(root.folder, 0o711)
+    holder = Holder(root)
+    alice.stasis("restore", holder.image, "--job", "x", expect=(3, 4))
+    demand("manifest" not in alice.last.err, alice.last)
+    copy = alice.folder / "copy"
+    shutil.copytree(holder.image, copy)
+    for path in [copy, *copy.rglob("*")]:
+        os.chown(path, ALICE, ALICE)
+    refused = alice.stasis("restore", copy, "--job", "x", expect=4)
+    demand("the image holds a program of user 0" in refused.err, refused)
+    shutil.rmtree(copy)
+
+
+def users_image_restored_by_root(new):
+    """Root's CRIU would open a user's files. Also not when root has dumped it himself."""
+    root, alice = new(), new(ALICE, RESTORER)
+    holder = Holder(alice)
+    refused = root.stasis("restore", holder.image, "--job", "x", expect=4)
+    demand("is another user's" in refused.err and "--trust-image" in refused.err, refused)
+    own = root.folder / "own"
+    shutil.copytree(holder.image, own)
+    refused = root.stasis("restore", own, "--job", "x", expect=4)
+    demand("holds a program of user 4001" in refused.err and "--trust-image" in refused.err, refused)
+    # What the manifest says of it is not what is believed.
+    subprocess.run([root.build / "tests" / "security_forge", own, "0"], check=True)
+    refused = root.stasis("restore", own, "--job", "x", expect=4)
+    demand("holds a program of user 4001" in refused.err, refused)
+    root.stasis("restore", own, "--job", "x", "--trust-image")
+    pid = root.stasis("ps", "-a", "--json").json()["jobs"][0]["pid"]
+    demand(os.stat(f"/proc/{pid}").st_uid == ALICE, "whose process it is")
+    os.kill(pid, 9)
+    root.stasis("wait", "x", expect=None)
+    shutil.rmtree(own)
+
+
+def image_that_others_may_write(new):
+    """Root's own, but for one file or one folder of it."""
+    root = new()
+    holder = Holder(root)
+    for path in (holder.image, holder.image / "cpu", holder.image / "cpu" / "files.img"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        path.chmod(mode | 0o020)
+        holder.refused(4, "can be written by others", "chmod -R go-w")
+        path.chmod(mode)
+        os.chown(path, BOB, 0)
+        holder.refused(4, "belongs to user 4002")
+        os.chown(path, 0, 0)
+    holder.restores()
+
+
+if __name__ == "__main__":
+    sys.exit(users.main(edited_credentials, ghost_file_with_setuid_bit, roots_file_in_a_users_image,
+                        roots_image_restored_by_a_user, users_image_restored_by_root,
+                        image_that_others_may_write))

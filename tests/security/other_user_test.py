@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""What a second user can do to the first one, his files and his programs: nothing."""
+import os
+import pathlib
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+
+import users  # it knows where the stage is
+import isolate
+import processes
+from users import ALICE, BOB, RESTORER, Program, demand
+
+WITH_TRACING = ("checkpoint_restore", "sys_ptrace")
+
+
+def spawn(world, *words):
+    """A program by hand, of this user; it says READY."""
+    path = world.folder / f"by-hand-{len(world.log)}.out"
+    with open(path, "wb") as out:
+        child = subprocess.Popen([*world.user_words(), *map(str, words)], env=world.env, cwd=world.folder,
+                                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+    processes.wait_until(lambda: "READY" in path.read_text(), 20, "it does not start")
+    world.own(child.pid)
+    return child
+
+
+def end(world, child):
+    for pid in processes.tree(child.pid):
+        processes.end(pid)
+    child.wait()
+    world.disown(child.pid)
+
+
+def another_users_program(new):
+    """Also with the right to trace whatever there is."""
+    alice, bob = new(ALICE, RESTORER), new(BOB, WITH_TRACING)
+    program = Program(alice, "job", "counter", ["--memory", "1M"]).run()
+    for words in (["dump", program.pid], ["suspend", program.pid], ["suspend", "--keep-context", program.pid]):
+        refused = bob.stasis(*words, expect=4)
+        demand("belongs to user 4001, you are user 4002" in refused.err, refused)
+    for words in (["gpu", "lock", program.pid], ["gpu", "checkpoint", program.pid]):
+        bob.stasis(*words, expect=4)
+    demand(bob.stasis("ps", "-a", "--json").json()["jobs"] == [], "Bob sees Alice's job")
+    program.expect_running()
+    program.finish()
+
+
+def name_that_speaks_to_the_terminal(new):
+    """A program's name is anybody's words, and root reads them."""
+    alice = new(ALICE)
+    name = "\x1b[2J\x07x"
+    shutil.copy("/bin/sh", alice.folder / name)
+    os.chmod(alice.folder, 0o755)
+    child = spawn(alice, alice.folder / name, "-c", "echo READY; kill -STOP $$; :")
+    refused = new(BOB, RESTORER).stasis("dump", child.pid, expect=4)
+    demand("(?[2J?x) belongs to user 4001" in refused.err and "\x1b" not in refused.err, repr(refused.err))
+    end(alice, child)
+
+
+def tree_with_more_rights(new):
+    """A child that runs a set-id program, has a group of its own, a capability, a user namespace."""
+    alice = new(ALICE, WITH_TRACING)
+    place = alice.folder / "set-id"
+    place.mkdir()
+    isolate.mount("tmpfs", str(place), "tmpfs", 0, "mode=0755")  # /tmp here allows no set-id
+    alice._mounts.append(str(place))
+    for name, mode, uid, gid in (("setuid", 0o4755, 0, 0), ("setgid", 0o2755, 0, BOB), ("unreadable", 0o711, 0, 0)):
+        shutil.copy("/bin/sleep", place / name)
+        os.chown(place / name, uid, gid)
+        os.chmod(place / name, mode)
+    shutil.copy("/bin/sleep", place / "capable")
+    # VFS_CAP_REVISION_2 with the effective bit; CAP_NET_RAW is bit 13.
+    os.setxattr(place / "capable", "security.capability", struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0))
+    cases = (("setuid 1000", "belongs to user 0"), ("setgid 1000", f"has group {BOB}"),
+             ("capable 1000", "has capabilities"), ("unreadable 1000", "hides what it holds"),
+             ("/usr/bin/unshare -U sleep 1000", "user namespace"))
+    for text, words in cases:
+        command = text if text.startswith("/") else f"{place}/{text}"
+        child = spawn(alice, "/bin/sh", "-c", f"{command} & echo READY; wait")
+        name = "sleep" if text.startswith("/") else text.split()[0]
+        processes.wait_until(lambda: processes.named(name, child.pid), 20, "no such child")
+        refused = alice.stasis("dump", child.pid, "--name", "x", expect=4)
+        demand(words in refused.err, lambda: f"it does not say '{words}':\n{refused}")
+        demand(not alice.images.is_dir() or not list(alice.images.iterdir()), "something was written")
+        end(alice, child)
+    isolate.unmount(str(place))
+
+
+def tree_that_gets_more_rights(new):
+    """Between the survey and the closed gates: the suspend is undone."""
+    alice = new(ALICE, RESTORER)
+    place = alice.folder / "set-id"
+    place.mkdir()
+    isolate.mount("tmpfs", str(place), "tmpfs", 0, "mode=0755")
+    alice._mounts.append(str(place))
+    shutil.copy("/bin/sleep", place / "setuid")
+    os.chmod(place / "setuid", 0o4755)
+    go = alice.folder / "go"
+    os.mkfifo(go)
+    os.chown(go, ALICE, ALICE)
+    log = alice.folder / "job.log"
+    alice.stasis("gpu", "ls")  # softgpu's broker is nobody's child then
+    alice.stasis("run", "--json", "--job", "job", "--log", log, "--", "/bin/sh", "-c",
+                 f"(read word < {go}; exec {place}/setuid 1000) & exec {alice.workloads}/counter --memory 1M")
+    pid = alice.last.json()["pid"]
+    processes.wait_until(lambda: "READY" in log.read_text(), 20, "it does not start")
+    # When the survey is in the journal the command stands still, until the child is another user's.
+    command = alice.begin("suspend", "job")
+
+    def surveyed():
+        entries = alice.journal.iterdir() if alice.journal.is_dir() else ()
+        return any("job" in entry.read_text(errors="replace") for entry in entries)
+    processes.wait_until(surveyed, 20, "nothing is written down")
+    os.kill(command.pid, signal.SIGSTOP)
+    go.write_text("\n")
+    processes.wait_until(lambda: processes.named("setuid", pid), 20, "no child is set-id")
+    os.kill(command.pid, signal.SIGCONT)
+    command.wait()
+    demand(command.code == 4 and "belongs to user 0" in command.err and "tree-check" in command.err, command)
+    demand(alice.stasis("gpu", "state", pid, "--json").json()["state"] == "running", "it was not undone")
+    for process in processes.tree(pid):
+        processes.end(process)
+    alice.stasis("wait", "job", expect=None)
+    isolate.unmount(str(place))
+
+
+def files_of_a_user(new):
+    """Everything that is his is his alone: its modes, and a second user who tries."""
+    alice = new(ALICE, RESTORER)
+    alice.env["STASIS_MOVER_IDLE_S"] = "60"
+    os.chmod(alice.folder, 0o755)  # not what protects it
+    program = Program(alice, "job", "counter", ["--memory", "4M"]).run()
+    alice.stasis("dump", "job", "--name", "image", "--leave-running")
+    alice.stasis("suspend", "job")
+    arenas = pathlib.Path(f"/dev/shm/stasis-{ALICE}")
+    seen = []
+    for top in (alice.state, arenas):
+        for path in [top, *top.rglob("*")]:
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                continue
+            demand(path.lstat().st_uid == ALICE, f"{path} is not Alice's")
+            program_file = "agents" in path.parts or path in (alice.state, alice.state / "data")
+            allowed = 0o055 if program_file else 0
+            open_above = any(p.lstat().st_mode & 0o077 == 0 for p in path.parents if p != alice.folder
+                             and top in (p, *p.parents))
+            demand(mode & 0o077 & ~allowed == 0 or open_above, f"{path} has mode {mode & 0o7777:04o}")
+            if not program_file:
+                seen.append(path)
+    kinds = "\n".join(map(str, seen))
+    for part in (".data", "manifest.pb", "jobs", "movers/", "/journal", "/cpu/", "/gpu/"):
+        demand(part in kinds, f"no {part} was looked at in:\n{kinds}")
+    for path in seen:
+        if path.is_dir():
+            word = users.as_user(BOB, lambda: os.listdir(path))
+        else:
+            word = users.as_user(BOB, lambda: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)))
+        demand(word in ("PermissionError", "OSError"), f"Bob opens {path} ({word})")
+    demand(users.as_user(BOB, lambda: os.listdir(alice.images)) == "PermissionError", "Bob lists Alice's images")
+    # Nor does a process of Alice's let him in: the mover with its data, the shim, the program.
+    for pid in processes.all_pids():
+        if pid != os.getpid() and os.stat(f"/proc/{pid}").st_uid == ALICE:
+            word = users.as_user(BOB, lambda: os.listdir(f"/proc/{pid}/fd"))
+            demand(word == "PermissionError", f"Bob looks into {processes.describe(pid)}")
+    alice.stasis("resume", "job")
+    program.expect_running()
+    program.finish()
+    alice.stasis("arena", "free")
+
+
+def folders_of_another(new):
+    """-d, --spill, --log and --pid-file where somebody else decides what is there."""
+    root, alice, bob = new(), new(ALICE, RESTORER), new(BOB)
+    for world in (root, alice, bob):
+        os.chmod(world.folder, 0o755)
+    program = Program(alice, "job", "counter", ["--memory", "1M"]).run()
+    for words in (["dump", "job", "-d", bob.folder / "store"], ["suspend", "job", "--spill", bob.folder]):
+        alice.stasis(*words, expect=4)
+        program.expect_running()
+    program.finish()
+    # Root goes through no link of Bob's, and keeps no GPU data where Bob could put another in its place.
+    target = root.folder / "target"
+    target.mkdir()
+    (root.folder / "victim").write_text("root's\n")
+    os.symlink(target, bob.folder / "link")
+    os.symlink(root.folder / "victim", bob.folder / "link.log")
+    os.link(root.folder / "victim", bob.folder / "hard.log")
+    for name in ("link", "link.log"):
+        os.chown(bob.folder / name, BOB, BOB, follow_symlinks=False)
+    for log in (bob.folder / "link.log", bob.folder / "link" / "log", bob.folder / "hard.log"):
+        refused = root.stasis("run", "--log", log, "--", "/bin/true", expect=4)
+        demand(str(log) in refused.err, refused)
+    demand((root.folder / "victim").read_text() == "root's\n", "the victim was written to")
+    program = Program(root, "job", "counter", ["--memory", "1M"]).run()
+    root.stasis("dump", "job", "-d", bob.folder / "link" / "store", expect=4)
+    root.stasis("suspend", "job", "--spill", bob.folder, expect=4)
+    demand(not list(target.iterdir()), f"behind the link: {list(target.iterdir())}")
+    program.expect_running()
+    root.stasis("dump", "job", "-d", bob.folder / "images", "--name", "x")  # his folder, root's image
+    program.await_gone()
+    image = bob.folder / "images" / "x"
+    demand(users.as_user(BOB, lambda: os.listdir(image)) == "PermissionError", "Bob reads root's image")
+    root.stasis("restore", image, "--job", "job", "--pid-file", bob.folder / "link" / "pid")
+    demand("--pid-file was not written" in root.last.out, root.last)
+    demand(not list(target.iterdir()), f"behind the link: {list(target.iterdir())}")
+    program.find_pid()
+    program.finish()
+
+
+def programs_that_a_caller_names(new):
+    """A stasis with rights of its own takes CRIU and limits from the machine's configuration alone."""
+    alice = new(ALICE)
+    place = alice.folder / "capable"
+    place.mkdir()
+    isolate.mount("tmpfs", str(place), "tmpfs", 0, "mode=0755")
+    alice._mounts.append(str(place))
+    shutil.copy(alice.bin / "stasis", place / "stasis")
+    settings = {"STASIS_CRIU": "/home/alice/criu", "STASIS_CUDA_LIBRARY": "/home/alice/libcuda.so.1",
+                "STASIS_LIMIT_JOBS": "1000"}
+    keys = {"programs.criu", "programs.cuda_library", "limits.jobs"}
+
+    def decided():
+        command = alice.begin("config", "show", "--json", program=place / "stasis", env=settings).wait()
+        return {row["key"]: row["from"] for row in command.json()["settings"] if row["key"] in keys}
+    demand(set(decided().values()) == {"environment"}, f"without rights: {decided()}")
+    # CAP_CHECKPOINT_RESTORE is bit 40: the second word.
+    os.setxattr(place / "stasis", "security.capability", struct.pack("<5I", 0x02000001, 0, 0, 1 << 8, 0))
+    demand(set(decided().values()) == {"default"}, f"with rights: {decided()}")
+    isolate.unmount(str(place))
+
+
+def limits_of_a_user(new):
+    alice = new(ALICE, RESTORER)
+    program = Program(alice, "job", "counter", ["--memory", "4M"]).run()
+    refused = alice.stasis("run", "--", "/bin/true", expect=1, env={"STASIS_LIMIT_JOBS": "1"})
+    demand("you have 1 jobs, and may have 1 (limits.jobs)" in refused.err and "stasis delete" in refused.err, refused)
+    refused = alice.stasis("suspend", "job", expect=1, env={"STASIS_LIMIT_ARENA": "1MiB"})
+    demand("you may have 1 MiB (limits.arena)" in refused.err and "arena free" in refused.err, refused)
+    program.expect_running()
+    refused = alice.stasis("arena", "reserve", "64M", expect=1, env={"STASIS_LIMIT_ARENA": "32MiB"})
+    demand("(limits.arena)" in refused.err, refused)
+    # Seen when all has been written, and when the next is asked for.
+    refused = alice.stasis("dump", "job", expect=1, env={"STASIS_LIMIT_IMAGES": "1MiB"})
+    demand("may come to 1 MiB (limits.images)" in refused.err and "image delete" in refused.err, refused)
+    program.expect_running()
+    demand(not list(alice.images.iterdir()), "the refused image is there")
+    alice.stasis("dump", "job", "--leave-running", env={"STASIS_LIMIT_IMAGES": "1GiB"})
+    refused = alice.stasis("dump", "job", "--name", "next", "--dry-run", expect=1, env={"STASIS_LIMIT_IMAGES": "1MiB"})
+    demand("(limits.images)" in refused.err, refused)
+    program.expect_running()
+    program.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(users.main(another_users_program, name_that_speaks_to_the_terminal, tree_with_more_rights,
+                        tree_that_gets_more_rights, files_of_a_user, folders_of_another,
+                        programs_that_a_caller_names, limits_of_a_user))
