@@ -1,7 +1,8 @@
 #!/bin/sh
 # Sees to a CRIU that works: the system's when it is new enough, else one built from the source archive
-# of the distribution into .cache/criu. With --own the system's is not looked at (the tarball's way), and
-# --is-there only says, by its exit status, whether there is one already.
+# of the distribution into .cache/criu, with its CUDA plugin, which only tests use. With --own the
+# system's is not looked at (the tarball's way), and --is-there only says, by its exit status, whether
+# there is one already.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -67,8 +68,19 @@ fetch_source() {
 
 build_own() {
   install_groups criu
+  # What an earlier build was made of was checked when it came.
   archive=
-  while read -r suite tried; do
+  for kept in "$prefix"/share/criu_*.orig.tar.xz; do
+    found=${kept##*/criu_}
+    found=${found%.orig.tar.xz}
+    if [ -f "$kept" ] && at_least "$found" "$wanted"; then
+      rm -rf "$work"
+      mkdir -p "$work"
+      cp "$kept" "$work/"
+      archive=$work/${kept##*/}
+    fi
+  done
+  while [ -z "$archive" ] && read -r suite tried; do
     case $suite in '' | '#'*) continue ;; esac
     if fetch_source "$suite"; then
       [ "$found" = "$tried" ] || note "Debian $suite now has CRIU $found; Stasis was tried with $tried"
@@ -83,20 +95,22 @@ build_own() {
   say "building CRIU $found into .cache/criu"
   tar -C "$work" -xJf "$archive"
   # Without GnuTLS: it is for CRIU's own page server, and brings nine libraries along.
-  make -C "$work"/criu-*/ -j "$(jobs_here)" NO_GNUTLS=1 criu >"$work/make.log" 2>&1 || {
+  make -C "$work"/criu-*/ -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
     tail -n 15 "$work/make.log" >&2
     die "CRIU $found did not build; its whole output is in .cache/criu-build/make.log"
   }
   rm -rf "$prefix"
-  mkdir -p "$prefix/sbin" "$prefix/share"
+  mkdir -p "$prefix/sbin" "$prefix/share" "$prefix/lib"
   cp "$work"/criu-*/criu/criu "$prefix/sbin/criu"
+  cp "$work"/criu-*/plugins/cuda/cuda_plugin.so "$plugin"
   cp "$work"/criu-*/COPYING "$prefix/share/COPYING"
   cp "$archive" "$prefix/share/"
   rm -rf "$work"
 }
 
 own=$prefix/sbin/criu
-own_will_do() { [ -x "$own" ] && at_least "$(version_of "$own")" "$least"; }
+plugin=$prefix/lib/cuda_plugin.so
+own_will_do() { [ -x "$own" ] && [ -f "$plugin" ] && at_least "$(version_of "$own")" "$least"; }
 system_will_do() {
   system=$(PATH=$PATH:/usr/sbin:/sbin command -v criu) && version=$(version_of "$system") &&
     [ -n "$version" ] && at_least "$version" "$wanted" && checks_out "$system"

@@ -25,12 +25,12 @@ ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-16 || command -v llvm-symboliz
 export ASAN_SYMBOLIZER_PATH
 limit="-max_total_time=$seconds"
 [ "$seconds" != 0 ] || limit=-runs=0
-bad=
-for name in "$@"; do
-  [ -x "build/fuzz/fuzz/${name}_fuzz" ] || die "there is no fuzzer '$name'"
+
+# fuzz NAME: its log and what broke it lie in .cache/fuzz/NAME, the latter's name in `broken` too.
+fuzz() {
+  name=$1
   kept=tests/fuzz/corpus/$name
   found=$cache/fuzz/$name
-  mkdir -p "$found/corpus"
   # The fuzzer writes to the first of its folders only. By itself it tries
   # nothing longer than 4 KiB, and the agent's largest packet has 11.
   if UBSAN_OPTIONS=print_stacktrace=1 "build/fuzz/fuzz/${name}_fuzz" "$limit" -timeout=10 \
@@ -40,8 +40,26 @@ for name in "$@"; do
       END { printf "%d inputs, %d edges reached", n, c }' "$found/log")"
   else
     tail -n 60 "$found/log" >&2
-    bad="$bad $name"
+    echo "$name" >>"$broken"
   fi
+}
+
+broken=$cache/fuzz/broken
+mkdir -p "$cache/fuzz"
+: >"$broken"
+for name in "$@"; do
+  [ -x "build/fuzz/fuzz/${name}_fuzz" ] || die "there is no fuzzer '$name'"
 done
-[ -z "$bad" ] || die "broken:$bad" "The input lies in .cache/fuzz/NAME; build/fuzz/fuzz/NAME_fuzz FILE runs it again." \
+# One on each processor. What runs in the background does not see Ctrl-C.
+trap 'trap - TERM; kill 0' INT TERM
+running=0
+for name in "$@"; do
+  mkdir -p "$cache/fuzz/$name/corpus"
+  fuzz "$name" &
+  running=$((running + 1))
+  [ $((running % $(nproc))) -ne 0 ] || wait
+done
+wait
+bad=$(tr '\n' ' ' <"$broken")
+[ -z "$bad" ] || die "broken: $bad" "The input lies in .cache/fuzz/NAME; build/fuzz/fuzz/NAME_fuzz FILE runs it again." \
   "When it is mended, the input belongs into tests/fuzz/corpus/NAME."

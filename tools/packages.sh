@@ -46,7 +46,7 @@ install_groups() {
     awk 'NF { n++; sum += $1 } END { printf "downloading %d packages, %.0f MB in all (size in MB):", n, sum / 1e6 }')"
   printf '%s\n' "$downloads" | awk 'NF { printf "%s %.1f, ", $2, $1 / 1e6 }' | sed 's/, $//' | fold -s -w 96 | sed 's/^/   /'
   printf '\n'
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install --no-install-recommends -y -qq "$@" \
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --no-install-recommends -y -qq "$@" \
     >"$cache/apt-install.log" 2>&1 </dev/null || {
     tail -n 15 "$cache/apt-install.log" >&2
     die "apt-get could not install: $*" "its whole output is in .cache/apt-install.log"
