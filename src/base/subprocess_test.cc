@@ -51,7 +51,7 @@ TEST(SubprocessTest, SwappedDescriptorsComeOutRight) {
 }
 
 TEST(SubprocessTest, MissingProgramIsAnErrorOfSpawn) {
-  auto child = Subprocess::Spawn({.argv = {"/nonexistent/program"}});
+  auto child = Subprocess::Spawn({.argv = {"/proc/no-such-folder/program"}});
   ASSERT_FALSE(child);
   EXPECT_EQ(child.error().code, Code::kNotFound);
 }

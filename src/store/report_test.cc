@@ -31,7 +31,7 @@ TEST(ReportTest, TheListShowsDamagedImagesToo) {
   EXPECT_EQ(json["images"][0]["ok"], false);
   EXPECT_EQ(json["images"][1]["job"], "llama");
   EXPECT_FALSE(json.dump().empty()) << "valid UTF-8, whatever the program is called";
-  EXPECT_EQ(ListText(*SummarizeStore("/nonexistent")), "");
+  EXPECT_EQ(ListText(*SummarizeStore("/proc/no-such-folder")), "");
 }
 
 }  // namespace

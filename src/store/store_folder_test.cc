@@ -30,7 +30,7 @@ std::vector<std::string> Names(const std::string& folder) { return *ListDir(fold
 TEST(StoreFolderTest, AnImageIsFoundByNameAndByPath) {
   TempStore store;
   std::string path = MakeImage(store.path(), "a");
-  std::vector<std::string> stores = {"/nonexistent", store.path()};
+  std::vector<std::string> stores = {"/proc/no-such-folder", store.path()};
   EXPECT_EQ(*ResolveImage(stores, "a"), path);
   EXPECT_EQ(*ResolveImage({}, path), path);
   auto none = ResolveImage(stores, "b");
@@ -50,7 +50,7 @@ TEST(StoreFolderTest, OnlyImagesAreListed) {
   WriteFile(store / "file", "x");
   auto writer = MustBegin(store.path(), "c");
   EXPECT_EQ(*ListImages(store.path()), (std::vector<std::string>{"a", "b"}));
-  EXPECT_TRUE(ListImages("/nonexistent")->empty());
+  EXPECT_TRUE(ListImages("/proc/no-such-folder")->empty());
 }
 
 TEST(StoreFolderTest, DeletingTakesAllOfAnImageAndOnlyAnImage) {
@@ -103,7 +103,7 @@ TEST(StoreFolderTest, TheSweepTakesOnlyWhatIsOurs) {
   ASSERT_TRUE(swept);
   EXPECT_EQ(*swept, (std::vector<std::string>(std::begin(ours), std::end(ours))));
   EXPECT_EQ(ListDir(store.path())->size(), 7u);
-  EXPECT_TRUE(SweepPartials("/nonexistent")->empty());
+  EXPECT_TRUE(SweepPartials("/proc/no-such-folder")->empty());
 }
 
 // CRIU writes stats-dump after the notification in which we commit, through the folder it holds.

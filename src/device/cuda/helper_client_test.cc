@@ -209,7 +209,7 @@ TEST_F(HelperClientTest, DriverThatDoesNotStartInTime) {
 
 TEST_F(HelperClientTest, MissingProgramIsAnError) {
   HelperOptions options = Options();
-  options.program = "/nonexistent";
+  options.program = dir_.path() + "/no-such-program";
   HelperClient client(options);
   auto hello = client.Hello();
   ASSERT_FALSE(hello);
