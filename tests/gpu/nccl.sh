@@ -9,5 +9,5 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 # Multicast can put the GPUs of a whole host out of service.
-export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
+export STASIS_TRY_NCCL=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 exec python3 "$here/nccl.py" "$@"
