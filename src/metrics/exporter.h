@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "base/fd.h"
 #include "base/result.h"
 
 namespace stasis::metrics {
@@ -21,10 +20,8 @@ class Exporter {
   const std::string& address() const { return address_; }
 
  private:
-  Exporter(UniqueFd listener, std::string address)
-      : listener_(std::move(listener)), address_(std::move(address)) {}
+  explicit Exporter(std::string address) : address_(std::move(address)) {}
 
-  UniqueFd listener_;
   std::string address_;
 };
 
