@@ -9,6 +9,15 @@
 
 namespace stasis {
 
+std::optional<uint64_t> RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::nullopt;
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return std::nullopt;
+  return before;
+}
+
 // The table never shrinks. Where this cannot be had all goes on, with the waits.
 void WidenDescriptorTable(int descriptors) {
   rlimit before{};

@@ -1,7 +1,15 @@
 // The kernel's table of our descriptors.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 namespace stasis {
+
+// Raises the soft limit of descriptors to the hard one, and says what it was: what is started here
+// for others gets that back (SpawnOptions::descriptor_limit). Programs that use select() break with
+// numbers from 1024 on, so the limit is nobody's but ours. Nothing: it could not be raised.
+std::optional<uint64_t> RaiseDescriptorLimit();
 
 // Room for so many at once, called by main() while there is one thread. A process with several
 // threads waits for an RCU grace period whenever the kernel enlarges its table (16 to 32 ms for the

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,15 +55,22 @@ namespace {
     next = target + 1;
   }
   ::close_range(static_cast<unsigned>(next), ~0u, CLOSE_RANGE_CLOEXEC);
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  for (int number : options.blocked_signals) sigaddset(&blocked, number);
+  ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
   for (int number : options.ignored_signals) ::signal(number, SIG_IGN);
   if (options.rights != SpawnOptions::Rights::kNone) {
     PassRightsOn(/*trace=*/options.rights == SpawnOptions::Rights::kDump);
   }
   if (!options.working_directory.empty() && ::chdir(options.working_directory.c_str()) != 0) fail();
+  if (options.descriptor_limit) {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) fail();
+    limit.rlim_cur = std::min<rlim_t>(*options.descriptor_limit, limit.rlim_max);
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) fail();
+  }
   ::execvpe(argv[0], argv, env);
   fail();
   __builtin_unreachable();

@@ -26,6 +26,10 @@ struct SpawnOptions {
   std::string working_directory;     // empty: the caller's
   bool new_session = false;          // setsid: a signal to the caller's terminal does not reach it
   std::vector<int> ignored_signals;  // in the child, from its first instruction on
+  // Kept for the child until it is ready for them; else it begins with none blocked.
+  std::vector<int> blocked_signals;
+  // The child's soft RLIMIT_NOFILE, where it is not to be ours (base/descriptor_table.h).
+  std::optional<uint64_t> descriptor_limit;
   // What the child gets of the rights that are kept for CRIU (base/rights.h).
   enum class Rights : uint8_t { kNone, kRestore, kDump } rights = Rights::kNone;
   // SIGKILL when the thread that started it ends. Never for CRIU: see criu/client.h.

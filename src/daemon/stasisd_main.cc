@@ -112,6 +112,9 @@ Status Serve(int ready_fd, const std::string& log_file) {
 int Main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGHUP, [](int) {});
+  // Connections of all users take descriptors; what is started for users has the limit that they
+  // know.
+  Worker::descriptor_limit = RaiseDescriptorLimit();
   WidenDescriptorTable();
   CLI::App app("Does what the stasis command asks for, with the rights of whoever asks.",
                "stasisd");

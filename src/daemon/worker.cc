@@ -18,6 +18,9 @@
 #include "service/worker_log.h"
 
 namespace stasis::daemon {
+
+std::optional<uint64_t> Worker::descriptor_limit;
+
 namespace {
 
 Result<UniqueFd> InMemory(const std::string& bytes) {
@@ -43,9 +46,9 @@ Result<std::shared_ptr<Worker>> Worker::Start(const v1::WorkerRequest& request, 
   if (log::Descriptor() >= 0) spawn.fds[service::kLogFd] = log::Descriptor();
   // What ends the daemon's group or terminal does not end an operation.
   spawn.new_session = true;
-  // Until it can take it as a wish, which is asked again with its first phase
-  // (Operations::SetPhase).
-  spawn.ignored_signals = {SIGINT};
+  // The wish to cancel, until it can take it as one.
+  spawn.blocked_signals = {SIGINT};
+  spawn.descriptor_limit = descriptor_limit;
   STASIS_ASSIGN(Subprocess process, Subprocess::Spawn(spawn));
   output.Reset();
   std::shared_ptr<Worker> worker(new Worker(std::move(process), std::move(frames)));

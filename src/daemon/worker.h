@@ -22,6 +22,10 @@ class Worker {
   // one.
   using OnEnd = std::function<void(Result<std::string> reply, bool lost)>;
 
+  // Of the workers, and so of the jobs that they start: that of whoever started the daemon. Set
+  // before the first one is started; nothing: the daemon's own.
+  static std::optional<uint64_t> descriptor_limit;
+
   // Both are called by a thread of the worker's own.
   static Result<std::shared_ptr<Worker>> Start(const v1::WorkerRequest& request, OnEvent on_event,
                                                OnEnd on_end);

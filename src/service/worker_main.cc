@@ -64,6 +64,13 @@ Result<v1::WorkerRequest> ReadRequest() {
 
 Result<std::string> Work(Frames& frames, const v1::WorkerRequest& request,
                          const MethodTraits& traits, const WorkerLog& log) {
+  if (traits.operation && cancel_asked) {
+    const std::string target = traits.has_target ? " " + TargetOf(request.request()) : "";
+    return Fail(Error{.code = Code::kCancelled,
+                      .message = "cancelled before it had begun",
+                      .hint = "Everything is as it was before",
+                      .context = {"cannot " + VerbOf(request.method()) + target}});
+  }
   STASIS_TRY(TakeRights(request));
   STASIS_TRY(ListenToHelpers());
   STASIS_ASSIGN(Call call, CallOf(request));
@@ -105,6 +112,11 @@ int Main() {
   action.sa_handler = [](int) { cancel_asked = true; };
   action.sa_flags = SA_RESTART;
   for (int signal : {SIGINT, SIGTERM, SIGQUIT}) ::sigaction(signal, &action, nullptr);
+  // The daemon has started us with SIGINT blocked: who cancelled before we could hear it is heard
+  // now, before anything is begun.
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
   WidenDescriptorTable();
   Frames frames(STDOUT_FILENO);
   Result<std::string> reply = [&]() -> Result<std::string> {

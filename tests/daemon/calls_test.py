@@ -1,9 +1,11 @@
 """calls_test.py --build DIR [--only CASE]: what becomes of an operation when somebody of those who have to do with it
 goes away: who asked for it, the worker that does it. Of the daemon itself: kill_table.py."""
 
+import json
 import os
 import signal
 import sys
+import time
 
 from house import House, demand, main, processes, wait_until
 
@@ -42,6 +44,59 @@ def client_killed(house: House):
     demand(job.state() == "suspended", f"it is {job.state()}")
     house.world.stasis("resume", "job")
     house.end(job)
+
+
+def hang_up(house: House):
+    """A terminal that goes away is no wish to undo anything."""
+    job, operation = begun(house)
+    os.kill(operation.pid, signal.SIGHUP)
+    demand(operation.wait(10).code == 128 + signal.SIGHUP, f"{operation}")
+    demand(not house.operations()[0]["cancelled"], "it was cancelled")
+    house.let_go(PHASE)
+    house.await_workers_end()
+    demand(job.state() == "suspended", f"it is {job.state()}")
+    house.world.stasis("resume", "job")
+    house.end(job)
+
+
+def daemon_told_to_end(house: House):
+    """It ends at once and waits for no operation; who waits for one is told, and the operation ends well."""
+    job, operation = begun(house)
+    began = time.monotonic()
+    house.kill(signal.SIGTERM)
+    took = time.monotonic() - began
+    demand(took < 2, f"it takes {took:.1f} s to end")
+    demand(operation.wait(10).code == 6, f"{operation}")
+    for words in ("the daemon has gone away", "goes on by itself", "`stasis ps -a`", "`stasis recover`"):
+        demand(words in operation.err, f"it does not say '{words}':\n{operation}")
+    demand(len(house.workers()) == 1, "the worker has ended")
+    house.let_go(PHASE)
+    house.await_workers_end()
+    house.start_again()
+    demand(job.state() == "suspended", f"it is {job.state()}")
+    house.world.stasis("resume", "job")
+    house.end(job)
+
+
+def cancelled_before_it_begins(house: House):
+    """A worker that cannot hear the wish yet finds it when it can, and touches nothing."""
+    log = house.world.folder / "log"
+    house.hold_workers({"STASIS_DAEMON_LOG_FILE": str(log), "STASIS_DAEMON_LOG_LEVEL": "debug"})
+    job = house.counter()
+    house.hold("worker")
+    operation = house.world.begin("suspend", "job")
+    wait_until(house.workers, 10, "no worker is started")
+    os.kill(operation.pid, signal.SIGINT)
+    wait_until(lambda: house.operations()[0]["cancelled"], 10, "it is not cancelled")
+    house.let_go("worker")
+    demand(operation.wait().code == 1 and "cannot suspend job: cancelled" in operation.err, f"{operation}")
+    demand("as it was before" in operation.err, f"{operation}")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    said = [line["message"] for line in lines if line.get("verb") == "suspend"]
+    demand(said == ["begun", "ended"], f"a phase was begun: {said}")
+    demand(job.state() == "running", f"it is {job.state()}")
+    house.end(job)
+    house.leave_workers()
 
 
 def second_operation(house: House):
@@ -112,5 +167,5 @@ def few_descriptors(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([ctrl_c, client_killed, second_operation, reader_killed, daemon_ends_under_a_reader, worker_killed,
-                   few_descriptors]))
+    sys.exit(main([ctrl_c, client_killed, hang_up, daemon_told_to_end, cancelled_before_it_begins, second_operation,
+                   reader_killed, daemon_ends_under_a_reader, worker_killed, few_descriptors]))

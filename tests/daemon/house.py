@@ -22,6 +22,16 @@ __all__ = ["Failed", "House", "Program", "World", "demand", "isolate", "main", "
 
 WORKER = "stasis-worker"
 
+# Under its name, and with its signals as they are (a shell would not leave them so).
+WAITING_WORKER = """#!/usr/bin/python3 -IS
+import ctypes, os, signal, time
+ctypes.CDLL(None).prctl(15, b"stasis-worker")
+while os.path.exists("{held}"):
+    time.sleep(0.01)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+os.execv("{worker}", ["{worker}"])
+"""
+
 
 class House:
     """A world with one daemon at the place where its commands look for one. `env` is the daemon's own."""
@@ -94,6 +104,28 @@ class House:
 
     def let_go(self, phase):
         self._held(phase).unlink()
+
+    def hold_workers(self, env=None):
+        """With a daemon whose workers do not begin, and hear nothing, while `worker` is held."""
+        world = self.world
+        tree = world.folder / "held"
+        tree.mkdir()
+        isolate.mount(str(world.build), str(tree), flags=isolate.MS_BIND)
+        waits = world.folder / WORKER
+        waits.write_text(WAITING_WORKER.format(worker=world.build / "libexec" / WORKER, held=self._held("worker")))
+        waits.chmod(0o755)
+        isolate.mount(str(waits), str(tree / "libexec" / WORKER), flags=isolate.MS_BIND)
+        ours, world.bin = world.bin, tree / "bin"
+        self.start(env)
+        world.bin = ours
+
+    def leave_workers(self):
+        """After hold_workers: ends the daemon where it still runs."""
+        if processes.is_alive(self.pid):
+            self.drain()
+        tree = self.world.folder / "held"
+        isolate.unmount(str(tree / "libexec" / WORKER))
+        isolate.unmount(str(tree))
 
     # A program.
 
