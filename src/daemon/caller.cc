@@ -8,6 +8,8 @@
 
 #include <cerrno>
 
+#include "daemon/account.h"
+
 namespace stasis::daemon {
 namespace {
 
@@ -24,6 +26,7 @@ Result<Caller> PeerOf(int socket) {
   Caller caller;
   caller.uid = credentials.uid;
   caller.gid = credentials.gid;
+  caller.account = AccountOf(caller.uid);
   caller.groups.resize(64);
   for (;;) {
     size = static_cast<socklen_t>(caller.groups.size() * sizeof(gid_t));
@@ -50,6 +53,7 @@ Result<Caller> UserNamed(const std::string& name) {
   Caller caller;
   caller.uid = entry.pw_uid;
   caller.gid = entry.pw_gid;
+  caller.account = caller.uid;
   caller.local = false;
   int count = 256;
   caller.groups.resize(static_cast<size_t>(count));
@@ -67,6 +71,8 @@ Status CheckServed(const Caller& caller) {
               fmt::format("this daemon is user {}'s, and works for nobody else", ::geteuid()),
               "one that root runs works for all users");
 }
+
+bool HasRoomKept(const Caller& caller) { return caller.uid == 0 || caller.uid == ::geteuid(); }
 
 bool MayManage(const Caller& caller, uid_t owner) { return caller.uid == 0 || caller.uid == owner; }
 

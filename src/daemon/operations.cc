@@ -24,17 +24,19 @@ Result<std::string> Operations::Begin(const Caller& caller, const std::string& m
                 "try again when it was started anew, or use --no-daemon");
   }
   const auto of_user = std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
-    return entry.second.operation.uid() == caller.uid;
+    return entry.second.caller.account == caller.account;
   });
-  if (static_cast<size_t>(of_user) >= kMaxCallsOfUser || entries_.size() >= kMaxCalls) {
+  const size_t most = HasRoomKept(caller) ? kMaxCalls : kMaxCalls - kKeptCalls;
+  if (static_cast<size_t>(of_user) >= kMaxCallsOfUser || entries_.size() >= most) {
     return Fail(Code::kResourceExhausted,
-                fmt::format("{} calls of user {} and {} in all are under way", of_user, caller.uid,
-                            entries_.size()),
+                fmt::format("{} calls of user {} and {} in all are under way", of_user,
+                            caller.account, entries_.size()),
                 "try again when some have ended");
   }
   std::string id = NewOperationId();
   while (entries_.contains(id)) id = NewOperationId();
   Entry& entry = entries_[id];
+  entry.caller = caller;
   entry.operation.set_id(id);
   entry.operation.set_verb(service::VerbOf(method));
   entry.operation.set_target(service::Utf8(target.substr(0, 4096)));
@@ -58,8 +60,6 @@ void Operations::SetPhase(const std::string& id, const std::string& phase) {
   auto entry = entries_.find(id);
   if (entry == entries_.end()) return;
   entry->second.operation.set_phase(phase);
-  // It may have been asked before it could hear it.
-  if (entry->second.operation.cancelled() && entry->second.worker) entry->second.worker->Cancel();
 }
 
 void Operations::Finish(const std::string& id) {
@@ -116,6 +116,12 @@ size_t Operations::count() const {
   return CountLocked();
 }
 
+bool Operations::HasCalls(const Caller& caller) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const auto& entry) { return entry.second.caller == caller; });
+}
+
 std::map<std::string, size_t> Operations::CountByVerb() const {
   std::lock_guard lock(mutex_);
   std::map<std::string, size_t> counts;
@@ -126,8 +132,12 @@ std::map<std::string, size_t> Operations::CountByVerb() const {
 }
 
 Status Operations::Drain(const Deadline& deadline) {
+  {
+    std::lock_guard lock(mutex_);
+    draining_ = true;
+  }
+  if (on_drain_) on_drain_();
   std::unique_lock lock(mutex_);
-  draining_ = true;
   auto done = [&] { return CountLocked() == 0; };
   bool drained = true;
   if (deadline.never()) {

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,9 +20,11 @@ namespace stasis::daemon {
 
 class Operations {
  public:
-  // Of one user, and of all.
+  // Of one user with all his subordinate ids, and of all.
   static constexpr size_t kMaxCallsOfUser = 128;
   static constexpr size_t kMaxCalls = 1024;
+  // Of these, for root and the daemon's own user (HasRoomKept).
+  static constexpr size_t kKeptCalls = 128;
 
   // Notes that a call begins; its id. kResourceExhausted: too many. kUnavailable: an operation, and
   // none is begun any more.
@@ -40,6 +43,8 @@ class Operations {
   // kNotFound: there is none that `caller` may cancel.
   Status Cancel(const Caller& caller, const std::string& id);
   size_t count() const;
+  // Any call of this caller has not ended.
+  bool HasCalls(const Caller& caller) const;
   // Of operations alone.
   std::map<std::string, size_t> CountByVerb() const;
 
@@ -47,9 +52,12 @@ class Operations {
   // their answers were taken. kDeadlineExceeded: some are still under way.
   Status Drain(const Deadline& deadline);
   bool draining() const;
+  // Called when a drain begins. Set before there are calls.
+  void OnDrain(std::function<void()> on_drain) { on_drain_ = std::move(on_drain); }
 
  private:
   struct Entry {
+    Caller caller;
     v1::Operation operation;
     bool changes = false;   // it is an operation
     bool finished = false;  // and only its answer is still to be taken
@@ -62,6 +70,7 @@ class Operations {
   std::condition_variable ended_;
   std::map<std::string, Entry> entries_;
   bool draining_ = false;
+  std::function<void()> on_drain_;
 };
 
 }  // namespace stasis::daemon

@@ -2,13 +2,11 @@
 // who show a certificate.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <mutex>
-#include <string>
 
 #include "base/fd.h"
-#include "daemon/service.h"
+#include "daemon/connections.h"
+#include "daemon/doors.h"
 
 namespace stasis::daemon {
 
@@ -28,33 +26,18 @@ class Server {
   void Stop();
 
  private:
-  struct Door {
-    std::unique_ptr<grpc::Service> service;
-    std::unique_ptr<grpc::Server> server;
-  };
-
-  explicit Server(House& house) : house_(house) {}
+  explicit Server(House& house) : house_(house), doors_(house) {}
   Status Bind();
   // Whatever gRPC makes only once is made now: later it might lack descriptors, and end the
   // process.
   Status WarmUp();
-  Status ListenTcp();
-  Result<Door*> DoorOf(const Caller& caller);
-  Status CheckConnections(uid_t uid);
+  Status CheckConnections(uid_t account);
 
   House& house_;
   UniqueFd lock_;
   UniqueFd listener_;
-  // One each for who has come: a service that knows its caller cannot mistake one for another.
-  std::map<Caller, Door> doors_;
-  Door tcp_;
-  // Descriptors that were given to gRPC, which does not say when it has closed one: the number may
-  // be another file's by then.
-  struct Connection {
-    ino_t socket;
-    uid_t uid;
-  };
-  std::map<int, Connection> connections_;
+  Doors doors_;
+  Connections connections_;
 };
 
 }  // namespace stasis::daemon

@@ -1,6 +1,7 @@
 """grpc_test.py --build DIR [--only CASE]: the service as programs meet it: health, reflection, and what it answers
 to what makes no sense."""
 
+import os
 import random
 import socket
 import sys
@@ -38,6 +39,35 @@ def health(house: House):
     named = b"\x0a\x10stasis.v1.Stasis"
     demand(raw.call("/grpc.health.v1.Health/Check", named) == ("OK", b"\x08\x01"), "the service is not healthy")
     demand(raw.call("/grpc.health.v1.Health/Check", b"\x0a\x04none")[0] == "NOT_FOUND", "any service is healthy")
+
+
+def health_of_a_drain(house: House):
+    """Who balances load by it sends nothing any more, also by connections of later callers."""
+    house.start_holding("gpu-lock")
+    job = house.counter()
+    early = Raw(house)
+    named = b"\x0a\x10stasis.v1.Stasis"
+
+    def answers():
+        return [raw.call("/grpc.health.v1.Health/Check", request)[1] for raw in (early, Raw(house))
+                for request in (b"", named)]
+
+    demand(answers() == [b"\x08\x01"] * 4, f"{answers()}")
+    house.hold("gpu-lock")
+    operation = house.world.begin("suspend", "job")
+    house.await_phase("gpu-lock")
+    house.world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
+    # NOT_SERVING.
+    demand(answers() == [b"\x08\x02"] * 4, f"{answers()}")
+    # Somebody with other groups has a server of his own.
+    os.setgroups([4242])
+    demand(answers() == [b"\x08\x02"] * 4, f"{answers()}")
+    os.setgroups([])
+    house.let_go("gpu-lock")
+    demand(operation.wait().code == 0, f"{operation}")
+    house.drain()
+    house.world.stasis("resume", "job")
+    house.end(job)
 
 
 def reflection(house: House):
@@ -133,4 +163,4 @@ def nonsense(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([health, reflection, errors, nonsense]))
+    sys.exit(main([health, health_of_a_drain, reflection, errors, nonsense]))

@@ -1,10 +1,16 @@
 """tls_test.py --build DIR [--only CASE]: over TCP the caller is whom the certificate names, and nobody gets in without."""
 
 import os
+import select
+import socket
 import subprocess
 import sys
+import time
 
-from house import House, demand, main, processes
+from house import House, demand, main, processes, wait_until
+
+# What src/daemon/tcp.cc says.
+YOUNG_OF_ADDRESS = 32
 
 
 class Authority:
@@ -75,6 +81,41 @@ def who_is_let_in(house: House):
     house.end(job)
 
 
+def without_a_certificate(house: House):
+    """Who connects and shows nothing is few at a time and soon gone, and keeps out nobody who comes from elsewhere."""
+    world = house.world
+    ours = Authority(world.folder, "ours")
+    house.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
+    address = house.status()["listen"]
+    key, cert = ours.sign("/CN=root", "root")
+    there = ("127.0.0.1", int(address.rpartition(":")[2]))
+
+    def has_ended(peer):
+        try:
+            return bool(select.select([peer], [], [], 0)[0]) and not peer.recv(1, socket.MSG_PEEK)
+        except ConnectionResetError:
+            return True
+
+    def ended(peers):
+        return sum(has_ended(peer) for peer in peers)
+
+    peers = [socket.create_connection(there, 10) for _ in range(YOUNG_OF_ADDRESS + 8)]
+    elsewhere = socket.create_connection(there, 10, source_address=("127.0.0.2", 0))
+    began = time.monotonic()
+    wait_until(lambda: ended(peers) >= 8, 5, lambda: f"{ended(peers)} are closed")
+    demand(ended(peers) == 8 and ended([elsewhere]) == 0, "others are closed too")
+    # Half a handshake is none.
+    elsewhere.sendall(b"\x16\x03\x01\x02\x00")
+    demand(ask(house, address, ours, key, cert)[0] == "UNAVAILABLE", "that address has room yet")
+    world.stasis("ps")
+    still = [*peers, elsewhere]
+    wait_until(lambda: ended(still) == len(still), 20, lambda: f"{len(still) - ended(still)} stay")
+    demand(time.monotonic() - began > 5, "nobody has time to show one")
+    demand(ask(house, address, ours, key, cert) == ("OK", []), "nobody is let in any more")
+    log = (world.state / "run" / "stasisd.log").read_text()
+    demand(log.count("connections over TCP were closed") in (1, 2), f"it is not said once:\n{log}")
+
+
 def folders_of_a_stranger(house: House):
     """Who is elsewhere cannot say which folders of this machine are meant."""
     import grpc
@@ -110,4 +151,4 @@ def refused(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([who_is_let_in, folders_of_a_stranger, refused]))
+    sys.exit(main([who_is_let_in, without_a_certificate, folders_of_a_stranger, refused]))

@@ -1,0 +1,60 @@
+#include "daemon/operations.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace stasis::daemon {
+namespace {
+
+Caller User(uid_t uid, uid_t account) {
+  Caller caller;
+  caller.uid = uid;
+  caller.account = account;
+  return caller;
+}
+
+// How many calls he may begin, up to `most`.
+size_t Fill(Operations& operations, const Caller& caller, size_t most) {
+  size_t begun = 0;
+  while (begun < most && operations.Begin(caller, "WaitJob", false, "job")) ++begun;
+  return begun;
+}
+
+TEST(Operations, AUserHasOneShareHoweverManyIdsHeHas) {
+  Operations operations;
+  EXPECT_EQ(Fill(operations, User(4001, 4001), 100), 100u);
+  EXPECT_EQ(Fill(operations, User(100000, 4001), 100), Operations::kMaxCallsOfUser - 100);
+  auto refused = operations.Begin(User(100001, 4001), "WaitJob", false, "job");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kResourceExhausted);
+  EXPECT_EQ(Fill(operations, User(4002, 4002), 1), 1u);
+}
+
+TEST(Operations, ThereIsRoomForRootAndOurselves) {
+  Operations operations;
+  size_t begun = 0;
+  for (uid_t uid = 50000; uid < 50020; ++uid) begun += Fill(operations, User(uid, uid), 1000);
+  EXPECT_EQ(begun, Operations::kMaxCalls - Operations::kKeptCalls);
+  EXPECT_EQ(Fill(operations, User(0, 0), 1000), Operations::kMaxCallsOfUser);
+  if (::geteuid() == 0) return;
+  EXPECT_FALSE(operations.Begin(User(::geteuid(), ::geteuid()), "WaitJob", false, "job"));
+}
+
+TEST(Operations, ACallerHasCallsUntilTheLastHasEnded) {
+  Operations operations;
+  const Caller one = User(4001, 4001);
+  Caller other = one;
+  other.groups = {7};
+  EXPECT_FALSE(operations.HasCalls(one));
+  auto id = operations.Begin(one, "Suspend", true, "job");
+  ASSERT_TRUE(id);
+  EXPECT_TRUE(operations.HasCalls(one));
+  EXPECT_FALSE(operations.HasCalls(other));
+  operations.Finish(*id);
+  EXPECT_TRUE(operations.HasCalls(one));
+  operations.End(*id);
+  EXPECT_FALSE(operations.HasCalls(one));
+}
+
+}  // namespace
+}  // namespace stasis::daemon

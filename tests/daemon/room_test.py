@@ -1,0 +1,130 @@
+"""room_test.py --build DIR [--only CASE]: nobody takes all the room that the daemon has for callers."""
+
+import os
+import pathlib
+import resource
+import select
+import socket
+import sys
+
+from house import House, demand, isolate, main, wait_until
+from users_test import ALICE, BOB, User, for_all, leave
+
+# What src/daemon/doors.h says.
+CALLERS, KEPT, OF_ACCOUNT = 1024, 64, 64
+SUBORDINATES = 100000  # hers
+STRANGERS = 20000  # users of nobody
+
+
+def soft_limit(pid):
+    line = next(line for line in pathlib.Path(f"/proc/{pid}/limits").read_text().splitlines()
+                if line.startswith("Max open files"))
+    return [int(word) for word in line.split()[3:5]]
+
+
+def descriptors(house: House):
+    """The daemon takes all that it may have; a job has the limit of who started the daemon."""
+    world = house.world
+    world.shell("ulimit -Sn 300 && ulimit -Hn 5000 && stasis daemon start --json")
+    house.pid = world.last.json()["pid"]
+    demand(soft_limit(house.pid) == [5000, 5000], f"its limits are {soft_limit(house.pid)}")
+    messages, stubs = house.stubs()
+    stub = stubs.StasisStub(house.channel())
+    pid = stub.Run(messages.RunRequest(job="job", argv=["/bin/sleep", "1000"])).pid
+    parent = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    demand(soft_limit(pid) == [300, 5000], f"the job's limits are {soft_limit(pid)}")
+    demand(soft_limit(parent) == [300, 5000], f"its shim's limits are {soft_limit(parent)}")
+    stub.KillJob(messages.KillJobRequest(job="job", signal=9))
+    stub.WaitJob(messages.WaitJobRequest(job="job"))
+    stub.DeleteJob(messages.DeleteJobRequest(job="job"))
+
+
+def connect(house, uid):
+    """As that user."""
+    peer = socket.socket(socket.AF_UNIX)
+    os.seteuid(uid)
+    try:
+        peer.connect(house.socket)
+    finally:
+        os.seteuid(0)
+    return peer
+
+
+def closed(peers):
+    poll = select.poll()
+    for peer in peers:
+        poll.register(peer, select.POLLIN | select.POLLRDHUP)
+    # Who has a server is told its settings: something to read is no end.
+    ended = {fd for fd, events in poll.poll(0) if events & (select.POLLHUP | select.POLLRDHUP)}
+    return [peer for peer in peers if peer.fileno() in ended]
+
+
+def close(peers):
+    for peer in peers:
+        peer.close()
+
+
+def refusals(house):
+    return (house.world.state / "run" / "stasisd.log").read_text().count("a connection was closed")
+
+
+def as_many_users_as_he_likes(house: House):
+    """One who is many users by his subordinate ids has one user's room, and takes it from himself."""
+    for_all(house)
+    subuid = house.world.folder / "subuid"
+    subuid.write_text(f"{ALICE}:{SUBORDINATES}:65536\n")
+    there = os.path.exists("/etc/subuid")
+    if not there:
+        open("/etc/subuid", "w").close()
+    isolate.mount(str(subuid), "/etc/subuid", flags=isolate.MS_BIND)
+    try:
+        house.start()
+        bob, alice = User(house, BOB), User(house, ALICE)
+        early = connect(house, BOB)
+        peers = [connect(house, SUBORDINATES + number) for number in range(OF_ACCOUNT + 20)]
+        wait_until(lambda: len(closed(peers)) == 20, 30, lambda: f"{len(closed(peers))} of hers are closed")
+        demand(closed(peers) == peers[:20], "it is not the oldest that goes")
+        demand(not closed([early]), "she has taken it from another")
+        demand(bob.jobs() == {} and alice.jobs() == {}, "there are jobs")
+        house.world.stasis("ps")
+        demand(refusals(house) == 0, "somebody was refused")
+        close([*peers, early])
+        house.drain()
+    finally:
+        isolate.unmount("/etc/subuid")
+        if not there:
+            os.unlink("/etc/subuid")
+    leave(house)
+
+
+def more_users_than_there_is_room(house: House):
+    """Who comes is served, in the place of who has done nothing for longest; who waits for something stays."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    for_all(house)
+    house.start()
+    alice, bob = User(house, ALICE), User(house, BOB)
+    alice.run("hers")
+    waiting = alice.begin("wait", "hers")
+    wait_until(house.workers, 10, "no worker waits")
+    roots = connect(house, 0)
+    more = 30
+    peers = [connect(house, STRANGERS + number) for number in range(CALLERS - KEPT + more)]
+    wait_until(lambda: len(closed(peers)) >= more, 60, lambda: f"{len(closed(peers))} are closed")
+    demand(closed(peers) == peers[:len(closed(peers))], "it is not the oldest that goes")
+    demand(not closed([roots]), "root's has made room")
+    demand(bob.jobs() == {}, "he has jobs")
+    house.world.stasis("ps")
+    demand(waiting.process.poll() is None, f"her call was ended: {waiting}")
+    demand(refusals(house) == 0, "somebody was refused")
+    alice.stasis("kill", "hers", "-s", "KILL")
+    demand(waiting.wait().code == 137, f"{waiting}")
+    alice.stasis("delete", "hers")
+    close([*peers, roots])
+    house.drain()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    leave(house)
+
+
+if __name__ == "__main__":
+    sys.exit(main([descriptors, as_many_users_as_he_likes, more_users_than_there_is_room]))
