@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "cli/attach_terminal.h"
-#include "cli/log_reader.h"
+#include "jobs/log_reader.h"
 #include "jobs/watch.h"
 #include "shim/shim_protocol.h"
 
@@ -18,13 +18,13 @@ namespace stasis::cli {
 namespace {
 
 std::string LogToWatch(const jobs::Job& job) {
-  return LogReader(job.log, 0).regular() ? job.log : std::string();
+  return jobs::LogReader(job.log, 0).regular() ? job.log : std::string();
 }
 
 Outcome FollowLog(const Globals& globals, const jobs::Store& store, const jobs::Job& start,
                   uint64_t log_offset, bool watch_only, CaughtSignals signals) {
   STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(store, start.id, LogToWatch(start)));
-  LogReader log(start.log, log_offset);
+  jobs::LogReader log(start.log, log_offset);
   std::optional<process::ProcessId> root;
   bool detached = false;
   while (!detached) {
@@ -121,7 +121,7 @@ Outcome Attach(const Globals& globals, const jobs::Store& store, const std::stri
 }
 
 Status CopyLog(const jobs::Store& store, const jobs::Job& job, uint64_t offset, bool follow) {
-  LogReader log(job.log, offset);
+  jobs::LogReader log(job.log, offset);
   if (!follow) {
     STASIS_TRY(log.Copy());
     return {};

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "cli/attach.h"
-#include "cli/log_reader.h"
+#include "jobs/log_reader.h"
 
 namespace stasis::cli {
 namespace {
@@ -29,8 +29,8 @@ Outcome AttachToJob(const Globals& globals, const Options& options) {
         fmt::format("`stasis logs {}` shows what it wrote", job.id));
   }
   STASIS_ASSIGN(auto signals, CaughtSignals::Catch());
-  return Attach(globals, store, job.id, LogReader::TailOffset(job.log, kTailBytes), options.attach,
-                std::move(signals));
+  return Attach(globals, store, job.id, jobs::LogReader::TailOffset(job.log, kTailBytes),
+                options.attach, std::move(signals));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "cli/attach.h"
-#include "cli/log_reader.h"
+#include "jobs/log_reader.h"
 
 namespace stasis::cli {
 namespace {
@@ -19,7 +19,7 @@ Outcome Logs(const Globals& globals, const Options& options) {
   jobs::Store store(paths.jobs());
   STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
   if (globals.json) {
-    LogReader log(job.log, 0);
+    jobs::LogReader log(job.log, 0);
     if (!log.regular()) return Fail(Code::kNotFound, "there is no log " + job.log);
     std::string text;
     do {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -287,6 +288,54 @@ class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, privat
   std::optional<grpc::Status> status_;
 };
 
+// Holds its worker back, for whom nobody else waits: what the caller has not taken yet is not read.
+class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Relay {
+ public:
+  LogRelay(House& house, const WhoCalls& who, CallbackServerContext& context,
+           const ByteBuffer& request)
+      : Relay(house, who, context, "ReadLog") {
+    auto on_end = [this](const Result<std::string>& reply) {
+      AwaitWritten();
+      Finish(reply ? grpc::Status::OK : ToStatus(context_, reply.error()));
+    };
+    Status begun = Begin(
+        request, [this](const std::string& bytes) { Write(bytes); }, on_end,
+        [](const std::string&) {});
+    if (!begun) Finish(ToStatus(context, begun.error()));
+  }
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(write_mutex_);
+    writing_ = false;
+    unread_ |= !ok;
+    written_.notify_all();
+  }
+  void OnCancel() override { CallerGone(); }
+  void OnDone() override { delete this; }
+
+ private:
+  bool AwaitWritten() {
+    std::unique_lock lock(write_mutex_);
+    written_.wait(lock, [this] { return !writing_; });
+    return !unread_;
+  }
+  // One at a time: by the thread that listens to the worker.
+  void Write(const std::string& bytes) {
+    if (!AwaitWritten()) return;
+    {
+      std::lock_guard lock(write_mutex_);
+      writing_ = true;
+      buffer_ = ToBuffer(bytes);
+    }
+    StartWrite(&buffer_);
+  }
+
+  std::mutex write_mutex_;
+  std::condition_variable written_;
+  ByteBuffer buffer_;  // that is being written
+  bool writing_ = false;
+  bool unread_ = false;
+};
+
 // Waits in a thread of its own; the daemon ends when the answer is on its way.
 class DrainReactor final : public grpc::ServerUnaryReactor {
  public:
@@ -317,7 +366,8 @@ using Raw = v1::Stasis::WithRawCallbackMethod_Suspend<v1::Stasis::WithRawCallbac
             v1::Stasis::WithRawCallbackMethod_ListJobs<v1::Stasis::WithRawCallbackMethod_GetJob<
                 v1::Stasis::WithRawCallbackMethod_WaitJob<v1::Stasis::WithRawCallbackMethod_KillJob<
                     v1::Stasis::WithRawCallbackMethod_DeleteJob<
-                        v1::Stasis::WithRawCallbackMethod_ListCheckpoints<Base>>>>>>>>>>>>;
+                        v1::Stasis::WithRawCallbackMethod_ListCheckpoints<
+                            v1::Stasis::WithRawCallbackMethod_ReadLog<Base>>>>>>>>>>>>>;
 using Own = v1::Stasis::WithCallbackMethod_ListOperations<
     v1::Stasis::WithCallbackMethod_CancelOperation<v1::Stasis::WithCallbackMethod_GetStatus<
         v1::Stasis::WithCallbackMethod_Drain<v1::Stasis::Service>>>>;
@@ -340,6 +390,10 @@ class Service final : public Raw<Own> {
   STASIS_OPERATION(Resume)
   STASIS_OPERATION(Dump)
   STASIS_OPERATION(Restore)
+  grpc::ServerWriteReactor<ByteBuffer>* ReadLog(CallbackServerContext* context,
+                                                const ByteBuffer* request) override {
+    return new LogRelay(house_, who_, *context, *request);
+  }
   STASIS_UNARY(Recover)
   STASIS_UNARY(Run)
   STASIS_UNARY(ListJobs)

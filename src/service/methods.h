@@ -25,6 +25,8 @@ Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& reques
 Result<v1::DeleteJobResponse> DeleteJob(Call& call, const v1::DeleteJobRequest& request);
 Result<v1::ListCheckpointsResponse> ListCheckpoints(Call& call,
                                                     const v1::ListCheckpointsRequest& request);
+// For a process of its own: it gives up the rights that are kept for CRIU.
+Result<v1::ReadLogResponse> ReadLog(Call& call, const v1::ReadLogRequest& request);
 
 // For the daemon's metrics alone; asks no driver, and nobody who could keep it waiting.
 Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);

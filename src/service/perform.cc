@@ -40,6 +40,7 @@ constexpr Method kMethods[] = {
     {"ListCheckpoints",
      WithBytes<v1::ListCheckpointsRequest, v1::ListCheckpointsResponse, ListCheckpoints>,
      {}},
+    {"ReadLog", WithBytes<v1::ReadLogRequest, v1::ReadLogResponse, ReadLog>, {.has_target = true}},
     {"GetUsage", WithBytes<v1::UsageRequest, v1::Usage, GetUsage>, {}},
 };
 

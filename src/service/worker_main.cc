@@ -76,7 +76,7 @@ Result<std::string> Work(Frames& frames, const v1::WorkerRequest& request,
   STASIS_ASSIGN(Call call, CallOf(request));
   call.cancelled = [] { return cancel_asked.load(); };
   call.emit = [&](const google::protobuf::MessageLite& event) {
-    log.Event(static_cast<const v1::OperationEvent&>(event));
+    if (traits.operation) log.Event(static_cast<const v1::OperationEvent&>(event));
     v1::WorkerFrame frame;
     frame.set_event(event.SerializeAsString());
     frames.Write(frame);

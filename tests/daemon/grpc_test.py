@@ -9,7 +9,7 @@ import sys
 from house import House, demand, main, processes
 
 SERVICE = "/stasis.v1.Stasis/"
-STREAMS = ["Suspend", "Resume", "Dump", "Restore"]
+STREAMS = ["Suspend", "Resume", "Dump", "Restore", "ReadLog"]
 UNARIES = ["Recover", "Run", "ListJobs", "GetJob", "WaitJob", "KillJob", "DeleteJob", "ListCheckpoints",
            "ListOperations", "CancelOperation", "GetStatus", "Drain"]
 

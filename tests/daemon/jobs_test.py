@@ -2,14 +2,21 @@
 operations."""
 
 import json
+import os
 import pathlib
 import re
 import sys
 import urllib.request
 
 from house import House, demand, main, processes, wait_until
+from slow_reader_test import SlowReader
 
 SECRET = "s3cr3t-that-nobody-else-may-see"
+
+
+def resident(pid):
+    """Bytes of memory."""
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def environment_is_not_shown(house: House):
@@ -109,5 +116,65 @@ def ending_jobs_are_operations(house: House):
     house.leave_workers()
 
 
+def log_is_read(house: House):
+    """As it is, or as it grows until the job has ended; whole, in small parts; any bytes."""
+    import grpc
+    messages, stubs = house.start().stubs()
+    stub = stubs.StasisStub(house.channel())
+    goes_on = house.world.folder / "go"
+    script = f"printf 'a\\377\\000\\n'; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo begun; " \
+             f"while [ ! -e {goes_on} ]; do sleep 0.01; done; echo last"
+    log = pathlib.Path(stub.Run(messages.RunRequest(job="job", argv=["/bin/sh", "-c", script], no_agent=True)).log)
+    wait_until(lambda: b"begun" in log.read_bytes(), 30, "the job does not begin")
+
+    def read(**options):
+        return [part.data for part in stub.ReadLog(messages.ReadLogRequest(job="job", **options), timeout=60)]
+
+    parts = read()
+    demand(b"".join(parts) == log.read_bytes(), f"{len(b''.join(parts))} bytes are read of {log.stat().st_size}")
+    demand(b"".join(parts).startswith(b"a\xff\0\n") and max(map(len, parts)) <= 65536, "the parts are not as they should be")
+    demand(read(tail_bytes=8) == [b"begun\n"], f"its end is {read(tail_bytes=8)}")
+    following = stub.ReadLog(messages.ReadLogRequest(job="job", follow=True, tail_bytes=8), timeout=60)
+    demand(next(following).data == b"begun\n", "it does not begin with the end")
+    demand(len(house.workers()) == 1 and house.operations() == [], "it is no call that changes nothing")
+    goes_on.touch()
+    demand([part.data for part in following] == [b"last\n"], "what came later is not read")
+    stub.WaitJob(messages.WaitJobRequest(job="job"))
+    demand(b"".join(read(follow=True)) == log.read_bytes(), "that of a job that has ended is not whole")
+    # Who goes away is followed by his worker.
+    house.await_workers_end()
+    log.unlink()
+    for job in ("job", "nobody", "../job"):
+        try:
+            list(stub.ReadLog(messages.ReadLogRequest(job=job), timeout=60))
+            demand(False, f"{job} has a log")
+        except grpc.RpcError as error:
+            demand(error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT), f"{job}: {error}")
+    stub.DeleteJob(messages.DeleteJobRequest(job="job"))
+
+
+def slow_reader_of_a_log(house: House):
+    """The daemon holds none of it for him: his worker waits, and ends with him."""
+    messages, stubs = house.start().stubs()
+    stub = stubs.StasisStub(house.channel())
+    log = pathlib.Path(stub.Run(messages.RunRequest(job="job", argv=["/bin/sleep", "1000"], no_agent=True)).log)
+    with open(log, "ab") as more:
+        for _ in range(64):
+            more.write(b"x" * (1 << 20))
+    before = resident(house.pid)
+    reader = SlowReader(house, "ReadLog", messages.ReadLogRequest(job="job").SerializeToString())
+    wait_until(house.workers, 10, "no worker reads")
+    worker, = house.workers()
+    waits = pathlib.Path(f"/proc/{worker}/wchan")
+    wait_until(lambda: "pipe_write" in waits.read_text(), 20, lambda: f"the worker is in {waits.read_text()}")
+    demand(resident(house.pid) < before + (16 << 20), f"it holds {(resident(house.pid) - before) >> 20} MiB")
+    house.world.stasis("ps")
+    reader.close()
+    house.await_workers_end()
+    stub.KillJob(messages.KillJobRequest(job="job", signal=9))
+    stub.WaitJob(messages.WaitJobRequest(job="job"))
+    stub.DeleteJob(messages.DeleteJobRequest(job="job"))
+
+
 if __name__ == "__main__":
-    sys.exit(main([environment_is_not_shown, ending_jobs_are_operations]))
+    sys.exit(main([environment_is_not_shown, ending_jobs_are_operations, log_is_read, slow_reader_of_a_log]))

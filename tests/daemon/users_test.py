@@ -155,6 +155,49 @@ def nobody_cancels_anothers(house: House):
     leave(house)
 
 
+def log_that_is_anothers(house: House):
+    """A log is read with the caller's rights, whatever stands in its place by then."""
+    import grpc
+    for_all(house)
+    house.start()
+    alice = User(house, ALICE)
+    messages, stubs = house.stubs()
+    log = alice.home / "log"
+    alice.stasis("run", "--job", "hers", "--log", log, "--no-agent", "--", "/bin/sh", "-c", "echo hers; sleep 1000")
+    wait_until(lambda: log.exists() and log.read_text() == "hers\n", 10, "it writes nothing")
+    roots = house.world.folder / "roots"
+    roots.write_text("nobody may read this\n")
+    roots.chmod(0o600)
+
+    def read():
+        """Exit code of who asks as she would: 0 for her own words, 42 for none of the kind."""
+        child = os.fork()
+        if child != 0:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.setgroups([])
+        os.setresgid(ALICE, ALICE, ALICE)
+        os.setresuid(ALICE, ALICE, ALICE)
+        code = 1
+        context = messages.CallContext(folders={"run": f"{alice.home}/state/run", "data": f"{alice.home}/state/data"})
+        try:
+            parts = stubs.StasisStub(house.channel()).ReadLog(
+                messages.ReadLogRequest(job="hers"), timeout=30,
+                metadata=[("stasis-context-bin", context.SerializeToString())])
+            code = 0 if b"".join(part.data for part in parts) == b"hers\n" else 3
+        except grpc.RpcError as error:
+            code = 42 if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED) else 2
+        finally:
+            os._exit(code)
+
+    demand(read() == 0, "she cannot read her own")
+    log.unlink()
+    log.symlink_to(roots)
+    demand(read() == 42, "she reads root's")
+    alice.end("hers")
+    house.drain()
+    leave(house)
+
+
 def ones_own(house: House):
     """Without root's, a user may have a daemon of his own, which works for nobody else."""
     for_all(house)
@@ -177,4 +220,4 @@ def ones_own(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([each_his_own, nobody_cancels_anothers, ones_own]))
+    sys.exit(main([each_his_own, nobody_cancels_anothers, log_that_is_anothers, ones_own]))

@@ -7,7 +7,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 
-namespace stasis::cli {
+namespace stasis::jobs {
 
 // The beginning of a log may have been given back to the file system (shim/log_bound.h): it is left
 // out, up to the next line's beginning.
@@ -36,4 +36,4 @@ class LogReader {
   bool in_line_ = false;  // what comes next is the rest of a line whose beginning is gone
 };
 
-}  // namespace stasis::cli
+}  // namespace stasis::jobs

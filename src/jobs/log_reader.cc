@@ -1,4 +1,4 @@
-#include "cli/log_reader.h"
+#include "jobs/log_reader.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 
-namespace stasis::cli {
+namespace stasis::jobs {
 
 LogReader::LogReader(const std::string& path, uint64_t offset) : offset_(offset) {
   if (auto fd = Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY)) fd_ = std::move(*fd);
@@ -76,4 +76,4 @@ Result<bool> LogReader::Copy() {
   }
 }
 
-}  // namespace stasis::cli
+}  // namespace stasis::jobs
