@@ -26,6 +26,7 @@
 #include "agent/header.h"
 #include "agent/ipc_server.h"
 #include "agent/libc_symbol.h"
+#include "agent/rest.h"
 #include "agent/thread.h"
 #include "wire/packet.h"
 
@@ -37,7 +38,7 @@ __attribute__((visibility("default"), used)) stasis::wire::AgentHeader stasis_ag
     sizeof(stasis::wire::AgentHeader),
     0,
     -1,
-    stasis::wire::kMemoryTold,
+    stasis::wire::kMemoryTold | stasis::wire::kStepsTold,
     0,
     {}};
 }
@@ -110,14 +111,13 @@ void AnswerDriver(CUresult error, const char* what) {
 }
 
 void AnswerWrongState(const char* verb) {
-  static const char* const kNames[] = {"open", "closed", "released", "mapped"};
+  static const char* const kNames[] = {"open", "closed", "released", "mapped", "shut"};
   char text[80];
   snprintf(text, sizeof(text), "cannot %s: the gate is %s", verb, kNames[uint32_t(g_state)]);
   Answer(Outcome::kWrongState, text);
 }
 
-void AnswerNotClosed(gate::Closing closing, const char* at_the_deadline) {
-  if (closing == gate::Closing::kDeadline) return Answer(Outcome::kDeadline, at_the_deadline);
+void AnswerNoBarrier() {
   Answer(Outcome::kRefused,
          "the kernel refuses the system call membarrier, which it knew when the program began (a "
          "seccomp filter since?); without it the gate cannot close");
@@ -180,6 +180,42 @@ bool DescriptorsFit(char* text, size_t size) {
   return false;
 }
 
+// The gate is shut: nothing was given up.
+void ReopenShut() {
+  g_state = State::kOpen;
+  gate::Open();
+}
+
+// The gate is shut: answers when the program is at rest. When it is not by `deadline`, the gate
+// opens again, but for a client that goes on in steps.
+void ComeToRest(int64_t deadline, bool in_steps) {
+  g_state = State::kShut;
+  const Unrest unrest = AwaitRest(deadline);
+  const bool failed = unrest.no_barrier || unrest.error != CUDA_SUCCESS;
+  if (unrest.why != nullptr && in_steps && !failed) return Answer(Outcome::kNotYet, unrest.why);
+  char text[kTextBytes];
+  auto outcome = Outcome::kOk;
+  if (unrest.why != nullptr) {
+    outcome = Outcome::kDeadline;
+    snprintf(text, sizeof(text), "%s; the program runs on", unrest.why);
+  } else if (!ListCarried()) {
+    outcome = Outcome::kDriver;
+  } else if (Blockers(text, sizeof(text)) != 0 || !ImportsAreKnown(text, sizeof(text))) {
+    // A blocker may have come while the gate was closing; and what its owner does not know that we
+    // have would go with us.
+    outcome = Outcome::kRefused;
+  }
+  if (outcome == Outcome::kOk) {
+    g_state = State::kClosed;
+    return Answer(Outcome::kOk);
+  }
+  ReopenShut();
+  if (unrest.no_barrier) return AnswerNoBarrier();
+  if (failed) return AnswerDriver(unrest.error, unrest.why);
+  if (outcome == Outcome::kDriver) return AnswerDriver(CUDA_ERROR_OUT_OF_MEMORY, "listing memory");
+  Answer(outcome, text);
+}
+
 void OnClose(const wire::CloseRequest& request) {
   if (g_state != State::kOpen) return AnswerWrongState("close");
   char text[kTextBytes];
@@ -190,49 +226,24 @@ void OnClose(const wire::CloseRequest& request) {
   }
   if (!DescriptorsFit(text, sizeof(text))) return Answer(Outcome::kNoDescriptors, text);
   const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
-  for (;;) {
-    // A capture goes on only through the open gate.
-    while (CapturesOpen() != 0) {
-      if (NowNs() >= deadline) {
-        return Answer(Outcome::kDeadline, "a stream capture did not end; the program runs on");
-      }
-      std::atomic<uint32_t> nobody{0};
-      FutexWait(&nobody, 0, 1000000);
-    }
-    if (const gate::Closing closing = gate::Close(deadline); closing != gate::Closing::kClosed) {
-      return AnswerNotClosed(closing, "a call into the driver did not end; the program runs on");
-    }
-    if (CapturesOpen() == 0) break;
-    gate::Open();
-  }
-  CUresult error = CUDA_SUCCESS;
-  if (!DrainContexts(deadline, &error)) {
-    gate::Open();
-    if (error != CUDA_SUCCESS) return AnswerDriver(error, "waiting for the program's work");
-    return Answer(Outcome::kDeadline, "the program's work on the GPU did not end; it runs on");
-  }
-  if (const gate::Closing closing = gate::Seal(deadline); closing != gate::Closing::kClosed) {
-    return AnswerNotClosed(closing,
-                           "a call that waits for the GPU did not end, though its work has; the "
-                           "program runs on");
-  }
-  if (!ListCarried()) {
-    gate::Open();
-    return Answer(Outcome::kDriver, "no memory for the list", CUDA_ERROR_OUT_OF_MEMORY);
-  }
-  // A blocker may have come while the gate was closing.
-  if (Blockers(text, sizeof(text)) != 0) {
-    gate::Open();
-    return Answer(Outcome::kRefused, text);
-  }
-  // What its owner does not know that we have would go with us.
-  if (!ImportsAreKnown(text, sizeof(text))) {
-    gate::Open();
-    return Answer(Outcome::kRefused, text);
-  }
-  g_state = State::kClosed;
   g_lower_floor = (request.flags & wire::kCloseKeepFloor) == 0;
-  Answer(Outcome::kOk);
+  const bool in_steps = (request.flags & wire::kCloseInSteps) != 0;
+  if (!ShutBetweenCaptures(deadline)) {
+    return Answer(Outcome::kDeadline, "a stream capture did not end; the program runs on");
+  }
+  ComeToRest(deadline, in_steps);
+}
+
+// The program's work may wait for what another program is yet to submit, and so on: each of them
+// gets a little further until none of them waits.
+void OnRest(const wire::RestRequest& request) {
+  if (g_state != State::kClosed && g_state != State::kShut) return AnswerWrongState("rest");
+  const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
+  if (request.calls != 0) {
+    g_state = State::kShut;
+    LetThrough(request.calls, deadline);
+  }
+  ComeToRest(deadline, /*in_steps=*/true);
 }
 
 // false: the client is gone.
@@ -358,6 +369,10 @@ void OnCommit() {
 }
 
 void OnOpen() {
+  if (g_state == State::kShut) {
+    ReopenShut();
+    return Answer(Outcome::kOk);
+  }
   if (g_state != State::kClosed && g_state != State::kMapped) return AnswerWrongState("open");
   char text[kTextBytes];
   if (CUresult r = Reopen(text, sizeof(text)); r != CUDA_SUCCESS) return AnswerDriver(r, text);
@@ -374,6 +389,7 @@ void OnRejoin() {
 void EndClient() {
   g_client.Close();
   g_refused.Close();
+  if (g_state == State::kShut) return ReopenShut();
   if (g_state == State::kClosed || g_state == State::kMapped) {
     ReopenAlone();
     return;
@@ -408,6 +424,9 @@ void Serve() {
       break;
     case Type::kClose:
       OnClose(packet.close);
+      break;
+    case Type::kRest:
+      OnRest(packet.rest);
       break;
     case Type::kExport:
       goes_on = OnList(/*with_descriptors=*/true);
@@ -503,7 +522,7 @@ void AfterForkInChild() {
   g_client.Close();
   g_refused.Close();
   stasis_agent_header.door_fd = -1;
-  stasis_agent_header.memory = wire::kMemoryTold;
+  stasis_agent_header.memory = wire::kMemoryTold | wire::kStepsTold;
   g_state = State::kOpen;
   g_holding = false;
   g_suspends = 0;

@@ -17,6 +17,9 @@ alignas(64) std::atomic<uint32_t> g_word{0};
 
 namespace {
 
+// Calls that may come inside although the gate is shut.
+std::atomic<uint32_t> g_tickets{0};
+
 constexpr size_t kChunk = 64 * 1024;
 std::atomic<Slot*> g_slots{nullptr};
 // For a thread that gets no memory: shared, so closing cannot tell who left. It never happens to a
@@ -114,14 +117,23 @@ Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
   constexpr int64_t kLookAgainNs = 50 * 1000;
   for (Slot* s = g_slots.load(std::memory_order_seq_cst); s != nullptr; s = s->next) {
     while ((s->*word).load(std::memory_order_seq_cst) != 0) {
-      if (NowNs() >= deadline_ns) {
-        Open();
-        return Closing::kDeadline;
-      }
+      if (NowNs() >= deadline_ns) return Closing::kDeadline;
       FutexWait(&(s->*word), 1, kLookAgainNs);
     }
   }
   return Closing::kClosed;
+}
+
+// By one whose `inside` is set already: who takes the tickets back and then looks at every `inside`
+// sees all who got one.
+bool TakeTicket() {
+  uint32_t left = g_tickets.load(std::memory_order_seq_cst);
+  while (left != 0) {
+    if (!g_tickets.compare_exchange_weak(left, left - 1, std::memory_order_seq_cst)) continue;
+    if (left == 1) FutexWake(&g_tickets);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -129,14 +141,16 @@ Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
 void EnterSlowly(Thread* thread, Word word, uint32_t stop) {
   Slot* slot = thread->slot != nullptr ? thread->slot : Register();
   std::atomic<uint32_t>& mine = slot->*word;
+  const bool counts = stop == kShut;
   for (;;) {
     mine.exchange(1, std::memory_order_seq_cst);
     uint32_t now = g_word.load(std::memory_order_seq_cst);
-    if ((now & stop) == 0) return;
+    if ((now & stop) == 0 || (counts && TakeTicket())) return;
     mine.store(0, std::memory_order_seq_cst);
     FutexWake(&mine, 1);
-    for (; (now & stop) != 0; now = g_word.load(std::memory_order_seq_cst)) {
+    while ((now & stop) != 0 && !(counts && g_tickets.load(std::memory_order_seq_cst) != 0)) {
       FutexWait(&g_word, now);
+      now = g_word.load(std::memory_order_seq_cst);
     }
   }
 }
@@ -177,6 +191,21 @@ Closing Close(int64_t deadline_ns) {
 }
 
 Closing Seal(int64_t deadline_ns) { return Stop(kSealed, &Slot::asking, deadline_ns); }
+
+uint32_t LetThrough(uint32_t calls, int64_t deadline_ns) {
+  g_tickets.store(calls, std::memory_order_seq_cst);
+  g_word.fetch_and(~kSealed, std::memory_order_seq_cst);
+  // Whoever looked for a ticket before has yet to wait for the word as it was, which is another
+  // now.
+  g_word.fetch_add(kTurn, std::memory_order_seq_cst);
+  FutexWake(&g_word);
+  for (uint32_t left = calls; left != 0; left = g_tickets.load(std::memory_order_seq_cst)) {
+    const int64_t span = deadline_ns - NowNs();
+    if (span <= 0) break;
+    FutexWait(&g_tickets, left, span);
+  }
+  return calls - g_tickets.exchange(0, std::memory_order_seq_cst);
+}
 
 void Open() {
   g_word.fetch_and(~(kShut | kSealed), std::memory_order_seq_cst);

@@ -46,6 +46,7 @@ extern __thread Thread t_thread __attribute__((tls_model("initial-exec")));
 constexpr uint32_t kShut = 1;    // nobody may come inside
 constexpr uint32_t kFence = 2;   // for good: threads must bring their own barrier
 constexpr uint32_t kSealed = 4;  // nobody may ask
+constexpr uint32_t kTurn = 8;  // and above: counted up when those at the shut gate shall look again
 extern std::atomic<uint32_t> g_word;
 
 using Word = std::atomic<uint32_t> Slot::*;
@@ -119,15 +120,18 @@ void Prepare();
 
 enum class Closing {
   kClosed,
-  kDeadline,   // a call did not end: the gate is open
+  kDeadline,   // a call did not end: the gate stays shut, so that one may wait on, or Open
   kNoBarrier,  // the kernel no longer does what it did before (a seccomp filter): it is open
 };
 // Shuts the gate and waits until nobody is inside, or until `deadline_ns` (NowNs() time). Only the
 // control thread closes, seals and opens.
 Closing Close(int64_t deadline_ns);
-// While it is closed and the work is done: the same for those that ask. What does not succeed opens
-// the gate too.
+// While it is closed and the work is done: the same for those that ask.
 Closing Seal(int64_t deadline_ns);
+// While it is shut: so many calls may come inside all the same, of whichever threads stand at it or
+// come until `deadline_ns`, and those that ask may pass. How many did. Then it is shut as before,
+// and Close waits for those that came in.
+uint32_t LetThrough(uint32_t calls, int64_t deadline_ns);
 void Open();
 bool IsClosed();
 

@@ -161,7 +161,8 @@ TEST(Gate, ClosesOverThoseThatAskAndSealsAfterThem) {
   ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
   { gate::Ask asking; }  // still lets pass
   EXPECT_EQ(gate::Seal(In(50)), gate::Closing::kDeadline);
-  EXPECT_FALSE(gate::IsClosed());
+  EXPECT_TRUE(gate::IsClosed());
+  gate::Open();
 
   ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
   leave.store(true);
@@ -179,7 +180,7 @@ TEST(Gate, ClosesOverThoseThatAskAndSealsAfterThem) {
   EXPECT_TRUE(asked.load());
 }
 
-TEST(Gate, ReopensAtTheDeadline) {
+TEST(Gate, StaysShutAtTheDeadline) {
   std::atomic<bool> inside{false}, end{false};
   std::thread thread([&] {
     gate::Pass pass;
@@ -188,10 +189,63 @@ TEST(Gate, ReopensAtTheDeadline) {
   });
   while (!inside.load()) std::this_thread::yield();
   EXPECT_EQ(gate::Close(In(50)), gate::Closing::kDeadline);
-  EXPECT_FALSE(gate::IsClosed());
+  EXPECT_TRUE(gate::IsClosed());
   end.store(true);
   thread.join();
   EXPECT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+  gate::Open();
+}
+
+// So many as were allowed, whichever threads they are of; and whoever waits for one is let in too.
+TEST(Gate, LetsSoManyCallsThroughAndStaysShut) {
+  constexpr int kThreads = 4;
+  std::atomic<bool> end{false};
+  std::atomic<uint32_t> passes{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      while (!end.load()) {
+        gate::Pass pass;
+        passes.fetch_add(1);
+      }
+    });
+  }
+  for (uint32_t calls : {1u, 2u, 7u, 500u}) {
+    ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+    const uint32_t before = passes.load();
+    for (int again = 1; again <= 20; ++again) {
+      EXPECT_EQ(gate::LetThrough(calls, In(20000)), calls);
+      ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+      EXPECT_EQ(passes.load(), before + again * calls);
+    }
+    gate::Open();
+  }
+  end.store(true);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Gate, WhatNobodyUsesIsTakenBack) {
+  ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+  EXPECT_EQ(gate::LetThrough(3, In(20)), 0u);
+  std::atomic<bool> passed{false};
+  std::thread thread([&] {
+    gate::Pass pass;
+    passed.store(true);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(passed.load());
+  EXPECT_EQ(gate::LetThrough(3, In(200)), 1u);
+  thread.join();
+  gate::Open();
+}
+
+// While it is sealed nobody may ask; whoever is let through may wait for what he has begun.
+TEST(Gate, WhoAsksPassesWhenCallsAreLetThrough) {
+  ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+  ASSERT_EQ(gate::Seal(In(20000)), gate::Closing::kClosed);
+  std::thread asks([] { gate::Ask asking; });
+  EXPECT_EQ(gate::LetThrough(1, In(20)), 0u);
+  asks.join();
   gate::Open();
 }
 

@@ -6,8 +6,10 @@
 #include <atomic>
 
 #include "coordinator/block_key.h"
+#include "coordinator/close_gates.h"
 #include "coordinator/in_parallel.h"
 #include "coordinator/ipc_peers.h"
+#include "device/inspect.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -266,6 +268,17 @@ Status SharedSuspend::ForEachMember(const std::function<Status(Member&)>& step) 
   });
 }
 
+// Programs that share memory, or talk by NCCL, which shares host memory past the agents.
+Result<bool> SharedSuspend::MayWaitForEachOther() const {
+  if (members_.size() < 2) return false;
+  for (const Member& member : members_) {
+    if (member.client->hello().ipc_peer_count != 0) return true;
+    STASIS_ASSIGN(auto findings, device::Inspect(member.id.pid));
+    if (!findings.empty()) return true;
+  }
+  return false;
+}
+
 Phase SharedSuspend::GateClose() {
   Phase phase;
   phase.name = "gate-close";
@@ -275,10 +288,14 @@ Phase SharedSuspend::GateClose() {
     // A small stack limit spares the driver half of its work, and is work by itself.
     const bool keep = options_.keep_stack_limits || options_.keep_context;
     const Floor floor = keep ? Floor::kKeep : Floor::kLower;
-    STASIS_TRY(ForEachMember([&](Member& member) {
+    std::vector<GateOwner> owners;
+    for (Member& member : members_) {
       member.touched = true;
-      return member.client->Close(Left(scope.deadline(), kGateTimeout), floor);
-    }));
+      owners.push_back({fmt::format("process {}", member.id.pid.value), &*member.client});
+    }
+    STASIS_ASSIGN(bool together, MayWaitForEachOther());
+    STASIS_TRY(CloseGates(owners, together, floor,
+                          Deadline::Sooner(scope.deadline(), Deadline::In(kGateTimeout))));
     // Somebody may have opened memory, and with a process that is not of us, until the last gate
     // was closed.
     STASIS_TRY(ForEachMember([&](Member& member) -> Status {

@@ -89,6 +89,7 @@ class SharedSuspend {
   Status Consider(const RecordedProcess& process);
   // At the same time; the error names its process.
   Status ForEachMember(const std::function<Status(Member&)>& step);
+  Result<bool> MayWaitForEachOther() const;
   Status MakeRoom(const Deadline& deadline);
   // false: blocks on that GPU are not named; notes() says why.
   bool PrepareNames(const device::GpuUuid& gpu, const Deadline& deadline);

@@ -53,6 +53,7 @@ Code CodeOf(Outcome outcome) {
     case Outcome::kBusy:
       return Code::kAborted;
     case Outcome::kDeadline:
+    case Outcome::kNotYet:
       return Code::kDeadlineExceeded;
     case Outcome::kDriver:
       return Code::kUnavailable;
@@ -104,7 +105,7 @@ bool WasEnded(const Error& error) {
 
 bool Plausible(const HelloReply& hello) {
   return hello.device_count <= kMaxDevices && hello.range_count <= kMaxRanges &&
-         uint32_t(hello.state) <= uint32_t(State::kMapped);
+         uint32_t(hello.state) <= uint32_t(State::kShut);
 }
 
 }  // namespace
@@ -132,7 +133,9 @@ Result<AgentClient> AgentClient::FindOnce(process::HostPid pid, milliseconds tim
     return Fail(IoError(io).WithContext("knocking at the door of " + who));
   }
   theirs.Reset();
-  return Greet(std::move(ours), who, timeout);
+  STASIS_ASSIGN(AgentClient client, Greet(std::move(ours), who, timeout));
+  client.goes_in_steps_ = (header.memory & kStepsTold) != 0;
+  return client;
 }
 
 Result<AgentClient> AgentClient::Greet(UniqueFd socket, std::string who, milliseconds timeout) {
@@ -194,6 +197,39 @@ stasis::Status AgentClient::Close(milliseconds timeout, Floor floor) {
   request.timeout_ms = uint32_t(Milliseconds(timeout));
   STASIS_TRY(Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout));
   return AwaitReply(timeout + std::chrono::seconds(1));
+}
+
+Result<bool> AgentClient::AwaitRest(milliseconds timeout) {
+  Packet packet;
+  int fds[kMaxBatch];
+  STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout + std::chrono::seconds(1)));
+  if (packet.header.type != Type::kReply) {
+    CloseAll(fds, count);
+    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
+  }
+  if (packet.reply.outcome == Outcome::kNotYet) {
+    not_yet_ = Text(packet.reply.text, sizeof(packet.reply.text));
+    return false;
+  }
+  STASIS_TRY(Annotate(FromReply(packet.reply), who_));
+  return true;
+}
+
+Result<bool> AgentClient::CloseInSteps(milliseconds timeout, Floor floor) {
+  CloseRequest request{};
+  request.flags = kCloseInSteps;
+  if (floor == Floor::kKeep) request.flags |= kCloseKeepFloor;
+  request.timeout_ms = uint32_t(Milliseconds(timeout));
+  STASIS_TRY(Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout));
+  return AwaitRest(timeout);
+}
+
+Result<bool> AgentClient::Rest(uint32_t calls, milliseconds timeout) {
+  RestRequest request{};
+  request.calls = calls;
+  request.timeout_ms = uint32_t(Milliseconds(timeout));
+  STASIS_TRY(Ask(&request, Type::kRest, sizeof(request), nullptr, 0, timeout));
+  return AwaitRest(timeout);
 }
 
 Result<Export> AgentClient::AskList(Type type, Type answer, milliseconds timeout) {

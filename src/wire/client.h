@@ -54,6 +54,17 @@ class AgentClient {
   // half as much to carry (DeviceAccount::floor_bytes).
   enum class Floor { kLower, kKeep };
   stasis::Status Close(std::chrono::milliseconds timeout, Floor floor = Floor::kLower);
+  // The same for one whose work may wait for another program's: false when it has not come to rest
+  // in `timeout`; then the gate stays shut, and Rest goes on. Asked of an agent that goes in steps.
+  Result<bool> CloseInSteps(std::chrono::milliseconds timeout, Floor floor = Floor::kLower);
+  // After either of them, whatever it said: `calls` more of its calls go through, and then as
+  // above. 0 calls wait on.
+  Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout);
+  // Older agents do not.
+  bool goes_in_steps() const { return goes_in_steps_; }
+  // What keeps it from coming to rest, by the last answer that was false: a sentence without its
+  // end.
+  const std::string& not_yet() const { return not_yet_; }
   Result<Export> ExportAll(std::chrono::milliseconds timeout);
   // The same list without descriptors, in every state but kOpen: what Map wants back.
   Result<std::vector<Range>> Describe(std::chrono::milliseconds timeout);
@@ -82,6 +93,7 @@ class AgentClient {
   stasis::Status Ask(void* packet, Type type, size_t length, const int* fds, uint32_t count,
                      std::chrono::milliseconds timeout);
   stasis::Status AwaitReply(std::chrono::milliseconds timeout);
+  Result<bool> AwaitRest(std::chrono::milliseconds timeout);
   Result<HelloReply> AskHello(Type type, std::chrono::milliseconds timeout);
   Result<Export> AskList(Type request, Type answer, std::chrono::milliseconds timeout);
   Result<uint32_t> ReceivePacket(Packet* packet, int* fds, std::chrono::milliseconds timeout);
@@ -89,6 +101,8 @@ class AgentClient {
   UniqueFd socket_;
   std::string who_;  // "the agent in process 4711"
   HelloReply hello_{};
+  bool goes_in_steps_ = false;
+  std::string not_yet_;
 };
 
 }  // namespace stasis::wire

@@ -47,6 +47,7 @@ constexpr Bounds kBounds[] = {
     {Type::kHello, sizeof(Header), sizeof(Header)},
     {Type::kStatus, sizeof(Header), sizeof(Header)},
     {Type::kClose, sizeof(CloseRequest), sizeof(CloseRequest)},
+    {Type::kRest, sizeof(RestRequest), sizeof(RestRequest)},
     {Type::kExport, sizeof(Header), sizeof(Header)},
     {Type::kRelease, sizeof(ReleaseRequest), sizeof(ReleaseRequest)},
     {Type::kCommit, sizeof(Header), sizeof(Header)},

@@ -19,6 +19,9 @@
 //                                               the program's own, which the driver alone can
 //                                               carry; an error (kDriver) leaves the rest as it
 //                                               was. For agents that tell (kMemoryTold)
+//   kRest    RestRequest          kReply        of an agent that was asked to close in steps:
+//                                               `calls` more calls of the program go through, then
+//                                               as kClose
 //   kOpen                         kReply        stack limits are as they were, the program runs
 //                                               on; an error (kDriver) leaves the gate closed, and
 //                                               it can be asked again
@@ -42,6 +45,10 @@
 //
 // States, and what the end of the client's socket does in them:
 //   kOpen      Nothing.
+//   kShut      Reopens. The gate is shut, but the program has not come to rest: work of it waits
+//   for
+//              another program's, maybe one that stands at a gate (kCloseInSteps). Nothing but
+//              kRest and kOpen is answered.
 //   kClosed    Reopens, also after an export: nothing has been given up.
 //   kReleased  Stays closed, for the memory is elsewhere; the next client finds it so. What a map
 //              has brought that did not complete (an error, the client's end, another one that
@@ -60,8 +67,9 @@
 
 namespace stasis::wire {
 
-// Bump with any change of any struct here. A client refuses an agent of another version: an agent
-// inside a running program cannot be replaced, so a client has to know the versions it speaks.
+// Bump with any change of any struct here. What is only added is told in AgentHeader::memory. A
+// client refuses an agent of another version: an agent inside a running program cannot be replaced,
+// so a client has to know the versions it speaks.
 inline constexpr uint16_t kVersion = 2;
 
 inline constexpr uint32_t kMagic = 0x53415453;  // "STAS"
@@ -82,6 +90,7 @@ enum class Type : uint16_t {
   kDescribe = 9,
   kRejoin = 10,
   kOwn = 11,
+  kRest = 12,
   kIpcGive = 32,
   kIpcWait = 33,
   kIpcAway = 34,
@@ -92,7 +101,7 @@ enum class Type : uint16_t {
   kIpcAnswer = 68,
 };
 
-enum class State : uint32_t { kOpen = 0, kClosed = 1, kReleased = 2, kMapped = 3 };
+enum class State : uint32_t { kOpen = 0, kClosed = 1, kReleased = 2, kMapped = 3, kShut = 4 };
 
 enum class Outcome : uint32_t {
   kOk = 0,
@@ -103,6 +112,7 @@ enum class Outcome : uint32_t {
   kDriver = 5,      // the driver said `driver_error`
   kRefused = 6,     // this program has something that cannot be carried; see the text
   kNoDescriptors = 7,
+  kNotYet = 8,  // kShut: it has not come to rest in the time that was given
 };
 
 // Why memory cannot be carried by the fast path. Bits of HelloReply::blockers.
@@ -156,12 +166,19 @@ struct Ranges {
 
 enum CloseFlag : uint32_t {
   kCloseKeepFloor = 1,  // leave the contexts' stack limits as they are
+  kCloseInSteps = 2,    // what is not at rest in time is kNotYet, and the gate stays shut
 };
 
 struct CloseRequest {
   Header header;
   uint32_t timeout_ms;
   uint32_t flags;
+};
+
+struct RestRequest {
+  Header header;
+  uint32_t timeout_ms;
+  uint32_t calls;  // 0: only waits on
 };
 
 struct ReleaseRequest {
@@ -271,6 +288,7 @@ union Packet {
   Header header;
   Ranges ranges;
   CloseRequest close;
+  RestRequest rest;
   ReleaseRequest release;
   Reply reply;
   HelloReply hello;
@@ -287,6 +305,7 @@ inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', '
 // bit may stay set for a while after what it says is over, never the other way round.
 enum HeaderMemory : uint32_t {
   kMemoryTold = 1u << 31,  // this agent keeps the word, and knows kOwn; older ones left it 0
+  kStepsTold = 1u << 30,   // not of memory: this agent knows kCloseInSteps and kRest
   kMemoryAway = 1,         // it was given up
   kMemoryImported = 2,  // some of it came back by a resume: the driver alone could not restore it
   kMemoryShared = 4,    // another process uses it, or it uses another's (CUDA IPC)

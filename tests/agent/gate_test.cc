@@ -40,6 +40,62 @@ TEST(Gate, ReopensAtTheDeadlineWhenWorkDoesNotEnd) {
   ASSERT_DONE(client->Open(kLong));
 }
 
+// Work that does not end keeps the gate shut for a client that goes on in steps: calls go through
+// as it says, and none without it.
+TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 4194304");
+  ASSERT_EQ(target.Ask("fill " + piece + " 3"), "ok");
+  ASSERT_EQ(target.Ask("stuck"), "ok");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  ASSERT_TRUE(client->goes_in_steps());
+  EXPECT_FALSE(client->Rest(0, milliseconds(100)).has_value()) << "the gate is open";
+  auto rests = client->CloseInSteps(milliseconds(100));
+  ASSERT_DONE(rests);
+  EXPECT_FALSE(*rests);
+  EXPECT_EQ(client->not_yet(), "the program's work on the GPU did not end");
+  EXPECT_FALSE(client->ExportAll(kLong).has_value()) << "it is not at rest";
+  auto status = client->Status(kLong);
+  ASSERT_DONE(status);
+  EXPECT_EQ(status->state, wire::State::kShut);
+  target.Say("unstuck");  // frees the work without a call, and then waits for it, which may pass
+  EXPECT_EQ(target.Hear(), "ok");
+  rests = client->Rest(0, kLong);
+  ASSERT_DONE(rests);
+  EXPECT_TRUE(*rests);
+  target.Say("check " + piece + " 3");
+  for (int i = 0; i < 100; ++i) {
+    rests = client->Rest(1, kLong);
+    ASSERT_DONE(rests);
+    EXPECT_TRUE(*rests);
+    if (target.Speaks()) break;
+  }
+  EXPECT_EQ(target.Hear(), "right") << "its calls go through one by one";
+  ASSERT_DONE(client->ExportAll(kLong));
+  ASSERT_DONE(client->Open(kLong));
+}
+
+TEST(Gate, OpensWhenAClientThatGoesInStepsHasEnoughOrEnds) {
+  Target target({"direct"});
+  std::string piece = target.Ask("alloc 4194304");
+  ASSERT_EQ(target.Ask("stuck"), "ok");
+  for (bool dies : {false, true}) {
+    auto client = target.Connect();
+    ASSERT_DONE(client);
+    auto rests = client->CloseInSteps(milliseconds(100));
+    ASSERT_DONE(rests);
+    EXPECT_FALSE(*rests);
+    if (dies) {
+      client = Fail(Code::kCancelled, "dead");
+    } else {
+      ASSERT_DONE(client->Open(kLong));
+    }
+    EXPECT_EQ(target.Ask("fill " + piece + " 3"), "ok") << "the program runs on";
+  }
+  ASSERT_EQ(target.Ask("unstuck"), "ok");
+}
+
 TEST(Gate, DoesNotCloseOverACapture) {
   Target target({"direct"});
   ASSERT_EQ(target.Ask("capture"), "ok");
