@@ -57,6 +57,10 @@ class Server:
                 self.answers, self.slowest = self.answers + 1, max(self.slowest, seconds)
 
 
+def is_suspended(server):
+    return stasis("inspect", server.name)["state"] == "suspended"
+
+
 def take_turns(first, second, turns):
     """first has the GPU, second is suspended. The seconds of each turn."""
     times = []
@@ -86,19 +90,18 @@ def main():
     green = Server("green", options.ports[1], options)
     stop = threading.Event()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        asking = [pool.submit(server.ask_until, stop) for server in (blue, green)]
+        asking = {server: pool.submit(server.ask_until, stop) for server in (blue, green)}
         try:
             times = take_turns(green, blue, options.turns)
         finally:
             stop.set()
-            # Whoever has no GPU has one request that waits.
-            for server in (blue, green):
-                if stasis("inspect", server.name)["state"] == "suspended":
-                    other = green if server is blue else blue
-                    stasis("suspend", other.name)
+            # The last request to whoever has the GPU is answered, and then that to the other.
+            for server in sorted(asking, key=is_suspended):
+                if is_suspended(server):
+                    stasis("suspend", (green if server is blue else blue).name)
                     stasis("resume", server.name)
-                    break
-        for asked in asking:
+                asking[server].exception()
+        for asked in asking.values():
             asked.result()
     for server in (blue, green):
         print(f"{server.name}: {server.answers} answers, all right; the slowest waited {server.slowest:.2f} s")
