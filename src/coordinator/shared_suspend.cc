@@ -118,7 +118,7 @@ Status SharedSuspend::Consider(const RecordedProcess& process) {
     return Fail(
         Code::kUnimplemented, WhyNotShared(hello),
         "all who share it must have been started under the agent (`stasis run`); with NCCL, "
-        "NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0 in its environment avoids it");
+        "NCCL_NVLS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 in its environment avoids it");
   }
   if (options_.driver_alone) return leave("the driver was to carry all");
   if (process.initial == ProcessState::kLocked) return leave("the driver has it locked");

@@ -92,10 +92,8 @@ Status RefuseFailedDevice(const Survey& survey) {
   return {};
 }
 
-// An agent knows what its program shares, and need not guess from sockets. NCCL under it has never
-// been seen on a GPU, so whoever tries that has to say so (docs/nccl.md).
+// An agent knows what its program shares, and need not guess from sockets (docs/nccl.md).
 bool AgentIsTrusted(const process::ProcessId& id) {
-  if (std::getenv("STASIS_TRY_NCCL") == nullptr) return false;
   auto agent = FindAgent(id);
   return agent && *agent;
 }

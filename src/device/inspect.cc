@@ -72,8 +72,8 @@ struct Rule {
 };
 constexpr const char* kNccl = "uses an active NCCL communicator";
 constexpr const char* kNcclHint =
-    "start it with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0: the driver cannot restore the memory "
-    "that NCCL maps of other processes otherwise";
+    "start it by `stasis run`, whose agent carries what NCCL shares; or with NCCL_P2P_DISABLE=1 "
+    "NCCL_CUMEM_ENABLE=0: the driver cannot restore memory that NCCL maps of other processes";
 constexpr Rule kRules[] = {
     // A communicator's proxy: how NCCL passes descriptors of exported memory (since 2.19).
     {"@/tmp/nccl-socket-", kNccl, kNcclHint, NcclIsRestorable},

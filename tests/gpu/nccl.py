@@ -8,92 +8,126 @@ import re
 import sys
 import time
 
-from harness import Report, StepFailed, demand, is_alive, run, wait_until
+from harness import Report, demand, is_alive, run, wait_until
 from ride import Job, Machine, descendants, sequence_is_whole
 
 RANKS = pathlib.Path(__file__).resolve().parent / "nccl_ranks.py"
 
+# What docs/nccl.md has a line for, and what of it is refused.
 SETTINGS = {
-    "defaults": {},
-    "host-files": {"NCCL_CUMEM_HOST_ENABLE": "0"},
-    "legacy-ipc": {"NCCL_CUMEM_ENABLE": "0"},
-    "no-p2p": {"NCCL_P2P_DISABLE": "1"},
-    "plain-driver": {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_ENABLE": "0"},
+    "defaults": ({}, [], None),
+    # As a model that is cut over GPUs does it: many collectives are under way when the gates close.
+    "ahead": ({}, ["--ahead", "50", "--megabytes", "4", "--interval", "0"], None),
+    "legacy-ipc": ({"NCCL_CUMEM_ENABLE": "0"}, [], None),
+    "host-files": ({"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"}, [], None),
+    "plain-driver": ({"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_ENABLE": "0"}, [], None),
+    "host-handles": ({"NCCL_P2P_DISABLE": "1"}, [], "shares GPU memory with another process"),
 }
 
 
-def transports(job):
-    """What NCCL says it uses between the ranks."""
-    return ", ".join(sorted(set(re.findall(r" via (\S+)", job.output.text())))) or "not said"
+class Ranks:
+    def __init__(self, machine, name):
+        self.machine, self.name = machine, name
+        self.settings, self.words, self.refusal = SETTINGS[name]
+        self.job = None
 
+    def begin(self):
+        debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,P2P,SHM,GRAPH"}
+        self.job = Job(self.machine, self.name, [sys.executable, RANKS, *self.words], env={**self.settings, **debug})
 
-def account_line(account):
-    return (f"{account['verb'] if 'verb' in account else ''} {account['total_s']:.3f} s, path {account['path']}, by us "
-            f"{account['shared_bytes']:,} bytes, by the driver {account.get('driver_bytes', 0):,} of "
-            f"{account['device_bytes']:,}")
+    def transports(self):
+        """What NCCL says it uses between the ranks."""
+        return ", ".join(sorted(set(re.findall(r" via (\S+)", self.job.output.text())))) or "not said"
 
+    def guarded(self, function):
+        try:
+            return function()
+        except BaseException:
+            for pid in [self.job.pid, *descendants(self.job.pid)]:
+                run(["sh", "-c", f"for t in /proc/{pid}/task/*; do echo $t $(cat $t/comm $t/wchan); done"], 5,
+                    self.machine.log(self.machine.report.step_name))
+            self.job.kill()
+            time.sleep(0.5)
+            self.machine.stasis(None, "recover", timeout_s=30, expect=None)
+            raise
 
-def stack(machine, job):
-    for pid in [job.pid, *descendants(job.pid)]:
-        run(["sh", "-c", f"cat /proc/{pid}/wchan; for t in /proc/{pid}/task/*; do echo $t $(cat $t/comm $t/wchan); done"],
-            5, machine.log(machine.report.step_name))
-
-
-def ranks(machine, name, settings, *words, dump=True):
-    report = machine.report
-    job = Job(machine, name, [sys.executable, RANKS, *words],
-              env={**settings, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,P2P,SHM,GRAPH"})
-    notes = []
-    try:
+    def suspend(self):
+        """Three times; the all-reduce after each is right, or the program would say FAILED."""
+        job, report = self.job, self.machine.report
         job.wait_ready(120)
         job.wait_rounds(5, 60)
-        notes.append(f"transports: {transports(job)}")
+        if self.refusal:
+            done = job.verb("suspend", self.name, expect=None)
+            demand(done.code == 5 and re.search(self.refusal, done.err), f"exit code {done.code}: {done.err}")
+            job.wait_rounds(5, 60)
+            job.finish()
+            return f"{self.transports()}; refused: {done.err.splitlines()[0]}"
+        pairs = []
         for _ in range(3):
-            down = job.verb("suspend", name, "--timeout", "30")
+            down = job.verb("suspend", self.name).json()
             demand(not job.gpu_files(), f"suspended, but it still holds {job.gpu_files()}")
             before = job.output.count()
             time.sleep(0.3)
             demand(job.output.count() <= before + 1, "it goes on although it is suspended")
-            up = job.verb("resume", name, "--timeout", "30")
+            up = job.verb("resume", self.name).json()
             job.wait_rounds(5, 60)
-        notes += [account_line(down.json()), account_line(up.json())]
-        if dump:
-            image = machine.images / name
-            job.verb("dump", name, "-d", machine.images, "--name", name, "--tcp", "keep")
-            wait_until(lambda: not is_alive(job.pid), 20, "the end of the dumped program")
-            restored = job.verb("restore", image, "--log", job.output.path, "--tcp", "keep")
-            notes.append(account_line(restored.json()))
-            job.wait_rounds(5, 60)
+            pairs.append((down, up))
+        for what, accounts in [("suspend", [down for down, _ in pairs]), ("resume", [up for _, up in pairs])]:
+            report.number(f"{what}, last of 3:", accounts[-1]["total_s"], "s")
+        gates = [phase["seconds"] for down, _ in pairs for phase in down["phases"] if phase["name"] == "gate-close"]
+        report.number("the gates closed in, worst of 3:", max(gates), "s")
+        report.number("by the data plane:", pairs[-1][0]["shared_bytes"] / 2**20, "MiB")
+        report.number("of device memory:", pairs[-1][0]["device_bytes"] / 2**20, "MiB")
+        return self.transports()
+
+    def dump(self):
+        if self.refusal:
+            return "refused"
+        job, image = self.job, self.machine.images / self.name
+        job.verb("dump", self.name, "-d", self.machine.images, "--name", self.name, "--tcp", "keep")
+        wait_until(lambda: not is_alive(job.pid), 20, "the end of the dumped program")
+        job.verb("restore", image, "--log", job.output.path, "--tcp", "keep")
+        job.wait_rounds(5, 60)
+        job.verb("suspend", self.name)
+        job.verb("resume", self.name)
+        job.wait_rounds(5, 60)
         job.finish()
         sequence_is_whole(job.output)
-        report.facts[f"rounds of {name}"] = job.output.count()
-        return "\n".join(notes)
-    except StepFailed as failure:
-        stack(machine, job)
-        raise StepFailed("\n".join([*notes, str(failure)])) from failure
-    finally:
-        job.kill()
-        time.sleep(0.5)
-        machine.stasis(None, "recover", timeout_s=30, expect=None)
+        return f"{job.output.count()} sums, all right"
+
+
+def ports_are_free(machine):
+    """Connections that the ranks closed while they found each other hold their ports for a minute, against any program."""
+    def waiting():
+        return any(line.split()[3] == "06" for name in ("tcp", "tcp6")
+                   for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:])
+
+    wait_until(lambda: not waiting(), 75, "the end of all closed connections")
 
 
 def main():
     parser = argparse.ArgumentParser(prog="nccl.sh")
     parser.add_argument("dist", metavar="DIST_DIR")
     parser.add_argument("out", metavar="OUT_DIR")
-    parser.add_argument("steps", metavar="STEP", nargs="*")
+    parser.add_argument("names", metavar="SETTING", nargs="*")
     options = parser.parse_args()
     report = Report(options.out, float(os.environ.get("BUDGET_S", "400")), "nccl")
     machine = Machine(options.dist, report, False)
-    steps = [(name, functools.partial(ranks, machine, name, settings)) for name, settings in SETTINGS.items()]
-    # As a model that is cut over GPUs does it: many collectives are under way when the gates close.
-    steps.append(("ahead", functools.partial(ranks, machine, "ahead", SETTINGS["host-files"], "--ahead", "50",
-                                             "--megabytes", "4", "--interval", "0")))
-    for name, function in steps:
-        if not options.steps or any(name.startswith(prefix) for prefix in options.steps):
-            report.step(name, 110, function)
-    code = report.finish()
-    machine.clean()
+    all_ranks = [Ranks(machine, name) for name in options.names or SETTINGS]
+    try:
+        for ranks in all_ranks:
+            report.step(f"{ranks.name}: start", 30, ranks.begin)
+        for ranks in all_ranks:
+            report.step(f"{ranks.name}: suspend", 150, functools.partial(ranks.guarded, ranks.suspend))
+        report.step("ports", 80, functools.partial(ports_are_free, machine))
+        for ranks in all_ranks:
+            report.step(f"{ranks.name}: dump", 100, functools.partial(ranks.guarded, ranks.dump))
+    finally:
+        for ranks in all_ranks:
+            if ranks.job:
+                ranks.job.kill()
+        code = report.finish()
+        machine.clean()
     return code
 
 

@@ -1,0 +1,57 @@
+// Gates that close together, and work that does not end.
+
+#include "coordinator/close_gates.h"
+
+#include "stand.h"
+
+namespace stasis::agent_test {
+namespace {
+
+using coordinator::CloseGates;
+using coordinator::GateOwner;
+constexpr auto kKeep = wire::AgentClient::Floor::kKeep;
+
+struct Two {
+  Target first{{"direct"}}, second{{"direct"}};
+  Result<wire::AgentClient> one = first.Connect(), other = second.Connect();
+  std::vector<GateOwner> owners() { return {{"the first", &*one}, {"the second", &*other}}; }
+};
+
+TEST(CloseGates, ThoseThatRestAreClosed) {
+  Two two;
+  ASSERT_DONE(two.one);
+  ASSERT_DONE(two.other);
+  for (bool together : {false, true}) {
+    ASSERT_DONE(CloseGates(two.owners(), together, kKeep, Deadline::In(kLong)));
+    for (const GateOwner& owner : two.owners()) {
+      auto status = owner.client->Status(kLong);
+      ASSERT_DONE(status);
+      EXPECT_EQ(status->state, wire::State::kClosed);
+      ASSERT_DONE(owner.client->Open(kLong));
+    }
+  }
+}
+
+// One whose work does not end is named, and what the other does meanwhile goes on call by call.
+TEST(CloseGates, OneThatNeverRestsIsNamed) {
+  Two two;
+  ASSERT_DONE(two.one);
+  ASSERT_DONE(two.other);
+  ASSERT_EQ(two.second.Ask("stuck"), "ok");
+  const std::string piece = two.first.Ask("alloc 4194304");
+  ASSERT_EQ(two.first.Ask("fill " + piece + " 3"), "ok");
+  two.first.Say("check " + piece + " 3");
+  auto closed = CloseGates(two.owners(), /*together=*/true, kKeep, Deadline::In(seconds(2)));
+  ASSERT_FALSE(closed.has_value());
+  EXPECT_EQ(closed.error().code, Code::kDeadlineExceeded);
+  EXPECT_NE(closed.error().message.find("the second: the program's work on the GPU did not end"),
+            std::string::npos)
+      << closed.error().ToString();
+  EXPECT_EQ(two.first.Hear(), "right");
+  for (const GateOwner& owner : two.owners()) ASSERT_DONE(owner.client->Open(kLong));
+  ASSERT_EQ(two.second.Ask("unstuck"), "ok");
+  EXPECT_EQ(two.first.Ask("check " + piece + " 3"), "right");
+}
+
+}  // namespace
+}  // namespace stasis::agent_test
