@@ -15,8 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often one knocks who was sent away without a word.
-constexpr int kKnocks = 100;
 // Error::raw of a connection that the agent has ended.
 constexpr int64_t kEnded = 1;
 
@@ -111,16 +109,6 @@ bool Plausible(const HelloReply& hello) {
 }  // namespace
 
 Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout) {
-  auto client = FindOnce(pid, timeout);
-  // An agent keeps the socket of one whom it has refused, so that its answer can be read, until it
-  // refuses another: of several who come at once, all but the last may find a reset in its place.
-  for (int i = 1; i < kKnocks && !client && WasEnded(client.error()); ++i) {
-    client = FindOnce(pid, timeout);
-  }
-  return client;
-}
-
-Result<AgentClient> AgentClient::FindOnce(process::HostPid pid, milliseconds timeout) {
   const std::string who = "the agent in process " + process::ToString(pid);
   STASIS_ASSIGN(AgentHeader header, Annotate(ReadAgentHeader(pid), "finding " + who));
   STASIS_ASSIGN(UniqueFd door, Annotate(TakeDoor(pid, header), "finding " + who));
@@ -171,10 +159,15 @@ stasis::Status AgentClient::AwaitReply(milliseconds timeout) {
 
 Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
   Header request;
-  STASIS_TRY(Ask(&request, type, sizeof(request), nullptr, 0, timeout));
+  stasis::Status asked = Ask(&request, type, sizeof(request), nullptr, 0, timeout);
+  if (!asked && !WasEnded(asked.error())) return Fail(std::move(asked).error());
   Packet packet;
   int fds[kMaxBatch];
-  STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout));
+  auto received = ReceivePacket(&packet, fds, timeout);
+  // Who is sent away has been answered before he asked. The kernel tells of the end first, and then
+  // hands out what came before it.
+  if (!received && WasEnded(received.error())) received = ReceivePacket(&packet, fds, timeout);
+  STASIS_ASSIGN(uint32_t count, std::move(received));
   if (packet.header.type == Type::kReply) {
     STASIS_TRY(Annotate(FromReply(packet.reply), who_));
   }

@@ -87,7 +87,6 @@ class AgentClient {
   stasis::Status Open(std::chrono::milliseconds timeout);
 
  private:
-  static Result<AgentClient> FindOnce(process::HostPid pid, std::chrono::milliseconds timeout);
   AgentClient(UniqueFd socket, std::string who)
       : socket_(std::move(socket)), who_(std::move(who)) {}
   stasis::Status Ask(void* packet, Type type, size_t length, const int* fds, uint32_t count,
