@@ -64,9 +64,10 @@ int CaughtSignals::Read() {
   return static_cast<int>(info.ssi_signo);
 }
 
-tl::unexpected<Error> FailUnknownEnd(const std::string& id) {
+tl::unexpected<Error> FailUnknownEnd(const std::string& id, bool adopted) {
   return Fail(Code::kUnavailable, "job " + id + " has ended, and nobody knows how",
-              "its shim was killed, or the machine was restarted");
+              adopted ? "Stasis did not start it: whoever did knows its exit code"
+                      : "its shim was killed, or the machine was restarted");
 }
 
 void AttachOptions::AddTo(CLI::App& verb) {
@@ -88,7 +89,18 @@ void PassOn(const process::ProcessId& root, int signal) {
 Outcome ExitCodeOf(const jobs::Job& job) {
   if (job.state == jobs::State::kDumped) return shim::kDumpedExitCode;
   if (job.ending) return job.ending->code;
-  return FailUnknownEnd(job.id);
+  return FailUnknownEnd(job.id, jobs::IsAdopted(job));
+}
+
+Status CheckHasOutput(const jobs::Job& job, const std::string& what) {
+  if (!jobs::IsAdopted(job)) return {};
+  return Fail(
+      Code::kFailedPrecondition,
+      fmt::format("cannot {} job {}: it was adopted as process {}, which Stasis did not start, and "
+                  "has neither a log nor a terminal of ours",
+                  what, job.id, job.processes->root.pid.value),
+      "it writes where it was started to write; after `stasis dump` and `stasis restore` it has "
+      "both");
 }
 
 std::optional<Outcome> EndOf(const Globals& globals, const jobs::Job& job,

@@ -48,7 +48,11 @@ Status CopyLog(const jobs::Store& store, const jobs::Job& job, uint64_t offset, 
 
 // The exit code that stands for a job's end; an error for one of which nobody knows.
 Outcome ExitCodeOf(const jobs::Job& job);
-tl::unexpected<Error> FailUnknownEnd(const std::string& id);
+// `adopted`: it never had a shim.
+tl::unexpected<Error> FailUnknownEnd(const std::string& id, bool adopted);
+
+// kFailedPrecondition: it was adopted as it ran, and there is nothing of its output to `what`.
+Status CheckHasOutput(const jobs::Job& job, const std::string& what);
 
 // What both ways of attaching have in common: what is returned when the tree below `root` is the
 // job no more, after a word to the user; absent while it is.

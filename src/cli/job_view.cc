@@ -59,7 +59,7 @@ nlohmann::json ToJson(const v1::Job& job) {
                              {"directory", job.directory()},
                              {"uid", job.uid()},
                              {"gid", job.gid()},
-                             {"log", job.log()},
+                             {"log", nullptr},
                              {"agent", !job.agent_library().empty()},
                              {"created_ms", job.created_ms()},
                              {"changed_ms", job.changed_ms()},
@@ -69,6 +69,7 @@ nlohmann::json ToJson(const v1::Job& job) {
                              {"checkpoint", nullptr}};
   for (const auto& argument : job.command()) document["command"].push_back(argument);
   if (job.has_pid()) document["pid"] = job.pid();
+  if (!job.log().empty()) document["log"] = job.log();
   if (job.has_code()) {
     document["code"] = job.code();
     document["signal"] = job.signal();

@@ -23,6 +23,7 @@ struct VerbRow {
 // In the order of the help text.
 constexpr VerbRow kVerbs[] = {
     {RegisterRun},
+    {RegisterManage},
     {RegisterPs},
     {RegisterInspect},
     {RegisterCheckpoints},

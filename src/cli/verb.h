@@ -49,6 +49,7 @@ void RegisterArena(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterGpu(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterImage(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterRun(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterManage(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterPs(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterInspect(CLI::App& app, const std::function<void(Action)>& select);
 void RegisterCheckpoints(CLI::App& app, const std::function<void(Action)>& select);

@@ -22,6 +22,7 @@ Outcome AttachToJob(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   jobs::Store store(paths.jobs());
   STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
+  STASIS_TRY(CheckHasOutput(job, "attach to"));
   if (job.state != jobs::State::kRunning) {
     return Fail(
         Code::kFailedPrecondition,

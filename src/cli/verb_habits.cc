@@ -1,7 +1,5 @@
-// Commands of other tools, and of ours that are not there yet: what is typed by habit gets an
-// answer instead of a complaint about words. docs/coming-from.md lists them all.
-#include <fmt/format.h>
-
+// Commands of other tools: what is typed by habit gets an answer instead of a complaint about
+// words. docs/coming-from.md lists them all.
 #include <map>
 #include <string>
 #include <vector>
@@ -13,21 +11,17 @@ namespace {
 
 struct Row {
   const char* verb;
-  const char* inner;    // its sub-verb; nullptr: none
-  const char* missing;  // what is not there, as the beginning of a sentence; nullptr: all is well
-  const char* answer;   // what to do, or why there is nothing to do
+  const char* inner;   // its sub-verb
+  const char* answer;  // why there is nothing to do
 };
 constexpr Row kRows[] = {
-    {"plugin", "install", nullptr,
+    {"plugin", "install",
      "GPU support is built in, and there is nothing to install; `stasis check` looks at this "
      "machine"},
-    {"plugin", "list", nullptr, "GPU support is built in; there are no plugins"},
-    {"manage", nullptr, "a running process cannot be made a job yet",
-     "`stasis suspend PID` and `stasis dump PID` take it as it is"},
+    {"plugin", "list", "GPU support is built in; there are no plugins"},
 };
 
 Outcome Answer(const Globals& globals, const Row& row) {
-  if (row.missing != nullptr) return Fail(Code::kUnimplemented, row.missing, row.answer);
   PrintResult(globals, row.answer, {{"answer", row.answer}});
   return 0;
 }
@@ -38,12 +32,11 @@ void RegisterHabits(CLI::App& app, const std::function<void(Action)>& select) {
   std::map<std::string, CLI::App*> verbs;
   for (const Row& row : kRows) {
     CLI::App*& verb = verbs[row.verb];
-    if (verb == nullptr) verb = app.add_subcommand(row.verb, "")->group("");
-    CLI::App* answering = verb;
-    if (row.inner != nullptr) {
+    if (verb == nullptr) {
+      verb = app.add_subcommand(row.verb, "")->group("");
       verb->require_subcommand(1);
-      answering = verb->add_subcommand(row.inner, "");
     }
+    CLI::App* answering = verb->add_subcommand(row.inner, "");
     // Whatever it is told there.
     using Words = std::vector<std::string>;
     answering->add_option_function<Words>("WORDS", [](const Words&) {})->group("");

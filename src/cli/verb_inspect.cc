@@ -50,11 +50,13 @@ std::string Text(const v1::Job& job) {
   line("command", Quoted(job.command()));
   line("directory", job.directory());
   line("started by", fmt::format("user {}, group {}", job.uid(), job.gid()));
-  line("log", job.log());
+  line("log", job.log().empty() ? "none: it writes where it was started to write" : job.log());
   line("agent", job.agent_library().empty() ? "none" : job.agent_library());
   if (job.has_root()) {
     line("process", fmt::format("{}{}", job.root().pid(), job.has_pid() ? "" : " (ended)"));
-    line("shim", fmt::format("{}{}", job.shim_process().pid(), job.shim() ? "" : " (ended)"));
+    line("shim", job.has_shim_process()
+                     ? fmt::format("{}{}", job.shim_process().pid(), job.shim() ? "" : " (ended)")
+                     : "none: it was adopted as it ran");
   }
   if (job.has_pid()) line("GPU", GpuText(job));
   line("created", When(job.created_ms()));
@@ -78,9 +80,9 @@ nlohmann::json Document(const v1::Job& job) {
     auto process = [](const v1::Process& id) {
       return nlohmann::json{{"pid", id.pid()}, {"start_time", id.start_ticks()}};
     };
-    document["processes"] = {{"root", process(job.root())},
-                             {"shim", process(job.shim_process())},
-                             {"boot_id", job.boot_id()}};
+    document["processes"] = {
+        {"root", process(job.root())}, {"shim", nullptr}, {"boot_id", job.boot_id()}};
+    if (job.has_shim_process()) document["processes"]["shim"] = process(job.shim_process());
   }
   return document;
 }

@@ -18,6 +18,7 @@ Outcome Logs(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   jobs::Store store(paths.jobs());
   STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
+  STASIS_TRY(CheckHasOutput(job, "show the log of"));
   if (globals.json) {
     jobs::LogReader log(job.log, 0);
     if (!log.regular()) return Fail(Code::kNotFound, "there is no log " + job.log);

@@ -22,7 +22,8 @@ std::string Describe(const v1::Job& job) {
 Outcome Wait(const Globals& globals, const std::string& id) {
   STASIS_ASSIGN(auto client, OpenClient(globals));
   STASIS_ASSIGN(const v1::Job job, client.WaitJob(id));
-  if (job.state() != kDumped && !job.has_code()) return FailUnknownEnd(id);
+  if (job.state() != kDumped && !job.has_code())
+    return FailUnknownEnd(id, job.has_root() && !job.has_shim_process());
   const int code = job.state() == kDumped ? shim::kDumpedExitCode : job.code();
   PrintResult(globals, Describe(job),
               {{"id", job.id()}, {"state", job.state()}, {"code", code}, {"signal", job.signal()}});

@@ -290,6 +290,10 @@ Result<v1::RunResponse> Client::Run(const v1::RunRequest& request) {
   return service::Run(call_, request);
 }
 
+Result<v1::ManageJobResponse> Client::ManageJob(const v1::ManageJobRequest& request) {
+  return Unary(request, &v1::Stasis::Stub::ManageJob, &service::ManageJob, /*changes=*/true);
+}
+
 Result<v1::ListJobsResponse> Client::ListJobs(const v1::ListJobsRequest& request) {
   return Unary(request, &v1::Stasis::Stub::ListJobs, &service::ListJobs);
 }

@@ -45,6 +45,7 @@ class Client {
   // By this process itself, also where there is a daemon: a job is started where its user is, in
   // that session's limits, control group and directory.
   Result<v1::RunResponse> Run(const v1::RunRequest& request);
+  Result<v1::ManageJobResponse> ManageJob(const v1::ManageJobRequest& request);
   Result<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   Result<v1::Job> GetJob(const std::string& job);
   Result<v1::Job> WaitJob(const std::string& job);

@@ -369,6 +369,8 @@ Phase DumpRun::AwaitEnd() {
     if (!ended && ended.error().code != Code::kNotFound) {
       notes_.push_back("the job may not say yet that it was dumped: " + ended.error().ToString());
     }
+    // Whose parent is not ours is left to that one.
+    if (ended && jobs::IsAdopted(*ended)) return {};
     // Of a job no parent is slow: whoever comes next finds nothing of it, and its numbers free.
     AwaitStopped(process::WaitUntilReaped,
                  Deadline::Sooner(scope.deadline(), Deadline::In(kReapTime)));

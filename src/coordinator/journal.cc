@@ -337,6 +337,13 @@ Status CheckNotUnderWay(const Paths& paths, const ProcessId& id) {
   return RefuseOverlap(paths, operation, Left::kIgnore);
 }
 
+Status CheckJobNotUnderWay(const Paths& paths, const std::string& job) {
+  STASIS_ASSIGN(UniqueFd folder, LockFolder(paths));
+  Operation operation;
+  operation.job = job;
+  return RefuseOverlap(paths, operation, Left::kIgnore);
+}
+
 Status RemoveEntry(const JournalEntry& entry) {
   if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT)
     return FailErrno(errno, "remove " + entry.path);

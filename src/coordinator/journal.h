@@ -125,6 +125,8 @@ struct JournalEntry {
 Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline& wait);
 // kAborted when an operation that is under way works on that process: the error names it.
 Status CheckNotUnderWay(const Paths& paths, const process::ProcessId& id);
+// The same of a job, which a restore works on before there are processes of it.
+Status CheckJobNotUnderWay(const Paths& paths, const std::string& job);
 Status RemoveEntry(const JournalEntry& entry);
 
 }  // namespace stasis::coordinator

@@ -20,6 +20,7 @@
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
 #include "coordinator/gpu_room.h"
+#include "coordinator/hold_job.h"
 #include "coordinator/image_data.h"
 #include "coordinator/image_trust.h"
 #include "coordinator/operations.h"
@@ -64,8 +65,10 @@ criu::Options WithRecorded(criu::Options options, const image::Manifest& manifes
 // One restore on its way, shared by its phases.
 class RestoreRun {
  public:
+  // `held`: the job that it will be, where there is one; see HoldJob.
   RestoreRun(Session& session, const image::ImageReader& reader, const RestoreOptions& options,
-             device::GpuMap map, std::string criu_path, bool ignore_memory)
+             std::optional<jobs::Claim> held, device::GpuMap map, std::string criu_path,
+             bool ignore_memory)
       : session_(session),
         reader_(reader),
         options_(options),
@@ -73,16 +76,17 @@ class RestoreRun {
         criu_path_(std::move(criu_path)),
         ignore_memory_(ignore_memory),
         store_(session.services.paths.jobs()),
+        claim_(std::move(held)),
         shared_(session.services, map_) {}
 
-  // A new job that no program came back under is none.
+  // A new job that no program came back under is none. One that is held is let go of.
   ~RestoreRun() {
     if (claim_ && !shim_) (void)claim_->Discard();
   }
   RestoreRun(const RestoreRun&) = delete;
   RestoreRun& operator=(const RestoreRun&) = delete;
 
-  // The job's folder: that of an ended job of the same name, or a new one.
+  // The job's folder: that of the job that is held, or a new one.
   Status ClaimJob();
   // What GPU data the image has; touches nothing. To be called once, before the plan is made.
   Status ExpectData();
@@ -171,20 +175,13 @@ uint64_t CpuBytes(const image::Manifest& manifest) {
 }
 
 Status RestoreRun::ClaimJob() {
-  job_ = options_.job.empty() ? manifest().job.id : options_.job;
-  auto existing = job_.empty() ? Result<jobs::Job>(Fail(Code::kNotFound, "")) : store_.Load(job_);
-  if (existing) {
-    if (!jobs::HasEnded(existing->state)) {
-      return Fail(Code::kFailedPrecondition,
-                  fmt::format("job {} is {}", job_, jobs::StateName(existing->state)),
-                  "end it first, or restore under another name with --job");
-    }
-    log_ = options_.log.empty() ? existing->log : options_.log;
+  if (claim_) {
+    job_ = claim_->job().id;
+    log_ = options_.log.empty() ? claim_->job().log : options_.log;
     return {};
   }
-  if (existing.error().code != Code::kNotFound) return Fail(std::move(existing).error());
   jobs::NewJob job;
-  job.id = job_;
+  job.id = WantedJob(options_, manifest());
   job.argv = manifest().job.argv;
   job.cwd = manifest().job.working_directory;
   job.log = options_.log;
@@ -472,7 +469,7 @@ Phase RestoreRun::Adopt() {
     // shim that dies shows as an end of file.
     STASIS_TRY(shim_->Commit(Deadline()));
     // It runs, whatever fails from here on.
-    if (!claim_ && !options_.log.empty()) {
+    if (!claim_->is_new() && !options_.log.empty()) {
       Status noted = store_.Update(job_, [&](jobs::Job& job) -> Status {
         job.log = options_.log;
         return {};
@@ -543,6 +540,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   const image::Manifest& manifest = reader->manifest();
   STASIS_TRY(CheckImageTrust(*reader, Caller::Self(), restore.trust_image));
   STASIS_TRY(criu::CheckForUser(WithRecorded(restore.criu, manifest)));
+  STASIS_ASSIGN(auto held, HoldJob(services.paths, WantedJob(restore, manifest)));
   if (restore.new_pidns && BringsItsPidNamespace(manifest)) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                 "the image holds a pid namespace of its own already", "leave --new-pidns out");
@@ -567,7 +565,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   for (const auto& p : manifest.processes) result.device_bytes += p.device_bytes;
   for (const auto& range : manifest.ranges) result.shared_bytes += range.size_bytes;
 
-  RestoreRun run(session, *reader, restore, std::move(map), std::move(criu_path),
+  RestoreRun run(session, *reader, restore, std::move(held), std::move(map), std::move(criu_path),
                  options.ignore_memory);
   STASIS_TRY(run.ExpectData());
   if (options.dry_run) {

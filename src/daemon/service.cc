@@ -363,11 +363,12 @@ template <class Base>
 using Raw = v1::Stasis::WithRawCallbackMethod_Suspend<v1::Stasis::WithRawCallbackMethod_Resume<
     v1::Stasis::WithRawCallbackMethod_Dump<v1::Stasis::WithRawCallbackMethod_Restore<
         v1::Stasis::WithRawCallbackMethod_Recover<v1::Stasis::WithRawCallbackMethod_Run<
-            v1::Stasis::WithRawCallbackMethod_ListJobs<v1::Stasis::WithRawCallbackMethod_GetJob<
-                v1::Stasis::WithRawCallbackMethod_WaitJob<v1::Stasis::WithRawCallbackMethod_KillJob<
-                    v1::Stasis::WithRawCallbackMethod_DeleteJob<
-                        v1::Stasis::WithRawCallbackMethod_ListCheckpoints<
-                            v1::Stasis::WithRawCallbackMethod_ReadLog<Base>>>>>>>>>>>>>;
+            v1::Stasis::WithRawCallbackMethod_ManageJob<v1::Stasis::WithRawCallbackMethod_ListJobs<
+                v1::Stasis::WithRawCallbackMethod_GetJob<v1::Stasis::WithRawCallbackMethod_WaitJob<
+                    v1::Stasis::WithRawCallbackMethod_KillJob<
+                        v1::Stasis::WithRawCallbackMethod_DeleteJob<
+                            v1::Stasis::WithRawCallbackMethod_ListCheckpoints<
+                                v1::Stasis::WithRawCallbackMethod_ReadLog<Base>>>>>>>>>>>>>>;
 using Own = v1::Stasis::WithCallbackMethod_ListOperations<
     v1::Stasis::WithCallbackMethod_CancelOperation<v1::Stasis::WithCallbackMethod_GetStatus<
         v1::Stasis::WithCallbackMethod_Drain<v1::Stasis::Service>>>>;
@@ -396,6 +397,7 @@ class Service final : public Raw<Own> {
   }
   STASIS_UNARY(Recover)
   STASIS_UNARY(Run)
+  STASIS_UNARY(ManageJob)
   STASIS_UNARY(ListJobs)
   STASIS_UNARY(GetJob)
   STASIS_UNARY(WaitJob)

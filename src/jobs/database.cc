@@ -71,6 +71,8 @@ std::vector<SqlValue> SeenOf(const Job& job) {
 }
 
 bool IsPid(int64_t pid) { return pid >= 2 && pid <= kMaxPid; }
+// 0: the program was adopted as it ran.
+bool IsShim(int64_t pid, int64_t start) { return IsPid(pid) || (pid == 0 && start == 0); }
 bool IsAbsolute(const std::string& path) {
   return path.starts_with('/') && path.size() <= kMaxPathBytes;
 }
@@ -132,7 +134,8 @@ Result<Job> Database::ReadJob(const Statement& row) const {
   if (!state) return damaged("the state");
   job.state = *state;
   if (!row.IsNull(13)) {
-    if (!IsPid(row.Int(11)) || !IsPid(row.Int(13))) return damaged("a process");
+    const bool has_shim = !row.IsNull(11) && IsShim(row.Int(11), row.Int(12));
+    if (!has_shim || !IsPid(row.Int(13))) return damaged("a process");
     auto process = [&](int column) {
       return process::ProcessId{{static_cast<pid_t>(row.Int(column))},
                                 static_cast<uint64_t>(row.Int(column + 1))};

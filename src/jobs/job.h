@@ -1,5 +1,5 @@
-// A job: a program that Stasis started or restored, with a name. What it is now is said by its
-// shim's files and by /proc; the database remembers (see store.h).
+// A job: a program that Stasis started, restored or was told to manage, with a name. What it is now
+// is said by its shim's files and by /proc; the database remembers (see store.h).
 #pragma once
 
 #include <sys/types.h>
@@ -32,12 +32,13 @@ struct Checkpoint {
   std::string account = {};  // JSON, as `--json` printed it; empty when it has none
 };
 
-// Which processes the job is, as its shim has recorded it.
+// Which processes the job is, as its shim has recorded it; of a program that was adopted as it ran,
+// as `manage` has.
 struct Processes {
-  process::ProcessId shim;
+  process::ProcessId shim;  // pid 0: it never had one
   process::ProcessId root;
   std::string boot_id;
-  FileId log;  // which file that is, under whatever name by now
+  FileId log;  // which file that is, under whatever name by now; 0: it has none
   bool operator==(const Processes&) const = default;
 };
 
@@ -56,7 +57,8 @@ enum class State {
   kEnding,  // the root has ended, its shim is writing that down
   kExited,
   kDumped,
-  kLost,  // it has ended and nobody knows how: the machine restarted, or its shim was killed
+  kLost,  // it has ended and nobody knows how: the machine restarted, its shim was killed, or it
+          // never had one
 };
 std::string_view StateName(State state);
 std::optional<State> ParseState(std::string_view name);
@@ -87,6 +89,12 @@ struct Job {
   std::optional<Ending> ending;             // of these processes
   std::optional<std::string> dumped_image;  // these processes are, or are about to be, only there
 };
+
+// It was adopted as it ran (manage.h) and has not been restored since: it has no shim, no log and
+// no terminal of ours.
+inline bool IsAdopted(const Job& job) {
+  return job.processes && job.processes->shim.pid.value == 0;
+}
 
 // Living processes of the job that are not below its root: daemons that left it and hang under the
 // shim. A dump of the root's tree would not hold them.

@@ -70,6 +70,18 @@ process::ProcessId Process(const Json& object, const char* name) {
   return {{static_cast<pid_t>(Number(value, "pid", 2, kMaxPid))}, Count(value, "start_time")};
 }
 
+// Of a program that was adopted as it ran there is none.
+process::ProcessId ShimProcess(const Json& object) {
+  const Json& value = Field(object, "shim");
+  if (Number(value, "pid", 0, kMaxPid) != 0) return Process(object, "shim");
+  if (Count(value, "start_time") != 0) throw BadField{"shim is out of range"};
+  return {};
+}
+
+Json ToJson(const process::ProcessId& id) {
+  return {{"pid", id.pid.value}, {"start_time", id.start_time}};
+}
+
 // Parses `text`, checks the version, and runs `decode` on it; every failure is one error.
 template <class Decode>
 auto Decoded(const std::string& text, int version, Decode decode)
@@ -155,10 +167,20 @@ Result<Job> DecodeJob(const std::string& text) {
   return Decoded(text, kJobVersion, DecodeJobFields);
 }
 
+std::string EncodeProcesses(const Processes& processes) {
+  const Json document = {
+      {"version", shim::kRecordVersion},
+      {"boot_id", processes.boot_id},
+      {"shim", ToJson(processes.shim)},
+      {"root", ToJson(processes.root)},
+      {"log", {{"device", processes.log.device}, {"inode", processes.log.inode}}}};
+  return document.dump() + "\n";
+}
+
 Result<Processes> DecodeProcesses(const std::string& text) {
   return Decoded(text, shim::kRecordVersion, [](const Json& document) {
     const Json& log = Field(document, "log");
-    return Processes{Process(document, "shim"),
+    return Processes{ShimProcess(document),
                      Process(document, "root"),
                      Bytes(Field(document, "boot_id"), "boot_id", 64),
                      {Unsigned(log, "device"), Unsigned(log, "inode")}};

@@ -26,7 +26,9 @@ inline constexpr int64_t kMaxPid = 1 << 22;      // PID_MAX_LIMIT of 64-bit kern
 std::string EncodeJob(const Job& job);
 Result<Job> DecodeJob(const std::string& text);
 
-// What the shim writes: see shim/shim_protocol.h.
+// What the shim writes: see shim/shim_protocol.h. Of a program that was adopted as it ran, `manage`
+// does, and names no shim.
+std::string EncodeProcesses(const Processes& processes);
 Result<Processes> DecodeProcesses(const std::string& text);
 struct EndingRecord {
   process::ProcessId root;

@@ -5,7 +5,8 @@
 //   .jobs.db      what was asked for, every checkpoint, what was seen last: see database.h
 //   ID/job.json   what was asked for, once more: written at the start, read when the database does
 //                 not know the job
-//   ID/lock       flock: held by the creator until the job runs
+//   ID/lock       flock: held by the creator until the job runs, by a restore until it has, by a
+//                 delete
 //   ID/log        the job's output, unless it was sent elsewhere
 //   ID/…          what the shim writes: see shim/shim_protocol.h
 //   .lock         flock: one creator at a time, of jobs or of the database
@@ -33,14 +34,20 @@ struct NewJob {
   std::string log;         // absolute; empty: in the job's folder
   std::string agent;       // see Job
   uint64_t most_jobs = 0;  // there may be, this one counted (limits.jobs); 0: any number
+  // Of a program that runs already and has no shim: see manage.h.
+  std::optional<Processes> adopted = {};
+  // May refuse the job; asked while nobody else makes one.
+  std::function<Status()> check = {};
 };
 
-// A job whose creator still holds it: nobody else removes it.
+// A job that somebody holds: nobody else restores or removes it.
 class Claim {
  public:
   const Job& job() const { return job_; }
   const std::string& folder() const { return folder_; }
-  // Takes the job away again, for a start that failed.
+  // Create has made it.
+  bool is_new() const { return is_new_; }
+  // Takes a new job away again, for a start that failed; lets go of one that was there before.
   Status Discard();
 
  private:
@@ -48,6 +55,7 @@ class Claim {
   Job job_;
   std::string folder_;
   UniqueFd lock_;
+  bool is_new_ = false;
 };
 
 struct Target {
@@ -65,6 +73,9 @@ class Store {
 
   // kAlreadyExists: there is a job of that name, running or ended.
   Result<Claim> Create(const NewJob& job) const;
+  // Takes hold of a job that is there, as it is then. kAborted: another command holds it, to start,
+  // restore or delete it.
+  Result<Claim> Hold(const std::string& id) const;
   // kNotFound: "there is no job NAME".
   Result<Job> Load(const std::string& id) const;
   struct Listed {
@@ -90,6 +101,9 @@ class Store {
                     const std::string& image) const;
   Status ClearDumped(const std::string& id) const;
 
+  // The job that a process belongs to: as its root or below it, or below its shim. The nearest,
+  // where one job was started by another.
+  Result<std::optional<Job>> FindByProcess(process::HostPid pid) const;
   // A job's name or a process id, as the user typed it. A process that belongs to a running job
   // (its root, what is below it, and what its shim has adopted) comes with that job. Wrong usage:
   // neither a name nor a number, or a thread's id. kNotFound: no such job or process.
@@ -112,7 +126,7 @@ class Store {
   Result<Job> Known(Database& database, const std::string& id) const;
   Result<Job> LookAt(const Job& known) const;
   Status ReadState(Job& job, const Job& known) const;
-  Result<std::optional<Job>> FindByProcess(process::HostPid pid) const;
+  Result<UniqueFd> LockJob(const std::string& id) const;
 
   std::string directory_;
 };

@@ -62,9 +62,19 @@ Status AwaitBackground(const Job& job) {
               "end what is left of it with `stasis kill " + job.id + "` first");
 }
 
+tl::unexpected<Error> Busy(const std::string& id) {
+  return Fail(Code::kAborted,
+              "job " + id + " is busy: another command is starting, restoring or deleting it",
+              "try again when that has ended; `stasis ps -a` shows what became of it");
+}
+
 }  // namespace
 
 Status Claim::Discard() {
+  if (!is_new_) {
+    lock_.Reset();
+    return {};
+  }
   STASIS_ASSIGN(Database database, Database::Open(folder_.substr(0, folder_.rfind('/'))));
   Status status = RemoveJob(database, folder_, job_.id);
   lock_.Reset();
@@ -104,8 +114,10 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
   STASIS_ASSIGN(UniqueFd store_lock, LockStore(directory_));
   Sweep(database);
   STASIS_TRY(CheckLimit(database, wanted.most_jobs));
+  if (wanted.check) STASIS_TRY(wanted.check());
 
   Claim claim;
+  claim.is_new_ = true;
   std::string hidden = directory_ + "/.new-XXXXXX";
   if (::mkdtemp(hidden.data()) == nullptr) return FailErrno(errno, "make " + hidden);
   Job& job = claim.job_;
@@ -117,6 +129,11 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
   job.created_ms = job.changed_ms = NowMs();
   auto lock = LockFile(hidden + kLockFile, LOCK_EX, O_RDWR | O_CREAT);
   Status status = lock ? Status() : Status(Fail(lock.error()));
+  if (status && wanted.adopted) {
+    job.processes = wanted.adopted;
+    job.state = State::kRunning;
+    status = WriteFileDurably(hidden + "/" + shim::kProcessFile, EncodeProcesses(*wanted.adopted));
+  }
   bool made = false;
   for (int tries = 0; status && !made && tries < kMaxGenerated; ++tries) {
     job.id = wanted.id.empty() ? GenerateId() : wanted.id;
@@ -156,6 +173,22 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
   (void)RemoveTree(hidden);
   if (status) return Fail(Code::kResourceExhausted, "no free name was found", "name it with --job");
   return Fail(std::move(status).error());
+}
+
+Result<UniqueFd> Store::LockJob(const std::string& id) const {
+  auto lock = LockFile(Folder(id) + kLockFile, LOCK_EX | LOCK_NB, O_RDWR | O_CREAT);
+  if (lock || lock.error().code != Code::kAborted) return lock;
+  return Busy(id);
+}
+
+Result<Claim> Store::Hold(const std::string& id) const {
+  STASIS_TRY(Load(id));
+  Claim claim;
+  claim.folder_ = Folder(id);
+  STASIS_ASSIGN(claim.lock_, LockJob(id));
+  // Only now nobody changes it any more.
+  STASIS_ASSIGN(claim.job_, Load(id));
+  return claim;
 }
 
 Status Store::CheckLimit(Database& database, uint64_t most) const {
@@ -211,18 +244,22 @@ Status Store::Delete(const std::string& id) const {
   if (!job && job.error().code == Code::kNotFound && !PathExists(Folder(id))) return NoSuchJob(id);
   UniqueFd held;
   if (PathExists(Folder(id))) {
-    auto lock = LockFile(Folder(id) + kLockFile, LOCK_EX | LOCK_NB, O_RDWR | O_CREAT);
-    if (!lock && lock.error().code == Code::kAborted) {
-      return Fail(Code::kAborted, "job " + id + " is being started or changed", "try again");
-    }
-    if (!lock) return Fail(std::move(lock).error());
-    held = std::move(*lock);
+    STASIS_ASSIGN(held, LockJob(id));
     job = LoadFrom(database, id);
   }
   if (job && !HasEnded(job->state)) {
     return Fail(Code::kFailedPrecondition,
                 "job " + id + " is " + std::string(StateName(job->state)),
                 "end it with `stasis kill " + id + "` first");
+  }
+  // A restore that was killed leaves a shim that is none of the job's yet, and takes down what has
+  // come back.
+  UniqueFd shim;
+  const std::string shim_lock = Folder(id) + "/" + shim::kShimLock;
+  if (job && !job->has_shim && PathExists(shim_lock)) {
+    auto lock = LockFile(shim_lock, LOCK_EX | LOCK_NB);
+    if (!lock && lock.error().code == Code::kAborted) return Busy(id);
+    if (lock) shim = std::move(*lock);
   }
   if (job) STASIS_TRY(AwaitBackground(*job));
   return RemoveJob(database, Folder(id), id);

@@ -226,7 +226,7 @@ v1::Job ToMessage(const jobs::Job& job, const GpuUsage& gpu) {
   message.set_directory(Utf8(job.cwd));
   message.set_uid(job.uid);
   message.set_gid(job.gid);
-  message.set_log(Utf8(job.log));
+  if (!jobs::IsAdopted(job)) message.set_log(Utf8(job.log));
   message.set_agent_library(Utf8(job.agent));
   message.set_created_ms(job.created_ms);
   message.set_changed_ms(job.changed_ms);
@@ -247,7 +247,9 @@ v1::Job ToMessage(const jobs::Job& job, const GpuUsage& gpu) {
   if (job.dumped_image) message.set_dumped_image(Utf8(*job.dumped_image));
   if (job.processes) {
     *message.mutable_root() = ToMessage(job.processes->root);
-    *message.mutable_shim_process() = ToMessage(job.processes->shim);
+    if (!jobs::IsAdopted(job)) {
+      *message.mutable_shim_process() = ToMessage(job.processes->shim);
+    }
     message.set_boot_id(job.processes->boot_id);
   }
   return message;

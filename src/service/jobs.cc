@@ -1,4 +1,4 @@
-// Jobs: started, listed, waited for, ended.
+// Jobs: started, adopted, listed, waited for, ended.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/openat2.h>
@@ -12,8 +12,10 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "coordinator/journal.h"
 #include "image/limits.h"
 #include "jobs/agent_library.h"
+#include "jobs/manage.h"
 #include "jobs/shim_client.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
@@ -118,6 +120,30 @@ Result<v1::RunResponse> Run(Call& call, const v1::RunRequest& request) {
   response.set_job(job.id);
   response.set_pid(started->root.pid.value);
   response.set_log(Utf8(job.log));
+  return response;
+}
+
+Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& request) {
+  jobs::ManageRequest wanted;
+  wanted.id = request.job();
+  wanted.most_jobs = call.settings.most_jobs;
+  auto managed = [&]() -> Result<jobs::Job> {
+    STASIS_ASSIGN(wanted.pid, jobs::ParsePid(request.target()));
+    // What is being done to it by its number is not the job's: a dump would end a job that knows of
+    // no image.
+    if (auto stat = process::ReadStat(wanted.pid)) {
+      STASIS_TRY(coordinator::CheckNotUnderWay(call.paths, stat->id));
+    }
+    return jobs::Manage(jobs::Store(call.paths.jobs()), wanted);
+  }();
+  if (!managed) {
+    return Fail(std::move(managed).error().WithContext("cannot manage " +
+                                                       Utf8(request.target().substr(0, 64))));
+  }
+  v1::ManageJobResponse response;
+  response.set_job(managed->id);
+  response.set_pid(managed->processes->root.pid.value);
+  response.set_agent_library(Utf8(managed->agent));
   return response;
 }
 

@@ -18,6 +18,7 @@ Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request
 Result<v1::RecoverResponse> Recover(Call& call, const v1::RecoverRequest& request);
 
 Result<v1::RunResponse> Run(Call& call, const v1::RunRequest& request);
+Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& request);
 Result<v1::ListJobsResponse> ListJobs(Call& call, const v1::ListJobsRequest& request);
 Result<v1::Job> GetJob(Call& call, const v1::GetJobRequest& request);
 Result<v1::Job> WaitJob(Call& call, const v1::WaitJobRequest& request);

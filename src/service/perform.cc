@@ -32,6 +32,7 @@ constexpr Method kMethods[] = {
     {"Restore", WithBytes<v1::RestoreRequest, v1::OperationEvent, Restore>, kOperation},
     {"Recover", WithBytes<v1::RecoverRequest, v1::RecoverResponse, Recover>, {.operation = true}},
     {"Run", WithBytes<v1::RunRequest, v1::RunResponse, Run>, {.operation = true}},
+    {"ManageJob", WithBytes<v1::ManageJobRequest, v1::ManageJobResponse, ManageJob>, kOperation},
     {"ListJobs", WithBytes<v1::ListJobsRequest, v1::ListJobsResponse, ListJobs>, {}},
     {"GetJob", WithBytes<v1::GetJobRequest, v1::Job, GetJob>, {}},
     {"WaitJob", WithBytes<v1::WaitJobRequest, v1::Job, WaitJob>, {}},

@@ -1,0 +1,42 @@
+#include <memory>
+
+#include "cli/operation.h"
+#include "jobs/manage.h"
+
+namespace stasis::cli {
+namespace {
+
+struct Options {
+  TargetWords words;
+  std::string job;
+};
+
+Outcome Manage(const Globals& globals, const Options& options) {
+  v1::ManageJobRequest request;
+  STASIS_ASSIGN(*request.mutable_target(), options.words.Name());
+  request.set_job(options.job);
+  STASIS_ASSIGN(const process::HostPid pid, jobs::ParsePid(request.target()));
+  // A daemon does not run below whoever asks it.
+  STASIS_TRY(Annotate(jobs::CheckNotAbove(pid), "cannot manage " + request.target()));
+  STASIS_ASSIGN(auto client, OpenClient(globals));
+  STASIS_ASSIGN(const v1::ManageJobResponse response, client.ManageJob(request));
+  PrintResult(globals, response.job(),
+              {{"id", response.job()},
+               {"pid", response.pid()},
+               {"agent", !response.agent_library().empty()}});
+  return 0;
+}
+
+}  // namespace
+
+void RegisterManage(CLI::App& app, const std::function<void(Action)>& select) {
+  auto options = std::make_shared<Options>();
+  auto* verb = app.add_subcommand(
+      "manage", "Make a job of a program that runs already: stasis manage PID --job NAME");
+  options->words.AddTo(*verb, "PID", "Its first process: all below it belongs to the job");
+  verb->add_option("-j,--job,--jid", options->job, "Its name (default: one is made up)");
+  verb->callback(
+      [=] { select([=](const Globals& globals) { return Manage(globals, *options); }); });
+}
+
+}  // namespace stasis::cli

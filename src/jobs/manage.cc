@@ -1,0 +1,226 @@
+#include "jobs/manage.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "base/caller.h"
+#include "base/file.h"
+#include "jobs/agent_library.h"
+#include "jobs/record.h"
+#include "process/identity.h"
+#include "process/tree.h"
+
+namespace stasis::jobs {
+namespace {
+
+using process::HostPid;
+using process::Stat;
+
+// Ours, by the names of their files; the software GPU's broker serves others.
+constexpr std::string_view kOurPrograms[] = {"stasis",
+                                             "stasisd",
+                                             "stasis-shim",
+                                             "stasis-worker",
+                                             "stasis-mover",
+                                             "softgpu-broker",
+                                             "stasis-device-helper",
+                                             "stasis-criu-inside",
+                                             "stasis-agent-probe"};
+constexpr std::string_view kShimName = "stasis-shim";
+constexpr std::string_view kDeleted = " (deleted)";
+
+std::string Describe(const Stat& stat) {
+  return "process " + ToString(stat.id.pid) + " (" + stat.comm + ")";
+}
+
+std::string WithoutDeleted(std::string path) {
+  if (path.ends_with(kDeleted)) path.resize(path.size() - kDeleted.size());
+  return path;
+}
+
+std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// One thing that cannot be a job.
+using Refusal = Status (*)(const Stat& stat);
+
+Status RefuseInit(const Stat& stat) {
+  if (stat.id.pid.value != 1) return {};
+  return Fail(Code::kUnimplemented, "process 1 is the machine's init, and can be no job");
+}
+
+Status RefuseKernelThread(const Stat& stat) {
+  if (!stat.kernel_thread) return {};
+  return Fail(Code::kUnimplemented, Describe(stat) + " is a kernel thread, and can be no job");
+}
+
+Status RefuseEnded(const Stat& stat) {
+  if (process::IsAlive(stat)) return {};
+  return Fail(Code::kNotFound, Describe(stat) + " has ended and waits for its parent to notice");
+}
+
+Status RefuseForeign(const Stat& stat) { return process::CheckOwn(stat, Caller::Self()); }
+
+Status RefuseAbove(const Stat& stat) { return CheckNotAbove(stat.id.pid); }
+
+Status RefuseOurs(const Stat& stat) {
+  auto file = process::ReadExecutable(stat.id.pid);
+  if (!file) return {};
+  const std::string path = WithoutDeleted(std::move(*file));
+  if (std::find(std::begin(kOurPrograms), std::end(kOurPrograms), FileName(path)) ==
+      std::end(kOurPrograms)) {
+    return {};
+  }
+  return Fail(Code::kUnimplemented, Describe(stat) + " is a program of Stasis itself",
+              "name the program that it works for");
+}
+
+constexpr Refusal kRefusals[] = {RefuseInit,    RefuseKernelThread, RefuseEnded,
+                                 RefuseForeign, RefuseAbove,        RefuseOurs};
+
+tl::unexpected<Error> InJob(const std::string& who, const std::string& id) {
+  return Fail(Code::kAlreadyExists, who + " is in job " + id + " already",
+              "use it by that name; `stasis inspect " + id + "` shows it");
+}
+
+// Jobs of other users are in stores of their own, and their shims are seen all the same.
+Status CheckBelowNoShim(const Stat& root) {
+  std::vector<HostPid> seen;
+  for (HostPid at = root.parent; at.value > 1;) {
+    auto stat = process::ReadStat(at);
+    if (!stat || std::find(seen.begin(), seen.end(), at) != seen.end()) return {};
+    if (stat->comm == kShimName) {
+      return Fail(Code::kAlreadyExists,
+                  Describe(root) +
+                      " is in a job already, which is not among yours: its shim is "
+                      "process " +
+                      ToString(at),
+                  "the user who started it names it: `stasis ps` of that user lists it");
+    }
+    seen.push_back(at);
+    at = stat->parent;
+  }
+  return {};
+}
+
+// Neither the program, nor what it runs below, nor what runs below it is in a job.
+Status CheckInNoJob(const Store& store, const process::ProcessTree& tree) {
+  const Stat& root = tree.root();
+  STASIS_ASSIGN(auto above, store.FindByProcess(root.id.pid));
+  if (above) return InJob(Describe(root), above->id);
+  STASIS_TRY(CheckBelowNoShim(root));
+  STASIS_ASSIGN(auto jobs, store.List());
+  for (const auto& listed : jobs) {
+    if (!listed.job || !listed.job->processes) continue;
+    const Processes& processes = *listed.job->processes;
+    for (const Stat& member : tree.members) {
+      if (member.id != processes.root && member.id != processes.shim) continue;
+      return InJob(Describe(member) + ", which runs below process " + ToString(root.id.pid) + ",",
+                   listed.id);
+    }
+  }
+  return {};
+}
+
+Status CheckTreeIsOwn(const process::ProcessTree& tree) {
+  for (const Stat& member : tree.members) {
+    Status own = process::CheckOwn(member, Caller::Self());
+    // Who has ended meanwhile is nobody's.
+    if (!own && own.error().code != Code::kNotFound) return own;
+  }
+  return {};
+}
+
+// What a process says of itself may be anything; what cannot be written down is left out.
+std::vector<std::string> CommandOf(const Stat& stat) {
+  auto argv = process::ReadCommandLine(stat.id.pid);
+  const bool fits = argv && !argv->empty() && argv->size() <= kMaxArguments &&
+                    std::all_of(argv->begin(), argv->end(), [](const std::string& argument) {
+                      return argument.size() <= kMaxArgumentBytes;
+                    });
+  return fits ? std::move(*argv) : std::vector<std::string>{stat.comm};
+}
+
+std::string DirectoryOf(HostPid pid) {
+  auto path = ReadLink("/proc/" + ToString(pid) + "/cwd");
+  const bool fits = path && path->starts_with('/') && path->size() <= kMaxPathBytes;
+  return fits ? WithoutDeleted(std::move(*path)) : "/";
+}
+
+// Empty: it was started without.
+std::string AgentIn(HostPid pid) {
+  auto mappings = process::ReadMappings(pid);
+  if (!mappings) return {};
+  for (const auto& mapping : *mappings) {
+    std::string path = WithoutDeleted(mapping.path);
+    if (path.starts_with('/') && path.size() <= kMaxPathBytes &&
+        FileName(path) == kAgentLibraryName)
+      return path;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CheckNotAbove(HostPid pid) {
+  std::vector<HostPid> seen;
+  for (HostPid at{::getpid()}; at.value > 1;) {
+    auto stat = process::ReadStat(at);
+    if (!stat || std::find(seen.begin(), seen.end(), at) != seen.end()) return {};
+    if (at == pid) {
+      return Fail(Code::kUnimplemented,
+                  at.value == ::getpid()
+                      ? "process " + ToString(pid) + " is this very command"
+                      : Describe(*stat) + " is what this very command runs below",
+                  "name another program; or ask from outside of it, for example from another "
+                  "terminal");
+    }
+    seen.push_back(at);
+    at = stat->parent;
+  }
+  return {};
+}
+
+Result<HostPid> ParsePid(const std::string& text) {
+  pid_t pid = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
+  if (error == std::errc() && end == text.data() + text.size() && pid > 0) return HostPid{pid};
+  return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+              "'" + text.substr(0, kMaxIdLength) + "' is not a process id",
+              "a program is adopted by its number: `pgrep NAME` finds it");
+}
+
+Result<Job> Manage(const Store& store, const ManageRequest& request) {
+  if (process::IsThreadOfAnother(request.pid.value)) {
+    auto credentials = process::ReadCredentials(request.pid);
+    return Fail(
+        Code::kInvalidArgument, Domain::kUsage, 0,
+        ToString(request.pid) + " is a thread, not a process",
+        credentials ? "its process is " + process::ToString(credentials->thread_group) : "");
+  }
+  STASIS_ASSIGN(const Stat root, process::ReadStat(request.pid));
+  for (Refusal refuse : kRefusals) STASIS_TRY(refuse(root));
+
+  NewJob wanted;
+  wanted.id = request.id;
+  wanted.most_jobs = request.most_jobs;
+  wanted.argv = CommandOf(root);
+  wanted.cwd = DirectoryOf(root.id.pid);
+  wanted.agent = AgentIn(root.id.pid);
+  wanted.adopted = Processes{};
+  wanted.adopted->root = root.id;
+  STASIS_ASSIGN(wanted.adopted->boot_id, process::BootId());
+  wanted.check = [&]() -> Status {
+    STASIS_ASSIGN(auto tree, process::ReadTree(root.id.pid));
+    STASIS_TRY(CheckTreeIsOwn(tree));
+    STASIS_TRY(CheckInNoJob(store, tree));
+    // All of the above was read of this very process, and of no other that has its number by now.
+    return process::OpenPidfd(root.id).transform([](const UniqueFd&) {});
+  };
+  STASIS_ASSIGN(Claim claim, store.Create(wanted));
+  return claim.job();
+}
+
+}  // namespace stasis::jobs
