@@ -252,6 +252,7 @@ TEST_F(DatabaseTest, RowThatCouldNotBeIsThatJobsErrorAndNobodyElses) {
       "UPDATE job SET seen_root_pid = 1",
       "UPDATE job SET seen_root_pid = 4194305",
       "UPDATE job SET seen_shim_pid = -1",
+      "UPDATE job SET seen_shim_pid = 0",  // with a start time
       "UPDATE job SET seen_shim_pid = NULL",
       "UPDATE job SET seen_code = 256",
       "UPDATE job SET seen_code = 0, seen_signal = 128",

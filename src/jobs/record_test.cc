@@ -122,6 +122,17 @@ TEST(RecordTest, ProcessRecordsAreBounded) {
     bad.replace(bad.find("\"pid\": 8") + 7, 1, pid);
     EXPECT_FALSE(DecodeProcesses(bad)) << pid;
   }
+  // Without a shim: adopted as it ran.
+  Processes adopted = *record;
+  adopted.shim = {};
+  auto again = DecodeProcesses(EncodeProcesses(adopted));
+  ASSERT_TRUE(again) << again.error().ToString();
+  EXPECT_EQ(*again, adopted);
+  for (const char* shim : {R"("pid": 0)", R"("pid": 1)", R"("pid": -1)", R"("pid": null)"}) {
+    std::string bad = good;
+    bad.replace(bad.find("\"pid\": 7"), 8, shim);  // with a start time
+    EXPECT_FALSE(DecodeProcesses(bad)) << shim;
+  }
   const std::string end =
       R"({"version": 1, "root": {"pid": 8, "start_time": 2}, "state": "exited", "code": 3,)"
       R"( "signal": 0, "time_ms": 5})";

@@ -3,6 +3,7 @@
 is described and not printed, is a failure."""
 import pathlib
 import re
+import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -70,6 +71,22 @@ def start(world, run, job):
     return document["pid"]
 
 
+def adopted(world, run):
+    """What nobody started as a job: without a log, without a shim."""
+    child = subprocess.Popen([world.workloads / "vector", "--memory", "8M", "--interval", "10"], env=world.env,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    world.own(child.pid)
+    run("manage", child.pid, "--job", "found")
+    demand(run("inspect", "found")["processes"]["shim"] is None, "it has a shim")
+    demand([job["log"] for job in run("ps")["jobs"] if job["id"] == "found"] == [None], "it has a log")
+    run("logs", "found", expect=7)
+    run("kill", "found", "-s", "KILL")
+    child.wait()
+    world.disown(child.pid)
+    run("wait", "found", expect=1)
+    run("delete", "found")
+
+
 def walk(world, run):
     for name in ("version", "ps", "image-ls", "image-gc", "arena-ls", "arena-free", "gpu-ls", "config-show", "recover"):
         run(name)  # where there is nothing yet
@@ -108,6 +125,7 @@ def walk(world, run):
     run("image-ls")
     run("restore", "v")
     run("logs", "v")
+    adopted(world, run)
     daemon(world, run, "v")
     run("kill", "v", "-s", "KILL")
     run("wait", "v", expect=137)

@@ -10,7 +10,7 @@ from house import House, demand, main, processes
 
 SERVICE = "/stasis.v1.Stasis/"
 STREAMS = ["Suspend", "Resume", "Dump", "Restore", "ReadLog"]
-UNARIES = ["Recover", "Run", "ListJobs", "GetJob", "WaitJob", "KillJob", "DeleteJob", "ListCheckpoints",
+UNARIES = ["Recover", "Run", "ManageJob", "ListJobs", "GetJob", "WaitJob", "KillJob", "DeleteJob", "ListCheckpoints",
            "ListOperations", "CancelOperation", "GetStatus", "Drain"]
 
 
@@ -138,7 +138,7 @@ def nonsense(house: House):
         return b"\x0a" + length + bytes([size]) + text
 
     for text in (b"", b"a" * 3_000_000, b"a\0b", b"../../etc", b"\xc3\xa4", b"0", b"-1", b"99999999999999999999"):
-        for name in ("Suspend", "Dump", "GetJob", "KillJob", "DeleteJob"):
+        for name in ("Suspend", "Dump", "ManageJob", "GetJob", "KillJob", "DeleteJob"):
             status, words = raw.call(SERVICE + name, target(text), stream=name in STREAMS)
             demand(status in ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"), f"{name} {text[:20]}: {status} {words}")
             demand(len(words) < 8000, f"{name}: {len(words)} bytes of words")

@@ -190,6 +190,10 @@ class Scenario:
         program = self.programs[name] = Program(self.world, name, workload, [])
         program.adopt()
 
+    def do_manage(self, line):
+        """A program that was started by hand becomes a job of that name."""
+        self.program(line).manage(*line.args[1:], expect=line.expect, env=line.env)
+
     def do_expect_output(self, line):
         self.program(line).await_output(line.args[1])
 

@@ -39,7 +39,7 @@ def another_users_program(new):
     """Also with the right to trace whatever there is."""
     alice, bob = new(ALICE, RESTORER), new(BOB, WITH_TRACING)
     program = Program(alice, "job", "counter", ["--memory", "1M"]).run()
-    for words in (["dump", program.pid], ["suspend", program.pid], ["suspend", "--keep-context", program.pid]):
+    for words in (["dump", program.pid], ["suspend", program.pid], ["suspend", "--keep-context", program.pid], ["manage", program.pid]):
         refused = bob.stasis(*words, expect=4)
         demand("belongs to user 4001, you are user 4002" in refused.err, refused)
     for words in (["gpu", "lock", program.pid], ["gpu", "checkpoint", program.pid]):

@@ -73,6 +73,13 @@ class Program:
         self.await_output(r"^READY$")
         return self
 
+    def manage(self, *options, expect=0, env=None):
+        """What was spawned is a job from here on. Until it is restored this runner stays its parent."""
+        self.world.stasis("manage", self.pid, "--job", self.name, *options, expect=expect, env=env)
+        if self.world.last.code == 0:
+            self.is_job = True
+            self.files = [*self.files, self.world.state / "data" / "jobs" / self.name / "log"]
+
     def find_pid(self):
         listed = self.world.stasis("ps", "-a", "--json").json()["jobs"]
         mine = [job for job in listed if job["id"] == self.name]
@@ -187,7 +194,7 @@ class Program:
         demand("FAILED" not in text, lambda: f"{self.name}:\n{self.tail()}")
         wait_until(lambda: "EXIT-SUCCESS" in self.output(), 10,
                    lambda: f"{self.name} did not print EXIT-SUCCESS:\n{self.tail()}")
-        if self.is_job:
+        if self.is_job and not self.child:
             code = self.world.stasis("wait", self.name, expect=None).code
             demand(code == 0, f"`stasis wait {self.name}` ends with {code}")
         elif self.child:
@@ -252,8 +259,9 @@ class Program:
         if self.world.last.code != 0:
             return
         self.packets = self.packets_in.get(os.path.basename(image or self.image), self.packets)
+        self.child = None
         if not self.is_job:
-            self.is_job, self.child = True, None
+            self.is_job = True
             log = self.world.state / "data" / "jobs" / self.name / "log"
             self.files = [*self.files, log]
         self.find_pid()

@@ -1,0 +1,303 @@
+// Programs that nobody started as a job, and that become one as they run.
+#include "jobs/manage.h"
+
+#include <gmock/gmock.h>
+#include <grp.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <thread>
+
+#include "jobs/database.h"
+#include "jobs/locks.h"
+#include "jobs/record.h"
+#include "jobs/test_jobs.h"
+#include "shim/shim_protocol.h"
+
+namespace stasis::jobs {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ManageTest : public JobsTest {
+ protected:
+  // A shell of ours that has begun `script`; the script says so by `ready_`.
+  process::ProcessId Start(const std::string& script) {
+    pid_t pid = ::fork();
+    if (pid == 0) {
+      ::setsid();
+      const std::string text = "echo > " + ready_.path() + "; " + script;
+      ::execl("/bin/sh", "sh", "-c", text.c_str(), nullptr);
+      ::_exit(127);
+    }
+    ready_.Read();
+    return process::ReadStat({pid})->id;
+  }
+  std::string Pause() { return "read x < " + go_.path() + "; :"; }
+  process::ProcessId StartPaused() { return Start(Pause()); }
+  Result<Job> Adopt(process::HostPid pid, const std::string& id = "a", uint64_t most = 0) {
+    return Manage(store, {pid, id, most});
+  }
+  // Not yet waited for by us.
+  static void KillWithoutReaping(const process::ProcessId& id) {
+    ::kill(id.pid.value, SIGKILL);
+    siginfo_t info;
+    ::waitid(P_PID, static_cast<id_t>(id.pid.value), &info, WEXITED | WNOWAIT);
+  }
+  static void Reap(const process::ProcessId& id) { ::waitpid(id.pid.value, nullptr, 0); }
+
+  Fifo ready_{folder.path() + "/ready"}, go_{folder.path() + "/go"};
+};
+
+#define EXPECT_REFUSED(result, exit_code, words)                \
+  do {                                                          \
+    auto refused_ = (result);                                   \
+    ASSERT_FALSE(refused_);                                     \
+    EXPECT_EQ(ExitCode(refused_.error()), exit_code);           \
+    EXPECT_THAT(refused_.error().ToString(), HasSubstr(words)); \
+  } while (0)
+
+TEST_F(ManageTest, RunningProgramIsAJobWithoutAShim) {
+  const process::ProcessId program = StartPaused();
+  auto managed = Adopt(program.pid);
+  ASSERT_TRUE(managed) << managed.error().ToString();
+  EXPECT_EQ(managed->id, "a");
+  Job job = Look("a");
+  EXPECT_EQ(job.state, State::kRunning);
+  EXPECT_FALSE(job.has_shim);
+  EXPECT_TRUE(IsAdopted(job));
+  ASSERT_TRUE(job.processes);
+  EXPECT_EQ(job.processes->root, program);
+  EXPECT_EQ(job.processes->shim, process::ProcessId());
+  EXPECT_EQ(job.processes->log, FileId());
+  EXPECT_THAT(job.argv, ElementsAre("sh", "-c", HasSubstr(go_.path())));
+  EXPECT_EQ(job.cwd, *ReadLink("/proc/self/cwd"));
+  EXPECT_EQ(job.agent, "");
+  auto target = store.ResolveTarget("a");
+  ASSERT_TRUE(target);
+  EXPECT_EQ(target->root, program);
+  auto by_number = store.ResolveTarget(ToString(program.pid));
+  ASSERT_TRUE(by_number && by_number->job);
+  EXPECT_EQ(by_number->job->id, "a");
+  EXPECT_EQ(ExitCode(store.Delete("a").error()), 7);
+}
+
+TEST_F(ManageTest, NobodyKnowsHowItEnded) {
+  const process::ProcessId program = StartPaused();
+  ASSERT_TRUE(Adopt(program.pid));
+  // Whoever waits is woken, also when its parent does not look.
+  std::thread killer([&] { KillWithoutReaping(program); });
+  Job job = End("a");
+  killer.join();
+  EXPECT_EQ(job.state, State::kLost);
+  EXPECT_FALSE(job.ending);
+  Reap(program);
+  EXPECT_EQ(Look("a").state, State::kLost);
+  EXPECT_TRUE(store.Delete("a"));
+  EXPECT_FALSE(PathExists(store.Folder("a")));
+}
+
+TEST_F(ManageTest, ThatItWasDumpedIsKnown) {
+  const process::ProcessId program = StartPaused();
+  ASSERT_TRUE(Adopt(program.pid));
+  ASSERT_TRUE(store.MarkDumped("a", program, "/images/a"));
+  ::kill(program.pid.value, SIGKILL);
+  Job job = End("a");
+  EXPECT_EQ(job.state, State::kDumped);
+  EXPECT_EQ(job.dumped_image, "/images/a");
+}
+
+TEST_F(ManageTest, AnotherProcessWithItsNumberIsNotTheJob) {
+  const process::ProcessId program = StartPaused();
+  ASSERT_TRUE(Adopt(program.pid));
+  // As if the number had been given away again since.
+  auto file = ReadFile(store.Folder("a") + "/" + shim::kProcessFile);
+  ASSERT_TRUE(file);
+  auto processes = DecodeProcesses(*file);
+  ASSERT_TRUE(processes);
+  processes->root.start_time -= 1;
+  ASSERT_TRUE(
+      WriteFileDurably(store.Folder("a") + "/" + shim::kProcessFile, EncodeProcesses(*processes)));
+  EXPECT_EQ(Look("a").state, State::kLost);
+  auto other = store.ResolveTarget(ToString(program.pid));
+  ASSERT_TRUE(other);
+  EXPECT_FALSE(other->job);
+  EXPECT_TRUE(Adopt(program.pid, "b"));
+  EXPECT_EQ(Look("b").state, State::kRunning);
+  // Nor is it after the machine was started anew.
+  processes->root = program;
+  processes->boot_id = "another";
+  ASSERT_TRUE(
+      WriteFileDurably(store.Folder("b") + "/" + shim::kProcessFile, EncodeProcesses(*processes)));
+  EXPECT_EQ(Look("b").state, State::kLost);
+}
+
+TEST_F(ManageTest, StaysWhenOthersMakeJobsAndWhenTheDatabaseIsGone) {
+  const process::ProcessId program = StartPaused();
+  ASSERT_TRUE(Adopt(program.pid));
+  Run("other", "exit 0");  // sweeps what killed creators left
+  End("other");
+  EXPECT_EQ(Look("a").state, State::kRunning);
+  ASSERT_EQ(::rename((folder.path() + "/jobs" + kDatabaseFile).c_str(),
+                     (folder.path() + "/away").c_str()),
+            0);
+  Job job = Look("a");
+  EXPECT_EQ(job.state, State::kRunning);
+  EXPECT_EQ(job.processes->root, program);
+  // And the other way round: the database remembers it when its file is lost.
+  ASSERT_EQ(::unlink((store.Folder("a") + "/" + shim::kProcessFile).c_str()), 0);
+  EXPECT_EQ(Look("a").state, State::kRunning);
+}
+
+TEST_F(ManageTest, WhatIsInAJobAlreadyIsRefused) {
+  StartedJob started = Run("job", "sh -c 'echo > " + ready_.path() + "; " + Pause() + "' & wait");
+  ready_.Read();
+  auto tree = process::ReadTree(started.root.pid);
+  ASSERT_TRUE(tree);
+  ASSERT_EQ(tree->members.size(), 2u);
+  EXPECT_REFUSED(Adopt(started.root.pid), 1, "is in job job already");
+  EXPECT_REFUSED(Adopt(tree->members[1].id.pid), 1, "is in job job already");
+  EXPECT_REFUSED(Adopt(started.shim.pid), 5, "is a program of Stasis itself");
+}
+
+TEST_F(ManageTest, TreeWithAJobInItIsRefused) {
+  // The child is a job; then its parent cannot be one too.
+  const process::ProcessId parent = Start("sh -c '" + Pause() + "' & wait");
+  process::HostPid child;
+  while (child.value == 0) {
+    auto tree = process::ReadTree(parent.pid);
+    ASSERT_TRUE(tree);
+    if (tree->members.size() > 1) child = tree->members[1].id.pid;
+  }
+  ASSERT_TRUE(Adopt(child, "child"));
+  EXPECT_REFUSED(Adopt(parent.pid), 1, "is in job child already");
+  EXPECT_REFUSED(Adopt(child), 1, "is in job child already");
+}
+
+TEST_F(ManageTest, JobOfAStoreThatIsNotOursIsRefused) {
+  StartedJob started = Run("job", "echo > " + ready_.path() + "; " + Pause());
+  ready_.Read();
+  ASSERT_TRUE(MakeDirs(folder.path() + "/others"));
+  auto refused = Manage(Store(folder.path() + "/others"), {started.root.pid, "a", 0});
+  EXPECT_REFUSED(refused, 1, "its shim is process " + ToString(started.shim.pid));
+}
+
+TEST_F(ManageTest, WhatCanBeNoJobIsRefused) {
+  EXPECT_REFUSED(Adopt({1}), 5, "the machine's init");
+  EXPECT_REFUSED(Adopt({::getpid()}), 5, "is this very command");
+  EXPECT_REFUSED(Adopt({::getppid()}), 5, "what this very command runs below");
+  EXPECT_REFUSED(Adopt({4194304}), 3, "there is no process 4194304");
+
+  std::thread thread([&] {
+    EXPECT_REFUSED(Adopt({static_cast<pid_t>(::syscall(SYS_gettid))}), 2, "is a thread");
+  });
+  thread.join();
+
+  const process::ProcessId zombie = StartPaused();
+  KillWithoutReaping(zombie);
+  EXPECT_REFUSED(Adopt(zombie.pid), 3, "has ended and waits for its parent");
+  Reap(zombie);
+
+  auto kernel = process::ReadStat({2});
+  if (kernel && kernel->kernel_thread) EXPECT_REFUSED(Adopt({2}), 5, "is a kernel thread");
+  EXPECT_TRUE(store.List()->empty());
+}
+
+TEST_F(ManageTest, AnotherUsersProgramIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "to be another user needs root";
+  const process::ProcessId roots = StartPaused();
+  ::chmod(folder.path().c_str(), 0711);
+  const std::string own = folder.path() + "/own";
+  ASSERT_TRUE(MakeDirs(own));
+  ::chown(own.c_str(), 4001, 4001);
+  pid_t user = ::fork();
+  if (user == 0) {
+    if (::setgroups(0, nullptr) != 0 || ::setresgid(4001, 4001, 4001) != 0 ||
+        ::setresuid(4001, 4001, 4001) != 0) {
+      ::_exit(99);
+    }
+    auto refused = Manage(Store(own), {roots.pid, "a", 0});
+    ::_exit(refused ? 0 : ExitCode(refused.error()));
+  }
+  int status = 0;
+  ::waitpid(user, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 4);
+}
+
+TEST_F(ManageTest, NamesAndLimitsAreThoseOfRun) {
+  const process::ProcessId program = StartPaused();
+  EXPECT_REFUSED(Adopt(program.pid, "4711"), 2, "cannot name a job");
+  Run("taken", "exit 0");
+  End("taken");
+  EXPECT_REFUSED(Adopt(program.pid, "taken"), 1, "there is a job taken already");
+  EXPECT_REFUSED(Adopt(program.pid, "a", 1), 1, "limits.jobs");
+  auto made_up = Adopt(program.pid, "", 2);
+  ASSERT_TRUE(made_up) << made_up.error().ToString();
+  EXPECT_TRUE(IsValidId(made_up->id));
+}
+
+TEST_F(ManageTest, OfSeveralAtTheSameTimeOneHasIt) {
+  const process::ProcessId program = StartPaused();
+  constexpr int kCallers = 8;
+  int gate[2];
+  ASSERT_EQ(::pipe(gate), 0);
+  std::vector<pid_t> callers;
+  for (int i = 0; i < kCallers; ++i) {
+    pid_t pid = ::fork();
+    if (pid == 0) {
+      ::close(gate[1]);
+      char c;
+      (void)!::read(gate[0], &c, 1);  // all at once, when the last one's gate closes
+      auto managed = Adopt(program.pid, "job" + std::to_string(i));
+      if (managed) ::_exit(0);
+      ::_exit(managed.error().code == Code::kAlreadyExists ? 1 : 2);
+    }
+    callers.push_back(pid);
+  }
+  ::close(gate[0]);
+  ::close(gate[1]);
+  int won = 0, refused = 0;
+  for (pid_t pid : callers) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    won += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    refused += WIFEXITED(status) && WEXITSTATUS(status) == 1;
+  }
+  EXPECT_EQ(won, 1);
+  EXPECT_EQ(refused, kCallers - 1);
+  EXPECT_EQ(store.List()->size(), 1u);
+}
+
+TEST_F(ManageTest, HeldJobIsNeitherHeldNorDeletedByAnother) {
+  Run("a", "exit 3");
+  End("a");
+  {
+    auto held = store.Hold("a");
+    ASSERT_TRUE(held) << held.error().ToString();
+    EXPECT_FALSE(held->is_new());
+    EXPECT_EQ(held->job().state, State::kExited);
+    EXPECT_REFUSED(store.Hold("a"), 7, "job a is busy");
+    EXPECT_REFUSED(store.Delete("a"), 7, "job a is busy");
+    EXPECT_TRUE(held->Discard());
+    EXPECT_EQ(Look("a").state, State::kExited);  // it was there before
+    EXPECT_TRUE(store.Hold("a"));
+  }
+  EXPECT_REFUSED(store.Hold("nobody"), 3, "there is no job nobody");
+  EXPECT_TRUE(store.Delete("a"));
+}
+
+TEST_F(ManageTest, JobWhoseHalfRestoreIsBeingTakenDownIsNotDeleted) {
+  StartedJob started = Run("a", "exit 3");
+  End("a");
+  AwaitGone(started.shim);
+  // The shim of a restore that was killed.
+  auto shim = LockFile(store.Folder("a") + "/" + shim::kShimLock, LOCK_EX);
+  ASSERT_TRUE(shim);
+  EXPECT_REFUSED(store.Delete("a"), 7, "job a is busy");
+  shim->Reset();
+  EXPECT_TRUE(store.Delete("a"));
+}
+
+}  // namespace
+}  // namespace stasis::jobs
