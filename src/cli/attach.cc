@@ -92,17 +92,6 @@ Outcome ExitCodeOf(const jobs::Job& job) {
   return FailUnknownEnd(job.id, jobs::IsAdopted(job));
 }
 
-Status CheckHasOutput(const jobs::Job& job, const std::string& what) {
-  if (!jobs::IsAdopted(job)) return {};
-  return Fail(
-      Code::kFailedPrecondition,
-      fmt::format("cannot {} job {}: it was adopted as process {}, which Stasis did not start, and "
-                  "has neither a log nor a terminal of ours",
-                  what, job.id, job.processes->root.pid.value),
-      "it writes where it was started to write; after `stasis dump` and `stasis restore` it has "
-      "both");
-}
-
 std::optional<Outcome> EndOf(const Globals& globals, const jobs::Job& job,
                              const process::ProcessId& root) {
   // Dumped and restored before we looked.

@@ -51,9 +51,6 @@ Outcome ExitCodeOf(const jobs::Job& job);
 // `adopted`: it never had a shim.
 tl::unexpected<Error> FailUnknownEnd(const std::string& id, bool adopted);
 
-// kFailedPrecondition: it was adopted as it ran, and there is nothing of its output to `what`.
-Status CheckHasOutput(const jobs::Job& job, const std::string& what);
-
 // What both ways of attaching have in common: what is returned when the tree below `root` is the
 // job no more, after a word to the user; absent while it is.
 std::optional<Outcome> EndOf(const Globals& globals, const jobs::Job& job,

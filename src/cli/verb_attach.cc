@@ -4,6 +4,7 @@
 
 #include "cli/attach.h"
 #include "jobs/log_reader.h"
+#include "jobs/manage.h"
 
 namespace stasis::cli {
 namespace {
@@ -22,7 +23,7 @@ Outcome AttachToJob(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   jobs::Store store(paths.jobs());
   STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
-  STASIS_TRY(CheckHasOutput(job, "attach to"));
+  STASIS_TRY(jobs::CheckHasOutput(job, "attach to"));
   if (job.state != jobs::State::kRunning) {
     return Fail(
         Code::kFailedPrecondition,

@@ -2,6 +2,7 @@
 
 #include "cli/attach.h"
 #include "jobs/log_reader.h"
+#include "jobs/manage.h"
 
 namespace stasis::cli {
 namespace {
@@ -18,7 +19,7 @@ Outcome Logs(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   jobs::Store store(paths.jobs());
   STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
-  STASIS_TRY(CheckHasOutput(job, "show the log of"));
+  STASIS_TRY(jobs::CheckHasOutput(job, "show the log of"));
   if (globals.json) {
     jobs::LogReader log(job.log, 0);
     if (!log.regular()) return Fail(Code::kNotFound, "there is no log " + job.log);

@@ -183,6 +183,17 @@ Status CheckNotAbove(HostPid pid) {
   return {};
 }
 
+Status CheckHasOutput(const Job& job, const std::string& what) {
+  if (!IsAdopted(job)) return {};
+  return Fail(
+      Code::kFailedPrecondition,
+      "cannot " + what + " job " + job.id + ": it was adopted as process " +
+          ToString(job.processes->root.pid) +
+          ", which Stasis did not start, and has neither a log nor a terminal of ours",
+      "it writes where it was started to write; after `stasis dump` and `stasis restore` it "
+      "has both");
+}
+
 Result<HostPid> ParsePid(const std::string& text) {
   pid_t pid = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);

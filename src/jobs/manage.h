@@ -32,6 +32,10 @@ Result<Job> Manage(const Store& store, const ManageRequest& request);
 // the daemon does not run below the user's shell.
 Status CheckNotAbove(process::HostPid pid);
 
+// kFailedPrecondition: it is such a job, and there is nothing to `what` of its output ("attach
+// to").
+Status CheckHasOutput(const Job& job, const std::string& what);
+
 // A process id as it was typed. Wrong usage: it is none.
 Result<process::HostPid> ParsePid(const std::string& text);
 

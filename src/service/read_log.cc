@@ -3,6 +3,7 @@
 
 #include "base/rights.h"
 #include "jobs/log_reader.h"
+#include "jobs/manage.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
 #include "service/convert.h"
@@ -32,6 +33,7 @@ Result<v1::ReadLogResponse> ReadLog(Call& call, const v1::ReadLogRequest& reques
   DropRights();
   const jobs::Store store(call.paths.jobs());
   STASIS_ASSIGN(const jobs::Job job, store.Load(request.job()));
+  STASIS_TRY(jobs::CheckHasOutput(job, "read the log of"));
   const uint64_t tail = request.tail_bytes();
   jobs::LogReader log(job.log, tail == 0 ? 0 : jobs::LogReader::TailOffset(job.log, tail));
   struct stat st {};
