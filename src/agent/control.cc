@@ -229,6 +229,7 @@ void OnClose(const wire::CloseRequest& request) {
   g_lower_floor = (request.flags & wire::kCloseKeepFloor) == 0;
   const bool in_steps = (request.flags & wire::kCloseInSteps) != 0;
   if (!ShutBetweenCaptures(deadline)) {
+    if (in_steps) return Answer(Outcome::kNotYet, "a stream capture did not end");
     return Answer(Outcome::kDeadline, "a stream capture did not end; the program runs on");
   }
   ComeToRest(deadline, in_steps);

@@ -200,6 +200,7 @@ Result<bool> AgentClient::AwaitRest(milliseconds timeout) {
     CloseAll(fds, count);
     return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
   }
+  shut_ = packet.reply.state != State::kOpen;
   if (packet.reply.outcome == Outcome::kNotYet) {
     not_yet_ = Text(packet.reply.text, sizeof(packet.reply.text));
     return false;
@@ -209,6 +210,7 @@ Result<bool> AgentClient::AwaitRest(milliseconds timeout) {
 }
 
 Result<bool> AgentClient::CloseInSteps(milliseconds timeout, Floor floor) {
+  floor_ = floor;
   CloseRequest request{};
   request.flags = kCloseInSteps;
   if (floor == Floor::kKeep) request.flags |= kCloseKeepFloor;
@@ -218,6 +220,7 @@ Result<bool> AgentClient::CloseInSteps(milliseconds timeout, Floor floor) {
 }
 
 Result<bool> AgentClient::Rest(uint32_t calls, milliseconds timeout) {
+  if (!shut_) return CloseInSteps(timeout, floor_);
   RestRequest request{};
   request.calls = calls;
   request.timeout_ms = uint32_t(Milliseconds(timeout));

@@ -55,9 +55,10 @@ class AgentClient {
   enum class Floor { kLower, kKeep };
   stasis::Status Close(std::chrono::milliseconds timeout, Floor floor = Floor::kLower);
   // The same for one whose work may wait for another program's: false when it has not come to rest
-  // in `timeout`; then the gate stays shut, and Rest goes on. Asked of an agent that goes in steps.
+  // in `timeout`; then the gate stays shut (or is still open, where a stream is being captured),
+  // and Rest goes on. Asked of an agent that goes in steps.
   Result<bool> CloseInSteps(std::chrono::milliseconds timeout, Floor floor = Floor::kLower);
-  // After either of them, whatever it said: `calls` more of its calls go through, and then as
+  // After it, whatever it said: `calls` more of its calls go through, and then as
   // above. 0 calls wait on.
   Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout);
   // Older agents do not.
@@ -101,6 +102,8 @@ class AgentClient {
   std::string who_;  // "the agent in process 4711"
   HelloReply hello_{};
   bool goes_in_steps_ = false;
+  bool shut_ = false;  // by CloseInSteps, which wants this floor:
+  Floor floor_ = Floor::kLower;
   std::string not_yet_;
 };
 

@@ -112,7 +112,8 @@ enum class Outcome : uint32_t {
   kDriver = 5,      // the driver said `driver_error`
   kRefused = 6,     // this program has something that cannot be carried; see the text
   kNoDescriptors = 7,
-  kNotYet = 8,  // kShut: it has not come to rest in the time that was given
+  kNotYet = 8,  // kShut: it has not come to rest in the time that was given. kOpen: nor been shut,
+                // for a stream was being captured; kClose may be asked again
 };
 
 // Why memory cannot be carried by the fast path. Bits of HelloReply::blockers.

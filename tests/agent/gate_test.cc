@@ -50,7 +50,6 @@ TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
   auto client = target.Connect();
   ASSERT_DONE(client);
   ASSERT_TRUE(client->goes_in_steps());
-  EXPECT_FALSE(client->Rest(0, milliseconds(100)).has_value()) << "the gate is open";
   auto rests = client->CloseInSteps(milliseconds(100));
   ASSERT_DONE(rests);
   EXPECT_FALSE(*rests);
@@ -73,6 +72,26 @@ TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
   }
   EXPECT_EQ(target.Hear(), "right") << "its calls go through one by one";
   ASSERT_DONE(client->ExportAll(kLong));
+  ASSERT_DONE(client->Open(kLong));
+}
+
+// A capture goes on through the open gate, however short the steps are.
+TEST(Gate, ShutsInStepsWhenACaptureHasEnded) {
+  Target target({"direct"});
+  ASSERT_EQ(target.Ask("capture"), "ok");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  auto rests = client->CloseInSteps(milliseconds(50));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_DONE(rests);
+    EXPECT_FALSE(*rests);
+    EXPECT_EQ(client->not_yet(), "a stream capture did not end");
+    rests = client->Rest(1, milliseconds(50));
+  }
+  EXPECT_EQ(target.Ask("end-capture"), "0");
+  rests = client->Rest(0, kLong);
+  ASSERT_DONE(rests);
+  EXPECT_TRUE(*rests);
   ASSERT_DONE(client->Open(kLong));
 }
 
