@@ -45,15 +45,19 @@ class Steps {
       const bool nobody = std::find(before.begin(), before.end(), 1) == before.end();
       const bool all = nobody && all_wait.passed();
       if (!nobody || all) all_wait = Deadline::In(kAllWait);
-      STASIS_TRY(Round(time, [&](size_t i, milliseconds span) {
-        return owners_[i].client->Rest(before[i] != 0 || all ? calls : 0, span);
+      // Those who are stepped have time to rest again. Those who wait for them are asked at once,
+      // so that the next step does not wait.
+      STASIS_TRY(Round(nobody ? kNobody : time, [&](size_t i, milliseconds span) {
+        const bool steps = before[i] != 0 || all;
+        return owners_[i].client->Rest(steps ? calls : 0,
+                                       steps || nobody ? span : std::min(span, kFirstStep));
       }));
       if (rests_ != before) {
         calls = 1;
+        time = std::min(time + time / 3, kLongestStep);
       } else if (!nobody || all) {
         calls = std::min(2 * calls, kMostCalls);
       }
-      time = std::min(time + time / 3, kLongestStep);
     }
     return {};
   }
