@@ -81,8 +81,6 @@ class Ranks:
         return self.transports()
 
     def dump(self):
-        if self.refusal:
-            return "refused"
         job, image = self.job, self.machine.images / self.name
         job.verb("dump", self.name, "-d", self.machine.images, "--name", self.name, "--tcp", "keep")
         wait_until(lambda: not is_alive(job.pid), 20, "the end of the dumped program")
@@ -94,6 +92,33 @@ class Ranks:
         job.finish()
         sequence_is_whole(job.output)
         return f"{job.output.count()} sums, all right"
+
+
+def neighbours(machine):
+    """Two jobs on the same two GPUs: what is done to one is not the other's affair."""
+    left, right = [Ranks(machine, "defaults") for _ in range(2)]
+    left.name, right.name = "left", "right"
+    try:
+        for ranks in (left, right):
+            ranks.begin()
+        for ranks in (left, right):
+            ranks.job.wait_ready(120)
+        for number in range(3):
+            for what in ("suspend", "resume"):
+                if what == "suspend":
+                    left.job.wait_rounds(3, 30)
+                left.job.verb(what, left.name)
+                print(f"neighbours: {what} {number}", flush=True)
+                right.job.wait_rounds(20, 60)
+        for ranks in (left, right):
+            ranks.job.finish()
+            sequence_is_whole(ranks.job.output)
+        return f"{right.job.output.count()} sums of the neighbour, all right"
+    finally:
+        for ranks in (left, right):
+            if ranks.job:
+                ranks.job.kill()
+        machine.stasis(None, "recover", timeout_s=30, expect=None)
 
 
 def ports_are_free(machine):
@@ -115,13 +140,15 @@ def main():
     machine = Machine(options.dist, report, False)
     all_ranks = [Ranks(machine, name) for name in options.names or SETTINGS]
     try:
+        # One after the other: several on the same GPUs is a step of its own.
         for ranks in all_ranks:
             report.step(f"{ranks.name}: start", 30, ranks.begin)
-        for ranks in all_ranks:
             report.step(f"{ranks.name}: suspend", 150, functools.partial(ranks.guarded, ranks.suspend))
-        report.step("ports", 80, functools.partial(ports_are_free, machine))
-        for ranks in all_ranks:
-            report.step(f"{ranks.name}: dump", 100, functools.partial(ranks.guarded, ranks.dump))
+            if not ranks.refusal:
+                report.step(f"{ranks.name}: ports", 80, functools.partial(ports_are_free, machine))
+                report.step(f"{ranks.name}: dump", 100, functools.partial(ranks.guarded, ranks.dump))
+        if not options.names:
+            report.step("neighbours", 120, functools.partial(neighbours, machine))
     finally:
         for ranks in all_ranks:
             if ranks.job:

@@ -4,6 +4,7 @@ import argparse
 import functools
 import os
 import shutil
+import statistics
 import sys
 
 from fast_path import (MIB, SOFT, Program, account_text, cycle, gpus, median_s, periodic, settle, this_machine,
@@ -49,7 +50,7 @@ def split(machine, name, count):
 
 def begun(program):
     """The program, and how many of its rounds nobody disturbed."""
-    if isinstance(program, Peers):
+    if isinstance(program, (Peers, Family)):
         return program.go(90), 0
     job = program.go(120)
     job.wait_rounds(2 * PERIOD + 1, 90)
@@ -66,13 +67,41 @@ def ended(job, undisturbed):
     return periodic(job.output, PERIOD, undisturbed)
 
 
-class Split:
-    """One process on one GPU, then one on two with the same bytes on each: two wires take as long as one."""
+class Family:
+    """A process for each GPU, below a parent without one."""
 
-    def __init__(self, machine):
+    def __init__(self, machine, name, count):
+        self.machine, self.name, self.count = machine, name, count
+
+    def go(self, _ready_s):
+        return started(self.machine, self.name, "tree", "--children", self.count, "--devices", self.count,
+                       "--memory", "64M" if SOFT else f"{CACHE_GIB}G", "--interval", "20")
+
+    def kill(self):
+        pass
+
+
+class Split:
+    """What has one GPU, then what has two with the same bytes on each: two wires take as long as one."""
+
+    def __init__(self, machine, programs):
         self.machine = machine
-        self.programs = {count: split(machine, f"split-{count}", count) for count in (1, 2)}
+        self.programs = programs
         self.one = {}
+
+    def without_the_driver(self, job, count):
+        """The same with the contexts kept: what is left is ours."""
+        times = []
+        for _ in range(4):
+            times.append(job.verb("suspend", job.name, "--keep-context").json()["total_s"])
+            job.verb("resume", job.name)
+            job.wait_rounds(3, 20)
+        median = statistics.median(times[1:])
+        self.machine.report.number(f"suspend --keep-context on {count} GPU(s), median of 3:", median, "s")
+        self.one.setdefault("kept", median)
+        if count == 2:
+            self.machine.report.number("suspend --keep-context, two GPUs / one:", median / self.one["kept"], "",
+                                       None if SOFT else ("<=", 1.15))
 
     def measure(self, count):
         report = self.machine.report
@@ -94,6 +123,7 @@ class Split:
                                   "", bar if way == "suspend" else None)
                     report.number(f"{way}, two GPUs / one, warm:", median / self.one[way][1], "", bar)
             last = "\n".join(account_text(a) for a in cycles[-1][:2])
+            self.without_the_driver(job, count)
             return settle(report, last + "\n" + ended(job, undisturbed))
         finally:
             job.kill()
@@ -203,10 +233,13 @@ def two_there(machine):
 
 
 def steps(machine):
-    both = Split(machine)
+    both = Split(machine, {count: split(machine, f"split-{count}", count) for count in (1, 2)})
+    apart = Split(machine, {count: Family(machine, f"family-{count}", count) for count in (1, 2)})
     yield "machine", 60, functools.partial(two_there, machine), []
     yield "split-one", 150, functools.partial(both.measure, 1), [both.programs[1]]
     yield "split-two", 150, functools.partial(both.measure, 2), [both.programs[2]]
+    yield "family-one", 100, functools.partial(apart.measure, 1), []
+    yield "family-two", 100, functools.partial(apart.measure, 2), []
     again, peers = split(machine, "swap-split", 2), Peers(machine, "swap-peers", 2)
     yield "swap-split", 240, functools.partial(exchanged, machine, again), [again]
     yield "swap-peers", 120, functools.partial(exchanged, machine, peers), [peers]
