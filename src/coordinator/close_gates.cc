@@ -13,9 +13,11 @@ using std::chrono::milliseconds;
 
 // Ordinary work ends in that time, and nobody is disturbed while it does.
 constexpr milliseconds kUndisturbed{300};
-// What a step's work gets to end: longer each time, so that kernels of any length end in some
-// round.
+// What a step's work gets to end: longer each time that others are the ones who wait, so that
+// kernels of any length end in some round.
 constexpr milliseconds kFirstStep{10}, kLongestStep{3000};
+// How long a round takes in which all are waited for.
+constexpr milliseconds kNobody{50};
 // Calls of a step: doubled while the same programs are behind the others.
 constexpr uint32_t kMostCalls = 256;
 // So long nobody rests before it is taken that all wait for each other: those who are only slow
