@@ -138,7 +138,7 @@ def main():
     options = parser.parse_args()
     report = Report(options.out, float(os.environ.get("BUDGET_S", "400")), "nccl")
     machine = Machine(options.dist, report, False)
-    all_ranks = [Ranks(machine, name) for name in options.names or SETTINGS]
+    all_ranks = [Ranks(machine, name) for name in options.names or SETTINGS if name != "neighbours"]
     try:
         # One after the other: several on the same GPUs is a step of its own.
         for ranks in all_ranks:
@@ -147,7 +147,7 @@ def main():
             if not ranks.refusal:
                 report.step(f"{ranks.name}: ports", 80, functools.partial(ports_are_free, machine))
                 report.step(f"{ranks.name}: dump", 100, functools.partial(ranks.guarded, ranks.dump))
-        if not options.names:
+        if not options.names or "neighbours" in options.names:
             report.step("neighbours", 120, functools.partial(neighbours, machine))
     finally:
         for ranks in all_ranks:

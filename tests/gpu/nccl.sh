@@ -2,7 +2,7 @@
 # Shows on a machine with two GPUs that two ranks of NCCL are suspended, resumed, dumped and restored, and that their next
 # all-reduce is right: with NCCL's defaults (but for multicast, which stays off), and with each setting of docs/nccl.md.
 #
-#   tests/gpu/nccl.sh DIST_DIR OUT_DIR [SETTING…]     those of nccl.py, or all
+#   tests/gpu/nccl.sh DIST_DIR OUT_DIR [SETTING…]     those of nccl.py and neighbours, or all
 #
 # Wants python3 with torch. Writes OUT_DIR/summary.txt, OUT_DIR/nccl.json and OUT_DIR/logs.tar.gz. Exit code 0: every
 # step passed. Takes at most BUDGET_S (400) seconds.
