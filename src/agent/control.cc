@@ -240,7 +240,7 @@ void OnClose(const wire::CloseRequest& request) {
 void OnRest(const wire::RestRequest& request) {
   if (g_state != State::kClosed && g_state != State::kShut) return AnswerWrongState("rest");
   const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
-  if (request.calls != 0) {
+  if (request.calls != 0 || CapturesOpen() != 0) {
     g_state = State::kShut;
     LetThrough(request.calls, deadline);
   }

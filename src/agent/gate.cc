@@ -193,8 +193,9 @@ Closing Close(int64_t deadline_ns) {
 Closing Seal(int64_t deadline_ns) { return Stop(kSealed, &Slot::asking, deadline_ns); }
 
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns) {
-  g_tickets.store(calls, std::memory_order_seq_cst);
+  // First of all: whoever finds the gate sealed may take it that nothing is under way.
   g_word.fetch_and(~kSealed, std::memory_order_seq_cst);
+  g_tickets.store(calls, std::memory_order_seq_cst);
   // Whoever looked for a ticket before has yet to wait for the word as it was, which is another
   // now.
   g_word.fetch_add(kTurn, std::memory_order_seq_cst);
@@ -221,6 +222,7 @@ void ResetAfterFork() {
     s->asking.store(0);
     s->taken.store(0);
   }
+  g_tickets.store(0);
   g_word.fetch_and(~(kShut | kSealed));
 }
 

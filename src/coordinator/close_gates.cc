@@ -24,6 +24,8 @@ constexpr uint32_t kMostCalls = 256;
 // would be given more to do.
 constexpr milliseconds kAllWait{2000};
 
+constexpr milliseconds kLongest = std::chrono::hours(24);
+
 milliseconds Left(const Deadline& deadline, milliseconds most) {
   if (deadline.never()) return most;
   return std::min(most, milliseconds(deadline.PollTimeout()));
@@ -104,8 +106,7 @@ Status CloseGates(const std::vector<GateOwner>& owners, bool together,
                          [](const GateOwner& owner) { return owner.client->goes_in_steps(); });
   if (together) return Steps(owners, deadline).Run(floor);
   return InParallel(owners.size(), [&](size_t i) {
-    return Annotate(owners[i].client->Close(Left(deadline, milliseconds(30000)), floor),
-                    owners[i].who);
+    return Annotate(owners[i].client->Close(Left(deadline, kLongest), floor), owners[i].who);
   });
 }
 

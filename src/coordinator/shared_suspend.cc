@@ -294,8 +294,7 @@ Phase SharedSuspend::GateClose() {
       owners.push_back({fmt::format("process {}", member.id.pid.value), &*member.client});
     }
     STASIS_ASSIGN(bool together, MayWaitForEachOther());
-    STASIS_TRY(CloseGates(owners, together, floor,
-                          Deadline::Sooner(scope.deadline(), Deadline::In(kGateTimeout))));
+    STASIS_TRY(CloseGates(owners, together, floor, scope.deadline()));
     // Somebody may have opened memory, and with a process that is not of us, until the last gate
     // was closed.
     STASIS_TRY(ForEachMember([&](Member& member) -> Status {
@@ -511,10 +510,10 @@ Status SharedSuspend::MapAgain(Member& member) {
 }
 
 Status SharedSuspend::RejoinOthers(Member& member) {
-  if (!member.client || member.client->hello().ipc_ranges == 0 ||
-      member.client->hello().state == wire::State::kOpen) {
-    return {};
-  }
+  if (!member.client || member.client->hello().ipc_ranges == 0) return {};
+  // Nothing has been given up before the gate was closed.
+  const wire::State state = member.client->hello().state;
+  if (state == wire::State::kOpen || state == wire::State::kShut) return {};
   return member.client->Rejoin(std::min<milliseconds>(services_.undo_timeout(), kAgentTimeout));
 }
 

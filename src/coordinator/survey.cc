@@ -92,10 +92,12 @@ Status RefuseFailedDevice(const Survey& survey) {
   return {};
 }
 
-// An agent knows what its program shares, and need not guess from sockets (docs/nccl.md).
-bool AgentIsTrusted(const process::ProcessId& id) {
+// An agent knows what its program shares, and need not guess from sockets (docs/nccl.md); but for
+// one that could not see all calls. Without one, or when it may not be asked, the sockets decide.
+Result<bool> AgentIsTrusted(const process::ProcessId& id) {
   auto agent = FindAgent(id);
-  return agent && *agent;
+  if (!agent && agent.error().code == Code::kAborted) return Fail(std::move(agent).error());
+  return agent && *agent && ((*agent)->hello().blockers & wire::kBlockerUnknownFunction) == 0;
 }
 
 // What the driver would only refuse when it is too late: its checkpoint succeeds and its restore
@@ -103,7 +105,9 @@ bool AgentIsTrusted(const process::ProcessId& id) {
 Status RefuseSharedDeviceMemory(const Survey& survey) {
   for (const auto& p : survey.device_processes) {
     // Of what is away already there is nothing left to refuse.
-    if (p.state == ProcessState::kCheckpointed || AgentIsTrusted(p.id)) continue;
+    if (p.state == ProcessState::kCheckpointed) continue;
+    STASIS_ASSIGN(bool trusted, AgentIsTrusted(p.id));
+    if (trusted) continue;
     STASIS_ASSIGN(auto findings, device::Inspect(p.id.pid));
     for (const auto& finding : findings) {
       if (!finding.fatal) continue;

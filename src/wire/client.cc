@@ -15,6 +15,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// What an agent may take beyond a step's time: the list of a program's memory is made when it
+// rests.
+constexpr milliseconds kRestSlack{10000};
 // Error::raw of a connection that the agent has ended.
 constexpr int64_t kEnded = 1;
 
@@ -195,7 +198,7 @@ stasis::Status AgentClient::Close(milliseconds timeout, Floor floor) {
 Result<bool> AgentClient::AwaitRest(milliseconds timeout) {
   Packet packet;
   int fds[kMaxBatch];
-  STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout + std::chrono::seconds(1)));
+  STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout + kRestSlack));
   if (packet.header.type != Type::kReply) {
     CloseAll(fds, count);
     return Fail(IoError(Io::kBad).WithContext("listening to " + who_));

@@ -60,7 +60,7 @@ void Talk(FuzzInput script) {
   const HelloReply& hello = client->hello();
   FuzzCheck(hello.device_count <= kMaxDevices && hello.range_count <= kMaxRanges);
   FuzzCheck(strnlen(hello.blocker_text, sizeof(hello.blocker_text)) < sizeof(hello.blocker_text));
-  FuzzCheck(uint32_t(hello.state) <= uint32_t(State::kMapped));
+  FuzzCheck(uint32_t(hello.state) <= uint32_t(State::kShut));
   Ask(*client, what);
 }
 
