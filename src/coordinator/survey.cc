@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/install_layout.h"
 #include "coordinator/agents.h"
+#include "coordinator/nccl_neighbours.h"
 #include "coordinator/suspended.h"
 #include "device/inspect.h"
 #include "jobs/store.h"
@@ -347,6 +348,7 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   for (const auto& member : survey.members()) STASIS_TRY(RefuseMember(member, survey, collects));
   STASIS_TRY(collect("gpu-failed", RefuseFailedDevice(survey)));
   STASIS_TRY(collect("gpu-sharing", RefuseSharedDeviceMemory(survey)));
+  STASIS_TRY(collect("gpu-sharing", RefuseNcclNeighbours(services, survey)));
   // A suspended process holds no GPU any more: what it will need again was written down.
   for (auto& p : survey.device_processes) {
     if (p.state == ProcessState::kRunning) STASIS_TRY(CountImported(services, p));

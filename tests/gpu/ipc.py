@@ -42,6 +42,7 @@ def torch_again(machine):
     job = Job(machine, "again", [sys.executable, HERE / "torch_share.py", "--megabytes", 1024])
     try:
         job.wait_ready(120)
+        job.wait_rounds(3, 60)
         for _ in range(10):
             used = used_mib(machine)
             account = job.verb("suspend", "again").json()

@@ -107,7 +107,10 @@ def neighbours(machine):
             for what in ("suspend", "resume"):
                 if what == "suspend":
                     left.job.wait_rounds(3, 30)
+                # Beside another one it is refused by itself.
+                machine.env["STASIS_TRY_NCCL"] = "1"
                 left.job.verb(what, left.name)
+                del machine.env["STASIS_TRY_NCCL"]
                 print(f"neighbours: {what} {number}", flush=True)
                 right.job.wait_rounds(20, 60)
         for ranks in (left, right):
