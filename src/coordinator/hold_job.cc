@@ -9,6 +9,8 @@ namespace {
 
 Status CheckMayComeBack(const jobs::Job& job) {
   if (jobs::HasEnded(job.state)) return {};
+  // Whoever starts a job holds it meanwhile: this one is what a killed command has left.
+  if (job.state == jobs::State::kStarting) return {};
   return Fail(Code::kFailedPrecondition,
               fmt::format("job {} is {}", job.id, jobs::StateName(job.state)),
               "end it first, or restore under another name with --job");

@@ -37,7 +37,7 @@ class Own : public ::testing::Test {
 
   uint32_t Memory() {
     auto header = wire::ReadAgentHeader(target_.pid());
-    return header ? header->memory & ~wire::kMemoryTold : ~0u;
+    return header ? header->memory & ~(wire::kMemoryTold | wire::kStepsTold) : ~0u;
   }
 
   void ExpectIntact() {
