@@ -1,6 +1,7 @@
 #include "shim/terminal.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/deadline.h"
 #include "base/file.h"
 
 namespace stasis::shim {
@@ -22,6 +24,7 @@ constexpr size_t kMostRecent = 16u << 10;  // for one who comes
 constexpr size_t kMostInput = 4u << 10;    // from then on nothing more is taken from a client
 constexpr int kMostPortions = 16;          // at one time: others are to be served too
 constexpr size_t kMostHeldByKernel = 1u << 20;
+constexpr std::chrono::milliseconds kLastWords{1000};  // after the program's end
 
 Result<UniqueFd> Listen(const std::string& job_folder) {
   STASIS_ASSIGN(UniqueFd folder, stasis::Open(job_folder, O_PATH | O_DIRECTORY));
@@ -124,7 +127,19 @@ void Terminal::Drain() {
   for (size_t portions = 0; portions < kMostHeldByKernel / kMostPayload && ReadOutput();
        ++portions) {
   }
-  for (Client& client : clients_) Flush(client);
+  // A client's socket holds less than a program can write at its end. One that reads gets all of
+  // it; one that does not is waited for no longer than this.
+  const Deadline deadline = Deadline::In(kLastWords);
+  for (;;) {
+    std::vector<pollfd> waits;
+    for (Client& client : clients_) {
+      Flush(client);
+      const bool has_more = !client.queue.empty() || client.skipped != 0;
+      if (has_more && !client.gone) waits.push_back({client.socket.get(), POLLOUT, 0});
+    }
+    if (waits.empty() || deadline.passed()) return;
+    (void)::poll(waits.data(), waits.size(), deadline.PollTimeout());
+  }
 }
 
 void Terminal::StopListening() {
