@@ -107,15 +107,15 @@ Status RefuseSharedDeviceMemory(const Survey& survey) {
   for (const auto& p : survey.device_processes) {
     // Of what is away already there is nothing left to refuse.
     if (p.state == ProcessState::kCheckpointed) continue;
+    STASIS_ASSIGN(auto findings, device::Inspect(p.id.pid));
+    auto fatal = std::find_if(findings.begin(), findings.end(),
+                              [](const auto& finding) { return finding.fatal; });
+    if (fatal == findings.end()) continue;
     STASIS_ASSIGN(bool trusted, AgentIsTrusted(p.id));
     if (trusted) continue;
-    STASIS_ASSIGN(auto findings, device::Inspect(p.id.pid));
-    for (const auto& finding : findings) {
-      if (!finding.fatal) continue;
-      return Fail(Code::kUnimplemented,
-                  fmt::format("process {} {} ({})", p.id.pid.value, finding.what, finding.evidence),
-                  finding.hint);
-    }
+    return Fail(Code::kUnimplemented,
+                fmt::format("process {} {} ({})", p.id.pid.value, fatal->what, fatal->evidence),
+                fatal->hint);
   }
   return {};
 }
