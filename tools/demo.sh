@@ -118,7 +118,7 @@ tell "The GPU: $about."
 # What this machine lacks for CRIU, one line; empty when it can dump.
 missing=
 if ! checked=$(stasis check 2>&1); then
-  missing=$(printf '%s\n' "$checked" | grep '^BAD' || true)
+  missing=$(printf '%s\n' "$checked" | grep '^cannot' || true)
 fi
 
 step "1. A job on the GPU: a counter with $first of memory, that adds one for each packet"
