@@ -38,16 +38,23 @@ bool HoldsOneOf(process::HostPid pid, const std::set<std::string>& sockets) {
                      [&](const auto& file) { return sockets.contains(file.target); });
 }
 
-// Those of the target that have one; their sockets are taken out of `sockets`.
+// Those of the target that have one, and that an operation would take from the GPU; the sockets of
+// all of its processes are taken out of `sockets`. Several may hold one: it is inherited by fork.
 std::vector<device::DeviceProcess> TakeRanks(const Survey& survey, std::set<std::string>& sockets) {
   std::vector<device::DeviceProcess> ranks;
+  std::set<std::string> own;
   for (const auto& p : survey.device_processes) {
     auto files = process::ReadOpenFiles(p.id.pid);
     if (!files) continue;
     bool rank = false;
-    for (const auto& file : *files) rank |= sockets.erase(file.target) != 0;
-    if (rank) ranks.push_back(p);
+    for (const auto& file : *files) {
+      if (!sockets.contains(file.target)) continue;
+      own.insert(file.target);
+      rank = true;
+    }
+    if (rank && !p.suspended()) ranks.push_back(p);
   }
+  for (const std::string& socket : own) sockets.erase(socket);
   return ranks;
 }
 

@@ -95,10 +95,18 @@ Status RefuseFailedDevice(const Survey& survey) {
 
 // An agent knows what its program shares, and need not guess from sockets (docs/nccl.md); but for
 // one that could not see all calls. Without one, or when it may not be asked, the sockets decide.
-Result<bool> AgentIsTrusted(const process::ProcessId& id) {
+struct AgentsWord {
+  bool counts = false;
+  std::string unseen;  // what it could not see, when that is why it does not count
+};
+
+Result<AgentsWord> AskAgent(const process::ProcessId& id) {
   auto agent = FindAgent(id);
   if (!agent && agent.error().code == Code::kAborted) return Fail(std::move(agent).error());
-  return agent && *agent && ((*agent)->hello().blockers & wire::kBlockerUnknownFunction) == 0;
+  if (!agent || !*agent) return AgentsWord{};
+  const wire::HelloReply& hello = (*agent)->hello();
+  if ((hello.blockers & wire::kBlockerUnknownFunction) == 0) return AgentsWord{.counts = true};
+  return AgentsWord{.unseen = WhyNotShared(hello)};
 }
 
 // What the driver would only refuse when it is too late: its checkpoint succeeds and its restore
@@ -111,11 +119,14 @@ Status RefuseSharedDeviceMemory(const Survey& survey) {
     auto fatal = std::find_if(findings.begin(), findings.end(),
                               [](const auto& finding) { return finding.fatal; });
     if (fatal == findings.end()) continue;
-    STASIS_ASSIGN(bool trusted, AgentIsTrusted(p.id));
-    if (trusted) continue;
+    STASIS_ASSIGN(const AgentsWord word, AskAgent(p.id));
+    if (word.counts) continue;
+    std::string what =
+        fmt::format("process {} {} ({})", p.id.pid.value, fatal->what, fatal->evidence);
+    if (word.unseen.empty()) return Fail(Code::kUnimplemented, std::move(what), fatal->hint);
     return Fail(Code::kUnimplemented,
-                fmt::format("process {} {} ({})", p.id.pid.value, fatal->what, fatal->evidence),
-                fatal->hint);
+                what + ", and its agent does not see all of its calls: " + word.unseen,
+                fatal->agents_hint);
   }
   return {};
 }
@@ -348,7 +359,6 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   for (const auto& member : survey.members()) STASIS_TRY(RefuseMember(member, survey, collects));
   STASIS_TRY(collect("gpu-failed", RefuseFailedDevice(survey)));
   STASIS_TRY(collect("gpu-sharing", RefuseSharedDeviceMemory(survey)));
-  STASIS_TRY(collect("gpu-sharing", RefuseNcclNeighbours(services, survey)));
   // A suspended process holds no GPU any more: what it will need again was written down.
   for (auto& p : survey.device_processes) {
     if (p.state == ProcessState::kRunning) STASIS_TRY(CountImported(services, p));
@@ -361,6 +371,7 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
       p.device_bytes = record->device_bytes;
     }
   }
+  STASIS_TRY(collect("gpu-sharing", RefuseNcclNeighbours(services, survey)));
   return survey;
 }
 

@@ -68,20 +68,25 @@ struct Rule {
   std::string_view prefix;
   const char* what;
   const char* hint;
+  const char* agents_hint;
   bool (*harmless)(HostPid);
 };
 constexpr const char* kNccl = "uses an active NCCL communicator";
 constexpr const char* kNcclHint =
     "start it by `stasis run`, whose agent carries what NCCL shares; or with NCCL_P2P_DISABLE=1 "
     "NCCL_CUMEM_ENABLE=0: the driver cannot restore memory that NCCL maps of other processes";
+constexpr const char* kNcclAgentsHint =
+    "start it with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0 in its environment: the driver alone "
+    "carries it then";
+constexpr const char* kFabricHint = "the driver cannot checkpoint fabric memory";
 constexpr Rule kRules[] = {
     // A communicator's proxy: how NCCL passes descriptors of exported memory (since 2.19).
-    {"@/tmp/nccl-socket-", kNccl, kNcclHint, NcclIsRestorable},
-    {"/tmp/nccl-socket-", kNccl, kNcclHint, NcclIsRestorable},
+    {"@/tmp/nccl-socket-", kNccl, kNcclHint, kNcclAgentsHint, NcclIsRestorable},
+    {"/tmp/nccl-socket-", kNccl, kNcclHint, kNcclAgentsHint, NcclIsRestorable},
     // Its shared-memory transport.
-    {"/dev/shm/nccl-", kNccl, kNcclHint, NcclIsRestorable},
-    {"/dev/nvidia-caps-imex-channels/", "shares GPU memory between machines (IMEX)",
-     "the driver cannot checkpoint fabric memory", [](HostPid) { return false; }},
+    {"/dev/shm/nccl-", kNccl, kNcclHint, kNcclAgentsHint, NcclIsRestorable},
+    {"/dev/nvidia-caps-imex-channels/", "shares GPU memory between machines (IMEX)", kFabricHint,
+     kFabricHint, [](HostPid) { return false; }},
 };
 
 }  // namespace
@@ -95,7 +100,7 @@ Result<std::vector<Finding>> Inspect(HostPid pid) {
     for (const Held& one : held) {
       if (known || !one.path.starts_with(rule.prefix)) continue;
       findings.push_back({rule.what, fmt::format("{} is {}", one.where, one.path), rule.hint,
-                          !rule.harmless(pid)});
+                          rule.agents_hint, !rule.harmless(pid)});
       known = true;
     }
   }

@@ -13,10 +13,11 @@
 namespace stasis::device {
 
 struct Finding {
-  std::string what;      // "uses an active NCCL communicator"
-  std::string evidence;  // "fd 41 is the socket @/tmp/nccl-socket-0-8f1c"
-  std::string hint;
-  bool fatal = false;  // a checkpoint would lose the program
+  std::string what;         // "uses an active NCCL communicator"
+  std::string evidence;     // "fd 41 is the socket @/tmp/nccl-socket-0-8f1c"
+  std::string hint;         // without an agent
+  std::string agents_hint;  // with an agent that may not be relied on
+  bool fatal = false;       // a checkpoint would lose the program
 };
 
 // Libraries that are only loaded are no evidence: every PyTorch process maps libnccl.

@@ -2,12 +2,14 @@
 user's own for him."""
 
 import os
+import pathlib
 import shutil
 import sys
 
 from house import House, demand, isolate, main, wait_until
 
 ALICE, BOB = 4001, 4002
+PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "scenario" / "programs"
 
 
 class User:
@@ -198,6 +200,35 @@ def log_that_is_anothers(house: House):
     leave(house)
 
 
+def nccl_beside_anothers(house: House):
+    """A communicator on the same GPU is seen where the caller may look: root sees hers, she does not see root's."""
+    for_all(house)
+    house.start()
+    alice = User(house, ALICE)
+    holder = shutil.copy(PROGRAMS / "beside_nccl_socket.py", house.world.folder / "holder.py")
+    words = ["--", "/usr/bin/python3", holder, house.build / "workloads" / "counter", "--memory", "8M"]
+    log = house.world.folder / "roots.log"
+    house.world.stasis("run", "--job", "roots", "--log", log, *words)
+    wait_until(lambda: log.exists() and "READY" in log.read_text(), 60, "root's is not ready")
+    house.world.stasis("suspend", "roots")
+    house.world.stasis("resume", "roots")
+    alice.stasis("run", "--job", "hers", *words)
+    hers = alice.home / "state" / "data" / "jobs" / "hers" / "log"
+    wait_until(lambda: hers.exists() and "READY" in hers.read_text(), 60, "hers is not ready")
+    command = house.world.stasis("suspend", "roots", expect=5)
+    demand("another job uses with NCCL too" in command.err, f"{command}")
+    alice.stasis("suspend", "hers")
+    alice.stasis("resume", "hers")
+    alice.end("hers")
+    house.world.stasis("suspend", "roots")
+    house.world.stasis("resume", "roots")
+    house.world.stasis("kill", "roots", "-s", "KILL")
+    house.world.stasis("wait", "roots", expect=137)
+    house.world.stasis("delete", "roots")
+    house.drain()
+    leave(house)
+
+
 def ones_own(house: House):
     """Without root's, a user may have a daemon of his own, which works for nobody else."""
     for_all(house)
@@ -220,4 +251,4 @@ def ones_own(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([each_his_own, nobody_cancels_anothers, log_that_is_anothers, ones_own]))
+    sys.exit(main([each_his_own, nobody_cancels_anothers, log_that_is_anothers, nccl_beside_anothers, ones_own]))

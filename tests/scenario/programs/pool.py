@@ -1,12 +1,15 @@
-"""pool.py METHOD [WORKERS]: a program with GPU memory whose workers were started by Python's multiprocessing
+"""pool.py METHOD [WORKERS] [--nccl]: a program with GPU memory whose workers were started by Python's multiprocessing
 (fork, forkserver, spawn), as PyTorch's DataLoader does it. It speaks the workloads' protocol.
 
 Workers that were not forked have GPU memory of their own, on the GPUs in turn. Every round gives each of
-them a number to work on, and compares what they and the GPU say with a computation of its own."""
+them a number to work on, and compares what they and the GPU say with a computation of its own. With --nccl
+each that uses a GPU holds a socket as a communicator of NCCL has."""
 
 import ctypes
 import multiprocessing
+import os
 import signal
+import socket
 import sys
 import zlib
 
@@ -24,6 +27,9 @@ class Gpu:
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
         self.call("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(BYTES))
+        if "--nccl" in sys.argv:
+            self.held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.held.bind(f"\0/tmp/nccl-socket-0-{os.getpid():x}")
 
     def call(self, name, *arguments):
         result = getattr(self.cuda, name)(*arguments)
