@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -236,6 +238,43 @@ TEST(Gate, WhatNobodyUsesIsTakenBack) {
   EXPECT_FALSE(passed.load());
   EXPECT_EQ(gate::LetThrough(3, In(200)), 1u);
   thread.join();
+  gate::Open();
+}
+
+// Calls that were let through are not let through in a child: its gate is open, and when it is shut
+// nobody has a ticket.
+TEST(Gate, AChildOfAStepHasAGateOfItsOwn) {
+  ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+  std::atomic<bool> done{false};
+  std::thread step([&] {
+    gate::LetThrough(3, In(1000));
+    done.store(true);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    gate::ResetAfterFork();
+    if (gate::IsClosed()) ::_exit(1);
+    { gate::Pass pass; }
+    if (gate::Close(In(5000)) != gate::Closing::kClosed) ::_exit(2);
+    std::atomic<bool> passed{false};
+    std::thread([&] {
+      gate::Pass pass;
+      passed.store(true);
+    }).detach();
+    ::usleep(100000);
+    if (passed.load()) ::_exit(3);
+    if (gate::Seal(In(5000)) != gate::Closing::kClosed) ::_exit(4);
+    gate::Open();
+    while (!passed.load()) ::usleep(1000);
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(done.load()) << "the step was over before the child looked";
+  step.join();
   gate::Open();
 }
 

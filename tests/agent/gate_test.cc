@@ -95,6 +95,53 @@ TEST(Gate, ShutsInStepsWhenACaptureHasEnded) {
   ASSERT_DONE(client->Open(kLong));
 }
 
+// One that begins in a step goes on, however many steps it lasts, and nothing after it does.
+TEST(Gate, ACaptureThatBeginsInAStepGoesOnToItsEnd) {
+  Target target({"direct"});
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  auto rests = client->CloseInSteps(kLong);
+  ASSERT_DONE(rests);
+  ASSERT_TRUE(*rests);
+  target.Say("capture");
+  rests = client->Rest(1, milliseconds(200));
+  EXPECT_EQ(target.Hear(), "ok");
+  for (uint32_t calls : {0, 1, 0}) {
+    ASSERT_DONE(rests);
+    EXPECT_FALSE(*rests);
+    EXPECT_EQ(client->not_yet(), "a stream capture did not end");
+    rests = client->Rest(calls, milliseconds(50));
+  }
+  target.Say("end-capture");
+  rests = client->Rest(0, kLong);
+  ASSERT_DONE(rests);
+  EXPECT_TRUE(*rests);
+  EXPECT_EQ(target.Hear(), "0") << "the capture is whole";
+  target.Say("alloc 4194304");
+  EXPECT_FALSE(target.Speaks());
+  ASSERT_DONE(client->ExportAll(kLong));
+  ASSERT_DONE(client->Open(kLong));
+  EXPECT_NE(target.Hear(), "");
+}
+
+// A child has no part in it: it stands at no gate, whatever its parent may do.
+TEST(Gate, AChildOfAProgramInAStepIsNotHeld) {
+  Target target({"direct"});
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  auto rests = client->CloseInSteps(kLong);
+  ASSERT_DONE(rests);
+  ASSERT_TRUE(*rests);
+  EXPECT_EQ(target.Ask("fork"), "0");
+  target.Say("fork");
+  rests = client->Rest(8, milliseconds(500));
+  ASSERT_DONE(rests);
+  EXPECT_TRUE(*rests);
+  EXPECT_EQ(target.Hear(), "0");
+  ASSERT_DONE(client->Open(kLong));
+  EXPECT_EQ(target.Ask("fork"), "0");
+}
+
 TEST(Gate, OpensWhenAClientThatGoesInStepsHasEnoughOrEnds) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 4194304");
