@@ -6,12 +6,15 @@
 
 #include "base/install_layout.h"
 #include "base/operation_id.h"
+#include "coordinator/fault.h"
 #include "coordinator/shared_lots.h"
+#include "jobs/store.h"
 
 namespace stasis::coordinator {
 namespace {
 
 constexpr std::chrono::seconds kWindDown{20};
+constexpr std::chrono::seconds kLongestHold{60};  // of a test's
 
 // A plan that has failed over a process of the program. It is not tried again: that would suspend
 // or end the others without whoever may have died of this attempt.
@@ -56,6 +59,19 @@ Error WithTheEnd(Error error, const Operation& operation, bool committed) {
   error.not_undone = true;
   error.hint = "The program has ended in the meantime; " + WhatIsLeft(operation) + ".";
   return error;
+}
+
+// What was named by its number may have become a job since (`stasis manage`), which would be ended
+// and know of no image. Asked when the journal has the operation: from then on it becomes none.
+Status CheckInNoJob(const Services& services, const Operation& operation) {
+  if (!operation.job.empty() || operation.members.empty()) return {};
+  const process::ProcessId& root = operation.members.front();
+  STASIS_ASSIGN(auto job, jobs::Store(services.paths.jobs()).FindByProcess(root.pid));
+  if (!job || !job->processes || job->processes->root != root) return {};
+  return Fail(Code::kAborted,
+              fmt::format("process {} has become job {} in the meantime", root.pid.value, job->id),
+              fmt::format("nothing was done to it; `stasis {} {}` does it to the job",
+                          operation.verb, job->id));
 }
 
 }  // namespace
@@ -164,7 +180,12 @@ Result<OperationResult> Execute(Session& session, const Operation& operation, Pl
                                 const OperationOptions& options, OperationResult result) {
   result.planned_phases = plan.PhaseNames();
   if (options.dry_run) return result;
+  STASIS_TRY(InjectFault("begin", FaultPoint::kBefore, Deadline::In(kLongestHold)));
   STASIS_TRY(session.journal->Begin(operation));
+  if (Status none = CheckInNoJob(session.services, operation); !none) {
+    (void)session.journal->Finish();
+    return Fail(std::move(none).error());
+  }
   Plan::RunOptions run;
   run.journal = session.journal.get();
   run.progress = options.progress;

@@ -7,7 +7,8 @@
 // is done and nothing says so yet. `hang` lasts until the phase's deadline; `die` is SIGKILL to our
 // own process, `kill=PID` to another one, as a part of the program that dies there; the phase goes
 // on when that is on its way out. `hold` lasts as long as there is a file of that name, and the
-// phase then goes on.
+// phase then goes on. `begin:before` strikes when all has been looked at, before there is a journal
+// entry.
 #pragma once
 
 #include <string>

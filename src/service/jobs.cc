@@ -130,9 +130,10 @@ Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& 
   auto managed = [&]() -> Result<jobs::Job> {
     STASIS_ASSIGN(wanted.pid, jobs::ParsePid(request.target()));
     // What is being done to it by its number is not the job's: a dump would end a job that knows of
-    // no image.
+    // no image. One that begins later finds the job (coordinator/execute.cc).
+    UniqueFd nothing_begins;
     if (auto stat = process::ReadStat(wanted.pid)) {
-      STASIS_TRY(coordinator::CheckNotUnderWay(call.paths, stat->id));
+      STASIS_ASSIGN(nothing_begins, coordinator::HoldNotUnderWay(call.paths, stat->id));
     }
     return jobs::Manage(jobs::Store(call.paths.jobs()), wanted);
   }();
