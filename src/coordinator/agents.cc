@@ -41,7 +41,7 @@ Status CheckDescriptorsFit(const FoundAgent& agent) {
   rlimit limit{};
   if (::prlimit(agent.id.pid.value, RLIMIT_NOFILE, nullptr, &limit) != 0) return {};
   STASIS_ASSIGN(auto open, process::ReadOpenFiles(agent.id.pid));
-  // As the agent counts (agent/control.cc): with room for two packets on their way.
+  // As the agent counts (agent/requests.cc): with room for two packets on their way.
   const uint64_t needed =
       open.size() + hello.range_count - hello.kept_descriptors + 2 * wire::kMaxBatch;
   if (needed <= limit.rlim_cur) return {};

@@ -1,0 +1,460 @@
+#include "agent/requests.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "agent/blockers.h"
+#include "agent/carrier.h"
+#include "agent/cuda/captures.h"
+#include "agent/cuda/driver_memory.h"
+#include "agent/cuda/floor.h"
+#include "agent/cuda/ipc.h"
+#include "agent/descriptors.h"
+#include "agent/futex.h"
+#include "agent/gate.h"
+#include "agent/header.h"
+#include "agent/ipc_server.h"
+#include "agent/rest.h"
+#include "wire/packet.h"
+
+namespace stasis::agent {
+namespace {
+
+using wire::Io;
+using wire::Outcome;
+using wire::State;
+using wire::Type;
+
+// A client that stops in the middle of a request must not keep the program waiting.
+constexpr int kAnswerTimeoutMs = 10 * 1000;
+constexpr size_t kTextBytes = 200;  // of a sentence for an answer
+
+Watched g_client;
+Watched g_refused;  // the last that was told to come back later: closing it at once
+                    // would take the answer from it before it has asked
+State g_state = State::kOpen;
+bool g_holding = false;  // between a release and its commit
+bool g_lower_floor = false;
+uint32_t g_next_to_map = 0;
+uint64_t g_suspends = 0;
+
+// Whoever reads the header must not find the memory there when it is not.
+void NoteMemory(uint32_t more = 0) {
+  uint32_t memory = more;
+  if (g_state == State::kReleased) memory |= wire::kMemoryAway;
+  if (ImportedAreMapped()) memory |= wire::kMemoryImported;
+  NoteInHeader(wire::kMemoryAway | wire::kMemoryImported, memory);
+}
+
+// ---- answers
+
+void Answer(Outcome outcome, const char* text = "", CUresult error = CUDA_SUCCESS) {
+  wire::Reply reply{};
+  reply.outcome = outcome;
+  reply.driver_error = error;
+  reply.state = g_state;
+  snprintf(reply.text, sizeof(reply.text), "%s", text);
+  wire::Send(g_client.fd, &reply, Type::kReply, sizeof(reply), nullptr, 0, kAnswerTimeoutMs);
+}
+
+void AnswerDriver(CUresult error, const char* what) {
+  const char* name = nullptr;
+  real::cuGetErrorName(error, &name);
+  char text[sizeof(wire::Reply::text)];
+  snprintf(text, sizeof(text), "%s: %s", what, name != nullptr ? name : "unknown error");
+  Answer(Outcome::kDriver, text, error);
+}
+
+void AnswerWrongState(const char* verb) {
+  static const char* const kNames[] = {"open", "closed", "released", "mapped", "shut"};
+  char text[80];
+  snprintf(text, sizeof(text), "cannot %s: the gate is %s", verb, kNames[uint32_t(g_state)]);
+  Answer(Outcome::kWrongState, text);
+}
+
+void AnswerNoBarrier() {
+  Answer(Outcome::kRefused,
+         "the kernel refuses the system call membarrier, which it knew when the program began (a "
+         "seccomp filter since?); without it the gate cannot close");
+}
+
+void AnswerHello() {
+  wire::HelloReply reply{};
+  reply.pid = getpid();
+  reply.state = g_state;
+  memcpy(reply.build_id, stasis_agent_header.build_id, sizeof(reply.build_id));
+  reply.blockers = Blockers(reply.blocker_text, sizeof(reply.blocker_text));
+  reply.suspends = g_suspends;
+  reply.open_captures = CapturesOpen();
+  reply.driver = DriverAccountNow();
+  CountCarried(&reply);
+  DescribeIpc(&reply);
+  wire::Send(g_client.fd, &reply, Type::kHelloReply, sizeof(reply), nullptr, 0, kAnswerTimeoutMs);
+}
+
+// ---- verbs
+
+// The program runs on as it was. On an error, about which `text` has a sentence, the gate stays
+// closed.
+CUresult Reopen(char* text, size_t size) {
+  snprintf(text, size, "setting a stack limit back");
+  if (!RejoinImports(text, size)) return CUDA_ERROR_MAP_FAILED;
+  if (CUresult r = RaiseFloor(); r != CUDA_SUCCESS) return r;
+  g_state = State::kOpen;
+  gate::Open();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void ReopenAlone() {
+  char nobody[kTextBytes];
+  Reopen(nobody, sizeof(nobody));
+}
+
+namespace {
+
+// All memory of its own is here again, and others may have what they had of it.
+void BecomeMapped() {
+  g_state = State::kMapped;
+  ResumeIpc();
+}
+
+// The descriptors that a resume will keep must fit, or the program would be stuck without memory.
+bool DescriptorsFit(char* text, size_t size) {
+  wire::HelloReply account{};
+  CountCarried(&account);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  uint64_t missing = account.range_count - account.kept_descriptors;
+  uint64_t needed = OpenDescriptors() + missing + 2 * wire::kMaxBatch;
+  if (needed <= limit.rlim_cur) return true;
+  snprintf(text, size, "the program would need %llu file descriptors and may have %llu (ulimit -n)",
+           static_cast<unsigned long long>(needed),
+           static_cast<unsigned long long>(limit.rlim_cur));
+  return false;
+}
+
+// The gate is shut: nothing was given up.
+void ReopenShut() {
+  g_state = State::kOpen;
+  gate::Open();
+}
+
+// The gate is shut: answers when the program is at rest. When it is not by `deadline`, the gate
+// opens again, but for a client that goes on in steps.
+void ComeToRest(int64_t deadline, bool in_steps) {
+  g_state = State::kShut;
+  const Unrest unrest = AwaitRest(deadline);
+  const bool failed = unrest.no_barrier || unrest.error != CUDA_SUCCESS;
+  if (unrest.why != nullptr && in_steps && !failed) return Answer(Outcome::kNotYet, unrest.why);
+  char text[kTextBytes];
+  auto outcome = Outcome::kOk;
+  if (unrest.why != nullptr) {
+    outcome = Outcome::kDeadline;
+    snprintf(text, sizeof(text), "%s; the program runs on", unrest.why);
+  } else if (!ListCarried()) {
+    outcome = Outcome::kDriver;
+  } else if (Blockers(text, sizeof(text)) != 0 || !ImportsAreKnown(text, sizeof(text))) {
+    // A blocker may have come while the gate was closing; and what its owner does not know that we
+    // have would go with us.
+    outcome = Outcome::kRefused;
+  }
+  if (outcome == Outcome::kOk) {
+    g_state = State::kClosed;
+    return Answer(Outcome::kOk);
+  }
+  ReopenShut();
+  if (unrest.no_barrier) return AnswerNoBarrier();
+  if (failed) return AnswerDriver(unrest.error, unrest.why);
+  if (outcome == Outcome::kDriver) return AnswerDriver(CUDA_ERROR_OUT_OF_MEMORY, "listing memory");
+  Answer(outcome, text);
+}
+
+void OnClose(const wire::CloseRequest& request) {
+  if (g_state != State::kOpen) return AnswerWrongState("close");
+  char text[kTextBytes];
+  if (Blockers(text, sizeof(text)) != 0) return Answer(Outcome::kRefused, text);
+  if (!KeptAreIntact()) {
+    return Answer(Outcome::kRefused,
+                  "the program has closed file descriptors that are not its own (the agent's)");
+  }
+  if (!DescriptorsFit(text, sizeof(text))) return Answer(Outcome::kNoDescriptors, text);
+  const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
+  g_lower_floor = (request.flags & wire::kCloseKeepFloor) == 0;
+  const bool in_steps = (request.flags & wire::kCloseInSteps) != 0;
+  if (!ShutBetweenCaptures(deadline)) {
+    if (in_steps) return Answer(Outcome::kNotYet, "a stream capture did not end");
+    return Answer(Outcome::kDeadline, "a stream capture did not end; the program runs on");
+  }
+  ComeToRest(deadline, in_steps);
+}
+
+// The program's work may wait for what another program is yet to submit, and so on: each of them
+// gets a little further until none of them waits.
+void OnRest(const wire::RestRequest& request) {
+  if (g_state != State::kClosed && g_state != State::kShut) return AnswerWrongState("rest");
+  const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
+  if (request.calls != 0 || CapturesOpen() != 0) {
+    g_state = State::kShut;
+    LetThrough(request.calls, deadline);
+  }
+  ComeToRest(deadline, /*in_steps=*/true);
+}
+
+// false: the client is gone.
+bool OnList(bool with_descriptors) {
+  if (with_descriptors ? g_state != State::kClosed : g_state == State::kOpen) {
+    AnswerWrongState(with_descriptors ? "export" : "describe");
+    return true;
+  }
+  static wire::Ranges
+      packet;  // too large for a thread's stack in some programs; one client at a time
+  packet.total = CarriedCount();
+  packet.first = 0;
+  do {
+    packet.count = 0;
+    int fds[wire::kMaxBatch];
+    CUresult r = CUDA_SUCCESS;
+    while (packet.count < wire::kMaxBatch && packet.first + packet.count < packet.total) {
+      uint32_t index = packet.first + packet.count;
+      if (with_descriptors) r = ExportCarried(index, &fds[packet.count]);
+      if (r != CUDA_SUCCESS) break;
+      packet.ranges[packet.count++] = DescribeCarried(index);
+    }
+    if (r != CUDA_SUCCESS) {
+      wire::CloseAll(fds, packet.count);
+      AnswerDriver(r, "exporting memory");
+      return true;
+    }
+    const uint32_t sent = with_descriptors ? packet.count : 0;
+    Io io = wire::Send(g_client.fd, &packet, with_descriptors ? Type::kRanges : Type::kDescription,
+                       offsetof(wire::Ranges, ranges) + packet.count * sizeof(wire::Range), fds,
+                       sent, kAnswerTimeoutMs);
+    wire::CloseAll(fds, sent);
+    if (io != Io::kOk) return false;
+    packet.first += packet.count;
+  } while (packet.first < packet.total);
+  return true;
+}
+
+void OnRelease(const wire::ReleaseRequest& request) {
+  if (g_state != State::kClosed) return AnswerWrongState("release");
+  NoteMemory(wire::kMemoryAway);
+  CUresult error = CUDA_SUCCESS;
+  const bool hold = request.hold != 0;
+  for (uint32_t i = 0; hold && i < CarriedCount(); ++i) {
+    if (CUresult r = HoldCarried(i); r != CUDA_SUCCESS) return AnswerDriver(r, "keeping memory");
+  }
+  PauseIpc();
+  error = ReleaseImports();
+  for (uint32_t i = 0; i < CarriedCount(); ++i) {
+    CUresult r = ReleaseCarried(i, hold);
+    if (error == CUDA_SUCCESS) error = r;
+  }
+  if (g_lower_floor) LowerFloor();
+  // Also after an error: what is gone must come back before the gate may open.
+  g_state = State::kReleased;
+  g_holding = hold;
+  g_next_to_map = 0;
+  ++g_suspends;
+  if (error != CUDA_SUCCESS) return AnswerDriver(error, "releasing memory");
+  Answer(Outcome::kOk);
+}
+
+// The next one begins at the beginning. While we hold descriptors it is the held memory that came
+// back, so that dropping it would make no room.
+void MapEndsHalfWay() {
+  g_next_to_map = 0;
+  if (!g_holding) DropReturned();
+}
+
+// One batch. `fds` stay the caller's.
+void OnMap(const wire::Ranges& request, const int* fds) {
+  if (g_state != State::kReleased) return AnswerWrongState("map");
+  if (request.first == 0 && g_next_to_map != 0) MapEndsHalfWay();
+  if (request.total != CarriedCount() || request.first != g_next_to_map) {
+    MapEndsHalfWay();
+    return Answer(Outcome::kMalformed, "not the list that was exported");
+  }
+  for (uint32_t i = 0; i < request.count; ++i) {
+    wire::Range mine = DescribeCarried(request.first + i);
+    if (mine.address != request.ranges[i].address ||
+        mine.size_bytes != request.ranges[i].size_bytes) {
+      MapEndsHalfWay();
+      return Answer(Outcome::kMalformed, "not the range that was exported");
+    }
+  }
+  for (uint32_t i = 0; i < request.count; ++i) {
+    MoveCarried(request.first + i, request.ranges[i].device);
+    if (IsMapped(request.first + i)) continue;  // a release, or a drop, that failed half way
+    if (CUresult r = MapCarried(request.first + i, fds[i]); r != CUDA_SUCCESS) {
+      MapEndsHalfWay();
+      return AnswerDriver(r, "mapping memory");
+    }
+  }
+  g_next_to_map = request.first + request.count;
+  if (g_next_to_map == request.total) {
+    SettleMoves();
+    BecomeMapped();
+  }
+  Answer(Outcome::kOk);
+}
+
+void OnOwn() {
+  if (g_state != State::kClosed) return AnswerWrongState("make memory the program's own");
+  for (uint32_t i = 0; i < CarriedCount(); ++i) {
+    CUresult r = OwnCarried(i);
+    if (r == CUDA_SUCCESS) continue;
+    if (!IsMapped(i)) {
+      // We hold it, as after a release: the end of the client maps it again.
+      PauseIpc();
+      g_state = State::kReleased;
+      g_holding = true;
+    }
+    return AnswerDriver(r, "making memory the program's own again");
+  }
+  Answer(Outcome::kOk);
+}
+
+void OnCommit() {
+  if (g_state != State::kReleased) return AnswerWrongState("commit");
+  LetGoOfCarried();
+  g_holding = false;
+  Answer(Outcome::kOk);
+}
+
+void OnOpen() {
+  if (g_state == State::kShut) {
+    ReopenShut();
+    return Answer(Outcome::kOk);
+  }
+  if (g_state != State::kClosed && g_state != State::kMapped) return AnswerWrongState("open");
+  char text[kTextBytes];
+  if (CUresult r = Reopen(text, sizeof(text)); r != CUDA_SUCCESS) return AnswerDriver(r, text);
+  Answer(Outcome::kOk);
+}
+
+void OnRejoin() {
+  if (g_state != State::kClosed && g_state != State::kMapped) return AnswerWrongState("rejoin");
+  char text[kTextBytes];
+  if (!RejoinImports(text, sizeof(text))) return AnswerDriver(CUDA_ERROR_MAP_FAILED, text);
+  Answer(Outcome::kOk);
+}
+
+void EndClient() {
+  g_client.Close();
+  g_refused.Close();
+  if (g_state == State::kShut) return ReopenShut();
+  if (g_state == State::kClosed || g_state == State::kMapped) {
+    ReopenAlone();
+    return;
+  }
+  if (g_state != State::kReleased) return;
+  MapEndsHalfWay();
+  if (!g_holding) return;
+  // While the driver has the process locked, its calls wait here. After an error the next client
+  // finds the state as it is, and may map what it has.
+  if (TakeBackCarried() != CUDA_SUCCESS) return;
+  g_holding = false;
+  BecomeMapped();
+  NoteMemory();
+  ReopenAlone();
+}
+
+void Serve() {
+  static wire::Packet packet;
+  int fds[wire::kMaxBatch];
+  uint32_t count = 0;
+  Io io = wire::Receive(g_client.fd, &packet, fds, &count, 0);
+  if (io == Io::kTimeout) return;
+  if (io != Io::kOk) {
+    if (io == Io::kBad) Answer(Outcome::kMalformed, "not a request");
+    return EndClient();
+  }
+  bool goes_on = true;
+  switch (packet.header.type) {
+    case Type::kHello:
+    case Type::kStatus:
+      AnswerHello();
+      break;
+    case Type::kClose:
+      OnClose(packet.close);
+      break;
+    case Type::kRest:
+      OnRest(packet.rest);
+      break;
+    case Type::kExport:
+      goes_on = OnList(/*with_descriptors=*/true);
+      break;
+    case Type::kDescribe:
+      goes_on = OnList(/*with_descriptors=*/false);
+      break;
+    case Type::kRelease:
+      OnRelease(packet.release);
+      break;
+    case Type::kCommit:
+      OnCommit();
+      break;
+    case Type::kMap:
+      OnMap(packet.ranges, fds);
+      break;
+    case Type::kOwn:
+      OnOwn();
+      break;
+    case Type::kOpen:
+      OnOpen();
+      break;
+    case Type::kRejoin:
+      OnRejoin();
+      break;
+    default:
+      Answer(Outcome::kMalformed, "not a request");
+      goes_on = false;
+  }
+  wire::CloseAll(fds, count);
+  NoteMemory();
+  if (!goes_on) EndClient();
+}
+
+}  // namespace
+
+void AdmitClient(int socket) {
+  if (!g_client.Holds()) {
+    EndClient();  // its descriptor may have been closed by the program
+    g_client.Take(socket);
+    return;
+  }
+  wire::Reply reply{};
+  reply.outcome = Outcome::kBusy;
+  reply.state = g_state;
+  snprintf(reply.text, sizeof(reply.text), "another client is connected");
+  wire::Send(socket, &reply, Type::kReply, sizeof(reply), nullptr, 0, 0);
+  g_refused.Close();
+  g_refused.Take(socket);
+}
+
+int ClientSocket() { return g_client.fd; }
+
+void HearClient() {
+  if (g_client.Holds()) {
+    Serve();
+  } else {
+    EndClient();
+  }
+}
+
+bool ReopenIsDue() { return g_state == State::kMapped && !g_client.Holds(); }
+
+void ResetRequests() {
+  g_client.Close();
+  g_refused.Close();
+  g_state = State::kOpen;
+  g_holding = false;
+  g_suspends = 0;
+}
+
+}  // namespace stasis::agent
