@@ -24,10 +24,10 @@
 #include <memory>
 #include <mutex>
 
-#include "coordinator/agents.h"
 #include "coordinator/gpu_steps.h"
 #include "coordinator/services.h"
 #include "coordinator/shared_lots.h"
+#include "coordinator/shared_members.h"
 
 namespace stasis::coordinator {
 
@@ -75,18 +75,15 @@ class SharedSuspend {
   Status DropArenas();
 
  private:
-  struct Member {
-    process::ProcessId id;
-    uid_t owner = 0;
-    std::optional<wire::AgentClient> client;  // while the operation speaks to it
-    uint64_t range_bytes = 0;                 // at Look()
-    wire::Export data;
-    bool touched = false;  // its gate has been closed, or may have been
-  };
+  using Member = SharedMember;
 
-  SharedSuspend(Services& services, const OperationOptions& options)
-      : services_(services), options_(options) {}
-  Status Consider(const RecordedProcess& process);
+  SharedSuspend(Services& services, const OperationOptions& options, SharedMembers found)
+      : services_(services),
+        options_(options),
+        members_(std::move(found.members)),
+        left_to_driver_(std::move(found.left_to_driver)),
+        driver_bytes_(found.driver_bytes),
+        lots_(std::move(found.lots)) {}
   // At the same time; the error names its process.
   Status ForEachMember(const std::function<Status(Member&)>& step);
   Result<bool> MayWaitForEachOther() const;
@@ -100,8 +97,6 @@ class SharedSuspend {
   // else's to call.
   void BeginRelease(const device::GpuUuid& gpu, const Deadline& deadline);
   Status AwaitReleased();
-  // What those who take part share with others; see ipc_peers.h.
-  Status CheckPeers() const;
   // The steps of Return(); a member that has died, or whose client is gone, needs none.
   Status MapAgain(Member& member);
   Status RejoinOthers(Member& member);
@@ -112,8 +107,8 @@ class SharedSuspend {
   Services& services_;
   const OperationOptions& options_;
   std::vector<Member> members_;
-  std::vector<std::string> left_to_driver_;
-  uint64_t driver_bytes_ = 0;
+  const std::vector<std::string> left_to_driver_;
+  const uint64_t driver_bytes_;
   std::optional<dataplane::ArenaStore> store_;
   std::vector<Lot> lots_;
 

@@ -133,7 +133,7 @@ Status RefuseSharedDeviceMemory(const Survey& survey) {
 
 // Memory that came back by the shared path is an import, which not every driver counts as its own.
 // What is another process's is counted with that one.
-// An agent that does not answer is refused where it matters (shared_suspend.cc).
+// An agent that does not answer is refused where it matters (shared_members.cc).
 Status CountImported(Services& services, device::DeviceProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = FindAgent(p.id);
