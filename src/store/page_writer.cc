@@ -1,8 +1,6 @@
 #include "store/page_writer.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,17 +11,16 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 
 #include "base/file.h"
-#include "image/beneath.h"
 #include "image/checksum.h"
 #include "image/direct_file.h"
-#include "image/page_jobs.h"
 #include "image/page_pack.h"
 #include "image/parallel.h"
 #include "store/clock.h"
 #include "store/earlier_pages.h"
+#include "store/page_links.h"
+#include "store/page_sources.h"
 
 namespace stasis::store {
 
@@ -43,8 +40,6 @@ using image::PackPage;
 using image::PageExtent;
 using image::PageFile;
 using image::PageIndex;
-using image::PageJobs;
-using image::PagePackReader;
 using image::PageRun;
 
 namespace {
@@ -63,14 +58,6 @@ constexpr size_t kMostlyNew = 4;  // three of four pages
 constexpr size_t kMaxRuns = 2'000'000;  // the manifest holds them
 constexpr uint64_t kMoreToLookAt = 1 << 20;
 
-bool IsPagesFile(const std::string& name) {
-  constexpr std::string_view kBegin = "pages-", kEnd = ".img";
-  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return false;
-  const std::string number =
-      name.substr(kBegin.size(), name.size() - std::min(name.size(), kBegin.size() + kEnd.size()));
-  return !number.empty() && number.find_first_not_of("0123456789") == number.npos;
-}
-
 char* AlignedBuffer() {
   struct Freer {
     void operator()(void* memory) const { std::free(memory); }
@@ -78,15 +65,6 @@ char* AlignedBuffer() {
   thread_local std::unique_ptr<void, Freer> buffer(std::aligned_alloc(kPackAlign, kPieceBytes));
   return static_cast<char*>(buffer.get());
 }
-
-// One of CRIU's files.
-struct Source {
-  std::string name;
-  UniqueFd fd;
-  uint32_t first = 0;  // number of its first page among those of all files
-  uint32_t pages = 0;
-  bool in_place = false;
-};
 
 // Where a page is.
 struct Ref {
@@ -96,55 +74,44 @@ struct Ref {
   uint32_t number = 0;  // in the pack; kRepeated: which of all pages it is the same as
 };
 
-// Pages of an earlier pack that are needed.
-struct Candidate {
-  std::vector<uint32_t> numbers;      // in the pack
-  std::set<uint32_t> images;          // whose references make sure that they are there
-  std::optional<uint32_t> damaged{};  // the image of a page that is not what it was
-  uint64_t bytes() const { return numbers.size() * uint64_t{kPageBytes}; }
-};
-
 class Cutter {
  public:
   Cutter(ImageWriter& writer, const BlockKey& key, const BlockWriterOptions& how)
-      : writer_(writer), key_(key), how_(how), check_budget_(how.always_check_bytes) {}
+      : writer_(writer), key_(key), how_(how) {}
   Result<WrittenPages> Run();
 
  private:
   Status OpenSources();
   Status NamePages();
-  Status NamePiece(const Source& source, uint32_t first);
+  Status NamePiece(const PageSource& source, uint32_t first);
   size_t Decide();
   Status ChooseInPlace();
   Status Share();
-  bool Rely(uint32_t pack, Candidate& candidate, Pack& linked);
-  Status CheckReferences(const EarlierPages::EarlierPack& pack, Candidate& candidate, Pack& linked);
   Status Copy();
   Status CopyPiece(const DirectFile& file, const std::vector<uint32_t>& pages, size_t begin,
                    size_t end, std::atomic<uint64_t>& file_end, PageExtent& extent);
-  Status Keep(Source& source);
+  Status Keep(PageSource& source);
   void Describe();
   Status InParallel(size_t count, const std::function<Status(size_t)>& work);
   bool is_raw() const {
     return how_.compression == Compression::kNone || how_.compression == Compression::kAuto;
   }
-  const Source& SourceOf(uint32_t page) const {
+  const PageSource& SourceOf(uint32_t page) const {
     auto behind = std::upper_bound(
         sources_.begin(), sources_.end(), page,
-        [](uint32_t number, const Source& source) { return number < source.first; });
+        [](uint32_t number, const PageSource& source) { return number < source.first; });
     return *(behind - 1);
   }
 
   ImageWriter& writer_;
   const BlockKey& key_;
   const BlockWriterOptions& how_;
-  std::vector<Source> sources_;
+  std::vector<PageSource> sources_;
   std::vector<PackPage> pages_;  // of all files; without a name: all zero
   std::vector<Ref> refs_;        // the same
   EarlierPages earlier_;
   std::map<uint32_t, uint32_t> linked_;  // earlier packs -> ours
   std::atomic<uint64_t> looked_{0};
-  uint64_t check_budget_;
   WrittenPages out_;
 };
 
@@ -169,38 +136,16 @@ Status Cutter::InParallel(size_t count, const std::function<Status(size_t)>& wor
   return {};
 }
 
-// Files that cannot be cut stay files of the image.
 Status Cutter::OpenSources() {
-  STASIS_ASSIGN(auto entries, image::ListFolder(writer_.cpu_dir_fd()));
-  uint64_t pages = 0;
-  for (const image::Entry& entry : entries) {
-    if (!entry.is_regular || !IsPagesFile(entry.name)) continue;
-    Source source;
-    source.name = entry.name;
-    STASIS_ASSIGN(source.fd, image::OpenBeneath(writer_.cpu_dir_fd(), entry.name, O_RDWR));
-    struct stat st;
-    if (::fstat(source.fd.get(), &st) != 0) return FailErrno(errno, "stat " + entry.name);
-    const auto size = static_cast<uint64_t>(st.st_size);
-    if (size == 0 || size % kPageBytes != 0) continue;
-    source.first = static_cast<uint32_t>(pages);
-    pages += size / kPageBytes;
-    if (pages > image::kMaxPackPages) {
-      out_.notes.push_back(fmt::format(
-          "there are more than {} GiB of CPU memory: it is written whole, and shares nothing with "
-          "other images",
-          image::kMaxPackPages * kPageBytes >> 30));
-      sources_.clear();
-      return {};
-    }
-    source.pages = static_cast<uint32_t>(size / kPageBytes);
-    sources_.push_back(std::move(source));
-  }
+  STASIS_ASSIGN(sources_, OpenPageSources(writer_, out_.notes));
+  if (sources_.empty()) return {};
+  const size_t pages = sources_.back().first + size_t{sources_.back().pages};
   pages_.resize(pages);
   refs_.resize(pages);
   return {};
 }
 
-Status Cutter::NamePiece(const Source& source, uint32_t first) {
+Status Cutter::NamePiece(const PageSource& source, uint32_t first) {
   char* buffer = AlignedBuffer();
   const uint32_t count = std::min<uint32_t>(kPiecePages, source.pages - first);
   STASIS_TRY(PreadAll(source.fd.get(), buffer, uint64_t{count} * kPageBytes,
@@ -215,8 +160,8 @@ Status Cutter::NamePiece(const Source& source, uint32_t first) {
 }
 
 Status Cutter::NamePages() {
-  std::vector<std::pair<const Source*, uint32_t>> pieces;
-  for (const Source& source : sources_) {
+  std::vector<std::pair<const PageSource*, uint32_t>> pieces;
+  for (const PageSource& source : sources_) {
     for (uint32_t at = 0; at < source.pages; at += kPiecePages) pieces.emplace_back(&source, at);
   }
   return InParallel(pieces.size(),
@@ -250,7 +195,7 @@ size_t Cutter::Decide() {
 
 Status Cutter::ChooseInPlace() {
   uint64_t to_copy = 0;
-  for (Source& source : sources_) {
+  for (PageSource& source : sources_) {
     uint64_t fresh = 0;
     for (uint32_t i = source.first; i < source.first + source.pages; ++i) {
       fresh += refs_[i].kind == Ref::kNew ? 1 : 0;
@@ -262,90 +207,18 @@ Status Cutter::ChooseInPlace() {
   // Where there is no room for a copy beside the file, the file will do.
   auto free = FreeBytes(writer_.store());
   const bool fits = free && *free >= to_copy + (to_copy >> 6);
-  for (Source& source : sources_) source.in_place |= to_copy > 0 && !fits;
+  for (PageSource& source : sources_) source.in_place |= to_copy > 0 && !fits;
   return {};
-}
-
-// Before an image relies on pages that another wrote, under the pack's lock: as for blocks
-// (block_writer.cc).
-Status Cutter::CheckReferences(const EarlierPages::EarlierPack& pack, Candidate& candidate,
-                               Pack& linked) {
-  const PagePackReader& reader = pack.reader;
-  struct stat st;
-  if (::fstat(reader.fd(), &st) != 0) return FailErrno(errno, "stat " + pack.pack.path());
-  const int64_t now = UnixNow();
-  int64_t checked = now;
-  for (const auto& [image, when] : pack.checked_unix_ns) {
-    if (!candidate.images.contains(image)) continue;
-    if (!earlier_.IsStillThere(image)) return Fail(Code::kAborted, "its image is gone");
-    checked = std::min(checked, when);
-  }
-  std::sort(candidate.numbers.begin(), candidate.numbers.end());
-  PageJobs jobs({&reader});
-  const auto& numbers = candidate.numbers;
-  for (size_t i = 0; i < numbers.size();) {
-    size_t end = i + 1;
-    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
-    jobs.Add(0, numbers[i], static_cast<uint32_t>(end - i), 0, uint64_t{numbers[i]} * kPageBytes);
-    i = end;
-  }
-  jobs.Plan();
-  const PageJobs::Use used = jobs.Used()[0];
-  linked = pack.pack;
-  linked.linked = true;
-  linked.used_blocks = used.pages;
-  linked.used_bytes = used.stored_bytes;
-  linked.checked_unix_ns = checked;
-  const bool must_read =
-      now - checked > how_.trust_ns || Ns(st.st_mtim) > checked || jobs.AnyIsHole(0);
-  if (!must_read && used.stored_bytes > check_budget_) return {};
-  check_budget_ -= std::min(check_budget_, used.stored_bytes);
-  std::atomic<uint64_t> damaged{0};  // a byte of a page that is
-  auto read = InParallel(jobs.size(), [&](size_t i) {
-    PageJobs::Place where;
-    auto status = jobs.Run(i, {}, where);
-    if (!status) damaged = where.at;
-    return status;
-  });
-  if (!read) {
-    const auto* page = earlier_.Find(reader.pages()[damaged / kPageBytes].name);
-    if (page != nullptr) candidate.damaged = page->image;
-    return read;
-  }
-  linked.checked_unix_ns = now;
-  return {};
-}
-
-// Whether the image refers to the candidate's pages from now on.
-bool Cutter::Rely(uint32_t index, Candidate& candidate, Pack& linked) {
-  const auto& pack = earlier_.pack(index);
-  const EarlierImage& image = earlier_.image(*candidate.images.begin());
-  auto opened = writer_.LinkPack(image.folder.get(), pack.pack, pack.file);
-  if (!opened) {
-    if (CannotShare(opened.error()) && out_.notes.empty()) {
-      out_.notes.push_back("CPU memory that earlier images have is written again: " +
-                           opened.error().ToString());
-    }
-    return false;
-  }
-  auto status = CheckReferences(pack, candidate, linked);
-  if (status) return true;
-  writer_.UnlinkPack(pack.pack);
-  if (status.error().code == Code::kDataLoss) {
-    const EarlierImage& blamed = candidate.damaged ? earlier_.image(*candidate.damaged) : image;
-    out_.notes.push_back(DamagedNote(blamed, pack.pack, status.error()));
-  }
-  return false;
 }
 
 // Which of the earlier packs become files of this image; the pages of all others are new.
 Status Cutter::Share() {
-  std::vector<Candidate> candidates(earlier_.packs());
-  for (const Source& source : sources_) {
+  std::vector<NeededPages> candidates(earlier_.packs());
+  for (const PageSource& source : sources_) {
     if (source.in_place) continue;
     for (uint32_t i = source.first; i < source.first + source.pages; ++i) {
       if (refs_[i].kind != Ref::kEarlier) continue;
-      Candidate& candidate = candidates[refs_[i].pack];
+      NeededPages& candidate = candidates[refs_[i].pack];
       candidate.numbers.push_back(refs_[i].number);
       candidate.images.insert(earlier_.Find(pages_[i].name)->image);
     }
@@ -355,16 +228,19 @@ Status Cutter::Share() {
     if (!candidates[i].numbers.empty()) most_used.emplace_back(candidates[i].bytes(), i);
   }
   std::sort(most_used.begin(), most_used.end(), std::greater<>());
+  PageLinks links(writer_, earlier_, how_,
+                  [this](size_t count, const auto& work) { return InParallel(count, work); });
   for (const auto& [bytes, index] : most_used) {
     const bool worth_it = linked_.size() < how_.max_linked_packs &&
                           bytes * kLeastUse >= earlier_.pack(index).occupied_bytes;
     Pack linked;
-    if (!worth_it || !Rely(index, candidates[index], linked)) continue;
+    if (!worth_it || !links.Rely(index, candidates[index], linked)) continue;
     linked_.emplace(index, static_cast<uint32_t>(out_.packs.size()));
     out_.packs.push_back(std::move(linked));
     out_.shared_bytes += bytes;
     if (how_.progress && !how_.progress(looked_)) return Fail(Code::kCancelled, "cancelled");
   }
+  out_.notes.insert(out_.notes.end(), links.notes().begin(), links.notes().end());
   for (Ref& ref : refs_) {
     if (ref.kind == Ref::kEarlier && !linked_.contains(ref.pack)) ref = {Ref::kNew, 0, 0};
   }
@@ -376,7 +252,7 @@ Status Cutter::CopyPiece(const DirectFile& file, const std::vector<uint32_t>& pa
                          size_t end, std::atomic<uint64_t>& file_end, PageExtent& extent) {
   char* buffer = AlignedBuffer();
   for (size_t i = begin; i < end;) {
-    const Source& source = SourceOf(pages[i]);
+    const PageSource& source = SourceOf(pages[i]);
     size_t next = i + 1;
     while (next < end && pages[next] == pages[next - 1] + 1 &&
            pages[next] < source.first + source.pages) {
@@ -416,7 +292,7 @@ Status Cutter::CopyPiece(const DirectFile& file, const std::vector<uint32_t>& pa
 
 Status Cutter::Copy() {
   std::vector<uint32_t> pages;
-  for (const Source& source : sources_) {
+  for (const PageSource& source : sources_) {
     if (source.in_place) continue;
     for (uint32_t i = source.first; i < source.first + source.pages; ++i) {
       if (refs_[i].kind == Ref::kNew) pages.push_back(i);
@@ -472,7 +348,7 @@ Status Cutter::Copy() {
 }
 
 // The file becomes a pack. What is zero in it is of no extent.
-Status Cutter::Keep(Source& source) {
+Status Cutter::Keep(PageSource& source) {
   PageIndex index;
   const auto own = static_cast<uint32_t>(out_.packs.size());
   for (uint32_t i = 0; i < source.pages; ++i) {
@@ -505,7 +381,7 @@ Status Cutter::Keep(Source& source) {
 }
 
 void Cutter::Describe() {
-  for (const Source& source : sources_) {
+  for (const PageSource& source : sources_) {
     PageFile& file = out_.files.emplace_back();
     file.size_bytes = uint64_t{source.pages} * kPageBytes;
     for (uint32_t i = source.first; i < source.first + source.pages; ++i) {
@@ -546,7 +422,7 @@ Result<WrittenPages> Cutter::Run() {
   STASIS_TRY(Share());
   STASIS_TRY(Copy());
   std::vector<std::string> names;
-  for (Source& source : sources_) {
+  for (PageSource& source : sources_) {
     names.push_back(source.name);
     if (source.in_place) STASIS_TRY(Keep(source));
   }
