@@ -1,0 +1,56 @@
+#include "target_driver.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+namespace target {
+
+Api api;
+
+[[noreturn]] void Die(const char* what, int code) {
+  printf("FAILED %s %d\n", what, code);
+  fflush(stdout);
+  _exit(1);
+}
+
+void Must(CUresult r, const char* what) {
+  if (r != CUDA_SUCCESS) Die(what, r);
+}
+
+using Runtime = int (*)(const char*, void**, unsigned, unsigned long long, unsigned*);
+
+void ThroughDoor(const std::string& door) {
+  if (door == "direct") {
+#define DIRECT(symbol, name) api.symbol = &::stasis::cuda::symbol;
+    FUNCTIONS(DIRECT)
+    return;
+  }
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) Die(dlerror(), 0);
+  auto* ask = reinterpret_cast<fn::cuGetProcAddress_v2*>(dlsym(driver, "cuGetProcAddress_v2"));
+  Runtime runtime = nullptr;
+  if (door == "cudart") {
+    void* cudart = dlopen(getenv("SOFTGPU_CUDART"), RTLD_NOW | RTLD_LOCAL);
+    if (cudart == nullptr) Die(dlerror(), 0);
+    runtime = reinterpret_cast<Runtime>(dlsym(cudart, "cudaGetDriverEntryPointByVersion"));
+  }
+  auto find = [&](const char* symbol, const char* name) {
+    void* address = nullptr;
+    CUdriverProcAddressQueryResult status{};
+    unsigned found = 0;
+    // Version 12000: the one that has a cuCtxCreate without parameters.
+    if (door == "dlsym") address = dlsym(driver, symbol);
+    if (door == "lookup") ask(name, &address, 11080, 0, &status);
+    if (door == "cudart") runtime(name, &address, 11080, 0, &found);
+    if (strcmp(symbol, "cuCtxCreate_v2") == 0) address = dlsym(driver, symbol);
+    if (address == nullptr) Die(symbol, 0);
+    return address;
+  };
+#define FIND(symbol, name) api.symbol = reinterpret_cast<decltype(api.symbol)>(find(#symbol, name));
+  FUNCTIONS(FIND)
+}
+
+}  // namespace target
