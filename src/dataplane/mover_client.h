@@ -1,12 +1,11 @@
-// Our side of a mover: one process for one GPU, started on demand or found where it has stayed,
-// spoken to in mover_protocol.h, ended when it passes a deadline. A mover may die at any moment:
-// nothing is lost by it that its caller does not hold (descriptors of a save) or find again (the
-// arena).
+// Our side of a mover: what it can be asked to do with one GPU's memory. Its process is started on
+// demand or found where it has stayed, and ended when it passes a deadline (mover_process.h). A
+// mover may die at any moment: nothing is lost by it that its caller does not hold (descriptors of
+// a save) or find again (the arena).
 //
 // Threads: one at a time for each Mover; movers of several GPUs work in parallel.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <span>
@@ -16,26 +15,11 @@
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/result.h"
-#include "base/subprocess.h"
 #include "dataplane/arena.h"
-#include "dataplane/mover_protocol.h"
-#include "device/device_control.h"
+#include "dataplane/mover_process.h"
 #include "image/block_name.h"
 
 namespace stasis::dataplane {
-
-struct MoverOptions {
-  std::string program;  // path of stasis-mover
-  device::GpuUuid gpu;
-  std::string library;  // of the driver; empty: by the loader's search
-  int inherit_fd = -1;  // held by the mover as long as it works for us, as the device helper does
-  // How long it stays without work, its context and registered memory with it; 0: as long as we.
-  std::chrono::milliseconds idle_timeout{0};
-  // With an idle_timeout: the folder by which the next command finds it; empty: it goes with us.
-  std::string resident_dir;
-  // For the end of one that was killed.
-  std::chrono::milliseconds settle_timeout{10000};
-};
 
 struct MoverInfo {
   uint64_t context_bytes = 0;  // GPU memory of the mover itself; 0 where the driver does not tell
@@ -104,7 +88,7 @@ class Mover {
   // is what may need GPU memory of its own.
   Result<MoverInfo> Start(const Deadline& deadline);
   // Of the one that runs, 0 for none.
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return process_.pid(); }
   // Ends it and waits for that: its GPU memory is free. One that may stay lets go of all that is
   // ours, and stays.
   Status Stop();
@@ -149,18 +133,6 @@ class Mover {
   Status Release(const Deadline& deadline);
 
  private:
-  Status Connect(const Deadline& deadline);
-  // Absent: it cannot be had, which is no reason not to start one of our own.
-  Result<bool> ConnectToResident(const Deadline& deadline);
-  Status Spawn(const std::string& listen_path, int listen_fd);
-  Status Farewell();
-  bool running() const { return pidfd_.valid(); }
-  Result<wire::Reply> Call(wire::Request request, std::span<const int> fds,
-                           const Deadline& deadline, const CopyOptions* options = nullptr,
-                           uint64_t total = 0, std::vector<UniqueFd>* out = nullptr);
-  // The same for what may start a mover: a resident one may just have left.
-  Result<wire::Reply> CallOrStart(const wire::Request& request, std::span<const int> fds,
-                                  const Deadline& deadline);
   Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                     const Deadline& deadline);
   // `file`: as the request's flags want one, or -1. `before_bytes`: of parts before this one.
@@ -169,20 +141,8 @@ class Mover {
   Result<CopyResult> SaveImported(const std::vector<Range>& ranges, const CopyOptions& options,
                                   const Deadline& deadline);
   Status CheckAllCopied(const CopyResult& result) const;
-  // Kills it; how it ended.
-  std::string End();
-  // It is no business of ours any more, running or not.
-  void Forget();
-  // Reaps it if it is our child. False: it still runs.
-  bool WaitEnd(const Deadline& deadline, std::string* how = nullptr);
 
-  const MoverOptions options_;
-  std::optional<Subprocess> child_;  // when we have started it
-  UniqueFd pidfd_;
-  pid_t pid_ = 0;
-  bool resident_ = false;
-  UniqueFd socket_;
-  uint64_t last_id_ = 0;
+  MoverProcess process_;
   size_t count_ = 0;  // ranges of the load that is prepared
   uint64_t total_bytes_ = 0;
   uint64_t arena_bytes_ = 0;  // of them, what is in the arena: up to there

@@ -106,6 +106,12 @@ struct Request {
 };
 static_assert(sizeof(Request) == 96 + 24 * kMaxBatch);
 
+inline Request Make(Op op) {
+  Request request;
+  request.op = op;
+  return request;
+}
+
 struct Reply {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
