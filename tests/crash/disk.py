@@ -104,7 +104,6 @@ class Disk:
         self.changes = []
         self.said = []      # (record, {what is promised})
         self.records = 0
-        self.sync_count = 0
         self._cache = {}
 
     def _scan(self, path):
@@ -191,7 +190,6 @@ class Disk:
                          f"{ {WRITE: 'write', TRUNCATE: 'truncate', ALLOCATE: 'allocate', PUNCH: 'punch'}[kind] } "
                          f"{offset}+{length} of inode {inode}")
                 elif kind == SYNC:
-                    self.sync_count += 1
                     for change in self.changes:
                         if change.where is self._by_inode.get(inode):
                             change.lasts = min(change.lasts, self.records)

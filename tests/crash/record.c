@@ -6,6 +6,7 @@
 //   STASIS_RECORD_LOG    records are appended here: struct Record, two paths, data
 //   STASIS_RECORD_KILL   N: kill -9 before the N-th fsync below the folder
 //   STASIS_RECORD_EIO    N: the N-th fsync below the folder fails, and no other
+//   STASIS_RECORD_EIO_OF PATH: the first fsync of that folder fails, and no other
 //   STASIS_RECORD_FULL   N: the disk is full at the N-th call that takes space there, and stays so
 //   STASIS_RECORD_SLOW   N: the disk writes N MB/s
 //
@@ -62,6 +63,7 @@ static size_t root_bytes;
 static int log_fd = -1;
 static int syncs_left = -1;
 static int syncs_until_eio = -1;
+static ino_t eio_of = 0;
 static int room_left = -1;
 static int megabytes_per_second = 0;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -89,6 +91,9 @@ __attribute__((constructor)) static void Begin(void) {
   if (getenv("STASIS_RECORD_EIO") != NULL) syncs_until_eio = atoi(getenv("STASIS_RECORD_EIO")) - 1;
   if (getenv("STASIS_RECORD_SLOW") != NULL)
     megabytes_per_second = atoi(getenv("STASIS_RECORD_SLOW"));
+  struct stat of;
+  if (getenv("STASIS_RECORD_EIO_OF") != NULL && stat(getenv("STASIS_RECORD_EIO_OF"), &of) == 0)
+    eio_of = of.st_ino;
   if (getenv("STASIS_RECORD_FULL") != NULL) room_left = atoi(getenv("STASIS_RECORD_FULL")) - 1;
 }
 
@@ -422,7 +427,9 @@ static int Sync(int fd, int (*real)(int)) {
   if (!IsOurs(fd, &st)) return real(fd);
   LOCK;
   if (syncs_left-- == 0) kill(getpid(), SIGKILL);
-  int fails = syncs_until_eio >= 0 && syncs_until_eio-- == 0;
+  int fails =
+      (syncs_until_eio >= 0 && syncs_until_eio-- == 0) || (eio_of != 0 && st.st_ino == eio_of);
+  if (fails) eio_of = 0;
   int result = fails ? -1 : real(fd);
   if (fails) errno = EIO;
   DONE(result == 0, Put(kSync, st.st_ino, 0, 0, "", "", NULL, 0));
