@@ -376,6 +376,8 @@ Phase RestoreRun::Adopt() {
   return phase;
 }
 
+bool RestoreRun::may_have_gates() const { return has_data() || !AgentOf(manifest()).empty(); }
+
 Plan RestoreRun::MakePlan() {
   Services& services = session_.services;
   Plan plan("restore");
@@ -390,12 +392,13 @@ Plan RestoreRun::MakePlan() {
     back.programs.push_back(ImageVerify());
     if (makes_cpu_files()) back.programs.push_back(CpuRead());
     back.programs.push_back(CpuRestore());
+    if (may_have_gates()) back.programs.push_back(DataBind());
     if (has_data()) {
-      back.programs.push_back(DataBind());
       back.data_read = DataRead();
       back.driver_bytes_by_gpu = DriverBytesByGpu(Recorded(), map_);
     }
     AddGpuBack(plan, services, processes_, std::move(back));
+    if (may_have_gates() && !has_data()) plan.Add(shared_.DataReturn());
   }
   plan.Add(Adopt());
   plan.OnFailureAfterCommit([this] {

@@ -2,7 +2,8 @@
 //   data-read                            image -> arenas, each block checked
 //   gpu-load { load-room, data-load }    arenas -> GPU, as far as they have been read
 //   program-back { image-verify, cpu-read, cpu-restore, data-bind, gpu-restore, gpu-unlock }
-// and data-return, adopt. Without: image-verify, cpu-read, cpu-restore, the driver's phases, adopt.
+// and data-return, adopt. Without: image-verify, cpu-read, cpu-restore, the driver's phases, adopt;
+// under the agent with data-bind and data-return too, for a gate can be closed over no data.
 // Nothing of the program runs before all of the image has been read and checked. The tree hangs
 // below a shim of its own from the start, which takes it down again when we fail or die before
 // `adopt`: the image is untouched by all of it.
@@ -79,6 +80,9 @@ class RestoreRun {
   // CRIU reads other files than the image's: a user's have to be made fit for him.
   bool makes_cpu_files() const { return NeedsCpuFiles(manifest()) || !caller_.root(); }
   bool has_data() const { return !manifest().ranges.empty(); }
+  // A program that was suspended with its context kept stands at its gate, also when all of its
+  // memory was too small for the agent to carry.
+  bool may_have_gates() const;
   bool has_terminal() const {
     const auto& all = manifest().externals;
     return std::any_of(all.begin(), all.end(), [](const auto& e) { return e.kind == "tty"; });
