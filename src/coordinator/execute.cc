@@ -156,7 +156,13 @@ Result<bool> RecoverFirst(Session& session, const std::vector<process::ProcessId
 }
 
 Result<Survey> SurveyAfterRecovery(Session& session, const Target& target) {
-  STASIS_ASSIGN(Survey survey, SurveyTarget(session.services, target));
+  auto surveyed = SurveyTarget(session.services, target);
+  if (!surveyed) {
+    // Another operation may be why: its CRIU traces the program, and its agent has one client.
+    STASIS_TRY(CheckNotUnderWay(session.services.paths, target.root));
+    return surveyed;
+  }
+  Survey survey = std::move(*surveyed);
   std::vector<process::ProcessId> members;
   for (const auto& member : survey.members()) members.push_back(member.id);
   STASIS_ASSIGN(const bool recovered, RecoverFirst(session, members));
