@@ -243,7 +243,7 @@ TEST_F(CheckpointTest, ATargetThatDiesEndsTheCall) {
   Child stuck("stuck");
   ASSERT_EQ(stuck.Hear(), "stuck");
   std::thread killer([&] {
-    usleep(50000);
+    usleep(500000);  // until it is asked
     stuck.Kill(SIGKILL);
   });
   EXPECT_CU(CUDA_ERROR_OPERATING_SYSTEM, cuCheckpointProcessLock(stuck.pid(), nullptr));

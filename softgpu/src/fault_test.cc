@@ -139,11 +139,11 @@ TEST_F(FaultTest, AHangingCallerCanBeKilledAndTheTargetServesTheNextOne) {
   hanging.Kill(SIGKILL);
   EXPECT_EQ(hanging.Wait(), -SIGKILL);
   // One that has asked already and dies before the answer.
-  Tell("fault." + std::to_string(target.pid()), "target:cuCheckpointProcessCheckpoint=hang(300)");
+  Tell("fault." + std::to_string(target.pid()), "target:cuCheckpointProcessCheckpoint=hang(2000)");
   Child asked("checkpointer", {std::to_string(target.pid())});
   ASSERT_EQ(asked.Hear(), "ready");
   asked.Say("go");
-  usleep(100000);
+  usleep(1000000);  // nobody can see that it has asked
   asked.Kill(SIGKILL);
   asked.Wait();
   CUprocessState state{};

@@ -93,6 +93,6 @@ int RunRole(const std::string& role, const std::vector<std::string>& arguments,
 int DeviceFiles(pid_t pid);
 
 // Polls until it holds or the time is over.
-bool Eventually(const std::function<bool()>& holds, int timeout_ms = 10000);
+bool Eventually(const std::function<bool()>& holds, int timeout_ms = 60000);
 
 }  // namespace softgpu::test

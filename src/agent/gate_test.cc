@@ -236,7 +236,7 @@ TEST(Gate, WhatNobodyUsesIsTakenBack) {
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(passed.load());
-  EXPECT_EQ(gate::LetThrough(3, In(200)), 1u);
+  EXPECT_EQ(gate::LetThrough(3, In(2000)), 1u);
   thread.join();
   gate::Open();
 }

@@ -9,7 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Patience kShort{milliseconds(50), milliseconds(50), milliseconds(50), milliseconds(5000)};
+constexpr Patience kShort{
+    .undo = milliseconds(50), .alarm = milliseconds(3000), .killed = milliseconds(30000)};
 
 // Programs that do what a CRIU in trouble would.
 struct Case {

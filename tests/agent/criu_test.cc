@@ -61,7 +61,7 @@ size_t Lines(const std::string& path) {
 }
 
 bool GrowsBeyond(const std::string& path, size_t lines) {
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 6000; ++i) {
     if (Lines(path) > lines) return true;
     usleep(10000);
   }

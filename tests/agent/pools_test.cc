@@ -14,7 +14,7 @@ const std::string kThreshold = "4 ", kReserved = "5", kUsed = "7", kUsedHigh = "
 
 // The agent gives memory back by a thread of its own; nobody says when.
 bool Becomes(Target& target, const std::string& question, const std::string& answer) {
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 6000; ++i) {
     if (target.Ask(question) == answer) return true;
     usleep(10000);
   }
@@ -22,7 +22,7 @@ bool Becomes(Target& target, const std::string& question, const std::string& ans
 }
 
 bool FreeBecomes(size_t bytes) {
-  for (int i = 0; i < 500 && FreeBytes() != bytes; ++i) usleep(10000);
+  for (int i = 0; i < 6000 && FreeBytes() != bytes; ++i) usleep(10000);
   return FreeBytes() == bytes;
 }
 

@@ -58,7 +58,7 @@ def a_zombie(bench):
     if pid == 0:
         os._exit(0)
     bench.world.own(pid)
-    wait_until(lambda: processes.stat(pid)[1] == "Z", 5, "no zombie")
+    wait_until(lambda: processes.stat(pid)[1] == "Z", 60, "no zombie")
     refused_all(bench, pid, 3, pid, "ended")
     os.waitpid(pid, 0)
 
@@ -103,16 +103,9 @@ class Nobody:
         return self
 
     def __exit__(self, *_):
-        # softgpu's broker leaves when it has seen for a while that nobody needs it.
-        wait_until(self.unmounted, 20, "somebody still runs from the build")
-
-    def unmounted(self):
+        # softgpu's broker leaves when it has seen for a while that nobody needs it: that is waited for.
+        isolate.unmount(str(self.build))
         self.world.reap()
-        try:
-            isolate.unmount(str(self.build))
-        except isolate.Unable:
-            return False
-        return True
 
     def words(self, *args):
         return ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", self.build / "bin" / "stasis", *args]
@@ -157,7 +150,9 @@ def suspended_by_another_user(bench):
         nobody.stasis("wait", "his")  # it ends well when it is told to end
         nobody.stasis("delete", "his")
         nobody.stasis("arena", "free")
-        os.rmdir(f"/dev/shm/stasis-{NOBODY}")  # his place stays, with nothing in it
+        place = f"/dev/shm/stasis-{NOBODY}"  # it stays, with nothing in it
+        wait_until(lambda: not os.listdir(place), 60, lambda: f"there is {os.listdir(place)}")
+        os.rmdir(place)
 
 
 def run(bench: Bench):

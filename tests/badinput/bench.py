@@ -2,6 +2,7 @@
 exit code, and nothing may change."""
 
 import argparse
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -41,8 +42,9 @@ class Bench:
                         continue
                     if name.startswith(".jobs.db"):
                         continue
-                    info = os.lstat(path)
-                    found[path] = (info.st_size, info.st_mode, info.st_mtime_ns)
+                    with contextlib.suppress(FileNotFoundError):  # somebody else's, who has taken it away
+                        info = os.lstat(path)
+                        found[path] = (info.st_size, info.st_mode, info.st_mtime_ns)
         return {**found, **self.remembered()}
 
     def remembered(self):
@@ -50,7 +52,7 @@ class Bench:
         path = self.world.state / "data" / "jobs" / ".jobs.db"
         if not path.exists():
             return {"jobs": "[]", "checkpoints": "[]"}  # it is made when somebody asks
-        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
         try:
             return {"jobs": str(database.execute("SELECT id, argv, cwd, log, agent FROM job ORDER BY id").fetchall()),
                     "checkpoints": str(database.execute("SELECT * FROM checkpoint").fetchall())}

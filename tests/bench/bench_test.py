@@ -1,6 +1,7 @@
 """`stasis bench` on softgpu: what it does, what it says, what it leaves. Never how fast it is."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import signal
@@ -39,12 +40,23 @@ class Machine:
         return self.world.stasis(*SMALL, "--allocation", pieces, "--rounds", 2, "--driver-rounds", driver_rounds,
                                  *words, **more)
 
+    def await_end(self, name):
+        """Of processes of that name, which may still be on their way out."""
+        def left():
+            self.world.reap()
+            return [processes.describe(p) for p in processes.named(name, os.getpid())]
+        wait_until(lambda: not left(), 60, lambda: f"left: {left()}")
+
+    def has_data(self):
+        """Something lies in the arena, where files come and go."""
+        with contextlib.suppress(FileNotFoundError):
+            return any(path.stat().st_size for path in self.arena.glob("*.data"))
+
     def expect_nothing_left(self):
         for name in ("blocks", "stasis-mover"):
-            left = processes.named(name, os.getpid())
-            demand(not left, lambda: f"left: {[processes.describe(p) for p in left]}")
-        demand(not list(self.arena.iterdir()), lambda: f"left in the arena: {list(self.arena.iterdir())}")
-        wait_until(lambda: self.gpu_free() == self.free, 20,
+            self.await_end(name)
+        wait_until(lambda: not list(self.arena.iterdir()), 60, lambda: f"left in the arena: {list(self.arena.iterdir())}")
+        wait_until(lambda: self.gpu_free() == self.free, 60,
                    lambda: f"{self.free - self.gpu_free()} bytes of GPU memory are not back")
         suspended = self.world.state / "run" / "suspended"
         demand(not suspended.is_dir() or not list(suspended.iterdir()), "a suspended process is remembered")
@@ -193,15 +205,14 @@ def interrupted(machine):
     """Ctrl-C, and a kill: in the middle of hundreds of rounds."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         command = machine.world.begin(*SMALL, "--allocation", "8MiB", "--rounds", 500)
-        wait_until(lambda: any(p.stat().st_size for p in machine.arena.glob("*.data")), 60, "no arena")
+        wait_until(machine.has_data, 60, "no arena")
         command.process.send_signal(number)
         command.wait()
         if number == signal.SIGKILL:
             demand(command.code == -number, lambda: str(command))
             # Nobody is left to give anything back; the next commands do.
             for name in ("blocks", "stasis-mover", "stasis-device-helper"):
-                wait_until(lambda: machine.world.reap() or not processes.named(name, os.getpid()), 20,
-                           f"{name} lives on")
+                machine.await_end(name)
             machine.world.stasis("recover")
             machine.world.stasis("arena", "free")
         else:

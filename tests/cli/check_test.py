@@ -108,7 +108,7 @@ def drivers(world):
     gone.expect("driver", "cannot", "/nonexistent/libcuda.so")
     gone.expect("agent", "note", "none")
     # A driver that hangs is asked once.
-    hung = look(world, "--timeout", "1", env={"SOFTGPU_FAULT": "cuInit=hang"}, expect=5, seconds=30)
+    hung = look(world, "--timeout", "1", env={"SOFTGPU_FAULT": "cuInit=hang"}, expect=5)
     hung.expect("driver", "cannot", "1 s" if "1 s" in hung.of("driver")[0]["found"] else "")
     demand(not hung.of("gpus") and not hung.of("agent"), "it was asked again")
     small = {"SOFTGPU_DIR": str(world.folder / "small"), "SOFTGPU_MEMORY": "128M"}
@@ -166,7 +166,7 @@ class Started:
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self.pid = self.process.pid
         world.own(self.pid)
-        wait_until(lambda: ready() or self.process.poll() is not None, 30, "it is not ready")
+        wait_until(lambda: ready() or self.process.poll() is not None, 60, "it is not ready")
         demand(self.process.poll() is None, lambda: f"{words}: {self.log.read_text()}")
 
     def __enter__(self):
@@ -174,8 +174,7 @@ class Started:
 
     def __exit__(self, *_):
         for pid in processes.tree(self.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
+            processes.end(pid)
         self.process.wait()
         self.world.disown(self.pid)
 
@@ -233,7 +232,7 @@ def what_gpus_refuse(world):
     program = Program(world, "forker", "forker", ["--interval", "10"])
     program.run()
     same_as_dump(world, "forker", "gpu-files")
-    hung = look(world, "forker", "--timeout", "1", env={"SOFTGPU_FAULT": "cuInit=hang"}, expect=5, seconds=30)
+    hung = look(world, "forker", "--timeout", "1", env={"SOFTGPU_FAULT": "cuInit=hang"}, expect=5)
     hung.expect("driver", "cannot")
     program.kill()
     world.stasis("delete", "forker")

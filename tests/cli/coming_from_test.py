@@ -53,7 +53,7 @@ def serving(world):
 def stays(world, words):
     """It shows the output, and goes with its terminal."""
     command = world.begin(*words)
-    wait_until(lambda: "READY" in command.out, 30, lambda: f"it shows nothing: {command}")
+    wait_until(lambda: "READY" in command.out, 60, lambda: f"it shows nothing: {command}")
     command.process.send_signal(signal.SIGHUP)
     demand(command.wait().code == 0, f"{command}")
 
@@ -76,7 +76,7 @@ def every_line(world):
         if "-- ./serve" in ours:
             job = re.search(r"--(?:jid|job) (\w+)", ours)[1]
             log = world.state / "data/jobs" / job / "log"
-            wait_until(lambda log=log: log.exists() and "READY" in log.read_text(), 30, f"{job} is not ready")
+            wait_until(lambda log=log: log.exists() and "READY" in log.read_text(), 60, f"{job} is not ready")
     for job in world.stasis("ps", "--json").json()["jobs"]:
         world.stasis("kill", job["id"], "-s", "KILL")
 
@@ -94,7 +94,7 @@ def run(world):
     unclear(world)
     every_line(world)
     world.stasis("daemon", "drain")
-    wait_until(lambda: world.reap() or not world.daemons(), 20, "the daemon does not end")
+    wait_until(lambda: world.reap() or not world.daemons(), 60, "the daemon does not end")
 
 
 if __name__ == "__main__":

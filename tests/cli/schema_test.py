@@ -67,7 +67,7 @@ def verbs(world, path=()):
 def start(world, run, job):
     document = run("run", "--job", job, "--", str(world.workloads / "vector"), "--memory", "8M", "--interval", "10")
     log = pathlib.Path(document["log"])
-    wait_until(lambda: log.exists() and "READY" in log.read_text(), 30, f"{job} is not ready")
+    wait_until(lambda: log.exists() and "READY" in log.read_text(), 60, f"{job} is not ready")
     return document["pid"]
 
 
@@ -145,12 +145,11 @@ def walk(world, run):
 def daemon(world, run, job):
     run("daemon-start", env={"STASIS_FAULT": "gpu-lock:before:hang"})
     slow = world.begin("suspend", job, "--timeout", "4")
-    wait_until(lambda: any('"gpu-lock"' in p.read_text() for p in world.journal.glob("*.journal")), 30,
-               "the suspend does not come to its phase")
+    world.await_phase("gpu-lock")
     run("daemon-status")
     demand(slow.wait().code == 1, str(slow))
     run("daemon-drain")
-    wait_until(lambda: world.reap() or not world.daemons(), 20, "the daemon does not end")
+    wait_until(lambda: world.reap() or not world.daemons(), 60, "the daemon does not end")
 
 
 def every_verb(world):

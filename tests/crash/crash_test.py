@@ -128,7 +128,7 @@ class Recorded:
 
         def run(*words, expect=0):
             done = subprocess.run([self.world.bin / "stasis", "image", *words], env=self.world.env,
-                                  capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
+                                  capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=90,
                                   check=False)
             if done.returncode != expect:
                 wrong.append(f"`image {' '.join(map(str, words))}` ends with {done.returncode}: {done.stdout}{done.stderr}")

@@ -42,8 +42,7 @@ def fail_at_each(world, program, store, name, fault, why, *options):
         demand(world.last.code == 1, lambda: f"{fault} at call {n}: {world.last}")
         demand(why in world.last.err, lambda: f"{fault} at call {n}, it does not say why: {world.last}")
         demand(on_disk(store) == before, lambda: f"{fault} at call {n}, the store holds {on_disk(store)}, it was {before}")
-        found = world.leftovers()
-        demand(not found, lambda: f"{fault} at call {n}, left behind: {found}\n{world.last}")
+        world.expect_clean()
         if n % 5 == 1:
             program.expect_running()
     world.stasis("image", "verify", store / name)

@@ -75,7 +75,7 @@ def reflection(house: House):
     house.start()
     channel = house.channel()
     ask = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-    listed, described = [answer for answer in ask(iter([b"\x3a\x01*", b"\x22\x10stasis.v1.Stasis"]), timeout=30)]
+    listed, described = [answer for answer in ask(iter([b"\x3a\x01*", b"\x22\x10stasis.v1.Stasis"]), timeout=60)]
     for service in (b"stasis.v1.Stasis", b"grpc.health.v1.Health"):
         demand(service in listed, f"{service} is not listed: {listed}")
     demand(b"KillJobRequest" in described and b"OperationEvent" in described, "the service is not described")
@@ -158,7 +158,8 @@ def nonsense(house: House):
         peer.close()
     demand(processes.is_alive(house.pid), "the daemon has ended")
     house.world.stasis("ps")
-    demand(house.operations() == [] and not house.workers(), "something is left under way")
+    house.await_no_operation()
+    house.await_workers_end()
     demand(house.world.stasis("ps", "-a", "--json").json()["jobs"] == [], "there are jobs")
 
 

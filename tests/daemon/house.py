@@ -1,6 +1,7 @@
 """What the daemon's tests share: a world whose commands go to a daemon, and the service as programs call it."""
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -58,8 +59,9 @@ class House:
             for command in self.world.log:
                 command.process.poll()
             self.world.reap()
-            return not processes.is_alive(self.pid)
-        wait_until(gone, 30, lambda: f"the daemon does not end: {processes.describe(self.pid)}")
+            # Reaped: of one that is only a zombie threads may still hold its sockets and mounts.
+            return processes.stat(self.pid) is None
+        wait_until(gone, 60, lambda: f"the daemon does not end: {processes.describe(self.pid)}")
 
     def drain(self):
         self.world.stasis("daemon", "drain")
@@ -78,12 +80,36 @@ class House:
     def await_workers_end(self):
         wait_until(lambda: self.world.reap() or not self.workers(), 60, lambda: f"workers stay: {self.workers()}")
 
-    def has_begun(self, phase):
-        text = "".join(p.read_text(errors="replace") for p in self.world.journal.glob("*.journal"))
-        return f'"phase":"{phase}"' in text.replace(" ", "")
+    def await_operation(self):
+        """The one that is under way, as the daemon lists it: its worker has been started, or is about to be."""
+        return wait_until(self.operations, 60, "no operation is under way")[0]
+
+    def await_no_operation(self):
+        wait_until(lambda: not self.operations(), 60, lambda: f"still under way: {self.operations()}")
+
+    def begin_waiting(self, *words, begin=None):
+        """A command for which a worker works, once there is that worker, and no other."""
+        self.await_workers_end()
+        command = (begin or self.world.begin)(*words)
+        wait_until(lambda: self.workers() or command.process.poll() is not None, 60, "no worker is started")
+        demand(command.process.poll() is None, lambda: f"it has ended: {command}")
+        return command
 
     def await_phase(self, phase):
-        wait_until(lambda: self.has_begun(phase), 30, f"no operation has begun {phase}")
+        self.world.await_phase(phase)
+
+    @staticmethod
+    def log_lines(log):
+        """Of the daemon's log; one that has no end yet is being written."""
+        return [json.loads(line) for line in log.read_text().split("\n")[:-1]]
+
+    def await_nobody(self):
+        """Nobody works for anybody, and whoever was connected is not any more."""
+        def sockets():
+            lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
+            return sum(line.endswith(f" {self.socket}") for line in lines)
+        self.await_workers_end()
+        wait_until(lambda: sockets() == 1, 60, lambda: f"{sockets() - 1} are connected")
 
     # Operations that wait in a phase until we let them go on.
 

@@ -1,7 +1,6 @@
 """jobs_test.py --build DIR [--only CASE]: jobs by the service: what of them others can see, and which calls are
 operations."""
 
-import json
 import os
 import pathlib
 import re
@@ -31,7 +30,7 @@ def environment_is_not_shown(house: House):
     demand(not [entry for entry in given if entry.startswith(b"LANG=")], "an empty value does not take a name out")
     seen = 0
     for process in processes.all_pids():
-        shown = pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+        shown = processes.told(process, "cmdline") or b""
         demand(SECRET.encode() not in shown, f"everybody can read it: {shown}")
         seen += b"stasis-shim" in shown
     demand(seen == 1, "there is no shim")
@@ -54,11 +53,10 @@ def ending_jobs_are_operations(house: House):
     job = house.counter()
 
     def held(call):
-        """The call under way, and what is listed of it."""
+        """The call under way, and what is listed of it. Asked over the same connection: no other worker is there."""
         house.hold("worker")
         begun = call()
-        wait_until(house.workers, 10, "no worker is started")
-        listed = stub.ListOperations(messages.ListOperationsRequest()).operations
+        listed = wait_until(lambda: stub.ListOperations(messages.ListOperationsRequest()).operations, 60, "it is not listed")
         demand(len(listed) == 1 and listed[0].target == "job" and listed[0].uid == 0, f"{listed}")
         return begun, listed[0]
 
@@ -79,16 +77,16 @@ def ending_jobs_are_operations(house: House):
         demand(listed.verb == verb and re.fullmatch("[0-9a-f]{16}", listed.id), f"{listed}")
         ids.append((listed.id, verb))
         house.let_go("worker")
-        begun.result(30)
+        begun.result(60)
         if verb == "killjob":
             stub.WaitJob(messages.WaitJobRequest(job="job"))
     demand(world.stasis("ps", "-a", "--json").json()["jobs"] == [], "it is not deleted")
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = house.log_lines(log)
     for ident, verb in ids:
         said = [line for line in lines if line.get("operation") == ident]
         demand([line["message"] for line in said] == ["begun", "ended"], f"{said}")
         demand(said[-1]["outcome"] == "done" and said[-1]["verb"] == verb and said[-1]["target"] == "job", f"{said}")
-    metrics = urllib.request.urlopen(f"http://{house.status()['metrics']}/metrics", timeout=30).read().decode()
+    metrics = urllib.request.urlopen(f"http://{house.status()['metrics']}/metrics", timeout=60).read().decode()
     for verb, outcome in (("killjob", "failed"), ("killjob", "done"), ("deletejob", "done")):
         counted = re.search(rf'stasis_operations_total{{verb="{verb}",outcome="{outcome}",[^}}]*}} 1', metrics)
         demand(counted, f"{verb} {outcome} is not counted:\n" +
@@ -97,18 +95,18 @@ def ending_jobs_are_operations(house: House):
     second = house.counter("second")
     house.hold("worker")
     last = stub.KillJob.future(messages.KillJobRequest(job="second", signal=9))
-    wait_until(house.workers, 10, "no worker is started")
+    house.await_operation()
     drain = world.begin("daemon", "drain")
-    wait_until(lambda: house.status()["draining"], 10, "it does not drain")
+    wait_until(lambda: house.status()["draining"], 60, "it does not drain")
     for method, request in ((stub.KillJob, messages.KillJobRequest(job="second", signal=9)),
                             (stub.DeleteJob, messages.DeleteJobRequest(job="second"))):
         try:
-            method(request, timeout=30)
+            method(request, timeout=60)
             demand(False, "it was begun")
         except grpc.RpcError as error:
             demand(error.code() == grpc.StatusCode.UNAVAILABLE and "drained" in error.details(), f"{error}")
     house.let_go("worker")
-    last.result(30)
+    last.result(60)
     demand(drain.wait().code == 0, f"{drain}")
     house.await_end()
     second.await_gone()
@@ -125,7 +123,7 @@ def log_is_read(house: House):
     script = f"printf 'a\\377\\000\\n'; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo begun; " \
              f"while [ ! -e {goes_on} ]; do sleep 0.01; done; echo last"
     log = pathlib.Path(stub.Run(messages.RunRequest(job="job", argv=["/bin/sh", "-c", script], no_agent=True)).log)
-    wait_until(lambda: b"begun" in log.read_bytes(), 30, "the job does not begin")
+    wait_until(lambda: b"begun" in log.read_bytes(), 60, "the job does not begin")
 
     def read(**options):
         return [part.data for part in stub.ReadLog(messages.ReadLogRequest(job="job", **options), timeout=60)]
@@ -134,6 +132,7 @@ def log_is_read(house: House):
     demand(b"".join(parts) == log.read_bytes(), f"{len(b''.join(parts))} bytes are read of {log.stat().st_size}")
     demand(b"".join(parts).startswith(b"a\xff\0\n") and max(map(len, parts)) <= 65536, "the parts are not as they should be")
     demand(read(tail_bytes=8) == [b"begun\n"], f"its end is {read(tail_bytes=8)}")
+    house.await_workers_end()
     following = stub.ReadLog(messages.ReadLogRequest(job="job", follow=True, tail_bytes=8), timeout=60)
     demand(next(following).data == b"begun\n", "it does not begin with the end")
     demand(len(house.workers()) == 1 and house.operations() == [], "it is no call that changes nothing")
@@ -161,12 +160,12 @@ def slow_reader_of_a_log(house: House):
     with open(log, "ab") as more:
         for _ in range(64):
             more.write(b"x" * (1 << 20))
+    house.await_workers_end()
     before = resident(house.pid)
     reader = SlowReader(house, "ReadLog", messages.ReadLogRequest(job="job").SerializeToString())
-    wait_until(house.workers, 10, "no worker reads")
-    worker, = house.workers()
+    worker, = wait_until(house.workers, 60, "no worker reads")
     waits = pathlib.Path(f"/proc/{worker}/wchan")
-    wait_until(lambda: "pipe_write" in waits.read_text(), 20, lambda: f"the worker is in {waits.read_text()}")
+    wait_until(lambda: "pipe_write" in waits.read_text(), 60, lambda: f"the worker is in {waits.read_text()}")
     demand(resident(house.pid) < before + (16 << 20), f"it holds {(resident(house.pid) - before) >> 20} MiB")
     house.world.stasis("ps")
     reader.close()

@@ -105,7 +105,7 @@ def drained(house: House):
     world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
     said(house, "operations still under way: 1")
     drain = world.begin("daemon", "drain")
-    wait_until(lambda: house.status()["draining"], 10, "it does not drain")
+    wait_until(lambda: house.status()["draining"], 60, "it does not drain")
     for words in (["resume", "job"], ["recover"]):
         world.stasis(*words, expect=1)
         said(house, "is being drained", "--no-daemon")
@@ -124,7 +124,7 @@ def notifies(house: House):
     path = str(house.world.folder / "notify")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(path)
-    manager.settimeout(20)
+    manager.settimeout(60)
     house.start({"NOTIFY_SOCKET": path})
     demand(manager.recv(100) == b"READY=1\nSTATUS=ready\n", "it is not said to be ready")
     house.drain()
@@ -143,7 +143,7 @@ def no_descriptors(house: House):
         peer.connect(house.socket)
         peers.append(peer)
     log = world.state / "run" / "stasisd.log"
-    wait_until(lambda: "cannot accept" in log.read_text(), 10, "it takes all of them")
+    wait_until(lambda: "cannot accept" in log.read_text(), 60, "it takes all of them")
     seen = log.read_text().count("cannot accept")
     world.stasis("--no-daemon", "gpu", "ls")  # takes a moment
     demand(log.read_text().count("cannot accept") < seen + 20, "it asks again without end")

@@ -82,7 +82,7 @@ def as_many_users_as_he_likes(house: House):
         bob, alice = User(house, BOB), User(house, ALICE)
         early = connect(house, BOB)
         peers = [connect(house, SUBORDINATES + number) for number in range(OF_ACCOUNT + 20)]
-        wait_until(lambda: len(closed(peers)) == 20, 30, lambda: f"{len(closed(peers))} of hers are closed")
+        wait_until(lambda: len(closed(peers)) == 20, 60, lambda: f"{len(closed(peers))} of hers are closed")
         demand(closed(peers) == peers[:20], "it is not the oldest that goes")
         demand(not closed([early]), "she has taken it from another")
         demand(bob.jobs() == {} and alice.jobs() == {}, "there are jobs")
@@ -105,8 +105,7 @@ def more_users_than_there_is_room(house: House):
     house.start()
     alice, bob = User(house, ALICE), User(house, BOB)
     alice.run("hers")
-    waiting = alice.begin("wait", "hers")
-    wait_until(house.workers, 10, "no worker waits")
+    waiting = house.begin_waiting("wait", "hers", begin=alice.begin)
     roots = connect(house, 0)
     more = 30
     peers = [connect(house, STRANGERS + number) for number in range(CALLERS - KEPT + more)]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 _VERB_TIMEOUT_S = 60
-_WAIT_S = 30
+_WAIT_S = 60
 _LOG = pathlib.Path("/tmp/vector.log")
 
 

@@ -20,6 +20,7 @@ ANSWER_S = 90
 
 
 def free_ports(count):
+    """In this test's own network, where nobody else takes them."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
@@ -41,7 +42,7 @@ def one_server(world):
     started = world.stasis("run", "--json", "--job", "server", "--", sys.executable,
                            str(EXAMPLES / "generation_server.py"), "--port", str(port), "--soft").json()
     log = pathlib.Path(started["log"])
-    wait_until(lambda: "READY" in log.read_text(), 60, lambda: f"it does not come up: {log.read_text()}")
+    wait_until(lambda: "READY" in log.read_text(), 90, lambda: f"it does not come up: {log.read_text()}")
     before = [tokens(port, seed) for seed in range(3)]
     demand(len({tuple(answer) for answer in before}) == 3, f"its answers say nothing: {before}")
     with concurrent.futures.ThreadPoolExecutor() as pool:

@@ -8,11 +8,9 @@ not there, and the program runs on.
 import os
 import sys
 
-from stand import Stand, demand, isolate, main, wait_until
+from stand import Stand, demand, isolate, main
 
 PAGE = 4096
-# The first call of the driver takes so long, which is when the store is filled.
-PAUSE = "cuCheckpointProcessLock:1=hang(600)\n"
 
 
 def small_store(stand, size_bytes):
@@ -50,13 +48,13 @@ def filled_meanwhile(stand, left_bytes, whole, seen):
     stand.prepare("running")
     store = small_store(stand, whole * 4)
     try:
-        stand.world.gpu_fault(PAUSE)
-        operation = stand.begin("dump", "--leave-running")
-        wait_until(lambda: stand.has_begun("gpu-lock") or operation.process.poll() is not None, 20,
-                   "the dump does not begin")
+        hold = stand.world.folder / "hold"
+        hold.touch()
+        operation = stand.begin("dump", "--leave-running", env={"STASIS_FAULT": f"gpu-lock:before:hold={hold}"})
+        stand.world.await_phase("gpu-lock")
         fill(store, left_bytes)
+        hold.unlink()
         command = operation.wait()
-        stand.world.gpu_fault("")
         demand(command.code in (0, 1), f"exit code {command.code}:\n{command}")
         if command.code == 0:
             stand.world.stasis("image", "verify", stand.image_folder())
@@ -71,7 +69,6 @@ def filled_meanwhile(stand, left_bytes, whole, seen):
         seen.setdefault(where, []).append(left_bytes)
         expect_refused(stand, store, command)
     finally:
-        stand.world.gpu_fault("")
         give_back(stand, store)
 
 

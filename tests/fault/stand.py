@@ -123,9 +123,7 @@ class Stand:
         return self.world.begin(verb, *self.operands(verb), *options, env=env)
 
     def has_begun(self, phase):
-        """The operation that is under way has begun this phase."""
-        text = "".join(p.read_text(errors="replace") for p in self.world.journal.glob("*.journal"))
-        return f'"phase":"{phase}"' in text.replace(" ", "")
+        return self.world.has_begun(phase)
 
     def note_image(self, verb):
         """How far the counter is in the image that is about to be made."""

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The logs: every line is JSON, one id finds all that was said and done of an operation, the log goes on without the
 daemon, and nothing of a program's environment or arguments is in it."""
+import contextlib
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ SECRET = "s3cr3t-that-nobody-else-may-see"
 
 def lines(file):
     read = []
-    for line in file.read_text().splitlines():
+    for line in file.read_text().split("\n")[:-1]:  # one that has no end yet is being written
         try:
             read.append(json.loads(line))
         except ValueError:
@@ -39,12 +40,18 @@ def environments(variable):
     """Names of processes that have it."""
     found = set()
     for pid in processes.all_pids():
-        try:
-            has = variable.encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if has:
+        if variable.encode() in (processes.told(pid, "environ") or b"").split(b"\0"):
             found.add((processes.stat(pid) or ("gone",))[0])
+    return found
+
+
+def opened(pid):
+    """The files that it has open, of those that it still has."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for file in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.add(os.readlink(file))
     return found
 
 
@@ -57,7 +64,7 @@ def start(world, level, env=None):
 
 def drain(world):
     world.stasis("daemon", "drain")
-    wait_until(lambda: world.reap() or not world.daemons(), 20, "the daemon does not end")
+    wait_until(lambda: world.reap() or not world.daemons(), 60, "the daemon does not end")
 
 
 def done(world, log):
@@ -90,21 +97,20 @@ def failed(world, log):
 
 def one_id(world, log):
     """Journal, account and helpers of one that hangs; the daemon is killed; the log goes on; recover names it."""
-    begun = world.begin("suspend", "job", "--timeout", "3")
-    wait_until(lambda: any('"gpu-lock"' in p.read_text() for p in world.journal.glob("*.journal")), 30, "no gpu-lock")
+    begun = world.begin("suspend", "job", "--timeout", "10")
+    world.await_phase("gpu-lock")
     status = world.stasis("daemon", "status", "--json").json()
     demand([o["verb"] for o in status["operations"]] == ["suspend"], f"{status}")
     ident = status["operations"][0]["id"]
     entry = next(world.journal.glob("*.journal")).read_text()
     demand(json.loads(entry.splitlines()[0])["operation"] == ident, entry)
-    helpers = environments(f"STASIS_OPERATION={ident}")
-    demand(helpers == {"stasis-device-h", "stasis-mover"}, f"{helpers}")
+    wait_until(lambda: environments(f"STASIS_OPERATION={ident}") == {"stasis-device-h", "stasis-mover"}, 60,
+               lambda: f"{environments(f'STASIS_OPERATION={ident}')}")
     worker = of(log, operation=ident)[0]["pid"]
     demand(processes.stat(worker)[0] == "stasis-worker", f"{worker}")
     for task in pathlib.Path(f"/proc/{worker}/task").glob("*/children"):
         for child in task.read_text().split():
-            files = [os.readlink(f) for f in pathlib.Path(f"/proc/{child}/fd").iterdir()]
-            demand(str(log) not in files, f"a helper has the log: {files}")
+            demand(str(log) not in opened(child), f"a helper has the log: {opened(child)}")
     os.kill(status["pid"], signal.SIGKILL)
     demand(begun.wait().code == 6, str(begun))
     wait_until(lambda: world.reap() or of(log, operation=ident, message="ended"), 60, "the log ends with the daemon")
@@ -115,7 +121,7 @@ def one_id(world, log):
 
 def cut_off(world, log):
     begun = world.begin("suspend", "job")
-    wait_until(lambda: any('"gpu-lock"' in p.read_text() for p in world.journal.glob("*.journal")), 30, "no gpu-lock")
+    world.await_phase("gpu-lock")
     ident = world.stasis("daemon", "status", "--json").json()["operations"][0]["id"]
     os.kill(of(log, operation=ident)[0]["pid"], signal.SIGKILL)
     demand(begun.wait().code == 6, str(begun))

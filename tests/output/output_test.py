@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 
@@ -69,8 +68,8 @@ class Talker:
             os.close(fd)
             return True
         answer = os.open(self.done, os.O_RDONLY | os.O_NONBLOCK)
-        wait_until(told, 20, f"{self.name} does not listen")
-        wait_until(lambda: self._answered(answer), 20, f"{self.name} does not answer")
+        wait_until(told, 90, f"{self.name} does not listen")
+        wait_until(lambda: self._answered(answer), 90, f"{self.name} does not answer")
         os.close(answer)
         self.number += 1
         return self.number
@@ -97,7 +96,7 @@ class Talker:
 
     def kill(self):
         for pid in processes.tree(self.pid):
-            os.kill(pid, signal.SIGKILL)
+            processes.end(pid)
         self.await_gone()
 
     def await_gone(self):
@@ -106,11 +105,14 @@ class Talker:
                 self.child.poll()
             self.world.reap()
             return processes.stat(self.pid) is None
-        wait_until(gone, 20, lambda: f"{self.name} does not end: {processes.describe(self.pid)}")
+        wait_until(gone, 90, lambda: f"{self.name} does not end: {processes.describe(self.pid)}")
         self.world.disown(self.pid)
 
-    def shim(self):
-        return processes.stat(self.pid)[2]
+    def kill_shim(self):
+        """And waits until it is gone."""
+        shim = processes.stat(self.pid)[2]
+        processes.end(shim)
+        wait_until(lambda: self.world.reap() or processes.stat(shim) is None, 90, "its shim does not end")
 
     def listed(self):
         jobs = self.world.stasis("ps", "-a", "--json").json()["jobs"]
@@ -289,7 +291,7 @@ def by_hand_pipe(world):
     talker.dump()
     talker.restore("--log", log)
     talker.say()
-    processes.end(talker.shim())
+    talker.kill_shim()
     talker.say()
     expect(log, "kept, and longer than what comes\n" + lines(2, 3))
     os.truncate(log, 0)
@@ -367,13 +369,12 @@ def shim_killed(world):
     talker = Talker(world).run()
     talker.say()
     follow = world.begin("logs", "-f", talker.name)
-    processes.end(talker.shim())
-    world.reap()
+    talker.kill_shim()
     talker.say()
     job = talker.listed()
     demand(job["state"] == "running" and not job["shim"], f"`stasis ps` says {job}")
     demand("running, no shim" in world.stasis("ps").out, "`stasis ps` does not say that its shim is gone")
-    wait_until(lambda: follow.out == lines(1, 2), 10, lambda: f"`stasis logs -f` shows {follow.out}")
+    wait_until(lambda: follow.out == lines(1, 2), 90, lambda: f"`stasis logs -f` shows {follow.out}")
     talker.dump("--leave-running")
     talker.say()
     waiting = world.begin("wait", talker.name)
@@ -387,8 +388,7 @@ def shim_killed(world):
     expect(talker.log, lines(1, 3) + lines(3, 3))
     demand(talker.listed()["shim"], "it has no shim after its restore")
     # Dumped without a shim: that it was is known all the same.
-    processes.end(talker.shim())
-    world.reap()
+    talker.kill_shim()
     talker.dump()
     demand(world.stasis("wait", talker.name, expect=None).code == 75, "it was not dumped")
     talker.restore()
@@ -402,18 +402,18 @@ def followed(world):
     talker = Talker(world).run()
     follow = world.begin("logs", "-f", talker.name)
     talker.say()
-    wait_until(lambda: follow.out == lines(1, 1), 10, lambda: f"`stasis logs -f` shows {follow.out}")
+    wait_until(lambda: follow.out == lines(1, 1), 90, lambda: f"`stasis logs -f` shows {follow.out}")
     talker.dump()
     demand(follow.wait().code == 0, f"{follow}")
     other = talker.folder / "other.log"
     other.write_text("of another time\n")
     attached = world.begin("restore", talker.image, "--job", talker.name, "--attach", "--log", other)
-    wait_until(lambda: talker.listed()["state"] == "running" or attached.process.poll() is not None, 30,
+    wait_until(lambda: talker.listed()["state"] == "running" or attached.process.poll() is not None, 90,
                lambda: f"it is not restored: {attached}")
     follow = world.begin("logs", "-f", talker.name)
     talker.say()
     for command, text in ((attached, lines(2, 2)), (follow, "of another time\n" + lines(2, 2))):
-        wait_until(lambda: command.out == text, 10, lambda: f"it shows {command}")
+        wait_until(lambda: command.out == text, 90, lambda: f"it shows {command}")
     talker.world.own(talker.pid)
     with open(talker.go, "w") as go:
         go.write("end\n")

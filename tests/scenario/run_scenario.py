@@ -127,7 +127,7 @@ class Scenario:
         def used():
             return [(g["index"], g["total_bytes"] - g["free_bytes"]) for g in self.world.gpus()
                     if g["free_bytes"] != g["total_bytes"]]
-        wait_until(lambda: not used(), 5, lambda: f"GPU memory is in use: {used()}")
+        wait_until(lambda: not used(), 60, lambda: f"GPU memory is in use: {used()}")
 
     def do_small_store(self, line):
         folder = line.args[0]
@@ -150,21 +150,23 @@ class Scenario:
 
     def do_expect_mover(self, line):
         """`same` as last time, `another`, or `none`; never more than one."""
+        last = self.mover
+
         def holds():
-            found, last = self.world.movers(), self.mover
+            found = self.world.movers()
+            self.mover = next(iter(found), None)
             if line.args[0] == "none":
                 return not found
             return len(found) == 1 and (line.args[0] == "same") == (found[0] == last)
-        wait_until(holds, 20, lambda: f"the movers are {self.world.movers()}, the last was {self.mover}")
-        self.mover = next(iter(self.world.movers()), None)
+        wait_until(holds, 60, lambda: f"the movers are {self.world.movers()}, the last was {last}")
 
     def do_kill_mover(self, _):
         os.kill(self.mover, signal.SIGKILL)
-        wait_until(lambda: self.world.reap() or not self.world.movers(), 20, "it does not end")
+        wait_until(lambda: self.world.reap() or not self.world.movers(), 60, "it does not end")
 
     def do_stop_mover(self, _):
         os.kill(self.mover, signal.SIGSTOP)
-        wait_until(lambda: processes.stat(self.mover)[1] == "T", 20, "it is not stopped")
+        wait_until(lambda: (processes.stat(self.mover) or "??")[1] == "T", 60, "it is not stopped")
 
     def do_mover_fault(self, line):
         self.world.gpu_fault(line.args[0], self.mover)
@@ -201,13 +203,18 @@ class Scenario:
         self.program(line).expect_running()
 
     def do_silent(self, line):
-        """A program whose GPU is locked stands in its next driver call: it sleeps, and its output does
-        not grow while it does."""
+        """A program whose GPU is locked stands in its next driver call, as soon as it comes to it: it sleeps, and its
+        output does not grow while it does."""
         program = self.program(line)
-        seen = len(program.output())
-        ticks = [time.monotonic()]
-        wait_until(lambda: time.monotonic() - ticks[0] > 0.15, 5, "")
-        demand(len(program.output()) == seen, f"{program.name} goes on:\n{program.tail()}")
+        seen, since = len(program.output()), time.monotonic()
+
+        def quiet():
+            nonlocal seen, since
+            now = len(program.output())
+            if now != seen:
+                seen, since = now, time.monotonic()
+            return time.monotonic() - since > 0.15
+        wait_until(quiet, 20, lambda: f"{program.name} goes on:\n{program.tail()}")
 
     def do_send(self, line):
         answer = self.program(line).send(line.args[1])
@@ -227,7 +234,7 @@ class Scenario:
 
     def do_expect_state(self, line):
         program, wanted = self.program(line), line.args[1]
-        wait_until(lambda: program.state() == wanted, 10,
+        wait_until(lambda: program.state() == wanted, 60,
                    lambda: f"{program.name} is {program.state()}, not {wanted}")
 
     def do_take_pid(self, line):
@@ -281,12 +288,7 @@ class Scenario:
         demand(command.code == line.expect, f"expected exit code {line.expect}:\n{command}")
 
     def do_expect_phase(self, line):
-        begun = f'"phase":"{line.args[0]}"'
-
-        def seen():
-            return any(begun in re.sub(r"\s", "", path.read_text(errors="replace"))
-                       for path in self.world.journal.glob("*.journal"))
-        wait_until(seen, 20, f"no operation has begun {line.args[0]}")
+        self.world.await_phase(line.args[0])
 
     def expect_text(self, line, text):
         # A pattern is one thing, however it was typed.

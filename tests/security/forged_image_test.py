@@ -38,7 +38,7 @@ class Holder:
                                      cwd=world.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                      start_new_session=True)
         processes.wait_until(lambda: (world.folder / "holder.out").read_text() == "READY\n" and
-                             processes.stat(child.pid)[0] == "sleep", 20, "it does not start")
+                             processes.stat(child.pid)[0] == "sleep", 60, "it does not start")
         world.own(child.pid)
         world.stasis("dump", child.pid, "--name", "good")
         child.wait()
@@ -71,7 +71,7 @@ class Holder:
             demand(text in done.err, f"it does not say '{text}':\n{done}")
         self.world.reap()
         left = [p for p in set(processes.all_pids()) - before if processes.is_alive(p)
-                and processes.stat(p)[0] == "sleep"]
+                and (processes.stat(p) or ("",))[0] == "sleep"]
         demand(not left, f"the program runs: {left}")
 
     def restores(self):

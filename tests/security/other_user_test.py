@@ -3,7 +3,6 @@
 import os
 import pathlib
 import shutil
-import signal
 import stat
 import struct
 import subprocess
@@ -23,7 +22,7 @@ def spawn(world, *words):
     with open(path, "wb") as out:
         child = subprocess.Popen([*world.user_words(), *map(str, words)], env=world.env, cwd=world.folder,
                                  stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
-    processes.wait_until(lambda: "READY" in path.read_text(), 20, "it does not start")
+    processes.wait_until(lambda: "READY" in path.read_text(), 60, "it does not start")
     world.own(child.pid)
     return child
 
@@ -82,7 +81,7 @@ def tree_with_more_rights(new):
         command = text if text.startswith("/") else f"{place}/{text}"
         child = spawn(alice, "/bin/sh", "-c", f"{command} & echo READY; wait")
         name = "sleep" if text.startswith("/") else text.split()[0]
-        processes.wait_until(lambda: processes.named(name, child.pid), 20, "no such child")
+        processes.wait_until(lambda: processes.named(name, child.pid), 60, "no such child")
         refused = alice.stasis("dump", child.pid, "--name", "x", expect=4)
         demand(words in refused.err, lambda: f"it does not say '{words}':\n{refused}")
         demand(not alice.images.is_dir() or not list(alice.images.iterdir()), "something was written")
@@ -107,18 +106,15 @@ def tree_that_gets_more_rights(new):
     alice.stasis("run", "--json", "--job", "job", "--log", log, "--", "/bin/sh", "-c",
                  f"(read word < {go}; exec {place}/setuid 1000) & exec {alice.workloads}/counter --memory 1M")
     pid = alice.last.json()["pid"]
-    processes.wait_until(lambda: "READY" in log.read_text(), 20, "it does not start")
+    processes.wait_until(lambda: "READY" in log.read_text(), 60, "it does not start")
     # When the survey is in the journal the command stands still, until the child is another user's.
-    command = alice.begin("suspend", "job")
-
-    def surveyed():
-        entries = alice.journal.iterdir() if alice.journal.is_dir() else ()
-        return any("job" in entry.read_text(errors="replace") for entry in entries)
-    processes.wait_until(surveyed, 20, "nothing is written down")
-    os.kill(command.pid, signal.SIGSTOP)
+    hold = alice.folder / "hold"
+    hold.touch()
+    command = alice.begin("suspend", "job", env={"STASIS_FAULT": f"gate-close:before:hold={hold}"})
+    alice.await_phase("gate-close")
     go.write_text("\n")
-    processes.wait_until(lambda: processes.named("setuid", pid), 20, "no child is set-id")
-    os.kill(command.pid, signal.SIGCONT)
+    processes.wait_until(lambda: processes.named("setuid", pid), 60, "no child is set-id")
+    hold.unlink()
     command.wait()
     demand(command.code == 4 and "belongs to user 0" in command.err and "tree-check" in command.err, command)
     demand(alice.stasis("gpu", "state", pid, "--json").json()["state"] == "running", "it was not undone")
@@ -126,6 +122,14 @@ def tree_that_gets_more_rights(new):
         processes.end(process)
     alice.stasis("wait", "job", expect=None)
     isolate.unmount(str(place))
+
+
+def owner(pid):
+    """None when it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except FileNotFoundError:
+        return None
 
 
 def files_of_a_user(new):
@@ -163,9 +167,9 @@ def files_of_a_user(new):
     demand(users.as_user(BOB, lambda: os.listdir(alice.images)) == "PermissionError", "Bob lists Alice's images")
     # Nor does a process of Alice's let him in: the mover with its data, the shim, the program.
     for pid in processes.all_pids():
-        if pid != os.getpid() and os.stat(f"/proc/{pid}").st_uid == ALICE:
+        if pid != os.getpid() and owner(pid) == ALICE:
             word = users.as_user(BOB, lambda: os.listdir(f"/proc/{pid}/fd"))
-            demand(word == "PermissionError", f"Bob looks into {processes.describe(pid)}")
+            demand(word == "PermissionError" or not processes.is_alive(pid), f"Bob looks into {processes.describe(pid)}")
     alice.stasis("resume", "job")
     program.expect_running()
     program.finish()

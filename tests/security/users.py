@@ -40,7 +40,7 @@ def main(*runs):
             run(new)
             for world in worlds:
                 close(world)
-            processes.wait_until(lambda: alone(worlds), 8,
+            processes.wait_until(lambda: alone(worlds), 60,
                                  lambda: "left: " + ", ".join(map(processes.describe, processes.all_pids())))
         except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it
             known = isinstance(error, (Failed, processes.Late))

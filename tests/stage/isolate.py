@@ -1,4 +1,5 @@
-"""A test's own corner of the machine: its own process ids, its own mounts, its own /tmp.
+"""A test's own corner of the machine: its own process ids, its own mounts, its own /tmp, its
+own network.
 
 After `enter()` this process is the init of a pid namespace. So every process that is left over is
 visible (nothing else is in /proc), no pid is taken by somebody else between a dump and its restore,
@@ -6,17 +7,25 @@ and the kernel ends whatever is left when this process ends, however that happen
 """
 
 import ctypes
+import errno
+import fcntl
 import os
 import signal
+import socket
+import struct
 import sys
+import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
 MS_REC, MS_PRIVATE, MS_BIND = 0x4000, 1 << 18, 0x1000
 MS_NOSUID, MS_NODEV = 2, 4
 PR_SET_PDEATHSIG = 1
+SIOCSIFFLAGS = 0x8914
+UNMOUNT_S = 60
 SKIPPED = 77
 
 # Where a program that forgets to clean up would leave files; empty when the test begins.
@@ -39,7 +48,19 @@ def mount(source, target, kind="", flags=0, data=""):
 
 
 def unmount(target):
-    _checked(_libc.umount2(target.encode(), 0), f"umount {target}")
+    """Whoever has used it may still be on the way out: so it is waited for, but not for ever."""
+    deadline = time.monotonic() + UNMOUNT_S
+    while _libc.umount2(target.encode(), 0) != 0:
+        if ctypes.get_errno() != errno.EBUSY or time.monotonic() > deadline:
+            raise Unable(f"umount {target}: {os.strerror(ctypes.get_errno())}")
+        time.sleep(0.005)
+
+
+def _own_network():
+    """With a loopback device. No port that a program had is another test's when it is restored."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        # struct ifreq: the name, and IFF_UP | IFF_RUNNING.
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", 0x41))
 
 
 def _own_mounts(keep):
@@ -66,7 +87,7 @@ def enter(keep):
     """Returns in a new process in its own namespaces. The calling process waits for it and ends as
     it ends. Without the right to do this the test is skipped (exit code 77), and says so."""
     try:
-        _checked(_libc.unshare(CLONE_NEWNS | CLONE_NEWPID), "unshare")
+        _checked(_libc.unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET), "unshare")
     except Unable as reason:
         print(f"SKIPPED: a test needs root, as CRIU does, for namespaces of its own ({reason})")
         sys.exit(SKIPPED)
@@ -76,6 +97,7 @@ def enter(keep):
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
         _own_mounts(keep)
+        _own_network()
         return
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)

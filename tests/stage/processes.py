@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import time
 
@@ -22,12 +23,28 @@ def wait_until(condition, seconds, what):
         time.sleep(0.005)
 
 
-def stat(pid):
-    """(comm, state, ppid, start time), or None when there is no such process."""
+def told(pid, name):
+    """What /proc/PID/NAME holds, or None when there is no such process: any may end before it is looked at."""
     try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        return pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def text_of(path):
+    """What a file holds, nothing when it is not there: such as one that others write and take away."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def stat(pid):
+    """(comm, state, ppid, start time), or None when there is no such process."""
+    text = told(pid, "stat")
+    if text is None:
+        return None
+    text = text.decode(errors="replace")
     comm = text[text.index("(") + 1:text.rindex(")")]
     fields = text[text.rindex(")") + 2:].split()
     return comm, fields[0], int(fields[1]), int(fields[19])
@@ -35,11 +52,8 @@ def stat(pid):
 
 def inner_pid(pid):
     """What the process calls itself by, in its own pid namespace; None when there is no such process."""
-    try:
-        text = pathlib.Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(next(line for line in text.splitlines() if line.startswith("NSpid:")).split()[-1])
+    text = told(pid, "status")
+    return None if text is None else int(re.search(rb"^NSpid:.*\s(\d+)$", text, re.M)[1])
 
 
 def is_alive(pid):
@@ -69,10 +83,7 @@ def describe(pid):
     found = stat(pid)
     if found is None:
         return f"{pid} (gone)"
-    try:
-        words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-    except OSError:
-        words = b""
+    words = (told(pid, "cmdline") or b"").replace(b"\0", b" ")
     return f"{pid} {found[0]} {found[1]} ppid {found[2]}: {words.decode(errors='replace').strip()}"
 
 

@@ -12,7 +12,7 @@ from world import demand
 # For what takes a moment on an idle machine; a busy one may need much longer.
 OUTPUT_S = 90
 
-ROUND = re.compile(r"^ROUND (\d+) (\S+)$", re.M)
+ROUND = re.compile(r"^ROUND (\d+) (\S+)\n", re.M)  # a line that is whole
 
 
 class Program:
@@ -145,9 +145,9 @@ class Program:
     # Living.
 
     def port(self):
-        return int(re.search(r"^PORT (\d+)$", self.output(), re.M).group(1))
+        return int(re.search(r"^PORT (\d+)\n", self.output(), re.M).group(1))
 
-    def send(self, text, seconds=20):
+    def send(self, text, seconds=60):
         sender = self.world.begin("--timeout", seconds * 1000, self.port(), text,
                                   program=self.world.workloads / "udp_send")
         wait_until(lambda: sender.process.poll() is not None or self._ended(), seconds + 5, "udp_send hangs")
@@ -192,7 +192,7 @@ class Program:
         self.await_gone()
         text = self.output()
         demand("FAILED" not in text, lambda: f"{self.name}:\n{self.tail()}")
-        wait_until(lambda: "EXIT-SUCCESS" in self.output(), 10,
+        wait_until(lambda: "EXIT-SUCCESS" in self.output(), 60,
                    lambda: f"{self.name} did not print EXIT-SUCCESS:\n{self.tail()}")
         if self.is_job and not self.child:
             code = self.world.stasis("wait", self.name, expect=None).code

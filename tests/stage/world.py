@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import tempfile
 
@@ -42,8 +41,9 @@ class Command:
 
     @staticmethod
     def _text(file):
-        file.seek(0)
-        return file.read().decode(errors="replace")
+        # Not by seek(2): the command may still write, and its place in the file is ours.
+        size = os.fstat(file.fileno()).st_size
+        return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
     @property
     def out(self):
@@ -155,7 +155,7 @@ class World:
         for env in self._daemons.values():
             self._daemon_verb("drain", env)
         self._daemons = {}
-        wait_until(lambda: self.reap() or not self.daemons(), 20, "a daemon does not end")
+        wait_until(lambda: self.reap() or not self.daemons(), 60, "a daemon does not end")
 
     def daemons(self):
         return [pid for pid in processes.all_pids()
@@ -211,7 +211,7 @@ class World:
     def reap_all(self):
         """After everything was killed."""
         for command in self.log:
-            command.process.wait(20)
+            command.process.wait(60)
         for pid in list(self._own):
             try:
                 os.waitpid(pid, 0)
@@ -237,7 +237,7 @@ class World:
         """What an operation must not leave behind, at any time between two operations."""
         found = []
         if self.journal.is_dir():
-            found += [f"journal entry {p.name}: {p.read_text(errors='replace')[:300]}"
+            found += [f"journal entry {p.name}: {processes.text_of(p)[:300]}"
                       for p in self.journal.iterdir()]
         for folder in (self.state / "run").glob("work-*"):
             found.append(f"working folder {folder}")
@@ -255,10 +255,18 @@ class World:
         new = [m for m in isolate.mounts() if m not in self._mounts and m != str(self.arenas)]
         return found + [f"mount {m}" for m in new]
 
+    def has_begun(self, phase):
+        """An operation that is under way has begun this phase."""
+        text = "".join(processes.text_of(p) for p in self.journal.glob("*.journal"))
+        return f'"phase":"{phase}"' in "".join(text.split())
+
+    def await_phase(self, phase):
+        wait_until(lambda: self.has_begun(phase), 60, f"no operation has begun {phase}")
+
     def expect_clean(self):
         """Processes that were just told to end may take a moment."""
         try:
-            wait_until(lambda: self.reap() or not self.leftovers(), 5, "")
+            wait_until(lambda: self.reap() or not self.leftovers(), 30, "")
         except Late:
             raise Failed("left behind:\n  " + "\n  ".join(self.leftovers())) from None
 
@@ -277,11 +285,11 @@ class World:
 
         problems = []
         try:
-            wait_until(lambda: not others(), 8, "")
+            wait_until(lambda: not others(), 30, "")
         except Late:
             problems += [f"process {processes.describe(p)}" for p in others()]
             for pid in others():
-                os.kill(pid, signal.SIGKILL)
+                processes.end(pid)
         problems += [p for p in self.leftovers() if not p.startswith("process")]
         if self.arenas.is_dir():
             # What was a program's is kept for the next one, empty.

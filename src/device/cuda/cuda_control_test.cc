@@ -26,7 +26,7 @@ class CudaControlTest : public ::testing::Test {
     ControlOptions options;
     options.library = TestFile(driver + "/libcuda.so.1");
     options.query_timeout = milliseconds(5000);
-    options.settle_timeout = milliseconds(800);
+    options.settle_timeout = milliseconds(4000);
     return options;
   }
   std::unique_ptr<Target> Start(bool init = true) {
@@ -150,7 +150,7 @@ TEST_F(CudaControlTest, HangingCheckpointIsEndedAndTheStateNamed) {
   const pid_t helper = *control.helper_pid();
   Stopwatch watch;
   auto status = control.Checkpoint(target->pid(), Deadline::In(milliseconds(300)));
-  EXPECT_LT(watch.Seconds(), 3.0);
+  EXPECT_LT(watch.Seconds(), 15);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kDeadlineExceeded);
   EXPECT_NE(status.error().message.find("was left locked"), std::string::npos)

@@ -26,7 +26,7 @@ class SoftgpuTest : public ::testing::Test {
     ControlOptions options;
     options.library = LibraryDir() + "/libcuda.so.1";
     options.query_timeout = milliseconds(10000);
-    options.settle_timeout = milliseconds(2000);
+    options.settle_timeout = milliseconds(8000);
     return options;
   }
   std::unique_ptr<Target> Start(bool alloc = true) {
@@ -202,7 +202,7 @@ TEST_F(SoftgpuTest, CheckpointThatHangsCostsAHelper) {
   Fault(0, "cuCheckpointProcessCheckpoint=hang");
   Stopwatch watch;
   auto hung = control_.Checkpoint(pid, Deadline::In(milliseconds(500)));
-  EXPECT_LT(watch.Seconds(), 4.0);
+  EXPECT_LT(watch.Seconds(), 15);
   ASSERT_FALSE(hung);
   EXPECT_EQ(hung.error().code, Code::kDeadlineExceeded) << hung.error().ToString();
   EXPECT_NE(hung.error().message.find("was left locked"), std::string::npos)
@@ -247,7 +247,7 @@ TEST_F(SoftgpuTest, LockWaitsForWorkAndHasATimeout) {
   ASSERT_TRUE(control_.Driver());
   const pid_t helper = *control_.helper_pid();
   EXPECT_EQ(target->Command("stall"), "ok");
-  auto late = control_.Lock(pid, Deadline::In(milliseconds(400)));
+  auto late = control_.Lock(pid, Deadline::In(milliseconds(2000)));
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code, Code::kDeadlineExceeded) << late.error().ToString();
   EXPECT_NE(late.error().message.find("CUDA_ERROR_NOT_READY"), std::string::npos);
