@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "coordinator/gpu_away.h"
+#include <algorithm>
+#include <iterator>
+
+#include "coordinator/shared_members.h"
 #include "coordinator/shared_resume.h"
-#include "coordinator/shared_suspend.h"
 #include "coordinator/suspended.h"
 
 namespace stasis::coordinator {
@@ -24,7 +26,9 @@ Status CheckManaged(const process::ProcessId& id) {
       "have it use cudaMalloc in the place of cudaMallocManaged");
 }
 
-void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook) {
+// `members`: those that would take part in a suspend, with all of the target.
+void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook,
+            std::vector<SharedMember>& members) {
   auto refuse = [&](Status status) {
     if (!status) outlook.refusals.push_back(std::move(status).error());
   };
@@ -36,20 +40,18 @@ void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook
     return;
   }
   if (process.initial != ProcessState::kRunning) return;
-  {
-    const OperationOptions options;
-    auto shared = SharedSuspend::Look(services, {process}, options);
-    if (!shared) return outlook.refusals.push_back(std::move(shared).error());
-    for (const std::string& why : (*shared)->left_to_driver()) {
-      outlook.left_to_driver.push_back(why + ": the driver carries its memory");
-    }
-    outlook.carried_bytes += (*shared)->bytes();
-    Processes one = {process};
-    LeaveToDriver(one, **shared);
-    outlook.driver_bytes += DriverBytes(one, /*were_away=*/false);
-  }
-  // An agent has one client at a time.
+  // Before the members keep their agents: each has one client at a time.
   refuse(Annotate(CheckManaged(process.id), fmt::format("process {}", process.id.pid.value)));
+  auto found = FindSharedMembers({process}, OperationOptions());
+  if (!found) return outlook.refusals.push_back(std::move(found).error());
+  for (const std::string& why : found->left_to_driver) {
+    outlook.left_to_driver.push_back(why + ": the driver carries its memory");
+  }
+  uint64_t carried = 0;
+  for (const Lot& lot : found->lots) carried += lot.bytes();
+  outlook.carried_bytes += carried;
+  outlook.driver_bytes += process.device_bytes - std::min(process.device_bytes, carried);
+  std::move(found->members.begin(), found->members.end(), std::back_inserter(members));
 }
 
 uint64_t UnusedArenaBytes(const Paths& paths) {
@@ -71,7 +73,13 @@ Result<Outlook> LookAhead(Services& services, const Survey& survey) {
   }
   STASIS_ASSIGN(Operation operation, survey.ToOperation("check"));
   Outlook outlook;
-  for (const auto& process : operation.device_processes) LookAt(services, process, outlook);
+  std::vector<SharedMember> members;
+  for (const auto& process : operation.device_processes) {
+    LookAt(services, process, outlook, members);
+  }
+  if (auto alone = CheckPeers(members); !alone) {
+    outlook.refusals.push_back(std::move(alone).error());
+  }
   outlook.unused_bytes = UnusedArenaBytes(services.paths);
   return outlook;
 }

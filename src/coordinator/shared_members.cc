@@ -121,7 +121,6 @@ Result<SharedMembers> FindSharedMembers(const Processes& processes,
     STASIS_TRY(Annotate(Consider(process, options, found),
                         fmt::format("process {}", process.id.pid.value)));
   }
-  STASIS_TRY(CheckPeers(found.members));
   return found;
 }
 

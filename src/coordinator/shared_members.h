@@ -35,7 +35,8 @@ struct SharedMembers {
 Result<SharedMembers> FindSharedMembers(const Processes& processes,
                                         const OperationOptions& options);
 
-// What those who take part share with others; see ipc_peers.h.
+// What those who take part share with others: kUnimplemented when one of these is none of them, as
+// in ipc_peers.h.
 Status CheckPeers(const std::vector<SharedMember>& members);
 
 }  // namespace stasis::coordinator

@@ -38,6 +38,7 @@ Result<std::unique_ptr<SharedSuspend>> SharedSuspend::Look(Services& services,
                                                            const Processes& processes,
                                                            const OperationOptions& options) {
   STASIS_ASSIGN(auto found, FindSharedMembers(processes, options));
+  STASIS_TRY(CheckPeers(found.members));
   return std::unique_ptr<SharedSuspend>(new SharedSuspend(services, options, std::move(found)));
 }
 

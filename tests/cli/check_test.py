@@ -228,6 +228,13 @@ def what_gpus_refuse(world):
             same_as_dump(world, workload, name)
         program.kill()
         world.stasis("delete", workload)
+    # What they share, they share with each other: no obstacle.
+    program = Program(world, "ipc", "ipc", ["--interval", "10"])
+    program.run()
+    able = look(world, "ipc", expect=0)
+    demand(not able.of("left-to-driver"), f"the agents carry it: {able.findings}")
+    program.kill()
+    world.stasis("delete", "ipc")
     world.agent = False
     program = Program(world, "forker", "forker", ["--interval", "10"])
     program.run()
