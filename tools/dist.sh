@@ -67,6 +67,9 @@ sort -u -o "$tree/share/licenses/packages" "$tree/share/licenses/packages"
 for file in LICENSE README.md CHANGELOG.md; do
   [ ! -f "$file" ] || cp "$file" "$tree/share/"
 done
+# README and messages refer to it.
+rm -rf "$tree/share/docs"
+cp -R docs "$tree/share/"
 
 contents=$(cd "$tree" && find . \( -type f -exec sha256sum {} + \) -o \( -type l -printf '%l %p\n' \) |
   sort | sha256sum | cut -c1-32)

@@ -33,12 +33,17 @@ constexpr int kMaxHeaderBytes = 64 << 10;
 const char kHowWithout[] =
     "`stasis daemon start` starts one anew; with --no-daemon this command works without";
 
-// A connected socket; without a value when nothing is at `path`.
-Result<UniqueFd> ConnectTo(const std::string& path) {
+// A connected socket; without a value when nothing is at `path`. `chosen`: by the user, not derived
+// from the folder of Stasis's state, which may have any length: then no daemon has it either.
+Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return Fail(Code::kInvalidArgument, "the daemon's socket " + path + " has too long a path");
+    if (!chosen) return UniqueFd();
+    return Fail(Code::kInvalidArgument,
+                fmt::format("the daemon's socket {} has too long a path: {} bytes, {} are allowed",
+                            path, path.size(), sizeof address.sun_path - 1),
+                "daemon.socket (STASIS_SOCKET) names a shorter one");
   }
   path.copy(address.sun_path, path.size());
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -109,7 +114,7 @@ Client& Client::operator=(Client&&) noexcept = default;
 Result<std::unique_ptr<Client::Link>> Client::Connect(const config::Settings& settings) {
   STASIS_ASSIGN(auto sockets, config::DaemonSockets(settings));
   for (const std::string& path : sockets) {
-    STASIS_ASSIGN(UniqueFd socket, ConnectTo(path));
+    STASIS_ASSIGN(UniqueFd socket, ConnectTo(path, !settings.daemon_socket.empty()));
     if (!socket) continue;
     auto link = std::make_unique<Link>();
     link->socket = path;

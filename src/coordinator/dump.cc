@@ -20,9 +20,14 @@ namespace {
 
 using device::ProcessState;
 
-std::string DefaultName(const Target& target) {
-  std::string subject = target.job.empty() ? "pid" + target.name : target.job;
-  return fmt::format("{}-{:%Y%m%d-%H%M%S}", subject, fmt::gmtime(std::time(nullptr)));
+// Of an image in `store` that was given no name: of what, and when; with a number, where it is not
+// the first of its second.
+std::string DefaultName(const std::string& store, const Target& target) {
+  const std::string subject = target.job.empty() ? "pid" + target.name : target.job;
+  const auto first = fmt::format("{}-{:%Y%m%d-%H%M%S}", subject, fmt::gmtime(std::time(nullptr)));
+  std::string name = first;
+  for (int n = 2; PathExists(store + "/" + name); ++n) name = fmt::format("{}-{}", first, n);
+  return name;
 }
 
 Processes Suspended(const Processes& processes) {
@@ -39,7 +44,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
   STASIS_ASSIGN(Survey survey, SurveyAfterRecovery(session, target));
   STASIS_ASSIGN(BeforeDump before, AskBeforeDump(services, survey, dump.criu));
   STASIS_TRY(criu::CheckForUser(dump.criu));
-  std::string name = dump.name.empty() ? DefaultName(target) : dump.name;
+  std::string name = dump.name.empty() ? DefaultName(dump.store, target) : dump.name;
   STASIS_TRY(image::CheckImageName(name));
 
   STASIS_ASSIGN(Operation operation, survey.ToOperation("dump"));

@@ -60,7 +60,8 @@ def layout(folder: pathlib.Path) -> None:
     tree = tree_in(folder)
     for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-criu-inside", "libexec/compat/cuda-checkpoint", "libexec/stasis-mover", "lib/libstasis-agent.so",
                  "lib/softgpu/libcuda.so.1", "workloads", "bin/stasisd", "libexec/stasis-worker",
-                 "share/licenses/packages", "share/licenses/criu/COPYING", "share/systemd/stasisd.service"):
+                 "share/licenses/packages", "share/licenses/criu/COPYING", "share/systemd/stasisd.service",
+                 "share/docs/security.md"):
         if not (tree / name).exists():
             fail(f"{name} is missing")
     for link in tree.rglob("*"):
