@@ -164,6 +164,7 @@ Result<Client> Client::OpenDaemon(const config::Settings& settings) {
   STASIS_ASSIGN(client.link_, Connect(settings));
   if (client.link_ != nullptr) return client;
   STASIS_ASSIGN(std::string socket, config::DaemonSocket(settings));
+  STASIS_TRY(ConnectTo(socket, /*chosen=*/true));  // where it can never be, that is said
   return Fail(Code::kNotFound, "no daemon runs: there is no socket " + socket,
               "`stasis daemon start` starts one");
 }

@@ -52,6 +52,12 @@ Status CheckDescriptorsFit(const FoundAgent& agent) {
                           agent.id.pid.value, needed + needed / 4));
 }
 
+bool SaysMemoryIsAway(process::HostPid pid) {
+  auto header = wire::ReadAgentHeader(pid);
+  return header && (header->memory & wire::kMemoryTold) != 0 &&
+         (header->memory & wire::kMemoryAway) != 0;
+}
+
 std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id) {
   auto record = LoadSuspended(paths, id);
   if (!record || !record->context_kept) return std::nullopt;

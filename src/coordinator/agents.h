@@ -35,6 +35,10 @@ std::string WhyNotShared(const wire::HelloReply& hello);
 // gate.
 Status CheckDescriptorsFit(const FoundAgent& agent);
 
+// What its agent shows from outside; nobody is connected to. false: where it shows nothing of it,
+// as those of other versions.
+bool SaysMemoryIsAway(process::HostPid pid);
+
 // The record of a process that the driver has, and that is suspended all the same: its data is
 // away, its context was kept. What its agent shows from outside counts too, since the process may
 // have become another program by exec, or have its memory again; nobody is connected to.

@@ -10,6 +10,7 @@
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
 #include "coordinator/gpu_room.h"
+#include "coordinator/nccl_neighbours.h"
 #include "coordinator/operations.h"
 #include "coordinator/suspended.h"
 #include "image/image_folder.h"
@@ -42,6 +43,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
                                 const OperationOptions& options) {
   Services& services = session.services;
   STASIS_ASSIGN(Survey survey, SurveyAfterRecovery(session, target));
+  STASIS_TRY(RefuseNcclNeighbours(services, survey, Taken::kContextsToo));
   STASIS_ASSIGN(BeforeDump before, AskBeforeDump(services, survey, dump.criu));
   STASIS_TRY(criu::CheckForUser(dump.criu));
   std::string name = dump.name.empty() ? DefaultName(dump.store, target) : dump.name;

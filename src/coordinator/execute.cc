@@ -61,6 +61,14 @@ Error WithTheEnd(Error error, const Operation& operation, bool committed) {
   return error;
 }
 
+// Another operation may be why a target is refused: its CRIU traces the program, and its agent has
+// one client.
+Result<Survey> SurveyUnlessBusy(Services& services, const Target& target) {
+  auto survey = SurveyTarget(services, target);
+  if (!survey) STASIS_TRY(CheckNotUnderWay(services.paths, target.root));
+  return survey;
+}
+
 // What was named by its number may have become a job since (`stasis manage`), which would be ended
 // and know of no image. Asked when the journal has the operation: from then on it becomes none.
 Status CheckInNoJob(const Services& services, const Operation& operation) {
@@ -156,20 +164,14 @@ Result<bool> RecoverFirst(Session& session, const std::vector<process::ProcessId
 }
 
 Result<Survey> SurveyAfterRecovery(Session& session, const Target& target) {
-  auto surveyed = SurveyTarget(session.services, target);
-  if (!surveyed) {
-    // Another operation may be why: its CRIU traces the program, and its agent has one client.
-    STASIS_TRY(CheckNotUnderWay(session.services.paths, target.root));
-    return surveyed;
-  }
-  Survey survey = std::move(*surveyed);
+  STASIS_ASSIGN(Survey survey, SurveyUnlessBusy(session.services, target));
   std::vector<process::ProcessId> members;
   for (const auto& member : survey.members()) members.push_back(member.id);
   STASIS_ASSIGN(const bool recovered, RecoverFirst(session, members));
   // Before anybody asks the program what another operation is just changing.
   for (const auto& id : members) STASIS_TRY(CheckNotUnderWay(session.services.paths, id));
   if (!recovered) return survey;
-  return SurveyTarget(session.services, target);
+  return SurveyUnlessBusy(session.services, target);
 }
 
 OperationResult BeginResult(Services& services, const Survey& survey) {

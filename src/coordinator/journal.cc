@@ -330,16 +330,11 @@ Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline
 }
 
 Status CheckNotUnderWay(const Paths& paths, const ProcessId& id) {
-  return HoldNotUnderWay(paths, id).transform([](const UniqueFd&) {});
-}
-
-Result<UniqueFd> HoldNotUnderWay(const Paths& paths, const ProcessId& id) {
   STASIS_ASSIGN(UniqueFd folder, LockFolder(paths));
   Operation operation;
   STASIS_ASSIGN(operation.pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
   operation.members = {id};
-  STASIS_TRY(RefuseOverlap(paths, operation, Left::kIgnore));
-  return folder;
+  return RefuseOverlap(paths, operation, Left::kIgnore);
 }
 
 Status CheckJobNotUnderWay(const Paths& paths, const std::string& job) {

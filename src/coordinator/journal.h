@@ -125,9 +125,6 @@ struct JournalEntry {
 Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline& wait);
 // kAborted when an operation that is under way works on that process: the error names it.
 Status CheckNotUnderWay(const Paths& paths, const process::ProcessId& id);
-// Likewise, and no operation begins (Journal::Begin waits) as long as the result is held: for what
-// must not change under one.
-Result<UniqueFd> HoldNotUnderWay(const Paths& paths, const process::ProcessId& id);
 // As CheckNotUnderWay, of a job, which a restore works on before there are processes of it.
 Status CheckJobNotUnderWay(const Paths& paths, const std::string& job);
 Status RemoveEntry(const JournalEntry& entry);

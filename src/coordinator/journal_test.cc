@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <future>
 
 #include "base/file.h"
 #include "config/open_paths.h"
@@ -133,23 +132,6 @@ TEST_F(JournalTest, AStepByHandIsRefusedOnlyWhileAnOperationIsUnderWay) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kAborted);
   EXPECT_TRUE(CheckNotUnderWay(paths_, {{4712}, 17}));
-}
-
-TEST_F(JournalTest, NothingBeginsWhileItIsHeldThatNothingIsUnderWay) {
-  auto journal = Journal::Prepare(paths_, "dump");
-  ASSERT_TRUE(journal);
-  std::future<Status> begun;
-  {
-    auto held = HoldNotUnderWay(paths_, {{4711}, 17});
-    ASSERT_TRUE(held);
-    begun = std::async(std::launch::async, [&] { return journal->Begin(Make("dump", 4711)); });
-    EXPECT_EQ(begun.wait_for(milliseconds(200)), std::future_status::timeout);
-  }
-  EXPECT_TRUE(begun.get());
-  auto late = HoldNotUnderWay(paths_, {{4711}, 17});
-  ASSERT_FALSE(late);
-  EXPECT_EQ(late.error().code, Code::kAborted);
-  EXPECT_TRUE(journal->Finish());
 }
 
 TEST_F(JournalTest, ASecondOperationOnTheSameProcessIsRefusedAndNamesTheFirst) {

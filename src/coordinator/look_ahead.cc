@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
+#include "coordinator/ipc_peers.h"
 #include "coordinator/shared_members.h"
 #include "coordinator/shared_resume.h"
 #include "coordinator/suspended.h"
@@ -16,19 +16,27 @@ using device::ProcessState;
 
 // The driver says so only when the program stands still (seen on driver 580; softgpu does the
 // same).
-Status CheckManaged(const process::ProcessId& id) {
-  STASIS_ASSIGN(auto agent, FindAgent(id));
-  if (!agent || agent->hello().driver.managed_bytes == 0) return {};
+Status CheckManaged(const wire::HelloReply& hello) {
+  if (hello.driver.managed_bytes == 0) return {};
   return Fail(
       Code::kUnimplemented,
       fmt::format("it has {} MiB of managed memory, of which the driver makes no checkpoint",
-                  (agent->hello().driver.managed_bytes + (1 << 20) - 1) >> 20),
+                  (hello.driver.managed_bytes + (1 << 20) - 1) >> 20),
       "have it use cudaMalloc in the place of cudaMallocManaged");
 }
 
-// `members`: those that would take part in a suspend, with all of the target.
-void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook,
-            std::vector<SharedMember>& members) {
+// What has to be looked at of all processes together. An agent has one client at a time, and others
+// want to be it: what it has said is kept, and not the agent.
+struct Together {
+  struct Member {
+    process::ProcessId id;
+    wire::HelloReply hello;
+  };
+  std::vector<Member> members;  // they would take part in a suspend
+  uint32_t without_agent = 0;
+};
+
+void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook, Together& all) {
   auto refuse = [&](Status status) {
     if (!status) outlook.refusals.push_back(std::move(status).error());
   };
@@ -40,8 +48,6 @@ void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook
     return;
   }
   if (process.initial != ProcessState::kRunning) return;
-  // Before the members keep their agents: each has one client at a time.
-  refuse(Annotate(CheckManaged(process.id), fmt::format("process {}", process.id.pid.value)));
   auto found = FindSharedMembers({process}, OperationOptions());
   if (!found) return outlook.refusals.push_back(std::move(found).error());
   for (const std::string& why : found->left_to_driver) {
@@ -51,7 +57,23 @@ void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook
   for (const Lot& lot : found->lots) carried += lot.bytes();
   outlook.carried_bytes += carried;
   outlook.driver_bytes += process.device_bytes - std::min(process.device_bytes, carried);
-  std::move(found->members.begin(), found->members.end(), std::back_inserter(members));
+  all.without_agent += found->without_agent;
+  Status managed;
+  if (!found->members.empty()) {
+    const wire::HelloReply& hello = found->members.front().client->hello();
+    managed = CheckManaged(hello);
+    all.members.push_back({process.id, hello});
+  } else if (auto agent = FindAgent(process.id); agent && *agent) {
+    managed = CheckManaged((*agent)->hello());
+  }
+  refuse(Annotate(std::move(managed), fmt::format("process {}", process.id.pid.value)));
+}
+
+// Of a target of which each process may take part: one that may not is refused for that.
+Status CheckPeersOf(const Together& all) {
+  std::vector<IpcMember> each;
+  for (const auto& member : all.members) each.push_back({member.id, &member.hello});
+  return CheckIpcPeers(each);
 }
 
 uint64_t UnusedArenaBytes(const Paths& paths) {
@@ -73,13 +95,14 @@ Result<Outlook> LookAhead(Services& services, const Survey& survey) {
   }
   STASIS_ASSIGN(Operation operation, survey.ToOperation("check"));
   Outlook outlook;
-  std::vector<SharedMember> members;
-  for (const auto& process : operation.device_processes) {
-    LookAt(services, process, outlook, members);
+  Together all;
+  for (const auto& process : operation.device_processes) LookAt(services, process, outlook, all);
+  if (outlook.refusals.empty()) {
+    if (Status known = CheckPeersOf(all); !known) {
+      outlook.refusals.push_back(std::move(known).error());
+    }
   }
-  if (auto alone = CheckPeers(members); !alone) {
-    outlook.refusals.push_back(std::move(alone).error());
-  }
+  if (auto unseen = UnseenSharing(all.without_agent)) outlook.left_to_driver.push_back(*unseen);
   outlook.unused_bytes = UnusedArenaBytes(services.paths);
   return outlook;
 }

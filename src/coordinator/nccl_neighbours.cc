@@ -40,7 +40,8 @@ bool HoldsOneOf(process::HostPid pid, const std::set<std::string>& sockets) {
 
 // Those of the target that have one, and that an operation would take from the GPU; the sockets of
 // all of its processes are taken out of `sockets`. Several may hold one: it is inherited by fork.
-std::vector<device::DeviceProcess> TakeRanks(const Survey& survey, std::set<std::string>& sockets) {
+std::vector<device::DeviceProcess> TakeRanks(const Survey& survey, Taken taken,
+                                             std::set<std::string>& sockets) {
   std::vector<device::DeviceProcess> ranks;
   std::set<std::string> own;
   for (const auto& p : survey.device_processes) {
@@ -52,7 +53,9 @@ std::vector<device::DeviceProcess> TakeRanks(const Survey& survey, std::set<std:
       own.insert(file.target);
       rank = true;
     }
-    if (rank && !p.suspended()) ranks.push_back(p);
+    const bool stays =
+        taken == Taken::kRunning ? p.suspended() : p.state == device::ProcessState::kCheckpointed;
+    if (rank && !stays) ranks.push_back(p);
   }
   for (const std::string& socket : own) sockets.erase(socket);
   return ranks;
@@ -72,11 +75,11 @@ Result<process::ProcessTree> Holders(const Survey& survey, const std::set<std::s
 
 }  // namespace
 
-Status RefuseNcclNeighbours(Services& services, const Survey& survey) {
+Status RefuseNcclNeighbours(Services& services, const Survey& survey, Taken taken) {
   if (survey.device_processes.empty() || std::getenv("STASIS_TRY_NCCL") != nullptr) return {};
   STASIS_ASSIGN(auto sockets, CommunicatorSockets(survey.tree.root().id.pid));
   if (sockets.empty()) return {};
-  const auto ranks = TakeRanks(survey, sockets);
+  const auto ranks = TakeRanks(survey, taken, sockets);
   if (ranks.empty() || sockets.empty()) return {};
   STASIS_ASSIGN(auto holders, Holders(survey, sockets));
   if (holders.members.empty()) return {};

@@ -302,6 +302,9 @@ Status SharedResume::Bind(const std::vector<Returned>& processes) {
 
 Status SharedResume::BindTo(const Returned& process) {
   const process::ProcessId& id = process.id;
+  // Without data there is only a gate to be opened. Where there is none the agent is not needed,
+  // which may be of any age.
+  if (lots_.empty() && !SaysMemoryIsAway(id.pid)) return {};
   STASIS_ASSIGN(auto agent, FindAgent(id));
   if (!agent || agent->hello().state != wire::State::kReleased) return {};
   Member member;

@@ -39,6 +39,7 @@ Result<std::unique_ptr<SharedSuspend>> SharedSuspend::Look(Services& services,
                                                            const OperationOptions& options) {
   STASIS_ASSIGN(auto found, FindSharedMembers(processes, options));
   STASIS_TRY(CheckPeers(found.members));
+  if (auto unseen = UnseenSharing(found.without_agent)) found.left_to_driver.push_back(*unseen);
   return std::unique_ptr<SharedSuspend>(new SharedSuspend(services, options, std::move(found)));
 }
 

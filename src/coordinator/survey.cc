@@ -371,7 +371,7 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
       p.device_bytes = record->device_bytes;
     }
   }
-  STASIS_TRY(collect("gpu-sharing", RefuseNcclNeighbours(services, survey)));
+  STASIS_TRY(collect("gpu-sharing", RefuseNcclNeighbours(services, survey, Taken::kRunning)));
   return survey;
 }
 

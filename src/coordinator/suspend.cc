@@ -20,6 +20,7 @@
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
 #include "coordinator/gpu_room.h"
+#include "coordinator/nccl_neighbours.h"
 #include "coordinator/operations.h"
 #include "coordinator/suspended.h"
 #include "device/gpu_map.h"
@@ -157,6 +158,9 @@ Result<OperationResult> TrySuspend(Session& session, const Target& target,
   if (options.keep_context ? survey.AllSuspended() : survey.AllIn(ProcessState::kCheckpointed)) {
     result.notes.push_back(WhySuspendedAlready(survey, options.keep_context));
     return result;
+  }
+  if (!options.keep_context) {
+    STASIS_TRY(RefuseNcclNeighbours(services, survey, Taken::kContextsToo));
   }
   STASIS_ASSIGN(Operation operation, survey.ToOperation("suspend"));
   Processes& processes = operation.device_processes;

@@ -231,6 +231,10 @@ Result<Job> Manage(const Store& store, const ManageRequest& request) {
     return process::OpenPidfd(root.id).transform([](const UniqueFd&) {});
   };
   STASIS_ASSIGN(Claim claim, store.Create(wanted));
+  if (Status confirmed = request.confirm ? request.confirm(root.id) : Status(); !confirmed) {
+    STASIS_TRY(claim.Discard());
+    return Fail(std::move(confirmed).error());
+  }
   return claim.job();
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/result.h"
@@ -17,6 +18,9 @@ struct ManageRequest {
   process::HostPid pid;
   std::string id;          // empty: one is made up
   uint64_t most_jobs = 0;  // see NewJob
+  // Asked when it is a job for all others to see, and before it is one for good: what it refuses,
+  // is none again.
+  std::function<Status(const process::ProcessId&)> confirm;
 };
 
 // What is known by its process id and start time is a job when this returns: another program that

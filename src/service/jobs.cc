@@ -130,11 +130,11 @@ Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& 
   auto managed = [&]() -> Result<jobs::Job> {
     STASIS_ASSIGN(wanted.pid, jobs::ParsePid(request.target()));
     // What is being done to it by its number is not the job's: a dump would end a job that knows of
-    // no image. One that begins later finds the job (coordinator/execute.cc).
-    UniqueFd nothing_begins;
-    if (auto stat = process::ReadStat(wanted.pid)) {
-      STASIS_ASSIGN(nothing_begins, coordinator::HoldNotUnderWay(call.paths, stat->id));
-    }
+    // no image. An operation looks for a job once its entry stands (coordinator/execute.cc), and
+    // this for an entry once the job does: one of the two sees the other.
+    wanted.confirm = [&](const process::ProcessId& root) {
+      return coordinator::CheckNotUnderWay(call.paths, root);
+    };
     return jobs::Manage(jobs::Store(call.paths.jobs()), wanted);
   }();
   if (!managed) {
