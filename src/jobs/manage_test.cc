@@ -187,7 +187,10 @@ TEST_F(ManageTest, JobOfAStoreThatIsNotOursIsRefused) {
 TEST_F(ManageTest, WhatCanBeNoJobIsRefused) {
   EXPECT_REFUSED(Adopt({1}), 5, "the machine's init");
   EXPECT_REFUSED(Adopt({::getpid()}), 5, "is this very command");
-  EXPECT_REFUSED(Adopt({::getppid()}), 5, "what this very command runs below");
+  // In a container our parent may be its init.
+  if (::getppid() > 1) {
+    EXPECT_REFUSED(Adopt({::getppid()}), 5, "what this very command runs below");
+  }
   EXPECT_REFUSED(Adopt({4194304}), 3, "there is no process 4194304");
 
   std::thread thread([&] {
