@@ -1,9 +1,52 @@
 #include "base/result.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <cstring>
 
 namespace stasis {
+namespace {
+
+// ", which is N" of a limit of ours; empty where there is none.
+std::string Limit(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return {};
+  return limit.rlim_cur == RLIM_INFINITY ? "" : ", which is " + std::to_string(limit.rlim_cur);
+}
+
+// What to do about what ran out: the same wherever it was met. Who knows more says more.
+std::string HintOf(int errno_value) {
+  // A mover's answer has room for 191 bytes of it.
+  constexpr char kMakeRoom[] =
+      ": free some space there (`stasis image delete` and `stasis image gc` give back what images "
+      "take), or name a folder elsewhere (`stasis config show`)";
+  switch (errno_value) {
+    case ENOSPC:
+      return std::string("That file system is full") + kMakeRoom;
+    case EDQUOT:
+      return std::string("Your quota there is used up") + kMakeRoom;
+    case EFBIG:
+      if (std::string limit = Limit(RLIMIT_FSIZE); !limit.empty()) {
+        return "Raise the limit on the size of files (`ulimit -f`)" + limit + " bytes";
+      }
+      return "That file system takes no file so large: name a folder elsewhere";
+    case EMFILE:
+      return "Raise the limit on open files (`ulimit -n`)" + Limit(RLIMIT_NOFILE);
+    case ENFILE:
+      return "The machine has no open file left: raise fs.file-max (sysctl), or end what has so "
+             "many";
+    case ENOMEM:
+      if (std::string limit = Limit(RLIMIT_AS); !limit.empty()) {
+        return "Raise the limit on memory (`ulimit -v`)" + limit + " bytes";
+      }
+      return {};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
 
 std::string_view CodeName(Code code) {
   static constexpr std::string_view kNames[] = {"OK",
@@ -51,6 +94,7 @@ Error ErrnoError(int errno_value, std::string what) {
       {ENOSPC, Code::kResourceExhausted},
       {EDQUOT, Code::kResourceExhausted},
       {ENOMEM, Code::kResourceExhausted},
+      {EFBIG, Code::kResourceExhausted},
       {EMFILE, Code::kResourceExhausted},
       {ENFILE, Code::kResourceExhausted},
       {EINVAL, Code::kInvalidArgument},
@@ -66,6 +110,7 @@ Error ErrnoError(int errno_value, std::string what) {
   error.domain = Domain::kErrno;
   error.raw = errno_value;
   error.message = std::move(what) + ": " + std::strerror(errno_value);
+  error.hint = HintOf(errno_value);
   return error;
 }
 
@@ -83,6 +128,7 @@ int ExitCode(const Error& error) {
       return 4;
     case Code::kUnimplemented:
       return 5;
+    case Code::kAlreadyExists:  // the name, process id or address is somebody's
     case Code::kFailedPrecondition:
     case Code::kAborted:
       return 7;

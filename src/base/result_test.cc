@@ -1,6 +1,7 @@
 #include "base/result.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 
@@ -15,6 +16,23 @@ TEST(ResultTest, ContextIsReadFromTheOutside) {
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().ToString(), "cannot dump job a: write x: No space left on device");
   EXPECT_EQ(status.error().code, Code::kResourceExhausted);
+}
+
+// What has run out is said in one place, with what to do.
+TEST(ResultTest, WhatHasRunOutIsNamed) {
+  EXPECT_NE(ErrnoError(ENOSPC, "write /x").hint.find("stasis image gc"), std::string::npos);
+  EXPECT_NE(ErrnoError(EDQUOT, "write /x").hint.find("quota"), std::string::npos);
+  EXPECT_NE(ErrnoError(EMFILE, "open /x").hint.find("`ulimit -n`), which is "), std::string::npos);
+  EXPECT_NE(ErrnoError(EFBIG, "write /x").hint.find("no file so large"), std::string::npos);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit lower{1 << 20, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &lower), 0);
+  const Error limited = ErrnoError(EFBIG, "write /x");
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_NE(limited.hint.find("`ulimit -f`), which is 1048576 bytes"), std::string::npos);
+  EXPECT_EQ(limited.code, Code::kResourceExhausted);
+  EXPECT_EQ(ErrnoError(ENOENT, "open /x").hint, "");
 }
 
 TEST(ResultTest, ExitCodesAreThoseOfTheCommandLine) {
@@ -32,6 +50,7 @@ TEST(ResultTest, ExitCodesAreThoseOfTheCommandLine) {
       {Code::kPermissionDenied, Domain::kErrno, false, 4},
       {Code::kUnimplemented, Domain::kStasis, false, 5},
       {Code::kInternal, Domain::kStasis, true, 6},
+      {Code::kAlreadyExists, Domain::kStasis, false, 7},
       {Code::kAborted, Domain::kStasis, false, 7},
       {Code::kFailedPrecondition, Domain::kStasis, false, 7},
   };

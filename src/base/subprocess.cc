@@ -28,6 +28,11 @@ namespace {
     (void)!::write(error_fd, &error, sizeof error);
     ::_exit(127);
   };
+  // A number beyond the limit is EINVAL for fcntl(2), EBADF for dup2(2).
+  auto fail_of_limit = [&] {
+    if (errno == EINVAL || errno == EBADF) errno = EMFILE;
+    fail();
+  };
   if (options.new_session) ::setsid();
   if (options.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -40,16 +45,16 @@ namespace {
   for (auto& [target, source] : fds) {
     if (source < 0) continue;
     int copy = ::fcntl(source, F_DUPFD_CLOEXEC, base);
-    if (copy < 0) fail();
+    if (copy < 0) fail_of_limit();
     source = copy;
     base = copy + 1;
   }
   int moved_error_fd = ::fcntl(error_fd, F_DUPFD_CLOEXEC, base);
-  if (moved_error_fd < 0) fail();
+  if (moved_error_fd < 0) fail_of_limit();
   error_fd = moved_error_fd;
   int next = 0;  // `fds` is sorted by target
   for (auto& [target, source] : fds) {
-    if (::dup2(source, target) < 0) fail();
+    if (::dup2(source, target) < 0) fail_of_limit();
     if (target > next)
       ::close_range(static_cast<unsigned>(next), static_cast<unsigned>(target - 1), 0);
     next = target + 1;
@@ -106,7 +111,13 @@ Result<Subprocess> Subprocess::Spawn(const SpawnOptions& options) {
 
   pid_t parent = ::getpid();
   pid_t pid = ::fork();
-  if (pid < 0) return FailErrno(errno, "fork");
+  if (pid < 0) {
+    Error error = ErrnoError(errno, "fork");
+    if (error.raw == EAGAIN) {
+      error.hint = "Raise the limit on processes (`ulimit -u`, or pids.max of the control group)";
+    }
+    return Fail(std::move(error));
+  }
   if (pid == 0) ChildMain(options, argv.data(), env, fds, write_end.get(), parent);
 
   Subprocess child;

@@ -263,12 +263,7 @@ Status Journal::Begin(const Operation& operation) {
 }
 
 Status Journal::Append(const std::string& line) {
-  std::string data = line + "\n";
-  if (TEMP_FAILURE_RETRY(::write(fd_.get(), data.data(), data.size())) !=
-      static_cast<ssize_t>(data.size())) {
-    return FailErrno(errno == 0 ? EIO : errno, "write the journal " + path_);
-  }
-  return {};
+  return Annotate(WriteAll(fd_.get(), line + "\n"), "write the journal " + path_);
 }
 
 Status Journal::PhaseBegins(const std::string& phase) {

@@ -31,6 +31,16 @@ constexpr Case kCases[] = {
      "(00.031400)  25372: Error (criu/files.c:1221): Unable to open fd=4 id=0x7\n"
      "(00.031500) Error (criu/cr-restore.c:1265): 25372 exited, status=1\n",
      "port cannot be taken: Address already in use", Code::kAlreadyExists},
+    {"AddressOfAnotherMachine",
+     "(00.031337)  25372: Error (criu/sk-inet.c:1059): inet: Can't bind inet socket (id 7): "
+     "Cannot assign requested address\n"
+     "(00.031400)  25372: Error (criu/files.c:1221): Unable to open fd=4 id=0x7\n",
+     "an address that this machine does not have", Code::kUnimplemented},
+    {"PortOfRoot",
+     "(00.031337)  25372: Error (criu/sk-inet.c:1059): inet: Can't bind inet socket (id 7): "
+     "Permission denied\n"
+     "(00.031400)  25372: Error (criu/files.c:1221): Unable to open fd=4 id=0x7\n",
+     "port may not be taken: Permission denied", Code::kPermissionDenied},
     {"MissingFile",
      " 11: Error (criu/files-reg.c:2353): Can't open file tmp/x.so on restore: No such file or "
      "directory\n",

@@ -67,7 +67,8 @@ Result<Found> Ask(const std::string& path, const Deadline& deadline) {
 Result<Found> Locate(const std::string& named, const Deadline& deadline) {
   if (!named.empty()) {
     auto found = Annotate(Ask(named, deadline), "the CRIU of the configuration (" + named + ")");
-    if (found) return found;
+    // That we cannot start it is not to say that it is no good.
+    if (found || found.error().code == Code::kResourceExhausted) return found;
     found.error().code = Code::kUnimplemented;
     found.error().hint = kSetupHint;
     return found;
@@ -76,7 +77,7 @@ Result<Found> Locate(const std::string& named, const Deadline& deadline) {
   for (const std::string& path : Candidates()) {
     if (::access(path.c_str(), X_OK) != 0) continue;
     auto found = Ask(path, deadline);
-    if (found) return found;
+    if (found || found.error().code == Code::kResourceExhausted) return found;
     seen += (seen.empty() ? "" : "; ") + found.error().ToString();
   }
   return Fail(

@@ -131,7 +131,8 @@ Error WithSpaceHint(Error error, const std::string& path) {
     error.message += fmt::format(" ({} bytes are free on the file system of {})", *free, path);
   }
   return std::move(error).WithHint(
-      "Free some space there, or dump to another file system with -d DIR.");
+      "Free some space there (`stasis image delete` and `stasis image gc` give back what images "
+      "take), or dump to another file system with -d DIR.");
 }
 
 }  // namespace stasis::image

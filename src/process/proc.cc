@@ -162,7 +162,10 @@ Result<std::vector<pid_t>> ReadThreads(HostPid pid) {
 
 Result<UniqueFd> OpenPidfd(const ProcessId& id) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, id.pid.value, 0)));
-  if (!fd) {
+  // The last two, by kernel: its number is a thread's now.
+  const bool gone = !fd && (errno == ESRCH || errno == EINVAL || errno == ENOENT);
+  if (!fd && !gone) return FailErrno(errno, "watch process " + ToString(id.pid));
+  if (gone) {
     return Fail(Code::kNotFound, Domain::kProcess, errno,
                 "there is no process " + ToString(id.pid));
   }

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <thread>
 
+#include "process/end.h"
 #include "process/tree.h"
 
 namespace stasis::process {
@@ -50,6 +52,38 @@ TEST(ProcTest, NameWithParenthesesAndSpacesIsRead) {
   EXPECT_EQ(stat->parent.value, ::getpid());
   EXPECT_GT(stat->id.start_time, 0u);
   EXPECT_FALSE(stat->kernel_thread);
+}
+
+TEST(ProcTest, AKilledProcessIsToldFromOneThatEnded) {
+  Child killed([] {});
+  EXPECT_FALSE(WasKilled(ReadStat(killed.pid())->id));
+  ::kill(killed.pid().value, SIGKILL);
+  EXPECT_TRUE(WasKilled(ReadStat(killed.pid())->id));
+  const pid_t ended = ::fork();
+  if (ended == 0) {  // not its first thread ends it
+    std::thread([] { ::_exit(0); }).join();
+  }
+  for (pid_t pid : {killed.pid().value, ended}) {
+    siginfo_t info{};
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+    EXPECT_EQ(WasKilled(ReadStat({pid})->id), pid != ended) << "as a zombie";
+  }
+  ::waitpid(ended, nullptr, 0);
+}
+
+TEST(ProcTest, WithoutDescriptorsNobodyHasEnded) {
+  Child child([] {});
+  const ProcessId id = ReadStat(child.pid())->id;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  Status ended = WaitForEnd(id, Deadline::In(std::chrono::milliseconds(1)));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, Code::kResourceExhausted) << ended.error().ToString();
+  ::kill(child.pid().value, SIGKILL);
+  EXPECT_TRUE(WaitForEnd(id, Deadline::In(std::chrono::seconds(10))));
 }
 
 TEST(ProcTest, ThreadIsToldFromProcess) {
