@@ -6,6 +6,7 @@
 #include "coordinator/execute.h"
 #include "coordinator/gpu_room.h"
 #include "coordinator/hold_job.h"
+#include "coordinator/host_memory.h"
 #include "coordinator/image_trust.h"
 #include "coordinator/operations.h"
 #include "coordinator/program_pids.h"
@@ -77,6 +78,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   RestoreRun run(session, *reader, restore, std::move(held), std::move(map), std::move(criu_path),
                  options.ignore_memory);
   STASIS_TRY(run.ExpectData());
+  STASIS_TRY(run.LookAtNetwork());
   if (options.dry_run) {
     Plan plan = run.MakePlan();
     return Execute(session, {}, plan, options, std::move(result));

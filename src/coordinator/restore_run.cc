@@ -11,6 +11,7 @@
 #include "coordinator/hold_job.h"
 #include "coordinator/image_data.h"
 #include "coordinator/image_trust.h"
+#include "coordinator/nccl_neighbours.h"
 #include "coordinator/program_pids.h"
 #include "coordinator/teardown.h"
 #include "criu/inside.h"
@@ -22,6 +23,9 @@ using device::ProcessState;
 using std::chrono::seconds;
 
 constexpr seconds kShimTimeout{20};
+// The kernel remembers a closed connection for a minute, by a timer that ends a few seconds late.
+constexpr seconds kPortsTimeout{75};
+constexpr uint64_t kMaxFilesBytes = 64u << 20;
 constexpr const char* kDataRead = "data-read";
 
 // Of one process's GPU memory, what is in the image's blocks.
@@ -111,6 +115,57 @@ Phase RestoreRun::ImageVerify() {
   return phase;
 }
 
+// A network namespace that is in the image comes without anything in it: nothing meets ours.
+Result<std::string> RestoreRun::ReadFilesOfOurNamespace() const {
+  const auto& files = manifest().files;
+  if (std::any_of(files.begin(), files.end(),
+                  [](const auto& file) { return file.path.starts_with("cpu/netns-"); })) {
+    return std::string();
+  }
+  STASIS_ASSIGN(auto file, reader_.OpenFile("cpu/files.img"));
+  if (file.size_bytes > kMaxFilesBytes) {
+    return Fail(Code::kResourceExhausted, "CRIU's files.img is larger than 64 MiB");
+  }
+  std::string bytes(file.size_bytes, '\0');
+  STASIS_TRY(PreadAll(file.fd.get(), bytes.data(), bytes.size(), 0));
+  return bytes;
+}
+
+Status RestoreRun::LookAtNetwork() {
+  auto files = ReadFilesOfOurNamespace();
+  auto not_looked_at = [&](const Error& why) {
+    notes_.push_back("The ports of the program were not looked at: " + why.ToString() + ".");
+  };
+  // What is not readable is image-verify's to name.
+  if (!files) not_looked_at(files.error());
+  if (!files || files->empty()) return {};
+  STASIS_TRY(
+      RefuseNcclNeighbours(session_.services, manifest(), *files, map_,
+                           "suspend the other job first, without --keep-context, or end it"));
+  auto ports = criu::TcpPortsToBind(*files);
+  if (!ports) not_looked_at(ports.error());
+  ports_ = std::move(ports).value_or(std::vector<criu::TcpPort>());
+  return {};
+}
+
+Phase RestoreRun::Ports() {
+  Phase phase;
+  phase.name = "ports";
+  phase.timeout = kPortsTimeout;
+  phase.run = [this](PhaseScope& scope) -> Status {
+    STASIS_ASSIGN(auto freed,
+                  criu::FreeTcpPorts(ports_, scope.deadline(), [&] { return scope.Cancelled(); }));
+    if (!freed.waited_for.empty()) {
+      notes_.push_back(
+          fmt::format("Waited {:.1f} s for the port {}, which connections that were "
+                      "closed still held.",
+                      freed.waited_s, freed.waited_for));
+    }
+    return {};
+  };
+  return phase;
+}
+
 Result<criu::InheritPlan> RestoreRun::PlanOutput() const {
   std::vector<criu::ExternalFd> externals;
   for (const auto& e : manifest().externals) {
@@ -170,7 +225,7 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
       criu::Session criu,
       StartCriu(inherit, request, Deadline::Sooner(scope.deadline(), Deadline::In(kShimTimeout))));
   request.inherit = std::move(inherit.inherit);
-  notes_ = std::move(inherit.notes);
+  notes_.insert(notes_.end(), inherit.notes.begin(), inherit.notes.end());
   // Nobody of the program has run yet.
   auto stopped = [&](process::HostPid pid) -> Status {
     STASIS_ASSIGN(auto tree, process::ReadTree(pid));
@@ -335,22 +390,45 @@ Phase RestoreRun::DataBind() {
   return phase;
 }
 
+Status RestoreRun::CheckOnGpu() const {
+  for (const auto& p : processes_) {
+    STASIS_ASSIGN(ProcessState state, session_.services.device->State(p.id.pid));
+    if (state == ProcessState::kRunning) continue;
+    return Fail(Code::kInternal, fmt::format("process {} has a GPU state of {} after its restore",
+                                             p.id.pid.value, device::StateName(state)));
+  }
+  return {};
+}
+
+// All are named: they run by now, so that one may have ended because another did, and which was the
+// first cannot be seen afterwards.
+Status RestoreRun::CheckNoneEnded() const {
+  const bool root_ended = shim_->root_ended() || !process::IsAlive(root_);
+  std::vector<pid_t> ended;
+  if (root_ended) ended.push_back(root_.pid.value);
+  for (const auto& p : processes_) {
+    if (p.id != root_ && !process::IsAlive(p.id)) ended.push_back(p.id.pid.value);
+  }
+  if (ended.empty()) return {};
+  Error error{Code::kUnavailable};
+  error.message = fmt::format("{} ended right after the restore: process {}",
+                              root_ended ? "the program" : "a part of the program",
+                              fmt::join(ended, ", process "));
+  if (ended.size() > 1) {
+    error.hint = "Any of them may have been the first, and the others have followed.";
+  }
+  return Fail(std::move(error));
+}
+
 Phase RestoreRun::Adopt() {
   Phase phase;
   phase.name = "adopt";
   phase.commits = true;
   phase.run = [this](PhaseScope&) -> Status {
-    if (shim_->root_ended()) {
-      return Fail(Code::kInternal, "the program ended right after its restore");
-    }
-    for (const auto& p : processes_) {
-      STASIS_ASSIGN(ProcessState state, session_.services.device->State(p.id.pid));
-      if (state == ProcessState::kRunning) continue;
-      return Fail(Code::kInternal, fmt::format("process {} has a GPU state of {} after its restore",
-                                               p.id.pid.value, device::StateName(state)));
-    }
-    if (!process::IsAlive(root_))
-      return Fail(Code::kInternal, "the program ended right after its restore");
+    Status run = CheckOnGpu();
+    // The driver does not know one that ends: then this is why.
+    STASIS_TRY(CheckNoneEnded());
+    STASIS_TRY(std::move(run));
     STASIS_TRY(RemoveTree(work_dir_));
     STASIS_TRY(shared_.DropArenas());
     // No deadline: a commit that we gave up and that happens all the same would leave two truths. A
@@ -381,6 +459,7 @@ bool RestoreRun::may_have_gates() const { return has_data() || !AgentOf(manifest
 Plan RestoreRun::MakePlan() {
   Services& services = session_.services;
   Plan plan("restore");
+  if (!ports_.empty()) plan.Add(Ports());
   if (manifest().gpus.empty()) {
     plan.Add(ImageVerify());
     if (makes_cpu_files()) plan.Add(CpuRead());

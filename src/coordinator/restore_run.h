@@ -1,4 +1,5 @@
-// The phases of a restore. Where the image holds GPU data, beside each other
+// The phases of a restore. First, where the program has TCP ports, ports (criu/tcp_ports.h), which
+// waits for them. Then, where the image holds GPU data, beside each other
 //   data-read                            image -> arenas, each block checked
 //   gpu-load { load-room, data-load }    arenas -> GPU, as far as they have been read
 //   program-back { image-verify, cpu-read, cpu-restore, data-bind, gpu-restore, gpu-unlock }
@@ -22,6 +23,7 @@
 #include "coordinator/shared_resume.h"
 #include "criu/client.h"
 #include "criu/stdio.h"
+#include "criu/tcp_ports.h"
 #include "device/gpu_map.h"
 #include "image/reader.h"
 #include "jobs/shim_client.h"
@@ -57,6 +59,9 @@ class RestoreRun {
   Status ClaimJob();
   // What GPU data the image has; touches nothing. To be called once, before the plan is made.
   Status ExpectData();
+  // Refuses what another job does not stand beside it, and finds what it will take of our network.
+  // To be called once, before the plan is made.
+  Status LookAtNetwork();
   Plan MakePlan();
   Operation MakeOperation(Operation base);
   const std::string& job() const { return job_; }
@@ -64,6 +69,7 @@ class RestoreRun {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  Phase Ports();
   Phase ImageVerify();
   Phase CpuRead();
   Phase CpuRestore();
@@ -77,12 +83,17 @@ class RestoreRun {
   Status RunCriu(PhaseScope& scope);
   Status ReadData(PhaseScope& scope);
   Processes Recorded() const;
+  // Of the program that runs again: its GPU state, and that all of it is there.
+  Status CheckOnGpu() const;
+  Status CheckNoneEnded() const;
   // CRIU reads other files than the image's: a user's have to be made fit for him.
   bool makes_cpu_files() const { return NeedsCpuFiles(manifest()) || !caller_.root(); }
   bool has_data() const { return !manifest().ranges.empty(); }
   // A program that was suspended with its context kept stands at its gate, also when all of its
   // memory was too small for the agent to carry.
   bool may_have_gates() const;
+  // CRIU's files.img, which has what the program opened; empty: nothing there meets what is here.
+  Result<std::string> ReadFilesOfOurNamespace() const;
   bool has_terminal() const {
     const auto& all = manifest().externals;
     return std::any_of(all.begin(), all.end(), [](const auto& e) { return e.kind == "tty"; });
@@ -111,6 +122,7 @@ class RestoreRun {
   process::ProcessId root_;
   Processes processes_;
   std::vector<SharedResume::Returned> returned_;  // the same
+  std::vector<criu::TcpPort> ports_;              // that CRIU will bind
   std::vector<std::string> notes_;
   SharedResume shared_;
 };

@@ -220,9 +220,14 @@ Status Session::Send(const rpc::Request& request) {
 }
 
 Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
-  pollfd waiting{socket_.get(), POLLIN, 0};
-  int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
+  // Its end is no end of file when a child of it, which it tries the kernel with, has outlived it.
+  pollfd waiting[] = {{socket_.get(), POLLIN, 0}, {criu_pidfd_.get(), POLLIN, 0}};
+  int ready = TEMP_FAILURE_RETRY(::poll(waiting, std::size(waiting), deadline.PollTimeout()));
   if (ready < 0) return FailErrno(errno, "poll");
+  if (ready > 0 && waiting[0].revents == 0) {
+    // What it has said before is worth hearing.
+    if (TEMP_FAILURE_RETRY(::poll(waiting, 1, 0)) <= 0) return Fail(Gone());
+  }
   if (ready == 0) {
     return Fail(Code::kDeadlineExceeded, Domain::kCriu, 0, "CRIU did not answer in time");
   }

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/own_path.h"
 #include "criu/fd_scan.h"
 #include "criu/unix_peers.h"
 
@@ -213,11 +214,16 @@ class Supply {
 Status ReopenLog(const ExternalFd& external, int number, InheritPlan* plan) {
   int access = external.direction == "both" ? O_RDWR : O_WRONLY;
   bool gone = !PathExists(external.path);
-  auto file = Open(external.path, access | O_APPEND | O_NOCTTY | (gone ? O_CREAT : 0), 0644);
+  // The name held no link when it was noted: one of another user was put there since.
+  auto file = OpenOwn(external.path, access | O_APPEND | O_NOCTTY | (gone ? O_CREAT : 0), 0644);
   if (!file) {
-    return Fail(std::move(file.error()
-                              .WithContext("open the program's log again")
-                              .WithHint("make its folder, or choose another place with --log")));
+    Error error = std::move(file).error().WithContext("open the program's log again");
+    if (error.raw == EMLINK) {
+      error.hint = "remove its other name, or choose another place with --log";
+    } else if (error.hint.empty()) {
+      error.hint = "make its folder, or choose another place with --log";
+    }
+    return Fail(std::move(error));
   }
   if (gone) plan->notes.push_back("The log " + external.path + " was gone; it was made anew.");
   plan->inherit.push_back({external.key, number});

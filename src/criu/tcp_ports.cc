@@ -1,0 +1,273 @@
+#include "criu/tcp_ports.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "base/file.h"
+#include "criu/files.pb.h"
+#include "criu/image_entries.h"
+#include "process/proc.h"
+
+namespace stasis::criu {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint32_t kFiles = 0x56303138;  // magic of files.img
+constexpr uint32_t kInetSocket = 4;      // FileEntry.type
+constexpr size_t kMaxPorts = 65536;      // an honest program has a few
+constexpr milliseconds kLook{1000};      // how often somebody who waits asks whether to go on
+constexpr milliseconds kOverdue{250};    // the kernel's long timers end up to seconds late
+constexpr size_t kDropsPerLook = 256;    // a few milliseconds of the kernel's
+constexpr TcpAddress kAny{};
+
+struct Address {
+  union {
+    sockaddr any;
+    sockaddr_in v4;
+    sockaddr_in6 v6;
+  };
+  socklen_t size = 0;
+};
+
+Address ToSockaddr(const TcpPort& port) {
+  Address address{};
+  if (port.family == AF_INET) {
+    address.v4.sin_family = AF_INET;
+    address.v4.sin_port = htons(port.port);
+    std::memcpy(&address.v4.sin_addr, port.address.data() + 12, sizeof address.v4.sin_addr);
+    address.size = sizeof address.v4;
+  } else {
+    address.v6.sin6_family = AF_INET6;
+    address.v6.sin6_port = htons(port.port);
+    std::memcpy(&address.v6.sin6_addr, port.address.data(), sizeof address.v6.sin6_addr);
+    if (!port.interface.empty())
+      address.v6.sin6_scope_id = ::if_nametoindex(port.interface.c_str());
+    address.size = sizeof address.v6;
+  }
+  return address;
+}
+
+// As CRIU's open_inet_sk does it (criu/sk-inet.c). What else keeps it from the port is for CRIU to
+// say.
+bool IsInUse(const TcpPort& port) {
+  UniqueFd fd(::socket(port.family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!fd) return false;
+  const int yes = 1;
+  auto set = [&](int level, int name) { ::setsockopt(fd.get(), level, name, &yes, sizeof yes); };
+  if (port.v6only) set(SOL_IPV6, IPV6_V6ONLY);
+  set(SOL_SOCKET, SO_REUSEADDR);
+  set(SOL_SOCKET, SO_REUSEPORT);
+  if (port.family == AF_INET6) set(SOL_IP, IP_FREEBIND);
+  const Address address = ToSockaddr(port);
+  return ::bind(fd.get(), &address.any, address.size) != 0 && errno == EADDRINUSE;
+}
+
+bool IsMapped(const TcpAddress& address) { return address[10] == 0xff && address[11] == 0xff; }
+
+// Of IPv6, the unspecified address is all of IPv4 too, but for v6only, which a closed one's is not
+// known.
+bool Overlap(const TcpPort& port, const TcpSocket& socket) {
+  const bool port_any = port.address == kAny, socket_any = socket.address == kAny;
+  if (port.address != socket.address && !port_any && !socket_any) return false;
+  const bool port_v6 = port.family == AF_INET6 && !IsMapped(port.address);
+  const bool socket_v6 = socket.family == AF_INET6 && !IsMapped(socket.address);
+  const bool port_v4 = !port_v6 || (port_any && !port.v6only);
+  const bool socket_v4 = !socket_v6 || socket_any;
+  return (port_v6 && socket_v6) || (port_v4 && socket_v4);
+}
+
+// "process 4711 (python3)" for the first that has one of these, as far as we may look.
+std::string HolderOf(const std::set<std::string>& sockets) {
+  for (const std::string& name : ListDir("/proc").value_or(std::vector<std::string>())) {
+    if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); })) {
+      continue;
+    }
+    const process::HostPid pid{static_cast<pid_t>(std::strtol(name.c_str(), nullptr, 10))};
+    auto files = process::ReadOpenFiles(pid);
+    if (!files || std::none_of(files->begin(), files->end(),
+                               [&](const auto& file) { return sockets.contains(file.target); })) {
+      continue;
+    }
+    auto stat = process::ReadStat(pid);
+    return fmt::format("process {} ({})", pid.value, stat ? stat->comm : "ended");
+  }
+  return "";
+}
+
+// What is known is that the address is somebody's.
+tl::unexpected<Error> Unseen(const TcpPort& port, const Error& why) {
+  return Fail(Code::kAlreadyExists,
+              fmt::format("the port {} of the program is taken, by whom cannot be seen: {}",
+                          ToString(port), why.ToString()),
+              "End who listens there; a port of closed connections is free again after a minute: "
+              "restore again then.");
+}
+
+class Freeing {
+ public:
+  Freeing(TcpSockets kernel, const Deadline& deadline, const std::function<bool()>& cancelled)
+      : kernel_(std::move(kernel)), deadline_(deadline), cancelled_(cancelled) {}
+
+  Status Free(const TcpPort& port) {
+    dropped_.clear();
+    while (IsInUse(port)) {
+      auto listed = kernel_.WithLocalPort(port.port);
+      if (!listed) return Unseen(port, listed.error());
+      std::vector<TcpSocket> sockets = *std::move(listed);
+      std::erase_if(sockets, [&](const TcpSocket& socket) { return !Overlap(port, socket); });
+      // Whoever is alive holds it longer than what was closed; and what he has closed is his.
+      if (sockets.empty() || std::any_of(sockets.begin(), sockets.end(),
+                                         [](const auto& socket) { return !socket.closed(); })) {
+        return Held(port, sockets);
+      }
+      STASIS_ASSIGN(bool some, Drop(port, sockets));
+      if (!some) STASIS_TRY(Wait(port, sockets));
+    }
+    return {};
+  }
+  FreedPorts freed() const { return freed_; }
+
+ private:
+  // What is only remembered; true when some of it may be forgotten now. Each is tried once: of some
+  // kernels "done" means nothing for a FIN_WAIT2 that is a whole socket still.
+  Result<bool> Drop(const TcpPort& port, const std::vector<TcpSocket>& sockets) {
+    STASIS_TRY(MayGoOn(port));
+    const size_t before = dropped_.size();
+    for (const TcpSocket& socket : sockets) {
+      if (!why_not_.message.empty()) break;
+      if (!socket.only_remembered() || dropped_.contains(socket.cookie())) continue;
+      if (Status destroyed = kernel_.Destroy(socket); !destroyed) {
+        why_not_ = std::move(destroyed).error();
+        break;
+      }
+      dropped_.insert(socket.cookie());
+      if (dropped_.size() % kDropsPerLook == 0) STASIS_TRY(MayGoOn(port));
+    }
+    return dropped_.size() > before;
+  }
+
+  Status MayGoOn(const TcpPort& port) const {
+    if (cancelled_()) return Fail(Code::kCancelled, "cancelled");
+    if (!deadline_.passed()) return {};
+    return Fail(Code::kDeadlineExceeded,
+                fmt::format("the port {} of the program is still held by closed connections when "
+                            "its time is over ({} were dropped)",
+                            ToString(port), dropped_.size()),
+                "Give it longer with --timeout.");
+  }
+
+  Status Held(const TcpPort& port, const std::vector<TcpSocket>& sockets) const {
+    std::set<std::string> names;
+    for (const TcpSocket& socket : sockets) {
+      if (socket.inode != 0) names.insert(fmt::format("socket:[{}]", socket.inode));
+    }
+    const std::string holder = HolderOf(names);
+    return Fail(Code::kAlreadyExists,
+                fmt::format("the port {} of the program is taken by {}", ToString(port),
+                            holder.empty() ? "a process that cannot be seen from here" : holder),
+                "End it, then restore again.");
+  }
+
+  Status Wait(const TcpPort& port, const std::vector<TcpSocket>& sockets) {
+    auto longest =
+        std::max_element(sockets.begin(), sockets.end(),
+                         [](const auto& a, const auto& b) { return a.expires < b.expires; });
+    const milliseconds left = std::max(longest->expires, kOverdue);
+    if (!deadline_.never() && milliseconds(deadline_.PollTimeout()) < left) {
+      return Late(port, sockets.size(), left);
+    }
+    if (freed_.waited_for.empty()) freed_.waited_for = ToString(port);
+    const Stopwatch watch;
+    // Nothing tells of the end of such a socket but its timer, and nothing of a user's change of
+    // mind.
+    for (const Deadline gone = Deadline::In(left); !gone.passed();) {
+      if (cancelled_()) return Fail(Code::kCancelled, "cancelled");
+      std::this_thread::sleep_for(std::min(kLook, milliseconds(gone.PollTimeout())));
+    }
+    freed_.waited_s += watch.Seconds();
+    return {};
+  }
+
+  Status Late(const TcpPort& port, size_t count, milliseconds left) const {
+    return Fail(
+        Code::kDeadlineExceeded,
+        fmt::format(
+            "the port {} of the program is held for {} s more by {} (TIME_WAIT), and there "
+            "is less time",
+            ToString(port), (left.count() + 999) / 1000,
+            count == 1 ? "a closed connection" : fmt::format("{} closed connections", count)),
+        why_not_.code == Code::kPermissionDenied
+            ? "Restore again then, or as root, who need not wait."
+            : "Restore again then.");
+  }
+
+  TcpSockets kernel_;
+  const Deadline& deadline_;
+  const std::function<bool()>& cancelled_;
+  Error why_not_;               // that nothing can be dropped
+  std::set<uint64_t> dropped_;  // of this port, their cookies
+  FreedPorts freed_;
+};
+
+}  // namespace
+
+std::string ToString(const TcpPort& port) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  const bool v4 = port.family == AF_INET;
+  ::inet_ntop(port.family, port.address.data() + (v4 ? 12 : 0), text, sizeof text);
+  return fmt::format(fmt::runtime(v4 ? "{}:{}" : "[{}]:{}"), text, port.port);
+}
+
+Result<std::vector<TcpPort>> TcpPortsToBind(const std::string& files_img) {
+  std::set<TcpPort> ports;
+  auto note = [&](std::string& bytes) -> Status {
+    image::FileEntry file;
+    if (!file.ParseFromString(bytes)) {
+      return Fail(Code::kInternal, Domain::kCriu, 0, "an entry is not as CRIU 4 writes it");
+    }
+    const auto& socket = file.isk();
+    if (file.type() != kInetSocket || !file.has_isk() || socket.proto() != IPPROTO_TCP) return {};
+    if (socket.src_port() == 0 || socket.dst_port() != 0) return {};
+    TcpPort port;
+    port.family = static_cast<int>(socket.family());
+    const int words = port.family == AF_INET ? 1 : 4;
+    if ((port.family != AF_INET && port.family != AF_INET6) || socket.src_addr_size() < words ||
+        socket.src_port() > UINT16_MAX || ports.size() >= kMaxPorts) {
+      return Fail(Code::kInternal, Domain::kCriu, 0, "a socket is not as CRIU 4 writes it");
+    }
+    port.address = ToTcpAddress(port.family, socket.src_addr().data());
+    port.port = static_cast<uint16_t>(socket.src_port());
+    port.v6only = socket.v6only();
+    port.interface = socket.ifname();
+    ports.insert(std::move(port));
+    return {};
+  };
+  STASIS_TRY(ChangedEntries(files_img, kFiles, "files.img", note));
+  return std::vector<TcpPort>(ports.begin(), ports.end());
+}
+
+Result<FreedPorts> FreeTcpPorts(const std::vector<TcpPort>& ports, const Deadline& deadline,
+                                const std::function<bool()>& cancelled) {
+  const auto first = std::find_if(ports.begin(), ports.end(), IsInUse);
+  if (first == ports.end()) return FreedPorts{};
+  auto kernel = TcpSockets::Open();
+  if (!kernel) return Unseen(*first, kernel.error());
+  Freeing freeing(*std::move(kernel), deadline, cancelled);
+  for (auto port = first; port != ports.end(); ++port) STASIS_TRY(freeing.Free(*port));
+  return freeing.freed();
+}
+
+}  // namespace stasis::criu

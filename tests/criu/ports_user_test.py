@@ -1,0 +1,66 @@
+"""As ports_test.py, of a user who may dump and restore, but make the kernel forget nothing: he is told how long he has
+to wait, or waits."""
+
+import pathlib
+import re
+import signal
+import socket
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "security"))
+
+import users  # noqa: E402 - it knows where the stage is
+from ports_test import FIN_WAIT_2, end, expect_said, remembered, start  # noqa: E402
+from users import ALICE, RESTORER, demand  # noqa: E402
+
+
+def no_wait_in_vain(new):
+    """When he has less time, at once."""
+    alice = new(ALICE, RESTORER)
+    program = start(alice, "listener")
+    port = program.port()
+    program.dump()
+    before = remembered(port)
+    began = time.monotonic()
+    program.restore(None, "--timeout", 5, expect=1)
+    expect_said(alice, rf"127\.0\.0\.1:{port} .* held for [0-9]+ s more by [0-9]+ closed connections",
+                "Everything is as it was", "as root")
+    demand(time.monotonic() - began < 5, "it has waited")
+    demand(remembered(port) == before > 0, "it has dropped some")
+    alice.stasis("image", "verify", program.image)
+
+
+def a_wait_is_called_off(new):
+    alice = new(ALICE, RESTORER)
+    program = start(alice, "listener")
+    program.dump()
+    restore = alice.begin("restore", "job")
+    alice.await_phase("ports")
+    restore.process.send_signal(signal.SIGINT)
+    restore.wait(30)
+    demand(restore.code == 1 and "cancelled" in restore.err, f"{restore}")
+    alice.stasis("image", "verify", program.image)
+
+
+def waited_for(new):
+    """A connection that the other side has not closed yet is remembered too, and for as long as the machine says."""
+    with open("/proc/sys/net/ipv4/tcp_fin_timeout", "w") as file:
+        file.write("4")
+    alice = new(ALICE, RESTORER)
+    program = start(alice, "outside")
+    port = program.port()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        demand(client.recv(1) == b"", "the program does not close it")
+        program.dump()
+        demand(remembered(port, (FIN_WAIT_2,)) == 1, "the kernel remembers nothing")
+        program.restore()
+        said = alice.transcript(3)
+        demand(re.search(rf"Waited [0-9.]+ s for the port 127\.0\.0\.1:{port}", said),
+               f"it does not say that it waited:\n{said}")
+    program.expect_running()
+    end(program)
+
+
+if __name__ == "__main__":
+    sys.exit(users.main(no_wait_in_vain, a_wait_is_called_off, waited_for))
