@@ -33,6 +33,15 @@ int StatusNumber(const char* path, const char* key) {
   return number != nullptr ? atoi(number + 1) : -1;
 }
 
+// By a signal.
+bool IsStopped(int pid) {
+  char path[64], text[4096] = {};
+  snprintf(path, sizeof(path), "/proc/%d/status", pid);
+  Fd file(open(path, O_RDONLY | O_CLOEXEC));
+  return file.valid() && read(file.get(), text, sizeof(text) - 1) > 0 &&
+         strstr(text, "\nState:\tT") != nullptr;
+}
+
 struct Target {
   int pid = 0;  // of the process, as we see it
   ProcessHeader header;
@@ -146,6 +155,8 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState* state) {
   Target target;
   if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult r = Find(pid, &target); r != CUDA_SUCCESS) return r;
+  // Driver 580 has the target itself answer, without a bound.
+  while (IsStopped(target.pid)) usleep(1000);
   *state = CUprocessState(target.header.state.load());
   return CUDA_SUCCESS;
 }

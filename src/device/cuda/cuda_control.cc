@@ -181,7 +181,15 @@ Result<ProcessState> CudaControl::State(HostPid pid) {
 }
 
 // A process that has a driver loaded which we do not have must not pass for one without.
+// One that is stopped by a signal answers nobody, and the driver waits for its answer without end.
 Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprint) {
+  auto stat = process::ReadStat(pid);
+  if (stat && stat->state == 'T') {
+    return Fail(Code::kFailedPrecondition,
+                fmt::format("process {} ({}) is stopped by a signal, and can answer nobody",
+                            pid.value, stat->comm),
+                fmt::format("`kill -CONT {}` has it run again; then try again", pid.value));
+  }
   auto state = AskState(pid, Deadline::In(options_.query_timeout));
   if (!state && state.error().code == Code::kUnimplemented && !footprint.library.empty()) {
     state.error().hint = fmt::format(

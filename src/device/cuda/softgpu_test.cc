@@ -236,7 +236,7 @@ TEST_F(SoftgpuTest, ProcessThatDiesInItsCheckpoint) {
   auto target = Start();
   EXPECT_DONE(control_.Lock(target->pid(), Soon()));
   Fault(0, "target:cuCheckpointProcessCheckpoint=die");
-  auto died = control_.Checkpoint(target->pid(), Deadline::In(milliseconds(5000)));
+  auto died = control_.Checkpoint(target->pid(), Deadline::In(milliseconds(60000)));
   ASSERT_FALSE(died);
   EXPECT_EQ(died.error().code, Code::kNotFound) << died.error().ToString();
 }
