@@ -157,8 +157,8 @@ TEST_F(ManageTest, WhatIsInAJobAlreadyIsRefused) {
   auto tree = process::ReadTree(started.root.pid);
   ASSERT_TRUE(tree);
   ASSERT_EQ(tree->members.size(), 2u);
-  EXPECT_REFUSED(Adopt(started.root.pid), 1, "is in job job already");
-  EXPECT_REFUSED(Adopt(tree->members[1].id.pid), 1, "is in job job already");
+  EXPECT_REFUSED(Adopt(started.root.pid), 7, "is in job job already");
+  EXPECT_REFUSED(Adopt(tree->members[1].id.pid), 7, "is in job job already");
   EXPECT_REFUSED(Adopt(started.shim.pid), 5, "is a program of Stasis itself");
 }
 
@@ -172,8 +172,8 @@ TEST_F(ManageTest, TreeWithAJobInItIsRefused) {
     if (tree->members.size() > 1) child = tree->members[1].id.pid;
   }
   ASSERT_TRUE(Adopt(child, "child"));
-  EXPECT_REFUSED(Adopt(parent.pid), 1, "is in job child already");
-  EXPECT_REFUSED(Adopt(child), 1, "is in job child already");
+  EXPECT_REFUSED(Adopt(parent.pid), 7, "is in job child already");
+  EXPECT_REFUSED(Adopt(child), 7, "is in job child already");
 }
 
 TEST_F(ManageTest, JobOfAStoreThatIsNotOursIsRefused) {
@@ -181,7 +181,7 @@ TEST_F(ManageTest, JobOfAStoreThatIsNotOursIsRefused) {
   ready_.Read();
   ASSERT_TRUE(MakeDirs(folder.path() + "/others"));
   auto refused = Manage(Store(folder.path() + "/others"), {started.root.pid, "a", 0});
-  EXPECT_REFUSED(refused, 1, "its shim is process " + ToString(started.shim.pid));
+  EXPECT_REFUSED(refused, 7, "its shim is process " + ToString(started.shim.pid));
 }
 
 TEST_F(ManageTest, WhatCanBeNoJobIsRefused) {
@@ -234,7 +234,7 @@ TEST_F(ManageTest, NamesAndLimitsAreThoseOfRun) {
   EXPECT_REFUSED(Adopt(program.pid, "4711"), 2, "cannot name a job");
   Run("taken", "exit 0");
   End("taken");
-  EXPECT_REFUSED(Adopt(program.pid, "taken"), 1, "there is a job taken already");
+  EXPECT_REFUSED(Adopt(program.pid, "taken"), 7, "there is a job taken already");
   EXPECT_REFUSED(Adopt(program.pid, "a", 1), 1, "limits.jobs");
   auto made_up = Adopt(program.pid, "", 2);
   ASSERT_TRUE(made_up) << made_up.error().ToString();

@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "jobs/test_jobs.h"
 
 namespace stasis::jobs {
@@ -32,6 +34,22 @@ TEST_F(JobsTest, SignalIsRecordedAs128AndItsNumber) {
   ASSERT_TRUE(job.ending);
   EXPECT_EQ(job.ending->signal, SIGTERM);
   EXPECT_EQ(job.ending->code, 128 + SIGTERM);
+}
+
+TEST_F(JobsTest, TheEndOfAJobWhoseFolderWasRemovedIsNotTheEndOfTheNextOfItsName) {
+  Fifo first(folder.path() + "/first"), second(folder.path() + "/second");
+  StartedJob removed = Run("a", "read x < " + first.path());
+  std::filesystem::remove_all(store.Folder("a"));
+  // The index may know the name still.
+  (void)store.Delete("a");
+  Run("a", "read x < " + second.path() + "; exit 7");
+  first.Write();
+  AwaitGone(removed.shim);
+  EXPECT_FALSE(PathExists(store.Folder("a") + "/exit.json"));
+  second.Write();
+  Job job = End("a");
+  ASSERT_TRUE(job.ending);
+  EXPECT_EQ(job.ending->code, 7);
 }
 
 TEST_F(JobsTest, OutputIsCompleteAndInTheOrderOfItsWrites) {

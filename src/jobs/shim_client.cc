@@ -124,6 +124,20 @@ tl::unexpected<Error> ExecError(const Message& message, const std::string& progr
   return Fail(std::move(error));
 }
 
+// What stands in the place of a job's own log (OutputLog::OpenJobs).
+const char* WhyNoOwnLog(int error) {
+  switch (error) {
+    case ELOOP:
+      return "a symbolic link, which is not followed";
+    case EPERM:
+      return "another user's file, or has another name too";
+    case ENOTSUP:
+      return "no plain file";
+    default:
+      return nullptr;
+  }
+}
+
 // kFailed in words. Only a failed exec is "not found": everything else is in our own house.
 tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& arguments) {
   switch (message.step) {
@@ -134,6 +148,14 @@ tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& ar
       if (error.code == Code::kNotFound) {
         error.code = Code::kInvalidArgument;
         error.domain = Domain::kUsage;
+      }
+      if (arguments.stdio.log == arguments.job_folder + shim::kOwnLog) {
+        if (const char* what = WhyNoOwnLog(message.value)) {
+          return Fail(Code::kPermissionDenied,
+                      "the job's own log " + arguments.stdio.log + " is " + what,
+                      "it is none that Stasis has made: remove it, and a new one is made, or name "
+                      "another place with --log");
+        }
       }
       if (message.value == ELOOP || message.value == EMLINK) {
         return Fail(Code::kPermissionDenied,

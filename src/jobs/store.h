@@ -24,6 +24,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "jobs/job.h"
+#include "shim/shim_protocol.h"
 
 namespace stasis::jobs {
 
@@ -111,7 +112,7 @@ class Store {
 
   std::string Folder(const std::string& id) const { return directory_ + "/" + id; }
   // Where the output of a job goes that was sent nowhere else.
-  std::string OwnLog(const std::string& id) const { return Folder(id) + "/log"; }
+  std::string OwnLog(const std::string& id) const { return Folder(id) + shim::kOwnLog; }
 
  private:
   static tl::unexpected<Error> NoSuchJob(const std::string& id);

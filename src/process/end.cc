@@ -1,14 +1,33 @@
 #include "process/end.h"
 
 #include <poll.h>
+#include <signal.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/file.h"
 
 namespace stasis::process {
 
+// By the signals of the process, not of a thread: each thread gets a SIGKILL of its own when
+// another ends them all by exit or exec.
+bool WasKilled(const ProcessId& id) {
+  auto text = ReadFile("/proc/" + ToString(id.pid) + "/status");
+  auto stat = ReadStat(id.pid);  // behind it: it was this process
+  if (!text || !stat || stat->id != id) return false;
+  constexpr std::string_view kPending = "\nShdPnd:\t";
+  const size_t at = text->find(kPending);
+  if (at == std::string::npos) return false;
+  const uint64_t pending = std::strtoull(text->c_str() + at + kPending.size(), nullptr, 16);
+  return (pending & (1ULL << (SIGKILL - 1))) != 0;
+}
+
 Status WaitForEnd(const ProcessId& id, const Deadline& deadline) {
   auto pidfd = OpenPidfd(id);
-  if (!pidfd) return {};  // gone
+  if (!pidfd && pidfd.error().code == Code::kNotFound) return {};  // gone
+  if (!pidfd) return Fail(std::move(pidfd).error());
   pollfd p{pidfd->get(), POLLIN, 0};
   int ready = TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout()));
   if (ready > 0) return {};

@@ -7,6 +7,9 @@
 
 namespace stasis::process {
 
+// Somebody has sent it SIGKILL; also of a zombie, and false of who is gone.
+bool WasKilled(const ProcessId& id);
+
 // Waits until the process has ended; it may still be a zombie then. kDeadlineExceeded.
 Status WaitForEnd(const ProcessId& id, const Deadline& deadline);
 

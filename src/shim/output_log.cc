@@ -19,14 +19,30 @@ bool CanBeLog(int fd, const struct stat& st) {
   return S_ISREG(st.st_mode) || (S_ISCHR(st.st_mode) && ::isatty(fd) == 0);
 }
 
+Result<UniqueFd> OpenNoLink(const std::string& path, int flags, mode_t mode) {
+  return stasis::Open(path, flags | O_NOFOLLOW, mode);
+}
+
 }  // namespace
 
-Result<OutputLog> OutputLog::Open(const std::string& path) {
+Result<OutputLog> OutputLog::Open(const std::string& path) { return OpenBy(path, OpenOwn); }
+
+Result<OutputLog> OutputLog::OpenJobs(const std::string& path) {
+  STASIS_ASSIGN(OutputLog log, OpenBy(path, OpenNoLink));
+  struct stat st;
+  if (::fstat(log.fd(), &st) != 0) return FailErrno(errno, "look at " + path);
+  if (!S_ISREG(st.st_mode)) return FailErrno(ENOTSUP, "open " + path);
+  if (st.st_uid != ::geteuid() || st.st_nlink != 1) return FailErrno(EPERM, "open " + path);
+  return log;
+}
+
+Result<OutputLog> OutputLog::OpenBy(const std::string& path,
+                                    Result<UniqueFd> (*open)(const std::string&, int, mode_t)) {
   OutputLog log;
   log.path_ = path;
-  auto fd = OpenOwn(path, kFlags | O_CREAT | O_EXCL, 0666);
+  auto fd = open(path, kFlags | O_CREAT | O_EXCL, 0666);
   log.created_ = fd.has_value();
-  if (!fd && fd.error().raw == EEXIST) fd = OpenOwn(path, kFlags);
+  if (!fd && fd.error().raw == EEXIST) fd = open(path, kFlags, 0);
   // A pipe without a reader, or a socket.
   if (!fd && fd.error().raw == ENXIO) return FailErrno(ENOTSUP, "open " + path);
   if (!fd) return Fail(std::move(fd).error());

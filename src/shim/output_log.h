@@ -16,6 +16,11 @@ class OutputLog {
   // or a terminal is refused with ENOTSUP: its other end may go away before the job does.
   static Result<OutputLog> Open(const std::string& path);
 
+  // The job's own log, in a folder that is its user's alone: what stands there is a plain file of
+  // his with no other name, or is made. ELOOP: a link, which is not followed; EPERM: another's, or
+  // of several names; ENOTSUP: no plain file.
+  static Result<OutputLog> OpenJobs(const std::string& path);
+
   int fd() const { return fd_.get(); }
   const FileId& id() const { return id_; }
 
@@ -28,6 +33,9 @@ class OutputLog {
   void RemoveIfCreated();
 
  private:
+  static Result<OutputLog> OpenBy(const std::string& path,
+                                  Result<UniqueFd> (*open)(const std::string&, int, mode_t));
+
   std::string path_;
   UniqueFd fd_;
   FileId id_;

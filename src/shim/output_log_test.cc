@@ -69,5 +69,29 @@ TEST_F(OutputLogTest, PlaceThatCannotBeOneIsAnError) {
   EXPECT_FALSE(OutputLog::Open(name));
 }
 
+TEST_F(OutputLogTest, AJobsOwnLogIsItsOwnFile) {
+  auto refused = [&] {
+    auto log = OutputLog::OpenJobs(path());
+    return log ? 0 : log.error().raw;
+  };
+  EXPECT_EQ(refused(), 0) << "made";
+  EXPECT_EQ(refused(), 0) << "found";
+  const std::string other = folder_ + "/other";
+  ASSERT_EQ(::link(path().c_str(), other.c_str()), 0);
+  EXPECT_EQ(refused(), EPERM);
+  ASSERT_EQ(::unlink(path().c_str()), 0);
+  ASSERT_EQ(::symlink(other.c_str(), path().c_str()), 0);
+  EXPECT_EQ(refused(), ELOOP);
+  ASSERT_EQ(::unlink(other.c_str()), 0);
+  EXPECT_EQ(refused(), ELOOP) << "a link to nothing";
+  EXPECT_FALSE(PathExists(other));
+  ASSERT_EQ(::unlink(path().c_str()), 0);
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  EXPECT_EQ(refused(), ENOTSUP);
+  ASSERT_EQ(::unlink(path().c_str()), 0);
+  ASSERT_EQ(::symlink("/dev/null", path().c_str()), 0);
+  EXPECT_EQ(refused(), ELOOP);
+}
+
 }  // namespace
 }  // namespace stasis::shim

@@ -30,6 +30,7 @@ std::string Json(const process::ProcessId& id) {
 Result<JobFolder> JobFolder::Open(const std::string& path) {
   JobFolder folder;
   folder.path_ = AbsolutePath(path);
+  STASIS_ASSIGN(folder.folder_, stasis::Open(folder.path_, O_RDONLY | O_DIRECTORY));
   STASIS_ASSIGN(folder.lock_, stasis::Open(folder.File(kShimLock), O_RDWR | O_CREAT));
   if (TEMP_FAILURE_RETRY(::flock(folder.lock_.get(), LOCK_EX)) != 0) {
     return FailErrno(errno, "lock " + folder.File(kShimLock));
@@ -82,10 +83,9 @@ Status JobFolder::RecordExit(const process::ProcessId& root, int wait_status) {
   if (::pwrite(reserve_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
       ::ftruncate(reserve_.get(), static_cast<off_t>(text.size())) != 0 ||
       ::fsync(reserve_.get()) != 0 ||
-      ::rename(File(kExitReserve).c_str(), File(kExitFile).c_str()) != 0) {
+      ::renameat(folder_.get(), kExitReserve, folder_.get(), kExitFile) != 0 ||
+      ::fsync(folder_.get()) != 0) {
     status = FailErrno(errno, "write " + File(kExitFile));
-  } else {
-    status = FsyncPath(path_);
   }
   reserve_.Reset();
   lock_.Reset();
@@ -94,7 +94,7 @@ Status JobFolder::RecordExit(const process::ProcessId& root, int wait_status) {
 
 void JobFolder::Forget() {
   if (!lock_) return;
-  ::unlink(File(kExitReserve).c_str());
+  ::unlinkat(folder_.get(), kExitReserve, 0);
   reserve_.Reset();
   lock_.Reset();
 }

@@ -32,6 +32,8 @@ class JobFolder {
   bool IsMarkedDumped(const process::ProcessId& root) const;
 
   std::string path_;
+  // This folder, whatever has its name by the time that the job ends.
+  UniqueFd folder_;
   UniqueFd lock_;
   UniqueFd reserve_;
 };

@@ -127,7 +127,8 @@ Status Shim::Start(Step* step) {
   Send({.kind = Kind::kShim, .pid = self_.pid.value, .start_time = self_.start_time});
 
   *step = Step::kLog;
-  STASIS_ASSIGN(log_, OutputLog::Open(options_.log));
+  const bool own = options_.log == options_.job_dir + kOwnLog;
+  STASIS_ASSIGN(log_, own ? OutputLog::OpenJobs(options_.log) : OutputLog::Open(options_.log));
   *step = Step::kJobFolder;
   STASIS_ASSIGN(folder_, JobFolder::Open(options_.job_dir));
 

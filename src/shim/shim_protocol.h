@@ -91,6 +91,8 @@ inline constexpr int kInputFd = 5;
 //   shim.lock     held by the shim until exit.json is there
 //   terminal      a socket, of a job that has a terminal: see terminal_protocol.h
 inline constexpr char kProcessFile[] = "process.json";
+// The job's log, where --log names none, below its folder.
+inline constexpr char kOwnLog[] = "/log";
 inline constexpr char kExitFile[] = "exit.json";
 inline constexpr char kExitReserve[] = "exit.json.reserved";
 inline constexpr char kDumpedFile[] = "dumped";

@@ -36,7 +36,7 @@ def a_file(bench):
 
 def taken(bench):
     bench.world.stasis("dump", "job", "--leave-running", "--name", "taken")
-    bench.refused(["dump", "job", "--name", "taken"], 1, "taken")
+    bench.refused(["dump", "job", "--name", "taken"], 7, "taken")
     bench.world.stasis("image", "verify", "taken")
     bench.world.stasis("image", "delete", "taken")
 

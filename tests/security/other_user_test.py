@@ -215,6 +215,33 @@ def folders_of_another(new):
     program.finish()
 
 
+def output_in_anothers_folder(new):
+    """Root's program writes to a file in Bob's folder, and Bob puts a link in its place while it is an image."""
+    root, bob = new(), new(BOB)
+    for world in (root, bob):
+        os.chmod(world.folder, 0o755)
+    victim, out = root.folder / "victim", bob.folder / "out"
+    victim.write_text("root's\n")
+    with open(out, "ab") as file:
+        child = subprocess.Popen([root.workloads / "vector", "--interval", "10"], env=root.env, stdin=subprocess.DEVNULL,
+                                 stdout=file, stderr=file, start_new_session=True)
+    root.own(child.pid)
+    processes.wait_until(lambda: "READY" in out.read_text(), 60, "it does not start")
+    root.stasis("dump", child.pid, "--name", "x")
+    child.wait()
+    root.disown(child.pid)
+    os.unlink(out)
+    os.symlink(victim, out)
+    os.chown(out, BOB, BOB, follow_symlinks=False)
+    refused = root.stasis("restore", "x", "--job", "job", expect=4)
+    demand(f"a link of user {BOB} is on the way to {out}" in refused.err, refused)
+    demand(victim.read_text() == "root's\n", "the victim was written to")
+    os.unlink(out)
+    root.stasis("restore", "x", "--job", "job")
+    root.stasis("kill", "-s", "KILL", "job")
+    root.stasis("wait", "job", expect=137)
+
+
 def programs_that_a_caller_names(new):
     """A stasis with rights of its own takes CRIU and limits from the machine's configuration alone."""
     alice = new(ALICE)
@@ -261,5 +288,5 @@ def limits_of_a_user(new):
 
 if __name__ == "__main__":
     sys.exit(users.main(another_users_program, name_that_speaks_to_the_terminal, tree_with_more_rights,
-                        tree_that_gets_more_rights, files_of_a_user, folders_of_another,
+                        tree_that_gets_more_rights, files_of_a_user, folders_of_another, output_in_anothers_folder,
                         programs_that_a_caller_names, limits_of_a_user))
