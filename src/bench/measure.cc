@@ -8,6 +8,7 @@
 
 #include "bench/blocks.h"
 #include "bench/huge_pages.h"
+#include "coordinator/host_memory.h"
 #include "coordinator/suspended.h"
 #include "jobs/agent_library.h"
 

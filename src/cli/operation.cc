@@ -61,6 +61,12 @@ void CriuFlags::AddTo(CLI::App& verb) {
   verb.add_option("--criu-opt", criu_opts, "Another option of CRIU, K=V");
 }
 
+void AddAssumeUnshared(CLI::App& verb, bool& assume) {
+  verb.add_flag("--assume-unshared", assume,
+                "Its processes share no GPU memory with each other, though no agent sees that "
+                "(programs without the agent; if they do share, they are lost)");
+}
+
 v1::OperationOptions CommonOptions::ToMessage() const {
   v1::OperationOptions message;
   message.set_timeout_s(timeout_s);

@@ -28,6 +28,9 @@ struct CriuFlags {
   v1::CriuOptions ToMessage() const;
 };
 
+// --assume-unshared, of suspend and dump.
+void AddAssumeUnshared(CLI::App& verb, bool& assume);
+
 // TARGET as it is typed: `llama`, or with the kind before it that other tools want: `job llama`,
 // `process 4711`.
 struct TargetWords {

@@ -6,7 +6,9 @@
 
 #include "cli/verb.h"
 #include "coordinator/before_dump.h"
+#include "coordinator/host_memory.h"
 #include "coordinator/look_ahead.h"
+#include "coordinator/nccl_neighbours.h"
 #include "coordinator/operations.h"
 #include "health/check.h"
 #include "health/program.h"
@@ -106,6 +108,20 @@ void AddMemory(const coordinator::Survey& survey, const coordinator::Outlook& ou
   }
 }
 
+// A dump is not in their way, nor what keeps the context.
+void AddNeighbours(coordinator::Services& services, const coordinator::Survey& survey,
+                   std::vector<Finding>& findings) {
+  using coordinator::Anew;
+  for (Anew anew : {Anew::kOfRunning, Anew::kOfAway}) {
+    auto alone = coordinator::RefuseNcclNeighbours(services, survey, anew, {},
+                                                   health::KindOf("nccl-beside").mend);
+    if (alone) continue;
+    findings.push_back(
+        Finding::Of("nccl-beside", Level::kWarning, alone.error().message, alone.error().hint));
+    return;
+  }
+}
+
 // All that stands in the way of a suspend or a dump of the target, without touching it.
 Outcome CheckTarget(const Globals& globals, const CheckFlags& flags) {
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
@@ -121,7 +137,8 @@ Outcome CheckTarget(const Globals& globals, const CheckFlags& flags) {
     return Print(globals, flags, {AsFinding("driver", surveyed.error())}, "");
   }
   STASIS_ASSIGN(auto survey, std::move(surveyed));
-  STASIS_ASSIGN(auto before, coordinator::AskBeforeDump(services, survey, {}, &refused));
+  STASIS_ASSIGN(auto before, coordinator::AskBeforeDump(services, survey, {},
+                                                        /*leave_running=*/false, &refused));
   STASIS_ASSIGN(auto outlook, coordinator::LookAhead(services, survey));
 
   std::vector<Finding> findings;
@@ -132,7 +149,9 @@ Outcome CheckTarget(const Globals& globals, const CheckFlags& flags) {
                               FormatBytes(survey.device_bytes() + survey.device_bytes(true)))));
   for (const auto& [id, error] : refused) findings.push_back(AsFinding(id, error));
   for (const Error& error : outlook.refusals) findings.push_back(AsFinding("gpu-memory", error));
+  if (!outlook.sharing) findings.push_back(AsFinding("gpu-sharing", outlook.sharing.error()));
   AddMemory(survey, outlook, findings);
+  AddNeighbours(services, survey, findings);
   auto space = coordinator::CheckImageSpace(services, survey, paths.images(), /*full=*/false,
                                             outlook.carried_bytes);
   if (!space) findings.push_back(AsFinding("image-space", space.error()));

@@ -12,6 +12,7 @@ struct Options {
   std::string name;
   bool leave_running = false;
   bool full = false;
+  bool assume_unshared = false;
   std::string compress;
   CommonOptions common;
   CriuFlags criu;
@@ -31,6 +32,7 @@ void RegisterDump(CLI::App& app, const std::function<void(Action)>& select) {
                  "Let the program run on, as soon as its state is in memory");
   verb->add_flag("--full", options->full,
                  "Write all GPU memory, also what earlier images of the store have");
+  AddAssumeUnshared(*verb, options->assume_unshared);
   verb->add_option("--compress", options->compress,
                    "Blocks of GPU memory: none, lz4, zstd, or auto (where the storage is slower); "
                    "dump.compress of the configuration, or none, without it")
@@ -48,6 +50,7 @@ void RegisterDump(CLI::App& app, const std::function<void(Action)>& select) {
       request.set_name(options->name);
       request.set_leave_running(options->leave_running);
       request.set_full(options->full);
+      request.set_assume_unshared(options->assume_unshared);
       request.set_compress(options->compress);
       *request.mutable_criu() = options->criu.ToMessage();
       return RunOperation(globals, [&](client::Client& client, const client::OnEvent& on_event) {

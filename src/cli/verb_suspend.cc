@@ -11,6 +11,7 @@ struct Options {
   std::string spill_dir;
   bool no_spill = false;
   bool keep_context = false;
+  bool assume_unshared = false;
   CommonOptions common;
 };
 
@@ -30,6 +31,7 @@ void RegisterSuspend(CLI::App& app, const std::function<void(Action)>& select) {
   verb->add_flag("--keep-context", options->keep_context,
                  "Only its data leaves the GPU: much faster both ways, but its context's memory "
                  "stays there (for programs with the agent)");
+  AddAssumeUnshared(*verb, options->assume_unshared);
   options->common.AddTo(*verb);
   verb->callback([=] {
     select([=](const Globals& globals) {
@@ -39,6 +41,7 @@ void RegisterSuspend(CLI::App& app, const std::function<void(Action)>& select) {
       request.set_keep_context(options->keep_context);
       request.set_spill_dir(options->spill_dir);
       request.set_no_spill(options->no_spill);
+      request.set_assume_unshared(options->assume_unshared);
       return RunOperation(globals, [&](client::Client& client, const client::OnEvent& on_event) {
         return client.Suspend(request, on_event);
       });

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "coordinator/other_jobs.h"
 #include "coordinator/program_pids.h"
 #include "criu/preflight.h"
 #include "criu/probe.h"
@@ -20,6 +21,7 @@ constexpr std::chrono::seconds kProbeTimeout{10};
 struct Asking {
   Services& services;
   const Survey& survey;
+  const bool leave_running;
   BeforeDump& answer;
 };
 
@@ -33,6 +35,11 @@ Status AskCriu(Asking& a) {
 Status AskPrivileges(Asking&) { return criu::CheckPrivileges(); }
 
 Status AskGpuFiles(Asking& a) { return CheckOnlyDeviceUsers(a.services, a.survey); }
+
+Status AskOtherJobs(Asking& a) {
+  STASIS_ASSIGN(const Operation dump, a.survey.ToOperation("dump"));
+  return CheckEndsNoOtherJob(a.services.paths, dump.job, dump.members, a.leave_running);
+}
 
 Status AskBackground(Asking& a) { return CheckNothingOutside(a.survey); }
 
@@ -51,9 +58,10 @@ struct Question {
   Status (*ask)(Asking&);
 };
 constexpr Question kQuestions[] = {
-    {"privileges", AskPrivileges},      {"criu", AskCriu},
-    {"gpu-files", AskGpuFiles},         {"background", AskBackground},
-    {"pid-namespace", AskPidNamespace}, {"stdio", AskStdio},
+    {"privileges", AskPrivileges}, {"criu", AskCriu},
+    {"gpu-files", AskGpuFiles},    {"other-job", AskOtherJobs},
+    {"background", AskBackground}, {"pid-namespace", AskPidNamespace},
+    {"stdio", AskStdio},
 };
 
 // Whether an earlier image of the job is in the store.
@@ -71,9 +79,10 @@ bool HasEarlierImage(const Paths& paths, const std::string& job, const std::stri
 }  // namespace
 
 Result<BeforeDump> AskBeforeDump(Services& services, const Survey& survey,
-                                 const criu::Options& options, std::vector<Refused>* refused) {
+                                 const criu::Options& options, bool leave_running,
+                                 std::vector<Refused>* refused) {
   BeforeDump answer;
-  Asking asking{services, survey, answer};
+  Asking asking{services, survey, leave_running, answer};
   for (const Question& question : kQuestions) {
     Status status = question.ask(asking);
     if (status) continue;

@@ -20,7 +20,7 @@ struct BeforeDump {
 
 // With `refused`, every refusal is put there and the answer is what could be found out.
 Result<BeforeDump> AskBeforeDump(Services& services, const Survey& survey,
-                                 const criu::Options& options,
+                                 const criu::Options& options, bool leave_running = false,
                                  std::vector<Refused>* refused = nullptr);
 
 // At least the GPU's data must fit into the store, which may not exist yet. What the data plane

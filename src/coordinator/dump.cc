@@ -10,6 +10,7 @@
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
 #include "coordinator/gpu_room.h"
+#include "coordinator/host_memory.h"
 #include "coordinator/nccl_neighbours.h"
 #include "coordinator/operations.h"
 #include "coordinator/suspended.h"
@@ -43,8 +44,12 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
                                 const OperationOptions& options) {
   Services& services = session.services;
   STASIS_ASSIGN(Survey survey, SurveyAfterRecovery(session, target));
-  STASIS_TRY(RefuseNcclNeighbours(services, survey, Taken::kContextsToo));
-  STASIS_ASSIGN(BeforeDump before, AskBeforeDump(services, survey, dump.criu));
+  if (dump.leave_running) {
+    STASIS_TRY(RefuseNcclNeighbours(services, survey, Anew::kOfRunning, {},
+                                    "dump it without --leave-running, or suspend or end the other "
+                                    "job first"));
+  }
+  STASIS_ASSIGN(BeforeDump before, AskBeforeDump(services, survey, dump.criu, dump.leave_running));
   STASIS_TRY(criu::CheckForUser(dump.criu));
   std::string name = dump.name.empty() ? DefaultName(dump.store, target) : dump.name;
   STASIS_TRY(image::CheckImageName(name));

@@ -124,16 +124,36 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   criu_ended_the_program_ = dumped && !dump_.leave_running;
   // What went wrong first is what the user has to know; CRIU's own trouble follows from it.
   STASIS_TRY(std::move(committed));
-  if (!dumped) KeepLog(dumped.error());
-  return dumped;
+  dumped = KeepLog(std::move(dumped));
+  if (dumped || dump_.leave_running || !writer_->committed()) return dumped;
+  half_ended_ = HasBegunToEnd();
+  if (!half_ended_) return dumped;
+  // The image is complete, and part of a program is of use to nobody: what was asked for is done.
+  if (Status ended = EndAll(living_); !ended) return Annotate(std::move(ended), "end the program");
+  notes_.push_back("all is done, but CRIU did not end as it should when it ended the program: " +
+                   dumped.error().ToString());
+  half_ended_ = false;
+  criu_ended_the_program_ = true;
+  return {};
+}
+
+// CRIU was killed behind the commit, which may have been before it had killed anybody; then the
+// program runs again, and who of it ends does so by himself. CRIU kills the root first: while that
+// lives and was not sent SIGKILL, nobody was. A program that runs on cannot be had back once it is
+// ended.
+bool DumpRun::HasBegunToEnd() const {
+  const process::ProcessId root = survey_.tree.root().id;
+  return !process::IsAlive(root) || process::WasKilled(root);
 }
 
 // The undo takes the work folder away, and the error names the log in it.
-void DumpRun::KeepLog(Error& error) {
+Status DumpRun::KeepLog(Status dumped) {
   std::string kept = session_.services.paths.run + "/last-criu-dump.log";
-  if (!criu::CopyLogBounded(LogPath(), kept)) return;
-  size_t at = error.hint.find(LogPath());
-  if (at != std::string::npos) error.hint.replace(at, LogPath().size(), kept);
+  if (dumped || !criu::CopyLogBounded(LogPath(), kept)) return dumped;
+  std::string& hint = dumped.error().hint;
+  size_t at = hint.find(LogPath());
+  if (at != std::string::npos) hint.replace(at, LogPath().size(), kept);
+  return dumped;
 }
 
 // CRIU holds the tree stopped: what it is now is what the image holds. Children may have come and
@@ -145,7 +165,11 @@ Phase DumpRun::Describe() {
     Survey stopped = survey_;
     STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
     stopped_.clear();
-    for (const auto& member : stopped.tree.members) stopped_.push_back(member.id);
+    living_.clear();
+    for (const auto& member : stopped.tree.members) {
+      stopped_.push_back(member.id);
+      if (process::IsAlive(member)) living_.push_back(member.id);
+    }
     // Nobody changes who he is any more. What was written of somebody else goes with the folder.
     STASIS_TRY(CheckStillOwn(stopped));
     STASIS_ASSIGN(manifest_,
@@ -391,13 +415,21 @@ void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadl
 
 std::string DumpRun::Settle() {
   std::string left = fmt::format("The image {} is complete.", operation_.image);
-  bool alive = !criu_ended_the_program_ && process::IsAlive(survey_.tree.root().id);
+  if (half_ended_) {
+    return left + " Of the program a part was ended; what is left of it can only be ended too.";
+  }
+  auto lives = [](const process::ProcessId& id) { return process::IsAlive(id); };
+  bool alive = !criu_ended_the_program_ && std::any_of(living_.begin(), living_.end(), lives);
   if (!alive) return left + " The program has ended; `stasis restore` brings it back.";
   Status returned = GiveBackGpu();
   Status forgotten = ClearDumped();
   for (const Status& status : {returned, forgotten}) {
     if (!status)
       return left + " The program is stopped half-way: " + status.error().ToString() + ".";
+  }
+  if (!lives(survey_.tree.root().id)) {
+    return left +
+           " The program's first process has ended, by itself or by CRIU; the others run on.";
   }
   return left + " The program was not ended and is as it was before.";
 }

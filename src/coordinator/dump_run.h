@@ -67,7 +67,8 @@ class DumpRun {
   void AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
                     const Deadline& deadline);
   std::string Settle();
-  void KeepLog(Error& error);
+  Status KeepLog(Status dumped);
+  bool HasBegunToEnd() const;
 
   Status RunCriu(PhaseScope& scope);
   Status CommitImage(PhaseScope& scope);
@@ -94,6 +95,8 @@ class DumpRun {
   std::unique_ptr<image::ImageWriter> writer_;
   image::Manifest manifest_;                 // after describe
   std::vector<process::ProcessId> stopped_;  // after describe: what CRIU holds, and is to kill
+  std::vector<process::ProcessId> living_;   // of them, those that had not ended by themselves
+  bool half_ended_ = false;                  // CRIU was lost while it killed them
   std::string work_dir_;
   Stopwatch watch_;
   bool has_gpu_ = false;                 // again, with all its memory

@@ -7,6 +7,7 @@
 #include "base/install_layout.h"
 #include "base/operation_id.h"
 #include "coordinator/fault.h"
+#include "coordinator/other_jobs.h"
 #include "coordinator/shared_lots.h"
 #include "jobs/store.h"
 
@@ -190,7 +191,13 @@ Result<OperationResult> Execute(Session& session, const Operation& operation, Pl
   if (options.dry_run) return result;
   STASIS_TRY(InjectFault("begin", FaultPoint::kBefore, Deadline::In(kLongestHold)));
   STASIS_TRY(session.journal->Begin(operation));
-  if (Status none = CheckInNoJob(session.services, operation); !none) {
+  Status none = CheckInNoJob(session.services, operation);
+  // So may any process of it.
+  if (none && operation.verb == "dump") {
+    none = CheckEndsNoOtherJob(session.services.paths, operation.job, operation.members,
+                               operation.leave_running);
+  }
+  if (!none) {
     (void)session.journal->Finish();
     return Fail(std::move(none).error());
   }

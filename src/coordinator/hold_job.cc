@@ -2,15 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "coordinator/agents.h"
 #include "coordinator/journal.h"
+#include "coordinator/suspended.h"
+#include "process/tree.h"
 
 namespace stasis::coordinator {
 namespace {
 
-Status CheckMayComeBack(const jobs::Job& job) {
+Status CheckMayComeBack(const Paths& paths, const jobs::Job& job) {
   if (jobs::HasEnded(job.state)) return {};
   // Whoever starts a job holds it meanwhile: this one is what a killed command has left.
   if (job.state == jobs::State::kStarting) return {};
+  if (IsSuspended(paths, job)) {
+    return Fail(Code::kFailedPrecondition, fmt::format("job {} is suspended", job.id),
+                fmt::format("`stasis resume {0}` has it go on without an image. For one of its "
+                            "images end it first with `stasis kill -s KILL {0}`, or restore under "
+                            "another name with --job",
+                            job.id));
+  }
   return Fail(Code::kFailedPrecondition,
               fmt::format("job {} is {}", job.id, jobs::StateName(job.state)),
               "end it first, or restore under another name with --job");
@@ -22,6 +34,16 @@ const std::string& WantedJob(const RestoreOptions& options, const image::Manifes
   return options.job.empty() ? manifest.job.id : options.job;
 }
 
+bool IsSuspended(const Paths& paths, const jobs::Job& job) {
+  if (job.state != jobs::State::kRunning || !job.processes) return false;
+  auto tree = process::ReadTree(job.processes->root.pid);
+  if (!tree) return false;
+  return std::any_of(tree->members.begin(), tree->members.end(), [&](const auto& member) {
+    auto record = LoadSuspended(paths, member.id);
+    return record && (!record->context_kept || LoadKeptContext(paths, member.id));
+  });
+}
+
 Result<std::optional<jobs::Claim>> HoldJob(const Paths& paths, const std::string& id) {
   if (id.empty()) return std::optional<jobs::Claim>();
   auto held = jobs::Store(paths.jobs()).Hold(id);
@@ -31,7 +53,7 @@ Result<std::optional<jobs::Claim>> HoldJob(const Paths& paths, const std::string
     if (held.error().code == Code::kAborted) STASIS_TRY(CheckJobNotUnderWay(paths, id));
     return Fail(std::move(held).error());
   }
-  STASIS_TRY(CheckMayComeBack(held->job()));
+  STASIS_TRY(CheckMayComeBack(paths, held->job()));
   return std::optional<jobs::Claim>(std::move(*held));
 }
 

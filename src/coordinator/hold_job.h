@@ -15,6 +15,9 @@ namespace stasis::coordinator {
 // The name that the job was asked to have, or had; empty: any.
 const std::string& WantedJob(const RestoreOptions& options, const image::Manifest& manifest);
 
+// It lives and its GPU memory is away, as Stasis has written down: a running job, for `jobs`.
+bool IsSuspended(const Paths& paths, const jobs::Job& job);
+
 // The job of that name, which nobody else restores or deletes before it is let go of; absent where
 // there is none. To be asked for before anything that takes its time: whoever is second learns it
 // at once. kAborted: another command holds it, and is named where its journal does.

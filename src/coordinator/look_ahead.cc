@@ -33,7 +33,7 @@ struct Together {
     wire::HelloReply hello;
   };
   std::vector<Member> members;  // they would take part in a suspend
-  uint32_t without_agent = 0;
+  UnseenProcesses unseen;
 };
 
 void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook, Together& all) {
@@ -45,7 +45,7 @@ void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook
     SharedResume stored(services, {});
     refuse(stored.Look({process}));
     outlook.carried_bytes += stored.bytes();
-    return;
+    return NoteUnseen(process, nullptr, all.unseen);
   }
   if (process.initial != ProcessState::kRunning) return;
   auto found = FindSharedMembers({process}, OperationOptions());
@@ -57,7 +57,7 @@ void LookAt(Services& services, const RecordedProcess& process, Outlook& outlook
   for (const Lot& lot : found->lots) carried += lot.bytes();
   outlook.carried_bytes += carried;
   outlook.driver_bytes += process.device_bytes - std::min(process.device_bytes, carried);
-  all.without_agent += found->without_agent;
+  all.unseen.insert(all.unseen.end(), found->unseen.begin(), found->unseen.end());
   Status managed;
   if (!found->members.empty()) {
     const wire::HelloReply& hello = found->members.front().client->hello();
@@ -102,7 +102,9 @@ Result<Outlook> LookAhead(Services& services, const Survey& survey) {
       outlook.refusals.push_back(std::move(known).error());
     }
   }
-  if (auto unseen = UnseenSharing(all.without_agent)) outlook.left_to_driver.push_back(*unseen);
+  outlook.sharing = CheckSharingSeen(all.unseen);
+  auto unseen = UnseenSharing(all.unseen);
+  if (unseen && outlook.sharing) outlook.left_to_driver.push_back(*std::move(unseen));
   outlook.unused_bytes = UnusedArenaBytes(services.paths);
   return outlook;
 }

@@ -11,6 +11,7 @@ namespace stasis::coordinator {
 
 struct Outlook {
   std::vector<Error> refusals;              // each names its process
+  Status sharing;                           // of all of them: unseen_sharing.h
   std::vector<std::string> left_to_driver;  // what works, but otherwise than one would hope
   uint64_t carried_bytes = 0;               // what the data plane would take, or has
   uint64_t driver_bytes = 0;  // what the driver would put into the programs' own memory

@@ -1,6 +1,7 @@
 #include "coordinator/nccl_neighbours.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -9,6 +10,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "image/manifest.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -38,67 +40,112 @@ bool HoldsOneOf(process::HostPid pid, const std::set<std::string>& sockets) {
                      [&](const auto& file) { return sockets.contains(file.target); });
 }
 
-// Those of the target that have one, and that an operation would take from the GPU; the sockets of
-// all of its processes are taken out of `sockets`. Several may hold one: it is inherited by fork.
-std::vector<device::DeviceProcess> TakeRanks(const Survey& survey, Taken taken,
-                                             std::set<std::string>& sockets) {
-  std::vector<device::DeviceProcess> ranks;
+// A rank, as far as this is about it.
+struct Rank {
+  std::string who;
+  std::vector<device::GpuUuid> gpus;
+};
+
+void Apply(const device::GpuMap& map, std::vector<device::GpuUuid>& gpus) {
+  for (auto& gpu : gpus) {
+    auto pair = std::find_if(map.begin(), map.end(), [&](const auto& p) { return p.first == gpu; });
+    if (pair != map.end()) gpu = pair->second;
+  }
+}
+
+// Those of the target that get new contexts; the sockets of all of its processes are taken out of
+// `sockets`. Several may hold one: it is inherited by fork.
+std::vector<Rank> TakeRanks(const Survey& survey, Anew anew, const device::GpuMap& map,
+                            std::set<std::string>& sockets) {
+  std::vector<Rank> ranks;
   std::set<std::string> own;
-  for (const auto& p : survey.device_processes) {
-    auto files = process::ReadOpenFiles(p.id.pid);
+  for (const auto& stat : survey.members()) {
+    auto files = process::ReadOpenFiles(stat.id.pid);
     if (!files) continue;
-    bool rank = false;
+    bool holds = false;
     for (const auto& file : *files) {
       if (!sockets.contains(file.target)) continue;
       own.insert(file.target);
-      rank = true;
+      holds = true;
     }
-    const bool stays =
-        taken == Taken::kRunning ? p.suspended() : p.state == device::ProcessState::kCheckpointed;
-    if (rank && !stays) ranks.push_back(p);
+    auto p = std::find_if(survey.device_processes.begin(), survey.device_processes.end(),
+                          [&](const auto& device_process) { return device_process.id == stat.id; });
+    if (!holds || p == survey.device_processes.end()) continue;
+    const bool away = p->state == device::ProcessState::kCheckpointed;
+    if (away != (anew == Anew::kOfAway)) continue;
+    ranks.push_back({fmt::format("process {}", stat.id.pid.value), p->gpus});
+    Apply(map, ranks.back().gpus);
   }
   for (const std::string& socket : own) sockets.erase(socket);
   return ranks;
 }
 
-Result<process::ProcessTree> Holders(const Survey& survey, const std::set<std::string>& sockets) {
+Result<process::ProcessTree> Holders(const std::set<std::string>& sockets) {
   process::ProcessTree holders;
   STASIS_ASSIGN(auto names, ListDir("/proc"));
   for (const std::string& name : names) {
     if (name.empty() || !std::all_of(name.begin(), name.end(), ::isdigit)) continue;
     const process::HostPid pid{static_cast<pid_t>(std::strtol(name.c_str(), nullptr, 10))};
-    if (survey.tree.Contains(pid) || !HoldsOneOf(pid, sockets)) continue;
+    if (!HoldsOneOf(pid, sockets)) continue;
     if (auto stat = process::ReadStat(pid)) holders.members.push_back(std::move(*stat));
   }
   return holders;
 }
 
-}  // namespace
-
-Status RefuseNcclNeighbours(Services& services, const Survey& survey, Taken taken) {
-  if (survey.device_processes.empty() || std::getenv("STASIS_TRY_NCCL") != nullptr) return {};
-  STASIS_ASSIGN(auto sockets, CommunicatorSockets(survey.tree.root().id.pid));
-  if (sockets.empty()) return {};
-  const auto ranks = TakeRanks(survey, taken, sockets);
+// `sockets`: those of others.
+Status Refuse(Services& services, const std::vector<Rank>& ranks,
+              const std::set<std::string>& sockets, const std::string& hint) {
   if (ranks.empty() || sockets.empty()) return {};
-  STASIS_ASSIGN(auto holders, Holders(survey, sockets));
+  STASIS_ASSIGN(auto holders, Holders(sockets));
   if (holders.members.empty()) return {};
+  // Of one that is away there is none.
   STASIS_ASSIGN(auto neighbours, services.device->FindProcesses(holders));
   for (const auto& neighbour : neighbours) {
     for (const auto& rank : ranks) {
       auto shared = std::find_first_of(rank.gpus.begin(), rank.gpus.end(), neighbour.gpus.begin(),
                                        neighbour.gpus.end());
       if (shared == rank.gpus.end()) continue;
-      return Fail(Code::kUnimplemented,
-                  fmt::format("process {} has an NCCL communicator on GPU {}, which process {} of "
-                              "another job uses with NCCL too: a suspend of one has cost both "
-                              "their contexts",
-                              rank.id.pid.value, shared->value, neighbour.id.pid.value),
-                  "end the other job, or give the jobs GPUs of their own; STASIS_TRY_NCCL=1 in the "
-                  "environment tries it all the same (docs/nccl.md)");
+      return Fail(Code::kFailedPrecondition,
+                  fmt::format("{} has an NCCL communicator on GPU {}, which process {} of another "
+                              "job uses with NCCL too: contexts that the driver brings back beside "
+                              "each other can cost both their programs",
+                              rank.who, shared->value, neighbour.id.pid.value),
+                  hint +
+                      "; STASIS_TRY_NCCL=1 in the environment tries it all the same "
+                      "(docs/nccl.md)");
     }
   }
   return {};
+}
+
+bool IsTried() { return std::getenv("STASIS_TRY_NCCL") != nullptr; }
+
+}  // namespace
+
+Status RefuseNcclNeighbours(Services& services, const Survey& survey, Anew anew,
+                            const device::GpuMap& map, const std::string& hint) {
+  if (survey.device_processes.empty() || IsTried()) return {};
+  STASIS_ASSIGN(auto sockets, CommunicatorSockets(survey.tree.root().id.pid));
+  if (sockets.empty()) return {};
+  const auto ranks = TakeRanks(survey, anew, map, sockets);
+  return Refuse(services, ranks, sockets, hint);
+}
+
+Status RefuseNcclNeighbours(Services& services, const image::Manifest& manifest,
+                            const std::string& files_img, const device::GpuMap& map,
+                            const std::string& hint) {
+  // An abstract name begins with a zero byte, there as in the kernel.
+  const std::string name = '\0' + std::string(kSocket.substr(1));
+  if (manifest.gpus.empty() || IsTried() || files_img.find(name) == std::string::npos) return {};
+  STASIS_ASSIGN(auto sockets, CommunicatorSockets({::getpid()}));
+  std::vector<Rank> ranks;
+  for (const auto& p : manifest.processes) {
+    if (!p.is_cuda()) continue;
+    ranks.push_back({fmt::format("process {} of the image", p.pid), {}});
+    for (const auto& uuid : p.gpu_uuids) ranks.back().gpus.push_back({uuid});
+    Apply(map, ranks.back().gpus);
+  }
+  return Refuse(services, ranks, sockets, hint);
 }
 
 }  // namespace stasis::coordinator

@@ -1,19 +1,37 @@
-// Jobs with NCCL that share a GPU. The kernels of a communicator keep their GPU until all ranks
-// have come, and on a GPU that two communicators use in turns a suspend of one has ended in launch
-// failures, of the other too (docs/nccl.md, driver 580).
+// Jobs with NCCL that share a GPU. A context that the driver has brought back is not switched away
+// in the middle of a kernel any more (driver 580; docs/compatibility.md). The kernels of a
+// communicator keep their GPU until all ranks have come: two jobs whose contexts came back so wait
+// for each other crosswise, until the driver ends them (docs/nccl.md). Contexts that never left,
+// and those of --keep-context, do no harm.
 #pragma once
+
+#include <string>
 
 #include "coordinator/services.h"
 #include "coordinator/survey.h"
+#include "device/device_control.h"
+
+namespace stasis::image {
+struct Manifest;
+}
 
 namespace stasis::coordinator {
 
-// kUnimplemented names the process, outside of what `survey` has found, which has a communicator
-// and memory on a GPU that the target's ranks use. Seen by the sockets of communicators in the
-// target's network namespace; processes that the caller may not look into are not seen. Of ranks
-// that are suspended nothing is taken from the GPU, but for contexts that were kept, where
-// `taken` has them.
-enum class Taken { kRunning, kContextsToo };
-Status RefuseNcclNeighbours(Services& services, const Survey& survey, Taken taken);
+// Whose contexts the driver makes anew: those that an operation takes away for a while, or those
+// that are away.
+enum class Anew { kOfRunning, kOfAway };
+
+// kFailedPrecondition names the process, outside of what `survey` has found, which has a communicator
+// and a context on a GPU where a rank of the target gets a new one; `map`: where it gets it;
+// `hint`: what else can be done. Seen by the sockets of communicators in the target's network
+// namespace; processes that the caller may not look into are not seen.
+Status RefuseNcclNeighbours(Services& services, const Survey& survey, Anew anew,
+                            const device::GpuMap& map, const std::string& hint);
+
+// The same of what a restore of an image would bring into our network namespace. `files_img`: the
+// bytes of CRIU's.
+Status RefuseNcclNeighbours(Services& services, const image::Manifest& manifest,
+                            const std::string& files_img, const device::GpuMap& map,
+                            const std::string& hint);
 
 }  // namespace stasis::coordinator

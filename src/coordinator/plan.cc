@@ -41,6 +41,9 @@ class Runner {
     std::lock_guard lock(mutex_);
     return !late_failure_;
   }
+  bool Cancelled() const {
+    return !committed() && !failed_late() && options_.cancelled && options_.cancelled();
+  }
   // Of a phase that fails late, once the operation is committed.
   Status LateFailure() {
     std::lock_guard lock(mutex_);
@@ -143,6 +146,7 @@ class Runner::Scope : public PhaseScope {
     std::lock_guard lock(runner_.mutex_);
     return runner_.failed_;
   }
+  bool Cancelled() const override { return runner_.Cancelled(); }
 
  private:
   Runner& runner_;
@@ -182,7 +186,7 @@ bool Runner::NobodyIsLeft() const {
 }
 
 Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
-  if (!committed() && !failed_late() && options_.cancelled && options_.cancelled()) {
+  if (Cancelled()) {
     NoteEnd(phase.name, false);
     return Fail(Code::kCancelled, "cancelled");
   }

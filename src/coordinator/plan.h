@@ -88,6 +88,9 @@ class PhaseScope {
   virtual void Changed() = 0;
   // A phase that runs beside this one has failed: all that is done here will be undone.
   virtual bool Abandoned() const = 0;
+  // The user has changed his mind: for a phase that does nothing but wait. Others are asked between
+  // phases.
+  virtual bool Cancelled() const = 0;
 };
 
 // What a phase says when it stopped in the middle: that of the phase beside it if that one failed.

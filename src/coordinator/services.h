@@ -37,6 +37,8 @@ struct OperationOptions {
   // Contexts keep their stack limits while the driver carries them, and it carries more: to
   // compare.
   bool keep_stack_limits = false;
+  // Of a suspend or dump: processes that no agent sees share no GPU memory (unseen_sharing.h).
+  bool assume_unshared = false;
   // Of a suspend: only the data leaves the GPU, and the driver is asked for nothing.
   bool keep_context = false;
   // GPU data goes to a file in this folder, not to host memory; empty: memory.

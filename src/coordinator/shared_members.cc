@@ -46,6 +46,7 @@ Error NeedsDriver(const RecordedProcess& process, const std::string& why, bool h
 Status Consider(const RecordedProcess& process, const OperationOptions& options,
                 SharedMembers& found) {
   if (process.initial != ProcessState::kRunning && process.initial != ProcessState::kLocked) {
+    NoteUnseen(process, nullptr, found.unseen);
     return {};
   }
   // What is left of it on the GPU is the driver's.
@@ -63,10 +64,8 @@ Status Consider(const RecordedProcess& process, const OperationOptions& options,
     found.left_to_driver.push_back(fmt::format("process {}: {}", process.id.pid.value, why));
     return CheckSurvivesDriver(process.id);
   };
-  if (!agent) {
-    ++found.without_agent;
-    return leave("no agent in the program");
-  }
+  NoteUnseen(process, agent ? &agent->hello() : nullptr, found.unseen);
+  if (!agent) return leave("no agent in the program");
   const wire::HelloReply& hello = agent->hello();
   if (hello.state != wire::State::kOpen) {
     return Fail(Code::kFailedPrecondition,
@@ -125,15 +124,6 @@ Result<SharedMembers> FindSharedMembers(const Processes& processes,
                         fmt::format("process {}", process.id.pid.value)));
   }
   return found;
-}
-
-std::optional<std::string> UnseenSharing(uint32_t without_agent) {
-  if (without_agent < 2) return {};
-  return fmt::format(
-      "{} processes without an agent: it cannot be seen whether they share GPU memory, and what "
-      "they "
-      "share the driver would not bring back",
-      without_agent);
 }
 
 Status CheckPeers(const std::vector<SharedMember>& members) {

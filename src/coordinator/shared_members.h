@@ -10,6 +10,7 @@
 #include "coordinator/gpu_steps.h"
 #include "coordinator/services.h"
 #include "coordinator/shared_lots.h"
+#include "coordinator/unseen_sharing.h"
 
 namespace stasis::coordinator {
 
@@ -28,16 +29,13 @@ struct SharedMembers {
   std::vector<Lot> lots;                    // by the agents' word
   uint64_t driver_bytes = 0;                // of the members, what only the driver could carry
   std::vector<std::string> left_to_driver;  // why others do not take part; sentences
-  uint32_t without_agent = 0;               // of those others
+  UnseenProcesses unseen;
 };
 
 // Of those processes that run. kUnimplemented when one can neither be carried by us nor be left to
 // the driver.
 Result<SharedMembers> FindSharedMembers(const Processes& processes,
                                         const OperationOptions& options);
-
-// What is to be said of a target with so many processes whose sharing nobody sees; a sentence.
-std::optional<std::string> UnseenSharing(uint32_t without_agent);
 
 // What those who take part share with others: kUnimplemented when one of these is none of them, as
 // in ipc_peers.h.

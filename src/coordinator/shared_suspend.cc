@@ -39,7 +39,8 @@ Result<std::unique_ptr<SharedSuspend>> SharedSuspend::Look(Services& services,
                                                            const OperationOptions& options) {
   STASIS_ASSIGN(auto found, FindSharedMembers(processes, options));
   STASIS_TRY(CheckPeers(found.members));
-  if (auto unseen = UnseenSharing(found.without_agent)) found.left_to_driver.push_back(*unseen);
+  if (!options.assume_unshared) STASIS_TRY(CheckSharingSeen(found.unseen));
+  if (auto unseen = UnseenSharing(found.unseen)) found.left_to_driver.push_back(*unseen);
   return std::unique_ptr<SharedSuspend>(new SharedSuspend(services, options, std::move(found)));
 }
 

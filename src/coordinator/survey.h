@@ -87,9 +87,4 @@ bool TreeHasChanged(const Error& error);
 // `error`.
 Error WithChange(const Target& target, Error error);
 
-// The driver saves GPU memory into the program's own RAM: is there room for `bytes` more?
-// kResourceExhausted if not.
-// Both of the machine and of the control groups that `pid` is in.
-Status CheckHostMemory(uint64_t bytes, process::HostPid pid);
-
 }  // namespace stasis::coordinator

@@ -20,6 +20,7 @@
 #include "coordinator/execute.h"
 #include "coordinator/gpu_away.h"
 #include "coordinator/gpu_room.h"
+#include "coordinator/host_memory.h"
 #include "coordinator/nccl_neighbours.h"
 #include "coordinator/operations.h"
 #include "coordinator/suspended.h"
@@ -160,7 +161,9 @@ Result<OperationResult> TrySuspend(Session& session, const Target& target,
     return result;
   }
   if (!options.keep_context) {
-    STASIS_TRY(RefuseNcclNeighbours(services, survey, Taken::kContextsToo));
+    STASIS_TRY(RefuseNcclNeighbours(services, survey, Anew::kOfRunning, {},
+                                    "`--keep-context` suspends it beside the other one; or suspend "
+                                    "or end the other job first"));
   }
   STASIS_ASSIGN(Operation operation, survey.ToOperation("suspend"));
   Processes& processes = operation.device_processes;
@@ -248,6 +251,9 @@ Result<OperationResult> Resume(Session& session, const Target& target, const Res
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
   STASIS_ASSIGN(auto map, device::ParseGpuMap(resume.gpu_map, gpus, gpus));
   STASIS_TRY(CheckContextsStay(survey, map));
+  STASIS_TRY(RefuseNcclNeighbours(services, survey, Anew::kOfAway, map,
+                                  "it stays suspended: suspend the other job first, without "
+                                  "--keep-context, or end it"));
   STASIS_TRY(
       WithIdleMoversAway(services, [&] { return CheckDeviceMemory(services, survey, map); }));
   result.device_bytes = survey.device_bytes(/*suspended=*/true);

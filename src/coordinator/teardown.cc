@@ -60,4 +60,11 @@ Status EndTree(const process::ProcessId& shim, const process::ProcessId& root) {
   return {};
 }
 
+Status EndAll(const std::vector<process::ProcessId>& processes) {
+  for (const auto& id : processes) {
+    if (process::IsAlive(id)) STASIS_TRY(EndTree({}, id));
+  }
+  return {};
+}
+
 }  // namespace stasis::coordinator

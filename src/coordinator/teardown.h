@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/paths.h"
 #include "base/result.h"
@@ -18,5 +19,8 @@ Status SweepStoreOf(const std::string& image);
 
 // Kills a restored tree and its shim and waits until nothing of them is left. Either id may be 0.
 Status EndTree(const process::ProcessId& shim, const process::ProcessId& root);
+
+// Kills these processes, and what they have below them, and waits until they have ended.
+Status EndAll(const std::vector<process::ProcessId>& processes);
 
 }  // namespace stasis::coordinator

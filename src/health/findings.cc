@@ -100,8 +100,14 @@ constexpr Kind kTarget[] = {
      "An earlier restore of its GPU state has failed, which the driver calls final.",
      "end the program; an earlier image of it can be restored"},
     {"gpu-sharing", "NCCL and other ways of sharing GPU memory", kAway,
-     "The driver's checkpoint would succeed and its restore would not: the program would be lost.",
+     "What is shared past the agents the driver takes away and does not bring back: the program "
+     "would be lost.",
      "docs/nccl.md says what works"},
+    {"nccl-beside", "other jobs with NCCL on its GPUs", "",
+     "What the driver brings back is not switched away in the middle of a kernel: two such jobs "
+     "would wait for each other until the driver ends them. So suspend, resume and dump "
+     "--leave-running are refused meanwhile.",
+     "`suspend --keep-context` and `dump` work; or suspend or end the other job first"},
     {"gpu-memory", "what its GPU memory is, by the word of its agents", kAway,
      "Some of its GPU memory can neither be carried nor be left to the driver (managed memory, "
      "memory that others have open), or it may open too few files to have it back.",
@@ -112,6 +118,9 @@ constexpr Kind kTarget[] = {
     {"gpu-files", "forked children that hold GPU files", "dump",
      "A child forked without exec has inherited files that CRIU cannot save.",
      "start the program by `stasis run`: the agent takes them from its children"},
+    {"other-job", "jobs of their own among its processes", "dump",
+     "The dump would end that job too, which would not know of the image.",
+     "dump that job first, by its name, or end it"},
     {"background", "processes that have left its tree", "dump", "An image holds a tree.",
      "have them stay in the foreground, or end them"},
     {"pid-namespace", "its pid namespace", "dump", "It is neither ours nor one that Stasis made.",

@@ -12,6 +12,7 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "coordinator/hold_job.h"
 #include "coordinator/journal.h"
 #include "image/limits.h"
 #include "jobs/agent_library.h"
@@ -219,7 +220,20 @@ Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& reques
 }
 
 Result<v1::DeleteJobResponse> DeleteJob(Call& call, const v1::DeleteJobRequest& request) {
-  STASIS_TRY(jobs::Store(call.paths.jobs()).Delete(request.job()));
+  const jobs::Store store(call.paths.jobs());
+  Status deleted = store.Delete(request.job());
+  // What a job does on a GPU, its store does not know.
+  if (!deleted && deleted.error().code == Code::kFailedPrecondition) {
+    auto job = store.Load(request.job());
+    if (job && coordinator::IsSuspended(call.paths, *job)) {
+      return Fail(
+          Code::kFailedPrecondition, fmt::format("job {} is suspended", job->id),
+          fmt::format("`stasis resume {0}` has it go on; `stasis kill -s KILL {0}` ends it, "
+                      "then it can be deleted",
+                      job->id));
+    }
+  }
+  STASIS_TRY(std::move(deleted));
   return v1::DeleteJobResponse();
 }
 

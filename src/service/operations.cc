@@ -148,6 +148,7 @@ Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request
                    STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
                    STASIS_ASSIGN(options.spill_dir, SpillFolder(request, call.settings));
                    options.keep_context = request.keep_context();
+                   options.assume_unshared = request.assume_unshared();
                    return coordinator::Suspend(session, target, options);
                  });
 }
@@ -165,6 +166,7 @@ Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
                  [&](auto& session, auto& options) -> Result<coordinator::OperationResult> {
                    STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
                    STASIS_TRY(CheckAbsolute("the folder", request.store()));
+                   options.assume_unshared = request.assume_unshared();
                    coordinator::DumpOptions dump;
                    dump.store = request.store().empty() ? call.paths.images() : request.store();
                    dump.name = request.name();
