@@ -74,8 +74,7 @@ class House:
         return self.status()["operations"]
 
     def workers(self):
-        return [pid for pid in processes.all_pids()
-                if (processes.stat(pid) or ("", "Z"))[0] == WORKER and processes.is_alive(pid)]
+        return [pid for pid in processes.called(WORKER) if processes.is_alive(pid)]
 
     def await_workers_end(self):
         wait_until(lambda: self.world.reap() or not self.workers(), 60, lambda: f"workers stay: {self.workers()}")
@@ -105,11 +104,13 @@ class House:
 
     def await_nobody(self):
         """Nobody works for anybody, and whoever was connected is not any more."""
-        def sockets():
-            lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
-            return sum(line.endswith(f" {self.socket}") for line in lines)
         self.await_workers_end()
-        wait_until(lambda: sockets() == 1, 60, lambda: f"{sockets() - 1} are connected")
+        wait_until(lambda: self.connected() == 0, 60, lambda: f"{self.connected()} are connected")
+
+    def connected(self):
+        """How many connections to the daemon's socket there are; it listens there itself."""
+        lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
+        return sum(line.endswith(f" {self.socket}") for line in lines) - 1
 
     # Operations that wait in a phase until we let them go on.
 
@@ -166,9 +167,10 @@ class House:
 
     # The service, as programs call it.
 
-    def channel(self):
+    def channel(self, apart=False):
+        """All channels of a process share one connection, but for one that is `apart`."""
         import grpc
-        return grpc.insecure_channel(f"unix:{self.socket}")
+        return grpc.insecure_channel(f"unix:{self.socket}", [("grpc.use_local_subchannel_pool", int(apart))])
 
     def stubs(self):
         """The modules that were generated of the service: messages, and stubs."""

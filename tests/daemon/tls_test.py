@@ -147,7 +147,7 @@ def refused(house: House):
     os.chmod(right["STASIS_TLS_KEY"], 0o640)
     world.stasis("daemon", "start", env=right, expect=4)
     demand("can be read by others (mode 640)" in world.last.err and "chmod 600" in world.last.err, f"{world.last}")
-    wait_until(lambda: world.reap() or not world.daemons(), 60, "a daemon is left")
+    world.await_daemons_end()
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def nccl_beside_anothers(house: House):
     alice.stasis("run", "--job", "hers", *words)
     hers = alice.home / "state" / "data" / "jobs" / "hers" / "log"
     wait_until(lambda: hers.exists() and "READY" in hers.read_text(), 60, "hers is not ready")
-    command = house.world.stasis("suspend", "roots", expect=5)
+    command = house.world.stasis("suspend", "roots", expect=7)
     demand("another job uses with NCCL too" in command.err, f"{command}")
     alice.stasis("suspend", "hers")
     alice.stasis("resume", "hers")

@@ -81,10 +81,14 @@ def steps(tool, agent):
     demand(tool.state(tid) == "checkpointed", "a toggle")
     tool.toggle(tid)
     program.expect_running()
-    # It does not come to rest in time: it runs on.
+    # One that is stopped answers nobody, and is not asked.
     os.kill(pid, signal.SIGSTOP)
-    tool.action("lock", pid, "--timeout", 300, code=NOT_READY)
+    tool.action("lock", pid, "--timeout", 300, code=ILLEGAL_STATE)
     os.kill(pid, signal.SIGCONT)
+    # It does not come to rest in time: it runs on.
+    tool.world.gpu_fault("cuCheckpointProcessLock=fail(600)")
+    tool.action("lock", pid, "--timeout", 300, code=NOT_READY)
+    tool.world.gpu_fault("")
     demand(tool.state(pid) == "running", "it was left locked")
     program.expect_running()
     # The driver's own refusal, with its number; a toggle takes back the half that it has done.

@@ -64,7 +64,7 @@ def start(world, level, env=None):
 
 def drain(world):
     world.stasis("daemon", "drain")
-    wait_until(lambda: world.reap() or not world.daemons(), 60, "the daemon does not end")
+    world.await_daemons_end()
 
 
 def done(world, log):

@@ -54,7 +54,7 @@ class Daemon:
 
     def drain(self):
         self.world.stasis("daemon", "drain")
-        wait_until(lambda: self.world.reap() or not self.world.daemons(), 60, "the daemon does not end")
+        self.world.await_daemons_end()
         del self.world.env["STASIS_SOCKET"]
 
 
@@ -111,8 +111,7 @@ def workers_at(method):
         except OSError:
             return False
         return request.startswith(b"\n" + bytes([len(method)]) + method.encode())
-    return [pid for pid in processes.all_pids()
-            if (processes.stat(pid) or ("",))[0] == "stasis-worker" and works(pid)]
+    return [pid for pid in processes.called("stasis-worker") if works(pid)]
 
 
 def slow_and_killed(world, daemon, job):
@@ -188,7 +187,7 @@ def run(world):
     world.stasis("daemon", "start")
     demand(world.stasis("daemon", "status", "--json").json()["metrics"] == "", "metrics without being asked for")
     world.stasis("daemon", "drain")
-    wait_until(lambda: world.reap() or not world.daemons(), 60, "the daemon does not end")
+    world.await_daemons_end()
 
     daemon = Daemon(world)
     job = operations(world, daemon)

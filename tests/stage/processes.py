@@ -50,6 +50,13 @@ def stat(pid):
     return comm, fields[0], int(fields[1]), int(fields[19])
 
 
+def called(comm):
+    """The processes of that name, but for those that one of them has forked: they are called as it is until they have
+    become what they are for."""
+    found = {pid: now for pid in all_pids() if (now := stat(pid)) and now[0] == comm}
+    return [pid for pid, (_, _, parent, _) in found.items() if parent not in found]
+
+
 def inner_pid(pid):
     """What the process calls itself by, in its own pid namespace; None when there is no such process."""
     text = told(pid, "status")

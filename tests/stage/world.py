@@ -161,6 +161,13 @@ class World:
         return [pid for pid in processes.all_pids()
                 if (processes.stat(pid) or ("", "Z"))[0] == "stasisd" and processes.is_alive(pid)]
 
+    def await_daemons_end(self):
+        """Reaped: of one that is only a zombie threads may still hold its socket and lock."""
+        def gone():
+            self.reap()
+            return all((processes.stat(pid) or ("", ""))[0] != "stasisd" for pid in processes.all_pids())
+        wait_until(gone, 60, "a daemon does not end")
+
     def stasis(self, *args, expect=0, env=None, seconds=COMMAND_S, **more):
         """Runs `stasis ARGS`; `expect` is its exit code (None: any, else one or a tuple)."""
         self.last = self.begin(*args, env=env, **more).wait(seconds)
