@@ -124,15 +124,6 @@ def neighbours(machine):
         machine.stasis(None, "recover", timeout_s=30, expect=None)
 
 
-def ports_are_free(machine):
-    """Connections that the ranks closed while they found each other hold their ports for a minute, against any program."""
-    def waiting():
-        return any(line.split()[3] == "06" for name in ("tcp", "tcp6")
-                   for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:])
-
-    wait_until(lambda: not waiting(), 75, "the end of all closed connections")
-
-
 def main():
     parser = argparse.ArgumentParser(prog="nccl.sh")
     parser.add_argument("dist", metavar="DIST_DIR")
@@ -148,7 +139,6 @@ def main():
             report.step(f"{ranks.name}: start", 30, ranks.begin)
             report.step(f"{ranks.name}: suspend", 150, functools.partial(ranks.guarded, ranks.suspend))
             if not ranks.refusal:
-                report.step(f"{ranks.name}: ports", 80, functools.partial(ports_are_free, machine))
                 report.step(f"{ranks.name}: dump", 100, functools.partial(ranks.guarded, ranks.dump))
         if not options.names or "neighbours" in options.names:
             report.step("neighbours", 120, functools.partial(neighbours, machine))

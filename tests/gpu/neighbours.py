@@ -1,17 +1,19 @@
-"""The steps of neighbours.sh; see there."""
+"""The steps of neighbours.sh; see there. On driver 580 crowd, crowd-driver and spin-long-driver fail."""
 
 import argparse
 import functools
 import os
 import pathlib
 import sys
+import time
 
-from harness import Report, StepFailed, run, tail
-from ride import Job, Machine, sequence_is_whole
+from harness import Report, StepFailed, first_line, is_alive, run, tail
+from nccl import SETTINGS
+from ride import Job, Machine, descendants, sequence_is_whole
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOFT = os.environ.get("GPU") == "soft"
-TIMES = 10
+TIMES = int(os.environ.get("TIMES", "10"))
 AHEAD = ["--ahead", "50", "--megabytes", "4", "--interval", "0"]
 # NCCL's only transport that the driver's own checkpoint carries.
 PLAIN = {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_ENABLE": "0"}
@@ -45,32 +47,116 @@ STEPS = {
 }
 
 
+# Whether a program can be switched away in the middle of a kernel, after it came back: its kernels' length, whether it is
+# under the agent, options of the suspend. The driver ends who is not switched away within some seconds (Xid 109).
+SPINS = {
+    "spin-driver": (3000, False, []),
+    "spin": (3000, True, []),
+    "spin-kept": (3000, True, ["--keep-context"]),
+    "spin-long-driver": (12000, False, []),
+    "spin-long-kept": (12000, True, ["--keep-context"]),
+}
+WATCHED_S = 6
+
+# Many at once, all on both GPUs: the settings, whether under the agent, options of the suspend (None: there is none).
+CARRIED = [name for name, (_, _, refusal) in SETTINGS.items() if not refusal]
+CROWDS = {
+    "crowd-untouched": (CARRIED, True, None),
+    "crowd-kept": (CARRIED, True, ["--keep-context"]),
+    "crowd-driver": (["plain-driver"] * len(CARRIED), False, []),
+    "crowd": (CARRIED, True, []),
+}
+
+
 def kernel_lines():
     return run(["dmesg", "--time-format", "iso"], 10).out.splitlines()
 
 
 def pair(machine, name):
     left, right, env, agent, words = STEPS[name]
+    return disturbed(machine, name, [(f"{name}-{which}", command(machine), env, agent)
+                                     for which, command in (("left", left), ("right", right))], 1, words)
+
+
+def crowd(machine, name):
+    settings, agent, words = CROWDS[name]
+    programs = []
+    for number, setting in enumerate(settings):
+        env, its_words, _ = SETTINGS[setting]
+        programs.append((f"{name}-{number}-{setting}", python("nccl_ranks.py", *its_words)(machine), env, agent))
+    return disturbed(machine, name, programs, len(programs), words)
+
+
+def spin(machine, name):
+    """What a program with short kernels gets done beside long ones, before they have been away and after."""
+    milliseconds, agent, words = SPINS[name]
     before = len(kernel_lines())
-    jobs, done = [], 0
+    left = Job(machine, f"{name}-left", python("cupy_spin.py", "--ms", milliseconds)(machine), agent=agent)
+    right = Job(machine, f"{name}-right", python("cupy_spin.py", "--ms", 1)(machine), agent=agent)
+    watched_s = WATCHED_S + 2 * milliseconds / 1000
     try:
-        for which, command in (("left", left), ("right", right)):
-            jobs.append(Job(machine, f"{name}-{which}", command(machine), env, agent))
+        for job in (left, right):
+            job.wait_ready(60)
+        for when in ("before", "after it came back"):
+            left.wait_rounds(1, 60)
+            began = right.output.count(), left.output.count()
+            time.sleep(watched_s)
+            done = right.output.count() - began[0], left.output.count() - began[1]
+            machine.report.number(f"{when}: rounds of the other in {watched_s:g} s:", done[0], "")
+            machine.report.number(f"{when}: its own:", done[1], "")
+            if when == "before":
+                left.verb("suspend", left.name, *words)
+                right.wait_rounds(50, 30)
+                left.verb("resume", left.name)
+        for job in (left, right):
+            job.finish()
+            sequence_is_whole(job.output)
+        return "all counted"
+    except StepFailed as failed:
+        xids = [line for line in kernel_lines()[before:] if "Xid" in line]
+        words = [first_line(tail(str(failed), 600)), f"left {left.pid}, right {right.pid}", *xids]
+        raise StepFailed("\n".join(words)) from failed
+    finally:
+        for job in (left, right):
+            job.kill()
+        machine.stasis(None, "recover", timeout_s=30, expect=None)
+
+
+def disturbed(machine, name, programs, count, words):
+    """The first `count` of the programs are suspended and resumed in turn; all go on, and all they compute is right."""
+    before = len(kernel_lines())
+    if "--keep-context" not in (words or []):
+        # Without that it is refused beside another one with NCCL: what is looked at here is why.
+        machine.env["STASIS_TRY_NCCL"] = "1"
+    jobs, pids, done = [], [], 0
+    try:
+        for program in programs:
+            jobs.append(Job(machine, *program))
         for job in jobs:
             job.wait_ready(120)
+        pids = [f"{job.name}: processes {[job.pid, *descendants(job.pid)]}" for job in jobs]
         for done in range(TIMES):
-            jobs[0].verb("suspend", jobs[0].name, *words)
-            jobs[1].wait_rounds(5, 30)
-            jobs[0].verb("resume", jobs[0].name)
-            for job in jobs:
-                job.wait_rounds(5, 30)
+            for one in jobs[:count]:
+                if words is not None:
+                    one.verb("suspend", one.name, *words)
+                for job in jobs:
+                    if job is not one or words is None:
+                        job.wait_rounds(5, 30)
+                if words is not None:
+                    one.verb("resume", one.name)
+                for job in jobs:
+                    job.wait_rounds(5, 30)
         for job in jobs:
             job.finish()
             sequence_is_whole(job.output)
-        return f"{TIMES} times; {jobs[0].output.count()} and {jobs[1].output.count()} rounds, all right"
+        rounds = ", ".join(str(job.output.count()) for job in jobs)
+        return f"{TIMES} times; rounds: {rounds}; all right"
     except StepFailed as failed:
-        others = [f"{job.name}: {job.output.failure() or 'goes on'}" for job in jobs]
-        raise StepFailed(f"after {done} times: {tail(str(failed), 600)}\n" + "\n".join(others)) from failed
+        how = [f"{job.name}: {job.output.failure() or ('goes on' if is_alive(job.pid) else 'has ended')}"
+               for job in jobs]
+        xids = [line for line in kernel_lines()[before:] if "Xid" in line]
+        first = f"after {done} times: {first_line(tail(str(failed), 600))}"
+        raise StepFailed("\n".join([first, *how, *pids, *xids])) from failed
     finally:
         lines = kernel_lines()[before:]
         machine.log(f"{name}-kernel").write_text("\n".join(lines))
@@ -78,6 +164,7 @@ def pair(machine, name):
         for job in jobs:
             job.kill()
         machine.stasis(None, "recover", timeout_s=30, expect=None)
+        machine.env.pop("STASIS_TRY_NCCL", None)
 
 
 def main():
@@ -88,12 +175,13 @@ def main():
     options = parser.parse_args()
     report = Report(options.out, float(os.environ.get("BUDGET_S", "400")), "neighbours")
     machine = Machine(options.dist, report, SOFT)
-    # Beside another one NCCL is refused by itself.
-    machine.env["STASIS_TRY_NCCL"] = "1"
-    known = [name for name in STEPS if not (SOFT and name.startswith("nccl"))]
+    steps = {name: functools.partial(pair, machine, name) for name in STEPS}
+    steps |= {name: functools.partial(spin, machine, name) for name in SPINS}
+    steps |= {name: functools.partial(crowd, machine, name) for name in CROWDS}
+    known = [name for name in steps if not SOFT or not name.startswith(("nccl", "crowd", "spin"))]
     try:
         for name in options.names or known:
-            report.step(name, 120, functools.partial(pair, machine, name))
+            report.step(name, 200, steps[name])
     finally:
         code = report.finish()
         machine.clean()

@@ -3,9 +3,13 @@ round is one pass of the same 24 inputs in turn; its checksum is the output, eve
 
   --gpus N      1 or 2: the same layers on one GPU or half of them on each
   --cache GIB   the size of the tensor on each GPU
+  --churn       each round changes every word of the tensors; the 24th brings the first ones back
 """
 
+import functools
 import hashlib
+import operator
+import random
 
 from protocol import Protocol
 from torch_llama import random_words, words_sum
@@ -18,6 +22,14 @@ LAYERS = 16
 def options(parser):
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--cache", type=int, default=1)
+    parser.add_argument("--churn", action="store_true")
+
+
+def masks():
+    """One for each round of a period; all of them together change nothing."""
+    drawn = random.Random(4)
+    some = [drawn.getrandbits(62) for _ in range(PERIOD - 1)]
+    return some + [functools.reduce(operator.xor, some)]
 
 
 def main():
@@ -37,8 +49,13 @@ def main():
         sums = [words_sum(torch, cache) for cache in caches]
         peer = [torch.cuda.can_device_access_peer(a, b) for a, b in [(0, 1), (1, 0)]] if len(gpus) > 1 else []
         print(f"MODEL {LAYERS} layers on {gpus}, peer access possible: {peer}", flush=True)
+        mask, changed = masks() if protocol.options.churn else [0] * PERIOD, 0
         protocol.ready()
         for number in protocol.rounds():
+            if protocol.options.churn:
+                changed ^= mask[number % PERIOD]
+                for cache in caches:
+                    cache.bitwise_xor_(mask[number % PERIOD])
             generator = torch.Generator().manual_seed(number % PERIOD)
             x = torch.randn(256, WIDTH, generator=generator).to(torch.bfloat16)
             for layer in layers:
@@ -49,6 +66,8 @@ def main():
                 x = x + (cache[at:at + WIDTH].to(x.device) % 7).to(torch.bfloat16)
             out = x.cpu().view(torch.int16).numpy().tobytes()
             protocol.print_round(number, hashlib.sha256(out).hexdigest()[:16])
+        for cache in caches:
+            cache.bitwise_xor_(changed)
         protocol.finish([words_sum(torch, cache) for cache in caches] == sums, "a tensor has changed")
 
 

@@ -13,6 +13,7 @@ from harness import Report, StepFailed, StepSkipped, demand, is_alive, wait_unti
 from ride import Job, Machine, device_files, descendants, ride, sequence_is_whole
 
 CACHE_GIB = os.environ.get("CACHE_GIB", "16")
+WIRES_GIB = os.environ.get("WIRES_GIB", "40")
 PERIOD = 24  # of torch_split.py
 SWAP = "0=1,1=0"
 
@@ -42,10 +43,10 @@ class Peers:
         pass
 
 
-def split(machine, name, count):
+def split(machine, name, count, *words, gib=CACHE_GIB):
     if SOFT:
         return Peers(machine, name, count)
-    return Program(machine, name, "torch_split.py", "--gpus", str(count), "--cache", CACHE_GIB)
+    return Program(machine, name, "torch_split.py", "--gpus", str(count), "--cache", gib, *words)
 
 
 def begun(program):
@@ -84,9 +85,10 @@ class Family:
 class Split:
     """What has one GPU, then what has two with the same bytes on each: two wires take as long as one."""
 
-    def __init__(self, machine, programs):
+    def __init__(self, machine, programs, kept=True):
         self.machine = machine
         self.programs = programs
+        self.kept = kept
         self.one = {}
 
     def without_the_driver(self, job, count):
@@ -123,7 +125,8 @@ class Split:
                                   "", bar if way == "suspend" else None)
                     report.number(f"{way}, two GPUs / one, warm:", median / self.one[way][1], "", bar)
             last = "\n".join(account_text(a) for a in cycles[-1][:2])
-            self.without_the_driver(job, count)
+            if self.kept:
+                self.without_the_driver(job, count)
             return settle(report, last + "\n" + ended(job, undisturbed))
         finally:
             job.kill()
@@ -235,11 +238,16 @@ def two_there(machine):
 def steps(machine):
     both = Split(machine, {count: split(machine, f"split-{count}", count) for count in (1, 2)})
     apart = Split(machine, {count: Family(machine, f"family-{count}", count) for count in (1, 2)})
+    # More than the driver takes for both GPUs' contexts, and all of it anew: what is left are the wires.
+    wires = Split(machine, {count: split(machine, f"wires-{count}", count, "--churn", gib=WIRES_GIB)
+                            for count in (1, 2)}, kept=False)
     yield "machine", 60, functools.partial(two_there, machine), []
     yield "split-one", 150, functools.partial(both.measure, 1), [both.programs[1]]
     yield "split-two", 150, functools.partial(both.measure, 2), [both.programs[2]]
     yield "family-one", 100, functools.partial(apart.measure, 1), []
     yield "family-two", 100, functools.partial(apart.measure, 2), []
+    yield "wires-one", 200, functools.partial(wires.measure, 1), [wires.programs[1]]
+    yield "wires-two", 200, functools.partial(wires.measure, 2), [wires.programs[2]]
     again, peers = split(machine, "swap-split", 2), Peers(machine, "swap-peers", 2)
     yield "swap-split", 240, functools.partial(exchanged, machine, again), [again]
     yield "swap-peers", 120, functools.partial(exchanged, machine, peers), [peers]

@@ -4,7 +4,7 @@
 # the GPUs under other numbers, and workers of PyTorch's DataLoader that were forked.
 #
 #   tests/gpu/two_gpus.sh DIST_DIR OUT_DIR [STEP…]    all steps, or those whose names begin so; CACHE_GIB (16) on
-#                                                     each GPU
+#                                                     each GPU, WIRES_GIB (40) where all of it changes
 #   GPU=soft tests/gpu/two_gpus.sh …                  on softgpu: the steps of its programs, small
 #
 # Wants python3 with torch. Writes OUT_DIR/summary.txt, OUT_DIR/two_gpus.json and OUT_DIR/logs.tar.gz. Exit code 0:
