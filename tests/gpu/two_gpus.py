@@ -49,6 +49,13 @@ def split(machine, name, count, *words, gib=CACHE_GIB):
     return Program(machine, name, "torch_split.py", "--gpus", str(count), "--cache", gib, *words)
 
 
+def apart(machine, name, count, *words, gib=CACHE_GIB):
+    """The same with a process for each GPU."""
+    if SOFT:
+        return Family(machine, name, count)
+    return Program(machine, name, "torch_apart.py", "--processes", str(count), "--cache", gib, *words)
+
+
 def begun(program):
     """The program, and how many of its rounds nobody disturbed."""
     if isinstance(program, (Peers, Family)):
@@ -85,11 +92,12 @@ class Family:
 class Split:
     """What has one GPU, then what has two with the same bytes on each: two wires take as long as one."""
 
-    def __init__(self, machine, programs, kept=True):
+    def __init__(self, machine, programs, kept=True, one=None):
+        """`one`: what is already known of one GPU, by another."""
         self.machine = machine
         self.programs = programs
         self.kept = kept
-        self.one = {}
+        self.one = {} if one is None else one
 
     def without_the_driver(self, job, count):
         """The same with the contexts kept: what is left is ours."""
@@ -237,17 +245,21 @@ def two_there(machine):
 
 def steps(machine):
     both = Split(machine, {count: split(machine, f"split-{count}", count) for count in (1, 2)})
-    apart = Split(machine, {count: Family(machine, f"family-{count}", count) for count in (1, 2)})
+    families = Split(machine, {count: Family(machine, f"family-{count}", count) for count in (1, 2)})
     # More than the driver takes for both GPUs' contexts, and all of it anew: what is left are the wires.
     wires = Split(machine, {count: split(machine, f"wires-{count}", count, "--churn", gib=WIRES_GIB)
                             for count in (1, 2)}, kept=False)
+    # The driver checkpoints the GPUs of one process one after the other, and those of two beside each other.
+    wires_apart = Split(machine, {2: apart(machine, "wires-apart", 2, "--churn", gib=WIRES_GIB)}, kept=False,
+                        one=wires.one)
     yield "machine", 60, functools.partial(two_there, machine), []
     yield "split-one", 150, functools.partial(both.measure, 1), [both.programs[1]]
     yield "split-two", 150, functools.partial(both.measure, 2), [both.programs[2]]
-    yield "family-one", 100, functools.partial(apart.measure, 1), []
-    yield "family-two", 100, functools.partial(apart.measure, 2), []
+    yield "family-one", 100, functools.partial(families.measure, 1), []
+    yield "family-two", 100, functools.partial(families.measure, 2), []
     yield "wires-one", 200, functools.partial(wires.measure, 1), [wires.programs[1]]
     yield "wires-two", 200, functools.partial(wires.measure, 2), [wires.programs[2]]
+    yield "wires-apart", 200, functools.partial(wires_apart.measure, 2), [wires_apart.programs[2]]
     again, peers = split(machine, "swap-split", 2), Peers(machine, "swap-peers", 2)
     yield "swap-split", 240, functools.partial(exchanged, machine, again), [again]
     yield "swap-peers", 120, functools.partial(exchanged, machine, peers), [peers]

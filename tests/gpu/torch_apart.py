@@ -1,0 +1,64 @@
+"""torch_split.py once for each GPU, each in a process that sees that GPU alone, below this one, which uses none.
+
+  --processes N   how many
+  --cache GIB     of each
+  --churn         of each
+
+A round of this program is one of each of them, its checksum that of theirs.
+"""
+
+import hashlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+from protocol import Protocol
+
+
+def options(parser):
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--cache", default="1")
+    parser.add_argument("--churn", action="store_true")
+
+
+def line_of(process, kind):
+    """The words behind the next line of that kind."""
+    for line in process.stdout:
+        first, *words = line.split() or [""]
+        if first == kind:
+            return words
+        print(line, end="", file=sys.stderr, flush=True)
+    raise SystemExit(f"a process has ended in the middle: exit code {process.wait()}")
+
+
+def begun(gpu, given):
+    script = pathlib.Path(__file__).with_name("torch_split.py")
+    words = ["--gpus", "1", "--cache", given.cache, *(["--churn"] if given.churn else [])]
+    # A pipe holds 64 KiB, some 2000 rounds: by more they do not run away from each other.
+    return subprocess.Popen([sys.executable, script, *words], env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)},
+                            stdout=subprocess.PIPE, text=True)
+
+
+def main():
+    protocol = Protocol(options)
+    protocol.imported()
+    processes = [begun(gpu, protocol.options) for gpu in range(protocol.options.processes)]
+    for process in processes:
+        line_of(process, "READY")
+    protocol.ready()
+    for number in protocol.rounds():
+        sums = [line_of(process, "ROUND") for process in processes]
+        if any(int(theirs) != number for theirs, _ in sums):
+            raise SystemExit(f"rounds {sums} in the place of {number}")
+        protocol.print_round(number, hashlib.sha256(" ".join(s for _, s in sums).encode()).hexdigest()[:16])
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    ends = [line.strip() for process in processes for line in process.stdout if line.startswith(("EXIT", "FAILED"))]
+    codes = [process.wait() for process in processes]
+    protocol.finish(ends == ["EXIT-SUCCESS"] * len(processes) and not any(codes), f"{ends}, exit codes {codes}")
+
+
+if __name__ == "__main__":
+    main()
