@@ -146,9 +146,11 @@ Outcome PrintStatus(const Globals& globals) {
 Outcome Drain(const Globals& globals, double timeout_s) {
   STASIS_ASSIGN(auto client, client::Client::OpenDaemon(globals.settings()));
   STASIS_ASSIGN(const v1::DaemonStatus status, client.GetStatus());
-  STASIS_TRY(client.Drain(timeout_s));
-  PrintResult(globals, "drained: the daemon ends, jobs run on",
-              {{"pid", status.pid()}, {"drained", true}});
+  STASIS_ASSIGN(const bool ended, client.Drain(timeout_s));
+  PrintResult(globals,
+              ended ? "drained: the daemon has ended, jobs run on"
+                    : "drained: the daemon ends, jobs run on",
+              {{"pid", status.pid()}, {"drained", true}, {"ended", ended}});
   return 0;
 }
 

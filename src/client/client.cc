@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/deadline.h"
 #include "base/fd.h"
 #include "config/open_paths.h"
 #include "service/convert.h"
@@ -26,6 +28,7 @@ namespace stasis::client {
 namespace {
 
 constexpr std::chrono::seconds kFirstAnswer{10};
+constexpr std::chrono::seconds kDaemonsEnd{10};  // after its answer it has nothing left to do
 constexpr char kContextHeader[] = "stasis-context-bin";
 constexpr char kErrorHeader[] = "stasis-error-bin";
 constexpr int kMaxHeaderBytes = 64 << 10;
@@ -72,6 +75,24 @@ Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
   return socket;
 }
 
+struct Listener {
+  pid_t pid = 0;
+  UniqueFd pidfd;  // empty: outside of our pid namespace, where we have no number for it
+};
+
+// Asked before it answers anything: whoever answers then has lived with this number all the time.
+Listener ListenerOf(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  Listener listener;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) {
+    return listener;
+  }
+  listener.pid = peer.pid;
+  listener.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+  return listener;
+}
+
 // `changes`: of a call that changes something, what became of it is not known when the daemon has
 // not said it.
 Error ToError(const grpc::ClientContext& context, const grpc::Status& status,
@@ -102,6 +123,7 @@ Error ToError(const grpc::ClientContext& context, const grpc::Status& status,
 
 struct Client::Link {
   std::string socket;
+  Listener daemon;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Stasis::Stub> stub;
   std::string context;  // of each call
@@ -118,6 +140,7 @@ Result<std::unique_ptr<Client::Link>> Client::Connect(const config::Settings& se
     if (!socket) continue;
     auto link = std::make_unique<Link>();
     link->socket = path;
+    link->daemon = ListenerOf(socket.get());
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxHeaderBytes);
     arguments.SetMaxReceiveMessageSize(64 << 20);
@@ -356,12 +379,21 @@ Result<v1::ListOperationsResponse> Client::ListOperations() {
       *link_->stub, {}, &v1::Stasis::Stub::ListOperations);
 }
 
-Status Client::Drain(double timeout_s) {
+Result<bool> Client::Drain(double timeout_s) {
   v1::DrainRequest request;
   request.set_timeout_s(timeout_s);
   STASIS_TRY((AskDaemon<v1::DrainRequest, v1::DrainResponse>(*link_->stub, request,
                                                              &v1::Stasis::Stub::Drain)));
-  return {};
+  const Listener& daemon = link_->daemon;
+  if (!daemon.pidfd) return false;
+  pollfd end{daemon.pidfd.get(), POLLIN, 0};
+  const Deadline deadline = Deadline::In(kDaemonsEnd);
+  if (TEMP_FAILURE_RETRY(::poll(&end, 1, deadline.PollTimeout())) > 0) return true;
+  return Fail(
+      Code::kDeadlineExceeded,
+      fmt::format("the daemon is drained, but its process {} has not ended in {} s", daemon.pid,
+                  kDaemonsEnd.count()),
+      fmt::format("Nothing is under way in it: `kill -9 {}` ends it, jobs run on", daemon.pid));
 }
 
 }  // namespace stasis::client

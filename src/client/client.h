@@ -56,7 +56,10 @@ class Client {
   // Of the daemon: only after has_daemon().
   Result<v1::DaemonStatus> GetStatus();
   Result<v1::ListOperationsResponse> ListOperations();
-  Status Drain(double timeout_s);
+  // True: its process has ended, and has let go of its socket. False: that cannot be seen from here
+  // (it is in another pid namespace), and it ends in a moment. kDeadlineExceeded: also when it is
+  // drained, and stays.
+  Result<bool> Drain(double timeout_s);
 
  private:
   struct Link;

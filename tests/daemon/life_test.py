@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 
 from house import House, demand, main, processes, wait_until
 
@@ -131,6 +132,55 @@ def notifies(house: House):
     demand(manager.recv(100) == b"STOPPING=1\n", "it is not said to end")
 
 
+def fill(path):
+    """Sends to a datagram socket until it takes no more."""
+    try:
+        while True:
+            # One sender's own buffer could be full first.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto(b"x", path)
+    except BlockingIOError:
+        pass
+
+
+def drain_awaits_the_end(house: House):
+    """`drain && start`, as an upgrade has it: who is drained has let go of the socket. One whose service manager does
+    not listen is late."""
+    world = house.world
+    path = str(world.folder / "notify")
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(path)
+    late = {"NOTIFY_SOCKET": path}
+
+    def listen(until):
+        manager.settimeout(60)
+        while manager.recv(100) != until:
+            pass
+
+    house.start(late)
+    listen(b"READY=1\nSTATUS=ready\n")
+    fill(path)
+    listener = threading.Timer(1, listen, [b"STOPPING=1\n"])
+    listener.start()
+    # The lock is what a new one needs, and what the old one lets go of last.
+    both = world.shell(f"stasis daemon drain >&2 && flock -n {house.socket}.lock true && stasis daemon start --json",
+                       env=late)
+    listener.join()
+    demand(both.err == "drained: the daemon has ended, jobs run on\n", f"{both}")
+    started = both.json()
+    demand(started["started"] and started["pid"] != house.pid, f"{both}")
+
+    # And one that stays is named.
+    house.pid = started["pid"]
+    listen(b"READY=1\nSTATUS=ready\n")
+    fill(path)
+    world.stasis("daemon", "drain", expect=1)
+    said(house, f"the daemon is drained, but its process {house.pid} has not ended in 10 s", f"`kill -9 {house.pid}`")
+    listen(b"STOPPING=1\n")
+    house.await_end()
+
+
 def no_descriptors(house: House):
     """Who opens connections without end neither ends the daemon nor keeps a processor busy."""
     world = house.world
@@ -155,4 +205,5 @@ def no_descriptors(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([start_status_drain, killed, ended_by_signal, hangs, somebody_elses, drained, notifies, no_descriptors]))
+    sys.exit(main([start_status_drain, killed, ended_by_signal, hangs, somebody_elses, drained, notifies,
+                   drain_awaits_the_end, no_descriptors]))
