@@ -130,7 +130,9 @@ const char* WhyNoOwnLog(int error) {
     case ELOOP:
       return "a symbolic link, which is not followed";
     case EPERM:
-      return "another user's file, or has another name too";
+      return "another user's file";
+    case EMLINK:
+      return "a file with another name too, in a folder that others may write to";
     case ENOTSUP:
       return "no plain file";
     default:
@@ -153,8 +155,9 @@ tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& ar
         if (const char* what = WhyNoOwnLog(message.value)) {
           return Fail(Code::kPermissionDenied,
                       "the job's own log " + arguments.stdio.log + " is " + what,
-                      "it is none that Stasis has made: remove it, and a new one is made, or name "
-                      "another place with --log");
+                      std::string(message.value == EMLINK ? "it may be any file of yours"
+                                                          : "it is none that Stasis has made") +
+                          ": remove it, and a new one is made, or name another place with --log");
         }
       }
       if (message.value == ELOOP || message.value == EMLINK) {

@@ -19,30 +19,39 @@ bool CanBeLog(int fd, const struct stat& st) {
   return S_ISREG(st.st_mode) || (S_ISCHR(st.st_mode) && ::isatty(fd) == 0);
 }
 
-Result<UniqueFd> OpenNoLink(const std::string& path, int flags, mode_t mode) {
-  return stasis::Open(path, flags | O_NOFOLLOW, mode);
+// Nobody but ourselves, and root, can make names in it.
+bool IsOursAlone(const struct stat& folder) {
+  return folder.st_uid == ::geteuid() && (folder.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 }  // namespace
 
-Result<OutputLog> OutputLog::Open(const std::string& path) { return OpenBy(path, OpenOwn); }
+Result<OutputLog> OutputLog::Open(const std::string& path) {
+  return OpenBy(path, [&](int flags, mode_t mode) { return OpenOwn(path, flags, mode); });
+}
 
 Result<OutputLog> OutputLog::OpenJobs(const std::string& path) {
-  STASIS_ASSIGN(OutputLog log, OpenBy(path, OpenNoLink));
-  struct stat st;
-  if (::fstat(log.fd(), &st) != 0) return FailErrno(errno, "look at " + path);
+  const size_t slash = path.rfind('/');
+  STASIS_ASSIGN(UniqueFd folder, stasis::Open(path.substr(0, slash), O_PATH | O_DIRECTORY));
+  STASIS_ASSIGN(OutputLog log, OpenBy(path, [&](int flags, mode_t mode) {
+                  return OpenAt(folder.get(), path.substr(slash + 1), flags | O_NOFOLLOW, mode);
+                }));
+  struct stat st, in;
+  if (::fstat(log.fd(), &st) != 0 || ::fstat(folder.get(), &in) != 0) {
+    return FailErrno(errno, "look at " + path);
+  }
   if (!S_ISREG(st.st_mode)) return FailErrno(ENOTSUP, "open " + path);
-  if (st.st_uid != ::geteuid() || st.st_nlink != 1) return FailErrno(EPERM, "open " + path);
+  if (st.st_uid != ::geteuid()) return FailErrno(EPERM, "open " + path);
+  if (st.st_nlink != 1 && !IsOursAlone(in)) return FailErrno(EMLINK, "open " + path);
   return log;
 }
 
-Result<OutputLog> OutputLog::OpenBy(const std::string& path,
-                                    Result<UniqueFd> (*open)(const std::string&, int, mode_t)) {
+Result<OutputLog> OutputLog::OpenBy(const std::string& path, const Opener& open) {
   OutputLog log;
   log.path_ = path;
-  auto fd = open(path, kFlags | O_CREAT | O_EXCL, 0666);
+  auto fd = open(kFlags | O_CREAT | O_EXCL, 0666);
   log.created_ = fd.has_value();
-  if (!fd && fd.error().raw == EEXIST) fd = open(path, kFlags, 0);
+  if (!fd && fd.error().raw == EEXIST) fd = open(kFlags, 0);
   // A pipe without a reader, or a socket.
   if (!fd && fd.error().raw == ENXIO) return FailErrno(ENOTSUP, "open " + path);
   if (!fd) return Fail(std::move(fd).error());

@@ -2,6 +2,7 @@
 // and writes to it itself: nobody stands between whose end would be the program's.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "base/fd.h"
@@ -16,9 +17,10 @@ class OutputLog {
   // or a terminal is refused with ENOTSUP: its other end may go away before the job does.
   static Result<OutputLog> Open(const std::string& path);
 
-  // The job's own log, in a folder that is its user's alone: what stands there is a plain file of
-  // his with no other name, or is made. ELOOP: a link, which is not followed; EPERM: another's, or
-  // of several names; ENOTSUP: no plain file.
+  // The job's own log, in the job's folder: what stands there is a plain file of its user's, or is
+  // made. ELOOP: a link, which is not followed; EPERM: another's; ENOTSUP: no plain file; EMLINK:
+  // of several names, in a folder that is not its user's alone. In his own only he gives it more,
+  // as `cp -al` of all of it does.
   static Result<OutputLog> OpenJobs(const std::string& path);
 
   int fd() const { return fd_.get(); }
@@ -33,8 +35,8 @@ class OutputLog {
   void RemoveIfCreated();
 
  private:
-  static Result<OutputLog> OpenBy(const std::string& path,
-                                  Result<UniqueFd> (*open)(const std::string&, int, mode_t));
+  using Opener = std::function<Result<UniqueFd>(int flags, mode_t mode)>;
+  static Result<OutputLog> OpenBy(const std::string& path, const Opener& open);
 
   std::string path_;
   UniqueFd fd_;
