@@ -88,7 +88,6 @@ Error ErrnoError(int errno_value, std::string what) {
   static constexpr Row kTable[] = {
       {ENOENT, Code::kNotFound},
       {ESRCH, Code::kNotFound},
-      {EEXIST, Code::kAlreadyExists},
       {EACCES, Code::kPermissionDenied},
       {EPERM, Code::kPermissionDenied},
       {ENOSPC, Code::kResourceExhausted},

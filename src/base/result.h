@@ -82,8 +82,8 @@ inline tl::unexpected<Error> Fail(Code code, Domain domain, int64_t raw, std::st
   return Fail(Error{code, domain, raw, std::move(message), std::move(hint), {}, false});
 }
 
-// An error of a system call: `what` is what was being done ("open /x"); the code follows errno, and
-// so does the hint where something has run out (disk, quota, a limit of this process).
+// An error of a system call: `what` is what was being done ("open /x"). Code and hint follow errno;
+// of EEXIST the code is kInternal: who tries a user's name, not one of ours, says kAlreadyExists.
 Error ErrnoError(int errno_value, std::string what);
 inline tl::unexpected<Error> FailErrno(int errno_value, std::string what) {
   return Fail(ErrnoError(errno_value, std::move(what)));

@@ -35,6 +35,13 @@ TEST(ResultTest, WhatHasRunOutIsNamed) {
   EXPECT_EQ(ErrnoError(ENOENT, "open /x").hint, "");
 }
 
+// Files of ours have names of their own too: only who knows whose name it is says that it is taken.
+TEST(ResultTest, AFileThatExistsIsNoNameThatIsTaken) {
+  const Error error = ErrnoError(EEXIST, "make /x/.new-1");
+  EXPECT_EQ(error.code, Code::kInternal);
+  EXPECT_EQ(ExitCode(error), 1);
+}
+
 TEST(ResultTest, ExitCodesAreThoseOfTheCommandLine) {
   struct Row {
     Code code;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -59,7 +60,7 @@ Status ArenaStore::Reserve(uint64_t bytes) {
   for (uint64_t number = 0;; ++number) {
     const std::string path = FreePath(place, ::geteuid(), number);
     auto arena = NewFile(path, place, bytes);
-    if (!arena && arena.error().code == Code::kAlreadyExists) continue;
+    if (!arena && arena.error().raw == EEXIST) continue;
     if (!arena) return Fail(std::move(arena.error()));
     if (!place.in_memory()) return {};
     STASIS_ASSIGN(Mapping mapping, Mapping::Map(arena->fd(), arena->capacity_bytes_));

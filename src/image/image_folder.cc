@@ -77,8 +77,10 @@ Status RenameNoReplace(int store_fd, const std::string& from, const std::string&
   // Some network file systems have no such flag. A plain rename of a folder replaces only an empty
   // folder, never an image.
   if (errno == EINVAL && ::renameat(store_fd, from.c_str(), store_fd, to.c_str()) == 0) return {};
-  int failed = errno == ENOTEMPTY || errno == ENOTDIR ? EEXIST : errno;
-  return FailErrno(failed, fmt::format("rename {} to {}", from, to));
+  const bool taken = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;
+  Error error = ErrnoError(taken ? EEXIST : errno, fmt::format("rename {} to {}", from, to));
+  if (taken) error.code = Code::kAlreadyExists;
+  return Fail(std::move(error));
 }
 
 Result<std::string> HiddenName(const std::string& name, const char* purpose) {
