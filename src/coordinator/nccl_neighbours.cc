@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <set>
 #include <sstream>
 
 #include "base/file.h"
 #include "image/manifest.h"
+#include "process/search.h"
 
 namespace stasis::coordinator {
 namespace {
@@ -31,13 +31,6 @@ Result<std::set<std::string>> CommunicatorSockets(process::HostPid pid) {
     }
   }
   return sockets;
-}
-
-bool HoldsOneOf(process::HostPid pid, const std::set<std::string>& sockets) {
-  auto files = process::ReadOpenFiles(pid);
-  if (!files) return false;  // ended, or another user's
-  return std::any_of(files->begin(), files->end(),
-                     [&](const auto& file) { return sockets.contains(file.target); });
 }
 
 // A rank, as far as this is about it.
@@ -80,23 +73,12 @@ std::vector<Rank> TakeRanks(const Survey& survey, Anew anew, const device::GpuMa
   return ranks;
 }
 
-Result<process::ProcessTree> Holders(const std::set<std::string>& sockets) {
-  process::ProcessTree holders;
-  STASIS_ASSIGN(auto names, ListDir("/proc"));
-  for (const std::string& name : names) {
-    if (name.empty() || !std::all_of(name.begin(), name.end(), ::isdigit)) continue;
-    const process::HostPid pid{static_cast<pid_t>(std::strtol(name.c_str(), nullptr, 10))};
-    if (!HoldsOneOf(pid, sockets)) continue;
-    if (auto stat = process::ReadStat(pid)) holders.members.push_back(std::move(*stat));
-  }
-  return holders;
-}
-
 // `sockets`: those of others.
 Status Refuse(Services& services, const std::vector<Rank>& ranks,
               const std::set<std::string>& sockets, const std::string& hint) {
   if (ranks.empty() || sockets.empty()) return {};
-  STASIS_ASSIGN(auto holders, Holders(sockets));
+  process::ProcessTree holders;
+  STASIS_ASSIGN(holders.members, process::FindHolders(sockets));
   if (holders.members.empty()) return {};
   // Of one that is away there is none.
   STASIS_ASSIGN(auto neighbours, services.device->FindProcesses(holders));

@@ -8,17 +8,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <thread>
 
-#include "base/file.h"
 #include "criu/files.pb.h"
 #include "criu/image_entries.h"
-#include "process/proc.h"
+#include "process/search.h"
 
 namespace stasis::criu {
 namespace {
@@ -91,20 +88,9 @@ bool Overlap(const TcpPort& port, const TcpSocket& socket) {
 
 // "process 4711 (python3)" for the first that has one of these, as far as we may look.
 std::string HolderOf(const std::set<std::string>& sockets) {
-  for (const std::string& name : ListDir("/proc").value_or(std::vector<std::string>())) {
-    if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); })) {
-      continue;
-    }
-    const process::HostPid pid{static_cast<pid_t>(std::strtol(name.c_str(), nullptr, 10))};
-    auto files = process::ReadOpenFiles(pid);
-    if (!files || std::none_of(files->begin(), files->end(),
-                               [&](const auto& file) { return sockets.contains(file.target); })) {
-      continue;
-    }
-    auto stat = process::ReadStat(pid);
-    return fmt::format("process {} ({})", pid.value, stat ? stat->comm : "ended");
-  }
-  return "";
+  auto holders = process::FindHolders(sockets);
+  if (!holders || holders->empty()) return "";
+  return fmt::format("process {} ({})", holders->front().id.pid.value, holders->front().comm);
 }
 
 // What is known is that the address is somebody's.

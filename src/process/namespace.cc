@@ -2,11 +2,10 @@
 
 #include <unistd.h>
 
-#include <cctype>
-#include <cstdlib>
 #include <sstream>
 
 #include "base/file.h"
+#include "process/search.h"
 
 namespace stasis::process {
 
@@ -27,10 +26,8 @@ Result<pid_t> ReadInnerPid(HostPid pid) {
 }
 
 Result<HostPid> FindByInnerPid(uint64_t pid_namespace, pid_t inner) {
-  STASIS_ASSIGN(auto names, ListDir("/proc"));
-  for (const auto& name : names) {
-    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
-    const HostPid pid{std::atoi(name.c_str())};
+  STASIS_ASSIGN(auto pids, ListProcesses());
+  for (HostPid pid : pids) {
     auto number = ReadInnerPid(pid);
     if (!number || *number != inner) continue;
     auto its = ReadNamespace(pid, "pid");

@@ -1,11 +1,10 @@
 #include "process/tree.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <set>
 
-#include "base/file.h"
+#include "process/search.h"
 
 namespace stasis::process {
 namespace {
@@ -13,11 +12,10 @@ namespace {
 using ByParent = std::multimap<HostPid, Stat>;
 
 Result<ByParent> ReadAll() {
-  STASIS_ASSIGN(auto names, ListDir("/proc"));
+  STASIS_ASSIGN(auto pids, ListProcesses());
   ByParent by_parent;
-  for (const auto& name : names) {
-    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
-    auto stat = ReadStat(HostPid{std::atoi(name.c_str())});
+  for (HostPid pid : pids) {
+    auto stat = ReadStat(pid);
     if (stat) by_parent.emplace(stat->parent, std::move(*stat));
   }
   return by_parent;
@@ -60,11 +58,10 @@ bool ProcessTree::SameMembers(const ProcessTree& other) const {
 }
 
 Result<std::vector<Stat>> ReadSession(HostPid leader) {
-  STASIS_ASSIGN(auto names, ListDir("/proc"));
+  STASIS_ASSIGN(auto pids, ListProcesses());
   std::vector<Stat> members;
-  for (const auto& name : names) {
-    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
-    auto stat = ReadStat(HostPid{std::atoi(name.c_str())});
+  for (HostPid pid : pids) {
+    auto stat = ReadStat(pid);
     if (stat && stat->session == leader.value) members.push_back(std::move(*stat));
   }
   return members;
