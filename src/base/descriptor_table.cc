@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/fd.h"
 
@@ -16,6 +18,18 @@ std::optional<uint64_t> RaiseDescriptorLimit() {
   limit.rlim_cur = limit.rlim_max;
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return std::nullopt;
   return before;
+}
+
+int DuplicateAbove(int fd, int lowest) {
+  const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, lowest);
+  if (copy < 0 && errno == EINVAL) errno = EMFILE;
+  return copy;
+}
+
+int DuplicateAs(int fd, int number) {
+  const int copy = ::dup2(fd, number);
+  if (copy < 0 && errno == EBADF) errno = EMFILE;
+  return copy;
 }
 
 // The table never shrinks. Where this cannot be had all goes on, with the waits.

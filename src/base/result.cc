@@ -8,11 +8,16 @@
 namespace stasis {
 namespace {
 
-// ", which is N" of a limit of ours; empty where there is none.
+// ", which is N" of a limit of ours; empty where there is none. What we start inherits it, so that
+// it is the one too which a helper has met that tells us of its errno. Of any program but the one
+// that was typed the name is said: the limits of a daemon's worker are none of its caller's.
 std::string Limit(int resource) {
   rlimit limit{};
   if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return {};
-  return limit.rlim_cur == RLIM_INFINITY ? "" : ", which is " + std::to_string(limit.rlim_cur);
+  if (limit.rlim_cur == RLIM_INFINITY) return {};
+  const std::string program = program_invocation_short_name;
+  return (program == "stasis" ? "" : " of " + program) + ", which is " +
+         std::to_string(limit.rlim_cur);
 }
 
 // What to do about what ran out: the same wherever it was met. Who knows more says more.

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace stasis {
 namespace {
@@ -22,7 +23,8 @@ TEST(ResultTest, ContextIsReadFromTheOutside) {
 TEST(ResultTest, WhatHasRunOutIsNamed) {
   EXPECT_NE(ErrnoError(ENOSPC, "write /x").hint.find("stasis image gc"), std::string::npos);
   EXPECT_NE(ErrnoError(EDQUOT, "write /x").hint.find("quota"), std::string::npos);
-  EXPECT_NE(ErrnoError(EMFILE, "open /x").hint.find("`ulimit -n`), which is "), std::string::npos);
+  const std::string whose = std::string(" of ") + program_invocation_short_name + ", which is ";
+  EXPECT_NE(ErrnoError(EMFILE, "open /x").hint.find("`ulimit -n`)" + whose), std::string::npos);
   EXPECT_NE(ErrnoError(EFBIG, "write /x").hint.find("no file so large"), std::string::npos);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -30,7 +32,12 @@ TEST(ResultTest, WhatHasRunOutIsNamed) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &lower), 0);
   const Error limited = ErrnoError(EFBIG, "write /x");
   ::setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_NE(limited.hint.find("`ulimit -f`), which is 1048576 bytes"), std::string::npos);
+  EXPECT_NE(limited.hint.find("`ulimit -f`)" + whose + "1048576 bytes"), std::string::npos);
+  // A limit of the command that was typed is the shell's.
+  char* const name = std::exchange(program_invocation_short_name, const_cast<char*>("stasis"));
+  const std::string typed = ErrnoError(EMFILE, "open /x").hint;
+  program_invocation_short_name = name;
+  EXPECT_NE(typed.find("`ulimit -n`), which is "), std::string::npos);
   EXPECT_EQ(limited.code, Code::kResourceExhausted);
   EXPECT_EQ(ErrnoError(ENOENT, "open /x").hint, "");
 }

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/descriptor_table.h"
 #include "base/operation_id.h"
 #include "base/rights.h"
 
@@ -28,11 +29,6 @@ namespace {
     (void)!::write(error_fd, &error, sizeof error);
     ::_exit(127);
   };
-  // A number beyond the limit is EINVAL for fcntl(2), EBADF for dup2(2).
-  auto fail_of_limit = [&] {
-    if (errno == EINVAL || errno == EBADF) errno = EMFILE;
-    fail();
-  };
   if (options.new_session) ::setsid();
   if (options.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -44,17 +40,17 @@ namespace {
   int base = highest + 1;
   for (auto& [target, source] : fds) {
     if (source < 0) continue;
-    int copy = ::fcntl(source, F_DUPFD_CLOEXEC, base);
-    if (copy < 0) fail_of_limit();
+    int copy = DuplicateAbove(source, base);
+    if (copy < 0) fail();
     source = copy;
     base = copy + 1;
   }
-  int moved_error_fd = ::fcntl(error_fd, F_DUPFD_CLOEXEC, base);
-  if (moved_error_fd < 0) fail_of_limit();
+  int moved_error_fd = DuplicateAbove(error_fd, base);
+  if (moved_error_fd < 0) fail();
   error_fd = moved_error_fd;
   int next = 0;  // `fds` is sorted by target
   for (auto& [target, source] : fds) {
-    if (::dup2(source, target) < 0) fail_of_limit();
+    if (DuplicateAs(source, target) < 0) fail();
     if (target > next)
       ::close_range(static_cast<unsigned>(next), static_cast<unsigned>(target - 1), 0);
     next = target + 1;

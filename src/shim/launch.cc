@@ -8,6 +8,7 @@
 
 #include <cerrno>
 
+#include "base/descriptor_table.h"
 #include "base/rights.h"
 
 namespace stasis::shim {
@@ -20,11 +21,6 @@ namespace {
     (void)!::write(errors.get(), &error, sizeof error);
     ::_exit(127);
   };
-  // As in base/subprocess.cc.
-  auto fail_of_limit = [&] {
-    if (errno == EINVAL || errno == EBADF) errno = EMFILE;
-    fail();
-  };
   char permission;
   if (TEMP_FAILURE_RETRY(::read(gate.get(), &permission, 1)) != 1) ::_exit(127);
 
@@ -34,17 +30,17 @@ namespace {
   int base = spec.fds.empty() ? 0 : spec.fds.rbegin()->first + 1;
   std::map<int, int> high;
   for (auto [target, source] : spec.fds) {
-    int copy = ::fcntl(source, F_DUPFD_CLOEXEC, base);
-    if (copy < 0) fail_of_limit();
+    int copy = DuplicateAbove(source, base);
+    if (copy < 0) fail();
     high[target] = copy;
   }
-  int high_errors = ::fcntl(errors.get(), F_DUPFD_CLOEXEC, base);
-  if (high_errors < 0) fail_of_limit();
+  int high_errors = DuplicateAbove(errors.get(), base);
+  if (high_errors < 0) fail();
   errors.release();
   errors.Reset(high_errors);
   ::close_range(0, ~0u, CLOSE_RANGE_CLOEXEC);
   for (auto [target, source] : high) {
-    if (::dup2(source, target) < 0) fail_of_limit();
+    if (DuplicateAs(source, target) < 0) fail();
   }
   if (spec.controlling_terminal && ::ioctl(STDIN_FILENO, TIOCSCTTY, 0) != 0) fail();
   sigset_t none;
