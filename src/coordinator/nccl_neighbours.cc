@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "criu/image_entries.h"
 #include "image/manifest.h"
 #include "process/search.h"
 
@@ -113,12 +114,21 @@ Status RefuseNcclNeighbours(Services& services, const Survey& survey, Anew anew,
   return Refuse(services, ranks, sockets, hint);
 }
 
-Status RefuseNcclNeighbours(Services& services, const image::Manifest& manifest,
-                            const std::string& files_img, const device::GpuMap& map,
-                            const std::string& hint) {
+Result<bool> HasCommunicators(int files_img, uint64_t size_bytes) {
   // An abstract name begins with a zero byte, there as in the kernel.
   const std::string name = '\0' + std::string(kSocket.substr(1));
-  if (manifest.gpus.empty() || IsTried() || files_img.find(name) == std::string::npos) return {};
+  bool found = false;
+  auto look = [&](const std::string& entry) -> Status {
+    found = found || entry.find(name) != std::string::npos;
+    return {};
+  };
+  STASIS_TRY(criu::ReadEntries(files_img, size_bytes, criu::kFilesImage, "files.img", look));
+  return found;
+}
+
+Status RefuseNcclNeighbours(Services& services, const image::Manifest& manifest,
+                            const device::GpuMap& map, const std::string& hint) {
+  if (manifest.gpus.empty() || IsTried()) return {};
   STASIS_ASSIGN(auto sockets, CommunicatorSockets({::getpid()}));
   std::vector<Rank> ranks;
   for (const auto& p : manifest.processes) {

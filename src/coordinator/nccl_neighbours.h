@@ -21,17 +21,18 @@ namespace stasis::coordinator {
 // that are away.
 enum class Anew { kOfRunning, kOfAway };
 
-// kFailedPrecondition names the process, outside of what `survey` has found, which has a communicator
-// and a context on a GPU where a rank of the target gets a new one; `map`: where it gets it;
-// `hint`: what else can be done. Seen by the sockets of communicators in the target's network
-// namespace; processes that the caller may not look into are not seen.
+// kFailedPrecondition names the process, outside of what `survey` has found, which has a
+// communicator and a context on a GPU where a rank of the target gets a new one; `map`: where it
+// gets it; `hint`: what else can be done. Seen by the sockets of communicators in the target's
+// network namespace; processes that the caller may not look into are not seen.
 Status RefuseNcclNeighbours(Services& services, const Survey& survey, Anew anew,
                             const device::GpuMap& map, const std::string& hint);
 
-// The same of what a restore of an image would bring into our network namespace. `files_img`: the
-// bytes of CRIU's.
+// A communicator is in CRIU's files.img. kInternal: that is not as CRIU 4 writes it.
+Result<bool> HasCommunicators(int files_img, uint64_t size_bytes);
+
+// The same of a restore of an image with communicators into our network namespace.
 Status RefuseNcclNeighbours(Services& services, const image::Manifest& manifest,
-                            const std::string& files_img, const device::GpuMap& map,
-                            const std::string& hint);
+                            const device::GpuMap& map, const std::string& hint);
 
 }  // namespace stasis::coordinator

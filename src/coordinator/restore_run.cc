@@ -25,7 +25,6 @@ using std::chrono::seconds;
 constexpr seconds kShimTimeout{20};
 // The kernel remembers a closed connection for a minute, by a timer that ends a few seconds late.
 constexpr seconds kPortsTimeout{75};
-constexpr uint64_t kMaxFilesBytes = 64u << 20;
 constexpr const char* kDataRead = "data-read";
 
 // Of one process's GPU memory, what is in the image's blocks.
@@ -115,36 +114,29 @@ Phase RestoreRun::ImageVerify() {
   return phase;
 }
 
-// A network namespace that is in the image comes without anything in it: nothing meets ours.
-Result<std::string> RestoreRun::ReadFilesOfOurNamespace() const {
-  const auto& files = manifest().files;
-  if (std::any_of(files.begin(), files.end(),
-                  [](const auto& file) { return file.path.starts_with("cpu/netns-"); })) {
-    return std::string();
-  }
-  STASIS_ASSIGN(auto file, reader_.OpenFile("cpu/files.img"));
-  if (file.size_bytes > kMaxFilesBytes) {
-    return Fail(Code::kResourceExhausted, "CRIU's files.img is larger than 64 MiB");
-  }
-  std::string bytes(file.size_bytes, '\0');
-  STASIS_TRY(PreadAll(file.fd.get(), bytes.data(), bytes.size(), 0));
-  return bytes;
-}
-
 Status RestoreRun::LookAtNetwork() {
-  auto files = ReadFilesOfOurNamespace();
-  auto not_looked_at = [&](const Error& why) {
-    notes_.push_back("The ports of the program were not looked at: " + why.ToString() + ".");
+  // A network namespace that is in the image comes without anything in it: nothing meets ours.
+  for (const auto& file : manifest().files) {
+    if (file.path.starts_with("cpu/netns-")) return {};
+  }
+  auto not_looked_at = [&](const char* what, const Error& why) -> Status {
+    notes_.push_back(std::string(what) + " were not looked at: " + why.ToString() + ".");
+    return {};
   };
+  constexpr char kAll[] = "The ports of the program, and jobs with NCCL beside it,";
+  auto files = reader_.OpenFile("cpu/files.img");
   // What is not readable is image-verify's to name.
-  if (!files) not_looked_at(files.error());
-  if (!files || files->empty()) return {};
-  STASIS_TRY(
-      RefuseNcclNeighbours(session_.services, manifest(), *files, map_,
-                           "suspend the other job first, without --keep-context, or end it"));
-  auto ports = criu::TcpPortsToBind(*files);
-  if (!ports) not_looked_at(ports.error());
-  ports_ = std::move(ports).value_or(std::vector<criu::TcpPort>());
+  if (!files) return not_looked_at(kAll, files.error());
+  auto nccl = HasCommunicators(files->fd.get(), files->size_bytes);
+  if (!nccl) return not_looked_at(kAll, nccl.error());
+  if (*nccl) {
+    STASIS_TRY(
+        RefuseNcclNeighbours(session_.services, manifest(), map_,
+                             "suspend the other job first, without --keep-context, or end it"));
+  }
+  auto ports = criu::TcpPortsToBind(files->fd.get(), files->size_bytes);
+  if (!ports) return not_looked_at("The ports of the program", ports.error());
+  ports_ = std::move(*ports);
   return {};
 }
 

@@ -92,8 +92,6 @@ class RestoreRun {
   // A program that was suspended with its context kept stands at its gate, also when all of its
   // memory was too small for the agent to carry.
   bool may_have_gates() const;
-  // CRIU's files.img, which has what the program opened; empty: nothing there meets what is here.
-  Result<std::string> ReadFilesOfOurNamespace() const;
   bool has_terminal() const {
     const auto& all = manifest().externals;
     return std::any_of(all.begin(), all.end(), [](const auto& e) { return e.kind == "tty"; });

@@ -22,4 +22,12 @@ Status ChangeEntries(const std::string& path, uint32_t kind,
 Result<std::string> ChangedEntries(const std::string& bytes, uint32_t kind, const std::string& what,
                                    const std::function<Status(std::string&)>& change);
 
+inline constexpr uint32_t kFilesImage = 0x56303138;  // the kind of files.img
+
+// Calls `look` with the bytes of each entry of a file of `size_bytes`, of which it holds no more
+// than one entry and a little at a time. kInternal: it is not as CRIU 4 writes it, or has an entry
+// beyond 64 MiB. Also what `look` fails with.
+Status ReadEntries(int fd, uint64_t size_bytes, uint32_t kind, const std::string& what,
+                   const std::function<Status(const std::string&)>& look);
+
 }  // namespace stasis::criu

@@ -22,12 +22,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint32_t kFiles = 0x56303138;  // magic of files.img
-constexpr uint32_t kInetSocket = 4;      // FileEntry.type
-constexpr size_t kMaxPorts = 65536;      // an honest program has a few
-constexpr milliseconds kLook{1000};      // how often somebody who waits asks whether to go on
-constexpr milliseconds kOverdue{250};    // the kernel's long timers end up to seconds late
-constexpr size_t kDropsPerLook = 256;    // a few milliseconds of the kernel's
+constexpr uint32_t kInetSocket = 4;    // FileEntry.type
+constexpr size_t kMaxPorts = 65536;    // an honest program has a few
+constexpr milliseconds kLook{1000};    // how often somebody who waits asks whether to go on
+constexpr milliseconds kOverdue{250};  // the kernel's long timers end up to seconds late
+constexpr size_t kDropsPerLook = 256;  // a few milliseconds of the kernel's
 constexpr TcpAddress kAny{};
 
 struct Address {
@@ -217,9 +216,9 @@ std::string ToString(const TcpPort& port) {
   return fmt::format(fmt::runtime(v4 ? "{}:{}" : "[{}]:{}"), text, port.port);
 }
 
-Result<std::vector<TcpPort>> TcpPortsToBind(const std::string& files_img) {
+Result<std::vector<TcpPort>> TcpPortsToBind(int files_img, uint64_t size_bytes) {
   std::set<TcpPort> ports;
-  auto note = [&](std::string& bytes) -> Status {
+  auto note = [&](const std::string& bytes) -> Status {
     image::FileEntry file;
     if (!file.ParseFromString(bytes)) {
       return Fail(Code::kInternal, Domain::kCriu, 0, "an entry is not as CRIU 4 writes it");
@@ -241,7 +240,7 @@ Result<std::vector<TcpPort>> TcpPortsToBind(const std::string& files_img) {
     ports.insert(std::move(port));
     return {};
   };
-  STASIS_TRY(ChangedEntries(files_img, kFiles, "files.img", note));
+  STASIS_TRY(ReadEntries(files_img, size_bytes, kFilesImage, "files.img", note));
   return std::vector<TcpPort>(ports.begin(), ports.end());
 }
 

@@ -6,6 +6,7 @@
 // closed shortly before its dump, or the dump itself, may not have had it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,10 +29,10 @@ struct TcpPort {
 // "127.0.0.1:4711", "[::]:4711"
 std::string ToString(const TcpPort& port);
 
-// Those that CRIU will bind, each once, of the bytes of its files.img: of sockets that listen, or
-// only have a port. Connections are none: CRIU takes their ports by force (TCP_REPAIR). kInternal:
-// the bytes are not as CRIU 4 writes them.
-Result<std::vector<TcpPort>> TcpPortsToBind(const std::string& files_img);
+// Those that CRIU will bind, each once, of its files.img: of sockets that listen, or only have a
+// port. Connections are none: CRIU takes their ports by force (TCP_REPAIR). kInternal: it is not as
+// CRIU 4 writes it.
+Result<std::vector<TcpPort>> TcpPortsToBind(int files_img, uint64_t size_bytes);
 
 struct FreedPorts {
   double waited_s = 0;     // in all

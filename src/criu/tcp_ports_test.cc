@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/tcp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "base/fd.h"
+#include "base/file.h"
 #include "criu/files.pb.h"
 
 namespace stasis::criu {
@@ -49,8 +51,14 @@ std::string Image(const std::vector<image::FileEntry>& files) {
   return bytes;
 }
 
+Result<std::vector<TcpPort>> PortsOf(const std::string& bytes) {
+  UniqueFd file(::memfd_create("files.img", MFD_CLOEXEC));
+  STASIS_TRY(WriteAll(file.get(), bytes));
+  return TcpPortsToBind(file.get(), bytes.size());
+}
+
 std::vector<std::string> Names(const std::vector<image::FileEntry>& files) {
-  auto ports = TcpPortsToBind(Image(files));
+  auto ports = PortsOf(Image(files));
   if (!ports) return {ports.error().ToString()};
   std::vector<std::string> names;
   for (const auto& port : *ports) names.push_back(ToString(port));
@@ -77,12 +85,22 @@ TEST(TcpPorts, OfAnotherImageAreRefused) {
   const std::vector<image::FileEntry> bad = {
       Socket(AF_INET, kTcp, 65536, {any}), Socket(AF_INET6, kTcp, 80, {any}),
       Socket(AF_INET, kTcp, 80, {}), Socket(AF_UNIX, kTcp, 80, {any})};
-  for (const auto& file : bad) EXPECT_FALSE(TcpPortsToBind(Image({file})));
+  for (const auto& file : bad) EXPECT_FALSE(PortsOf(Image({file})));
   std::string bytes = Image({Socket(AF_INET, kTcp, 80, {any})});
   for (size_t size = 9; size < bytes.size(); ++size) {
-    EXPECT_FALSE(TcpPortsToBind(bytes.substr(0, size))) << size;
+    EXPECT_FALSE(PortsOf(bytes.substr(0, size))) << size;
   }
-  EXPECT_FALSE(TcpPortsToBind(""));
+  EXPECT_FALSE(PortsOf(""));
+}
+
+// As of a program with a million of files: read a part at a time, across its ends.
+TEST(TcpPorts, OfAnImageOfAnySizeAreFound) {
+  std::vector<image::FileEntry> files;
+  for (int i = 0; i < 70; ++i) {
+    files.push_back(Socket(AF_INET, kTcp, static_cast<uint32_t>(4711 + i), {0}));
+    files.back().mutable_isk()->set_ifname(std::string(1'000'000 + static_cast<size_t>(i), 'x'));
+  }
+  EXPECT_EQ(Names(files).size(), 70u);
 }
 
 // A socket that listens without SO_REUSEADDR, and one connection that this side has closed first.
