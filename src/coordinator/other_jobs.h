@@ -14,7 +14,8 @@ namespace stasis::coordinator {
 
 // kFailedPrecondition: one of `members` is the first process of another job than `own` (empty: of
 // any), or its shim; the job is named. With `leave_running` no job is ended, but a shim may not be
-// in an image: the copy would take the job for its own.
+// in an image: the copy would take the job for its own. Jobs that are not in this store, of other
+// users for root, are known by their shims only: one of `manage` has none, and is not seen.
 Status CheckEndsNoOtherJob(const Paths& paths, const std::string& own,
                            const std::vector<process::ProcessId>& members, bool leave_running);
 

@@ -91,7 +91,7 @@ Status CheckBelowNoShim(const Stat& root) {
   for (HostPid at = root.parent; at.value > 1;) {
     auto stat = process::ReadStat(at);
     if (!stat || std::find(seen.begin(), seen.end(), at) != seen.end()) return {};
-    if (stat->comm == kShimName) {
+    if (IsShim(*stat)) {
       return Fail(Code::kAlreadyExists,
                   Describe(root) +
                       " is in a job already, which is not among yours: its shim is "
@@ -163,6 +163,8 @@ std::string AgentIn(HostPid pid) {
 }
 
 }  // namespace
+
+bool IsShim(const Stat& stat) { return stat.comm == kShimName && process::IsAlive(stat); }
 
 Status CheckNotAbove(HostPid pid) {
   std::vector<HostPid> seen;

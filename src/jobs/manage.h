@@ -32,6 +32,9 @@ struct ManageRequest {
 // below.
 Result<Job> Manage(const Store& store, const ManageRequest& request);
 
+// It lives, and is by its name the shim of a job, of whichever user and in whichever store.
+bool IsShim(const process::Stat& stat);
+
 // Refuses this process and those above it. Whoever has the daemon adopt a program asks this first:
 // the daemon does not run below the user's shell.
 Status CheckNotAbove(process::HostPid pid);
