@@ -170,6 +170,7 @@ Phase DumpRun::Describe() {
       stopped_.push_back(member.id);
       if (process::IsAlive(member)) living_.push_back(member.id);
     }
+    STASIS_TRY(session_.journal->NoteMembers(living_));
     // Nobody changes who he is any more. What was written of somebody else goes with the folder.
     STASIS_TRY(CheckStillOwn(stopped));
     STASIS_ASSIGN(manifest_,

@@ -28,6 +28,12 @@ constexpr const char* kTemporarySuffix = ".new";
 
 json ToJson(const ProcessId& id) { return {{"pid", id.pid.value}, {"start_time", id.start_time}}; }
 
+json ToJson(const std::vector<ProcessId>& ids) {
+  json all = json::array();
+  for (const auto& id : ids) all.push_back(ToJson(id));
+  return all;
+}
+
 ProcessId ProcessIdFrom(const json& j) {
   return {{j.at("pid").get<pid_t>()}, j.at("start_time").get<uint64_t>()};
 }
@@ -39,8 +45,7 @@ std::string BytesFrom(const json& j, const char* name) {
 }
 
 json ToJson(const Operation& op) {
-  json members = json::array(), processes = json::array();
-  for (const auto& id : op.members) members.push_back(ToJson(id));
+  json processes = json::array();
   for (const auto& p : op.device_processes) {
     json j = ToJson(p.id);
     j["initial"] = static_cast<int>(p.initial);
@@ -59,7 +64,7 @@ json ToJson(const Operation& op) {
           {"boot_id", op.boot_id},
           {"pid_namespace", op.pid_namespace},
           {"owner", ToJson(op.owner)},
-          {"members", members},
+          {"members", ToJson(op.members)},
           {"device_processes", processes},
           {"image", EncodeBytes(op.image)},
           {"restored_shim", ToJson(op.restored_shim)},
@@ -120,7 +125,7 @@ Result<Operation> ParseEntry(const std::string& text) {
   try {
     std::istringstream lines(text);
     json header;
-    std::vector<std::string> begun;
+    std::vector<std::string> begun, ended;
     bool committed = false;
     for (std::string line; std::getline(lines, line);) {
       if (lines.eof()) break;  // no newline: torn
@@ -133,11 +138,14 @@ Result<Operation> ParseEntry(const std::string& text) {
         committed = true;
       } else if (j.value("at", "") == "begin") {
         begun.push_back(j.at("phase").get<std::string>());
+      } else if (j.value("at", "") == "end") {
+        ended.push_back(j.at("phase").get<std::string>());
       }
     }
     if (header.is_null()) throw std::runtime_error("it is empty");
     Operation op = OperationFrom(header);
     op.phases_begun = std::move(begun);
+    op.phases_ended = std::move(ended);
     op.committed = committed;
     return op;
   } catch (const std::exception& error) {
@@ -273,6 +281,10 @@ Status Journal::PhaseEnded(const std::string& phase) {
   return Append(json{{"phase", phase}, {"at", "end"}}.dump());
 }
 Status Journal::Commit() { return Append(json{{"committed", true}}.dump()); }
+
+Status Journal::NoteMembers(const std::vector<ProcessId>& members) {
+  return Append(json{{"note", {{"members", ToJson(members)}}}}.dump());
+}
 
 Status Journal::NoteRestored(const ProcessId& shim, const ProcessId& root) {
   return Append(

@@ -63,7 +63,7 @@ struct Operation {
   std::string id;  // of the operation; written by Begin(). Empty: an older Stasis wrote it
 
   // Filled in when an entry is read back.
-  std::vector<std::string> phases_begun;
+  std::vector<std::string> phases_begun, phases_ended;
   bool committed = false;
 };
 
@@ -86,6 +86,8 @@ class Journal {
   Status PhaseBegins(const std::string& phase);
   Status PhaseEnded(const std::string& phase);
   Status Commit();
+  // Whom the operation holds, when that is known better than at its begin.
+  Status NoteMembers(const std::vector<process::ProcessId>& members);
   Status NoteRestored(const process::ProcessId& shim, const process::ProcessId& root);
   // The operation is over and nothing is left of it: removes the entry.
   Status Finish();

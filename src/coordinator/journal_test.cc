@@ -67,6 +67,23 @@ class JournalTest : public testing::Test {
   Paths paths_;
 };
 
+TEST_F(JournalTest, WhatIsNotedLaterAndWhatHasEndedIsFound) {
+  {
+    auto journal = Journal::Prepare(paths_, "dump");
+    ASSERT_TRUE(journal && journal->Begin(Make("dump", 4711)));
+    ASSERT_TRUE(journal->PhaseBegins("describe"));
+    ASSERT_TRUE(journal->NoteMembers({{{4711}, 17}, {{4712}, 18}}));
+    ASSERT_TRUE(journal->PhaseEnded("describe") && journal->PhaseBegins("commit"));
+  }
+  auto entries = ScanJournal(paths_, Deadline::In(milliseconds(100)));
+  ASSERT_TRUE(entries);
+  ASSERT_EQ(entries->size(), 1u);
+  const Operation& operation = entries->front().operation;
+  EXPECT_EQ(operation.members, (std::vector<process::ProcessId>{{{4711}, 17}, {{4712}, 18}}));
+  EXPECT_EQ(operation.phases_begun, (std::vector<std::string>{"describe", "commit"}));
+  EXPECT_EQ(operation.phases_ended, std::vector<std::string>{"describe"});
+}
+
 TEST_F(JournalTest, AKilledRunIsFoundWithAllThatMustBeKnown) {
   BeginAndDie("dump", 4711, /*commit=*/true);
   auto entries = ScanJournal(paths_, Deadline::In(milliseconds(100)));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "base/file.h"
@@ -17,6 +18,8 @@
 #include "coordinator/teardown.h"
 #include "image/reader.h"
 #include "jobs/store.h"
+#include "jobs/watch.h"
+#include "process/end.h"
 #include "process/tree.h"
 
 namespace stasis::coordinator {
@@ -24,12 +27,45 @@ namespace {
 
 using device::ProcessState;
 
+constexpr std::chrono::seconds kWriteDownEnd{10};
+
 auto CountAlive(const Operation& operation) {
   return std::count_if(operation.members.begin(), operation.members.end(),
                        [](const auto& id) { return process::IsAlive(id); });
 }
 
 bool AnyAlive(const Operation& operation) { return CountAlive(operation) > 0; }
+
+std::string List(const std::vector<process::ProcessId>& ids) {
+  std::string list;
+  for (const auto& id : ids) list += (list.empty() ? "process " : ", ") + ToString(id.pid);
+  return list;
+}
+
+std::vector<process::ProcessId> WhoIs(bool alive, const Operation& operation) {
+  std::vector<process::ProcessId> found;
+  std::copy_if(operation.members.begin(), operation.members.end(), std::back_inserter(found),
+               [&](const auto& id) { return process::IsAlive(id) == alive; });
+  return found;
+}
+
+std::string WhoHasEnded(const std::vector<process::ProcessId>& ended) {
+  return fmt::format("{} {} ended in the meantime", List(ended),
+                     ended.size() == 1 ? "has" : "have");
+}
+
+// Of a program that was to be as it was before. A CRIU that is killed in the middle of its work may
+// take one of its processes with it.
+std::string HowItIs(const Operation& operation) {
+  const auto ended = WhoIs(false, operation);
+  if (ended.empty()) return "the program is as it was before";
+  const std::string text = WhoHasEnded(ended);
+  if (ended.front() != operation.members.front()) {
+    return text + "; the rest of the program is as it was before";
+  }
+  return fmt::format("{}, the program's first; left of it, as before: {}", text,
+                     List(WhoIs(true, operation)));
+}
 
 // The mark that says why a job is about to be killed; a job that was deleted has none.
 Status ClearDumpedMark(const Services& services, const Operation& operation) {
@@ -48,7 +84,7 @@ Result<std::string> UndoOnProgram(Services& services, const Operation& operation
   STASIS_TRY(ReturnAllToRecordedState(services, operation.device_processes));
   STASIS_TRY(BringDataBack(services, operation.device_processes));
   STASIS_TRY(SweepStoreOf(operation.image));
-  return AnyAlive(operation) ? "undone: the program is as it was before"
+  return AnyAlive(operation) ? "undone: " + HowItIs(operation)
                              : "the program has ended in the meantime; nothing is left";
 }
 
@@ -83,16 +119,58 @@ Result<std::string> UndoResume(Services& services, const Operation& operation) {
   return back ? FinishResume(services, operation) : UndoOnProgram(services, operation);
 }
 
+// Whether CRIU has begun to end the program. It kills the first process first, and only when it was
+// told that the image is complete; that this one was killed, its shim writes down.
+enum class BegunToEnd { kNo, kYes, kUnknown };
+
+Result<BegunToEnd> HasBegunToEnd(const Services& services, const Operation& operation) {
+  const auto& ended = operation.phases_ended;
+  const bool told = std::find(ended.begin(), ended.end(), "commit") != ended.end();
+  if (operation.leave_running || !told) return BegunToEnd::kNo;
+  const process::ProcessId& root = operation.members.front();
+  if (process::WasKilled(root)) return BegunToEnd::kYes;
+  if (process::IsAlive(root)) return BegunToEnd::kNo;
+  if (operation.job.empty()) return BegunToEnd::kUnknown;
+  const jobs::Store store(services.paths.jobs());
+  auto job = store.Load(operation.job);
+  if (job && job->processes && job->processes->root == root) {
+    job = jobs::AwaitEnd(store, operation.job, Deadline::In(kWriteDownEnd));
+  }
+  if (!job && job.error().code == Code::kNotFound) return BegunToEnd::kUnknown;
+  if (!job) return Fail(std::move(job).error());
+  if (!job->ending || !job->processes || job->processes->root != root) return BegunToEnd::kUnknown;
+  return job->ending->dumped ? BegunToEnd::kYes : BegunToEnd::kNo;
+}
+
 Result<std::string> FinishDump(Services& services, const Operation& operation) {
   STASIS_TRY(SweepStoreOf(operation.image));
   if (!AnyAlive(operation))
     return fmt::format("finished: the image {} is complete", operation.image);
-  STASIS_TRY(ReturnAllToRecordedState(services, operation.device_processes));
-  STASIS_TRY(BringDataBack(services, operation.device_processes));
+  STASIS_ASSIGN(const BegunToEnd begun, HasBegunToEnd(services, operation));
+  if (begun == BegunToEnd::kYes) {
+    const auto left = CountAlive(operation);
+    STASIS_TRY(EndAll(operation.members));
+    return fmt::format(
+        "finished: the image {} is complete; the program had been ended in part, and the rest of "
+        "it ({} of {} processes) was ended",
+        operation.image, left, operation.members.size());
+  }
+  std::string complete = fmt::format("the image {} is complete", operation.image);
+  if (begun == BegunToEnd::kUnknown) {
+    complete += fmt::format(
+        "; the program's first process, {}, has ended, by this dump or by itself; left of it: {}",
+        ToString(operation.members.front().pid), List(WhoIs(true, operation)));
+  }
+  STASIS_TRY(Annotate(ReturnAllToRecordedState(services, operation.device_processes), complete));
+  STASIS_TRY(Annotate(BringDataBack(services, operation.device_processes), complete));
   STASIS_TRY(ClearDumpedMark(services, operation));
-  return fmt::format(
-      "the image {} is complete{}", operation.image,
-      operation.leave_running ? "" : "; the program was not ended and is as it was before");
+  if (operation.leave_running) return complete;
+  if (begun == BegunToEnd::kUnknown) {
+    return complete + ", as before the dump. End what is left before you restore the image";
+  }
+  return WhoIs(false, operation).empty()
+             ? complete + "; the program was not ended and is as it was before"
+             : complete + "; the program was not ended: " + HowItIs(operation);
 }
 
 Result<std::string> FinishRestore(Services&, const Operation& operation) {
@@ -149,8 +227,11 @@ Result<std::string> Cured(Services& services, const Operation& operation) {
   }
   for (const Row& row : kCures) {
     if (operation.verb != row.verb) continue;
-    STASIS_ASSIGN(std::string outcome,
-                  CureWhoIsLeft(operation.committed ? row.finish : row.undo, services, operation));
+    auto cured = CureWhoIsLeft(operation.committed ? row.finish : row.undo, services, operation);
+    // Then it may be why the others cannot go on.
+    const auto ended = WhoIs(false, operation);
+    if (!cured && !ended.empty()) cured = Annotate(std::move(cured), WhoHasEnded(ended));
+    STASIS_ASSIGN(std::string outcome, std::move(cured));
     STASIS_TRY(RemoveCpuFiles(services.paths, operation.owner));
     STASIS_TRY(RemoveTree(WorkFolder(services.paths, operation.owner)));
     return outcome;

@@ -1,7 +1,7 @@
 // Finishes or undoes what a killed run left. An operation that was committed is finished, any other
-// is undone: the programs are where they were before it. Never is a living program ended here: a
-// dump that was committed but did not come to ending its program leaves both, the image and the
-// program.
+// is undone: the programs are where they were before it. A living program is not ended here: a dump
+// that was committed but did not come to ending its program leaves both, the image and the program.
+// Only what is left of one that CRIU had begun to end is ended, where that is known for certain.
 #pragma once
 
 #include <string>

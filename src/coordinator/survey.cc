@@ -244,7 +244,9 @@ Result<Operation> Survey::ToOperation(const std::string& verb) const {
   operation.job = target.job;
   STASIS_ASSIGN(operation.boot_id, process::BootId());
   operation.owner = self.id;
-  for (const auto& member : members()) operation.members.push_back(member.id);
+  for (const auto& member : members()) {
+    if (process::IsAlive(member)) operation.members.push_back(member.id);
+  }
   for (const auto& p : device_processes) {
     operation.device_processes.push_back(
         {p.id, p.state, p.gpus, p.device_bytes, {}, p.context_kept, p.away_bytes});

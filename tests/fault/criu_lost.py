@@ -5,27 +5,16 @@ for the image is there), however many of its processes end by themselves meanwhi
 finished: half a program is of use to nobody.
 """
 
-import os
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 
+from criu_to_die import dying_behind_commit  # noqa: E402
 from one_world import main  # noqa: E402
 from processes import tree  # noqa: E402
 from programs import Program  # noqa: E402
 from world import demand  # noqa: E402
-
-
-def dying_criu(world, name, after):
-    """A CRIU that is killed then, at the dump with this image."""
-    criu = os.environ.get("STASIS_CRIU") or world.build / "libexec" / "criu"
-    preload = world.build / "tests" / "libdying_criu.so"
-    path = world.folder / f"criu-{name}"
-    path.write_text(f"#!/bin/sh\nexec env LD_PRELOAD={preload} DYING_CRIU_AFTER={after} "
-                    f"DYING_CRIU_WHEN={world.images}/{name}/manifest.pb {criu} \"$@\"\n")
-    path.chmod(0o755)
-    return {"STASIS_CRIU": str(path)}
 
 
 def whole(world, program, name, command):
@@ -40,7 +29,7 @@ def whole(world, program, name, command):
 
 def runs_on(world, program, name):
     """CRIU is killed before it kills anybody."""
-    command = world.stasis("dump", program.name, "--name", name, env=dying_criu(world, name, 0), expect=6)
+    command = world.stasis("dump", program.name, "--name", name, env=dying_behind_commit(world, name, 0), expect=6)
     demand(f"{world.images}/{name} is complete" in command.err and "is as it was before" in command.err, command)
     program.expect_running()
     world.stasis("image", "verify", name)
@@ -73,7 +62,7 @@ def run(world):
 
     for after in (1, members - 1, members):
         name = f"after-{after}"
-        command = world.stasis("dump", "job", "--name", name, env=dying_criu(world, name, after))
+        command = world.stasis("dump", "job", "--name", name, env=dying_behind_commit(world, name, after))
         whole(world, program, name, command)
     program.finish()
 

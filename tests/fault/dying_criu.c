@@ -1,18 +1,43 @@
-// Preloaded into CRIU: at the end of a dump, when the file DYING_CRIU_WHEN is there and it has
-// ended DYING_CRIU_AFTER processes of the program, it is killed in the place of the next one, or
-// after the last. So somebody's `kill -9` meets it behind our commit, at a place and not by luck.
+// Preloaded into CRIU, which is killed at a place and not by luck, as somebody's `kill -9` would:
+//   DYING_CRIU_AFTER=N     when it has ended N processes of the program, in the place of the next
+//                          one or after the last; they count when the file DYING_CRIU_WHEN is there
+//   DYING_CRIU_SAYS=TEXT   when it, or a process that it makes, has written TEXT to its log
+//   DYING_CRIU_INJECTS=PID when it has just sent that task into code of its own
+//   DYING_CRIU_TOGETHER=1  Stasis is killed with it
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+static const int kSocketFd = 3;  // over which Stasis, who has made it, asks
+
 static int left = -1;
+static pid_t criu;
+static pid_t stasis;
+
+__attribute__((constructor)) static void know(void) {
+  struct ucred maker;
+  socklen_t size = sizeof maker;
+  criu = getpid();
+  if (getenv("DYING_CRIU_TOGETHER") != NULL &&
+      getsockopt(kSocketFd, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0) {
+    stasis = maker.pid;
+  }
+}
 
 // It also ends what it has tried the kernel with.
-static int counts(void) { return access(getenv("DYING_CRIU_WHEN"), F_OK) == 0; }
+static int counts(void) {
+  const char* when = getenv("DYING_CRIU_WHEN");
+  return when != NULL && access(when, F_OK) == 0;
+}
 
-static void die(void) { syscall(SYS_kill, getpid(), SIGKILL); }
+static void die(void) {
+  if (stasis > 0) syscall(SYS_kill, stasis, SIGKILL);
+  syscall(SYS_kill, criu, SIGKILL);
+}
 
 int kill(pid_t pid, int number) {
   if (number == SIGKILL && counts()) {
@@ -24,6 +49,19 @@ int kill(pid_t pid, int number) {
 
 // After the last it writes to its log, and answers.
 ssize_t write(int fd, const void* bytes, size_t size) {
+  const char* text = getenv("DYING_CRIU_SAYS");
   if (left == 0) die();
-  return syscall(SYS_write, fd, bytes, size);
+  const ssize_t written = syscall(SYS_write, fd, bytes, size);
+  if (text != NULL && memmem(bytes, size, text, strlen(text)) != NULL) die();
+  return written;
+}
+
+long ptrace(int request, pid_t pid, void* address, void* data) {
+  enum { kPeekUser = 3, kSetRegisters = 0x4205 };
+  long word = 0;
+  const int peeks = request >= 1 && request <= kPeekUser;
+  const long result = syscall(SYS_ptrace, request, pid, address, peeks ? &word : data);
+  const char* doomed = getenv("DYING_CRIU_INJECTS");
+  if (request == kSetRegisters && doomed != NULL && pid == atoi(doomed)) die();
+  return peeks && result >= 0 ? word : result;
 }
