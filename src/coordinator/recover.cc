@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "jobs/store.h"
 #include "jobs/watch.h"
 #include "process/end.h"
+#include "process/search.h"
 #include "process/tree.h"
 
 namespace stasis::coordinator {
@@ -241,6 +244,22 @@ Result<std::string> Cured(Services& services, const Operation& operation) {
               "it was written by another version of Stasis: use that one");
 }
 
+// Of an entry whose owner is gone: its lock is held by whoever has inherited it.
+std::string WhoStillWorks(const JournalEntry& entry) {
+  std::error_code failed;
+  const std::string path = std::filesystem::canonical(entry.path, failed);
+  std::string names;
+  for (const auto& holder : process::FindHolders({path}).value_or(std::vector<process::Stat>())) {
+    if (holder.id.pid.value == ::getpid()) continue;
+    names += fmt::format("{}process {} ({})", names.empty() ? "" : " and ", holder.id.pid.value,
+                         holder.comm);
+  }
+  return fmt::format(
+      "its owner is gone, but not yet {}, which has its lock; try again later. What never ends by "
+      "itself holds this up until it is ended (`kill -9`)",
+      names.empty() ? "a helper of it" : names);
+}
+
 // GPU data of programs that have ended, however that came.
 void SweepArenas(const Paths& paths) {
   if (auto store = ArenasThereAre(paths)) (void)store->Sweep();
@@ -268,8 +287,7 @@ Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadli
       recovered.outcome = fmt::format("under way (process {})", entry.operation.owner.pid.value);
       if (!process::IsAlive(entry.operation.owner)) {
         recovered.ok = false;
-        recovered.outcome =
-            "its owner is gone, but a helper of it still works on the program; try again later";
+        recovered.outcome = WhoStillWorks(entry);
       }
     } else if (!entry.readable) {
       recovered.verb = "unknown";

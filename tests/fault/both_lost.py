@@ -111,6 +111,22 @@ def at_commit(world, program):
     runs_on(world, program, threads)
 
 
+def leaves_one_behind(world, program):
+    """Whatever CRIU has begun beside itself has the lock too: who holds recovery up is named."""
+    threads = threads_of(program)
+    env = dying_criu(world, "beside", says=DUMP_PLACES[2], together=1)
+    script = pathlib.Path(env["STASIS_CRIU"])
+    script.write_text(script.read_text().replace("\nexec", '\n[ "$2" != swrk ] || sleep 1000 &\nexec'))
+    struck(world, "dump", "tree", "--name", IMAGE, LOUD, env=env)
+    beside = processes.called("sleep")  # it is begun to be asked what it can, too
+    said = world.stasis("recover", expect=6).out
+    demand(any(f"not yet process {pid} (sleep), which has" in said for pid in beside), f"who holds it up?\n{said}")
+    for pid in beside:
+        processes.end(pid)
+    recovered(world, UNDONE)
+    runs_on(world, program, threads)
+
+
 def by_the_daemon(world, program):
     threads = threads_of(program)
     world.daemon = True
@@ -200,6 +216,7 @@ def run(world):
     program = Program(world, "tree", "ring", ["--children", 2, "--memory", "1M", "--interval", "20"]).run()
     dump_is_undone(world, program)
     at_commit(world, program)
+    leaves_one_behind(world, program)
     by_the_daemon(world, program)
     takes_one_with_it(world)
     behind_commit(world, program)

@@ -1,5 +1,5 @@
-"""chaos.py --build DIR [--seed N] [--seconds S] [--daemon]: several programs on two GPUs, a random verb for one or two of
-them at once, and something of ours killed, interrupted or made to fail at a random moment. After each step `recover`;
+"""chaos.py --build DIR [--seed N] [--seconds S] [--daemon]: several programs on two GPUs, a random verb for one or two
+of them at once, and something of ours killed, interrupted or made to fail at a random moment. After each step `recover`;
 then every program must be where its state says, with its data, or an image of it must be whole. Run by hand, for as
 long as one likes: what it finds belongs into a table or a scenario. The same seed draws the same steps, but not the
 same moments.
@@ -19,8 +19,8 @@ from world import World, isolate_keep
 
 OURS = ("stasis", "criu", "stasis-device-h", "stasis-mover", "stasis-worker")
 PHASES = ["data-room", "gate-close", "tree-check", "data-export", "data-release", "gpu-lock", "gpu-checkpoint",
-          "data-save", "data-commit", "data-free", "record", "image-begin", "data-write", "cpu-dump", "describe", "commit",
-          "cpu-write", "gpu-return", "data-load", "data-read", "cpu-restore", "data-bind", "gpu-restore", "gpu-unlock",
+          "data-save", "data-commit", "data-free", "record", "image-begin", "data-write", "cpu-dump", "describe",
+          "commit", "cpu-write", "gpu-return", "data-load", "data-read", "cpu-restore", "data-bind", "gpu-restore", "gpu-unlock",
           "data-return", "adopt", "load-room"]
 # What an operation may end with: undone, cannot, wrong state or busy, interrupted; something is left; done.
 UNDONE = {1, 5, 7, 130, 143, -signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM}
@@ -227,7 +227,7 @@ class Chaos:
         self.world.expect_clean()
         print("   " + ", ".join(f"{command.code}" for _, command, *_ in begun), flush=True)
         for subject in self.subjects:
-            subject.settle([(command, image, wanted) for asked, command, image, wanted, _, _ in begun if asked is subject])
+            subject.settle([row[1:4] for row in begun if row[0] is subject])
             subject.tidy()
 
 
@@ -250,7 +250,8 @@ def main():
         chaos.world.close()
     except Exception as error:  # noqa: BLE001
         print(str(error) if isinstance(error, (Failed, processes.Late)) else traceback.format_exc())
-        told = [command for command in chaos.world.log if command.words[1] not in ("ps", "gpu") and "udp_send" not in command.words[0]]
+        told = [command for command in chaos.world.log
+                if command.words[1] not in ("ps", "gpu") and "udp_send" not in command.words[0]]
         print("The last commands:", *told[-14:], sep="\n")
         print(f"FAILED at step {chaos.steps}, seed {options.seed}")
         return 1
