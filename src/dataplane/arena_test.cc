@@ -23,7 +23,7 @@ class ArenaTest : public ::testing::Test {
  protected:
   void SetUp() override {
     char memory[] = "/dev/shm/stasis-arena-test.XXXXXX";
-    char disk[] = "/tmp/stasis-arena-test.XXXXXX";
+    char disk[] = "/var/tmp/stasis-arena-test.XXXXXX";
     memory_ = ::mkdtemp(memory);
     disk_ = ::mkdtemp(disk);
     paths_ = {disk_ + "/run", disk_ + "/data"};

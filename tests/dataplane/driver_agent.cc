@@ -254,7 +254,7 @@ std::vector<int> Raw(const std::vector<UniqueFd>& fds) {
 void DataplaneTest::SetUp() {
   Gpus();
   char memory[] = "/dev/shm/stasis-dataplane-test.XXXXXX";
-  char disk[] = "/tmp/stasis-dataplane-test.XXXXXX";
+  char disk[] = "/var/tmp/stasis-dataplane-test.XXXXXX";
   memory_dir_ = ::mkdtemp(memory);
   disk_dir_ = ::mkdtemp(disk);
   paths_ = Paths{disk_dir_ + "/run", disk_dir_ + "/data"};
