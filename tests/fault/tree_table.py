@@ -82,7 +82,9 @@ class TreeStand(Stand):
         def left():
             self.world.reap()
             return [p for p in processes.all_pids() if (processes.stat(p) or ("",))[0] == "ring"]
-        stuck = {int(pid) for pid in re.findall(r"process (\d+)[^.]* uses GPU memory of process \d+ .CUDA IPC., which cannot", said)}
+        # The nearest in front of it: the message may begin with who has ended.
+        stuck = {int(pid) for pid in
+                 re.findall(r"process (\d+)(?:(?!process)[^.])* uses GPU memory of process \d+ .CUDA IPC., which cannot", said)}
         demand(len(stuck) <= 1, f"more than one uses memory of the dead: {said}")
         # It does not run on, so that it can only be ended; the parent may be waiting for it, and all others for the parent.
         for pid in stuck:
