@@ -167,24 +167,31 @@ bool IsOurProgram(HostPid pid) {
          program == std::filesystem::read_symlink("/proc/self/exe", unknown);
 }
 
-Result<std::vector<process::Stat>> ReadOutside(const Services& services, const Target& target,
-                                               const process::ProcessTree& tree) {
+struct Found {
+  process::ProcessTree tree;
   std::vector<process::Stat> outside;
+};
+
+// The tree below the target, and what belongs to it elsewhere.
+Result<Found> FindMembers(const Services& services, const Target& target) {
+  STASIS_ASSIGN(auto snapshot, process::Snapshot::Settled(target.root.pid));
+  Found found;
+  STASIS_ASSIGN(found.tree, snapshot.Tree(target.root.pid));
   auto add = [&](process::Stat stat) {
-    if (!process::IsAlive(stat) || tree.Contains(stat.id.pid) || stat.comm == kSoftgpuBroker)
+    if (!process::IsAlive(stat) || found.tree.Contains(stat.id.pid) ||
+        stat.comm == kSoftgpuBroker || IsOurProgram(stat.id.pid)) {
       return;
-    if (IsOurProgram(stat.id.pid)) return;
-    if (!IsAmong(stat, outside)) outside.push_back(std::move(stat));
+    }
+    if (!IsAmong(stat, found.outside)) found.outside.push_back(std::move(stat));
   };
   if (!target.job.empty()) {
     STASIS_ASSIGN(auto job, jobs::Store(services.paths.jobs()).Load(target.job));
-    for (HostPid pid : jobs::BackgroundProcesses(job)) {
+    for (HostPid pid : jobs::BackgroundProcesses(job, snapshot)) {
       if (auto stat = process::ReadStat(pid)) add(std::move(*stat));
     }
   }
-  STASIS_ASSIGN(auto session, process::ReadSession(tree.root().id.pid));
-  for (process::Stat& stat : session) add(std::move(stat));
-  return outside;
+  for (process::Stat& stat : snapshot.Session(target.root.pid)) add(std::move(stat));
+  return found;
 }
 
 Result<std::vector<device::DeviceProcess>> FindUsers(Services& services,
@@ -279,8 +286,9 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   // still.
   survey.tree.members = {root};
   STASIS_TRY(RefuseMember(root, survey, collects));
-  STASIS_ASSIGN(survey.tree, process::ReadTree(target.root.pid));
-  STASIS_ASSIGN(survey.outside, ReadOutside(services, target, survey.tree));
+  STASIS_ASSIGN(Found found, FindMembers(services, target));
+  survey.tree = std::move(found.tree);
+  survey.outside = std::move(found.outside);
   // Before anything is asked of them that only their owner may ask.
   for (const auto* all : {&survey.tree.members, &survey.outside}) {
     for (const auto& stat : *all) {
@@ -375,8 +383,8 @@ Status CheckSameUsers(Services& services, const Survey& survey) {
   for (const auto& p : survey.device_processes) {
     if (!process::IsAlive(p.id)) return Changed(fmt::format("process {}", p.id.pid.value), "ended");
   }
-  STASIS_ASSIGN(auto tree, process::ReadTree(survey.target.root.pid));
-  STASIS_ASSIGN(auto outside, ReadOutside(services, survey.target, tree));
+  STASIS_ASSIGN(auto found, FindMembers(services, survey.target));
+  const auto& [tree, outside] = found;
   // Those that are known for it need not be looked at again, unless somebody else seems to be one
   // too: who is whose forked child is only seen in all of them.
   process::ProcessTree others = tree;

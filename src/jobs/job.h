@@ -14,6 +14,10 @@
 #include "base/result.h"
 #include "process/proc.h"
 
+namespace stasis::process {
+class Snapshot;
+}
+
 namespace stasis::jobs {
 
 enum class CheckpointKind { kDump, kSuspend };
@@ -97,8 +101,11 @@ inline bool IsAdopted(const Job& job) {
 }
 
 // Living processes of the job that are not below its root: daemons that left it and hang under the
-// shim. A dump of the root's tree would not hold them.
+// shim. A dump of the root's tree would not hold them. `snapshot`: of all processes, if there is
+// one.
 std::vector<process::HostPid> BackgroundProcesses(const Job& job);
+std::vector<process::HostPid> BackgroundProcesses(const Job& job,
+                                                  const process::Snapshot& snapshot);
 
 // Ids: [a-z][a-z0-9._-]*, 64 characters at most. A bare number is never one: it is a process.
 inline constexpr size_t kMaxIdLength = 64;

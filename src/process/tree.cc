@@ -1,43 +1,12 @@
 #include "process/tree.h"
 
 #include <algorithm>
-#include <map>
+#include <optional>
 #include <set>
 
 #include "process/search.h"
 
 namespace stasis::process {
-namespace {
-
-using ByParent = std::multimap<HostPid, Stat>;
-
-Result<ByParent> ReadAll() {
-  STASIS_ASSIGN(auto pids, ListProcesses());
-  ByParent by_parent;
-  for (HostPid pid : pids) {
-    auto stat = ReadStat(pid);
-    if (stat) by_parent.emplace(stat->parent, std::move(*stat));
-  }
-  return by_parent;
-}
-
-ProcessTree TreeBelow(Stat root_stat, const ByParent& by_parent) {
-  ProcessTree tree;
-  tree.members.push_back(std::move(root_stat));
-  for (size_t i = 0; i < tree.members.size(); ++i) {
-    auto [begin, end] = by_parent.equal_range(tree.members[i].id.pid);
-    for (auto it = begin; it != end; ++it) tree.members.push_back(it->second);
-  }
-  return tree;
-}
-
-Result<ProcessTree> ReadOnce(HostPid root) {
-  STASIS_ASSIGN(Stat root_stat, ReadStat(root));
-  STASIS_ASSIGN(ByParent by_parent, ReadAll());
-  return TreeBelow(std::move(root_stat), by_parent);
-}
-
-}  // namespace
 
 bool ProcessTree::Contains(HostPid pid) const {
   return std::any_of(members.begin(), members.end(),
@@ -57,36 +26,51 @@ bool ProcessTree::SameMembers(const ProcessTree& other) const {
   return a == b;
 }
 
-Result<std::vector<Stat>> ReadSession(HostPid leader) {
+Result<Snapshot> Snapshot::Take() {
   STASIS_ASSIGN(auto pids, ListProcesses());
-  std::vector<Stat> members;
+  Snapshot snapshot;
   for (HostPid pid : pids) {
     auto stat = ReadStat(pid);
-    if (stat && stat->session == leader.value) members.push_back(std::move(*stat));
+    if (stat) snapshot.by_parent_.emplace(stat->parent, std::move(*stat));
   }
-  return members;
+  return snapshot;
 }
 
-Result<std::vector<ProcessTree>> LookAtTrees(const std::vector<HostPid>& roots) {
-  STASIS_ASSIGN(ByParent by_parent, ReadAll());
-  std::vector<ProcessTree> trees;
-  for (HostPid root : roots) {
-    auto stat = ReadStat(root);
-    trees.push_back(stat ? TreeBelow(std::move(*stat), by_parent) : ProcessTree());
-  }
-  return trees;
-}
-
-Result<ProcessTree> ReadTree(HostPid root) {
-  STASIS_ASSIGN(ProcessTree last, ReadOnce(root));
-  for (int i = 0; i < kMaxReadings; ++i) {
-    STASIS_ASSIGN(ProcessTree now, ReadOnce(root));
-    if (now.SameMembers(last)) return now;
-    last = std::move(now);
+Result<Snapshot> Snapshot::Settled(HostPid root) {
+  std::optional<ProcessTree> last;
+  for (int walk = 0; walk < kMaxWalks; ++walk) {
+    STASIS_ASSIGN(Snapshot snapshot, Take());
+    STASIS_ASSIGN(ProcessTree tree, snapshot.Tree(root));
+    if (last && tree.SameMembers(*last)) return snapshot;
+    last = std::move(tree);
   }
   return Fail(Code::kAborted, Domain::kProcess, 0,
               "the process tree below " + ToString(root) + " keeps changing",
               "try again when it has finished starting or ending processes");
+}
+
+Result<ProcessTree> Snapshot::Tree(HostPid root) const {
+  ProcessTree tree;
+  STASIS_ASSIGN(Stat root_stat, ReadStat(root));
+  tree.members.push_back(std::move(root_stat));
+  for (size_t i = 0; i < tree.members.size(); ++i) {
+    auto [begin, end] = by_parent_.equal_range(tree.members[i].id.pid);
+    for (auto it = begin; it != end; ++it) tree.members.push_back(it->second);
+  }
+  return tree;
+}
+
+std::vector<Stat> Snapshot::Session(HostPid leader) const {
+  std::vector<Stat> members;
+  for (const auto& [parent, stat] : by_parent_) {
+    if (stat.session == leader.value) members.push_back(stat);
+  }
+  return members;
+}
+
+Result<ProcessTree> ReadTree(HostPid root) {
+  STASIS_ASSIGN(Snapshot snapshot, Snapshot::Settled(root));
+  return snapshot.Tree(root);
 }
 
 }  // namespace stasis::process

@@ -1,6 +1,7 @@
 // A process and everything below it.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "base/result.h"
@@ -18,17 +19,30 @@ struct ProcessTree {
   bool SameMembers(const ProcessTree& other) const;
 };
 
-// Those of the session that `leader` leads, wherever they hang; none when it leads none.
-Result<std::vector<Stat>> ReadSession(HostPid leader);
+// All processes, as one walk over /proc found them: to ask for several trees costs no more than to
+// ask for one.
+class Snapshot {
+ public:
+  // To be shown, not to be acted on: what was started or ended meanwhile may be missing.
+  static Result<Snapshot> Take();
 
-// The trees below several roots, from one look at all processes, so that asking for many costs no
-// more than asking for one: to be shown, not to be acted on. Empty where a root is no more.
-Result<std::vector<ProcessTree>> LookAtTrees(const std::vector<HostPid>& roots);
+  // The last of two walks that agree on the tree below `root`. At most `kMaxWalks` are made;
+  // kAborted when it never holds still, kNotFound when there is no such process.
+  static constexpr int kMaxWalks = 21;
+  static Result<Snapshot> Settled(HostPid root);
 
-// Reads the tree below `root` (zombies included: they are part of what CRIU would dump). Two
-// readings that agree are needed for an answer, at most `kMaxReadings` are made; kAborted when it
-// never holds still.
-inline constexpr int kMaxReadings = 20;
+  // The tree below `root`, zombies included: they are part of what CRIU would dump. kNotFound when
+  // it is no more.
+  Result<ProcessTree> Tree(HostPid root) const;
+
+  // Those of the session that `leader` leads, wherever they hang; none when it leads none.
+  std::vector<Stat> Session(HostPid leader) const;
+
+ private:
+  std::multimap<HostPid, Stat> by_parent_;
+};
+
+// The tree below `root` when it holds still; errors of Snapshot::Settled.
 Result<ProcessTree> ReadTree(HostPid root);
 
 }  // namespace stasis::process

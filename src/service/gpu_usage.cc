@@ -38,32 +38,27 @@ GpuUsages LookAtGpus(const Paths& paths, const config::Settings& settings,
                      const std::vector<jobs::Job>& jobs) {
   GpuUsages usages;
   std::unique_ptr<device::DeviceControl> control;
-  std::vector<const jobs::Job*> running;
-  std::vector<process::HostPid> roots;
-  for (const jobs::Job& job : jobs) {
-    if (job.state != jobs::State::kRunning || !job.processes) continue;
-    running.push_back(&job);
-    roots.push_back(job.processes->root.pid);
-  }
-  auto trees = process::LookAtTrees(roots);
-  if (!trees) {
-    usages.problem = trees.error().ToString();
+  auto snapshot = process::Snapshot::Take();
+  if (!snapshot) {
+    usages.problem = snapshot.error().ToString();
     return usages;
   }
-  for (size_t i = 0; i < running.size(); ++i) {
-    const process::ProcessTree& tree = (*trees)[i];
-    if (std::none_of(tree.members.begin(), tree.members.end(),
-                     [](const auto& member) { return HasDriverLoaded(member.id.pid); })) {
+  for (const jobs::Job& job : jobs) {
+    if (job.state != jobs::State::kRunning || !job.processes) continue;
+    auto tree = snapshot->Tree(job.processes->root.pid);
+    if (!tree || std::none_of(tree->members.begin(), tree->members.end(), [](const auto& member) {
+          return HasDriverLoaded(member.id.pid);
+        })) {
       continue;
     }
     if (control == nullptr)
       control = device::MakeDeviceControl(coordinator::ControlOptionsOf(settings));
-    auto processes = control->FindProcesses(tree);
+    auto processes = control->FindProcesses(*tree);
     if (!processes) {
       usages.problem = processes.error().ToString();
       continue;
     }
-    for (const auto& process : *processes) Add(paths, process, usages.by_job[running[i]->id]);
+    for (const auto& process : *processes) Add(paths, process, usages.by_job[job.id]);
   }
   return usages;
 }
