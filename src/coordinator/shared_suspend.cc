@@ -160,10 +160,14 @@ Result<bool> SharedSuspend::MayWaitForEachOther() const {
   if (members_.size() < 2) return false;
   for (const Member& member : members_) {
     if (member.client->hello().ipc_peer_count != 0) return true;
-    STASIS_ASSIGN(auto findings, device::Inspect(member.id.pid));
-    if (!findings.empty()) return true;
   }
-  return false;
+  std::atomic<bool> may = false;
+  STASIS_TRY(InParallel(members_.size(), [&](size_t i) -> Status {
+    STASIS_ASSIGN(auto findings, device::Inspect(members_[i].id.pid));
+    if (!findings.empty()) may = true;
+    return {};
+  }));
+  return may.load();
 }
 
 Phase SharedSuspend::GateClose() {

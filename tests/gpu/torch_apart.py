@@ -36,9 +36,11 @@ def line_of(process, kind):
 def begun(gpu, given):
     script = pathlib.Path(__file__).with_name("torch_split.py")
     words = ["--gpus", "1", "--cache", given.cache, *(["--churn"] if given.churn else [])]
+    # As torchrun does: by default each of them takes threads for all processors, which wait for work by spinning.
+    threads = max(1, (os.cpu_count() or 1) // given.processes)
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu), "OMP_NUM_THREADS": str(threads)}
     # A pipe holds 64 KiB, some 2000 rounds: by more they do not run away from each other.
-    return subprocess.Popen([sys.executable, script, *words], env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)},
-                            stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, script, *words], env=env, stdout=subprocess.PIPE, text=True)
 
 
 def main():
