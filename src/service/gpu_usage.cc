@@ -46,9 +46,8 @@ GpuUsages LookAtGpus(const Paths& paths, const config::Settings& settings,
   for (const jobs::Job& job : jobs) {
     if (job.state != jobs::State::kRunning || !job.processes) continue;
     auto tree = snapshot->Tree(job.processes->root.pid);
-    if (!tree || std::none_of(tree->members.begin(), tree->members.end(), [](const auto& member) {
-          return HasDriverLoaded(member.id.pid);
-        })) {
+    if (!tree || std::none_of(tree->members.begin(), tree->members.end(),
+                              [](const auto& member) { return HasDriverLoaded(member.id.pid); })) {
       continue;
     }
     if (control == nullptr)
