@@ -70,7 +70,7 @@ tl::unexpected<Error> FailUnknownEnd(const std::string& id, bool adopted) {
                       : "its shim was killed, or the machine was restarted");
 }
 
-void AttachOptions::AddTo(CLI::App& verb) {
+void AttachOptions::AddTo(App verb) {
   verb.add_option("--detach-keys", detach_keys,
                   "Keys that leave the job's terminal (default: ctrl-p,ctrl-q; none: no keys)");
 }

@@ -28,7 +28,7 @@ class CaughtSignals {
 struct AttachOptions {
   std::string detach_keys = kDefaultDetachKeys;
   bool watch = false;  // only look
-  void AddTo(CLI::App& verb);
+  void AddTo(App verb);
 };
 
 // Stays with a running job in the foreground. Of one without a terminal: copies what its log gains

@@ -3,9 +3,12 @@
 // for when they are needed.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace stasis::cli {
 

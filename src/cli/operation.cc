@@ -42,26 +42,26 @@ client::OnEvent TerminalProgress(const Globals& globals) {
 
 }  // namespace
 
-void CommonOptions::AddTo(CLI::App& verb) {
+void CommonOptions::AddTo(App verb) {
   verb.add_option("--timeout", timeout_s,
                   "Seconds that any one phase may take (timeouts.phase_s of the configuration, or "
                   "each phase's own)")
-      ->check(CLI::Range(0.001, 86400.0));
+      ->range(0.001, 86400.0);
   verb.add_flag("--dry-run", dry_run, "Look and plan, but touch nothing");
   verb.add_flag("--ignore-memory", ignore_memory,
                 "Go on when host memory or the disk looks too small");
 }
 
-void CriuFlags::AddTo(CLI::App& verb) {
+void CriuFlags::AddTo(App verb) {
   verb.add_option("--tcp", tcp, "Established TCP connections: refuse, close or keep")
-      ->check(CLI::IsMember({"refuse", "close", "keep"}));
+      ->one_of({"refuse", "close", "keep"});
   verb.add_flag("--file-locks", file_locks, "Save file locks and take them again");
   verb.add_flag("--link-remap", link_remap, "Save files that were deleted but have another name");
   verb.add_option("--external", external, "A resource outside of the program, in CRIU's syntax");
   verb.add_option("--criu-opt", criu_opts, "Another option of CRIU, K=V");
 }
 
-void AddAssumeUnshared(CLI::App& verb, bool& assume) {
+void AddAssumeUnshared(App verb, bool& assume) {
   verb.add_flag("--assume-unshared", assume,
                 "Its processes share no GPU memory with each other, though no agent sees that "
                 "(programs without the agent; if they do share, they are lost)");
@@ -85,7 +85,7 @@ v1::CriuOptions CriuFlags::ToMessage() const {
   return message;
 }
 
-void TargetWords::AddTo(CLI::App& verb, const std::string& name, const std::string& help) {
+void TargetWords::AddTo(App verb, const std::string& name, const std::string& help) {
   verb.add_option(name, words, help)->required()->expected(1, 2)->option_text(" ");
 }
 
@@ -98,10 +98,8 @@ Result<std::string> TargetWords::Name() const {
                    "one name or process id is enough; `job NAME` and `process PID` are the same");
 }
 
-void AddGpuEnabled(CLI::App& verb) {
-  verb.add_flag_callback(
-          "-g,--gpu-enabled", [] {}, "Accepted; a GPU needs no word")
-      ->group("");
+void AddGpuEnabled(App verb) {
+  verb.add_ignored_flag("-g,--gpu-enabled", "Accepted; a GPU needs no word")->group("");
 }
 
 Outcome RunOperation(const Globals& globals, const OperationBody& operation,

@@ -12,7 +12,7 @@ struct CommonOptions {
   bool dry_run = false;
   bool ignore_memory = false;
 
-  void AddTo(CLI::App& verb);
+  void AddTo(App verb);
   v1::OperationOptions ToMessage() const;
 };
 
@@ -24,24 +24,24 @@ struct CriuFlags {
   std::vector<std::string> external;
   std::vector<std::string> criu_opts;
 
-  void AddTo(CLI::App& verb);
+  void AddTo(App verb);
   v1::CriuOptions ToMessage() const;
 };
 
 // --assume-unshared, of suspend and dump.
-void AddAssumeUnshared(CLI::App& verb, bool& assume);
+void AddAssumeUnshared(App verb, bool& assume);
 
 // TARGET as it is typed: `llama`, or with the kind before it that other tools want: `job llama`,
 // `process 4711`.
 struct TargetWords {
   std::vector<std::string> words;
 
-  void AddTo(CLI::App& verb, const std::string& name, const std::string& help);
+  void AddTo(App verb, const std::string& name, const std::string& help);
   Result<std::string> Name() const;
 };
 
 // Accepted and without effect, from other tools: nothing has to be said for a GPU to be used.
-void AddGpuEnabled(CLI::App& verb);
+void AddGpuEnabled(App verb);
 
 // The daemon, where one runs; else this process.
 Result<client::Client> OpenClient(const Globals& globals);

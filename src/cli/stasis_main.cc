@@ -2,6 +2,7 @@
 // words and an exit code (see ExitCode in base/result.h).
 #include <signal.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -97,7 +98,7 @@ int Main(int argc, char** argv) {
   Action action;
   bool needs_config = false;
   for (const VerbRow& row : kVerbs) {
-    row.add(app, [&, needs = row.needs_config](Action a) {
+    row.add(App(&app), [&, needs = row.needs_config](Action a) {
       action = std::move(a);
       needs_config = needs;
     });

@@ -3,7 +3,6 @@
 // table.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "base/paths.h"
 #include "base/result.h"
+#include "cli/arguments.h"
 #include "config/load.h"
 #include "config/open_paths.h"
 
@@ -42,33 +42,33 @@ using Action = std::function<Outcome(const Globals&)>;
 
 // Adds a subcommand to `app`; `select` must be called in the subcommand's callback with what to
 // run.
-using Register = void (*)(CLI::App& app, const std::function<void(Action)>& select);
+using Register = void (*)(App app, const std::function<void(Action)>& select);
 
-void RegisterVersion(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterArena(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterGpu(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterImage(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterRun(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterManage(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterPs(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterInspect(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterCheckpoints(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterAttach(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterLogs(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterWait(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterKill(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterDelete(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterSuspend(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterResume(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterDump(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterRestore(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterCheck(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterRecover(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterCompletion(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterConfig(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterDaemon(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterHabits(CLI::App& app, const std::function<void(Action)>& select);
-void RegisterBench(CLI::App& app, const std::function<void(Action)>& select);
+void RegisterVersion(App app, const std::function<void(Action)>& select);
+void RegisterArena(App app, const std::function<void(Action)>& select);
+void RegisterGpu(App app, const std::function<void(Action)>& select);
+void RegisterImage(App app, const std::function<void(Action)>& select);
+void RegisterRun(App app, const std::function<void(Action)>& select);
+void RegisterManage(App app, const std::function<void(Action)>& select);
+void RegisterPs(App app, const std::function<void(Action)>& select);
+void RegisterInspect(App app, const std::function<void(Action)>& select);
+void RegisterCheckpoints(App app, const std::function<void(Action)>& select);
+void RegisterAttach(App app, const std::function<void(Action)>& select);
+void RegisterLogs(App app, const std::function<void(Action)>& select);
+void RegisterWait(App app, const std::function<void(Action)>& select);
+void RegisterKill(App app, const std::function<void(Action)>& select);
+void RegisterDelete(App app, const std::function<void(Action)>& select);
+void RegisterSuspend(App app, const std::function<void(Action)>& select);
+void RegisterResume(App app, const std::function<void(Action)>& select);
+void RegisterDump(App app, const std::function<void(Action)>& select);
+void RegisterRestore(App app, const std::function<void(Action)>& select);
+void RegisterCheck(App app, const std::function<void(Action)>& select);
+void RegisterRecover(App app, const std::function<void(Action)>& select);
+void RegisterCompletion(App app, const std::function<void(Action)>& select);
+void RegisterConfig(App app, const std::function<void(Action)>& select);
+void RegisterDaemon(App app, const std::function<void(Action)>& select);
+void RegisterHabits(App app, const std::function<void(Action)>& select);
+void RegisterBench(App app, const std::function<void(Action)>& select);
 
 // The result on stdout: `text` as it is, or `document` with --json.
 void PrintResult(const Globals& globals, const std::string& text, const nlohmann::json& document);

@@ -133,14 +133,14 @@ Outcome Free(const Globals& globals) {
 
 }  // namespace
 
-void RegisterArena(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterArena(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("arena", "Host memory that is kept ready for GPU data");
+  auto verb = app.add_subcommand("arena", "Host memory that is kept ready for GPU data");
   verb->require_subcommand(1);
   verb->add_subcommand("ls", "List it: what is free, and whose data is in the rest")->callback([=] {
     select(List);
   });
-  auto* reserve = verb->add_subcommand(
+  auto reserve = verb->add_subcommand(
       "reserve", "Allocate and touch memory now, so that the next suspend need not");
   reserve->add_option("SIZE", options->size, "32GiB, 512M, ...")->required();
   reserve->callback(

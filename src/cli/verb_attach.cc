@@ -37,13 +37,13 @@ Outcome AttachToJob(const Globals& globals, const Options& options) {
 
 }  // namespace
 
-void RegisterAttach(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterAttach(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand(
+  auto verb = app.add_subcommand(
       "attach", "Go to the terminal of a running job, or follow its output where it has none");
   verb->add_option("JOB", options->job, "The job")->required();
   verb->add_flag("--watch", options->attach.watch, "Only look: no keys, no signals; Ctrl-C leaves");
-  options->attach.AddTo(*verb);
+  options->attach.AddTo(verb);
   verb->callback(
       [=] { select([=](const Globals& globals) { return AttachToJob(globals, *options); }); });
 }

@@ -344,9 +344,9 @@ Outcome Run(const Globals& globals, const Options& options) {
 
 }  // namespace
 
-void RegisterBench(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterBench(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand(
+  auto verb = app.add_subcommand(
       "bench", "Measure suspend and resume on a GPU, beside the driver's own path, in one run");
   verb->add_option("--size", options->size, "GPU memory to work with (32GiB)");
   verb->add_option("--allocation", options->allocations,
@@ -354,10 +354,10 @@ void RegisterBench(CLI::App& app, const std::function<void(Action)>& select) {
                    "shared path "
                    "with each")
       ->delimiter(',');
-  verb->add_option("--rounds", options->rounds, "Warm rounds (7)")->check(CLI::Range(1, 1000));
+  verb->add_option("--rounds", options->rounds, "Warm rounds (7)")->range(1, 1000);
   verb->add_option("--driver-rounds", options->driver_rounds,
                    "Rounds of the driver's own path, which is slow (2); 0: leave it out")
-      ->check(CLI::Range(0, 1000));
+      ->range(0, 1000);
   verb->add_option("--gpu", options->gpu, "Which: index, UUID or name (0)");
   verb->add_option("--svg", options->svg, "Write a plot there");
   verb->add_flag(

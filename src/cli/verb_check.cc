@@ -169,9 +169,9 @@ Outcome CheckTarget(const Globals& globals, const CheckFlags& flags) {
 
 }  // namespace
 
-void RegisterCheck(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterCheck(App app, const std::function<void(Action)>& select) {
   auto flags = std::make_shared<CheckFlags>();
-  auto* verb = app.add_subcommand("check", "Is this machine able? Is this program?");
+  auto verb = app.add_subcommand("check", "Is this machine able? Is this program?");
   verb->add_option("TARGET", flags->target,
                    "A job or a process id; without it the machine is checked");
   verb->add_flag("--full", flags->full,
@@ -179,7 +179,7 @@ void RegisterCheck(CLI::App& app, const std::function<void(Action)>& select) {
                  "the disk's speed, what a program's agent answers, a mover on each GPU");
   verb->add_option("--timeout", flags->timeout_s,
                    "Seconds for any one question to the driver, CRIU or a disk")
-      ->check(CLI::Range(0.1, kMostPatienceS))
+      ->range(0.1, kMostPatienceS)
       ->capture_default_str();
   verb->footer(
       "Each finding is ok, a note, a warning, or says what this machine or program cannot "

@@ -41,9 +41,9 @@ Outcome Checkpoints(const Globals& globals, const std::string& id) {
 
 }  // namespace
 
-void RegisterCheckpoints(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterCheckpoints(App app, const std::function<void(Action)>& select) {
   auto id = std::make_shared<std::string>();
-  auto* verb =
+  auto verb =
       app.add_subcommand("checkpoints", "List the dumps and suspends of a job, oldest first");
   verb->add_option("JOB", *id, "The job")->required();
   verb->callback(

@@ -34,25 +34,25 @@ Outcome PrintNames(const Globals& globals, const std::string& kind) {
 
 }  // namespace
 
-void RegisterCompletion(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterCompletion(App app, const std::function<void(Action)>& select) {
   struct Options {
     std::string shell, names;
   };
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand(
-      "completion", "Print a script that lets your shell complete commands of stasis");
-  auto* shell = verb->add_option("SHELL", options->shell, "bash, zsh or fish")
-                    ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  auto verb = app.add_subcommand("completion",
+                                 "Print a script that lets your shell complete commands of stasis");
+  auto shell = verb->add_option("SHELL", options->shell, "bash, zsh or fish")
+                   ->one_of({"bash", "zsh", "fish"});
   verb->add_option("--names", options->names,
                    "What the scripts ask for: jobs or images, one a line")
-      ->check(CLI::IsMember({"jobs", "images"}))
+      ->one_of({"jobs", "images"})
       ->excludes(shell);
-  verb->callback([=, program = &app] {
+  verb->callback([=, program = app] {
     select([=](const Globals& globals) -> Outcome {
       if (!options->names.empty()) return PrintNames(globals, options->names);
       for (const ShellRow& row : kShells) {
         if (options->shell != row.name) continue;
-        const std::string script = row.script(ModelOf(*program));
+        const std::string script = row.script(ModelOf(program.parser()));
         PrintResult(globals, script, {{"shell", row.name}, {"script", script}});
         return 0;
       }

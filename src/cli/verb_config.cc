@@ -66,8 +66,8 @@ Outcome Show(const Globals& globals) {
 
 }  // namespace
 
-void RegisterConfig(CLI::App& app, const std::function<void(Action)>& select) {
-  auto* verb = app.add_subcommand("config", "What is set once, for all commands");
+void RegisterConfig(App app, const std::function<void(Action)>& select) {
+  auto verb = app.add_subcommand("config", "What is set once, for all commands");
   verb->require_subcommand(1);
   verb->add_subcommand("show", "Every setting: its value, and where it comes from")->callback([=] {
     select(Show);

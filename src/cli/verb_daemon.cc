@@ -156,25 +156,25 @@ Outcome Drain(const Globals& globals, double timeout_s) {
 
 }  // namespace
 
-void RegisterDaemon(CLI::App& app, const std::function<void(Action)>& select) {
-  auto* verb = app.add_subcommand("daemon", "Start the daemon, ask how it is, send it home");
+void RegisterDaemon(App app, const std::function<void(Action)>& select) {
+  auto verb = app.add_subcommand("daemon", "Start the daemon, ask how it is, send it home");
   verb->require_subcommand(1);
   auto foreground = std::make_shared<bool>(false);
-  auto* start = verb->add_subcommand("start", "Start it, unless it runs");
+  auto start = verb->add_subcommand("start", "Start it, unless it runs");
   start->add_flag("--foreground", *foreground, "Become it: for service managers");
   start->callback(
       [=] { select([=](const Globals& globals) { return Start(globals, *foreground); }); });
-  auto* status = verb->add_subcommand("status", "How it is, and what it is doing");
+  auto status = verb->add_subcommand("status", "How it is, and what it is doing");
   status->callback([=] { select(PrintStatus); });
   auto timeout = std::make_shared<double>(0);
-  auto* drain = verb->add_subcommand(
+  auto drain = verb->add_subcommand(
       "drain", "Let it begin nothing any more, and end when what is under way has ended");
   drain->add_option("--timeout", *timeout, "Seconds to wait for that (default: however long)")
-      ->check(CLI::Range(0.001, 7 * 86400.0));
+      ->range(0.001, 7 * 86400.0);
   drain->callback(
       [=] { select([=](const Globals& globals) { return Drain(globals, *timeout); }); });
   // As other tools call it.
-  RegisterCheck(*verb, select);
+  RegisterCheck(verb, select);
   verb->get_subcommand("check")->group("");
 }
 

@@ -20,10 +20,10 @@ struct Options {
 
 }  // namespace
 
-void RegisterDump(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterDump(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("dump", "Write a complete image of a program, then end it");
-  options->target.AddTo(*verb, "TARGET", "A job or a process id");
+  auto verb = app.add_subcommand("dump", "Write a complete image of a program, then end it");
+  options->target.AddTo(verb, "TARGET", "A job or a process id");
   verb->add_option(
       "-d,--dir", options->store,
       "Folder in which the image appears (default: folders.images of the configuration)");
@@ -32,14 +32,14 @@ void RegisterDump(CLI::App& app, const std::function<void(Action)>& select) {
                  "Let the program run on, as soon as its state is in memory");
   verb->add_flag("--full", options->full,
                  "Write all GPU memory, also what earlier images of the store have");
-  AddAssumeUnshared(*verb, options->assume_unshared);
+  AddAssumeUnshared(verb, options->assume_unshared);
   verb->add_option("--compress", options->compress,
                    "Blocks of GPU memory: none, lz4, zstd, or auto (where the storage is slower); "
                    "dump.compress of the configuration, or none, without it")
       ->option_text("HOW");
-  options->common.AddTo(*verb);
-  options->criu.AddTo(*verb);
-  AddGpuEnabled(*verb);
+  options->common.AddTo(verb);
+  options->criu.AddTo(verb);
+  AddGpuEnabled(verb);
   verb->callback([=] {
     select([=](const Globals& globals) -> Outcome {
       STASIS_ASSIGN(const std::string name, options->target.Name());

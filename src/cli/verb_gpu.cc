@@ -220,12 +220,12 @@ constexpr StepRow kSteps[] = {
 
 }  // namespace
 
-void RegisterGpu(CLI::App& app, const std::function<void(Action)>& select) {
-  auto* gpu = app.add_subcommand("gpu", "GPUs, and the driver's own steps on one process");
+void RegisterGpu(App app, const std::function<void(Action)>& select) {
+  auto gpu = app.add_subcommand("gpu", "GPUs, and the driver's own steps on one process");
   gpu->require_subcommand(1);
   auto options = std::make_shared<Options>();
   auto add = [&](const char* name, const char* help) {
-    auto* verb = gpu->add_subcommand(name, help);
+    auto verb = gpu->add_subcommand(name, help);
     verb->add_option("PID", options->pid, "A process id")->required();
     return verb;
   };
@@ -237,9 +237,9 @@ void RegisterGpu(CLI::App& app, const std::function<void(Action)>& select) {
       ->callback(
           [=] { select([=](const Globals& globals) { return PrintState(globals, *options); }); });
   for (const StepRow& row : kSteps) {
-    auto* verb = add(row.name, row.help);
+    auto verb = add(row.name, row.help);
     verb->add_option("--timeout", options->timeout_s, "Seconds that it may take (no limit)")
-        ->check(CLI::Range(0.0, 86400.0));
+        ->range(0.0, 86400.0);
     if (row.takes_map) {
       verb->add_option("--gpu-map", options->gpu_map,
                        "Move to other GPUs: OLD=NEW,... by UUID, index or name");

@@ -2,7 +2,6 @@
 // words. docs/coming-from.md lists them all.
 #include <map>
 #include <string>
-#include <vector>
 
 #include "cli/verb.h"
 
@@ -28,18 +27,17 @@ Outcome Answer(const Globals& globals, const Row& row) {
 
 }  // namespace
 
-void RegisterHabits(CLI::App& app, const std::function<void(Action)>& select) {
-  std::map<std::string, CLI::App*> verbs;
+void RegisterHabits(App app, const std::function<void(Action)>& select) {
+  std::map<std::string, App> verbs;
   for (const Row& row : kRows) {
-    CLI::App*& verb = verbs[row.verb];
-    if (verb == nullptr) {
-      verb = app.add_subcommand(row.verb, "")->group("");
-      verb->require_subcommand(1);
+    auto verb = verbs.find(row.verb);
+    if (verb == verbs.end()) {
+      verb = verbs.emplace(row.verb, app.add_subcommand(row.verb, "")->group("")).first;
+      verb->second.require_subcommand(1);
     }
-    CLI::App* answering = verb->add_subcommand(row.inner, "");
+    auto answering = verb->second.add_subcommand(row.inner, "");
     // Whatever it is told there.
-    using Words = std::vector<std::string>;
-    answering->add_option_function<Words>("WORDS", [](const Words&) {})->group("");
+    answering->add_ignored_words("WORDS")->group("");
     answering->callback(
         [=, &row] { select([&row](const Globals& globals) { return Answer(globals, row); }); });
   }

@@ -125,12 +125,12 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
-void RegisterImage(CLI::App& app, const std::function<void(Action)>& select) {
-  auto* verb = app.add_subcommand("image", "List, inspect, verify and delete images, and tidy up");
+void RegisterImage(App app, const std::function<void(Action)>& select) {
+  auto verb = app.add_subcommand("image", "List, inspect, verify and delete images, and tidy up");
   verb->require_subcommand(1);
   for (const Row& row : kRows) {
     auto options = std::make_shared<Options>();
-    auto* sub = verb->add_subcommand(row.name, row.help);
+    auto sub = verb->add_subcommand(row.name, row.help);
     sub->add_option("-d,--dir", options->folder, "The folder with the images")->option_text("DIR");
     if (row.max_images > 0) {
       sub->add_option("IMAGE", options->images, "A path, or a name in that folder")

@@ -97,9 +97,9 @@ Outcome Inspect(const Globals& globals, const std::string& id) {
 
 }  // namespace
 
-void RegisterInspect(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterInspect(App app, const std::function<void(Action)>& select) {
   auto id = std::make_shared<std::string>();
-  auto* verb = app.add_subcommand("inspect", "Show all that is known of a job");
+  auto verb = app.add_subcommand("inspect", "Show all that is known of a job");
   verb->add_option("JOB", *id, "The job")->required();
   verb->callback([=] { select([=](const Globals& globals) { return Inspect(globals, *id); }); });
 }

@@ -53,9 +53,9 @@ Outcome Kill(const Globals& globals, const Options& options) {
 
 }  // namespace
 
-void RegisterKill(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterKill(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("kill", "Send a signal to all processes of a job");
+  auto verb = app.add_subcommand("kill", "Send a signal to all processes of a job");
   verb->add_option("JOB", options->job, "The job")->required();
   verb->add_option("-s,--signal", options->signal, "Its name or number (default: TERM)");
   verb->add_flag("--only", options->only, "To the job's first process only");

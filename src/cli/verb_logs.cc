@@ -38,9 +38,9 @@ Outcome Logs(const Globals& globals, const Options& options) {
 
 }  // namespace
 
-void RegisterLogs(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterLogs(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("logs", "Show the output of a job");
+  auto verb = app.add_subcommand("logs", "Show the output of a job");
   verb->add_option("JOB", options->job, "The job")->required();
   verb->add_flag("-f,--follow", options->follow, "Go on until the job has ended");
   verb->callback([=] { select([=](const Globals& globals) { return Logs(globals, *options); }); });

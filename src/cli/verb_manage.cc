@@ -29,11 +29,11 @@ Outcome Manage(const Globals& globals, const Options& options) {
 
 }  // namespace
 
-void RegisterManage(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterManage(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand(
+  auto verb = app.add_subcommand(
       "manage", "Make a job of a program that runs already: stasis manage PID --job NAME");
-  options->words.AddTo(*verb, "PID", "Its first process: all below it belongs to the job");
+  options->words.AddTo(verb, "PID", "Its first process: all below it belongs to the job");
   verb->add_option("-j,--job,--jid", options->job, "Its name (default: one is made up)");
   verb->callback(
       [=] { select([=](const Globals& globals) { return Manage(globals, *options); }); });

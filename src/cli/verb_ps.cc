@@ -43,9 +43,9 @@ Outcome Ps(const Globals& globals, bool all) {
 
 }  // namespace
 
-void RegisterPs(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterPs(App app, const std::function<void(Action)>& select) {
   auto all = std::make_shared<bool>(false);
-  auto* verb = app.add_subcommand("ps", "List jobs");
+  auto verb = app.add_subcommand("ps", "List jobs");
   verb->add_flag("-a,--all", *all, "Those too that have ended");
   verb->callback([=] { select([=](const Globals& globals) { return Ps(globals, *all); }); });
 }

@@ -4,8 +4,8 @@
 
 namespace stasis::cli {
 
-void RegisterRecover(CLI::App& app, const std::function<void(Action)>& select) {
-  auto* verb = app.add_subcommand("recover", "Finish or undo what a killed run left");
+void RegisterRecover(App app, const std::function<void(Action)>& select) {
+  auto verb = app.add_subcommand("recover", "Finish or undo what a killed run left");
   verb->callback([select] {
     select([](const Globals& globals) -> Outcome {
       STASIS_ASSIGN(auto client, OpenClient(globals));

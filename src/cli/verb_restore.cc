@@ -73,26 +73,26 @@ Outcome RunAttached(const Globals& globals, const Options& options) {
 
 }  // namespace
 
-void RegisterRestore(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterRestore(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("restore", "Bring a program back from an image");
-  options->words.AddTo(*verb, "TARGET|IMAGE",
+  auto verb = app.add_subcommand("restore", "Bring a program back from an image");
+  options->words.AddTo(verb, "TARGET|IMAGE",
                        "A job (its latest image), or an image's path or name");
   verb->add_option("--job", options->job, "Run it under this name (default: the one it had)");
   verb->add_option("--log", options->log, "Where its output goes (default: the job's log)");
   verb->add_option("--pid-file", options->pid_file, "Write its process id there");
   verb->add_flag("-a,--attach", options->attach,
                  "Stay with it: its terminal or output, its exit code");
-  options->attach_options.AddTo(*verb);
+  options->attach_options.AddTo(verb);
   verb->add_option("--gpu-map", options->gpu_map,
                    "Onto other GPUs: OLD=NEW,... by UUID, index or name");
   verb->add_flag("--new-pidns", options->new_pidns,
                  "Into a pid namespace of its own: its process ids may be taken here");
   verb->add_flag("--trust-image", options->trust_image,
                  "Also one that others could have changed, or root of another user's program");
-  options->common.AddTo(*verb);
-  options->criu.AddTo(*verb);
-  AddGpuEnabled(*verb);
+  options->common.AddTo(verb);
+  options->criu.AddTo(verb);
+  AddGpuEnabled(verb);
   verb->callback([=] {
     select([=](const Globals& globals) -> Outcome {
       STASIS_ASSIGN(options->source, options->words.Name());

@@ -116,20 +116,20 @@ Outcome Run(const Globals& globals, const Options& options) {
 
 }  // namespace
 
-void RegisterRun(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterRun(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("run", "Start a program as a job: stasis run -- CMD ARG...");
+  auto verb = app.add_subcommand("run", "Start a program as a job: stasis run -- CMD ARG...");
   verb->alias("exec");
   verb->add_option("-j,--job,--jid", options->job, "Its name (default: one is made up)");
   verb->add_option("--log", options->log, "Append its output there (default: kept with the job)");
   verb->add_flag("-a,--attach", options->attach,
                  "Stay with it: show its output, pass signals on, end with its exit code (75: it "
                  "was dumped). On a terminal it gets one of its own. SIGHUP detaches");
-  auto* tty =
+  auto tty =
       verb->add_flag("-t,--tty,!--no-tty", options->tty,
                      "A terminal of its own, or none (default: with --attach on a terminal)");
-  options->attach_options.AddTo(*verb);
-  AddGpuEnabled(*verb);
+  options->attach_options.AddTo(verb);
+  AddGpuEnabled(verb);
   verb->add_flag(
       "--no-agent", options->no_agent,
       "Without Stasis's library in the program: suspend and dump then use the driver alone, "

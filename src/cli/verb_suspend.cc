@@ -17,11 +17,11 @@ struct Options {
 
 }  // namespace
 
-void RegisterSuspend(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterSuspend(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("suspend", "Give up the GPU of a program, keep the program");
+  auto verb = app.add_subcommand("suspend", "Give up the GPU of a program, keep the program");
   verb->add_option("TARGET", options->target, "A job or a process id")->required();
-  auto* spill = verb->add_option(
+  auto spill = verb->add_option(
       "--spill", options->spill_dir,
       "Put GPU data in a file in this folder, not in host memory (slower; for programs "
       "with the agent)");
@@ -31,8 +31,8 @@ void RegisterSuspend(CLI::App& app, const std::function<void(Action)>& select) {
   verb->add_flag("--keep-context", options->keep_context,
                  "Only its data leaves the GPU: much faster both ways, but its context's memory "
                  "stays there (for programs with the agent)");
-  AddAssumeUnshared(*verb, options->assume_unshared);
-  options->common.AddTo(*verb);
+  AddAssumeUnshared(verb, options->assume_unshared);
+  options->common.AddTo(verb);
   verb->callback([=] {
     select([=](const Globals& globals) {
       v1::SuspendRequest request;
@@ -49,13 +49,13 @@ void RegisterSuspend(CLI::App& app, const std::function<void(Action)>& select) {
   });
 }
 
-void RegisterResume(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterResume(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto* verb = app.add_subcommand("resume", "Give a suspended program its GPU back");
+  auto verb = app.add_subcommand("resume", "Give a suspended program its GPU back");
   verb->add_option("TARGET", options->target, "A job or a process id")->required();
   verb->add_option("--gpu-map", options->gpu_map,
                    "Move to other GPUs: OLD=NEW,... by UUID, index or name");
-  options->common.AddTo(*verb);
+  options->common.AddTo(verb);
   verb->callback([=] {
     select([=](const Globals& globals) {
       v1::ResumeRequest request;

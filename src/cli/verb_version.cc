@@ -2,8 +2,8 @@
 
 namespace stasis::cli {
 
-void RegisterVersion(CLI::App& app, const std::function<void(Action)>& select) {
-  auto* verb = app.add_subcommand("version", "Print the version of Stasis");
+void RegisterVersion(App app, const std::function<void(Action)>& select) {
+  auto verb = app.add_subcommand("version", "Print the version of Stasis");
   verb->callback([select] {
     select([](const Globals& globals) -> Outcome {
       PrintResult(globals, "stasis " STASIS_VERSION, {{"stasis", STASIS_VERSION}});

@@ -32,9 +32,9 @@ Outcome Wait(const Globals& globals, const std::string& id) {
 
 }  // namespace
 
-void RegisterWait(CLI::App& app, const std::function<void(Action)>& select) {
+void RegisterWait(App app, const std::function<void(Action)>& select) {
   auto id = std::make_shared<std::string>();
-  auto* verb = app.add_subcommand("wait", "Wait for the end of a job; its exit code is ours");
+  auto verb = app.add_subcommand("wait", "Wait for the end of a job; its exit code is ours");
   verb->add_option("JOB", *id, "The job")->required();
   verb->callback([=] { select([=](const Globals& globals) { return Wait(globals, *id); }); });
 }
