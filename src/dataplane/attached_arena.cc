@@ -17,6 +17,13 @@ namespace stasis::dataplane {
 
 using namespace stasis::cuda;  // NOLINT: the driver's own names
 
+namespace {
+
+// Of an arena, beyond twice its size: addresses cost nothing.
+constexpr uint64_t kMostGrowth = 64ull << 30;
+
+}  // namespace
+
 AttachedArena::~AttachedArena() {
   for (File& file : files_) Unmap(file);
 }
@@ -35,23 +42,23 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
   // The inode cannot be another's meanwhile: we have it mapped.
   auto same = [&](const File& file) { return file.device == st.st_dev && file.inode == st.st_ino; };
   auto known = std::find_if(files_.begin(), files_.end(), same);
-  if (known != files_.end() && known->mapping.bytes() != bytes) {
+  if (known != files_.end() && !Grow(*known, bytes)) {
     Unmap(*known);
     files_.erase(known);
     known = files_.end();
   }
   if (known == files_.end()) {
-    // A mapping holds the open file that it was made of, and that one has the lock: another one.
-    const std::string path = fmt::format("/proc/self/fd/{}", fd.get());
-    STASIS_ASSIGN(UniqueFd without_lock, Open(path, O_RDWR));
-    STASIS_ASSIGN(Mapping mapping, Mapping::Map(without_lock.get(), bytes));
     File file;
+    const std::string path = fmt::format("/proc/self/fd/{}", fd.get());
+    STASIS_ASSIGN(file.fd, Open(path, O_RDWR));
+    STASIS_ASSIGN(file.mapping, Mapping::Map(file.fd.get(), bytes, 2 * bytes + kMostGrowth));
     file.device = st.st_dev;
     file.inode = st.st_ino;
-    file.mapping = std::move(mapping);
     file.staged = file_system.f_type != TMPFS_MAGIC;
     file.registered.assign((bytes + chunk_bytes_ - 1) / chunk_bytes_, false);
-    Watch(file, path);
+    // Where it cannot be watched, it is looked at with the next arena, or goes with the mover. Its
+    // number of links changes: IN_DELETE_SELF comes only when nobody has it mapped any more.
+    if (removals_ >= 0) file.watch = ::inotify_add_watch(removals_, path.c_str(), IN_ATTRIB);
     files_.push_front(std::move(file));
     known = files_.begin();
   }
@@ -60,11 +67,19 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
   return {};
 }
 
-// Where it cannot be watched, it is looked at with the next arena, or goes with the mover.
-void AttachedArena::Watch(File& file, const std::string& path) {
-  file.name.Reset(::open(path.c_str(), O_PATH | O_CLOEXEC));
-  // Its number of links changes: IN_DELETE_SELF comes only when nobody has it mapped any more.
-  if (removals_ >= 0) file.watch = ::inotify_add_watch(removals_, path.c_str(), IN_ATTRIB);
+// To register 56 GiB anew takes 2.4 s, and programs mostly grow by little.
+bool AttachedArena::Grow(File& file, uint64_t bytes) {
+  const uint64_t before = file.mapping.bytes();
+  if (bytes < before || !file.mapping.Grow(file.fd.get(), bytes)) return false;
+  if (bytes == before) return true;
+  // The last chunk is longer now than what is registered of it.
+  const uint64_t last = file.registered.size() - 1;
+  if (before % chunk_bytes_ != 0 && file.registered[last]) {
+    gpu_.fn().cuMemHostUnregister(file.mapping.data() + last * chunk_bytes_);
+    file.registered[last] = false;
+  }
+  file.registered.resize((bytes + chunk_bytes_ - 1) / chunk_bytes_, false);
+  return true;
 }
 
 void AttachedArena::Detach() {
@@ -83,8 +98,8 @@ void AttachedArena::Detach() {
 void AttachedArena::ForgetRemoved() {
   files_.remove_if([this](File& file) {
     struct stat st;
-    if (&file == file_ || !file.name) return false;
-    if (::fstat(file.name.get(), &st) == 0 && st.st_nlink > 0) return false;
+    if (&file == file_) return false;
+    if (::fstat(file.fd.get(), &st) == 0 && st.st_nlink > 0) return false;
     Unmap(file);
     return true;
   });

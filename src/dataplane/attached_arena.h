@@ -28,8 +28,8 @@ class AttachedArena {
   ~AttachedArena();
   AttachedArena(const AttachedArena&) = delete;
 
-  // Takes another arena in, or, when it is a file that was here before in this size, what is still
-  // registered of it.
+  // Takes another arena in, or, when it is a file that was here before, what is still registered of
+  // it, also when it has grown since.
   // A file that is not in memory cannot be registered (the kernel forbids long-term pins of pages
   // that a disk backs): it is staged.
   Status Attach(UniqueFd fd, uint64_t bytes);
@@ -67,8 +67,9 @@ class AttachedArena {
 
  private:
   struct File {
-    // Without rights and without a lock: only to see whether it still has a name.
-    UniqueFd name;
+    // An open file of its own, for the one that was sent has the lock: to map more of it, and to
+    // see whether it still has a name.
+    UniqueFd fd;
     uint64_t device = 0;
     uint64_t inode = 0;
     Mapping mapping;
@@ -79,7 +80,8 @@ class AttachedArena {
 
   uint64_t SizeOf(uint64_t chunk) const;
   void Unmap(File& file);
-  void Watch(File& file, const std::string& path);
+  // False when it has to be mapped anew.
+  bool Grow(File& file, uint64_t bytes);
 
   const Gpu& gpu_;
   const int removals_;

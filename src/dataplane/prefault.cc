@@ -32,28 +32,54 @@ int Touch(char* at, uint64_t bytes) {
   return 0;
 }
 
+// The file from `offset` on, in the place of what is mapped there.
+Status MapOver(char* at, uint64_t bytes, int fd, uint64_t offset) {
+  if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+             static_cast<off_t>(offset)) == MAP_FAILED) {
+    return FailErrno(errno, "map the arena");
+  }
+  // Neither is needed to be right: huge pages where the file has them, and no core dump of 32 GiB.
+  ::madvise(at, bytes, MADV_HUGEPAGE);
+  ::madvise(at, bytes, MADV_DONTDUMP);
+  return {};
+}
+
 }  // namespace
 
-Result<Mapping> Mapping::Map(int fd, uint64_t bytes) {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return FailErrno(errno, "map the arena");
-  // Neither is needed to be right: huge pages where the file has them, and no core dump of 32 GiB.
-  ::madvise(data, bytes, MADV_HUGEPAGE);
-  ::madvise(data, bytes, MADV_DONTDUMP);
+Result<Mapping> Mapping::Map(int fd, uint64_t bytes, uint64_t reserve) {
+  const auto addresses = [](uint64_t size) {
+    return ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  };
   Mapping mapping;
+  mapping.reserved_ = std::max(bytes, reserve);
+  void* data = addresses(mapping.reserved_);
+  if (data == MAP_FAILED && reserve > bytes) data = addresses(mapping.reserved_ = bytes);
+  if (data == MAP_FAILED) return FailErrno(errno, "map the arena");
   mapping.data_ = static_cast<char*>(data);
   mapping.bytes_ = bytes;
+  STASIS_TRY(MapOver(mapping.data_, bytes, fd, 0));
   return mapping;
+}
+
+Status Mapping::Grow(int fd, uint64_t bytes) {
+  if (bytes > reserved_ || bytes_ % kPage != 0) {
+    return Fail(Code::kResourceExhausted, "no addresses are kept for an arena of that size");
+  }
+  if (bytes <= bytes_) return {};
+  STASIS_TRY(MapOver(data_ + bytes_, bytes - bytes_, fd, bytes_));
+  bytes_ = bytes;
+  return {};
 }
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(reserved_, other.reserved_);
   return *this;
 }
 
 Mapping::~Mapping() {
-  if (data_ != nullptr) ::munmap(data_, bytes_);
+  if (data_ != nullptr) ::munmap(data_, reserved_);
 }
 
 unsigned DefaultThreads() { return std::clamp(std::thread::hardware_concurrency(), 1u, 16u); }

@@ -18,10 +18,16 @@ namespace stasis::dataplane {
 // Shared, read and write.
 class Mapping {
  public:
-  static Result<Mapping> Map(int fd, uint64_t bytes);
+  // `reserve`: so many bytes of addresses at least are kept for Grow(), where there are so many.
+  static Result<Mapping> Map(int fd, uint64_t bytes, uint64_t reserve = 0);
+  // To `bytes` of the same file, with what is mapped already where it is. kResourceExhausted when
+  // no addresses were kept for it, and nothing has changed.
+  Status Grow(int fd, uint64_t bytes);
   Mapping() = default;
   Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        reserved_(std::exchange(other.reserved_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
@@ -31,6 +37,7 @@ class Mapping {
  private:
   char* data_ = nullptr;
   uint64_t bytes_ = 0;
+  uint64_t reserved_ = 0;  // addresses that are ours
 };
 
 unsigned DefaultThreads();

@@ -318,11 +318,17 @@ TEST_F(MoverTest, AnArenaThatHasGrown) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
+  uint64_t ready = 0;
   for (uint64_t mib : {8, 40, 6}) {
     agent.Create({mib * kMib, 2 * kMib}, mib);
     auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
     ASSERT_DONE(arena);
-    SuspendInto(mover, store, *arena, agent);
+    CopyResult saved;
+    SuspendInto(mover, store, *arena, agent, {}, &saved);
+    // What was registered stays so, but for a last chunk that has grown.
+    EXPECT_EQ(saved.cold_bytes, arena->capacity_bytes() - ready);
+    ready =
+        mib == 8 ? arena->capacity_bytes() / ChunkBytes() * ChunkBytes() : arena->capacity_bytes();
     ResumeFrom(mover, *arena, agent);
     agent.Verify();
     agent.Release();
