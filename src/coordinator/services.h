@@ -68,6 +68,7 @@ struct Saved {
   uint64_t copied = 0;     // to host memory
   uint64_t unchanged = 0;  // was there as of the last suspend
   uint64_t zero = 0;       // is stored nowhere
+  uint64_t cold = 0;       // of the arena: host memory that was touched and registered for it first
   // Of the slowest GPU: until its first copy was on its way, the naming of blocks there, the copy,
   // and until the mover had let go of the memory afterwards; then, to close our descriptors.
   double until_first_s = 0;

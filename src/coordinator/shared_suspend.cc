@@ -304,6 +304,7 @@ Status SharedSuspend::SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline&
   std::lock_guard lock(mutex_);
   saved_.copied += result.copied_bytes;
   saved_.zero += result.zero_bytes;
+  saved_.cold += result.cold_bytes;
   saved_.unchanged += result.cleared_bytes - result.zero_bytes;
   saved_.until_first_s = std::max(saved_.until_first_s, result.until_first_s);
   saved_.naming_s = std::max(saved_.naming_s, result.naming_s);

@@ -153,6 +153,7 @@ v1::OperationResult ToMessage(const coordinator::OperationResult& result) {
   message.set_copied_bytes(result.saved.copied);
   message.set_unchanged_bytes(result.saved.unchanged);
   message.set_zero_bytes(result.saved.zero);
+  message.set_cold_bytes(result.saved.cold);
   message.set_until_first_copy_s(result.saved.until_first_s);
   message.set_naming_s(result.saved.naming_s);
   message.set_copy_s(result.saved.copy_s);
@@ -187,6 +188,7 @@ coordinator::OperationResult FromMessage(const v1::OperationResult& message) {
   result.saved.copied = message.copied_bytes();
   result.saved.unchanged = message.unchanged_bytes();
   result.saved.zero = message.zero_bytes();
+  result.saved.cold = message.cold_bytes();
   result.saved.until_first_s = message.until_first_copy_s();
   result.saved.naming_s = message.naming_s();
   result.saved.copy_s = message.copy_s();
