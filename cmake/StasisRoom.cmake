@@ -9,8 +9,8 @@ include(GoogleTest)
 
 option(STASIS_UNIT_TESTS "Unit tests, and those of the agent, are built with everything else, and run by ctest" ON)
 
-# Most of a file's time is its headers and the templates that they bring, so a room in one piece takes a
-# third of what its files take. Off in dev, which proves that each file includes what it uses.
+# Most of a file's time is its headers and the templates that they bring, which a room in one piece reads
+# once. Off in dev, which proves that each file includes what it uses.
 option(STASIS_UNITY "Each room's files are compiled in one piece" OFF)
 
 # All unit tests and nothing else: what the sanitizer presets build.
