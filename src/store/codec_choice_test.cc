@@ -14,7 +14,7 @@ namespace {
 using image::Codec;
 using image::Compression;
 
-constexpr size_t kBlock = 2 << 20;
+constexpr size_t kBlockBytes = 2 << 20;
 
 struct Machine {
   double storage;     // bytes a second, of all threads together
@@ -59,17 +59,17 @@ Run Write(Compression how, const Machine& machine, size_t blocks, const Ratio& r
       continue;
     }
     const double smaller = ratio(next_block++);
-    next->stored = kBlock;
+    next->stored = kBlockBytes;
     Codec codec = Codec::kNone;
-    if (auto chosen = choice.Next(kBlock)) {
+    if (auto chosen = choice.Next(kBlockBytes)) {
       const bool is_lz4 = *chosen == Codec::kLz4;
-      const double seconds = kBlock / (is_lz4 ? machine.lz4 : machine.zstd);
+      const double seconds = kBlockBytes / (is_lz4 ? machine.lz4 : machine.zstd);
       if (smaller < 1) {
         codec = *chosen;
         next->stored *= is_lz4 ? 0.2 + 0.8 * smaller : smaller;  // zstd saves more
       }
       next->at += seconds;
-      choice.Compressed(*chosen, kBlock, static_cast<size_t>(next->stored), seconds);
+      choice.Compressed(*chosen, kBlockBytes, static_cast<size_t>(next->stored), seconds);
     }
     ++run.blocks[codec];
   }
@@ -77,10 +77,11 @@ Run Write(Compression how, const Machine& machine, size_t blocks, const Ratio& r
 }
 
 TEST(CodecChoice, DoesAsItIsTold) {
-  EXPECT_EQ(CodecChoice(Compression::kNone).Next(kBlock), std::nullopt);
-  EXPECT_EQ(CodecChoice(Compression::kLz4).Next(kBlock), Codec::kLz4);
-  EXPECT_EQ(CodecChoice(Compression::kZstd).Next(kBlock), Codec::kZstd);
-  EXPECT_EQ(CodecChoice(Compression::kAuto).Next(kBlock), std::nullopt) << "nothing is known yet";
+  EXPECT_EQ(CodecChoice(Compression::kNone).Next(kBlockBytes), std::nullopt);
+  EXPECT_EQ(CodecChoice(Compression::kLz4).Next(kBlockBytes), Codec::kLz4);
+  EXPECT_EQ(CodecChoice(Compression::kZstd).Next(kBlockBytes), Codec::kZstd);
+  EXPECT_EQ(CodecChoice(Compression::kAuto).Next(kBlockBytes), std::nullopt)
+      << "nothing is known yet";
 }
 
 TEST(CodecChoice, AutoCompressesForASlowStorageAndNotForAQuickOne) {
@@ -113,7 +114,7 @@ TEST(CodecChoice, AutoIsNeverSlowerThanTheStorageAlone) {
           const double alone = Write(Compression::kNone, machine, 2000, ratio).seconds;
           const double seconds = Write(Compression::kAuto, machine, 2000, ratio).seconds;
           // A block for each thread may be under way before the first one's time is known.
-          EXPECT_LT(seconds, 1.03 * alone + kBlock / machine.zstd)
+          EXPECT_LT(seconds, 1.03 * alone + kBlockBytes / machine.zstd)
               << what << ", storage " << storage << ", processor " << processor << ", " << threads
               << " threads: alone " << alone;
         }
@@ -134,10 +135,10 @@ TEST(CodecChoice, AutoFollowsDataAndStorageThatChange) {
   size_t compressed = 0;
   for (size_t i = 0; i < 2000; ++i) {
     const bool is_slow = i < 500;
-    auto codec = choice.Next(kBlock);
-    if (codec) choice.Compressed(*codec, kBlock, kBlock / 2, kBlock / 400e6);
-    choice.Written(codec ? kBlock / 2 : kBlock,
-                   (codec ? 0.5 : 1) * kBlock / (is_slow ? 50e6 : 4e9));
+    auto codec = choice.Next(kBlockBytes);
+    if (codec) choice.Compressed(*codec, kBlockBytes, kBlockBytes / 2, kBlockBytes / 400e6);
+    choice.Written(codec ? kBlockBytes / 2 : kBlockBytes,
+                   (codec ? 0.5 : 1) * kBlockBytes / (is_slow ? 50e6 : 4e9));
     compressed += codec && i >= 600 ? 1 : 0;
     if (i == 499) {
       EXPECT_TRUE(codec);
