@@ -183,14 +183,18 @@ Result<ProcessState> CudaControl::State(HostPid pid) {
 // A process that has a driver loaded which we do not have must not pass for one without.
 // One that is stopped by a signal answers nobody, and the driver waits for its answer without end.
 Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprint) {
-  auto stat = process::ReadStat(pid);
-  if (stat && stat->state == 'T') {
+  const auto check_runs = [pid]() -> Status {
+    auto stat = process::ReadStat(pid);
+    if (!stat || stat->state != 'T') return {};
     return Fail(Code::kFailedPrecondition,
                 fmt::format("process {} ({}) is stopped by a signal, and can answer nobody",
                             pid.value, stat->comm),
                 fmt::format("`kill -CONT {}` has it run again; then try again", pid.value));
-  }
+  };
+  STASIS_TRY(check_runs());
   auto state = AskState(pid, Deadline::In(options_.query_timeout));
+  // Who was only about to stop is known now.
+  if (!state) STASIS_TRY(check_runs());
   if (!state && state.error().code == Code::kUnimplemented && !footprint.library.empty()) {
     state.error().hint = fmt::format(
         "process {} has loaded {}. If that is its driver, make it known here too "
