@@ -7,10 +7,15 @@
 #include "coordinator/agents.h"
 #include "coordinator/journal.h"
 #include "coordinator/suspended.h"
+#include "jobs/watch.h"
 #include "process/tree.h"
 
 namespace stasis::coordinator {
 namespace {
+
+// A program that was killed a moment ago is still on its way: the driver takes its time to let go
+// of a GPU.
+constexpr std::chrono::seconds kEndTime{10};
 
 Status CheckMayComeBack(const Paths& paths, const jobs::Job& job) {
   if (jobs::HasEnded(job.state)) return {};
@@ -46,7 +51,12 @@ bool IsSuspended(const Paths& paths, const jobs::Job& job) {
 
 Result<std::optional<jobs::Claim>> HoldJob(const Paths& paths, const std::string& id) {
   if (id.empty()) return std::optional<jobs::Claim>();
-  auto held = jobs::Store(paths.jobs()).Hold(id);
+  const jobs::Store store(paths.jobs());
+  const auto seen = store.Load(id);
+  if (seen && seen->state == jobs::State::kEnding) {
+    (void)jobs::AwaitEnd(store, id, Deadline::In(kEndTime));
+  }
+  auto held = store.Hold(id);
   if (!held && held.error().code == Code::kNotFound) return std::optional<jobs::Claim>();
   if (!held) {
     // Its journal says what that is.
