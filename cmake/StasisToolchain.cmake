@@ -48,15 +48,9 @@ find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
-# stasis::fmt: Debian has no static fmt, and what is shipped needs one. Its headers can hold all of it, but
-# that costs three seconds a file; fmt.cc compiles it once, and knows what is to be instantiated in fmt 9.
-if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
-  add_library(stasis::fmt ALIAS fmt::fmt)
-elseif(fmt_VERSION MATCHES "^9\\.")
-  add_library(stasis_fmt STATIC ${CMAKE_SOURCE_DIR}/cmake/fmt.cc)
-  add_library(stasis::fmt ALIAS stasis_fmt)
-else()
-  add_library(stasis::fmt ALIAS fmt::fmt)
+# Debian has no static fmt. Its headers hold all of it, after which the linker finds that the shared one
+# is not needed. Only for what is shipped: it costs a second per file.
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY=1)
 endif()
 
