@@ -1,5 +1,5 @@
-# stasis::grpc: gRPC, all of it static, so that what links it needs nothing of the machine it runs on.
-# Debian's package for CMake names the shared libraries only; the list of the static ones is pkg-config's.
+# stasis::grpc: gRPC, linked statically, so that programs need no libraries of the machine. Debian's
+# CMake package names only the shared libraries; pkg-config lists the static ones.
 
 find_package(PkgConfig REQUIRED)
 find_program(STASIS_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
@@ -17,11 +17,16 @@ foreach(name ${STASIS_GRPC_STATIC_LIBRARIES})
 endforeach()
 add_library(stasis_grpc INTERFACE)
 add_library(stasis::grpc ALIAS stasis_grpc)
-# They refer to each other in circles.
+# These libraries have circular references.
 target_link_libraries(stasis_grpc INTERFACE -Wl,--start-group ${libraries} -Wl,--end-group
   protobuf::libprotobuf ${rest} Threads::Threads)
+add_library(stasis_grpc_threads STATIC ${CMAKE_SOURCE_DIR}/cmake/grpc_threads.cc)
+target_link_libraries(stasis_grpc_threads PUBLIC stasis_base)
+target_link_libraries(stasis_grpc INTERFACE stasis_grpc_threads)
+target_link_options(stasis_grpc INTERFACE -Wl,--wrap=pthread_create)
 
-# stasis_grpc_proto(FILE OUT_VAR): C++ of a .proto with services, which a program can describe to its callers.
+# stasis_grpc_proto(FILE OUT_VAR): generates C++ from a .proto with services, including its
+# descriptor for reflection.
 function(stasis_grpc_proto FILE OUT)
   set(proto_root ${CMAKE_SOURCE_DIR}/proto)
   file(RELATIVE_PATH rel ${proto_root} ${FILE})
@@ -39,6 +44,7 @@ function(stasis_grpc_proto FILE OUT)
     COMMAND protobuf::protoc --grpc_out=${dir} --plugin=protoc-gen-grpc=${STASIS_GRPC_PLUGIN} -I ${proto_root} ${FILE}
     DEPENDS ${FILE} VERBATIM)
   set_source_files_properties(${out} ${grpc_out} PROPERTIES COMPILE_OPTIONS "-w")
+  stasis_generated(${out} ${grpc_out})
   set(${OUT} ${out} PARENT_SCOPE)
   set(${OUT}_GRPC ${grpc_out} PARENT_SCOPE)
 endfunction()

@@ -1,42 +1,99 @@
-# A room is a folder with one idea and one namespace. Its files say by their names what they are:
+# A room is a source directory with one purpose and one namespace. File names have these meanings:
 #   x.cc x.h        part of the library stasis_<room>
 #   x.proto         generated into the same library
 #   x_test.cc       part of the test program <room>_test, run by ctest
-#   x_fuzz.cc       a program of its own in the fuzz preset: see stasis_fuzz()
-#   x_main.cc       a program of its own: see stasis_program()
+#   x_fuzz.cc       a separate program in the asan preset: see stasis_fuzz()
+#   x_main.cc       a separate program: see stasis_program()
 
-include(GoogleTest)
-
-option(STASIS_UNIT_TESTS "Unit tests, and those of the agent, are built with everything else, and run by ctest" ON)
-
-# Most of a file's time is its headers and the templates that they bring, which a room in one piece reads
-# once. Off in dev, which proves that each file includes what it uses.
+# Most of a file's compile time goes to headers and their templates, which a unity build reads once.
+# Off in dev, which proves that each file includes what it uses.
 option(STASIS_UNITY "Each room's files are compiled in one piece" OFF)
 
-# All unit tests and nothing else: what the sanitizer presets build.
+# The targets of the sanitizer presets: all unit tests (asan), and the unit tests of code with
+# threads (tsan).
 add_custom_target(unit_tests)
+add_custom_target(thread_tests)
 
-# stasis_in_one_piece(TARGET APART file...): as STASIS_UNITY says. APART are files whose unnamed namespace has
-# a name that another file of the target has too. All the others are one unit and not several: which files
-# meet must not depend on how many there are.
+# Generated code that clang-tidy needs to parse the sources.
+add_custom_target(generated)
+
+# stasis_gtest(NAME PROGRAM LABELS label... [SHARDS count] [SERIAL]): adds the ctest entry NAME that
+# runs a test program. SHARDS distributes the program's cases over that many entries (NAME.1,
+# NAME.2, ...), which can run in parallel. Each entry writes gtest/ENTRY.xml for
+# `tools/gtest_cases.py`, because ctest does not see single cases.
+function(stasis_gtest NAME PROGRAM)
+  cmake_parse_arguments(ARG "SERIAL" "SHARDS" "LABELS" ${ARGN})
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    set(entry ${NAME})
+    if(ARG_SHARDS GREATER 1)
+      string(APPEND entry .${shard})
+    endif()
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${entry} COMMAND ${PROGRAM})
+    set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}" RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT
+      "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/gtest/${entry}.xml;GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
+endfunction()
+
+# stasis_in_one_piece(TARGET APART file...): with STASIS_UNITY, compiles the sources of TARGET as
+# one file that includes them. Called at the end of the directory's CMakeLists.txt
+# (stasis_in_one_piece_later). APART, generated sources, and sources with their own definitions are
+# compiled separately. APART lists files whose unnamed namespace has a name that another file of the
+# target also has, or ALL. CMake's own unity files contain absolute paths, so ccache would recompile
+# everything in another checkout; these paths are relative.
 function(stasis_in_one_piece TARGET)
   cmake_parse_arguments(ARG "" "" "APART" ${ARGN})
-  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${STASIS_UNITY} UNITY_BUILD_BATCH_SIZE 0)
-  set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  # A type of a header with a member of an unnamed namespace is wrong; one of a .cc file is not, and in one
-  # piece they look the same.
-  if(STASIS_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(NOT STASIS_UNITY OR ARG_APART STREQUAL "ALL")
+    return()
+  endif()
+  file(RELATIVE_PATH up ${CMAKE_CURRENT_BINARY_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  get_target_property(sources ${TARGET} SOURCES)
+  set(piece ${CMAKE_CURRENT_BINARY_DIR}/${TARGET}_all.cc)
+  set(alone ${piece})
+  set(includes)
+  foreach(source ${sources})
+    get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+    string(REPLACE "${CMAKE_CURRENT_SOURCE_DIR}/" "" source ${source})
+    if(definitions OR source IN_LIST ARG_APART OR IS_ABSOLUTE ${source} OR NOT source MATCHES "\\.cc$")
+      list(APPEND alone ${source})
+    else()
+      string(APPEND includes "#include \"${up}/${source}\"\n")
+    endif()
+  endforeach()
+  file(CONFIGURE OUTPUT ${piece} CONTENT "${includes}" @ONLY)
+  set_target_properties(${TARGET} PROPERTIES SOURCES "${alone}")
+  # GCC warns about a type in a header with a member from an unnamed namespace. In a .cc file that
+  # is fine, but a unity build makes both look the same.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${TARGET} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 
-# stasis_room(NAME [DEPS target...] [PROTOS file...] [APART file...]); APART: see stasis_in_one_piece().
+function(stasis_in_one_piece_later)
+  list(JOIN ARGN " " arguments)
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL stasis_in_one_piece ${arguments})")
+endfunction()
+
+# stasis_room(NAME [DEPS target...] [PROTOS file...] [APART file...] [THREADS] [INTEGRATION file...]
+# [SHARDS count]). APART: see stasis_in_one_piece(). THREADS: also run the unit tests under
+# ThreadSanitizer. INTEGRATION lists test files that start real helpers, CRIU or commands: they form
+# <room>_integration_test, which runs without sanitizers. SHARDS applies to these; see
+# stasis_gtest().
 function(stasis_room NAME)
-  cmake_parse_arguments(ARG "" "" "DEPS;PROTOS;APART" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  cmake_parse_arguments(ARG "THREADS" "SHARDS" "DEPS;PROTOS;APART;WITHOUT;INTEGRATION" ${ARGN})
+  file(GLOB sources RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *.cc)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|main)\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  if(ARG_WITHOUT)
+    list(REMOVE_ITEM sources ${ARG_WITHOUT})
+  endif()
+  if(ARG_INTEGRATION)
+    list(REMOVE_ITEM tests ${ARG_INTEGRATION})
+  endif()
 
   foreach(proto ${ARG_PROTOS})
     get_filename_component(proto_file ${proto} ABSOLUTE)
@@ -51,30 +108,39 @@ function(stasis_room NAME)
   target_include_directories(stasis_${NAME} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   if(ARG_PROTOS)
     target_include_directories(stasis_${NAME} SYSTEM PUBLIC ${CMAKE_BINARY_DIR}/proto)
-    # The whole library: beside gRPC's it must not be there a second time. Static, it is what is used of it.
+    # The full library, because gRPC uses it and it must not be linked twice. As it is static, only
+    # used parts are included.
     target_link_libraries(stasis_${NAME} PUBLIC protobuf::libprotobuf)
   endif()
   target_link_libraries(stasis_${NAME} PUBLIC ${ARG_DEPS} Threads::Threads)
-  stasis_in_one_piece(stasis_${NAME} APART ${ARG_APART})
+  stasis_in_one_piece_later(stasis_${NAME} APART ${ARG_APART})
 
   if(tests)
-    add_executable(${NAME}_test ${tests})
-    target_link_libraries(${NAME}_test PRIVATE stasis_${NAME} GTest::gtest GTest::gmock GTest::gtest_main)
-    set_target_properties(${NAME}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-    stasis_in_one_piece(${NAME}_test APART ${ARG_APART})
-    if(STASIS_UNIT_TESTS)
-      # Each case is a test of its own, so that a skipped one is seen as skipped. Found when ctest runs and
-      # not at build time: a program under TSan only starts where test.sh has arranged for it.
-      gtest_discover_tests(${NAME}_test TEST_PREFIX unit.${NAME}. DISCOVERY_MODE PRE_TEST
-        DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit TIMEOUT 300)
-    else()
-      set_target_properties(${NAME}_test PROPERTIES EXCLUDE_FROM_ALL ON)
-    endif()
+    stasis_room_test(${NAME}_test ${NAME} "${tests}" "${ARG_APART}")
     add_dependencies(unit_tests ${NAME}_test)
+    set(labels unit)
+    if(ARG_THREADS)
+      list(APPEND labels threads)
+      add_dependencies(thread_tests ${NAME}_test)
+    endif()
+    stasis_gtest(unit.${NAME} ${NAME}_test LABELS ${labels})
+  endif()
+  if(ARG_INTEGRATION)
+    stasis_room_test(${NAME}_integration_test ${NAME} "${ARG_INTEGRATION}" "${ARG_APART}")
+    stasis_gtest(integration.${NAME} ${NAME}_integration_test SHARDS ${ARG_SHARDS} LABELS integration)
   endif()
 endfunction()
 
-# stasis_proto(FILE OUT_VAR): C++ of one .proto; included by its path below src/ or proto/.
+# stasis_room_test(PROGRAM ROOM SOURCES APART): adds a test program of a room.
+function(stasis_room_test PROGRAM ROOM SOURCES APART)
+  add_executable(${PROGRAM} ${SOURCES})
+  target_link_libraries(${PROGRAM} PRIVATE stasis_${ROOM} GTest::gtest GTest::gmock GTest::gtest_main)
+  set_target_properties(${PROGRAM} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  stasis_in_one_piece_later(${PROGRAM} APART ${APART})
+endfunction()
+
+# stasis_proto(FILE OUT_VAR): generates C++ from one .proto; it is included by its path below src/
+# or proto/.
 function(stasis_proto FILE OUT)
   foreach(root ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/proto)
     string(FIND ${FILE} "${root}/" at)
@@ -91,11 +157,22 @@ function(stasis_proto FILE OUT)
     COMMAND protobuf::protoc --cpp_out=lite:${CMAKE_BINARY_DIR}/proto -I ${proto_root} ${FILE}
     DEPENDS ${FILE} VERBATIM)
   set_source_files_properties(${out} PROPERTIES COMPILE_OPTIONS "-w")
+  stasis_generated(${out})
   set(${OUT} ${out} PARENT_SCOPE)
 endfunction()
 
-# stasis_program(NAME SOURCES file... DEPS target... [LIBEXEC]): a program; with LIBEXEC it is one that
-# only our own programs start.
+# stasis_generated(file...): adds files written by a custom command of this directory to the target
+# `generated`.
+function(stasis_generated)
+  list(GET ARGN 0 first)
+  file(RELATIVE_PATH name ${CMAKE_BINARY_DIR} ${first})
+  string(REGEX REPLACE "[^a-zA-Z0-9]" "_" name generate_${name})
+  add_custom_target(${name} DEPENDS ${ARGN})
+  add_dependencies(generated ${name})
+endfunction()
+
+# stasis_program(NAME SOURCES file... DEPS target... [LIBEXEC]): adds a program; LIBEXEC is for
+# programs that only other programs of Stasis start.
 function(stasis_program NAME)
   cmake_parse_arguments(ARG "LIBEXEC" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})
@@ -108,13 +185,12 @@ function(stasis_program NAME)
   endif()
 endfunction()
 
-# All fuzzers and nothing else: what the fuzz preset builds.
-if(STASIS_FUZZ)
-  add_custom_target(fuzzers)
-endif()
+# All fuzzers; empty if they cannot be built.
+add_custom_target(fuzzers)
 
-# stasis_fuzz(NAME [SOURCES file...] DEPS target...): the fuzzer in NAME_fuzz.cc, whose corpus lies in
-# tests/fuzz/corpus/NAME. SOURCES are files of this room that it needs, when it need not be all of them.
+# stasis_fuzz(NAME [SOURCES file...] DEPS target...): adds the fuzzer NAME_fuzz.cc, whose corpus is
+# in tests/fuzz/corpus/NAME. SOURCES lists the files of this room that it needs, if it does not need
+# the whole library.
 function(stasis_fuzz NAME)
   if(NOT STASIS_FUZZ)
     return()

@@ -1,4 +1,4 @@
-# Compiler, sanitizers and the libraries that every room may use.
+# Compiler, sanitizers, and libraries available to every room.
 
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -10,7 +10,7 @@ if(MOLD AND NOT STASIS_SANITIZE)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# GCC 12 sees overlapping copies in every "text" + string (its bug 105651).
+# GCC 12 reports overlapping copies in every "text" + string (its bug 105651).
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
 option(STASIS_WERROR "Warnings are errors" ON)
 if(STASIS_WERROR)
@@ -21,18 +21,32 @@ set(STASIS_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
 if(STASIS_SANITIZE)
   add_compile_options(-fsanitize=${STASIS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${STASIS_SANITIZE})
-  # GCC 12 reports false positives in inlined standard containers under sanitizers.
-  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    add_compile_options(-Wno-error=maybe-uninitialized -Wno-error=stringop-overflow -Wno-error=tsan)
-  endif()
+endif()
+# GCC 12 reports false positives in inlined standard containers under sanitizers and at -O2.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND (STASIS_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release"))
+  add_compile_options(-Wno-error=maybe-uninitialized -Wno-error=stringop-overflow -Wno-error=tsan)
 endif()
 
-option(STASIS_FUZZ "Everything is compiled so that a fuzzer sees which way it goes; needs clang" OFF)
+option(STASIS_FUZZ "Compile with coverage instrumentation for fuzzers; needs clang" OFF)
 if(STASIS_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# Our programs run on machines that have none of our libraries, so whatever can be inside them is.
+# Hardening of release builds; dist.hardening checks it in the tarball. None of it requires a glibc
+# newer than the one in cmake/glibc_floor.c and tests/agent/library_test.py.
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  include(CheckPIESupported)
+  check_pie_supported()
+  add_compile_options(-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -D_GLIBCXX_ASSERTIONS -fstack-protector-strong
+    -fstack-clash-protection)
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    add_compile_options(-fcf-protection)
+  endif()
+  add_link_options(-Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+endif()
+
+# Programs must run on machines without these libraries, so they are linked statically where
+# possible.
 add_link_options(-Wl,--as-needed)
 if(NOT STASIS_SANITIZE)
   add_library(stasis_glibc_floor STATIC ${CMAKE_SOURCE_DIR}/cmake/glibc_floor.c)
@@ -48,20 +62,20 @@ find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
-# Debian has no static fmt. Its headers hold all of it, after which the linker finds that the shared one
-# is not needed. Only for what is shipped: it costs a second per file.
+# Debian has no static fmt. The header-only variant makes the shared library unnecessary. Only in
+# the release preset: it costs a second per file, or per room in a unity build.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY=1)
 endif()
 
-# stasis::zstd and so on: the static library where there is one.
+# stasis::zstd and so on: the static library if there is one.
 foreach(lib zstd lz4 xxhash sqlite3)
   find_library(STASIS_LIB_${lib} NAMES lib${lib}.a ${lib} REQUIRED)
   add_library(stasis::${lib} UNKNOWN IMPORTED)
   set_target_properties(stasis::${lib} PROPERTIES IMPORTED_LOCATION ${STASIS_LIB_${lib}})
 endforeach()
 
-# A CUDA toolkit is never needed. Where there is one, our declarations are compared with its header and
-# the workloads are built for real GPUs too.
+# A CUDA toolkit is optional. If there is one, its header is compared with the declarations here,
+# and the workloads are also built for real GPUs.
 find_path(STASIS_CUDA_INCLUDE cuda.h PATHS /usr/local/cuda/include $ENV{CUDA_HOME}/include NO_DEFAULT_PATH)
 find_program(STASIS_NVCC nvcc PATHS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)

@@ -1,6 +1,6 @@
-// Lets what we build on Debian 12 start on a glibc as old as 2.34. GCC's static runtime asks for
-// two functions that are younger, and finds them here before it would look in libc.
-// cmake/StasisToolchain.cmake links this into everything; tests/dist checks the floor.
+// Lets programs built on Debian 12 start with a glibc as old as 2.34. GCC's static runtime needs
+// two functions of newer versions and finds them here before libc. cmake/StasisToolchain.cmake
+// links this into everything; tests/dist checks the required version.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #pragma GCC visibility push(hidden)
 
-// glibc 2.36; std::random_device takes its numbers from it.
+// glibc 2.36; used by std::random_device.
 uint32_t arc4random(void) {
   uint32_t value;
   while (getrandom(&value, sizeof(value), 0) != sizeof(value)) {
@@ -47,8 +47,8 @@ static int visit(struct dl_phdr_info* info, size_t size, void* data) {
   return 1;
 }
 
-// glibc 2.35; the unwinder finds the table of an address with it, and needs no more of the answer
-// than what is filled in here.
+// glibc 2.35; the unwinder uses it to find the table of an address, and needs only the fields set
+// here.
 int _dl_find_object(void* pc, struct dl_find_object* result) {
   struct search search = {(uintptr_t)pc, result};
   return dl_iterate_phdr(visit, &search) == 1 ? 0 : -1;

@@ -1,11 +1,11 @@
-// Compares our declarations of the driver's ABI with the toolkit's cuda.h, at compile time: every
-// enumerator, every layout, every signature. Compiled only where a toolkit is found; makes no code.
+// Compares the declarations of the driver's ABI with the toolkit's cuda.h at compile time: every
+// enumerator, layout and signature. Compiled only if a toolkit is installed; generates no code.
 
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
 #include "device/cuda/driver_abi.h"
 #include "device/cuda/driver_functions.h"
 
-// cuda.h makes some of our constants' names macros, so they are read before it is included.
+// cuda.h defines some of these names as macros, so the constants are read before it is included.
 namespace constants {
 constexpr unsigned kOurs[] = {
     stasis::cuda::CU_MEMHOSTALLOC_PORTABLE,      stasis::cuda::CU_MEMHOSTALLOC_DEVICEMAP,
@@ -16,7 +16,7 @@ constexpr unsigned kOurs[] = {
 
 #include <type_traits>
 
-#define __CUDA_API_VERSION_INTERNAL  // shows every ABI version, and no macros for their names
+#define __CUDA_API_VERSION_INTERNAL  // shows every ABI version, without macros for their names
 #include <cuda.h>
 
 namespace {
@@ -35,7 +35,7 @@ constexpr bool SameConstants() {
 }
 static_assert(SameConstants());
 
-// Two types that a caller and a callee could hold on either side of a call.
+// True for two types with the same representation in a call.
 template <class A, class B>
 struct Same
     : std::bool_constant<std::is_same_v<A, B> ||

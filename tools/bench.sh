@@ -1,6 +1,6 @@
 #!/bin/sh
-# Measures: `stasis bench` from a release build, with the arguments that it gets. Where no GPU can be
-# suspended it runs on softgpu, to show that it works; the times mean nothing there.
+# Runs `stasis bench` from a release build with the given arguments. If no GPU can be suspended it
+# uses softgpu, whose times are meaningless, to show that it works.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/lib.sh
@@ -11,7 +11,7 @@ if ! "$build/bin/stasis" gpu ls --json 2>/dev/null | tr -d ' \n' | grep -q '"can
   work=$(mktemp -d "${TMPDIR:-/tmp}/stasis-bench-XXXXXX")
   trap 'rm -rf "$work"' EXIT
   export LD_LIBRARY_PATH="$build/lib/softgpu" SOFTGPU_DIR="$work"
-  note "no GPU here that can be suspended: softgpu, and --size 256MiB when you name none" >&2
+  note "no GPU here can be suspended: using softgpu, with --size 256MiB unless you give options" >&2
   [ $# -gt 0 ] || set -- --size 256MiB --allocation 16MiB
 fi
 "$build/bin/stasis" bench "$@"

@@ -1,26 +1,24 @@
 #!/bin/sh
-# Builds one preset into build/PRESET. More arguments go to the build tool.
+# Builds one preset in build/PRESET: its targets in CMakePresets.json. Further arguments are passed
+# to the build tool.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
 
-preset=dev
+preset=release
 case ${1:-} in
-  dev | release | asan | tsan | fuzz)
+  release | dev | asan | tsan)
     preset=$1
     shift
     ;;
   '' | -*) ;;
-  *) die "there is no preset '$1': dev, release, asan, tsan and fuzz are" ;;
+  *) die "there is no preset '$1'; the presets are release, dev, asan and tsan" ;;
 esac
 tools/setup.sh --quiet
-if [ "$preset" = fuzz ]; then
-  [ -n "${STASIS_NO_SETUP:-}" ] || install_groups fuzz
-  set -- --target fuzzers "$@"
-fi
+if [ "$preset" = asan ] && [ -z "${STASIS_NO_SETUP:-}" ]; then install_groups asan; fi
 tree=build/$preset
 
-# The build tool looks after everything but its presets and the CRIU that setup has built.
+# The build tool tracks everything except the presets and the CRIU built by setup.
 if [ -z "$(find "$tree/build.ninja" -newer CMakePresets.json -newer .cache/stamps/setup 2>/dev/null)" ]; then
   mkdir -p "$tree"
   cmake --preset "$preset" >"$tree/configure.log" 2>&1 || {
@@ -28,4 +26,4 @@ if [ -z "$(find "$tree/build.ninja" -newer CMakePresets.json -newer .cache/stamp
     die "the build could not be configured; the whole output is in $tree/configure.log"
   }
 fi
-cmake --build "$tree" --parallel "$(jobs_here)" "$@"
+cmake --build --preset "$preset" --parallel "$(jobs_here)" "$@"

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Sees to a CRIU that works: the system's when it is new enough, else one built from the source archive
-# of the distribution into .cache/criu, with its CUDA plugin, which only tests use. With --own the
-# system's is not looked at (the tarball's way), and --is-there only says, by its exit status, whether
-# there is one already.
+# Provides a working CRIU: the system's if it is new enough, otherwise one built from the
+# distribution's source archive in .cache/criu, with its CUDA plugin, which only tests use. With
+# --own the system's is ignored (for the tarball). --is-there only reports, by its exit status,
+# whether there is one already.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
 
 mkdir -p "$cache"
 least=4.1
-# Since 6.16 the kernel answers sockets other than unix ones in a way that only CRIU 4.2 understands: an
-# older one cannot save a program that has a UDP or TCP socket.
+# Since Linux 6.16 the kernel reports sockets other than unix ones in a way that only CRIU 4.2
+# understands: older versions cannot dump a program with a UDP or TCP socket.
 wanted=$least
 [ "$(printf '6.16\n%s\n' "$(uname -r)" | sort -V | head -n 1)" != 6.16 ] || wanted=4.2
 prefix=$cache/criu
@@ -19,7 +19,7 @@ work=$cache/criu-build
 version_of() { "$1" --version 2>/dev/null | awk '$1 == "Version:" { print $2 }'; }
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
 
-# Root is what CRIU needs to look at the kernel; without it the check says nothing about the machine.
+# CRIU's check needs root; without it the result says nothing about the machine.
 checks_out() {
   as=
   if [ "$(id -u)" != 0 ]; then
@@ -29,24 +29,24 @@ checks_out() {
   ${as:-} "$1" check >"$cache/criu-check.log" 2>&1
 }
 
-# apt with a sources list, lists and cache of its own: the user's configuration is only read. An index that
-# is past its date is taken, since a frozen mirror is a good mirror for one source archive; signatures are
-# checked all the same.
+# Runs apt with a private sources list, lists and cache; the user's configuration is only read.
+# Accepts expired indexes, because a frozen mirror is fine for one source archive; signatures are
+# still verified.
 apt_own() {
   apt-get -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=/dev/null \
     -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root \
     -o APT::Get::List-Cleanup=0 -o Debug::NoLocking=1 -o Acquire::Check-Valid-Until=false "$@"
 }
 
-# The mirror the user has chosen, whichever way the sources are written.
+# Prints the mirror that the user has configured, in any format of sources.
 mirror() {
   # shellcheck disable=SC2016  # apt's placeholders, not the shell's
   uri=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Label: Debian' 2>/dev/null | head -n 1)
   printf '%s\n' "${uri:-http://deb.debian.org/debian/}"
 }
 
-# Fetches the source archive of one suite; leaves its path in $archive. APT checks the index's signature
-# and the helper the archive against the index.
+# Downloads the source archive of one suite; sets $archive to its path. APT verifies the index's
+# signature, and the archive against the index.
 fetch_source() {
   rm -rf "$work"
   mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
@@ -68,7 +68,7 @@ fetch_source() {
 
 build_own() {
   install_groups criu
-  # What an earlier build was made of was checked when it came.
+  # The source of an earlier build was verified when it was downloaded.
   archive=
   for kept in "$prefix"/share/criu_*.orig.tar.xz; do
     found=${kept##*/criu_}
@@ -83,21 +83,21 @@ build_own() {
   while [ -z "$archive" ] && read -r suite tried; do
     case $suite in '' | '#'*) continue ;; esac
     if fetch_source "$suite"; then
-      [ "$found" = "$tried" ] || note "Debian $suite now has CRIU $found; Stasis was tried with $tried"
+      [ "$found" = "$tried" ] || note "Debian $suite now has CRIU $found; Stasis was tested with $tried"
       break
     fi
-    note "Debian $suite gives no CRIU source: $(tail -n 1 "$work/apt.log" 2>/dev/null)"
+    note "Debian $suite has no CRIU source: $(tail -n 1 "$work/apt.log" 2>/dev/null)"
     archive=
   done <tools/criu.table
-  [ -n "$archive" ] || die "no CRIU $least or newer could be had (see .cache/criu-build/apt.log)." \
-    "Install one yourself, or put its program's path in STASIS_CRIU; to build without one:" \
+  [ -n "$archive" ] || die "CRIU $least or newer could not be downloaded (see .cache/criu-build/apt.log)." \
+    "Install it yourself, or set STASIS_CRIU to its path. To build without CRIU:" \
     "STASIS_NO_SETUP=1 ./run build"
   say "building CRIU $found into .cache/criu"
   tar -C "$work" -xJf "$archive"
-  # Without GnuTLS: it is for CRIU's own page server, and brings nine libraries along.
+  # Without GnuTLS, which only CRIU's page server needs and which adds nine libraries.
   make -C "$work"/criu-*/ -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
     tail -n 15 "$work/make.log" >&2
-    die "CRIU $found did not build; its whole output is in .cache/criu-build/make.log"
+    die "CRIU $found did not build; the output is in .cache/criu-build/make.log"
   }
   rm -rf "$prefix"
   mkdir -p "$prefix/sbin" "$prefix/share" "$prefix/lib"
@@ -132,11 +132,11 @@ case ${1:-} in
 esac
 own_will_do || build_own
 at_least "$(version_of "$own")" "$wanted" ||
-  note "CRIU $(version_of "$own") cannot save sockets on this kernel; $wanted could, but was not to be had"
+  note "CRIU $(version_of "$own") cannot save sockets on this kernel; $wanted can, but could not be downloaded"
 if checks_out "$own"; then
   note "CRIU: our own $(version_of "$own")"
 else
-  note "CRIU: our own $(version_of "$own"), but it cannot work here. Building goes on; saving and restoring"
-  note "processes will not. It says:"
+  note "CRIU: our own $(version_of "$own"), but it cannot work here. Building continues, but"
+  note "processes cannot be saved and restored. It reports:"
   tail -n 3 "$cache/criu-check.log" | sed 's/^/     /'
 fi

@@ -1,13 +1,13 @@
 #!/bin/sh
-# A newcomer's first minute: a GPU program is suspended, saved, killed and brought back. Takes no input,
-# shows real commands with their real output, cleans up, and fails when a step does not do what it says.
+# A short demonstration: a GPU program is suspended, dumped, killed and restored. Takes no input,
+# shows real commands with their output, cleans up, and fails if a step does not do what it says.
 #
-#   tools/demo.sh [PRESET]      of build/PRESET, dev when none is named; STASIS_DEMO_BUILD: another folder
+#   tools/demo.sh [PRESET]      uses build/PRESET (default: release); STASIS_DEMO_BUILD names another directory
 set -eu
 cd "$(dirname "$0")/.."
 . tools/lib.sh
 
-build=${STASIS_DEMO_BUILD:-$PWD/build/${1:-dev}}
+build=${STASIS_DEMO_BUILD:-$PWD/build/${1:-release}}
 workloads=$build/workloads
 PATH=$build/bin:$PATH
 have stasis || die "there is no stasis in $build/bin" "./run build"
@@ -25,8 +25,8 @@ clean_up() {
     fi
   done
   stasis recover >/dev/null 2>&1 || true
-  # Memory for GPU data, mounted where that is allowed; it stays so, and so would the folder. The mover
-  # that waits for the next command has it open.
+  # Memory for GPU data is mounted below the directory, if permitted, and would prevent its removal.
+  # The resident mover has it open.
   stasis arena free >/dev/null 2>&1 || true
   umount "$work/state/run/arena" 2>/dev/null || true
   rm -rf "$work"
@@ -49,7 +49,7 @@ wrong() {
   exit 1
 }
 
-# expect CODE COMMAND...: shows the command, runs it, shows what it says. Its output is in $said.
+# expect CODE COMMAND...: shows and runs the command, and shows its output, which is also in $said.
 expect() {
   wanted=$1
   shift
@@ -58,11 +58,11 @@ expect() {
   code=0
   said=$("$@" 2>&1 </dev/null) || code=$?
   [ -z "$said" ] || printf '%s\n' "$said" | sed "s#$work/##g; s/^/    /"
-  [ "$code" -eq "$wanted" ] || wrong "its exit code is $code, not $wanted."
+  [ "$code" -eq "$wanted" ] || wrong "the exit code is $code, not $wanted."
 }
 show() { expect 0 "$@"; }
 
-# Waits for a line of a job's output: `stasis logs -f` ends by itself only when the job does.
+# Waits for a line of a job's output. `stasis logs -f` is no help: it ends only with the job.
 await_ready() {
   tries=0
   until stasis logs "$1" | grep -q '^READY$'; do
@@ -72,7 +72,7 @@ await_ready() {
   done
 }
 
-# ask JOB REPLY: sends the counter a packet and compares its answer.
+# ask JOB REPLY: sends a packet to the counter and compares its answer.
 ask() {
   port=$(stasis logs "$1" | sed -n 's/^PORT //p')
   printf '$ udp_send %s hello\n' "$port"
@@ -85,12 +85,12 @@ verify() {
   port=$(stasis logs "$1" | sed -n 's/^PORT //p')
   said=$("$workloads/udp_send" --timeout 60000 "$port" verify) || wrong "$1 does not answer."
   case $said in
-    OK*) tell "It has compared every byte of its GPU memory: as it was." ;;
-    *) wrong "its GPU memory is not what it was: $said" ;;
+    OK*) tell "It compared every byte of its GPU memory: unchanged." ;;
+    *) wrong "its GPU memory has changed: $said" ;;
   esac
 }
 
-# Which GPU: a real one whose driver can checkpoint, else softgpu.
+# Chooses a GPU: a real one whose driver supports checkpoints, else softgpu.
 if stasis gpu ls --json 2>/dev/null | tr -d ' \n' | grep -q '"can_checkpoint":true.*"kind":"nvidia"'; then
   gpu=real
   first=2G second=3G
@@ -112,51 +112,51 @@ fi
 
 printf '%sStasis: a GPU program is suspended, saved, killed and brought back%s\n' "$bold" "$plain"
 tell "The GPU: $about."
-[ $gpu = real ] || tell "No GPU was found whose driver can checkpoint; everything but the GPU is real."
-[ "${available:-99999}" -ge 12000 ] || tell "(2 GiB and not 8, since only $available MiB of RAM are free here.)"
+[ $gpu = real ] || tell "No GPU with a driver that can checkpoint was found; everything but the GPU is real."
+[ "${available:-99999}" -ge 12000 ] || tell "(2 GiB instead of 8, because only $available MiB of RAM are free.)"
 
-# What this machine lacks for CRIU, one line; empty when it can dump.
+# What this machine lacks for CRIU, in one line; empty if it can dump.
 missing=
 if ! checked=$(stasis check 2>&1); then
   missing=$(printf '%s\n' "$checked" | grep '^cannot' || true)
 fi
 
-step "1. A job on the GPU: a counter with $first of memory, that adds one for each packet"
+step "1. A job on the GPU: a counter with $first of memory that adds one for each packet"
 show stasis run --job first -- "$workloads/counter" --memory $first
 await_ready first
 ask first 101
 show stasis gpu ls
 
-step "2. It gives up the GPU, and keeps its place"
+step "2. It gives up the GPU; its process stays"
 show stasis suspend first
 show stasis ps
 
-step "3. Another job takes the GPU: $second, which would not have fitted beside the first"
+step "3. Another job takes the GPU: $second, which would not fit beside the first"
 if [ $gpu = real ]; then
-  tell "(On this GPU it might have: a job that fills it would take minutes.)"
+  tell "(On this GPU it might fit: a job that fills the GPU would take minutes.)"
 else
   tell "$(stasis gpu ls | grep ' free of ' | head -n 1 | sed 's/.* \([0-9.]* [GM]iB free of\)/Now there is \1/')."
 fi
 show stasis run --job second -- "$workloads/counter" --memory $second
-[ $gpu = real ] || tell "(It fills its memory with random words, in this machine's RAM: that takes a while.)"
+[ $gpu = real ] || tell "(It fills its memory with random words in this machine's RAM, which takes a while.)"
 await_ready second
 ask second 101
 if [ $gpu = softgpu ]; then
-  tell "The first one cannot come back now, and says why; it stays suspended:"
+  tell "The first one cannot come back now; the message says why, and it stays suspended:"
   expect 1 stasis resume first
 fi
 show stasis kill second --signal KILL
 expect 137 stasis wait second
 
-step "4. The first one takes the GPU back and goes on where it was"
+step "4. The first one takes the GPU back and continues"
 show stasis resume first
 show stasis ps
 
 if [ -n "$missing" ]; then
   step "5. Left out: dump, kill -9, restore"
-  tell "Saving a program to disk needs CRIU, and CRIU needs more than is allowed here:"
+  tell "Saving a program to disk needs CRIU, and CRIU needs rights that are missing here:"
   printf '%s\n' "$missing" | sed 's/^/   /'
-  tell "As root on a machine of its own (or in a privileged container) the demo shows it all."
+  tell "Run as root on a real or virtual machine (or in a privileged container), the demo shows all steps."
 else
   step "5. It is saved to disk while it runs, then killed"
   show stasis dump first --name saved --leave-running
@@ -164,12 +164,12 @@ else
   show kill -9 "$pid"
   expect 137 stasis wait first
 
-  step "6. It comes back from disk, with the same process id, and knows how far it had counted"
+  step "6. It comes back from disk with the same process id and its count"
   show stasis restore first
   ask first 102
   verify first
 
-  step "7. One byte of the image is changed: it is not restored"
+  step "7. One byte of the image is changed: the restore is refused"
   show stasis kill first --signal KILL
   expect 137 stasis wait first
   file=$(find "$STASIS_STATE_DIR/data/images/saved" -type f -size +1M | sort | head -n 1)
@@ -181,9 +181,9 @@ else
   expect 1 stasis restore first
 fi
 
-printf '\n%sAll of it happened as it says, in %s s.%s\n' "$bold" "$(($(date +%s) - began))" "$plain"
+printf '\n%sEvery step did what it said, in %s s.%s\n' "$bold" "$(($(date +%s) - began))" "$plain"
 if [ $gpu = softgpu ]; then
-  tell "The times above are softgpu's: they show that it works and say nothing about a GPU."
-  tell "Measurements on a real one are in docs/measurements/."
+  tell "The times above are softgpu's: they show that it works, and say nothing about a GPU."
+  tell "docs/measurements/ has measurements on real GPUs."
 fi
 stage=end

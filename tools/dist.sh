@@ -1,6 +1,6 @@
 #!/bin/sh
-# Packs what the release preset installs, CRIU and the libraries that would tie it to this distribution
-# into one tarball, and checks it. The checks are in tests/dist/.
+# Packs the files that the release preset installs, CRIU, and all libraries that depend on this
+# distribution into one tarball, and checks it. The checks are in tests/dist/.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -12,28 +12,28 @@ tools/criu.sh --own
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/release/CMakeCache.txt)
 name=stasis-$version-linux-$(uname -m)
 tree=build/dist/$name
-# gzip, because a bare Ubuntu has no xz.
+# gzip, because a minimal Ubuntu has no xz.
 tarball=dist/$name.tar.gz
 limit=$((60 * 1024 * 1024))
 
-# glibc is the one thing that is taken from the machine we run on.
+# Only glibc comes from the target machine.
 from_the_system='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util))\.so\.[0-9]+$'
 
-# The libraries of our CRIU, its libraries' libraries included: one path a line.
+# Prints the libraries of CRIU, including indirect ones: one path a line.
 libraries() {
   ldd "$1" | awk '$2 == "=>" { print $1, $3 }' | while read -r soname path; do
-    [ "$path" != not ] || die "$1 needs $soname, which is not here"
+    [ "$path" != not ] || die "$1 needs $soname, which is missing here"
     printf '%s\n' "$soname" | grep -Eq "$from_the_system" || printf '%s\n' "$path"
   done
 }
 
-# dpkg knows a file by the path its package has given it, with or without /usr.
+# dpkg knows a file by the path in its package, with or without /usr.
 package_of() {
   file=$(readlink -f "$1")
   dpkg -S "$file" "${file#/usr}" 2>/dev/null | sed 's/:.*//' | head -n 1
 }
 
-# Every package that is inside, with its licence and where its source is.
+# Lists every included package with its licence and the location of its source.
 licence() {
   mkdir -p "$tree/share/licenses/$1"
   cp "/usr/share/doc/$1/copyright" "$tree/share/licenses/$1/"
@@ -49,7 +49,7 @@ cmake --install build/release --prefix "$PWD/$tree" --strip >"build/dist/install
 cp .cache/criu/sbin/criu "$tree/libexec/criu"
 strip "$tree/libexec/criu"
 # RPATH, not RUNPATH: it reaches libraries of libraries, and comes before the user's LD_LIBRARY_PATH.
-# shellcheck disable=SC2016  # the loader's word, not the shell's
+# shellcheck disable=SC2016  # expanded by the loader, not the shell
 patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$tree/libexec/criu"
 mkdir -p "$tree/share/licenses/criu"
 cp .cache/criu/share/* "$tree/share/licenses/criu/"
@@ -58,7 +58,7 @@ for library in $(libraries .cache/criu/sbin/criu); do
   # shellcheck disable=SC2016
   patchelf --force-rpath --set-rpath '$ORIGIN' "$tree/lib/${library##*/}"
   package=$(package_of "$library")
-  [ -n "$package" ] || die "no package owns $library, so its licence is not known"
+  [ -n "$package" ] || die "no package owns $library, so its licence is unknown"
   licence "$package"
 done
 for package in $(packages_of inside); do licence "$package"; done
@@ -67,7 +67,7 @@ sort -u -o "$tree/share/licenses/packages" "$tree/share/licenses/packages"
 for file in LICENSE README.md CHANGELOG.md; do
   [ ! -f "$file" ] || cp "$file" "$tree/share/"
 done
-# README and messages refer to it.
+# README and messages refer to docs/.
 rm -rf "$tree/share/docs"
 cp -R docs "$tree/share/"
 
@@ -83,6 +83,6 @@ fi
 size=$(wc -c <"$tarball")
 [ "$size" -le "$limit" ] || die "$tarball is $size bytes; the limit is $limit"
 
-say "checking it: unpacked elsewhere, with an empty environment and without this machine's libraries"
-STASIS_TARBALL=$PWD/$tarball ctest --preset release --label-regex '^dist$' "$@"
+say "checking the tarball: unpacked elsewhere, with an empty environment and without this machine's libraries"
+STASIS_TARBALL=$PWD/$tarball ctest --preset dist "$@"
 say "$tarball: $(awk -v size="$size" 'BEGIN { printf "%.1f MB", size / 1e6 }')"

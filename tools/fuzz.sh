@@ -1,39 +1,40 @@
 #!/bin/sh
-# Runs each fuzzer for a while on its corpus. What it finds on the way that goes somewhere new is kept in
-# .cache/fuzz, and is where the next run begins; what breaks it lies there too.
+# Runs each fuzzer for a limited time on its corpus. Inputs with new coverage are kept in
+# .cache/fuzz for the next run; so are crashing inputs.
 set -eu
 . tools/lib.sh
 
 seconds=20
 case ${1:-} in
   '') ;;
-  *[!0-9]*) die "how long is a number of seconds, not '$1'" ;;
+  *[!0-9]*) die "the duration is a number of seconds, not '$1'" ;;
   *)
     seconds=$1
     shift
     ;;
 esac
-tools/build.sh fuzz
+tools/build.sh asan --target fuzzers
 
 if [ $# -eq 0 ]; then
-  for fuzzer in build/fuzz/fuzz/*_fuzz; do
+  for fuzzer in build/asan/fuzz/*_fuzz; do
     set -- "$@" "$(basename "${fuzzer%_fuzz}")"
   done
 fi
-# Without it a report has addresses instead of names.
+# Needed for function names in reports.
 ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true)
 export ASAN_SYMBOLIZER_PATH
 limit="-max_total_time=$seconds"
 [ "$seconds" != 0 ] || limit=-runs=0
 
-# fuzz NAME: its log and what broke it lie in .cache/fuzz/NAME, the latter's name in `broken` too.
+# fuzz NAME: writes its log and crashing inputs to .cache/fuzz/NAME, and their names also to
+# `broken`.
 fuzz() {
   name=$1
   kept=tests/fuzz/corpus/$name
   found=$cache/fuzz/$name
-  # The fuzzer writes to the first of its folders only. By itself it tries
-  # nothing longer than 4 KiB, and the agent's largest packet has 11.
-  if UBSAN_OPTIONS=print_stacktrace=1 "build/fuzz/fuzz/${name}_fuzz" "$limit" -timeout=10 \
+  # The fuzzer writes only to the first of its directories. By default it tries nothing longer than
+  # 4 KiB, but the agent's largest packet has 11 KiB.
+  if UBSAN_OPTIONS=print_stacktrace=1 "build/asan/fuzz/${name}_fuzz" "$limit" -timeout=10 \
     -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 "-artifact_prefix=$found/" \
     "$found/corpus" "$kept" >"$found/log" 2>&1; then
     note "$name: $(awk '/number_of_executed_units/ { n = $2 } / cov: / { for (i = 1; i < NF; ++i) if ($i == "cov:") c = $(i + 1) }
@@ -48,9 +49,9 @@ broken=$cache/fuzz/broken
 mkdir -p "$cache/fuzz"
 : >"$broken"
 for name in "$@"; do
-  [ -x "build/fuzz/fuzz/${name}_fuzz" ] || die "there is no fuzzer '$name'"
+  [ -x "build/asan/fuzz/${name}_fuzz" ] || die "there is no fuzzer '$name'"
 done
-# One on each processor. What runs in the background does not see Ctrl-C.
+# One on each processor. Background processes do not get Ctrl-C.
 trap 'trap - TERM; kill 0' INT TERM
 running=0
 for name in "$@"; do
@@ -61,5 +62,5 @@ for name in "$@"; do
 done
 wait
 bad=$(tr '\n' ' ' <"$broken")
-[ -z "$bad" ] || die "broken: $bad" "The input lies in .cache/fuzz/NAME; build/fuzz/fuzz/NAME_fuzz FILE runs it again." \
-  "When it is mended, the input belongs into tests/fuzz/corpus/NAME."
+[ -z "$bad" ] || die "broken: $bad" "The input is in .cache/fuzz/NAME; build/asan/fuzz/NAME_fuzz FILE runs it again." \
+  "Put it into tests/fuzz/corpus/NAME together with the fix."

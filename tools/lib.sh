@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# What the scripts behind ./run share. Sourced from the root of the checkout.
+# Shared functions of the scripts behind ./run. Sourced from the root of the checkout.
 
 # shellcheck disable=SC2034
 cache=$PWD/.cache
@@ -15,18 +15,18 @@ die() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Runs a command as root, or says what somebody else has to run.
+# Runs a command as root, or prints the command for an administrator.
 as_root() {
   if [ "$(id -u)" = 0 ]; then
     "$@"
   elif have sudo; then
     sudo "$@"
   else
-    die "this needs root, and there is no sudo here. As root, run:" "$*" "and then the same ./run command again."
+    die "this needs root, and sudo is missing. As root, run:" "$*" "and then the same ./run command again."
   fi
 }
 
-# A stamp says that a step was done for exactly these inputs.
+# A stamp records that a step was done for exactly these inputs.
 stamp_of() { cat "$@" /etc/os-release 2>/dev/null | sha256sum | cut -c1-32; }
 is_stamped() { [ "$(cat "$cache/stamps/$1" 2>/dev/null)" = "$2" ]; }
 set_stamp() {
@@ -34,7 +34,7 @@ set_stamp() {
   printf '%s\n' "$2" >"$cache/stamps/$1"
 }
 
-# As many jobs as there are processors, but no more than the memory carries (1 GiB each).
+# One job per processor, but no more than memory allows (1 GiB each).
 jobs_here() {
   awk -v cpus="$(nproc)" '/^MemAvailable/ { n = int($2 / 1048576) }
     END { if (n < 1) n = 1; print (n < cpus) ? n : cpus }' /proc/meminfo

@@ -1,14 +1,25 @@
 #!/bin/sh
-# Format and habits of the files that differ from the last commit; with --all, of all; with a commit's
-# name, of those that differ from it.
+# Checks the format and conventions of files: those changed since the last commit, since COMMIT, or
+# all (--all). With COMMIT, also checks the subjects of the commits since then. With --ci, COMMIT is
+# the one in .ci/lint-since.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
 
 [ -n "${STASIS_NO_SETUP:-}" ] || install_groups lint
+mkdir -p "$cache"
 since=${1:-HEAD}
+# With --ci: the number of sources for clang-tidy, those changed last. All of them would take too
+# long.
+tidy_limit=
+if [ "$since" = --ci ]; then
+  tidy_limit=20
+  since=$(grep -v '^#' .ci/lint-since)
+  # A shallow clone may lack it; use the oldest available commit instead.
+  git merge-base --is-ancestor "$since" HEAD 2>/dev/null || since=$(git rev-list --max-parents=0 HEAD | tail -n 1)
+fi
 
-# files SUFFIX...: what is to be looked at, one path a line.
+# files SUFFIX...: prints the files to check, one path a line.
 files() {
   if [ "$since" = --all ]; then
     git ls-files -- "$@"
@@ -19,12 +30,12 @@ files() {
 }
 
 bad=
-# verdict STATUS NAME: notes how a check went.
+# verdict STATUS NAME: records the result of a check.
 verdict() {
   if [ "$1" = 0 ]; then note "$2: good"; else bad="$bad $2"; fi
 }
 
-say "format and habits"
+say "format, subjects and habits"
 status=0
 files '*.cc' '*.h' '*.c' '*.cu' | xargs -r clang-format-16 --dry-run --Werror || status=$?
 verdict $status format
@@ -35,16 +46,33 @@ status=0
 files '*.py' | xargs -r python3 -m py_compile || status=$?
 verdict $status python
 
-# clang-tidy reads the code as it was configured; generated headers have to be there.
+# "area: verb ..." or "Verb ...", at most 72 characters, no full stop.
+if [ "$since" != --all ]; then
+  status=0
+  git log --no-merges --format='%h %s' "$since..HEAD" | awk '{ subject = substr($0, length($1) + 2) }
+    length(subject) > 72 || subject ~ /[.]$/ || subject !~ /^([a-z0-9][a-z0-9_.,\/ -]*: [a-z]|[A-Z][a-z]+ )/ {
+      print "   bad subject: " $0; bad = 1 }
+    END { exit bad }' || status=$?
+  verdict $status subjects
+fi
+
+# clang-tidy uses the configured build; generated headers must exist.
 sources=$(files 'src/*.cc' 'softgpu/*.cc' 'workloads/*.cc')
 if [ -n "$sources" ]; then
-  tools/build.sh dev >"$cache/lint-build.log" 2>&1 || die "it does not build; see .cache/lint-build.log"
+  if [ -n "$tidy_limit" ]; then
+    # shellcheck disable=SC2086  # one path a word
+    newest=$(git log --no-merges --name-only --format= "$since..HEAD" -- $sources | awk 'NF && !seen[$0]++' | head -n "$tidy_limit")
+    note "clang-tidy: the $(printf '%s\n' "$newest" | wc -l) sources that changed last, of $(printf '%s\n' "$sources" | wc -l)"
+    sources=$newest
+  fi
+  tools/build.sh dev --target generated >"$cache/lint-build.log" 2>&1 ||
+    die "the build could not be configured; see .cache/lint-build.log"
   known=$(python3 -c 'import json, os; print("\n".join(os.path.relpath(c["file"]) for c in json.load(open("build/dev/compile_commands.json"))))')
   printf '%s\n' "$sources" | sort -u >"$cache/lint-sources"
   status=0
   printf '%s\n' "$known" | sort -u | comm -12 - "$cache/lint-sources" |
     xargs -r -P "$(jobs_here)" -n 1 clang-tidy-16 -p build/dev --quiet --warnings-as-errors='*' 2>/dev/null ||
-    status=$? # its stderr counts the warnings of other people's headers
+    status=$? # stderr counts warnings of third-party headers
   verdict $status habits
 fi
 [ -z "$bad" ] || die "not good:$bad"

@@ -14,7 +14,8 @@ missing_of() {
   done
 }
 
-# What apt would download, as "size package" lines; fails when apt does not know a package.
+# Prints the packages that apt would download, as "size package" lines; fails if apt does not know a
+# package.
 to_download() {
   apt-get install --no-install-recommends -qq --print-uris "$@" 2>/dev/null >"$cache/uris" || return 1
   awk '$1 ~ /^\047/ { split($2, name, "_"); print $3, name[1] }' "$cache/uris" | sort -rn
@@ -25,17 +26,17 @@ install_groups() {
   [ -n "$missing" ] || return 0
   # shellcheck disable=SC2086  # one package a word
   set -- $missing
-  have apt-get || die "this system has no apt-get, and these Debian packages (or what your system calls them) are missing:" \
+  have apt-get || die "this system has no apt-get, and these Debian packages (or your system's equivalents) are missing:" \
     "$*" "Install them, then run again with STASIS_NO_SETUP=1."
   mkdir -p "$cache"
   if [ "$(id -u)" != 0 ] && ! have sudo; then
-    die "packages are missing, and this account cannot install them (not root, and there is no sudo). As root, run:" \
+    die "packages are missing, and this account cannot install them (not root, no sudo). As root, run:" \
       "apt-get update && apt-get install --no-install-recommends -y $*" "and then the same ./run command again."
   fi
   if [ -z "${STASIS_LISTS_READ:-}" ]; then
     say "reading the package lists of your apt sources"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq ||
-      note "some lists could not be read; going on with those that could"
+      note "some lists could not be read; continuing with the others"
     export STASIS_LISTS_READ=1
   fi
   downloads=$(to_download "$@") || {
@@ -49,6 +50,6 @@ install_groups() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --no-install-recommends -y -qq "$@" \
     >"$cache/apt-install.log" 2>&1 </dev/null || {
     tail -n 15 "$cache/apt-install.log" >&2
-    die "apt-get could not install: $*" "its whole output is in .cache/apt-install.log"
+    die "apt-get could not install: $*" "the output is in .cache/apt-install.log"
   }
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes this machine able to build and to test. Quick when it already is.
+# Installs everything needed to build and test. Fast if nothing is missing.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -14,7 +14,7 @@ if is_stamped setup "$now"; then
   exit 0
 fi
 say "setting this machine up"
-# One list of packages, so that there is one list to agree to.
+# One list of packages, so that the user confirms only once.
 if tools/criu.sh --is-there; then install_groups build; else install_groups build criu; fi
 tools/criu.sh
 set_stamp setup "$now"

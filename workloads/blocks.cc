@@ -1,9 +1,9 @@
-// Much memory in allocations of one size, written anew every round and checked on the GPU: what
-// `stasis bench` measures with. With --commands it does what its standard input says, a line each:
+// Much memory in allocations of one size, overwritten every round and verified on the GPU. `stasis
+// bench` measures with it. With --commands it reads commands from standard input, one per line:
 //
-//   fill     all memory gets other random words       FILLED
-//   verify   compares them                            OK <checksum>, or BAD <wrong words>
-//   (end)    checks once more, and ends               EXIT-SUCCESS
+//   fill     fills all memory with other random words   FILLED
+//   verify   compares them                              OK <checksum>, or BAD <wrong words>
+//   (end)    verifies once more and exits               EXIT-SUCCESS
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Blocks : public Workload {
     fill_ = Function(module_, "fill");
     check_ = Function(module_, "check");
     uint64_t bytes = options.memory_bytes;
-    // A context without memory is what some commands are about.
+    // With --commands, no memory means a bare context.
     if (bytes == 0 && !options.commands) bytes = kDefaultBytes;
     const uint64_t each =
         options.allocation_bytes == 0 ? kDefaultAllocation : options.allocation_bytes;
@@ -52,7 +52,7 @@ class Blocks : public Workload {
     CU(cuCtxSynchronize());
   }
 
-  // How many words are wrong.
+  // Returns the number of wrong words.
   uint64_t Check(uint64_t* checksum) {
     *checksum = 0;
     if (blocks_.empty()) return 0;
@@ -103,7 +103,7 @@ class Blocks : public Workload {
   CUfunction fill_ = nullptr;
   CUfunction check_ = nullptr;
   std::vector<DeviceArray<uint64_t>> blocks_;
-  DeviceArray<uint64_t> found_;  // checksum, wrong words
+  DeviceArray<uint64_t> found_;  // checksum, number of wrong words
   uint64_t seed_ = kSeed;
 };
 

@@ -1,8 +1,7 @@
-// Two ranks, each with memory that the other has open by CUDA IPC. A round is a row of collectives
-// that are launched one behind the other before anybody waits for one: each kernel runs until the
-// other rank's has begun, as NCCL's do. The child goes on as fast as it is let, so that it is ahead
-// of the parent at nearly every moment, with work on the GPU that ends only when the parent goes
-// on.
+// Two ranks, each with memory that the other has open through CUDA IPC. A round is a sequence of
+// collectives, all launched before either rank waits for one. Like NCCL's kernels, each kernel runs
+// until the other rank's has started. The child runs ahead of the parent, so at nearly every moment
+// it has work on the GPU that ends only when the parent continues.
 #include <limits.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,10 +15,11 @@
 namespace workloads {
 namespace {
 
-constexpr uint32_t kWords = 3u << 18;  // more than an agent leaves to the driver
-constexpr uint32_t kDataAt = 16;       // before it: how far its rank is, and in which round it ends
+constexpr uint32_t kWords = 3u << 18;  // more than the agent leaves to the driver
+constexpr uint32_t kDataAt = 16;       // the words before it hold the rank's progress and its last
+                                       // round
 constexpr uint32_t kDataWords = 64 * 1024 + 1;
-constexpr uint32_t kCollectives = 12;  // of a round
+constexpr uint32_t kCollectives = 12;  // per round
 constexpr uint64_t kSeed = 1200;
 
 class Rank {
@@ -41,7 +41,7 @@ class Rank {
     CU(cuIpcOpenMemHandle(&theirs_, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   }
 
-  // `last`: the other rank is told that this round is.
+  // `last` tells the other rank that this is the last round.
   uint64_t Round(bool last) {
     ++round_;
     if (last) CU(cuMemsetD32Async(mine_.address() + sizeof(uint32_t), round_, 1, stream_));
@@ -69,7 +69,7 @@ class Rank {
   }
   void Sabotage() const { FlipByte(data() + 77); }
 
-  // The other rank has closed what it had of ours, or will not use it any more.
+  // Requires that the other rank has closed this rank's memory or will not use it again.
   void TearDown() {
     CU(cuIpcCloseMemHandle(theirs_));
     CU(cuStreamDestroy(stream_));

@@ -1,11 +1,11 @@
-// A counter in GPU memory that speaks UDP, after the program in NVIDIA's article on
-// cuda-checkpoint: it starts at 100, adds one for every packet and answers with the new value.
+// A counter in GPU memory with a UDP interface, modelled on the program in NVIDIA's article on
+// cuda-checkpoint. It starts at 100, adds one for every packet and answers with the new value.
 //
 //   counter [--port P] [--memory SIZE] …     listens on 127.0.0.1:P (0: any), prints `PORT <n>`
 //
-// The packet `verify` is answered `OK <checksum>` or `BAD` and counts nothing; `quit` is answered
-// `BYE` and ends the program as SIGTERM does. With --rounds it counts by itself and opens no
-// socket.
+// The packet `verify` is answered with `OK <checksum>` or `BAD` and is not counted. `quit` is
+// answered with `BYE` and ends the program like SIGTERM. With --rounds the program counts by itself
+// and opens no socket.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -84,7 +84,7 @@ int Listen(int port) {
   return fd;
 }
 
-// Answers packets until told to stop.
+// Answers packets until it is told to stop.
 void Serve(Counter& counter, int fd) {
   uint64_t round = 0;
   while (Wait(-1, fd) != Wake::kStop) {

@@ -1,7 +1,7 @@
-// Two programs that share memory by handles that one exports as files and the other imports, as
-// NCCL does (common/pair.h). Of one the child keeps the mapping only; one it gives up as soon as
-// the parent has it, whose alone it is from then on; and of one the parent keeps the file, and
-// imports it anew each round.
+// Two programs that share memory through handles that one exports as files and the other imports,
+// like NCCL (common/pair.h). There are three kinds: the child keeps only the mapping; the child
+// frees the memory once the parent has it; the parent keeps the file and imports it again each
+// round.
 #include <stdint.h>
 #include <unistd.h>
 

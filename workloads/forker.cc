@@ -1,6 +1,6 @@
-// A GPU program with a child that was forked after cuInit and never calls exec: the child holds the
-// driver's files without being known to the driver, so the tree cannot be dumped. The child ends
-// when its parent does.
+// A GPU program with a child that was forked after cuInit and never calls exec. The child has the
+// driver's files open although the driver does not list it as a user, so the tree cannot be dumped.
+// The child exits when its parent does.
 #include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ class Forker : public Steady {
     if (child_ == 0) {
       close(ends[1]);
       char byte;
-      // SIGTERM is blocked here, as in the parent: only the pipe's end ends the child.
+      // SIGTERM is blocked, as in the parent; only end-of-file on the pipe ends the child.
       while (read(ends[0], &byte, 1) < 0 && errno == EINTR) {
       }
       _exit(0);

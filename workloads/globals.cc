@@ -1,5 +1,5 @@
-// State that lives in modules' globals only. The same image is loaded several times and in several
-// ways, and every copy must keep its own.
+// All state is in the globals of modules. The same image is loaded several times and in several
+// ways, and every copy must keep its own values.
 #include <array>
 
 #include "common/arithmetic.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kWeights = 16;
 constexpr uint32_t kTable = 4096;
 
-// One loaded copy, and what its globals must hold.
+// One loaded copy and the expected values of its globals.
 struct Copy {
   CUmodule module = nullptr;
   CUlibrary library = nullptr;
@@ -48,7 +48,7 @@ class Globals : public Workload {
     const auto salt = static_cast<uint32_t>(round);
     uint64_t sum = 0;
     for (Copy& copy : copies_) {
-      // One thread, because the kernel changes `primes` after it has read them.
+      // One thread, because the kernel reads `primes` and then changes it.
       Launch(copy.turn, {1, 1}, nullptr, salt);
       for (uint32_t i = 0; i < kTable; ++i) {
         copy.expected_table[i] = Step(copy.expected_table[i] + copy.expected_primes[i % 8],

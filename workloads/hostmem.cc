@@ -1,5 +1,5 @@
 // Host memory that the device reads and writes in place: pinned, mapped and registered. The CPU
-// changes it too, between the kernels.
+// also changes it between kernels.
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 namespace workloads {
 namespace {
 
-constexpr uint32_t kCount = 64 * 1024;  // whole pages, as registration wants
+constexpr uint32_t kCount = 64 * 1024;  // whole pages, as registration requires
 constexpr size_t kBytes = kCount * sizeof(uint32_t);
 
 enum Kind : uint32_t { kPinned, kMapped, kPortable, kRegistered, kKinds };
@@ -66,7 +66,7 @@ class HostMem : public Workload {
     for (uint32_t kind = 0; kind < kKinds; ++kind) {
       Region& own = regions_[kind];
       const Region& other = regions_[(kind + 1) % kKinds];
-      // The CPU's turn: one word in each page, so that no page stays as the device left it.
+      // The CPU changes one word in each page, so that every page differs from the device's result.
       for (uint32_t i = salt % 1024; i < kCount; i += 1024) {
         own.host[i] += salt;
         own.expected[i] += salt;
@@ -113,7 +113,7 @@ class HostMem : public Workload {
     for (uint32_t kind = 0; kind < kKinds; ++kind) {
       const Region& region = regions_[kind];
       Compare(kNames[kind], region.host, region.expected.data(), kCount);
-      // The device's view of it, by a copy through the device pointer.
+      // Reads it as the device sees it, by a copy through the device pointer.
       std::vector<uint32_t> seen(kCount);
       CU(cuMemcpyDtoH(seen.data(), region.device, kBytes));
       Compare(kNames[kind], seen, region.expected);

@@ -1,6 +1,6 @@
-// A GPU program that has mapped memory of another, which has no agent: its child makes a handle,
-// exports it, and sends the descriptor. The driver's checkpoint of such a program succeeds and its
-// restore does not. The child ends when its parent does.
+// A GPU program that maps memory of another program without an agent: its child creates a handle,
+// exports it, and sends the descriptor. The driver's checkpoint of such a program succeeds, but its
+// restore fails. The child exits when its parent does.
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 namespace workloads {
 namespace {
 
-// The granularity of every GPU so far.
+// The granularity of all GPUs so far.
 constexpr size_t kBytes = 2u << 20;
 constexpr uint32_t kWords = kBytes / sizeof(uint32_t);
 constexpr uint64_t kSeed = 950;

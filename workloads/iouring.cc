@@ -1,4 +1,4 @@
-// A GPU program that holds an io_uring, which CRIU cannot save.
+// A GPU program with an open io_uring, which CRIU cannot save.
 #include <errno.h>
 #include <linux/io_uring.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// Two programs that share memory by CUDA IPC (common/pair.h).
+// Two programs that share memory through CUDA IPC (common/pair.h).
 #include "common/ipc.h"
 
 int main(int argc, char** argv) {

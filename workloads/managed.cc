@@ -1,4 +1,4 @@
-// Managed memory, which no driver so far can checkpoint: here to be refused, and to run on
+// Managed memory, which no driver so far can checkpoint. The program must be rejected and continue
 // unharmed.
 #include <bit>
 #include <cstring>

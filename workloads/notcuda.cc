@@ -1,5 +1,5 @@
-// A plain program without a GPU, with the things that a process tree usually holds: unread bytes in
-// a pipe and in a socket pair, a deleted file, a timer, memory.
+// A program without a GPU that has typical resources of a process tree: unread bytes in a pipe and
+// in a socket pair, a deleted file, a timer, memory.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ void Demand(bool good, const char* what) {
   if (!good) Fail("%s: %s", what, strerror(errno));
 }
 
-// Takes what was put in last time, puts in what comes next.
+// Reads the value of the last round and writes the next one.
 void Exchange(int in, int out, uint64_t expected, uint64_t next, const char* what) {
   uint64_t found = 0;
   Demand(read(out, &found, sizeof found) == sizeof found, what);
@@ -73,7 +73,7 @@ class NotCuda : public Workload {
     CompareFile();
     itimerspec left{};
     Demand(timerfd_gettime(timer_, &left) == 0, "timerfd");
-    // It runs on during a checkpoint or stands still; what it must not do is end or begin anew at
+    // The timer may run or stand still during a checkpoint, but must neither expire nor restart at
     // 0.
     if (left.it_value.tv_sec <= 0 || left.it_value.tv_sec > kTimerHours * 3600) {
       Fail("the timer has %lld s left", static_cast<long long>(left.it_value.tv_sec));

@@ -1,7 +1,7 @@
-// One process with contexts on two GPUs (--devices 2) that read each other's memory by peer access:
-// each round mixes an array of one with that of the other, and copies between both. An array on
-// each is made after peer access was given, and anew every tenth round. With --devices 1 both
-// contexts are on one.
+// One process with contexts on two GPUs (--devices 2) that access each other's memory directly.
+// Each round mixes an array on one GPU with that of the other, and copies between them. An array on
+// each GPU is allocated after peer access was enabled, and reallocated every tenth round. With
+// --devices 1 both contexts are on one GPU.
 #include <array>
 
 #include "common/arithmetic.h"
@@ -10,7 +10,7 @@
 namespace workloads {
 namespace {
 
-// Above what the agent leaves to the driver.
+// More than the agent leaves to the driver.
 constexpr uint32_t kCount = 512 * 1024 + 1;
 constexpr uint64_t kLateEvery = 10;
 
@@ -99,8 +99,8 @@ class Peers : public Workload {
     std::vector<uint32_t> expected;
   };
 
-  // A GPU without it faults, and its driver answers 0 about memory of its own whatever is allowed.
-  // softgpu's kernels do not fault: there, whoever can be asked is asked.
+  // A real GPU faults without peer access, and its driver reports 0 about its own memory in any
+  // case. softgpu's kernels do not fault, so there the attribute is queried.
   void RequirePeerAccess(const Side& theirs) {
     if (!OnSoftgpu()) return;
     const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, OtherThan(theirs)};

@@ -1,5 +1,5 @@
-// Stream-ordered memory, from the device's default pool and from a pool of its own, kept over
-// rounds: the oldest goes and a new one comes, all in stream order.
+// Stream-ordered memory from the device's default pool and from a separate pool, kept over several
+// rounds: each round frees the oldest block and allocates a new one, in stream order.
 #include <array>
 
 #include "common/arithmetic.h"
@@ -65,7 +65,7 @@ class Pool : public Workload {
   }
 
  private:
-  // Even blocks come from the default pool, odd ones from our own.
+  // Even blocks come from the default pool, odd ones from the separate pool.
   void Allocate(uint32_t b, uint64_t seed) {
     Block& block = blocks_[b];
     if (b % 2 == 0) {
@@ -75,7 +75,7 @@ class Pool : public Workload {
     }
     block.expected = RandomWords(600 + seed, kCount);
     CU(cuMemcpyHtoDAsync(block.address, block.expected.data(), kBytes, stream_));
-    // The source changes next.
+    // The source is changed next.
     CU(cuStreamSynchronize(stream_));
   }
 

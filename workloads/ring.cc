@@ -1,7 +1,8 @@
 // A tree (common/family.h) in which each child shares memory with the next one on its GPU, and the
-// last with the first: by CUDA IPC and by exported handles in turns, so that every child gives
-// memory one way and has another's open. Each round all change what they give, and then what they
-// have got. With two GPUs there are two such rings; --children is a multiple of --devices.
+// last with the first. CUDA IPC and exported handles alternate, so every child exports memory one
+// way and imports it the other way. In each round all children change their exported memory, then
+// their imported memory. With two GPUs there are two such rings; --children must be a multiple of
+// --devices.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,14 +18,14 @@
 namespace workloads {
 namespace {
 
-// The child's ends: over the first it gives, over the second it takes.
+// Descriptors in the child: it exports through the first and imports through the second.
 constexpr int kGiveFd = 3, kTakeFd = 4;
 constexpr int kOutOfTheWay = 100;
 constexpr uint64_t kSeed = 1100;
-// Changed each round; the rest is compared at the end.
+// These words change each round; the rest is compared at the end.
 constexpr uint32_t kChangedWords = 64 * 1024;
-// The parent asks three things: a round's two halves, and to close what a child has got, before its
-// owner frees it.
+// Requests of the parent: the two halves of a round, and to close imported memory before its owner
+// frees it.
 constexpr uint64_t kTheirs = uint64_t{1} << 62, kClose = uint64_t{1} << 63;
 
 uint32_t TakersSalt(uint64_t round) { return static_cast<uint32_t>(round) + 1000; }
@@ -55,7 +56,7 @@ std::unique_ptr<Sharing> WayOf(int child, const Options& options) {
   return std::make_unique<Handle>();
 }
 
-// Shared memory from one side, and what must be in it.
+// One side's view of shared memory, and its expected content.
 struct Piece {
   std::unique_ptr<Sharing> way;
   CUdeviceptr address = 0;
@@ -121,7 +122,7 @@ class Member : public Steady {
   }
 
   void Verify() override {
-    // A parent that has died may have done so between a round's two halves.
+    // If the parent died, it may have been between the two halves of a round.
     if (closed_) own_.Look("what it shares", kSharedWords);
     Steady::Verify();
   }
@@ -181,7 +182,7 @@ class Ring : public Family {
   }
 
   int devices_ = 1;
-  std::vector<Link> links_;  // each from the child of its number to the next one
+  std::vector<Link> links_;  // each from the child of its index to the next one
 };
 
 }  // namespace

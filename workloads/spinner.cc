@@ -1,6 +1,6 @@
-// CPU threads that count in pinned and registered host memory all the while, as runtimes do that
-// talk to the GPU through it: never in a driver call, never waiting for one. Whoever takes such
-// memory away under them, or puts an older copy of it back, is found out.
+// CPU threads that continuously count in pinned and registered host memory, like runtimes that
+// communicate with the GPU through it. They never call the driver or wait for it. The program
+// detects if such memory is removed or replaced by an older copy.
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -89,7 +89,7 @@ class Spinner : public Workload {
     nanosleep(&rest, nullptr);
   }
 
-  // Through every word in turn: each was written one turn ago, and by nobody else.
+  // Visits every word in turn: only this thread wrote it, one turn ago.
   void Count(uint32_t kind) {
     static constexpr const char* kNames[kKinds] = {"pinned", "mapped", "registered"};
     volatile uint64_t* words = memory_[kind];
@@ -104,7 +104,7 @@ class Spinner : public Workload {
         words[i] = turn;
       }
       counts_[kind] = turn;
-      // Leaves the processor to others now and then; nothing waits for it.
+      // Yields the processor now and then; nothing waits for this thread.
       if (turn % 8 == 0) Rest();
     }
   }

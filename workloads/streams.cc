@@ -1,6 +1,6 @@
 // Streams that depend on each other through events, with host functions and asynchronous copies,
-// several rounds ahead of what is printed; and one more stream that is never empty, so that a
-// checkpoint at any moment meets work in flight.
+// several rounds ahead of the printed one. Another stream is never empty, so that a checkpoint at
+// any time finds work in flight.
 #include <string.h>
 #include <time.h>
 
@@ -14,7 +14,7 @@ namespace workloads {
 namespace {
 
 constexpr uint32_t kStreams = 4;
-constexpr uint32_t kAhead = 3;  // rounds that are enqueued at the same time
+constexpr uint32_t kAhead = 3;  // rounds enqueued at the same time
 constexpr uint32_t kCount = 16 * 1024 + 5;
 constexpr uint32_t kPasses = 16;
 constexpr size_t kBytes = kCount * sizeof(uint32_t);
@@ -37,8 +37,8 @@ CUevent NewEvent() {
   return event;
 }
 
-// Copies out and back, for ever: each trip ends with a host function that checks what came back,
-// rests a moment and so keeps the queue from running dry.
+// Endless copies in both directions. Each trip ends with a host function that verifies the data and
+// sleeps briefly, so that the queue never runs empty.
 class Traffic {
  public:
   void Start() {
@@ -52,7 +52,7 @@ class Traffic {
     }
   }
 
-  // Replaces the trips that have ended. Called between rounds.
+  // Replaces finished trips. Called between rounds.
   void Refill() {
     for (Trip& trip : trips_) {
       if (cuEventQuery(trip.done) == CUDA_SUCCESS) Enqueue(trip);
@@ -101,13 +101,13 @@ class Traffic {
   uint64_t seed_ = 0x7ea;
 };
 
-// One round of one stream in flight: its own staging memory and the checksum that its host function
-// left.
+// One round of one stream in flight, with its own staging memory and the checksum from its host
+// function.
 struct Slot {
   uint32_t* in = nullptr;
   uint32_t* out = nullptr;
-  CUevent mixed = nullptr;   // this stream's buffer holds this round
-  CUevent copied = nullptr;  // and all of the round has ended, the host function too
+  CUevent mixed = nullptr;   // this stream's buffer contains this round
+  CUevent copied = nullptr;  // the whole round has finished, including the host function
   DeviceArray<uint32_t> staged;
   std::atomic<uint64_t> checksum{0};
 };
@@ -180,8 +180,8 @@ class Streams : public Workload {
  private:
   Slot& SlotOf(uint32_t s, uint64_t round) { return lanes_[s].slots[round % kAhead]; }
 
-  // Stream s reads the buffer of the stream before it: after that one's step of the same round, and
-  // before its step of the next.
+  // Stream s reads the buffer of the previous stream after that one's step of the same round and
+  // before its step of the next round.
   void Enqueue(uint64_t round) {
     for (uint32_t s = 0; s < kStreams; ++s) {
       Lane& lane = lanes_[s];
@@ -192,7 +192,7 @@ class Streams : public Workload {
       if (s + 1 < kStreams && round > 1) {
         CU(cuStreamWaitEvent(lane.stream, SlotOf(s + 1, round - 1).mixed, 0));
       }
-      // Stream 0 reads only itself, or the ring could not turn.
+      // Stream 0 reads only its own buffer, to break the cycle.
       const CUdeviceptr before = lanes_[s > 0 ? s - 1 : 0].buffer.address();
       Launch(mix_, GridFor(kCount), lane.stream, lane.buffer.address(), slot.staged.address(),
              before, kCount, kPasses);
@@ -208,7 +208,7 @@ class Streams : public Workload {
     slot.checksum = Checksum(slot.out, kCount);
   }
 
-  // Waits for a round and compares it with the same step done here.
+  // Waits for a round and compares it with the same computation on the host.
   uint64_t Collect(uint64_t round) {
     uint64_t sum = 0;
     for (uint32_t s = 0; s < kStreams; ++s) {
@@ -218,7 +218,7 @@ class Streams : public Workload {
       const std::vector<uint32_t>& before = lanes_[s > 0 ? s - 1 : 0].expected;
       for (uint32_t i = 0; i < kCount; ++i) {
         uint32_t x = lane.expected[i] ^ RandomWord32(round * kStreams + s, i);
-        // Stream 0 mixes with the value it is about to replace.
+        // Stream 0 mixes with the value that it is about to replace.
         const uint32_t other = before[i];
         for (uint32_t pass = 0; pass < kPasses; ++pass) x = Step(x, other, i, pass);
         lane.expected[i] = x;

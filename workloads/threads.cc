@@ -1,5 +1,5 @@
-// Host threads that share one context, and two with a context of their own, each with its stream
-// and its buffers. They allocate, compute, check and free all the time, also between the rounds.
+// Host threads that share one context, and two with their own contexts, each with its stream and
+// buffers. They allocate, compute, verify and free all the time, even between rounds.
 #include <time.h>
 
 #include <array>
@@ -14,10 +14,10 @@ namespace workloads {
 namespace {
 
 constexpr uint32_t kThreads = 4;
-constexpr uint32_t kInOwnContext = 2;  // the last two
+constexpr uint32_t kInOwnContext = 2;  // the last two threads
 constexpr uint32_t kCount = 8 * 1024 + 3;
 
-// What the threads are told and what they answer.
+// Commands to the threads, and their answers.
 struct Board {
   std::mutex mutex;
   std::condition_variable changed;
@@ -61,14 +61,15 @@ class Worker {
     if (context != PrimaryContext()) CU(cuCtxDestroy(context));
   }
 
-  // One turn: the next round if it was called out, else busy work. False when told to stop.
+  // Waits for the next step: a new round if one was announced, otherwise filler work. Returns false
+  // when told to stop.
   bool Next(uint64_t& round) {
     {
       std::unique_lock lock(board_.mutex);
       if (board_.round == round && !board_.stop) {
         lock.unlock();
         Churn(++filler_);
-        // Leaves the processor to others; nothing waits for it.
+        // Yields the processor; nothing waits for this thread.
         const timespec rest{0, 5000000};
         nanosleep(&rest, nullptr);
         return true;
@@ -91,7 +92,7 @@ class Worker {
     return true;
   }
 
-  // Allocates three buffers of different sizes, changes them, checks and frees them.
+  // Allocates three buffers of different sizes, changes, verifies and frees them.
   uint64_t Churn(uint64_t seed) {
     uint64_t sum = 0;
     std::array<DeviceArray<uint32_t>, 3> buffers;
@@ -145,7 +146,7 @@ class Threads : public Workload {
     return sum;
   }
 
-  // Each thread compares its own buffer before it ends.
+  // Each thread verifies its own buffer before it exits.
   void Verify() override {
     {
       std::lock_guard lock(board_.mutex);

@@ -1,4 +1,4 @@
-// A parent without a GPU and children with one (common/family.h), each with memory of its own.
+// A parent without a GPU, and children that each have their own GPU memory (common/family.h).
 #include "common/family.h"
 #include "common/steady.h"
 

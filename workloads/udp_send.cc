@@ -1,8 +1,8 @@
-// Sends one UDP packet and prints the reply, so that no test needs netcat.
+// Sends one UDP packet and prints the reply, so that tests need no netcat.
 //
 //   udp_send [--timeout MS] PORT TEXT        to 127.0.0.1:PORT
 //
-// Exit codes: 0 a reply came and is on stdout; 1 none came in time; 2 wrong usage.
+// Exit codes: 0 the reply is on stdout; 1 no reply in time; 2 usage error.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-// Several buffers that change into each other every round, checked whole every round: the plain
-// program that keeps its state in cuMemAlloc memory.
+// Several buffers that are mixed with each other every round and fully verified every round: an
+// ordinary program with its state in cuMemAlloc memory.
 #include "common/arithmetic.h"
 #include "common/gpu.h"
 
@@ -25,7 +25,7 @@ class Vector : public Workload {
     sum_ = DeviceArray<uint64_t>(1);
   }
 
-  // Buffer b becomes a mix of itself and buffer b+1. The last copy is the driver's, not a kernel's.
+  // Mixes buffer b with buffer b+1. The last copy is made by the driver, not by a kernel.
   uint64_t Round(uint64_t round) override {
     const auto salt = static_cast<uint32_t>(round);
     uint64_t sum_of_all = 0;

@@ -1,6 +1,6 @@
 // Virtual memory management by the program itself: one reserved range with several handles mapped
-// into it, some exportable, some mapped twice in their life. Each round two handles change places,
-// and their contents must move with them.
+// into it, some exportable, some remapped during their lifetime. Each round swaps the places of two
+// handles, and their content must move with them.
 #include <array>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace workloads {
 namespace {
 
 constexpr uint32_t kHandles = 5;
-// The granularity of every GPU so far.
+// The granularity of all GPUs so far.
 constexpr size_t kBytes = 2u << 20;
 constexpr uint32_t kCount = kBytes / sizeof(uint32_t);
 
@@ -27,7 +27,7 @@ class Vmm : public Workload {
     size_t granularity = 0;
     CU(cuMemGetAllocationGranularity(&granularity, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     if (kBytes % granularity != 0) Fail("the granularity is %zu bytes", granularity);
-    // One place more than there are handles: it stays a hole.
+    // One more place than handles, which leaves a hole.
     CU(cuMemAddressReserve(&base_, (kHandles + 1) * kBytes, 0, 0, 0));
     for (uint32_t h = 0; h < kHandles; ++h) {
       properties_.requestedHandleTypes =
@@ -57,7 +57,7 @@ class Vmm : public Workload {
       Map(a);
       Map(b);
     }
-    // A kernel for two of the handles; the others must keep what they have.
+    // Launches a kernel on two of the handles; the others must not change.
     const auto salt = static_cast<uint32_t>(round);
     for (uint32_t h : {a, (a + 2) % kHandles}) {
       Launch(step_, GridFor(kCount), nullptr, Address(h), kCount, salt);

@@ -1,7 +1,7 @@
-// Threads that ask all the while how far streams are, and wait for them, beside the one that works:
-// as XLA's do. cuStreamQuery passes the driver's lock and reads memory that its checkpoint takes
-// away, so by the driver alone this program is killed. And one that asks what an address of the
-// program's own mapping is, of which the driver knows nothing while it is unmapped.
+// Threads that continuously query streams and wait for them, beside one that works, like XLA's.
+// cuStreamQuery passes the driver's lock and reads memory that its checkpoint removes, so with the
+// driver alone this program is killed. Another thread queries an address in a mapping of the
+// program, which is unknown to the driver while it is unmapped.
 #include <time.h>
 
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kCount = 16 * 1024 + 5;
 
-// The granularity of every GPU so far.
+// The granularity of all GPUs so far.
 constexpr size_t kMappedBytes = 2u << 20;
 
 enum Call : uint32_t {

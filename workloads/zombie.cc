@@ -1,4 +1,4 @@
-// A GPU program with a child that has exited and was never waited for, until the very end.
+// A GPU program with a child that has exited and is not reaped until the end.
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -15,7 +15,7 @@ constexpr int kChildsExitCode = 42;
 class Zombie : public Steady {
  public:
   void SetUp(const Options& options) override {
-    // Before the driver opens anything, so that the child never held its files.
+    // Fork before the driver opens any file, so that the child never has one of them open.
     child_ = fork();
     if (child_ < 0) Fail("fork: %s", strerror(errno));
     if (child_ == 0) _exit(kChildsExitCode);

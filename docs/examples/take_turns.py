@@ -4,8 +4,8 @@
     take_turns.py [--turns 10] [--layers 32] [--cache 40] [--soft]
 
 Both are jobs of Stasis. A turn gives the GPU from one to the other: `suspend` the one, `resume` the other. Requests go to
-both all the while: the server that has no GPU lets them wait, and none fails. Every answer is compared with the one that
-the same seed had before the first turn. The last lines say what each turn took.
+both all the time: the server without the GPU lets them wait, and none fails. Every answer is compared with the answer to
+the same seed before the first turn. The last lines print the time of each turn.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def main():
             times = take_turns(green, blue, options.turns)
         finally:
             stop.set()
-            # The last request to whoever has the GPU is answered, and then that to the other.
+            # Wait for the last request to the server with the GPU, then for that to the other.
             for server in sorted(asking, key=is_suspended):
                 if is_suspended(server):
                     stasis("suspend", (green if server is blue else blue).name)

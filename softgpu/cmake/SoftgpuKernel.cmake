@@ -1,5 +1,6 @@
-# softgpu_kernel_image(TARGET FILE.cu [OUTPUT_DIRECTORY DIR]): builds a kernel file for softgpu, as
-# DIR/TARGET.softgpu.so (default: the current binary directory). A program loads it with cuModuleLoad.
+# softgpu_kernel_image(TARGET FILE.cu [OUTPUT_DIRECTORY DIR]) builds a kernel file for softgpu as
+# DIR/TARGET.softgpu.so (default: the current binary directory). A program loads it with
+# cuModuleLoad.
 set(SOFTGPU_KERNEL_ROOT ${CMAKE_CURRENT_LIST_DIR}/..)
 function(softgpu_kernel_image TARGET FILE)
   cmake_parse_arguments(ARG "" "OUTPUT_DIRECTORY" "" ${ARGN})
@@ -9,9 +10,10 @@ function(softgpu_kernel_image TARGET FILE)
   add_library(${TARGET} MODULE ${FILE} ${SOFTGPU_KERNEL_ROOT}/kernel/runtime.cc)
   set_source_files_properties(${FILE} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
   target_include_directories(${TARGET} PRIVATE ${SOFTGPU_KERNEL_ROOT}/include)
-  # Globals are found by name (but never somebody else's of that name: -Bsymbolic), and nothing but them and what the kernels' file defines is writable after
-  # the load: the driver puts those pages into device memory. So no start files, and all else is RELRO.
-  target_compile_options(${TARGET} PRIVATE -fvisibility=default -fno-gnu-unique
+  # Globals are found by name, but never those of another library (-Bsymbolic). After loading, only
+  # the globals and data of the kernel file are writable, because the driver replaces these pages by
+  # device memory. Hence no start files are linked and everything else is RELRO.
+  target_compile_options(${TARGET} PRIVATE -fvisibility=default $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>
                          -fno-sanitize=all -fno-exceptions)
   target_link_options(${TARGET} PRIVATE -nostartfiles -static-libgcc -static-libstdc++ -fno-sanitize=all
                       LINKER:-Bsymbolic,-z,relro,-z,now,--no-undefined)

@@ -1,10 +1,10 @@
-// A small CUDA runtime: as much of libcudart as tests of the runtime's door need. Like the real one
-// it links no driver: at first use it opens libcuda.so.1, asks dlsym for cuGetProcAddress alone,
-// and that for everything else, with the version that it was built for; and it works in the primary
+// A small CUDA runtime with the parts of libcudart that tests need. Like the real one it does not
+// link the driver: at first use it opens libcuda.so.1, gets only cuGetProcAddress from dlsym, and
+// everything else from that function with the version it was built for. It works in the primary
 // context.
 //
-// Results are cudaError_t; where a driver's result has the same meaning it has the same number, as
-// in CUDA.
+// Results are cudaError_t. As in CUDA, they have the driver's numbers where the meaning is the
+// same.
 
 #include <dlfcn.h>
 
@@ -21,7 +21,7 @@ constexpr int kVersion = 13000;
 constexpr int kErrorInsufficientDriver = 35;
 constexpr int kErrorInvalidMemcpyDirection = 21;
 
-// What this runtime uses, and the version whose signature it was built with.
+// The driver functions used here, and the versions of their signatures.
 #define RUNTIME_FUNCTIONS(X)                                    \
   X(cuInit, cuInit, 2000)                                       \
   X(cuDriverGetVersion, cuDriverGetVersion, 2020)               \
@@ -71,7 +71,7 @@ Driver Load() {
   Driver driver;
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) return driver;
-  // Its version 12000 answers itself, as everything else.
+  // Version 12000 of this function returns itself and all others.
   auto* first = reinterpret_cast<fn::cuGetProcAddress*>(dlsym(library, "cuGetProcAddress"));
   void* second = nullptr;
   if (first == nullptr || first("cuGetProcAddress", &second, 12000, 0) != CUDA_SUCCESS) {
@@ -191,8 +191,8 @@ RUNTIME_API int cudaFreeHost(void* pointer) {
   return Call([&](const Driver& d) { return d.cuMemFreeHost(pointer); });
 }
 
-// kind: cudaMemcpyHostToHost to cudaMemcpyDefault, 0 to 4. Addresses are unified, so it adds
-// nothing.
+// kind is cudaMemcpyHostToHost to cudaMemcpyDefault, 0 to 4. It is redundant, because addresses are
+// unified.
 RUNTIME_API int cudaMemcpy(void* target, const void* source, size_t bytes, int kind) {
   if (kind < 0 || kind > 4) return Keep(kErrorInvalidMemcpyDirection);
   return Call([&](const Driver& d) { return d.cuMemcpy(Address(target), Address(source), bytes); });

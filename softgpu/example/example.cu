@@ -1,4 +1,4 @@
-// A kernel file as small as they come; softgpu's own tests load it.
+// A minimal kernel file, used by softgpu's tests.
 #include <softgpu/kernel.h>
 
 __device__ int counter = 100;
@@ -12,7 +12,7 @@ STASIS_KERNEL_NO_BARRIER(add_one, (int* data, int n)) {
 
 STASIS_KERNEL_NO_BARRIER(bump, (int* out)) { *out = atomicAdd(&counter, step) + step; }
 
-// One block of up to 256 threads reverses its part by way of shared memory.
+// One block of up to 256 threads reverses its part through shared memory.
 STASIS_KERNEL(reverse, (int* data, int n)) {
   __shared__ int tile[256];
   int at = static_cast<int>(threadIdx.x);

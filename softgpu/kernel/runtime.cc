@@ -1,5 +1,5 @@
-// The part of every module image that runs kernels: threads of a block are fibers on the calling
-// thread, or plain calls in a row where the kernel has no barrier.
+// The part of every module image that runs kernels. The threads of a block are fibers on the
+// calling thread, or successive calls if the kernel has no barrier.
 
 #include <errno.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ namespace softgpu __attribute__((visibility("hidden"))) {
     swapcontext(&block->current->context, &block->scheduler);
   }
 
-  // Rounds: each lets every thread that is not done run to its next barrier.
+  // Each round runs every unfinished thread to its next barrier.
   void RunFibers(Block* block, Fiber* fibers, char* stacks, unsigned count, const Dim3& shape) {
     for (unsigned i = 0; i < count; ++i) {
       Fiber& fiber = fibers[i];

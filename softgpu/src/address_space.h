@@ -1,6 +1,6 @@
-// Device addresses: one range of this process's address space, at a place where the kernel never
-// puts anything by itself, so that a restore can map the same addresses again. Nothing is mapped by
-// this.
+// Device addresses: one range of this process's address space, in a region where the kernel places
+// nothing by itself, so that a restore can map the same addresses again. This class only reserves
+// numbers and maps nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,32 @@
 namespace softgpu {
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer knows only parts of the address space.
+// ThreadSanitizer supports only parts of the address space.
 inline constexpr uint64_t kAddressBase = 0x10'0000'0000;
 inline constexpr uint64_t kAddressEnd = 0x70'0000'0000;
 #else
 inline constexpr uint64_t kAddressBase = 0x2000'0000'0000;
 inline constexpr uint64_t kAddressEnd = 0x4000'0000'0000;
 #endif
-// The process header (process_header.h) has the page before.
+// The page before the range holds the process header (process_header.h).
 inline constexpr uint64_t kHeaderAddress = kAddressBase - kPage;
 
 class AddressSpace {
  public:
-  // 0 when there is no room. `hint` is used when it is free. Reservations keep a page's distance,
-  // so that running over the end of one faults.
+  // Returns 0 if there is no space. Uses `hint` if it is free. Reservations are at least a page
+  // apart, so that an access beyond the end of one faults.
   uint64_t Reserve(uint64_t size, uint64_t alignment, uint64_t hint = 0);
-  // False when [address, address + size) is no reservation.
+  // Returns false if [address, address + size) is not a reservation.
   bool Release(uint64_t address, uint64_t size);
-  // Whether the range lies within one reservation.
+  // Returns true if the range lies within one reservation.
   bool Covers(uint64_t address, uint64_t size) const;
 
  private:
   bool Free(uint64_t address, uint64_t size) const;
 
   std::map<uint64_t, uint64_t> reserved_;  // start to size
-  uint64_t cursor_ = kAddressBase;         // freed addresses are used again as late as possible
+  uint64_t cursor_ = kAddressBase;         // advances, so that freed addresses are reused as late
+                                           // as possible
 };
 
 }  // namespace softgpu

@@ -1,5 +1,5 @@
-// The driver API's functions as the rest of this library writes them: softgpu::api::NAME.
-// exports.cc wraps each one in an exported symbol that checks, gates and can be told to fail.
+// The driver API's functions under their internal names, softgpu::api::NAME. exports.cc wraps each
+// one in an exported symbol that checks state, passes the gate and injects faults.
 #pragma once
 
 #include "base.h"

@@ -1,6 +1,5 @@
-// What every file of the software GPU's driver uses: the driver's types, files that close
-// themselves, and futexes, which unlike condition variables also serve the restore thread (see
-// checkpoint.h).
+// Common definitions of softgpu's driver: the driver's types, files that close themselves, and
+// futexes, which the restore thread can use, unlike condition variables (see checkpoint.h).
 #pragma once
 
 #include <fcntl.h>
@@ -45,7 +44,7 @@ class Fd {
     if (fd_ >= 0) close(fd_);
     fd_ = fd;
   }
-  // Out of the way of programs that count on low numbers.
+  // Moves the descriptor to a high number, for programs that depend on low ones.
   void MoveHigh() {
     int high = fcntl(fd_, F_DUPFD_CLOEXEC, 200);
     if (high >= 0) Reset(high);
@@ -61,7 +60,7 @@ inline uint64_t NowNs() {
   return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
 }
 
-// Returns when `word` is no longer `seen`, after `timeout_ms`, or for no reason at all.
+// Returns when `word` differs from `seen`, after `timeout_ms`, or spuriously.
 inline void FutexWait(const std::atomic<uint32_t>* word, uint32_t seen, uint64_t timeout_ms) {
   timespec timeout{time_t(timeout_ms / 1000), long(timeout_ms % 1000) * 1'000'000};
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);

@@ -17,7 +17,7 @@
 
 #include "fd_passing.h"
 
-// glibc's clone under the name that ThreadSanitizer does not take for a fork.
+// glibc's clone under a name that ThreadSanitizer does not treat as a fork.
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" int __clone(int (*fn)(void*), void* stack, int flags, void* argument, ...);
 
@@ -27,7 +27,7 @@ namespace {
 constexpr char kDefaultMemory[] = "8G";
 constexpr char kDefaultContext[] = "16M";
 
-// The broker stands in libexec/ beside lib/softgpu/, or beside bin/ when the driver is linked in.
+// The broker is in libexec/ beside lib/softgpu/, or beside bin/ if the driver is linked in.
 void FindProgram(char* out, size_t size) {
   if (const char* set = getenv("SOFTGPU_BROKER")) {
     snprintf(out, size, "%s", set);
@@ -56,8 +56,9 @@ struct SpawnArguments {
   char* stack_end;  // of the second child
 };
 
-// SAFETY: both run in a child that shares our memory, and never return. So no sanitizer may watch
-// them, nor the C library's exec and exit, which a sanitizer takes for ours.
+// SAFETY: both run in a child that shares this process's memory, and never return. Sanitizers must
+// not instrument them, and they must not use the C library's exec and exit, which a sanitizer would
+// attribute to the parent.
 __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnChild(void* raw) {
   auto* arguments = static_cast<SpawnArguments*>(raw);
   syscall(SYS_execve, arguments->argv[0], arguments->argv, arguments->environment);
@@ -65,7 +66,7 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnChild(vo
   return 0;
 }
 
-// One process more, because exec would make the end of the first one a SIGCHLD for the program.
+// The intermediate process prevents a SIGCHLD for the program when exec ends the sharing of memory.
 __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnParent(void* raw) {
   auto* arguments = static_cast<SpawnArguments*>(raw);
   __clone(SpawnChild, arguments->stack_end, CLONE_VM | CLONE_VFORK, raw);
@@ -95,7 +96,9 @@ void BrokerClient::Configure() {
   };
   char standard[64];
   snprintf(standard, sizeof(standard), "/tmp/softgpu-%u", geteuid());
-  snprintf(directory_, sizeof(directory_), "%s", env("SOFTGPU_DIR", standard));
+  const char* chosen = env("SOFTGPU_DIR", standard);
+  chosen_ = chosen != standard;
+  snprintf(directory_, sizeof(directory_), "%s", chosen);
   int devices = std::clamp(atoi(env("SOFTGPU_DEVICES", "1")), 1, kMaxDevices);
   uint64_t memory = ParseSize(env("SOFTGPU_MEMORY", kDefaultMemory));
   uint64_t context = ParseSize(env("SOFTGPU_CONTEXT_MEMORY", kDefaultContext));
@@ -109,6 +112,32 @@ void BrokerClient::Configure() {
   FindProgram(program_, sizeof(program_));
 }
 
+// The broker holds all GPU memory, and any user who can create a socket in the directory could pose
+// as the broker.
+bool BrokerClient::TrustFolder() {
+  Fd folder(open(directory_, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder.valid() && errno == ENOENT) return true;
+  struct stat s;
+  if (!folder.valid() || fstat(folder.get(), &s) != 0) {
+    dprintf(2, "softgpu: %s is not a folder that can be used: %s\n", directory_, strerror(errno));
+    return false;
+  }
+  const uid_t user = geteuid();
+  // Root may use the GPUs of any user.
+  const bool owner_ok = s.st_uid == user || s.st_uid == 0 || (user == 0 && chosen_);
+  // Many users have a private group that may write to their directories.
+  const mode_t writers = chosen_ ? S_IWOTH : S_IWGRP | S_IWOTH;
+  if (!owner_ok || (s.st_mode & writers) != 0) {
+    dprintf(2,
+            "softgpu: %s belongs to user %u and has mode %04o, so another user may be behind it: "
+            "remove it, or name a folder of your own by SOFTGPU_DIR\n",
+            directory_, s.st_uid, s.st_mode & 07777);
+    return false;
+  }
+  folder_owner_ = s.st_uid;
+  return true;
+}
+
 bool BrokerClient::Dial() {
   sockaddr_un address{AF_UNIX, {}};
   const char kName[] = "/broker.sock";
@@ -117,6 +146,14 @@ bool BrokerClient::Dial() {
   strcat(address.sun_path, kName);
   socket_.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    socket_.Reset();
+    return false;
+  }
+  // The credentials of the listening process, from the kernel.
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+      (peer.uid != folder_owner_ && peer.uid != geteuid() && peer.uid != 0)) {
     socket_.Reset();
     return false;
   }
@@ -138,12 +175,13 @@ bool BrokerClient::Dial() {
   return true;
 }
 
-// True when a broker said that it is ready.
+// Returns true if a broker reported that it is ready.
 bool BrokerClient::Spawn() {
   if (mkdir(directory_, 0700) != 0 && errno != EEXIST) {
     dprintf(2, "softgpu: cannot make %s: %s\n", directory_, strerror(errno));
     return false;
   }
+  if (!TrustFolder()) return false;
   int ends[2];
   if (pipe(ends) != 0) return false;  // the broker inherits the second one, so not close-on-exec
   Fd hear(ends[0]), say(ends[1]);
@@ -161,8 +199,9 @@ bool BrokerClient::Spawn() {
   if (stacks == MAP_FAILED) return false;
   char* stack_end = static_cast<char*>(stacks) + kStack;
   arguments.stack_end = stack_end + kStack;
-  // SAFETY: the child shares our memory until its own child has called exec, and we stand still for
-  // so long. All signals are blocked, so that no handler of the program runs in it.
+  // SAFETY: the child shares this process's memory until its own child calls exec, and this thread
+  // waits for that. All signals are blocked, so that no signal handler of the program runs in the
+  // child.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -189,8 +228,9 @@ bool BrokerClient::Spawn() {
 
 CUresult BrokerClient::Connect() {
   if (connected()) return CUDA_SUCCESS;
-  // A broker may be about to end when we knock; then it is started again.
+  // A broker may be exiting at this moment; then start another one.
   for (int attempt = 0; attempt < 50; ++attempt) {
+    if (!TrustFolder()) return CUDA_ERROR_SYSTEM_NOT_READY;
     if (Dial()) return CUDA_SUCCESS;
     if (!Spawn()) return CUDA_ERROR_SYSTEM_NOT_READY;
   }

@@ -1,6 +1,5 @@
-// This process's connection to the broker. While it is open, CRIU refuses to dump the process, as
-// it does with one that has a real GPU open. No call here allocates: the restore thread uses them
-// all.
+// This process's connection to the broker. While it is open, CRIU refuses to dump the process, like
+// one that has a real GPU open. Nothing here allocates, because the restore thread uses all of it.
 #pragma once
 
 #include "base.h"
@@ -8,7 +7,7 @@
 
 namespace softgpu {
 
-// A file that the broker keeps for us, and for whoever knows both numbers.
+// Identifies a file kept by the broker. Any process with both numbers may fetch it.
 struct KeepTicket {
   uint64_t key = 0;
   uint64_t token = 0;
@@ -16,15 +15,14 @@ struct KeepTicket {
 
 class BrokerClient {
  public:
-  // Reads the environment: where the broker is, and what it shall offer if we are the one to start
-  // it.
+  // Reads from the environment where the broker is, and the properties of a broker that this
+  // process would start.
   void Configure();
-  // Starts a broker if there is none. The line on stderr says why it did not work.
+  // Connects; starts a broker if there is none. Prints the reason of a failure on stderr.
   CUresult Connect();
-  // Gives everything back; memory that only we had is free when this returns.
+  // Disconnects. Memory that only this process used is free on return.
   void Disconnect();
-  // SAFETY: in the child after fork: takes no lock, and says nothing over what the parent speaks
-  // on.
+  // SAFETY: for the child after fork: takes no lock, and sends nothing on the parent's connection.
   void AbandonAfterFork() { socket_.Reset(); }
   bool connected() const { return socket_.valid(); }
 
@@ -37,6 +35,9 @@ class BrokerClient {
   void Drop(const KeepTicket& ticket);
 
  private:
+  // Returns false, with a line on stderr, for a directory that another user may have created or can
+  // change. A missing directory is accepted.
+  bool TrustFolder();
   bool Dial();
   bool Spawn();
   bool Call(const BrokerRequest& request, int fd_out, BrokerReply* reply, int* fds, int* count);
@@ -45,15 +46,17 @@ class BrokerClient {
   Fd devices_[kMaxDevices];
   BrokerConfig config_;
   std::atomic<uint32_t> busy_{0};  // one exchange at a time
-  // Fixed buffers, for the restore thread may have to start the broker again.
+  // Fixed buffers, because the restore thread may have to start the broker again.
   char directory_[96] = {};
+  bool chosen_ = false;  // set by SOFTGPU_DIR
+  uid_t folder_owner_ = 0;
   char program_[512] = {};
   char device_count_[16] = {};
   char memory_bytes_[32] = {};
   char context_bytes_[32] = {};
 };
 
-// "8G", "512M", "1048576"; 0 when it is no size.
+// Parses "8G", "512M", "1048576"; returns 0 if invalid.
 uint64_t ParseSize(const char* text);
 
 }  // namespace softgpu

@@ -1,11 +1,11 @@
-// softgpu-broker: holds the device memory of one user's software GPUs. Started by the first program
-// that needs it, gone two seconds after the last one.
+// softgpu-broker: holds the device memory of one user's software GPUs. The first program that needs
+// it starts it; it exits two seconds after the last one has gone.
 //
 //   softgpu-broker DIRECTORY READY_FD DEVICES MEMORY_BYTES CONTEXT_BYTES
 //
-// One tmpfs a device, never attached to any place (fsmount), whose size is the device's memory. In
-// it the folder /softgpu/N, which is what links in /proc/PID/fd and lines of /proc/PID/maps begin
-// with. READY_FD hears one line: "R", or "E" and what went wrong.
+// Each device is a tmpfs that is not attached to any mount point (fsmount); its size is the
+// device's memory. It contains the directory /softgpu/N, the prefix of links in /proc/PID/fd and
+// lines in /proc/PID/maps. READY_FD receives one line: "R", or "E" and an error message.
 
 #include <dirent.h>
 #include <errno.h>
@@ -54,9 +54,9 @@ class Broker {
   Broker(std::string directory, BrokerConfig config)
       : directory_(std::move(directory)), config_(config) {}
 
-  // Empty, or what went wrong.
+  // Returns an empty string or an error message.
   std::string MakeDevices();
-  // True: this process is the broker now. False: there is one already.
+  // Returns true if this process is now the broker, false if there is one already.
   bool Claim(std::string* error);
   void Serve();
   void RemoveSocket() { unlink(socket_path().c_str()); }
@@ -84,7 +84,7 @@ bool WriteFile(const char* path, const std::string& text) {
   return file.valid() && write(file.get(), text.data(), text.size()) == ssize_t(text.size());
 }
 
-// Without the right to mount, a user namespace of our own gives it.
+// Without the privilege to mount, enters a new user namespace, which grants it.
 std::string EnterUserNamespace() {
   uid_t uid = geteuid();
   gid_t gid = getegid();
@@ -104,8 +104,8 @@ std::string Broker::Mount(int index) {
     return syscall(SYS_fsconfig, context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
   };
   if (!set("size", std::to_string(config_.memory_bytes))) return Errno("tmpfs size");
-  set("nr_inodes", "0");       // as many allocations as there is memory
-  set("huge", "within_size");  // only faster; a kernel may not have it
+  set("nr_inodes", "0");       // do not limit the number of allocations
+  set("huge", "within_size");  // optional, for speed; the kernel may lack it
   if (syscall(SYS_fsconfig, context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
     return Errno("tmpfs");
   }
@@ -147,7 +147,8 @@ bool Broker::Claim(std::string* error) {
     return false;
   }
   strcpy(address.sun_path, socket_path().c_str());
-  // Whoever holds the lock serves or is about to. One that ends removes its socket before the lock.
+  // The holder of the lock serves or is about to. An exiting broker removes its socket before it
+  // releases the lock.
   while (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     Fd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
@@ -162,11 +163,11 @@ bool Broker::Claim(std::string* error) {
     *error = Errno(address.sun_path);
     return false;
   }
-  chmod(address.sun_path, 0666);  // the directory decides who comes this far
+  chmod(address.sun_path, 0666);  // access is controlled by the directory
   return true;
 }
 
-// Memory that nobody connected holds may still be on its way between two processes.
+// Memory not held by any connection may still be in flight between two processes.
 bool Broker::Idle() const {
   if (!clients_.empty()) return false;
   for (const Fd& device : devices_) {
@@ -208,7 +209,7 @@ bool Broker::Answer(Client* client, const BrokerRequest& request, Fd file) {
       break;
     case BrokerOp::kDrop: {
       auto it = client->kept.find(request.key);
-      // A number from before a restore may be somebody else's now; the token tells.
+      // A key from before a restore may have been reused; the token tells.
       bool ours = it != client->kept.end() && it->second.token == request.token;
       if (ours) client->kept.erase(it);
       reply.error = ours ? 0 : ENOENT;
@@ -252,7 +253,7 @@ void Broker::Serve() {
   }
 }
 
-// Into a session of our own, holding nothing of whoever started us, who has already let go of us
+// Starts a new session and closes all inherited files. The starter does not wait for this process
 // (broker_client.cc).
 void Detach(int ready_fd) {
   setsid();
@@ -276,7 +277,7 @@ void Detach(int ready_fd) {
   }
 }
 
-// "SoftGPU" and the device's number: the same ones whichever broker there is, so that a restore
+// "SoftGPU" and the device's number. The UUIDs are the same for every broker, so that a restore
 // finds its GPU again.
 void MakeUuids(BrokerConfig* config) {
   for (uint32_t i = 0; i < config->device_count; ++i) {
@@ -303,7 +304,7 @@ int Main(int argc, char** argv) {
   bool ours = broker.Claim(&error);
   if (ours) error = broker.MakeDevices();
   std::string line = error.empty() ? "R" : "E" + error;
-  // Whoever started us may be gone; others may wait.
+  // The starter may be gone; other clients may wait.
   if (write(ready.get(), line.data(), line.size()) < 0) ready.Reset();
   ready.Reset();
   if (ours && error.empty()) broker.Serve();

@@ -1,14 +1,14 @@
-// What a process says to the broker, over one stream socket: a Request, perhaps with one file, and
-// its Reply, perhaps with files. Both ends come from one build; kBrokerVersion says so.
+// The protocol between a process and the broker over a stream socket: a Request, possibly with one
+// file, and its Reply, possibly with files. Both ends must have the same kBrokerVersion.
 //
-//   op       key, token     file in   file out              meaning
-//   kHello   -              -         one folder a device   the first one; the reply holds the
-//   Config kKeep    -              the file  -                     keep a file until dropped;
-//   reply: key, token kFetch   of a keep      -         the file              also for another
-//   process kDrop    of a keep      -         - kDropAll -              -         - everything this
-//   connection keeps
+//   op        key, token    file in   file out              meaning
+//   kHello    -             -         a folder per device   the first request; the reply has Config
+//   kKeep     -             the file  -                     keep a file; the reply has key, token
+//   kFetch    of a keep     -         the file              also from another process
+//   kDrop     of a keep     -         -                     stop keeping one file
+//   kDropAll  -             -         -                     drop all files of this connection
 //
-// What a connection keeps is dropped with it.
+// When a connection closes, the broker drops its files.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct BrokerConfig {
   uint32_t device_count = 0;
   uint32_t reserved = 0;
   uint64_t memory_bytes = 0;   // of each device
-  uint64_t context_bytes = 0;  // what a context costs on a device, with the default stack limit
+  uint64_t context_bytes = 0;  // cost of a context with the default stack limit
   unsigned char uuids[kMaxDevices][16] = {};
 };
 

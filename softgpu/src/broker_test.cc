@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder with GPUs of its own, for tests of the broker's life.
+// A directory with separate GPUs, for tests of the broker's lifetime.
 class BrokerTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -30,7 +30,7 @@ class BrokerTest : public ::testing::Test {
     for (const auto& item : more) options.environment.push_back(item);
     return options;
   }
-  // The broker of this folder, 0 when there is none.
+  // Returns the pid of the broker of this directory, or 0.
   pid_t BrokerPid() {
     for (const auto& process : fs::directory_iterator("/proc")) {
       std::string name = process.path().filename();
@@ -119,6 +119,67 @@ TEST_F(BrokerTest, WithoutABrokerInitFailsAndSaysWhy) {
   EXPECT_EQ(Child("list_devices", {}, options).Hear(), "CUDA_ERROR_SYSTEM_NOT_READY");
 }
 
+SOFTGPU_ROLE(init_as) {
+  const auto user = static_cast<uid_t>(std::stoi(arguments[0]));
+  if (setgid(user) != 0 || setuid(user) != 0) return 1;
+  Say(Name(cuInit(0)));
+  return 0;
+}
+
+// Tests with otherwise unused user ids, in a directory that they can reach.
+class FolderTest : public ::testing::Test {
+ protected:
+  static constexpr uid_t kUser = 61234, kOther = 61235;
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "this test takes the rights of root away";
+    broker_ = Make("/tmp/softgpu-folder-test", 0, 0755) + "/softgpu-broker";
+    fs::copy_file(
+        fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "libexec/softgpu-broker",
+        broker_);
+  }
+  void TearDown() override {
+    for (const auto& path : made_) fs::remove_all(path);
+  }
+  std::string Make(const std::string& path, uid_t owner, mode_t mode) {
+    fs::remove_all(path);
+    EXPECT_EQ(mkdir(path.c_str(), 0700), 0) << path;
+    EXPECT_EQ(chown(path.c_str(), owner, owner), 0);
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    made_.push_back(path);
+    return path;
+  }
+  // Returns the result of cuInit as kUser. Empty `folder`: without SOFTGPU_DIR.
+  std::string Init(const std::string& folder) {
+    Child child("init_as", {std::to_string(kUser)},
+                {.environment = {"SOFTGPU_DIR=" + folder, "SOFTGPU_BROKER=" + broker_}});
+    std::string answer = child.Hear();
+    EXPECT_EQ(child.Wait(), 0);
+    return answer;
+  }
+  const std::string standard_ = "/tmp/softgpu-" + std::to_string(kUser);
+  std::string broker_;
+  std::vector<std::string> made_;
+};
+
+TEST_F(FolderTest, AnotherUsersIsNotUsed) {
+  Make(standard_, kOther, 0777);
+  EXPECT_EQ(Init(""), "CUDA_ERROR_SYSTEM_NOT_READY");
+  EXPECT_EQ(Init(standard_), "CUDA_ERROR_SYSTEM_NOT_READY") << "nor if it was named";
+}
+
+TEST_F(FolderTest, OneThatOthersMayWriteIsNotUsed) {
+  Make(standard_, kUser, 0777);
+  EXPECT_EQ(Init(""), "CUDA_ERROR_SYSTEM_NOT_READY");
+}
+
+TEST_F(FolderTest, ALinkIsNotFollowed) {
+  const std::string real = Make(standard_ + "-real", kUser, 0700);
+  fs::remove_all(standard_);
+  fs::create_directory_symlink(real, standard_);
+  made_.push_back(standard_);
+  EXPECT_EQ(Init(""), "CUDA_ERROR_SYSTEM_NOT_READY");
+}
+
 SOFTGPU_ROLE(as_nobody) {
   if (setgid(65534) != 0 || setuid(65534) != 0) return 1;
   CUresult r = cuInit(0);
@@ -139,7 +200,7 @@ TEST_F(BrokerTest, AUserWithoutRightsHasAUserNamespace) {
   bool allowed = system(
                      "setpriv --reuid 65534 --regid 65534 --clear-groups unshare -Ur true "
                      "> /dev/null 2>&1") == 0;
-  // What lies within our own folders may be out of reach for that user: the build tree, too.
+  // That user may be unable to reach the test's own directories, including the build tree.
   const std::filesystem::path reachable = "/tmp/softgpu-test-nobody-broker";
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
                        "libexec/softgpu-broker";

@@ -9,7 +9,7 @@ namespace {
 
 thread_local CUstreamCaptureMode t_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-// The streams that take part.
+// Calls `f` for each stream that takes part.
 template <class F>
 void ForMembers(const std::shared_ptr<Capture>& capture, F f) {
   for (auto& [stream, owned] : driver().streams) {
@@ -154,7 +154,7 @@ CUresult cuGraphDestroy(CUgraph handle) {
                                                                       : CUDA_ERROR_INVALID_VALUE;
 }
 
-// How many nodes there are; the nodes themselves are not kept.
+// Returns only the number of nodes; the nodes themselves are not kept.
 CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
   Lock lock(driver().mutex);
   auto it = driver().graphs.find(reinterpret_cast<Graph*>(handle));

@@ -1,4 +1,4 @@
-// Stream capture: its states and the calls it forbids. What is captured is only counted; such a
+// Stream capture: its states and the calls that it forbids. Captured work is only counted; such a
 // graph cannot be instantiated.
 #pragma once
 
@@ -10,16 +10,16 @@ struct Graph {
   size_t nodes = 0;
 };
 
-// All under driver().mutex.
-// Work for a stream: `*captured` when it goes into a graph and not to the stream.
+// All of these require driver().mutex. CaptureWork sets `*captured` if work for the stream goes to
+// a graph instead of the stream.
 CUresult CaptureWork(Stream* stream, bool* captured);
-// A call that waits for a stream, or works at once, while that or (for the legacy stream) any
-// captures.
+// For calls that wait for a stream or run synchronously: returns an error while the stream captures
+// or, for the legacy stream, while any stream does.
 CUresult RefuseWhileCapturing(Stream* stream);
-// A call that a capture in global mode forbids, whoever makes it: cuMemAlloc and its kin,
+// For calls that a capture in global mode forbids to all threads: cuMemAlloc and related functions,
 // cuEventQuery.
 CUresult RefuseUnsafe();
-// A wait for an event of a capture takes the stream into that capture.
+// Makes a stream that waits for an event of a capture part of that capture.
 void JoinCapture(Stream* stream, const std::shared_ptr<Capture>& capture);
 
 }  // namespace softgpu

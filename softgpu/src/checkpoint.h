@@ -1,18 +1,18 @@
 // The target's side of the checkpoint API: one thread, which waits for requests on a pipe.
 //
-// CRIU may let this thread run while every other one is stopped, wherever it stood. So it takes no
-// lock that another thread could hold, and no memory from malloc.
+// CRIU may run this thread while every other one is stopped at an arbitrary point. It must
+// therefore take no lock that another thread could hold, and not call malloc.
 #pragma once
 
 #include "base.h"
 
 namespace softgpu {
 
-// Makes the process header, the pipes and the thread. Once, by cuInit.
+// Creates the process header, the pipes and the thread. Called once, by cuInit.
 CUresult StartRestoreThread();
 
-// By SIGSEGV, with a word about it: as NVIDIA's driver may when `symbol`, which no lock holds up,
-// is called between a checkpoint and its restore.
+// Ends the process by SIGSEGV with a message if it is checkpointed, as NVIDIA's driver may when
+// `symbol`, which the lock does not block, is called between a checkpoint and its restore.
 void EndIfCheckpointed(const char* symbol);
 
 }  // namespace softgpu

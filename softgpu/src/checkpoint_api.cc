@@ -1,4 +1,5 @@
-// The checkpoint API, on the caller's side: finds the target's header, opens its pipes, asks.
+// The caller's side of the checkpoint API: finds the target's header, opens its pipes, and sends
+// requests.
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,8 +20,8 @@
 namespace softgpu {
 namespace {
 
-// A number from a line of /proc/PID/status; the last one on the line, which for NSpid is the number
-// in the innermost namespace. -1 when there is none.
+// Returns the last number of a line of /proc/PID/status (for NSpid the number in the innermost
+// namespace), or -1.
 int StatusNumber(const char* path, const char* key) {
   Fd file(open(path, O_RDONLY | O_CLOEXEC));
   char text[4096] = {};
@@ -33,7 +34,7 @@ int StatusNumber(const char* path, const char* key) {
   return number != nullptr ? atoi(number + 1) : -1;
 }
 
-// By a signal.
+// Returns true if the process is stopped by a signal.
 bool IsStopped(int pid) {
   char path[64], text[4096] = {};
   snprintf(path, sizeof(path), "/proc/%d/status", pid);
@@ -43,10 +44,10 @@ bool IsStopped(int pid) {
 }
 
 struct Target {
-  int pid = 0;  // of the process, as we see it
+  int pid = 0;  // in this process's namespace
   ProcessHeader header;
 
-  // A copy of the header; atomics cannot be copied.
+  // The header as bytes, because atomics cannot be copied.
   char* bytes() { return reinterpret_cast<char*>(&header); }
 };
 
@@ -54,7 +55,7 @@ CUresult Find(int pid, Target* target) {
   if (pid <= 0) return CUDA_ERROR_INVALID_VALUE;
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/status", pid);
-  target->pid = StatusNumber(path, "\nTgid:");  // a thread's id acts on its process
+  target->pid = StatusNumber(path, "\nTgid:");  // a thread id identifies its process
   if (target->pid <= 0) return CUDA_ERROR_INVALID_VALUE;
   iovec local{target->bytes(), sizeof(ProcessHeader)};
   iovec remote{reinterpret_cast<void*>(kHeaderAddress), sizeof(ProcessHeader)};
@@ -64,7 +65,7 @@ CUresult Find(int pid, Target* target) {
   snprintf(path, sizeof(path), "/proc/%d/status", target->pid);
   if (target->header.magic.load() != kHeaderMagic ||
       target->header.pid != StatusNumber(path, "\nNSpid:")) {
-    return CUDA_ERROR_NOT_INITIALIZED;  // also a child after fork
+    return CUDA_ERROR_NOT_INITIALIZED;  // also for a child after fork
   }
   return target->header.version == kHeaderVersion ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -75,7 +76,8 @@ Fd OpenEnd(const Target& target, int fd, int flags) {
   return Fd(open(path, flags | O_CLOEXEC));
 }
 
-// One client at a time. The lock ends with this process, which the target notices.
+// Admits one client at a time. The lock is released when this process ends, which the target
+// notices.
 CUresult TakeTurn(const Fd& request, uint32_t timeout_ms) {
   uint64_t deadline = NowNs() + uint64_t(timeout_ms) * 1'000'000;
   while (flock(request.get(), timeout_ms != 0 ? LOCK_EX | LOCK_NB : LOCK_EX) != 0) {
@@ -87,7 +89,7 @@ CUresult TakeTurn(const Fd& request, uint32_t timeout_ms) {
   return CUDA_SUCCESS;
 }
 
-// A target that is stopped cannot count its own time.
+// A stopped target cannot enforce the timeout itself.
 constexpr uint32_t kGraceMs = 2000;
 
 CUresult AwaitReply(const Target& target, const Fd& reply_end, const CheckpointRequest& request) {
@@ -98,17 +100,17 @@ CUresult AwaitReply(const Target& target, const Fd& reply_end, const CheckpointR
     ssize_t got = read(reply_end.get(), &reply, sizeof(reply));
     if (got == ssize_t(sizeof(reply))) {
       if (reply.nonce == request.nonce) return CUresult(reply.result);
-      continue;  // for a client that has died
+      continue;  // a late reply to a client that has died
     }
     if (got == 0 || (errno != EAGAIN && errno != EINTR)) return CUDA_ERROR_OPERATING_SYSTEM;
     pollfd ends[2] = {{reply_end.get(), POLLIN, 0}, {process.get(), POLLIN, 0}};
     if (poll(ends, 2, timeout_ms) == 0) return CUDA_ERROR_NOT_READY;
     if (ends[1].revents != 0 && ends[0].revents == 0)
-      return CUDA_ERROR_OPERATING_SYSTEM;  // it died
+      return CUDA_ERROR_OPERATING_SYSTEM;  // the target died
   }
 }
 
-// Requests that clients have left behind, who died before the target came to them.
+// Removes requests of clients that died before the target read them.
 void DropStaleRequests(const Target& target) {
   Fd requests = OpenEnd(target, target.header.request_read, O_RDONLY | O_NONBLOCK);
   CheckpointRequest stale;
@@ -155,7 +157,7 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState* state) {
   Target target;
   if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult r = Find(pid, &target); r != CUDA_SUCCESS) return r;
-  // Driver 580 has the target itself answer, without a bound.
+  // Driver 580 lets the target itself answer, without a time limit.
   while (IsStopped(target.pid)) usleep(1000);
   *state = CUprocessState(target.header.state.load());
   return CUDA_SUCCESS;

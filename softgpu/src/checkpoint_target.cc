@@ -22,7 +22,7 @@ ProcessHeader* g_header = nullptr;
 CUprocessState State() { return CUprocessState(g_header->state.load()); }
 void SetState(CUprocessState state) { g_header->state.store(state); }
 
-// The client holds the lock for as long as it waits for the answer.
+// The client holds the lock while it waits for the answer.
 bool ClientIsThere() {
   if (flock(g_header->request_read, LOCK_EX | LOCK_NB) != 0) return true;
   flock(g_header->request_read, LOCK_UN);
@@ -37,9 +37,9 @@ CUresult LockProcess(uint32_t timeout_ms) {
   for (;;) {
     uint32_t seen = gate.progress.load();
     bool drained = gate.empty() && g_pending.load() == 0;
-    // A client that is gone would leave us locked for ever.
+    // Without this, a dead client would leave the process locked forever.
     if (!ClientIsThere() || (!drained && timeout_ms != 0 && NowNs() >= deadline)) {
-      gate.Open();  // as if nothing had been asked
+      gate.Open();  // undo the lock
       return CUDA_ERROR_NOT_READY;
     }
     if (drained) break;
@@ -59,7 +59,7 @@ bool IsZero(const char* page) {
   return true;
 }
 
-// Into memory that is zero already: pages of zeroes are not touched.
+// Copies to zeroed memory. Zero pages are not touched.
 void CopyPages(char* target, const char* source, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += kPage) {
     if (!IsZero(source + at)) memcpy(target + at, source + at, kPage);
@@ -82,8 +82,7 @@ CUresult BackUp(Memory* memory) {
 
 bool Imported(const Memory& memory) { return memory.imported_handle || memory.imported_ipc; }
 
-// What is left of the memory where it was: nothing, or within an image a place that nobody else may
-// take.
+// Unmaps the memory at its home. Within an image the address stays reserved.
 void UnmapHome(Memory* memory) {
   if (memory->kind == MemoryKind::kModule) {
     (void)mmap(At(memory->home), memory->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
@@ -97,7 +96,7 @@ CUresult CheckpointProcess() {
   if (State() != CU_PROCESS_STATE_LOCKED) return CUDA_ERROR_ILLEGAL_STATE;
   MemoryTable& table = driver().memory;
   for (auto& [memory, owned] : table.memories()) {
-    if (memory->managed) return CUDA_ERROR_NOT_SUPPORTED;  // and stays locked
+    if (memory->managed) return CUDA_ERROR_NOT_SUPPORTED;  // stays locked
   }
   for (auto& [memory, owned] : table.memories()) {
     CUresult r = Imported(*memory) ? CUDA_SUCCESS : BackUp(memory);
@@ -129,8 +128,7 @@ bool UsedOrdinal(int ordinal) {
   return false;
 }
 
-// Which physical device each of ours is from now on. With pairs, every device in use must be among
-// them.
+// Assigns a physical device to each device. With pairs, every device in use must be among them.
 CUresult ChooseTargets(const CheckpointRequest& request, int* physical) {
   bool taken[kMaxDevices] = {};
   bool open[kMaxDevices] = {};
@@ -142,7 +140,7 @@ CUresult ChooseTargets(const CheckpointRequest& request, int* physical) {
       wanted = reinterpret_cast<const unsigned char*>(request.pairs[p].newUuid.bytes);
       paired = true;
     }
-    open[i] = !paired && !UsedOrdinal(i);  // takes what is left
+    open[i] = !paired && !UsedOrdinal(i);  // takes a remaining one
     if (open[i]) continue;
     physical[i] = paired ? PhysicalOf(wanted) : -1;
     if (physical[i] < 0 || taken[physical[i]]) return CUDA_ERROR_INVALID_VALUE;
@@ -177,7 +175,7 @@ CUresult MakeAgain(Memory* memory) {
   return memory->keep ? driver().broker.Keep(file.get(), &memory->ticket) : CUDA_SUCCESS;
 }
 
-// Final, as the real driver's: what has failed once cannot be restored any more.
+// Final, as in the real driver: a failed restore cannot be retried.
 CUresult Lost(CUresult why) {
   SetState(CU_PROCESS_STATE_FAILED);
   driver().broker.Disconnect();
@@ -202,7 +200,7 @@ CUresult RestoreProcess(const CheckpointRequest& request) {
     device.physical = physical[i];
     memcpy(device.uuid, driver().broker.config().uuids[physical[i]], sizeof(device.uuid));
   }
-  // All memory first: nothing is copied when it does not fit.
+  // Allocate all memory first, so that nothing is copied if it does not fit.
   for (auto& [memory, owned] : table.memories()) {
     CUresult r = MakeAgain(memory);
     if (r == CUDA_SUCCESS) continue;
@@ -250,7 +248,7 @@ CUresult Serve(const CheckpointRequest& request) {
 
 void* ThreadMain(void*) {
   prctl(PR_SET_NAME, "softgpu-restore");
-  // Thread-local storage of this library is made at the first touch, with malloc: now, not later.
+  // Touch this library's thread-local storage now, because its first use calls malloc.
   OnStreamThread();
   PerThreadDefault();
   g_header->restore_thread = gettid();
@@ -260,10 +258,12 @@ void* ThreadMain(void*) {
     CheckpointRequest request;
     ssize_t got = read(g_header->request_read, &request, sizeof(request));
     if (got < 0 && errno == EINTR) continue;
-    if (got != ssize_t(sizeof(request))) return nullptr;  // somebody closed our pipe
-    if (!ClientIsThere()) continue;                       // asked, and died before we came to it
+    if (got != ssize_t(sizeof(request))) return nullptr;  // the program closed the pipe
+    if (!ClientIsThere())
+      continue;  // the client died before its request was
+                 // read
     CheckpointReply reply{request.nonce, int32_t(Serve(request)), 0};
-    // Not waiting: answers that nobody has fetched may fill the pipe.
+    // Non-blocking: unread answers may fill the pipe.
     if (write(g_header->reply_write, &reply, sizeof(reply)) < 0 && errno != EAGAIN) return nullptr;
   }
 }
@@ -286,7 +286,7 @@ CUresult StartRestoreThread() {
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   if (page != At(kHeaderAddress)) {
     if (page != MAP_FAILED) munmap(page, kPage);
-    return CUDA_ERROR_OPERATING_SYSTEM;  // a second copy of this library in one process
+    return CUDA_ERROR_OPERATING_SYSTEM;  // a second copy of this library in the process
   }
   madvise(page, kPage, MADV_WIPEONFORK);
   g_header = new (page) ProcessHeader();

@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-// The target of most tests: a program with every kind of memory that a checkpoint carries, which on
-// each line does a round of work with all of it and says the sum.
+// The target of most tests: a program with every kind of memory that a checkpoint saves. For each
+// input line it works on all of its memory and prints the sum.
 struct Program {
   CUdeviceptr plain = 0, mapped = 0, pool = 0;
   void* pinned = nullptr;
@@ -105,7 +105,7 @@ TEST_F(CheckpointTest, TheWholeWalk) {
     EXPECT_EQ(State(pid), CU_PROCESS_STATE_LOCKED);
     EXPECT_CU(CUDA_ERROR_ILLEGAL_STATE, cuCheckpointProcessLock(pid, nullptr));
     EXPECT_CU(CUDA_ERROR_ILLEGAL_STATE, cuCheckpointProcessRestore(pid, nullptr));
-    program.Say("go");  // stands at the API's entry from now on
+    program.Say("go");  // blocks at the API's entry from now on
     EXPECT_GT(DeviceFiles(pid), 0);
     EXPECT_LT(FreeBytes(), before);
     ASSERT_OK(cuCheckpointProcessCheckpoint(pid, nullptr));
@@ -156,7 +156,7 @@ TEST_F(CheckpointTest, WhatIsNoCudaProcessIsTold) {
   EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetState(-1, &state));
   EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetState(1 << 22, &state));
   EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetState(getpid(), nullptr));
-  Child idle("idle");  // has the library, but has not called cuInit
+  Child idle("idle");  // has loaded the library, but not called cuInit
   idle.Hear();
   EXPECT_CU(CUDA_ERROR_NOT_INITIALIZED, cuCheckpointProcessGetState(idle.pid(), &state));
   EXPECT_CU(CUDA_ERROR_NOT_INITIALIZED, cuCheckpointProcessLock(idle.pid(), nullptr));
@@ -230,7 +230,7 @@ TEST_F(CheckpointTest, ACallerThatDiesWhileItLocksHurtsNobody) {
   ASSERT_EQ(stuck.Hear(), "stuck");
   Child locker("locker", {std::to_string(stuck.pid())});
   ASSERT_EQ(locker.Hear(), "locking");
-  usleep(50000);  // most likely inside by now; the test holds in any case
+  usleep(50000);  // most likely in the call by now; the test is correct in any case
   locker.Kill(SIGKILL);
   locker.Wait();
   EXPECT_EQ(stuck.Ask("go"), "free");
@@ -243,14 +243,14 @@ TEST_F(CheckpointTest, ATargetThatDiesEndsTheCall) {
   Child stuck("stuck");
   ASSERT_EQ(stuck.Hear(), "stuck");
   std::thread killer([&] {
-    usleep(500000);  // until it is asked
+    usleep(500000);  // until the request arrives
     stuck.Kill(SIGKILL);
   });
   EXPECT_CU(CUDA_ERROR_OPERATING_SYSTEM, cuCheckpointProcessLock(stuck.pid(), nullptr));
   killer.join();
 }
 
-// Returns when every thread stands.
+// Returns when every thread is stopped.
 void Stop(Child& child) {
   child.Kill(SIGSTOP);
   waitpid(child.pid(), nullptr, WUNTRACED);
@@ -265,7 +265,7 @@ TEST_F(CheckpointTest, WhatAStoppedTargetWasAskedByTheDeadIsForgotten) {
     Child caller("checkpointer", {std::to_string(program.pid())});
     ASSERT_EQ(caller.Hear(), "ready");
     caller.Say("go");
-    usleep(30000);  // most likely asked by now; the test holds in any case
+    usleep(30000);  // most likely in the call by now; the test is correct in any case
     caller.Kill(SIGKILL);
     caller.Wait();
   }

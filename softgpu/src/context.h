@@ -1,4 +1,4 @@
-// Contexts, and which one is current on a thread.
+// Contexts, and the current context of each thread.
 #pragma once
 
 #include <map>
@@ -23,24 +23,24 @@ struct Context {
   Memory* control = nullptr;
   std::shared_ptr<Stream> legacy;
   std::map<pid_t, std::shared_ptr<Stream>> per_thread;
-  std::set<Stream*> streams;  // every one of this context, also the two kinds above
-  std::set<Context*> peers;   // whose memory it may reach
+  std::set<Stream*> streams;  // all streams of this context, including the default streams
+  std::set<Context*> peers;   // contexts whose memory it may access
 };
 
-// All under driver().mutex.
+// All of these require driver().mutex.
 CUresult CurrentContext(Context** out);
-// A context by its handle; null means the current one.
+// Finds a context by its handle; null means the current one.
 CUresult FindContext(CUcontext handle, Context** out);
 CUresult NewContext(int ordinal, unsigned flags, bool primary, Context** out);
 std::shared_ptr<Stream> NewStream(Context* context, unsigned flags, int priority);
-// Frees all that belongs to it. The caller has waited for its work.
+// Frees the context and everything in it. Its work must be finished.
 void DestroyContext(Context* context);
-// What a context owns; called with its work done.
+// Frees the memory of a context. Its work must be finished.
 void FreeContextMemory(Context* context);
 void FreeHostRange(const Range& range);
 inline CUcontext Handle(Context* context) { return reinterpret_cast<CUcontext>(context); }
 
-// Waits for the context's work, without the mutex.
+// Waits for the context's work, without holding the mutex.
 void WaitForContext(Context* context);
 
 }  // namespace softgpu

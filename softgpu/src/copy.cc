@@ -1,4 +1,4 @@
-// Copies and fills. All addresses are this process's own, so a copy is a memcpy on a stream's
+// Copies and fills. All addresses belong to this process, so a copy is a memcpy on a stream's
 // thread.
 
 #include <string.h>
@@ -18,7 +18,7 @@ using Lock = std::lock_guard<std::mutex>;
 
 enum class Sort { kPageable, kPinned, kDevice };
 
-// Whether the driver knows the address, and that all of it is there.
+// Classifies an address. Checks that the driver knows it and that all bytes exist.
 CUresult Look(CUdeviceptr address, size_t bytes, bool must_be_ours, Sort* sort) {
   Lock lock(driver().mutex);
   Range* range = driver().memory.Find(address);
@@ -28,7 +28,7 @@ CUresult Look(CUdeviceptr address, size_t bytes, bool must_be_ours, Sort* sort) 
   }
   *sort = range->kind == RangeKind::kHost || range->kind == RangeKind::kRegistered ? Sort::kPinned
                                                                                    : Sort::kDevice;
-  // One reservation may hold several mappings side by side.
+  // One reservation may contain several adjacent mappings.
   while (address + bytes > range->address + range->bytes) {
     range = driver().memory.At(range->address + range->bytes);
     if (range == nullptr) {
@@ -45,7 +45,7 @@ struct Side {
 
 enum class When { kAsync, kSync };
 
-// Rows of `width` bytes, `pitch` apart, `height` of them in each of `depth` slices.
+// `depth` slices of `height` rows of `width` bytes; `pitch` is the distance of rows.
 struct Shape {
   size_t width = 0, height = 1, depth = 1;
   size_t source_pitch = 0, source_slice = 0;
@@ -81,13 +81,13 @@ CUresult Copy(Side target, Side source, const Shape& shape, CUstream stream, Whe
   auto copy = [=] { CopyShape(target.address, source.address, shape); };
   const bool staged_late =
       fault::PendingLate() > 0 && target_sort == Sort::kDevice && source_sort == Sort::kPageable;
-  // Between devices even the synchronous call returns at once; to pageable memory even the other
-  // waits.
+  // Between devices even a synchronous call returns at once; to pageable memory even an
+  // asynchronous one waits.
   if ((when == When::kSync && !device_only && !staged_late) || target_sort == Sort::kPageable) {
     return SubmitAndWait(stream, copy);
   }
   if (source_sort == Sort::kPageable) {
-    // The caller may change it as soon as we return.
+    // The caller may change the source after the return.
     size_t span = shape.SourceSpan();
     auto staged = std::make_shared<std::vector<char>>(
         reinterpret_cast<char*>(source.address), reinterpret_cast<char*>(source.address) + span);

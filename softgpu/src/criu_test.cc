@@ -1,4 +1,4 @@
-// A program on a software GPU, dumped by the real CRIU and brought back: $STASIS_CRIU, or the one
+// Dumps and restores a program on a software GPU with the real CRIU: $STASIS_CRIU, or the one
 // beside the tests.
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 #include "testing.h"
 
-#if !SOFTGPU_SANITIZED  // CRIU and a sanitizer's shadow do not go together
+#if !SOFTGPU_SANITIZED  // CRIU cannot dump a sanitizer's shadow memory
 
 namespace softgpu::test {
 namespace {
@@ -30,7 +30,7 @@ std::string Criu() {
   return fs::exists(beside) ? beside.string() : "";
 }
 
-// CRIU and what it needs; a machine without either cannot run this, and says why.
+// Returns the reason why this machine cannot run CRIU, or an empty string.
 std::string WhyNot() {
   if (Criu().empty()) return "no CRIU: neither STASIS_CRIU nor libexec/criu";
   std::string check = Criu() + " check > /dev/null 2>&1";
@@ -54,8 +54,8 @@ class CriuTest : public ::testing::Test {
     folder_ = folder;
     fs::create_directory(folder_ / "image");
     fs::create_directory(folder_ / "no-plugins");
-    // What is restored becomes our child, so that we reap it and its pid is free for the next
-    // restore.
+    // A restored program becomes a child of this process, which reaps it to free its pid for the
+    // next restore.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     ASSERT_OK(cuInit(0));
   }
@@ -64,7 +64,7 @@ class CriuTest : public ::testing::Test {
     if (!folder_.empty()) fs::remove_all(folder_);
   }
 
-  // A counter that lives apart from us: its own session, files instead of our pipes.
+  // Starts a counter in its own session, with files instead of pipes.
   pid_t StartCounter() {
     fs::path in = folder_ / "in", out = folder_ / "out";
     std::ofstream(in) << "";
@@ -126,7 +126,7 @@ SOFTGPU_ROLE(counter) {
   std::string line;
   for (char c;;) {
     ssize_t got = read(0, &c, 1);
-    if (got == 0) usleep(2000);  // a file that grows
+    if (got == 0) usleep(2000);  // wait for the file to grow
     if (got <= 0 || c != '\n') continue;
     void* params[] = {&out};
     int value = 0, last = 0;
@@ -154,12 +154,12 @@ TEST_F(CriuTest, ACheckpointedProgramIsDumpedKilledAndComesBack) {
   Tick();
   ASSERT_TRUE(Says("101"));
   int expected = 102;
-  // Twice: what was restored can be dumped again.
+  // Twice, because a restored program must be dumpable again.
   for (int round = 0; round < 2; ++round) {
     int before = 0, after = 0;
     ASSERT_OK(cuCheckpointProcessGetRestoreThreadId(pid, &before));
     ASSERT_OK(cuCheckpointProcessLock(pid, nullptr));
-    Tick();  // already asked while it is away
+    Tick();  // requested while it is suspended
     ASSERT_OK(cuCheckpointProcessCheckpoint(pid, nullptr));
     ASSERT_EQ(DeviceFiles(pid), 0);
     ASSERT_EQ(Run("dump", "-t " + std::to_string(pid)), 0) << Log("dump");

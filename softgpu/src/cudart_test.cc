@@ -1,10 +1,10 @@
-// The runtime's door: a program that has a cudart and no link to the driver.
+// A program that uses a CUDA runtime and does not link the driver.
 
 #include <dlfcn.h>
 
 #include "testing.h"
 
-#if !SOFTGPU_SANITIZED  // the runtime looks for libcuda.so.1, which sanitized tests have linked in
+#if !SOFTGPU_SANITIZED  // the runtime opens libcuda.so.1, which sanitized tests have linked in
 
 namespace softgpu::test {
 namespace {

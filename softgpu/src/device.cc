@@ -1,4 +1,4 @@
-// What a program can ask about a device.
+// Queries about devices.
 
 #include "device.h"
 
@@ -30,7 +30,7 @@ struct Attribute {
   int value;
 };
 
-// What is not here is 0: "no" or "none".
+// Attributes that are not listed are 0: "no" or "none".
 constexpr Attribute kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},

@@ -4,7 +4,7 @@
 
 namespace softgpu {
 
-// "GPU-" and 36 characters, as NVIDIA's tools print it.
+// Formats a UUID as "GPU-" and 36 characters, like NVIDIA's tools.
 std::string FormatUuid(const unsigned char* uuid);
 
 }  // namespace softgpu

@@ -1,5 +1,5 @@
-// The driver's state, one a process, made by cuInit and never destroyed: stream threads may outlive
-// main.
+// The state of the driver, one per process. Created by cuInit and never destroyed, because stream
+// threads may outlive main.
 #pragma once
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ struct Graph;
 struct Module;
 struct Stream;
 
-// A device as this process sees it. A restore may move it to another physical one.
+// A device as this process sees it. A restore may map it to another physical device.
 struct Device {
   int physical = 0;
   unsigned char uuid[16] = {};
@@ -36,13 +36,13 @@ struct Device {
 
 struct Driver {
   std::atomic<bool> initialised{false};
-  std::mutex mutex;  // over all below, unless a line says more. Never held while waiting for work.
+  std::mutex mutex;  // guards all of the following unless noted; never held while waiting for work
   Gate gate;
   BrokerClient broker;
   Device devices[kMaxDevices];
   int device_count = 0;
   MemoryTable memory;
-  // What exists, by its handle.
+  // All objects by handle.
   std::map<Context*, std::unique_ptr<Context>> contexts;
   std::map<Stream*, std::shared_ptr<Stream>> streams;
   std::map<Event*, std::shared_ptr<Event>> events;
@@ -54,10 +54,10 @@ struct Driver {
 
 Driver& driver();
 
-// What cuDriverGetVersion says: SOFTGPU_CUDA_VERSION, or our own.
+// Returns the result of cuDriverGetVersion: SOFTGPU_CUDA_VERSION or the built-in value.
 int DriverVersion();
 
-// Whether the call that this thread is in came by a _ptsz or _ptds symbol.
+// Returns true if the current call of this thread came through a _ptsz or _ptds symbol.
 bool PerThreadDefault();
 
 class BlockSignals {

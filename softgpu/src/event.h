@@ -1,4 +1,4 @@
-// Events: a stream's ticket and the time at which it was reached.
+// Events: a ticket of a stream and the time when it was reached.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace softgpu {
 
-// One page shared by processes: how often an event was recorded, and how many of those are reached.
+// A page shared by processes: the number of records of an event, and how many of them are reached.
 struct SharedEvent {
   std::atomic<uint64_t> recorded;
   std::atomic<uint64_t> reached;
@@ -19,17 +19,17 @@ struct SharedEvent {
 struct Event {
   Context* context = nullptr;
   unsigned flags = 0;
-  Ticket ticket;                              // of the last record; no timeline when there was none
+  Ticket ticket;                              // of the last record; no timeline if there was none
   std::shared_ptr<std::atomic<uint64_t>> at;  // when it was reached
-  std::shared_ptr<Capture> capture;           // recorded within a capture
-  SharedEvent* shared = nullptr;              // of CU_EVENT_INTERPROCESS
-  KeepTicket kept;                            // its page, at the broker
+  std::shared_ptr<Capture> capture;           // set if recorded within a capture
+  SharedEvent* shared = nullptr;              // for CU_EVENT_INTERPROCESS
+  KeepTicket kept;                            // its page in the broker
   bool imported = false;
 
   ~Event();
 };
 
-// Gives an event a page that other processes can map: no device memory, and without a name.
+// Gives an event a page that other processes can map: unnamed, and not device memory.
 CUresult MakeSharedEvent(Event* event);
 CUresult MapSharedEvent(const Fd& file, Event* event);
 

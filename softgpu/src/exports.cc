@@ -1,5 +1,5 @@
-// The exported symbols, generated from driver_functions.def: every call passes a fault check,
-// learns whether the driver is there at all, and goes through the gate that a lock closes.
+// The exported symbols, generated from driver_functions.def. Every call checks for injected faults
+// and for the driver's state, and passes the gate that a lock closes.
 
 #include <stdlib.h>
 
@@ -30,8 +30,8 @@ CUresult Guarded(F f) {
   }
 }
 
-// NVIDIA's lock lets calls pass that ask how far work is, or wait for it, and on a busy machine
-// those read memory that a checkpoint has taken away (docs/measurements/2026-11-21-jax.md).
+// NVIDIA's lock admits calls that query or wait for work. On a busy machine these read memory that
+// a checkpoint has removed (docs/measurements/driver-lock.md). Returns true to simulate this.
 bool LockLeaks() {
   static const bool leaks = [] {
     const char* set = getenv("SOFTGPU_LOCK");

@@ -1,5 +1,6 @@
 #include "fault.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,16 +13,16 @@
 namespace softgpu::fault {
 namespace {
 
-// No allocation and no lock that could stay taken: the restore thread checks too.
+// The restore thread uses this too, so it neither allocates nor takes a lock that could stay held.
 constexpr int kMaxRules = 32;
 constexpr size_t kMaxSpec = 2048;
 
-enum class Action { kFail, kHang, kDie, kLate };
+enum class Action { kFail, kHang, kHold, kDie, kLate };
 
 struct Rule {
   bool target = false;
   char symbol[64] = {};
-  int countdown = 0;  // 0: each call
+  int countdown = 0;  // 0: every call
   bool spent = false;
   Action action = Action::kFail;
   int value = 0;
@@ -29,7 +30,7 @@ struct Rule {
 
 Rule g_rules[kMaxRules];
 int g_count = 0;
-std::atomic<int> g_busy{0};  // guards all of it
+std::atomic<int> g_busy{0};  // a lock for all of these
 char g_directory[96];
 bool g_environment_read = false;
 thread_local int t_late_ms = 0;
@@ -64,6 +65,8 @@ void ParseRule(char* text) {
     if (rule.value == 0) rule.value = CUDA_ERROR_UNKNOWN;
   } else if (strncmp(action, "hang", 4) == 0) {
     rule.action = Action::kHang;
+  } else if (strncmp(action, "hold", 4) == 0) {
+    rule.action = Action::kHold;
   } else if (strncmp(action, "die", 3) == 0) {
     rule.action = Action::kDie;
   } else if (strncmp(action, "late", 4) == 0) {
@@ -110,8 +113,8 @@ void Refresh() {
   }
 }
 
-// Whoever holds it may be stopped for as long as CRIU likes, so waiting has an end: then there is
-// no fault.
+// CRIU may stop the holder of the lock for any time, so the wait is bounded; after it, no fault is
+// injected.
 bool Lock() {
   for (int i = 0; i < 10000; ++i) {
     if (g_busy.exchange(1) == 0) return true;
@@ -127,8 +130,20 @@ bool Hit(Rule* rule) {
   return true;
 }
 
+// `held.N` tells a test that the call has arrived; the test removes `hold.N` to continue it.
+void Hold(int number) {
+  char held[160], hold[160];
+  snprintf(held, sizeof(held), "%s/held.%d", g_directory, number);
+  snprintf(hold, sizeof(hold), "%s/hold.%d", g_directory, number);
+  Fd(open(held, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  while (access(hold, F_OK) == 0) usleep(1000);
+}
+
 CUresult Act(Action action, int value) {
   switch (action) {
+    case Action::kHold:
+      Hold(value);
+      return CUDA_SUCCESS;
     case Action::kFail:
       return CUresult(value);
     case Action::kLate:
@@ -161,7 +176,7 @@ int PendingLate() { return t_late_ms; }
 int TakeLate() { return std::exchange(t_late_ms, 0); }
 
 CUresult Check(const char* symbol, bool target) {
-  // Each rule counts each call, also one that another rule lets fail.
+  // Each rule counts each call, even one that fails because of another rule.
   struct Hits {
     Action action;
     int value;

@@ -1,33 +1,38 @@
-// Faults on demand: any call can be told to fail, hang or die.
+// Fault injection: any call can be made to fail, hang, or end the process.
 //
 //   SPEC    = RULE[,RULE...]
-//   RULE    = [target:]SYMBOL[:N]=ACTION     the N-th such call from now on (1 is the next), or
-//   each
-//                                            one
+//   RULE    = [target:]SYMBOL[:N]=ACTION     for the N-th call from now on (1 is the next), or
+//                                            for each call
 //   SYMBOL  = an exported name without _ptsz/_ptds, or *
-//   ACTION  = fail | fail(CURESULT) | hang | hang(MILLISECONDS) | die | late(MILLISECONDS)
+//   ACTION  = fail | fail(CURESULT) | hang | hang(MILLISECONDS) | hold(N) | die
+//           | late(MILLISECONDS)
 //
-// `late`: the call answers at once, and what it submits begins so much later, in the order of its
-// stream. A copy from pageable memory to a device is then as NVIDIA documents it, also one that
-// names no stream: it answers when the memory may be changed, not when the copy has arrived.
+// `hold(N)`: the call creates the file held.N in SOFTGPU_DIR and waits until the file hold.N is
+// gone.
 //
-// From SOFTGPU_FAULT at the first call, and from the files fault and fault.PID in SOFTGPU_DIR
-// whenever they change. A file's rules take the place of all earlier ones; an empty file ends them.
-// Rules with `target:` are for the target's side of a checkpoint call and count there.
+// `late`: the call returns at once, and its work starts that much later, in the order of its
+// stream. A copy from pageable memory to a device then behaves as NVIDIA documents it, even without
+// a stream: it returns when the source may be changed, not when the copy has arrived.
+//
+// Rules come from SOFTGPU_FAULT at the first call, and from the files fault and fault.PID in
+// SOFTGPU_DIR whenever these change. Rules of a file replace all earlier ones; an empty file clears
+// them. Rules with `target:` apply to, and count on, the target's side of a checkpoint call.
 #pragma once
 
 #include "base.h"
 
 namespace softgpu::fault {
 
-// CUDA_SUCCESS, or what the call shall answer. Does not return from `die` and from `hang`.
+// Returns CUDA_SUCCESS or the result that the call must return. Does not return from `die` and
+// `hang`.
 CUresult Check(const char* symbol, bool target = false);
 
-// What the work that the calling thread submits next is late by, in milliseconds; once.
+// Returns the delay in milliseconds of the next work that the calling thread submits, and clears
+// it.
 int TakeLate();
 int PendingLate();
 
-// Where the files are; before that only the environment counts.
+// Sets the directory of the files; until then only the environment counts.
 void SetDirectory(const char* directory);
 
 }  // namespace softgpu::fault

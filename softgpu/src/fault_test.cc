@@ -45,7 +45,7 @@ TEST_F(FaultTest, TheNthCallFails) {
   EXPECT_EQ(child.Ask("go"), "CUDA_SUCCESS");
 }
 
-// Two streams at the same memory and no order between them: a race, and meant to be one.
+// Two streams use the same memory without order: an intentional race.
 #ifndef __SANITIZE_THREAD__
 TEST_F(FaultTest, WorkCanBeLateInTheOrderOfItsStream) {
   constexpr size_t kBytes = 4096;
@@ -70,7 +70,7 @@ TEST_F(FaultTest, WorkCanBeLateInTheOrderOfItsStream) {
   pageable.assign(kBytes, 9);
   EXPECT_EQ(first_byte(other), 1);
   EXPECT_EQ(first_byte(own), 2);
-  // Not when it has arrived does this one answer, either, and such a stream does not wait for it.
+  // This one also returns before the copy has arrived, and such a stream does not wait for it.
   pageable.assign(kBytes, 3);
   ASSERT_OK(cuMemcpyHtoD_v2(memory, pageable.data(), kBytes));
   EXPECT_EQ(first_byte(other), 2);
@@ -138,12 +138,12 @@ TEST_F(FaultTest, AHangingCallerCanBeKilledAndTheTargetServesTheNextOne) {
   hanging.Say("go");
   hanging.Kill(SIGKILL);
   EXPECT_EQ(hanging.Wait(), -SIGKILL);
-  // One that has asked already and dies before the answer.
+  // A client that dies between its request and the answer.
   Tell("fault." + std::to_string(target.pid()), "target:cuCheckpointProcessCheckpoint=hang(2000)");
   Child asked("checkpointer", {std::to_string(target.pid())});
   ASSERT_EQ(asked.Hear(), "ready");
   asked.Say("go");
-  usleep(1000000);  // nobody can see that it has asked
+  usleep(1000000);  // there is no way to see that the request was sent
   asked.Kill(SIGKILL);
   asked.Wait();
   CUprocessState state{};

@@ -1,4 +1,5 @@
-// One message with files over a unix socket. No allocation: the restore thread uses it.
+// Sends and receives one message with files over a unix socket. Allocates nothing, because the
+// restore thread uses it.
 #pragma once
 
 #include <errno.h>
@@ -33,7 +34,8 @@ inline bool SendWithFds(int socket, const void* data, size_t size, const int* fd
   return sent == ssize_t(size);
 }
 
-// Fills all of `data`; false on end of file or an error. `*count` files go into `fds`.
+// Receives exactly `size` bytes; returns false at end-of-file or on error. Stores `*count` files in
+// `fds`.
 inline bool ReceiveWithFds(int socket, void* data, size_t size, int* fds, int* count) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassedFds)];
   *count = 0;

@@ -1,4 +1,5 @@
-// The API's entry. While it is closed, newcomers wait there; closing it waits for those inside.
+// The gate at the API's entry. While it is closed, new calls block there; closing it waits for
+// calls in progress.
 #pragma once
 
 #include "base.h"
@@ -9,13 +10,13 @@ class Gate {
  public:
   void Enter();
   void Leave();
-  // For calls that only wait: stand at a closed gate, but do not hold up its closing.
+  // For calls that only wait for work: they block at a closed gate, but do not delay its closing.
   void PassUncounted();
 
   void Close() { closed_.store(1); }
   void Open();
   bool empty() const { return inside_.load() == 0; }
-  // Changes whenever somebody leaves a closed gate; `progress` is also what finished work changes.
+  // Changes whenever a call leaves a closed gate. `progress` also changes when work finishes.
   std::atomic<uint32_t> progress{0};
   void Progress() {
     progress.fetch_add(1);

@@ -1,4 +1,4 @@
-// Pinned host memory, and what a pointer's attributes are.
+// Pinned host memory, and attributes of pointers.
 
 #include <string.h>
 #include <sys/mman.h>
@@ -36,7 +36,7 @@ void Put(void* data, T value) {
   memcpy(data, &value, sizeof(T));  // NOLINT(bugprone-sizeof-expression): a pointer is meant
 }
 
-// `range` may be none: then most attributes are null and MEMORY_TYPE is an error.
+// `range` may be null: most attributes are then null and MEMORY_TYPE is an error.
 CUresult Answer(CUpointer_attribute attribute, CUdeviceptr ptr, const Range* range, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -214,7 +214,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   return Answer(attribute, ptr, range, data);
 }
 
-// Unlike the single one, it also takes pointers that are none of ours: their attributes are null.
+// Unlike cuPointerGetAttribute it also accepts unknown pointers, whose attributes are null.
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr ptr) {
   Lock lock(driver().mutex);

@@ -1,4 +1,4 @@
-// cuInit: the broker, the devices that this process may see, and the restore thread.
+// cuInit: connects to the broker, selects the visible devices and starts the restore thread.
 
 #include <errno.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ Driver& driver() {
 
 namespace {
 
-// CUDA_VISIBLE_DEVICES: indices or beginnings of "GPU-…" names; the first that fits nothing ends
+// CUDA_VISIBLE_DEVICES: indices or prefixes of "GPU-…" names; the first one without a match ends
 // the list.
 void ChooseDevices() {
   const BrokerConfig& config = driver().broker.config();
@@ -64,9 +64,9 @@ void ChooseDevices() {
   }
 }
 
-// SAFETY: in the child after fork, where no lock may be taken: it may be held by a thread that is
-// not there. Nothing of the parent's contexts can be used any more. Its device files and mappings
-// stay in the child, as with the real driver; the stream to the broker stands for nothing there.
+// SAFETY: runs in the child after fork, where no lock may be taken because its holder may not
+// exist. The parent's contexts become unusable. Its device files and mappings stay in the child, as
+// with the real driver; they include the connection to the broker.
 void AfterForkInChild() {
   driver().initialised.store(false);
   driver().broker.AbandonAfterFork();
@@ -104,13 +104,13 @@ CUresult cuInit(unsigned int flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   pid_t before = 0;
   pid_t self = getpid();
-  // A child of a process that has called cuInit can never call it.
+  // A child of a process that has called cuInit cannot use the driver.
   if (!g_init_pid.compare_exchange_strong(before, self) && before != self) {
     return CUDA_ERROR_NOT_INITIALIZED;
   }
   std::lock_guard lock(driver().mutex);
   if (g_result == CUDA_SUCCESS) return g_result;
-  if (driver().broker.connected()) return g_result;  // failed for good
+  if (driver().broker.connected()) return g_result;  // failed permanently
   g_result = Initialise();
   return g_result;
 }

@@ -1,4 +1,4 @@
-// Legacy IPC: handles of bytes, which name a file that the broker keeps.
+// Legacy IPC: handles are bytes that identify a file kept by the broker.
 
 #include <string.h>
 #include <sys/mman.h>
@@ -46,7 +46,7 @@ IpcHandle Read(const T& handle) {
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr) {
   Lock lock(driver().mutex);
   Range* range = driver().memory.Find(ptr);
-  // Not for cuMemCreate's memory, nor for pools', nor for what another process gave.
+  // Not possible for memory of cuMemCreate, of pools, or imported from another process.
   if (handle == nullptr || range == nullptr || range->kind != RangeKind::kDevice) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -68,7 +68,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned
       content.magic != kMemoryMagic) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (content.exporter == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // not in its own process
+  // not allowed in the exporting process
+  if (content.exporter == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   Fd file;
   if (driver().broker.Fetch({content.key, content.token}, &file) != CUDA_SUCCESS) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-// Launches, and what can be asked about a function.
+// Kernel launches, and queries about functions.
 
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ using Lock = std::lock_guard<std::mutex>;
 constexpr unsigned kMaxThreads = 1024;
 constexpr int kMaxShared = 227 * 1024;
 
-// A launch's parameters, kept until the kernel has run.
+// The parameters of a launch, kept until the kernel has run.
 struct Arguments {
   std::vector<char> bytes;
   std::vector<void*> pointers;
@@ -99,7 +99,7 @@ CUresult LaunchOn(CUstream stream, CUfunction handle, Dim3 grid, Dim3 block, uns
     Launch launch{grid, block, arguments->pointers.data(), arguments->shared.data()};
     if (int error = image->run(kernel, &launch)) {
       dprintf(2, "softgpu: kernel %s: %s\n", kernel->name, strerror(error));
-      abort();  // a real GPU's sticky error; nothing here could carry on
+      abort();  // a sticky error on a real GPU; this process cannot continue
     }
   });
 }

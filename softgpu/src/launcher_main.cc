@@ -1,5 +1,5 @@
-// softgpu [--devices N] [--memory SIZE] [--dir DIR] [--fault SPEC] -- CMD ARG…
-// Runs a command on software GPUs: the libcuda.so.1 beside this program comes before any other.
+// softgpu [--devices N] [--memory SIZE] [--dir DIR] [--fault SPEC] -- CMD ARG… runs a command on
+// software GPUs: the libcuda.so.1 of this installation is found before any other.
 
 #include <errno.h>
 #include <getopt.h>
@@ -30,7 +30,7 @@ constexpr Option kOptions[] = {{"devices", "SOFTGPU_DEVICES"},
                                {"dir", "SOFTGPU_DIR"},
                                {"fault", "SOFTGPU_FAULT"}};
 
-// The folder of libcuda.so.1, as in the build tree and in an installation.
+// Returns the directory of libcuda.so.1, in the build tree or an installation.
 std::string LibraryFolder() {
   char self[PATH_MAX];
   if (realpath("/proc/self/exe", self) == nullptr) return "";

@@ -1,4 +1,4 @@
-// Libraries: images that are loaded into each context when a kernel of theirs is used there.
+// Libraries: images that are loaded into a context when one of their kernels is first used there.
 #pragma once
 
 #include <map>
@@ -13,19 +13,19 @@ namespace softgpu {
 
 struct Library;
 
-// Its address is the CUkernel, which launches also take for a CUfunction.
+// Its address is the CUkernel, which launches accept as a CUfunction.
 struct LibraryKernel {
   Library* library = nullptr;
   std::string name;
 };
 
-// From module.cc, all under driver().mutex but the first two.
+// Defined in module.cc. All but the first two require driver().mutex.
 CUresult CopyImage(const void* image, std::vector<char>* out);
 CUresult LoadImageFile(const char* path, std::vector<char>* out);
 CUresult LoadModule(Context* context, const std::vector<char>& image, Module** out);
 Function* FindFunctionByName(Module* module, const char* name);
 
-// A CUfunction, or a CUkernel in the current context.
+// Resolves a CUfunction, or a CUkernel for the current context.
 CUresult ResolveFunction(CUfunction handle, Function** out);
 void ForgetLibraries(Context* context);
 

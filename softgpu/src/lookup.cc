@@ -1,4 +1,4 @@
-// Names of errors, and addresses of functions by name and version.
+// Names of errors, and look-up of functions by name and version.
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ struct Symbol {
   std::string_view name;
   int since;
   void* legacy;
-  void* per_thread;  // null where there is only one
+  void* per_thread;  // null if there is no such variant
 };
 
 template <class F>
@@ -45,7 +45,7 @@ const Symbol kSymbols[] = {
 #include "device/cuda/driver_functions.def"
 };
 
-// The name without its ABI version: cuMemAlloc_v2 is asked for as cuMemAlloc.
+// Returns the name without its ABI version: cuMemAlloc_v2 is requested as cuMemAlloc.
 constexpr std::string_view Base(std::string_view symbol) {
   size_t at = symbol.rfind("_v");
   if (at == symbol.npos || at + 2 == symbol.size()) return symbol;

@@ -11,7 +11,7 @@
 namespace softgpu {
 namespace {
 
-// Neither zero nor the same twice, and no slower than memory.
+// Writes a pattern that is neither zero nor repeated, at the speed of memory.
 void FillWithGarbage(uint64_t address, uint64_t bytes) {
   static std::atomic<uint64_t> seed{0x9E3779B97F4A7C15};
   uint64_t x = seed.fetch_add(0x9E3779B97F4A7C15) | 1;
@@ -128,7 +128,7 @@ CUresult MemoryTable::Adopt(MemoryKind kind, int ordinal, const Fd& file, uint64
 }
 
 void MemoryTable::Destroy(Memory* memory) {
-  // An image's pages go with the image.
+  // Pages of an image are unmapped with the image.
   if (memory->kind != MemoryKind::kModule) {
     munmap(reinterpret_cast<void*>(memory->home), memory->bytes);
     addresses_.Release(memory->home, memory->reserved);
@@ -138,7 +138,7 @@ void MemoryTable::Destroy(Memory* memory) {
 }
 
 CUresult MemoryTable::MapAlias(Memory* memory, uint64_t address) {
-  // An old size of 0 maps the same pages once more, without needing their file.
+  // An old size of 0 maps the same pages once more, without a descriptor of the file.
   void* got = mremap(reinterpret_cast<void*>(memory->home), 0, memory->bytes,
                      MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(address));
   if (got == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

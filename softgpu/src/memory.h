@@ -1,7 +1,7 @@
-// Device memory: files in a device's tmpfs, and what is mapped where.
+// Device memory: files on a device's tmpfs, and their mappings.
 //
-// Threads: whoever holds driver().mutex. The restore thread walks both tables without it, while the
-// gate is closed and nothing runs (checkpoint_target.cc), and changes only what is marked with (R).
+// Requires driver().mutex. The restore thread reads both tables without it, while the gate is
+// closed and no work runs (checkpoint_target.cc), and changes only fields marked (R).
 #pragma once
 
 #include <map>
@@ -18,43 +18,43 @@ struct Context;
 struct Pool;
 
 enum class MemoryKind {
-  kPlain,    // cuMemAlloc and its kin; mapped at its only address
-  kHandle,   // cuMemCreate; mapped at a hidden address, and wherever cuMemMap says
-  kControl,  // what a context costs
-  kModule,   // an image's globals, at their place within the loaded image
+  kPlain,    // cuMemAlloc and related functions; mapped at its only address
+  kHandle,   // cuMemCreate; mapped at a hidden address and by cuMemMap
+  kControl,  // the cost of a context
+  kModule,   // globals of an image, at their place in the loaded image
 };
 
-// Physical memory of one device. Its file has no descriptor here: the home mapping holds it, and
-// the broker where another process may ask for it.
+// Physical memory of one device. This process keeps no descriptor of its file: the home mapping
+// keeps it alive, as does the broker if another process may ask for it.
 struct Memory {
   MemoryKind kind;
   int ordinal;
-  uint64_t bytes;             // of the file: whole pages
-  uint64_t home = 0;          // mapped here, readable and writable (R: unmapped while checkpointed)
-  uint64_t reserved = 0;      // of the address space, 0 for kModule
+  uint64_t bytes;             // size of the file in whole pages
+  uint64_t home = 0;          // address of the read-write mapping (R: unmapped while checkpointed)
+  uint64_t reserved = 0;      // size of its address reservation; 0 for kModule
   bool keep = false;          // the broker keeps the file
   KeepTicket ticket;          // (R)
-  void* backup = nullptr;     // (R) the content, while checkpointed
-  bool managed = false;       // stands in a checkpoint's way
-  bool imported_ipc = false;  // lets a restore fail
-  bool imported_handle = false;  // lets a restore fail, and cannot be exported
-  uint32_t references = 1;       // of a handle: the program's and each mapping's
+  void* backup = nullptr;     // (R) the content while checkpointed
+  bool managed = false;       // makes a checkpoint fail
+  bool imported_ipc = false;  // makes a restore fail
+  bool imported_handle = false;  // makes a restore fail; cannot be exported
+  uint32_t references = 1;       // of a handle: one for the program and one for each mapping
   uint32_t handle_references = 0;
   CUmemAllocationProp properties{};
 };
 
 enum class RangeKind { kDevice, kManaged, kPool, kGlobal, kIpc, kMapped, kHost, kRegistered };
 
-// What a pointer may point into.
+// An address range that a pointer may point into.
 struct Range {
   RangeKind kind;
   uint64_t address;
-  uint64_t bytes;  // as asked for
+  uint64_t bytes;  // size as requested
   Memory* memory = nullptr;
   Context* context = nullptr;
   Pool* pool = nullptr;
-  bool freed = false;  // in stream order, not yet come to pass
-  // Of kMapped: what cuMemSetAccess gave, a bit for each ordinal, and the most that anybody has.
+  bool freed = false;  // freed in stream order, but not yet executed
+  // For kMapped: access given by cuMemSetAccess, one bit per ordinal, and the maximum of all.
   uint32_t readers = 0, writers = 0;
   int protection = 0;
   uint64_t buffer_id = 0;
@@ -64,23 +64,23 @@ struct Range {
 
 class MemoryTable {
  public:
-  // New memory, filled with garbage (control memory is not) and mapped at its home.
-  // kModule: over `at`, keeping what is there.
+  // Creates memory filled with garbage (except control memory) and maps it at its home. kModule:
+  // maps it over `at` and keeps the content there.
   CUresult Create(MemoryKind kind, int ordinal, uint64_t bytes, bool keep, Memory** out,
                   uint64_t at = 0);
-  // Memory of another process, from its file.
+  // Adopts memory of another process, given its file.
   CUresult Adopt(MemoryKind kind, int ordinal, const Fd& file, uint64_t bytes, Memory** out);
   void Destroy(Memory* memory);
 
-  // A second mapping of the same memory, without access yet.
+  // Maps the same memory a second time, without access.
   CUresult MapAlias(Memory* memory, uint64_t address);
   void UnmapAlias(const Range& range);
 
   Range* AddRange(Range range);
   void RemoveRange(uint64_t address) { ranges_.erase(address); }
-  // The range that holds `address`, or none.
+  // Returns the range that contains `address`, or null.
   Range* Find(uint64_t address);
-  // The range that begins there.
+  // Returns the range that starts at the address, or null.
   Range* At(uint64_t address);
 
   AddressSpace& addresses() { return addresses_; }
@@ -95,12 +95,13 @@ class MemoryTable {
   uint64_t next_buffer_id_ = 1;
 };
 
-// A file of `bytes` on the device, all of it allocated; CUDA_ERROR_OUT_OF_MEMORY when it does not
-// fit. Does not allocate on our side: also for the restore thread.
+// Creates a fully allocated file of `bytes` on the device. Returns CUDA_ERROR_OUT_OF_MEMORY if it
+// does not fit. Allocates no heap memory, for the restore thread.
 CUresult MakeDeviceFile(int ordinal, uint64_t bytes, Fd* file);
-// Maps it there and nowhere else. `replace`: over what is there. Also for the restore thread.
+// Maps the file at exactly this address; with `replace`, over existing mappings. Also for the
+// restore thread.
 bool MapDeviceFile(const Fd& file, uint64_t at, uint64_t bytes, bool replace);
-// Which device's memory a file is, by its path; -1 when it is none.
+// Returns the device whose memory the file is, according to its path; -1 if it is none.
 int DeviceOfFile(int fd);
 
 }  // namespace softgpu

@@ -1,4 +1,4 @@
-// cuMemAlloc and its kin, stream-ordered allocation, and what a pointer points to.
+// cuMemAlloc and related functions, stream-ordered allocation, and queries about pointers.
 
 #include <string.h>
 
@@ -14,7 +14,7 @@ using Lock = std::lock_guard<std::mutex>;
 
 namespace {
 
-// What the pool has unused, or new memory.
+// Takes unused memory of the pool, or allocates.
 CUresult AllocateIn(Pool* pool, size_t bytes, CUdeviceptr* out) {
   const size_t whole = RoundUp(bytes, kPage);
   if (whole < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -50,7 +50,7 @@ CUresult Allocate(Context* context, RangeKind kind, size_t bytes, CUdeviceptr* o
   if (bytes == 0 || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (pool != nullptr) return AllocateIn(pool, bytes, out);
   Memory* memory = nullptr;
-  // The broker keeps what cuIpcGetMemHandle may be asked for.
+  // The broker keeps the file, because cuIpcGetMemHandle may be called for it.
   CUresult r = driver().memory.Create(MemoryKind::kPlain, context->ordinal, bytes,
                                       kind == RangeKind::kDevice, &memory);
   if (r != CUDA_SUCCESS) return r;
@@ -110,7 +110,7 @@ void FreeContextMemory(Context* context) {
   MemoryTable& table = driver().memory;
   for (auto it = table.ranges().begin(); it != table.ranges().end();) {
     Range range = (it++)->second;
-    // Mappings and handles belong to the process, as do pinned pages.
+    // Mappings, handles and pinned pages belong to the process.
     if (range.context != context || range.kind == RangeKind::kMapped) continue;
     if (range.memory != nullptr) {
       Free(range);
@@ -156,7 +156,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
     if (!Freeable(range)) return CUDA_ERROR_INVALID_VALUE;
     owner = range->context;
   }
-  WaitForContext(owner);  // work that uses it may still run
+  WaitForContext(owner);  // unfinished work may use it
   Lock lock(driver().mutex);
   Range* range = driver().memory.At(ptr);
   if (!Freeable(range)) return CUDA_ERROR_INVALID_VALUE;
@@ -228,7 +228,7 @@ Pool* DefaultPool(int ordinal) {
   return device.default_pool;
 }
 
-// The work of the streams while memory waits to be freed by them.
+// If any memory waits to be freed in stream order, returns tickets for all submitted work.
 std::vector<Ticket> PendingFrees() {
   bool any = false;
   for (auto& [address, range] : driver().memory.ranges()) any |= range.freed;
@@ -248,7 +248,7 @@ CUresult AllocateFrom(Pool* chosen, CUdeviceptr* ptr, size_t bytes, CUstream str
     Lock lock(driver().mutex);
     Stream* resolved = nullptr;
     if (CUresult r = ResolveStream(stream, &resolved); r != CUDA_SUCCESS) return r;
-    // A graph's memory would be the graph's, which is not here.
+    // Memory of graphs is not implemented.
     if (resolved->capture != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
     Context* context = resolved->context;
     Pool* pool = chosen;
@@ -287,7 +287,7 @@ CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream) {
     if (!Freeable(range)) return CUDA_ERROR_INVALID_VALUE;
     Stream* resolved = nullptr;
     if (CUresult r = ResolveStream(stream, &resolved); r != CUDA_SUCCESS) return r;
-    // Only a graph's own memory can be freed by it.
+    // A graph can free only its own memory.
     if (resolved->capture != nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (range->pool != nullptr) range->pool->used -= range->bytes;
     range->freed = true;
@@ -379,7 +379,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
   if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
     pool->release_threshold = wide;
   } else if (wide != 0) {
-    return CUDA_ERROR_INVALID_VALUE;  // marks can only be put back
+    return CUDA_ERROR_INVALID_VALUE;  // high-water marks can only be reset
   } else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
     pool->used_high = pool->used;
   } else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) {
@@ -431,7 +431,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, siz
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  // Noted only: the memory of all devices is one.
+  // Stored only: the memory of all devices is accessible anyway.
   for (size_t i = 0; i < count; ++i) pool->access[map[i].location.id] = map[i].flags;
   return CUDA_SUCCESS;
 }

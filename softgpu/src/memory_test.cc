@@ -285,7 +285,7 @@ SOFTGPU_ROLE(touch) {
   return 0;
 }
 
-// A sanitizer reports the fault in its own way and ends the program by an exit code.
+// A sanitizer reports the fault itself and exits with its own code.
 bool Faulted(int status) { return status == -SIGSEGV || status == 1 || status == 66; }
 
 TEST(MemoryFaultTest, AddressesThatAreNotMappedFault) {

@@ -1,6 +1,6 @@
-// Loading images: through a memfd and dlopen, after which the pages of the image's globals become
-// device memory. So a global's address is the same for the kernels and for cuModuleGetGlobal, and a
-// checkpoint takes its content away like any other device memory's.
+// Loading of images through a memfd and dlopen. Afterwards the pages of the image's globals are
+// replaced by device memory, so that kernels and cuModuleGetGlobal use the same address and a
+// checkpoint saves their content like other device memory.
 
 #include "module.h"
 
@@ -24,10 +24,10 @@ namespace {
 
 constexpr size_t kMaxImageBytes = size_t{1} << 30;
 
-// How long an image is that came as a pointer alone; 0 when it is none of ours.
+// Returns the size of an image given only by pointer; 0 if it is not one of softgpu's.
 size_t ImageBytes(const void* image) {
   Elf64_Ehdr header;
-  if (memcmp(image, ELFMAG, SELFMAG) != 0) return 0;  // PTX and fat binaries end here
+  if (memcmp(image, ELFMAG, SELFMAG) != 0) return 0;  // rejects PTX and fat binaries
   memcpy(&header, image, sizeof(header));
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64 ||
       header.e_type != ET_DYN || header.e_phentsize != sizeof(Elf64_Phdr)) {
@@ -42,8 +42,8 @@ size_t ImageBytes(const void* image) {
   return end <= kMaxImageBytes ? end : 0;
 }
 
-// dlopen knows what it has loaded by name too, so each load gets a name of its own for the same
-// file: the counter's bits, written as "/" and "./".
+// dlopen recognises loaded libraries by name too, so each load uses a different name of the same
+// file: the bits of a counter, written as "/" and "./".
 void* Open(int fd) {
   static uint64_t count = 0;
   std::string path = "/proc/self/fd/";
@@ -56,7 +56,7 @@ struct Span {
   uint64_t begin = 0, end = 0;
 };
 
-// The writable pages that stay writable: .data and .bss, as addresses relative to the load.
+// Returns the pages that stay writable (.data and .bss), relative to the load address.
 Span GlobalPages(const char* image) {
   const auto* header = reinterpret_cast<const Elf64_Ehdr*>(image);
   const auto* segments = reinterpret_cast<const Elf64_Phdr*>(image + header->e_phoff);
@@ -76,11 +76,11 @@ Span GlobalPages(const char* image) {
   }
   all.begin = all.begin / kPage * kPage;
   all.end = RoundUp(all.end, kPage);
-  if (all.begin < relro.end) return {1, 0};  // it would take a page of the loader's
+  if (all.begin < relro.end) return {1, 0};  // would include a page of the loader
   return all;
 }
 
-// The image's exported variables within those pages.
+// Returns the image's exported variables within those pages.
 std::vector<Global> ReadGlobals(const link_map* map, const Span& pages) {
   const Elf64_Sym* symbols = nullptr;
   const char* names = nullptr;
@@ -172,7 +172,7 @@ CUresult LoadImageFile(const char* path, std::vector<char>* out) {
   if (content.size() < sizeof(Elf64_Ehdr)) return CUDA_ERROR_INVALID_IMAGE;
   size_t bytes = ImageBytes(content.data());
   if (bytes == 0) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  if (bytes > content.size()) return CUDA_ERROR_INVALID_IMAGE;  // cut off
+  if (bytes > content.size()) return CUDA_ERROR_INVALID_IMAGE;  // truncated
   *out = std::move(content);
   return CUDA_SUCCESS;
 }
@@ -260,7 +260,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* data) {
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*,
                             void**) {
-  return cuModuleLoadData(module, image);  // there is nothing to compile
+  return cuModuleLoadData(module, image);  // the JIT options have nothing to compile
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {

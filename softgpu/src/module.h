@@ -1,4 +1,4 @@
-// Modules: images built by softgpu_kernel_image(), loaded through a memfd.
+// Modules: images built by softgpu_kernel_image() and loaded through a memfd.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ struct Context;
 struct Memory;
 struct Module;
 
-// Its address is the CUfunction and the CUkernel.
+// Its address serves as CUfunction and CUkernel.
 struct Function {
   Module* module = nullptr;
   const Kernel* kernel = nullptr;
@@ -30,10 +30,10 @@ struct Global {
   uint64_t bytes = 0;
 };
 
-// A context's copy of an image. The CUmodule and the CUlibrary are its address.
+// A context's copy of an image. Its address serves as CUmodule and CUlibrary.
 struct Module {
   Context* context = nullptr;
-  void* library = nullptr;  // dlopen's
+  void* library = nullptr;  // handle of dlopen
   const Image* image = nullptr;
   Memory* globals_memory = nullptr;
   std::vector<std::unique_ptr<Function>> functions;
@@ -42,7 +42,7 @@ struct Module {
   ~Module();
 };
 
-// All under driver().mutex.
+// All of these require driver().mutex.
 Function* FindFunction(CUfunction handle);
 void UnloadModules(Context* context);
 

@@ -1,5 +1,6 @@
-// Stream-ordered allocation: each allocation is device memory of its own. What is freed stays with
-// its pool, for requests of the same size, until a wait finds the pool above its release threshold.
+// Stream-ordered allocation. Each allocation is separate device memory. Freed memory stays in its
+// pool for requests of the same size, until a synchronisation finds the pool above its release
+// threshold.
 #pragma once
 
 #include <vector>
@@ -12,22 +13,23 @@ namespace softgpu {
 struct Pool {
   int ordinal = 0;
   bool is_default = false;
-  uint64_t max_bytes = 0;  // 0: unbounded
+  uint64_t max_bytes = 0;  // 0: unlimited
   uint64_t release_threshold = 0;
   uint64_t used = 0;
   uint64_t used_high = 0;
-  uint64_t reserved = 0;  // with what is unused
+  uint64_t reserved = 0;  // includes unused memory
   uint64_t reserved_high = 0;
   std::vector<Memory*> unused;
-  int reuse[4] = {0, 1, 1, 1};  // the flags; all of it is reused as if they were set
+  int reuse[4] = {0, 1, 1, 1};  // reuse flags; stored only, since all memory is reused as if they
+                                // were set
   CUmemAccess_flags access[kMaxDevices] = {};
 };
 
-// Under driver().mutex: gives back what a pool has unused above `keep` bytes in all.
+// Frees unused memory of a pool above `keep` bytes in total. Requires driver().mutex.
 void TrimPool(Pool* pool, uint64_t keep);
-// After a wait of the program: every pool, down to its threshold.
+// After a synchronisation of the program: trims every pool to its threshold.
 void TrimPools();
-// The device's last context ends.
+// Called at the end of the device's last context.
 void EndPools(int ordinal);
 
 }  // namespace softgpu

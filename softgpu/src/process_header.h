@@ -1,6 +1,6 @@
-// How one process finds the driver of another: a page at a fixed address (kHeaderAddress), made by
-// cuInit, read with process_vm_readv. A child after fork finds it empty. CRIU carries it and all
-// that it names: it is anonymous memory, two pipes and a thread.
+// The interface through which one process finds the driver of another: a page at a fixed address
+// (kHeaderAddress), created by cuInit and read with process_vm_readv. It is empty in a child after
+// fork. CRIU saves it and everything it refers to: anonymous memory, two pipes and a thread.
 //
 // Raise kHeaderVersion when a layout here changes.
 #pragma once
@@ -21,10 +21,10 @@ struct ProcessHeader {
   std::atomic<uint64_t> magic;
   uint32_t version;
   std::atomic<int32_t> state;  // CUprocessState
-  int32_t pid;                 // both as seen in the process's own pid namespace
+  int32_t pid;                 // both in the process's own pid namespace
   int32_t restore_thread;
-  // Both ends of both pipes are open in the process; a client opens its ends through /proc/PID/fd.
-  // Whoever holds the flock of the request pipe is the one client.
+  // Both ends of both pipes are open in the process; a client opens them through /proc/PID/fd. Only
+  // the holder of the flock on the request pipe may be client.
   int32_t request_read, request_write;
   int32_t reply_read, reply_write;
 };

@@ -1,5 +1,7 @@
 #include "stream.h"
 
+#include <system_error>
+
 #include "capture.h"
 #include "context.h"
 #include "driver.h"
@@ -47,13 +49,21 @@ void Stream::Work(const std::shared_ptr<Queue>& queue, const std::shared_ptr<Tim
   }
 }
 
-Ticket Stream::Enqueue(std::function<void()> work, std::vector<Ticket> after) {
-  if (queue_ == nullptr) {
-    queue_ = std::make_shared<Queue>();
-    // SAFETY: signals are the program's business and go to its own threads.
-    BlockSignals block;
-    std::thread(Work, queue_, timeline).detach();
+bool Stream::StartThread() {
+  if (queue_ != nullptr) return true;
+  auto queue = std::make_shared<Queue>();
+  // SAFETY: signals of the program must be handled by its own threads.
+  BlockSignals block;
+  try {
+    std::thread(Work, queue, timeline).detach();
+  } catch (const std::system_error&) {
+    return false;
   }
+  queue_ = std::move(queue);
+  return true;
+}
+
+Ticket Stream::Enqueue(std::function<void()> work, std::vector<Ticket> after) {
   g_pending.fetch_add(1);
   Ticket ticket{timeline, timeline->Submit()};
   {
@@ -97,7 +107,7 @@ CUresult ResolveStream(CUstream handle, Stream** out) {
 
 namespace {
 
-// The legacy stream waits for every blocking stream of its context, and they for it.
+// The legacy stream waits for every blocking stream of its context, and they wait for it.
 std::vector<Ticket> Before(Stream* stream) {
   std::vector<Ticket> before;
   auto wait_for = [&](const Stream* other) {
@@ -123,6 +133,7 @@ CUresult Submit(CUstream handle, std::function<void()> work, Ticket* ticket) {
   if (CUresult r = ResolveStream(handle, &stream); r != CUDA_SUCCESS) return r;
   bool captured = false;
   if (CUresult r = CaptureWork(stream, &captured); r != CUDA_SUCCESS || captured) return r;
+  if (!stream->StartThread()) return CUDA_ERROR_OPERATING_SYSTEM;
   if (const int late_ms = fault::TakeLate(); late_ms > 0) {
     work = [late_ms, work = std::move(work)] {
       usleep(useconds_t(late_ms) * 1000);

@@ -1,4 +1,4 @@
-// Streams: a queue and a thread each. Work is ordered by tickets on timelines.
+// Streams: each has a queue and a thread. Tickets on timelines order the work.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@ namespace softgpu {
 struct Context;
 struct Graph;
 
-// How far a stream has come. Tickets begin with 1.
+// The progress of a stream. Tickets start at 1.
 class Timeline {
  public:
   uint64_t Submit() { return ++submitted_; }
@@ -26,7 +26,7 @@ class Timeline {
   void Wait(uint64_t ticket);
 
  private:
-  uint64_t submitted_ = 0;  // under driver().mutex
+  uint64_t submitted_ = 0;  // guarded by driver().mutex
   std::atomic<uint64_t> completed_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -52,7 +52,7 @@ struct Capture {
   bool valid = true;
 };
 
-// A running program's stream. Its handle is its address.
+// A stream of the program. Its address is its handle.
 struct Stream : std::enable_shared_from_this<Stream> {
   Context* context;
   unsigned flags = 0;
@@ -63,9 +63,12 @@ struct Stream : std::enable_shared_from_this<Stream> {
   std::shared_ptr<Capture> capture;
 
   ~Stream();
-  // Both under driver().mutex. `after`: what must be done before.
+  // The next three require driver().mutex. StartThread starts the thread of the stream; it returns
+  // false if no more threads can be started.
+  bool StartThread();
+  // Call after StartThread(). `after` lists work that must finish first.
   Ticket Enqueue(std::function<void()> work, std::vector<Ticket> after);
-  // What was submitted still runs; then the thread ends.
+  // Submitted work still runs; then the thread exits.
   void Close();
 
  private:
@@ -81,25 +84,25 @@ struct Stream : std::enable_shared_from_this<Stream> {
   };
   static void Work(const std::shared_ptr<Queue>& queue, const std::shared_ptr<Timeline>& timeline);
 
-  std::shared_ptr<Queue> queue_;  // with the first work
+  std::shared_ptr<Queue> queue_;  // created with the first work
 };
 
-// Work that was submitted and is not done, of all streams.
+// Number of submitted and unfinished work items of all streams.
 inline std::atomic<uint64_t> g_pending{0};
 
-// Whether this is a stream's thread: there the driver may not be called.
+// Returns true on a stream's thread, where driver calls are not allowed.
 bool OnStreamThread();
 
-// Under driver().mutex: the stream that a handle means, for the context that is current.
+// Resolves a stream handle for the current context. Requires driver().mutex.
 CUresult ResolveStream(CUstream handle, Stream** out);
 
-// Submits to a stream, ordered as its kind wants; while it captures, only counts a node. `*ticket`
-// (may be null) has no timeline then.
+// Submits work to a stream in the order that its kind requires. While the stream captures, only
+// counts a node; `*ticket` (may be null) then has no timeline.
 CUresult Submit(CUstream handle, std::function<void()> work, Ticket* ticket = nullptr);
-// Submits and waits; refuses a capturing stream.
+// Submits work and waits for it; fails for a capturing stream.
 CUresult SubmitAndWait(CUstream handle, std::function<void()> work);
 
-// A ticket for all work of the context so far. Under driver().mutex.
+// Returns tickets for all work submitted to the context so far. Requires driver().mutex.
 std::vector<Ticket> AllWork(Context* context);
 
 }  // namespace softgpu

@@ -1,4 +1,4 @@
-// Streams and events as a program sees them.
+// The API of streams and events.
 
 #include <string.h>
 #include <sys/mman.h>
@@ -213,7 +213,7 @@ std::shared_ptr<Event> FindEvent(CUevent handle) {
   return it == driver().events.end() ? nullptr : it->second;
 }
 
-// An interprocess event that somebody else may have recorded last.
+// For an interprocess event, which another process may have recorded last.
 bool SharedReached(const SharedEvent* shared) {
   return shared->reached.load() >= shared->recorded.load();
 }

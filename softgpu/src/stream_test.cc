@@ -11,7 +11,7 @@ namespace {
 
 using StreamTest = WithContext;
 
-// A host function that stands until it is let go.
+// A host function that blocks until it is released.
 struct Door {
   std::atomic<bool> reached{false};
   std::atomic<bool> open{false};
@@ -74,7 +74,7 @@ TEST_F(StreamTest, PerThreadSymbolsUseTheThreadsOwnStream) {
   }).join();
   EXPECT_NE(mine, legacy);
   EXPECT_NE(mine, other);
-  // Two threads' default streams do not wait for each other.
+  // The default streams of two threads do not wait for each other.
   Door door;
   std::atomic<int> count{0};
   ASSERT_OK(cuLaunchHostFunc_ptsz(here, Door::Stand, &door));

@@ -1,10 +1,10 @@
-// The one symbol by which a program tells this driver from NVIDIA's.
+// The symbol that distinguishes this driver from NVIDIA's.
 #include <cstdlib>
 
 extern "C" __attribute__((visibility("default"))) const char* softgpuVersion();
 
-// The version of softgpu, for as long as the library is loaded; another one where
-// SOFTGPU_DRIVER_VERSION says so.
+// Returns the version of softgpu, or SOFTGPU_DRIVER_VERSION if set. The string is valid while the
+// library is loaded.
 extern "C" const char* softgpuVersion() {
   const char* other = std::getenv("SOFTGPU_DRIVER_VERSION");
   return other != nullptr && *other != '\0' ? other : SOFTGPU_VERSION;

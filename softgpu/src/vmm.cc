@@ -1,4 +1,5 @@
-// Virtual memory management: addresses, handles, mappings, access; and export and import as files.
+// Virtual memory management: addresses, handles, mappings and access, and export and import as
+// files.
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -23,7 +24,7 @@ CUresult CheckProperties(const CUmemAllocationProp* prop) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   int known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  // Can be asked for, not exported.
+  // Allocation with this type is supported, export is not.
   if (getenv("SOFTGPU_FABRIC") != nullptr) known |= CU_MEM_HANDLE_TYPE_FABRIC;
   if ((prop->requestedHandleTypes & ~known) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (prop->allocFlags.compressionType != 0 || prop->allocFlags.usage != 0) {
@@ -47,7 +48,7 @@ CUmemGenericAllocationHandle HandleOf(Memory* memory) {
   return reinterpret_cast<CUmemGenericAllocationHandle>(memory);
 }
 
-// The mappings that fill [address, address + size) without a gap; empty when they do not.
+// Returns the mappings that cover [address, address + size) without a gap, or nothing.
 std::vector<Range*> Mapped(CUdeviceptr address, size_t size) {
   std::vector<Range*> found;
   for (CUdeviceptr at = address; at < address + size;) {
@@ -126,7 +127,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   Lock lock(driver().mutex);
   Memory* memory = FindHandle(handle);
   if (memory == nullptr || flags != 0 || ptr % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
-  // As the real driver: a handle only whole, and only from its beginning.
+  // As in the real driver, a handle can only be mapped as a whole.
   if (offset != 0 || size != memory->bytes) return CUDA_ERROR_INVALID_VALUE;
   if (!driver().memory.addresses().Covers(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   auto& ranges = driver().memory.ranges();
@@ -147,7 +148,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
     if (Mapped(ptr, size).empty()) return CUDA_ERROR_INVALID_VALUE;
     for (auto& [context, owned] : driver().contexts) contexts.push_back(context);
   }
-  // Work that uses the memory may still run.
+  // Unfinished work may use the memory.
   for (Context* context : contexts) WaitForContext(context);
   Lock lock(driver().mutex);
   for (Range* range : Mapped(ptr, size)) {
@@ -178,7 +179,8 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
       range->writers = writes ? range->writers | bit : range->writers & ~bit;
       range->readers = reads ? range->readers | bit : range->readers & ~bit;
     }
-    // The processor does the work of all devices: memory is as accessible as it is to any of them.
+    // The CPU does the work of all devices, so memory gets the most permissive access of any
+    // device.
     range->protection =
         (range->readers != 0 ? PROT_READ : 0) | (range->writers != 0 ? PROT_WRITE : 0);
     mprotect(reinterpret_cast<void*>(range->address), range->bytes, range->protection);

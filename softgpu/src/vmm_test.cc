@@ -44,7 +44,7 @@ TEST_F(VmmTest, AHandleIsMappedWholeFromItsBeginning) {
 
   ASSERT_OK(cuMemSetAccess(at, kSize, &kReadWrite, 1));
   ASSERT_OK(cuMemsetD8_v2(at, 5, kSize));
-  // The same memory at a second address.
+  // Maps the same memory at a second address.
   ASSERT_OK(cuMemMap(at + kSize, kSize, 0, handle, 0));
   ASSERT_OK(cuMemSetAccess(at + kSize, kSize, &kReadWrite, 1));
   unsigned char seen = 0;
@@ -139,7 +139,7 @@ TEST_F(VmmTest, MemoryTravelsToAnotherProcessButNotFromThereOn) {
   unsigned seen = 0;
   ASSERT_OK(cuMemcpyDtoH_v2(&seen, at, 4));
   EXPECT_EQ(seen, 77u);
-  // Our side lets go: the other one holds it. Then a bare file does.
+  // This process frees it while the other one holds it; later only a file holds it.
   ASSERT_OK(cuMemUnmap(at, kSize));
   ASSERT_OK(cuMemRelease(handle));
   importer.Say("");

@@ -43,7 +43,7 @@ std::string ReadLine(int fd, int timeout_ms) {
 void WriteLine(int fd, const std::string& line) {
   std::string text = line + "\n";
   if (write(fd, text.data(), text.size()) != ssize_t(text.size()))
-    return;  // it is gone: Hear() says so
+    return;  // the child is gone; Hear() reports it
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ size_t FreeBytes() {
 void WithContext::SetUp() {
   ASSERT_OK(cuInit(0));
   ASSERT_OK(cuCtxCreate_v2(&context_, 0, 0));
-  // What an earlier test's processes had is back, soon: also a test that nothing leaks.
+  // Memory of processes of earlier tests is freed soon. This also detects leaks.
   size_t total = 0;
   ASSERT_OK(cuMemGetInfo_v2(nullptr, &total));
   ASSERT_TRUE(Eventually([&] { return FreeBytes() == total - kContextBytes; })) << FreeBytes();
@@ -106,8 +106,8 @@ void Child::Start(const std::string& role, const std::vector<std::string>& argum
   pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) {
-    // SAFETY: only calls that are allowed after a fork with threads, but setenv, which no thread
-    // uses.
+    // SAFETY: uses only functions allowed after fork in a process with threads, and setenv, which
+    // no other thread uses.
     if (options.own_session) {
       setsid();
     } else {
@@ -195,7 +195,7 @@ int main(int argc, char** argv) {
     return role->second({argv + 3, argv + argc});
   }
   ::testing::InitGoogleTest(&argc, argv);
-  // Devices of our own, which nobody else uses.
+  // Uses separate devices.
   char folder[] = "/tmp/softgpu-test-XXXXXX";
   if (mkdtemp(folder) == nullptr) return 97;
   setenv("SOFTGPU_DIR", folder, 1);

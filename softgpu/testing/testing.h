@@ -1,5 +1,5 @@
-// What softgpu's tests share. A test drives the real library; where it needs other processes, it
-// starts this same program again in a role, and talks with it in lines.
+// Helpers for softgpu's tests. Tests use the real library. For other processes, a test starts its
+// own program again in a role and exchanges lines with it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,13 +21,13 @@ std::string Name(CUresult result);
 #define EXPECT_OK(call) EXPECT_CU(CUDA_SUCCESS, call)
 #define ASSERT_OK(call) ASSERT_CU(CUDA_SUCCESS, call)
 
-// The example image (softgpu/example), as built.
+// Returns the path of the built example image (softgpu/example).
 std::string ExampleImage();
 
-// The free memory of the current context's device.
+// Returns the free memory of the current context's device.
 size_t FreeBytes();
 
-// A context of its own for each test of a suite.
+// Gives each test a new context.
 class WithContext : public ::testing::Test {
  protected:
   void SetUp() override;
@@ -35,7 +35,8 @@ class WithContext : public ::testing::Test {
   CUcontext context_ = nullptr;
 };
 
-// A role: what the program does when it is started as `--role NAME ARG…`. Returns the exit code.
+// A role: the function that the program runs when started as `--role NAME ARG…`. Returns the exit
+// code.
 using Role = int (*)(const std::vector<std::string>& arguments);
 struct RegisterRole {
   RegisterRole(const char* name, Role role);
@@ -45,10 +46,10 @@ struct RegisterRole {
   static const ::softgpu::test::RegisterRole register_##name(#name, Role_##name); \
   static int Role_##name([[maybe_unused]] const std::vector<std::string>& arguments)
 
-// In a role: a line to the test, and the next line from it ("" when it is gone).
+// For roles: sends a line to the test, and receives the next one ("" at end-of-file).
 void Say(const std::string& line);
 std::string Hear();
-// In a role: ends it with a message when a call fails.
+// For roles: exits with a message if a call failed.
 void Must(CUresult result, const char* what);
 #define MUST(call) ::softgpu::test::Must(call, #call)
 
@@ -56,8 +57,8 @@ class Child {
  public:
   struct Options {
     std::vector<std::string> environment;  // "NAME=VALUE"
-    int pass_fd = -1;                      // appears as 3
-    bool own_session = false;              // and no ties to ours but the two pipes
+    int pass_fd = -1;                      // becomes descriptor 3
+    bool own_session = false;              // only the two pipes connect it to this process
   };
   explicit Child(const std::string& role, const std::vector<std::string>& arguments = {});
   Child(const std::string& role, const std::vector<std::string>& arguments, Options options);
@@ -65,7 +66,7 @@ class Child {
   Child(const Child&) = delete;
 
   pid_t pid() const { return pid_; }
-  // The next line; "" when the child has ended.
+  // Returns the next line; "" if the child has ended.
   std::string Hear();
   void Say(const std::string& line);
   std::string Ask(const std::string& line) {
@@ -73,7 +74,7 @@ class Child {
     return Hear();
   }
   void Kill(int signal);
-  // The wait status; negative signal number or exit code.
+  // Waits for the exit. Returns the exit code, or the negative signal number.
   int Wait();
 
  private:
@@ -84,15 +85,15 @@ class Child {
   int out_ = -1;
 };
 
-// Runs a role to its end; the exit code, or minus the signal that ended it.
+// Runs a role to its end. Returns the exit code, or the negative signal number.
 int RunRole(const std::string& role, const std::vector<std::string>& arguments = {});
 int RunRole(const std::string& role, const std::vector<std::string>& arguments,
             Child::Options options);
 
-// Lines of /proc/PID/maps and links of /proc/PID/fd that begin with the device prefix.
+// Counts lines of /proc/PID/maps and links of /proc/PID/fd with the device prefix.
 int DeviceFiles(pid_t pid);
 
-// Polls until it holds or the time is over.
+// Polls until the condition holds. Returns false at the timeout.
 bool Eventually(const std::function<bool()>& holds, int timeout_ms = 60000);
 
 }  // namespace softgpu::test

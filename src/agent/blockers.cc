@@ -17,6 +17,7 @@ constexpr Kind kKinds[] = {
     {wire::kBlockerSharedVmm, "the program shares GPU memory with another process"},
     {wire::kBlockerLegacyIpc, "the program uses GPU memory of another process (CUDA IPC)"},
     {wire::kBlockerIpcEvent, "the program shares CUDA events with another process"},
+    {wire::kBlockerUnseenThread, "the agent cannot see when the program's GPU calls end"},
 };
 constexpr size_t kCount = sizeof(kKinds) / sizeof(kKinds[0]);
 

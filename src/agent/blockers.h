@@ -1,5 +1,7 @@
-// What stands in the way of carrying this program's memory. Noted when it happens, told when
-// somebody asks for a suspend, which is then refused before the gate closes.
+// Blockers: reasons why the agent cannot carry this program's memory. They are noted when they
+// occur. A request to suspend is refused before the gate closes while there is one.
+//
+// Safe to call from any thread.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +11,13 @@
 
 namespace stasis::agent {
 
-// `what` is kept from the first note of all.
+// `what` names the cause; the text of Blockers lists the first few causes of each kind.
 void NoteBlocker(wire::Blocker blocker, const char* what);
-// For what can go away again: all but kBlockerUnknownFunction count.
+// Takes one note of the blocker back. It is gone when all of its notes are taken back.
 void ForgetBlocker(wire::Blocker blocker);
-// The bits, and a sentence about them ("" when there are none).
+// Returns the bits of all blockers. `text` gets a sentence about the first one, or "".
 uint32_t Blockers(char* text, size_t size);
+// For a forked child: there is no blocker.
 void ResetBlockers();
 
 }  // namespace stasis::agent

@@ -17,7 +17,7 @@ struct Carried : Item {
 
 Vector<Carried> g_items;
 
-// What is another process's travels where it comes from.
+// Imported memory is saved by the process that owns it, not here.
 bool Travels(const Item& item) { return ImportOf(item) == nullptr; }
 
 }  // namespace
@@ -80,7 +80,7 @@ CUresult HoldCarried(uint32_t index) {
 
 namespace {
 
-// Who brought the memory knows on which GPU it made it; what the driver says there is not asked.
+// The client knows on which GPU it made the memory; the driver is not asked.
 wire::Uuid g_moved_to[wire::kMaxDevices];
 bool g_moved[wire::kMaxDevices];
 
@@ -119,7 +119,7 @@ CUresult ReleaseCarried(uint32_t index, bool hold) {
   const Item& item = g_items[index];
   if (CUresult r = ReleaseItem(item); r != CUDA_SUCCESS) return r;
   g_items[index].returned = false;
-  // It keeps the memory alive as a handle does, and stands in the way of the driver's checkpoint.
+  // A descriptor keeps the memory alive as a handle does, and prevents the driver's checkpoint.
   if (!hold) KeptOf(item).Close();
   return CUDA_SUCCESS;
 }
@@ -225,7 +225,10 @@ void DropReturned() {
   }
 }
 
-void AbandonListAfterFork() { g_items.AbandonAfterFork(); }
+void ResetCarrier() {
+  g_items.AbandonAfterFork();
+  for (bool& moved : g_moved) moved = false;
+}
 
 bool KeptAreIntact() {
   Lock lock(g_memory_mutex);

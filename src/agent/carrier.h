@@ -1,5 +1,6 @@
-// Giving the memory away and taking it back. Only the control thread, only while the gate is closed
-// and everything is drained: nothing changes but by its hand.
+// Exporting, releasing and mapping the memory at a suspend and a resume. Only the control thread
+// calls these functions, while the gate is closed and all work is drained, except where a comment
+// says otherwise. So no other thread changes the tables meanwhile.
 #pragma once
 
 #include "agent/cuda/memory.h"
@@ -7,44 +8,47 @@
 
 namespace stasis::agent {
 
-// Lists everything that will travel; the order holds until the next call. false: no memory.
+// Lists all memory that is to be saved; indexes are valid until the next call. Returns false if
+// there is no memory for the list.
 bool ListCarried();
 uint32_t CarriedCount();
 wire::Range DescribeCarried(uint32_t index);
 
-// A descriptor of its memory, the caller's to close.
+// Exports a descriptor of the item's memory, which the caller must close.
 CUresult ExportCarried(uint32_t index, int* fd);
-// Keeps a descriptor of its memory here, whatever is released and sent away.
+// Keeps a descriptor of the item's memory, so that the memory survives a release.
 CUresult HoldCarried(uint32_t index);
-// The device of that memory is another GPU since; told once all of it is back.
+// Notes that the item's device is another GPU after the resume. SettleMoves applies the notes, once
+// all memory is mapped.
 void MoveCarried(uint32_t index, const wire::Uuid& gpu);
 void SettleMoves();
-// Closes what is held of released memory: from here on, it is others who keep it alive.
+// Closes the held descriptors of released memory: from here on, other processes keep it alive.
 void LetGoOfCarried();
-// Unmaps and releases it. Its addresses stay reserved.
+// Unmaps and releases the memory. Its addresses stay reserved.
 CUresult ReleaseCarried(uint32_t index, bool hold);
-// Takes back what is held. Stops at the first error.
+// Maps all held memory again. Stops at the first error.
 CUresult TakeBackCarried();
-// Takes `fd` (which stays the caller's) as its memory and maps it where it was. On an error it is
-// as released as before.
+// Maps the memory behind `fd`, which stays the caller's, at the item's addresses. After an error
+// the item is as released as before.
 CUresult MapCarried(uint32_t index, int fd);
-// Of memory that came back: copies it into memory of our own making, which takes its place. On an
-// error it is as it was; only where the driver will not map it again it is unmapped, and held.
+// Copies imported memory into new memory of this process, which takes its place. After an error the
+// item is unchanged, unless the driver cannot map it again: then it is unmapped, and held.
 CUresult OwnCarried(uint32_t index);
 bool IsMapped(uint32_t index);
-// Gives up what came back since the release by a map that did not complete: who tries again brings
-// all of the memory anew and needs the room. What the driver will not let go stays mapped.
+// Releases the memory that an incomplete map brought: the next map brings all memory again and
+// needs the room. Memory that the driver does not release stays mapped.
 void DropReturned();
 
-void AbandonListAfterFork();
+// In a forked child.
+void ResetCarrier();
 
-// No descriptor of an imported handle was closed by the program.
+// Whether the program has closed no descriptor of an imported handle.
 bool KeptAreIntact();
 
-// Whether memory that came back by a resume is there.
+// Whether memory that a resume imported is mapped. In any state of the gate.
 bool ImportedAreMapped();
 
-// For the account, at any time.
+// Fills in the account of the memory. In any state of the gate.
 void CountCarried(wire::HelloReply* reply);
 
 }  // namespace stasis::agent

@@ -14,6 +14,7 @@
 #include "agent/cuda/driver_memory.h"
 #include "agent/cuda/floor.h"
 #include "agent/cuda/ipc.h"
+#include "agent/cuda/ipc_answers.h"
 #include "agent/cuda/program_vmm.h"
 #include "agent/descriptors.h"
 #include "agent/device_files.h"
@@ -40,12 +41,15 @@ __attribute__((visibility("default"), used)) stasis::wire::AgentHeader stasis_ag
 }
 
 namespace stasis::agent {
+
+__thread bool t_tables_are_whole __attribute__((tls_model("initial-exec"))) = false;
+
 namespace {
 
 std::atomic<uint32_t> g_started{0};  // 0 no, 1 being started, 2 yes
 Watched g_outside;                   // the end for clients
 Watched g_inside;
-bool g_children_keep_files = false;  // see EnsureControl
+std::atomic<bool> g_children_keep_files{false};  // see EnsureControl
 
 bool MakeDoor() {
   g_outside.Close();
@@ -78,7 +82,7 @@ void* Control(void*) {
       // The program has closed the door, as one that closes everything does. Make another.
       if (!MakeDoor()) {
         std::atomic<uint32_t> nobody{0};
-        FutexWait(&nobody, 0, 100 * 1000000);
+        FutexWait(&nobody, 0, 100'000'000);
       }
       continue;
     }
@@ -86,10 +90,48 @@ void* Control(void*) {
   }
 }
 
+// What guards the tables that AfterForkInChild reads, in the order in which they are taken.
+Mutex* const kTableMutexes[] = {&g_ipc_server_mutex, &g_ipc_answers_mutex, &g_memory_mutex,
+                                &g_driver_memory_mutex};
+
+// How many BeforeFork of this thread have not met their other half yet. More than one: the program
+// registered them twice (a child of a fork in the middle of EnsureControl), or a signal handler
+// forks in the middle of a fork.
+__thread uint32_t t_forks __attribute__((tls_model("initial-exec"))) = 0;
+
+// Before a fork: takes the mutexes of all tables, so that the child finds the tables whole. They
+// are held for moments only, except while memory is exported to another process. A fork waits for
+// a bounded time, so it also gets through when a signal handler forks in the middle of such a
+// moment.
+void BeforeFork() {
+  constexpr int64_t kLongestNs = 1000000000;
+  if (t_forks++ != 0) return;
+  const int64_t deadline = NowNs() + kLongestNs;
+  for (Mutex* mutex : kTableMutexes) {
+    if (mutex->LockUntil(deadline)) continue;
+    for (Mutex* const* taken = kTableMutexes; *taken != mutex; ++taken) (*taken)->Unlock();
+    return;
+  }
+  t_tables_are_whole = true;
+}
+
+void AfterForkInParent() {
+  if (t_forks != 0 && --t_forks != 0) return;
+  if (!t_tables_are_whole) return;
+  t_tables_are_whole = false;
+  for (Mutex* mutex : kTableMutexes) mutex->Unlock();
+}
+
 // SAFETY: in the child after fork, where only this thread exists and locks may be held by others.
-// Nothing of the parent's GPU memory is usable here; its descriptors would keep it alive, and the
-// driver's files would keep the child from being dumped.
-void AfterForkInChild() {
+// So it takes no lock, allocates nothing and frees nothing. Nothing of the parent's GPU memory is
+// usable here; its descriptors would keep it alive, and the driver's files would keep the child
+// from being dumped. `keeps_files`: the driver's files stay.
+void StartAnew(bool keeps_files) {
+  for (Mutex* mutex : kTableMutexes) mutex->ResetAfterFork();
+  if (!t_tables_are_whole) {
+    g_regions.AbandonAfterFork();
+    g_program_handles.AbandonAfterFork();
+  }
   for (Region* region : g_regions) {
     region->kept.Close();
   }
@@ -102,17 +144,35 @@ void AfterForkInChild() {
   ResetRequests();
   stasis_agent_header.door_fd = -1;
   stasis_agent_header.memory = wire::kMemoryTold | wire::kStepsTold;
-  if (!g_children_keep_files) LeaveDeviceFilesToParent(MayBeHostMemory);
-  AbandonListAfterFork();
-  gate::ResetAfterFork();
+  if (!keeps_files) LeaveDeviceFilesToParent(MayBeHostMemory);
+  ResetCarrier();
+  ResetBlockers();
+  gate::ResetAfterFork();  // may note a blocker
   ResetMemory();
   ResetProgramVmm();
   ResetDriverMemory();
   ResetContexts();
   ResetFloor();
   ResetCaptures();
-  ResetBlockers();
   g_started.store(0);
+  t_tables_are_whole = false;
+  t_forks = 0;
+}
+
+void AfterForkInChild() {
+  // A process whose agent has not started has opened such files itself, past CUDA (NVML), and its
+  // children may go on with them.
+  StartAnew(g_started.load() == 0 || g_children_keep_files.load());
+}
+
+// The same in a child of a fork that began before the three functions above were registered: locks
+// of look-ups may be held, and another thread may be in the middle of EnsureControl.
+void AfterEarlyForkInChild() {
+  if (t_forks == 0) StartAnew(/*keeps_files=*/true);
+}
+
+__attribute__((constructor)) void RegisterForEarlyForks() {
+  pthread_atfork(nullptr, nullptr, AfterEarlyForkInChild);
 }
 
 }  // namespace
@@ -122,10 +182,12 @@ void EnsureControl() {
   uint32_t no = 0;
   if (!g_started.compare_exchange_strong(no, 1)) return;  // another thread is at it
   int before = errno;
-  static bool registered = false;  // handlers are inherited by children
-  if (!registered) pthread_atfork(nullptr, nullptr, AfterForkInChild);
   // For a program whose forked children speak to the GPU's files past CUDA (NVML).
-  g_children_keep_files = getenv("STASIS_FORK_KEEPS_GPU_FILES") != nullptr;
+  g_children_keep_files.store(getenv("STASIS_FORK_KEEPS_GPU_FILES") != nullptr);
+  static bool registered = false;  // handlers are inherited by children
+  // Not at the start of the program: handlers that were registered before ours run after it, and
+  // those of the program's memory allocator must, for it is called with the tables' mutexes held.
+  if (!registered) pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   registered = true;
   bool made = MakeDoor() && StartThread("stasis-agent", Control, nullptr);
   if (!made) stasis_agent_header.door_fd = -1;

@@ -1,14 +1,19 @@
-// The agent's door and the thread behind it.
+// The agent's door and its control thread.
 //
-// The door is a socket pair: clients take one end with pidfd_getfd and send a socket of their own
-// over it, on which they then talk (wire/protocol.h). Nothing of it has a name, or a place in
-// CRIU's image that would have to be connected again.
+// The door is a socket pair. A client takes one end with pidfd_getfd and sends a socket of its own
+// over it, which then carries the requests (wire/protocol.h). The door has no name, and CRIU's
+// image holds no end of it that a restore would have to connect again.
 #pragma once
 
 namespace stasis::agent {
 
-// Makes the door and starts the thread, once in each process that uses a GPU; after that it costs a
-// load. Called by the program's threads.
+// Makes the door and starts the thread, once in each process that uses a GPU; later calls cost one
+// load. The first call comes from cuInit, so every process that the driver knows has a door. Safe
+// to call from any thread.
 void EnsureControl();
+
+// During a fork, in the thread that forks and in the child's handlers: no other thread was in the
+// middle of changing a table. Otherwise the child must not read the tables.
+extern __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec")));
 
 }  // namespace stasis::agent

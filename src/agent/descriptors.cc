@@ -16,8 +16,8 @@ namespace {
 
 // Not zero, and hardly one that a program of its own accord gives a socket.
 uint64_t NewMark() {
-  static uint64_t count = 0;
-  return (uint64_t(NowNs()) + 7919 * ++count) % 900000000 + 100000000;
+  static std::atomic<uint64_t> count{0};
+  return (uint64_t(NowNs()) + 7919 * (count.fetch_add(1) + 1)) % 900000000 + 100000000;
 }
 
 // 0: not open.

@@ -1,38 +1,38 @@
-// Descriptors of ours inside somebody else's program: they lie high, are closed on exec, and are
-// looked at before each use, since programs close all they find and the number becomes another
-// file's.
+// The agent's descriptors inside a program. They have high numbers and are closed on exec. Each is
+// checked before use, because some programs close every descriptor that they find, and the number
+// may then belong to another file.
 #pragma once
 
 #include <cstdint>
 
 namespace stasis::agent {
 
-// A duplicate that lies high and is closed on exec; -1: none left.
+// Returns a duplicate with a high number, closed on exec, or -1 if no descriptor is left.
 int KeepHigh(int fd);
 
-// How many the process has open; 0: cannot be told.
+// Returns the number of open descriptors of the process, or 0 if it is unknown.
 uint64_t OpenDescriptors();
 
-// A socket of ours, known again by the mark that it carries (wire/packet.h).
+// A socket of the agent, identified by a mark that it carries (SetSocketMark in wire/packet.h).
 struct Watched {
   int fd = -1;
   uint64_t mark = 0;
 
-  bool Holds() const;
-  bool Connected() const;  // it is ours, and the other end is open
-  void Close();            // if it is still ours
-  void Take(int socket);   // which is closed; a duplicate that lies high takes its place
+  bool Holds() const;      // the number still belongs to this socket
+  bool Connected() const;  // and the other end is open
+  void Close();            // closes it if Holds()
+  void Take(int socket);   // replaces `socket`, which is closed, by a duplicate with a high number
 };
 
-// The descriptor of an imported handle. A program may close it, as some close all they find, and
-// then the number is another file's: that one we neither close nor send away.
+// The descriptor of an imported handle. The program may have closed it, and then the number belongs
+// to another file, which the agent must neither close nor send.
 struct KeptFd {
   int fd = -1;
   uint64_t identity = 0;
 
   bool held() const { return fd >= 0; }
-  bool Intact() const;
-  bool Keep(int from);  // a duplicate of it; false: none left
+  bool Intact() const;  // the number still belongs to the same file
+  bool Keep(int from);  // holds a duplicate of it; false if no descriptor is left
   void Close();
 };
 

@@ -1,15 +1,17 @@
-// What a forked child has of its parent's GPU.
+// The GPU's files that a forked child inherits from its parent.
 #pragma once
 
 #include <cstdint>
 
 namespace stasis::agent {
 
-// In a child after fork: files of the GPU that it inherited become /dev/null, under the same
-// numbers, and mappings of them become inaccessible memory. The driver lets no such child use them,
-// and they would keep it from being dumped. Mappings that `keep` wants stay: memory that the
-// program itself may read. SAFETY: no lock, no allocation, and no function of libc that the program
-// could have replaced.
+// In a forked child, replaces inherited files of the GPU by /dev/null under the same numbers, and
+// mappings of such files by inaccessible memory. The driver does not let the child use them, and
+// they would keep it from being dumped. Mappings for which `keep` returns true stay: the program
+// itself may read them.
+//
+// SAFETY: takes no lock, allocates nothing, and makes system calls without libc's wrappers, which
+// the program could have replaced.
 void LeaveDeviceFilesToParent(bool (*keep)(uint64_t begin, uint64_t end));
 
 }  // namespace stasis::agent

@@ -1,5 +1,5 @@
-// Waiting on a word, and a mutex made of it. Ours and not pthread's: a forked child can put it back
-// to unlocked, and it needs no symbol of libpthread.
+// Waiting on a word, and a mutex built on it. Unlike a pthread mutex, this one can be reset to
+// unlocked in a forked child, and it needs no symbol of libpthread.
 #pragma once
 
 #include <errno.h>
@@ -19,8 +19,8 @@ inline int64_t NowNs() {
   return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-// Returns when the word is not `expected`, when it was woken, at a whim, or after `timeout_ns`
-// (< 0: none). errno stays what it was: the caller is inside somebody else's program.
+// Returns when the word is not `expected`, after a wake-up (which may be spurious), or after
+// `timeout_ns` (< 0: no timeout). Preserves errno, which belongs to the program.
 inline void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns = -1) {
   int before = errno;
   timespec span{timeout_ns / 1000000000, timeout_ns % 1000000000};
@@ -45,6 +45,16 @@ class Mutex {
   bool TryLock() {
     uint32_t free = 0;
     return word_.compare_exchange_strong(free, 1, std::memory_order_acquire);
+  }
+  // Returns false if the mutex was not free until `deadline_ns` (NowNs() time).
+  bool LockUntil(int64_t deadline_ns) {
+    if (TryLock()) return true;
+    while (word_.exchange(2, std::memory_order_acquire) != 0) {
+      const int64_t left = deadline_ns - NowNs();
+      if (left <= 0) return false;
+      FutexWait(&word_, 2, left);
+    }
+    return true;
   }
   void Unlock() {
     if (word_.exchange(0, std::memory_order_release) == 2) FutexWake(&word_, 1);

@@ -4,6 +4,7 @@
 #include <linux/membarrier.h>
 #include <sys/mman.h>
 
+#include "agent/blockers.h"
 #include "agent/futex.h"
 
 // Runs a function when a thread ends. In glibc since 2.18, unlike keys without libpthread.
@@ -22,15 +23,17 @@ std::atomic<uint32_t> g_tickets{0};
 
 constexpr size_t kChunk = 64 * 1024;
 std::atomic<Slot*> g_slots{nullptr};
-// For a thread that gets no memory: shared, so closing cannot tell who left. It never happens to a
-// program that could still start a thread.
+// Shared by all threads without memory for a slot. It is in no list, so closing does not see their
+// calls: a blocker is noted, and from then on the driver alone saves the program.
 Slot g_last_resort;
 
-// The thread's own slot goes to the next thread that needs one. Should it call again after this (a
-// destructor that runs later), it takes one anew.
+// Frees the thread's slot for the next thread that needs one. If the thread makes another call
+// later, in a destructor, it takes a new slot.
 void ThreadEnds(void* slot) {
   t_thread.slot = nullptr;
-  // A thread that was cancelled within a call never left.
+  // The thread may have been cancelled within a call, or exit there, and then never leaves the
+  // call.
+  t_thread.depth = 0;
   static_cast<Slot*>(slot)->inside.store(0, std::memory_order_release);
   static_cast<Slot*>(slot)->asking.store(0, std::memory_order_release);
   static_cast<Slot*>(slot)->taken.store(0, std::memory_order_release);
@@ -65,7 +68,7 @@ Slot* AddChunk() {
   return &slots[0];
 }
 
-// 0 or more: as the kernel's; below: none. errno stays what it was.
+// Returns the kernel's result, or the negative error. Preserves errno.
 int Membarrier(int command) {
   const int before = errno;
   const int r = int(syscall(SYS_membarrier, command, 0, 0));
@@ -74,9 +77,9 @@ int Membarrier(int command) {
   return r < 0 ? -error : r;
 }
 
-// Asked by every thread before it first announces itself, since a thread that once entered without
-// a barrier can only be closed out by the kernel's. It needs no registration before the first
-// Close: what came before is ordered by that call too.
+// Called by every thread before its first announcement, since only membarrier can order a thread
+// that has once entered without a barrier. No registration is needed before the first Close, which
+// also orders everything before it.
 void ChooseBarrier() {
   static std::atomic<bool> chosen{false};
   if (chosen.load(std::memory_order_acquire)) return;
@@ -94,12 +97,18 @@ bool BarrierInEveryThread() {
   return r == 0;
 }
 
+void NoteUnseenThread() { NoteBlocker(wire::kBlockerUnseenThread, "no memory to note a call in"); }
+
 Slot* Register() {
   ChooseBarrier();
   Slot* slot = TakeFree();
   if (slot == nullptr) slot = AddChunk();
   t_thread.slot = slot;
-  if (__cxa_thread_atexit_impl != nullptr && slot != &g_last_resort) {
+  // Before the first announcement: a close looks at the blockers after its wait for the calls
+  // inside.
+  if (slot == &g_last_resort) {
+    NoteUnseenThread();
+  } else if (__cxa_thread_atexit_impl != nullptr) {
     __cxa_thread_atexit_impl(ThreadEnds, slot, &__dso_handle);
   }
   return slot;
@@ -112,8 +121,8 @@ Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
     Open();
     return Closing::kNoBarrier;
   }
-  // Leaving does not wake us: that would cost every call a look at the gate. So we look ourselves,
-  // twenty times a millisecond.
+  // A call that leaves does not wake the closer, which would cost each call a load of the gate's
+  // word. So the closer polls, twenty times a millisecond.
   constexpr int64_t kLookAgainNs = 50 * 1000;
   for (Slot* s = g_slots.load(std::memory_order_seq_cst); s != nullptr; s = s->next) {
     while ((s->*word).load(std::memory_order_seq_cst) != 0) {
@@ -124,8 +133,8 @@ Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
   return Closing::kClosed;
 }
 
-// By one whose `inside` is set already: who takes the tickets back and then looks at every `inside`
-// sees all who got one.
+// The caller's `inside` must be set. LetThrough takes the tickets back before Close loads every
+// `inside`, and so Close sees every call that got a ticket.
 bool TakeTicket() {
   uint32_t left = g_tickets.load(std::memory_order_seq_cst);
   while (left != 0) {
@@ -193,10 +202,10 @@ Closing Close(int64_t deadline_ns) {
 Closing Seal(int64_t deadline_ns) { return Stop(kSealed, &Slot::asking, deadline_ns); }
 
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns) {
-  // First of all: whoever finds the gate sealed may take it that nothing is under way.
+  // First: a thread that finds the gate sealed may assume that all work is done.
   g_word.fetch_and(~kSealed, std::memory_order_seq_cst);
   g_tickets.store(calls, std::memory_order_seq_cst);
-  // Whoever looked for a ticket before has yet to wait for the word as it was, which is another
+  // A thread that has just found no ticket will wait for a change of the old word, which is past
   // now.
   g_word.fetch_add(kTurn, std::memory_order_seq_cst);
   FutexWake(&g_word);
@@ -224,6 +233,8 @@ void ResetAfterFork() {
   }
   g_tickets.store(0);
   g_word.fetch_and(~(kShut | kSealed));
+  // The parent's blockers were reset, and with them the note about this thread.
+  if (t_thread.slot == &g_last_resort) NoteUnseenThread();
 }
 
 }  // namespace stasis::agent::gate

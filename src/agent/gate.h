@@ -1,23 +1,23 @@
 // The gate between the program and the GPU. Every call that submits work or touches memory is
-// inside while it runs. Closing it stops newcomers and waits for those that are inside.
+// inside the gate while it runs. Closing the gate blocks new calls and waits for the calls inside.
 //
-// Calls that wait for work, or ask how far it is, only become `asking`: a thread that is parked in
-// one may wait for work of a thread that stands at the gate. They are stopped by Seal, when the
-// work is done: the driver's own lock does not hold all of them up, and cuStreamQuery reads memory
-// that its checkpoint takes away.
+// Calls that wait for work, or query its progress, only become `asking`: a thread blocked in such a
+// call may wait for work of a thread that is blocked at the gate. Seal stops them when the work is
+// done. The driver's own lock does not block all of them, and cuStreamQuery reads memory that the
+// driver's checkpoint takes away.
 //
-// Why two words suffice: a thread announces itself (its own `inside`), then looks at the gate; who
-// closes shuts the gate, then looks at every `inside`. If in both the store comes before the load,
-// at least one of the two sees the other.
+// Two words suffice. A thread announces itself (its own `inside`) and then loads the gate's word;
+// the closer shuts the gate and then loads every `inside`. If both store before they load, at least
+// one of the two sees the other.
 //
-// A processor keeps that order only across a barrier, and a barrier in Enter waits for all that the
-// thread has stored before: after a launch also for the doorbell, which crosses PCIe (0.1 us a
+// A processor keeps that order only across a barrier. A barrier in each call would wait for all
+// earlier stores of the thread: after a launch also for the doorbell, which crosses PCIe (0.1 us a
 // launch). So the closer pays for both sides: between its store and its loads, membarrier() makes
-// every thread of the process pass a full barrier. Take a thread's point there:
-//   it looked at the gate before  its announcement is older still, so the closer sees it;
-//   it looks after                the gate was shut before membarrier() began, so it sees that.
-// Where the kernel has no membarrier, kFence in g_word sends every Enter to its slow part, which
-// has a barrier of its own.
+// every thread of the process pass a full barrier. A thread that loaded the word
+//   before its barrier  had announced itself even earlier, so the closer sees the announcement;
+//   after its barrier   sees the gate shut, because it was shut before membarrier() began.
+// Without membarrier in the kernel, kFence in g_word sends every call to EnterSlowly, which has a
+// barrier of its own.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@
 
 namespace stasis::agent::gate {
 
-// On a cache line of the thread's own.
+// A thread's announcements, on a cache line of its own.
 struct alignas(64) Slot {
   std::atomic<uint32_t> inside{0};
   std::atomic<uint32_t> asking{0};
@@ -35,23 +35,24 @@ struct alignas(64) Slot {
 
 struct Thread {
   Slot* slot;
-  // Calls that this thread is in. A call may come back to us from inside itself (a driver that
-  // calls its own exported functions): counted twice it would wait for itself at a closed gate.
+  // The nesting depth of this thread's calls. The driver may call its own exported functions and so
+  // enter the agent again; only the outermost call passes the gate, or it would wait for itself at
+  // a closed one.
   uint32_t depth;
 };
 
-// Initial-exec: the library is there from the start, so no call is needed to find them.
+// Initial-exec, since the library is loaded at the start: no call is needed to find it.
 extern __thread Thread t_thread __attribute__((tls_model("initial-exec")));
 
-constexpr uint32_t kShut = 1;    // nobody may come inside
-constexpr uint32_t kFence = 2;   // for good: threads must bring their own barrier
-constexpr uint32_t kSealed = 4;  // nobody may ask
-constexpr uint32_t kTurn = 8;  // and above: counted up when those at the shut gate shall look again
+constexpr uint32_t kShut = 1;    // no call may become inside
+constexpr uint32_t kFence = 2;   // calls need a barrier of their own; set for good
+constexpr uint32_t kSealed = 4;  // no call may become asking
+constexpr uint32_t kTurn = 8;  // and above: a counter that makes calls at the shut gate look again
 extern std::atomic<uint32_t> g_word;
 
 using Word = std::atomic<uint32_t> Slot::*;
 
-// What Enter does besides: the first call of a thread, a gate that is shut, no membarrier.
+// The slow path: the first call of a thread, a shut gate, or no membarrier.
 void EnterSlowly(Thread* thread, Word word, uint32_t stop);
 
 template <Word kWord, uint32_t kStop>
@@ -62,7 +63,7 @@ struct Passage {
     Slot* slot = thread.slot;
     if (__builtin_expect(slot != nullptr, 1)) {
       (slot->*kWord).store(1, std::memory_order_relaxed);
-      // The compiler must keep the order too: then the proof above has only the processor to tame.
+      // Keeps the compiler from reordering; membarrier orders the processor (see above).
       std::atomic_signal_fence(std::memory_order_seq_cst);
       const uint32_t word = g_word.load(std::memory_order_acquire);
       if (__builtin_expect((word & (kStop | kFence)) == 0, 1)) return;
@@ -80,18 +81,18 @@ struct Passage {
 using Pass = Passage<&Slot::inside, kShut>;
 using Ask = Passage<&Slot::asking, kSealed>;
 
-// While one lives, its thread never stands at the gate and is never counted as inside: the control
-// thread, the drains, and driver threads that run the program's callbacks, since the drain waits
-// for the work that they finish.
+// While one lives, its thread never blocks at the gate and is never counted as inside. For the
+// control thread, the drains, and driver threads that run the program's callbacks, since the drain
+// waits for the work that they finish.
 struct Exempt {
   Exempt() { ++t_thread.depth; }
   ~Exempt() { --t_thread.depth; }
   Exempt(const Exempt&) = delete;
 };
 
-// While one lives, the gate may close although its thread is in a call that passed it: the call
-// waits for something else than the GPU, maybe for a process that is suspended. Its end may stand
-// at the gate. Of no effect in a call within a call.
+// While one lives, the gate may close although its thread is inside: the call waits for something
+// other than the GPU, for example a suspended process. The destructor may block at the gate. No
+// effect in a nested call.
 class Outside {
  public:
   Outside();
@@ -102,8 +103,8 @@ class Outside {
   const bool left_;
 };
 
-// For a thread of ours that wants to ask for work, but must not stand at the gate: an Ask where
-// that is possible now. While one lives that is inside, Seal waits.
+// An Ask that does not block, for the agent's own threads: inside() tells whether the gate was not
+// sealed. Seal waits for one that is inside.
 class TryAsk {
  public:
   TryAsk();
@@ -115,27 +116,28 @@ class TryAsk {
   bool inside_;
 };
 
-// Makes the kernel ready for the first Close, which is slower without (a few ms). Any thread.
+// Registers the process for membarrier. Without it the first Close takes a few ms more. Safe to
+// call from any thread.
 void Prepare();
 
 enum class Closing {
   kClosed,
-  kDeadline,   // a call did not end: the gate stays shut, so that one may wait on, or Open
-  kNoBarrier,  // the kernel no longer does what it did before (a seccomp filter): it is open
+  kDeadline,   // a call did not end; the gate stays shut: call Close again, or Open
+  kNoBarrier,  // the kernel now refuses membarrier (a new seccomp filter); the gate is open
 };
-// Shuts the gate and waits until nobody is inside, or until `deadline_ns` (NowNs() time). Only the
-// control thread closes, seals and opens.
+// Shuts the gate and waits until no call is inside, or until `deadline_ns` (NowNs() time). Only the
+// control thread may close, seal and open.
 Closing Close(int64_t deadline_ns);
-// While it is closed and the work is done: the same for those that ask.
+// Does the same for asking calls. The gate must be closed and the work done.
 Closing Seal(int64_t deadline_ns);
-// While it is shut: so many calls may come inside all the same, of whichever threads stand at it or
-// come until `deadline_ns`, and those that ask may pass. How many did. Then it is shut as before,
-// and Close waits for those that came in.
+// Lets up to `calls` calls pass the shut gate until `deadline_ns`, from any threads, and all asking
+// calls. Returns how many calls passed. Afterwards the gate is shut as before, and Close waits for
+// the calls that passed.
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns);
 void Open();
 bool IsClosed();
 
-// In a forked child: open, and nobody inside but the caller.
+// For a forked child: opens the gate and drops the slots of the parent's other threads.
 void ResetAfterFork();
 
 }  // namespace stasis::agent::gate

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "agent/blockers.h"
 #include "agent/futex.h"
 
 namespace stasis::agent {
@@ -113,17 +114,19 @@ constexpr int kRounds = 100000;
 TEST(Gate, HoldsWithNoOtherOrderThanItsOwn) { HammerWithoutLocks(kRounds); }
 
 // As a container's seccomp filter does.
-void LoseMembarrier() {
+void LoseSystemCall(unsigned number, unsigned error) {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   sock_fprog program{sizeof(rules) / sizeof(rules[0]), rules};
   ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
   ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
+
+void LoseMembarrier() { LoseSystemCall(SYS_membarrier, ENOSYS); }
 
 [[noreturn]] void ExitByResult() { _exit(testing::Test::HasFailure() ? 1 : 0); }
 
@@ -147,6 +150,42 @@ TEST(GateDeathTest, StaysOpenWhenMembarrierIsLostLater) {
     EXPECT_EQ(gate::Close(In(20000)), gate::Closing::kNoBarrier);
     EXPECT_FALSE(gate::IsClosed());
     { gate::Pass inside; }
+    ExitByResult();
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+}
+
+// Such a thread has no slot of its own, so closing cannot wait for its calls.
+TEST(GateDeathTest, AThreadWithoutMemoryForASlotIsABlocker) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto run = [] {
+    LoseSystemCall(SYS_mmap, ENOMEM);
+    char text[200];
+    EXPECT_EQ(Blockers(text, sizeof(text)), 0u);
+    { gate::Pass inside; }
+    EXPECT_EQ(Blockers(text, sizeof(text)), uint32_t(wire::kBlockerUnseenThread)) << text;
+    ExitByResult();
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+}
+
+// A forked child forgets its parent's blockers, but its thread still has no slot.
+TEST(GateDeathTest, AChildOfAThreadWithoutASlotHasTheBlockerToo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto run = [] {
+    LoseSystemCall(SYS_mmap, ENOMEM);
+    { gate::Pass inside; }
+    const pid_t child = ::fork();
+    if (child == 0) {
+      char text[200];
+      ResetBlockers();
+      gate::ResetAfterFork();
+      { gate::Pass inside; }
+      ::_exit(Blockers(text, sizeof(text)) == uint32_t(wire::kBlockerUnseenThread) ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
     ExitByResult();
   };
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");

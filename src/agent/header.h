@@ -1,4 +1,5 @@
-// What the agent says of itself to whoever may not wait for an answer (wire::AgentHeader).
+// The agent's header, which clients read from outside without waiting for an answer
+// (wire::AgentHeader).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@ extern "C" stasis::wire::AgentHeader stasis_agent_header;
 
 namespace stasis::agent {
 
-// Sets those of the bits `mask` of wire::HeaderMemory that are in `bits`. Several threads keep bits
-// there.
+// Sets the bits `mask` of wire::HeaderMemory to `bits`. Safe to call from any thread: several
+// threads maintain bits there.
 inline void NoteInHeader(uint32_t mask, uint32_t bits) {
   uint32_t* memory = &stasis_agent_header.memory;
   uint32_t before = __atomic_load_n(memory, __ATOMIC_RELAXED);

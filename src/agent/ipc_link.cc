@@ -34,7 +34,16 @@ bool MakeName() {
   return g_named;
 }
 
-// "\0stasis-ipc-" and 32 hexadecimal digits.
+// "pid:[4026531836]" names this process's pid namespace; empty: /proc does not tell. Read anew each
+// time, since a restore may have made the process in another one.
+void ReadPidNamespace(char (&out)[32]) {
+  const int before = errno;
+  const ssize_t n = readlink("/proc/self/ns/pid", out, sizeof(out) - 1);
+  out[n > 0 ? n : 0] = '\0';
+  errno = before;
+}
+
+// "\0stasis-ipc-", 32 hexadecimal digits, "-" and the pid namespace.
 socklen_t AddressOf(const wire::Uuid& name, sockaddr_un* out) {
   constexpr char kPrefix[] = "\0stasis-ipc-";
   constexpr char kDigits[] = "0123456789abcdef";
@@ -46,7 +55,12 @@ socklen_t AddressOf(const wire::Uuid& name, sockaddr_un* out) {
     *at++ = kDigits[byte >> 4];
     *at++ = kDigits[byte & 15];
   }
-  return socklen_t(at - reinterpret_cast<char*>(out));
+  *at++ = '-';
+  char pid_namespace[32];
+  ReadPidNamespace(pid_namespace);
+  const size_t length = strlen(pid_namespace);
+  memcpy(at, pid_namespace, length);
+  return socklen_t(at + length - reinterpret_cast<char*>(out));
 }
 
 int Socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); }
@@ -97,8 +111,9 @@ int AdmitIpc(int listener, int32_t* pid) {
   if (fd < 0) return -1;
   ucred peer{};
   socklen_t size = sizeof(peer);
-  // The driver's own rule: memory is for processes of the same user.
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+  // The driver's own rule: memory is for processes of the same user. A process of another pid
+  // namespace has the number 0 here: it is none of those that the handle was meant for.
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0 ||
       (peer.uid != geteuid() && peer.uid != 0)) {
     return CloseAndFail(fd);
   }
@@ -118,7 +133,7 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) {
     *why = errno == EAGAIN
-               ? "too many wait for it"
+               ? "too many processes wait for it"
                : "it has ended, is suspended, or is in another network namespace (a container)";
     return CloseAndFail(fd);
   }
@@ -127,7 +142,7 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   // The name came from outside: whoever listens there must be whom the handle names, of our user.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != place.pid ||
       (peer.uid != geteuid() && geteuid() != 0)) {
-    *why = "another process, or another user's, answers in its place";
+    *why = "a process of another user, or another process, answers in its place";
     errno = EPERM;
     return CloseAndFail(fd);
   }
@@ -171,10 +186,11 @@ bool AwaitOwner(const IpcPlace& owner, bool* again) {
     *again = false;
     return once;
   }
-  dprintf(2,
-          "stasis: process %d waits for process %d, which is suspended, to open what that shares "
-          "(CUDA IPC)\n",
-          int(getpid()), int(owner.pid));
+  dprintf(
+      2,
+      "stasis: process %d waits for process %d, which is suspended and shares GPU memory with it "
+      "(CUDA IPC)\n",
+      int(getpid()), int(owner.pid));
   gate::Outside outside;
   while (IsAway(owner)) usleep(kLookAgainUs);
   *again = true;
@@ -208,7 +224,7 @@ bool AskIpc(int socket, wire::Type type, wire::IpcRequest request, int timeout_m
     wire::CloseAll(fds, count);
     *why = io == wire::Io::kTimeout ? "it does not answer"
            : io == wire::Io::kEnd   ? "it has ended or was suspended meanwhile"
-                                    : "its answer makes no sense";
+                                    : "its answer is not valid";
   }
   free(packet);
   return fine;

@@ -1,5 +1,9 @@
-// How two agents reach each other: a socket in the abstract namespace whose name is random, in the
-// handle that the program hands on. Both ends look at whose process the other one is.
+// The connection between two agents: a socket in the abstract namespace. Its address has two parts:
+//   - a random name. It is in the handle that the program passes on, and is restored from an image.
+//   - the pid namespace of the process, which is neither. Copies of one process have the same name
+//     and pid, and so live in different pid namespaces. Each listens at an address of its own, and
+//     processes that were copied together compute the same address.
+// Both ends check the process id and the user of the other one.
 #pragma once
 
 #include "agent/descriptors.h"
@@ -8,7 +12,7 @@
 
 namespace stasis::agent {
 
-// Where an agent listens, by which process.
+// The address at which an agent listens, and the pid of its process.
 struct IpcPlace {
   wire::Uuid name;
   int32_t pid;
@@ -18,38 +22,42 @@ inline bool SameName(const wire::Uuid& a, const wire::Uuid& b) {
   return __builtin_memcmp(a.bytes, b.bytes, sizeof(a.bytes)) == 0;
 }
 
-// The name of this process, made when it is first asked for. null: the kernel has no random bytes.
+// Returns the name of this process, which the first call makes, or null if the kernel gives no
+// random bytes.
 const wire::Uuid* OwnIpcName();
-// Another one: somebody else listens there, a copy of this process at that.
+// Makes a new name, because a copy of this process listens at the old one.
 void RenewIpcName();
 void ResetIpcNameAfterFork();
-// Whether it has one already.
+// Whether this process has a name already.
 bool HasIpcName();
 
-// A listening socket of that name; -1: errno says why.
+// Returns a socket that listens at that name in this pid namespace, or -1 with errno set.
 int ListenAt(const wire::Uuid& name);
-// The next connection; -1: none, or of another user, who was sent away. *pid: whose it is.
+// Returns the next connection, with the peer's pid in *pid. Returns -1 if there is none, or if it
+// was rejected: another user, or a process that this pid namespace does not know.
 int AdmitIpc(int listener, int32_t* pid);
 
-// A connection to the agent there; -1 with the reason in words.
+// Returns a connection to the agent there, or -1 with the reason in *why.
 int ConnectIpc(const IpcPlace& place, const char** why);
 // Wakes the thread that listens there.
 void KnockIpc(const wire::Uuid& name);
 
-// Names of the thread that listens: while it does, and while its program's memory is away.
+// Names of the listening thread: while it listens, and while its program's memory is away.
 inline constexpr char kIpcThreadName[] = "stasis-ipc";
 inline constexpr char kIpcAwayName[] = "stasis-ipc-away";
-// Nobody listens there, and will again: the program is suspended. Nothing of ours is there to be
-// asked then but what the kernel tells everybody, the name of a thread.
+// Whether the program there is suspended: its agent does not listen now, and will listen again.
+// During a suspend only the name of a thread tells this, since the kernel shows it to every
+// process.
 bool IsAway(const IpcPlace& place);
-// For whoever could not reach an owner: waits, outside of the gate, until it is not away any more.
-// true: it is worth asking again. That is so once, too, of one that was not away: it may have come
-// back between the two looks. `again` begins as true.
+// After a failed connection: waits, outside of the gate, while the owner is away. Returns true if
+// the caller should ask again. That is also the case once for an owner that was not away, since it
+// may have come back between the two checks; `*again` must be true at first.
 bool AwaitOwner(const IpcPlace& owner, bool* again);
-// Tells an owner that this end closes for a suspend, and what is open is wanted back afterwards.
+// Tells an owner that this end closes for a suspend, and will ask for the same memory afterwards.
 void SayAway(const Watched& link);
 
-// Asks and reads the answer, of kGiven with its descriptor, which is the caller's. false: *why.
+// Sends a request and reads the answer. With kGiven, *fd is a descriptor that the caller must
+// close; else it is -1. Returns false with the reason in *why.
 bool AskIpc(int socket, wire::Type type, wire::IpcRequest request, int timeout_ms,
             wire::IpcAnswer* answer, int* fd, const char** why);
 

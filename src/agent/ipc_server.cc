@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/control.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/ipc.h"
 #include "agent/cuda/ipc_answers.h"
@@ -19,6 +20,9 @@
 #include "agent/thread.h"
 
 namespace stasis::agent {
+
+Mutex g_ipc_server_mutex;  // guards g_peers and g_owed
+
 namespace {
 
 using wire::Io;
@@ -29,9 +33,9 @@ constexpr size_t kMaxPeers = 4096;
 
 struct Peer {
   Watched socket;
-  IpcUser user;  // region 0: it has nothing yet
+  IpcUser user;  // region 0: it has opened nothing yet
   bool waits;    // for the gate to open
-  bool away;     // it lets go for a suspend, and will ask for the same again
+  bool away;     // it disconnects for a suspend and will ask for the same memory again
 };
 
 enum Service : uint32_t { kOff, kTrying, kOn };
@@ -39,17 +43,16 @@ enum Service : uint32_t { kOff, kTrying, kOn };
 // The thread's name tells other processes whether it has stopped listening for a while (IsAway).
 constexpr int64_t kListenAgainNs = 200 * 1000000;
 constexpr int64_t kAdmitAgainNs = 20 * 1000000;
-constexpr int kLookMs = 1000;  // where no descriptor is left to wake it with
+constexpr int kLookMs = 1000;  // in case no descriptor is left to wake the thread
 
-Mutex g_mutex;  // over the peers and
 Vector<Peer> g_peers;
-Vector<IpcUser> g_owed;  // those who are away
-Watched g_listener;      // the thread's
+Vector<IpcUser> g_owed;  // importers that are away
+Watched g_listener;      // used by the thread only
 std::atomic<uint32_t> g_started{0};
 std::atomic<uint32_t> g_wanted{kOff};
 std::atomic<uint32_t> g_service{kOff};
-std::atomic<uint32_t> g_failures{0};  // so often it could not listen
-bool g_has_listened = false;          // the thread's
+std::atomic<uint32_t> g_failures{0};  // counts failures to listen
+bool g_has_listened = false;          // used by the thread only
 
 void Settle(Service service) {
   g_service.store(service);
@@ -62,10 +65,11 @@ bool Listen() {
   int fd = name != nullptr ? ListenAt(*name) : -1;
   if (fd < 0 && name != nullptr && errno == EADDRINUSE) {
     // A copy of this process lives, as after a dump with --leave-running and a restore beside it.
-    dprintf(2,
-            "stasis: GPU memory that process %d has shared (CUDA IPC) cannot be opened again by "
-            "its old handles: another copy of the process answers for them\n",
-            int(getpid()));
+    dprintf(
+        2,
+        "stasis: the handles of GPU memory that process %d has shared (CUDA IPC) cannot be opened "
+        "any more: another copy of the process answers for them\n",
+        int(getpid()));
     RenewIpcName();
     name = OwnIpcName();
     fd = name != nullptr ? ListenAt(*name) : -1;
@@ -85,12 +89,12 @@ bool Listen() {
   return true;
 }
 
-// What it had open it has no longer. The caller holds the mutex.
+// Ends the importer's use of its memory. The caller holds the mutex.
 void Leave(const IpcUser& user) {
   if (user.region != 0) EndUse(user.region);
 }
 
-// It has open what it was given. The caller holds the mutex.
+// Notes that the peer has opened the memory that it was given. The caller holds the mutex.
 void Enter(Peer* peer, const IpcUser& user) {
   size_t i = 0;
   while (i < g_owed.size() &&
@@ -98,24 +102,25 @@ void Enter(Peer* peer, const IpcUser& user) {
     ++i;
   }
   if (i < g_owed.size()) {
-    Leave(g_owed[i]);  // its use goes on as the one that has just begun
+    Leave(g_owed[i]);  // the use that has just begun replaces it
     g_owed.Erase(i);
   }
   Leave(peer->user);
   peer->user = user;
 }
 
-// Its connection is at its end. The caller holds the mutex.
+// Handles the end of a connection. The caller holds the mutex.
 void End(Peer* peer) {
   peer->socket.Close();
-  // What it had open is its own until it comes back.
-  const bool owed = peer->user.region != 0 && peer->away && g_owed.Push(peer->user);
+  // The memory of a peer that is away is kept until it asks again.
+  const bool owed =
+      peer->user.region != 0 && peer->away && g_owed.Push(peer->user);  // there is room
   if (!owed) Leave(peer->user);
 }
 
-// Those who did not survive the suspend will not come back.
+// Drops importers whose processes did not survive the suspend.
 void ForgetOwedWhoEnded() {
-  Lock lock(g_mutex);
+  Lock lock(g_ipc_server_mutex);
   for (size_t i = 0; i < g_owed.size();) {
     if (kill(g_owed[i].pid, 0) == 0 || errno != ESRCH) {
       ++i;
@@ -127,7 +132,7 @@ void ForgetOwedWhoEnded() {
 }
 
 bool OwesAnybody() {
-  Lock lock(g_mutex);
+  Lock lock(g_ipc_server_mutex);
   return g_owed.size() > 0;
 }
 
@@ -137,7 +142,7 @@ void ForgetEnded() {
   NoteWhetherStillShared();
 }
 
-// It has nothing to wait for: the socket of who does not read is full, and it is sent away.
+// Does not wait: a peer that does not read its answers has a full socket and is disconnected.
 bool Reply(Peer* peer, wire::IpcAnswer* answer, int fd) {
   return wire::Send(peer->socket.fd, answer, Type::kIpcAnswer, sizeof(*answer), &fd,
                     fd >= 0 ? 1 : 0, 0) == Io::kOk;
@@ -150,7 +155,7 @@ bool AnswerReady(Peer* peer) {
   return Reply(peer, &answer, -1);
 }
 
-// false: it goes. The caller holds the mutex.
+// Handles one packet. Returns false if the peer is to be disconnected. The caller holds the mutex.
 bool Serve(Peer* peer) {
   static wire::Packet packet;  // of this thread
   int fds[wire::kMaxBatch];
@@ -164,7 +169,7 @@ bool Serve(Peer* peer) {
     if (const uint64_t event = packet.ipc_request.piece; event != 0) {
       return AnswerWhenReached(peer->socket, event);
     }
-    // Whoever opens the gate looks for those that wait afterwards, under the mutex.
+    // After it has opened the gate, the control thread answers waiting peers, under the mutex.
     if (!gate::IsClosed()) return AnswerReady(peer);
     peer->waits = true;
     return true;
@@ -173,7 +178,7 @@ bool Serve(Peer* peer) {
   wire::IpcAnswer answer{};
   int fd = -1;
   GiveShared(packet.ipc_request, &answer, &fd);
-  // Before it can know: the next that the program hears from it may be to free the memory.
+  // Before the reply: after it the importer may tell the program to free the memory.
   if (answer.outcome == IpcOutcome::kGiven) {
     Enter(peer, {packet.ipc_request.from, peer->user.pid, answer.region});
   }
@@ -182,10 +187,11 @@ bool Serve(Peer* peer) {
   return sent;
 }
 
-// All who share are suspended together, in any order: who is here yet goes away now.
+// Processes that share memory are suspended together, in any order: a connected peer is about to be
+// suspended too.
 void CloseAll() {
   g_listener.Close();
-  Lock lock(g_mutex);
+  Lock lock(g_ipc_server_mutex);
   for (Peer& peer : g_peers) {
     if (peer.socket.Connected()) peer.away = true;
     while (!peer.away && peer.socket.Holds() && Serve(&peer)) {
@@ -195,15 +201,17 @@ void CloseAll() {
   g_peers.Clear();
 }
 
-// false: not now, though somebody waits.
+// Admits the next connection. Returns false if one waits but cannot be admitted now.
 bool Admit() {
   int32_t pid = 0;
   int fd = AdmitIpc(g_listener.fd, &pid);
   if (fd < 0) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-  Lock lock(g_mutex);
+  Lock lock(g_ipc_server_mutex);
   Peer peer{};
   peer.user.pid = pid;
-  if (g_peers.size() >= kMaxPeers || !g_peers.Reserve(g_peers.size() + 1)) {
+  // Reserves room in g_owed for every peer: none may be forgotten at a suspend.
+  if (g_peers.size() >= kMaxPeers || !g_peers.Reserve(g_peers.size() + 1) ||
+      !g_owed.Reserve(g_owed.size() + g_peers.size() + 1)) {
     close(fd);
     return true;
   }
@@ -218,16 +226,16 @@ void* Run(void*) {
   Vector<pollfd> items;
   for (;;) {
     if (g_wanted.load() == kOff) {
-      if (g_has_listened) NameThread(kIpcAwayName);  // before nobody answers any more
+      if (g_has_listened) NameThread(kIpcAwayName);  // before it stops to answer
       CloseAll();
       Settle(kOff);
       while (g_wanted.load() == kOff) FutexWait(&g_wanted, kOff);
     }
     Settle(kTrying);
-    if (g_wanted.load() == kOff) continue;  // by who saw kOff still
+    if (g_wanted.load() == kOff) continue;  // PauseIpc may have seen kOff still
     items.Clear();
-    // The program may have closed it, as one that closes everything does. What fails is told to who
-    // waits for it, and tried again: nobody calls for what was shared before a suspend.
+    // The program may have closed the listener together with all other descriptors. ListenForIpc
+    // reports a failure, and the thread tries again: after a suspend no call asks for it.
     if ((!g_listener.Holds() && !Listen()) || !items.Reserve(g_peers.size() + 1)) {
       g_failures.fetch_add(1);
       Settle(kTrying);
@@ -239,14 +247,14 @@ void* Run(void*) {
     items.Push({g_listener.fd, POLLIN, 0});
     for (const Peer& peer : g_peers) items.Push({peer.socket.fd, POLLIN, 0});
     const int ready = poll(items.begin(), items.size(), kLookMs);
-    // Nothing tells of the end of somebody who is away.
+    // No event reports the end of a process that is away.
     if (ready == 0 && !gate::IsClosed() && OwesAnybody()) ForgetEnded();
     if (ready <= 0 || g_wanted.load() == kOff) continue;
     MayShare();
     {
-      Lock lock(g_mutex);
-      // In the order in which they came: who has come back may be here, and its old connection
-      // still to be ended.
+      Lock lock(g_ipc_server_mutex);
+      // In the order of admission: an old connection must end before the new one of the same peer
+      // is served, and one poll may report both.
       for (size_t i = 0, item = 1; item < items.size(); ++item) {
         Peer& peer = g_peers[i];
         if (items[item].revents == 0 || (peer.socket.Holds() && Serve(&peer))) {
@@ -258,7 +266,7 @@ void* Run(void*) {
       }
     }
     MaySharePassed();
-    // One that cannot be admitted for want of a descriptor would be reported for ever.
+    // Without a free descriptor, poll would report the same connection again and again.
     if (items[0].revents != 0 && g_listener.Holds() && !Admit()) {
       FutexWait(&g_wanted, kOn, kAdmitAgainNs);
     }
@@ -288,7 +296,7 @@ void PauseIpc() {
   if (g_started.load() == 0) return;
   g_wanted.store(kOff);
   FutexWake(&g_wanted);
-  // It may stand in poll: a connection wakes it, whatever the program has done to its descriptors.
+  // The thread may be in poll: a connection wakes it, even if the program has closed descriptors.
   for (uint32_t now; (now = g_service.load()) != kOff;) {
     if (const wire::Uuid* name = OwnIpcName()) KnockIpc(*name);
     FutexWait(&g_service, now, 10 * 1000000);
@@ -303,16 +311,16 @@ void ResumeIpc() {
 void AnswerIpcWaiters() {
   if (g_started.load() == 0) return;
   ForgetEnded();
-  Lock lock(g_mutex);
+  Lock lock(g_ipc_server_mutex);
   for (Peer& peer : g_peers) {
     if (peer.waits && peer.socket.Holds()) AnswerReady(&peer);
   }
 }
 
 bool ListIpcUsers(Vector<IpcUser>* out) {
-  Lock lock(g_mutex);
+  Lock lock(g_ipc_server_mutex);
   for (const Peer& peer : g_peers) {
-    // One that has just closed it may not have been seen to go.
+    // A peer that has just disconnected may not have been handled yet.
     if (peer.user.region == 0 || !peer.socket.Connected()) continue;
     if (!out->Push(peer.user)) return false;
   }
@@ -320,7 +328,7 @@ bool ListIpcUsers(Vector<IpcUser>* out) {
 }
 
 bool HasIpcUsers() {
-  Lock lock(g_mutex);
+  Lock lock(g_ipc_server_mutex);
   if (g_owed.size() > 0) return true;
   for (const Peer& peer : g_peers) {
     if (peer.user.region != 0) return true;
@@ -330,8 +338,10 @@ bool HasIpcUsers() {
 
 void ResetIpcServerAfterFork() {
   g_listener.Close();
-  for (Peer& peer : g_peers) peer.socket.Close();
-  g_mutex.ResetAfterFork();
+  if (t_tables_are_whole) {
+    for (Peer& peer : g_peers) peer.socket.Close();
+  }
+  g_ipc_server_mutex.ResetAfterFork();
   g_peers.AbandonAfterFork();
   g_owed.AbandonAfterFork();
   g_started.store(0);

@@ -1,27 +1,31 @@
-// The exporter's side of CUDA IPC: a thread and a socket to which the agents of other processes
-// come for memory that the program has shared. Each connection is one handle that its importer has
-// open, for as long as it stays: so both sides know of each other.
+// The exporter's side of CUDA IPC: a thread and a listening socket, over which the agents of other
+// processes ask for memory that the program has shared. Each connection stands for one handle that
+// an importer has open, and lasts as long as the handle is open: so both sides know of each other.
 //
-// Nothing of this is there while the memory is away: no connection and no name may be in CRIU's
-// image. After a restore the same name is taken again, since programs hold handles that hold it.
+// While the memory is away there is no connection and no name, since none may be in CRIU's image.
+// After a restore the agent listens at the same name again, which is part of the program's handles.
 #pragma once
 
 #include <cstdint>
 
+#include "agent/futex.h"
 #include "agent/vector.h"
 #include "wire/protocol.h"
 
 namespace stasis::agent {
 
-// Listens from now on; again and again does no harm. false: stderr says why not.
+extern Mutex g_ipc_server_mutex;  // for a fork (control.cc); before memory's
+
+// Starts to listen, if it does not listen yet. Returns false, with the reason on stderr, on an
+// error.
 bool ListenForIpc();
 
-// The memory goes: ends all connections, and is done when nobody listens any more. …
+// Before the memory is released: ends all connections and stops listening.
 void PauseIpc();
-// … It is here again: listens if it did before.
+// After the memory is mapped again: listens if it did before.
 void ResumeIpc();
-// The gate is open: those who came while it was closed may ask again, and what was kept for those
-// who are not there any more is given back.
+// After the gate has opened: tells the importers that waited for it to ask again, and frees memory
+// that was kept for processes which have ended.
 void AnswerIpcWaiters();
 
 // An importer, and one handle that it has open.
@@ -30,9 +34,9 @@ struct IpcUser {
   int32_t pid;
   uint64_t region;
 };
-// false: no memory for the list.
+// Lists the importers. Returns false if there is no memory for the list.
 bool ListIpcUsers(Vector<IpcUser>* out);
-// Whether there are any, or were just now: one that has gone may not have been seen to go.
+// Whether there are importers. An importer that has just disconnected may still count.
 bool HasIpcUsers();
 
 void ResetIpcServerAfterFork();

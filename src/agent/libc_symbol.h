@@ -7,11 +7,11 @@
 
 namespace stasis::agent {
 
-// The default version of a function of libc, libdl or libpthread, whichever has it; null when none
-// that is loaded does. Takes no lock but the loader's and allocates nothing.
+// Returns the default version of a function of libc, libdl or libpthread, or null if none of these
+// is loaded with such a function. Takes no lock except the loader's and allocates nothing.
 void* FindLibcSymbol(const char* name);
 
-// Copies the build id of the library that holds `address`; false when it has none.
+// Copies the build id of the library that holds `address`. Returns false if it has none.
 bool FindBuildId(const void* address, uint8_t (&id)[20]);
 
 }  // namespace stasis::agent

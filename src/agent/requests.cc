@@ -28,20 +28,20 @@ using wire::Outcome;
 using wire::State;
 using wire::Type;
 
-// A client that stops in the middle of a request must not keep the program waiting.
+// A client that hangs in the middle of a request must not block the program.
 constexpr int kAnswerTimeoutMs = 10 * 1000;
 constexpr size_t kTextBytes = 200;  // of a sentence for an answer
 
 Watched g_client;
-Watched g_refused;  // the last that was told to come back later: closing it at once
-                    // would take the answer from it before it has asked
+Watched g_refused;  // the last rejected client: closed at once, its socket would lose the answer
+                    // that the client has yet to read
 State g_state = State::kOpen;
 bool g_holding = false;  // between a release and its commit
 bool g_lower_floor = false;
 uint32_t g_next_to_map = 0;
 uint64_t g_suspends = 0;
 
-// Whoever reads the header must not find the memory there when it is not.
+// A reader of the header must never find the memory present while it is away.
 void NoteMemory(uint32_t more = 0) {
   uint32_t memory = more;
   if (g_state == State::kReleased) memory |= wire::kMemoryAway;
@@ -76,9 +76,10 @@ void AnswerWrongState(const char* verb) {
 }
 
 void AnswerNoBarrier() {
-  Answer(Outcome::kRefused,
-         "the kernel refuses the system call membarrier, which it knew when the program began (a "
-         "seccomp filter since?); without it the gate cannot close");
+  Answer(
+      Outcome::kRefused,
+      "the kernel refuses the system call membarrier, which it allowed at the start of the program "
+      "(perhaps a new seccomp filter); without it the gate cannot close");
 }
 
 void AnswerHello() {
@@ -97,7 +98,7 @@ void AnswerHello() {
 
 // ---- verbs
 
-// The program runs on as it was. On an error, about which `text` has a sentence, the gate stays
+// Restores the program and opens the gate. After an error, which `text` describes, the gate stays
 // closed.
 CUresult Reopen(char* text, size_t size) {
   snprintf(text, size, "setting a stack limit back");
@@ -117,13 +118,14 @@ void ReopenAlone() {
 
 namespace {
 
-// All memory of its own is here again, and others may have what they had of it.
+// All of the process's own memory is mapped again, and importers may ask for it.
 void BecomeMapped() {
   g_state = State::kMapped;
   ResumeIpc();
 }
 
-// The descriptors that a resume will keep must fit, or the program would be stuck without memory.
+// A resume must be able to keep a descriptor for each range, or the program would stay without
+// memory.
 bool DescriptorsFit(char* text, size_t size) {
   wire::HelloReply account{};
   CountCarried(&account);
@@ -138,14 +140,14 @@ bool DescriptorsFit(char* text, size_t size) {
   return false;
 }
 
-// The gate is shut: nothing was given up.
+// From kShut: all memory is still mapped.
 void ReopenShut() {
   g_state = State::kOpen;
   gate::Open();
 }
 
-// The gate is shut: answers when the program is at rest. When it is not by `deadline`, the gate
-// opens again, but for a client that goes on in steps.
+// The gate is shut: answers when the program is quiesced. If it is not until `deadline`, the gate
+// opens again, unless the client continues in steps.
 void ComeToRest(int64_t deadline, bool in_steps) {
   g_state = State::kShut;
   const Unrest unrest = AwaitRest(deadline);
@@ -155,12 +157,12 @@ void ComeToRest(int64_t deadline, bool in_steps) {
   auto outcome = Outcome::kOk;
   if (unrest.why != nullptr) {
     outcome = Outcome::kDeadline;
-    snprintf(text, sizeof(text), "%s; the program runs on", unrest.why);
+    snprintf(text, sizeof(text), "%s; the program continues", unrest.why);
   } else if (!ListCarried()) {
     outcome = Outcome::kDriver;
   } else if (Blockers(text, sizeof(text)) != 0 || !ImportsAreKnown(text, sizeof(text))) {
-    // A blocker may have come while the gate was closing; and what its owner does not know that we
-    // have would go with us.
+    // A blocker may have been noted while the gate was closing. And an import that its owner does
+    // not know of would be lost.
     outcome = Outcome::kRefused;
   }
   if (outcome == Outcome::kOk) {
@@ -179,8 +181,7 @@ void OnClose(const wire::CloseRequest& request) {
   char text[kTextBytes];
   if (Blockers(text, sizeof(text)) != 0) return Answer(Outcome::kRefused, text);
   if (!KeptAreIntact()) {
-    return Answer(Outcome::kRefused,
-                  "the program has closed file descriptors that are not its own (the agent's)");
+    return Answer(Outcome::kRefused, "the program has closed file descriptors of the stasis agent");
   }
   if (!DescriptorsFit(text, sizeof(text))) return Answer(Outcome::kNoDescriptors, text);
   const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
@@ -188,13 +189,13 @@ void OnClose(const wire::CloseRequest& request) {
   const bool in_steps = (request.flags & wire::kCloseInSteps) != 0;
   if (!ShutBetweenCaptures(deadline)) {
     if (in_steps) return Answer(Outcome::kNotYet, "a stream capture did not end");
-    return Answer(Outcome::kDeadline, "a stream capture did not end; the program runs on");
+    return Answer(Outcome::kDeadline, "a stream capture did not end; the program continues");
   }
   ComeToRest(deadline, in_steps);
 }
 
-// The program's work may wait for what another program is yet to submit, and so on: each of them
-// gets a little further until none of them waits.
+// The program's work may wait for work that another program has yet to submit, and so on. In steps,
+// each program continues a little until no work waits.
 void OnRest(const wire::RestRequest& request) {
   if (g_state != State::kClosed && g_state != State::kShut) return AnswerWrongState("rest");
   const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
@@ -205,7 +206,7 @@ void OnRest(const wire::RestRequest& request) {
   ComeToRest(deadline, /*in_steps=*/true);
 }
 
-// false: the client is gone.
+// Returns false if the client has disconnected.
 bool OnList(bool with_descriptors) {
   if (with_descriptors ? g_state != State::kClosed : g_state == State::kOpen) {
     AnswerWrongState(with_descriptors ? "export" : "describe");
@@ -256,7 +257,7 @@ void OnRelease(const wire::ReleaseRequest& request) {
     if (error == CUDA_SUCCESS) error = r;
   }
   if (g_lower_floor) LowerFloor();
-  // Also after an error: what is gone must come back before the gate may open.
+  // Also after an error: released memory must be mapped again before the gate may open.
   g_state = State::kReleased;
   g_holding = hold;
   g_next_to_map = 0;
@@ -265,14 +266,14 @@ void OnRelease(const wire::ReleaseRequest& request) {
   Answer(Outcome::kOk);
 }
 
-// The next one begins at the beginning. While we hold descriptors it is the held memory that came
-// back, so that dropping it would make no room.
+// The next map starts from the beginning. While descriptors are held, the mapped memory is the held
+// memory, and dropping it would free nothing.
 void MapEndsHalfWay() {
   g_next_to_map = 0;
   if (!g_holding) DropReturned();
 }
 
-// One batch. `fds` stay the caller's.
+// Maps one batch. `fds` stay the caller's.
 void OnMap(const wire::Ranges& request, const int* fds) {
   if (g_state != State::kReleased) return AnswerWrongState("map");
   if (request.first == 0 && g_next_to_map != 0) MapEndsHalfWay();
@@ -310,7 +311,7 @@ void OnOwn() {
     CUresult r = OwnCarried(i);
     if (r == CUDA_SUCCESS) continue;
     if (!IsMapped(i)) {
-      // We hold it, as after a release: the end of the client maps it again.
+      // It is held, as after a release: when the client disconnects, it is mapped again.
       PauseIpc();
       g_state = State::kReleased;
       g_holding = true;
@@ -356,8 +357,8 @@ void EndClient() {
   if (g_state != State::kReleased) return;
   MapEndsHalfWay();
   if (!g_holding) return;
-  // While the driver has the process locked, its calls wait here. After an error the next client
-  // finds the state as it is, and may map what it has.
+  // While the driver has the process locked, its calls block here. After an error the state stays,
+  // and the next client may map its copy of the memory.
   if (TakeBackCarried() != CUDA_SUCCESS) return;
   g_holding = false;
   BecomeMapped();

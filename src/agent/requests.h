@@ -1,25 +1,27 @@
-// What a client asks for, and what that does to the gate and to the memory: each request a
-// function. One client at a time; who comes meanwhile is told so. When it ends too early, what it
-// has begun is undone as far as that can be.
+// The requests of a client, and what they do to the gate and to the memory; one function each.
+// There is one client at a time, and a second one is rejected. When a client disconnects too early,
+// its work is undone as far as possible (the states in wire/protocol.h).
 //
-// All of it on the control thread (control.h), but for ResetRequests.
+// All functions except ResetRequests run on the control thread (control.h).
 #pragma once
 
 namespace stasis::agent {
 
-// Takes the socket of one who has knocked.
+// Takes the socket that came through the door. Rejects it while there is a client.
 void AdmitClient(int socket);
-// To be polled; -1: nobody is there.
+// Returns the client's socket, to be polled, or -1 when there is no client.
 int ClientSocket();
-// There is something to be read from it, or it has ended.
+// Handles a request or the end of the client, after ClientSocket became readable.
 void HearClient();
 
-// Nobody is there to be told that opening the gate failed, and nothing tells when it will succeed.
+// Returns true when the gate could not be opened after the client had gone. No event tells when
+// opening will succeed, so it is tried again every kReopenAgainMs.
 bool ReopenIsDue();
 constexpr int kReopenAgainMs = 100;
+// Tries to open the gate without a client.
 void ReopenAlone();
 
-// In the child after fork: there is no client, and the gate is open.
+// For a forked child: there is no client, and the state is kOpen.
 void ResetRequests();
 
 }  // namespace stasis::agent

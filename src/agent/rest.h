@@ -1,9 +1,9 @@
-// How a program comes to rest: its gate is shut, what it has submitted has ended, and nobody asks
-// for it any more. Work may wait for another program's, which is yet to be submitted: then the
-// other one's calls are let through in steps, and so in turns until nobody waits
+// Quiescing a program: its gate is shut, its submitted work has ended, and no call waits for that
+// work any more. The work may wait for another program's work that is not submitted yet. Then the
+// gates of both programs let calls through in steps, in turns, until no work waits
 // (coordinator/close_gates.h).
 //
-// By the control thread alone.
+// All functions run on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,22 @@
 
 namespace stasis::agent {
 
-// Shuts the gate at a moment when no stream is being captured: a capture goes on only through an
-// open gate. false: there was none until `deadline_ns` (NowNs() time), and the gate is open.
+// Shuts the gate while no stream is being captured, since a capture continues only through an open
+// gate. Returns false, with the gate open, if captures were open until `deadline_ns` (NowNs()
+// time).
 bool ShutBetweenCaptures(int64_t deadline_ns);
 
 struct Unrest {
-  const char* why = nullptr;      // the start of a sentence; nullptr: the program is at rest
-  CUresult error = CUDA_SUCCESS;  // of the driver's, while it was waited for
-  bool no_barrier = false;        // the gate cannot shut, and is open
+  const char* why = nullptr;      // the start of a sentence; nullptr if the program is quiesced
+  CUresult error = CUDA_SUCCESS;  // the driver's error during the wait
+  bool no_barrier = false;        // the gate cannot be shut and is open
 };
-// Waits for it behind the shut gate, until `deadline_ns`. Whatever it says, it may be asked again.
+// Waits behind the shut gate until the program is quiesced or `deadline_ns` is reached. It may be
+// called again, whatever it returned.
 Unrest AwaitRest(int64_t deadline_ns);
 
-// Behind the shut gate: so many more calls go through, and as many as a capture that they begin
-// needs to end; for half of the time until `deadline_ns` at most.
+// Lets `calls` calls through the shut gate, and then as many as a capture that they began needs to
+// end. Takes at most half of the time until `deadline_ns`.
 void LetThrough(uint32_t calls, int64_t deadline_ns);
 
 }  // namespace stasis::agent

@@ -1,10 +1,12 @@
-// The agent's own threads: every signal blocked, detached, named.
+// The agent's own threads. They are detached and named, and block all signals.
 #pragma once
 
 namespace stasis::agent {
 
-// Names have at most 15 characters.
+// Starts a thread that calls run(argument). `name` has at most 15 characters. Returns false if the
+// thread cannot be started.
 bool StartThread(const char* name, void* (*run)(void*), void* argument);
-void NameThread(const char* name);  // the calling one
+// Names the calling thread.
+void NameThread(const char* name);
 
 }  // namespace stasis::agent

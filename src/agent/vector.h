@@ -1,5 +1,7 @@
-// A growing array of plain structs: the standard one would bring a runtime library into the
-// program.
+// A growing array of plain structs. std::vector would bring a runtime library into the program.
+//
+// A caller that adds an entry must handle a false result: it fails the program's call, or notes a
+// blocker. An entry must not get lost.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +16,15 @@ class Vector {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  // Never destroyed with contents that matter: what is global here lives as long as the program.
+  // There is no destructor: global vectors live as long as the program, others are ended by Free.
   size_t size() const { return size_; }
   T& operator[](size_t i) { return data_[i]; }
   const T& operator[](size_t i) const { return data_[i]; }
   T* begin() { return data_; }
   T* end() { return data_ + size_; }
 
-  // false: no memory, nothing changed.
+  // Makes room for `room` elements in all. Returns false, with nothing changed, if there is no
+  // memory; so do Insert and Push.
   bool Reserve(size_t room) {
     if (room <= room_) return true;
     size_t wanted = room_ < 8 ? 8 : room_ * 2;
@@ -45,8 +48,8 @@ class Vector {
     --size_;
   }
   void Clear() { size_ = 0; }
-  // In a forked child: another thread may have been in the middle of changing it, and may have held
-  // the allocator's lock. So nothing is given back.
+  // For a forked child. Another thread of the parent may have been changing the array, and may have
+  // held the allocator's lock, so the memory is not freed.
   void AbandonAfterFork() {
     data_ = nullptr;
     size_ = room_ = 0;

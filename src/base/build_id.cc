@@ -20,7 +20,7 @@ constexpr size_t kMaxIdBytes = 64;
 
 size_t Aligned(size_t bytes) { return (bytes + 3) & ~size_t{3}; }
 
-// The id among the notes of one segment; empty: not there.
+// Returns the id from the notes of one segment, or an empty string.
 std::string IdInNotes(std::string_view notes) {
   while (notes.size() >= sizeof(Elf64_Nhdr)) {
     Elf64_Nhdr header;

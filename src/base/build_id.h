@@ -1,5 +1,5 @@
-// The build id of an ELF file: what names one build of a program or library, wherever it lies. CRIU
-// insists on it at a restore.
+// The build id of an ELF file. It identifies one build of a program or library independent of its
+// path; CRIU compares it at a restore.
 #pragma once
 
 #include <string>
@@ -9,11 +9,12 @@
 
 namespace stasis {
 
-// Lower-case hex; empty when the file is no 64-bit little-endian ELF file, has none, or is damaged.
-// Fails only when the file cannot be opened. Reads a few kilobytes whatever the file says.
+// Returns the build id in lower-case hex. Returns an empty string if the file is not a 64-bit
+// little-endian ELF file, has no build id, or is damaged. Fails only if the file cannot be opened.
+// Reads at most a few kilobytes, whatever the headers claim.
 Result<std::string> ReadBuildId(const std::string& path);
 
-// Hex to the bytes that it stands for, and back; what is no hex becomes empty.
+// Convert hex to bytes and back. Invalid hex becomes an empty string.
 std::string BytesOfHex(std::string_view hex);
 std::string HexOfBytes(std::string_view bytes);
 

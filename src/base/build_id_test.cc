@@ -35,7 +35,7 @@ std::string Bytes(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// A header, one segment of notes, and the notes: first one of another kind.
+// Builds an ELF header, one note segment, and two notes, the first of another type.
 std::string Elf() {
   Elf64_Ehdr elf = {};
   memcpy(elf.e_ident, ELFMAG, SELFMAG);

@@ -1,4 +1,4 @@
-// Who runs this program: what a process or a file of his may have.
+// The user that runs this program, for checks of access to processes and files.
 #pragma once
 
 #include <sys/types.h>
@@ -9,8 +9,9 @@ namespace stasis {
 
 struct Caller {
   uid_t uid = 0;
-  std::set<gid_t> groups;  // the effective one too
+  std::set<gid_t> groups;  // includes the effective group
 
+  // The effective user of this process, with its groups.
   static Caller Self();
   bool root() const { return uid == 0; }
 };

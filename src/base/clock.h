@@ -1,4 +1,4 @@
-// The time of day, as records have it.
+// Wall-clock time as stored in records.
 #pragma once
 
 #include <time.h>
@@ -7,7 +7,7 @@
 
 namespace stasis {
 
-// Milliseconds since 1970.
+// Returns milliseconds since the Unix epoch.
 inline int64_t NowMs() {
   timespec now;
   ::clock_gettime(CLOCK_REALTIME, &now);

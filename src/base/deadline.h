@@ -1,4 +1,5 @@
-// A point in monotonic time until which something may take; children and polls share one.
+// A point in monotonic time by which an operation must finish. Children and polls share one
+// deadline.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Never passes.
+  // Never expires.
   Deadline() : at_(Clock::time_point::max()) {}
   static Deadline In(std::chrono::milliseconds span) {
     Deadline d;
@@ -19,7 +20,7 @@ class Deadline {
   }
   static Deadline Sooner(const Deadline& a, const Deadline& b) { return a.at_ < b.at_ ? a : b; }
 
-  // As much later.
+  // Returns a deadline that is `span` later.
   Deadline Plus(Clock::duration span) const {
     Deadline d = *this;
     if (!d.never()) d.at_ += span;
@@ -28,7 +29,7 @@ class Deadline {
 
   bool never() const { return at_ == Clock::time_point::max(); }
   bool passed() const { return !never() && Clock::now() >= at_; }
-  // For poll(2): milliseconds left rounded up, 0 when passed, -1 for never.
+  // A timeout for poll(2): remaining milliseconds rounded up, 0 if expired, -1 for no deadline.
   int PollTimeout() const {
     if (never()) return -1;
     auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();

@@ -32,7 +32,7 @@ int DuplicateAs(int fd, int number) {
   return copy;
 }
 
-// The table never shrinks. Where this cannot be had all goes on, with the waits.
+// The kernel never shrinks the table. Failure is harmless: the growth delays remain.
 void WidenDescriptorTable(int descriptors) {
   rlimit before{};
   if (::getrlimit(RLIMIT_NOFILE, &before) != 0) return;

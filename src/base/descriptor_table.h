@@ -1,4 +1,4 @@
-// The kernel's table of our descriptors.
+// Limits and size of this process's descriptor table.
 #pragma once
 
 #include <cstdint>
@@ -6,19 +6,20 @@
 
 namespace stasis {
 
-// Raises the soft limit of descriptors to the hard one, and says what it was: what is started here
-// for others gets that back (SpawnOptions::descriptor_limit). Programs that use select() break with
-// numbers from 1024 on, so the limit is nobody's but ours. Nothing: it could not be raised.
+// Raises the soft RLIMIT_NOFILE to the hard limit and returns the old soft limit. Programs started
+// for a user get the old limit back (SpawnOptions::descriptor_limit), because programs that use
+// select() break with descriptors of 1024 and above. Returns nothing if the limit cannot be raised.
 std::optional<uint64_t> RaiseDescriptorLimit();
 
-// fcntl(F_DUPFD_CLOEXEC) and dup2(2), which call a number beyond the limit EINVAL and EBADF: EMFILE
-// here, as every other call. Async-signal-safe. -1 with errno.
+// fcntl(F_DUPFD_CLOEXEC) and dup2(2), except that a number beyond the limit gives EMFILE, as with
+// other calls, instead of EINVAL or EBADF. Return -1 with errno on error. Async-signal-safe.
 int DuplicateAbove(int fd, int lowest);
-int DuplicateAs(int fd, int number);  // `fd` is open
+int DuplicateAs(int fd, int number);  // `fd` must be open
 
-// Room for so many at once, called by main() while there is one thread. A process with several
-// threads waits for an RCU grace period whenever the kernel enlarges its table (16 to 32 ms for the
-// 253rd descriptor, the 509th, ..., Linux 6.18), in the middle of whatever gives it one.
+// Grows the descriptor table to this capacity. Call it from main() before other threads start. In a
+// process with several threads, each growth of the table waits for an RCU grace period (16 to 32
+// ms, at descriptors 253, 509, ... on Linux 6.18), and the thread that opens the descriptor is
+// delayed by it.
 void WidenDescriptorTable(int descriptors = 4096);
 
 }  // namespace stasis

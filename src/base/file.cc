@@ -1,9 +1,12 @@
 #include "base/file.h"
 
+#include "base/stat.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -78,7 +81,7 @@ Status PreadAll(int fd, void* out, size_t size, uint64_t offset) {
 
 namespace {
 
-// `put` gives the temporary file its name: 0, or -1 with errno.
+// `put` moves the temporary file to its final name. It returns 0, or -1 with errno.
 Status WriteAside(const std::string& path, std::string_view data, bool durably,
                   const std::function<int(const char* temporary)>& put) {
   std::string temporary = path + ".XXXXXX";
@@ -123,11 +126,50 @@ Status MakeDirs(const std::string& path, mode_t mode) {
   return {};
 }
 
-Status RemoveTree(const std::string& path) {
-  std::error_code error;
-  std::filesystem::remove_all(path, error);
-  if (error) return FailErrno(error.value(), "remove " + path);
+namespace {
+
+std::vector<std::string> TakeNames(DIR* dir) {
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(dir)) {
+    std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// By descriptors: a folder that is replaced by a link meanwhile leads nowhere else.
+Status RemoveTreeAt(int dir_fd, const std::string& name, const std::string& path,
+                    const std::function<void()>& removed) {
+  if (::unlinkat(dir_fd, name.c_str(), 0) != 0) {
+    const int why = errno;
+    if (why == ENOENT) return {};
+    if (why != EISDIR && why != EPERM) return FailErrno(why, "remove " + path);
+    auto folder = OpenAt(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (!folder && folder.error().raw == ENOENT) return {};
+    if (!folder) return FailErrno(why, "remove " + path);
+    DIR* dir = ::fdopendir(folder->get());
+    if (dir == nullptr) return FailErrno(errno, "remove " + path);
+    const int fd = folder->release();
+    Status status;
+    for (const std::string& inside : TakeNames(dir)) {
+      status = RemoveTreeAt(fd, inside, path + "/" + inside, removed);
+      if (!status) break;
+    }
+    ::closedir(dir);
+    STASIS_TRY(std::move(status));
+    if (::unlinkat(dir_fd, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
+      return FailErrno(errno, "remove " + path);
+    }
+  }
+  if (removed) removed();
   return {};
+}
+
+}  // namespace
+
+Status RemoveTree(const std::string& path, const std::function<void()>& removed) {
+  if (path.empty()) return {};
+  return RemoveTreeAt(AT_FDCWD, path, path, removed);
 }
 
 bool PathExists(const std::string& path) {
@@ -138,14 +180,32 @@ bool PathExists(const std::string& path) {
 Result<std::vector<std::string>> ListDir(const std::string& path) {
   DIR* dir = ::opendir(path.c_str());
   if (dir == nullptr) return FailErrno(errno, "list " + path);
-  std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(dir)) {
-    std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(std::move(name));
-  }
+  std::vector<std::string> names = TakeNames(dir);
   ::closedir(dir);
   std::sort(names.begin(), names.end());
   return names;
+}
+
+bool StatWithoutSync(const std::string& path, struct stat* st) {
+  struct statx found;
+  if (::statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &found) != 0) {
+    return false;
+  }
+  *st = {};
+  st->st_dev = makedev(found.stx_dev_major, found.stx_dev_minor);
+  st->st_ino = found.stx_ino;
+  st->st_mode = found.stx_mode;
+  st->st_nlink = found.stx_nlink;
+  st->st_uid = found.stx_uid;
+  st->st_gid = found.stx_gid;
+  st->st_rdev = makedev(found.stx_rdev_major, found.stx_rdev_minor);
+  st->st_size = static_cast<off_t>(found.stx_size);
+  st->st_blksize = static_cast<blksize_t>(found.stx_blksize);
+  st->st_blocks = static_cast<blkcnt_t>(found.stx_blocks);
+  st->st_atim = {found.stx_atime.tv_sec, found.stx_atime.tv_nsec};
+  st->st_mtim = {found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec};
+  st->st_ctim = {found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec};
+  return true;
 }
 
 Result<std::string> ReadLink(const std::string& path) {

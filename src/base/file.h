@@ -1,10 +1,11 @@
-// Files read and written whole, and the few rules about durability that everybody here follows.
+// Reading and writing whole files, with one set of rules about durability.
 #pragma once
 
 #include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,7 @@
 
 namespace stasis {
 
-// Which file it is, whatever its names are.
+// Identifies a file independent of its names.
 struct FileId {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -28,36 +29,39 @@ inline Result<UniqueFd> Open(const std::string& path, int flags, mode_t mode = 0
   return OpenAt(-100 /* AT_FDCWD */, path, flags, mode);
 }
 
-// The whole file, refused with kResourceExhausted when it is longer than `max_bytes`. Works on
+// Reads the whole file. Returns kResourceExhausted if it is longer than `max_bytes`. Works on
 // /proc.
 Result<std::string> ReadFile(const std::string& path, size_t max_bytes = 64u << 20);
 Result<std::string> ReadFileAt(int dir_fd, const std::string& path, size_t max_bytes = 64u << 20);
-// All of `data`, through short writes and EINTR.
+// Writes all of `data`, continuing after short writes and EINTR.
 Status WriteAll(int fd, std::string_view data);
-// Exactly `size` bytes at `offset`; a shorter file is kDataLoss.
+// Reads exactly `size` bytes at `offset`. Returns kDataLoss if the file is shorter.
 Status PreadAll(int fd, void* out, size_t size, uint64_t offset);
 
-// Writes a file of mode 0600 under a temporary name beside it, syncs it, renames it into place and
-// syncs the directory: afterwards either the old or the new content is there, also after a power
-// failure.
+// Writes a file of mode 0600 under a temporary name in the same directory, syncs it, renames it
+// into place and syncs the directory. After a crash or power failure the file has either the old or
+// the new content.
 Status WriteFileDurably(const std::string& path, std::string_view data);
-// The same without any sync: after a power failure it may be torn, or not there.
+// Like WriteFileDurably, but syncs nothing: after a power failure the file may be torn or missing.
 Status ReplaceFile(const std::string& path, std::string_view data);
-// Durably, but one that is there already stays, and that is success.
+// Like WriteFileDurably, but keeps an existing file and returns success.
 Status WriteNewFileDurably(const std::string& path, std::string_view data);
 
-Status FsyncPath(const std::string& path);  // a file or a directory
+Status FsyncPath(const std::string& path);  // accepts a file or a directory
+// Creates a directory and its missing parents with `mode` less the umask. An existing path is
+// success.
 Status MakeDirs(const std::string& path, mode_t mode = 0700);
-// Removes a tree without following links; absent is success.
-Status RemoveTree(const std::string& path);
+// Removes a tree without following links; absent is success. `removed` is called behind each entry
+// that has gone.
+Status RemoveTree(const std::string& path, const std::function<void()>& removed = nullptr);
 bool PathExists(const std::string& path);
-// Names in a directory, sorted, without "." and "..".
+// Returns the names in a directory, sorted, without "." and "..".
 Result<std::vector<std::string>> ListDir(const std::string& path);
-// Target of a symbolic link.
+// Returns the target of a symbolic link.
 Result<std::string> ReadLink(const std::string& path);
-// Bytes that an unprivileged writer may still store on the file system of `path`.
+// Returns the bytes that an unprivileged writer may still store on the file system of `path`.
 Result<uint64_t> FreeBytes(const std::string& path);
-// The longest part of a path that is there, for one that will be made: "/" at the least.
+// Returns the longest existing prefix of `path`, at least "/".
 std::string ExistingPart(std::string path);
 std::string AbsolutePath(const std::string& path);
 

@@ -8,35 +8,40 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
+
+#include "base/thread.h"
 
 namespace stasis {
 
 bool TryLock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
 
-// flock(2) has no timeout, so the blocking call is made by a thread that may be left behind; it
-// holds a reference of its own to the open file, and lets the lock go when it gets it too late.
-bool LockUntil(int fd, const Deadline& deadline) {
-  if (TryLock(fd)) return true;
+// flock(2) has no timeout, so a thread that may be abandoned makes the blocking call. The thread
+// holds its own reference to the open file. If it gets the lock too late it must not unlock: the
+// lock belongs to the open file description, and the caller may have locked the same one meanwhile.
+Status LockUntil(int fd, const Deadline& deadline) {
+  if (TryLock(fd)) return {};
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;
     bool ended = false;
     bool locked = false;
-    bool abandoned = false;
   };
   auto shared = std::make_shared<Shared>();
   int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) return false;
-  std::thread([shared, copy] {
+  if (copy < 0) return FailErrno(errno, "duplicate a lock's descriptor");
+  auto thread = Thread::Start([shared, copy] {
     bool locked = TEMP_FAILURE_RETRY(::flock(copy, LOCK_EX)) == 0;
     std::lock_guard lock(shared->mutex);
-    if (shared->abandoned && locked) ::flock(copy, LOCK_UN);
-    shared->locked = locked && !shared->abandoned;
+    shared->locked = locked;
     shared->ended = true;
     ::close(copy);
     shared->changed.notify_all();
-  }).detach();
+  });
+  if (!thread) {
+    ::close(copy);
+    return Fail(std::move(thread).error().WithContext("wait for a lock"));
+  }
+  std::move(*thread).Detach();
   std::unique_lock lock(shared->mutex);
   auto ended = [&] { return shared->ended; };
   if (deadline.never()) {
@@ -44,8 +49,8 @@ bool LockUntil(int fd, const Deadline& deadline) {
   } else {
     shared->changed.wait_for(lock, std::chrono::milliseconds(deadline.PollTimeout()), ended);
   }
-  if (!shared->locked) shared->abandoned = true;
-  return shared->locked;
+  if (shared->locked) return {};
+  return Fail(Code::kDeadlineExceeded, "another process holds the lock");
 }
 
 }  // namespace stasis

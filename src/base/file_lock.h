@@ -2,12 +2,16 @@
 #pragma once
 
 #include "base/deadline.h"
+#include "base/result.h"
 
 namespace stasis {
 
-// The exclusive lock of the open file behind `fd`, if nobody else holds it.
+// Takes the exclusive lock on the open file behind `fd` without waiting. Returns false if it is
+// held elsewhere.
 bool TryLock(int fd);
-// False when the deadline passes first.
-bool LockUntil(int fd, const Deadline& deadline);
+// Waits for the exclusive lock. Returns kDeadlineExceeded if the deadline expires first. In that
+// case the open file may still get the lock later and keeps it until its last descriptor is closed,
+// so close `fd`.
+Status LockUntil(int fd, const Deadline& deadline);
 
 }  // namespace stasis

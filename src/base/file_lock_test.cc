@@ -35,9 +35,20 @@ TEST_F(FileLockTest, AWaiterGetsItWhenItIsLetGo) {
   UniqueFd other = Another();
   auto got = std::async(std::launch::async, [&] { return LockUntil(other.get(), Deadline()); });
   fd_.Reset();
-  EXPECT_TRUE(got.get());
+  EXPECT_TRUE(got.get().has_value());
   UniqueFd third = Another();
   EXPECT_FALSE(TryLock(third.get()));
+}
+
+// The abandoned thread still waits, and gets the lock when the holder releases it.
+TEST_F(FileLockTest, AnAbandonedWaitLeavesTheLockToItsCaller) {
+  ASSERT_TRUE(TryLock(fd_.get()));
+  UniqueFd other = Another();
+  ASSERT_FALSE(LockUntil(other.get(), Deadline::In(milliseconds(30))));
+  fd_.Reset();
+  ASSERT_TRUE(TryLock(other.get()));
+  UniqueFd third = Another();
+  EXPECT_FALSE(LockUntil(third.get(), Deadline::In(milliseconds(300))));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the fuzzers (x_fuzz.cc) share: an input read as numbers and bytes, and a check that ends the
-// run. After its end an input goes on with zeros.
+// Helpers for the fuzzers (x_fuzz.cc): reads an input as numbers and bytes, and aborts on a failed
+// check. Reading past the end of the input gives zeros.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class FuzzInput {
     if (!bytes.empty()) std::memcpy(&value, bytes.data(), bytes.size());
     return value;
   }
-  // At most that many.
+  // Returns at most `count` bytes.
   std::string_view Bytes(size_t count) {
     std::string_view taken = left_.substr(0, count);
     left_.remove_prefix(taken.size());
@@ -35,7 +35,7 @@ class FuzzInput {
   std::string_view left_;
 };
 
-// What must hold of everything that was read without an error.
+// Aborts the fuzz run if `holds` is false.
 inline void FuzzCheck(bool holds, std::source_location here = std::source_location::current()) {
   if (holds) return;
   std::fprintf(stderr, "%s:%u: it does not hold\n", here.file_name(), unsigned{here.line()});

@@ -1,6 +1,7 @@
-// Where our own programs lie. The build tree, the tarball and a system package have one shape:
+// The location of installed programs. The build tree, the tarball and a system package share one
+// layout:
 //   bin/stasis  libexec/…  libexec/compat/cuda-checkpoint  lib/softgpu/libcuda.so.1  workloads/
-// so a program finds its siblings from its own path, wherever the tree was moved to.
+// A program finds its siblings relative to its own path, so the tree can be moved.
 #pragma once
 
 #include <string>
@@ -9,9 +10,9 @@
 
 namespace stasis {
 
-// The root of that tree, from /proc/self/exe.
+// Returns the root of the tree, derived from /proc/self/exe.
 Result<std::string> InstallRoot();
-// Path of a program that only our own programs start, e.g. "stasis-shim"; kNotFound names the path.
+// Returns the path of an internal program, for example "stasis-shim". kNotFound names the path.
 Result<std::string> LibexecProgram(const std::string& name);
 
 }  // namespace stasis

@@ -18,7 +18,7 @@ int HexDigit(char c) {
 nlohmann::json EncodeBytes(const std::string& bytes) {
   nlohmann::json text = bytes;
   try {
-    (void)text.dump();  // the library's only check for UTF-8
+    (void)text.dump();  // dump() is the library's only check for UTF-8
     return text;
   } catch (const nlohmann::json::exception&) {
     std::string hex;

@@ -1,5 +1,5 @@
-// Bytes in JSON. Paths and arguments are bytes, JSON is Unicode: what is UTF-8 is a string,
-// anything else becomes {"hex": "..."}, and both come back as they were.
+// Byte strings in JSON. Paths and arguments are bytes, but JSON strings are Unicode: valid UTF-8 is
+// stored as a string and anything else as {"hex": "..."}. Decoding restores the exact bytes.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,8 +8,9 @@
 
 namespace stasis {
 
+// Returns a string for valid UTF-8, otherwise {"hex": "..."}.
 nlohmann::json EncodeBytes(const std::string& bytes);
-// Absent when `value` is neither of the two.
+// Returns nothing if `value` has neither form.
 std::optional<std::string> DecodeBytes(const nlohmann::json& value);
 
 }  // namespace stasis

@@ -12,15 +12,15 @@
 namespace stasis {
 namespace {
 
-// At the same place in both kinds of addresses.
+// The port is at the same offset in IPv4 and IPv6 addresses.
 in_port_t& PortIn(sockaddr* address) { return reinterpret_cast<sockaddr_in*>(address)->sin_port; }
 
-// `alone`: there is no other address for the same port.
+// `alone` is set if no other address shares the port.
 Result<UniqueFd> ListenAt(const addrinfo& at, bool alone, int backlog) {
   UniqueFd socket(::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!socket) return FailErrno(errno, "socket");
   const int yes = 1;
-  // A daemon that comes after another need not wait for what the kernel still holds of that one's.
+  // A restarted daemon must not wait for connections of its predecessor in TIME_WAIT.
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (at.ai_family == AF_INET6 && !alone) {
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
@@ -60,7 +60,7 @@ Result<TcpListener> ListenTcp(const std::string& setting, const std::string& add
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, ::freeaddrinfo);
   TcpListener listener;
   in_port_t port = PortIn(found->ai_addr);
-  std::set<std::string> had;  // a name may stand for one twice
+  std::set<std::string> had;  // a name may resolve to one address twice
   Error last;
   for (addrinfo* at = found; at != nullptr; at = at->ai_next) {
     PortIn(at->ai_addr) = 0;
@@ -69,7 +69,8 @@ Result<TcpListener> ListenTcp(const std::string& setting, const std::string& add
     auto socket = ListenAt(*at, found->ai_next == nullptr, backlog);
     if (!socket) {
       last = std::move(socket).error();
-      // A port that somebody else has at one of the addresses would make callers of his.
+      // If another process holds the port at one of the addresses, some clients would connect to
+      // that process.
       if (last.raw == EADDRINUSE) break;
       continue;
     }

@@ -1,4 +1,4 @@
-// TCP addresses to listen at.
+// TCP listeners.
 #pragma once
 
 #include <string>
@@ -10,12 +10,13 @@
 namespace stasis {
 
 struct TcpListener {
-  // One for each address that HOST stands for and that could be had.
+  // One socket for each address of HOST that could be bound.
   std::vector<UniqueFd> sockets;
-  std::string address;  // HOST:PORT as it is, when port 0 let the kernel choose
+  std::string address;  // the bound HOST:PORT, with the real port if port 0 was requested
 };
 
-// At HOST:PORT, [HOST]:PORT or *:PORT; not blocking. `setting` is who wants it, for errors.
+// Opens non-blocking listeners at HOST:PORT, [HOST]:PORT or *:PORT. `setting` names the setting in
+// errors.
 Result<TcpListener> ListenTcp(const std::string& setting, const std::string& address, int backlog);
 
 }  // namespace stasis

@@ -32,7 +32,7 @@ struct State {
   std::atomic<uint64_t> lost{0};
 };
 
-// Lives as long as any thread.
+// Never destroyed, so that threads may log until the process exits.
 State& The() {
   static State& state = *new State();
   return state;
@@ -49,7 +49,8 @@ std::string Text(const Value& value, size_t longest) {
   if (const auto* yes = std::get_if<bool>(&value)) return *yes ? "true" : "false";
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
   if (const auto* number = std::get_if<uint64_t>(&value)) return std::to_string(*number);
-  return nlohmann::json(std::get<double>(value)).dump();  // null for what JSON has no number
+  return nlohmann::json(std::get<double>(value)).dump();  // null for numbers that JSON cannot
+                                                          // represent
 }
 
 std::string Now() {
@@ -73,7 +74,8 @@ Result<UniqueFd> OpenLog(const std::string& path) {
   return fd;
 }
 
-// A file that has become too long makes way; when that fails it grows on, which is the lesser harm.
+// Rotates a file that has become too long. If this fails the file keeps growing, and no lines are
+// lost.
 void KeepBound(State& state) {
   struct stat st;
   if (!state.file || ::fstat(state.file.get(), &st) != 0) return;
@@ -82,7 +84,8 @@ void KeepBound(State& state) {
   if (::rename(path.c_str(), (path + ".1").c_str()) != 0) return;
   auto fresh = OpenLog(path);
   if (!fresh) return;
-  // In the place of the old one: whoever is about to hand it on finds the number valid.
+  // dup3 replaces the old file under the same number, so a child that is about to inherit it gets a
+  // valid descriptor.
   (void)::dup3(fresh->get(), state.file.get(), O_CLOEXEC);
 }
 
@@ -151,7 +154,7 @@ int Descriptor() { return The().fd.load(); }
 uint64_t Lost() { return The().lost.load(); }
 
 std::string Format(std::string_view head, std::string_view message, const Fields& fields) {
-  // A byte may need six, so the bound is not that of the line.
+  // One byte may take six after escaping, so a bound on the input does not bound the line.
   for (size_t longest = kLongestText;; longest /= 2) {
     std::string line = fmt::format("{{{},\"message\":{}", head, Quoted(message.substr(0, longest)));
     for (const auto& [name, value] : fields) {

@@ -1,14 +1,14 @@
-// What the daemon and its workers say of what they do: one JSON object a line. docs/logs.md names
-// the fields.
+// The log of the daemon and its workers: one JSON object per line. docs/logs.md describes the
+// fields.
 //
 //   {"time":"2026-11-22T12:00:00.000Z","level":"info","program":"stasisd","pid":7,
 //    <the fields of SetFields()>, "message":"...", <the fields of the line>}
 //
-// A line is one write(2) of at most kMaxLineBytes, so that several processes may write to one pipe
-// or file. Nobody waits for a reader: what cannot be written at once is lost, and counted. Of a
-// process that has not called Open() nothing is written.
+// Each line is one write(2) of at most kMaxLineBytes, so several processes may share one pipe or
+// file. Logging never blocks on a slow reader: a line that cannot be written at once is dropped and
+// counted. Nothing is written before Open() is called.
 //
-// Threads: any, but for Open() and SetFields().
+// Safe to call from any thread, except Open() and SetFields().
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ namespace stasis::log {
 
 enum class Level : uint8_t { kDebug, kInfo, kWarn, kError };
 std::string_view LevelName(Level level);
-// kInfo for a name that there is not.
+// Returns kInfo for an unknown name.
 Level LevelNamed(std::string_view name);
 
-inline constexpr size_t kMaxLineBytes = 4096;  // what a pipe takes in one piece
+inline constexpr size_t kMaxLineBytes = 4096;  // an atomic write to a pipe (PIPE_BUF)
 
 using Value = std::variant<std::string, int64_t, uint64_t, double, bool>;
 using Field = std::pair<std::string_view, Value>;
@@ -37,29 +37,33 @@ using Fields = std::vector<Field>;
 struct Options {
   std::string program;
   Level level = Level::kInfo;
-  int fd = 2;  // stays the caller's
-  // Instead of `fd`. When it is longer than `max_bytes` it becomes FILE.1, the one before goes.
+  int fd = 2;  // not owned
+  // Replaces `fd` if set. A file that grows beyond `max_bytes` is renamed to FILE.1, replacing an
+  // older FILE.1.
   std::string file;
   uint64_t max_bytes = 64u << 20;
 };
 
-// The error: the file cannot be opened, or is not a plain file.
+// Fails if the file cannot be opened or is not a regular file.
 Status Open(const Options& options);
-// Of every line from here on.
+// Sets the fields that every later line has.
 void SetFields(Fields fields);
 
+// Returns true if lines of this level are written.
 bool Writes(Level level);
+// Writes one line. Does nothing if the level is not written.
 void Write(Level level, std::string_view message, const Fields& fields = {});
-// What is said of an error: its message, code, domain, number and hint.
+// Returns the message, code, domain, number and hint of an error as fields.
 Fields ErrorFields(const Error& error);
 
-// Where it goes now, for a child that writes there too; -1: nowhere.
+// Returns the descriptor that the log writes to, for a child that logs there too, or -1 if the log
+// is closed.
 int Descriptor();
-// Lines that were lost.
+// Returns the number of dropped lines.
 uint64_t Lost();
 
-// One line, with its newline. Texts that are too long are cut; bytes that are not UTF-8 become the
-// replacement character.
+// Formats one line with its newline. Long texts are truncated; bytes that are not UTF-8 become
+// U+FFFD.
 std::string Format(std::string_view head, std::string_view message, const Fields& fields);
 
 }  // namespace stasis::log

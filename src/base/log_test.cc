@@ -42,7 +42,7 @@ TEST(Log, WhatIsTooLongIsCut) {
   const json line = Parsed(std::string(1 << 20, '\x01'), {{"target", std::string(1 << 20, 'x')}});
   EXPECT_GT(line.at("message").get<std::string>().size(), 100U);
   EXPECT_GT(line.at("target").get<std::string>().size(), 100U);
-  // In the middle of a letter.
+  // The text is cut in the middle of a multi-byte character.
   EXPECT_THAT(Parsed(std::string(2047, 'x') + "\u00e4").at("message").get<std::string>(),
               HasSubstr("\uFFFD"));
 }

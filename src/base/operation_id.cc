@@ -17,7 +17,9 @@ std::string& Own() {
 
 std::string NewOperationId() {
   uint64_t number = 0;
-  (void)::getrandom(&number, sizeof number, 0);
+  // For so few bytes getrandom(2) fails only if a signal arrives before the pool is initialized.
+  ssize_t got = 0;
+  while (got != sizeof number) got = ::getrandom(&number, sizeof number, 0);
   return fmt::format("{:016x}", number);
 }
 

@@ -1,5 +1,5 @@
-// The id of the operation that this process does: in its journal, in what it logs, and in the
-// environment of the helpers that it starts (STASIS_OPERATION), so that one grep finds all of it.
+// The id of the current operation. The journal, the log and the environment of helpers
+// (STASIS_OPERATION) have it, so that one grep finds everything about an operation.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@ namespace stasis {
 
 inline constexpr char kOperationVariable[] = "STASIS_OPERATION";
 
-// 16 hexadecimal digits.
+// Returns 16 random hexadecimal digits.
 std::string NewOperationId();
 
-// Before any thread is started: it was chosen by who started us. Not one of NewOperationId():
-// false.
+// Adopts the id that the parent process chose. Returns false if `id` does not have the form of
+// NewOperationId(). Call it before other threads start.
 bool SetOperationId(const std::string& id);
-// Made up when nobody has chosen it.
+// Returns the id; generates one on the first call if none was set.
 const std::string& OperationId();
 
 }  // namespace stasis

@@ -1,7 +1,9 @@
 #include "base/own_path.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,13 +17,13 @@
 namespace stasis {
 namespace {
 
-constexpr int kMostLinks = 40;  // as the kernel
+constexpr int kMostLinks = 40;  // same as the kernel
 
 bool IsTrusted(const struct stat& st) { return st.st_uid == 0 || st.st_uid == ::geteuid(); }
 
 std::string Owner(const struct stat& st) { return "user " + std::to_string(st.st_uid); }
 
-// In front of what is left to be walked.
+// Inserts the components of `path` before those not yet walked.
 void Prepend(std::deque<std::string>& words, const std::string& path) {
   std::deque<std::string> more;
   std::istringstream stream(path);
@@ -31,7 +33,7 @@ void Prepend(std::deque<std::string>& words, const std::string& path) {
   words.insert(words.begin(), more.begin(), more.end());
 }
 
-// Reads the link `name`; empty when it is none.
+// Reads the link `name`. Returns an empty string if it is not a link.
 Result<std::string> Target(int folder, const std::string& name, const std::string& shown) {
   UniqueFd fd(::openat(folder, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (!fd && errno == ENOENT) return std::string();
@@ -44,13 +46,19 @@ Result<std::string> Target(int folder, const std::string& name, const std::strin
                 "a link of " + Owner(st) + " is on the way to " + shown,
                 "it could lead anywhere: name the place that it leads to");
   }
+  struct statfs system;
+  const bool digits = name.find_first_not_of("0123456789") == std::string::npos;
+  if (digits && ::fstatfs(fd.get(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
+    return Fail(Code::kInvalidArgument, Domain::kErrno, EBADF,
+                shown + " names an open descriptor of a process", "name the file itself");
+  }
   char target[PATH_MAX];
   const ssize_t size = ::readlinkat(fd.get(), "", target, sizeof target - 1);
   if (size <= 0) return FailErrno(size == 0 ? ENOENT : errno, "read the link " + shown);
   return std::string(target, static_cast<size_t>(size));
 }
 
-// `enter` is asked about each folder that is walked into.
+// Calls `enter` for each directory on the path.
 Result<OwnPlace> Walk(const std::string& path, const std::function<Status(int)>& enter) {
   std::deque<std::string> words;
   Prepend(words, AbsolutePath(path));

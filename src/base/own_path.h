@@ -1,8 +1,9 @@
-// Paths that a user gave, opened by who may more than whoever owns what lies on the way.
-//
-// A symbolic link is followed when root or the caller made it; anybody else's could have been put
-// there to have us write elsewhere. Of a caller who is not root the kernel sees to the rest; what
-// root writes to is also no file that has a second name, since a user may have given it that.
+// Opens paths given by a user, in a process that may have more rights than the owners of the
+// directories on the path. A symbolic link is followed only if it belongs to root or the caller;
+// another user's link could redirect a write. A link that stands for an open descriptor
+// (/dev/stdout, /proc/PID/fd/1) is rejected, because it names a different file in each process. For
+// a caller who is not root the kernel checks everything else. Root also writes to no file with a
+// second hard link, because another user may have created that link.
 #pragma once
 
 #include <string>
@@ -12,21 +13,23 @@
 
 namespace stasis {
 
-// open(2) of a path by these rules, O_CLOEXEC added. kPermissionDenied names the link and whose
-// it is (ELOOP), or the file with two names (EMLINK); other errors are open's.
+// open(2) under these rules, with O_CLOEXEC added. kPermissionDenied names the link and its owner
+// (ELOOP) or the file with several hard links (EMLINK). kInvalidArgument (EBADF) means that the
+// path names an open descriptor. Other errors are those of open(2).
 Result<UniqueFd> OpenOwn(const std::string& path, int flags, mode_t mode = 0600);
 
-// The folder that the last word of `path` lies in, and that word; a link in its place is the
-// opener's to refuse.
+// The parent directory of `path`, opened, and the last component. The caller must reject a link at
+// the last component.
 struct OwnPlace {
   UniqueFd folder;
   std::string name;
 };
+// Walks `path` under the rules above. The last component need not exist.
 Result<OwnPlace> FindOwnPlace(const std::string& path);
 
-// The folder is the caller's or root's, and so are all above it, so that nobody else can put
-// another in its place: kPermissionDenied with the first that is not. Of folders like /tmp, where
-// only the owner removes what is his, that is enough.
+// Checks that the directory and all its parents belong to the caller or root and that no other user
+// can write to them, so that none of them can be replaced. Sticky directories such as /tmp are
+// accepted. kPermissionDenied names the first directory that fails.
 Status CheckOwnFolder(const std::string& path);
 
 }  // namespace stasis

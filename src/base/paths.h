@@ -1,5 +1,6 @@
-// Where Stasis keeps things; config/open_paths.h says where that is. Two roots: what means nothing
-// after a reboot (journals, locks) and what must survive one (jobs, images).
+// The directories of Stasis; config/open_paths.h chooses them. There are two roots: one for state
+// that a reboot makes meaningless (journals, locks), one for state that must survive it (jobs,
+// images).
 #pragma once
 
 #include <string>
@@ -9,8 +10,8 @@ namespace stasis {
 struct Paths {
   std::string run;
   std::string data;
-  std::string image_store;  // empty: below `data`
-  std::string arena;        // the only place for arenas; empty: as arena_place.h chooses
+  std::string image_store;  // below `data` if empty
+  std::string arena;        // the only place for arenas; chosen by arena_place.h if empty
 
   std::string journal() const { return run + "/journal"; }
   std::string jobs() const { return data + "/jobs"; }

@@ -5,24 +5,14 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/limit_hint.h"
+
 namespace stasis {
 namespace {
 
-// ", which is N" of a limit of ours; empty where there is none. What we start inherits it, so that
-// it is the one too which a helper has met that tells us of its errno. Of any program but the one
-// that was typed the name is said: the limits of a daemon's worker are none of its caller's.
-std::string Limit(int resource) {
-  rlimit limit{};
-  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return {};
-  if (limit.rlim_cur == RLIM_INFINITY) return {};
-  const std::string program = program_invocation_short_name;
-  return (program == "stasis" ? "" : " of " + program) + ", which is " +
-         std::to_string(limit.rlim_cur);
-}
-
-// What to do about what ran out: the same wherever it was met. Who knows more says more.
+// General advice about an exhausted resource. A caller that knows more replaces it.
 std::string HintOf(int errno_value) {
-  // A mover's answer has room for 191 bytes of it.
+  // At most 191 bytes: this must fit a mover's answer.
   constexpr char kMakeRoom[] =
       ": free some space there (`stasis image delete` and `stasis image gc` give back what images "
       "take), or name a folder elsewhere (`stasis config show`)";
@@ -32,17 +22,17 @@ std::string HintOf(int errno_value) {
     case EDQUOT:
       return std::string("Your quota there is used up") + kMakeRoom;
     case EFBIG:
-      if (std::string limit = Limit(RLIMIT_FSIZE); !limit.empty()) {
+      if (std::string limit = LimitText(RLIMIT_FSIZE); !limit.empty()) {
         return "Raise the limit on the size of files (`ulimit -f`)" + limit + " bytes";
       }
       return "That file system takes no file so large: name a folder elsewhere";
     case EMFILE:
-      return "Raise the limit on open files (`ulimit -n`)" + Limit(RLIMIT_NOFILE);
+      return "Raise the limit on open files (`ulimit -n`)" + LimitText(RLIMIT_NOFILE);
     case ENFILE:
       return "The machine has no open file left: raise fs.file-max (sysctl), or end what has so "
              "many";
     case ENOMEM:
-      if (std::string limit = Limit(RLIMIT_AS); !limit.empty()) {
+      if (std::string limit = LimitText(RLIMIT_AS); !limit.empty()) {
         return "Raise the limit on memory (`ulimit -v`)" + limit + " bytes";
       }
       return {};
@@ -124,7 +114,8 @@ int ExitCode(const Error& error) {
     case Code::kOk:
       return 0;
     case Code::kInvalidArgument:
-      // A bad image is bad input too, but not wrong usage: nothing that the user types mends it.
+      // A damaged image is invalid input but not wrong usage: the user cannot correct the command
+      // line.
       return error.domain == Domain::kUsage ? 2 : 1;
     case Code::kNotFound:
       return 3;
@@ -132,7 +123,7 @@ int ExitCode(const Error& error) {
       return 4;
     case Code::kUnimplemented:
       return 5;
-    case Code::kAlreadyExists:  // the name, process id or address is somebody's
+    case Code::kAlreadyExists:  // the name, process id or address is already in use
     case Code::kFailedPrecondition:
     case Code::kAborted:
       return 7;

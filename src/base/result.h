@@ -1,4 +1,4 @@
-// How a failure travels: `Result<T>` and the `Error` inside it. No exception leaves a module.
+// Error handling: `Result<T>` and `Error`. No exception leaves a module.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,35 @@
 
 namespace stasis {
 
-// gRPC's list of status codes, with gRPC's numbers; `ExitCode()` maps them to those of the CLI.
+// gRPC's status codes with gRPC's numbers. `ExitCode()` maps them to exit codes of the command
+// line.
 enum class Code : uint8_t {
   kOk = 0,
   kCancelled = 1,
   kUnknown = 2,
-  kInvalidArgument = 3,   // what the user typed or an input from outside is wrong
-  kDeadlineExceeded = 4,  // a phase passed its deadline
+  kInvalidArgument = 3,   // the user's input or other outside input is wrong
+  kDeadlineExceeded = 4,  // a phase exceeded its deadline
   kNotFound = 5,
   kAlreadyExists = 6,
   kPermissionDenied = 7,
   kResourceExhausted = 8,   // memory, disk, file descriptors
-  kFailedPrecondition = 9,  // the target is in the wrong state for this verb
-  kAborted = 10,            // busy: another operation holds the target
+  kFailedPrecondition = 9,  // the target is in the wrong state for this command
+  kAborted = 10,            // another operation holds the target
   kOutOfRange = 11,
-  kUnimplemented = 12,  // this machine, or this program, cannot
+  kUnimplemented = 12,  // not supported by this machine or for this program
   kInternal = 13,
   kUnavailable = 14,
-  kDataLoss = 15,  // an image that is not what it was, or state that could not be brought back
+  kDataLoss = 15,  // a damaged image, or state that could not be restored
 };
 
-// Which layer's words the message holds; `raw` is that layer's own number.
+// The layer that the message comes from; `raw` is that layer's error number.
 enum class Domain : uint8_t { kStasis, kErrno, kCuda, kCriu, kImage, kProcess, kUsage };
 
 std::string_view CodeName(Code code);
 std::string_view DomainName(Domain domain);
 
-// An error says what went wrong in the words of the layer that said it (`message`), what was being
-// done to what (`context`, innermost first, added at each boundary), and what to do next (`hint`).
+// An error consists of the failing layer's own message (`message`), the operations that were in
+// progress (`context`, innermost first, added at each boundary), and advice (`hint`).
 struct Error {
   Code code = Code::kUnknown;
   Domain domain = Domain::kStasis;
@@ -45,7 +46,7 @@ struct Error {
   std::string message;
   std::string hint;
   std::vector<std::string> context;
-  // The operation failed and what it had done could not be undone: exit code 6.
+  // The operation failed and could not be rolled back: exit code 6.
   bool not_undone = false;
 
   Error& WithHint(std::string text) & {
@@ -65,7 +66,8 @@ struct Error {
     return std::move(*this);
   }
 
-  // "cannot dump job x: writing image: No space left on device": outermost context first.
+  // Formats the error with the outermost context first: "cannot dump job x: writing image: No space
+  // left on device".
   std::string ToString() const;
 };
 
@@ -73,6 +75,7 @@ template <class T>
 using Result = tl::expected<T, Error>;
 using Status = Result<void>;
 
+// Return these from a function whose result is a Status or Result<T>.
 inline tl::unexpected<Error> Fail(Error error) { return tl::unexpected<Error>(std::move(error)); }
 inline tl::unexpected<Error> Fail(Code code, std::string message, std::string hint = {}) {
   return Fail(Error{code, Domain::kStasis, 0, std::move(message), std::move(hint), {}, false});
@@ -82,21 +85,23 @@ inline tl::unexpected<Error> Fail(Code code, Domain domain, int64_t raw, std::st
   return Fail(Error{code, domain, raw, std::move(message), std::move(hint), {}, false});
 }
 
-// An error of a system call: `what` is what was being done ("open /x"). Code and hint follow errno;
-// of EEXIST the code is kInternal: who tries a user's name, not one of ours, says kAlreadyExists.
+// Returns the error of a system call. `what` names the operation ("open /x"). Code and hint follow
+// errno. EEXIST gives kInternal; a caller that creates a name chosen by the user must set
+// kAlreadyExists.
 Error ErrnoError(int errno_value, std::string what);
 inline tl::unexpected<Error> FailErrno(int errno_value, std::string what) {
   return Fail(ErrnoError(errno_value, std::move(what)));
 }
 
-// Exit codes of the command line (docs/cli: 0 done, 1 failed and undone, 2 usage, 3 not found,
-// 4 not permitted, 5 cannot here, 6 failed and not undone, 7 busy or wrong state).
+// Returns the exit code of the command line (docs/commands.md): 1 failed and rolled back, 2 usage,
+// 3 not found, 4 not permitted, 5 not supported, 6 failed and not rolled back, 7 busy or wrong
+// state.
 int ExitCode(const Error& error);
 
 #define STASIS_CONCAT_INNER(a, b) a##b
 #define STASIS_CONCAT(a, b) STASIS_CONCAT_INNER(a, b)
 
-// Leaves the function with the error of an expression that returns Status or Result<T>.
+// Returns from the function if the expression, a Status or Result<T>, is an error.
 #define STASIS_TRY(expr)                                     \
   do {                                                       \
     if (auto stasis_try_ = (expr); !stasis_try_) {           \
@@ -104,14 +109,14 @@ int ExitCode(const Error& error);
     }                                                        \
   } while (0)
 
-// STASIS_ASSIGN(auto x, F()): x is F()'s value, or the function returns F()'s error.
+// STASIS_ASSIGN(auto x, F()) sets x to the value of F(), or returns F()'s error.
 #define STASIS_ASSIGN(decl, expr) STASIS_ASSIGN_IMPL(STASIS_CONCAT(result_, __LINE__), decl, expr)
 #define STASIS_ASSIGN_IMPL(tmp, decl, expr)                \
   auto tmp = (expr);                                       \
   if (!tmp) return ::stasis::Fail(std::move(tmp).error()); \
   decl = std::move(*tmp)
 
-// Adds a context to the error of a Result on its way up.
+// Adds a context to the error of a Result.
 template <class T>
 Result<T> Annotate(Result<T> result, std::string what) {
   if (!result) result.error().WithContext(std::move(what));

@@ -19,7 +19,7 @@ TEST(ResultTest, ContextIsReadFromTheOutside) {
   EXPECT_EQ(status.error().code, Code::kResourceExhausted);
 }
 
-// What has run out is said in one place, with what to do.
+// Every exhausted resource gives a message that names it, with advice.
 TEST(ResultTest, WhatHasRunOutIsNamed) {
   EXPECT_NE(ErrnoError(ENOSPC, "write /x").hint.find("stasis image gc"), std::string::npos);
   EXPECT_NE(ErrnoError(EDQUOT, "write /x").hint.find("quota"), std::string::npos);
@@ -33,7 +33,7 @@ TEST(ResultTest, WhatHasRunOutIsNamed) {
   const Error limited = ErrnoError(EFBIG, "write /x");
   ::setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_NE(limited.hint.find("`ulimit -f`)" + whose + "1048576 bytes"), std::string::npos);
-  // A limit of the command that was typed is the shell's.
+  // For a command typed in a shell, the limit is the shell's.
   char* const name = std::exchange(program_invocation_short_name, const_cast<char*>("stasis"));
   const std::string typed = ErrnoError(EMFILE, "open /x").hint;
   program_invocation_short_name = name;
@@ -42,7 +42,7 @@ TEST(ResultTest, WhatHasRunOutIsNamed) {
   EXPECT_EQ(ErrnoError(ENOENT, "open /x").hint, "");
 }
 
-// Files of ours have names of their own too: only who knows whose name it is says that it is taken.
+// Internal files may exist too, so EEXIST alone does not mean that the user's name is taken.
 TEST(ResultTest, AFileThatExistsIsNoNameThatIsTaken) {
   const Error error = ErrnoError(EEXIST, "make /x/.new-1");
   EXPECT_EQ(error.code, Code::kInternal);

@@ -30,7 +30,7 @@ Sets Read() {
           both(&__user_cap_data_struct::inheritable)};
 }
 
-// Having less is always allowed.
+// Dropping capabilities is always permitted.
 void Keep(uint64_t rights) {
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};

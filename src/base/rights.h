@@ -1,6 +1,6 @@
-// The capabilities by which a user who is not root may dump and restore, and who has them when.
-// CRIU gets them, for as long as it works; nothing else that we start does, least of all the
-// program. Of root all of this is true and does nothing.
+// The capabilities that allow an unprivileged user to dump and restore. CRIU gets them while it
+// runs; no other child process does, in particular not the restored program. For root the functions
+// that change capabilities do nothing.
 #pragma once
 
 #include "base/result.h"
@@ -13,25 +13,24 @@ enum class Right : int {
   kCheckpointRestore = 40,  // CAP_CHECKPOINT_RESTORE
 };
 
-// To be called first in a program of ours, before it has threads. Of a user who is not root it
-// keeps CAP_CHECKPOINT_RESTORE, where there is one, and lets go of all others. CAP_SYS_PTRACE is
-// kept only where the kernel's yama asks for it (TracingIsRestricted): everywhere else it is the
-// kernel itself that says no when a process has become more than its user's. Programs that we start
-// inherit none.
+// Call first in main(), before other threads start. For an unprivileged user, keeps
+// CAP_CHECKPOINT_RESTORE if present and drops all other capabilities. Keeps CAP_SYS_PTRACE only if
+// Yama requires it (TracingIsRestricted); otherwise the kernel itself denies access to processes
+// that gained privileges. Child processes inherit none.
 void HoldRights();
 
-// This process has it, in effect.
+// Returns true if this process has the capability in effect.
 bool HasRight(Right right);
 
-// kernel.yama.ptrace_scope is 1 or more: not even a user's own processes may be stopped and looked
-// into by another one of his, but with CAP_SYS_PTRACE.
+// Returns true if kernel.yama.ptrace_scope is 1 or more: tracing even the user's own processes then
+// requires CAP_SYS_PTRACE.
 bool TracingIsRestricted();
 
-// Between fork and exec: the program that follows gets what HoldRights has kept; without `trace`
-// not CAP_SYS_PTRACE. Async-signal-safe.
+// Call between fork and exec: passes the capabilities kept by HoldRights to the new program,
+// without CAP_SYS_PTRACE unless `trace` is set. Async-signal-safe.
 void PassRightsOn(bool trace);
 
-// Gives up all that HoldRights has kept, for good.
+// Drops all capabilities kept by HoldRights for good.
 void DropRights();
 
 }  // namespace stasis

@@ -1,4 +1,4 @@
-// Amounts of memory as a user types them.
+// Memory sizes in user input.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@ namespace stasis {
 
 inline constexpr uint64_t kMaxSizeBytes = 1ull << 50;
 
-// "32GiB", "32G" and "32g" are 32 * 2^30 bytes, "32GB" is 32 * 10^9, "1.5T" has a fraction, a bare
-// number is bytes. 1 to 2^50 bytes; wrong usage otherwise.
+// Parses a size in bytes. "32GiB", "32G" and "32g" are 32 * 2^30, "32GB" is 32 * 10^9, fractions
+// such as "1.5T" are allowed, and a bare number is bytes. A size outside 1 to 2^50 bytes is a usage
+// error.
 Result<uint64_t> ParseSize(const std::string& text);
 
 }  // namespace stasis

@@ -17,11 +17,13 @@
 #include "base/descriptor_table.h"
 #include "base/operation_id.h"
 #include "base/rights.h"
+#include "base/task_limits.h"
 
 namespace stasis {
 namespace {
 
-// Everything between fork and exec: async-signal-safe calls only, the parent may have threads.
+// Runs between fork and exec. The parent may have threads, so only async-signal-safe calls are
+// allowed.
 [[noreturn]] void ChildMain(const SpawnOptions& options, char* const* argv, char* const* env,
                             std::vector<std::pair<int, int>>& fds, int error_fd, pid_t parent) {
   auto fail = [&] {
@@ -34,7 +36,8 @@ namespace {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
   }
-  // Two passes, so that no source is overwritten before it was copied: first up, out of the way.
+  // Two passes, so that no source descriptor is overwritten before it is copied. The first one
+  // moves all sources above the targets.
   int highest = error_fd;
   for (auto& [target, source] : fds) highest = std::max({highest, target, source});
   int base = highest + 1;
@@ -107,18 +110,13 @@ Result<Subprocess> Subprocess::Spawn(const SpawnOptions& options) {
 
   pid_t parent = ::getpid();
   pid_t pid = ::fork();
-  if (pid < 0) {
-    Error error = ErrnoError(errno, "fork");
-    if (error.raw == EAGAIN) {
-      error.hint = "Raise the limit on processes (`ulimit -u`, or pids.max of the control group)";
-    }
-    return Fail(std::move(error));
-  }
+  if (pid < 0) return Fail(TaskError(errno, "fork"));
   if (pid == 0) ChildMain(options, argv.data(), env, fds, write_end.get(), parent);
 
   Subprocess child;
   child.pid_ = pid;
   child.pidfd_.Reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const int pidfd_error = child.pidfd_ ? 0 : errno;
   write_end.Reset();
   int exec_error = 0;
   if (TEMP_FAILURE_RETRY(::read(read_end.get(), &exec_error, sizeof exec_error)) ==
@@ -129,7 +127,7 @@ Result<Subprocess> Subprocess::Spawn(const SpawnOptions& options) {
   if (!child.pidfd_) {
     child.Kill(SIGKILL);
     ::waitpid(pid, nullptr, 0);
-    return FailErrno(errno, "pidfd_open");
+    return FailErrno(pidfd_error, "pidfd_open");
   }
   return child;
 }
@@ -162,7 +160,7 @@ std::string DescribeWaitStatus(int status) {
 }
 
 std::vector<std::string> ScrubbedEnvironment() {
-  // LD_LIBRARY_PATH stays: on many clusters it is how libcuda.so.1 is found at all.
+  // LD_LIBRARY_PATH is kept: many clusters rely on it to find libcuda.so.1.
   static constexpr std::string_view kExact[] = {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"};
   static constexpr std::string_view kPrefixes[] = {"LC_", "LANG", "STASIS_", "SOFTGPU_"};
   std::vector<std::string> kept;

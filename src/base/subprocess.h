@@ -1,5 +1,4 @@
-// Child processes of ours: started with exactly the descriptors and the environment that are named
-// here.
+// Child processes that get exactly the descriptors and the environment named here.
 #pragma once
 
 #include <sys/types.h>
@@ -18,35 +17,37 @@ namespace stasis {
 
 struct SpawnOptions {
   std::vector<std::string> argv;  // argv[0] is the path of the program
-  // The whole environment as NAME=VALUE; absent: the caller's own.
+  // The whole environment as NAME=VALUE; the caller's environment if absent.
   std::optional<std::vector<std::string>> env;
-  // Descriptors that the child gets, child number -> ours. 0, 1 and 2 default to /dev/null,
-  // /dev/null and the caller's stderr; everything else is closed in the child.
+  // Maps descriptors of the child to descriptors of the caller. 0, 1 and 2 default to /dev/null,
+  // /dev/null and the caller's stderr. All others are closed in the child.
   std::map<int, int> fds;
-  std::string working_directory;     // empty: the caller's
-  bool new_session = false;          // setsid: a signal to the caller's terminal does not reach it
-  std::vector<int> ignored_signals;  // in the child, from its first instruction on
-  // Kept for the child until it is ready for them; else it begins with none blocked.
+  std::string working_directory;     // the caller's if empty
+  bool new_session = false;          // call setsid: signals from the caller's terminal do not reach
+                                     // the child
+  std::vector<int> ignored_signals;  // ignored in the child from its first instruction on
+  // Blocked in the child at its start; by default none are.
   std::vector<int> blocked_signals;
-  // The child's soft RLIMIT_NOFILE, where it is not to be ours (base/descriptor_table.h).
+  // The child's soft RLIMIT_NOFILE, if it must differ from the caller's (base/descriptor_table.h).
   std::optional<uint64_t> descriptor_limit;
-  // What the child gets of the rights that are kept for CRIU (base/rights.h).
+  // The capabilities that the child gets (base/rights.h).
   enum class Rights : uint8_t { kNone, kRestore, kDump } rights = Rights::kNone;
-  // SIGKILL when the thread that started it ends. Never for CRIU: see criu/client.h.
+  // Kill the child with SIGKILL when the thread that started it exits. Must not be set for CRIU,
+  // see criu/client.h.
   bool die_with_parent = false;
 };
 
-// A started child. Destroying it does not end it, and leaves a zombie until the parent goes: call
-// Wait.
+// A started child process. The destructor neither kills nor reaps it; call Wait to avoid a zombie.
 class Subprocess {
  public:
+  // Starts the program and waits for its exec, whose error it returns.
   static Result<Subprocess> Spawn(const SpawnOptions& options);
 
   pid_t pid() const { return pid_; }
-  // Becomes readable when the child ends.
+  // Becomes readable when the child exits.
   int pidfd() const { return pidfd_.get(); }
-  // Waits for the end and reaps: the wait status of waitpid(2); kDeadlineExceeded when it still
-  // runs.
+  // Waits for the child to exit and reaps it. Returns the wait status of waitpid(2), or
+  // kDeadlineExceeded if the child still runs.
   Result<int> Wait(const Deadline& deadline = {});
   void Kill(int signal);
 
@@ -56,12 +57,12 @@ class Subprocess {
   std::optional<int> status_;
 };
 
-// "exited with code 3", "was killed by signal 9 (Killed)".
+// Returns "exited with code 3" or "was killed by signal 9 (Killed)".
 std::string DescribeWaitStatus(int status);
 
-// The environment for helpers that load the driver: the caller's less everything by which a program
-// is made to load or do something else (LD_PRELOAD, CUDA_VISIBLE_DEVICES, CUDA_INJECTION64_PATH,
-// ...). Allow-list. The operation's id is in it.
+// Returns the environment for helpers that load the GPU driver: an allow-list of the caller's
+// variables plus the operation id. Variables that make a program load or use something else are
+// left out (LD_PRELOAD, CUDA_VISIBLE_DEVICES, CUDA_INJECTION64_PATH, ...).
 std::vector<std::string> ScrubbedEnvironment();
 
 }  // namespace stasis

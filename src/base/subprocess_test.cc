@@ -1,14 +1,61 @@
 #include "base/subprocess.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
 
 #include "base/file.h"
 
+namespace {
+
+bool no_pidfds = false;
+
+template <class Function>
+Function* Real(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+// Replaces libc's syscall().
+extern "C" long syscall(long number, ...) noexcept {
+  if (no_pidfds && number == SYS_pidfd_open) {
+    errno = EMFILE;
+    return -1;
+  }
+  va_list list;
+  va_start(list, number);
+  long words[6];
+  for (long& word : words) word = va_arg(list, long);
+  va_end(list);
+  return Real<long(long, ...)>("syscall")(number, words[0], words[1], words[2], words[3], words[4],
+                                          words[5]);
+}
+
+// POSIX allows a successful call to change errno.
+extern "C" int kill(pid_t pid, int number) noexcept {
+  const int result = Real<int(pid_t, int)>("kill")(pid, number);
+  if (result == 0) errno = EPERM;
+  return result;
+}
+
 namespace stasis {
 namespace {
+
+TEST(SubprocessTest, AMissingPidfdIsReportedWithItsOwnError) {
+  no_pidfds = true;
+  auto child = Subprocess::Spawn({.argv = {"/bin/true"}});
+  no_pidfds = false;
+  ASSERT_FALSE(child);
+  EXPECT_EQ(child.error().raw, EMFILE) << child.error().ToString();
+}
 
 Result<std::string> OutputOf(SpawnOptions options) {
   int fds[2];
@@ -27,9 +74,9 @@ Result<std::string> OutputOf(SpawnOptions options) {
 }
 
 TEST(SubprocessTest, ChildSeesOnlyTheDescriptorsItWasGiven) {
-  int extra = ::open("/dev/null", O_RDONLY);  // without O_CLOEXEC: would leak
+  int extra = ::open("/dev/null", O_RDONLY);  // without O_CLOEXEC, so that it would leak
   ASSERT_GT(extra, 2);
-  // By asking for each number: whatever lists a folder has descriptors of its own.
+  // Tests each number, because a program that lists /proc/PID/fd opens a descriptor itself.
   const std::string script =
       "i=0; while [ $i -lt 64 ]; do [ ! -e /proc/$$/fd/$i ] || printf '%s ' $i; i=$((i+1)); done";
   auto output = OutputOf({.argv = {"/bin/sh", "-c", script}, .fds = {{7, extra}}});

@@ -17,13 +17,13 @@
 namespace stasis::bench {
 namespace {
 
-// The slowest answer: softgpu writes and compares on a CPU.
+// Time limit for the slowest answer: softgpu fills and compares on a CPU.
 constexpr std::chrono::seconds kAnswer{600};
 constexpr std::chrono::milliseconds kLookAtCancel{200};
 constexpr std::chrono::seconds kEnd{60};
 constexpr size_t kMaxLine = 4096;
 
-// The caller's own, but for the GPU and the agent.
+// The caller's environment, except for GPU and agent.
 std::vector<std::string> Environment(const BlocksOptions& options) {
   std::vector<std::string> env;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -65,7 +65,7 @@ Result<Blocks> Blocks::Start(const BlocksOptions& options) {
   }
   spawn.env = Environment(options);
   spawn.fds = {{0, in.read.get()}, {1, out.write.get()}};
-  spawn.new_session = true;  // Ctrl-C is for us
+  spawn.new_session = true;  // Ctrl-C must reach only this process
   spawn.die_with_parent = true;
   Blocks blocks;
   STASIS_ASSIGN(blocks.child_, Subprocess::Spawn(spawn));
@@ -120,7 +120,7 @@ Result<std::string> Blocks::ReadLine() {
     if (pending_.size() > kMaxLine) {
       return Fail(Code::kInternal, "the measured program says what nobody asked for");
     }
-    // A signal that comes between the look above and poll() is seen at the next look.
+    // poll() may miss a signal that arrives just before it; the next iteration sees it.
     pollfd readable{out_.get(), POLLIN, 0};
     if (::poll(&readable, 1, static_cast<int>(kLookAtCancel.count())) <= 0) continue;
     char part[512];

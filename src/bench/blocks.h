@@ -1,41 +1,42 @@
-// The program that is measured: workloads/blocks, as a child of ours. It holds memory in
-// allocations of one size, writes all of it anew when it is told to, and compares.
+// The measured program: workloads/blocks, as a child process. It holds memory in allocations of one
+// size, overwrites all of it on command, and verifies it.
 #pragma once
 
 #include <functional>
 #include <string>
 
 #include "base/subprocess.h"
-#include "coordinator/survey.h"
+#include "checks/survey.h"
 
 namespace stasis::bench {
 
 struct BlocksOptions {
   device::GpuUuid gpu;
-  uint64_t size_bytes = 0;  // 0: a context and nothing else
+  uint64_t size_bytes = 0;  // 0: only a context
   uint64_t allocation_bytes = 0;
-  std::string agent;  // path of the library to preload; empty: none
+  std::string agent;  // path of the library to preload; empty for none
   std::function<bool()> cancelled;
 };
 
 class Blocks {
  public:
-  // Waits until it holds its memory. kNotFound without the program; kUnavailable with its last
-  // words when it ended; kCancelled.
+  // Starts the program and waits until it holds its memory. Returns kNotFound if the program does
+  // not exist, kUnavailable with its last output if it exited, kCancelled.
   static Result<Blocks> Start(const BlocksOptions& options);
-  // Ends it at once, also while it is suspended.
+  // Kills the program at once, even if it is suspended.
   ~Blocks();
   Blocks(Blocks&& other) noexcept;
   Blocks& operator=(Blocks&&) = delete;
 
-  // Other random words in all memory: what the last round saved is not what the next one must save.
+  // Fills all memory with other random words, so that the next round cannot reuse the last round's
+  // data.
   Status Fill();
-  // kDataLoss when a word is not what was written.
+  // Returns kDataLoss if a word differs from the one written.
   Status Verify();
-  // It checks once more and ends by itself.
+  // Verifies once more, and lets the program exit.
   Status Finish();
 
-  const coordinator::Target& target() const { return target_; }
+  const checks::Target& target() const { return target_; }
 
  private:
   Blocks() = default;
@@ -44,10 +45,10 @@ class Blocks {
 
   Subprocess child_;
   bool running_ = false;
-  UniqueFd in_, out_;  // ours: its standard input and output
+  UniqueFd in_, out_;  // connected to its standard input and output
   std::string pending_;
   std::function<bool()> cancelled_;
-  coordinator::Target target_;
+  checks::Target target_;
 };
 
 }  // namespace stasis::bench

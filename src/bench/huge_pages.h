@@ -1,5 +1,5 @@
-// The machine's setting for transparent huge pages, on which the speed of the driver's own path
-// depends: it copies into the program's RAM.
+// The machine's setting for transparent huge pages. The speed of the driver's own path depends on
+// it, because the driver copies to the program's memory.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace stasis::bench {
 
-// "always", "madvise", "never"; empty where the kernel has none.
+// Returns "always", "madvise" or "never"; empty if the kernel has no such setting.
 std::string HugePages();
 
-// Sets it as long as the object lives.
+// Changes the setting while the object exists.
 class HugePagesSetting {
  public:
-  // kPermissionDenied without the right to.
+  // Returns kPermissionDenied without the necessary rights.
   static Result<HugePagesSetting> Set(const std::string& mode);
   ~HugePagesSetting();
   HugePagesSetting(HugePagesSetting&& other) noexcept;

@@ -8,24 +8,26 @@
 
 #include "bench/blocks.h"
 #include "bench/huge_pages.h"
-#include "coordinator/host_memory.h"
-#include "coordinator/suspended.h"
+#include "gpu_state/host_memory.h"
+#include "gpu_state/services.h"
+#include "gpu_state/suspended.h"
 #include "jobs/agent_library.h"
+#include "operations/operations.h"
 
 namespace stasis::bench {
 namespace {
 
-using coordinator::OperationOptions;
-using coordinator::OperationResult;
-using coordinator::Session;
+using operations::OperationOptions;
+using operations::OperationResult;
+using operations::Session;
 
 constexpr uint64_t kWireBytes = 1ull << 30;
 constexpr int kStackRounds = 3;
 constexpr std::chrono::seconds kWireTimeout{120};
-// GPU memory to name blocks of; where it is a part of a smaller GPU, of what is free there.
+// GPU memory for the measurement of naming, less on a GPU with less free memory.
 constexpr uint64_t kNamingBytes = 8ull << 30;
 constexpr uint64_t kSoftgpuNamingBytes = 64ull << 20;
-// The contexts of the workload and of the mover, and what slabs may waste.
+// For the contexts of workload and mover, and unused parts of slabs.
 constexpr uint64_t kContextBytes = 1280ull << 20;
 constexpr uint64_t kSoftgpuContextBytes = 64ull << 20;
 
@@ -36,8 +38,7 @@ class Bench {
   Bench(const Paths& paths, const MeasureOptions& options)
       : paths_(paths),
         options_(options),
-        services_(
-            coordinator::MakeServices(paths, options.settings, options.stasis_version, true)) {}
+        services_(gpu_state::MakeServices(paths, options.settings, options.stasis_version, true)) {}
 
   Result<Measurements> Run();
 
@@ -64,7 +65,7 @@ class Bench {
 
   const Paths& paths_;
   const MeasureOptions& options_;
-  coordinator::Services services_;  // of all operations
+  gpu_state::Services services_;  // for all operations
   Measurements found_;
 };
 
@@ -107,7 +108,7 @@ Status Bench::CheckRoom() {
                 "give a smaller --size, or --ignore-memory where a machine grows as it is used");
   }
   if (options_.ignore_memory || options_.driver_rounds == 0) return {};
-  return coordinator::CheckHostMemory(options_.size_bytes, {::getpid()});
+  return gpu_state::CheckHostMemory(options_.size_bytes, {::getpid()});
 }
 
 Result<Blocks> Bench::Start(uint64_t size, uint64_t allocation, const std::string& agent) {
@@ -125,9 +126,9 @@ Result<Sample> Bench::Operate(
     const std::string& verb,
     const std::function<Result<OperationResult>(Session&, const OperationOptions&)>& operation) {
   STASIS_TRY(CheckCancelled());
-  // A journal is for one operation.
-  STASIS_ASSIGN(Session session, coordinator::OpenSession(paths_, options_.settings, verb,
-                                                          options_.stasis_version, true));
+  // A journal belongs to one operation.
+  STASIS_ASSIGN(Session session, operations::OpenSession(paths_, options_.settings, verb,
+                                                         options_.stasis_version, true));
   session.services = services_;
   OperationOptions options;
   options.ignore_memory = options_.ignore_memory;
@@ -146,7 +147,7 @@ Result<Round> Bench::OneRound(Blocks& blocks, Path path,
                   OperationOptions run = options;
                   run.driver_alone = path == Path::kDriver;
                   run.keep_stack_limits = path == Path::kSharedStacksKept;
-                  return coordinator::Suspend(session, blocks.target(), run);
+                  return operations::Suspend(session, blocks.target(), run);
                 }));
   const OperationResult& result = round.suspend.result;
   if (path != Path::kDriver && result.shared_bytes < options_.size_bytes) {
@@ -162,7 +163,7 @@ Result<Round> Bench::OneRound(Blocks& blocks, Path path,
   if (while_away) STASIS_TRY(while_away());
   STASIS_ASSIGN(round.resume,
                 Operate("resume", [&](Session& session, const OperationOptions& options) {
-                  return coordinator::Resume(session, blocks.target(), {}, options);
+                  return operations::Resume(session, blocks.target(), {}, options);
                 }));
   STASIS_TRY(blocks.Verify());
   return round;
@@ -173,7 +174,7 @@ Status Bench::MeasureWire(const Blocks& blocks) {
   const dataplane::ArenaKey key{blocks.target().root, options_.gpu.uuid};
   auto arena = resident.Take(key);
   if (!arena) return Fail(Code::kInternal, "the arena of the measured program is gone");
-  // It is attached already, and as warm as it was for the save.
+  // Still attached, and as warm as for the save.
   auto speed = resident.Of(options_.gpu.uuid)
                    .Measure(std::min(kWireBytes, options_.size_bytes), Deadline::In(kWireTimeout));
   resident.Keep(std::move(*arena));
@@ -199,12 +200,12 @@ void Bench::GiveBack(const process::ProcessId& id) {
   resident.StopMovers();
   if (auto arena = resident.Take({id, options_.gpu.uuid})) {
     if (auto store = dataplane::ArenaStore::Open(paths_)) {
-      // Memory that was reserved beforehand stays reserved.
+      // Memory reserved in advance stays reserved.
       (void)(found_.arena_reserved_bytes > 0 ? store->Recycle(std::move(*arena))
                                              : store->Remove(std::move(*arena)));
     }
   }
-  (void)coordinator::ForgetSuspended(paths_, id);
+  (void)gpu_state::ForgetSuspended(paths_, id);
 }
 
 Result<SharedRun> Bench::MeasureShared(uint64_t allocation_bytes) {
@@ -261,7 +262,7 @@ Result<std::vector<Round>> Bench::MeasureRounds(Blocks& blocks, int count,
     return blocks.Finish();
   };
   Status done = all();
-  (void)coordinator::ForgetSuspended(paths_, blocks.target().root);
+  (void)gpu_state::ForgetSuspended(paths_, blocks.target().root);
   STASIS_TRY(std::move(done));
   return rounds;
 }
@@ -286,7 +287,7 @@ Result<Measurements> Bench::Run() {
   found_.huge_pages = HugePages();
   STASIS_TRY(CheckRoom());
   if (options_.huge_pages) {
-    // As it is: only whether it may be changed.
+    // Sets the current value, to check whether it may be changed.
     STASIS_ASSIGN(auto allowed, HugePagesSetting::Set(found_.huge_pages));
   }
 

@@ -1,26 +1,31 @@
-// What `stasis bench` does: one workload on one GPU, suspended and resumed again and again, by the
-// shared path and by the driver alone, in one run. It only measures; report.h makes sense of it.
+// The measurements of `stasis bench`: one workload on one GPU, suspended and resumed repeatedly by
+// the shared path and by the driver alone, in one run. report.h evaluates them.
 //
-// For the shared path it is what a daemon will be: the movers, the arenas and the device helper
-// stay from one operation to the next. Whatever it started is ended and whatever it allocated is
-// given back, also when it fails.
+// As in the daemon, the movers, arenas and the device helper stay between operations of the shared
+// path. All processes are stopped and all memory is freed at the end, even after an error.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "coordinator/operations.h"
+#include "base/paths.h"
+#include "base/result.h"
+#include "config/settings.h"
+#include "dataplane/mover_client.h"
+#include "device/device_control.h"
+#include "operations/result.h"
 
 namespace stasis::bench {
 
 struct MeasureOptions {
   device::Gpu gpu;
   uint64_t size_bytes = 0;
-  std::vector<uint64_t> allocation_bytes;  // the shared path is measured with each
-  int rounds = 7;                          // warm ones, and those of the control alone
-  int driver_rounds = 2;                   // 0: the driver's own path is not measured
-  bool huge_pages = false;                 // the driver's own path with `madvise` and with `always`
+  std::vector<uint64_t> allocation_bytes;  // the shared path is measured with each size
+  int rounds = 7;                          // warm rounds, and rounds of the control alone
+  int driver_rounds = 2;                   // 0: do not measure the driver's own path
+  bool huge_pages = false;                 // also measure the driver's own path with `madvise` and
+                                           // with `always`
   bool ignore_memory = false;
   config::Settings settings;
   std::string stasis_version;
@@ -28,48 +33,50 @@ struct MeasureOptions {
   std::function<bool()> cancelled;
 };
 
-// One suspend or resume as its caller saw it: with the look at the target before the plan.
+// One suspend or resume as its caller sees it, including the survey of the target before the plan.
 struct Sample {
   double seconds = 0;
-  coordinator::OperationResult result;
+  operations::OperationResult result;
 };
 
 struct Round {
   Sample suspend, resume;
-  // GPU memory in use while the program was suspended that was free before anything was started.
+  // GPU memory in use during the suspend, in excess of that used before the start.
   uint64_t held_bytes = 0;
 };
 
 struct SharedRun {
   uint64_t allocation_bytes = 0;
   uint64_t allocations = 0;
-  Round cold;  // the first: no mover, no arena
+  Round cold;  // the first round: no mover, no arena
   std::vector<Round> warm;
-  // The first run only: with the contexts' stack limits left as they are (agent/cuda/floor.h).
+  // Only in the first run: rounds with the contexts' default stack limits (agent/cuda/floor.h).
   std::vector<Round> stacks_kept;
 };
 
 struct DriverRun {
-  std::string huge_pages;  // the setting while it was measured
+  std::string huge_pages;  // the setting during the measurement
   std::vector<Round> rounds;
 };
 
 struct Measurements {
-  device::Gpu gpu;  // as it was before
+  device::Gpu gpu;  // before the start
   device::DriverInfo driver;
   std::string huge_pages;
   uint64_t size_bytes = 0;
-  uint64_t arena_reserved_bytes = 0;  // memory that was ready beforehand: cold is less cold
+  uint64_t arena_reserved_bytes = 0;  // memory reserved in advance, which makes the cold round less
+                                      // cold
   std::vector<SharedRun> shared;
   std::vector<DriverRun> driver_alone;
   std::vector<Round> control;  // a context without memory, by the driver alone
   dataplane::WireSpeed wire;
   dataplane::NamingSpeed naming;
-  std::string why_no_naming;  // naming is zero then
+  std::string why_no_naming;  // if not empty, naming is zero
   double total_s = 0;
 };
 
-// Refuses what the GPU or the machine cannot hold before anything is started.
+// Runs all measurements. Before it starts anything, rejects sizes that the GPU or the machine
+// cannot hold.
 Result<Measurements> Measure(const Paths& paths, const MeasureOptions& options);
 
 }  // namespace stasis::bench

@@ -10,13 +10,13 @@ namespace stasis::bench {
 namespace {
 
 constexpr int kWidth = 960;
-constexpr int kLeft = 200;   // of the bars; names stand before it
-constexpr int kRight = 120;  // figures stand behind the bars
+constexpr int kLeft = 200;   // left margin with names
+constexpr int kRight = 120;  // right margin with figures
 constexpr int kRow = 24;
 constexpr int kBar = 16;
 constexpr double kSpan = kWidth - kLeft - kRight;
 
-// What a bar is about; phases that are in no line are about the plan itself.
+// The kinds of phases; those not listed belong to the plan itself.
 struct Kind {
   std::string_view colour;
   std::string_view legend;
@@ -93,7 +93,7 @@ class Canvas {
     Text(20, y_ + 14, text, "font-weight=\"bold\"");
     y_ += 26;
   }
-  // A bar from `start` to `start + length`, in seconds of `scale` for the whole width.
+  // Draws a bar from `start` to `start + length` seconds; `scale` seconds are the full width.
   void Row(std::string_view name, double start, double length, double scale,
            std::string_view colour, std::string_view figure) {
     const double x = kLeft + start / scale * kSpan;
@@ -122,7 +122,7 @@ class Canvas {
 };
 
 void DrawAxis(Canvas& canvas, double scale) {
-  // 1, 2 or 5 times a power of ten, four to ten of them.
+  // 1, 2 or 5 times a power of ten, four to ten steps in total.
   double step = std::pow(10, std::floor(std::log10(scale)));
   if (scale / step < 2) {
     step /= 5;
@@ -139,7 +139,7 @@ void DrawAxis(Canvas& canvas, double scale) {
   canvas.Skip(20);
 }
 
-// The phases of one operation, each where it began; `limit` is drawn as a line.
+// Draws the phases of one operation at their start times, and `limit` as a line.
 void DrawPhases(Canvas& canvas, const std::string& head, const OperationStats& stats,
                 double limit) {
   if (stats.phases.empty()) return;

@@ -1,4 +1,4 @@
-// The report as a picture: one SVG file that needs nothing else.
+// Draws the report as one self-contained SVG file.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace stasis::bench {
 
-// `title` and `subtitle` are plain text. The phases of a median round, then shared path and driver
-// on one scale.
+// Draws the phases of a median round, and the shared path and the driver on one scale. `title` and
+// `subtitle` are plain text.
 std::string PlotSvg(const Report& report, const std::string& title, const std::string& subtitle);
 
 }  // namespace stasis::bench

@@ -6,10 +6,13 @@
 #include <functional>
 #include <limits>
 
+#include "operations/result.h"
+#include "plan/account.h"
+
 namespace stasis::bench {
 namespace {
 
-using coordinator::PhaseReport;
+using plan::PhaseReport;
 
 double PhaseSeconds(const Sample& sample, const std::string& name) {
   for (const PhaseReport& phase : sample.result.account.phases) {
@@ -25,7 +28,7 @@ Stats StatsOver(const std::vector<const Sample*>& samples, const Get& get) {
   return StatsOf(std::move(values));
 }
 
-// All samples have the phases of the first: their plans are the same.
+// All samples have the same phases, because their plans are the same.
 std::vector<PhaseStats> PhasesOf(const std::vector<const Sample*>& samples) {
   std::vector<PhaseStats> phases;
   if (samples.empty()) return phases;
@@ -59,14 +62,14 @@ std::vector<PhaseStats> PhasesOf(const std::vector<const Sample*>& samples) {
 struct PartRow {
   const char* name;
   const char* what;
-  double coordinator::Saved::*seconds;
+  double operations::Saved::*seconds;
 };
 constexpr PartRow kParts[] = {
-    {"until_first_copy_s", "mover: until the first copy", &coordinator::Saved::until_first_s},
-    {"naming_s", "mover: names, on the GPU", &coordinator::Saved::naming_s},
-    {"copy_s", "mover: copy", &coordinator::Saved::copy_s},
-    {"release_s", "mover: letting go", &coordinator::Saved::release_s},
-    {"close_s", "closing our descriptors", &coordinator::Saved::close_s},
+    {"until_first_copy_s", "mover: until the first copy", &operations::Saved::until_first_s},
+    {"naming_s", "mover: names, on the GPU", &operations::Saved::naming_s},
+    {"copy_s", "mover: copy", &operations::Saved::copy_s},
+    {"release_s", "mover: letting go", &operations::Saved::release_s},
+    {"close_s", "closing our descriptors", &operations::Saved::close_s},
 };
 
 std::vector<PartStats> PartsOf(const std::vector<const Sample*>& samples) {
@@ -110,7 +113,7 @@ void AddRatios(Report& report) {
                     Divide(back, report.resume_limit_s), 1.20});
   ratios.push_back({"cold_over_warm_suspend", "first suspend over warm ones",
                     Divide(shared.cold_suspend.seconds.median, out), 3});
-  // Of several settings the one in which the driver was faster.
+  // Uses the setting in which the driver was faster.
   double driver_out = std::numeric_limits<double>::max();
   double driver_back = driver_out;
   for (const DriverStats& driver : report.driver_alone) {

@@ -1,5 +1,5 @@
-// What the measurements say: medians, the time of each phase, and the ratios that matter, each with
-// the bar that it is to pass on a GPU.
+// The results of the measurements: medians, the time of each phase, and the important ratios, each
+// with its target value on a GPU.
 #pragma once
 
 #include <string>
@@ -12,32 +12,33 @@ namespace stasis::bench {
 struct Stats {
   double median = 0, min = 0, max = 0;
 };
-// Zeros of nothing; the median of an even number is the mean of the two in the middle.
+// Returns zeros for no values. The median of an even number of values is the mean of the two in the
+// middle.
 Stats StatsOf(std::vector<double> values);
 
 // One phase over all rounds.
 struct PhaseStats {
   std::string name;
   Stats seconds;
-  double start_s = 0;  // median, after the begin of the plan
+  double start_s = 0;  // median, relative to the start of the plan
   uint64_t bytes = 0;
   int depth = 0;
   bool parallel = false;
 };
 
-// Of what the movers did within a suspend.
+// One part of the movers' work in a suspend.
 struct PartStats {
-  std::string name;  // for programs: "naming_s"
-  std::string what;  // for people
+  std::string name;  // machine-readable: "naming_s"
+  std::string what;  // human-readable
   Stats seconds;
 };
 
-// One direction of some rounds.
+// One direction over several rounds.
 struct OperationStats {
   Stats seconds;                   // as the caller saw it
-  std::vector<PhaseStats> phases;  // "look" is the first: what came before the plan
-  std::vector<PartStats> parts;    // none of a resume, or of the driver alone
-  // Lock and checkpoint, or restore and unlock: the driver's own calls and nothing of ours.
+  std::vector<PhaseStats> phases;  // the first is "look", the time before the plan
+  std::vector<PartStats> parts;    // empty for a resume and for the driver alone
+  // Lock and checkpoint, or restore and unlock: only the driver's own calls.
   Stats driver_calls;
 };
 OperationStats SuspendStats(const std::vector<Round>& rounds);
@@ -47,7 +48,7 @@ struct SharedStats {
   uint64_t allocation_bytes = 0;
   uint64_t allocations = 0;
   OperationStats cold_suspend, cold_resume, suspend, resume;
-  // With the contexts' stack limits left as they are; no phases where that was not measured.
+  // With the contexts' default stack limits; without phases if not measured.
   OperationStats stacks_kept_suspend, stacks_kept_resume;
   Stats held_bytes;
 };
@@ -57,11 +58,11 @@ struct DriverStats {
 };
 
 struct Ratio {
-  std::string name;  // for programs: "suspend_over_limit"
-  std::string what;  // for people
+  std::string name;  // machine-readable: "suspend_over_limit"
+  std::string what;  // human-readable
   double value = 0;
   double bar = 0;
-  bool at_most = true;  // else at least
+  bool at_most = true;  // otherwise the value must be at least `bar`
   bool met() const { return at_most ? value <= bar : value >= bar; }
 };
 
@@ -69,8 +70,8 @@ struct Report {
   std::vector<SharedStats> shared;
   std::vector<DriverStats> driver_alone;
   OperationStats control_suspend, control_resume;
-  // The least time: the bytes over the measured wire, or the driver's work for a bare context,
-  // whichever is more.
+  // The lower bound: the bytes divided by the measured bus speed, or the driver's time for a bare
+  // context, whichever is larger.
   double suspend_limit_s = 0, resume_limit_s = 0;
   std::vector<Ratio> ratios;
 };

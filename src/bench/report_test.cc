@@ -1,19 +1,20 @@
 #include "bench/report.h"
+#include "plan/account.h"
 
 #include <gtest/gtest.h>
 
 namespace stasis::bench {
 namespace {
 
-coordinator::PhaseReport Phase(const char* name, double start_s, double seconds) {
-  coordinator::PhaseReport phase;
+plan::PhaseReport Phase(const char* name, double start_s, double seconds) {
+  plan::PhaseReport phase;
   phase.name = name;
   phase.start_s = start_s;
   phase.seconds = seconds;
   return phase;
 }
 
-// Whose driver calls take that long, and the whole a second more.
+// A round whose driver calls take this long, and one second more in total.
 Round DriverRound(double out_s, double back_s) {
   Round round;
   auto& suspend = round.suspend.result.account;
@@ -51,7 +52,7 @@ class ReportTest : public ::testing::Test {
  protected:
   ReportTest() {
     found.size_bytes = 40'000'000'000;
-    found.wire = {1 << 30, 50e9, 20e9};  // 0.8 s out, 2 s back
+    found.wire = {1 << 30, 50e9, 20e9};  // 0.8 s to suspend, 2 s to resume
     SharedRun run;
     run.allocations = 40;
     run.cold = DriverRound(2, 2);
@@ -97,7 +98,7 @@ TEST_F(ReportTest, WhatTheMoverDidWithinASuspendIsShown) {
   EXPECT_DOUBLE_EQ(parts[1].seconds.min, 0.011);
 }
 
-// The setting in which the driver was faster, and its own calls only.
+// Uses the setting in which the driver was faster, and only its own calls.
 TEST_F(ReportTest, TheBetterOfTheDriversSettingsCounts) {
   EXPECT_EQ(Find(MakeReport(found), "suspend_speedup"), nullptr);
   found.driver_alone = {{"madvise", {DriverRound(20, 6), DriverRound(22, 8)}},

@@ -1,12 +1,12 @@
-// The account that a dump or restore ends with: each phase with its time, bytes and rate.
+// The summary of a dump or restore: each phase with its time, bytes and rate.
 #pragma once
 
 #include <string>
 
-#include "coordinator/services.h"
+#include "stasis/v1/stasis.pb.h"
 
 namespace stasis::cli {
 
-std::string AccountText(const coordinator::OperationResult& result);
+std::string AccountText(const v1::OperationResult& result);
 
 }  // namespace stasis::cli

@@ -51,9 +51,12 @@ Option App::add_ignored_words(const std::string& name) const {
 Option App::add_flag(const std::string& name, bool& value, const std::string& help) const {
   return Option(app_->add_flag(name, value, help));
 }
+Option App::add_flag(const std::string& name, const std::string& help,
+                     std::function<void()> call) const {
+  return Option(app_->add_flag_callback(name, std::move(call), help));
+}
 Option App::add_ignored_flag(const std::string& name, const std::string& help) const {
-  return Option(app_->add_flag_callback(
-      name, [] {}, help));
+  return add_flag(name, help, [] {});
 }
 App App::callback(std::function<void()> call) const { return App(app_->callback(std::move(call))); }
 App App::alias(const std::string& name) const { return App(app_->alias(name)); }

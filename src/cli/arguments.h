@@ -1,6 +1,5 @@
-// The verbs, options and flags of the command line, with CLI11's words. CLI11 itself is behind it:
-// its headers cost every file that includes them four seconds and 100 KB of code, so only those do
-// that ask what was parsed.
+// Commands, options and flags of the command line, built on CLI11. CLI11's headers cost each file
+// four seconds and 100 KB of code, so only files that examine the parsed result include them.
 #pragma once
 
 #include <functional>
@@ -14,21 +13,21 @@ class Option;
 
 namespace stasis::cli {
 
-// Both are handles: copied freely, and used like the pointers that CLI11 hands out.
+// Option and App are handles: cheap to copy, and used like CLI11's pointers.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
   const Option* operator->() const { return this; }
 
   Option required() const;
-  Option expected(int least, int most) const;  // so many words
+  Option expected(int least, int most) const;  // number of words
   Option excludes(Option other) const;
   Option delimiter(char separator) const;
   Option range(int least, int most) const;
   Option range(double least, double most) const;
   Option one_of(std::initializer_list<std::string> words) const;
-  // In the help:
-  Option group(const std::string& name) const;  // "": not shown
+  // Properties shown in the help:
+  Option group(const std::string& name) const;  // "": hidden
   Option option_text(const std::string& text) const;
   Option capture_default_str() const;
 
@@ -47,15 +46,18 @@ class App {
   App add_subcommand(const std::string& name, const std::string& help) const;
   App get_subcommand(const std::string& name) const;
   App require_subcommand(int count) const;
-  // `value` is of a type that arguments.cc names.
+  // `value` must have a type that arguments.cc instantiates.
   template <typename T>
   Option add_option(const std::string& name, T& value, const std::string& help) const;
   Option add_ignored_words(const std::string& name) const;
   Option add_flag(const std::string& name, bool& value, const std::string& help) const;
+  // Runs `call` when the flag is given.
+  Option add_flag(const std::string& name, const std::string& help,
+                  std::function<void()> call) const;
   Option add_ignored_flag(const std::string& name, const std::string& help) const;
   App callback(std::function<void()> call) const;
   App alias(const std::string& name) const;
-  App group(const std::string& name) const;  // "": not shown in the help
+  App group(const std::string& name) const;  // "": hidden in the help
   App footer(const std::string& text) const;
 
  private:

@@ -17,6 +17,11 @@
 namespace stasis::cli {
 namespace {
 
+// Signals that are not forwarded: faults, child and write events of this process, and job control,
+// which must stop this process and not the job.
+constexpr int kOwnSignals[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, SIGSYS,  SIGABRT,
+                               SIGCHLD, SIGPIPE, SIGXFSZ, SIGXCPU, SIGTSTP, SIGTTIN, SIGTTOU};
+
 std::string LogToWatch(const jobs::Job& job) {
   return jobs::LogReader(job.log, 0).regular() ? job.log : std::string();
 }
@@ -29,7 +34,7 @@ Outcome FollowLog(const Globals& globals, const jobs::Store& store, const jobs::
   bool detached = false;
   while (!detached) {
     STASIS_ASSIGN(jobs::Job job, watch.Look());
-    // Read after the look: what an ended job has written is all there.
+    // Must follow the look at the state, so that the output of an ended job is complete.
     STASIS_ASSIGN(bool read, log.Copy());
     if (!read) break;
     if (!job.processes) return ExitCodeOf(job);
@@ -49,8 +54,8 @@ Outcome FollowLog(const Globals& globals, const jobs::Store& store, const jobs::
 
 Result<CaughtSignals> CaughtSignals::Catch() {
   sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGWINCH, SIGCONT}) sigaddset(&set, signal);
+  sigfillset(&set);
+  for (int signal : kOwnSignals) sigdelset(&set, signal);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   CaughtSignals caught;
   caught.fd_.Reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -78,11 +83,12 @@ void AttachOptions::AddTo(App verb) {
 void PassOn(const process::ProcessId& root, int signal) {
   auto pidfd = process::OpenPidfd(root);
   if (!pidfd) return;
-  if (signal == SIGTERM) {
+  if (signal != SIGINT && signal != SIGQUIT) {
     ::syscall(SYS_pidfd_send_signal, pidfd->get(), signal, nullptr, 0);
     return;
   }
-  // The root leads its group; the pidfd says that the number is still its own.
+  // A terminal would send these to the group. The root leads it; the pidfd proves that the pid is
+  // still its own.
   ::kill(-root.pid.value, signal);
 }
 
@@ -94,7 +100,7 @@ Outcome ExitCodeOf(const jobs::Job& job) {
 
 std::optional<Outcome> EndOf(const Globals& globals, const jobs::Job& job,
                              const process::ProcessId& root) {
-  // Dumped and restored before we looked.
+  // Dumped and restored meanwhile.
   if (!job.processes || job.processes->root != root) return shim::kDumpedExitCode;
   if (!jobs::HasEnded(job.state)) return std::nullopt;
   if (job.state == jobs::State::kDumped && job.dumped_image && !globals.quiet) {
@@ -131,7 +137,7 @@ Status CopyLog(const jobs::Store& store, const jobs::Job& job, uint64_t offset, 
   for (;;) {
     STASIS_ASSIGN(jobs::Job now, watch.Look());
     STASIS_ASSIGN(bool read, log.Copy());
-    // What the job has left in the background may go on to write.
+    // Background processes of the job may still write.
     if (!read || (jobs::HasEnded(now.state) && BackgroundProcesses(now).empty())) return {};
     STASIS_TRY(watch.Wait(-1, {}));
   }

@@ -13,13 +13,13 @@
 
 namespace stasis::cli {
 
-// Takes the signals that a terminal or a supervisor sends away from us, so that they can be passed
-// on to a job. Made before the job is started: a Ctrl-C in between is then not lost.
+// Captures every signal that may be meant for an attached job, so that it can be forwarded. Create
+// it before the job starts, so that an early Ctrl-C is not lost.
 class CaughtSignals {
  public:
   static Result<CaughtSignals> Catch();
   int fd() const { return fd_.get(); }
-  int Read();  // the next one, 0 when there is none
+  int Read();  // returns the next signal, 0 if there is none
 
  private:
   UniqueFd fd_;
@@ -27,32 +27,36 @@ class CaughtSignals {
 
 struct AttachOptions {
   std::string detach_keys = kDefaultDetachKeys;
-  bool watch = false;  // only look
+  bool watch = false;  // do not send input or signals
   void AddTo(App verb);
 };
 
-// Stays with a running job in the foreground. Of one without a terminal: copies what its log gains
-// from `log_offset` on to stdout, and passes signals on: SIGINT and SIGQUIT to the job's process
-// group, as a terminal would, SIGTERM to its root. Of one with a terminal: see attach_terminal.h.
-// SIGHUP, or a stdout that nobody reads any more, detaches: the job goes on, and the result is 0.
-// One that only watches passes nothing on, and the other signals detach it too. Else the job's exit
-// code: its own, 128+n for a signal, 75 when it was dumped.
+// Attaches to a running job until it ends or the user detaches.
+//
+// - Without a terminal: copies the log from `log_offset` on to stdout and forwards signals: SIGINT
+//   and SIGQUIT to the job's process group, as a terminal would, others to its root (except those
+//   listed in attach.cc, SIGWINCH and SIGCONT).
+// - With a terminal: see attach_terminal.h.
+//
+// SIGHUP and a closed stdout detach: the job continues and the result is 0. With `watch` nothing is
+// forwarded and other signals detach too. If the job ends, returns its exit code: 128+n for a
+// signal, 75 if it was dumped.
 Outcome Attach(const Globals& globals, const jobs::Store& store, const std::string& id,
                uint64_t log_offset, const AttachOptions& options, CaughtSignals signals);
 
-// Whether it has a terminal that can be attached to.
+// Returns true if the job has a terminal that can be attached to.
 bool HasTerminal(const jobs::Store& store, const jobs::Job& job);
 
-// Copies the log to stdout from `offset` on; with `follow` until the job has ended.
+// Copies the log from `offset` on to stdout; with `follow`, until the job has ended.
 Status CopyLog(const jobs::Store& store, const jobs::Job& job, uint64_t offset, bool follow);
 
-// The exit code that stands for a job's end; an error for one of which nobody knows.
+// Returns the exit code for a job's end, or an error if the end is unknown.
 Outcome ExitCodeOf(const jobs::Job& job);
 // `adopted`: it never had a shim.
 tl::unexpected<Error> FailUnknownEnd(const std::string& id, bool adopted);
 
-// What both ways of attaching have in common: what is returned when the tree below `root` is the
-// job no more, after a word to the user; absent while it is.
+// Used by both ways of attaching. If the tree below `root` is no longer the job, tells the user and
+// returns the result; otherwise returns nothing.
 std::optional<Outcome> EndOf(const Globals& globals, const jobs::Job& job,
                              const process::ProcessId& root);
 void PassOn(const process::ProcessId& root, int signal);

@@ -16,10 +16,10 @@ namespace stasis::cli {
 namespace {
 
 constexpr auto kAnswerTimeout = std::chrono::seconds(10);
-// Typed, and not taken by the program: from then on keys wait in our own terminal.
+// Limit for typed bytes that the program has not read; beyond it, keys wait in the terminal.
 constexpr size_t kMostTyped = 64u << 10;
 
-// Our terminal, raw as long as this lives.
+// Switches the local terminal to raw mode while the object exists.
 class RawTerminal {
  public:
   RawTerminal() = default;
@@ -40,7 +40,7 @@ class RawTerminal {
   termios before_{};
 };
 
-// One stay at a job's terminal.
+// One session at a job's terminal.
 class Stay {
  public:
   Stay(const Globals& globals, const jobs::Store& store, const jobs::Job& job,
@@ -82,8 +82,8 @@ class Stay {
   const process::ProcessId root_;
   jobs::TerminalClient client_;
   DetachKeys keys_;
-  const bool input_;   // false: we only watch
-  bool holds_ = true;  // nobody else has the input
+  const bool input_;   // false: only watching
+  bool holds_ = true;  // no other client has the input
   CaughtSignals signals_;
   Leaving leaving_ = Leaving::kNot;
 };
@@ -109,7 +109,7 @@ Result<Stay::Leaving> Stay::Loop(RawTerminal& raw) {
   }
 }
 
-// A few packets at a time, so that keys are not kept waiting by a program that writes without end.
+// Handles a few packets at a time, so that continuous output does not delay keys.
 Result<Stay::Leaving> Stay::ShowOutput() {
   for (int i = 0; i < 16; ++i) {
     auto packet = client_.Receive();
@@ -152,7 +152,7 @@ Stay::Leaving Stay::ServeSignals(RawTerminal& raw) {
   while (int signal = signals_.Read()) {
     switch (signal) {
       case SIGCONT:
-        // Whoever stopped us has had the terminal meanwhile.
+        // Another process may have changed the terminal while this one was stopped.
         if (input_) raw.Enter();
         [[fallthrough]];
       case SIGWINCH:
@@ -168,14 +168,14 @@ Stay::Leaving Stay::ServeSignals(RawTerminal& raw) {
   return Leaving::kNot;
 }
 
-// The shim has let go of us.
+// The shim has disconnected.
 Outcome Stay::End() {
   STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(store_, id_));
   for (;;) {
     STASIS_ASSIGN(jobs::Job job, watch.Look());
     if (auto end = EndOf(globals_, job, root_)) return *end;
     if (job.state == jobs::State::kRunning && job.has_shim) return Detached(globals_, id_);
-    // It was killed, and the program is hung up: it has a moment to end.
+    // The shim was killed, and the program gets SIGHUP; give it a moment to end.
     Status waited = watch.Wait(-1, Deadline::In(kAnswerTimeout));
     if (!waited && waited.error().code == Code::kDeadlineExceeded) {
       return Fail(Code::kUnavailable,

@@ -1,21 +1,21 @@
-// A user's terminal in the place of a job's: what is typed goes to the program, what it writes is
-// shown, and the window's size is the program's.
+// Connects the user's terminal to a job's: keys go to the program, its output is shown, and it gets
+// the window's size.
 #pragma once
 
 #include "cli/attach.h"
 
 namespace stasis::cli {
 
-// The size of our own terminal's window; zeros without one.
+// Returns the window size of this process's terminal; zeros without one.
 shim::WindowSize OwnWindowSize();
 
-// Attaches to a running job that has a terminal. Without a terminal on stdin it only watches.
+// Attaches to a running job with a terminal. Only watches if stdin is not a terminal.
 Outcome AttachTerminal(const Globals& globals, const jobs::Store& store, const jobs::Job& job,
                        const AttachOptions& options, CaughtSignals signals);
 
-// The same over a connection that is there already, as the one who has the input. Our terminal is
-// raw meanwhile: its keys are the program's but for the detach keys, which end with 0 as a SIGHUP
-// and a terminal that is gone do.
+// Does the same over an existing connection that has the input. The local terminal is in raw mode
+// meanwhile: all keys go to the program except the detach keys. These, SIGHUP and a lost terminal
+// end with result 0.
 Outcome StayOnTerminal(const Globals& globals, const jobs::Store& store, const jobs::Job& job,
                        jobs::TerminalClient client, const AttachOptions& options,
                        CaughtSignals signals);

@@ -1,6 +1,5 @@
-// Completion of the command line by the user's shell. The scripts are made from the parser's own
-// model of the verbs, so they know what this very program takes; names of jobs and images are asked
-// for when they are needed.
+// Completion of the command line. At each TAB the user's shell runs `stasis __complete -- WORD...`
+// and offers the printed words; the scripts of `stasis completion` do nothing else.
 #pragma once
 
 #include <string>
@@ -12,35 +11,26 @@ class App;
 
 namespace stasis::cli {
 
-// What a word on the command line may be.
-struct Words {
-  std::vector<std::string> words;  // a fixed list
-  bool jobs = false;               // names of jobs
-  bool images = false;             // names of images
-  bool anything = false;           // files, as the shell completes them
+// Candidates for the last word of a command line.
+struct Completion {
+  struct Word {
+    std::string text;
+    std::string help;  // one line; may be empty
+  };
+  std::vector<Word> words;
+  std::string prefix;     // prepended to each name that is added later: "--option="
+  std::string typed;      // prefix of all candidates
+  bool jobs = false;      // offer names of jobs
+  bool images = false;    // offer names of images
+  bool files = false;     // offer files, completed by the shell
+  bool commands = false;  // offer programs, completed by the shell
+
+  // Adds `text` if it begins with the typed prefix.
+  void Add(const std::string& text, const std::string& help = {});
 };
 
-struct OptionModel {
-  std::vector<std::string> names;  // "-d", "--dir"
-  std::string help;
-  bool takes_value = false;
-  Words value;
-};
-
-struct VerbModel {
-  std::vector<std::string> names;  // with aliases; empty for the program itself
-  std::string help;
-  std::vector<OptionModel> options;  // also those that every verb has
-  Words arguments;
-  bool takes_command = false;  // what follows `--` is a program and its arguments
-  std::vector<VerbModel> verbs;
-};
-
-// Of the whole program.
-VerbModel ModelOf(const CLI::App& app);
-
-std::string BashCompletion(const VerbModel& program);
-std::string ZshCompletion(const VerbModel& program);
-std::string FishCompletion(const VerbModel& program);
+// `words` is the command line without its first word; the last one is completed and may be empty. A
+// shell may pass "--option=value" as one word or, like bash, as three.
+Completion Complete(const CLI::App& program, std::vector<std::string> words);
 
 }  // namespace stasis::cli

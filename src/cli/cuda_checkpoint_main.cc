@@ -1,7 +1,6 @@
-// cuda-checkpoint: NVIDIA's tool by its options, output and exit codes, made of the steps that
-// `stasis gpu` has (coordinator/by_hand.h). docs/cuda-checkpoint.md says what each option does
-// here, and where that differs for a process that Stasis has suspended or that runs under the
-// agent.
+// cuda-checkpoint: a replacement for NVIDIA's tool with the same options, output and exit codes,
+// built from the steps of `stasis gpu` (operations/by_hand.h). docs/cuda-checkpoint.md describes
+// each option, and differences for processes that Stasis has suspended or that run under the agent.
 #include <fmt/format.h>
 #include <getopt.h>
 #include <signal.h>
@@ -11,22 +10,23 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "api/methods.h"
 #include "base/rights.h"
 #include "cli/interrupts.h"
 #include "cli/verb.h"
-#include "coordinator/by_hand.h"
-#include "coordinator/operations.h"
-#include "service/methods.h"
+#include "gpu_state/services.h"
+#include "operations/by_hand.h"
+#include "operations/operations.h"
 
 namespace stasis::cli {
 namespace {
 
-using coordinator::ByHand;
 using device::DeviceControl;
 using device::ProcessState;
+using operations::ByHand;
 using process::HostPid;
 
-// CRIU's plugin looks for "--action" in the first two KiB.
+// CRIU's plugin searches the first two KiB for "--action".
 constexpr const char* kHelp =
     R"(cuda-checkpoint of Stasis )" STASIS_VERSION R"(: the options of NVIDIA's tool of this name.
 
@@ -57,7 +57,7 @@ enum class Verb : uint8_t { kNone, kGetState, kAction, kToggle, kGetRestoreTid, 
 struct Request {
   Verb verb = Verb::kNone;
   std::string action;
-  pid_t id = 0;  // of a process or of one of its threads
+  pid_t id = 0;  // of a process or one of its threads
   std::optional<uint32_t> timeout_ms;
   std::optional<std::string> device_map;
 };
@@ -142,7 +142,8 @@ Result<Request> Parse(int argc, char** argv) {
   }
 }
 
-// As the driver wants it: UUIDs, the old ones perhaps of another machine. It checks them itself.
+// Parses a map in the driver's format, of UUIDs; the old ones may be of another machine. The driver
+// itself validates them.
 Result<device::GpuMap> ParseMap(const Request& request) {
   device::GpuMap map;
   if (!request.device_map) return map;
@@ -163,14 +164,13 @@ Result<device::GpuMap> ParseMap(const Request& request) {
   }
 }
 
-// CRIU's plugin asks for the state of the restore thread; the driver too takes a thread for its
-// process.
+// CRIU's plugin asks for the state of the restore thread, and the driver also accepts a thread id.
 Result<HostPid> ProcessOf(pid_t id) {
   STASIS_ASSIGN(auto credentials, process::ReadCredentials({id}));
   return credentials.thread_group;
 }
 
-// ---- what is asked for
+// ---- actions
 
 struct Context {
   const Request& request;
@@ -180,33 +180,33 @@ struct Context {
   HostPid pid;
 };
 
-service::Call CallOf(const Context& context) {
-  service::Call call;
+api::Call CallOf(const Context& context) {
+  api::Call call;
   call.paths = context.paths;
   call.settings = context.settings;
   call.cancelled = Interrupted;
   return call;
 }
 
-// The same as `stasis resume`, and without a word.
+// Like `stasis resume`, but prints nothing.
 Status Resume(const Context& context) {
-  service::Call call = CallOf(context);
+  api::Call call = CallOf(context);
   v1::ResumeRequest request;
   request.set_target(std::to_string(context.pid.value));
   request.set_gpu_map(context.request.device_map.value_or(""));
-  STASIS_TRY(service::Resume(call, request));
+  STASIS_TRY(api::Resume(call, request));
   return {};
 }
 
 Status Suspend(const Context& context) {
-  service::Call call = CallOf(context);
+  api::Call call = CallOf(context);
   v1::SuspendRequest request;
   request.set_target(std::to_string(context.pid.value));
-  STASIS_TRY(service::Suspend(call, request));
+  STASIS_TRY(api::Suspend(call, request));
   return {};
 }
 
-// NVIDIA's restore ends locked.
+// NVIDIA's restore leaves the process locked.
 Status ResumeAndLock(const Context& context) {
   STASIS_TRY(Resume(context));
   auto locked = context.device.Lock(context.pid, Deadline::In(std::chrono::seconds(30)));
@@ -254,9 +254,9 @@ Status PrintState(const Context& context) {
   STASIS_ASSIGN(ProcessState state, context.device.State(context.pid));
   STASIS_ASSIGN(bool away, process.IsMemoryAway());
   if (away && context.request.id != context.pid.value) {
-    // Asked by a thread, as CRIU's plugin does before a dump: it would skip what is checkpointed,
-    // and its image would lack all GPU data. A refusal here ends the dump; the program is not
-    // touched.
+    // CRIU's plugin asks through a thread id before a dump. It would skip a checkpointed process,
+    // and the image would lack all GPU data. An error here ends the dump without touching the
+    // program.
     return Fail(Code::kFailedPrecondition,
                 fmt::format("process {0} was suspended by Stasis, its data is not in it: `stasis "
                             "dump {0}`",
@@ -270,7 +270,8 @@ Status PrintState(const Context& context) {
 }
 
 Status PrintRestoreThread(const Context& context) {
-  // CRIU's plugin asks while the program is held stopped, when the driver cannot tell its state.
+  // CRIU's plugin asks this while the program is stopped, when the driver cannot determine its
+  // state.
   auto tid = context.device.RestoreThread(context.pid);
   if (!tid) {
     STASIS_TRY(ByHand::Open(context.paths, context.device, context.pid));
@@ -298,14 +299,14 @@ Status Run(const Request& request) {
   STASIS_ASSIGN(HostPid pid, ProcessOf(request.id));
   STASIS_ASSIGN(config::Config config, config::Load());
   STASIS_ASSIGN(Paths paths, config::OpenPaths(config.settings));
-  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(config.settings));
+  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(config.settings));
   const Context context{request, config.settings, paths, *device, pid};
   if (request.verb == Verb::kGetState) return PrintState(context);
   if (request.verb == Verb::kGetRestoreTid) return PrintRestoreThread(context);
   return Act(context);
 }
 
-// The driver's number where the driver has spoken, else the one that says the same.
+// Returns the driver's error number, or the driver's number for the equivalent error.
 int ExitCodeOf(const Error& error) {
   struct Row {
     Code code;
@@ -340,7 +341,7 @@ int Main(int argc, char** argv) {
     std::fputs(kHelp, stdout);
   } else {
     done = Run(*request);
-    // The driver's steps say themselves what they did to which process.
+    // The driver's steps have already added context.
     if (!done && done.error().context.empty()) {
       done.error().WithContext(fmt::format("cannot {} process {}", Doing(*request), request->id));
     }

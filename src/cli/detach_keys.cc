@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kMostKeys = 8;
 
-// The byte that a terminal sends for it; -1: it is no key.
+// Returns the byte that a terminal sends for the key; -1 if it is invalid.
 int ParseKey(std::string_view key) {
   if (key.size() == 1 && key[0] > ' ' && key[0] < 127) return key[0];
   constexpr std::string_view kCtrl = "ctrl-";
@@ -42,7 +42,7 @@ std::string DetachKeys::Filter(std::string_view typed, bool* detached) {
       through += c;
       continue;
     }
-    // The longest beginning of the keys that what was typed ends with now.
+    // Finds the longest prefix of the keys that is a suffix of the typed bytes.
     std::string held = keys_.substr(0, matched_) + c;
     size_t keep = std::min(held.size(), keys_.size());
     while (keep > 0 && !held.ends_with(keys_.substr(0, keep))) --keep;

@@ -1,4 +1,4 @@
-// The keys by which a user leaves a terminal that all other keys belong to.
+// The key sequence that detaches from a terminal.
 #pragma once
 
 #include <string>
@@ -12,13 +12,12 @@ inline constexpr char kDefaultDetachKeys[] = "ctrl-p,ctrl-q";
 
 class DetachKeys {
  public:
-  // "ctrl-p,ctrl-q": a comma between the keys, each one character or ctrl- and a letter or one of
-  // @[\]^_; up to 8 of them. "none": there are none.
+  // Parses "ctrl-p,ctrl-q": up to 8 keys separated by commas, each a character, or ctrl- followed
+  // by a letter or one of @[\]^_. "none" disables detaching.
   static Result<DetachKeys> Parse(const std::string& text);
 
-  // What of `typed` is meant for the program. Beginnings of the keys are held back until it is
-  // known what they are; true in `detached`: the keys were typed, and what came after them is
-  // dropped.
+  // Returns the part of `typed` that is for the program. Holds back a partial sequence until it is
+  // decided. Sets `detached` if the sequence was completed; bytes after it are dropped.
   std::string Filter(std::string_view typed, bool* detached);
 
  private:

@@ -5,7 +5,8 @@
 namespace stasis::cli {
 namespace {
 
-// What reaches the program of these bytes, typed one by one; "!" behind it: detached.
+// Returns the bytes that reach the program if `bytes` are typed one by one, followed by "!" if it
+// detached.
 std::string Typed(const std::string& keys, const std::string& bytes) {
   auto parsed = DetachKeys::Parse(keys);
   EXPECT_TRUE(parsed) << keys;
@@ -22,7 +23,7 @@ TEST(DetachKeys, AreTakenOutWhenTheyAreCompleteAndElseReachTheProgram) {
   EXPECT_EQ(Typed(kDefaultDetachKeys, "ab\x10\x11"), "ab!");
   EXPECT_EQ(Typed(kDefaultDetachKeys, "\x10x\x10\x11"), "\x10x!");
   EXPECT_EQ(Typed(kDefaultDetachKeys, "\x10\x10\x11"), "\x10!");
-  EXPECT_EQ(Typed(kDefaultDetachKeys, "\x11\x10"), "\x11");  // one is held back
+  EXPECT_EQ(Typed(kDefaultDetachKeys, "\x11\x10"), "\x11");  // one byte is held back
   EXPECT_EQ(Typed("a,a,b", "aaab"), "a!");
   EXPECT_EQ(Typed("a,b,a,c", "ababac"), "ab!");
   EXPECT_EQ(Typed("ctrl-],d",

@@ -12,13 +12,13 @@ namespace {
 
 std::atomic<bool> cancel_asked{false};
 std::atomic<bool> by_daemon{false};
-// For who waits for something else meanwhile. Both ends stay open.
+// Wakes code that waits in poll. Both ends stay open.
 int cancel_pipe[2] = {-1, -1};
 
-// Ctrl-C asks; the plan answers between two phases, by undoing what it did. A second one changes
-// nothing: an operation that was half undone is what nobody wants.
+// Ctrl-C requests a cancellation; the plan checks for it between two phases and rolls back. Further
+// signals have no effect, because a roll-back must not be interrupted.
 void AskToCancel(int signal) {
-  // Without us it goes on: a terminal that went away is no wish to undo an hour's dump.
+  // The daemon continues the operation: losing the terminal must not cancel it.
   if (by_daemon && (signal == SIGHUP || signal == SIGTERM)) ::_exit(128 + signal);
   const int before = errno;
   cancel_asked = true;
@@ -38,7 +38,7 @@ void CatchInterrupts() {
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     struct sigaction before = {};
     ::sigaction(signal, nullptr, &before);
-    // `nohup` and a shell's `&` have said already that it shall not matter.
+    // `nohup` and a shell's `&` have these signals ignored; keep that.
     if (before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
   }
 }

@@ -1,14 +1,14 @@
-// Ctrl-C and its like, as a wish.
+// Ctrl-C and similar signals as a request to cancel.
 #pragma once
 
 namespace stasis::cli {
 
-// From here on they only set what Interrupted() says.
+// From here on these signals only make Interrupted() return true.
 void CatchInterrupts();
 bool Interrupted();
-// The work is the daemon's: a hang-up, and SIGTERM, only end this command from here on.
+// The daemon does the work: from here on SIGHUP and SIGTERM only end this command.
 void LeaveToDaemon();
-// Readable once Interrupted(); -1 before CatchInterrupts.
+// Readable once Interrupted() is true; -1 before CatchInterrupts.
 int InterruptFd();
 
 }  // namespace stasis::cli

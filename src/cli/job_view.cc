@@ -33,8 +33,11 @@ std::string StateText(const v1::Job& job) {
 std::string GpuText(const v1::Job& job) {
   if (!job.uses_gpu()) return "-";
   if (!job.suspended()) return FormatBytes(job.gpu_bytes());
-  const std::string away =
-      job.suspended_bytes() == 0 ? "0 B" : FormatBytes(job.suspended_bytes()) + " in RAM";
+  const uint64_t on_disk = job.spilled_bytes(), in_memory = job.suspended_bytes() - on_disk;
+  std::string away;
+  if (in_memory != 0) away = FormatBytes(in_memory) + " in RAM";
+  if (on_disk != 0) away += (away.empty() ? "" : ", ") + FormatBytes(on_disk) + " on disk";
+  if (away.empty()) away = "0 B";
   return job.context_kept() ? FormatBytes(job.gpu_bytes()) + ", " + away : away;
 }
 
@@ -65,6 +68,7 @@ nlohmann::json ToJson(const v1::Job& job) {
                              {"changed_ms", job.changed_ms()},
                              {"gpu_bytes", job.gpu_bytes()},
                              {"suspended_bytes", job.suspended_bytes()},
+                             {"spilled_bytes", job.spilled_bytes()},
                              {"context_kept", job.context_kept()},
                              {"checkpoint", nullptr}};
   for (const auto& argument : job.command()) document["command"].push_back(argument);

@@ -1,4 +1,4 @@
-// A job as `ps` and `inspect` show it.
+// Formats a job for `ps` and `inspect`.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 namespace stasis::cli {
 
-// "42s", "7m", "3h", "5d".
+// Returns "42s", "7m", "3h" or "5d".
 std::string FormatAge(int64_t since_ms, int64_t now_ms);
-// "2026-11-22 07:45:09", in the user's time zone.
+// Returns "2026-11-22 07:45:09" in the user's time zone.
 std::string FormatTime(int64_t time_ms);
 
-// "running", "suspended", "exited 3", ...: docs/jobs.md has all of them.
+// Returns "running", "suspended", "exited 3", ...: docs/jobs.md lists all states.
 std::string StateText(const v1::Job& job);
 std::string GpuText(const v1::Job& job);
-// Its process, where one runs: "-" otherwise.
+// Returns the pid of a running job, "-" otherwise.
 std::string PidText(const v1::Job& job);
 
 nlohmann::json ToJson(const v1::Job& job);
-// Without the account.
+// Omits the account.
 nlohmann::json ToJson(const v1::Checkpoint& checkpoint);
 
-// Says on stderr what is missing of the GPUs, if anything is.
+// Prints to stderr which GPU data is missing, if any.
 void ReportProblem(const std::string& problem);
 
 }  // namespace stasis::cli

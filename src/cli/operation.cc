@@ -6,18 +6,18 @@
 #include <map>
 #include <memory>
 
+#include "api/result_json.h"
+#include "base/deadline.h"
 #include "cli/account.h"
 #include "cli/interrupts.h"
-#include "service/account_json.h"
-#include "service/convert.h"
 
 namespace stasis::cli {
 namespace {
 
 // One line on a terminal, overwritten as it goes; nothing where stderr is a file or a pipe.
-client::OnEvent TerminalProgress(const Globals& globals) {
+api::OnEvent TerminalProgress(const Globals& globals) {
   if (globals.quiet || !::isatty(STDERR_FILENO)) return {};
-  // Phases run beside each other: the rate is that of the one it is shown for.
+  // Phases may overlap, so each has its own clock for its rate.
   auto begun = std::make_shared<std::map<std::string, Stopwatch>>();
   return [begun](const v1::OperationEvent& event) {
     if (event.has_phase_begun()) {
@@ -109,17 +109,16 @@ Outcome RunOperation(const Globals& globals, const OperationBody& operation,
   if (client.has_daemon()) LeaveToDaemon();
   STASIS_ASSIGN(const v1::OperationResult result, operation(client, TerminalProgress(globals)));
   if (done) done(result);
-  const coordinator::OperationResult shown = service::FromMessage(result);
-  PrintResult(globals, AccountText(shown), service::AccountJson(shown));
+  PrintResult(globals, AccountText(result), api::ResultJson(result));
   return 0;
 }
 
-Result<client::Client> OpenClient(const Globals& globals) {
-  client::Options options;
+Result<api::Client> OpenClient(const Globals& globals) {
+  api::ClientOptions options;
   options.without_daemon = globals.no_daemon;
   options.cancelled = Interrupted;
   options.cancel_fd = InterruptFd();
-  return client::Client::Open(globals.settings(), std::move(options));
+  return api::Client::Open(globals.settings(), std::move(options));
 }
 
 }  // namespace stasis::cli

@@ -1,8 +1,8 @@
-// What the verbs that run an operation share: their options, their progress, their account.
+// Code shared by commands that run an operation: options, progress and summary.
 #pragma once
 
+#include "api/client.h"
 #include "cli/verb.h"
-#include "client/client.h"
 
 namespace stasis::cli {
 
@@ -16,7 +16,7 @@ struct CommonOptions {
   v1::OperationOptions ToMessage() const;
 };
 
-// The options of dump and restore that go to CRIU.
+// Options of dump and restore that are passed to CRIU.
 struct CriuFlags {
   std::string tcp = "refuse";
   bool file_locks = false;
@@ -28,11 +28,11 @@ struct CriuFlags {
   v1::CriuOptions ToMessage() const;
 };
 
-// --assume-unshared, of suspend and dump.
+// --assume-unshared of suspend and dump.
 void AddAssumeUnshared(App verb, bool& assume);
 
-// TARGET as it is typed: `llama`, or with the kind before it that other tools want: `job llama`,
-// `process 4711`.
+// TARGET as typed: `llama`, or preceded by its kind, as in other tools: `job llama`, `process
+// 4711`.
 struct TargetWords {
   std::vector<std::string> words;
 
@@ -40,16 +40,15 @@ struct TargetWords {
   Result<std::string> Name() const;
 };
 
-// Accepted and without effect, from other tools: nothing has to be said for a GPU to be used.
+// An option of other tools that is accepted without effect: GPUs are always enabled.
 void AddGpuEnabled(App verb);
 
 // The daemon, where one runs; else this process.
-Result<client::Client> OpenClient(const Globals& globals);
+Result<api::Client> OpenClient(const Globals& globals);
 
 // Does `operation` with progress on stderr and Ctrl-C as a wish to cancel, and prints its account.
 // `done` sees the result before that.
-using OperationBody =
-    std::function<Result<v1::OperationResult>(client::Client&, const client::OnEvent&)>;
+using OperationBody = std::function<Result<v1::OperationResult>(api::Client&, const api::OnEvent&)>;
 Outcome RunOperation(const Globals& globals, const OperationBody& operation,
                      const std::function<void(const v1::OperationResult&)>& done = {});
 

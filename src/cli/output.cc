@@ -1,14 +1,16 @@
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 
+#include "cli/parser_words.h"
 #include "cli/verb.h"
 
 namespace stasis::cli {
 namespace {
 
-// Names of other users' programs and files are in what we say; none of them may speak to the
-// terminal. A control character is a byte below ' ', DEL, or C2 80 to C2 9F in UTF-8.
+// Output contains names of other users' programs and files, which must not control the terminal. A
+// control character is a byte below ' ', DEL, or C2 80 to C2 9F in UTF-8.
 std::string Printable(std::string text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -19,17 +21,29 @@ std::string Printable(std::string text) {
   return text;
 }
 
+// The errno of a failed write of a result to stdout; 0 if all succeeded.
+int g_output_error = 0;
+
 }  // namespace
 
 void PrintResult(const Globals& globals, const std::string& text, const nlohmann::json& document) {
-  // Arguments and paths need not be UTF-8; JSON must be.
+  // Arguments and paths need not be UTF-8, but JSON must be.
   std::string out =
       globals.json ? document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
                    : Printable(text);
   if (!out.empty() && out.back() != '\n') out += '\n';
   FILE* stream = globals.result_on_stderr ? stderr : stdout;
-  std::fwrite(out.data(), 1, out.size(), stream);
-  std::fflush(stream);
+  const bool written =
+      std::fwrite(out.data(), 1, out.size(), stream) == out.size() && std::fflush(stream) == 0;
+  if (!written && stream == stdout) g_output_error = errno;
+}
+
+Status FinishOutput() {
+  // The parser prints --help through stdio.
+  if (std::fflush(stdout) != 0 && g_output_error == 0) g_output_error = errno;
+  if (g_output_error == 0 && std::ferror(stdout) != 0) g_output_error = EIO;
+  if (g_output_error == 0) return {};
+  return FailErrno(g_output_error, "cannot write the result to standard output");
 }
 
 void PrintStderr(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stderr); }
@@ -46,12 +60,17 @@ void PrintError(const Globals& globals, const Error& error) {
   if (text.back() != '.') text += '.';
   if (!error.hint.empty()) {
     std::string hint = Printable(error.hint);
-    if (hint.back() != '.' && hint.back() != '\n') hint += '.';
+    if (hint.back() != '.' && hint.back() != '?' && hint.back() != '\n') hint += '.';
     text += "\n" + hint;
   }
   text += '\n';
   std::fwrite(text.data(), 1, text.size(), stderr);
   if (globals.json) PrintResult(globals, "", {{"error", ToJson(error)}});
+}
+
+std::string DidYouMean(const std::string& typed, const std::vector<std::string>& known) {
+  const std::string closest = ClosestName(typed, known);
+  return closest.empty() ? "" : "Did you mean `" + closest + "`?";
 }
 
 std::string FormatBytes(uint64_t bytes) {

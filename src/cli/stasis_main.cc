@@ -1,5 +1,5 @@
-// The command line. Every verb is a row of kVerbs; main parses, runs one, and turns its error into
-// words and an exit code (see ExitCode in base/result.h).
+// The command line. Each command is a row of kVerbs; main parses the arguments, runs one command,
+// and converts its error to text and an exit code (see ExitCode in base/result.h).
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +11,7 @@
 
 #include "base/descriptor_table.h"
 #include "base/rights.h"
+#include "cli/parser_words.h"
 #include "cli/verb.h"
 
 namespace stasis::cli {
@@ -18,7 +19,7 @@ namespace {
 
 struct VerbRow {
   Register add;
-  bool needs_config = true;  // and does nothing when there is a mistake in it
+  bool needs_config = true;  // requires a valid configuration
 };
 
 // In the order of the help text.
@@ -46,12 +47,13 @@ constexpr VerbRow kVerbs[] = {
     {RegisterConfig},
     {RegisterVersion, false},
     {RegisterCompletion, false},
+    {RegisterHelp, false},
     {RegisterDaemon},
     {RegisterHabits},
 };
 
-// An empty word is what a script's unset variable leaves; never a wish for what would be without
-// it.
+// Rejects empty arguments. They come from unset variables in scripts and must not act like a
+// missing argument.
 void RefuseEmptyWords(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& word : option->results()) {
@@ -61,7 +63,7 @@ void RefuseEmptyWords(const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands()) RefuseEmptyWords(*verb);
 }
 
-// No library's exception ends us without a word.
+// No library exception may end the program without a message.
 Outcome Run(const Action& action, const Globals& globals) {
   try {
     return action(globals);
@@ -76,17 +78,67 @@ Outcome WithConfig(const Action& action, Globals& globals) {
   return Run(action, globals);
 }
 
+// `run` needs no `--` if the program's name does not begin with a dash: the program's command line
+// starts at the first word that is neither an option nor an option's value. Returns `end` if there
+// is none or for other commands.
+char** FindCommand(const CLI::App& app, char** argv, char** end) {
+  const CLI::App* verb = &app;
+  for (char** word = argv + 1; word < end; ++word) {
+    if ((*word)[0] == '-') {
+      if (WantsNextWord(*verb, app, *word)) ++word;
+    } else if (verb != &app) {
+      return word;
+    } else if (verb = FindVerb(app, *word); verb == nullptr || verb->get_name() != "run") {
+      return end;
+    }
+  }
+  return end;
+}
+
+// Returns advice for a parser error.
+std::string UsageHint(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* verb = &app;
+  std::string whole = app.get_name();
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    whole += " " + verb->get_name();
+  }
+  std::vector<std::string> options;
+  for (const CLI::Option* option : ShownOptions(*verb, app)) {
+    for (std::string& name : NamesOf(*option)) options.push_back(std::move(name));
+  }
+  for (const std::string& typed : app.remaining(/*recurse=*/true)) {
+    const bool is_option = typed.starts_with('-');
+    const std::string hint =
+        DidYouMean(typed.substr(0, typed.find('=')), is_option ? options : VerbNames(*verb));
+    if (!hint.empty()) return hint;
+  }
+  const bool unexpected = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  if (unexpected && verb->get_name() == "run") {
+    return "Put the program and all its arguments behind `--`.";
+  }
+  return verb == &app ? "`stasis --help` lists the commands."
+                      : "`" + whole + " --help` explains this command.";
+}
+
+// Checks that the output was written, since scripts rely on it. Returns the exit code.
+int Finish(int code, const std::string& hint = {}) {
+  Status written = FinishOutput();
+  if (written) return code;
+  PrintError({}, std::move(written).error().WithHint(hint));
+  return code == 0 ? 1 : code;
+}
+
 int Main(int argc, char** argv) {
   HoldRights();
-  // A reader of ours that went away is an error of a write, never a death in the middle of a plan.
+  // A closed pipe must be a write error, not the death of the process in the middle of a plan.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
   WidenDescriptorTable();
 
   CLI::App app("Suspends, saves, moves and restores running GPU programs, without changing them.",
                "stasis");
-  // None is refused below: the parser would complain of that before it looks at a word it cannot
-  // place.
+  // A missing command is rejected below: the parser would report it before an unknown word.
   app.require_subcommand(0, 1);
   app.fallthrough();
   Globals globals;
@@ -104,33 +156,35 @@ int Main(int argc, char** argv) {
     });
   }
 
-  // The program's own arguments are never looked at: the parser would take `[a,b]` for a list.
-  char** separator = std::find(argv, argv + argc, std::string_view("--"));
-  bool separated = separator != argv + argc;
-  if (separated) globals.command.assign(separator + 1, argv + argc);
-  argc = static_cast<int>(separator - argv);
+  // Hides the program's own arguments: the parser would treat `[a,b]` as a list.
+  char** const end = argv + argc;
+  char** separator = std::find(argv, end, std::string_view("--"));
+  const bool separated = separator != end;
+  char** const command = separated ? separator + 1 : FindCommand(app, argv, end);
+  globals.command.assign(command, end);
+  argc = static_cast<int>((separated ? separator : command) - argv);
 
   try {
     app.parse(argc, argv);
-    if (separated && !app.got_subcommand("run")) {
+    if (separated && !app.got_subcommand("run") && !app.got_subcommand(kCompleteVerb)) {
       throw CLI::ExtrasError({"--"});
     }
     RefuseEmptyWords(app);
-    if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
+    if (!action) throw CLI::RequiredError("A command");
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    // What came before the mistake may not have been parsed.
+    if (error.get_exit_code() == 0) return Finish(app.exit(error));  // --help
+    // Words before the mistake may not have been parsed.
     for (int i = 1; i < argc && std::strcmp(argv[i], "--") != 0; ++i) {
       globals.json |= std::strcmp(argv[i], "--json") == 0;
     }
-    auto usage = FailUsage(error.what(), "Run `stasis --help`, or `stasis VERB --help`.");
+    auto usage = FailUsage(error.what(), UsageHint(app, error));
     PrintError(globals, usage.value());
-    return 2;
+    return Finish(2);
   }
   Outcome outcome = needs_config ? WithConfig(action, globals) : Run(action, globals);
-  if (outcome) return *outcome;
+  if (outcome) return Finish(*outcome, "The command itself was carried out.");
   PrintError(globals, outcome.error());
-  return ExitCode(outcome.error());
+  return Finish(ExitCode(outcome.error()));
 }
 
 }  // namespace

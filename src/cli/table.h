@@ -1,4 +1,4 @@
-// Columns for people; programs take --json.
+// Tables for human readers; programs use --json.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace stasis::cli {
 
-// Rows of the same number of cells, the first one the heads: one line each, cells aligned left.
+// Formats rows of equal length as left-aligned columns, one line each. The first row has the
+// headings.
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace stasis::cli

@@ -1,5 +1,5 @@
-// What every verb of the command line has in common. One file per verb (`verb_<name>.cc`): it adds
-// its subcommand with its own usage text and hands back what to run. `stasis_main.cc` walks the
+// The common interface of all commands. Each has one file (`verb_<name>.cc`), which adds its
+// subcommand with its usage text and supplies the function to run. `stasis_main.cc` walks the
 // table.
 #pragma once
 
@@ -16,16 +16,16 @@
 
 namespace stasis::cli {
 
-// Options that come before or after any verb.
+// Options that may precede or follow any command.
 struct Globals {
-  bool json = false;       // one JSON document on stdout instead of text
-  bool quiet = false;      // no progress on stderr
-  bool no_daemon = false;  // the work is done by this process, also where a daemon runs
-  // Never set by the user: stdout belongs to an attached program.
+  bool json = false;       // print one JSON document on stdout instead of text
+  bool quiet = false;      // print no progress on stderr
+  bool no_daemon = false;  // do the work in this process even if a daemon runs
+  // Set internally while stdout belongs to an attached program.
   bool result_on_stderr = false;
-  // What follows a bare `--`: a program and its arguments, as they were typed.
+  // The words after `--`: a program and its arguments.
   std::vector<std::string> command;
-  // Only of verbs that need it: see kVerbs in stasis_main.cc.
+  // Only for commands that need it: see kVerbs in stasis_main.cc.
   config::Config config;
 
   const config::Settings& settings() const { return config.settings; }
@@ -35,13 +35,12 @@ inline Result<Paths> OpenPaths(const Globals& globals) {
   return config::OpenPaths(globals.settings());
 }
 
-// What a verb returns: its own exit code (attached programs have one), or the error that main
+// The result of a command: an exit code (attached programs have their own), or an error that main
 // prints.
 using Outcome = Result<int>;
 using Action = std::function<Outcome(const Globals&)>;
 
-// Adds a subcommand to `app`; `select` must be called in the subcommand's callback with what to
-// run.
+// Adds a subcommand to `app`. The subcommand's callback must pass the function to run to `select`.
 using Register = void (*)(App app, const std::function<void(Action)>& select);
 
 void RegisterVersion(App app, const std::function<void(Action)>& select);
@@ -68,21 +67,30 @@ void RegisterCompletion(App app, const std::function<void(Action)>& select);
 void RegisterConfig(App app, const std::function<void(Action)>& select);
 void RegisterDaemon(App app, const std::function<void(Action)>& select);
 void RegisterHabits(App app, const std::function<void(Action)>& select);
+void RegisterHelp(App app, const std::function<void(Action)>& select);
 void RegisterBench(App app, const std::function<void(Action)>& select);
 
-// The result on stdout: `text` as it is, or `document` with --json.
+// A hidden command for the scripts of `stasis completion`.
+inline constexpr char kCompleteVerb[] = "__complete";
+
+// Prints the result on stdout: `text`, or `document` with --json.
 void PrintResult(const Globals& globals, const std::string& text, const nlohmann::json& document);
-// Progress and notes. A terminal that went away is no failure of ours, so this never throws.
+// Call once at the end. Returns an error if a result could not be written to stdout.
+Status FinishOutput();
+// Prints progress and notes. Never throws: a closed terminal is not an error.
 void PrintStderr(const std::string& text);
-// An error on stderr, and with --json also as a document on stdout: {"error": {...}}.
+// Prints an error on stderr, and with --json also as a document on stdout: {"error": {...}}.
 void PrintError(const Globals& globals, const Error& error);
 nlohmann::json ToJson(const Error& error);
 
-// "1.2 GiB", "0.66 s", "54.1 GB/s".
+// Returns a hint with the entry of `known` most similar to `typed`; empty if none is similar.
+std::string DidYouMean(const std::string& typed, const std::vector<std::string>& known);
+
+// Format as "1.2 GiB", "0.66 s", "54.1 GB/s".
 std::string FormatBytes(uint64_t bytes);
 std::string FormatSeconds(double seconds);
 
-// What the user typed is wrong: exit code 2.
+// Returns a usage error: exit code 2.
 inline tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
 }

@@ -7,9 +7,9 @@
 #include "base/size.h"
 #include "cli/table.h"
 #include "cli/verb.h"
-#include "coordinator/agents.h"
 #include "dataplane/arena.h"
 #include "dataplane/resident_mover.h"
+#include "gpu_state/agents.h"
 
 namespace stasis::cli {
 namespace {
@@ -24,10 +24,10 @@ struct Options {
   std::string size;
 };
 
-// Whose data is all that is away of it.
+// Returns true if the process has only given up its data and keeps its context.
 bool ContextKept(const Paths& paths, const ArenaInfo& arena) {
   if (!arena.record || arena.kept) return false;
-  return coordinator::LoadKeptContext(paths, arena.record->key.process).has_value();
+  return gpu_state::LoadKeptContext(paths, arena.record->key.process).has_value();
 }
 
 nlohmann::json ToJson(const Paths& paths, const ArenaInfo& arena) {
@@ -116,12 +116,18 @@ Outcome Reserve(const Globals& globals, const std::string& size) {
 
 Outcome Free(const Globals& globals) {
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
-  STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(paths));
-  // They hold what they have registered, and a context each.
+  // Movers hold registered memory and a context each.
   STASIS_ASSIGN(int movers,
                 dataplane::SendAwayResidents(paths.movers(), {}, Deadline::In(kMoversEnd)));
-  STASIS_ASSIGN(uint64_t swept, store.Sweep());
-  STASIS_ASSIGN(uint64_t unused, store.FreeUnused());
+  uint64_t swept = 0, unused = 0;
+  {
+    dataplane::ArenaOptions options;
+    options.look_only = true;
+    STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(paths, options));
+    STASIS_ASSIGN(swept, store.Sweep());
+    STASIS_ASSIGN(unused, store.FreeUnused());
+  }
+  dataplane::UnmountUnused(paths);
   const std::string ended =
       movers == 0 ? "" : fmt::format(", {} idle mover{} ended", movers, movers == 1 ? "" : "s");
   PrintResult(globals, fmt::format("{} given back{}\n", FormatBytes(swept + unused), ended),

@@ -9,7 +9,7 @@
 namespace stasis::cli {
 namespace {
 
-// Of a log, so that a screen is not empty.
+// Bytes of the log to show first, so that the screen is not empty.
 constexpr uint64_t kTailBytes = 16u << 10;
 
 struct Options {

@@ -7,6 +7,8 @@
 #include <memory>
 #include <thread>
 
+#include "api/result_json.h"
+#include "api/result_message.h"
 #include "base/file.h"
 #include "base/size.h"
 #include "bench/plot.h"
@@ -15,7 +17,7 @@
 #include "cli/operation.h"
 #include "cli/table.h"
 #include "device/gpu_map.h"
-#include "service/account_json.h"
+#include "gpu_state/services.h"
 
 namespace stasis::cli {
 namespace {
@@ -31,7 +33,7 @@ using bench::SharedStats;
 using bench::Stats;
 using nlohmann::json;
 
-// Below it the agent leaves some to the driver, and the paths could not be told apart.
+// Below this size the agent leaves memory to the driver, so the two paths would not differ.
 constexpr uint64_t kLeastAllocation = 1ull << 20;
 constexpr uint64_t kMostAllocations = 1ull << 20;
 constexpr uint64_t kDefaultAllocation = 1ull << 30;
@@ -47,7 +49,7 @@ struct Options {
   bool ignore_memory = false;
 };
 
-// What the user typed, checked; the GPU is looked up later.
+// Parses and checks the options; the GPU is looked up later.
 Result<bench::MeasureOptions> Parse(const Options& options) {
   bench::MeasureOptions measure;
   STASIS_ASSIGN(measure.size_bytes, ParseSize(options.size));
@@ -78,7 +80,7 @@ Result<bench::MeasureOptions> Parse(const Options& options) {
 }
 
 Result<device::Gpu> ChooseGpu(const Globals& globals, const std::string& meant) {
-  auto control = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
+  auto control = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
   STASIS_ASSIGN(auto driver, control->Driver());
   if (!driver.can_checkpoint) {
     return Fail(Code::kUnimplemented, "this machine's driver cannot suspend: " + driver.why_not,
@@ -215,9 +217,9 @@ json ToJson(const OperationStats& stats) {
 
 json ToJson(const Round& round) {
   return {{"suspend_s", round.suspend.seconds},
-          {"suspend", service::AccountJson(round.suspend.result)},
+          {"suspend", api::ResultJson(api::ToMessage(round.suspend.result))},
           {"resume_s", round.resume.seconds},
-          {"resume", service::AccountJson(round.resume.result)},
+          {"resume", api::ResultJson(api::ToMessage(round.resume.result))},
           {"held_bytes", round.held_bytes}};
 }
 
@@ -304,7 +306,7 @@ json ReportJson(const Measurements& found, const Report& report) {
           {"total_s", found.total_s}};
 }
 
-// A wrong path shows before minutes of work, not after.
+// Reports an unwritable path before minutes of work.
 Status CheckWritable(const std::string& path) {
   if (path.empty()) return {};
   const std::string folder = std::filesystem::path(AbsolutePath(path)).parent_path();

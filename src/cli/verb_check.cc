@@ -4,16 +4,18 @@
 #include <algorithm>
 #include <memory>
 
+#include "api/target.h"
+#include "checks/before_dump.h"
+#include "checks/look_ahead.h"
+#include "checks/nccl_neighbours.h"
+#include "checks/survey.h"
 #include "cli/verb.h"
-#include "coordinator/before_dump.h"
-#include "coordinator/host_memory.h"
-#include "coordinator/look_ahead.h"
-#include "coordinator/nccl_neighbours.h"
-#include "coordinator/operations.h"
+#include "gpu_state/host_memory.h"
+#include "gpu_state/services.h"
 #include "health/check.h"
 #include "health/program.h"
 #include "jobs/agent_library.h"
-#include "service/target.h"
+#include "operations/operations.h"
 
 namespace stasis::cli {
 namespace {
@@ -38,7 +40,7 @@ std::string AsText(const Finding& finding) {
   };
   if (finding.level == Level::kCannot) add("stops:", kind.stops);
   if (finding.level >= Level::kWarning) add("means:", kind.meaning);
-  add("mend:", finding.mend);
+  add("fix:", finding.fix);
   return text;
 }
 
@@ -49,7 +51,7 @@ nlohmann::json AsJson(const Finding& finding) {
           {"found", finding.found},
           {"stops", cannot ? finding.kind->stops : ""},
           {"meaning", ok ? "" : finding.kind->meaning},
-          {"mend", finding.mend}};
+          {"fix", finding.fix}};
 }
 
 int Print(const Globals& globals, const CheckFlags& flags, const std::vector<Finding>& findings,
@@ -70,7 +72,7 @@ int Print(const Globals& globals, const CheckFlags& flags, const std::vector<Fin
 }
 
 device::ControlOptions ControlOptionsOf(const Globals& globals, const CheckFlags& flags) {
-  auto control = coordinator::ControlOptionsOf(globals.settings());
+  auto control = gpu_state::ControlOptionsOf(globals.settings());
   control.query_timeout = config::Milliseconds(flags.timeout_s);
   return control;
 }
@@ -93,12 +95,12 @@ Finding AsFinding(const std::string& id, const Error& error) {
   return Finding::Of(id, Level::kCannot, error.ToString(), error.hint);
 }
 
-// What the data plane and the driver would need of memory.
-void AddMemory(const coordinator::Survey& survey, const coordinator::Outlook& outlook,
+// Checks the host memory that the data plane or the driver would need.
+void AddMemory(const checks::Survey& survey, const checks::Outlook& outlook,
                std::vector<Finding>& findings) {
   const auto root = survey.target.root.pid;
   auto check = [&](uint64_t bytes) {
-    return coordinator::CheckHostMemory(bytes - std::min(bytes, outlook.unused_bytes), root);
+    return gpu_state::CheckHostMemory(bytes - std::min(bytes, outlook.unused_bytes), root);
   };
   if (auto room = check(outlook.driver_bytes); !room) {
     findings.push_back(AsFinding("program-memory", room.error()));
@@ -108,13 +110,13 @@ void AddMemory(const coordinator::Survey& survey, const coordinator::Outlook& ou
   }
 }
 
-// A dump is not in their way, nor what keeps the context.
-void AddNeighbours(coordinator::Services& services, const coordinator::Survey& survey,
+// Checks for NCCL neighbours, which prevent neither a dump nor an operation that keeps the context.
+void AddNeighbours(gpu_state::Services& services, const checks::Survey& survey,
                    std::vector<Finding>& findings) {
-  using coordinator::Anew;
+  using checks::Anew;
   for (Anew anew : {Anew::kOfRunning, Anew::kOfAway}) {
-    auto alone = coordinator::RefuseNcclNeighbours(services, survey, anew, {},
-                                                   health::KindOf("nccl-beside").mend);
+    auto alone =
+        checks::RefuseNcclNeighbours(services, survey, anew, {}, health::KindOf("nccl-beside").fix);
     if (alone) continue;
     findings.push_back(
         Finding::Of("nccl-beside", Level::kWarning, alone.error().message, alone.error().hint));
@@ -122,24 +124,27 @@ void AddNeighbours(coordinator::Services& services, const coordinator::Survey& s
   }
 }
 
-// All that stands in the way of a suspend or a dump of the target, without touching it.
+// Reports everything that would prevent a suspend or dump of the target, without touching it.
 Outcome CheckTarget(const Globals& globals, const CheckFlags& flags) {
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   STASIS_ASSIGN(auto session,
-                coordinator::OpenSession(paths, globals.settings(), "check", STASIS_VERSION));
-  coordinator::Services& services = session.services;
+                operations::OpenSession(paths, globals.settings(), "check", STASIS_VERSION));
+  gpu_state::Services& services = session.services;
   services.device = device::MakeDeviceControl(ControlOptionsOf(globals, flags));
-  STASIS_ASSIGN(auto target, service::ParseTarget(paths, flags.target));
+  services.settings.phase_timeout_s = flags.timeout_s;
+  STASIS_ASSIGN(auto target, api::ParseTarget(paths, flags.target));
 
-  std::vector<coordinator::Refused> refused;
-  auto surveyed = coordinator::SurveyTarget(services, target, &refused);
+  std::vector<checks::Refused> refused;
+  auto surveyed = checks::SurveyTarget(services, target, &refused);
   if (!surveyed && surveyed.error().code == Code::kDeadlineExceeded) {
-    return Print(globals, flags, {AsFinding("driver", surveyed.error())}, "");
+    const bool program = surveyed.error().domain == Domain::kProcess;
+    return Print(globals, flags,
+                 {AsFinding(program ? "program-answers" : "driver", surveyed.error())}, "");
   }
   STASIS_ASSIGN(auto survey, std::move(surveyed));
-  STASIS_ASSIGN(auto before, coordinator::AskBeforeDump(services, survey, {},
-                                                        /*leave_running=*/false, &refused));
-  STASIS_ASSIGN(auto outlook, coordinator::LookAhead(services, survey));
+  STASIS_ASSIGN(auto before, checks::AskBeforeDump(services, survey, {},
+                                                   /*leave_running=*/false, &refused));
+  STASIS_ASSIGN(auto outlook, checks::LookAhead(services, survey));
 
   std::vector<Finding> findings;
   findings.push_back(
@@ -152,15 +157,15 @@ Outcome CheckTarget(const Globals& globals, const CheckFlags& flags) {
   if (!outlook.sharing) findings.push_back(AsFinding("gpu-sharing", outlook.sharing.error()));
   AddMemory(survey, outlook, findings);
   AddNeighbours(services, survey, findings);
-  auto space = coordinator::CheckImageSpace(services, survey, paths.images(), /*full=*/false,
-                                            outlook.carried_bytes);
+  auto space = checks::CheckImageSpace(services, survey, paths.images(), /*full=*/false,
+                                       outlook.carried_bytes);
   if (!space) findings.push_back(AsFinding("image-space", space.error()));
   for (const auto& note : before.stdio.notes) {
     findings.push_back(Finding::Of("stdio", Level::kNote, note));
   }
   for (const auto& why : outlook.left_to_driver) {
     findings.push_back(
-        Finding::Of("left-to-driver", Level::kNote, why, health::KindOf("left-to-driver").mend));
+        Finding::Of("left-to-driver", Level::kNote, why, health::KindOf("left-to-driver").fix));
   }
   for (auto& found : health::LookAtProgram(survey.tree)) findings.push_back(std::move(found));
   return Print(globals, flags, findings,

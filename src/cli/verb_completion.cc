@@ -2,62 +2,134 @@
 
 #include "cli/completion.h"
 #include "cli/verb.h"
+#include "image/image_folder.h"
 #include "jobs/store.h"
 #include "store/store_folder.h"
 
 namespace stasis::cli {
 namespace {
 
+// Each script offers the output of `stasis __complete`: lines of a kind, a word and a help text,
+// separated by tabs. SAFETY: a word is data. No script may pass it to `compgen -W`, `eval` or
+// another expansion, which would execute a command embedded in a name.
+constexpr char kBash[] =
+    R"sh(# bash completion of stasis, by `stasis completion bash`: source <(stasis completion bash)
+_stasis() {
+  local kind word help current=${COMP_WORDS[COMP_CWORD]}
+  if [[ $current == "=" ]]; then current=""; fi
+  COMPREPLY=()
+  while IFS=$'\t' read -r kind word help; do
+    case $kind in
+      word)
+        printf -v word %q "$word"
+        COMPREPLY+=("$word")
+        ;;
+      files)
+        compopt -o filenames 2>/dev/null
+        mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
+        ;;
+      commands) mapfile -t COMPREPLY < <(compgen -c -- "$current") ;;
+    esac
+  done < <(stasis __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _stasis stasis
+)sh";
+
+constexpr char kZsh[] = R"sh(#compdef stasis
+# zsh completion of stasis, by `stasis completion zsh`
+_stasis() {
+  local kind word help
+  while IFS=$'\t' read -r kind word help; do
+    case $kind in
+      word) compadd -- "$word" ;;
+      files) _files ;;
+      commands) _command_names -e ;;
+    esac
+  done < <(stasis __complete -- "${(@)words[2,CURRENT-1]}" "$PREFIX" 2>/dev/null)
+}
+if [[ ${funcstack[1]} == _stasis ]]; then
+  _stasis "$@"
+else
+  compdef _stasis stasis
+fi
+)sh";
+
+constexpr char kFish[] =
+    R"sh(# fish completion of stasis, by `stasis completion fish`: stasis completion fish | source
+function __stasis_complete
+    set -l typed (commandline -opc)
+    set -l current (commandline -ct)
+    stasis __complete -- $typed[2..-1] "$current" 2>/dev/null | while read -l -d \t kind word help
+        switch $kind
+            case word
+                printf '%s\t%s\n' $word $help
+            case files
+                __fish_complete_path "$current"
+            case commands
+                complete -C "$current"
+        end
+    end
+end
+complete -c stasis -f -a '(__stasis_complete)'
+)sh";
+
 struct ShellRow {
   const char* name;
-  std::string (*script)(const VerbModel&);
+  const char* script;
 };
-constexpr ShellRow kShells[] = {
-    {"bash", BashCompletion}, {"zsh", ZshCompletion}, {"fish", FishCompletion}};
+constexpr ShellRow kShells[] = {{"bash", kBash}, {"zsh", kZsh}, {"fish", kFish}};
 
-// For the scripts; who completes a word wants to hear of no error.
-Outcome PrintNames(const Globals& globals, const std::string& kind) {
-  std::vector<std::string> names;
+Status AddNames(Completion& completion) {
   STASIS_ASSIGN(config::Config config, config::Load());
   STASIS_ASSIGN(Paths paths, config::OpenPaths(config.settings));
-  if (kind == "jobs") {
+  if (completion.jobs) {
     STASIS_ASSIGN(auto jobs, jobs::Store(paths.jobs()).List());
-    for (const auto& job : jobs) names.push_back(job.id);
-  } else {
-    STASIS_ASSIGN(names, store::ListImages(paths.images()));
+    for (const auto& job : jobs) completion.Add(job.id);
   }
+  if (completion.images) {
+    STASIS_ASSIGN(auto images, store::ListImages(paths.images()));
+    for (const auto& name : images) {
+      // `image ls` also reports other directories that contain a manifest.
+      if (image::CheckImageName(name)) completion.Add(name);
+    }
+  }
+  return {};
+}
+
+Outcome PrintCompletion(const Globals& globals, const App& program) {
+  Completion completion = Complete(program.parser(), globals.command);
+  // A completion must not print errors.
+  if (completion.jobs || completion.images) (void)AddNames(completion);
   std::string text;
-  for (const auto& name : names) text += name + "\n";
-  if (!names.empty() || globals.json) PrintResult(globals, text, {{"names", names}});
+  for (const auto& [word, help] : completion.words) text += "word\t" + word + "\t" + help + "\n";
+  if (completion.files) text += "files\n";
+  if (completion.commands) text += "commands\n";
+  if (!text.empty()) PrintResult(globals, text, {});
   return 0;
 }
 
 }  // namespace
 
 void RegisterCompletion(App app, const std::function<void(Action)>& select) {
-  struct Options {
-    std::string shell, names;
-  };
-  auto options = std::make_shared<Options>();
+  auto shell = std::make_shared<std::string>();
   auto verb = app.add_subcommand("completion",
                                  "Print a script that lets your shell complete commands of stasis");
-  auto shell = verb->add_option("SHELL", options->shell, "bash, zsh or fish")
-                   ->one_of({"bash", "zsh", "fish"});
-  verb->add_option("--names", options->names,
-                   "What the scripts ask for: jobs or images, one a line")
-      ->one_of({"jobs", "images"})
-      ->excludes(shell);
-  verb->callback([=, program = app] {
+  verb->add_option("SHELL", *shell, "bash, zsh or fish")
+      ->one_of({"bash", "zsh", "fish"})
+      ->required();
+  verb->callback([=] {
     select([=](const Globals& globals) -> Outcome {
-      if (!options->names.empty()) return PrintNames(globals, options->names);
       for (const ShellRow& row : kShells) {
-        if (options->shell != row.name) continue;
-        const std::string script = row.script(ModelOf(program.parser()));
-        PrintResult(globals, script, {{"shell", row.name}, {"script", script}});
-        return 0;
+        if (*shell != row.name) continue;
+        PrintResult(globals, row.script, {{"shell", row.name}, {"script", row.script}});
       }
-      return FailUsage("for which shell?", "stasis completion bash, zsh or fish");
+      return 0;
     });
+  });
+  // The hidden command for the scripts.
+  auto inner = app.add_subcommand(kCompleteVerb, "")->group("");
+  inner->callback([=, program = app] {
+    select([=](const Globals& globals) { return PrintCompletion(globals, program); });
   });
 }
 

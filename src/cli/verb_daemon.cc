@@ -1,4 +1,4 @@
-// stasis daemon: starts stasisd, asks it how it is, sends it home.
+// stasis daemon: starts stasisd, shows its status, and stops it.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::seconds kStartTimeout{20};
 constexpr off_t kMostOfLog = 2000;
 
-// What a daemon that has not started says of it.
+// Returns the last message of a daemon that failed to start.
 std::string EndOf(const std::string& log) {
   auto text = ReadFile(log);
   if (!text) return "";
@@ -32,7 +32,7 @@ std::string EndOf(const std::string& log) {
   return *text;
 }
 
-// What its exit code says of why it has not started: those of a command.
+// Maps the daemon's exit code to an error code, with the meanings of a command's.
 Code CodeOf(int status) {
   switch (WIFEXITED(status) ? WEXITSTATUS(status) : 0) {
     case 2:
@@ -61,7 +61,7 @@ Outcome InForeground() {
 
 Outcome Start(const Globals& globals, bool foreground) {
   if (foreground) return InForeground();
-  if (auto running = client::Client::OpenDaemon(globals.settings())) {
+  if (auto running = api::Client::OpenDaemon(globals.settings())) {
     STASIS_ASSIGN(const v1::DaemonStatus status, running->GetStatus());
     PrintResult(globals, fmt::format("a daemon runs already: process {}", status.pid()),
                 {{"pid", status.pid()}, {"socket", status.socket()}, {"started", false}});
@@ -103,7 +103,7 @@ Outcome Start(const Globals& globals, bool foreground) {
 }
 
 Outcome PrintStatus(const Globals& globals) {
-  STASIS_ASSIGN(auto client, client::Client::OpenDaemon(globals.settings()));
+  STASIS_ASSIGN(auto client, api::Client::OpenDaemon(globals.settings()));
   STASIS_ASSIGN(const v1::DaemonStatus status, client.GetStatus());
   STASIS_ASSIGN(const v1::ListOperationsResponse list, client.ListOperations());
   const int64_t now = NowMs();
@@ -144,7 +144,7 @@ Outcome PrintStatus(const Globals& globals) {
 }
 
 Outcome Drain(const Globals& globals, double timeout_s) {
-  STASIS_ASSIGN(auto client, client::Client::OpenDaemon(globals.settings()));
+  STASIS_ASSIGN(auto client, api::Client::OpenDaemon(globals.settings()));
   STASIS_ASSIGN(const v1::DaemonStatus status, client.GetStatus());
   STASIS_ASSIGN(const bool ended, client.Drain(timeout_s));
   PrintResult(globals,
@@ -173,7 +173,7 @@ void RegisterDaemon(App app, const std::function<void(Action)>& select) {
       ->range(0.001, 7 * 86400.0);
   drain->callback(
       [=] { select([=](const Globals& globals) { return Drain(globals, *timeout); }); });
-  // As other tools call it.
+  // The name in other tools.
   RegisterCheck(verb, select);
   verb->get_subcommand("check")->group("");
 }

@@ -53,7 +53,7 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
       request.set_assume_unshared(options->assume_unshared);
       request.set_compress(options->compress);
       *request.mutable_criu() = options->criu.ToMessage();
-      return RunOperation(globals, [&](client::Client& client, const client::OnEvent& on_event) {
+      return RunOperation(globals, [&](api::Client& client, const api::OnEvent& on_event) {
         return client.Dump(request, on_event);
       });
     });

@@ -1,4 +1,4 @@
-// stasis gpu …: the GPUs, and the driver's own steps on one process, for whoever builds on them.
+// stasis gpu …: the GPUs, and the driver's single steps on one process, for use by other programs.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,17 +9,19 @@
 
 #include "base/file.h"
 #include "cli/verb.h"
-#include "coordinator/by_hand.h"
-#include "coordinator/operations.h"
 #include "device/device_control.h"
 #include "device/gpu_map.h"
+#include "gpu_state/agents.h"
+#include "gpu_state/services.h"
+#include "operations/by_hand.h"
+#include "operations/operations.h"
 
 namespace stasis::cli {
 namespace {
 
-using coordinator::ByHand;
 using device::DeviceControl;
 using device::ProcessState;
+using operations::ByHand;
 using process::HostPid;
 
 struct Options {
@@ -70,7 +72,7 @@ Status Toggle(const ByHand& process, DeviceControl& device, const Options& optio
 Outcome Act(const Globals& globals, const Options& options, const char* name,
             Status (*step)(const ByHand&, DeviceControl&, const Options&)) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
+  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   STASIS_ASSIGN(auto process, Annotate(ByHand::Open(paths, *device, pid),
                                        fmt::format("cannot {} its GPU state", name)));
@@ -85,15 +87,16 @@ Outcome Act(const Globals& globals, const Options& options, const char* name,
   return 0;
 }
 
-// Of one that the driver does not have: Stasis has suspended it, and left its context there.
+// Returns true for a process that Stasis has suspended while keeping its context, although the
+// driver reports it as running or locked.
 bool ContextKept(const Paths& paths, const process::ProcessId& id, ProcessState state) {
   if (state != ProcessState::kRunning && state != ProcessState::kLocked) return false;
-  return coordinator::LoadKeptContext(paths, id).has_value();
+  return gpu_state::LoadKeptContext(paths, id).has_value();
 }
 
 Outcome PrintState(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
+  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
   STASIS_ASSIGN(ProcessState state, device->State(pid));
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   auto stat = process::ReadStat(pid);
@@ -107,7 +110,7 @@ Outcome PrintState(const Globals& globals, const Options& options) {
 
 Outcome PrintRestoreThread(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
+  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
   STASIS_ASSIGN(ProcessState state, device->State(pid));
   if (state == ProcessState::kNone) {
     return Fail(Code::kUnimplemented, fmt::format("process {} does not use a GPU", pid.value));
@@ -122,7 +125,7 @@ struct Row {
   std::string name;
 };
 
-// Every process of this machine that uses a GPU and that we may look at.
+// Returns all processes of this machine that use a GPU and may be inspected.
 Result<std::vector<Row>> AllUsers(DeviceControl& device) {
   STASIS_ASSIGN(auto names, ListDir("/proc"));
   std::vector<Row> rows;
@@ -130,7 +133,7 @@ Result<std::vector<Row>> AllUsers(DeviceControl& device) {
     auto pid = ParsePid(name);
     if (!pid) continue;
     auto stat = process::ReadStat(*pid);
-    if (!stat || stat->parent.value == ::getpid()) continue;  // the helper that we ask is no answer
+    if (!stat || stat->parent.value == ::getpid()) continue;  // skip this command's own helper
     auto users = device.FindProcesses(process::ProcessTree{{*stat}});
     if (!users) {
       Code code = users.error().code;
@@ -143,7 +146,7 @@ Result<std::vector<Row>> AllUsers(DeviceControl& device) {
 }
 
 Outcome List(const Globals& globals) {
-  auto device = device::MakeDeviceControl(coordinator::ControlOptionsOf(globals.settings()));
+  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
   STASIS_ASSIGN(auto driver, device->Driver());
   STASIS_ASSIGN(auto gpus, device->Gpus());
   std::vector<Row> rows;

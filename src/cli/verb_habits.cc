@@ -1,5 +1,5 @@
-// Commands of other tools: what is typed by habit gets an answer instead of a complaint about
-// words. docs/coming-from.md lists them all.
+// Commands of other tools: answers them with an explanation instead of a syntax error.
+// docs/coming-from.md lists them.
 #include <map>
 #include <string>
 
@@ -10,8 +10,8 @@ namespace {
 
 struct Row {
   const char* verb;
-  const char* inner;   // its sub-verb
-  const char* answer;  // why there is nothing to do
+  const char* inner;   // its subcommand
+  const char* answer;  // why nothing needs to be done
 };
 constexpr Row kRows[] = {
     {"plugin", "install",
@@ -36,7 +36,7 @@ void RegisterHabits(App app, const std::function<void(Action)>& select) {
       verb->second.require_subcommand(1);
     }
     auto answering = verb->second.add_subcommand(row.inner, "");
-    // Whatever it is told there.
+    // Accepts any further words.
     answering->add_ignored_words("WORDS")->group("");
     answering->callback(
         [=, &row] { select([&row](const Globals& globals) { return Answer(globals, row); }); });

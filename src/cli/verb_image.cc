@@ -2,11 +2,13 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 
 #include "base/deadline.h"
 #include "base/file.h"
 #include "cli/verb.h"
 #include "image/report.h"
+#include "image/secret.h"
 #include "store/gc.h"
 #include "store/report.h"
 #include "store/store_folder.h"
@@ -46,6 +48,15 @@ image::Progress TerminalProgress(const Globals& globals) {
   };
 }
 
+// Returns this user's own key, or nothing. An unusable key counts as none here; a restore reports
+// the reason.
+std::optional<image::OriginKey> OwnKey(const Globals& globals) {
+  auto paths = OpenPaths(globals);
+  if (!paths) return std::nullopt;
+  auto key = image::FindOriginKey(*paths);
+  return key ? *key : std::nullopt;
+}
+
 Outcome List(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string store, options.Store(globals));
   STASIS_ASSIGN(auto images, store::SummarizeStore(store));
@@ -57,7 +68,9 @@ Outcome List(const Options& options, const Globals& globals) {
 Outcome Inspect(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string path, options.Resolve(globals, options.images[0]));
   STASIS_ASSIGN(auto reader, image::ImageReader::Open(path));
-  PrintResult(globals, InspectText(*reader), InspectJson(*reader));
+  const auto key = OwnKey(globals);
+  const image::OriginKey* own = key ? &*key : nullptr;
+  PrintResult(globals, InspectText(*reader, own), InspectJson(*reader, own));
   return 0;
 }
 
@@ -65,10 +78,14 @@ Outcome Verify(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string path, options.Resolve(globals, options.images[0]));
   STASIS_ASSIGN(auto reader, image::ImageReader::Open(path));
   STASIS_ASSIGN(auto report, reader->Verify(image::VerifyLevel::kFull, TerminalProgress(globals)));
-  PrintResult(globals, VerifyText(*reader, report), VerifyJson(*reader, report));
+  const auto key = OwnKey(globals);
+  const image::OriginKey* own = key ? &*key : nullptr;
+  if (reader->OriginBy(own) == image::Origin::kChanged) {
+    report.findings.push_back({image::kManifestName, "was changed after it was written here"});
+  }
+  PrintResult(globals, VerifyText(*reader, report, own), VerifyJson(*reader, report, own));
   if (report.ok()) return 0;
-  // The findings are the result and stand on stdout; the error in one sentence is for whoever reads
-  // only stderr.
+  // The findings on stdout are the result. The one-sentence error goes to stderr only.
   Globals text_only = globals;
   text_only.json = false;
   PrintError(text_only, report.ToStatus(path).error());
@@ -77,9 +94,9 @@ Outcome Verify(const Options& options, const Globals& globals) {
 
 Outcome Delete(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string store, options.Store(globals));
-  // What an earlier delete or dump left half done goes too.
+  // Also removes leftovers of interrupted deletes and dumps.
   STASIS_TRY(store::SweepPartials(store));
-  std::vector<std::string> paths;  // all are found before the first goes
+  std::vector<std::string> paths;  // find all images before deleting any
   for (const std::string& name : options.images) {
     STASIS_ASSIGN(std::string path, options.Resolve(globals, name));
     paths.push_back(std::move(path));

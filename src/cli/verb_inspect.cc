@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/clock.h"
@@ -13,28 +14,42 @@ std::string When(int64_t time_ms) {
   return fmt::format("{} ({} ago)", FormatTime(time_ms), FormatAge(time_ms, NowMs()));
 }
 
-// As a shell would take it.
+bool IsControl(unsigned char c) { return c < ' ' || c == 127; }
+
+// Quotes for bash on one line: 'text', or $'text\n' if there are control characters.
+std::string Quoted(const std::string& argument) {
+  const bool plain =
+      !argument.empty() && argument.find_first_not_of(
+                               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                               "%+,-./:=@_") == std::string::npos;
+  if (plain) return argument;
+  std::string line = "'";
+  if (std::none_of(argument.begin(), argument.end(), IsControl)) {
+    for (char c : argument) line += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return line + "'";
+  }
+  line = "$'";
+  for (char c : argument) {
+    if (IsControl(static_cast<unsigned char>(c))) {
+      line += c == '\n'   ? "\\n"
+              : c == '\t' ? "\\t"
+                          : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      if (c == '\'' || c == '\\') line += '\\';
+      line += c;
+    }
+  }
+  return line + "'";
+}
+
 std::string Quoted(const google::protobuf::RepeatedPtrField<std::string>& argv) {
   std::string line;
-  for (const std::string& argument : argv) {
-    const bool plain =
-        !argument.empty() && argument.find_first_not_of(
-                                 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                 "%+,-./:=@_") == std::string::npos;
-    line += line.empty() ? "" : " ";
-    if (plain) {
-      line += argument;
-      continue;
-    }
-    line += '\'';
-    for (char c : argument) line += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    line += '\'';
-  }
+  for (const std::string& argument : argv) line += (line.empty() ? "" : " ") + Quoted(argument);
   return line;
 }
 
 std::string CheckpointsText(const v1::Job& job) {
-  if (!job.has_checkpoint()) return "no image";
+  if (!job.has_checkpoint()) return "none";
   const v1::Checkpoint& last = job.checkpoint();
   return fmt::format("{} image{}; the last: {}, {}, {}", job.images(), job.images() == 1 ? "" : "s",
                      When(last.time_ms()), FormatBytes(last.bytes()), last.image());
@@ -43,7 +58,9 @@ std::string CheckpointsText(const v1::Job& job) {
 std::string Text(const v1::Job& job) {
   std::string text;
   auto line = [&](std::string_view what, const std::string& value) {
-    text += fmt::format("{:<12} {}\n", what, value);
+    // Paths may contain control characters too.
+    const bool one_line = std::none_of(value.begin(), value.end(), IsControl);
+    text += fmt::format("{:<12} {}\n", what, one_line ? value : Quoted(value));
   };
   line("job", job.id());
   line("state", StateText(job));

@@ -1,4 +1,4 @@
-// The verbs about jobs, as a user meets them: the real command line, real jobs.
+// The job commands as a user sees them, with the real command line and real jobs.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -46,7 +46,7 @@ class Running {
     EXPECT_TRUE(child) << child.error().ToString();
     child_ = std::move(*child);
   }
-  // Everything up to and with `text` on stdout.
+  // Reads stdout up to and including `text`.
   std::string ReadUntil(const std::string& text) {
     std::string got;
     char c;
@@ -112,7 +112,7 @@ class JobVerbs : public ::testing::Test {
   // A script that waits for a line in the named pipe.
   std::string Pause() {
     ::mkfifo(Path("go").c_str(), 0600);
-    // Done again when all it finds is a writer that is just going away.
+    // Retries a read that found end-of-file.
     return "until read x < " + Path("go") + "; do :; done";
   }
   void Go() {
@@ -190,7 +190,7 @@ TEST_F(JobVerbs, ArgumentsReachTheProgramAsTheyWereTyped) {
   EXPECT_EQ(end.code, 0);
   EXPECT_EQ(end.out, "<[a,b]><{}><><--><-h><--json><caf\xe9>");
   EXPECT_EQ(end.err, "");
-  auto ps = Stasis({"ps", "-a", "--json"});  // JSON even so
+  auto ps = Stasis({"ps", "-a", "--json"});  // JSON even in this case
   EXPECT_EQ(ps.document()["jobs"][0]["command"][2], "[a,b]");
 }
 
@@ -325,7 +325,8 @@ TEST_F(JobVerbs, InspectSaysAllThatIsKnown) {
   EXPECT_FALSE(document["processes"]["boot_id"].get<std::string>().empty());
   EXPECT_EQ(document["images"], 0);
   EXPECT_EQ(document["agent_library"], nullptr);
-  EXPECT_THAT(Stasis({"inspect", "a"}).out, AllOf(HasSubstr("'it'\\''s'"), HasSubstr("no image")));
+  EXPECT_THAT(Stasis({"inspect", "a"}).out,
+              AllOf(HasSubstr("'it'\\''s'"), HasSubstr("checkpoints  none\n")));
   Go();
   EXPECT_EQ(Stasis({"wait", "a"}).code, 4);
   EXPECT_THAT(Stasis({"inspect", "a"}).out,
@@ -333,6 +334,16 @@ TEST_F(JobVerbs, InspectSaysAllThatIsKnown) {
   EXPECT_EQ(Stasis({"inspect", "a", "--json"}).document()["code"], 4);
   EXPECT_EQ(Stasis({"inspect", "nobody"}).code, 3);
   EXPECT_EQ(Stasis({"inspect"}).code, 2);
+}
+
+TEST_F(JobVerbs, InspectPrintsOneLineForEachFact) {
+  Stasis({"run", "--job", "a", "--no-agent", "--", "true", "x\nstate        dumped", "\x1b[2J",
+          "it's\t"});
+  Stasis({"wait", "a"});
+  const std::string out = Stasis({"inspect", "a"}).out;
+  EXPECT_THAT(out,
+              HasSubstr("command      true $'x\\nstate        dumped' $'\\x1b[2J' $'it\\'s\\t'\n"));
+  EXPECT_EQ(out.find("\nstate        dumped"), std::string::npos);
 }
 
 TEST_F(JobVerbs, CheckpointsAreListedWithTheirAccounts) {
@@ -369,7 +380,7 @@ TEST_F(JobVerbs, DatabaseThatCannotBeUsedIsNamedAndLeftAsItIs) {
   const std::string path = Path("data/jobs/.jobs.db");
   const std::string good = *ReadFile(path);
   std::string later = good;
-  later[63] = 7;  // the low byte of the version, in SQLite's header
+  later[63] = 7;  // the low byte of the version in SQLite's header
   struct Row {
     std::string bytes;
     int code;
@@ -390,7 +401,7 @@ TEST_F(JobVerbs, DatabaseThatCannotBeUsedIsNamedAndLeftAsItIs) {
     }
     EXPECT_TRUE(*ReadFile(path) == row.bytes);
   }
-  // As the error says.
+  // Follows the advice of the error.
   ASSERT_EQ(::rename(path.c_str(), Path("away").c_str()), 0);
   EXPECT_EQ(Stasis({"inspect", "a", "--json"}).document()["state"], "exited");
   ASSERT_TRUE(ReplaceFile(path, good));

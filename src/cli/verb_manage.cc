@@ -16,7 +16,7 @@ Outcome Manage(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(*request.mutable_target(), options.words.Name());
   request.set_job(options.job);
   STASIS_ASSIGN(const process::HostPid pid, jobs::ParsePid(request.target()));
-  // A daemon does not run below whoever asks it.
+  // Checked here because the daemon is not a child of the caller's shell.
   STASIS_TRY(Annotate(jobs::CheckNotAbove(pid), "cannot manage " + request.target()));
   STASIS_ASSIGN(auto client, OpenClient(globals));
   STASIS_ASSIGN(const v1::ManageJobResponse response, client.ManageJob(request));

@@ -14,7 +14,7 @@ namespace {
 
 struct Options {
   TargetWords words;
-  std::string source;  // of them
+  std::string source;  // derived from `words`
   std::string job;
   std::string log;
   std::string pid_file;
@@ -27,7 +27,7 @@ struct Options {
   CriuFlags criu;
 };
 
-// Where the output of the restored program will begin in its log.
+// Returns the offset in the log at which the restored program's output will start.
 uint64_t LogSize(const jobs::Store& store, const std::string& job, std::string log) {
   if (auto record = store.Load(job); record && log.empty()) log = record->log;
   struct stat st;
@@ -36,8 +36,8 @@ uint64_t LogSize(const jobs::Store& store, const std::string& job, std::string l
 
 Outcome RunRestore(const Globals& globals, const Options& options, std::string& job) {
   v1::RestoreRequest request;
-  // A job's id or an image's name is meant before a folder that happens to be called so here,
-  // unless that is an image.
+  // The id of a job or the name of an image takes precedence over a directory of that name here,
+  // unless the directory is an image.
   const bool here = PathExists(options.source + "/" + image::kManifestName);
   request.set_source(here ? AbsolutePath(options.source) : options.source);
   *request.mutable_options() = options.common.ToMessage();
@@ -50,13 +50,13 @@ Outcome RunRestore(const Globals& globals, const Options& options, std::string& 
   *request.mutable_criu() = options.criu.ToMessage();
   return RunOperation(
       globals,
-      [&](client::Client& client, const client::OnEvent& on_event) {
+      [&](api::Client& client, const api::OnEvent& on_event) {
         return client.Restore(request, on_event);
       },
       [&](const v1::OperationResult& result) { job = result.job(); });
 }
 
-// Restores, and stays with the job: its account goes to stderr, its output to stdout.
+// Restores and attaches: the summary goes to stderr, the job's output to stdout.
 Outcome RunAttached(const Globals& globals, const Options& options) {
   STASIS_TRY(DetachKeys::Parse(options.attach_options.detach_keys));
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
@@ -88,8 +88,10 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
                    "Onto other GPUs: OLD=NEW,... by UUID, index or name");
   verb->add_flag("--new-pidns", options->new_pidns,
                  "Into a pid namespace of its own: its process ids may be taken here");
-  verb->add_flag("--trust-image", options->trust_image,
-                 "Also one that others could have changed, or root of another user's program");
+  verb->add_flag(
+      "--trust-image", options->trust_image,
+      "Also an image from elsewhere, or that others could have changed, or (for root) of a "
+      "user's program");
   options->common.AddTo(verb);
   options->criu.AddTo(verb);
   AddGpuEnabled(verb);

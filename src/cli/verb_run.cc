@@ -24,14 +24,15 @@ struct Options {
   std::string log;
   bool attach = false;
   AttachOptions attach_options;
-  bool tty = false, tty_said = false;  // said: not left to us
+  bool tty = false, tty_said = false;  // tty_said: set explicitly
   bool no_agent = false;
 };
 
-// Of a program whose terminal nobody looks at yet.
+// Size of a terminal without a client.
 constexpr shim::WindowSize kUsualSize{24, 80};
 
-// A pipe or a file, which the program reads as it would without us: at a dump it is left to CRIU.
+// Returns true for a pipe or file, which the program can inherit directly; CRIU handles it at a
+// dump.
 bool CanBeInput(int fd) {
   struct stat st {};
   return ::fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
@@ -50,7 +51,7 @@ uint64_t SizeOf(const std::string& path) {
 
 Outcome Run(const Globals& globals, const Options& options) {
   if (globals.command.empty()) {
-    return FailUsage("there is no program to run", "stasis run [OPTIONS] -- CMD ARG...");
+    return FailUsage("there is no program to run", "stasis run [OPTIONS] [--] CMD ARG...");
   }
   STASIS_TRY(DetachKeys::Parse(options.attach_options.detach_keys));
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
@@ -65,7 +66,7 @@ Outcome Run(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(wanted.agent, jobs::AgentToPreload(paths, options.no_agent));
   const char* preloaded = std::getenv("LD_PRELOAD");
   std::map<std::string, std::string> env;
-  // The agent reads no configuration. An empty value takes the name out.
+  // The agent reads no configuration. An empty value removes the variable.
   env["STASIS_FORK_KEEPS_GPU_FILES"] = globals.settings().keep_gpu_files ? "1" : "";
   env["LD_PRELOAD"] = jobs::PreloadValue(preloaded == nullptr ? "" : preloaded, wanted.agent);
 
@@ -92,7 +93,7 @@ Outcome Run(const Globals& globals, const Options& options) {
   auto started =
       jobs::StartShimForRun({claim.folder(), stdio, job.argv, env}, Deadline::In(kStartTimeout));
   if (!started) {
-    (void)claim.Discard();  // else the next `run` sweeps it
+    (void)claim.Discard();  // otherwise the next `run` sweeps it
     return Fail(std::move(started).error().WithContext("cannot run " + job.argv[0]));
   }
   if (options.attach) {
@@ -118,7 +119,8 @@ Outcome Run(const Globals& globals, const Options& options) {
 
 void RegisterRun(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto verb = app.add_subcommand("run", "Start a program as a job: stasis run -- CMD ARG...");
+  auto verb =
+      app.add_subcommand("run", "Start a program as a job: stasis run [OPTIONS] [--] CMD ARG...");
   verb->alias("exec");
   verb->add_option("-j,--job,--jid", options->job, "Its name (default: one is made up)");
   verb->add_option("--log", options->log, "Append its output there (default: kept with the job)");
@@ -134,6 +136,9 @@ void RegisterRun(App app, const std::function<void(Action)>& select) {
       "--no-agent", options->no_agent,
       "Without Stasis's library in the program: suspend and dump then use the driver alone, "
       "which is slower");
+  verb->footer(
+      "The program begins at the first word that is neither an option nor an option's value, or "
+      "behind `--`.");
   verb->callback([=] {
     options->tty_said = tty->count() != 0;
     select([=](const Globals& globals) { return Run(globals, *options); });

@@ -42,7 +42,7 @@ void RegisterSuspend(App app, const std::function<void(Action)>& select) {
       request.set_spill_dir(options->spill_dir);
       request.set_no_spill(options->no_spill);
       request.set_assume_unshared(options->assume_unshared);
-      return RunOperation(globals, [&](client::Client& client, const client::OnEvent& on_event) {
+      return RunOperation(globals, [&](api::Client& client, const api::OnEvent& on_event) {
         return client.Suspend(request, on_event);
       });
     });
@@ -62,7 +62,7 @@ void RegisterResume(App app, const std::function<void(Action)>& select) {
       request.set_target(options->target);
       *request.mutable_options() = options->common.ToMessage();
       request.set_gpu_map(options->gpu_map);
-      return RunOperation(globals, [&](client::Client& client, const client::OnEvent& on_event) {
+      return RunOperation(globals, [&](api::Client& client, const api::OnEvent& on_event) {
         return client.Resume(request, on_event);
       });
     });

@@ -1,5 +1,5 @@
-// Whatever a configuration file holds: it is refused with one message that names a line, or every
-// value that is taken is within its bounds and reads the same again.
+// Property: a configuration file is either rejected with one message that names a line, or every
+// accepted value is within its bounds and survives a round trip through its text.
 #include "base/fuzz_input.h"
 #include "config/file.h"
 

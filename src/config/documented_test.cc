@@ -1,4 +1,4 @@
-// docs/config.md says what the table says, and the product reads no other variable.
+// Checks that docs/config.md matches the table and that the product reads no other variable.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -31,7 +31,7 @@ TEST(Documented, TheTableOfThePageIsTheTableOfTheCode) {
   EXPECT_THAT(Page(), HasSubstr(table)) << "it should read:\n" << table;
 }
 
-// Switches of the tests, which the page names as such; and variables that are not ours to name.
+// Test switches, which docs/config.md lists separately, and variables defined by other software.
 TEST(Documented, EveryVariableThatIsReadIsASettingOrAHook) {
   std::set<std::string> settings = {"STASIS_CONFIG"};
   for (const Row& row : Rows()) settings.insert(row.variable);

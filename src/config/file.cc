@@ -26,7 +26,7 @@ struct Mistake {
 struct Reading {
   const std::string& path;
   std::vector<Entry> entries;
-  std::optional<Mistake> first;  // by its line: a table's keys come in another order
+  std::optional<Mistake> first;  // by line number, because the keys of a table are sorted
 
   void Complain(int line, const std::string& message, const std::string& hint) {
     if (first && first->line <= line) return;
@@ -35,7 +35,7 @@ struct Reading {
   }
 };
 
-// "there is no key 'idle'" may be the user's text, which may hold anything.
+// Error texts may quote arbitrary bytes of the user's file.
 std::string Printable(std::string_view text) {
   std::string shown(text.substr(0, 80));
   std::replace_if(
@@ -130,13 +130,13 @@ void SkipBlank(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
 }
 
-// Only a comment may follow.
+// Returns true if nothing but a comment follows.
 bool EndsThere(std::string_view text) {
   SkipBlank(text);
   return text.empty() || text.front() == '#';
 }
 
-// A string, number or truth, on one line.
+// Returns true for a string, number or boolean on one line.
 bool LooksLikeValue(std::string_view text) {
   SkipBlank(text);
   if (text.empty()) return false;
@@ -155,8 +155,8 @@ bool LooksLikeValue(std::string_view text) {
   return EndsThere(text.substr(end + 1));
 }
 
-// What is wrong with a line, of what the parser takes for granted: on some texts that are not TOML
-// it has only an assertion (version 3.3). Settings need nothing of TOML but this; nullptr: nothing.
+// Checks a line for mistakes that the parser (version 3.3) handles only with an assertion. Accepts
+// just the part of TOML that settings need. Returns a description of the mistake, or nullptr.
 const char* Mistaken(std::string_view line) {
   const bool has_control = std::any_of(line.begin(), line.end(), [](unsigned char c) {
     return (c < 0x20 && c != '\t') || c == 0x7f;
@@ -217,7 +217,7 @@ Result<std::vector<Entry>> ParseFile(std::string_view text, const std::string& p
 }
 
 Result<std::optional<std::string>> ReadConfigFile(const std::string& path, uid_t uid) {
-  // Not to wait for the writer of a named pipe.
+  // O_NONBLOCK: do not wait for the writer of a named pipe.
   auto fd = Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   if (!fd) {
     Error error = std::move(fd).error();

@@ -1,4 +1,4 @@
-// One configuration file: TOML, in which every key is one of the table's.
+// Parser of one configuration file: TOML whose keys must all be in the table of settings.
 #pragma once
 
 #include <sys/types.h>
@@ -15,17 +15,18 @@ namespace stasis::config {
 inline constexpr size_t kMaxFileBytes = 64 << 10;
 
 struct Entry {
-  size_t row;  // of Rows()
-  Raw raw;     // as it stands there; Set looks at it
-  int line;    // from 1
+  size_t row;  // index into Rows()
+  Raw raw;     // the unchecked value; Set checks it
+  int line;    // counted from 1
 };
 
-// What a file's text says, in the order of its lines. Wrong usage names `path`, the line, what is
-// wrong there, and of an unknown key the nearest one that there is.
+// Parses a file into entries in the order of its lines. A usage error names `path`, the line, the
+// mistake, and for an unknown key the nearest known one.
 Result<std::vector<Entry>> ParseFile(std::string_view text, const std::string& path);
 
-// The file's text; nullopt when there is none. A file decides which programs Stasis starts, so it
-// belongs to root or to `uid`, and nobody else can write it; kPermissionDenied otherwise.
+// Reads the file; returns nullopt if it does not exist. The file decides which programs Stasis
+// starts, so it must belong to root or to `uid` and be writable by no other user; otherwise the
+// error is kPermissionDenied.
 Result<std::optional<std::string>> ReadConfigFile(const std::string& path, uid_t uid);
 
 }  // namespace stasis::config

@@ -14,7 +14,7 @@ namespace {
 
 std::string UserFile(const Surroundings& surroundings) {
   std::string folder = surroundings.variable("XDG_CONFIG_HOME");
-  // One that is not absolute is to be left out, says the XDG specification.
+  // The XDG specification says that relative paths must be ignored.
   if (!folder.starts_with('/')) {
     const std::string home = surroundings.variable("HOME");
     folder = home.starts_with('/') ? home + "/.config" : "";

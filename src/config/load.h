@@ -1,12 +1,12 @@
-// Where each setting comes from. The later decides:
+// The sources of settings. A later source overrides an earlier one:
 //
 //   the default                                 table.cc
-//   /etc/stasis/config.toml                     the machine's
-//   $XDG_CONFIG_HOME/stasis/config.toml         a user's who is not root; without that variable
-//   or ~/.config/stasis/config.toml             the second
-//   the variable of the setting                 an empty one is as good as none
+//   /etc/stasis/config.toml                     for all users of the machine
+//   $XDG_CONFIG_HOME/stasis/config.toml         for one user, not read by root; without that
+//   or ~/.config/stasis/config.toml             variable the second path is used
+//   the environment variable of the setting     an empty one counts as unset
 //
-// $STASIS_CONFIG names a file that stands in the place of both; it has to be there.
+// $STASIS_CONFIG names a file that replaces both files; it must exist.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,7 @@ namespace stasis::config {
 
 struct Origin {
   From from = From::kDefault;
-  std::string file;  // of kFile
+  std::string file;  // for kFile
   int line = 0;
 };
 
@@ -33,29 +33,31 @@ struct Source {
 struct Config {
   Config() : origins(Rows().size()) {}
   Settings settings;
-  std::vector<Origin> origins;  // of each row
-  std::vector<Source> files;    // that were looked for, the one that decides last
+  std::vector<Origin> origins;  // one for each row
+  std::vector<Source> files;    // files that were looked for, the deciding one last
 };
 
-// What the loading depends on; tests have their own.
+// The surroundings that loading depends on; tests supply their own.
 struct Surroundings {
-  Surroundings();  // this process's
+  Surroundings();  // those of this process
   uid_t uid;
   std::string system_file;
-  std::function<std::string(const char*)> variable;  // its value; empty without
-  // The kernel says that we have rights that whoever started us has not (AT_SECURE).
+  std::function<std::string(const char*)> variable;  // returns the value, or an empty string if
+                                                     // unset
+  // This process has more rights than the user that started it (AT_SECURE).
   bool more_rights;
 };
 
-// All or nothing: a mistake in any file or variable is an error, since a setting that is left out
-// (where the jobs are) would make another machine of this one.
+// Loads all settings, or none: a mistake in any file or variable is an error. Skipping a setting
+// could silently select another directory of jobs.
 Result<Config> Load(const Surroundings& surroundings = {});
 
-// For a program with more rights than the user whose files and variables `config` was read from, as
-// a worker of the daemon is. Every trusted setting (Row::trusted: what is started or loaded with
-// those rights, and his limits) is what the machine's own file says of it, or the default; the
-// origin says so. Load does it itself where `more_rights` is set. PATH and the loader's variables
-// are no settings: who starts such a program gives it an environment of its own.
+// Resets settings that the user must not control. For a program with more rights than the user
+// whose files and variables `config` was read from, such as a worker of the daemon. Each trusted
+// setting (Row::trusted: programs that are started or loaded with those rights, and the user's
+// limits) gets its value from the machine's own file, or the default; its origin says so. Load does
+// this itself if `more_rights` is set. PATH and the loader's variables are not settings: the
+// process that starts such a program must choose its environment.
 Status DropUntrusted(Config& config, const Surroundings& surroundings = {});
 
 }  // namespace stasis::config

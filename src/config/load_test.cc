@@ -34,7 +34,8 @@ class LoadTest : public ::testing::Test {
     return path;
   }
   void WriteSystem(const std::string& text) { Write(surroundings_.system_file, text); }
-  // The user's, who is then not root: files of root are good for everybody.
+  // Sets the owner of the file to a user other than root, because files of root are accepted for
+  // every user.
   void WriteUser(const std::string& text) {
     BeUser();
     Write(dir_ + "/home/.config/stasis/config.toml", text);
@@ -110,7 +111,7 @@ TEST_F(LoadTest, TheUsersFolderMayBeElsewhere) {
   Write(dir_ + "/xdg/stasis/config.toml", "mover.idle_s = 4");
   variables_["XDG_CONFIG_HOME"] = dir_ + "/xdg";
   EXPECT_EQ(MustLoad().settings.mover_idle_s, 4);
-  variables_["XDG_CONFIG_HOME"] = "xdg";  // not absolute
+  variables_["XDG_CONFIG_HOME"] = "xdg";  // relative
   EXPECT_EQ(MustLoad().settings.mover_idle_s, 60);
 }
 
@@ -156,7 +157,7 @@ TEST_F(LoadTest, WithMoreRightsThanTheCallerWhatIsTrustedIsTheMachines) {
   EXPECT_EQ(config.settings.cuda_library, "");
   EXPECT_EQ(OriginOf(config, "programs.cuda_library").from, From::kDefault);
   EXPECT_EQ(config.settings.most_jobs, 5u);
-  EXPECT_EQ(config.settings.compress, "lz4");  // anybody's to say
+  EXPECT_EQ(config.settings.compress, "lz4");  // not a trusted setting
   variables_["STASIS_CONFIG"] = dir_ + "/mine.toml";
   Write(dir_ + "/mine.toml", "programs.criu = \"/home/me/criu\"\n");
   EXPECT_EQ(MustLoad().settings.criu, "/usr/sbin/criu");
@@ -170,7 +171,7 @@ TEST_F(LoadTest, EveryVariableReachesItsSetting) {
       {Kind::kCount, {"7", "7"}},
   };
   for (const Row& row : Rows()) {
-    // Of a choice the last word, which is no default.
+    // For a choice, takes the last word, which is never the default.
     const std::string choices = row.choices;
     const std::string last = choices.substr(choices.rfind('|') + 1);
     const auto known = values.find(row.kind);
@@ -179,7 +180,7 @@ TEST_F(LoadTest, EveryVariableReachesItsSetting) {
     EXPECT_EQ(Text(row, config.settings), known == values.end() ? last : known->second.second)
         << row.key;
     EXPECT_NE(Text(row, config.settings), row.initial) << row.key;
-    // And no other.
+    // No other setting may change.
     for (const Row& other : Rows()) {
       if (other.key == row.key) continue;
       EXPECT_EQ(Text(other, config.settings), other.initial) << other.key;
@@ -311,7 +312,7 @@ TEST_F(LoadTest, WhatIsNoFileOrTooLargeIsRefused) {
 }
 
 TEST_F(LoadTest, AFileThatCannotBeReadIsNotPassedOver) {
-  // A child, since rights that are given up do not come back.
+  // Runs in a child, because dropped capabilities cannot be regained.
   WriteSystem("[mover]\nidle_s = 1\n");
   ASSERT_EQ(::chmod(surroundings_.system_file.c_str(), 0600), 0);
   ASSERT_EQ(::chmod(dir_.c_str(), 0755), 0);

@@ -27,7 +27,8 @@ Result<Paths> Locate(const Settings& settings) {
                 "set HOME, XDG_STATE_HOME or STASIS_STATE_DIR (folders.state)");
   }
   paths.data = state + "/stasis";
-  // Not $XDG_RUNTIME_DIR: it goes at logout, and cron has none. The journal must be one for all.
+  // Not $XDG_RUNTIME_DIR: it is removed at logout and unset under cron, but all commands of a user
+  // must share one journal.
   paths.run = paths.data + "/run";
   return paths;
 }
@@ -52,8 +53,8 @@ Result<std::string> DaemonSocket(const Settings& settings) {
 }
 
 Status MakeFolders(const Paths& paths) {
-  // To be walked through, not to be listed: programs of any user load the agent from below it. All
-  // that is in it but the agent has 0700.
+  // Mode 0711: programs of any user load the agent from below this directory, but must not list it.
+  // Everything in it except the agent has mode 0700.
   STASIS_TRY(MakeDirs(paths.data, 0711));
   for (const auto& dir : {paths.run, paths.journal(), paths.jobs(), paths.images()}) {
     STASIS_TRY(MakeDirs(dir, 0700));

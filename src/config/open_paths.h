@@ -1,4 +1,4 @@
-// Where the folders of this user are, by the settings.
+// The directories of this user, derived from the settings.
 //
 //   run   root: /run/stasis       others: DATA/run                   folders.state: STATE/run
 //   data  root: /var/lib/stasis   others: $XDG_STATE_HOME/stasis     folders.state: STATE/data
@@ -14,15 +14,15 @@
 
 namespace stasis::config {
 
-// Makes the folders that are missing (mode 0700; DATA 0711).
+// Returns the directories. Creates missing ones (mode 0700; DATA 0711).
 Result<Paths> OpenPaths(const Settings& settings);
 
-// Where a daemon that this user starts listens.
+// Returns the socket path of a daemon that this user starts.
 Result<std::string> DaemonSocket(const Settings& settings);
-// Where this user's commands look for one, the first that is there: the user's own, then root's.
+// Returns the socket paths to try, in this order: the user's own daemon, then root's.
 Result<std::vector<std::string>> DaemonSockets(const Settings& settings);
 
-// Makes the folders that are not there yet, for their user only.
+// Creates missing directories, accessible to this user only.
 Status MakeFolders(const Paths& paths);
 
 }  // namespace stasis::config

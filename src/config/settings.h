@@ -1,9 +1,7 @@
-// What a user may set once instead of with every command. The table in table.cc says of each how it
-// is called, what it may be and what it is by default; load.h where its value comes from.
-//
-// Read once, by the program that the user started, and handed down from there. The agent and the
-// shim, which are inside other people's processes or their parents, never read it: `run` gives them
-// what they need.
+// The settings. table.cc gives the name, range and default of each; load.h gives the sources of
+// values. The program that the user starts reads the settings once and passes them on. The agent
+// and the shim run inside or above user programs and never read settings: `run` passes them the
+// values that they need.
 #pragma once
 
 #include <chrono>
@@ -15,41 +13,42 @@ namespace stasis::config {
 struct Settings {
   Settings();  // all defaults
 
-  // Folders: absolute, or empty for the place that is chosen without them.
+  // Directories: absolute, or empty for a computed default.
   std::string state_dir;  // jobs, images, journals, locks: see OpenPaths
   std::string image_dir;  // images
-  std::string arena_dir;  // GPU data in host memory; a tmpfs
-  std::string spill_dir;  // of a suspend without --spill; empty: host memory
+  std::string arena_dir;  // GPU data in host memory; on a tmpfs
+  std::string spill_dir;  // default of suspend --spill; host memory if empty
 
-  std::string criu;          // its program; empty: looked for
-  std::string cuda_library;  // libcuda.so.1; empty: the loader's
+  std::string criu;          // path of the program; searched for if empty
+  std::string cuda_library;  // path of libcuda.so.1; found by the loader if empty
 
-  std::string compress;  // of a dump without --compress, in its words
+  std::string compress;  // default of dump --compress, in the same syntax
   uint64_t pack_bytes;
 
-  // What one user may have at a time; 0: no limit.
-  uint64_t most_jobs;  // ended ones too
+  // Limits per user; 0 means no limit.
+  uint64_t most_jobs;  // includes ended jobs
   uint64_t most_arena_bytes;
   uint64_t most_image_bytes;
 
-  double mover_idle_s;     // 0: movers end with their command
-  double phase_timeout_s;  // of an operation without --timeout; 0: each phase has its own
+  double mover_idle_s;     // 0: movers exit with their command
+  double phase_timeout_s;  // default of --timeout; 0: each phase has its own limit
   double settle_timeout_s;
   double undo_timeout_s;
 
-  // The daemon. Its socket: empty for the place that is chosen without it.
+  // The daemon. An empty socket means a computed default.
   std::string daemon_socket;
-  std::string daemon_listen;  // "HOST:PORT", for TCP with certificates; empty: none
+  std::string daemon_listen;  // "HOST:PORT" for TCP with certificates; empty for none
   std::string daemon_tls_cert, daemon_tls_key, daemon_tls_client_ca;  // PEM files
 
   std::string daemon_log_level;  // "debug", "info", "warn", "error"
   std::string daemon_log_file;   // empty: stderr
   uint64_t daemon_log_bytes;
-  std::string metrics_listen;  // "HOST:PORT"; empty: none
+  std::string metrics_listen;  // "HOST:PORT"; empty for none
 
-  bool keep_gpu_files;  // of children that were forked
-  uint64_t log_bytes;   // that are kept of a job's own log
-  std::string toggle;   // "driver" or "suspend": what the drop-in's --toggle is
+  bool keep_gpu_files;  // for forked children
+  uint64_t log_bytes;   // size limit of a job's own log
+  std::string toggle;   // "driver" or "suspend": what --toggle of the cuda-checkpoint replacement
+                        // does
 };
 
 inline std::chrono::milliseconds Milliseconds(double seconds) {

@@ -16,7 +16,7 @@ namespace {
 constexpr double kDay = 86400;
 constexpr double kMiB = 1 << 20;
 
-// In the order in which they are shown. docs/config.md has the same lines; a test compares them.
+// Rows in display order. docs/config.md has the same order; a test compares them.
 constexpr Row kRows[] = {
     {"folders.state", Kind::kFolder, &Settings::state_dir, "", 0, 0, "", "STASIS_STATE_DIR",
      "root: /var/lib/stasis and /run/stasis; others: $XDG_STATE_HOME/stasis or "
@@ -119,7 +119,7 @@ std::string Bytes(double value) {
   return fmt::format("{:.0f}{}", value, kUnits[unit]);
 }
 
-// The longest text that a value may be.
+// The maximum length of a value.
 constexpr size_t kLongest = 4096;
 
 std::string Quoted(const Raw& raw) {
@@ -143,7 +143,7 @@ tl::unexpected<Error> Wrong(const Row& row, const Raw& raw) {
 Result<std::string> ParsePath(const Row& row, const Raw& raw, From from) {
   const auto* text = std::get_if<std::string>(&raw);
   if (text == nullptr || text->size() > kLongest) return Wrong(row, raw);
-  // Paths go into lists that have one a line.
+  // Paths are stored in line-based lists, so they must not contain control characters.
   if (std::any_of(text->begin(), text->end(), [](unsigned char c) { return c < ' ' || c == 127; }))
     return Wrong(row, raw);
   if (text->empty() || text->front() == '/') return *text;
@@ -172,7 +172,7 @@ Result<double> ParseNumber(const Row& row, const Raw& raw, From from) {
     auto [rest, error] = std::from_chars(text->data(), end, value, std::chars_format::fixed);
     if (error != std::errc() || rest != end) value = NAN;
   }
-  // A NaN is outside too.
+  // Written so that NaN is rejected too.
   if (!(value >= row.min && value <= row.max)) return Wrong(row, raw);
   if (row.kind == Kind::kCount && value != std::floor(value)) return Wrong(row, raw);
   return value;
@@ -230,7 +230,7 @@ Result<std::string> ParseChoice(const Row& row, const Raw& raw) {
   return *text;
 }
 
-// How many letters have to be changed, put in or left out.
+// Returns the edit distance.
 size_t Distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -262,7 +262,7 @@ Settings::Settings()
       daemon_log_bytes(0),
       keep_gpu_files(false),
       log_bytes(0) {
-  // A default that its own row refuses is seen by the test that compares the two.
+  // A test checks that each row accepts its own default.
   for (const Row& row : kRows) (void)Set(row, std::string(row.initial), From::kDefault, *this);
 }
 
@@ -343,13 +343,13 @@ std::string Text(const Row& row, const Settings& settings) {
 }
 
 std::string NearestKey(const std::string& key) {
-  // Of one longer than any, no more than that is compared.
+  // Bounds the cost for very long keys.
   const std::string wanted = key.substr(0, 64);
   std::string nearest;
   size_t least = wanted.size() / 2 + 1;
   for (const Row& row : kRows) {
     const std::string known = row.key;
-    // The table's name may have been forgotten.
+    // The user may have omitted the table's name.
     const std::string table = known.substr(0, known.find('.'));
     const std::string last = known.substr(table.size() + 1);
     const size_t distance = std::min(Distance(wanted, known), Distance(wanted, last) + 1);

@@ -1,4 +1,4 @@
-// The table of all settings. What reads them, checks them, shows them and documents them walks it.
+// The table of all settings. Loading, checking, display and documentation all use it.
 #pragma once
 
 #include <span>
@@ -12,56 +12,57 @@
 namespace stasis::config {
 
 enum class Kind : uint8_t {
-  kFolder,   // a path: absolute, or from "~/" on; of a variable also a relative one
-  kFile,     // the same
-  kSeconds,  // a number, whole or not
-  kSize,     // bytes, in the words of ParseSize; a bare number is bytes
-  kCount,    // a whole number
+  kFolder,   // an absolute path or one below "~/"; in a variable also relative
+  kFile,     // like kFolder
+  kSeconds,  // a number, possibly with a fraction
+  kSize,     // bytes, in the syntax of ParseSize; a bare number is bytes
+  kCount,    // an integer
   kSwitch,   // true or false
-  kChoice,   // a word of a list
+  kChoice,   // one word of a list
   kAddress,  // HOST:PORT; an IPv6 address in brackets
 };
 
-// Where a value is kept; the kind says which of these it is.
+// The field of Settings that holds the value. The kind determines the alternative.
 using Member = std::variant<std::string Settings::*, double Settings::*, uint64_t Settings::*,
                             bool Settings::*>;
 
 struct Row {
-  const char* key;  // "mover.idle_s": the table in the file, and the key in it
+  const char* key;  // "mover.idle_s": table and key in the file
   Kind kind;
   Member member;
-  // The text of the value by default. An empty path is the place that `unset` names.
+  // The default as text. An empty path means the default that `unset` names.
   const char* initial;
-  double min, max;      // of seconds and bytes
-  const char* choices;  // "none|lz4", of a choice
+  double min, max;      // for seconds and bytes
+  const char* choices;  // for a choice, for example "none|lz4"
   const char* variable;
   const char* unset;
-  const char* meaning;  // one line
-  // Not the caller's to say when we have more rights than he has: see DropUntrusted in load.h.
+  const char* meaning;  // one line for help texts
+  // The caller must not control this setting if this process has more rights: see DropUntrusted in
+  // load.h.
   bool trusted = false;
 };
 
+// Returns all settings in display order.
 std::span<const Row> Rows();
 
-// What a row's value may be: "a number of seconds from 0 to 86400".
+// Describes the allowed values of a row: "a number of seconds from 0 to 86400".
 std::string Expected(const Row& row);
 
-// A value as it stands in a file or in a variable, before it is looked at.
+// A value from a file or a variable before it is checked.
 using Raw = std::variant<std::string, int64_t, double, bool>;
 
-// Who wrote it: in a variable all is text, and a path may be relative to where the user is.
+// The source of a value. In a variable all values are text, and paths may be relative.
 enum class From : uint8_t { kDefault, kFile, kEnvironment };
 
-// Checks `raw` and puts it into `settings`; else they stay as they are, and the error (wrong usage)
-// says what the value is and what it may be: "is 'soon'; it is a number of seconds from 0 to
-// 86400".
+// Checks `raw` and stores it in `settings`. On error `settings` is unchanged, and the usage error
+// names the value and the allowed values: "is 'soon'; it is a number of seconds from 0 to 86400".
 Status Set(const Row& row, const Raw& raw, From from, Settings& settings);
 
-// As a user would write it, empty for a path that is not set.
+// Returns the value as a user would write it; empty for an unset path.
 std::string Text(const Row& row, const Settings& settings);
 
-// The key, or the table of keys, that was most likely meant by one that there is not; empty when
-// none is near.
+// Returns the known key, or table of keys, that is most similar to the unknown `key`. Returns an
+// empty string if none is similar.
 std::string NearestKey(const std::string& key);
 
 }  // namespace stasis::config

@@ -18,7 +18,6 @@
 #include "criu/diagnose.h"
 #include "criu/inside_protocol.h"
 #include "criu/rpc.pb.h"
-#include "criu/terminals.h"
 #include "process/namespace.h"
 
 namespace stasis::criu {
@@ -26,9 +25,9 @@ namespace {
 
 constexpr std::chrono::seconds kLettingGo{600};
 
-// CRIU sends single messages of a few hundred bytes; an error text is its longest part.
+// CRIU's messages have a few hundred bytes; an error text is the longest part.
 constexpr size_t kMaxMessageBytes = 256u << 10;
-// After its answer CRIU only frees its memory.
+// After its answer CRIU only frees memory.
 constexpr auto kExitGrace = std::chrono::seconds(10);
 
 constexpr char kDumping[] = "CRIU could not dump the tree";
@@ -66,7 +65,7 @@ struct LogPlace {
   std::string name;
 };
 
-// CRIU wants its log as a name below a directory that it finds through our descriptor table.
+// CRIU takes the log as a file name below a directory that it finds through the descriptor table.
 Result<LogPlace> OpenLogPlace(const std::string& log_path) {
   std::filesystem::path path(AbsolutePath(log_path));
   LogPlace place;
@@ -75,7 +74,7 @@ Result<LogPlace> OpenLogPlace(const std::string& log_path) {
   return place;
 }
 
-// What became of a CRIU that was too late.
+// Returns the error for a CRIU that exceeded its deadline.
 Error Overdue(Ended ended) {
   struct Row {
     Ended ended;
@@ -94,6 +93,11 @@ Error Overdue(Ended ended) {
   }
   error.hint = "Is the storage slow, or gone? --timeout S gives it longer.";
   error.not_undone = ended == Ended::kNotYet;
+  if (error.not_undone) {
+    error.hint =
+        "CRIU holds the program stopped until the file system or the device that it waits for "
+        "answers. Then it ends and lets the program run on, and `stasis recover` undoes the rest.";
+  }
   return error;
 }
 
@@ -118,7 +122,7 @@ std::string ToString(const Version& version) {
 
 SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
   SwrkCommand command;
-  // Configuration files of the machine could overrule what we ask for.
+  // Configuration files of the machine could override options of the request.
   command.argv = {criu_path, "--no-default-config", "swrk", std::to_string(SwrkCommand::kSocketFd)};
   for (std::string& entry : ScrubbedEnvironment()) {
     if ((!entry.starts_with("STASIS_") || entry.starts_with(kOperationVariable)) &&
@@ -126,9 +130,9 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
       command.env.push_back(std::move(entry));
     }
   }
-  // Every *.so in this directory would be loaded as a plugin, CRIU's own CUDA plugin too, and the
-  // RPC has no field for it. It must exist; this one exists for every process and holds only
-  // numbers.
+  // CRIU loads every *.so in this directory as a plugin, including its CUDA plugin, and the RPC has
+  // no field for it. The directory must exist. This one exists in every process and has only
+  // numeric names.
   command.env.push_back("CRIU_LIBS_DIR=/proc/self/task");
   return command;
 }
@@ -149,7 +153,7 @@ Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int,
   spawn.argv = command.argv;
   spawn.env = command.env;
   spawn.new_session = true;
-  spawn.ignored_signals = {SIGXFSZ};  // for EndDump
+  spawn.ignored_signals = {SIGXFSZ};  // required by EndDump
   spawn.rights = SpawnOptions::Rights::kDump;
   spawn.fds = extra_fds;
   spawn.fds[STDERR_FILENO] = null.get();
@@ -184,8 +188,8 @@ Result<Session> Session::Inside(UniqueFd socket) {
   return session;
 }
 
-// Descriptors of who has made the socket pair, which CRIU looks up in /proc: 4.1 fails on a folder
-// given by its path.
+// Descriptor numbers in the process that made the socket pair; CRIU looks them up in /proc. CRIU
+// 4.1 fails if the directory is given by path.
 void Session::SetPlaces(const UniqueFd& images, const UniqueFd& log_folder,
                         const std::string& log_name, rpc::Opts* opts) const {
   opts->set_images_dir_fd(inside_ ? kImagesFd : images.get());
@@ -201,7 +205,7 @@ Result<pid_t> Session::ToCriu(process::HostPid pid) const {
 
 Result<process::HostPid> Session::FromCriu(pid_t pid) {
   if (!inside_ || pid <= 0) return process::HostPid{pid};
-  // It may have ended by the time of a later word about it.
+  // Cached, because the process may have ended before a later notification.
   if (root_.first != pid) {
     STASIS_ASSIGN(process::HostPid found, process::FindByInnerPid(pid_namespace_, pid));
     root_ = {pid, found};
@@ -220,12 +224,13 @@ Status Session::Send(const rpc::Request& request) {
 }
 
 Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
-  // Its end is no end of file when a child of it, which it tries the kernel with, has outlived it.
+  // Also watches the pidfd: a child that CRIU forked to probe the kernel may outlive it and keep
+  // the socket open, so there may be no end-of-file.
   pollfd waiting[] = {{socket_.get(), POLLIN, 0}, {criu_pidfd_.get(), POLLIN, 0}};
   int ready = TEMP_FAILURE_RETRY(::poll(waiting, std::size(waiting), deadline.PollTimeout()));
   if (ready < 0) return FailErrno(errno, "poll");
   if (ready > 0 && waiting[0].revents == 0) {
-    // What it has said before is worth hearing.
+    // Packets sent before the exit must still be read.
     if (TEMP_FAILURE_RETRY(::poll(waiting, 1, 0)) <= 0) return Fail(Gone());
   }
   if (ready == 0) {
@@ -285,16 +290,16 @@ Result<rpc::Response> Session::Converse(const rpc::Request& request, const Notif
     } else {
       verdict = Fail(std::move(pid).error());
     }
-    // What the handler takes is not CRIU's fault.
+    // Time spent in the handler does not count.
     auto asked = Deadline::Clock::now();
     if (handler && verdict) verdict = handler(notification);
     deadline = deadline.Plus(Deadline::Clock::now() - asked);
-    // After this answer CRIU ends the tasks or lets them go: to break that off helps nobody.
+    // After this answer CRIU kills or resumes the tasks, and must not be interrupted.
     if (verdict && notification.moment == Moment::kPostDump) deadline = Deadline::In(kLettingGo);
     rpc::Request answer;
     answer.set_type(rpc::NOTIFY);
     answer.set_notify_success(verdict.has_value());
-    // The first refusal is the cause; what CRIU asks afterwards is its own undo.
+    // The first rejection is the cause; later notifications belong to CRIU's roll-back.
     if (!verdict && refused) refused = std::move(verdict);
     STASIS_TRY(Send(answer));
   }
@@ -304,7 +309,7 @@ Result<rpc::Response> Session::Conclude(Result<rpc::Response> response, const st
                                         const char* what) {
   std::string how = Reap();
   if (response || !IsGone(response.error())) return response;
-  // It died before it could say why; its log may know.
+  // CRIU died before it could report an error; its log may have one.
   Error error = DiagnoseFile(log_path, what, 0);
   error.message += "; CRIU ended without an answer" + (how.empty() ? "" : " (it " + how + ")");
   return Fail(std::move(error));
@@ -313,7 +318,8 @@ Result<rpc::Response> Session::Conclude(Result<rpc::Response> response, const st
 std::string Session::Reap() {
   socket_.Reset();
   if (inside_) {
-    // Its parent is the init there; what it holds of ours must be free again.
+    // Its parent is the init process of the namespace; wait, so that inherited descriptors are
+    // closed.
     pollfd end{criu_pidfd_.get(), POLLIN, 0};
     (void)!TEMP_FAILURE_RETRY(::poll(&end, 1, Deadline::In(kExitGrace).PollTimeout()));
   }
@@ -338,12 +344,11 @@ Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
   bool accepted = false;
   auto answer = [&](Notification& notification) -> Status {
     bool complete = notification.moment == Moment::kPostDump;
-    if (complete) STASIS_TRY(DetachTerminals(request.images_dir));
     if (handler) STASIS_TRY(handler(notification));
     accepted |= complete;
     return {};
   };
-  // A dump that fails leaves the program as it was, unless CRIU died a violent death (end.h).
+  // A failed dump leaves the program unchanged, unless CRIU was killed (end.h).
   auto outcome = [&](Error error) {
     if (accepted || process::IsAlive(before.id)) return error;
     error.not_undone = true;
@@ -416,7 +421,7 @@ Status Session::Check(const std::string& log_path, const Deadline& deadline) {
   rpc::Request message;
   message.set_type(rpc::CHECK);
   rpc::Opts* opts = message.mutable_opts();
-  // Not read, but 4.1 wants one all the same.
+  // Unused, but CRIU 4.1 requires one.
   opts->set_images_dir_fd(log.directory.get());
   opts->set_work_dir_fd(log.directory.get());
   opts->set_log_file(log.name);

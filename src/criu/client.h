@@ -1,11 +1,11 @@
-// A conversation with one `criu swrk`: a child process that serves one request over a socket pair
-// and ends.
+// A session with one `criu swrk`, a child process that serves one request over a socket pair and
+// then exits.
 //
-// Not thread safe. Who makes the socket pair must be the process that calls Dump or Restore: CRIU
-// finds the log directory through /proc/PID/fd of the pair's maker (SO_PEERCRED).
+// Not thread-safe. The socket pair must be made by the process that calls Dump or Restore: CRIU
+// finds the log directory through /proc/PID/fd of the maker (SO_PEERCRED).
 //
-// CRIU never dies with us, on purpose: when we are killed in the middle of a dump, it must live
-// long enough to see that nobody answers `post-dump`, and to let the tasks run again.
+// CRIU deliberately does not die with this process. If this process is killed in the middle of a
+// dump, CRIU must live long enough to find `post-dump` unanswered and resume the tasks.
 #pragma once
 
 #include <functional>
@@ -40,60 +40,64 @@ struct Version {
 };
 std::string ToString(const Version& version);
 
-// The moments at which CRIU asks whether to go on.
+// The points at which CRIU asks for permission to continue.
 enum class Moment {
   kPreDump,
   kNetworkLock,
   kNetworkUnlock,
   kQueryExternalFiles,
-  kPostDump,  // images complete, tasks stopped; refused: they run on. Accepted: they are killed
+  kPostDump,  // images are complete, tasks are stopped; rejected: they resume; accepted: they are
+              // killed
   kPreRestore,
   kSetupNamespaces,
   kPostSetupNamespaces,
-  kPostRestore,  // the tree exists, stopped; refused: it is killed. The pid is known from here on
+  kPostRestore,  // the tree exists, stopped; rejected: it is killed; the pid is known from here on
   kPreResume,
   kPostResume,
-  kOrphanPtsMaster,  // brings the master side of a new terminal
+  kOrphanPtsMaster,  // carries the master side of a new terminal
   kStatusReady,
   kOther,
 };
 
 struct Notification {
   Moment moment = Moment::kOther;
-  std::string name;      // CRIU's word for it
-  process::HostPid pid;  // of the root of a tree being restored, where known; else 0
+  std::string name;      // CRIU's name of the notification
+  process::HostPid pid;  // root of a tree being restored if known, else 0
   UniqueFd fd;
 };
 
-// Answers a notification; an error refuses, and is what the request then fails with.
+// Handles a notification. An error rejects it and becomes the error of the request.
 using NotifyHandler = std::function<Status(Notification&)>;
 
-// How to start `criu swrk`, for us or for another program (the shim).
+// The command line and environment of `criu swrk`, for this process or another one (the shim).
 struct SwrkCommand {
-  static constexpr int kSocketFd = 3;  // where CRIU finds its end of the socket pair
+  static constexpr int kSocketFd = 3;  // descriptor number of the socket in CRIU
   std::vector<std::string> argv;
   std::vector<std::string> env;
 };
+// Uses a scrubbed environment, and disables plugins and configuration files.
 SwrkCommand MakeSwrkCommand(const std::string& criu_path);
 
 struct SocketPair {
   UniqueFd ours;
   UniqueFd criu;
 };
+// Creates the socket pair of a session. Close `criu` once CRIU has it.
 Result<SocketPair> MakeSocketPair();
 
 struct DumpRequest {
-  process::HostPid pid;    // the root of the tree
-  std::string images_dir;  // exists
-  std::string log_path;    // outside of images_dir; its directory exists
+  process::HostPid pid;  // the root of the tree
+  // Exists. Behind a dump, DetachTerminals (terminals.h) is to be called for it.
+  std::string images_dir;
+  std::string log_path;  // outside of images_dir; its directory exists
   bool leave_running = false;
   Options options;
 };
 
-// A descriptor that replaces one that was dumped as external.
+// A descriptor that replaces one dumped as external.
 struct InheritFd {
-  std::string key;  // CRIU's name of what is replaced, e.g. "pipe:[4711]"
-  int fd = -1;      // its number in the CRIU process
+  std::string key;  // CRIU's name of the replaced descriptor, for example "pipe:[4711]"
+  int fd = -1;      // number in the CRIU process
 };
 
 struct RestoreRequest {
@@ -101,31 +105,32 @@ struct RestoreRequest {
   std::string log_path;
   Options options;
   std::vector<InheritFd> inherit;
-  bool as_sibling = false;  // the root becomes a child of CRIU's parent, not of CRIU
+  bool as_sibling = false;  // the root becomes a child of CRIU's parent instead of CRIU
 };
 
 class Session {
  public:
-  // Starts CRIU as our child, in a session of its own. `extra_fds` (number there -> ours; numbers
-  // from 10 on) stay open in it until it ends: locks, and what is inherited by a restore.
+  // Starts CRIU as a child in its own session. CRIU keeps `extra_fds` open until it exits (number
+  // in CRIU, at least 10 -> number here): locks, and descriptors that the restored program
+  // inherits.
   static Result<Session> Spawn(const std::string& criu_path,
                                const std::map<int, int>& extra_fds = {});
-  // CRIU was started by another program. `criu` may be 0 when it is not known.
+  // For a CRIU started by another process. `criu` may be 0 if the pid is unknown.
   static Session OverSocket(UniqueFd socket, process::HostPid criu = {});
-  // It runs in another pid namespace and has made the socket pair itself: see inside.h. Process ids
-  // are ours here too, in requests, notifications and answers.
+  // For a CRIU in another pid namespace that made the socket pair itself: see inside.h. Process ids
+  // in requests, notifications and answers are still those of this namespace.
   static Result<Session> Inside(UniqueFd socket);
 
-  // Each of these is called once, and ends the conversation. The deadline is for CRIU, not for the
-  // handler, and past it CRIU is ended as end.h says: kDeadlineExceeded. Other errors are CRIU's
-  // last words made readable, or the handler's own. `not_undone`: the program did not survive the
-  // attempt.
+  // Call only one of the following, and only once; it ends the session. The deadline applies to
+  // CRIU, not to the handler. At the deadline CRIU is stopped as described in end.h, and the error
+  // is kDeadlineExceeded. Other errors come from the handler, or are derived from CRIU's log. If
+  // `not_undone` is set in the error, the program did not survive.
   Status Dump(const DumpRequest& request, const NotifyHandler& handler, const Deadline& deadline);
   // Returns the pid of the root.
   Result<process::HostPid> Restore(const RestoreRequest& request, const NotifyHandler& handler,
                                    const Deadline& deadline);
   Result<Version> GetVersion(const Deadline& deadline);
-  // CRIU's own look at the machine.
+  // Runs CRIU's own check of the machine.
   Status Check(const std::string& log_path, const Deadline& deadline);
 
   process::HostPid criu_pid() const { return criu_pid_; }
@@ -135,18 +140,18 @@ class Session {
   Session() = default;
   void SetPlaces(const UniqueFd& images, const UniqueFd& log_folder, const std::string& log_name,
                  rpc::Opts* opts) const;
-  // What CRIU calls process `pid`, and back; 0 stays 0.
+  // Convert between pids of this namespace and pids of CRIU's namespace; 0 stays 0.
   Result<pid_t> ToCriu(process::HostPid pid) const;
   Result<process::HostPid> FromCriu(pid_t pid);
   Status Send(const rpc::Request& request);
-  // Serves notifications until the answer to the request comes.
+  // Handles notifications until the answer to the request arrives.
   Result<rpc::Response> Converse(const rpc::Request& request, const NotifyHandler& handler,
                                  const Deadline& deadline);
   Result<rpc::Response> Receive(UniqueFd* fd, const Deadline& deadline);
-  // Ends the conversation; one that CRIU broke off gets an error with what its log knows.
+  // Ends the session. If CRIU died without an answer, takes the error from its log.
   Result<rpc::Response> Conclude(Result<rpc::Response> response, const std::string& log_path,
                                  const char* what);
-  // CRIU ends by itself now. How it did, where it is our child.
+  // Waits for CRIU to exit. Returns how it exited if it is a child.
   std::string Reap();
 
   UniqueFd socket_;
@@ -154,8 +159,9 @@ class Session {
   process::HostPid criu_pid_;
   UniqueFd criu_pidfd_;
   bool inside_ = false;
-  uint64_t pid_namespace_ = 0;                 // CRIU's, when it is inside
-  std::pair<pid_t, process::HostPid> root_{};  // there and here, as soon as it was asked for
+  uint64_t pid_namespace_ = 0;                 // CRIU's namespace if it is another one
+  std::pair<pid_t, process::HostPid> root_{};  // cached pair of pids: in CRIU's namespace and in
+                                               // this one
   Patience patience_;
 };
 

@@ -55,8 +55,7 @@ TEST_F(Client, LeavesTheProgramRunningWhenAsked) {
   EXPECT_TRUE(target.Counts()) << target.State();
 }
 
-// What a program does with each signal, and its limits, are its own again, not those of CRIU or of
-// us.
+// Signal handling and limits are the program's own after a restore, not CRIU's or this process's.
 TEST_F(Client, SignalsAndLimitsComeBackAsTheyWere) {
   auto look = [](process::HostPid pid) {
     std::string seen = ReadFile("/proc/" + process::ToString(pid) + "/limits").value_or("");
@@ -75,7 +74,7 @@ TEST_F(Client, SignalsAndLimitsComeBackAsTheyWere) {
   EXPECT_EQ(look(target.pid()), before);
 }
 
-// The dump is held up while the program is stopped, as by a disk that does not answer.
+// Delays the dump while the program is stopped, like a disk that does not answer.
 Status Hold(const Session& session, Notification& notification) {
   if (notification.moment == Moment::kQueryExternalFiles) {
     ::kill(session.criu_pid().value, SIGSTOP);
@@ -115,7 +114,7 @@ TEST_F(Client, ARestoreThatIsTooLateLeavesNothing) {
     EXPECT_TRUE(Eventually([&] { return ::waitpid(-1, nullptr, WNOHANG) < 0; }));
     EXPECT_EQ(process::ReadTree({::getpid()})->members.size(), 1u);
   }
-  // And the image is as good as before.
+  // The image is still usable.
   ASSERT_TRUE(IsOk(MustSpawn().Restore(target.Restore(), nullptr, Soon()))) << target.Log();
   EXPECT_TRUE(target.Counts()) << target.State();
 }
@@ -149,8 +148,8 @@ TEST_F(Client, TheRootCanBeAChildOfWhoeverStartedCriu) {
   EXPECT_TRUE(target.Counts()) << target.State();
 }
 
-// Our process is killed with -9 at a moment of the dump: CRIU sees that nobody answers, the program
-// runs on, and a lock that CRIU was given is free only when it has ended.
+// This process is killed with SIGKILL during a dump: CRIU finds its question unanswered, the
+// program runs on, and a lock passed to CRIU is released only when CRIU exits.
 class KilledClient : public WithCriu, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(KilledClient, LeavesTheProgramRunning) {
@@ -195,8 +194,8 @@ INSTANTIATE_TEST_SUITE_P(At, KilledClient,
                            return name;
                          });
 
-// CRIU waits for the answer to post-dump with nothing of its own left in the program, so even its
-// own death harms nobody there.
+// While CRIU waits for the answer to post-dump it has nothing left in the program, so even its own
+// death is harmless.
 TEST_F(Client, CriuKilledAtPostDumpLeavesTheProgramRunning) {
   Target target({"memory", "children", "threads"});
   Session session = MustSpawn();

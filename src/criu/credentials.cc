@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kCore = 0x55053847;
 
-// `look` may change what it is given; returns whether it did.
+// Returns true if it changed its argument.
 using Look = std::function<Result<bool>(image::Creds&)>;
 
 Status LookAtThread(std::string& entry, const Look& look) {
@@ -23,9 +23,9 @@ Status LookAtThread(std::string& entry, const Look& look) {
   if (!core.ParseFromString(entry)) {
     return Fail(Code::kInternal, Domain::kCriu, 0, "it is not as CRIU 4 writes it");
   }
-  // One that had ended already is nobody.
+  // A thread that had already ended.
   if (!core.has_thread_core()) return {};
-  // CRIU would look for them in a file of an older kind.
+  // Without them CRIU would look in a file of an older format.
   if (!core.thread_core().has_creds()) {
     return Fail(Code::kPermissionDenied, "the image does not say who a thread of it is",
                 "no CRIU that Stasis works with writes that: dump the program anew");
@@ -80,7 +80,7 @@ Status CheckIds(const image::Creds& creds, const Caller& caller) {
 Look Fit(const Caller& caller) {
   return [&caller](image::Creds& creds) -> Result<bool> {
     STASIS_TRY(CheckIds(creds, caller));
-    // CRIU drops what is missing here, with a right that it does not have.
+    // CRIU drops capabilities missing here, which needs a capability that it does not have.
     for (uint32_t& word : *creds.mutable_cap_bnd()) word = ~0u;
     return true;
   };

@@ -1,4 +1,4 @@
-// Who the threads are that CRIU's images hold (core-*.img), before CRIU makes them.
+// Checks the credentials of threads in CRIU's images (core-*.img) before CRIU creates them.
 #pragma once
 
 #include <string>
@@ -8,18 +8,18 @@
 
 namespace stasis::criu {
 
-// Makes the images ready to be restored with the rights of `caller`, who is not root. Every thread
-// has to have all of its user and group ids from him, his very groups, and no capability:
-// kPermissionDenied, with who is somebody else. The kernel would refuse most of that too, but for
-// capabilities that CRIU itself has. And what a thread may never get back (its bounding set), which
-// only root can take from it, becomes what the caller's is.
+// Prepares the images for a restore by `caller`, who is not root. Every thread must have exactly
+// the caller's user and group ids and supplementary groups, and no capabilities; otherwise returns
+// kPermissionDenied with the reason. The kernel alone would not enforce this, because CRIU has
+// capabilities of its own. Also fills the capability bounding set of each thread, so that the
+// restored thread keeps the caller's: only root can reduce it.
 Status FitToCaller(const std::string& images_dir, const Caller& caller);
 
-// The same of the bytes of one such file: what they are after that.
+// Does the same for the bytes of one core file. Returns the new bytes.
 Result<std::string> FittedThread(const std::string& bytes, const Caller& caller);
 
-// The first user id in the images that is not root's; root's when there is none. CRIU opens the
-// files of whoever that is with the rights of who restores.
+// Returns the first user id in the images that is not root's, or root's if there is none. CRIU
+// opens the files of that user with the rights of the user who restores.
 Result<uid_t> FindForeignUser(const std::string& images_dir);
 
 }  // namespace stasis::criu

@@ -1,4 +1,4 @@
-// A thread in CRIU's images (core-*.img), as a user may have made it.
+// Fuzzes a thread in CRIU's images (core-*.img), which a user may have written.
 #include "criu/credentials.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kCore = 0x55053847;
 
-// Nothing that was accepted is another's or has a capability.
+// An accepted thread belongs to the caller and has no capability.
 void CheckThread(const std::string& entry, const stasis::Caller& caller) {
   stasis::criu::image::Core core;
   stasis::FuzzCheck(core.ParseFromString(entry));

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <iterator>
 #include <regex>
 #include <vector>
 
@@ -16,15 +17,15 @@ constexpr size_t kHeadBytes = 256u << 10, kTailBytes = 768u << 10;
 constexpr size_t kMaxWordsBytes = 300, kMaxLineBytes = 512;
 
 // A line of CRIU: "(00.049218) Error (criu/cr-restore.c:1237): Can't fork for 4711: File exists",
-// with a time at higher log levels, a task's pid where a task speaks ("  4711: Error (...)"), and a
-// module's name before the text in some files.
+// with a time at higher log levels, the task's pid in lines of a task ("  4711: Error (...)"), and
+// in some files the module's name before the text.
 const std::regex& ErrorLine() {
   static const std::regex line(
       R"(^(?:\([0-9.]+\)\s*)?(?:pie: )?(?:\s*\d+: )?Error \([^)]*\): (?:[a-z_-]+: )?(.*)$)");
   return line;
 }
 
-// Errors that are no cause: consequences, and what CRIU complains of and goes on.
+// Errors that are not causes: consequences, and errors after which CRIU continues.
 constexpr const char* kNoise[] = {
     "rlimit: Can't setup",
     "Can't setup RLIMIT_NOFILE",
@@ -41,8 +42,8 @@ constexpr const char* kNoise[] = {
     "Unable to detach from",
 };
 
-// In the order of importance only within a line; the first line of the log that matches decides.
-// $1 and so on are the parts of the line.
+// The order of rows matters only for one line; the first log line that matches any row decides. $1
+// and so on are the groups of the expression.
 struct Row {
   const char* pattern;
   const char* sentence;
@@ -50,7 +51,7 @@ struct Row {
   Code code;
 };
 constexpr Row kTable[] = {
-    // ---- restore: what is in the way
+    // ---- restore: conflicts
     {"Can't fork for (\\d+): File exists", "the process id $1 is taken",
      "End the process that has it; a zombie counts, until its parent has waited for it.",
      Code::kAlreadyExists},
@@ -115,7 +116,7 @@ constexpr Row kTable[] = {
      "CRIU finds no room in the "
      "program's address space",
      "", Code::kInternal},
-    // ---- dump: what cannot be carried
+    // ---- dump: unsupported resources
     {"Connected TCP socket", "the program holds an open TCP connection",
      "Let it be cut with --tcp=close, or kept with --tcp=keep.", Code::kUnimplemented},
     {"In-flight connection", "a TCP connection waits to be accepted by the program",
@@ -201,13 +202,13 @@ std::string Cut(const std::string& text) {
   return text.size() <= kMaxWordsBytes ? text : text.substr(0, kMaxWordsBytes) + "...";
 }
 
-// The texts of the error lines, in order, without noise.
+// Returns the texts of the error lines, in order, without noise.
 std::vector<std::string> Errors(std::string_view log) {
   std::vector<std::string> errors;
   while (!log.empty()) {
     std::string line(log.substr(0, log.find('\n')));
     log.remove_prefix(std::min(log.size(), line.size() + 1));
-    // An honest line is short, and the matching of a long one is slow and deep.
+    // Real lines are short, and matching a long one is slow and recurses deeply.
     if (line.size() > kMaxLineBytes) line.resize(kMaxLineBytes);
     if (line.find("Error (") == std::string::npos) continue;
     std::smatch match;
@@ -237,6 +238,17 @@ Result<std::string> ReadBounded(const std::string& path) {
          " bytes are left out here]\n" + tail;
 }
 
+// The expressions of kTable, in order. Compiled once, because a log may have thousands of error
+// lines.
+const std::vector<std::regex>& TablePatterns() {
+  static const auto& patterns = *[] {
+    auto* compiled = new std::vector<std::regex>;
+    for (const Row& row : kTable) compiled->emplace_back(row.pattern);
+    return compiled;
+  }();
+  return patterns;
+}
+
 }  // namespace
 
 Error Diagnose(std::string_view log, const std::string& what, int cr_errno) {
@@ -246,9 +258,10 @@ Error Diagnose(std::string_view log, const std::string& what, int cr_errno) {
   error.raw = cr_errno;
   std::vector<std::string> errors = Errors(log);
   for (const std::string& text : errors) {
-    for (const Row& row : kTable) {
+    for (size_t i = 0; i < std::size(kTable); ++i) {
+      const Row& row = kTable[i];
       std::smatch match;
-      if (!std::regex_search(text, match, std::regex(row.pattern))) continue;
+      if (!std::regex_search(text, match, TablePatterns()[i])) continue;
       error.code = row.code;
       error.message = what + ": " + Cut(match.format(row.sentence));
       error.hint = row.hint;

@@ -10,7 +10,7 @@
 namespace stasis::criu {
 namespace {
 
-// Lines as CRIU 4.2.1 writes them, with what a user reads of them.
+// Lines as CRIU 4.2.1 writes them, and the resulting errors.
 struct Case {
   const char* name;
   const char* log;
@@ -132,7 +132,7 @@ TEST(CopyLogBounded, KeepsHeadAndTail) {
   EXPECT_TRUE(RemoveTree(folder));
 }
 
-// ---- and what the real CRIU says
+// ---- with the real CRIU
 
 using namespace testing;  // NOLINT(google-build-using-namespace)
 
@@ -141,7 +141,7 @@ class RealCriu : public WithCriu {};
 TEST_F(RealCriu, APidThatIsTaken) {
   Target target({"memory"});
   ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon())));
-  // The zombie of the dumped process still has the pid: whoever restores must have reaped it.
+  // The zombie of the dumped process still occupies the pid; it must be reaped before a restore.
   auto restored = MustSpawn().Restore(target.Restore(), nullptr, Soon());
   ASSERT_FALSE(restored);
   EXPECT_EQ(restored.error().code, Code::kAlreadyExists) << target.Log();
@@ -164,7 +164,7 @@ constexpr Refused kRefused[] = {
     {"device", "something that CRIU cannot save"},
 };
 
-// What the preflight would have caught, said by CRIU itself; and the program runs on.
+// Bypasses the preflight: CRIU itself rejects the dump, and the program runs on.
 class RefusedByCriu : public WithCriu, public ::testing::WithParamInterface<Refused> {};
 
 TEST_P(RefusedByCriu, IsSaidReadably) {
@@ -191,7 +191,7 @@ TEST_F(RealCriu, AFileThatIsMissingAtTheRestore) {
   EXPECT_NE(restored.error().message.find("the file " + state + " is missing"), std::string::npos)
       << restored.error().message << "\n"
       << target.Log();
-  target.Reap();  // what CRIU had begun to make may be left to us
+  target.Reap();  // CRIU may leave partly created processes to this one
   ASSERT_EQ(::rename((state + ".away").c_str(), state.c_str()), 0);
   ASSERT_TRUE(IsOk(MustSpawn().Restore(target.Restore(), nullptr, Soon())));
   EXPECT_TRUE(target.Counts());

@@ -26,10 +26,10 @@ Ended Kill(int pidfd, const Patience& patience) {
   return Wait(pidfd, patience.killed) ? Ended::kKilled : Ended::kNotYet;
 }
 
-// Kills all below `criu` but not itself: it is stopped, so nobody is reaped or started by it
-// meanwhile.
+// Kills everything below `criu` but not CRIU itself. It is stopped, so it neither reaps nor starts
+// processes meanwhile.
 void KillBelow(process::HostPid criu) {
-  constexpr int kRounds = 100;  // tasks that are being made may fork while they are being killed
+  constexpr int kRounds = 100;  // tasks in creation may fork while they are being killed
   for (int round = 0; round < kRounds; ++round) {
     auto tree = process::ReadTree(criu);
     if (!tree) {
@@ -49,13 +49,13 @@ void KillBelow(process::HostPid criu) {
 }  // namespace
 
 // SIGKILL, or any signal that CRIU does not catch, is the last resort: it leaves tasks in the
-// middle of code that CRIU has put into them, and now and then one of them dies of it. So CRIU is
-// made to fail, and undoes its work as after any failure: no file may grow any more, and every
-// write of an image fails (EFBIG). SIGALRM breaks it out of a system call, which then fails too;
-// after six of them, a second apart, CRIU aborts by itself.
+// middle of code that CRIU injected, and sometimes one of them dies. Instead, make CRIU fail, so
+// that it rolls back as after any error: set RLIMIT_FSIZE to 0, so that every write of an image
+// fails (EFBIG). SIGALRM interrupts a blocking system call, which then fails too; after six of
+// them, a second apart, CRIU aborts by itself.
 Ended EndDump(process::HostPid criu, int pidfd, const Patience& patience) {
   rlimit none{0, RLIM_INFINITY};
-  // The pid is CRIU's as long as the pidfd says that it lives: nobody else reaps it.
+  // The pid is valid while the pidfd says that CRIU lives, because no other process reaps it.
   if (!Wait(pidfd, std::chrono::milliseconds(0))) {
     ::prlimit(criu.value, RLIMIT_FSIZE, &none, nullptr);
   }
@@ -75,7 +75,7 @@ Ended EndRestore(process::HostPid criu, int pidfd, process::HostPid root,
     Signal(pidfd, SIGCONT);
   }
   if (Wait(pidfd, patience.forget)) return Ended::kByItself;
-  // Late in a restore it waits for tasks that are no more.
+  // Late in a restore CRIU waits for tasks that no longer exist.
   Signal(pidfd, SIGSTOP);
   KillBelow(criu);
   return Kill(pidfd, patience);

@@ -1,5 +1,5 @@
-// Ending a CRIU that has passed its deadline, without harm to the program it works on. What each
-// step does to the program was tried; docs/decisions/ has the figures.
+// Stops a CRIU that exceeded its deadline, without harm to the program. The effect of each
+// step was measured (docs/decisions/criu-deadlines.md).
 #pragma once
 
 #include <chrono>
@@ -9,25 +9,25 @@
 namespace stasis::criu {
 
 enum class Ended {
-  kByItself,  // it has undone what it had done
-  kKilled,    // it could not; the program may have died with it
-  kNotYet,    // not even SIGKILL has ended it: it hangs in the kernel
+  kByItself,  // it rolled back its work
+  kKilled,    // it could not roll back; the program may have died with it
+  kNotYet,    // not even SIGKILL ended it: it blocks in the kernel
 };
 
-// How long each step may take before the next, harder one.
+// Time limits of the steps, from the mildest to the hardest.
 struct Patience {
-  std::chrono::milliseconds undo{15000};   // of a dump: CRIU undoes and ends
-  std::chrono::milliseconds forget{2000};  // of a restore: its tree is dead already
-  std::chrono::milliseconds alarm{8000};   // and after SIGALRM
-  std::chrono::milliseconds killed{5000};  // and after SIGKILL
+  std::chrono::milliseconds undo{15000};   // dump: CRIU rolls back and exits
+  std::chrono::milliseconds forget{2000};  // restore: after its tree was killed
+  std::chrono::milliseconds alarm{8000};   // after SIGALRM
+  std::chrono::milliseconds killed{5000};  // after SIGKILL
 };
 
-// Of a dump. `pidfd` is CRIU's. The socket to it must have been closed: then it takes its next
-// question as refused. It must have been started with SIGXFSZ ignored.
+// Stops a dump. `pidfd` is CRIU's. Its socket must be closed first, so that CRIU takes its next
+// question as rejected. CRIU must have been started with SIGXFSZ ignored.
 Ended EndDump(process::HostPid criu, int pidfd, const Patience& patience = {});
 
-// Of a restore: the half tree is killed, then CRIU fails by itself. `root` is that of the restored
-// tree where it is known, else 0.
+// Stops a restore: kills the partial tree, after which CRIU fails by itself. `root` is the root of
+// the restored tree if known, else 0.
 Ended EndRestore(process::HostPid criu, int pidfd, process::HostPid root,
                  const Patience& patience = {});
 

@@ -12,12 +12,12 @@ using std::chrono::milliseconds;
 constexpr Patience kShort{
     .undo = milliseconds(50), .alarm = milliseconds(3000), .killed = milliseconds(30000)};
 
-// Programs that do what a CRIU in trouble would.
+// Programs that behave like a CRIU in trouble.
 struct Case {
   const char* name;
   const char* script;
   Ended ended;
-  int signal;  // it dies of
+  int signal;  // the signal that kills it
 };
 constexpr Case kCases[] = {
     {"WritesNothing", "exec sleep 100", Ended::kByItself, SIGALRM},
@@ -36,7 +36,7 @@ TEST_P(EndDumpOf, GetsHarder) {
   ASSERT_TRUE(child);
   if (GetParam().signal == SIGKILL) {
     char byte;
-    ASSERT_EQ(::read(ends[0], &byte, 1), 1);  // the trap is set
+    ASSERT_EQ(::read(ends[0], &byte, 1), 1);  // the handler is installed
   }
   EXPECT_EQ(EndDump({child->pid()}, child->pidfd(), kShort), GetParam().ended);
   auto status = child->Wait();

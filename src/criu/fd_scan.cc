@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/stat.h"
 
 namespace stasis::criu {
 namespace {
@@ -65,7 +66,7 @@ Result<std::vector<ScannedFd>> ScanFds(const process::ProcessTree& tree) {
       found.fd = file.fd;
       found.target = std::move(file.target);
       auto info = ReadFile(ProcPath(pid, "fdinfo", file.fd));
-      if (!info || ::stat(ProcPath(pid, "fd", file.fd).c_str(), &found.info) != 0) continue;
+      if (!info || !StatWithoutSync(ProcPath(pid, "fd", file.fd), &found.info)) continue;
       ParseFdInfo(*info, &found);
       all.push_back(std::move(found));
     }

@@ -1,5 +1,5 @@
-// Every open descriptor of a tree with what CRIU would want to know about it, in one reading. For
-// this room's own use: PlanStdio and FindObstacles look at the same list.
+// One scan of all open descriptors of a tree, with the properties that matter to CRIU. PlanStdio
+// and FindObstacles use the same list. Internal to this directory.
 #pragma once
 
 #include <sys/stat.h>
@@ -19,23 +19,22 @@ struct ScannedFd {
   process::HostPid pid;
   std::string comm;
   int fd = -1;
-  std::string target;  // as in /proc/PID/fd, e.g. "socket:[4711]"
-  int flags = 0;       // of open(2)
+  std::string target;  // link target in /proc/PID/fd, for example "socket:[4711]"
+  int flags = 0;       // as for open(2)
   uint64_t position = 0;
-  struct stat info {};             // of the open file itself
-  std::vector<std::string> locks;  // the lines after "lock:" in fdinfo: locks held through it
+  struct stat info {};             // of the open file
+  std::vector<std::string> locks;  // the text after "lock:" in fdinfo: locks held through it
 
   bool Readable() const;
   bool Writable() const;
-  bool Deleted() const;      // the name it was opened by is gone
+  bool Deleted() const;      // the file no longer has the name by which it was opened
   std::string Path() const;  // target without " (deleted)"
 };
 
-// Zombies have none. A descriptor that is closed meanwhile is left out; a process that ends
-// meanwhile too.
+// Omits zombies, and descriptors and processes that vanish during the scan.
 Result<std::vector<ScannedFd>> ScanFds(const process::ProcessTree& tree);
 
-// A duplicate of another process's descriptor, in ours: the very same open file.
+// Duplicates a descriptor of another process; the result shares the open file description.
 Result<UniqueFd> TakeFd(process::HostPid pid, int fd);
 
 // "process 4711 (python3)".

@@ -12,7 +12,8 @@ namespace {
 constexpr uint32_t kCommonMagic = 0x54564319;
 constexpr size_t kHeaderBytes = 8;
 
-constexpr uint64_t kMaxEntryBytes = 64u << 20;  // an epoll's has each descriptor that it watches
+constexpr uint64_t kMaxEntryBytes = 64u << 20;  // an epoll entry lists every descriptor that it
+                                                // watches
 constexpr uint64_t kReadBytes = 1 << 20;
 
 uint32_t Number(std::string_view bytes, size_t at) {
@@ -25,7 +26,8 @@ void Append(std::string* bytes, uint32_t number) {
   bytes->append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// So many bytes of the file from there on, which are in it; valid until the next call.
+// Returns `count` bytes of the file at `at`, valid until the next call. They must be within the
+// file.
 using Bytes = std::function<Result<std::string_view>(uint64_t at, uint64_t count)>;
 
 Status Walk(const Bytes& bytes, uint64_t size_bytes, uint32_t kind, const std::string& what,
@@ -49,7 +51,7 @@ Status Walk(const Bytes& bytes, uint64_t size_bytes, uint32_t kind, const std::s
   return {};
 }
 
-// What comes next of a file, read in large parts.
+// Reads a file sequentially in large parts.
 class Window {
  public:
   Window(int fd, uint64_t size_bytes) : fd_(fd), size_bytes_(size_bytes) {}

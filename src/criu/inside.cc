@@ -26,7 +26,7 @@ tl::unexpected<Error> NotThere() {
               "CRIU could not be started in the program's pid namespace");
 }
 
-// One packet: true with what it says, false at the end of file.
+// Receives one packet. Returns true and its content, or false at end-of-file.
 Result<bool> Receive(int socket, const Deadline& deadline, Handover* said, UniqueFd* fd) {
   pollfd waiting{socket, POLLIN, 0};
   int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
@@ -111,14 +111,14 @@ Result<Session> Inside::Spawn(const std::string& criu_path, const DumpRequest& r
   spawn.argv.insert(spawn.argv.begin() + 1, "--enter");
   spawn.env = inside.command_.env;
   spawn.new_session = true;
-  spawn.ignored_signals = {SIGXFSZ};  // for EndDump
+  spawn.ignored_signals = {SIGXFSZ};  // required by EndDump
   spawn.fds = inside.fds();
   spawn.fds.insert(extra_fds.begin(), extra_fds.end());
   spawn.fds[STDERR_FILENO] = null.get();
   spawn.fds[kNamespaceFd] = pidfd.get();
   STASIS_ASSIGN(Subprocess starter, Subprocess::Spawn(spawn));
   auto session = inside.Accept(deadline);
-  // It has only forked. What it has said is what matters.
+  // The starter only forks; its message tells whether that succeeded.
   auto ended = starter.Wait(deadline);
   if (session && !ended) return Fail(std::move(ended).error());
   return session;

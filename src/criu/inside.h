@@ -1,9 +1,9 @@
-// CRIU in a pid namespace other than ours.
+// CRIU in another pid namespace.
 //
-// CRIU looks the folders that it is told up below /proc/PID/fd of whoever made its socket pair
-// (SO_PEERCRED), and a process of ours has no number in its namespace. So what becomes CRIU makes
-// the pair itself, has the folders among its own descriptors, and hands us one end:
-// inside_protocol.h.
+// CRIU looks up the directories of a request below /proc/PID/fd of the process that made its socket
+// pair (SO_PEERCRED), and this process has no pid in CRIU's namespace. The process that becomes
+// CRIU therefore makes the pair itself, has the directories among its own descriptors, and sends
+// one end here (inside_protocol.h).
 #pragma once
 
 #include <map>
@@ -16,22 +16,22 @@
 
 namespace stasis::criu {
 
-// How a CRIU inside is started by another program, and then met. Not thread safe.
+// Lets another program start CRIU, then connects to it. Not thread-safe.
 class Inside {
  public:
-  // The folders must be those of the request that the session will be asked.
+  // The directories must be those of the later request.
   static Result<Inside> Make(const std::string& criu_path, const std::string& images_dir,
                              const std::string& log_path);
 
   const SwrkCommand& command() const { return command_; }
-  // Descriptors, number there -> ours; to be passed on until Accept is called.
+  // Descriptors to pass on, number in CRIU -> number here. Keep them until Accept.
   std::map<int, int> fds() const;
 
-  // Waits until CRIU is there.
+  // Waits until CRIU is ready.
   Result<Session> Accept(const Deadline& deadline);
 
-  // Starts CRIU in the pid and mount namespaces of `member`, as a child of the init there: the
-  // namespace does not end before CRIU does. `extra_fds` as in Session::Spawn.
+  // Starts CRIU in the pid and mount namespaces of `member`, as a child of the init process there,
+  // so that the namespace outlives CRIU. `extra_fds` is as in Session::Spawn.
   static Result<Session> Spawn(const std::string& criu_path, const DumpRequest& request,
                                process::HostPid member, const std::map<int, int>& extra_fds,
                                const Deadline& deadline);
@@ -40,7 +40,7 @@ class Inside {
   Inside() = default;
 
   SwrkCommand command_;
-  UniqueFd ours_, its_;  // of the hand-over
+  UniqueFd ours_, its_;  // the hand-over socket
   UniqueFd images_, log_folder_;
 };
 

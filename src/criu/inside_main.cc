@@ -1,4 +1,4 @@
-// Becomes CRIU in a pid namespace other than that of who asks for it: see inside_protocol.h.
+// stasis-criu-inside: becomes CRIU in another pid namespace, see inside_protocol.h.
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -17,11 +17,11 @@ namespace {
 using stasis::criu::Handover;
 using stasis::criu::HandoverStep;
 
-// What a restore puts in the place of the program's own files.
+// Replacements for files of the restored program have numbers from here on.
 constexpr int kFirstInheritedFd = 20;
 constexpr int kLastInheritedFd = 255;
 
-// `fd` goes with it; -1: none.
+// Sends a hand-over with `fd`, or without one if it is -1.
 void Say(int socket, const Handover& handover, int fd) {
   iovec part{const_cast<Handover*>(&handover), sizeof handover};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
@@ -53,8 +53,9 @@ void ForkOff(int socket, bool wait) {
   _exit(0);
 }
 
-// Returns in a process whose parent is the init of that namespace: an orphan is given to the init
-// of its parent's namespace, so the first fork gets there and the second one makes the orphan.
+// Returns in a process whose parent is the init process of the other namespace. An orphan is
+// adopted by the init process of its parent's namespace, so the first fork enters the namespace and
+// the second one creates the orphan.
 void Enter(int socket) {
   if (setns(stasis::criu::kNamespaceFd, CLONE_NEWPID | CLONE_NEWNS) != 0) {
     GiveUp(socket, HandoverStep::kEnter);
@@ -65,8 +66,8 @@ void Enter(int socket) {
   setsid();
 }
 
-// A file that was opened elsewhere belongs to a mount that this namespace does not have, and a
-// later dump could not say where it is. What has the same name here is opened again.
+// A file opened elsewhere belongs to a mount that this namespace does not have, and a later dump
+// could not locate it. Reopens the file of the same name in this namespace.
 void ReopenHere(int fd) {
   struct stat there, here;
   char link[64], path[4096];
@@ -99,7 +100,7 @@ int main(int argc, char** argv) {
   } else {
     for (int fd = kFirstInheritedFd; fd <= kLastInheritedFd; ++fd) ReopenHere(fd);
   }
-  int pair[2];  // above kHandoverFd, which is taken until CRIU's end is put there
+  int pair[2];  // must be above kHandoverFd, which later becomes CRIU's end
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
       dup2(pair[1], kHandoverFd) < 0) {
     GiveUp(socket, HandoverStep::kSocket);

@@ -1,22 +1,21 @@
-// What `stasis-criu-inside` and the one who has it started agree on; both come from one
-// installation.
+// The interface between `stasis-criu-inside` and the process that has it started. Both come from
+// one installation.
 //
 // It is started with the descriptors below and
 //   stasis-criu-inside [--enter] CRIU ARG...         CRIU is a path
-// and becomes CRIU, in the pid and mount namespaces in which it is, or, with --enter, in those of
-// the process of kNamespaceFd, as a child of the init there. Over its socket it says one
-// `Handover`, with our end of CRIU's socket pair, and at its exec the socket closes; or one with
-// what went wrong.
+// It becomes CRIU in its own pid and mount namespaces or, with --enter, in those of the process of
+// kNamespaceFd, as a child of the init process there. It sends one `Handover`, either with the
+// other end of CRIU's socket pair, after which exec closes the hand-over socket, or with an error.
 #pragma once
 
 #include <cstdint>
 
 namespace stasis::criu {
 
-inline constexpr int kHandoverFd = 3;  // SOCK_SEQPACKET; CRIU's socket afterwards
-inline constexpr int kImagesFd = 90;   // folders, which stay open in CRIU: it is told these numbers
+inline constexpr int kHandoverFd = 3;  // SOCK_SEQPACKET; later CRIU's socket
+inline constexpr int kImagesFd = 90;   // directories, kept open in CRIU, which gets these numbers
 inline constexpr int kLogFolderFd = 91;
-inline constexpr int kNamespaceFd = 92;  // --enter: a pidfd
+inline constexpr int kNamespaceFd = 92;  // with --enter: a pidfd
 
 enum class HandoverStep : uint32_t { kDone, kEnter, kFork, kSocket, kExec };
 

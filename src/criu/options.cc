@@ -95,8 +95,9 @@ Status SetTcp(Options& options, std::string_view text) {
   return {};
 }
 
-// The names are those of CRIU's own command line, where it has one. What is not here would break
-// what Stasis relies on (where images and logs lie, what is killed when) or touch the machine.
+// The options that a user may set, named as on CRIU's command line where it has them. Other options
+// would break assumptions of Stasis (places of images and logs, when tasks are killed) or affect
+// the machine.
 struct Row {
   std::string_view name;
   Setter set;
@@ -174,12 +175,13 @@ void Apply(const Options& options, rpc::Opts* opts) {
   opts->set_evasive_devices(options.evasive_devices);
   opts->set_network_lock(WireLock(options.network_lock));
   opts->set_tcp_skip_in_flight(options.tcp_skip_in_flight);
-  // The field has 32 bits.
+  // The protobuf field has 32 bits.
   constexpr uint64_t kMost = std::numeric_limits<int32_t>::max();
   opts->set_ghost_limit(static_cast<uint32_t>(std::min(options.ghost_limit_bytes, kMost)));
   opts->set_timeout(options.freeze_timeout_s);
   opts->set_log_level(options.log_level);
-  // A job runs in the cgroup of whoever starts or restores it; the image's own may not exist here.
+  // A job runs in the cgroup of the process that starts or restores it; the image's own cgroup may
+  // not exist here.
   opts->set_manage_cgroups_mode(rpc::IGNORE);
   opts->set_unprivileged(::geteuid() != 0);
 }

@@ -11,34 +11,30 @@
 #include <iterator>
 #include <set>
 #include <string_view>
+#include <unordered_set>
 
 #include "base/file.h"
 #include "criu/fd_scan.h"
 #include "criu/unix_peers.h"
+#include "process/shared_server.h"
 
 namespace stasis::criu {
 namespace {
 
-// What a GPU's driver takes away itself when it checkpoints. CRIU's own word is final on what
-// stays.
+// Files that a GPU driver closes itself at its checkpoint. If one stays, CRIU reports it.
 constexpr std::string_view kDriverFiles[] = {"/dev/nvidia", "/softgpu/"};
-constexpr std::string_view kDriverSockets[] = {"/broker.sock"};
 
 bool IsDriverFile(std::string_view target) {
   return std::any_of(std::begin(kDriverFiles), std::end(kDriverFiles),
                      [&](std::string_view prefix) { return target.starts_with(prefix); });
-}
-bool IsDriverSocket(std::string_view name) {
-  return std::any_of(std::begin(kDriverSockets), std::end(kDriverSockets),
-                     [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
 struct Search {
   const process::ProcessTree& tree;
   const Options& options;
   const StdioPlan& stdio;
-  const std::vector<ScannedFd>& fds;
   const UnixSockets& unix_sockets;
+  const std::unordered_set<uint64_t>& socket_inodes;  // inodes of all sockets in `fds`
   std::vector<Obstacle>& found;
 
   void Add(const ScannedFd& fd, const char* name, const std::string& what, std::string hint) const {
@@ -46,6 +42,7 @@ struct Search {
     obstacle.name = name;
     obstacle.pid = fd.pid;
     obstacle.fd = fd.fd;
+    obstacle.inode = fd.info.st_ino;
     obstacle.message = Describe(fd.pid, fd.comm) + " holds " + what;
     obstacle.hint = std::move(hint);
     found.push_back(std::move(obstacle));
@@ -56,7 +53,7 @@ std::string At(const ScannedFd& fd) { return " (fd " + std::to_string(fd.fd) + "
 
 // ---- anonymous inodes
 
-// Those that CRIU 4.2.1 carries (its files.c); bpf-map only where it was built with libbpf.
+// Those that CRIU 4.2.1 supports (its files.c); bpf-map only if built with libbpf.
 constexpr std::string_view kCarriedAnon[] = {"[eventfd]",  "[eventpoll]", "inotify", "[fanotify]",
                                              "[signalfd]", "[timerfd]",   "[pidfd]", "bpf-map"};
 struct AnonHint {
@@ -171,7 +168,7 @@ void CheckTcp(const Search& search, const ScannedFd& fd, int socket) {
   if (!GetOption(socket, IPPROTO_TCP, TCP_INFO, &info)) return;
   if (info.tcpi_state == TCP_CLOSE) return;
   if (info.tcpi_state == TCP_LISTEN) {
-    // For a listening socket the kernel puts the length of the accept queue here.
+    // For a listening socket the kernel reports the length of the accept queue here.
     if (info.tcpi_unacked == 0 || search.options.tcp_skip_in_flight) return;
     search.Add(fd, "tcp-in-flight",
                "a connection to " + AddressText(socket, ::getsockname) + At(fd) +
@@ -207,12 +204,18 @@ void CheckInet(const Search& search, const ScannedFd& fd, int socket) {
   if (type == SOCK_STREAM) CheckTcp(search, fd, socket);
 }
 
-void CheckUnix(const Search& search, const ScannedFd& fd, int) {
+// The driver closes its connection to the GPU's server itself. The server is identified by the
+// listening process, as reported by the kernel; any program could use the socket's name.
+bool IsConnectedToGpuServer(int fd) {
+  ucred peer{};
+  return GetOption(fd, SOL_SOCKET, SO_PEERCRED, &peer) && peer.pid > 0 &&
+         process::IsSharedServer({peer.pid});
+}
+
+void CheckUnix(const Search& search, const ScannedFd& fd, int connection) {
   const UnixSocket* socket = search.unix_sockets.Find(fd.info.st_ino);
   if (socket == nullptr || socket->peer == 0 || !socket->stream) return;
-  for (const ScannedFd& other : search.fds) {
-    if (S_ISSOCK(other.info.st_mode) && other.info.st_ino == socket->peer) return;
-  }
+  if (search.socket_inodes.contains(socket->peer)) return;
   for (const ExternalFd& external : search.stdio.externals) {
     if (external.key == fd.target) return;
   }
@@ -221,7 +224,7 @@ void CheckUnix(const Search& search, const ScannedFd& fd, int) {
   if (std::find(named.begin(), named.end(), external) != named.end()) return;
   const UnixSocket* peer = search.unix_sockets.Find(socket->peer);
   std::string to = peer != nullptr && !peer->name.empty() ? peer->name : "another program";
-  if (IsDriverSocket(to)) return;
+  if (IsConnectedToGpuServer(connection)) return;
   search.Add(fd, "unix-socket", "a connection" + At(fd) + " to " + to + ", outside of its tree",
              "Have the program close it first, or dump the program at the other end with it.");
 }
@@ -249,7 +252,7 @@ void CheckSocket(const Search& search, const ScannedFd& fd) {
              "");
 }
 
-// ---- what is asked of every descriptor, and of every process
+// ---- checks of each descriptor and each process
 
 constexpr void (*kFdChecks[])(const Search&, const ScannedFd&) = {
     CheckAnon, CheckDevice, CheckDeleted, CheckLocks, CheckSocket};
@@ -286,7 +289,7 @@ void CheckZombieRoot(const Search& search, const process::Stat& member) {
                                    "Its parent has yet to take it."));
 }
 
-// The session that the innermost of its pid namespaces gives it; -1 when that cannot be told.
+// Returns the session id in the process's innermost pid namespace, or -1 if unknown.
 pid_t SessionInItsNamespace(process::HostPid pid) {
   auto status = ReadFile("/proc/" + std::to_string(pid.value) + "/status");
   constexpr std::string_view kName = "\nNSsid:";
@@ -296,11 +299,12 @@ pid_t SessionInItsNamespace(process::HostPid pid) {
   return static_cast<pid_t>(std::atoi(line.c_str() + line.find_last_of("\t ") + 1));
 }
 
-// Such a session has no number that a restore could give it; `shell-job` does not help.
+// A session led from outside of the pid namespace has no number that a restore could use;
+// `shell-job` does not help.
 void CheckSession(const Search& search, const process::Stat& member) {
   if (SessionInItsNamespace(member.id.pid) != 0) return;
   for (const Obstacle& known : search.found) {
-    if (known.name == "session") return;  // they are mostly all of one
+    if (known.name == "session") return;  // usually all have the same session
   }
   search.found.push_back(OfProcess(member, "session",
                                    "belongs to a session that was begun outside of its pid "
@@ -309,7 +313,7 @@ void CheckSession(const Search& search, const process::Stat& member) {
   search.found.back().code = Code::kUnimplemented;
 }
 
-// A mapping of a device stays even when its descriptor is closed.
+// A device mapping remains after its descriptor is closed.
 void CheckMappings(const Search& search, const process::Stat& member) {
   auto mappings = process::ReadMappings(member.id.pid);
   if (!mappings) return;
@@ -333,20 +337,42 @@ void CheckMappings(const Search& search, const process::Stat& member) {
 constexpr void (*kProcessChecks[])(const Search&, const process::Stat&) = {
     CheckZombieRoot, CheckTraced, CheckSession, CheckMappings};
 
-}  // namespace
-
-Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
-                                            const Options& options, const StdioPlan& stdio) {
+Result<std::vector<Obstacle>> LookOnce(const process::ProcessTree& tree, const Options& options,
+                                       const StdioPlan& stdio) {
   STASIS_ASSIGN(auto fds, ScanFds(tree));
   STASIS_ASSIGN(UnixSockets unix_sockets, UnixSockets::Read(tree.root().id.pid));
+  std::unordered_set<uint64_t> socket_inodes;
+  for (const ScannedFd& fd : fds) {
+    if (S_ISSOCK(fd.info.st_mode)) socket_inodes.insert(fd.info.st_ino);
+  }
   std::vector<Obstacle> found;
-  Search search{tree, options, stdio, fds, unix_sockets, found};
+  Search search{tree, options, stdio, unix_sockets, socket_inodes, found};
   for (const process::Stat& member : tree.members) {
     for (auto check : kProcessChecks) check(search, member);
   }
   for (const ScannedFd& fd : fds) {
     for (auto check : kFdChecks) check(search, fd);
   }
+  return found;
+}
+
+bool IsConnection(const Obstacle& obstacle) { return obstacle.name == "unix-socket"; }
+
+}  // namespace
+
+Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
+                                            const Options& options, const StdioPlan& stdio) {
+  STASIS_ASSIGN(auto found, LookOnce(tree, options, stdio));
+  if (std::none_of(found.begin(), found.end(), IsConnection)) return found;
+  // The program runs while its descriptors are read, one process after the other. A connection
+  // between two of its processes that is opened or closed meanwhile is seen at one end only and
+  // looks like one to another program. The same socket does not appear so in a second scan.
+  STASIS_ASSIGN(auto again, LookOnce(tree, options, stdio));
+  std::erase_if(found, [&](const Obstacle& o) {
+    return IsConnection(o) && std::none_of(again.begin(), again.end(), [&](const Obstacle& other) {
+             return IsConnection(other) && other.pid == o.pid && other.inode == o.inode;
+           });
+  });
   return found;
 }
 

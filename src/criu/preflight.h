@@ -1,8 +1,8 @@
-// What stands in the way of a dump, found before anything is touched: each by name, process and
-// descriptor, with the way out. CRIU would find the same, but only when it has stopped the program,
-// and in its own words.
+// Finds obstacles to a dump before the program is touched, and reports each with its name, process,
+// descriptor and remedy. CRIU would find the same, but only after stopping the program.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,22 +14,24 @@
 namespace stasis::criu {
 
 struct Obstacle {
-  std::string name;  // its id in docs/check.md: "io_uring", "tcp", "file-lock", ...
+  std::string name;  // id in docs/check.md: "io_uring", "tcp", "file-lock", ...
   Code code = Code::kUnimplemented;
   process::HostPid pid;
-  int fd = -1;          // -1: it is no descriptor
+  int fd = -1;          // -1: not a descriptor
+  uint64_t inode = 0;   // inode of the open file
   std::string message;  // "process 4711 (node) holds an io_uring (fd 9), which CRIU cannot save"
   std::string hint;
 };
 
-// In the tree's order. What a GPU's driver holds is not looked at: it goes when the driver
-// checkpoints, and whether it has gone is checked then.
+// Returns obstacles in the tree's order. Ignores descriptors of a GPU driver: the driver closes
+// them at its checkpoint, which is verified then.
 Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
                                             const Options& options, const StdioPlan& stdio);
 
+// Converts an obstacle to the error that Preflight returns.
 Error ToError(Obstacle obstacle);
 
-// The first obstacle as an error, with the number of the others.
+// Returns the first obstacle as an error, with the number of others.
 Status Preflight(const process::ProcessTree& tree, const Options& options, const StdioPlan& stdio);
 
 }  // namespace stasis::criu

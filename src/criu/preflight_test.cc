@@ -2,6 +2,8 @@
 
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "criu/testing.h"
 
@@ -26,13 +28,13 @@ std::string Names(const std::vector<Obstacle>& found) {
   return names;
 }
 
-// What the program does, what is found, and the option that lets it pass.
+// The argument of the target, the expected obstacle, and the option that allows it.
 struct Case {
   const char* what;
   const char* obstacle;
-  const char* words;       // in the message
-  const char* hint;        // in the hint
-  const char* allowed_by;  // K=V, or null where nothing helps
+  const char* words;       // substring of the message
+  const char* hint;        // substring of the hint
+  const char* allowed_by;  // K=V, or null if nothing helps
 };
 constexpr Case kCases[] = {
     {"io-uring", "io_uring", "an io_uring (fd ", "UV_USE_IO_URING=0", nullptr},
@@ -76,8 +78,8 @@ INSTANTIATE_TEST_SUITE_P(All, Obstacles, ::testing::ValuesIn(kCases), [](const a
 
 class BeforeADump : public WithCriu {};
 
-// What CRIU carries must not be refused: each of these is also dumped and restored in
-// roundtrip_test.cc.
+// Resources that CRIU supports must be accepted: roundtrip_test.cc dumps and restores each of
+// these.
 TEST_F(BeforeADump, HasNothingAgainstWhatCriuCarries) {
   Target target({"memory", "pipe", "unix-pair", "deleted", "timer", "tcp-listen", "children",
                  "threads", "zombie", "anon"});
@@ -94,6 +96,91 @@ TEST_F(BeforeADump, FindsAConnectionToAProgramOutside) {
   ASSERT_EQ(found.size(), 1u) << Names(found);
   EXPECT_EQ(found[0].name, "unix-socket");
   EXPECT_EQ(found[0].fd, 7);
+}
+
+// A parent and its child that connect and disconnect in a loop.
+class Reconnecting {
+ public:
+  Reconnecting() {
+    parent_ = ::fork();
+    if (parent_ == 0) Run();
+  }
+  ~Reconnecting() {
+    ::kill(parent_, SIGKILL);
+    ::waitpid(parent_, nullptr, 0);
+  }
+  process::HostPid pid() const { return {parent_}; }
+
+ private:
+  [[noreturn]] static void Run() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    // The kernel assigns an abstract name.
+    ::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address.sun_family);
+    socklen_t size = sizeof address;
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+    ::listen(listener, 8);
+    char byte = 0;
+    if (::fork() == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      while (true) {
+        int connection = ::accept(listener, nullptr, nullptr);
+        (void)!::write(connection, &byte, 1);
+        (void)!::read(connection, &byte, 1);
+        ::close(connection);
+      }
+    }
+    ::close(listener);
+    while (true) {
+      int connection = ::socket(AF_UNIX, SOCK_STREAM, 0);
+      ::connect(connection, reinterpret_cast<sockaddr*>(&address), size);
+      (void)!::read(connection, &byte, 1);
+      ::close(connection);
+    }
+  }
+
+  pid_t parent_;
+};
+
+TEST_F(BeforeADump, HasNothingAgainstConnectionsThatComeAndGo) {
+  Reconnecting program;
+  ASSERT_TRUE(Eventually([&] {
+    auto tree = process::ReadTree(program.pid());
+    return tree && tree->members.size() == 2;
+  }));
+  auto tree = process::ReadTree(program.pid());
+  ASSERT_TRUE(IsOk(tree));
+  for (int look = 0; look < 300; ++look) {
+    auto found = FindObstacles(*tree, {}, {});
+    ASSERT_TRUE(IsOk(found));
+    std::erase_if(*found, [](const Obstacle& o) { return o.name != "unix-socket"; });
+    ASSERT_TRUE(found->empty()) << "look " << look << ": " << Names(*found);
+  }
+}
+
+// An MQTT broker may have that name. Only the listening process identifies the GPU's broker.
+TEST_F(BeforeADump, FindsAConnectionToAnyProgramThatCallsItselfABroker) {
+  char folder[] = "/tmp/preflight-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ::snprintf(address.sun_path, sizeof address.sun_path, "%s/broker.sock", folder);
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(connection.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  UniqueFd accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_TRUE(accepted);
+  Target target({}, {{7, connection.get()}});
+  connection.Reset();
+  auto found = Look(target);
+  ASSERT_EQ(found.size(), 1u) << Names(found);
+  EXPECT_NE(found[0].message.find(address.sun_path), std::string::npos) << found[0].message;
+  ::unlink(address.sun_path);
+  ::rmdir(folder);
 }
 
 TEST_F(BeforeADump, FindsATracer) {

@@ -29,7 +29,7 @@ struct Found {
   Version version;
 };
 
-// The checkout's own prefix, seen from anywhere in its build tree.
+// Finds the checkout's prefix from anywhere in its build tree.
 constexpr int kMostParents = 6;
 constexpr char kCheckoutCriu[] = "/.cache/criu/sbin/criu";
 
@@ -67,7 +67,7 @@ Result<Found> Ask(const std::string& path, const Deadline& deadline) {
 Result<Found> Locate(const std::string& named, const Deadline& deadline) {
   if (!named.empty()) {
     auto found = Annotate(Ask(named, deadline), "the CRIU of the configuration (" + named + ")");
-    // That we cannot start it is not to say that it is no good.
+    // Failing to start it for lack of resources does not make it unusable.
     if (found || found.error().code == Code::kResourceExhausted) return found;
     found.error().code = Code::kUnimplemented;
     found.error().hint = kSetupHint;
@@ -93,7 +93,7 @@ constexpr char kRootHint[] =
     "SYS_ADMIN --cap-add SYS_PTRACE --cap-add CHECKPOINT_RESTORE and without a seccomp profile";
 constexpr char kUserHint[] =
     "have the daemon do it, or run it as root (sudo). Or root gives it to one command of yours: "
-    "setpriv --reuid=YOU --regid=YOU --init-groups --inh-caps=+checkpoint_restore "
+    "setpriv --reset-env --reuid=YOU --regid=YOU --init-groups --inh-caps=+checkpoint_restore "
     "--ambient-caps=+checkpoint_restore stasis ... (docs/security.md)";
 
 Finding ProbeCriu(const std::string& criu, const Deadline& deadline) {
@@ -108,8 +108,8 @@ Finding ProbePrivileges(const std::string&, const Deadline&) {
   return {"privileges", true, "this user may dump and restore processes", ""};
 }
 
-// A restored process has the pid it had: clone3 with set_tid, tried with a number that is free.
-constexpr pid_t kFirstTriedPid = 301;  // the kernel keeps those up to 300 for itself
+// A restored process needs its old pid: tries clone3 with set_tid and a free number.
+constexpr pid_t kFirstTriedPid = 301;  // the kernel reserves pids up to 300
 Finding ProbeChosenPid(const std::string&, const Deadline&) {
   Finding finding{"chosen-pid", true, "a process can be started under a pid of our choice", ""};
   pid_t free_pid = 0;

@@ -1,4 +1,4 @@
-// Which CRIU is used, and whether this machine and this user can dump and restore with it.
+// Finds CRIU, and checks whether this machine and user can dump and restore with it.
 #pragma once
 
 #include <string>
@@ -10,26 +10,28 @@
 
 namespace stasis::criu {
 
-// Older ones lack what we ask for, and die on new kernels.
+// Older versions lack required features and fail on new kernels.
 inline constexpr Version kLeastVersion{4, 1, 0};
 
-// The path of the CRIU to use: `named` and no other; without it the first that is new enough of:
-// our own tree's libexec/criu, the checkout's own prefix, PATH and the usual sbin folders.
-// kUnimplemented says what was found and what to do.
+// Returns the path of CRIU: `named` if given, otherwise the first that is new enough among
+// libexec/criu of the installation, the checkout's prefix, PATH, and the usual sbin directories.
+// The message of kUnimplemented says what was found and what to do.
 Result<std::string> FindCriu(const std::string& named);
-// Its version, e.g. "4.2.1".
+// Returns its version, for example "4.2.1".
 Result<std::string> FoundVersion(const std::string& named, const Deadline& deadline);
 
-// Whether this user may dump and restore at all: kPermissionDenied, with what is missing. Quick.
+// Checks whether this user may dump and restore at all, quickly. kPermissionDenied names the
+// missing privilege.
 Status CheckPrivileges();
 
-// One thing that a dump or a restore needs of this machine and this user.
+// One requirement of a dump or restore.
 struct Finding {
-  std::string name;  // a word for machines: "criu", "criu-check", "privileges", ...
+  std::string name;  // machine-readable: "criu", "criu-check", "privileges", ...
   bool ok = false;
-  std::string meaning;  // a sentence: what is so
-  std::string mend;     // a command or a sentence, when it is not ok
+  std::string meaning;  // a sentence that states the finding
+  std::string fix;      // a command or a sentence; set if not ok
 };
+// Runs all checks. `criu` is as for FindCriu.
 std::vector<Finding> ProbeMachine(const std::string& criu, const Deadline& deadline);
 
 }  // namespace stasis::criu

@@ -32,7 +32,7 @@ TEST(Probe, RefusesAnOldOneWithItsVersion) {
   char folder[] = "/tmp/stasis-criu-test.XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   std::string path = std::string(folder) + "/criu";
-  // The answer of CRIU 3.17 to the question for its version: type 10, success, version {3, 17}.
+  // The version reply of CRIU 3.17: type 10, success, version {3, 17}.
   ASSERT_TRUE(
       WriteFileDurably(path,
                        "#!/bin/sh\nhead -c1 <&3 >/dev/null\n"
@@ -60,14 +60,14 @@ TEST_F(MachineProbe, FindsAllWell) {
 }
 
 TEST_F(MachineProbe, SaysWhatANobodyLacks) {
-  // A child, since what is given up does not come back.
+  // In a child, because dropped capabilities cannot be regained.
   pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     bool right = ::setgid(65534) == 0 && ::setuid(65534) == 0;
     for (const Finding& finding : ProbeMachine(ChosenCriu(), Soon())) {
       bool privileged = finding.name != "criu" && finding.name != "ptrace";
-      if (privileged && (finding.ok || finding.mend.empty())) right = false;
+      if (privileged && (finding.ok || finding.fix.empty())) right = false;
     }
     ::_exit(right ? 0 : 1);
   }

@@ -1,4 +1,4 @@
-// Real programs through real CRIU: what each holds before its dump it holds after its restore.
+// Dumps and restores real programs with real CRIU, and compares their resources before and after.
 #include <sys/socket.h>
 
 #include "criu/preflight.h"
@@ -24,8 +24,8 @@ constexpr Case kCases[] = {
 
 class RoundTrip : public WithCriu, public ::testing::WithParamInterface<Case> {};
 
-// Twice: the second dump is of a process that CRIU has made, and its first body must not be left
-// as a zombie with its pid.
+// Restores twice: the second dump is of a process created by CRIU, and the first tree must not
+// leave a zombie that occupies its pid.
 TEST_P(RoundTrip, ComesBackTwice) {
   const Case& c = GetParam();
   Target target({c.what});

@@ -32,8 +32,8 @@ std::string Direction(const ScannedFd& fd) {
   return fd.Readable() ? "in" : "out";
 }
 
-// Somebody outside of the tree holds the other end of this pipe: nobody of the tree does, and the
-// kernel does not say that it is closed.
+// Returns true if a process outside of the tree holds the other end of this pipe: no process of the
+// tree does, and the kernel does not report it as closed.
 bool LeadsOut(const Scan& scan, const ScannedFd& pipe) {
   if (pipe.Readable() && pipe.Writable()) return false;
   for (const ScannedFd& other : scan.fds) {
@@ -48,13 +48,13 @@ bool LeadsOut(const Scan& scan, const ScannedFd& pipe) {
 }
 
 bool IsTerminal(const ScannedFd& fd) {
-  // The majors that CRIU knows as terminals: tty, /dev/tty and /dev/console, pts.
+  // The major numbers that CRIU treats as terminals: tty, /dev/tty and /dev/console, pts.
   unsigned number = major(fd.info.st_rdev);
   return S_ISCHR(fd.info.st_mode) &&
          (number == 4 || number == 5 || (number >= 136 && number <= 143));
 }
 
-// The tree also holds the other side of this terminal, so CRIU brings both back.
+// Returns true if the tree also holds the master side, in which case CRIU restores both.
 bool HasMaster(const Scan& scan, const ScannedFd& terminal) {
   for (const ScannedFd& other : scan.fds) {
     if (!other.target.ends_with("/ptmx")) continue;
@@ -68,7 +68,7 @@ bool HasMaster(const Scan& scan, const ScannedFd& terminal) {
   return false;
 }
 
-// Each of these says whether the descriptor leads out of the tree, and under which key.
+// Returns whether the descriptor leads out of the tree, and its key.
 using Classify = bool (*)(const Scan&, const ScannedFd&, ExternalFd*);
 
 bool AsPipe(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
@@ -81,8 +81,7 @@ bool IsLog(const Scan& scan, const ScannedFd& fd) {
   return S_ISREG(fd.info.st_mode) && FileId::Of(fd.info) == scan.log;
 }
 
-// CRIU puts one thing in the place of all that was open under one name, and what is put there
-// cannot be read.
+// CRIU replaces all descriptors that share one name by one replacement, which cannot be read.
 bool IsRead(const Scan& scan, const ScannedFd& fd) {
   return std::any_of(scan.fds.begin(), scan.fds.end(), [&](const ScannedFd& other) {
     return other.Readable() && FileId::Of(other.info) == FileId::Of(fd.info);
@@ -96,11 +95,11 @@ bool AsJobLog(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
   return true;
 }
 
-// A program that seeks in its output needs the file as it was; one that only adds to its end does
-// not, and CRIU would insist on the size.
+// A program that seeks in its output needs the same file. One that only appends does not, but CRIU
+// would insist on the old size.
 bool AsFile(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
   if (!S_ISREG(fd.info.st_mode) || !fd.Writable() || !fd.target.starts_with('/')) return false;
-  if (fd.Deleted()) return false;  // CRIU carries its content
+  if (fd.Deleted()) return false;  // CRIU stores its content
   if (fd.fd == STDIN_FILENO || (!fd.Readable() && IsRead(scan, fd))) return false;
   bool at_end = fd.position >= static_cast<uint64_t>(fd.info.st_size);
   if (!at_end && (fd.flags & O_APPEND) == 0) return false;
@@ -172,8 +171,8 @@ Result<StdioPlan> PlanStdio(const process::ProcessTree& tree, const FileId& log)
   plan.shell_job = tree.root().session != tree.root().id.pid.value;
   std::set<std::string> keys;
   for (const ScannedFd& fd : fds) {
-    // A terminal is a terminal under any number; all else beyond the first three is the program's
-    // own affair: CRIU brings back our end of a pipe, and the preflight looks at sockets.
+    // Terminals and logs are found under any number. Other descriptors above the first three are
+    // left alone: CRIU restores the program's end of a pipe, and the preflight checks sockets.
     if (fd.fd > kLastStandardFd && !IsTerminal(fd) && !IsLog(scan, fd)) {
       NotePipe(scan, fd, &plan);
       continue;
@@ -195,7 +194,7 @@ Result<StdioPlan> PlanStdio(const process::ProcessTree& tree, const FileId& log)
 
 namespace {
 
-// Hands out the numbers of one kind of replacement.
+// Hands out descriptor numbers of one kind.
 class Supply {
  public:
   explicit Supply(std::vector<int> numbers) : numbers_(std::move(numbers)) {}
@@ -214,7 +213,7 @@ class Supply {
 Status ReopenLog(const ExternalFd& external, int number, InheritPlan* plan) {
   int access = external.direction == "both" ? O_RDWR : O_WRONLY;
   bool gone = !PathExists(external.path);
-  // The name held no link when it was noted: one of another user was put there since.
+  // The path had no link when it was recorded; another user's link was put there since.
   auto file = OpenOwn(external.path, access | O_APPEND | O_NOCTTY | (gone ? O_CREAT : 0), 0644);
   if (!file) {
     Error error = std::move(file).error().WithContext("open the program's log again");
@@ -253,7 +252,7 @@ Result<InheritPlan> PlanInherit(const std::vector<ExternalFd>& externals,
       number = terminal.Take();
     } else if (external.direction == "in") {
       number = input.Take();
-      if (number < 0 && external.kind == "pipe") continue;  // CRIU makes an ended one
+      if (number < 0 && external.kind == "pipe") continue;  // CRIU makes a closed one
     } else {
       number = output.Take();
     }
@@ -277,10 +276,10 @@ Status AppendOnly(const process::ProcessTree& tree, const FileId& log) {
   for (const ScannedFd& fd : fds) {
     if (!S_ISREG(fd.info.st_mode) || FileId::Of(fd.info) != log) continue;
     if (!fd.Writable() || (fd.flags & O_APPEND) != 0) continue;
-    // The very same open file: the flag is the program's too.
+    // The same open file description, so the flag also applies to the program.
     STASIS_ASSIGN(UniqueFd taken, TakeFd(fd.pid, fd.fd));
     int flags = ::fcntl(taken.get(), F_GETFL);
-    // O_DIRECT says of a pipe that it keeps packets apart, of a file that it bypasses the cache.
+    // For a pipe O_DIRECT means packet mode, but for a file it bypasses the cache.
     if (flags < 0 || ::fcntl(taken.get(), F_SETFL, (flags | O_APPEND) & ~O_DIRECT) != 0) {
       return FailErrno(errno, "make " + Describe(fd.pid, fd.comm) + " append to its log");
     }

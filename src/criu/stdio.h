@@ -1,16 +1,16 @@
-// What of a tree's standard input, output and error leads out of the tree, and what is put in its
-// place when the tree comes back. The job's log is looked for under every number: a program may
-// have put its output aside.
+// Finds the descriptors of a tree's standard input, output and error that lead out of the tree, and
+// plans their replacements at a restore. The job's log and terminals are looked for under every
+// number, because a program may have duplicated its output.
 //
-//   what              at the dump                 at the restore
-//   a pipe            nothing to say              inherit "pipe:[INO]"; input is left to CRIU: what
-//                                                 was in the pipe is read first, then its end
-//   the job's log     nothing to say              inherit its path without the first '/': the log
-//                                                 of the job that it is restored as
-//   a log file that   nothing to say              the same key: the file, which may have grown or
-//   be is only appended to                           gone; with --log the job's log instead a
-//   terminal        external "tty[RDEV:DEV]"    inherit the same; it must be a terminal. Whose
-//                                                 controlling one it is: terminals.h
+//   descriptor        at the dump                 at the restore
+//   a pipe            nothing                     inherit "pipe:[INO]"; CRIU restores an input
+//                                                 pipe: its content, then end-of-file
+//   the job's log     nothing                     inherit its path without the first '/': the log
+//                                                 of the restored job
+//   a log file that   nothing                     the same key: the file, which may have grown or
+//   only grows                                    be gone; with --log the job's log instead
+//   a terminal        external "tty[RDEV:DEV]"    inherit the same; must be a terminal. Controlling
+//                                                 terminals: terminals.h
 //   a unix stream     external "unix[INO]"        inherit "socket:[INO]"
 //   to another tree
 #pragma once
@@ -28,51 +28,51 @@
 
 namespace stasis::criu {
 
-// Recorded in the image's manifest.
+// An external descriptor, as recorded in the image's manifest.
 struct ExternalFd {
-  std::string key;        // CRIU's name of it in `inherit_fd`
+  std::string key;        // CRIU's key in `inherit_fd`
   std::string kind;       // "log", "pipe", "file", "tty", "socket"
-  process::HostPid pid;   // the first process that holds it
-  int fd = -1;            // and as which descriptor
-  std::string direction;  // "in", "out", "both", seen from the program
-  std::string path;       // where it has one
+  process::HostPid pid;   // the first process that has it open
+  int fd = -1;            // its number there
+  std::string direction;  // "in", "out", "both", as the program sees it
+  std::string path;       // if it has one
 };
 
 struct StdioPlan {
   std::vector<ExternalFd> externals;
   bool shell_job = false;  // the root is not a session leader
-  // Sentences about what will not come back as it was.
+  // Sentences about properties that the restore will not preserve.
   std::vector<std::string> notes;
 
-  void ApplyTo(Options& options) const;  // the dump side
+  void ApplyTo(Options& options) const;  // sets the options of the dump
 };
 
-// `log`: the job's, where the tree is one.
+// `log` identifies the job's log, if the tree belongs to a job.
 Result<StdioPlan> PlanStdio(const process::ProcessTree& tree, const FileId& log = {});
 
-// Numbers in the CRIU process that stand ready for a restored program. CRIU closes a number that it
-// has handed on, so each serves for one key.
+// Descriptor numbers prepared in the CRIU process for a restored program. CRIU closes a number
+// after handing it on, so each one serves one key.
 struct Replacements {
   std::vector<int> output;  // the job's log
   std::vector<int> input;
-  std::vector<int> null;  // /dev/null, open for both
+  std::vector<int> null;  // /dev/null, opened for reading and writing
   std::vector<int> terminal;
   int first_free = 20;      // numbers from here on may be used for log files
-  bool all_to_log = false;  // what the program had sent to a file of its user goes to `output` too
+  bool all_to_log = false;  // redirect output that went to a user's file to `output` too
 };
 
 struct InheritPlan {
   std::vector<InheritFd> inherit;
-  std::map<int, UniqueFd> files;   // number in CRIU -> ours: CRIU must be started with these
+  std::map<int, UniqueFd> files;   // number in CRIU -> here; CRIU must be started with these
   std::vector<std::string> notes;  // sentences for the user
 };
 
-// The restore side. kFailedPrecondition when the program needs something that there is none for.
+// Plans a restore. Returns kFailedPrecondition if a required replacement is missing.
 Result<InheritPlan> PlanInherit(const std::vector<ExternalFd>& externals,
                                 const Replacements& replacements);
 
-// While the restored tree is still stopped. CRIU opens what takes a pipe's place anew, with the
-// pipe's flags and at the position 0: `log` would be overwritten from its start.
+// Sets O_APPEND while the restored tree is still stopped. CRIU reopens the replacement of a pipe
+// with the pipe's flags and position 0, so writes would overwrite `log` from its start.
 Status AppendOnly(const process::ProcessTree& tree, const FileId& log);
 
 }  // namespace stasis::criu

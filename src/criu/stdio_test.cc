@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 
 #include "criu/preflight.h"
+#include "criu/terminals.h"
 #include "criu/testing.h"
 
 namespace stasis::criu {
@@ -25,7 +26,7 @@ struct Pipe {
   UniqueFd read, write;
 };
 
-// Reads until `text` has come.
+// Reads until `text` arrives.
 bool Hears(int fd, const std::string& text) {
   std::string heard;
   return Eventually([&] {
@@ -49,10 +50,11 @@ void DumpAway(const Target& target, const StdioPlan& plan, bool leave_running = 
   plan.ApplyTo(dump.options);
   dump.leave_running = leave_running;
   ASSERT_TRUE(IsOk(MustSpawn().Dump(dump, nullptr, Soon()))) << target.Log();
+  ASSERT_TRUE(IsOk(DetachTerminals(dump.images_dir)));
   if (!leave_running) target.Reap();
 }
 
-// The CRIU of the restore gets `fds` (number there -> ours) and what the plan adds.
+// Restores with `fds` (number in CRIU -> here) and those that the plan adds.
 void Bring(const Target& target, const StdioPlan& plan, const Replacements& replacements,
            std::map<int, int> fds, std::vector<std::string>* notes = nullptr) {
   auto inherit = PlanInherit(plan.externals, replacements);
@@ -87,7 +89,7 @@ TEST_F(Stdio, OutputGoesOnInANewPipe) {
   EXPECT_EQ(plan.externals[0].direction, "out");
   EXPECT_FALSE(plan.shell_job);
   DumpAway(target, plan);
-  first.read.Reset();  // whoever listened has gone
+  first.read.Reset();  // the reader has closed its end
   first.write.Reset();
   Bring(target, plan, {.output = {kOutput, kMoreOutput}},
         {{kOutput, second.write.get()}, {kMoreOutput, errors.write.get()}});
@@ -104,7 +106,7 @@ TEST_F(Stdio, WhatWasInTheInputPipeIsStillRead) {
   DumpAway(target, plan);
   input = {};
   Bring(target, plan, {}, {});
-  // Our own duplicate of the restored end: the four bytes, then the end.
+  // A duplicate of the restored end: it has the four bytes, then end-of-file.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, target.pid().value, 0)));
   UniqueFd theirs(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), 0, 0)));
   char text[8];
@@ -112,8 +114,8 @@ TEST_F(Stdio, WhatWasInTheInputPipeIsStillRead) {
   EXPECT_EQ(::read(theirs.get(), text, sizeof text), 0);
 }
 
-// The log is a file that was opened like a shell's `>`: not for appending, which CRIU holds against
-// it when it has grown.
+// The log was opened like a shell's `>`, without O_APPEND; CRIU rejects such a file if it has
+// grown.
 struct LoggingTarget {
   LoggingTarget() {
     char name[] = "/tmp/stasis-criu-log.XXXXXX";
@@ -141,7 +143,7 @@ TEST_F(Stdio, ALogThatHasGrownSinceIsAppendedTo) {
   EXPECT_EQ(plan.externals[0].kind, "file");
   EXPECT_EQ(plan.externals[0].path, logging.path);
   DumpAway(target, plan, /*leave_running=*/true);
-  EXPECT_TRUE(target.Counts());  // and so the log has grown
+  EXPECT_TRUE(target.Counts());  // and the log has grown
   target.Kill();
   auto grown = ReadFile(logging.path);
   Bring(target, plan, {}, {});
@@ -164,7 +166,7 @@ TEST_F(Stdio, ALogThatIsGoneIsMadeAnewAndSaidSo) {
   EXPECT_NE(ReadFile(logging.path).value_or("").find("line "), std::string::npos);
 }
 
-// A file that the output is to go to from now on, with something in it.
+// A file with some content that later receives the output.
 struct OtherLog {
   explicit OtherLog(const std::string& log_path) : path(log_path) {
     EXPECT_TRUE(WriteFileDurably(path, kBefore));
@@ -172,7 +174,7 @@ struct OtherLog {
     EXPECT_TRUE(IsOk(opened));
     file = std::move(*opened);
   }
-  // It holds what was there, and then whole lines of the program.
+  // It has the old content, followed by whole lines of the program.
   void ExpectAddedTo() const {
     std::string text;
     EXPECT_TRUE(Eventually([&] {
@@ -261,8 +263,8 @@ TEST_F(Stdio, AProgramOnATerminalComesBackOnAnother) {
   EXPECT_TRUE(Hears(second.master.get(), "line "));
 }
 
-// A session of its own for the shell: the one this test runs in may be led from outside of its pid
-// namespace, which CRIU refuses.
+// A separate session for the shell: the session of this test may be led from outside of its pid
+// namespace, which CRIU rejects.
 TEST_F(Stdio, AProgramOfAShellIsAShellJob) {
   Target target({}, {}, /*new_session=*/false, {"setsid", "sh", "-c", "\"$@\"; exit 7", "sh"});
   ASSERT_NE(target.pid(), target.launcher());
@@ -272,8 +274,7 @@ TEST_F(Stdio, AProgramOfAShellIsAShellJob) {
   Bring(target, plan, {}, {});
 }
 
-// Started from a shell, as most programs are: the shell leads the session, and the terminal is the
-// session's.
+// Started from a shell, like most programs: the shell leads the session, which has the terminal.
 TEST_F(Stdio, AProgramOfAShellOnItsTerminalComesBackOnAnother) {
   Terminal first, second;
   int tty = first.slave.get();

@@ -23,10 +23,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr uint32_t kInetSocket = 4;    // FileEntry.type
-constexpr size_t kMaxPorts = 65536;    // an honest program has a few
-constexpr milliseconds kLook{1000};    // how often somebody who waits asks whether to go on
-constexpr milliseconds kOverdue{250};  // the kernel's long timers end up to seconds late
-constexpr size_t kDropsPerLook = 256;  // a few milliseconds of the kernel's
+constexpr size_t kMaxPorts = 65536;    // a real program has a few
+constexpr milliseconds kLook{1000};    // interval of checks for cancellation while waiting
+constexpr milliseconds kOverdue{250};  // the kernel's long timers may fire seconds late
+constexpr size_t kDropsPerLook = 256;  // a few milliseconds in the kernel
 constexpr TcpAddress kAny{};
 
 struct Address {
@@ -56,8 +56,8 @@ Address ToSockaddr(const TcpPort& port) {
   return address;
 }
 
-// As CRIU's open_inet_sk does it (criu/sk-inet.c). What else keeps it from the port is for CRIU to
-// say.
+// Binds like CRIU's open_inet_sk (criu/sk-inet.c). Errors other than a used address are left to
+// CRIU.
 bool IsInUse(const TcpPort& port) {
   UniqueFd fd(::socket(port.family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return false;
@@ -73,8 +73,8 @@ bool IsInUse(const TcpPort& port) {
 
 bool IsMapped(const TcpAddress& address) { return address[10] == 0xff && address[11] == 0xff; }
 
-// Of IPv6, the unspecified address is all of IPv4 too, but for v6only, which a closed one's is not
-// known.
+// The unspecified IPv6 address includes all of IPv4 unless the socket is v6only, which is unknown
+// for a closed one.
 bool Overlap(const TcpPort& port, const TcpSocket& socket) {
   const bool port_any = port.address == kAny, socket_any = socket.address == kAny;
   if (port.address != socket.address && !port_any && !socket_any) return false;
@@ -85,14 +85,14 @@ bool Overlap(const TcpPort& port, const TcpSocket& socket) {
   return (port_v6 && socket_v6) || (port_v4 && socket_v4);
 }
 
-// "process 4711 (python3)" for the first that has one of these, as far as we may look.
+// Returns "process 4711 (python3)" for the first visible process that holds one of these.
 std::string HolderOf(const std::set<std::string>& sockets) {
   auto holders = process::FindHolders(sockets);
   if (!holders || holders->empty()) return "";
   return fmt::format("process {} ({})", holders->front().id.pid.value, holders->front().comm);
 }
 
-// What is known is that the address is somebody's.
+// Reports that the address is in use by an unknown process.
 tl::unexpected<Error> Unseen(const TcpPort& port, const Error& why) {
   return Fail(Code::kAlreadyExists,
               fmt::format("the port {} of the program is taken, by whom cannot be seen: {}",
@@ -113,7 +113,7 @@ class Freeing {
       if (!listed) return Unseen(port, listed.error());
       std::vector<TcpSocket> sockets = *std::move(listed);
       std::erase_if(sockets, [&](const TcpSocket& socket) { return !Overlap(port, socket); });
-      // Whoever is alive holds it longer than what was closed; and what he has closed is his.
+      // A live process holds the port longer than any closed connection, and may own those too.
       if (sockets.empty() || std::any_of(sockets.begin(), sockets.end(),
                                          [](const auto& socket) { return !socket.closed(); })) {
         return Held(port, sockets);
@@ -126,8 +126,8 @@ class Freeing {
   FreedPorts freed() const { return freed_; }
 
  private:
-  // What is only remembered; true when some of it may be forgotten now. Each is tried once: of some
-  // kernels "done" means nothing for a FIN_WAIT2 that is a whole socket still.
+  // Drops closed connections; returns true if some may be gone now. Tries each only once: on some
+  // kernels success has no effect for a FIN_WAIT2 that is still a full socket.
   Result<bool> Drop(const TcpPort& port, const std::vector<TcpSocket>& sockets) {
     STASIS_TRY(MayGoOn(port));
     const size_t before = dropped_.size();
@@ -176,8 +176,8 @@ class Freeing {
     }
     if (freed_.waited_for.empty()) freed_.waited_for = ToString(port);
     const Stopwatch watch;
-    // Nothing tells of the end of such a socket but its timer, and nothing of a user's change of
-    // mind.
+    // There is no event for the end of such a socket except its timer, and none for a cancellation
+    // by the user.
     for (const Deadline gone = Deadline::In(left); !gone.passed();) {
       if (cancelled_()) return Fail(Code::kCancelled, "cancelled");
       std::this_thread::sleep_for(std::min(kLook, milliseconds(gone.PollTimeout())));
@@ -202,8 +202,8 @@ class Freeing {
   TcpSockets kernel_;
   const Deadline& deadline_;
   const std::function<bool()>& cancelled_;
-  Error why_not_;               // that nothing can be dropped
-  std::set<uint64_t> dropped_;  // of this port, their cookies
+  Error why_not_;               // the reason why nothing can be dropped
+  std::set<uint64_t> dropped_;  // cookies of sockets of this port
   FreedPorts freed_;
 };
 

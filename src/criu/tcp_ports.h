@@ -1,9 +1,9 @@
-// The TCP ports that a restore takes for the program, and what may keep it from them.
+// The TCP ports that a restore needs, and conflicts with sockets that occupy them.
 //
-// For a minute after a connection was closed the kernel remembers it (TIME_WAIT) under the port
-// that it had, on the side that closed first. Nobody may bind that port meanwhile, but for a socket
-// with SO_REUSEADDR, and for that only if the closed one had it too. CRIU sets it; what the program
-// closed shortly before its dump, or the dump itself, may not have had it.
+// For a minute after a connection is closed, the side that closed first keeps it in TIME_WAIT.
+// Meanwhile its port can only be bound with SO_REUSEADDR, and only if the closed socket had it too.
+// CRIU sets SO_REUSEADDR on the sockets that it creates, but a connection that the program closed
+// shortly before the dump, or that the dump closed, may not have had it.
 #pragma once
 
 #include <cstdint>
@@ -22,28 +22,28 @@ struct TcpPort {
   TcpAddress address{};
   uint16_t port = 0;
   bool v6only = false;
-  std::string interface;  // of a link-local address
+  std::string interface;  // for a link-local address
 
   auto operator<=>(const TcpPort&) const = default;
 };
-// "127.0.0.1:4711", "[::]:4711"
+// Formats as "127.0.0.1:4711" or "[::]:4711".
 std::string ToString(const TcpPort& port);
 
-// Those that CRIU will bind, each once, of its files.img: of sockets that listen, or only have a
-// port. Connections are none: CRIU takes their ports by force (TCP_REPAIR). kInternal: it is not as
-// CRIU 4 writes it.
+// Returns the ports that CRIU will bind according to files.img, without duplicates: those of
+// sockets that listen or are only bound. Excludes connections, whose ports CRIU takes by
+// TCP_REPAIR. Returns kInternal if the format is not that of CRIU 4.
 Result<std::vector<TcpPort>> TcpPortsToBind(int files_img, uint64_t size_bytes);
 
 struct FreedPorts {
-  double waited_s = 0;     // in all
-  std::string waited_for;  // the first port; empty: none
+  double waited_s = 0;     // total time waited
+  std::string waited_for;  // the first port waited for; empty if none
 };
 
-// Returns when each can be bound, in our network namespace, as CRIU does it. Closed connections
-// that stand in the way are dropped by the kernel where it can and we may, else waited for; of a
-// port that a living process has, none. kAlreadyExists names that process, or says why nobody can;
-// kDeadlineExceeded says what a port is held by and for how long, at once when that is longer than
-// there is time. kCancelled.
+// Returns when every port can be bound in this network namespace the way CRIU binds it. Drops
+// closed connections in the way if the kernel and the user's rights allow it, otherwise waits for
+// them. Errors: kAlreadyExists for a port in use, with the process or the reason why the user
+// cannot be found; kDeadlineExceeded with the remaining time, returned at once if it exceeds the
+// deadline; kCancelled.
 Result<FreedPorts> FreeTcpPorts(const std::vector<TcpPort>& ports, const Deadline& deadline,
                                 const std::function<bool()>& cancelled);
 

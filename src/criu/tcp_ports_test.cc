@@ -93,7 +93,8 @@ TEST(TcpPorts, OfAnotherImageAreRefused) {
   EXPECT_FALSE(PortsOf(""));
 }
 
-// As of a program with a million of files: read a part at a time, across its ends.
+// A large image, as of a program with a million files: read in parts, with entries across their
+// boundaries.
 TEST(TcpPorts, OfAnImageOfAnySizeAreFound) {
   std::vector<image::FileEntry> files;
   for (int i = 0; i < 70; ++i) {
@@ -103,7 +104,7 @@ TEST(TcpPorts, OfAnImageOfAnySizeAreFound) {
   EXPECT_EQ(Names(files).size(), 70u);
 }
 
-// A socket that listens without SO_REUSEADDR, and one connection that this side has closed first.
+// A socket that listens without SO_REUSEADDR, and one connection that this side closed first.
 class ClosedFirst : public testing::Test {
  protected:
   void SetUp() override {
@@ -177,7 +178,7 @@ TEST_F(ClosedFirst, OfAnotherSocketWithItsNumbersIsGone) {
   EXPECT_TRUE(Remembered());
 }
 
-// For this thread, socket(AF_NETLINK) is refused, as container runtimes do it.
+// Makes socket(AF_NETLINK) fail in this thread, like container runtimes do.
 void RefuseNetlink() {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

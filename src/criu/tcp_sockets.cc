@@ -31,7 +31,8 @@ Request MakeRequest(uint16_t type, uint16_t flags, int family) {
   return request;
 }
 
-// Each message of the answer, up to its end. An error of the kernel's is its number, positive.
+// Calls the function for each message of the answer. Returns the kernel's error as a positive
+// number.
 Result<int> Ask(int fd, const Request& request,
                 const std::function<void(const inet_diag_msg&)>& take) {
   if (::send(fd, &request, sizeof request, 0) < 0) return FailErrno(errno, "sock_diag request");
@@ -86,7 +87,7 @@ bool TcpSocket::closed() const {
     case TCP_TIME_WAIT:
       return true;
     default:
-      return false;  // waits to be accepted by who listens
+      return false;  // still in the listener's accept queue
   }
 }
 
@@ -112,7 +113,7 @@ Result<std::vector<TcpSocket>> TcpSockets::WithLocalPort(uint16_t port) {
     STASIS_ASSIGN(int error, Ask(fd_.get(), request, [&](const inet_diag_msg& message) {
                     if (message.id.idiag_sport == htons(port)) sockets.push_back(Parse(message));
                   }));
-    // A kernel without IPv6 has none of them.
+    // A kernel without IPv6 has no IPv6 sockets.
     if (error != 0 && family == AF_INET) return FailErrno(error, "sock_diag of TCP sockets");
   }
   return sockets;

@@ -1,5 +1,4 @@
-// The kernel's TCP sockets under one port, as it tells them (sock_diag), also those that no process
-// has any more.
+// The kernel's TCP sockets under one port (sock_diag), including those without a process.
 #pragma once
 
 #include <linux/inet_diag.h>
@@ -15,25 +14,25 @@
 
 namespace stasis::criu {
 
-// An IPv4 address is ::ffff:a.b.c.d here, the unspecified one of either family all zeros.
+// IPv4 addresses have the form ::ffff:a.b.c.d; the unspecified address of both families is all
+// zeros.
 using TcpAddress = std::array<uint8_t, 16>;
-// `words` as they lie in memory: one of IPv4, four of IPv6.
+// `words` are in network byte order: one for IPv4, four for IPv6.
 TcpAddress ToTcpAddress(int family, const uint32_t* words);
 
 struct TcpSocket {
   int family = 0;
   int state = 0;  // TCP_LISTEN and so on
   TcpAddress address{};
-  uint64_t inode = 0;                   // 0: no process has it
-  std::chrono::milliseconds expires{};  // what its timer has left
+  uint64_t inode = 0;                   // 0: no process has it open
+  std::chrono::milliseconds expires{};  // remaining time of its timer
   inet_diag_sockid id{};
 
-  // The program has closed it, and the kernel has not done with it.
+  // The program has closed it, but the kernel still has it.
   bool closed() const;
-  // Closed, and nothing of what the program had written is on its way any more: the other side has
-  // it. What is left answers late packets.
+  // Closed with all written data acknowledged. The kernel keeps it only to answer late packets.
   bool only_remembered() const;
-  // The kernel's name for it, which no other socket gets.
+  // The kernel's id of the socket, never reused.
   uint64_t cookie() const;
 };
 
@@ -41,11 +40,11 @@ class TcpSockets {
  public:
   static Result<TcpSockets> Open();
 
-  // In our network namespace, of both families.
+  // Returns the sockets of both families in this network namespace.
   Result<std::vector<TcpSocket>> WithLocalPort(uint16_t port);
-  // Success too when it is gone already, also when another has its numbers. kPermissionDenied
-  // without CAP_NET_ADMIN; kUnimplemented by a kernel that cannot (before 6.0, or without
-  // CONFIG_INET_DIAG_DESTROY).
+  // Destroys the socket. Succeeds also if it no longer exists, even if its address was reused.
+  // Returns kPermissionDenied without CAP_NET_ADMIN, kUnimplemented if the kernel does not support
+  // it (before 6.0, or without CONFIG_INET_DIAG_DESTROY).
   Status Destroy(const TcpSocket& socket);
 
  private:

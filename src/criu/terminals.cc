@@ -39,7 +39,7 @@ Status DetachTerminals(const std::string& images_dir) {
     const uint32_t session = terminal.sid(), group = terminal.pgrp();
     const bool led = leaders.contains(session);
     terminal.set_sid(led ? session : 0);
-    // One that has ended meanwhile could not be put in the foreground again.
+    // A process group that has ended cannot become the foreground group again.
     terminal.set_pgrp(!led ? 0 : groups.contains(group) ? group : session);
     if (terminal.sid() != session || terminal.pgrp() != group) {
       bytes = terminal.SerializeAsString();

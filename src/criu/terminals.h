@@ -1,4 +1,4 @@
-// Terminals whose other side is outside of a dumped tree.
+// Terminals whose master side is outside of a dumped tree.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace stasis::criu {
 
-// Makes every external terminal in a complete set of CRIU's images one of no session, but for the
-// controlling one of a session whose leader is in the images: that leader gets its replacement as
-// its controlling terminal again, with the same process group in the foreground. Of a session that
-// a shell outside of the tree leads, CRIU would look for the leader in the tree, and fail.
+// Rewrites complete CRIU images so that external terminals belong to no session. Exception: the
+// controlling terminal of a session whose leader is in the images; the leader gets the replacement
+// as its controlling terminal, with the same foreground process group. CRIU would otherwise look in
+// the tree for a session leader outside of it, such as a shell, and fail.
 Status DetachTerminals(const std::string& images_dir);
 
 }  // namespace stasis::criu

@@ -1,4 +1,4 @@
-// What the tests of this room share: a scratch directory, a target process, and waiting for it.
+// Test helpers of this directory: a scratch directory, a target process, and waiting.
 #pragma once
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ namespace stasis::criu::testing {
 
 constexpr auto kPatience = std::chrono::seconds(30);
 
-// True as soon as `condition` holds; false when it does not within `kPatience`.
+// Waits until `condition` holds. Returns false after `kPatience`.
 inline bool Eventually(const std::function<bool()>& condition) {
   Deadline deadline = Deadline::In(kPatience);
   while (!condition()) {
@@ -36,7 +36,7 @@ inline bool Eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-// For tests that dump or restore.
+// Base class of tests that dump or restore.
 class WithCriu : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -44,8 +44,8 @@ class WithCriu : public ::testing::Test {
   }
 };
 
-// The program of tests/criu/target.cc and the directory it works in. What is left of it, restored
-// or not, is killed and reaped at the end: this process is the subreaper of all of it.
+// The program tests/criu/target.cc and its working directory. The destructor kills and reaps all of
+// its processes, restored or not; the test process is their subreaper.
 class Target {
  public:
   explicit Target(std::vector<std::string> what, std::map<int, int> fds = {},
@@ -94,13 +94,13 @@ class Target {
     std::string state = State();
     return state.starts_with("count") ? std::atol(state.c_str() + 5) : -1;
   }
-  // It runs, and what it checks is as it was.
+  // The program runs and its checks succeed.
   bool Counts() const {
     long before = std::max(Count(), 0L);
     return Eventually([&] { return Count() > before + 1; });
   }
-  // Waits for the death of the whole tree and reaps it; the wait status of its root. Whoever leaves
-  // a zombie here cannot restore: its pid is taken.
+  // Waits for the whole tree to exit and reaps it. Returns the wait status of the root. A zombie
+  // left here would make a restore fail, because it occupies the pid.
   int Reap() const {
     int root_status = -1, status;
     for (pid_t pid; (pid = TEMP_FAILURE_RETRY(::waitpid(-1, &status, 0))) > 0;) {
@@ -108,7 +108,7 @@ class Target {
     }
     return root_status;
   }
-  // Kills and reaps all that is below this process: children that lose their parent come to us.
+  // Kills and reaps all descendants of this process, including orphans, which it adopts.
   void Kill() {
     auto tree = process::ReadTree({::getpid()});
     ASSERT_TRUE(tree) << tree.error().ToString();
@@ -137,10 +137,10 @@ class Target {
  private:
   std::string directory_;
   pid_t pid_ = -1;
-  pid_t launcher_ = -1;  // what started it, or itself
+  pid_t launcher_ = -1;  // the process that started the target, or the target
 };
 
-// Of the tests' own environment; empty: it is looked for.
+// The CRIU chosen by the test's environment; empty: search for one.
 inline std::string ChosenCriu() {
   const char* named = std::getenv("STASIS_CRIU");
   return named == nullptr ? "" : named;

@@ -11,10 +11,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "base/file.h"
+#include "base/thread.h"
 
 namespace stasis::criu {
 namespace {
@@ -25,19 +25,21 @@ Result<UniqueFd> DiagSocket() {
   return fd;
 }
 
-// A socket belongs for ever to the network namespace of the thread that made it. A thread of its
-// own enters the other one, so that nothing else of us moves.
+// A socket always belongs to the network namespace of the thread that created it. A separate thread
+// enters the other namespace, so that the rest of this process stays where it is.
 Result<UniqueFd> DiagSocketOf(process::HostPid pid) {
   STASIS_ASSIGN(uint64_t theirs, process::ReadNamespace(pid, "net"));
   STASIS_ASSIGN(uint64_t ours, process::ReadNamespace({::getpid()}, "net"));
   if (theirs == ours) return DiagSocket();
   STASIS_ASSIGN(UniqueFd ns, Open("/proc/" + process::ToString(pid) + "/ns/net", O_RDONLY));
-  Result<UniqueFd> made = Fail(Code::kInternal, "no thread");
-  std::thread([&] {
+  Result<UniqueFd> made;
+  auto work = [&] {
     made = ::setns(ns.get(), CLONE_NEWNET) == 0
                ? DiagSocket()
                : Result<UniqueFd>(FailErrno(errno, "enter the program's network namespace"));
-  }).join();
+  };
+  STASIS_ASSIGN(Thread thread, Thread::Start(work));
+  thread.Join();
   return made;
 }
 
@@ -60,7 +62,7 @@ UnixSocket ParseOne(const nlmsghdr* header) {
       if (socket.name[0] == '\0') {
         socket.name[0] = '@';
       } else {
-        // A path comes with the zero at its end.
+        // The path includes its terminating zero byte.
         socket.name.resize(std::strlen(socket.name.c_str()));
       }
     }

@@ -1,4 +1,4 @@
-// Which unix socket is connected to which, as the kernel tells it (sock_diag).
+// Connections between unix sockets, from the kernel's sock_diag.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,18 @@
 namespace stasis::criu {
 
 struct UnixSocket {
-  uint64_t peer = 0;    // inode of the other end; 0: none
-  bool stream = false;  // stream or seqpacket: a connection, not an address
+  uint64_t peer = 0;    // inode of the other end; 0 if none
+  bool stream = false;  // SOCK_STREAM or SOCK_SEQPACKET
   bool listening = false;
-  std::string name;  // "/run/x.sock", "@abstract", empty
+  std::string name;  // "/run/x.sock", "@abstract", or empty
 };
 
 class UnixSockets {
  public:
-  // Those of the network namespace of `pid`.
+  // Reads the sockets in the network namespace of `pid`.
   static Result<UnixSockets> Read(process::HostPid pid);
 
+  // Returns null if there is no such socket.
   const UnixSocket* Find(uint64_t inode) const;
 
  private:

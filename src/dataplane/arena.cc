@@ -7,14 +7,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <map>
 #include <utility>
 
 #include "base/file.h"
+#include "base/parallel.h"
 #include "dataplane/arena_file.h"
 #include "dataplane/prefault.h"
 #include "image/checksum.h"
+#include "process/control_group.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -24,13 +27,24 @@ std::string Gib(uint64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
 }
 
-// The uuid becomes part of a file's name, and it may come from another program.
+// The UUID becomes part of a file name and may come from another program.
 bool IsName(const std::string& text) {
   return !text.empty() && text.size() <= 47 && text.find('/') == std::string::npos &&
          text.find('.') == std::string::npos && text.find('\0') == std::string::npos;
 }
 
 tl::unexpected<Error> NoRoom(const ArenaPlace& place, uint64_t needed, uint64_t free) {
+  if (place.in_memory()) {
+    const process::MemoryLeft group = process::MemoryLeftInControlGroups({::getpid()});
+    if (group.beyond_reserve() < needed) {
+      return Fail(Code::kResourceExhausted,
+                  fmt::format("{} of host memory are needed for the GPU's data, and this command's "
+                              "control group has {} left ({})",
+                              Gib(needed), Gib(group.beyond_reserve()), group.limit_file),
+                  "run the command in a control group with a higher limit, free memory (`stasis "
+                  "arena free`), or name a folder on disk with --spill");
+    }
+  }
   return Fail(Code::kResourceExhausted,
               fmt::format("{} of {} are needed for the GPU's data, and {} has {} free", Gib(needed),
                           place.in_memory() ? "host memory" : "disk", place.path, Gib(free)),
@@ -44,6 +58,7 @@ tl::unexpected<Error> NoRoom(const ArenaPlace& place, uint64_t needed, uint64_t 
 
 Result<ArenaStore> ArenaStore::Open(const Paths& paths, ArenaOptions options) {
   ArenaStore store;
+  STASIS_ASSIGN(store.hold_, HoldPlaces(paths));
   STASIS_ASSIGN(store.places_, OpenPlaces(paths, options));
   STASIS_ASSIGN(store.boot_id_, process::BootId());
   STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
@@ -52,7 +67,7 @@ Result<ArenaStore> ArenaStore::Open(const Paths& paths, ArenaOptions options) {
   return store;
 }
 
-// Opens and locks. kNotFound also when it was renamed between the two.
+// Opens and locks the file. Also returns kNotFound if it was renamed between the two steps.
 Result<Arena> ArenaStore::OpenFile(const std::string& path, bool in_memory) {
   Arena arena;
   STASIS_ASSIGN(arena.fd_, stasis::Open(path, O_RDWR | O_NOFOLLOW));
@@ -72,7 +87,7 @@ Result<Arena> ArenaStore::OpenFile(const std::string& path, bool in_memory) {
   return arena;
 }
 
-// To `bytes` at least, all of them allocated. The size says how far that got, so it is set last.
+// Checks the user's limit for `more` additional bytes.
 Status ArenaStore::CheckLimit(uint64_t more) {
   if (options_.most_bytes == 0) return {};
   uint64_t taken = 0;
@@ -81,7 +96,7 @@ Status ArenaStore::CheckLimit(uint64_t more) {
     STASIS_ASSIGN(auto names, ListDir(place.path));
     for (const std::string& name : names) {
       struct stat st;
-      // One that has gone meanwhile takes nothing.
+      // The file may have been removed meanwhile.
       if (::lstat((place.path + "/" + name).c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
         taken += static_cast<uint64_t>(st.st_blocks) * 512;
       }
@@ -96,6 +111,8 @@ Status ArenaStore::CheckLimit(uint64_t more) {
               "gives back what is unused. Or suspend to a disk with --spill");
 }
 
+// Grows the file to at least `bytes`, fully allocated. The size tells how much is allocated, so it
+// is set last.
 Status ArenaStore::Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes) {
   bytes = (std::max<uint64_t>(bytes, 1) + kFileUnit - 1) / kFileUnit * kFileUnit;
   if (bytes <= arena.capacity_bytes_) return {};
@@ -114,6 +131,7 @@ Status ArenaStore::Allocate(Arena& arena, const ArenaPlace& place, uint64_t byte
     return FailErrno(errno, "allocate " + arena.path_);
   }
   arena.capacity_bytes_ = bytes;
+  assert(arena.capacity_bytes_ % kFileUnit == 0);
   return {};
 }
 
@@ -132,7 +150,7 @@ Result<Arena> ArenaStore::NewFile(const std::string& path, const ArenaPlace& pla
   return arena;
 }
 
-// The smallest free file that is large enough, else the largest.
+// Takes the smallest free file that is large enough, else the largest.
 Result<Arena> ArenaStore::TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes) {
   std::optional<Arena> best;
   for (const std::string& name : NamesIn(place)) {
@@ -151,7 +169,7 @@ Result<Arena> ArenaStore::TakeFree(const ArenaPlace& place, uid_t owner, uint64_
 
 namespace {
 
-// What an arena for these ranges must hold.
+// Returns the size of an arena for these ranges.
 Result<uint64_t> DataBytes(const std::vector<Range>& ranges) {
   STASIS_TRY(TotalBytes(ranges));
   uint64_t bytes = 0;
@@ -163,7 +181,7 @@ Result<uint64_t> DataBytes(const std::vector<Range>& ranges) {
 
 }  // namespace
 
-// Before a byte of it is overwritten it must not say any more that it is complete.
+// The record must stop saying "complete" before the first byte is overwritten.
 Status ArenaStore::Forget(const Arena& arena) {
   const std::string path = RecordPath(arena.path_);
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
@@ -200,7 +218,8 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   record.data_bytes = bytes;
   record.ranges = std::move(ranges);
 
-  // Where it must be and where it is: one of another place holds old data, which ends here.
+  // The arena must end up in the first place. A file in another place holds old data and is
+  // discarded.
   const ArenaPlace& place = places_.front();
   const std::string path = DataPath(place.path, key);
   for (const ArenaPlace& other : places_) {
@@ -218,7 +237,7 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
     arena = OpenKept(place, key, path);
     if (arena) Learn(*arena, RecordPath(KeptPath(place, key)), key, owner);
   }
-  // From here on only this arena knows what is in it, until it is complete again.
+  // From here on only this object knows the content, until the arena is complete again.
   for (const std::string& record_path : {RecordPath(path), RecordPath(KeptPath(place, key))}) {
     if (::unlink(record_path.c_str()) != 0 && errno != ENOENT) {
       return FailErrno(errno, "remove " + record_path);
@@ -241,7 +260,7 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   Status allocated = MakingRoom(place, allocate);
   if (!allocated) {
     if (arena) {
-      arena->record_.owner = owner;  // whose data was in it
+      arena->record_.owner = owner;  // the owner of the old data
       (void)Recycle(std::move(*arena));
     }
     return Fail(std::move(allocated.error()));
@@ -251,8 +270,8 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   return arena;
 }
 
-// What is kept of that key, under the name of a file in use; kNotFound when there is none that may
-// be had.
+// Reopens the kept file of the key under the name of a file in use. Returns kNotFound if none is
+// available.
 Result<Arena> ArenaStore::OpenKept(const ArenaPlace& place, const ArenaKey& key,
                                    const std::string& path) {
   const std::string kept = KeptPath(place, key);
@@ -262,7 +281,7 @@ Result<Arena> ArenaStore::OpenKept(const ArenaPlace& place, const ArenaKey& key,
   return arena;
 }
 
-// A record that cannot be read, or is another's, says nothing.
+// Ignores a record that is unreadable or belongs to another user.
 void ArenaStore::Learn(Arena& arena, const std::string& record_path, const ArenaKey& key,
                        uid_t owner) {
   auto text = ReadFile(record_path);
@@ -276,7 +295,7 @@ void ArenaStore::Learn(Arena& arena, const std::string& record_path, const Arena
   arena.known_ = {std::move(*record->names), std::move(record->ranges)};
 }
 
-// Names are of bytes, wherever in the program those belong: what counts is their place in the file.
+// Names describe bytes at a place in the file, whatever their addresses in the program.
 std::vector<image::Id128> Arena::TakeKnown(const image::Id128& key) {
   std::vector<image::Id128> names;
   auto known = std::exchange(known_, std::nullopt);
@@ -298,6 +317,7 @@ std::vector<image::Id128> Arena::TakeKnown(const image::Id128& key) {
   for (const Range& range : record_.ranges) {
     auto place = places.find(range.arena_offset);
     if (place != places.end() && place->second.bytes == range.size_bytes) {
+      assert(place->second.first + BlockCount(range) <= known->names.blocks.size());
       std::copy_n(known->names.blocks.begin() + static_cast<ptrdiff_t>(place->second.first),
                   BlockCount(range), names.begin() + static_cast<ptrdiff_t>(at));
     }
@@ -307,6 +327,8 @@ std::vector<image::Id128> Arena::TakeKnown(const image::Id128& key) {
 }
 
 Status ArenaStore::WriteRecord(const Arena& arena) {
+  assert(arena.record_.data_bytes <= arena.capacity_bytes_);
+  assert(!arena.record_.names || arena.record_.complete);
   return WriteFileDurably(RecordPath(arena.path_), Encode(arena.record_));
 }
 
@@ -347,7 +369,8 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
     if (!arena) return Fail(std::move(arena.error()));
     auto text = ReadFile(RecordPath(path), 64u << 20);
     if (!text && text.error().code == Code::kNotFound) {
-      // Killed between taking the file and writing the record: there is no data in it.
+      // The writer was killed between taking the file and writing the record, so the file has no
+      // data.
       arena->record_.key = key;
       return arena;
     }
@@ -357,7 +380,7 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
     if (record->key != key || record->data_bytes > arena->capacity_bytes_) {
       return Fail(Code::kDataLoss, path + " is not what its record says");
     }
-    // A process id and a start time mean nothing in another boot.
+    // Pids and start times of another boot mean nothing.
     if (record->boot_id != boot_id_) continue;
     arena->record_ = std::move(*record);
     return arena;
@@ -370,7 +393,7 @@ Status ArenaStore::Recycle(Arena arena) {
   const ArenaPlace place{ArenaPlace::Kind::kExplicit,
                          arena.path_.substr(0, arena.path_.rfind('/'))};
   if (!arena.in_memory_) return Remove(std::move(arena));
-  // Memory that is short is better used.
+  // If memory is short, do not keep any.
   if (auto room = RoomIn(place, false); room && *room < arena.capacity_bytes_) {
     return Remove(std::move(arena));
   }
@@ -388,7 +411,7 @@ Status ArenaStore::Recycle(Arena arena) {
 
 Status ArenaStore::KeepData(Arena arena) {
   if (arena.known_) {
-    // Nothing was written since: it is what it was.
+    // Nothing was written since, so the content is still known.
     Arena::Known known = *std::exchange(arena.known_, std::nullopt);
     arena.record_.names = std::move(known.names);
     arena.record_.ranges = std::move(known.ranges);
@@ -404,7 +427,8 @@ Status ArenaStore::KeepData(Arena arena) {
       *room < arena.capacity_bytes_) {
     return Recycle(std::move(arena));
   }
-  // The data first: nobody takes it for the only copy any more, whatever becomes of its record.
+  // Rename the data first: from then on it cannot be mistaken for the only copy, whatever happens
+  // to its record.
   const std::string kept = KeptPath(place, arena.key());
   if (::unlink(RecordPath(kept).c_str()) != 0 && errno != ENOENT) {
     return FailErrno(errno, "remove " + RecordPath(kept));
@@ -430,7 +454,7 @@ Result<image::Id128> DataChecksum(int fd, uint64_t bytes) {
   if (bytes == 0) return image::Checksum({});
   STASIS_ASSIGN(Mapping mapping, Mapping::Map(fd, bytes));
   std::string parts((bytes + kPart - 1) / kPart * image::Id128::kBytes, '\0');
-  InParallel(parts.size() / image::Id128::kBytes, DefaultThreads(), [&](size_t i) {
+  ForEachIndex(parts.size() / image::Id128::kBytes, ProcessorCount(), [&](size_t i) {
     const uint64_t at = i * kPart;
     auto id = image::Checksum({mapping.data() + at, std::min(kPart, bytes - at)});
     std::copy(id.bytes.begin(), id.bytes.end(), parts.begin() + static_cast<ptrdiff_t>(i * 16));

@@ -1,19 +1,19 @@
-// The arena: host memory with a name, in which the GPU data of a suspended program lies. One file
-// for each (process, GPU), allocated before it is used, with a record beside it once it is
-// complete:
+// The arena: named host memory that holds the GPU data of a suspended program. There is one file
+// for each (process, GPU), allocated before use, with a record beside it:
 //
 //   PLACE/PID-START-UUID.data      the bytes
-//   PLACE/PID-START-UUID.record    arena_record.h; incomplete at first, complete last
-//   PLACE/free-UID-N.data          memory without data, kept for the next; UID's data was in it
-//   PLACE/kept-PID-START-UUID.data and .record: data that is back on its GPU, kept because the next
-//                                  suspend of the same process copies only what differs from it.
-//                                  Nobody's only copy: whoever needs the memory takes it
+//   PLACE/PID-START-UUID.record    arena_record.h; written as incomplete first, as complete last
+//   PLACE/free-UID-N.data          memory for reuse, without data; the last data was user UID's
+//   PLACE/kept-PID-START-UUID.data and .record:
+//                                  data that is back on its GPU, kept so that the next suspend of
+//                                  the process copies only changed blocks. It is never the only
+//                                  copy, so its memory may be reclaimed at any time
 //
-// A file never shrinks and its pages are never exchanged: a mover may have it registered. Who works
-// on one holds its lock (on the open data file, so a mover that was sent it holds it too), so it is
-// never swept from under anybody.
+// A file never shrinks and its pages are never replaced, because a mover may have them registered.
+// Work on an arena requires its lock, which belongs to the open data file: a mover that received
+// the descriptor holds the lock too. A locked arena is never swept.
 //
-// Threads: an Arena belongs to one at a time; any number of stores may work on the same places.
+// An Arena must be used by one thread at a time. Any number of stores may use the same places.
 #pragma once
 
 #include <functional>
@@ -39,16 +39,16 @@ class Arena {
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   bool in_memory() const { return in_memory_; }
 
-  // By block of record().ranges, the name of the bytes that are in its place now; zero where that
-  // is not known. Empty when nothing is. Whoever asks is about to write: it is forgotten with that.
+  // Returns, for each block of record().ranges, the name of the bytes now at its place, or zero if
+  // unknown; empty if none is known. Also forgets the names, because the caller is about to
+  // overwrite the data.
   std::vector<image::Id128> TakeKnown(const image::Id128& key);
-  // It holds what it held when it was acquired, and that has names.
+  // Returns true if the data is unchanged since the arena was acquired and has names.
   bool knows_data() const { return known_.has_value(); }
 
  private:
   friend class ArenaStore;
-  // What is known of the bytes in the file, which no record on disk says while this one works on
-  // it.
+  // The known content of the file. While an arena is in use, no record on disk states it.
   struct Known {
     ArenaNames names;
     std::vector<Range> ranges;
@@ -66,61 +66,62 @@ struct ArenaInfo {
   std::string path;
   uint64_t capacity_bytes = 0;
   bool in_memory = true;
-  bool in_use = false;                // somebody holds its lock
-  std::optional<ArenaRecord> record;  // absent: free, or its record cannot be read
+  bool in_use = false;                // its lock is held
+  std::optional<ArenaRecord> record;  // absent if free or unreadable
   bool kept = false;                  // its data is back on the GPU
-  std::string damage;                 // why it cannot
+  std::string damage;                 // why the record is unreadable
 };
 
-// "data", "incomplete", "kept", "free", "in use" or "damaged".
+// Returns "data", "incomplete", "kept", "free", "in use" or "damaged".
 std::string_view StateName(const ArenaInfo& arena);
 
 class ArenaStore {
  public:
+  // Opens the places of arenas and keeps them mounted while the store exists. Errors are those of
+  // OpenPlaces.
   static Result<ArenaStore> Open(const Paths& paths, ArenaOptions options = {});
 
-  // Memory for `ranges` (laid out by LayOut()), allocated to the last byte. The key's own file, a
-  // free one, or a new one; what was recorded for the key before is gone. Never another user's
-  // data: a free file of another `owner` is not taken.
-  // kResourceExhausted names what is needed and what is free, and nothing has changed then but
-  // what free files held; kAborted when somebody works on it.
+  // Returns memory for `ranges` (laid out by LayOut()), fully allocated. Uses the key's own file, a
+  // free one, or a new one; discards older data of the key. Never uses a free file of another
+  // `owner`, since it still has that user's data. kResourceExhausted names the needed and the free
+  // size; kAborted means that the arena is locked. After an error nothing has changed, except that
+  // free files may be gone.
   Result<Arena> Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges);
 
-  // The same memory for other ranges, grown where they need it: what is asked for before a program
-  // stands still is an estimate. It is incomplete afterwards; a mover must attach it anew when it
-  // has grown. After a failure the arena is as it was, but incomplete.
+  // Changes the ranges of an arena and grows it if needed, because sizes estimated before a program
+  // is stopped may be wrong. The arena is incomplete afterwards. A mover must attach it again if it
+  // has grown. After an error its size is unchanged, and it is incomplete.
   Status Reshape(Arena& arena, std::vector<Range> ranges);
 
-  // It belongs to that process from here on: of data that was there before the process was.
+  // Assigns the data to another process: for data loaded before its process existed.
   Status Rekey(Arena& arena, const process::ProcessId& process);
 
-  // Says that all data is in it: survives us from here on. On disk it is synced first.
-  // With the names of its blocks, if they are known: one that is all zero need not be in it.
+  // Marks the arena as complete, so that its data survives this process. Syncs the data first if it
+  // is on disk. `names` are the names of the blocks, if known; all-zero blocks need not be stored.
   Status Complete(Arena& arena, const std::optional<image::Id128>& checksum = {},
                   std::optional<ArenaNames> names = {});
 
-  // The arena of the key, with its record. kNotFound, kAborted (locked), kDataLoss (its record is
-  // damaged). Look at record().complete before using the data.
+  // Returns the arena of the key with its record. Errors: kNotFound, kAborted (locked), kDataLoss
+  // (damaged record). Check record().complete before using the data.
   Result<Arena> Find(const ArenaKey& key);
 
-  // The data is not needed any more. Keeps the memory for the next one as long as there is at least
-  // as much beside it, else gives it back.
+  // Discards the data. Keeps the memory for reuse if at least as much again is free; otherwise
+  // frees it.
   Status Recycle(Arena arena);
-  // The same, but the data stays, for the next suspend to compare with, if it is complete or as it
-  // was kept before, its blocks have names, and as much memory is left.
+  // Like Recycle, but keeps the data for comparison by the next suspend. Does so only if the data
+  // is complete or unchanged since it was kept, has names, and as much memory again is free.
   Status KeepData(Arena arena);
   Status Remove(Arena arena);
 
-  // `arena ls`: all, free ones too.
+  // Lists all arenas, including free files, for `arena ls`.
   Result<std::vector<ArenaInfo>> List();
-  // `arena reserve`: one free file of at least that size, touched by all processors.
+  // Creates one free file of at least that size and touches its pages, for `arena reserve`.
   Status Reserve(uint64_t bytes);
-  // `arena free`: gives back all memory without data, or with data that was kept; how much that
-  // was.
+  // Frees all memory without data or with kept data, for `arena free`. Returns the number of bytes.
   Result<uint64_t> FreeUnused();
-  // Gives back what belongs to processes that have ended or to another boot; how much that was.
-  // Records that cannot be read stay, with their data, while their process lives; and so does what
-  // another pid namespace (a container with the same state folder) has there.
+  // Frees arenas of processes that have ended, and of other boots. Returns the number of bytes.
+  // Keeps unreadable records and their data while the process lives, and everything from other pid
+  // namespaces (a container with the same state directory).
   Result<uint64_t> Sweep();
 
   const std::vector<ArenaPlace>& places() const { return places_; }
@@ -136,17 +137,19 @@ class ArenaStore {
   Status WriteRecord(const Arena& arena);
   Status Forget(const Arena& arena);
   static void SweepHalfRecords(const ArenaPlace& place);
-  // With what is kept for the next one given back, when there is no room otherwise.
+  // Runs `allocate`. If space is short, frees kept memory and retries.
   Status MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate);
   uint64_t FreeUnusedIn(const ArenaPlace& place);
 
+  UniqueFd hold_;
   std::vector<ArenaPlace> places_;
   ArenaOptions options_;
   std::string boot_id_;
   uint32_t pid_namespace_ = 0;
 };
 
-// Over the first `bytes` of a file, by all processors: XXH3-128 over the XXH3-128 of each 64 MiB.
+// Returns the checksum of the first `bytes` of a file: XXH3-128 over the XXH3-128 of each 64 MiB.
+// Uses all processors.
 Result<image::Id128> DataChecksum(int fd, uint64_t bytes);
 
 }  // namespace stasis::dataplane

@@ -1,4 +1,4 @@
-// The files of a place of arenas (arena.h): what their names say, and their locks.
+// File names and locks in an arena place (arena.h).
 #pragma once
 
 #include <fcntl.h>
@@ -20,25 +20,25 @@ inline constexpr std::string_view kRecord = ".record";
 inline constexpr std::string_view kFree = "free-";
 inline constexpr std::string_view kKept = "kept-";
 
-// PLACE/PID-START-UUID.data, of a process's data.
+// Returns PLACE/PID-START-UUID.data.
 std::string DataPath(const std::string& folder, const ArenaKey& key);
 std::string FreePath(const ArenaPlace& place, uid_t owner, uint64_t number);
 std::string KeptPath(const ArenaPlace& place, const ArenaKey& key);
-// The record beside a data file.
+// Returns the path of the record of a data file.
 std::string RecordPath(const std::string& data_path);
 
-// Key of a file by its name alone; absent for a free one or a stranger's.
+// Parses the key from a file name. Returns nothing for free files and unrelated names.
 std::optional<ArenaKey> KeyOf(std::string_view name);
 std::optional<ArenaKey> KeyOfKept(std::string_view name);
-// Whose data was in a free file.
+// Returns the user whose data was in a free file.
 std::optional<uid_t> OwnerOfFree(std::string_view name);
 
-// Empty when the place cannot be read.
+// Returns an empty list if the place cannot be read.
 std::vector<std::string> NamesIn(const ArenaPlace& place);
 
-// A lock that belongs to the open file, so a mover that was sent its descriptor holds it too.
+// A lock on the open file description, so a mover that received the descriptor holds it too.
 struct flock WholeFile();
-// Asks and does not take it: who comes at that moment is not turned away.
+// Tests the lock without taking it, so no concurrent attempt to take it fails.
 bool IsLocked(const std::string& path);
 
 }  // namespace stasis::dataplane

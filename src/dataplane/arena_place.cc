@@ -11,15 +11,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
-#include <optional>
 #include <sstream>
 
 #include "base/file.h"
 #include "base/own_path.h"
+#include "process/control_group.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -31,7 +29,7 @@ bool OnTmpfs(const std::string& path) {
   return ::statfs(path.c_str(), &st) == 0 && st.f_type == TMPFS_MAGIC;
 }
 
-// Makes the folder and sees that it is ours alone.
+// Creates the directory and checks that only this user can enter it.
 Status OpenOwnFolder(const std::string& path) {
   STASIS_TRY(MakeDirs(path, 0700));
   STASIS_ASSIGN(UniqueFd fd, Open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
@@ -54,13 +52,14 @@ bool IsMountPoint(const std::string& path) {
          self.st_dev != parent.st_dev;
 }
 
-// True when our own tmpfs is mounted at `path` afterwards. Not being allowed to is no error.
+// Returns true if an own tmpfs is mounted at `path` afterwards. A missing permission is not an
+// error.
 bool Mount(const Paths& paths, const std::string& path, uint64_t size_bytes) {
   auto lock = Open(paths.run + "/arena.lock", O_RDWR | O_CREAT);
   if (!lock || ::flock(lock->get(), LOCK_EX) != 0) return false;
   if (IsMountPoint(path)) return OnTmpfs(path);
   const std::string common = "mode=0700,size=" + std::to_string(size_bytes);
-  // Old kernels know neither, and say EINVAL.
+  // Old kernels reject these options with EINVAL.
   for (const char* extra : {",huge=always,noswap", ",huge=always", ",noswap", ""}) {
     if (::mount("stasis-arena", path.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
                 (common + extra).c_str()) == 0) {
@@ -69,6 +68,10 @@ bool Mount(const Paths& paths, const std::string& path, uint64_t size_bytes) {
     if (errno != EINVAL) return false;
   }
   return false;
+}
+
+Result<UniqueFd> OpenUsers(const Paths& paths) {
+  return Open(paths.run + "/arena.users", O_RDWR | O_CREAT);
 }
 
 std::vector<std::string> SpillFolders(const Paths& paths) {
@@ -106,59 +109,21 @@ Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOpti
   const std::string own = paths.run + "/arena";
   STASIS_TRY(OpenOwnFolder(own));
   if (IsMountPoint(own) ? OnTmpfs(own)
-                        : options.may_mount && Mount(paths, own, options.mount_size_bytes)) {
+                        : options.may_mount && !options.look_only &&
+                              Mount(paths, own, options.mount_size_bytes)) {
     places.push_back({Kind::kOwnMount, own});
     return places;
   }
   if (OnTmpfs(own)) places.push_back({Kind::kRun, own});
   const std::string shared = "/dev/shm/stasis-" + std::to_string(::geteuid());
-  if (OnTmpfs("/dev/shm") && OpenOwnFolder(shared)) places.push_back({Kind::kSharedMemory, shared});
-  // The file systems' sizes are not ours to choose: the roomiest first.
+  const bool wanted = !options.look_only || PathExists(shared);
+  if (OnTmpfs("/dev/shm") && wanted && OpenOwnFolder(shared))
+    places.push_back({Kind::kSharedMemory, shared});
+  // The sizes of these file systems are fixed, so prefer the one with the most space.
   std::stable_sort(places.begin(), places.end(), [](const ArenaPlace& a, const ArenaPlace& b) {
     return FreeBytes(a.path).value_or(0) > FreeBytes(b.path).value_or(0);
   });
   return places;
-}
-
-std::optional<uint64_t> ReadNumber(const std::string& path) {
-  auto text = ReadFile(path, 4096);
-  uint64_t number = 0;
-  if (!text || std::from_chars(text->data(), text->data() + text->size(), number).ec != std::errc{})
-    return std::nullopt;  // "max" too
-  return number;
-}
-
-// Bytes of `folder`'s group that the kernel takes back when it needs them: files' pages on disk.
-// Those of a tmpfs are not among these two.
-uint64_t Reclaimable(const std::string& folder) {
-  auto text = ReadFile(folder + "/memory.stat", 1 << 16);
-  std::istringstream lines(text ? *text : "");
-  uint64_t bytes = 0, number = 0;
-  for (std::string name; lines >> name >> number;) {
-    if (name == "inactive_file" || name == "active_file") bytes += number;
-  }
-  return bytes;
-}
-
-// What the control groups above us leave: their limits hold for tmpfs pages as for any others.
-uint64_t LeftInControlGroups() {
-  auto text = ReadFile("/proc/self/cgroup", 1 << 16);
-  constexpr std::string_view kUnified = "0::/";
-  const size_t at = text ? text->find(kUnified) : std::string::npos;
-  if (at == std::string::npos) return kNoLimit;
-  const size_t begin = at + kUnified.size();
-  std::filesystem::path group = text->substr(begin, text->find('\n', begin) - begin);
-  uint64_t left = kNoLimit;
-  for (;; group = group.parent_path()) {
-    const std::string folder = ("/sys/fs/cgroup" / group).string();
-    auto limit = ReadNumber(folder + "/memory.max");
-    auto used = ReadNumber(folder + "/memory.current");
-    if (limit && used) {
-      const uint64_t held = *used - std::min(*used, Reclaimable(folder));
-      left = std::min(left, *limit - std::min(*limit, held));
-    }
-    if (group.empty()) return left;
-  }
 }
 
 uint64_t MemoryAvailable() {
@@ -175,7 +140,7 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
   std::vector<ArenaPlace> places;
   std::vector<std::string> spill = SpillFolders(paths);
   if (!options.spill_dir.empty()) {
-    // Ours inside of it, so that a folder of any mode can be named.
+    // Uses a subdirectory, so that a directory of any mode can be given.
     const std::string folder =
         AbsolutePath(options.spill_dir) + "/stasis-spill-" + std::to_string(::geteuid());
     auto open = [&]() -> Status {
@@ -190,7 +155,7 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
   auto memory = MemoryPlaces(paths, options);
   if (!memory && places.empty()) return Fail(std::move(memory.error()));
   if (memory) places.insert(places.end(), memory->begin(), memory->end());
-  if (places.empty()) {
+  if (!options.look_only && places.empty()) {
     return Fail(Code::kUnimplemented, "there is no tmpfs in which we could keep GPU data",
                 "name a folder on disk with --spill, or one in a tmpfs by STASIS_ARENA_DIR "
                 "(folders.arena)");
@@ -201,13 +166,32 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
   return places;
 }
 
+Result<UniqueFd> HoldPlaces(const Paths& paths) {
+  STASIS_ASSIGN(UniqueFd users, OpenUsers(paths));
+  // Blocks only for the short time of UnmountUnused().
+  if (TEMP_FAILURE_RETRY(::flock(users.get(), LOCK_SH)) != 0) {
+    return FailErrno(errno, "lock the folder of arenas");
+  }
+  return users;
+}
+
+bool UnmountUnused(const Paths& paths) {
+  auto users = OpenUsers(paths);
+  if (!users || ::flock(users->get(), LOCK_EX | LOCK_NB) != 0) return false;
+  const std::string own = paths.run + "/arena";
+  if (!IsMountPoint(own) || !OnTmpfs(own)) return false;
+  auto names = ListDir(own);
+  return names && names->empty() && ::umount2(own.c_str(), UMOUNT_NOFOLLOW) == 0;
+}
+
 Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check) {
   struct statvfs st;
   if (::statvfs(place.path.c_str(), &st) != 0) return FailErrno(errno, "statvfs " + place.path);
-  // A tmpfs without a size of its own has no blocks at all.
+  // A tmpfs without a size limit reports zero blocks.
   uint64_t room = st.f_blocks == 0 ? kNoLimit : uint64_t{st.f_bavail} * st.f_frsize;
   if (place.in_memory() && !ignore_memory_check) {
-    room = std::min({room, MemoryAvailable(), LeftInControlGroups()});
+    room = std::min({room, MemoryAvailable(),
+                     process::MemoryLeftInControlGroups({::getpid()}).beyond_reserve()});
   }
   return room;
 }

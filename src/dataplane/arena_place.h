@@ -1,21 +1,23 @@
-// Where arenas may lie. Memory first; a folder on disk only when the user asks for it (--spill).
+// Selection of places for arenas. Memory comes first; disk is used only if the user asks for it
+// (--spill).
 //
-//   explicit        Paths::arena or ArenaOptions::place: that one and no other; a tmpfs
-//   own mount       RUN/arena, a tmpfs mounted there when we may: huge pages, not swapped where the
-//                   kernel can (6.4), no size but the machine's
-//   run             RUN/arena, when RUN is on a tmpfs already; its size is another's choice
+//   explicit        Paths::arena or ArenaOptions::place: only this one; a tmpfs
+//   own mount       RUN/arena, a tmpfs mounted there if permitted: huge pages, no swap where the
+//                   kernel can (6.4), limited only by the machine's memory
+//   run             RUN/arena if RUN is already on a tmpfs; its size is set elsewhere
 //   shared memory   /dev/shm/stasis-UID
-//   disk            the folder of --spill
+//   disk            the directory of --spill
 //
-// A place belongs to one user: mode 0700, owned by us, no link; one that is not is refused, since
-// /dev/shm is everybody's. Own mounts have `huge=always`, because fallocate(2), which reserves the
-// memory, asks for huge pages only then (kernel 6.18; `advise` needs a mapping, which it has not).
+// A place belongs to one user: mode 0700, owned by the caller, not a link. Others are rejected,
+// since any user can write to /dev/shm. Own mounts use `huge=always`: only then does fallocate(2),
+// which reserves the memory, allocate huge pages (kernel 6.18; `advise` needs a mapping).
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/paths.h"
 #include "base/result.h"
 
@@ -23,12 +25,15 @@ namespace stasis::dataplane {
 
 struct ArenaOptions {
   std::string place;      // empty: Paths::arena, or by the rules above
-  std::string spill_dir;  // new arenas are made here instead
+  std::string spill_dir;  // new arenas are created here instead
   bool may_mount = true;
-  uint64_t mount_size_bytes = 0;  // of our own mount when it is made; 0: no limit of its own
-  // A machine may grow its memory as it is used: allocate although MemAvailable says there is none.
+  // For access to existing arenas: mounts nothing and creates no directory in /dev/shm. The list of
+  // places may be empty.
+  bool look_only = false;
+  uint64_t mount_size_bytes = 0;  // for a new mount; 0: no limit
+  // Allocate even if MemAvailable is too small, for machines whose memory grows with use.
   bool ignore_memory_check = false;
-  // Of all arenas in memory together (limits.arena); 0: no limit.
+  // Limit for all arenas in memory together (limits.arena); 0: no limit.
   uint64_t most_bytes = 0;
 };
 
@@ -39,13 +44,20 @@ struct ArenaPlace {
   bool in_memory() const { return kind != Kind::kDisk; }
 };
 
-// The places to look into, the ones for new arenas first. With `spill_dir` that is the first; it is
-// remembered below RUN, so that later calls without it find what lies there.
-// kUnimplemented when this machine has none.
+// Returns the places to search; the first one is for new arenas. `spill_dir` comes first if set; it
+// is recorded below RUN, so that later calls without it find its arenas. Returns kUnimplemented if
+// this machine has no place.
 Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOptions& options);
 
-// Bytes that can be allocated in `place` now: what its file system has left and, in memory, what
-// the machine and our control groups have left.
+// Keeps RUN/arena mounted while the returned descriptor is open. Hold it while places are in use.
+Result<UniqueFd> HoldPlaces(const Paths& paths);
+
+// Unmounts RUN/arena if it is an own mount, has no files, and is not held by HoldPlaces. A state
+// directory with a mount in it cannot be removed. Returns true if it was unmounted.
+bool UnmountUnused(const Paths& paths);
+
+// Returns the bytes that can be allocated in `place` now: the free space of its file system and,
+// for memory, the limits of the machine and the control groups.
 Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check);
 
 }  // namespace stasis::dataplane

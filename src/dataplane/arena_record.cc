@@ -29,7 +29,7 @@ std::string TextAt(std::string_view data, size_t offset, size_t bytes) {
   return std::string(field.substr(0, field.find('\0')));
 }
 
-// A text that was filled up with anything but zeros is not ours.
+// Text must be padded with zeros only.
 bool IsTextAt(std::string_view data, size_t offset, size_t bytes) {
   std::string_view field = data.substr(offset, bytes);
   return field.find_first_not_of('\0', field.find('\0')) == field.npos;

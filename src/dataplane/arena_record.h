@@ -1,23 +1,22 @@
-// The record beside an arena's file: whose data it holds, and where. It is written after the data,
-// so that suspended data outlives everybody who knew of it, and is found again or known to be
-// incomplete.
+// The record of an arena file: its owner and layout. It is written after the data, so that
+// suspended data survives all processes of Stasis and an interrupted write is recognised.
 //
 //   offset  bytes  little-endian
 //        0      8  "STASISAR"
-//        8      4  version: 1, or 2 with names; another one is refused
-//       12      4  flags: 1 complete, 2 the checksum of the data is there
-//       16      4  pid            20   4  uid whose program it is
+//        8      4  version: 1, or 2 with names; any other is rejected
+//       12      4  flags: 1 complete, 2 checksum of the data present
+//       16      4  pid            20   4  uid of the program's user
 //       24      8  start time of the process (clock ticks since boot)
-//       32      8  bytes of the arena's file that hold data
+//       32      8  bytes of the arena file that hold data
 //       40     16  checksum of those bytes (DataChecksum), or zero
-//       56     40  boot id, as text, filled up with zeros
-//       96     48  UUID of the GPU, as text, filled up with zeros
-//      144      4  number of ranges   148  4  inode of the pid namespace that the pid is one of
+//       56     40  boot id as text, padded with zeros
+//       96     48  UUID of the GPU as text, padded with zeros
+//      144      4  number of ranges   148  4  inode of the pid namespace of the pid
 //      152   32 n  ranges: address, size, offset, stored bytes, eight bytes each
 //   version 2: 16  id of the key of the names (image/block_name.h)
-//            16 b  name of each block of image::kBlockBytes, range by range; zero for one that is
-//                  all zero, and not stored: the bytes in its place mean nothing
-//   at the end 16  XXH3-128 of everything before it
+//            16 b  name of each block of image::kBlockBytes, range by range; zero for an all-zero
+//                  block, which is not stored: the bytes at its place are undefined
+//   at the end 16  XXH3-128 of everything before
 #pragma once
 
 #include <sys/types.h>
@@ -35,19 +34,19 @@
 
 namespace stasis::dataplane {
 
-// Whose data: one process on one GPU.
+// Identifies an arena: one process on one GPU.
 struct ArenaKey {
   process::ProcessId process;
   device::GpuUuid gpu;
   auto operator<=>(const ArenaKey&) const = default;
 };
 
-// What the blocks of all ranges are called.
+// The names of the blocks of all ranges.
 struct ArenaNames {
   image::Id128 key;
   std::vector<image::Id128> blocks;
 
-  // A byte for each block: 1 where it is zero.
+  // Returns one byte for each block: 1 if the block is all zero.
   std::vector<uint8_t> Zeros() const;
   bool operator==(const ArenaNames&) const = default;
 };
@@ -56,7 +55,7 @@ struct ArenaRecord {
   ArenaKey key;
   uid_t owner = 0;
   std::string boot_id;
-  uint32_t pid_namespace = 0;  // its inode, which the kernel keeps in 32 bits
+  uint32_t pid_namespace = 0;  // inode number; the kernel uses 32 bits
   bool complete = false;
   bool has_checksum = false;
   image::Id128 checksum;
@@ -71,7 +70,7 @@ inline constexpr uint32_t kArenaRecordVersion = 1;
 inline constexpr uint32_t kNamedArenaRecordVersion = 2;
 
 std::string Encode(const ArenaRecord& record);
-// kDataLoss for anything that Encode() has not made, with what is wrong about it.
+// Returns kDataLoss with the reason for any input that Encode() cannot have written.
 Result<ArenaRecord> DecodeArenaRecord(std::string_view data);
 
 }  // namespace stasis::dataplane

@@ -1,5 +1,5 @@
-// The record beside an arena's file, which lies where its owner can write. The input is a record;
-// read as it is, and again with magic, version, number of ranges and checksum put right.
+// Fuzzes the arena record, which lies where its owner can write. The input is decoded as it is, and
+// again with corrected magic, version, number of ranges and checksum.
 #include "dataplane/arena_record.h"
 
 #include "base/fuzz_input.h"
@@ -22,7 +22,7 @@ void Read(const std::string& bytes) {
     FuzzCheck(range.arena_offset + range.stored_bytes <= record->data_bytes);
     FuzzCheck(range.stored_bytes <= range.size_bytes);
   }
-  // Nothing but what Encode makes is accepted.
+  // Only output of Encode is accepted.
   FuzzCheck(Encode(*record) == bytes);
 }
 

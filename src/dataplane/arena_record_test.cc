@@ -40,7 +40,7 @@ TEST(ArenaRecord, NamesComeWithIt) {
   const ArenaRecord record = Named();
   EXPECT_EQ(*DecodeArenaRecord(Encode(record)), record);
   EXPECT_EQ(record.names->Zeros(), (std::vector<uint8_t>{0, 1}));
-  // One too many, under a right checksum.
+  // One range too many, with a correct checksum.
   ArenaRecord wrong = record;
   wrong.names->blocks.push_back(image::Checksum("b"));
   EXPECT_FALSE(DecodeArenaRecord(Encode(wrong)));
@@ -70,7 +70,7 @@ TEST(ArenaRecord, EveryLengthButTheRightOneIsRefused) {
   }
 }
 
-// Somebody who makes a right checksum over wrong numbers gets no further.
+// A correct checksum does not make invalid numbers acceptable.
 TEST(ArenaRecord, ImpossibleNumbersAreRefused) {
   auto resealed = [](size_t at, uint64_t value, size_t bytes) {
     std::string data = Encode(Example());

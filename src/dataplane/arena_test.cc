@@ -144,7 +144,7 @@ TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
     return names;
   };
   keep(names);
-  // It is nobody's only copy.
+  // Kept data is not the only copy.
   EXPECT_CODE(Code::kNotFound, store.Find(Me()));
   ASSERT_EQ(store.List()->size(), 1u);
   EXPECT_TRUE(store.List()->front().kept);
@@ -153,7 +153,7 @@ TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
   EXPECT_TRUE(known(1001, names.key, ranges).empty()) << "another user's";
   keep(names);
   EXPECT_TRUE(known(1000, Id("other"), ranges).empty()) << "another key";
-  // What counts is where the bytes lie.
+  // Only the place in the file counts.
   keep(names);
   std::vector<Range> moved = {{0x5000, 3 * kMib, 0, 3 * kMib}, {0x1, 3 * kMib, 2 * kMib, 3 * kMib}};
   moved[1].arena_offset = 4 * kMib;
@@ -169,12 +169,12 @@ TEST_F(ArenaTest, WhatIsKnownIsForgottenOnceSomethingIsWritten) {
   ASSERT_TRUE(arena);
   ASSERT_TRUE(store.Complete(*arena, {}, names));
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
-  // A suspend that comes to nothing before it writes.
+  // A suspend that fails before it writes.
   arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena);
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
   EXPECT_TRUE(store.List()->front().kept);
-  // One that is killed then.
+  // One that is killed at that point.
   arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena);
   EXPECT_TRUE(arena->knows_data());
@@ -205,7 +205,7 @@ TEST_F(ArenaTest, WhatIsKeptIsInNobodysWay) {
   auto larger = store.Acquire(other, 1000, Ranges(28 * kMib));
   EXPECT_TRUE(larger) << larger.error().ToString();
   EXPECT_EQ(store.List()->size(), 1u);
-  // More than half of the memory is not kept at all.
+  // Data larger than half of the memory is not kept.
   ASSERT_TRUE(
       store.Complete(*larger, {}, ArenaNames{Id("key"), std::vector<image::Id128>(14, Id("a"))}));
   ASSERT_TRUE(store.KeepData(std::move(*larger)));
@@ -245,11 +245,11 @@ TEST_F(ArenaTest, AFullFileSystemIsRefusedAndFreeFilesMakeRoom) {
     ASSERT_TRUE(store.Reserve(6 * kMib));
     auto arena = store.Acquire({me_, {"GPU-a"}}, 12345, Ranges(6 * kMib));
     ASSERT_TRUE(arena) << arena.error().ToString();
-    // 4 MiB are left, and 6 in a file that nobody uses.
+    // 4 MiB are free, and 6 MiB are in an unused file.
     auto other = store.Acquire(Me(), 12345, Ranges(8 * kMib));
     ASSERT_TRUE(other) << other.error().ToString();
     EXPECT_CODE(Code::kResourceExhausted, store.Acquire({me_, {"GPU-b"}}, 12345, Ranges(4 * kMib)));
-    // The check of memory is not what refused it.
+    // The check of available memory is not the reason.
     ArenaOptions bold;
     bold.ignore_memory_check = true;
     EXPECT_CODE(Code::kResourceExhausted,
@@ -284,7 +284,7 @@ TEST_F(ArenaTest, ArenasOfTheDeadAreSwept) {
   for (const ArenaKey& key : {theirs, mine}) {
     auto arena = store.Acquire(key, 1000, Ranges(2 * kMib));
     ASSERT_TRUE(store.Complete(*arena));
-    // As a writer of a record is killed, or still at it.
+    // The writer of a record was killed or is still writing.
     std::string half = arena->path();
     half.replace(half.rfind(".data"), std::string::npos, ".record.a1b2c3");
     ASSERT_TRUE(WriteFileDurably(half, "half"));
@@ -303,7 +303,7 @@ TEST_F(ArenaTest, ArenasOfTheDeadAreSwept) {
   EXPECT_CODE(Code::kNotFound, store.Find(theirs));
   EXPECT_TRUE(store.Find(mine)->record().complete);
 
-  // Of another pid namespace: whether it lives is not for us to say.
+  // From another pid namespace, where the liveness of the process cannot be checked.
   auto arena = store.Find(mine);
   ArenaRecord record = arena->record();
   const std::string path = arena->path();
@@ -322,7 +322,7 @@ TEST_F(ArenaTest, ArenasOfTheDeadAreSwept) {
   ASSERT_TRUE(WriteFileDurably(foreign + ".record", Encode(ended)));
   EXPECT_EQ(*store.Sweep(), 4096u);
 
-  // Of another boot: the same pid and start time mean nothing.
+  // From another boot: the same pid and start time mean nothing.
   record.boot_id = "another";
   ASSERT_TRUE(WriteFileDurably(path.substr(0, path.size() - 5) + ".record", Encode(record)));
   EXPECT_CODE(Code::kNotFound, store.Find(mine));
@@ -406,7 +406,7 @@ TEST_F(ArenaTest, WithoutTheRightToMountThereIsSharedMemory) {
   ASSERT_TRUE(store) << store.error().ToString();
   EXPECT_EQ(store->places()[0].kind, ArenaPlace::Kind::kSharedMemory);
   EXPECT_EQ(store->places()[0].path, "/dev/shm/stasis-" + std::to_string(::geteuid()));
-  ::rmdir(store->places()[0].path.c_str());  // unless somebody uses it
+  ::rmdir(store->places()[0].path.c_str());  // fails if it is in use
 }
 
 TEST(DataChecksum, DependsOnEveryByteAndOnTheLength) {

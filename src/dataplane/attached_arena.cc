@@ -8,9 +8,11 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 
 #include "base/file.h"
+#include "base/parallel.h"
 #include "dataplane/range.h"
 
 namespace stasis::dataplane {
@@ -19,7 +21,7 @@ using namespace stasis::cuda;  // NOLINT: the driver's own names
 
 namespace {
 
-// Of an arena, beyond twice its size: addresses cost nothing.
+// Maximum growth beyond twice the size of an arena. Reserved addresses cost nothing.
 constexpr uint64_t kMostGrowth = 64ull << 30;
 
 }  // namespace
@@ -39,7 +41,7 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
   }
   Detach();
   ForgetRemoved();
-  // The inode cannot be another's meanwhile: we have it mapped.
+  // The inode cannot be reused meanwhile, because the file is mapped.
   auto same = [&](const File& file) { return file.device == st.st_dev && file.inode == st.st_ino; };
   auto known = std::find_if(files_.begin(), files_.end(), same);
   if (known != files_.end() && !Grow(*known, bytes)) {
@@ -56,8 +58,8 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
     file.inode = st.st_ino;
     file.staged = file_system.f_type != TMPFS_MAGIC;
     file.registered.assign((bytes + chunk_bytes_ - 1) / chunk_bytes_, false);
-    // Where it cannot be watched, it is looked at with the next arena, or goes with the mover. Its
-    // number of links changes: IN_DELETE_SELF comes only when nobody has it mapped any more.
+    // Without a watch, the file is checked when the next arena is attached. Watches the link count
+    // (IN_ATTRIB): IN_DELETE_SELF arrives only after the last mapping is gone.
     if (removals_ >= 0) file.watch = ::inotify_add_watch(removals_, path.c_str(), IN_ATTRIB);
     files_.push_front(std::move(file));
     known = files_.begin();
@@ -67,12 +69,12 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
   return {};
 }
 
-// To register 56 GiB anew takes 2.4 s, and programs mostly grow by little.
+// Growing avoids a new registration, which takes 2.4 s for 56 GiB. Programs mostly grow by little.
 bool AttachedArena::Grow(File& file, uint64_t bytes) {
   const uint64_t before = file.mapping.bytes();
   if (bytes < before || !file.mapping.Grow(file.fd.get(), bytes)) return false;
   if (bytes == before) return true;
-  // The last chunk is longer now than what is registered of it.
+  // The last chunk is now longer than its registered part.
   const uint64_t last = file.registered.size() - 1;
   if (before % chunk_bytes_ != 0 && file.registered[last]) {
     gpu_.fn().cuMemHostUnregister(file.mapping.data() + last * chunk_bytes_);
@@ -83,7 +85,7 @@ bool AttachedArena::Grow(File& file, uint64_t bytes) {
 }
 
 void AttachedArena::Detach() {
-  // Without the memory that is registered it is nothing worth keeping, and on a disk nothing is.
+  // Only registered memory is worth keeping, and staged files have none.
   if (file_ != nullptr && file_->staged) {
     files_.remove_if([this](File& file) {
       if (&file != file_) return false;
@@ -114,6 +116,7 @@ void AttachedArena::Unmap(File& file) {
 }
 
 uint64_t AttachedArena::SizeOf(uint64_t chunk) const {
+  assert(chunk * chunk_bytes_ < bytes());
   return std::min(chunk_bytes_, bytes() - chunk * chunk_bytes_);
 }
 
@@ -126,11 +129,12 @@ AttachedArena::Preparation::Preparation(AttachedArena& arena, const std::vector<
     if (!ready) cold.push_back({chunk * arena_.chunk_bytes_, arena_.SizeOf(chunk)});
   }
   if (cold.empty()) return;
-  // Who registers and who copies need processors too: with all of them touching it takes longer.
-  prefaulter_.emplace(arena_.data(), std::move(cold), std::max(DefaultThreads() / 2, 1u));
+  // Registering and copying need processors too; touching with all of them is slower overall.
+  prefaulter_.emplace(arena_.data(), std::move(cold), std::max(ProcessorCount() / 2, 1u));
 }
 
 Status AttachedArena::Preparation::Ready(size_t index) {
+  assert(index < chunks_.size() && chunks_[index] < arena_.file_->registered.size());
   if (cold_index_[index] < 0 || arena_.file_->staged) return {};
   STASIS_TRY(prefaulter_->Wait(static_cast<size_t>(cold_index_[index])));
   const uint64_t chunk = chunks_[index];
@@ -142,7 +146,7 @@ Status AttachedArena::Preparation::Ready(size_t index) {
     cold_bytes_ += bytes;
     return {};
   }
-  // A limit on locked memory, for one. Slower, but right.
+  // For example because of the limit on locked memory. Staging is slower, but works.
   if (!IsHarmless(result) && result != CUDA_ERROR_OPERATING_SYSTEM) {
     return Fail(arena_.gpu_.MakeError(result, "cuMemHostRegister"));
   }

@@ -12,7 +12,7 @@
 #include "base/install_layout.h"
 #include "image/limits.h"
 
-// kernel/block_names.ptx, ended by a zero.
+// kernel/block_names.ptx, zero-terminated.
 extern "C" const char stasis_block_names_ptx[];
 // NOLINTNEXTLINE(hicpp-no-assembler): what C++ has no word for
 __asm__(
@@ -34,12 +34,12 @@ static_assert(std::endian::native == std::endian::little);
 static_assert(sizeof(NameResult) == sizeof(image::Id128));
 static_assert(kNamePieceWords == image::kBlockPieceWords);
 
-// Of the memory that is ours on the GPU: the key, the tasks.
+// Layout of the buffer on the GPU: the key, then the tasks.
 constexpr uint64_t kTasksAt = (sizeof(NameKey) + 255) / 256 * 256;
 
 constexpr uint64_t kRandomBytes = 64u << 20;
 
-// 26 bits of a number of 127.
+// Returns 26 bits of a 127-bit number.
 uint32_t Limb(image::BlockKey::Number number, unsigned index) {
   const auto whole = static_cast<unsigned __int128>(number.high) << 64 | number.low;
   return static_cast<uint32_t>(whole >> (kNameLimbBits * index)) & ((1u << kNameLimbBits) - 1);
@@ -80,8 +80,8 @@ Status BlockNamer::Load() {
     return {};
   }
   if (module != nullptr) gpu_.fn().cuModuleUnload(module);
-  // That it cannot be loaded says nothing about what else the driver does: no domain, so that the
-  // mover lives on.
+  // The failure does not affect the rest of the driver. Clearing the domain keeps the mover
+  // running.
   Error error = gpu_.MakeError(result, "cuModuleLoadData");
   if (error.code != Code::kResourceExhausted) error.code = Code::kUnimplemented;
   error.domain = Domain::kStasis;
@@ -92,7 +92,7 @@ Status BlockNamer::Load() {
 
 uint64_t BlockNamer::MemoryBytes() const { return kTasksAt + round_blocks_ * sizeof(NameTask); }
 
-// What is there already stays.
+// Keeps existing allocations.
 CUresult BlockNamer::Allocate() {
   CUresult result = CUDA_SUCCESS;
   auto once = [&](bool there, auto&& make) {
@@ -124,9 +124,9 @@ Status BlockNamer::Await() {
   return {};
 }
 
-// In the order of the kernel's stream. A copy that names no stream returns when pageable memory has
+// The copy must use the kernel's stream. A copy without a stream returns when pageable memory has
 // been staged, not when it has arrived, and this stream would not wait for it: the kernel would
-// read what was there before.
+// read stale data.
 Status BlockNamer::Upload(CUdeviceptr to, const void* from, size_t bytes) {
   STASIS_GPU(gpu_, cuMemcpyHtoDAsync_v2, (to, from, bytes, stream_));
   return {};
@@ -170,8 +170,8 @@ Status BlockNamer::Begin(CUdeviceptr base, std::vector<Block> blocks, size_t fir
   return LaunchRound();
 }
 
-// The kernel writes names straight to the host: a copy of them would stand behind gigabytes of
-// others on the wire.
+// The kernel writes names directly to host memory: a copy would queue behind gigabytes of other
+// copies.
 Status BlockNamer::LaunchRound() {
   round_begin_ = names_.size();
   launched_ = awaited_ = 0;

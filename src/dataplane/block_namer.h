@@ -1,5 +1,5 @@
-// Names of blocks of GPU memory (image/block_name.h), computed where the memory is: by the kernel
-// in kernel/block_names.cu, bit for bit as BlockKey::Name. Only in the mover's process.
+// Computes names of blocks (image/block_name.h) in GPU memory, with the kernel in
+// kernel/block_names.cu. Results are identical to BlockKey::Name. Runs only in the mover's process.
 #pragma once
 
 #include <cstdint>
@@ -15,54 +15,54 @@
 namespace stasis::dataplane {
 
 struct BlockNames {
-  std::vector<image::Id128> names;  // range by range; zero for a block of zeros
-  uint64_t zero_bytes = 0;          // in those
-  uint64_t elapsed_ns = 0;          // on the GPU
+  std::vector<image::Id128> names;  // range by range; zero for a zero block
+  uint64_t zero_bytes = 0;          // bytes in zero blocks
+  uint64_t elapsed_ns = 0;          // time on the GPU
 };
 
 class BlockNamer {
  public:
-  // Of so many blocks the portions are launched together: 32 GiB.
+  // Maximum number of blocks launched in one round: 32 GiB.
   static constexpr size_t kRoundBlocks = 16384;
   explicit BlockNamer(const Gpu& gpu, size_t round_blocks = kRoundBlocks)
       : gpu_(gpu), round_blocks_(round_blocks) {}
   BlockNamer(const BlockNamer&) = delete;
 
-  // Loads the kernel at first, and takes the key. The driver compiles the kernel for the GPU that
-  // is there, which takes it some 0.1 s where it has not kept the result; afterwards no more GPU
-  // memory is needed than there is now. kUnimplemented: this driver cannot load it.
+  // Loads the kernel at the first call, and sets the key. The driver compiles the kernel for the
+  // GPU, which takes about 0.1 s if it is not cached. No later call allocates GPU memory. Returns
+  // kUnimplemented if the driver cannot load the kernel.
   Status Prepare(image::BlockKey key);
-  // The key and what was named are gone from the GPU's memory.
+  // Erases the key and all results from GPU memory.
   Status Forget();
 
-  // Begins to name these blocks of memory that is accessible from `base` on, in their order: the
-  // first so many of them, then ever larger portions. Nobody changes that memory before End().
-  // kFailedPrecondition without a key.
+  // Starts to name these blocks of memory mapped at `base`, in order: first `first_portion` blocks,
+  // then ever larger portions. The memory must not change before End(). Returns kFailedPrecondition
+  // without a key.
   Status Begin(cu::CUdeviceptr base, std::vector<Block> blocks, size_t first_portion);
-  // Of the so-manieth of them, in rising order; zero for a block of zeros. Waits for the portion
-  // that it is in, and for nothing else that the GPU does.
+  // Returns the name of the block at `position`, zero for a zero block. Positions must ascend.
+  // Waits only for the portion that contains the block.
   Result<image::Id128> NameOf(size_t position);
-  // However far it came: the GPU reads nothing of that memory any more.
+  // Stops at any point. Afterwards the GPU no longer reads the memory.
   Status End();
-  // What the GPU needed for the portions that were waited for.
+  // GPU time of the portions that were waited for.
   uint64_t elapsed_ns() const { return elapsed_ns_; }
 
-  // All at once: of all of `ranges`, which lie side by side from `base` on; each is cut into blocks
-  // of image::kBlockBytes, of which the last may be shorter.
+  // Names all of `ranges`, mapped contiguously at `base`. Each is cut into blocks of
+  // image::kBlockBytes; the last one may be shorter.
   Result<BlockNames> Name(cu::CUdeviceptr base, const std::vector<Range>& ranges);
 
-  // For a measurement: `bytes` of random numbers at `base`, which repeat after 64 MiB; and whether
-  // the first and last names of them are what the processor finds.
+  // For benchmarks. Fill writes `bytes` random bytes at `base`, which repeat every 64 MiB. The
+  // second function compares the first and last names with names computed by the CPU.
   Status Fill(cu::CUdeviceptr base, uint64_t bytes);
   Status Check(cu::CUdeviceptr base, uint64_t bytes, const std::vector<image::Id128>& names);
 
  private:
-  // A launch; the event comes when its names are there.
+  // One kernel launch. The event signals that its names are available.
   struct Portion {
     cu::CUevent done = nullptr;
-    size_t end = 0;  // of the blocks that are named with it
+    size_t end = 0;  // end index of its blocks
   };
-  // 1, 4, 16, ... blocks, and the last takes the rest.
+  // Portions of 1, 4, 16, ... blocks; the last one takes the rest.
   static constexpr size_t kPortions = 8;
   static constexpr size_t kGrowth = 4;
 
@@ -82,19 +82,19 @@ class BlockNamer {
   cu::CUstream stream_ = nullptr;
   cu::CUevent begin_ = nullptr;
   Portion portions_[kPortions];
-  NameTask* tasks_ = nullptr;      // of a round, pinned, on their way to the GPU
-  NameResult* results_ = nullptr;  // of a round, pinned: the kernel writes them
+  NameTask* tasks_ = nullptr;      // one round, pinned, source of the upload
+  NameResult* results_ = nullptr;  // one round, pinned, written by the kernel
   cu::CUdeviceptr results_on_gpu_ = 0;
   std::optional<image::BlockKey> key_;
 
-  // Of the work that has begun.
+  // State of the work in progress.
   cu::CUdeviceptr base_ = 0;
   std::vector<Block> blocks_;
   size_t first_portion_ = 0;
-  size_t round_begin_ = 0;           // position of the first block of the round
-  size_t launched_ = 0;              // portions of the round
-  size_t awaited_ = 0;               // of them
-  std::vector<image::Id128> names_;  // those that are there
+  size_t round_begin_ = 0;           // position of the first block in the round
+  size_t launched_ = 0;              // portions launched in the round
+  size_t awaited_ = 0;               // portions waited for
+  std::vector<image::Id128> names_;  // the available names
   uint64_t elapsed_ns_ = 0;
 };
 

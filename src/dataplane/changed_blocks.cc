@@ -1,6 +1,7 @@
 #include "dataplane/changed_blocks.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace stasis::dataplane {
 
@@ -10,10 +11,12 @@ ChangedBlocks::ChangedBlocks(BlockNamer& namer, const std::vector<Range>& ranges
       blocks_(BlocksOf(ranges)),
       known_(std::move(known)),
       chunk_bytes_(chunk_bytes),
-      names_(blocks_.size()) {}
+      names_(blocks_.size()) {
+  assert(known_.size() == blocks_.size());
+}
 
 Status ChangedBlocks::Begin(cu::CUdeviceptr base) {
-  // As many as the first chunk has: no more is waited for before its copy begins.
+  // The first portion has as many blocks as a chunk, so the first copy waits for no other names.
   return namer_.Begin(base, blocks_, chunk_bytes_ / image::kBlockBytes);
 }
 
@@ -31,9 +34,9 @@ Result<std::optional<Group>> ChangedBlocks::Next() {
   std::optional<Group> group;
   for (; position_ < blocks_.size(); ++position_, done_ = 0) {
     const Block& block = blocks_[position_];
-    // Before the next chunk is looked at, whose names may be far: this one can be copied.
+    // Return this chunk before the next one is examined, whose names may take long.
     if (group && block.arena_offset / chunk_bytes_ != group->chunk) return group;
-    // One that crosses the border of a chunk has been looked at when its first part was taken.
+    // A block that crosses a chunk boundary was examined with its first part.
     if (done_ == 0) {
       STASIS_ASSIGN(const bool copied, IsCopied(position_));
       if (!copied) continue;

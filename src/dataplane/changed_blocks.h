@@ -1,5 +1,5 @@
-// What a save copies of GPU memory: the blocks that are neither zero nor in the arena already,
-// chunk by chunk, while the GPU still names those behind them. Only in the mover's process.
+// Selects the blocks that a save copies: those neither zero nor already in the arena, chunk by
+// chunk, while the GPU still computes names of later blocks. Runs only in the mover's process.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace stasis::dataplane {
 
 class ChangedBlocks {
  public:
-  // Ranges that are stored whole. `known`: range by range, the name of what is in a block's place
-  // in the arena; zero where that is not known.
+  // The ranges must be fully stored. `known` has, range by range, the name of the data at each
+  // block's place in the arena, or zero if unknown.
   ChangedBlocks(BlockNamer& namer, const std::vector<Range>& ranges,
                 std::vector<image::Id128> known, uint64_t chunk_bytes);
 
-  // Of memory from `base` on, which keeps its bytes until End().
+  // Starts with memory mapped at `base`, which must not change until End().
   Status Begin(cu::CUdeviceptr base);
-  // The first chunk's names are waited for, and the GPU goes on with the others.
+  // Returns the next group of blocks to copy. Waits only for the names of one chunk.
   Result<std::optional<Group>> Next();
-  // However far it came: the GPU reads nothing of that memory any more.
+  // Stops at any point. Afterwards the GPU no longer reads the memory.
   Status End() { return namer_.End(); }
 
-  // After the last group.
+  // Valid after the last group.
   const std::vector<image::Id128>& names() const { return names_; }
   uint64_t zero_bytes() const { return zero_bytes_; }
   uint64_t left_out_bytes() const { return left_out_bytes_; }
 
  private:
-  // Whether the so-manieth block is copied.
+  // Returns true if the block at `position` must be copied.
   Result<bool> IsCopied(size_t position);
 
   BlockNamer& namer_;
@@ -41,8 +41,8 @@ class ChangedBlocks {
   const std::vector<image::Id128> known_;
   const uint64_t chunk_bytes_;
   std::vector<image::Id128> names_;
-  size_t position_ = 0;  // of the block that comes next
-  uint64_t done_ = 0;    // bytes of it that the last group had
+  size_t position_ = 0;  // index of the next block
+  uint64_t done_ = 0;    // bytes of that block already in the last group
   uint64_t zero_bytes_ = 0;
   uint64_t left_out_bytes_ = 0;
 };

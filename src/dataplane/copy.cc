@@ -96,7 +96,7 @@ Result<CopyReport> Copier::Run(Direction direction, AttachedArena& arena, CUdevi
   CopyReport report;
   Status status = begin();
   if (status) status = CopyGroups(direction, arena, base, next, progress, report);
-  // Whatever happened: afterwards no copy is under way in memory that somebody takes away next.
+  // Even after an error, no copy may be in flight when the caller frees the memory.
   Status settled = Settle();
   if (!status) return Fail(std::move(status.error()));
   if (!settled) return Fail(std::move(settled.error()));
@@ -107,7 +107,7 @@ Result<CopyReport> Copier::Run(Direction direction, AttachedArena& arena, CUdevi
 
 Status Copier::CopyGroups(Direction direction, AttachedArena& arena, CUdeviceptr base,
                           const NextGroup& next, const Progress& progress, CopyReport& report) {
-  uint64_t bytes[kWindow] = {};  // of those that are under way
+  uint64_t bytes[kWindow] = {};  // sizes of the chunks in flight
   size_t submitted = 0, arrived = 0;
   auto arrive = [&]() -> Status {
     STASIS_GPU(gpu_, cuEventSynchronize, (events_[arrived % kWindow]));
@@ -115,8 +115,8 @@ Status Copier::CopyGroups(Direction direction, AttachedArena& arena, CUdeviceptr
     progress(report.copied_bytes);
     return {};
   };
-  // Those that were asked for before their turn: what is cold of the arena is touched ahead of the
-  // copy, so it must be known which memory that is.
+  // Groups fetched ahead of their turn: the arena's cold pages are touched before the copy, so
+  // their location must be known early.
   std::deque<Group> ahead;
   bool all_known = false;
   auto learn_all = [&]() -> Status {
@@ -161,7 +161,7 @@ Status Copier::CopyGroups(Direction direction, AttachedArena& arena, CUdeviceptr
   return ahead.empty() ? Status{} : CopyStaged(direction, arena, base, ahead, progress, report);
 }
 
-// Two buffers: while one is on the wire, the other is between us and the file.
+// Two buffers: one is on the bus while the other is read from or written to the file.
 Status Copier::CopyStaged(Direction direction, AttachedArena& arena, CUdeviceptr base,
                           const std::deque<Group>& groups, const Progress& progress,
                           CopyReport& report) {
@@ -182,7 +182,7 @@ Status Copier::CopyStaged(Direction direction, AttachedArena& arena, CUdeviceptr
   }
   const bool save = direction == Direction::kToArena;
   for (size_t i = 0; i < parts.size() + (save ? 1 : 0); ++i) {
-    // A buffer's stream orders its copies; the host takes part in between.
+    // The buffer's stream orders its copies; the host writes or reads the file in between.
     if (save && i < parts.size()) {
       STASIS_TRY(Submit(direction, base + parts[i].device_offset, buffers_[i % 2], parts[i].bytes,
                         streams_[i % 2]));

@@ -1,5 +1,6 @@
-// The copy itself, either way, at the speed of the wire: large pieces on two streams, while the
-// arena's next chunks are touched and registered. Only in the mover's process.
+// Copies between GPU and arena in either direction, at the speed of the bus: large pieces on two
+// streams, while later chunks of the arena are touched and registered. Runs only in the mover's
+// process.
 #pragma once
 
 #include <cstdint>
@@ -21,49 +22,49 @@ enum class Direction { kToArena, kToDevice };
 
 struct CopyReport {
   uint64_t copied_bytes = 0;
-  uint64_t cleared_bytes = 0;  // on the device; to the arena: left out
-  uint64_t cold_bytes = 0;     // of the arena, touched and registered on the way
+  uint64_t cleared_bytes = 0;  // to the device: cleared; to the arena: skipped
+  uint64_t cold_bytes = 0;     // bytes of the arena touched and registered during the copy
   uint64_t elapsed_ns = 0;
-  uint64_t until_first_ns = 0;  // until the first copy was on its way
+  uint64_t until_first_ns = 0;  // time until the first copy was submitted
   bool staged = false;
 };
 
-// Pieces of one chunk, in the arena's order.
+// The pieces of one chunk, in the arena's order.
 struct Group {
   uint64_t chunk = 0;
   std::vector<Piece> pieces;
   uint64_t bytes = 0;
 };
-// The next one, in the arena's order; absent when there is none any more. May wait until it is
-// known.
+// Returns the next group in the arena's order, or nothing at the end. May block until it is known.
 using NextGroup = std::function<Result<std::optional<Group>>()>;
 
-// Called with the bytes that have arrived so far.
+// Called with the number of bytes copied so far.
 using Progress = std::function<void(uint64_t)>;
 
-// Streams, events and buffers, made at first use and kept.
+// Streams, events and buffers, created at first use and then kept.
 class Copier {
  public:
   explicit Copier(const Gpu& gpu) : gpu_(gpu) {}
 
-  // What is cut of ranges that lie side by side from `base` on; returns when it has arrived. To the
-  // device, what is not in the arena is cleared; to the arena, it is left out.
+  // Copies pieces of ranges that are mapped contiguously at `base`; returns when all bytes have
+  // arrived. Ranges that are not in the arena are cleared on the device, or skipped in the other
+  // direction.
   Result<CopyReport> Copy(Direction direction, AttachedArena& arena, cu::CUdeviceptr base,
                           const Pieces& pieces, const Progress& progress);
-  // The same to the arena, of pieces that become known while others are copied.
+  // Copies to the arena while the pieces are still being determined.
   Result<CopyReport> Save(AttachedArena& arena, cu::CUdeviceptr base, const NextGroup& next,
                           const Progress& progress);
 
  private:
   static constexpr int kStreams = 2;
-  // Chunks under way at once: enough that both streams always have work, and little enough that
-  // progress means something.
+  // Number of chunks in flight: enough to keep both streams busy, and few enough for useful
+  // progress reports.
   static constexpr size_t kWindow = 4;
 
   Status Start();
   Status Submit(Direction direction, cu::CUdeviceptr device, void* host, uint64_t bytes,
                 cu::CUstream stream);
-  // `begin` may submit something beforehand.
+  // `begin` may submit work first.
   Result<CopyReport> Run(Direction direction, AttachedArena& arena, cu::CUdeviceptr base,
                          const std::function<Status()>& begin, const NextGroup& next,
                          const Progress& progress);
@@ -76,7 +77,7 @@ class Copier {
   uint64_t ElapsedNs() const { return static_cast<uint64_t>(watch_.Seconds() * 1e9); }
 
   const Gpu& gpu_;
-  Stopwatch watch_;  // of the copy that goes on
+  Stopwatch watch_;  // started with the current copy
   cu::CUstream streams_[kStreams] = {};
   cu::CUevent events_[kWindow] = {};
   char* buffers_[kStreams] = {};

@@ -40,7 +40,7 @@ Status DeviceMemory::CheckSize(uint64_t bytes) const {
 
 Status DeviceMemory::Import(int fd, uint64_t bytes) {
   STASIS_TRY(CheckSize(bytes));
-  // A driver must not be asked to make sense of a stranger's socket or pipe.
+  // Do not let the driver interpret an arbitrary socket or pipe.
   struct stat st;
   if (::fstat(fd, &st) != 0) return FailErrno(errno, "stat a descriptor");
   if (!S_ISCHR(st.st_mode) && !S_ISREG(st.st_mode)) {
@@ -79,8 +79,8 @@ Status DeviceMemory::Create(uint64_t bytes) {
   return Append(handle, bytes);
 }
 
-// A handle can only be mapped whole: the driver itself refuses a size that is not the handle's, by
-// which a program that announced another one is found out.
+// A handle can only be mapped as a whole. The driver rejects a size that differs from the handle's,
+// which exposes a program that announced a wrong one.
 Status DeviceMemory::Append(CUmemGenericAllocationHandle handle, uint64_t bytes) {
   CUresult result = gpu_.fn().cuMemMap(base_ + mapped_, bytes, 0, handle, 0);
   if (result != CUDA_SUCCESS) {

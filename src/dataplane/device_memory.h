@@ -1,5 +1,5 @@
-// GPU memory of a save or a load: handles that are imported or created, side by side in one range
-// of addresses, so that copies need not know where one ends. Only in the mover's process.
+// GPU memory of a save or load: imported or created handles, mapped contiguously so that copies can
+// ignore their boundaries. Runs only in the mover's process.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,20 @@ class DeviceMemory {
   ~DeviceMemory() { (void)Free(); }
   DeviceMemory(const DeviceMemory&) = delete;
 
-  // Addresses for `bytes`.
+  // Reserves addresses for `bytes`.
   Status Reserve(uint64_t bytes);
-  // Both append. Import believes neither the descriptor nor the size: kInvalidArgument for what is
-  // not shared memory of this GPU, or not as large as said. The descriptor stays the caller's.
+  // Import and Create append a handle. Import trusts neither the descriptor nor the size, and
+  // returns kInvalidArgument for anything but shared memory of this GPU with exactly that size. The
+  // caller keeps the descriptor.
   Status Import(int fd, uint64_t bytes);
   Status Create(uint64_t bytes);
-  // After the last one: makes it all accessible. Again is harmless.
+  // Makes all handles accessible. Call after the last one; repeated calls are harmless.
   Status Open();
   Result<UniqueFd> Export(size_t index) const;
-  // Memory that nobody maps, kept to be given back at the right moment.
+  // Allocates unmapped memory as a reserve, to be freed at the right moment.
   Status CreateBallast(uint64_t bytes);
   Status FreeBallast();
-  // Lets go of everything; goes on after an error and returns the first.
+  // Frees everything. Continues after an error and returns the first one.
   Status Free();
 
   cu::CUdeviceptr base() const { return base_; }

@@ -95,15 +95,15 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
     return Fail(Code::kNotFound, "this machine has no GPU " + uuid.value,
                 "`stasis gpu ls` shows those that it has");
   }
-  // A waiting thread sleeps: the processors belong to the program's own work.
+  // Waiting threads sleep, to leave the processors to the program.
   STASIS_TRY(check(gpu.fn_.cuDevicePrimaryCtxSetFlags_v2(gpu.device_, CU_CTX_SCHED_BLOCKING_SYNC),
                    "cuDevicePrimaryCtxSetFlags"));
   STASIS_TRY(Annotate(
       check(basic.cuDevicePrimaryCtxRetain(&gpu.context_, gpu.device_), "cuDevicePrimaryCtxRetain"),
       "make a context on " + uuid.value));
   STASIS_TRY(gpu.Use());
-  // Best effort: half of a context is the pool behind the stack limit (evidence.md: 529 -> 269
-  // MiB). A driver clamps what is too small.
+  // Best effort: the pool for stacks is half of a context (evidence.md: 529 -> 269 MiB). The driver
+  // raises values that are too small.
   gpu.fn_.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16);
   gpu.fn_.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 1);
   gpu.fn_.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1);
@@ -141,6 +141,16 @@ Result<Gpu::Memory> Gpu::ReadMemory() const {
     return Fail(MakeError(result, "cuMemGetInfo"));
   }
   return Memory{free, total};
+}
+
+Status Gpu::CheckConnection() const {
+  const CUmemAllocationProp properties = Properties();
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult created = fn_.cuMemCreate(&handle, granularity_, &properties, 0);
+  if (IsHarmless(created)) return {};
+  if (created != CUDA_SUCCESS) return Fail(MakeError(created, "cuMemCreate"));
+  STASIS_GPU(*this, cuMemRelease, (handle));
+  return {};
 }
 
 CUmemAllocationProp Gpu::Properties() const {

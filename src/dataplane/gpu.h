@@ -1,5 +1,5 @@
-// The driver as a mover uses it: one GPU, one small context, errors as Errors. Only in the mover's
-// process.
+// The driver as a mover uses it: one GPU, one small context, driver errors as Error. Runs only in
+// the mover's process.
 #pragma once
 
 #include <cstdint>
@@ -63,16 +63,16 @@ struct MoverFunctions {
 
 class Gpu {
  public:
-  // Opens the driver (`library` as of OpenDriver()) and makes a context on the GPU, as small as it
-  // can be: its one kernel (block_namer.h) needs no stack, heap or print buffer. kNotFound for a
-  // GPU that this machine does not have, kResourceExhausted when it has no room for a context.
+  // Loads the driver (`library` as in OpenDriver()) and creates a context on the GPU of minimal
+  // size: its only kernel (block_namer.h) needs no stack, heap or print buffer. Returns kNotFound
+  // if the machine has no such GPU, kResourceExhausted if the GPU has no memory for a context.
   static Result<Gpu> Open(const std::string& library, const device::GpuUuid& uuid);
 
   const MoverFunctions& fn() const { return fn_; }
   cu::CUdevice device() const { return device_; }
   bool is_softgpu() const { return softgpu_; }
   uint64_t granularity() const { return granularity_; }
-  uint64_t context_bytes() const { return context_bytes_; }  // 0: the driver does not tell
+  uint64_t context_bytes() const { return context_bytes_; }  // 0 if unknown
   // Makes the context current in the calling thread.
   Status Use() const;
 
@@ -81,11 +81,14 @@ class Gpu {
     uint64_t total_bytes;
   };
   Result<Memory> ReadMemory() const;
+  // Fails if the connection to the GPU was lost since Open(). Allocates and frees a little memory
+  // to check; a full GPU is not an error.
+  Status CheckConnection() const;
 
-  // Of memory on this GPU that can be shared and, where the GPU can, reached by other devices as
-  // memory of cuMemAlloc can.
+  // Properties of memory on this GPU that can be shared, and accessed by peer devices like memory
+  // of cuMemAlloc.
   cu::CUmemAllocationProp Properties() const;
-  // A driver's answer as an Error: `call` and the driver's own words.
+  // Converts a driver result to an Error with the name of the call and the driver's text.
   Error MakeError(cu::CUresult result, const char* call) const;
 
  private:
@@ -99,10 +102,11 @@ class Gpu {
   uint64_t context_bytes_ = 0;
 };
 
-// After these answers the driver goes on as before; after any other the mover ends.
+// Returns true if the driver is still usable after this result. After any other error the mover
+// exits.
 bool IsHarmless(int cu_result);
 
-// Leaves the function with the driver's error: STASIS_GPU(gpu, cuMemMap, (va, …)).
+// Returns from the function with the driver's error: STASIS_GPU(gpu, cuMemMap, (va, …)).
 #define STASIS_GPU(gpu, call, arguments)                                                         \
   do {                                                                                           \
     if (auto stasis_cu_ = (gpu).fn().call arguments; stasis_cu_ != stasis::cuda::CUDA_SUCCESS) { \

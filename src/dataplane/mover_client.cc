@@ -17,7 +17,7 @@ using wire::Op;
 using wire::Reply;
 using wire::Request;
 
-// A file in memory with these in it.
+// Creates a file in memory with these values.
 template <class T>
 Result<UniqueFd> MemoryFile(const char* name, const std::vector<T>& values) {
   UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
@@ -99,7 +99,7 @@ Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<cons
       const Range& r = ranges[first + i];
       request.ranges[i] = {r.size_bytes, r.arena_offset, r.stored_bytes};
     }
-    // Answered one by one: the kernel bounds the descriptors that are under way.
+    // One request at a time, because the kernel limits the descriptors in flight.
     STASIS_TRY(
         process_.Call(request, fds.empty() ? fds : fds.subspan(first, request.count), deadline));
   }

@@ -1,9 +1,9 @@
-// Our side of a mover: what it can be asked to do with one GPU's memory. Its process is started on
-// demand or found where it has stayed, and ended when it passes a deadline (mover_process.h). A
-// mover may die at any moment: nothing is lost by it that its caller does not hold (descriptors of
-// a save) or find again (the arena).
+// Client of a mover: operations on the memory of one GPU. The mover process is started on demand,
+// or a resident one is used; it is killed if it exceeds a deadline (mover_process.h). A mover may
+// die at any moment without loss of data: the caller still has the descriptors of a save, and the
+// arena is a file.
 //
-// Threads: one at a time for each Mover; movers of several GPUs work in parallel.
+// A Mover must be used by one thread at a time. Movers of several GPUs work in parallel.
 #pragma once
 
 #include <functional>
@@ -22,49 +22,50 @@
 namespace stasis::dataplane {
 
 struct MoverInfo {
-  uint64_t context_bytes = 0;  // GPU memory of the mover itself; 0 where the driver does not tell
-  uint64_t free_bytes = 0;     // of the GPU, beside it
+  uint64_t context_bytes = 0;  // GPU memory of the mover's context; 0 if unknown
+  uint64_t free_bytes = 0;     // free memory of the GPU with the mover running
   uint64_t total_bytes = 0;
 };
 
 struct CopyOptions {
-  // Save: compute the data's checksum. It costs a reading of the arena.
+  // Save: compute the checksum of the data, which takes one read of the arena.
   bool checksum = false;
-  // Save: the GPU names all blocks; after PrepareNames. Zeros are not copied.
+  // Save: the GPU names all blocks (after PrepareNames). Zero blocks are not copied.
   bool names = false;
-  // Save, with names: of each block, the name of what the arena has in its place, zero where that
-  // is not known; or empty. What has the same name is not copied.
+  // Save with names: the name of the data at each block's place in the arena, zero if unknown; or
+  // empty. Blocks whose name is unchanged are not copied.
   std::vector<image::Id128> known;
-  // Load: a byte for each block, 1 for one that is zero whatever the arena has there; or empty.
+  // Load: one byte for each block, 1 for a zero block whatever the arena contains; or empty.
   std::vector<uint8_t> zero;
-  // Load: refuse with kDataLoss, before the copy, data of another checksum.
+  // Load: return kDataLoss before the copy if the checksum differs.
   std::optional<image::Id128> expected;
-  // Load: how much of the arena, from its begin on, is filled by now; asked before each part with
-  // what has been loaded, until that is all. It may wait, and call FreeBallast; more than `loaded`,
-  // or an error, which ends the load. Empty: the arena is full.
+  // Load: returns the number of bytes at the start of the arena that are filled by now. Called
+  // before each part, with the number of bytes loaded, until everything is loaded. It may block,
+  // and call FreeBallast; it must return more than `loaded`, or an error that ends the load. Empty:
+  // the arena is full.
   std::function<Result<uint64_t>(uint64_t loaded)> filled;
-  // Called on the caller's thread with bytes that have arrived and bytes of all.
+  // Called on the caller's thread with the bytes copied and the total.
   std::function<void(uint64_t, uint64_t)> progress;
 };
 
 struct CopyResult {
-  // Save, if it was asked for: range by range, of blocks of image::kBlockBytes; zero for one of
-  // zeros.
+  // Save, on request: names range by range for blocks of image::kBlockBytes; zero for a zero block.
   std::vector<image::Id128> names;
-  uint64_t zero_bytes = 0;  // in those
+  uint64_t zero_bytes = 0;  // bytes in zero blocks
   uint64_t copied_bytes = 0;
-  uint64_t cleared_bytes = 0;  // load: zero; save: left as it was in the arena
-  uint64_t cold_bytes = 0;     // of the arena: touched and registered while copying
-  double seconds = 0;          // of the copy alone
-  // Save: from its begin until the first copy was on its way; what the GPU needed for the names.
+  uint64_t cleared_bytes = 0;  // load: cleared; save: unchanged in the arena
+  uint64_t cold_bytes = 0;     // bytes of the arena touched and registered during the copy
+  double seconds = 0;          // duration of the copy alone
+  // Save: time from the start until the first copy was submitted; GPU time for the names.
   double until_first_s = 0;
   double naming_s = 0;
-  bool staged = false;  // through buffers: the arena is on disk, or could not be registered
+  bool staged = false;  // copied through staging buffers: the arena is on disk or could not be
+                        // registered
   std::optional<image::Id128> checksum;
 };
 
 struct WireSpeed {
-  uint64_t bytes = 0;  // of one copy
+  uint64_t bytes = 0;  // size of one copy
   double to_arena_bytes_per_s = 0;
   double to_gpu_bytes_per_s = 0;
 };
@@ -72,70 +73,71 @@ struct WireSpeed {
 struct NamingSpeed {
   uint64_t bytes = 0;
   double bytes_per_s = 0;
-  double prepare_s = 0;  // to load the kernel; of the first time
+  double prepare_s = 0;  // time of the first load of the kernel
 };
 
 class Mover {
  public:
+  // Starts nothing yet.
   explicit Mover(MoverOptions options);
   ~Mover();
   Mover(const Mover&) = delete;
 
-  // All calls: kDeadlineExceeded when it did not answer in time and was ended; kUnavailable when it
-  // died; kResourceExhausted when the GPU or the machine has no room.
+  // All calls return kDeadlineExceeded if the mover did not answer in time and was killed,
+  // kUnavailable if it died, and kResourceExhausted if memory of the GPU or machine is short.
 
-  // Starts one where none runs, and makes its context. Call this while nothing is touched yet: it
-  // is what may need GPU memory of its own.
+  // Starts a mover if none runs, and creates its context. Call this before the program is touched,
+  // because the context may not fit into GPU memory.
   Result<MoverInfo> Start(const Deadline& deadline);
-  // Of the one that runs, 0 for none.
+  // Returns the pid of the mover, or 0 if none runs.
   pid_t pid() const { return process_.pid(); }
-  // Ends it and waits for that: its GPU memory is free. One that may stay lets go of all that is
-  // ours, and stays.
+  // Stops the mover and waits until its GPU memory is free. A resident mover releases everything of
+  // this client and stays.
   Status Stop();
 
-  // Begins work with an arena, starting a mover where none runs. The same file again, not grown:
-  // what is registered of it stays so.
+  // Attaches an arena; starts a mover if none runs. Attaching the same unchanged file again keeps
+  // its memory registered.
   Status Attach(const Arena& arena, const Deadline& deadline);
   Status Detach(const Deadline& deadline);
-  // Touches and registers that much of the arena ahead of time.
+  // Touches and registers that many bytes of the arena ahead of time.
   Status Warm(uint64_t bytes, const Deadline& deadline);
-  // Best of five copies each way between the arena and memory of its own; the arena keeps its
-  // bytes.
+  // Measures the best of five copies each way between the arena and GPU memory. The arena's content
+  // is unchanged.
   Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline);
 
-  // Names of blocks can be computed with this key from here on, until the end. It is what may need
-  // GPU memory, so it is called while nothing is touched yet. kUnimplemented where the kernel
-  // cannot be loaded: names are for the processors then.
+  // Prepares naming of blocks with this key. Call it before the program is touched, because it may
+  // need GPU memory. Returns kUnimplemented if the kernel cannot be loaded; names must then be
+  // computed by the CPU.
   Status PrepareNames(const image::BlockSecret& secret, const Deadline& deadline);
-  // Best of five, of random bytes, with a random key; needs that much GPU memory for the time.
+  // Measures the best of five runs on random bytes with a random key. Needs that much GPU memory.
   Result<NamingSpeed> MeasureNaming(uint64_t bytes, const Deadline& deadline);
 
-  // Copies the memory behind `fds`, one for each range, into the attached arena. The descriptors
-  // stay the caller's. Afterwards the mover holds the memory too, until Release(). When it fails
-  // nothing is held and the GPU's memory is as it was; kInvalidArgument says that a descriptor or
-  // size from the program is not what it says.
+  // Copies the memory behind `fds`, one for each range, into the attached arena. The caller keeps
+  // the descriptors. Afterwards the mover also holds the memory, until Release(). After an error
+  // nothing is held and GPU memory is unchanged; kInvalidArgument means that a descriptor or size
+  // from the program is wrong.
   Result<CopyResult> Save(const std::vector<Range>& ranges, std::span<const int> fds,
                           const CopyOptions& options, const Deadline& deadline);
 
-  // Creates all memory, plus a ballast of that size, or nothing. kResourceExhausted says what is
-  // needed and what is free.
+  // Allocates all memory plus a ballast of that size, or nothing. kResourceExhausted names the
+  // needed and the free size.
   Status PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_bytes,
                      const Deadline& deadline);
   Status FreeBallast(const Deadline& deadline);
-  // Copies the attached arena into that memory; what is not in the arena is zero. When it fails,
-  // all of it is released.
+  // Copies the attached arena into that memory; parts that are not in the arena become zero. On
+  // error all of it is released.
   Result<CopyResult> Load(const CopyOptions& options, const Deadline& deadline);
-  // Descriptors of that memory, in order.
+  // Returns descriptors of that memory, in order.
   Result<std::vector<UniqueFd>> Export(const Deadline& deadline);
 
-  // Lets go of all memory of a save or load: its end, or how it is called off. Success when no
-  // mover runs. The arena stays attached.
+  // Releases all memory of a save or load, to finish or cancel it. Succeeds if no mover runs. The
+  // arena stays attached.
   Status Release(const Deadline& deadline);
 
  private:
   Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                     const Deadline& deadline);
-  // `file`: as the request's flags want one, or -1. `before_bytes`: of parts before this one.
+  // `file` is as the request's flags require, or -1. `before_bytes` is the size of earlier parts.
   Result<CopyResult> Copy(const wire::Request& request, int file, const CopyOptions& options,
                           const Deadline& deadline, uint64_t before_bytes = 0);
   Result<CopyResult> SaveImported(const std::vector<Range>& ranges, const CopyOptions& options,
@@ -143,9 +145,9 @@ class Mover {
   Status CheckAllCopied(const CopyResult& result) const;
 
   MoverProcess process_;
-  size_t count_ = 0;  // ranges of the load that is prepared
+  size_t count_ = 0;  // ranges of the prepared load
   uint64_t total_bytes_ = 0;
-  uint64_t arena_bytes_ = 0;  // of them, what is in the arena: up to there
+  uint64_t arena_bytes_ = 0;  // end of the prepared load's data in the arena
 };
 
 }  // namespace stasis::dataplane

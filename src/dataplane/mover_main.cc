@@ -1,6 +1,6 @@
-// stasis-mover: copies GPU memory of other programs to and from an arena. One for each GPU; lives
-// as long as the socket it was started with (descriptor 3, see mover_protocol.h), or stays and
-// listens on another (descriptor 5).
+// stasis-mover: copies GPU memory of other programs to and from an arena, for one GPU. It runs
+// until the socket that it inherited (descriptor 3, see mover_protocol.h) closes; a resident one
+// also listens on another socket (descriptor 5).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -31,7 +31,8 @@ int main(int argc, char** argv) {
     std::fputs("stasis-mover is started by stasis itself.\n", stderr);
     return 2;
   }
-  // What a driver starts must not inherit the socket, or we would outlive who started us.
+  // Child processes of a driver must not inherit the sockets; otherwise this process would not
+  // notice the end of its client.
   for (int fd : {wire::kSocketFd, wire::kInheritedFd, wire::kListenFd}) {
     ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }

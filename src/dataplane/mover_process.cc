@@ -11,8 +11,10 @@
 #include <cerrno>
 
 #include "base/file.h"
+#include "base/limit_hint.h"
 #include "dataplane/packet.h"
 #include "dataplane/resident_mover.h"
+#include "process/inheritance.h"
 
 namespace stasis::dataplane {
 
@@ -23,8 +25,15 @@ using wire::Request;
 
 namespace {
 
-// A mover without work ends by itself; the kernel takes down what the driver has open.
+// Time limit for an idle mover to exit; the kernel then closes the driver's files.
 constexpr std::chrono::milliseconds kIdleEnd{3000};
+
+// A resource limit of this command is the likely reason if a mover cannot start or dies.
+template <class T>
+Result<T> WithLimitHint(Result<T> result) {
+  if (!result && result.error().hint.empty()) result.error().hint = LikelyLimitHint();
+  return result;
+}
 }  // namespace
 
 void MoverProcess::Forget() {
@@ -61,12 +70,13 @@ Status MoverProcess::Stop() {
   return Fail(Code::kInternal, fmt::format("the mover (process {}) hangs in the kernel", id));
 }
 
-// What it holds of ours it has let go when it answers: whoever comes next finds no lock of ours.
+// The mover releases everything of this client before it answers, so the next client finds no lock
+// held.
 Status MoverProcess::Farewell() {
   auto ended = Call(Make(Op::kEnd), {}, Deadline::In(kReleaseLimit));
   socket_.Reset();
   if (!ended) {
-    // At work, or worse: it must not go on with what is ours.
+    // Busy, or in an unknown state: it must not continue with this client's memory.
     End();
     return {};
   }
@@ -87,7 +97,7 @@ std::string MoverProcess::End() {
 }
 
 Status MoverProcess::Connect(const Deadline& deadline) {
-  // One that hangs in the kernel still holds GPU memory: nobody starts another beside it.
+  // A mover that blocks in the kernel still holds GPU memory, so no other is started beside it.
   if (running() && !WaitEnd(Deadline::In(std::chrono::milliseconds(0)))) {
     return Fail(Code::kUnavailable,
                 fmt::format("the last mover (process {}) still hangs in the kernel", pid()));
@@ -102,11 +112,18 @@ Status MoverProcess::Connect(const Deadline& deadline) {
 Result<bool> MoverProcess::ConnectToResident(const Deadline& deadline) {
   auto path = ResidentPath(options_.resident_dir, options_.gpu, options_.program);
   if (!path) return false;
-  // The first may leave at the moment when we come, or hang.
-  for (int tries = 0; tries < 2; ++tries) {
+  // A resident mover may exit during the attempt, hang, or need to be replaced.
+  for (int tries = 0; tries < 3; ++tries) {
     std::optional<ResidentName> name;
     Deadline answer = deadline;
     auto client = ConnectResident(*path);
+    if (client && !process::InheritanceDifference({client->pid}).empty()) {
+      // It has the limits and control group of the command that started it, which differ from this
+      // one's.
+      STASIS_ASSIGN(const bool left, SendAway(*client, deadline));
+      if (!left) return false;  // it serves another command
+      continue;
+    }
     if (client) {
       socket_ = std::move(client->socket);
       pidfd_ = std::move(client->pidfd);
@@ -140,16 +157,16 @@ Result<bool> MoverProcess::ConnectToResident(const Deadline& deadline) {
     if (packet && packet->size != 0) {
       if (wire::WhyInvalid(reply, packet->size, packet->fds.size()) != nullptr) reply.fatal = 1;
       if (reply.fatal != 0) End();
-      // One whose context was broken by what happened to the GPU since: another has a new one.
+      // Its context was broken since; a new mover gets a new context.
       if (client && !running()) continue;
       STASIS_TRY(wire::ErrorOf(reply));
       if (!running()) return false;
-      // Only now: one that hangs would keep the lock when we have long been killed.
+      // Pass the lock only now: a hung mover would keep it even after this process is killed.
       const int lock = options_.inherit_fd;
       if (lock >= 0) STASIS_TRY(Call(Make(Op::kHello), {&lock, 1}, deadline));
       return true;
     }
-    // It works for somebody else, or has just left: it is no business of ours.
+    // It serves another client or has just exited; do not wait for it.
     socket_.Reset();
     Forget();
   }
@@ -178,7 +195,7 @@ Status MoverProcess::Spawn(const std::string& listen_path, int listen_fd) {
   if (listen_fd >= 0) {
     spawn.argv.insert(spawn.argv.end(), {"--listen-as", listen_path});
     spawn.fds[wire::kListenFd] = listen_fd;
-    // Nothing of the command that happens to start it: neither its terminal nor its folder.
+    // A resident mover must not depend on the terminal or directory of the command that starts it.
     STASIS_ASSIGN(null, Open("/dev/null", O_WRONLY));
     spawn.fds[STDERR_FILENO] = null.get();
     spawn.working_directory = "/";
@@ -204,14 +221,15 @@ Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
     const std::string how = End();
     return Fail(Code::kUnavailable,
                 fmt::format("the mover of {} {} when it was to {}", options_.gpu.value,
-                            broken ? "sent " + why : how, wire::OpName(request.op)));
+                            broken ? "sent " + why : how, wire::OpName(request.op)),
+                broken ? "" : LikelyLimitHint());
   };
   if (!socket_) {
     return Fail(Code::kUnavailable, "no mover runs for " + options_.gpu.value);
   }
   request.id = ++last_id_;
   if (auto sent = SendPacket(socket_.get(), &request, sizeof request, fds, MSG_DONTWAIT); !sent) {
-    // Too many descriptors are under way between processes of this user: the mover is well.
+    // Too many descriptors of this user are in flight; the mover itself is fine.
     if (sent.error().raw == ETOOMANYREFS || sent.error().raw == EBADF) {
       return Fail(std::move(sent.error()));
     }
@@ -255,9 +273,12 @@ Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
 Result<Reply> MoverProcess::CallOrStart(const Request& request, std::span<const int> fds,
                                         const Deadline& deadline) {
   const bool fresh = !socket_;
-  if (fresh) STASIS_TRY(Connect(deadline));
-  auto reply = Call(request, fds, deadline);
-  // It may have left between two requests, being idle; with that no work is lost.
+  if (fresh) {
+    Status connected = Connect(deadline);
+    if (!connected) return WithLimitHint(Result<Reply>(Fail(std::move(connected.error()))));
+  }
+  auto reply = WithLimitHint(Call(request, fds, deadline));
+  // An idle mover may have exited between two requests; no work is lost then.
   if (!reply && reply.error().code == Code::kUnavailable && !fresh && !socket_) {
     STASIS_TRY(Connect(deadline));
     reply = Call(request, fds, deadline);

@@ -1,5 +1,5 @@
-// A mover's process and the socket to it: found where it has stayed or started, asked one request
-// at a time (mover_protocol.h), ended when it passes a deadline.
+// The process of a mover and its socket (mover_protocol.h): finds a resident mover or starts a new
+// one, sends one request at a time, and kills it if it exceeds a deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -23,17 +23,19 @@ namespace stasis::dataplane {
 struct MoverOptions {
   std::string program;  // path of stasis-mover
   device::GpuUuid gpu;
-  std::string library;  // of the driver; empty: by the loader's search
-  int inherit_fd = -1;  // held by the mover as long as it works for us, as the device helper does
-  // How long it stays without work, its context and registered memory with it; 0: as long as we.
+  std::string library;  // driver library; empty: the loader's search
+  int inherit_fd = -1;  // held open by the mover while it works for this client, as in the device
+                        // helper
+  // How long an idle mover stays, with its context and registered memory; 0: until its client ends.
   std::chrono::milliseconds idle_timeout{0};
-  // With an idle_timeout: the folder by which the next command finds it; empty: it goes with us.
+  // With idle_timeout: the directory in which later commands find it; empty: it ends with its
+  // client.
   std::string resident_dir;
-  // For the end of one that was killed.
+  // Time limit for the exit of a killed mover.
   std::chrono::milliseconds settle_timeout{10000};
 };
 
-// For what must not be skipped although the deadline has passed: to let go of memory.
+// Minimum time for releasing memory, which must happen even after the deadline.
 constexpr std::chrono::milliseconds kReleaseLimit{10000};
 
 class MoverProcess {
@@ -41,40 +43,41 @@ class MoverProcess {
   explicit MoverProcess(MoverOptions options) : options_(std::move(options)) {}
   MoverProcess(const MoverProcess&) = delete;
 
-  // Of the one that runs, 0 for none.
+  // Returns the pid of the mover, or 0.
   pid_t pid() const { return pid_; }
-  // One has been started or found, and has not been lost since.
+  // A mover is connected and not lost.
   bool connected() const { return socket_.valid(); }
 
-  // Called with the bytes that have arrived.
+  // Called with the number of bytes copied.
   using Progress = std::function<void(uint64_t)>;
-  // Of the one that is connected. `out` takes the reply's descriptors.
+  // Sends a request to the connected mover. `out` receives the reply's descriptors.
   Result<wire::Reply> Call(wire::Request request, std::span<const int> fds,
                            const Deadline& deadline, const Progress& progress = {},
                            std::vector<UniqueFd>* out = nullptr);
-  // The same for what may start a mover: a resident one may just have left.
+  // Like Call, but starts a mover if needed: a resident one may just have exited.
   Result<wire::Reply> CallOrStart(const wire::Request& request, std::span<const int> fds,
                                   const Deadline& deadline);
 
-  // Ends it and waits for that. One that may stay lets go of all that is ours, and stays.
+  // Stops the mover and waits for its exit. A resident one releases everything of this client and
+  // stays.
   Status Stop();
 
  private:
   Status Connect(const Deadline& deadline);
-  // Absent: it cannot be had, which is no reason not to start one of our own.
+  // Connects to a resident mover. Returns false if none can be had; a new one is then started.
   Result<bool> ConnectToResident(const Deadline& deadline);
   Status Spawn(const std::string& listen_path, int listen_fd);
   Status Farewell();
   bool running() const { return pidfd_.valid(); }
-  // Kills it; how it ended.
+  // Kills the mover and returns how it ended.
   std::string End();
-  // It is no business of ours any more, running or not.
+  // Forgets the mover without stopping it.
   void Forget();
-  // Reaps it if it is our child. False: it still runs.
+  // Reaps the mover if it is a child. Returns false if it still runs.
   bool WaitEnd(const Deadline& deadline, std::string* how = nullptr);
 
   const MoverOptions options_;
-  std::optional<Subprocess> child_;  // when we have started it
+  std::optional<Subprocess> child_;  // set if this process started it
   UniqueFd pidfd_;
   pid_t pid_ = 0;
   bool resident_ = false;

@@ -1,6 +1,7 @@
 #include "dataplane/mover_protocol.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "dataplane/range.h"
@@ -11,7 +12,7 @@ namespace {
 struct OpRow {
   Op op;
   const char* name;
-  bool batch;  // has ranges or descriptors from `first`
+  bool batch;  // has ranges or descriptors starting at `first`
 };
 constexpr OpRow kOps[] = {
     {Op::kHello, "hello", false},
@@ -97,6 +98,7 @@ const char* WhyInvalid(const Reply& r, size_t size, size_t fds) {
 }
 
 void Put(Reply& reply, const Error& error) {
+  assert(error.code != Code::kOk);  // code 0 would mean success in ErrorOf()
   reply.code = static_cast<uint32_t>(error.code);
   reply.domain = static_cast<uint32_t>(error.domain);
   reply.raw = error.raw;

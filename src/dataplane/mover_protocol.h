@@ -1,39 +1,39 @@
-// What is said between us and a mover, over a SOCK_SEQPACKET socket: one packet a message, one
-// fixed little-endian struct a packet, one request at a time. Descriptors travel with the packet
-// that names them, at most kMaxBatch in one. While it copies, a mover sends replies with `progress`
-// set before the one that ends the request.
+// The protocol between client and mover over a SOCK_SEQPACKET socket. Each packet is one message, a
+// fixed little-endian struct; one request is in progress at a time. Descriptors travel with the
+// packet that uses them, at most kMaxBatch in one packet. During a copy a mover sends replies with
+// `progress` set before the final reply.
 //
-// Both sides check every field of what they receive (WhyInvalid below). Sizes and descriptors of a
-// save come from the program that is suspended: nothing about them is believed.
-// Change kVersion with any change of a struct.
+// Both sides validate every received message (WhyInvalid below). The sizes and descriptors of a
+// save come from the suspended program and are never trusted. Change kVersion with every change of
+// a struct.
 //
-//   phase     request      descriptors       then
-//   idle      hello        0 or 1: a lock    what it is; the lock is held until the end
-//   idle      attach       1: the arena      its memory is mapped; what was registered stays so
-//   idle      detach                         lets go of the arena
+//   phase     request      descriptors       effect
+//   idle      hello        0 or 1: a lock    returns the mover's properties; it holds the
+//                                            lock until the end
+//   idle      attach       1: the arena      maps its memory; earlier registrations are kept
+//   idle      detach                         releases the arena
 //   idle      warm                           touches and registers `bytes` of it
 //   idle      measure                        best of five copies of `bytes` each way
-//   idle      begin-save                     count, total: addresses for all of them   -> saving
+//   idle      begin-save                     count, total: reserves addresses           -> saving
 //   saving    import       n: the handles    their sizes
-//   saving    save         0 or 1: a file    device -> arena. With kFlagNames the file has, for
-//                                            each block, range by range, the name of what the arena
-//                                            has in its place, zero where that is not known. What
-//                                            is zero or has that name is not copied; the file has
-//                                            the names of all blocks then, zero for one of zeros
-//   idle      begin-load                     count, total, ballast: is there room?     -> loading
+//   saving    save         0 or 1: a file    device -> arena. With kFlagNames the file has, range
+//                                            by range, the name of the data at each block's place
+//                                            in the arena, zero if unknown. Zero blocks and blocks
+//                                            with that name are not copied; afterwards the file
+//                                            has the names of all blocks, zero for zero blocks
+//   idle      begin-load                     count, total, ballast: checks free memory  -> loading
 //   loading   create                         n ranges
 //   loading   free-ballast
-//   loading   load                           arena -> device: what was not loaded yet of its first
-//                                            `bytes`, or all of it when that is 0. With
-//                                            kFlagSkip, for the first part, a file as above: 1 is
-//                                            cleared instead
+//   loading   load                           arena -> device: the rest of the first `bytes` of the
+//                                            arena, or of all of it if that is 0. With kFlagSkip,
+//                                            in the first part, a file with one byte for each
+//                                            block: 1 is cleared instead
 //   loading   export                         n handles from `first`; the reply has them
-//   any       prepare-names                  the secret: kernel and key are on the GPU
-//   idle      measure-names                  best of five times naming `bytes` of GPU memory
-//   any       release                        lets go of all GPU memory                 -> idle
-//   idle      end                            lets go of arena, lock and secret; nothing follows. A
-//                                            mover that stays keeps its context and what is
-//                                            registered
+//   any       prepare-names                  the secret: loads kernel and key on the GPU
+//   idle      measure-names                  best of five runs over `bytes` of GPU memory
+//   any       release                        releases all GPU memory                    -> idle
+//   idle      end                            releases arena, lock and secret; the last request. A
+//                                            resident mover keeps its context and registrations
 #pragma once
 
 #include <bit>
@@ -51,10 +51,10 @@ inline constexpr uint32_t kMagic = 0x56444d53;  // "SMDV"
 inline constexpr uint32_t kVersion = 5;
 
 inline constexpr int kSocketFd = 3;
-inline constexpr int kInheritedFd = 4;  // held, never used: as of the device helper
-inline constexpr int kListenFd = 5;     // of one that stays: bound, and its own to listen on
+inline constexpr int kInheritedFd = 4;  // held open, never used: as in the device helper
+inline constexpr int kListenFd = 5;     // resident mover: a bound socket to listen on
 
-// The kernel passes 253 descriptors in a message.
+// The kernel passes at most 253 descriptors in a message.
 inline constexpr uint32_t kMaxBatch = 200;
 
 enum class Op : uint32_t {
@@ -79,10 +79,11 @@ enum class Op : uint32_t {
 };
 const char* OpName(Op op);
 
-inline constexpr uint32_t kFlagChecksum = 1;  // save: compute it; load: compare it first
-inline constexpr uint32_t kFlagLeave = 2;     // end: do not stay
-inline constexpr uint32_t kFlagSkip = 4;      // load: not all blocks are copied
-inline constexpr uint32_t kFlagNames = 8;     // save: only what is not zero and not there already
+inline constexpr uint32_t kFlagChecksum = 1;  // save: compute it; load: verify it first
+inline constexpr uint32_t kFlagLeave = 2;     // end: exit even if resident
+inline constexpr uint32_t kFlagSkip = 4;      // load: skip some blocks
+inline constexpr uint32_t kFlagNames = 8;     // save: copy only blocks that are neither zero nor
+                                              // unchanged
 
 struct WireRange {
   uint64_t size_bytes;
@@ -96,10 +97,11 @@ struct Request {
   uint64_t id = 0;  // never 0
   Op op = Op::kHello;
   uint32_t flags = 0;
-  uint64_t bytes = 0;          // attach: capacity; warm, measure*, begin-*: total; load: how far
+  uint64_t bytes = 0;          // attach: capacity; warm, measure*, begin-*: total; load: end offset
   uint64_t ballast_bytes = 0;  // begin-load
-  uint32_t count = 0;          // begin-*: of all ranges; import, create, export: in this packet
-  uint32_t first = 0;          // import, create, export: index of the first
+  uint32_t count = 0;          // begin-*: number of all ranges; import, create, export: in this
+                               // packet
+  uint32_t first = 0;          // import, create, export: index of the first one
   uint8_t checksum[16] = {};   // load
   uint8_t secret[32] = {};     // prepare-names
   WireRange ranges[kMaxBatch] = {};  // import, create
@@ -117,40 +119,41 @@ struct Reply {
   uint32_t version = kVersion;
   uint64_t id = 0;
   Op op = Op::kHello;
-  uint32_t progress = 0;  // more replies follow; only `bytes` counts
-  // The error, none when code is 0.
+  uint32_t progress = 0;  // more replies follow; only `bytes` is valid
+  // The error; code 0 for none.
   uint32_t code = 0;
   uint32_t domain = 0;
   int64_t raw = 0;
   char message[320] = {};
   char hint[192] = {};
-  uint32_t fatal = 0;  // the mover ends after this reply: the driver is not to be trusted any more
-  uint32_t count = 0;  // export: descriptors in this packet
-  // hello: context's GPU memory, free and total of the GPU. begin-load: needed and free.
-  // save, load: bytes copied, bytes left out or cleared, bytes that were touched or registered
-  // first. measure: bytes, and bytes a second to the arena and to the GPU. measure-names: bytes,
-  // and bytes a second.
+  uint32_t fatal = 0;  // the mover exits after this reply because the driver is no longer reliable
+  uint32_t count = 0;  // export: number of descriptors in this packet
+  // hello: GPU memory of the context, free and total memory of the GPU. begin-load: needed and free
+  // bytes. save, load: bytes copied, bytes skipped or cleared, bytes touched and registered first.
+  // measure: bytes, and bytes per second to the arena and to the GPU. measure-names: bytes, and
+  // bytes per second.
   uint64_t bytes = 0;
   uint64_t second = 0;
   uint64_t third = 0;
-  // save, load: of the copy alone; prepare-names: to load the kernel.
+  // save, load: time of the copy alone; prepare-names: time to load the kernel.
   uint64_t elapsed_ns = 0;
-  // save: bytes in blocks of zeros; time from begin-save until the first copy was on its way; what
-  // the GPU needed for the names.
+  // save: bytes in zero blocks, time from begin-save to the first submitted copy, and GPU time for
+  // the names.
   uint64_t zero_bytes = 0;
   uint64_t until_first_ns = 0;
   uint64_t naming_ns = 0;
-  uint32_t staged = 0;  // through buffers, since the arena could not be registered
+  uint32_t staged = 0;  // copied through staging buffers, because the arena could not be registered
   uint32_t reserved = 0;
   uint8_t checksum[16] = {};  // save
 };
 static_assert(sizeof(Reply) == 40 + 512 + 8 + 7 * 8 + 8 + 16);
 
-// Why a received packet of `size` bytes with `fds` descriptors is not a valid message; null when
-// it is one.
+// Returns the reason why a received packet of `size` bytes with `fds` descriptors is invalid, or
+// null if it is valid.
 const char* WhyInvalid(const Request& request, size_t size, size_t fds);
 const char* WhyInvalid(const Reply& reply, size_t size, size_t fds);
 
+// Store an error in a reply, and read it back. Long texts are truncated.
 void Put(Reply& reply, const Error& error);
 Status ErrorOf(const Reply& reply);
 

@@ -1,7 +1,6 @@
-// A packet between us and a mover, as either side judges it before anything in it is used. The
-// input's first byte is the number of descriptors. An even second byte: magic and version are put
-// right, and what is missing at the packet's end is zeros; an odd one: it is as long as it is. Then
-// the packet.
+// Fuzzes the validation of packets on both sides. The first input byte is the number of
+// descriptors. If the second byte is even, magic and version are corrected and the packet is padded
+// with zeros; if odd, it keeps its length. The packet follows.
 #include "dataplane/mover_protocol.h"
 
 #include <cstring>

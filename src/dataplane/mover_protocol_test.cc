@@ -30,7 +30,7 @@ TEST(MoverProtocol, EveryOperationHasAValidRequest) {
     Request request = Valid(op);
     EXPECT_EQ(WhyInvalid(request, sizeof request, FdsOf(op)), nullptr) << OpName(op);
     EXPECT_NE(WhyInvalid(request, sizeof request, FdsOf(op) + 2), nullptr) << OpName(op);
-    // A lock that it is to hold.
+    // Hello may carry a lock.
     EXPECT_EQ(WhyInvalid(request, sizeof request, FdsOf(op) + 1) == nullptr, op == Op::kHello);
     EXPECT_NE(WhyInvalid(request, sizeof request - 1, FdsOf(op)), nullptr);
   }

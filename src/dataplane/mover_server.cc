@@ -6,16 +6,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/fd.h"
+#include "base/thread.h"
 #include "dataplane/mover_protocol.h"
 #include "dataplane/mover_work.h"
 #include "dataplane/packet.h"
@@ -31,7 +32,7 @@ using wire::Request;
 constexpr std::chrono::milliseconds kOwnWork{500};
 
 struct Job {
-  std::shared_ptr<UniqueFd> client;  // null: our own, nobody waits for its reply
+  std::shared_ptr<UniqueFd> client;  // null for internal work, which has no reply
   Request request;
   std::vector<UniqueFd> fds;
 };
@@ -44,10 +45,12 @@ class Server {
         removals_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
         work_(options, removals_.get()) {}
 
-  // The thread that reads. Never returns.
+  // The reading thread. Never returns.
   [[noreturn]] void Read() {
     if (stays()) Listen();
-    std::thread([this] { Do(); }).detach();
+    auto worker = Thread::Start([this] { Do(); });
+    if (!worker) RefuseFirstAndLeave(worker.error());
+    std::move(*worker).Detach();
     for (;;) {
       pollfd fds[] = {{client_ ? client_->get() : -1, POLLIN, 0},
                       {listen_.get(), POLLIN, 0},
@@ -55,7 +58,7 @@ class Server {
       const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, IdleLimit().PollTimeout()));
       if (ready < 0) ::_exit(1);
       if (ready == 0 && IsIdle()) Leave();
-      // The last client's end before the next one's coming: they may be here together.
+      // Handle the disconnect before the new connection; one poll may report both.
       if (fds[0].revents != 0) Receive();
       if (fds[2].revents != 0) ForgetRemoved();
       if (fds[1].revents != 0) Accept();
@@ -74,13 +77,13 @@ class Server {
     return job_ || busy_;
   }
 
-  // One that stays for others does not leave a client that is just thinking.
+  // A resident mover does not time out a connected client.
   Deadline IdleLimit() {
     if (options_.idle_timeout.count() == 0 || (stays() && client_)) return {};
     return Deadline::In(options_.idle_timeout);
   }
 
-  // Who calls listen() is who a client sees at the other end.
+  // Calls listen() itself, because SO_PEERCRED names the process that did.
   void Listen() {
     listen_.Reset(wire::kListenFd);
     if (::listen(wire::kListenFd, 8) != 0) listen_.Reset();
@@ -88,8 +91,8 @@ class Server {
 
   [[noreturn]] void Leave() {
     if (stays()) RemoveResidentName(options_.listen_path);
-    // Who has connected meanwhile is told by the end of the socket. No exit(): the driver's
-    // destructors would run beside a thread that is inside it.
+    // Clients that connected meanwhile see end-of-file. Not exit(): the driver's destructors would
+    // run beside a thread inside the driver.
     ::_exit(0);
   }
 
@@ -101,7 +104,7 @@ class Server {
     client_ = std::make_shared<UniqueFd>(std::move(client));
   }
 
-  // Mostly it takes no time; but memory that is unregistered may take more than a start does.
+  // Usually immediate, but unregistering memory may take longer than a start.
   bool AwaitOwnWork() {
     std::unique_lock lock(mutex_);
     return own_done_.wait_for(lock, kOwnWork, [this] { return !own_ && !releases_; });
@@ -112,8 +115,8 @@ class Server {
     job.client = client_;
     auto packet = ReceivePacket(client_->get(), &job.request, sizeof job.request);
     if (!packet || packet->size == 0) {
-      // Nobody wants what we do any more, and nothing of it lasts: the GPU's memory is somebody
-      // else's too, the arena is not complete until we have said so.
+      // The client is gone, and unfinished work has no lasting effect: GPU memory is shared with
+      // its owner, and the arena is incomplete until the client says otherwise.
       AwaitOwnWork();
       if (!listen_ || IsBusy()) Leave();
       client_.reset();
@@ -130,12 +133,12 @@ class Server {
   }
 
   void ForgetRemoved() {
-    // It may have looked at that file already: what is left unread is told again.
+    // The work in progress may already have checked that file; unread events are reported again.
     if (!AwaitOwnWork()) return;
     char events[4096];
     while (::read(removals_.get(), events, sizeof events) > 0) {
     }
-    // Who is at work forgets them when he ends.
+    // If a request is in progress, it does this at its end.
     Give(OurOwn(Op::kDetach));
   }
 
@@ -147,7 +150,7 @@ class Server {
 
   bool Give(Job job) {
     std::unique_lock lock(mutex_);
-    // A client knows nothing of work of our own, which is short.
+    // Internal work is short, and invisible to the client.
     if (job.client != nullptr) own_done_.wait(lock, [this] { return !own_; });
     if (job_ || busy_) return false;
     if (job.request.op == Op::kDetach && job.client == nullptr && holds_memory_) return false;
@@ -159,20 +162,34 @@ class Server {
   }
 
   void Refuse(const Request& request, const char* why) {
+    Refuse(request, Error{Code::kInvalidArgument,
+                          Domain::kStasis,
+                          0,
+                          std::string("the mover was sent ") + why,
+                          {},
+                          {},
+                          false});
+  }
+
+  // `fatal`: this mover exits, and its client forgets it.
+  void Refuse(const Request& request, const Error& error, bool fatal = false) {
     Reply reply;
     reply.id = request.id;
     reply.op = request.op >= Op::kHello && request.op <= Op::kLast ? request.op : Op::kHello;
-    Put(reply, Error{Code::kInvalidArgument,
-                     Domain::kStasis,
-                     0,
-                     std::string("the mover was sent ") + why,
-                     {},
-                     {},
-                     false});
+    Put(reply, error);
+    reply.fatal = fatal;
     (void)SendPacket(client_->get(), &reply, sizeof reply, {});
   }
 
-  // The thread that works.
+  // Without a working thread: reports the reason to the client and exits.
+  [[noreturn]] void RefuseFirstAndLeave(const Error& error) {
+    Request request{};
+    auto packet = ReceivePacket(client_->get(), &request, sizeof request);
+    if (packet && packet->size != 0) Refuse(request, error, /*fatal=*/true);
+    Leave();
+  }
+
+  // The working thread.
   void Do() {
     for (;;) {
       Job job;
@@ -192,7 +209,9 @@ class Server {
   }
 
   void DoOurOwn(const Request& request) {
-    // The locks first: to unregister memory takes time, and somebody may wait for them.
+    assert(own_ && (request.op == Op::kEnd || request.op == Op::kDetach));
+    // Release the locks first: unregistering memory takes time, and another process may wait for
+    // them.
     if (request.op == Op::kEnd) {
       if (!work_.End()) ::_exit(1);
       lock_.Reset();
@@ -216,7 +235,7 @@ class Server {
       step.op = request.op;
       step.progress = 1;
       step.bytes = bytes;
-      // Nobody has to read it; it must not hold up the copy.
+      // Progress reports are optional and must not delay the copy.
       (void)SendPacket(job.client->get(), &step, sizeof step, {}, MSG_DONTWAIT);
     };
     const bool ends = request.op == Op::kEnd;
@@ -235,7 +254,7 @@ class Server {
     const bool leaves = (ends && (request.flags & wire::kFlagLeave) != 0) || reply.fatal != 0;
     if (leaves && stays()) RemoveResidentName(options_.listen_path);
     {
-      // Before the reply is out: the next request may be here at once.
+      // Before the reply is sent, because the next request may follow immediately.
       std::lock_guard lock(mutex_);
       busy_ = releases_ = false;
       holds_memory_ = work_.holds_memory();
@@ -244,17 +263,18 @@ class Server {
     std::vector<int> fds;
     for (const UniqueFd& fd : out) fds.push_back(fd.get());
     reply.count = static_cast<uint32_t>(fds.size());
+    assert(wire::WhyInvalid(reply, sizeof reply, fds.size()) == nullptr);
     const bool sent = SendPacket(job.client->get(), &reply, sizeof reply, fds).has_value();
-    // That the client of one that stays has gone is the reading thread's to judge.
+    // In a resident mover the reading thread handles a disconnected client.
     if (leaves || (!sent && !stays())) ::_exit(leaves && reply.fatal == 0 ? 0 : 1);
   }
 
   const MoverServerOptions options_;
-  // The reading thread's.
+  // Used by the reading thread only.
   std::shared_ptr<UniqueFd> client_;
   UniqueFd listen_;
-  const UniqueFd removals_;  // tells of arenas that were removed (inotify)
-  // The working thread's.
+  const UniqueFd removals_;  // inotify: reports removed arenas
+  // Used by the working thread only.
   MoverWork work_;
   UniqueFd lock_;
 
@@ -262,13 +282,13 @@ class Server {
   std::condition_variable given_;
   std::optional<Job> job_;
   bool busy_ = false;
-  bool own_ = false;       // what is given or worked on is of our own
-  bool releases_ = false;  // it lets go of memory, which is short too
+  bool own_ = false;       // the current job is internal work
+  bool releases_ = false;  // the current job frees memory, which is also short
   std::condition_variable own_done_;
   bool holds_memory_ = false;
 };
 
-// Every handle of a save is a descriptor for a moment, and with some drivers for longer.
+// Every handle of a save is briefly a descriptor, with some drivers for longer.
 void RaiseFileLimit() {
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -280,7 +300,7 @@ void RaiseFileLimit() {
 
 void ServeMover(int socket, const MoverServerOptions& options) {
   RaiseFileLimit();
-  // Lives as long as the process: its thread may still use it when it ends.
+  // Never destroyed: its thread may still use it when the process exits.
   auto& server = *new Server(socket, options);
   server.Read();
 }

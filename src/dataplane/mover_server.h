@@ -1,9 +1,9 @@
-// The mover's own side: reads requests (mover_protocol.h), does them one after another on a second
-// thread, and ends with its socket at any moment, whatever that thread is in.
+// The server side of a mover. One thread reads requests (mover_protocol.h), a second one executes
+// them in order. The process exits when its socket closes, whatever the second thread is doing.
 //
-// One that stays listens besides: its first client has the socket it was started with, the next
-// ones come one at a time, and whoever comes meanwhile is turned away and starts a mover of his
-// own. When a client goes without a word in the middle of its work, it ends as any other does.
+// A resident mover also listens. Its first client uses the inherited socket; later clients are
+// served one at a time, and a client that connects meanwhile is disconnected and starts its own
+// mover. If a client disconnects in the middle of a request, the mover exits.
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,12 @@
 namespace stasis::dataplane {
 
 struct MoverServerOptions {
-  std::string library;  // of the driver; empty: by the loader's search
+  std::string library;  // driver library; empty: the loader's search
   device::GpuUuid gpu;
-  // Ends after so long without a request (one that stays: without a client) while it holds no GPU
-  // memory but its context; 0: never.
+  // Exit after this time without a request (resident: without a client) if no GPU memory but the
+  // context is held; 0: never.
   std::chrono::milliseconds idle_timeout{0};
-  // The name of the socket that it is to listen on (resident_mover.h); empty: it does not stay.
+  // Path of the listening socket (resident_mover.h); empty: not resident.
   std::string listen_path;
 };
 

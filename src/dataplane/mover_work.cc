@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 
@@ -54,9 +55,12 @@ Status MoverWork::ExpectArena() const {
 
 Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& reply,
                      std::vector<UniqueFd>& out, const Progress& progress) {
+  const bool stayed = gpu_.has_value();
   STASIS_TRY(Start());
   switch (request.op) {
     case Op::kHello:
+      // An error here ends this mover, and the client starts another one (gpu.h, IsHarmless).
+      if (stayed) STASIS_TRY(gpu_->CheckConnection());
       return Hello(reply);
     case Op::kAttach:
       STASIS_TRY(Expect(Phase::kIdle, request));
@@ -149,8 +153,7 @@ Status MoverWork::Warm(uint64_t bytes) {
   return {};
 }
 
-// To the GPU first and back from there: the arena's bytes, which may be somebody's, stay what they
-// are.
+// Copies to the GPU first and back from there, so that the arena's bytes stay unchanged.
 Status MoverWork::Measure(uint64_t bytes, Reply& reply) {
   bytes = std::min(bytes, arena_->bytes()) / gpu_->granularity() * gpu_->granularity();
   if (bytes == 0) return Fail(Code::kInvalidArgument, "there is nothing to measure with");
@@ -215,6 +218,7 @@ Status MoverWork::Append(const Request& request, const std::vector<UniqueFd>& fd
   if (request.first != ranges_.size() || ranges_.size() + request.count > expected_count_) {
     return WrongOrder(request);
   }
+  assert(phase_ != Phase::kSaving || fds.size() == request.count);  // checked by WhyInvalid()
   std::vector<Range> batch;
   for (uint32_t i = 0; i < request.count; ++i) {
     const wire::WireRange& r = request.ranges[i];
@@ -281,7 +285,7 @@ Result<CopyReport> MoverWork::SaveChanged(int file, Reply& reply, const Progress
         *arena_, memory_->base(), [&] { return changed.Next(); }, progress);
   };
   auto report = copy();
-  // Whatever happened: nobody reads memory that somebody takes away next.
+  // Even after an error, the GPU must not read memory that is about to be freed.
   Status ended = changed.End();
   if (!report) return report;
   STASIS_TRY(std::move(ended));

@@ -1,4 +1,4 @@
-// What a mover does for each request. Only in the mover's process, on one thread.
+// Executes the requests of a mover. Runs only in the mover's process, on one thread.
 #pragma once
 
 #include <memory>
@@ -20,23 +20,24 @@ namespace stasis::dataplane {
 
 class MoverWork {
  public:
-  // `removals`: an inotify descriptor that becomes readable when an arena's file was removed.
+  // `removals` is an inotify descriptor that becomes readable when an arena file was removed.
   MoverWork(const MoverServerOptions& options, int removals)
       : options_(options), removals_(removals) {}
 
-  // Fills the operation's fields of `reply`, and `out` with descriptors for it. After an error in
-  // the middle of a save or load the caller says `release`.
+  // Executes a request. Fills the operation's fields of `reply` and the descriptors of `out`. After
+  // an error during a save or load the caller must send `release`.
   Status Do(const wire::Request& request, std::vector<UniqueFd> fds, wire::Reply& reply,
             std::vector<UniqueFd>& out, const Progress& progress);
 
-  // Not during a save or load: lets go of the arena that it works on, and of its lock; …
+  // Releases the attached arena and its lock. Not allowed during a save or load.
   Status Detach();
-  // … at any time, of everything that is its client's, memory and the secret behind names too; …
+  // Releases everything of the client, including memory and the secret of names. Allowed at any
+  // time.
   Status End();
-  // … of the memory of arenas that were removed.
+  // Unmaps arenas that were removed.
   Status ForgetRemoved();
 
-  // GPU memory besides the context.
+  // Holds GPU memory besides the context.
   bool holds_memory() const { return memory_ != nullptr; }
 
  private:
@@ -52,11 +53,11 @@ class MoverWork {
   Status Append(const wire::Request& request, const std::vector<UniqueFd>& fds);
   Status Save(const wire::Request& request, const std::vector<UniqueFd>& fds, wire::Reply& reply,
               const Progress& progress);
-  // `file`: as of kFlagNames.
+  // `file` is as for kFlagNames.
   Result<CopyReport> SaveChanged(int file, wire::Reply& reply, const Progress& progress);
   Status Load(const wire::Request& request, const std::vector<UniqueFd>& fds, wire::Reply& reply,
               const Progress& progress);
-  // Of the arena, by the ranges.
+  // Returns the bytes of the arena that the ranges use.
   uint64_t UsedBytes() const;
   static void Tell(const CopyReport& report, wire::Reply& reply);
   Status PrepareNames(const wire::Request& request, wire::Reply& reply);
@@ -71,12 +72,12 @@ class MoverWork {
   std::unique_ptr<BlockNamer> namer_;
 
   Phase phase_ = Phase::kIdle;
-  Stopwatch watch_;  // since it began
+  Stopwatch watch_;  // started with the save or load
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<Range> ranges_;
-  std::vector<uint8_t> skip_;  // by block; empty: none
+  std::vector<uint8_t> skip_;  // by block; empty if none is skipped
   uint64_t expected_count_ = 0;
-  uint64_t loaded_bytes_ = 0;  // of the arena, from its begin on
+  uint64_t loaded_bytes_ = 0;  // bytes of the arena loaded so far
 };
 
 }  // namespace stasis::dataplane

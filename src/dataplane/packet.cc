@@ -9,7 +9,7 @@
 namespace stasis::dataplane {
 namespace {
 
-constexpr size_t kMaxFds = 253;  // SCM_MAX_FD of the kernel
+constexpr size_t kMaxFds = 253;  // SCM_MAX_FD in the kernel
 
 union Control {
   cmsghdr aligned;

@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
-#include <system_error>
+
+#include "base/parallel.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -13,11 +15,11 @@
 namespace stasis::dataplane {
 namespace {
 
-// Small enough that all threads have work in one part of a pipeline.
+// Small enough to give all threads work within one part.
 constexpr uint64_t kItemBytes = 16u << 20;
 constexpr uint64_t kPage = 4096;
 
-// 0 or an errno. The pages are allocated in the file already, so this only clears and maps them.
+// Returns 0 or an errno. The file's pages are already allocated, so this only clears and maps them.
 int Touch(char* at, uint64_t bytes) {
   for (;;) {
     if (::madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return 0;
@@ -25,20 +27,21 @@ int Touch(char* at, uint64_t bytes) {
     if (errno != EINVAL) return errno;
     break;
   }
-  // Before Linux 5.14. Adding nothing is a write that changes nothing, whoever else writes.
+  // Before Linux 5.14. Adding zero atomically is a write that changes nothing, whatever other
+  // threads write.
   for (uint64_t i = 0; i < bytes; i += kPage) {
     __atomic_fetch_add(at + i, 0, __ATOMIC_RELAXED);
   }
   return 0;
 }
 
-// The file from `offset` on, in the place of what is mapped there.
+// Maps the file from `offset` over the existing mapping.
 Status MapOver(char* at, uint64_t bytes, int fd, uint64_t offset) {
   if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
              static_cast<off_t>(offset)) == MAP_FAILED) {
     return FailErrno(errno, "map the arena");
   }
-  // Neither is needed to be right: huge pages where the file has them, and no core dump of 32 GiB.
+  // Optional: huge pages if the file has them, and no 32 GiB in a core dump.
   ::madvise(at, bytes, MADV_HUGEPAGE);
   ::madvise(at, bytes, MADV_DONTDUMP);
   return {};
@@ -82,46 +85,24 @@ Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, reserved_);
 }
 
-unsigned DefaultThreads() { return std::clamp(std::thread::hardware_concurrency(), 1u, 16u); }
-
-void InParallel(size_t count, unsigned threads, const std::function<void(size_t)>& f) {
-  std::atomic<size_t> next{0};
-  auto work = [&] {
-    for (size_t i; (i = next.fetch_add(1)) < count;) f(i);
-  };
-  std::vector<std::thread> others;
-  for (unsigned t = 1; t < std::min<size_t>(threads, count); ++t) {
-    try {
-      others.emplace_back(work);
-    } catch (const std::system_error&) {
-      break;  // fewer do it too
-    }
-  }
-  work();
-  for (auto& thread : others) thread.join();
-}
-
 Prefaulter::Prefaulter(char* base, std::vector<Part> parts, unsigned threads) : base_(base) {
   left_.resize(parts.size());
+  assert(std::all_of(parts.begin(), parts.end(), [](const Part& part) {
+    return part.offset % kPage == 0 && part.bytes % kPage == 0;
+  }));
   for (size_t i = 0; i < parts.size(); ++i) {
     for (uint64_t done = 0; done < parts[i].bytes; done += kItemBytes) {
       items_.push_back({i, parts[i].offset + done, std::min(kItemBytes, parts[i].bytes - done)});
       ++left_[i];
     }
   }
-  for (unsigned t = 0; t < std::min<size_t>(threads, items_.size()); ++t) {
-    try {
-      threads_.emplace_back([this] { Work(); });
-    } catch (const std::system_error&) {
-      break;
-    }
-  }
+  threads_ = StartThreads(std::min<size_t>(threads, items_.size()), [this] { Work(); });
   if (threads_.empty()) Work();
 }
 
 Prefaulter::~Prefaulter() {
   next_ = items_.size();
-  for (auto& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void Prefaulter::Work() {
@@ -130,11 +111,13 @@ void Prefaulter::Work() {
     const int error = Touch(base_ + item.offset, item.bytes);
     std::lock_guard lock(mutex_);
     if (error != 0) error_ = error;
+    assert(left_[item.part] > 0);
     if (--left_[item.part] == 0 || error != 0) touched_.notify_all();
   }
 }
 
 Status Prefaulter::Wait(size_t index) {
+  assert(index < left_.size());
   std::unique_lock lock(mutex_);
   touched_.wait(lock, [&] { return error_ != 0 || left_[index] == 0; });
   if (error_ == 0) return {};

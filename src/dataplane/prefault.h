@@ -1,27 +1,26 @@
-// Memory of an arena's file, mapped; and its pages touched by several threads, in order, so that
-// who uses it in order need not wait for the end.
+// Maps the file of an arena, and touches its pages with several threads in order, so that a
+// sequential user can start before all pages are touched.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread.h"
 
 namespace stasis::dataplane {
 
-// Shared, read and write.
+// A shared mapping for reading and writing.
 class Mapping {
  public:
-  // `reserve`: so many bytes of addresses at least are kept for Grow(), where there are so many.
+  // Reserves at least `reserve` bytes of addresses for Grow(), if available.
   static Result<Mapping> Map(int fd, uint64_t bytes, uint64_t reserve = 0);
-  // To `bytes` of the same file, with what is mapped already where it is. kResourceExhausted when
-  // no addresses were kept for it, and nothing has changed.
+  // Grows the mapping to `bytes` of the same file; mapped addresses stay the same. Returns
+  // kResourceExhausted, with nothing changed, if too few addresses were reserved.
   Status Grow(int fd, uint64_t bytes);
   Mapping() = default;
   Mapping(Mapping&& other) noexcept
@@ -37,27 +36,24 @@ class Mapping {
  private:
   char* data_ = nullptr;
   uint64_t bytes_ = 0;
-  uint64_t reserved_ = 0;  // addresses that are ours
+  uint64_t reserved_ = 0;  // size of the reserved addresses
 };
 
-unsigned DefaultThreads();
-
-// f(0) … f(count - 1), on so many threads.
-void InParallel(size_t count, unsigned threads, const std::function<void(size_t)>& f);
-
-// Makes every page of some parts of `base` present and writable, without changing what is in it.
-// Works in the order of the parts; parts and pages are multiples of 4 KiB.
+// Makes every page of some parts of `base` present and writable without changing its content. Works
+// in the order of the parts. Parts and pages are multiples of 4 KiB.
 class Prefaulter {
  public:
   struct Part {
     uint64_t offset;
     uint64_t bytes;
   };
+  // Starts up to `threads` threads.
   Prefaulter(char* base, std::vector<Part> parts, unsigned threads);
-  ~Prefaulter();  // stops where it is
+  ~Prefaulter();  // stops the work at once
   Prefaulter(const Prefaulter&) = delete;
 
-  // Until part `index` is touched; kResourceExhausted when the kernel has no page for it.
+  // Waits until part `index` is touched. Returns kResourceExhausted if the kernel has no page for
+  // it.
   Status Wait(size_t index);
 
  private:
@@ -73,9 +69,9 @@ class Prefaulter {
   std::atomic<size_t> next_{0};
   std::mutex mutex_;
   std::condition_variable touched_;
-  std::vector<size_t> left_;  // items of each part
+  std::vector<size_t> left_;  // remaining items of each part
   int error_ = 0;
-  std::vector<std::thread> threads_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace stasis::dataplane

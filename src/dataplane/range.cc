@@ -1,6 +1,7 @@
 #include "dataplane/range.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -70,7 +71,7 @@ Status CheckDisjoint(const std::vector<Range>& ranges) {
 
 namespace {
 
-// Only the device counts: nothing of them is in the arena.
+// Only the device offset counts, since the piece is not in the arena.
 void AddZero(std::vector<Piece>& pieces, const Piece& piece) {
   if (!pieces.empty() && pieces.back().device_offset + pieces.back().bytes == piece.device_offset) {
     pieces.back().bytes += piece.bytes;
@@ -118,6 +119,7 @@ size_t BlockCount(const std::vector<Range>& ranges) {
 Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes,
            const std::vector<uint8_t>& skip) {
   constexpr uint64_t kBlock = image::kBlockBytes;
+  assert(skip.empty() || skip.size() == BlockCount(ranges));
   Pieces pieces;
   uint64_t device = 0;
   size_t first_block = 0;

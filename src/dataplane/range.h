@@ -1,5 +1,6 @@
-// One allocation of a program on one GPU, and where its bytes lie in the arena. A list of them, in
-// the order in which the agent exports and takes back its memory, describes all of a GPU's data.
+// One allocation of a program on one GPU, and the place of its bytes in the arena. A list of
+// ranges, in the order in which the agent exports and reimports memory, describes all data of a
+// GPU.
 #pragma once
 
 #include <cstdint>
@@ -11,45 +12,47 @@
 namespace stasis::dataplane {
 
 struct Range {
-  uint64_t va = 0;  // in the program; only recorded
+  uint64_t va = 0;  // address in the program; informational
   uint64_t size_bytes = 0;
   uint64_t arena_offset = 0;
-  // The first so many bytes are in the arena; the others are zero.
+  // Number of leading bytes stored in the arena; the rest is zero.
   uint64_t stored_bytes = 0;
 
   bool operator==(const Range&) const = default;
 };
 
-// Each range is cut into blocks of image::kBlockBytes, of which the last may be shorter.
+// Each range is cut into blocks of image::kBlockBytes; the last one may be shorter.
 inline size_t BlockCount(const Range& range) {
   return (range.size_bytes + image::kBlockBytes - 1) / image::kBlockBytes;
 }
 
+// Returns the number of blocks of all ranges.
 size_t BlockCount(const std::vector<Range>& ranges);
 
 inline constexpr uint64_t kMaxRanges = 1u << 20;
 inline constexpr uint64_t kMaxTotalBytes = 1ull << 44;
 
-// One after another from offset 0, each stored whole. Returns the bytes that the arena needs.
-// kInvalidArgument for sizes that no GPU can have: they come from another program.
+// Places the ranges one after another from offset 0, each fully stored. Returns the bytes that the
+// arena needs. Returns kInvalidArgument for sizes that no GPU can have, since they come from
+// another program.
 Result<uint64_t> LayOut(std::vector<Range>& ranges);
 
-// Sum of the sizes; the same refusals.
+// Returns the sum of the sizes, with the same errors.
 Result<uint64_t> TotalBytes(const std::vector<Range>& ranges);
 
-// kInvalidArgument when a range does not fit into an arena of `capacity_bytes`.
+// Returns kInvalidArgument if a range does not fit into an arena of `capacity_bytes`.
 Status CheckWithin(const std::vector<Range>& ranges, uint64_t capacity_bytes);
 
-// kInvalidArgument when two share bytes of the arena: a save would lose one of them.
+// Returns kInvalidArgument if two ranges overlap in the arena: a save would lose one of them.
 Status CheckDisjoint(const std::vector<Range>& ranges);
 
-// Large enough that the driver's cost for each registration and copy is lost in it (256 MiB are
-// 5 ms on the wire), small enough that touching, registering and copying overlap.
-// $STASIS_MOVER_CHUNK_MIB is for tests.
+// Large enough to make the driver's cost for each registration and copy negligible (256 MiB take 5
+// ms to transfer), small enough to overlap touching, registering and copying. Tests set
+// $STASIS_MOVER_CHUNK_MIB.
 uint64_t ChunkBytes();
 
-// A part of a copy: `bytes` at `device_offset` of the ranges laid side by side in one address
-// range, and at `arena_offset`.
+// A part of a copy: `bytes` at `device_offset` in the contiguously mapped ranges, and at
+// `arena_offset` in the arena.
 struct Piece {
   uint64_t device_offset = 0;
   uint64_t arena_offset = 0;
@@ -58,36 +61,36 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-// Appends, joined with the last one where that makes one copy of two within a chunk.
+// Appends a piece. Merges it with the last one if both are contiguous and within a chunk.
 void AddPiece(std::vector<Piece>& pieces, const Piece& piece, uint64_t chunk_bytes);
 
-// A block of a range that is stored whole. `index`: range by range.
+// A block of a fully stored range. `index` counts range by range.
 struct Block {
   uint64_t device_offset = 0;
   uint64_t arena_offset = 0;
   uint64_t bytes = 0;
   size_t index = 0;
 };
-// All of them, in order of the arena.
+// Returns all blocks in the arena's order.
 std::vector<Block> BlocksOf(const std::vector<Range>& ranges);
 
 struct Pieces {
-  std::vector<Piece> stored;  // in order of the arena; none crosses a multiple of the chunk
+  std::vector<Piece> stored;  // in the arena's order; none crosses a chunk boundary
   std::vector<Piece> zero;    // not in the arena; arena_offset is 0
 };
 
-// What must be copied and what must be cleared; neighbours are joined, so that 16,384 small
-// allocations become as few copies as one large one. `skip` is empty or has a byte for each block,
-// range by range: those with 1 count as not in the arena.
+// Cuts ranges into pieces to copy and pieces to clear. Adjacent pieces are merged, so that 16,384
+// small allocations need as few copies as one large one. `skip` is empty or has one byte for each
+// block, range by range; blocks with 1 count as not in the arena.
 Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes,
            const std::vector<uint8_t>& skip = {});
 
-// The bytes of an arena from `begin` to before `end`.
+// The bytes of an arena from `begin` up to `end`, exclusive.
 struct ArenaWindow {
   uint64_t begin = 0;
   uint64_t end = UINT64_MAX;
 };
-// What lies within it. What is not in the arena is cleared with its first byte.
+// Returns the pieces within the window. All pieces to clear are part of the first window.
 Pieces Within(Pieces pieces, const ArenaWindow& window);
 
 }  // namespace stasis::dataplane

@@ -20,7 +20,7 @@ TEST(Range, ImpossibleSizesAreRefused) {
     ASSERT_FALSE(total) << size;
     EXPECT_EQ(total.error().code, Code::kInvalidArgument);
   }
-  // Each is possible, their sum is not.
+  // Each size is valid, but the sum is not.
   std::vector<Range> ranges(3, Range{0, kMaxTotalBytes / 2});
   EXPECT_FALSE(TotalBytes(ranges));
   EXPECT_FALSE(CheckWithin({{0, 10, ~uint64_t{0} - 2, 10}}, 100));
@@ -42,7 +42,7 @@ TEST(Range, NeighboursAreJoinedAndChunksAreNotCrossed) {
 }
 
 TEST(Range, WhatIsNotStoredIsCleared) {
-  // The arena's order is not the device's.
+  // The arena's order differs from the device's.
   std::vector<Range> ranges = {{0, 30, 50, 30}, {0, 30, 0, 10}, {0, 30, 0, 0}, {0, 10, 90, 10}};
   Pieces pieces = Cut(ranges, 60);
   EXPECT_EQ(pieces.stored,

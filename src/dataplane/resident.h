@@ -1,8 +1,8 @@
-// What a caller keeps between operations: its movers, with their contexts, and the arenas it holds,
-// with what is registered of them. A command keeps them as long as it runs; who stays longer has
-// them warm, and so has whoever leaves his movers to the next command (MoverOptions::resident_dir).
+// Movers and arenas that a caller keeps between operations, with contexts and registered memory. A
+// command keeps them until it exits, or leaves its movers running for the next command
+// (MoverOptions::resident_dir).
 //
-// Threads: Of() and Keep() may be called by several; one thread at a time for each mover.
+// Of() and Keep() are thread-safe; each mover must be used by one thread at a time.
 #pragma once
 
 #include <map>
@@ -17,16 +17,18 @@ namespace stasis::dataplane {
 
 class Resident {
  public:
-  // `defaults` but for the GPU. With `keep_arenas`, Take() finds what Keep() was given.
+  // All movers use `defaults`, each with its own GPU. With `keep_arenas`, Take() returns arenas
+  // given to Keep().
   Resident(MoverOptions defaults, bool keep_arenas)
       : defaults_(std::move(defaults)), keep_arenas_(keep_arenas) {}
 
-  // The mover of that GPU; not started yet when it is a new one.
+  // Returns the mover of that GPU; a new one is not started yet.
   Mover& Of(const device::GpuUuid& gpu);
-  // Ends all of them: their GPU memory is free, but for the contexts of those that stay.
+  // Stops all movers and frees their GPU memory, except the contexts of resident ones.
   void StopMovers();
 
   bool keeps_arenas() const { return keep_arenas_; }
+  // Keep stores an arena with its lock; Take returns and removes it.
   void Keep(Arena arena);
   std::optional<Arena> Take(const ArenaKey& key);
 

@@ -30,8 +30,8 @@ constexpr std::chrono::seconds kLockLimit{10};
 #define SO_PEERPIDFD 77
 #endif
 
-// An address that is short whatever the folder's path is. `folder` must stay open while it is used.
-// A folder that others may enter is nobody's we know.
+// Returns an address that fits sun_path whatever the length of the directory's path. `folder` must
+// stay open while it is used. Rejects a directory that other users may enter.
 Result<sockaddr_un> AddressOf(const std::string& path, UniqueFd& folder) {
   const size_t slash = path.rfind('/');
   const std::string dir = path.substr(0, slash);
@@ -52,7 +52,7 @@ Result<sockaddr_un> AddressOf(const std::string& path, UniqueFd& folder) {
 }
 
 Result<UniqueFd> NewSocket() {
-  // Not blocking: connect() would wait for ever for one that hangs and has enough others waiting.
+  // Non-blocking: connect() would block forever on a hung mover with a full backlog.
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return FailErrno(errno, "socket");
   return fd;
@@ -94,7 +94,7 @@ Result<ResidentClient> ConnectResident(const std::string& path) {
   int pidfd = -1;
   size = sizeof pidfd;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) != 0) {
-    // An older kernel. The number is its own while its end of the socket is open.
+    // Older kernel. The pid cannot be reused while the peer's end of the socket is open.
     pidfd = static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0));
   }
   client.pidfd.Reset(pidfd);
@@ -109,14 +109,12 @@ Result<ResidentName> ClaimResidentName(const std::string& path) {
   STASIS_TRY(MakeDirs(dir, 0700));
   ResidentName name;
   STASIS_ASSIGN(name.lock, OpenLock(path));
-  if (!LockUntil(name.lock.get(), Deadline::In(kLockLimit))) {
-    return Fail(Code::kDeadlineExceeded, "somebody holds " + LockOf(path));
-  }
+  STASIS_TRY(Annotate(LockUntil(name.lock.get(), Deadline::In(kLockLimit)), LockOf(path)));
   auto there = ConnectResident(path);
   if (there || there.error().code != Code::kNotFound) {
     return Fail(Code::kAborted, "somebody listens at " + path);
   }
-  // Of one that was killed.
+  // The stale name of a killed mover.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
   UniqueFd folder;
   STASIS_ASSIGN(sockaddr_un address, AddressOf(path, folder));
@@ -132,6 +130,31 @@ void RemoveResidentName(const std::string& path) {
   if (lock && TryLock(lock->get())) ::unlink(path.c_str());
 }
 
+Result<bool> SendAway(const ResidentClient& client, const Deadline& deadline) {
+  wire::Request request;
+  request.id = 1;
+  request.op = wire::Op::kEnd;
+  request.flags = wire::kFlagLeave;
+  if (!SendPacket(client.socket.get(), &request, sizeof request, {}, MSG_DONTWAIT)) return false;
+  // A busy mover closes the socket. Wait for the exit of one that leaves, since its memory is free
+  // only then.
+  wire::Reply reply;
+  pollfd answered{client.socket.get(), POLLIN, 0};
+  const Deadline soon = Deadline::Sooner(deadline, Deadline::In(kResidentAnswer));
+  if (TEMP_FAILURE_RETRY(::poll(&answered, 1, soon.PollTimeout())) <= 0) {
+    ::syscall(SYS_pidfd_send_signal, client.pidfd.get(), SIGKILL, nullptr, 0);
+  } else if (auto packet = ReceivePacket(client.socket.get(), &reply, sizeof reply);
+             !packet || packet->size == 0) {
+    return false;
+  }
+  pollfd ended{client.pidfd.get(), POLLIN, 0};
+  if (TEMP_FAILURE_RETRY(::poll(&ended, 1, deadline.PollTimeout())) <= 0) {
+    return Fail(Code::kDeadlineExceeded,
+                fmt::format("the mover (process {}) did not end in time", client.pid));
+  }
+  return true;
+}
+
 Result<int> SendAwayResidents(const std::string& dir, const std::optional<device::GpuUuid>& gpu,
                               const Deadline& deadline) {
   auto names = ListDir(dir);
@@ -144,28 +167,8 @@ Result<int> SendAwayResidents(const std::string& dir, const std::optional<device
     if (!name.ends_with(kSuffix) || (gpu && !name.starts_with(gpu->value + "-"))) continue;
     auto client = ConnectResident(dir + "/" + name);
     if (!client) continue;
-    wire::Request request;
-    request.id = 1;
-    request.op = wire::Op::kEnd;
-    request.flags = wire::kFlagLeave;
-    if (!SendPacket(client->socket.get(), &request, sizeof request, {}, MSG_DONTWAIT)) continue;
-    // One that is at work closes our socket; of one that leaves we wait for the end, since its
-    // memory is free only then.
-    wire::Reply reply;
-    pollfd answered{client->socket.get(), POLLIN, 0};
-    const Deadline soon = Deadline::Sooner(deadline, Deadline::In(kResidentAnswer));
-    if (TEMP_FAILURE_RETRY(::poll(&answered, 1, soon.PollTimeout())) <= 0) {
-      ::syscall(SYS_pidfd_send_signal, client->pidfd.get(), SIGKILL, nullptr, 0);
-    } else if (auto packet = ReceivePacket(client->socket.get(), &reply, sizeof reply);
-               !packet || packet->size == 0) {
-      continue;
-    }
-    pollfd ended{client->pidfd.get(), POLLIN, 0};
-    if (TEMP_FAILURE_RETRY(::poll(&ended, 1, deadline.PollTimeout())) <= 0) {
-      return Fail(Code::kDeadlineExceeded,
-                  fmt::format("the mover (process {}) did not end in time", client->pid));
-    }
-    ++count;
+    STASIS_ASSIGN(const bool left, SendAway(*client, deadline));
+    count += left ? 1 : 0;
   }
   return count;
 }

@@ -1,10 +1,10 @@
-// A mover that stays between commands, warm: how it is found, started and sent away. Its socket has
-// a name in a folder that only its user may enter:
+// A resident mover stays between commands with its context and registered memory. This file finds,
+// starts and stops it. Its socket has a name in a directory that only its user may enter:
 //
 //   DIR/UUID-BUILD.mover     one for each GPU and build of the mover
-//   DIR/UUID-BUILD.lock      held while the name is made, until the mover answers
+//   DIR/UUID-BUILD.lock      held from the creation of the name until the mover answers
 //
-// What it means to be its client: mover_server.h.
+// mover_server.h describes how clients are served.
 #pragma once
 
 #include <sys/types.h>
@@ -20,38 +20,44 @@
 
 namespace stasis::dataplane {
 
-// The name of a GPU's mover. kNotFound when there is no such program.
+// Returns the socket path of a GPU's mover. Returns kNotFound if the program does not exist.
 Result<std::string> ResidentPath(const std::string& dir, const device::GpuUuid& gpu,
                                  const std::string& program);
 
-// One at work turns newcomers away at once, and one without work answers at once: who is not heard
-// of for so long hangs (was stopped, for one), and may be ended.
+// Time limit for a first answer. A busy mover disconnects a new client at once and an idle one
+// answers at once, so a mover that does not answer within this time is hung (stopped, for example)
+// and may be killed.
 constexpr std::chrono::seconds kResidentAnswer{5};
 
-// One that runs already.
+// A connection to a running mover.
 struct ResidentClient {
   UniqueFd socket;
   UniqueFd pidfd;
   pid_t pid = 0;
 };
-// kNotFound: nobody listens there. kAborted: it is at work for another client, or is not one to
-// be trusted: another user's, or of another pid namespace.
+// Returns kNotFound if no mover listens there. Returns kAborted if it serves another client, or is
+// not trusted because it belongs to another user or pid namespace.
 Result<ResidentClient> ConnectResident(const std::string& path);
 
-// A socket with that name, for a mover that is being started; the folder is made if need be.
-// kAborted when one runs there by now. The lock is held until `lock` goes.
+// A bound socket for a mover that is being started. The directory is created if needed. kAborted
+// means that a mover runs there by now. The name's lock is held until `lock` is destroyed.
 struct ResidentName {
   UniqueFd lock;
   UniqueFd socket;
 };
+// Creates the name for a new mover.
 Result<ResidentName> ClaimResidentName(const std::string& path);
 
-// Called by the mover itself before it leaves. Whoever is making a name is not waited for: he may
-// be waiting for us, and a name at which nobody listens is no obstacle.
+// Called by the mover before it exits. Does not wait for the lock: its holder may be waiting for
+// this mover, and a stale name is harmless.
 void RemoveResidentName(const std::string& path);
 
-// Sends away all movers of `dir` that have no client, of that GPU or of all, ends those that hang,
-// and waits until their memory is free. How many.
+// Asks a mover without another client to exit, kills a hung one, and waits until its memory is
+// free. Returns false if it serves another client, kDeadlineExceeded if it does not exit.
+Result<bool> SendAway(const ResidentClient& client, const Deadline& deadline);
+
+// Does the same for all movers in `dir`, of one GPU or of all. Returns the number of movers
+// stopped.
 Result<int> SendAwayResidents(const std::string& dir, const std::optional<device::GpuUuid>& gpu,
                               const Deadline& deadline);
 

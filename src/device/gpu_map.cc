@@ -69,7 +69,8 @@ Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gp
   for (const Gpu& old_gpu : old_gpus) {
     auto same = [&](const auto& pair) { return pair.first.uuid == old_gpu.uuid; };
     if (std::any_of(named.begin(), named.end(), same)) continue;
-    // Stays, or takes the place that whoever took its own has left (and so on, along the chain).
+    // The GPU keeps its place, or takes the place left by the GPU that took its own, following the
+    // chain.
     GpuUuid place = old_gpu.uuid;
     for (size_t i = 0; i < named.size(); ++i) {
       for (const auto& [from, to] : named) {

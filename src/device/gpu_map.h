@@ -1,4 +1,4 @@
-// --gpu-map OLD=NEW,…: which GPU takes the place of which when a process is restored.
+// The option --gpu-map OLD=NEW,…: the replacement of GPUs at a restore.
 #pragma once
 
 #include <string_view>
@@ -9,17 +9,17 @@
 
 namespace stasis::device {
 
-// The GPU that a person means: by its UUID (or its beginning, "GPU-" and four digits or more), its
-// index, or its name. kNotFound when there is none, kInvalidArgument when there are several.
+// Finds a GPU by UUID (or a prefix: "GPU-" and at least four digits), index, or name. Returns
+// kNotFound if none matches, kInvalidArgument if several do.
 Result<Gpu> FindGpu(std::string_view meant, const std::vector<Gpu>& gpus);
 
-// Reads OLD=NEW pairs. OLD is looked up among `old_gpus`, those that the process had (for an image:
-// of the machine where it was made), NEW among `new_gpus`, those here. Refused: a GPU that is
-// unknown or ambiguous, another model, an OLD named twice, one NEW for two.
-// The driver wants every GPU that the program could see in the map, each as one OLD and one NEW
-// (driver 580; also those it never used), or no map at all. So the map is completed: a GPU that is
-// not named stays, and if its place is taken, it gets the one that was left: "0=1" exchanges 0
-// and 1. kFailedPrecondition when that is not a GPU of this machine. Empty text gives an empty map.
+// Parses OLD=NEW pairs. OLD is looked up in `old_gpus`, the GPUs that the program had (for an
+// image: those of the machine that made it), NEW in `new_gpus`, the GPUs of this machine. Rejects
+// unknown and ambiguous GPUs, a different model, a repeated OLD, and one NEW for two OLDs. Driver
+// 580 needs either no map, or a map with every GPU that the program could see, used or not, once as
+// OLD and once as NEW. The map is therefore completed: an unnamed GPU keeps its place, or takes the
+// one that became free if its place is taken, so "0=1" exchanges 0 and 1. Returns
+// kFailedPrecondition if that place is not a GPU of this machine. Empty text gives an empty map.
 Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gpus,
                            const std::vector<Gpu>& new_gpus);
 

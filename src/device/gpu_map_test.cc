@@ -18,7 +18,7 @@ TEST(GpuMapTest, NamesAGpuByIndexUuidBeginningOrName) {
     EXPECT_EQ(gpu->uuid, kB.uuid);
   }
   EXPECT_EQ(FindGpu("A100", kHere)->uuid, kC.uuid);
-  EXPECT_EQ(FindGpu("H200", kHere).error().code, Code::kInvalidArgument);  // two of them
+  EXPECT_EQ(FindGpu("H200", kHere).error().code, Code::kInvalidArgument);  // ambiguous
   for (const char* unknown : {"3", "-1", "", "GPU-", "GPU-b", "H2", "1x", "01 "}) {
     EXPECT_EQ(FindGpu(unknown, kHere).error().code, Code::kNotFound) << unknown;
   }

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
 #include "base/file.h"
+#include "process/memory.h"
 
 namespace stasis::device {
 namespace {
@@ -16,14 +18,14 @@ std::string ProcPath(HostPid pid, const char* name) {
   return fmt::format("/proc/{}/{}", pid.value, name);
 }
 
-// What a process holds open or has mapped, and what its unix sockets are called.
+// The open and mapped files of a process, and the names of its unix sockets.
 struct Held {
   std::string where;  // "fd 41", "a mapping"
   std::string path;   // "@/tmp/nccl-socket-0-8f1c"
 };
 
 Result<std::vector<Held>> ReadHeld(HostPid pid) {
-  // inode -> name, of all unix sockets of its network namespace.
+  // Inode to name, for all unix sockets of its network namespace.
   std::map<std::string, std::string> sockets;
   STASIS_ASSIGN(std::string unix_sockets, ReadFile(ProcPath(pid, "net/unix")));
   std::istringstream lines(unix_sockets);
@@ -47,19 +49,14 @@ Result<std::vector<Held>> ReadHeld(HostPid pid) {
   return held;
 }
 
-// The process was started with NAME=VALUE in its environment.
+// Returns true if the process was started with NAME=VALUE in its environment.
 bool StartedWith(HostPid pid, std::string_view setting) {
-  auto environment = ReadFile(ProcPath(pid, "environ"));
-  if (!environment) return false;
-  std::istringstream entries(*environment);
-  for (std::string entry; std::getline(entries, entry, '\0');) {
-    if (entry == setting) return true;
-  }
-  return false;
+  const auto environment = process::ReadEnvironment(pid).value_or(std::vector<std::string>());
+  return std::find(environment.begin(), environment.end(), setting) != environment.end();
 }
 
-// Measured with NCCL 2.28 on driver 580: of all its transports, only the one with neither peer
-// memory nor cuMem survives a restore.
+// Measured with NCCL 2.28 on driver 580: the only transport that survives a restore is the one with
+// neither peer memory nor cuMem.
 bool NcclIsRestorable(HostPid pid) {
   return StartedWith(pid, "NCCL_P2P_DISABLE=1") && StartedWith(pid, "NCCL_CUMEM_ENABLE=0");
 }
@@ -80,10 +77,11 @@ constexpr const char* kNcclAgentsHint =
     "carries it then";
 constexpr const char* kFabricHint = "the driver cannot checkpoint fabric memory";
 constexpr Rule kRules[] = {
-    // A communicator's proxy: how NCCL passes descriptors of exported memory (since 2.19).
+    // The proxy of a communicator, through which NCCL passes descriptors of exported memory (since
+    // 2.19).
     {"@/tmp/nccl-socket-", kNccl, kNcclHint, kNcclAgentsHint, NcclIsRestorable},
     {"/tmp/nccl-socket-", kNccl, kNcclHint, kNcclAgentsHint, NcclIsRestorable},
-    // Its shared-memory transport.
+    // NCCL's shared-memory transport.
     {"/dev/shm/nccl-", kNccl, kNcclHint, kNcclAgentsHint, NcclIsRestorable},
     {"/dev/nvidia-caps-imex-channels/", "shares GPU memory between machines (IMEX)", kFabricHint,
      kFabricHint, [](HostPid) { return false; }},
@@ -95,7 +93,7 @@ Result<std::vector<Finding>> Inspect(HostPid pid) {
   STASIS_ASSIGN(auto held, ReadHeld(pid));
   std::vector<Finding> findings;
   for (const Rule& rule : kRules) {
-    bool known = false;  // one piece of evidence for each thing is enough
+    bool known = false;  // report each kind of sharing once
     for (const Finding& finding : findings) known |= finding.what == rule.what;
     for (const Held& one : held) {
       if (known || !one.path.starts_with(rule.prefix)) continue;

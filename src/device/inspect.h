@@ -1,7 +1,6 @@
-// What /proc proves about how a program shares its GPU memory with others. The driver tells it only
-// when it is too late: a checkpoint succeeds, and the restore then does not (NCCL with its
-// defaults, driver 580). Managed memory cannot be seen from outside at all; there the driver
-// refuses in time.
+// Detects from /proc how a program shares GPU memory with other processes. The driver reports such
+// sharing too late: the checkpoint succeeds and the restore fails (NCCL with default settings,
+// driver 580). Managed memory is invisible from outside, but the driver itself rejects it in time.
 #pragma once
 
 #include <string>
@@ -15,12 +14,12 @@ namespace stasis::device {
 struct Finding {
   std::string what;         // "uses an active NCCL communicator"
   std::string evidence;     // "fd 41 is the socket @/tmp/nccl-socket-0-8f1c"
-  std::string hint;         // without an agent
-  std::string agents_hint;  // with an agent that may not be relied on
-  bool fatal = false;       // a checkpoint would lose the program
+  std::string hint;         // for a program without an agent
+  std::string agents_hint;  // for a program whose agent cannot be used
+  bool fatal = false;       // the program would be lost by a checkpoint
 };
 
-// Libraries that are only loaded are no evidence: every PyTorch process maps libnccl.
+// Ignores libraries that are merely loaded: every PyTorch process maps libnccl.
 Result<std::vector<Finding>> Inspect(process::HostPid pid);
 
 }  // namespace stasis::device

@@ -27,7 +27,7 @@ UniqueFd NcclSocket() {
   UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // An abstract name as NCCL gives it: the zero byte comes first.
+  // An abstract socket name as NCCL uses it, with a leading zero byte.
   std::string name = "/tmp/nccl-socket-0-test" + std::to_string(::getpid());
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address),
@@ -52,7 +52,7 @@ TEST(InspectTest, ACommunicatorIsSeenByItsSharedMemory) {
   ASSERT_EQ(::ftruncate(fd.get(), 4096), 0);
   void* mapped = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd.get(), 0);
   fd.Reset();
-  ::unlink(path.c_str());  // as NCCL does
+  ::unlink(path.c_str());  // NCCL does this too
   auto findings = Inspect({::getpid()});
   ::munmap(mapped, 4096);
   ASSERT_TRUE(findings);

@@ -1,4 +1,4 @@
-// Does a program start under the agent, and does the agent in it answer?
+// Checks that a program starts under the agent and that the agent answers.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kLongestLine = 256;
 
-// A child that is gone when this is.
+// A child process that the destructor kills.
 struct Probe {
   std::unique_ptr<Subprocess> child;
   UniqueFd input, output;
@@ -113,7 +113,7 @@ Result<Finding> Ask(const Machine& machine) {
 }  // namespace
 
 void CheckAgent(const Machine& machine, Findings& findings) {
-  // A driver that did not answer us would not answer there.
+  // A driver that hung before would hang here too.
   if (!machine.driver && machine.driver.error().code == Code::kDeadlineExceeded) return;
   auto found = Ask(machine);
   findings.push_back(

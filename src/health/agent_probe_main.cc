@@ -1,10 +1,11 @@
-// The small program that `stasis check` starts under the agent: it starts the driver, says how that
-// went, and stays until its input ends.
+// stasis-agent-probe: a small program that `stasis check` starts under the agent. It initialises
+// the driver, reports the result, and waits for end-of-file on stdin.
 //
 //   stasis-agent-probe init|use [LIBRARY]
 //
-// Prints "driver N\n", N being what the driver answered last, or "none\n". `use` also makes a
-// context on the first GPU, half a GiB of its memory: only then the agent opens its door.
+// Prints "driver N\n", where N is the driver's last result, or "none\n". `use` also creates a
+// context on the first GPU, which takes half a GiB of its memory: only then does the agent open its
+// socket.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

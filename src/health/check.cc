@@ -25,8 +25,7 @@ void CheckPrograms(const Machine&, Findings& findings) {
   findings.push_back(Finding::Of("installation", Level::kOk, "complete"));
 }
 
-// What CRIU needs, in the words of its room. What it cannot do for want of rights, "privileges"
-// says already.
+// Reports CRIU's requirements. Missing privileges are reported by "privileges" only.
 void CheckCriu(const Machine& machine, Findings& findings) {
   const bool may = criu::CheckPrivileges().has_value();
   for (auto& probed : criu::ProbeMachine(machine.options.criu, machine.Patience())) {
@@ -36,14 +35,15 @@ void CheckCriu(const Machine& machine, Findings& findings) {
       level = Level::kNote;
       probed.meaning += "; as root it would be asked with all rights";
     }
-    findings.push_back(Finding::Of(name, level, std::move(probed.meaning), std::move(probed.mend)));
+    findings.push_back(Finding::Of(name, level, std::move(probed.meaning), std::move(probed.fix)));
   }
 }
 
 constexpr Check kChecks[] = {
-    CheckPrograms,  CheckKernel,     CheckUserNamespace, CheckCriu,      CheckPtraceScope,
-    CheckDriver,    CheckGpus,       CheckMemory,        CheckHugePages, CheckMemlock,
-    CheckRunFolder, CheckImageStore, CheckDiskSpeed,     CheckAgent,     CheckMover,
+    CheckPrograms,       CheckKernel,      CheckUserNamespace, CheckCriu,
+    CheckResourceLimits, CheckPtraceScope, CheckDriver,        CheckGpus,
+    CheckMemory,         CheckHugePages,   CheckMemlock,       CheckRunFolder,
+    CheckImageStore,     CheckDiskSpeed,   CheckAgent,         CheckMover,
 };
 
 }  // namespace

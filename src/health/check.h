@@ -1,6 +1,7 @@
-// Is this machine able? What is looked at, and what each finding means, is in findings.cc.
+// Checks whether this machine can checkpoint programs. findings.cc lists the checks and the meaning
+// of each finding.
 //
-// Nothing here waits for ever: a driver, a disk or a CRIU that does not answer is a finding.
+// No check blocks forever: a driver, disk or CRIU that does not answer is a finding.
 #pragma once
 
 #include <chrono>
@@ -16,16 +17,17 @@ namespace stasis::health {
 
 struct MachineOptions {
   Paths paths;
-  std::string criu;                   // the one to use; empty: it is looked for
-  std::string cuda_library;           // libcuda.so.1; empty: the loader's
-  Result<std::string> agent_library;  // what programs are started under
-  // Also what takes seconds, or uses a GPU and the disk: the disk's speed, a mover on each GPU.
+  std::string criu;                   // path of CRIU; empty: search for it
+  std::string cuda_library;           // path of libcuda.so.1; empty: the loader's search
+  Result<std::string> agent_library;  // preloaded into programs
+  // Also run checks that take seconds or use a GPU and the disk: disk speed, and a mover on each
+  // GPU.
   bool full = false;
-  std::chrono::milliseconds patience{20000};  // for any one question
-  std::string root = {};                      // before /proc and /sys; empty: the machine's own
+  std::chrono::milliseconds patience{20000};  // time limit for any one check
+  std::string root = {};                      // prefix for /proc and /sys; empty: this machine's
 };
 
-// In the order of MachineKinds(). Takes a second or so, with `full` some more.
+// Returns findings in the order of MachineKinds(). Takes about a second, and longer with `full`.
 std::vector<Finding> CheckMachine(const MachineOptions& options, device::DeviceControl& device);
 
 }  // namespace stasis::health

@@ -26,7 +26,7 @@ struct Freed {
 };
 using Buffer = std::unique_ptr<char, Freed>;
 
-// Bytes that neither a disk nor a file system can make less of.
+// Returns data that a disk or file system can neither compress nor deduplicate.
 Buffer RandomPart() {
   Buffer buffer(static_cast<char*>(std::aligned_alloc(kAlignment, kPart)));
   if (buffer == nullptr) return buffer;
@@ -45,8 +45,8 @@ struct File {
   bool direct = false;
 };
 
-// A file system without O_DIRECT (an older tmpfs) is asked without; one without files that have no
-// name (NFS, some FUSE) gets one, which goes at once.
+// Falls back if the file system has no O_DIRECT (an older tmpfs) or no unnamed files (NFS, some
+// FUSE): the file then gets a name that is removed at once.
 Result<File> OpenNameless(const std::string& folder) {
   for (int direct : {O_DIRECT, 0}) {
     if (auto fd = Open(folder, O_RDWR | O_TMPFILE | direct, 0600)) {

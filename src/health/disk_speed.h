@@ -1,4 +1,4 @@
-// How fast a folder's file system takes and gives back bytes.
+// Measures the read and write speed of a directory's file system.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,15 @@
 namespace stasis::health {
 
 struct DiskSpeed {
-  uint64_t bytes = 0;            // written, and read again
-  double write_bytes_per_s = 0;  // until the disk has them (fdatasync)
+  uint64_t bytes = 0;            // written, and then read
+  double write_bytes_per_s = 0;  // until the data is on disk (fdatasync)
   double read_bytes_per_s = 0;
-  bool direct = false;  // past the page cache; else both are of memory more than of the disk
+  bool direct = false;  // bypassed the page cache; otherwise the speeds are mainly those of memory
 };
 
-// Writes up to `most_bytes` to a file without a name, which is gone with this process whatever ends
-// it, syncs it, and reads it again. Less where `span` is over before; an eighth of what is free at
-// most. kResourceExhausted when not even 16 MiB are.
+// Writes up to `most_bytes` to an unnamed file, which vanishes with this process, syncs it and
+// reads it back. Writes less if `span` expires first, and at most an eighth of the free space.
+// Returns kResourceExhausted if that is less than 16 MiB.
 Result<DiskSpeed> MeasureDisk(const std::string& folder, uint64_t most_bytes,
                               std::chrono::milliseconds span);
 

@@ -5,10 +5,10 @@
 namespace stasis::health {
 namespace {
 
-// Sources: README.md of github.com/NVIDIA/cuda-checkpoint ("supports display driver version 550
-// and higher"; "570 Features"; at 570 "does not support GPU migration"), the CUDA driver API
-// reference (CUDA checkpointing: CUcheckpointGpuPair, CUcheckpointCustomStorageInfo), and what was
-// seen on driver 580 (docs/measurements/).
+// Sources: README.md of github.com/NVIDIA/cuda-checkpoint ("supports display driver version 550 and
+// higher"; "570 Features"; at 570 "does not support GPU migration"), the CUDA driver API reference
+// (CUDA checkpointing: CUcheckpointGpuPair, CUcheckpointCustomStorageInfo), and observations on
+// driver 580 (docs/measurements/).
 constexpr DriverAbility kAbilities[] = {
     {12040, "550", "checkpoints by NVIDIA's own cuda-checkpoint program, of single processes", ""},
     {12080, "570", "the checkpoint interface that Stasis uses, with a lock that has a timeout",

@@ -1,4 +1,4 @@
-// What each version of NVIDIA's driver can do for us, as one table.
+// A table of the checkpoint abilities of NVIDIA's driver versions.
 #pragma once
 
 #include <span>
@@ -7,18 +7,18 @@
 namespace stasis::health {
 
 struct DriverAbility {
-  int since_api;        // what cuDriverGetVersion says at least: 12080 is CUDA 12.8
+  int since_api;        // minimum result of cuDriverGetVersion: 12080 is CUDA 12.8
   const char* driver;   // the first driver with it
-  const char* able;     // "moving programs to other GPUs": what it can do
-  const char* without;  // what is missing in an older one; empty: nothing that Stasis would use
+  const char* able;     // the ability: "moving programs to other GPUs"
+  const char* without;  // limitation without it; empty if Stasis does not need it
 };
 
 // Oldest first.
 std::span<const DriverAbility> DriverAbilities();
 
-// "CUDA 12.8".
+// Formats as "CUDA 12.8".
 std::string ApiName(int api_version);
-// What a driver of that version can do, and lacks; sentences' parts, joined by commas.
+// Describes what a driver of that version supports and lacks, as clauses joined by commas.
 std::string AbleTo(int api_version);
 std::string Lacks(int api_version);
 

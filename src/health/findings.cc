@@ -25,6 +25,12 @@ constexpr Kind kMachine[] = {
      "CRIU needs rights that this user has not. Suspend and resume of the user's own programs work "
      "without them.",
      kAsRoot},
+    {"resource-limits", "whether root may read the limits of other users' programs",
+     "dump of another user's program",
+     "CRIU reads the limits of each process. Without CAP_SYS_RESOURCE root may do that only for "
+     "its "
+     "own programs.",
+     "in a container, start that with --cap-add SYS_RESOURCE"},
     {"criu", "the CRIU that is used", kImages, "There is none, or it is too old.",
      "`./run setup` in a checkout, or install your distribution's package when it is 4.1 or newer"},
     {"chosen-pid", "whether a process can be given its old process id", "restore",
@@ -93,6 +99,10 @@ constexpr Kind kMachine[] = {
 
 constexpr Kind kTarget[] = {
     {"program", "the program as a whole", "", "", ""},
+    {"program-answers", "whether its memory and its open files can be looked at", "everything",
+     "It, another program or a server supplies a part of its memory or a file that it has open "
+     "(userfaultfd, FUSE, NFS), and does not answer.",
+     "end or repair what does not answer"},
     {"traced", "debuggers and tracers", kAway,
      "A process has one tracer at most, and CRIU needs to be it.", "detach the debugger or strace"},
     {"zombie", "whether it has ended", "everything", "Only its exit code is left.", ""},
@@ -125,6 +135,9 @@ constexpr Kind kTarget[] = {
      "have them stay in the foreground, or end them"},
     {"pid-namespace", "its pid namespace", "dump", "It is neither ours nor one that Stasis made.",
      "run Stasis in the program's own container"},
+    {"mount-namespace", "its mount namespace", "dump",
+     "It has mounts of its own, as in a container. They could be saved, but not restored.",
+     "have the container's runtime checkpoint a container"},
     {"session", "its session", "dump",
      "CRIU can give a program back only a session that began in its own pid namespace.",
      "start it with `setsid`, or by `stasis run`"},
@@ -197,10 +210,10 @@ const Kind& KindOf(std::string_view id) {
   return TargetKinds().back();
 }
 
-Finding Finding::Of(std::string_view id, Level level, std::string found, std::string mend) {
+Finding Finding::Of(std::string_view id, Level level, std::string found, std::string fix) {
   const Kind& kind = KindOf(id);
-  if (mend.empty() && level >= Level::kWarning) mend = kind.mend;
-  return {&kind, level, std::move(found), std::move(mend)};
+  if (fix.empty() && level >= Level::kWarning) fix = kind.fix;
+  return {&kind, level, std::move(found), std::move(fix)};
 }
 
 bool IsAble(const std::vector<Finding>& findings) {

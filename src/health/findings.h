@@ -1,5 +1,5 @@
-// What `stasis check` can find, each kind with a name that stays: findings.cc is the one list of
-// them, and docs/check.md says the same (a test compares the two).
+// The kinds of findings of `stasis check`, each with a stable name. findings.cc has the only list;
+// docs/check.md describes the same kinds, which a test verifies.
 #pragma once
 
 #include <cstdint>
@@ -12,37 +12,37 @@ namespace stasis::health {
 
 enum class Level : uint8_t {
   kOk,
-  kNote,     // nothing is wrong; it is worth knowing
-  kWarning,  // works, but slower or with a risk that is said
-  kCannot,   // something that the kind names does not work: exit code 5
+  kNote,     // information only
+  kWarning,  // works, but slower or with the stated risk
+  kCannot,   // a feature named by the kind does not work: exit code 5
 };
 std::string_view LevelName(Level level);  // "ok", "note", "warning", "cannot"
 
 struct Kind {
   const char* id;
-  const char* about;    // what is looked at
-  const char* stops;    // what does not work while its level is kCannot; empty: it never is
-  const char* meaning;  // what a finding that is not ok means; sentences
-  const char* mend;     // a command or a step, where the finding itself knows no better one
+  const char* about;    // the subject of the check
+  const char* stops;    // the features that do not work at level kCannot; empty: never kCannot
+  const char* meaning;  // sentences that explain a finding that is not ok
+  const char* fix;      // a command or step, unless the finding itself has a better one
 };
 
-// Of the machine, in the order in which they depend on each other, and of a target.
+// Kinds for the machine, each after those that it depends on, and kinds for a target.
 std::span<const Kind> MachineKinds();
 std::span<const Kind> TargetKinds();
-// The kind of that name; for a name that nobody knows, the one called "other".
+// Returns the kind of that name, or the kind "other" for an unknown name.
 const Kind& KindOf(std::string_view id);
 
 struct Finding {
   const Kind* kind = nullptr;
   Level level = Level::kOk;
-  std::string found;  // what is there, with its figures
-  std::string mend;   // empty when there is nothing to mend
+  std::string found;  // the observation, with figures
+  std::string fix;    // empty if nothing needs fixing
 
-  // Without `mend`, what is not ok gets its kind's.
-  static Finding Of(std::string_view id, Level level, std::string found, std::string mend = {});
+  // If `fix` is empty and the level is not ok, uses the text of the kind.
+  static Finding Of(std::string_view id, Level level, std::string found, std::string fix = {});
 };
 
-// False when one is kCannot.
+// Returns false if a finding is kCannot.
 bool IsAble(const std::vector<Finding>& findings);
 
 }  // namespace stasis::health

@@ -1,4 +1,4 @@
-// docs/check.md says what the table says, and nothing is found that is not in it.
+// Checks that docs/check.md matches the table, and that all findings are in the table.
 #include "health/findings.h"
 
 #include <fmt/format.h>
@@ -23,11 +23,11 @@ std::string Read(const std::string& path) {
 }
 
 std::string Table(std::span<const Kind> kinds) {
-  std::string table = "| id | what is looked at | what a finding means | what mends it | |\n";
+  std::string table = "| id | what is looked at | what a finding means | what fixes it | |\n";
   table += "|---|---|---|---|---|\n";
   for (const Kind& kind : kinds) {
     table += fmt::format("| `{}` | {} | {} | {} | {} |\n", kind.id, kind.about, kind.meaning,
-                         kind.mend, *kind.stops == '\0' ? "" : fmt::format("stops {}", kind.stops));
+                         kind.fix, *kind.stops == '\0' ? "" : fmt::format("stops {}", kind.stops));
   }
   return table;
 }
@@ -54,13 +54,14 @@ TEST(Findings, HaveNamesOfTheirOwn) {
   EXPECT_STREQ(KindOf("nobody knows").id, "other");
 }
 
-// What is named where things are found: a word that the table does not have would become "other".
+// Checks the names in the sources of the checks: a name missing in the table would silently become
+// "other".
 TEST(Findings, WhatIsFoundIsInTheTable) {
   const char* files[] = {
       "/src/health/host_checks.cc", "/src/health/gpu_checks.cc", "/src/health/store_checks.cc",
       "/src/health/agent_check.cc", "/src/health/check.cc",      "/src/health/program.cc",
-      "/src/criu/preflight.cc",     "/src/criu/probe.cc",        "/src/coordinator/before_dump.cc",
-      "/src/coordinator/survey.cc", "/src/cli/verb_check.cc"};
+      "/src/criu/preflight.cc",     "/src/criu/probe.cc",        "/src/checks/before_dump.cc",
+      "/src/checks/survey.cc",      "/src/cli/verb_check.cc"};
   const std::regex named(
       R"re((?:Finding::Of\(|looked\.Add\(|AsFinding\(|Unanswered\(|collect\(|search\.Add\(fd, |OfProcess\(member, |name = |Finding finding\{|finding = \{|return \{|\{(?=\s*"[a-z-]+", Ask))\s*"([a-z_-]+)")re",
       std::regex::ECMAScript | std::regex::multiline);
@@ -82,10 +83,10 @@ TEST(Findings, WhatIsFoundIsInTheTable) {
   }
 }
 
-TEST(Findings, WhatIsNotOkHasAMend) {
-  EXPECT_EQ(Finding::Of("memlock", Level::kOk, "x").mend, "");
-  EXPECT_EQ(Finding::Of("memlock", Level::kWarning, "x").mend, KindOf("memlock").mend);
-  EXPECT_EQ(Finding::Of("memlock", Level::kCannot, "x", "do this").mend, "do this");
+TEST(Findings, EveryFindingThatIsNotOkHasAFix) {
+  EXPECT_EQ(Finding::Of("memlock", Level::kOk, "x").fix, "");
+  EXPECT_EQ(Finding::Of("memlock", Level::kWarning, "x").fix, KindOf("memlock").fix);
+  EXPECT_EQ(Finding::Of("memlock", Level::kCannot, "x", "do this").fix, "do this");
   EXPECT_TRUE(IsAble({Finding::Of("memlock", Level::kWarning, "x")}));
   EXPECT_FALSE(
       IsAble({Finding::Of("memlock", Level::kOk, "x"), Finding::Of("criu", Level::kCannot, "x")}));

@@ -1,4 +1,4 @@
-// The driver, the GPUs, and what a mover finds on them.
+// Checks of the driver, the GPUs, and a mover on each GPU.
 #include <fmt/format.h>
 
 #include "base/install_layout.h"
@@ -9,7 +9,7 @@
 namespace stasis::health {
 namespace {
 
-// A mover's context, with its stack limit lowered and as it comes (seen on an H200, driver 580).
+// Size of a mover's context with and without a reduced stack limit (H200, driver 580).
 constexpr uint64_t kSmallContext = 270u << 20;
 constexpr uint64_t kWholeContext = 540u << 20;
 
@@ -59,7 +59,7 @@ void CheckDriver(const Machine& machine, Findings& findings) {
 }
 
 void CheckGpus(const Machine& machine, Findings& findings) {
-  // Nothing more is asked of a driver that did not answer: its own finding says so.
+  // A driver that did not answer has its own finding.
   if (!machine.driver) return;
   if (!machine.gpus || machine.gpus->empty()) {
     findings.push_back(Finding::Of("gpus", Level::kCannot,

@@ -1,4 +1,4 @@
-// The kernel and its settings, and host memory.
+// Checks of the kernel, its settings, and host memory.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -10,11 +10,11 @@
 namespace stasis::health {
 namespace {
 
-// CAP_CHECKPOINT_RESTORE and close_range came with it; pidfd_getfd with 5.6, clone3's set_tid 5.5.
+// 5.9 introduced CAP_CHECKPOINT_RESTORE and close_range, 5.6 pidfd_getfd, 5.5 set_tid of clone3.
 constexpr KernelVersion kLeastKernel{5, 9};
-constexpr int kSysPtrace = 19;  // of linux/capability.h
+constexpr int kSysPtrace = 19, kSysResource = 24;  // from linux/capability.h
 constexpr uint64_t kLittleMemlock = 64u << 20;
-constexpr uint64_t kManyReserved = 1u << 30;  // of hugetlbfs, unused
+constexpr uint64_t kManyReserved = 1u << 30;  // unused pages of hugetlbfs
 
 }  // namespace
 
@@ -54,6 +54,17 @@ void CheckPtraceScope(const Machine& machine, Findings& findings) {
                   *scope == 3 ? "it can only be changed by a restart of the machine" : ""));
 }
 
+void CheckResourceLimits(const Machine&, Findings& findings) {
+  if (::geteuid() != 0 || HasCapability(kSysResource)) {
+    findings.push_back(Finding::Of("resource-limits", Level::kOk,
+                                   ::geteuid() == 0 ? "this user has CAP_SYS_RESOURCE"
+                                                    : "a user dumps only programs of his own"));
+    return;
+  }
+  findings.push_back(
+      Finding::Of("resource-limits", Level::kWarning, "CAP_SYS_RESOURCE is missing"));
+}
+
 void CheckMemory(const Machine& machine, Findings& findings) {
   auto memory = ReadMemory(machine.options.root);
   if (!memory) {
@@ -84,7 +95,7 @@ void CheckHugePages(const Machine& machine, Findings& findings) {
   } else if (enabled == "always") {
     findings.push_back(Finding::Of("huge-pages", Level::kOk, found));
   } else {
-    findings.push_back(Finding::Of("huge-pages", Level::kNote, found, KindOf("huge-pages").mend));
+    findings.push_back(Finding::Of("huge-pages", Level::kNote, found, KindOf("huge-pages").fix));
   }
   auto memory = ReadMemory(machine.options.root);
   if (!memory) return;
@@ -105,7 +116,7 @@ void CheckMemlock(const Machine&, Findings& findings) {
   const bool little = limit.rlim_cur < kLittleMemlock;
   findings.push_back(Finding::Of("memlock", little ? Level::kNote : Level::kOk,
                                  fmt::format("{} KiB", limit.rlim_cur >> 10),
-                                 little ? KindOf("memlock").mend : ""));
+                                 little ? KindOf("memlock").fix : ""));
 }
 
 }  // namespace stasis::health

@@ -1,4 +1,4 @@
-// What a machine's settings are called, with /proc and /sys of a machine that is not this one.
+// Findings for machine settings, with /proc and /sys of a simulated machine.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ class OtherMachine : public ::testing::Test {
     ASSERT_TRUE(MakeDirs(full.substr(0, full.rfind('/'))));
     ASSERT_TRUE(ReplaceFile(full, text));
   }
-  // What `check` finds, as "id level".
+  // Returns the findings of `check` as "id level".
   std::string Found(Check check, std::vector<device::Gpu> gpus = {}) {
     const Machine machine{options_, device::DriverInfo{}, std::move(gpus)};
     Findings findings;
@@ -32,7 +32,7 @@ class OtherMachine : public ::testing::Test {
       text += (text.empty() ? "" : ", ") + std::string(finding.kind->id) + " " +
               std::string(LevelName(finding.level));
       EXPECT_NE(finding.found, "");
-      EXPECT_EQ(finding.level >= Level::kWarning && finding.mend.empty(), false) << text;
+      EXPECT_EQ(finding.level >= Level::kWarning && finding.fix.empty(), false) << text;
     }
     return text;
   }
@@ -91,7 +91,7 @@ TEST_F(OtherMachine, Memory) {
   EXPECT_EQ(Found(CheckMemory, {gpu}), "host-memory warning");
 }
 
-// NVIDIA's management library says it, which softgpu has not.
+// Reported by NVML, which softgpu does not have.
 TEST_F(OtherMachine, PersistenceAndRoomOfGpus) {
   device::Gpu gpu;
   gpu.total_bytes = 80ull << 30;

@@ -6,7 +6,9 @@
 #include <sstream>
 #include <system_error>
 
+#include "base/bounded.h"
 #include "base/file.h"
+#include "process/memory.h"
 
 namespace stasis::health {
 namespace {
@@ -24,7 +26,7 @@ std::string OfProcess(const std::string& root, process::HostPid pid, const std::
   return root + "/proc/" + process::ToString(pid) + "/" + name;
 }
 
-// A decimal number at the begin of `text`, behind blanks; `rest` is what follows it.
+// Parses a decimal number at the start of `text`, after blanks. `rest` receives the remaining text.
 std::optional<uint64_t> Number(std::string_view text, std::string_view* rest = nullptr) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
   uint64_t value = 0;
@@ -34,7 +36,7 @@ std::optional<uint64_t> Number(std::string_view text, std::string_view* rest = n
   return value;
 }
 
-// What follows `key` at the begin of a line; empty: there is no such line.
+// Returns the text after `key` at the start of a line, or empty if there is no such line.
 std::string_view After(std::string_view text, std::string_view key) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -45,7 +47,7 @@ std::string_view After(std::string_view text, std::string_view key) {
   return {};
 }
 
-// Of a line "Key:   4711 kB"; absent also when its bytes are no number of 64 bits.
+// Parses a line "Key:   4711 kB". Absent if the number of bytes overflows 64 bits.
 std::optional<uint64_t> KibiBytes(std::string_view text, std::string_view key) {
   auto value = Number(After(text, key));
   if (!value || *value > UINT64_MAX >> 10) return std::nullopt;
@@ -113,7 +115,9 @@ std::optional<uint64_t> ReadLockedBytes(const std::string& root, process::HostPi
 
 std::optional<std::string> ReadVariable(const std::string& root, process::HostPid pid,
                                         const std::string& name) {
-  auto text = Read(OfProcess(root, pid, "environ"));
+  const std::string path = OfProcess(root, pid, "environ");
+  auto text = AskBounded([&](const NoteStep&) { return ReadFile(path, kMostBytes); },
+                         Deadline::In(process::kMemoryAnswer));
   if (!text) return std::nullopt;
   std::istringstream entries(*text);
   for (std::string entry; std::getline(entries, entry, '\0');) {
@@ -134,7 +138,7 @@ std::optional<uint64_t> CountWatches(const std::string& root, process::HostPid p
 std::optional<bool> IsTimerRunning(const std::string& root, process::HostPid pid, int fd) {
   auto text = Read(OfProcess(root, pid, "fdinfo/" + std::to_string(fd)));
   if (!text) return std::nullopt;
-  // "it_value: (SECONDS, NANOSECONDS)": what is left, all zero for one that is not running.
+  // "it_value: (SECONDS, NANOSECONDS)": the remaining time, zero for a disarmed timer.
   std::string_view value = After(*text, "it_value: (");
   auto seconds = Number(value, &value);
   if (!seconds || !value.starts_with(',')) return std::nullopt;
@@ -149,7 +153,7 @@ std::vector<std::string> ReadThreadNames(const std::string& root, process::HostP
   std::filesystem::directory_iterator threads(OfProcess(root, pid, "task"), error), end;
   for (; !error && threads != end && names.size() < kMostThreads; threads.increment(error)) {
     auto name = Read(threads->path().string() + "/comm");
-    if (!name) continue;  // it has ended meanwhile
+    if (!name) continue;  // ended meanwhile
     while (name->ends_with('\n')) name->pop_back();
     names.push_back(*std::move(name));
   }

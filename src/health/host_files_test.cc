@@ -1,5 +1,5 @@
-// Each parser of a file in /proc or /sys, with files in a root of their own: what a kernel writes,
-// what none should, and a file that is not there.
+// Tests each parser of a file in /proc or /sys with a private root: valid content, invalid content,
+// and a missing file.
 #include "health/host_files.h"
 
 #include <gtest/gtest.h>

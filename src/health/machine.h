@@ -1,4 +1,4 @@
-// What the checks of a machine share. For this room's own use.
+// Data shared by the checks of a machine. Internal to this directory.
 #pragma once
 
 #include <optional>
@@ -11,22 +11,23 @@ namespace stasis::health {
 
 struct Machine {
   const MachineOptions& options;
-  // Asked once: a driver that hangs costs the time of one question.
+  // Queried once, so that a hung driver costs only one timeout.
   Result<device::DriverInfo> driver;
   Result<std::vector<device::Gpu>> gpus;
 
-  uint64_t gpu_bytes(bool used) const;  // of all GPUs: their memory, or what of it is taken
+  uint64_t gpu_bytes(bool used) const;  // total memory of all GPUs, or the used part of it
   Deadline Patience() const { return Deadline::In(options.patience); }
-  // Says what it was to find out, when a question was not answered in time.
+  // Formats the time limit for a check that got no answer.
   std::string Seconds() const;
 };
 
 using Findings = std::vector<Finding>;
 using Check = void (*)(const Machine&, Findings&);
 
-// One function for each kind or few, in the files that are named like it.
+// The checks, one function for each kind or few kinds, in files of similar name.
 void CheckKernel(const Machine&, Findings&);
 void CheckUserNamespace(const Machine&, Findings&);
+void CheckResourceLimits(const Machine& machine, Findings& findings);
 void CheckPtraceScope(const Machine&, Findings&);
 void CheckMemory(const Machine&, Findings&);
 void CheckHugePages(const Machine&, Findings&);
@@ -42,7 +43,7 @@ void CheckDiskSpeed(const Machine&, Findings&);
 
 void CheckAgent(const Machine&, Findings&);
 
-// CAP_SYS_PTRACE and the like, by number, of this process.
+// Returns true if this process has the capability with that number, such as CAP_SYS_PTRACE.
 bool HasCapability(int number);
 
 }  // namespace stasis::health

@@ -9,7 +9,7 @@
 namespace stasis::health {
 namespace {
 
-const std::string kRoot;  // the machine's own /proc
+const std::string kRoot;  // this machine's /proc
 
 struct Looked {
   const process::Stat& member;
@@ -30,7 +30,8 @@ void LookForWatchdogDevice(const Looked& looked) {
   }
 }
 
-// sd_watchdog_enabled(3): WATCHDOG_USEC, and WATCHDOG_PID where it is not for whoever inherits it.
+// As sd_watchdog_enabled(3): WATCHDOG_USEC, and WATCHDOG_PID, which excludes processes that merely
+// inherited it.
 void LookForSystemd(const Looked& looked) {
   const process::HostPid pid = looked.member.id.pid;
   auto span = ReadVariable(kRoot, pid, "WATCHDOG_USEC");
@@ -45,7 +46,7 @@ void LookForSystemd(const Looked& looked) {
                          static_cast<double>(std::stoull(*span)) / 1e6));
 }
 
-// Of PyTorch's ProcessGroupNCCL (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
+// Thread names of PyTorch's ProcessGroupNCCL (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
 constexpr std::string_view kWatchers[] = {"pt_nccl_watchdg", "pt_nccl_heartbt"};
 void LookForWatchers(const Looked& looked) {
   for (const std::string& name : ReadThreadNames(kRoot, looked.member.id.pid)) {
@@ -92,7 +93,7 @@ std::vector<Finding> LookAtProgram(const process::ProcessTree& tree) {
   const size_t count = std::min(tree.members.size(), kMostProcesses);
   for (size_t i = 0; i < count; ++i) {
     auto files = process::ReadOpenFiles(tree.members[i].id.pid);
-    // It may have ended, or not be ours to look into: then there is nothing to say of its files.
+    // The process may have ended or may not be inspected; its files are then skipped.
     Looked looked{tree.members[i], files ? *std::move(files) : std::vector<process::OpenFile>(),
                   findings};
     for (auto look : kLooks) look(looked);

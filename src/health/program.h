@@ -1,5 +1,5 @@
-// What a pause would trip in a program, and what CRIU carries only in part: none of it stands in
-// the way of an operation. What does is found by what the operations themselves ask (coordinator).
+// Finds properties of a program that a pause would disturb or that CRIU restores only in part. None
+// of them prevents an operation. Obstacles to operations are found by checks/.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace stasis::health {
 
-// One finding of a kind for each process, in the tree's order, and of so many processes at most.
+// Returns at most one finding of each kind per process, in the tree's order, for at most this many
+// processes.
 inline constexpr size_t kMostProcesses = 64;
 std::vector<Finding> LookAtProgram(const process::ProcessTree& tree);
 

@@ -1,12 +1,12 @@
-// Where Stasis writes: its own folder, and images.
+// Checks of the places where Stasis writes: its own directory and the image store.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 
+#include "base/bounded.h"
 #include "base/file.h"
-#include "health/bounded.h"
 #include "health/disk_speed.h"
 #include "health/machine.h"
 
@@ -17,13 +17,14 @@ constexpr uint64_t kLittleForRecords = 16u << 20;
 constexpr uint64_t kTooLittleForRecords = 1u << 20;
 constexpr uint64_t kTooLittleForImages = 64u << 20;
 constexpr uint64_t kMeasured = 256u << 20;
-constexpr std::chrono::milliseconds kMeasuring{3000};  // each way
+constexpr std::chrono::milliseconds kMeasuring{3000};  // in each direction
 constexpr double kSlowBytesPerS = 200e6;
 
-// Free bytes of the file system that `path` is or will be on, when this user may write there.
+// Returns the free bytes of the file system of `path`, existing or not, if this user may write
+// there.
 Result<uint64_t> AskRoom(const Machine& machine, const std::string& path) {
   STASIS_ASSIGN(std::string text, AskBounded(
-                                      [&]() -> Result<std::string> {
+                                      [&](const NoteStep&) -> Result<std::string> {
                                         const std::string folder = ExistingPart(path);
                                         if (::access(folder.c_str(), W_OK) != 0) {
                                           return FailErrno(errno, "write to " + folder);
@@ -73,7 +74,7 @@ void CheckDiskSpeed(const Machine& machine, Findings& findings) {
   const std::string store = machine.options.paths.images();
   double write = 0;
   auto text = AskBounded(
-      [&]() -> Result<std::string> {
+      [&](const NoteStep&) -> Result<std::string> {
         const std::string folder = ExistingPart(store);
         STASIS_ASSIGN(DiskSpeed speed, MeasureDisk(folder, kMeasured, kMeasuring));
         return fmt::format(
@@ -84,7 +85,7 @@ void CheckDiskSpeed(const Machine& machine, Findings& findings) {
       },
       machine.Patience());
   if (!text) {
-    // Too little room to measure is the finding of "image-store".
+    // Too little space for the measurement is reported by "image-store".
     const bool full = text.error().code == Code::kResourceExhausted;
     findings.push_back(Finding::Of("disk-speed", full ? Level::kWarning : Level::kCannot,
                                    store + ": " + text.error().ToString(), text.error().hint));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 namespace stasis::image {
@@ -50,6 +51,8 @@ uint64_t BlockReader::BlockBytes(const DeviceRange& range, size_t index) {
 Result<BlockReader::Place> BlockReader::Find(const DeviceRange& range, size_t index) const {
   // In format 1 any pack may have it; else it is in this one, and a block of the same name in
   // another may be a hole by now.
+  assert(index < range.blocks.size());
+  assert(range.packs.empty() || range.packs.size() == range.blocks.size());
   bool anywhere = range.packs.empty();
   Place place{anywhere ? 0 : range.packs[index], nullptr};
   for (; place.pack < packs_.size(); ++place.pack) {
@@ -67,6 +70,7 @@ Result<BlockReader::Place> BlockReader::Find(const DeviceRange& range, size_t in
 }
 
 Status BlockReader::Read(const DeviceRange& range, size_t index, void* out) const {
+  assert(index < range.blocks.size());
   if (range.blocks[index].IsZero()) {
     std::memset(out, 0, BlockBytes(range, index));
     return {};
@@ -76,6 +80,7 @@ Status BlockReader::Read(const DeviceRange& range, size_t index, void* out) cons
     place.error().message = "the image " + place.error().message;
     return Fail(std::move(place).error());
   }
+  assert(place->pack < packs_.size() && packs_[place->pack].reader);
   return packs_[place->pack].reader->Read(*place->entry, out);
 }
 

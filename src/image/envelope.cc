@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "image/checksum.h"
 #include "image/limits.h"
 #include "image/little_endian.h"
@@ -20,13 +23,19 @@ tl::unexpected<Error> Damaged(const std::string& what, const std::string& how) {
 
 }  // namespace
 
-std::string SealEnvelope(std::string_view body, uint64_t features) {
+std::string SealEnvelope(std::string_view body, uint64_t features, const OriginKey* origin) {
+  if (origin != nullptr) features |= kFeatureOrigin;
   std::string file(kMagic);
   AppendNumber<uint32_t>(file, kFormatVersion);
   AppendNumber<uint32_t>(file, kEnvelopeHeaderBytes);
   AppendNumber<uint64_t>(file, body.size());
   AppendNumber<uint64_t>(file, features);
   file += body;
+  if (origin != nullptr) {
+    const OriginMac mac = origin->Sign(Sha256(file));
+    file += mac.key_id.View();
+    file += View(mac.mac);
+  }
   file += Checksum(file).View();
   return file;
 }
@@ -64,12 +73,25 @@ Result<std::string_view> OpenEnvelope(std::string_view file, const std::string& 
   }
   auto header_bytes = NumberAt<uint32_t>(file, 12);
   auto body_bytes = NumberAt<uint64_t>(file, 16);
-  if (header_bytes != kEnvelopeHeaderBytes || body_bytes != file.size() - kEnvelopeBytes) {
+  const size_t around = kEnvelopeBytes + ((features & kFeatureOrigin) != 0 ? kOriginBytes : 0);
+  const size_t room = file.size() - std::min(around, file.size());
+  if (header_bytes != kEnvelopeHeaderBytes || body_bytes != room || file.size() < around) {
     return Damaged(what, fmt::format("its header of {} bytes announces a body of {} bytes, the "
                                      "file has room for {}",
-                                     header_bytes, body_bytes, file.size() - kEnvelopeBytes));
+                                     header_bytes, body_bytes, room));
   }
   return file.substr(kEnvelopeHeaderBytes, body_bytes);
+}
+
+std::optional<OriginOfFile> ReadOrigin(std::string_view file) {
+  if ((NumberAt<uint64_t>(file, 24) & kFeatureOrigin) == 0) return std::nullopt;
+  const std::string_view covered = file.substr(0, file.size() - Id128::kBytes - kOriginBytes);
+  OriginOfFile origin;
+  origin.mac.key_id = Id128::FromRaw(file.data() + covered.size());
+  std::memcpy(origin.mac.mac.data(), file.data() + covered.size() + Id128::kBytes,
+              origin.mac.mac.size());
+  origin.digest = Sha256(covered);
+  return origin;
 }
 
 }  // namespace stasis::image

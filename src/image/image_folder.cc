@@ -122,9 +122,10 @@ Status CheckImageName(const std::string& name) {
                           kMaxImageNameBytes));
 }
 
-Status RemoveHidden(int store_fd, const std::string& store, const std::string& name) {
+Status RemoveHidden(int store_fd, const std::string& store, const std::string& name,
+                    const std::function<void()>& removed) {
   if (::fsync(store_fd) != 0) return FailErrno(errno, "sync " + store);
-  return RemoveTree(store + "/" + name);
+  return RemoveTree(store + "/" + name, removed);
 }
 
 Error WithSpaceHint(Error error, const std::string& path) {

@@ -54,8 +54,10 @@ Result<Hidden> MakeHidden(const std::string& store, const std::string& name, con
                           const std::function<Status(const std::string& path)>& before = nullptr);
 
 // Removes a hidden folder. Its hidden name is on the disk before anything of it goes: else a power
-// cut could leave an image under the name it had before, with a part of its files.
-Status RemoveHidden(int store_fd, const std::string& store, const std::string& name);
+// cut could leave an image under the name it had before, with a part of its files. `removed` is
+// called behind each file that has gone.
+Status RemoveHidden(int store_fd, const std::string& store, const std::string& name,
+                    const std::function<void()>& removed = nullptr);
 
 // An error of a system call in the store at `path`, with what a user can do when there was no
 // space.

@@ -37,7 +37,8 @@ inline constexpr char kAgentFolder[] = "agent";
 inline constexpr char kPagesFolder[] = "pages";
 
 // Bits of the envelope's features: what a reader must know.
-inline constexpr uint64_t kFeatureAgent = 1;  // files in agent/
-inline constexpr uint64_t kKnownFeatures = kFeatureAgent;
+inline constexpr uint64_t kFeatureAgent = 1;   // files in agent/
+inline constexpr uint64_t kFeatureOrigin = 2;  // an origin MAC behind the body (envelope.h)
+inline constexpr uint64_t kKnownFeatures = kFeatureAgent | kFeatureOrigin;
 
 }  // namespace stasis::image

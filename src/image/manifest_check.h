@@ -16,7 +16,7 @@ Status CheckManifest(const Manifest& manifest);
 // no empty part, no deeper folder, no control characters.
 Status CheckFilePath(std::string_view path);
 
-// What a reader of this manifest must know: bits of limits.h.
+// The features (limits.h) that follow from what a manifest lists: all but kFeatureOrigin.
 uint64_t FeaturesOf(const Manifest& manifest);
 
 // The file systems' rule for one name: 1 to 255 bytes, no '/', neither "." nor "..", no control

@@ -1,6 +1,6 @@
 // A manifest's file, read as ImageReader reads it. The input is such a file; its magic, the length
 // of its body and its checksum are put right before it is read a second time, so that most inputs
-// reach the protobuf and the rules behind it.
+// reach the protobuf and the rules behind it. No origin MAC that an input makes up is right.
 #include <algorithm>
 #include <string>
 
@@ -47,9 +47,12 @@ void CheckTrusted(const Manifest& manifest) {
   }
 }
 
+OriginKey FuzzKey() { return OriginKey(BlockSecret{7}); }
+
 void Read(const std::string& file) {
   auto body = OpenEnvelope(file, "fuzz");
   if (!body) return;
+  if (auto origin = ReadOrigin(file)) FuzzCheck(!FuzzKey().Verify(origin->mac, origin->digest));
   auto format = NumberAt<uint32_t>(file, 8);
   auto manifest = DecodeManifest(*body, format);
   if (!manifest) {
@@ -67,6 +70,11 @@ void Read(const std::string& file) {
   FuzzCheck(same.has_value());
   FuzzCheck(*EncodeManifest(*same) == *again);
   FuzzCheck(OpenEnvelope(SealEnvelope(*again, FeaturesOf(*same)), "fuzz").has_value());
+  const OriginKey key = FuzzKey();
+  const std::string own = SealEnvelope(*again, FeaturesOf(*same), &key);
+  FuzzCheck(OpenEnvelope(own, "fuzz") == *again);
+  auto origin = ReadOrigin(own);
+  FuzzCheck(origin && key.Verify(origin->mac, origin->digest));
 }
 
 template <class T>
@@ -85,8 +93,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   file.replace(0, 8, "\x89STASIS\n");
   Write<uint32_t>(file, 8, kOldestFormatVersion + static_cast<uint8_t>(file[8]) % kFormatVersion);
   Write<uint32_t>(file, 12, kEnvelopeHeaderBytes);
-  Write<uint64_t>(file, 16, size - kEnvelopeBytes);
-  Write<uint64_t>(file, 24, 0);
+  const bool has_origin = (static_cast<uint8_t>(file[24]) & kFeatureOrigin) != 0 &&
+                          size >= kEnvelopeBytes + kOriginBytes;
+  Write<uint64_t>(file, 16, size - kEnvelopeBytes - (has_origin ? kOriginBytes : 0));
+  Write<uint64_t>(file, 24, has_origin ? kFeatureOrigin : 0);
   file.resize(size - Id128::kBytes);
   file += Checksum(file).View();
   Read(file);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -90,8 +91,10 @@ Result<PackWriter> PackWriter::Begin(UniqueFd fd, std::string path, const Id128&
 Status PackWriter::WritePadded(std::string_view data, uint64_t offset) const {
   bool is_aligned =
       reinterpret_cast<uintptr_t>(data.data()) % kPackAlign == 0 && data.size() % kPackAlign == 0;
+  assert(offset % kPackAlign == 0);
   if (!is_aligned) {
     size_t padded = AlignUp(data.size());
+    assert(padded <= kBlockBytes);
     char* copy = PaddedBuffer();
     std::memcpy(copy, data.data(), data.size());
     std::memset(copy + data.size(), 0, padded - data.size());
@@ -143,6 +146,7 @@ Status PackWriter::Append(const Id128& name, std::string_view stored, size_t log
                   "two different blocks have one name, " + name.Hex(),
                   "This has a chance below 2^-38; it is far more likely a mistake in naming them.");
     }
+    assert(offset_ >= kHeaderBytes && offset_ % kPackAlign == 0);
     entry.offset = offset_;
     offset_ += entry.padded_bytes();
     stored_ += entry.stored_bytes;
@@ -154,6 +158,7 @@ Status PackWriter::Append(const Id128& name, std::string_view stored, size_t log
 }
 
 Status PackWriter::Finish() {
+  assert(by_name_.size() == entries_.size());
   std::string tail;
   tail.reserve(entries_.size() * kEntryBytes + kFooterBytes);
   for (const PackEntry& entry : entries_) tail += EncodeEntry(entry);
@@ -298,6 +303,7 @@ Status PackReader::Decompressed(const PackEntry& entry, std::string_view stored,
 }
 
 Status PackReader::Read(const PackEntry& entry, void* out) const {
+  assert(entry.padded_bytes() <= kBlockBytes && entry.logical_bytes <= kBlockBytes);
   const bool in_place = entry.codec == Codec::kNone && entry.stored_bytes == entry.padded_bytes();
   char* to = in_place ? static_cast<char*>(out) : Scratch();
   STASIS_TRY(Annotate(PreadAll(file_.fd.get(), to, entry.padded_bytes(), entry.offset), what_));

@@ -13,10 +13,6 @@ namespace stasis::image {
 // Called now and then on the caller's thread; false cancels.
 using Progress = std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>;
 
-// As many as there are, 16 at most: what more of them would help was never measured, and the program
-// may want them too.
-unsigned Processors();
-
 // Runs work(i) for i in [0, count) on several threads, begun in this order, and `progress` on this
 // one meanwhile; no new item begins after a cancel (kCancelled). `done` is what the workers count
 // up. `waiting`: so many threads more than processors, for work that waits for storage.

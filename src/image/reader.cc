@@ -13,7 +13,6 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "image/block_reader.h"
-#include "image/envelope.h"
 #include "image/image_folder.h"
 #include "image/little_endian.h"
 #include "image/manifest_check.h"
@@ -39,10 +38,11 @@ Result<std::string> ReadManifestFile(int folder_fd, const std::string& image) {
     }
     return Fail(std::move(error).WithContext("open image " + image));
   }
-  if (opened->size_bytes > kMaxManifestBytes + kEnvelopeBytes) {
+  constexpr uint64_t kMostBytes = kMaxManifestBytes + kEnvelopeBytes + kOriginBytes;
+  if (opened->size_bytes > kMostBytes) {
     return Fail(Code::kDataLoss, Domain::kImage, 0,
                 fmt::format("{}: {} has {} bytes; the most is {}", image, kManifestName,
-                            opened->size_bytes, kMaxManifestBytes + kEnvelopeBytes),
+                            opened->size_bytes, kMostBytes),
                 kHint);
   }
   std::string file(opened->size_bytes, '\0');
@@ -102,13 +102,25 @@ Result<std::unique_ptr<ImageReader>> ImageReader::Open(const std::string& path, 
                     .WithContext("open image " + path));
   }
   reader->manifest_ = std::move(*manifest);
-  if (NumberAt<uint64_t>(file, 24) != FeaturesOf(reader->manifest_)) {
+  reader->origin_ = ReadOrigin(file);
+  if ((NumberAt<uint64_t>(file, 24) & ~kFeatureOrigin) != FeaturesOf(reader->manifest_)) {
     return Fail(Code::kInvalidArgument, Domain::kImage, 0,
                 fmt::format("open image {}: {} says that it uses other features than it does", path,
                             kManifestName),
                 kHint);
   }
   return reader;
+}
+
+Origin ImageReader::OriginBy(const OriginKey* key) const {
+  if (!origin_) return Origin::kUnknown;
+  if (key == nullptr || origin_->mac.key_id != key->id()) return Origin::kOther;
+  return key->Verify(origin_->mac, origin_->digest) ? Origin::kOwn : Origin::kChanged;
+}
+
+std::optional<Id128> ImageReader::origin_key_id() const {
+  if (!origin_) return std::nullopt;
+  return origin_->mac.key_id;
 }
 
 // What lies in the image and is not in the manifest.

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/fd.h"
 #include "base/result.h"
 #include "image/beneath.h"
+#include "image/envelope.h"
 #include "image/file_check.h"
 #include "image/manifest.h"
 
@@ -56,6 +58,10 @@ class ImageReader {
   const std::string& path() const { return path_; }
   // Of this image's format; kFormatVersion for what we write.
   uint32_t format_version() const { return format_version_; }
+  // Whether the installation with this key wrote the manifest. nullptr: there is no such key.
+  Origin OriginBy(const OriginKey* key) const;
+  // Which key it was written with; nullopt for an image without an origin MAC.
+  std::optional<Id128> origin_key_id() const;
   // The image's folder, for as long as this object lives.
   int dir_fd() const { return folder_.get(); }
 
@@ -85,6 +91,7 @@ class ImageReader {
   UniqueFd folder_;
   Manifest manifest_;
   uint32_t format_version_ = 0;
+  std::optional<OriginOfFile> origin_;
 };
 
 }  // namespace stasis::image

@@ -17,6 +17,27 @@ using nlohmann::json;
 
 constexpr const char* kStateNames[] = {"none", "running", "locked", "checkpointed", "failed"};
 
+struct OriginText {
+  const char* json;
+  const char* text;
+};
+constexpr OriginText kOrigins[] = {
+    {"own", "this installation"},
+    {"changed", "this installation, but the manifest was changed since"},
+    {"other", "another installation (a restore needs --trust-image)"},
+    {"unknown", "unknown: no MAC (a restore needs --trust-image)"},
+};
+static_assert(std::size(kOrigins) == static_cast<size_t>(Origin::kUnknown) + 1);
+
+const OriginText& OriginOf(const ImageReader& image, const OriginKey* key) {
+  return kOrigins[static_cast<size_t>(image.OriginBy(key))];
+}
+
+json OriginJson(const ImageReader& image, const OriginKey* key) {
+  const auto id = image.origin_key_id();
+  return {{"by", OriginOf(image, key).json}, {"key", id ? id->Hex() : ""}};
+}
+
 uint64_t FileBytes(const Manifest& manifest) {
   uint64_t total = 0;
   for (const File& file : manifest.files) total += file.size_bytes;
@@ -130,7 +151,7 @@ json ExternalsJson(const Manifest& manifest) {
 
 }  // namespace
 
-std::string InspectText(const ImageReader& image) {
+std::string InspectText(const ImageReader& image, const OriginKey* key) {
   const Manifest& m = image.manifest();
   std::string text;
   text += Line("image", image.path());
@@ -139,6 +160,7 @@ std::string InspectText(const ImageReader& image) {
   text += Line("created",
                fmt::format("{} on {}, Linux {} {}", Utc(m.created_unix_ns), Dash(m.host.name),
                            Dash(m.host.kernel_release), Dash(m.host.machine)));
+  text += Line("origin", OriginOf(image, key).text);
   text += Line("by", fmt::format("Stasis {}, CRIU {}", Dash(m.software.stasis_version),
                                  Dash(m.software.criu_version)));
   if (!m.software.driver_kind.empty()) {
@@ -187,7 +209,7 @@ std::string InspectText(const ImageReader& image) {
   return text;
 }
 
-json InspectJson(const ImageReader& image) {
+json InspectJson(const ImageReader& image, const OriginKey* key) {
   const Manifest& m = image.manifest();
   json criu = {{"tcp", Text(m.criu.tcp)},
                {"file_locks", m.criu.file_locks},
@@ -203,6 +225,7 @@ json InspectJson(const ImageReader& image) {
   return {{"path", Text(image.path())},
           {"id", m.image_id.Hex()},
           {"format", image.format_version()},
+          {"origin", OriginJson(image, key)},
           {"created", Utc(m.created_unix_ns)},
           {"created_unix_ns", m.created_unix_ns},
           {"host",
@@ -242,7 +265,7 @@ json InspectJson(const ImageReader& image) {
           {"required_files", std::move(required)}};
 }
 
-std::string VerifyText(const ImageReader& image, const VerifyReport& report) {
+std::string VerifyText(const ImageReader& image, const VerifyReport& report, const OriginKey* key) {
   std::string text;
   for (const Finding& finding : report.findings) {
     text += fmt::format("{} {}\n", Printable(finding.path, kMaxPathBytes),
@@ -256,17 +279,22 @@ std::string VerifyText(const ImageReader& image, const VerifyReport& report) {
   text += fmt::format("{}: {}, {} files, {} read in {:.2f} s ({}/s)\n", image.path(), verdict,
                       report.files, Bytes(report.bytes), report.seconds,
                       Bytes(static_cast<uint64_t>(rate)));
+  text += fmt::format("origin: {}\n", OriginOf(image, key).text);
   return text;
 }
 
-json VerifyJson(const ImageReader& image, const VerifyReport& report) {
+json VerifyJson(const ImageReader& image, const VerifyReport& report, const OriginKey* key) {
   json findings = json::array();
   for (const Finding& finding : report.findings) {
     findings.push_back({{"path", Text(finding.path)}, {"message", Text(finding.message)}});
   }
-  return {{"path", Text(image.path())}, {"id", image.manifest().image_id.Hex()},
-          {"ok", report.ok()},          {"findings", std::move(findings)},
-          {"files", report.files},      {"bytes", report.bytes},
+  return {{"path", Text(image.path())},
+          {"id", image.manifest().image_id.Hex()},
+          {"origin", OriginJson(image, key)},
+          {"ok", report.ok()},
+          {"findings", std::move(findings)},
+          {"files", report.files},
+          {"bytes", report.bytes},
           {"seconds", report.seconds}};
 }
 

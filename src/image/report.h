@@ -10,10 +10,13 @@
 
 namespace stasis::image {
 
-std::string InspectText(const ImageReader& image);
-nlohmann::json InspectJson(const ImageReader& image);
+// `key`: the reading user's own, nullptr without one; it says whether that user wrote the image.
+std::string InspectText(const ImageReader& image, const OriginKey* key = nullptr);
+nlohmann::json InspectJson(const ImageReader& image, const OriginKey* key = nullptr);
 
-std::string VerifyText(const ImageReader& image, const VerifyReport& report);
-nlohmann::json VerifyJson(const ImageReader& image, const VerifyReport& report);
+std::string VerifyText(const ImageReader& image, const VerifyReport& report,
+                       const OriginKey* key = nullptr);
+nlohmann::json VerifyJson(const ImageReader& image, const VerifyReport& report,
+                          const OriginKey* key = nullptr);
 
 }  // namespace stasis::image

@@ -30,6 +30,8 @@ TEST(ReportTest, AnInspectionSaysWhatARestoreNeeds) {
   EXPECT_EQ(json["processes"][0]["gpu_state"], "running");
   EXPECT_EQ(json["files"].size(), 4u);
   EXPECT_FALSE(json.dump().empty());
+  EXPECT_TRUE(Holds(text, "origin     unknown: no MAC"));
+  EXPECT_EQ(json["origin"]["by"], "unknown");
 }
 
 TEST(ReportTest, AVerificationNamesWhatItFound) {

@@ -50,6 +50,7 @@ Result<UniqueFd> MakeFolderAt(int parent_fd, const std::string& name) {
 struct ImageWriter::Commitment {
   Manifest& manifest;
   const Progress& progress;
+  const OriginKey* origin;
 };
 
 struct ImageWriter::Step {
@@ -220,7 +221,7 @@ std::vector<std::string_view> ImageWriter::CommitSteps() {
 
 Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
   if (committed_) return Fail(Code::kInternal, path() + " was committed already");
-  Commitment commitment{manifest, options.progress};
+  Commitment commitment{manifest, options.progress, options.origin ? &*options.origin : nullptr};
   for (const Step& step : kSteps) {
     Status status;
     if (options.before_step) status = options.before_step(step.name);
@@ -361,7 +362,8 @@ Status ImageWriter::WriteManifest(Commitment& commitment) {
   STASIS_ASSIGN(std::string body, EncodeManifest(commitment.manifest));
   STASIS_ASSIGN(UniqueFd fd,
                 OpenBeneath(partial_fd_.get(), kManifestName, O_WRONLY | O_CREAT | O_EXCL));
-  STASIS_TRY(WriteAll(fd.get(), SealEnvelope(body, FeaturesOf(commitment.manifest))));
+  STASIS_TRY(
+      WriteAll(fd.get(), SealEnvelope(body, FeaturesOf(commitment.manifest), commitment.origin)));
   if (::fsync(fd.get()) != 0) return FailErrno(errno, std::string("sync ") + kManifestName);
   return {};
 }
@@ -384,17 +386,52 @@ Status ImageWriter::SyncStore(Commitment&) {
   return {};
 }
 
-Status ImageWriter::AfterCommit() {
+Status ImageWriter::AfterCommit(const RemovalOptions& options) {
   if (!late_exists_) return {};
-  STASIS_TRY(RemoveTree(store_ + "/" + late_));
+  STASIS_TRY(RemoveTree(late_path(), options.removed));
   late_exists_ = false;
   return {};
 }
 
-Status ImageWriter::Abort() {
+std::vector<int> ImageWriter::descriptors() const {
+  return {store_fd_.get(), partial_fd_.get(), criu_fd_.get(), criu_lock_.get()};
+}
+
+void ImageWriter::NoteCommitted() {
+  committed_ = true;
+  late_exists_ = true;
+  partial_fd_.Reset();
+}
+
+void ImageWriter::Abandon() {
+  partial_.clear();
+  late_exists_ = false;
+}
+
+Status ImageWriter::Abort(const RemovalOptions& options) {
   if (committed_ || partial_.empty()) return {};
-  STASIS_TRY(AfterCommit());
-  return RemoveHidden(store_fd_.get(), store_, partial_);
+  auto before = [&](std::string_view step) {
+    return options.before_step ? options.before_step(step) : Status{};
+  };
+  // By the folder's descriptor, which finds it under either name and waits for no lock on the
+  // store. If this call hangs and its process is killed, the kernel makes it all the same.
+  STASIS_TRY(before("remove the manifest"));
+  if (::unlinkat(partial_fd_.get(), kManifestName, 0) != 0 && errno != ENOENT) {
+    return FailErrno(errno, fmt::format("remove {}/{}", partial_path(), kManifestName));
+  }
+  STASIS_TRY(before("remove late files"));
+  late_exists_ = true;
+  STASIS_TRY(AfterCommit(options));
+  // A rename that comes between the two steps is found by the next look.
+  do {
+    STASIS_TRY(before("hide the folder"));
+    if (IsSameFolder(store_fd_.get(), name_, partial_fd_.get())) {
+      STASIS_TRY(RenameNoReplace(store_fd_.get(), name_, partial_));
+    }
+    STASIS_TRY(before("remove the folder"));
+    STASIS_TRY(RemoveHidden(store_fd_.get(), store_, partial_, options.removed));
+  } while (IsSameFolder(store_fd_.get(), name_, partial_fd_.get()));
+  return {};
 }
 
 }  // namespace stasis::image

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "base/result.h"
 #include "image/file_check.h"
 #include "image/manifest.h"
+#include "image/origin.h"
 #include "image/pack.h"
 
 namespace stasis::image {
@@ -32,6 +34,15 @@ struct CommitOptions {
   Progress progress;
   // Called with each step's name before the step; a failure stands for the step's own. For tests,
   // which fail, hang and die there.
+  std::function<Status(std::string_view step)> before_step;
+  // The manifest gets an origin MAC by this key; without one it has none.
+  std::optional<OriginKey> origin;
+};
+
+struct RemovalOptions {
+  // Called behind each file that has gone: the store answers.
+  std::function<void()> removed;
+  // As in CommitOptions.
   std::function<Status(std::string_view step)> before_step;
 };
 
@@ -55,6 +66,12 @@ class ImageWriter {
   // Where the image will be, and is after Commit.
   std::string path() const { return store_ + "/" + name_; }
   bool committed() const { return committed_; }
+  // The descriptors that a forked process needs in order to write this image.
+  std::vector<int> descriptors() const;
+  // A forked process has committed the image.
+  void NoteCommitted();
+  // Leaves everything as it is: Abort and the destructor do nothing any more.
+  void Abandon();
 
   // A new file of mode 0600 at FOLDER/NAME (manifest_check.h), open for writing.
   Result<UniqueFd> AddFile(const std::string& path);
@@ -86,9 +103,15 @@ class ImageWriter {
   static std::vector<std::string_view> CommitSteps();
 
   // Removes what came too late. To be called when CRIU has ended.
-  Status AfterCommit();
-  // Removes everything that is not committed. May be called at any time and again.
-  Status Abort();
+  Status AfterCommit(const RemovalOptions& options = {});
+  // Removes everything that is not committed, also when a forked process was ended in the middle of
+  // Commit: its rename may still be on its way to a server, or wait in the kernel. The manifest
+  // goes first, so that such a rename publishes no image whenever it comes. May be called at any
+  // time and again.
+  Status Abort(const RemovalOptions& options = {});
+  // The paths of the hidden folders that Abort, or after Commit AfterCommit, removes.
+  std::string partial_path() const { return store_ + "/" + partial_; }
+  std::string late_path() const { return store_ + "/" + late_; }
 
  private:
   struct Step;

@@ -7,7 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "image/beneath.h"
+#include "image/image_folder.h"
 #include "image/image_testing.h"
 #include "image/reader.h"
 
@@ -145,6 +148,71 @@ TEST(WriterTest, AFailureAtAnyStepLeavesNoImage) {
     ASSERT_TRUE(writer->Abort());
     EXPECT_TRUE(Names(store.path()).empty());
   }
+}
+
+// A Commit that was given up, and whose rename the kernel or a server makes later.
+struct LateRename {
+  explicit LateRename(const TempStore& store) : writer(MustBegin(store.path(), "a")) {
+    PretendCriuDump(*writer);
+    CommitOptions options;
+    options.before_step = [](std::string_view step) -> Status {
+      if (step == "publish") return Fail(Code::kDeadlineExceeded, "it hangs");
+      return {};
+    };
+    Manifest manifest = FullManifest();
+    EXPECT_FALSE(writer->Commit(manifest, options));
+  }
+  void Come() const { ::rename(writer->partial_path().c_str(), writer->path().c_str()); }
+  std::unique_ptr<ImageWriter> writer;
+};
+
+constexpr std::string_view kAbortSteps[] = {"remove the manifest", "remove late files",
+                                            "hide the folder", "remove the folder"};
+
+TEST(WriterTest, ARenameThatComesDuringTheAbortPublishesNothing) {
+  for (std::string_view step : kAbortSteps) {
+    SCOPED_TRACE(step);
+    TempStore store;
+    LateRename late(store);
+    bool came = false;
+    RemovalOptions options;
+    options.before_step = [&](std::string_view at) -> Status {
+      if (at == step && !std::exchange(came, true)) late.Come();
+      return {};
+    };
+    auto aborted = late.writer->Abort(options);
+    ASSERT_TRUE(aborted) << aborted.error().ToString();
+    EXPECT_TRUE(Names(store.path()).empty());
+  }
+}
+
+TEST(WriterTest, ARenameThatComesAfterAnAbortThatHungPublishesNoImage) {
+  for (std::string_view step : kAbortSteps) {
+    if (step == kAbortSteps[0]) continue;  // nothing was done by then
+    SCOPED_TRACE(step);
+    TempStore store;
+    LateRename late(store);
+    RemovalOptions options;
+    options.before_step = [&](std::string_view at) -> Status {
+      if (at == step) return Fail(Code::kDeadlineExceeded, "it hangs");
+      return {};
+    };
+    ASSERT_FALSE(late.writer->Abort(options));
+    late.writer->Abandon();
+    late.Come();
+    EXPECT_FALSE(ImageReader::Open(store / "a"));
+    EXPECT_FALSE(HasManifest(store / "a"));
+  }
+}
+
+TEST(WriterTest, AnAbortTellsOfEachFileThatHasGone) {
+  TempStore store;
+  LateRename late(store);
+  int files = 0;
+  RemovalOptions options;
+  options.removed = [&] { ++files; };
+  ASSERT_TRUE(late.writer->Abort(options));
+  EXPECT_GT(files, 3);
 }
 
 TEST(WriterTest, ACancelLeavesNoImage) {

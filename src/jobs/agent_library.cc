@@ -28,7 +28,7 @@ bool IsBuildId(const std::string& id) {
          id.find_first_not_of("0123456789abcdef") == id.npos;
 }
 
-// A folder that other users' programs may walk through, whatever our umask is.
+// Creates a directory that programs of other users can traverse, whatever the umask.
 Status MakePassable(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) != 0) {
     if (errno == EEXIST) return {};
@@ -38,7 +38,7 @@ Status MakePassable(const std::string& path, mode_t mode) {
   return {};
 }
 
-// Complete or not there, also after a power failure; what is there already stays.
+// Creates the file completely or not at all, even across a power failure. Keeps an existing file.
 Status PutFile(const std::string& path, const std::string& content) {
   std::string folder = fs::path(path).parent_path(), temporary = folder + "/.new-XXXXXX";
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
@@ -46,7 +46,7 @@ Status PutFile(const std::string& path, const std::string& content) {
   Status status = WriteAll(fd.get(), content);
   if (status && ::fchmod(fd.get(), 0555) != 0) status = FailErrno(errno, "chmod");
   if (status && ::fsync(fd.get()) != 0) status = FailErrno(errno, "sync");
-  // Not rename(2), which would take the place of a file that a program has mapped.
+  // link(2), because rename(2) would replace a file that a program has mapped.
   if (status && ::link(temporary.c_str(), path.c_str()) != 0 && errno != EEXIST) {
     status = FailErrno(errno, "link");
   }
@@ -55,8 +55,10 @@ Status PutFile(const std::string& path, const std::string& content) {
   return FsyncPath(folder);
 }
 
-// `content` at `path` below the folder `agents`; both folders above it are made.
+// Creates `path` below the directory `agents` with `content`, and its two parent directories.
+// Writes nothing if the file exists, so that programs can start with a full disk.
 Status Put(const std::string& path, const std::string& content) {
+  if (auto found = ReadFile(path, kMaxAgentLibraryBytes); found && *found == content) return {};
   fs::path folder = fs::path(path).parent_path(), agents = folder.parent_path();
   STASIS_TRY(MakeDirs(agents.parent_path(), 0711));
   STASIS_TRY(MakePassable(agents, 0755));
@@ -70,7 +72,7 @@ Status Put(const std::string& path, const std::string& content) {
               "move it away; the next `stasis run` puts the right one there");
 }
 
-// A program may change its user before it starts others: they too must reach the library.
+// A program may change its user before it starts others, which also need to reach the library.
 Status LetPass(const std::string& folder) {
   struct stat st;
   if (::stat(folder.c_str(), &st) != 0) return FailErrno(errno, "stat " + folder);
@@ -81,9 +83,9 @@ Status LetPass(const std::string& folder) {
   return {};
 }
 
-// What ld.so would not load from there, it would leave out with a line on the program's stderr.
+// ld.so would skip a library that it cannot load, with only a line on the program's stderr.
 Status CheckLoadable(const std::string& path) {
-  // ld.so takes LD_PRELOAD apart at blanks and colons, and replaces $ORIGIN and others.
+  // ld.so splits LD_PRELOAD at blanks and colons, and expands $ORIGIN and others.
   if (path.find_first_of(" :$\t\n") != path.npos) {
     return Fail(
         Code::kUnimplemented,
@@ -163,7 +165,7 @@ std::string PreloadValue(const std::string& current, const std::string& library)
 
 namespace {
 
-// The agent needs an x86-64 processor; elsewhere every program takes the driver's own path.
+// The agent needs an x86-64 processor; elsewhere the driver alone handles every program.
 #if defined(__x86_64__)
 constexpr bool kHasAgent = true;
 #else

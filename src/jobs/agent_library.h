@@ -1,6 +1,6 @@
-// The agent's library as a program gets it. A program has it mapped as long as it lives, and CRIU
-// insists on the very same file at a restore; so programs never get the installation's file, which
-// an upgrade replaces, but a copy that stays:
+// The agent's library for programs. A program keeps it mapped for life, and CRIU needs the
+// identical file at a restore. Programs therefore do not use the installation's file, which an
+// upgrade replaces, but a permanent copy:
 //
 //   DATA/agents/BUILDID/libstasis-agent.so     mode 0555, readable by every user, never overwritten
 #pragma once
@@ -16,32 +16,33 @@ namespace stasis::jobs {
 inline constexpr char kAgentLibraryName[] = "libstasis-agent.so";
 inline constexpr size_t kMaxAgentLibraryBytes = 16u << 20;
 
-// Puts this installation's library there, if it is not there yet, and returns the copy's path.
-// kUnimplemented when programs could not load it: there is none, a path that ld.so would take
-// apart, a file system without execution. kFailedPrecondition: what lies there is another file.
+// Copies this installation's library there unless it exists, and returns the path of the copy.
+// Returns kUnimplemented if programs could not load it: no library, a path with characters special
+// to ld.so, or a noexec file system. Returns kFailedPrecondition if another file is at that path.
 Result<std::string> InstallAgentLibrary(const Paths& paths);
 
-// Path of the library to preload into a program that is started, empty `without`, and where there
-// is no agent for this processor. Never left out silently: the program would be slower to suspend
-// for as long as it lives.
+// Returns the path of the library to preload into a new program. Empty with `without`, and if there
+// is no agent for this processor. Any other problem is an error rather than a program without
+// agent, which would be slower to suspend for its lifetime.
 Result<std::string> AgentToPreload(const Paths& paths, bool without);
 
-// The path of this installation's own library, wherever it was unpacked, and its build id.
+// Path and build id of this installation's own library.
 struct AgentLibrary {
   std::string path;
   std::string build_id;
 };
+// Fails if the library is missing or has no build id.
 Result<AgentLibrary> OwnAgentLibrary();
 
-// Is `path` a place of the shape above? Only there a missing library is ever put back.
+// Returns true if `path` has the form above. A missing library is restored only there.
 bool IsInstalledPlace(const std::string& path, const std::string& build_id);
-// Puts a missing library back at exactly `path`, from `source`, which must have that build id. A
-// file that is there already is left alone.
+// Restores a missing library at exactly `path` from `source`, which must have that build id. Keeps
+// an existing file.
 Status RestoreAgentLibrary(const std::string& path, const std::string& build_id,
                            const std::string& source);
 
-// The value of LD_PRELOAD: `library` (empty: none) before what `current` holds, without any agent
-// that `current` names. Two in one program would stand in each other's way.
+// Returns a value for LD_PRELOAD: `library` (if not empty), then the entries of `current` except
+// agents. Two agents in one program would conflict.
 std::string PreloadValue(const std::string& current, const std::string& library);
 
 }  // namespace stasis::jobs

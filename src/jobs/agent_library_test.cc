@@ -1,5 +1,6 @@
 #include "jobs/agent_library.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -50,6 +51,18 @@ TEST_F(AgentLibraryTest, IsPutWhereEveryUserCanReadItAndStays) {
   ASSERT_EQ(::stat(path->c_str(), &after), 0);
   EXPECT_EQ(before.st_ino, after.st_ino);
   EXPECT_EQ(ListDir(paths.data + "/agents/" + own->build_id)->size(), 1u);
+}
+
+TEST_F(AgentLibraryTest, WritesNothingWhenItIsThere) {
+  auto path = InstallAgentLibrary(paths);
+  ASSERT_TRUE(path) << path.error().ToString();
+  const std::string library_folder = path->substr(0, path->rfind('/'));
+  const timespec long_ago[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, library_folder.c_str(), long_ago, 0), 0);
+  ASSERT_TRUE(InstallAgentLibrary(paths));
+  struct stat st {};
+  ASSERT_EQ(::stat(library_folder.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mtim.tv_sec, 1) << "a temporary file was made in it";
 }
 
 TEST_F(AgentLibraryTest, AnotherFileInItsPlaceIsRefusedAndLeftAlone) {

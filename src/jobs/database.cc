@@ -16,7 +16,7 @@
 namespace stasis::jobs {
 namespace {
 
-// What a killed creator leaves under such a name is swept by the store.
+// The store sweeps the files of a killed creator under this name.
 constexpr char kUnfinished[] = "/.new-jobs.db";
 constexpr char kJournal[] = "-journal";
 constexpr size_t kMaxAccountBytes = 1 << 20;
@@ -48,7 +48,7 @@ std::vector<std::string> DecodeArguments(const std::string& bytes) {
 
 int64_t Bits(uint64_t value) { return static_cast<int64_t>(value); }
 
-// In the order of the table's columns, from `seen_state` on.
+// In the order of the table's columns, starting with `seen_state`.
 std::vector<SqlValue> SeenOf(const Job& job) {
   std::vector<SqlValue> values = {std::string(StateName(job.state))};
   values.resize(12);
@@ -71,17 +71,17 @@ std::vector<SqlValue> SeenOf(const Job& job) {
 }
 
 bool IsPid(int64_t pid) { return pid >= 2 && pid <= kMaxPid; }
-// 0: the program was adopted as it ran.
+// 0 for an adopted program.
 bool IsShim(int64_t pid, int64_t start) { return IsPid(pid) || (pid == 0 && start == 0); }
 bool IsAbsolute(const std::string& path) {
   return path.starts_with('/') && path.size() <= kMaxPathBytes;
 }
 
-// A new file appears complete or not at all, so that one that is empty is known to be damaged.
+// A new file appears complete or not at all, so an empty file is known to be damaged.
 Status Make(const std::string& folder, std::span<const Migration> migrations) {
   STASIS_ASSIGN(UniqueFd lock, LockStore(folder));
   const std::string path = folder + kDatabaseFile, unfinished = folder + kUnfinished;
-  if (PathExists(path)) return {};  // somebody was quicker
+  if (PathExists(path)) return {};  // another process was faster
   ::unlink(unfinished.c_str());
   ::unlink((unfinished + kJournal).c_str());
   {
@@ -91,7 +91,7 @@ Status Make(const std::string& folder, std::span<const Migration> migrations) {
   if (::chmod(unfinished.c_str(), 0600) != 0) return FailErrno(errno, "chmod " + unfinished);
   STASIS_TRY(FsyncPath(unfinished));
   ::unlink((unfinished + kJournal).c_str());
-  // What a database that was taken away had begun must not be undone in this one.
+  // The journal of a removed database must not be rolled back in this one.
   const std::string journal = path + kJournal;
   if (PathExists(journal) && ::rename(journal.c_str(), (journal + ".old").c_str()) != 0) {
     return FailErrno(errno, "rename " + journal);
@@ -179,7 +179,7 @@ Result<Checkpoint> Database::ReadCheckpoint(const Statement& row, int first) con
 }
 
 Result<std::vector<Database::Row>> Database::List() const {
-  // One statement sees one moment.
+  // One statement, so that the result is consistent.
   STASIS_ASSIGN(
       Statement rows,
       sqlite_.Query(std::string("SELECT ") + kJobColumns + ", " + kCheckpointColumnsOfList +
@@ -264,7 +264,7 @@ Status Database::SaveDescription(const Job& job) {
 
 Status Database::SaveSeen(const Job& job) {
   std::vector<SqlValue> values = SeenOf(job);
-  // Never the same twice: it is how two writers tell each other apart.
+  // Strictly increasing, so that two writers can tell their versions apart.
   values.push_back(std::max(NowMs(), job.changed_ms + 1));
   values.push_back(job.id);
   values.push_back(job.changed_ms);

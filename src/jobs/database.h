@@ -1,6 +1,6 @@
-// The rows of the database of jobs: what was asked for, every checkpoint, and what was seen of a
-// job when somebody last looked. Nothing here looks at a process or at a job's folder; whoever
-// wants to know what a job is now asks the store.
+// The rows of the database of jobs: descriptions, checkpoints, and the state of each job when it
+// was last read. This class looks neither at processes nor at a job's directory; use the store for
+// a job's current state.
 #pragma once
 
 #include <optional>
@@ -13,24 +13,24 @@
 
 namespace stasis::jobs {
 
-// In the folder of the jobs; no job can have this name.
+// In the directory of jobs; not a valid job name.
 inline constexpr char kDatabaseFile[] = "/.jobs.db";
-// Of each kind; of more, the oldest are forgotten. No image goes for it.
+// Limit for each kind; the oldest entries beyond it are dropped. Images are not deleted.
 inline constexpr int kKeptCheckpoints = 1000;
 
 class Database {
  public:
-  // That of the jobs in `folder`. One that is not there is made, under the lock of the store: the
-  // caller must not hold it.
+  // Opens the database in `folder`. Creates a missing one under the store's lock, which the caller
+  // must not hold.
   static Result<Database> Open(const std::string& folder,
                                std::span<const Migration> migrations = Migrations());
 
-  // All of `change` is there afterwards, also after a power failure, or nothing.
+  // Runs `change` in a durable transaction: all of it is stored, or nothing.
   template <class Change>
   Status Write(Change change) {
     return sqlite_.Write(std::move(change));
   }
-  // For what may as well be written the next time: gives up soon when somebody else writes.
+  // Like Write, for data that can be written later: gives up soon if another writer is active.
   template <class Change>
   void WriteIfFree(Change change) {
     sqlite_.SetBusyTimeout(kSoonMs);
@@ -40,24 +40,24 @@ class Database {
 
   struct Row {
     std::string id;
-    Result<Job> job;  // a damaged row is this job's error and nobody else's
+    Result<Job> job;  // an error of this row only, if it is damaged
   };
-  // By id. Each with the last of its images.
+  // Returns all jobs by id, each with only its last image.
   Result<std::vector<Row>> List() const;
-  // With all of its images. Absent: there is none of that id.
+  // Returns a job with all of its images. Absent if there is none with that id.
   Result<std::optional<Job>> Find(const std::string& id) const;
-  // Of both kinds, with their accounts, oldest first.
+  // Returns checkpoints of both kinds with their accounts, oldest first.
   Result<std::vector<Checkpoint>> Checkpoints(const std::string& id) const;
 
-  // These belong into a Write. False: the id is taken.
+  // Call the following inside Write. Insert returns false if the id is taken.
   Result<bool> Insert(const Job& job);
   Status Remove(const std::string& id);
-  // argv, cwd, log and agent.
+  // Saves argv, cwd, log and agent.
   Status SaveDescription(const Job& job);
-  // State, processes and ending, unless another one has written since `job` was read.
+  // Saves state, processes and ending, unless another process has saved them since `job` was read.
   Status SaveSeen(const Job& job);
   Status AddCheckpoint(const std::string& id, const Checkpoint& checkpoint);
-  // Of the last dump to this image.
+  // Sets the account of the last dump to this image.
   Status SetAccount(const std::string& id, const std::string& image, const std::string& account);
 
  private:

@@ -191,7 +191,7 @@ TEST_F(DatabaseTest, DamagedDatabaseIsRefusedByNameAndNeverMadeAnew) {
     ASSERT_TRUE(ReplaceFile(Path(), bad));
     auto database = Database::Open(folder.path());
     Status status = database ? Status() : Status(Fail(database.error()));
-    // The first half has a sound beginning: it shows when it is read.
+    // The first half begins correctly, so the damage shows only when it is read.
     if (database) {
       auto listed = database->List();
       if (!listed) status = Fail(listed.error());
@@ -204,8 +204,7 @@ TEST_F(DatabaseTest, DamagedDatabaseIsRefusedByNameAndNeverMadeAnew) {
   }
 }
 
-// Whatever byte is wrong: an error, or what was there, or less of it. No crash, and no job that
-// could not be one.
+// Any wrong byte gives an error, the old content, or part of it: no crash, and no invalid job.
 TEST_F(DatabaseTest, WrongBytesAreAnErrorOrBounded) {
   {
     Database database = Open();
@@ -305,7 +304,7 @@ TEST_F(DatabaseTest, MigrationsAreAppliedInOrderAllOrNone) {
 
 TEST_F(DatabaseTest, WhatWasTakenAwayInTheMiddleOfAWriteIsNotUndoneInANewOne) {
   { Database database = Open(); }
-  // As a kill in the middle of a commit leaves it.
+  // The state left by a kill in the middle of a commit.
   std::string journal = Path() + "-journal";
   ASSERT_TRUE(ReplaceFile(
       journal, std::string("\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", 8) + std::string(1024, '\1')));
@@ -332,7 +331,7 @@ TEST_F(DatabaseTest, AHeldDatabaseIsBusyAndReadersOfTheOldStateAreNot) {
   EXPECT_TRUE(late.Write([] { return Status(); }));
 }
 
-// Each process makes jobs with checkpoints until it is killed, and says so after each commit.
+// Each process creates jobs with checkpoints until it is killed, and reports each commit.
 TEST_F(DatabaseTest, KillsInTheMiddleOfWritesLoseNothingThatWasSaid) {
   constexpr int kRounds = 12, kWriters = 2;
   uint32_t said[kWriters] = {}, seed = 12345;
@@ -348,7 +347,7 @@ TEST_F(DatabaseTest, KillsInTheMiddleOfWritesLoseNothingThatWasSaid) {
           std::string id = std::string(1, static_cast<char>('a' + w)) + std::to_string(next);
           Status done =
               !database ? Status(Fail(database.error())) : database->Write([&]() -> Status {
-                // What a kill left of the last round's is done again.
+                // Redo work of the last round that a kill interrupted.
                 STASIS_TRY(database->Remove(id));
                 STASIS_TRY(database->Insert(Example(id)));
                 return database->AddCheckpoint(id, Dump(1));
@@ -360,7 +359,7 @@ TEST_F(DatabaseTest, KillsInTheMiddleOfWritesLoseNothingThatWasSaid) {
       }
       ::close(pipes[w][1]);
     }
-    // At a moment of its own each time, counted from the first word of one of them.
+    // Kill at a different time in each round, counted from the first report.
     (void)!::read(pipes[0][0], &said[0], sizeof said[0]);
     seed = seed * 1103515245 + 12345;
     ::usleep((seed >> 16) % 3000);
@@ -395,7 +394,7 @@ TEST_F(DatabaseTest, KillsInTheMiddleOfWritesLoseNothingThatWasSaid) {
 }
 
 TEST_F(DatabaseTest, FullDiskIsSaidAndWhatWasThereStays) {
-  // In a file system of its own, which only this child sees.
+  // In a private file system visible only to this child.
   pid_t child = ::fork();
   if (child == 0) {
     if (::unshare(CLONE_NEWNS) != 0 ||
@@ -412,7 +411,7 @@ TEST_F(DatabaseTest, FullDiskIsSaidAndWhatWasThereStays) {
     if (status.error().message.find(folder.path()) == std::string::npos) ::_exit(4);
     auto listed = database->List();
     if (!listed || listed->size() != static_cast<size_t>(made)) ::_exit(5);
-    // Removing makes room again, and needs none that is not there.
+    // Removal frees space and must work without free space.
     if (!database->Write([&] { return database->Remove("j0"); })) ::_exit(6);
     ::_exit(Insert(*database, Example("again")) ? 0 : 7);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "process/shared_server.h"
 #include "process/tree.h"
 
 namespace stasis::jobs {
@@ -26,8 +27,8 @@ constexpr std::string_view kSecond[] = {
     "otter",  "pine",   "plover", "raven",   "reef",   "ridge",  "river",  "robin",
     "spruce", "star",   "stone",  "swan",    "thrush", "tide",   "willow", "wren"};
 
-// A CRIU that dumps a job in a pid namespace of its own hangs below the init there, the shim: it is
-// not of the job, and a signal meant for that would do harm.
+// A CRIU that dumps a job in a pid namespace runs below the init process there, the shim. It is not
+// part of the job, and a signal meant for the job would harm it.
 constexpr std::string_view kCriu[] = {"criu", "stasis-criu-ins"};
 
 bool IsCriu(const process::Stat& stat) {
@@ -69,7 +70,11 @@ std::vector<process::HostPid> BackgroundProcesses(const Job& job,
   for (const process::Stat& stat : all->members) {
     bool counted = stat.id == processes.shim || stat.id == processes.root ||
                    (below_root && below_root->Contains(stat.id.pid));
-    if (process::IsAlive(stat) && !counted && !IsCriu(stat)) background.push_back(stat.id.pid);
+    // A shared server started by the job's program also serves other jobs.
+    if (process::IsAlive(stat) && !counted && !IsCriu(stat) &&
+        !process::IsSharedServer(stat.id.pid)) {
+      background.push_back(stat.id.pid);
+    }
   }
   return background;
 }

@@ -1,4 +1,4 @@
-// The locks of the folder of the jobs: see store.h for what each is for.
+// The locks in the directory of jobs; store.h gives the purpose of each.
 #pragma once
 
 #include <fcntl.h>
@@ -10,14 +10,15 @@
 
 namespace stasis::jobs {
 
-// In the folder of a job.
+// In a job's directory.
 inline constexpr char kLockFile[] = "/lock";
 
-// `operation` is one of flock(2)'s; kAborted when it does not wait and somebody holds it.
+// Locks a file. `operation` is one of flock(2)'s. Returns kAborted if it is non-blocking and the
+// lock is held.
 Result<UniqueFd> LockFile(const std::string& path, int operation, int flags = O_RDWR);
 
-// While it is held nobody else makes or sweeps jobs in `folder`, or makes their database. Waits for
-// it: whoever holds it already must not ask again.
+// Locks the store: no other process may create or sweep jobs in `folder`, or create their database.
+// Blocks until the lock is free. Not recursive.
 Result<UniqueFd> LockStore(const std::string& folder);
 
 }  // namespace stasis::jobs

@@ -32,7 +32,7 @@ uint64_t LogReader::TailOffset(const std::string& path, uint64_t bytes) {
 
 void LogReader::SkipHole(uint64_t size) {
   off_t data = ::lseek(fd_.get(), static_cast<off_t>(offset_), SEEK_DATA);
-  // Nothing but a hole from here on; other failures show at the next read.
+  // ENXIO: only a hole from here on. Other errors show at the next read.
   if (data < 0 && errno == ENXIO) data = static_cast<off_t>(std::max(size, offset_));
   if (data <= static_cast<off_t>(offset_)) return;
   offset_ = static_cast<uint64_t>(data);
@@ -40,7 +40,7 @@ void LogReader::SkipHole(uint64_t size) {
 }
 
 Result<std::string> LogReader::Next() {
-  if (!regular_) return std::string();  // sent to a device: there is nothing to read back
+  if (!regular_) return std::string();  // a device: nothing can be read back
   std::string text(64 << 10, '\0');
   for (;;) {
     struct stat st {};
@@ -52,7 +52,7 @@ Result<std::string> LogReader::Next() {
         ::pread(fd_.get(), text.data(), text.size(), static_cast<off_t>(offset_)));
     if (n < 0) return FailErrno(errno, "read the log");
     if (n == 0) return std::string();
-    // Given back while it was read.
+    // A hole was punched during the read.
     if (text[0] == '\0' &&
         ::lseek(fd_.get(), static_cast<off_t>(offset_), SEEK_DATA) != static_cast<off_t>(offset_)) {
       continue;
@@ -61,7 +61,7 @@ Result<std::string> LogReader::Next() {
     text.resize(static_cast<size_t>(n));
     if (!in_line_) return text;
     in_line_ = false;
-    // Of a line without end what is there is shown.
+    // Without a line end, show the partial line.
     if (size_t end = text.find('\n'); end != text.npos) text.erase(0, end + 1);
     if (!text.empty()) return text;
     text.resize(64 << 10);
@@ -72,7 +72,12 @@ Result<bool> LogReader::Copy() {
   for (;;) {
     STASIS_ASSIGN(std::string text, Next());
     if (text.empty()) return true;
-    if (!WriteAll(STDOUT_FILENO, text)) return false;
+    Status written = WriteAll(STDOUT_FILENO, text);
+    if (written) continue;
+    if (written.error().raw == EPIPE) return false;
+    return Fail(
+        ErrnoError(static_cast<int>(written.error().raw), "cannot write the log to standard output")
+            .WithHint("The job itself is not concerned."));
   }
 }
 

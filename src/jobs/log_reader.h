@@ -1,4 +1,4 @@
-// What a job's log holds, as it grows.
+// Reads a job's log while it grows.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,32 @@
 
 namespace stasis::jobs {
 
-// The beginning of a log may have been given back to the file system (shim/log_bound.h): it is left
-// out, up to the next line's beginning.
+// The start of a log may be a hole (shim/log_bound.h). The reader skips it, up to the start of the
+// next line.
 class LogReader {
  public:
-  // A log that is not there, or is no regular file, reads as empty.
+  // A log that is missing or not a regular file reads as empty.
   LogReader(const std::string& path, uint64_t offset);
   bool regular() const { return regular_; }
 
-  // What comes next, up to 64 KiB; empty at the end, where more may come. Begins anew when somebody
-  // has emptied the log.
+  // Returns the next bytes, up to 64 KiB, or an empty string at the current end. Starts again from
+  // the beginning after the log was truncated.
   Result<std::string> Next();
-  // All of that to stdout, up to the end. False: nobody reads that any more.
+  // Copies everything up to the current end to stdout. Returns false if the reader of stdout has
+  // closed it.
   Result<bool> Copy();
 
-  // Where about `bytes` before the end a line begins.
+  // Returns the offset of a line start about `bytes` before the end.
   static uint64_t TailOffset(const std::string& path, uint64_t bytes);
 
  private:
-  // Moves on to where there is data.
+  // Advances to the next data.
   void SkipHole(uint64_t size);
 
   UniqueFd fd_;
   uint64_t offset_;
   bool regular_ = false;
-  bool in_line_ = false;  // what comes next is the rest of a line whose beginning is gone
+  bool in_line_ = false;  // the next data continues a line whose start is gone
 };
 
 }  // namespace stasis::jobs

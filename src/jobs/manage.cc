@@ -11,6 +11,7 @@
 #include "jobs/agent_library.h"
 #include "jobs/record.h"
 #include "process/identity.h"
+#include "process/memory.h"
 #include "process/tree.h"
 
 namespace stasis::jobs {
@@ -19,7 +20,8 @@ namespace {
 using process::HostPid;
 using process::Stat;
 
-// Ours, by the names of their files; the software GPU's broker serves others.
+// Programs of Stasis by file name, including the software GPU's broker, which serves several
+// programs.
 constexpr std::string_view kOurPrograms[] = {"stasis",
                                              "stasisd",
                                              "stasis-shim",
@@ -32,10 +34,6 @@ constexpr std::string_view kOurPrograms[] = {"stasis",
 constexpr std::string_view kShimName = "stasis-shim";
 constexpr std::string_view kDeleted = " (deleted)";
 
-std::string Describe(const Stat& stat) {
-  return "process " + ToString(stat.id.pid) + " (" + stat.comm + ")";
-}
-
 std::string WithoutDeleted(std::string path) {
   if (path.ends_with(kDeleted)) path.resize(path.size() - kDeleted.size());
   return path;
@@ -43,7 +41,7 @@ std::string WithoutDeleted(std::string path) {
 
 std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// One thing that cannot be a job.
+// A check for processes that cannot be jobs.
 using Refusal = Status (*)(const Stat& stat);
 
 Status RefuseInit(const Stat& stat) {
@@ -85,7 +83,7 @@ tl::unexpected<Error> InJob(const std::string& who, const std::string& id) {
               "use it by that name; `stasis inspect " + id + "` shows it");
 }
 
-// Jobs of other users are in stores of their own, and their shims are seen all the same.
+// Jobs of other users are in other stores, but their shims are visible.
 Status CheckBelowNoShim(const Stat& root) {
   std::vector<HostPid> seen;
   for (HostPid at = root.parent; at.value > 1;) {
@@ -105,7 +103,7 @@ Status CheckBelowNoShim(const Stat& root) {
   return {};
 }
 
-// Neither the program, nor what it runs below, nor what runs below it is in a job.
+// Neither the program, nor an ancestor, nor a descendant may belong to a job.
 Status CheckInNoJob(const Store& store, const process::ProcessTree& tree) {
   const Stat& root = tree.root();
   STASIS_ASSIGN(auto above, store.FindByProcess(root.id.pid));
@@ -127,15 +125,15 @@ Status CheckInNoJob(const Store& store, const process::ProcessTree& tree) {
 Status CheckTreeIsOwn(const process::ProcessTree& tree) {
   for (const Stat& member : tree.members) {
     Status own = process::CheckOwn(member, Caller::Self());
-    // Who has ended meanwhile is nobody's.
+    // A process that has ended meanwhile belongs to no user.
     if (!own && own.error().code != Code::kNotFound) return own;
   }
   return {};
 }
 
-// What a process says of itself may be anything; what cannot be written down is left out.
+// A process controls these texts; arguments that cannot be stored are left out.
 std::vector<std::string> CommandOf(const Stat& stat) {
-  auto argv = process::ReadCommandLine(stat.id.pid);
+  auto argv = process::ReadCommandLine(stat.id.pid, Deadline::In(process::kMemoryAnswer));
   const bool fits = argv && !argv->empty() && argv->size() <= kMaxArguments &&
                     std::all_of(argv->begin(), argv->end(), [](const std::string& argument) {
                       return argument.size() <= kMaxArgumentBytes;
@@ -149,7 +147,7 @@ std::string DirectoryOf(HostPid pid) {
   return fits ? WithoutDeleted(std::move(*path)) : "/";
 }
 
-// Empty: it was started without.
+// Returns the path of the agent's library, or empty if it was started without.
 std::string AgentIn(HostPid pid) {
   auto mappings = process::ReadMappings(pid);
   if (!mappings) return {};
@@ -229,7 +227,8 @@ Result<Job> Manage(const Store& store, const ManageRequest& request) {
     STASIS_ASSIGN(auto tree, process::ReadTree(root.id.pid));
     STASIS_TRY(CheckTreeIsOwn(tree));
     STASIS_TRY(CheckInNoJob(store, tree));
-    // All of the above was read of this very process, and of no other that has its number by now.
+    // Confirms that everything above was read from this process and not from a later one with its
+    // pid.
     return process::OpenPidfd(root.id).transform([](const UniqueFd&) {});
   };
   STASIS_ASSIGN(Claim claim, store.Create(wanted));

@@ -1,6 +1,6 @@
-// Adopting a program that runs already and that Stasis did not start: it becomes a job under a
-// name. Nothing of the program is touched. It has no shim, so nobody will know its exit code, and
-// no log and no terminal of ours, until it is restored from an image.
+// Adopts a running program that Stasis did not start: it becomes a job with a name. The program is
+// not touched. Until it is restored from an image it has no shim, so its exit code will be lost,
+// and no log or terminal of Stasis.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +16,31 @@ namespace stasis::jobs {
 
 struct ManageRequest {
   process::HostPid pid;
-  std::string id;          // empty: one is made up
+  std::string id;          // empty: generate one
   uint64_t most_jobs = 0;  // see NewJob
-  // Asked when it is a job for all others to see, and before it is one for good: what it refuses,
-  // is none again.
+  // Called when the job is visible to others but not yet permanent. An error removes it again.
   std::function<Status(const process::ProcessId&)> confirm;
 };
 
-// What is known by its process id and start time is a job when this returns: another program that
-// gets the number later is not mistaken for it. Of several who ask for one program at the same time
-// one has it. kInvalidArgument: a thread's id, a name that can be none. kNotFound: no such process,
-// or it has ended. kPermissionDenied: it, or a process below it, is not the caller's.
-// kAlreadyExists: the name is taken, or it is in a job already, or a job is in its tree.
-// kUnimplemented: init, a kernel thread, a program of Stasis, this very command or what it runs
-// below.
+// Adopts a program, identified by pid and start time, so a later program with the same pid is not
+// mistaken for it. Of several concurrent requests for one program, one succeeds. Errors:
+// kInvalidArgument for a thread id or an invalid name; kNotFound if there is no such process;
+// kPermissionDenied if it or a descendant does not belong to the caller; kAlreadyExists if the name
+// is taken, it already belongs to a job, or its tree contains a job; kUnimplemented for init, a
+// kernel thread, a program of Stasis, and this command and its ancestors.
 Result<Job> Manage(const Store& store, const ManageRequest& request);
 
-// It lives, and is by its name the shim of a job, of whichever user and in whichever store.
+// Returns true for a live process whose name is that of a shim, of any user and store.
 bool IsShim(const process::Stat& stat);
 
-// Refuses this process and those above it. Whoever has the daemon adopt a program asks this first:
-// the daemon does not run below the user's shell.
+// Rejects this process and its ancestors. A client of the daemon calls this itself, because the
+// daemon does not run below the user's shell.
 Status CheckNotAbove(process::HostPid pid);
 
-// kFailedPrecondition: it is such a job, and there is nothing to `what` of its output ("attach
-// to").
+// Returns kFailedPrecondition for such a job: it has no output to `what` ("attach to").
 Status CheckHasOutput(const Job& job, const std::string& what);
 
-// A process id as it was typed. Wrong usage: it is none.
+// Parses a pid given by the user. Returns a usage error if it is invalid.
 Result<process::HostPid> ParsePid(const std::string& text);
 
 }  // namespace stasis::jobs

@@ -1,4 +1,4 @@
-// Programs that nobody started as a job, and that become one as they run.
+// Adoption of running programs as jobs.
 #include "jobs/manage.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 class ManageTest : public JobsTest {
  protected:
-  // A shell of ours that has begun `script`; the script says so by `ready_`.
+  // Starts a shell with `script`, which reports that it runs through `ready_`.
   process::ProcessId Start(const std::string& script) {
     pid_t pid = ::fork();
     if (pid == 0) {
@@ -39,7 +39,7 @@ class ManageTest : public JobsTest {
   Result<Job> Adopt(process::HostPid pid, const std::string& id = "a", uint64_t most = 0) {
     return Manage(store, {pid, id, most});
   }
-  // Not yet waited for by us.
+  // Kills the process but does not reap it.
   static void KillWithoutReaping(const process::ProcessId& id) {
     ::kill(id.pid.value, SIGKILL);
     siginfo_t info;
@@ -87,7 +87,7 @@ TEST_F(ManageTest, RunningProgramIsAJobWithoutAShim) {
 TEST_F(ManageTest, NobodyKnowsHowItEnded) {
   const process::ProcessId program = StartPaused();
   ASSERT_TRUE(Adopt(program.pid));
-  // Whoever waits is woken, also when its parent does not look.
+  // Waiting ends even if the parent does not reap the process.
   std::thread killer([&] { KillWithoutReaping(program); });
   Job job = End("a");
   killer.join();
@@ -112,7 +112,7 @@ TEST_F(ManageTest, ThatItWasDumpedIsKnown) {
 TEST_F(ManageTest, AnotherProcessWithItsNumberIsNotTheJob) {
   const process::ProcessId program = StartPaused();
   ASSERT_TRUE(Adopt(program.pid));
-  // As if the number had been given away again since.
+  // Simulates a reused pid.
   auto file = ReadFile(store.Folder("a") + "/" + shim::kProcessFile);
   ASSERT_TRUE(file);
   auto processes = DecodeProcesses(*file);
@@ -126,7 +126,7 @@ TEST_F(ManageTest, AnotherProcessWithItsNumberIsNotTheJob) {
   EXPECT_FALSE(other->job);
   EXPECT_TRUE(Adopt(program.pid, "b"));
   EXPECT_EQ(Look("b").state, State::kRunning);
-  // Nor is it after the machine was started anew.
+  // And after a reboot.
   processes->root = program;
   processes->boot_id = "another";
   ASSERT_TRUE(
@@ -137,7 +137,7 @@ TEST_F(ManageTest, AnotherProcessWithItsNumberIsNotTheJob) {
 TEST_F(ManageTest, StaysWhenOthersMakeJobsAndWhenTheDatabaseIsGone) {
   const process::ProcessId program = StartPaused();
   ASSERT_TRUE(Adopt(program.pid));
-  Run("other", "exit 0");  // sweeps what killed creators left
+  Run("other", "exit 0");  // sweeps leftovers of killed creators
   End("other");
   EXPECT_EQ(Look("a").state, State::kRunning);
   ASSERT_EQ(::rename((folder.path() + "/jobs" + kDatabaseFile).c_str(),
@@ -146,7 +146,7 @@ TEST_F(ManageTest, StaysWhenOthersMakeJobsAndWhenTheDatabaseIsGone) {
   Job job = Look("a");
   EXPECT_EQ(job.state, State::kRunning);
   EXPECT_EQ(job.processes->root, program);
-  // And the other way round: the database remembers it when its file is lost.
+  // Conversely, the database remembers the job if its file is lost.
   ASSERT_EQ(::unlink((store.Folder("a") + "/" + shim::kProcessFile).c_str()), 0);
   EXPECT_EQ(Look("a").state, State::kRunning);
 }
@@ -163,7 +163,7 @@ TEST_F(ManageTest, WhatIsInAJobAlreadyIsRefused) {
 }
 
 TEST_F(ManageTest, TreeWithAJobInItIsRefused) {
-  // The child is a job; then its parent cannot be one too.
+  // The child is a job, so its parent cannot become one.
   const process::ProcessId parent = Start("sh -c '" + Pause() + "' & wait");
   process::HostPid child;
   while (child.value == 0) {
@@ -187,7 +187,7 @@ TEST_F(ManageTest, JobOfAStoreThatIsNotOursIsRefused) {
 TEST_F(ManageTest, WhatCanBeNoJobIsRefused) {
   EXPECT_REFUSED(Adopt({1}), 5, "the machine's init");
   EXPECT_REFUSED(Adopt({::getpid()}), 5, "is this very command");
-  // In a container our parent may be its init.
+  // In a container the parent may be its init process.
   if (::getppid() > 1) {
     EXPECT_REFUSED(Adopt({::getppid()}), 5, "what this very command runs below");
   }
@@ -214,7 +214,7 @@ TEST_F(ManageTest, AnotherUsersProgramIsRefused) {
   ::chmod(folder.path().c_str(), 0711);
   const std::string own = folder.path() + "/own";
   ASSERT_TRUE(MakeDirs(own));
-  ::chown(own.c_str(), 4001, 4001);
+  ASSERT_EQ(::chown(own.c_str(), 4001, 4001), 0);
   pid_t user = ::fork();
   if (user == 0) {
     if (::setgroups(0, nullptr) != 0 || ::setresgid(4001, 4001, 4001) != 0 ||
@@ -252,7 +252,7 @@ TEST_F(ManageTest, OfSeveralAtTheSameTimeOneHasIt) {
     if (pid == 0) {
       ::close(gate[1]);
       char c;
-      (void)!::read(gate[0], &c, 1);  // all at once, when the last one's gate closes
+      (void)!::read(gate[0], &c, 1);  // all start at once, when the last gate closes
       auto managed = Adopt(program.pid, "job" + std::to_string(i));
       if (managed) ::_exit(0);
       ::_exit(managed.error().code == Code::kAlreadyExists ? 1 : 2);
@@ -284,7 +284,7 @@ TEST_F(ManageTest, HeldJobIsNeitherHeldNorDeletedByAnother) {
     EXPECT_REFUSED(store.Hold("a"), 7, "job a is busy");
     EXPECT_REFUSED(store.Delete("a"), 7, "job a is busy");
     EXPECT_TRUE(held->Discard());
-    EXPECT_EQ(Look("a").state, State::kExited);  // it was there before
+    EXPECT_EQ(Look("a").state, State::kExited);  // it existed before
     EXPECT_TRUE(store.Hold("a"));
   }
   EXPECT_REFUSED(store.Hold("nobody"), 3, "there is no job nobody");
@@ -295,7 +295,7 @@ TEST_F(ManageTest, JobWhoseHalfRestoreIsBeingTakenDownIsNotDeleted) {
   StartedJob started = Run("a", "exit 3");
   End("a");
   AwaitGone(started.shim);
-  // The shim of a restore that was killed.
+  // Simulates the shim of a killed restore.
   auto shim = LockFile(store.Folder("a") + "/" + shim::kShimLock, LOCK_EX);
   ASSERT_TRUE(shim);
   EXPECT_REFUSED(store.Delete("a"), 7, "job a is busy");

@@ -3,13 +3,12 @@
 namespace stasis::jobs {
 namespace {
 
-// "Stas": SQLite keeps it in the file's header, where `file` sees it too.
+// "Stas". SQLite stores it in the file header, where `file` recognises it.
 constexpr int64_t kApplicationId = 0x53746173;
 
-// Columns that are NULL: nothing is known of it, or it has not happened. Numbers of 64 bits without
-// a sign are kept bit by bit. argv: the arguments, a zero byte behind each.
-// seen_*: what was found when somebody last looked. It counts only where the shim's files and /proc
-// say nothing.
+// NULL columns are unknown, or did not happen. Unsigned 64-bit numbers are stored bit by bit. argv:
+// the arguments, each followed by a zero byte. seen_*: the state at the last look, used only if the
+// shim's files and /proc do not determine it.
 constexpr char kJobsAndCheckpoints[] = R"sql(
 CREATE TABLE job (
   id              TEXT PRIMARY KEY,
@@ -55,7 +54,7 @@ constexpr Migration kMigrations[] = {
 
 Result<int64_t> Version(const Sqlite& database) { return database.Number("PRAGMA user_version"); }
 
-// Inside of a transaction.
+// Call inside a transaction.
 Status Apply(Sqlite& database, std::span<const Migration> migrations) {
   STASIS_ASSIGN(int64_t version, Version(database));
   for (const Migration& migration : migrations) {
@@ -75,7 +74,7 @@ std::span<const Migration> Migrations() { return kMigrations; }
 Status BringUpToDate(Sqlite& database, std::span<const Migration> migrations) {
   STASIS_ASSIGN(int64_t application, database.Number("PRAGMA application_id"));
   STASIS_ASSIGN(int64_t version, Version(database));
-  // It gets its name when it is complete, so an empty one was emptied.
+  // A file gets its name when complete, so an empty one was truncated.
   if (application != kApplicationId || version < 1) {
     return Fail(database.Damaged("it is empty, or not a database of jobs"));
   }

@@ -1,4 +1,4 @@
-// The tables of the database of jobs, as the numbered steps that make them.
+// The tables of the database of jobs, as numbered migrations.
 #pragma once
 
 #include <span>
@@ -8,18 +8,18 @@
 namespace stasis::jobs {
 
 struct Migration {
-  int number;        // 1, 2, …: the version of a database that has gone through it
-  const char* what;  // for the error of one that fails
+  int number;        // 1, 2, …: the version of the database after it
+  const char* what;  // for error messages
   const char* sql;
 };
-// One that was released is never changed: what is to be different comes as the next one.
+// A released migration never changes; new changes are appended.
 std::span<const Migration> Migrations();
 
-// The file that is opened is a database of Stasis's jobs and not of a later Stasis, and has gone
-// through all of `migrations`: those that it lacks are applied in one transaction.
-// kDataLoss: it is damaged, or something else. kUnimplemented: it is of a later Stasis.
+// Checks that the file is a database of jobs of this or an earlier version, and applies missing
+// `migrations` in one transaction. Returns kDataLoss if it is damaged or of another kind,
+// kUnimplemented if it is of a later version of Stasis.
 Status BringUpToDate(Sqlite& database, std::span<const Migration> migrations);
-// The same in an empty file, which becomes such a database.
+// Creates the tables in an empty file.
 Status MakeTables(Sqlite& database, std::span<const Migration> migrations);
 
 }  // namespace stasis::jobs

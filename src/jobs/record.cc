@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxTimeMs = int64_t{1} << 50;
 
-// Thrown and caught in this file only: a field that is not what it has to be.
+// An invalid field. Thrown and caught in this file only.
 struct BadField {
   std::string what;
 };
@@ -64,13 +64,13 @@ uint64_t Unsigned(const Json& object, const char* name) {
   return value.get<uint64_t>();
 }
 
-// No process of a job is number 1: that one is nobody's child.
+// Pid 1 is no child and cannot belong to a job.
 process::ProcessId Process(const Json& object, const char* name) {
   const Json& value = Field(object, name);
   return {{static_cast<pid_t>(Number(value, "pid", 2, kMaxPid))}, Count(value, "start_time")};
 }
 
-// Of a program that was adopted as it ran there is none.
+// An adopted program has no shim.
 process::ProcessId ShimProcess(const Json& object) {
   const Json& value = Field(object, "shim");
   if (Number(value, "pid", 0, kMaxPid) != 0) return Process(object, "shim");
@@ -82,7 +82,7 @@ Json ToJson(const process::ProcessId& id) {
   return {{"pid", id.pid.value}, {"start_time", id.start_time}};
 }
 
-// Parses `text`, checks the version, and runs `decode` on it; every failure is one error.
+// Parses `text`, checks the version, and runs `decode`; converts every failure to one error.
 template <class Decode>
 auto Decoded(const std::string& text, int version, Decode decode)
     -> Result<decltype(decode(std::declval<const Json&>()))> {
@@ -127,7 +127,7 @@ Job DecodeJobFields(const Json& document) {
   for (const Json& arg : argv) job.argv.push_back(Bytes(arg, "argv", kMaxArgumentBytes));
   job.cwd = AbsolutePathOf(document, "cwd");
   job.log = AbsolutePathOf(document, "log");
-  // Older records have none: their programs were started without.
+  // Absent in older records: their programs had no agent.
   if (document.contains("agent")) job.agent = Bytes(document.at("agent"), "agent", kMaxPathBytes);
   job.created_ms = Number(document, "created_ms", 0, kMaxTimeMs);
   const Json& checkpoints = Field(document, "checkpoints");

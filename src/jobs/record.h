@@ -1,5 +1,5 @@
-// The files of a job's folder as text. Every field is bounded and checked when it is read: a record
-// that was damaged or written by a later version is an error, never half a job.
+// Encodes and parses the files in a job's directory. Every field is bounded and checked: a record
+// that is damaged or of a later version is an error, never part of a job.
 #pragma once
 
 #include <optional>
@@ -15,19 +15,19 @@ inline constexpr char kJobFile[] = "job.json";
 inline constexpr size_t kMaxJobBytes = 8u << 20;      // an argument list may take 2 MiB
 inline constexpr size_t kMaxRecordBytes = 16u << 10;  // each of the other files
 inline constexpr size_t kMaxArguments = 1u << 20;
-inline constexpr size_t kMaxArgumentBytes = 128u << 10;  // the kernel's own limit for one
+inline constexpr size_t kMaxArgumentBytes = 128u << 10;  // the kernel's limit for one argument
 inline constexpr size_t kMaxPathBytes = 4096;
-inline constexpr size_t kMaxCheckpoints = 1000;  // of more, the oldest are forgotten
+inline constexpr size_t kMaxCheckpoints = 1000;  // the oldest entries beyond it are dropped
 inline constexpr int64_t kMaxPid = 1 << 22;      // PID_MAX_LIMIT of 64-bit kernels
 
-// job.json, which is written at the job's start and not again: id to checkpoints of `Job`. A job
-// that the database does not know is taken from it. Earlier versions of Stasis had no database, and
-// kept the checkpoints there.
+// job.json: the fields from id to checkpoints of `Job`, written once at the start. A job that is
+// missing in the database is read from it. Earlier versions of Stasis had no database and stored
+// the checkpoints here.
 std::string EncodeJob(const Job& job);
 Result<Job> DecodeJob(const std::string& text);
 
-// What the shim writes: see shim/shim_protocol.h. Of a program that was adopted as it ran, `manage`
-// does, and names no shim.
+// Records of the shim: see shim/shim_protocol.h. For an adopted program, `manage` writes them
+// without a shim.
 std::string EncodeProcesses(const Processes& processes);
 Result<Processes> DecodeProcesses(const std::string& text);
 struct EndingRecord {

@@ -1,4 +1,4 @@
-// The files of a job's folder. The input is one, as text; every parser gets it.
+// Fuzzes the files of a job's directory: every parser gets the input.
 #include "jobs/record.h"
 
 #include "base/fuzz_input.h"
@@ -10,13 +10,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto job = DecodeJob(text)) {
     FuzzCheck(IsValidId(job->id) && !job->argv.empty());
     FuzzCheck(job->cwd.starts_with('/') && job->log.starts_with('/'));
-    // What we could read, we can write; and it says the same again.
+    // A record that can be parsed survives a round trip.
     auto again = DecodeJob(EncodeJob(*job));
     FuzzCheck(again && again->argv == job->argv && EncodeJob(*again) == EncodeJob(*job));
   }
   if (auto processes = DecodeProcesses(text)) {
     FuzzCheck(processes->root.pid.value > 1);
-    // 0: a program that `stasis manage` has made a job, without a shim.
+    // 0 for an adopted program.
     FuzzCheck(processes->shim.pid.value > 1 || processes->shim.pid.value == 0);
   }
   if (auto ending = DecodeEnding(text)) {

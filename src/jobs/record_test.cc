@@ -122,7 +122,7 @@ TEST(RecordTest, ProcessRecordsAreBounded) {
     bad.replace(bad.find("\"pid\": 8") + 7, 1, pid);
     EXPECT_FALSE(DecodeProcesses(bad)) << pid;
   }
-  // Without a shim: adopted as it ran.
+  // Without a shim, for an adopted program.
   Processes adopted = *record;
   adopted.shim = {};
   auto again = DecodeProcesses(EncodeProcesses(adopted));

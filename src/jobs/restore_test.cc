@@ -1,4 +1,4 @@
-// Trees that real CRIU restores below the real shim, and starters that go away at any moment.
+// Restores trees with real CRIU below the real shim, with starters that die at any moment.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include "criu/inside.h"
 #include "criu/probe.h"
 #include "criu/stdio.h"
+#include "criu/terminals.h"
 #include "jobs/test_jobs.h"
 #include "process/namespace.h"
 
@@ -29,10 +30,9 @@ class RestoreTest : public JobsTest {
     ASSERT_TRUE(MakeDirs(images_));
   }
 
-  // A job that answers each line that is written to `go_` with the next number, and "end" with its
-  // own end.
+  // Starts a job that answers each line written to `go_` with the next number, and exits on "end".
   void StartCounter() {
-    // A read that finds the last writer gone without a word is done again.
+    // Retries a read that found end-of-file.
     Run("a", "i=0; while :; do if read x < " + go_.path() +
                  "; then if [ \"$x\" = end ]; then exit 9; fi; i=$((i+1)); echo $i; fi; done");
   }
@@ -40,14 +40,14 @@ class RestoreTest : public JobsTest {
     go_.Write();
     AwaitLog(std::to_string(number) + "\n");
   }
-  // Until the log ends with `text`.
+  // Waits until the log ends with `text`.
   void AwaitLog(const std::string& text) {
     auto watch = Watch::Start(store, "a", store.Folder("a") + "/log");
     ASSERT_TRUE(watch);
     while (!LogOf("a").ends_with(text)) ASSERT_TRUE(watch->Wait(-1, Soon())) << LogOf("a");
   }
 
-  // Ends the job for an image, as the coordinator does.
+  // Dumps the job and kills it, as an operation does.
   Status Dump() {
     STASIS_ASSIGN(Job job, store.Load("a"));
     STASIS_TRY(RemoveTree(images_));
@@ -68,6 +68,7 @@ class RestoreTest : public JobsTest {
         request,
         [&](criu::Notification& notification) -> Status {
           if (notification.moment != criu::Moment::kPostDump) return {};
+          STASIS_TRY(criu::DetachTerminals(images_));
           return store.MarkDumped("a", job.processes->root, images_);
         },
         Patience());
@@ -77,7 +78,7 @@ class RestoreTest : public JobsTest {
     std::optional<RestoreShim> shim;
     process::ProcessId root;
   };
-  // In a new pid namespace where apart_ says so.
+  // In a new pid namespace if apart_ is set.
   Result<criu::Session> StartCriu(const criu::RestoreRequest& request,
                                   std::optional<RestoreShim>& shim) {
     RestoreSpec spec{store.Folder("a"), {store.OwnLog("a")}, {}, {}, {}};
@@ -101,7 +102,7 @@ class RestoreTest : public JobsTest {
     STASIS_TRY(start(criu::MakeSwrkCommand(criu_path_)));
     return criu::Session::OverSocket(std::move(pair.ours), shim->criu());
   }
-  // Up to, and without, the commit. `at_moment` sees CRIU's notifications.
+  // Restores without the commit. `at_moment` gets CRIU's notifications.
   Result<Restoring> Restore(const std::function<Status(criu::Moment)>& at_moment = nullptr) {
     criu::Replacements replacements;
     replacements.output.assign(std::begin(shim::kCriuOutputFds), std::end(shim::kCriuOutputFds));
@@ -129,7 +130,7 @@ class RestoreTest : public JobsTest {
     return restoring;
   }
 
-  // No process hangs below this one, ended or not.
+  // This process must have no children, running or zombie.
   void ExpectNothingLeft() {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
@@ -251,7 +252,7 @@ TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
     const char* when;
     criu::Moment moment;
   };
-  constexpr criu::Moment kAfterCriu = criu::Moment::kPreDump;  // never comes in a restore
+  constexpr criu::Moment kAfterCriu = criu::Moment::kPreDump;  // never occurs in a restore
   const Row kRows[] = {{"CRIU has started", criu::Moment::kOther},
                        {"before CRIU makes anything", criu::Moment::kPreRestore},
                        {"the tree exists, stopped", criu::Moment::kPostRestore},
@@ -271,20 +272,20 @@ TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
         return {};
       });
       if (restoring && row.moment == kAfterCriu) ::kill(::getpid(), SIGKILL);
-      ::_exit(restoring ? 1 : 2);  // the moment did not come
+      ::_exit(restoring ? 1 : 2);  // the moment did not occur
     }
     int status = 0;
     ::waitpid(starter, &status, 0);
     EXPECT_TRUE(WIFSIGNALED(status)) << status << "\n"
                                      << ReadFile(folder.path() + "/restore.log").value_or("");
-    // The shim, which hangs under this process now, ends when all that was restored has.
+    // The shim, now a child of this process, exits when the restored tree has ended.
     while (::waitpid(-1, nullptr, 0) > 0) {
     }
     ExpectNothingLeft();
     EXPECT_EQ(Look("a").state, State::kDumped);
   }
 
-  // None of it has cost the job anything.
+  // The job is unharmed.
   apart_ = false;
   auto restoring = Restore();
   ASSERT_OK(restoring);
@@ -304,7 +305,7 @@ TEST_F(RestoreTest, StarterThatDiesAfterItsLastWordHasCommitted) {
   if (starter == 0) {
     auto restoring = Restore();
     if (!restoring) ::_exit(2);
-    // The word is said, its answer never read.
+    // The commit is sent, but its answer is never read.
     (void)restoring->shim->Commit(Deadline::In(std::chrono::milliseconds(0)));
     ::_exit(0);
   }

@@ -1,4 +1,4 @@
-// Real programs under the real shim.
+// Runs real programs under the real shim.
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -40,7 +40,7 @@ TEST_F(JobsTest, TheEndOfAJobWhoseFolderWasRemovedIsNotTheEndOfTheNextOfItsName)
   Fifo first(folder.path() + "/first"), second(folder.path() + "/second");
   StartedJob removed = Run("a", "read x < " + first.path());
   std::filesystem::remove_all(store.Folder("a"));
-  // The index may know the name still.
+  // The database may still have the name.
   (void)store.Delete("a");
   Run("a", "read x < " + second.path() + "; exit 7");
   first.Write();
@@ -53,7 +53,7 @@ TEST_F(JobsTest, TheEndOfAJobWhoseFolderWasRemovedIsNotTheEndOfTheNextOfItsName)
 }
 
 TEST_F(JobsTest, OutputIsCompleteAndInTheOrderOfItsWrites) {
-  // A megabyte, each line to the other of the two streams.
+  // A megabyte, with lines alternating between the two streams.
   Run("a",
       "i=0; while [ $i -lt 10000 ]; do"
       " echo \"out $i ........................................\";"
@@ -85,7 +85,7 @@ TEST_F(JobsTest, JobHasThreeDescriptorsAndASessionOfItsOwn) {
   EXPECT_EQ(stat->tty, 0);
   EXPECT_EQ(stat->parent, started.shim.pid);
   EXPECT_EQ(shim->session, started.shim.pid.value);
-  // The shell may be about to close one of the pipes by which this test holds it.
+  // The shell may be closing one of the test's pipes.
   std::string store_log = store.Folder("a") + "/log";
   std::vector<std::string> targets;
   for (const auto& file : *files) {
@@ -206,8 +206,7 @@ TEST_F(JobsTest, OrphansAreReaped) {
                            " (sh -c 'echo $PPID >/dev/null; exit 0' &); echo > " +
                                ready.path() + "; read x < " + go.path());
   ready.Read();
-  // Orphans end in their own time; each end is news to the shim, and the last leaves the root
-  // alone.
+  // The shim sees each orphan's end in turn; none of them ends the root.
   size_t left;
   do {
     auto tree = process::ReadTree(started.shim.pid);
@@ -235,7 +234,7 @@ TEST_F(JobsTest, KilledShimLeavesTheJobRunningAndItsOutputIsKept) {
   EXPECT_EQ(LogOf("a"), "before\nafter\nchild\n");
   EXPECT_EQ(Look("a").state, State::kRunning);
   go.Write();
-  AwaitGone(started.root);  // it hangs under this test now
+  AwaitGone(started.root);  // adopted by this test
   EXPECT_EQ(End("a").state, State::kLost);
   EXPECT_TRUE(store.Delete("a"));
 }
@@ -253,19 +252,19 @@ TEST_F(JobsTest, SignalsThatEndOthersDoNotEndTheShim) {
 
 TEST_F(JobsTest, FullDiskIsTheProgramsOwnErrorAndItsEndIsStillRecorded) {
   if (::geteuid() != 0) GTEST_SKIP() << "mounting a small file system needs root";
-  std::string disk = folder.path() + "/jobs";  // the job's records lie there too
+  std::string disk = folder.path() + "/jobs";  // has the job's records too
   ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", 0, "size=256k,mode=0700"), 0) << strerror(errno);
   Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
   StartedJob started = Run("a", "head -c 1000000 /dev/zero 2>/dev/null; echo $? > " + ready.path() +
                                     "; read x < " + go.path() + "; echo after; exit 5");
   EXPECT_EQ(ready.Read(), "1") << "as with `>` of a shell";
-  // Room again.
+  // There is space again.
   std::string log = store.Folder("a") + "/log";
-  ::truncate(log.c_str(), 0);
+  ASSERT_EQ(::truncate(log.c_str(), 0), 0);
   go.Write();
   Job job = End("a");
   std::string text = LogOf("a");
-  Run("b", "head -c 1000000 /dev/zero; exit 6");  // and none at the end
+  Run("b", "head -c 1000000 /dev/zero; exit 6");  // and the disk is full at the end
   Job full = End("b");
   AwaitGone(started.shim);
   AwaitGone(full.processes->shim);

@@ -22,7 +22,7 @@ using shim::Kind;
 using shim::Message;
 using shim::Step;
 
-// CRIU's descriptors on their way through the shim.
+// Numbers of CRIU's descriptors on their way through the shim.
 constexpr int kFirstPassedFd = 100;
 
 struct ShimArguments {
@@ -33,10 +33,10 @@ struct ShimArguments {
   std::optional<std::vector<std::string>> env;
   std::map<int, int> fds;
   std::map<std::string, std::string> program_env;
-  std::optional<pid_t> new_pidns = {};  // the first number to be given away there
+  std::optional<pid_t> new_pidns = {};  // pid of the first process there
 };
 
-// Ours, without what is the program's own business.
+// Returns this process's environment without the variables of the program.
 std::vector<std::string> EnvironmentWithout(const std::map<std::string, std::string>& names) {
   std::vector<std::string> env;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -90,7 +90,7 @@ Result<UniqueFd> StartShim(const ShimArguments& arguments) {
   spawn.new_session = true;
   if (arguments.mode == "restore") spawn.rights = SpawnOptions::Rights::kRestore;
   STASIS_ASSIGN(Subprocess starter, Subprocess::Spawn(spawn));
-  // It forks the shim and ends at once.
+  // The starter forks the shim and exits at once.
   STASIS_TRY(starter.Wait());
   return ours;
 }
@@ -124,7 +124,7 @@ tl::unexpected<Error> ExecError(const Message& message, const std::string& progr
   return Fail(std::move(error));
 }
 
-// What stands in the place of a job's own log (OutputLog::OpenJobs).
+// Explains why a job's own log was rejected (OutputLog::OpenJobs).
 const char* WhyNoOwnLog(int error) {
   switch (error) {
     case ELOOP:
@@ -140,7 +140,7 @@ const char* WhyNoOwnLog(int error) {
   }
 }
 
-// kFailed in words. Only a failed exec is "not found": everything else is in our own house.
+// Converts kFailed to an error. Only a failed exec gives kNotFound; other failures are internal.
 tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& arguments) {
   switch (message.step) {
     case Step::kExec:
@@ -166,6 +166,13 @@ tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& ar
                         (message.value == ELOOP ? "a link of another user is on the way to it"
                                                 : "it has another name too, and may be any file"),
                     "name the place itself, and a file of its own");
+      }
+      if (message.value == EBADF) {
+        return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                    arguments.stdio.log +
+                        " cannot be a log: it names an open descriptor, which is another one in "
+                        "each process",
+                    "name a file; `stasis logs -f` or --attach shows what the program writes");
       }
       if (message.value == ENOTSUP) {
         return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
@@ -221,8 +228,8 @@ Result<RestoreShim> RestoreShim::Start(const RestoreSpec& spec, const Deadline& 
   for (;;) {
     auto received = Receive(shim.control_.get(), deadline);
     if (!received) {
-      // It may wait for the lock of a job that another restore has brought back: it must not begin
-      // when that one is over.
+      // The shim may be waiting for the lock of a job that another restore has finished. Kill it,
+      // so that it does not start later.
       if (auto pidfd = process::OpenPidfd(shim.shim_)) {
         ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
       }

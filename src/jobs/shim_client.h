@@ -1,4 +1,4 @@
-// Starting a shim and talking to it until it stands on its own.
+// Starts a shim and talks to it until it runs on its own.
 #pragma once
 
 #include <sys/types.h>
@@ -17,14 +17,14 @@
 
 namespace stasis::jobs {
 
-// Where the output of a job goes, and its input comes from.
+// Destination of a job's output and source of its input.
 struct StdioSpec {
   std::string log;
-  uint64_t keep_log_bytes = 0;  // of its end; 0: all of it
-  // A terminal of the job's own, of this size.
+  uint64_t keep_log_bytes = 0;  // bytes to keep from its end; 0: everything
+  // Size of a new terminal for the job.
   std::optional<shim::WindowSize> terminal = {};
-  int client_fd = -1;  // one who is attached to it from the start: see terminal_client.h
-  // run: becomes the program's standard input, where it has no terminal; -1: /dev/null.
+  int client_fd = -1;  // a client attached from the start: see terminal_client.h
+  // run: standard input of a program without a terminal; -1: /dev/null.
   int input_fd = -1;
 };
 
@@ -32,60 +32,61 @@ struct RunSpec {
   std::string job_folder;
   StdioSpec stdio;
   std::vector<std::string> argv;
-  // Set in the program's environment, not in the shim's; an empty value takes the name out of it.
+  // Set in the program's environment, not in the shim's; an empty value removes the variable.
   std::map<std::string, std::string> env;
 };
 struct StartedJob {
   process::ProcessId shim;
   process::ProcessId root;
 };
-// Starts a program under a shim, in the caller's environment, directory, umask, limits and cgroup.
-// When it returns the program's exec has succeeded and the shim has written down both processes. A
-// failed exec is the program's own error (kNotFound: there is no such program), and nothing runs.
+// Starts a program under a shim, with the caller's environment, directory, umask, limits and
+// cgroup. On success the exec has succeeded and the shim has recorded both processes. After a
+// failed exec nothing runs, and the error is that of exec (kNotFound: no such program).
 Result<StartedJob> StartShimForRun(const RunSpec& spec, const Deadline& deadline);
 
 struct RestoreSpec {
   std::string job_folder;
   StdioSpec stdio;
-  // How CRIU is started: see criu/client.h.
+  // The command line of CRIU: see criu/client.h.
   std::vector<std::string> criu_argv;
   std::vector<std::string> criu_env;
-  // CRIU's descriptors, number there -> ours; its socket among them. Below 10 or from 20 to 99: the
-  // shim adds the others, see kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. Ours must be
-  // closed when Start has returned, so that CRIU's end shows as an end of file.
+  // Descriptors of CRIU including its socket, number in CRIU -> here. Numbers must be below 10 or
+  // from 20 to 99; the shim adds those of kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. The
+  // caller must close its copies when Start has returned, to see end-of-file when CRIU exits.
   std::map<int, int> criu_fds;
-  // In a new pid namespace, whose init is the shim: the job ends with it. CRIU is numbered
-  // `criu_pid` there; its argv must be that of criu::Inside.
+  // Restore in a new pid namespace whose init process is the shim, so the job ends with it. CRIU
+  // gets the pid `criu_pid` there; criu_argv must come from criu::Inside.
   bool new_pidns = false;
   pid_t criu_pid = 0;
 };
 
-// A tree that is being restored under a shim. Until Commit has succeeded the shim undoes everything
-// when this object, or its process, goes away. Not thread safe.
+// A tree being restored under a shim. Unless Commit has succeeded, the shim undoes everything when
+// this object is destroyed or its process ends. Not thread-safe.
 class RestoreShim {
  public:
   // Returns when CRIU runs and waits for its request.
   static Result<RestoreShim> Start(const RestoreSpec& spec, const Deadline& deadline);
 
   const process::ProcessId& shim() const { return shim_; }
-  // 0 in a new pid namespace: criu::Inside knows it.
+  // Returns 0 for a new pid namespace; use criu::Inside there.
   process::HostPid criu() const { return criu_; }
 
-  // Names the root of the restored tree; as soon as it is known, best while it is still stopped.
+  // Tells the shim the root of the restored tree. Call it as early as possible, preferably while
+  // the tree is stopped.
   Status SetRoot(const process::ProcessId& root, const Deadline& deadline);
-  // CRIU's wait status, once it has ended.
+  // Waits for CRIU to exit and returns its wait status.
   Result<int> AwaitCriuEnd(const Deadline& deadline);
-  // The root's wait status, when it has ended before the commit, as far as the shim has said.
+  // Returns the root's wait status if the shim has reported its end before the commit.
   std::optional<int> root_ended() const { return root_ended_; }
-  // The tree is the job's: the shim has written it down and goes on without us.
+  // Hands the tree over: the shim records it and continues on its own.
   Status Commit(const Deadline& deadline);
-  // Kills CRIU and what it has restored; when it returns no process of the tree is left.
+  // Kills CRIU and the restored tree; returns when no process of it is left.
   Status Abort(const Deadline& deadline);
 
  private:
   RestoreShim() = default;
   Status Say(const shim::Message& message);
-  // Reads until a message of this kind comes; what else comes is remembered.
+  // Reads until a message of this kind arrives; stores other messages.
   Result<shim::Message> Await(shim::Kind kind, const Deadline& deadline);
   Status AwaitAck(shim::Kind of, const Deadline& deadline);
 

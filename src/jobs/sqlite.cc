@@ -10,7 +10,7 @@
 namespace stasis::jobs {
 namespace {
 
-// FULL with a journal that is cut to nothing: a commit is on the disk when it returns.
+// synchronous=FULL with a truncated journal: a commit is on disk when it returns.
 constexpr char kSettings[] =
     "PRAGMA journal_mode = TRUNCATE;"
     "PRAGMA synchronous = FULL;"
@@ -18,7 +18,7 @@ constexpr char kSettings[] =
     "PRAGMA trusted_schema = OFF;"
     "PRAGMA cell_size_check = ON;";
 
-// Columns and values are far below; a damaged length must not become an allocation.
+// Real values are far smaller; a damaged length must not become an allocation.
 constexpr int kMaxValueBytes = 16 << 20;
 
 int BindValue(sqlite3_stmt* statement, int at, const SqlValue& value) {
@@ -50,9 +50,8 @@ std::string DamagedHint(const std::string& path) {
 
 }  // namespace
 
-// How long somebody else's write is waited for. Asked again every millisecond or two: SQLite's own
-// handler sleeps for up to 100, and then hardly ever meets the moment between two writes of
-// somebody who makes many.
+// The busy handler: waits for another writer, with a retry every millisecond or two. SQLite's own
+// handler sleeps for up to 100 ms and rarely hits the gap between two writes of a busy writer.
 struct Sqlite::Patience {
   int timeout_ms = 0;
   Deadline deadline;
@@ -62,7 +61,7 @@ struct Sqlite::Patience {
     if (tries == 0)
       patience.deadline = Deadline::In(std::chrono::milliseconds(patience.timeout_ms));
     if (patience.deadline.passed()) return 0;
-    // Not all at the same time.
+    // Spreads the retries of several processes.
     const int64_t spread = (tries + ::getpid()) % 4;
     ::usleep(static_cast<useconds_t>(500 + 500 * spread));
     return 1;
@@ -145,7 +144,7 @@ Result<Sqlite> Sqlite::Open(const std::string& path, bool create) {
   sqlite3* connection = nullptr;
   const int flags = SQLITE_OPEN_READWRITE | (create ? SQLITE_OPEN_CREATE : 0);
   const int code = sqlite3_open_v2(path.c_str(), &connection, flags, nullptr);
-  opened.connection_.reset(connection);  // there is one to be closed after a failure too
+  opened.connection_.reset(connection);  // the connection must be closed even after an error
   if (connection == nullptr) return Fail(Code::kResourceExhausted, "no memory for a database");
   if (code != SQLITE_OK) return Fail(opened.LastError());
   sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);

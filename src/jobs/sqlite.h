@@ -1,5 +1,5 @@
-// SQLite in the words of this house: Result<T>, values by type, errors that name the file.
-// A connection belongs to one thread and one piece of work; none is carried through a fork.
+// SQLite with Result<T>, typed values, and errors that name the file. A connection must be used by
+// one thread at a time and not across a fork.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,22 @@ struct sqlite3_stmt;
 
 namespace stasis::jobs {
 
-// Bytes that need not be text: arguments, paths.
+// Bytes that need not be text, such as arguments and paths.
 struct Blob {
   std::string bytes;
 };
 using SqlValue = std::variant<std::monostate, int64_t, double, std::string, Blob>;
 
-// A statement and the row that it stands on. Columns are counted from 0; a column of another type
-// than is asked for reads as 0 or empty.
+// A statement and its current row. Columns are counted from 0. A column of an unexpected type reads
+// as 0 or empty.
 class Statement {
  public:
-  // Whether there is a next row, which it then stands on.
+  // Advances to the next row. Returns false if there is none.
   Result<bool> Next();
   bool IsNull(int column) const;
   int64_t Int(int column) const;
   double Real(int column) const;
-  std::string Bytes(int column) const;  // of text and of blobs
+  std::string Bytes(int column) const;  // accepts text and blobs
 
  private:
   friend class Sqlite;
@@ -43,41 +43,42 @@ class Statement {
 
 class Sqlite {
  public:
-  // How long a command waits for another one that writes. Writers take milliseconds, and a killed
-  // one holds nothing: only a stopped one is met that long.
+  // Time limit for waiting for another writer. Writes take milliseconds and a killed writer holds
+  // no lock, so only a stopped one takes this long.
   static constexpr int kBusyTimeoutMs = 10000;
 
   // An existing file, or with `create` a new one. Nothing is read yet: a file that is no database
   // shows at the first statement. How a commit reaches the disk is set here:
-  // docs/decisions/2026-11-22-jobs-in-sqlite.md.
+  // docs/decisions/jobs-in-sqlite.md.
   static Result<Sqlite> Open(const std::string& path, bool create = false);
 
   const std::string& path() const { return path_; }
 
+  // Run executes one statement; Query returns its rows. `values` bind the parameters in order.
   Status Run(const std::string& sql, const std::vector<SqlValue>& values = {});
   Result<Statement> Query(const std::string& sql, const std::vector<SqlValue>& values = {}) const;
-  // Several statements, without values.
+  // Runs several statements without values.
   Status RunScript(const std::string& sql);
-  // The first column of the first row.
+  // Returns the first column of the first row.
   Result<int64_t> Number(const std::string& sql) const;
-  // Rows that the last Run changed.
+  // Number of rows changed by the last Run.
   int64_t changed() const;
   int64_t last_row() const;
 
-  // Runs `body` in a transaction that has the right to write from its begin, so that two of them
-  // wait for each other and never stand in each other's way. A failure of `body` undoes all of it.
+  // Runs `body` in a transaction that takes the write lock at its start, so that concurrent
+  // transactions wait for each other and never deadlock. An error of `body` rolls everything back.
   template <class Body>
   Status Write(Body body) {
     STASIS_TRY(Run("BEGIN IMMEDIATE"));
     Status status = body();
     if (status) status = Run("COMMIT");
-    if (!status) (void)Run("ROLLBACK");  // SQLite may have done it already
+    if (!status) (void)Run("ROLLBACK");  // SQLite may already have rolled back
     return status;
   }
-  // Waits for other writers only that long from now on.
+  // Sets the time limit for waiting for other writers.
   void SetBusyTimeout(int timeout_ms);
 
-  // An error of this file that SQLite did not see.
+  // Returns an error for damage that SQLite did not detect.
   Error Damaged(const std::string& what) const;
 
  private:
@@ -91,7 +92,8 @@ class Sqlite {
   };
   Error LastError() const;
 
-  std::unique_ptr<Patience, Forget> patience_;  // outlives the connection, which has its address
+  std::unique_ptr<Patience, Forget> patience_;  // must outlive the connection, which has its
+                                                // address
   std::unique_ptr<sqlite3, Close> connection_;
   std::string path_;
 };

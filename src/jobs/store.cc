@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMaxReadings = 20;
 
-// A record of the shim: absent is no error, for the job may not have come that far.
+// Reads a record of the shim. Absence is not an error, since the job may not have come that far.
 template <class T>
 Result<std::optional<T>> ReadRecord(const std::string& path,
                                     Result<T> (*decode)(const std::string&)) {
@@ -40,7 +40,7 @@ bool IsSameSeen(const Job& a, const Job& b) {
          a.dumped_image == b.dumped_image;
 }
 
-// What comes and goes by itself is not worth a write, and would be wrong right after.
+// Transient states are not saved: they would be wrong soon after.
 bool IsWorthRemembering(const Job& job) {
   return job.state != State::kStarting && job.state != State::kEnding;
 }
@@ -54,8 +54,8 @@ tl::unexpected<Error> Store::NoSuchJob(const std::string& id) {
                                  "user by its process id, or ask as that user");
 }
 
-// Liveness is read before the records that the end leaves behind, never after: what has ended at
-// that moment has written all that it will.
+// Read liveness before the records of the end, never after: a process that has ended by then has
+// finished its records.
 Status Store::ReadState(Job& job, const Job& known) const {
   std::string folder = Folder(job.id);
   const auto& processes = job.processes;
@@ -72,10 +72,10 @@ Status Store::ReadState(Job& job, const Job& known) const {
 
   STASIS_ASSIGN(auto ending, ReadRecord(folder + "/" + shim::kExitFile, DecodeEnding));
   STASIS_ASSIGN(auto mark, ReadRecord(folder + "/" + shim::kDumpedFile, DecodeDumped));
-  // A tree that was restored since makes them void.
+  // A tree restored since makes the records void.
   if (ending && ending->root == processes->root) job.ending = ending->ending;
   if (mark && mark->root == processes->root) job.dumped_image = mark->image;
-  // An end is for ever, and is remembered also when its record is there no more.
+  // An end is final, and remembered even after its record is gone.
   if (known.processes == processes && HasEnded(known.state)) {
     if (!job.ending) job.ending = known.ending;
     if (!job.dumped_image && known.state == State::kDumped) job.dumped_image = known.dumped_image;
@@ -88,13 +88,13 @@ Status Store::ReadState(Job& job, const Job& known) const {
   } else if (job.has_shim) {
     job.state = State::kEnding;
   } else {
-    // Without a shim nobody saw the end, but what was going to be done is known.
+    // Without a shim the end was not observed, but the intended end is known.
     job.state = job.dumped_image ? State::kDumped : State::kLost;
   }
   return {};
 }
 
-// `known` is the job as it was seen last.
+// `known` is the job as last saved.
 Result<Job> Store::LookAt(const Job& known) const {
   const std::string process_file = Folder(known.id) + "/" + shim::kProcessFile;
   for (int reading = 0; reading < kMaxReadings; ++reading) {
@@ -106,13 +106,14 @@ Result<Job> Store::LookAt(const Job& known) const {
     if (written) job.processes = written;
     STASIS_TRY(ReadState(job, known));
     STASIS_ASSIGN(auto now, ReadRecord(process_file, DecodeProcesses));
-    // Else another tree was taken into the job meanwhile, and the records were not of one time.
+    // Otherwise another tree became the job meanwhile, and the records are inconsistent; read
+    // again.
     if (now == written) return job;
   }
   return Fail(Code::kAborted, "the job keeps changing");
 }
 
-// What was asked for, as the folder has it.
+// Reads the description from the job's directory.
 Result<Job> Store::ReadJobFile(const std::string& id) const {
   const std::string path = Folder(id) + "/" + kJobFile;
   STASIS_ASSIGN(std::string text, ReadFile(path, kMaxJobBytes));
@@ -126,10 +127,10 @@ Result<Job> Store::ReadJobFile(const std::string& id) const {
   return job;
 }
 
-// Jobs that have a folder, and that the database does not know: an earlier Stasis made them, or the
-// database was taken away. Read in the transaction, so that whoever makes or removes one at the
-// same time is waited for. What cannot be written is shown all the same, and taken over another
-// time; the error says why it was not.
+// Adds jobs that have a directory but no row, because an earlier Stasis created them or the
+// database was removed. Reads them inside the transaction, to exclude concurrent creation and
+// removal. A job that cannot be saved is still returned and added at another time; the error gives
+// the reason.
 Status Store::TakeOver(Database& database, const std::vector<std::string>& ids,
                        std::vector<Listed>& taken) const {
   return database.Write([&]() -> Status {
@@ -148,7 +149,7 @@ Status Store::TakeOver(Database& database, const std::vector<std::string>& ids,
   });
 }
 
-// The job as the database has it, after it was taken over if need be.
+// Returns the job from the database, after TakeOver if needed.
 Result<Job> Store::Known(Database& database, const std::string& id) const {
   if (!IsValidId(id)) return NoSuchJob(id);
   STASIS_ASSIGN(auto known, database.Find(id));
@@ -157,7 +158,7 @@ Result<Job> Store::Known(Database& database, const std::string& id) const {
     Status took = TakeOver(database, {id}, taken);
     STASIS_ASSIGN(known, database.Find(id));
     if (!known && !taken.empty()) return std::move(taken.front().job);
-    // It has a folder: it is not said that there is no such job.
+    // The directory exists, so the answer must not be "no such job".
     if (!known && !took) return Fail(std::move(took).error());
   }
   if (!known) return NoSuchJob(id);
@@ -231,7 +232,7 @@ Result<std::vector<Checkpoint>> Store::Checkpoints(const std::string& id) const 
 }
 
 Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
-  std::vector<process::ProcessId> line;  // the process and those above it
+  std::vector<process::ProcessId> line;  // the process and its ancestors
   for (process::HostPid at = pid; at.value > 1;) {
     auto stat = process::ReadStat(at);
     if (!stat || std::find(line.begin(), line.end(), stat->id) != line.end()) break;
@@ -242,11 +243,11 @@ Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
   auto jobs = List();
   if (!jobs) {
     const Code code = jobs.error().code;
-    // Programs are reached by their process ids while nobody can read what jobs there are.
+    // Processes must remain usable by pid while the database is unreadable.
     if (code == Code::kDataLoss || code == Code::kUnimplemented) return std::optional<Job>();
     return Fail(std::move(jobs).error());
   }
-  // The nearest: a job may have been started by another one.
+  // The nearest ancestor, because jobs may be nested.
   for (const process::ProcessId& ancestor : line) {
     for (Listed& listed : *jobs) {
       if (!listed.job) continue;

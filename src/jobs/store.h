@@ -1,19 +1,18 @@
-// Where jobs are kept: a database for what is to be remembered of them, and a folder each for what
-// they are, below Paths::jobs(). There is no daemon; any number of processes may use the same
-// store.
+// The store of jobs below Paths::jobs(): a database of descriptions and history, and a directory
+// for each job. No daemon is needed; any number of processes may use the same store.
 //
-//   .jobs.db      what was asked for, every checkpoint, what was seen last: see database.h
-//   ID/job.json   what was asked for, once more: written at the start, read when the database does
-//                 not know the job
-//   ID/lock       flock: held by the creator until the job runs, by a restore until it has, by a
+//   .jobs.db      descriptions, checkpoints, last known states: see database.h
+//   ID/job.json   a copy of the description, written at the start; read if the database does not
+//                 have the job
+//   ID/lock       flock: held by the creator until the job runs, during a restore, and during a
 //                 delete
-//   ID/log        the job's output, unless it was sent elsewhere
-//   ID/…          what the shim writes: see shim/shim_protocol.h
+//   ID/log        the job's output, unless redirected
+//   ID/…          files of the shim: see shim/shim_protocol.h
 //   .lock         flock: one creator at a time, of jobs or of the database
-//   .new-* .old-* what is being made or removed; never seen as a job
+//   .new-* .old-* directories being created or removed; never treated as jobs
 //
-// What a job is now is read from the shim's files and from /proc, every time. The database takes it
-// over, and what it remembers counts only where those say nothing.
+// The current state of a job is read from the shim's files and /proc each time, and then saved in
+// the database. The saved state is used only if those files and /proc do not determine the state.
 #pragma once
 
 #include <functional>
@@ -29,26 +28,26 @@
 namespace stasis::jobs {
 
 struct NewJob {
-  std::string id;  // empty: one is made up
+  std::string id;  // empty: generate one
   std::vector<std::string> argv;
   std::string cwd;
-  std::string log;         // absolute; empty: in the job's folder
+  std::string log;         // absolute path; empty: in the job's directory
   std::string agent;       // see Job
-  uint64_t most_jobs = 0;  // there may be, this one counted (limits.jobs); 0: any number
-  // Of a program that runs already and has no shim: see manage.h.
+  uint64_t most_jobs = 0;  // limit on the number of jobs including this one (limits.jobs); 0: none
+  // Processes of a running program without a shim: see manage.h.
   std::optional<Processes> adopted = {};
-  // May refuse the job; asked while nobody else makes one.
+  // May reject the job; called under the store's lock.
   std::function<Status()> check = {};
 };
 
-// A job that somebody holds: nobody else restores or removes it.
+// Exclusive ownership of a job: no other process can restore or remove it.
 class Claim {
  public:
   const Job& job() const { return job_; }
   const std::string& folder() const { return folder_; }
-  // Create has made it.
+  // The job was created by Create.
   bool is_new() const { return is_new_; }
-  // Takes a new job away again, for a start that failed; lets go of one that was there before.
+  // Removes a new job after a failed start; releases an existing one.
   Status Discard();
 
  private:
@@ -61,7 +60,7 @@ class Claim {
 
 struct Target {
   std::optional<Job> job;
-  // The process that was named, or the job's root; pid 0 when the job does not run.
+  // the given process, or the job's root; pid 0 if the job does not run
   process::ProcessId root;
 };
 
@@ -69,49 +68,51 @@ class Database;
 
 class Store {
  public:
-  // `directory` exists: Paths::jobs().
+  // `directory` must exist: Paths::jobs().
   explicit Store(std::string directory) : directory_(std::move(directory)) {}
 
-  // kAlreadyExists: there is a job of that name, running or ended.
+  // Returns kAlreadyExists if a job of that name exists, running or ended.
   Result<Claim> Create(const NewJob& job) const;
-  // Takes hold of a job that is there, as it is then. kAborted: another command holds it, to start,
-  // restore or delete it.
+  // Claims an existing job in its current state. Returns kAborted if another command is starting,
+  // restoring or deleting it.
   Result<Claim> Hold(const std::string& id) const;
-  // kNotFound: "there is no job NAME".
+  // Returns kNotFound, "there is no job NAME", if it does not exist.
   Result<Job> Load(const std::string& id) const;
   struct Listed {
     std::string id;
-    Result<Job> job;  // a damaged record is this job's error and nobody else's
+    Result<Job> job;  // an error of this job only, if its record is damaged
   };
-  // Each with the last of its images only.
+  // Each job has only its last image.
   Result<std::vector<Listed>> List() const;
-  // Changes argv, cwd, log or agent. `change` sees the job as it was last seen and may refuse.
+  // Changes argv, cwd, log or agent. `change` gets the job as last seen and may reject the change.
   Status Update(const std::string& id, const std::function<Status(Job&)>& change) const;
   Status AddCheckpoint(const std::string& id, const Checkpoint& checkpoint) const;
-  // What the dump to this image ended with, as JSON.
+  // Saves the result of the dump to this image, as JSON.
   Status SetAccount(const std::string& id, const std::string& image,
                     const std::string& account) const;
-  // Oldest first, with their accounts; suspends too.
+  // Returns dumps and suspends with their accounts, oldest first.
   Result<std::vector<Checkpoint>> Checkpoints(const std::string& id) const;
-  // Removes the job and its log, not its images. kFailedPrecondition while a process of it is left.
+  // Removes the job and its log, but not its images. Returns kFailedPrecondition while a process of
+  // the job is left.
   Status Delete(const std::string& id) const;
 
-  // The tree below `root` is in a complete image and is about to be killed for it. Written before
-  // the kill; cleared when the kill does not happen after all.
+  // Records that the tree below `root` is in a complete image and is about to be killed. Call
+  // before the kill, and clear the mark if the kill does not happen.
   Status MarkDumped(const std::string& id, const process::ProcessId& root,
                     const std::string& image) const;
   Status ClearDumped(const std::string& id) const;
 
-  // The job that a process belongs to: as its root or below it, or below its shim. The nearest,
-  // where one job was started by another.
+  // Returns the job that a process belongs to: it is the root, below the root, or below the shim.
+  // If jobs are nested, returns the innermost one.
   Result<std::optional<Job>> FindByProcess(process::HostPid pid) const;
-  // A job's name or a process id, as the user typed it. A process that belongs to a running job
-  // (its root, what is below it, and what its shim has adopted) comes with that job. Wrong usage:
-  // neither a name nor a number, or a thread's id. kNotFound: no such job or process.
+  // Resolves a job name or pid given by the user. A process of a running job (the root, its
+  // descendants, and processes adopted by its shim) is returned with that job. Returns a usage
+  // error for other texts and thread ids, kNotFound if there is no such job or process.
   Result<Target> ResolveTarget(const std::string& text) const;
 
+  // Returns the path of a job's directory.
   std::string Folder(const std::string& id) const { return directory_ + "/" + id; }
-  // Where the output of a job goes that was sent nowhere else.
+  // Returns the path of the output of a job without another log.
   std::string OwnLog(const std::string& id) const { return Folder(id) + shim::kOwnLog; }
 
  private:

@@ -1,4 +1,4 @@
-// What makes, changes and removes jobs; store.cc looks at them.
+// Creation, changes and removal of jobs. store.cc reads them.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -21,9 +21,8 @@ namespace {
 constexpr int kMaxGenerated = 100;
 constexpr std::chrono::seconds kBackgroundTime{2};
 
-// Takes a job out of the database and its folder out of sight, both or none, so that no reader
-// meets half of it. A kill between the two leaves the job without its folder: it can be removed
-// again.
+// Removes a job from the database and hides its directory, both or neither, so that no reader sees
+// half a job. A kill between the two leaves a row without a directory, which can be removed again.
 Status RemoveJob(Database& database, const std::string& folder, const std::string& id) {
   const std::string parent = folder.substr(0, folder.rfind('/') + 1);
   std::string hidden = parent + ".old-XXXXXX";
@@ -39,8 +38,8 @@ Status RemoveJob(Database& database, const std::string& folder, const std::strin
   return removed ? swept : removed;
 }
 
-// Nothing of the job is left beside its root, which has ended. Who was sent a signal together with
-// it may need a moment more.
+// Waits until no process of the job is left. Its root has ended; processes that got the same signal
+// may need a moment longer.
 Status AwaitBackground(const Job& job) {
   const Deadline deadline = Deadline::In(kBackgroundTime);
   std::vector<process::HostPid> left = BackgroundProcesses(job);
@@ -81,7 +80,7 @@ Status Claim::Discard() {
   return status;
 }
 
-// Nothing of it ever ran, and nobody is about to start it: its creator was killed.
+// Returns true if the job never ran and its creator was killed.
 bool Store::IsAbandoned(const std::string& id) const {
   std::string folder = Folder(id);
   if (PathExists(folder + "/" + shim::kProcessFile)) return false;
@@ -91,7 +90,7 @@ bool Store::IsAbandoned(const std::string& id) const {
   return !PathExists(folder + "/" + shim::kProcessFile);
 }
 
-// What a killed creator or remover left. Under the store's lock nobody makes one at the same time.
+// Removes leftovers of killed creators and removers. The store's lock excludes active ones.
 void Store::Sweep(Database& database) const {
   auto names = ListDir(directory_);
   if (!names) return;
@@ -140,7 +139,7 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
     claim.folder_ = Folder(job.id);
     job.log = wanted.log.empty() ? OwnLog(job.id) : wanted.log;
     std::string text = EncodeJob(job);
-    // Nothing is started of which the record could not be read again.
+    // The record must be readable again, so reject it before the start.
     if (text.size() > kMaxJobBytes) {
       status = Fail(Code::kResourceExhausted, "the list of arguments is too long");
     } else if (auto again = DecodeJob(text); !again) {
@@ -149,8 +148,8 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
       status = WriteFileDurably(hidden + "/" + kJobFile, text);
     }
     if (!status) break;
-    // The row decides which of two creators has the name. The folder comes first, so that a row
-    // always has one; a folder that holds something is not replaced.
+    // The row decides which of two concurrent creators gets the name. The directory comes first, so
+    // that a row always has one; a non-empty directory is never replaced.
     bool moved = false;
     status = database.Write([&]() -> Status {
       STASIS_ASSIGN(made, database.Insert(job));
@@ -186,7 +185,7 @@ Result<Claim> Store::Hold(const std::string& id) const {
   Claim claim;
   claim.folder_ = Folder(id);
   STASIS_ASSIGN(claim.lock_, LockJob(id));
-  // Only now nobody changes it any more.
+  // Only now is it safe from changes.
   STASIS_ASSIGN(claim.job_, Load(id));
   return claim;
 }
@@ -239,7 +238,7 @@ Status Store::SetAccount(const std::string& id, const std::string& image,
 Status Store::Delete(const std::string& id) const {
   if (!IsValidId(id)) return NoSuchJob(id);
   STASIS_ASSIGN(Database database, Database::Open(directory_));
-  // A record that cannot be read tells of no process, and must not be there for ever.
+  // An unreadable record names no process, and the job must be removable.
   auto job = LoadFrom(database, id);
   if (!job && job.error().code == Code::kNotFound && !PathExists(Folder(id))) return NoSuchJob(id);
   UniqueFd held;
@@ -252,8 +251,8 @@ Status Store::Delete(const std::string& id) const {
                 "job " + id + " is " + std::string(StateName(job->state)),
                 "end it with `stasis kill " + id + "` first");
   }
-  // A restore that was killed leaves a shim that is none of the job's yet, and takes down what has
-  // come back.
+  // A killed restore leaves a shim that is not yet part of the job and is killing what it had
+  // restored.
   UniqueFd shim;
   const std::string shim_lock = Folder(id) + "/" + shim::kShimLock;
   if (job && !job->has_shim && PathExists(shim_lock)) {

@@ -109,10 +109,10 @@ TEST_F(StoreTest, TwoCreatorsOfOneNameOneWins) {
     if (pid == 0) {
       ::close(gate[1]);
       char c;
-      (void)!::read(gate[0], &c, 1);  // all at once, when the last one's gate closes
+      (void)!::read(gate[0], &c, 1);  // all start at once, when the last gate closes
       auto claim = Create("a");
       if (!claim) ::_exit(claim.error().code == Code::kAlreadyExists ? 1 : 2);
-      // Keep it from being swept as abandoned by those that come later.
+      // Prevents that later creators sweep it as abandoned.
       (void)WriteFileDurably(claim->folder() + "/process.json", "{}");
       ::_exit(0);
     }
@@ -195,7 +195,7 @@ TEST_F(StoreTest, JobOfAnotherBootIsLostUnlessItsEndWasWrittenDown) {
   auto text = ReadFile(path);
   ASSERT_TRUE(text);
   size_t at = text->find("boot_id\": \"") + 11;
-  // This very process, of another boot.
+  // This process, but of another boot.
   auto self = process::ReadStat({::getpid()});
   std::string record =
       R"({"version": 1, "boot_id": "another", "shim": {"pid": )" + std::to_string(::getpid()) +

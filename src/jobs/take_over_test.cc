@@ -1,4 +1,4 @@
-// Jobs of before there was a database: tests/jobs/v1.
+// Jobs from before the database existed: tests/jobs/v1.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -113,7 +113,7 @@ TEST_F(TakeOverTest, ADeletedJobDoesNotComeBack) {
   EXPECT_THAT(InDatabase(), ElementsAre("ended", "rebooted"));
 }
 
-// What is remembered counts where the shim's word is gone.
+// The saved state counts if the shim's record is gone.
 TEST_F(TakeOverTest, AnEndIsRememberedWithoutItsRecord) {
   EXPECT_EQ(Look("ended").state, State::kExited);
   EXPECT_EQ(Look("saved").state, State::kDumped);
@@ -126,7 +126,8 @@ TEST_F(TakeOverTest, AnEndIsRememberedWithoutItsRecord) {
   EXPECT_EQ(store.Load("ended").error().code, Code::kNotFound);
 }
 
-// A kill between the folder's going and the row's leaves what can be deleted again.
+// A kill between the removal of the directory and of the row leaves a job that can be deleted
+// again.
 TEST_F(TakeOverTest, AJobWithoutItsFolderCanBeDeletedAndItsNameUsed) {
   Look("rebooted");
   ASSERT_EQ(

@@ -60,18 +60,18 @@ Result<TerminalClient::Pair> TerminalClient::MakePair(shim::WindowSize size) {
 Result<TerminalClient> TerminalClient::Connect(const std::string& folder, shim::WindowSize size,
                                                bool wants_input, const Deadline& deadline) {
   STASIS_ASSIGN(UniqueFd opened, Open(folder, O_PATH | O_DIRECTORY));
-  // The folder's own path may be longer than an address can be.
+  // The directory's path may be too long for an address.
   sockaddr_un address{AF_UNIX, {}};
   std::string path = "/proc/self/fd/" + std::to_string(opened.get()) + "/" + shim::kTerminalSocket;
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   TerminalClient client(UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
   if (!client.socket_) return FailErrno(errno, "socket");
   if (::connect(client.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    // A socket that a killed shim has left.
+    // The stale socket of a killed shim.
     if (errno == ECONNREFUSED) return NoAnswer();
     return FailErrno(errno, "connect to its terminal");
   }
-  // One that refuses us may not wait for our word.
+  // A shim that rejects the connection may have closed it already.
   (void)client.Greet(size, wants_input);
   pollfd waiting{client.fd(), POLLIN, 0};
   int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
@@ -114,7 +114,9 @@ Result<std::optional<TerminalClient::Packet>> TerminalClient::Receive() {
     std::memcpy(&header, packet, sizeof header);
     if (header.kind == TerminalKind::kRefused) return Refused(header);
     if (header.version != shim::kTerminalVersion) return NoAnswer();
-    if (header.kind == TerminalKind::kWelcome) continue;  // one of a pair, that nobody waited for
+    if (header.kind == TerminalKind::kWelcome)
+      continue;  // from a socket pair, where it is not
+                 // awaited
     return std::optional<Packet>(
         {header.kind, header.value,
          std::string(packet + sizeof header, static_cast<size_t>(size) - sizeof header)});

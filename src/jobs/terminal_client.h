@@ -1,5 +1,4 @@
-// One end of a conversation with the shim of a job that has a terminal: see
-// shim/terminal_protocol.h.
+// A client of the shim of a job with a terminal: see shim/terminal_protocol.h.
 #pragma once
 
 #include <optional>
@@ -14,7 +13,7 @@
 
 namespace stasis::jobs {
 
-// Not thread safe.
+// Not thread-safe.
 class TerminalClient {
  public:
   struct Packet {
@@ -24,20 +23,21 @@ class TerminalClient {
   };
   struct Pair;
 
-  // For a shim that is yet to be started: this side, and the one that it gets as
-  // StdioSpec::client_fd. With the input.
+  // Makes a socket pair for a shim that is about to start: this side, and the shim's side
+  // (StdioSpec::client_fd). The client has the input.
   static Result<Pair> MakePair(shim::WindowSize size);
-  // `folder`: of the job. kNotFound: it has no terminal; kPermissionDenied: it is another user's;
-  // kUnimplemented: its shim is of another version of Stasis; kUnavailable: no shim answers.
+  // Connects to the shim of the job in `folder`. Errors: kNotFound if it has no terminal,
+  // kPermissionDenied if it belongs to another user, kUnimplemented if the shim has another
+  // version, kUnavailable if no shim answers.
   static Result<TerminalClient> Connect(const std::string& folder, shim::WindowSize size,
                                         bool wants_input, const Deadline& deadline);
 
   int fd() const { return socket_.get(); }
-  // The next one, without waiting: absent when there is none yet. kUnavailable: the job has ended,
-  // or its shim; other codes as of Connect.
+  // Returns the next packet without blocking, or nothing if there is none. Returns kUnavailable if
+  // the job or its shim has ended; other errors as for Connect.
   Result<std::optional<Packet>> Receive();
-  // Takes typed bytes, and sends them as far as the shim takes them. Asked again when fd() can be
-  // written to, as long as `pending`.
+  // Queues typed bytes and sends as many as the shim accepts. Call again when fd() is writable,
+  // while `pending` is true.
   void SendInput(std::string_view bytes);
   size_t pending() const { return input_.size(); }
   void SendSize(shim::WindowSize size);

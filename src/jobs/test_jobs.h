@@ -1,5 +1,5 @@
-// What the tests of this room share: a store of their own, real jobs under the real shim, and
-// nothing left of them afterwards.
+// Test helpers of this directory: a temporary store, real jobs under the real shim, and complete
+// cleanup.
 #pragma once
 
 #include <fcntl.h>
@@ -38,7 +38,8 @@ class TempFolder {
   std::string path_;
 };
 
-// Shims hang under this process while a test runs, so that it sees their end and what they leave.
+// This process is the subreaper of shims during a test, so that it sees their end and any
+// leftovers.
 class JobsTest : public ::testing::Test {
  protected:
   JobsTest() : store(folder.path() + "/jobs") {
@@ -46,7 +47,7 @@ class JobsTest : public ::testing::Test {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
   ~JobsTest() override {
-    // A test that failed may have left jobs.
+    // A failed test may have left jobs.
     do {
       auto tree = process::ReadTree({::getpid()});
       if (!tree) continue;
@@ -56,7 +57,7 @@ class JobsTest : public ::testing::Test {
     } while (::waitpid(-1, nullptr, 0) > 0);
   }
 
-  // Starts `script` in a shell as the job `id`.
+  // Runs `script` in a shell as the job `id`.
   StartedJob Run(const std::string& id, const std::string& script, const std::string& log = {}) {
     auto started = TryRun(id, {"/bin/sh", "-c", script}, log);
     EXPECT_TRUE(started) << started.error().ToString();
@@ -82,7 +83,7 @@ class JobsTest : public ::testing::Test {
   std::string LogOf(const std::string& id) {
     return ReadFile(store.Folder(id) + "/log").value_or("(no log)");
   }
-  // Blocks until the process has ended; reaps it if it hangs under this one.
+  // Blocks until the process has ended, and reaps it if it is a child.
   void AwaitGone(const process::ProcessId& id) {
     auto pidfd = process::OpenPidfd(id);
     if (!pidfd) return;
@@ -98,12 +99,12 @@ class JobsTest : public ::testing::Test {
   Store store;
 };
 
-// A named pipe by which a test and a job's script wait for each other.
+// A named pipe for synchronisation between a test and a job's script.
 class Fifo {
  public:
   explicit Fifo(std::string path) : path_(std::move(path)) { ::mkfifo(path_.c_str(), 0600); }
   const std::string& path() const { return path_; }
-  // Blocks until somebody writes; returns the first line.
+  // Blocks until data is written; returns the first line.
   std::string Read() const {
     UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     std::string line;
@@ -111,7 +112,7 @@ class Fifo {
     while (::read(fd.get(), &c, 1) == 1 && c != '\n') line += c;
     return line;
   }
-  // Blocks until somebody reads.
+  // Blocks until the pipe has a reader.
   void Write(const std::string& text = "go\n") const {
     UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
     (void)WriteAll(fd.get(), text);

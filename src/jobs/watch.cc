@@ -9,14 +9,14 @@
 namespace stasis::jobs {
 namespace {
 
-// Records come by rename; the end of a killed creator shows in its lock being closed.
+// Records arrive by rename; the death of a creator closes its lock file.
 constexpr uint32_t kFolderEvents =
     IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF;
 
 }  // namespace
 
 Result<Watch> Watch::Start(const Store& store, const std::string& id, const std::string& log) {
-  // Refused here when there is no such job.
+  // Fails if there is no such job.
   STASIS_TRY(store.Load(id));
   Watch watch(store, id);
   watch.inotify_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));

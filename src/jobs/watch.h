@@ -1,4 +1,4 @@
-// Waiting for what happens to a job, without asking again and again.
+// Waits for changes of a job without polling.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,18 @@
 
 namespace stasis::jobs {
 
-// Wakes its owner when a job's records, its processes or its log change. Make it first and look at
-// the job afterwards: then no change is missed.
+// Wakes its owner when a job's records, processes or log change. Create it before reading the job,
+// so that no change is missed.
 class Watch {
  public:
-  // `log`: a file whose growth is watched too, empty for none.
+  // `log` is a file whose growth is also watched; empty for none.
   static Result<Watch> Start(const Store& store, const std::string& id,
                              const std::string& log = {});
 
-  // Returns after any change, or when `extra_fd` (-1: none) can be read. kDeadlineExceeded.
+  // Returns after any change, when `extra_fd` (-1: none) is readable, or with kDeadlineExceeded.
+  // May wake spuriously.
   Status Wait(int extra_fd, const Deadline& deadline);
-  // Reads the job anew.
+  // Reads the job again.
   Result<Job> Look();
 
  private:
@@ -32,11 +33,11 @@ class Watch {
   std::string id_;
   UniqueFd inotify_;
   process::ProcessId watched_root_;
-  UniqueFd root_;  // pidfds; given up once they have told of the end
+  UniqueFd root_;  // pidfds; closed once the process has ended
   UniqueFd shim_;
 };
 
-// Waits until the job has ended, one way or another, and returns it.
+// Waits until the job has ended in any way, and returns it.
 Result<Job> AwaitEnd(const Store& store, const std::string& id, const Deadline& deadline);
 
 }  // namespace stasis::jobs

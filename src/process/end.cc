@@ -11,11 +11,11 @@
 
 namespace stasis::process {
 
-// By the signals of the process, not of a thread: each thread gets a SIGKILL of its own when
-// another ends them all by exit or exec.
+// Checks the signals pending for the process, not for a thread: exit and exec send SIGKILL to each
+// of the other threads.
 bool WasKilled(const ProcessId& id) {
   auto text = ReadFile("/proc/" + ToString(id.pid) + "/status");
-  auto stat = ReadStat(id.pid);  // behind it: it was this process
+  auto stat = ReadStat(id.pid);  // read second, to prove that the text belongs to this process
   if (!text || !stat || stat->id != id) return false;
   constexpr std::string_view kPending = "\nShdPnd:\t";
   const size_t at = text->find(kPending);
@@ -26,7 +26,7 @@ bool WasKilled(const ProcessId& id) {
 
 Status WaitForEnd(const ProcessId& id, const Deadline& deadline) {
   auto pidfd = OpenPidfd(id);
-  if (!pidfd && pidfd.error().code == Code::kNotFound) return {};  // gone
+  if (!pidfd && pidfd.error().code == Code::kNotFound) return {};  // already ended
   if (!pidfd) return Fail(std::move(pidfd).error());
   pollfd p{pidfd->get(), POLLIN, 0};
   int ready = TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout()));
@@ -44,7 +44,7 @@ Status WaitUntilReaped(const ProcessId& id, const Deadline& deadline) {
                                                " has ended and waits for its parent " +
                                                ToString(stat->parent) + " to notice");
     }
-    ::poll(nullptr, 0, 5);  // most kernels have no event for it
+    ::poll(nullptr, 0, 5);  // most kernels have no event for reaping
   }
 }
 

@@ -1,4 +1,4 @@
-// Waiting for the end of a process that is not our child.
+// Waiting for the end of a process that is not a child.
 #pragma once
 
 #include "base/deadline.h"
@@ -7,14 +7,16 @@
 
 namespace stasis::process {
 
-// Somebody has sent it SIGKILL; also of a zombie, and false of who is gone.
+// Returns true if SIGKILL is pending for the process, even if it is a zombie. Returns false if the
+// process no longer exists.
 bool WasKilled(const ProcessId& id);
 
-// Waits until the process has ended; it may still be a zombie then. kDeadlineExceeded.
+// Waits until the process has ended; it may still be a zombie then. Returns kDeadlineExceeded at
+// the deadline.
 Status WaitForEnd(const ProcessId& id, const Deadline& deadline);
 
-// Waits until its parent has taken it away too, and its number is free. kDeadlineExceeded, and says
-// which of the two is missing.
+// Waits until the process has ended and its parent has reaped it, so that its pid is free. The
+// message of kDeadlineExceeded names the step that is missing.
 Status WaitUntilReaped(const ProcessId& id, const Deadline& deadline);
 
 }  // namespace stasis::process

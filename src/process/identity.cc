@@ -36,7 +36,8 @@ Status CheckThread(const Credentials& thread, const Caller& caller) {
 
 Status CheckPlace(HostPid pid, const Caller& caller) {
   struct stat st;
-  // Not of the folder itself, whose owner is never root's by that.
+  // Checks the owner of a file in the directory: the directory itself always has the process's own
+  // user id.
   const std::string file = "/proc/" + ToString(pid) + "/status";
   if (::stat(file.c_str(), &st) != 0) return FailErrno(errno, "look at " + file);
   if (st.st_uid != caller.uid) {
@@ -59,7 +60,7 @@ Status CheckOwn(const Stat& process, const Caller& caller) {
     STASIS_ASSIGN(auto threads, ReadThreads(process.id.pid));
     for (pid_t thread : threads) {
       auto credentials = ReadCredentials({thread});
-      // A thread may end; the process has not, says the last line.
+      // A thread may have ended. The check of the pidfd below covers the whole process.
       if (!credentials && credentials.error().code == Code::kNotFound) continue;
       if (!credentials) return Fail(std::move(credentials).error());
       STASIS_TRY(CheckThread(*credentials, caller));
@@ -68,7 +69,7 @@ Status CheckOwn(const Stat& process, const Caller& caller) {
     if (now.id != process.id) {
       return Fail(Code::kNotFound, Domain::kProcess, 0, "it has ended");
     }
-    // Of one that has ended only that is left.
+    // A zombie has no other state to check.
     if (now.state == 'Z' || now.state == 'X') return {};
     STASIS_TRY(CheckPlace(process.id.pid, caller));
     return OpenPidfd(process.id).transform([](const UniqueFd&) {});

@@ -1,4 +1,4 @@
-// Is a process its caller's own, so that what it holds may be handed to him?
+// Checks that a process belongs to the caller, so that its data may be given to the caller.
 #pragma once
 
 #include "base/caller.h"
@@ -7,11 +7,12 @@
 
 namespace stasis::process {
 
-// Of root every process is. Of any other user one is, every thread of which has all four user ids
-// and all four group ids and every group from him, and no capability; which is in our user
-// namespace; and which the kernel shows as his, as it does with none that has run a set-id program
-// or let go of rights. Asked through a pidfd and the start time, so that the answer is of this very
-// process: kNotFound when it has ended, kPermissionDenied with what is not his.
+// Succeeds for root. For other users, requires of every thread that all four user ids, all four
+// group ids and all supplementary groups are the caller's, and that it has no capability. The
+// process must be in this process's user namespace, and /proc must show it as the caller's, which
+// is not the case after a set-id exec or a drop of privileges. Uses a pidfd and the start time, so
+// the answer cannot concern a later process with the same pid. Returns kNotFound if the process has
+// ended, kPermissionDenied with the reason otherwise.
 Status CheckOwn(const Stat& process, const Caller& caller);
 
 }  // namespace stasis::process

@@ -15,7 +15,7 @@ Result<pid_t> ReadInnerPid(HostPid pid) {
     return Fail(Code::kNotFound, Domain::kProcess, 0, "there is no process " + ToString(pid));
   std::istringstream lines(*text);
   for (std::string line; std::getline(lines, line);) {
-    // "NSpid:\t4711\t12": one for each namespace from ours to its own.
+    // "NSpid:\t4711\t12": the pid in each namespace, from this one to the process's own.
     if (!line.starts_with("NSpid:")) continue;
     std::istringstream numbers(line.substr(6));
     pid_t inner = 0;

@@ -1,5 +1,5 @@
-// Numbers of a process in pid namespaces other than ours. `HostPid` is always as we see it; what
-// the process itself, its agent and a CRIU beside it call it is an `inner` number.
+// Pids in other pid namespaces. A `HostPid` is always a pid in this process's namespace. The
+// `inner` pid is the one that the process itself, its agent and a CRIU in its namespace use.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace stasis::process {
 
-// The number of `pid` in its own pid namespace: its HostPid's, where that is ours. A zombie has one
-// too. kNotFound: there is no such process.
+// Returns the pid of `pid` in its own pid namespace; equal to the HostPid if both namespaces are
+// the same. Works for zombies. Returns kNotFound if the process does not exist.
 Result<pid_t> ReadInnerPid(HostPid pid);
 
-// Who has the number `inner` in a pid namespace (the number that ReadNamespace gives for it);
-// looked for in all of /proc. kNotFound: nobody, or a zombie.
+// Searches all of /proc for the process with pid `inner` in a pid namespace, given as the number
+// that ReadNamespace returns. Returns kNotFound if there is none or it is a zombie.
 Result<HostPid> FindByInnerPid(uint64_t pid_namespace, pid_t inner);
 
-// `pid` lives in a pid namespace below ours.
+// Returns true if `pid` lives in a pid namespace below this one.
 Result<bool> IsInOtherPidNamespace(HostPid pid);
 
 }  // namespace stasis::process

@@ -33,7 +33,7 @@ TEST(NamespaceTest, NobodyIsNotFound) {
   EXPECT_EQ(found.error().code, Code::kNotFound);
 }
 
-// An init and its child, which waits.
+// Starts an init process in a new pid namespace, with a child that waits.
 TEST(NamespaceTest, OneOfAnotherNamespaceIsFoundByItsNumberThere) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -54,7 +54,7 @@ TEST(NamespaceTest, OneOfAnotherNamespaceIsFoundByItsNumberThere) {
   }
   ::close(ready[1]);
   UniqueFd reading(ready[0]);
-  pid_t inner = 0;  // of the child, as the init has it
+  pid_t inner = 0;  // of the child, in the namespace of the init process
   if (TEMP_FAILURE_RETRY(::read(reading.get(), &inner, sizeof inner)) != sizeof inner) {
     int status = 0;
     ::waitpid(outer, &status, 0);

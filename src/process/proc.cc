@@ -10,7 +10,9 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/bounded.h"
 #include "base/file.h"
+#include "process/memory.h"
 
 namespace stasis::process {
 namespace {
@@ -22,7 +24,7 @@ std::string ProcPath(HostPid pid, const std::string& name) {
   return "/proc/" + std::to_string(pid.value) + "/" + name;
 }
 
-// A process that has gone shows as ENOENT or ESRCH; both become one sentence.
+// Maps ENOENT and ESRCH, which both mean that the process has ended, to one message.
 template <class T>
 Result<T> Gone(Result<T> result, HostPid pid) {
   if (!result && result.error().domain == Domain::kErrno &&
@@ -31,6 +33,24 @@ Result<T> Gone(Result<T> result, HostPid pid) {
                 "there is no process " + ToString(pid));
   }
   return result;
+}
+
+// Reads a list of NUL-terminated strings from the memory of the process.
+Result<std::vector<std::string>> ReadStrings(HostPid pid, const char* name,
+                                             const Deadline& deadline) {
+  auto read = [&](const NoteStep& note) {
+    note("read " + ProcPath(pid, name));
+    return Gone(ReadFile(ProcPath(pid, name)), pid);
+  };
+  STASIS_ASSIGN(std::string text, AskBounded(read, deadline));
+  std::vector<std::string> strings;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = text.find('\0', at);
+    if (end == std::string::npos) end = text.size();
+    strings.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return strings;
 }
 
 }  // namespace
@@ -106,8 +126,13 @@ Result<std::vector<OpenFile>> ReadOpenFiles(HostPid pid) {
   return files;
 }
 
-Result<std::vector<Mapping>> ReadMappings(HostPid pid) {
-  STASIS_ASSIGN(std::string text, Gone(ReadFile(ProcPath(pid, "maps"), 256u << 20), pid));
+namespace {
+
+Result<std::string> MappingsText(HostPid pid) {
+  return Gone(ReadFile(ProcPath(pid, "maps"), 256u << 20), pid);
+}
+
+Result<std::vector<Mapping>> ParseMappings(HostPid pid, const std::string& text) {
   std::vector<Mapping> mappings;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -130,16 +155,36 @@ Result<std::vector<Mapping>> ReadMappings(HostPid pid) {
   return mappings;
 }
 
+}  // namespace
+
+Result<std::vector<Mapping>> ReadMappings(HostPid pid) {
+  auto read = [&](const NoteStep& note) {
+    note("list the mappings of process " + ToString(pid));
+    return MappingsText(pid);
+  };
+  auto text = AskBounded(read, Deadline::In(kMemoryAnswer));
+  // An undo reads them too, and must not depend on room for another process.
+  const bool no_child = !text && text.error().code == Code::kResourceExhausted;
+  if (no_child || (text && text->size() >= kLongestAnswer)) return ReadMappingsWithin(pid);
+  if (!text) return Fail(std::move(text).error());
+  return ParseMappings(pid, *text);
+}
+
+Result<std::vector<Mapping>> ReadMappingsWithin(HostPid pid) {
+  STASIS_ASSIGN(std::string text, MappingsText(pid));
+  return ParseMappings(pid, text);
+}
+
 Result<std::vector<std::string>> ReadCommandLine(HostPid pid) {
-  STASIS_ASSIGN(std::string text, Gone(ReadFile(ProcPath(pid, "cmdline")), pid));
-  std::vector<std::string> args;
-  for (size_t at = 0; at < text.size();) {
-    size_t end = text.find('\0', at);
-    if (end == std::string::npos) end = text.size();
-    args.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return args;
+  return ReadCommandLine(pid, Deadline::In(kMemoryAnswer));
+}
+
+Result<std::vector<std::string>> ReadCommandLine(HostPid pid, const Deadline& deadline) {
+  return ReadStrings(pid, "cmdline", deadline);
+}
+
+Result<std::vector<std::string>> ReadEnvironment(HostPid pid, const Deadline& deadline) {
+  return ReadStrings(pid, "environ", deadline);
 }
 
 Result<std::string> ReadExecutable(HostPid pid) {
@@ -162,14 +207,15 @@ Result<std::vector<pid_t>> ReadThreads(HostPid pid) {
 
 Result<UniqueFd> OpenPidfd(const ProcessId& id) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, id.pid.value, 0)));
-  // The last two, by kernel: its number is a thread's now.
+  // EINVAL and ENOENT (by kernel version) mean that the pid is now the id of a thread.
   const bool gone = !fd && (errno == ESRCH || errno == EINVAL || errno == ENOENT);
   if (!fd && !gone) return FailErrno(errno, "watch process " + ToString(id.pid));
   if (gone) {
     return Fail(Code::kNotFound, Domain::kProcess, errno,
                 "there is no process " + ToString(id.pid));
   }
-  // Read after the open: the pidfd pins the pid, so this start time is of the process that we hold.
+  // Must follow the open: the pidfd pins the pid, so this start time belongs to the process behind
+  // it.
   STASIS_ASSIGN(Stat stat, ReadStat(id.pid));
   if (stat.id != id) {
     return Fail(Code::kNotFound, Domain::kProcess, 0,
@@ -177,6 +223,10 @@ Result<UniqueFd> OpenPidfd(const ProcessId& id) {
                     stat.comm + ") now");
   }
   return fd;
+}
+
+std::string Describe(const Stat& stat) {
+  return "process " + ToString(stat.id.pid) + " (" + stat.comm + ")";
 }
 
 bool IsAlive(const Stat& stat) {

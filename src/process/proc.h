@@ -1,5 +1,5 @@
-// What /proc says about one process. Every call is a snapshot: a process may end between two of
-// them, and then the answer is kNotFound, never a half-filled struct.
+// Information about one process from /proc. Every call is a snapshot: if the process ends, later
+// calls return kNotFound, never a half-filled struct.
 #pragma once
 
 #include <sys/types.h>
@@ -15,15 +15,15 @@
 
 namespace stasis::process {
 
-// A process id in our own pid namespace.
+// A pid in this process's pid namespace.
 struct HostPid {
   pid_t value = 0;
   auto operator<=>(const HostPid&) const = default;
 };
 std::string ToString(HostPid pid);
 
-// A process for ever: pids are used again, a pid with its start time (clock ticks since boot) is
-// not.
+// Identifies a process uniquely: pids are reused, but a pid with its start time (clock ticks since
+// boot) is not.
 struct ProcessId {
   HostPid pid;
   uint64_t start_time = 0;
@@ -37,31 +37,35 @@ struct Stat {
   HostPid parent;
   pid_t process_group = 0;
   pid_t session = 0;
-  int tty = 0;  // device number of the controlling terminal, 0 for none
+  int tty = 0;  // device number of the controlling terminal, or 0
   uint64_t flags = 0;
   bool kernel_thread = false;
 };
+// Reads /proc/PID/stat.
 Result<Stat> ReadStat(HostPid pid);
+// Formats a process for messages: "process 4711 (node)".
+std::string Describe(const Stat& stat);
 
-// From /proc/PID/status.
+// Credentials from /proc/PID/status.
 struct Credentials {
   uid_t uid[4] = {};  // real, effective, saved, file system
   gid_t gid[4] = {};
   std::vector<gid_t> groups;
-  uint64_t capabilities = 0;  // permitted, effective, inheritable or ambient
-  HostPid tracer;             // 0: none
+  uint64_t capabilities = 0;  // union of permitted, effective, inheritable and ambient
+  HostPid tracer;             // 0 if none
   HostPid thread_group;
   uint64_t rss_bytes = 0;
 };
 Result<Credentials> ReadCredentials(HostPid pid);
 
-// True when `tid` names a thread that is not the leader of its process; false also when it does not
-// exist.
+// Returns true if `tid` is a thread that is not the leader of its process. Returns false if it does
+// not exist.
 bool IsThreadOfAnother(pid_t tid);
 
 struct OpenFile {
   int fd = -1;
-  std::string target;  // what the link in /proc/PID/fd says, e.g. "/dev/nvidia0", "pipe:[4711]"
+  std::string target;  // target of the link in /proc/PID/fd, for example "/dev/nvidia0" or
+                       // "pipe:[4711]"
 };
 Result<std::vector<OpenFile>> ReadOpenFiles(HostPid pid);
 
@@ -71,24 +75,30 @@ struct Mapping {
   std::string perms;  // "rw-p"
   uint64_t offset = 0;
   uint64_t inode = 0;
-  std::string path;  // may be empty; "(deleted)" is kept at its end
+  std::string path;  // may be empty; a trailing "(deleted)" is kept
 };
+// The kernel lets nobody read them while a thread of the process waits, inside of a change to them,
+// for a file system that does not answer: so a child process reads them, with a deadline
+// (process/memory.h).
 Result<std::vector<Mapping>> ReadMappings(HostPid pid);
+// The same, without: for such a child.
+Result<std::vector<Mapping>> ReadMappingsWithin(HostPid pid);
 
 Result<std::vector<std::string>> ReadCommandLine(HostPid pid);
+// Returns the path of the executable, with " (deleted)" if it was removed.
 Result<std::string> ReadExecutable(HostPid pid);
-// inode number of a namespace of the process, e.g. "pid", "mnt", "user".
+// Returns the inode number of a namespace of the process, for example "pid", "mnt" or "user".
 Result<uint64_t> ReadNamespace(HostPid pid, const std::string& kind);
 Result<std::vector<pid_t>> ReadThreads(HostPid pid);
 
-// A handle that stays with this very process; kNotFound when it is gone or the pid belongs to
-// another now.
+// Opens a pidfd. Returns kNotFound if the process has ended or the pid now belongs to another
+// process.
 Result<UniqueFd> OpenPidfd(const ProcessId& id);
-// The process lives: it is neither a zombie nor on its way to one, giving back what it held.
+// Returns true if the process is neither a zombie nor exiting.
 bool IsAlive(const Stat& stat);
 bool IsAlive(const ProcessId& id);
 
-// The boot that this machine is in: start times mean nothing across two of them.
+// Returns the id of the current boot. Start times of different boots cannot be compared.
 Result<std::string> BootId();
 
 }  // namespace stasis::process

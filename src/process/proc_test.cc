@@ -18,7 +18,7 @@ namespace {
 
 class Child {
  public:
-  // A child that runs `body` and then waits to be killed.
+  // Starts a child that runs `body` and then waits to be killed.
   template <class F>
   explicit Child(F body) {
     int fds[2];
@@ -60,7 +60,7 @@ TEST(ProcTest, AKilledProcessIsToldFromOneThatEnded) {
   ::kill(killed.pid().value, SIGKILL);
   EXPECT_TRUE(WasKilled(ReadStat(killed.pid())->id));
   const pid_t ended = ::fork();
-  if (ended == 0) {  // not its first thread ends it
+  if (ended == 0) {  // a thread other than the first ends the process
     std::thread([] { ::_exit(0); }).join();
   }
   for (pid_t pid : {killed.pid().value, ended}) {

@@ -1,4 +1,4 @@
-// All processes that /proc shows, looked through.
+// Searches over all processes in /proc.
 #pragma once
 
 #include <set>
@@ -10,11 +10,12 @@
 
 namespace stasis::process {
 
-// Any of them may have ended by the time that it is asked about.
+// Any of the processes may have ended when the function returns.
 Result<std::vector<HostPid>> ListProcesses();
 
-// Those that have one of `targets` open, as their links in /proc/PID/fd call it ("socket:[4711]");
-// a file that is inherited has several. Processes that we may not look into are not seen.
+// Returns the processes that have one of `targets` open, given as link targets of /proc/PID/fd
+// ("socket:[4711]"). An inherited file has several holders. Skips processes that may not be
+// inspected.
 Result<std::vector<Stat>> FindHolders(const std::set<std::string>& targets);
 
 }  // namespace stasis::process

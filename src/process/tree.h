@@ -1,4 +1,4 @@
-// A process and everything below it.
+// A process and all its descendants.
 #pragma once
 
 #include <map>
@@ -15,34 +15,35 @@ struct ProcessTree {
   const Stat& root() const { return members.front(); }
   bool Contains(HostPid pid) const;
   std::vector<HostPid> pids() const;
-  // The same processes (pid and start time), in any state.
+  // Compares pid and start time; ignores states.
   bool SameMembers(const ProcessTree& other) const;
 };
 
-// All processes, as one walk over /proc found them: to ask for several trees costs no more than to
-// ask for one.
+// All processes as one walk over /proc found them. Several trees can be read from one snapshot.
 class Snapshot {
  public:
-  // To be shown, not to be acted on: what was started or ended meanwhile may be missing.
+  // Walks once. Processes that start or end during the walk may be missing, so use this for display
+  // only.
   static Result<Snapshot> Take();
 
-  // The last of two walks that agree on the tree below `root`. At most `kMaxWalks` are made;
-  // kAborted when it never holds still, kNotFound when there is no such process.
+  // Repeats the walk until two consecutive walks agree on the tree below `root`. Returns kAborted
+  // if `kMaxWalks` walks never agree, kNotFound if `root` does not exist.
   static constexpr int kMaxWalks = 21;
   static Result<Snapshot> Settled(HostPid root);
 
-  // The tree below `root`, zombies included: they are part of what CRIU would dump. kNotFound when
-  // it is no more.
+  // Returns the tree below `root`, including zombies, which CRIU would dump too. Returns kNotFound
+  // if `root` does not exist.
   Result<ProcessTree> Tree(HostPid root) const;
 
-  // Those of the session that `leader` leads, wherever they hang; none when it leads none.
+  // Returns the processes of the session that `leader` leads, whatever their parents. Empty if it
+  // leads none.
   std::vector<Stat> Session(HostPid leader) const;
 
  private:
   std::multimap<HostPid, Stat> by_parent_;
 };
 
-// The tree below `root` when it holds still; errors of Snapshot::Settled.
+// Returns the tree below `root` once it is stable. Errors are those of Snapshot::Settled.
 Result<ProcessTree> ReadTree(HostPid root);
 
 }  // namespace stasis::process

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
@@ -11,12 +12,14 @@
 
 #include "base/file.h"
 #include "process/proc.h"
+#include "process/shared_server.h"
 
 namespace stasis::shim {
 namespace {
 
-// Zombies too. From the one file that says so (CRIU needs it as well), since a child that hops from
-// fork to fork has to be hit before it hops again; else from all of /proc.
+// Returns the children, including zombies. Reads the `children` file of /proc (which CRIU also
+// needs) because a process that forks in a loop must be killed before its next fork; without that
+// file, scans all of /proc.
 std::vector<pid_t> Children() {
   std::vector<pid_t> children;
   if (auto text = ReadFile("/proc/thread-self/children")) {
@@ -44,11 +47,23 @@ void KillDescendants(pid_t criu) {
     ::kill(criu, SIGKILL);
     TEMP_FAILURE_RETRY(::waitpid(criu, nullptr, 0));
   }
-  // What is further down becomes our child when its parent ends, and that end is what wakes us for
-  // the next look: nobody is missed, and nothing is waited for in vain.
+  // A grandchild becomes a child when its parent exits, and that exit wakes this loop for the next
+  // scan. No process is missed, and no wait is in vain.
   do {
-    for (pid_t pid : Children()) ::kill(pid, SIGKILL);
+    bool waits = false;
+    for (pid_t pid : Children()) {
+      if (process::IsSharedServer({pid})) continue;
+      ::kill(pid, SIGKILL);
+      waits = true;
+    }
+    if (!waits) return;
   } while (TEMP_FAILURE_RETRY(::waitpid(-1, nullptr, __WALL)) > 0);
+}
+
+bool OnlySharedServersLeft() {
+  const std::vector<pid_t> children = Children();
+  return std::all_of(children.begin(), children.end(),
+                     [](pid_t pid) { return process::IsSharedServer({pid}); });
 }
 
 }  // namespace stasis::shim

@@ -1,13 +1,16 @@
-// Ending everything below a subreaper.
+// Killing everything below a subreaper.
 #pragma once
 
 #include <sys/types.h>
 
 namespace stasis::shim {
 
-// Kills and reaps all descendants of the calling process, which must be a subreaper of one thread,
-// until it has no child left. `criu` (0: none) goes first: it may hold others stopped, or be making
-// new ones.
+// Kills and reaps all descendants of the calling process, a single-threaded subreaper, until only
+// shared servers (process/shared_server.h) are left. `criu` (0: none) is killed first, because it
+// may stop others or create new ones.
 void KillDescendants(pid_t criu);
+
+// Returns true if every child of the calling process is such a server.
+bool OnlySharedServersLeft();
 
 }  // namespace stasis::shim

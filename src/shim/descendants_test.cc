@@ -11,8 +11,8 @@
 namespace stasis::shim {
 namespace {
 
-// Runs `grow` in a subreaper of its own, which then ends all that has grown below it. The result: 0
-// when nothing is left, 1 when something is.
+// Runs `grow` in a subreaper, which then kills all descendants. Returns 0 if nothing is left, else
+// 1.
 template <class F>
 int EndAll(F grow) {
   pid_t reaper = ::fork();
@@ -69,7 +69,7 @@ TEST(KillDescendantsTest, OrphansThatLeftTheirSession) {
             0);
 }
 
-// Each lives only long enough to make the next one.
+// Each process lives only long enough to fork the next one.
 TEST(KillDescendantsTest, OneThatHopsFromForkToFork) {
   EXPECT_EQ(EndAll([] {
               Fork([] {

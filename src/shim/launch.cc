@@ -10,6 +10,7 @@
 
 #include "base/descriptor_table.h"
 #include "base/rights.h"
+#include "base/task_limits.h"
 
 namespace stasis::shim {
 namespace {
@@ -26,7 +27,7 @@ namespace {
 
   ::setsid();
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
-  // All sources go above every target first, so that none is overwritten before it was copied.
+  // Moves all sources above the targets first, so that none is overwritten before it is copied.
   int base = spec.fds.empty() ? 0 : spec.fds.rbegin()->first + 1;
   std::map<int, int> high;
   for (auto [target, source] : spec.fds) {
@@ -74,9 +75,9 @@ Result<Launched> Launch(const LaunchSpec& spec) {
   UniqueFd errors_write(errors[1]);
 
   launched.pid_ = ::fork();
-  if (launched.pid_ < 0) return FailErrno(errno, "fork");
+  if (launched.pid_ < 0) return Fail(TaskError(errno, "fork"));
   if (launched.pid_ == 0) {
-    // Else the child would wait for itself when we are gone.
+    // Otherwise the child would hold its own gate open when this process dies.
     launched.gate_.Reset();
     ChildMain(spec, argv.data(), std::move(gate_read), std::move(errors_write));
   }

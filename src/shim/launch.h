@@ -1,4 +1,4 @@
-// Starting the job's program, or CRIU: a child in a session of its own, held back until it may go.
+// Starts the job's program, or CRIU, as a child in its own session that waits before it runs exec.
 #pragma once
 
 #include <sys/types.h>
@@ -14,30 +14,31 @@ namespace stasis::shim {
 
 struct LaunchSpec {
   std::vector<std::string> argv;
-  // Child's number -> ours. All others are closed. Signals are as a login shell would have them:
-  // none blocked, none ignored, whatever our caller did.
+  // Number in the child -> number here. All others are closed. No signal is blocked or ignored in
+  // the child, as after a login.
   std::map<int, int> fds;
-  // Set in the child's environment, and in nobody else's; an empty value takes the name out of it.
+  // Set in the child's environment only; an empty value removes the variable.
   std::map<std::string, std::string> env;
-  // The terminal that the child has as 0 becomes its session's.
+  // The child's descriptor 0 becomes the controlling terminal of its session.
   bool controlling_terminal = false;
-  bool rights = false;  // it is CRIU, and gets what it needs for a restore (base/rights.h)
+  bool rights = false;  // the child is CRIU and gets the capabilities for a restore (base/rights.h)
 };
 
 class Launched {
  public:
   pid_t pid() const { return pid_; }
-  // Lets the child become the program. Returns the errno of a failed exec (the child has then
-  // ended; its zombie is the caller's), or 0. A child that is never released ends with us.
+  // Lets the child run exec. Returns 0, or the errno of a failed exec; the child has exited then
+  // and the caller must reap it. A child that is never released exits with this process.
   int Release();
 
  private:
   friend Result<Launched> Launch(const LaunchSpec& spec);
   pid_t pid_ = -1;
-  UniqueFd gate_;    // a byte written here is the permission
+  UniqueFd gate_;    // one byte written here releases the child
   UniqueFd errors_;  // closed by a successful exec
 };
 
+// Forks the child, which waits for Release().
 Result<Launched> Launch(const LaunchSpec& spec);
 
 }  // namespace stasis::shim

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kShortest{200}, kLongest{5000};
 constexpr uint64_t kBlock = 4096;
-// By so much at a time at least.
+// Minimum number of bytes to free at a time.
 uint64_t Step(uint64_t keep) { return std::max<uint64_t>(keep / 16, 64u << 10); }
 
 }  // namespace
@@ -34,17 +34,17 @@ void LogBound::Serve() {
 bool LogBound::Cut() {
   auto file = stasis::Open(path_, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   struct stat st;
-  // Renamed, removed, or another one.
+  // Renamed, removed or replaced.
   if (!file || ::fstat(file->get(), &st) != 0 || FileId::Of(st) != id_ || !S_ISREG(st.st_mode)) {
     return false;
   }
   size_ = static_cast<uint64_t>(st.st_size);
-  if (size_ < given_) given_ = 0;  // its user has emptied it
+  if (size_ < given_) given_ = 0;  // truncated by the user
   if (size_ - given_ < keep_ + Step(keep_)) return true;
   uint64_t cut = (size_ - keep_) / kBlock * kBlock;
   if (::fallocate(file->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(given_), static_cast<off_t>(cut - given_)) != 0) {
-    return false;  // the file system has no holes
+    return false;  // the file system does not support holes
   }
   given_ = cut;
   return true;

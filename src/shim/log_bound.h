@@ -1,6 +1,6 @@
-// Keeps a job's log from growing without end: what lies before its last bytes is given back to the
-// file system, as a hole at the beginning of the file. Nothing moves, so the program writes to the
-// same file, readers stay where they are, and no line that is being written can be lost.
+// Bounds the size of a job's log. Frees the space before its last bytes by punching a hole at the
+// start of the file. Offsets do not change, so the program keeps writing to the same file, readers
+// keep their position, and no line is lost while being written.
 #pragma once
 
 #include <chrono>
@@ -12,27 +12,27 @@
 
 namespace stasis::shim {
 
-// Looks at the file now and then, the more often the faster it grows: the kernel would tell us of
-// each change (inotify), but of so many files only that 200 jobs of one user are too many.
+// Polls the file, more often while it grows faster. inotify would report each change, but its limit
+// per user is too low for 200 jobs.
 class LogBound {
  public:
   LogBound() = default;
-  // `keep`: bytes. The file is not held open: one that its user removes shall not keep its space.
+  // `keep` is in bytes. The file is not kept open, so that removing it frees its space.
   LogBound(std::string path, const FileId& id, uint64_t keep);
 
-  // For poll(2): when Serve is to be called again; -1: never.
+  // A timeout for poll(2): milliseconds until the next call of Serve; -1: never.
   int PollTimeout() const { return next_.PollTimeout(); }
   void Serve();
 
  private:
-  // False: this is not to be tried again.
+  // Returns false if further attempts are useless.
   bool Cut();
 
   std::string path_;
   FileId id_;
   uint64_t keep_ = 0;
-  uint64_t size_ = 0;   // when it was looked at last
-  uint64_t given_ = 0;  // bytes at the beginning that are a hole
+  uint64_t size_ = 0;   // at the last look
+  uint64_t given_ = 0;  // size of the hole at the start
   std::chrono::milliseconds rest_{};
   Deadline next_;
 };

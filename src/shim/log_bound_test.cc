@@ -31,7 +31,7 @@ class LogBoundTest : public ::testing::Test {
   }
   uint64_t Held() const { return static_cast<uint64_t>(Look().st_blocks) * 512; }
   LogBound Bound() const { return {path(), FileId::Of(Look()), kKeep}; }
-  // As the shim does.
+  // Polls like the shim does.
   static void Wait(LogBound& bound) {
     ::poll(nullptr, 0, bound.PollTimeout());
     bound.Serve();
@@ -79,7 +79,7 @@ TEST_F(LogBoundTest, AnEmptiedLogBeginsAnew) {
   EXPECT_LE(Held(), kKeep + 8192);
 }
 
-// Its user's file, whatever it is.
+// A file of the user with the same name must not change.
 TEST_F(LogBoundTest, AnotherFileUnderTheNameIsLeftAlone) {
   LogBound bound = Bound();
   ASSERT_EQ(::rename(path().c_str(), (path() + ".1").c_str()), 0);

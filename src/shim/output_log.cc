@@ -12,14 +12,14 @@
 namespace stasis::shim {
 namespace {
 
-// Not a terminal that becomes ours, and never a wait for the reader of a pipe.
+// Must neither acquire a controlling terminal nor wait for the reader of a pipe.
 constexpr int kFlags = O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK;
 
 bool CanBeLog(int fd, const struct stat& st) {
   return S_ISREG(st.st_mode) || (S_ISCHR(st.st_mode) && ::isatty(fd) == 0);
 }
 
-// Nobody but ourselves, and root, can make names in it.
+// Returns true if only this user and root can create names in it.
 bool IsOursAlone(const struct stat& folder) {
   return folder.st_uid == ::geteuid() && (folder.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
@@ -52,7 +52,7 @@ Result<OutputLog> OutputLog::OpenBy(const std::string& path, const Opener& open)
   auto fd = open(kFlags | O_CREAT | O_EXCL, 0666);
   log.created_ = fd.has_value();
   if (!fd && fd.error().raw == EEXIST) fd = open(kFlags, 0);
-  // A pipe without a reader, or a socket.
+  // ENXIO: a pipe without a reader, or a socket.
   if (!fd && fd.error().raw == ENXIO) return FailErrno(ENOTSUP, "open " + path);
   if (!fd) return Fail(std::move(fd).error());
   log.fd_ = std::move(*fd);
@@ -60,7 +60,7 @@ Result<OutputLog> OutputLog::OpenBy(const std::string& path, const Opener& open)
   if (::fstat(log.fd(), &st) != 0) return FailErrno(errno, "look at " + path);
   if (!CanBeLog(log.fd(), st)) return FailErrno(ENOTSUP, "open " + path);
   log.id_ = FileId::Of(st);
-  // The program's own writes wait where they have to.
+  // The program's own writes must block when necessary.
   if (::fcntl(log.fd(), F_SETFL, O_APPEND) != 0) return FailErrno(errno, "fcntl");
   return log;
 }
@@ -74,7 +74,7 @@ std::string OutputLog::LastBytes() const {
   ssize_t n = ::pread(file->get(), bytes.data(), bytes.size(),
                       st.st_size - static_cast<off_t>(bytes.size()));
   bytes.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
-  // What comes first may be half a line, or have been given back.
+  // The first line may be incomplete or in the hole.
   if (st.st_size > kMost) bytes.erase(0, bytes.find('\n') + 1);
   return bytes;
 }

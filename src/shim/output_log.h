@@ -1,5 +1,5 @@
-// The file that a job's output goes to. A program without a terminal has it as its own descriptor
-// and writes to it itself: nobody stands between whose end would be the program's.
+// The file that receives a job's output. A program without a terminal has it as its own descriptor
+// and writes to it directly, so that no other process has to stay alive for that.
 #pragma once
 
 #include <functional>
@@ -13,25 +13,26 @@ namespace stasis::shim {
 
 class OutputLog {
  public:
-  // Opened for appending; a new file gets the mode that the caller's umask leaves. A pipe, a socket
-  // or a terminal is refused with ENOTSUP: its other end may go away before the job does.
+  // Opens a file for appending; a new one gets mode 0666 less the umask. Returns ENOTSUP for a
+  // pipe, socket or terminal, because the other end may close before the job ends.
   static Result<OutputLog> Open(const std::string& path);
 
-  // The job's own log, in the job's folder: what stands there is a plain file of its user's, or is
-  // made. ELOOP: a link, which is not followed; EPERM: another's; ENOTSUP: no plain file; EMLINK:
-  // of several names, in a folder that is not its user's alone. In his own only he gives it more,
-  // as `cp -al` of all of it does.
+  // Opens or creates the job's own log in the job's directory. The file must be a regular file of
+  // the user. Errors: ELOOP for a link, EPERM for another user's file, ENOTSUP for other types,
+  // EMLINK for several hard links in a directory that other users can write to. In a directory of
+  // the user alone several links are accepted: only the user creates them there, for example by `cp
+  // -al`.
   static Result<OutputLog> OpenJobs(const std::string& path);
 
   int fd() const { return fd_.get(); }
   const FileId& id() const { return id_; }
 
-  // The end of what it holds, as far as that can be read: some 16 KiB.
+  // Returns up to about 16 KiB from the end of the file, or nothing if it cannot be read.
   std::string LastBytes() const;
 
-  // Lets go of it: a log that its user removes shall not keep its space.
+  // Closes the file, so that removing it frees its space.
   void Close() { fd_.Reset(); }
-  // For a start that failed: takes a file away again that Open made.
+  // Removes the file if Open created it, after a failed start.
   void RemoveIfCreated();
 
  private:

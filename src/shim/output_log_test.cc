@@ -51,6 +51,11 @@ TEST_F(OutputLogTest, TakesAwayWhatItHasMade) {
 
 TEST_F(OutputLogTest, PlaceThatCannotBeOneIsAnError) {
   EXPECT_TRUE(OutputLog::Open("/dev/null"));
+  for (const char* descriptor : {"/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/1"}) {
+    auto log = OutputLog::Open(descriptor);
+    ASSERT_FALSE(log) << "it would be our own descriptor, not the caller's";
+    EXPECT_EQ(log.error().raw, EBADF) << descriptor;
+  }
   EXPECT_FALSE(OutputLog::Open(folder_));
   EXPECT_FALSE(OutputLog::Open(folder_ + "/no/such"));
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);

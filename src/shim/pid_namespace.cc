@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/task_limits.h"
 
 namespace stasis::shim {
 
@@ -19,9 +20,9 @@ Result<pid_t> ForkShim(bool new_pidns) {
   UniqueFd read_end(ends[0]), write_end(ends[1]);
   if (new_pidns && ::unshare(CLONE_NEWPID) != 0) return FailErrno(errno, "make a pid namespace");
   pid_t pid = ::fork();
-  if (pid < 0) return FailErrno(errno, "fork");
+  if (pid < 0) return Fail(TaskError(errno, "fork"));
   if (pid > 0) {
-    // It cannot see that by itself.
+    // The child cannot find this out itself.
     (void)!::write(write_end.get(), &pid, sizeof pid);
     return 0;
   }

@@ -1,4 +1,4 @@
-// The shim's own process, and the pid namespace whose init it may be.
+// Creation of the shim's process, which may be the init process of a new pid namespace.
 #pragma once
 
 #include <sys/types.h>
@@ -7,13 +7,13 @@
 
 namespace stasis::shim {
 
-// Forks, with `new_pidns` into a new pid namespace. In the caller 0; in the child its own number as
-// the caller sees it.
+// Forks; with `new_pidns` into a new pid namespace. Returns 0 in the caller, and in the child its
+// own pid as the caller sees it.
 Result<pid_t> ForkShim(bool new_pidns);
 
-// To be called by the init of a pid namespace: mounts of its own, to which those of the machine
-// still come but from which none go, with a /proc of this namespace. The next process there is
-// numbered `first_pid` (0: as it comes).
+// Call in the init process of a new pid namespace. Creates a mount namespace that receives mounts
+// of the machine but propagates none back, and mounts /proc for the new pid namespace. The next
+// process gets the pid `first_pid` (0: any).
 Status FurnishPidNamespace(pid_t first_pid);
 
 }  // namespace stasis::shim

@@ -40,7 +40,7 @@ Result<JobFolder> JobFolder::Open(const std::string& path) {
 
 Status JobFolder::ReserveExit() {
   STASIS_ASSIGN(reserve_, stasis::Open(File(kExitReserve), O_RDWR | O_CREAT | O_TRUNC));
-  // Written, not fallocate'd: this works on every file system.
+  // Written instead of fallocated, which works on every file system.
   return Annotate(WriteAll(reserve_.get(), std::string(kReserveBytes, ' ')),
                   "reserve " + File(kExitFile));
 }
@@ -53,7 +53,7 @@ Status JobFolder::RecordProcesses(const process::ProcessId& shim, const process:
                      ", \"log\": {\"device\": " + std::to_string(log.device) +
                      ", \"inode\": " + std::to_string(log.inode) + "}}\n";
   STASIS_TRY(WriteFileDurably(File(kProcessFile), text));
-  // Void since that rename; only tidied here.
+  // Void since the rename; removed for tidiness.
   ::unlink(File(kExitFile).c_str());
   ::unlink(File(kDumpedFile).c_str());
   return {};
@@ -71,7 +71,7 @@ bool JobFolder::IsMarkedDumped(const process::ProcessId& root) const {
 Status JobFolder::RecordExit(const process::ProcessId& root, int wait_status) {
   int signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
   int code = signal != 0 ? 128 + signal : WEXITSTATUS(wait_status);
-  // The mark says what was going to be done; that it was done shows in how the root ended.
+  // The mark states an intention; the root's end by SIGKILL shows that it was carried out.
   bool dumped = signal == SIGKILL && IsMarkedDumped(root);
   if (dumped) code = kDumpedExitCode;
   std::string text = "{\"version\": " + std::to_string(kRecordVersion) +

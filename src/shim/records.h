@@ -1,5 +1,5 @@
-// What the shim writes to the job's folder: see the list of files in shim_protocol.h.
-// `jobs/record.h` reads it.
+// The files that the shim writes to the job's directory: see shim_protocol.h. `jobs/record.h` reads
+// them.
 #pragma once
 
 #include <string>
@@ -13,18 +13,18 @@ namespace stasis::shim {
 
 class JobFolder {
  public:
-  // Takes the folder's shim.lock, waiting for the shim of an earlier run to write its last word.
+  // Takes the directory's shim.lock. Waits for the shim of an earlier run to write its exit record.
   static Result<JobFolder> Open(const std::string& path);
 
-  // Takes the space that the record of the end will need.
+  // Allocates the space of the exit record in advance.
   Status ReserveExit();
-  // From here on the job is these two processes: what exit.json and `dumped` say of others is void.
-  // `log`: what their output goes to, whatever its name will be.
+  // Records the processes of the job. Earlier exit.json and `dumped` files, which name other
+  // processes, become void. `log` identifies the log file independent of its name.
   Status RecordProcesses(const process::ProcessId& shim, const process::ProcessId& root,
                          const FileId& log);
-  // The last word: how `root` ended. Gives the lock away.
+  // Records how `root` ended, and releases the lock.
   Status RecordExit(const process::ProcessId& root, int wait_status);
-  // Takes away what was written, for a start that failed.
+  // Removes the records, after a failed start.
   void Forget();
 
  private:
@@ -32,7 +32,7 @@ class JobFolder {
   bool IsMarkedDumped(const process::ProcessId& root) const;
 
   std::string path_;
-  // This folder, whatever has its name by the time that the job ends.
+  // The directory, even if it was renamed or replaced meanwhile.
   UniqueFd folder_;
   UniqueFd lock_;
   UniqueFd reserve_;

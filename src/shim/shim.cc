@@ -22,8 +22,8 @@
 namespace stasis::shim {
 namespace {
 
-// One that would end us takes the job's parent from it; it is the job that is to be ended. SIGXFSZ
-// comes when not even our records may be written.
+// A signal to the shim would take away the job's parent; signals are meant for the job. SIGXFSZ
+// arrives if the records must not be written.
 constexpr int kIgnored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE, SIGALRM, SIGUSR1,
                             SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ, SIGIO};
 
@@ -33,7 +33,7 @@ bool ParseNumber(std::string_view text, Number* number) {
   return error == std::errc() && end == text.data() + text.size() && *number >= 0;
 }
 
-// "24x80".
+// Parses "24x80".
 bool ParseSize(std::string_view text, WindowSize* size) {
   size_t x = text.find('x');
   return x != text.npos && ParseNumber(text.substr(0, x), &size->rows) &&
@@ -97,7 +97,7 @@ int Shim::Main() {
   Step step = Step::kStart;
   Status started = Start(&step);
   if (!started) {
-    // Nobody of the tree exists that the program's own exec error has not ended already.
+    // No program of the tree runs: a failed exec has ended it. Only helpers may be left.
     KillDescendants(criu_);
     terminal_.StopListening();
     log_.RemoveIfCreated();
@@ -143,7 +143,7 @@ Status Shim::Start(Step* step) {
                                                       : StartCriu(null.get(), step));
   if (!terminal_) log_.Close();
   if (options_.keep_log != 0) bound_ = LogBound(options_.log, log_.id(), options_.keep_log);
-  // The working directory was the program's; it is not for us to keep it busy.
+  // Do not keep the program's directory busy.
   (void)!::chdir("/");
   return {};
 }
@@ -151,7 +151,7 @@ Status Shim::Start(Step* step) {
 Status Shim::OpenTerminal() {
   STASIS_ASSIGN(terminal_, Terminal::Open(options_.job_dir, *options_.terminal, log_.fd()));
   if (options_.client >= 0) terminal_.Attach(UniqueFd(options_.client));
-  // What the program wrote before its dump is what its screen shows.
+  // The screen shows output from before the dump.
   if (options_.mode == ShimOptions::Mode::kRestore) terminal_.Remember(log_.LastBytes());
   return {};
 }
@@ -166,7 +166,7 @@ Status Shim::StartProgram(int null_fd, Step* step) {
   }
   STASIS_ASSIGN(Launched child, Launch(spec));
   STASIS_ASSIGN(auto stat, process::ReadStat({child.pid()}));
-  // Before the program's first instruction, so that it is never a process that no record knows.
+  // Record the processes before the program's first instruction, so that it never runs unrecorded.
   *step = Step::kRecord;
   STASIS_TRY(folder_.ReserveExit());
   STASIS_TRY(folder_.RecordProcesses(self_, stat.id, log_.id()));
@@ -193,8 +193,8 @@ Status Shim::StartCriu(int null_fd, Step* step) {
   criu_ = child.pid();
   *step = Step::kExec;
   if (int error = child.Release(); error != 0) return FailErrno(error, "exec");
-  DropRights();  // it has them now
-  // Else the end of the conversation would not be seen while we live.
+  DropRights();  // the child has them now
+  // Otherwise end-of-file would not be seen while this process lives.
   for (auto [there, here] : options_.criu_fds) ::close(here);
   options_.criu_fds.clear();
   Send({.kind = Kind::kCriu, .pid = criu_});
@@ -226,6 +226,9 @@ void Shim::ReapChildren() {
   pid_t pid;
   while ((pid = ::waitpid(-1, &status, WNOHANG | __WALL)) > 0) OnChildEnd(pid, status);
   childless_ = pid < 0 && errno == ECHILD;
+  // A shared server stays while other jobs need it; the next subreaper above adopts it. An init
+  // process would kill it with the namespace.
+  if (pid == 0 && recorded_ && !options_.new_pidns) childless_ = OnlySharedServersLeft();
 }
 
 void Shim::OnChildEnd(pid_t pid, int wait_status) {
@@ -248,8 +251,8 @@ void Shim::OnRootEnd(int wait_status) {
   WriteDownEnd(wait_status);
 }
 
-// Whoever sees the end sees all of the output; whoever restores the job as soon as it is seen makes
-// a socket of its own in the place of ours.
+// A client that sees the end must have all of the output, and a restore that follows at once must
+// be able to create its own socket.
 void Shim::WriteDownEnd(int wait_status) {
   terminal_.Drain();
   terminal_.StopListening();
@@ -261,8 +264,8 @@ void Shim::WriteDownEnd(int wait_status) {
 bool Shim::ServeControl() {
   Message message;
   ssize_t size;
-  // ECONNRESET: the starter went away without reading all that we said. What it said before that is
-  // still to be read.
+  // ECONNRESET: the starter closed without reading everything. Packets that it sent before can
+  // still be read.
   do {
     size = ::recv(control_.get(), &message, sizeof message, MSG_DONTWAIT);
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));

@@ -1,9 +1,9 @@
-// The shim: one process a job, its parent and subreaper. It opens the job's log
-// for the program, or gives it a terminal, takes its exit code, and outlives whoever started it.
-// One thread; it only ever waits in one poll, for a child's end, for a word from its starter, and
-// for the terminal and those who are attached to it. Without it the job runs on; only how it ends
-// is known to nobody then. A job with a terminal is hung up with it, and in a pid namespace of the
-// job's own the shim is its init: there the job ends with it.
+// The shim: one process per job, its parent and subreaper. It opens the log or terminal for the
+// program, collects its exit code, and outlives the process that started it. It has one thread,
+// which waits in one poll for child exits, the starter, the terminal and its clients. If the shim
+// is killed the job runs on, and only its exit status is lost. Exceptions: a job with a terminal
+// gets SIGHUP, and a job in its own pid namespace is killed, because the shim is the init process
+// there.
 #pragma once
 
 #include <sys/types.h>
@@ -29,30 +29,31 @@ struct ShimOptions {
   std::string job_dir;
   std::string log;
   std::vector<std::string> argv;  // the job's program, or CRIU
-  std::map<int, int> criu_fds;    // restore: number in CRIU -> ours
-  // For the program alone; see LaunchSpec.
+  std::map<int, int> criu_fds;    // restore: number in CRIU -> number here
+  // For the program only; see LaunchSpec.
   std::map<std::string, std::string> env;
-  // restore: in a pid namespace of its own, whose init the shim is.
+  // restore: create a pid namespace, with the shim as its init process.
   bool new_pidns = false;
-  int first_pid = 0;  // of CRIU there; 0: any
-  // A terminal of the job's own, of this size, in the place of /dev/null and the log.
+  int first_pid = 0;  // pid of CRIU there; 0: any
+  // Size of a new terminal for the job, which replaces /dev/null and the log.
   std::optional<WindowSize> terminal;
-  int client = -1;  // descriptor of one who is attached to it from the start; -1: nobody
-  // run: descriptor of a pipe or file that becomes the program's standard input; -1: /dev/null.
+  int client = -1;  // descriptor of a client attached from the start; -1: none
+  // run: descriptor of a pipe or file for standard input; -1: /dev/null.
   int input = -1;
-  uint64_t keep_log = 0;  // bytes of the log's end that are kept; 0: all of it
+  uint64_t keep_log = 0;  // size of the end of the log to keep, in bytes; 0: keep everything
 };
-// `stasis-shim run|restore --job-dir DIR --log FILE [--fd K=N]... [--env K=V]... [--new-pidns PID]
-// [--terminal ROWSxCOLUMNS [--client N]] [--input N] [--keep-log BYTES] -- CMD ARG...`.
+// Parses `stasis-shim run|restore --job-dir DIR --log FILE [--fd K=N]... [--env K=V]...
+// [--new-pidns PID] [--terminal ROWSxCOLUMNS [--client N]] [--input N] [--keep-log BYTES] -- CMD
+// ARG...`.
 Result<ShimOptions> ParseOptions(const std::vector<std::string>& args);
 
 class Shim {
  public:
-  // `pid`: the calling process, as its starter sees it.
+  // `pid` is the pid of this process as the starter sees it.
   Shim(ShimOptions options, UniqueFd control, pid_t pid)
       : options_(std::move(options)), control_(std::move(control)), self_{{pid}, 0} {}
 
-  // Returns when no process of the job is left: the shim's exit code.
+  // Runs until no process of the job is left. Returns the shim's exit code.
   int Main();
 
  private:
@@ -66,7 +67,7 @@ class Shim {
   void OnChildEnd(pid_t pid, int wait_status);
   void OnRootEnd(int wait_status);
   void WriteDownEnd(int wait_status);
-  // False when the half-restored tree has been given up.
+  // Returns false if the partly restored tree was given up.
   bool ServeControl();
   void Commit();
   void Abort();
@@ -79,15 +80,16 @@ class Shim {
   LogBound bound_;
   Terminal terminal_;
   JobFolder folder_;
-  process::ProcessId self_;  // as our starter sees it, and root_ too
+  process::ProcessId self_;  // as the starter sees it; root_ too
   process::ProcessId root_;
-  pid_t root_here_ = 0;  // the root's number among our children
+  pid_t root_here_ = 0;  // pid of the root in this namespace
   std::optional<int> root_status_;
-  pid_t criu_ = 0;          // 0: none, or it has ended
-  bool committed_ = false;  // the tree is the job's
-  bool recorded_ = false;   // exit.json is there
+  pid_t criu_ = 0;          // 0: none, or exited
+  bool committed_ = false;  // the tree belongs to the job
+  bool recorded_ = false;   // exit.json was written
   bool childless_ = false;
-  std::map<pid_t, int> ended_;  // restore, before the root is named: it may be among these
+  std::map<pid_t, int> ended_;  // restore: children that exited before the root was named; it may
+                                // be among them
 };
 
 }  // namespace stasis::shim

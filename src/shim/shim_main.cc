@@ -8,9 +8,8 @@
 #include "shim/pid_namespace.h"
 #include "shim/shim.h"
 
-// Started with its starter's environment, directory, limits and cgroup, its end of the control pair
-// as kControlFd, and nothing else of the starter's
-// but what its arguments name.
+// Inherits the starter's environment, directory, limits and cgroup, its end of the control pair as
+// kControlFd, and no other descriptors except those named by its arguments.
 int main(int argc, char** argv) {
   using namespace stasis;
   HoldRights();
@@ -29,7 +28,7 @@ int main(int argc, char** argv) {
     if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
 
-  // Away from the starter, who may live long and has better to do than to reap us.
+  // Daemonizes, so that the starter, which may be long-lived, need not reap the shim.
   auto pid = shim::ForkShim(options->new_pidns);
   if (!pid) {
     return fail(pid.error().raw, options->new_pidns ? shim::Step::kNamespace : shim::Step::kStart);

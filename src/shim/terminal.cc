@@ -19,10 +19,10 @@
 namespace stasis::shim {
 namespace {
 
-constexpr size_t kMostQueued = 1u << 20;   // for one client
-constexpr size_t kMostRecent = 16u << 10;  // for one who comes
-constexpr size_t kMostInput = 4u << 10;    // from then on nothing more is taken from a client
-constexpr int kMostPortions = 16;          // at one time: others are to be served too
+constexpr size_t kMostQueued = 1u << 20;   // per client
+constexpr size_t kMostRecent = 16u << 10;  // for a new client
+constexpr size_t kMostInput = 4u << 10;    // reading from clients stops at this size
+constexpr int kMostPortions = 16;          // per call, so that other events are served too
 constexpr size_t kMostHeldByKernel = 1u << 20;
 constexpr std::chrono::milliseconds kLastWords{1000};  // after the program's end
 
@@ -30,7 +30,7 @@ Result<UniqueFd> Listen(const std::string& job_folder) {
   STASIS_ASSIGN(UniqueFd folder, stasis::Open(job_folder, O_PATH | O_DIRECTORY));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return FailErrno(errno, "socket");
-  // The folder's own path may be longer than an address can be.
+  // The directory's path may be too long for an address.
   sockaddr_un address{AF_UNIX, {}};
   std::string path = "/proc/self/fd/" + std::to_string(folder.get()) + "/" + kTerminalSocket;
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
@@ -53,7 +53,7 @@ bool MayAttach(int socket) {
   return peer.uid == 0 || peer.uid == ::geteuid();
 }
 
-// The output behind its first line's end: what comes before may be half of one.
+// Returns the output after its first newline, because the first line may be incomplete.
 std::string_view WholeLines(std::string_view output) {
   size_t end = output.find('\n');
   return end == output.npos ? output : output.substr(end + 1);
@@ -64,7 +64,7 @@ std::string_view WholeLines(std::string_view output) {
 Result<Terminal> Terminal::Open(const std::string& job_folder, WindowSize size, int log_fd) {
   Terminal terminal;
   terminal.log_fd_ = log_fd;
-  // Neither of them becomes the controlling terminal of this process.
+  // O_NOCTTY: must not become the controlling terminal of this process.
   constexpr int kFlags = O_RDWR | O_NOCTTY | O_CLOEXEC;
   terminal.master_.Reset(::posix_openpt(kFlags | O_NONBLOCK));
   if (!terminal.master_) return FailErrno(errno, "open a new terminal");
@@ -72,7 +72,7 @@ Result<Terminal> Terminal::Open(const std::string& job_folder, WindowSize size, 
   if (::ioctl(terminal.master_.get(), TIOCSPTLCK, &unlocked) != 0) {
     return FailErrno(errno, "unlock a new terminal");
   }
-  // By no name: in a mount namespace of its own /dev/pts may be another one.
+  // Not by name: the /dev/pts of another mount namespace may be a different one.
   terminal.slave_.Reset(::ioctl(terminal.master_.get(), TIOCGPTPEER, kFlags));
   if (!terminal.slave_) return FailErrno(errno, "open the other side of a new terminal");
   terminal.Resize(size);
@@ -99,7 +99,7 @@ void Terminal::AddTo(std::vector<pollfd>* waits) const {
   if (listener_) waits->push_back({listener_.get(), POLLIN, 0});
   for (const Client& client : clients_) {
     short events = 0;
-    // What is not read waits in the client's own buffer, and then in the client.
+    // Unread packets wait in the socket buffer, then block the client.
     if (&client != holder_ || input_.size() < kMostInput) events |= POLLIN;
     if (!client.queue.empty() || client.skipped != 0) events |= POLLOUT;
     waits->push_back({client.socket.get(), events, 0});
@@ -122,13 +122,13 @@ void Terminal::Serve() {
 
 void Terminal::Drain() {
   if (!master_) return;
-  // What the program wrote is all here: reading takes it from the other side first. What it has
-  // left in the background may go on to write without end.
+  // All that the program wrote is available now. Background processes may keep writing, so the
+  // number of portions is bounded.
   for (size_t portions = 0; portions < kMostHeldByKernel / kMostPayload && ReadOutput();
        ++portions) {
   }
-  // A client's socket holds less than a program can write at its end. One that reads gets all of
-  // it; one that does not is waited for no longer than this.
+  // A client's socket buffer may be smaller than the last output. A client that reads gets all of
+  // it; this is the time limit for one that does not.
   const Deadline deadline = Deadline::In(kLastWords);
   for (;;) {
     std::vector<pollfd> waits;
@@ -173,7 +173,7 @@ bool Terminal::ReadFrom(Client& client) {
   ssize_t size = ReceivePacket(client.socket.get(), packet, sizeof packet);
   if (size < 0 && errno == EAGAIN) return false;
   TerminalHeader header;
-  // Its end, or nothing that can be understood.
+  // End-of-file or an invalid packet.
   if (size < static_cast<ssize_t>(sizeof header) || size > static_cast<ssize_t>(sizeof packet)) {
     client.gone = true;
     return false;
@@ -253,7 +253,7 @@ void Terminal::ChooseHolder() {
   });
   Client* now = last == clients_.rend() ? nullptr : &*last;
   if (now == holder_) return;
-  // A word that cannot be said now costs a sentence on a screen, nothing else.
+  // A lost packet only loses a notice on a screen.
   if (holder_ != nullptr) Send(*holder_, TerminalKind::kHolder, 0);
   holder_ = now;
   if (holder_ == nullptr) return;
@@ -270,7 +270,8 @@ void Terminal::Resize(WindowSize size) {
     ::ioctl(master_.get(), TIOCSWINSZ, &window);
     return;
   }
-  // The kernel tells the program of a change only, but who comes back wants the screen drawn again.
+  // The kernel signals only changes of size, but a client that attaches again needs the screen
+  // redrawn.
   pid_t group = 0;
   if (::ioctl(master_.get(), TIOCGPGRP, &group) == 0 && group > 1) ::kill(-group, SIGWINCH);
 }

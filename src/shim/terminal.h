@@ -1,6 +1,6 @@
-// The terminal of a job: its side of a pseudo terminal and those who are attached to it. What the
-// program writes goes to the log first and then to them; none of them can hold the program up. Not
-// thread safe: all of it happens in the shim's one thread.
+// The terminal of a job: the master side of a pseudo terminal and its attached clients. Output goes
+// to the log first, then to the clients; a slow client does not block the program. Not thread-safe;
+// used by the shim's only thread.
 #pragma once
 
 #include <poll.h>
@@ -18,30 +18,31 @@ namespace stasis::shim {
 
 class Terminal {
  public:
-  // A new pair, and a socket in the job's folder, instead of one that a killed shim has left.
-  // `log_fd`: where the output goes; it stays the caller's, who keeps it open.
+  // Creates a pseudo terminal, and a socket in the job's directory that replaces one left by a
+  // killed shim. Output goes to `log_fd`, which the caller must keep open.
   static Result<Terminal> Open(const std::string& job_folder, WindowSize size, int log_fd);
 
   Terminal() = default;
   explicit operator bool() const { return master_.valid(); }
-  // The program's side. It stays open here: else the other one would say that it was hung up
-  // whenever the program has closed its own for a moment.
+  // The program's side. It stays open here; otherwise the master side would report a hangup
+  // whenever the program closes its side for a moment.
   int program_side() const { return slave_.get(); }
 
-  // A client that has said its first word already, or is about to.
+  // Adds a client that has sent its first packet or is about to.
   void Attach(UniqueFd socket);
-  // The end of what the log has, for clients who come before there is more of it.
+  // Sets the recent output, which new clients get first.
   void Remember(std::string_view output);
 
-  // What is to be waited for.
+  // Appends the descriptors to poll.
   void AddTo(std::vector<pollfd>* waits) const;
-  // After any such wait.
+  // Call after each poll.
   void Serve();
-  // Takes what the program had written up to now.
+  // Reads the output that the program has written so far.
   void Drain();
-  // No client more, and no socket. Those who are attached see the end when this is destroyed.
+  // Accepts no more clients and removes the socket. Attached clients see end-of-file when this
+  // object is destroyed.
   void StopListening();
-  // Lets go of those who are attached.
+  // Disconnects all clients.
   void EndClients();
 
  private:
@@ -51,24 +52,24 @@ class Terminal {
     bool wants_input = false;
     bool gone = false;
     WindowSize size;
-    std::string queue;     // output that it has not taken yet
-    size_t taken = 0;      // of the queue's beginning
-    uint64_t skipped = 0;  // bytes behind the queue that it will not get
+    std::string queue;     // output not yet sent
+    size_t taken = 0;      // bytes already sent from the front of the queue
+    uint64_t skipped = 0;  // bytes after the queue that were dropped
   };
 
   void Accept();
-  // True: it had something to say, and may have more.
+  // Returns true if a packet was read and more may follow.
   bool ReadFrom(Client& client);
   void Greet(Client& client, const TerminalHeader& hello);
   void Refuse(int socket, Refusal why);
   bool Send(Client& client, TerminalKind kind, uint64_t value, std::string_view payload = {});
   void Flush(Client& client);
   void ForgetGone();
-  // Tells those whom it concerns when another one has the input now.
+  // Chooses the client that has the input, and informs the clients concerned.
   void ChooseHolder();
   void Resize(WindowSize size);
   void WriteInput();
-  // One portion; false: there was none.
+  // Reads one portion. Returns false if there was none.
   bool ReadOutput();
   void WriteToLog(std::string_view output);
 
@@ -78,7 +79,7 @@ class Terminal {
   uint64_t unlogged_ = 0;  // bytes that could not be written to the log
   std::list<Client> clients_;
   Client* holder_ = nullptr;
-  std::string input_;   // typed, and not taken by the program yet
+  std::string input_;   // input that the program has not yet read
   std::string recent_;  // the end of the output
 };
 

@@ -1,21 +1,21 @@
-// What a shim and those who are attached to its job's terminal say to each other: over a unix
-// socket of SOCK_SEQPACKET in the job's folder, one header and what follows it a packet.
+// The protocol between a shim and the clients of its job's terminal, over a SOCK_SEQPACKET unix
+// socket in the job's directory. Each packet is one header and its payload.
 //
-//   client -> shim   kHello     value: a window's size, or 0; flags: kWantsInput. The first packet.
-//                    kInput     what was typed. Of one that has not the input it is dropped
-//                    kSize      value: its window's size
+//   client -> shim   kHello     value: size of a window, or 0; flags: kWantsInput. The first packet
+//                    kInput     typed input; dropped unless the client has the input
+//                    kSize      value: size of the client's window
 //   shim -> client   kRefused   value: a Refusal. The last packet
-//                    kWelcome   what comes from here on is output, the last of what was there first
-//                    kOutput    what the program wrote, as it wrote it
-//                    kSkipped   value: so many bytes were left out here: the client was too slow
-//                    kHolder    value: 1: the input is this client's now, 0: another's
-//                    end of file    the job has ended, and its end is written down
+//                    kWelcome   output follows, starting with the most recent output
+//                    kOutput    output of the program, unmodified
+//                    kSkipped   value: number of bytes dropped here because the client was slow
+//                    kHolder    value: 1: this client now has the input, 0: another one has
+//                    end-of-file    the job has ended and its end is recorded
 //
-// Of several clients who want the input, the one that came last has it; when it goes, it is that of
-// the one before. The window's size is that of the one who has the input.
+// Of several clients that want the input, the latest has it; when it disconnects, the previous one
+// gets it. The window has the size of that client's window.
 //
-// A shim outlives upgrades, so its clients may be of another version: raise kTerminalVersion with
-// any change here. Numbers are of the machine's own byte order.
+// A shim outlives upgrades, so clients may have another version: raise kTerminalVersion with every
+// change here. Numbers are in native byte order.
 #pragma once
 
 #include <sys/socket.h>
@@ -28,7 +28,7 @@
 namespace stasis::shim {
 
 inline constexpr uint32_t kTerminalVersion = 1;
-// In the job's folder: there while a job with a terminal of its own can be attached to.
+// In the job's directory; exists while clients can attach to the job's terminal.
 inline constexpr char kTerminalSocket[] = "terminal";
 
 enum class TerminalKind : uint16_t {
@@ -43,9 +43,9 @@ enum class TerminalKind : uint16_t {
 };
 
 enum class Refusal : uint64_t {
-  kVersion = 1,   // the header has the shim's
-  kStranger = 2,  // neither root nor who runs the shim
-  kTooMany = 3,   // kMostClients are attached
+  kVersion = 1,   // the header has the shim's version
+  kStranger = 2,  // the client is neither root nor the user of the shim
+  kTooMany = 3,   // kMostClients are already attached
 };
 
 inline constexpr uint16_t kWantsInput = 1;
@@ -58,21 +58,21 @@ struct TerminalHeader {
 };
 static_assert(sizeof(TerminalHeader) == 16);
 
-inline constexpr size_t kMostPayload = 16u << 10;  // bytes behind the header
+inline constexpr size_t kMostPayload = 16u << 10;  // bytes after the header
 inline constexpr size_t kMostClients = 16;
 
-// In characters; 0 where nobody knows.
+// In characters; 0 if unknown.
 struct WindowSize {
   uint16_t rows = 0;
   uint16_t columns = 0;
   bool operator==(const WindowSize&) const = default;
 };
-// Takes a packet without waiting: its size, also where that is more than `size`; 0 at the end; else
-// -1 with errno.
+// Receives a packet without blocking. Returns its size, which may exceed `size`; 0 at end-of-file;
+// -1 with errno otherwise.
 inline ssize_t ReceivePacket(int socket, void* packet, size_t size) {
   ssize_t got;
-  // ECONNRESET: the other side went without reading all that we said. What it said before that is
-  // still to be read.
+  // ECONNRESET: the peer closed without reading everything sent to it. Packets that it sent before
+  // can still be read.
   do {
     got = ::recv(socket, packet, size, MSG_DONTWAIT | MSG_TRUNC);
   } while (got < 0 && (errno == EINTR || errno == ECONNRESET));

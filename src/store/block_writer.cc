@@ -127,7 +127,8 @@ Result<BlockWriter> BlockWriter::Begin(ImageWriter& writer, BlockKey key,
   state->out.naming = {kBlockNameFunction, state->key.id()};
   state->check_budget = state->options.always_check_bytes;
   if (state->options.share) {
-    EarlierBlocks::Query query{state->key.id(), state->options.job_id, state->options.uid};
+    EarlierBlocks::Query query{state->key.id(), state->options.job_id, state->options.uid,
+                               state->options.origin};
     STASIS_ASSIGN(state->earlier, EarlierBlocks::Look(writer.store(), query));
   }
   return BlockWriter(std::move(state));

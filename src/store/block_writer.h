@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,7 @@ struct BlockWriterOptions {
   bool share = true;   // false: every block is written, whatever there is
   std::string job_id;  // whose images are looked at first
   uint32_t uid = 0;    // of the program; only images of the same user's are looked at
+  std::optional<image::OriginKey> origin;  // only images written with it are shared with; or all
   // Bytes looked at so far; false cancels (kCancelled).
   std::function<bool(uint64_t)> progress;
 

@@ -20,8 +20,8 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "image/checksum.h"
-#include "image/parallel.h"
 #include "image/reader.h"
 #include "store/block_writer.h"
 #include "store/store_folder.h"
@@ -144,7 +144,7 @@ int Run(int argc, char** argv) {
   FillWithNoise(static_cast<char*>(at), bytes);
   g_data = {static_cast<char*>(at), bytes};
 
-  fmt::print("{} MiB, {} processors\n", bytes >> 20, image::Processors());
+  fmt::print("{} MiB, {} processors\n", bytes >> 20, ProcessorCount());
   auto each = [&](const std::function<void(std::string_view)>& f) {
     return [f] {
       for (size_t i = 0; i < g_data.size(); i += kBlockBytes) f(g_data.substr(i, kBlockBytes));

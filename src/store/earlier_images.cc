@@ -62,6 +62,7 @@ Result<EarlierImages> EarlierImages::Look(const std::string& store, const Earlie
         manifest.block_naming->key_id != query.key_id) {
       continue;
     }
+    if (query.origin && (*reader)->OriginBy(&*query.origin) != image::Origin::kOwn) continue;
     UniqueFd folder(::fcntl((*reader)->dir_fd(), F_DUPFD_CLOEXEC, 0));
     if (!folder) break;  // what was found so far will do
     bool is_this_jobs = !query.job_id.empty() && manifest.job.id == query.job_id;

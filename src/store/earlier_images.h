@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/result.h"
 #include "image/manifest.h"
+#include "image/origin.h"
 
 namespace stasis::store {
 
@@ -21,6 +22,9 @@ struct EarlierQuery {
   image::Id128 key_id;  // only names by this key mean anything to us
   std::string job_id;   // its images first, the newest first; empty: none
   uint32_t uid = 0;     // only images of programs of this user
+  // Only images that this installation wrote: the packs of any other may hold anything under the
+  // names that they list. Without a key, all.
+  std::optional<image::OriginKey> origin;
 };
 
 struct EarlierImage {

@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_set>
 
 #include "base/file.h"
@@ -49,12 +52,40 @@ constexpr uint64_t kStatBlock = 512;
 
 using Names = std::unordered_set<Id128, Id128Hash>;
 
-// An image as it was found. Its folder stays open, so that no other can pass for it later.
+// An image as it was found. Its folder stays open, so that no other can pass for it later. Its
+// manifest does not stay in memory: it may have 64 MiB, and a store thousands of images.
 struct SeenImage {
   std::string name;
   UniqueFd folder;
-  std::unique_ptr<ImageReader> reader;  // null: its manifest cannot be read
-  std::string unreadable;               // why
+};
+
+// Pages of a pack, as intervals that neither meet nor overlap: begin -> end.
+class PageSet {
+ public:
+  void Add(uint64_t begin, uint64_t end) {
+    assert(begin <= end);
+    if (begin == end) return;
+    auto at = pages_.upper_bound(begin);
+    if (at != pages_.begin() && std::prev(at)->second >= begin) {
+      --at;
+      begin = at->first;
+    }
+    while (at != pages_.end() && at->first <= end) {
+      end = std::max(end, at->second);
+      at = pages_.erase(at);
+    }
+    pages_.emplace_hint(at, begin, end);
+  }
+  const std::map<uint64_t, uint64_t>& intervals() const { return pages_; }
+
+ private:
+  std::map<uint64_t, uint64_t> pages_;
+};
+
+// What images refer to in one pack.
+struct Need {
+  Names blocks;
+  PageSet pages;
 };
 
 // One name of a pack.
@@ -65,44 +96,21 @@ struct PackLink {
 
 // A file that is a pack, with all its names in the store.
 struct SeenPack {
-  uint64_t names_in_all = 0;  // st_nlink
   std::vector<PackLink> links;
+  Need need;                // of all images that were read
+  bool all_needed = false;  // an image does not say what it needs of it
+  std::string unreadable;   // why it cannot be told what is needed; empty: it can
   std::string Path() const { return links.front().image->name + "/" + links.front().path; }
 };
 
 using FileKey = std::pair<uint64_t, uint64_t>;  // device, inode
 
-// All images are held open at once.
+// The folders of all images are held open at once.
 void AllowManyFiles() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// What images refer to in one pack.
-struct Need {
-  Names blocks;
-  std::vector<std::pair<uint32_t, uint32_t>> pages;  // first, number
-};
-
-// Adds what this image refers to. False: it cannot be told, so all of it.
-bool AddNeed(const Manifest& manifest, const std::string& path, Need& need) {
-  auto at = std::find_if(manifest.packs.begin(), manifest.packs.end(),
-                         [&](const Pack& pack) { return pack.path() == path; });
-  if (at == manifest.packs.end()) return false;  // of format 1, or a stranger
-  const auto index = static_cast<uint32_t>(at - manifest.packs.begin());
-  for (const DeviceRange& range : manifest.ranges) {
-    for (size_t i = 0; i < range.blocks.size(); ++i) {
-      if (!range.blocks[i].IsZero() && range.packs[i] == index) need.blocks.insert(range.blocks[i]);
-    }
-  }
-  for (const PageFile& file : manifest.page_files) {
-    for (const PageRun& run : file.runs) {
-      if (run.pack == index) need.pages.emplace_back(run.first, run.pages);
-    }
-  }
-  return true;
 }
 
 // A part of a pack that nothing refers to, and how many blocks or pages that is.
@@ -133,9 +141,8 @@ void FindUnused(const PackReader& reader, const Need& need, std::vector<Piece>& 
 // What lies between extents is nobody's.
 void FindUnused(const PagePackReader& reader, const Need& need, std::vector<Piece>& pieces) {
   std::vector<bool> needed(reader.pages().size());
-  for (const auto& [first, pages] : need.pages) {
-    for (uint64_t page = first; page < std::min<uint64_t>(uint64_t{first} + pages, needed.size());
-         ++page) {
+  for (const auto& [first, last] : need.pages.intervals()) {
+    for (uint64_t page = first; page < std::min<uint64_t>(last, needed.size()); ++page) {
       needed[page] = true;
     }
   }
@@ -174,6 +181,8 @@ Result<std::vector<Piece>> UnusedIn(const PackLink& link, const Need& need) {
 
 // The parts of these that are not yet holes. One walk along the file.
 std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
+  assert(std::is_sorted(pieces.begin(), pieces.end(),
+                        [](const Piece& a, const Piece& b) { return a.offset < b.offset; }));
   std::vector<Piece> left;
   for (const Piece& piece : pieces) {
     const uint64_t end = piece.offset + piece.bytes;
@@ -209,6 +218,7 @@ class Collector {
     return options_.before_step ? options_.before_step(step) : Status{};
   }
   Status ReadImages();
+  void AddNeeds(const Manifest& manifest, const std::map<std::string, SeenPack*>& packs);
   Status Collect(const SeenPack& pack);
   std::string WhyNot(const SeenPack& pack, int fd) const;
   Status Free(const SeenPack& pack, int fd, const std::vector<Piece>& pieces);
@@ -247,12 +257,9 @@ Status Collector::ReadImages() {
     // left alone.
     if (!folder) continue;
     image->folder = std::move(*folder);
+    // By path: two manifests are never in memory at a time.
+    std::map<std::string, SeenPack*> packs_here;
     auto reader = ImageReader::Open(store_ + "/" + image->name, ImageReader::Deletion::kAllowed);
-    if (reader) {
-      image->reader = std::move(*reader);
-    } else {
-      image->unreadable = reader.error().ToString();
-    }
     for (const std::string folder : {"gpu", image::kPagesFolder}) {
       auto fd = OpenBeneath(image->folder.get(), folder, O_RDONLY | O_DIRECTORY);
       if (!fd) continue;
@@ -265,11 +272,49 @@ Status Collector::ReadImages() {
         }
         SeenPack& pack = packs_[{st.st_dev, st.st_ino}];
         pack.links.push_back({image.get(), folder + "/" + file.name});
+        packs_here[pack.links.back().path] = &pack;
+        if (!reader && pack.unreadable.empty()) {
+          pack.unreadable = "it cannot be told what image " + image->name +
+                            " needs of it: " + reader.error().ToString();
+        }
       }
     }
+    if (reader) AddNeeds((*reader)->manifest(), packs_here);
     images_.push_back(std::move(image));
   }
   return {};
+}
+
+// One walk over what an image refers to, whatever the number of its packs.
+void Collector::AddNeeds(const Manifest& manifest, const std::map<std::string, SeenPack*>& packs) {
+  std::vector<Need*> needs(manifest.packs.size());  // by index; null: that file is not there
+  std::set<std::string> listed;
+  for (size_t i = 0; i < manifest.packs.size(); ++i) {
+    const std::string path = manifest.packs[i].path();
+    listed.insert(path);
+    if (auto pack = packs.find(path); pack != packs.end()) needs[i] = &pack->second->need;
+  }
+  // A file that the manifest does not list, and all of them in an image of format 1.
+  for (const auto& [path, pack] : packs) {
+    if (!listed.contains(path)) pack->all_needed = true;
+  }
+  for (const DeviceRange& range : manifest.ranges) {
+    assert(range.packs.empty() || range.packs.size() == range.blocks.size());
+    for (size_t i = 0; i < range.packs.size(); ++i) {
+      ++report_.references;
+      if (range.blocks[i].IsZero() || range.packs[i] >= needs.size()) continue;
+      if (Need* need = needs[range.packs[i]]; need != nullptr) need->blocks.insert(range.blocks[i]);
+    }
+  }
+  for (const PageFile& file : manifest.page_files) {
+    for (const PageRun& run : file.runs) {
+      ++report_.references;
+      if (run.is_zero() || run.pack >= needs.size()) continue;
+      if (Need* need = needs[run.pack]; need != nullptr) {
+        need->pages.Add(run.first, uint64_t{run.first} + run.pages);
+      }
+    }
+  }
 }
 
 // Under the exclusive lock: whether what was read before is all there is. An image that refers to
@@ -296,19 +341,15 @@ std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
 }
 
 Status Collector::Collect(const SeenPack& pack) {
-  Need need;
-  for (const PackLink& link : pack.links) {
-    if (link.image->reader == nullptr) {
-      Skip(pack, "it cannot be told what image " + link.image->name +
-                     " needs of it: " + link.image->unreadable);
-      return {};
-    }
-    if (!AddNeed(link.image->reader->manifest(), link.path, need)) return {};
+  if (!pack.unreadable.empty()) {
+    Skip(pack, pack.unreadable);
+    return {};
   }
+  if (pack.all_needed) return {};
   const PackLink& link = pack.links.front();
   {
     // Without a lock: nearly all packs have nothing to be freed.
-    auto unused = UnusedIn(link, need);
+    auto unused = UnusedIn(link, pack.need);
     if (!unused && unused.error().code == Code::kNotFound) return {};  // deleted meanwhile
     if (!unused) {
       Skip(pack, unused.error().ToString());
@@ -333,7 +374,7 @@ Status Collector::Collect(const SeenPack& pack) {
     return {};
   }
   // By a descriptor of its own; it is the same file, and that is locked.
-  STASIS_ASSIGN(auto unused, UnusedIn(link, need));
+  STASIS_ASSIGN(auto unused, UnusedIn(link, pack.need));
   STASIS_TRY(Step("free " + pack.Path()));
   return Free(pack, fd->get(), WithoutHoles(fd->get(), unused));
 }

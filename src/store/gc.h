@@ -1,6 +1,6 @@
 // Gives back what no image needs: blocks in packs that outlived the image they were written for,
 // and what killed writers and deleters left. May be killed at any point, and run beside dumps,
-// restores and deletes; docs/decisions/2026-11-21-packs-are-shared-by-hard-links.md has the
+// restores and deletes; docs/decisions/packs-are-shared-by-hard-links.md has the
 // argument.
 #pragma once
 
@@ -18,6 +18,7 @@ struct GcReport {
   std::vector<std::string> swept;  // hidden folders that were removed
   uint64_t images = 0;
   uint64_t packs = 0;         // different files
+  uint64_t references = 0;    // to blocks and runs of pages, which the images' manifests have
   uint64_t freed_blocks = 0;  // holes now
   uint64_t freed_bytes = 0;   // on the disk
   uint64_t unused_bytes = 0;  // that no image needs and that could not be given back

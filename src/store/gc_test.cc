@@ -48,6 +48,19 @@ TEST_F(SharedBlocksTest, GcFreesExactlyWhatNoImageRefersTo) {
   EXPECT_EQ(Occupied(), 0u);
 }
 
+// The cost grows with what the manifests refer to, not with that times the number of packs.
+TEST_F(SharedBlocksTest, GcLooksAtEachReferenceOnce) {
+  std::string memory = Memory(1);
+  constexpr uint32_t kImages = 4;
+  for (uint32_t i = 0; i < kImages; ++i) {
+    Change(memory, i, i);
+    Dump(std::to_string(i), memory);
+  }
+  const auto report = Gc();
+  EXPECT_EQ(report.packs, uint64_t{kImages});
+  EXPECT_EQ(report.references, uint64_t{kImages} * kBlocks);
+}
+
 // The names of blocks that a pack has are not enough: one of them may be a hole there, and the
 // image has the block in another pack.
 TEST_F(SharedBlocksTest, ABlockIsReadFromThePackThatTheImageNames) {

@@ -49,11 +49,13 @@ std::string FileOfLength(size_t length) { return Noise(length, static_cast<uint3
 
 std::vector<std::string> GoldenBlocks() { return {Noise(8192, 1), Noise(4096 + 40, 2)}; }
 
-BlockKey GoldenKey() {
+BlockSecret GoldenSecret() {
   BlockSecret secret;
   for (size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<uint8_t>(i);
-  return BlockKey(secret);
+  return secret;
 }
+
+BlockKey GoldenKey() { return BlockKey(GoldenSecret()); }
 
 Manifest GoldenManifest() {
   Manifest m = image::testing::FullManifest();
@@ -86,6 +88,30 @@ TEST(GoldenTest, AnImageOfFormat1WithAnAgentMeansWhatItMeant) {
   std::string content(opened->size_bytes, '\0');
   ASSERT_TRUE(PreadAll(opened->fd.get(), content.data(), content.size(), 0));
   EXPECT_EQ(content, FileOfLength(1024));
+}
+
+// Feature 2.
+void WriteGoldenOrigin(const std::string& store) {
+  auto image = image::testing::MustBegin(store, "v3-origin");
+  image::testing::WriteFile(image->cpu_path() + "/inventory.img", FileOfLength(100));
+  Manifest manifest = image::testing::FullManifest();
+  manifest.host = GoldenManifest().host;
+  manifest.image_id = Id128::FromRaw("golden   origin ");
+  image::CommitOptions options;
+  options.origin = image::OriginKey(GoldenSecret());
+  ASSERT_TRUE(image->Commit(manifest, options));
+}
+
+TEST(GoldenTest, AnImageWithAnOriginMacMeansWhatItMeant) {
+  if (const char* store = ::getenv("STASIS_WRITE_GOLDEN")) WriteGoldenOrigin(store);
+  auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v3-origin");
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  auto report = (*reader)->Verify(VerifyLevel::kFull);
+  ASSERT_TRUE(report && report->ok());
+  const image::OriginKey key(GoldenSecret()), other(BlockSecret{});
+  EXPECT_EQ((*reader)->OriginBy(&key), image::Origin::kOwn);
+  EXPECT_EQ((*reader)->OriginBy(&other), image::Origin::kOther);
+  EXPECT_EQ((*reader)->origin_key_id(), key.id());
 }
 
 TEST(GoldenTest, AnImageOfFormat1MeansWhatItMeant) {

@@ -4,14 +4,14 @@
 #include <tuple>
 #include <utility>
 
-#include "image/parallel.h"
+#include "base/parallel.h"
 
 namespace stasis::store {
 
 namespace {
 
 PackLimits WithDefaults(PackLimits limits) {
-  if (limits.count == 0) limits.count = std::max(image::Processors(), 2u);
+  if (limits.count == 0) limits.count = std::max(ProcessorCount(), 2u);
   limits.bytes = std::max<uint64_t>(limits.bytes, 1);
   return limits;
 }

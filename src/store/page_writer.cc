@@ -410,7 +410,7 @@ Result<WrittenPages> Cutter::Run() {
   if (sources_.empty()) return std::move(out_);
   STASIS_TRY(NamePages());
   if (how_.share) {
-    const EarlierQuery query{key_.id(), how_.job_id, how_.uid};
+    const EarlierQuery query{key_.id(), how_.job_id, how_.uid, how_.origin};
     STASIS_ASSIGN(earlier_,
                   EarlierPages::Look(writer_.store(), query, pages_.size() * 4 + kMoreToLookAt));
   }

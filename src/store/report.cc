@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "image/image_folder.h"
 #include "image/limits.h"
 #include "image/manifest_check.h"
 #include "image/reader.h"
@@ -29,6 +30,11 @@ Result<std::vector<ImageSummary>> SummarizeStore(const std::string& store) {
   std::vector<ImageSummary> images;
   for (const std::string& name : names) {
     ImageSummary summary{name, store + "/" + name, {}, {}};
+    if (Status good = image::CheckImageName(name); !good) {
+      summary.error = std::move(good).error();
+      images.push_back(std::move(summary));
+      continue;
+    }
     auto reader = ImageReader::Open(summary.path);
     if (reader) {
       summary.manifest = (*reader)->manifest();

@@ -100,6 +100,26 @@ TEST_F(SharedBlocksTest, OnlyImagesOfTheSameUserAndKeyShare) {
   }
 }
 
+// The packs of an image from elsewhere may hold anything under the names that its index lists.
+TEST_F(SharedBlocksTest, OnlyImagesOfThisInstallationShare) {
+  const std::string memory = Memory(1);
+  const image::OriginKey own(image::BlockSecret{1}), other(image::BlockSecret{2});
+  auto options = Options();
+  auto dump = [&](const std::string& name, std::optional<image::OriginKey> writer) {
+    Manifest manifest;
+    CommitOptions commit;
+    commit.origin = std::move(writer);
+    auto image = Write(name, memory, manifest, options);
+    EXPECT_TRUE(image->Commit(manifest, commit));
+    return last_.stored_bytes;
+  };
+  dump("unknown", std::nullopt);
+  dump("other", other);
+  options.origin = own;
+  EXPECT_EQ(dump("first", own), kBlocks * kBlock);
+  EXPECT_EQ(dump("second", own), 0u);
+}
+
 // A copy has packs of the same id in other files.
 TEST_F(SharedBlocksTest, AFolderThatIsCopiedIsACompleteImage) {
   std::string memory = Memory(1);

@@ -84,7 +84,9 @@ Result<std::vector<std::string>> ListImages(const std::string& store) {
   return names;
 }
 
-Result<std::vector<std::string>> SweepPartials(const std::string& store, std::string_view purpose) {
+Result<std::vector<std::string>> SweepPartials(
+    const std::string& store, std::string_view purpose,
+    const std::function<void(const std::string& folder)>& at_work) {
   std::vector<std::string> removed;
   Status first_failure;
   if (!PathExists(store)) return removed;
@@ -97,7 +99,11 @@ Result<std::vector<std::string>> SweepPartials(const std::string& store, std::st
     if (!LockFolder(folder->get(), LockKind::kExclusive, name)) continue;
     // Between the two calls its writer may have finished: then the name is another's, or nobody's.
     if (!image::IsSameFolder(store_fd.get(), name, folder->get())) continue;
-    Status gone = image::RemoveHidden(store_fd.get(), store, name);
+    auto note = [&] {
+      if (at_work) at_work(store + "/" + name);
+    };
+    note();
+    Status gone = image::RemoveHidden(store_fd.get(), store, name, note);
     if (gone) {
       removed.push_back(name);
     } else if (first_failure) {
@@ -109,7 +115,8 @@ Result<std::vector<std::string>> SweepPartials(const std::string& store, std::st
 }
 
 Status DeleteImage(const std::string& path,
-                   const std::function<Status(std::string_view)>& before_step) {
+                   const std::function<Status(std::string_view)>& before_step,
+                   const std::function<void()>& removed) {
   std::filesystem::path clean = AbsolutePath(path);
   if (!clean.has_filename()) clean = clean.parent_path();  // "IMAGE/"
   std::string store = clean.parent_path().string();
@@ -130,7 +137,7 @@ Status DeleteImage(const std::string& path,
   if (before_step) STASIS_TRY(before_step("hide"));
   STASIS_TRY(image::RenameNoReplace(store_fd.get(), name, hidden));
   if (before_step) STASIS_TRY(before_step("remove"));
-  return image::RemoveHidden(store_fd.get(), store, hidden);
+  return image::RemoveHidden(store_fd.get(), store, hidden, removed);
 }
 
 Status CheckSpace(const std::string& path, uint64_t needed_bytes) {

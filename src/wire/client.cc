@@ -3,8 +3,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "base/deadline.h"
 #include "wire/find.h"
@@ -22,26 +20,6 @@ constexpr milliseconds kRestSlack{10000};
 constexpr int64_t kEnded = 1;
 
 int Milliseconds(milliseconds span) { return int(std::clamp<int64_t>(span.count(), 0, 1 << 30)); }
-
-// A system call for which glibc 2.34 has no name.
-int PidfdGetfd(int pidfd, int fd) { return int(syscall(438 /* pidfd_getfd */, pidfd, fd, 0)); }
-
-// The end of the agent's socket pair that is there for clients.
-Result<UniqueFd> TakeDoor(process::HostPid pid, const AgentHeader& header) {
-  UniqueFd pidfd(int(syscall(SYS_pidfd_open, pid.value, 0)));
-  if (!pidfd) return FailErrno(errno, "open process " + process::ToString(pid));
-  UniqueFd door(PidfdGetfd(pidfd.get(), header.door_fd));
-  if (!door) {
-    if (errno == EBADF) {
-      return Fail(Code::kUnavailable, "the program has closed the agent's door");
-    }
-    return FailErrno(errno, "take the agent's door");
-  }
-  if (header.door_mark == 0 || SocketMark(door.get()) != header.door_mark) {
-    return Fail(Code::kUnavailable, "the program has put another file in the place of the door");
-  }
-  return door;
-}
 
 Code CodeOf(Outcome outcome) {
   switch (outcome) {
@@ -79,7 +57,7 @@ stasis::Status FromReply(const Reply& reply) {
   if (reply.outcome == Outcome::kOk) return {};
   Error error{CodeOf(reply.outcome)};
   error.message = Text(reply.text, sizeof(reply.text));
-  if (error.message.empty()) error.message = "the agent refused without a word";
+  if (error.message.empty()) error.message = "the agent refused without a reason";
   if (reply.outcome == Outcome::kDriver) {
     error.domain = Domain::kCuda;
     error.raw = reply.driver_error;
@@ -92,7 +70,7 @@ Error IoError(Io io) {
     case Io::kTimeout:
       return {Code::kDeadlineExceeded, Domain::kStasis, 0, "the agent does not answer"};
     case Io::kBad:
-      return {Code::kUnavailable, Domain::kStasis, 0, "the agent's answer makes no sense"};
+      return {Code::kUnavailable, Domain::kStasis, 0, "the agent's answer is not valid"};
     case Io::kError:
       return ErrnoError(errno, "talk to the agent");
     default:
@@ -113,16 +91,20 @@ bool Plausible(const HelloReply& hello) {
 
 Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout) {
   const std::string who = "the agent in process " + process::ToString(pid);
-  STASIS_ASSIGN(AgentHeader header, Annotate(ReadAgentHeader(pid), "finding " + who));
-  STASIS_ASSIGN(UniqueFd door, Annotate(TakeDoor(pid, header), "finding " + who));
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return FailErrno(errno, "make a socket");
   }
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  if (Io io = SendDoorKnock(door.get(), theirs.get()); io != Io::kOk) {
-    return Fail(IoError(io).WithContext("knocking at the door of " + who));
-  }
+  auto knock = [&](const NoteStep& note) -> Result<std::string> {
+    STASIS_ASSIGN(AgentHeader header, KnockWithin(pid, theirs.get(), note));
+    return ToAnswer(header);
+  };
+  BoundedOptions options;
+  options.keep_fds = {theirs.get()};
+  STASIS_ASSIGN(std::string answer,
+                Annotate(AskBounded(knock, Deadline::In(timeout), options), "finding " + who));
+  STASIS_ASSIGN(AgentHeader header, FromAnswer(answer));
   theirs.Reset();
   STASIS_ASSIGN(AgentClient client, Greet(std::move(ours), who, timeout));
   client.goes_in_steps_ = (header.memory & kStepsTold) != 0;

@@ -1,19 +1,19 @@
-// The coordinator's side of the agent's door: finds the agent inside a process and talks to it.
+// The client side of the agent's protocol: finds the agent inside a process and sends requests.
 //
 // A suspend: Find, Close, ExportAll (keep the descriptors), Release, Commit.
-//   From Release on, the caller's descriptors keep the memory alive, and until Commit those that
-//   the agent holds too; when the last of them is closed, the memory is free. Nothing may be
-//   dumped before Commit, for the held descriptors are files of the GPU.
+//   From Release on, the caller's descriptors keep the memory alive, and until Commit also the
+//   agent's; when the last of them is closed, the memory is free. The program must not be dumped
+//   before Commit, since the held descriptors are files of the GPU.
 // A resume: Find, Map (descriptors in the order of the export), Open.
 // An undo before Release: Open. After it: Map with the same descriptors, then Open.
 //
-// Destroying the client, or dying, is an Open where that is right and nothing after Release
-// (protocol.h). One client at a time: a second one gets kAborted.
+// The destructor, or the death of the client's process, opens the gate before Release and has no
+// effect after it (protocol.h). There is one client at a time: a second one gets kAborted.
 //
-// What the agent answers is the word of somebody else's process: it is bounded and checked here,
-// and may still lie. Errors: kNotFound (no agent there), kDeadlineExceeded, kFailedPrecondition
-// (wrong state), kAborted (busy), kUnimplemented (another version, or refused), kUnavailable
-// (driver or connection), kPermissionDenied.
+// The agent's answers come from an untrusted process: they are bounded and checked here, and may
+// still be wrong. Errors: kNotFound (no agent there), kDeadlineExceeded, kFailedPrecondition (wrong
+// state), kAborted (busy), kUnimplemented (another version, or refused), kUnavailable (driver or
+// connection), kPermissionDenied.
 #pragma once
 
 #include <chrono>
@@ -34,57 +34,57 @@ struct Export {
 
 class AgentClient {
  public:
-  // Finds the agent and connects. kNotFound also when the program has not used a GPU yet; kAborted:
-  // it has a client.
+  // Finds the agent and connects. Returns kNotFound also if the program has not used a GPU yet, and
+  // kAborted if the agent has a client.
   static Result<AgentClient> Find(process::HostPid pid, std::chrono::milliseconds timeout);
 
-  // The second half of Find: `socket` has been handed to the agent, which errors call `who`.
+  // The second half of Find: `socket` has been passed to the agent. Errors name the agent `who`.
   static Result<AgentClient> Greet(UniqueFd socket, std::string who,
                                    std::chrono::milliseconds timeout);
 
   AgentClient(AgentClient&&) = default;
   AgentClient& operator=(AgentClient&&) = default;
 
-  // The answer to the greeting, and a new one.
+  // The agent's first answer. Status asks for a new one.
   const HelloReply& hello() const { return hello_; }
   Result<HelloReply> Status(std::chrono::milliseconds timeout);
 
-  // `timeout` is what the program gets to come to rest; the answer may take a second longer.
-  // kLower: between Release and Open the contexts' stack limits are small, so that the driver has
-  // half as much to carry (DeviceAccount::floor_bytes).
+  // Closes the gate. `timeout` is the time in which the program must be quiesced; the answer may
+  // take a second longer. With kLower the contexts' stack limits are small between Release and
+  // Open, so that the driver has half as much to save (DeviceAccount::floor_bytes).
   enum class Floor { kLower, kKeep };
   stasis::Status Close(std::chrono::milliseconds timeout, Floor floor = Floor::kLower);
-  // The same for one whose work may wait for another program's: false when it has not come to rest
-  // in `timeout`; then the gate stays shut (or is still open, where a stream is being captured),
-  // and Rest goes on. Asked of an agent that goes in steps.
+  // Does the same for a program whose work may wait for another program's work. Returns false if it
+  // is not quiesced within `timeout`: then the gate stays shut (or is still open, if a stream is
+  // being captured), and Rest continues. Requires goes_in_steps().
   Result<bool> CloseInSteps(std::chrono::milliseconds timeout, Floor floor = Floor::kLower);
-  // After it, whatever it said: `calls` more of its calls go through, and then as
-  // above. 0 calls wait on.
+  // After CloseInSteps: lets `calls` more calls of the program through, and then does the same.
+  // With 0 calls it only waits longer.
   Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout);
-  // Older agents do not.
+  // False for older agents.
   bool goes_in_steps() const { return goes_in_steps_; }
-  // What keeps it from coming to rest, by the last answer that was false: a sentence without its
-  // end.
+  // Why the program was not quiesced at the last false: the start of a sentence.
   const std::string& not_yet() const { return not_yet_; }
   Result<Export> ExportAll(std::chrono::milliseconds timeout);
-  // The same list without descriptors, in every state but kOpen: what Map wants back.
+  // The same list without descriptors, as Map requires it. In every state except kOpen.
   Result<std::vector<Range>> Describe(std::chrono::milliseconds timeout);
-  // With kUntilCommit the program gets its memory back by itself when this connection ends before
-  // Commit; with kNot the caller's descriptors are all that there is.
+  // With kUntilCommit the agent maps the memory again if this connection ends before Commit; with
+  // kNot only the caller's descriptors keep the memory.
   enum class Hold { kNot, kUntilCommit };
   stasis::Status Release(Hold hold, std::chrono::milliseconds timeout);
   stasis::Status Commit(std::chrono::milliseconds timeout);
-  // Between Close and Open: the program's memory is its own again, none of it an import. Needs room
-  // on the GPU for one more of each piece, one at a time; an error leaves the rest as it was.
+  // Between Close and Open: copies imported memory into new memory of the program, one range at a
+  // time, so the GPU needs room for one more range. An error leaves the rest as it was.
   stasis::Status Own(std::chrono::milliseconds timeout);
-  // `ranges` as ExportAll gave them; the descriptors stay the caller's, who closes them.
+  // Maps the memory. `ranges` must be as ExportAll returned them; the caller keeps the descriptors.
   stasis::Status Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
                      std::chrono::milliseconds timeout);
-  // What the program has open of other processes' memory is mapped again. Their agents must have
-  // mapped it, and should not have opened: a program that runs may free it. Nothing to do: done.
+  // Maps other processes' memory again that the program has open. Their agents must have mapped it,
+  // and should not have opened their gates yet: a running program may free it.
   stasis::Status Rejoin(std::chrono::milliseconds timeout);
-  // kUnavailable: a stack limit could not be set back, or another process's memory not be mapped;
-  // the gate stays closed, and Open may be asked again when there is memory.
+  // Opens the gate. Returns kUnavailable, with the gate closed, if a stack limit could not be
+  // restored or another process's memory could not be mapped; Open may be called again when there
+  // is memory.
   stasis::Status Open(std::chrono::milliseconds timeout);
 
  private:

@@ -3,12 +3,17 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
 
+#include "base/fd.h"
 #include "base/file.h"
+#include "wire/packet.h"
 
 namespace stasis::wire {
 namespace {
@@ -45,12 +50,86 @@ Result<int32_t> OwnPid(process::HostPid pid) {
   return int32_t(atoi(line.c_str() + line.find_last_of("\t ") + 1));
 }
 
+// A system call for which glibc 2.34 has no name.
+int PidfdGetfd(int pidfd, int fd) { return int(syscall(438 /* pidfd_getfd */, pidfd, fd, 0)); }
+
+// Only such a file is read from and written to.
+bool IsDoor(int fd) {
+  auto option = [fd](int name) {
+    int value = -1;
+    socklen_t size = sizeof(value);
+    return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+  };
+  return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET;
+}
+
+// The end of the agent's socket pair that is there for clients.
+Result<UniqueFd> TakeDoor(process::HostPid pid, const AgentHeader& header, const NoteStep& note) {
+  note("take the agent's door from process " + process::ToString(pid));
+  UniqueFd pidfd(int(syscall(SYS_pidfd_open, pid.value, 0)));
+  if (!pidfd) return FailErrno(errno, "open process " + process::ToString(pid));
+  UniqueFd door(PidfdGetfd(pidfd.get(), header.door_fd));
+  if (!door) {
+    if (errno == EBADF) {
+      return Fail(Code::kUnavailable, "the program has closed the agent's door");
+    }
+    return FailErrno(errno, "take the agent's door");
+  }
+  if (header.door_mark == 0 || !IsDoor(door.get()) || SocketMark(door.get()) != header.door_mark) {
+    return Fail(Code::kUnavailable, "the program has put another file in the place of the door");
+  }
+  return door;
+}
+
 }  // namespace
 
-Result<AgentHeader> ReadAgentHeader(process::HostPid pid) {
-  STASIS_ASSIGN(std::vector<process::Mapping> mappings, process::ReadMappings(pid));
+std::string ToAnswer(const AgentHeader& header) {
+  return {reinterpret_cast<const char*>(&header), sizeof header};
+}
+
+Result<AgentHeader> FromAnswer(const std::string& answer) {
+  AgentHeader header;
+  if (answer.size() != sizeof header) {
+    return Fail(Code::kInternal, "the answer is no agent's header");
+  }
+  memcpy(&header, answer.data(), sizeof header);
+  return header;
+}
+
+Result<AgentHeader> ReadAgentHeader(process::HostPid pid, const Deadline& deadline) {
+  auto read = [pid](const NoteStep& note) -> Result<std::string> {
+    STASIS_ASSIGN(AgentHeader header, ReadHeaderWithin(pid, note));
+    return ToAnswer(header);
+  };
+  STASIS_ASSIGN(std::string answer, AskBounded(read, deadline));
+  return FromAnswer(answer);
+}
+
+Result<AgentHeader> KnockWithin(process::HostPid pid, int socket, const NoteStep& note) {
+  STASIS_ASSIGN(AgentHeader header, ReadHeaderWithin(pid, note));
+  STASIS_ASSIGN(UniqueFd door, TakeDoor(pid, header, note));
+  switch (SendDoorKnock(door.get(), socket)) {
+    case Io::kOk:
+      return header;
+    case Io::kEnd:
+      return Fail(Code::kUnavailable, "the agent has closed its door");
+    default:
+      return FailErrno(errno, "knock at the agent's door");
+  }
+}
+
+Status TouchDoorWithin(process::HostPid pid, const NoteStep& note) {
+  STASIS_ASSIGN(AgentHeader header, ReadHeaderWithin(pid, note));
+  STASIS_TRY(TakeDoor(pid, header, note));
+  return {};
+}
+
+Result<AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note) {
+  note("list the mappings of process " + process::ToString(pid));
+  STASIS_ASSIGN(std::vector<process::Mapping> mappings, process::ReadMappingsWithin(pid));
   for (const process::Mapping& mapping : mappings) {
     if (!IsAgentData(mapping)) continue;
+    note("read the memory of process " + process::ToString(pid));
     std::string bytes(mapping.end - mapping.begin, '\0');
     iovec here{bytes.data(), bytes.size()};
     iovec there{reinterpret_cast<void*>(mapping.begin), bytes.size()};

@@ -8,8 +8,8 @@
 
 namespace stasis::wire {
 
-// What came of a call: kOk, kEnd (the other side is gone), kTimeout, kBad (not a packet of ours;
-// what it carried has been closed), or kError with errno set.
+// The result of a call: kOk, kEnd (the peer has disconnected), kTimeout, kBad (not a valid packet;
+// its descriptors have been closed), or kError with errno set.
 enum class Io { kOk, kEnd, kTimeout, kBad, kError };
 
 // Fills the header of `packet` and sends its first `length` bytes with `count` <= kMaxBatch
@@ -17,21 +17,21 @@ enum class Io { kOk, kEnd, kTimeout, kBad, kError };
 Io Send(int socket, void* packet, Type type, size_t length, const int* fds, uint32_t count,
         int timeout_ms);
 
-// Receives one packet. Its magic, version and length are right when this returns kOk, and its
-// length is at least that of the struct which its type names; `*fds` (room for kMaxBatch,
-// close-on-exec) and
-// `*count` are the caller's then. A Ranges packet holds as many ranges as its count says.
+// Receives one packet. With kOk, its magic, version and length are valid, its length is at least
+// that of the struct which its type names, and a Ranges packet holds as many ranges as its count
+// says. `fds` (room for kMaxBatch) then holds `*count` descriptors, close-on-exec, which the caller
+// must close.
 Io Receive(int socket, Packet* packet, int* fds, uint32_t* count, int timeout_ms);
 
 void CloseAll(const int* fds, uint32_t count);
 
-// A number that a socket carries, as the seconds of its receive timeout (which nobody here waits
-// by); 0: none, or no socket.
+// A number that a socket carries in the seconds of its receive timeout, which is not used
+// otherwise. SocketMark returns 0 if there is none or the descriptor is no socket.
 bool SetSocketMark(int socket, uint64_t mark);
 uint64_t SocketMark(int socket);
 
-// Sends one descriptor with one byte, as a client does through the door; and takes it there
-// (-1: nothing that makes sense came).
+// Sends one descriptor with one byte, as a client does through the door. ReceiveDoorKnock takes the
+// descriptor there, or returns -1 if the message was not valid.
 Io SendDoorKnock(int door, int fd);
 int ReceiveDoorKnock(int door);
 

@@ -1,75 +1,74 @@
-// What a client and the agent inside a program say to each other: the header by which the agent is
-// found, and the messages on a SOCK_SEQPACKET socket. Plain structs of one machine, never on disk.
+// The protocol between a client and the agent inside a program: the header by which a client finds
+// the agent, and the messages on a SOCK_SEQPACKET socket. Plain structs of one machine, never
+// written to disk.
 //
-// Every message is one packet: a Header, then the struct that its type names; `length` is that of
-// the whole packet and is checked before anything else is read. A client sends a request and reads
-// its answer before the next one. File descriptors travel in batches of at most kMaxBatch.
+// Every message is one packet: a Header, then the struct that its type names. `length` is the
+// length of the whole packet and is checked before anything else is read. A client sends a request
+// and reads its answer before it sends the next one. A packet has at most kMaxBatch file
+// descriptors.
 //
 //   client                        agent
 //   kHello                        kHelloReply
 //   kStatus                       kHelloReply
 //   kClose   CloseRequest         kReply        gate closed, contexts drained
 //   kExport                       kRanges …     at least one; each with `count` descriptors
-//   kRelease ReleaseRequest       kReply        the memory is only the receiver's now;
+//   kRelease ReleaseRequest       kReply        only the receiver's descriptors keep the memory;
 //                                               with `hold` the agent keeps descriptors too;
 //                                               stack limits are lowered (CloseRequest::flags)
-//   kCommit                       kReply        the agent has closed those that it held
-//   kMap     Ranges, descriptors  kReply        one a batch, in the order of the export
-//   kOwn                          kReply        what came back by a resume is copied into memory of
-//                                               the program's own, which the driver alone can
-//                                               carry; an error (kDriver) leaves the rest as it
-//                                               was. For agents that tell (kMemoryTold)
-//   kRest    RestRequest          kReply        of an agent that was asked to close in steps:
-//                                               `calls` more calls of the program go through, then
-//                                               as kClose
-//   kOpen                         kReply        stack limits are as they were, the program runs
-//                                               on; an error (kDriver) leaves the gate closed, and
-//                                               it can be asked again
-//   kDescribe                     kDescription … what is or was exported, without descriptors; in
-//                                               every state but kOpen
-//   kRejoin                       kReply        what the program has open of other processes'
-//   memory
-//                                               (CUDA IPC) is mapped again, by their agents, who
-//                                               must have mapped it; kOpen does what is left of it
+//   kCommit                       kReply        the agent has closed the descriptors that it held
+//   kMap     Ranges, descriptors  kReply        one for each batch, in the order of the export
+//   kOwn                          kReply        imported memory is copied into new memory of the
+//                                               program, which the driver alone can save; an error
+//                                               (kDriver) leaves the rest as it was. Only for
+//                                               agents with kMemoryTold
+//   kRest    RestRequest          kReply        after kCloseInSteps: `calls` more calls of the
+//                                               program pass the gate; then the same as kClose
+//   kOpen                         kReply        stack limits are restored and the program
+//                                               continues; an error (kDriver) leaves the gate
+//                                               closed, and the client may ask again
+//   kDescribe                     kDescription … the list of the export without descriptors; in
+//                                               every state except kOpen
+//   kRejoin                       kReply        memory of other processes (CUDA IPC) is mapped
+//                                               again; their agents must have mapped it before.
+//                                               kOpen does the rest of it
 //
-// Agents talk to each other in the same packets, where one process has opened memory of another
+// Agents use the same packets between each other, where one process has opened memory of another
 // (agent/ipc_server.h):
 //
 //   importer                      exporter
-//   kIpcGive IpcRequest           kIpcAnswer    with a descriptor when kGiven; at once
-//                                               (kReady: it names an event, which is there)
-//   kIpcWait IpcRequest           kIpcAnswer    kReady, as soon as its gate is open; or, of an
-//                                               event, when what was last recorded is reached
-//   kIpcAway IpcRequest           (none)        the end that follows is for a suspend: what was
-//                                               given on this connection will be asked for again
+//   kIpcGive IpcRequest           kIpcAnswer    at once; with a descriptor if kGiven (kReady: the
+//                                               request names an event, which exists)
+//   kIpcWait IpcRequest           kIpcAnswer    kReady, as soon as the exporter's gate is open or,
+//                                               for an event, as its last record is reached
+//   kIpcAway IpcRequest           (none)        the importer disconnects for a suspend and will ask
+//                                               for the memory of this connection again
 //
 // States, and what the end of the client's socket does in them:
 //   kOpen      Nothing.
-//   kShut      Reopens. The gate is shut, but the program has not come to rest: work of it waits
-//   for
-//              another program's, maybe one that stands at a gate (kCloseInSteps). Nothing but
-//              kRest and kOpen is answered.
-//   kClosed    Reopens, also after an export: nothing has been given up.
-//   kReleased  Stays closed, for the memory is elsewhere; the next client finds it so. What a map
-//              has brought that did not complete (an error, the client's end, another one that
-//              begins) is given up: the next one brings all of it.
-//              While the agent holds descriptors, it maps the memory again and reopens: a
-//              coordinator may die at any moment before the commit. Where the driver has been told
-//              to checkpoint the process, that happens when it has restored and unlocked it, and
-//              until then the agent answers nobody.
-//   kMapped    Reopens: everything is back. Where a stack limit cannot be, for lack of memory,
-//              it is tried again until it can.
+//   kShut      Reopens. The gate is shut, but the program is not quiesced: its work waits for work
+//              of another program, which may be blocked at its own gate (kCloseInSteps). Only kRest
+//              and kOpen are accepted.
+//   kClosed    Reopens, also after an export: the memory is still mapped.
+//   kReleased  Stays closed, because the memory is elsewhere; the next client finds this state. An
+//              incomplete map (after an error, the end of the client, or the start of another map)
+//              is undone: the next map must bring all of the memory.
+//              While the agent holds descriptors, it maps the memory again and reopens, since a
+//              coordinator may die at any moment before the commit. If the driver is checkpointing
+//              the process, that happens after the driver has restored and unlocked it; until then
+//              the agent answers no client.
+//   kMapped    Reopens: all memory is mapped. If a stack limit cannot be restored for lack of
+//              memory, the agent retries until it can.
 //
-// This header is used by a library that enters other people's processes: libc only.
+// The agent uses this header inside the user's program: libc only.
 #pragma once
 
 #include <cstdint>
 
 namespace stasis::wire {
 
-// Bump with any change of any struct here. What is only added is told in AgentHeader::memory. A
-// client refuses an agent of another version: an agent inside a running program cannot be replaced,
-// so a client has to know the versions it speaks.
+// Increase it with any change of a struct here. Additions are announced in AgentHeader::memory
+// instead. A client refuses an agent of another version: the agent inside a running program cannot
+// be replaced, so a client has to know the versions that it supports.
 inline constexpr uint16_t kVersion = 2;
 
 inline constexpr uint32_t kMagic = 0x53415453;  // "STAS"
@@ -108,20 +107,21 @@ enum class Outcome : uint32_t {
   kWrongState = 1,  // the verb does not belong to the agent's state; nothing was done
   kMalformed = 2,   // the request makes no sense; the connection ends
   kBusy = 3,        // another client is connected
-  kDeadline = 4,    // the gate was opened again, the program runs on
-  kDriver = 5,      // the driver said `driver_error`
-  kRefused = 6,     // this program has something that cannot be carried; see the text
+  kDeadline = 4,    // the gate was opened again, the program continues
+  kDriver = 5,      // the driver returned `driver_error`
+  kRefused = 6,     // some memory of this program cannot be carried; see the text
   kNoDescriptors = 7,
-  kNotYet = 8,  // kShut: it has not come to rest in the time that was given. kOpen: nor been shut,
-                // for a stream was being captured; kClose may be asked again
+  kNotYet = 8,  // in kShut: the program is not quiesced in time; in kOpen: the gate is not even
+                // shut, because a stream was being captured, and the client may send kClose again
 };
 
-// Why memory cannot be carried by the fast path. Bits of HelloReply::blockers.
+// Reasons why the agent cannot carry the memory. Bits of HelloReply::blockers.
 enum Blocker : uint32_t {
-  kBlockerUnknownFunction = 1,  // a look-up gave a GPU function that passes no gate of ours
+  kBlockerUnknownFunction = 1,  // a look-up returned a GPU function that passes no gate
   kBlockerSharedVmm = 2,        // a handle is shared with another process past the agents
   kBlockerLegacyIpc = 4,        // memory of another process, left to the driver, is open
   kBlockerIpcEvent = 8,         // an event is shared with another process
+  kBlockerUnseenThread = 16,    // the agent cannot see when some GPU calls or some work end
 };
 
 struct Uuid {
@@ -145,13 +145,13 @@ enum class RangeKind : uint32_t {
 
 // One handle, and with it one descriptor.
 struct Range {
-  uint64_t address;  // where the program has it; of kProgram its first mapping, 0 when unmapped
+  uint64_t address;  // in the program; for kProgram the first mapping, 0 if unmapped
   uint64_t size_bytes;
   Uuid device;
   RangeKind kind;
   uint32_t protection;   // CUmemAccess_flags of the device itself
   uint64_t peer_access;  // bit n: mapped for the process's device n too
-  uint64_t used_bytes;   // of a slab: what allocations have; else size_bytes
+  uint64_t used_bytes;   // for a slab the bytes of its allocations, else size_bytes
 };
 static_assert(sizeof(Range) == 56);
 
@@ -159,15 +159,15 @@ struct Ranges {
   Header header;
   uint32_t first;  // index of ranges[0] in the whole list
   uint32_t count;  // ranges in this packet, and descriptors but for kDescription
-  uint32_t total;  // 0: there is nothing to carry; then this is the only packet
+  uint32_t total;  // 0 if there is nothing to carry; then this is the only packet
   uint32_t reserved;
-  Range ranges[kMaxBatch];  // only `count` of them are sent; of kMap only address, size and
-                            // device are read: where the memory is now
+  Range ranges[kMaxBatch];  // only `count` of them are sent; kMap reads only address, size and
+                            // device, which is the memory's new one
 };
 
 enum CloseFlag : uint32_t {
   kCloseKeepFloor = 1,  // leave the contexts' stack limits as they are
-  kCloseInSteps = 2,    // what is not at rest in time is kNotYet, and the gate stays shut
+  kCloseInSteps = 2,    // if the program is not quiesced in time: kNotYet, and the gate stays shut
 };
 
 struct CloseRequest {
@@ -179,7 +179,7 @@ struct CloseRequest {
 struct RestRequest {
   Header header;
   uint32_t timeout_ms;
-  uint32_t calls;  // 0: only waits on
+  uint32_t calls;  // 0: only waits longer
 };
 
 struct ReleaseRequest {
@@ -200,18 +200,18 @@ struct Reply {
 struct DeviceAccount {
   Uuid uuid;
   uint64_t ranges;
-  uint64_t range_bytes;  // what will travel: slabs count whole
+  uint64_t range_bytes;  // the bytes that will be moved: slabs count whole
   uint64_t used_bytes;
   uint64_t fast;  // 1: handles can be made and exported here; 0: the driver carries this device
-  // Between release and open: what the lowered stack limits gave back. A resume needs it again,
-  // beyond what the driver's restore takes.
+  // Between release and open: the bytes that the lowered stack limits gave back. A resume needs
+  // them in addition to the bytes of the driver's restore.
   uint64_t floor_bytes;
 };
 
 // Memory that stays with the driver.
 struct DriverAccount {
   uint64_t tiny_bytes;   // small cuMemAlloc
-  uint64_t plain_bytes;  // cuMemAlloc where there is no fast path, or while it was refused
+  uint64_t plain_bytes;  // cuMemAlloc without the fast path, or after it failed
   uint64_t pool_bytes;   // cuMemAllocAsync and its kin
   uint64_t managed_bytes;
   uint64_t host_bytes;         // pinned
@@ -222,7 +222,7 @@ struct DriverAccount {
 // Another process with whose agent this one has shared memory, by CUDA IPC or exported handles.
 enum IpcRole : uint32_t {
   kIpcUsesOurs = 1,    // it has memory of this process open
-  kIpcFreedHere = 2,   // and some of that was freed here since: nobody could bring it back
+  kIpcFreedHere = 2,   // some of that memory was freed here since, so it could not be restored
   kIpcOwnsTheirs = 4,  // this process has memory of it open
 };
 struct IpcPeer {
@@ -240,15 +240,15 @@ struct HelloReply {
   uint32_t device_count;
   uint32_t range_count;
   uint64_t range_bytes;
-  uint64_t suspends;  // how often the memory was given up
+  uint64_t suspends;  // how often the memory was released
   uint32_t open_captures;
   uint32_t kept_descriptors;
-  // Mapped and come back by a resume, or of another process: the driver alone could not restore
-  // these. The bytes are of the former only.
+  // Mapped ranges that a resume imported or that belong to another process: the driver alone could
+  // not restore them. The bytes count only the former.
   uint32_t imported_ranges;
   uint32_t reserved;
   uint64_t imported_bytes;
-  Uuid ipc_name;        // all zero: it has never shared memory
+  Uuid ipc_name;        // all zero if the process has never shared memory
   uint32_t ipc_ranges;  // handles of other processes' memory that are open here, and
   uint32_t reserved_ipc;
   uint64_t ipc_bytes;       // their sizes
@@ -261,17 +261,17 @@ struct HelloReply {
 
 enum class IpcOutcome : uint32_t {
   kGiven = 0,   // one descriptor comes with it
-  kNotNow = 1,  // the gate is closed; kIpcWait tells when it is open
+  kNotNow = 1,  // the gate is closed; kIpcWait waits until it is open
   kReady = 2,
   kGone = 3,    // there is no such memory (any more)
-  kDriver = 4,  // the driver said `driver_error`
+  kDriver = 4,  // the driver returned `driver_error`
 };
 
 struct IpcRequest {
   Header header;
-  Uuid from;        // who asks: its ipc_name
-  uint64_t piece;   // what is opened: allocation, event, handle; 0: `region` was, before a suspend
-  uint64_t region;  // its handle, which may hold others beside it
+  Uuid from;        // the importer's ipc_name
+  uint64_t piece;   // the allocation, event or handle to open; 0: `region`, again after a suspend
+  uint64_t region;  // a region that was open before a suspend; it may hold other allocations too
 };
 
 struct IpcAnswer {
@@ -297,31 +297,31 @@ union Packet {
   IpcAnswer ipc_answer;
 };
 
-// The agent's exported symbol `stasis_agent_header`, 64 bytes aligned, in the writable mapping of
-// its file. A client reads it from outside (process_vm_readv); it has a
-// door when door_fd >= 0.
+// The agent's exported symbol `stasis_agent_header`, aligned to 64 bytes, in the writable mapping
+// of its file. A client reads it from outside (process_vm_readv). The agent has a door if door_fd
+// >= 0.
 inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', 'a',
                                           'g', 'e', 'n', 't', '\r', '\n', 1,   0};
-// Where the memory is, for who may not wait for an answer: a program that CRIU holds gives none. A
-// bit may stay set for a while after what it says is over, never the other way round.
+// Where the memory is, for readers that cannot wait for an answer: a program that CRIU holds gives
+// none. A bit may stay set for a while after its reason is gone, but is never set too late.
 enum HeaderMemory : uint32_t {
-  kMemoryTold = 1u << 31,  // this agent keeps the word, and knows kOwn; older ones left it 0
-  kStepsTold = 1u << 30,   // not of memory: this agent knows kCloseInSteps and kRest
-  kMemoryAway = 1,         // it was given up
-  kMemoryImported = 2,  // some of it came back by a resume: the driver alone could not restore it
-  kMemoryShared = 4,    // another process uses it, or it uses another's (CUDA IPC)
+  kMemoryTold = 1u << 31,  // this agent maintains the word and knows kOwn; older ones leave it 0
+  kStepsTold = 1u << 30,   // not about memory: this agent knows kCloseInSteps and kRest
+  kMemoryAway = 1,         // the memory is released
+  kMemoryImported = 2,     // a resume imported some of it: the driver alone could not restore it
+  kMemoryShared = 4,       // another process uses it, or it uses another's (CUDA IPC)
 };
 struct alignas(64) AgentHeader {
   char magic[16];
   uint16_t version;
   uint16_t size;
-  int32_t pid;         // in the process's own pid namespace; a forked child's differs until it
-                       // has made a door of its own
+  int32_t pid;         // in the process's own pid namespace; in a forked child still the parent's,
+                       // until the child has a door of its own
   int32_t door_fd;     // the end of a socket pair that clients take with pidfd_getfd; -1: none
   uint32_t memory;     // HeaderMemory
-  uint64_t door_mark;  // the seconds of that socket's SO_RCVTIMEO, by which it is known: a program
-                       // may have closed it and opened something else. Unlike an inode it comes
-                       // through a dump and restore.
+  uint64_t door_mark;  // the seconds of that socket's SO_RCVTIMEO, which identify it: the program
+                       // may have closed it and opened another file. Unlike an inode it survives a
+                       // dump and restore.
   uint8_t build_id[20];
 };
 

@@ -1,4 +1,4 @@
-// The agent's other end: clients that die, and what comes through the door.
+// Clients of the agent: disconnects, and invalid input.
 
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -16,6 +16,41 @@ namespace {
 using namespace stasis::cuda;  // NOLINT
 
 constexpr uint64_t kMiB = 1 << 20;
+
+// While one call blocks in the driver, the agent still answers, and other threads can query memory
+// and allocate where there is space.
+TEST(Client, IsAnsweredWhileACallBlocksInTheDriver) {
+  Target target({"direct"});
+  std::string slab = target.Ask("alloc 4194304"), large = target.Ask("alloc 33554432");
+  for (const char* call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap"}) {
+    SCOPED_TRACE(call);
+    Hold hold(1);
+    Fault fault(target, std::string(call) + "=hold(1)");
+    const bool frees = std::string(call) == "cuMemUnmap";
+    ASSERT_EQ(target.Ask(frees ? "beside-free " + large : "beside-alloc 50331648"), "ok");
+    hold.AwaitCall();
+    auto client = wire::AgentClient::Find(target.pid(), seconds(5));
+    ASSERT_DONE(client);
+    EXPECT_EQ(client->hello().state, wire::State::kOpen);
+    target.Say("range " + slab + " 77");
+    ASSERT_TRUE(target.SpeaksWithin(seconds(5)));
+    EXPECT_EQ(target.Hear(), "0 4194304");
+    target.Say("alloc 2097152");
+    ASSERT_TRUE(target.SpeaksWithin(seconds(5)));
+    target.Hear();
+    hold.Release();
+    target.Ask("beside-end");
+    // The blocked call is neither lost nor counted twice.
+    ASSERT_DONE(client->Status(kLong));
+    ASSERT_DONE(client->Close(kLong));
+    auto list = client->Describe(kLong);
+    ASSERT_DONE(list);
+    uint64_t bytes = 0;
+    for (const wire::Range& range : *list) bytes += range.size_bytes;
+    EXPECT_EQ(bytes, client->hello().range_bytes);
+    ASSERT_DONE(client->Open(kLong));
+  }
+}
 
 TEST(Client, ItsEndBeforeReleaseReopens) {
   Target target({"direct"});
@@ -54,7 +89,7 @@ TEST(Client, ItsEndAfterReleaseLeavesTheGateClosedForTheNext) {
     EXPECT_EQ(client->hello().state, wire::State::kReleased);
     EXPECT_FALSE(client->Open(kLong).has_value()) << "there is nothing to open to";
     EXPECT_FALSE(client->Close(kLong).has_value());
-    // Dies in the middle: one batch of two.
+    // The client dies between two batches.
     std::vector<wire::Range> wrong = kept.ranges;
     wrong[250].address += 1;
     EXPECT_FALSE(client->Map(wrong, Numbers(kept.fds), kLong).has_value());
@@ -63,13 +98,13 @@ TEST(Client, ItsEndAfterReleaseLeavesTheGateClosedForTheNext) {
     auto client = target.Connect();
     ASSERT_DONE(client);
     ASSERT_DONE(client->Map(kept.ranges, Numbers(kept.fds), kLong));
-    // Its end after the map is an open.
+    // A disconnect after the map means an open.
   }
   EXPECT_EQ(target.Hear(), "right");
   EXPECT_EQ(target.Ask("check " + second + " 5"), "right");
 }
 
-// The coordinator and the mover die with the memory in their hands.
+// The coordinator and the mover die while they hold the memory.
 TEST(Client, ItsEndBeforeCommitGivesEverythingBack) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
@@ -87,7 +122,7 @@ TEST(Client, ItsEndBeforeCommitGivesEverythingBack) {
     EXPECT_EQ(target.Ask("check " + piece + " 4"), "right") << round;
     EXPECT_EQ(target.Ask("check " + second + " 5"), "right") << round;
   }
-  // Also when the driver has checkpointed the rest in the meantime.
+  // Also if the driver has checkpointed the rest meanwhile.
   {
     auto client = target.Connect();
     ASSERT_DONE(client);
@@ -134,7 +169,7 @@ TEST(Client, OnlyOneAtATime) {
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code, Code::kAborted);
   first = Fail(Code::kCancelled, "gone");
-  // The agent sees the end of the first when it looks again: a new client may come a moment early.
+  // The agent notices the first disconnect at its next poll, so a new client may be slightly early.
   auto third = target.Connect();
   for (int i = 0; i < 100 && !third && third.error().code == Code::kAborted; ++i) {
     third = target.Connect();
@@ -178,7 +213,7 @@ TEST(Door, ComesBackWhenTheProgramClosesEverything) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   ASSERT_EQ(target.Ask("close-descriptors"), "ok");
-  // The agent notices by itself; nobody can say when.
+  // The agent notices at an unspecified time.
   auto client = target.Connect();
   for (int i = 0; i < 6000 && !client; ++i) {
     client = target.Connect();
@@ -217,7 +252,7 @@ TEST(Door, NoneWithoutAgentOrBeforeTheGpuIsUsed) {
   EXPECT_EQ(idle.error().code, Code::kNotFound);
 }
 
-// Whoever may trace the program may send anything; the program does not notice.
+// Any process that may trace the program may send anything; the program must not notice.
 TEST(Door, RubbishIsThrownAway) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
@@ -259,7 +294,7 @@ TEST(Door, RubbishFromAClientEndsItsConnection) {
     EXPECT_EQ(ends_after(socket), wire::Io::kEnd);
   }
   {
-    // A well-formed answer where a request belongs, with the gate closed by the request before.
+    // A well-formed reply in place of a request, with the gate closed by the previous request.
     UniqueFd socket = knock();
     wire::CloseRequest close{};
     close.timeout_ms = 10000;
@@ -270,7 +305,7 @@ TEST(Door, RubbishFromAClientEndsItsConnection) {
     EXPECT_EQ(target.Ask("check " + piece + " 4"), "right") << "the gate is open again";
   }
   {
-    // Counts that do not fit what came.
+    // Counts that do not match the content.
     UniqueFd socket = knock();
     wire::Ranges ranges{};
     ranges.count = 150;

@@ -1,14 +1,14 @@
-// Gates that close together, and work that does not end.
+// Closing several gates together, with work that does not end.
 
-#include "coordinator/close_gates.h"
+#include "gpu_state/close_gates.h"
 
 #include "stand.h"
 
 namespace stasis::agent_test {
 namespace {
 
-using coordinator::CloseGates;
-using coordinator::GateOwner;
+using gpu_state::CloseGates;
+using gpu_state::GateOwner;
 constexpr auto kKeep = wire::AgentClient::Floor::kKeep;
 
 struct Two {
@@ -32,7 +32,7 @@ TEST(CloseGates, ThoseThatRestAreClosed) {
   }
 }
 
-// One whose work does not end is named, and what the other does meanwhile goes on call by call.
+// The one with endless work is named; meanwhile the other program proceeds call by call.
 TEST(CloseGates, OneThatNeverRestsIsNamed) {
   Two two;
   ASSERT_DONE(two.one);

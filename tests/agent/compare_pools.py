@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a program hears about its pools with the agent and without, on whatever GPU is there.
+"""Compares the driver's answers about a program's pools with and without the agent, on any GPU.
 
-    compare_pools.py AGENT_TARGET AGENT_LIBRARY
+  compare_pools.py AGENT_TARGET AGENT_LIBRARY
 
-A tool for a real GPU: on the software GPU the tests compare the same (pools_test.cc). Reserved memory is
-the driver's own affair, and so are times; both are only shown. Exit code 1: something else differs.
+A tool for real GPUs; on the software GPU pools_test.cc compares the same. Reserved memory depends
+on the driver, and times vary; both are only shown. Exit code 1: anything else differs.
 """
 
 import os

@@ -1,5 +1,4 @@
-// A suspended program that is dumped, killed and brought back: the agent's door must still be
-// there.
+// Dumps, kills and restores a suspended program: the agent's socket must exist afterwards.
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -26,14 +25,15 @@ std::string FindCriu() {
   return system("command -v criu > /dev/null") == 0 ? "criu" : "";
 }
 
-// Nothing but files and a session of its own, as a program in the background has.
+// Only files and its own session, like a background program.
 pid_t StartWorkload(const std::string& output) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT, 0600);
   posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  // A test runner may leak a log of its own to us; it grows, and CRIU then refuses the restore.
+  // A test runner may leak its log to the program. CRIU would reject the restore because the log
+  // grows.
   posix_spawn_file_actions_addclosefrom_np(&actions, 3);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);

@@ -1,5 +1,5 @@
-// Handles that one program exports as files and another imports: what the plain driver gives, and a
-// suspend of both.
+// Handles that one program exports as files and another imports: compared with the plain driver,
+// and through a suspend of both.
 
 #include <signal.h>
 #include <unistd.h>
@@ -21,13 +21,13 @@ std::string Map(Target& target, const std::string& handle) {
   return target.Ask("handle-map " + handle + " " + kBytes);
 }
 
-// The GPU hears of the end of a process, and an owner of that of an importer, in its own time.
+// The GPU notices the end of a process, and an owner that of an importer, after a delay.
 bool ComesTo(size_t free_bytes) {
   for (int i = 0; i < 60000 && FreeBytes() < free_bytes; ++i) usleep(1000);
   return FreeBytes() >= free_bytes;
 }
 
-// What holds of the plain driver must hold under the agent.
+// The tests must pass with the plain driver and with the agent.
 class Exported : public ::testing::TestWithParam<bool> {
  protected:
   Target owner_{{"direct"}, GetParam()}, importer_{{"direct"}, GetParam()};
@@ -47,20 +47,20 @@ TEST_P(Exported, BothSeeWhatTheOtherWrites) {
   EXPECT_EQ(importer_.Ask("handle-export " + handle), kInvalidValue) << "it is not handed on";
   EXPECT_EQ(importer_.Ask("handle-map " + handle + " 2097152"), kInvalidValue) << "only whole";
   EXPECT_EQ(importer_.Ask("handle-map " + handle + " 8388608"), kInvalidValue);
-  // A file is good for any number of imports, by anybody, until it is closed.
+  // A file can be imported any number of times, by any process, until it is closed.
   Target third({"direct"}, GetParam());
   const std::string only = Import(third, owner_, file_);
   EXPECT_EQ(third.Ask("check " + Map(third, only) + " 6"), "right");
   EXPECT_EQ(third.Ask("handle-release " + only), "0");
   EXPECT_EQ(importer_.Ask("check " + Map(importer_, Import(importer_, owner_, file_)) + " 6"),
             "right");
-  // Each import is released by itself.
+  // Each import is released separately.
   const std::string first = Import(third, owner_, file_), second = Import(third, owner_, file_);
   EXPECT_EQ(third.Ask("handle-release " + first), "0");
   EXPECT_EQ(third.Ask("check " + Map(third, second) + " 6"), "right");
   EXPECT_EQ(third.Ask("handle-release " + second), "0");
   EXPECT_EQ(third.Ask("handle-release " + second), "1");
-  // Also by its owner.
+  // The owner can import too.
   EXPECT_EQ(owner_.Ask("check " + Map(owner_, Import(owner_, owner_, file_)) + " 6"), "right");
   EXPECT_EQ(owner_.Ask("handle-close " + file_), "0");
   EXPECT_EQ(Import(importer_, owner_, file_), kInvalidValue);
@@ -76,7 +76,7 @@ TEST_P(Exported, MemoryLivesAsLongAsAnybodyHasIt) {
   EXPECT_EQ(owner_.Ask("handle-close " + file_), "0");
   const std::string theirs = Map(importer_, handle);
   EXPECT_EQ(importer_.Ask("check " + theirs + " 7"), "right");
-  // A mapping is as good as a handle, and leads back to one.
+  // A mapping keeps the memory like a handle, and can be converted back to one.
   EXPECT_EQ(importer_.Ask("handle-release " + handle), "0");
   EXPECT_EQ(importer_.Ask("handle-map " + handle + " " + kBytes), kInvalidValue);
   const std::string again = importer_.Ask("handle-retain " + theirs);
@@ -127,24 +127,24 @@ TEST_P(ExportedDoors, AreAllHooked) {
 INSTANTIATE_TEST_SUITE_P(, ExportedDoors, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A file comes from anybody.
+// Files may come from any process.
 TEST(ExportedFile, ThatSomebodyMadeUpOpensNothing) {
   Target owner({"direct"}), importer({"direct"}), plain({"direct"}, /*agent=*/false);
   const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
   const std::string file = owner.Ask("handle-export " + made);
-  // Each field in turn: the magic, the kind, the name, the process, the version, the handle.
+  // Changes each field in turn: magic, kind, name, process, version, handle.
   for (int at : {0, 7, 8, 24, 28, 32, 39}) {
     const std::string spoiled = owner.Ask("handle-spoil " + file + " " + std::to_string(at));
     EXPECT_EQ(Import(importer, owner, spoiled), kInvalidValue) << at;
   }
   EXPECT_EQ(Import(plain, owner, file), kInvalidValue) << "without an agent";
   EXPECT_EQ(Import(importer, owner, file), "0");
-  // One that its owner has given up, and nobody has.
+  // A handle that its owner has released and that no other process holds.
   EXPECT_EQ(importer.Ask("handle-release 0"), "0");
   EXPECT_EQ(owner.Ask("handle-release " + made), "0");
   EXPECT_EQ(Import(importer, owner, file), kInvalidValue);
-  // What was never exported is nobody else's, whatever a file says: handles are numbered, and the
-  // changed bit makes of the second the third.
+  // A handle that was never exported cannot be opened, whatever a file says. Handles are numbered,
+  // and the changed bit turns the second into the third.
   const std::string second = owner.Ask(std::string("handle-make ") + kBytes);
   const std::string other = owner.Ask("handle-export " + second);
   owner.Ask(std::string("handle-make ") + kBytes);
@@ -152,7 +152,7 @@ TEST(ExportedFile, ThatSomebodyMadeUpOpensNothing) {
   EXPECT_EQ(Import(importer, owner, other), "1");
 }
 
-// Only a sealed file says for ever what it says now.
+// Only a sealed file cannot change later.
 TEST(ExportedFile, ThatIsNotSealedOpensNothing) {
   Target owner({"direct"}), importer({"direct"});
   const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
@@ -161,7 +161,7 @@ TEST(ExportedFile, ThatIsNotSealedOpensNothing) {
   EXPECT_EQ(Import(importer, owner, file), "0");
 }
 
-// Two that share two handles, of which the owner has given up the second.
+// Two programs that share two handles; the owner has released the second one.
 class Shared : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -187,7 +187,7 @@ class Shared : public ::testing::Test {
     EXPECT_EQ(nothing->ranges.size(), 0u) << "it travels once, with its owner";
     EXPECT_EQ(taken->ranges.size(), 2u);
     taken_ = std::move(*taken);
-    // In any order; so each of them is first in some test.
+    // Any order must work, so each program is first in some test.
     ASSERT_DONE((owner_goes_first_ ? a : b).Release(kUntilCommit, kLong));
     ASSERT_DONE((owner_goes_first_ ? b : a).Release(kUntilCommit, kLong));
     owner_goes_first_ = !owner_goes_first_;
@@ -215,7 +215,7 @@ TEST_F(Shared, IsSuspendedAndComesBack) {
     Away(*a, *b);
     ASSERT_DONE(a->Commit(kLong));
     ASSERT_DONE(b->Commit(kLong));
-    importer_.Say("handle-about " + left_);  // waits until it is back
+    importer_.Say("handle-about " + left_);  // blocks until the memory is back
     for (Target* target : {&owner_, &importer_}) LockAndCheckpoint(*target);
     auto bytes = TakeAway(&taken_);
     EXPECT_GE(FreeBytes(), before + 8 * 1000 * 1000) << "the GPU is free";
@@ -237,7 +237,8 @@ TEST_F(Shared, IsSuspendedAndComesBack) {
     EXPECT_EQ(owner_.Ask("check " + mine_ + " 1"), "right");
     EXPECT_EQ(FreeBytes(), before) << "it is there once, not twice";
   }
-  // The old file is good after a suspend too, and what was kept for others goes with their last.
+  // The old file stays valid after a suspend, and memory kept for others is freed with the last of
+  // them.
   Target late({"direct"});
   EXPECT_EQ(late.Ask("check " + Map(late, Import(late, owner_, file_)) + " 1"), "right");
   const size_t now = FreeBytes();
@@ -246,8 +247,8 @@ TEST_F(Shared, IsSuspendedAndComesBack) {
   EXPECT_TRUE(ComesTo(now + 4 * 1000 * 1000));
 }
 
-// The clients die when the memory is away, the owner's first: it runs on before its importer is
-// back, and must not take for unused what that one will ask for.
+// The clients die while the memory is away, the owner's first: it resumes before its importer, and
+// must not free memory that the importer will request.
 TEST_F(Shared, SurvivesTheEndOfItsClients) {
   auto a = owner_.Connect(), b = importer_.Connect();
   ASSERT_DONE(a);
@@ -261,7 +262,7 @@ TEST_F(Shared, SurvivesTheEndOfItsClients) {
   EXPECT_EQ(importer_.Ask("check " + left_piece_ + " 2"), "right");
 }
 
-// Whoever dies when its memory is away does not come back for it.
+// An importer that dies while its memory is away never requests it.
 TEST_F(Shared, WhatWasKeptForSomebodyWhoEndedIsGivenBack) {
   auto a = owner_.Connect(), b = importer_.Connect();
   ASSERT_DONE(a);
@@ -279,7 +280,7 @@ TEST_F(Shared, WhatWasKeptForSomebodyWhoEndedIsGivenBack) {
   EXPECT_FALSE(SaysItShares(owner_));
 }
 
-// The same, but its owner runs already, and nothing tells it.
+// The same with an owner that already runs and gets no notification.
 TEST_F(Shared, WhatIsOwedToSomebodyWhoEndsIsGivenBack) {
   auto a = owner_.Connect(), b = importer_.Connect();
   ASSERT_DONE(a);
@@ -297,14 +298,14 @@ TEST_F(Shared, WhatIsOwedToSomebodyWhoEndsIsGivenBack) {
   EXPECT_FALSE(SaysItShares(owner_));
 }
 
-// An importer closes all descriptors it finds. What its owner has given up is its alone then, and a
-// suspend would lose it; what the owner still has, it asks for anew.
+// An importer closes all descriptors it finds. Memory that its owner has released then belongs to
+// it alone, and a suspend would lose it; memory that the owner still holds is requested again.
 TEST_F(Shared, WhatNobodyWouldKeepIsNotLetGo) {
   ASSERT_EQ(importer_.Ask("close-descriptors"), "ok");
   for (int i = 0; i < 60000 && SaysItShares(owner_); ++i) usleep(1000);
   ASSERT_FALSE(SaysItShares(owner_)) << "it has heard of it";
   auto b = importer_.Connect();
-  while (!b) b = importer_.Connect();  // it makes another door
+  while (!b) b = importer_.Connect();  // it creates another socket
   const Status closed = b->Close(kLong);
   ASSERT_FALSE(closed.has_value());
   EXPECT_NE(closed.error().ToString().find("would be lost"), std::string::npos)
@@ -320,7 +321,7 @@ TEST_F(Shared, WhatNobodyWouldKeepIsNotLetGo) {
   EXPECT_EQ(importer_.Ask("check " + theirs_ + " 1"), "right");
 }
 
-// It would be there by its own account, and its addresses lead nowhere.
+// The agent would believe that it exists, but its addresses would be invalid.
 TEST_F(Shared, WhatTheDriverDoesNotReleaseStaysMapped) {
   for (Target* target : {&importer_, &owner_}) {
     for (const char* rules : {"cuMemRelease=fail(999)", "cuMemUnmap=fail(999)"}) {
@@ -343,7 +344,7 @@ TEST_F(Shared, WhatTheDriverDoesNotReleaseStaysMapped) {
   }
 }
 
-// Whoever imports while its owner's gate is closed waits, outside of its own gate.
+// An import while the owner's gate is closed waits, outside of the importer's own gate.
 TEST_F(Shared, AnImportWaitsForTheOwnersGate) {
   auto a = owner_.Connect();
   ASSERT_DONE(a);

@@ -1,4 +1,4 @@
-// The stack limits, which are small while the driver carries the rest.
+// Stack limits, which are reduced while the driver checkpoints the rest.
 
 #include <unistd.h>
 
@@ -12,7 +12,7 @@ using namespace stasis::cuda;  // NOLINT
 constexpr size_t kMiB = 1 << 20;
 constexpr auto kKeep = wire::AgentClient::Floor::kKeep;
 
-// All that is left of the GPU.
+// Allocates the rest of the GPU's memory.
 struct Hog {
   Hog() {
     UseGpu();
@@ -89,7 +89,7 @@ TEST(Floor, TheProgramsOwnLimitComesBackThroughACheckpoint) {
   ASSERT_EQ(cuCheckpointProcessUnlock(pid, nullptr), CUDA_SUCCESS);
   ASSERT_DONE(client->Map(taken.ranges, Numbers(fds), kLong));
   fds.clear();
-  target.Say("set-limit 2048");  // stands at the gate
+  target.Say("set-limit 2048");  // blocks at the gate
   ASSERT_DONE(client->Open(kLong));
   EXPECT_EQ(target.Hear(), "0");
   EXPECT_EQ(target.Ask("limit"), "2048");
@@ -98,7 +98,7 @@ TEST(Floor, TheProgramsOwnLimitComesBackThroughACheckpoint) {
   EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
 }
 
-// The undo, and a client that dies.
+// Restored by a roll-back and after a client's death.
 TEST(Floor, IsBackWhereverTheProgramRunsOn) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
@@ -133,7 +133,7 @@ TEST(Floor, ContextsThatKeepTheirLimitAreNoError) {
   EXPECT_EQ(target.Ask("limit"), "1024");
 }
 
-// Running on with a stack that is too small would be worse than waiting.
+// Resuming with a stack that is too small would be worse than waiting.
 TEST(Floor, WithoutMemoryForItTheProgramWaitsAndTheClientIsTold) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");

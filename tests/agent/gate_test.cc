@@ -1,11 +1,12 @@
-// The gate between a program and its GPU: whom it holds up, when it does not close.
+// The gate between a program and its GPU: which calls it blocks, and when it cannot close.
 
 #include "stand.h"
 
 namespace stasis::agent_test {
 namespace {
 
-// Closed gate: a call waits, a look at the table does not; and then it goes on.
+// While the gate is closed a call blocks and a query of the table does not; after it opens the call
+// proceeds.
 TEST(Gate, HoldsACallUpAndLetsItGo) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 4194304");
@@ -40,8 +41,8 @@ TEST(Gate, ReopensAtTheDeadlineWhenWorkDoesNotEnd) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-// Work that does not end keeps the gate shut for a client that goes on in steps: calls go through
-// as it says, and none without it.
+// Endless work keeps the gate closed for a client that proceeds in steps: calls pass only as the
+// client allows.
 TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 4194304");
@@ -58,7 +59,8 @@ TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
   auto status = client->Status(kLong);
   ASSERT_DONE(status);
   EXPECT_EQ(status->state, wire::State::kShut);
-  target.Say("unstuck");  // frees the work without a call, and then waits for it, which may pass
+  target.Say("unstuck");  // finishes the work without a call, and then waits for it, which may pass
+                          // the gate
   EXPECT_EQ(target.Hear(), "ok");
   rests = client->Rest(0, kLong);
   ASSERT_DONE(rests);
@@ -75,7 +77,7 @@ TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-// A capture goes on through the open gate, however short the steps are.
+// A capture continues through the open gate, however short the steps are.
 TEST(Gate, ShutsInStepsWhenACaptureHasEnded) {
   Target target({"direct"});
   ASSERT_EQ(target.Ask("capture"), "ok");
@@ -95,7 +97,7 @@ TEST(Gate, ShutsInStepsWhenACaptureHasEnded) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-// One that begins in a step goes on, however many steps it lasts, and nothing after it does.
+// A capture that begins in a step continues over any number of steps, and nothing after it does.
 TEST(Gate, ACaptureThatBeginsInAStepGoesOnToItsEnd) {
   Target target({"direct"});
   auto client = target.Connect();
@@ -124,7 +126,7 @@ TEST(Gate, ACaptureThatBeginsInAStepGoesOnToItsEnd) {
   EXPECT_NE(target.Hear(), "");
 }
 
-// A child has no part in it: it stands at no gate, whatever its parent may do.
+// A child process passes the gate, whatever happens to its parent.
 TEST(Gate, AChildOfAProgramInAStepIsNotHeld) {
   Target target({"direct"});
   auto client = target.Connect();
@@ -198,7 +200,7 @@ TEST(Gate, SixteenThreadsThroughTwentySuspends) {
   EXPECT_EQ(target.Ask("calm"), "wrong 0");
 }
 
-// Quick suspends without another process, so that threads meet the gate at many moments.
+// Fast suspends without another process, so that threads reach the gate at many different moments.
 TEST(Gate, SixtyFourThreadsThroughTwoHundredSuspends) {
   Target target({"dlsym"});
   ASSERT_EQ(target.Ask("hammer 64"), "ok");

@@ -1,5 +1,5 @@
-// CUDA IPC between two programs under the agent: what the plain driver gives, and a suspend of
-// both.
+// CUDA IPC between two programs under the agent: compared with the plain driver, and through a
+// suspend of both.
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -18,7 +18,7 @@ using namespace stasis::cuda;  // NOLINT
 constexpr const char* kInvalidValue = "error 1";
 constexpr const char* kInvalidContext = "error 201";
 
-// While one lives, the target gets no new file descriptor.
+// While an object exists, the target cannot get new descriptors.
 class NoDescriptors {
  public:
   explicit NoDescriptors(const Target& target) : pid_(target.pid().value) {
@@ -34,7 +34,7 @@ class NoDescriptors {
   rlimit before_{};
 };
 
-// The folders in /proc of the target's threads of that name.
+// Returns the /proc directories of the target's threads of that name.
 std::vector<std::filesystem::path> Threads(const Target& target, const std::string& name) {
   std::vector<std::filesystem::path> found;
   const std::string tasks = "/proc/" + std::to_string(target.pid().value) + "/task";
@@ -46,7 +46,7 @@ std::vector<std::filesystem::path> Threads(const Target& target, const std::stri
   return found;
 }
 
-// Of a thread, in ticks of 10 ms.
+// Returns the CPU time of a thread, in ticks of 10 ms.
 long ProcessorTime(const std::filesystem::path& thread) {
   std::string text;
   std::getline(std::ifstream(thread / "stat"), text);
@@ -60,7 +60,7 @@ long ProcessorTime(const std::filesystem::path& thread) {
 
 class IpcDoors : public ::testing::TestWithParam<const char*> {};
 
-// Shared both ways: what one writes the other reads, at whatever size, in a slab and alone.
+// Sharing in both directions, at all sizes, inside a slab and separately allocated.
 TEST_P(IpcDoors, TwoProcessesShareMemory) {
   Target owner({GetParam()}), importer({GetParam()});
   for (const char* bytes : {"4096", "3000000", "20971520", "2097152"}) {
@@ -91,7 +91,7 @@ TEST(Ipc, AnswersAsThePlainDriverDoes) {
   const std::string handle = owner.Ask("ipc-get " + a), other = owner.Ask("ipc-get " + b);
   EXPECT_EQ(owner.Ask("ipc-open " + handle), kInvalidContext) << "not in its own process";
 
-  // Opened twice it is the same, until it was closed as often.
+  // Opening twice gives the same address, until it is closed twice.
   const std::string first = importer.Ask("ipc-open " + handle);
   const std::string second = importer.Ask("ipc-open " + handle);
   EXPECT_EQ(importer.Ask("address " + first), importer.Ask("address " + second));
@@ -99,13 +99,13 @@ TEST(Ipc, AnswersAsThePlainDriverDoes) {
   EXPECT_EQ(importer.Ask("free " + first), "1") << "it is closed, not freed";
   EXPECT_EQ(importer.Ask("ipc-close " + first), "0");
   EXPECT_EQ(importer.Ask("check " + first + " 1"), "right");
-  // Neighbours of one slab come and go each by itself.
+  // Neighbours in one slab are opened and closed independently.
   const std::string neighbour = importer.Ask("ipc-open " + other);
   EXPECT_EQ(importer.Ask("ipc-close " + second), "0");
   EXPECT_EQ(importer.Ask("ipc-close " + second), "1");
   EXPECT_EQ(importer.Ask("check " + neighbour + " 2"), "right");
 
-  // The owner frees it, and is gone: whoever has it open keeps it.
+  // The owner frees the memory and exits; a process that has it open keeps it.
   EXPECT_EQ(owner.Ask("free " + b), "0");
   EXPECT_EQ(importer.Ask("check " + neighbour + " 2"), "right");
   Target late({"direct"});
@@ -115,7 +115,7 @@ TEST(Ipc, AnswersAsThePlainDriverDoes) {
   EXPECT_EQ(importer.Ask("check " + neighbour + " 2"), "right");
   EXPECT_EQ(late.Ask("ipc-open " + handle), kInvalidValue) << "ended";
   EXPECT_EQ(importer.Ask("ipc-close " + neighbour), "0");
-  // The software GPU hears of the owner's end in its own time.
+  // The software GPU notices the owner's end after a delay.
   for (int i = 0; i < 60000 && FreeBytes() < before; ++i) usleep(1000);
   EXPECT_GE(FreeBytes(), before) << "and that was the last of it";
 }
@@ -132,14 +132,14 @@ TEST(Ipc, AContextsEndClosesWhatItHadOpen) {
   EXPECT_EQ(owner.Ask("check " + mine + " 1"), "right");
 }
 
-// A handle comes from anybody.
+// Handles may come from any process.
 TEST(Ipc, AHandleThatSomebodyMadeUpOpensNothing) {
   Target owner({"direct"}), importer({"direct"}), plain({"direct"}, /*agent=*/false);
   const std::string mine = owner.Ask("alloc 3000000");
   const std::string handle = owner.Ask("ipc-get " + mine);
   ASSERT_EQ(handle.size(), 128u);
-  // Each field in turn: the name, the process, the version, the allocation. (Not the magic, which
-  // makes it the driver's.)
+  // Changes each field in turn: name, process, version, allocation. (A changed magic would make it
+  // a driver's handle.)
   for (size_t at : {16u, 50u, 56u, 64u}) {
     std::string spoiled = handle;
     spoiled[at] = spoiled[at] == 'a' ? 'b' : 'a';
@@ -150,8 +150,8 @@ TEST(Ipc, AHandleThatSomebodyMadeUpOpensNothing) {
   EXPECT_EQ(importer.Ask("ipc-open " + handle), "0");
 }
 
-// What a program without an agent shares is the driver's, which could not bring it back: it is
-// refused by name.
+// Memory shared by a program without an agent belongs to the driver, which could not restore it:
+// the error names it.
 TEST(Ipc, WhatIsLeftToTheDriverStandsInTheWay) {
   Target plain({"direct"}, /*agent=*/false), importer({"direct"});
   plain.Ask("alloc 4096");
@@ -187,7 +187,7 @@ TEST_P(IpcDoors, AnEventOrdersTwoProcesses) {
     EXPECT_EQ(importer.Ask("ipc-query 0"), "0");
   }
   EXPECT_EQ(importer.Ask("ipc-record 0"), "801") << "the owner alone";
-  // Destroyed, or its owner gone: there is nothing to wait for.
+  // The event is destroyed or its owner has exited: there is nothing to wait for.
   EXPECT_EQ(owner.Ask("ipc-end-event 0"), "ok");
   EXPECT_EQ(importer.Ask("ipc-wait 0"), "0");
   EXPECT_EQ(Target({"direct"}).Ask("ipc-open-event " + handle), kInvalidValue);
@@ -199,7 +199,7 @@ TEST_P(IpcDoors, AnEventOrdersTwoProcesses) {
 INSTANTIATE_TEST_SUITE_P(, IpcDoors, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
                          [](const auto& info) { return std::string(info.param); });
 
-// The memory of both goes away, each as a process of one job, and comes back from elsewhere.
+// Both programs are processes of one job; their memory is removed and restored elsewhere.
 TEST(Ipc, BothAreSuspendedAndComeBack) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 3000000"), more = owner.Ask("alloc 33554432");
@@ -230,7 +230,7 @@ TEST(Ipc, BothAreSuspendedAndComeBack) {
     ASSERT_DONE(taken);
     ASSERT_DONE(nothing);
     EXPECT_EQ(nothing->ranges.size(), 0u);
-    // Somebody who comes meanwhile waits until it is back.
+    // A new importer waits until the memory is back.
     ASSERT_DONE(a->Release(kUntilCommit, kLong));
     ASSERT_DONE(b->Release(kUntilCommit, kLong));
     ASSERT_DONE(a->Commit(kLong));
@@ -240,7 +240,7 @@ TEST(Ipc, BothAreSuspendedAndComeBack) {
     EXPECT_GE(FreeBytes(), before + 60 * 1000 * 1000) << "the GPU is free";
     auto fds = PutBack(*taken, bytes);
     for (Target* target : {&owner, &importer}) RestoreAndUnlock(*target);
-    // The importer first: it has to wait for its owner.
+    // The importer is restored first and has to wait for its owner.
     ASSERT_DONE(b->Map({}, {}, kLong));
     auto early = b->Open(kLong);
     ASSERT_FALSE(early.has_value());
@@ -260,12 +260,12 @@ TEST(Ipc, BothAreSuspendedAndComeBack) {
     EXPECT_EQ(owner.Ask("ipc-record 0"), "0");
     EXPECT_EQ(importer.Ask("ipc-wait 0"), "0");
   }
-  // The old handle is good after a suspend too.
+  // The old handle stays valid after a suspend.
   Target late({"direct"});
   EXPECT_EQ(late.Ask("check " + late.Ask("ipc-open " + handle) + " 1"), "right");
 }
 
-// Whoever asks for memory while its owner's gate is closed waits, outside of its own gate.
+// A request for memory while its owner's gate is closed waits, outside of the importer's own gate.
 TEST(Ipc, AnOpenWaitsForTheOwnersGate) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 3000000");
@@ -284,8 +284,8 @@ TEST(Ipc, AnOpenWaitsForTheOwnersGate) {
   EXPECT_EQ(importer.Ask("check 0 1"), "right");
 }
 
-// The client of both dies when their memory is away: each takes back its own, the importer when its
-// owner has.
+// The client of both dies while their memory is away. Each restores its own memory, the importer
+// after its owner.
 TEST(Ipc, TheEndOfAClientIsUndone) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 3000000");
@@ -310,7 +310,7 @@ TEST(Ipc, TheEndOfAClientIsUndone) {
   EXPECT_EQ(a->hello().ipc_peer_count, 1u) << "they know of each other";
 }
 
-// The header says so to whoever cannot ask the agent.
+// The header tells this to programs that cannot ask the agent.
 TEST(Ipc, WhoSharesSaysSoInItsHeader) {
   Target owner({"direct"}), importer({"direct"});
   const auto& shares = SaysItShares;
@@ -323,12 +323,12 @@ TEST(Ipc, WhoSharesSaysSoInItsHeader) {
     EXPECT_TRUE(shares(importer));
     importer.Ask(end + theirs);
     EXPECT_FALSE(shares(importer));
-    for (int i = 0; i < 60000 && shares(owner); ++i) usleep(1000);  // it hears of it by itself
+    for (int i = 0; i < 60000 && shares(owner); ++i) usleep(1000);  // it is notified
     EXPECT_FALSE(shares(owner));
   }
 }
 
-// The owner is suspended by itself: whoever opens what it has shared waits until it is back,
+// Only the owner is suspended: a process that opens its shared memory waits until it is back,
 // outside of its own gate.
 TEST(Ipc, AnOpenWaitsForAnOwnerThatIsSuspended) {
   Target owner({"direct"}), importer({"direct"}), other({"direct"});
@@ -359,7 +359,7 @@ TEST(Ipc, AnOpenWaitsForAnOwnerThatIsSuspended) {
   EXPECT_EQ(importer.Ask("check 0 1"), "right");
 }
 
-// It dies instead: then there is nothing to wait for.
+// The owner dies instead, so there is nothing to wait for.
 TEST(Ipc, AnOpenDoesNotWaitForAnOwnerThatHasEnded) {
   Target owner({"direct"}), importer({"direct"});
   const std::string handle = owner.Ask("ipc-get " + owner.Ask("alloc 3000000"));
@@ -374,7 +374,7 @@ TEST(Ipc, AnOpenDoesNotWaitForAnOwnerThatHasEnded) {
   EXPECT_EQ(importer.Hear(), kInvalidValue);
 }
 
-// An owner that cannot listen when its memory is back tries again by itself.
+// An owner that cannot listen when its memory is back retries.
 TEST(Ipc, AnOwnerListensAgainWhenItCan) {
   Target owner({"direct"}), importer({"direct"});
   const std::string handle = owner.Ask("ipc-share-event");
@@ -407,7 +407,7 @@ TEST(Ipc, AnOwnerWithoutDescriptorsLeavesTheQueueAlone) {
   EXPECT_EQ(importer.Hear(), "ok");
 }
 
-// However often an event is asked about: one thread waits for all of them.
+// One thread waits for all events, however often one is queried.
 TEST(Ipc, OneThreadWaitsForAllWhoAsk) {
   Target owner({"direct"}), importer({"direct"}), waiting({"direct"});
   const std::string handle = owner.Ask("ipc-share-event");
@@ -425,7 +425,7 @@ TEST(Ipc, OneThreadWaitsForAllWhoAsk) {
   EXPECT_EQ(importer.Ask("ipc-query 0"), "0");
 }
 
-// To be asked about an event spoils nothing that the program captures meanwhile.
+// A query of an event does not disturb a capture of the program.
 TEST(Ipc, WhoWaitsForAnEventLeavesCapturesAlone) {
   Target owner({"direct"}), importer({"direct"});
   ASSERT_EQ(importer.Ask("ipc-open-event " + owner.Ask("ipc-share-event")), "ok");
@@ -438,8 +438,8 @@ TEST(Ipc, WhoWaitsForAnEventLeavesCapturesAlone) {
   EXPECT_EQ(importer.Ask("ipc-sync 0"), "0");
 }
 
-// A program that took an event for reached that nobody could ask about would read what is not there
-// yet.
+// A program must not take an event that cannot be queried for reached: it would read data too
+// early.
 TEST(Ipc, AnEventThatCannotBeAskedAboutIsNotReached) {
   constexpr const char* kUnknown = "999";
   Target owner({"direct"}), importer({"direct"});

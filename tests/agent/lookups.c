@@ -1,5 +1,5 @@
-// Look-ups under the agent: what is found, what is not, and what dlerror() says. Ends with
-// EXIT-SUCCESS. Links no driver.
+// Symbol look-ups under the agent: found symbols, missing symbols, and dlerror(). Prints
+// EXIT-SUCCESS at the end. Does not link the driver.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static const char* Home(void* address) {
 static int IsAgents(void* address) { return strstr(Home(address), "stasis-agent") != NULL; }
 
 int main(void) {
-  // No driver yet: a program that asks whether there is one must hear no.
+  // No driver is loaded yet, so a look-up must fail.
   dlerror();
   EXPECT(dlsym(RTLD_DEFAULT, "cuInit") == NULL);
   EXPECT(dlerror() != NULL);
@@ -41,9 +41,9 @@ int main(void) {
   EXPECT(dlsym(driver, "cuStreamGetFlags") != NULL);
   EXPECT(dlsym(driver, "cuNoSuchFunction") == NULL);
   EXPECT(strstr(dlerror(), "cuNoSuchFunction") != NULL);
-  EXPECT(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == NULL);  // it was loaded locally
+  EXPECT(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == NULL);  // because it was loaded with RTLD_LOCAL
 
-  // Versions and the per-thread default stream.
+  // Versions, and the per-thread default stream.
   int (*ask)(const char*, void**, int, unsigned long long) = NULL;
   *(void**)&ask = dlsym(driver, "cuGetProcAddress");
   void *legacy = NULL, *own = NULL, *wait = NULL, *missing = NULL;
@@ -54,7 +54,7 @@ int main(void) {
   EXPECT(ask("cuStreamGetFlags", &wait, 12000, 0) == 0 && !IsAgents(wait));
   EXPECT(ask("cuNoSuchFunction", &missing, 12000, 0) != 0);
 
-  // What is none of ours is found as ever, for the right caller.
+  // Symbols that the agent does not handle are found as usual, relative to the right caller.
   EXPECT(dlsym(RTLD_NEXT, "malloc") == (void*)malloc || dlsym(RTLD_NEXT, "malloc") != NULL);
   EXPECT(strstr(Home(dlsym(RTLD_NEXT, "malloc")), "libc.so") != NULL);
   EXPECT(dlvsym(RTLD_DEFAULT, "malloc", "GLIBC_2.2.5") != NULL);

@@ -1,5 +1,5 @@
-// Memory that came back by a resume made the program's own again, for a driver that is to carry it
-// alone.
+// Memory restored by the agent, converted to the program's own memory for a checkpoint by the
+// driver alone.
 
 #include "stand.h"
 #include "wire/find.h"
@@ -79,7 +79,7 @@ TEST_F(Own, TheDriverCanCarryItAlone) {
   ExpectIntact();
   EXPECT_EQ(ThroughTheDriver(), CUDA_SUCCESS);
   ExpectIntact();
-  // And the agent can carry it as before.
+  // The agent can save it as before.
   auto client = target_.Connect();
   ASSERT_DONE(client);
   ASSERT_DONE(client->Close(kLong));
@@ -113,14 +113,14 @@ TEST_F(Own, WithoutRoomItIsAsItWas) {
   ExpectIntact();
 }
 
-// The driver takes the imports away and will not put anything in their place: the agent holds them,
-// and brings them back when its client has gone.
+// The driver removes the imports and fails to map replacements: the agent keeps them, and restores
+// them when its client disconnects.
 TEST_F(Own, WhatCouldNotBeMappedAgainComesBack) {
   {
     auto client = target_.Connect();
     ASSERT_DONE(client);
     ASSERT_DONE(client->Close(kLong));
-    // The two views are mapped, the two that matter are not.
+    // The two views are mapped; the two imports are not.
     {
       Fault fault(target_, "cuMemMap:3=fail(999),cuMemMap:4=fail(999)");
       ASSERT_FALSE(client->Own(kLong));

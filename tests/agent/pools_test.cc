@@ -1,4 +1,4 @@
-// Stream-ordered memory: carried, and to the program as the plain driver has it.
+// Stream-ordered memory: saved by the agent, and with the same behaviour as with the plain driver.
 
 #include <unistd.h>
 
@@ -12,7 +12,7 @@ using namespace stasis::cuda;  // NOLINT
 constexpr uint64_t kMiB = 1 << 20;
 const std::string kThreshold = "4 ", kReserved = "5", kUsed = "7", kUsedHigh = "8";
 
-// The agent gives memory back by a thread of its own; nobody says when.
+// A thread of the agent frees memory after an unspecified time.
 bool Becomes(Target& target, const std::string& question, const std::string& answer) {
   for (int i = 0; i < 6000; ++i) {
     if (target.Ask(question) == answer) return true;
@@ -38,7 +38,7 @@ TEST_P(PoolDoors, ContentsComeBackThroughACheckpoint) {
                                 std::to_string(pieces.size() % 3)));
     EXPECT_EQ(target.Ask("fill " + pieces.back() + " " + std::to_string(pieces.size())), "ok");
   }
-  // Freed in stream order, and nobody has waited for it.
+  // Freed in stream order, without a synchronisation.
   std::string gone = target.Ask("pool-alloc 50331648 0");
   EXPECT_EQ(target.Ask("pool-free " + gone + " 0"), "0");
   for (int round = 0; round < 2; ++round) {
@@ -77,7 +77,7 @@ TEST_P(PoolDoors, ContentsComeBackThroughACheckpoint) {
 INSTANTIATE_TEST_SUITE_P(Agent, PoolDoors, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Work that waits in one stream still uses what was freed there.
+// Unfinished work in one stream still uses memory that was freed there.
 TEST(Pools, AnotherStreamDoesNotGetWhatIsStillInUse) {
   for (bool agent : {false, true}) {
     Target target({"direct"}, agent);
@@ -94,7 +94,7 @@ TEST(Pools, AnotherStreamDoesNotGetWhatIsStillInUse) {
   }
 }
 
-// The same stream gets it at once: what uses it comes after what used it.
+// The same stream can reuse it at once, because of the stream's order.
 TEST(Pools, TheSameStreamGetsWhatItHasFreed) {
   Target target({"direct"});
   std::string first = target.Ask("pool-alloc 20971520 0");
@@ -103,7 +103,7 @@ TEST(Pools, TheSameStreamGetsWhatItHasFreed) {
   EXPECT_EQ(target.Ask("pool-free " + first + " 0"), "0");
   std::string second = target.Ask("pool-alloc 18874368 0");
   EXPECT_EQ(target.Ask("address " + second), target.Ask("address " + first));
-  // What is left of it is still to be waited for by others.
+  // Other streams must still wait for the rest of it.
   std::string third = target.Ask("pool-alloc 2097152 1");
   EXPECT_EQ(target.Ask("pool-set " + third + " 1"), "0");
   EXPECT_EQ(target.Ask("sync 1"), "0");
@@ -112,7 +112,7 @@ TEST(Pools, TheSameStreamGetsWhatItHasFreed) {
   EXPECT_EQ(target.Ask("pool-is " + third + " 2"), "right");
 }
 
-// One dialogue, with the agent and without: the same answers.
+// The same dialogue with and without the agent must give the same answers.
 TEST(Pools, AnswerAsThePlainDriver) {
   std::vector<std::string> dialogue = {
       "pool-get 1",
@@ -206,7 +206,7 @@ TEST(Pools, KeepWhatTheirThresholdSaysAndTrimGivesItBack) {
     EXPECT_EQ(target.Ask("pool-trim 0"), "0");
     EXPECT_EQ(target.Ask("pool-get " + kReserved), "0");
     EXPECT_EQ(FreeBytes(), outside);
-    // And without a threshold a wait gives it back, whichever.
+    // Without a threshold any synchronisation frees it.
     EXPECT_EQ(target.Ask("pool-put " + kThreshold + "0"), "0");
     for (const char* wait : {"sync 1", "sync-context"}) {
       std::string c = target.Ask("pool-alloc 41943040 1");
@@ -234,7 +234,7 @@ TEST(Pools, MemoryThatIsAboutToBeFreedIsWaitedForBeforeThereIsNone) {
   }
 }
 
-// Where it fits, nobody waits but the stream.
+// If the memory fits, only the stream waits.
 TEST(Pools, AStreamWaitsForAnotherWhenThereIsNoOtherMemory) {
   Target target({"direct"});
   std::string first = target.Ask("pool-alloc 629145600 0");
@@ -275,7 +275,7 @@ TEST(Pools, UnusedMemoryDoesNotTravel) {
   EXPECT_EQ(target.Ask("check " + b + " 3"), "right");
 }
 
-// A pool's memory outlives it.
+// Memory outlives its pool.
 TEST(Pools, ADestroyedPoolKeepsWhatItHasGivenOut) {
   UseGpu();
   Target target({"direct"});
@@ -358,6 +358,23 @@ TEST(Pools, SixtyFourThreadsThroughAHundredSuspends) {
   EXPECT_EQ(target.Ask("pool-get " + kUsed), "0");
   ASSERT_DONE(client->Status(kLong));
   EXPECT_EQ(client->hello().driver.pool_bytes, 0u);
+}
+
+// If the driver fails a free half-way, the event is returned.
+TEST(Pools, KeepsItsEventsWhenAFreeFails) {
+  Target target({"direct"});
+  for (const char* piece : {"0", "1", "2"}) ASSERT_EQ(target.Ask("pool-alloc 1048576 0"), piece);
+  ASSERT_EQ(target.Ask("pool-free 0 0"), "0");
+  ASSERT_EQ(target.Ask("sync 0"), "0");
+  ASSERT_EQ(target.Ask("pool-trim 0"), "0");  // the event can be reused
+  ASSERT_EQ(target.Ask("other-context"), "ok");
+  {
+    Fault fault(target, "cuCtxPushCurrent_v2=fail");
+    ASSERT_EQ(target.Ask("pool-free 1 0"), "0") << "it waits for the stream instead";
+  }
+  // Without a free event this free would have to create one or wait, and both fail.
+  Fault fault(target, "cuEventCreate=fail,cuStreamSynchronize=fail");
+  EXPECT_EQ(target.Ask("pool-free 2 0"), "0");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -22,7 +23,7 @@ using namespace stasis::cuda;  // NOLINT
 
 namespace {
 
-// A GPU directory for this test program, gone with it.
+// A directory with separate GPUs for this test program, removed at its end.
 struct Gpu {
   Gpu() {
     char path[] = "/tmp/stasis-agent-test-XXXXXX";
@@ -51,7 +52,7 @@ CUmemAllocationProp Properties() {
   return properties;
 }
 
-// A handle, mapped here for a moment.
+// Maps a handle temporarily.
 template <class F>
 void Mapped(CUmemGenericAllocationHandle handle, size_t bytes, F f) {
   CUdeviceptr address = 0;
@@ -133,9 +134,9 @@ std::string Target::Hear() {
   }
 }
 
-bool Target::Speaks() {
+bool Target::SpeaksWithin(milliseconds time) {
   pollfd item{out_.get(), POLLIN, 0};
-  return !buffer_.empty() || poll(&item, 1, 100) > 0;
+  return !buffer_.empty() || poll(&item, 1, int(time.count())) > 0;
 }
 
 void UseGpu() {
@@ -155,6 +156,20 @@ Fault::Fault(const Target& target, const std::string& rules)
 }
 
 void Fault::Write(const std::string& rules) { std::ofstream(path_) << rules << std::flush; }
+
+Hold::Hold(int number)
+    : hold_(gpu.directory + "/hold." + std::to_string(number)),
+      held_(gpu.directory + "/held." + std::to_string(number)) {
+  unlink(held_.c_str());
+  std::ofstream(hold_) << std::flush;
+}
+
+void Hold::Release() { unlink(hold_.c_str()); }
+
+void Hold::AwaitCall() const {
+  for (int i = 0; i < 30000 && access(held_.c_str(), F_OK) != 0; ++i) usleep(1000);
+  EXPECT_EQ(access(held_.c_str(), F_OK), 0) << "no call has come to " << hold_;
+}
 
 bool SaysItShares(const Target& target) {
   auto header = wire::ReadAgentHeader(target.pid());

@@ -1,4 +1,4 @@
-// A target under the agent on a software GPU of the test's own, and the other end of its memory.
+// A target under the agent on a separate software GPU, and a client for its memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ inline constexpr auto kUntilCommit = wire::AgentClient::Hold::kUntilCommit;
 
 class Target {
  public:
-  // `program` (by default the target) with `arguments`, preloaded or not.
+  // Starts `program` (default: the target) with `arguments`, with or without the agent.
   explicit Target(const std::vector<std::string>& arguments, bool agent = true,
                   const std::string& program = {});
   ~Target();
@@ -35,9 +35,10 @@ class Target {
 
   process::HostPid pid() const { return {pid_}; }
   std::string Hear();
-  // Whether it says something within a tenth of a second.
-  bool Speaks();
-  // Sends without waiting for the answer.
+  // Returns true if a line arrives within a tenth of a second, or the given time.
+  bool Speaks() { return SpeaksWithin(milliseconds(100)); }
+  bool SpeaksWithin(milliseconds time);
+  // Sends a line without waiting for the answer.
   void Say(const std::string& line);
   std::string Ask(const std::string& line) {
     Say(line);
@@ -53,7 +54,7 @@ class Target {
   std::string buffer_;
 };
 
-// Calls of the target that shall fail, until the end of this (softgpu/README.md).
+// Injects faults into the target's calls while the object exists (softgpu/README.md).
 class Fault {
  public:
   Fault(const Target& target, const std::string& rules);
@@ -65,22 +66,36 @@ class Fault {
   std::string path_;
 };
 
-// Whether its header says that it shares memory with another process.
+// Blocks calls with the fault `hold(number)` while the object exists.
+class Hold {
+ public:
+  explicit Hold(int number);
+  ~Hold() { Release(); }
+  Hold(const Hold&) = delete;
+  // Returns when a call is blocked.
+  void AwaitCall() const;
+  void Release();
+
+ private:
+  std::string hold_, held_;
+};
+
+// Returns true if the target's header says that it shares memory with another process.
 bool SaysItShares(const Target& target);
 
-// A client of the test's own making, for what AgentClient never sends.
+// Connects without AgentClient, for input that it never sends.
 UniqueFd Knock(Target& target);
 
-// What is free on the software GPU, seen from this process.
+// Returns the free memory of the software GPU.
 size_t FreeBytes();
-void UseGpu();  // cuInit and a context in this process, once
+void UseGpu();  // calls cuInit and creates a context in this process, once
 
-// The driver's own part of a suspend and a resume.
+// The driver's part of a suspend and of a resume.
 void LockAndCheckpoint(const Target& target);
 void RestoreAndUnlock(const Target& target);
 
-// Takes the memory behind the descriptors to this process's RAM and gives it up; then makes new
-// memory elsewhere and puts the bytes there: what a mover does.
+// TakeAway copies the memory behind the descriptors to this process and frees it; the second
+// function allocates new memory elsewhere and copies the data back, like a mover.
 std::vector<std::vector<char>> TakeAway(wire::Export* taken);
 std::vector<UniqueFd> PutBack(const wire::Export& taken,
                               const std::vector<std::vector<char>>& bytes);

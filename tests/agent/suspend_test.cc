@@ -1,4 +1,4 @@
-// The walk of a suspend and a resume, by every door, with another process at the other end.
+// Complete suspends and resumes by every way of calling the driver, with another process as client.
 
 #include "stand.h"
 #include "wire/packet.h"
@@ -10,7 +10,7 @@ using namespace stasis::cuda;  // NOLINT
 
 constexpr uint64_t kMiB = 1 << 20;
 
-// Allocations of every size class, each filled with words of its own.
+// Allocations of every size class, each filled with different words.
 std::vector<std::string> FillAll(Target& target) {
   std::vector<std::string> pieces;
   for (uint64_t bytes : {4096ul, 100000ul, 1 * kMiB, 3 * kMiB + 8, 2 * kMiB, 15 * kMiB, 16 * kMiB,
@@ -76,7 +76,7 @@ TEST_P(Doors, MemoryComesBackFromElsewhereThroughACheckpoint) {
     ExpectIntact(target, pieces);
     EXPECT_EQ(FreeBytes(), before) << "nothing is left behind";
   }
-  // Memory that has travelled can be freed, and its room used again.
+  // Restored memory can be freed and its space reused.
   for (const std::string& piece : pieces) EXPECT_EQ(target.Ask("free " + piece), "0");
   auto client = target.Connect();
   ASSERT_DONE(client);
@@ -113,7 +113,8 @@ TEST(Suspend, CarriesTheProgramsOwnHandles) {
   }
 }
 
-// As JAX's pool takes its memory: files and fabric handles, reachable for other PCIe devices.
+// Memory with the properties that JAX's pool requests: file and fabric handles, accessible to other
+// PCIe devices.
 TEST(Suspend, CarriesWhatJaxAsksFor) {
   setenv("SOFTGPU_FABRIC", "1", 1);
   Target target({"direct"});
@@ -179,7 +180,7 @@ TEST(Suspend, ManyRanges) {
   EXPECT_EQ(target.Ask("check " + pieces + " 9"), "right");
 }
 
-// The first batch of a map, with its answer.
+// Sends the first batch of a map and returns the answer.
 wire::Outcome MapFirstBatch(const UniqueFd& socket, const wire::Export& taken,
                             const std::vector<UniqueFd>& fds) {
   wire::Ranges batch{};
@@ -196,8 +197,8 @@ wire::Outcome MapFirstBatch(const UniqueFd& socket, const wire::Export& taken,
   return packet.reply.outcome;
 }
 
-// Whoever tries a resume again makes all of the memory anew. What a try before it has brought must
-// not take the room: of 1 GiB, 600 MiB are asked for each time.
+// A retried resume allocates all memory again, so memory of the failed attempt must be freed: each
+// attempt needs 600 MiB of 1 GiB.
 class HalfAResume : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -257,7 +258,7 @@ TEST_F(HalfAResume, IsDroppedWhenARangeCannotBeMapped) {
   {
     auto fds = PutBack(taken_, bytes_);
     std::vector<int> numbers = Numbers(fds);
-    numbers[250] = STDIN_FILENO;  // no memory of a GPU
+    numbers[250] = STDIN_FILENO;  // not GPU memory
     auto mapped = client->Map(taken_.ranges, numbers, kLong);
     ASSERT_FALSE(mapped.has_value());
     EXPECT_EQ(mapped.error().code, Code::kUnavailable);
@@ -274,7 +275,7 @@ TEST_F(HalfAResume, IsDroppedWhenAnotherBegins) {
   }
 }
 
-// Slabs: few handles, little waste.
+// Slabs need few handles and waste little.
 TEST(Suspend, TenThousandAllocations) {
   Target target({"direct"});
   ASSERT_EQ(target.Ask("many 10000 65536"), "ok");
@@ -293,7 +294,7 @@ TEST(Suspend, TenThousandAllocations) {
   ASSERT_DONE(client->Open(kLong));
   EXPECT_EQ(target.Ask("check-many"), "right");
   ASSERT_DONE(client->Status(kLong));
-  // A slab goes back only when the last of it is free: half of them freed at random gives nothing.
+  // A slab is freed only when all of it is unused, so freeing a random half frees nothing.
   RecordProperty("half_freed_range_bytes", std::to_string(client->hello().range_bytes));
 }
 

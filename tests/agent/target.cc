@@ -1,8 +1,12 @@
 // A program that the agent rides in. It reaches the driver through the door that its first argument
 // names, does what its standard input says, a line at a time, and answers each with a line.
+//
+// It has a realloc of its own, by which the agent's tables grow: a line that begins with
+// "without-room" is done while they cannot.
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -15,6 +19,16 @@
 #include <vector>
 
 #include "target.h"
+
+extern "C" void* __libc_realloc(void* old, size_t size);
+
+namespace {
+thread_local bool has_no_room = false;
+}
+
+extern "C" void* realloc(void* old, size_t size) {
+  return has_no_room ? nullptr : __libc_realloc(old, size);
+}
 
 namespace target {
 
@@ -83,6 +97,17 @@ void Hammer(int number) {
   MUST(cuMemFree_v2(mine.address));
 }
 
+// A call on a separate thread, concurrent with those of the main thread.
+std::thread beside;
+std::string beside_answer;
+
+void DoBeside(std::string (*call)(uint64_t), uint64_t a) {
+  beside = std::thread([=] {
+    MUST(cuCtxSetCurrent(primary));
+    beside_answer = call(a);
+  });
+}
+
 std::atomic<bool> held{false};
 
 void Hold(void*) {
@@ -93,8 +118,8 @@ void Sleep(void* milliseconds) {
   usleep(useconds_t(reinterpret_cast<uintptr_t>(milliseconds)) * 1000);
 }
 
-// Several attributes of an address at once, beside each by itself: those that the agent answers,
-// those that a device's memory does not have, and last one that only the driver knows.
+// Queries several attributes of an address at once and one by one: those that the agent answers,
+// those that device memory does not have, and one that only the driver knows.
 std::string AtOnce(CUdeviceptr at) {
   CUpointer_attribute wanted[] = {
       CU_POINTER_ATTRIBUTE_CONTEXT,        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -122,7 +147,7 @@ std::string AtOnce(CUdeviceptr at) {
   return "same";
 }
 
-// A range of the program's own: `count` handles side by side, as an expandable segment has them.
+// Reserves a range with `count` adjacent handles, like an expandable segment.
 std::string Vmm(size_t bytes, int count, bool keep_handles) {
   CUdeviceptr base = 0;
   MUST(cuMemAddressReserve(&base, bytes * size_t(count), 0, 0, 0));
@@ -139,7 +164,7 @@ std::string Vmm(size_t bytes, int count, bool keep_handles) {
   return std::to_string(pieces.size() - 1);
 }
 
-// softgpu's folder of its first device, which it holds open; -1: it is not.
+// Returns the descriptor of softgpu's directory of the first device, or -1 if it is not open.
 int DeviceFolder() {
   for (int fd = 0; fd < 4096; ++fd) {
     char target[64] = {};
@@ -175,7 +200,7 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
     pieces.push_back(piece);
     return std::to_string(pieces.size() - 1);
   }
-  if (verb == "many") {  // pieces of one size, each with words of its own
+  if (verb == "many") {  // pieces of one size, each with different words
     for (uint64_t i = 0; i < a; ++i) {
       Piece piece{0, b};
       MUST(cuMemAlloc_v2(&piece.address, b));
@@ -184,7 +209,7 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
     }
     return "ok";
   }
-  if (verb == "free-every") {  // each a-th of them
+  if (verb == "free-every") {  // every a-th piece
     for (size_t i = 0; i < pieces.size(); i += a) {
       MUST(cuMemFree_v2(pieces[i].address));
       pieces[i].bytes = 0;
@@ -200,6 +225,23 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
   if (verb == "free") return std::to_string(api.cuMemFree_v2(pieces[a].address));
   if (verb == "fill") {
     Fill(pieces[a], b);
+    return "ok";
+  }
+  if (verb == "beside-alloc") {
+    DoBeside([](uint64_t bytes) { return Do("alloc", bytes, 0); }, a);
+    return "ok";
+  }
+  if (verb == "beside-free") {
+    DoBeside([](uint64_t piece) { return Do("free", piece, 0); }, a);
+    return "ok";
+  }
+  if (verb == "beside-end") {
+    beside.join();
+    return beside_answer;
+  }
+  if (verb == "other-context") {
+    CUcontext context = nullptr;
+    MUST(cuCtxCreate_v2(&context, 0, 0));
     return "ok";
   }
   if (verb == "check") return Check(pieces[a], b) ? "right" : "wrong";
@@ -261,7 +303,7 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
     return "ok";
   }
   if (verb == "scratch-context") {
-    // A context of its own, with memory that nobody frees.
+    // A new context with memory that is never freed.
     CUcontext context = nullptr;
     CUdeviceptr address = 0;
     MUST(cuCtxCreate_v2(&context, 0, 0));
@@ -275,7 +317,7 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
     MUST(cuLaunchHostFunc(stream, Hold, nullptr));
     return "ok";
   }
-  if (verb == "slow") {  // for so many milliseconds
+  if (verb == "slow") {  // for this many milliseconds
     MUST(cuLaunchHostFunc(stream, Sleep, reinterpret_cast<void*>(a)));
     return "ok";
   }
@@ -287,6 +329,9 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
   if (verb == "capture") {
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     return "ok";
+  }
+  if (verb == "try-capture") {
+    return std::to_string(api.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
   }
   if (verb == "end-capture") {
     CUgraph graph = nullptr;
@@ -313,7 +358,7 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
   }
   if (verb == "high-descriptors") return std::to_string(HighDescriptors());
   if (verb == "fork") {
-    // As the real driver maps its files: without MADV_DONTFORK.
+    // Maps files like the real driver, without MADV_DONTFORK.
     const int folder = DeviceFolder();
     const int file = openat(folder, ".", O_TMPFILE | O_RDWR, 0600);
     const bool mapped = file >= 0 && ftruncate(file, 4096) == 0 &&
@@ -321,7 +366,8 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
     pid_t child = fork();
     if (child == 0) {
       if (!mapped || DeviceFolder() >= 0 || HasMapped(" /softgpu/")) _exit(4);
-      if (fcntl(folder, F_GETFD) < 0 || write(file, "x", 1) != 1) _exit(5);  // /dev/null by now
+      // must be /dev/null by now
+      if (fcntl(folder, F_GETFD) < 0 || write(file, "x", 1) != 1) _exit(5);
       CUdeviceptr address = 0;
       bool refused = api.cuMemAlloc_v2(&address, 1 << 20) != CUDA_SUCCESS;
       _exit(HighDescriptors() != 0 ? 2 : refused ? 0 : 3);
@@ -351,8 +397,15 @@ int main(int argc, char** argv) {
   while (fgets(line, sizeof(line), stdin) != nullptr) {
     char verb[64] = {};
     unsigned long long a = 0, b = 0;
+    constexpr char kWithoutRoom[] = "without-room ";
+    const bool without_room = strncmp(line, kWithoutRoom, sizeof(kWithoutRoom) - 1) == 0;
+    if (without_room)
+      memmove(line, line + sizeof(kWithoutRoom) - 1, strlen(line) + 2 - sizeof(kWithoutRoom));
     if (sscanf(line, "%63s %llu %llu", verb, &a, &b) < 1) continue;
-    printf("%s\n", Do(verb, a, b).c_str());
+    has_no_room = without_room;
+    const std::string answer = Do(verb, a, b);
+    has_no_room = false;
+    printf("%s\n", answer.c_str());
   }
   return 0;
 }

@@ -1,5 +1,5 @@
-// What the verbs of the program of target.cc have in common: its memory, its streams, its threads.
-// Each verb answers with a line.
+// Data shared by the commands of target.cc: memory, streams and threads. Each command answers with
+// a line.
 #pragma once
 
 #include <atomic>
@@ -18,21 +18,20 @@ extern std::vector<Piece> pieces;
 extern CUcontext primary;
 extern CUstream stream;
 CUstream Stream(uint64_t which);
-extern char line[256];  // that is being answered
+extern char line[256];  // the line being processed
 
 CUmemAllocationProp Properties(CUmemAllocationHandleType type);
 
-// Threads that hammer go on until it is calm.
+// Hammering threads run until this is set.
 extern std::atomic<bool> calm;
 extern std::atomic<uint64_t> rounds;
 extern std::atomic<uint64_t> wrong;
 
-// target_pool.cc: memory in the order of streams, and its pools.
+// target_pool.cc: stream-ordered memory and pools.
 std::string DoPool(const std::string& verb, uint64_t a, uint64_t b);
 void HammerPool(int number);
 
-// target_sharing.cc: memory, events and handles of the program's own that are another process's
-// too.
+// target_sharing.cc: memory, events and handles shared with another process.
 std::string DoIpc(const std::string& verb, uint64_t a, uint64_t b);
 std::string DoHandle(const std::string& verb, uint64_t a, uint64_t b);
 

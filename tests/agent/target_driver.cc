@@ -41,7 +41,7 @@ void ThroughDoor(const std::string& door) {
     void* address = nullptr;
     CUdriverProcAddressQueryResult status{};
     unsigned found = 0;
-    // Version 12000: the one that has a cuCtxCreate without parameters.
+    // Version 12000, which has cuCtxCreate without parameters.
     if (door == "dlsym") address = dlsym(driver, symbol);
     if (door == "lookup") ask(name, &address, 11080, 0, &status);
     if (door == "cudart") runtime(name, &address, 11080, 0, &found);

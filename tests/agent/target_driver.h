@@ -1,4 +1,4 @@
-// The driver as the program of target.cc reaches it, and what is done when a call of it fails.
+// How the program of target.cc calls the driver, and its handling of failed calls.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace target {
 
 using namespace stasis::cuda;  // NOLINT: what this program is made of
 
-// symbol; the name and version by which cuGetProcAddress knows it
+// symbol; the name and version for cuGetProcAddress
 #define FUNCTIONS(X)                                                                  \
   X(cuInit, "cuInit")                                                                 \
   X(cuDeviceGetCount, "cuDeviceGetCount")                                             \

@@ -1,4 +1,4 @@
-// Verbs of target.cc: memory in the order of streams (cuMemAllocAsync), and its pools.
+// Commands of target.cc for stream-ordered memory (cuMemAllocAsync) and its pools.
 #include <chrono>
 
 #include "target.h"
@@ -24,7 +24,7 @@ std::string DoPool(const std::string& verb, uint64_t a, uint64_t b) {
     return std::to_string(pieces.size() - 1);
   }
   if (verb == "free") return std::to_string(api.cuMemFreeAsync(pieces[a].address, Stream(b)));
-  if (verb == "set") {  // piece, stream: the whole of it to the stream's number + 1
+  if (verb == "set") {  // piece, stream: fills the piece with the stream's number + 1
     return std::to_string(
         api.cuMemsetD8Async(pieces[a].address, uint8_t(b + 1), pieces[a].bytes, Stream(b)));
   }
@@ -43,7 +43,7 @@ std::string DoPool(const std::string& verb, uint64_t a, uint64_t b) {
                      : api.cuMemPoolGetAttribute(CurrentPool(), CUmemPool_attribute(a), &value);
     return r == CUDA_SUCCESS ? std::to_string(value) : "error " + std::to_string(r);
   }
-  if (verb == "time") {  // so many times so many bytes: nanoseconds for an allocation and its free
+  if (verb == "time") {  // count, bytes: measures the nanoseconds of an allocation and its free
     auto begin = std::chrono::steady_clock::now();
     for (uint64_t i = 0; i < a; ++i) {
       CUdeviceptr address = 0;
@@ -55,7 +55,7 @@ std::string DoPool(const std::string& verb, uint64_t a, uint64_t b) {
     return std::to_string(std::chrono::nanoseconds(span).count() / int64_t(a));
   }
   if (verb == "trim") return std::to_string(api.cuMemPoolTrimTo(CurrentPool(), a));
-  if (verb == "own") {  // of at most so many bytes, if not 0; from now on the current one
+  if (verb == "own") {  // a pool with a maximum size in bytes, if not 0; becomes the current one
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -66,7 +66,7 @@ std::string DoPool(const std::string& verb, uint64_t a, uint64_t b) {
     return "ok";
   }
   if (verb == "destroy") return std::to_string(api.cuMemPoolDestroy(CurrentPool()));
-  if (verb == "access") {  // to the device, of these flags
+  if (verb == "access") {  // for the device, with these flags
     CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, int(a)}, CUmemAccess_flags(b)};
     return std::to_string(api.cuMemPoolSetAccess(CurrentPool(), &access, 1));
   }
@@ -76,7 +76,7 @@ std::string DoPool(const std::string& verb, uint64_t a, uint64_t b) {
     CUresult r = api.cuMemPoolGetAccess(&flags, CurrentPool(), &location);
     return std::to_string(r) + " " + std::to_string(int(flags));
   }
-  if (verb == "pointer") {  // what may be asked about piece a, b bytes in
+  if (verb == "pointer") {  // attributes of an address b bytes into piece a
     const CUdeviceptr at = pieces[a].address + b;
     CUcontext context = primary;
     CUmemoryPool pool = nullptr;
@@ -100,7 +100,8 @@ std::string DoPool(const std::string& verb, uint64_t a, uint64_t b) {
   return "unknown";
 }
 
-// Memory from the pool, in one stream or from one to another, each time with bytes of its own.
+// Allocates and frees memory of the pool in one stream or across two, with different bytes each
+// time.
 void HammerPool(int number) {
   MUST(cuCtxSetCurrent(primary));
   CUstream mine[2] = {};
@@ -115,7 +116,7 @@ void HammerPool(int number) {
     std::vector<uint8_t> found(bytes);
     CUdeviceptr address = 0;
     if (number % 4 == 0) {
-      // The thread's own default stream, by the functions that mean it.
+      // The thread's default stream, by functions that imply it.
       Must(cuMemAllocAsync_ptsz(&address, bytes, nullptr), "cuMemAllocAsync_ptsz");
       Must(cuMemsetD8Async_ptsz(address, value, bytes, nullptr), "cuMemsetD8Async_ptsz");
       Must(cuMemcpyDtoHAsync_v2_ptsz(found.data(), address, bytes, nullptr), "copy");
@@ -128,7 +129,7 @@ void HammerPool(int number) {
       MUST(cuMemcpyDtoHAsync_v2(found.data(), address, bytes, to));
       MUST(cuMemFreeAsync(address, to));
       if (round % 4 == 0) {
-        CUdeviceptr next = 0;  // takes the place of the other while its work may still be running
+        CUdeviceptr next = 0;  // replaces the other one, whose work may still be running
         MUST(cuMemAllocAsync(&next, bytes / 2, to));
         MUST(cuMemsetD8Async(next, uint8_t(~value), bytes / 2, to));
         MUST(cuMemFreeAsync(next, to));

@@ -1,5 +1,4 @@
-// Verbs of target.cc: memory, events and handles of the program's own that are another process's
-// too.
+// Commands of target.cc for memory, events and handles shared with another process.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +13,7 @@
 namespace target {
 namespace {
 
-// The bytes of a handle as digits, and back: the second word of the line.
+// Converts a handle to digits and back; the digits are the second word of the line.
 template <class T>
 std::string Hex(const T& handle) {
   std::string text;
@@ -48,7 +47,7 @@ std::string Kept(CUresult r, CUmemGenericAllocationHandle handle) {
   return std::to_string(handles.size() - 1);
 }
 
-// A copy of a sealed file, with one byte changed.
+// Copies a sealed file and changes one byte.
 int Spoiled(int fd, uint64_t at) {
   char bytes[64];
   if (pread(fd, bytes, sizeof(bytes), 0) != ssize_t(sizeof(bytes))) Die("pread", errno);
@@ -61,7 +60,7 @@ int Spoiled(int fd, uint64_t at) {
   return copy;
 }
 
-// A copy in a file of a disk (of the current folder), which cannot be sealed.
+// Copies to a file on disk (in the current directory), which cannot be sealed.
 int Copied(int fd) {
   char bytes[64], name[] = "copied-XXXXXX";
   const int copy = mkstemp(name);
@@ -76,7 +75,7 @@ int Copied(int fd) {
 }  // namespace
 
 std::string DoIpc(const std::string& verb, uint64_t a, uint64_t b) {
-  if (verb == "get") {  // of piece a, b bytes in
+  if (verb == "get") {  // for an address b bytes into piece a
     CUipcMemHandle handle;
     CUresult r = api.cuIpcGetMemHandle(&handle, pieces[a].address + b);
     return r == CUDA_SUCCESS ? Hex(handle) : "error " + std::to_string(r);
@@ -126,16 +125,16 @@ std::string DoIpc(const std::string& verb, uint64_t a, uint64_t b) {
   return "unknown";
 }
 
-// Handles of the program's own, shared as files.
+// Handles of the program, shared as files.
 std::string DoHandle(const std::string& verb, uint64_t a, uint64_t b) {
   constexpr auto kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle handle = 0;
-  if (verb == "make") {  // of so many bytes; 1: of no type that can be exported
+  if (verb == "make") {  // size in bytes; 1: not exportable
     CUmemAllocationProp properties = Properties(b == 0 ? kFile : CU_MEM_HANDLE_TYPE_NONE);
     CUresult r = api.cuMemCreate(&handle, a, &properties, 0);
     return Kept(r, handle);
   }
-  if (verb == "map") {  // of so many bytes
+  if (verb == "map") {  // size in bytes
     Piece piece{0, b};
     CUmemAccessDesc access{Properties(kFile).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     MUST(cuMemAddressReserve(&piece.address, b, 0, 0, 0));
@@ -166,7 +165,7 @@ std::string DoHandle(const std::string& verb, uint64_t a, uint64_t b) {
     CUresult r = api.cuMemExportToShareableHandle(&fd, handles[a], kFile, 0);
     return r == CUDA_SUCCESS ? std::to_string(fd) : "error " + std::to_string(r);
   }
-  if (verb == "import") {  // the file that process a has open as b, as if it had been sent
+  if (verb == "import") {  // the file that process a has open as b, as if received through a socket
     const int process = int(syscall(SYS_pidfd_open, a, 0));
     const int fd = int(syscall(438 /* pidfd_getfd */, process, int(b), 0));
     CUresult r =

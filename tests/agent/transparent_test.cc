@@ -1,4 +1,4 @@
-// What a program can ask of its memory, with the agent and without.
+// Queries about memory give the same answers with and without the agent.
 
 #include <map>
 
@@ -25,7 +25,7 @@ TEST(Transparent, AllocationsAnswerForThemselvesAndNotForTheirSlab) {
 }
 
 TEST(Transparent, MemoryIsGivenBack) {
-  UseGpu();  // our own context takes memory too
+  UseGpu();  // this process's context takes memory too
   Target target({"direct"});
   uint64_t before = std::stoull(target.Ask("memory"));
   std::string a = target.Ask("alloc 3000000"), b = target.Ask("alloc 33554432");
@@ -59,7 +59,7 @@ TEST(Transparent, MoreThanThereIsIsOutOfMemory) {
     Target target({"direct"}, agent);
     EXPECT_EQ(target.Ask("alloc 2147483648"), "error 2");
     EXPECT_EQ(target.Ask("alloc 0"), "error 1");
-    // A slab does not fit any more, the request does.
+    // A new slab does not fit any more, but the request itself does.
     EXPECT_EQ(target.Ask("alloc 1002438656"), "0");
     EXPECT_EQ(target.Ask("alloc 8388608"), "1");
   }

@@ -1,4 +1,4 @@
-"""Wrong usage: exit code 2, or 3 for a name that nobody has, and the word that is wrong in the message."""
+"""Usage errors: exit code 2, or 3 for an unknown name, with the wrong word in the message."""
 
 import sys
 
@@ -9,7 +9,7 @@ VERBS = ["run", "ps", "inspect", "checkpoints", "logs", "wait", "kill", "delete"
          "restore", "image", "arena", "gpu", "check", "recover", "bench", "config", "completion",
          "version"]
 
-# Arguments, exit code, words of the message.
+# Arguments, exit code, words in the message.
 ROWS = [
     ([], 2),
     (["no-such-verb"], 2, "no-such-verb"),
@@ -20,7 +20,7 @@ ROWS = [
     *[([verb], 2, "JOB") for verb in ("inspect", "checkpoints", "logs", "wait", "kill", "delete")],
     (["image"], 2), (["image", "no-such-verb"], 2), (["image", "inspect"], 2), (["image", "delete"], 2),
     (["config"], 2), (["config", "show", "extra"], 2, "extra"),
-    (["completion"], 2), (["completion", "tcsh"], 2, "tcsh"), (["completion", "--names", "x"], 2, "names"),
+    (["completion"], 2), (["completion", "tcsh"], 2, "tcsh"), (["help", "no-such-verb"], 2, "no-such-verb"),
     (["gpu"], 2), (["gpu", "no-such-verb"], 2), (["gpu", "state"], 2),
     *[(["gpu", verb, "job"], 2, "job") for verb in ("state", "lock", "unlock", "toggle")],
     (["gpu", "state", "0"], 2), (["gpu", "state", "12x"], 2), (["gpu", "state", "1.5"], 2),
@@ -53,7 +53,7 @@ ROWS = [
     (["restore", "/etc/passwd"], (1, 2, 3), "/etc/passwd"),
 ]
 
-# With a running job.
+# Cases that need a running job.
 JOB_ROWS = [
     *[([verb, "job", "--timeout", value], 2) for verb in ("suspend", "dump")
       for value in ("abc", "-1", "0", "", "1e99")],
@@ -85,7 +85,7 @@ MAPS = [("0", 2), ("0=", 2), ("=0", 2), ("=", 2), (",", 2), ("0=0,", 2), ("0=0,0
 
 
 def run(bench: Bench):
-    # Makes the folders, and puts the agent's library in its place.
+    # Creates the directories and installs the agent's library.
     bench.world.stasis("run", "--attach", "--job", "first", "--", "/bin/true")
     bench.world.stasis("delete", "first")
     for row in ROWS:

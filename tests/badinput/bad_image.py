@@ -1,4 +1,8 @@
-"""An image cut off, too long, with files missing or added, of a future version."""
+"""An image that is truncated, too long, incomplete, with additional files, or of a future version.
+
+With --all every file is altered in every way; otherwise one file of each directory is, and each of
+the others in one way. (`reader_test.cc` makes the same alterations within one process.)
+"""
 
 import os
 import subprocess
@@ -69,23 +73,45 @@ def other_version(subject, offset, number, text, code=5):
         subject.put_right(MANIFEST)
 
 
+def ways(subject, every):
+    """Returns each file with the alterations to try."""
+    folders = set()
+    for number, name in enumerate(subject.files):
+        is_first = name.parent not in folders
+        folders.add(name.parent)
+        yield name, ALTERATIONS if every or is_first else [ALTERATIONS[number % len(ALTERATIONS)]]
+
+
+def changed_manifest(subject):
+    """All checksums are correct. A restore is rejected unless the user trusts the image."""
+    forge = subject.world.build / "tests" / "security_forge"
+    subprocess.run([forge, subject.bad, "--keep-mac", str(os.getuid() + 1)], check=True)
+    try:
+        subject.refused(["restore"], 4, "was changed after it was written here", "--trust-image")
+        subject.world.stasis("image", "verify", subject.bad, expect=1)
+    finally:
+        subject.put_right(MANIFEST)
+
+
 def run(bench: Bench):
     subject = Subject(bench)
-    for name in subject.files:
-        for alter in ALTERATIONS:
+    for name, alterations in ways(subject, bench.all):
+        for alter in alterations:
             if alter in (half, empty, shorter) and (subject.bad / name).stat().st_size == 0:
                 continue
             bench.case(f"{name} {alter.__name__}", altered, subject, name, alter)
             for stray in subject.bad.rglob("*.elsewhere"):
                 stray.unlink()
     bench.case("a file that is not in the manifest", added, subject)
-    # The envelope: format version at byte 8, features at 24.
+    # In the envelope, the format version is at byte 8, features at 24.
     bench.case("of a future version", other_version, subject, 8, 4, "format 4")
     bench.case("of a far future version", other_version, subject, 8, 4000000000, "4000000000")
     bench.case("of version 0", other_version, subject, 8, 0, "format 0")
-    bench.case("with an unknown feature", other_version, subject, 24, 2, "features")
-    # It has the agent's library, and so feature 1.
-    bench.case("without the feature that it uses", other_version, subject, 24, 0, "features", 1)
+    bench.case("with an unknown feature", other_version, subject, 24, 4, "features")
+    # The image has the agent's library (feature 1) and an origin MAC (feature 2).
+    bench.case("without the feature that it uses", other_version, subject, 24, 2, "features", 1)
+    bench.case("with a MAC that is not announced", other_version, subject, 24, 1, "is damaged", 1)
+    bench.case("whose manifest was changed", changed_manifest, subject)
     demand(subject.world.stasis("ps", "-a", "--json").json()["jobs"][0]["state"] == "dumped",
            "the job is not as it was")
     subject.close()

@@ -1,4 +1,4 @@
-"""Places that cannot hold images or state, and state that is not what we wrote."""
+"""Places that cannot hold images or state, and state that Stasis did not write."""
 
 import os
 import sys
@@ -50,7 +50,7 @@ def bad_state_folder(bench):
 
 
 def bad_journal(bench):
-    """An entry that nobody can read stops `recover`, and says which one; it concerns no other job."""
+    """An unreadable entry stops `recover`, which names it; other jobs are unaffected."""
     entry = bench.world.journal / "damaged.journal"
     for text in ("", "{", '{"version":1}', '{"version":99,"verb":"dump"}', "\0" * 100, "[]", "null"):
         entry.write_text(text + "\n")
@@ -64,7 +64,7 @@ def bad_journal(bench):
 
 
 def bad_job(bench):
-    """A damaged record is that job's trouble and nobody else's."""
+    """A damaged record affects only its own job."""
     folder = bench.world.state / "data" / "jobs"
     os.mkdir(folder / "broken")
     for text in ("", "{", "[]", '{"version":99}', "\0" * 1000, '{"version":1,"id":"broken","argv":5}'):

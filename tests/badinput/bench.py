@@ -1,5 +1,5 @@
-"""What the tests of bad input share: a command must be refused with one clear message and the right
-exit code, and nothing may change."""
+"""Shared code of the tests of bad input: a command must be rejected with one clear message and the
+right exit code, and nothing may change."""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ from world import Failed, World, demand, isolate_keep  # noqa: E402
 
 __all__ = ["Bench", "Failed", "Program", "demand", "isolate", "main", "processes", "wait_until"]
 
-# What no user should ever see.
+# Words that must not appear in a message.
 UNCOUTH = ("terminate called", "Assertion", "what():", "std::", "Segmentation", "CLI::", "tl::")
 
 
@@ -29,10 +29,11 @@ class Bench:
         self.world = World(build)
         self.failed = []
         self.count = 0
-        self.part = (0, 1)
+        self.all = False  # run all cases of a long list instead of some
 
     def snapshot(self):
-        """Everything that a refused command must leave as it was: files with their contents, jobs."""
+        """Returns everything that a rejected command must not change: files with their contents,
+        and jobs."""
         found = {}
         for top in (self.world.state, self.world.folder / "tmp"):
             for folder, _, files in os.walk(top):
@@ -42,16 +43,16 @@ class Bench:
                         continue
                     if name.startswith(".jobs.db"):
                         continue
-                    with contextlib.suppress(FileNotFoundError):  # somebody else's, who has taken it away
+                    with contextlib.suppress(FileNotFoundError):  # another process has removed it
                         info = os.lstat(path)
                         found[path] = (info.st_size, info.st_mode, info.st_mtime_ns)
         return {**found, **self.remembered()}
 
     def remembered(self):
-        """What the database of jobs says, but for what whoever looks at a job puts there."""
+        """Returns the content of the database of jobs, except what a mere look at a job changes."""
         path = self.world.state / "data" / "jobs" / ".jobs.db"
         if not path.exists():
-            return {"jobs": "[]", "checkpoints": "[]"}  # it is made when somebody asks
+            return {"jobs": "[]", "checkpoints": "[]"}  # created on demand
         database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
         try:
             return {"jobs": str(database.execute("SELECT id, argv, cwd, log, agent FROM job ORDER BY id").fetchall()),
@@ -60,7 +61,7 @@ class Bench:
             database.close()
 
     def refused(self, words, code, *texts, env=None, program=None, before=None):
-        """`code`: one or several. Each of `texts` must be in the message."""
+        """`code` is one or several exit codes. Each of `texts` must be in the message."""
         self.count += 1
         before = before or self.snapshot()
         command = self.world.stasis(*words, expect=None, env=env) if program is None else \
@@ -93,7 +94,7 @@ class Bench:
 
 
 def contents(folder):
-    """A digest of every file below a folder."""
+    """Returns a digest of every file below a directory."""
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*")) if path.is_file()}
 
@@ -102,14 +103,14 @@ def main(run, outside=None):
     """`outside` runs before the namespaces are entered."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
-    parser.add_argument("--part", default="0/1", help="K/N: of a long list of cases every N-th, from the K-th on")
+    parser.add_argument("--all", action="store_true", help="every case of a long list, instead of some of them")
     options = parser.parse_args()
     if outside is not None:
         outside(options.build)
         sys.stdout.flush()
     isolate.enter(isolate_keep(options.build))
     bench = Bench(options.build)
-    bench.part = tuple(map(int, options.part.split("/")))
+    bench.all = options.all
     try:
         run(bench)
         bench.close()

@@ -1,4 +1,4 @@
-"""An image to be damaged: made once, small, and put right again after each case."""
+"""A small image to be damaged: created once, and repaired after each case."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ class Subject:
         self.bad = self.world.folder / "bad"
         shutil.copytree(self.good, self.bad)
         self.files = sorted(p.relative_to(self.bad) for p in self.bad.rglob("*") if p.is_file())
-        # A refused restore changes no file, wherever it looks: the folders are few, so this is cheap.
+        # A rejected restore changes no file. The directories are small, so a snapshot is cheap.
         self.before = bench.snapshot()
 
     def refused(self, verbs, code, *texts):
@@ -32,7 +32,7 @@ class Subject:
                     demand(str(text) in done.err, f"the message does not say '{text}':\n{done}")
 
     def flip(self, name, offset, bit=0):
-        """Changes one bit; returns what puts it right."""
+        """Changes one bit. Returns a function that restores it."""
         path = self.bad / name
 
         def turn():
@@ -52,7 +52,7 @@ class Subject:
         shutil.copy2(self.good / name, path)
 
     def close(self):
-        """The copy is whole again, and restores."""
+        """Checks that the copy is intact again and restores."""
         self.world.stasis("image", "verify", self.bad)
         self.world.stasis("restore", self.bad, "--job", "job")
         self.program.find_pid()

@@ -1,5 +1,5 @@
-// reseal MANIFEST OFFSET NUMBER: writes a 32-bit number into a manifest and makes its checksum right
-// again, as a later version of Stasis, or a careful forger, would.
+// reseal MANIFEST OFFSET NUMBER: writes a 32-bit number to a manifest and corrects its checksum,
+// like a later version of Stasis or a careful forger.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

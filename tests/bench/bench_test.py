@@ -1,4 +1,4 @@
-"""`stasis bench` on softgpu: what it does, what it says, what it leaves. Never how fast it is."""
+"""Tests `stasis bench` on softgpu: actions, output and leftovers, but never speed."""
 
 import argparse
 import contextlib
@@ -30,7 +30,7 @@ class Machine:
         self.arena = self.world.folder / "arena"
         self.arena.mkdir(mode=0o700)
         self.world.env["STASIS_ARENA_DIR"] = str(self.arena)
-        # Its free memory is what is compared later.
+        # The free memory for later comparison.
         self.free = self.gpu_free()
 
     def gpu_free(self):
@@ -41,14 +41,14 @@ class Machine:
                                  *words, **more)
 
     def await_end(self, name):
-        """Of processes of that name, which may still be on their way out."""
+        """Counts processes of that name; some may still be exiting."""
         def left():
             self.world.reap()
             return [processes.describe(p) for p in processes.named(name, os.getpid())]
         wait_until(lambda: not left(), 60, lambda: f"left: {left()}")
 
     def has_data(self):
-        """Something lies in the arena, where files come and go."""
+        """Returns true if the arena contains a file. Files may come and go meanwhile."""
         with contextlib.suppress(FileNotFoundError):
             return any(path.stat().st_size for path in self.arena.glob("*.data"))
 
@@ -74,7 +74,7 @@ def check_stats(stats):
 
 
 def whole_run(machine):
-    """Two sizes of pieces, JSON and the plot."""
+    """Two allocation sizes, JSON output and the plot."""
     plot = machine.world.folder / "plot.svg"
     found = machine.bench("--svg", plot, "--json", pieces="8MiB,1MiB", driver_rounds=1).json()
     if schemas.is_able():
@@ -97,7 +97,7 @@ def whole_run(machine):
                 account = round_[verb]
                 demand(account["path"] in ("shared", "mixed"), f"{verb} took the {account['path']} path")
                 demand(account["shared_bytes"] >= 32 * MIB, f"{verb} carried {account['shared_bytes']}")
-            # What is left of the GPU's memory is the mover's context, and the program's data is not there.
+            # Only the mover's context is left in GPU memory, without the program's data.
             demand(round_["held_bytes"] < 32 * MIB, f"{round_['held_bytes']} are in use while suspended")
     demand(len(found["driver_alone"]) == 1 and len(found["driver_alone"][0]["rounds"]) == 1, "the driver's rounds")
     for rounds in (found["driver_alone"][0]["rounds"], found["control"]["rounds"]):
@@ -147,8 +147,8 @@ def reserved_memory_stays(machine):
 
 
 def huge_pages(machine):
-    """The machine's setting while it is measured, and as it was afterwards. Not this machine's own: a file in
-    its place, in which what was written last comes first and what the brackets hold stays."""
+    """The machine's setting during and after the measurement. Uses a file in its place, where the
+    last written word comes first and the word in brackets stays."""
     setting = "/sys/kernel/mm/transparent_hugepage/enabled"
     if not os.path.exists(setting):
         print("SKIPPED  this kernel has no transparent huge pages")
@@ -171,7 +171,7 @@ def huge_pages(machine):
 
 
 def refusals(machine):
-    """Before anything is started."""
+    """Rejected before anything is started."""
     def refused(code, words, *texts):
         command = machine.world.stasis(*words, expect=code)
         for wanted in texts:
@@ -191,7 +191,7 @@ def refusals(machine):
 
 
 def failures(machine):
-    """A driver that fails in some round: the error is told, and nothing is left."""
+    """A driver that fails in some round: the error is reported, and nothing is left."""
     for rule in ("cuCheckpointProcessCheckpoint:2=fail", "cuCheckpointProcessLock:3=fail",
                  "cuMemcpyDtoHAsync_v2:1=fail"):
         machine.world.gpu_fault(rule)
@@ -202,7 +202,7 @@ def failures(machine):
 
 
 def interrupted(machine):
-    """Ctrl-C, and a kill: in the middle of hundreds of rounds."""
+    """Ctrl-C and SIGKILL in the middle of hundreds of rounds."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         command = machine.world.begin(*SMALL, "--allocation", "8MiB", "--rounds", 500)
         wait_until(machine.has_data, 60, "no arena")
@@ -210,7 +210,7 @@ def interrupted(machine):
         command.wait()
         if number == signal.SIGKILL:
             demand(command.code == -number, lambda: str(command))
-            # Nobody is left to give anything back; the next commands do.
+            # After SIGKILL the next commands clean up.
             for name in ("blocks", "stasis-mover", "stasis-device-helper"):
                 machine.await_end(name)
             machine.world.stasis("recover")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`stasis check`: each finding is provoked, and of a target it finds what a dump would refuse, in the same words."""
+"""`stasis check`: provokes each finding, and compares the findings for a target with the errors of
+a dump."""
 import contextlib
 import os
 import pathlib
@@ -33,7 +34,7 @@ class Looked:
         found = [f for f in self.of(name) if f["level"] == level and all(t in f["found"] for t in texts)]
         demand(found, f"{name} is not {level} with {texts}: {self.of(name)}")
         if level in ("warning", "cannot"):
-            demand(found[0]["meaning"] and found[0]["mend"], f"without meaning or mending: {found[0]}")
+            demand(found[0]["meaning"] and found[0]["fix"], f"without meaning or fix: {found[0]}")
         demand(level != "cannot" or found[0]["stops"], f"it stops nothing: {found[0]}")
         return found[0]
 
@@ -83,7 +84,7 @@ def limits(world):
         demand(not list(folder.iterdir()), "something was left in the store")
     for size, level in (("8m", "warning"), ("900k", "cannot")):
         with small_disk(world, f"state{size}", size) as folder:
-            # Without a copy of the agent's library in it, which would fill it.
+            # Without a copy of the agent's library, which would fill it.
             (folder / "run").mkdir(mode=0o700)
             look(world, env={"STASIS_STATE_DIR": str(folder)}).expect("run-folder", level, str(folder))
     meminfo = world.folder / "meminfo"
@@ -107,7 +108,7 @@ def drivers(world):
     gone = look(world, env={"STASIS_CUDA_LIBRARY": "/nonexistent/libcuda.so"}, expect=5)
     gone.expect("driver", "cannot", "/nonexistent/libcuda.so")
     gone.expect("agent", "note", "none")
-    # A driver that hangs is asked once.
+    # A hung driver is queried only once.
     hung = look(world, "--timeout", "1", env={"SOFTGPU_FAULT": "cuInit=hang"}, expect=5)
     hung.expect("driver", "cannot", "1 s" if "1 s" in hung.of("driver")[0]["found"] else "")
     demand(not hung.of("gpus") and not hung.of("agent"), "it was asked again")
@@ -134,8 +135,8 @@ def as_somebody_else(world):
     world.folder.chmod(0o755)
     env = {"HOME": str(home), "STASIS_STATE_DIR": str(home), "SOFTGPU_DIR": str(home / "gpu")}
     theirs = look(world, env=env, user=NOBODY, group=NOBODY, extra_groups=[])
-    mend = theirs.expect("privileges", "cannot")["mend"]
-    demand("root" in mend, mend)
+    fix = theirs.expect("privileges", "cannot")["fix"]
+    demand("root" in fix, fix)
     theirs.expect("chosen-pid", "note", "as root")
     for name in ("agent", "gpus", "image-store"):
         theirs.expect(name, "ok")
@@ -152,11 +153,29 @@ def as_somebody_else(world):
         Looked(command).expect("user-namespace", "warning")
 
 
+def without_sys_resource(world):
+    """In a container root may lack capabilities: a program of another user is rejected before it is
+    touched."""
+    def begin(*words):
+        return world.begin("--bounding-set=-sys_resource", "--inh-caps=-sys_resource", "--", world.bin / "stasis", *words,
+                           program="/usr/bin/setpriv", env={"STASIS_FAULT": "image-begin:before:die"}).wait()
+
+    Looked(begin("check", "--json")).expect("resource-limits", "warning", "CAP_SYS_RESOURCE is missing")
+    with subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+                          user=NOBODY, group=NOBODY, extra_groups=[]) as sleeper:
+        world.own(sleeper.pid)
+        Looked(begin("check", "--json", str(sleeper.pid))).expect("resource-limits", "cannot", "is another user's")
+        refused = begin("dump", str(sleeper.pid))
+        sleeper.kill()
+    world.disown(sleeper.pid)
+    demand(refused.code == 4 and "CAP_SYS_RESOURCE" in refused.err, f"{refused}")
+
+
 # ---- a target
 
 
 class Started:
-    """A program of ours that stays until it is killed."""
+    """Starts a program that runs until it is killed."""
 
     def __init__(self, world, words, ready, env=None):
         self.world = world
@@ -186,7 +205,7 @@ def criu_target(world, *roles):
 
 
 def same_as_dump(world, target, name, *options, **more):
-    """What a dump refuses is a finding, in its very words."""
+    """Every error of a dump is a finding with the same text."""
     found = look(world, target, expect=5, **more)
     error = world.stasis("dump", target, "--json", *options, expect=5, **more).json()["error"]
     same = [f for f in found.findings if f["level"] == "cannot" and
@@ -196,7 +215,7 @@ def same_as_dump(world, target, name, *options, **more):
     demand(same[0]["stops"], f"it stops nothing: {same[0]}")
 
 
-# What CRIU could not save, and what it is called.
+# Resources that CRIU cannot save, and the names of their findings.
 OBSTACLES = {"io-uring": "io_uring", "userfaultfd": "special-file", "device": "device", "tcp-connect": "tcp",
              "tcp-waiting": "tcp-in-flight", "file-lock": "file-lock", "renamed": "deleted-file",
              "deleted-big": "deleted-file", "vsock": "socket"}
@@ -209,7 +228,7 @@ def what_criu_refuses(world):
         try:
             target = criu_target(world, role)
         except Failed as error:
-            # Not every machine has every device, or lets a container have a userfaultfd.
+            # Some machines lack a device, or forbid userfaultfd in a container.
             print(f"left out: {error}")
             continue
         with target:
@@ -221,14 +240,14 @@ def what_gpus_refuse(world):
         program = Program(world, workload, workload, ["--interval", "10"])
         program.run()
         if workload == "managed":
-            # The driver says so itself, in its own words, when the program stands still.
+            # The driver reports this itself when the program is locked.
             look(world, workload, expect=5).expect(name, "cannot", "managed memory")
             world.stasis("dump", workload, expect=5)
         else:
             same_as_dump(world, workload, name)
         program.kill()
         world.stasis("delete", workload)
-    # What they share, they share with each other: no obstacle.
+    # The processes share memory only with each other, which is no obstacle.
     program = Program(world, "ipc", "ipc", ["--interval", "10"])
     program.run()
     able = look(world, "ipc", expect=0)
@@ -258,6 +277,19 @@ def what_gpus_refuse(world):
         same_as_dump(world, program.pid, "gpu-sharing")
 
 
+def mount_namespaces(world):
+    """CRIU would dump a program in another mount namespace, as in a container, but fail to restore
+    it."""
+    fault = {"STASIS_FAULT": "image-begin:before:die"}
+    for options in (["-m"], ["-m", "-p", "-f", "--kill-child", "--mount-proc"]):
+        with criu_less(world, ["unshare", *options, "setsid", "-w", world.workloads / "vector", "--interval", "10"]) as program:
+            # The last one is the program itself; unshare and setsid may be its ancestors.
+            pid = processes.tree(program.pid)[-1]
+            same_as_dump(world, pid, "mount-namespace", env=fault)
+            world.stasis("suspend", pid)
+            world.stasis("resume", pid)
+
+
 def criu_less(world, words, env=None):
     return Started(world, words, lambda: "READY" in (world.folder / "started.log").read_text(), env)
 
@@ -284,8 +316,8 @@ def what_a_pause_would_trip(world):
 
 
 def run(world):
-    for case in (this_machine, limits, drivers, parts, as_somebody_else, what_criu_refuses, what_gpus_refuse,
-                 what_a_pause_would_trip):
+    for case in (this_machine, limits, drivers, parts, as_somebody_else, without_sys_resource, what_criu_refuses,
+                 what_gpus_refuse, mount_namespaces, what_a_pause_would_trip):
         case(world)
 
 

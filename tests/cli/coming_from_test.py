@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/coming-from.md, line by line: what it says does it."""
+"""Tests each line of docs/coming-from.md: every command does what the page says."""
 import pathlib
 import re
 import signal
@@ -13,7 +13,7 @@ from world import demand  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "coming-from.md"
 ROW = re.compile(r"^\| (.+?) \| (?:`(.+?)` )?\| (?:(.*?) )?\|$")
-# The commands that the tools have; a row that goes missing is seen.
+# The commands of the other tools; a missing row is an error.
 THEIRS = """
 cedana plugin install|cedana plugin list|cedana daemon start|cedana daemon check|cedana check --full|cedana run process
 cedana run runc|cedana exec|cedana manage|cedana job list|cedana job inspect|cedana job attach|cedana query|cedana freeze
@@ -45,13 +45,13 @@ def all_are_mapped(_):
 
 
 def serving(world):
-    """The process of the job that was started last, of those that run; None without."""
+    """Returns the process of the most recently started running job, or None."""
     running = [job for job in world.stasis("ps", "--json").json()["jobs"] if job["pid"]]
     return max(running, key=lambda job: job["created_ms"])["pid"] if running else None
 
 
 def stays(world, words):
-    """It shows the output, and goes with its terminal."""
+    """The command shows the output, and ends when its terminal closes."""
     command = world.begin(*words)
     wait_until(lambda: "READY" in command.out, 60, lambda: f"it shows nothing: {command}")
     command.process.send_signal(signal.SIGHUP)
@@ -70,7 +70,7 @@ def every_line(world):
             continue
         pid = serving(world) if "$PID" in ours else ""
         demand(pid is not None, f"nothing runs before `{ours}`")
-        # What a look at the machine finds is the machine's.
+        # The result of checking the machine depends on the machine.
         either = " || [ $? = 5 ]" if re.match(r"stasis (daemon )?check$", ours) else ""
         world.shell(ours + either, env={"PID": str(pid)})
         if "-- ./serve" in ours:
@@ -82,7 +82,7 @@ def every_line(world):
 
 
 def unclear(world):
-    """What comes near a habit and is not one."""
+    """Commands similar to those of other tools that are errors."""
     for words in (("dump", "runc", "x"), ("dump", "job", "12"), ("dump", "process", "llama"), ("restore", "a", "b")):
         world.stasis(*words, expect=2)
         demand("is neither a job nor a process" in world.last.err, str(world.last))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/commands.md has every command of `stasis --help`, each with its options, and no others."""
+"""docs/commands.md lists exactly the commands of `stasis --help`, each with its options."""
 import pathlib
 import re
 import sys
@@ -15,7 +15,7 @@ EVERYWHERE = {"-h", "--help"}
 
 
 def of_help(world, *words):
-    """The names of the subcommands in a help text, and its options."""
+    """Returns the subcommands and options in a help text."""
     commands, options, section = [], set(), ""
     for line in world.stasis(*words, "--help").out.splitlines():
         if re.match(r"\S.*:$", line):
@@ -28,7 +28,7 @@ def of_help(world, *words):
 
 
 def of_page():
-    """{command: options} of the tables; an empty first cell goes on with the command above."""
+    """Returns {command: options} from the tables; an empty first cell continues the command above."""
     page, names = {}, []
     commands = PAGE.read_text()
     everyone = re.search(r"^Before or after any command:.*?\n\n", commands, re.M | re.S)[0]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""stasis completion: bash completes what the parser takes and what there is; the other shells' scripts
-know every verb and option of the help texts."""
+"""stasis completion: bash, zsh and fish complete options, commands and names, and never execute a
+name."""
 import pathlib
 import re
 import shlex
@@ -17,9 +17,9 @@ GOLDEN = HERE.parent / "image" / "golden" / "v1"
 
 
 def complete(world, line):
-    """What bash offers at the end of `line`; a word that ends in a blank is whole."""
+    """Returns bash's candidates at the end of `line`; a word followed by a blank is complete."""
     words = shlex.split(line) + ([""] if line.endswith(" ") else [])
-    # As readline breaks them.
+    # Split like readline does.
     words = [part for word in words for part in (re.split("(=)", word) if word.startswith("-") else [word])]
     quoted = " ".join(shlex.quote(word) for word in words)
     script = (f"source <(stasis completion bash); COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
@@ -30,13 +30,91 @@ def complete(world, line):
     return sorted(filter(None, done.stdout.split("\n")))
 
 
-def bash(world):
+# Replacements of zsh's functions for words, files and programs.
+ZSH = """compdef() {}
+compadd() { shift; print -rl -- "$@" }
+_files() { print -rl -- ${PREFIX}*(N) }
+_command_names() { print -rl -- ${(k)commands[(I)$PREFIX*]} }
+source script.zsh
+"""
+
+
+def complete_zsh(world, line):
+    words = shlex.split(line) + ([""] if line.endswith(" ") else [])
+    quoted = " ".join(shlex.quote(word) for word in words)
+    script = f"{ZSH} words=({quoted}); CURRENT={len(words)}; PREFIX={shlex.quote(words[-1])}; _stasis"
+    done = subprocess.run(["zsh", "-f", "-c", script], env=world.env, cwd=world.folder, text=True, capture_output=True,
+                          timeout=60, check=False)
+    demand(done.returncode == 0 and not done.stderr, lambda: f"{line}: {done.stderr}")
+    return sorted(filter(None, done.stdout.split("\n")))
+
+
+def complete_fish(world, line):
+    script = f"source script.fish; complete -C {shlex.quote(line)}"
+    done = subprocess.run(["fish", "--no-config", "-c", script], env=world.env, cwd=world.folder, text=True,
+                          capture_output=True, timeout=60, check=False)
+    demand(done.returncode == 0 and not done.stderr, lambda: f"{line}: {done.stderr}")
+    return sorted(filter(None, (row.split("\t")[0] for row in done.stdout.split("\n"))))
+
+
+SHELLS = {"bash": complete, "zsh": complete_zsh, "fish": complete_fish}
+
+
+def prepare(world):
     for job in ("alpha", "beta"):
         world.stasis("run", "--no-agent", "--job", job, "--", "true")
         world.stasis("wait", job)
     shutil.copytree(GOLDEN, world.images / "saved")
     (world.folder / "note.txt").touch()
+    for shell in SHELLS:
+        (world.folder / f"script.{shell}").write_text(world.stasis("completion", shell).out)
 
+
+def names_are_not_run(world):
+    """Any user who can write to a directory of images can create arbitrary names."""
+    bait = world.images / "$(touch owned)"
+    shutil.copytree(GOLDEN, bait)
+    shutil.copytree(GOLDEN, world.images / "`touch owned`")
+    for shell, ask in SHELLS.items():
+        for line in ("stasis image inspect ", "stasis restore s", "stasis restore ", "stasis image verify \\$"):
+            found = ask(world, line)
+            demand(not (world.folder / "owned").exists(), f"{shell} ran a name at `{line}`")
+            demand(not any("touch" in word for word in found), f"{shell} offers {found} at `{line}`")
+            demand("$" in line or "saved" in found, f"{shell} offers {found} at `{line}`")
+    listed = world.stasis("image", "ls")
+    rows = [row for row in listed.out.splitlines() if "touch" in row]
+    demand(len(rows) == 2 and all("cannot be the name of an image" in row for row in rows), f"{listed}")
+    listed = world.stasis("image", "ls", "--json").json()["images"]
+    demand([image["ok"] for image in sorted(listed, key=lambda image: image["name"] == "saved")] == [False, False, True],
+           f"{listed}")
+    world.stasis("image", "gc")
+    for folder in (bait, world.images / "`touch owned`"):
+        demand((folder / "manifest.pb").exists(), "gc removed it")
+        shutil.rmtree(folder)
+
+
+def other_shells(world):
+    for shell in ("zsh", "fish"):
+        def expect(line, *offered):
+            found = [word.rstrip() for word in SHELLS[shell](world, line)]
+            demand(found == sorted(offered), f"{shell}: `{line}` gives {found}, not {sorted(offered)}")
+
+        expect("stasis su", "suspend")
+        expect("stasis --json re", "recover", "restore", "resume")
+        expect("stasis image ", "delete", "gc", "inspect", "ls", "verify")
+        expect("stasis dump ", "alpha", "beta")
+        expect("stasis logs -f al", "alpha")
+        expect("stasis dump al --t", "--tcp", "--timeout")
+        expect("stasis dump --tcp ", "close", "keep", "refuse")
+        expect("stasis dump --tcp=k", "--tcp=keep")
+        expect("stasis dump -d no", "note.txt")
+        expect("stasis image inspect sa", "saved")
+        expect("stasis image verify not", "note.txt")
+        expect("stasis run -- cat no", "note.txt")
+        demand("bash" in SHELLS[shell](world, "stasis run -- bas"), f"{shell} completes no program")
+
+
+def bash(world):
     def expect(line, *offered):
         found = complete(world, line)
         demand(found == sorted(offered), f"`{line}` gives {found}, not {sorted(offered)}")
@@ -67,7 +145,7 @@ def bash(world):
 
 
 def verbs_of(world, path=()):
-    """Every path of verbs with the options of its help text."""
+    """Returns every path of subcommands with the options of its help text."""
     text = world.stasis(*path, "--help").out
     options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*(?=[ ,\n])", text.split("Options:")[1].split("Subcommands:")[0]))
     found = {path: {option for option in options if re.search(rf"^  .*{option}[ ,\n]", text, re.M)}}
@@ -77,42 +155,25 @@ def verbs_of(world, path=()):
     return found
 
 
-def every_shell_knows_all(world):
+def all_is_offered(world):
+    """Returns every subcommand and option of the help texts."""
     known = verbs_of(world)
     demand(len(known) > 30 and "--tcp" in known[("dump",)], f"the help texts were not understood: {known}")
-    scripts = {shell: world.stasis("completion", shell).out for shell in ("bash", "zsh", "fish")}
     for path, options in known.items():
-        at = " ".join(path)
-        for shell in ("bash", "zsh"):
-            listed = re.search(rf'_stasis_options\(\).*?^    [^\n]*"{at}"[^\n]*\) echo "([^"]*)"', scripts[shell], re.M | re.S)
-            demand(listed, f"{shell} does not know `{at}`")
-            missing = options - set(listed[1].split())
-            demand(not missing, f"{shell} does not know {missing} of `{at}`")
-        condition = f"'__stasis_at {at}'" if path else "'__stasis_just_at'"
-        lines = [l for l in scripts["fish"].splitlines() if f"-n {condition}" in l]
-        for option in options:
-            flag = f" -l {option[2:]} " if option.startswith("--") else f" -s {option[1:]} "
-            demand(any(flag in line for line in lines), f"fish does not know {option} of `{at}`")
         if path:
-            above = f"'__stasis_just_at{''.join(' ' + v for v in path[:-1])}' -a '{path[-1]}'"
-            demand(above in scripts["fish"], f"fish does not know `{at}`")
-            verbs = re.search(rf'_stasis_verbs\(\).*?^    [^\n]*"{" ".join(path[:-1])}"[^\n]*\) echo "([^"]*)"',
-                              scripts["zsh"], re.M | re.S)
-            demand(verbs and path[-1] in verbs[1].split(), f"zsh does not know `{at}`")
-
-
-def syntax(world):
-    """Of the shells that are here."""
-    for shell in ("zsh", "fish"):
-        if shutil.which(shell):
-            world.shell(f"stasis completion {shell} > script && {shell} -n script")
+            found = complete(world, " ".join(["stasis", *path]))
+            demand(path[-1] in found, f"`{' '.join(path)}` is not offered: {found}")
+        found = complete(world, " ".join(["stasis", *path, "-"]))
+        demand(options <= set(found), f"not offered at `{' '.join(path)}`: {options - set(found)}")
 
 
 def run(world):
+    prepare(world)
     bash(world)
-    every_shell_knows_all(world)
-    syntax(world)
-    # A configuration with a mistake is no reason to complete nothing but names.
+    names_are_not_run(world)
+    other_shells(world)
+    all_is_offered(world)
+    # With an invalid configuration everything except names is still completed.
     (world.folder / "bad.toml").write_text("x = 1")
     world.stasis("completion", "bash", env={"STASIS_CONFIG": "bad.toml"})
     world.stasis("completion", "tcsh", expect=2)

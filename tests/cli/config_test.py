@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The configuration through the real commands: `config show` names where each value comes from, a
-mistake stops a command before it does anything, and every setting does what it says."""
+"""The configuration through real commands: `config show` gives the source of each value, a mistake
+stops a command before it does anything, and every setting has its effect."""
 import os
 import pathlib
 import stat
@@ -24,14 +24,14 @@ def show(world, file):
     row = settings["dump.compress"]
     demand((row["value"], row["from"], row["file"], row["line"], row["default"]) ==
            ("zstd", "file", str(file), 3, "none"), f"{row}")
-    row = settings["mover.idle_s"]  # the world sets the variable
+    row = settings["mover.idle_s"]  # the test environment sets the variable
     demand((row["value"], row["from"], row["variable"]) == (0, "environment", "STASIS_MOVER_IDLE_S"), f"{row}")
     row = settings["timeouts.phase_s"]
     demand((row["value"], row["from"], row["file"]) == (0, "default", None), f"{row}")
     text = world.stasis("config", "show", env={"STASIS_CONFIG": str(file)}).out
     for part in (f"{file}:3", "$STASIS_MOVER_IDLE_S", f"read:          {file}", "(host memory)"):
         demand(part in text, f"{part} is not in:\n{text}")
-    # Without the variable the machine's file is looked for.
+    # Without the variable, the machine's file is read.
     demand(shown(world)[1][0]["path"] == "/etc/stasis/config.toml", "the machine's file is not looked for")
 
 
@@ -63,7 +63,7 @@ def settings(world, file):
     def configure(text):
         file.write_text(text)
 
-    # Folders, where the variables of this world do not say otherwise.
+    # Directories that no variable of this test overrides.
     del world.env["STASIS_STATE_DIR"]
     try:
         configure(f"[folders]\nstate = '{world.folder}/other'\nimages = '{world.folder}/pictures'\n")
@@ -96,7 +96,7 @@ def settings(world, file):
 
 
 def as_somebody_else(world, file):
-    """A user who is not root has a file of their own, and root's decides what it does not say."""
+    """An unprivileged user has a separate file; settings missing there come from root's file."""
     home = world.folder / "home"
     (home / ".config/stasis").mkdir(parents=True)
     mine = home / ".config/stasis/config.toml"
@@ -109,7 +109,7 @@ def as_somebody_else(world, file):
                           timeout=60, check=False, user=65534, group=65534, extra_groups=[])
     demand(done.returncode == 0 and f"{mine}:2" in done.stdout, done.stdout + done.stderr)
     demand("is not there:  /etc/stasis/config.toml" in done.stdout, done.stdout)
-    mine.chmod(0o600)  # root's, and not to be read: never passed over
+    mine.chmod(0o600)  # root's and unreadable: must be an error
     done = subprocess.run([world.bin / "stasis", "ps"], env=env, cwd="/", text=True, capture_output=True,
                           timeout=60, check=False, user=65534, group=65534, extra_groups=[])
     demand(done.returncode == 4 and f"{mine}: Permission denied" in done.stderr, done.stdout + done.stderr)

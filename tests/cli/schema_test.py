@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What --json prints is what docs/schema/ says, of every verb: a field that is not described there, or
-is described and not printed, is a failure."""
+"""The --json output of every command matches docs/schema/: a field that is not described, or
+described and missing, is an error."""
 import pathlib
 import re
 import subprocess
@@ -13,11 +13,11 @@ import schemas  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
-# Schemas that are no verb's: what others refer to, errors, and a habit from other tools.
+# Schemas that belong to no command: shared parts, errors, and a command of another tool.
 NO_VERB = {"operation", "checkpoint", "error", "plugin"}
-# Shows what a program writes, and has no document.
-NO_DOCUMENT = {"attach"}
-# bench.verb compares that one: it takes long.
+# Commands that show a program's output or a text, and have no document.
+NO_DOCUMENT = {"attach", "help"}
+# bench.verb compares the schema of bench, which takes long.
 NOT_RUN = {"operation", "checkpoint", "bench"}
 
 
@@ -38,7 +38,7 @@ def every_field_says_what_it_is(name, schema, at=""):
 
 
 class Walk:
-    """Runs verbs, and compares what they print; remembers with which schemas."""
+    """Runs commands, compares their output, and records the schemas used."""
 
     def __init__(self, world):
         self.world = world
@@ -49,7 +49,7 @@ class Walk:
         self.seen.add(name)
 
     def __call__(self, name, *words, expect=0, **more):
-        """The verb NAME, which is `image-ls` of `image ls`, with more words."""
+        """Runs the command NAME with more words; `image-ls` means `image ls`."""
         inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon")
         document = self.world.stasis("--json", *name.split("-", 1 if inner else 0), *words, expect=expect, **more).json()
         self.check("error" if "error" in document else name, document)
@@ -72,7 +72,7 @@ def start(world, run, job):
 
 
 def adopted(world, run):
-    """What nobody started as a job: without a log, without a shim."""
+    """A process without a job, log or shim."""
     child = subprocess.Popen([world.workloads / "vector", "--memory", "8M", "--interval", "10"], env=world.env,
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     world.own(child.pid)
@@ -89,11 +89,10 @@ def adopted(world, run):
 
 def walk(world, run):
     for name in ("version", "ps", "image-ls", "image-gc", "arena-ls", "arena-free", "gpu-ls", "config-show", "recover"):
-        run(name)  # where there is nothing yet
+        run(name)  # while there is nothing
     run("config-show", env={"STASIS_MOVER_IDLE_S": "7"})
     run("check", expect=(0, 5))
     run("completion", "bash")
-    run("completion", "--names", "jobs")
     run.check("plugin", world.stasis("plugin", "install", "--json").json())
     run("arena-reserve", "16MiB")
     pid = start(world, run, "v")
@@ -110,7 +109,7 @@ def walk(world, run):
     run("arena-ls")
     run("ps")
     run("suspend", "v")
-    run("suspend", "v")  # nothing to do
+    run("suspend", "v")  # with nothing to do
     run("ps")
     run("arena-ls")
     run("resume", "v")

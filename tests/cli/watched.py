@@ -1,5 +1,5 @@
-"""watched.py FILE: a program that a pause would trip, in every way that `stasis check` knows, until it is ended. FILE
-is held open."""
+"""watched.py FILE: runs until it is killed, with every property that `stasis check` reports as
+disturbed by a pause. Keeps FILE open."""
 import ctypes
 import mmap
 import os

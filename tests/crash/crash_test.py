@@ -1,15 +1,16 @@
-"""crash_test.py --build DIR [--only TEXT] [--thorough]: the power is cut at any moment of a dump, a
-delete or a gc.
+"""crash_test.py --build DIR [--only TEXT] [--all] [--thorough]: simulates a power failure at any
+moment of a dump, a delete or a gc.
 
-The real commands run under a recorder (record.c). disk.py makes from its record what a disk could
-hold: changes that were not synced are dropped, torn and reordered, behind every record. On each of
-these, with the real commands again:
+The real commands run under a recorder (record.c). From its record disk.py derives the possible
+contents of the disk after every record: unsynced changes may be lost, torn and reordered. States
+that differ only in pending changes are sampled with a fixed seed: some by default, more with --all,
+nearly all with --thorough. On each state the real commands must find that:
 
-  - what was said to be there is there: images whose dump had its answer, and not those deleted
-  - every image that has a name is whole, by `image verify`
-  - `image gc` removes the rest, and harms none of them
+- every promise is kept: images of finished dumps exist, and deleted images do not
+- every named image is intact, by `image verify`
+- `image gc` removes the rest and damages no image
 
-and on some of them a program dumps once more, and restores.
+On some states a program is also dumped and restored.
 """
 
 import argparse
@@ -32,12 +33,13 @@ from world import Failed, World, demand, isolate_keep  # noqa: E402
 
 MIB = 1 << 20
 SEED = 11
-# Of states whose images hold the same: what differs then is only for gc to remove.
-ALIKE = 6
+# The number of changes that are missing, torn or alone before each sync, and the number of states
+# examined with the same images: these differ only in files that gc removes.
+SOME, ALL, THOROUGH = (3, 2), (12, 6), (1000, 1000)
 
 
 class Recorded:
-    """A store, and the commands that are recorded on it."""
+    """A store, and the commands recorded on it."""
 
     def __init__(self, world, name, store="store"):
         self.world, self.name = world, name
@@ -46,8 +48,8 @@ class Recorded:
         self.store = self.root / store
         self.below = store.split("/")
         self.problems = 0
-        self.from_promise = 0  # states before so many promises are not looked at
-        self.not_ours = set()  # images that somebody else has written, synced or not
+        self.from_promise = 0  # skip states before this many promises
+        self.not_ours = set()  # images written by other processes, synced or not
 
     def begin(self):
         self.log = self.world.folder / f"{self.name}.record"
@@ -90,22 +92,22 @@ class Recorded:
         return {n for n, found in tree.items() if not n.startswith(".") and isinstance(found, dict)}
 
     def owed(self, state):
-        """Images that must be there, and those that must not."""
+        """Returns the images that must exist, and those that must not."""
         live = self.visible(self.disk.tree(disks.State(state.cut, self.disk.pending(state.cut), {}, "")))
         promised = self.disk.promised(state.cut)
         promised = self.before if promised is None else promised
         return frozenset(promised & live), frozenset(self.before - promised - live)
 
-    def states(self, thorough):
-        """Those that differ, in what they hold or what is owed, each with its tree."""
+    def states(self, most):
+        """Returns the states that differ in content or promises, each with its tree."""
         seen, alike = set(), {}
         first = self.disk.said[self.from_promise - 1][0] if self.from_promise else 0
-        for state in self.disk.states(SEED, first, 1000 if thorough else 12):
+        for state in self.disk.states(SEED, first, most[0]):
             tree = self.disk.tree(state)
             owed = self.owed(state)
             whole = (owed, self.disk.signature(tree))
             images = (owed, self.disk.signature(tree, self._matters_little))
-            if whole in seen or alike.get(images, 0) >= (1000 if thorough else ALIKE):
+            if whole in seen or alike.get(images, 0) >= most[1]:
                 continue
             seen.add(whole)
             alike[images] = alike.get(images, 0) + 1
@@ -115,7 +117,7 @@ class Recorded:
         return "/." in f"/{path}" or path.split("/")[len(self.below):][:1] in [[n] for n in self.not_ours]
 
     def check(self, state, tree):
-        """What is wrong with it; nothing: ''. Leaves a few folders there where something is."""
+        """Describes the error of a state, or returns ''. Keeps a few directories with errors."""
         if self.problems > 2:
             return ""
         visible = self.visible(tree)
@@ -153,10 +155,10 @@ class Recorded:
         shutil.rmtree(folder)
         return ""
 
-    def check_all(self, thorough):
+    def check_all(self, most):
         count, problems = 0, []
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            for problem in pool.map(lambda pair: self.check(*pair), list(self.states(thorough))):
+            for problem in pool.map(lambda pair: self.check(*pair), list(self.states(most))):
                 count += 1
                 problems += [problem] if problem else []
         print(f"{self.name}: {self.disk.records} records, {len(self.disk.syncs)} of them syncs that mattered, "
@@ -165,7 +167,7 @@ class Recorded:
         demand(not problems, lambda: "\n".join(problems[:3]))
 
     def last_state(self, name):
-        """What had to be on the disk at the end, as a folder with the store in it."""
+        """Returns what must be on the disk at the end, as a directory with the store."""
         state = disks.State(self.disk.records, [], {}, "")
         folder = self.world.folder / name
         self.disk.put(self.disk.tree(state), folder)
@@ -178,10 +180,10 @@ def drift(world):
 
 
 class Cases:
-    """Each leaves its store for the next."""
+    """Each step leaves its store for the next one."""
 
-    def __init__(self, world, only, thorough):
-        self.world, self.only, self.thorough = world, only, thorough
+    def __init__(self, world, only, most):
+        self.world, self.only, self.most = world, only, most
         self.program = drift(world)
 
     def dump(self, recorded, name, *options, **fault):
@@ -190,7 +192,7 @@ class Cases:
     def done(self, recorded):
         recorded.end()
         if self.only in recorded.name:
-            recorded.check_all(self.thorough)
+            recorded.check_all(self.most)
 
     def first_dump_into_a_new_folder(self):
         first = Recorded(self.world, "first-dump", "new/folder/store").begin()
@@ -200,7 +202,7 @@ class Cases:
         self.store = first
 
     def again(self, name):
-        """The same store, another record."""
+        """Uses the same store with another record."""
         again = Recorded(self.world, name)
         again.root, again.store, again.below = self.store.root, self.store.store, self.store.below
         return again.begin()
@@ -210,21 +212,21 @@ class Cases:
         self.dump(second, "b", "--leave-running", "--compress", "lz4")
         demand(os.stat(next((second.store / "a" / "gpu").iterdir())).st_nlink == 2, "nothing is shared")
         self.done(second)
-        # Such a disk is one like any other: a program dumps to it and shares.
+        # Such a disk is usable: a program can be dumped to it and share blocks.
         store = second.last_state("dumped-to")
         self.program.dump("--leave-running", "-d", store, "--json", name="again")
         demand(self.world.last.json()["stored"]["shared_bytes"] > 13 * MIB, "it shares nothing")
         self.world.stasis("image", "verify", store / "again")
 
     def last_sync_fails(self):
-        """The image has its name already, and loses it again."""
+        """The image already has its name, and loses it again."""
         failed = self.again("last-sync-fails")
         self.dump(failed, "x", "--leave-running", eio_of=failed.store)
         demand("sync the store" in self.world.last.err, lambda: f"another sync failed: {self.world.last}")
         self.done(failed)
 
     def copied_image(self):
-        """cp syncs nothing; a dump that shares with the copy must not rely on that."""
+        """cp syncs nothing; a dump that shares with the copy must not rely on it."""
         copied = self.again("copied-image")
         copied.copy("b", "c")
         copied.stasis("image", "delete", "-d", copied.store, "a", "b")
@@ -261,7 +263,7 @@ class Cases:
         self.dump(last, "last")
         self.program.await_gone()
         self.done(last)
-        # All that had to be on the disk is enough to go on from.
+        # What must be on the disk is enough to continue from.
         self.program.restore(str(last.last_state("restored-from") / "last"))
         self.program.expect_running()
 
@@ -281,13 +283,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only", default="")
-    parser.add_argument("--thorough", action="store_true")
+    parser.add_argument("--all", dest="most", action="store_const", const=ALL, default=SOME)
+    parser.add_argument("--thorough", dest="most", action="store_const", const=THOROUGH)
     options = parser.parse_args()
     isolate.enter(isolate_keep(options.build))
     world = World(options.build)
-    world.env["STASIS_PACK_SIZE"] = "1MiB"  # several packs in each dump
+    world.env["STASIS_PACK_SIZE"] = "1MiB"  # several packs per dump
     try:
-        Cases(world, options.only, options.thorough).run()
+        Cases(world, options.only, options.most).run()
         world.expect_clean()
         world.close()
     except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it

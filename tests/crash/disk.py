@@ -1,10 +1,10 @@
-"""What a disk could hold after a power cut: from a record of all that was done to a folder (record.c),
-and of what it held before.
+"""Derives the possible contents of a disk after a power failure from a record of all changes to a
+directory (record.c) and its previous content.
 
-The disk promises only what POSIX does. A file's bytes are there after an fsync of the file, its names
-after an fsync of the folder that they are in. Before that each change may be there or not, whatever
-was done before or after it; a write may be there in part, in sectors. A rename within a folder is one
-change, one into another folder is two.
+The disk promises only what POSIX does. The content of a file is durable after an fsync of the file,
+its names after an fsync of their directory. Until then each change may be present or not,
+independent of others; a write may be partly present, by sector. A rename within a directory is one
+change, one into another directory is two.
 """
 
 import hashlib
@@ -20,29 +20,29 @@ NEVER = 1 << 60
 
 
 class Node:
-    """A file or folder, whatever its names are."""
+    """A file or directory, independent of its names."""
 
     def __init__(self, is_folder, content=b"", entries=None):
         self.is_folder = is_folder
-        self.content = content        # of a file, when the record begins
-        self.entries = entries or {}  # of a folder, then
+        self.content = content        # of a file, when the record starts
+        self.entries = entries or {}  # of a directory, when the record starts
 
 
 class Change:
-    """One thing that may be on the disk or not. `where`: the node whose fsync makes it last."""
+    """One change that may be on the disk or not. An fsync of the node `where` makes it durable."""
 
     def __init__(self, index, where, what, text):
-        self.index = index    # of the record
+        self.index = index    # index in the record
         self.where = where
         self.what = what
         self.text = text
-        self.lasts = NEVER    # from this record on
+        self.lasts = NEVER    # durable from this record on
 
 
 class Names(Change):
     def __init__(self, index, where, adds, removes, text):
         super().__init__(index, where, "names", text)
-        self.adds, self.removes = adds, removes  # (name, node) each
+        self.adds, self.removes = adds, removes  # lists of (name, node)
 
     def apply(self, entries):
         for name, node in self.removes:
@@ -73,7 +73,7 @@ class Bytes(Change):
             self._tear(content, torn)
 
     def _tear(self, content, torn):
-        """Some sectors of it; the file's length has come along or not."""
+        """Some sectors of it, with or without the new file length."""
         sector, seed, longer = torn
         pick = random.Random(seed)
         if longer:
@@ -88,21 +88,21 @@ class Bytes(Change):
 
 
 class State:
-    """Which of the changes are there, after a cut behind record `cut`."""
+    """The changes present after a power failure following record `cut`."""
 
     def __init__(self, cut, there, torn, why):
         self.cut, self.there, self.torn, self.why = cut, there, torn, why
 
 
 class Disk:
-    """`root` is looked at now; `read` is called when all has been done."""
+    """`root` is read now; call `read` after the commands have finished."""
 
     def __init__(self, root):
         self.root = os.path.realpath(root)
         self._by_inode = {}
         self.top = self._scan(self.root)
         self.changes = []
-        self.said = []      # (record, {what is promised})
+        self.said = []      # (record, {promises})
         self.records = 0
         self._cache = {}
 
@@ -122,8 +122,8 @@ class Disk:
     # Reading the record.
 
     def read(self, log, promise):
-        """`promise(tree)` gives what is promised when something is said; a tree is a dict of dicts
-        and nodes."""
+        """`promise(tree)` returns the promises made by an output; a tree is a dict of dicts and
+        nodes."""
         live = {}
 
         def entries(node):
@@ -150,7 +150,7 @@ class Disk:
         def tree(node):
             return {n: tree(c) if c.is_folder else c for n, c in entries(node).items()}
 
-        latest = {}  # contents that were read, by inode
+        latest = {}  # last contents read, by inode
         with open(log, "rb") as file:
             while header := file.read(HEADER.size):
                 magic, kind, inode, offset, length, path_bytes, other_bytes, data_bytes = HEADER.unpack(header)
@@ -171,7 +171,7 @@ class Disk:
                 elif kind in (LINK, RENAME):
                     node = self._by_inode.get(inode)
                     to, name = split(other)
-                    if node is None:  # made by somebody else
+                    if node is None:  # created by another process
                         node = self._by_inode[inode] = Node(False)
                         data(node, WRITE, 0, len(latest[inode]), latest[inode], f"bytes of {short}")
                     text = f"{'link' if kind == LINK else 'rename'} {short} to {os.path.relpath(other, self.root)}"
@@ -205,15 +205,15 @@ class Disk:
                 found = promise
         return found
 
-    # What may be there.
+    # Possible states.
 
     def pending(self, cut):
         return [c for c in self.changes if c.index <= cut < c.lasts]
 
     def states(self, seed, first, some):
-        """After every record from the first: nothing of what is pending, all of it, a random part. Where
-        it matters most, before each sync and at the end: each one missing (of `some` at most), each
-        write torn, random parts."""
+        """After every record: no pending change, all of them, and a random subset. Before each sync
+        and at the end also: each one missing (at most `some`), each write torn, and more random
+        subsets."""
         pick = random.Random(seed)
 
         def tear():
@@ -244,7 +244,7 @@ class Disk:
                 yield State(cut, *part(pending), "a random part")
 
     def tree(self, state):
-        """{name: dict or (node, changes)} of a state."""
+        """Returns {name: dict or (node, changes)} of a state."""
         chosen = set(state.there)
         entries, data = {}, {}
         for change in self.changes:
@@ -275,7 +275,7 @@ class Disk:
         return self._cache[key]
 
     def signature(self, tree, leave_out=lambda path: False, path=""):
-        """Two trees with the same one hold the same."""
+        """Trees with equal digests have equal content."""
         digest = hashlib.blake2b()
         for name in sorted(tree):
             below = f"{path}/{name}" if path else name
@@ -288,7 +288,7 @@ class Disk:
         return digest.digest()
 
     def put(self, tree, folder):
-        """The tree as files; a file with several names is one, and pages of zeros are holes."""
+        """Writes the tree as files; hard links are kept, and zero pages are holes."""
         made = {}
 
         def make(entries, path):
@@ -320,7 +320,8 @@ class Disk:
         os.close(fd)
 
     def check_record(self):
-        """The record with all of it there is what the folder holds: nothing was done unseen."""
+        """Checks that the complete record gives the directory's real content, so that no change was
+        missed."""
         tree = self.tree(State(self.records, self.changes, {}, "all"))
 
         def compare(entries, path):

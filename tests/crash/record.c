@@ -1,17 +1,17 @@
-// Preloaded into `stasis` and `cp`: writes down, in order, everything that they do to the files
-// below one folder, with the bytes, and every fsync. disk.py makes from it what a disk could hold
-// after a power cut.
+// Preloaded into `stasis` and `cp`: records, in order, every change to files below one directory,
+// with the bytes, and every fsync. From the record disk.py derives the possible contents of a disk
+// after a power failure.
 //
-//   STASIS_RECORD_ROOT   the folder, by its real path
+//   STASIS_RECORD_ROOT   the directory, as its real path
 //   STASIS_RECORD_LOG    records are appended here: struct Record, two paths, data
-//   STASIS_RECORD_KILL   N: kill -9 before the N-th fsync below the folder
-//   STASIS_RECORD_EIO    N: the N-th fsync below the folder fails, and no other
-//   STASIS_RECORD_EIO_OF PATH: the first fsync of that folder fails, and no other
-//   STASIS_RECORD_FULL   N: the disk is full at the N-th call that takes space there, and stays so
+//   STASIS_RECORD_KILL   N: kill -9 before the N-th fsync below the directory
+//   STASIS_RECORD_EIO    N: only the N-th fsync below the directory fails
+//   STASIS_RECORD_EIO_OF PATH: only the first fsync of that directory fails
+//   STASIS_RECORD_FULL   N: the disk is full from the N-th call that allocates space there on
 //   STASIS_RECORD_SLOW   N: the disk writes N MB/s
 //
-// One call at a time is done and written down, so that the order of the log is the order on the
-// disk. What other programs (CRIU) have written is read when a file of theirs is renamed or linked.
+// One call at a time is executed and recorded, so that the order of the log is the order on the
+// disk. Files written by other programs (CRIU) are read when they are renamed or linked.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -53,7 +54,7 @@ struct Record {
   uint64_t offset;
   uint64_t length;
   uint32_t path_bytes;
-  uint32_t other_bytes;  // of the second path
+  uint32_t other_bytes;  // length of the second path
   uint64_t data_bytes;
 };
 
@@ -61,12 +62,17 @@ static const uint32_t kMagic = 0x31434552;
 static char root[4096];
 static size_t root_bytes;
 static int log_fd = -1;
-static int syncs_left = -1;
-static int syncs_until_eio = -1;
-static ino_t eio_of = 0;
-static int room_left = -1;
+static pid_t main_pid = 0;
 static int megabytes_per_second = 0;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+// Shared with forked children, because a child writes the image.
+struct Shared {
+  pthread_mutex_t mutex;
+  int syncs_left;
+  int syncs_until_eio;
+  ino_t eio_of;
+  int room_left;
+};
+static struct Shared* shared;
 
 #define REAL(name) ((__typeof__(&name))Real(#name))
 
@@ -82,19 +88,30 @@ __attribute__((constructor)) static void Begin(void) {
   const char* name = program_invocation_short_name;
   if (folder == NULL || log == NULL || (strcmp(name, "stasis") != 0 && strcmp(name, "cp") != 0))
     return;
+  main_pid = getpid();
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) abort();
+  *shared = (struct Shared){.syncs_left = -1, .syncs_until_eio = -1, .room_left = -1};
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutex_init(&shared->mutex, &attributes);
   root_bytes = (size_t)snprintf(root, sizeof root, "%s", folder);
   int fd = REAL(open)(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   log_fd = fcntl(fd, F_DUPFD_CLOEXEC, 500);
   if (log_fd < 0) abort();
   close(fd);
-  if (getenv("STASIS_RECORD_KILL") != NULL) syncs_left = atoi(getenv("STASIS_RECORD_KILL")) - 1;
-  if (getenv("STASIS_RECORD_EIO") != NULL) syncs_until_eio = atoi(getenv("STASIS_RECORD_EIO")) - 1;
+  if (getenv("STASIS_RECORD_KILL") != NULL)
+    shared->syncs_left = atoi(getenv("STASIS_RECORD_KILL")) - 1;
+  if (getenv("STASIS_RECORD_EIO") != NULL)
+    shared->syncs_until_eio = atoi(getenv("STASIS_RECORD_EIO")) - 1;
   if (getenv("STASIS_RECORD_SLOW") != NULL)
     megabytes_per_second = atoi(getenv("STASIS_RECORD_SLOW"));
   struct stat of;
   if (getenv("STASIS_RECORD_EIO_OF") != NULL && stat(getenv("STASIS_RECORD_EIO_OF"), &of) == 0)
-    eio_of = of.st_ino;
-  if (getenv("STASIS_RECORD_FULL") != NULL) room_left = atoi(getenv("STASIS_RECORD_FULL")) - 1;
+    shared->eio_of = of.st_ino;
+  if (getenv("STASIS_RECORD_FULL") != NULL)
+    shared->room_left = atoi(getenv("STASIS_RECORD_FULL")) - 1;
 }
 
 static void WriteLog(const void* data, size_t bytes) {
@@ -122,7 +139,7 @@ static int IsBelow(const char* path) {
          (path[root_bytes] == '/' || path[root_bytes] == '\0');
 }
 
-// The absolute path of `name` in `folder_fd`.
+// Returns the absolute path of `name` in `folder_fd`.
 static int Absolute(int folder_fd, const char* name, char* out) {
   if (log_fd < 0) return 0;
   if (name[0] == '/') {
@@ -161,7 +178,8 @@ static uint64_t InodeAt(const char* path, int* is_folder) {
   return st.st_ino;
 }
 
-// What a file holds now: for calls whose bytes are not seen here, and files that others wrote.
+// Records a file's current content: for calls whose bytes are not visible, and for files written by
+// other programs.
 static void PutContent(const char* path) {
   int fd = REAL(open)(path, O_RDONLY | O_CLOEXEC);
   struct stat st;
@@ -184,11 +202,11 @@ static void PutContentOf(int fd) {
   PutContent(path);
 }
 
-// Under the lock. The first call that meets the full disk still writes half of what it should.
+// Requires the lock. The first call on the full disk still writes half of its data.
 static int IsFull(size_t* bytes) {
-  if (room_left < 0) return 0;
-  if (room_left-- > 0) return 0;
-  room_left = 0;
+  if (shared->room_left < 0) return 0;
+  if (shared->room_left-- > 0) return 0;
+  shared->room_left = 0;
   static int met = 0;
   if (bytes != NULL && !met && *bytes >= 2 * 4096) {
     met = 1;
@@ -200,9 +218,9 @@ static int IsFull(size_t* bytes) {
   return 1;
 }
 
-#define LOCK pthread_mutex_lock(&mutex)
-#define UNLOCK pthread_mutex_unlock(&mutex)
-// After the call: `ok` records it, and errno stays the call's.
+#define LOCK pthread_mutex_lock(&shared->mutex)
+#define UNLOCK pthread_mutex_unlock(&shared->mutex)
+// After the call: records it if `ok`; keeps the call's errno.
 #define DONE(ok, record) \
   do {                   \
     int number = errno;  \
@@ -426,14 +444,26 @@ static int Sync(int fd, int (*real)(int)) {
   struct stat st;
   if (!IsOurs(fd, &st)) return real(fd);
   LOCK;
-  if (syncs_left-- == 0) kill(getpid(), SIGKILL);
-  int fails =
-      (syncs_until_eio >= 0 && syncs_until_eio-- == 0) || (eio_of != 0 && st.st_ino == eio_of);
-  if (fails) eio_of = 0;
+  if (shared->syncs_left-- == 0) {
+    // The child that writes an image dies with its parent.
+    kill(main_pid, SIGKILL);
+    kill(getpid(), SIGKILL);
+  }
+  int fails = (shared->syncs_until_eio >= 0 && shared->syncs_until_eio-- == 0) ||
+              (shared->eio_of != 0 && st.st_ino == shared->eio_of);
+  if (fails) shared->eio_of = 0;
   int result = fails ? -1 : real(fd);
   if (fails) errno = EIO;
   DONE(result == 0, Put(kSync, st.st_ino, 0, 0, "", "", NULL, 0));
   return result;
 }
+// Keeps the log open in a child that closes everything.
+int close_range(unsigned first, unsigned last, int flags) {
+  const unsigned log = (unsigned)log_fd;
+  if (log_fd < 0 || log < first || log > last) return REAL(close_range)(first, last, flags);
+  if (log > first && REAL(close_range)(first, log - 1, flags) != 0) return -1;
+  return log < last ? REAL(close_range)(log + 1, last, flags) : 0;
+}
+
 int fsync(int fd) { return Sync(fd, REAL(fsync)); }
 int fdatasync(int fd) { return Sync(fd, REAL(fdatasync)); }

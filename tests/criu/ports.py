@@ -1,16 +1,17 @@
-"""ports.py FORM: a program whose child connects to it by TCP, and closes nothing first: the kernel remembers these
-connections under the port that the program listens on, for a minute (TIME_WAIT). As a workload it prints READY and ROUNDs,
-and ends well by SIGTERM; PORT is its port. On SIGHUP it has some more connections, and prints CLOSED.
+"""ports.py FORM: a program with a child that connects to it by TCP. The program closes connections
+first, so the kernel keeps them in TIME_WAIT under the program's port for a minute. Like a workload
+it prints READY and ROUNDs, and ends on SIGTERM; PORT is its port. On SIGHUP it opens and closes
+more connections and prints CLOSED.
 
-    listener      port 0, without SO_REUSEADDR, as NCCL's bootstrap has it
-    reuse         with it, as servers have it
-    any, any6     as `listener`, but on all addresses
-    kept          as `listener`, and one connection stays open
-    accepted      the same, and the listener is closed: the port is that of the connection alone
-    bound         the listener is closed, and another socket is bound to the port and does not listen
-    cut           as `kept`, but nobody looks at the connection: a dump may cut it
-    gpu           as `listener`, with memory on the GPU
-    outside       closes at once what others connect, and nothing else
+    listener      port 0, without SO_REUSEADDR, like NCCL's bootstrap
+    reuse         with SO_REUSEADDR, like servers
+    any, any6     like `listener`, on all addresses
+    kept          like `listener`, and one connection stays open
+    accepted      like `kept`, with the listener closed: only the connection has the port
+    bound         the listener is closed, and another socket is bound to the port without listening
+    cut           like `kept`, but the connection is not checked, so that a dump may close it
+    gpu           like `listener`, with memory on the GPU
+    outside       only accepts connections and closes them at once
 """
 
 import ctypes
@@ -36,7 +37,7 @@ def listen(form):
 
 
 def connect(port, asked, answered):
-    """The child: one connection for each line that is asked for; of one that says "keep", the echo for ever after."""
+    """The child: opens one connection for each requested line; on "keep" it echoes until the end."""
     while line := asked.readline():
         connection = socket.create_connection(("127.0.0.1", port))
         answered.write("connected\n")
@@ -47,7 +48,7 @@ def connect(port, asked, answered):
                     connection.sendall(data)
                 os._exit(0)
         else:
-            connection.recv(1)  # its end
+            connection.recv(1)  # end-of-file
         connection.close()
         answered.write("closed\n")
         answered.flush()
@@ -77,7 +78,7 @@ class Peer:
         self.answers, self.questions = os.fdopen(ours_in), os.fdopen(ours_out, "w")
 
     def ask(self, listener, what):
-        """The connection as it is accepted."""
+        """Returns the accepted connection."""
         self.questions.write(f"{what}\n")
         self.questions.flush()
         assert self.answers.readline() == "connected\n"
@@ -110,7 +111,8 @@ def main(form):
     if form in ("accepted", "bound"):
         listener.close()
     if form == "bound":
-        # SO_REUSEADDR would not do: the closed ones had none. So it is done as CRIU does it for connections.
+        # SO_REUSEADDR would not suffice, because the closed sockets lacked it. Binds like CRIU does
+        # for connections.
         listener = socket.socket()
         listener.setsockopt(socket.IPPROTO_TCP, 19, 1)  # TCP_REPAIR
         listener.bind(("127.0.0.1", port))

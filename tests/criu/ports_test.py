@@ -1,5 +1,5 @@
-"""A program that is restored within the minute in which the kernel remembers its closed connections has its ports all
-the same."""
+"""A program gets its ports back even if it is restored within the minute in which the kernel keeps
+its closed connections."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ from programs import Program  # noqa: E402
 from world import demand  # noqa: E402
 
 PORTS = pathlib.Path(__file__).resolve().parent / "ports.py"
-FIN_WAIT_2, TIME_WAIT = "05", "06"  # as /proc has them
+FIN_WAIT_2, TIME_WAIT = "05", "06"  # as in /proc
 
 
 def start(world, form):
@@ -23,7 +23,7 @@ def start(world, form):
 
 
 def remembered(port, states=(TIME_WAIT,)):
-    """How many closed connections of it the kernel remembers, as /proc has them."""
+    """Counts the program's closed connections that the kernel keeps, from /proc."""
     count = 0
     for table in ("tcp", "tcp6"):
         with open(f"/proc/self/net/{table}") as file:
@@ -49,7 +49,7 @@ def expect_said(world, *patterns):
 
 
 def restored_at_once(world, form, *options):
-    """Twice: what it closes after a restore is remembered in the same way."""
+    """Twice: connections closed after a restore are kept in the same way."""
     program = start(world, form)
     port, listens = program.port(), form not in ("accepted", "bound")
     for _ in range(2 if listens else 1):
@@ -65,7 +65,8 @@ def restored_at_once(world, form, *options):
 
 
 def restored_after_a_crash(world):
-    """What comes back has connections with the very numbers of those that ended with it."""
+    """The restored connections have the same addresses and ports as those that ended with the
+    program."""
     program = start(world, "kept")
     for _ in range(2):
         program.dump("--tcp=keep", "--leave-running")
@@ -78,7 +79,7 @@ def restored_after_a_crash(world):
 
 
 def restored_after_a_killed_restore(world):
-    """That had the kernel forget them, and had made nothing yet."""
+    """A restore that made the kernel drop connections and then failed."""
     program = start(world, "listener")
     program.dump()
     program.restore(expect=-9, env={"STASIS_FAULT": "ports:after:die"})
@@ -96,7 +97,7 @@ def listening(port):
 
 
 def a_holder_is_named(world):
-    """The port is another program's meanwhile; it comes back when that has let go."""
+    """Another program has the port meanwhile; the restore succeeds after it has released the port."""
     program = start(world, "reuse")
     program.dump()
     taker = listening(program.port())
@@ -111,7 +112,7 @@ def a_holder_is_named(world):
 
 
 def a_holder_keeps_what_he_closed(world):
-    """Where the restore is refused, the closed connections of who has the port are remembered as before."""
+    """If the restore is rejected, closed connections of the port's current owner are still kept."""
     program = start(world, "reuse")
     program.dump()
     taker = listening(program.port())

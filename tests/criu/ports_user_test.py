@@ -1,5 +1,5 @@
-"""As ports_test.py, of a user who may dump and restore, but make the kernel forget nothing: he is told how long he has
-to wait, or waits."""
+"""Like ports_test.py, for a user who may dump and restore but cannot make the kernel drop
+connections: the restore waits, or tells how long it would have to wait."""
 
 import pathlib
 import re
@@ -16,7 +16,7 @@ from users import ALICE, RESTORER, demand  # noqa: E402
 
 
 def no_wait_in_vain(new):
-    """When he has less time, at once."""
+    """Returns at once if the deadline is earlier."""
     alice = new(ALICE, RESTORER)
     program = start(alice, "listener")
     port = program.port()
@@ -44,7 +44,7 @@ def a_wait_is_called_off(new):
 
 
 def waited_for(new):
-    """A connection that the other side has not closed yet is remembered too, and for as long as the machine says."""
+    """A connection that the other side has not yet closed is kept too, for the machine's timeout."""
     with open("/proc/sys/net/ipv4/tcp_fin_timeout", "w") as file:
         file.write("4")
     alice = new(ALICE, RESTORER)

@@ -1,7 +1,6 @@
-// The program that CRIU's tests dump and restore. It sets up what its arguments ask for, and then
-// counts: a fixed-width number at the start of the file argv[1], so that whoever restores it sees
-// it go on. It checks what it set up each time it counts, and ends with a message in the file when
-// something is not as it was.
+// The program that CRIU's tests dump and restore. It sets up the resources that its arguments name,
+// and then counts: it writes a fixed-width number to the start of the file argv[1]. At each step it
+// checks its resources; if one has changed it writes a message to the file and exits.
 //
 //   target STATE-FILE [WHAT]...
 
@@ -40,9 +39,9 @@ int state_fd = -1;
 std::string state_path;
 std::vector<std::function<void()>> checks;
 
-// 16 characters, always: CRIU compares the sizes of open files.
+// Always 16 characters, because CRIU compares the sizes of open files.
 void Report(const char* word, long number) {
-  char text[17];
+  char text[32];
   snprintf(text, sizeof text, "%-5.5s%10ld\n", word, number);
   if (pwrite(state_fd, text, 16, 0) != 16) _exit(3);
 }
@@ -141,7 +140,7 @@ void FileLock() {
   });
 }
 
-// As servers do: without it no port can be taken again while the kernel waits for stray packets.
+// Like servers; otherwise the port could not be reused while the kernel keeps closed connections.
 void ReuseAddress(int fd) {
   int on = 1;
   MUST(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
@@ -166,14 +165,14 @@ void TcpListen() {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     linger at_once{1, 0};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    // Nobody accepts: a full queue is as good an answer as a connection, a refusal is not.
+    // No process accepts. A full queue is as good as a connection, but a refusal is not.
     MUST(fd >= 0);
     (void)address;
     close(fd);
   });
 }
 
-// Whether both ends have to be there after a restore.
+// Whether both ends must exist after a restore.
 enum class Ends { kOpen, kMayBeClosed };
 
 void Connect(Ends ends) {
@@ -193,10 +192,10 @@ void Connect(Ends ends) {
 }
 
 void TcpConnect() { Connect(Ends::kOpen); }
-// For --tcp=close: each end is closed by itself, one a moment before the other.
+// For --tcp=close: the ends are closed one shortly after the other.
 void TcpClosed() { Connect(Ends::kMayBeClosed); }
 
-// A connection that waits in the queue of a listener.
+// A connection in the accept queue of a listener.
 void TcpWaiting() {
   sockaddr_in address{};
   Listen(&address);
@@ -212,7 +211,7 @@ void IoUring() {
 
 void Userfault() { MUST(syscall(SYS_userfaultfd, O_CLOEXEC) >= 0); }
 
-// The first character device that CRIU has no rule for and that can be opened here.
+// Opens the first available character device that CRIU does not support.
 void Device() {
   for (const char* path : {"/dev/fuse", "/dev/kvm", "/dev/vhost-net", "/dev/rtc0", "/dev/rtc",
                            "/dev/hwrng", "/dev/cpu_dma_latency", "/dev/userfaultfd"}) {
@@ -225,7 +224,7 @@ void Vsock() {
   MUST(socket(AF_ALG, SOCK_SEQPACKET, 0) >= 0 || socket(AF_VSOCK, SOCK_STREAM, 0) >= 0);
 }
 
-// The name it was opened by is gone, another is left.
+// Its original name is removed, and another one is left.
 void Renamed() {
   std::string path = state_path + ".first", other = state_path + ".second";
   int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -243,7 +242,7 @@ void DeletedBig() {
   MUST(fd >= 0 && fallocate(fd, 0, 0, 80 << 20) == 0 && unlink(path.c_str()) == 0);
 }
 
-// Anonymous inodes that CRIU carries.
+// Anonymous inodes that CRIU supports.
 void Anon() {
   int event = eventfd(7, EFD_NONBLOCK), poll = epoll_create1(0);
   int inotify = inotify_init1(IN_NONBLOCK);
@@ -290,7 +289,7 @@ void Zombie() {
   MUST(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
 }
 
-// Writes to standard output, and goes on when nobody reads.
+// Writes to standard output, even if it is not read.
 void Talk() {
   signal(SIGPIPE, SIG_IGN);
   checks.push_back([n = 0L]() mutable { dprintf(STDOUT_FILENO, "line %ld\n", n++); });
@@ -342,7 +341,7 @@ int main(int argc, char** argv) {
     }
     MUST(known);
   }
-  // It outlives a test that was killed, but not for long: some minutes.
+  // Limits the lifetime to some minutes in case the test is killed.
   for (long n = 1; n < 100'000; ++n) {
     for (auto& check : checks) check();
     Report("count", n);

@@ -1,5 +1,5 @@
-"""calls_test.py --build DIR [--only CASE]: what becomes of an operation when somebody of those who have to do with it
-goes away: who asked for it, the worker that does it. Of the daemon itself: kill_table.py."""
+"""calls_test.py --build DIR [--only CASE]: operations whose client or worker goes away.
+kill_table.py tests the death of the daemon."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ PHASE = "gpu-lock"
 
 
 def begun(house: House, *words):
-    """A suspend that waits in its middle."""
+    """Starts a suspend that is held in its middle."""
     house.start_holding(PHASE)
     job = house.counter()
-    house.await_workers_end()  # what comes then is the operation's
+    house.await_workers_end()  # the next process belongs to the operation
     house.hold(PHASE)
     operation = house.world.begin("suspend", "job", *words)
     house.await_phase(PHASE)
@@ -22,7 +22,7 @@ def begun(house: House, *words):
 
 
 def ctrl_c(house: House):
-    """Cancels it: everything is as before."""
+    """Cancels it: everything is rolled back."""
     job, operation = begun(house)
     os.kill(operation.pid, signal.SIGINT)
     wait_until(lambda: house.operations()[0]["cancelled"], 60, "the daemon is not asked to cancel it")
@@ -34,7 +34,7 @@ def ctrl_c(house: House):
 
 
 def client_killed(house: House):
-    """The operation goes on without it."""
+    """The operation continues without its client."""
     job, operation = begun(house)
     processes.end(operation.pid)
     operation.wait()
@@ -46,7 +46,7 @@ def client_killed(house: House):
 
 
 def hang_up(house: House):
-    """A terminal that goes away is no wish to undo anything."""
+    """Losing the terminal does not cancel the operation."""
     job, operation = begun(house)
     os.kill(operation.pid, signal.SIGHUP)
     demand(operation.wait().code == 128 + signal.SIGHUP, f"{operation}")
@@ -59,9 +59,10 @@ def hang_up(house: House):
 
 
 def daemon_told_to_end(house: House):
-    """It waits for no operation; who waits for one is told, and the operation ends well."""
+    """The daemon stops without waiting for the operation; its clients are told, and the operation
+    completes."""
     job, operation = begun(house)
-    house.kill(signal.SIGTERM)  # and is gone when this returns, while the operation is held
+    house.kill(signal.SIGTERM)  # it has exited when this returns, while the operation is held
     demand(operation.wait().code == 6, f"{operation}")
     for words in ("the daemon has gone away", "goes on by itself", "`stasis ps -a`", "`stasis recover`"):
         demand(words in operation.err, f"it does not say '{words}':\n{operation}")
@@ -75,7 +76,7 @@ def daemon_told_to_end(house: House):
 
 
 def cancelled_before_it_begins(house: House):
-    """A worker that cannot hear the wish yet finds it when it can, and touches nothing."""
+    """A worker that cannot receive a cancellation yet sees it later, and touches nothing."""
     log = house.world.folder / "log"
     house.hold_workers({"STASIS_DAEMON_LOG_FILE": str(log), "STASIS_DAEMON_LOG_LEVEL": "debug"})
     job = house.counter()
@@ -95,7 +96,7 @@ def cancelled_before_it_begins(house: House):
 
 
 def second_operation(house: House):
-    """Two of one job exclude each other, whoever asks."""
+    """Two operations on one job exclude each other, whoever requested them."""
     job, operation = begun(house)
     for without in ([], ["--no-daemon"]):
         house.world.stasis(*without, "dump", "job", expect=7)
@@ -107,7 +108,7 @@ def second_operation(house: House):
 
 
 def reader_killed(house: House):
-    """What only waits ends with who waits."""
+    """A call that only waits ends with its client."""
     house.start()
     job = house.counter()
     reader = house.begin_waiting("wait", "job")
@@ -129,7 +130,7 @@ def daemon_ends_under_a_reader(house: House):
 
 
 def worker_killed(house: House):
-    """It is said, and `recover` mends it."""
+    """The error says so, and `recover` cleans up."""
     job, operation = begun(house)
     worker, = house.workers()
     processes.end(worker)
@@ -144,7 +145,7 @@ def worker_killed(house: House):
 
 
 def few_descriptors(house: House):
-    """A daemon that can open nothing fails calls, and is there again when it can."""
+    """A daemon without free descriptors fails calls, and works again once it has some."""
     world = house.world
     house.start()
     job = house.counter()

@@ -1,4 +1,4 @@
-"""example_test.py --build DIR: docs/examples/client.py, as it is, against a real daemon."""
+"""example_test.py --build DIR: runs docs/examples/client.py unchanged against a real daemon."""
 
 import pathlib
 import sys
@@ -24,7 +24,7 @@ def works(house: House):
         demand(words in done.out, f"it does not print '{words}':\n{done}")
     demand([job["state"] for job in house.world.stasis("ps", "-a", "--json").json()["jobs"]] == ["dumped"], "no dump")
     house.world.stasis("restore", "job")
-    # What it cannot do it says as the command line does.
+    # Errors are reported like on the command line.
     again = run(house, "--job", "job", "true")
     demand(again.code == 1 and "job" in again.err and "Traceback" not in again.err, f"{again}")
     house.world.stasis("kill", "job", "-s", "KILL")

@@ -1,5 +1,5 @@
-"""grpc_test.py --build DIR [--only CASE]: the service as programs meet it: health, reflection, and what it answers
-to what makes no sense."""
+"""grpc_test.py --build DIR [--only CASE]: the gRPC service: health, reflection, and answers to
+invalid requests."""
 
 import os
 import random
@@ -15,13 +15,13 @@ UNARIES = ["Recover", "Run", "ManageJob", "ListJobs", "GetJob", "WaitJob", "Kill
 
 
 class Raw:
-    """Calls with any bytes. All of them share one connection, but for those that are `apart`."""
+    """Calls with arbitrary bytes. All share one connection, except those with `apart`."""
 
     def __init__(self, house, apart=False):
         self.channel = house.channel(apart)
 
     def call(self, path, request, metadata=(), stream=False):
-        """The status' name and words, "OK" and the answer, or the answers of a stream."""
+        """Returns the status' name and text, "OK" and the answer, or the answers of a stream."""
         import grpc
         make = self.channel.unary_stream if stream else self.channel.unary_unary
         try:
@@ -42,7 +42,7 @@ def health(house: House):
 
 
 def health_of_a_drain(house: House):
-    """Who balances load by it sends nothing any more, also by connections of later callers."""
+    """A load balancer must see it as unhealthy, also on connections of later callers."""
     house.start_holding("gpu-lock")
     job = house.counter()
     early = Raw(house)
@@ -59,7 +59,7 @@ def health_of_a_drain(house: House):
     house.world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
     # NOT_SERVING.
     demand(answers() == [b"\x08\x02"] * 4, f"{answers()}")
-    # Somebody with other groups has a server of his own.
+    # A process with other groups needs a separate server.
     os.setgroups([4242])
     demand(answers() == [b"\x08\x02"] * 4, f"{answers()}")
     os.setgroups([])
@@ -71,7 +71,7 @@ def health_of_a_drain(house: House):
 
 
 def reflection(house: House):
-    """A caller who has no .proto is told of all."""
+    """A caller without the .proto gets all descriptors."""
     house.start()
     channel = house.channel()
     ask = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
@@ -82,7 +82,7 @@ def reflection(house: House):
 
 
 def errors(house: House):
-    """The status has gRPC's code, and the trailer all that the command line would say."""
+    """The status has gRPC's code, and the trailer everything that the command line would print."""
     import grpc
     messages, stubs = house.start().stubs()
     stub = stubs.StasisStub(house.channel())
@@ -94,7 +94,7 @@ def errors(house: House):
         trailer = dict(failed.trailing_metadata())["stasis-error-bin"]
     error = messages.Error.FromString(trailer)
     demand(error.code == 5 and "nobody" in error.message and not error.not_undone, f"{error}")
-    # Of a stream, and with what to do next.
+    # For a stream, and with advice.
     try:
         list(stub.Suspend(messages.SuspendRequest(target="nobody")))
     except grpc.RpcError as failed:
@@ -103,16 +103,17 @@ def errors(house: House):
 
 
 def nonsense(house: House):
-    """Whatever comes is answered with a status, and the daemon and who else calls it go on."""
+    """Any request is answered with a status, and the daemon continues to serve other callers."""
     house.start()
     raw = Raw(house)
     bytes_of = random.Random(1).randbytes
     garbage = [b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", bytes_of(200)]
     for name in STREAMS + UNARIES:
         if name == "Drain":
-            continue  # garbage may be one
+            continue  # random bytes may be a valid message
         status, words = raw.call(SERVICE + name, garbage[0], stream=name in STREAMS)
-        # What the daemon answers itself is read by gRPC, which has this for what it cannot read.
+        # gRPC parses the messages that the daemon handles itself, and uses this code for invalid
+        # ones.
         own = name in ("ListOperations", "CancelOperation", "GetStatus")
         demand(status == ("UNIMPLEMENTED" if own else "INVALID_ARGUMENT"), f"{name} of garbage: {status} {words}")
     for request in garbage[1:]:
@@ -122,10 +123,11 @@ def nonsense(house: House):
     for value in (b"\xff" * 30, bytes_of(1000)):
         status, words = raw.call(SERVICE + "ListJobs", b"", context(value))
         demand(status == "INVALID_ARGUMENT" and "stasis.v1.CallContext" in words, f"{status} {words}")
-    # Folders that are none: {folders {run: "relative"}}.
+    # Invalid directories: {folders {run: "relative"}}.
     status, words = raw.call(SERVICE + "ListJobs", b"", context(b"\x0a\x0a\x0a\x08relative"))
     demand(status == "INVALID_ARGUMENT" and "absolute" in words, f"{status} {words}")
-    # gRPC answers, and closes the connection: what else is called over it may fail. Nobody else's is touched.
+    # gRPC answers and closes the connection, which may fail other calls over it. Other connections
+    # are unaffected.
     apart = Raw(house, apart=True)
     demand(apart.call("/grpc.health.v1.Health/Check", b"")[0] == "OK", "it is not healthy")
     wait_until(lambda: house.connected() == 2, 60, lambda: f"{house.connected()} are connected, not two")
@@ -148,11 +150,11 @@ def nonsense(house: House):
             demand(status in ("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"), f"{name} {text[:20]}: {status} {words}")
             demand(len(words) < 8000, f"{name}: {len(words)} bytes of words")
     demand(raw.call(SERVICE + "Suspend", target(b"a" * 5_000_000), stream=True)[0] == "RESOURCE_EXHAUSTED", "5 MB")
-    # A timeout that is no number: options { timeout_s: NaN }.
+    # A timeout that is not a number: options { timeout_s: NaN }.
     nan = target(b"x") + b"\x12\x09\x09\x00\x00\x00\x00\x00\x00\xf8\x7f"
     demand(raw.call(SERVICE + "Suspend", nan, stream=True)[0] == "INVALID_ARGUMENT", "a timeout of NaN")
     demand(raw.call(SERVICE + "Drain", b"\x09\x00\x00\x00\x00\x00\x00\xf8\x7f")[0] == "INVALID_ARGUMENT", "a drain of NaN")
-    # What is no gRPC at all.
+    # Input that is not gRPC.
     for words in (b"GET / HTTP/1.1\r\n\r\n", bytes_of(5000), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes_of(100), b""):
         peer = socket.socket(socket.AF_UNIX)
         peer.connect(house.socket)

@@ -1,4 +1,5 @@
-"""What the daemon's tests share: a world whose commands go to a daemon, and the service as programs call it."""
+"""Shared code of the daemon's tests: a test environment whose commands use a daemon, and a client
+of the service."""
 
 import argparse
 import json
@@ -10,7 +11,7 @@ import sys
 import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
-# Nothing that we start has to do with our connections.
+# Child processes must not use this process's connections.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import isolate  # noqa: E402
@@ -23,7 +24,7 @@ __all__ = ["Failed", "House", "Program", "World", "demand", "isolate", "main", "
 
 WORKER = "stasis-worker"
 
-# Under its name, and with its signals as they are (a shell would not leave them so).
+# Has the worker's name and the original signal handling, which a shell would change.
 WAITING_WORKER = """#!/usr/bin/python3 -IS
 import ctypes, os, signal, time
 ctypes.CDLL(None).prctl(15, b"stasis-worker")
@@ -35,7 +36,8 @@ os.execv("{worker}", ["{worker}"])
 
 
 class House:
-    """A world with one daemon at the place where its commands look for one. `env` is the daemon's own."""
+    """A test environment with one daemon at the place where its commands look for one. `env` is the
+    daemon's environment."""
 
     def __init__(self, world):
         self.world = world
@@ -59,7 +61,7 @@ class House:
             for command in self.world.log:
                 command.process.poll()
             self.world.reap()
-            # Reaped: of one that is only a zombie threads may still hold its sockets and mounts.
+            # Waits until it is reaped: threads of a zombie may still hold its sockets and mounts.
             return processes.stat(self.pid) is None
         wait_until(gone, 60, lambda: f"the daemon does not end: {processes.describe(self.pid)}")
 
@@ -80,14 +82,15 @@ class House:
         wait_until(lambda: self.world.reap() or not self.workers(), 60, lambda: f"workers stay: {self.workers()}")
 
     def await_operation(self):
-        """The one that is under way, as the daemon lists it: its worker has been started, or is about to be."""
+        """Returns the operation in progress, as the daemon lists it. Its worker runs or is about to
+        start."""
         return wait_until(self.operations, 60, "no operation is under way")[0]
 
     def await_no_operation(self):
         wait_until(lambda: not self.operations(), 60, lambda: f"still under way: {self.operations()}")
 
     def begin_waiting(self, *words, begin=None):
-        """A command for which a worker works, once there is that worker, and no other."""
+        """Starts a command and returns when it has a worker, the only one."""
         self.await_workers_end()
         command = (begin or self.world.begin)(*words)
         wait_until(lambda: self.workers() or command.process.poll() is not None, 60, "no worker is started")
@@ -99,23 +102,23 @@ class House:
 
     @staticmethod
     def log_lines(log):
-        """Of the daemon's log; one that has no end yet is being written."""
+        """Returns the lines of the daemon's log; ignores an incomplete last line."""
         return [json.loads(line) for line in log.read_text().split("\n")[:-1]]
 
     def await_nobody(self):
-        """Nobody works for anybody, and whoever was connected is not any more."""
+        """Checks that there is no worker and no connection any more."""
         self.await_workers_end()
         wait_until(lambda: self.connected() == 0, 60, lambda: f"{self.connected()} are connected")
 
     def connected(self):
-        """How many connections to the daemon's socket there are; it listens there itself."""
+        """Counts the connections to the daemon's socket; the listening socket is one."""
         lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
         return sum(line.endswith(f" {self.socket}") for line in lines) - 1
 
-    # Operations that wait in a phase until we let them go on.
+    # Holding operations in a phase.
 
     def start_holding(self, *phases, env=None):
-        """With a daemon whose operations can be held at these phases."""
+        """Starts a daemon whose operations can be held at these phases."""
         holds = ",".join(f"{phase}:before:hold={self._held(phase)}" for phase in phases)
         self._holding = {**(env or {}), "STASIS_FAULT": holds}
         return self.start(self._holding)
@@ -133,7 +136,7 @@ class House:
         self._held(phase).unlink()
 
     def hold_workers(self, env=None):
-        """With a daemon whose workers do not begin, and hear nothing, while `worker` is held."""
+        """Starts a daemon whose workers neither start nor handle input while `worker` is held."""
         world = self.world
         tree = world.folder / "held"
         tree.mkdir()
@@ -147,41 +150,41 @@ class House:
         world.bin = ours
 
     def leave_workers(self):
-        """After hold_workers: ends the daemon where it still runs."""
+        """After hold_workers: stops the daemon if it still runs."""
         if processes.is_alive(self.pid):
             self.drain()
         tree = self.world.folder / "held"
         isolate.unmount(str(tree / "libexec" / WORKER))
         isolate.unmount(str(tree))
 
-    # A program.
+    # Programs.
 
     def counter(self, name="job", *options):
         return Program(self.world, name, "counter", ["--memory", "8M"]).run(*options)
 
     def end(self, job):
-        """It is right to the end, and is forgotten."""
+        """The program verifies its data at the end, and its job is deleted."""
         job.expect_running()
         job.finish()
         self.world.stasis("delete", job.name)
 
-    # The service, as programs call it.
+    # The service.
 
     def channel(self, apart=False):
-        """All channels of a process share one connection, but for one that is `apart`."""
+        """All channels of a process share one connection, except one with `apart`."""
         import grpc
         return grpc.insecure_channel(f"unix:{self.socket}", [("grpc.use_local_subchannel_pool", int(apart))])
 
     def stubs(self):
-        """The modules that were generated of the service: messages, and stubs."""
+        """Returns the generated modules: messages and stubs."""
         sys.path.insert(0, str(self.world.build / "python"))
         from stasis.v1 import stasis_pb2, stasis_pb2_grpc
         return stasis_pb2, stasis_pb2_grpc
 
 
 def main(cases):
-    """Runs all functions in `cases`, or the one that --only names, each in a world of its own process: its exit
-    code. A case takes a House without a daemon."""
+    """Runs all functions in `cases`, or the one named by --only, each in its own process and test
+    environment. Returns the exit code. A case gets a House without a daemon."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only")
@@ -214,7 +217,7 @@ def main(cases):
                 if pid != os.getpid():
                     processes.end(pid)
             world.reap_all()
-            # Never through what is mounted there.
+            # Never deletes through a mount.
             if not any(path.startswith(f"{world.folder}/") for path in isolate.mounts()):
                 shutil.rmtree(world.folder, ignore_errors=True)
         print(f"{os.times().elapsed - began:6.2f} s  {verdict:6}  {name}", flush=True)

@@ -1,5 +1,5 @@
-"""jobs_test.py --build DIR [--only CASE]: jobs by the service: what of them others can see, and which calls are
-operations."""
+"""jobs_test.py --build DIR [--only CASE]: jobs through the service: what other users can see, and
+which calls are operations."""
 
 import os
 import pathlib
@@ -14,12 +14,12 @@ SECRET = "s3cr3t-that-nobody-else-may-see"
 
 
 def resident(pid):
-    """Bytes of memory."""
+    """Returns the memory of a process in bytes."""
     return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def environment_is_not_shown(house: House):
-    """Anybody reads the arguments of all processes: what a job is given as its environment is in nobody's."""
+    """All users can read the arguments of all processes: a job's environment must not be in them."""
     messages, stubs = house.start().stubs()
     stub = stubs.StasisStub(house.channel())
     counter = str(house.world.workloads / "counter")
@@ -42,8 +42,8 @@ def environment_is_not_shown(house: House):
 
 
 def ending_jobs_are_operations(house: House):
-    """KillJob and DeleteJob have ids, are listed, counted and logged, can be cancelled before they begin, and are not
-    begun by a daemon that is drained."""
+    """KillJob and DeleteJob have ids, are listed, counted and logged, can be cancelled before they
+    begin, and are rejected by a draining daemon."""
     import grpc
     world = house.world
     log = world.folder / "log"
@@ -53,7 +53,8 @@ def ending_jobs_are_operations(house: House):
     job = house.counter()
 
     def held(call):
-        """The call under way, and what is listed of it. Asked over the same connection: no other worker is there."""
+        """Returns the call in progress and its listing. Uses the same connection, so there is no
+        other worker."""
         house.hold("worker")
         begun = call()
         listed = wait_until(lambda: stub.ListOperations(messages.ListOperationsRequest()).operations, 60, "it is not listed")
@@ -91,7 +92,7 @@ def ending_jobs_are_operations(house: House):
         counted = re.search(rf'stasis_operations_total{{verb="{verb}",outcome="{outcome}",[^}}]*}} 1', metrics)
         demand(counted, f"{verb} {outcome} is not counted:\n" +
                "\n".join(line for line in metrics.splitlines() if line.startswith("stasis_operations_total")))
-    # While another is under way nothing ends, but neither is anything begun.
+    # While another operation is in progress, the drain neither ends nor admits new operations.
     second = house.counter("second")
     house.hold("worker")
     last = stub.KillJob.future(messages.KillJobRequest(job="second", signal=9))
@@ -115,7 +116,8 @@ def ending_jobs_are_operations(house: House):
 
 
 def log_is_read(house: House):
-    """As it is, or as it grows until the job has ended; whole, in small parts; any bytes."""
+    """The current log, or the growing log until the job has ended; complete, in small parts, with
+    arbitrary bytes."""
     import grpc
     messages, stubs = house.start().stubs()
     stub = stubs.StasisStub(house.channel())
@@ -140,7 +142,7 @@ def log_is_read(house: House):
     demand([part.data for part in following] == [b"last\n"], "what came later is not read")
     stub.WaitJob(messages.WaitJobRequest(job="job"))
     demand(b"".join(read(follow=True)) == log.read_bytes(), "that of a job that has ended is not whole")
-    # Who goes away is followed by his worker.
+    # The worker exits after its client has disconnected.
     house.await_workers_end()
     log.unlink()
     for job in ("job", "nobody", "../job"):
@@ -153,7 +155,7 @@ def log_is_read(house: House):
 
 
 def slow_reader_of_a_log(house: House):
-    """The daemon holds none of it for him: his worker waits, and ends with him."""
+    """The daemon buffers nothing for a slow client: its worker waits, and exits with it."""
     messages, stubs = house.start().stubs()
     stub = stubs.StasisStub(house.channel())
     log = pathlib.Path(stub.Run(messages.RunRequest(job="job", argv=["/bin/sleep", "1000"], no_agent=True)).log)

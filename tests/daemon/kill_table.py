@@ -1,7 +1,9 @@
-"""kill_table.py --build DIR PLAN [--only PHASE]: kill -9 of the daemon at every phase of an operation.
+"""kill_table.py --build DIR PLAN [--all] [--only PHASE]: kills the daemon at a phase of an
+operation: with --all at every phase, otherwise in the middle and at the last one, because the same
+code continues.
 
-The operation waits there until the daemon has gone, and then goes on by itself: it does what it was asked for, and
-who asked is told where it stands. A new daemon finds everything as `ps` says.
+The operation is held until the daemon is dead, and then completes by itself; its client is told the
+state. A new daemon agrees with `ps`.
 """
 
 import pathlib
@@ -12,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
 from house import House  # noqa: E402
 from stand import Stand, demand, main, processes  # noqa: E402
 
-# Verb, options, the state before, the state after.
+# Command, options, state before, state after.
 PLANS = {
     "suspend": ("suspend", [], "running", "suspended"),
     "resume": ("resume", [], "suspended", "running"),
@@ -46,6 +48,8 @@ def run(stand: Stand, name):
     verb, options, before, after = PLANS[name]
     stand.prepare(before)
     phases = stand.operate(verb, *options, "--dry-run", "--json").json()["planned_phases"]
+    if not stand.every:
+        phases = [phases[len(phases) // 2], phases[-1]]
     house = House(stand.world).start_holding(*phases)
     for phase in phases:
         stand.case(f"{name}: the daemon killed at {phase}", kill_at, house, verb, options, before, after, phase)

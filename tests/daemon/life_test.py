@@ -1,4 +1,5 @@
-"""life_test.py --build DIR [--only CASE]: a daemon is started, asked, sent home, killed, and stood in for by others."""
+"""life_test.py --build DIR [--only CASE]: a daemon is started, queried, stopped, killed, and
+replaced."""
 
 import os
 import signal
@@ -8,7 +9,7 @@ import threading
 
 from house import House, demand, main, processes, wait_until
 
-NO_USER = 12345  # whom nobody has given anything
+NO_USER = 12345  # a user without any rights
 
 
 def said(house, *words):
@@ -23,13 +24,13 @@ def start_status_drain(house: House):
     house.start()
     again = world.stasis("daemon", "start", "--json").json()
     demand(again == {"pid": house.pid, "socket": house.socket, "started": False}, f"{again}")
-    # Asked for by itself, the same place is refused.
+    # Started explicitly at the same place, it is rejected.
     second = world.begin(program="stasisd").wait()
     demand(second.code == 7 and "a daemon runs already" in second.err, f"{second}")
     status = house.status()
     demand((status["pid"], status["uid"], status["draining"], status["operations"]) == (house.pid, 0, False, []),
            f"{status}")
-    # It is asked by a command that is none of its own.
+    # Used by a command from another installation.
     world.stasis("ps")
     demand(os.stat(house.socket).st_mode & 0o777 == 0o666, "not all users may connect to root's")
     house.drain()
@@ -58,7 +59,8 @@ def ended_by_signal(house: House):
 
 
 def hangs(house: House):
-    """One that is stopped is waited for, but not for ever, and nothing is done in its place."""
+    """A stopped daemon is waited for, but not forever, and the command does not fall back to
+    working without it."""
     house.start()
     os.kill(house.pid, signal.SIGSTOP)
     house.world.stasis("ps", expect=1)
@@ -68,7 +70,7 @@ def hangs(house: House):
 
 
 def somebody_elses(house: House):
-    """Whoever is neither root nor oneself is told nothing."""
+    """Users other than root and the daemon's own get no answer."""
     world = house.world
     world.env["STASIS_SOCKET"] = str(world.folder / "theirs")
     read, write = os.pipe()
@@ -78,7 +80,7 @@ def somebody_elses(house: House):
         server = socket.socket(socket.AF_UNIX)
         server.bind(house.socket)
         os.chmod(house.socket, 0o666)
-        # The kernel keeps who it was that listened.
+        # The kernel keeps the credentials of the listener.
         os.setresuid(NO_USER, NO_USER, NO_USER)
         server.listen()
         os.write(write, b"x")
@@ -95,7 +97,7 @@ def somebody_elses(house: House):
 
 
 def drained(house: House):
-    """Nothing is begun, and what is under way ends first."""
+    """No operation is started, and those in progress finish first."""
     world = house.world
     house.start_holding("gpu-lock")
     job = house.counter()
@@ -121,7 +123,7 @@ def drained(house: House):
 
 
 def notifies(house: House):
-    """The service manager hears when calls are taken, and when it ends."""
+    """The service manager is notified when the daemon accepts calls and when it stops."""
     path = str(house.world.folder / "notify")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(path)
@@ -133,10 +135,10 @@ def notifies(house: House):
 
 
 def fill(path):
-    """Sends to a datagram socket until it takes no more."""
+    """Sends to a datagram socket until its buffer is full."""
     try:
         while True:
-            # One sender's own buffer could be full first.
+            # The buffer of a single sender could be full first.
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
                 sender.sendto(b"x", path)
@@ -145,8 +147,8 @@ def fill(path):
 
 
 def drain_awaits_the_end(house: House):
-    """`drain && start`, as an upgrade has it: who is drained has let go of the socket. One whose service manager does
-    not listen is late."""
+    """`drain && start`, as in an upgrade: a drained daemon has released the socket. One whose
+    service manager does not read is late."""
     world = house.world
     path = str(world.folder / "notify")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -163,7 +165,7 @@ def drain_awaits_the_end(house: House):
     fill(path)
     listener = threading.Timer(1, listen, [b"STOPPING=1\n"])
     listener.start()
-    # The lock is what a new one needs, and what the old one lets go of last.
+    # A new daemon needs the lock, and the old one releases it last.
     both = world.shell(f"stasis daemon drain >&2 && flock -n {house.socket}.lock true && stasis daemon start --json",
                        env=late)
     listener.join()
@@ -171,18 +173,19 @@ def drain_awaits_the_end(house: House):
     started = both.json()
     demand(started["started"] and started["pid"] != house.pid, f"{both}")
 
-    # And one that stays is named.
+    # A daemon that does not stop is named.
     house.pid = started["pid"]
     listen(b"READY=1\nSTATUS=ready\n")
     fill(path)
     world.stasis("daemon", "drain", expect=1)
-    said(house, f"the daemon is drained, but its process {house.pid} has not ended in 10 s", f"`kill -9 {house.pid}`")
+    said(house, f"the daemon is drained, but its process {house.pid} has not exited in 10 s", f"`kill -9 {house.pid}`")
     listen(b"STOPPING=1\n")
     house.await_end()
 
 
 def no_descriptors(house: House):
-    """Who opens connections without end neither ends the daemon nor keeps a processor busy."""
+    """A client that opens connections endlessly neither stops the daemon nor keeps a processor
+    busy."""
     world = house.world
     house.start()
     fds = os.listdir(f"/proc/{house.pid}/fd")

@@ -1,4 +1,5 @@
-"""many_test.py --build DIR [--only CASE]: many jobs, many callers at once. MANY_SECONDS=60 for a minute of it."""
+"""many_test.py --build DIR [--only CASE]: many jobs and many concurrent callers. MANY_SECONDS=60
+runs for a minute."""
 
 import concurrent.futures
 import os
@@ -10,7 +11,8 @@ import time
 from house import House, Program, demand, main, wait_until
 
 LISTED = 200
-LIST_S = 20.0  # it takes a small part of that; the machine of a test has more to do
+LIST_S = 20.0  # Time limit for a list. It normally takes a small part of that; a busy test machine
+               # may be slower.
 JOBS, CLIENTS = 20, 50
 SECONDS = float(os.environ.get("MANY_SECONDS", "6"))
 
@@ -42,7 +44,7 @@ def two_hundred_listed(house: House):
 
 
 class Client(threading.Thread):
-    """Suspends and resumes whatever it comes across, until it is told that it is enough."""
+    """Suspends and resumes random jobs until told to stop."""
 
     def __init__(self, house, number, enough):
         super().__init__(daemon=True)
@@ -72,7 +74,8 @@ class Client(threading.Thread):
 
 
 def all_at_once(house: House):
-    """Nobody is told anything but "busy", nobody waits for ever, and every program is right in the end."""
+    """The only errors are "busy", no call blocks forever, and every program has correct data at the
+    end."""
     world = house.world
     world.set_gpu(1, "8G")
     house.start()
@@ -86,7 +89,7 @@ def all_at_once(house: House):
     def done():
         return sum(client.done for client in clients)
 
-    # For so long, and longer where hardly anything is done in that time.
+    # Runs for this time, or longer until a minimum has been done.
     wait_until(lambda: time.monotonic() - began > SECONDS and done() >= JOBS, SECONDS + 150, lambda: f"only {done()} were done")
     enough.set()
     for client in clients:

@@ -1,4 +1,4 @@
-"""room_test.py --build DIR [--only CASE]: nobody takes all the room that the daemon has for callers."""
+"""room_test.py --build DIR [--only CASE]: no user can take all of the daemon's connections."""
 
 import os
 import pathlib
@@ -10,10 +10,10 @@ import sys
 from house import House, demand, isolate, main, wait_until
 from users_test import ALICE, BOB, User, for_all, leave
 
-# What src/daemon/doors.h says.
+# As in src/daemon/doors.h.
 CALLERS, KEPT, OF_ACCOUNT = 1024, 64, 64
-SUBORDINATES = 100000  # hers
-STRANGERS = 20000  # users of nobody
+SUBORDINATES = 100000  # her subordinate ids
+STRANGERS = 20000  # users without an account
 
 
 def soft_limit(pid):
@@ -23,7 +23,8 @@ def soft_limit(pid):
 
 
 def descriptors(house: House):
-    """The daemon takes all that it may have; a job has the limit of who started the daemon."""
+    """The daemon raises its limit of descriptors; a job has the limit of the process that started
+    the daemon."""
     world = house.world
     world.shell("ulimit -Sn 300 && ulimit -Hn 5000 && stasis daemon start --json")
     house.pid = world.last.json()["pid"]
@@ -40,7 +41,7 @@ def descriptors(house: House):
 
 
 def connect(house, uid):
-    """As that user."""
+    """Connects as that user."""
     peer = socket.socket(socket.AF_UNIX)
     os.seteuid(uid)
     try:
@@ -54,7 +55,7 @@ def closed(peers):
     poll = select.poll()
     for peer in peers:
         poll.register(peer, select.POLLIN | select.POLLRDHUP)
-    # Who has a server is told its settings: something to read is no end.
+    # A connection with a gRPC server receives settings first, so readable data is not end-of-file.
     ended = {fd for fd, events in poll.poll(0) if events & (select.POLLHUP | select.POLLRDHUP)}
     return [peer for peer in peers if peer.fileno() in ended]
 
@@ -69,7 +70,7 @@ def refusals(house):
 
 
 def as_many_users_as_he_likes(house: House):
-    """One who is many users by his subordinate ids has one user's room, and takes it from himself."""
+    """A user with many subordinate ids shares one quota among them."""
     for_all(house)
     subuid = house.world.folder / "subuid"
     subuid.write_text(f"{ALICE}:{SUBORDINATES}:65536\n")
@@ -98,7 +99,8 @@ def as_many_users_as_he_likes(house: House):
 
 
 def more_users_than_there_is_room(house: House):
-    """Who comes is served, in the place of who has done nothing for longest; who waits for something stays."""
+    """A new client is served in place of the one idle for longest; clients with a call in progress
+    stay."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     for_all(house)
@@ -111,7 +113,7 @@ def more_users_than_there_is_room(house: House):
     peers = [connect(house, STRANGERS + number) for number in range(CALLERS - KEPT + more)]
 
     def the_oldest_are_closed():
-        # Each by a thread of its own: a later one may be faster.
+        # Separate threads handle the connections, so a later one may be faster.
         gone = closed(peers)
         return len(gone) >= more and gone == peers[:len(gone)]
 

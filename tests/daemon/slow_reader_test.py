@@ -1,4 +1,5 @@
-"""slow_reader_test.py --build DIR [--only CASE]: a caller who takes no answer holds up nobody but himself."""
+"""slow_reader_test.py --build DIR [--only CASE]: a client that does not read answers delays only
+itself."""
 
 import socket
 import struct
@@ -7,7 +8,7 @@ import time
 
 from house import House, demand, main, wait_until
 
-# A drain waits some seconds for answers to be taken (Operations::Drain).
+# A drain waits some seconds for answers to be read (Operations::Drain).
 DRAIN_S = 15
 
 
@@ -16,12 +17,12 @@ def frame(kind, flags, stream, payload):
 
 
 def header(name, value):
-    """Of HPACK: without index, neither part compressed."""
+    """Encodes an HPACK header without index and compression."""
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 class SlowReader:
-    """A call over HTTP/2, by hand, whose caller has no room for a single byte of an answer."""
+    """A raw HTTP/2 call with a receive window of zero."""
 
     def __init__(self, house, method, request):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -44,7 +45,7 @@ def does_not_hold_up_a_drain(house: House):
     reader = SlowReader(house, "Suspend", messages.SuspendRequest(target="job").SerializeToString())
     wait_until(lambda: job.state() == "suspended", 60, lambda: f"it is {job.state()}")
     house.await_workers_end()
-    # It is done: only its answer is still to be taken.
+    # The operation is done; only its answer is unread.
     house.await_no_operation()
     began = time.monotonic()
     house.drain()
@@ -56,7 +57,7 @@ def does_not_hold_up_a_drain(house: House):
 
 
 def does_not_hold_up_the_operation(house: House):
-    """Nor the next one of that job, nor anybody's else."""
+    """Neither later operations on that job nor other users' calls are delayed."""
     messages, _ = house.start().stubs()
     job = house.counter()
     readers = []

@@ -1,4 +1,5 @@
-"""tls_test.py --build DIR [--only CASE]: over TCP the caller is whom the certificate names, and nobody gets in without."""
+"""tls_test.py --build DIR [--only CASE]: over TCP the client certificate names the user, and it is
+required."""
 
 import os
 import select
@@ -9,12 +10,12 @@ import time
 
 from house import House, demand, main, wait_until
 
-# What src/daemon/tcp.cc says.
+# As in src/daemon/tcp.cc.
 YOUNG_OF_ADDRESS = 32
 
 
 class Authority:
-    """Who signs certificates, for a while."""
+    """A temporary certificate authority."""
 
     def __init__(self, folder, name):
         self.folder, self.name = folder, name
@@ -31,7 +32,7 @@ class Authority:
         return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key]
 
     def sign(self, subject, file):
-        """Key and certificate for the names in `subject`, at 127.0.0.1."""
+        """Creates key and certificate for the names in `subject`, for 127.0.0.1."""
         key, request, cert = (self.folder / f"{file}.{end}" for end in ("key", "csr", "crt"))
         extensions = self.folder / "extensions"
         extensions.write_text("subjectAltName=IP:127.0.0.1\n")
@@ -48,7 +49,8 @@ def settings(authority, key, cert):
 
 
 def ask(house, address, authority, key=None, cert=None):
-    """The status' name and words, "OK" and the jobs of whom the certificate names."""
+    """Returns the status' name and text, or "OK" and the jobs of the user named by the certificate.
+    """
     import grpc
     messages, stubs = house.stubs()
     credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes(), key and key.read_bytes(),
@@ -82,7 +84,8 @@ def who_is_let_in(house: House):
 
 
 def without_a_certificate(house: House):
-    """Who connects and shows nothing is few at a time and soon gone, and keeps out nobody who comes from elsewhere."""
+    """Connections without a certificate are limited in number and time, and do not block other
+    addresses."""
     world = house.world
     ours = Authority(world.folder, "ours")
     house.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
@@ -104,7 +107,7 @@ def without_a_certificate(house: House):
     elsewhere = socket.create_connection(there, 10, source_address=("127.0.0.2", 0))
     wait_until(lambda: ended(peers) >= 8, 60, lambda: f"{ended(peers)} are closed")
     demand(ended(peers) == 8 and ended([elsewhere]) == 0, "others are closed too")
-    # Half a handshake is none.
+    # Half a handshake.
     elsewhere.sendall(b"\x16\x03\x01\x02\x00")
     demand(ask(house, address, ours, key, cert)[0] == "UNAVAILABLE", "that address has room yet")
     world.stasis("ps")
@@ -117,7 +120,7 @@ def without_a_certificate(house: House):
 
 
 def folders_of_a_stranger(house: House):
-    """Who is elsewhere cannot say which folders of this machine are meant."""
+    """A remote client cannot name directories of this machine."""
     import grpc
     world = house.world
     ours = Authority(world.folder, "ours")
@@ -134,12 +137,12 @@ def folders_of_a_stranger(house: House):
 
 
 def refused(house: House):
-    """A daemon that could be listened in to, or whose callers nobody knows, does not start."""
+    """A daemon without encryption or client authentication does not start."""
     world = house.world
     ours = Authority(world.folder, "ours")
     right = settings(ours, *ours.sign("/CN=localhost", "daemon"))
     cases = [({"STASIS_TLS_CLIENT_CA": ""}, "daemon.tls_client_ca is not"), ({"STASIS_TLS_KEY": ""}, "daemon.tls_key is not"),
-             ({"STASIS_TLS_CERT": str(world.folder / "none")}, "No such file"), ({"STASIS_TLS_CERT": "/dev/null"}, "no PEM file"),
+             ({"STASIS_TLS_CERT": str(world.folder / "none")}, "No such file"), ({"STASIS_TLS_CERT": "/dev/null"}, "not a PEM file"),
              ({"STASIS_LISTEN": "nowhere.invalid:1"}, "cannot listen at"), ({"STASIS_LISTEN": "127.0.0.1"}, "HOST:PORT")]
     for wrong, words in cases:
         world.stasis("daemon", "start", env={**right, **wrong}, expect=(1, 2, 3))

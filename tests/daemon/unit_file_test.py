@@ -1,4 +1,5 @@
-"""unit_file_test.py SOURCE BUILD: the unit for systemd says what jobs depend on, and systemd can read it."""
+"""unit_file_test.py SOURCE BUILD: the systemd unit has the settings that jobs need, and systemd
+accepts it."""
 
 import configparser
 import pathlib
@@ -10,7 +11,7 @@ import tempfile
 UNIT = "packaging/systemd/stasisd.service"
 PREFIX = "/opt/stasis/"
 
-# What has to be there, word for word, and why it would be missed.
+# Required lines, and the reason for each.
 NEEDED = {
     "Type": ("notify", "whoever starts after it would find no socket"),
     "KillMode": ("process", "a restart would end restored programs and operations"),
@@ -19,7 +20,7 @@ NEEDED = {
     "OOMPolicy": ("continue", "a program without memory would end the daemon"),
     "RuntimeDirectory": ("stasisd", "there would be no folder for the socket"),
 }
-# What CRIU does not work under, or what reaches into programs.
+# Settings that break CRIU or affect the user's programs.
 HARMFUL = ["Private", "Protect", "Restrict", "NoNewPrivileges", "SystemCall", "CapabilityBoundingSet", "ReadOnly",
            "Inaccessible", "RootDirectory", "User", "Group", "DynamicUser", "MemoryDeny", "LockPersonality", "OOMScore",
            "ExecStop", "WatchdogSec", "UMask", "MemoryMax"]
@@ -44,7 +45,7 @@ def problems(source, build):
 
 
 def verified(source, build):
-    """What systemd itself says of it, of the program that is there."""
+    """Runs systemd-analyze, if it is installed, with the installed program."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         print("systemd-analyze is not here: the file was only read by this test")

@@ -1,19 +1,20 @@
-"""users_test.py --build DIR [--only CASE]: a daemon of root's works for every user with that user's rights; one of a
-user's own for him."""
+"""users_test.py --build DIR [--only CASE]: root's daemon works for every user with that user's
+rights; a user's own daemon works only for that user."""
 
+import ctypes
 import os
 import pathlib
 import shutil
 import sys
 
-from house import House, demand, isolate, main, wait_until
+from house import House, demand, isolate, main, processes, wait_until
 
 ALICE, BOB = 4001, 4002
 PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "scenario" / "programs"
 
 
 class User:
-    """Somebody with a folder of his own, who is nobody in /etc/passwd."""
+    """A user with a separate directory and no entry in /etc/passwd."""
 
     def __init__(self, house, uid):
         self.house, self.uid = house, uid
@@ -26,7 +27,7 @@ class User:
                     "LD_LIBRARY_PATH": str(world.build / "lib" / "softgpu")}
 
     def begin(self, *args, program="bin/stasis", env=None):
-        # The build may lie where only root can go: it is seen at another place too.
+        # The build may be in a directory that only root can enter, so it is also mounted elsewhere.
         words = [f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--",
                  self.house.build / program, *args]
         return self.house.world.begin(*words, program="/usr/bin/setpriv", env={**self.env, **(env or {})})
@@ -53,10 +54,10 @@ class User:
 
 
 def for_all(house):
-    """A build and a socket that everybody can reach."""
+    """Makes the build and the socket accessible to all users."""
     world = house.world
     os.chmod(world.folder, 0o755)
-    # Each user has software GPUs of his own.
+    # Each user has separate software GPUs.
     del world.env["SOFTGPU_DIR"]
     world.env["STASIS_SOCKET"] = str(world.folder / "stasisd.sock")
     house.build = world.folder / "build"
@@ -73,7 +74,7 @@ def leave(house):
     for uid in (0, ALICE, BOB):
         for folder in (f"/dev/shm/stasis-{uid}", f"/tmp/softgpu-{uid}"):
             shutil.rmtree(folder, ignore_errors=True)
-    isolate.unmount(str(house.build))  # when nobody runs from it any more
+    isolate.unmount(str(house.build))  # after all of its programs have exited
 
 
 def each_his_own(house: House):
@@ -84,20 +85,20 @@ def each_his_own(house: House):
     bob.run("his")
     house.counter("roots")
     demand((alice.jobs(), bob.jobs()) == ({"hers": "running"}, {"his": "running"}), f"{alice.jobs()} {bob.jobs()}")
-    # By the daemon, with their own rights.
+    # Through the daemon, with their own rights.
     for user, name in ((alice, "hers"), (bob, "his")):
         user.stasis("suspend", name)
         demand(user.jobs() == {name: "suspended"}, f"{user.jobs()}")
         owners = {os.stat(path).st_uid for path in (user.home / "state").rglob("*")}
         demand(owners == {user.uid}, f"files of {owners} are in the folder of {user.uid}")
         user.stasis("resume", name)
-    # Nothing of another's, neither by name nor by number.
+    # Jobs of other users can be used neither by name nor by pid.
     alice.stasis("suspend", "his", expect=3)
     pid = bob.stasis("inspect", "his", "--json").json()["pid"]
     alice.stasis("suspend", pid, expect=4)
     alice.stasis("daemon", "drain", expect=4)
     demand("only root and the daemon's own user" in house.world.last.err, f"{house.world.last}")
-    # Another's folders are as closed as ever.
+    # Directories of other users stay inaccessible.
     alice.stasis("ps", expect=4, env={"STASIS_STATE_DIR": str(bob.home / "state")})
     alice.end("hers")
     bob.end("his")
@@ -111,7 +112,7 @@ def each_his_own(house: House):
 
 
 def nobody_cancels_anothers(house: House):
-    """Who asked, and root, see an operation and can end it."""
+    """The requesting user and root can see and cancel an operation."""
     import grpc
     for_all(house)
     house.start_holding("gpu-lock")
@@ -124,7 +125,7 @@ def nobody_cancels_anothers(house: House):
     found = house.operations()
     demand(len(found) == 1 and found[0]["uid"] == 0, f"{found}")
     demand(alice.stasis("daemon", "status", "--json").json()["operations"] == [], "she sees it")
-    # As she would ask by a program.
+    # As her program would call it.
     child = os.fork()
     if child == 0:
         os.setgroups([])
@@ -150,7 +151,7 @@ def nobody_cancels_anothers(house: House):
 
 
 def log_that_is_anothers(house: House):
-    """A log is read with the caller's rights, whatever stands in its place by then."""
+    """A log is read with the caller's rights, whatever file is there by then."""
     import grpc
     for_all(house)
     house.start()
@@ -164,7 +165,8 @@ def log_that_is_anothers(house: House):
     roots.chmod(0o600)
 
     def read():
-        """Exit code of who asks as she would: 0 for her own words, 42 for none of the kind."""
+        """Returns the exit code of a child that calls as she would: 0 if it read her own data, 42
+        for other data."""
         child = os.fork()
         if child != 0:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -192,8 +194,50 @@ def log_that_is_anothers(house: House):
     leave(house)
 
 
+def log_of_the_daemon(house: House):
+    """A worker has the caller's user id and some of root's descriptors, which the caller must not
+    be able to take."""
+    for_all(house)
+    house.start()
+    alice = User(house, ALICE)
+    messages, stubs = house.stubs()
+    alice.stasis("run", "--job", "hers", "--no-agent", "--", "/bin/sh", "-c", "echo hers; sleep 1000")
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def take():
+        """Tries to take descriptors 0 to 3 of the worker that follows her log: 3 if one succeeded,
+        else 0."""
+        child = os.fork()
+        if child != 0:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.setgroups([])
+        os.setresgid(ALICE, ALICE, ALICE)
+        os.setresuid(ALICE, ALICE, ALICE)
+        code = 1
+        context = messages.CallContext(folders={"run": f"{alice.home}/state/run", "data": f"{alice.home}/state/data"})
+        try:
+            parts = stubs.StasisStub(house.channel()).ReadLog(
+                messages.ReadLogRequest(job="hers", follow=True), timeout=60,
+                metadata=[("stasis-context-bin", context.SerializeToString())])
+            next(iter(parts))  # from here on it waits for more
+            workers = [p for p in processes.all_pids() if (processes.stat(p) or ("",))[0] == "stasis-worker"]
+            taken = [fd for pid in workers for fd in range(4)
+                     if libc.syscall(438, os.pidfd_open(pid), fd, 0) >= 0]  # pidfd_getfd
+            parts.cancel()
+            code = 2 if not workers else 3 if taken else 0
+        finally:
+            os._exit(code)
+
+    taken = take()
+    demand(taken == 0, "she has taken a descriptor of the worker" if taken == 3 else f"it was not tried: {taken}")
+    alice.end("hers")
+    house.drain()
+    leave(house)
+
+
 def nccl_beside_anothers(house: House):
-    """A communicator on the same GPU is seen where the caller may look: root sees hers, she does not see root's."""
+    """A communicator on the same GPU is seen if the caller may inspect its process: root sees hers,
+    but not vice versa."""
     for_all(house)
     house.start()
     alice = User(house, ALICE)
@@ -222,7 +266,7 @@ def nccl_beside_anothers(house: House):
 
 
 def ones_own(house: House):
-    """Without root's, a user may have a daemon of his own, which works for nobody else."""
+    """Without root's daemon a user may run one, which serves no other user."""
     for_all(house)
     alice, bob = User(house, ALICE), User(house, BOB)
     house.world.env["STASIS_SOCKET"] = alice.env["STASIS_SOCKET"] = str(alice.home / "sock")
@@ -232,7 +276,7 @@ def ones_own(house: House):
     alice.run("hers")
     demand(alice.jobs() == {"hers": "running"}, f"{alice.jobs()}")
     bob.stasis("ps", expect=4, env={"STASIS_SOCKET": house.socket})
-    # Nor when its socket was opened for him.
+    # Nor if its socket is opened to them.
     os.chmod(house.socket, 0o666)
     bob.stasis("ps", expect=4, env={"STASIS_SOCKET": house.socket})
     demand(f"user {ALICE} listens" in house.world.last.err, f"{house.world.last}")
@@ -243,4 +287,4 @@ def ones_own(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([each_his_own, nobody_cancels_anothers, log_that_is_anothers, nccl_beside_anothers, ones_own]))
+    sys.exit(main([each_his_own, nobody_cancels_anothers, log_that_is_anothers, log_of_the_daemon, nccl_beside_anothers, ones_own]))

@@ -1,4 +1,4 @@
-// The kernel that names blocks, beside the processor's own function: every name is the same.
+// Compares the kernel that names blocks with the CPU's function: all names must be equal.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -43,7 +43,7 @@ class BlockNamesTest : public DataplaneTest {
 
   void Put(std::string_view data) {
     cuda::CUstream stream = nullptr;
-    // What lies behind the end must not count.
+    // Bytes after the end must not affect the name.
     ASSERT_EQ(gpu_->fn().cuMemsetD8Async(memory_, 0xa5, kMemory, stream), cuda::CUDA_SUCCESS);
     ASSERT_EQ(gpu_->fn().cuMemcpyHtoDAsync_v2(memory_, data.data(), data.size(), stream),
               cuda::CUDA_SUCCESS);
@@ -102,7 +102,7 @@ TEST_F(BlockNamesTest, AreThoseOfTheProcessor) {
     ASSERT_DONE(namer_->Prepare(key));
     for (size_t size : sizes) {
       ExpectSame(key, Random(size, size + seed));
-      // The largest sums that there are.
+      // The largest possible sums.
       ExpectSame(key, std::string(size, '\xff'));
     }
   }
@@ -134,7 +134,7 @@ TEST_F(BlockNamesTest, NeedAKeyAndForgetIt) {
   EXPECT_REFUSED(Code::kFailedPrecondition, namer_->Name(memory_, {{0, kMib, 0, 0}}));
 }
 
-// The list of blocks is on its way when the kernel is launched.
+// The list of blocks is uploaded while the kernel is launched.
 TEST_F(BlockNamesTest, WaitForTheirTasks) {
   if (!OnSoftgpu()) GTEST_SKIP() << "a real driver cannot be told to be late";
   const auto secret = BlockKey::RandomSecret();
@@ -158,7 +158,7 @@ TEST_F(BlockNamesTest, WaitForTheirTasks) {
   EXPECT_EQ(by_other->names[0].Hex(), other_key.Name(second).Hex());
 }
 
-// More blocks than one round takes, of which the first must not be overwritten by those after it.
+// More blocks than fit into one round; later ones must not overwrite the first ones.
 TEST_F(BlockNamesTest, OfManyRounds) {
   constexpr size_t kRound = 24, kBlocks = 2 * kRound + 5;
   const auto secret = BlockKey::RandomSecret();
@@ -170,7 +170,8 @@ TEST_F(BlockNamesTest, OfManyRounds) {
   Put(data);
   std::vector<Block> blocks;
   for (size_t i = 0; i < kBlocks; ++i) blocks.push_back({i * 32, 0, 17 + i % 16, i});
-  // As large a portion as a round, as several in it, and one by one with what is left in the last.
+  // A portion as large as a round, several portions per round, and single blocks with a larger last
+  // portion.
   for (size_t first : {kRound, size_t{3}, size_t{1}}) {
     ASSERT_DONE(namer.Begin(memory_, blocks, first));
     for (size_t i = 0; i < kBlocks; ++i) {
@@ -184,8 +185,8 @@ TEST_F(BlockNamesTest, OfManyRounds) {
   }
 }
 
-// Ranges of odd sizes, whose order in the arena is not that on the device: what is copied is what
-// is neither zero nor known, and every byte of it once.
+// Ranges of odd sizes, with a different order in the arena: exactly the blocks that are neither
+// zero nor known are copied, each byte once.
 TEST_F(BlockNamesTest, SayWhatIsCopied) {
   constexpr uint64_t kChunk = 3 * kMib;
   const auto secret = BlockKey::RandomSecret();
@@ -272,8 +273,8 @@ TEST_F(BlockNamesTest, ComeWithASave) {
   }
 }
 
-// 32 blocks on each GPU, in chunks of two: zero, known and changed ones on both sides of the
-// borders of chunks and of portions, which are 2, 8 and 22.
+// 32 blocks on each GPU, in chunks of two, with zero, known and changed blocks on both sides of the
+// boundaries of chunks and of portions (2, 8 and 22 blocks).
 class Pipeline : public DataplaneTest {
  protected:
   static constexpr size_t kBlocks = 32;
@@ -298,7 +299,7 @@ class Pipeline : public DataplaneTest {
     store_ = OpenStore();
   }
 
-  // In the arena lies something else, under names that are right of all blocks but the changed.
+  // The arena has other data, with names that are correct for all but the changed blocks.
   void Make(Program& program, Mover& mover, int ordinal) {
     program.agent.Create({6 * kMib, 30 * kMib, 2 * kMib, 26 * kMib}, 5);
     for (size_t i : kZero) program.agent.Clear(i * kBlockBytes, kBlockBytes);

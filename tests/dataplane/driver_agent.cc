@@ -16,8 +16,8 @@
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
 #include "device/cuda/driver_functions.h"
 
-// The driver's threads and mappings live in this process, and LeakSanitizer faults on them at the
-// end ("Tracer caught signal 11"). Everything else of AddressSanitizer stays.
+// LeakSanitizer crashes at exit on the driver's threads and mappings in this process ("Tracer
+// caught signal 11"). The rest of AddressSanitizer stays enabled.
 extern "C" int __lsan_is_turned_off();  // NOLINT: the sanitizer's name
 extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() { return 1; }
 
@@ -42,7 +42,7 @@ CUresult CallDriver(const char* symbol, Arguments... arguments) {
     }                                                                     \
   } while (0)
 
-// Bytes of one allocation; word i of it is mixed from the seed, the allocation and i.
+// Fills one allocation; word i is derived from the seed, the allocation and i.
 void Fill(std::vector<uint64_t>& words, uint64_t seed, uint64_t allocation) {
   uint64_t x = seed * 0x9E3779B97F4A7C15ull + allocation * 0xD1B54A32D192ED03ull + 1;
   for (uint64_t& word : words) {
@@ -62,7 +62,7 @@ const std::string& SoftgpuDir() {
 }
 
 std::vector<GpuOfTest> StartDriver() {
-  // One driver for all tests of this process; its folder goes with it.
+  // One driver for all tests of this process; its directory is removed at the end.
   if (OnSoftgpu()) {
     ::setenv("SOFTGPU_DIR", SoftgpuDir().c_str(), 1);
     ::setenv("SOFTGPU_DEVICES", "2", 1);
@@ -259,7 +259,7 @@ void DataplaneTest::SetUp() {
   disk_dir_ = ::mkdtemp(disk);
   paths_ = Paths{disk_dir_ + "/run", disk_dir_ + "/data"};
   ASSERT_TRUE(MakeDirs(paths_.run));
-  // Small chunks, so that there are many of them in a small test.
+  // Small chunks, so that a small test has many of them.
   if (OnSoftgpu()) ::setenv("STASIS_MOVER_CHUNK_MIB", "4", 1);
 }
 

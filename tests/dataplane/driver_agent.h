@@ -1,5 +1,6 @@
-// A program with GPU memory, as the agent makes it: VMM handles that can be exported. Lives in the
-// test's own process; the mover is another one. Also what the tests of the data plane share.
+// A program with GPU memory like that made by the agent: VMM handles that can be exported. It lives
+// in the test's process; the mover is a separate process. Also has helpers for other tests of the
+// data plane.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ namespace stasis::dataplane::testing {
     EXPECT_EQ(CodeName(done.error().code), CodeName(code_)) << done.error().ToString(); \
   } while (0)
 
-// The driver under test: softgpu, or what STASIS_TEST_DRIVER names.
+// Returns the driver under test: softgpu, or $STASIS_TEST_DRIVER.
 std::string DriverPath();
 bool OnSoftgpu();
 
@@ -43,32 +44,32 @@ struct GpuOfTest {
   int ordinal;
   device::GpuUuid uuid;
 };
-// Starts the driver in this process once; at least one GPU.
+// Starts the driver in this process once. There is at least one GPU.
 const std::vector<GpuOfTest>& Gpus();
 uint64_t FreeGpuBytes(int ordinal);
-// The same, given some seconds to become `expected`: what a killed process held is given back by
-// others, after it.
+// Waits some seconds for the free memory to become `expected`, because memory of a killed process
+// is freed after its end.
 uint64_t FreeGpuBytesSoon(int ordinal, uint64_t expected);
 
-// One program's memory on one GPU.
+// The memory of one program on one GPU.
 class DriverAgent {
  public:
   explicit DriverAgent(int ordinal = 0);
   ~DriverAgent() { Release(); }
 
-  // Allocations of these sizes, filled with bytes that depend on `seed`.
+  // Creates allocations of these sizes, filled depending on `seed`.
   void Create(const std::vector<uint64_t>& sizes, uint64_t seed);
   std::vector<Range> ranges() const;  // laid out
   std::vector<UniqueFd> Export();
-  // Of all of it, side by side.
+  // Clears a part of the contiguously mapped memory.
   void Clear(uint64_t offset, uint64_t bytes);
   std::string Read(uint64_t offset, uint64_t bytes);
-  // Unmaps and releases: from here on only descriptors keep the memory.
+  // Unmaps and releases everything, so that only descriptors keep the memory.
   void Release();
-  // Takes memory back, in order, at new addresses. Keeps the descriptors, since who has imported
-  // memory cannot export it again.
+  // Imports memory in order, at new addresses. Keeps the descriptors, because imported memory
+  // cannot be exported again.
   void TakeBack(const std::vector<UniqueFd>& fds);
-  // All bytes are as they were filled; those of `zero` are zero instead.
+  // Checks that all bytes have their original values, and that allocations in `zero` are zero.
   void Verify(const std::vector<size_t>& zero = {});
 
  private:
@@ -87,7 +88,7 @@ class DriverAgent {
 std::vector<int> Raw(const std::vector<UniqueFd>& fds);
 inline Deadline Soon() { return Deadline::In(std::chrono::seconds(60)); }
 
-// Folders that are gone afterwards, a store in a tmpfs, movers.
+// Temporary directories, a store on a tmpfs, and movers.
 class DataplaneTest : public ::testing::Test {
  protected:
   void SetUp() override;
@@ -96,10 +97,10 @@ class DataplaneTest : public ::testing::Test {
   ArenaStore OpenStore(ArenaOptions options = {});
   MoverOptions OptionsFor(int ordinal) const;
   ArenaKey KeyOf(int ordinal) const;
-  // Rules for one process of softgpu; an empty string ends them.
+  // Sets the fault rules of one softgpu process; an empty string clears them.
   void Fault(pid_t pid, const std::string& rules);
 
-  std::string memory_dir_;  // in a tmpfs
+  std::string memory_dir_;  // on a tmpfs
   std::string disk_dir_;
   Paths paths_;
 };

@@ -1,25 +1,25 @@
-// The load of one GPU beside what fills its arenas and beside the driver's restore: phases of a
-// real plan, a real mover.
+// Loads one GPU while its arena is being filled and while the driver restores, with phases of a
+// real plan and a real mover.
 #include <unistd.h>
 
 #include <atomic>
 
-#include "coordinator/gpu_load.h"
 #include "driver_agent.h"
+#include "gpu_state/gpu_load.h"
 
 namespace stasis::dataplane::testing {
 namespace {
 
-using coordinator::GpuLoad;
-using coordinator::Lot;
-using coordinator::Phase;
-using coordinator::PhaseScope;
-using coordinator::Plan;
+using gpu_state::GpuLoad;
+using gpu_state::Lot;
+using plan::Phase;
+using plan::PhaseScope;
+using plan::Plan;
 
 constexpr uint64_t kMib = 1u << 20;
 constexpr uint64_t kDriver = 24 * kMib;
 
-// One program's data, in an arena that is filled with something else again.
+// The data of one program, in an arena that is then overwritten.
 struct Data {
   std::unique_ptr<DriverAgent> agent;
   std::string bytes;
@@ -62,7 +62,7 @@ class GpuLoadTest : public DataplaneTest {
     data.lot.arena = std::move(*arena);
   }
 
-  // The next `bytes` of it are there.
+  // Makes the next `bytes` available.
   static void Fill(Data& data, uint64_t bytes) {
     const uint64_t at = *data.lot.filled;
     ASSERT_LE(at + bytes, data.bytes.size());
@@ -116,8 +116,8 @@ TEST_F(GpuLoadTest, LoadsBesideTheReadAndFreesTheBallastInTheMiddle) {
                             return {};
                           }),
                     LoadPhase(load), Named("driver", [&](PhaseScope& scope) -> Status {
-                      // A part has been loaded, the rest is not there yet, and the driver's room is
-                      // kept.
+                      // A part has been loaded, the rest is not available yet, and the driver's
+                      // ballast is held.
                       STASIS_TRY(scope.WaitUntil([&] { return loaded_ == 5 * kMib; }));
                       EXPECT_EQ(FreeGpuBytes(0), all);
                       STASIS_TRY(load.FreeBallast(&scope, Soon()));

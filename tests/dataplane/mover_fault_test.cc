@@ -1,4 +1,4 @@
-// What a mover does not survive or must not believe.
+// Faults that a mover does not survive, and input that it must reject.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ constexpr uint64_t kMib = 1u << 20;
 
 using MoverFaultTest = DataplaneTest;
 
-// The driver's calls of a save, in their order, and of a load. The mover is killed inside of each.
+// The driver calls of a save and of a load, in order. The mover is killed inside each of them.
 constexpr const char* kSaveCalls[] = {
     "cuMemAddressReserve",  "cuMemImportFromShareableHandle", "cuMemMap",      "cuMemSetAccess",
     "cuMemHostRegister_v2", "cuMemcpyDtoHAsync_v2",           "cuEventRecord", "cuEventSynchronize",
@@ -48,7 +48,7 @@ class Killed : public DataplaneTest {
     agent_->Release();
     store_.emplace(OpenStore());
   }
-  // A new mover does all of it from the same descriptors.
+  // A new mover repeats everything from the same descriptors.
   void SaveAfresh() {
     Mover mover(OptionsFor(0));
     auto arena = store_->Acquire(KeyOf(0), ::getuid(), ranges_);
@@ -95,11 +95,11 @@ TEST_F(Killed, AtEachCallOfASave) {
       EXPECT_NE(saved.error().message.find("signal 9"), std::string::npos) << saved.error().message;
       EXPECT_EQ(mover.pid(), 0);
     }
-    // What it left is not taken for data.
+    // Its leftovers are not mistaken for data.
     auto left = store_->Find(KeyOf(0));
     ASSERT_DONE(left);
     EXPECT_FALSE(left->record().complete);
-    // Undo: the program takes its own descriptors back.
+    // Rolls back: the program imports its own descriptors.
     agent_->TakeBack(fds_);
     agent_->Verify();
     agent_->Release();
@@ -162,8 +162,8 @@ TEST_F(Killed, ALoadThatRunsOutOfMemoryInTheMiddleTakesNothing) {
   LoadAfresh();
 }
 
-// The same few descriptors again and again, all into one place, and called off before the copy: a
-// machine for tests has no 40 GiB.
+// Uses the same few descriptors repeatedly at one place, and cancels before the copy: test machines
+// do not have 40 GiB.
 TEST_F(Killed, TenThousandHandlesAreImportedAndLetGo) {
   constexpr size_t kHandles = 10000;
   Mover mover(OptionsFor(0));
@@ -188,7 +188,7 @@ TEST_F(Killed, WhileItHoldsTheOnlyOtherReference) {
   ASSERT_DONE(mover.Attach(*arena, Soon()));
   ASSERT_DONE(mover.Save(ranges_, Raw(fds_), {}, Soon()));
   ::kill(mover.pid(), SIGKILL);
-  // Dead is as good as released.
+  // A dead mover has released everything.
   (void)mover.Release(Soon());
   EXPECT_EQ(mover.pid(), 0);
   agent_->TakeBack(fds_);
@@ -220,7 +220,7 @@ TEST_F(Killed, ADriverThatRefusesLeavesTheMoverUsable) {
   Fault(first, "cuMemImportFromShareableHandle:2=fail(2)");
   EXPECT_REFUSED(Code::kResourceExhausted, mover.Save(ranges_, Raw(fds_), {}, Soon()));
   EXPECT_EQ(mover.pid(), first);
-  // What was registered ahead of a copy that failed is known to be.
+  // Memory registered ahead of a failed copy is still recorded as registered.
   Fault(first, "cuMemcpyDtoHAsync_v2:1=fail(2)");
   EXPECT_REFUSED(Code::kResourceExhausted, mover.Save(ranges_, Raw(fds_), {}, Soon()));
   EXPECT_EQ(mover.pid(), first);
@@ -228,11 +228,11 @@ TEST_F(Killed, ADriverThatRefusesLeavesTheMoverUsable) {
   ASSERT_DONE(again);
   EXPECT_FALSE(again->staged);
   ASSERT_DONE(mover.Release(Soon()));
-  // After a sticky error it goes: 700 is an illegal address.
+  // The mover exits after a sticky error; 700 is an illegal address.
   Fault(first, "cuMemcpyDtoHAsync_v2:1=fail(700)");
   EXPECT_REFUSED(Code::kInternal, mover.Save(ranges_, Raw(fds_), {}, Soon()));
   EXPECT_EQ(mover.pid(), 0);
-  // No memory may be locked: slower, but right.
+  // No memory may be locked: slower, but correct.
   ASSERT_DONE(mover.Attach(*arena, Soon()));
   EXPECT_NE(mover.pid(), first);
   Fault(mover.pid(), "cuMemHostRegister_v2:2=fail(304)");
@@ -273,14 +273,14 @@ TEST_F(MoverFaultTest, DescriptorsAndSizesAreNotBelieved) {
     EXPECT_REFUSED(Code::kInvalidArgument,
                    mover.Save(good, std::vector<int>{fds[0].get(), fd}, {}, Soon()));
   }
-  // A smaller allocation than announced, and a larger one.
+  // Announces a smaller and a larger allocation than the real one.
   for (uint64_t size : {2 * kMib, 6 * kMib, 3 * kMib, kMib / 2}) {
     SCOPED_TRACE(size);
     std::vector<Range> wrong = {{0, size}, {0, 4 * kMib}};
     ASSERT_DONE(LayOut(wrong));
     EXPECT_REFUSED(Code::kInvalidArgument, mover.Save(wrong, Raw(fds), {}, Soon()));
   }
-  // More than fits into the arena, fewer descriptors than sizes, sizes that overflow, nothing.
+  // Too much for the arena, fewer descriptors than sizes, sizes that overflow, and nothing.
   std::vector<Range> too_much = {{0, 4 * kMib}, {0, 8 * kMib}, {0, 8 * kMib}};
   ASSERT_DONE(LayOut(too_much));
   EXPECT_REFUSED(Code::kInvalidArgument,
@@ -298,7 +298,7 @@ TEST_F(MoverFaultTest, DescriptorsAndSizesAreNotBelieved) {
     EXPECT_REFUSED(Code::kInvalidArgument,
                    mover.Save({{0, 4 * kMib, 0, 4 * kMib}}, Raw(foreign), {}, Soon()));
   }
-  // And none of it was in the way of the right ones.
+  // After that, correct ones still work.
   agent.Release();
   ASSERT_DONE(mover.Save(good, Raw(fds), {}, Soon()));
   ASSERT_DONE(mover.Release(Soon()));
@@ -326,7 +326,7 @@ TEST_F(MoverFaultTest, TheOrderOfRequestsIsKept) {
   ASSERT_DONE(mover.Attach(*arena, Soon()));
 }
 
-// Something else answers, or nothing does.
+// A wrong answer, or none.
 TEST_F(MoverFaultTest, AMoverIsNotBelievedEither) {
   struct Row {
     const char* script;
@@ -388,10 +388,10 @@ TEST_F(MoverFaultTest, StrangeRequestsAreRefusedAndTheMoverLivesOn) {
     odd.first = 1000000;
     if (odd.op == wire::Op::kHello || odd.op == wire::Op::kDetach || odd.op == wire::Op::kRelease ||
         odd.op == wire::Op::kEnd || odd.op == wire::Op::kPrepareNames) {
-      continue;  // these are right at any time
+      continue;  // these are valid at any time
     }
     EXPECT_NE(ask(&odd, sizeof odd), Code::kOk) << op;
-    // A folder where the arena, and handles, belong.
+    // A directory in place of the arena and of handles.
     auto folder = Open(disk_dir_, O_RDONLY | O_DIRECTORY);
     EXPECT_NE(ask(&odd, sizeof odd, std::vector<int>(op == 2 ? 1 : 5, folder->get())), Code::kOk);
   }

@@ -1,4 +1,4 @@
-// Memory of a program through a mover into an arena and back.
+// Copies memory of a program through a mover to an arena and back.
 #include <poll.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ constexpr uint64_t kMib = 1u << 20;
 
 using MoverTest = DataplaneTest;
 
-// A suspend: afterwards only the arena has the data.
+// Suspends: afterwards only the arena has the data.
 void SuspendInto(Mover& mover, ArenaStore& store, Arena& arena, DriverAgent& agent,
                  const CopyOptions& options = {}, CopyResult* result = nullptr) {
   auto fds = agent.Export();
@@ -29,7 +29,7 @@ void SuspendInto(Mover& mover, ArenaStore& store, Arena& arena, DriverAgent& age
   if (result != nullptr) *result = *saved;
 }
 
-// A resume from it.
+// Resumes from the arena.
 void ResumeFrom(Mover& mover, const Arena& arena, DriverAgent& agent, uint64_t ballast = 0,
                 const CopyOptions& options = {}, CopyResult* result = nullptr) {
   ASSERT_DONE(mover.Attach(arena, Soon()));
@@ -72,7 +72,7 @@ TEST_F(MoverTest, ThereAndBackColdAndWarm) {
 }
 
 TEST_F(MoverTest, ManySmallHandles) {
-  // 10,000 need 20 GiB of softgpu and as much arena: STASIS_TEST_HANDLES=10000
+  // 10,000 handles need 20 GiB of softgpu memory and as much arena: set STASIS_TEST_HANDLES=10000
   // STASIS_TEST_GPU_MEMORY=24G on a machine that has it.
   const char* text = std::getenv("STASIS_TEST_HANDLES");
   const size_t count = text == nullptr ? 450 : std::strtoul(text, nullptr, 10);
@@ -132,7 +132,7 @@ TEST_F(MoverTest, WhatIsNotInTheArenaIsZero) {
   auto arena = store.Acquire(KeyOf(0), ::getuid(), agent.ranges());
   ASSERT_DONE(arena);
   SuspendInto(mover, store, *arena, agent);
-  // softgpu gives memory full of garbage.
+  // softgpu fills new memory with garbage.
   std::vector<Range> ranges = arena->record().ranges;
   ranges[1].stored_bytes = 0;
   ASSERT_DONE(mover.PrepareLoad(ranges, 0, Soon()));
@@ -166,7 +166,7 @@ TEST_F(MoverTest, LoadsWhatThereIsOfAnArenaThatIsStillBeingFilled) {
   CopyOptions options;
   options.filled = [&](uint64_t so_far) -> Result<uint64_t> {
     loaded.push_back(so_far);
-    if (loaded.size() == 3) STASIS_TRY(mover.FreeBallast(Soon()));  // in the middle of it
+    if (loaded.size() == 3) STASIS_TRY(mover.FreeBallast(Soon()));  // in the middle of the load
     const uint64_t more = std::min<uint64_t>(7 * kMib + 512, data.size() - so_far);
     EXPECT_EQ(::pwrite(arena->fd(), data.data() + so_far, more, static_cast<off_t>(so_far)),
               static_cast<ssize_t>(more));
@@ -185,7 +185,7 @@ TEST_F(MoverTest, LoadsWhatThereIsOfAnArenaThatIsStillBeingFilled) {
   agent.TakeBack(*fds);
   agent.Verify();
 
-  // What cannot be filled is not loaded, and nothing of it stays.
+  // Data that cannot be filled is not loaded, and everything is released.
   agent.Release();
   fds->clear();
   ASSERT_DONE(mover.PrepareLoad(arena->record().ranges, 20 * kMib, Soon()));
@@ -211,9 +211,9 @@ TEST_F(MoverTest, SpilledToDisk) {
   CopyResult saved, loaded;
   SuspendInto(mover, store, *arena, agent, {}, &saved);
   EXPECT_TRUE(saved.staged);
-  { auto closed = std::move(*arena); }  // its lock
+  { auto closed = std::move(*arena); }  // releases its lock
   ASSERT_DONE(mover.Detach(Soon()));
-  // Found without being told where.
+  // Found without knowing its place.
   auto again = OpenStore().Find(KeyOf(0));
   ASSERT_DONE(again);
   EXPECT_TRUE(again->record().complete);
@@ -256,12 +256,12 @@ TEST_F(MoverTest, NoRoomOnTheGpuIsKnownBeforehand) {
   EXPECT_REFUSED(Code::kResourceExhausted, refused);
   EXPECT_NE(refused.error().message.find("free"), std::string::npos) << refused.error().message;
   EXPECT_EQ(FreeGpuBytesSoon(0, free), free);
-  // The ballast is there until it is freed.
+  // The ballast is held until it is freed.
   ASSERT_DONE(mover.PrepareLoad(arena->record().ranges, 100 * kMib, Soon()));
   EXPECT_EQ(FreeGpuBytesSoon(0, free - 164 * kMib), free - 164 * kMib);
   ASSERT_DONE(mover.FreeBallast(Soon()));
   EXPECT_EQ(FreeGpuBytesSoon(0, free - 64 * kMib), free - 64 * kMib);
-  ASSERT_DONE(mover.Release(Soon()));  // called off
+  ASSERT_DONE(mover.Release(Soon()));  // cancelled
   EXPECT_EQ(FreeGpuBytesSoon(0, free), free);
   ResumeFrom(mover, *arena, agent);
   agent.Verify();
@@ -291,7 +291,7 @@ TEST_F(MoverTest, TwoGpusAtTheSameTimeAndOntoTheOther) {
   suspend(0);
   other.join();
   for (auto& list : fds) list.clear();
-  // Each onto the other's GPU: the arena is what moves.
+  // Each program resumes on the other's GPU.
   auto resume = [&](int i) {
     const int to = 1 - i;
     EXPECT_DONE(movers[to].Attach(*arenas[i], Soon()));
@@ -325,14 +325,14 @@ TEST_F(MoverTest, AnArenaThatHasGrown) {
     ASSERT_DONE(arena);
     CopyResult saved;
     SuspendInto(mover, store, *arena, agent, {}, &saved);
-    // What was registered stays so, but for a last chunk that has grown.
+    // Registered chunks stay registered, except a last chunk that has grown.
     EXPECT_EQ(saved.cold_bytes, arena->capacity_bytes() - ready);
     ready =
         mib == 8 ? arena->capacity_bytes() / ChunkBytes() * ChunkBytes() : arena->capacity_bytes();
     ResumeFrom(mover, *arena, agent);
     agent.Verify();
     agent.Release();
-    // The mover holds the lock as long as it has the arena.
+    // The mover holds the lock while the arena is attached.
     EXPECT_REFUSED(Code::kAborted, [&] {
       { auto closed = std::move(*arena); }
       return OpenStore().Find(KeyOf(0));
@@ -378,7 +378,7 @@ TEST_F(MoverTest, TheArenaIsMadeReadyAheadOfTime) {
   agent.Verify();
 }
 
-// The program's own setting, as inherited by who serves it, hides nothing from a mover.
+// Settings of the program that started the mover do not hide devices from it.
 TEST_F(MoverTest, DevicesAreKnownByTheirUuidWhateverTheEnvironmentHides) {
   const size_t last = Gpus().size() - 1;
   ::setenv("CUDA_VISIBLE_DEVICES", last == 0 ? "" : "0", 1);

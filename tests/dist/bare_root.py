@@ -1,4 +1,4 @@
-"""A root that holds glibc and nothing else, as on the smallest of machines."""
+"""A root file system with glibc only, as on a minimal machine."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 
-# Where the tree lies in there.
+# The place of the tree in it.
 INSIDE = pathlib.Path("/some where/stasis")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,7 +30,8 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 
 
 def glibc_files() -> list[pathlib.Path]:
-    """The loader and the libraries of this machine's glibc, by the paths a program looks for."""
+    """Returns the loader and libraries of this machine's glibc, at the paths where programs look
+    for them."""
     loader = pathlib.Path("/lib64/ld-linux-x86-64.so.2")
     listing = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
     wanted = {f"lib{part}" for part in ("c.so.6", "m.so.6", "dl.so.2", "rt.so.1", "pthread.so.0")}
@@ -53,7 +54,8 @@ def _fill(root: pathlib.Path) -> None:
 
 
 def _enter(root: str, tree: pathlib.Path) -> None:
-    """This process and its children see `root` as /, in a mount namespace that dies with them."""
+    """Makes `root` the root directory of this process and its children, in a private mount
+    namespace."""
     _check(_libc.unshare(_CLONE_NEWNS), "unshare")
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("bare", root, "tmpfs", 0)
@@ -68,7 +70,8 @@ def _enter(root: str, tree: pathlib.Path) -> None:
 
 
 def run(tree: pathlib.Path, steps: Callable[[pathlib.Path], None]) -> int:
-    """Calls steps(INSIDE) in there, in a child, which can import nothing more. 0 when it returned."""
+    """Calls steps(INSIDE) in that root, in a child, which cannot import further modules. Returns 0
+    if it returned."""
     with tempfile.TemporaryDirectory(prefix="stasis-bare-") as root:
         child = os.fork()
         if child == 0:

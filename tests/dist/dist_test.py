@@ -1,4 +1,5 @@
-"""Checks of the tarball: dist_test.py CHECK FOLDER. The check `unpack` comes first and unpacks it there."""
+"""Checks of the tarball: dist_test.py CHECK FOLDER. The check `unpack` runs first and unpacks it
+there."""
 
 import os
 import pathlib
@@ -11,15 +12,15 @@ import bare_root
 import elf
 import round_trip
 
-# The oldest glibc that has to do. CRIU and its libraries come as Debian's headers make them.
+# The oldest supported glibc. CRIU and its libraries are built with Debian's headers.
 OURS, THEIRS = (2, 34), (2, 36)
 
 SKIPPED = 77
 
-# Commands that need nothing but themselves, as paths below the tree.
+# Commands that need nothing else, as paths below the tree.
 PROGRAMS = [["bin/stasis", "version"], ["libexec/compat/cuda-checkpoint", "--help"], ["libexec/criu", "--version"]]
 
-# What our programs ask for without its being in their own folders: the driver, softgpu's or a real one.
+# Libraries that are not shipped with the programs: the driver, softgpu's or a real one.
 THE_DRIVER = {"libcuda.so.1"}
 
 
@@ -81,6 +82,24 @@ def floor(folder: pathlib.Path) -> None:
         fail(f"need a younger glibc than {OURS} (ours) or {THEIRS} (CRIU): {', '.join(too_young)}")
 
 
+# These make no calls that FORTIFY checks, so nothing shows that it was enabled.
+WITHOUT_FORTIFIED_CALLS = {"libsoftgpu_cudart.so"}
+
+
+def hardening(folder: pathlib.Path) -> None:
+    tree = tree_in(folder)
+    ours = [path for path in elves(tree) if is_ours(tree, path)]
+    missing = {path: elf.hardening_missing(path) for path in ours}
+    for path, what in missing.items():
+        if path.name in WITHOUT_FORTIFIED_CALLS and "FORTIFY" in what:
+            what.remove("FORTIFY")
+    for path, what in missing.items():
+        if what:
+            print(f"{path.relative_to(tree)} lacks {', '.join(what)}")
+    if not ours or any(missing.values()):
+        fail(f"of {len(ours)} programs and libraries, {sum(map(bool, missing.values()))} are not hardened")
+
+
 def libraries(folder: pathlib.Path) -> None:
     tree = tree_in(folder)
     for path in elves(tree):
@@ -127,6 +146,7 @@ CHECKS = {
     "remove": remove,
     "layout": layout,
     "floor": floor,
+    "hardening": hardening,
     "libraries": libraries,
     "empty_environment": empty_environment,
     "bare_root": bare,

@@ -1,4 +1,4 @@
-"""One program on softgpu, from the tarball, on a root with nothing but glibc: suspended, resumed, dumped,
+"""One program on softgpu from the tarball, on a root with glibc only: suspended, resumed, dumped,
 ended, restored, finished."""
 
 import os
@@ -33,7 +33,7 @@ def _more_rounds() -> None:
 
 
 def _pids_of(program: pathlib.Path) -> list[int]:
-    """Running ones: a zombie has no exe."""
+    """Running processes: a zombie has no exe."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:

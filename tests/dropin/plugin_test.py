@@ -1,4 +1,5 @@
-"""plugin_test.py --build DIR: CRIU with its own CUDA plugin, unchanged, and the drop-in on PATH."""
+"""plugin_test.py --build DIR: CRIU with its own unchanged CUDA plugin, and the cuda-checkpoint
+replacement on PATH."""
 
 import os
 import sys
@@ -21,11 +22,11 @@ def dump(tool_, program, *words, plugin=True, code=0):
 
 def restore(tool_, program, folder, plugin=True):
     tool_.criu("restore", "-d", "-D", folder, plugin=plugin)
-    program.child = None  # it is the world's own now, which reaps it
+    program.child = None  # the test environment reaps it now
 
 
 def there_and_back(tool_, program, **more):
-    """The image must hold all there is: nothing of Stasis outlives the dump."""
+    """The image must be complete: no state of Stasis survives the dump."""
     folder = dump(tool_, program, **more)
     tool_.world.stasis("recover", expect=None)
     tool_.world.stasis("arena", "free")
@@ -39,7 +40,7 @@ def no_gpu_data_outside(world):
 
 
 def programs(tool_, agent):
-    """Dumped and brought back, twice, and once left running in between."""
+    """Dumps and restores twice, once with the program left running in between."""
     for workload in ("vector", "tree"):
         program = spawn(tool_.world, f"{workload}-{agent}", workload, "--memory", "24M", "--interval", "10", agent=agent)
         program.expect_running()
@@ -55,7 +56,7 @@ def programs(tool_, agent):
 
 
 def came_back(tool_):
-    """Memory that came back by a resume is the program's own again before the driver gets it."""
+    """Memory restored by a resume is converted to the program's own before the driver gets it."""
     for workload in ("vmm", "pool"):
         program = spawn(tool_.world, f"back-{workload}", workload, "--memory", "24M", "--interval", "10", agent=True)
         program.expect_running()
@@ -64,7 +65,7 @@ def came_back(tool_):
         program.expect_running()
         there_and_back(tool_, program)
         program.expect_running()
-        # And it is a program like any other.
+        # The program is an ordinary one again.
         tool_.world.stasis("suspend", program.pid)
         tool_.world.stasis("resume", program.pid)
         program.expect_running()
@@ -72,7 +73,7 @@ def came_back(tool_):
 
 
 def suspended(tool_):
-    """Its data is with Stasis: the plugin would skip it, and the image would be worth nothing."""
+    """Stasis has its data: the plugin would skip the process, and the image would be useless."""
     program = spawn(tool_.world, "away", "vector", "--memory", "24M", "--interval", "10", agent=True)
     program.expect_running()
     tool_.world.stasis("suspend", program.pid)
@@ -87,7 +88,7 @@ def suspended(tool_):
 
 
 def before_the_plugin(tool_):
-    """Toggle, criu, criu, toggle, as it was done before there was a plugin; and the two mixed."""
+    """Toggle, criu, criu, toggle, as before the plugin existed; and a mix of both."""
     for agent, plugin in ((False, False), (True, False), (True, True)):
         program = spawn(tool_.world, f"toggled-{agent}-{plugin}", "vector", "--memory", "24M", "--interval", "10",
                         agent=agent)

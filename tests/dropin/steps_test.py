@@ -1,4 +1,5 @@
-"""steps_test.py --build DIR: every option of the drop-in, right and wrong, with the agent and without."""
+"""steps_test.py --build DIR: every option of the cuda-checkpoint replacement, valid and invalid,
+with and without the agent."""
 
 import os
 import signal
@@ -22,7 +23,7 @@ def help_text(tool):
 
 
 def wrong_words(tool, pid):
-    """One message that names the word; nothing is touched."""
+    """One message names the wrong word; nothing is touched."""
     for words, named in (
             ([], "nothing was asked for"),
             (["--toggle"], "--pid"),
@@ -47,7 +48,7 @@ def wrong_words(tool, pid):
 
 
 def not_a_user(tool):
-    """As the plugin asks of every process of a tree, and goes by the exit code."""
+    """The plugin asks this for every process of a tree, and relies on the exit code."""
     other = subprocess.Popen(["sleep", "100"])
     tool.world.own(other.pid)
     for words in (["--get-restore-tid"], ["--get-state"], ["--toggle"], ["--action", "lock"]):
@@ -73,7 +74,7 @@ def steps(tool, agent):
         if (action, wrong) != ("restore", "checkpoint"):
             tool.action(wrong, pid, code=ILLEGAL_STATE)
     program.expect_running()
-    # By a thread's id, and with all the options that CRIU gives.
+    # By a thread id, with all options that CRIU passes.
     tool.action("lock", tid, "--timeout", 10000)
     tool.toggle(pid, code=ILLEGAL_STATE)
     tool.action("unlock", tid)
@@ -81,17 +82,17 @@ def steps(tool, agent):
     demand(tool.state(tid) == "checkpointed", "a toggle")
     tool.toggle(tid)
     program.expect_running()
-    # One that is stopped answers nobody, and is not asked.
+    # A stopped process cannot answer, and is not asked.
     os.kill(pid, signal.SIGSTOP)
     tool.action("lock", pid, "--timeout", 300, code=ILLEGAL_STATE)
     os.kill(pid, signal.SIGCONT)
-    # It does not come to rest in time: it runs on.
+    # It does not become idle in time, so it runs on.
     tool.world.gpu_fault("cuCheckpointProcessLock=fail(600)")
     tool.action("lock", pid, "--timeout", 300, code=NOT_READY)
     tool.world.gpu_fault("")
     demand(tool.state(pid) == "running", "it was left locked")
     program.expect_running()
-    # The driver's own refusal, with its number; a toggle takes back the half that it has done.
+    # The driver's error with its number; a toggle rolls back its first half.
     tool.world.gpu_fault("cuCheckpointProcessCheckpoint=fail(304)")
     tool.toggle(pid, code=304 % 256)
     tool.world.gpu_fault("")
@@ -120,7 +121,7 @@ def other_gpu(tool):
 
 
 def suspended(tool):
-    """By Stasis: the drop-in brings it back by the way it went."""
+    """Suspended by Stasis: the replacement resumes it through Stasis."""
     program = spawn(tool.world, "suspended", "vector", "--memory", "24M", "--interval", "10", agent=True)
     pid = program.pid
     tid = tool.call("--get-restore-tid", "--pid", pid).strip()
@@ -129,7 +130,7 @@ def suspended(tool):
         tool.world.stasis("suspend", pid)
         demand(tool.state(pid) == "checkpointed", tool.state(pid))
         tells(pid, False)
-        # Who asks by a thread is about to make an image.
+        # A caller that uses a thread id is about to make an image.
         demand("stasis dump" in tool.call("--get-state", "--pid", tid, code=ILLEGAL_STATE), "what next?")
         for action in ("lock", "checkpoint", "unlock"):
             tool.action(action, pid, code=ILLEGAL_STATE)
@@ -139,20 +140,20 @@ def suspended(tool):
             demand(tool.state(pid) == "locked", f"{tool.state(pid)} after a restore")
             tool.action("unlock", pid)
         program.expect_running()
-    # Whoever wants the speed and has no other tool at work says so.
+    # Users who want the speed, and use no other tool, can choose this.
     tool.toggle(pid, env={"STASIS_TOGGLE": "suspend"})
     demand([p for p in tool.world.arenas.iterdir() if p.name.startswith(f"{pid}-")], "its data is in no arena")
     demand(tool.state(pid) == "checkpointed", tool.state(pid))
     tool.toggle(pid)
     program.expect_running()
-    # Agents that came with an older image do not tell, and are asked.
+    # Agents of older images do not provide this information and are asked.
     tells(pid, False)
     tool.action("lock", pid, code=NOT_SUPPORTED)
     tool.world.stasis("gpu", "lock", pid)
     tool.world.stasis("gpu", "unlock", pid)
     tells(pid, True)
     program.expect_running()
-    # What came back is an import; a lock makes it the program's own, where there is room for that.
+    # Restored memory is imported; a lock converts it to the program's own if there is space.
     hog = spawn(tool.world, "hog", "vector", "--memory", "180M", "--interval", "10", agent=False)
     tool.action("lock", pid, code=OUT_OF_MEMORY)
     demand(tool.state(pid) == "running", "it was left locked")
@@ -166,7 +167,7 @@ def suspended(tool):
 
 
 def shared_with_others(tool):
-    """The driver would checkpoint it, and never restore it; neither the owner nor who has it open."""
+    """The driver could checkpoint but never restore them, neither the owner nor the importer."""
     for workload in ("exported", "ipc"):
         program = spawn(tool.world, workload, workload, "--interval", "10", agent=True)
         program.expect_running()

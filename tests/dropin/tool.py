@@ -1,4 +1,4 @@
-"""The drop-in as another tool calls it, and CRIU by hand."""
+"""The cuda-checkpoint replacement as another tool calls it, and direct use of CRIU."""
 
 import os
 import pathlib
@@ -10,10 +10,10 @@ from programs import Program  # noqa: E402
 from world import demand  # noqa: E402
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-# CRIU's way of being told that there is a GPU: its fault 138 makes the plugin leave out that question.
+# Makes CRIU assume a GPU: its fault 138 makes the plugin skip the check.
 FORCE_PLUGIN = {"CRIU_FAULT": "138"}
 
-# What the driver's numbers become as exit codes.
+# Exit codes for the driver's error numbers.
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_STATE = 1, 2, 401 % 256
 NOT_READY, NOT_SUPPORTED = 600 % 256, 801 % 256
 
@@ -26,7 +26,8 @@ class Tool:
         self.images = 0
 
     def call(self, *words, code=0, env=None):
-        """What it prints. Nothing but the answer on stdout, nothing but one message on stderr."""
+        """Runs a command and returns its output: only the answer on stdout, and at most one message
+        on stderr."""
         last = self.world.begin(*words, program=self.folder / "cuda-checkpoint", env=env).wait()
         demand(last.code == code, lambda: f"expected exit code {code}:\n{last}")
         if code == 0:
@@ -49,7 +50,8 @@ class Tool:
         program = os.environ.get("STASIS_CRIU") or self.world.build / "libexec" / "criu"
         env = {"PATH": f"{self.folder}:{self.world.env['PATH']}", **(FORCE_PLUGIN if plugin else {})}
         folder = self.plugins if plugin else self.world.folder / "tmp"
-        # On a busy machine the plugin's calls of the tool together take longer than CRIU's ten seconds.
+        # On a busy machine the plugin's calls of the tool may take longer than CRIU's ten seconds
+        # in total.
         patience = ["--timeout", "100"] if verb == "dump" else []
         last = self.world.begin(verb, "-v4", *patience, "-L", folder, "-o", f"{verb}.log", *words, program=program, env=env).wait()
         if last.code != code:
@@ -67,7 +69,7 @@ class Tool:
 
 
 def tells(pid, told):
-    """Whether its agent's header tells where the memory is, as those of older versions do not."""
+    """Whether its agent's header tells where the memory is. Headers of older versions do not."""
     with open(f"/proc/{pid}/maps") as maps:
         data = [line.split()[0] for line in maps if line.rstrip().endswith("/libstasis-agent.so") and " rw" in line]
     begin, end = (int(word, 16) for word in data[0].split("-"))
@@ -82,6 +84,6 @@ def tells(pid, told):
 
 
 def spawn(world, name, workload, *args, agent, env=None):
-    """By hand, with the agent in it or without."""
+    """Starts a program without a job, with or without the agent."""
     preload = {"LD_PRELOAD": str(world.build / "lib" / "libstasis-agent.so")} if agent else {}
     return Program(world, name, workload, args).spawn(env={**preload, **(env or {})})

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Generation servers as managed jobs: requests wait while one is suspended and none fails; it is dumped, restored by its
-name and answers as before; two that do not fit the GPU together take turns on it (docs/examples)."""
+"""Generation servers as managed jobs: requests wait during a suspend and none fails; a server is
+dumped, restored by name, and gives the same answers; two that do not fit the GPU together take
+turns (docs/examples)."""
 import concurrent.futures
 import json
 import pathlib
@@ -20,7 +21,7 @@ ANSWER_S = 90
 
 
 def free_ports(count):
-    """In this test's own network, where nobody else takes them."""
+    """In this test's own network namespace, where no other process takes them."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
@@ -62,7 +63,7 @@ def one_server(world):
 
 
 def two_servers(world):
-    # Room for one server, a second context, and a mover.
+    # Memory for one server, a second context, and a mover.
     world.set_gpu(1, "90M")
     world.env["SOFTGPU_DIR"] = str(world.folder / "small-gpu")
     world.stasis("gpu", "ls")
@@ -71,7 +72,7 @@ def two_servers(world):
                        program=sys.executable).wait()
     demand(done.code == 0, lambda: str(done))
     demand(len(re.findall(r"has the GPU", done.out)) == 3, lambda: str(done))
-    # One was suspended when it was ended: its data goes with the next command that tidies up.
+    # One was suspended when it was killed: the next command that cleans up frees its data.
     world.stasis("recover")
     demand(len(re.findall(r": [1-9]\d* answers, all right", done.out)) == 2, lambda: str(done))
 

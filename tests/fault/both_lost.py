@@ -1,9 +1,9 @@
-"""both_lost.py --build DIR: Stasis and its CRIU are killed together, at places of a dump and of a restore, and then
-`stasis recover` is asked.
+"""both_lost.py --build DIR: kills Stasis and its CRIU together at various points of a dump and of a
+restore, and then runs `stasis recover`.
 
-Before the commit the program runs on, and a process that CRIU has taken with it is named. Behind it the image is
-complete: of a program that CRIU had begun to end the rest is ended, where its shim knows that, and else is named. Of
-a half-made program nothing stays.
+Before the commit the program runs on, and a process that died with CRIU is named. After the commit
+the image is complete: if CRIU had begun to kill the program, the rest is killed if its shim knows
+this, and is named otherwise. Nothing is left of a partly restored program.
 """
 
 import pathlib
@@ -20,25 +20,25 @@ from programs import Program  # noqa: E402
 from world import demand  # noqa: E402
 
 IMAGE = "image"
-LOUD = "--criu-opt=log-level=4"  # its words are the places
+LOUD = "--criu-opt=log-level=4"  # the points are messages in the log
 UNDONE = "undone: the program is as it was before"
 
 DUMP_PLACES = [
     "Running pre-dump scripts",
-    "Seized task",                  # one of them
-    "Putting parasite blob into",   # all are stopped
-    "Dumping pages (type",          # by code in the program
-    "Running post-dump scripts",    # that has gone, all is written
+    "Seized task",                  # one task
+    "Putting parasite blob into",   # all tasks are stopped
+    "Dumping pages (type",          # by injected code in the program
+    "Running post-dump scripts",    # the injected code is gone, everything is written
 ]
 RESTORE_PLACES = [
     "Forking task with",
     "Restoring resources",             # in a process that is becoming the program's
-    "Running post-restore scripts",    # all are there
+    "Running post-restore scripts",    # all processes exist
     "Running pre-resume scripts",
     "Tasks resumed",
 ]
 
-# Of a shell, whose children do not follow it.
+# A shell whose children do not die with it.
 FAMILY = """sleep 1000 & sleep 1000 &
 echo CHILD $!
 echo READY
@@ -59,7 +59,8 @@ def recovered(world, *patterns):
 
 
 def held_threads(pid):
-    """Those of its threads that a CRIU may have left so: traced, stopped, or with all signals held back."""
+    """Returns the threads in a state that CRIU may have left: traced, stopped, or with all signals
+    blocked."""
     found = set()
     for member in tree(pid):
         for thread in pathlib.Path(f"/proc/{member}/task").iterdir():
@@ -76,7 +77,7 @@ def threads_of(program):
 
 
 def runs_on(world, program, threads):
-    """`threads`: all that there were, and those of them that were held before."""
+    """`threads`: all threads, and those that were in such a state before."""
     every, before = threads
     held = (held_threads(program.pid) - before) & every
     demand(not held, f"threads of it are held: {held}")
@@ -98,7 +99,7 @@ def dump_is_undone(world, program):
 
 
 def at_commit(world, program):
-    """CRIU waits for the answer that it never gets."""
+    """CRIU waits for an answer that never comes."""
     hold = world.folder / "hold"
     hold.touch()
     threads = threads_of(program)
@@ -112,13 +113,13 @@ def at_commit(world, program):
 
 
 def leaves_one_behind(world, program):
-    """Whatever CRIU has begun beside itself has the lock too: who holds recovery up is named."""
+    """A child process of CRIU has the lock too: the process that blocks recovery is named."""
     threads = threads_of(program)
     env = dying_criu(world, "beside", says=DUMP_PLACES[2], together=1)
     script = pathlib.Path(env["STASIS_CRIU"])
     script.write_text(script.read_text().replace("\nexec", '\n[ "$2" != swrk ] || sleep 1000 &\nexec'))
     struck(world, "dump", "tree", "--name", IMAGE, LOUD, env=env)
-    beside = processes.called("sleep")  # it is begun to be asked what it can, too
+    beside = processes.called("sleep")  # CRIU also runs to be queried for its features
     said = world.stasis("recover", expect=6).out
     demand(any(f"not yet process {pid} (sleep), which has" in said for pid in beside), f"who holds it up?\n{said}")
     for pid in beside:
@@ -140,7 +141,7 @@ def by_the_daemon(world, program):
 
 
 def takes_one_with_it(world):
-    """Of its processes one stood in CRIU's code and has nobody who brings it back."""
+    """One of its processes was stopped inside CRIU's code and cannot be restored."""
     script = world.folder / "family.sh"
     script.write_text(FAMILY)
     program = Program(world, "family", "/bin/sh", [script]).run()
@@ -159,7 +160,7 @@ def takes_one_with_it(world):
 
 
 def behind_commit(world, program):
-    """As many as CRIU has ended of it: none, the first one, all but one, all."""
+    """CRIU has killed none of its processes, the first, all but one, or all."""
     members = len(tree(program.pid))
     for after in (0, 1, members - 1, members):
         name = f"behind-{after}"
@@ -181,7 +182,7 @@ def behind_commit(world, program):
 
 
 def nobody_knows(world):
-    """It has no shim, and its parent has taken its first process away."""
+    """It has no shim, and its parent has reaped its first process."""
     program = Program(world, "by-hand", "tree", ["--children", 1, "--interval", "10"]).spawn()
     children = processes.children(program.pid)
     env = dying_behind_commit(world, "by-hand", 1, together=1)
@@ -191,7 +192,7 @@ def nobody_knows(world):
                             rf"{program.pid}, has ended, by this dump or by itself")
     named = re.search(r"left of it: process ([\d, ]+), as before the dump\. End", said)
     demand(named or all(not processes.is_alive(pid) for pid in children), f"it does not say who is left: {said}")
-    # They have their memory again, find it right and end with their parent.
+    # Their memory is restored and intact, and they exit with their parent.
     wait_until(lambda: world.reap() or not any(map(processes.is_alive, children)), 60, "they do not run on")
     world.disown(program.pid)
     program.restore("by-hand")

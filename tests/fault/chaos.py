@@ -1,9 +1,9 @@
-"""chaos.py --build DIR [--seed N] [--seconds S] [--daemon]: several programs on two GPUs, a random verb for one or two
-of them at once, and something of ours killed, interrupted or made to fail at a random moment. After each step `recover`;
-then every program must be where its state says, with its data, or an image of it must be whole. Run by hand, for as
-long as one likes: what it finds belongs into a table or a scenario. The same seed draws the same steps, but not the
-same moments.
-"""
+"""chaos.py --build DIR [--seed N] [--seconds S] [--daemon]: several programs on two GPUs, a random
+command for one or two of them at a time, and at a random moment a process of Stasis is killed,
+interrupted or made to fail. After each step `recover` runs; then every program must be in its state
+with its data, or an image of it must be intact. Run it manually for any time: each error that it
+finds deserves a table row or a scenario. The same seed gives the same steps, but not the same
+timing."""
 
 import argparse
 import os
@@ -22,14 +22,15 @@ PHASES = ["data-room", "gate-close", "tree-check", "data-export", "data-release"
           "data-save", "data-commit", "data-free", "record", "image-begin", "data-write", "cpu-dump", "describe",
           "commit", "cpu-write", "gpu-return", "data-load", "data-read", "cpu-restore", "data-bind", "gpu-restore", "gpu-unlock",
           "data-return", "adopt", "load-room"]
-# What an operation may end with: undone, cannot, wrong state or busy, interrupted; something is left; done.
+# Possible exit codes: rolled back, not supported, wrong state or busy, interrupted; something is
+# left; done.
 UNDONE = {1, 5, 7, 130, 143, -signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM}
-# Of a daemon's command that was told to end, or hung up: the operation goes on.
+# A command of the daemon got a signal: the operation continues.
 LEFT = {129, 143}
 UNKNOWN = {6, -signal.SIGKILL}
 CODES = UNDONE | LEFT | UNKNOWN | {0}
 
-# Verbs that make sense in a state, and what it is after them.
+# Commands allowed in a state, and the state afterwards.
 MOVES = {
     "running": [("suspend", [], "suspended"), ("suspend", ["--keep-context"], "kept"), ("dump", [], "dumped"),
                 ("dump", ["--leave-running"], "running"), ("resume", [], "running")],
@@ -53,13 +54,13 @@ class Family(Tree):
 
 
 class Subject:
-    """One program, and what it should be."""
+    """One program and its expected state."""
 
     def __init__(self, chaos, name, kind):
         self.chaos, self.world, self.name, self.kind = chaos, chaos.world, name, kind
         self.undone = UNDONE - LEFT if self.world.daemon else UNDONE
         self.state = None
-        self.images = []      # the names of all that are there, the latest last
+        self.images = []      # names of all existing images, the latest last
         self.begin()
 
     def begin(self):
@@ -73,7 +74,7 @@ class Subject:
         self.state = "running"
 
     def words(self, verb, options):
-        """The command's words; of a dump the name of its image, too."""
+        """Returns the command line, and for a dump also the image name."""
         if verb == "dump":
             image = f"{self.name}-{len(self.world.log)}"
             self.program.packets_in[image] = self.program.packets
@@ -91,7 +92,7 @@ class Subject:
         return self.program.pid != 0 and processes.is_alive(self.program.pid)
 
     def found(self):
-        """The state that it is in, by what the machine says."""
+        """Returns the state that the machine reports."""
         if not self.alive():
             return "dumped"
         gpu = self.program.gpu_state()
@@ -100,8 +101,8 @@ class Subject:
         return states[gpu]
 
     def settle(self, asked):
-        """What became of it. `asked`: the commands, with the image that each was to make and the state that it leads
-        to."""
+        """Checks the result. `asked`: the commands, each with the image that it was to make and the
+        resulting state."""
         for command, image, _ in asked:
             if image and self.exists(image):
                 self.images.append(image)
@@ -109,7 +110,7 @@ class Subject:
                 demand(command.code not in self.undone, f"{self.name}: undone, and there is an image\n{command}")
         now = self.found()
         said = f"{self.name}: it was {self.state} and is {now}\n" + "\n".join(str(command) for command, *_ in asked)
-        # In any order, when there were two of them.
+        # With two of them the order is unknown.
         able = {self.state} if all(command.code != 0 for command, *_ in asked) or len(asked) > 1 else set()
         able |= {wanted for command, _, wanted in asked if command.code not in self.undone}
         if any(command.code not in self.undone | {0} for command, *_ in asked):
@@ -126,8 +127,8 @@ class Subject:
             self.program.expect_running()
 
     def demand_lost_with_criu(self, asked, said):
-        """A CRIU that is killed while its code is in the program may take it along: that is said, and it begins anew
-        (docs/decisions/2026-11-20-criu-deadlines.md)."""
+        """A CRIU killed while its code is in the program may kill the program: that is reported,
+        and the program restarts (docs/decisions/2026-11-20-criu-deadlines.md)."""
         words = "".join(command.err for command, *_ in asked)
         demand("criu" in self.chaos.struck and ("has ended" in words or "died" in words),
                f"the program is gone, and no image was made: {said}")
@@ -140,7 +141,7 @@ class Subject:
         self.begin()
 
     def tidy(self):
-        """Not all images for ever."""
+        """Limits the number of images."""
         while len(self.images) > 2:
             self.world.stasis("image", "delete", self.images.pop(0))
 
@@ -162,12 +163,13 @@ class Chaos:
         self.world = World(build, daemon=daemon)
         self.world.set_gpu(2, "512M")
         self.steps = 0
-        self.struck = set()   # what was killed in this step
+        self.struck = set()   # processes killed in this step
         self.subjects = [Subject(self, name, kind) for name, kind in
                          [("alpha", "counter"), ("beta", "tree"), ("gamma", "plain")]]
 
     def injury(self):
-        """What happens to one command: its environment, and what is done to whom after how long."""
+        """Draws the faults for one command: its environment, and the signals with their targets and
+        delays."""
         draw = self.random.random()
         if draw < 0.25:
             return {}, None, 0
@@ -220,7 +222,7 @@ class Chaos:
             demand(command.code in CODES, f"exit code {command.code}:\n{command}")
         self.world.reap()
         self.world.stasis("recover")
-        # A helper that ends later than its command holds what the command had begun to write.
+        # A helper that outlives its command holds the files that the command was writing.
         wait_until(lambda: self.world.reap() or not any("/stasis" in found for found in self.world.leftovers()
                                                         if found.startswith("process")), 60, "helpers stay")
         self.world.stasis("recover")

@@ -1,8 +1,10 @@
-"""criu_lost.py --build DIR: CRIU is killed behind the commit, when it has ended so many of the program's processes.
+"""criu_lost.py --build DIR: kills CRIU after the commit, when it has killed a given number of the
+program's processes.
 
-Before the first: the image is complete and the program runs on, which is said (exit code 6: not as it was before,
-for the image is there), however many of its processes end by themselves meanwhile. From the first on the dump is
-finished: half a program is of use to nobody.
+If it has killed none, the image is complete and the program runs on, which is reported (exit code
+6: the image exists, so the state is not as before), however many of its processes exit by
+themselves meanwhile. If it has killed any, the dump is finished, because part of a program is
+useless.
 """
 
 import pathlib
@@ -28,7 +30,7 @@ def whole(world, program, name, command):
 
 
 def runs_on(world, program, name):
-    """CRIU is killed before it kills anybody."""
+    """CRIU dies before it kills any process."""
     command = world.stasis("dump", program.name, "--name", name, env=dying_behind_commit(world, name, 0), expect=6)
     demand(f"{world.images}/{name} is complete" in command.err and "is as it was before" in command.err, command)
     program.expect_running()
@@ -37,7 +39,7 @@ def runs_on(world, program, name):
     world.expect_clean()
 
 
-# Somebody of it ends every moment, and of his own accord.
+# Processes exit by themselves all the time.
 RESTLESS = """echo READY
 n=0
 (while :; do sleep 0.13; done) &

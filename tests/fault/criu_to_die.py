@@ -1,10 +1,10 @@
-"""A CRIU that is killed at a place (dying_criu.c)."""
+"""A CRIU that is killed at a given point (dying_criu.c)."""
 
 import os
 
 
 def dying_criu(world, name, **when):
-    """What a command's environment needs for it; `when`: after, when, says, injects, together."""
+    """Returns the command's environment for it; `when`: after, when, says, injects, together."""
     criu = os.environ.get("STASIS_CRIU") or world.build / "libexec" / "criu"
     words = " ".join(f"'DYING_CRIU_{key.upper()}={value}'" for key, value in when.items())
     path = world.folder / f"criu-{name}"
@@ -14,5 +14,5 @@ def dying_criu(world, name, **when):
 
 
 def dying_behind_commit(world, name, after, **more):
-    """At the dump with this image, when it has ended so many processes."""
+    """Kills CRIU in the dump of this image, after it has killed this many processes."""
     return dying_criu(world, name, after=after, when=f"{world.images}/{name}/manifest.pb", **more)

@@ -1,8 +1,9 @@
-"""disk_full.py --build DIR disk: the disk is full while CRIU writes, and exactly at the commit.
+"""disk_full.py --build DIR [--all] disk: the disk becomes full while CRIU writes, and exactly at
+the commit.
 
-A dump into a roomy store says how much it takes. Then the store is filled while a dump is under way
-(it has looked at the free space by then), page by page around what it needs: each image is whole or
-not there, and the program runs on.
+A dump to a large store determines the size. Then the store is filled during a dump, after its check
+of free space, to about that size, in steps of three pages, with --all of one page: each image is
+intact or absent, and the program runs on.
 """
 
 import os
@@ -64,7 +65,7 @@ def filled_meanwhile(stand, left_bytes, whole, seen):
             return
         demand("No space left on device" in command.err or "the disk is full" in command.err,
                f"it does not say why:\n{command}")
-        # The innermost that is named; cpu-dump is around the commit.
+        # The innermost phase in the message; cpu-dump encloses the commit.
         where = next((p for p in ("commit:", "cpu-write:", "cpu-dump:") if p in command.err), "elsewhere")
         seen.setdefault(where, []).append(left_bytes)
         expect_refused(stand, store, command)
@@ -73,7 +74,7 @@ def filled_meanwhile(stand, left_bytes, whole, seen):
 
 
 def full_beforehand(stand, size_bytes):
-    """Seen before anything is touched."""
+    """Detected before anything is touched."""
     stand.prepare("running")
     store = small_store(stand, size_bytes)
     try:
@@ -97,10 +98,10 @@ def run(stand: Stand, _):
     whole = disk_use(stand.image_folder())
     seen = {}
     stand.case("room for next to nothing", full_beforehand, 1 << 20)
-    for share in (0.02, 0.3, 0.9):
+    for share in (0.02, 0.3, 0.9) if stand.every else (0.9,):
         stand.case(f"filled but for {share:.0%} of the image", filled_meanwhile,
                    int(whole * share) // PAGE * PAGE, whole, seen)
-    for pages in range(-12, 7):
+    for pages in range(-12, 7, 1 if stand.every else 3):
         stand.case(f"filled but for the image {pages:+} pages", filled_meanwhile,
                    whole + pages * PAGE, whole, seen)
     stand.case("room enough", filled_meanwhile, whole * 2, whole, seen)

@@ -1,8 +1,8 @@
-// Preloaded into CRIU, which is killed at a place and not by luck, as somebody's `kill -9` would:
-//   DYING_CRIU_AFTER=N     when it has ended N processes of the program, in the place of the next
-//                          one or after the last; they count when the file DYING_CRIU_WHEN is there
-//   DYING_CRIU_SAYS=TEXT   when it, or a process that it makes, has written TEXT to its log
-//   DYING_CRIU_INJECTS=PID when it has just sent that task into code of its own
+// Preloaded into CRIU, which is killed at a defined point, as if by `kill -9`:
+//   DYING_CRIU_AFTER=N     when it has killed N processes of the program, instead of the next
+//                          kill or after the last; counted while the file DYING_CRIU_WHEN exists
+//   DYING_CRIU_SAYS=TEXT   when it, or a process that it creates, has written TEXT to its log
+//   DYING_CRIU_INJECTS=PID when it has just started injected code in that task
 //   DYING_CRIU_TOGETHER=1  Stasis is killed with it
 #define _GNU_SOURCE
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const int kSocketFd = 3;  // over which Stasis, who has made it, asks
+static const int kSocketFd = 3;  // the socket to Stasis, which made it
 
 static int left = -1;
 static pid_t criu;
@@ -28,7 +28,7 @@ __attribute__((constructor)) static void know(void) {
   }
 }
 
-// It also ends what it has tried the kernel with.
+// CRIU also kills processes that it uses to probe the kernel.
 static int counts(void) {
   const char* when = getenv("DYING_CRIU_WHEN");
   return when != NULL && access(when, F_OK) == 0;
@@ -47,7 +47,7 @@ int kill(pid_t pid, int number) {
   return (int)syscall(SYS_kill, pid, number);
 }
 
-// After the last it writes to its log, and answers.
+// After the last kill CRIU writes to its log and answers.
 ssize_t write(int fd, const void* bytes, size_t size) {
   const char* text = getenv("DYING_CRIU_SAYS");
   if (left == 0) die();

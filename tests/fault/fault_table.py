@@ -1,9 +1,17 @@
-"""fault_table.py --build DIR PLAN: every phase of a plan made to fail, to hang and to die, before it has
-done anything and after it has done all.
+"""fault_table.py --build DIR [--all] PLAN: makes every phase of a plan fail, hang and die, before
+it has done anything and after it has done everything.
 
-The phases are asked for (`--dry-run --json`), so a new one is covered without anybody adding it here.
-After each case: the program is as it was and its data intact, or the image is complete and restores;
-nothing is left over; the message names phase and cause; the exit code is the one of the contract.
+The phases come from `--dry-run --json`, so new ones are covered automatically. With --all every
+phase gets every fault. Otherwise:
+
+- A phase hangs twice in each plan of MAIN: where most must be rolled back, and after the commit.
+  For the plan's runner a hang is a failure at the deadline, so other hangs would repeat the
+  failures.
+- A phase of MAIN gets three faults; one of the other plans, which share most phases with MAIN, gets
+  two.
+
+After each case the program is unchanged with intact data, or the image is complete and restores;
+nothing is left over; the message names phase and cause; the exit code is the documented one.
 """
 
 import sys
@@ -11,13 +19,13 @@ import sys
 from stand import Stand, demand, main
 
 WHENS = ["before", "after"]
-# How the phase is struck, and the words that the error must hold.
+# The faults, and words that the error must contain.
 HOWS = {
     "fail": ["a fault was injected"],
     "hang": ["hung until its deadline"],
     "die": [],
 }
-# Verb, options, the state that the program is in before; see Stand.
+# Command, options, initial state of the program; see Stand.
 PLANS = {
     "suspend": ("suspend", [], "running"),
     "resume": ("resume", [], "suspended"),
@@ -33,13 +41,20 @@ PLANS = {
 }
 
 
-# Their phases hang in the tables above, and are undone there in the same way.
+MAIN = {"suspend", "resume", "dump", "restore"}
+# One failure that is rolled back at once, and one that another command must roll back. In MAIN also
+# the failure of a phase that has done everything.
+TWO_WAYS = [("before", "fail"), ("after", "die")]
+THREE_WAYS = [*TWO_WAYS, ("after", "fail")]
+# Not with --all either: their phases hang in the tables above, and are rolled back there in the
+# same way.
 NO_HANGS = {"suspend-keep", "resume-kept", "suspend-kept", "restore-apart"}
 
-# Appended to a plan's name: the same without an agent, where the driver carries everything.
+# Suffix of a plan's name: the same without an agent, where the driver saves all GPU memory.
 OPAQUE = "-opaque"
 
-# On a busy machine a sound phase may pass a short deadline too: then a longer one is tried.
+# On a busy machine an undisturbed phase may exceed a short deadline too; then a longer one is
+# tried.
 HANG_S = ["1", "6"]
 
 
@@ -53,7 +68,7 @@ def operate(stand, verb, options, before, phase, when, how):
         if "hung until" in command.err:
             break
         stand.settle(before, verb, command)
-        stand.prepare(before)  # which may have left it running
+        stand.prepare(before)  # the program may still run
     return command
 
 
@@ -62,14 +77,23 @@ def strike(stand, verb, options, before, phase, when, how):
     words = HOWS[how]
     if how == "die":
         demand(command.code == -9, f"it was to die:\n{command}")
-        # It says where it has brought the program, and that is where it is.
+        # The message gives the program's state, which must be correct.
         undone = "undone: the program is as it was before" in stand.recover().out
         stand.expect_sound(before, verb, 1 if undone and not stand.image_exists() else None)
         return
     demand(command.code in (1, 6), f"exit code {command.code}:\n{command}")
+    if command.code == 1:
+        stand.last_undone = phase
     for word in [phase, *words]:
         demand(word in command.err, f"the message does not say '{word}':\n{command}")
     stand.settle(before, verb, command)
+
+
+def ways(stand, name):
+    """Returns the faults for each phase of the plan."""
+    if not stand.every:
+        return THREE_WAYS if name in MAIN else TWO_WAYS
+    return [(when, how) for when in WHENS for how in HOWS if how != "hang" or name not in NO_HANGS]
 
 
 def run(stand: Stand, name):
@@ -80,13 +104,17 @@ def run(stand: Stand, name):
     planned = stand.operate(verb, *options, "--dry-run", "--json").json()["planned_phases"]
     demand(len(planned) >= 3, f"only {planned} are planned")
     print(f"{name}: {' '.join(planned)}")
+    stand.last_undone = planned[0]
+    strikes = ways(stand, name)
     for phase in planned:
-        for when in WHENS:
-            for how in HOWS:
-                if how == "hang" and name in NO_HANGS:
-                    continue
-                stand.case(f"{phase} {when} {how}", strike, verb, options, before, phase, when, how)
-    # Both ends of the plan were seen, or this table proves nothing.
+        for when, how in strikes:
+            stand.case(f"{phase} {when} {how}", strike, verb, options, before, phase, when, how)
+    if ("after", "fail") not in strikes:
+        stand.case(f"{planned[-1]} after fail", strike, verb, options, before, planned[-1], "after", "fail")
+    if name in MAIN and not stand.every:
+        for phase, when in ((stand.last_undone, "before"), (planned[-1], "after")):
+            stand.case(f"{phase} {when} hang", strike, verb, options, before, phase, when, "hang")
+    # Both outcomes must have occurred; otherwise this table proves nothing.
     demand(stand.seen >= {1, 6}, f"exit codes seen: {stand.seen}")
 
 

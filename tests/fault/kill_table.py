@@ -1,7 +1,8 @@
-"""kill_table.py --build DIR kill | kill-shim: kill -9 to each of our processes, in the middle of an operation.
+"""kill_table.py --build DIR [--all] kill | kill-shim: SIGKILL to each process of Stasis in the
+middle of an operation.
 
-The operation is made to hang at a phase, so that "in the middle" is a place and not luck; or the
-process is hit as soon as it appears.
+The operation is made to hang at a phase, which defines the moment, or the process is killed as soon
+as it appears.
 """
 
 import signal
@@ -13,73 +14,80 @@ HELPER, CRIU, SHIM, MOVER = "stasis-device-helper", "criu", "stasis-shim", "stas
 OWN = "stasis"
 APART = "--new-pidns"
 
-# On a busy machine a short deadline may pass before the phase is reached: then a longer one is tried.
+# On a busy machine a short deadline may expire before the phase is reached; then a longer one is
+# tried.
 HANG_S = ["3", "15"]
 
-# Verb, options, state before, phase to hang at, who is killed there.
+# Command, options, initial state, phase to hang at, process to kill.
 AT_PHASE = [
-    ("suspend", [], "running", "gpu-lock:before", HELPER),
     ("suspend", [], "running", "gpu-lock:after", HELPER),
     ("suspend", [], "running", "gpu-checkpoint:after", HELPER),
     ("suspend", [], "running", "gpu-checkpoint:after", SHIM),
     ("suspend", ["--keep-context"], "running", "data-save:before", MOVER),
-    ("suspend", ["--keep-context"], "running", "data-save:after", MOVER),
-    ("resume", [], "suspended", "gpu-restore:before", HELPER),
     ("resume", [], "suspended", "gpu-restore:after", HELPER),
-    ("resume", [], "kept", "data-load:before", MOVER),
     ("resume", [], "kept", "data-load:after", MOVER),
-    ("resume", [], "suspended", "gpu-unlock:before", SHIM),
-    ("dump", [], "running", "gpu-checkpoint:after", HELPER),
-    ("dump", [], "running", "cpu-dump:before", SHIM),
     ("dump", [], "running", "commit:before", CRIU),
     ("dump", [], "running", "commit:before", SHIM),
     ("dump", [], "running", "commit:after", CRIU),
     ("dump", [], "running", "commit:after", SHIM),
-    ("dump", [], "running", "describe:before", CRIU),
     ("dump", ["--leave-running"], "running", "describe:before", CRIU),
-    ("dump", ["--leave-running"], "running", "data-write:before", OWN),
-    ("dump", ["--leave-running"], "running", "data-write:after", HELPER),
     ("dump", ["--leave-running"], "running", "commit:before", OWN),
     ("dump", ["--leave-running"], "running", "commit:after", OWN),
     ("dump", ["--leave-running"], "running", "gpu-return:before", HELPER),
     ("restore", [], "dumped", "data-read:after", CRIU),
-    ("restore", [], "dumped", "data-read:after", MOVER),
     ("restore", [], "dumped", "data-load:before", MOVER),
     ("restore", [], "dumped", "data-load:before", SHIM),
     ("restore", [], "dumped", "cpu-restore:after", SHIM),
     ("restore", [], "dumped", "gpu-restore:before", HELPER),
-    ("restore", [], "dumped", "gpu-restore:after", SHIM),
-    ("restore", [], "dumped", "adopt:before", SHIM),
     ("restore", [], "dumped", "adopt:after", SHIM),
-    # Its init is the shim: all of it goes with that.
-    ("restore", [APART], "dumped", "data-read:after", CRIU),
-    ("restore", [APART], "dumped", "data-load:before", SHIM),
+    # The shim is the init process of the pid namespace, so the program dies with it.
     ("restore", [APART], "dumped", "cpu-restore:after", SHIM),
     ("restore", [APART], "dumped", "cpu-restore:after", OWN),
+    ("restore", [APART], "dumped", "adopt:after", OWN),
+    ("dump", [], "apart", "commit:after", CRIU),
+]
+# Only with --all.
+MORE_AT_PHASE = [
+    ("suspend", [], "running", "gpu-lock:before", HELPER),
+    ("suspend", ["--keep-context"], "running", "data-save:after", MOVER),
+    ("resume", [], "suspended", "gpu-restore:before", HELPER),
+    ("resume", [], "kept", "data-load:before", MOVER),
+    ("resume", [], "suspended", "gpu-unlock:before", SHIM),
+    ("dump", [], "running", "gpu-checkpoint:after", HELPER),
+    ("dump", [], "running", "cpu-dump:before", SHIM),
+    ("dump", [], "running", "describe:before", CRIU),
+    ("dump", ["--leave-running"], "running", "data-write:before", OWN),
+    ("dump", ["--leave-running"], "running", "data-write:after", HELPER),
+    ("restore", [], "dumped", "data-read:after", MOVER),
+    ("restore", [], "dumped", "gpu-restore:after", SHIM),
+    ("restore", [], "dumped", "adopt:before", SHIM),
+    ("restore", [APART], "dumped", "data-read:after", CRIU),
+    ("restore", [APART], "dumped", "data-load:before", SHIM),
     ("restore", [APART], "dumped", "gpu-restore:after", OWN),
     ("restore", [APART], "dumped", "adopt:before", SHIM),
     ("restore", [APART], "dumped", "adopt:after", SHIM),
-    ("restore", [APART], "dumped", "adopt:after", OWN),
     ("suspend", [], "apart", "gpu-checkpoint:after", OWN),
     ("dump", [], "apart", "describe:before", CRIU),
     ("dump", [], "apart", "describe:before", OWN),
-    ("dump", [], "apart", "commit:after", CRIU),
     ("dump", ["--leave-running"], "apart", "commit:before", OWN),
 ]
 
-# Verb, options, state before, whose appearance is waited for, who is killed then.
+# Command, options, initial state, process to wait for, process to kill.
 ON_SIGHT = [
-    ("suspend", [], "running", HELPER, HELPER),
     ("suspend", [], "running", HELPER, OWN),
-    ("dump", [], "running", CRIU, CRIU),
     ("dump", [], "running", CRIU, OWN),
-    ("dump", ["--leave-running"], "running", CRIU, OWN),
     ("restore", [], "dumped", SHIM, SHIM),
-    ("restore", [], "dumped", SHIM, OWN),
     ("restore", [], "dumped", CRIU, CRIU),
+    ("restore", [APART], "dumped", SHIM, OWN),
+]
+# Only with --all.
+MORE_ON_SIGHT = [
+    ("suspend", [], "running", HELPER, HELPER),
+    ("dump", [], "running", CRIU, CRIU),
+    ("dump", ["--leave-running"], "running", CRIU, OWN),
+    ("restore", [], "dumped", SHIM, OWN),
     ("restore", [], "dumped", CRIU, OWN),
     ("restore", [APART], "dumped", SHIM, SHIM),
-    ("restore", [APART], "dumped", SHIM, OWN),
     ("restore", [APART], "dumped", CRIU, CRIU),
     ("restore", [APART], "dumped", CRIU, OWN),
     ("dump", [], "apart", CRIU, OWN),
@@ -87,19 +95,20 @@ ON_SIGHT = [
 
 
 def find(stand, who, operation, known):
-    """The process called `who` that works for this operation, or None."""
+    """Returns the process called `who` that works for this operation, or None."""
     if who == OWN:
         return operation.pid
     found = [p for p in processes.all_pids()
              if (processes.stat(p) or ("", "Z"))[0] == who[:15] and processes.is_alive(p)]
     if who != SHIM:
         return found[0] if found else None
-    # A restore has a shim of its own; a dump's is the job's. Our own child only starts it, and ends.
+    # A restore has a new shim; a dump uses the job's. The command's own child only starts it and
+    # exits.
     return next((p for p in found if p not in known and (processes.stat(p) or (0, 0, 0))[2] != operation.pid), None)
 
 
 def shims(before):
-    """Those that are not meant: a restore's own shim is the new one."""
+    """Processes to ignore: the new shim belongs to the restore."""
     if before != "dumped":
         return []
     return [p for p in processes.all_pids() if (processes.stat(p) or ("",))[0] == SHIM]
@@ -110,13 +119,13 @@ def settle(stand, operation, before, verb, who):
     if who == OWN:
         demand(code == -signal.SIGKILL, f"it was killed:\n{operation}")
     if code not in (0, 1):
-        # A helper that is still on its way out holds what it was given; `recover` waits for those that had
-        # begun, and leaves the rest to the next command.
+        # A helper that is still exiting holds inherited descriptors; `recover` waits for those
+        # already exiting and leaves others to the next command.
         wait_until(lambda: stand.world.reap() or not find(stand, HELPER, operation, []), 60, "the helper stays")
         stand.recover()
     stand.world.expect_clean()
     if who == SHIM and verb != "restore":
-        # The job has lost the one who would know its end; the program must not mind.
+        # The job has lost its shim, which would record its end; the program must not be affected.
         stand.expect_orphan(before, verb, code)
         return
     stand.expect_sound(before, verb, None if code not in (0, 1) else code)
@@ -133,7 +142,7 @@ def at_phase(stand, verb, options, before, phase, who):
         wait_until(lambda: stand.has_begun(phase.split(":")[0]) or ended(), 60, f"{phase} does not begin")
         victim = wait_until(lambda: find(stand, who, operation, known) or ended(), 60, f"there is no {who}")
         if phase.endswith(":after") and not ended():
-            # All is done when the hang begins; from outside only its quiet can be seen.
+            # The hang begins after all work is done; from outside only inactivity is visible.
             wait_until_quiet(stand, victim)
         if not ended() and processes.is_alive(victim):
             processes.end(victim)
@@ -144,7 +153,7 @@ def at_phase(stand, verb, options, before, phase, who):
 
 
 def wait_until_quiet(stand, pid):
-    """Until the process has used no processor time for a tenth of a second."""
+    """Waits until the process has used no CPU time for a tenth of a second."""
     import time
 
     def ticks():
@@ -175,7 +184,7 @@ def on_sight(stand, verb, options, before, sight, who):
 
 
 def settle_any(stand, operation, before, verb, who):
-    """It may have been too late to matter: then the operation has done what it was asked for."""
+    """If the kill came too late, the operation has completed."""
     code = operation.wait().code
     if code != 0:
         settle(stand, operation, before, verb, who if code == -signal.SIGKILL else "")
@@ -184,12 +193,12 @@ def settle_any(stand, operation, before, verb, who):
 
 
 def run(stand: Stand, table):
-    for verb, options, before, phase, who in AT_PHASE:
+    for verb, options, before, phase, who in AT_PHASE + (MORE_AT_PHASE if stand.every else []):
         if (who == SHIM) != (table == "kill-shim"):
             continue
         name = " ".join([verb, *options, f"({before})", "at", phase, "kill", who])
         stand.case(name, at_phase, verb, options, before, phase, who)
-    for verb, options, before, sight, who in ON_SIGHT:
+    for verb, options, before, sight, who in ON_SIGHT + (MORE_ON_SIGHT if stand.every else []):
         if (who == SHIM) != (table == "kill-shim"):
             continue
         name = " ".join([verb, *options, f"({before})", "on sight of", sight, "kill", who])

@@ -1,4 +1,5 @@
-"""What the fault tables share: one program that is brought into a state, struck, and looked at."""
+"""Shared code of the fault tables: one program that is brought into a state, gets a fault, and is
+examined."""
 
 import argparse
 import pathlib
@@ -16,28 +17,29 @@ from world import Failed, World, demand, isolate_keep  # noqa: E402
 
 __all__ = ["Failed", "JOB", "Program", "Stand", "demand", "isolate", "main", "processes", "wait_until"]
 
-# The states that a program with a GPU is brought into, and what `gpu_state` calls them.
+# The initial states of a program with a GPU, and the results of `gpu_state` for them.
 GPU_STATES = {"running": "running", "apart": "running", "suspended": "checkpointed", "kept": "kept"}
 IMAGE = "image"
 JOB = "job"
 
 
 class Stand:
-    """The program is a counter with some memory: it answers, and says whether its memory is intact."""
+    """The program is a counter with some memory: it answers requests and verifies its memory."""
 
     def __init__(self, build, keep=False):
         self.world = World(build, keep=keep)
         self.program = None
-        self.store = None   # a folder for images other than the user's
+        self.store = None   # a directory for images other than the user's
         self.failed = []
         self.cases = 0
-        self.seen = set()   # exit codes
+        self.seen = set()   # exit codes so far
+        self.every = False  # run all cases of the table instead of the most different ones
 
     # States.
 
     def prepare(self, state):
-        """Brings the program into `state`: running, apart (running in a pid namespace of its own), suspended,
-        kept (suspended but for its context), or dumped (an image, no process)."""
+        """Brings the program into `state`: running, apart (running in a separate pid namespace),
+        suspended, kept (suspended with its context kept), or dumped (an image, no process)."""
         if self.program is None or not self.here():
             if state == "dumped" and self.image_exists():
                 return
@@ -105,7 +107,7 @@ class Stand:
         if self.image_exists():
             self.world.stasis("image", "delete", self.image_folder())
 
-    # What is done to it.
+    # Operations.
 
     def operands(self, verb):
         if verb == "restore":
@@ -126,7 +128,7 @@ class Stand:
         return self.world.has_begun(phase)
 
     def note_image(self, verb):
-        """How far the counter is in the image that is about to be made."""
+        """Records the counter's value for the image that is about to be made."""
         if verb == "dump" and not self.image_exists():
             self.program.packets_in[IMAGE] = self.program.packets
 
@@ -136,16 +138,16 @@ class Stand:
                f"it does not say what was recovered:\n{done}")
         return done
 
-    # What must hold then.
+    # Checks.
 
     def settle(self, before, verb, command):
-        """Of a committed operation the journal keeps what is still to be done."""
+        """After a committed operation the journal keeps the remaining work."""
         if command.code == 6:
             self.recover()
         self.expect_sound(before, verb, command.code)
 
     def expect_sound(self, before, verb, code):
-        """`code`: 1 says that all is as it was, 6 that the operation was committed, None: either."""
+        """`code`: 1 for a complete roll-back, 6 for a committed operation, None for either."""
         self.seen.add(code)
         self.world.expect_clean()
         self.program.find_pid()
@@ -187,7 +189,8 @@ class Stand:
         self.program.expect_running()
 
     def expect_orphan(self, before, verb, code):
-        """The shim was killed: the program runs on without it, and can still be ended and forgotten."""
+        """The shim was killed: the program runs on without it, and can still be killed and deleted.
+        """
         alive = self.here()
         demand(alive or self.image_exists(), "no program and no image")
         if self.image_exists():
@@ -202,7 +205,7 @@ class Stand:
         self.end_program()
 
     def expect_lost(self, command):
-        """The program cannot be saved: that is said, and nothing is left of it but itself."""
+        """The program cannot be saved: the error says so, and nothing else is left."""
         words = ("has ended", "died", "hang", "did not answer", "could not be undone", "lost", "stopped")
         demand(any(word in command.err for word in words), f"it does not say what became of it:\n{command}")
         if self.here():
@@ -230,7 +233,7 @@ class Stand:
         print(f"{time.monotonic() - began:6.2f} s  {verdict:6}  {name}", flush=True)
 
     def start_over(self):
-        """After a failure: whatever is there goes, so that the next case means something."""
+        """After a failure: removes everything, so that the next case is meaningful."""
         try:
             self.world.gpu_fault("")
             for pid in processes.all_pids():
@@ -253,10 +256,12 @@ def main(names, run, stand_of=Stand):
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only", help="cases whose name holds this")
+    parser.add_argument("--all", action="store_true", help="every case of the table, as the nightly run has them")
     parser.add_argument("name", choices=list(names))
     options = parser.parse_args()
     isolate.enter(isolate_keep(options.build))
     stand = stand_of(options.build)
+    stand.every = options.all
     if options.only:
         every = stand.case
         stand.case = lambda name, *rest: every(name, *rest) if options.only in name else None

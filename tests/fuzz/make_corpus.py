@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the fuzzers' first inputs in tests/fuzz/corpus: the golden images, and what is really said and
-written, one of each kind. Inputs that once broke something lie beside them under names that say what
-it was; this script leaves them alone."""
+"""Creates the fuzzers' seed inputs in tests/fuzz/corpus: the golden images, and one real message or
+file of each kind. Inputs that once exposed a bug are stored beside them under descriptive names;
+this script does not touch them."""
 import json
 import pathlib
 import struct
@@ -34,8 +34,8 @@ def take_varint(data, at):
 
 
 def with_two_gpus(file):
-    """The same manifest with each GPU twice, and its ranges on the second. An index of 0 is not in the
-    bytes at all, and what is not there is hard to break."""
+    """Returns the manifest with each GPU listed twice, and its ranges on the second. An index of 0
+    is not encoded at all, so it could not be mutated."""
     body, out, at = file[32:-16], b"", 0
     while at < len(body):
         begin = at
@@ -108,7 +108,7 @@ RANGE = struct.Struct("<QQ16sIIQQ")
 
 
 def said(kind, body, fds=0):
-    """One packet of a script: packet_fuzz.h."""
+    """Encodes one packet of a script: packet_fuzz.h."""
     packet = struct.pack("<IHHII", 0x53415453, 1, kind, 16 + len(body), 0) + body
     return struct.pack("<HBB", len(packet), fds, 0) + packet
 
@@ -124,7 +124,7 @@ def wire():
         return said(64, struct.pack("<IiII", outcome, 0, 1, 0) + text.ljust(240, b"\0"))
 
     hello = struct.pack("<iI20sIIIQQIIIIQ", 4711, 0, b"b" * 20, 0, 1, 2, 4 << 20, 0, 0, 2, 0, 0, 0)
-    hello += bytes(7 * 8)  # what the driver keeps
+    hello += bytes(7 * 8)  # memory kept by the driver
     hello += struct.pack("<16sQQQQQ", b"GPU-0123456789ab", 2, 4 << 20, 4 << 20, 1, 0).ljust(32 * 56, b"\0")
     hello = said(65, hello + bytes(192))
     requests = {
@@ -216,7 +216,7 @@ def journals():
 
 
 def threads():
-    """What CRIU says of who a thread is."""
+    """Encodes a thread's credentials in CRIU's format."""
     def field(number, value):
         return varint(number << 3) + varint(value)
 

@@ -1,9 +1,9 @@
-// What 16 GiB of an arena's memory cost the first time: allocated, touched by all processors,
-// registered by one, two, four and eight threads.
+// Measures the first use of 16 GiB of an arena's memory: allocation, touching by all processors,
+// and registration by one, two, four and eight threads.
 //
 //   gcc -O2 -pthread arena_probe.c -I/usr/local/cuda/include -lcuda -o arena_probe && ./arena_probe
 //
-// As root: it mounts a tmpfs as the arena's is.
+// Needs root, because it mounts a tmpfs like the arena's.
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@ static const size_t kRegistered = 256ull << 20;  // at a time
 
 static char* memory;
 static size_t next_touched, next_registered;
-static int untouched[1024];  // items of each piece that is registered
+static int untouched[1024];  // remaining items of each registered piece
 static double touched_at;
 static CUcontext context;
 
@@ -91,7 +91,8 @@ int main(void) {
            cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
            cuCtxSetCurrent(context) == CUDA_SUCCESS,
        "the GPU");
-  const int touching[] = {16, 16, 12, 8, 4};  // the first also brings what is slow once in a boot
+  const int touching[] = {16, 16, 12, 8, 4};  // the first one also absorbs costs that occur once
+                                              // per boot
   for (size_t i = 0; i < sizeof touching / sizeof *touching; ++i) {
     for (int registering = 1; registering <= 4; registering *= 2) {
       Measure(folder, touching[i], registering);

@@ -1,13 +1,15 @@
 // A program with a statically linked CUDA runtime (nvcc -cudart static).
 //
-//   cudart_probe --memory GIB   cudaMalloc memory full of known words, changed and checked every round
-//   cudart_probe --stack        kernels that recurse and have big local arrays, every round, on a raised
-//                               stack limit, compared with the same on the CPU
-//   cudart_probe --calls        nanoseconds of cheap calls, CALL <name> <ns>; of calls by the driver's own
-//                               addresses and by those that a program gets, in turns, PAIR <name> <ns> <ns>;
-//                               and then the end
+//   cudart_probe --memory GIB   cudaMalloc memory with known words, changed and verified
+//                               every round
+//   cudart_probe --stack        kernels with recursion and large local arrays, every round, with a
+//                               raised stack limit, compared with the CPU
+//   cudart_probe --calls        nanoseconds of cheap calls, CALL <name> <ns>; of calls through the
+//                               driver's addresses and through those that a program gets, in turns,
+//                               PAIR <name> <ns> <ns>; then exits
 //
-// Otherwise the workloads' protocol: READY, ROUND <n> <checksum>, SIGTERM, EXIT-SUCCESS or FAILED.
+// Otherwise it follows the workloads' protocol: READY, ROUND <n> <checksum>, SIGTERM, EXIT-SUCCESS
+// or FAILED.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -42,10 +44,10 @@ volatile sig_atomic_t g_stop = 0;
   _exit(1);
 }
 
-#define RT(call)                                                           \
-  do {                                                                     \
-    const cudaError_t error = (call);                                      \
-    if (error != cudaSuccess) Fail(#call, cudaGetErrorString(error));      \
+#define RT(call)                                                      \
+  do {                                                                \
+    const cudaError_t error = (call);                                 \
+    if (error != cudaSuccess) Fail(#call, cudaGetErrorString(error)); \
   } while (false)
 
 __host__ __device__ inline uint32_t Mixed(uint32_t word) {
@@ -59,7 +61,7 @@ __global__ void Fill(uint32_t* words, uint64_t n, uint32_t seed) {
     words[i] = Mixed(static_cast<uint32_t>(i) ^ seed);
 }
 
-// From the words of one seed to those of the next; counts those that were not what they must be.
+// Replaces the words of one seed by those of the next; counts wrong words.
 __global__ void Advance(uint32_t* words, uint64_t n, uint32_t seed, uint32_t next,
                         unsigned long long* bad) {
   for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
@@ -68,7 +70,7 @@ __global__ void Advance(uint32_t* words, uint64_t n, uint32_t seed, uint32_t nex
   }
 }
 
-// Every frame is needed after its callee has returned.
+// Every frame is used after its callee has returned.
 __host__ __device__ __noinline__ uint32_t Recurse(int depth, uint32_t seed) {
   uint32_t frame[16];
   for (int i = 0; i < 16; ++i) frame[i] = Mixed(seed + i);
@@ -115,7 +117,8 @@ class Memory {
 
   uint32_t Round(uint32_t round) {
     for (size_t p = 0; p < pieces_.size(); ++p)
-      Advance<<<kBlocks, kThreads>>>(pieces_[p], kPieceWords, Seed(p, round - 1), Seed(p, round), bad_);
+      Advance<<<kBlocks, kThreads>>>(pieces_[p], kPieceWords, Seed(p, round - 1), Seed(p, round),
+                                     bad_);
     unsigned long long bad = 0;
     RT(cudaMemcpy(&bad, bad_, sizeof bad, cudaMemcpyDeviceToHost));
     if (bad != 0) Fail("memory", "words are not what they must be");
@@ -134,7 +137,7 @@ class Stack {
  public:
   Stack() : host_(kBlocks * kThreads) {
     RT(cudaMalloc(&out_, host_.size() * sizeof(uint32_t)));
-    // Once on the limit that every context has, which the driver raises by itself for local arrays.
+    // Once with the default limit, which the driver raises itself for local arrays.
     Check(BigLocals, BigLocal, 7, "big local arrays");
     RT(cudaDeviceSetLimit(cudaLimitStackSize, kStackLimit));
   }
@@ -144,7 +147,8 @@ class Stack {
     RT(cudaDeviceGetLimit(&limit, cudaLimitStackSize));
     if (limit != kStackLimit) Fail("stack limit", "not what was set");
     const uint32_t seed = Mixed(round);
-    return Check(Recursion, [](uint32_t s) { return Recurse(kDepth, s); }, seed, "recursion") ^
+    return Check(
+               Recursion, [](uint32_t s) { return Recurse(kDepth, s); }, seed, "recursion") ^
            Check(BigLocals, BigLocal, seed, "big local arrays");
   }
 
@@ -166,7 +170,7 @@ class Stack {
   uint32_t* out_ = nullptr;
 };
 
-// Nanoseconds of one call of a batch, to which a stream never says wait.
+// Measures nanoseconds per call in a batch on an idle stream.
 template <typename Call>
 double BatchNs(Call call) {
   constexpr int kBatch = 200;
@@ -190,7 +194,7 @@ void Time(const char* name, Call call) {
   printf("CALL %s %.2f\n", name, LowerQuarter(batches));
 }
 
-// The driver's own function, whoever stands in front of it: read from its symbol table.
+// Returns the driver's own function from its symbol table, bypassing any library in front of it.
 void* DriverAddress(const char* name) {
   struct Search {
     const char* name;
@@ -211,7 +215,7 @@ void* DriverAddress(const char* name) {
               symbols = reinterpret_cast<ElfW(Sym)*>(entry->d_un.d_ptr);
           }
         }
-        // Linkers put the strings behind the symbols.
+        // Linkers place the strings after the symbols.
         for (auto* s = symbols; s != nullptr && reinterpret_cast<const char*>(s) < strings; ++s) {
           if (s->st_value != 0 && strcmp(strings + s->st_name, wanted.name) == 0)
             wanted.found = reinterpret_cast<void*>(info->dlpi_addr + s->st_value);
@@ -223,7 +227,8 @@ void* DriverAddress(const char* name) {
   return search.found;
 }
 
-// What the way to a function costs, all else being the same: one process, one stream, in turns.
+// Measures the cost of the way to a function, all else being equal: one process, one stream, in
+// turns.
 template <typename Function, typename Call>
 void TimePair(const char* name, Call call) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -238,7 +243,7 @@ void TimePair(const char* name, Call call) {
          LowerQuarter(plain_ns), LowerQuarter(given_ns));
 }
 
-// Memory as the agent makes it: a handle that can be exported, mapped where it was reserved.
+// Allocates memory like the agent: an exportable handle, mapped in a reservation.
 void MapExportable() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
   auto find = [&](const char* name) {

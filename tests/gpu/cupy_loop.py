@@ -1,7 +1,7 @@
-"""Matrix products and kernels of its own in CuPy, beside arrays of random words. A round's checksum is over
-every bit of the state. After PERIOD rounds the state begins anew.
+"""Matrix products and custom kernels in CuPy, beside arrays of random words. A round's checksum
+covers every bit of the state. The state repeats after PERIOD rounds.
 
-  --memory GIB   the arrays
+  --memory GIB   size of the arrays
 """
 
 from protocol import Protocol

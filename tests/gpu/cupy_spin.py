@@ -1,8 +1,9 @@
-"""Kernels that last for a given time by the GPU's own clock: one block that waits, as a rank of NCCL waits for another.
-Whether they are switched away meanwhile does not show in what they compute, but in what programs beside them get done. A
-round's checksum is the number of kernels so far, which they count themselves.
+"""Kernels that run for a given time by the GPU's own clock: one block that waits, like a rank of
+NCCL for another one. Whether they are preempted is not visible in their results, but in the
+progress of other programs. A round's checksum is the number of kernels so far, which the kernels
+count themselves.
 
-  --ms N   of each kernel
+  --ms N   length of each kernel
 """
 
 from protocol import Protocol
@@ -37,7 +38,7 @@ def main():
     for number in protocol.rounds():
         spin((1,), (1,), (nanoseconds, count))
         done += 1
-        # As it comes from the GPU: a kernel that did not run to its end has not counted.
+        # Read from the GPU: a kernel that did not finish has not counted.
         here = int(count[0])
         protocol.print_round(number, here)
         if here != done:

@@ -1,10 +1,12 @@
-"""How quickly a machine's disk gives back an image, by `dd` and by a restore: three images of the same program,
-each in packs of its own, written one after the other and none read before. A disk of a virtual machine gives
-the first gigabytes faster than the rest, so a small file says nothing of a large one.
+"""Measures how fast a machine's disk reads an image, with `dd` and with a restore. Writes three
+images of the same program, each with its own packs, one after the other, and reads each for the
+first time. A virtual machine's disk is faster for the first gigabytes than for the rest, so small
+files are not representative.
 
   disk_reads.py DIST_DIR OUT_DIR      MEMORY (12G); GPU=soft: on softgpu, with 64M
 
-Writes OUT_DIR/summary.txt and OUT_DIR/disk_reads.json. Takes about 90 seconds on an H200, and 3 x MEMORY of disk.
+Writes OUT_DIR/summary.txt and OUT_DIR/disk_reads.json. Takes about 90 seconds on an H200, and 3 x
+MEMORY of disk.
 """
 
 import functools
@@ -22,7 +24,7 @@ MEMORY = os.environ.get("MEMORY", "64M" if SOFT else "12G")
 
 
 def read(paths, at_a_time):
-    """Bytes a second, past the page cache, so many files at a time."""
+    """Measures bytes per second, bypassing the page cache, with this many files at a time."""
     drop_caches()
     words = " ".join(f"'{p}'" for p in paths)
     began = time.monotonic()

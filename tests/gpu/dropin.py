@@ -1,4 +1,4 @@
-"""The steps of dropin.sh; see there."""
+"""The steps of dropin.sh."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ PLUGIN = pathlib.Path(os.environ.get("CUDA_PLUGIN", SOURCE / ".cache" / "criu" /
 
 
 class Program:
-    """Started as from a shell, with the agent in it or without."""
+    """Starts a program as from a shell, with or without the agent."""
 
     def __init__(self, machine, name, workload, *args, agent):
         self.machine = machine
@@ -56,7 +56,7 @@ class Steps:
         return run([tool, *words], 120, self.machine.log(self.machine.report.step_name), self.machine.env)
 
     def beside_theirs(self):
-        """The same calls, one program each; states and threads must agree, exit codes are written down."""
+        """Compares single calls: states and thread ids must agree, exit codes are recorded."""
         if not self.theirs:
             raise StepSkipped("NVIDIA's cuda-checkpoint is not here (NVIDIA_TOOL, or PATH)")
         differ = []
@@ -100,7 +100,7 @@ class Steps:
         for mine, other in zip(told["ours"], told["theirs"]):
             if mine == other:
                 continue
-            # What is asked after must be the same; a refusal must be one for both.
+            # The resulting state must be the same; a refusal must come from both.
             wrong = mine[2] != other[2] or (mine[1] == 0) != (other[1] == 0)
             differ.append(f"{'DIFFERS' if wrong else 'code'} {mine[0]}: ours {mine[1:]}, theirs {other[1:]}")
         self.machine.report.facts["drop-in and NVIDIA's"] = "; ".join(differ) or "the same everywhere"
@@ -110,7 +110,7 @@ class Steps:
     def criu(self, verb, folder, *words):
         env = {**self.machine.env, "PATH": f"{self.ours.parent}:{os.environ['PATH']}"}
         if SOFT:
-            env["CRIU_FAULT"] = "138"  # no question for a GPU
+            env["CRIU_FAULT"] = "138"  # skip the check for a GPU
         done = run([self.machine.dist / "libexec" / "criu", verb, "-v4", "-L", PLUGIN, "-D", folder, "-o",
                     f"{verb}.log", *words], 200, self.machine.log(self.machine.report.step_name), env)
         shutil.copy(folder / f"{verb}.log", self.machine.log(f"{folder.name}-{verb}"))
@@ -118,7 +118,8 @@ class Steps:
         return done.seconds
 
     def plugin(self, agent, came_back, toggled=False, memory="4G"):
-        """Dumped and restored by CRIU and its plugin; `came_back`: after a suspend and resume by Stasis."""
+        """Dumps and restores with CRIU and its plugin; `came_back`: after a suspend and resume by
+        Stasis."""
         def body():
             if not (PLUGIN / "cuda_plugin.so").exists():
                 raise StepSkipped(f"no {PLUGIN}/cuda_plugin.so")
@@ -136,7 +137,7 @@ class Steps:
             folder.mkdir()
             self.machine.report.time(name, "criu dump", self.criu("dump", folder, "-t", program.pid))
             program.reap()
-            # Nothing outside the image may be needed.
+            # Nothing outside of the image may be needed.
             self.machine.stasis(None, "recover", expect=None)
             self.machine.stasis(None, "arena", "free")
             self.machine.report.time(name, "criu restore", self.criu("restore", folder, "-d"))

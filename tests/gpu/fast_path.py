@@ -1,4 +1,4 @@
-"""The steps of fast_path.sh; see there."""
+"""The steps of fast_path.sh."""
 
 import argparse
 import functools
@@ -21,11 +21,11 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
-# What programs are started with.
+# Programs.
 
 class Program:
-    """A program that imports what it needs, and touches the GPU only when it is told to go. So many of them
-    can be started at once while nothing is measured."""
+    """A program that imports its modules and touches the GPU only when told to go, so that many can
+    be started at once before the measurements."""
 
     def __init__(self, machine, name, script, *words, env=None, agent=True, imports_s=60, cores=None):
         self.machine, self.name, self.agent, self.imports_s = machine, name, agent, imports_s
@@ -59,7 +59,7 @@ class Program:
             os.close(fifo)
 
     def batch(self, rounds, timeout_s=30):
-        """Seconds that so many rounds took, by the program's own clock."""
+        """Returns the seconds for this many rounds, by the program's own clock."""
         def done():
             return re.findall(r"^BATCH \d+ (\S+)$", self.job.output.text(), re.M)
 
@@ -76,7 +76,7 @@ class Program:
 
 
 class CudartProbe:
-    """Built by nvcc in the background."""
+    """Builds with nvcc in the background."""
 
     def __init__(self, machine):
         self.path = machine.state / "cudart_probe"
@@ -89,7 +89,7 @@ class CudartProbe:
             raise StepSkipped("it needs a real GPU")
         demand(pathlib.Path(self.nvcc).exists(), f"there is no {self.nvcc}")
         if self.process is None:
-            # Not -arch=native, which uses the GPU.
+            # Not -arch=native, which would use the GPU.
             capability = run(["nvidia-smi", "--id=0", "--query-gpu=compute_cap",
                               "--format=csv,noheader"], 30).out.strip()
             command = [self.nvcc, "-cudart", "static", "-O2",
@@ -113,17 +113,17 @@ class CudartProbe:
             self.process.kill()
 
 
-# What is measured.
+# Measurements.
 
 def parts_text(account):
-    """What the movers did within a suspend."""
+    """Describes the movers' work within a suspend."""
     if not any(account["save_parts"].values()):
         return ""
     return "of the save: " + ", ".join(f"{name} {s * 1e3:.1f} ms" for name, s in account["save_parts"].items()) + "\n"
 
 
 def account_text(account):
-    """The account in a few lines, for a step that fails."""
+    """Summarises the account in a few lines, for a failed step."""
     phases = ", ".join(f"{p['name']} {p['seconds']:.3f} s" for p in account["phases"])
     text = (f"{account['verb']} {account['target']}: {account['total_s']:.3f} s, path "
             f"{account['path']}, {account['shared_bytes'] / MIB:.0f} of "
@@ -134,12 +134,12 @@ def account_text(account):
 
 
 def carried_share(account):
-    """Of all device memory that the process has, its context included."""
+    """As a percentage of all device memory of the process, including its context."""
     return 100 * account["shared_bytes"] / max(account["device_bytes"], 1)
 
 
 def used_mib(machine, gpu=0):
-    """Memory of a GPU that anybody uses, its own reserve not counted."""
+    """Returns the used memory of a GPU without its own reserve."""
     if SOFT:
         listed = machine.stasis(None, "gpu", "ls").json()["gpus"][gpu]
         return (listed["total_bytes"] - listed["free_bytes"]) // MIB
@@ -149,18 +149,18 @@ def used_mib(machine, gpu=0):
     return int(out)
 
 
-# What the driver itself may still hold a moment after the last program's end.
+# Memory that the driver may still hold shortly after the last program's end.
 ENDED_MIB = 8
 
 
 def mover_mib(held_mib):
-    """What a mover that stays may hold: its context, and page tables for the host memory that it has
-    registered, 8 bytes for 4 KiB."""
+    """Returns the memory that a resident mover may hold: its context, and page tables for
+    registered host memory, 8 bytes per 4 KiB."""
     return 300 + held_mib * 8 // 4096 + 4
 
 
 def used_when_ended(machine, left):
-    """A program that has said its last word still gives back its memory."""
+    """Waits until a program that has printed its last line has freed its memory."""
     try:
         wait_until(lambda: used_mib(machine) <= left, 20, "")
     except StepFailed:
@@ -176,14 +176,15 @@ def process_size(pid):
 
 
 def settle(report, note=""):
-    """The end of a step with bars; all its numbers are in the summary. Fails when a bar was missed."""
+    """Finishes a step with bars; the summary has all numbers. Fails if a bar was missed."""
     missed = [n["what"].rstrip(":") for n in report.numbers_of(report.step_name) if not n["good"]]
     demand(not missed, f"{note}\n{len(missed)} missed: {'; '.join(missed)}".strip())
     return note
 
 
 def periodic(output, period, undisturbed):
-    """Every round is as the one a period before it; the first `undisturbed` ones are the standard."""
+    """Checks that every round equals the one a period before; the first `undisturbed` rounds are
+    the reference."""
     sequence_is_whole(output)
     values = [value for _, value in output.rounds()]
     demand(undisturbed >= 2 * period, "there was no undisturbed run to compare with")
@@ -197,7 +198,7 @@ def periodic(output, period, undisturbed):
 
 
 def cycle(job, *resume_words, settle_rounds=3):
-    """Suspended and resumed once; both accounts, and MiB used on the GPU in between."""
+    """Suspends and resumes once. Returns both accounts, and the MiB used on the GPU in between."""
     down = job.verb("suspend", job.name).json()
     demand(is_alive(job.pid), "suspend killed the program")
     used = used_mib(job.machine)
@@ -212,7 +213,7 @@ def median_s(accounts):
 
 def carry(machine, name, start, *, period=None, cycles=3, settle_rounds=3, share=95.0, bar_s=None,
           says=""):
-    """A program suspended and resumed several times while it works. `start` gives its job, ready;
+    """Suspends and resumes a program several times while it works. `start` returns its job, ready;
     `says`: what it must have printed."""
     report = machine.report
     empty = used_mib(machine)
@@ -263,7 +264,7 @@ def this_machine(machine):
 
 
 def imports(early):
-    """Waits for what was started at the beginning, so that it disturbs nothing that is measured."""
+    """Waits for the programs started at the beginning, so that they do not disturb measurements."""
     began = time.monotonic()
 
     def done(thing):
@@ -297,8 +298,9 @@ def start_probe(machine, probe, name, *words):
 
 
 def gate_cost(machine, probe):
-    """Nanoseconds of calls: by the driver's own addresses and by those that a program gets, in turns in one
-    process; and of the same calls in processes with and without the agent, which differ in more than that."""
+    """Measures nanoseconds of calls: through the driver's own addresses and through those that a
+    program gets, in turns in one process; and of the same calls in processes with and without the
+    agent, which differ in more than that."""
     report = machine.report
     built = probe.built()
     calls = {True: {}, False: {}}
@@ -322,17 +324,17 @@ def gate_cost(machine, probe):
         plain, given = statistics.median(p for p, _ in both), statistics.median(g - p for p, g in both)
         report.number(f"{call}: {plain:.1f} ns, through the hook more:", given, "ns", ("<=", 20.0))
     for call in calls[True]:
-        # The least of several processes: what else happens on the machine only ever adds.
+        # The minimum over several processes, because other load on the machine only adds time.
         plain, under = min(calls[False][call]), min(calls[True][call])
         report.number(f"{call}: {plain:.1f} ns, in a process with the agent more:", under - plain, "ns")
     return settle(report)
 
 
 def overhead(machine, programs, rounds, turns):
-    """Several processes of the same program, with and without the agent, take turns in short batches on the
-    same cores. What else happens on the machine only ever adds, so it is each process's faster quarter that
-    counts; and processes of one kind differ by chance, so the best of each kind are compared. How far
-    those of one kind lie apart says what the comparison is worth."""
+    """Processes of the same program, with and without the agent, take turns in short batches on the
+    same cores. Other load only adds time, so the faster quarter of each process counts. Processes
+    of one kind differ by chance, so the best of each kind are compared; their spread shows the
+    precision of the comparison."""
     report = machine.report
     kinds = {"with the agent": [p for p in programs if p.agent], "without": [p for p in programs if not p.agent]}
     try:
@@ -344,7 +346,8 @@ def overhead(machine, programs, rounds, turns):
         def quarters(count):
             took = {program: [] for program in programs}
             for n in range(count):
-                # Whoever comes later finds a warmer machine: each comes at each place as often.
+                # A later process finds a warmer machine, so each one takes each position equally
+                # often.
                 for program in programs[n % len(programs):] + programs[:n % len(programs)]:
                     took[program].append(program.batch(rounds) / rounds)
             return {program: statistics.quantiles(seconds, n=4)[0] for program, seconds in took.items()}
@@ -366,7 +369,7 @@ def overhead(machine, programs, rounds, turns):
             for _ in range(3):
                 program.batch(rounds)
         after = quarters(turns)
-        # Each beside itself: what its place in memory does to a process stays as it was.
+        # Each process is compared with itself, because its memory layout stays the same.
         change = {kind: statistics.median(after[program] / before[program] for program in its)
                   for kind, its in kinds.items()}
         under, plain = change.values()
@@ -381,7 +384,7 @@ def overhead(machine, programs, rounds, turns):
 
 
 def used_by(job):
-    """MiB that nvidia-smi counts for a program."""
+    """Returns the MiB that nvidia-smi reports for a program."""
     out = run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
               30).out
     rows = [line.split(", ") for line in out.splitlines() if ", " in line]
@@ -389,7 +392,8 @@ def used_by(job):
 
 
 def waste(machine, programs):
-    """GPU memory of the same tensors with and without the agent, at the peak and after a random half went."""
+    """Compares GPU memory of the same tensors with and without the agent, at the peak and after
+    freeing a random half."""
     report = machine.report
     under, plain = programs
     try:
@@ -410,7 +414,8 @@ def waste(machine, programs):
 
 
 def repeated(machine, name, agent, times, share_of_time):
-    """Suspends in a row of a 1 GiB workload. How what has grown since the fifth, and how many there were."""
+    """Suspends a 1 GiB workload repeatedly. Reports the growth since the fifth suspend, and the
+    number of suspends."""
     report = machine.report
     until = time.monotonic() + share_of_time * (report.left_s() - 15)
     empty = used_mib(machine)
@@ -449,14 +454,14 @@ def repeated(machine, name, agent, times, share_of_time):
 
 
 class Repeat:
-    """The driver's own loop first, then ours beside it."""
+    """The driver's own loop first, then Stasis for comparison."""
 
-    # What may come and go without being a leak: its name, MiB or how many.
+    # Fluctuations that are not leaks: name, size, and unit.
     SLACK = {"RSS": (8, "MiB"), "fds": (0, ""), "maps": (8, ""), "VRAM": (8, "MiB")}
 
     def __init__(self, machine):
         self.machine = machine
-        self.driver = {}  # growth for each suspend
+        self.driver = {}  # growth per suspend
 
     def by_driver(self):
         growth, done = repeated(self.machine, "repeat-driver", False, max(REPEAT // 10, 10), 0.3)
@@ -485,7 +490,8 @@ def gpus(machine):
 
 
 def gpus_of(machine, job):
-    """Indices of the GPUs that the program has memory on. nvidia-smi's word on a real machine."""
+    """Returns the indices of the GPUs on which the program has memory, on a real machine from
+    nvidia-smi."""
     uuids = [gpu["uuid"] for gpu in gpus(machine)]
     if SOFT:
         return [n for n in range(len(uuids)) if used_mib(machine, n) >= 32]
@@ -495,7 +501,7 @@ def gpus_of(machine, job):
 
 
 def moved(machine, start, period=None):
-    """To the other GPU and back, three times; beside resumes that stay."""
+    """Moves to the other GPU and back, three times, beside resumes on the same GPU."""
     report = machine.report
     seen = len(gpus(machine))
     if seen < 2:
@@ -530,7 +536,8 @@ def moved(machine, start, period=None):
 
 
 def steps(machine):
-    """(name, seconds at most, what to do, what of it can start early). The dearest last."""
+    """Yields (name, time limit in seconds, function, programs that may start early). The longest
+    steps come last."""
     def program(name, script, *words, **options):
         return Program(machine, name, script, *map(str, words), **options)
 
@@ -541,13 +548,13 @@ def steps(machine):
     llama = program("torch", "torch_llama.py", "--cache", 20, "--tokens", tokens)
     expandable = program("torch-expandable", "torch_llama.py", "--layers", 8, "--cache", 12, "--tokens",
                          24, env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
-    # A fixed share, or the pool would be three quarters of the GPU.
+    # A fixed share; otherwise the pool would take three quarters of the GPU.
     jax = program("jax", "jax_loop.py", "--memory", 16, env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
     jax_pool = program("jax-preallocated", "jax_loop.py", "--memory", 8, env={
         "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.12"})
     cupy = program("cupy", "cupy_loop.py", "--memory", 16)
     def both_kinds(name, script, *words):
-        """Three processes of each kind, by turns, on the same cores and as alike as can be."""
+        """Three processes of each kind, in turns, on the same cores and as similar as possible."""
         cores = sorted(os.sched_getaffinity(0))[-4:]
         return [program(f"{name}-{'with' if agent else 'without'}-{n}", script, *words, "--batches",
                         env={"PYTHONHASHSEED": "0"}, agent=agent, cores=cores)
@@ -562,7 +569,7 @@ def steps(machine):
     repeat = Repeat(machine)
 
     yield "machine", 30, functools.partial(this_machine, machine), []
-    # Nothing is timed here: the others import meanwhile.
+    # Nothing is timed here, so the other programs import meanwhile.
     yield "repeat-driver", 60, repeat.by_driver, []
     yield "imports", 70, None, []
     yield "vector", 60, functools.partial(
@@ -573,7 +580,7 @@ def steps(machine):
     yield "cudart", 60, functools.partial(
         carry, machine, "cudart",
         lambda: start_probe(machine, probe, "cudart", "--memory", "16")), [probe]
-    # Its big stacks are the driver's: no bar on what the data plane carries.
+    # The driver saves its large stacks, so there is no bar for the data plane's share.
     yield "stack-cudart", 60, functools.partial(
         carry, machine, "stack-cudart",
         lambda: start_probe(machine, probe, "stack-cudart", "--stack"), share=None), [probe]
@@ -593,7 +600,7 @@ def steps(machine):
 
 
 def guarded(machine, function, early):
-    """Nothing of a step stays, however it ends."""
+    """Leaves nothing of a step behind, however it ends."""
     try:
         return function()
     except Exception:
@@ -628,7 +635,7 @@ def main():
                 report.step_name = "early"
                 thing.begin()
             except (StepFailed, StepSkipped, OSError):
-                pass  # its step tries again, and says why
+                pass  # its step tries again and reports the reason
         for name, limit_s, function, its in chosen:
             function = function or functools.partial(imports, early)
             report.step(name, limit_s, functools.partial(guarded, machine, function, its))

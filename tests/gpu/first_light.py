@@ -1,4 +1,4 @@
-"""The steps of first_light.sh; see there."""
+"""The steps of first_light.sh."""
 
 import functools
 import os
@@ -13,12 +13,12 @@ from ride import Job, Machine, ride
 HERE = pathlib.Path(__file__).resolve().parent
 SOFT = os.environ.get("GPU") == "soft"
 
-# Those that every verb must carry,
+# Programs that every command must support.
 CARRIED = ["vector", "streams", "hostmem", "globals", "threads", "pool", "vmm", "tree", "zombie"]
-# and those that only have to print the right lines.
+# Programs that only have to print the right lines.
 NUISANCES = ["managed", "forker", "notcuda"]
 
-# Program, verb, and what the refusal must name: PID is the forked child's.
+# Program, command, and the required text of the refusal: PID is the forked child's.
 REFUSALS = [
     ("managed", "suspend", "managed|NOT_SUPPORTED|not supported"),
     ("managed", "dump", "managed|NOT_SUPPORTED|not supported"),
@@ -64,7 +64,7 @@ def start_counter(machine, name, memory):
 
 
 def counter(machine):
-    """101, dump, kill, restore, 102; then the same again by --leave-running and kill -9."""
+    """101, dump, kill, restore, 102; then again with --leave-running and SIGKILL."""
     job, port = start_counter(machine, "counter", "64M" if SOFT else "1G")
     try:
         demand(machine.udp(port, "hello") == "101", "the first answer is not 101")
@@ -114,7 +114,7 @@ def refused(machine, name, verb, pattern):
 
 
 def beside_the_driver(machine):
-    """The same process by the driver's four steps and by our two verbs."""
+    """Times the driver's four steps and the two commands on the same process."""
     job, port = start_counter(machine, "times", "64M" if SOFT else "8G")
     try:
         before = machine.udp(port, "verify", 60000)
@@ -139,7 +139,7 @@ def beside_the_driver(machine):
 
 
 class Torch:
-    """Disturbed runs first; then one undisturbed run of the same length, to compare with."""
+    """Disturbed runs first, then one undisturbed run of the same length for comparison."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -172,7 +172,8 @@ class Torch:
 
 
 def steps(machine):
-    """(name, seconds at most, what to do). The dearest last: if time runs out, little is lost."""
+    """Yields (name, time limit in seconds, function). The longest steps come last, so that little
+    is lost if time runs out."""
     torch = Torch(machine)
     yield "tarball", 60, functools.partial(tarball, machine)
     yield "counter", 120, functools.partial(counter, machine)
@@ -182,7 +183,7 @@ def steps(machine):
         torch.ride, "inference", "torch_inference.py")
     yield "torch-training-0", 150, functools.partial(
         torch.ride, "training-0", "torch_training.py", "--workers", "0")
-    # Workers that were forked after CUDA's start hold its files; a refusal must name one of them.
+    # Workers forked after CUDA's start hold its files; a refusal must name one of them.
     yield "torch-training-2", 150, functools.partial(
         torch.ride, "training-2", "torch_training.py", "--workers", "2", refusal="PID")
     yield "torch-training-2-first", 150, functools.partial(

@@ -1,5 +1,5 @@
-"""A CUDA program that forks and says, as lines of KEY VALUE, what the child has. It waits then, child and all, until
-it gets SIGTERM. By ctypes only, so that nothing but the driver opens GPU files."""
+"""A CUDA program that forks and prints, as lines of KEY VALUE, the GPU resources of the child. Then
+both wait for SIGTERM. Uses only ctypes, so that only the driver opens GPU files."""
 
 import ctypes
 import json
@@ -31,7 +31,7 @@ def device_fds():
 
 
 def mappings():
-    """[begin, end, perms, path, flags of the kernel] of those that are of the GPU's files."""
+    """Returns [begin, end, perms, path, kernel flags] of mappings of GPU files."""
     found, at = [], None
     with open("/proc/self/smaps") as file:
         for line in file:
@@ -55,7 +55,7 @@ def path_at(address):
 
 
 def readable(address):
-    """In a grandchild, which may die of it."""
+    """Runs in a grandchild, which may die of it."""
     pid = os.fork()
     if pid == 0:
         os._exit(0 if ctypes.string_at(address, 8) == b"\x5a" * 8 else 2)
@@ -76,7 +76,7 @@ def fork_ms():
 
 
 class Nvml:
-    """Opened by the parent before CUDA, as PyTorch does it."""
+    """Opened by the parent before CUDA, as in PyTorch."""
 
     def __init__(self):
         self.library = None
@@ -118,7 +118,7 @@ def main():
     call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(4 * MIB), 0)
     ctypes.memset(host.value, 0x5a, 4 * MIB)
     areas = {"pinned": host.value}
-    if "--managed" in sys.argv:  # which keeps it from being suspended
+    if "--managed" in sys.argv:  # managed memory prevents a suspend
         call("cuMemAllocManaged", ctypes.byref(managed), ctypes.c_size_t(4 * MIB), 1)
         ctypes.memset(managed.value, 0x5a, 4 * MIB)
         areas["managed"] = managed.value
@@ -147,7 +147,7 @@ def main():
         os.read(ends[0], 1)
         os._exit(0)
     os.close(ends[0])
-    # The parent's GPU is as it was, whatever the child did with its files.
+    # The parent's GPU memory is unchanged, whatever the child did with its files.
     probe = ctypes.create_string_buffer(4)
     while not stop:
         call("cuMemsetD32_v2", device, 0x12345678, ctypes.c_size_t(MIB))

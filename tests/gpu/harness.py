@@ -1,4 +1,4 @@
-"""Runs steps one after the other, each with a time limit; one that fails hides none of the others."""
+"""Runs steps in order, each with a time limit; a failed step does not prevent the others."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def tail(text, limit=2000):
 
 
 class Report:
-    """The steps' outcomes and everything measured, in memory and on disk after every step."""
+    """The results of steps and all measurements, in memory and, after every step, on disk."""
 
     LOG_LIMIT = 256 * 1024
 
@@ -38,7 +38,7 @@ class Report:
         self.out = pathlib.Path(out_dir)
         self.name = name
         self.logs = self.out / "logs"
-        # Programs append to their logs: those of an earlier run would be taken for this one's.
+        # Programs append to their logs, so remove those of an earlier run.
         shutil.rmtree(self.logs, ignore_errors=True)
         self.logs.mkdir(parents=True)
         self.deadline = time.monotonic() + budget_s
@@ -57,7 +57,7 @@ class Report:
         began = time.monotonic()
         limit = min(limit_s, self.left_s())
         result, note = "PASS", ""
-        # The alarm is the last resort: each command has a limit of its own.
+        # The alarm is the last resort: each command has its own time limit.
         signal.signal(signal.SIGALRM, self._ring)
         try:
             demand(limit > 5, "no time was left for it")
@@ -86,7 +86,7 @@ class Report:
             self.accounts.append({"subject": subject, "what": what, "account": account})
 
     def number(self, what, value, unit, bar=None):
-        """Something measured. `bar`: ("<=" or ">=", the worst that will do). Whether it will do."""
+        """Records a measurement. `bar`: ("<=" or ">=", limit). Returns whether the bar is met."""
         good = bar is None or (value <= bar[1] if bar[0] == "<=" else value >= bar[1])
         self.numbers.append({"step": self.step_name, "what": what, "value": value, "unit": unit,
                              "bar": list(bar) if bar else None, "good": good})
@@ -123,7 +123,7 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def finish(self):
-        """Packs the logs, prints the summary; the exit code."""
+        """Packs the logs and prints the summary. Returns the exit code."""
         for path in self.logs.iterdir():
             if path.is_file() and path.stat().st_size > self.LOG_LIMIT:
                 data = path.read_bytes()
@@ -158,7 +158,8 @@ class Done:
 
 
 def run(command, timeout_s, log=None, env=None):
-    """Runs a command to its end or kills its process group; never raises for what the command does."""
+    """Runs a command, or kills its process group at the time limit. Never raises because of the
+    command."""
     command = [str(word) for word in command]
     began = time.monotonic()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -182,7 +183,7 @@ def run(command, timeout_s, log=None, env=None):
 
 
 def is_alive(pid):
-    """Whether it runs; a zombie does not."""
+    """Returns whether the process runs; a zombie does not."""
     try:
         status = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -198,7 +199,7 @@ def wait_until(condition, timeout_s, what):
 
 
 class Output:
-    """What a program that speaks the workloads' protocol has written to its log so far."""
+    """The output of a program that follows the workloads' protocol, read from its log."""
 
     ROUND = re.compile(r"^ROUND (\d+) (\S+)$", re.M)
 

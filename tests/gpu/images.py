@@ -1,4 +1,4 @@
-"""The steps of images.sh; see there."""
+"""The steps of images.sh."""
 
 import argparse
 import functools
@@ -15,7 +15,7 @@ from ride import Machine, sequence_is_whole
 LAYERS = os.environ.get("LAYERS", "32")
 CACHE = os.environ.get("CACHE_GIB", "20")
 TOKENS = 48
-WIRE = 54e9  # bytes a second
+WIRE = 54e9  # bytes per second
 
 
 def phases(account):
@@ -23,7 +23,8 @@ def phases(account):
 
 
 def span(account, names):
-    """Seconds from the beginning of the first of these phases to the end of the last; 0 without any."""
+    """Returns the seconds from the start of the first of these phases to the end of the last; 0 if
+    there are none."""
     found = [phase for phase in account["phases"] if phase["name"] in names]
     if not found:
         return 0.0
@@ -31,7 +32,7 @@ def span(account, names):
 
 
 class Subject:
-    """The program, and what it says of itself."""
+    """The program and its output."""
 
     def __init__(self, machine, name, agent=True):
         self.machine, self.name = machine, name
@@ -52,7 +53,7 @@ class Subject:
         self.undisturbed = self.job.output.count()
 
     def verb(self, *words, rounds=8):
-        """An account; and the program goes on afterwards, unless it was to end."""
+        """Returns an account. The program continues afterwards, unless the command was to end it."""
         account = self.job.verb(*words, timeout_s=150).json()
         if rounds:
             self.job.wait_rounds(rounds, 30)
@@ -75,7 +76,7 @@ class Subject:
 
 
 def disk(report, folder):
-    """Bytes a second, written and read directly in pieces of 64 MiB; random bytes."""
+    """Measures bytes per second of direct writes and reads in pieces of 64 MiB, with random bytes."""
     path = folder / "disk.test"
     count = 4 if SOFT else 48
     block = pathlib.Path("/dev/shm/images.random")
@@ -133,12 +134,13 @@ def incremental(machine, subject):
     return settle(report, "\n".join(notes))
 
 
-# What the copy of changed bytes is measured by; `stasis bench` measured 54.4 to 54.8 on an H200.
+# The reference speed for the copy of changed bytes; `stasis bench` measured 54.4 to 54.8 on an
+# H200.
 WIRE_BYTES_PER_S = float(os.environ.get("WIRE_GB_S", "54")) * 1e9
 
 
 def kept_context(machine, subject):
-    """Only the data leaves. Then the context too, by a suspend of what is suspended already."""
+    """First only the data leaves; then the context too, by a suspend of the suspended program."""
     report, name = machine.report, subject.name
     notes = []
     before = used_mib(machine)
@@ -193,7 +195,7 @@ def dumps(machine, subject, speeds):
 
 
 def to_tmpfs(machine, subject):
-    """Storage that is as fast as memory; and a restore that finds everything there."""
+    """Storage as fast as memory, and a restore with everything cached."""
     report = machine.report
     folder = pathlib.Path(os.environ.get("SHM", "/dev/shm")) / "stasis-images"
     shutil.rmtree(machine.images, ignore_errors=True)
@@ -203,7 +205,7 @@ def to_tmpfs(machine, subject):
         account = subject.verb("dump", subject.name, "-d", folder, "--name", "memory", rounds=0)
         notes = [shown(report, "dump to tmpfs", account)]
         own = phases(account)
-        # The way of the GPU's data, out of the GPU and into packs, and that of the CPU's.
+        # The path of the GPU's data from the GPU to packs, and that of the CPU's data.
         data = span(account, ["gpu-control", "data-save", "data-write"])
         criu = own.get("cpu-dump", 0)
         report.number(f"… / max(data path {data:.2f} s, CRIU {criu:.2f} s):", account["total_s"] / max(data, criu), "",
@@ -229,7 +231,7 @@ def drop_caches():
 
 
 def sizes(machine):
-    """How the cost grows, and what `--compress auto` adds to data that cannot be compressed."""
+    """How the cost grows with size, and what `--compress auto` costs for incompressible data."""
     report = machine.report
     notes = []
     for gib in [1, 8, 32]:
@@ -258,7 +260,7 @@ def sizes(machine):
 
 
 def plain(machine, subject):
-    """The driver's checkpoint and CRIU, one after the other."""
+    """The driver's checkpoint followed by CRIU."""
     try:
         subject.start()
         account = subject.verb("dump", subject.name, "-d", machine.images, "--name", "plain", rounds=0)

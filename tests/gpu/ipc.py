@@ -1,4 +1,4 @@
-"""The steps of ipc.sh; see there."""
+"""The steps of ipc.sh."""
 
 import argparse
 import functools
@@ -21,7 +21,8 @@ def golden(machine, name):
 
 
 def workload(machine, name):
-    """A program of ours and its child, through every verb: by CUDA IPC, or by handles that are exported as files."""
+    """A workload and its child through every command: with CUDA IPC, or with handles exported as
+    files."""
     _, note = ride(machine, name, [machine.workload(name), "--interval", 50, "--memory", "256M"],
                    golden=golden(machine, name))
     return note
@@ -36,7 +37,7 @@ def torch_share(machine, name, *words):
 
 
 def torch_again(machine):
-    """Ten suspends in a row: each memory travels once, with its owner."""
+    """Ten suspends in a row: each memory is copied once, with its owner."""
     if SOFT:
         raise StepSkipped("PyTorch needs a real GPU")
     job = Job(machine, "again", [sys.executable, HERE / "torch_share.py", "--megabytes", 1024])
@@ -47,7 +48,7 @@ def torch_again(machine):
             used = used_mib(machine)
             account = job.verb("suspend", "again").json()
             demand(account["path"] == "shared", f"the path was {account['path']}")
-            # PyTorch keeps what its temporaries have taken: that travels too, but nothing twice.
+            # PyTorch keeps memory of its temporaries: that is copied too, but nothing twice.
             demand(account["shared_bytes"] <= used * MIB, f"{account['shared_bytes']} bytes travelled of {used} MiB")
             job.verb("resume", "again")
             job.wait_rounds(2, 60)
@@ -57,7 +58,7 @@ def torch_again(machine):
 
 
 def outsider(machine):
-    """One of two that share cannot be suspended alone; both run on."""
+    """One of two programs that share memory cannot be suspended alone; both run on."""
     job = Job(machine, "outsider", [machine.workload("ipc"), "--interval", 50])
     try:
         job.wait_ready(60)
@@ -72,7 +73,7 @@ def outsider(machine):
 
 
 def without(machine, name):
-    """The plain driver's answers, beside which ours are to be seen: the same program without the agent."""
+    """The plain driver's results for comparison: the same program without the agent."""
     job = Job(machine, f"{name}-without", [machine.workload(name), "--interval", 50], agent=False)
     try:
         job.wait_ready(60)
@@ -86,7 +87,8 @@ def without(machine, name):
 
 
 def new_pidns(machine):
-    """A program and its child that share memory come back beside whoever has their numbers, and again."""
+    """A program and its child that share memory are restored while other processes have their pids,
+    twice."""
     name = "apart"
     job = Job(machine, name, [machine.workload("exported"), "--interval", 50])
     try:

@@ -1,7 +1,7 @@
-"""A jitted loop in JAX beside arrays of random words. A round is ten steps of it, its checksum over every
-bit of the state. After PERIOD rounds the state begins anew.
+"""A jitted loop in JAX beside arrays of random words. A round is ten of its steps, with a checksum
+of every bit of the state. The state repeats after PERIOD rounds.
 
-  --memory GIB   the arrays
+  --memory GIB   size of the arrays
 """
 
 from protocol import Protocol

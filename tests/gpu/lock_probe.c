@@ -1,5 +1,6 @@
-/* lock_probe FUNCTION FILE: calls one function of the driver all the while from a thread of its own, and
-   counts the calls that came back in the 8 bytes of FILE. Prints READY; for ever. See lock_probe.py. */
+/* lock_probe FUNCTION FILE: calls one driver function continuously from a separate thread, and
+ * counts the completed calls in the 8 bytes of FILE. Prints READY; runs forever. See lock_probe.py.
+ */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <fcntl.h>

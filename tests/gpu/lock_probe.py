@@ -1,7 +1,7 @@
-"""Which calls the driver's lock lets through, and which of those end the process once its state has been
-checkpointed. Without an agent, by single driver steps, while every processor is busy.
+"""Tests which calls the driver's lock admits, and which of those end the process after a
+checkpoint. Runs without an agent, by single driver steps, while every processor is busy.
 
-  lock_probe.py DIST_DIR OUT_DIR      wants gcc and cuda.h; writes OUT_DIR/summary.txt and lock_probe.json
+  lock_probe.py DIST_DIR OUT_DIR      needs gcc and cuda.h; writes OUT_DIR/summary.txt and lock_probe.json
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The steps of nccl.sh; see there."""
+"""The steps of nccl.sh."""
 
 import argparse
 import functools
@@ -13,10 +13,10 @@ from ride import Job, Machine, descendants, sequence_is_whole
 
 RANKS = pathlib.Path(__file__).resolve().parent / "nccl_ranks.py"
 
-# What docs/nccl.md has a line for, and what of it is refused.
+# The settings listed in docs/nccl.md, and the expected refusals.
 SETTINGS = {
     "defaults": ({}, [], None),
-    # As a model that is cut over GPUs does it: many collectives are under way when the gates close.
+    # Like a model split over GPUs: many collectives are in flight when the gates close.
     "ahead": ({}, ["--ahead", "50", "--megabytes", "4", "--interval", "0"], None),
     "legacy-ipc": ({"NCCL_CUMEM_ENABLE": "0"}, [], None),
     "host-files": ({"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"}, [], None),
@@ -36,7 +36,7 @@ class Ranks:
         self.job = Job(self.machine, self.name, [sys.executable, RANKS, *self.words], env={**self.settings, **debug})
 
     def transports(self):
-        """What NCCL says it uses between the ranks."""
+        """Returns the transports that NCCL reports."""
         return ", ".join(sorted(set(re.findall(r" via (\S+)", self.job.output.text())))) or "not said"
 
     def guarded(self, function):
@@ -52,7 +52,8 @@ class Ranks:
             raise
 
     def suspend(self):
-        """Three times; the all-reduce after each is right, or the program would say FAILED."""
+        """Three times; the all-reduce after each must be right, otherwise the program prints
+        FAILED."""
         job, report = self.job, self.machine.report
         job.wait_ready(120)
         job.wait_rounds(5, 60)
@@ -95,7 +96,7 @@ class Ranks:
 
 
 def neighbours(machine):
-    """Two jobs on the same two GPUs: what is done to one is not the other's affair."""
+    """Two jobs on the same two GPUs: an operation on one does not affect the other."""
     left, right = [Ranks(machine, "defaults") for _ in range(2)]
     left.name, right.name = "left", "right"
     try:
@@ -107,7 +108,7 @@ def neighbours(machine):
             for what in ("suspend", "resume"):
                 if what == "suspend":
                     left.job.wait_rounds(3, 30)
-                # Beside another one it is refused by itself.
+                # With another one running it would be refused.
                 machine.env["STASIS_TRY_NCCL"] = "1"
                 left.job.verb(what, left.name)
                 del machine.env["STASIS_TRY_NCCL"]
@@ -134,7 +135,7 @@ def main():
     machine = Machine(options.dist, report, False)
     all_ranks = [Ranks(machine, name) for name in options.names or SETTINGS if name != "neighbours"]
     try:
-        # One after the other: several on the same GPUs is a step of its own.
+        # One after the other; several on the same GPUs are a separate step.
         for ranks in all_ranks:
             report.step(f"{ranks.name}: start", 30, ranks.begin)
             report.step(f"{ranks.name}: suspend", 150, functools.partial(ranks.guarded, ranks.suspend))

@@ -1,8 +1,9 @@
-"""Two ranks of NCCL, one on each GPU, that sum random tensors for ever. Both know what the sum must be and compare every
-round. The first process is rank 0 and starts the other; a round's checksum is that of the sum.
+"""Two ranks of NCCL, one on each GPU, that sum random tensors endlessly. Both know the expected sum
+and compare every round. The first process is rank 0 and starts the other; a round's checksum is
+that of the sum.
 
-  --megabytes N    of each rank's tensor
-  --ahead N        collectives of a round that are launched before anybody waits for one
+  --megabytes N    size of each rank's tensor
+  --ahead N        collectives of a round that are launched before either rank waits
   --interval MS    between rounds
 """
 
@@ -55,7 +56,8 @@ def main():
     if asked.rank == 0:
         protocol.ready()
     number, right = 0, True
-    # Rank 0 alone is told to stop; the ranks end after the same round because they sum that too.
+    # Only rank 0 gets the signal to stop; the ranks sum that flag too, so both end after the same
+    # round.
     while right:
         number += 1
         mine = words(torch, count, number, asked.rank)
@@ -75,7 +77,7 @@ def main():
     if asked.rank != 0:
         if not right:
             print(f"FAILED: rank {asked.rank}: the sum of round {number} is wrong", flush=True)
-        # The process groups' own end is not what is looked at here, and waits for everybody.
+        # Skips the shutdown of process groups, which waits for all ranks and is not tested here.
         os._exit(0 if right else 1)
     code = other.wait(30) if right else 1
     print("EXIT-SUCCESS" if right and code == 0 else f"FAILED: rank 0: the sum of round {number} is wrong", flush=True)

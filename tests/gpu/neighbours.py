@@ -1,4 +1,4 @@
-"""The steps of neighbours.sh; see there. On driver 580 crowd, crowd-driver and spin-long-driver fail."""
+"""The steps of neighbours.sh. On driver 580 crowd, crowd-driver and spin-long-driver fail."""
 
 import argparse
 import functools
@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SOFT = os.environ.get("GPU") == "soft"
 TIMES = int(os.environ.get("TIMES", "10"))
 AHEAD = ["--ahead", "50", "--megabytes", "4", "--interval", "0"]
-# NCCL's only transport that the driver's own checkpoint carries.
+# NCCL's only transport that the driver's own checkpoint supports.
 PLAIN = {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_ENABLE": "0"}
 
 
@@ -34,7 +34,8 @@ else:
     LONG = python("torch_long.py")
     SPLIT = python("torch_split.py", "--gpus", "2")
 
-# Who is suspended, who is beside it, their environment, whether under the agent, options of the suspend.
+# The suspended program, its neighbour, their environment, whether they run under the agent, options
+# of the suspend.
 STEPS = {
     "long-driver": (LONG, LONG, {}, False, []),
     "long": (LONG, LONG, {}, True, []),
@@ -47,8 +48,9 @@ STEPS = {
 }
 
 
-# Whether a program can be switched away in the middle of a kernel, after it came back: its kernels' length, whether it is
-# under the agent, options of the suspend. The driver ends who is not switched away within some seconds (Xid 109).
+# Whether a restored program can be preempted in the middle of a kernel: length of the kernels,
+# whether it runs under the agent, options of the suspend. The driver kills a program that is not
+# preempted within some seconds (Xid 109).
 SPINS = {
     "spin-driver": (3000, False, []),
     "spin": (3000, True, []),
@@ -58,7 +60,8 @@ SPINS = {
 }
 WATCHED_S = 6
 
-# Many at once, all on both GPUs: the settings, whether under the agent, options of the suspend (None: there is none).
+# Many programs on both GPUs: the settings, whether under the agent, options of the suspend (None:
+# no suspend).
 CARRIED = [name for name, (_, _, refusal) in SETTINGS.items() if not refusal]
 CROWDS = {
     "crowd-untouched": (CARRIED, True, None),
@@ -88,7 +91,8 @@ def crowd(machine, name):
 
 
 def spin(machine, name):
-    """What a program with short kernels gets done beside long ones, before they have been away and after."""
+    """Measures the progress of a program with short kernels beside long ones, before and after a
+    suspend of the latter."""
     milliseconds, agent, words = SPINS[name]
     before = len(kernel_lines())
     left = Job(machine, f"{name}-left", python("cupy_spin.py", "--ms", milliseconds)(machine), agent=agent)
@@ -123,10 +127,11 @@ def spin(machine, name):
 
 
 def disturbed(machine, name, programs, count, words):
-    """The first `count` of the programs are suspended and resumed in turn; all go on, and all they compute is right."""
+    """Suspends and resumes the first `count` programs in turn; all continue with right results."""
     before = len(kernel_lines())
     if "--keep-context" not in (words or []):
-        # Without that it is refused beside another one with NCCL: what is looked at here is why.
+        # Allows a suspend beside another program with NCCL, which is normally refused. This test
+        # shows why.
         machine.env["STASIS_TRY_NCCL"] = "1"
     jobs, pids, done = [], [], 0
     try:

@@ -1,7 +1,7 @@
-"""The workloads' protocol (workloads/common/protocol.h) for Python programs, and two things more:
+"""The workloads' protocol (workloads/common/protocol.h) for Python programs, with two additions:
 
-  --orders FIFO   say IMPORTED when all is imported, and wait for a line before the GPU is touched
-  --batches       every line after that is a number: do so many rounds, say BATCH <rounds> <seconds>
+  --orders FIFO   print IMPORTED after all imports, and wait for a line before touching the GPU
+  --batches       every later line is a number: do that many rounds, print BATCH <rounds> <seconds>
 """
 
 import argparse
@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-# Before torch is imported: cuBLAS reads it once.
+# Must precede the import of torch: cuBLAS reads it once.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
@@ -25,14 +25,14 @@ class Protocol:
         self.stop = False
         self.orders = None
         if self.options.orders:
-            # For both directions: it never reads as ended.
+            # Opened for both directions, so that it never reaches end-of-file.
             self.orders = os.fdopen(os.open(self.options.orders, os.O_RDWR), "rb", buffering=0)
         signal.signal(signal.SIGTERM, self._on_stop)
 
     def _on_stop(self, _signal, _frame):
         self.stop = True
         if self.orders:
-            os.write(self.orders.fileno(), b"\n")  # whoever waits for a line shall see it
+            os.write(self.orders.fileno(), b"\n")  # wakes a thread that waits for a line
 
     def imported(self):
         if self.orders:
@@ -60,6 +60,6 @@ class Protocol:
         print(f"ROUND {number} {checksum}", flush=True)
 
     def finish(self, verified, what):
-        """Ends the program; `what` names what was compared."""
+        """Exits the program; `what` names the compared data."""
         print("EXIT-SUCCESS" if verified else f"FAILED: {what}", flush=True)
         raise SystemExit(0 if verified else 1)

@@ -1,4 +1,5 @@
-"""One program, through every verb: started, suspended, resumed, dumped, killed, restored, finished."""
+"""Takes one program through every command: starts, suspends, resumes, dumps, kills, restores and
+finishes it."""
 
 import os
 import pathlib
@@ -13,7 +14,7 @@ VERB_TIMEOUT_S = 90
 
 
 class Machine:
-    """The unpacked tarball, the GPU it runs on, and a folder for jobs and images."""
+    """The unpacked tarball, its GPU, and a directory for jobs and images."""
 
     def __init__(self, dist, report, soft):
         self.dist = pathlib.Path(dist).resolve()
@@ -31,10 +32,10 @@ class Machine:
             self.env["STASIS_CUDA_LIBRARY"] = str(softgpu / "libcuda.so.1")
 
     def clean(self):
-        """Nothing stays of this run or an earlier one, neither the memory of its arena."""
+        """Removes everything of this and earlier runs, including the arena's memory."""
         arena = self.state / "stasis" / "run" / "arena"
         if arena.is_mount():
-            # A mover that waits for the next command has it open.
+            # A resident mover has it open.
             run([self.dist / "bin" / "stasis", "arena", "free"], 30,
                 env=dict(os.environ, STASIS_STATE_DIR=str(self.state / "stasis")))
             run(["umount", arena], 10)
@@ -47,7 +48,8 @@ class Machine:
         return self.dist / "workloads" / name
 
     def stasis(self, subject, *words, timeout_s=VERB_TIMEOUT_S, expect=0):
-        """Runs one verb with --json, timed; its output goes to the step's log. Returns Done."""
+        """Runs one command with --json and measures its time; its output goes to the step's log.
+        Returns Done."""
         done = run([self.dist / "bin" / "stasis", "--json", *words], timeout_s,
                    self.log(self.report.step_name), self.env)
         if expect is not None:
@@ -72,7 +74,7 @@ class Machine:
 
 
 class Job:
-    """A program under `stasis run`. Its process id is its own word, so that no verb is needed for it."""
+    """A program under `stasis run`. It reports its own pid, so no command is needed for that."""
 
     def __init__(self, machine, name, command, env=None, agent=os.environ.get("AGENT") != "no"):
         self.machine = machine
@@ -95,7 +97,7 @@ class Job:
         return self.verb("restore", image, "--log", self.output.path)
 
     def wait_rounds(self, more, timeout_s):
-        """Until `more` rounds beyond those already there are printed."""
+        """Waits for `more` rounds beyond those already printed."""
         goal = self.output.count() + more
 
         def there():
@@ -117,7 +119,7 @@ class Job:
     def finish(self, timeout_s=60):
         os.kill(self.pid, signal.SIGTERM)
         wait_until(lambda: not is_alive(self.pid), timeout_s, f"the end of {self.name}")
-        # Its last words pass through a pipe and may arrive after its death.
+        # Its last output passes through a pipe and may arrive after its death.
         try:
             wait_until(lambda: self.output.has("EXIT-SUCCESS") or self.output.failure(), 5,
                        "EXIT-SUCCESS")
@@ -126,14 +128,14 @@ class Job:
                    f"{self.name} did not end well:\n{tail(self.output.text(), 800)}")
 
     def demand_refusal(self, done, pattern):
-        """`pattern` is what the words must match; PID in it stands for any process below the job's."""
+        """The output must match `pattern`; PID in it stands for any process below the job's."""
         demand(done.code in (1, 5), f"exit code {done.code} is no refusal:\n{tail(done.err, 800)}")
         below = "|".join(str(pid) for pid in descendants(self.pid))
         demand(re.search(pattern.replace("PID", f"({below})"), done.err),
                f"the refusal says nothing of {pattern!r}:\n{tail(done.err, 800)}")
 
     def kill(self):
-        """Whatever is left of it; harmless when nothing is."""
+        """Kills what is left of it; harmless if nothing is."""
         for pid in [*descendants(self.pid), self.pid]:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -141,7 +143,7 @@ class Job:
                 pass
 
     def gpu_files(self):
-        """What the process holds of a GPU: nothing while it is suspended."""
+        """Returns the GPU files held by the process: none while it is suspended."""
         return [] if self.machine.soft else device_files(self.pid)
 
 
@@ -170,7 +172,7 @@ def device_files(pid):
 
 
 def sequence_is_whole(output):
-    """Every round printed once and in order: nothing lost, nothing done twice."""
+    """Checks that every round is printed once and in order."""
     numbers = [int(number) for number, _ in output.rounds()]
     demand(numbers == list(range(1, len(numbers) + 1)),
            f"the rounds are not 1, 2, 3, …: {numbers[:5]} … {numbers[-5:]}")
@@ -178,8 +180,9 @@ def sequence_is_whole(output):
 
 def ride(machine, name, command, *, env=None, ready_s=20, rounds_s=20, step_rounds=3,
          golden=None, refusal=None):
-    """Every verb on one program. Returns (rounds as printed, note). `golden`: what the first rounds must
-    be. `refusal`: the dump may be refused with words that match it, if that leaves the program alone."""
+    """Runs every command on one program. Returns (rounds as printed, note). `golden`: the expected
+    first rounds. `refusal`: the dump may be refused with a matching message, if the program is
+    unharmed."""
     job = Job(machine, name, command, env)
     note = ""
     try:

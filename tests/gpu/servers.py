@@ -1,4 +1,4 @@
-"""The steps of servers.sh; see there."""
+"""The steps of servers.sh."""
 
 import argparse
 import functools
@@ -35,7 +35,8 @@ def tokens(seed):
 
 
 class Requests:
-    """Asks for ever, from several threads, and compares each answer with the one that its seed had at first."""
+    """Sends requests continuously from several threads, and compares each answer with the first one
+    for its seed."""
 
     def __init__(self, expected, threads=4):
         self.expected, self.stop = expected, threading.Event()
@@ -95,7 +96,7 @@ class Server:
 
 
 def under_requests(machine, server):
-    """Ten times away and back, while four clients ask all the while."""
+    """Suspends and resumes ten times, while four clients send requests."""
     report, requests = machine.report, Requests(server.expected)
     downs, ups, healthy = [], [], []
     try:
@@ -122,7 +123,7 @@ def under_requests(machine, server):
 
 
 def on_disk(machine, server):
-    """Dumped and restored by its name; dumped and left running, killed, and restored by its name."""
+    """Dumps and restores by name; then dumps with --leave-running, kills, and restores by name."""
     machine.stasis("server", "dump", "server", timeout_s=300)
     demand(machine.stasis(None, "inspect", "server").json()["state"] == "dumped", "it is not dumped")
     machine.stasis("server", "restore", "server", timeout_s=300)

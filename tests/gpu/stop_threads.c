@@ -1,6 +1,6 @@
-/* stop_threads PID KEEP_TID COMMAND…: runs COMMAND while all threads of PID but one are stopped, and lets
-   them go afterwards; also when it is killed, for the kernel detaches a tracer that ends. The exit code is
-   COMMAND's; 99 when the threads could not be stopped. */
+/* stop_threads PID KEEP_TID COMMAND…: runs COMMAND while all threads of PID except one are stopped,
+ * and resumes them afterwards. If this program is killed, the kernel detaches it as tracer and
+ * resumes them too. The exit code is COMMAND's; 99 if the threads could not be stopped. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,7 @@ static int known(pid_t tid) {
   return 0;
 }
 
-/* How many it found that ran. */
+/* Returns the number of running threads that it found. */
 static int stop_all(pid_t pid, pid_t keep) {
   char path[64];
   int found = 0;
@@ -50,7 +50,7 @@ static int stop_all(pid_t pid, pid_t keep) {
 int main(int argc, char** argv) {
   if (argc < 4) return 99;
   const pid_t pid = atoi(argv[1]), keep = atoi(argv[2]);
-  /* One that was just being started is seen by the next look. */
+  /* The next scan finds threads that were just being created. */
   for (int found; (found = stop_all(pid, keep)) != 0;) {
     if (found < 0) return 99;
   }

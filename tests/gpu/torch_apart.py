@@ -1,10 +1,11 @@
-"""torch_split.py once for each GPU, each in a process that sees that GPU alone, below this one, which uses none.
+"""Runs torch_split.py once for each GPU, each in a child process that sees only that GPU; this
+process uses none.
 
-  --processes N   how many
-  --cache GIB     of each
-  --churn         of each
+  --processes N   number of processes
+  --cache GIB     for each
+  --churn         for each
 
-A round of this program is one of each of them, its checksum that of theirs.
+A round consists of one round of each child; its checksum covers theirs.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ def options(parser):
 
 
 def line_of(process, kind):
-    """The words behind the next line of that kind."""
+    """Returns the words after the next line of that kind."""
     for line in process.stdout:
         first, *words = line.split() or [""]
         if first == kind:
@@ -36,10 +37,11 @@ def line_of(process, kind):
 def begun(gpu, given):
     script = pathlib.Path(__file__).with_name("torch_split.py")
     words = ["--gpus", "1", "--cache", given.cache, *(["--churn"] if given.churn else [])]
-    # As torchrun does: by default each of them takes threads for all processors, which wait for work by spinning.
+    # Like torchrun: by default each process would use threads for all processors, which busy-wait
+    # for work.
     threads = max(1, (os.cpu_count() or 1) // given.processes)
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu), "OMP_NUM_THREADS": str(threads)}
-    # A pipe holds 64 KiB, some 2000 rounds: by more they do not run away from each other.
+    # A pipe holds 64 KiB, about 2000 rounds, which limits the distance between the children.
     return subprocess.Popen([sys.executable, script, *words], env=env, stdout=subprocess.PIPE, text=True)
 
 

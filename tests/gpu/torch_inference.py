@@ -1,5 +1,5 @@
-"""Greedy decoding with a model of Qwen3's shape and random weights. A round is one prompt; its checksum is
-over the tokens."""
+"""Greedy decoding with a model of Qwen3's shape and random weights. A round is one prompt, with a
+checksum of its tokens."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ VOCABULARY = 32768
 
 
 def build(torch):
-    """(model, its family): Qwen3 where transformers knows it, else Llama."""
+    """Returns (model, its family): Qwen3 if transformers supports it, else Llama."""
     shape = {
         "vocab_size": VOCABULARY, "hidden_size": 1024, "intermediate_size": 3072,
         "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 8,
@@ -29,7 +29,7 @@ def build(torch):
 
 
 def weights_sum(torch, model):
-    """An exact sum over the bits of all weights."""
+    """Returns an exact sum over the bits of all weights."""
     total = 0
     for parameter in model.parameters():
         total += int(parameter.detach().view(torch.int16).sum(dtype=torch.int64))

@@ -1,6 +1,6 @@
-"""A model of Llama-8B's shape with random weights, generating all the while, beside a tensor of random
-words. A round is one token, its checksum the token's id. After `--tokens` of them the same text begins
-anew, with the same seed: every round must be as the one so many before it.
+"""A model of Llama-8B's shape with random weights that generates continuously, beside a tensor of
+random words. A round is one token; its checksum is the token's id. After `--tokens` rounds the same
+text starts again with the same seed: every round must equal the one that many rounds before.
 
   --layers N   32 is Llama-8B
   --cache GIB  the size of the tensor
@@ -41,7 +41,7 @@ def random_words(torch, gib, device="cuda"):
 
 
 def words_sum(torch, words):
-    """Modulo 2^64; a word in another place gives another sum."""
+    """Modulo 2^64; depends on the position of each word."""
     total = 0
     factors = torch.arange(1, 2 * SLICE_WORDS, 2, dtype=torch.int64, device=words.device)
     for piece in words.split(SLICE_WORDS):
@@ -51,7 +51,7 @@ def words_sum(torch, words):
 
 
 def tokens(torch, model, count):
-    """Without end. Drawn at random: a greedy choice soon repeats itself, whatever the weights are."""
+    """Generates endlessly. Samples at random, because greedy choices soon repeat themselves."""
     prompt = torch.arange(PROMPT, device="cuda")[None] * 997 % VOCABULARY
     while True:
         generator = torch.Generator("cuda").manual_seed(3)

@@ -1,7 +1,7 @@
-"""Matrices of doubles are multiplied, one kernel for far longer than the GPU leaves a program alone beside another one.
-A round's checksum is that of the product, which is the same in every round.
+"""Multiplies matrices of doubles, with one kernel that runs far longer than a time slice of the
+GPU. A round's checksum is that of the product, which is the same in every round.
 
-  --size N      of the square matrices; 12288 keeps an H200 busy for about 0.1 s
+  --size N      of the square matrices; 12288 takes an H200 about 0.1 s
 """
 
 import hashlib
@@ -18,7 +18,7 @@ def main():
     size = protocol.options.size
     with torch.inference_mode():
         generator = torch.Generator("cuda").manual_seed(7)
-        # Whole numbers: their sums are exact in any order.
+        # Integers, whose sums are exact in any order.
         left, right = (torch.randint(-1000, 1000, (size, size), device="cuda", generator=generator).double()
                        for _ in range(2))
         expected = left @ right

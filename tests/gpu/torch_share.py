@@ -1,6 +1,6 @@
-"""Two processes that share CUDA tensors by torch.multiprocessing: the child's tensor in this process, and this
-one's in the child. Each round both change both, and each checks what the other has written. A round's checksum is
-the sum of both tensors.
+"""Two processes that share CUDA tensors through torch.multiprocessing: the child's tensor in this
+process and this one's in the child. In each round both change both tensors, and each checks the
+other's changes. A round's checksum is the sum of both tensors.
 
   --megabytes N   of each tensor
 """
@@ -31,7 +31,7 @@ def live_as_child(pipe, megabytes):
 
     import torch
 
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent says when
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent decides when
     mine = words(torch, megabytes, SEED)
     pipe.send(mine)
     theirs = pipe.recv()
@@ -57,7 +57,7 @@ def main():
 
     protocol.imported()
     megabytes = protocol.options.megabytes
-    # A program of its own, started before CUDA is: it inherits nothing of the driver's.
+    # A separate program started before CUDA, so that it inherits nothing of the driver.
     context = torch.multiprocessing.get_context("spawn")
     pipe, end = context.Pipe()
     child = context.Process(target=live_as_child, args=(end, megabytes))

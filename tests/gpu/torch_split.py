@@ -1,9 +1,9 @@
-"""A model whose layers are split over the GPUs that are visible, beside a tensor of random words on each. A
-round is one pass of the same 24 inputs in turn; its checksum is the output, every bit of it.
+"""A model whose layers are split over the visible GPUs, beside a tensor of random words on each. A
+round is one forward pass of one of 24 inputs in turn; its checksum covers every bit of the output.
 
-  --gpus N      1 or 2: the same layers on one GPU or half of them on each
+  --gpus N      1 or 2: all layers on one GPU or half of them on each
   --cache GIB   the size of the tensor on each GPU
-  --churn       each round changes every word of the tensors; the 24th brings the first ones back
+  --churn       each round changes every word of the tensors; the 24th restores the original ones
 """
 
 import functools
@@ -26,7 +26,7 @@ def options(parser):
 
 
 def masks():
-    """One for each round of a period; all of them together change nothing."""
+    """One for each round of a period; together they change nothing."""
     drawn = random.Random(4)
     some = [drawn.getrandbits(62) for _ in range(PERIOD - 1)]
     return some + [functools.reduce(operator.xor, some)]
@@ -60,7 +60,7 @@ def main():
             x = torch.randn(256, WIDTH, generator=generator).to(torch.bfloat16)
             for layer in layers:
                 x = torch.relu(layer(x.to(layer.weight.device)))
-            # A piece of each tensor takes part, copied from one GPU to the other.
+            # A part of each tensor takes part, copied from one GPU to the other.
             at = number % PERIOD * 4096
             for cache in caches:
                 x = x + (cache[at:at + WIDTH].to(x.device) % 7).to(torch.bfloat16)

@@ -1,7 +1,7 @@
-"""Training of a small transformer with deterministic settings. A round is one step; its checksum is the
-loss, every bit of it.
+"""Training of a small transformer with deterministic settings. A round is one step; its checksum
+covers every bit of the loss.
 
-  --workers N       processes that load the data (fork, as is PyTorch's default)
+  --workers N       data loader processes (forked, PyTorch's default)
   --workers-first   start them before CUDA is initialised, so that they never hold the driver's files
 """
 
@@ -20,7 +20,7 @@ def options(parser):
 
 
 class Sentences:
-    """Item i is always the same; made from scratch, as a real loader would read it."""
+    """Item i is always the same; computed anew, like in a real loader."""
 
     def __len__(self):
         return 1 << 30
@@ -35,7 +35,7 @@ class Sentences:
 
 
 class Batches:
-    """Without end and the same for any number of workers."""
+    """Yields endlessly, the same for any number of workers."""
 
     def __iter__(self):
         number = 0

@@ -1,5 +1,5 @@
-"""Tensors of a Llama-8B shape, a cache in pieces of 16 MiB and a thousand small ones. Round 1 makes all of
-them, round 2 frees a random half and gives back what PyTorch keeps for itself."""
+"""Tensors of a Llama-8B shape, a cache in pieces of 16 MiB and a thousand small ones. Round 1
+allocates all of them, round 2 frees a random half and empties PyTorch's cache."""
 
 import random
 

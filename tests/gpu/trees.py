@@ -1,4 +1,4 @@
-"""The steps of trees.sh; see there."""
+"""The steps of trees.sh."""
 
 import argparse
 import functools
@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class Probe:
-    """fork_probe.py, and what it has said."""
+    """fork_probe.py and its output."""
 
     def __init__(self, machine, name, *words, agent, env=None):
         self.job = Job(machine, name, [sys.executable, HERE / "fork_probe.py", *words], env=env, agent=agent)
@@ -40,7 +40,7 @@ class Probe:
 
 
 def by_path(mappings):
-    """{path: [how many, MiB, flags that all have]}"""
+    """Returns {path: [number, MiB, common flags]}"""
     found = {}
     for begin, end, perms, path, flags in mappings:
         entry = found.setdefault(f"{path} {perms}", [0, 0, set(flags.split())])
@@ -56,7 +56,7 @@ def lines(title, table):
 
 
 def what_a_child_has(machine):
-    """Told, not judged: without the agent it is the driver's affair."""
+    """Reported without judgement: without the agent the result depends on the driver."""
     plain = Probe(machine, "fork-plain", "--managed", "--nvml", agent=False)
     try:
         machine.report.number("fork and end of a child, without the agent:", plain["FORK-MS"], "ms")
@@ -70,7 +70,7 @@ def what_a_child_has(machine):
         state = machine.stasis(None, "gpu", "state", plain["CHILD"], expect=None)
         note.append(f"what the driver calls the child: {state.out.strip() or state.err.strip()}")
         plain.end()
-        # A note is cut in the summary; here is all of it.
+        # The summary shortens notes; this is the complete one.
         machine.log("fork-plain-table").write_text("\n".join(note) + "\n")
         return "\n".join(note)
     finally:
@@ -78,7 +78,8 @@ def what_a_child_has(machine):
 
 
 def what_the_agent_leaves(machine):
-    """Nothing of the GPU but what the program may read there, and that as without the agent."""
+    """The child has only those GPU resources that the program may read there, with the same results
+    as without the agent."""
     probes = []
     try:
         for agent in (False, True):

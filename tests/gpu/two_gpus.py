@@ -1,4 +1,4 @@
-"""The steps of two_gpus.sh; see there."""
+"""The steps of two_gpus.sh."""
 
 import argparse
 import functools
@@ -14,7 +14,7 @@ from ride import Job, Machine, device_files, descendants, ride, sequence_is_whol
 
 CACHE_GIB = os.environ.get("CACHE_GIB", "16")
 WIRES_GIB = os.environ.get("WIRES_GIB", "40")
-PERIOD = 24  # of torch_split.py
+PERIOD = 24  # as in torch_split.py
 SWAP = "0=1,1=0"
 
 
@@ -30,7 +30,7 @@ def started(machine, name, workload, *words, env=None):
 
 
 class Peers:
-    """What stands for PyTorch on softgpu; and shows peer access everywhere."""
+    """Replaces PyTorch on softgpu; also shows peer access."""
 
     def __init__(self, machine, name, count):
         self.machine, self.name, self.count = machine, name, count
@@ -50,14 +50,14 @@ def split(machine, name, count, *words, gib=CACHE_GIB):
 
 
 def apart(machine, name, count, *words, gib=CACHE_GIB):
-    """The same with a process for each GPU."""
+    """The same with one process per GPU."""
     if SOFT:
         return Family(machine, name, count)
     return Program(machine, name, "torch_apart.py", "--processes", str(count), "--cache", gib, *words)
 
 
 def begun(program):
-    """The program, and how many of its rounds nobody disturbed."""
+    """Returns the program and its number of undisturbed rounds."""
     if isinstance(program, (Peers, Family)):
         return program.go(90), 0
     job = program.go(120)
@@ -76,7 +76,7 @@ def ended(job, undisturbed):
 
 
 class Family:
-    """A process for each GPU, below a parent without one."""
+    """One process per GPU, below a parent without a GPU."""
 
     def __init__(self, machine, name, count):
         self.machine, self.name, self.count = machine, name, count
@@ -90,17 +90,18 @@ class Family:
 
 
 class Split:
-    """What has one GPU, then what has two with the same bytes on each: two wires take as long as one."""
+    """Compares one GPU with two that hold the same number of bytes each: with two buses the time
+    must be the same."""
 
     def __init__(self, machine, programs, kept=True, one=None):
-        """`one`: what is already known of one GPU, by another."""
+        """`one`: known results for one GPU."""
         self.machine = machine
         self.programs = programs
         self.kept = kept
         self.one = {} if one is None else one
 
     def without_the_driver(self, job, count):
-        """The same with the contexts kept: what is left is ours."""
+        """The same with the contexts kept, which leaves only the time of Stasis."""
         times = []
         for _ in range(4):
             times.append(job.verb("suspend", job.name, "--keep-context").json()["total_s"])
@@ -123,7 +124,7 @@ class Split:
                 median = median_s(accounts[1:])
                 report.number(f"{way} on {count} GPU(s), cold:", accounts[0]["total_s"], "s")
                 report.number(f"{way} on {count} GPU(s), median of 5 warm:", median, "s")
-                # Nothing is copied that has not changed: the first time is that of all the bytes.
+                # Unchanged data is not copied, so the first time is that of all the bytes.
                 report.number(f"{way} on {count} GPU(s): device memory", accounts[0]["device_bytes"] / MIB, "MiB")
                 if count == 1:
                     self.one[way] = (accounts[0]["total_s"], median)
@@ -153,7 +154,7 @@ def dumped_and_restored(job, *restore_words):
 
 
 def exchanged(machine, program):
-    """The two GPUs of a program change places at a resume, twice, and at a restore."""
+    """Exchanges the two GPUs of a program at a resume, twice, and at a restore."""
     report = machine.report
     job, undisturbed = begun(program)
     try:
@@ -170,7 +171,7 @@ def exchanged(machine, program):
 
 
 def by_its_own_numbers(machine):
-    """CUDA_VISIBLE_DEVICES gives the program other numbers than the machine's, or hides a GPU from it."""
+    """CUDA_VISIBLE_DEVICES renumbers the GPUs for the program, or hides one."""
     notes = []
     for visible, first in [("1,0", 1), ("1", 1)]:
         name = "sees-" + visible.replace(",", "-")
@@ -183,7 +184,7 @@ def by_its_own_numbers(machine):
             job.verb("suspend", name)
             moved = job.machine.stasis(name, "resume", name, "--gpu-map", f"{first}={1 - first}", expect=None)
             if moved.code != 0:
-                # Whether the driver moves a program to a GPU that it cannot see is what is asked here.
+                # Finds out whether the driver moves a program to a GPU that it cannot see.
                 notes.append(f"{visible}: the move is refused: {moved.err.strip().splitlines()[0]}")
                 job.verb("resume", name)
             else:
@@ -201,7 +202,7 @@ def by_its_own_numbers(machine):
 
 
 def eight_processes(machine):
-    """A tree of eight on two GPUs; four of them share each GPU and its mover."""
+    """A tree of eight processes on two GPUs; four of them share each GPU and its mover."""
     job = started(machine, "eight", "tree", "--children", 8, "--devices", 2, "--memory",
                   "8M" if SOFT else "512M", "--interval", "20")
     try:
@@ -220,8 +221,8 @@ def eight_processes(machine):
 
 
 def data_loader(machine):
-    """Training with forked workers, through every verb; the losses as without Stasis are those of one run
-    whose rounds are whole, since each worker's items depend on nothing but their number."""
+    """Training with forked workers through every command. The losses must equal those of an
+    undisturbed run, since each worker's items depend only on their index."""
     if SOFT:
         raise StepSkipped("it needs a real GPU")
     rounds, note = ride(machine, "loader", [sys.executable, os.path.join(os.path.dirname(__file__),
@@ -246,10 +247,12 @@ def two_there(machine):
 def steps(machine):
     both = Split(machine, {count: split(machine, f"split-{count}", count) for count in (1, 2)})
     families = Split(machine, {count: Family(machine, f"family-{count}", count) for count in (1, 2)})
-    # More than the driver takes for both GPUs' contexts, and all of it anew: what is left are the wires.
+    # More data than the driver's time for both contexts, all of it changed: this leaves the time of
+    # the buses.
     wires = Split(machine, {count: split(machine, f"wires-{count}", count, "--churn", gib=WIRES_GIB)
                             for count in (1, 2)}, kept=False)
-    # The driver checkpoints the GPUs of one process one after the other, and those of two beside each other.
+    # The driver checkpoints the GPUs of one process one after the other, but those of two processes
+    # in parallel.
     wires_apart = Split(machine, {2: apart(machine, "wires-apart", 2, "--churn", gib=WIRES_GIB)}, kept=False,
                         one=wires.one)
     yield "machine", 60, functools.partial(two_there, machine), []

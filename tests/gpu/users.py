@@ -1,4 +1,4 @@
-"""The steps of users.sh; see there."""
+"""The steps of users.sh."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from harness import Output, Report, demand, is_alive, run, tail, wait_until
 from ride import Machine, sequence_is_whole
 
 SOFT = os.environ.get("GPU") == "soft"
-USER = 4321  # nobody's
+USER = 4321  # an unused user id
 
 
 class User:
@@ -20,7 +20,7 @@ class User:
         self.home = machine.state / "user"
         self.home.mkdir()
         os.chown(self.home, USER, USER)
-        # His folders are his own; the daemon is root's.
+        # The user's directories are private; the daemon is root's.
         self.env = {key: value for key, value in machine.env.items() if key != "STASIS_STATE_DIR"}
         self.env["HOME"] = str(self.home)
 

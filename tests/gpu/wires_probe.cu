@@ -1,5 +1,5 @@
-// What a machine with two GPUs gives by itself: copies between each of them and host memory, alone
-// and at the same time, best of three. Host memory is a file on a tmpfs, as an arena's is.
+// Measures the raw speed of a machine with two GPUs: copies between each of them and host memory,
+// alone and concurrently, best of three. Host memory is a file on a tmpfs, like an arena.
 //
 //   nvcc -O2 -o wires_probe wires_probe.cu && mount -t tmpfs -o huge=always none /mnt &&
 //   ./wires_probe /mnt/x 40

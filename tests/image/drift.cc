@@ -1,10 +1,12 @@
-// drift --memory SIZE --allocation SIZE --port N: device memory of which a hundredth changes. Of
-// --memory the last hundredth is written anew every round, the same one each time; half of the
-// words are small numbers, so that it can be compressed. --port tells programs apart: two of them
-// have the same memory but for what changes. --allocation is a buffer of zeros that nothing is ever
-// written to, but for one byte in its middle at SIGUSR2, which changes one at the begin of --memory
-// too. With --handles N all of --memory changes, in N parts that take turns: each is written
-// anew for a few rounds and then stays for N - 1 turns.
+// drift --memory SIZE --allocation SIZE --port N: device memory of which one percent changes.
+//
+// - The last percent of --memory is rewritten every round, always the same part. Half of the words
+//   are small numbers, so that the data can be compressed.
+// - --port distinguishes programs: two of them have equal memory except for the changing part.
+// - --allocation is a buffer of zeros that is never written, except for one byte in its middle at
+//   SIGUSR2, which also changes one byte at the start of --memory.
+// - With --handles N all of --memory changes, in N parts that take turns: each is rewritten for a
+//   few rounds and then stays unchanged for N - 1 turns.
 #include <csignal>
 #include <vector>
 
@@ -82,8 +84,8 @@ class Drift : public Workload {
   }
 
  private:
-  // What the memory must hold from word `first` on: nothing is kept in host memory, where it would
-  // be dumped too.
+  // Returns the expected content from word `first` on. It is computed, because a copy in host
+  // memory would be dumped too.
   std::vector<uint64_t> Words(uint64_t first, uint64_t end) const {
     std::vector<uint64_t> words(end - first);
     for (uint64_t i = first; i < end; ++i) {
@@ -93,19 +95,21 @@ class Drift : public Workload {
     return words;
   }
 
-  // Of the round in which this word was last written.
+  // Returns the seed of the round in which this word was last written.
   uint64_t SeedOf(uint64_t word) const {
     if (parts_ == 0) return word < fixed_ ? kSeed : kSeed + salt_ + round_;
     const uint64_t part = word / (words_ / parts_);
     const uint64_t turn = round_ / kTurn;
     const uint64_t ago = (turn + parts_ - part % parts_) % parts_;
-    if (part >= parts_ || ago > turn) return kSeed;  // not yet, or the rest of the division
+    if (part >= parts_ || ago > turn)
+      return kSeed;  // not yet written, or the remainder of the
+                     // division
     return kSeed + salt_ + 1 + (ago == 0 ? round_ : (turn - ago + 1) * kTurn - 1);
   }
 
   uint64_t words_ = 0;
-  uint64_t parts_ = 0;  // that take turns; 0: the last hundredth changes
-  uint64_t fixed_ = 0;  // so many never change
+  uint64_t parts_ = 0;  // number of parts that take turns; 0: the last percent changes
+  uint64_t fixed_ = 0;  // number of words that never change
   uint64_t round_ = 0;
   uint64_t salt_ = 0;
   uint64_t zeros_ = 0;

@@ -1,8 +1,7 @@
-// heap --memory SIZE [--allocation SIZE] [--port N]: CPU memory of which a hundredth changes, and
-// no GPU. Of --memory pages all over it, one in a hundred, are written anew every round, the same
-// ones each time. --port tells programs apart: two of them have the same memory but for what
-// changes.
-// --allocation is memory that was written to, and is all zero.
+// heap --memory SIZE [--allocation SIZE] [--port N]: CPU memory of which one percent changes,
+// without a GPU. One in a hundred pages of --memory is rewritten every round, always the same ones.
+// --port distinguishes programs: two of them have equal memory except for the changing pages.
+// --allocation is memory that was written with zeros.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -15,7 +14,7 @@ namespace {
 
 constexpr uint64_t kSeed = 0x4ea9;
 constexpr uint64_t kPageWords = 4096 / sizeof(uint64_t);
-constexpr uint64_t kChanging = 100;  // every so many pages
+constexpr uint64_t kChanging = 100;  // one in this many pages
 
 uint64_t* Map(uint64_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
-"""CPU memory that images share: what a second dump writes, that what comes back is right, what damage is found, and
-what deletes, gc, kills and full disks leave. The real programs."""
+"""CPU memory shared between images: what a second dump writes, correct restores, detection of
+damage, and what deletes, gc, kills and full disks leave. Uses the real programs."""
 
 import os
 import pathlib
@@ -19,7 +19,7 @@ from world import demand  # noqa: E402
 MIB = 1 << 20
 MEMORY = 64 * MIB
 ZEROS = 4 * MIB
-# Stacks, libc's data, what the kernel and CRIU put there: pages that differ each time.
+# Stacks, libc's data, and pages of the kernel and CRIU, which differ each time.
 FIXED = 1 * MIB
 CHANGED = MEMORY * 0.01
 MS_BIND, MS_REMOUNT, MS_RDONLY = 4096, 32, 1
@@ -31,7 +31,7 @@ def heap(world, name, number):
 
 
 def dump(program, name, *options, **more):
-    """What its account says of CPU memory."""
+    """Returns the dump's account of CPU memory."""
     program.dump("--json", *options, name=name, **more)
     return program.world.last.json()["stored"]
 
@@ -47,7 +47,7 @@ def on_disk(world):
 
 
 def leftovers(world):
-    """Files that were made for CRIU."""
+    """Returns files made for CRIU."""
     return [str(p) for p in world.folder.rglob(".*.cpu-*")]
 
 
@@ -94,7 +94,7 @@ def two_programs_share(world):
 
 
 def the_second_reader_makes_the_same_files(world):
-    """Those that CRIU would be given; each page compared by it too."""
+    """Compares each page with the files that CRIU would get."""
     folder = world.folder / "made"
     folder.mkdir()
     read_image.make_cpu_files(str(world.images / "small"), str(folder))
@@ -103,14 +103,14 @@ def the_second_reader_makes_the_same_files(world):
 
 
 def a_flipped_bit_is_found(world, program):
-    """Before the program runs, in the pages of both packs."""
+    """Detected before the program runs, in the pages of both packs."""
     for pack in packs(world, "one-2"):
         path = world.images / "one-2" / pack["path"]
-        # The linked one begins as CRIU's file did, with pages of the program itself.
+        # The linked pack starts like CRIU's file, with pages of the program.
         for offset in (pack["size_bytes"] // 3, pack["size_bytes"] - 5):
             with open(path, "r+b", buffering=0) as file:
                 whole = os.pread(file.fileno(), 4096 * 3, offset)
-                # One of three pages in a row is needed for sure: one in a hundred has changed.
+                # At least one of three consecutive pages is in use; one in a hundred has changed.
                 os.pwrite(file.fileno(), bytes(b ^ 16 for b in whole), offset)
                 world.stasis("image", "verify", "one-2", expect=1)
                 demand(pack["path"] in world.last.out, f"{world.last}")
@@ -127,7 +127,7 @@ def deletes_and_gc(world, program):
     world.stasis("image", "verify", "one-2")
     world.stasis("image", "gc", "--json")
     freed = world.last.json()["freed_bytes"]
-    # What only one-1 had: its version of what changes; and zeros in the file that CRIU wrote.
+    # Data only in one-1: its version of the changing pages, and zeros in CRIU's file.
     demand(CHANGED * 0.9 <= freed <= MEMORY * 0.02 + ZEROS + 2 * FIXED, f"gc frees {freed}")
     demand(world.stasis("image", "gc", "--json").json()["freed_bytes"] == 0, "gc frees twice")
     world.stasis("image", "verify", "one-2")
@@ -135,7 +135,7 @@ def deletes_and_gc(world, program):
 
 
 def killed(world, program):
-    """In the new phases: nothing is left, and the program is what it was."""
+    """In the new phases: nothing is left over, and the program is unchanged."""
     held = on_disk(world)
     for phase, when in (("cpu-write", "before"), ("cpu-write", "after")):
         world.stasis("dump", "one", "--name", "dead", "--leave-running", expect=None,
@@ -157,7 +157,7 @@ def killed(world, program):
 
 
 def no_room_in_memory(world, program):
-    """Then CRIU's files are made on the disk."""
+    """CRIU's files are then made on disk."""
     small = world.folder / "small-memory"
     small.mkdir()
     isolate.mount("tmpfs", str(small), "tmpfs", 0, "size=8m,mode=0700")
@@ -170,7 +170,7 @@ def no_room_in_memory(world, program):
         demand([p for p in leftovers(world) if p.startswith(str(world.state / "data/."))], f"{leftovers(world)}")
         world.stasis("recover")
         demand(not leftovers(world), f"left: {leftovers(world)}")
-        # A power cut takes what says where they are.
+        # A power failure loses the record of their places.
         world.stasis("restore", "one-2", expect=None,
                      env={"STASIS_ARENA_DIR": str(small), "STASIS_FAULT": "cpu-read:after:die"})
         demand(leftovers(world), "nothing was made?")
@@ -183,17 +183,20 @@ def no_room_in_memory(world, program):
 
 
 def power_cut(state):
-    """What does not outlive a restart of the machine."""
+    """Removes what does not survive a reboot."""
     for entry in [*(state / "run" / "journal").iterdir(), *(state / "run").glob("work-*")]:
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def no_room_of_our_own(world, program):
-    """A host on which neither memory nor our own disk has room: there is the disk of the image."""
+    """A host with too little memory and disk space of its own: uses the disk of the image."""
     tiny = world.folder / "tiny"
     tiny.mkdir()
     isolate.mount("tmpfs", str(tiny), "tmpfs", 0, "size=8m,mode=0700")
     (tiny / "arena").mkdir(mode=0o700)
+    # This state directory also has written the image.
+    (tiny / "data").mkdir(mode=0o711)
+    shutil.copy2(world.state / "data" / "secret.key", tiny / "data")
     image = world.images / "one-2"
     env = {"STASIS_STATE_DIR": str(tiny), "STASIS_ARENA_DIR": str(tiny / "arena")}
 
@@ -208,7 +211,7 @@ def no_room_of_our_own(world, program):
         dies()
         world.stasis("recover", env=env)
         demand(not leftovers(world), f"left: {leftovers(world)}")
-        # After a power cut the next restore takes them away, and a gc.
+        # After a power failure the next restore or gc removes them.
         for sweep in (["image", "gc", "-d", str(world.images)], ["restore", str(image), "--job", "two"]):
             dies()
             power_cut(tiny)
@@ -216,7 +219,7 @@ def no_room_of_our_own(world, program):
             demand(not leftovers(world), f"left: {leftovers(world)}")
         world.stasis("kill", "two", env=env, expect=None)
         world.stasis("wait", "two", env=env, expect=None)
-        # A store that is read-only: each place is named, with what it has.
+        # A read-only store: the error names each place with its free space.
         isolate.mount(str(world.images), str(world.images), flags=MS_BIND)
         isolate.mount("", str(world.images), flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
         try:
@@ -233,7 +236,8 @@ def no_room_of_our_own(world, program):
 
 
 def no_links_no_sharing(world, program):
-    """As on a file system without hard links: each image a mount of its own. The account says why."""
+    """As on a file system without hard links: each image is a separate mount. The account gives the
+    reason."""
     path = str(world.images / "one-2")
     isolate.mount(path, path, flags=MS_BIND)
     try:
@@ -247,7 +251,8 @@ def no_links_no_sharing(world, program):
 
 
 def a_full_disk(world, program):
-    """A second dump fits where a whole one does not; that leaves nothing, and the program runs on."""
+    """A second dump fits where a complete one does not. The failed one leaves nothing, and the
+    program runs on."""
     store = world.folder / "store-small"
     store.mkdir()
     isolate.mount("tmpfs", str(store), "tmpfs", 0, f"size={2 * MEMORY + 24 * MIB},mode=0700")

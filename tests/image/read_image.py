@@ -12,6 +12,8 @@ Blocks in zstd are decompressed by Python from 3.14 on, or by the `zstd` command
 neither they are compared as they are stored, and it says how many.
 """
 
+import hashlib
+import hmac
 import os
 import stat
 import struct
@@ -24,12 +26,14 @@ M32 = (1 << 32) - 1
 
 FOLDERS = ("cpu", "gpu", "log", "agent", "pages")
 PAGE = 4096
-MOST_BYTES = 1 << 50  # of a file or a pack
-MOST_BLOCKS, MOST_PAGES = 1 << 22, 1 << 24  # of a pack
-MOST_PAGES_USED = 1 << 25  # of an image, each use counted
+MOST_BYTES = 1 << 50  # per file or pack
+MOST_BLOCKS, MOST_PAGES = 1 << 22, 1 << 24  # per pack
+MOST_PAGES_USED = 1 << 25  # per image, counting each use
 MOST_PACKS, MOST_PAGE_FILES = 16384, 65536
 FEATURE_AGENT = 1  # files in agent/
-without_zstd = 0  # blocks that were only compared as they are stored
+FEATURE_ORIGIN = 2  # a MAC after the body
+ORIGIN_BYTES = 48  # the id of its key, and the MAC
+without_zstd = 0  # blocks that were compared only in their stored form
 
 
 class BadImage(Exception):
@@ -175,7 +179,7 @@ def xxh3_long(data):
 
 
 def xxh3_128(data):
-    """The canonical 16 bytes: upper half first, big-endian."""
+    """Returns the canonical 16 bytes: upper half first, big-endian."""
     method = xxh3_upto16 if len(data) <= 16 else xxh3_upto240 if len(data) <= 240 else xxh3_long
     low, high = method(data)
     return high.to_bytes(8, "big") + low.to_bytes(8, "big")
@@ -243,7 +247,8 @@ def varint(data, at):
 
 
 def fields(data):
-    """All fields of a protobuf message: {number: [value, ...]}; a value is an int or bytes."""
+    """Returns all fields of a protobuf message: {number: [value, ...]}; a value is an int or bytes.
+    """
     found = {}
     at = 0
     while at < len(data):
@@ -283,11 +288,31 @@ def open_envelope(data, where):
     if xxh3_128(data[:-16]) != data[-16:]:
         raise BadImage(f"{where} is damaged")
     version, header, body, features = struct.unpack_from("<IIQQ", data, 8)
-    if version not in (1, 2, 3) or features & ~FEATURE_AGENT:
+    if version not in (1, 2, 3) or features & ~(FEATURE_AGENT | FEATURE_ORIGIN):
         raise BadImage(f"{where} has format {version} with features {features:#x}; this reads 1 to 3")
-    if header != 32 or body != len(data) - 48:
+    if header != 32 or body != len(data) - 48 - (ORIGIN_BYTES if features & FEATURE_ORIGIN else 0):
         raise BadImage(f"{where} is damaged: wrong lengths")
-    return data[32:-16], version, features
+    return data[32:32 + body], version, features
+
+
+def mac(key, message):
+    return hmac.new(key, message, hashlib.sha256).digest()
+
+
+def origin_key_id(image):
+    """Returns the key id in the manifest's origin MAC; None without a MAC."""
+    data = read_regular(os.path.join(image, "manifest.pb"))
+    _, _, features = open_envelope(data, image)
+    return data[-64:-48] if features & FEATURE_ORIGIN else None
+
+
+def is_by(image, secret):
+    """Returns whether the installation with this secret wrote the image."""
+    if origin_key_id(image) != mac(secret, b"stasis image origin: key id")[:16]:
+        return False
+    data = read_regular(os.path.join(image, "manifest.pb"))
+    key = mac(secret, b"stasis image origin: MAC key")
+    return hmac.compare_digest(data[-48:-16], mac(key, hashlib.sha256(data[:-64]).digest()))
 
 
 def read_regular(path, expected_size=None):
@@ -314,7 +339,8 @@ def read_manifest(image):
 
 
 def check_packs_are_needed(manifest):
-    """What the manifest says of packs, blocks and pages is within its bounds, and each pack is there for something."""
+    """Checks that the manifest's packs, blocks and pages are within bounds, and that each pack is
+    used."""
     if len(manifest.get(16, [])) > MOST_PACKS or len(manifest.get(17, [])) > MOST_PAGE_FILES:
         raise BadImage("the manifest lists too many packs, or files of pages")
     packs = list(packs_of(manifest))
@@ -330,13 +356,13 @@ def check_packs_are_needed(manifest):
 
 
 def is_plain_name(name):
-    """Of a file in one of an image's folders."""
+    """Checks a file name in one of an image's directories."""
     raw = name.encode("utf-8", "surrogateescape")
     return 0 < len(raw) <= 255 and name not in (".", "..") and not any(b < 32 or b in (47, 127) for b in raw)
 
 
 def files_of(manifest):
-    """(path, size, checksums) of every file listed, with the rules on paths kept."""
+    """Yields (path, size, checksums) of every listed file, and checks the rules for paths."""
     for raw in manifest.get(11, []):
         message = fields(raw)
         path = text(message, 1)
@@ -351,7 +377,7 @@ def files_of(manifest):
 # --- packs ------------------------------------------------------------------------------------------
 
 def lz4_block(stored, size, where):
-    """An LZ4 block, decompressed to exactly `size` bytes."""
+    """Decompresses an LZ4 block to exactly `size` bytes."""
     out = bytearray()
     at = 0
 
@@ -392,7 +418,7 @@ def lz4_block(stored, size, where):
 
 
 def zstd_frame(stored, size, where):
-    """By Python (from 3.14 on) or by the `zstd` command; None where there is neither."""
+    """Decompresses with Python (3.14 or later) or the `zstd` command; returns None without either."""
     try:
         from compression import zstd
     except ImportError:
@@ -421,8 +447,8 @@ def zstd_by_command(stored, size, where):
 
 
 class Pack:
-    """A pack whose header, index and footer are what they were. A block is looked at when it is asked for:
-    one that no image refers to may be a hole."""
+    """A pack with a valid header, index and footer. Blocks are checked when they are read: an
+    unused one may be a hole."""
 
     def __init__(self, data, where):
         self.data, self.where = data, where
@@ -461,11 +487,11 @@ class Pack:
         return self.entries[name][1]
 
     def frame_bytes(self):
-        """Of the file, what is no block."""
+        """Size of the file without blocks."""
         return 4096 + -(-(64 * len(self.entries) + 64) // 4096) * 4096
 
     def block(self, name):
-        """Its bytes, checked; None for one in zstd that cannot be decompressed here."""
+        """Returns the checked bytes; None for a zstd block that cannot be decompressed here."""
         offset, stored, logical, codec, checksum = self.entries[name]
         where = f"{self.where}: block {name.hex()}"
         raw = self.data[offset:offset + stored]
@@ -475,7 +501,7 @@ class Pack:
 
 
 def varints(values):
-    """A repeated number, packed or not."""
+    """Returns a repeated number, packed or not."""
     found = []
     for value in values:
         if isinstance(value, int):
@@ -489,7 +515,7 @@ def varints(values):
 
 
 def packs_of(manifest):
-    """The fields of every pack listed, with `path`."""
+    """Returns the fields of every listed pack, with `path`."""
     seen = set()
     for raw in manifest.get(16, []):
         message = fields(raw)
@@ -508,7 +534,8 @@ def packs_of(manifest):
 
 
 def ranges_of(manifest, packs):
-    """(address, [(block name, length, index of the pack or None)]) of every range; `packs` as of packs_of."""
+    """Yields (address, [(block name, length, index of the pack or None)]) of every range; `packs`
+    from packs_of."""
     for raw in manifest.get(13, []):
         message = fields(raw)
         address, size, step = one(message, 2, 0), one(message, 3, 0), one(message, 4, 0)
@@ -527,7 +554,7 @@ def ranges_of(manifest, packs):
 
 
 def page_files_of(manifest, packs):
-    """(path, size, [(index of the pack or None, first page, pages)]) of every file that is made of pages."""
+    """Yields (path, size, [(index of the pack or None, first page, pages)]) of every page file."""
     seen = {path for path, _, _ in files_of(manifest)}
     for raw in manifest.get(17, []):
         message = fields(raw)
@@ -550,7 +577,7 @@ def page_files_of(manifest, packs):
 
 
 class PagePack:
-    """A pack of pages whose index and footer are what they were."""
+    """A pack of pages with a valid index and footer."""
 
     def __init__(self, data, where):
         self.data, self.where = data, where
@@ -570,7 +597,7 @@ class PagePack:
         self.pages = [(index[at:at + 16], index[at + 16:at + 32]) for at in range(48 * extents, len(index), 32)]
         if any(not any(name) for name, _ in self.pages):
             raise BadImage(f"{where} has a page without a name")
-        self.extents = []  # of each page: the extent, and which of its pages
+        self.extents = []  # for each page: the extent, and its index within the extent
         self.read = {}
         end = 0
         for i in range(extents):
@@ -588,11 +615,11 @@ class PagePack:
             raise BadImage(f"{where} has {len(self.pages)} pages and {len(self.extents)} in its extents")
 
     def frame_bytes(self):
-        """Of the file, what is no page."""
+        """Size of the file without pages."""
         return -(-self.tail // 4096) * 4096
 
     def extent(self, extent):
-        """All pages of a compressed one; None when it cannot be decompressed here."""
+        """Returns all pages of a compressed extent; None if it cannot be decompressed here."""
         offset, stored, count, codec, _, checksum = extent
         where = f"{self.where}: the pages at {offset}"
         raw = self.data[offset:offset + stored]
@@ -601,7 +628,7 @@ class PagePack:
         return (None, lz4_block, zstd_frame)[codec](raw, count * PAGE, where)
 
     def page(self, number):
-        """Its bytes, checked; None for one in zstd that cannot be decompressed here."""
+        """Returns the checked bytes; None for a zstd page that cannot be decompressed here."""
         extent, which = self.extents[number]
         if extent[3] == 0:
             data = self.data[extent[0] + which * PAGE:][:PAGE]
@@ -625,7 +652,7 @@ def open_pack(image, message):
 
 
 def make_cpu_files(image, folder):
-    """What CRIU would be given."""
+    """Returns the file as CRIU would get it."""
     manifest = read_manifest(image)
     recorded = list(packs_of(manifest))
     packs = [open_pack(image, message) if message["pages"] else None for message in recorded]
@@ -643,15 +670,16 @@ def make_cpu_files(image, folder):
                     file.write(page)
 
 
-# --- what a person sees -----------------------------------------------------------------------------
+# --- output
+# -----------------------------------------------------------------------------------------
 
 def verify(image):
-    """What is not as the manifest says, one line each."""
+    """Returns the deviations from the manifest, one line each."""
     findings = []
     manifest = read_manifest(image)
     chunk = one(manifest, 10, 0)
     listed = set()
-    packs = []  # in the manifest's order; None: not readable
+    packs = []  # in the manifest's order; None if unreadable
     for path, size, checksums in files_of(manifest):
         listed.add(path)
         try:
@@ -684,7 +712,7 @@ def verify(image):
                 continue
             candidates = [p for p in packs if p] if place is None else [packs[place]]
             if candidates == [None]:
-                continue  # said already
+                continue  # already reported
             pack = next((p for p in candidates if name in p.entries), None)
             if pack is None or pack.entries[name][2] != size:
                 findings.append(f"block {name.hex()} of {address:#x} is in no pack")
@@ -700,7 +728,7 @@ def verify(image):
                 continue
             pack = packs[place]
             if pack is None:
-                continue  # said already
+                continue  # already reported
             if first + count > len(pack.pages):
                 findings.append(f"{path} needs page {first + count} of {pack.where}, which has {len(pack.pages)}")
                 continue
@@ -727,6 +755,8 @@ def describe(image):
     manifest = read_manifest(image)
     job, host, software = (fields(one(manifest, n, b"")) for n in (5, 3, 4))
     print(f"image     {one(manifest, 1, b'').hex()}")
+    key = origin_key_id(image)
+    print(f"origin    {key.hex() if key else '-'}")
     print(f"job       {text(job, 1) or '-'}: " + " ".join(a.decode("utf-8", "replace") for a in job.get(2, [])))
     print(f"host      {text(host, 1)}, Linux {text(host, 2)}")
     print(f"software  Stasis {text(software, 1)}, CRIU {text(software, 2)}, "

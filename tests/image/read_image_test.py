@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The independent reader on the golden images: it finds them whole, and finds what is changed."""
+"""The independent reader on the golden images: accepts intact ones and detects changes."""
 
 import io
 import os
@@ -16,6 +16,7 @@ import read_image  # noqa: E402
 
 GOLDEN = os.path.join(HERE, "golden", "v1")
 GOLDEN_3 = os.path.join(HERE, "golden", "v3")
+GOLDEN_ORIGIN = os.path.join(HERE, "golden", "v3-origin")
 GOLDEN_2 = os.path.join(HERE, "golden", "v2")
 
 
@@ -80,7 +81,7 @@ class GoldenImage(unittest.TestCase):
         golden = os.path.join(HERE, "golden", "v1-agent")
         self.assertEqual(read_image.verify(golden), [])
         self.assertIn("agent/", " ".join(path for path, _, _ in read_image.files_of(read_image.read_manifest(golden))))
-        for image, bits in ((golden, 0), (GOLDEN, 1), (GOLDEN, 2)):
+        for image, bits in ((golden, 0), (GOLDEN, 1), (GOLDEN, 4)):
             with open(os.path.join(image, "manifest.pb"), "rb") as file:
                 data = file.read()[:-16]
             data = data[:24] + bits.to_bytes(8, "little") + data[32:]
@@ -88,6 +89,22 @@ class GoldenImage(unittest.TestCase):
                 file.write(data + read_image.xxh3_128(data))
             with self.assertRaisesRegex(read_image.BadImage, "features"):
                 read_image.read_manifest(self.image)
+
+    def test_one_with_an_origin_mac_is_its_writers_as_long_as_nothing_is_changed(self):
+        shutil.rmtree(self.image)
+        shutil.copytree(GOLDEN_ORIGIN, self.image)
+        self.assertEqual(read_image.verify(self.image), [])
+        secret = bytes(range(32))
+        self.assertTrue(read_image.is_by(self.image, secret))
+        self.assertFalse(read_image.is_by(self.image, bytes(32)))
+        self.assertFalse(read_image.is_by(GOLDEN_3, secret))
+        with open(self.path("manifest.pb"), "rb") as file:
+            data = file.read()[:-16]
+        for at in (32, len(data) // 2, len(data) - 49, len(data) - 1):
+            changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
+            with open(self.path("manifest.pb"), "wb") as file:
+                file.write(changed + read_image.xxh3_128(changed))
+            self.assertFalse(read_image.is_by(self.image, secret))
 
     def test_format_2_is_whole_and_its_blocks_have_their_names(self):
         self.assertEqual(read_image.verify(GOLDEN_2), [])

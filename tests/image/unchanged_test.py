@@ -1,5 +1,6 @@
-"""A suspend copies what changed since the last one, and no zeros: how much, and that what comes back is right,
-whatever was killed on the way. The real programs, on softgpu, whose memory is full of garbage before it is used."""
+"""A suspend copies only data changed since the last one, and no zeros: checks the amount, and that
+the resumed data is right even after kills in between. Uses the real programs on softgpu, whose new
+memory is full of garbage."""
 
 import os
 import pathlib
@@ -16,7 +17,7 @@ from world import demand  # noqa: E402
 MIB = 1 << 20
 MEMORY = 64 * MIB
 ZEROS = 32 * MIB
-CHANGED = 4 * MIB  # a hundredth, and the blocks at its edges
+CHANGED = 4 * MIB  # one percent, and the blocks at its edges
 BLOCK = 2 * MIB
 
 
@@ -52,7 +53,7 @@ def only_what_changed(world, program):
         saved = suspend(world)
         part(saved)
         resume(world, program)
-    # A dump does not copy it again either, nor is its data lost with it.
+    # A dump does not copy it again, and the data is not lost with the dump.
     world.stasis("dump", "one", "--name", "one-1", "--leave-running", "--json")
     part(world.last.json()["saved"])
     demand(world.last.json()["stored"]["zero_bytes"] >= ZEROS - BLOCK, f"{world.last}")
@@ -74,24 +75,30 @@ def a_byte_is_seen(world, program, before):
     resume(world, program)
 
 
+def places(world, phases, some):
+    """Returns PHASE:WHEN where a command dies: `some`, or before and after each of the phases."""
+    return [f"{phase}:{when}" for phase in phases for when in ("before", "after")] if world.every else some
+
+
 def killed(world, program):
-    for phase in ("data-room", "gate-close", "data-export", "data-save", "data-commit", "record", "data-free"):
-        for when in ("before", "after"):
-            world.stasis("suspend", "one", expect=None, env={"STASIS_FAULT": f"{phase}:{when}:die"})
-            demand(world.last.code == -9, lambda: f"it was not killed: {world.last}")
-            world.stasis("recover")
-            if program.state() == "suspended":
-                world.stasis("resume", "one")
-            program.expect_running()
-            # What is known of an arena after that is right, or nothing is.
-            suspend(world)
-            resume(world, program)
-            part(suspend(world))
-            resume(world, program)
+    """Before and during the write to the arena, after it, and after the commit."""
+    for place in places(world, ("data-room", "gate-close", "data-export", "data-save", "data-commit", "record", "data-free"),
+                        ("data-room:after", "data-save:before", "data-save:after", "data-commit:after", "record:after")):
+        world.stasis("suspend", "one", expect=None, env={"STASIS_FAULT": f"{place}:die"})
+        demand(world.last.code == -9, lambda: f"it was not killed: {world.last}")
+        world.stasis("recover")
+        if program.state() == "suspended":
+            world.stasis("resume", "one")
+        program.expect_running()
+        # Afterwards the names of the arena's blocks are right, or there are none.
+        suspend(world)
+        resume(world, program)
+        part(suspend(world))
+        resume(world, program)
 
 
 def failed(world, program):
-    """Undone, not killed: before anything was written the arena is what it was."""
+    """Rolled back without a kill: if nothing was written, the arena is still known."""
     for phase, kept in (("data-room:after", True), ("gate-close:before", True), ("data-save:after", False),
                         ("data-commit:before", False), ("record:before", False)):
         world.stasis("suspend", "one", expect=1, env={"STASIS_FAULT": f"{phase}:fail"})
@@ -105,23 +112,23 @@ def whole_after(saved):
 
 
 def resumes_killed(world, program):
-    for phase in ("data-load", "data-return", "forget"):
-        for when in ("before", "after"):
-            suspend(world)
-            world.stasis("resume", "one", expect=None, env={"STASIS_FAULT": f"{phase}:{when}:die"})
-            demand(world.last.code == -9, lambda: f"it was not killed: {world.last}")
-            world.stasis("recover")
-            if program.state() == "suspended":
-                world.stasis("resume", "one")
-            program.expect_running()
-            part(suspend(world))
-            resume(world, program)
+    for place in places(world, ("data-load", "data-return", "forget"), ("data-load:after", "data-return:after")):
+        suspend(world)
+        world.stasis("resume", "one", expect=None, env={"STASIS_FAULT": f"{place}:die"})
+        demand(world.last.code == -9, lambda: f"it was not killed: {world.last}")
+        world.stasis("recover")
+        if program.state() == "suspended":
+            world.stasis("resume", "one")
+        program.expect_running()
+        part(suspend(world))
+        resume(world, program)
 
 
 def another_key(world, program):
-    """Names of a key that is gone say nothing, but zero is zero: what lies in the place of zeros is garbage."""
+    """Names with a lost key are useless, but zero blocks stay known: the arena has garbage at their
+    place."""
     demand(suspend(world)["zero_bytes"] >= ZEROS - 2 * BLOCK, "nothing is zero")
-    (world.state / "data" / "block.key").unlink()
+    (world.state / "data" / "secret.key").unlink()
     program.dump(name="one-2")
     demand(world.stasis("image", "inspect", "one-2", "--json").code == 0, "it cannot be read")
     program.restore("one-2")
@@ -131,7 +138,7 @@ def another_key(world, program):
 
 
 def without_the_kernel(world, program):
-    """Where it cannot be loaded everything is copied, and the account says so."""
+    """If the kernel cannot be loaded everything is copied, and the account says so."""
     folder = world.folder / "no-kernel"
     folder.mkdir()
     kernel = world.build / "lib/softgpu/block_names.softgpu.so"
@@ -147,7 +154,7 @@ def without_the_kernel(world, program):
 
 
 def full_of_garbage(world):
-    """The memory that the first suspend finds: what is not copied there must not come back either."""
+    """The memory that the first suspend uses: stale data at skipped places must not be restored."""
     world.stasis("arena", "reserve", "128MiB")
     path = world.stasis("arena", "ls", "--json").json()["arenas"][0]["path"]
     with open(path, "r+b") as file:

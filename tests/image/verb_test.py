@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""stasis image ls, inspect, verify and delete, through the real command line, on the golden image."""
+"""stasis image ls, inspect, verify and delete through the real command line, on the golden image."""
 
 import fcntl
 import json
@@ -76,7 +76,7 @@ class ImageVerbs(unittest.TestCase):
 
     def test_delete(self):
         shutil.copytree(GOLDEN, os.path.join(self.store, "b"))
-        # All are found before the first goes.
+        # All names are looked up before the first image is deleted.
         self.stasis("delete", "a", "nothing", expect=3)
         self.assertEqual(self.names(), ["a", "b"])
         os.mkdir(os.path.join(self.store, PARTIAL))

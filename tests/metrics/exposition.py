@@ -1,4 +1,4 @@
-"""A strict reader of Prometheus' text format 0.0.4, as far as the daemon uses it."""
+"""A strict parser of Prometheus' text format 0.0.4, limited to the parts that the daemon uses."""
 
 import re
 
@@ -20,7 +20,7 @@ class Family:
 
 
 def parse(text):
-    """Families by name. A mistake is a failure."""
+    """Returns families by name. A syntax error is a failure."""
     demand(text.endswith("\n"), "the last line has no end")
     families, family, helped = {}, None, None
     for line in text.splitlines():
@@ -78,7 +78,7 @@ class Scrape:
         self.families = parse(text)
 
     def value(self, name, **labels):
-        """None: there is no such series. `name` may end in _sum or _count."""
+        """Returns None if there is no such series. `name` may end in _sum or _count."""
         wanted = frozenset((k, str(v)) for k, v in labels.items())
         for family in self.families.values():
             if (name, wanted) in family.samples:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The logs: every line is JSON, one id finds all that was said and done of an operation, the log goes on without the
-daemon, and nothing of a program's environment or arguments is in it."""
+"""The logs: every line is JSON, one id finds everything about an operation, the log continues
+without the daemon, and it contains nothing of a program's environment or arguments."""
 import contextlib
 import json
 import os
@@ -22,7 +22,7 @@ SECRET = "s3cr3t-that-nobody-else-may-see"
 
 def lines(file):
     read = []
-    for line in file.read_text().split("\n")[:-1]:  # one that has no end yet is being written
+    for line in file.read_text().split("\n")[:-1]:  # an incomplete last line is still being written
         try:
             read.append(json.loads(line))
         except ValueError:
@@ -37,7 +37,7 @@ def of(file, **fields):
 
 
 def environments(variable):
-    """Names of processes that have it."""
+    """Returns names of processes with that id."""
     found = set()
     for pid in processes.all_pids():
         if variable.encode() in (processes.told(pid, "environ") or b"").split(b"\0"):
@@ -46,7 +46,7 @@ def environments(variable):
 
 
 def opened(pid):
-    """The files that it has open, of those that it still has."""
+    """Returns the files that it has open."""
     found = set()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for file in pathlib.Path(f"/proc/{pid}/fd").iterdir():
@@ -68,7 +68,7 @@ def drain(world):
 
 
 def done(world, log):
-    """What was done, in the order of its lines."""
+    """The actions in the order of the log's lines."""
     account = world.stasis("suspend", "job", "--json").json()
     demand(ID.match(account["operation"]), f"{account['operation']!r}")
     said = of(log, operation=account["operation"])
@@ -96,7 +96,8 @@ def failed(world, log):
 
 
 def one_id(world, log):
-    """Journal, account and helpers of one that hangs; the daemon is killed; the log goes on; recover names it."""
+    """Journal, account and helpers of a hanging operation; the daemon is killed; the log continues;
+    recover names the operation."""
     begun = world.begin("suspend", "job", "--timeout", "10")
     world.await_phase("gpu-lock")
     status = world.stasis("daemon", "status", "--json").json()
@@ -169,7 +170,7 @@ def run(world):
     text = log.read_text()
     demand(first in text and SECRET not in text, "\n".join(line for line in text.splitlines() if SECRET in line))
     demand(stat_mode(log) == 0o600, "the log is others' to read")
-    # What is no log is refused before anything is begun.
+    # An invalid log file is rejected before anything is started.
     world.stasis("daemon", "start", expect=2, env={"STASIS_DAEMON_LOG_FILE": "/dev/null"})
     demand("/dev/null is no file for a log" in world.last.err, str(world.last))
     job.finish()

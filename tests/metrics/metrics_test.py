@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The daemon's metrics: each figure moves with what it is about, the page describes exactly what is served, the alert
-rules ask for nothing else, and a scraper is in nobody's way."""
+"""The daemon's metrics: each value follows its cause, the page describes exactly the served
+metrics, the alert rules use no others, and a scraper disturbs nothing."""
 import os
 import pathlib
 import re
@@ -23,8 +23,8 @@ UID = os.getuid()
 
 
 class Daemon:
-    """One with metrics; commands of the world go through it while it is there."""
-    seen = set()  # figures that had a value at any time, of any daemon
+    """A daemon with metrics; the commands of the test use it while it runs."""
+    seen = set()  # metrics that had a value at any time, of any daemon
 
     def __init__(self, world, env=None):
         self.world = world
@@ -43,7 +43,7 @@ class Daemon:
         return scrape
 
     def scrape_until(self, what, **labels):
-        """Figures of users are at most some seconds old."""
+        """Metrics of users are at most some seconds old."""
         found = []
 
         def there():
@@ -59,7 +59,7 @@ class Daemon:
 
 
 def table():
-    """name -> (type, labels), of docs/metrics.md."""
+    """Returns name -> (type, labels) from docs/metrics.md."""
     rows = {}
     for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
         found = re.match(r"\| `(stasis_\w+)` \| (\w+) \| ([\w, ]*) ?\|", line)
@@ -115,10 +115,11 @@ def workers_at(method):
 
 
 def slow_and_killed(world, daemon, job):
-    """The daemon's environment lets a phase hang: what is under way, and a worker that is killed."""
+    """The daemon's environment makes a phase hang: tests an operation in progress, and a killed
+    worker."""
     begun = world.begin("resume", "job")
     wait_until(lambda: daemon.scrape().value("stasis_operations_under_way", verb="resume") == 1, 60, "not under way")
-    # It is under way before its worker has come to be one.
+    # The operation is in progress before its worker has started.
     worker, = wait_until(lambda: workers_at("Resume"), 60, "no worker")
     os.kill(worker, signal.SIGKILL)
     demand(begun.wait().code == 6, str(begun))
@@ -169,8 +170,8 @@ def strangers(daemon):
         try:
             s.sendall(b"\x00" * 20000)
         except OSError:
-            pass  # it was closed: that is what it is for
-    daemon.scrape()  # in the time that it has
+            pass  # closed, as intended
+    daemon.scrape()  # within the time limit
     for s in silent:
         s.close()
     for path, code in (("/", 404), ("/metrics/x", 404)):
@@ -182,7 +183,7 @@ def strangers(daemon):
 
 
 def run(world):
-    # Without the setting nobody listens.
+    # Without the setting there is no listener.
     world.env["STASIS_SOCKET"] = str(world.folder / "socket")
     world.stasis("daemon", "start")
     demand(world.stasis("daemon", "status", "--json").json()["metrics"] == "", "metrics without being asked for")
@@ -202,7 +203,7 @@ def run(world):
     page(daemon.get())
     missing = set(table()) - daemon.seen
     demand(missing == {"stasis_calls_refused_total"}, f"never seen with a value: {missing}")
-    # The port is taken: said with its name, and no daemon comes up.
+    # The port is in use: the error names it, and the daemon does not start.
     world.stasis("daemon", "start", expect=1, env={"STASIS_SOCKET": str(world.folder / "other"),
                                                    "STASIS_METRICS_LISTEN": daemon.address})
     demand(f"metrics.listen {daemon.address}" in world.last.err, str(world.last))

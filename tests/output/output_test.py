@@ -1,4 +1,5 @@
-"""output_test.py --build DIR [--only WORD]: where a program's output goes, and goes on after a restore."""
+"""output_test.py --build DIR [--only WORD]: the destination of a program's output, before and after
+a restore."""
 
 import os
 import pathlib
@@ -12,8 +13,8 @@ import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
-# Says the next number for each word it is sent; `end` ends it. A read that finds the last writer gone
-# without a word is done again. {0} is done first, {1} each time.
+# Prints the next number for each word received; `end` ends it. Retries a read that found
+# end-of-file. {0} runs first, {1} each time.
 SCRIPT = """{0}
 i=0
 while :; do if read x < "$1"; then
@@ -24,7 +25,7 @@ fi; done"""
 
 
 class Talker:
-    """A job, or a program started by hand, that says what it is told to say."""
+    """A job, or a program started without a job, that prints on request."""
 
     count = 0
 
@@ -57,7 +58,7 @@ class Talker:
         return self
 
     def say(self):
-        """One more number, and the program has said it when this returns."""
+        """Requests one more number; returns when the program has printed it."""
         def told():
             try:
                 fd = os.open(self.go, os.O_WRONLY | os.O_NONBLOCK)
@@ -109,7 +110,7 @@ class Talker:
         self.world.disown(self.pid)
 
     def kill_shim(self):
-        """And waits until it is gone."""
+        """Waits until it is gone."""
         shim = processes.stat(self.pid)[2]
         processes.end(shim)
         wait_until(lambda: self.world.reap() or processes.stat(shim) is None, 90, "its shim does not end")
@@ -137,7 +138,7 @@ def expect(path, text):
     demand(read(path) == text, lambda: f"{path} holds\n{read(path)}\nand not\n{text}")
 
 
-# What became of the log while the program was away, and what it holds after one more number.
+# Changes of the log while the program was dumped, and its content after one more number.
 
 def as_it_was(log):
     return read(log)
@@ -188,7 +189,7 @@ def changed_log(world, change, own_log):
 
 
 def ran_on(world, change):
-    """With --leave-running the log grows, and then the program goes back to its image."""
+    """With --leave-running the log grows, and then the program is restored to its image."""
     talker = Talker(world).run()
     talker.say()
     talker.dump("--leave-running")
@@ -202,11 +203,12 @@ def ran_on(world, change):
 
 
 def before_the_dump(world, change):
-    """A log that lost its name is the job's log all the same: the output comes back under it."""
+    """A log that was renamed or removed is still the job's log: the output appears under its
+    original name."""
     talker = Talker(world).run()
     talker.say()
     change(talker.log)
-    talker.say()  # under the other name, or none
+    talker.say()  # goes to the other name, or to none
     before = read(talker.log) if os.path.exists(talker.log) else ""
     talker.dump()
     talker.restore()
@@ -226,7 +228,7 @@ def other_log(world):
     expect(talker.log, lines(1, 1))
     expect(other, "kept\n" + lines(2, 2))
     demand(talker.listed()["log"] == str(other), "`stasis ps` names another log")
-    # And so again: the log is the job's under any name.
+    # Again: it stays the job's log under any name.
     talker.dump()
     talker.restore()
     talker.say()
@@ -245,7 +247,7 @@ def other_job(world):
     talker.say()
     expect(first_log, lines(1, 1))
     expect(talker.log, lines(2, 2))
-    # The first one's log may go, with its job.
+    # The first job's log may be deleted with its job.
     talker.dump()
     world.stasis("delete", first_name)
     talker.restore()
@@ -255,7 +257,7 @@ def other_job(world):
 
 
 def after_delete(world):
-    """The image alone is enough: the job, its folder and its log are gone."""
+    """The image alone suffices: the job, its directory and its log are gone."""
     talker = Talker(world).run()
     talker.say()
     talker.dump()
@@ -267,7 +269,7 @@ def after_delete(world):
 
 
 def by_hand_redirected(world):
-    """`prog > out.log`, and --log: what it wrote to its file goes to the log from then on."""
+    """`prog > out.log` and --log: output that went to the file goes to the log from then on."""
     talker = Talker(world)
     out, log = talker.folder / "out", talker.folder / "log"
     with open(out, "wb") as file:
@@ -282,7 +284,7 @@ def by_hand_redirected(world):
 
 
 def by_hand_pipe(world):
-    """`prog | less`: a log takes the pipe's place, and is added to, not overwritten; nobody has to read it."""
+    """`prog | less`: a log replaces the pipe and is appended to; it needs no reader."""
     talker = Talker(world)
     talker.spawn(subprocess.PIPE)
     talker.say()
@@ -301,7 +303,8 @@ def by_hand_pipe(world):
 
 
 def many_writers(world):
-    """Children, streams that were closed, reopened or put aside: one order, also after a restore."""
+    """Children, and closed, reopened or duplicated streams: the order is kept, also after a
+    restore."""
     each = ("echo a; (exec >>/dev/stdout; echo b); sh -c 'echo c >&2; (echo d) & wait';"
             " echo e >&3; exec 4>&1 1>&-; exec 1>&4 4>&-; echo f; echo g >>/dev/stderr")
     talker = Talker(world, before="exec 3>&1", each=each).run()
@@ -316,7 +319,7 @@ def many_writers(world):
 
 
 def put_aside(world):
-    """The log is only under a number that is no standard one."""
+    """The log is open only under a non-standard number."""
     talker = Talker(world, before="exec 5>&1 1>/dev/null 2>&1", each="echo $i >&5").run()
     talker.say()
     talker.dump("--leave-running")
@@ -331,7 +334,7 @@ def put_aside(world):
 
 
 def read_by_itself(world):
-    """A job that reads its own log keeps that very file, and is told so."""
+    """A job that reads its own log keeps that file, and gets a note."""
     talker = Talker(world, before='exec 6<"$0"', each="echo $i; read -r y <&6; echo got $y")
     log = talker.folder / "own.log"
     talker.argv[3] = str(log)
@@ -346,7 +349,7 @@ def read_by_itself(world):
 
 
 def own_append_file(world, how):
-    """A log that the program keeps itself, open for appending."""
+    """A log that the program itself opened for appending."""
     talker = Talker(world, before='exec 7>>"$0"', each="echo $i >&7")
     own = talker.folder / "training.log"
     talker.argv[3] = str(own)
@@ -365,7 +368,7 @@ def own_append_file(world, how):
 
 
 def shim_killed(world):
-    """Nobody knows how it ends then; all else goes on."""
+    """Then the exit status is unknown; everything else works."""
     talker = Talker(world).run()
     talker.say()
     follow = world.begin("logs", "-f", talker.name)
@@ -387,7 +390,7 @@ def shim_killed(world):
     talker.say()
     expect(talker.log, lines(1, 3) + lines(3, 3))
     demand(talker.listed()["shim"], "it has no shim after its restore")
-    # Dumped without a shim: that it was is known all the same.
+    # Dumped without a shim: the dump is recorded nevertheless.
     talker.kill_shim()
     talker.dump()
     demand(world.stasis("wait", talker.name, expect=None).code == 75, "it was not dumped")
@@ -398,7 +401,7 @@ def shim_killed(world):
 
 
 def followed(world):
-    """`stasis logs -f` and `restore --attach` show what comes, and end with the job."""
+    """`stasis logs -f` and `restore --attach` show new output and end with the job."""
     talker = Talker(world).run()
     follow = world.begin("logs", "-f", talker.name)
     talker.say()
@@ -425,6 +428,9 @@ def followed(world):
 
 def not_a_log(world):
     talker = Talker(world)
+    for path in ("/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/1"):
+        refused = world.stasis("run", "--log", path, "--", "echo", "lost", expect=2)
+        demand("names an open descriptor" in refused.err, f"{refused}")
     refused = world.stasis("run", "--log", talker.go, "--", "true", expect=2)
     demand("is a pipe" in refused.err, f"{refused}")
     talker.run()

@@ -22,7 +22,7 @@ from processes import wait_until  # noqa: E402
 
 
 class Line:
-    """One line, taken apart: words, the environment before them, the exit code after them."""
+    """One parsed line: words, the environment before them, the exit code after them."""
 
     def __init__(self, number, words):
         self.number = number
@@ -45,7 +45,8 @@ class Line:
 
 
 def read_blocks(path):
-    """The file as nested lists: (number, words), or (number, words of repeat/foreach, body)."""
+    """Parses the file into nested lists: (number, words), or (number, words of repeat/foreach,
+    body)."""
     stack = [[]]
     opened = []
     for number, text in enumerate(path.read_text().splitlines(), 1):
@@ -76,27 +77,32 @@ class Scenario:
         self.beside = {}
         self.stand_ins = {}
         self.mounted = []
-        self.mover = None  # the last that was seen
+        self.mover = None  # the last one seen
         self.at = None
         self.round = ""
 
-    # Walking.
+    # Execution.
 
     def run(self, blocks):
         for number, words, *body in blocks:
             if not body:
                 self.step(number, [self.fill_in(word) for word in words])
             elif words[0] == "repeat":
-                for count in range(int(words[1])):
+                for count in range(int(self.chosen(words[1:])[-1])):
                     self.round = f" (round {count + 1})"
                     self.run(body[0])
             else:
-                name, values = words[1], [self.fill_in(word) for word in words[3:]]
+                name, values = words[1], [self.fill_in(word) for word in self.chosen(words[3:])]
                 for value in " ".join(values).split():
                     self.variables[name] = value
                     self.round = f" ({name} = {value})"
                     self.run(body[0])
         self.round = ""
+
+    def chosen(self, words):
+        """Returns the words before a `/`, with --all also those after it."""
+        at = words.index("/") if "/" in words else len(words)
+        return words[:at] + (words[at + 1:] if self.world.every else [])
 
     def fill_in(self, word):
         def value(match):
@@ -143,7 +149,7 @@ class Scenario:
         os.posix_fallocate(fd, 0, size)
         os.close(fd)
 
-    # Movers that stay.
+    # Resident movers.
 
     def do_movers_stay(self, line):
         self.world.env["STASIS_MOVER_IDLE_S"] = line.args[0]
@@ -187,13 +193,13 @@ class Scenario:
         self.programs[name] = Program(self.world, name, workload, args).spawn(env=line.env)
 
     def do_adopt(self, line):
-        """A job that was started by `stasis run` in another line."""
+        """A job that another line started with `stasis run`."""
         name, workload = line.args
         program = self.programs[name] = Program(self.world, name, workload, [])
         program.adopt()
 
     def do_manage(self, line):
-        """A program that was started by hand becomes a job of that name."""
+        """Makes a program started without a job a job of that name."""
         self.program(line).manage(*line.args[1:], expect=line.expect, env=line.env)
 
     def do_expect_output(self, line):
@@ -203,8 +209,8 @@ class Scenario:
         self.program(line).expect_running()
 
     def do_silent(self, line):
-        """A program whose GPU is locked stands in its next driver call, as soon as it comes to it: it sleeps, and its
-        output does not grow while it does."""
+        """Waits until a program with a locked GPU blocks in its next driver call: it sleeps, and
+        its output does not grow."""
         program = self.program(line)
         seen, since = len(program.output()), time.monotonic()
 
@@ -273,7 +279,7 @@ class Scenario:
         self.program(line).restore(image, *options, expect=line.expect, env=line.env)
 
     def do_shell(self, line):
-        """Through a shell, for what it can set before: limits, another session."""
+        """Runs a shell line, which can set limits or a session first."""
         self.world.shell(*line.args, expect=line.expect, env=line.env)
 
     def do_stasis(self, line):
@@ -291,7 +297,7 @@ class Scenario:
         self.world.await_phase(line.args[0])
 
     def expect_text(self, line, text):
-        # A pattern is one thing, however it was typed.
+        # A pattern is one string, however it was quoted.
         pattern = " ".join(line.args)
         demand(re.search(pattern, text, re.M), f"no match for '{pattern}':\n{self.world.last}")
 
@@ -341,7 +347,7 @@ class Scenario:
         program, rules = self.program(line), "\n".join(line.args[1:])
         self.world.gpu_fault(rules, program.pid)
 
-    # The end.
+    # End.
 
     def close(self):
         for folder in reversed(self.mounted):
@@ -353,7 +359,7 @@ class Scenario:
 
 
 def spawn_with_pid(pid):
-    """A process that sleeps and has this pid: clone3(2) with set_tid."""
+    """Creates a sleeping process with this pid: clone3(2) with set_tid."""
     libc = ctypes.CDLL(None, use_errno=True)
     tid = (ctypes.c_int32 * 1)(pid)
     # flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size
@@ -373,6 +379,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--keep", action="store_true", help="leave the scenario's folder (in its own /tmp)")
+    parser.add_argument("--all", action="store_true", help="what is behind a `/` of foreach and repeat too")
     parser.add_argument("--daemon", action="store_true", help="commands are done by a daemon")
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("file")
@@ -382,6 +389,7 @@ def main():
     isolate.enter(isolate_keep(options.build))
 
     scenario = Scenario(options.build, options.keep, options.daemon)
+    scenario.world.every = options.all
     try:
         scenario.run(read_blocks(path))
         scenario.close()

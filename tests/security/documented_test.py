@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/security.md names tests that there are, and every test of this folder."""
+"""docs/security.md names only existing tests, and every test of this directory."""
 import pathlib
 import re
 import sys

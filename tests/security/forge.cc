@@ -1,15 +1,20 @@
-// forge IMAGE [UID]: makes an image whole again whose files were changed, as a careful forger
-// would: every checksum anew, the manifest sealed. With UID the manifest says that it is that
-// user's program. Prints nothing.
+// forge IMAGE [--key FILE | --keep-mac] [--needs FILE] [UID]: makes an image whole again whose
+// files were changed, as a careful forger would: every checksum anew, and the manifest in a new
+// envelope. With UID the manifest says that it is that user's program, with --needs that it has
+// FILE mapped. The manifest gets an origin MAC by the secret in FILE, keeps the one that it had, or
+// has none. Prints nothing.
 #include <fcntl.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 
 #include "base/file.h"
+#include "image/checksum.h"
 #include "image/envelope.h"
 #include "image/file_check.h"
 #include "image/manifest_check.h"
@@ -19,29 +24,74 @@ namespace {
 
 using namespace stasis;  // NOLINT
 
-Status Forge(const std::string& image, const char* uid) {
-  const std::string path = image + "/manifest.pb";
+struct Options {
+  std::string image;
+  std::string key;
+  bool keep_mac = false;
+  const char* needs = nullptr;
+  const char* uid = nullptr;
+};
+
+Result<std::optional<image::OriginKey>> ReadKey(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  STASIS_ASSIGN(std::string bytes, ReadFile(path));
+  image::BlockSecret secret{};
+  if (bytes.size() != secret.size()) return Fail(Code::kInvalidArgument, path + " is no secret");
+  std::memcpy(secret.data(), bytes.data(), secret.size());
+  return image::OriginKey(secret);
+}
+
+Status Forge(const Options& options) {
+  const std::string path = options.image + "/manifest.pb";
+  STASIS_ASSIGN(auto key, ReadKey(options.key));
   STASIS_ASSIGN(std::string old, ReadFile(path));
-  STASIS_ASSIGN(auto body, image::OpenEnvelope(old, image));
+  STASIS_ASSIGN(auto body, image::OpenEnvelope(old, options.image));
   STASIS_ASSIGN(image::Manifest manifest, image::DecodeManifest(body));
-  if (uid != nullptr) manifest.job.uid = static_cast<uint32_t>(std::atoi(uid));
-  STASIS_ASSIGN(UniqueFd folder, Open(image, O_RDONLY | O_DIRECTORY));
+  if (options.uid != nullptr) manifest.job.uid = static_cast<uint32_t>(std::atoi(options.uid));
+  if (options.needs != nullptr) manifest.required_files.push_back({options.needs, 1, ""});
+  STASIS_ASSIGN(UniqueFd folder, Open(options.image, O_RDONLY | O_DIRECTORY));
   std::vector<image::ChecksumJob> jobs;
   for (const auto& file : manifest.files) jobs.push_back({{file.path, file.size_bytes, {}}, {}});
   STASIS_TRY(image::ComputeChecksums(folder.get(), manifest.chunk_bytes, jobs,
                                      image::Writeback::kNone, nullptr));
   for (size_t i = 0; i < jobs.size(); ++i) manifest.files[i] = std::move(jobs[i].file);
   STASIS_ASSIGN(std::string text, image::EncodeManifest(manifest));
+  // To keep a MAC, the file first gets a dummy one of the same length.
+  const image::OriginKey any{image::BlockSecret{}};
+  std::string file = image::SealEnvelope(text, image::FeaturesOf(manifest),
+                                         options.keep_mac ? &any
+                                         : key            ? &*key
+                                                          : nullptr);
+  if (options.keep_mac) {
+    constexpr size_t kEnd = image::kOriginBytes + image::Id128::kBytes;
+    file.replace(file.size() - kEnd, image::kOriginBytes, old, old.size() - kEnd,
+                 image::kOriginBytes);
+    file.resize(file.size() - image::Id128::kBytes);
+    file += image::Checksum(file).View();
+  }
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << image::SealEnvelope(text, image::FeaturesOf(manifest));
+  out << file;
   return out.flush() ? Status() : Status(Fail(Code::kInternal, "write " + path));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) return 2;
-  Status done = Forge(argv[1], argc == 3 ? argv[2] : nullptr);
+  if (argc < 2) return 2;
+  Options options{argv[1]};
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--keep-mac") {
+      options.keep_mac = true;
+    } else if (word == "--key" && i + 1 < argc) {
+      options.key = argv[++i];
+    } else if (word == "--needs" && i + 1 < argc) {
+      options.needs = argv[++i];
+    } else {
+      options.uid = argv[i];
+    }
+  }
+  Status done = Forge(options);
   if (!done) std::fprintf(stderr, "%s\n", done.error().ToString().c_str());
   return done ? 0 : 1;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Images that their user has changed, with every checksum right, and images of others."""
+"""Images changed by their user with correct checksums, and images of other users."""
 import os
 import pathlib
 import shutil
@@ -11,12 +11,12 @@ import users  # it knows where the stage is
 import processes
 from users import ALICE, BOB, RESTORER, Program, demand
 
-# A program that holds an open file without a name, one with a name, and waits for its end.
+# A program that has an unlinked file and a named file open, and waits to be killed.
 HOLDER = "exec 3<>ghost 4<open.file 5>>held.out; rm ghost; echo READY; exec sleep 1000"
 
 
 def varint(number, length=0):
-    """`length`: padded to so many bytes, which no reader minds."""
+    """`length`: padded to that many bytes with bytes that readers ignore."""
     out = []
     while number > 127 or len(out) + 1 < length:
         out.append(number & 127 | 128)
@@ -24,8 +24,16 @@ def varint(number, length=0):
     return bytes(out + [number])
 
 
+def secret_of(world):
+    return world.state / "data" / "secret.key"
+
+
+def forge(world, image, *words):
+    subprocess.run([world.build / "tests" / "security_forge", image, *words], check=True)
+
+
 class Holder:
-    """That program of a user's, dumped; its image is changed and put right again."""
+    """A dump of that program of a user; its image is changed and made consistent again."""
 
     def __init__(self, world):
         self.world = world
@@ -48,7 +56,7 @@ class Holder:
         shutil.copytree(self.image, self.pristine)
 
     def change(self, pattern, old, new):
-        """In the one file where `old` is; no length changes."""
+        """Replaces `old` in the one file that contains it; lengths stay the same."""
         demand(len(old) == len(new), f"{old} and {new} are of different lengths")
         found = [p for p in (self.image / "cpu").glob(pattern) if old in p.read_bytes()]
         demand(len(found) == 1, f"{old} is in {found}")
@@ -56,7 +64,8 @@ class Holder:
         self.seal()
 
     def seal(self, *words):
-        subprocess.run([self.world.build / "tests" / "security_forge", self.image, *words], check=True)
+        """As the image's user could, who has the secret of origin MACs."""
+        forge(self.world, self.image, "--key", secret_of(self.world), *words)
         self.world.stasis("image", "verify", self.image)
 
     def put_right(self):
@@ -84,7 +93,7 @@ class Holder:
 
 
 def ids(uid):
-    """A thread's eight ids, as an image has them."""
+    """Encodes a thread's eight ids as in an image."""
     return b"".join(bytes([field << 3]) + varint(uid, 2) for field in range(1, 9))
 
 
@@ -95,7 +104,8 @@ def edited_credentials(new):
     holder.change("core-*.img", ids(ALICE), ids(0))
     holder.refused(4, "runs as user 0, you are user 4001")
     holder.put_right()
-    # Two words of inheritable, permitted and effective capabilities; CAP_DAC_OVERRIDE is bit 1.
+    # Two words each of inheritable, permitted and effective capabilities; CAP_DAC_OVERRIDE is bit
+    # 1.
     none = b"".join(bytes([field << 3, 0]) * 2 for field in (9, 10, 11))
     some = b"".join(bytes([field << 3, 2, field << 3, 0]) for field in (9, 10, 11))
     holder.change("core-*.img", none, some)
@@ -108,7 +118,7 @@ def edited_credentials(new):
 
 
 def ghost_file_with_setuid_bit(new):
-    """An image says that a file without a name is root's and set-id. It cannot be made."""
+    """An image claims that an unlinked file is root's and set-id. The restore cannot create it."""
     world = new(ALICE, RESTORER)
     holder = Holder(world)
     old = stat.S_IFREG | stat.S_IMODE(os.stat(world.folder / "open.file").st_mode)
@@ -137,7 +147,7 @@ def roots_file_in_a_users_image(new):
 
 
 def roots_image_restored_by_a_user(new):
-    """Nobody reads it; and a copy that he was given is still not his program's."""
+    """Another user cannot read it, and a copy given to that user is still not that user's program."""
     root, alice = new(), new(ALICE, RESTORER)
     os.chmod(root.folder, 0o711)
     holder = Holder(root)
@@ -153,19 +163,28 @@ def roots_image_restored_by_a_user(new):
 
 
 def users_image_restored_by_root(new):
-    """Root's CRIU would open a user's files. Also not when root has dumped it himself."""
+    """Root's CRIU would open a user's files; this is rejected even if root made the dump."""
     root, alice = new(), new(ALICE, RESTORER)
     holder = Holder(alice)
     refused = root.stasis("restore", holder.image, "--job", "x", expect=4)
     demand("is another user's" in refused.err and "--trust-image" in refused.err, refused)
+    # A copy has root's files and Alice's MAC. She can make the manifest claim that it is root's
+    # program.
     own = root.folder / "own"
     shutil.copytree(holder.image, own)
-    refused = root.stasis("restore", own, "--job", "x", expect=4)
-    demand("holds a program of user 4001" in refused.err and "--trust-image" in refused.err, refused)
-    # What the manifest says of it is not what is believed.
-    subprocess.run([root.build / "tests" / "security_forge", own, "0"], check=True)
-    refused = root.stasis("restore", own, "--job", "x", expect=4)
-    demand("holds a program of user 4001" in refused.err, refused)
+    for words in ((), ("--key", secret_of(alice), "0"), ("0",)):
+        if words:
+            forge(root, own, *words)
+        refused = root.stasis("restore", own, "--job", "x", expect=4)
+        demand("was not written by this installation" in refused.err and "--trust-image" in refused.err, refused)
+    # With root's MAC, as from a dump by root: the manifest's claim about its user is still not
+    # trusted.
+    other = Holder(root)
+    for uid in ("4001", "0"):
+        forge(root, own, "--key", secret_of(root), uid)
+        refused = root.stasis("restore", own, "--job", "x", expect=4)
+        demand("holds a program of user 4001" in refused.err and "--trust-image" in refused.err, refused)
+    other.restores()
     root.stasis("restore", own, "--job", "x", "--trust-image")
     pid = root.stasis("ps", "-a", "--json").json()["jobs"][0]["pid"]
     demand(os.stat(f"/proc/{pid}").st_uid == ALICE, "whose process it is")
@@ -175,10 +194,13 @@ def users_image_restored_by_root(new):
 
 
 def image_that_others_may_write(new):
-    """Root's own, but for one file or one folder of it."""
+    """Root's own image, except for one file or directory in it."""
     root = new()
     holder = Holder(root)
-    for path in (holder.image, holder.image / "cpu", holder.image / "cpu" / "files.img"):
+    packs = list(holder.image.glob("pages/*.pack"))
+    demand(packs, "the image has no pack")
+    for path in (holder.image, holder.image / "manifest.pb", holder.image / "cpu", holder.image / "cpu" / "files.img",
+                 holder.image / "pages", packs[0]):
         mode = stat.S_IMODE(path.stat().st_mode)
         path.chmod(mode | 0o020)
         holder.refused(4, "can be written by others", "chmod -R go-w")
@@ -189,7 +211,67 @@ def image_that_others_may_write(new):
     holder.restores()
 
 
+def image_from_elsewhere(new):
+    """Root's copy of an image from another installation, for a program that claims to be root's."""
+    here, elsewhere = new(), new()
+    theirs, ours = Holder(elsewhere), Holder(here)
+    copy = here.folder / "copy"
+
+    def take(image, *words):
+        shutil.rmtree(copy, ignore_errors=True)
+        subprocess.run(["cp", "-a", image, copy], check=True)
+        if words:
+            forge(here, copy, *words)
+
+    def refused(origin, *texts):
+        done = here.stasis("restore", copy, "--job", "x", expect=4)
+        for text in ("was not written by this installation", "files belong to user 0", "--trust-image", *texts):
+            demand(text in done.err, f"it does not say '{text}':\n{done}")
+        said = here.stasis("image", "inspect", copy, "--json").json()["origin"]
+        demand(said["by"] == origin, f"inspect says {said}")
+
+    def restores(world, image, *options):
+        world.stasis("restore", image, "--job", "x", *options)
+        pid = next(job["pid"] for job in world.stasis("ps", "-a", "--json").json()["jobs"] if job["id"] == "x")
+        os.kill(pid, 9)
+        world.stasis("wait", "x", expect=None)
+        world.stasis("delete", "x")
+
+    take(theirs.image)
+    refused("other", "another key", "it says that it was written on ")
+    restores(here, copy, "--trust-image")
+    take(theirs.image, "--key", secret_of(elsewhere), "0")
+    refused("other", "another key")
+    # The own image with a changed manifest; one without a MAC.
+    take(ours.image, "--keep-mac", "1")
+    refused("changed", "was changed after it was written here")
+    damaged = here.stasis("image", "verify", copy, expect=1)
+    demand("manifest.pb was changed" in damaged.out, damaged)
+    take(ours.image, "0")
+    refused("unknown", "no origin MAC")
+    # A copy of an own image is trusted while the secret exists and only its owner can read it.
+    take(ours.image)
+    restores(here, copy)
+    demand("origin     this installation" in here.stasis("image", "inspect", copy).out, here.last)
+    secret = secret_of(here)
+    secret.rename(secret.with_suffix(".away"))
+    refused("other", f"there is no {secret}", "was deleted")
+    demand(not secret.exists(), "a restore has made a secret")
+    secret.with_suffix(".away").rename(secret)
+    secret.chmod(0o640)
+    for words in (("restore", copy, "--job", "x"), ("restore", ours.image, "--job", "x")):
+        done = here.stasis(*words, expect=4)
+        demand(f"{secret} is open to other users" in done.err and "chmod 600" in done.err, done)
+    secret.chmod(0o600)
+    restores(here, copy)
+    # Two installations with the same secret trust each other's images.
+    shutil.copy2(secret_of(elsewhere), secret)
+    take(theirs.image)
+    restores(here, copy)
+    shutil.rmtree(copy)
+
+
 if __name__ == "__main__":
     sys.exit(users.main(edited_credentials, ghost_file_with_setuid_bit, roots_file_in_a_users_image,
                         roots_image_restored_by_a_user, users_image_restored_by_root,
-                        image_that_others_may_write))
+                        image_that_others_may_write, image_from_elsewhere))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a second user can do to the first one, his files and his programs: nothing."""
+"""A second user can do nothing to the first user's files and programs."""
 import os
 import pathlib
 import shutil
@@ -17,7 +17,7 @@ WITH_TRACING = ("checkpoint_restore", "sys_ptrace")
 
 
 def spawn(world, *words):
-    """A program by hand, of this user; it says READY."""
+    """Starts a program of this user without a job; it prints READY."""
     path = world.folder / f"by-hand-{len(world.log)}.out"
     with open(path, "wb") as out:
         child = subprocess.Popen([*world.user_words(), *map(str, words)], env=world.env, cwd=world.folder,
@@ -35,7 +35,7 @@ def end(world, child):
 
 
 def another_users_program(new):
-    """Also with the right to trace whatever there is."""
+    """Even with the capability to trace all processes."""
     alice, bob = new(ALICE, RESTORER), new(BOB, WITH_TRACING)
     program = Program(alice, "job", "counter", ["--memory", "1M"]).run()
     for words in (["dump", program.pid], ["suspend", program.pid], ["suspend", "--keep-context", program.pid], ["manage", program.pid]):
@@ -49,7 +49,7 @@ def another_users_program(new):
 
 
 def name_that_speaks_to_the_terminal(new):
-    """A program's name is anybody's words, and root reads them."""
+    """Any user can choose a program's name, and root reads it."""
     alice = new(ALICE)
     name = "\x1b[2J\x07x"
     shutil.copy("/bin/sh", alice.folder / name)
@@ -61,11 +61,11 @@ def name_that_speaks_to_the_terminal(new):
 
 
 def tree_with_more_rights(new):
-    """A child that runs a set-id program, has a group of its own, a capability, a user namespace."""
+    """A child that runs a set-id program, has its own group, a capability, or a user namespace."""
     alice = new(ALICE, WITH_TRACING)
     place = alice.folder / "set-id"
     place.mkdir()
-    isolate.mount("tmpfs", str(place), "tmpfs", 0, "mode=0755")  # /tmp here allows no set-id
+    isolate.mount("tmpfs", str(place), "tmpfs", 0, "mode=0755")  # /tmp here does not allow set-id
     alice._mounts.append(str(place))
     for name, mode, uid, gid in (("setuid", 0o4755, 0, 0), ("setgid", 0o2755, 0, BOB), ("unreadable", 0o711, 0, 0)):
         shutil.copy("/bin/sleep", place / name)
@@ -90,7 +90,7 @@ def tree_with_more_rights(new):
 
 
 def tree_that_gets_more_rights(new):
-    """Between the survey and the closed gates: the suspend is undone."""
+    """Between the survey and the closing of gates: the suspend is rolled back."""
     alice = new(ALICE, RESTORER)
     place = alice.folder / "set-id"
     place.mkdir()
@@ -102,12 +102,12 @@ def tree_that_gets_more_rights(new):
     os.mkfifo(go)
     os.chown(go, ALICE, ALICE)
     log = alice.folder / "job.log"
-    alice.stasis("gpu", "ls")  # softgpu's broker is nobody's child then
+    alice.stasis("gpu", "ls")  # starts softgpu's broker outside of any program
     alice.stasis("run", "--json", "--job", "job", "--log", log, "--", "/bin/sh", "-c",
                  f"(read word < {go}; exec {place}/setuid 1000) & exec {alice.workloads}/counter --memory 1M")
     pid = alice.last.json()["pid"]
     processes.wait_until(lambda: "READY" in log.read_text(), 60, "it does not start")
-    # When the survey is in the journal the command stands still, until the child is another user's.
+    # Once the survey is in the journal the command is held until the child belongs to another user.
     hold = alice.folder / "hold"
     hold.touch()
     command = alice.begin("suspend", "job", env={"STASIS_FAULT": f"gate-close:before:hold={hold}"})
@@ -125,7 +125,7 @@ def tree_that_gets_more_rights(new):
 
 
 def owner(pid):
-    """None when it has ended."""
+    """Returns None if it has ended."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except FileNotFoundError:
@@ -133,10 +133,10 @@ def owner(pid):
 
 
 def files_of_a_user(new):
-    """Everything that is his is his alone: its modes, and a second user who tries."""
+    """All of the user's files are private: checks modes, and tries as a second user."""
     alice = new(ALICE, RESTORER)
     alice.env["STASIS_MOVER_IDLE_S"] = "60"
-    os.chmod(alice.folder, 0o755)  # not what protects it
+    os.chmod(alice.folder, 0o755)  # must not be the protection
     program = Program(alice, "job", "counter", ["--memory", "4M"]).run()
     alice.stasis("dump", "job", "--name", "image", "--leave-running")
     alice.stasis("suspend", "job")
@@ -165,7 +165,7 @@ def files_of_a_user(new):
             word = users.as_user(BOB, lambda: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)))
         demand(word in ("PermissionError", "OSError"), f"Bob opens {path} ({word})")
     demand(users.as_user(BOB, lambda: os.listdir(alice.images)) == "PermissionError", "Bob lists Alice's images")
-    # Nor does a process of Alice's let him in: the mover with its data, the shim, the program.
+    # Alice's processes do not admit Bob either: the mover with her data, the shim, the program.
     for pid in processes.all_pids():
         if pid != os.getpid() and owner(pid) == ALICE:
             word = users.as_user(BOB, lambda: os.listdir(f"/proc/{pid}/fd"))
@@ -177,7 +177,7 @@ def files_of_a_user(new):
 
 
 def folders_of_another(new):
-    """-d, --spill, --log and --pid-file where somebody else decides what is there."""
+    """-d, --spill, --log and --pid-file in directories controlled by another user."""
     root, alice, bob = new(), new(ALICE, RESTORER), new(BOB)
     for world in (root, alice, bob):
         os.chmod(world.folder, 0o755)
@@ -186,7 +186,7 @@ def folders_of_another(new):
         alice.stasis(*words, expect=4)
         program.expect_running()
     program.finish()
-    # Root goes through no link of Bob's, and keeps no GPU data where Bob could put another in its place.
+    # Root follows no link of Bob's, and stores no GPU data where Bob could replace it.
     target = root.folder / "target"
     target.mkdir()
     (root.folder / "victim").write_text("root's\n")
@@ -204,7 +204,8 @@ def folders_of_another(new):
     root.stasis("suspend", "job", "--spill", bob.folder, expect=4)
     demand(not list(target.iterdir()), f"behind the link: {list(target.iterdir())}")
     program.expect_running()
-    root.stasis("dump", "job", "-d", bob.folder / "images", "--name", "x")  # his folder, root's image
+    # Bob's directory, but root's image
+    root.stasis("dump", "job", "-d", bob.folder / "images", "--name", "x")
     program.await_gone()
     image = bob.folder / "images" / "x"
     demand(users.as_user(BOB, lambda: os.listdir(image)) == "PermissionError", "Bob reads root's image")
@@ -216,7 +217,8 @@ def folders_of_another(new):
 
 
 def output_in_anothers_folder(new):
-    """Root's program writes to a file in Bob's folder, and Bob puts a link in its place while it is an image."""
+    """Root's program writes to a file in Bob's directory, and Bob replaces it by a link while the
+    program is dumped."""
     root, bob = new(), new(BOB)
     for world in (root, bob):
         os.chmod(world.folder, 0o755)
@@ -243,7 +245,8 @@ def output_in_anothers_folder(new):
 
 
 def programs_that_a_caller_names(new):
-    """A stasis with rights of its own takes CRIU and limits from the machine's configuration alone."""
+    """A stasis binary with capabilities takes CRIU and limits only from the machine's
+    configuration."""
     alice = new(ALICE)
     place = alice.folder / "capable"
     place.mkdir()
@@ -274,7 +277,7 @@ def limits_of_a_user(new):
     program.expect_running()
     refused = alice.stasis("arena", "reserve", "64M", expect=1, env={"STASIS_LIMIT_ARENA": "32MiB"})
     demand("(limits.arena)" in refused.err, refused)
-    # Seen when all has been written, and when the next is asked for.
+    # Detected after everything was written, and at the next dump.
     refused = alice.stasis("dump", "job", expect=1, env={"STASIS_LIMIT_IMAGES": "1MiB"})
     demand("may come to 1 MiB (limits.images)" in refused.err and "image delete" in refused.err, refused)
     program.expect_running()

@@ -1,8 +1,14 @@
 #!/usr/bin/env python3
-"""A user who is not root, and his own job."""
+"""An unprivileged user with own jobs."""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
 import sys
 
 import users
+import isolate
 from users import ALICE, RESTORER, Program, demand
 
 
@@ -18,7 +24,7 @@ def demand_no_rights(pid):
 
 
 def user_dumps_and_restores_his_job(new):
-    """With CAP_CHECKPOINT_RESTORE and no other right; neither the job nor its shim has that."""
+    """With CAP_CHECKPOINT_RESTORE only; neither the job nor its shim gets it."""
     world = new(ALICE, RESTORER)
     world.stasis("check")
     program = Program(world, "job", "counter", ["--memory", "8M"]).run()
@@ -38,7 +44,7 @@ def user_dumps_and_restores_his_job(new):
 
 
 def user_dumps_through_roots_daemon(new):
-    """He has no right of his own; the worker has CRIU's one."""
+    """The user has no capability; the worker has the one for CRIU."""
     root, world = new(), new(ALICE)
     root.folder.chmod(0o755)
     socket = {"STASIS_SOCKET": str(root.folder / "socket")}
@@ -57,8 +63,43 @@ def user_dumps_through_roots_daemon(new):
     del world.env["STASIS_SOCKET"]
 
 
+def line_of_the_page(new):
+    """Runs the command of docs/security.md as written there, except for the path of `stasis`."""
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+    line = re.search(r"^    (setpriv (?:.*\\\n)*.*)$", page, re.M)[1].replace("\\\n", " ")
+    *prefix, program, verb, job = shlex.split(line)
+    demand((program, verb, job) == ("stasis", "restore", "llama"), f"another line than expected: {program} {verb} {job}")
+    world = new()
+    world.folder.chmod(0o755)
+    home = world.folder / "alice"
+    home.mkdir()
+    os.chown(home, ALICE, ALICE)
+    for name, line in (("passwd", f"alice:x:{ALICE}:{ALICE}::{home}:/bin/sh\n"), ("group", f"alice:x:{ALICE}:\n")):
+        (world.folder / name).write_text(pathlib.Path("/etc", name).read_text() + line)
+        isolate.mount(str(world.folder / name), f"/etc/{name}", flags=isolate.MS_BIND)
+    # As in root's environment: root's directory, and no variable that names another.
+    env = {name: value for name, value in world.env.items() if not name.startswith("STASIS_")}
+    env["HOME"] = str(world.folder / "root")
+    (world.folder / "root").mkdir(mode=0o700)
+
+    def as_alice(*words, expect=0):
+        done = subprocess.run([*prefix, world.bin / "stasis", *words], env=env, cwd="/", text=True, capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=90, check=False)
+        demand(done.returncode == expect, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    as_alice("run", "--job", job, "--", "sleep", "1000")
+    as_alice("dump", job)
+    as_alice(verb, job)
+    demand(f"{job} " in as_alice("ps"), "it is not restored")
+    as_alice("kill", job)
+    as_alice("wait", job, expect=143)
+    for name in ("passwd", "group"):
+        isolate.unmount(f"/etc/{name}")
+
+
 def user_without_rights_suspends_his_job(new):
-    """And is told what he may not."""
+    """The error names the missing capability."""
     world = new(ALICE)
     program = Program(world, "job", "counter", ["--memory", "8M"]).run()
     world.stasis("suspend", "job")
@@ -72,5 +113,5 @@ def user_without_rights_suspends_his_job(new):
 
 
 if __name__ == "__main__":
-    sys.exit(users.main(user_dumps_and_restores_his_job, user_dumps_through_roots_daemon,
+    sys.exit(users.main(user_dumps_and_restores_his_job, user_dumps_through_roots_daemon, line_of_the_page,
                         user_without_rights_suspends_his_job))

@@ -1,4 +1,4 @@
-"""Two users of one machine, each with a world of his own, who are nobody in /etc/passwd."""
+"""Two users of one machine without entries in /etc/passwd, each with a test environment."""
 
 import argparse
 import os
@@ -14,13 +14,14 @@ from programs import Program  # noqa: E402,F401
 from world import Failed, World, demand, isolate_keep  # noqa: E402,F401
 
 ALICE, BOB = 4001, 4002
-# What the daemon's worker has besides its user's own rights, where yama does not ask for more.
+# The capability that the daemon's worker has in addition to its user's rights, unless Yama requires
+# more.
 RESTORER = ("checkpoint_restore",)
 
 
 def main(*runs):
-    """Each of `runs` is called with a function that makes worlds: new(uid, capabilities). The exit
-    code."""
+    """Calls each of `runs` with a function that creates test environments: new(uid, capabilities).
+    Returns the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only", default="", help="those whose name holds this")
@@ -53,7 +54,7 @@ def main(*runs):
 
 
 def close(world):
-    """Nothing of an operation is left, and then nothing at all."""
+    """Checks that nothing of an operation is left, and then nothing at all."""
     world.expect_clean()
     world.stasis("arena", "free")
     shutil.rmtree(f"/dev/shm/stasis-{world.uid}", ignore_errors=True)
@@ -68,8 +69,7 @@ def alone(worlds):
 
 
 def as_user(uid, action):
-    """Runs `action` in a child that is that user, without any right more, and returns the name of
-    the error it got, "" for none."""
+    """Runs `action` in an unprivileged child as that user. Returns the name of the error, or ""."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,5 +1,5 @@
-"""A test of many cases in one world: `sys.exit(cases.main(CASES))`. One that fails does not keep the others from
-being run."""
+"""A test with many cases in one test environment: `sys.exit(cases.main(CASES))`. A failed case does
+not prevent the others."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from world import Failed, World, isolate_keep
 
 
 def start_over(world):
-    """After a failure: nothing of it is there for the next case."""
+    """After a failure: removes everything, so that the next case starts clean."""
     for pid in processes.all_pids():
         if pid != os.getpid() and processes.is_alive(pid):
             processes.end(pid)
@@ -21,8 +21,8 @@ def start_over(world):
 
 
 def main(cases):
-    """Takes --build DIR [--only WORD]. Each case is a function of the world and what it is called with besides. The exit
-    code."""
+    """Takes --build DIR [--only WORD]. Each case is a function that gets the test environment and
+    the case's further arguments. Returns the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only", default="")

@@ -1,9 +1,8 @@
-"""A test's own corner of the machine: its own process ids, its own mounts, its own /tmp, its
-own network.
+"""An isolated environment for a test: its own pids, mounts, /tmp and network.
 
-After `enter()` this process is the init of a pid namespace. So every process that is left over is
-visible (nothing else is in /proc), no pid is taken by somebody else between a dump and its restore,
-and the kernel ends whatever is left when this process ends, however that happens.
+After `enter()` this process is the init process of a pid namespace. Every leftover process is
+therefore visible (nothing else is in /proc), no other process takes a pid between a dump and its
+restore, and the kernel kills everything that is left when this process ends for any reason.
 """
 
 import ctypes
@@ -28,7 +27,7 @@ SIOCSIFFLAGS = 0x8914
 UNMOUNT_S = 60
 SKIPPED = 77
 
-# Where a program that forgets to clean up would leave files; empty when the test begins.
+# Directories where a careless program would leave files; empty at the start of the test.
 PRIVATE_FOLDERS = ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"]
 
 
@@ -48,7 +47,7 @@ def mount(source, target, kind="", flags=0, data=""):
 
 
 def unmount(target):
-    """Whoever has used it may still be on the way out: so it is waited for, but not for ever."""
+    """Its last user may still be exiting, so retries for a limited time."""
     deadline = time.monotonic() + UNMOUNT_S
     while _libc.umount2(target.encode(), 0) != 0:
         if ctypes.get_errno() != errno.EBUSY or time.monotonic() > deadline:
@@ -57,17 +56,17 @@ def unmount(target):
 
 
 def _own_network():
-    """With a loopback device. No port that a program had is another test's when it is restored."""
+    """With a loopback device. No other test can take a program's port before its restore."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         # struct ifreq: the name, and IFF_UP | IFF_RUNNING.
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", 0x41))
 
 
 def _own_mounts(keep):
-    """Empty folders instead of PRIVATE_FOLDERS; what is in `keep` stays visible below them."""
+    """Mounts empty directories over PRIVATE_FOLDERS; paths in `keep` stay visible below them."""
     mount("", "/", flags=MS_REC | MS_PRIVATE)
     mount("proc", "/proc", "proc")
-    # A folder before what lies in it, which is there then.
+    # Parents before their children, which need them.
     held = [(path, os.open(path, os.O_PATH)) for path in sorted(map(os.path.realpath, keep), key=len)]
     for folder in PRIVATE_FOLDERS:
         if os.path.isdir(folder):
@@ -84,8 +83,9 @@ def _own_mounts(keep):
 
 
 def enter(keep):
-    """Returns in a new process in its own namespaces. The calling process waits for it and ends as
-    it ends. Without the right to do this the test is skipped (exit code 77), and says so."""
+    """Returns in a new process in its own namespaces. The calling process waits for it and exits
+    with its exit code. Without the necessary rights the test is skipped (exit code 77) with a
+    message."""
     try:
         _checked(_libc.unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET), "unshare")
     except Unable as reason:
@@ -101,7 +101,7 @@ def enter(keep):
         return
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    # As a shell says it.
+    # Like a shell.
     os._exit(code if code >= 0 else 128 - code)
 
 

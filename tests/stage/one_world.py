@@ -1,4 +1,7 @@
-"""A test that is one function of a world of its own: `sys.exit(one_world.main(run))`."""
+"""A test that is one function with its own test environment: `sys.exit(one_world.main(run))`.
+
+With --all `world.every` is set: long lists of cases are then run completely, as in the nightly run.
+"""
 
 import argparse
 import traceback
@@ -9,13 +12,15 @@ from world import Failed, World, isolate_keep
 
 
 def main(run, last_commands=12, env=None):
-    """Takes --build. `env` is what the world's commands have besides; of a test that fails, so many of its last
-    commands are shown. The exit code."""
+    """Takes --build and --all. `env` is added to the environment of commands. After a failure,
+    prints this many of the last commands. Returns the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
+    parser.add_argument("--all", action="store_true", help="every case of a long list, instead of some of them")
     options = parser.parse_args()
     isolate.enter(isolate_keep(options.build))
     world = World(options.build)
+    world.every = options.all
     world.env.update(env or {})
     try:
         run(world)

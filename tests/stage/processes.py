@@ -1,4 +1,4 @@
-"""What /proc says about processes."""
+"""Information about processes from /proc."""
 
 import os
 import pathlib
@@ -8,11 +8,11 @@ import time
 
 
 class Late(Exception):
-    """Something did not happen in time."""
+    """An expected event did not happen in time."""
 
 
 def wait_until(condition, seconds, what):
-    """The value of `condition()` as soon as it is true; asked every few milliseconds."""
+    """Polls `condition()` every few milliseconds and returns its value once it is true."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -24,7 +24,8 @@ def wait_until(condition, seconds, what):
 
 
 def told(pid, name):
-    """What /proc/PID/NAME holds, or None when there is no such process: any may end before it is looked at."""
+    """Returns the content of /proc/PID/NAME, or None if there is no such process; any process may
+    end at any time."""
     try:
         return pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -32,7 +33,8 @@ def told(pid, name):
 
 
 def text_of(path):
-    """What a file holds, nothing when it is not there: such as one that others write and take away."""
+    """Returns the content of a file, or nothing if it does not exist, for files that others create
+    and remove."""
     try:
         return path.read_text(errors="replace")
     except FileNotFoundError:
@@ -40,7 +42,7 @@ def text_of(path):
 
 
 def stat(pid):
-    """(comm, state, ppid, start time), or None when there is no such process."""
+    """Returns (comm, state, ppid, start time), or None if there is no such process."""
     text = told(pid, "stat")
     if text is None:
         return None
@@ -51,20 +53,20 @@ def stat(pid):
 
 
 def called(comm):
-    """The processes of that name, but for those that one of them has forked: they are called as it is until they have
-    become what they are for."""
+    """Returns the processes of that name, except children that one of them has forked: these have
+    the same name until exec."""
     found = {pid: now for pid in all_pids() if (now := stat(pid)) and now[0] == comm}
     return [pid for pid, (_, _, parent, _) in found.items() if parent not in found]
 
 
 def inner_pid(pid):
-    """What the process calls itself by, in its own pid namespace; None when there is no such process."""
+    """Returns the process's pid in its own pid namespace; None if there is no such process."""
     text = told(pid, "status")
     return None if text is None else int(re.search(rb"^NSpid:.*\s(\d+)$", text, re.M)[1])
 
 
 def is_alive(pid):
-    """Whether it runs; a zombie does not."""
+    """Returns whether the process runs; a zombie does not."""
     found = stat(pid)
     return found is not None and found[1] not in "ZX"
 
@@ -78,7 +80,7 @@ def children(pid):
 
 
 def tree(pid):
-    """The process and all below it."""
+    """Returns the process and all its descendants."""
     members, at = [pid], 0
     while at < len(members):
         members += children(members[at])
@@ -95,13 +97,13 @@ def describe(pid):
 
 
 def named(name, below):
-    """The processes below `below` whose program is called `name`."""
+    """Returns the processes below `below` whose program is called `name`."""
     cut = name[:15]
     return [p for p in tree(below)[1:] if (stat(p) or ("",))[0] == cut]
 
 
 def end(pid):
-    """Kills one process, if it is still there."""
+    """Kills one process if it still exists."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

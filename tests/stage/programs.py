@@ -1,4 +1,4 @@
-"""A program under test: one of the workloads, as a job or started by hand."""
+"""A program under test: one of the workloads, as a job or without one."""
 
 import os
 import re
@@ -9,14 +9,14 @@ import processes
 from processes import wait_until
 from world import demand
 
-# For what takes a moment on an idle machine; a busy one may need much longer.
+# Generous limit for things that take a moment on an idle machine.
 OUTPUT_S = 90
 
-ROUND = re.compile(r"^ROUND (\d+) (\S+)\n", re.M)  # a line that is whole
+ROUND = re.compile(r"^ROUND (\d+) (\S+)\n", re.M)  # a complete line
 
 
 class Program:
-    """Where its output is, how far it was read, which process it is."""
+    """Keeps track of its output files, the position read so far, and its process."""
 
     def __init__(self, world, name, workload, args):
         self.world = world
@@ -24,24 +24,24 @@ class Program:
         self.workload = workload
         self.words = [str(world.workloads / workload), *map(str, args)]
         self.pid = 0
-        self.number = None       # what it calls itself by: in a pid namespace of its own, not its pid
+        self.number = None       # pid in its own pid namespace
         self.is_job = False
-        self.child = None        # a Popen, when started by hand
-        self.files = []          # where output may be
+        self.child = None        # a Popen if started without a job
+        self.files = []          # possible output files
         self.cursors = {}
         self.image = None        # the last one made of it
-        self.packets = 100       # what a counter answered last
-        self.packets_in = {}     # and what it had answered when an image was made
+        self.packets = 100       # last answer of a counter
+        self.packets_in = {}     # and its answer when an image was made
 
-    # Starting.
+    # Start.
 
     def run(self, *options, env=None):
-        """As a job; `env`: what is more in the command's environment."""
+        """Starts it as a job; `env` is added to the command's environment."""
         if not self.world.agent:
             options = ("--no-agent", *options)
         log = self.world.folder / f"{self.name}-{len(self.world.log)}.log"
-        # softgpu's broker is started by whoever needs it first. Were that the program, the broker would
-        # belong to the job, whose shim adopts all that the job leaves in the background.
+        # The first process that needs softgpu's broker starts it. If that were the program, its
+        # shim would adopt the broker as part of the job.
         self.world.stasis("gpu", "ls")
         self.world.stasis("run", "--json", "--job", self.name, "--log", log, *options, "--", *self.words,
                           env=env)
@@ -53,14 +53,15 @@ class Program:
         return self
 
     def adopt(self):
-        """It is a job already, its output in the job's own log."""
+        """It is already a job, with the job's own log."""
         self.is_job = True
         self.files = [self.world.state / "data" / "jobs" / self.name / "log"]
         self.await_output(r"^READY$")
         self.find_pid()
 
     def spawn(self, env=None):
-        """By hand, its output in a file, as a shell would do it; `env`: what is more in its environment."""
+        """Starts it without a job, with its output in a file, like a shell; `env` is added to its
+        environment."""
         path = self.world.folder / f"{self.name}-{len(self.world.log)}.out"
         with open(path, "wb") as file:
             self.child = subprocess.Popen([*self.world.user_words(), *self.words], env={**self.world.env, **(env or {})}, cwd=self.world.folder,
@@ -74,7 +75,7 @@ class Program:
         return self
 
     def manage(self, *options, expect=0, env=None):
-        """What was spawned is a job from here on. Until it is restored this runner stays its parent."""
+        """Makes a spawned program a job. Until it is restored this process stays its parent."""
         self.world.stasis("manage", self.pid, "--job", self.name, *options, expect=expect, env=env)
         if self.world.last.code == 0:
             self.is_job = True
@@ -94,7 +95,7 @@ class Program:
         return self.name if self.is_job else str(self.pid)
 
     def state(self):
-        """As a user sees it."""
+        """Returns the state as a user sees it."""
         listed = self.world.stasis("ps", "-a", "--json").json()["jobs"]
         for job in listed:
             if job["id"] == self.name:
@@ -102,7 +103,7 @@ class Program:
         return "absent"
 
     def gpu_state(self):
-        """The driver's word for it; "kept" when only its data is away."""
+        """Returns the driver's state; "kept" if only its data was removed."""
         gpu = self.world.stasis("gpu", "state", self.pid, "--json").json()
         return "kept" if gpu["context_kept"] else gpu["state"]
 
@@ -119,11 +120,11 @@ class Program:
         return "\n".join(self.text(path) for path in self.files)
 
     def await_output(self, pattern, seconds=OUTPUT_S):
-        """The next match of `pattern` that was not seen before."""
+        """Returns the next match of `pattern` that was not seen before."""
         expression = re.compile(pattern, re.M)
 
         def look():
-            ended = self._ended()  # before its last words are read
+            ended = self._ended()  # must precede the read of the last output
             for path in self.files:
                 text = self.text(path)
                 match = expression.search(text, self.cursors.get(path, 0))
@@ -142,7 +143,7 @@ class Program:
     def tail(self):
         return "\n".join(self.output().splitlines()[-15:])
 
-    # Living.
+    # Checks.
 
     def port(self):
         return int(re.search(r"^PORT (\d+)\n", self.output(), re.M).group(1))
@@ -159,7 +160,7 @@ class Program:
         return sender.out.strip()
 
     def expect_running(self):
-        """It works on, and says what it has to say."""
+        """Checks that it continues and prints."""
         if self.workload == "counter" and "--rounds" not in self.words:
             self.packets += 1
             answer = self.send("next")
@@ -174,7 +175,8 @@ class Program:
         self.expect_rounds_in_order()
 
     def expect_rounds_in_order(self):
-        """No round is missing; one that a restore takes anew has the same checksum."""
+        """Checks that no round is missing, and that rounds repeated after a restore have equal
+        checksums."""
         checksums = {}
         for path in self.files:
             for number, checksum in ROUND.findall(self.text(path)):
@@ -184,10 +186,10 @@ class Program:
             missing = set(range(min(checksums), max(checksums) + 1)) - set(checksums)
             demand(not missing, lambda: f"{self.name}: no round {sorted(missing)[:5]}")
 
-    # Ending.
+    # End.
 
     def finish(self):
-        """Asks it to end; it compares all that it holds first."""
+        """Asks it to exit; it verifies all of its data first."""
         os.kill(self.pid, signal.SIGTERM)
         self.await_gone()
         text = self.output()
@@ -201,7 +203,7 @@ class Program:
             demand(self.child.wait() == 0, f"{self.name} ended with {self.child.returncode}")
 
     def kill(self, number=signal.SIGKILL):
-        """All of its tree, and waits until nothing of it is left."""
+        """Kills its whole tree and waits until nothing is left."""
         members = self.whole_tree()
         for pid in members:
             try:
@@ -213,17 +215,18 @@ class Program:
             self.await_reaped(pid, before)
 
     def whole_tree(self):
-        """Its processes, with what /proc says of each (processes.stat)."""
+        """Returns its processes with their /proc data (processes.stat)."""
         found = {pid: processes.stat(pid) for pid in processes.tree(self.pid)}
         return {pid: stat for pid, stat in found.items() if stat}
 
     def await_gone(self):
-        """No process, nor a zombie of it, holds its pid any more."""
+        """Waits until neither a process nor a zombie has its pid."""
         self.await_reaped(self.pid)
         self.world.disown(self.pid)
 
     def await_reaped(self, pid, before=None):
-        """No process has this number, or it is another one than `before` (processes.stat) was."""
+        """Waits until the pid is free or belongs to another process than `before` (processes.stat).
+        """
         def gone():
             if self.child and self.child.pid == pid:
                 self.child.poll()
@@ -242,7 +245,7 @@ class Program:
             self.image = name
             self.packets_in[name] = self.packets
             if "--leave-running" not in options:
-                # Whose shim was killed is ours to reap.
+                # This process must reap those whose shim was killed.
                 left = [pid for pid, before in members.items() if (now := processes.stat(pid))
                         and now[3] == before[3] and now[2] != os.getpid()]
                 demand(not left, lambda: f"left of {self.name} after its dump: {list(map(processes.describe, left))}")

@@ -1,4 +1,4 @@
-"""What --json prints, compared with docs/schema/."""
+"""Compares --json output with docs/schema/."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ from world import Failed
 try:
     import jsonschema
 except ImportError:
-    # Debian's, for another python3 that is first on PATH.
+    # Debian's modules, in case another python3 comes first on PATH.
     sys.path.append("/usr/lib/python3/dist-packages")
     try:
         import jsonschema
@@ -20,7 +20,7 @@ FOLDER = pathlib.Path(__file__).resolve().parents[2] / "docs" / "schema"
 
 
 def load():
-    """All of them, by name."""
+    """Returns all of them by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 
@@ -29,7 +29,7 @@ def is_able():
 
 
 def compare(name, document):
-    """Raises Failed when `document` is not what docs/schema/NAME.json says."""
+    """Raises Failed if `document` does not match docs/schema/NAME.json."""
     schema = json.loads((FOLDER / f"{name}.json").read_text())
     jsonschema.Draft7Validator.check_schema(schema)
     resolver = jsonschema.RefResolver(FOLDER.as_uri() + "/", schema)

@@ -1,5 +1,5 @@
-"""One test's machine: a build of Stasis, software GPUs, a folder for everything, and the check that
-nothing is left of it."""
+"""One test environment: a build of Stasis, software GPUs, a directory for everything, and the check
+that nothing is left of it."""
 
 import json
 import os
@@ -12,12 +12,12 @@ import isolate
 import processes
 from processes import Late, wait_until
 
-# For one command of ours, on a machine that does other things too.
+# Time limit for one command, on a machine that is busy with other work too.
 COMMAND_S = 90
 
 
 class Failed(Exception):
-    """The test found something wrong."""
+    """The test found an error."""
 
 
 def demand(condition, what):
@@ -26,7 +26,7 @@ def demand(condition, what):
 
 
 class Command:
-    """A command of ours, running or ended."""
+    """A command of Stasis, running or finished."""
 
     def __init__(self, words, env, cwd, **more):
         self.words = [str(word) for word in words]
@@ -41,7 +41,7 @@ class Command:
 
     @staticmethod
     def _text(file):
-        # Not by seek(2): the command may still write, and its place in the file is ours.
+        # Not with seek(2): the command may still write, and shares the file position.
         size = os.fstat(file.fileno()).st_size
         return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
@@ -76,18 +76,19 @@ class Command:
 
 class World:
     def __init__(self, build, devices=1, memory="1G", keep=False, daemon=False, uid=0, capabilities=()):
-        """`daemon`: commands are done by a daemon, one for each environment that they have. `uid`: whose world
-        it is: its folder, and all that is started in it by these methods. `capabilities`: what such a user's
-        commands of ours have of root's rights."""
+        """`daemon`: a daemon executes the commands, one for each of their environments. `uid`: the
+        owner of the directory and of all processes started by these methods. `capabilities`: those
+        that the user's commands of Stasis have."""
         self.daemon = daemon
-        self._daemons = {}  # environment -> that of the commands, which names the daemon's socket
-        self.build = pathlib.Path(build)
+        self._daemons = {}  # environment of commands, which includes the daemon's socket -> daemon
+        self.build = pathlib.Path(build).absolute()
         self.bin = self.build / "bin"
         self.workloads = self.build / "workloads"
         self.keep = keep
         self.uid = uid
         self.capabilities = capabilities
-        self.agent = True  # programs are started under it; else the driver carries all
+        self.every = False  # run long lists of cases completely
+        self.agent = True  # start programs under the agent; otherwise the driver saves all memory
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="world-", dir="/tmp"))
         self.state = self.folder / "state"
         self.images = self.state / "data" / "images"
@@ -104,7 +105,7 @@ class World:
             "LD_LIBRARY_PATH": str(self.build / "lib" / "softgpu"),
             "STASIS_STATE_DIR": str(self.state),
             "STASIS_UNDO_TIMEOUT_S": "5",
-            "STASIS_MOVER_IDLE_S": "0",  # a test that lets movers stay says so
+            "STASIS_MOVER_IDLE_S": "0",  # tests with resident movers override this
             "STASIS_SETTLE_TIMEOUT_S": "4",
             "SOFTGPU_DIR": str(self.gpu_folder),
         }
@@ -112,9 +113,9 @@ class World:
             if name in os.environ:
                 self.env[name] = os.environ[name]
         self.set_gpu(devices, memory)
-        self.last = None  # the last command of ours that ended
-        self.log = []     # all of them, for whoever reads a failure
-        self._own = set()  # our children that somebody waits for
+        self.last = None  # the last finished command of Stasis
+        self.log = []     # all of them, to be printed after a failure
+        self._own = set()  # children that other code waits for
         self._mounts = isolate.mounts()
 
     def set_gpu(self, devices, memory):
@@ -124,7 +125,7 @@ class World:
     # Commands.
 
     def user_words(self, capabilities=()):
-        """What stands before a command for it to be the user's."""
+        """Returns the words before a command that make it the user's."""
         if self.uid == 0:
             return []
         given = [f"+{name}" for name in capabilities] or ["-all"]
@@ -162,7 +163,7 @@ class World:
                 if (processes.stat(pid) or ("", "Z"))[0] == "stasisd" and processes.is_alive(pid)]
 
     def await_daemons_end(self):
-        """Reaped: of one that is only a zombie threads may still hold its socket and lock."""
+        """Waits until it is reaped: threads of a zombie may still hold its socket and lock."""
         def gone():
             self.reap()
             return all((processes.stat(pid) or ("", ""))[0] != "stasisd" for pid in processes.all_pids())
@@ -175,12 +176,12 @@ class World:
         if expect is not None:
             codes = expect if isinstance(expect, tuple) else (expect,)
             if self.daemon and -9 in codes:
-                codes += (6,)  # it was the worker that was killed
+                codes += (6,)  # if the worker was killed
             demand(self.last.code in codes, lambda: f"expected exit code {expect}:\n{self.last}")
         return self.last
 
     def shell(self, text, expect=0, env=None):
-        """Runs a shell's line with our programs on its PATH."""
+        """Runs a shell line with Stasis's programs on PATH."""
         self.last = self.begin("-c", text, env=env, program="/bin/sh").wait()
         self.reap()
         demand(self.last.code == expect, lambda: f"expected exit code {expect}:\n{self.last}")
@@ -190,7 +191,7 @@ class World:
         return self.stasis("gpu", "ls", "--json").json()["gpus"]
 
     def gpu_fault(self, rules, pid=None):
-        """softgpu's own faults (softgpu/README.md), of one process or of all; an empty text ends
+        """Sets softgpu's faults (softgpu/README.md) for one process or all; an empty text clears
         them."""
         self.gpu_folder.mkdir(mode=0o700, exist_ok=True)
         path = self.gpu_folder / ("fault" if pid is None else f"fault.{pid}")
@@ -199,13 +200,13 @@ class World:
         new.rename(path)
 
     def movers(self):
-        """Process ids of the movers that run."""
+        """Returns the pids of the running movers."""
         self.reap()
         return [pid for pid in processes.all_pids()
                 if (processes.stat(pid) or ("", "Z"))[0] == "stasis-mover" and processes.is_alive(pid)]
 
     def reap(self):
-        """We are the init here: what lost its parent is ours to wait for."""
+        """This is the init process, so it must reap orphans."""
         mine = {command.pid for command in self.log} | self._own
         for pid in processes.children(os.getpid()):
             found = processes.stat(pid)
@@ -216,7 +217,7 @@ class World:
                     pass
 
     def reap_all(self):
-        """After everything was killed."""
+        """Call after everything was killed."""
         for command in self.log:
             command.process.wait(60)
         for pid in list(self._own):
@@ -233,15 +234,15 @@ class World:
         self._own.discard(pid)
 
     def forget_state(self):
-        """As if nothing had ever been done here."""
+        """Removes all traces of earlier use."""
         if str(self.arenas) in isolate.mounts():
             isolate.unmount(str(self.arenas))
         shutil.rmtree(self.state, ignore_errors=True)
 
-    # What must hold.
+    # Checks.
 
     def leftovers(self):
-        """What an operation must not leave behind, at any time between two operations."""
+        """Returns leftovers that are not allowed between two operations."""
         found = []
         if self.journal.is_dir():
             found += [f"journal entry {p.name}: {processes.text_of(p)[:300]}"
@@ -258,12 +259,12 @@ class World:
             comm = (processes.stat(pid) or ("",))[0]
             if comm in ("criu", "stasis", "stasis-device-h", "stasis-mover", "stasis-worker"):
                 found.append(f"process {processes.describe(pid)}")
-        # The memory for GPU data stays mounted; what is in it is looked at when all has ended.
+        # The memory for GPU data stays mounted; its content is checked after everything has ended.
         new = [m for m in isolate.mounts() if m not in self._mounts and m != str(self.arenas)]
         return found + [f"mount {m}" for m in new]
 
     def has_begun(self, phase):
-        """An operation that is under way has begun this phase."""
+        """Waits until an operation in progress has begun this phase."""
         text = "".join(processes.text_of(p) for p in self.journal.glob("*.journal"))
         return f'"phase":"{phase}"' in "".join(text.split())
 
@@ -271,19 +272,19 @@ class World:
         wait_until(lambda: self.has_begun(phase), 60, f"no operation has begun {phase}")
 
     def expect_clean(self):
-        """Processes that were just told to end may take a moment."""
+        """Processes that were just told to exit may take a moment."""
         try:
             wait_until(lambda: self.reap() or not self.leftovers(), 30, "")
         except Late:
             raise Failed("left behind:\n  " + "\n  ".join(self.leftovers())) from None
 
     def close(self):
-        """Ends the test: no process, mount or file may be left. Raises Failed when one is."""
+        """Ends the test. Raises Failed if a process, mount or file is left."""
         me = os.getpid()
         self.end_daemons()
         self.daemon = False
         if self.arenas.is_dir() and any(p.name.startswith("kept-") for p in self.arenas.iterdir()):
-            # Of programs that have ended: the next command that recovers gives it back.
+            # Data of programs that have ended is freed by the next command that recovers.
             self.stasis("recover", expect=None)
 
         def others():
@@ -299,7 +300,7 @@ class World:
                 processes.end(pid)
         problems += [p for p in self.leftovers() if not p.startswith("process")]
         if self.arenas.is_dir():
-            # What was a program's is kept for the next one, empty.
+            # Memory of a program is kept for the next one, empty.
             problems += [f"memory for GPU data {p}" for p in self.arenas.iterdir()
                          if not p.name.startswith("free-")]
             if str(self.arenas) in isolate.mounts():
@@ -321,7 +322,7 @@ class World:
 
 
 def isolate_keep(build):
-    """What a test needs to see although it may lie below /tmp."""
+    """Returns paths that a test needs although they may be below /tmp."""
     source = pathlib.Path(__file__).resolve().parents[2]
     keep = [os.path.realpath(build), str(source)]
     if "STASIS_CRIU" in os.environ:

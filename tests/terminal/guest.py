@@ -1,4 +1,4 @@
-"""A program on a terminal: does what the lines say that it reads, and says what happens to it."""
+"""A program on a terminal: executes the lines that it reads, and prints what happens to it."""
 
 import os
 import select
@@ -15,8 +15,8 @@ def size():
     return f"{found.lines}x{found.columns}"
 
 
-# Python looks at signals between two of its steps only, and a read that has just begun would keep it from
-# that: so nothing is read before there is something.
+# Python handles signals only between two bytecodes, and a read that has just started would delay
+# that. Hence nothing is read before input is available.
 SAID = {signal.SIGWINCH: lambda: f"window {size()}", signal.SIGINT: lambda: "interrupted",
         signal.SIGTERM: lambda: "terminated"}
 
@@ -24,7 +24,7 @@ SAID = {signal.SIGWINCH: lambda: f"window {size()}", signal.SIGINT: lambda: "int
 def obey(words):
     if words[0] == "size":
         say(f"size {size()}")
-    elif words[0] == "pour":  # so many numbered lines
+    elif words[0] == "pour":  # prints this many numbered lines
         for i in range(int(words[1])):
             os.write(1, f"line {i} {'.' * 80}\n".encode())
         say("poured")

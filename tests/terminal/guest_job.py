@@ -1,4 +1,4 @@
-"""The guest as a job."""
+"""The guest program as a job."""
 
 import pathlib
 
@@ -10,7 +10,7 @@ GUEST = ["python3", "-B", str(pathlib.Path(__file__).resolve().parent / "guest.p
 
 
 class Job:
-    """The guest as a job, on a terminal or without."""
+    """The guest program as a job, with or without a terminal."""
 
     count = 0
 

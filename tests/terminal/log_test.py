@@ -1,4 +1,5 @@
-"""log_test.py --build DIR [--only WORD]: input and output of jobs without a terminal, and the bound of all logs."""
+"""log_test.py --build DIR [--only WORD]: input and output of jobs without a terminal, and the size
+limit of all logs."""
 
 import os
 import pathlib
@@ -17,7 +18,7 @@ from world import demand  # noqa: E402
 
 
 def without_a_terminal(world):
-    """Attached to all the same: its log, its end; --watch passes no signals on."""
+    """Attaching still shows its log and its end; --watch forwards no signals."""
     job = Job(world)
     fifo = world.folder / "lines"
     os.mkfifo(fifo)
@@ -44,8 +45,37 @@ def without_a_terminal(world):
     job.finish()
 
 
+SIGNALS = """import signal, time
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGRTMIN + 1):
+    signal.signal(number, lambda got, _: print("got", got, flush=True))
+print("ready", flush=True)
+while True:
+    time.sleep(1000)
+"""
+
+
+def other_signals(world):
+    """An attached `run` and an `attach` forward every signal that a user sends, and survive it."""
+    job = Job(world)
+    attached = world.begin("run", "--attach", "--no-agent", "--job", job.name, "--", "python3", "-c", SIGNALS)
+    wait_until(lambda: "ready" in attached.out, PATIENCE_S, lambda: f"{attached}")
+    again = world.begin("attach", job.name)
+    wait_until(lambda: "ready" in again.out, PATIENCE_S, lambda: f"{again}")
+    for command in (attached, again):
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGRTMIN + 1):
+            before = command.out.count(f"got {int(number)}\n")
+            command.process.send_signal(number)
+            wait_until(lambda: command.out.count(f"got {int(number)}\n") > before or command.process.poll() is not None,
+                       PATIENCE_S, lambda: f"{command}")
+            demand(command.process.poll() is None, lambda: f"signal {number} ended {command.wait()}")
+    attached.process.send_signal(signal.SIGTERM)
+    for command in (attached, again):
+        demand(command.wait().code == 128 + signal.SIGTERM, f"{command}")
+    job.finish()
+
+
 def piped_input(world):
-    """A pipe or a file is the program's standard input, and does not keep it from being dumped."""
+    """A pipe or file is the program's standard input, and does not prevent a dump."""
     for words in ("echo hello |", "echo hello > in; "):
         line = f"{words} stasis run -q --no-agent --attach -- cat" + ("" if "|" in words else " < in")
         demand(world.shell(line).out == "hello\n", f"{world.last}")
@@ -71,7 +101,7 @@ def piped_input(world):
     job.finish()
 
 
-# Numbered lines, as many as it is told by each line that it reads from the named pipe $0.
+# Prints numbered lines, as many as each line read from the named pipe $0 says.
 COUNTER = """i=0
 while read n <&3; do
   end=$((i+n)); while [ $i -lt $end ]; do echo "line $i ........................................................"; \
@@ -80,7 +110,8 @@ done 3<> "$0" """
 
 
 def bounded_log(world, terminal):
-    """Only its end is kept; who follows loses nothing; it goes on after a restore, and so does its bound."""
+    """Only the end of the log is kept; followers lose nothing; after a restore it continues with
+    the same limit."""
     job = Job(world)
     go, limit = world.folder / "go", {"STASIS_LOG_SIZE": "64KiB"}
     os.mkfifo(go)
@@ -102,7 +133,7 @@ def bounded_log(world, terminal):
         return [int(n) for n in re.findall(r"^line (\d+) \.+\r?$", text, re.M)]
 
     def is_bounded():
-        # The last of it, from the beginning of a line on.
+        # Starts at the beginning of a line.
         wait_until(lambda: log.stat().st_blocks * 512 < 160 << 10, PATIENCE_S,
                    lambda: f"{log.stat().st_blocks * 512} bytes are kept")
         text = world.stasis("logs", job.name).out
@@ -137,7 +168,7 @@ def named_log_is_its_users(world):
     job.finish()
 
 
-CASES = [(without_a_terminal,), (piped_input,), (bounded_log, False), (bounded_log, True), (named_log_is_its_users,)]
+CASES = [(without_a_terminal,), (other_signals,), (piped_input,), (bounded_log, False), (bounded_log, True), (named_log_is_its_users,)]
 
 if __name__ == "__main__":
     sys.exit(cases.main(CASES))

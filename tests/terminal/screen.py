@@ -1,4 +1,4 @@
-"""A user's terminal with `stasis` on it, and a client that speaks to a job's shim by hand."""
+"""A user's terminal running `stasis`, and a raw client of a job's shim."""
 
 import errno
 import fcntl
@@ -52,7 +52,7 @@ class Screen:
             self.text += data.decode(errors="replace")
 
     def expect(self, text):
-        """Until `text` is shown behind what was expected last."""
+        """Waits until `text` is shown after the text expected last."""
         def shown():
             self.read()
             return self.text.find(text, self.seen) >= 0 or self.process.poll() is not None
@@ -77,7 +77,7 @@ class Screen:
         self.master = self.slave = -1
 
     def wait(self, code):
-        """Its end, with this exit code and the terminal as it was."""
+        """Waits for its end with this exit code, and with the terminal restored."""
         def ended():
             if self.master >= 0:
                 self.read()
@@ -105,7 +105,7 @@ VERSION = 1
 
 
 class Client:
-    """src/shim/terminal_protocol.h by hand."""
+    """A raw client for src/shim/terminal_protocol.h."""
 
     def __init__(self, folder, version=VERSION, wants_input=True, size=(0, 0)):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -115,18 +115,18 @@ class Client:
         try:
             self.send(HELLO, value=size[0] << 16 | size[1], flags=int(wants_input), version=version)
         except BrokenPipeError:
-            pass  # refused already: the reason is there to be read
+            pass  # already rejected: the reason can still be read
         self.first = self.receive()
 
     def send(self, kind, payload=b"", value=0, flags=0, version=VERSION):
         self.socket.send(HEADER.pack(version, kind, flags, value) + payload)
 
     def receive(self):
-        """(kind, value, version), None at the end; output is added to `text`."""
+        """Returns (kind, value, version), or None at the end; adds output to `text`."""
         try:
             packet = self.socket.recv(1 << 16)
         except ConnectionResetError:
-            packet = self.socket.recv(1 << 16)  # it did not read all that we said
+            packet = self.socket.recv(1 << 16)  # the shim closed without reading everything
         if not packet:
             return None
         version, kind, _, value = HEADER.unpack_from(packet)

@@ -1,4 +1,5 @@
-"""terminal_test.py --build DIR [--only WORD]: jobs with a terminal, attached, left, dumped and brought back."""
+"""terminal_test.py --build DIR [--only WORD]: jobs with a terminal, attached, detached, dumped and
+restored."""
 
 import os
 import pathlib
@@ -19,7 +20,7 @@ from world import demand  # noqa: E402
 
 
 def terminal_of_its_own(world):
-    """Input, output, the size, the exit code; all of it in the log too."""
+    """Input, output, size and exit code; everything is in the log too."""
     job = Job(world)
     screen = job.attached(size=(31, 97)).expect("ready /dev/pts/").expect("31x97")
     screen.type("hello\r").expect("heard hello")
@@ -34,7 +35,7 @@ def terminal_of_its_own(world):
 
 
 def all_of_the_last_output(world):
-    """What is written right before the end is shown and in the log."""
+    """Output right before the end is shown and logged."""
     job = Job(world)
     screen = job.attached(program=["seq", "20000"]).wait(0)
     for text in (screen.text, (job.folder / "log").read_text()):
@@ -56,14 +57,14 @@ def left_and_come_back(world):
     job = Job(world)
     job.attached().expect("ready").type("one\r").expect("heard one").leave()
     demand(job.inspect()["state"] == "running", "it does not run on")
-    # What was there is shown first; the window is the new one's.
+    # Earlier output is shown first; the size becomes that of the new window.
     screen = job.attach(size=(20, 60)).expect("heard one").expect("window 20x60")
     screen.type("two\r").expect("heard two")
     screen.hang_up()
     screen.wait(0)
-    # Its own keys; the usual ones are the program's then.
+    # With other detach keys, the default ones go to the program.
     screen = job.attach("--detach-keys", "x,ctrl-y", size=(20, 60)).expect("heard two")
-    screen.expect("window 20x60")  # drawn again, though nothing has changed
+    screen.expect("window 20x60")  # redrawn, although nothing has changed
     screen.type(b"x1\r").expect("heard x1")
     screen.type(b"x\x19").expect("detached").wait(0)
     screen = job.attach().expect("heard x1")
@@ -77,7 +78,7 @@ def left_and_come_back(world):
 
 
 def started_without_anybody(world):
-    """--tty alone: the terminal is there for whoever comes."""
+    """--tty alone: the terminal exists for later clients."""
     job = Job(world).start("--tty")
     job.await_log("24x80")
     job.attach(size=(33, 44)).expect("ready").expect("window 33x44").type("exit 0\r").wait(0)
@@ -112,19 +113,19 @@ def several_at_once(world):
 
 
 def slow_client(world):
-    """One that is stopped holds nobody up, and is told what it has missed."""
+    """A stopped client blocks nothing, and is told how much it has missed."""
     job = Job(world)
     screen = job.attached().expect("ready")
     fast = Client(job.folder)
     done = world.folder / "poured"
     screen.process.send_signal(signal.SIGSTOP)
-    # Nobody reads here either, for a while.
+    # This test does not read for a while either.
     fast.type(f"pour 60000 {done}\r")
     wait_until(done.exists, PATIENCE_S, "the program is held up")
     screen.process.send_signal(signal.SIGCONT)
     screen.expect("bytes were not shown")
     fast.close()
-    # Who went had the input.
+    # The client that left had the input.
     screen.expect("yours again").type("after\r").expect("heard after")
     text = (job.folder / "log").read_text()
     demand(all(f"line {i} " in text for i in range(0, 60000, 997)), "the log has not all of it")
@@ -134,7 +135,7 @@ def slow_client(world):
 
 
 def dumped_attached(world):
-    """And brought back attached: by its name, with its size, on a terminal that is its own again."""
+    """Restored attached: by name, with its size, on a terminal that is its controlling one."""
     job = Job(world)
     screen = job.attached(size=(35, 77)).expect("ready")
     screen.type("before\r").expect("heard before")
@@ -143,7 +144,7 @@ def dumped_attached(world):
     screen = Screen(world, "restore", job.image, "--attach", size=(36, 78))
     screen.expect("heard before").expect("window 36x78")
     screen.type("after\r").expect("heard after")
-    screen.type("\x03").expect("interrupted")  # it is its controlling terminal
+    screen.type("\x03").expect("interrupted")  # proves that it is its controlling terminal
     job.dump("--leave-running")
     screen.type("more\r").expect("heard more")
     screen.type("exit 5\r").wait(5)
@@ -151,7 +152,7 @@ def dumped_attached(world):
 
 
 def dumped_detached(world):
-    """Twice, with nobody there; the size is kept."""
+    """Twice without a client; the size is kept."""
     job = Job(world)
     job.attached(size=(35, 77)).expect("ready").leave()
     for turn in (1, 2):
@@ -164,7 +165,7 @@ def dumped_detached(world):
         client.expect("size 35x77")
         client.close()
         job.attach(size=(35, 77)).expect("ready").type(f"turn {turn}\r").expect(f"heard turn {turn}").leave()
-    # In a pid namespace of its own, too.
+    # In a new pid namespace too.
     job.dump()
     job.restore("--new-pidns")
     screen = job.attach().expect("heard turn 2").type("\x03").expect("interrupted")
@@ -174,8 +175,8 @@ def dumped_detached(world):
 
 
 def gpu_program(world):
-    """A GPU program on a terminal is dumped and brought back like any other."""
-    world.stasis("gpu", "ls")  # softgpu's broker is not of the job then
+    """A GPU program on a terminal is dumped and restored like any other."""
+    world.stasis("gpu", "ls")  # so that softgpu's broker is not part of the job
     job = Job(world)
     counter = [world.workloads / "counter"]
     screen = Screen(world, "run", "--attach", "--job", job.name, "--", *counter).expect("READY")
@@ -189,7 +190,7 @@ def gpu_program(world):
 
 
 def from_a_shell(world):
-    """Dumped by its number, out of a shell's session: it comes back on a terminal of its own."""
+    """Dumped by pid out of a shell's session: it is restored on its own terminal."""
     master, slave = os.openpty()
     child = subprocess.Popen(["setsid", "-c", "sh", "-c", "python3 -B \"$0\"; exit 7", GUEST[2]], stdin=slave,
                              stdout=slave, stderr=slave)
@@ -212,7 +213,7 @@ def from_a_shell(world):
 
 
 def stranger(world):
-    """Another user is refused by the shim itself, wherever the folder's mode would let it in."""
+    """The shim itself rejects other users, whatever the directory's mode."""
     job = Job(world).start("--tty")
     job.await_log("ready")
     for folder in (world.folder, world.state, world.state / "data", world.state / "data" / "jobs", job.folder):
@@ -233,7 +234,8 @@ def stranger(world):
 
 
 def other_versions(world):
-    """A client of another version is refused with ours; a shim of another one is said to be that."""
+    """A client of another version is rejected with the shim's version; a shim of another version is
+    reported as such."""
     job = Job(world).start("--tty")
     job.await_log("ready")
     demand(Client(job.folder, version=99).first == (REFUSED, 1, VERSION), "it is not refused")
@@ -244,13 +246,13 @@ def other_versions(world):
             while (got := client.receive()) is not None:
                 demand(got[0] != REFUSED or packet != b"", "refused")
         client.close()
-    # Too early.
+    # Sends before the handshake.
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client.connect(f"{job.folder}/terminal")
     client.send(b"\1\0\0\0\2\0\0\0" + b"\0" * 8 + b"exit 1\r")
     client.settimeout(PATIENCE_S)
     demand(client.recv(100) == b"", "input before a greeting was taken")
-    # It serves on.
+    # The shim continues to serve.
     demand(Client(job.folder).first[0] == WELCOME, "the shim is harmed")
     (job.folder / "terminal").rename(job.folder / "its own")
     other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -264,7 +266,7 @@ def other_versions(world):
     demand(attach.code == 5 and "speaks version 99" in attach.err, f"{attach}")
     connection.close()
     other.close()
-    # And one that is not there any more.
+    # A shim that no longer exists.
     refused = world.stasis("attach", job.name, expect=1)
     demand("does not answer" in refused.err, f"{refused}")
     (job.folder / "terminal").unlink()
@@ -273,7 +275,7 @@ def other_versions(world):
 
 
 def shim_killed(world):
-    """The terminal goes with it, and the program is hung up; who was there is told."""
+    """The terminal ends with the shim, and the program gets SIGHUP; clients are told."""
     job = Job(world)
     screen = job.attached().expect("ready")
     os.kill(processes.stat(job.inspect()["pid"])[2], signal.SIGKILL)

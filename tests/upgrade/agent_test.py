@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Programs that run under the agents of earlier versions are suspended, resumed, dumped and restored by this one, by the
-shared path."""
+"""Programs under agents of earlier versions are suspended, resumed, dumped and restored by this
+version, on the shared path."""
 import pathlib
 import sys
 
@@ -18,7 +18,7 @@ def by_the_data_plane(world, verb, *words):
 
 def a_life(world, agent):
     program = Program(world, agent.parent.name, "vector", ["--memory", "16M", "--interval", "10"])
-    # softgpu's broker belongs to nobody's program.
+    # Starts softgpu's broker outside of any program.
     world.stasis("gpu", "ls")
     program.spawn(env={"LD_PRELOAD": str(agent)})
     program.expect_running()

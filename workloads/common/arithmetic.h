@@ -1,5 +1,5 @@
-// The arithmetic that kernels and checks share: integers only, so that a CPU, softgpu and every GPU
-// come to the same numbers. Included by kernel files and host files alike.
+// Arithmetic shared by kernels and checks. It uses integers only, so that a CPU, softgpu and every
+// GPU get the same results. Included by kernel files and host files.
 #pragma once
 
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 namespace workloads {
 
-// The finaliser of splitmix64: every input bit changes every output bit.
+// The finaliser of splitmix64: every input bit affects every output bit.
 WORKLOAD_BOTH uint64_t Mix64(uint64_t x) {
   x ^= x >> 30;
   x *= 0xbf58476d1ce4e5b9ull;
@@ -22,8 +22,8 @@ WORKLOAD_BOTH uint64_t Mix64(uint64_t x) {
   return x;
 }
 
-// Word `index` of the pseudo-random stream `seed`; never zero, because memory that came back empty
-// must never pass for data.
+// Returns word `index` of the pseudo-random stream `seed`. Never zero, so that cleared memory is
+// never mistaken for data.
 WORKLOAD_BOTH uint64_t RandomWord(uint64_t seed, uint64_t index) {
   return Mix64(seed + (index + 1) * 0x9e3779b97f4a7c15ull) | 1;
 }
@@ -32,15 +32,15 @@ WORKLOAD_BOTH uint32_t RandomWord32(uint64_t seed, uint64_t index) {
   return static_cast<uint32_t>(RandomWord(seed, index) >> 32) | 1;
 }
 
-// One round's change of one element. Depends on the element's neighbour and place, so that swapped,
-// shifted or stale blocks do not cancel out.
+// Returns the value of one element after a round. Depends on a neighbour and the index, so that
+// swapped, shifted or stale blocks change the checksum.
 WORKLOAD_BOTH uint32_t Step(uint32_t own, uint32_t other, uint32_t index, uint32_t round) {
   uint32_t x = own * 1664525u + other + index * 2654435761u + round;
   x ^= x >> 15;
   return x | 1;
 }
 
-// A word's share of a checksum. Shares are added, so the order in which threads add does not
+// Returns a word's share of a checksum. Shares are added, so the order of the threads does not
 // matter.
 WORKLOAD_BOTH uint64_t ChecksumShare(uint64_t word, uint64_t index) {
   return Mix64(word ^ (index * 0xd6e8feb86659fd93ull));

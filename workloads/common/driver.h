@@ -1,5 +1,5 @@
-// The driver API as the workloads see it: called by name, as a program linked to libcuda.so.1 does.
-// The short names stand for the same versions as in cuda.h.
+// The driver API for the workloads, called directly, as in a program linked to libcuda.so.1. The
+// short names stand for the same versions as in cuda.h.
 #pragma once
 
 #include "device/cuda/driver_functions.h"

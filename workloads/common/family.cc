@@ -21,7 +21,7 @@ void WriteWord(int fd, uint64_t word) {
   if (write(fd, &word, sizeof word) != sizeof word) Fail("pipe: %s", strerror(errno));
 }
 
-// False at the end of the pipe.
+// Returns false at end-of-file.
 bool ReadWord(int fd, uint64_t* word) {
   ssize_t length;
   do {
@@ -33,9 +33,9 @@ bool ReadWord(int fd, uint64_t* word) {
 
 }  // namespace
 
-// stdin brings words, stdout takes answers, and a first one says "ready".
+// Requests arrive on stdin and answers go to stdout; the first answer means "ready".
 void LiveAsChild(const Options& options, Workload& life) {
-  // Words for a reader must not get between those for the parent.
+  // Text output must not mix with the answers to the parent.
   const int answer = dup(STDOUT_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO);
   life.SetUp(options);
@@ -49,7 +49,7 @@ void LiveAsChild(const Options& options, Workload& life) {
 }
 
 void Family::SetUp(const Options& options) {
-  // A child that died is to be reported, not to be died of.
+  // A dead child must be reported and not kill the parent.
   signal(SIGPIPE, SIG_IGN);
   children_.resize(options.children);
   for (int c = 0; c < options.children; ++c) Start(c, options);

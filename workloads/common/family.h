@@ -1,8 +1,9 @@
-// A parent without a GPU and children (--children) with one, each a program of its own, asked for
-// every round over pipes. With --devices N they take turns in choosing a GPU. Only the parent takes
-// SIGTERM; the children end, after their own check, when their pipe closes.
+// A parent without a GPU, and children (--children) with one, each a process with its own
+// executable image. The parent sends requests for every round through pipes. With --devices N the
+// children use the GPUs in turn. Only the parent handles SIGTERM; a child verifies its data and
+// exits when its pipe closes.
 //
-// The parent's life is a Family, a child's whatever Workload the program is about.
+// The parent uses Family; a child uses the Workload of the program.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +14,7 @@
 
 namespace workloads {
 
-// The child's side, to its end. Its Round() gets what the parent asks.
+// Runs the child's side until its end. Round() gets the parent's requests.
 [[noreturn]] void LiveAsChild(const Options& options, Workload& life);
 
 class Family : public Workload {
@@ -21,14 +22,14 @@ class Family : public Workload {
   void SetUp(const Options& options) override;
   uint64_t Round(uint64_t round) override { return Ask(round); }
   void Verify() override;
-  // The second child does it, on its own memory.
+  // The second child sabotages its own memory.
   void Sabotage() override {}
   void TearDown() override {}
 
  protected:
-  // In a child that was just forked, before its program starts: gives it further descriptors.
+  // Called in a forked child before exec, to give it more descriptors.
   virtual void Equip(int /*child*/) {}
-  // Asks all at the same time; the sum of their answers.
+  // Asks all children concurrently; returns the sum of their answers.
   uint64_t Ask(uint64_t word);
 
  private:

@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kBallastPiece = 256ull << 20;
 constexpr uint64_t kBallastSeed = 0xba11a57;
 
-// Device memory in pieces, so that it can be larger than any one free stretch. Word i of the whole
+// Device memory in pieces, so that the total may exceed the largest free block. Word i of the total
 // is RandomWord(kBallastSeed, i).
 struct Ballast {
   std::vector<CUdeviceptr> pieces;
@@ -154,7 +154,7 @@ void FlipByte(CUdeviceptr address) {
 }
 
 Grid GridFor(uint64_t count) {
-  // softgpu runs a block's threads on a CPU: few of them, each with more to do.
+  // softgpu runs threads on a CPU, so use few of them with more work each.
   const uint32_t threads = OnSoftgpu() ? 32 : 256;
   const uint64_t most_blocks = OnSoftgpu() ? 4 : 2048;
   const uint64_t blocks = std::clamp<uint64_t>((count + threads - 1) / threads, 1, most_blocks);

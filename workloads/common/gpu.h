@@ -1,4 +1,4 @@
-// Short names for what every GPU workload does: a context, a module, arrays, launches. Every error
+// Short functions for common steps of GPU workloads: context, module, arrays, launches. Every error
 // ends the program with FAILED.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "common/driver.h"
 #include "common/protocol.h"
 
-// CU(cuSomething(…)): fails with the call, the error's name and the place.
+// CU(cuSomething(…)) fails with the call, the error's name and the source location.
 #define CU(call) ::workloads::CheckDriver((call), #call, __FILE_NAME__, __LINE__)
 
 namespace workloads {
@@ -18,9 +18,10 @@ void CheckDriver(CUresult result, const char* call, const char* file, int line);
 
 bool OnSoftgpu();
 
-// cuInit, the device of `options`, its primary context made current, and the ballast.
+// Calls cuInit, makes the primary context of the device in `options` current, and allocates the
+// ballast.
 void OpenGpu(const Options& options);
-// Compares the ballast with what it was filled with; returns its checksum, or fails.
+// Compares the ballast with its original content. Returns its checksum, or fails.
 uint64_t VerifyBallast();
 bool BallastIsIntact(uint64_t* checksum);
 // Frees the ballast and releases the primary context.
@@ -29,7 +30,7 @@ void CloseGpu();
 CUdevice Device();
 CUcontext PrimaryContext();
 
-// The image of this program's kernels (or of `name`'s), beside the executable.
+// Returns the path of the image with this program's kernels (or `name`'s), beside the executable.
 std::string ImagePath(const std::string& name = {});
 std::string ReadFile(const std::string& path);
 CUmodule LoadModule(const std::string& name = {});
@@ -49,10 +50,10 @@ struct Grid {
   uint32_t shared_bytes = 0;
 };
 
-// Enough threads for `count` elements without one thread each: kernels stride over the grid.
+// Returns a grid for `count` elements that needs fewer threads: kernels stride over the grid.
 Grid GridFor(uint64_t count);
 
-// The arguments' types must be exactly those of the kernel's parameters.
+// The types of the arguments must exactly match the kernel's parameters.
 template <typename... Arguments>
 void Launch(CUfunction function, Grid grid, CUstream stream, Arguments... arguments) {
   void* parameters[] = {static_cast<void*>(&arguments)...};
@@ -68,8 +69,8 @@ class DeviceArray {
   explicit DeviceArray(size_t count) : count_(count) { CU(cuMemAlloc(&address_, bytes())); }
   explicit DeviceArray(const std::vector<T>& contents) : DeviceArray(contents.size()) {
     CU(cuMemcpyHtoD(address_, contents.data(), bytes()));
-    // From pageable memory it returns when the data is staged, not when it is there: a stream that
-    // does not wait for the default stream would read what was there before.
+    // A copy from pageable memory returns when the data is staged, not when it has arrived. A
+    // stream that does not wait for the default stream would read stale data.
     CU(cuStreamSynchronize(nullptr));
   }
 
@@ -94,16 +95,16 @@ class DeviceArray {
 
 std::vector<uint32_t> RandomWords(uint64_t seed, size_t count);
 
-// What the kernels `step` and `step_in_place` make of an array, computed here.
+// Compute the results of the kernels `step` and `step_in_place` on the host.
 std::vector<uint32_t> StepWith(const std::vector<uint32_t>& own, const std::vector<uint32_t>& other,
                                uint32_t round);
 void StepInPlace(std::vector<uint32_t>& words, uint32_t round);
 
-// The checksum of `words`, as arithmetic.h defines it.
+// Returns the checksum of `words` as defined in arithmetic.h.
 uint64_t Checksum(const uint32_t* words, size_t count);
 uint64_t Checksum(const std::vector<uint32_t>& words);
 
-// Fails, naming the first difference, unless both are equal.
+// Fails with the first difference unless both are equal.
 void Compare(const char* what, const uint32_t* found, const uint32_t* expected, size_t count);
 void Compare(const char* what, const std::vector<uint32_t>& found,
              const std::vector<uint32_t>& expected);

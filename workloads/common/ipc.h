@@ -1,4 +1,4 @@
-// Memory that one process shares with another by CUDA IPC.
+// Memory that one process shares with another through CUDA IPC.
 #pragma once
 
 #include <vector>

@@ -8,7 +8,7 @@
 namespace workloads {
 namespace {
 
-constexpr size_t kGranularity = 2u << 20;  // of every GPU so far
+constexpr size_t kGranularity = 2u << 20;  // on all GPUs so far
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Memory that one process makes and another maps, by handles that travel as files
-// (cuMemExportToShareableHandle), as NCCL shares.
+// Memory that one process allocates and another maps, through handles exported as files
+// (cuMemExportToShareableHandle), like NCCL does.
 #pragma once
 
 #include <stddef.h>
@@ -13,7 +13,7 @@ namespace workloads {
 class Mapped {
  public:
   void Map(CUmemGenericAllocationHandle handle, size_t bytes, int device);
-  // The mapping keeps the memory.
+  // The mapping keeps the memory alive.
   void LetGoOfHandle() { CU(cuMemRelease(handle_)); }
   void Unmap();
   CUdeviceptr address() const { return address_; }
@@ -24,10 +24,10 @@ class Mapped {
   size_t bytes_ = 0;
 };
 
-// Makes memory that holds `words` and sends it.
+// Allocates memory with the content `words` and sends its handle.
 Mapped Make(const std::vector<uint32_t>& words, int device, int socket);
 
-// What Make has sent.
+// A handle sent by Make.
 struct File {
   int fd = -1;
   size_t bytes = 0;

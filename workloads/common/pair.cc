@@ -67,7 +67,7 @@ namespace {
 
 constexpr uint64_t kSeed = 960;
 
-// A view of the shared memory, from either side.
+// A view of the shared memory from either side.
 class View {
  public:
   void Look(CUdeviceptr address) {
@@ -180,7 +180,7 @@ class Pair : public Steady {
   pid_t child_ = 0;
   int child_socket_ = -1;
   View view_;
-  std::vector<uint32_t> shared_;  // what must be in it
+  std::vector<uint32_t> shared_;  // the expected content
 };
 
 }  // namespace

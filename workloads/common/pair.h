@@ -1,7 +1,7 @@
-// Two programs that share GPU memory: the child's, which the parent has open. Each round both
-// change it and each sees what the other has done. The child ends when its parent does.
+// Two programs that share GPU memory: the child owns it, and the parent opens it. In each round
+// both change it and check the other's changes. The child exits when its parent does.
 //
-// How they share is a Sharing. A program's main() is SharingMain.
+// A Sharing defines how they share. A program's main() is SharingMain.
 #pragma once
 
 #include <memory>
@@ -11,27 +11,28 @@
 
 namespace workloads {
 
-inline constexpr uint32_t kSharedWords = 3u << 18;  // more than an agent leaves to the driver
+inline constexpr uint32_t kSharedWords = 3u << 18;  // more than the agent leaves to the driver
 
-// A socket between the two; what is cut short ends the program, with FAILED.
+// I/O on the socket between the two. A short transfer ends the program with FAILED.
 void WriteAll(int fd, const void* data, size_t size);
-// False at the end.
+// Returns false at end-of-file.
 bool ReadAll(int fd, void* data, size_t size);
-// With a descriptor beside the byte; it stays the sender's.
+// Sends one byte with a descriptor, which the sender keeps.
 void SendDescriptor(int socket, int fd);
 int ReceiveDescriptor(int socket);
 
 class Sharing {
  public:
   virtual ~Sharing() = default;
-  // In the child: memory that holds `words`, for the parent to open; its address.
+  // In the child: allocates memory with the content `words` for the parent to open; returns its
+  // address.
   virtual CUdeviceptr Give(const Options& options, const std::vector<uint32_t>& words,
                            int socket) = 0;
   virtual void Free() = 0;
-  // In the parent: that memory, wherever it is mapped here.
+  // In the parent: opens that memory and returns its address.
   virtual CUdeviceptr Open(const Options& options, int socket) = 0;
   virtual void Close() = 0;
-  // Of what it has beside that, in the parent.
+  // Work on other memory of the parent.
   virtual void Round(uint64_t) {}
   virtual void Verify() {}
 };

@@ -30,7 +30,7 @@ void OnStop(int) { stop_asked = 1; }
   exit(2);
 }
 
-// "4096", "64K", "300M", "8G", "8GiB": always powers of 1024.
+// Parses "4096", "64K", "300M", "8G", "8GiB"; units are powers of 1024.
 uint64_t ParseSize(const char* program, const char* text) {
   char* end = nullptr;
   errno = 0;
@@ -95,8 +95,8 @@ Options Begin(int argc, char** argv) {
   }
 
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  // Blocked here and let through only in Wait(): no call of the driver is ever interrupted, and no
-  // signal is lost between a look at the flag and the wait.
+  // SIGTERM is blocked except in Wait(): it never interrupts a driver call, and no signal is lost
+  // between the check of the flag and the wait.
   sigset_t term;
   sigemptyset(&term);
   sigaddset(&term, SIGTERM);
@@ -117,7 +117,7 @@ void Fail(const char* format, ...) {
   fflush(stdout);
   funlockfile(stdout);
   va_end(arguments);
-  // Not exit(): the driver's destructors may wait for work that will never end.
+  // Not exit(): the driver's destructors may wait for work that never ends.
   _exit(1);
 }
 
@@ -142,7 +142,7 @@ Wake Wait(int timeout_ms, int fd) {
     timespec left{};
     if (timeout_ms >= 0) {
       int64_t left_ms = deadline - NowMs();
-      // The monotonic clock of another boot may lie far back.
+      // After a restore on another boot the monotonic clock may have gone far back.
       if (left_ms > timeout_ms) left_ms = timeout_ms;
       if (left_ms > 0) {
         left.tv_sec = left_ms / 1000;

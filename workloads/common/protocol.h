@@ -1,12 +1,12 @@
-// What every workload has in common, seen from outside.
+// The interface that all workloads share.
 //
 //   NAME [--rounds N] [--interval MS] [--memory SIZE] [--device N] [--sabotage] …
 //
-// It prints `READY` when it is set up and `ROUND <n> <checksum>` after each round. It ends after N
-// rounds, or (N = 0, the default) when it gets SIGTERM; then it compares everything it holds with a
-// computation of its own and prints `EXIT-SUCCESS` (exit code 0) or `FAILED: <what>` (exit code 1).
-// The same rounds give the same lines on softgpu and on every GPU. Nothing else steers it, so that
-// a checkpoint at any moment meets a plain program.
+// A workload prints `READY` after its setup and `ROUND <n> <checksum>` after each round. It ends
+// after N rounds or, if N is 0 (the default), on SIGTERM. It then compares all of its data with a
+// separate computation and prints `EXIT-SUCCESS` (exit code 0) or `FAILED: <reason>` (exit code 1).
+// The output is the same on softgpu and on every GPU. There are no other controls, so that a
+// checkpoint at any time hits an ordinary program.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@ namespace workloads {
 struct Options {
   uint64_t rounds = 0;
   int interval_ms = 100;
-  uint64_t memory_bytes = 0;      // ballast: device memory filled with random words
-  uint64_t allocation_bytes = 0;  // of one allocation; 0: the program's own choice
-  int handles = 0;                // more of them; only where a program says so
+  uint64_t memory_bytes = 0;      // size of the ballast: device memory filled with random words
+  uint64_t allocation_bytes = 0;  // size of one allocation; 0: the program's default
+  int handles = 0;                // number of additional handles; supported by some programs
   int device = 0;
-  int devices = 1;   // only where a program says so: on how many GPUs, from `device` on
-  int children = 2;  // only where a program says so
+  int devices = 1;   // number of GPUs, starting at `device`; supported by some programs
+  int children = 2;  // supported by some programs
   int port = 0;
   int child = 0;          // 1, 2, …: this process is a child of its own program
   bool sabotage = false;  // damage one byte before the last check, which must then fail
-  bool commands = false;  // only where a program says so: steered by its standard input
+  bool commands = false;  // read commands from standard input; supported by some programs
 };
 
-// Reads the command line (a wrong one ends the program with 2), makes stdout line-buffered and
-// holds SIGTERM back until Wait(). Comes first, before the driver starts threads.
+// Parses the command line (exit code 2 on errors), makes stdout line-buffered, and blocks SIGTERM
+// until Wait(). Call it first, before the driver starts threads.
 Options Begin(int argc, char** argv);
 
 [[noreturn]] void Fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
@@ -41,8 +41,8 @@ void PrintRound(uint64_t round, uint64_t checksum);
 
 enum class Wake { kTimeout, kReadable, kStop };
 
-// Waits for SIGTERM, for `fd` to become readable (fd >= 0), or for the time to pass (timeout_ms >=
-// 0). A checkpoint that interrupts it is not noticed.
+// Waits for SIGTERM, for `fd` to become readable (if fd >= 0), or for the timeout (if timeout_ms >=
+// 0). An interruption by a checkpoint is not noticed.
 Wake Wait(int timeout_ms, int fd = -1);
 
 class Workload {
@@ -50,15 +50,15 @@ class Workload {
   virtual ~Workload() = default;
   virtual void SetUp(const Options& options) = 0;
   virtual uint64_t Round(uint64_t round) = 0;  // returns the checksum to print
-  virtual void Verify() = 0;                   // compares all contents; Fail()s on a difference
-  virtual void Sabotage() = 0;                 // changes one byte that Verify() must notice
-  virtual void TearDown() = 0;  // gives everything back, as a well-behaved program does
+  virtual void Verify() = 0;                   // compares all data; calls Fail() on a difference
+  virtual void Sabotage() = 0;                 // changes one byte such that Verify() fails
+  virtual void TearDown() = 0;                 // frees everything
 };
 
-// The whole life of a workload that goes round by round.
+// Runs a workload that works in rounds, from start to end.
 [[noreturn]] void Run(Workload& workload, const Options& options);
 
-// The end of every life: sabotage if asked for, verify, tear down, say so.
+// The end of every workload: sabotages if requested, verifies, tears down, and prints the result.
 [[noreturn]] void Finish(Workload& workload, const Options& options);
 
 }  // namespace workloads

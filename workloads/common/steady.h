@@ -1,5 +1,5 @@
-// The least GPU workload: one array that changes every round. For programs whose point lies
-// elsewhere.
+// A minimal GPU workload: one array that changes every round. For programs that test something
+// else.
 #pragma once
 
 #include "common/gpu.h"

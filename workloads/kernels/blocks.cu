@@ -2,7 +2,7 @@
 
 #include "common/arithmetic.h"
 
-// Word i becomes word first + i of the stream `seed`.
+// Sets word i to word first + i of the stream `seed`.
 STASIS_KERNEL_NO_BARRIER(fill, (uint64_t * words, uint64_t count, uint64_t first, uint64_t seed)) {
   const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;
   for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
@@ -10,8 +10,8 @@ STASIS_KERNEL_NO_BARRIER(fill, (uint64_t * words, uint64_t count, uint64_t first
   }
 }
 
-// found[0] grows by the checksum of the words, found[1] by how many are not what fill() wrote.
-// Added up by blocks first: thousands of launches add to the same two words.
+// Adds the checksum of the words to found[0], and the number of words that fill() did not write to
+// found[1]. Sums within blocks first, because thousands of launches add to the same two words.
 STASIS_KERNEL(check, (const uint64_t* words, uint64_t count, uint64_t first, uint64_t seed,
                       unsigned long long* found)) {
   __shared__ unsigned long long sum_of_block;

@@ -1,4 +1,4 @@
-// What a rank of a collective does on its GPU: it says how far it is, and waits for the other.
+// A rank of a collective on its GPU: publishes its progress and waits for the other rank.
 #include <softgpu/kernel.h>
 
 #include "common/arithmetic.h"

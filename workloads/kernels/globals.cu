@@ -5,10 +5,10 @@
 constexpr uint32_t kWeights = 16;
 constexpr uint32_t kTable = 4096;
 
-// Not initialised: zero when the module is loaded.
+// Zero-initialised.
 __device__ uint32_t launches;
 __device__ uint32_t table[kTable];
-// Initialised in the image, the second written by the host through its address.
+// Initialised in the image; the host writes the second one through its address.
 __device__ uint32_t primes[8] = {2, 3, 5, 7, 11, 13, 17, 19};
 __constant__ uint32_t weights[kWeights] = {1};
 

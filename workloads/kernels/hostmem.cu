@@ -2,7 +2,7 @@
 
 #include "common/arithmetic.h"
 
-// All three may be host memory that the device sees.
+// All three arrays may be host memory that the device can access.
 STASIS_KERNEL_NO_BARRIER(step_through_host, (uint32_t * own, const uint32_t* other,
                                              uint32_t* on_device, uint32_t count, uint32_t round)) {
   const uint32_t stride = gridDim.x * blockDim.x;

@@ -1,10 +1,10 @@
-// The one kernel that several workloads share.
+// Kernels shared by several workloads.
 #include <softgpu/kernel.h>
 
 #include "common/arithmetic.h"
 
-// Every element becomes a mix of itself and the element after it in `other`, which may be the same
-// array only if `out` is another one.
+// Mixes every element with the next element of `other`. `other` may be the same array as `own` only
+// if `out` is a different one.
 STASIS_KERNEL_NO_BARRIER(step, (uint32_t * out, const uint32_t* own, const uint32_t* other,
                                 uint32_t count, uint32_t round)) {
   const uint32_t stride = gridDim.x * blockDim.x;

@@ -2,7 +2,7 @@
 
 #include "common/arithmetic.h"
 
-// own[i] becomes a mix of what came in, of itself and of the stream before; `passes` make it last.
+// Mixes own[i] with the input and the previous stream's buffer; `passes` determines the run time.
 STASIS_KERNEL_NO_BARRIER(mix, (uint32_t * own, const uint32_t* in, const uint32_t* before,
                                uint32_t count, uint32_t passes)) {
   const uint32_t stride = gridDim.x * blockDim.x;

@@ -2,7 +2,7 @@
 
 #include "common/arithmetic.h"
 
-// Adds the checksum of `words` to *sum: by threads into shared memory, by blocks into one word.
+// Adds the checksum of `words` to *sum: threads add in shared memory, and blocks to one word.
 STASIS_KERNEL(checksum, (const uint32_t* words, uint32_t count, unsigned long long* sum)) {
   __shared__ unsigned long long of_block;
   if (threadIdx.x == 0) of_block = 0;

@@ -1,10 +1,10 @@
 #!/bin/sh
-# conformance.sh PROGRAM GOLDEN: twenty rounds print the known lines, the same on every GPU; and one damaged
-# byte is noticed, or the rest of what the program says would mean nothing. Exit code 77: skipped.
+# conformance.sh PROGRAM GOLDEN: checks that twenty rounds print the expected lines, which are the
+# same on every GPU, and that one damaged byte is detected. Exit code 77: skipped.
 set -eu
 program=$1
 golden=$2
-# GPUs of its own, whoever else tests here.
+# Separate GPUs for this test.
 SOFTGPU_DIR=$(mktemp -d)
 export SOFTGPU_DIR
 trap 'rm -rf "$SOFTGPU_DIR"' EXIT

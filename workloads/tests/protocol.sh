@@ -1,6 +1,6 @@
 #!/bin/sh
-# protocol.sh WORKLOADS_DIR: a program without an end stops at SIGTERM and checks itself; the counter speaks
-# UDP; wrong options are refused.
+# protocol.sh WORKLOADS_DIR: checks that a program without a round limit stops at SIGTERM and
+# verifies itself, that the counter answers UDP packets, and that wrong options are rejected.
 set -eu
 dir=$1
 work=$(mktemp -d)
@@ -34,7 +34,7 @@ ends_well() {
   pid=
 }
 
-# Emptied here: the program's own redirection may come after our first look.
+# Truncate it here: the program's redirection may happen after the first check.
 : >"$work/out"
 "$dir/vector" --interval 10 --memory 5M >>"$work/out" &
 pid=$!

@@ -1,5 +1,5 @@
-// What a module image tells the driver: an image is a shared object with one exported descriptor.
-// Shared by softgpu's libcuda and by every image; raise kImageVersion when a layout here changes.
+// The interface of a module image: a shared object that exports one descriptor. Used by softgpu's
+// libcuda and by every image; raise kImageVersion when a layout here changes.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// Set when the threads of a block may run one after the other because none waits for another.
+// The threads of a block may run one after the other, because the kernel has no barrier.
 inline constexpr uint32_t kKernelNoBarrier = 1;
 
 struct Kernel {
   const char* name;
-  void (*call)(void** params);  // one thread; params as in cuLaunchKernel
+  void (*call)(void** params);  // runs one thread; params as in cuLaunchKernel
   const uint32_t* parameter_sizes;
   const uint32_t* parameter_alignments;
   uint32_t parameter_count;
@@ -39,7 +39,7 @@ struct Image {
   uint32_t version;
   const Kernel* const* begin;
   const Kernel* const* end;
-  // Runs every thread of every block on the calling thread. 0, or an errno.
+  // Runs every thread of every block on the calling thread. Returns 0 or an errno.
   int (*run)(const Kernel* kernel, const Launch* launch);
 };
 

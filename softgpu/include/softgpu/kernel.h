@@ -1,11 +1,10 @@
-// The one header of a kernel file, which is written once and built twice: as C++ for softgpu
-// (CMake: softgpu_kernel_image()), and by nvcc for real GPUs, or by clang without a CUDA toolkit
-// (-nocudainc; no atomics then).
+// The header of kernel files. A kernel file is built twice: as C++ for softgpu (CMake:
+// softgpu_kernel_image()), and by nvcc, or by clang without a CUDA toolkit (-nocudainc; no
+// atomics), for real GPUs.
 //
 //   #include <softgpu/kernel.h>
 //
-//   __device__ int counter = 100;                 // a module global: device memory,
-//   cuModuleGetGlobal
+//   __device__ int counter = 100;                 // a module global in device memory
 //
 //   STASIS_KERNEL(add, (int* out, int n)) {       // an extern "C" __global__ function
 //     __shared__ int tile[256];
@@ -15,10 +14,10 @@
 //     ...
 //   }
 //
-// A kernel without any __syncthreads() may say STASIS_KERNEL_NO_BARRIER, which is much faster here
-// and the same to nvcc; a barrier met there ends the program with a message. Dynamic shared memory:
-// STASIS_DYNAMIC_SHARED(type, name); in the kernel's body. Kernel parameters are passed by value
-// and must be trivially copyable.
+// A kernel without __syncthreads() may use STASIS_KERNEL_NO_BARRIER, which is much faster in
+// softgpu and the same for nvcc; a barrier in it ends the program with a message. For dynamic
+// shared memory, put STASIS_DYNAMIC_SHARED(type, name); in the kernel's body. Kernel parameters are
+// passed by value and must be trivially copyable.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -76,7 +75,7 @@ struct Dim3 {
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-// A block runs on one host thread, so its shared memory is that thread's.
+// A block runs on one host thread, so its shared memory is thread-local.
 #define __shared__ static thread_local
 #define STASIS_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(softgpu::Self().shared)
 
@@ -84,16 +83,16 @@ struct dim3 : softgpu::Dim3 {
   dim3(unsigned dx = 1, unsigned dy = 1, unsigned dz = 1) : softgpu::Dim3{dx, dy, dz} {}
 };
 
-// Hidden: every image has its own.
+// Hidden, because every image has its own.
 namespace softgpu __attribute__((visibility("hidden"))) {
 
-  // What one device thread sees of itself.
+  // The built-in variables of one device thread.
   struct Thread {
     Dim3 thread_idx, block_idx, block_dim, grid_dim;
     void* shared = nullptr;
   };
 
-  // Both live in kernel/runtime.cc, which is part of every image.
+  // Both are defined in kernel/runtime.cc, which is part of every image.
   Thread& Self();
   void Barrier();
 
@@ -146,7 +145,7 @@ inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Atomics return the old value, as CUDA's.
+// Atomics return the old value, as in CUDA.
 #define SOFTGPU_ATOMIC(name, builtin)                   \
   template <class T>                                    \
   inline T name(T* at, std::type_identity_t<T> value) { \

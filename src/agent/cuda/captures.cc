@@ -15,14 +15,6 @@ Vector<CUstream> g_capturing;
 std::atomic<uint32_t> g_count{0};
 Vector<CUdeviceptr> g_questions;  // small allocations made only to ask; freed afterwards
 
-CUresult Began(CUresult r, CUstream stream) {
-  if (r != CUDA_SUCCESS) return r;
-  Lock lock(g_mutex);
-  g_capturing.Push(stream);
-  g_count.store(uint32_t(g_capturing.size()));
-  return r;
-}
-
 void Ended(CUstream stream) {
   Vector<CUdeviceptr> questions;
   {
@@ -42,6 +34,28 @@ void Ended(CUstream stream) {
   FreeDeferred();
 }
 
+// It is counted before it begins: a capture that cannot be counted must not begin.
+template <class F>
+CUresult Begin(CUstream stream, F begin) {
+  {
+    Lock lock(g_mutex);
+    if (!g_capturing.Push(stream)) return CUDA_ERROR_OUT_OF_MEMORY;
+    g_count.store(uint32_t(g_capturing.size()));
+  }
+  const CUresult r = begin();
+  if (r != CUDA_SUCCESS) Ended(stream);
+  return r;
+}
+
+bool IsCapturing(CUstream stream) {
+  if (CapturesOpen() == 0) return false;
+  Lock lock(g_mutex);
+  for (CUstream one : g_capturing) {
+    if (one == stream) return true;
+  }
+  return false;
+}
+
 CUresult EndedWith(CUresult r, CUstream stream) {
   // Only these two leave the capture as it was.
   if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
@@ -52,7 +66,7 @@ CUresult EndedWith(CUresult r, CUstream stream) {
 
 CUstream Stream(hook::Word word) { return reinterpret_cast<CUstream>(word); }
 
-// A callback of the program, run by a driver thread, which must not stand at the gate.
+// A callback of the program. A driver thread runs it and must not block at the gate.
 struct HostCall {
   CUhostFn function;
   CUstreamCallback callback;
@@ -74,7 +88,7 @@ void RunCallback(CUstream stream, CUresult status, void* argument) {
 }
 
 HostCall* MakeCall(CUhostFn function, CUstreamCallback callback, void* data) {
-  // In a graph it would be called any number of times, so nobody could say when to free it.
+  // A graph may run it any number of times, so there is no time to free the structure.
   if (CapturesOpen() != 0 || (function == nullptr && callback == nullptr)) return nullptr;
   auto* call = static_cast<HostCall*>(malloc(sizeof(HostCall)));
   if (call != nullptr) *call = {function, callback, data};
@@ -91,8 +105,7 @@ CUresult AskWhetherCaptureAllows() {
   CUresult r = real::cuMemAlloc_v2(&question, 512);
   if (r != CUDA_SUCCESS) return r;
   Lock lock(g_mutex);
-  g_questions.Push(question);
-  return CUDA_SUCCESS;
+  return g_questions.Push(question) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void ResetCaptures() {
@@ -105,22 +118,22 @@ void ResetCaptures() {
 namespace hook {
 
 CUresult cuStreamBeginCapture(STASIS_P1) {
-  return Began(real::cuStreamBeginCapture(STASIS_A1), Stream(a));
+  return Begin(Stream(a), [&] { return real::cuStreamBeginCapture(STASIS_A1); });
 }
 CUresult cuStreamBeginCapture_ptsz(STASIS_P1) {
-  return Began(real::cuStreamBeginCapture_ptsz(STASIS_A1), Stream(a));
+  return Begin(Stream(a), [&] { return real::cuStreamBeginCapture_ptsz(STASIS_A1); });
 }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  return Began(real::cuStreamBeginCapture_v2(stream, mode), stream);
+  return Begin(stream, [&] { return real::cuStreamBeginCapture_v2(stream, mode); });
 }
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  return Began(real::cuStreamBeginCapture_v2_ptsz(stream, mode), stream);
+  return Begin(stream, [&] { return real::cuStreamBeginCapture_v2_ptsz(stream, mode); });
 }
 CUresult cuStreamBeginCaptureToGraph(STASIS_P6) {
-  return Began(real::cuStreamBeginCaptureToGraph(STASIS_A6), Stream(a));
+  return Begin(Stream(a), [&] { return real::cuStreamBeginCaptureToGraph(STASIS_A6); });
 }
 CUresult cuStreamBeginCaptureToGraph_ptsz(STASIS_P6) {
-  return Began(real::cuStreamBeginCaptureToGraph_ptsz(STASIS_A6), Stream(a));
+  return Begin(Stream(a), [&] { return real::cuStreamBeginCaptureToGraph_ptsz(STASIS_A6); });
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   return EndedWith(real::cuStreamEndCapture(stream, graph), stream);
@@ -129,8 +142,10 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   return EndedWith(real::cuStreamEndCapture_ptsz(stream, graph), stream);
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
+  // Checked before: afterwards another thread may get a new stream with the same handle.
+  const bool capturing = IsCapturing(stream);
   CUresult r = real::cuStreamDestroy_v2(stream);
-  if (r == CUDA_SUCCESS && CapturesOpen() != 0) Ended(stream);
+  if (r == CUDA_SUCCESS && capturing) Ended(stream);
   return r;
 }
 

@@ -5,15 +5,16 @@
 
 namespace stasis::agent {
 
-// How many streams are being captured. The gate does not close over one.
+// Returns how many streams are being captured. The gate does not close during a capture.
 uint32_t CapturesOpen();
 
-// During a capture, some allocations are refused and spoil it: by whom and in which mode it was
-// begun decides. The driver is asked with a request of the same kind, and its answer is ours.
+// During a capture, the driver rejects some allocations, and these invalidate the capture. That
+// depends on the capturing thread and on the mode. So the driver is asked for a small allocation of
+// the same kind, and the result is returned.
 CUresult AskWhetherCaptureAllows();
 
-// While another thread captures, what we call could spoil its capture, which the program's own call
-// would not. In this mode it does not.
+// While one lives, the agent's driver calls in this thread do not invalidate a capture of another
+// thread. The program's own call would not have invalidated it either.
 struct Relaxed {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   Relaxed() { real::cuThreadExchangeStreamCaptureMode(&mode); }

@@ -2,10 +2,12 @@
 
 #include <stdlib.h>
 
+#include "agent/blockers.h"
 #include "agent/control.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/ipc.h"
 #include "agent/cuda/ipc_events.h"
+#include "agent/cuda/memory.h"
 #include "agent/cuda/pools.h"
 #include "agent/cuda/stream_order.h"
 #include "agent/futex.h"
@@ -16,8 +18,8 @@
 namespace stasis::agent {
 namespace {
 
-// Waits for one context whenever it is asked to. It may hang with the kernel it waits for; then the
-// next request is answered when it comes back.
+// Waits for one context whenever it is asked to. It may hang with a kernel; then it answers the
+// next request after the kernel has ended.
 struct Drain {
   std::atomic<uint32_t> wanted{0};
   std::atomic<uint32_t> done{0};
@@ -30,10 +32,12 @@ struct Context {
   CUcontext handle;
   CUdevice device;
   Drain* drain;
+  uint64_t number;  // unlike the handle, never used twice
 };
 
 Mutex g_mutex;
 Vector<Context> g_contexts;
+uint64_t g_last_number = 0;
 
 void* DrainThread(void* argument) {
   auto* drain = static_cast<Drain*>(argument);
@@ -72,26 +76,48 @@ size_t IndexOf(CUcontext context) {
   return g_contexts.size();
 }
 
-void Forget(CUcontext context) {
-  CUdevice device = -1;
-  {
-    Lock lock(g_mutex);
-    size_t i = IndexOf(context);
-    if (i == g_contexts.size()) return;
-    if (Drain* drain = g_contexts[i].drain) {
-      drain->ended.store(1);
-      drain->wanted.fetch_add(1);
-      FutexWake(&drain->wanted);
-    }
-    device = g_contexts[i].device;
-    g_contexts.Erase(i);
+// Returns 0 if the context is unknown.
+uint64_t NumberOf(CUcontext context) {
+  Lock lock(g_mutex);
+  const size_t i = IndexOf(context);
+  return i < g_contexts.size() ? g_contexts[i].number : 0;
+}
+
+// Returns false if the context is not in the table any more.
+bool EraseContext(uint64_t number, CUdevice* device) {
+  Lock lock(g_mutex);
+  size_t i = 0;
+  while (i < g_contexts.size() && g_contexts[i].number != number) ++i;
+  if (i == g_contexts.size()) return false;
+  if (Drain* drain = g_contexts[i].drain) {
+    drain->ended.store(1);
+    drain->wanted.fetch_add(1);
+    FutexWake(&drain->wanted);
   }
+  *device = g_contexts[i].device;
+  g_contexts.Erase(i);
+  return true;
+}
+
+// Drops the context of this number, which has ended, with its memory and events. All of it leaves
+// the tables at once, since another thread may get a new context with the same handle.
+void Forget(CUcontext context, uint64_t number) {
+  if (number == 0) return;
+  CUdevice device = -1;
+  bool known = false;
   MayShare();
-  FreeMemoryOf(context);
+  {
+    Leaving leaving;
+    Lock lock(g_memory_mutex);
+    known = EraseContext(number, &device);
+    if (known) {
+      DropMemoryOf(context, &leaving);
+      IpcEventsEndWith(context);
+      ContextEnded(context);
+    }
+  }
   MaySharePassed();
-  IpcEventsEndWith(context);
-  ContextEnded(context);
-  if (ContextOn(device) == nullptr) FreePoolMemoryOf(device);
+  if (known) FreePoolMemoryOf(device);
 }
 
 CUcontext PrimaryOf(CUdevice device) {
@@ -120,8 +146,20 @@ CUresult Created(CUresult r, CUcontext* context, CUdevice device) {
   return r;
 }
 
-CUresult Destroyed(CUresult r, CUcontext context) {
-  if (r == CUDA_SUCCESS) Forget(context);
+// For a call that always makes a new context.
+CUresult CreatedNew(CUresult r, CUcontext* context, CUdevice device) {
+  // A known context with the same handle has ended, and the thread that ended it has yet to call
+  // Forget.
+  if (r == CUDA_SUCCESS) Forget(*context, NumberOf(*context));
+  return Created(r, context, device);
+}
+
+template <class F>
+CUresult Destroy(CUcontext context, F destroy) {
+  BeforeContextEnds(context);
+  const uint64_t number = NumberOf(context);
+  const CUresult r = destroy();
+  if (r == CUDA_SUCCESS) Forget(context, number);
   return r;
 }
 
@@ -130,7 +168,11 @@ CUresult Destroyed(CUresult r, CUcontext context) {
 void NoteContext(CUcontext context, CUdevice device) {
   if (context == nullptr) return;
   Lock lock(g_mutex);
-  if (IndexOf(context) == g_contexts.size()) g_contexts.Push({context, device, nullptr});
+  if (IndexOf(context) < g_contexts.size()) return;
+  // A suspend would not wait for the work in it.
+  if (!g_contexts.Push({context, device, nullptr, ++g_last_number})) {
+    NoteBlocker(wire::kBlockerUnseenThread, "no memory to note a context in");
+  }
 }
 
 CUcontext ContextOn(CUdevice device) {
@@ -166,7 +208,7 @@ CUresult SynchronizeContext(CUcontext context) {
 
 bool DrainContexts(int64_t deadline_ns, CUresult* error) {
   *error = CUDA_SUCCESS;
-  // Nobody makes or ends a context now: the gate is closed.
+  // The gate is closed, so no context is made or ended now.
   Lock lock(g_mutex);
   for (Context& context : g_contexts) {
     if (context.drain == nullptr) context.drain = StartDrain(context.handle);
@@ -199,33 +241,32 @@ void ResetContexts() {
 namespace hook {
 
 CUresult cuCtxCreate(STASIS_P3) {
-  return Created(real::cuCtxCreate(STASIS_A3), reinterpret_cast<CUcontext*>(a), CUdevice(c));
+  return CreatedNew(real::cuCtxCreate(STASIS_A3), reinterpret_cast<CUcontext*>(a), CUdevice(c));
 }
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
-  return Created(real::cuCtxCreate_v2(context, flags, device), context, device);
+  return CreatedNew(real::cuCtxCreate_v2(context, flags, device), context, device);
 }
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int count, unsigned flags,
                         CUdevice device) {
-  return Created(real::cuCtxCreate_v3(context, params, count, flags, device), context, device);
+  return CreatedNew(real::cuCtxCreate_v3(context, params, count, flags, device), context, device);
 }
 CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags,
                         CUdevice device) {
-  return Created(real::cuCtxCreate_v4(context, params, flags, device), context, device);
+  return CreatedNew(real::cuCtxCreate_v4(context, params, flags, device), context, device);
 }
 CUresult cuCtxDestroy(STASIS_P1) {
-  BeforeContextEnds(reinterpret_cast<CUcontext>(a));
-  return Destroyed(real::cuCtxDestroy(STASIS_A1), reinterpret_cast<CUcontext>(a));
+  return Destroy(reinterpret_cast<CUcontext>(a), [&] { return real::cuCtxDestroy(STASIS_A1); });
 }
 CUresult cuCtxDestroy_v2(CUcontext context) {
-  BeforeContextEnds(context);
-  return Destroyed(real::cuCtxDestroy_v2(context), context);
+  return Destroy(context, [&] { return real::cuCtxDestroy_v2(context); });
 }
 CUresult cuCtxDetach(CUcontext context) {
   BeforeContextEnds(context);
+  const uint64_t number = NumberOf(context);
   CUresult r = real::cuCtxDetach(context);
   unsigned version = 0;
   if (r == CUDA_SUCCESS && real::cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS) {
-    Forget(context);
+    Forget(context, number);
   }
   return r;
 }
@@ -237,12 +278,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 // A primary context ends with its last release, or at once with a reset.
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUcontext primary = PrimaryOf(device);
-  // Which release is the last, only the driver knows.
+  // Only the driver knows which release is the last.
   BeforeContextEnds(primary);
+  const uint64_t number = NumberOf(primary);
   CUresult r = real::cuDevicePrimaryCtxRelease_v2(device);
-  if (r == CUDA_SUCCESS && primary != nullptr && !PrimaryIsActive(device)) {
-    Forget(primary);
-  }
+  if (r == CUDA_SUCCESS && !PrimaryIsActive(device)) Forget(primary, number);
   return r;
 }
 CUresult cuDevicePrimaryCtxRelease(STASIS_P1) {
@@ -250,10 +290,7 @@ CUresult cuDevicePrimaryCtxRelease(STASIS_P1) {
 }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   CUcontext primary = PrimaryOf(device);
-  BeforeContextEnds(primary);
-  CUresult r = real::cuDevicePrimaryCtxReset_v2(device);
-  if (r == CUDA_SUCCESS && primary != nullptr) Forget(primary);
-  return r;
+  return Destroy(primary, [&] { return real::cuDevicePrimaryCtxReset_v2(device); });
 }
 CUresult cuDevicePrimaryCtxReset(STASIS_P1) {
   return hook::cuDevicePrimaryCtxReset_v2(CUdevice(a));
@@ -274,4 +311,12 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
 }
 
 }  // namespace hook
+
+// The door exists before the driver knows the process, so a client that finds the process by its
+// use of a GPU finds the agent too.
+extern "C" __attribute__((visibility("default"))) CUresult cuInit(unsigned flags) {
+  if (Bind()) EnsureControl();
+  return real::cuInit(flags);
+}
+
 }  // namespace stasis::agent

@@ -1,4 +1,4 @@
-// The contexts that the program has made active, and waiting for the work in them.
+// The contexts that the program has made active, and waits for the work in them.
 #pragma once
 
 #include "agent/cuda/real.h"
@@ -6,8 +6,9 @@
 
 namespace stasis::agent {
 
+// Enters a context, if it is new. Without memory for the entry a blocker is noted.
 void NoteContext(CUcontext context, CUdevice device);
-// Some context on the device that exists, for the control thread to work in; null: none.
+// Returns a context on the device in which the control thread can work, or null.
 CUcontext ContextOn(CUdevice device);
 CUcontext AnyContext();
 
@@ -15,15 +16,15 @@ struct ContextEntry {
   CUcontext context;
   CUdevice device;
 };
-// All of them; false: no memory.
+// Lists all contexts. Returns false if there is no memory.
 bool ListContexts(Vector<ContextEntry>* out);
 
-// Waits for everything in the context, whichever is current now.
+// Waits for all work in the context, which need not be current.
 CUresult SynchronizeContext(CUcontext context);
 
-// While the gate is closed: waits for the work in every context, each on a thread of its own, for a
-// kernel may never end and nothing ends a wait for it. false at `deadline_ns`; *error is the first
-// error that a context answered with, which also ends the wait.
+// Waits for the work in every context, on one thread for each, since a kernel may never end and the
+// wait for it cannot be cancelled. The gate must be closed. Returns false at `deadline_ns`, or with
+// the first error of a context in *error.
 bool DrainContexts(int64_t deadline_ns, CUresult* error);
 
 void ResetContexts();

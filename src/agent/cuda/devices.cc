@@ -3,11 +3,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/futex.h"
+
 namespace stasis::agent {
 namespace {
 
 Device g_devices[wire::kMaxDevices];
-int g_count = 0;
+std::atomic<int> g_count{0};
+Mutex g_probe_mutex;  // held over driver calls; before memory's
 
 bool Has(CUdevice device, CUdevice_attribute attribute) {
   int value = 0;
@@ -40,33 +43,38 @@ bool CanExport(CUdevice device, bool* sure) {
 
 Device* DeviceAt(CUdevice device) {
   if (device < 0 || device >= int(wire::kMaxDevices)) return nullptr;
-  Device& d = g_devices[device];
-  if (d.probed) return &d;
+  if (Device* known = KnownDevice(device)) return known;
+  Lock lock(g_probe_mutex);
+  if (Device* known = KnownDevice(device)) return known;
   CUuuid uuid{};
   if (real::cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS &&
       real::cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) {
     return nullptr;
   }
+  Device& d = g_devices[device];
   memcpy(d.uuid.bytes, uuid.bytes, sizeof(d.uuid.bytes));
-  d.probed = true;
   d.rdma = Has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  bool sure = true;
   d.fast = Has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
            Has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) &&
-           CanExport(device, &d.probed);
-  if (device >= g_count) g_count = device + 1;
+           CanExport(device, &sure);
+  if (device >= g_count.load()) g_count.store(device + 1);
+  __atomic_store_n(&d.probed, sure, __ATOMIC_RELEASE);
   return &d;
 }
 
 Device* KnownDevice(CUdevice device) {
-  if (device < 0 || device >= int(wire::kMaxDevices) || !g_devices[device].probed) return nullptr;
-  return &g_devices[device];
+  if (device < 0 || device >= int(wire::kMaxDevices)) return nullptr;
+  Device& d = g_devices[device];
+  return __atomic_load_n(&d.probed, __ATOMIC_ACQUIRE) ? &d : nullptr;
 }
 
-int DeviceCount() { return g_count; }
+int DeviceCount() { return g_count.load(); }
 
 void ResetDevices() {
+  g_probe_mutex.ResetAfterFork();
   for (Device& d : g_devices) d = Device{};
-  g_count = 0;
+  g_count.store(0);
 }
 
 CUmemAllocationProp ShareableProperties(CUdevice device) {

@@ -1,4 +1,4 @@
-// What the agent knows of each device that the program sees, by its ordinal there.
+// Properties of each device that the program sees, by its ordinal in the program.
 #pragma once
 
 #include "agent/cuda/real.h"
@@ -7,21 +7,22 @@
 namespace stasis::agent {
 
 struct Device {
-  bool probed = false;
-  bool fast = false;  // handles can be made, exported and mapped
-  bool rdma = false;  // handles may be asked to be reachable for other PCIe devices
+  bool probed = false;  // read and written atomically, after `fast`, `rdma` and `uuid`
+  bool fast = false;    // handles can be made, exported and mapped
+  bool rdma = false;    // memory can be made reachable for other PCIe devices
   wire::Uuid uuid{};
+  // Guarded by g_memory_mutex; `peers` changes only under g_growth_mutex too.
   uint64_t peers = 0;  // bit n: the program has let its device n reach this one's memory
   uint64_t region_bytes = 0;
   uint64_t tiny_bytes = 0;
 };
 
-// Looks at the device on first use. null: there is no such device, or it is beyond our tables. The
-// caller holds memory's mutex.
+// Returns the device; the first use probes it with driver calls, so the caller must not hold
+// g_memory_mutex. Returns null if there is no such device or its ordinal is too high.
 Device* DeviceAt(CUdevice device);
-// The same without a driver call: null when it was not looked at yet.
+// Does the same without a driver call: returns null if the device is not probed yet.
 Device* KnownDevice(CUdevice device);
-int DeviceCount();  // one more than the highest ordinal that was looked at
+int DeviceCount();  // one more than the highest probed ordinal
 void ResetDevices();
 
 // Properties of memory that can be exported, and access to it by the device and its peers.

@@ -2,16 +2,19 @@
 
 #include <string.h>
 
+#include "agent/control.h"
 #include "agent/cuda/contexts.h"
-#include "agent/futex.h"
 #include "agent/vector.h"
 
 namespace stasis::agent {
+
+Mutex g_driver_memory_mutex;
+
 namespace {
 
-Mutex g_mutex;
 Vector<DriverPiece> g_pieces;  // by key
 std::atomic<uint64_t> g_arrays{0};
+std::atomic<bool> g_uncounted{false};  // there was no memory to count a piece
 
 size_t IndexFrom(uint64_t key) {
   return g_pieces.LowerBound([&](const DriverPiece& piece) { return piece.key < key; });
@@ -23,26 +26,22 @@ CUresult Counted(CUresult r, DriverKind kind, uint64_t key, uint64_t bytes) {
   if (r == CUDA_SUCCESS) CountDriverMemory(kind, key, bytes);
   return r;
 }
-CUresult Uncounted(CUresult r, uint64_t key) {
-  if (r == CUDA_SUCCESS) UncountDriverMemory(key);
-  return r;
-}
 
 }  // namespace
 
 void CountDriverMemory(DriverKind kind, uint64_t key, uint64_t bytes, CUdevice device) {
-  Lock lock(g_mutex);
+  Lock lock(g_driver_memory_mutex);
   size_t at = IndexFrom(key);
   DriverPiece piece{key, bytes, kind, device};
   if (at < g_pieces.size() && g_pieces[at].key == key) {
     g_pieces[at] = piece;  // freed in a way that we did not see, and given out again
-  } else {
-    g_pieces.Insert(at, piece);
+  } else if (!g_pieces.Insert(at, piece)) {
+    g_uncounted.store(true);
   }
 }
 
 DriverPiece UncountDriverMemory(uint64_t key) {
-  Lock lock(g_mutex);
+  Lock lock(g_driver_memory_mutex);
   size_t at = IndexFrom(key);
   if (at == g_pieces.size() || g_pieces[at].key != key) return {key, 0, DriverKind::kNone, -1};
   DriverPiece piece = g_pieces[at];
@@ -51,7 +50,7 @@ DriverPiece UncountDriverMemory(uint64_t key) {
 }
 
 wire::DriverAccount DriverAccountNow() {
-  Lock lock(g_mutex);
+  Lock lock(g_driver_memory_mutex);
   wire::DriverAccount account{};
   uint64_t* const sums[] = {nullptr,
                             &account.tiny_bytes,
@@ -66,21 +65,20 @@ wire::DriverAccount DriverAccountNow() {
 }
 
 bool MayBeHostMemory(uint64_t begin, uint64_t end) {
-  // Whoever held it at the fork is not here, and may have been in the middle of a change.
-  if (!g_mutex.TryLock()) return true;
+  if (!t_tables_are_whole || g_uncounted.load()) return true;
   bool may_be = false;
   for (const DriverPiece& piece : g_pieces) {
     may_be |= piece.kind == DriverKind::kProgramVmm;  // of which we know no address
     may_be |= piece.kind == DriverKind::kHost && piece.key < end && begin < piece.key + piece.bytes;
   }
-  g_mutex.Unlock();
   return may_be;
 }
 
 void ResetDriverMemory() {
-  g_mutex.ResetAfterFork();
+  g_driver_memory_mutex.ResetAfterFork();
   g_pieces.AbandonAfterFork();
   g_arrays.store(0);
+  g_uncounted.store(false);
 }
 
 namespace hook {
@@ -97,7 +95,9 @@ CUresult cuMemHostAlloc(void** pp, size_t bytes, unsigned flags) {
   CUresult r = real::cuMemHostAlloc(pp, bytes, flags);
   return r == CUDA_SUCCESS ? Counted(r, DriverKind::kHost, AddressOf(*pp), bytes) : r;
 }
-CUresult cuMemFreeHost(void* p) { return Uncounted(real::cuMemFreeHost(p), AddressOf(p)); }
+CUresult cuMemFreeHost(void* p) {
+  return FreeCounted(AddressOf(p), [&] { return real::cuMemFreeHost(p); });
+}
 
 CUresult cuArrayCreate_v2(STASIS_P2) {
   g_arrays.fetch_add(1);

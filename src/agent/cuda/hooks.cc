@@ -68,8 +68,11 @@ void* Pointer(F* function) {
 #define STASIS_POINT_Memory STASIS_OURS
 #define STASIS_POINT_Submit STASIS_OURS
 
+// The names of the columns in hooks.def.
+// NOLINTBEGIN(readability-identifier-naming)
 constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = false,
                Checkpoint = false, Object = false, Memory = true, Submit = true;
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace
 
@@ -88,9 +91,13 @@ Function g_functions[kFunctionCount] = {
 };
 
 void CompleteFunctionTable() {
-#define STASIS_HOOK_UNGATED(symbol) g_functions[k_##symbol].ours = STASIS_OURS(symbol);
+  static std::atomic<bool> complete{false};
+  if (complete.load(std::memory_order_acquire)) return;
+#define STASIS_HOOK_UNGATED(symbol) \
+  __atomic_store_n(&g_functions[k_##symbol].ours, STASIS_OURS(symbol), __ATOMIC_RELAXED);
 #define STASIS_HOOK_UNGATED_PTSZ(symbol) STASIS_HOOK_UNGATED(symbol##_ptsz)
 #include "agent/cuda/hooks.def"
+  complete.store(true, std::memory_order_release);
 }
 
 }  // namespace stasis::agent

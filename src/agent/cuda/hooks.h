@@ -7,12 +7,13 @@ namespace stasis::agent {
 
 struct Function {
   const char* name;  // the exported symbol
-  void* ours;        // null: not hooked, only called by us
-  bool vital;        // reaches device memory: a version of it that passes no gate is a danger
+  void* ours;        // null if it is not hooked and only called by the agent
+  bool vital;        // reaches device memory, so an unhooked version of it is a blocker
 };
 extern Function g_functions[kFunctionCount];
 
-// Enters the hooks that pass no gate. Before the first use of the table.
+// Enters the hooks that pass no gate. Called before each use of the table. Safe to call from any
+// thread, since all threads write the same values.
 void CompleteFunctionTable();
 
 }  // namespace stasis::agent

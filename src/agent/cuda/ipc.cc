@@ -38,7 +38,8 @@ CUresult MakeIpcHandle(IpcKind kind, uint64_t id, char (&bytes)[64]) {
 
 bool IsSound(const IpcHandle& handle) {
   if (handle.version == wire::kVersion && handle.id != 0) return true;
-  SayCannotOpen(handle.owner.pid, "the handle is of another version of the agent, or spoiled");
+  SayCannotOpen(handle.owner.pid,
+                "the handle is damaged, or comes from another version of the agent");
   return false;
 }
 
@@ -48,9 +49,9 @@ bool IsOwn(const IpcHandle& handle) {
 
 void SayCannotOpen(int32_t owner, const char* why) {
   dprintf(2,
-          "stasis: process %d cannot open what process %d shares (CUDA IPC): %s\n"
-          "stasis: (a program that runs without the stasis agent cannot open it at all, and one "
-          "started with `stasis run --no-agent` shares its memory as ever)\n",
+          "stasis: process %d cannot open shared memory or events of process %d (CUDA IPC): %s\n"
+          "stasis: (a program without the stasis agent cannot open it at all; start both programs "
+          "with `stasis run --no-agent` to share memory without the agent)\n",
           int(getpid()), int(owner), why);
 }
 
@@ -63,7 +64,7 @@ using wire::IpcOutcome;
 constexpr int kAnswerTimeoutMs = 10 * 1000;
 constexpr uint64_t kMostBytes = uint64_t(1) << 44;
 
-// What another process says of its memory.
+// Checks another process's description of its memory.
 bool Plausible(const wire::IpcAnswer& answer) {
   return answer.region != 0 && answer.region_bytes != 0 && answer.region_bytes <= kMostBytes &&
          (IsProgramId(answer.region) || answer.region_bytes % kGranularity == 0) &&
@@ -106,20 +107,21 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
     const char* why = "";
     given->Begin();
     if (!AskForMemory(handle.owner, handle.id, 0, given, &why)) {
-      given->End();  // before we stand at our own gate: no connection may be in an image
+      given->End();  // before this thread blocks at its own gate: no connection may be in an image
       if (AwaitOwner(handle.owner, &again)) continue;
       SayCannotOpen(handle.owner.pid, why);
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (answer.outcome != IpcOutcome::kNotNow) break;
-    // It is being suspended, and we may be next. If it is gone afterwards, asking anew tells.
+    // The owner is being suspended, and this process may be next. If the owner has ended
+    // afterwards, the next request fails.
     gate::Outside outside;
     AskIpc(given->socket, wire::Type::kIpcWait, {{}, {}, 0, 0}, -1, &given->answer, &given->fd,
            &why);
     given->End();  // as above
   }
   if (answer.outcome == IpcOutcome::kDriver) return CUresult(answer.driver_error);
-  // Freed, as the plain driver says.
+  // The memory was freed; the plain driver returns the same error.
   if (answer.outcome != IpcOutcome::kGiven || !Plausible(answer)) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
@@ -128,7 +130,8 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
 
 namespace {
 
-// What is asked for, and which part of it; an item of neither: it is not there (any more).
+// Finds the requested item, and which part of it. Returns an empty item if it does not exist (any
+// more).
 Item FindAsked(const wire::IpcRequest& request, Block* part) {
   const uint64_t wanted = request.region == 0 ? request.piece : request.region;
   if (IsProgramId(wanted)) {
@@ -159,8 +162,8 @@ void GiveShared(const wire::IpcRequest& request, wire::IpcAnswer* answer, int* f
     return;
   }
   Lock lock(g_memory_mutex);
-  // With the gate closed memory is given only to those who had it; for who comes now, and would be
-  // missed in the list of those who have it, the gate's end is soon enough.
+  // While the gate is closed, only importers that had the memory before get it. A new importer is
+  // not in the list of importers that the client has, and waits until the gate opens.
   if (request.region == 0 && gate::IsClosed()) {
     answer->outcome = IpcOutcome::kNotNow;
     return;
@@ -175,12 +178,12 @@ void GiveShared(const wire::IpcRequest& request, wire::IpcAnswer* answer, int* f
   answer->driver_error = ExportItem(item, fd);
   answer->outcome = answer->driver_error == CUDA_SUCCESS ? IpcOutcome::kGiven : IpcOutcome::kDriver;
   if (answer->outcome == IpcOutcome::kDriver) return;
-  // Before its program can release it.
+  // Before the importer's program can release it.
   if (item.handle != nullptr) {
     ++item.handle->users;
     item.handle->claimed = true;
   }
-  answer->device = DeviceAt(DeviceOf(item))->uuid;
+  answer->device = KnownDevice(DeviceOf(item))->uuid;
   answer->region = item.region != nullptr ? item.region->id : item.handle->id;
   answer->region_bytes = BytesOf(item);
   answer->offset = part.offset;
@@ -214,11 +217,11 @@ bool Rejoin(const Item& item, const char** why) {
   IpcGiven given;
   if (!AskForMemory(import->from, 0, import->region, &given, why)) return false;
   if (given.answer.outcome == IpcOutcome::kNotNow) {
-    *why = "it has not got its memory back";
+    *why = "its memory is not mapped again yet";
     return false;
   }
   if (given.answer.outcome != IpcOutcome::kGiven || given.answer.region_bytes != BytesOf(item)) {
-    *why = "the memory is not there any more";
+    *why = "the memory does not exist any more";
     return false;
   }
   if (CUresult r = ImportItem(item, given.fd); r != CUDA_SUCCESS) {
@@ -234,7 +237,7 @@ bool Rejoin(const Item& item, const char** why) {
 bool Reconnect(Import* import, const char** why) {
   IpcGiven given;
   if (!AskForMemory(import->from, 0, import->region, &given, why)) return false;
-  *why = "it has given it up";
+  *why = "it has freed the memory";
   if (given.answer.outcome != IpcOutcome::kGiven) return false;
   import->link.Close();
   import->link.Take(given.socket);
@@ -267,8 +270,8 @@ bool RejoinImports(char* text, size_t size) {
     Import* import = ImportOf(item);
     const char* why = "";
     if (PresentIn(item)) {
-      // Its owner may have given its memory up, and got it back, while we had not: it has forgotten
-      // us. One that has ended leaves the memory to us, as the plain driver does.
+      // The owner may have been suspended and resumed alone, and has forgotten this importer. If
+      // the owner has ended, the memory stays here, as with the plain driver.
       if (!import->link.Connected()) Reconnect(import, &why);
       return true;
     }
@@ -342,7 +345,7 @@ bool StillHere(uint64_t id) {
 
 void DescribeIpc(wire::HelloReply* reply) {
   Vector<IpcUser> users;
-  // Without memory for the list it reads as too long a one, which is refused.
+  // Without memory for the list the count says that it is too long, which the client refuses.
   if (!ListIpcUsers(&users)) reply->ipc_peer_count = wire::kMaxIpcPeers + 1;
   if (HasIpcName()) reply->ipc_name = *OwnIpcName();
   Lock lock(g_memory_mutex);

@@ -1,12 +1,11 @@
-// CUDA IPC on memory of ours: what a program gives to another process names this process and an
-// allocation of it (cuIpcGetMemHandle: ipc_memory.cc) or a handle (cuMemExportToShareableHandle:
-// vmm_sharing.cc), and the agent of whoever opens it asks ours for the memory (ipc_server.h).
+// CUDA IPC on memory of the agent. A shared handle names this process and one of its allocations
+// (cuIpcGetMemHandle: ipc_memory.cc) or one of its handles (cuMemExportToShareableHandle:
+// vmm_sharing.cc). The importer's agent asks the owner's agent for the memory (ipc_server.h).
 //
-// An import is a region like others (memory.h) or a handle of the program's like others
-// (program_vmm.h), but that another process made it. A region is mapped whole; the program sees the
-// allocations of it that it has opened.
-// At a suspend imports are let go, and the memory travels once, with its owner; then each importer
-// asks the owner's agent for it again.
+// An import is a region (memory.h) or a handle of the program (program_vmm.h) whose memory another
+// process made. A region is mapped whole; the program sees the allocations that it has opened.
+// A suspend releases imports. The memory is saved once, by its owner, and then each importer asks
+// the owner's agent for it again.
 //
 // Threads: as memory.h, under the same mutex, which is not held while another process is asked.
 #pragma once
@@ -18,8 +17,8 @@ namespace stasis::agent {
 
 enum IpcKind : char { kIpcMemory = 'M', kIpcEvent = 'E', kIpcProgramHandle = 'H' };
 
-// What is in the 64 bytes of a handle, or of an exported file. Whoever opens one got it from
-// anybody: nothing in it is believed but whom to ask, and what comes back is checked again.
+// The 64 bytes of a handle or of an exported file. A handle may come from any process, so the
+// importer uses it only to find the owner, and checks the owner's answer.
 struct IpcHandle {
   char magic[7];
   IpcKind kind;
@@ -30,7 +29,7 @@ struct IpcHandle {
 };
 static_assert(sizeof(IpcHandle) == 64);
 
-// false: it is none of ours, but the driver's.
+// Returns false if the handle is the driver's.
 bool ReadIpcHandle(IpcKind kind, const char (&bytes)[64], IpcHandle* out);
 CUresult MakeIpcHandle(IpcKind kind, uint64_t id, char (&bytes)[64]);
 bool IsSound(const IpcHandle& handle);
@@ -40,23 +39,23 @@ void SayCannotOpen(int32_t owner, const char* why);
 struct Import {
   IpcPlace from;
   uint64_t region;  // its id there
-  CUdevice reader;  // on which it was opened; may be another than the memory is on
-  Watched link;     // stays as long as we hold it
+  CUdevice reader;  // the device on which it was opened; the memory may be on another one
+  Watched link;     // connected as long as the import is held
 };
 
 // ---- the owner's side
 
-// What is asked for, if it can be given now; *fd is the caller's. On the server's thread. With
-// kGiven a use of it has begun (EndUse).
+// Answers a request for memory, on the server's thread. With kGiven, *fd is a descriptor that the
+// caller must close, and a use of the memory has begun (EndUse).
 void GiveShared(const wire::IpcRequest& request, wire::IpcAnswer* answer, int* fd);
 
 // ---- the importer's side
 
-// Says in the header that we share memory, while it may come to that; then whether we do. Never
-// under a mutex.
+// MayShare sets the header's bit for shared memory while memory may become shared; MaySharePassed
+// then sets or clears it as appropriate. The caller must not hold a mutex.
 void MayShare();
 void MaySharePassed();
-// For the end of somebody who shared: takes it back, never says it anew.
+// After the end of a process that shared memory: clears the bit if no memory is shared any more.
 void NoteWhetherStillShared();
 struct LookWhetherWeShare {
   LookWhetherWeShare() { MayShare(); }
@@ -64,8 +63,8 @@ struct LookWhetherWeShare {
   LookWhetherWeShare(const LookWhetherWeShare&) = delete;
 };
 
-// What an owner's agent has given; all of it is closed with this. Never made or ended under a
-// mutex.
+// An owner's answer, with its socket and descriptor, which the destructor closes. The caller must
+// not hold a mutex when it is constructed or destroyed.
 struct IpcGiven {
   wire::IpcAnswer answer;
   int socket = -1;
@@ -77,25 +76,25 @@ struct IpcGiven {
   void Begin();
   void End();
 };
-// Asks the owner of what the handle names, and waits where it is being suspended; not under the
-// mutex. When it fails for lack of an owner, stderr says why.
+// Asks the owner for the memory that the handle names, and waits while the owner is suspended. The
+// caller must not hold a mutex. If the owner cannot be reached, stderr says why.
 CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given);
 
 CUresult GiveImportAccess(const Region* region);
 void FreeImport(Import* import);
 
-// For the control thread, while the gate is closed.
+// Releases all imports. Only for the control thread, while the gate is closed; also the next two.
 CUresult ReleaseImports();
-// Whether the owners of all that is here know that we have it, and so would keep it for us while it
-// is away; false: a sentence about one that does not.
+// Whether the owners of all imports know of them, and so keep the memory while it is away. Returns
+// false with a sentence about one that does not.
 bool ImportsAreKnown(char* text, size_t size);
-// Maps again what was released. Stops at the first that fails, with a sentence about it; may be
-// tried again.
+// Maps the released imports again. Stops at the first error, with a sentence about it; may be
+// called again.
 bool RejoinImports(char* text, size_t size);
 
 // ---- both
 
-// Who shares memory with us, for the account.
+// Fills in the processes that share memory with this one.
 void DescribeIpc(wire::HelloReply* reply);
 void ResetIpc();
 

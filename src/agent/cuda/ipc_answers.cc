@@ -3,26 +3,28 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "agent/control.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/ipc_events.h"
-#include "agent/futex.h"
 #include "agent/thread.h"
 #include "agent/vector.h"
 #include "wire/packet.h"
 
 namespace stasis::agent {
+
+Mutex g_ipc_answers_mutex;
+
 namespace {
 
 using wire::IpcOutcome;
 
 constexpr size_t kMostAsked = 4096;
 
-// Whoever waits for an event of ours, and waits until it is reached or its socket is closed.
+// An importer that waits until an event of this process is reached, or disconnects.
 struct Asked {
   Watched socket;
   uint64_t id;
 };
-Mutex g_mutex;
 Vector<Asked> g_asked;               // under it; only the thread takes any away
 std::atomic<uint32_t> g_answers{0};  // so many are in there, or being given
 std::atomic<uint32_t> g_started{0};
@@ -33,7 +35,7 @@ bool HasGone(const Watched& socket) {
   return poll(&one, 1, 0) > 0 && (one.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-// false: it is to be asked again.
+// Returns false if the event is not reached yet.
 bool GiveAnswer(Asked one) {
   wire::IpcAnswer answer{};
   answer.outcome = LookAtEvent(one.id);
@@ -45,23 +47,24 @@ bool GiveAnswer(Asked one) {
   return true;
 }
 
-// Whether any was answered. What is asked meanwhile is behind those that are looked at.
+// Looks at all entries once and returns whether any was answered. New entries are appended behind
+// them.
 bool LookAtAll() {
   size_t left = 0;
   {
-    Lock lock(g_mutex);
+    Lock lock(g_ipc_answers_mutex);
     left = g_asked.size();
   }
   bool any = false;
   while (left-- > 0) {
     Asked one;
     {
-      Lock lock(g_mutex);
+      Lock lock(g_ipc_answers_mutex);
       one = g_asked[0];  // it stays there, for a fork to find
     }
     const bool answered = GiveAnswer(one);
     {
-      Lock lock(g_mutex);
+      Lock lock(g_ipc_answers_mutex);
       g_asked.Erase(0);
       if (!answered) g_asked.Push(one);  // there is room
     }
@@ -73,8 +76,7 @@ bool LookAtAll() {
   return any;
 }
 
-// One thread for all of them, however many there are: so it looks from time to time, at first
-// often.
+// One thread serves all entries, so it polls: often at first, then with longer pauses.
 void* AnswerThread(void*) {
   Relaxed relaxed;
   constexpr int64_t kShortestNs = 50 * 1000, kLongestNs = 2 * 1000000;
@@ -105,8 +107,8 @@ bool AnswerWhenReached(const Watched& socket, uint64_t id) {
   Asked one{{KeepHigh(socket.fd), socket.mark}, id};
   if (one.socket.fd < 0) return false;
   {
-    Lock lock(g_mutex);
-    // Counted before it is there: who looks may have it at once.
+    Lock lock(g_ipc_answers_mutex);
+    // Counted before it is entered: the thread may answer it at once.
     if (g_answers.load() < kMostAsked && g_asked.Reserve(g_answers.load() + 1)) {
       g_answers.fetch_add(1);
       g_asked.Push(one);
@@ -124,8 +126,10 @@ void EndIpcAnswers() {
 
 // SAFETY: in a forked child.
 void ResetIpcAnswers() {
-  for (Asked& one : g_asked) one.socket.Close();
-  g_mutex.ResetAfterFork();
+  if (t_tables_are_whole) {
+    for (Asked& one : g_asked) one.socket.Close();
+  }
+  g_ipc_answers_mutex.ResetAfterFork();
   g_asked.AbandonAfterFork();
   g_answers.store(0);
   g_started.store(0);

@@ -1,18 +1,21 @@
-// Answers to those who wait for an event that this process shares: given when it is reached, by one
-// thread for all of them.
+// Answers to agents that wait for an event which this process shares. One thread sends all of them
+// when the events are reached.
 #pragma once
 
 #include <cstdint>
 
 #include "agent/descriptors.h"
+#include "agent/futex.h"
 
 namespace stasis::agent {
 
-// Sends kReady over a duplicate of the socket when what was last recorded of the event is reached
-// (kGone: there is none), unless the other end is closed before. false: it cannot, or too many
-// wait.
+extern Mutex g_ipc_answers_mutex;  // for a fork (control.cc); after that of the server
+
+// Sends kReady over a duplicate of the socket as soon as the event's last record is reached (kGone
+// if there is no such event), unless the other end is closed before. Returns false if that is not
+// possible or too many agents wait.
 bool AnswerWhenReached(const Watched& socket, uint64_t id);
-// Returns when no such answer is left to give: all work is done.
+// Waits until all answers are sent. The work must be done.
 void EndIpcAnswers();
 
 void ResetIpcAnswers();

@@ -18,11 +18,11 @@ namespace {
 using wire::IpcOutcome;
 
 struct Own {
-  CUevent event;  // null: it went with its context
+  CUevent event;  // null if its context has ended
   CUcontext context;
   uint64_t id;
-  uint32_t asked;  // by so many threads now
-  bool ended;      // the program has destroyed it; who is done with it last does so for it
+  uint32_t asked;  // the number of threads that look at it now
+  bool ended;      // the program has destroyed it; the last of these threads destroys the driver's
 };
 struct Theirs {
   CUevent event;  // never recorded
@@ -34,13 +34,13 @@ struct Theirs {
 Mutex g_mutex;
 Vector<Own> g_own;        // made for sharing
 Vector<Theirs> g_theirs;  // opened
-// Shared by the driver: a program that has no agent may be behind it.
+// Events that the driver shares: the other process may have no agent.
 struct Drivers {
   CUevent event;
   CUcontext context;
 };
 Vector<Drivers> g_drivers;
-// Whether there are any: what every event passes looks at this only.
+// Whether there are any. The calls of ordinary events read only these two.
 std::atomic<bool> g_any{false};
 std::atomic<bool> g_any_theirs{false};
 
@@ -50,7 +50,7 @@ size_t IndexOf(CUevent event) {
   return i;
 }
 
-// Out of line: what every event passes stays without a barrier.
+// Out of line, so that the calls of ordinary events have no barrier.
 [[gnu::noinline]] bool LookForTheirs(CUevent event, Theirs* out) {
   Lock lock(g_mutex);
   for (const Theirs& one : g_theirs) {
@@ -103,9 +103,9 @@ void NoteDriversEvent(CUevent event, const char* what) {
 
 enum class Wait { kReached, kNotYet, kUnknown };
 
-// Asks the owner. One that listens no more has ended, or is suspended: either way nothing is left
-// of the work that it had submitted. Anything else that goes wrong says nothing about the event,
-// and a program that took it for reached would read what is not there yet.
+// Asks the owner. An owner that does not listen has ended or is suspended, and in both cases all of
+// its submitted work is done. Any other error says nothing about the event; a program that took the
+// event as reached would read data too early.
 Wait AskOwner(const Theirs& theirs, int timeout_ms) {
   // An owner that is about to stop listening closes what it has not answered.
   constexpr int kTries = 100;
@@ -136,7 +136,7 @@ Wait AskOwner(const Theirs& theirs, int timeout_ms) {
   if (!said.exchange(true)) {
     dprintf(2,
             "stasis: process %d records a CUDA event of another process, which the stasis agent "
-            "cannot do.\nStart the program without it: stasis run --no-agent\n",
+            "does not support; start the program with `stasis run --no-agent`\n",
             int(getpid()));
   }
   return CUDA_ERROR_NOT_SUPPORTED;

@@ -1,9 +1,9 @@
-// Events that processes share (cuIpcGetEventHandle), without the driver's doing, which could not
-// bring them back: at home such an event is an ordinary one, and whoever has opened it asks its
-// owner's agent when to go on.
+// Events that processes share (cuIpcGetEventHandle). The driver could not restore events that it
+// shares itself. So the event is an ordinary one in the owner's process, and an importer asks the
+// owner's agent when the event is reached.
 //
-// What differs from the plain driver: a wait for another process's event holds up the calling
-// thread, not its stream; and only the owner may record it.
+// Differences from the plain driver: a wait for another process's event blocks the calling thread
+// instead of its stream, and only the owner may record the event.
 #pragma once
 
 #include "agent/cuda/real.h"
@@ -14,18 +14,18 @@ namespace stasis::agent {
 // ---- the owner's side
 
 bool IsSharedEvent(uint64_t id);
-// kReady, kGone, kDriver, or kNotNow: what was last recorded of it is not reached yet.
+// Returns kReady, kGone, kDriver, or kNotNow if the event's last record is not reached yet.
 wire::IpcOutcome LookAtEvent(uint64_t id);
 
 // ---- the importer's side
 
-// Returns when the event is reached, if it is another process's; at once, if it is not.
-// CUDA_ERROR_UNKNOWN: its owner could not be asked, or its driver does not know.
+// Waits until another process's event is reached; returns at once for any other event. Returns
+// CUDA_ERROR_UNKNOWN if the owner could not be asked or its driver reported an error.
 CUresult AwaitTheirs(CUevent event);
 
 // ---- both
 
-// The driver ends a context's events with it.
+// Drops the events of a context that has ended, since the driver destroys them with it.
 void IpcEventsEndWith(CUcontext context);
 void ResetIpcEvents();
 

@@ -64,17 +64,22 @@ bool Enter(Region* region, uint64_t piece, const wire::IpcAnswer& answer, CUdevi
   return true;
 }
 
-// The caller holds the mutex.
+// The caller holds the mutex of growth, so no other thread opens the same memory meanwhile.
 CUresult MapGiven(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdevice reader,
                   CUdevice device, IpcGiven* given, CUdeviceptr* out) {
   const wire::IpcAnswer& answer = given->answer;
-  for (Region* region : g_regions) {
-    const Import* import = region->import;
-    if (import == nullptr || region->context != context || import->region != answer.region ||
-        !SameName(import->from.name, owner.name) || region->bytes != answer.region_bytes) {
-      continue;
+  {
+    Lock lock(g_memory_mutex);
+    // Another thread may have opened it while its owner was asked.
+    if (OpenAgain(owner, piece, context, out)) return CUDA_SUCCESS;
+    for (Region* region : g_regions) {
+      const Import* import = region->import;
+      if (import == nullptr || region->context != context || import->region != answer.region ||
+          !SameName(import->from.name, owner.name) || region->bytes != answer.region_bytes) {
+        continue;
+      }
+      if (Enter(region, piece, answer, out)) return CUDA_SUCCESS;
     }
-    if (Enter(region, piece, answer, out)) return CUDA_SUCCESS;
   }
   auto* import = static_cast<Import*>(malloc(sizeof(Import)));
   if (import == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -85,8 +90,10 @@ CUresult MapGiven(const IpcPlace& owner, uint64_t piece, CUcontext context, CUde
     free(import);
     return r;
   }
-  if (!Enter(region, piece, answer, out)) {
-    DropRegion(region);
+  Leaving leaving;
+  Lock lock(g_memory_mutex);
+  if (!Enter(region, piece, answer, out) || !EnterRegion(region)) {
+    leaving.Add(region);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   import->link.Take(given->socket);
@@ -119,10 +126,8 @@ CUresult Open(CUdeviceptr* out, const IpcHandle& handle, unsigned flags) {
     SayCannotOpen(handle.owner.pid, "it is on a GPU that this process does not see");
     return CUDA_ERROR_INVALID_DEVICE;
   }
-  Lock lock(g_memory_mutex);
-  // Another thread may have opened it meanwhile.
-  if (OpenAgain(handle.owner, handle.id, context, out)) return CUDA_SUCCESS;
   if (DeviceAt(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  Lock growing(g_growth_mutex);
   return MapGiven(handle.owner, handle.id, context, reader, device, &given, out);
 }
 
@@ -205,6 +210,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
   // Work that was submitted may still use it.
   if (CUresult r = SynchronizeContext(context); r != CUDA_SUCCESS) return r;
   const LookWhetherWeShare at_the_end;
+  Leaving leaving;
   Lock lock(g_memory_mutex);
   Found found = FindAllocation(ptr);
   if (found.block == nullptr || found.region->import == nullptr ||
@@ -215,7 +221,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
   Region* region = found.region;
   region->used -= found.block->bytes;
   region->blocks.Erase(size_t(found.block - region->blocks.begin()));
-  if (region->blocks.size() == 0) DropRegion(region);
+  if (region->blocks.size() == 0) DropRegion(region, &leaving);
   return CUDA_SUCCESS;
 }
 

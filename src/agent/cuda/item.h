@@ -1,5 +1,5 @@
-// What holds one handle of device memory: a region of ours, or a handle of the program's. What a
-// suspend does to either is the same; this is where they differ.
+// One handle of device memory: a region of the agent or a handle of the program. A suspend treats
+// both alike; these functions hide the differences.
 //
 // Threads: as memory.h.
 #pragma once
@@ -30,7 +30,7 @@ inline uint64_t BytesOf(const Item& item) {
 inline CUdevice DeviceOf(const Item& item) {
   return item.region != nullptr ? item.region->device : item.handle->device;
 }
-// null: it is this process's own.
+// Null if the memory is this process's own.
 inline Import* ImportOf(const Item& item) {
   return item.region != nullptr ? item.region->import : item.handle->import;
 }
@@ -43,19 +43,20 @@ inline CUresult MapItem(const Item& item) {
   return item.region != nullptr ? MapRegion(item.region) : MapAll(item.handle);
 }
 
-// Makes a context current in which the driver surely knows its memory.
+// Makes a context current in which the driver knows the item's memory.
 void WorkOn(const Item& item);
 
-// Unmaps and releases its memory. After an error it is as present as before, or not at all.
+// Unmaps and releases the memory. After an error it is as present as before, or not at all.
 CUresult ReleaseItem(const Item& item);
 
-// A descriptor of its memory, the caller's to close; of what is not an import, while it is present.
+// Exports a descriptor of the memory, which the caller must close. Memory that is not imported must
+// be present.
 CUresult ExportItem(const Item& item, int* fd);
-// Takes the memory behind `fd`, which stays the caller's, and maps it where it was. On an error it
-// is as absent as before.
+// Imports the memory behind `fd`, which stays the caller's, and maps it where it was. After an
+// error the item is as absent as before.
 CUresult ImportItem(const Item& item, int fd);
 
-// Calls `f` with each import, of both kinds, until it answers false.
+// Calls `f` with each import of both kinds until it returns false.
 template <class F>
 void ForEachImport(F f) {
   for (Region* region : g_regions) {

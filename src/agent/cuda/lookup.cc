@@ -1,5 +1,5 @@
-// Every way to look a function up leads here: dlsym, dlvsym, cuGetProcAddress. And the look-ups of
-// our own, of the driver's functions and of libc's.
+// All look-ups of functions: the program's by dlsym, dlvsym and cuGetProcAddress, and the agent's
+// own of the driver's and libc's functions.
 
 #include <dlfcn.h>
 #include <string.h>
@@ -7,7 +7,6 @@
 #include "agent/blockers.h"
 #include "agent/cuda/hooks.h"
 #include "agent/cuda/real.h"
-#include "agent/futex.h"
 #include "agent/libc_symbol.h"
 
 // SAFETY: a look-up for RTLD_NEXT asks who called it, so the real function has to see the program's
@@ -87,7 +86,7 @@ Dlopen RealDlopen() {
   return LibcFunction<Dlopen>(&cache, "dlopen");
 }
 
-// What our own look-ups failed to find is nothing that the program should hear from dlerror().
+// Clears the error of the agent's own look-ups, which the program must not get from dlerror().
 void ForgetLookupError() {
   static std::atomic<void*> cache;
   if (auto* error = LibcFunction<char* (*)()>(&cache, "dlerror")) error();
@@ -97,22 +96,27 @@ bool IsDriverName(const char* name) {
   return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
-// Two open hash tables, filled once: exported names, and addresses of both the driver's functions
-// and ours.
+// Two open hash tables: exported names, made by the compiler, and addresses, of both the driver's
+// functions and ours.
+//
+// No lock guards them. A look-up may come from a constructor that dlopen runs, under the loader's
+// lock, and Bind needs that lock: together with a lock of ours that would be a dead-lock. And a
+// forked child may find another thread's work half done. So any number of threads may fill the
+// second table at once, each with all of it: an entry is one word, and a second writer of the same
+// entry finds it there.
 constexpr uint32_t kBuckets = 2048;
 static_assert(kFunctionCount * 3 < kBuckets, "the hash tables are too full");
 
-Mutex g_mutex;
-std::atomic<bool> g_named{false};
-std::atomic<bool> g_bound{false};
-uint16_t g_by_name[kBuckets];  // index + 1
-struct Known {
-  void* address;
-  void* ours;
+constexpr const char* kNames[kFunctionCount] = {
+#define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) #symbol,
+#define STASIS_DRIVER_FN_PTSZ(symbol, since, kind, parameters, arguments) #symbol, #symbol "_ptsz",
+#define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) #symbol, #symbol "_ptds",
+#include "device/cuda/driver_functions.def"
+#define STASIS_HOOK_RAW(symbol, count) #symbol,
+#include "agent/cuda/hooks.def"
 };
-Known g_by_address[kBuckets];
 
-uint32_t HashName(const char* name) {
+constexpr uint32_t HashName(const char* name) {
   uint32_t h = 2166136261u;
   for (; *name != '\0'; ++name) h = (h ^ static_cast<unsigned char>(*name)) * 16777619u;
   return h % kBuckets;
@@ -121,24 +125,27 @@ uint32_t HashAddress(const void* address) {
   return uint32_t((reinterpret_cast<uintptr_t>(address) >> 4) * 2654435761u) % kBuckets;
 }
 
-void FillNames() {
-  if (g_named.load(std::memory_order_acquire)) return;
-  Lock lock(g_mutex);
-  if (g_named.load(std::memory_order_relaxed)) return;
-  CompleteFunctionTable();
-  for (int i = 0; i < kFunctionCount; ++i) {
-    uint32_t at = HashName(g_functions[i].name);
-    while (g_by_name[at] != 0) at = (at + 1) % kBuckets;
-    g_by_name[at] = uint16_t(i + 1);
+struct Names {
+  uint16_t index[kBuckets] = {};  // + 1
+  constexpr Names() {
+    for (int i = 0; i < kFunctionCount; ++i) {
+      uint32_t at = HashName(kNames[i]);
+      while (index[at] != 0) at = (at + 1) % kBuckets;
+      index[at] = uint16_t(i + 1);
+    }
   }
-  g_named.store(true, std::memory_order_release);
-}
+};
+constexpr Names kByName;
+
+// 2 * index + 1: the driver's function; 2 * index + 2: ours.
+std::atomic<uint32_t> g_by_address[kBuckets];
+std::atomic<bool> g_bound{false};
 
 int IndexOf(const char* name) {
-  FillNames();
-  for (uint32_t at = HashName(name); g_by_name[at] != 0; at = (at + 1) % kBuckets) {
-    int index = g_by_name[at] - 1;
-    if (strcmp(g_functions[index].name, name) == 0) return index;
+  CompleteFunctionTable();
+  for (uint32_t at = HashName(name); kByName.index[at] != 0; at = (at + 1) % kBuckets) {
+    int index = kByName.index[at] - 1;
+    if (strcmp(kNames[index], name) == 0) return index;
   }
   return -1;
 }
@@ -153,26 +160,33 @@ bool HasVitalHook(const char* name) {
   return index >= 0 && g_functions[index].ours != nullptr && g_functions[index].vital;
 }
 
-void Know(void* address, void* ours) {
-  uint32_t at = HashAddress(address);
-  while (g_by_address[at].address != nullptr) {
-    if (g_by_address[at].address == address) return;
-    at = (at + 1) % kBuckets;
-  }
-  g_by_address[at] = {address, ours};
+void* AddressOf(uint32_t entry) {
+  const uint32_t index = (entry - 1) / 2;
+  return entry % 2 == 1 ? g_real[index].load(std::memory_order_acquire) : g_functions[index].ours;
 }
 
-// null: neither the driver's (of those we hook) nor ours.
-void* OursFor(void* address) {
-  for (uint32_t at = HashAddress(address); g_by_address[at].address != nullptr;
-       at = (at + 1) % kBuckets) {
-    if (g_by_address[at].address == address) return g_by_address[at].ours;
+// If several functions have one address, the first entry wins.
+void Know(uint32_t entry) {
+  const void* address = AddressOf(entry);
+  for (uint32_t at = HashAddress(address);; at = (at + 1) % kBuckets) {
+    uint32_t there = 0;
+    if (g_by_address[at].compare_exchange_strong(there, entry) || AddressOf(there) == address) {
+      return;
+    }
   }
-  return nullptr;
+}
+
+// Returns null if the address is neither a hooked function of the driver nor a hook.
+void* OursFor(void* address) {
+  for (uint32_t at = HashAddress(address);; at = (at + 1) % kBuckets) {
+    const uint32_t there = g_by_address[at].load(std::memory_order_acquire);
+    if (there == 0) return nullptr;
+    if (AddressOf(there) == address) return g_functions[(there - 1) / 2].ours;
+  }
 }
 
 bool IsOurs(void* address) {
-  FillNames();
+  CompleteFunctionTable();
   for (const Function& f : g_functions) {
     if (f.ours == address) return true;
   }
@@ -185,10 +199,8 @@ int NotFound() { return CUDA_ERROR_NOT_FOUND; }
 
 bool Bind() {
   if (g_bound.load(std::memory_order_acquire)) return true;
-  FillNames();
-  Lock lock(g_mutex);
-  if (g_bound.load(std::memory_order_relaxed)) return true;
-  // Only the one that the program has: loading it is the program's business.
+  CompleteFunctionTable();
+  // Only a driver that the program has loaded: the agent does not load one.
   void* driver = RealDlopen()("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (driver == nullptr) {
     ForgetLookupError();
@@ -196,12 +208,11 @@ bool Bind() {
   }
   for (int i = 0; i < kFunctionCount; ++i) {
     void* address = RealDlsym()(driver, g_functions[i].name);
-    if (g_functions[i].ours != nullptr) {
-      if (address != nullptr) Know(address, g_functions[i].ours);
-      Know(g_functions[i].ours, g_functions[i].ours);
-    }
     g_real[i].store(address != nullptr ? address : reinterpret_cast<void*>(&NotFound),
                     std::memory_order_release);
+    if (g_functions[i].ours == nullptr) continue;
+    if (address != nullptr) Know(uint32_t(2 * i + 1));
+    Know(uint32_t(2 * i + 2));
   }
   ForgetLookupError();
   g_bound.store(true, std::memory_order_release);
@@ -210,7 +221,7 @@ bool Bind() {
 
 void* Resolve(Index index) {
   if (!Bind()) {
-    // Somebody linked us and no driver, or calls from a namespace (dlmopen) that has its own.
+    // The program has no driver, or has one in another namespace (dlmopen).
     return reinterpret_cast<void*>(&NotFound);
   }
   return g_real[index].load(std::memory_order_acquire);
@@ -241,7 +252,7 @@ void* Substitute(const char* name, void* address) {
     return g_functions[index].ours;
   }
   if (void* ours = OursFor(address)) return ours;
-  // A version that we do not know, or another copy of the driver: it would pass no gate.
+  // An unknown version, or another copy of the driver: it would pass no gate.
   if (IsVital(name)) NoteBlocker(wire::kBlockerUnknownFunction, name);
   return address;
 }
@@ -250,7 +261,7 @@ void* Substitute(const char* name, void* address) {
 
 using namespace stasis::agent;  // NOLINT
 
-// Where a look-up goes: the real function, or null when it is for us to answer.
+// Returns the real function for a look-up, or null if the agent answers it.
 extern "C" __attribute__((visibility("hidden"))) void* stasis_route_dlsym(void* handle,
                                                                           const char* name) {
   bool ours = name != nullptr && handle != RTLD_NEXT &&
@@ -276,8 +287,8 @@ extern "C" __attribute__((visibility("hidden"))) void* stasis_dlsym(void* handle
     return found;
   }
   if (IsOurs(found)) {
-    // A search through everything found us first. What would it have found without us? After us
-    // comes the rest of that search; this also says the right thing when there is no driver.
+    // A search through all libraries found the agent first. RTLD_NEXT continues that search behind
+    // the agent, and so finds the same as without it, also when there is no driver.
     void* next = RealDlsym()(RTLD_NEXT, name);
     return next == nullptr ? nullptr : Substitute(name, next);
   }

@@ -6,12 +6,13 @@
 #include "agent/control.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/contexts.h"
-#include "agent/cuda/driver_memory.h"
 #include "agent/cuda/ipc.h"
 #include "agent/cuda/pools.h"
+#include "agent/cuda/program_vmm.h"
 
 namespace stasis::agent {
 
+Mutex g_growth_mutex;
 Mutex g_memory_mutex;
 Vector<Region*> g_regions;
 
@@ -30,8 +31,7 @@ size_t IndexFrom(uint64_t address) {
   return g_regions.LowerBound([&](const Region* r) { return r->address + r->bytes <= address; });
 }
 
-}  // namespace
-
+// Everything of a region that the driver has, and the region. It is in no table.
 void GiveBack(Region* region) {
   if (region->mapped) {
     real::cuMemUnmap(region->address, region->bytes);
@@ -44,10 +44,33 @@ void GiveBack(Region* region) {
   free(region);
 }
 
-void DropRegion(Region* region) {
+}  // namespace
+
+void Leaving::Add(Region* region) {
+  region->next = regions_;
+  regions_ = region;
+}
+
+void Leaving::Add(ProgramHandle* handle) {
+  handle->next = handles_;
+  handles_ = handle;
+}
+
+Leaving::~Leaving() {
+  while (Region* region = regions_) {
+    regions_ = region->next;
+    GiveBack(region);
+  }
+  while (ProgramHandle* handle = handles_) {
+    handles_ = handle->next;
+    GiveBackHandle(handle);
+  }
+}
+
+void DropRegion(Region* region, Leaving* leaving) {
   g_regions.Erase(IndexFrom(region->address));
-  if (region->import == nullptr) DeviceAt(region->device)->region_bytes -= region->bytes;
-  GiveBack(region);
+  if (region->import == nullptr) KnownDevice(region->device)->region_bytes -= region->bytes;
+  leaving->Add(region);
 }
 
 CUresult MapRegion(Region* region) {
@@ -75,21 +98,16 @@ CUresult GiveRegionAccess(const Region* region) {
 
 namespace {
 
-// Finds the addresses for a region whose handle is there, maps it and enters it in the table. On an
-// error the handle and the region are the caller's as before.
+// Finds the addresses for a region whose handle is there, and maps it. On an error the handle and
+// the region are the caller's as before.
 CUresult PlaceRegion(Region* region) {
   CUdeviceptr address = 0;
   CUresult r = real::cuMemAddressReserve(&address, region->bytes, kGranularity, 0, 0);
   if (r != CUDA_SUCCESS) return r;
   region->address = address;
   r = MapRegion(region);
-  if (r == CUDA_SUCCESS) {
-    region->mapped = true;
-    if (g_regions.Insert(IndexFrom(address), region)) return CUDA_SUCCESS;
-    real::cuMemUnmap(address, region->bytes);
-    r = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  real::cuMemAddressFree(address, region->bytes);
+  region->mapped = r == CUDA_SUCCESS;
+  if (r != CUDA_SUCCESS) real::cuMemAddressFree(address, region->bytes);
   return r;
 }
 
@@ -104,8 +122,7 @@ Region* NewRegion(uint64_t bytes, CUdevice device, CUcontext context) {
   return region;
 }
 
-}  // namespace
-
+// In no table yet.
 CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
                     Region** out) {
   Region* region = NewRegion(bytes, device, context);
@@ -118,7 +135,6 @@ CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* po
   if (r == CUDA_SUCCESS) {
     r = PlaceRegion(region);
     if (r == CUDA_SUCCESS) {
-      DeviceAt(device)->region_bytes += bytes;
       *out = region;
       return CUDA_SUCCESS;
     }
@@ -126,6 +142,35 @@ CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* po
   }
   free(region);
   return r;
+}
+
+}  // namespace
+
+bool EnterRegion(Region* region) {
+  if (!g_regions.Insert(IndexFrom(region->address), region)) return false;
+  if (region->import != nullptr) return true;
+  KnownDevice(region->device)->region_bytes += region->bytes;
+  if (region->pool != nullptr) CountReserved(region->pool, region->bytes);
+  return true;
+}
+
+uint64_t SlabBytes(CUdevice device) {
+  return KnownDevice(device)->region_bytes < kManyBytes ? kSmallSlab : kSlab;
+}
+
+CUresult GrowBy(uint64_t region_bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
+                uint64_t bytes, CUdeviceptr* out) {
+  Region* region = nullptr;
+  CUresult r = MakeRegion(region_bytes, device, context, pool, slab, &region);
+  if (r != CUDA_SUCCESS) return r;
+  Leaving leaving;
+  Lock lock(g_memory_mutex);
+  // In this order: a region in the table without a block would never be given back.
+  if (!Carve(region, bytes, out) || !EnterRegion(region)) {
+    leaving.Add(region);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult MakeImport(uint64_t bytes, CUdevice device, CUcontext context, Import* import, int fd,
@@ -169,34 +214,55 @@ bool Carve(Region* region, uint64_t bytes, CUdeviceptr* out) {
 
 namespace {
 
-CUresult AllocateHere(uint64_t bytes, CUdevice device, CUcontext context, CUdeviceptr* out) {
-  Region* region = nullptr;
-  if (bytes < kLarge) {
-    for (Region* slab : g_regions) {
-      if (slab->slab && slab->device == device && slab->context == context &&
-          slab->pool == nullptr && Carve(slab, bytes, out)) {
-        return CUDA_SUCCESS;
-      }
+// From what is free in a slab; the caller holds the mutex.
+bool TakeFromSlab(uint64_t bytes, CUdevice device, CUcontext context, CUdeviceptr* out) {
+  for (Region* slab : g_regions) {
+    if (slab->slab && slab->device == device && slab->context == context && slab->pool == nullptr &&
+        Carve(slab, bytes, out)) {
+      return true;
     }
-    uint64_t size = DeviceAt(device)->region_bytes < kManyBytes ? kSmallSlab : kSlab;
-    if (MakeRegion(size, device, context, nullptr, true, &region) == CUDA_SUCCESS &&
-        Carve(region, bytes, out)) {
+  }
+  return false;
+}
+
+CUresult AllocateHere(uint64_t bytes, CUdevice device, CUcontext context, CUdeviceptr* out) {
+  const bool small = bytes < kLarge;
+  if (small) {
+    Lock lock(g_memory_mutex);
+    if (TakeFromSlab(bytes, device, context, out)) return CUDA_SUCCESS;
+  }
+  Lock growing(g_growth_mutex);
+  if (small) {
+    uint64_t slab_bytes = 0;
+    {
+      // Another thread may have made a slab meanwhile.
+      Lock lock(g_memory_mutex);
+      if (TakeFromSlab(bytes, device, context, out)) return CUDA_SUCCESS;
+      slab_bytes = SlabBytes(device);
+    }
+    if (GrowBy(slab_bytes, device, context, nullptr, true, bytes, out) == CUDA_SUCCESS) {
       return CUDA_SUCCESS;
     }
     // No room for a slab. There may be for the request.
   }
-  CUresult r = MakeRegion(RoundUp(bytes, kGranularity), device, context, nullptr, false, &region);
-  if (r != CUDA_SUCCESS) return r;
-  return Carve(region, bytes, out) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return GrowBy(RoundUp(bytes, kGranularity), device, context, nullptr, false, bytes, out);
+}
+
+// Counts a tiny allocation while the device has room for it among the driver's own.
+bool CountTiny(Device* device, uint64_t bytes) {
+  Lock lock(g_memory_mutex);
+  if (bytes >= kTiny || device->tiny_bytes + bytes > kTinyBudget) return false;
+  device->tiny_bytes += bytes;
+  return true;
 }
 
 // Removes one allocation; its region goes back to the GPU with the last.
-void Remove(Found found) {
+void Remove(Found found, Leaving* leaving) {
   Region* region = found.region;
   region->used -= found.block->bytes;
   region->fits = region->bytes;
   region->blocks.Erase(size_t(found.block - region->blocks.begin()));
-  if (region->blocks.size() == 0) DropRegion(region);
+  if (region->blocks.size() == 0) DropRegion(region, leaving);
 }
 
 CUresult Plain(CUdeviceptr* ptr, size_t bytes, DriverKind kind, CUdevice device) {
@@ -207,11 +273,9 @@ CUresult Plain(CUdeviceptr* ptr, size_t bytes, DriverKind kind, CUdevice device)
 
 }  // namespace
 
-void ForgetPlain(CUdeviceptr ptr) {
-  DriverPiece piece = UncountDriverMemory(ptr);
-  if (piece.kind != DriverKind::kTiny) return;
+void UncountTiny(CUdevice device, uint64_t bytes) {
   Lock lock(g_memory_mutex);
-  if (Device* d = DeviceAt(piece.device)) d->tiny_bytes -= piece.bytes;
+  if (Device* d = KnownDevice(device)) d->tiny_bytes -= bytes;
 }
 
 uint64_t NextBufferId() { return g_next_id.fetch_add(1, std::memory_order_relaxed); }
@@ -229,16 +293,16 @@ Found FindAllocation(CUdeviceptr address) {
   return {region, &region->blocks[b]};
 }
 
-void FreeMemoryOf(CUcontext context) {
-  Lock lock(g_memory_mutex);
+void DropMemoryOf(CUcontext context, Leaving* leaving) {
   for (size_t i = g_regions.size(); i-- > 0;) {
-    if (g_regions[i]->context == context) DropRegion(g_regions[i]);
+    if (g_regions[i]->context == context) DropRegion(g_regions[i], leaving);
   }
 }
 
 void GrantPeer(CUdevice device, CUdevice peer) {
-  Lock lock(g_memory_mutex);
   Device* d = DeviceAt(device);
+  Lock growing(g_growth_mutex);
+  Lock lock(g_memory_mutex);
   if (d == nullptr || peer < 0 || peer >= int(wire::kMaxDevices)) return;
   d->peers |= uint64_t(1) << peer;
   for (Region* region : g_regions) {
@@ -261,6 +325,7 @@ void FreeDeferred() {
 }
 
 void ResetMemory() {
+  g_growth_mutex.ResetAfterFork();
   g_memory_mutex.ResetAfterFork();
   g_regions.AbandonAfterFork();
   g_deferred.AbandonAfterFork();
@@ -281,14 +346,12 @@ CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
   if (CUresult r = AskWhetherCaptureAllows(); r != CUDA_SUCCESS) return r;
   NoteContext(context, device);
   EnsureControl();
+  Device* d = DeviceAt(device);
   CUresult result;
   do {
-    Lock lock(g_memory_mutex);
-    Device* d = DeviceAt(device);
     if (d == nullptr || !d->fast) {
       result = CUDA_ERROR_NOT_SUPPORTED;
-    } else if (bytes < kTiny && d->tiny_bytes + bytes <= kTinyBudget) {
-      d->tiny_bytes += bytes;
+    } else if (CountTiny(d, bytes)) {
       result = CUDA_ERROR_NOT_PERMITTED;
     } else {
       result = AllocateHere(bytes, device, context, ptr);
@@ -297,10 +360,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
   if (result == CUDA_SUCCESS) return result;
   if (result == CUDA_ERROR_NOT_PERMITTED) {
     CUresult r = Plain(ptr, bytes, DriverKind::kTiny, device);
-    if (r != CUDA_SUCCESS) {
-      Lock lock(g_memory_mutex);
-      DeviceAt(device)->tiny_bytes -= bytes;
-    }
+    if (r != CUDA_SUCCESS) UncountTiny(device, bytes);
     return r;
   }
   // The plain driver may still have a piece, and says what a program expects to hear when not.
@@ -339,9 +399,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
   }
   CUcontext current = nullptr;
   if (!ours || real::cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
-    CUresult r = real::cuMemFree_v2(ptr);
-    if (r == CUDA_SUCCESS) ForgetPlain(ptr);
-    return r;
+    return FreePlain(ptr, [&] { return real::cuMemFree_v2(ptr); });
   }
   if (CapturesOpen()) {
     if (CUresult r = AskWhetherCaptureAllows(); r != CUDA_SUCCESS) return r;
@@ -354,6 +412,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
   // driver demands that nothing does.)
   if (owner == nullptr) owner = current;
   if (CUresult r = SynchronizeContext(owner); r != CUDA_SUCCESS) return r;
+  Leaving leaving;
   Lock lock(g_memory_mutex);
   Found found = FindAllocation(ptr);
   if (found.block == nullptr || found.region->address + found.block->offset != ptr) {
@@ -362,7 +421,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
   if (found.region->pool != nullptr) {
     FreePoolBlock(found);
   } else {
-    Remove(found);
+    Remove(found, &leaving);
   }
   return CUDA_SUCCESS;
 }

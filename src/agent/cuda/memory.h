@@ -1,14 +1,20 @@
-// The program's device memory that cuMemAlloc gave it, made of handles that can be exported.
+// The program's cuMemAlloc memory, made of handles that can be exported.
 //
-// A region is one handle, mapped at one reserved range of addresses. A large request has a region
-// of its own; smaller ones share slabs, since each handle costs the driver 0.15 ms each way at a
-// suspend. Tiny ones stay with the driver, which packs them better, until there are many.
+// A region is one handle, mapped at one reserved range of addresses. A large request gets a region
+// of its own. Smaller ones share slabs, since each handle costs the driver 0.15 ms in each
+// direction of a suspend. Tiny ones stay with the driver, which packs them better, up to a budget.
 //
-// Threads: the tables belong to whoever holds g_memory_mutex. While the gate is closed nobody
-// changes them but the control thread, which needs the mutex only for what queries read.
+// Threads: g_memory_mutex guards the tables. It is never held over a driver call that allocates,
+// maps, unmaps or frees, so the control thread, pointer queries and forks do not wait for one.
+//   A new region is made first and entered in the table afterwards (GrowBy). A region is taken out
+//   of the table first and freed afterwards (Leaving).
+//   Both happen inside the gate. So while the gate is closed no region is half made, the table
+//   holds all regions, and only the control thread changes it. While the gate is open, the account
+//   in HelloReply lacks regions that are being made.
 #pragma once
 
 #include "agent/cuda/devices.h"
+#include "agent/cuda/driver_memory.h"
 #include "agent/descriptors.h"
 #include "agent/futex.h"
 #include "agent/vector.h"
@@ -17,42 +23,48 @@ namespace stasis::agent {
 
 inline constexpr uint64_t kMiB = 1 << 20;
 inline constexpr uint64_t kGranularity = 2 * kMiB;
-inline constexpr uint64_t kLarge = 16 * kMiB;      // from here on: a handle of its own
-inline constexpr uint64_t kSmallSlab = 32 * kMiB;  // while a device has little,
-inline constexpr uint64_t kSlab = 64 * kMiB;       // and when it has more than
+inline constexpr uint64_t kLarge = 16 * kMiB;  // requests from this size on get their own handle
+inline constexpr uint64_t kSmallSlab = 32 * kMiB;  // a slab on a device with few regions
+inline constexpr uint64_t kSlab = 64 * kMiB;       // a slab on a device with kManyBytes of regions
 inline constexpr uint64_t kManyBytes = 1024 * kMiB;
-inline constexpr uint64_t kTiny = kMiB;             // below: the driver's,
-inline constexpr uint64_t kTinyBudget = 16 * kMiB;  // up to this much on a device
+inline constexpr uint64_t kTiny = kMiB;             // requests below this size stay with the driver
+inline constexpr uint64_t kTinyBudget = 16 * kMiB;  // while a device has less than this of them
 
 struct Block {
   uint64_t offset;
-  uint64_t bytes;       // as asked for
+  uint64_t bytes;       // as requested
   uint64_t id;          // unique among all allocations: CU_POINTER_ATTRIBUTE_BUFFER_ID
-  bool freed;           // of a pool: by the program, but work that was submitted may still use it
-  uint64_t source = 0;  // of an import: its id where it comes from,
-  uint32_t opens = 0;   // and how often the program has it open
+  bool freed;           // in a pool: freed by the program, but submitted work may still use it
+  uint64_t source = 0;  // in an import: the block's id in the owner's process
+  uint32_t opens = 0;   // in an import: how often the program has opened it
 };
 
 struct Pool;
 struct Import;
+struct ProgramHandle;
 
 struct Region {
-  uint64_t id;  // among those of this process
+  uint64_t id;  // unique in this process
   uint64_t address;
   uint64_t bytes;
   CUdevice device;
-  CUcontext context;  // whose end is its end
-  Pool* pool;         // null: it serves cuMemAlloc; else it belongs to no context
-  Import* import;     // another process's memory (ipc.h); null: it is this one's
+  CUcontext context;  // the region ends with it
+  Pool* pool;         // null if it serves cuMemAlloc; a pool's region belongs to no context
+  Import* import;     // null unless the memory is another process's (ipc.h)
   CUmemGenericAllocationHandle handle;
-  KeptFd kept;  // of an imported handle, which cannot be exported
+  KeptFd kept;  // the descriptor of an imported handle, which cannot be exported
   bool slab;
   bool mapped;  // false between suspend and resume
   uint64_t used;
   uint64_t fits;  // no free piece is larger than this; it may be smaller
   Vector<Block> blocks;
+  Region* next;  // in Leaving
 };
 
+// Held over driver calls while regions are made and while access to them changes, so that a new
+// region is reachable by all devices that may reach it. Taken before g_memory_mutex, and never held
+// over a free or a wait.
+extern Mutex g_growth_mutex;
 extern Mutex g_memory_mutex;
 extern Vector<Region*> g_regions;  // by address
 
@@ -60,34 +72,63 @@ struct Found {
   Region* region = nullptr;
   Block* block = nullptr;
 };
-// The allocation that holds the address, if it is not freed; the caller holds the mutex.
+// Returns the allocation at the address if it is not freed. The caller holds the mutex.
 Found FindAllocation(CUdeviceptr address);
 
-// A new region in the table; the caller holds the mutex.
-CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
-                    Region** out);
-// A region that another process made, mapped here and in the table, without a block; the caller
-// holds the mutex. `import` is the region's if this succeeds. The descriptor stays the caller's.
+// Regions and handles that were taken out of the tables. The destructor returns them to the driver,
+// so a Leaving is declared before the Lock on g_memory_mutex.
+class Leaving {
+ public:
+  Leaving() = default;
+  ~Leaving();
+  Leaving(const Leaving&) = delete;
+  void Add(Region* region);
+  void Add(ProgramHandle* handle);
+  bool empty() const { return regions_ == nullptr && handles_ == nullptr; }
+
+ private:
+  Region* regions_ = nullptr;
+  ProgramHandle* handles_ = nullptr;
+};
+
+// Returns the size of a new slab. The caller holds the mutex.
+uint64_t SlabBytes(CUdevice device);
+// Makes a region of `region_bytes` and takes `bytes` of it. The caller holds g_growth_mutex and not
+// g_memory_mutex.
+CUresult GrowBy(uint64_t region_bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
+                uint64_t bytes, CUdeviceptr* out);
+// Maps another process's memory as a region without blocks, which is in no table yet. The region
+// owns `import` if this succeeds. The descriptor stays the caller's. Mutexes as for GrowBy.
 CUresult MakeImport(uint64_t bytes, CUdevice device, CUcontext context, Import* import, int fd,
                     Region** out);
-// Maps the handle that it has at its address.
+// Enters a region in the table. Returns false if there is no memory. The caller holds the mutex.
+bool EnterRegion(Region* region);
+// Maps the region's handle at the region's address.
 CUresult MapRegion(Region* region);
-// Takes one out of the table and gives it back; the caller holds the mutex.
-void DropRegion(Region* region);
-// Access to it by its device and by whom the program lets.
+// Takes a region out of the table. The caller holds the mutex.
+void DropRegion(Region* region, Leaving* leaving);
+// Gives access to the region's device, and to the devices that the program allows.
 CUresult GiveRegionAccess(const Region* region);
-// Takes the first free piece that is large enough; the caller holds the mutex.
+// Takes the first free piece that is large enough. Returns false if there is none, or no memory to
+// note it. The caller holds the mutex.
 bool Carve(Region* region, uint64_t bytes, CUdeviceptr* out);
-// Everything of a region that the driver has, and the region. It is in no table any more.
-void GiveBack(Region* region);
-// Memory that stays with the driver was freed.
-void ForgetPlain(CUdeviceptr ptr);
+// Subtracts `bytes` from the device's tiny allocations. The caller must not hold the mutex.
+void UncountTiny(CUdevice device, uint64_t bytes);
+// Frees memory that stays with the driver: `free` calls the driver. The caller must not hold the
+// mutex.
+template <class F>
+CUresult FreePlain(CUdeviceptr ptr, F free) {
+  DriverPiece freed{};
+  const CUresult r = FreeCounted(ptr, free, &freed);
+  if (freed.kind == DriverKind::kTiny) UncountTiny(freed.device, freed.bytes);
+  return r;
+}
 
-// A context is gone, and with it its memory.
-void FreeMemoryOf(CUcontext context);
-// The program lets `peer` reach the memory of `device`: what is there and what will be.
+// Drops the memory of a context that has ended. The caller holds the mutex.
+void DropMemoryOf(CUcontext context, Leaving* leaving);
+// Lets `peer` reach all present and future memory of `device`.
 void GrantPeer(CUdevice device, CUdevice peer);
-// Frees what was freed during a capture. Whenever no capture is open.
+// Frees the memory that the program freed during a capture. No capture may be open.
 void FreeDeferred();
 
 uint64_t NextBufferId();

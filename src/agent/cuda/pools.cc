@@ -31,18 +31,19 @@ Pool* Find(CUmemoryPool handle) {
   return nullptr;
 }
 
-Pool* Know(CUmemoryPool handle, CUdevice device, bool carried) {
+// Not under the mutex.
+void Know(CUmemoryPool handle, CUdevice device, bool carried) {
+  const Device* d = DeviceAt(device);
+  uint64_t threshold = 0;
+  real::cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+  Lock lock(g_memory_mutex);
+  if (Find(handle) != nullptr) return;  // another thread was faster
   auto* pool = static_cast<Pool*>(calloc(1, sizeof(Pool)));
-  if (pool == nullptr || !g_pools.Push(pool)) {
-    free(pool);
-    return nullptr;
-  }
+  if (pool == nullptr || !g_pools.Push(pool)) return free(pool);
   pool->handle = handle;
   pool->device = device;
-  Device* d = DeviceAt(device);
   pool->carried = carried && d != nullptr && d->fast;
-  real::cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &pool->threshold);
-  return pool;
+  pool->threshold = threshold;
 }
 
 bool HasRegions(const Pool* pool) {
@@ -54,15 +55,7 @@ bool HasRegions(const Pool* pool) {
 
 // ---- allocating
 
-CUresult Grow(Pool* pool, uint64_t bytes, bool slab, Region** out) {
-  CUresult r = MakeRegion(bytes, pool->device, nullptr, pool, slab, out);
-  if (r != CUDA_SUCCESS) return r;
-  pool->reserved += bytes;
-  if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;
-  return r;
-}
-
-// The smallest region that has room: large pieces are kept for large requests.
+// Takes room in the smallest region that has it, to keep large pieces for large requests.
 bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
   Region* tried = nullptr;
   for (;;) {
@@ -78,25 +71,25 @@ bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
   }
 }
 
-CUresult FindRoom(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out) {
+// The same, in a region that is no slab, for a request of any size. Not under the mutex.
+bool TakeLarge(Pool* pool, uint64_t bytes, CUdeviceptr* out) {
+  Lock lock(g_memory_mutex);
+  if (!TakeFree(pool, bytes, false, out)) return false;
+  CountUse(pool, bytes);
+  return true;
+}
+
+// Takes room without a new region. The caller must not hold the mutex.
+bool TakeRoom(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out) {
   const bool small = bytes < kLarge;
+  Lock lock(g_memory_mutex);
   ReapFreed();
-  if ((stream != 0 && TakeFreed(pool, bytes, stream, small, out)) ||
-      TakeFree(pool, bytes, small, out)) {
-    return CUDA_SUCCESS;
+  if ((stream == 0 || !TakeFreed(pool, bytes, stream, small, out)) &&
+      !TakeFree(pool, bytes, small, out)) {
+    return false;
   }
-  Region* region = nullptr;
-  CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
-  if (small) {
-    r = Grow(pool, DeviceAt(pool->device)->region_bytes < kManyBytes ? kSmallSlab : kSlab, true,
-             &region);
-  }
-  if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-    if (small && TakeFree(pool, bytes, false, out)) return CUDA_SUCCESS;
-    r = Grow(pool, (bytes + kGranularity - 1) / kGranularity * kGranularity, false, &region);
-  }
-  if (r != CUDA_SUCCESS) return r;
-  return Carve(region, bytes, out) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  CountUse(pool, bytes);
+  return true;
 }
 
 // ---- releasing
@@ -108,8 +101,8 @@ struct Release {
   uint64_t keep;    // of `pool`; else the threshold's
 };
 
-// Takes the regions that are to go out of the tables. They are still the driver's.
-void Collect(const Release& what, Vector<Region*>* gone) {
+// Takes unused regions out of the tables. The driver still has their memory.
+void Collect(const Release& what, Leaving* leaving) {
   g_pools_look.store(false, std::memory_order_relaxed);
   ReapFreed();
   for (size_t p = g_pools.size(); p-- > 0;) {
@@ -121,13 +114,12 @@ void Collect(const Release& what, Vector<Region*>* gone) {
         (what.device < 0 || what.device == pool->device)) {
       for (size_t i = g_regions.size(); i-- > 0 && pool->reserved > keep;) {
         Region* region = g_regions[i];
-        if (region->pool != pool || region->blocks.size() > 0 || !gone->Push(region)) continue;
-        g_regions.Erase(i);
+        if (region->pool != pool || region->blocks.size() > 0) continue;
         pool->reserved -= region->bytes;
-        DeviceAt(region->device)->region_bytes -= region->bytes;
+        DropRegion(region, leaving);
       }
     }
-    if (pool->handle == nullptr && !HasRegions(pool)) {
+    if (pool->handle == nullptr && pool->uses == 0 && !HasRegions(pool)) {
       g_pools.Erase(p);
       free(pool);
     }
@@ -138,15 +130,14 @@ void Collect(const Release& what, Vector<Region*>* gone) {
 // Not under the mutex: unmapping may wait for work of any stream. true: something went.
 bool ReleaseNow(const Release& what) {
   Relaxed relaxed;
-  Vector<Region*> gone;
+  bool any = false;
   {
+    Leaving leaving;
     Lock lock(g_memory_mutex);
     g_releasing.fetch_add(1);
-    Collect(what, &gone);
+    Collect(what, &leaving);
+    any = !leaving.empty();
   }
-  for (Region* region : gone) GiveBack(region);
-  const bool any = gone.size() > 0;
-  gone.Free();
   g_releasing.fetch_sub(1);
   FutexWake(&g_releasing);
   return any;
@@ -184,11 +175,18 @@ void EraseBlock(Region* region, Block* block) {
   region->fits = region->bytes;
 }
 
-// null: none that we know, as one of another process.
-Pool* PoolOf(CUmemoryPool handle) {
-  if (Pool* pool = Find(handle)) return pool;
+void CountReserved(Pool* pool, uint64_t bytes) {
+  pool->reserved += bytes;
+  if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;
+}
+
+void LearnPool(CUmemoryPool handle) {
+  {
+    Lock lock(g_memory_mutex);
+    if (Find(handle) != nullptr) return;
+  }
   int count = 0;
-  if (real::cuDeviceGetCount(&count) != CUDA_SUCCESS) return nullptr;
+  if (real::cuDeviceGetCount(&count) != CUDA_SUCCESS) return;
   for (CUdevice device = 0; device < count; ++device) {
     CUmemoryPool known = nullptr;
     if (real::cuDeviceGetDefaultMemPool(&known, device) != CUDA_SUCCESS || known != handle) {
@@ -196,13 +194,44 @@ Pool* PoolOf(CUmemoryPool handle) {
     }
     return Know(handle, device, true);
   }
-  return nullptr;
+}
+
+PoolUse::PoolUse(CUmemoryPool handle) {
+  Lock lock(g_memory_mutex);
+  pool = Find(handle);
+  if (pool != nullptr && !pool->carried) pool = nullptr;
+  if (pool != nullptr) ++pool->uses;
+}
+
+PoolUse::~PoolUse() {
+  if (pool == nullptr) return;
+  Lock lock(g_memory_mutex);
+  --pool->uses;
 }
 
 CUresult AllocateIn(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out) {
-  CUresult r = FindRoom(pool, bytes, stream, out);
-  if (r == CUDA_SUCCESS) CountUse(pool, bytes);
-  return r;
+  if (TakeRoom(pool, bytes, stream, out)) return CUDA_SUCCESS;
+  Lock growing(g_growth_mutex);
+  // Another thread may have made room meanwhile.
+  if (TakeRoom(pool, bytes, stream, out)) return CUDA_SUCCESS;
+  CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes < kLarge) {
+    uint64_t slab_bytes = 0;
+    {
+      Lock lock(g_memory_mutex);
+      slab_bytes = SlabBytes(pool->device);
+    }
+    r = GrowBy(slab_bytes, pool->device, nullptr, pool, true, bytes, out);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && TakeLarge(pool, bytes, out)) return CUDA_SUCCESS;
+  }
+  if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+    const uint64_t whole = (bytes + kGranularity - 1) / kGranularity * kGranularity;
+    r = GrowBy(whole, pool->device, nullptr, pool, false, bytes, out);
+  }
+  if (r != CUDA_SUCCESS) return r;
+  Lock lock(g_memory_mutex);
+  CountUse(pool, bytes);
+  return CUDA_SUCCESS;
 }
 
 // The thread that waited goes on at once.
@@ -228,31 +257,23 @@ bool FindMemoryInPools(CUdevice device) {
     for (uint32_t n; (n = g_releasing.load()) != 0;) FutexWait(&g_releasing, n);
     return true;
   }
-  CUevent event = nullptr;
   Relaxed relaxed;
-  {
-    Lock lock(g_memory_mutex);
-    event = FirstFreeOn(device);
-  }
-  return event != nullptr && real::cuEventSynchronize(event) == CUDA_SUCCESS;
+  return AwaitFreeOn(device);
 }
 
 void FreePoolMemoryOf(CUdevice device) {
-  Vector<Region*> gone;
-  {
-    Lock lock(g_memory_mutex);
-    FinishFreesOn(device);
-    for (size_t i = g_regions.size(); i-- > 0;) {
-      Region* region = g_regions[i];
-      if (region->pool == nullptr || region->device != device) continue;
-      region->pool->used -= region->used;
-      region->used = 0;
-      region->blocks.Clear();
-    }
-    Collect({device, nullptr, true, 0}, &gone);
+  Leaving leaving;
+  Lock lock(g_memory_mutex);
+  if (ContextOn(device) != nullptr) return;
+  FinishFreesOn(device);
+  for (size_t i = g_regions.size(); i-- > 0;) {
+    Region* region = g_regions[i];
+    if (region->pool == nullptr || region->device != device) continue;
+    region->pool->used -= region->used;
+    region->used = 0;
+    region->blocks.Clear();
   }
-  for (Region* region : gone) GiveBack(region);
-  gone.Free();
+  Collect({device, nullptr, true, 0}, &leaving);
 }
 
 void ReleaseUnusedPoolMemory() {
@@ -279,23 +300,35 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
                        props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                        props->handleTypes == CU_MEM_HANDLE_TYPE_NONE && props->maxSize == 0 &&
                        props->usage == 0;
-  Lock lock(g_memory_mutex);
   Know(*pool, carried ? props->location.id : 0, carried);
   return r;
 }
 
-// What it has given out stays until it is freed.
+// Allocations of the pool stay until they are freed.
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-  CUresult r = real::cuMemPoolDestroy(handle);
-  if (r != CUDA_SUCCESS) return r;
+  // Out of the table first: as soon as the driver has destroyed the pool, another thread may get a
+  // new pool with the same handle.
+  Pool* pool = nullptr;
   {
     Lock lock(g_memory_mutex);
-    Pool* pool = Find(handle);
-    if (pool == nullptr) return r;
-    pool->handle = nullptr;
-    pool->threshold = 0;
+    pool = Find(handle);
+    if (pool != nullptr) {
+      ++pool->uses;  // so that it stays
+      pool->handle = nullptr;
+    }
   }
-  ReleaseNow({-1, nullptr, false, 0});
+  CUresult r = real::cuMemPoolDestroy(handle);
+  if (pool == nullptr) return r;
+  {
+    Lock lock(g_memory_mutex);
+    --pool->uses;
+    if (r == CUDA_SUCCESS) {
+      pool->threshold = 0;
+    } else {
+      pool->handle = handle;
+    }
+  }
+  if (r == CUDA_SUCCESS) ReleaseNow({-1, nullptr, false, 0});
   return r;
 }
 
@@ -329,8 +362,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
   CUresult r = real::cuMemPoolSetAttribute(handle, attribute, value);
   if (r != CUDA_SUCCESS) return r;
+  LearnPool(handle);
   Lock lock(g_memory_mutex);
-  Pool* pool = PoolOf(handle);
+  Pool* pool = Find(handle);
   if (pool == nullptr) return r;
   if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
     pool->threshold = *static_cast<cuuint64_t*>(value);
@@ -344,8 +378,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count) {
   CUresult r = real::cuMemPoolSetAccess(handle, map, count);
   if (r != CUDA_SUCCESS) return r;
+  LearnPool(handle);
+  Lock growing(g_growth_mutex);
   Lock lock(g_memory_mutex);
-  Pool* pool = PoolOf(handle);
+  Pool* pool = Find(handle);
   if (pool == nullptr || !pool->carried) return r;
   for (size_t i = 0; i < count; ++i) {
     const CUmemLocation& location = map[i].location;

@@ -1,13 +1,13 @@
-// Stream-ordered allocation: cuMemAllocAsync and its kin, out of regions of ours.
+// Stream-ordered allocation (cuMemAllocAsync and related calls) from the agent's regions.
 //
-// The program keeps the driver's own pools as handles: the driver answers for their flags and
-// access, and serves what we do not. What a pool of ours holds is in regions that belong to it.
-//   alloc   usable at once, which is more than is promised. Room is taken from what the same
-//           stream has freed, from what is free, from a new region, and when there is no memory
-//           from what another stream has freed: then the stream waits for that one.
+// The program keeps the driver's pool handles: the driver answers for their flags and access, and
+// serves the pools that the agent does not. The memory of a pool is in regions that belong to it.
+//   alloc   usable at once, which is more than CUDA promises. The memory comes from a block that
+//           the same stream has freed, from a free piece, or from a new region. Without GPU memory
+//           it comes from a block that another stream has freed, and the stream waits for it.
 //   free    the block stays taken until an event, recorded at the free, is reached.
-//   sync    regions without blocks go back to the GPU, down to the pool's release threshold: from a
-//           thread of ours, for unmapping may wait for other streams' work.
+//   sync    regions without blocks are freed, down to the pool's release threshold, by a thread of
+//           the agent, since unmapping may wait for work of other streams.
 //
 // Threads: as memory.h, under the same mutex.
 #pragma once
@@ -17,43 +17,60 @@
 namespace stasis::agent {
 
 struct Pool {
-  CUmemoryPool handle;  // null once the program has destroyed it
+  CUmemoryPool handle;  // null from the program's cuMemPoolDestroy on
   CUdevice device;
-  bool carried;  // false: the driver serves it
+  bool carried;  // false if the driver serves it
   uint64_t threshold;
   uint64_t used, used_high;
   uint64_t reserved, reserved_high;
+  uint32_t uses;                      // by threads (PoolUse): the structure stays
   uint8_t access[wire::kMaxDevices];  // CUmemAccess_flags of other devices
 };
 
-// A block of a pool goes back by cuMemFree: nobody uses it any more. The caller holds the mutex.
+// Frees a block of a pool that no work uses any more. The caller holds the mutex.
 void FreePoolBlock(Found found);
-// For an allocation that found no memory: gives back what pools hold without need, and waits, once,
-// for what is about to be freed. true: it is worth trying again. Not under the mutex.
+// For an allocation without memory: frees all unused memory of the pools, or else waits for one
+// pending free. Returns true if the allocation should be tried again. The caller must not hold the
+// mutex.
 bool FindMemoryInPools(CUdevice device);
 
-// ---- for stream_order.cc; but for ReleaseSoon the caller holds the mutex
+// ---- for stream_order.cc; the caller must not hold the mutex
 
-// null: none that we know, as one of another process.
-Pool* PoolOf(CUmemoryPool handle);
-// Room from what `stream` (cuStreamGetId; 0: unknown) has freed, from what is free, from a new
-// region.
+// Enters a device's default pool on its first use.
+void LearnPool(CUmemoryPool handle);
+// A pool that the agent carries; its structure stays while this lives. `pool` is null if the pool
+// is unknown (of another process, for example) or served by the driver.
+struct PoolUse {
+  explicit PoolUse(CUmemoryPool handle);
+  ~PoolUse();
+  PoolUse(const PoolUse&) = delete;
+  Pool* pool;
+};
+// Allocates from a block that `stream` (cuStreamGetId; 0: unknown) has freed, from a free piece, or
+// from a new region.
 CUresult AllocateIn(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out);
+
+// ---- for stream_order.cc and memory.cc; except for ReleaseSoon the caller holds the mutex
+
 void CountUse(Pool* pool, uint64_t bytes);
+// Counts a new region of the pool.
+void CountReserved(Pool* pool, uint64_t bytes);
 void EraseBlock(Region* region, Block* block);
-// It may have too much after the program's next wait.
+// Sets g_pools_look if the pool holds more than its threshold.
 void LookAt(const Pool* pool);
-// Some pool may hold more than its threshold: looked at after every wait of the program.
+// Some pool may hold more than its threshold. Checked after every wait of the program.
 extern std::atomic<bool> g_pools_look;
-// What pools have above their thresholds goes back to the GPU, by a thread of ours.
+// Has a thread of the agent free the memory that pools hold above their thresholds.
 void ReleaseSoon();
 
 // ---- for contexts.cc and carrier.cc
 
-// The last context on the device has ended: nobody can use its memory any more.
+// After a context on the device has ended: frees the pools' memory there if no context is left to
+// use it. The caller must not hold the mutex.
 void FreePoolMemoryOf(CUdevice device);
 
-// While the gate is closed and everything is drained: what is free need not travel.
+// Frees the pools' unused memory, which need not be saved. The gate must be closed and all work
+// drained.
 void ReleaseUnusedPoolMemory();
 
 void ResetPools();

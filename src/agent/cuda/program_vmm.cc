@@ -34,17 +34,13 @@ size_t MappingFrom(uint64_t address) {
 
 // Memory lives as long as the program holds its handle or has it mapped, and as long as anybody has
 // whom it was exported to: then it is still to be carried. false: it lives on.
-bool DestroyIfUnused(ProgramHandle* handle) {
+bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
   if (handle->references > 0 || handle->mappings > 0 || handle->users > 0) return false;
-  if (handle->present) real::cuMemRelease(handle->real);
   if (handle->exported && !handle->claimed) NoteUnclaimed();
-  handle->kept.Close();
-  if (handle->import != nullptr) FreeImport(handle->import);
-  if (handle->shared) ForgetBlocker(wire::kBlockerSharedVmm);
   uint64_t id = handle->id;
   g_program_handles.Erase(
       g_program_handles.LowerBound([&](const ProgramHandle* h) { return h->id < id; }));
-  free(handle);
+  leaving->Add(handle);
   return true;
 }
 
@@ -94,13 +90,19 @@ struct Translated {
     for (unsigned i = 0; list != nullptr && i < count; ++i) any |= IsProgramId(list[i].handle);
     if (!any) return;
     copy = static_cast<ArrayMapInfo*>(malloc(count * sizeof(ArrayMapInfo)));
-    if (copy == nullptr) return;
+    if (copy == nullptr) {
+      error = CUDA_ERROR_OUT_OF_MEMORY;
+      return;
+    }
     Lock lock(g_memory_mutex);
     for (unsigned i = 0; i < count; ++i) {
       copy[i] = list[i];
-      ProgramHandle* handle =
-          IsProgramId(list[i].handle) ? FindProgramHandle(list[i].handle) : nullptr;
-      if (handle == nullptr) continue;
+      if (!IsProgramId(list[i].handle)) continue;
+      ProgramHandle* handle = FindProgramHandle(list[i].handle);
+      if (handle == nullptr) {
+        error = CUDA_ERROR_INVALID_VALUE;
+        return;
+      }
       copy[i].handle = handle->real;
       // Where the arrays have it mapped is not written down anywhere, so it cannot be taken away.
       NoteShared(handle, "cuMemMapArrayAsync");
@@ -109,9 +111,18 @@ struct Translated {
   ~Translated() { free(copy); }
   Translated(const Translated&) = delete;
   ArrayMapInfo* copy = nullptr;
+  CUresult error = CUDA_SUCCESS;  // the driver must not see a number of ours: it may be a pointer
 };
 
 }  // namespace
+
+void GiveBackHandle(ProgramHandle* handle) {
+  if (handle->present) real::cuMemRelease(handle->real);
+  handle->kept.Close();
+  if (handle->import != nullptr) FreeImport(handle->import);
+  if (handle->shared) ForgetBlocker(wire::kBlockerSharedVmm);
+  free(handle);
+}
 
 bool IsProgramId(uint64_t handle) { return (handle & 0xFFFFFF0000000000) == kIdBase; }
 
@@ -141,19 +152,21 @@ ProgramHandle* AddProgramHandle(CUmemGenericAllocationHandle real, uint64_t byte
 }
 
 void EndUse(uint64_t id) {
+  Leaving leaving;
   Lock lock(g_memory_mutex);
   ProgramHandle* handle = FindProgramHandle(id);
   if (handle == nullptr) return;
   --handle->users;
   // Behind a closed gate the table is the control thread's.
-  if (!gate::IsClosed()) DestroyIfUnused(handle);
+  if (!gate::IsClosed()) DropIfUnused(handle, &leaving);
 }
 
 void DestroyUnusedHandles() {
+  Leaving leaving;
   Lock lock(g_memory_mutex);
   if (gate::IsClosed()) return;  // as above
   for (size_t i = 0; i < g_program_handles.size();) {
-    if (!DestroyIfUnused(g_program_handles[i])) ++i;
+    if (!DropIfUnused(g_program_handles[i], &leaving)) ++i;
   }
 }
 
@@ -226,17 +239,19 @@ namespace hook {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
   EnsureControl();
-  Lock lock(g_memory_mutex);
   if (handle != nullptr && flags == 0 && CanBeCarried(prop)) {
     CUmemAllocationProp wanted = *prop;
     wanted.requestedHandleTypes = CUmemAllocationHandleType(
         prop->requestedHandleTypes | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle real = 0;
     if (real::cuMemCreate(&real, size, &wanted, flags) == CUDA_SUCCESS) {
-      if (ProgramHandle* made = AddProgramHandle(real, size, prop->location.id)) {
-        made->asked = prop->requestedHandleTypes;
-        *handle = made->id;
-        return CUDA_SUCCESS;
+      {
+        Lock lock(g_memory_mutex);
+        if (ProgramHandle* made = AddProgramHandle(real, size, prop->location.id)) {
+          made->asked = prop->requestedHandleTypes;
+          *handle = made->id;
+          return CUDA_SUCCESS;
+        }
       }
       real::cuMemRelease(real);
     }
@@ -248,18 +263,17 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle id) {
   if (!IsProgramId(id)) {
-    CUresult r = real::cuMemRelease(id);
-    if (r == CUDA_SUCCESS) UncountDriverMemory(id);
-    return r;
+    return FreeCounted(id, [&] { return real::cuMemRelease(id); });
   }
   bool import = false;
   {
+    Leaving leaving;
     Lock lock(g_memory_mutex);
     ProgramHandle* handle = FindProgramHandle(id);
     if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
     import = handle->import != nullptr;
     --handle->references;
-    DestroyIfUnused(handle);
+    DropIfUnused(handle, &leaving);
   }
   if (import) LookWhetherWeShare look;
   SayUnclaimed();
@@ -269,15 +283,26 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle id) {
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle id,
                   unsigned long long flags) {
   if (!IsProgramId(id)) return real::cuMemMap(ptr, size, offset, id, flags);
-  Lock lock(g_memory_mutex);
-  ProgramHandle* handle = FindProgramHandle(id);
-  if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!g_mappings.Reserve(g_mappings.size() + 1)) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult r = real::cuMemMap(ptr, size, offset, handle->real, flags);
+  ProgramHandle* handle = nullptr;
+  CUmemGenericAllocationHandle real = 0;
+  {
+    Lock lock(g_memory_mutex);
+    handle = FindProgramHandle(id);
+    if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
+    ++handle->mappings;  // so that it stays until the mapping is in the table
+    real = handle->real;
+  }
+  CUresult r = real::cuMemMap(ptr, size, offset, real, flags);
+  {
+    Leaving leaving;
+    Lock lock(g_memory_mutex);
+    if (r == CUDA_SUCCESS && g_mappings.Insert(MappingFrom(ptr), {ptr, size, handle, {}})) return r;
+    --handle->mappings;
+    DropIfUnused(handle, &leaving);
+  }
   if (r != CUDA_SUCCESS) return r;
-  g_mappings.Insert(MappingFrom(ptr), {ptr, size, handle, {}});
-  ++handle->mappings;
-  return CUDA_SUCCESS;
+  real::cuMemUnmap(ptr, size);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
@@ -290,6 +315,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   if (r != CUDA_SUCCESS) return r;
   bool imports = false;
   {
+    Leaving leaving;
     Lock lock(g_memory_mutex);
     size_t i = MappingFrom(ptr);
     while (i < g_mappings.size() && g_mappings[i].address < ptr + size) {
@@ -297,7 +323,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
       g_mappings.Erase(i);
       --handle->mappings;
       imports |= handle->import != nullptr;
-      DestroyIfUnused(handle);
+      DropIfUnused(handle, &leaving);
     }
   }
   if (imports) LookWhetherWeShare look;
@@ -306,10 +332,13 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
-  Lock lock(g_memory_mutex);
-  if (HoldsOurs(ptr)) return CUDA_ERROR_INVALID_VALUE;
+  {
+    Lock lock(g_memory_mutex);
+    if (HoldsOurs(ptr)) return CUDA_ERROR_INVALID_VALUE;
+  }
   CUresult r = real::cuMemSetAccess(ptr, size, desc, count);
   if (r != CUDA_SUCCESS) return r;
+  Lock lock(g_memory_mutex);
   for (size_t i = MappingFrom(ptr); i < g_mappings.size() && g_mappings[i].address < ptr + size;
        ++i) {
     for (size_t d = 0; d < count; ++d) {
@@ -326,22 +355,25 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* addr) {
   CUdeviceptr address = reinterpret_cast<CUdeviceptr>(addr);
-  Lock lock(g_memory_mutex);
-  if (HoldsOurs(address)) return CUDA_ERROR_INVALID_VALUE;
-  size_t i =
-      g_mappings.LowerBound([&](const Mapping& m) { return m.address + m.bytes <= address; });
-  if (out == nullptr || i == g_mappings.size() || g_mappings[i].address > address) {
-    return real::cuMemRetainAllocationHandle(out, addr);
+  {
+    Lock lock(g_memory_mutex);
+    if (HoldsOurs(address)) return CUDA_ERROR_INVALID_VALUE;
+    size_t i =
+        g_mappings.LowerBound([&](const Mapping& m) { return m.address + m.bytes <= address; });
+    if (out != nullptr && i < g_mappings.size() && g_mappings[i].address <= address) {
+      ++g_mappings[i].handle->references;
+      *out = g_mappings[i].handle->id;
+      return CUDA_SUCCESS;
+    }
   }
-  ++g_mappings[i].handle->references;
-  *out = g_mappings[i].handle->id;
-  return CUDA_SUCCESS;
+  return real::cuMemRetainAllocationHandle(out, addr);
 }
 
 // Sparse arrays: the list names handles.
 #define STASIS_MAP_ARRAY(suffix)                                               \
   CUresult cuMemMapArrayAsync##suffix(STASIS_P3) {                             \
     Translated list(reinterpret_cast<const ArrayMapInfo*>(a), unsigned(b));    \
+    if (list.error != CUDA_SUCCESS) return list.error;                         \
     Word first = list.copy != nullptr ? reinterpret_cast<Word>(list.copy) : a; \
     return real::cuMemMapArrayAsync##suffix(first, b, c);                      \
   }

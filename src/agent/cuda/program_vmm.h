@@ -1,7 +1,7 @@
 // The memory that a program manages itself with cuMemCreate and cuMemMap (expandable segments,
-// sleep-mode allocators). It gets numbers in the place of handles, so that the handle behind one
-// may change at a suspend; and its handles are made exportable, without the program seeing it.
-// Those that it exports and imports are in vmm_sharing.cc.
+// sleep-mode allocators). The program gets numbers instead of handles, so that the handle behind a
+// number may change at a suspend. The handles are made exportable; the program does not see that.
+// Exports and imports of them are in vmm_sharing.cc.
 //
 // Threads: as memory.h, under the same mutex.
 #pragma once
@@ -13,47 +13,53 @@ namespace stasis::agent {
 struct Import;
 
 struct ProgramHandle {
-  uint64_t id;  // what the program holds
+  uint64_t id;  // the number that the program holds
   CUmemGenericAllocationHandle real;
   uint64_t bytes;
   CUdevice device;
-  CUmemAllocationHandleType asked;  // the program's own wish
+  CUmemAllocationHandleType asked;  // the handle types that the program requested
   uint32_t references;              // the program's
   uint32_t mappings;
   uint32_t users;  // other processes that have it open, or will have it again after a suspend
   KeptFd kept;
   bool present;
-  bool exported;   // the program has given it out: other processes may ask our agent for it
-  bool claimed;    // somebody has asked for it with what was given out
-  Import* import;  // another process's memory (ipc.h); null: it is this one's
-  bool shared;     // something that only the driver knows of uses it: a blocker is noted
+  bool exported;        // the program has exported it: other processes may ask the agent for it
+  bool claimed;         // a process has asked for it with the exported file
+  Import* import;       // null if the memory is this process's own (ipc.h)
+  bool shared;          // it has a use that only the driver knows: a blocker is noted
+  ProgramHandle* next;  // in Leaving
 };
 
 extern Vector<ProgramHandle*> g_program_handles;  // by id
 
-// Whether a handle is a number of ours. (The driver's are addresses.)
+// Whether a handle is one of the agent's numbers. (The driver's handles are addresses.)
 bool IsProgramId(uint64_t handle);
-// null: none that there is.
+// Returns the handle, or null if there is none. The caller holds the mutex; also in the next one.
 ProgramHandle* FindProgramHandle(uint64_t id);
-// A handle of the program's in the table, with one reference; null: no memory. Its `real` is the
-// caller's until this has succeeded.
+// Enters a handle with one reference and returns it, or null if there is no memory. `real` stays
+// the caller's if this fails.
 ProgramHandle* AddProgramHandle(CUmemGenericAllocationHandle real, uint64_t bytes, CUdevice device);
-// Another process has it open no longer (GiveShared begins a use): memory lives as long as anybody
-// has it. Of other ids than a handle's, nothing is done. Not under the mutex.
+// Ends a use by another process (GiveShared begins one). The memory lives until its last use ends.
+// Ignores ids that are no handle's. The caller must not hold the mutex.
 void EndUse(uint64_t id);
-// One that was given out has gone, and nobody had asked for it: noted, and said once; the second
-// not under the mutex.
+// Notes that an exported handle is gone although no process had asked for it. SayUnclaimed says so
+// on stderr, once; its caller must not hold the mutex.
 void NoteUnclaimed();
 void SayUnclaimed();
-// Gives back what was kept for others and had its last use while the gate was closed. While it is
-// closed, nothing is done.
+// Frees handles that were kept for other processes and whose last use ended while the gate was
+// closed. Does nothing while the gate is closed.
 void DestroyUnusedHandles();
-// A use that only the driver knows of; `what` is the function's name.
+// Notes a use that only the driver knows; `what` is the function's name.
 void NoteShared(ProgramHandle* handle, const char* what);
+
+// Frees a handle that is in no table any more, and the driver's memory behind it. The caller must
+// not hold the mutex.
+void GiveBackHandle(ProgramHandle* handle);
 
 CUresult UnmapAll(ProgramHandle* handle);
 CUresult MapAll(ProgramHandle* handle);
-// Its lowest address (0: not mapped), with the access that its device and the others have there.
+// Returns the lowest address of its mappings, with the access of its device and of the other
+// devices there, or 0 if it is not mapped.
 uint64_t FirstMapping(ProgramHandle* handle, uint32_t* protection, uint64_t* peers);
 
 void ResetProgramVmm();

@@ -1,5 +1,6 @@
-// The driver's own functions, as the program would have got them without us: real::cuX(…) for every
-// line of driver_functions.def and every raw hook, found once when the program first needs one.
+// The driver's own functions, as the program would call them without the agent: real::cuX(…) for
+// every line of driver_functions.def and every raw hook. They are looked up once, when the program
+// first needs one.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ enum Index : int {
 
 extern std::atomic<void*> g_real[kFunctionCount];
 
-// Finds the driver if need be; what it lacks answers CUDA_ERROR_NOT_FOUND.
+// Finds the driver if necessary. A function that the driver lacks returns CUDA_ERROR_NOT_FOUND.
 void* Resolve(Index index);
 
 inline void* Address(Index index) {
@@ -34,13 +35,14 @@ inline void* Address(Index index) {
   return __builtin_expect(address != nullptr, 1) ? address : Resolve(index);
 }
 
-// Finds the driver that the program has loaded, and all its functions. false: none is loaded.
+// Finds the driver that the program has loaded, and all its functions. Returns false if none is
+// loaded. Takes the loader's lock and no lock of the agent.
 bool Bind();
 
-// What a look-up of `name` gave, replaced by our function where it is one of the driver's that we
-// hook. Goes by the address, so it holds for any name and version.
+// Returns the hook for `address`, which a look-up of `name` gave, or `address` itself if there is
+// no hook. Decides by the address, and so works for any name and version.
 void* Substitute(const char* name, void* address);
-// Whether a function of this exported name (or base name) has a hook and reaches device memory.
+// Whether a function with this exported name (or base name) has a hook and reaches device memory.
 bool IsVital(const char* name);
 
 namespace real {
@@ -89,8 +91,8 @@ using Word = unsigned long long;
 
 }  // namespace real
 
-// What a program's call does: the driver's function, or ours where there is one of that name here
-// (a name that is declared in a namespace hides those it only uses).
+// The functions behind the program's calls: the driver's, or the agent's where one of that name is
+// declared here (a name that a namespace declares hides the names that it only uses).
 namespace hook {
 using namespace real;  // NOLINT
 using real::Word;

@@ -1,4 +1,6 @@
 #include "agent/cuda/stream_order.h"
+
+#include <cassert>
 #include "agent/cuda/ipc_events.h"
 
 #include "agent/control.h"
@@ -53,13 +55,14 @@ struct FreeEvent {
 Vector<Pending> g_pending;  // in the order of the frees
 Vector<FreeEvent> g_events;
 constexpr size_t kManyEvents = 256;
+uint32_t g_awaiting = 0;  // threads that wait for an event which may be done with meanwhile
 
 // ---- blocks that were freed; from here to "what a program calls" the caller holds the mutex
 
 void KeepEvent(CUevent event, CUcontext context) {
-  if (g_events.size() >= kManyEvents || !g_events.Push({event, context})) {
-    real::cuEventDestroy_v2(event);
-  }
+  const bool many = g_events.size() >= kManyEvents && g_awaiting == 0;
+  if (!many && g_events.Push({event, context})) return;
+  if (g_awaiting == 0) real::cuEventDestroy_v2(event);
 }
 
 CUevent TakeEvent(CUcontext context) {
@@ -75,6 +78,9 @@ CUevent TakeEvent(CUcontext context) {
 Block* BlockOf(const Pending& pending) {
   Region* region = pending.region;
   size_t b = region->blocks.LowerBound([&](const Block& x) { return x.offset < pending.offset; });
+  // A block stays in its region, marked as freed, as long as it is pending.
+  assert(b < region->blocks.size() && region->blocks[b].offset == pending.offset &&
+         region->blocks[b].freed);
   return &region->blocks[b];
 }
 
@@ -145,15 +151,15 @@ CUresult FreeBehind(Found found, CUevent event, CUcontext context, uint64_t stre
 
 // An event of the stream's context, recorded now.
 CUresult Record(const Calls& calls, CUstream stream, CUcontext context, CUevent* out) {
-  {
-    Lock lock(g_memory_mutex);
-    *out = TakeEvent(context);
-  }
   CUcontext current = nullptr;
   CUresult r = real::cuCtxGetCurrent(&current);
   const bool push = r == CUDA_SUCCESS && current != context;
   if (push) r = real::cuCtxPushCurrent_v2(context);
   if (r != CUDA_SUCCESS) return r;
+  {
+    Lock lock(g_memory_mutex);
+    *out = TakeEvent(context);
+  }
   if (*out == nullptr) r = real::cuEventCreate(out, CU_EVENT_DISABLE_TIMING);
   if (r == CUDA_SUCCESS) r = calls.record(*out, stream);
   if (push) real::cuCtxPopCurrent_v2(&current);
@@ -203,22 +209,25 @@ CUresult AllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemory
   EnsureControl();
   Waiter waiter{&calls, stream};
   Relaxed relaxed;
+  LearnPool(handle);
   do {
-    Lock lock(g_memory_mutex);
-    Pool* pool = PoolOf(handle);
-    if (pool == nullptr || !pool->carried) break;
-    device = pool->device;
-    r = AllocateIn(pool, bytes, id, ptr);
-    int reuse = 0;
-    if (r == CUDA_ERROR_OUT_OF_MEMORY &&
-        real::cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
-                                    &reuse) == CUDA_SUCCESS &&
-        reuse != 0 && TakePending(pool, bytes, 0, false, ptr, WaitInStream, &waiter)) {
-      CountUse(pool, bytes);
-      return CUDA_SUCCESS;
-    }
+    const PoolUse use(handle);
+    if (use.pool == nullptr) break;
+    device = use.pool->device;
+    r = AllocateIn(use.pool, bytes, id, ptr);
     if (r == CUDA_SUCCESS) return r;
     if (r != CUDA_ERROR_OUT_OF_MEMORY) break;
+    int reuse = 0;
+    if (real::cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                                    &reuse) != CUDA_SUCCESS ||
+        reuse == 0) {
+      continue;
+    }
+    Lock lock(g_memory_mutex);
+    if (TakePending(use.pool, bytes, 0, false, ptr, WaitInStream, &waiter)) {
+      CountUse(use.pool, bytes);
+      return CUDA_SUCCESS;
+    }
   } while (FindMemoryInPools(device));
   return plain();
 }
@@ -237,9 +246,7 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
   if (region != nullptr && region->pool == nullptr) return hook::cuMemFree_v2(ptr);
   // In a capture only a graph's own memory can be freed, and the driver says so.
   if (region == nullptr || IsCapturing(calls, stream)) {
-    CUresult r = calls.free(ptr, stream);
-    if (r == CUDA_SUCCESS) ForgetPlain(ptr);
-    return r;
+    return FreePlain(ptr, [&] { return calls.free(ptr, stream); });
   }
   CUcontext context = nullptr;
   unsigned long long id = 0;
@@ -289,11 +296,20 @@ bool TakeFreed(Pool* pool, uint64_t bytes, uint64_t stream, bool small_only, CUd
   return TakePending(pool, bytes, stream, small_only, out, nullptr, nullptr);
 }
 
-CUevent FirstFreeOn(CUdevice device) {
-  for (const Pending& pending : g_pending) {
-    if (pending.region->device == device) return pending.event;
+bool AwaitFreeOn(CUdevice device) {
+  CUevent event = nullptr;
+  {
+    Lock lock(g_memory_mutex);
+    for (size_t i = 0; i < g_pending.size() && event == nullptr; ++i) {
+      if (g_pending[i].region->device == device) event = g_pending[i].event;
+    }
+    if (event == nullptr) return false;
+    ++g_awaiting;
   }
-  return nullptr;
+  const CUresult r = real::cuEventSynchronize(event);
+  Lock lock(g_memory_mutex);
+  --g_awaiting;
+  return r == CUDA_SUCCESS;
 }
 
 void FinishFreesOn(CUdevice device) {
@@ -326,7 +342,6 @@ void BeforeContextEnds(CUcontext context) {
 }
 
 void ContextEnded(CUcontext context) {
-  Lock lock(g_memory_mutex);
   for (size_t i = g_pending.size(); i-- > 0;) {
     if (g_pending[i].context != context) continue;
     EraseBlock(g_pending[i].region, BlockOf(g_pending[i]));
@@ -340,6 +355,7 @@ void ContextEnded(CUcontext context) {
 void ResetStreamOrder() {
   g_pending.AbandonAfterFork();
   g_events.AbandonAfterFork();
+  g_awaiting = 0;
 }
 
 namespace hook {

@@ -1,5 +1,5 @@
-// Blocks of pools that the program has freed behind work that may still use them, and what it calls
-// in the order of its streams: allocations, frees, waits.
+// Blocks of pools that the program has freed while submitted work may still use them, and the
+// stream-ordered calls: allocations, frees, waits.
 //
 // Threads: as memory.h, under the same mutex.
 #pragma once
@@ -8,24 +8,26 @@
 
 namespace stasis::agent {
 
-// ---- for pools.cc; the caller holds the mutex
+// ---- the caller holds the mutex
 
-// Takes note of the frees that have come to pass. Within a stream they do so in their order.
+// Completes the frees whose events are reached. Within a stream they are reached in order.
 void ReapFreed();
-// A block that `stream` itself has freed. false: none fits.
+// Takes a block that `stream` itself has freed. Returns false if none fits.
 bool TakeFreed(Pool* pool, uint64_t bytes, uint64_t stream, bool small_only, CUdeviceptr* out);
-// The event of the oldest free on the device; null: none.
-CUevent FirstFreeOn(CUdevice device);
-// Nobody uses memory of the device any more.
+// Completes all frees on the device, whose memory no work uses any more.
 void FinishFreesOn(CUdevice device);
-// Looks (pools.h) at the pools that frees will give something back to.
+// Calls LookAt (pools.h) for the pools that have pending frees.
 void LookAtFreed();
 
-// ---- for contexts.cc; not under the mutex
-
-// A context may end now: its streams' frees are waited for. And: it has ended, with all its work.
-void BeforeContextEnds(CUcontext context);
+// Drops the frees and events of a context that has ended, with all its work.
 void ContextEnded(CUcontext context);
+
+// ---- not under the mutex
+
+// Waits for the oldest free on the device. Returns false if there is none, or after an error.
+bool AwaitFreeOn(CUdevice device);
+// Before a context may end: waits for the frees in its streams.
+void BeforeContextEnds(CUcontext context);
 
 void ResetStreamOrder();
 

@@ -83,7 +83,7 @@ bool HoldAgain(const IpcHandle& token, CUmemGenericAllocationHandle* out) {
   return false;
 }
 
-// The caller holds the mutex.
+// The caller holds the mutex of growth, so no other thread imports the same handle meanwhile.
 CUresult HoldGiven(const IpcHandle& token, CUdevice reader, IpcGiven* given,
                    CUmemGenericAllocationHandle* out) {
   auto* import = static_cast<Import*>(malloc(sizeof(Import)));
@@ -94,12 +94,15 @@ CUresult HoldGiven(const IpcHandle& token, CUdevice reader, IpcGiven* given,
       real::cuMemImportFromShareableHandle(&real, reinterpret_cast<void*>(intptr_t(given->fd)),
                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (r == CUDA_SUCCESS) {
-    if (ProgramHandle* made = AddProgramHandle(real, given->answer.region_bytes, reader)) {
-      made->import = import;
-      import->link.Take(given->socket);
-      given->socket = -1;
-      *out = made->id;
-      return CUDA_SUCCESS;
+    {
+      Lock lock(g_memory_mutex);
+      if (ProgramHandle* made = AddProgramHandle(real, given->answer.region_bytes, reader)) {
+        made->import = import;
+        import->link.Take(given->socket);
+        given->socket = -1;
+        *out = made->id;
+        return CUDA_SUCCESS;
+      }
     }
     real::cuMemRelease(real);
     r = CUDA_ERROR_OUT_OF_MEMORY;
@@ -125,9 +128,12 @@ CUresult ImportToken(const IpcHandle& token, CUmemGenericAllocationHandle* out) 
   IpcGiven given;
   if (CUresult r = AskPatiently(token, &given); r != CUDA_SUCCESS) return r;
   if (given.answer.region != token.id) return CUDA_ERROR_INVALID_VALUE;  // no handle, by its owner
-  Lock lock(g_memory_mutex);
-  // Another thread may have imported it meanwhile.
-  if (HoldAgain(token, out)) return CUDA_SUCCESS;
+  Lock growing(g_growth_mutex);
+  {
+    // Another thread may have imported it while its owner was asked.
+    Lock lock(g_memory_mutex);
+    if (HoldAgain(token, out)) return CUDA_SUCCESS;
+  }
   return HoldGiven(token, reader, &given, out);
 }
 
@@ -140,12 +146,13 @@ void NoteUnclaimed() { g_unclaimed.store(true, std::memory_order_relaxed); }
 void SayUnclaimed() {
   static std::atomic<bool> said{false};
   if (!g_unclaimed.load(std::memory_order_relaxed) || said.exchange(true)) return;
-  dprintf(2,
-          "stasis: process %d has exported GPU memory (cuMemExportToShareableHandle) that no "
-          "process with a stasis agent has imported\n"
-          "stasis: (one without cannot; what shares memory with such a process is to be started "
-          "with `stasis run --no-agent`)\n",
-          int(getpid()));
+  dprintf(
+      2,
+      "stasis: process %d has exported GPU memory (cuMemExportToShareableHandle) that no "
+      "process with a stasis agent has imported\n"
+      "stasis: (a process without it cannot import the memory; start programs that share memory "
+      "with such a process with `stasis run --no-agent`)\n",
+      int(getpid()));
 }
 
 namespace hook {

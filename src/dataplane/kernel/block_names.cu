@@ -1,9 +1,10 @@
-// poly127-4k (image/block_name.h) on the GPU: names of blocks, and which are all zero, at the speed
-// of the GPU's memory. Built as C++ for softgpu, and by clang for real GPUs (`./run ptx`).
+// poly127-4k (image/block_name.h) on the GPU: names blocks and detects zero blocks at the speed of
+// GPU memory. Built as C++ for softgpu, and by clang for real GPUs (`./run ptx`).
 //
-// A warp takes a piece of 4096 bytes: 16 words a thread, whose keys stay in registers. The products
-// add up carry-free (block_names.h), and each thread keeps a polynomial of its own over its pieces.
-// Since all of it is linear, the sum of those of all threads is the polynomial of the block.
+// A warp handles a piece of 4096 bytes: 16 words per thread, whose keys stay in registers. The
+// products add up without carries (block_names.h), and each thread keeps the polynomial of its own
+// part of the pieces. Because everything is linear, the sum over all threads is the polynomial of
+// the block.
 #include "dataplane/kernel/block_names.h"
 
 #include <softgpu/kernel.h>
@@ -26,16 +27,16 @@ using stasis::dataplane::NameTask;
 namespace {
 
 typedef unsigned __int128 U128;
-// 16 bytes, loaded as one.
+// 16 bytes, loaded at once.
 typedef uint64_t Pair __attribute__((vector_size(16)));
 
-constexpr unsigned kLoads = 8;  // of a thread for a piece: 4096 / 32 / 16
+constexpr unsigned kLoads = 8;  // per thread and piece: 4096 / 32 / 16
 constexpr unsigned kPieceBytes = 4096;
 
 __device__ inline U128 P() { return ((U128)1 << 127) - 1; }
 
-// sum + a * b. Said outright, for a compiler that moves the widening out of the loop keeps the keys
-// in twice the registers and multiplies 64 bits by 64.
+// sum + a * b. Written as assembly because compilers move the widening out of the loop, which takes
+// twice the registers for the keys and multiplies 64 bits by 64.
 __device__ inline uint64_t MultiplyAdd(uint64_t sum, uint32_t a, uint32_t b) {
 #if defined(__CUDA__)
   asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(sum) : "r"(a), "r"(b));
@@ -45,7 +46,7 @@ __device__ inline uint64_t MultiplyAdd(uint64_t sum, uint32_t a, uint32_t b) {
 #endif
 }
 
-// x mod p, or that plus p: at most 2^127.
+// x mod p, possibly plus p; at most 2^127.
 __device__ inline U128 Lazy(U128 x) { return (x & P()) + (x >> 127); }
 
 // x mod p.
@@ -54,7 +55,7 @@ __device__ inline U128 Fold(U128 x) {
   return x >= P() ? x - P() : x;
 }
 
-// a at most 2^127, b below p; the result at most 2^127. Without a carry lost: of the two terms of
+// Requires a <= 2^127 and b < p; the result is at most 2^127. No carry is lost: of the two terms of
 // the last sum only the first can be 2^127.
 __device__ inline U128 Multiply(U128 a, U128 b) {
   const uint64_t a0 = (uint64_t)a, a1 = (uint64_t)(a >> 64);
@@ -63,15 +64,16 @@ __device__ inline U128 Multiply(U128 a, U128 b) {
   const U128 middle = (U128)a0 * b1 + (U128)a1 * b0;
   const U128 sum = low + (middle << 64);
   const U128 high = (U128)a1 * b1 + (middle >> 64) + (sum < low ? 1 : 0);
-  return Lazy(Lazy(sum) + Lazy(high << 1));  // 2^128 is 2 mod p
+  return Lazy(Lazy(sum) + Lazy(high << 1));  // 2^128 mod p is 2
 }
 
-// bits of x below `count`, shifted up by 127 - count; what is above them wraps around to bit 0.
+// The lowest `count` bits of x shifted up by 127 - count; the bits above wrap around to bit 0.
 __device__ inline U128 Upper(uint64_t x, unsigned count) {
   return (U128)(x & (((uint64_t)1 << count) - 1)) << (127 - count);
 }
 
-// The sum of a[j]*2^(26j) + b[j]*2^(26j+32) mod p, below 2^127; the addends are below 2^62.
+// Returns the sum of a[j]*2^(26j) + b[j]*2^(26j+32) mod p, below 2^127. The addends must be below
+// 2^62.
 __device__ inline U128 Combine(const uint64_t* a, const uint64_t* b) {
   U128 x = (U128)a[0] + ((U128)a[1] << 26) + ((U128)a[2] << 52) + ((U128)b[0] << 32) +
            ((U128)b[1] << 58) + ((U128)b[4] << 9);
@@ -82,7 +84,7 @@ __device__ inline U128 Combine(const uint64_t* a, const uint64_t* b) {
   return Lazy(x + Upper(b[3], 17));
 }
 
-// 16 bytes at `offset` of a block, with zeros for what is behind its end.
+// Loads 16 bytes at `offset` of a block, padded with zeros beyond its end.
 __device__ inline Pair LoadWithin(uint64_t address, uint64_t offset, uint64_t bytes) {
   uint64_t low = 0, high = 0;
   for (uint64_t i = 0; i < 16 && offset + i < bytes; ++i) {
@@ -94,7 +96,7 @@ __device__ inline Pair LoadWithin(uint64_t address, uint64_t offset, uint64_t by
 
 }  // namespace
 
-// Three thread blocks on a multiprocessor: 168 registers a thread.
+// Three thread blocks per multiprocessor: 168 registers per thread.
 extern "C" __global__ void __launch_bounds__(128, 3)
     stasis_block_names(const NameTask* tasks, const NameKey* key, NameResult* results);
 
@@ -118,7 +120,7 @@ STASIS_KERNEL(stasis_block_names,
   }
   const U128 step = ((U128)key->powers[kNameWarps][1] << 64) | key->powers[kNameWarps][0];
 
-  // The length counts as what comes before the first piece.
+  // The length is treated as the term before the first piece.
   U128 sum = self == 32 * (kNameWarps - 1) ? bytes : 0;
   uint64_t any = 0;
   for (unsigned piece = warp; piece < pieces; piece += kNameWarps) {
@@ -149,7 +151,7 @@ STASIS_KERNEL(stasis_block_names,
     sum = Lazy(Multiply(sum, step) + Combine(a, b));
   }
 
-  // What follows this warp's last piece: so often r has yet to be multiplied.
+  // The number of pieces after this warp's last one, by which r must still be multiplied.
   const unsigned after = (pieces + kNameWarps - 1 - warp) % kNameWarps;
   const unsigned power = pieces > warp ? after : warp == kNameWarps - 1 ? pieces : 0;
   const U128 weight = ((U128)key->powers[power][1] << 64) | key->powers[power][0];

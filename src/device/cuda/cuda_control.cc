@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/install_layout.h"
+#include "base/task_limits.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/driver_abi.h"
 #include "device/cuda/gpu_uuid.h"
@@ -22,11 +23,11 @@ using Milliseconds = std::chrono::milliseconds;
 ProcessState FromDriver(int32_t state) {
   static constexpr ProcessState kStates[] = {ProcessState::kRunning, ProcessState::kLocked,
                                              ProcessState::kCheckpointed, ProcessState::kFailed};
-  return kStates[state];  // WhyInvalid() has checked it
+  return kStates[state];  // range checked by WhyInvalid()
 }
 
-// The process exists, has not ended, and is not a thread: the driver takes a thread's id for its
-// process.
+// Checks that the process exists, has not ended, and is not a thread. The driver would accept a
+// thread id as a process.
 Status CheckPid(HostPid pid) {
   if (pid.value <= 0) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
@@ -60,7 +61,7 @@ Error NoDriver(const Reply& reply) {
   return Error{Code::kUnimplemented, Domain::kCuda, 0, reply.driver.why_not, {}, {}, false};
 }
 
-// The process does not use this driver: it never called cuInit (or not of this driver).
+// Returns true if the reply says that the process never called cuInit of this driver.
 bool MeansNoUser(const Reply& reply) {
   return reply.outcome == Outcome::kDriverError &&
          (reply.cu_result == stasis::cuda::CUDA_ERROR_NOT_INITIALIZED ||
@@ -79,7 +80,8 @@ Status AsStatus(const Reply& reply) {
       return Fail(Code::kInternal,
                   std::string("the device helper refused the request as ") + reply.cu_text);
     case Outcome::kBusy:
-      return Fail(Code::kResourceExhausted, std::string("the device helper: ") + reply.cu_text);
+      return Fail(Code::kResourceExhausted, std::string("the device helper: ") + reply.cu_text,
+                  kRaiseTaskLimit);
   }
   return Fail(Code::kInternal, "an outcome that cannot be");
 }
@@ -114,7 +116,8 @@ Result<pid_t> CudaControl::helper_pid() {
   return client->helper_pid();
 }
 
-// A question: changes nothing, so it is asked once more when its helper died over something else.
+// Sends a request without side effects. Repeats it once if the helper died because of another
+// request.
 Result<Reply> CudaControl::Ask(Request request, const Deadline& deadline) {
   STASIS_ASSIGN(HelperClient * client, Client());
   auto reply = client->Call(request, deadline, OnDeadline::kRetire);
@@ -137,7 +140,8 @@ Result<DriverInfo> CudaControl::Driver() {
   if (reply.outcome != Outcome::kDone) STASIS_TRY(AsStatus(reply));
   DriverInfo info;
   info.kind = reply.driver.kind;
-  // softgpu has no accounting: what a process holds is what it has files of (device_files.h).
+  // softgpu has no accounting of memory; the process's files give its memory instead
+  // (device_files.h).
   info.counts_imported = info.kind == "softgpu";
   info.version = reply.driver.version;
   info.api_version = reply.driver.api_version;
@@ -166,7 +170,7 @@ Result<ProcessState> CudaControl::AskState(HostPid pid, const Deadline& deadline
   STASIS_ASSIGN(Reply reply, Ask(For(Op::kState, pid), deadline));
   if (MeansNoUser(reply)) return ProcessState::kNone;
   if (auto status = AsStatus(reply); !status) {
-    STASIS_TRY(CheckPid(pid));  // gone in the meantime: that is the better answer
+    STASIS_TRY(CheckPid(pid));  // prefer the error that the process has ended
     return Fail(std::move(status).error());
   }
   return FromDriver(reply.state);
@@ -174,14 +178,14 @@ Result<ProcessState> CudaControl::AskState(HostPid pid, const Deadline& deadline
 
 Result<ProcessState> CudaControl::State(HostPid pid) {
   STASIS_TRY(CheckPid(pid));
-  // Without the library in it no process uses the driver; no helper needs to be started for it.
+  // A process that has not loaded the library cannot use the driver, so no helper is needed.
   STASIS_ASSIGN(Footprint footprint, ReadFootprint(pid));
   if (!footprint.candidate()) return ProcessState::kNone;
   return StateOf(pid, footprint);
 }
 
-// A process that has a driver loaded which we do not have must not pass for one without.
-// One that is stopped by a signal answers nobody, and the driver waits for its answer without end.
+// A process that uses another driver must not be taken for one without a driver. A stopped process
+// does not answer the driver, which would wait for it forever.
 Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprint) {
   const auto check_runs = [pid]() -> Status {
     auto stat = process::ReadStat(pid);
@@ -193,7 +197,7 @@ Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprin
   };
   STASIS_TRY(check_runs());
   auto state = AskState(pid, Deadline::In(options_.query_timeout));
-  // Who was only about to stop is known now.
+  // Check again: the process may have stopped during the call.
   if (!state) STASIS_TRY(check_runs());
   if (!state && state.error().code == Code::kUnimplemented && !footprint.library.empty()) {
     state.error().hint = fmt::format(
@@ -229,7 +233,7 @@ Status CudaControl::Act(Request request, const Deadline& deadline) {
   if (auto there = CheckPid(pid); !there) error = std::move(there).error();
   if (error.domain == Domain::kCuda) {
     if (MeansNoUser(*reply) && request.pair_count == 0) {
-      // Its words are the same for a process without the driver; say which it is.
+      // The driver returns the same error for a process without the driver; distinguish this case.
       if (auto state = State(pid); state && *state == ProcessState::kNone) {
         error.code = Code::kUnimplemented;
         error.message += fmt::format("; process {} does not use the CUDA driver", pid.value);
@@ -237,7 +241,8 @@ Status CudaControl::Act(Request request, const Deadline& deadline) {
     } else {
       auto state = AskState(pid, Deadline::In(options_.query_timeout));
       error.message += fmt::format("; process {} {}", pid.value, InState(state));
-      // It was a user before: one that is about to die is none any more, before it has ended.
+      // It used the driver before. A process that is exiting is no longer listed, although it has
+      // not ended yet.
       if (state && *state == ProcessState::kNone) error.code = Code::kNotFound;
     }
   }
@@ -247,7 +252,8 @@ Status CudaControl::Act(Request request, const Deadline& deadline) {
 Status CudaControl::Lock(HostPid pid, const Deadline& deadline) {
   Request request = For(Op::kLock, pid);
   if (!deadline.never()) {
-    // The driver's own timeout comes first: after it the process runs on, and no helper has to die.
+    // Set the driver's own timeout earlier than the deadline: the process then simply runs on, and
+    // no helper has to be killed.
     const int left = deadline.PollTimeout();
     request.timeout_ms = static_cast<uint32_t>(std::max(1, left - std::clamp(left / 4, 20, 1000)));
     request.timeout_ms = std::min(request.timeout_ms, wire::kMaxTimeoutMs);

@@ -1,4 +1,5 @@
-// The seam's CUDA side: asks the helper, and turns what comes back, or does not, into answers.
+// The CUDA implementation of DeviceControl: sends requests to the helper and interprets replies,
+// timeouts and crashes.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,7 @@ class CudaControl : public DeviceControl {
   Status Unlock(process::HostPid pid, const Deadline& deadline) override;
   Result<std::vector<std::string>> DeviceFilesHeld(process::HostPid pid) override;
 
-  // 0 when none runs. For tests.
+  // Returns 0 if no helper runs. For tests.
   Result<pid_t> helper_pid();
 
  private:
@@ -35,7 +36,7 @@ class CudaControl : public DeviceControl {
   Result<wire::Reply> Ask(wire::Request request, const Deadline& deadline);
   Result<wire::Reply> AskProcess(wire::Op op, process::HostPid pid);
   Status Act(wire::Request request, const Deadline& deadline);
-  // After a helper was lost in `op`: the state in which the driver has left the process.
+  // Determines the state in which the driver left the process after a helper was lost in `op`.
   Result<ProcessState> Settle(wire::Op op, process::HostPid pid);
   Result<ProcessState> AskState(process::HostPid pid, const Deadline& deadline);
   Result<ProcessState> StateOf(process::HostPid pid, const Footprint& footprint);

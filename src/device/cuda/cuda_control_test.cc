@@ -1,5 +1,5 @@
-// Device control with a driver that can be told to do anything: what softgpu, which behaves, cannot
-// show. softgpu_test.cc has the rest.
+// Device control with a fake driver that can be made to fail in any way. softgpu_test.cc tests the
+// normal cases.
 #include "device/cuda/cuda_control.h"
 
 #include <gtest/gtest.h>
@@ -58,10 +58,10 @@ TEST_F(CudaControlTest, NoDriverAtAll) {
   EXPECT_NE(driver.error().message.find("no CUDA driver is installed"), std::string::npos)
       << driver.error().message;
   EXPECT_EQ(control.Gpus().error().code, Code::kUnimplemented);
-  // A process that has nothing to do with it is not one, and nobody needs a driver to say so.
+  // A process that does not use the driver is reported as such even without a driver.
   EXPECT_EQ(*control.State({::getpid()}), ProcessState::kNone);
   EXPECT_TRUE(control.FindProcesses(*process::ReadTree({::getpid()}))->empty());
-  // One that has a driver loaded which we do not have is not passed over.
+  // A process with a driver that cannot be opened here is an error, not skipped.
   auto target = Start();
   auto found = control.FindProcesses(*process::ReadTree(target->pid()));
   ASSERT_FALSE(found);
@@ -82,7 +82,7 @@ TEST_F(CudaControlTest, DriverOlderThanTheCheckpointInterface) {
   ASSERT_TRUE(driver) << driver.error().ToString();
   EXPECT_FALSE(driver->can_checkpoint);
   EXPECT_NE(driver->why_not.find("came with driver 570"), std::string::npos) << driver->why_not;
-  EXPECT_EQ(control.Gpus()->size(), 2u);  // it still has GPUs
+  EXPECT_EQ(control.Gpus()->size(), 2u);  // the GPUs remain visible
   auto target = Start();
   auto status = control.Lock(target->pid(), Soon());
   ASSERT_FALSE(status);
@@ -166,7 +166,7 @@ TEST_F(CudaControlTest, TheTargetThatGoesOnByItselfIsWaitedFor) {
   ASSERT_TRUE(control.Lock(target->pid(), Soon()));
   Fault("Checkpoint", target->pid(), "hang");
   std::thread driver([&] {
-    // What a driver's own thread in the target may still do after the helper is gone.
+    // Simulates the driver's thread in the target, which continues after the helper has exited.
     while (*control.helper_pid() != 0) std::this_thread::yield();
     Write(process::ToString(target->pid()), "2");
   });

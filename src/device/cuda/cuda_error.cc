@@ -39,7 +39,7 @@ struct HintRow {
   CUresult result;
   const char* hint;
 };
-// What was measured or reported of the drivers 570 to 580.
+// Observed or reported for drivers 570 to 580.
 constexpr HintRow kHints[] = {
     {Op::kLock, CUDA_ERROR_NOT_READY,
      "the program did not let go of the driver in time: a kernel that runs for long, or a call "

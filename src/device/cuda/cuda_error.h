@@ -1,5 +1,5 @@
-// A driver's answer as an Error: its own name and words as the message, a code from a table, and
-// what is known about that answer in that place as the hint.
+// Converts a driver's result to an Error: the driver's own name and text as the message, a code
+// from a table, and known causes of that result in that operation as the hint.
 #pragma once
 
 #include <string>
@@ -9,9 +9,10 @@
 
 namespace stasis::device::cuda {
 
+// `name` and `text` are the driver's own for `cu_result`.
 Error DriverError(wire::Op op, int cu_result, const std::string& name, const std::string& text);
 
-// "lock", "checkpoint", … as in messages.
+// Returns "lock", "checkpoint", … for messages.
 std::string_view OpName(wire::Op op);
 
 }  // namespace stasis::device::cuda

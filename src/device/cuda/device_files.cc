@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/stat.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -17,8 +18,8 @@ std::string_view BaseName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 == 0
 }
 
-// libcuda.so.1, libcuda.so.580.159.04, also deleted since. Not the stub that programs are linked to
-// on machines without a driver: no process can use a GPU through it.
+// Matches libcuda.so.1 and libcuda.so.580.159.04, also if deleted since. Excludes the stub for
+// linking on machines without a driver: no process can use a GPU through it.
 bool IsDriverLibrary(std::string_view path) {
   return BaseName(path).starts_with("libcuda.so") && path.find("/stubs/") == path.npos;
 }
@@ -37,7 +38,7 @@ std::optional<DeviceFile> AsDeviceFile(std::string_view path) {
   for (const DeviceFileRule& rule : kDeviceFileRules) {
     if (!path.starts_with(rule.prefix)) continue;
     DeviceFile file{Number(path.substr(rule.prefix.size()))};
-    // /softgpu/ alone could be anybody's folder.
+    // The path /softgpu/ alone may be an unrelated directory.
     if (file.gpu || rule.kind == "nvidia") return file;
   }
   return std::nullopt;
@@ -49,7 +50,7 @@ Result<Footprint> ReadFootprint(process::HostPid pid) {
   STASIS_ASSIGN(auto open_files, process::ReadOpenFiles(pid));
   STASIS_ASSIGN(auto mappings, process::ReadMappings(pid));
   Footprint found;
-  std::map<std::pair<int, uint64_t>, uint64_t> memory;  // bytes of GPU and inode
+  std::map<std::pair<int, uint64_t>, uint64_t> memory;  // bytes by GPU and inode
   for (const auto& file : open_files) {
     auto device = AsDeviceFile(file.target);
     if (!device) continue;
@@ -58,7 +59,7 @@ Result<Footprint> ReadFootprint(process::HostPid pid) {
     found.gpu_bytes[*device->gpu];
     struct stat st;
     std::string link = fmt::format("/proc/{}/fd/{}", pid.value, file.fd);
-    if (::stat(link.c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
+    if (StatWithoutSync(link, &st) && S_ISREG(st.st_mode)) {
       memory[{*device->gpu, st.st_ino}] = static_cast<uint64_t>(st.st_size);
     }
   }

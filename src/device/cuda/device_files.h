@@ -1,5 +1,5 @@
-// What /proc tells about a process's use of a GPU: the driver's library in its address space, and
-// the driver's files among its descriptors and mappings.
+// Detects a process's use of a GPU from /proc: the driver's library in its address space, and
+// device files among its descriptors and mappings.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace stasis::device::cuda {
 
-// Paths that belong to a GPU, and to whose.
+// A path prefix of device files, and the driver that they belong to.
 struct DeviceFileRule {
   std::string_view kind;  // DriverInfo::kind
   std::string_view prefix;
@@ -22,27 +22,28 @@ inline constexpr DeviceFileRule kDeviceFileRules[] = {
     // nvidia0, nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset, nvidia-caps/…,
     // nvidia-caps-imex-channels/…
     {"nvidia", "/dev/nvidia"},
-    // 0 (the folder itself, held by whoever has called cuInit), 0/#4711 (memory)
+    // 0 (the directory itself, open in every process that called cuInit), 0/#4711 (memory)
     {"softgpu", "/softgpu/"},
 };
-// softgpu's connection to its broker is not among them: /proc shows it as one socket of many. CRIU
-// refuses to dump it by itself.
+// softgpu's connection to its broker is not listed: /proc shows it as an ordinary socket, and CRIU
+// itself refuses to dump it.
 
 struct Footprint {
-  std::string library;  // path of the libcuda.so.* that is mapped; empty: none
-  // "fd 7 -> /dev/nvidiactl", "mapping 7f…-7f… -> /dev/nvidia0"; each path of a mapping once
+  std::string library;  // path of the mapped libcuda.so.*; empty if none
+  // "fd 7 -> /dev/nvidiactl", "mapping 7f…-7f… -> /dev/nvidia0"; each mapped path once
   std::vector<std::string> files;
-  // By the numbers in the device files (minor numbers; softgpu: indices): how much memory of that
-  // GPU it has open or mapped, as far as its files tell. NVIDIA's do not: 0.
+  // Bytes of memory that the process has open or mapped, as far as its files tell, by the number in
+  // the device file (NVIDIA: minor number; softgpu: index). NVIDIA's files do not tell the size; it
+  // is 0 there.
   std::map<int, uint64_t> gpu_bytes;
 
-  // The driver is worth being asked about it.
+  // Returns true if the process may be a user of the driver.
   bool candidate() const { return !library.empty() || !files.empty(); }
 };
-// kNotFound when the process has ended, kPermissionDenied when it may not be read.
+// Returns kNotFound if the process has ended, kPermissionDenied if it may not be read.
 Result<Footprint> ReadFootprint(process::HostPid pid);
 
-// Which GPU has which minor number, from /proc/driver/nvidia; empty without NVIDIA's driver.
+// Maps minor numbers to GPUs, from /proc/driver/nvidia. Empty without NVIDIA's driver.
 std::map<int, GpuUuid> NvidiaMinors(const std::string& proc_root = "/proc/driver/nvidia/gpus");
 
 }  // namespace stasis::device::cuda

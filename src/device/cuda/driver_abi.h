@@ -1,7 +1,7 @@
-// The binary interface of the CUDA driver API, as far as we use it: types, enumerations and
-// constants under the field's own names, so that nothing here needs a CUDA toolkit. Values and
-// layouts are those of cuda.h of CUDA 13.0; where a toolkit is found, softgpu/abi_check.cc compares
-// every one of them. Functions: driver_functions.def, driver_functions.h.
+// The binary interface of the CUDA driver API, limited to the parts used here: types, enumerations
+// and constants under their official names, so that no CUDA toolkit is needed to build. Values and
+// layouts are those of cuda.h of CUDA 13.0; softgpu/abi_check.cc compares all of them if a toolkit
+// is installed. Functions are in driver_functions.def and driver_functions.h.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ struct CUipcEventHandle {
   char reserved[64];
 };
 
-// The special stream handles: legacy default and the calling thread's own.
+// Special stream handles: the legacy default stream and the calling thread's default stream.
 inline const CUstream CU_STREAM_LEGACY = reinterpret_cast<CUstream>(1);
 inline const CUstream CU_STREAM_PER_THREAD = reinterpret_cast<CUstream>(2);
 
@@ -442,7 +442,7 @@ enum CUstreamWriteValue_flags {
   CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 0x1,
 };
 
-// Only passed through; the one that a module image could need is none of ours.
+// Passed through unchanged. No option is interpreted here.
 enum CUjit_option : unsigned {};
 
 struct CUdevprop {
@@ -592,7 +592,7 @@ struct CUgraphEdgeData {
   unsigned char reserved[5];
 };
 
-// Checkpoint: every reserved byte must be zero.
+// Checkpoint API. All reserved bytes must be zero.
 struct CUcheckpointLockArgs {
   unsigned int timeoutMs;  // 0: no timeout
   unsigned int reserved0;
@@ -609,7 +609,7 @@ struct CUcheckpointGpuPair {
 };
 
 struct CUcheckpointRestoreArgs {
-  CUcheckpointGpuPair* gpuPairs;  // every checkpointed GPU, or none
+  CUcheckpointGpuPair* gpuPairs;  // all checkpointed GPUs, or none
   unsigned int gpuPairsCount;
   char reserved[52 - sizeof(CUcheckpointGpuPair*)];
   cuuint64_t reserved1;

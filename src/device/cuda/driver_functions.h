@@ -1,5 +1,5 @@
-// Prototypes of every line of driver_functions.def, for code that links libcuda.so.1, and the type
-// of each one as fn::NAME, for code that looks it up.
+// Prototypes of all functions in driver_functions.def, for code that links libcuda.so.1, and their
+// types as fn::NAME, for code that looks them up at run time.
 #pragma once
 
 #include "device/cuda/driver_abi.h"

@@ -18,7 +18,7 @@ constexpr int kCheckpointSince = 12080;
 
 void* Find(void* library, const char* symbol) {
   if (void* address = ::dlsym(library, symbol)) return address;
-  // The driver exports all that it knows; should it once not, this is its own way to ask.
+  // Known drivers export every function as a symbol. cuGetProcAddress is a fallback.
   auto ask =
       reinterpret_cast<stasis::cuda::fn::cuGetProcAddress*>(::dlsym(library, "cuGetProcAddress"));
   void* address = nullptr;
@@ -26,8 +26,8 @@ void* Find(void* library, const char* symbol) {
   return address;
 }
 
-// "580.159.04" of the loaded kernel module, which is also the user-space library's version: the
-// driver refuses to start when they differ.
+// Returns the version of the loaded kernel module, "580.159.04". The user-space library has the
+// same version: cuInit fails if they differ.
 std::string NvidiaVersion() {
   auto text = ReadFile("/sys/module/nvidia/version", 256);
   if (!text) return {};
@@ -80,7 +80,7 @@ DriverLibrary OpenDriver(const std::string& path) {
     return driver;
   }
   driver.opened = true;
-  // softgpu exports its version under a name that no driver has.
+  // Only softgpu exports this symbol.
   using Version = const char*();
   auto softgpu_version = reinterpret_cast<Version*>(::dlsym(library, "softgpuVersion"));
   driver.kind = softgpu_version != nullptr ? "softgpu" : "nvidia";

@@ -1,5 +1,5 @@
-// libcuda.so.1, opened by hand: nothing of ours links it, so that everything runs where it is
-// missing, and says so.
+// Loads libcuda.so.1 with dlopen. No program of Stasis links it, so all programs run on machines
+// without it.
 #pragma once
 
 #include <string>
@@ -9,8 +9,7 @@
 
 namespace stasis::device::cuda {
 
-// Every function that we call, by the symbol that the library exports.
-// Those that any driver of the last years has:
+// The driver functions that are called, by exported symbol. Every driver of recent years has these:
 // clang-format off
 #define STASIS_DEVICE_BASIC_FUNCTIONS(F) \
   F(cuInit)                              \
@@ -27,7 +26,7 @@ namespace stasis::device::cuda {
   F(cuCtxPushCurrent_v2)                 \
   F(cuCtxPopCurrent_v2)                  \
   F(cuMemGetInfo_v2)
-// Those that may be missing, and are null then:
+// Older drivers may lack these; they are null then:
 #define STASIS_DEVICE_NEWER_FUNCTIONS(F)   \
   F(cuDeviceGetUuid_v2)                    \
   F(cuCheckpointProcessGetState)           \
@@ -48,17 +47,17 @@ struct DriverFunctions {
 struct DriverLibrary {
   DriverFunctions fn;
   std::string kind;     // "nvidia" or "softgpu"
-  std::string version;  // of the driver, as its maker writes it; may be unknown (empty)
+  std::string version;  // driver version as its vendor writes it; empty if unknown
   int api_version = 0;
   bool can_checkpoint = false;
-  std::string why_not;  // when it cannot
+  std::string why_not;  // the reason, if checkpointing is not supported
 
-  bool opened = false;       // the library is there
+  bool opened = false;       // the library was loaded
   bool initialised = false;  // cuInit succeeded
 };
 
-// Opens `path` (empty: by the loader's search), resolves, and calls cuInit(0). Takes 0.1 to 2.7 s
-// on a real GPU. Never closed again: a driver's threads may still run.
+// Opens `path` (empty: the loader's search), resolves symbols and calls cuInit(0). Takes 0.1 to 2.7
+// s on a real GPU. The library is never closed, because driver threads may still run.
 DriverLibrary OpenDriver(const std::string& path);
 
 }  // namespace stasis::device::cuda

@@ -1,4 +1,5 @@
-// Which members of a tree use the driver, and which only stand in the way.
+// Classification of the processes of a tree: users of the driver, and other holders of device
+// files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +16,8 @@ using process::HostPid;
 using process::Stat;
 using wire::Op;
 
-// `tid`, a number in the namespace of the process or in ours, is one of its threads.
+// Returns true if `tid`, a number in the process's pid namespace or in this one, is one of its
+// threads.
 bool HasThread(HostPid pid, pid_t tid) {
   auto threads = process::ReadThreads(pid);
   if (!threads) return false;
@@ -23,7 +25,7 @@ bool HasThread(HostPid pid, pid_t tid) {
     if (thread == tid) return true;
     auto status = ReadFile(fmt::format("/proc/{}/task/{}/status", pid.value, thread));
     if (!status) continue;
-    // "NSpid:\t4711\t12": the last is the number in its own namespace.
+    // "NSpid:\t4711\t12": the last number is the one in the process's own namespace.
     size_t at = status->find("NSpid:");
     if (at == std::string::npos) continue;
     std::string line = status->substr(at, status->find('\n', at) - at);
@@ -40,7 +42,7 @@ struct CudaControl::Member {
   ProcessState state = ProcessState::kNone;
 };
 
-// The members that could use the driver, with what it says of them.
+// Returns the processes that could use the driver, with the driver's answer about each.
 Result<std::vector<CudaControl::Member>> CudaControl::Classify(const process::ProcessTree& tree) {
   std::vector<Member> members;
   for (const Stat& stat : tree.members) {
@@ -63,9 +65,9 @@ Result<std::vector<CudaControl::Member>> CudaControl::Classify(const process::Pr
     }
     member.state = *state;
   }
-  // A child forked without exec has the address space and the pipes of its parent; the driver,
-  // which reaches a process through them, may take it for that. Where there are several, each is a
-  // user only if the driver's thread is its own.
+  // A child forked without exec has the address space and pipes of its parent, so the driver may
+  // take it for the parent. If several processes qualify, each counts as a user only if the
+  // driver's thread is its own.
   const auto users = std::count_if(members.begin(), members.end(), [](const Member& member) {
     return member.state != ProcessState::kNone;
   });
@@ -79,13 +81,13 @@ Result<std::vector<CudaControl::Member>> CudaControl::Classify(const process::Pr
   return members;
 }
 
-// `gpus` and `device_bytes`, from the driver's accounting or from the device files.
+// Fills `gpus` and `device_bytes` from the driver's accounting, or from the device files.
 Status CudaControl::AddMemory(DeviceProcess& found, const Footprint& footprint) {
   wire::Request request;
   request.op = Op::kGpus;
   request.pid = found.id.pid.value;
   STASIS_ASSIGN(wire::Reply reply, Ask(request, Deadline::In(options_.query_timeout)));
-  if (reply.outcome != wire::Outcome::kDone) return {};  // not needed enough to fail for it
+  if (reply.outcome != wire::Outcome::kDone) return {};  // optional, so an error is ignored
   const auto minors = NvidiaMinors();
   std::vector<GpuUuid> by_files;
   for (uint32_t i = 0; i < reply.gpu_count; ++i) {

@@ -1,4 +1,4 @@
-// A GPU's UUID between its two forms: 16 bytes, as the driver takes it, and "GPU-…", as people do.
+// Converts a GPU's UUID between the driver's 16 bytes and the text "GPU-…".
 #pragma once
 
 #include "base/result.h"
@@ -8,7 +8,7 @@
 namespace stasis::device::cuda {
 
 GpuUuid ToText(const wire::Uuid& uuid);
-// kInvalidArgument when it is not "GPU-" and 8-4-4-4-12 hexadecimal digits.
+// Returns kInvalidArgument if the text is not "GPU-" followed by 8-4-4-4-12 hexadecimal digits.
 Result<wire::Uuid> ToBytes(const GpuUuid& uuid);
 
 }  // namespace stasis::device::cuda

@@ -10,11 +10,12 @@
 #include <cerrno>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/fd.h"
+#include "base/limit_hint.h"
 #include "base/subprocess.h"
+#include "base/thread.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -22,15 +23,16 @@ namespace {
 using wire::Reply;
 using wire::Request;
 
-// How long a helper without work may take to end after its socket was closed. The kernel tears down
-// what the driver has open, which takes up to some tenths of a second for a GPU.
+// How long an idle helper may take to exit after its socket is closed. The kernel then closes the
+// driver's files, which takes some tenths of a second with a GPU.
 constexpr std::chrono::milliseconds kIdleEnd{3000};
 
 tl::unexpected<CallFailure> Failure(CallFailure::Kind kind, Error error) {
   return tl::unexpected<CallFailure>({kind, std::move(error)});
 }
 
-// Waits on `condition` until `done()` or the deadline; the value of done().
+// Waits on `condition` until `done()` is true or the deadline expires. Returns the last value of
+// done().
 template <class Done>
 bool WaitFor(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
              const Deadline& deadline, Done done) {
@@ -43,29 +45,39 @@ bool WaitFor(std::condition_variable& condition, std::unique_lock<std::mutex>& l
 
 }  // namespace
 
-// One helper process from its start to its end. A thread of its own receives replies and, at the
-// end, reaps it.
+// One helper process from start to exit. Its own thread receives replies and finally reaps the
+// process.
 class HelperClient::Helper {
  public:
   Helper(Subprocess process, UniqueFd socket, std::chrono::milliseconds settle_timeout)
-      : process_(std::move(process)), socket_(std::move(socket)), settle_timeout_(settle_timeout) {
-    // The program's signals belong to its own threads.
+      : process_(std::move(process)), socket_(std::move(socket)), settle_timeout_(settle_timeout) {}
+
+  // Call once, before any other method. After an error the process has exited.
+  Status StartReceiver() {
+    // Signals to the program must be handled by its own threads.
     sigset_t all, before;
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    receiver_ = std::thread([this] { Receive(); });
+    auto receiver = Thread::Start([this] { Receive(); });
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (!receiver) {
+      process_.Kill(SIGKILL);
+      (void)process_.Wait(Deadline::In(settle_timeout_));
+      return Fail(std::move(receiver).error());
+    }
+    receiver_ = std::move(*receiver);
+    return {};
   }
 
   ~Helper() {
-    // End-of-file ends a helper that has nothing to do. One that does not go is killed.
+    // End-of-file stops an idle helper. One that does not exit is killed.
     ::shutdown(socket_.get(), SHUT_RDWR);
-    receiver_.join();
+    receiver_.Join();
   }
 
   pid_t pid() const { return process_.pid(); }
 
-  // Takes no new calls any more.
+  // Returns true if the helper accepts no new calls.
   bool unusable() {
     std::lock_guard lock(mutex_);
     return ended_ || retired_;
@@ -118,11 +130,11 @@ class HelperClient::Helper {
   }
 
  private:
-  // Under mutex_: kills the process; Receive() sees its end.
+  // Kills the process; Receive() notices its exit. Requires mutex_.
   void End(std::string why) {
     if (why_.empty()) why_ = std::move(why);
     ended_ = true;
-    // By pidfd, since Receive() may have reaped it and its number may be another's.
+    // By pidfd, because Receive() may have reaped the process and its pid may be reused.
     ::syscall(SYS_pidfd_send_signal, process_.pidfd(), SIGKILL, nullptr, 0);
     ::shutdown(socket_.get(), SHUT_RDWR);
     changed_.notify_all();
@@ -138,12 +150,12 @@ class HelperClient::Helper {
                  0,
                  "the device helper " + (how_.empty() ? "ended" : how_) +
                      " while it worked on this" + (why_.empty() ? "" : ", because " + why_),
-                 {},
+                 why_.empty() ? LikelyLimitHint() : "",
                  {},
                  false};
   }
 
-  // The receiving thread.
+  // Runs on the receiving thread.
   void Receive() {
     for (;;) {
       Reply reply;
@@ -152,7 +164,7 @@ class HelperClient::Helper {
       const char* invalid = wire::WhyInvalid(reply, static_cast<size_t>(size));
       std::lock_guard lock(mutex_);
       auto waiter = waiting_.find(reply.id);
-      // Of an abandoned call: the helper is retired, and this is the late answer.
+      // The late reply to an abandoned call on a retired helper.
       if (invalid == nullptr && waiter == waiting_.end() && retired_) continue;
       if (invalid == nullptr &&
           (waiter == waiting_.end() || waiter->second.reply || waiter->second.op != reply.op)) {
@@ -165,7 +177,7 @@ class HelperClient::Helper {
       waiter->second.reply = reply;
       changed_.notify_all();
     }
-    // The end: its own, by End(), or because we shut the socket.
+    // The helper exited, was killed by End(), or its socket was shut down.
     bool asked;
     {
       std::lock_guard lock(mutex_);
@@ -185,7 +197,7 @@ class HelperClient::Helper {
     changed_.notify_all();
   }
 
-  Subprocess process_;  // the receiving thread's, but for pid and pidfd
+  Subprocess process_;  // used by the receiving thread only, except pid and pidfd
   const UniqueFd socket_;
   const std::chrono::milliseconds settle_timeout_;
 
@@ -197,13 +209,13 @@ class HelperClient::Helper {
     std::optional<Reply> reply;
   };
   std::map<uint64_t, Waiter> waiting_;
-  bool retired_ = false;  // its driver hangs in a call that nobody waits for any more
+  bool retired_ = false;  // a driver call hangs that no caller waits for
   bool ended_ = false;    // no reply will come
   bool gone_ = false;     // reaped
-  std::string why_;       // we ended it
-  std::string how_;       // it ended
+  std::string why_;       // why it was killed
+  std::string how_;       // how it exited
 
-  std::thread receiver_;
+  Thread receiver_;
 };
 
 HelperClient::HelperClient(HelperOptions options) : options_(std::move(options)) {}
@@ -226,13 +238,16 @@ Result<std::shared_ptr<HelperClient::Helper>> HelperClient::Start() {
     spawn.argv.insert(spawn.argv.end(), {"--library", options_.library});
   }
   spawn.env = ScrubbedEnvironment();
-  // So that the driver numbers the GPUs as nvidia-smi does, and not the fastest first.
+  // Makes the driver number the GPUs like nvidia-smi, instead of by speed.
   spawn.env->push_back("CUDA_DEVICE_ORDER=PCI_BUS_ID");
   spawn.fds = {{wire::kSocketFd, theirs.get()}};
   if (options_.inherit_fd >= 0) spawn.fds[wire::kInheritedFd] = options_.inherit_fd;
   spawn.new_session = true;
   STASIS_ASSIGN(Subprocess process, Subprocess::Spawn(spawn));
-  return std::make_shared<Helper>(std::move(process), std::move(ours), options_.settle_timeout);
+  auto helper =
+      std::make_shared<Helper>(std::move(process), std::move(ours), options_.settle_timeout);
+  STASIS_TRY(helper->StartReceiver());
+  return helper;
 }
 
 tl::expected<std::shared_ptr<HelperClient::Helper>, CallFailure> HelperClient::Get() {
@@ -242,7 +257,7 @@ tl::expected<std::shared_ptr<HelperClient::Helper>, CallFailure> HelperClient::G
   starting_ = true;
   std::shared_ptr<Helper> old = std::exchange(current_, nullptr);
   lock.unlock();
-  old.reset();  // where no other call holds it, this waits for its end
+  old.reset();  // waits for the exit if this was the last reference
 
   auto fresh = Start();
   std::optional<CallFailure> failure;

@@ -1,7 +1,7 @@
-// Our side of the device helper: starts it, speaks helper_protocol.h with it, enforces deadlines by
-// ending it, and starts a new one when it is needed again.
+// Client of the device helper: starts it, sends requests (helper_protocol.h), enforces deadlines by
+// killing it, and starts a new one when needed.
 //
-// Threads: any number may call at the same time. One helper serves them all.
+// Thread-safe. All threads share one helper.
 #pragma once
 
 #include <chrono>
@@ -18,32 +18,32 @@ namespace stasis::device::cuda {
 
 struct HelperOptions {
   std::string program;  // path of stasis-device-helper
-  std::string library;  // of the driver; empty: by the loader's search
+  std::string library;  // driver library; empty: the loader's search
   int inherit_fd = -1;
-  // For the start of a helper, which calls cuInit.
+  // Time limit for the start of a helper, which calls cuInit.
   std::chrono::milliseconds start_timeout{20000};
-  // For the end of a helper that was killed; also how long one that is inside the driver may
-  // outlive us.
+  // How long to wait for a killed helper to exit. Also how long a helper inside a driver call may
+  // outlive its client.
   std::chrono::milliseconds settle_timeout{10000};
 };
 
-// Why there is no reply.
+// The reason why a call has no reply.
 struct CallFailure {
   enum class Kind {
-    kNotStarted,  // nothing was asked: no helper could be started, or it took until the deadline
-    kDeadline,    // the driver may still be at it, or have done it
-    kLost,        // the helper died while it worked on this: likewise
+    kNotStarted,  // nothing was sent: the helper could not be started in time
+    kDeadline,    // the driver may still execute the call, or may have completed it
+    kLost,        // the helper died during the call; the same uncertainty applies
   };
   Kind kind;
   Error error;
 };
 
-// What happens to a helper whose driver call passes its deadline.
+// The treatment of a helper whose driver call exceeds its deadline.
 enum class OnDeadline {
-  // It is killed at once. Other calls that it works on end with kLost.
+  // Kill it at once. Other calls that it executes end with kLost.
   kKill,
-  // Nothing was to be changed, so it may finish what it does for others, and is killed after that.
-  // New calls go to a new helper.
+  // For calls without side effects: let it finish other calls and then kill it. New calls go to a
+  // new helper.
   kRetire,
 };
 
@@ -52,19 +52,19 @@ class HelperClient {
   using Answer = tl::expected<wire::Reply, CallFailure>;
 
   explicit HelperClient(HelperOptions options);
-  // Ends the helper. No call may be under way.
+  // Stops the helper. No call may be in progress.
   ~HelperClient();
 
-  // Sends `request` (its id is filled in) and waits for its reply, which is valid and
-  // belongs to it, but may say that the driver refused. A helper that was ended for this call has
-  // gone when it returns, unless the kernel cannot end it (a call that hangs in the kernel), which
-  // the error then says.
+  // Sends `request`, with its id filled in, and waits for the reply. The reply is valid and matches
+  // the request, but may report a driver error. A helper killed for this call has exited when Call
+  // returns, unless it blocks in the kernel; the error says so then.
   Answer Call(wire::Request request, const Deadline& deadline, OnDeadline on_deadline);
 
-  // What the driver is; starts the helper, which a caller with a short deadline does first.
+  // Returns information about the driver. Starts the helper, so callers with short deadlines call
+  // this first.
   Answer Hello();
 
-  // Of the helper that runs now, 0 for none.
+  // Returns the pid of the current helper, or 0.
   pid_t helper_pid();
 
  private:

@@ -27,7 +27,7 @@ Request Ask(Op op, pid_t pid = 0) {
 }
 Deadline Soon() { return Deadline::In(milliseconds(10000)); }
 
-// The real helper with a fake driver, whose states and faults are files in dir_.
+// The real helper with a fake driver. Files in dir_ hold the driver's states and faults.
 class HelperClientTest : public ::testing::Test {
  protected:
   HelperOptions Options() {
@@ -50,7 +50,7 @@ TEST_F(HelperClientTest, OneHelperServesAllAndEndsWithItsClient) {
   pid_t helper;
   {
     HelperClient client(Options());
-    EXPECT_EQ(client.helper_pid(), 0);  // started when it is needed
+    EXPECT_EQ(client.helper_pid(), 0);  // started on demand
     auto hello = client.Hello();
     ASSERT_TRUE(hello) << hello.error().error.ToString();
     EXPECT_STREQ(hello->driver.kind, "nvidia");
@@ -134,7 +134,8 @@ TEST_F(HelperClientTest, QuestionThatHangsLeavesOthersToFinish) {
   Write("1", "1");
   Write("2", "1");
   Write("fault.GetState.1", "hang");
-  // A lock that takes until its file allows it: the fake asks for the fault before it moves.
+  // A lock that blocks until its file is removed: the fake driver checks for faults before it
+  // changes state.
   Write("fault.Checkpoint.2", "hang");
   std::thread other([&] {
     auto reply =
@@ -145,7 +146,7 @@ TEST_F(HelperClientTest, QuestionThatHangsLeavesOthersToFinish) {
       client.Call(Ask(Op::kState, 1), Deadline::In(milliseconds(1500)), OnDeadline::kRetire);
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().kind, CallFailure::Kind::kDeadline);
-  // Meanwhile new questions are answered, by another helper.
+  // Meanwhile another helper answers new requests.
   auto state = client.Call(Ask(Op::kState, 2), Soon(), OnDeadline::kRetire);
   ASSERT_TRUE(state);
   EXPECT_NE(client.helper_pid(), first);
@@ -177,7 +178,8 @@ TEST_F(HelperClientTest, HelperKilledBetweenCallsIsReplaced) {
     ::kill(pid, SIGKILL);
     pollfd p{pidfd->get(), POLLIN, 0};
     ASSERT_EQ(::poll(&p, 1, 10000), 1);
-    // Whether the next call already knows is a race; a question may be asked again.
+    // The next call may or may not have noticed the exit, so a request without side effects may
+    // need a retry.
     auto state = client.Call(Ask(Op::kState, 1), Soon(), OnDeadline::kRetire);
     if (!state) state = client.Call(Ask(Op::kState, 1), Soon(), OnDeadline::kRetire);
     ASSERT_TRUE(state) << state.error().error.ToString();
@@ -234,7 +236,7 @@ TEST_F(HelperClientTest, ManyThreadsAtOnce) {
   for (auto& thread : threads) thread.join();
 }
 
-// The other side of the protocol: what a broken helper sends is refused, and the helper ended.
+// Invalid messages of a broken helper are rejected, and the helper is killed.
 class BadHelperTest : public HelperClientTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(BadHelperTest, GarbageIsRefused) {
@@ -262,7 +264,7 @@ INSTANTIATE_TEST_SUITE_P(All, BadHelperTest,
                            return name;
                          });
 
-// A helper of our own, spoken to by hand.
+// Speaks to a helper without HelperClient.
 class RawHelperTest : public HelperClientTest {
  protected:
   void SetUp() override {

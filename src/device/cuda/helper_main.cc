@@ -1,6 +1,6 @@
-// stasis-device-helper: the only process of ours that talks to the driver for device control. It
-// lives as long as the socket it was started with (descriptor 3, see helper_protocol.h) and creates
-// nothing on a GPU.
+// stasis-device-helper: the only process of Stasis that calls the driver for device control. It
+// runs until the socket that it inherited (descriptor 3, see helper_protocol.h) is closed, and
+// allocates nothing on a GPU.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -28,7 +28,8 @@ int main(int argc, char** argv) {
     std::fputs("stasis-device-helper is started by stasis itself.\n", stderr);
     return 2;
   }
-  // What a driver starts must not inherit the socket, or the caller's lock would never come free.
+  // Child processes of a driver must not inherit these; otherwise the caller's lock would never be
+  // released.
   for (int fd : {wire::kSocketFd, wire::kInheritedFd}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   ::signal(SIGPIPE, SIG_IGN);
   Serve(wire::kSocketFd, options);

@@ -1,13 +1,13 @@
-// What is said between us and the device helper, over a SOCK_SEQPACKET socket: one packet a
-// message, one fixed little-endian struct a packet, requests answered in any order.
+// The protocol between HelperClient and the device helper, over a SOCK_SEQPACKET socket. Each
+// packet is one message, a fixed little-endian struct. Replies may come in any order.
 //
-//   request   we -> helper   Request: an operation, a process, its arguments
-//   reply     helper -> we   Reply: the request's id and operation, what the driver said, and the
-//                            fields of that operation; the others are zero
+//   request   client -> helper   Request: an operation, a process, its arguments
+//   reply     helper -> client   Reply: the request's id and operation, the driver's result, and
+//                                the fields of that operation; all other fields are zero
 //
-// Both sides check every field of what they receive (WhyInvalid below) before they use any, for a
-// helper has a whole driver in its address space that may have written anywhere.
-// Change kVersion with any change of a struct: an old helper must be refused, not misread.
+// Both sides validate every received message (WhyInvalid below) before using it: the driver shares
+// the helper's address space and may have overwritten anything. Change kVersion with every change
+// of a struct, so that an old helper is rejected instead of misread.
 #pragma once
 
 #include <bit>
@@ -22,19 +22,19 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr uint32_t kMagic = 0x48444453;  // "SDDH"
 inline constexpr uint32_t kVersion = 2;
 
-// The helper's descriptors.
+// Descriptor numbers in the helper.
 inline constexpr int kSocketFd = 3;
-inline constexpr int kInheritedFd = 4;  // held, never used: ControlOptions::inherit_fd
+inline constexpr int kInheritedFd = 4;  // held open, never used: ControlOptions::inherit_fd
 
 inline constexpr uint32_t kMaxGpus = 64;
 inline constexpr uint32_t kMaxTimeoutMs = 24u * 3600 * 1000;
 
 enum class Op : uint32_t {
-  kHello = 1,      // what the driver is; the first request, which calls cuInit
-  kGpus,           // all GPUs; with a pid also what that process holds on each
+  kHello = 1,      // returns the driver's properties; must be first, calls cuInit
+  kGpus,           // all GPUs; with a pid, also that process's memory on each
   kState,          //
   kRestoreThread,  //
-  kLock,           // timeout_ms: the driver's own, 0 for none
+  kLock,           // timeout_ms is the driver's own timeout, 0 for none
   kCheckpoint,     //
   kRestore,        // pairs
   kUnlock,         //
@@ -63,10 +63,10 @@ static_assert(sizeof(Request) == 32 + 32 * kMaxGpus);
 
 enum class Outcome : uint32_t {
   kDone = 0,
-  kDriverError,  // cu_result, cu_name and cu_text say which
-  kNoDriver,     // driver.why_not says why
-  kBadRequest,   // cu_text says why
-  kBusy,         // no thread left to serve it
+  kDriverError,  // cu_result, cu_name and cu_text describe it
+  kNoDriver,     // driver.why_not gives the reason
+  kBadRequest,   // cu_text gives the reason
+  kBusy,         // no thread is available for the request
   kLast = kBusy,
 };
 
@@ -85,7 +85,7 @@ struct GpuRecord {
   uint64_t total_bytes;
   uint64_t free_bytes;
   uint64_t process_bytes;    // of Request::pid
-  uint32_t process_present;  // the driver's list of this GPU's users has it
+  uint32_t process_present;  // the driver lists the process as a user of this GPU
   int32_t index;
   char name[96];
   Persistence persistence;
@@ -99,7 +99,7 @@ struct Reply {
   Op op = Op::kHello;
   Outcome outcome = Outcome::kDone;
   int32_t cu_result = 0;
-  int32_t state = 0;  // kState: the driver's number
+  int32_t state = 0;  // kState: the driver's number of the state
   int32_t tid = 0;    // kRestoreThread
   uint32_t gpu_count = 0;
   char cu_name[64] = {};
@@ -109,15 +109,16 @@ struct Reply {
 };
 static_assert(sizeof(Reply) == 40 + 64 + 192 + 328 + 152 * kMaxGpus);
 
-// Why a received packet of `size` bytes is not a valid message; null when it is one.
+// Returns the reason why a received packet of `size` bytes is invalid, or null if it is valid.
 const char* WhyInvalid(const Request& request, size_t size);
 const char* WhyInvalid(const Reply& reply, size_t size);
 
-// Copies as much of `text` as fits and ends it.
+// Copies as much of `text` as fits, terminates it and zeroes the rest. Null counts as an empty
+// string.
 template <size_t n>
 void Put(char (&out)[n], const char* text) {
-  std::strncpy(out, text == nullptr ? "" : text, n - 1);
-  out[n - 1] = '\0';
+  std::memset(out, 0, n);
+  if (text != nullptr) std::memcpy(out, text, ::strnlen(text, n - 1));
 }
 
 }  // namespace stasis::device::cuda::wire

@@ -9,9 +9,8 @@
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
-#include <system_error>
-#include <thread>
 
+#include "base/thread.h"
 #include "device/cuda/driver_library.h"
 #include "device/cuda/gpu_uuid.h"
 #include "device/cuda/helper_protocol.h"
@@ -29,8 +28,8 @@ using wire::Request;
 
 constexpr int kMaxInFlight = 256;
 
-// A device's free and total memory by way of its primary context, for a driver without NVML. On a
-// GPU it would cost half a GiB of its memory for that moment; softgpu's contexts are small.
+// Reads a device's free and total memory through its primary context, for a driver without NVML. On
+// a real GPU this temporarily takes half a GiB of its memory; contexts of softgpu are small.
 CUresult MemoryByContext(const DriverFunctions& fn, CUdevice device, size_t* free, size_t* total) {
   CUcontext context;
   CUresult result = fn.cuDevicePrimaryCtxRetain(&context, device);
@@ -44,8 +43,8 @@ CUresult MemoryByContext(const DriverFunctions& fn, CUdevice device, size_t* fre
   return result;
 }
 
-// The same for softgpu without a context: its library holds each device's file system open, by the
-// folder /softgpu/N.
+// The same for softgpu without a context: the library has each device's file system open as the
+// directory /softgpu/N.
 bool MemoryOfSoftgpu(int index, uint64_t* free) {
   auto files = process::ReadOpenFiles(process::HostPid{::getpid()});
   if (!files) return false;
@@ -64,8 +63,8 @@ class Executor {
   explicit Executor(const ServerOptions& options) : options_(options) {}
 
   Reply Execute(const Request& request) {
-    // The driver is started by the first request and not by main(), so that main() can see the end
-    // of its socket also when cuInit hangs.
+    // The first request loads the driver, not main(), so that the server notices a closed socket
+    // even if cuInit hangs.
     std::call_once(opened_, [this] { driver_ = OpenDriver(options_.library); });
     Reply reply;
     reply.id = request.id;
@@ -204,7 +203,7 @@ class Executor {
   DriverLibrary driver_;
 };
 
-// How many requests threads work on.
+// Counts the requests in progress.
 class InFlight {
  public:
   bool Enter() {
@@ -217,7 +216,7 @@ class InFlight {
     std::lock_guard lock(mutex_);
     if (--count_ == 0) idle_.notify_all();
   }
-  // True when all have left.
+  // Returns true if all requests finished.
   bool WaitUntilIdle(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     return idle_.wait_for(lock, limit, [this] { return count_ == 0; });
@@ -229,7 +228,7 @@ class InFlight {
   int count_ = 0;
 };
 
-// Whoever is not there any more has no use for the answer: errors are not looked at.
+// Ignores errors: a client that has disconnected needs no reply.
 void Send(int socket, const Reply& reply) {
   (void)TEMP_FAILURE_RETRY(::send(socket, &reply, sizeof reply, MSG_NOSIGNAL));
 }
@@ -246,7 +245,7 @@ void Refuse(int socket, const Request& request, Outcome outcome, const char* why
 }  // namespace
 
 void Serve(int socket, const ServerOptions& options) {
-  // Both live as long as the process: threads may still use them when it is killed.
+  // Never destroyed: threads may still use them when the process exits.
   auto& executor = *new Executor(options);
   auto& in_flight = *new InFlight;
   for (;;) {
@@ -261,17 +260,18 @@ void Serve(int socket, const ServerOptions& options) {
       Refuse(socket, request, Outcome::kBusy, "too many requests at once");
       continue;
     }
-    try {
-      std::thread([&executor, &in_flight, socket, request] {
-        Send(socket, executor.Execute(request));
-        in_flight.Leave();
-      }).detach();
-    } catch (const std::system_error&) {
+    auto thread = Thread::Start([&executor, &in_flight, socket, request] {
+      Send(socket, executor.Execute(request));
       in_flight.Leave();
-      Refuse(socket, request, Outcome::kBusy, "no thread could be started");
+    });
+    if (thread) {
+      std::move(*thread).Detach();
+    } else {
+      in_flight.Leave();
+      Refuse(socket, request, Outcome::kBusy, thread.error().ToString().c_str());
     }
   }
-  // No exit(): the driver's destructors would run beside threads that may be inside it.
+  // Not exit(): the driver's destructors would run while threads may be inside the driver.
   if (in_flight.WaitUntilIdle(options.settle_timeout)) ::_exit(0);
   ::kill(::getpid(), SIGKILL);
   ::_exit(1);

@@ -1,5 +1,5 @@
-// The device helper's side of helper_protocol.h: executes requests on the driver of this process,
-// each on a thread of its own, until its socket ends.
+// The server side of helper_protocol.h: executes requests on this process's driver, one thread for
+// each request, until the socket closes.
 #pragma once
 
 #include <chrono>
@@ -8,13 +8,13 @@
 namespace stasis::device::cuda {
 
 struct ServerOptions {
-  std::string library;  // empty: by the loader's search
-  // How long requests that the driver still works on may take after the client has gone.
+  std::string library;  // empty: the loader's search
+  // How long driver calls in progress may continue after the client has disconnected.
   std::chrono::milliseconds settle_timeout{10000};
 };
 
-// Serves `socket` and never returns: the process ends at end-of-file, by SIGKILL when a driver call
-// does not come back.
+// Serves `socket` and never returns. The process exits at end-of-file, by SIGKILL if a driver call
+// does not return.
 [[noreturn]] void Serve(int socket, const ServerOptions& options);
 
 }  // namespace stasis::device::cuda

@@ -5,7 +5,7 @@
 namespace stasis::device::cuda {
 namespace {
 
-// NVML's binary interface, as far as it is used here.
+// The parts of NVML's binary interface used here.
 using NvmlDevice = struct NvmlDeviceOpaque*;
 constexpr int kSuccess = 0;
 constexpr int kInsufficientSize = 7;
@@ -16,7 +16,7 @@ struct NvmlMemory {
   unsigned long long free;
   unsigned long long used;
 };
-// nvmlProcessInfo_t of the _v2 and _v3 calls.
+// nvmlProcessInfo_t for the _v2 and _v3 functions.
 struct NvmlProcess {
   unsigned pid;
   unsigned long long used_gpu_memory;
@@ -84,7 +84,7 @@ std::vector<Nvml::User> Nvml::UsersOf(const std::string& uuid) const {
   NvmlDevice device;
   if (fn_->processes == nullptr || fn_->handle_by_uuid(uuid.c_str(), &device) != kSuccess)
     return {};
-  // Processes come and go between asking how many there are and asking which.
+  // Processes may appear between the two calls, so the buffer has spare room.
   std::vector<NvmlProcess> found(64);
   int result = kInsufficientSize;
   unsigned count = 0;

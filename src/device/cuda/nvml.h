@@ -1,5 +1,5 @@
-// NVIDIA's management library, where there is one: how much memory is free and who holds how much,
-// which the driver itself would tell only inside a context (half a GiB of GPU memory).
+// NVIDIA's management library, if installed: free memory of a GPU and memory used by each process.
+// The driver itself would need a context for this, which costs half a GiB of GPU memory.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@ namespace stasis::device::cuda {
 
 class Nvml {
  public:
-  // Opens and initialises it; absent when either fails.
+  // Opens and initialises the library. Returns nothing if either step fails.
   static std::optional<Nvml> Open();
 
   struct Memory {
@@ -23,15 +23,15 @@ class Nvml {
   // `uuid` as "GPU-…".
   std::optional<Memory> MemoryOf(const std::string& uuid) const;
 
-  // Its persistence mode.
+  // Returns the GPU's persistence mode.
   std::optional<bool> PersistenceOf(const std::string& uuid) const;
 
   struct User {
     pid_t pid = 0;
-    uint64_t bytes = 0;  // 0 where it does not tell (in a container, under MIG)
+    uint64_t bytes = 0;  // 0 if NVML does not report it (in a container, under MIG)
   };
-  // The processes that have a context on the GPU. Their numbers are those of the driver's own pid
-  // namespace, so in a container nobody may be recognised.
+  // Returns the processes with a context on the GPU. Pids are those of the driver's own pid
+  // namespace, so in a container they may match no visible process.
   std::vector<User> UsersOf(const std::string& uuid) const;
 
  private:

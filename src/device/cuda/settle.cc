@@ -1,4 +1,4 @@
-// How it is found out what a lost helper has left behind.
+// Determines the state of a process after a helper was lost.
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -15,7 +15,7 @@ using process::HostPid;
 using wire::Op;
 using Milliseconds = std::chrono::milliseconds;
 
-// Where an operation leads when it succeeds.
+// Returns the state after a successful operation.
 std::optional<ProcessState> Goal(Op op) {
   switch (op) {
     case Op::kLock:
@@ -30,7 +30,7 @@ std::optional<ProcessState> Goal(Op op) {
   }
 }
 
-// CPU time that a thread has used, in clock ticks; 0 when it cannot be read.
+// Returns the CPU time of a thread in clock ticks; 0 if it cannot be read.
 uint64_t CpuTicks(HostPid pid, pid_t tid) {
   auto text = ReadFile(fmt::format("/proc/{}/task/{}/stat", pid.value, tid));
   if (!text) return 0;
@@ -44,11 +44,11 @@ uint64_t CpuTicks(HostPid pid, pid_t tid) {
 
 }  // namespace
 
-// The work of an operation is done by a thread of the driver's inside the process, and goes on when
-// the helper that asked for it is gone. There is no event for its end, and meanwhile the state is
-// that of before (a checkpoint under way reads as locked). So it is asked again, at growing
-// intervals, until the state is the operation's goal or a final one, or until neither the state nor
-// that thread has moved for a quarter of the time that it may take at most.
+// A driver thread inside the process performs the operation, and continues when the helper is gone.
+// The driver has no event for its end, and until then reports the old state (a checkpoint in
+// progress reads as locked). Settle therefore polls at growing intervals, until the state is the
+// operation's goal or a final one, or until neither the state nor the CPU time of that thread has
+// changed for a quarter of the timeout.
 Result<ProcessState> CudaControl::Settle(Op op, HostPid pid) {
   const Deadline limit = Deadline::In(options_.settle_timeout);
   const Milliseconds quiet = options_.settle_timeout / 4;

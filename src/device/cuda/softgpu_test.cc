@@ -1,4 +1,4 @@
-// Device control on softgpu: real processes, real state transitions, real device memory.
+// Device control on softgpu, with real processes, state transitions and device memory.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -37,7 +37,7 @@ class SoftgpuTest : public ::testing::Test {
     }
     return target;
   }
-  // Rules as softgpu reads them, for one process or (0) for all.
+  // Sets softgpu's fault rules for one process, or for all if pid is 0.
   void Fault(pid_t pid, const std::string& rules) {
     std::string name = pid == 0 ? "fault" : "fault." + std::to_string(pid);
     ASSERT_TRUE(WriteFileDurably(dir_.path() + "/" + name, rules));
@@ -91,7 +91,7 @@ TEST_F(SoftgpuTest, ThroughAllStatesAndBack) {
   ExpectState(pid, ProcessState::kCheckpointed);
   EXPECT_EQ(*control_.DeviceFilesHeld(pid), std::vector<std::string>{});
   EXPECT_EQ(control_.Gpus()->at(0).free_bytes, 128u << 20) << "the GPU must be free";
-  target->Send("check");  // stands at the driver's door until it is unlocked
+  target->Send("check");  // blocks at its next driver call until unlocked
   EXPECT_DONE(control_.Restore(pid, {}, Soon()));
   ExpectState(pid, ProcessState::kLocked);
   EXPECT_DONE(control_.Unlock(pid, Soon()));
@@ -142,7 +142,7 @@ TEST_F(SoftgpuTest, FindsUsersInEveryState) {
 
 TEST_F(SoftgpuTest, WhoDoesNotUseIt) {
   ExpectState({::getpid()}, ProcessState::kNone);
-  auto target = std::make_unique<Target>(LibraryDir());  // loaded, never cuInit
+  auto target = std::make_unique<Target>(LibraryDir());  // loaded, but cuInit is never called
   ExpectState(target->pid(), ProcessState::kNone);
   EXPECT_TRUE(Find(target->pid())->empty());
   EXPECT_EQ(control_.Lock(target->pid(), Soon()).error().code, Code::kUnimplemented);
@@ -266,7 +266,7 @@ TEST_F(SoftgpuTest, HelperKilledInTheMiddle) {
   Fault(0, "cuCheckpointProcessCheckpoint=hang");
   const pid_t helper = *control_.helper_pid();
   std::thread killer([&] {
-    // Inside the call: a second thread of the helper is there for it.
+    // Wait until the call is in progress: the helper then has a second thread.
     while (process::ReadThreads({helper})->size() < 2) std::this_thread::yield();
     ::kill(helper, SIGKILL);
   });

@@ -1,4 +1,4 @@
-"""beside_nccl_socket.py PROGRAM ARG…: the program, holding a socket as a communicator of NCCL has."""
+"""beside_nccl_socket.py PROGRAM ARG…: runs the program with a socket like an NCCL communicator's."""
 import os
 import socket
 import sys

@@ -1,4 +1,4 @@
-"""lock.py PID: locks a program by the driver alone, as a tool does that knows nothing of Stasis."""
+"""lock.py PID: locks a program with the driver alone, like a tool unaware of Stasis."""
 
 import ctypes
 import sys

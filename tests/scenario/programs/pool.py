@@ -1,9 +1,11 @@
-"""pool.py METHOD [WORKERS] [--nccl]: a program with GPU memory whose workers were started by Python's multiprocessing
-(fork, forkserver, spawn), as PyTorch's DataLoader does it. It speaks the workloads' protocol.
+"""pool.py METHOD [WORKERS] [--nccl]: a program with GPU memory and workers started by Python's
+multiprocessing (fork, forkserver, spawn), like PyTorch's DataLoader. It follows the workloads'
+protocol.
 
-Workers that were not forked have GPU memory of their own, on the GPUs in turn. Every round gives each of
-them a number to work on, and compares what they and the GPU say with a computation of its own. With --nccl
-each that uses a GPU holds a socket as a communicator of NCCL has."""
+Workers that were not forked have their own GPU memory, on the GPUs in turn. Every round gives each
+of them a number to work on, and compares the results of workers and GPU with a separate
+computation. With --nccl each process that uses a GPU has a socket like an NCCL communicator's.
+"""
 
 import ctypes
 import multiprocessing
@@ -18,7 +20,7 @@ BYTES = 4 * WORDS
 
 
 class Gpu:
-    """So many bytes on a GPU, all of them written anew by each fill."""
+    """Memory of this size on a GPU, overwritten completely by each fill."""
 
     def __init__(self, device):
         self.cuda = ctypes.CDLL("libcuda.so.1")

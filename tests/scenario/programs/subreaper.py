@@ -1,5 +1,5 @@
-"""subreaper.py COMMAND ARG…: runs the command and adopts all that it leaves behind, as the first process of a container
-does. It speaks as much of the workloads' protocol as it takes to be started and ended."""
+"""subreaper.py COMMAND ARG…: runs the command and adopts all orphans, like the first process of a
+container. It follows the workloads' protocol far enough to be started and ended."""
 
 import ctypes
 import signal

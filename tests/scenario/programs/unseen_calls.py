@@ -1,6 +1,6 @@
-"""unseen_calls.py [--nccl]: a program with GPU memory that also looks up functions of a second copy of the driver,
-which its agent knows nothing of; with --nccl it holds a socket as a communicator of NCCL has (pool.py). It speaks
-the workloads' protocol."""
+"""unseen_calls.py [--nccl]: a program with GPU memory that also looks up functions in a second copy
+of the driver, unknown to its agent; with --nccl it has a socket like an NCCL communicator's
+(pool.py). It follows the workloads' protocol."""
 
 import ctypes
 import pathlib

@@ -1,5 +1,5 @@
-// A device helper that misbehaves: answers hello as it should and everything else as
-// $STASIS_BAD_HELPER says: a message of the wrong kind, to the wrong question, none at all.
+// A device helper that misbehaves: answers hello correctly and everything else as
+// $STASIS_BAD_HELPER says: with a wrong message type, a wrong id, or not at all.
 #include <sys/socket.h>
 #include <unistd.h>
 

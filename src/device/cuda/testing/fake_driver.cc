@@ -1,10 +1,10 @@
-// A libcuda.so.1 for tests of device control: no GPU, only the states of processes, kept as files
-// so that every process sees them, and any misbehaviour that a test asks for. What softgpu cannot
-// be (an old driver, one that does not start), this is.
+// A libcuda.so.1 for tests of device control. It has no GPU, only process states, kept in files
+// shared by all processes, and faults that a test selects. It covers cases that softgpu cannot,
+// such as an old driver or one that does not start.
 //
-//   $STASIS_FAKE_DRIVER/<pid>               state of a process that has called cuInit: one digit
-//   $STASIS_FAKE_DRIVER/fault.<function>    what this function does instead, every time:
-//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>     "hang", "die", or a CUresult's number
+//   $STASIS_FAKE_DRIVER/<pid>                     state of a process that has called cuInit: one
+//   digit $STASIS_FAKE_DRIVER/fault.<function>          behaviour of this function at every call:
+//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>    "hang", "die", or the number of a CUresult
 //
 // With STASIS_FAKE_OLD_DRIVER it has no checkpoint functions.
 #include <fcntl.h>
@@ -53,7 +53,7 @@ CUresult Fault(const std::string& function, int pid) {
     for (;;) ::pause();
   }
   if (what == "die") {
-    ::kill(::getpid(), SIGUSR1);  // no sanitizer of ours makes a report of it
+    ::kill(::getpid(), SIGUSR1);  // a signal that sanitizers do not report
     for (;;) ::pause();
   }
   return static_cast<CUresult>(std::atoi(what.c_str()));

@@ -1,13 +1,13 @@
-// A program for tests to act on: loads libcuda.so.1 and does what it is told, one command a line on
-// stdin, one answer a line on stdout ("ok …" or "error …"). Ends with its stdin.
+// A program for tests to control. It loads libcuda.so.1, reads one command per line from stdin, and
+// writes one answer per line to stdout ("ok …" or "error …"). It exits at end-of-file.
 //
 //   init           cuInit
 //   alloc BYTES    primary context, device memory filled with a pattern
-//   check          the pattern is still there
+//   check          verify the pattern
 //   managed BYTES  managed memory
-//   fork           a child without exec that only waits: "ok PID"
-//   thread         a thread that only waits: "ok TID"
-//   stall          puts work on the GPU that does not end before "unstall"
+//   fork           fork a child without exec that only waits: "ok PID"
+//   thread         start a thread that only waits: "ok TID"
+//   stall          start GPU work that does not finish before "unstall"
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -35,7 +35,7 @@ void* library = nullptr;
 std::vector<unsigned char> pattern;
 CUdeviceptr memory = 0;
 
-// Calls `symbol` of the driver with the arguments of its type; its result.
+// Calls `symbol` of the driver and returns its result.
 template <class Function, class... Arguments>
 CUresult CallDriver(const char* symbol, Arguments... arguments) {
   auto function = reinterpret_cast<Function*>(dlsym(library, symbol));

@@ -1,2 +1,2 @@
-// A library of the right name with none of the functions.
+// A library with the right name and none of the functions.
 extern "C" __attribute__((visibility("default"))) int NotADriver() { return 0; }

@@ -1,5 +1,5 @@
-// A gpu_target process (testing/gpu_target_main.cc) under the control of a test, and a folder for
-// everything that the test leaves behind.
+// A gpu_target process (testing/gpu_target_main.cc) controlled by a test, and a temporary directory
+// for its files.
 #pragma once
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ namespace stasis::device::cuda::testing {
 
 using std::chrono::milliseconds;
 
-// A folder that is gone after the test.
+// A directory that is removed after the test.
 class TempDir {
  public:
   TempDir() {
@@ -36,7 +36,7 @@ class TempDir {
   std::string path_;
 };
 
-// Sets an environment variable until the end of a scope; null takes it away.
+// Sets an environment variable until the end of the scope; null unsets it.
 class ScopedEnv {
  public:
   ScopedEnv(std::string name, const char* value) : name_(std::move(name)) {
@@ -58,7 +58,7 @@ inline std::string TestFile(const std::string& name) { return *InstallRoot() + "
 
 class Target {
  public:
-  // With the driver of folder `library_dir`; everything else as the test has it.
+  // Starts the target with the driver in directory `library_dir` and the test's own environment.
   explicit Target(const std::string& library_dir) {
     int in[2], out[2];
     EXPECT_EQ(::pipe2(in, O_CLOEXEC), 0);
@@ -87,15 +87,15 @@ class Target {
     }
     in_.Reset();
   }
-  // Killed, but not reaped.
+  // Kills the process without reaping it.
   void KillOnly() {
     child_.Kill(SIGKILL);
     pollfd p{child_.pidfd(), POLLIN, 0};
     ::poll(&p, 1, 10000);
   }
 
-  // The answer to a command; "timeout" when none comes (a program whose GPU is locked answers
-  // late).
+  // Returns the answer to a command, or "timeout" if none arrives (a process whose GPU is locked
+  // answers late).
   std::string Command(const std::string& line, milliseconds limit = milliseconds(10000)) {
     Send(line);
     return Answer(limit);
@@ -112,7 +112,7 @@ class Target {
       line += c;
     }
   }
-  // "ok 4711" -> 4711
+  // Parses "ok 4711" to 4711.
   pid_t CommandForPid(const std::string& line) {
     std::string answer = Command(line);
     EXPECT_TRUE(answer.starts_with("ok ")) << answer;
@@ -124,7 +124,7 @@ class Target {
   UniqueFd in_, out_;
 };
 
-// The pids of our own children that run `program`.
+// Counts the child processes that run `program`.
 inline int CountChildren(const std::string& program) {
   int count = 0;
   auto names = ListDir("/proc");

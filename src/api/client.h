@@ -1,0 +1,82 @@
+// The API as the command line uses it. The daemon does the calls if one runs, otherwise this
+// process; the methods (methods.h) and the answers are the same.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "api/call.h"
+#include "base/result.h"
+#include "config/settings.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+struct ClientOptions {
+  bool without_daemon = false;
+  // An operation without a daemon asks it between two phases, and rolls back if it returns true.
+  std::function<bool()> cancelled;
+  // Becomes readable to cancel an operation of the daemon. -1 if that never happens.
+  int cancel_fd = -1;
+};
+
+using OnEvent = std::function<void(const v1::OperationEvent&)>;
+
+class Client {
+ public:
+  // Fails if a daemon's socket exists but does not answer (kUnavailable) or belongs to another user
+  // (kPermissionDenied): this process never does the work instead.
+  static Result<Client> Open(const config::Settings& settings, ClientOptions options);
+  // Connects to the daemon only. kNotFound if none runs.
+  static Result<Client> OpenDaemon(const config::Settings& settings);
+  ~Client();
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
+
+  bool has_daemon() const { return link_ != nullptr; }
+
+  Result<v1::OperationResult> Suspend(const v1::SuspendRequest& request, const OnEvent& on_event);
+  Result<v1::OperationResult> Resume(const v1::ResumeRequest& request, const OnEvent& on_event);
+  Result<v1::OperationResult> Dump(const v1::DumpRequest& request, const OnEvent& on_event);
+  Result<v1::OperationResult> Restore(const v1::RestoreRequest& request, const OnEvent& on_event);
+  Result<v1::RecoverResponse> Recover();
+
+  // Always done by this process, so that the job inherits the session's limits, control group and
+  // directory.
+  Result<v1::RunResponse> Run(const v1::RunRequest& request);
+  Result<v1::ManageJobResponse> ManageJob(const v1::ManageJobRequest& request);
+  Result<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
+  Result<v1::Job> GetJob(const std::string& job);
+  Result<v1::Job> WaitJob(const std::string& job);
+  Result<v1::KillJobResponse> KillJob(const v1::KillJobRequest& request);
+  Status DeleteJob(const std::string& job);
+  Result<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
+
+  // These need a daemon: has_daemon().
+  Result<v1::DaemonStatus> GetStatus();
+  Result<v1::ListOperationsResponse> ListOperations();
+  // Returns true when the daemon's process has exited. Returns false if that cannot be observed
+  // because it is in another pid namespace. kDeadlineExceeded if operations are still under way, or
+  // if the drained process does not exit.
+  Result<bool> Drain(double timeout_s);
+
+ private:
+  struct Link;
+  Client() = default;
+  static Result<std::unique_ptr<Link>> Connect(const config::Settings& settings);
+
+  template <class Request, class Response, class Rpc>
+  Result<Response> Unary(const Request& request, Rpc rpc,
+                         Result<Response> (*local)(Call&, const Request&), bool changes = false);
+  template <class Request, class Rpc>
+  Result<v1::OperationResult> Stream(const Request& request, Rpc rpc,
+                                     Result<v1::OperationEvent> (*local)(Call&, const Request&),
+                                     const OnEvent& on_event);
+
+  std::unique_ptr<Link> link_;  // null without a daemon
+  Call call_;
+  ClientOptions options_;
+};
+
+}  // namespace stasis::api

@@ -1,0 +1,29 @@
+// The state that all servers of a daemon share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "api/daemon_metrics.h"
+#include "api/operation_table.h"
+#include "api/usage_watch.h"
+#include "base/clock.h"
+#include "config/settings.h"
+
+namespace stasis::api {
+
+struct DaemonContext {
+  config::Settings settings;
+  std::string socket_path;
+  std::string listen_address;  // HOST:PORT; empty: no TCP
+  const int64_t started_ms = NowMs();
+  OperationTable operations;
+  DaemonMetrics metrics{started_ms};
+  UsageWatch usage{metrics};
+  std::string metrics_address;  // HOST:PORT; empty: metrics are not served
+  // Ends the daemon; called when it is drained.
+  std::function<void()> stop;
+};
+
+}  // namespace stasis::api

@@ -1,0 +1,15 @@
+// An Error on its way between processes: from a worker to the daemon, and from the daemon to its
+// client.
+#pragma once
+
+#include "base/result.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+// Cuts texts off, so that the message takes at most a few KiB: it travels in a gRPC trailer.
+v1::Error EncodeError(const Error& error);
+// An unknown code becomes kUnknown, an unknown domain the default one.
+Error DecodeError(const v1::Error& message);
+
+}  // namespace stasis::api

@@ -1,0 +1,33 @@
+// GPU memory of jobs as the driver reports it, for `ps`.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/paths.h"
+#include "config/settings.h"
+#include "jobs/job.h"
+
+namespace stasis::api {
+
+struct GpuUsage {
+  bool uses_gpu = false;
+  bool suspended = false;        // all of its GPU processes are suspended
+  bool failed = false;           // the driver reports one of them as failed; it can only be killed
+  bool context_kept = false;     // at least one suspended process kept its context
+  uint64_t gpu_bytes = 0;        // on the GPU now
+  uint64_t suspended_bytes = 0;  // given up, as far as it was recorded
+  uint64_t spilled_bytes = 0;    // part of that: in files on disk
+};
+
+struct GpuUsages {
+  std::map<std::string, GpuUsage> by_job;
+  std::string problem;  // why figures are missing
+};
+// Starts the driver's helper only if a process of a running job has loaded the driver's library.
+GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
+                        const std::vector<jobs::Job>& jobs);
+
+}  // namespace stasis::api

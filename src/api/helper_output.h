@@ -1,0 +1,18 @@
+// Copies what a worker's helpers write to stderr (the driver's library, for example) into the log.
+#pragma once
+
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace stasis::api {
+
+// Replaces stderr of this process, and so of each helper that it starts, by a pipe that a
+// background thread reads. Keeps at most kMaxHelperLines lines of kMaxHelperLineBytes each.
+inline constexpr int kMaxHelperLines = 200;
+inline constexpr size_t kMaxHelperLineBytes = 1024;
+Status CaptureHelperOutput();
+// Waits until all output is in the log, or for a short time if a helper still holds the pipe open.
+// Called before the process ends.
+void FlushHelperOutput();
+
+}  // namespace stasis::api

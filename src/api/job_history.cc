@@ -1,0 +1,44 @@
+#include "api/job_history.h"
+
+#include <algorithm>
+
+#include "api/result_json.h"
+#include "api/utf8.h"
+#include "base/clock.h"
+#include "jobs/store.h"
+
+namespace stasis::api {
+namespace {
+
+jobs::Checkpoint SuspendOf(const v1::OperationResult& result, std::string account) {
+  jobs::Checkpoint checkpoint;
+  checkpoint.kind = jobs::CheckpointKind::kSuspend;
+  checkpoint.time_ms = NowMs();
+  checkpoint.bytes = result.keep_context() ? result.shared_bytes() : result.device_bytes();
+  // The driver writes all of its share.
+  checkpoint.written_bytes =
+      checkpoint.bytes - std::min(checkpoint.bytes, result.shared_bytes()) + result.copied_bytes();
+  checkpoint.seconds = result.total_s();
+  checkpoint.account = std::move(account);
+  return checkpoint;
+}
+
+}  // namespace
+
+void RecordOperation(const Paths& paths, v1::OperationResult& result) {
+  // A dry run, and an operation that found nothing to do, have no phases.
+  if (result.job().empty() || result.phases().empty()) return;
+  const jobs::Store store(paths.jobs());
+  const std::string account = ResultJson(result).dump();
+  Status noted;
+  if (result.verb() == "suspend") {
+    noted = store.AddCheckpoint(result.job(), SuspendOf(result, account));
+  } else if (result.verb() == "dump") {
+    noted = store.SetAccount(result.job(), result.image(), account);
+  }
+  if (noted || noted.error().code == Code::kNotFound) return;  // the job was deleted meanwhile
+  result.add_notes(Utf8("it is done, but could not be recorded among the job's checkpoints: " +
+                        noted.error().ToString()));
+}
+
+}  // namespace stasis::api

@@ -1,0 +1,253 @@
+// The methods for jobs.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/openat2.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "api/job_message.h"
+#include "api/methods.h"
+#include "api/utf8.h"
+#include "base/deadline.h"
+#include "base/file.h"
+#include "image/limits.h"
+#include "jobs/agent_library.h"
+#include "jobs/manage.h"
+#include "jobs/shim_client.h"
+#include "jobs/store.h"
+#include "jobs/watch.h"
+#include "operations/hold_job.h"
+#include "plan/journal.h"
+#include "process/tree.h"
+
+namespace stasis::api {
+namespace {
+
+constexpr auto kStartTimeout = std::chrono::seconds(30);
+constexpr auto kKillTimeout = std::chrono::seconds(10);
+
+// The manifest is written last and deleted first.
+bool ImageExists(const jobs::Checkpoint& checkpoint) {
+  return !checkpoint.image.empty() && PathExists(checkpoint.image + "/" + image::kManifestName);
+}
+
+struct Receiver {
+  process::ProcessId id;
+  UniqueFd pidfd;
+};
+
+// Lists the root first, so that it does not react to the end of its children.
+std::vector<Receiver> Receivers(const jobs::Job& job, bool only_root) {
+  std::vector<process::HostPid> pids;
+  if (job.processes && process::IsAlive(job.processes->root)) {
+    pids.push_back(job.processes->root.pid);
+    auto tree = process::ReadTree(job.processes->root.pid);
+    if (tree && !only_root) pids = tree->pids();
+  }
+  if (!only_root) {
+    for (process::HostPid pid : jobs::BackgroundProcesses(job)) pids.push_back(pid);
+  }
+  std::vector<Receiver> receivers;
+  for (process::HostPid pid : pids) {
+    auto stat = process::ReadStat(pid);
+    if (!stat || !process::IsAlive(stat->id)) continue;
+    auto pidfd = process::OpenPidfd(stat->id);
+    if (pidfd) receivers.push_back({stat->id, std::move(*pidfd)});
+  }
+  return receivers;
+}
+
+// Refuses magic links such as /proc/PID/cwd, which the worker's capabilities would open.
+Status ChangeDirectory(const std::string& path) {
+  open_how how{};
+  how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_MAGICLINKS;
+  UniqueFd folder(
+      static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how)));
+  if (!folder || ::fchdir(folder.get()) != 0) return FailErrno(errno, "go to " + path);
+  return {};
+}
+
+}  // namespace
+
+Result<v1::RunResponse> Run(Call& call, const v1::RunRequest& request) {
+  if (request.argv().empty()) {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, "there is no program to run");
+  }
+  const jobs::Store store(call.paths.jobs());
+  jobs::NewJob wanted;
+  wanted.id = request.job();
+  wanted.most_jobs = call.settings.most_jobs;
+  wanted.argv.assign(request.argv().begin(), request.argv().end());
+  wanted.log = request.log();
+  if (!request.directory().empty()) {
+    STASIS_TRY(Annotate(ChangeDirectory(request.directory()), "cannot run " + wanted.argv[0]));
+  }
+  STASIS_ASSIGN(wanted.cwd, ReadLink("/proc/self/cwd"));
+  STASIS_ASSIGN(wanted.agent, jobs::AgentToPreload(call.paths, request.no_agent()));
+  std::map<std::string, std::string> env;
+  // Passed through our own environment, which only this user can read, never through arguments.
+  for (const auto& [name, value] : request.environment()) {
+    if (name.empty() || name.find('=') != std::string::npos) {
+      return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                  "the environment has an invalid name: '" + name.substr(0, 64) + "'");
+    }
+    const bool set = value.empty() ? ::unsetenv(name.c_str()) == 0
+                                   : ::setenv(name.c_str(), value.c_str(), 1) == 0;
+    if (!set) return FailErrno(errno, "set " + name.substr(0, 64));
+  }
+  // The agent reads no configuration. An empty value removes the name.
+  env["STASIS_FORK_KEEPS_GPU_FILES"] = call.settings.keep_gpu_files ? "1" : "";
+  const char* preloaded = std::getenv("LD_PRELOAD");
+  env["LD_PRELOAD"] = jobs::PreloadValue(preloaded == nullptr ? "" : preloaded, wanted.agent);
+
+  STASIS_ASSIGN(jobs::Claim claim, store.Create(wanted));
+  const jobs::Job& job = claim.job();
+  jobs::StdioSpec stdio{job.log};
+  if (wanted.log.empty()) stdio.keep_log_bytes = call.settings.log_bytes;
+  auto started =
+      jobs::StartShimForRun({claim.folder(), stdio, job.argv, env}, Deadline::In(kStartTimeout));
+  if (!started) {
+    (void)claim.Discard();  // if this fails, the next `run` sweeps it
+    return Fail(std::move(started).error().WithContext("cannot run " + job.argv[0]));
+  }
+  v1::RunResponse response;
+  response.set_job(job.id);
+  response.set_pid(started->root.pid.value);
+  response.set_log(Utf8(job.log));
+  return response;
+}
+
+Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& request) {
+  jobs::ManageRequest wanted;
+  wanted.id = request.job();
+  wanted.most_jobs = call.settings.most_jobs;
+  auto managed = [&]() -> Result<jobs::Job> {
+    STASIS_ASSIGN(wanted.pid, jobs::ParsePid(request.target()));
+    // An operation that began on the bare process does not know the job: a dump would end the job
+    // without an image. An operation looks for a job after it has written its journal entry
+    // (operations/execute.cc), and this looks for an entry after the job exists, so one of the two
+    // sees the other.
+    wanted.confirm = [&](const process::ProcessId& root) {
+      return plan::CheckNotUnderWay(call.paths, root);
+    };
+    return jobs::Manage(jobs::Store(call.paths.jobs()), wanted);
+  }();
+  if (!managed) {
+    return Fail(std::move(managed).error().WithContext("cannot manage " +
+                                                       Utf8(request.target().substr(0, 64))));
+  }
+  v1::ManageJobResponse response;
+  response.set_job(managed->id);
+  response.set_pid(managed->processes->root.pid.value);
+  response.set_agent_library(Utf8(managed->agent));
+  return response;
+}
+
+Result<v1::ListJobsResponse> ListJobs(Call& call, const v1::ListJobsRequest& request) {
+  STASIS_ASSIGN(auto listed, jobs::Store(call.paths.jobs()).List());
+  v1::ListJobsResponse response;
+  std::vector<jobs::Job> shown;
+  for (auto& entry : listed) {
+    if (!entry.job) {
+      auto* damaged = response.add_damaged();
+      damaged->set_id(Utf8(entry.id));
+      damaged->set_error(Utf8(entry.job.error().ToString()));
+    } else if (request.all() || !jobs::HasEnded(entry.job->state)) {
+      shown.push_back(std::move(*entry.job));
+    }
+  }
+  GpuUsages gpus = ReadGpuUsages(call.paths, call.settings, shown);
+  response.set_problem(Utf8(gpus.problem));
+  for (const jobs::Job& job : shown) *response.add_jobs() = ToMessage(job, gpus.by_job[job.id]);
+  return response;
+}
+
+Result<v1::Job> GetJob(Call& call, const v1::GetJobRequest& request) {
+  STASIS_ASSIGN(jobs::Job job, jobs::Store(call.paths.jobs()).Load(request.job()));
+  GpuUsages gpus = ReadGpuUsages(call.paths, call.settings, {job});
+  v1::Job message = ToMessage(job, gpus.by_job[job.id]);
+  message.set_problem(Utf8(gpus.problem));
+  return message;
+}
+
+Result<v1::Job> WaitJob(Call& call, const v1::WaitJobRequest& request) {
+  STASIS_ASSIGN(jobs::Job job, jobs::AwaitEnd(jobs::Store(call.paths.jobs()), request.job(), {}));
+  return ToMessage(job, {});
+}
+
+Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& request) {
+  const int signal = request.signal();
+  if (signal <= 0 || signal >= NSIG) {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                fmt::format("'{}' is not a signal's number", signal));
+  }
+  const jobs::Store store(call.paths.jobs());
+  uint32_t reached = 0;
+  const Deadline deadline = Deadline::In(kKillTimeout);
+  for (;;) {
+    STASIS_ASSIGN(jobs::Job job, store.Load(request.job()));
+    std::vector<Receiver> receivers = Receivers(job, request.only_root());
+    if (receivers.empty() && reached == 0) {
+      return Fail(Code::kFailedPrecondition, fmt::format("no process of job {} runs: it is {}",
+                                                         job.id, jobs::StateName(job.state)));
+    }
+    for (const Receiver& receiver : receivers) {
+      if (::syscall(SYS_pidfd_send_signal, receiver.pidfd.get(), signal, nullptr, 0) == 0) {
+        ++reached;
+      } else if (errno != ESRCH) {
+        return FailErrno(errno, "send a signal to process " + ToString(receiver.id.pid));
+      }
+    }
+    // Looks again for children that were started while the signals were sent.
+    if (signal != SIGKILL || receivers.empty()) break;
+    for (const Receiver& receiver : receivers) {
+      pollfd end{receiver.pidfd.get(), POLLIN, 0};
+      if (TEMP_FAILURE_RETRY(::poll(&end, 1, deadline.PollTimeout())) == 0) {
+        return Fail(Code::kDeadlineExceeded,
+                    "process " + ToString(receiver.id.pid) + " was killed but does not exit");
+      }
+    }
+  }
+  v1::KillJobResponse response;
+  response.set_processes(reached);
+  return response;
+}
+
+Result<v1::DeleteJobResponse> DeleteJob(Call& call, const v1::DeleteJobRequest& request) {
+  const jobs::Store store(call.paths.jobs());
+  Status deleted = store.Delete(request.job());
+  // The store of jobs does not know whether a job is suspended.
+  if (!deleted && deleted.error().code == Code::kFailedPrecondition) {
+    auto job = store.Load(request.job());
+    if (job && operations::IsSuspended(call.paths, *job)) {
+      return Fail(
+          Code::kFailedPrecondition, fmt::format("job {} is suspended", job->id),
+          fmt::format("`stasis resume {0}` continues it; `stasis kill -s KILL {0}` ends it, "
+                      "after which it can be deleted",
+                      job->id));
+    }
+  }
+  STASIS_TRY(std::move(deleted));
+  return v1::DeleteJobResponse();
+}
+
+Result<v1::ListCheckpointsResponse> ListCheckpoints(Call& call,
+                                                    const v1::ListCheckpointsRequest& request) {
+  STASIS_ASSIGN(auto checkpoints, jobs::Store(call.paths.jobs()).Checkpoints(request.job()));
+  v1::ListCheckpointsResponse response;
+  for (const jobs::Checkpoint& checkpoint : checkpoints) {
+    v1::Checkpoint& message = *response.add_checkpoints();
+    message = ToMessage(checkpoint);
+    message.set_exists(ImageExists(checkpoint));
+    message.set_account(Utf8(checkpoint.account));
+  }
+  return response;
+}
+
+}  // namespace stasis::api

@@ -1,0 +1,85 @@
+#include <algorithm>
+#include <cctype>
+
+#include "api/methods.h"
+
+namespace stasis::api {
+namespace {
+
+template <class Request, class Response, Result<Response> (*kMethod)(Call&, const Request&)>
+Result<std::string> WithBytes(Call& call, const std::string& bytes) {
+  Request request;
+  if (!request.ParseFromString(bytes)) {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                "the request is not a " + request.GetTypeName());
+  }
+  STASIS_ASSIGN(Response response, kMethod(call, request));
+  return response.SerializeAsString();
+}
+
+struct Method {
+  std::string_view name;
+  Result<std::string> (*call)(Call&, const std::string&);
+  MethodTraits traits;
+};
+
+constexpr MethodTraits kOperation{.operation = true, .has_target = true};
+
+constexpr Method kMethods[] = {
+    {"Suspend", WithBytes<v1::SuspendRequest, v1::OperationEvent, Suspend>, kOperation},
+    {"Resume", WithBytes<v1::ResumeRequest, v1::OperationEvent, Resume>, kOperation},
+    {"Dump", WithBytes<v1::DumpRequest, v1::OperationEvent, Dump>, kOperation},
+    {"Restore",
+     WithBytes<v1::RestoreRequest, v1::OperationEvent, Restore>,
+     {.operation = true, .has_target = true, .starts_program = true}},
+    {"Recover", WithBytes<v1::RecoverRequest, v1::RecoverResponse, Recover>, {.operation = true}},
+    {"Run",
+     WithBytes<v1::RunRequest, v1::RunResponse, Run>,
+     {.operation = true, .starts_program = true}},
+    {"ManageJob", WithBytes<v1::ManageJobRequest, v1::ManageJobResponse, ManageJob>, kOperation},
+    {"ListJobs", WithBytes<v1::ListJobsRequest, v1::ListJobsResponse, ListJobs>, {}},
+    {"GetJob", WithBytes<v1::GetJobRequest, v1::Job, GetJob>, {}},
+    {"WaitJob", WithBytes<v1::WaitJobRequest, v1::Job, WaitJob>, {}},
+    {"KillJob", WithBytes<v1::KillJobRequest, v1::KillJobResponse, KillJob>, kOperation},
+    {"DeleteJob", WithBytes<v1::DeleteJobRequest, v1::DeleteJobResponse, DeleteJob>, kOperation},
+    {"ListCheckpoints",
+     WithBytes<v1::ListCheckpointsRequest, v1::ListCheckpointsResponse, ListCheckpoints>,
+     {}},
+    {"ReadLog", WithBytes<v1::ReadLogRequest, v1::ReadLogResponse, ReadLog>, {.has_target = true}},
+    {"GetUsage", WithBytes<v1::UsageRequest, v1::Usage, GetUsage>, {}},
+};
+
+const Method* Find(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kMethods), std::end(kMethods),
+                                   [&](const Method& method) { return method.name == name; });
+  return found == std::end(kMethods) ? nullptr : found;
+}
+
+}  // namespace
+
+const MethodTraits* FindMethod(std::string_view method) {
+  const Method* found = Find(method);
+  return found == nullptr ? nullptr : &found->traits;
+}
+
+std::string VerbOf(const std::string& method) {
+  std::string verb = method;
+  std::transform(verb.begin(), verb.end(), verb.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return verb;
+}
+
+std::string TargetOf(const std::string& request) {
+  v1::AnyTarget any;
+  return any.ParseFromString(request) ? any.target() : "";
+}
+
+Result<std::string> CallMethod(Call& call, const std::string& method, const std::string& request) {
+  const Method* found = Find(method);
+  if (found == nullptr) {
+    return Fail(Code::kUnimplemented, "there is no method " + method.substr(0, 64));
+  }
+  return found->call(call, request);
+}
+
+}  // namespace stasis::api

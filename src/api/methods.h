@@ -1,0 +1,56 @@
+// The methods of the service (proto/stasis/v1/stasis.proto defines them), done with the credentials
+// of this process. Events of a stream go to Call::emit; the result is the answer, or the stream's
+// last message.
+//
+// Requests come from users, so everything in them is checked here or below.
+#pragma once
+
+#include "api/call.h"
+#include "base/result.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request);
+Result<v1::OperationEvent> Resume(Call& call, const v1::ResumeRequest& request);
+Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request);
+Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request);
+Result<v1::RecoverResponse> Recover(Call& call, const v1::RecoverRequest& request);
+
+Result<v1::RunResponse> Run(Call& call, const v1::RunRequest& request);
+Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& request);
+Result<v1::ListJobsResponse> ListJobs(Call& call, const v1::ListJobsRequest& request);
+Result<v1::Job> GetJob(Call& call, const v1::GetJobRequest& request);
+Result<v1::Job> WaitJob(Call& call, const v1::WaitJobRequest& request);
+Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& request);
+Result<v1::DeleteJobResponse> DeleteJob(Call& call, const v1::DeleteJobRequest& request);
+Result<v1::ListCheckpointsResponse> ListCheckpoints(Call& call,
+                                                    const v1::ListCheckpointsRequest& request);
+// Only for a separate process: it drops the capabilities that are kept for CRIU.
+Result<v1::ReadLogResponse> ReadLog(Call& call, const v1::ReadLogRequest& request);
+
+// For the daemon's metrics. Asks no driver and nothing else that could block.
+Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);
+
+// Calls a method by name, for example "Suspend", with serialized messages. kInvalidArgument if the
+// request cannot be parsed; kUnimplemented if there is no such method.
+Result<std::string> CallMethod(Call& call, const std::string& method, const std::string& request);
+
+// Facts about a method that the daemon needs to forward it.
+struct MethodTraits {
+  // It changes something: it continues if its caller disconnects, and can be cancelled.
+  bool operation = false;
+  // The first field of its request is a string, the target.
+  bool has_target = false;
+  // It starts or restores a program, which joins the caller's control groups.
+  bool starts_program = false;
+};
+// Returns "suspend" for "Suspend".
+std::string VerbOf(const std::string& method);
+// The target in a request of a method with `has_target`; empty if it cannot be parsed.
+std::string TargetOf(const std::string& request);
+
+// Returns null if there is no such method.
+const MethodTraits* FindMethod(std::string_view method);
+
+}  // namespace stasis::api

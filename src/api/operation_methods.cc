@@ -1,0 +1,258 @@
+// The methods for operations: they translate requests for operations/ and results into
+// messages.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <optional>
+
+#include "api/job_history.h"
+#include "api/methods.h"
+#include "api/result_message.h"
+#include "api/target.h"
+#include "api/utf8.h"
+#include "base/file.h"
+#include "base/own_path.h"
+#include "checks/readable.h"
+#include "gpu_state/shared_lots.h"
+#include "jobs/store.h"
+#include "operations/operations.h"
+#include "operations/recover.h"
+#include "operations/result.h"
+#include "plan/account.h"
+#include "store/store_folder.h"
+
+namespace stasis::api {
+namespace {
+
+constexpr double kLongestTimeout = 86400;
+
+tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
+  return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
+}
+
+// Clients other than the command line may send relative paths, which would be resolved in the
+// working directory of this process.
+Status CheckAbsolute(const char* what, const std::string& path) {
+  if (path.empty() || path.front() == '/') return {};
+  return FailUsage(fmt::format("{} {} is not an absolute path", what, path));
+}
+
+// An image's path or name, or a job: then its latest image.
+Result<std::string> FindImage(const Paths& paths, const std::string& source) {
+  std::optional<jobs::Job> job;
+  if (jobs::IsValidId(source)) {
+    auto loaded = jobs::Store(paths.jobs()).Load(source);
+    if (!loaded && loaded.error().code != Code::kNotFound) return Fail(std::move(loaded).error());
+    if (loaded) job = std::move(*loaded);
+    if (job && !job->checkpoints.empty()) return job->checkpoints.back().image;
+    // The shim recorded the dump although the database did not.
+    if (job && job->dumped_image) return *job->dumped_image;
+  }
+  auto path = store::ResolveImage({paths.images()}, source);
+  if (path) return AbsolutePath(*path);
+  if (path.error().code != Code::kNotFound || !job) return Fail(std::move(path).error());
+  return Fail(Code::kNotFound,
+              fmt::format("job {} has no checkpoint; there is no image {} either", source, source),
+              jobs::HasEnded(job->state) ? "It has ended: `stasis run` starts it again."
+                                         : "`stasis dump " + source + "` makes one.");
+}
+
+Result<criu::Options> CriuOptionsOf(const v1::CriuOptions& asked) {
+  criu::Options options;
+  if (!asked.tcp().empty()) {
+    STASIS_ASSIGN(options.tcp, criu::ParseTcp(asked.tcp()));
+  }
+  options.file_locks = asked.file_locks();
+  options.link_remap = asked.link_remap();
+  options.external.assign(asked.external().begin(), asked.external().end());
+  for (const auto& option : asked.others()) STASIS_TRY(options.Set(option));
+  return options;
+}
+
+// Returns the folder for a suspend's data, or an empty path for host memory. The folder must belong
+// to the user, and its path must mean the same in every later command.
+Result<std::string> SpillFolder(const v1::SuspendRequest& request,
+                                const config::Settings& settings) {
+  if (request.no_spill() && !request.spill_dir().empty()) {
+    return FailUsage("a spill folder and no spilling exclude each other");
+  }
+  if (request.no_spill()) return std::string();
+  const bool typed = !request.spill_dir().empty();
+  const std::string path = typed ? request.spill_dir() : settings.spill_dir;
+  if (path.empty()) return path;
+  const std::string named = (typed ? "--spill " : "the configuration's folders.spill ") + path;
+  if (path.front() != '/') {
+    return FailUsage(named + " is not an absolute path",
+                     "a resume from another directory must find it too");
+  }
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0) return FailErrno(errno, named);
+  if (!S_ISDIR(st.st_mode)) return FailUsage(named + " is not a folder");
+  if (st.st_uid != ::geteuid()) {
+    return Fail(
+        Code::kPermissionDenied, fmt::format("{} belongs to user {}", named, st.st_uid),
+        "GPU data must be in a folder where nobody else can replace it: name one of your own");
+  }
+  if (::access(path.c_str(), W_OK | X_OK) != 0) return FailErrno(errno, named);
+  return path;
+}
+
+plan::Progress ProgressOf(Call& call) {
+  plan::Progress progress;
+  if (!call.emit) return progress;
+  progress.begin = [&call](const std::string& phase) {
+    v1::OperationEvent event;
+    event.mutable_phase_begun()->set_name(phase);
+    call.emit(event);
+  };
+  progress.bytes = [&call](const std::string& phase, uint64_t done, uint64_t total) {
+    v1::OperationEvent event;
+    event.mutable_phase_bytes()->set_name(phase);
+    event.mutable_phase_bytes()->set_done(done);
+    event.mutable_phase_bytes()->set_total(total);
+    call.emit(event);
+  };
+  progress.end = [&call](const plan::PhaseReport& report) {
+    v1::OperationEvent event;
+    *event.mutable_phase_ended() = ToMessage(report);
+    call.emit(event);
+  };
+  return progress;
+}
+
+using Operation = std::function<Result<operations::OperationResult>(operations::Session&,
+                                                                    operations::OperationOptions&)>;
+
+// `what` is "dump llama", for the context of an error.
+Result<v1::OperationEvent> Operate(Call& call, const std::string& verb, const std::string& what,
+                                   const v1::OperationOptions& asked, const Operation& operation) {
+  auto run = [&]() -> Result<operations::OperationResult> {
+    if (std::isnan(asked.timeout_s()) || asked.timeout_s() < 0 ||
+        asked.timeout_s() > kLongestTimeout) {
+      return FailUsage(fmt::format("a timeout of {} s is not one from 0.001 to {:.0f}",
+                                   asked.timeout_s(), kLongestTimeout));
+    }
+    operations::OperationOptions options;
+    const double timeout_s =
+        asked.timeout_s() > 0 ? asked.timeout_s() : call.settings.phase_timeout_s;
+    options.timeout = config::Milliseconds(timeout_s);
+    options.dry_run = asked.dry_run();
+    options.ignore_memory = asked.ignore_memory();
+    options.progress = ProgressOf(call);
+    options.cancelled = call.cancelled;
+    // The checks before the plan have no options; the settings and CancelReadingWhen carry the
+    // caller's timeout and cancellation to them.
+    config::Settings settings = call.settings;
+    settings.phase_timeout_s = timeout_s;
+    checks::CancelReadingWhen(options.cancelled);
+    return operations::RunInSession(
+        call.paths, settings, verb, STASIS_VERSION,
+        [&](operations::Session& session) { return operation(session, options); });
+  };
+  STASIS_ASSIGN(const auto result, Annotate(run(), "cannot " + what));
+  v1::OperationEvent event;
+  *event.mutable_result() = ToMessage(result);
+  RecordOperation(call.paths, *event.mutable_result());
+  return event;
+}
+
+}  // namespace
+
+Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request) {
+  return Operate(call, "suspend", "suspend " + request.target(), request.options(),
+                 [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_ASSIGN(options.spill_dir, SpillFolder(request, call.settings));
+                   options.keep_context = request.keep_context();
+                   options.assume_unshared = request.assume_unshared();
+                   return operations::Suspend(session, target, options);
+                 });
+}
+
+Result<v1::OperationEvent> Resume(Call& call, const v1::ResumeRequest& request) {
+  return Operate(call, "resume", "resume " + request.target(), request.options(),
+                 [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   return operations::Resume(session, target, {request.gpu_map()}, options);
+                 });
+}
+
+Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
+  return Operate(call, "dump", "dump " + request.target(), request.options(),
+                 [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_TRY(CheckAbsolute("the folder", request.store()));
+                   options.assume_unshared = request.assume_unshared();
+                   operations::DumpOptions dump;
+                   dump.store = request.store().empty() ? call.paths.images() : request.store();
+                   dump.name = request.name();
+                   dump.leave_running = request.leave_running();
+                   dump.full = request.full();
+                   STASIS_ASSIGN(
+                       dump.compression,
+                       image::ParseCompression(request.compress().empty() ? call.settings.compress
+                                                                          : request.compress()));
+                   STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
+                   return operations::Dump(session, target, dump, options);
+                 });
+}
+
+Status WritePidFile(const std::string& path, pid_t pid) {
+  STASIS_ASSIGN(OwnPlace place, FindOwnPlace(path));
+  return WriteFileDurably(fmt::format("/proc/self/fd/{}/{}", place.folder.get(), place.name),
+                          std::to_string(pid) + "\n");
+}
+
+Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request) {
+  return Operate(call, "restore", "restore " + request.source(), request.options(),
+                 [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+                   operations::RestoreOptions restore;
+                   STASIS_ASSIGN(restore.image, FindImage(call.paths, request.source()));
+                   STASIS_TRY(CheckAbsolute("the log", request.log()));
+                   STASIS_TRY(CheckAbsolute("the file for the process id", request.pid_file()));
+                   restore.job = request.job();
+                   restore.log = request.log();
+                   restore.gpu_map = request.gpu_map();
+                   restore.new_pidns = request.new_pidns();
+                   restore.trust_image = request.trust_image();
+                   STASIS_ASSIGN(restore.criu, CriuOptionsOf(request.criu()));
+                   STASIS_ASSIGN(auto result, operations::Restore(session, restore, options));
+                   if (!request.pid_file().empty() && !options.dry_run) {
+                     Status written = WritePidFile(request.pid_file(), result.pid);
+                     if (!written) {
+                       result.notes.push_back("it runs, but --pid-file was not written: " +
+                                              written.error().ToString());
+                     }
+                   }
+                   return result;
+                 });
+}
+
+Result<v1::RecoverResponse> Recover(Call& call, const v1::RecoverRequest&) {
+  STASIS_ASSIGN(auto session,
+                operations::OpenSession(call.paths, call.settings, "recover", STASIS_VERSION));
+  STASIS_ASSIGN(auto report,
+                operations::Recover(session.services, Deadline::In(std::chrono::seconds(30))));
+  v1::RecoverResponse response;
+  for (const auto& r : report) {
+    auto* recovered = response.add_recovered();
+    recovered->set_verb(r.verb);
+    recovered->set_target(Utf8(r.target));
+    recovered->set_ok(r.ok);
+    recovered->set_outcome(Utf8(r.outcome));
+    recovered->set_operation(r.id);
+  }
+  // Other users' journals are theirs to recover.
+  for (const auto& kept : gpu_state::KeptByOthers()) {
+    response.add_not_looked_at(
+        fmt::format("user {0} has suspended process {1}; what was cut off there, "
+                    "`sudo -u '#{0}' stasis recover` finishes or undoes",
+                    kept.user, kept.process.pid.value));
+  }
+  return response;
+}
+
+}  // namespace stasis::api

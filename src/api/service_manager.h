@@ -1,0 +1,11 @@
+// The protocol of sd_notify(3), without its library.
+#pragma once
+
+#include <string>
+
+namespace stasis::api {
+
+// Sends `state`, for example "READY=1", to $NOTIFY_SOCKET. Does nothing if that is unset.
+void NotifyServiceManager(const std::string& state);
+
+}  // namespace stasis::api

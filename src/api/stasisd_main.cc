@@ -1,0 +1,147 @@
+// stasisd: takes calls and starts a worker with the caller's credentials for each. It never touches
+// a GPU, a program or a user's file itself, so it can end at any moment: operations under way
+// continue without it.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+
+#include "api/daemon_server.h"
+#include "api/metrics_exporter.h"
+#include "api/service_manager.h"
+#include "api/worker_credentials.h"
+#include "base/descriptor_table.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "config/load.h"
+#include "config/open_paths.h"
+
+namespace stasis::api {
+namespace {
+
+// Blocks the signals in every thread; they are unblocked when a worker is spawned.
+Result<UniqueFd> CatchSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  UniqueFd fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) return FailErrno(errno, "signalfd");
+  return fd;
+}
+
+// `file` is the log's path if the configuration names none; empty for stderr.
+Status OpenLog(const config::Settings& settings, const std::string& file) {
+  log::Options options;
+  options.program = "stasisd";
+  options.level = log::LevelNamed(settings.daemon_log_level);
+  options.file = settings.daemon_log_file.empty() ? file : settings.daemon_log_file;
+  options.max_bytes = settings.daemon_log_bytes;
+  return Annotate(log::Open(options), "open the daemon's log");
+}
+
+// Pause after a failed accept: the connection is still waiting, and descriptors are still short.
+constexpr int kPauseMs = 500;
+
+// Serves metrics in a background thread, so that scrapes and calls do not delay each other.
+Status ServeMetrics(DaemonContext& daemon) {
+  v1::WorkerRequest ours;
+  ours.set_caller(::geteuid());
+  ours.set_log_level(daemon.settings.daemon_log_level);
+  *ours.mutable_daemon_settings() = SettingsText(daemon.settings, /*trusted=*/true);
+  daemon.usage.Add(::geteuid(), ours);
+  STASIS_ASSIGN(auto exporter, MetricsExporter::Start(daemon.settings.metrics_listen, [&daemon] {
+                  daemon.usage.Refresh();
+                  return daemon.metrics.Text(daemon.operations);
+                }));
+  daemon.metrics_address = exporter.release()->address();
+  return {};
+}
+
+Status Serve(int ready_fd, const std::string& log_file) {
+  STASIS_ASSIGN(UniqueFd signals, CatchSignals());
+  STASIS_ASSIGN(config::Config config, config::Load());
+  STASIS_TRY(OpenLog(config.settings, log_file));
+  UniqueFd end(::eventfd(0, EFD_CLOEXEC));
+  if (!end) return FailErrno(errno, "eventfd");
+  // Never destroyed: threads may still be in a call when this process ends.
+  auto& daemon = *new DaemonContext();
+  daemon.settings = config.settings;
+  STASIS_ASSIGN(daemon.socket_path, config::DaemonSocket(config.settings));
+  daemon.stop = [fd = end.get()] {
+    const uint64_t one = 1;
+    (void)!::write(fd, &one, sizeof one);
+  };
+  STASIS_ASSIGN(auto server, DaemonServer::Start(daemon));
+  if (!daemon.settings.metrics_listen.empty()) STASIS_TRY(ServeMetrics(daemon));
+  log::Write(log::Level::kInfo, "ready",
+             {{"version", std::string(STASIS_VERSION)},
+              {"socket", daemon.socket_path},
+              {"listen", daemon.listen_address},
+              {"metrics", daemon.metrics_address}});
+  NotifyServiceManager("READY=1\nSTATUS=ready\n");
+  if (ready_fd >= 0) {
+    (void)!::write(ready_fd, "ready\n", 6);
+    ::close(ready_fd);
+  }
+  for (bool pause = false;;) {
+    pollfd waits[] = {{pause ? -1 : server->listener(), POLLIN, 0},
+                      {signals.get(), POLLIN, 0},
+                      {end.get(), POLLIN, 0}};
+    if (::poll(waits, std::size(waits), pause ? kPauseMs : -1) < 0 && errno != EINTR) {
+      return FailErrno(errno, "poll");
+    }
+    pause = waits[0].revents != 0 && !server->Accept();
+    if (waits[1].revents != 0 || waits[2].revents != 0) break;
+  }
+  NotifyServiceManager("STOPPING=1\n");
+  log::Write(log::Level::kInfo, "ending; operations under way continue by themselves",
+             {{"operations", uint64_t{daemon.operations.count()}}});
+  server->Stop();
+  // Its destructor would wait for the operations.
+  (void)server.release();
+  return {};
+}
+
+int Main(int argc, char** argv) {
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGHUP, [](int) {});
+  // The daemon needs many descriptors for connections; jobs keep the limit that it was started
+  // with.
+  Worker::descriptor_limit = RaiseDescriptorLimit();
+  WidenDescriptorTable();
+  CLI::App app("Does the operations of the stasis command, with the rights of the calling user.",
+               "stasisd");
+  int ready_fd = -1;
+  app.add_option("--ready-fd", ready_fd, "Descriptor that gets a line when the daemon is ready")
+      ->group("");
+  std::string log_file;
+  app.add_option("--log-file", log_file, "Log file if daemon.log_file is not set")->group("");
+  app.set_version_flag("--version", STASIS_VERSION);
+  CLI11_PARSE(app, argc, argv);
+  Status served = Serve(ready_fd, log_file);
+  if (served) return 0;
+  // A user who started the daemon by hand gets text.
+  if (ready_fd < 0 && ::isatty(STDERR_FILENO) == 0 && log::Descriptor() >= 0) {
+    log::Write(log::Level::kError, "ends", log::ErrorFields(served.error()));
+    return ExitCode(served.error());
+  }
+  std::string text = "stasisd: " + served.error().ToString() + "\n" + served.error().hint + "\n";
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  return ExitCode(served.error());
+}
+
+}  // namespace
+}  // namespace stasis::api
+
+int main(int argc, char** argv) {
+  const int code = stasis::api::Main(argc, argv);
+  // Skips destructors of objects that threads may still use.
+  ::_exit(code);
+}

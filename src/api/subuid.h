@@ -1,0 +1,19 @@
+// Owners of subordinate user ids.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace stasis::api {
+
+// Returns the user to whom /etc/subuid assigns `uid`, or `uid` itself. Limits of the daemon count
+// per owner: with newuidmap a user can run under each of his subordinate ids, which must not
+// multiply his share. Ids that come from elsewhere (an NSS module) count as separate users. Must
+// be called by one thread only.
+uid_t OwnerOfSubuid(uid_t uid);
+
+// The same for the text of such a file. A line is OWNER:FIRST:COUNT; OWNER is a name or a number.
+uid_t OwnerOfSubuidIn(const std::string& subordinates, uid_t uid);
+
+}  // namespace stasis::api

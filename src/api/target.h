@@ -1,0 +1,16 @@
+// The TARGET of a command.
+#pragma once
+
+#include <string>
+
+#include "base/paths.h"
+#include "base/result.h"
+#include "checks/survey.h"
+
+namespace stasis::api {
+
+// `text` is a job's id or a process id. kNotFound if there is none; kFailedPrecondition if the job
+// does not run.
+Result<checks::Target> ParseTarget(const Paths& paths, const std::string& text);
+
+}  // namespace stasis::api

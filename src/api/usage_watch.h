@@ -1,0 +1,55 @@
+// Resources that users' programs take, for the metrics. The daemon reads no user's files: for each
+// user who has called, and for itself, a worker with that user's credentials calls GetUsage.
+//
+// Safe to use from any thread.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "api/daemon_metrics.h"
+#include "api/worker.h"
+
+namespace stasis::api {
+
+class UsageWatch {
+ public:
+  // Above these limits the folders whose last call is the oldest are dropped.
+  static constexpr size_t kMaxFoldersOfUser = 4;
+  static constexpr size_t kMaxFolders = 64;
+
+  explicit UsageWatch(DaemonMetrics& daemon_metrics) : daemon_metrics_(daemon_metrics) {}
+
+  // Watches the folders of `work`, a call of `uid`, with its credentials and settings.
+  void Add(uid_t uid, const v1::WorkerRequest& work);
+
+  // Updates figures that are older than a few seconds. Waits for the workers a short time only; a
+  // later answer counts at the next call.
+  void Refresh();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Folder {
+    uid_t uid = 0;
+    v1::WorkerRequest work;
+    Clock::time_point last_call;
+    std::shared_ptr<Worker> worker;  // null if none runs
+    Clock::time_point asked;
+    Clock::time_point answered;
+    std::optional<v1::Usage> usage;
+  };
+  void DropOldestLocked(uid_t uid, const std::string& except);
+  void StartWorkerLocked(const std::string& key, Folder& folder);
+  void TakeAnswer(const std::string& key, const Result<std::string>& reply);
+  void PublishLocked();
+
+  DaemonMetrics& daemon_metrics_;
+  std::mutex mutex_;
+  std::condition_variable answered_;
+  std::map<std::string, Folder> folders_;
+};
+
+}  // namespace stasis::api

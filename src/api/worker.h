@@ -1,0 +1,54 @@
+// The process that does one call (worker_main.cc), and the thread that reads its answer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "base/subprocess.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+class Worker {
+ public:
+  using OnEvent = std::function<void(std::string event)>;
+  // Called once, after the last event. The error is the method's own or, with `lost`, says that the
+  // worker ended without an answer.
+  using OnEnd = std::function<void(Result<std::string> reply, bool lost)>;
+
+  // Descriptor limit of the workers, and so of jobs that they start: the limit that the daemon
+  // itself was started with. Must be set before the first worker starts; without a value they
+  // inherit the daemon's.
+  static std::optional<uint64_t> descriptor_limit;
+
+  // A background thread calls both functions.
+  static Result<std::shared_ptr<Worker>> Start(const v1::WorkerRequest& request, OnEvent on_event,
+                                               OnEnd on_end);
+
+  // Asks an operation to roll back.
+  void Cancel();
+  // Kills the worker because its caller has disconnected. Must not be called for an operation.
+  void Abandon();
+
+ private:
+  Worker(Subprocess process, UniqueFd frames)
+      : process_(std::move(process)), frames_(std::move(frames)) {}
+  struct Answer {
+    Result<std::string> reply;
+    bool lost;
+  };
+  Answer Listen(const OnEvent& on_event);
+  void Signal(int signal);
+
+  std::mutex mutex_;  // guards `ended_`: a reaped process must get no signal
+  bool ended_ = false;
+  Subprocess process_;
+  UniqueFd frames_;
+};
+
+}  // namespace stasis::api

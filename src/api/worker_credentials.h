@@ -1,0 +1,30 @@
+// A worker switches to its caller's credentials first, and then to the folders and settings that
+// the caller would use without a daemon.
+#pragma once
+
+#include "api/call.h"
+#include "base/result.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+// Must be called before TakeCredentials, because only root may move a process into another user's
+// control group. Everything that the worker starts inherits the group.
+Status JoinCallersCgroups(const v1::WorkerRequest& request);
+
+// Cannot be undone. A root daemon's worker for another user keeps two capabilities, which its
+// children do not inherit: CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE. An operation compares
+// every process's credentials with its own, and so refuses other users' processes although these
+// capabilities would allow them.
+Status TakeCredentials(const v1::WorkerRequest& request);
+
+// Must be called after TakeCredentials: it opens files as that user.
+Result<Call> MakeCall(const v1::WorkerRequest& request);
+
+// The settings as text, for a CallContext: with `trusted` those that only the daemon's
+// configuration may set, without it those that a user may choose.
+google::protobuf::Map<std::string, std::string> SettingsText(const config::Settings& settings,
+                                                             bool trusted);
+v1::CallContext::Folders FoldersOf(const Paths& paths);
+
+}  // namespace stasis::api

@@ -1,0 +1,52 @@
+// System calls that may block forever: on a network file system whose server is gone, on a dying
+// disk, or on memory whose pages another program supplies (FUSE, userfaultfd). They run in a child
+// process that can be killed.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/result.h"
+
+namespace stasis {
+
+// Records the next step, for the error if that step blocks: "read the environment of process 4711".
+using NoteStep = std::function<void(const std::string& step)>;
+
+// A longer answer is cut off.
+inline constexpr size_t kLongestAnswer = 64u << 20;
+
+struct BoundedOptions {
+  // Descriptors that the question needs, open under the same numbers. All others are closed.
+  std::vector<int> keep_fds;
+  // Called at the start and whenever this thread gets a signal. Returning true gives up with
+  // kCancelled.
+  std::function<bool()> cancelled;
+  // If positive: the time for each step, in the place of the deadline. A question that notes a step
+  // whenever it has come further is given up only when it stands still.
+  std::chrono::milliseconds each_step{0};
+};
+
+// Runs `question` in a child process and returns its answer. Returns kDeadlineExceeded with the
+// last recorded step if no answer arrives by the deadline, and kills the child. A child that blocks
+// uninterruptibly in the kernel survives this; the error says so. Such a child holds no descriptors
+// except those in `keep_fds`. Changes that the question makes to memory are lost. Safe to call from
+// any thread that holds no lock.
+Result<std::string> AskBounded(const std::function<Result<std::string>(const NoteStep&)>& question,
+                               const Deadline& deadline, const BoundedOptions& options = {});
+
+// Shared with similar child processes.
+
+// Points descriptors 0, 1 and 2 at /dev/null and closes all others except `kept`. A blocked child
+// must hold no pipe end and no lock that another process waits for. Async-signal-safe once `kept`
+// is built.
+void CloseAllBut(std::vector<int> kept);
+// Serializes a result and parses it again. The contexts of an error become part of its message.
+std::string ToBytes(const Result<std::string>& answer);
+Result<std::string> FromBytes(const std::string& bytes);
+
+}  // namespace stasis

@@ -1,0 +1,130 @@
+#include "base/bounded.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+namespace stasis {
+namespace {
+
+constexpr std::chrono::seconds kLong{60};
+
+TEST(Bounded, GivesTheAnswer) {
+  auto answer = AskBounded([](const NoteStep&) { return Result<std::string>("forty-two"); },
+                           Deadline::In(kLong));
+  ASSERT_TRUE(answer) << answer.error().ToString();
+  EXPECT_EQ(*answer, "forty-two");
+}
+
+TEST(Bounded, GivesTheError) {
+  auto answer = AskBounded(
+      [](const NoteStep&) -> Result<std::string> {
+        return Fail(Code::kNotFound, "no such disk", "buy one");
+      },
+      Deadline::In(kLong));
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kNotFound);
+  EXPECT_EQ(answer.error().message, "no such disk");
+  EXPECT_EQ(answer.error().hint, "buy one");
+}
+
+TEST(Bounded, OneThatHangsIsLeft) {
+  Stopwatch watch;
+  auto answer = AskBounded(
+      [](const NoteStep&) -> Result<std::string> {
+        while (true) ::pause();
+      },
+      Deadline::In(std::chrono::milliseconds(50)));
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kDeadlineExceeded);
+  EXPECT_LT(watch.Seconds(), 30);
+}
+
+TEST(Bounded, OneThatComesFurtherIsNotLeft) {
+  BoundedOptions options;
+  options.each_step = kLong;
+  auto answer = AskBounded(
+      [](const NoteStep& note) -> Result<std::string> {
+        note("remove a file");
+        return "removed";
+      },
+      Deadline::In(std::chrono::milliseconds(0)), options);
+  ASSERT_TRUE(answer) << answer.error().ToString();
+  EXPECT_EQ(*answer, "removed");
+}
+
+TEST(Bounded, OneThatHangsInAStepIsLeft) {
+  BoundedOptions options;
+  options.each_step = std::chrono::milliseconds(50);
+  auto answer = AskBounded(
+      [](const NoteStep& note) -> Result<std::string> {
+        note("remove a file");
+        while (true) ::pause();
+      },
+      Deadline(), options);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kDeadlineExceeded);
+  EXPECT_NE(answer.error().message.find("remove a file"), std::string::npos);
+}
+
+TEST(Bounded, OneThatDiesIsSaid) {
+  auto answer = AskBounded(
+      [](const NoteStep&) -> Result<std::string> {
+        ::raise(SIGKILL);
+        return "";
+      },
+      Deadline::In(kLong));
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kInternal);
+}
+
+TEST(Bounded, TheErrorNamesTheLastStep) {
+  auto answer = AskBounded(
+      [](const NoteStep& note) -> Result<std::string> {
+        note("open the door");
+        note("read the letter");
+        while (true) ::pause();
+      },
+      Deadline::In(std::chrono::milliseconds(200)));
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().message, "could not read the letter in time: it hangs");
+}
+
+TEST(Bounded, HoldsOnlyTheDescriptorsThatItNeeds) {
+  UniqueFd kept(::dup(STDERR_FILENO)), other(::dup(STDERR_FILENO));
+  BoundedOptions options;
+  options.keep_fds = {kept.get()};
+  auto answer = AskBounded(
+      [&](const NoteStep&) -> Result<std::string> {
+        return std::string(::fcntl(kept.get(), F_GETFD) >= 0 ? "kept" : "") +
+               (::fcntl(other.get(), F_GETFD) >= 0 ? " other" : "");
+      },
+      Deadline::In(kLong), options);
+  ASSERT_TRUE(answer) << answer.error().ToString();
+  EXPECT_EQ(*answer, "kept");
+}
+
+TEST(Bounded, ASignalCancelsIt) {
+  static volatile bool asked;
+  asked = false;
+  struct sigaction action = {}, before = {};
+  action.sa_handler = [](int) { asked = true; };
+  ::sigaction(SIGUSR1, &action, &before);
+  BoundedOptions options;
+  options.cancelled = [] { return bool(asked); };
+  auto answer = AskBounded(
+      [](const NoteStep&) -> Result<std::string> {
+        ::kill(::getppid(), SIGUSR1);
+        while (true) ::pause();
+      },
+      Deadline::In(kLong), options);
+  ::sigaction(SIGUSR1, &before, nullptr);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kCancelled);
+}
+
+}  // namespace
+}  // namespace stasis

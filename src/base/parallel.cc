@@ -1,0 +1,70 @@
+#include "base/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace stasis {
+
+namespace {
+
+constexpr unsigned kMaxThreads = 16;
+
+}  // namespace
+
+unsigned ProcessorCount() {
+  return std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
+}
+
+std::vector<Thread> StartThreads(size_t count, const std::function<void()>& work) {
+  std::vector<Thread> threads;
+  while (threads.size() < count) {
+    auto thread = Thread::Start(work);
+    if (!thread) break;
+    threads.push_back(std::move(*thread));
+  }
+  return threads;
+}
+
+void ForEachIndex(size_t count, unsigned threads, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next{0};
+  auto run = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < count;) work(i);
+  };
+  const size_t wanted = std::min<size_t>(threads, count);
+  const std::vector<Thread> others = StartThreads(wanted > 0 ? wanted - 1 : 0, run);
+  run();
+}
+
+Status InParallel(size_t count, const std::function<Status(size_t)>& step) {
+  if (count == 1) return step(0);
+  std::vector<Status> results(count);
+  std::vector<Thread> threads;
+  // Every step runs on its own thread, none on the caller's. plan/plan.cc assumes that a
+  // thread that waits inside a phase has no other work.
+  for (size_t i = 0; i < count; ++i) {
+    auto thread = Thread::Start([&results, &step, i] { results[i] = step(i); });
+    if (!thread) break;
+    threads.push_back(std::move(*thread));
+  }
+  const size_t started = threads.size();
+  threads.clear();
+  for (size_t i = started; i < count; ++i) results[i] = step(i);
+  for (Status& result : results) STASIS_TRY(std::move(result));
+  return {};
+}
+
+std::future<Status> RunBeside(const std::function<Status()>& work) {
+  const StartMayFail may_fail;
+  try {
+    return std::async(std::launch::async, work);
+  } catch (const std::system_error&) {
+    std::promise<Status> done;
+    done.set_value(work());
+    return done.get_future();
+  }
+}
+
+}  // namespace stasis

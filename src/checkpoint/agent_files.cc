@@ -1,0 +1,93 @@
+#include "checkpoint/agent_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/build_id.h"
+#include "base/file.h"
+#include "jobs/agent_library.h"
+
+namespace stasis::checkpoint {
+namespace {
+
+bool IsAgentLibrary(const image::RequiredFile& file) {
+  return !file.build_id.empty() &&
+         std::filesystem::path(file.path).filename() == jobs::kAgentLibraryName;
+}
+
+std::string PathInImage(const image::RequiredFile& file) {
+  return fmt::format("{}/{}.so", image::kAgentFolder, HexOfBytes(file.build_id));
+}
+
+// A file with that build: our own, or else the image's. A build id proves nothing, and other
+// programs that are started here will load what is put there. Empty: there is none.
+std::string SourceOf(const image::ImageReader& reader, const image::RequiredFile& file) {
+  auto own = jobs::OwnAgentLibrary();
+  if (own && own->build_id == HexOfBytes(file.build_id)) return own->path;
+  const auto& files = reader.manifest().files;
+  std::string wanted = PathInImage(file);
+  if (std::any_of(files.begin(), files.end(), [&](const auto& f) { return f.path == wanted; })) {
+    return reader.path() + "/" + wanted;
+  }
+  return {};
+}
+
+Status PutBack(const image::ImageReader& reader, const image::RequiredFile& file) {
+  const std::string build_id = HexOfBytes(file.build_id), source = SourceOf(reader, file);
+  const std::string inside = PathInImage(file);
+  if (source != reader.path() + "/" + inside) {
+    return jobs::RestoreAgentLibrary(file.path, build_id, source);
+  }
+  // Of the image that was verified, whatever has its path by now.
+  STASIS_ASSIGN(auto opened, reader.OpenFile(inside));
+  return jobs::RestoreAgentLibrary(file.path, build_id,
+                                   fmt::format("/proc/self/fd/{}", opened.fd.get()));
+}
+
+}  // namespace
+
+Status StoreAgentLibraries(image::ImageWriter& writer, const image::Manifest& manifest) {
+  std::vector<std::string> stored;
+  for (const auto& file : manifest.required_files) {
+    std::string path = PathInImage(file);
+    bool is_stored = std::find(stored.begin(), stored.end(), path) != stored.end();
+    if (!IsAgentLibrary(file) || is_stored) continue;
+    STASIS_ASSIGN(std::string content, ReadFile(file.path, jobs::kMaxAgentLibraryBytes));
+    STASIS_ASSIGN(UniqueFd fd, writer.AddFile(path));
+    STASIS_TRY(Annotate(WriteAll(fd.get(), content), "store " + file.path));
+    stored.push_back(std::move(path));
+  }
+  return {};
+}
+
+bool CanPutBack(const image::ImageReader& reader, const image::RequiredFile& file) {
+  return jobs::IsInstalledPlace(file.path, HexOfBytes(file.build_id)) &&
+         !SourceOf(reader, file).empty();
+}
+
+std::string PutBackHint(const image::ImageReader& reader, const image::RequiredFile& file) {
+  if (!IsAgentLibrary(file)) return {};
+  std::string source = SourceOf(reader, file);
+  if (!source.empty()) return fmt::format("put it back: cp {} {}", source, file.path);
+  return fmt::format("it is Stasis's own library of build {}: install the Stasis that has it there",
+                     HexOfBytes(file.build_id));
+}
+
+Status PutBackAgentLibraries(const image::ImageReader& reader) {
+  for (const auto& file : reader.manifest().required_files) {
+    // In this order: others may lie where nothing answers.
+    if (CanPutBack(reader, file) && !PathExists(file.path)) STASIS_TRY(PutBack(reader, file));
+  }
+  return {};
+}
+
+std::string AgentOf(const image::Manifest& manifest) {
+  for (const auto& file : manifest.required_files) {
+    if (IsAgentLibrary(file)) return file.path;
+  }
+  return {};
+}
+
+}  // namespace stasis::checkpoint

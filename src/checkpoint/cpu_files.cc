@@ -1,0 +1,151 @@
+#include "checkpoint/cpu_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include "base/file.h"
+#include "checkpoint/teardown.h"
+#include "dataplane/arena_place.h"
+#include "image/beneath.h"
+#include "image/image_folder.h"
+#include "image/page_reader.h"
+#include "store/store_folder.h"
+
+namespace stasis::checkpoint {
+namespace {
+
+// Where a restore has said that its files are.
+std::string LinkTo(const Paths& paths, const process::ProcessId& owner) {
+  return WorkFolder(paths, owner) + "/cpu-files";
+}
+
+uint64_t PageBytes(const image::Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const auto& file : manifest.page_files) {
+    for (const auto& run : file.runs) {
+      if (!run.is_zero()) bytes += uint64_t{run.pages} * image::kPageBytes;
+    }
+  }
+  return bytes;
+}
+
+// Without a '/' at its end.
+std::filesystem::path PathOf(const image::ImageReader& image) {
+  const std::filesystem::path path = image.path();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+// What lies there may be another user's too, or the store be read-only.
+void Sweep(const std::string& folder) { (void)store::SweepPartials(folder, image::kCpuFiles); }
+
+// What is said of one place when there is room in none.
+struct Tried {
+  std::string place;
+  uint64_t needed;
+  std::string has;
+};
+
+Error NoRoom(uint64_t bytes, const std::vector<Tried>& tried) {
+  std::string text;
+  for (const Tried& one : tried) {
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} {} of {}", one.place, one.has, one.needed);
+  }
+  Error error{Code::kResourceExhausted};
+  error.message = fmt::format(
+      "there is no room for {} bytes of CPU memory, for which CRIU needs files (in memory that is "
+      "twice as much, since the program takes it too). Bytes that are free: {}",
+      bytes, text);
+  error.hint = "end something that takes memory, or free space on one of these disks";
+  return error;
+}
+
+// In memory the program that comes back needs as much again.
+Result<std::string> PlaceFor(const Paths& paths, const std::string& store, uint64_t bytes,
+                             bool ignore_memory) {
+  std::vector<Tried> tried;
+  if (auto places = dataplane::OpenPlaces(paths, {})) {
+    for (const auto& place : *places) {
+      if (!place.in_memory()) continue;
+      auto room = dataplane::RoomIn(place, ignore_memory);
+      if (room && *room / 2 >= bytes) return place.path;
+      tried.push_back({place.path, 2 * bytes, room ? fmt::to_string(*room) : "an unknown number"});
+    }
+  }
+  for (const std::string& disk : {paths.data, store}) {
+    if (::access(disk.c_str(), W_OK) != 0) {
+      tried.push_back({disk, bytes, "none (it cannot be written to)"});
+      continue;
+    }
+    auto free = FreeBytes(disk);
+    if (free && *free >= bytes) return disk;
+    tried.push_back({disk, bytes, free ? fmt::to_string(*free) : "an unknown number"});
+  }
+  return Fail(NoRoom(bytes, tried));
+}
+
+Status CopyFile(const image::OpenedFile& from, int folder_fd, const std::string& name) {
+  STASIS_ASSIGN(UniqueFd to, image::OpenBeneath(folder_fd, name, O_WRONLY | O_CREAT | O_EXCL));
+  for (uint64_t left = from.size_bytes; left > 0;) {
+    const ssize_t n = TEMP_FAILURE_RETRY(::sendfile(to.get(), from.fd.get(), nullptr, left));
+    if (n < 0) return FailErrno(errno, "copy " + name);
+    if (n == 0) return Fail(Code::kDataLoss, name + " has become shorter");
+    left -= static_cast<uint64_t>(n);
+  }
+  return {};
+}
+
+}  // namespace
+
+bool NeedsCpuFiles(const image::Manifest& manifest) { return !manifest.page_files.empty(); }
+
+Result<CpuFiles> MakeCpuFiles(const image::ImageReader& image, const Paths& paths,
+                              const process::ProcessId& owner, bool ignore_memory,
+                              const image::Progress& progress) {
+  constexpr std::string_view kCpu = "cpu/";
+  const image::Manifest& manifest = image.manifest();
+  const std::string store = PathOf(image).parent_path();
+  const std::string name = PathOf(image).filename().string().substr(0, image::kMaxImageNameBytes);
+  Sweep(store);
+  STASIS_ASSIGN(const UniqueFd hold, dataplane::HoldPlaces(paths));
+  STASIS_ASSIGN(std::string place, PlaceFor(paths, store, PageBytes(manifest), ignore_memory));
+  CpuFiles made;
+  auto note = [&](const std::string& folder) -> Status {
+    const std::string link = LinkTo(paths, owner);
+    ::unlink(link.c_str());
+    if (::symlink(folder.c_str(), link.c_str()) == 0) return {};
+    return FailErrno(errno, "note where CPU memory is read to");
+  };
+  STASIS_ASSIGN(auto hidden, image::MakeHidden(place, name, image::kCpuFiles, note));
+  made.folder = place + "/" + hidden.name;
+  made.lock = std::move(hidden.fd);
+  for (const auto& file : manifest.files) {
+    if (!file.path.starts_with(kCpu)) continue;
+    STASIS_ASSIGN(auto opened, image.OpenFile(file.path));
+    STASIS_TRY(CopyFile(opened, made.lock.get(), file.path.substr(kCpu.size())));
+  }
+  STASIS_ASSIGN(auto pages, image::PageReader::Open(image));
+  STASIS_TRY(
+      Annotate(pages.MakeFiles(made.lock.get(), progress), "read CPU memory to " + made.folder));
+  return made;
+}
+
+Status RemoveCpuFiles(const Paths& paths, const process::ProcessId& owner) {
+  // After a restart of the machine the note may be gone, and what lies in memory is.
+  const std::string link = LinkTo(paths, owner);
+  auto folder = ReadLink(link);
+  if (!folder) return {};
+  STASIS_TRY(RemoveTree(*folder));
+  ::unlink(link.c_str());
+  return {};
+}
+
+void SweepCpuFiles(const Paths& paths) { Sweep(paths.data); }
+
+}  // namespace stasis::checkpoint

@@ -1,0 +1,166 @@
+#include "checkpoint/describe.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/bounded.h"
+#include "base/build_id.h"
+#include "base/file.h"
+#include "plan/journal.h"
+#include "process/memory.h"
+#include "process/namespace.h"
+
+namespace stasis::checkpoint {
+namespace {
+
+using device::ProcessState;
+
+image::GpuState ToImage(ProcessState state) {
+  static_assert(static_cast<int>(ProcessState::kFailed) ==
+                static_cast<int>(image::GpuState::kFailed));
+  static_assert(static_cast<int>(ProcessState::kCheckpointed) ==
+                static_cast<int>(image::GpuState::kCheckpointed));
+  return static_cast<image::GpuState>(state);
+}
+
+const plan::RecordedProcess* FindDevice(const DumpedProgram& program,
+                                        const process::ProcessId& id) {
+  for (const auto& p : program.device_processes) {
+    if (p.id == id) return &p;
+  }
+  return nullptr;
+}
+
+Result<image::Process> DescribeProcess(const DumpedProgram& program, const process::Stat& member) {
+  image::Process p;
+  p.pid = member.id.pid.value;
+  p.ppid = member.parent.value;
+  p.start_ticks = member.id.start_time;
+  p.comm = member.comm;
+  p.pgid = member.process_group;
+  p.sid = member.session;
+  STASIS_ASSIGN(p.namespace_pid, process::ReadInnerPid(member.id.pid));
+  if (member.state == 'Z') return p;  // no executable any more
+  STASIS_ASSIGN(p.exe, process::ReadExecutable(member.id.pid));
+  if (const auto* device = FindDevice(program, member.id)) {
+    p.recorded_state = ToImage(device->initial);
+    for (const auto& gpu : device->gpus) p.gpu_uuids.push_back(gpu.value);
+    p.device_bytes = device->device_bytes + device->away_bytes;
+  }
+  return p;
+}
+
+struct RequiredFile {
+  uint64_t size_bytes;
+  std::string build_id;
+};
+
+// Adds a line "SIZE BUILD-ID PATH" for each file that the process has mapped and that CRIU will
+// insist on at a restore; a path has no line break there. Called in the child of AskBounded.
+void AddRequiredFiles(process::HostPid pid, const NoteStep& note, std::set<std::string>& seen,
+                      std::string& lines) {
+  note(fmt::format("list the mappings of process {}", pid.value));
+  auto mappings = process::ReadMappingsWithin(pid);
+  if (!mappings) return;
+  for (const auto& m : *mappings) {
+    if (m.inode == 0 || !m.path.starts_with('/') || m.path.ends_with(" (deleted)")) continue;
+    if (!seen.insert(fmt::format("{} {}", m.inode, m.path)).second) continue;
+    note("read " + m.path);
+    struct stat st;
+    if (::stat(m.path.c_str(), &st) != 0 || st.st_ino != m.inode || !S_ISREG(st.st_mode)) continue;
+    lines += fmt::format("{} {} {}\n", st.st_size, ReadBuildId(m.path).value_or(""), m.path);
+  }
+}
+
+// The files may lie on a file system that does not answer.
+Result<std::map<std::string, RequiredFile>> ReadRequiredFiles(const process::ProcessTree& tree,
+                                                              const Deadline& deadline) {
+  auto read = [&](const NoteStep& note) -> Result<std::string> {
+    std::set<std::string> seen;
+    std::string lines;
+    for (const auto& member : tree.members) AddRequiredFiles(member.id.pid, note, seen, lines);
+    return lines;
+  };
+  STASIS_ASSIGN(std::string answer, AskBounded(read, deadline));
+  std::map<std::string, RequiredFile> files;
+  std::istringstream lines(answer);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t id = line.find(' ') + 1, path = line.find(' ', id) + 1;
+    files[line.substr(path)] = {std::stoull(line), line.substr(id, path - 1 - id)};
+  }
+  return files;
+}
+
+std::string TcpName(criu::Tcp tcp) {
+  static constexpr const char* kNames[] = {"refuse", "close", "keep"};
+  return kNames[static_cast<int>(tcp)];
+}
+
+}  // namespace
+
+Result<image::Manifest> DescribeProgram(gpu_state::Services& services, const DumpedProgram& program,
+                                        const Deadline& deadline) {
+  image::Manifest m;
+  m.host = image::HostNow();
+  const process::Stat& root = program.tree.root();
+  if (auto ns = process::ReadNamespace(root.id.pid, "pid")) m.host.pid_namespace = *ns;
+
+  m.software.stasis_version = services.stasis_version;
+  m.software.criu_version = program.criu_version;
+  if (!program.device_processes.empty()) {
+    STASIS_ASSIGN(auto driver, services.device->Driver());
+    m.software.driver_kind = driver.kind;
+    m.software.driver_version = driver.version;
+  }
+
+  m.job.id = program.job;
+  STASIS_ASSIGN(m.job.argv, process::ReadCommandLine(root.id.pid, deadline));
+  m.job.root_pid = root.id.pid.value;
+  STASIS_ASSIGN(m.job.working_directory, ReadLink(fmt::format("/proc/{}/cwd", root.id.pid.value)));
+  STASIS_ASSIGN(auto credentials, process::ReadCredentials(root.id.pid));
+  m.job.uid = credentials.uid[1];
+  m.job.gid = credentials.gid[1];
+  m.job.leave_running = program.leave_running;
+  m.job.suspended = !program.device_processes.empty() &&
+                    std::all_of(program.device_processes.begin(), program.device_processes.end(),
+                                [](const auto& p) { return p.suspended(); });
+
+  for (const auto& member : program.tree.members) {
+    STASIS_ASSIGN(auto p, DescribeProcess(program, member));
+    m.processes.push_back(std::move(p));
+  }
+  STASIS_ASSIGN(const auto required, ReadRequiredFiles(program.tree, deadline));
+  for (const auto& [path, file] : required) {
+    m.required_files.push_back({path, file.size_bytes, BytesOfHex(file.build_id)});
+  }
+
+  if (!program.device_processes.empty()) {
+    STASIS_ASSIGN(auto gpus, services.device->Gpus());
+    // All of them, used or not: the driver's restore wants a map of every GPU that the program
+    // could see.
+    for (const auto& gpu : gpus) {
+      uint64_t used = 0;
+      for (const auto& p : program.device_processes) {
+        if (std::find(p.gpus.begin(), p.gpus.end(), gpu.uuid) == p.gpus.end()) continue;
+        // How one process's memory is spread over several GPUs is not told.
+        used += (p.device_bytes + p.away_bytes) / p.gpus.size();
+      }
+      m.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, used});
+    }
+  }
+  for (const auto& e : program.stdio.externals) {
+    m.externals.push_back({e.key, e.kind, e.pid.value, e.fd, e.direction, e.path});
+  }
+  m.criu.tcp = TcpName(program.criu.tcp);
+  m.criu.file_locks = program.criu.file_locks;
+  m.criu.link_remap = program.criu.link_remap;
+  m.criu.shell_job = program.stdio.shell_job;
+  return m;
+}
+
+}  // namespace stasis::checkpoint

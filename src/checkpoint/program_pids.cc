@@ -1,0 +1,51 @@
+#include "checkpoint/program_pids.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "base/file.h"
+#include "process/namespace.h"
+
+namespace stasis::checkpoint {
+namespace {
+
+constexpr pid_t kLeastPidMax = 32768;
+
+pid_t PidMax() {
+  auto text = ReadFile("/proc/sys/kernel/pid_max", 64);
+  return text ? std::max(std::atoi(text->c_str()), kLeastPidMax) : kLeastPidMax;
+}
+
+}  // namespace
+
+bool BringsItsPidNamespace(const image::Manifest& manifest) {
+  return std::any_of(manifest.processes.begin(), manifest.processes.end(),
+                     [](const auto& p) { return p.restored_pid() == 1; });
+}
+
+// The middle of the widest gap: threads are numbered soon after their processes, and the manifest
+// does not list them.
+pid_t PidForCriu(const image::Manifest& manifest) {
+  std::vector<pid_t> taken = {1, PidMax()};
+  for (const auto& p : manifest.processes) taken.push_back(p.restored_pid());
+  std::sort(taken.begin(), taken.end());
+  size_t widest = 1;
+  for (size_t i = 2; i < taken.size(); ++i) {
+    if (taken[i] - taken[i - 1] > taken[widest] - taken[widest - 1]) widest = i;
+  }
+  return taken[widest - 1] + (taken[widest] - taken[widest - 1]) / 2;
+}
+
+Result<process::ProcessId> FindRestored(const image::Process& p, const process::ProcessId& root) {
+  process::HostPid pid{p.restored_pid()};
+  STASIS_ASSIGN(bool elsewhere, process::IsInOtherPidNamespace(root.pid));
+  if (elsewhere) {
+    STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace(root.pid, "pid"));
+    STASIS_ASSIGN(pid, process::FindByInnerPid(pid_namespace, pid.value));
+  }
+  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
+  return stat.id;
+}
+
+}  // namespace stasis::checkpoint

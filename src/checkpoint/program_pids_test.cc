@@ -1,0 +1,38 @@
+#include "checkpoint/program_pids.h"
+
+#include <gtest/gtest.h>
+
+namespace stasis::checkpoint {
+namespace {
+
+image::Manifest With(const std::vector<pid_t>& numbers) {
+  image::Manifest manifest;
+  for (pid_t number : numbers) {
+    image::Process process;
+    process.pid = 1'000'000 + number;  // a name, which no restore asks for
+    process.namespace_pid = number;
+    manifest.processes.push_back(process);
+  }
+  return manifest;
+}
+
+TEST(ProgramPidsTest, AnImageThatSaysNoOtherNumberComesBackUnderItsOwn) {
+  image::Process process;
+  process.pid = 4711;
+  EXPECT_EQ(process.restored_pid(), 4711);
+  process.namespace_pid = 12;
+  EXPECT_EQ(process.restored_pid(), 12);
+}
+
+// The least pid_max that there is leaves room on both sides.
+TEST(ProgramPidsTest, CriuIsFarFromAllOfThem) {
+  for (const auto& numbers : std::vector<std::vector<pid_t>>{
+           {}, {2}, {2, 3, 4, 5}, {30000}, {2, 16000}, {16000, 17000}, {5, 32767}}) {
+    const pid_t criu = PidForCriu(With(numbers));
+    EXPECT_GT(criu, 1);
+    for (pid_t number : numbers) EXPECT_GT(std::abs(criu - number), 7000) << criu;
+  }
+}
+
+}  // namespace
+}  // namespace stasis::checkpoint

@@ -1,0 +1,128 @@
+#include "checks/image_trust.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <set>
+
+#include "criu/credentials.h"
+#include "image/manifest_check.h"
+#include "image/report_text.h"
+#include "image/secret.h"
+
+namespace stasis::checks {
+namespace {
+
+tl::unexpected<Error> Distrusted(const std::string& what, const std::string& hint) {
+  return Fail(Code::kPermissionDenied, what, hint);
+}
+
+Status CheckOwner(int folder_fd, const std::string& name, const std::string& shown,
+                  const Caller& caller) {
+  struct stat st;
+  // A link or anything else in the place of a file is found when the image is verified.
+  if (::fstatat(folder_fd, name.c_str(), &st, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0) return {};
+  if (st.st_uid != 0 && st.st_uid != caller.uid) {
+    return Distrusted(
+        fmt::format("the image is another user's: {} belongs to user {}", shown, st.st_uid),
+        "it may hold anything. Restore it as that user, or, when you would run any program of his, "
+        "with --trust-image");
+  }
+  if ((st.st_mode & (S_IWGRP | S_IWOTH)) == 0 || S_ISLNK(st.st_mode)) return {};
+  return Distrusted(fmt::format("{} can be written by others than its owner (mode {:04o})", shown,
+                                st.st_mode & 07777),
+                    fmt::format("`chmod -R go-w {}` takes that from them; --trust-image restores "
+                                "it as it is",
+                                shown));
+}
+
+// The manifest's own words, which are no proof.
+std::string ClaimedOrigin(const image::Manifest& manifest) {
+  return fmt::format("it says that it was written on {} at {}",
+                     image::Printable(manifest.host.name), image::Utc(manifest.created_unix_ns));
+}
+
+Status CheckOrigin(const image::ImageReader& image, const Caller& caller, const Paths& paths) {
+  STASIS_ASSIGN(auto key, image::FindOriginKey(paths));
+  const image::Origin origin = image.OriginBy(key ? &*key : nullptr);
+  if (origin == image::Origin::kOwn) return {};
+  struct stat st;
+  if (::fstat(image.dir_fd(), &st) != 0) return FailErrno(errno, "stat " + image.path());
+  std::string why;
+  if (origin == image::Origin::kChanged) {
+    why = "its manifest was changed after it was written here (its origin MAC is wrong)";
+  } else if (origin == image::Origin::kUnknown) {
+    why = "it has no origin MAC, so nothing shows who wrote it";
+  } else if (!key) {
+    why = fmt::format(
+        "there is no {} to check its origin MAC with: the image comes from elsewhere, "
+        "or that file was deleted",
+        image::SecretPath(paths));
+  } else {
+    why =
+        "its origin MAC was made with another key: another machine, user or state folder wrote it, "
+        "or the key here was replaced since";
+  }
+  return Distrusted(
+      fmt::format("image {} was not written by this installation: {}; {}, and its files belong to "
+                  "user {}",
+                  image.path(), why, ClaimedOrigin(image.manifest()), st.st_uid),
+      fmt::format(
+          "an image may hold any program, which a restore runs as user {}. If you know where "
+          "this one comes from and trust that, restore it with --trust-image "
+          "(docs/security.md)",
+          caller.uid));
+}
+
+Error ForRoot(uid_t uid) {
+  Error error{Code::kPermissionDenied};
+  error.message = fmt::format(
+      "the image holds a program of user {}, and CRIU would open the files that it names with "
+      "root's rights, whatever that user has put in their place",
+      uid);
+  error.hint =
+      "let that user restore it (docs/security.md says how, also as root in his name), or, when "
+      "nobody can have touched those files, restore it with --trust-image";
+  return error;
+}
+
+}  // namespace
+
+Status CheckImageTrust(const image::ImageReader& image, const Caller& caller, const Paths& paths,
+                       bool trusted) {
+  const uid_t uid = image.manifest().job.uid;
+  if (!caller.root() && uid != caller.uid) {
+    return Distrusted(
+        fmt::format("the image holds a program of user {}, you are user {}", uid, caller.uid),
+        "restore it as that user or as root");
+  }
+  if (trusted) return {};
+  STASIS_TRY(CheckOwner(image.dir_fd(), "", image.path(), caller));
+  // The manifest, all files, and the folders that they are in.
+  std::set<std::string> paths_inside = {image::kManifestName};
+  auto add = [&](const std::string& path) {
+    paths_inside.insert(path);
+    paths_inside.insert(path.substr(0, path.rfind('/')));
+  };
+  for (const auto& file : image.manifest().files) add(file.path);
+  for (const auto& pack : image.manifest().packs) add(pack.path());
+  for (const std::string& path : paths_inside) {
+    STASIS_TRY(CheckOwner(image.dir_fd(), path, image.path() + "/" + path, caller));
+  }
+  // Nothing that the manifest says of itself counts before this.
+  STASIS_TRY(CheckOrigin(image, caller, paths));
+  if (caller.root() && uid != 0) return Fail(ForRoot(uid));
+  return {};
+}
+
+Status CheckCpuFiles(const std::string& images_dir, const Caller& caller, bool trusted) {
+  if (!caller.root()) return criu::FitToCaller(images_dir, caller);
+  if (trusted) return {};
+  STASIS_ASSIGN(uid_t uid, criu::FindForeignUser(images_dir));
+  if (uid != 0) return Fail(ForRoot(uid));
+  return {};
+}
+
+}  // namespace stasis::checks

@@ -1,0 +1,145 @@
+#include "checks/nccl_neighbours.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+#include <sstream>
+
+#include "base/file.h"
+#include "criu/image_entries.h"
+#include "image/manifest.h"
+#include "process/search.h"
+
+namespace stasis::checks {
+namespace {
+
+using gpu_state::Services;
+
+constexpr std::string_view kSocket = "@/tmp/nccl-socket-";
+
+// "socket:[4711]" of every communicator in the network namespace of `pid`.
+Result<std::set<std::string>> CommunicatorSockets(process::HostPid pid) {
+  STASIS_ASSIGN(std::string text, ReadFile(fmt::format("/proc/{}/net/unix", pid.value)));
+  std::set<std::string> sockets;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string ignored, inode, path;
+    for (int i = 0; i < 6; ++i) words >> ignored;
+    if (words >> inode >> path && path.starts_with(kSocket)) {
+      sockets.insert("socket:[" + inode + "]");
+    }
+  }
+  return sockets;
+}
+
+// A rank, as far as this is about it.
+struct Rank {
+  std::string who;
+  std::vector<device::GpuUuid> gpus;
+};
+
+void Apply(const device::GpuMap& map, std::vector<device::GpuUuid>& gpus) {
+  for (auto& gpu : gpus) {
+    auto pair = std::find_if(map.begin(), map.end(), [&](const auto& p) { return p.first == gpu; });
+    if (pair != map.end()) gpu = pair->second;
+  }
+}
+
+// Those of the target that get new contexts; the sockets of all of its processes are taken out of
+// `sockets`. Several may hold one: it is inherited by fork.
+std::vector<Rank> TakeRanks(const Survey& survey, Anew anew, const device::GpuMap& map,
+                            std::set<std::string>& sockets) {
+  std::vector<Rank> ranks;
+  std::set<std::string> own;
+  for (const auto& stat : survey.members()) {
+    auto files = process::ReadOpenFiles(stat.id.pid);
+    if (!files) continue;
+    bool holds = false;
+    for (const auto& file : *files) {
+      if (!sockets.contains(file.target)) continue;
+      own.insert(file.target);
+      holds = true;
+    }
+    auto p = std::find_if(survey.device_processes.begin(), survey.device_processes.end(),
+                          [&](const auto& device_process) { return device_process.id == stat.id; });
+    if (!holds || p == survey.device_processes.end()) continue;
+    const bool away = p->state == device::ProcessState::kCheckpointed;
+    if (away != (anew == Anew::kOfAway)) continue;
+    ranks.push_back({fmt::format("process {}", stat.id.pid.value), p->gpus});
+    Apply(map, ranks.back().gpus);
+  }
+  for (const std::string& socket : own) sockets.erase(socket);
+  return ranks;
+}
+
+// `sockets`: those of others.
+Status Refuse(Services& services, const std::vector<Rank>& ranks,
+              const std::set<std::string>& sockets, const std::string& hint) {
+  if (ranks.empty() || sockets.empty()) return {};
+  process::ProcessTree holders;
+  STASIS_ASSIGN(holders.members, process::FindHolders(sockets));
+  if (holders.members.empty()) return {};
+  // Of one that is away there is none.
+  STASIS_ASSIGN(auto neighbours, services.device->FindProcesses(holders));
+  for (const auto& neighbour : neighbours) {
+    for (const auto& rank : ranks) {
+      auto shared = std::find_first_of(rank.gpus.begin(), rank.gpus.end(), neighbour.gpus.begin(),
+                                       neighbour.gpus.end());
+      if (shared == rank.gpus.end()) continue;
+      return Fail(Code::kFailedPrecondition,
+                  fmt::format("{} has an NCCL communicator on GPU {}, which process {} of another "
+                              "job uses with NCCL too: contexts that the driver brings back beside "
+                              "each other can cost both their programs",
+                              rank.who, shared->value, neighbour.id.pid.value),
+                  hint +
+                      "; STASIS_TRY_NCCL=1 in the environment tries it all the same "
+                      "(docs/nccl.md)");
+    }
+  }
+  return {};
+}
+
+bool IsTried() { return std::getenv("STASIS_TRY_NCCL") != nullptr; }
+
+}  // namespace
+
+Status RefuseNcclNeighbours(Services& services, const Survey& survey, Anew anew,
+                            const device::GpuMap& map, const std::string& hint) {
+  if (survey.device_processes.empty() || IsTried()) return {};
+  STASIS_ASSIGN(auto sockets, CommunicatorSockets(survey.tree.root().id.pid));
+  if (sockets.empty()) return {};
+  const auto ranks = TakeRanks(survey, anew, map, sockets);
+  return Refuse(services, ranks, sockets, hint);
+}
+
+Result<bool> HasCommunicators(int files_img, uint64_t size_bytes) {
+  // An abstract name begins with a zero byte, there as in the kernel.
+  const std::string name = '\0' + std::string(kSocket.substr(1));
+  bool found = false;
+  auto look = [&](const std::string& entry) -> Status {
+    found = found || entry.find(name) != std::string::npos;
+    return {};
+  };
+  STASIS_TRY(criu::ReadEntries(files_img, size_bytes, criu::kFilesImage, "files.img", look));
+  return found;
+}
+
+Status RefuseNcclNeighbours(Services& services, const image::Manifest& manifest,
+                            const device::GpuMap& map, const std::string& hint) {
+  if (manifest.gpus.empty() || IsTried()) return {};
+  STASIS_ASSIGN(auto sockets, CommunicatorSockets({::getpid()}));
+  std::vector<Rank> ranks;
+  for (const auto& p : manifest.processes) {
+    if (!p.is_cuda()) continue;
+    ranks.push_back({fmt::format("process {} of the image", p.pid), {}});
+    for (const auto& uuid : p.gpu_uuids) ranks.back().gpus.push_back({uuid});
+    Apply(map, ranks.back().gpus);
+  }
+  return Refuse(services, ranks, sockets, hint);
+}
+
+}  // namespace stasis::checks

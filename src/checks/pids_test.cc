@@ -1,0 +1,31 @@
+#include "checks/pids.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace stasis::checks {
+namespace {
+
+image::Manifest With(const std::vector<pid_t>& numbers) {
+  image::Manifest manifest;
+  for (pid_t number : numbers) {
+    image::Process process;
+    process.pid = 1'000'000 + number;  // a name, which no restore asks for
+    process.namespace_pid = number;
+    manifest.processes.push_back(process);
+  }
+  return manifest;
+}
+
+TEST(PidsTest, WhoHasANumberIsNamedAndTheWayRoundIt) {
+  Status taken = CheckPidsFree(With({::getpid()}));
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code, Code::kAborted);
+  EXPECT_NE(taken.error().message.find(std::to_string(::getpid())), std::string::npos);
+  EXPECT_NE(taken.error().hint.find("--new-pidns"), std::string::npos);
+  EXPECT_TRUE(CheckPidsFree(With({1, ::getpid()}))) << "CRIU makes their namespace";
+  EXPECT_TRUE(CheckPidsFree(With({0x7ffffff0 - 1'000'000})));
+}
+
+}  // namespace
+}  // namespace stasis::checks

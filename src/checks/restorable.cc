@@ -1,0 +1,141 @@
+#include "checks/restorable.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/bounded.h"
+#include "base/build_id.h"
+#include "base/deadline.h"
+#include "base/file.h"
+#include "checkpoint/agent_files.h"
+#include "checks/pids.h"
+#include "checks/readable.h"
+#include "gpu_state/gpu_room.h"
+
+namespace stasis::checks {
+namespace {
+
+Status CheckDriver(gpu_state::Services& services, const image::Manifest& manifest) {
+  if (manifest.software.driver_kind.empty()) return {};
+  STASIS_ASSIGN(auto driver, services.device->Driver());
+  if (!driver.can_checkpoint) {
+    return Fail(Code::kUnimplemented,
+                "the program needs a GPU driver that can restore it: " + driver.why_not);
+  }
+  if (driver.kind != manifest.software.driver_kind ||
+      driver.version != manifest.software.driver_version) {
+    return Fail(Code::kUnimplemented,
+                fmt::format("the image was made with driver {} {}, and this machine has {} {}",
+                            manifest.software.driver_kind, manifest.software.driver_version,
+                            driver.kind, driver.version),
+                "restore it on a machine with the same driver");
+  }
+  return {};
+}
+
+bool IsUsed(const image::Manifest& manifest, const image::Gpu& gpu) {
+  for (const auto& p : manifest.processes) {
+    if (std::find(p.gpu_uuids.begin(), p.gpu_uuids.end(), gpu.uuid) != p.gpu_uuids.end())
+      return true;
+  }
+  return false;
+}
+
+Status CheckGpus(gpu_state::Services& services, const image::Manifest& manifest,
+                 const device::GpuMap& map) {
+  if (manifest.gpus.empty()) return {};
+  STASIS_ASSIGN(auto gpus, services.device->Gpus());
+  for (const auto& recorded : manifest.gpus) {
+    if (!IsUsed(manifest, recorded)) continue;
+    std::string wanted = recorded.uuid;
+    for (const auto& [from, to] : map) {
+      if (from.value == recorded.uuid) wanted = to.value;
+    }
+    auto gpu = std::find_if(gpus.begin(), gpus.end(),
+                            [&](const auto& g) { return g.uuid.value == wanted; });
+    if (gpu == gpus.end()) {
+      return Fail(
+          Code::kUnimplemented,
+          fmt::format("GPU {} ({}) of the image is not in this machine", wanted, recorded.name),
+          "name another of the same model with --gpu-map OLD=NEW; `stasis gpu ls` lists them");
+    }
+    if (gpu->name != recorded.name) {
+      return Fail(Code::kUnimplemented,
+                  fmt::format("the program ran on {}, and GPU {} is {}", recorded.name, gpu->index,
+                              gpu->name),
+                  "restore it onto a GPU of the same model");
+    }
+    if (gpu->free_bytes < recorded.used_bytes) {
+      return Fail(Code::kResourceExhausted,
+                  fmt::format("GPU {} has {} MiB free, and the program needs {} MiB", gpu->index,
+                              gpu->free_bytes >> 20, recorded.used_bytes >> 20),
+                  "suspend or end what else uses that GPU; the image is untouched");
+    }
+  }
+  return {};
+}
+
+Status CompareRequiredFiles(const image::ImageReader& reader, const NoteStep& note) {
+  constexpr char kPutBack[] = "put the very same file back (same package, same version)";
+  for (const auto& file : reader.manifest().required_files) {
+    note("look at " + file.path + ", which the program needs");
+    struct stat st;
+    if (::stat(file.path.c_str(), &st) != 0) {
+      if (checkpoint::CanPutBack(reader, file)) continue;
+      std::string hint = checkpoint::PutBackHint(reader, file);
+      return Fail(Code::kNotFound,
+                  fmt::format("the program needs the file {}, which is missing", file.path),
+                  hint.empty() ? kPutBack : hint);
+    }
+    if (static_cast<uint64_t>(st.st_size) != file.size_bytes) {
+      return Fail(Code::kFailedPrecondition,
+                  fmt::format("{} has {} bytes and had {} when the image was made", file.path,
+                              st.st_size, file.size_bytes),
+                  kPutBack);
+    }
+    if (file.build_id.empty()) continue;
+    STASIS_ASSIGN(std::string build_id, ReadBuildId(file.path));
+    if (build_id != HexOfBytes(file.build_id)) {
+      return Fail(
+          Code::kFailedPrecondition,
+          fmt::format("{} is another build than when the image was made: {}, and was {}", file.path,
+                      build_id.empty() ? "none" : build_id, HexOfBytes(file.build_id)),
+          kPutBack);
+    }
+  }
+  return {};
+}
+
+// The files may lie on a file system that does not answer.
+Status CheckRequiredFiles(const image::ImageReader& reader, const Deadline& deadline) {
+  auto compare = [&](const NoteStep& note) -> Result<std::string> {
+    STASIS_TRY(CompareRequiredFiles(reader, note));
+    return std::string();
+  };
+  BoundedOptions options;
+  options.keep_fds = {reader.dir_fd()};
+  options.cancelled = ReadingCancelled();
+  auto answer = AskBounded(compare, deadline, options);
+  if (answer) return {};
+  Error error = std::move(answer).error();
+  if (error.code == Code::kDeadlineExceeded) {
+    error.hint = "Its file system does not answer (FUSE, NFS). The image is untouched.";
+  }
+  return Fail(std::move(error));
+}
+
+}  // namespace
+
+Status CheckRestorable(gpu_state::Services& services, const image::ImageReader& reader,
+                       const device::GpuMap& map, bool new_pidns) {
+  const image::Manifest& manifest = reader.manifest();
+  if (!new_pidns) STASIS_TRY(CheckPidsFree(manifest));
+  STASIS_TRY(CheckRequiredFiles(reader, ReadingDeadline(services.settings.phase_timeout_s)));
+  STASIS_TRY(CheckDriver(services, manifest));
+  return gpu_state::WithIdleMoversAway(services,
+                                       [&] { return CheckGpus(services, manifest, map); });
+}
+
+}  // namespace stasis::checks

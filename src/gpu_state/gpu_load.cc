@@ -1,0 +1,185 @@
+#include "gpu_state/gpu_load.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stasis::gpu_state {
+namespace {
+
+using plan::PhaseScope;
+
+// At most in one part of a copy, after which the ballast may go: 20 ms on the wire.
+constexpr uint64_t kMostInOnePart = 1u << 30;
+
+}  // namespace
+
+uint64_t GpuLoad::BallastFor(size_t index) const {
+  uint64_t bytes = driver_bytes_;
+  for (size_t i = index + 1; i < lots_.size(); ++i) bytes += lots_[i]->bytes();
+  return bytes;
+}
+
+Status GpuLoad::MakeRoom(uint64_t driver_bytes, const Deadline& deadline) {
+  driver_bytes_ = driver_bytes;
+  STASIS_TRY(mover_.Attach(*lots_.front()->arena, deadline));
+  STASIS_TRY(mover_.PrepareLoad(lots_.front()->ranges, BallastFor(0), deadline));
+  std::lock_guard lock(mutex_);
+  free_ = false;
+  return {};
+}
+
+// Between two parts of a copy, by the thread that loads.
+Status GpuLoad::FreeIfWanted(PhaseScope* scope, const Deadline& deadline) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!wanted_ || free_) return {};
+  }
+  STASIS_TRY(mover_.FreeBallast(deadline));
+  {
+    std::lock_guard lock(mutex_);
+    free_ = true;
+  }
+  scope->Changed();
+  return {};
+}
+
+// A chunk more than is loaded, or all: many small copies would be slower.
+Result<uint64_t> GpuLoad::AwaitFilled(const Lot& lot, uint64_t loaded, PhaseScope* scope,
+                                      const Deadline& deadline) {
+  const uint64_t all = lot.bytes();
+  const uint64_t enough = std::min(all, loaded + dataplane::ChunkBytes());
+  for (;;) {
+    if (scope != nullptr) {
+      STASIS_TRY(FreeIfWanted(scope, deadline));
+      if (scope->Abandoned()) return Fail(Code::kCancelled, "called off");
+    }
+    const uint64_t filled = lot.filled ? lot.filled->load() : all;
+    if (filled >= enough) {
+      std::lock_guard lock(mutex_);
+      return free_ ? filled : std::min(filled, loaded + kMostInOnePart);
+    }
+    if (scope == nullptr) return Fail(Code::kInternal, "nobody fills the arena");
+    STASIS_TRY(scope->WaitUntil([&] {
+      std::lock_guard lock(mutex_);
+      return lot.filled->load() >= enough || (wanted_ && !free_);
+    }));
+  }
+}
+
+Status GpuLoad::LoadLot(size_t index, PhaseScope* scope, const Deadline& deadline,
+                        const std::function<void(uint64_t)>& loaded) {
+  Lot& lot = *lots_[index];
+  if (index > 0) {
+    bool was_free = false;
+    {
+      std::lock_guard lock(mutex_);
+      was_free = free_ || wanted_;
+    }
+    // What the mover holds of the lot before is ours by now, and the ballast goes with it: for as
+    // long as it takes to make the next.
+    STASIS_TRY(mover_.Release(deadline));
+    STASIS_TRY(mover_.Attach(*lot.arena, deadline));
+    STASIS_TRY(mover_.PrepareLoad(lot.ranges, was_free ? 0 : BallastFor(index), deadline));
+    if (was_free) {
+      std::lock_guard lock(mutex_);
+      free_ = true;
+    }
+    if (was_free && scope != nullptr) scope->Changed();
+  }
+  dataplane::CopyOptions copy;
+  // Of an image every block has been checked, none has been left out, and its record is being
+  // written by data-bind.
+  if (!lot.filled) {
+    const auto& record = lot.arena->record();
+    if (record.has_checksum) copy.expected = record.checksum;
+    if (record.names) copy.zero = record.names->Zeros();
+  }
+  copy.progress = [&](uint64_t done, uint64_t) { loaded(done); };
+  copy.filled = [&](uint64_t done) { return AwaitFilled(lot, done, scope, deadline); };
+  STASIS_TRY(mover_.Load(copy, deadline));
+  STASIS_ASSIGN(lot.memory, mover_.Export(deadline));
+  return {};
+}
+
+Status GpuLoad::Load(PhaseScope* scope, const Deadline& deadline,
+                     const std::function<void(uint64_t)>& loaded) {
+  STASIS_TRY(TakeMover(scope));
+  auto load = [&]() -> Status {
+    uint64_t before = 0;
+    for (size_t i = 0; i < lots_.size(); ++i) {
+      STASIS_TRY(LoadLot(i, scope, deadline, [&](uint64_t done) { loaded(before + done); }));
+      before += lots_[i]->bytes();
+    }
+    return {};
+  };
+  Status done = load();
+  bool keeps_ballast = false;
+  {
+    std::lock_guard lock(mutex_);
+    // Our descriptors keep the memory; of the mover's there is nothing needed but the ballast.
+    loaded_ = done.has_value();
+    keeps_ballast = loaded_ && !free_ && !wanted_;
+    if (keeps_ballast) busy_ = false;
+  }
+  Status released;
+  if (!keeps_ballast) released = ReleaseMover(deadline);
+  if (scope != nullptr) scope->Changed();
+  return done ? std::move(released) : std::move(done);
+}
+
+// The mover is ours until ReleaseMover(), or until busy_ is taken back.
+Status GpuLoad::TakeMover(PhaseScope* scope) {
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!busy_) {
+        busy_ = true;
+        return {};
+      }
+    }
+    if (scope == nullptr) return Fail(Code::kInternal, "the mover is at work");
+    STASIS_TRY(scope->WaitUntil([this] { return !busy(); }));
+  }
+}
+
+bool GpuLoad::busy() {
+  std::lock_guard lock(mutex_);
+  return busy_;
+}
+
+Status GpuLoad::ReleaseMover(const Deadline& deadline) {
+  Status released = mover_.Release(deadline);
+  std::lock_guard lock(mutex_);
+  free_ = true;
+  busy_ = false;
+  return released;
+}
+
+Status GpuLoad::FreeBallast(PhaseScope* scope, const Deadline& deadline) {
+  for (;;) {
+    bool by_loader = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (free_) return {};
+      wanted_ = true;
+      by_loader = std::exchange(busy_, true);
+    }
+    if (!by_loader) break;
+    if (scope == nullptr) return Fail(Code::kInternal, "the mover is at work");
+    scope->Changed();
+    STASIS_TRY(scope->WaitUntil([this] {
+      std::lock_guard lock(mutex_);
+      return free_ || !busy_;
+    }));
+  }
+  Status freed = loaded_ ? mover_.Release(deadline) : mover_.FreeBallast(deadline);
+  {
+    std::lock_guard lock(mutex_);
+    free_ = freed.has_value();
+    busy_ = false;
+  }
+  if (scope != nullptr) scope->Changed();
+  return freed;
+}
+
+}  // namespace stasis::gpu_state

@@ -1,0 +1,127 @@
+#include "gpu_state/gpu_room.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/file.h"
+#include "base/file_lock.h"
+#include "dataplane/resident_mover.h"
+#include "gpu_state/shared_lots.h"
+
+namespace stasis::gpu_state {
+namespace {
+
+using device::Gpu;
+using device::GpuUuid;
+using plan::RecordedProcess;
+
+constexpr std::chrono::seconds kMoversLeave{20};
+
+// Where the process will be. Empty when that is not known, or is no GPU of this machine.
+std::vector<const Gpu*> TargetsOf(const RecordedProcess& process, const device::GpuMap& map,
+                                  const std::vector<Gpu>& gpus) {
+  std::vector<const Gpu*> targets;
+  for (const GpuUuid& old : process.gpus) {
+    GpuUuid wanted = old;
+    for (const auto& [from, to] : map) {
+      if (from == old) wanted = to;
+    }
+    auto it =
+        std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == wanted; });
+    if (it == gpus.end()) return {};
+    targets.push_back(&*it);
+  }
+  return targets;
+}
+
+}  // namespace
+
+Status CheckRoom(const std::vector<Gpu>& gpus, const std::vector<RecordedProcess>& processes,
+                 const device::GpuMap& map) {
+  std::map<const Gpu*, uint64_t> left;
+  for (const Gpu& gpu : gpus) left[&gpu] = gpu.free_bytes;
+  // Those that can only be in one place choose first.
+  std::vector<RecordedProcess> ordered = processes;
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.gpus.size() < b.gpus.size(); });
+  for (const auto& process : ordered) {
+    auto targets = TargetsOf(process, map, gpus);
+    if (targets.empty()) continue;
+    uint64_t room = 0;
+    std::vector<int> indices;
+    for (const Gpu* gpu : targets) {
+      room += left[gpu];
+      indices.push_back(gpu->index);
+    }
+    if (room < process.device_bytes) {
+      return Fail(Code::kResourceExhausted,
+                  fmt::format("GPU {} has {} MiB free, and process {} needs {} MiB",
+                              fmt::join(indices, "+"), room >> 20, process.id.pid.value,
+                              process.device_bytes >> 20),
+                  "suspend or end what else uses that GPU; `stasis gpu ls` lists it");
+    }
+    uint64_t needed = process.device_bytes;
+    for (const Gpu* gpu : targets) {
+      uint64_t taken = std::min(needed, left[gpu]);
+      left[gpu] -= taken;
+      needed -= taken;
+    }
+  }
+  return {};
+}
+
+Result<GpuRoom> GpuRoom::Hold(const Services& services,
+                              const std::vector<RecordedProcess>& processes,
+                              const device::GpuMap& map, const Deadline& deadline) {
+  GpuRoom room;
+  if (processes.empty()) return room;
+  STASIS_ASSIGN(auto gpus, services.device->Gpus());
+  std::set<GpuUuid> wanted;  // in one order for everybody: nobody waits for one who waits for him
+  for (const auto& process : processes) {
+    auto targets = TargetsOf(process, map, gpus);
+    for (const Gpu* gpu : targets) wanted.insert(gpu->uuid);
+    if (!targets.empty()) continue;
+    for (const Gpu& gpu : gpus) wanted.insert(gpu.uuid);
+  }
+  for (const GpuUuid& uuid : wanted) {
+    std::string path = services.paths.run + "/gpu-" + uuid.value + ".lock";
+    STASIS_ASSIGN(UniqueFd fd, Open(path, O_RDWR | O_CREAT, 0600));
+    Status locked = LockUntil(fd.get(), deadline);
+    if (!locked && locked.error().code == Code::kDeadlineExceeded) {
+      locked.error().message =
+          "another program's GPU state is still being put back to GPU " + uuid.value;
+    }
+    STASIS_TRY(std::move(locked));
+    room.locks_.push_back(std::move(fd));
+  }
+  // What was free before the wait may be taken now.
+  STASIS_TRY(WithIdleMoversAway(services, [&]() -> Status {
+    STASIS_ASSIGN(gpus, services.device->Gpus());
+    return CheckRoom(gpus, processes, map);
+  }));
+  return room;
+}
+
+Status WithIdleMoversAway(const Services& services, const std::function<Status()>& check) {
+  Status found = check();
+  if (found || found.error().code != Code::kResourceExhausted) return found;
+  auto left = dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
+  return left.value_or(0) == 0 ? found : check();
+}
+
+Status WithUnusedArenasAway(const Services& services, const std::function<Status()>& check) {
+  Status found = check();
+  if (found || found.error().code != Code::kResourceExhausted) return found;
+  auto store = ArenasThereAre(services.paths);
+  if (!store || store->FreeUnused().value_or(0) == 0) return found;
+  // They have it registered, and let go of it by themselves, but later.
+  (void)dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
+  return check();
+}
+
+}  // namespace stasis::gpu_state

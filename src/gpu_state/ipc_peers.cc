@@ -1,0 +1,71 @@
+#include "gpu_state/ipc_peers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace stasis::gpu_state {
+namespace {
+
+bool Same(const wire::Uuid& a, const wire::Uuid& b) {
+  return std::memcmp(a.bytes, b.bytes, sizeof(a.bytes)) == 0;
+}
+
+uint32_t NamedPeers(const wire::HelloReply& hello) {
+  return std::min(hello.ipc_peer_count, wire::kMaxIpcPeers);
+}
+
+std::string WhatIsShared(const IpcMember& member, const wire::IpcPeer& peer) {
+  const bool theirs = (peer.role & wire::kIpcOwnsTheirs) != 0;
+  return fmt::format("process {} uses GPU memory of process {} (CUDA IPC)",
+                     theirs ? member.id.pid.value : peer.pid,
+                     theirs ? peer.pid : member.id.pid.value);
+}
+
+Status CheckPeer(const std::vector<IpcMember>& members, const IpcMember& member,
+                 const wire::IpcPeer& peer) {
+  const bool takes_part = std::any_of(members.begin(), members.end(), [&](const IpcMember& other) {
+    return Same(other.hello->ipc_name, peer.name);
+  });
+  if (!takes_part) {
+    return Fail(
+        Code::kUnimplemented,
+        fmt::format("{}, and process {} does not take part", WhatIsShared(member, peer), peer.pid),
+        "name a job, or a process, whose tree holds both; or have the program close it");
+  }
+  if ((peer.role & wire::kIpcFreedHere) != 0) {
+    return Fail(Code::kUnimplemented,
+                WhatIsShared(member, peer) +
+                    ", which its owner has freed: nobody could bring it "
+                    "back",
+                "have the program close what it does not use any more");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CheckIpcPeers(const std::vector<IpcMember>& members) {
+  for (const IpcMember& member : members) {
+    if (member.hello->ipc_peer_count > wire::kMaxIpcPeers) {
+      return Fail(Code::kUnimplemented,
+                  fmt::format("process {} shares GPU memory (CUDA IPC) with more than {} others",
+                              member.id.pid.value, wire::kMaxIpcPeers));
+    }
+    for (uint32_t i = 0; i < NamedPeers(*member.hello); ++i) {
+      STASIS_TRY(CheckPeer(members, member, member.hello->ipc_peers[i]));
+    }
+  }
+  return {};
+}
+
+Status CheckSharesNothing(const IpcMember& member, const std::string& why_left) {
+  if (NamedPeers(*member.hello) == 0) return {};
+  return Fail(Code::kUnimplemented,
+              fmt::format("{}, and only its agent could carry that: {}",
+                          WhatIsShared(member, member.hello->ipc_peers[0]), why_left),
+              "have the program close it first");
+}
+
+}  // namespace stasis::gpu_state

@@ -1,0 +1,32 @@
+#include "gpu_state/services.h"
+
+#include "base/install_layout.h"
+
+namespace stasis::gpu_state {
+
+device::ControlOptions ControlOptionsOf(const config::Settings& settings) {
+  device::ControlOptions control;
+  control.library = settings.cuda_library;
+  control.settle_timeout = config::Milliseconds(settings.settle_timeout_s);
+  return control;
+}
+
+Services MakeServices(const Paths& paths, const config::Settings& settings,
+                      const std::string& stasis_version, bool keep_arenas, int inherit_fd) {
+  device::ControlOptions control = ControlOptionsOf(settings);
+  control.inherit_fd = inherit_fd;
+  dataplane::MoverOptions mover;
+  if (auto program = LibexecProgram("stasis-mover")) mover.program = *program;
+  mover.library = settings.cuda_library;
+  mover.inherit_fd = inherit_fd;
+  // A mover for one driver is no mover for another.
+  if (settings.mover_idle_s > 0 && !keep_arenas && mover.library.empty()) {
+    mover.resident_dir = paths.movers();
+    mover.idle_timeout = config::Milliseconds(settings.mover_idle_s);
+  }
+  return {paths, device::MakeDeviceControl(control),
+          std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas), stasis_version,
+          settings};
+}
+
+}  // namespace stasis::gpu_state

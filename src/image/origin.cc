@@ -1,0 +1,23 @@
+#include "image/origin.h"
+
+namespace stasis::image {
+
+OriginKey::OriginKey(const BlockSecret& secret) {
+  const std::string_view key(reinterpret_cast<const char*>(secret.data()), secret.size());
+  key_ = HmacSha256(key, "stasis image origin: MAC key");
+  id_ = Id128::FromRaw(HmacSha256(key, "stasis image origin: key id").data());
+}
+
+OriginMac OriginKey::Sign(const Sha256Digest& digest) const {
+  return {id_, HmacSha256(View(key_), View(digest))};
+}
+
+bool OriginKey::Verify(const OriginMac& origin, const Sha256Digest& digest) const {
+  const OriginMac expected = Sign(digest);
+  // All bytes are compared, so that the time taken does not tell where the first wrong one is.
+  uint8_t difference = 0;
+  for (size_t i = 0; i < expected.mac.size(); ++i) difference |= expected.mac[i] ^ origin.mac[i];
+  return origin.key_id == id_ && difference == 0;
+}
+
+}  // namespace stasis::image

@@ -1,0 +1,186 @@
+#include "operations/by_hand.h"
+
+#include <fmt/format.h>
+
+#include "gpu_state/agents.h"
+#include "gpu_state/ipc_peers.h"
+#include "gpu_state/suspended.h"
+#include "plan/journal.h"
+#include "wire/find.h"
+
+namespace stasis::operations {
+namespace {
+
+using device::ProcessState;
+using process::HostPid;
+
+// What the agent gets to bring the program to rest when nobody has set a time.
+constexpr std::chrono::milliseconds kOwnAtMost = std::chrono::minutes(10);
+constexpr std::chrono::seconds kUndo{30};
+
+std::chrono::milliseconds Left(const Deadline& deadline) {
+  return deadline.never() ? kOwnAtMost : std::chrono::milliseconds(deadline.PollTimeout());
+}
+
+}  // namespace
+
+Result<ByHand> ByHand::Open(const Paths& paths, device::DeviceControl& device, HostPid pid) {
+  STASIS_ASSIGN(ProcessState state, device.State(pid));
+  if (state == ProcessState::kNone) {
+    return Fail(Code::kUnimplemented, fmt::format("process {} does not use a GPU", pid.value));
+  }
+  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
+  STASIS_TRY(plan::CheckNotUnderWay(paths, stat.id));
+  return ByHand(paths, device, stat.id);
+}
+
+Result<bool> ByHand::IsMemoryAway() const {
+  STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(id_));
+  return (memory & wire::kMemoryAway) != 0;
+}
+
+Result<bool> ByHand::IsSuspended() const {
+  STASIS_ASSIGN(bool away, IsMemoryAway());
+  if (away) return true;
+  STASIS_ASSIGN(ProcessState state, device_->State(id_.pid));
+  return state != ProcessState::kRunning && gpu_state::LoadSuspended(*paths_, id_).has_value();
+}
+
+Status ByHand::RefuseSuspended() const {
+  STASIS_ASSIGN(bool suspended, IsSuspended());
+  if (!suspended) return {};
+  return Fail(Code::kFailedPrecondition,
+              fmt::format("process {} was suspended by Stasis", id_.pid.value),
+              fmt::format("`stasis resume {}` brings it back", id_.pid.value));
+}
+
+// What the driver's checkpoint of would succeed, and its restore would not; or would part from
+// those who share it.
+Status ByHand::RefuseShared(const wire::HelloReply& hello) const {
+  constexpr uint32_t kFatal =
+      wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent;
+  if ((hello.blockers & kFatal) != 0) {
+    return Fail(Code::kUnimplemented,
+                fmt::format("process {}: {}", id_.pid.value, gpu_state::WhyNotShared(hello)),
+                "the driver's checkpoint of it would succeed, and its restore would not");
+  }
+  return gpu_state::CheckSharesNothing({id_, &hello}, "the driver was asked alone");
+}
+
+Status ByHand::Own(const Deadline& deadline) const {
+  const Deadline by = Deadline::Sooner(deadline, Deadline::In(kOwnAtMost));
+  const auto header = wire::ReadAgentHeader(id_.pid);
+  STASIS_ASSIGN(auto agent, gpu_state::FindAgent(id_, std::min(gpu_state::kAgentAnswer, Left(by))));
+  if (!agent) return {};
+  STASIS_TRY(RefuseShared(agent->hello()));
+  if (agent->hello().imported_ranges == 0) return {};
+  if (header && (header->memory & wire::kMemoryTold) == 0) {
+    return Fail(Code::kUnimplemented,
+                fmt::format("process {} has GPU memory that came back by an earlier resume, and an "
+                            "agent too old to make that its own",
+                            id_.pid.value),
+                fmt::format("`stasis suspend {}` goes through its agent", id_.pid.value));
+  }
+  const std::string what = "making memory that came back by an earlier resume the program's own";
+  STASIS_TRY(Annotate(agent->client.Close(Left(by), wire::AgentClient::Floor::kKeep), what));
+  // Nobody has come to use it since, and nobody can now.
+  Status done =
+      agent->client.Status(gpu_state::kAgentAnswer).and_then([&](const wire::HelloReply& hello) {
+        return RefuseShared(hello);
+      });
+  if (done) done = Annotate(agent->client.Own(Left(by)), what);
+  auto open = agent->client.Open(gpu_state::kAgentAnswer);
+  if (!done) return Fail(std::move(done).error());
+  return Annotate(std::move(open), what);
+}
+
+Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
+  STASIS_TRY(RefuseSuspended());
+  if (memory == Memory::kOwn) {
+    // One that is locked already is the driver's to refuse: its agent might not answer any more.
+    STASIS_ASSIGN(ProcessState state, device_->State(id_.pid));
+    if (state == ProcessState::kRunning) STASIS_TRY(Own(deadline));
+  } else if (auto agent =
+                 gpu_state::FindAgent(id_, std::min(gpu_state::kAgentAnswer, Left(deadline)));
+             agent && *agent) {
+    // A checkpoint comes next, and then its agent cannot be asked any more.
+    STASIS_TRY(
+        gpu_state::CheckSharesNothing({id_, &(*agent)->hello()}, "the driver was asked alone"));
+  }
+  return device_->Lock(id_.pid, deadline);
+}
+
+Status ByHand::Checkpoint(const Deadline& deadline) const {
+  STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(id_));
+  if ((memory & wire::kMemoryAway) != 0) return RefuseSuspended();
+  // Whoever locked it did not ask, and its agent cannot be asked any more.
+  if ((memory & wire::kMemoryShared) != 0) {
+    return Fail(Code::kUnimplemented,
+                fmt::format("process {} shares GPU memory with another one (CUDA IPC), from which "
+                            "the driver's checkpoint would part it",
+                            id_.pid.value),
+                fmt::format("`stasis gpu unlock {}` lets it run again; `stasis suspend` of a job, "
+                            "or of a process, whose tree holds both goes through their agents",
+                            id_.pid.value));
+  }
+  if ((memory & wire::kMemoryImported) != 0) {
+    return Fail(Code::kFailedPrecondition,
+                fmt::format("process {} has GPU memory that came back by an earlier resume; the "
+                            "driver alone could not restore it",
+                            id_.pid.value),
+                fmt::format("use `stasis suspend {0}`, or unlock it and `stasis gpu toggle {0}`: "
+                            "both go through its agent",
+                            id_.pid.value));
+  }
+  return device_->Checkpoint(id_.pid, deadline);
+}
+
+Status ByHand::Restore(const device::GpuMap& map, const Deadline& deadline) const {
+  STASIS_TRY(RefuseSuspended());
+  return device_->Restore(id_.pid, map, deadline);
+}
+
+Status ByHand::Unlock(const Deadline& deadline) const {
+  STASIS_TRY(RefuseSuspended());
+  return device_->Unlock(id_.pid, deadline);
+}
+
+Status ByHand::Suspend(const Deadline& deadline) const {
+  STASIS_TRY(Lock(Memory::kOwn, deadline));
+  auto done = Checkpoint(deadline);
+  if (done) return {};
+  // As it was: locked is no state to leave a program in that was running.
+  Error error = std::move(done).error();
+  auto state = device_->State(id_.pid);
+  if (state && *state == ProcessState::kLocked) {
+    if (auto undone = device_->Unlock(id_.pid, Deadline::In(kUndo)); !undone) {
+      error.not_undone = true;
+      error.hint = "it could not be unlocked either: " + undone.error().ToString();
+    } else {
+      error.message += "; it was unlocked again";
+    }
+  } else if (!state || *state != ProcessState::kRunning) {
+    error.not_undone = true;
+  }
+  return Fail(std::move(error));
+}
+
+Status ByHand::Toggle(const device::GpuMap& map, const Deadline& deadline) const {
+  STASIS_TRY(RefuseSuspended());
+  STASIS_ASSIGN(ProcessState state, device_->State(id_.pid));
+  switch (state) {
+    case ProcessState::kRunning:
+      return Suspend(deadline);
+    case ProcessState::kCheckpointed:
+      STASIS_TRY(device_->Restore(id_.pid, map, deadline));
+      return device_->Unlock(id_.pid, deadline);
+    default:
+      return Fail(Code::kFailedPrecondition,
+                  fmt::format("process {} is {}: only a running one and a checkpointed one can be "
+                              "toggled",
+                              id_.pid.value, device::StateName(state)),
+                  state == ProcessState::kLocked ? "`stasis gpu unlock` lets it run" : "");
+  }
+}
+
+}  // namespace stasis::operations

@@ -1,0 +1,162 @@
+// What is asked before a dump, and its result. What it does: dump_run.h.
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+
+#include "base/bounded.h"
+#include "base/file.h"
+#include "checks/before_dump.h"
+#include "checks/nccl_neighbours.h"
+#include "checks/readable.h"
+#include "gpu_state/gpu_away.h"
+#include "gpu_state/gpu_room.h"
+#include "gpu_state/host_memory.h"
+#include "gpu_state/suspended.h"
+#include "image/image_folder.h"
+#include "operations/dump_run.h"
+#include "operations/execute.h"
+#include "operations/operations.h"
+#include "plan/journal.h"
+#include "plan/plan.h"
+#include "store/user_limit.h"
+
+namespace stasis::operations {
+namespace {
+
+using checks::Target;
+using gpu_state::Processes;
+using gpu_state::Services;
+
+// Whether the store's file system writes: a frozen one, and one whose server or disk is gone, keep
+// a writer for ever.
+Status CheckStoreAnswers(const Services& services, const std::string& store) {
+  auto write = [&](const NoteStep& note) -> Result<std::string> {
+    note("write to " + store);
+    (void)Open(ExistingPart(AbsolutePath(store)), O_TMPFILE | O_WRONLY);
+    return std::string();
+  };
+  BoundedOptions options;
+  options.cancelled = checks::ReadingCancelled();
+  auto answer =
+      AskBounded(write, checks::ReadingDeadline(services.settings.phase_timeout_s), options);
+  if (answer) return {};
+  Error error = std::move(answer).error();
+  if (error.code == Code::kDeadlineExceeded) {
+    error.hint =
+        "The file system is frozen (`fsfreeze`), or its disk or server does not answer; -d names "
+        "another folder.";
+  }
+  error.hint = "Everything is as it was before. " + error.hint;
+  return Fail(std::move(error));
+}
+
+// Of an image in `store` that was given no name: of what, and when; with a number, where it is not
+// the first of its second.
+std::string DefaultName(const std::string& store, const Target& target) {
+  const std::string subject = target.job.empty() ? "pid" + target.name : target.job;
+  const auto first = fmt::format("{}-{:%Y%m%d-%H%M%S}", subject, fmt::gmtime(std::time(nullptr)));
+  std::string name = first;
+  for (int n = 2; PathExists(store + "/" + name); ++n) name = fmt::format("{}-{}", first, n);
+  return name;
+}
+
+Processes Suspended(const Processes& processes) {
+  Processes found;
+  for (const auto& p : processes) {
+    if (p.suspended()) found.push_back(p);
+  }
+  return found;
+}
+
+Result<OperationResult> TryDump(Session& session, const Target& target, const DumpOptions& dump,
+                                const OperationOptions& options) {
+  Services& services = session.services;
+  STASIS_TRY(CheckStoreAnswers(services, dump.store));
+  STASIS_ASSIGN(checks::Survey survey, SurveyAfterRecovery(session, target));
+  if (dump.leave_running) {
+    STASIS_TRY(
+        checks::RefuseNcclNeighbours(services, survey, checks::Anew::kOfRunning, {},
+                                     "dump it without --leave-running, or suspend or end the other "
+                                     "job first"));
+  }
+  STASIS_ASSIGN(checks::BeforeDump before,
+                checks::AskBeforeDump(services, survey, dump.criu, dump.leave_running));
+  STASIS_TRY(criu::CheckForUser(dump.criu));
+  std::string name = dump.name.empty() ? DefaultName(dump.store, target) : dump.name;
+  STASIS_TRY(image::CheckImageName(name));
+
+  STASIS_ASSIGN(plan::Operation operation, survey.ToOperation("dump"));
+  operation.image = AbsolutePath(dump.store) + "/" + name;
+  operation.leave_running = dump.leave_running;
+  Processes& processes = operation.device_processes;
+  STASIS_ASSIGN(auto shared, gpu_state::SharedSuspend::Look(services, processes, options));
+  gpu_state::SharedResume stored(services, {});
+  STASIS_TRY(stored.Look(Suspended(processes)));
+  stored.Disconnect();
+  for (const auto& p : Suspended(processes))
+    STASIS_TRY(gpu_state::CheckNotMoved(services.paths, p.id));
+  gpu_state::LeaveToDriver(processes, *shared);
+  gpu_state::LeaveToDriver(processes, stored);
+  if (!options.ignore_memory) {
+    STASIS_TRY(gpu_state::WithUnusedArenasAway(services, [&] {
+      return gpu_state::CheckHostMemory(gpu_state::DriverBytes(processes, false),
+                                        survey.target.root.pid);
+    }));
+  }
+  if (PathExists(operation.image)) {
+    return Fail(Code::kAlreadyExists, "there is an image " + operation.image + " already",
+                "choose another --name, or `stasis image delete` it");
+  }
+  STASIS_TRY(store::CheckImageLimit(dump.store, services.settings.most_image_bytes));
+  if (!options.ignore_memory) {
+    STASIS_TRY(checks::CheckImageSpace(services, survey, dump.store, dump.full,
+                                       shared->bytes() + stored.bytes()));
+  }
+  OperationResult result = BeginResult(services, survey);
+  result.image = operation.image;
+  result.notes = before.stdio.notes;
+  result.device_bytes = survey.device_bytes();
+  result.left_to_driver = shared->left_to_driver();
+  if (!dump.leave_running) result.pid = 0;
+
+  DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(before.criu_path),
+              std::move(before.criu_version), std::move(before.stdio), std::move(name),
+              before.in_own_pidns, *shared, stored);
+  plan::Plan plan = run.MakePlan();
+  auto done = Execute(session, run.operation(), plan, options, std::move(result));
+  if (!done) {
+    Error error = std::move(done).error();
+    if (!run.left_in_store().empty() && !error.not_undone) error.hint = run.left_in_store();
+    return Fail(std::move(error));
+  }
+  result = std::move(*done);
+  if (dump.leave_running) result.pause_s = Pause(result.account.phases);
+  result.image_bytes = run.image_bytes();
+  result.shared_bytes = run.shared_bytes();
+  result.saved = shared->saved();
+  for (std::string& note : shared->notes()) result.notes.push_back(std::move(note));
+  const store::WrittenBlocks& gpu = run.blocks();
+  const store::WrittenPages& cpu = run.pages();
+  result.stored.added = run.added_bytes();
+  result.stored.gpu = {gpu.stored_bytes, gpu.new_bytes, gpu.shared_bytes, gpu.repeated_bytes,
+                       gpu.zero_bytes};
+  result.stored.cpu = {cpu.stored_bytes, cpu.new_bytes, cpu.shared_bytes, cpu.repeated_bytes,
+                       cpu.zero_bytes};
+  for (const std::string& note : gpu.notes) result.notes.push_back(note);
+  for (const std::string& note : cpu.notes) result.notes.push_back(note);
+  for (const std::string& note : run.notes()) result.notes.push_back(note);
+  return result;
+}
+
+}  // namespace
+
+Result<OperationResult> Dump(Session& session, const Target& target, const DumpOptions& dump,
+                             const OperationOptions& options) {
+  auto result = TryDump(session, target, dump, options);
+  if (!result) return Fail(checks::WithChange(target, std::move(result).error()));
+  return result;
+}
+
+}  // namespace stasis::operations

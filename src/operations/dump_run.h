@@ -1,0 +1,133 @@
+// The phases of a dump: image-begin, the GPU state away as in a suspend (gpu_state/gpu_away.h) with
+// a tree-check, and gpu-release-check. Then
+//   image-writer
+//   cpu-dump { describe, cpu-write, commit } beside data-write, await-end
+// The commit waits for data-write, inside CRIU's post-dump notification: the program is never
+// killed before its image is complete, and a refused answer lets it run on. With --leave-running
+//   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write,
+//   commit
+// The program runs again as soon as CRIU has its CPU state; what is stored, is stored behind that.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "checkpoint/image_process.h"
+#include "checkpoint/store_cleaner.h"
+#include "checks/survey.h"
+#include "criu/stdio.h"
+#include "gpu_state/shared_resume.h"
+#include "gpu_state/shared_suspend.h"
+#include "image/manifest.h"
+#include "image/writer.h"
+#include "operations/image_tasks.h"
+#include "operations/operations.h"
+#include "plan/journal.h"
+#include "store/page_writer.h"
+
+namespace stasis::operations {
+
+// One dump on its way, shared by its phases.
+class DumpRun {
+ public:
+  DumpRun(Session& session, checks::Survey survey, plan::Operation operation,
+          const DumpOptions& dump, std::string criu_path, std::string criu_version,
+          criu::StdioPlan stdio, std::string name, bool in_own_pidns,
+          gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored)
+      : session_(session),
+        survey_(std::move(survey)),
+        operation_(std::move(operation)),
+        dump_(dump),
+        criu_path_(std::move(criu_path)),
+        criu_version_(std::move(criu_version)),
+        stdio_(std::move(stdio)),
+        name_(std::move(name)),
+        in_own_pidns_(in_own_pidns),
+        shared_(shared),
+        stored_(stored) {}
+
+  plan::Plan MakePlan();
+  const plan::Operation& operation() const { return operation_; }
+  uint64_t image_bytes() const { return image_bytes_; }
+  uint64_t shared_bytes() const { return shared_.bytes(); }
+  uint64_t added_bytes() const { return added_bytes_; }
+  const store::WrittenBlocks& blocks() const { return blocks_; }
+  const store::WrittenPages& pages() const { return pages_; }
+  const std::vector<std::string>& notes() const { return notes_; }  // sentences
+  // Says that the program is as it was before, and what a store that does not answer has left
+  // there; empty if it answered.
+  const std::string& left_in_store() const { return left_in_store_; }
+
+ private:
+  plan::Phase ImageBegin();
+  plan::Phase TreeCheck();
+  plan::Phase StartImageProcess();
+  plan::Phase DataWrite();
+  plan::Phase CpuDump();
+  plan::Phase Describe();
+  plan::Phase CpuWrite();
+  plan::Phase Commit();
+  plan::Phase GpuReturn();
+  plan::Phase DataFree();
+  plan::Phase AwaitEnd();
+  void AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
+                    const Deadline& deadline);
+  std::string Settle();
+  std::string BringToRest();
+  Status KeepLog(Status dumped);
+  bool HasBegunToEnd() const;
+
+  Status RunCriu(plan::PhaseScope& scope);
+  Status CommitImage(plan::PhaseScope& scope);
+  // Returns a sentence about what is left, empty if nothing is.
+  std::string RemoveLateFiles();
+  Status AbortImage();
+  uint64_t CpuBytesInStore() const;
+  Result<std::string> RunInImageProcess(const char* task, const std::string& request,
+                                        plan::PhaseScope& scope);
+  Status GiveBackGpu();
+
+  // Of the GPU, that the image gets.
+  bool has_data() const { return !shared_.lots().empty() || !stored_.lots().empty(); }
+  Status ClearDumped();
+  std::string LogPath() const { return work_dir_ + "/criu-dump.log"; }
+
+  Session& session_;
+  const checks::Survey survey_;
+  const plan::Operation operation_;
+  const DumpOptions& dump_;
+  const std::string criu_path_;
+  const std::string criu_version_;
+  const criu::StdioPlan stdio_;
+  const std::string name_;
+  const bool in_own_pidns_;           // CRIU has to work there
+  gpu_state::SharedSuspend& shared_;  // of processes whose memory leaves the GPU now
+  gpu_state::SharedResume& stored_;   // of those that were suspended before
+  store::WrittenBlocks blocks_;
+  store::WrittenPages pages_;
+  std::unique_ptr<image::ImageWriter> writer_;
+  std::unique_ptr<checkpoint::StoreCleaner> cleaner_;  // once the image is begun
+  bool commit_begun_ = false;
+  std::unique_ptr<ImageTasks> tasks_;
+  std::unique_ptr<checkpoint::ImageProcess> image_process_;
+  image::Manifest manifest_;                 // after describe
+  std::vector<process::ProcessId> stopped_;  // after describe: what CRIU holds, and is to kill
+  std::vector<process::ProcessId> living_;   // of them, those that had not ended by themselves
+  bool half_ended_ = false;                  // CRIU was lost while it killed them
+  std::string work_dir_;
+  std::string left_in_store_;
+  Stopwatch watch_;
+  bool has_gpu_ = false;                 // again, with all its memory
+  bool criu_ended_the_program_ = false;  // it may still be giving back its memory
+  uint64_t image_bytes_ = 0;
+  std::vector<std::string> notes_;
+  uint64_t added_bytes_ = 0;  // of them, what no earlier image had
+};
+
+// How long a program that runs on stood still: from the first phase that keeps it from the GPU or
+// stops it to the end of the one that lets it go. Seconds.
+double Pause(const std::vector<plan::PhaseReport>& phases);
+
+}  // namespace stasis::operations

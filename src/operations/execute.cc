@@ -1,0 +1,162 @@
+#include "operations/execute.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/operation_id.h"
+#include "checks/survey.h"
+#include "jobs/store.h"
+#include "plan/fault.h"
+
+namespace stasis::operations {
+namespace {
+
+using checks::Survey;
+using checks::Target;
+using gpu_state::Services;
+using plan::Operation;
+
+constexpr std::chrono::seconds kWindDown{20};
+constexpr std::chrono::seconds kLongestHold{60};  // of a test's
+
+// A plan that has failed over a process of the program. It is not tried again: that would suspend
+// or end the others without whoever may have died of this attempt.
+Error WithTheDead(Error error, const Operation& operation) {
+  std::string dead;
+  for (const auto& p : operation.device_processes) {
+    if (process::IsAlive(p.id)) continue;
+    dead += fmt::format("{}process {}", dead.empty() ? "" : " and ", p.id.pid.value);
+  }
+  if (dead.empty()) return error;
+  error.message = fmt::format("{} ended in the middle of it ({})", dead, error.ToString());
+  error.context.clear();
+  error.code = Code::kUnavailable;
+  if (!error.not_undone) {
+    error.hint =
+        "What is left of the program is as it was before. Another try would be of that alone.";
+  }
+  return error;
+}
+
+// Of a program whose first process has ended.
+std::string WhatIsLeft(const Operation& operation) {
+  std::vector<std::string> left;
+  for (const auto& id : operation.members) {
+    if (process::IsAlive(id)) left.push_back(ToString(id.pid));
+  }
+  if (left.empty()) return "nothing is left of it";
+  return fmt::format("of its processes {} {} left. {}", fmt::join(left, ", "),
+                     left.size() == 1 ? "is" : "are",
+                     operation.job.empty() ? "One that does not run on can only be ended"
+                                           : "`stasis kill " + operation.job + "` ends them");
+}
+
+// A plan that has failed over a program that is no more.
+Error WithTheEnd(Error error, const Operation& operation, bool committed) {
+  // In the middle of a plan nobody asks whether there is such a thing.
+  if (error.code == Code::kNotFound) error.code = Code::kUnavailable;
+  const bool ended = !operation.members.empty() && !process::IsAlive(operation.members.front());
+  if (!ended && !committed) return WithTheDead(std::move(error), operation);
+  // Of a dump that was committed the image is left, and the plan has said so.
+  if (!ended || (operation.verb == "dump" && committed)) return error;
+  error.not_undone = true;
+  error.hint = "The program has ended in the meantime; " + WhatIsLeft(operation) + ".";
+  return error;
+}
+
+// In the journal: from here on no other operation begins on one of `members`.
+Status Claim(Session& session, const Target& target, std::vector<process::ProcessId> members) {
+  Operation operation;
+  operation.target = target.name;
+  operation.job = target.job;
+  STASIS_ASSIGN(process::Stat self, process::ReadStat({::getpid()}));
+  operation.owner = self.id;
+  STASIS_ASSIGN(operation.boot_id, process::BootId());
+  operation.members = std::move(members);
+  return session.journal->Claim(operation);
+}
+
+// An entry about one of `members` that could not be undone.
+Status CheckRecovered(const std::vector<RecoveredOperation>& report,
+                      const std::vector<process::ProcessId>& members) {
+  for (const auto& recovered : report) {
+    if (recovered.ok || recovered.under_way) continue;
+    const bool ours =
+        std::any_of(recovered.members.begin(), recovered.members.end(), [&](const auto& id) {
+          return std::find(members.begin(), members.end(), id) != members.end();
+        });
+    if (!ours) continue;
+    return Fail(Code::kFailedPrecondition,
+                "an earlier " + recovered.verb + " of " + recovered.target +
+                    " was cut off and could not be undone: " + recovered.outcome,
+                "`stasis recover` tries again");
+  }
+  return {};
+}
+
+// A process that was named by its number may have become a job since (`stasis manage`), which would
+// be ended and know of no image. Asked after the claim: from then on it becomes none.
+Status CheckInNoJob(const Session& session, const Target& target) {
+  if (!target.job.empty()) return {};
+  STASIS_ASSIGN(auto job,
+                jobs::Store(session.services.paths.jobs()).FindByProcess(target.root.pid));
+  if (!job || !job->processes || job->processes->root != target.root) return {};
+  return Fail(
+      Code::kAborted,
+      fmt::format("process {} has become job {} in the meantime", target.root.pid.value, job->id),
+      fmt::format("nothing was done to it; `stasis {} {}` does it to the job",
+                  session.journal->verb(), job->id));
+}
+
+}  // namespace
+
+Result<std::vector<RecoveredOperation>> RecoverFirst(Session& session) {
+  return Recover(session.services, Deadline::In(kWindDown));
+}
+
+Result<Survey> SurveyAfterRecovery(Session& session, const Target& target) {
+  STASIS_ASSIGN(const auto report, RecoverFirst(session));
+  STASIS_TRY(plan::InjectFault("claim", plan::FaultPoint::kBefore, Deadline::In(kLongestHold)));
+  STASIS_TRY(Claim(session, target, {target.root}));
+  STASIS_TRY(CheckInNoJob(session, target));
+  STASIS_ASSIGN(Survey survey, checks::SurveyTarget(session.services, target));
+  std::vector<process::ProcessId> members;
+  for (const auto& member : survey.members()) members.push_back(member.id);
+  STASIS_TRY(CheckRecovered(report, members));
+  STASIS_TRY(Claim(session, target, std::move(members)));
+  return survey;
+}
+
+OperationResult BeginResult(Services& services, const Survey& survey) {
+  OperationResult result;
+  result.operation = OperationId();
+  result.target = survey.target.name;
+  result.job = survey.target.job;
+  result.pid = survey.target.root.pid.value;
+  if (auto driver = services.device->Driver()) result.driver_kind = driver->kind;
+  return result;
+}
+
+Result<OperationResult> Execute(Session& session, const Operation& operation, plan::Plan& plan,
+                                const OperationOptions& options, OperationResult result) {
+  result.planned_phases = plan.PhaseNames();
+  if (options.dry_run) return result;
+  STASIS_TRY(plan::InjectFault("begin", plan::FaultPoint::kBefore, Deadline::In(kLongestHold)));
+  STASIS_TRY(session.journal->Begin(operation));
+  plan::Plan::RunOptions run;
+  run.journal = session.journal.get();
+  run.progress = options.progress;
+  run.cancelled = options.cancelled;
+  run.timeout = options.timeout;
+  auto account = plan.Run(run);
+  if (!account) return Fail(WithTheEnd(std::move(account).error(), operation, plan.committed()));
+  result.account = std::move(*account);
+  if (Status finished = session.journal->Finish(); !finished) {
+    result.notes.push_back("all is done, but its journal entry stays: " +
+                           finished.error().ToString());
+  }
+  return result;
+}
+
+}  // namespace stasis::operations

@@ -1,0 +1,70 @@
+#include "operations/hold_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "gpu_state/agents.h"
+#include "gpu_state/suspended.h"
+#include "jobs/watch.h"
+#include "plan/journal.h"
+#include "process/tree.h"
+
+namespace stasis::operations {
+namespace {
+
+// A program that was killed a moment ago is still on its way: the driver takes its time to let go
+// of a GPU.
+constexpr std::chrono::seconds kEndTime{10};
+
+Status CheckMayComeBack(const Paths& paths, const jobs::Job& job) {
+  if (jobs::HasEnded(job.state)) return {};
+  // Whoever starts a job holds it meanwhile: this one is what a killed command has left.
+  if (job.state == jobs::State::kStarting) return {};
+  if (IsSuspended(paths, job)) {
+    return Fail(Code::kFailedPrecondition, fmt::format("job {} is suspended", job.id),
+                fmt::format("`stasis resume {0}` has it go on without an image. For one of its "
+                            "images end it first with `stasis kill -s KILL {0}`, or restore under "
+                            "another name with --job",
+                            job.id));
+  }
+  return Fail(Code::kFailedPrecondition,
+              fmt::format("job {} is {}", job.id, jobs::StateName(job.state)),
+              "end it first, or restore under another name with --job");
+}
+
+}  // namespace
+
+const std::string& WantedJob(const RestoreOptions& options, const image::Manifest& manifest) {
+  return options.job.empty() ? manifest.job.id : options.job;
+}
+
+bool IsSuspended(const Paths& paths, const jobs::Job& job) {
+  if (job.state != jobs::State::kRunning || !job.processes) return false;
+  auto tree = process::ReadTree(job.processes->root.pid);
+  if (!tree) return false;
+  return std::any_of(tree->members.begin(), tree->members.end(), [&](const auto& member) {
+    auto record = gpu_state::LoadSuspended(paths, member.id);
+    return record && (!record->context_kept || gpu_state::LoadKeptContext(paths, member.id));
+  });
+}
+
+Result<std::optional<jobs::Claim>> HoldJob(const Paths& paths, const std::string& id) {
+  if (id.empty()) return std::optional<jobs::Claim>();
+  const jobs::Store store(paths.jobs());
+  const auto seen = store.Load(id);
+  if (seen && seen->state == jobs::State::kEnding) {
+    (void)jobs::AwaitEnd(store, id, Deadline::In(kEndTime));
+  }
+  auto held = store.Hold(id);
+  if (!held && held.error().code == Code::kNotFound) return std::optional<jobs::Claim>();
+  if (!held) {
+    // Its journal says what that is.
+    if (held.error().code == Code::kAborted) STASIS_TRY(plan::CheckJobNotUnderWay(paths, id));
+    return Fail(std::move(held).error());
+  }
+  STASIS_TRY(CheckMayComeBack(paths, held->job()));
+  return std::optional<jobs::Claim>(std::move(*held));
+}
+
+}  // namespace stasis::operations

@@ -1,0 +1,177 @@
+#include "operations/image_tasks.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "checkpoint/agent_files.h"
+#include "criu/terminals.h"
+#include "image/manifest_codec.h"
+#include "image/secret.h"
+#include "store/user_limit.h"
+
+namespace stasis::operations {
+namespace {
+
+using gpu_state::Lot;
+
+// What a task has written, of blocks or of pages.
+template <class Written>
+std::string ToJson(const Written& written) {
+  const nlohmann::json json = {
+      {"zero", written.zero_bytes},         {"new", written.new_bytes},
+      {"stored", written.stored_bytes},     {"shared", written.shared_bytes},
+      {"repeated", written.repeated_bytes}, {"notes", written.notes}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Result<nlohmann::json> ParseAnswer(const std::string& answer) {
+  auto json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) return json;
+  return Fail(Code::kInternal, "the process that writes the image gave no answer that can be read");
+}
+
+template <class Written>
+Result<Written> FromJson(const std::string& answer) {
+  STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(answer));
+  Written written;
+  written.zero_bytes = json["zero"];
+  written.new_bytes = json["new"];
+  written.stored_bytes = json["stored"];
+  written.shared_bytes = json["shared"];
+  written.repeated_bytes = json["repeated"];
+  written.notes = json["notes"];
+  return written;
+}
+
+}  // namespace
+
+Result<store::WrittenBlocks> BlocksIn(const std::string& data_write_answer) {
+  return FromJson<store::WrittenBlocks>(data_write_answer);
+}
+
+Result<store::WrittenPages> PagesIn(const std::string& cpu_write_answer) {
+  return FromJson<store::WrittenPages>(cpu_write_answer);
+}
+
+Result<WrittenImage> ImageIn(const std::string& commit_answer) {
+  STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(commit_answer));
+  return WrittenImage{json["bytes"], json["added"]};
+}
+
+uint64_t FolderBytes(const std::string& folder) {
+  uint64_t sum = 0;
+  auto names = ListDir(folder);
+  if (!names) return 0;
+  for (const std::string& name : *names) {
+    struct stat st;
+    if (::stat((folder + "/" + name).c_str(), &st) == 0) sum += static_cast<uint64_t>(st.st_size);
+  }
+  return sum;
+}
+
+std::map<std::string, checkpoint::ImageProcess::Task> ImageTasks::All() {
+  auto task = [this](auto method) {
+    return [this, method](const std::string& request,
+                          const checkpoint::ImageProcess::Progress& progress) {
+      return (this->*method)(request, progress);
+    };
+  };
+  return {{kDataWrite, task(&ImageTasks::WriteData)},
+          {kCpuWrite, task(&ImageTasks::WritePages)},
+          {kCommit, task(&ImageTasks::WriteImage)}};
+}
+
+std::vector<int> ImageTasks::descriptors() const {
+  std::vector<int> fds = context_.writer.descriptors();
+  for (const Lot* lot : Lots()) {
+    if (lot->arena) fds.push_back(lot->arena->fd());
+  }
+  return fds;
+}
+
+std::vector<Lot*> ImageTasks::Lots() const {
+  std::vector<Lot*> lots;
+  for (Lot& lot : context_.shared.lots()) lots.push_back(&lot);
+  for (Lot& lot : context_.stored.lots()) lots.push_back(&lot);
+  return lots;
+}
+
+Result<std::string> ImageTasks::WriteData(const std::string& uid,
+                                          const checkpoint::ImageProcess::Progress& progress) {
+  const uint64_t total = context_.shared.bytes() + context_.stored.bytes();
+  STASIS_ASSIGN(auto how, HowToWrite(static_cast<uint32_t>(std::stoul(uid))));
+  STASIS_ASSIGN(
+      data_, checkpoint::WriteLots(context_.services.paths, context_.writer, Lots(), std::move(how),
+                                   [&](uint64_t done) { return progress(done, total); }));
+  return ToJson(data_.blocks);
+}
+
+// CRIU's pages, in the page cache until then.
+Result<std::string> ImageTasks::WritePages(const std::string& uid,
+                                           const checkpoint::ImageProcess::Progress& progress) {
+  STASIS_TRY(criu::DetachTerminals(context_.writer.cpu_path()));
+  STASIS_ASSIGN(image::BlockSecret secret, image::BlockSecretOf(context_.services.paths));
+  STASIS_ASSIGN(auto how, HowToWrite(static_cast<uint32_t>(std::stoul(uid))));
+  const uint64_t total = FolderBytes(context_.writer.cpu_path());
+  how.progress = [&](uint64_t done) { return progress(std::min(done, total), total); };
+  auto written = store::WritePages(context_.writer, image::BlockKey(secret), how);
+  if (!written && written.error().code == Code::kCancelled) return Fail(plan::TookTooLong());
+  STASIS_ASSIGN(pages_, std::move(written));
+  return ToJson(pages_);
+}
+
+Result<std::string> ImageTasks::WriteImage(const std::string& request,
+                                           const checkpoint::ImageProcess::Progress& progress) {
+  image::ImageWriter& writer = context_.writer;
+  STASIS_ASSIGN(image::Manifest manifest, image::DecodeManifest(request));
+  STASIS_TRY(writer.AddLogFile("criu-dump.log", context_.criu_log));
+  STASIS_TRY(DescribeData(manifest));
+  image::CommitOptions options;
+  options.progress = progress;
+  STASIS_ASSIGN(options.origin, image::OriginKeyOf(context_.services.paths));
+  STASIS_TRY(checkpoint::StoreAgentLibraries(writer, manifest));
+  // It is all there now, and counted.
+  STASIS_TRY(
+      store::CheckImageLimit(context_.dump.store, context_.services.settings.most_image_bytes));
+  STASIS_TRY(writer.Commit(manifest, options));
+  return nlohmann::json{{"bytes", manifest.TotalBytes()}, {"added", manifest.AddedBytes()}}.dump();
+}
+
+Result<store::BlockWriterOptions> ImageTasks::HowToWrite(uint32_t uid) const {
+  store::BlockWriterOptions how;
+  STASIS_ASSIGN(how.origin, image::OriginKeyOf(context_.services.paths));
+  how.compression = context_.dump.compression;
+  how.packs.bytes = context_.services.settings.pack_bytes;
+  how.share = !context_.dump.full;
+  how.job_id = context_.operation.job;
+  how.uid = uid;
+  return how;
+}
+
+Status ImageTasks::DescribeData(image::Manifest& manifest) {
+  for (auto& p : manifest.processes) {
+    for (const auto& recorded : context_.operation.device_processes) {
+      if (recorded.id.pid.value != p.pid) continue;
+      // The driver's share as of the survey, and exactly what the blocks hold.
+      p.device_bytes = recorded.device_bytes + context_.shared.BytesOf(recorded.id) +
+                       context_.stored.BytesOf(recorded.id);
+    }
+  }
+  data_.blocks.DescribeIn(manifest);
+  pages_.DescribeIn(manifest);
+  for (image::DeviceRange& range : manifest.ranges) {
+    const std::string& uuid = data_.gpus[range.gpu].value;
+    auto gpu = std::find_if(manifest.gpus.begin(), manifest.gpus.end(),
+                            [&](const image::Gpu& g) { return g.uuid == uuid; });
+    if (gpu == manifest.gpus.end()) {
+      return Fail(Code::kInternal, "there is data of GPU " + uuid + ", which is not there");
+    }
+    range.gpu = static_cast<uint32_t>(gpu - manifest.gpus.begin());
+  }
+  return {};
+}
+
+}  // namespace stasis::operations

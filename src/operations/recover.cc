@@ -1,0 +1,344 @@
+#include "operations/recover.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+#include "base/bounded.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "checkpoint/cpu_files.h"
+#include "checkpoint/teardown.h"
+#include "gpu_state/gpu_steps.h"
+#include "gpu_state/shared_resume.h"
+#include "gpu_state/suspended.h"
+#include "image/reader.h"
+#include "jobs/store.h"
+#include "jobs/watch.h"
+#include "plan/journal.h"
+#include "process/end.h"
+#include "process/search.h"
+#include "process/tree.h"
+
+namespace stasis::operations {
+namespace {
+
+using device::ProcessState;
+using gpu_state::Services;
+using plan::JournalEntry;
+using plan::Operation;
+
+constexpr std::chrono::seconds kWriteDownEnd{10};
+constexpr std::chrono::seconds kStoreAnswer{20};
+
+auto CountAlive(const Operation& operation) {
+  return std::count_if(operation.members.begin(), operation.members.end(),
+                       [](const auto& id) { return process::IsAlive(id); });
+}
+
+bool AnyAlive(const Operation& operation) { return CountAlive(operation) > 0; }
+
+std::string List(const std::vector<process::ProcessId>& ids) {
+  std::string list;
+  for (const auto& id : ids) list += (list.empty() ? "process " : ", ") + ToString(id.pid);
+  return list;
+}
+
+std::vector<process::ProcessId> WhoIs(bool alive, const Operation& operation) {
+  std::vector<process::ProcessId> found;
+  std::copy_if(operation.members.begin(), operation.members.end(), std::back_inserter(found),
+               [&](const auto& id) { return process::IsAlive(id) == alive; });
+  return found;
+}
+
+std::string WhoHasEnded(const std::vector<process::ProcessId>& ended) {
+  return fmt::format("{} {} ended in the meantime", List(ended),
+                     ended.size() == 1 ? "has" : "have");
+}
+
+// Of a program that was to be as it was before. A CRIU that is killed in the middle of its work may
+// take one of its processes with it.
+std::string HowItIs(const Operation& operation) {
+  const auto ended = WhoIs(false, operation);
+  if (ended.empty()) return "the program is as it was before";
+  const std::string text = WhoHasEnded(ended);
+  if (ended.front() != operation.members.front()) {
+    return text + "; the rest of the program is as it was before";
+  }
+  return fmt::format("{}, the program's first; left of it, as before: {}", text,
+                     List(WhoIs(true, operation)));
+}
+
+// The mark that says why a job is about to be killed; a job that was deleted has none.
+Status ClearDumpedMark(const Services& services, const Operation& operation) {
+  jobs::Store store(services.paths.jobs());
+  if (operation.job.empty() || !PathExists(store.Folder(operation.job))) return {};
+  return store.ClearDumped(operation.job);
+}
+
+// Between the commit of an image and that of its dump. The store may not answer.
+std::string NameCompleteImage(const Operation& operation) {
+  if (operation.image.empty()) return "";
+  auto open = [&](const NoteStep&) -> Result<std::string> {
+    return image::ImageReader::Open(operation.image) ? "complete" : "";
+  };
+  auto answer = AskBounded(open, Deadline::In(kStoreAnswer));
+  if (!answer) {
+    return fmt::format("; an image {} may be there and complete: {}", operation.image,
+                       answer.error().message);
+  }
+  if (answer->empty()) return "";
+  return fmt::format("; the image {} is complete all the same", operation.image);
+}
+
+// To be called when the program runs again.
+Result<std::string> SweepBehind(std::string outcome, const Operation& operation) {
+  STASIS_ASSIGN(const std::string left, checkpoint::SweepStoreOf(operation.image));
+  return left.empty() ? outcome : outcome + "; " + left;
+}
+
+Result<std::string> UndoOnProgram(Services& services, const Operation& operation) {
+  STASIS_TRY(gpu_state::ReturnAllToRecordedState(services, operation.device_processes));
+  STASIS_TRY(gpu_state::BringDataBack(services, operation.device_processes));
+  return SweepBehind(AnyAlive(operation) ? "undone: " + HowItIs(operation)
+                                         : "the program has ended in the meantime",
+                     operation);
+}
+
+Result<std::string> UndoSuspend(Services& services, const Operation& operation) {
+  STASIS_ASSIGN(std::string outcome, UndoOnProgram(services, operation));
+  for (const auto& p : operation.device_processes) {
+    STASIS_TRY(gpu_state::RememberAsBefore(services.paths, p));
+  }
+  return outcome;
+}
+
+Result<std::string> UndoDump(Services& services, const Operation& operation) {
+  STASIS_TRY(ClearDumpedMark(services, operation));
+  STASIS_ASSIGN(std::string outcome, UndoOnProgram(services, operation));
+  return outcome + NameCompleteImage(operation);
+}
+
+Result<std::string> FinishSuspend(Services&, const Operation&) {
+  return "finished: the program is suspended";
+}
+
+Result<std::string> FinishResume(Services& services, const Operation& operation) {
+  const gpu_state::Processes running = gpu_state::AsRunning(operation.device_processes);
+  STASIS_TRY(gpu_state::ReturnAllToRecordedState(services, running));
+  STASIS_TRY(gpu_state::BringDataBack(services, running));
+  for (const auto& p : running) STASIS_TRY(gpu_state::ForgetSuspended(services.paths, p.id));
+  return "finished: the program runs";
+}
+
+Result<std::string> UndoResume(Services& services, const Operation& operation) {
+  STASIS_ASSIGN(bool back, gpu_state::IsBack(services, operation.device_processes));
+  return back ? FinishResume(services, operation) : UndoOnProgram(services, operation);
+}
+
+// Whether CRIU has begun to end the program. It kills the first process first, and only when it was
+// told that the image is complete; that this one was killed, its shim writes down.
+enum class BegunToEnd { kNo, kYes, kUnknown };
+
+Result<BegunToEnd> HasBegunToEnd(const Services& services, const Operation& operation) {
+  const auto& ended = operation.phases_ended;
+  const bool told = std::find(ended.begin(), ended.end(), "commit") != ended.end();
+  if (operation.leave_running || !told) return BegunToEnd::kNo;
+  const process::ProcessId& root = operation.members.front();
+  if (process::WasKilled(root)) return BegunToEnd::kYes;
+  if (process::IsAlive(root)) return BegunToEnd::kNo;
+  if (operation.job.empty()) return BegunToEnd::kUnknown;
+  const jobs::Store store(services.paths.jobs());
+  auto job = store.Load(operation.job);
+  if (job && job->processes && job->processes->root == root) {
+    job = jobs::AwaitEnd(store, operation.job, Deadline::In(kWriteDownEnd));
+  }
+  if (!job && job.error().code == Code::kNotFound) return BegunToEnd::kUnknown;
+  if (!job) return Fail(std::move(job).error());
+  if (!job->ending || !job->processes || job->processes->root != root) return BegunToEnd::kUnknown;
+  return job->ending->dumped ? BegunToEnd::kYes : BegunToEnd::kNo;
+}
+
+Result<std::string> FinishOnProgram(Services& services, const Operation& operation) {
+  if (!AnyAlive(operation))
+    return fmt::format("finished: the image {} is complete", operation.image);
+  STASIS_ASSIGN(const BegunToEnd begun, HasBegunToEnd(services, operation));
+  if (begun == BegunToEnd::kYes) {
+    const auto left = CountAlive(operation);
+    STASIS_TRY(checkpoint::EndAll(operation.members));
+    return fmt::format(
+        "finished: the image {} is complete; the program had been ended in part, and the rest of "
+        "it ({} of {} processes) was ended",
+        operation.image, left, operation.members.size());
+  }
+  std::string complete = fmt::format("the image {} is complete", operation.image);
+  if (begun == BegunToEnd::kUnknown) {
+    complete += fmt::format(
+        "; the program's first process, {}, has ended, by this dump or by itself; left of it: {}",
+        ToString(operation.members.front().pid), List(WhoIs(true, operation)));
+  }
+  STASIS_TRY(Annotate(gpu_state::ReturnAllToRecordedState(services, operation.device_processes),
+                      complete));
+  STASIS_TRY(Annotate(gpu_state::BringDataBack(services, operation.device_processes), complete));
+  STASIS_TRY(ClearDumpedMark(services, operation));
+  if (operation.leave_running) return complete;
+  if (begun == BegunToEnd::kUnknown) {
+    return complete + ", as before the dump. End what is left before you restore the image";
+  }
+  return WhoIs(false, operation).empty()
+             ? complete + "; the program was not ended and is as it was before"
+             : complete + "; the program was not ended: " + HowItIs(operation);
+}
+
+Result<std::string> FinishDump(Services& services, const Operation& operation) {
+  STASIS_ASSIGN(std::string outcome, FinishOnProgram(services, operation));
+  return SweepBehind(std::move(outcome), operation);
+}
+
+Result<std::string> FinishRestore(Services&, const Operation& operation) {
+  const bool alive = process::IsAlive(operation.restored_root);
+  return fmt::format("finished: the program {} process {}{}", alive ? "runs as" : "was restored as",
+                     operation.restored_root.pid.value, alive ? "" : " and has ended since");
+}
+
+Result<std::string> UndoRestore(Services& services, const Operation& operation) {
+  // Its shim has taken the tree down by itself, unless the commit had reached it: then the root may
+  // also have ended since by itself, and was restored all the same.
+  auto job = jobs::Store(services.paths.jobs()).Load(operation.job);
+  // Whether the commit reached it is not known then, and a program is never ended on a guess.
+  if (!job && job.error().code != Code::kNotFound) return Fail(std::move(job).error());
+  if (job && job->processes && job->processes->root == operation.restored_root) {
+    return FinishRestore(services, operation);
+  }
+  STASIS_TRY(checkpoint::EndTree(operation.restored_shim, operation.restored_root));
+  return fmt::format("undone: the half-restored program was ended, the image {} is untouched",
+                     operation.image);
+}
+
+using Cure = Result<std::string> (*)(Services&, const Operation&);
+
+// Processes may end under our hands: then it is done once more, without them.
+Result<std::string> CureWhoIsLeft(Cure cure, Services& services, const Operation& operation) {
+  for (auto alive = CountAlive(operation);;) {
+    auto outcome = cure(services, operation);
+    const auto before = std::exchange(alive, CountAlive(operation));
+    if (outcome || outcome.error().code != Code::kNotFound || alive == before) return outcome;
+  }
+}
+
+struct Row {
+  const char* verb;
+  Cure undo;
+  Cure finish;
+};
+constexpr Row kCures[] = {
+    {"suspend", UndoSuspend, FinishSuspend},
+    {"resume", UndoResume, FinishResume},
+    {"dump", UndoDump, FinishDump},
+    {"restore", UndoRestore, FinishRestore},
+};
+
+Result<std::string> Cured(Services& services, const Operation& operation) {
+  STASIS_ASSIGN(std::string boot, process::BootId());
+  if (operation.boot_id != boot) {
+    // Another boot: its processes are gone with it, only files can be left.
+    STASIS_TRY(checkpoint::RemoveCpuFiles(services.paths, operation.owner));
+    STASIS_TRY(RemoveTree(checkpoint::WorkFolder(services.paths, operation.owner)));
+    return SweepBehind("the machine was restarted since", operation);
+  }
+  // Only claimed so far.
+  if (operation.phases_begun.empty()) return "undone: it had not begun, and changed nothing";
+  for (const Row& row : kCures) {
+    if (operation.verb != row.verb) continue;
+    auto cured = CureWhoIsLeft(operation.committed ? row.finish : row.undo, services, operation);
+    // Then it may be why the others cannot go on.
+    const auto ended = WhoIs(false, operation);
+    if (!cured && !ended.empty()) cured = Annotate(std::move(cured), WhoHasEnded(ended));
+    STASIS_ASSIGN(std::string outcome, std::move(cured));
+    STASIS_TRY(checkpoint::RemoveCpuFiles(services.paths, operation.owner));
+    STASIS_TRY(RemoveTree(checkpoint::WorkFolder(services.paths, operation.owner)));
+    return outcome;
+  }
+  return Fail(Code::kUnimplemented,
+              "the journal speaks of a " + operation.verb + ", which is not known here",
+              "it was written by another version of Stasis: use that one");
+}
+
+// Of an entry whose owner is gone: its lock is held by whoever has inherited it.
+std::string WhoStillWorks(const JournalEntry& entry) {
+  std::error_code failed;
+  const std::string path = std::filesystem::canonical(entry.path, failed);
+  std::string names;
+  for (const auto& holder : process::FindHolders({path}).value_or(std::vector<process::Stat>())) {
+    if (holder.id.pid.value == ::getpid()) continue;
+    names += fmt::format("{}process {} ({})", names.empty() ? "" : " and ", holder.id.pid.value,
+                         holder.comm);
+  }
+  return fmt::format(
+      "its owner is gone, but not yet {}, which has its lock; try again later. What never ends by "
+      "itself holds this up until it is ended (`kill -9`)",
+      names.empty() ? "a helper of it" : names);
+}
+
+// GPU data of programs that have ended, however that came.
+void SweepArenas(const Paths& paths) {
+  if (auto store = gpu_state::ArenasThereAre(paths)) (void)store->Sweep();
+}
+
+}  // namespace
+
+Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadline& wait) {
+  STASIS_ASSIGN(auto entries, plan::ScanJournal(services.paths, wait));
+  std::vector<RecoveredOperation> report;
+  for (const JournalEntry& entry : entries) {
+    RecoveredOperation recovered;
+    recovered.verb = entry.operation.verb;
+    recovered.target = entry.operation.target;
+    recovered.members = entry.operation.members;
+    recovered.id = entry.operation.id;
+    if (entry.foreign) {
+      recovered.under_way = true;
+      recovered.ok = true;
+      recovered.outcome =
+          "it belongs to another pid namespace: `stasis recover` there finishes or undoes it";
+    } else if (!entry.lock) {
+      recovered.under_way = true;
+      recovered.ok = true;
+      recovered.outcome = fmt::format("under way (process {})", entry.operation.owner.pid.value);
+      if (!process::IsAlive(entry.operation.owner)) {
+        recovered.ok = false;
+        recovered.outcome = WhoStillWorks(entry);
+      }
+    } else if (!entry.readable) {
+      recovered.verb = "unknown";
+      recovered.outcome =
+          fmt::format("the journal entry {} is damaged ({}); remove it when nothing is left of it",
+                      entry.path, entry.problem);
+    } else if (auto outcome = Cured(services, entry.operation); outcome) {
+      Status removed = plan::RemoveEntry(entry);
+      recovered.ok = removed.has_value();
+      recovered.outcome = removed ? *outcome : removed.error().ToString();
+    } else {
+      recovered.outcome = outcome.error().ToString();
+    }
+    log::Write(recovered.ok ? log::Level::kInfo : log::Level::kError, "recover",
+               {{"cut_off", recovered.id},
+                {"cut_off_verb", recovered.verb},
+                {"cut_off_target", recovered.target},
+                {"outcome", recovered.outcome}});
+    report.push_back(std::move(recovered));
+  }
+  gpu_state::SweepSuspended(services.paths);
+  SweepArenas(services.paths);
+  checkpoint::SweepCpuFiles(services.paths);
+  return report;
+}
+
+}  // namespace stasis::operations

@@ -1,0 +1,105 @@
+// What is asked before a restore, and its result. What it does: restore_run.h.
+#include <unistd.h>
+
+#include "base/operation_id.h"
+#include "checkpoint/program_pids.h"
+#include "checks/image_trust.h"
+#include "checks/restorable.h"
+#include "criu/probe.h"
+#include "device/gpu_map.h"
+#include "gpu_state/gpu_room.h"
+#include "gpu_state/host_memory.h"
+#include "image/reader.h"
+#include "operations/execute.h"
+#include "operations/hold_job.h"
+#include "operations/operations.h"
+#include "operations/restore_run.h"
+#include "plan/journal.h"
+#include "plan/plan.h"
+
+namespace stasis::operations {
+namespace {
+
+using plan::Plan;
+
+std::vector<device::Gpu> RecordedGpus(const image::Manifest& manifest) {
+  std::vector<device::Gpu> gpus;
+  for (const auto& gpu : manifest.gpus) {
+    gpus.push_back({{gpu.uuid}, static_cast<int>(gpus.size()), gpu.name, gpu.total_bytes, 0});
+  }
+  return gpus;
+}
+
+}  // namespace
+
+Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
+                                const OperationOptions& options) {
+  gpu_state::Services& services = session.services;
+  STASIS_TRY(criu::CheckPrivileges());
+  STASIS_ASSIGN(std::string criu_path, criu::FindCriu(services.settings.criu));
+  if (::getpid() == 1) {
+    return Fail(
+        Code::kUnimplemented,
+        "stasis is process 1 of this pid namespace: the restored program would be "
+        "killed when it ends",
+        "start it from a shell that stays: `sh -c 'stasis restore ... && stasis wait ...'`");
+  }
+  if (restore.new_pidns && ::geteuid() != 0) {
+    return Fail(Code::kPermissionDenied,
+                "only root makes a new pid namespace with a /proc of its own",
+                "run it as root, or without --new-pidns");
+  }
+  STASIS_TRY(RecoverFirst(session));
+  STASIS_ASSIGN(auto reader, image::ImageReader::Open(restore.image));
+  const image::Manifest& manifest = reader->manifest();
+  STASIS_TRY(checks::CheckImageTrust(*reader, Caller::Self(), services.paths, restore.trust_image));
+  STASIS_TRY(criu::CheckForUser(WithRecorded(restore.criu, manifest)));
+  STASIS_ASSIGN(auto held, HoldJob(services.paths, WantedJob(restore, manifest)));
+  if (restore.new_pidns && checkpoint::BringsItsPidNamespace(manifest)) {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                "the image holds a pid namespace of its own already", "leave --new-pidns out");
+  }
+  device::GpuMap map;
+  if (!restore.gpu_map.empty()) {
+    STASIS_ASSIGN(auto gpus, services.device->Gpus());
+    STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
+  }
+  STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns));
+  if (!options.ignore_memory) {
+    STASIS_TRY(gpu_state::WithUnusedArenasAway(
+        services, [&] { return gpu_state::CheckHostMemory(CpuBytes(manifest), {::getpid()}); }));
+  }
+
+  OperationResult result;
+  result.operation = OperationId();
+  result.target = restore.image;
+  result.image = restore.image;
+  result.image_bytes = manifest.TotalBytes();
+  result.driver_kind = manifest.software.driver_kind;
+  for (const auto& p : manifest.processes) result.device_bytes += p.device_bytes;
+  for (const auto& range : manifest.ranges) result.shared_bytes += range.size_bytes;
+
+  RestoreRun run(session, *reader, restore, std::move(held), std::move(map), std::move(criu_path),
+                 options.ignore_memory);
+  STASIS_TRY(run.ExpectData());
+  STASIS_TRY(run.LookAtNetwork());
+  if (options.dry_run) {
+    Plan plan = run.MakePlan();
+    return Execute(session, {}, plan, options, std::move(result));
+  }
+  STASIS_TRY(run.ClaimJob());
+  Plan plan = run.MakePlan();
+  STASIS_ASSIGN(process::Stat self, process::ReadStat({::getpid()}));
+  plan::Operation operation;
+  operation.verb = "restore";
+  operation.owner = self.id;
+  STASIS_ASSIGN(operation.boot_id, process::BootId());
+  STASIS_ASSIGN(result, Execute(session, run.MakeOperation(std::move(operation)), plan, options,
+                                std::move(result)));
+  result.job = run.job();
+  result.pid = run.root_pid();
+  result.notes = run.notes();
+  return result;
+}
+
+}  // namespace stasis::operations

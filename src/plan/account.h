@@ -1,0 +1,37 @@
+// What a plan tells about its phases: while it runs, and in the account at its end.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace stasis::plan {
+
+// One line of the account that a user sees at the end.
+struct PhaseReport {
+  std::string name;
+  double start_s = 0;  // after the begin of the plan
+  double seconds = 0;
+  uint64_t bytes = 0;     // that it moved; 0 when it moves none
+  bool parallel = false;  // ran beside another
+  int depth = 0;          // 1: inside the phase above it
+  int parent = -1;        // while the plan runs: index of that phase
+
+  double bytes_per_s() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
+};
+
+struct Account {
+  std::string verb;
+  std::vector<PhaseReport> phases;
+  double total_s = 0;
+};
+
+// Told about phases as they come and go; bytes_total is 0 when it is not known.
+struct Progress {
+  std::function<void(const std::string& phase)> begin;
+  std::function<void(const std::string& phase, uint64_t bytes_done, uint64_t bytes_total)> bytes;
+  std::function<void(const PhaseReport& report)> end;
+};
+
+}  // namespace stasis::plan

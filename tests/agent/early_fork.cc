@@ -1,0 +1,177 @@
+// Forks that the agent must get right: one while another thread starts the agent, and one of a
+// child that was given a file of the GPU. Ends with EXIT-SUCCESS.
+//
+// This program has a getenv of its own, which the agent calls when it starts. In the thread that
+// makes the first call of the driver it returns only when the main thread has forked.
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "device/cuda/driver_functions.h"
+#include "wire/protocol.h"
+
+using namespace stasis::cuda;  // NOLINT
+
+#define EXPECT(condition)                                          \
+  do {                                                             \
+    if (!(condition)) {                                            \
+      printf("line %d: %s does not hold\n", __LINE__, #condition); \
+      fflush(stdout);                                              \
+      _exit(1);                                                    \
+    }                                                              \
+  } while (0)
+
+namespace {
+
+enum Step { kBegin, kStarting, kForked };
+std::atomic<int> step{kBegin};
+thread_local bool starts_the_agent = false;
+
+void ExpectToEndWell(pid_t child) {
+  int status = 0;
+  EXPECT(waitpid(child, &status, 0) == child);
+  if (WIFSIGNALED(status)) printf("the child died of signal %d\n", WTERMSIG(status));
+  EXPECT(status == 0);
+}
+
+bool HasADoor() {
+  auto* header =
+      static_cast<stasis::wire::AgentHeader*>(dlsym(RTLD_DEFAULT, "stasis_agent_header"));
+  return header != nullptr && header->door_fd >= 0 && header->pid == getpid();
+}
+
+// The child has an agent of its own, although its parent's was only being started.
+void ForkWhileTheAgentStarts() {
+  std::thread first([] {
+    starts_the_agent = true;
+    EXPECT(cuInit(0) == CUDA_SUCCESS);
+    starts_the_agent = false;
+  });
+  while (step.load() != kStarting) usleep(1000);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    EXPECT(cuInit(0) == CUDA_SUCCESS);
+    EXPECT(HasADoor());
+    // Its own fork leaves none of the agent's locks held.
+    const pid_t grandchild = fork();
+    if (grandchild == 0) _exit(0);
+    ExpectToEndWell(grandchild);
+    EXPECT(cuMemFree_v2(4096) != CUDA_SUCCESS);
+    _exit(0);
+  }
+  step.store(kForked);
+  ExpectToEndWell(child);
+  first.join();
+  EXPECT(HasADoor());
+}
+
+std::string TargetOf(int fd) {
+  char target[64] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  return readlink(link.c_str(), target, sizeof(target) - 1) > 0 ? target : "";
+}
+
+int DeviceFolder() {
+  for (int fd = 0; fd < 4096; ++fd) {
+    if (TargetOf(fd) == "/softgpu/0") return fd;
+  }
+  return -1;
+}
+
+union Control {
+  cmsghdr align;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+msghdr Message(iovec* part, Control* control) {
+  msghdr message{};
+  message.msg_iov = part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(*control);
+  return message;
+}
+
+void SendFile(int socket, int fd) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  Control control{};
+  msghdr message = Message(&part, &control);
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+  EXPECT(sendmsg(socket, &message, 0) == 1);
+}
+
+int ReceiveFile(int socket) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  Control control{};
+  msghdr message = Message(&part, &control);
+  EXPECT(recvmsg(socket, &message, 0) == 1);
+  const cmsghdr* c = CMSG_FIRSTHDR(&message);
+  EXPECT(c != nullptr && c->cmsg_type == SCM_RIGHTS);
+  int fd = -1;
+  memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+  return fd;
+}
+
+// A child that has no agent of its own got such a file past CUDA (as NVML opens one), and its
+// children may go on with it.
+void ForkOfAChildWithAFileOfTheGpu() {
+  const int folder = DeviceFolder();
+  EXPECT(folder >= 0);
+  int ends[2];
+  EXPECT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    EXPECT(TargetOf(folder) == "/dev/null");
+    const int file = ReceiveFile(ends[1]);
+    EXPECT(TargetOf(file) == "/softgpu/0");
+    const pid_t grandchild = fork();
+    if (grandchild == 0) {
+      EXPECT(TargetOf(file) == "/softgpu/0");
+      _exit(0);
+    }
+    ExpectToEndWell(grandchild);
+    _exit(0);
+  }
+  SendFile(ends[0], folder);
+  ExpectToEndWell(child);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) char* getenv(const char* name) {
+  if (starts_the_agent && strcmp(name, "STASIS_FORK_KEEPS_GPU_FILES") == 0) {
+    step.store(kStarting);
+    while (step.load() != kForked) usleep(1000);
+  }
+  const size_t length = strlen(name);
+  for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
+    if (strncmp(*at, name, length) == 0 && (*at)[length] == '=') return *at + length + 1;
+  }
+  return nullptr;
+}
+
+int main(int argc, char** argv) {
+  alarm(60);
+  if (argc < 2 || strcmp(argv[1], "start") == 0) ForkWhileTheAgentStarts();
+  EXPECT(cuInit(0) == CUDA_SUCCESS);
+  if (argc < 2 || strcmp(argv[1], "file") == 0) ForkOfAChildWithAFileOfTheGpu();
+  puts("EXIT-SUCCESS");
+  return 0;
+}

@@ -1,0 +1,164 @@
+"""frozen_store.py --build DIR frozen: the store stops answering, before and during a dump.
+
+The store is a file system in a file. It is frozen, so that writers block in the kernel, where not
+even SIGKILL ends them. The program must run again at the deadline, while the store is still frozen.
+"""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+
+from stand import IMAGE, Failed, Stand, demand, isolate, main, processes, wait_until
+
+FIFREEZE, FITHAW = 0xC0045877, 0xC0045878  # linux/fs.h
+TIMEOUT_S = 8
+ENDS_S = 90
+HIDDEN = f".{IMAGE}.partial-"
+
+
+@contextlib.contextmanager
+def disk_store(stand):
+    """Creates an empty store on a separate file system."""
+    disk, store = stand.world.folder / "disk", stand.world.folder / "store-disk"
+    with open(disk, "wb") as file:
+        file.truncate(256 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", disk], check=True)
+    store.mkdir()
+    subprocess.run(["mount", "-o", "loop", disk, store], check=True)
+    (store / "lost+found").rmdir()
+    stand.world._mounts.append(str(store))
+    stand.store = store
+    try:
+        yield store
+    finally:
+        stand.store = None
+        isolate.unmount(str(store))
+        stand.world._mounts.remove(str(store))
+        store.rmdir()
+        disk.unlink()
+
+
+@contextlib.contextmanager
+def frozen(store):
+    fd = os.open(store, os.O_RDONLY)
+    fcntl.ioctl(fd, FIFREEZE, 0)
+    try:
+        yield
+    finally:
+        fcntl.ioctl(fd, FITHAW, 0)
+        os.close(fd)
+
+
+def ended(command):
+    """Thaws without waiting for a SIGKILL, which would not end blocked processes."""
+    try:
+        command.code = command.process.wait(ENDS_S)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"it did not end in {ENDS_S} s: {command}") from None
+    return command
+
+
+def expect_released(stand, store, command):
+    """While the store is frozen."""
+    demand(command.code == 1, f"exit code {command.code}:\n{command}")
+    demand(str(store) in command.err, f"it does not name the store:\n{command}")
+    demand(stand.program.gpu_state() == "running", "its GPU is not given back")
+    stand.program.expect_running()
+
+
+def before(stand):
+    stand.prepare("running")
+    with disk_store(stand) as store:
+        with frozen(store):
+            command = ended(stand.begin("dump", "--timeout", "2"))
+            expect_released(stand, store, command)
+            demand("in time" in command.err and "-d names another" in command.err, f"it does not say why:\n{command}")
+        stand.world.expect_clean()
+        demand(not os.listdir(store), f"left in the store: {os.listdir(store)}")
+
+
+def in_the_middle(stand, held, awaited, options):
+    """Holds phase `held` until the store is frozen, which happens when `awaited` has begun."""
+    stand.prepare("running")
+    with disk_store(stand) as store:
+        hold = stand.world.folder / "hold"
+        hold.touch()
+        operation = stand.begin("dump", *options, "--timeout", TIMEOUT_S,
+                                env={"STASIS_FAULT": f"{held}:before:hold={hold}"})
+        stand.world.await_phase(awaited)
+        with frozen(store):
+            hold.unlink()
+            command = ended(operation)
+            expect_released(stand, store, command)
+            demand("does not answer" in command.err, f"it does not say why:\n{command}")
+            demand(HIDDEN in command.err and "may be left" in command.err, f"it does not say what is left:\n{command}")
+        remove_what_is_left(stand, store)
+        demand(not stand.image_exists(), "there is an image")
+        stand.operate("dump", "--leave-running")
+        demand(stand.world.last.code == 0, f"the store cannot be used:\n{stand.world.last}")
+        stand.drop_image()
+
+
+def remove_what_is_left(stand, store):
+    """When the store answers again: what hung there ends, and then what it has left can be removed."""
+    wait_until(lambda: stand.world.reap() or not processes.called("stasis"), 60, "a process of stasis still hangs")
+    stand.world.stasis("image", "gc", "-d", store)
+    stand.world.expect_clean()
+
+
+def behind_the_commit(stand):
+    """The image is complete: what cannot be removed is a note, and no failure."""
+    stand.prepare("running")
+    with disk_store(stand) as store:
+        hold = stand.world.folder / "hold"
+        hold.touch()
+        operation = stand.begin("dump", "--leave-running", env={"STASIS_FAULT": f"tidy:before:hold={hold}"})
+        stand.world.await_phase("tidy")
+        with frozen(store):
+            hold.unlink()
+            command = ended(operation)
+            demand(command.code == 0, f"exit code {command.code}:\n{command}")
+            said = command.out + command.err
+            demand(HIDDEN in said and "is left and of no use" in said, f"it does not say what is left:\n{command}")
+            stand.program.expect_running()
+        remove_what_is_left(stand, store)
+        stand.world.stasis("image", "verify", stand.image_folder())
+        stand.drop_image()
+
+
+def recovery(stand):
+    """Of a dump that was killed: the program has its GPU again before the store is asked."""
+    stand.prepare("running")
+    with disk_store(stand) as store:
+        hold = stand.world.folder / "hold"
+        hold.touch()
+        operation = stand.begin("dump", env={"STASIS_FAULT": f"commit:before:hold={hold}"})
+        stand.world.await_phase("commit")
+        operation.process.kill()
+        operation.process.wait()
+        hold.unlink()
+        with frozen(store):
+            command = ended(stand.world.begin("recover"))
+            demand(command.code == 0, f"exit code {command.code}:\n{command}")
+            demand("the program is as it was before" in command.out, f"it does not say in what state it is:\n{command}")
+            demand(HIDDEN in command.out and "may be left" in command.out, f"it does not say what is left:\n{command}")
+            demand(stand.program.gpu_state() == "running", "its GPU is not given back")
+            stand.program.expect_running()
+        remove_what_is_left(stand, store)
+        demand(not stand.image_exists(), "there is an image")
+
+
+def run(stand: Stand, _):
+    stand.case("before a dump", before)
+    stand.case("at data-write", in_the_middle, "data-write", "describe", [])
+    for phase in ("cpu-write", "commit"):
+        stand.case(f"at {phase}", in_the_middle, phase, phase, [])
+    stand.case("at commit, of a program that runs on", in_the_middle, "commit", "commit", ["--leave-running"])
+    stand.case("behind the commit", behind_the_commit)
+    stand.case("while a killed dump is recovered", recovery)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["frozen"], run))

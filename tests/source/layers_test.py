@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Checks that each folder of src/ includes only the folders that ALLOWED lists.
+
+usage: tests/source/layers_test.py [CHECKOUT]
+
+Dependencies run one way: a folder may include folders that stand below it in the table, and only those that its
+row names. A row that names a folder which is no longer included fails too, so the table stays exact.
+"""
+
+import pathlib
+import re
+import sys
+
+# From the top layer to the bottom one. Tests and test fakes are exempt.
+ALLOWED = {
+    'cli': 'bench api operations checks gpu_state jobs shim health dataplane store image device config base',
+    'bench': 'operations checks gpu_state plan jobs dataplane device config base',
+    'api': 'operations checks gpu_state plan jobs dataplane store image device config process base',
+    'operations': 'checks checkpoint gpu_state plan jobs store image criu device wire process config base',
+    'checks': 'checkpoint gpu_state plan jobs store image criu device wire process base',
+    'checkpoint': 'gpu_state plan jobs dataplane store image criu process base',
+    'gpu_state': 'plan dataplane image device wire process config base',
+    # The journal takes the names of GPUs and of their states from `device`, and nothing else.
+    'plan': 'device process base',
+    'jobs': 'shim process base',
+    'shim': 'process base',
+    'health': 'criu dataplane device wire process base',
+    'dataplane': 'image device process base',
+    'store': 'image base',
+    'image': 'base',
+    'criu': 'process base',
+    # The agent runs inside user programs: of `device` it may include only the driver's ABI.
+    'agent': 'wire device',
+    'device': 'process base',
+    'wire': 'process base',
+    'process': 'base',
+    'config': 'base',
+    'base': '',
+}
+# Where a folder may include only some headers of another one.
+ONLY = {
+    ('agent', 'device'): {'device/cuda/driver_functions.h', 'device/cuda/driver_functions.def'},
+    ('plan', 'device'): {'device/ids.h'},
+    ('gpu_state', 'image'): {'image/secret.h'},
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+SUFFIXES = {'.cc', '.h', '.c', '.cu', '.def'}
+
+
+def is_product(path):
+    return path.suffix in SUFFIXES and not path.stem.endswith(('_test', '_fuzz')) and 'testing' not in path.parts
+
+
+def main():
+    source = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else '.') / 'src'
+    order = list(ALLOWED)
+    errors = []
+    for folder, allowed in ALLOWED.items():
+        for name in allowed.split():
+            if order.index(name) < order.index(folder):
+                errors.append(f'the table lets {folder}/ include {name}/, which stands above it')
+    used = {folder: set() for folder in ALLOWED}
+    for path in sorted(source.rglob('*')):
+        if not path.is_file() or not is_product(path.relative_to(source)) or len(path.relative_to(source).parts) < 2:
+            continue
+        folder = path.relative_to(source).parts[0]
+        if folder not in ALLOWED:
+            errors.append(f'{path}: the table has no row for {folder}/')
+            continue
+        for included in INCLUDE.findall(path.read_text(errors='replace')):
+            target = included.split('/')[0]
+            if target == folder or not (source / target).is_dir() or '/' not in included:
+                continue
+            used[folder].add(target)
+            if target not in ALLOWED[folder].split():
+                errors.append(f'{path}: {folder}/ may not include {target}/ ({included})')
+            elif included not in ONLY.get((folder, target), {included}):
+                errors.append(f'{path}: {folder}/ may not include {included} of {target}/')
+    for folder, allowed in ALLOWED.items():
+        for name in sorted(set(allowed.split()) - used[folder]):
+            errors.append(f'the table lets {folder}/ include {name}/, and nothing does any more: shorten its row')
+    for error in errors:
+        print(error)
+    print(f'{len(ALLOWED)} folders, {sum(map(len, used.values()))} dependencies, {len(errors)} errors')
+    return 1 if errors else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
