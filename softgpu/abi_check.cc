@@ -16,7 +16,8 @@ constexpr unsigned kOurs[] = {
 
 #include <type_traits>
 
-#define __CUDA_API_VERSION_INTERNAL  // shows every ABI version, without macros for their names
+// Shows every ABI version, without macros for their names.
+#define __CUDA_API_VERSION_INTERNAL  // NOLINT(bugprone-reserved-identifier)
 #include <cuda.h>
 
 namespace {
