@@ -39,7 +39,7 @@ bool IsMapped(uint32_t index);
 // needs the room. Memory that the driver does not release stays mapped.
 void DropReturned();
 
-// In a forked child.
+// Drops all state in a forked child.
 void ResetCarrier();
 
 // Whether the program has closed no descriptor of an imported handle.

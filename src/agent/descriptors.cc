@@ -14,7 +14,7 @@
 namespace stasis::agent {
 namespace {
 
-// Not zero, and hardly one that a program of its own accord gives a socket.
+// Not zero, and unlikely to be set by a program.
 uint64_t NewMark() {
   static std::atomic<uint64_t> count{0};
   return (uint64_t(NowNs()) + 7919 * (count.fetch_add(1) + 1)) % 900000000 + 100000000;
@@ -32,7 +32,7 @@ uint64_t Identity(int fd) {
 int KeepHigh(int fd) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  // High, but not so high that the kernel's table for it would cost memory.
+  // High, but low enough that the kernel's descriptor table stays small.
   int base = int(limit.rlim_cur / 2 < 4096 ? limit.rlim_cur / 2 : 4096);
   int high = fcntl(fd, F_DUPFD_CLOEXEC, base);
   return high >= 0 ? high : fcntl(fd, F_DUPFD_CLOEXEC, 3);

@@ -9,7 +9,7 @@
 namespace stasis::agent {
 namespace {
 
-// As in device/cuda/device_files.h, which links more than libc.
+// The same prefixes as in device/cuda/device_files.h, which links more than libc.
 constexpr const char* kPrefixes[] = {"/dev/nvidia", "/softgpu/"};
 
 bool IsDeviceFile(const char* path) {
@@ -19,8 +19,8 @@ bool IsDeviceFile(const char* path) {
   return false;
 }
 
-// The number keeps its place: a program that closes all that it did not open itself, or a driver
-// that closes what it did, must not meet a file of somebody else's under it.
+// The descriptor stays open on /dev/null, so that its number is not reused: the driver, or a
+// program that closes unknown descriptors, would then close an unrelated file.
 void Replace(int fd, int null) {
   const long flags = syscall(SYS_fcntl, fd, F_GETFD);
   if (null < 0) {
@@ -83,8 +83,8 @@ void ReplaceMapping(const char* line, bool (*keep)(uint64_t begin, uint64_t end)
           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-// The kernel goes on behind the last address that it has told, whatever became of the mappings
-// before.
+// Mappings may change while the file is read: the kernel continues behind the last reported
+// address.
 void ReplaceMappings(bool (*keep)(uint64_t begin, uint64_t end)) {
   const int maps = int(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
   if (maps < 0) return;
@@ -103,7 +103,7 @@ void ReplaceMappings(bool (*keep)(uint64_t begin, uint64_t end)) {
     }
     filled -= size_t(line - buffer);
     memmove(buffer, line, filled);
-    if (filled == sizeof(buffer) - 1) break;  // no path is so long
+    if (filled == sizeof(buffer) - 1) break;  // no path is that long
   }
   syscall(SYS_close, maps);
 }

@@ -20,7 +20,7 @@ namespace stasis::agent {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr int kConnectSeconds = 10;  // for a place in that queue
+constexpr int kConnectSeconds = 10;  // wait for a place in that queue
 
 Mutex g_mutex;
 wire::Uuid g_name;
@@ -34,8 +34,8 @@ bool MakeName() {
   return g_named;
 }
 
-// "pid:[4026531836]" names this process's pid namespace; empty: /proc does not tell. Read anew each
-// time, since a restore may have made the process in another one.
+// Reads the name of this process's pid namespace, such as "pid:[4026531836]"; empty if /proc does
+// not give it. Not cached, because a restore may have placed the process in another namespace.
 void ReadPidNamespace(char (&out)[32]) {
   const int before = errno;
   const ssize_t n = readlink("/proc/self/ns/pid", out, sizeof(out) - 1);
@@ -111,8 +111,8 @@ int AdmitIpc(int listener, int32_t* pid) {
   if (fd < 0) return -1;
   ucred peer{};
   socklen_t size = sizeof(peer);
-  // The driver's own rule: memory is for processes of the same user. A process of another pid
-  // namespace has the number 0 here: it is none of those that the handle was meant for.
+  // Like the driver, shares memory only with processes of the same user. A peer in another pid
+  // namespace has pid 0 here; the handle was not meant for it.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0 ||
       (peer.uid != geteuid() && peer.uid != 0)) {
     return CloseAndFail(fd);
@@ -139,7 +139,8 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   }
   ucred peer{};
   size = sizeof(peer);
-  // The name came from outside: whoever listens there must be whom the handle names, of our user.
+  // The name came from outside, so check that the listening process is the one that the handle
+  // names, and of the same user.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != place.pid ||
       (peer.uid != geteuid() && geteuid() != 0)) {
     *why = "a process of another user, or another process, answers in its place";
@@ -154,7 +155,7 @@ void KnockIpc(const wire::Uuid& name) {
   socklen_t size = AddressOf(name, &address);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
-  // When its queue is full, it is awake.
+  // If its queue is full, the thread is awake already.
   (void)!connect(fd, reinterpret_cast<sockaddr*>(&address), size);
   close(fd);
 }
@@ -180,7 +181,7 @@ bool IsAway(const IpcPlace& place) {
 }
 
 bool AwaitOwner(const IpcPlace& owner, bool* again) {
-  constexpr useconds_t kLookAgainUs = 20 * 1000;  // nothing in the kernel tells of a name
+  constexpr useconds_t kLookAgainUs = 20 * 1000;  // the kernel reports no renaming
   if (!IsAway(owner)) {
     const bool once = *again;
     *again = false;
@@ -206,10 +207,10 @@ void SayAway(const Watched& link) {
 bool AskIpc(int socket, wire::Type type, wire::IpcRequest request, int timeout_ms,
             wire::IpcAnswer* answer, int* fd, const char** why) {
   *fd = -1;
-  // Too large for a thread's stack in some programs.
+  // On the heap, because some programs have threads with small stacks.
   auto* packet = static_cast<wire::Packet*>(malloc(sizeof(wire::Packet)));
   if (packet == nullptr) {
-    *why = "there is no memory to ask it with";
+    *why = "there is no memory for the request";
     return false;
   }
   int fds[wire::kMaxBatch];

@@ -30,11 +30,11 @@ using wire::Type;
 
 // A client that hangs in the middle of a request must not block the program.
 constexpr int kAnswerTimeoutMs = 10 * 1000;
-constexpr size_t kTextBytes = 200;  // of a sentence for an answer
+constexpr size_t kTextBytes = 200;  // of a text in an answer
 
 Watched g_client;
-Watched g_refused;  // the last rejected client: closed at once, its socket would lose the answer
-                    // that the client has yet to read
+Watched g_refused;  // the last rejected client; closing its socket at once would lose the answer
+                    // before the client has read it
 State g_state = State::kOpen;
 bool g_holding = false;  // between a release and its commit
 bool g_lower_floor = false;
@@ -101,7 +101,7 @@ void AnswerHello() {
 // Restores the program and opens the gate. After an error, which `text` describes, the gate stays
 // closed.
 CUresult Reopen(char* text, size_t size) {
-  snprintf(text, size, "setting a stack limit back");
+  snprintf(text, size, "restoring a stack limit");
   if (!RejoinImports(text, size)) return CUDA_ERROR_MAP_FAILED;
   if (CUresult r = RaiseFloor(); r != CUDA_SUCCESS) return r;
   g_state = State::kOpen;
@@ -132,7 +132,7 @@ bool DescriptorsFit(char* text, size_t size) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   uint64_t missing = account.range_count - account.kept_descriptors;
-  uint64_t needed = OpenDescriptors() + missing + 2 * wire::kMaxBatch;
+  uint64_t needed = OpenDescriptors() + missing + uint64_t{2} * wire::kMaxBatch;
   if (needed <= limit.rlim_cur) return true;
   snprintf(text, size, "the program would need %llu file descriptors and may have %llu (ulimit -n)",
            static_cast<unsigned long long>(needed),
@@ -148,7 +148,7 @@ void ReopenShut() {
 
 // The gate is shut: answers when the program is quiesced. If it is not until `deadline`, the gate
 // opens again, unless the client continues in steps.
-void ComeToRest(int64_t deadline, bool in_steps) {
+void Quiesce(int64_t deadline, bool in_steps) {
   g_state = State::kShut;
   const Unrest unrest = AwaitRest(deadline);
   const bool failed = unrest.no_barrier || unrest.error != CUDA_SUCCESS;
@@ -191,7 +191,7 @@ void OnClose(const wire::CloseRequest& request) {
     if (in_steps) return Answer(Outcome::kNotYet, "a stream capture did not end");
     return Answer(Outcome::kDeadline, "a stream capture did not end; the program continues");
   }
-  ComeToRest(deadline, in_steps);
+  Quiesce(deadline, in_steps);
 }
 
 // The program's work may wait for work that another program has yet to submit, and so on. In steps,
@@ -203,7 +203,7 @@ void OnRest(const wire::RestRequest& request) {
     g_state = State::kShut;
     LetThrough(request.calls, deadline);
   }
-  ComeToRest(deadline, /*in_steps=*/true);
+  Quiesce(deadline, /*in_steps=*/true);
 }
 
 // Returns false if the client has disconnected.
@@ -268,7 +268,7 @@ void OnRelease(const wire::ReleaseRequest& request) {
 
 // The next map starts from the beginning. While descriptors are held, the mapped memory is the held
 // memory, and dropping it would free nothing.
-void MapEndsHalfWay() {
+void AbandonMap() {
   g_next_to_map = 0;
   if (!g_holding) DropReturned();
 }
@@ -276,24 +276,24 @@ void MapEndsHalfWay() {
 // Maps one batch. `fds` stay the caller's.
 void OnMap(const wire::Ranges& request, const int* fds) {
   if (g_state != State::kReleased) return AnswerWrongState("map");
-  if (request.first == 0 && g_next_to_map != 0) MapEndsHalfWay();
+  if (request.first == 0 && g_next_to_map != 0) AbandonMap();
   if (request.total != CarriedCount() || request.first != g_next_to_map) {
-    MapEndsHalfWay();
+    AbandonMap();
     return Answer(Outcome::kMalformed, "not the list that was exported");
   }
   for (uint32_t i = 0; i < request.count; ++i) {
     wire::Range mine = DescribeCarried(request.first + i);
     if (mine.address != request.ranges[i].address ||
         mine.size_bytes != request.ranges[i].size_bytes) {
-      MapEndsHalfWay();
+      AbandonMap();
       return Answer(Outcome::kMalformed, "not the range that was exported");
     }
   }
   for (uint32_t i = 0; i < request.count; ++i) {
     MoveCarried(request.first + i, request.ranges[i].device);
-    if (IsMapped(request.first + i)) continue;  // a release, or a drop, that failed half way
+    if (IsMapped(request.first + i)) continue;  // after a release or drop that failed half way
     if (CUresult r = MapCarried(request.first + i, fds[i]); r != CUDA_SUCCESS) {
-      MapEndsHalfWay();
+      AbandonMap();
       return AnswerDriver(r, "mapping memory");
     }
   }
@@ -355,7 +355,7 @@ void EndClient() {
     return;
   }
   if (g_state != State::kReleased) return;
-  MapEndsHalfWay();
+  AbandonMap();
   if (!g_holding) return;
   // While the driver has the process locked, its calls block here. After an error the state stays,
   // and the next client may map its copy of the memory.

@@ -17,8 +17,8 @@ bool Has(CUdevice device, CUdevice_attribute attribute) {
   return real::cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
-// Attributes promise more than some virtual GPUs keep, so one handle is made, exported and given
-// back. *sure: a GPU that is full for the moment says nothing.
+// Some virtual GPUs report attributes that they do not support, so this creates, exports and
+// releases one handle. Sets *sure to false if the GPU is full, which leaves the answer open.
 bool CanExport(CUdevice device, bool* sure) {
   CUmemAllocationProp properties = ShareableProperties(device);
   size_t granularity = 0;
@@ -83,7 +83,7 @@ CUmemAllocationProp ShareableProperties(CUdevice device) {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  // As the plain driver's own memory is.
+  // Like memory that the driver allocates itself.
   properties.allocFlags.gpuDirectRDMACapable = g_devices[device].rdma ? 1 : 0;
   return properties;
 }

@@ -25,8 +25,8 @@ struct Asked {
   Watched socket;
   uint64_t id;
 };
-Vector<Asked> g_asked;               // under it; only the thread takes any away
-std::atomic<uint32_t> g_answers{0};  // so many are in there, or being given
+Vector<Asked> g_asked;               // guarded by it; only the thread removes entries
+std::atomic<uint32_t> g_answers{0};  // number of entries in it or being answered
 std::atomic<uint32_t> g_started{0};
 
 bool HasGone(const Watched& socket) {
@@ -60,7 +60,7 @@ bool LookAtAll() {
     Asked one;
     {
       Lock lock(g_ipc_answers_mutex);
-      one = g_asked[0];  // it stays there, for a fork to find
+      one = g_asked[0];  // it stays in the table until answered, for a fork
     }
     const bool answered = GiveAnswer(one);
     {
@@ -79,7 +79,7 @@ bool LookAtAll() {
 // One thread serves all entries, so it polls: often at first, then with longer pauses.
 void* AnswerThread(void*) {
   Relaxed relaxed;
-  constexpr int64_t kShortestNs = 50 * 1000, kLongestNs = 2 * 1000000;
+  constexpr int64_t kShortestNs = 50'000, kLongestNs = 2'000'000;
   int64_t pause = kShortestNs;
   for (;;) {
     if (g_answers.load() == 0) {
@@ -89,7 +89,7 @@ void* AnswerThread(void*) {
     }
     if (LookAtAll()) pause = kShortestNs;
     const uint32_t left = g_answers.load();
-    if (left != 0) FutexWait(&g_answers, left, pause);  // or until one more comes
+    if (left != 0) FutexWait(&g_answers, left, pause);  // or until another entry arrives
     if (pause < kLongestNs) pause += pause / 8;
   }
 }

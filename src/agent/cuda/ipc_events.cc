@@ -201,7 +201,7 @@ void IpcEventsEndWith(CUcontext context) {
   Lock lock(g_mutex);
   for (size_t i = g_own.size(); i-- > 0;) {
     if (g_own[i].context != context) continue;
-    g_own[i].event = nullptr;  // for who is looking at it just now
+    g_own[i].event = nullptr;  // for threads that look at it now
     g_own[i].ended = true;
     if (g_own[i].asked == 0) g_own.Erase(i);
   }

@@ -10,7 +10,7 @@
 
 namespace stasis::agent {
 
-using namespace stasis::cuda;  // NOLINT: what the agent is made of
+using namespace stasis::cuda;  // NOLINT: the driver's types, used everywhere in the agent
 
 // One number for each exported symbol.
 enum Index : int {
@@ -91,8 +91,8 @@ using Word = unsigned long long;
 
 }  // namespace real
 
-// The functions behind the program's calls: the driver's, or the agent's where one of that name is
-// declared here (a name that a namespace declares hides the names that it only uses).
+// The functions behind the program's calls: the agent's if one of that name is declared here, else
+// the driver's (a name declared in a namespace hides a name from a using directive).
 namespace hook {
 using namespace real;  // NOLINT
 using real::Word;
@@ -125,7 +125,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event);
 CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle);
 CUresult cuEventDestroy_v2(CUevent event);
 
-// driver_memory.cc: what stays with the driver is counted
+// driver_memory.cc: counts memory that stays with the driver
 CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t bytes, unsigned flags);
 CUresult cuMemAllocHost_v2(void** pp, size_t bytes);
 CUresult cuMemHostAlloc(void** pp, size_t bytes, unsigned flags);
