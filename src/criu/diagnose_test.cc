@@ -96,7 +96,7 @@ TEST_P(DiagnoseOf, IsOneSentence) {
   Error error = Diagnose(c.log, "CRIU could not dump", 5);
   EXPECT_NE(error.message.find(c.words), std::string::npos) << error.message;
   EXPECT_EQ(error.message.find('\n'), std::string::npos);
-  EXPECT_EQ(error.message.find("$"), std::string::npos) << error.message;
+  EXPECT_EQ(error.message.find('$'), std::string::npos) << error.message;
   EXPECT_EQ(error.code, c.code);
   EXPECT_EQ(error.domain, Domain::kCriu);
   EXPECT_EQ(error.raw, 5);

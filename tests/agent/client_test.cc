@@ -52,7 +52,7 @@ TEST(Client, IsAnsweredWhileACallBlocksInTheDriver) {
   }
 }
 
-TEST(Client, ItsEndBeforeReleaseReopens) {
+TEST(Client, ADisconnectBeforeReleaseReopens) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
@@ -66,7 +66,7 @@ TEST(Client, ItsEndBeforeReleaseReopens) {
   }
 }
 
-TEST(Client, ItsEndAfterReleaseLeavesTheGateClosedForTheNext) {
+TEST(Client, ADisconnectAfterReleaseLeavesTheGateClosed) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
@@ -105,7 +105,7 @@ TEST(Client, ItsEndAfterReleaseLeavesTheGateClosedForTheNext) {
 }
 
 // The coordinator and the mover die while they hold the memory.
-TEST(Client, ItsEndBeforeCommitGivesEverythingBack) {
+TEST(Client, ADisconnectBeforeCommitRestoresEverything) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
@@ -140,7 +140,7 @@ TEST(Client, ItsEndBeforeCommitGivesEverythingBack) {
   EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
 }
 
-TEST(Client, CommitLetsTheMemoryGo) {
+TEST(Client, CommitReleasesTheMemory) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
@@ -177,7 +177,7 @@ TEST(Client, OnlyOneAtATime) {
   ASSERT_DONE(third);
 }
 
-TEST(Client, AllOfThoseWhoComeAtOnceAreToldWhy) {
+TEST(Client, ConcurrentClientsAreRejectedWithAReason) {
   Target target({"direct"});
   auto first = target.Connect();
   ASSERT_DONE(first);
@@ -196,7 +196,7 @@ TEST(Client, AllOfThoseWhoComeAtOnceAreToldWhy) {
   EXPECT_EQ(told, kOthers * kTimes);
 }
 
-TEST(Client, WrongOrderIsRefusedAndChangesNothing) {
+TEST(Client, AWrongOrderIsRejectedAndChangesNothing) {
   Target target({"direct"});
   auto client = target.Connect();
   ASSERT_DONE(client);
@@ -209,7 +209,7 @@ TEST(Client, WrongOrderIsRefusedAndChangesNothing) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-TEST(Door, ComesBackWhenTheProgramClosesEverything) {
+TEST(Door, IsMadeAgainAfterTheProgramClosesEverything) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   ASSERT_EQ(target.Ask("close-descriptors"), "ok");
@@ -253,7 +253,7 @@ TEST(Door, NoneWithoutAgentOrBeforeTheGpuIsUsed) {
 }
 
 // Any process that may trace the program may send anything; the program must not notice.
-TEST(Door, RubbishIsThrownAway) {
+TEST(Door, GarbageIsIgnored) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
@@ -274,7 +274,7 @@ TEST(Door, RubbishIsThrownAway) {
   EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
 }
 
-TEST(Door, RubbishFromAClientEndsItsConnection) {
+TEST(Door, GarbageFromAClientEndsItsConnection) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");

@@ -17,7 +17,7 @@ struct Two {
   std::vector<GateOwner> owners() { return {{"the first", &*one}, {"the second", &*other}}; }
 };
 
-TEST(CloseGates, ThoseThatRestAreClosed) {
+TEST(CloseGates, QuiescedProgramsAreClosed) {
   Two two;
   ASSERT_DONE(two.one);
   ASSERT_DONE(two.other);
@@ -33,7 +33,7 @@ TEST(CloseGates, ThoseThatRestAreClosed) {
 }
 
 // The one with endless work is named; meanwhile the other program proceeds call by call.
-TEST(CloseGates, OneThatNeverRestsIsNamed) {
+TEST(CloseGates, AProgramWithEndlessWorkIsNamed) {
   Two two;
   ASSERT_DONE(two.one);
   ASSERT_DONE(two.other);

@@ -99,7 +99,7 @@ TEST(Floor, TheProgramsOwnLimitComesBackThroughACheckpoint) {
 }
 
 // Restored by a roll-back and after a client's death.
-TEST(Floor, IsBackWhereverTheProgramRunsOn) {
+TEST(Floor, IsRestoredWheneverTheProgramContinues) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
@@ -119,7 +119,7 @@ TEST(Floor, IsBackWhereverTheProgramRunsOn) {
   }
 }
 
-TEST(Floor, ContextsThatKeepTheirLimitAreNoError) {
+TEST(Floor, AContextThatKeepsItsLimitIsNoError) {
   Target target({"direct"});
   const size_t before = FreeBytes();
   Fault fault(target, "cuCtxSetLimit=fail(801)");
@@ -134,7 +134,7 @@ TEST(Floor, ContextsThatKeepTheirLimitAreNoError) {
 }
 
 // Resuming with a stack that is too small would be worse than waiting.
-TEST(Floor, WithoutMemoryForItTheProgramWaitsAndTheClientIsTold) {
+TEST(Floor, WithoutMemoryTheGateStaysClosedAndTheClientIsTold) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");

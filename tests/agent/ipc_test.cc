@@ -81,7 +81,7 @@ TEST_P(IpcDoors, TwoProcessesShareMemory) {
   }
 }
 
-TEST(Ipc, AnswersAsThePlainDriverDoes) {
+TEST(Ipc, AnswersLikeThePlainDriver) {
   Target owner({"direct"}), importer({"direct"});
   const size_t before = FreeBytes();
   const std::string a = owner.Ask("alloc 3000000"), b = owner.Ask("alloc 2000000");
@@ -120,7 +120,7 @@ TEST(Ipc, AnswersAsThePlainDriverDoes) {
   EXPECT_GE(FreeBytes(), before) << "and that was the last of it";
 }
 
-TEST(Ipc, AContextsEndClosesWhatItHadOpen) {
+TEST(Ipc, TheEndOfAContextClosesItsImports) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 33554432");
   owner.Ask("fill " + mine + " 1");
@@ -133,7 +133,7 @@ TEST(Ipc, AContextsEndClosesWhatItHadOpen) {
 }
 
 // Handles may come from any process.
-TEST(Ipc, AHandleThatSomebodyMadeUpOpensNothing) {
+TEST(Ipc, AForgedHandleOpensNothing) {
   Target owner({"direct"}), importer({"direct"}), plain({"direct"}, /*agent=*/false);
   const std::string mine = owner.Ask("alloc 3000000");
   const std::string handle = owner.Ask("ipc-get " + mine);
@@ -152,7 +152,7 @@ TEST(Ipc, AHandleThatSomebodyMadeUpOpensNothing) {
 
 // Memory shared by a program without an agent belongs to the driver, which could not restore it:
 // the error names it.
-TEST(Ipc, WhatIsLeftToTheDriverStandsInTheWay) {
+TEST(Ipc, MemorySharedByTheDriverIsABlocker) {
   Target plain({"direct"}, /*agent=*/false), importer({"direct"});
   plain.Ask("alloc 4096");
   importer.Ask("ipc-open " + plain.Ask("ipc-get 0"));
@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(, IpcDoors, ::testing::Values("direct", "dlsym", "looku
                          [](const auto& info) { return std::string(info.param); });
 
 // Both programs are processes of one job; their memory is removed and restored elsewhere.
-TEST(Ipc, BothAreSuspendedAndComeBack) {
+TEST(Ipc, BothAreSuspendedAndRestored) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 3000000"), more = owner.Ask("alloc 33554432");
   owner.Ask("fill " + mine + " 1");
@@ -286,7 +286,7 @@ TEST(Ipc, AnOpenWaitsForTheOwnersGate) {
 
 // The client of both dies while their memory is away. Each restores its own memory, the importer
 // after its owner.
-TEST(Ipc, TheEndOfAClientIsUndone) {
+TEST(Ipc, ADeadClientIsRolledBack) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 3000000");
   owner.Ask("fill " + mine + " 1");
@@ -311,11 +311,11 @@ TEST(Ipc, TheEndOfAClientIsUndone) {
 }
 
 // The header tells this to programs that cannot ask the agent.
-TEST(Ipc, WhoSharesSaysSoInItsHeader) {
+TEST(Ipc, TheHeaderSaysThatMemoryIsShared) {
   Target owner({"direct"}), importer({"direct"});
   const auto& shares = SaysItShares;
   const std::string mine = owner.Ask("alloc 3000000"), handle = owner.Ask("ipc-get " + mine);
-  EXPECT_FALSE(shares(owner)) << "nobody has it yet";
+  EXPECT_FALSE(shares(owner)) << "no other process has it open yet";
   for (const char* end : {"ipc-close ", "reset "}) {
     SCOPED_TRACE(end);
     const std::string theirs = importer.Ask("ipc-open " + handle);
@@ -408,7 +408,7 @@ TEST(Ipc, AnOwnerWithoutDescriptorsLeavesTheQueueAlone) {
 }
 
 // One thread waits for all events, however often one is queried.
-TEST(Ipc, OneThreadWaitsForAllWhoAsk) {
+TEST(Ipc, OneThreadServesAllWaitingImporters) {
   Target owner({"direct"}), importer({"direct"}), waiting({"direct"});
   const std::string handle = owner.Ask("ipc-share-event");
   ASSERT_EQ(importer.Ask("ipc-open-event " + handle), "ok");
@@ -426,7 +426,7 @@ TEST(Ipc, OneThreadWaitsForAllWhoAsk) {
 }
 
 // A query of an event does not disturb a capture of the program.
-TEST(Ipc, WhoWaitsForAnEventLeavesCapturesAlone) {
+TEST(Ipc, WaitingForAnEventDoesNotDisturbCaptures) {
   Target owner({"direct"}), importer({"direct"});
   ASSERT_EQ(importer.Ask("ipc-open-event " + owner.Ask("ipc-share-event")), "ok");
   ASSERT_EQ(owner.Ask("stuck"), "ok");
@@ -440,7 +440,7 @@ TEST(Ipc, WhoWaitsForAnEventLeavesCapturesAlone) {
 
 // A program must not take an event that cannot be queried for reached: it would read data too
 // early.
-TEST(Ipc, AnEventThatCannotBeAskedAboutIsNotReached) {
+TEST(Ipc, AnEventThatCannotBeQueriedIsNotReached) {
   constexpr const char* kUnknown = "999";
   Target owner({"direct"}), importer({"direct"});
   ASSERT_EQ(importer.Ask("ipc-open-event " + owner.Ask("ipc-share-event")), "ok");
@@ -459,7 +459,7 @@ TEST(Ipc, AnEventThatCannotBeAskedAboutIsNotReached) {
   }
 }
 
-TEST(Ipc, AContextsEndIsThatOfItsEvents) {
+TEST(Ipc, EventsEndWithTheirContext) {
   Target owner({"direct"}), importer({"direct"}), plain({"direct"}, /*agent=*/false);
   const std::string handle = owner.Ask("ipc-share-event");
   ASSERT_EQ(importer.Ask("ipc-open-event " + handle), "ok");

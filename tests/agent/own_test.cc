@@ -61,7 +61,7 @@ class Own : public ::testing::Test {
   size_t free_ = 0;
 };
 
-TEST_F(Own, TheDriverCanCarryItAlone) {
+TEST_F(Own, TheDriverAloneCanSaveIt) {
   {
     auto client = target_.Connect();
     ASSERT_DONE(client);
@@ -93,7 +93,7 @@ TEST_F(Own, TheDriverCanCarryItAlone) {
 
 TEST_F(Own, ImportsAreLostByTheDriver) { EXPECT_NE(ThroughTheDriver(), CUDA_SUCCESS); }
 
-TEST_F(Own, WithoutRoomItIsAsItWas) {
+TEST_F(Own, WithoutRoomNothingChanges) {
   auto client = target_.Connect();
   ASSERT_DONE(client);
   ASSERT_DONE(client->Close(kLong));
@@ -115,7 +115,7 @@ TEST_F(Own, WithoutRoomItIsAsItWas) {
 
 // The driver removes the imports and fails to map replacements: the agent keeps them, and restores
 // them when its client disconnects.
-TEST_F(Own, WhatCouldNotBeMappedAgainComesBack) {
+TEST_F(Own, UnmappedMemoryIsRestoredLater) {
   {
     auto client = target_.Connect();
     ASSERT_DONE(client);

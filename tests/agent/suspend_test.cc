@@ -49,7 +49,7 @@ TEST_P(Doors, MemoryStaysAliveInTheReceiversDescriptors) {
   ExpectIntact(target, pieces);
 }
 
-TEST_P(Doors, MemoryComesBackFromElsewhereThroughACheckpoint) {
+TEST_P(Doors, MemoryIsRestoredAfterACheckpoint) {
   Target target({GetParam()});
   std::vector<std::string> pieces = FillAll(target);
   for (int round = 0; round < 3; ++round) {
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Agent, Doors, ::testing::Values("direct", "dlsym", "loo
                          [](const auto& info) { return std::string(info.param); });
 
 // The program's own handles: kept, and released while mapped.
-TEST(Suspend, CarriesTheProgramsOwnHandles) {
+TEST(Suspend, SavesTheProgramsOwnHandles) {
   Target target({"direct"});
   std::string kept = target.Ask("vmm 4194304 5");
   std::string released = target.Ask("vmm-released 2097152 3");
@@ -115,7 +115,7 @@ TEST(Suspend, CarriesTheProgramsOwnHandles) {
 
 // Memory with the properties that JAX's pool requests: file and fabric handles, accessible to other
 // PCIe devices.
-TEST(Suspend, CarriesWhatJaxAsksFor) {
+TEST(Suspend, SavesMemoryAsJaxRequestsIt) {
   setenv("SOFTGPU_FABRIC", "1", 1);
   Target target({"direct"});
   unsetenv("SOFTGPU_FABRIC");
@@ -138,7 +138,7 @@ TEST(Suspend, CarriesWhatJaxAsksFor) {
   }
 }
 
-TEST(Suspend, RefusesWhatIsSharedBeforeTheGateCloses) {
+TEST(Suspend, SharedMemoryIsRejectedBeforeTheGateCloses) {
   Target plain({"direct"}, /*agent=*/false), target({"direct"});
   const std::string file = plain.Ask("handle-export " + plain.Ask("handle-make 2097152"));
   ASSERT_EQ(target.Ask("handle-import " + std::to_string(plain.pid().value) + " " + file), "0");
@@ -151,7 +151,7 @@ TEST(Suspend, RefusesWhatIsSharedBeforeTheGateCloses) {
   EXPECT_NE(target.Ask("alloc 4096"), "");
 }
 
-TEST(Suspend, NothingToCarryIsNoError) {
+TEST(Suspend, NothingToSaveIsNoError) {
   Target target({"direct"});
   auto client = target.Connect();
   ASSERT_DONE(client);
@@ -240,7 +240,7 @@ class HalfAResume : public ::testing::Test {
   size_t free_ = 0;
 };
 
-TEST_F(HalfAResume, IsDroppedWhenItsClientIsGone) {
+TEST_F(HalfAResume, IsDroppedWhenItsClientDisconnects) {
   {
     UniqueFd socket = Knock(target_);
     auto fds = PutBack(taken_, bytes_);
@@ -267,7 +267,7 @@ TEST_F(HalfAResume, IsDroppedWhenARangeCannotBeMapped) {
   ExpectAResume(*client);
 }
 
-TEST_F(HalfAResume, IsDroppedWhenAnotherBegins) {
+TEST_F(HalfAResume, IsDroppedWhenAnotherMapBegins) {
   UniqueFd socket = Knock(target_);
   auto fds = PutBack(taken_, bytes_);
   for (int round = 0; round < 2; ++round) {

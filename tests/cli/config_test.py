@@ -32,7 +32,7 @@ def show(world, file):
     for part in (f"{file}:3", "$STASIS_MOVER_IDLE_S", f"read:          {file}", "(host memory)"):
         demand(part in text, f"{part} is not in:\n{text}")
     # Without the variable, the machine's file is read.
-    demand(shown(world)[1][0]["path"] == "/etc/stasis/config.toml", "the machine's file is not looked for")
+    demand(shown(world)[1][0]["path"] == "/etc/stasis/config.toml", "the machine's file is not read")
 
 
 def mistakes(world, file):
@@ -95,7 +95,7 @@ def settings(world, file):
     demand([p["path"] for p in places] == [str(arenas)], f"{places}")
 
 
-def as_somebody_else(world, file):
+def as_another_user(world, file):
     """An unprivileged user has a separate file; settings missing there come from root's file."""
     home = world.folder / "home"
     (home / ".config/stasis").mkdir(parents=True)
@@ -121,7 +121,7 @@ def run(world):
     mistakes(world, file)
     settings(world, file)
     if os.geteuid() == 0:
-        as_somebody_else(world, file)
+        as_another_user(world, file)
 
 
 if __name__ == "__main__":

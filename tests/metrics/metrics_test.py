@@ -186,7 +186,7 @@ def run(world):
     # Without the setting there is no listener.
     world.env["STASIS_SOCKET"] = str(world.folder / "socket")
     world.stasis("daemon", "start")
-    demand(world.stasis("daemon", "status", "--json").json()["metrics"] == "", "metrics without being asked for")
+    demand(world.stasis("daemon", "status", "--json").json()["metrics"] == "", "metrics are served without the setting")
     world.stasis("daemon", "drain")
     world.await_daemons_end()
 

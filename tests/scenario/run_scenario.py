@@ -378,9 +378,9 @@ def main():
     global VERBOSE
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
-    parser.add_argument("--keep", action="store_true", help="leave the scenario's folder (in its own /tmp)")
-    parser.add_argument("--all", action="store_true", help="what is behind a `/` of foreach and repeat too")
-    parser.add_argument("--daemon", action="store_true", help="commands are done by a daemon")
+    parser.add_argument("--keep", action="store_true", help="keep the scenario's folder (in its own /tmp)")
+    parser.add_argument("--all", action="store_true", help="also use the words after a `/` of foreach and repeat")
+    parser.add_argument("--daemon", action="store_true", help="run commands through a daemon")
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("file")
     options = parser.parse_args()

@@ -98,7 +98,8 @@ namespace softgpu __attribute__((visibility("hidden"))) {
 
   template <class... A>
   struct Invoke {
-    static_assert((__is_trivially_copyable(A) && ...), "kernel parameters travel as bytes");
+    static_assert((__is_trivially_copyable(A) && ...),
+                  "kernel parameters must be trivially copyable");
     static constexpr uint32_t kSizes[sizeof...(A) + 1] = {sizeof(A)..., 0};
     static constexpr uint32_t kAlignments[sizeof...(A) + 1] = {alignof(A)..., 0};
     static constexpr uint32_t kCount = sizeof...(A);
