@@ -9,7 +9,7 @@
 
 #include "criu/credentials.h"
 #include "image/manifest_check.h"
-#include "image/report_text.h"
+#include "image/report.h"
 #include "image/secret.h"
 
 namespace stasis::checks {

@@ -6,7 +6,7 @@
 
 #include "base/result.h"
 
-namespace stasis::cli {
+namespace stasis::api {
 
 inline constexpr char kDefaultDetachKeys[] = "ctrl-p,ctrl-q";
 
@@ -25,4 +25,4 @@ class DetachKeys {
   size_t matched_ = 0;
 };
 
-}  // namespace stasis::cli
+}  // namespace stasis::api

@@ -1,8 +1,8 @@
-#include "cli/detach_keys.h"
+#include "api/detach_keys.h"
 
-#include "cli/verb.h"
+#include "api/usage_error.h"
 
-namespace stasis::cli {
+namespace stasis::api {
 namespace {
 
 constexpr size_t kMostKeys = 8;
@@ -26,8 +26,8 @@ Result<DetachKeys> DetachKeys::Parse(const std::string& text) {
     size_t end = std::min(text.find(',', at), text.size());
     int key = ParseKey(std::string_view(text).substr(at, end - at));
     if (key < 0 || keys.keys_.size() == kMostKeys) {
-      return FailUsage("--detach-keys '" + text + "' are no keys",
-                       "as in ctrl-p,ctrl-q or ctrl-],d; up to 8, or none");
+      return FailUsage("--detach-keys '" + text + "' are not valid keys",
+                       "examples: ctrl-p,ctrl-q or ctrl-],d; at most 8 keys, or none");
     }
     keys.keys_ += static_cast<char>(key);
     at = end + 1;
@@ -57,4 +57,4 @@ std::string DetachKeys::Filter(std::string_view typed, bool* detached) {
   return through;
 }
 
-}  // namespace stasis::cli
+}  // namespace stasis::api

@@ -1,8 +1,8 @@
-#include "cli/detach_keys.h"
+#include "api/detach_keys.h"
 
 #include <gtest/gtest.h>
 
-namespace stasis::cli {
+namespace stasis::api {
 namespace {
 
 // Returns the bytes that reach the program if `bytes` are typed one by one, followed by "!" if it
@@ -50,4 +50,4 @@ TEST(DetachKeys, OthersAreRefused) {
 }
 
 }  // namespace
-}  // namespace stasis::cli
+}  // namespace stasis::api

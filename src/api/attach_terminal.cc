@@ -1,5 +1,3 @@
-#include "cli/attach_terminal.h"
-
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -9,15 +7,21 @@
 
 #include <cerrno>
 
+#include "api/attach_session.h"
 #include "base/file.h"
 #include "jobs/watch.h"
 
-namespace stasis::cli {
+namespace stasis::api {
 namespace {
 
 constexpr auto kAnswerTimeout = std::chrono::seconds(10);
 // Limit for typed bytes that the program has not read; beyond it, keys wait in the terminal.
 constexpr size_t kMostTyped = 64u << 10;
+
+shim::WindowSize WindowHere() {
+  const v1::WindowSize size = OwnWindowSize();
+  return {static_cast<uint16_t>(size.rows()), static_cast<uint16_t>(size.columns())};
+}
 
 // Switches the local terminal to raw mode while the object exists.
 class RawTerminal {
@@ -43,25 +47,20 @@ class RawTerminal {
 // One session at a job's terminal.
 class Stay {
  public:
-  Stay(const Globals& globals, const jobs::Store& store, const jobs::Job& job,
-       jobs::TerminalClient client, DetachKeys keys, bool input, CaughtSignals signals)
-      : globals_(globals),
-        store_(store),
+  Stay(AttachSession session, const jobs::Job& job, jobs::TerminalClient client, bool input)
+      : session_(std::move(session)),
         id_(job.id),
         root_(job.processes->root),
         client_(std::move(client)),
-        keys_(std::move(keys)),
-        input_(input),
-        signals_(std::move(signals)) {}
+        input_(input) {}
 
-  Outcome Run() {
-    Outcome end = 0;
+  Result<int> Run() {
     {
       RawTerminal raw;
       if (input_) raw.Enter();
       STASIS_ASSIGN(leaving_, Loop(raw));
     }
-    return leaving_ == Leaving::kByUser ? Detached(globals_, id_) : End();
+    return leaving_ == Leaving::kByUser ? session_.Detached(id_) : End();
   }
 
  private:
@@ -71,20 +70,13 @@ class Stay {
   Result<Leaving> ShowOutput();
   Leaving ReadKeys();
   Leaving ServeSignals(RawTerminal& raw);
-  Outcome End();
-  void Say(const std::string& what) const {
-    if (!globals_.quiet) PrintStderr("\r\n[stasis: " + what + "]\r\n");
-  }
-
-  const Globals& globals_;
-  const jobs::Store& store_;
+  Result<int> End();
+  AttachSession session_;
   const std::string id_;
   const process::ProcessId root_;
   jobs::TerminalClient client_;
-  DetachKeys keys_;
   const bool input_;   // false: only watching
   bool holds_ = true;  // no other client has the input
-  CaughtSignals signals_;
   Leaving leaving_ = Leaving::kNot;
 };
 
@@ -94,7 +86,7 @@ Result<Stay::Leaving> Stay::Loop(RawTerminal& raw) {
     if (client_.pending() != 0) wanted |= POLLOUT;
     bool read_keys = input_ && client_.pending() < kMostTyped;
     pollfd waits[] = {{client_.fd(), wanted, 0},
-                      {signals_.fd(), POLLIN, 0},
+                      {session_.signals.fd(), POLLIN, 0},
                       {read_keys ? STDIN_FILENO : -1, POLLIN, 0}};
     if (::poll(waits, std::size(waits), -1) < 0 && errno != EINTR) return FailErrno(errno, "poll");
     if (waits[1].revents != 0) {
@@ -121,13 +113,15 @@ Result<Stay::Leaving> Stay::ShowOutput() {
         if (!WriteAll(STDOUT_FILENO, (*packet)->bytes)) return Leaving::kByUser;
         break;
       case shim::TerminalKind::kSkipped:
-        Say(fmt::format("{} bytes were not shown: they came too fast; `stasis logs {}` has them",
-                        (*packet)->value, id_));
+        session_.TellRaw(fmt::format("{} bytes of output were skipped; `stasis logs {}` has them",
+                                     (*packet)->value, id_));
         break;
       case shim::TerminalKind::kHolder: {
         bool holds = (*packet)->value != 0;
-        if (holds != holds_)
-          Say(holds ? "the keys are yours again" : "another one has the keys now");
+        if (holds != holds_) {
+          session_.TellRaw(holds ? "this terminal has the input again"
+                                 : "another terminal has the input now");
+        }
         holds_ = holds;
         break;
       }
@@ -144,19 +138,19 @@ Stay::Leaving Stay::ReadKeys() {
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return Leaving::kNot;
   if (n <= 0) return Leaving::kByUser;  // the terminal is gone
   bool detached = false;
-  client_.SendInput(keys_.Filter({typed, static_cast<size_t>(n)}, &detached));
+  client_.SendInput(session_.keys.Filter({typed, static_cast<size_t>(n)}, &detached));
   return detached ? Leaving::kByUser : Leaving::kNot;
 }
 
 Stay::Leaving Stay::ServeSignals(RawTerminal& raw) {
-  while (int signal = signals_.Read()) {
+  while (int signal = session_.signals.Read()) {
     switch (signal) {
       case SIGCONT:
         // Another process may have changed the terminal while this one was stopped.
         if (input_) raw.Enter();
         [[fallthrough]];
       case SIGWINCH:
-        client_.SendSize(OwnWindowSize());
+        client_.SendSize(WindowHere());
         break;
       case SIGHUP:
         return Leaving::kByUser;
@@ -169,18 +163,18 @@ Stay::Leaving Stay::ServeSignals(RawTerminal& raw) {
 }
 
 // The shim has disconnected.
-Outcome Stay::End() {
-  STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(store_, id_));
+Result<int> Stay::End() {
+  STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(session_.store, id_));
   for (;;) {
     STASIS_ASSIGN(jobs::Job job, watch.Look());
-    if (auto end = EndOf(globals_, job, root_)) return *end;
-    if (job.state == jobs::State::kRunning && job.has_shim) return Detached(globals_, id_);
+    if (auto end = session_.EndOf(job, root_)) return *end;
+    if (job.state == jobs::State::kRunning && job.has_shim) return session_.Detached(id_);
     // The shim was killed, and the program gets SIGHUP; give it a moment to end.
     Status waited = watch.Wait(-1, Deadline::In(kAnswerTimeout));
     if (!waited && waited.error().code == Code::kDeadlineExceeded) {
       return Fail(Code::kUnavailable,
                   fmt::format("the shim of job {} has ended, and its terminal with it", id_),
-                  "the program still runs: `stasis ps` and `stasis kill` reach it");
+                  "the program still runs: `stasis ps` lists it, `stasis kill` ends it");
     }
     STASIS_TRY(std::move(waited));
   }
@@ -188,31 +182,31 @@ Outcome Stay::End() {
 
 }  // namespace
 
-shim::WindowSize OwnWindowSize() {
+v1::WindowSize OwnWindowSize() {
   winsize window{};
+  v1::WindowSize size;
   for (int fd : {STDIN_FILENO, STDOUT_FILENO}) {
-    if (::ioctl(fd, TIOCGWINSZ, &window) == 0) return {window.ws_row, window.ws_col};
+    if (::ioctl(fd, TIOCGWINSZ, &window) != 0) continue;
+    size.set_rows(window.ws_row);
+    size.set_columns(window.ws_col);
+    break;
   }
-  return {};
+  return size;
 }
 
-Outcome StayOnTerminal(const Globals& globals, const jobs::Store& store, const jobs::Job& job,
-                       jobs::TerminalClient client, const AttachOptions& options,
-                       CaughtSignals signals) {
-  STASIS_ASSIGN(DetachKeys keys, DetachKeys::Parse(options.detach_keys));
-  const bool input = !options.watch && ::isatty(STDIN_FILENO) != 0;
-  return Stay(globals, store, job, std::move(client), std::move(keys), input, std::move(signals))
-      .Run();
+Result<int> StayOnTerminal(AttachSession session, const jobs::Job& job,
+                           jobs::TerminalClient client) {
+  const bool input = !session.watch && ::isatty(STDIN_FILENO) != 0;
+  return Stay(std::move(session), job, std::move(client), input).Run();
 }
 
-Outcome AttachTerminal(const Globals& globals, const jobs::Store& store, const jobs::Job& job,
-                       const AttachOptions& options, CaughtSignals signals) {
-  const bool input = !options.watch && ::isatty(STDIN_FILENO) != 0;
-  auto client = Annotate(jobs::TerminalClient::Connect(store.Folder(job.id), OwnWindowSize(), input,
-                                                       Deadline::In(kAnswerTimeout)),
+Result<int> FollowTerminal(AttachSession session, const jobs::Job& job) {
+  const bool input = !session.watch && ::isatty(STDIN_FILENO) != 0;
+  auto client = Annotate(jobs::TerminalClient::Connect(session.store.Folder(job.id), WindowHere(),
+                                                       input, Deadline::In(kAnswerTimeout)),
                          "cannot attach to job " + job.id);
   if (!client) return Fail(std::move(client).error());
-  return StayOnTerminal(globals, store, job, std::move(*client), options, std::move(signals));
+  return StayOnTerminal(std::move(session), job, std::move(*client));
 }
 
-}  // namespace stasis::cli
+}  // namespace stasis::api
