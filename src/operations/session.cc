@@ -1,9 +1,17 @@
 #include "operations/session.h"
 
+#include <fmt/format.h>
+
 #include "checks/survey.h"
 #include "gpu_state/shared_lots.h"
 
 namespace stasis::operations {
+namespace {
+
+// For a program whose processes start and end: each attempt has the same chance to find it at rest.
+constexpr int kAttempts = 4;
+
+}  // namespace
 
 Result<Session> OpenSession(const Paths& paths, const config::Settings& settings,
                             const std::string& verb, const std::string& stasis_version,
@@ -28,18 +36,19 @@ Result<OperationResult> RunInSession(
   auto again = [](const Result<OperationResult>& result) {
     return !result && checks::TreeHasChanged(result.error()) && !result.error().not_undone;
   };
-  auto first = run();
-  if (!again(first)) return first;
-  auto second = run();
-  if (second) {
-    second->notes.push_back(first.error().message + ", so it was undone and done once more");
-  } else if (again(second)) {
-    second.error().message += "; and so it was when it was tried before";
-    second.error().hint =
+  Result<OperationResult> result = run();
+  if (!again(result)) return result;
+  const std::string first_change = result.error().message;
+  for (int attempt = 2; again(result) && attempt <= kAttempts; ++attempt) result = run();
+  if (result) {
+    result->notes.push_back(first_change + ", so the operation was rolled back and repeated");
+  } else if (again(result)) {
+    result.error().message += fmt::format("; so it was in each of {} attempts", kAttempts);
+    result.error().hint =
         "Everything is as it was before. Try again when it does not start and end "
         "processes all the time.";
   }
-  return second;
+  return result;
 }
 
 }  // namespace stasis::operations

@@ -23,8 +23,8 @@ struct Session {
 Result<Session> OpenSession(const Paths& paths, const config::Settings& settings,
                             const std::string& verb, const std::string& stasis_version,
                             bool keep_arenas = false);
-// Runs an operation in a session of its own. When processes of the program came or went in the
-// middle of it, and all is as it was before, it is run once more.
+// Runs an operation in a session of its own. If processes of the program started or ended during it
+// and everything was rolled back, it is repeated, up to four attempts in all.
 Result<OperationResult> RunInSession(
     const Paths& paths, const config::Settings& settings, const std::string& verb,
     const std::string& stasis_version,

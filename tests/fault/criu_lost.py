@@ -42,9 +42,9 @@ def runs_on(world, program, name):
 # Processes exit by themselves all the time.
 RESTLESS = """echo READY
 n=0
-(while :; do sleep 0.53; done) &
+(while :; do sleep 1.3; done) &
 trap 'kill $!; exit' TERM
-while :; do sleep 0.4; n=$((n+1)); echo ROUND $n 1; done
+while :; do sleep 0.9; n=$((n+1)); echo ROUND $n 1; done
 """
 
 
