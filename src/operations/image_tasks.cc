@@ -15,9 +15,9 @@
 namespace stasis::operations {
 namespace {
 
-using gpu_state::Lot;
+using gpu_state::GpuShard;
 
-// What a task has written, of blocks or of pages.
+// Encodes what a task has written, blocks or pages.
 template <class Written>
 std::string ToJson(const Written& written) {
   const nlohmann::json json = {
@@ -30,7 +30,7 @@ std::string ToJson(const Written& written) {
 Result<nlohmann::json> ParseAnswer(const std::string& answer) {
   auto json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return json;
-  return Fail(Code::kInternal, "the process that writes the image gave no answer that can be read");
+  return Fail(Code::kInternal, "the process that writes the image gave an unreadable answer");
 }
 
 template <class Written>
@@ -48,15 +48,15 @@ Result<Written> FromJson(const std::string& answer) {
 
 }  // namespace
 
-Result<store::WrittenBlocks> BlocksIn(const std::string& data_write_answer) {
+Result<store::WrittenBlocks> DecodeBlocks(const std::string& data_write_answer) {
   return FromJson<store::WrittenBlocks>(data_write_answer);
 }
 
-Result<store::WrittenPages> PagesIn(const std::string& cpu_write_answer) {
+Result<store::WrittenPages> DecodePages(const std::string& cpu_write_answer) {
   return FromJson<store::WrittenPages>(cpu_write_answer);
 }
 
-Result<WrittenImage> ImageIn(const std::string& commit_answer) {
+Result<WrittenImage> DecodeImage(const std::string& commit_answer) {
   STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(commit_answer));
   return WrittenImage{json["bytes"], json["added"]};
 }
@@ -86,35 +86,35 @@ std::map<std::string, checkpoint::ImageProcess::Task> ImageTasks::All() {
 
 std::vector<int> ImageTasks::descriptors() const {
   std::vector<int> fds = context_.writer.descriptors();
-  for (const Lot* lot : Lots()) {
-    if (lot->arena) fds.push_back(lot->arena->fd());
+  for (const GpuShard* shard : Shards()) {
+    if (shard->arena) fds.push_back(shard->arena->fd());
   }
   return fds;
 }
 
-std::vector<Lot*> ImageTasks::Lots() const {
-  std::vector<Lot*> lots;
-  for (Lot& lot : context_.shared.lots()) lots.push_back(&lot);
-  for (Lot& lot : context_.stored.lots()) lots.push_back(&lot);
-  return lots;
+std::vector<GpuShard*> ImageTasks::Shards() const {
+  std::vector<GpuShard*> shards;
+  for (GpuShard& shard : context_.shared.shards()) shards.push_back(&shard);
+  for (GpuShard& shard : context_.stored.shards()) shards.push_back(&shard);
+  return shards;
 }
 
 Result<std::string> ImageTasks::WriteData(const std::string& uid,
                                           const checkpoint::ImageProcess::Progress& progress) {
   const uint64_t total = context_.shared.bytes() + context_.stored.bytes();
-  STASIS_ASSIGN(auto how, HowToWrite(static_cast<uint32_t>(std::stoul(uid))));
-  STASIS_ASSIGN(
-      data_, checkpoint::WriteLots(context_.services.paths, context_.writer, Lots(), std::move(how),
-                                   [&](uint64_t done) { return progress(done, total); }));
+  STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
+  STASIS_ASSIGN(data_, checkpoint::WriteLots(context_.services.paths, context_.writer, Shards(),
+                                             std::move(how),
+                                             [&](uint64_t done) { return progress(done, total); }));
   return ToJson(data_.blocks);
 }
 
-// CRIU's pages, in the page cache until then.
+// Cuts CRIU's memory files, which are in the page cache, into pages.
 Result<std::string> ImageTasks::WritePages(const std::string& uid,
                                            const checkpoint::ImageProcess::Progress& progress) {
   STASIS_TRY(criu::DetachTerminals(context_.writer.cpu_path()));
   STASIS_ASSIGN(image::BlockSecret secret, image::BlockSecretOf(context_.services.paths));
-  STASIS_ASSIGN(auto how, HowToWrite(static_cast<uint32_t>(std::stoul(uid))));
+  STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
   const uint64_t total = FolderBytes(context_.writer.cpu_path());
   how.progress = [&](uint64_t done) { return progress(std::min(done, total), total); };
   auto written = store::WritePages(context_.writer, image::BlockKey(secret), how);
@@ -133,14 +133,14 @@ Result<std::string> ImageTasks::WriteImage(const std::string& request,
   options.progress = progress;
   STASIS_ASSIGN(options.origin, image::OriginKeyOf(context_.services.paths));
   STASIS_TRY(checkpoint::StoreAgentLibraries(writer, manifest));
-  // It is all there now, and counted.
+  // All files are complete now, so their sizes count.
   STASIS_TRY(
       store::CheckImageLimit(context_.dump.store, context_.services.settings.most_image_bytes));
   STASIS_TRY(writer.Commit(manifest, options));
   return nlohmann::json{{"bytes", manifest.TotalBytes()}, {"added", manifest.AddedBytes()}}.dump();
 }
 
-Result<store::BlockWriterOptions> ImageTasks::HowToWrite(uint32_t uid) const {
+Result<store::BlockWriterOptions> ImageTasks::WriterOptions(uint32_t uid) const {
   store::BlockWriterOptions how;
   STASIS_ASSIGN(how.origin, image::OriginKeyOf(context_.services.paths));
   how.compression = context_.dump.compression;
@@ -155,7 +155,7 @@ Status ImageTasks::DescribeData(image::Manifest& manifest) {
   for (auto& p : manifest.processes) {
     for (const auto& recorded : context_.operation.device_processes) {
       if (recorded.id.pid.value != p.pid) continue;
-      // The driver's share as of the survey, and exactly what the blocks hold.
+      // The driver's share as surveyed, and the exact size of the blocks.
       p.device_bytes = recorded.device_bytes + context_.shared.BytesOf(recorded.id) +
                        context_.stored.BytesOf(recorded.id);
     }
@@ -167,7 +167,8 @@ Status ImageTasks::DescribeData(image::Manifest& manifest) {
     auto gpu = std::find_if(manifest.gpus.begin(), manifest.gpus.end(),
                             [&](const image::Gpu& g) { return g.uuid == uuid; });
     if (gpu == manifest.gpus.end()) {
-      return Fail(Code::kInternal, "there is data of GPU " + uuid + ", which is not there");
+      return Fail(Code::kInternal,
+                  "there is data of GPU " + uuid + ", which this machine does not have");
     }
     range.gpu = static_cast<uint32_t>(gpu - manifest.gpus.begin());
   }

@@ -197,7 +197,7 @@ TEST_F(PlanTest, WhatNoPhaseBringsIsNotWaitedFor) {
     return phase;
   };
   auto never = [] { return false; };
-  const std::string in_vain = "a: phase a waits for what no phase of this plan brings";
+  const std::string in_vain = "a: phase a waits, and no other phase can wake it";
   {
     Plan plan("test");
     plan.Add(Step("before"));
