@@ -1,9 +1,9 @@
-"""verdict.py JUNIT_XML: prints the end of what each failing test wrote, the cases that failed, and the slowest tests. Fails
-when a test or a case was skipped that is not named in may-skip.
+"""verdict.py JUNIT_XML: prints the end of each failed test's output, the failed cases, and the slowest tests. Fails if
+a test or a case was skipped that is not in may-skip.
 
-verdict.py --few JUNIT_XML: succeeds when so few tests failed that they may run once more.
-verdict.py --again JUNIT_XML: the same verdict on those that ran once more; names those that passed.
---cases FOLDER: where the test programs wrote their cases (tools/gtest_cases.py).
+verdict.py --few JUNIT_XML: succeeds if so few tests failed that they may run again.
+verdict.py --again JUNIT_XML: the same verdict after the second run; names the tests that passed then.
+--cases FOLDER: the folder of the test programs' reports (tools/gtest_cases.py).
 """
 
 import argparse
@@ -26,14 +26,14 @@ GTEST_CASE_BEGINS = re.compile(r"^\[ RUN      \] (\S+)", re.MULTILINE)
 
 
 def cases_of(test: xml.etree.ElementTree.Element, folder: pathlib.Path | None) -> list[gtest_cases.Case]:
-    """The cases of a test program, or none where the test is not one."""
+    """Returns the cases of a test program; none for any other test."""
     name, output = test.get("name"), test.findtext("system-out") or ""
     if folder is None or not GTEST_BEGINS.search(output):
         return []
     report = folder / f"{name}.xml"
     if report.exists():
         return gtest_cases.read(report)
-    # The program ended before it could write: the last case that began has ended it.
+    # Without a report the program has crashed, in the last case that began.
     began = GTEST_CASE_BEGINS.findall(output) or ["(no case began)"]
     return [gtest_cases.Case(f"{name}.{began[-1]}", "failed", "the test program ended in this case")]
 
@@ -54,7 +54,7 @@ def main() -> int:
     print("ci: slowest tests:")
     for test in slowest:
         print(f"ci:   {float(test.get('time') or 0):6.1f} s  {test.get('name')}")
-    # ctest shows the output where the test ends, thousands of lines before the end of the log.
+    # ctest prints the output when the test ends, thousands of lines before the end of the log.
     for test in failed:
         output = (test.findtext("system-out") or "").splitlines()
         print(f"ci: the end of the output of {test.get('name')}:", *output[-SHOWN_LINES:], sep="\n")
@@ -77,7 +77,7 @@ def main() -> int:
     for name in unseen:
         print(f"passed, but its report of cases is missing or has failures: {name}", file=sys.stderr)
     for name in wrong:
-        print(f"skipped, but has to run here: {name}", file=sys.stderr)
+        print(f"skipped, but must run here: {name}", file=sys.stderr)
     if not tests:
         print("no test ran", file=sys.stderr)
     return 1 if wrong or unseen or not tests else 0

@@ -2,8 +2,8 @@
 // enumerator, layout and signature. Compiled only if a toolkit is installed; generates no code.
 
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
-#include "device/cuda/driver_abi.h"
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_abi.h"
+#include "abi/cuda/driver_functions.h"
 
 // cuda.h defines some of these names as macros, so the constants are read before it is included.
 namespace constants {
@@ -16,7 +16,8 @@ constexpr unsigned kOurs[] = {
 
 #include <type_traits>
 
-#define __CUDA_API_VERSION_INTERNAL  // shows every ABI version, without macros for their names
+// Shows every ABI version, without macros for their names.
+#define __CUDA_API_VERSION_INTERNAL  // NOLINT(bugprone-reserved-identifier)
 #include <cuda.h>
 
 namespace {
@@ -41,12 +42,14 @@ struct Same
     : std::bool_constant<std::is_same_v<A, B> ||
                          (std::is_class_v<A> && std::is_class_v<B> && sizeof(A) == sizeof(B))> {};
 template <class A, class B>
-  requires std::is_enum_v<A> || std::is_enum_v<B>
+requires std::is_enum_v<A> || std::is_enum_v<B>
 struct Same<A, B>
     : std::bool_constant<sizeof(A) == sizeof(B) && !std::is_pointer_v<A> && !std::is_pointer_v<B>> {
 };
 template <class A>
-concept Opaque = !requires { sizeof(A); };
+concept Opaque = !requires {
+  sizeof(A);
+};
 template <Opaque A, Opaque B>
 struct Same<A, B> : std::true_type {};
 template <class A, class B>
@@ -54,9 +57,9 @@ struct Same<const A, const B> : Same<A, B> {};
 template <class A, class B>
 struct Same<A*, B*> : Same<A, B> {};
 template <class R, class... A, class S, class... B>
-  requires(sizeof...(A) == sizeof...(B))
-struct Same<R(A...), S(B...)>
-    : std::bool_constant<Same<R, S>::value && (Same<A, B>::value && ...)> {};
+requires(sizeof...(A) == sizeof...(B)) struct Same<R(A...), S(B...)>
+    : std::bool_constant<Same<R, S>::value && (Same<A, B>::value && ...)> {
+};
 
 #define STASIS_SAME_SIGNATURE(symbol, theirs) \
   static_assert(Same<ours::fn::symbol, decltype(::theirs)>::value, #theirs ": another signature");
@@ -68,10 +71,10 @@ struct Same<R(A...), S(B...)>
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
   STASIS_SAME_SIGNATURE(symbol, symbol)                                   \
   STASIS_SAME_SIGNATURE(symbol, symbol##_ptds)
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 
 #define STASIS_CU_RESULT(name, value, text) static_assert(int(ours::name) == int(::name));
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
 
 #define SAME_VALUE(name) static_assert(int(ours::name) == int(::name), #name)
 #define SAME_SIZE(type) static_assert(sizeof(ours::type) == sizeof(::type), #type)

@@ -67,11 +67,21 @@ if [ -n "$sources" ]; then
   fi
   tools/build.sh dev --target generated >"$cache/lint-build.log" 2>&1 ||
     die "the build could not be configured; see .cache/lint-build.log"
-  known=$(python3 -c 'import json, os; print("\n".join(os.path.relpath(c["file"]) for c in json.load(open("build/dev/compile_commands.json"))))')
+  # clang-tidy gets the compile commands without GCC's own options, and only for files that have one.
+  mkdir -p "$cache/tidy"
+  known=$(python3 - "$cache/tidy/compile_commands.json" <<'END'
+import json, os, sys
+commands = json.load(open("build/dev/compile_commands.json"))
+for entry in commands:
+    entry["command"] = entry["command"].replace(" -fno-gnu-unique", "")
+    print(os.path.relpath(entry["file"]))
+json.dump(commands, open(sys.argv[1], "w"))
+END
+  )
   printf '%s\n' "$sources" | sort -u >"$cache/lint-sources"
   status=0
   printf '%s\n' "$known" | sort -u | comm -12 - "$cache/lint-sources" |
-    xargs -r -P "$(jobs_here)" -n 1 clang-tidy-16 -p build/dev --quiet --warnings-as-errors='*' 2>/dev/null ||
+    xargs -r -P "$(jobs_here)" -n 1 clang-tidy-16 -p "$cache/tidy" --quiet --warnings-as-errors='*' 2>/dev/null ||
     status=$? # stderr counts warnings of third-party headers
   verdict $status habits
 fi

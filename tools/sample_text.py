@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Draws a random sample of the project's text, for a review by a reader who has not seen the code.
 
-usage: tools/sample_text.py [--seed N] [--comments N] [--messages N] [--sentences N]
+usage: tools/sample_text.py [--seed N] [--comments N] [--messages N] [--sentences N] [FOLDER…]
 
-Prints N comments, N messages and N sentences of documentation, each with its file and line. The same seed on
-the same tree draws the same sample.
+Prints N comments, N messages and N sentences of documentation, each with its file and line, from the whole
+checkout or from the named folders and files. The same seed on the same tree draws the same sample.
 """
 
 import argparse
@@ -42,17 +42,18 @@ def comments(path):
 
 
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+REGEX = re.compile(r'\.\*|\(\?:|\\\\[d(\[]')
 
 
 def messages(path):
     """Yields string literals of at least four words, with adjacent ones joined: messages, hints and
-    help texts."""
+    help texts. Omits regular expressions."""
     if path.name.endswith('_test.cc'):
         return
     source = re.sub(r'^\s*//.*$', '', path.read_text(errors='replace'), flags=re.MULTILINE)
     for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', source):
         text = ''.join(STRING.findall(match.group(0)))
-        if len(text.split()) >= 4:
+        if len(text.split()) >= 4 and not REGEX.search(text):
             yield path, source.count('\n', 0, match.start()) + 1, text
 
 
@@ -83,11 +84,16 @@ def main():
     parser.add_argument('--comments', type=int, default=100)
     parser.add_argument('--messages', type=int, default=100)
     parser.add_argument('--sentences', type=int, default=60)
+    parser.add_argument('under', nargs='*', type=pathlib.Path)
     arguments = parser.parse_args()
-    code = code_files()
+
+    def wanted(path):
+        return not arguments.under or any(path.is_relative_to(folder) for folder in arguments.under)
+
+    code = [path for path in code_files() if wanted(path)]
     draw('comments', (item for path in code for item in comments(path)), arguments.comments, arguments.seed)
     draw('messages', (item for path in code for item in messages(path)), arguments.messages, arguments.seed)
-    pages = tracked('README.md', 'CONTRIBUTING.md', 'docs/*.md', '*README.md')
+    pages = [path for path in tracked('README.md', 'CONTRIBUTING.md', 'docs/*.md', '*README.md') if wanted(path)]
     draw('sentences', (item for path in pages for item in sentences(path)), arguments.sentences, arguments.seed)
 
 

@@ -120,7 +120,7 @@ namespace softgpu __attribute__((visibility("hidden"))) {
     swapcontext(&t_block->current->context, &t_block->scheduler);
   }
 
-}  // namespace softgpu
+}  // namespace )
 
 extern "C" __attribute__((visibility("default"))) const softgpu::Image softgpu_image = {
     softgpu::kImageMagic, softgpu::kImageVersion, __start_softgpu_kernels, __stop_softgpu_kernels,

@@ -119,7 +119,7 @@ bool BrokerClient::TrustFolder() {
   if (!folder.valid() && errno == ENOENT) return true;
   struct stat s;
   if (!folder.valid() || fstat(folder.get(), &s) != 0) {
-    dprintf(2, "softgpu: %s is not a folder that can be used: %s\n", directory_, strerror(errno));
+    dprintf(2, "softgpu: %s is not a usable folder: %s\n", directory_, strerror(errno));
     return false;
   }
   const uid_t user = geteuid();
@@ -129,8 +129,8 @@ bool BrokerClient::TrustFolder() {
   const mode_t writers = chosen_ ? S_IWOTH : S_IWGRP | S_IWOTH;
   if (!owner_ok || (s.st_mode & writers) != 0) {
     dprintf(2,
-            "softgpu: %s belongs to user %u and has mode %04o, so another user may be behind it: "
-            "remove it, or name a folder of your own by SOFTGPU_DIR\n",
+            "softgpu: %s belongs to user %u and has mode %04o, so another user may control it: "
+            "remove it, or set SOFTGPU_DIR to a folder of your own\n",
             directory_, s.st_uid, s.st_mode & 07777);
     return false;
   }

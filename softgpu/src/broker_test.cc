@@ -62,14 +62,14 @@ SOFTGPU_ROLE(say_memory) {
   return 0;
 }
 
-TEST_F(BrokerTest, TheFirstOneDecidesForAll) {
+TEST_F(BrokerTest, TheFirstProcessSetsTheProperties) {
   Child first("say_memory", {}, InFolder({"SOFTGPU_DEVICES=3", "SOFTGPU_MEMORY=64M"}));
   EXPECT_EQ(first.Hear(), "3 x 64");
   Child second("say_memory", {}, InFolder({"SOFTGPU_DEVICES=1", "SOFTGPU_MEMORY=32M"}));
   EXPECT_EQ(second.Hear(), "3 x 64");
 }
 
-TEST_F(BrokerTest, ManyThatStartAtOnceGetOneBroker) {
+TEST_F(BrokerTest, ConcurrentStartsShareOneBroker) {
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < 12; ++i)
     children.push_back(
@@ -79,7 +79,7 @@ TEST_F(BrokerTest, ManyThatStartAtOnceGetOneBroker) {
   for (auto& child : children) EXPECT_EQ(child->Wait(), 0);
 }
 
-TEST_F(BrokerTest, ItHoldsNothingOfWhoeverStartedIt) {
+TEST_F(BrokerTest, InheritsNothingFromItsStarter) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   Child child("say_memory", {}, [&] {
@@ -91,12 +91,12 @@ TEST_F(BrokerTest, ItHoldsNothingOfWhoeverStartedIt) {
   close(ends[1]);
   pid_t broker = BrokerPid();
   ASSERT_GT(broker, 0);
-  EXPECT_EQ(getsid(broker), broker) << "a session of its own";
+  EXPECT_EQ(getsid(broker), broker) << "the broker has its own session";
   EXPECT_NE(getsid(broker), getsid(child.pid()));
   child.Kill(SIGKILL);
   child.Wait();
   char byte;
-  EXPECT_EQ(read(ends[0], &byte, 1), 0) << "nobody holds our pipe any more";
+  EXPECT_EQ(read(ends[0], &byte, 1), 0) << "no other process has the pipe open";
   close(ends[0]);
   EXPECT_EQ(BrokerPid(), broker) << "and it is still there";
 }
@@ -114,7 +114,7 @@ TEST_F(BrokerTest, NothingIsMounted) {
   }
 }
 
-TEST_F(BrokerTest, WithoutABrokerInitFailsAndSaysWhy) {
+TEST_F(BrokerTest, InitFailsWithAReasonWithoutABroker) {
   Child::Options options = InFolder({"SOFTGPU_BROKER=/nowhere/softgpu-broker"});
   EXPECT_EQ(Child("list_devices", {}, options).Hear(), "CUDA_ERROR_SYSTEM_NOT_READY");
 }
@@ -161,13 +161,13 @@ class FolderTest : public ::testing::Test {
   std::vector<std::string> made_;
 };
 
-TEST_F(FolderTest, AnotherUsersIsNotUsed) {
+TEST_F(FolderTest, ADirectoryOfAnotherUserIsRejected) {
   Make(standard_, kOther, 0777);
   EXPECT_EQ(Init(""), "CUDA_ERROR_SYSTEM_NOT_READY");
   EXPECT_EQ(Init(standard_), "CUDA_ERROR_SYSTEM_NOT_READY") << "nor if it was named";
 }
 
-TEST_F(FolderTest, OneThatOthersMayWriteIsNotUsed) {
+TEST_F(FolderTest, ADirectoryWritableByOthersIsRejected) {
   Make(standard_, kUser, 0777);
   EXPECT_EQ(Init(""), "CUDA_ERROR_SYSTEM_NOT_READY");
 }
@@ -195,7 +195,7 @@ SOFTGPU_ROLE(as_nobody) {
   return 0;
 }
 
-TEST_F(BrokerTest, AUserWithoutRightsHasAUserNamespace) {
+TEST_F(BrokerTest, AnUnprivilegedUserGetsAUserNamespace) {
   if (geteuid() != 0) GTEST_SKIP() << "this test takes the rights of root away";
   bool allowed = system(
                      "setpriv --reuid 65534 --regid 65534 --clear-groups unshare -Ur true "

@@ -88,7 +88,7 @@ CUprocessState State(pid_t pid) {
 
 using CheckpointTest = WithContext;
 
-TEST_F(CheckpointTest, TheWholeWalk) {
+TEST_F(CheckpointTest, AllStepsOfACheckpoint) {
   size_t before = FreeBytes();
   Child program("program");
   ASSERT_EQ(program.Hear(), "ready");
@@ -121,7 +121,7 @@ TEST_F(CheckpointTest, TheWholeWalk) {
   }
 }
 
-TEST_F(CheckpointTest, AThreadsIdActsOnItsProcess) {
+TEST_F(CheckpointTest, AThreadIdActsOnItsProcess) {
   Child program("program");
   ASSERT_EQ(program.Hear(), "ready");
   int thread = 0;
@@ -150,7 +150,7 @@ SOFTGPU_ROLE(idle) {
   return 0;
 }
 
-TEST_F(CheckpointTest, WhatIsNoCudaProcessIsTold) {
+TEST_F(CheckpointTest, AProcessWithoutCudaIsReported) {
   CUprocessState state{};
   EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetState(0, &state));
   EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetState(-1, &state));
@@ -165,7 +165,7 @@ TEST_F(CheckpointTest, WhatIsNoCudaProcessIsTold) {
   EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessLock(idle.pid(), &args));
 }
 
-TEST_F(CheckpointTest, AChildAfterForkIsNoCudaProcess) {
+TEST_F(CheckpointTest, AForkedChildIsNoCudaProcess) {
   Child parent("idle", {"fork"});
   std::string first = parent.Hear(), second = parent.Hear();
   if (first.starts_with("CUDA")) std::swap(first, second);
@@ -205,7 +205,7 @@ SOFTGPU_ROLE(stuck) {
   return 0;
 }
 
-TEST_F(CheckpointTest, LockGivesUpInTimeAndTheProgramGoesOn) {
+TEST_F(CheckpointTest, ALockTimesOutAndTheProgramContinues) {
   Child stuck("stuck");
   ASSERT_EQ(stuck.Hear(), "stuck");
   CUcheckpointLockArgs args{};
@@ -225,7 +225,7 @@ SOFTGPU_ROLE(locker) {
   return 0;
 }
 
-TEST_F(CheckpointTest, ACallerThatDiesWhileItLocksHurtsNobody) {
+TEST_F(CheckpointTest, ACallerThatDiesInALockDoesNoHarm) {
   Child stuck("stuck");
   ASSERT_EQ(stuck.Hear(), "stuck");
   Child locker("locker", {std::to_string(stuck.pid())});
@@ -256,7 +256,7 @@ void Stop(Child& child) {
   waitpid(child.pid(), nullptr, WUNTRACED);
 }
 
-TEST_F(CheckpointTest, WhatAStoppedTargetWasAskedByTheDeadIsForgotten) {
+TEST_F(CheckpointTest, RequestsOfDeadCallersAreDropped) {
   Child program("program");
   ASSERT_EQ(program.Hear(), "ready");
   ASSERT_OK(cuCheckpointProcessLock(program.pid(), nullptr));
@@ -295,7 +295,7 @@ SOFTGPU_ROLE(managed) {
   return 0;
 }
 
-TEST_F(CheckpointTest, ManagedMemoryIsRefusedAndTheProgramIsHealthyAfterwards) {
+TEST_F(CheckpointTest, ManagedMemoryIsRejectedWithoutHarm) {
   Child managed("managed");
   ASSERT_EQ(managed.Hear(), "ready");
   ASSERT_OK(cuCheckpointProcessLock(managed.pid(), nullptr));
@@ -305,7 +305,7 @@ TEST_F(CheckpointTest, ManagedMemoryIsRefusedAndTheProgramIsHealthyAfterwards) {
   EXPECT_EQ(managed.Ask("go"), "freed");
 }
 
-TEST_F(CheckpointTest, OutOfMemoryAtARestoreIsFinal) {
+TEST_F(CheckpointTest, OutOfMemoryInARestoreIsFinal) {
   Child program("program", {"150"});
   ASSERT_EQ(program.Hear(), "ready");
   ASSERT_OK(cuCheckpointProcessLock(program.pid(), nullptr));
@@ -351,7 +351,7 @@ TEST_F(CheckpointTest, ARestoreMovesToAnotherGpuAndBack) {
   ASSERT_OK(cuCtxDestroy_v2(second));
 }
 
-TEST_F(CheckpointTest, ABadMapIsRefusedBeforeAnythingIsTouched) {
+TEST_F(CheckpointTest, AnInvalidMapIsRejectedBeforeAnyChange) {
   Child program("program");
   ASSERT_EQ(program.Hear(), "ready");
   ASSERT_OK(cuCheckpointProcessLock(program.pid(), nullptr));
@@ -384,7 +384,7 @@ SOFTGPU_ROLE(imported_handle) {
   return 0;
 }
 
-TEST_F(CheckpointTest, ImportedMemoryLetsTheRestoreFail) {
+TEST_F(CheckpointTest, ARestoreWithImportedMemoryFails) {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -439,7 +439,7 @@ SOFTGPU_ROLE(busy) {
   return 0;
 }
 
-TEST_F(CheckpointTest, ManyThreadsAtWorkAreLockedAtAnyMoment) {
+TEST_F(CheckpointTest, BusyThreadsCanBeLockedAtAnyMoment) {
   Child busy("busy");
   ASSERT_EQ(busy.Hear(), "ready");
   for (int i = 0; i < 20; ++i) {

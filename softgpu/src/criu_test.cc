@@ -149,7 +149,7 @@ TEST_F(CriuTest, ARunningProgramCannotBeDumped) {
   waitpid(pid, nullptr, 0);
 }
 
-TEST_F(CriuTest, ACheckpointedProgramIsDumpedKilledAndComesBack) {
+TEST_F(CriuTest, ACheckpointedProgramIsDumpedKilledAndRestored) {
   pid_t pid = StartCounter();
   Tick();
   ASSERT_TRUE(Says("101"));

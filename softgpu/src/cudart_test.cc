@@ -16,7 +16,7 @@ F* From(void* library, const char* name) {
   return function;
 }
 
-TEST(CudartTest, FindsTheDriverByItsLookUpsAlone) {
+TEST(CudartTest, FindsTheDriverByLookUpsOnly) {
   void* runtime = dlopen(SOFTGPU_CUDART, RTLD_NOW);
   ASSERT_NE(runtime, nullptr) << dlerror();
   auto* allocate = From<int(void**, size_t)>(runtime, "cudaMalloc");

@@ -122,7 +122,7 @@ TEST_F(ContextTest, PrimaryContextsAreCounted) {
   EXPECT_CU(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease_v2(1));
 }
 
-TEST_F(ContextTest, PeersReachEachOthersMemory) {
+TEST_F(ContextTest, PeersAccessEachOthersMemory) {
   CUcontext other = nullptr;
   int can = 0;
   CUdeviceptr here = 0, there = 0;

@@ -135,7 +135,7 @@ void Hold(int number) {
   char held[160], hold[160];
   snprintf(held, sizeof(held), "%s/held.%d", g_directory, number);
   snprintf(hold, sizeof(hold), "%s/hold.%d", g_directory, number);
-  Fd(open(held, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const Fd created(open(held, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   while (access(hold, F_OK) == 0) usleep(1000);
 }
 

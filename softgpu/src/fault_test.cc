@@ -47,7 +47,7 @@ TEST_F(FaultTest, TheNthCallFails) {
 
 // Two streams use the same memory without order: an intentional race.
 #ifndef __SANITIZE_THREAD__
-TEST_F(FaultTest, WorkCanBeLateInTheOrderOfItsStream) {
+TEST_F(FaultTest, WorkCanBeDelayedInStreamOrder) {
   constexpr size_t kBytes = 4096;
   CUdeviceptr memory = 0;
   ASSERT_OK(cuMemAlloc_v2(&memory, kBytes));
@@ -81,14 +81,14 @@ TEST_F(FaultTest, WorkCanBeLateInTheOrderOfItsStream) {
 }
 #endif
 
-TEST_F(FaultTest, ItCanDie) {
+TEST_F(FaultTest, TheProcessCanDie) {
   Child child("allocate", {}, {.environment = {"SOFTGPU_FAULT=cuMemAlloc_v2=die"}});
   ASSERT_EQ(child.Hear(), "ready");
   child.Say("go");
   EXPECT_EQ(child.Wait(), -SIGKILL);
 }
 
-TEST_F(FaultTest, ARunningProcessIsToldByFile) {
+TEST_F(FaultTest, AFileChangesTheRulesOfARunningProcess) {
   Child one("allocate"), other("allocate");
   ASSERT_EQ(one.Hear(), "ready");
   ASSERT_EQ(other.Hear(), "ready");
@@ -104,7 +104,7 @@ TEST_F(FaultTest, ARunningProcessIsToldByFile) {
   EXPECT_EQ(other.Ask("go"), "CUDA_SUCCESS");
 }
 
-TEST_F(FaultTest, ACheckpointCallFailsInTheTargetOrInTheCaller) {
+TEST_F(FaultTest, ACheckpointCallFailsInTargetOrCaller) {
   Child target("allocate", {},
                {.environment = {"SOFTGPU_FAULT=target:cuCheckpointProcessCheckpoint:1=fail(2),"
                                 "target:cuCheckpointProcessRestore:2=die"}});
@@ -128,7 +128,7 @@ SOFTGPU_ROLE(checkpointer) {
   return 0;
 }
 
-TEST_F(FaultTest, AHangingCallerCanBeKilledAndTheTargetServesTheNextOne) {
+TEST_F(FaultTest, AHungCallerCanBeKilledAndTheTargetServesTheNext) {
   Child target("allocate");
   ASSERT_EQ(target.Hear(), "ready");
   ASSERT_OK(cuCheckpointProcessLock(target.pid(), nullptr));

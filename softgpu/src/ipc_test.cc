@@ -135,7 +135,7 @@ SOFTGPU_ROLE(opens_and_stays) {
   return 0;
 }
 
-TEST_F(IpcTest, AnOpenHandleLetsTheRestoreFail) {
+TEST_F(IpcTest, ARestoreWithAnOpenHandleFails) {
   CUdeviceptr ptr = 0;
   CUipcMemHandle handle;
   CUprocessState state{};

@@ -15,11 +15,11 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: softgpu [--devices N] [--memory SIZE] [--dir DIR] [--fault SPEC] -- CMD ARG...\n"
-    "  --devices N     how many GPUs there are (1)\n"
-    "  --memory SIZE   the memory of each, such as 8G (8G)\n"
-    "  --dir DIR       whose GPUs: programs with one DIR share them (/tmp/softgpu-UID)\n"
-    "  --fault SPEC    calls that shall fail, such as cuMemAlloc_v2:5=fail(2)\n"
-    "The first program that runs decides devices and memory; later ones get the same.\n";
+    "  --devices N     number of GPUs (1)\n"
+    "  --memory SIZE   memory of each GPU, such as 8G (8G)\n"
+    "  --dir DIR       programs with the same DIR share GPUs (/tmp/softgpu-UID)\n"
+    "  --fault SPEC    makes calls fail, such as cuMemAlloc_v2:5=fail(2)\n"
+    "The first program sets the number and memory of the GPUs; later ones get the same.\n";
 
 struct Option {
   const char* name;

@@ -27,7 +27,7 @@ TEST(LauncherTest, SetsTheLibraryPathAndTheOptions) {
   EXPECT_NE(ran.out.find("/lib/softgpu"), std::string::npos) << ran.out;
 }
 
-TEST(LauncherTest, HasTheExitCodesOfItsCommandAndItsOwn) {
+TEST(LauncherTest, ReturnsTheExitCodeOfItsCommandOrItsOwn) {
   EXPECT_EQ(Launch("-- sh -c 'exit 7'").code, 7);
   EXPECT_EQ(Launch("-- /nowhere").code, 127);
   EXPECT_EQ(Launch("").code, 2);

@@ -24,7 +24,7 @@ Found Look(const char* name, int version, cuuint64_t flags = 0) {
   return found;
 }
 
-TEST(LookupTest, VersionsPickTheFunctionOfTheirTime) {
+TEST(LookupTest, AVersionSelectsItsFunction) {
   EXPECT_EQ(Look("cuMemAlloc", 13000).address, Address(&cuMemAlloc_v2));
   EXPECT_EQ(Look("cuCtxCreate", 3020).address, Address(&cuCtxCreate_v2));
   EXPECT_EQ(Look("cuCtxCreate", 11040).address, Address(&cuCtxCreate_v3));
@@ -35,7 +35,7 @@ TEST(LookupTest, VersionsPickTheFunctionOfTheirTime) {
   EXPECT_EQ(Look("cuCtxGetDevice", 13000).address, Address(&cuCtxGetDevice_v2));
 }
 
-TEST(LookupTest, WhatIsNotThereSaysWhy) {
+TEST(LookupTest, AMissingFunctionHasAReason) {
   Found found = Look("cuNoSuchFunction", 13000);
   EXPECT_CU(CUDA_SUCCESS, found.result);
   EXPECT_EQ(found.address, nullptr);
@@ -49,7 +49,7 @@ TEST(LookupTest, WhatIsNotThereSaysWhy) {
   EXPECT_CU(CUDA_ERROR_NOT_FOUND, cuGetProcAddress("cuNoSuchFunction", &address, 13000, 0));
 }
 
-TEST(LookupTest, FlagsPickTheDefaultStream) {
+TEST(LookupTest, FlagsSelectTheDefaultStream) {
   constexpr cuuint64_t kPerThread = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   EXPECT_EQ(Look("cuLaunchKernel", 13000).address, Address(&cuLaunchKernel));
   EXPECT_EQ(Look("cuLaunchKernel", 13000, kPerThread).address, Address(&cuLaunchKernel_ptsz));
@@ -69,7 +69,7 @@ TEST(LookupTest, DlsymFindsTheSame) {
 }
 #endif
 
-TEST(LookupTest, KnownButLeftOutIsNotSupported) {
+TEST(LookupTest, KnownUnimplementedFunctionsAreNotSupported) {
   for (const char* name : {"cuArrayCreate", "cuGraphInstantiate", "cuTexObjectCreate",
                            "cuMulticastCreate", "cuGreenCtxCreate"}) {
     Found found = Look(name, 13000);

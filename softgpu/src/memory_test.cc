@@ -14,7 +14,7 @@ constexpr size_t kMiB = 1 << 20;
 
 using MemoryTest = WithContext;
 
-TEST_F(MemoryTest, AllocationTakesDeviceMemoryAndFreeGivesItBack) {
+TEST_F(MemoryTest, AllocationAndFreeChangeFreeMemory) {
   size_t before = FreeBytes();
   CUdeviceptr ptr = 0;
   ASSERT_OK(cuMemAlloc_v2(&ptr, 64 * kMiB));
@@ -24,7 +24,7 @@ TEST_F(MemoryTest, AllocationTakesDeviceMemoryAndFreeGivesItBack) {
   EXPECT_CU(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(ptr));
 }
 
-TEST_F(MemoryTest, MoreThanThereIsIsOutOfMemoryAndTakesNothing) {
+TEST_F(MemoryTest, ATooLargeAllocationTakesNothing) {
   size_t before = FreeBytes();
   CUdeviceptr ptr = 0;
   EXPECT_CU(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&ptr, before + 1));
@@ -212,7 +212,7 @@ TEST_F(MemoryTest, ManagedMemoryIsOneAddressForAll) {
   ASSERT_OK(cuMemFree_v2(ptr));
 }
 
-TEST_F(MemoryTest, PoolsAccountForWhatIsUsed) {
+TEST_F(MemoryTest, PoolsCountUsedMemory) {
   CUmemoryPool pool = nullptr;
   CUdeviceptr ptr = 0;
   cuuint64_t used = 1;
@@ -245,7 +245,7 @@ uint64_t Attribute(CUmemoryPool pool, CUmemPool_attribute attribute) {
   return value;
 }
 
-TEST_F(MemoryTest, PoolsKeepWhatIsFreedUpToTheirThreshold) {
+TEST_F(MemoryTest, PoolsKeepFreedMemoryUpToTheirThreshold) {
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -288,7 +288,7 @@ SOFTGPU_ROLE(touch) {
 // A sanitizer reports the fault itself and exits with its own code.
 bool Faulted(int status) { return status == -SIGSEGV || status == 1 || status == 66; }
 
-TEST(MemoryFaultTest, AddressesThatAreNotMappedFault) {
+TEST(MemoryFaultTest, UnmappedAddressesFault) {
   EXPECT_EQ(RunRole("touch", {"mapped"}), 0);
   EXPECT_TRUE(Faulted(RunRole("touch", {"freed"})));
   EXPECT_TRUE(Faulted(RunRole("touch", {"beyond"})));
@@ -305,7 +305,7 @@ SOFTGPU_ROLE(hold) {
   return 0;
 }
 
-TEST_F(MemoryTest, AKilledProcessLeavesNothing) {
+TEST_F(MemoryTest, AKilledProcessFreesItsMemory) {
   size_t before = FreeBytes();
   Child child("hold");
   ASSERT_EQ(child.Hear(), "held");

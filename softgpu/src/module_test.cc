@@ -98,7 +98,7 @@ TEST_F(ModuleTest, GlobalsAreDeviceMemoryOfEachLoad) {
   EXPECT_EQ(Bump(), 502);
 }
 
-TEST_F(ModuleTest, LaunchesThatCannotBeAreRefused) {
+TEST_F(ModuleTest, InvalidLaunchesAreRejected) {
   CUdeviceptr out = 0;
   void* params[] = {&out};
   CUfunction bump = Function("bump");
@@ -118,7 +118,7 @@ TEST_F(ModuleTest, LaunchesThatCannotBeAreRefused) {
   EXPECT_CU(CUDA_ERROR_NOT_SUPPORTED, cuLaunchKernelEx(&config, bump, params, nullptr));
 }
 
-TEST_F(ModuleTest, FunctionsTellAboutThemselves) {
+TEST_F(ModuleTest, FunctionsHaveAttributes) {
   CUfunction sum = Function("sum");
   const char* name = nullptr;
   size_t offset = 0, size = 0;
@@ -140,7 +140,7 @@ TEST_F(ModuleTest, FunctionsTellAboutThemselves) {
   EXPECT_EQ(count, 4u);
 }
 
-TEST_F(ModuleTest, WhatIsNotOursIsRefused) {
+TEST_F(ModuleTest, ForeignImagesAreRejected) {
   CUmodule other = nullptr;
   EXPECT_CU(CUDA_ERROR_NO_BINARY_FOR_GPU,
             cuModuleLoadData(&other, ".version 8.0\n.target sm_90\n.address_size 64\n"));
@@ -150,7 +150,7 @@ TEST_F(ModuleTest, WhatIsNotOursIsRefused) {
   EXPECT_TRUE(of_program == CUDA_ERROR_INVALID_IMAGE || of_program == CUDA_ERROR_NO_BINARY_FOR_GPU);
 }
 
-TEST_F(ModuleTest, ALibrarysKernelsRunInAnyContext) {
+TEST_F(ModuleTest, KernelsOfALibraryRunInAnyContext) {
   CUlibrary library = nullptr;
   CUkernel kernel = nullptr;
   ASSERT_OK(cuLibraryLoadFromFile(&library, ExampleImage().c_str(), nullptr, nullptr, 0, nullptr,

@@ -40,7 +40,7 @@ struct CheckpointRequest {
   uint32_t reserved;
   CUcheckpointGpuPair pairs[kMaxDevices];
 };
-static_assert(sizeof(CheckpointRequest) <= kPage, "a write to a pipe is whole up to PIPE_BUF");
+static_assert(sizeof(CheckpointRequest) <= kPage, "writes to a pipe are atomic up to PIPE_BUF");
 
 struct CheckpointReply {
   uint64_t nonce;

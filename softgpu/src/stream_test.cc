@@ -25,7 +25,7 @@ struct Door {
 
 void Count(void* raw) { ++*static_cast<std::atomic<int>*>(raw); }
 
-TEST_F(StreamTest, WorkRunsWhileTheCallerGoesOn) {
+TEST_F(StreamTest, WorkRunsAsynchronously) {
   CUstream stream = nullptr;
   ASSERT_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   Door door;
@@ -42,7 +42,7 @@ TEST_F(StreamTest, WorkRunsWhileTheCallerGoesOn) {
   EXPECT_CU(CUDA_ERROR_INVALID_HANDLE, cuStreamDestroy_v2(stream));
 }
 
-TEST_F(StreamTest, TheLegacyStreamWaitsForBlockingOnesAndTheyForIt) {
+TEST_F(StreamTest, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
   CUstream blocking = nullptr, free_running = nullptr;
   ASSERT_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
   ASSERT_OK(cuStreamCreate(&free_running, CU_STREAM_NON_BLOCKING));
@@ -53,7 +53,7 @@ TEST_F(StreamTest, TheLegacyStreamWaitsForBlockingOnesAndTheyForIt) {
   ASSERT_OK(cuLaunchHostFunc(blocking, Count, &after));
   ASSERT_OK(cuLaunchHostFunc(free_running, Count, &beside));
   ASSERT_OK(cuStreamSynchronize(free_running));
-  EXPECT_EQ(beside, 1) << "a non-blocking stream waits for nobody";
+  EXPECT_EQ(beside, 1) << "a non-blocking stream waits for no other stream";
   EXPECT_EQ(legacy, 0);
   EXPECT_CU(CUDA_ERROR_NOT_READY, cuStreamQuery(CU_STREAM_LEGACY));
   door.open = true;
@@ -88,7 +88,7 @@ TEST_F(StreamTest, PerThreadSymbolsUseTheThreadsOwnStream) {
   ASSERT_OK(cuCtxSynchronize());
 }
 
-TEST_F(StreamTest, EventsOrderStreamsAndTellTheTime) {
+TEST_F(StreamTest, EventsOrderStreamsAndMeasureTime) {
   CUstream first = nullptr, second = nullptr;
   CUevent start = nullptr, end = nullptr;
   ASSERT_OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
@@ -196,7 +196,7 @@ TEST_F(StreamTest, CapturedWorkDoesNotRun) {
   ASSERT_OK(cuStreamDestroy_v2(stream));
 }
 
-TEST_F(StreamTest, WhatACaptureForbidsEndsIt) {
+TEST_F(StreamTest, AForbiddenCallInvalidatesACapture) {
   CUstream stream = nullptr;
   CUgraph graph = nullptr;
   CUdeviceptr ptr = 0;
@@ -216,7 +216,7 @@ TEST_F(StreamTest, WhatACaptureForbidsEndsIt) {
   ASSERT_OK(cuStreamDestroy_v2(stream));
 }
 
-TEST_F(StreamTest, AnEventOfACaptureTakesTheOtherStreamIn) {
+TEST_F(StreamTest, AnEventOfACaptureAddsTheWaitingStream) {
   CUstream origin = nullptr, joined = nullptr;
   CUevent fork_event = nullptr, join_event = nullptr;
   CUgraph graph = nullptr;

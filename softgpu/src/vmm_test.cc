@@ -23,7 +23,7 @@ const CUmemAccessDesc kReadWrite{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
 
 using VmmTest = WithContext;
 
-TEST_F(VmmTest, AHandleIsMappedWholeFromItsBeginning) {
+TEST_F(VmmTest, AHandleIsMappedAsAWhole) {
   CUmemAllocationProp prop = Properties();
   size_t granularity = 0;
   ASSERT_OK(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -82,7 +82,7 @@ SOFTGPU_ROLE(mapped_access) {
   return 0;
 }
 
-TEST(VmmAccessTest, ThereIsNoneBeforeItIsSet) {
+TEST(VmmAccessTest, ThereIsNoAccessBeforeItIsSet) {
   EXPECT_EQ(RunRole("mapped_access", {"write"}), 0);
   EXPECT_NE(RunRole("mapped_access", {"none"}), 0);
   EXPECT_NE(RunRole("mapped_access", {"read"}), 0);
@@ -112,7 +112,7 @@ SOFTGPU_ROLE(importer) {
   return 0;
 }
 
-TEST_F(VmmTest, MemoryTravelsToAnotherProcessButNotFromThereOn) {
+TEST_F(VmmTest, ImportedMemoryCannotBeExportedAgain) {
   CUmemAllocationProp prop = Properties(true);
   CUmemGenericAllocationHandle handle = 0, closed = 0;
   CUdeviceptr at = 0;
@@ -150,7 +150,7 @@ TEST_F(VmmTest, MemoryTravelsToAnotherProcessButNotFromThereOn) {
   ASSERT_OK(cuMemAddressFree(at, kSize));
 }
 
-TEST_F(VmmTest, WhatIsNoMemoryIsNotImported) {
+TEST_F(VmmTest, OtherFilesAreNotImported) {
   CUmemGenericAllocationHandle handle = 0;
   EXPECT_CU(CUDA_ERROR_INVALID_VALUE,
             cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(intptr_t{0}),

@@ -25,17 +25,18 @@
 #include "agent/libc_symbol.h"
 #include "agent/requests.h"
 #include "agent/thread.h"
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
-// In .data, not .bss: its pages belong to the library's file, by which a client finds them.
+// In .data, not .bss: clients find the header through the pages that map the library's file.
 extern "C" {
-__attribute__((visibility("default"), used)) stasis::wire::AgentHeader stasis_agent_header = {
+__attribute__((visibility("default"), used))
+stasis::agent_protocol::AgentHeader stasis_agent_header = {
     {'S', 't', 'a', 's', 'i', 's', ' ', 'a', 'g', 'e', 'n', 't', '\r', '\n', 1, 0},
-    stasis::wire::kVersion,
-    sizeof(stasis::wire::AgentHeader),
+    stasis::agent_protocol::kVersion,
+    sizeof(stasis::agent_protocol::AgentHeader),
     0,
     -1,
-    stasis::wire::kMemoryTold | stasis::wire::kStepsTold,
+    stasis::agent_protocol::kMemoryTold | stasis::agent_protocol::kStepsTold,
     0,
     {}};
 }
@@ -46,8 +47,8 @@ __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec"))) = fa
 
 namespace {
 
-std::atomic<uint32_t> g_started{0};  // 0 no, 1 being started, 2 yes
-Watched g_outside;                   // the end for clients
+std::atomic<uint32_t> g_started{0};  // 0 not started, 1 starting, 2 started
+Watched g_outside;                   // the end that clients take
 Watched g_inside;
 std::atomic<bool> g_children_keep_files{false};  // see EnsureControl
 
@@ -58,7 +59,7 @@ bool MakeDoor() {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return false;
   g_outside.Take(ends[0]);
   g_inside.Take(ends[1]);
-  wire::AgentHeader& header = stasis_agent_header;
+  agent_protocol::AgentHeader& header = stasis_agent_header;
   FindBuildId(&header, header.build_id);
   header.door_mark = g_outside.mark;
   header.pid = getpid();
@@ -70,7 +71,7 @@ void* Control(void*) {
   gate::Exempt exempt;
   gate::Prepare();
   for (;;) {
-    // Whatever has opened the gate, processes may stand before it that want our memory.
+    // Importers may have been told to wait for the gate, which several code paths open.
     if (!gate::IsClosed()) AnswerIpcWaiters();
     pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {ClientSocket(), POLLIN, 0}};
     int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);
@@ -79,24 +80,25 @@ void* Control(void*) {
     if (items[1].revents != 0) HearClient();
     if (items[0].revents == 0) continue;
     if (!g_inside.Holds() || (items[0].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
-      // The program has closed the door, as one that closes everything does. Make another.
+      // Some programs close every descriptor, and so also the door; make a new one.
       if (!MakeDoor()) {
-        std::atomic<uint32_t> nobody{0};
-        FutexWait(&nobody, 0, 100'000'000);
+        std::atomic<uint32_t> never{0};
+        FutexWait(&never, 0, 100'000'000);
       }
       continue;
     }
-    if (int socket = wire::ReceiveDoorKnock(g_inside.fd); socket >= 0) AdmitClient(socket);
+    if (int socket = agent_protocol::ReceiveDoorKnock(g_inside.fd); socket >= 0)
+      AdmitClient(socket);
   }
 }
 
-// What guards the tables that AfterForkInChild reads, in the order in which they are taken.
+// The mutexes of the tables that AfterForkInChild reads, in locking order.
 Mutex* const kTableMutexes[] = {&g_ipc_server_mutex, &g_ipc_answers_mutex, &g_memory_mutex,
                                 &g_driver_memory_mutex};
 
-// How many BeforeFork of this thread have not met their other half yet. More than one: the program
-// registered them twice (a child of a fork in the middle of EnsureControl), or a signal handler
-// forks in the middle of a fork.
+// The number of BeforeFork calls on this thread without a matching AfterFork call. It exceeds one
+// if the handlers are registered twice (in a child of a fork in the middle of EnsureControl), or if
+// a signal handler forks in the middle of a fork.
 __thread uint32_t t_forks __attribute__((tls_model("initial-exec"))) = 0;
 
 // Before a fork: takes the mutexes of all tables, so that the child finds the tables whole. They
@@ -122,11 +124,11 @@ void AfterForkInParent() {
   for (Mutex* mutex : kTableMutexes) mutex->Unlock();
 }
 
-// SAFETY: in the child after fork, where only this thread exists and locks may be held by others.
-// So it takes no lock, allocates nothing and frees nothing. Nothing of the parent's GPU memory is
-// usable here; its descriptors would keep it alive, and the driver's files would keep the child
-// from being dumped. `keeps_files`: the driver's files stay.
-void StartAnew(bool keeps_files) {
+// SAFETY: runs in the child after fork. Only this thread exists, and threads that are gone may have
+// held any lock, so it takes no lock, allocates nothing and frees nothing. The parent's GPU memory
+// is not usable here, but inherited descriptors would keep it alive, and the driver's open files
+// would prevent a dump of the child. With `keeps_files` the driver's files stay open.
+void ResetInChild(bool keeps_files) {
   for (Mutex* mutex : kTableMutexes) mutex->ResetAfterFork();
   if (!t_tables_are_whole) {
     g_regions.AbandonAfterFork();
@@ -143,7 +145,7 @@ void StartAnew(bool keeps_files) {
   g_inside.Close();
   ResetRequests();
   stasis_agent_header.door_fd = -1;
-  stasis_agent_header.memory = wire::kMemoryTold | wire::kStepsTold;
+  stasis_agent_header.memory = agent_protocol::kMemoryTold | agent_protocol::kStepsTold;
   if (!keeps_files) LeaveDeviceFilesToParent(MayBeHostMemory);
   ResetCarrier();
   ResetBlockers();
@@ -160,15 +162,15 @@ void StartAnew(bool keeps_files) {
 }
 
 void AfterForkInChild() {
-  // A process whose agent has not started has opened such files itself, past CUDA (NVML), and its
-  // children may go on with them.
-  StartAnew(g_started.load() == 0 || g_children_keep_files.load());
+  // A process whose agent has not started opened such files itself and not through CUDA (NVML, for
+  // example), so its children may continue to use them.
+  ResetInChild(g_started.load() == 0 || g_children_keep_files.load());
 }
 
-// The same in a child of a fork that began before the three functions above were registered: locks
-// of look-ups may be held, and another thread may be in the middle of EnsureControl.
+// Handles a fork that began before the functions above were registered: locks of look-ups may be
+// held, and another thread may have been in the middle of EnsureControl.
 void AfterEarlyForkInChild() {
-  if (t_forks == 0) StartAnew(/*keeps_files=*/true);
+  if (t_forks == 0) ResetInChild(/*keeps_files=*/true);
 }
 
 __attribute__((constructor)) void RegisterForEarlyForks() {
@@ -180,13 +182,14 @@ __attribute__((constructor)) void RegisterForEarlyForks() {
 void EnsureControl() {
   if (__builtin_expect(g_started.load(std::memory_order_acquire) == 2, 1)) return;
   uint32_t no = 0;
-  if (!g_started.compare_exchange_strong(no, 1)) return;  // another thread is at it
+  if (!g_started.compare_exchange_strong(no, 1)) return;  // another thread starts it
   int before = errno;
-  // For a program whose forked children speak to the GPU's files past CUDA (NVML).
+  // Set for programs whose forked children use the GPU's files without CUDA (NVML).
   g_children_keep_files.store(getenv("STASIS_FORK_KEEPS_GPU_FILES") != nullptr);
   static bool registered = false;  // handlers are inherited by children
-  // Not at the start of the program: handlers that were registered before ours run after it, and
-  // those of the program's memory allocator must, for it is called with the tables' mutexes held.
+  // Registered now rather than at program start, because handlers registered earlier run after this
+  // one. The memory allocator's handlers must do so, since the allocator is called with the tables'
+  // mutexes held.
   if (!registered) pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   registered = true;
   bool made = MakeDoor() && StartThread("stasis-agent", Control, nullptr);

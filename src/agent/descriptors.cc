@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "agent/futex.h"
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
 namespace stasis::agent {
 namespace {
 
-// Not zero, and hardly one that a program of its own accord gives a socket.
+// Not zero, and unlikely to be set by a program.
 uint64_t NewMark() {
   static std::atomic<uint64_t> count{0};
   return (uint64_t(NowNs()) + 7919 * (count.fetch_add(1) + 1)) % 900000000 + 100000000;
@@ -32,7 +32,7 @@ uint64_t Identity(int fd) {
 int KeepHigh(int fd) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  // High, but not so high that the kernel's table for it would cost memory.
+  // High, but low enough that the kernel's descriptor table stays small.
   int base = int(limit.rlim_cur / 2 < 4096 ? limit.rlim_cur / 2 : 4096);
   int high = fcntl(fd, F_DUPFD_CLOEXEC, base);
   return high >= 0 ? high : fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -59,7 +59,9 @@ uint64_t OpenDescriptors() {
   return count;
 }
 
-bool Watched::Holds() const { return fd >= 0 && mark != 0 && wire::SocketMark(fd) == mark; }
+bool Watched::Holds() const {
+  return fd >= 0 && mark != 0 && agent_protocol::SocketMark(fd) == mark;
+}
 
 bool Watched::Connected() const {
   pollfd item{fd, POLLRDHUP, 0};
@@ -79,7 +81,7 @@ void Watched::Take(int socket) {
     close(socket);
   }
   mark = NewMark();
-  wire::SetSocketMark(fd, mark);
+  agent_protocol::SetSocketMark(fd, mark);
 }
 
 bool KeptFd::Intact() const { return fd < 0 || Identity(fd) == identity; }

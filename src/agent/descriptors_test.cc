@@ -10,7 +10,7 @@ namespace stasis::agent {
 namespace {
 
 // Threads take sockets under different locks. ThreadSanitizer watches.
-TEST(Descriptors, ThreadsTakeSocketsAtOnce) {
+TEST(Descriptors, ThreadsTakeSocketsConcurrently) {
   constexpr int kThreads = 4, kRounds = 50;
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {

@@ -6,21 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "abi/driver_kinds.h"
+
 namespace stasis::agent {
 namespace {
 
-// As in device/cuda/device_files.h, which links more than libc.
-constexpr const char* kPrefixes[] = {"/dev/nvidia", "/softgpu/"};
-
-bool IsDeviceFile(const char* path) {
-  for (const char* prefix : kPrefixes) {
-    if (strncmp(path, prefix, strlen(prefix)) == 0) return true;
-  }
-  return false;
-}
-
-// The number keeps its place: a program that closes all that it did not open itself, or a driver
-// that closes what it did, must not meet a file of somebody else's under it.
+// The descriptor stays open on /dev/null, so that its number is not reused: the driver, or a
+// program that closes unknown descriptors, would then close an unrelated file.
 void Replace(int fd, int null) {
   const long flags = syscall(SYS_fcntl, fd, F_GETFD);
   if (null < 0) {
@@ -48,7 +40,7 @@ void ReplaceFiles() {
       at += length;
       char target[64] = {};
       if (syscall(SYS_readlinkat, folder, name, target, sizeof(target) - 1) <= 0) continue;
-      if (!IsDeviceFile(target)) continue;
+      if (!abi::HasDeviceFilePrefix(target)) continue;
       int fd = 0;
       for (const char* digit = name; *digit >= '0' && *digit <= '9'; ++digit) {
         fd = fd * 10 + (*digit - '0');
@@ -73,7 +65,7 @@ uint64_t Hex(const char** at) {
 // "7f12a000-7f12b000 rw-s 00000000 00:05 463   /dev/nvidiactl"
 void ReplaceMapping(const char* line, bool (*keep)(uint64_t begin, uint64_t end)) {
   const char* path = strchr(line, '/');
-  if (path == nullptr || !IsDeviceFile(path)) return;
+  if (path == nullptr || !abi::HasDeviceFilePrefix(path)) return;
   const uint64_t begin = Hex(&line);
   if (*line != '-') return;
   ++line;
@@ -83,8 +75,8 @@ void ReplaceMapping(const char* line, bool (*keep)(uint64_t begin, uint64_t end)
           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-// The kernel goes on behind the last address that it has told, whatever became of the mappings
-// before.
+// Mappings may change while the file is read: the kernel continues behind the last reported
+// address.
 void ReplaceMappings(bool (*keep)(uint64_t begin, uint64_t end)) {
   const int maps = int(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
   if (maps < 0) return;
@@ -103,7 +95,7 @@ void ReplaceMappings(bool (*keep)(uint64_t begin, uint64_t end)) {
     }
     filled -= size_t(line - buffer);
     memmove(buffer, line, filled);
-    if (filled == sizeof(buffer) - 1) break;  // no path is so long
+    if (filled == sizeof(buffer) - 1) break;  // no path is that long
   }
   syscall(SYS_close, maps);
 }

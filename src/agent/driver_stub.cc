@@ -1,5 +1,5 @@
-// A libcuda.so.1 of a few functions that do nothing, for agent_hook_bench: what is left of a call's
-// time is the way to the driver.
+// A libcuda.so.1 with a few functions that do nothing, so that agent_hook_bench measures only the
+// path to the driver.
 #include "agent/driver_stub.h"
 
 #include <emmintrin.h>
@@ -11,8 +11,8 @@ namespace {
 
 bool g_rings = false;
 
-// Stands for the doorbell of a GPU: a store past the caches. The next barrier of the same thread
-// waits for it, anything else does not.
+// Simulates a GPU's doorbell by a non-temporal store, for which only the next barrier of the same
+// thread waits.
 inline CUresult Submitted() {
   alignas(64) static thread_local int doorbell[16];
   if (g_rings) _mm_stream_si32(doorbell, 1);
@@ -41,7 +41,7 @@ STASIS_EXPORT CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned) { return S
 STASIS_EXPORT CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
 
 STASIS_EXPORT const stasis::agent::StubCalls* stasis_stub_calls() {
-  // Linked with -Bsymbolic: these are the stub's own, whoever is preloaded.
+  // Linked with -Bsymbolic, so these are the stub's own functions even if an agent is preloaded.
   static const stasis::agent::StubCalls kCalls = {
       cuLaunchKernel, cuMemsetD8Async,   cuMemcpyHtoDAsync_v2,
       cuEventRecord,  cuStreamWaitEvent, cuStreamSynchronize,

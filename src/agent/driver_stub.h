@@ -1,7 +1,7 @@
-// What agent_hook_bench asks of its stub of a driver.
+// The interface between agent_hook_bench and its stub driver.
 #pragma once
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace stasis::agent {
 
@@ -17,8 +17,8 @@ struct StubCalls {
 }  // namespace stasis::agent
 
 extern "C" {
-// The stub's own functions, past any agent.
+// Returns the stub's own functions, which no agent intercepts.
 const stasis::agent::StubCalls* stasis_stub_calls();
-// Whether what submits work also rings a doorbell.
+// Sets whether calls that submit work also ring a doorbell.
 void stasis_stub_ring(bool on);
 }

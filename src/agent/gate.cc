@@ -18,21 +18,20 @@ alignas(64) std::atomic<uint32_t> g_word{0};
 
 namespace {
 
-// Calls that may come inside although the gate is shut.
+// The number of calls that may still pass the shut gate.
 std::atomic<uint32_t> g_tickets{0};
 
 constexpr size_t kChunk = 64 * 1024;
 std::atomic<Slot*> g_slots{nullptr};
-// Shared by all threads without memory for a slot. It is in no list, so closing does not see their
-// calls: a blocker is noted, and from then on the driver alone saves the program.
+// Shared by all threads for which no slot could be allocated. It is in no list, so closing does not
+// see their calls. A blocker is noted, and from then on only the driver saves the program.
 Slot g_last_resort;
 
 // Frees the thread's slot for the next thread that needs one. If the thread makes another call
 // later, in a destructor, it takes a new slot.
 void ThreadEnds(void* slot) {
   t_thread.slot = nullptr;
-  // The thread may have been cancelled within a call, or exit there, and then never leaves the
-  // call.
+  // A thread that was cancelled or exits within a call never leaves the call.
   t_thread.depth = 0;
   static_cast<Slot*>(slot)->inside.store(0, std::memory_order_release);
   static_cast<Slot*>(slot)->asking.store(0, std::memory_order_release);
@@ -97,7 +96,9 @@ bool BarrierInEveryThread() {
   return r == 0;
 }
 
-void NoteUnseenThread() { NoteBlocker(wire::kBlockerUnseenThread, "no memory to note a call in"); }
+void NoteUnseenThread() {
+  NoteBlocker(agent_protocol::kBlockerUnseenThread, "no memory to record a call");
+}
 
 Slot* Register() {
   ChooseBarrier();
@@ -205,8 +206,8 @@ uint32_t LetThrough(uint32_t calls, int64_t deadline_ns) {
   // First: a thread that finds the gate sealed may assume that all work is done.
   g_word.fetch_and(~kSealed, std::memory_order_seq_cst);
   g_tickets.store(calls, std::memory_order_seq_cst);
-  // A thread that has just found no ticket will wait for a change of the old word, which is past
-  // now.
+  // A thread that has just found no ticket waits on the old value; changing the word makes that
+  // wait return.
   g_word.fetch_add(kTurn, std::memory_order_seq_cst);
   FutexWake(&g_word);
   for (uint32_t left = calls; left != 0; left = g_tickets.load(std::memory_order_seq_cst)) {

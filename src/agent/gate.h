@@ -45,7 +45,7 @@ struct Thread {
 extern __thread Thread t_thread __attribute__((tls_model("initial-exec")));
 
 constexpr uint32_t kShut = 1;    // no call may become inside
-constexpr uint32_t kFence = 2;   // calls need a barrier of their own; set for good
+constexpr uint32_t kFence = 2;   // calls need their own barrier; never cleared
 constexpr uint32_t kSealed = 4;  // no call may become asking
 constexpr uint32_t kTurn = 8;  // and above: a counter that makes calls at the shut gate look again
 extern std::atomic<uint32_t> g_word;

@@ -25,8 +25,8 @@ namespace {
 
 int64_t In(int64_t ms) { return NowNs() + ms * 1000000; }
 
-// While the gate is closed, what its holder writes without any lock is nobody else's.
-TEST(Gate, NobodyIsInsideWhileItIsClosed) {
+// While the gate is closed, its holder may write the shared data without a lock.
+TEST(Gate, NoCallIsInsideWhileItIsClosed) {
   constexpr int kThreads = 16;
   uint64_t plain = 0;  // written by threads inside (by one at a time) and by the closer
   Mutex mutex;
@@ -37,7 +37,7 @@ TEST(Gate, NobodyIsInsideWhileItIsClosed) {
     threads.emplace_back([&] {
       while (!end.load()) {
         gate::Pass inside;
-        gate::Pass again;  // a call that comes back to us
+        gate::Pass again;  // a nested call
         Lock lock(mutex);
         ++plain;
         passes.fetch_add(1);
@@ -60,9 +60,9 @@ TEST(Gate, NobodyIsInsideWhileItIsClosed) {
   EXPECT_EQ(plain, passes.load());
 }
 
-// Nothing but the gate orders these threads and the closer: each round it looks for one that is
-// inside. Stores that miss the caches stand before each announcement, as a driver's do, so that
-// without a barrier it would become visible late.
+// Only the gate orders these threads and the closer, which checks in each round that no thread is
+// inside. Each announcement follows stores that miss the caches, like a driver's, so that without a
+// barrier it would become visible late.
 void HammerWithoutLocks(int rounds) {
   constexpr int kThreads = 4;
   struct alignas(64) Mine {
@@ -111,9 +111,9 @@ constexpr int kRounds = 5000;
 constexpr int kRounds = 100000;
 #endif
 
-TEST(Gate, HoldsWithNoOtherOrderThanItsOwn) { HammerWithoutLocks(kRounds); }
+TEST(Gate, ClosesWithoutOtherSynchronization) { HammerWithoutLocks(kRounds); }
 
-// As a container's seccomp filter does.
+// Makes membarrier fail, like a container's seccomp filter.
 void LoseSystemCall(unsigned number, unsigned error) {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -130,8 +130,8 @@ void LoseMembarrier() { LoseSystemCall(SYS_membarrier, ENOSYS); }
 
 [[noreturn]] void ExitByResult() { _exit(testing::Test::HasFailure() ? 1 : 0); }
 
-// In processes of their own, begun anew: how the gate works is decided once.
-TEST(GateDeathTest, HoldsWithoutMembarrier) {
+// In a new process, because a process decides only once how its gate works.
+TEST(GateDeathTest, ClosesWithoutMembarrier) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto run = [] {
     LoseMembarrier();
@@ -142,7 +142,7 @@ TEST(GateDeathTest, HoldsWithoutMembarrier) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-TEST(GateDeathTest, StaysOpenWhenMembarrierIsLostLater) {
+TEST(GateDeathTest, StaysOpenIfMembarrierFailsLater) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto run = [] {
     { gate::Pass inside; }
@@ -163,14 +163,14 @@ TEST(GateDeathTest, AThreadWithoutMemoryForASlotIsABlocker) {
     char text[200];
     EXPECT_EQ(Blockers(text, sizeof(text)), 0u);
     { gate::Pass inside; }
-    EXPECT_EQ(Blockers(text, sizeof(text)), uint32_t(wire::kBlockerUnseenThread)) << text;
+    EXPECT_EQ(Blockers(text, sizeof(text)), uint32_t(agent_protocol::kBlockerUnseenThread)) << text;
     ExitByResult();
   };
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
 // A forked child forgets its parent's blockers, but its thread still has no slot.
-TEST(GateDeathTest, AChildOfAThreadWithoutASlotHasTheBlockerToo) {
+TEST(GateDeathTest, AForkedChildWithoutASlotHasTheBlockerToo) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto run = [] {
     LoseSystemCall(SYS_mmap, ENOMEM);
@@ -181,7 +181,8 @@ TEST(GateDeathTest, AChildOfAThreadWithoutASlotHasTheBlockerToo) {
       ResetBlockers();
       gate::ResetAfterFork();
       { gate::Pass inside; }
-      ::_exit(Blockers(text, sizeof(text)) == uint32_t(wire::kBlockerUnseenThread) ? 0 : 1);
+      ::_exit(Blockers(text, sizeof(text)) == uint32_t(agent_protocol::kBlockerUnseenThread) ? 0
+                                                                                             : 1);
     }
     int status = -1;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -191,8 +192,8 @@ TEST(GateDeathTest, AChildOfAThreadWithoutASlotHasTheBlockerToo) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-// A thread that waits for work may wait for one that stands at the gate.
-TEST(Gate, ClosesOverThoseThatAskAndSealsAfterThem) {
+// A thread that waits for work may depend on a thread that is blocked at the gate.
+TEST(Gate, ClosesDespiteAskingCallsAndSealsAfterThem) {
   std::atomic<bool> parked{false}, leave{false}, asked{false};
   std::thread waits([&] {
     gate::Ask asking;
@@ -202,7 +203,7 @@ TEST(Gate, ClosesOverThoseThatAskAndSealsAfterThem) {
   });
   parked.wait(false);
   ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
-  { gate::Ask asking; }  // still lets pass
+  { gate::Ask asking; }  // still passes
   EXPECT_EQ(gate::Seal(In(50)), gate::Closing::kDeadline);
   EXPECT_TRUE(gate::IsClosed());
   gate::Open();
@@ -239,8 +240,8 @@ TEST(Gate, StaysShutAtTheDeadline) {
   gate::Open();
 }
 
-// So many as were allowed, whichever threads they are of; and whoever waits for one is let in too.
-TEST(Gate, LetsSoManyCallsThroughAndStaysShut) {
+// Exactly the allowed number of calls passes, from any threads.
+TEST(Gate, LetsTheAllowedCallsThroughAndStaysShut) {
   constexpr int kThreads = 4;
   std::atomic<bool> end{false};
   std::atomic<uint32_t> passes{0};
@@ -267,7 +268,7 @@ TEST(Gate, LetsSoManyCallsThroughAndStaysShut) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Gate, WhatNobodyUsesIsTakenBack) {
+TEST(Gate, UnusedTicketsExpire) {
   ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
   EXPECT_EQ(gate::LetThrough(3, In(20)), 0u);
   std::atomic<bool> passed{false};
@@ -282,9 +283,9 @@ TEST(Gate, WhatNobodyUsesIsTakenBack) {
   gate::Open();
 }
 
-// Calls that were let through are not let through in a child: its gate is open, and when it is shut
-// nobody has a ticket.
-TEST(Gate, AChildOfAStepHasAGateOfItsOwn) {
+// Tickets of the parent are not valid in a forked child: its gate is open, and once shut it has no
+// tickets.
+TEST(Gate, AForkedChildInheritsNoTickets) {
   ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
   std::atomic<bool> done{false};
   std::thread step([&] {
@@ -299,7 +300,8 @@ TEST(Gate, AChildOfAStepHasAGateOfItsOwn) {
     if (gate::IsClosed()) ::_exit(1);
     { gate::Pass pass; }
     if (gate::Close(In(5000)) != gate::Closing::kClosed) ::_exit(2);
-    // Without threads of its own, for the sanitizer's sake: who waits at the gate is ended by this.
+    // ThreadSanitizer allows no threads after fork, so a timer kills a child that blocks at the
+    // gate.
     const itimerval soon{{0, 0}, {0, 100000}};
     ::setitimer(ITIMER_REAL, &soon, nullptr);
     { gate::Pass pass; }
@@ -313,8 +315,8 @@ TEST(Gate, AChildOfAStepHasAGateOfItsOwn) {
   gate::Open();
 }
 
-// While it is sealed nobody may ask; whoever is let through may wait for what he has begun.
-TEST(Gate, WhoAsksPassesWhenCallsAreLetThrough) {
+// A sealed gate blocks asking calls, except while calls are let through.
+TEST(Gate, AskingCallsPassWhileCallsAreLetThrough) {
   ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
   ASSERT_EQ(gate::Seal(In(20000)), gate::Closing::kClosed);
   std::thread asks([] { gate::Ask asking; });

@@ -1,10 +1,9 @@
-// What a call into the driver costs more under the agent: the whole hook, not only the gate,
-// against a driver whose functions do nothing. Starts itself anew with the agent in front.
+// Measures the overhead of the agent's hooks for a call into a stub driver whose functions do
+// nothing. The program starts itself again with the agent preloaded.
 //
-// Usage: agent_hook_bench [Google Benchmark's options]. Prints, last, nanoseconds of CPU time of
-// each call: by the stub's own address, through the hook, and the difference. Exit code 1: a
-// difference is above the bar. The least of the repetitions counts: what else happens on the
-// machine only adds.
+// Usage: agent_hook_bench [Google Benchmark's options]. At the end prints the CPU time of each call
+// in nanoseconds: direct, through the hook, and the difference. Exits with 1 if a difference is
+// above the limit. Takes the minimum over the repetitions, because other load can only add time.
 
 #include <benchmark/benchmark.h>
 #include <dlfcn.h>
@@ -35,7 +34,7 @@ void Measure(const std::string& name, bool ring, Call call) {
       ->MinTime(0.05);
 }
 
-// `ours`: as a program finds the functions.
+// Registers a benchmark for each call; `way` is the second part of their names.
 void MeasureCalls(const std::string& way, const StubCalls& calls, bool ring) {
   auto name = [&](const char* what) {
     return what + std::string(ring ? ", rings" : "") + "/" + way;
@@ -108,7 +107,7 @@ int main(int argc, char** argv) {
     }
     setenv("LD_PRELOAD", STASIS_AGENT_LIBRARY, 1);
     execv("/proc/self/exe", argv);
-    perror("starting anew with the agent");
+    perror("starting again with the agent");
     return 1;
   }
   benchmark::Initialize(&argc, argv);

@@ -20,10 +20,10 @@ namespace stasis::agent {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr int kConnectSeconds = 10;  // for a place in that queue
+constexpr int kConnectSeconds = 10;  // wait for a place in that queue
 
 Mutex g_mutex;
-wire::Uuid g_name;
+agent_protocol::Uuid g_name;
 bool g_named = false;
 
 bool MakeName() {
@@ -34,8 +34,8 @@ bool MakeName() {
   return g_named;
 }
 
-// "pid:[4026531836]" names this process's pid namespace; empty: /proc does not tell. Read anew each
-// time, since a restore may have made the process in another one.
+// Reads the name of this process's pid namespace, such as "pid:[4026531836]"; empty if /proc does
+// not give it. Not cached, because a restore may have placed the process in another namespace.
 void ReadPidNamespace(char (&out)[32]) {
   const int before = errno;
   const ssize_t n = readlink("/proc/self/ns/pid", out, sizeof(out) - 1);
@@ -44,7 +44,7 @@ void ReadPidNamespace(char (&out)[32]) {
 }
 
 // "\0stasis-ipc-", 32 hexadecimal digits, "-" and the pid namespace.
-socklen_t AddressOf(const wire::Uuid& name, sockaddr_un* out) {
+socklen_t AddressOf(const agent_protocol::Uuid& name, sockaddr_un* out) {
   constexpr char kPrefix[] = "\0stasis-ipc-";
   constexpr char kDigits[] = "0123456789abcdef";
   memset(out, 0, sizeof(*out));
@@ -74,7 +74,7 @@ int CloseAndFail(int fd) {
 
 }  // namespace
 
-const wire::Uuid* OwnIpcName() {
+const agent_protocol::Uuid* OwnIpcName() {
   Lock lock(g_mutex);
   return MakeName() ? &g_name : nullptr;
 }
@@ -95,7 +95,7 @@ void ResetIpcNameAfterFork() {
   g_named = false;
 }
 
-int ListenAt(const wire::Uuid& name) {
+int ListenAt(const agent_protocol::Uuid& name) {
   sockaddr_un address;
   socklen_t size = AddressOf(name, &address);
   int fd = Socket();
@@ -111,8 +111,8 @@ int AdmitIpc(int listener, int32_t* pid) {
   if (fd < 0) return -1;
   ucred peer{};
   socklen_t size = sizeof(peer);
-  // The driver's own rule: memory is for processes of the same user. A process of another pid
-  // namespace has the number 0 here: it is none of those that the handle was meant for.
+  // Like the driver, shares memory only with processes of the same user. A peer in another pid
+  // namespace has pid 0 here; the handle was not meant for it.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0 ||
       (peer.uid != geteuid() && peer.uid != 0)) {
     return CloseAndFail(fd);
@@ -139,7 +139,8 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   }
   ucred peer{};
   size = sizeof(peer);
-  // The name came from outside: whoever listens there must be whom the handle names, of our user.
+  // The name came from outside, so check that the listening process is the one that the handle
+  // names, and of the same user.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != place.pid ||
       (peer.uid != geteuid() && geteuid() != 0)) {
     *why = "a process of another user, or another process, answers in its place";
@@ -149,12 +150,12 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   return fd;
 }
 
-void KnockIpc(const wire::Uuid& name) {
+void KnockIpc(const agent_protocol::Uuid& name) {
   sockaddr_un address;
   socklen_t size = AddressOf(name, &address);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
-  // When its queue is full, it is awake.
+  // If its queue is full, the thread is awake already.
   (void)!connect(fd, reinterpret_cast<sockaddr*>(&address), size);
   close(fd);
 }
@@ -180,7 +181,7 @@ bool IsAway(const IpcPlace& place) {
 }
 
 bool AwaitOwner(const IpcPlace& owner, bool* again) {
-  constexpr useconds_t kLookAgainUs = 20 * 1000;  // nothing in the kernel tells of a name
+  constexpr useconds_t kLookAgainUs = 20 * 1000;  // the kernel reports no renaming
   if (!IsAway(owner)) {
     const bool once = *again;
     *again = false;
@@ -198,33 +199,37 @@ bool AwaitOwner(const IpcPlace& owner, bool* again) {
 }
 
 void SayAway(const Watched& link) {
-  wire::IpcRequest request{};
+  agent_protocol::IpcRequest request{};
   if (!link.Holds()) return;
-  wire::Send(link.fd, &request, wire::Type::kIpcAway, sizeof(request), nullptr, 0, 0);
+  agent_protocol::Send(link.fd, &request, agent_protocol::Type::kIpcAway, sizeof(request), nullptr,
+                       0, 0);
 }
 
-bool AskIpc(int socket, wire::Type type, wire::IpcRequest request, int timeout_ms,
-            wire::IpcAnswer* answer, int* fd, const char** why) {
+bool AskIpc(int socket, agent_protocol::Type type, agent_protocol::IpcRequest request,
+            int timeout_ms, agent_protocol::IpcAnswer* answer, int* fd, const char** why) {
   *fd = -1;
-  // Too large for a thread's stack in some programs.
-  auto* packet = static_cast<wire::Packet*>(malloc(sizeof(wire::Packet)));
+  // On the heap, because some programs have threads with small stacks.
+  auto* packet = static_cast<agent_protocol::Packet*>(malloc(sizeof(agent_protocol::Packet)));
   if (packet == nullptr) {
-    *why = "there is no memory to ask it with";
+    *why = "there is no memory for the request";
     return false;
   }
-  int fds[wire::kMaxBatch];
+  int fds[agent_protocol::kMaxBatch];
   uint32_t count = 0;
-  wire::Io io = wire::Send(socket, &request, type, sizeof(request), nullptr, 0, timeout_ms);
-  if (io == wire::Io::kOk) io = wire::Receive(socket, packet, fds, &count, timeout_ms);
-  bool fine = io == wire::Io::kOk && packet->header.type == wire::Type::kIpcAnswer;
+  agent_protocol::Io io =
+      agent_protocol::Send(socket, &request, type, sizeof(request), nullptr, 0, timeout_ms);
+  if (io == agent_protocol::Io::kOk)
+    io = agent_protocol::Receive(socket, packet, fds, &count, timeout_ms);
+  bool fine =
+      io == agent_protocol::Io::kOk && packet->header.type == agent_protocol::Type::kIpcAnswer;
   if (fine) {
     *answer = packet->ipc_answer;
     if (count == 1) *fd = fds[0];
   } else {
-    wire::CloseAll(fds, count);
-    *why = io == wire::Io::kTimeout ? "it does not answer"
-           : io == wire::Io::kEnd   ? "it has ended or was suspended meanwhile"
-                                    : "its answer is not valid";
+    agent_protocol::CloseAll(fds, count);
+    *why = io == agent_protocol::Io::kTimeout ? "it does not answer"
+           : io == agent_protocol::Io::kEnd   ? "it has ended or was suspended meanwhile"
+                                              : "its answer is not valid";
   }
   free(packet);
   return fine;

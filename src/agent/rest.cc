@@ -32,7 +32,7 @@ Unrest AwaitRest(int64_t deadline_ns) {
                                               : "waiting for the program's work";
   } else if (closing = gate::Seal(deadline_ns); closing != gate::Closing::kClosed) {
     unrest.no_barrier = closing == gate::Closing::kNoBarrier;
-    unrest.why = "a call that waits for the GPU did not end, though its work has";
+    unrest.why = "a call that waits for the GPU did not return, although its work has ended";
   }
   return unrest;
 }

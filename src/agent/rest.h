@@ -1,7 +1,7 @@
 // Quiescing a program: its gate is shut, its submitted work has ended, and no call waits for that
 // work any more. The work may wait for another program's work that is not submitted yet. Then the
 // gates of both programs let calls through in steps, in turns, until no work waits
-// (coordinator/close_gates.h).
+// (gpu_state/close_gates.h).
 //
 // All functions run on the control thread.
 #pragma once

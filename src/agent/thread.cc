@@ -40,8 +40,9 @@ bool StartThread(const char* name, void* (*run)(void*), void* argument) {
   }
   *start = {name, run, argument};
   int before = errno;
-  // A new thread has its creator's mask: the program's signals are for the program's threads.
-  // sigprocmask is pthread_sigmask here, and of every glibc.
+  // A new thread inherits its creator's signal mask, so block all signals around its creation: the
+  // program's threads must handle the program's signals. sigprocmask equals pthread_sigmask here
+  // and exists in every glibc.
   sigset_t all, old;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &old);

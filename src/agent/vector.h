@@ -16,7 +16,8 @@ class Vector {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  // There is no destructor: global vectors live as long as the program, others are ended by Free.
+  // There is no destructor: global vectors live as long as the program, and others are freed by
+  // Free.
   size_t size() const { return size_; }
   T& operator[](size_t i) { return data_[i]; }
   const T& operator[](size_t i) const { return data_[i]; }
@@ -59,7 +60,7 @@ class Vector {
     data_ = nullptr;
     size_ = room_ = 0;
   }
-  // The index of the first element for which `less(element)` does not hold.
+  // Returns the index of the first element for which `less(element)` is false.
   template <class F>
   size_t LowerBound(F less) const {
     size_t low = 0, high = size_;

@@ -85,7 +85,7 @@ GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
       continue;
     }
     if (control == nullptr)
-      control = device::MakeDeviceControl(gpu_state::ControlOptionsOf(settings));
+      control = device::MakeDeviceControl(gpu_state::ControlOptionsOf(paths, settings));
     auto processes = control->FindProcesses(*tree);
     if (!processes) {
       usages.problem = processes.error().ToString();

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "abi/driver_kinds.h"
 #include "base/file.h"
 #include "base/rights.h"
 #include "config/load.h"
@@ -42,12 +43,12 @@ Status KeepCapabilities() {
 }
 
 // Sets the environment of a fresh login. Two facts of the machine stay from the daemon's: where the
-// driver's library is, and which software GPUs exist.
+// driver's library is, and which GPUs it has.
 void SetEnvironment(uid_t uid) {
   std::vector<std::string> machine;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (text.starts_with("LD_LIBRARY_PATH=") || text.starts_with("SOFTGPU_")) {
+    if (text.starts_with("LD_LIBRARY_PATH=") || abi::SelectsGpus(*entry)) {
       machine.emplace_back(text);
     }
   }

@@ -99,14 +99,14 @@ class SignalsOnlyInPoll {
 Error NoAnswer(const std::string& step, bool cancelled, pid_t left) {
   Error error{cancelled ? Code::kCancelled : Code::kDeadlineExceeded};
   if (cancelled) {
-    error.message = step.empty() ? "cancelled" : "cancelled; it had begun to " + step;
+    error.message = step.empty() ? "cancelled" : "cancelled while trying to " + step;
   } else {
     error.message =
         step.empty() ? "it did not answer in time" : "could not " + step + " in time: it hangs";
   }
   if (left > 0) {
     error.message += "; process " + std::to_string(left) +
-                     " of stasis hangs there in the kernel, and ends when that lets it go";
+                     " of stasis is blocked in the kernel and ends when the system call returns";
   }
   return error;
 }
@@ -125,7 +125,7 @@ Result<std::string> FromBytes(const std::string& text) {
   if (text.starts_with(kAnswer)) return text.substr(1);
   ErrorHead head;
   if (!text.starts_with(kError) || text.size() < 1 + sizeof head) {
-    return Fail(Code::kInternal, "the process that was to find it out has died");
+    return Fail(Code::kInternal, "the helper process ended without an answer");
   }
   std::memcpy(&head, text.data() + 1, sizeof head);
   const size_t begin = 1 + sizeof head, end = std::min(text.find('\0', begin), text.size());

@@ -31,7 +31,7 @@ TEST(Bounded, GivesTheError) {
   EXPECT_EQ(answer.error().hint, "buy one");
 }
 
-TEST(Bounded, OneThatHangsIsLeft) {
+TEST(Bounded, AHungQuestionIsAbandoned) {
   Stopwatch watch;
   auto answer = AskBounded(
       [](const NoteStep&) -> Result<std::string> {
@@ -43,7 +43,7 @@ TEST(Bounded, OneThatHangsIsLeft) {
   EXPECT_LT(watch.Seconds(), 30);
 }
 
-TEST(Bounded, OneThatComesFurtherIsNotLeft) {
+TEST(Bounded, AQuestionThatProgressesIsNotAbandoned) {
   BoundedOptions options;
   options.each_step = kLong;
   auto answer = AskBounded(
@@ -56,7 +56,7 @@ TEST(Bounded, OneThatComesFurtherIsNotLeft) {
   EXPECT_EQ(*answer, "removed");
 }
 
-TEST(Bounded, OneThatHangsInAStepIsLeft) {
+TEST(Bounded, AQuestionThatHangsInAStepIsAbandoned) {
   BoundedOptions options;
   options.each_step = std::chrono::milliseconds(50);
   auto answer = AskBounded(
@@ -70,7 +70,7 @@ TEST(Bounded, OneThatHangsInAStepIsLeft) {
   EXPECT_NE(answer.error().message.find("remove a file"), std::string::npos);
 }
 
-TEST(Bounded, OneThatDiesIsSaid) {
+TEST(Bounded, ADeadChildIsReported) {
   auto answer = AskBounded(
       [](const NoteStep&) -> Result<std::string> {
         ::raise(SIGKILL);
@@ -93,7 +93,7 @@ TEST(Bounded, TheErrorNamesTheLastStep) {
   EXPECT_EQ(answer.error().message, "could not read the letter in time: it hangs");
 }
 
-TEST(Bounded, HoldsOnlyTheDescriptorsThatItNeeds) {
+TEST(Bounded, KeepsOnlyTheRequestedDescriptors) {
   UniqueFd kept(::dup(STDERR_FILENO)), other(::dup(STDERR_FILENO));
   BoundedOptions options;
   options.keep_fds = {kept.get()};

@@ -63,7 +63,7 @@ TEST_F(BuildIdTest, ARealProgramHasOne) {
   EXPECT_EQ(id->find_first_not_of("0123456789abcdef"), id->npos);
 }
 
-TEST_F(BuildIdTest, WhatIsNoElfFileHasNone) {
+TEST_F(BuildIdTest, OtherFilesHaveNone) {
   for (const std::string& content :
        {std::string(), std::string("#!/bin/sh\n"), std::string(4096, '\xff')}) {
     EXPECT_EQ(IdOf(content), "");
@@ -71,14 +71,14 @@ TEST_F(BuildIdTest, WhatIsNoElfFileHasNone) {
   EXPECT_FALSE(ReadBuildId(folder_ + "/none"));
 }
 
-TEST_F(BuildIdTest, HexGoesToBytesAndBack) {
+TEST_F(BuildIdTest, HexConvertsToBytesAndBack) {
   EXPECT_EQ(HexOfBytes(std::string("\x00\xff\x0a", 3)), "00ff0a");
   EXPECT_EQ(BytesOfHex("00ff0a"), std::string("\x00\xff\x0a", 3));
   for (const char* text : {"", "0", "0g", "00f", "-1", "0x"})
     EXPECT_EQ(BytesOfHex(text), "") << text;
 }
 
-TEST_F(BuildIdTest, ADamagedFileHasNoneAndHarmsNobody) {
+TEST_F(BuildIdTest, ADamagedFileHasNone) {
   std::string whole = Elf();
   for (size_t length = 0; length < whole.size(); ++length) {
     EXPECT_EQ(IdOf(whole.substr(0, length)), "") << length;

@@ -24,13 +24,13 @@ class FileLockTest : public testing::Test {
   UniqueFd fd_;
 };
 
-TEST_F(FileLockTest, AHeldLockIsWaitedForUntilTheDeadline) {
+TEST_F(FileLockTest, WaitsForAHeldLockUntilTheDeadline) {
   ASSERT_TRUE(TryLock(fd_.get()));
   UniqueFd other = Another();
   EXPECT_FALSE(LockUntil(other.get(), Deadline::In(milliseconds(30))));
 }
 
-TEST_F(FileLockTest, AWaiterGetsItWhenItIsLetGo) {
+TEST_F(FileLockTest, AWaiterGetsAReleasedLock) {
   ASSERT_TRUE(TryLock(fd_.get()));
   UniqueFd other = Another();
   auto got = std::async(std::launch::async, [&] { return LockUntil(other.get(), Deadline()); });

@@ -17,7 +17,7 @@ class FileTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(FileTest, RemoveTreeTellsOfEachEntryAndFollowsNoLink) {
+TEST_F(FileTest, RemoveTreeReportsEachEntryAndFollowsNoLink) {
   const std::string kept = folder_ + "/kept", tree = folder_ + "/tree";
   ASSERT_TRUE(MakeDirs(kept));
   ASSERT_TRUE(ReplaceFile(kept + "/file", "x"));

@@ -38,7 +38,7 @@ class FuzzInput {
 // Aborts the fuzz run if `holds` is false.
 inline void FuzzCheck(bool holds, std::source_location here = std::source_location::current()) {
   if (holds) return;
-  std::fprintf(stderr, "%s:%u: it does not hold\n", here.file_name(), unsigned{here.line()});
+  std::fprintf(stderr, "%s:%u: the check failed\n", here.file_name(), unsigned{here.line()});
   std::abort();
 }
 

@@ -1,6 +1,6 @@
 // The location of installed programs. The build tree, the tarball and a system package share one
 // layout:
-//   bin/stasis  libexec/…  libexec/compat/cuda-checkpoint  lib/softgpu/libcuda.so.1  workloads/
+//   bin/stasis  libexec/…  libexec/compat/cuda-checkpoint  lib/  workloads/
 // A program finds its siblings relative to its own path, so the tree can be moved.
 #pragma once
 

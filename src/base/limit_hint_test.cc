@@ -22,7 +22,7 @@ bool HintNames(__rlimit_resource resource, rlim_t soft, const std::string& words
   return ::waitpid(child, &status, 0) == child && status == 0;
 }
 
-TEST(LimitHintTest, TheLimitIsNamedWithWhatItIs) {
+TEST(LimitHintTest, TheLimitIsNamedWithItsValue) {
   EXPECT_TRUE(HintNames(RLIMIT_CPU, 4711, "CPU time (`ulimit -t`)"));
   EXPECT_TRUE(HintNames(RLIMIT_CPU, 4711, "which is 4711 s"));
   EXPECT_TRUE(HintNames(RLIMIT_DATA, rlim_t{1} << 50, "which is 1125899906842624 bytes"));

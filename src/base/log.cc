@@ -69,7 +69,7 @@ Result<UniqueFd> OpenLog(const std::string& path) {
   struct stat st;
   if (::fstat(fd.get(), &st) != 0) return FailErrno(errno, path);
   if (!S_ISREG(st.st_mode)) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, path + " is no file for a log");
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, path + " is not a regular file");
   }
   return fd;
 }

@@ -23,7 +23,7 @@ json Parsed(std::string_view message, const Fields& fields = {}) {
   return json::parse(line);
 }
 
-TEST(Log, WhateverIsSaidIsOneLineOfJson) {
+TEST(Log, AnyTextBecomesOneLineOfJson) {
   EXPECT_EQ(Parsed("say \"hi\"\\\n{}").at("message"), "say \"hi\"\\\n{}");
   EXPECT_EQ(Parsed(std::string("\xff\x01\0x", 4)).at("message"), std::string("\uFFFD\x01\0x", 6));
   const json line = Parsed(
@@ -38,7 +38,7 @@ TEST(Log, WhateverIsSaidIsOneLineOfJson) {
                         {"t", "a\"b"}}));
 }
 
-TEST(Log, WhatIsTooLongIsCut) {
+TEST(Log, LongTextsAreTruncated) {
   const json line = Parsed(std::string(1 << 20, '\x01'), {{"target", std::string(1 << 20, 'x')}});
   EXPECT_GT(line.at("message").get<std::string>().size(), 100U);
   EXPECT_GT(line.at("target").get<std::string>().size(), 100U);
@@ -58,7 +58,7 @@ class LogFile : public ::testing::Test {
   const std::string path_ = folder_ + "/log";
 };
 
-TEST_F(LogFile, IsBoundedAndNoLineIsTorn) {
+TEST_F(LogFile, TheFileIsBoundedAndNoLineIsTorn) {
   constexpr uint64_t kBound = 20000;
   ASSERT_TRUE(
       Open({.program = "t", .level = Level::kInfo, .fd = -1, .file = path_, .max_bytes = kBound}));
@@ -80,7 +80,7 @@ TEST_F(LogFile, IsBoundedAndNoLineIsTorn) {
   EXPECT_EQ(ListDir(folder_)->size(), 2U);
 }
 
-TEST_F(LogFile, IsAFileOfOurOwn) {
+TEST_F(LogFile, OnlyARegularFileIsAccepted) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   EXPECT_FALSE(Open({.program = "t", .level = Level::kInfo, .fd = -1, .file = path_}));
   ::unlink(path_.c_str());
@@ -88,7 +88,7 @@ TEST_F(LogFile, IsAFileOfOurOwn) {
   EXPECT_FALSE(Open({.program = "t", .level = Level::kInfo, .fd = -1, .file = path_}));
 }
 
-TEST_F(LogFile, AReaderThatDoesNotReadHoldsNobodyUp) {
+TEST_F(LogFile, ASlowReaderBlocksNoWriter) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   ASSERT_TRUE(Open({.program = "t", .level = Level::kInfo, .fd = ends[1]}));

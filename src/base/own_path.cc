@@ -43,8 +43,8 @@ Result<std::string> Target(int folder, const std::string& name, const std::strin
   if (!S_ISLNK(st.st_mode)) return std::string();
   if (!IsTrusted(st)) {
     return Fail(Code::kPermissionDenied, Domain::kErrno, ELOOP,
-                "a link of " + Owner(st) + " is on the way to " + shown,
-                "it could lead anywhere: name the place that it leads to");
+                shown + " leads through a link of " + Owner(st),
+                "its owner could redirect it: use the path that it leads to");
   }
   struct statfs system;
   const bool digits = name.find_first_not_of("0123456789") == std::string::npos;
@@ -101,8 +101,9 @@ Result<UniqueFd> OpenOwn(const std::string& path, int flags, mode_t mode) {
     return opened;
   }
   return Fail(Code::kPermissionDenied, Domain::kErrno, EMLINK,
-              path + " has " + std::to_string(st.st_nlink) + " names, and may be another file too",
-              "name a file of its own");
+              path + " has " + std::to_string(st.st_nlink) +
+                  " hard links, so it may be another user's file too",
+              "use a file with a single name");
 }
 
 Status CheckOwnFolder(const std::string& path) {
@@ -114,7 +115,7 @@ Status CheckOwnFolder(const std::string& path) {
     return Fail(
         Code::kPermissionDenied,
         path + " lies in a folder of " + Owner(st) + (shared ? " that others may write to" : ""),
-        "who owns that could put another in its place: name a folder of your own");
+        "another user could replace it: use a folder of your own");
   };
   STASIS_ASSIGN(OwnPlace place, Walk(path, look));
   STASIS_ASSIGN(UniqueFd last,

@@ -10,7 +10,7 @@
 namespace stasis {
 namespace {
 
-TEST(ThreadTest, TheEndOfTheObjectWaitsForTheThread) {
+TEST(ThreadTest, TheDestructorWaitsForTheThread) {
   std::atomic<bool> done = false;
   {
     auto thread = Thread::Start([&] { done = true; });
@@ -33,7 +33,7 @@ TEST(ThreadTest, AtTheLimitTheErrorNamesIt) {
   });
 }
 
-TEST(ParallelTest, EachStepHasAThreadOfItsOwn) {
+TEST(ParallelTest, EachStepHasItsOwnThread) {
   std::mutex mutex;
   std::set<std::thread::id> threads = {std::this_thread::get_id()};
   const Status status = InParallel(4, [&](size_t) -> Status {
@@ -54,7 +54,7 @@ TEST(ParallelTest, TheErrorIsThatOfTheLowestIndex) {
   EXPECT_EQ(status.error().message, "2");
 }
 
-TEST(ParallelTest, AtTheLimitTheWorkIsDoneByTheCaller) {
+TEST(ParallelTest, AtTheLimitTheCallerDoesTheWork) {
   ExpectWithoutThreads([]() -> std::string {
     std::string order;
     if (!InParallel(3, [&](size_t i) -> Status {

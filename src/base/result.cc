@@ -14,8 +14,8 @@ namespace {
 std::string HintOf(int errno_value) {
   // At most 191 bytes: this must fit a mover's answer.
   constexpr char kMakeRoom[] =
-      ": free some space there (`stasis image delete` and `stasis image gc` give back what images "
-      "take), or name a folder elsewhere (`stasis config show`)";
+      ": free some space there (`stasis image delete` and `stasis image gc` free space that images "
+      "take), or choose a folder elsewhere (`stasis config show`)";
   switch (errno_value) {
     case ENOSPC:
       return std::string("That file system is full") + kMakeRoom;
@@ -25,12 +25,12 @@ std::string HintOf(int errno_value) {
       if (std::string limit = LimitText(RLIMIT_FSIZE); !limit.empty()) {
         return "Raise the limit on the size of files (`ulimit -f`)" + limit + " bytes";
       }
-      return "That file system takes no file so large: name a folder elsewhere";
+      return "That file system does not support a file of this size: choose a folder elsewhere";
     case EMFILE:
       return "Raise the limit on open files (`ulimit -n`)" + LimitText(RLIMIT_NOFILE);
     case ENFILE:
-      return "The machine has no open file left: raise fs.file-max (sysctl), or end what has so "
-             "many";
+      return "The machine's limit on open files is reached: raise fs.file-max (sysctl), or end "
+             "programs that hold many files";
     case ENOMEM:
       if (std::string limit = LimitText(RLIMIT_AS); !limit.empty()) {
         return "Raise the limit on memory (`ulimit -v`)" + limit + " bytes";

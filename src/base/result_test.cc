@@ -12,7 +12,7 @@ namespace {
 Status Inner() { return FailErrno(ENOSPC, "write x"); }
 Status Outer() { return Annotate(Inner(), "cannot dump job a"); }
 
-TEST(ResultTest, ContextIsReadFromTheOutside) {
+TEST(ResultTest, TheOutermostContextComesFirst) {
   Status status = Outer();
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().ToString(), "cannot dump job a: write x: No space left on device");
@@ -20,12 +20,13 @@ TEST(ResultTest, ContextIsReadFromTheOutside) {
 }
 
 // Every exhausted resource gives a message that names it, with advice.
-TEST(ResultTest, WhatHasRunOutIsNamed) {
+TEST(ResultTest, AnExhaustedResourceIsNamed) {
   EXPECT_NE(ErrnoError(ENOSPC, "write /x").hint.find("stasis image gc"), std::string::npos);
   EXPECT_NE(ErrnoError(EDQUOT, "write /x").hint.find("quota"), std::string::npos);
   const std::string whose = std::string(" of ") + program_invocation_short_name + ", which is ";
   EXPECT_NE(ErrnoError(EMFILE, "open /x").hint.find("`ulimit -n`)" + whose), std::string::npos);
-  EXPECT_NE(ErrnoError(EFBIG, "write /x").hint.find("no file so large"), std::string::npos);
+  EXPECT_NE(ErrnoError(EFBIG, "write /x").hint.find("does not support a file of this size"),
+            std::string::npos);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit lower{1 << 20, before.rlim_max};
@@ -43,7 +44,7 @@ TEST(ResultTest, WhatHasRunOutIsNamed) {
 }
 
 // Internal files may exist too, so EEXIST alone does not mean that the user's name is taken.
-TEST(ResultTest, AFileThatExistsIsNoNameThatIsTaken) {
+TEST(ResultTest, EexistAloneIsNotAlreadyExists) {
   const Error error = ErrnoError(EEXIST, "make /x/.new-1");
   EXPECT_EQ(error.code, Code::kInternal);
   EXPECT_EQ(ExitCode(error), 1);

@@ -12,7 +12,7 @@ namespace {
 std::string Hex(const Sha256Digest& digest) { return HexOfBytes(std::string(View(digest))); }
 
 // The examples of FIPS 180-4, and lengths around the limit where padding takes another block.
-TEST(Sha256Test, GivesTheStandardsDigests) {
+TEST(Sha256Test, MatchesTheStandardsDigests) {
   EXPECT_EQ(Hex(Sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(Hex(Sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(Hex(Sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
@@ -26,7 +26,7 @@ TEST(Sha256Test, GivesTheStandardsDigests) {
 }
 
 // RFC 4231, cases 1, 2 and 4.
-TEST(Sha256Test, GivesTheStandardsMacs) {
+TEST(Sha256Test, MatchesTheStandardsMacs) {
   EXPECT_EQ(Hex(HmacSha256(std::string(20, '\x0b'), "Hi There")),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   EXPECT_EQ(Hex(HmacSha256("Jefe", "what do ya want for nothing?")),

@@ -8,13 +8,13 @@ namespace stasis {
 Result<uint64_t> ParseSize(const std::string& text) {
   auto wrong = [&](const char* why) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                "'" + text.substr(0, 64) + "' is no amount of memory: " + why,
+                "'" + text.substr(0, 64) + "' is not a size: " + why,
                 "for example 32GiB, 512M or 1.5T; 1024 TiB at most");
   };
   const char* end = text.data() + text.size();
   double number = 0;
   auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  if (error != std::errc() || !std::isfinite(number) || number < 0) return wrong("no number");
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return wrong("not a number");
 
   std::string unit(rest, end);
   for (char& c : unit) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
@@ -31,7 +31,7 @@ Result<uint64_t> ParseSize(const std::string& text) {
     if (bytes > static_cast<double>(kMaxSizeBytes)) return wrong("too much");
     return static_cast<uint64_t>(bytes);
   }
-  return wrong("that unit is not known");
+  return wrong("unknown unit");
 }
 
 }  // namespace stasis

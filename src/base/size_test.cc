@@ -5,7 +5,7 @@
 namespace stasis {
 namespace {
 
-TEST(SizeTest, WhatAUserMayType) {
+TEST(SizeTest, ValidSizes) {
   struct Row {
     const char* text;
     uint64_t bytes;
@@ -20,7 +20,7 @@ TEST(SizeTest, WhatAUserMayType) {
   }
 }
 
-TEST(SizeTest, AnythingElseIsWrongUsage) {
+TEST(SizeTest, InvalidSizesAreUsageErrors) {
   for (const char* text : {"",
                            "G",
                            "-1",

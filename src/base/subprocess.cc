@@ -162,7 +162,7 @@ std::string DescribeWaitStatus(int status) {
 std::vector<std::string> ScrubbedEnvironment() {
   // LD_LIBRARY_PATH is kept: many clusters rely on it to find libcuda.so.1.
   static constexpr std::string_view kExact[] = {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"};
-  static constexpr std::string_view kPrefixes[] = {"LC_", "LANG", "STASIS_", "SOFTGPU_"};
+  static constexpr std::string_view kPrefixes[] = {"LC_", "LANG", "STASIS_"};
   std::vector<std::string> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     std::string_view text = *entry;

@@ -60,8 +60,8 @@ class Subprocess {
 // Returns "exited with code 3" or "was killed by signal 9 (Killed)".
 std::string DescribeWaitStatus(int status);
 
-// Returns the environment for helpers that load the GPU driver: an allow-list of the caller's
-// variables plus the operation id. Variables that make a program load or use something else are
+// Returns the environment for helpers: an allow-list of the caller's variables plus the operation
+// id. Variables that make a program load or use something else are
 // left out (LD_PRELOAD, CUDA_VISIBLE_DEVICES, CUDA_INJECTION64_PATH, ...).
 std::vector<std::string> ScrubbedEnvironment();
 

@@ -37,13 +37,13 @@ TEST_F(TaskLimitsTest, TheInnermostLimitAndFullGroupsAboveItAreNamed) {
   EXPECT_EQ(Describe("0::/a/b/c\n").find("512"), std::string::npos);
 }
 
-TEST_F(TaskLimitsTest, Version1HasAHierarchyOfItsOwn) {
+TEST_F(TaskLimitsTest, Version1HasASeparateHierarchy) {
   Group("/pids/x", "7", "7");
   const std::string text = Describe("9:memory:/x\n8:pids:/x\n");
   EXPECT_NE(text.find("7 for control group /x (pids.max; now 7)"), std::string::npos) << text;
 }
 
-TEST_F(TaskLimitsTest, OtherErrorsStayAsTheyAre) {
+TEST_F(TaskLimitsTest, OtherErrorsAreUnchanged) {
   const Error error = TaskError(ENOMEM, "fork");
   EXPECT_EQ(error.message.find("limits"), std::string::npos) << error.message;
   EXPECT_EQ(TaskError(EAGAIN, "fork").code, Code::kResourceExhausted);

@@ -26,10 +26,10 @@ constexpr int kStackRounds = 3;
 constexpr std::chrono::seconds kWireTimeout{120};
 // GPU memory for the measurement of naming, less on a GPU with less free memory.
 constexpr uint64_t kNamingBytes = 8ull << 30;
-constexpr uint64_t kSoftgpuNamingBytes = 64ull << 20;
+constexpr uint64_t kSimulatedNamingBytes = 64ull << 20;
 // For the contexts of workload and mover, and unused parts of slabs.
 constexpr uint64_t kContextBytes = 1280ull << 20;
-constexpr uint64_t kSoftgpuContextBytes = 64ull << 20;
+constexpr uint64_t kSimulatedContextBytes = 64ull << 20;
 
 std::string Mib(uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 
@@ -83,9 +83,9 @@ Result<uint64_t> Bench::FreeBytes() {
 }
 
 Status Bench::CheckRoom() {
-  const bool soft = found_.driver.kind == "softgpu";
-  const uint64_t on_gpu = options_.size_bytes + options_.size_bytes / 32 +
-                          (soft ? kSoftgpuContextBytes : kContextBytes);
+  const uint64_t on_gpu =
+      options_.size_bytes + options_.size_bytes / 32 +
+      (found_.driver.properties().is_hardware ? kContextBytes : kSimulatedContextBytes);
   if (on_gpu > found_.gpu.free_bytes) {
     return Fail(Code::kResourceExhausted,
                 fmt::format("GPU {} has {} free, and {} are needed: --size and two contexts",
@@ -184,7 +184,8 @@ Status Bench::MeasureWire(const Blocks& blocks) {
 
 Status Bench::MeasureNaming() {
   STASIS_ASSIGN(const uint64_t free, FreeBytes());
-  const uint64_t most = found_.driver.kind == "softgpu" ? kSoftgpuNamingBytes : kNamingBytes;
+  const uint64_t most =
+      found_.driver.properties().is_hardware ? kNamingBytes : kSimulatedNamingBytes;
   auto speed = services_.resident->Of(options_.gpu.uuid)
                    .MeasureNaming(std::min(most, free / 4 * 3), Deadline::In(kWireTimeout));
   if (!speed && speed.error().code == Code::kUnimplemented) {

@@ -16,9 +16,9 @@ namespace {
 using device::ProcessState;
 using gpu_state::Services;
 
-// The driver says so only when the program stands still (seen on driver 580; softgpu does the
-// same).
-Status CheckManaged(const wire::HelloReply& hello) {
+// The driver says so only when the program stands still (seen on driver 580; a software GPU does
+// the same).
+Status CheckManaged(const agent_protocol::HelloReply& hello) {
   if (hello.driver.managed_bytes == 0) return {};
   return Fail(
       Code::kUnimplemented,
@@ -32,7 +32,7 @@ Status CheckManaged(const wire::HelloReply& hello) {
 struct Together {
   struct Member {
     process::ProcessId id;
-    wire::HelloReply hello;
+    agent_protocol::HelloReply hello;
   };
   std::vector<Member> members;  // they would take part in a suspend
   gpu_state::UnseenProcesses unseen;
@@ -63,7 +63,7 @@ void LookAt(Services& services, const plan::RecordedProcess& process, Outlook& o
   all.unseen.insert(all.unseen.end(), found->unseen.begin(), found->unseen.end());
   Status managed;
   if (!found->members.empty()) {
-    const wire::HelloReply& hello = found->members.front().client->hello();
+    const agent_protocol::HelloReply& hello = found->members.front().client->hello();
     managed = CheckManaged(hello);
     all.members.push_back({process.id, hello});
   } else if (auto agent = gpu_state::FindAgent(process.id); agent && *agent) {

@@ -96,8 +96,9 @@ Result<AgentsWord> AskAgent(const process::ProcessId& id) {
   auto agent = gpu_state::FindAgent(id);
   if (!agent && agent.error().code == Code::kAborted) return Fail(std::move(agent).error());
   if (!agent || !*agent) return AgentsWord{};
-  const wire::HelloReply& hello = (*agent)->hello();
-  if ((hello.blockers & wire::kBlockerUnknownFunction) == 0) return AgentsWord{.counts = true};
+  const agent_protocol::HelloReply& hello = (*agent)->hello();
+  if ((hello.blockers & agent_protocol::kBlockerUnknownFunction) == 0)
+    return AgentsWord{.counts = true};
   return AgentsWord{.unseen = gpu_state::WhyNotShared(hello)};
 }
 
@@ -130,8 +131,8 @@ Status CountImported(Services& services, device::DeviceProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = gpu_state::FindAgent(p.id);
   if (!agent || !*agent) return {};
-  const wire::HelloReply& hello = (*agent)->hello();
-  if (driver.counts_imported) {
+  const agent_protocol::HelloReply& hello = (*agent)->hello();
+  if (driver.properties().files_have_sizes) {
     p.device_bytes -= std::min(p.device_bytes, hello.ipc_bytes);
   } else {
     p.device_bytes += hello.imported_bytes;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "abi/driver_kinds.h"
 #include "cli/verb.h"
 
 namespace stasis::cli {
@@ -135,8 +136,9 @@ std::string AccountText(const OperationResult& result) {
     text += StoredText(result);
   }
   if (result.device_bytes() > 0 && !result.phases().empty()) text += CarriedText(result);
-  if (result.driver() == "softgpu" && !result.phases().empty()) {
-    text += "  on softgpu: the times show that it works, not how fast a GPU would be\n";
+  if (!abi::FindDriverKind(result.driver().c_str()).is_hardware && !result.phases().empty()) {
+    text += fmt::format("  on {}: the times show that it works, not how fast a GPU would be\n",
+                        result.driver());
   }
   for (const auto& note : result.notes()) text += fmt::format("{}: {}\n", result.target(), note);
   return text;

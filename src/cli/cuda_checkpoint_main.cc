@@ -299,7 +299,7 @@ Status Run(const Request& request) {
   STASIS_ASSIGN(HostPid pid, ProcessOf(request.id));
   STASIS_ASSIGN(config::Config config, config::Load());
   STASIS_ASSIGN(Paths paths, config::OpenPaths(config.settings));
-  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(config.settings));
+  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(paths, config.settings));
   const Context context{request, config.settings, paths, *device, pid};
   if (request.verb == Verb::kGetState) return PrintState(context);
   if (request.verb == Verb::kGetRestoreTid) return PrintRestoreThread(context);

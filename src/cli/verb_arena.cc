@@ -8,7 +8,8 @@
 #include "cli/table.h"
 #include "cli/verb.h"
 #include "dataplane/arena.h"
-#include "dataplane/resident_mover.h"
+#include "dataplane/mover_process.h"
+#include "device/device_control.h"
 #include "gpu_state/agents.h"
 
 namespace stasis::cli {
@@ -117,8 +118,9 @@ Outcome Reserve(const Globals& globals, const std::string& size) {
 Outcome Free(const Globals& globals) {
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   // Movers hold registered memory and a context each.
-  STASIS_ASSIGN(int movers,
-                dataplane::SendAwayResidents(paths.movers(), {}, Deadline::In(kMoversEnd)));
+  STASIS_ASSIGN(int movers, dataplane::DismissMovers(paths.helpers(), Deadline::In(kMoversEnd)));
+  // They hold no memory, but files of the driver.
+  STASIS_TRY(device::DismissHelpers(paths.helpers(), Deadline::In(kMoversEnd)));
   uint64_t swept = 0, unused = 0;
   {
     dataplane::ArenaOptions options;

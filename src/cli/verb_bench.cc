@@ -165,12 +165,13 @@ std::string Subtitle(const Measurements& found) {
   std::string text =
       fmt::format("driver {} {}, transparent huge pages {}, {} warm rounds", found.driver.kind,
                   found.driver.version, found.huge_pages, found.shared.front().warm.size());
-  if (found.driver.kind == "softgpu") text += ". On softgpu the times mean nothing";
+  if (const char* remark = found.driver.properties().remark)
+    text += std::string(". This is ") + remark;
   return text;
 }
 
 std::string ReportText(const Measurements& found, const Report& report) {
-  const bool meaningful = found.driver.kind != "softgpu";
+  const bool meaningful = found.driver.properties().is_hardware;
   std::string text = Title(found) + "\n" + Subtitle(found) + "\n\n";
   text += TimesText(found, report);
   text += "\nphases of a warm suspend\n" + PhasesText(report.shared.front().suspend);
@@ -188,7 +189,8 @@ std::string ReportText(const Measurements& found, const Report& report) {
   text += fmt::format("contents verified after every resume; all of it took {}\n",
                       FormatSeconds(found.total_s));
   if (!meaningful) {
-    text += "on softgpu: the times show that it works, not how fast a GPU would be\n";
+    text += fmt::format("on {}: the times show that it works, not how fast a GPU would be\n",
+                        found.driver.kind);
   }
   return text;
 }
@@ -280,7 +282,7 @@ json ReportJson(const Measurements& found, const Report& report) {
   }
   return {{"stasis", STASIS_VERSION},
           {"driver", {{"kind", found.driver.kind}, {"version", found.driver.version}}},
-          {"times_mean_something", found.driver.kind != "softgpu"},
+          {"times_mean_something", found.driver.properties().is_hardware},
           {"gpu",
            {{"uuid", found.gpu.uuid.value},
             {"index", found.gpu.index},

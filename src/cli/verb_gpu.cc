@@ -30,6 +30,13 @@ struct Options {
   double timeout_s = 0;
 };
 
+// Uses the resident helper if there are directories for one.
+std::unique_ptr<DeviceControl> MakeControl(const Globals& globals) {
+  auto paths = OpenPaths(globals);
+  return device::MakeDeviceControl(paths ? gpu_state::ControlOptionsOf(*paths, globals.settings())
+                                         : gpu_state::ControlOptionsOf(globals.settings()));
+}
+
 Result<HostPid> ParsePid(const std::string& text) {
   HostPid pid;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid.value);
@@ -72,7 +79,7 @@ Status Toggle(const ByHand& process, DeviceControl& device, const Options& optio
 Outcome Act(const Globals& globals, const Options& options, const char* name,
             Status (*step)(const ByHand&, DeviceControl&, const Options&)) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
+  auto device = MakeControl(globals);
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   STASIS_ASSIGN(auto process, Annotate(ByHand::Open(paths, *device, pid),
                                        fmt::format("cannot {} its GPU state", name)));
@@ -96,7 +103,7 @@ bool ContextKept(const Paths& paths, const process::ProcessId& id, ProcessState 
 
 Outcome PrintState(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
+  auto device = MakeControl(globals);
   STASIS_ASSIGN(ProcessState state, device->State(pid));
   STASIS_ASSIGN(Paths paths, OpenPaths(globals));
   auto stat = process::ReadStat(pid);
@@ -110,7 +117,7 @@ Outcome PrintState(const Globals& globals, const Options& options) {
 
 Outcome PrintRestoreThread(const Globals& globals, const Options& options) {
   STASIS_ASSIGN(HostPid pid, ParsePid(options.pid));
-  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
+  auto device = MakeControl(globals);
   STASIS_ASSIGN(ProcessState state, device->State(pid));
   if (state == ProcessState::kNone) {
     return Fail(Code::kUnimplemented, fmt::format("process {} does not use a GPU", pid.value));
@@ -133,7 +140,7 @@ Result<std::vector<Row>> AllUsers(DeviceControl& device) {
     auto pid = ParsePid(name);
     if (!pid) continue;
     auto stat = process::ReadStat(*pid);
-    if (!stat || stat->parent.value == ::getpid()) continue;  // skip this command's own helper
+    if (!stat) continue;
     auto users = device.FindProcesses(process::ProcessTree{{*stat}});
     if (!users) {
       Code code = users.error().code;
@@ -146,7 +153,7 @@ Result<std::vector<Row>> AllUsers(DeviceControl& device) {
 }
 
 Outcome List(const Globals& globals) {
-  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
+  auto device = MakeControl(globals);
   STASIS_ASSIGN(auto driver, device->Driver());
   STASIS_ASSIGN(auto gpus, device->Gpus());
   std::vector<Row> rows;

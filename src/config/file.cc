@@ -167,7 +167,8 @@ const char* Mistaken(std::string_view line) {
   if (line.front() == '[') {
     const size_t end = line.find_first_not_of(kBare, 1);
     const bool is_table = end > 1 && end != line.npos && line[end] == ']';
-    return is_table && EndsThere(line.substr(end + 1)) ? nullptr : "a table is named as in [mover]";
+    return is_table && EndsThere(line.substr(end + 1)) ? nullptr
+                                                       : "a table is named as in [helper]";
   }
   const size_t equals = line.find('=');
   if (equals == line.npos) return "a setting is a line with key = value";

@@ -54,9 +54,10 @@ constexpr Row kRows[] = {
      "there "
      "is",
      true},
-    {"mover.idle_s", Kind::kSeconds, &Settings::mover_idle_s, "60", 0, kDay, "",
-     "STASIS_MOVER_IDLE_S", "",
-     "How long a mover stays, warm, for the next command; 0: it ends with its command"},
+    {"helper.idle_s", Kind::kSeconds, &Settings::helper_idle_s, "60", 0, kDay, "",
+     "STASIS_HELPER_IDLE_S", "",
+     "How long the device helper and the movers stay, warm, for the next command; 0: they end with "
+     "their command"},
     {"timeouts.phase_s", Kind::kSeconds, &Settings::phase_timeout_s, "0", 0, kDay, "",
      "STASIS_PHASE_TIMEOUT_S", "",
      "For any one phase of an operation, without --timeout; 0: each has its own"},
@@ -255,7 +256,7 @@ Settings::Settings()
       most_jobs(0),
       most_arena_bytes(0),
       most_image_bytes(0),
-      mover_idle_s(0),
+      helper_idle_s(0),
       phase_timeout_s(0),
       settle_timeout_s(0),
       undo_timeout_s(0),

@@ -78,16 +78,9 @@ struct SwrkCommand {
 // Uses a scrubbed environment, and disables plugins and configuration files.
 SwrkCommand MakeSwrkCommand(const std::string& criu_path);
 
-struct SocketPair {
-  UniqueFd ours;
-  UniqueFd criu;
-};
-// Creates the socket pair of a session. Close `criu` once CRIU has it.
-Result<SocketPair> MakeSocketPair();
-
 struct DumpRequest {
   process::HostPid pid;  // the root of the tree
-  // Exists. Behind a dump, DetachTerminals (terminals.h) is to be called for it.
+  // Must exist. After the dump, call DetachTerminals (terminals.h) for it.
   std::string images_dir;
   std::string log_path;  // outside of images_dir; its directory exists
   bool leave_running = false;

@@ -31,7 +31,7 @@ TEST_F(Client, DumpsKillsAndRestores) {
   EXPECT_GT(target.Count(), before);
 }
 
-TEST_F(Client, ARefusedPostDumpLeavesTheProgramRunning) {
+TEST_F(Client, ARejectedPostDumpLeavesTheProgramRunning) {
   Target target({"memory"});
   bool asked = false;
   auto refuse = [&](Notification& notification) -> Status {
@@ -56,7 +56,7 @@ TEST_F(Client, LeavesTheProgramRunningWhenAsked) {
 }
 
 // Signal handling and limits are the program's own after a restore, not CRIU's or this process's.
-TEST_F(Client, SignalsAndLimitsComeBackAsTheyWere) {
+TEST_F(Client, SignalsAndLimitsAreRestored) {
   auto look = [](process::HostPid pid) {
     std::string seen = ReadFile("/proc/" + process::ToString(pid) + "/limits").value_or("");
     std::istringstream lines(ReadFile("/proc/" + process::ToString(pid) + "/status").value_or(""));
@@ -82,7 +82,7 @@ Status Hold(const Session& session, Notification& notification) {
   return {};
 }
 
-TEST_F(Client, ADumpThatIsTooLateIsUndone) {
+TEST_F(Client, ADumpPastItsDeadlineIsRolledBack) {
   Target target({"memory", "children", "threads"});
   Session session = MustSpawn();
   auto dumped = session.Dump(
@@ -96,7 +96,7 @@ TEST_F(Client, ADumpThatIsTooLateIsUndone) {
   EXPECT_TRUE(target.Counts()) << target.State();
 }
 
-TEST_F(Client, ARestoreThatIsTooLateLeavesNothing) {
+TEST_F(Client, ARestorePastItsDeadlineLeavesNothing) {
   Target target({"memory", "children"});
   ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon()))) << target.Log();
   target.Reap();
@@ -119,7 +119,7 @@ TEST_F(Client, ARestoreThatIsTooLateLeavesNothing) {
   EXPECT_TRUE(target.Counts()) << target.State();
 }
 
-TEST_F(Client, ARefusedPostRestoreLeavesNothing) {
+TEST_F(Client, ARejectedPostRestoreLeavesNothing) {
   Target target({"memory", "children"});
   ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon()))) << target.Log();
   target.Reap();
@@ -136,7 +136,7 @@ TEST_F(Client, ARefusedPostRestoreLeavesNothing) {
   EXPECT_TRUE(Eventually([&] { return ::waitpid(-1, nullptr, WNOHANG) < 0; }));
 }
 
-TEST_F(Client, TheRootCanBeAChildOfWhoeverStartedCriu) {
+TEST_F(Client, TheRootCanBeAChildOfCriusStarter) {
   Target target({"memory"});
   ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon()))) << target.Log();
   target.Reap();

@@ -21,14 +21,14 @@ using Look = std::function<Result<bool>(image::Creds&)>;
 Status LookAtThread(std::string& entry, const Look& look) {
   image::Core core;
   if (!core.ParseFromString(entry)) {
-    return Fail(Code::kInternal, Domain::kCriu, 0, "it is not as CRIU 4 writes it");
+    return Fail(Code::kInternal, Domain::kCriu, 0, "it does not have the format of CRIU 4");
   }
   // A thread that had already ended.
   if (!core.has_thread_core()) return {};
   // Without them CRIU would look in a file of an older format.
   if (!core.thread_core().has_creds()) {
-    return Fail(Code::kPermissionDenied, "the image does not say who a thread of it is",
-                "no CRIU that Stasis works with writes that: dump the program anew");
+    return Fail(Code::kPermissionDenied, "the image has no credentials for one of its threads",
+                "no supported version of CRIU writes that: dump the program again");
   }
   STASIS_ASSIGN(bool changed, look(*core.mutable_thread_core()->mutable_creds()));
   if (changed) entry = core.SerializeAsString();
@@ -49,7 +49,7 @@ Status ForEachThread(const std::string& images_dir, const Look& look) {
 }
 
 tl::unexpected<Error> NotYours(const std::string& what) {
-  return Fail(Code::kPermissionDenied, "the image is not yours to restore: " + what,
+  return Fail(Code::kPermissionDenied, "you may not restore this image: " + what,
               "restore it as the user and with the groups that it was dumped with, or as root");
 }
 
@@ -57,22 +57,22 @@ Status CheckIds(const image::Creds& creds, const Caller& caller) {
   for (uid_t uid : {creds.uid(), creds.euid(), creds.suid(), creds.fsuid()}) {
     if (uid == caller.uid) continue;
     return NotYours(
-        fmt::format("a thread of it runs as user {}, you are user {}", uid, caller.uid));
+        fmt::format("one of its threads runs as user {}, you are user {}", uid, caller.uid));
   }
   for (gid_t gid : {creds.gid(), creds.egid(), creds.sgid(), creds.fsgid()}) {
     if (caller.groups.contains(gid)) continue;
-    return NotYours(fmt::format("a thread of it has group {}, and you do not", gid));
+    return NotYours(fmt::format("one of its threads has group {}, and you do not", gid));
   }
   for (gid_t gid : creds.groups()) {
     if (caller.groups.contains(gid)) continue;
-    return NotYours(fmt::format("a thread of it is in group {}, and you are not", gid));
+    return NotYours(fmt::format("one of its threads is in group {}, and you are not", gid));
   }
   for (const auto* words :
        {&creds.cap_prm(), &creds.cap_eff(), &creds.cap_inh(), &creds.cap_amb()}) {
     if (std::all_of(words->begin(), words->end(), [](uint32_t word) { return word == 0; }))
       continue;
     return NotYours(
-        fmt::format("a thread of it has capabilities ({:08x})", fmt::join(*words, " ")));
+        fmt::format("one of its threads has capabilities ({:08x})", fmt::join(*words, " ")));
   }
   return {};
 }

@@ -30,7 +30,7 @@ constexpr Case kCases[] = {
      "already in use\n"
      "(00.031400)  25372: Error (criu/files.c:1221): Unable to open fd=4 id=0x7\n"
      "(00.031500) Error (criu/cr-restore.c:1265): 25372 exited, status=1\n",
-     "port cannot be taken: Address already in use", Code::kAlreadyExists},
+     "port is not available: Address already in use", Code::kAlreadyExists},
     {"AddressOfAnotherMachine",
      "(00.031337)  25372: Error (criu/sk-inet.c:1059): inet: Can't bind inet socket (id 7): "
      "Cannot assign requested address\n"
@@ -40,7 +40,7 @@ constexpr Case kCases[] = {
      "(00.031337)  25372: Error (criu/sk-inet.c:1059): inet: Can't bind inet socket (id 7): "
      "Permission denied\n"
      "(00.031400)  25372: Error (criu/files.c:1221): Unable to open fd=4 id=0x7\n",
-     "port may not be taken: Permission denied", Code::kPermissionDenied},
+     "may not use its address or port: Permission denied", Code::kPermissionDenied},
     {"MissingFile",
      " 11: Error (criu/files-reg.c:2353): Can't open file tmp/x.so on restore: No such file or "
      "directory\n",
@@ -64,7 +64,7 @@ constexpr Case kCases[] = {
      "outside of its tree", Code::kUnimplemented},
     {"SessionOutside",
      "Error (criu/cr-dump.c:1528): A session leader of 12(12) is outside of its pid namespace\n",
-     "begun outside of its pid namespace", Code::kUnimplemented},
+     "started outside of its pid namespace", Code::kUnimplemented},
     {"FileLocks",
      "Error (criu/file-lock.c:110): Some file locks are hold by dumping tasks! You can try "
      "--file-locks to dump them.\n",
@@ -78,14 +78,14 @@ constexpr Case kCases[] = {
      "on device\n",
      "the disk is full", Code::kResourceExhausted},
     {"Vdso", "Error (criu/vdso.c:276): vdso: Unexpected rt vDSO area bounds\n",
-     "does not know this kernel", Code::kUnimplemented},
+     "does not support this kernel", Code::kUnimplemented},
     {"Traced",
      "Error (compel/src/lib/infect.c:262): Unseizable non-zombie 77 found, state S, err "
      "-1/4711\n",
      "process 77 cannot be stopped", Code::kPermissionDenied},
     {"Unknown", "Error (criu/x.c:1): Something new\nError (criu/y.c:2): And more\n",
      "could not dump: Something new", Code::kInternal},
-    {"Nothing", "Warn  (criu/x.c:1): hm\n", "it does not say why", Code::kInternal},
+    {"Nothing", "Warn  (criu/x.c:1): hm\n", "the log gives no reason", Code::kInternal},
     {"Garbage", "Error (\nError (a): \n\n)Error(\xff\xfe", "could not dump", Code::kInternal},
 };
 
@@ -96,7 +96,7 @@ TEST_P(DiagnoseOf, IsOneSentence) {
   Error error = Diagnose(c.log, "CRIU could not dump", 5);
   EXPECT_NE(error.message.find(c.words), std::string::npos) << error.message;
   EXPECT_EQ(error.message.find('\n'), std::string::npos);
-  EXPECT_EQ(error.message.find("$"), std::string::npos) << error.message;
+  EXPECT_EQ(error.message.find('$'), std::string::npos) << error.message;
   EXPECT_EQ(error.code, c.code);
   EXPECT_EQ(error.domain, Domain::kCriu);
   EXPECT_EQ(error.raw, 5);
@@ -105,7 +105,7 @@ TEST_P(DiagnoseOf, IsOneSentence) {
 INSTANTIATE_TEST_SUITE_P(All, DiagnoseOf, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Diagnose, CutsWhatIsTooLong) {
+TEST(Diagnose, TruncatesLongTexts) {
   Error error = Diagnose("Error (x): " + std::string(3000, 'y') + "\n", "no", 0);
   EXPECT_LT(error.message.size(), 400u);
 }
@@ -126,7 +126,7 @@ TEST(CopyLogBounded, KeepsHeadAndTail) {
     } else {
       EXPECT_EQ(copy.front(), 'a');
       EXPECT_EQ(copy.back(), 'z');
-      EXPECT_NE(copy.find("bytes are left out here"), std::string::npos);
+      EXPECT_NE(copy.find("bytes omitted"), std::string::npos);
     }
   }
   EXPECT_TRUE(RemoveTree(folder));
@@ -138,7 +138,7 @@ using namespace testing;  // NOLINT(google-build-using-namespace)
 
 class RealCriu : public WithCriu {};
 
-TEST_F(RealCriu, APidThatIsTaken) {
+TEST_F(RealCriu, APidInUse) {
   Target target({"memory"});
   ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon())));
   // The zombie of the dumped process still occupies the pid; it must be reaped before a restore.
@@ -159,15 +159,15 @@ constexpr Refused kRefused[] = {
     {"file-lock", "holds a file lock"},
     {"io-uring", "io_uring"},
     {"renamed", "--link-remap"},
-    {"deleted-big", "more than is taken into"},
+    {"deleted-big", "more than the limit"},
     {"tcp-waiting", "waits to be accepted"},
-    {"device", "something that CRIU cannot save"},
+    {"device", "a file that CRIU cannot save"},
 };
 
 // Bypasses the preflight: CRIU itself rejects the dump, and the program runs on.
 class RefusedByCriu : public WithCriu, public ::testing::WithParamInterface<Refused> {};
 
-TEST_P(RefusedByCriu, IsSaidReadably) {
+TEST_P(RefusedByCriu, IsReportedReadably) {
   Target target({GetParam().what});
   auto dumped = MustSpawn().Dump(target.Dump(), nullptr, Soon());
   ASSERT_FALSE(dumped);
@@ -180,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(All, RefusedByCriu, ::testing::ValuesIn(kRefused), [](c
   return std::regex_replace(std::string(info.param.what), std::regex("-"), "");
 });
 
-TEST_F(RealCriu, AFileThatIsMissingAtTheRestore) {
+TEST_F(RealCriu, AFileMissingAtTheRestore) {
   Target target({"memory"});
   ASSERT_TRUE(IsOk(MustSpawn().Dump(target.Dump(), nullptr, Soon())));
   target.Reap();
@@ -197,7 +197,7 @@ TEST_F(RealCriu, AFileThatIsMissingAtTheRestore) {
   EXPECT_TRUE(target.Counts());
 }
 
-TEST_F(RealCriu, ADiskThatIsFull) {
+TEST_F(RealCriu, AFullDisk) {
   Target target({"big"});
   std::string small = target.directory() + "/small";
   ASSERT_TRUE(MakeDirs(small));

@@ -26,7 +26,7 @@ constexpr Case kCases[] = {
 
 class EndDumpOf : public ::testing::TestWithParam<Case> {};
 
-TEST_P(EndDumpOf, GetsHarder) {
+TEST_P(EndDumpOf, EscalatesStepByStep) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   SpawnOptions options;

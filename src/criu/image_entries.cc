@@ -33,7 +33,7 @@ using Bytes = std::function<Result<std::string_view>(uint64_t at, uint64_t count
 Status Walk(const Bytes& bytes, uint64_t size_bytes, uint32_t kind, const std::string& what,
             const std::function<Status(std::string_view)>& look) {
   auto unreadable = [&] {
-    return Fail(Code::kInternal, Domain::kCriu, 0, what + " is not as CRIU 4 writes it");
+    return Fail(Code::kInternal, Domain::kCriu, 0, what + " does not have the format of CRIU 4");
   };
   if (size_bytes < kHeaderBytes) return unreadable();
   STASIS_ASSIGN(const std::string_view header, bytes(0, kHeaderBytes));

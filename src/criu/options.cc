@@ -157,8 +157,8 @@ Status CheckForUser(const Options& options) {
   for (const Refused& row : refused) {
     if (!row.asked) continue;
     return Fail(Code::kPermissionDenied,
-                std::string("only root can ") + row.what + ": it takes " + row.why,
-                "leave the option out, or have root do it");
+                std::string("only root can ") + row.what + ": it needs " + row.why,
+                "omit the option, or run the command as root");
   }
   return {};
 }

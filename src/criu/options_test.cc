@@ -7,7 +7,7 @@
 namespace stasis::criu {
 namespace {
 
-TEST(Options, SpeakCriusWords) {
+TEST(Options, UseCriusNames) {
   Options options;
   for (const char* text : {"tcp=close", "file-locks", "link-remap=yes", "shell-job=1",
                            "ext-unix-sk=no", "ghost-limit=1048576", "freeze-timeout=7",
@@ -36,7 +36,7 @@ TEST(Options, SpeakCriusWords) {
   EXPECT_EQ(opts.manage_cgroups_mode(), rpc::IGNORE);
 }
 
-TEST(Options, RefuseByDefaultWhatLosesSomething) {
+TEST(Options, RefuseLossesByDefault) {
   rpc::Opts opts;
   Apply(Options{}, &opts);
   EXPECT_FALSE(opts.tcp_close());
@@ -62,7 +62,7 @@ constexpr Case kWrong[] = {
     {"external", "needs a value"},
 };
 
-TEST(Options, SayWhatIsWrong) {
+TEST(Options, RejectInvalidOptions) {
   for (const Case& c : kWrong) {
     Options options;
     auto set = options.Set(c.text);

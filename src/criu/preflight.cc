@@ -13,6 +13,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "abi/driver_kinds.h"
 #include "base/file.h"
 #include "criu/fd_scan.h"
 #include "criu/unix_peers.h"
@@ -20,14 +21,6 @@
 
 namespace stasis::criu {
 namespace {
-
-// Files that a GPU driver closes itself at its checkpoint. If one stays, CRIU reports it.
-constexpr std::string_view kDriverFiles[] = {"/dev/nvidia", "/softgpu/"};
-
-bool IsDriverFile(std::string_view target) {
-  return std::any_of(std::begin(kDriverFiles), std::end(kDriverFiles),
-                     [&](std::string_view prefix) { return target.starts_with(prefix); });
-}
 
 struct Search {
   const process::ProcessTree& tree;
@@ -69,8 +62,8 @@ constexpr AnonHint kAnonHints[] = {
     {"bpf-prog", "a BPF program", "Unload it first."},
     {"bpf_link", "a BPF link", "Unload it first."},
     {"[landlock-ruleset]", "a Landlock rule set", ""},
-    {"kvm-vm", "a KVM virtual machine", "Virtual machines are saved by their own monitor."},
-    {"kvm-vcpu", "a KVM virtual machine", "Virtual machines are saved by their own monitor."},
+    {"kvm-vm", "a KVM virtual machine", "Save the virtual machine with its own monitor."},
+    {"kvm-vcpu", "a KVM virtual machine", "Save the virtual machine with its own monitor."},
     {"sync_file", "a sync file of a graphics driver", ""},
 };
 
@@ -98,7 +91,8 @@ void CheckAnon(const Search& search, const ScannedFd& fd) {
 
 void CheckDevice(const Search& search, const ScannedFd& fd) {
   bool character = S_ISCHR(fd.info.st_mode);
-  if ((!character && !S_ISBLK(fd.info.st_mode)) || IsDriverFile(fd.target)) return;
+  if ((!character && !S_ISBLK(fd.info.st_mode)) || abi::HasDeviceFilePrefix(fd.target.c_str()))
+    return;
   unsigned number = major(fd.info.st_rdev), minor_number = minor(fd.info.st_rdev);
   constexpr unsigned kMemory = 1, kMisc = 10, kTun = 200, kAutofs = 235;
   if (character) {
@@ -112,7 +106,8 @@ void CheckDevice(const Search& search, const ScannedFd& fd) {
 // ---- deleted files
 
 void CheckDeleted(const Search& search, const ScannedFd& fd) {
-  if (!fd.Deleted() || !S_ISREG(fd.info.st_mode) || IsDriverFile(fd.target)) return;
+  if (!fd.Deleted() || !S_ISREG(fd.info.st_mode) || abi::HasDeviceFilePrefix(fd.target.c_str()))
+    return;
   if (!fd.target.starts_with('/') || fd.target.starts_with("/memfd:")) return;
   if (fd.info.st_nlink > 0 && !search.options.link_remap) {
     search.Add(fd, "deleted-file",
@@ -123,7 +118,7 @@ void CheckDeleted(const Search& search, const ScannedFd& fd) {
   if (fd.info.st_nlink == 0 && size > search.options.ghost_limit_bytes) {
     search.Add(fd, "deleted-file",
                "the deleted file " + fd.Path() + At(fd) + " of " + std::to_string(size) +
-                   " bytes, more than is taken into an image",
+                   " bytes, more than the limit",
                "Raise the limit with --criu-opt ghost-limit=BYTES.");
   }
 }
@@ -135,7 +130,7 @@ void CheckLocks(const Search& search, const ScannedFd& fd) {
   for (const std::string& lock : fd.locks) {
     if (lock.find("LEASE") != std::string::npos) continue;
     search.Add(fd, "file-lock", "a lock on " + fd.Path() + At(fd),
-               "Have it locked again at the restore with --file-locks.");
+               "Use --file-locks to lock it again at the restore.");
     return;
   }
 }
@@ -173,14 +168,14 @@ void CheckTcp(const Search& search, const ScannedFd& fd, int socket) {
     search.Add(fd, "tcp-in-flight",
                "a connection to " + AddressText(socket, ::getsockname) + At(fd) +
                    " that it has not accepted yet",
-               "Try again, or leave it out with --criu-opt skip-in-flight.");
+               "Try again, or drop it with --criu-opt skip-in-flight.");
     return;
   }
   if (search.options.tcp != Tcp::kRefuse) return;
   search.Add(fd, "tcp",
              "an open TCP connection" + At(fd) + ", " + AddressText(socket, ::getsockname) +
                  " to " + AddressText(socket, ::getpeername),
-             "Let it be cut with --tcp=close, or kept with --tcp=keep.");
+             "Close it with --tcp=close, or keep it with --tcp=keep.");
 }
 
 constexpr int kCarriedProtocols[] = {IPPROTO_IP,      IPPROTO_TCP,  IPPROTO_UDP,
@@ -286,7 +281,7 @@ void CheckTraced(const Search& search, const process::Stat& member) {
 void CheckZombieRoot(const Search& search, const process::Stat& member) {
   if (member.state != 'Z' || member.id != search.tree.root().id) return;
   search.found.push_back(OfProcess(member, "zombie", "has ended; only its exit code is left",
-                                   "Its parent has yet to take it."));
+                                   "Its parent has not reaped it yet."));
 }
 
 // Returns the session id in the process's innermost pid namespace, or -1 if unknown.
@@ -306,10 +301,10 @@ void CheckSession(const Search& search, const process::Stat& member) {
   for (const Obstacle& known : search.found) {
     if (known.name == "session") return;  // usually all have the same session
   }
-  search.found.push_back(OfProcess(member, "session",
-                                   "belongs to a session that was begun outside of its pid "
-                                   "namespace, which CRIU cannot save",
-                                   "Start it with `setsid`, or with `stasis run`."));
+  search.found.push_back(OfProcess(
+      member, "session",
+      "belongs to a session that was started outside of its pid namespace, which CRIU cannot save",
+      "Start it with `setsid`, or with `stasis run`."));
   search.found.back().code = Code::kUnimplemented;
 }
 
@@ -323,7 +318,8 @@ void CheckMappings(const Search& search, const process::Stat& member) {
         mapping.path.starts_with("/dev/zero") || mapping.path.starts_with("/dev/hugepages/")) {
       continue;
     }
-    if (IsDriverFile(mapping.path) || !seen.insert(mapping.path).second) continue;
+    if (abi::HasDeviceFilePrefix(mapping.path.c_str()) || !seen.insert(mapping.path).second)
+      continue;
     struct stat info;
     if (::stat(mapping.path.c_str(), &info) != 0 || !S_ISCHR(info.st_mode)) continue;
     Obstacle obstacle =

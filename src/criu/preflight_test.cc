@@ -44,7 +44,7 @@ constexpr Case kCases[] = {
     {"tcp-waiting", "tcp-in-flight", "not accepted yet", "skip-in-flight", "skip-in-flight"},
     {"file-lock", "file-lock", "state.lock (fd ", "--file-locks", "file-locks"},
     {"renamed", "deleted-file", "has another name", "--link-remap", "link-remap"},
-    {"deleted-big", "deleted-file", "more than is taken", "ghost-limit", "ghost-limit=1000000000"},
+    {"deleted-big", "deleted-file", "more than the limit", "ghost-limit", "ghost-limit=1000000000"},
     {"vsock", "socket", "a socket of family", "", nullptr},
 };
 
@@ -80,7 +80,7 @@ class BeforeADump : public WithCriu {};
 
 // Resources that CRIU supports must be accepted: roundtrip_test.cc dumps and restores each of
 // these.
-TEST_F(BeforeADump, HasNothingAgainstWhatCriuCarries) {
+TEST_F(BeforeADump, AcceptsResourcesThatCriuSupports) {
   Target target({"memory", "pipe", "unix-pair", "deleted", "timer", "tcp-listen", "children",
                  "threads", "zombie", "anon"});
   EXPECT_EQ(Names(Look(target)), "");
@@ -144,7 +144,7 @@ class Reconnecting {
   pid_t parent_;
 };
 
-TEST_F(BeforeADump, HasNothingAgainstConnectionsThatComeAndGo) {
+TEST_F(BeforeADump, AcceptsConnectionsThatComeAndGo) {
   Reconnecting program;
   ASSERT_TRUE(Eventually([&] {
     auto tree = process::ReadTree(program.pid());
@@ -161,7 +161,7 @@ TEST_F(BeforeADump, HasNothingAgainstConnectionsThatComeAndGo) {
 }
 
 // An MQTT broker may have that name. Only the listening process identifies the GPU's broker.
-TEST_F(BeforeADump, FindsAConnectionToAnyProgramThatCallsItselfABroker) {
+TEST_F(BeforeADump, FindsAConnectionToAFalseBroker) {
   char folder[] = "/tmp/preflight-test-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   sockaddr_un address{};
@@ -205,12 +205,12 @@ TEST_F(BeforeADump, FindsASessionFromOutsideOfThePidNamespace) {
     if (own) continue;
     EXPECT_EQ(found[0].pid, target.pid());
     EXPECT_EQ(found[0].code, Code::kUnimplemented);
-    EXPECT_NE(found[0].message.find("begun outside of its pid namespace"), std::string::npos);
+    EXPECT_NE(found[0].message.find("started outside of its pid namespace"), std::string::npos);
     EXPECT_NE(found[0].hint.find("setsid"), std::string::npos);
   }
 }
 
-TEST_F(BeforeADump, SaysTheFirstAndCountsTheOthers) {
+TEST_F(BeforeADump, ReportsTheFirstAndCountsTheOthers) {
   Target target({"tcp-connect", "file-lock"});
   auto tree = process::ReadTree(target.pid());
   ASSERT_TRUE(IsOk(tree));

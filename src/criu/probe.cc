@@ -20,8 +20,8 @@ namespace stasis::criu {
 namespace {
 
 constexpr char kSetupHint[] =
-    "run `./run setup` in a checkout, or install your distribution's package `criu` when it is 4.1 "
-    "or newer; STASIS_CRIU (programs.criu) names one that lies elsewhere";
+    "run `./run setup` in a checkout, or install your distribution's `criu` package if it is 4.1 "
+    "or newer; STASIS_CRIU (programs.criu) selects one in another place";
 constexpr auto kVersionPatience = std::chrono::seconds(20);
 
 struct Found {
@@ -80,10 +80,9 @@ Result<Found> Locate(const std::string& named, const Deadline& deadline) {
     if (found || found.error().code == Code::kResourceExhausted) return found;
     seen += (seen.empty() ? "" : "; ") + found.error().ToString();
   }
-  return Fail(
-      Code::kUnimplemented, Domain::kCriu, 0,
-      seen.empty() ? "there is no CRIU on this machine" : "no CRIU that is new enough: " + seen,
-      kSetupHint);
+  return Fail(Code::kUnimplemented, Domain::kCriu, 0,
+              seen.empty() ? "there is no CRIU on this machine" : "no CRIU is new enough: " + seen,
+              kSetupHint);
 }
 
 // ---- findings
@@ -92,7 +91,7 @@ constexpr char kRootHint[] =
     "run it as root (sudo); in a container, start that with --privileged, or with --cap-add "
     "SYS_ADMIN --cap-add SYS_PTRACE --cap-add CHECKPOINT_RESTORE and without a seccomp profile";
 constexpr char kUserHint[] =
-    "have the daemon do it, or run it as root (sudo). Or root gives it to one command of yours: "
+    "use the daemon, or run it as root (sudo). Root can also grant the right to one command: "
     "setpriv --reset-env --reuid=YOU --regid=YOU --init-groups --inh-caps=+checkpoint_restore "
     "--ambient-caps=+checkpoint_restore stasis ... (docs/security.md)";
 
@@ -111,7 +110,7 @@ Finding ProbePrivileges(const std::string&, const Deadline&) {
 // A restored process needs its old pid: tries clone3 with set_tid and a free number.
 constexpr pid_t kFirstTriedPid = 301;  // the kernel reserves pids up to 300
 Finding ProbeChosenPid(const std::string&, const Deadline&) {
-  Finding finding{"chosen-pid", true, "a process can be started under a pid of our choice", ""};
+  Finding finding{"chosen-pid", true, "a process can be started with a chosen pid", ""};
   pid_t free_pid = 0;
   for (pid_t pid = kFirstTriedPid; free_pid == 0; ++pid) {
     if (::kill(pid, 0) != 0 && errno == ESRCH) free_pid = pid;
@@ -125,10 +124,9 @@ Finding ProbeChosenPid(const std::string&, const Deadline&) {
   if (child > 0) {
     ::waitpid(child, nullptr, 0);
   } else if (errno != EEXIST) {
-    finding = {
-        "chosen-pid", false,
-        std::string("no process can be started under a pid of our choice: ") + std::strerror(errno),
-        kRootHint};
+    finding = {"chosen-pid", false,
+               std::string("no process can be started with a chosen pid: ") + std::strerror(errno),
+               kRootHint};
   }
   return finding;
 }
@@ -138,12 +136,12 @@ Finding ProbePtrace(const std::string&, const Deadline&) {
   if (child == 0) {
     while (true) ::pause();
   }
-  Finding finding{"ptrace", true, "processes can be stopped and looked into (ptrace)", ""};
+  Finding finding{"ptrace", true, "processes can be stopped and inspected (ptrace)", ""};
   if (child < 0 || ::ptrace(PTRACE_SEIZE, child, nullptr, nullptr) != 0) {
-    finding = {"ptrace", false,
-               std::string("processes cannot be stopped and looked into (ptrace): ") +
-                   std::strerror(errno),
-               kRootHint};
+    finding = {
+        "ptrace", false,
+        std::string("processes cannot be stopped and inspected (ptrace): ") + std::strerror(errno),
+        kRootHint};
   }
   if (child > 0) {
     ::kill(child, SIGKILL);
@@ -164,7 +162,7 @@ Finding ProbeCheck(const std::string& criu, const Deadline& deadline) {
     return status;
   };
   Status status = check();
-  if (status) return {"criu-check", true, "CRIU finds all it needs in this kernel", ""};
+  if (status) return {"criu-check", true, "this kernel has all that CRIU needs", ""};
   return {"criu-check", false, status.error().ToString(),
           status.error().hint.empty() ? "`criu check` lists what this kernel lacks"
                                       : status.error().hint};
@@ -196,7 +194,7 @@ Status CheckPrivileges() {
     if (!TracingIsRestricted() || HasRight(Right::kTrace)) return {};
     return Fail(Code::kPermissionDenied,
                 "user " + std::to_string(::geteuid()) +
-                    " may not stop programs here: kernel.yama.ptrace_scope asks for "
+                    " may not stop programs here: kernel.yama.ptrace_scope requires "
                     "CAP_SYS_PTRACE",
                 kUserHint);
   }

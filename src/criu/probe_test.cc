@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace)
 
-TEST(Probe, FindsACriuThatIsNewEnough) {
+TEST(Probe, FindsASuitableCriu) {
   auto path = FindCriu(ChosenCriu());
   ASSERT_TRUE(IsOk(path));
   EXPECT_EQ(::access(path->c_str(), X_OK), 0);
@@ -18,7 +18,7 @@ TEST(Probe, FindsACriuThatIsNewEnough) {
   EXPECT_GE(*version, "4.1");
 }
 
-TEST(Probe, SaysWhatToDoWithoutOne) {
+TEST(Probe, AMissingCriuHasAHint) {
   for (const char* path : {"/nonexistent/criu", "/bin/false"}) {
     auto found = FindCriu(path);
     ASSERT_FALSE(found);
@@ -28,7 +28,7 @@ TEST(Probe, SaysWhatToDoWithoutOne) {
   }
 }
 
-TEST(Probe, RefusesAnOldOneWithItsVersion) {
+TEST(Probe, RejectsAnOldCriuWithItsVersion) {
   char folder[] = "/tmp/stasis-criu-test.XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   std::string path = std::string(folder) + "/criu";
@@ -50,7 +50,7 @@ TEST(Probe, RefusesAnOldOneWithItsVersion) {
 
 class MachineProbe : public WithCriu {};
 
-TEST_F(MachineProbe, FindsAllWell) {
+TEST_F(MachineProbe, AllFindingsAreGood) {
   auto findings = ProbeMachine(ChosenCriu(), Soon());
   ASSERT_EQ(findings.size(), 5u);
   for (const Finding& finding : findings) {
@@ -59,7 +59,7 @@ TEST_F(MachineProbe, FindsAllWell) {
   }
 }
 
-TEST_F(MachineProbe, SaysWhatANobodyLacks) {
+TEST_F(MachineProbe, ReportsTheRightsThatAUserLacks) {
   // In a child, because dropped capabilities cannot be regained.
   pid_t child = ::fork();
   ASSERT_GE(child, 0);

@@ -26,7 +26,7 @@ class RoundTrip : public WithCriu, public ::testing::WithParamInterface<Case> {}
 
 // Restores twice: the second dump is of a process created by CRIU, and the first tree must not
 // leave a zombie that occupies its pid.
-TEST_P(RoundTrip, ComesBackTwice) {
+TEST_P(RoundTrip, IsRestoredTwice) {
   const Case& c = GetParam();
   Target target({c.what});
   Options options;

@@ -132,7 +132,7 @@ void NoteReader(const Scan& scan, const ScannedFd& fd, StdioPlan* plan) {
   if (!IsLog(scan, fd) || !fd.Readable()) return;
   plan->notes.push_back(Describe(fd.pid, fd.comm) + " reads the job's log (fd " +
                         std::to_string(fd.fd) + "); a restore needs " + fd.Path() +
-                        " as it is now, and the output goes on there.");
+                        " unchanged, and the output continues there.");
 }
 
 void NotePipe(const Scan& scan, const ScannedFd& fd, StdioPlan* plan) {
@@ -216,15 +216,16 @@ Status ReopenLog(const ExternalFd& external, int number, InheritPlan* plan) {
   // The path had no link when it was recorded; another user's link was put there since.
   auto file = OpenOwn(external.path, access | O_APPEND | O_NOCTTY | (gone ? O_CREAT : 0), 0644);
   if (!file) {
-    Error error = std::move(file).error().WithContext("open the program's log again");
+    Error error = std::move(file).error().WithContext("reopen the program's log");
     if (error.raw == EMLINK) {
       error.hint = "remove its other name, or choose another place with --log";
     } else if (error.hint.empty()) {
-      error.hint = "make its folder, or choose another place with --log";
+      error.hint = "create its folder, or choose another place with --log";
     }
     return Fail(std::move(error));
   }
-  if (gone) plan->notes.push_back("The log " + external.path + " was gone; it was made anew.");
+  if (gone)
+    plan->notes.push_back("The log " + external.path + " was gone and has been created again.");
   plan->inherit.push_back({external.key, number});
   plan->files.emplace(number, std::move(*file));
   return {};
@@ -247,7 +248,7 @@ Result<InheritPlan> PlanInherit(const std::vector<ExternalFd>& externals,
     if (external.kind == "tty") {
       if (terminal.empty()) {
         return Fail(Code::kFailedPrecondition,
-                    "the program had a terminal (" + external.path + "), and there is none for it");
+                    "the program had a terminal (" + external.path + "), and none is available");
       }
       number = terminal.Take();
     } else if (external.direction == "in") {
@@ -258,12 +259,11 @@ Result<InheritPlan> PlanInherit(const std::vector<ExternalFd>& externals,
     }
     if (number < 0) {
       number = null.Take();
-      plan.notes.push_back("What the program says on fd " + std::to_string(external.fd) + " (" +
-                           external.kind + ") goes nowhere: there was nothing to put there.");
+      plan.notes.push_back("Output of the program on fd " + std::to_string(external.fd) + " (" +
+                           external.kind + ") is discarded: no replacement was given.");
     }
     if (number < 0) {
-      return Fail(Code::kResourceExhausted, "there is nothing left to put in the place of " +
-                                                external.key + " (fd " +
+      return Fail(Code::kResourceExhausted, "no replacement is left for " + external.key + " (fd " +
                                                 std::to_string(external.fd) + ")");
     }
     plan.inherit.push_back({external.key, number});

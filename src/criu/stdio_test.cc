@@ -78,7 +78,7 @@ void Bring(const Target& target, const StdioPlan& plan, const Replacements& repl
 
 class Stdio : public WithCriu {};
 
-TEST_F(Stdio, OutputGoesOnInANewPipe) {
+TEST_F(Stdio, OutputContinuesInANewPipe) {
   Pipe first, second, errors;
   Target target({"talk"}, {{1, first.write.get()}, {2, errors.write.get()}});
   EXPECT_TRUE(Hears(first.read.get(), "line 1\n"));
@@ -96,7 +96,7 @@ TEST_F(Stdio, OutputGoesOnInANewPipe) {
   EXPECT_TRUE(Hears(second.read.get(), "line "));
 }
 
-TEST_F(Stdio, WhatWasInTheInputPipeIsStillRead) {
+TEST_F(Stdio, UnreadInputIsRestored) {
   Pipe input;
   ASSERT_EQ(::write(input.write.get(), "left", 4), 4);
   Target target({}, {{0, input.read.get()}});
@@ -135,7 +135,7 @@ struct LoggingTarget {
   std::unique_ptr<Target> target;
 };
 
-TEST_F(Stdio, ALogThatHasGrownSinceIsAppendedTo) {
+TEST_F(Stdio, AGrownLogIsAppendedTo) {
   LoggingTarget logging;
   Target& target = *logging.target;
   StdioPlan plan = PlanOf(target);
@@ -153,7 +153,7 @@ TEST_F(Stdio, ALogThatHasGrownSinceIsAppendedTo) {
   EXPECT_GT(after->size(), grown->size());
 }
 
-TEST_F(Stdio, ALogThatIsGoneIsMadeAnewAndSaidSo) {
+TEST_F(Stdio, AMissingLogIsCreatedWithANote) {
   LoggingTarget logging;
   Target& target = *logging.target;
   StdioPlan plan = PlanOf(target);
@@ -188,7 +188,7 @@ struct OtherLog {
   UniqueFd file;
 };
 
-TEST_F(Stdio, TheJobsLogIsReplacedUnderAnyNameAndNumber) {
+TEST_F(Stdio, TheJobsLogIsReplacedUnderAnyNameOrNumber) {
   LoggingTarget logging;
   Target& target = *logging.target;
   struct stat log;
@@ -206,7 +206,7 @@ TEST_F(Stdio, TheJobsLogIsReplacedUnderAnyNameAndNumber) {
   EXPECT_FALSE(PathExists(logging.path + ".1"));
 }
 
-TEST_F(Stdio, APlainFileInThePlaceOfAPipeIsAddedTo) {
+TEST_F(Stdio, AFileThatReplacesAPipeIsAppendedTo) {
   Pipe first;
   Target target({"talk"}, {{1, first.write.get()}});
   StdioPlan plan = PlanOf(target);
@@ -247,7 +247,7 @@ struct Terminal {
   UniqueFd master, slave;
 };
 
-TEST_F(Stdio, AProgramOnATerminalComesBackOnAnother) {
+TEST_F(Stdio, AProgramOnATerminalIsRestoredOnAnother) {
   Terminal first, second;
   int tty = first.slave.get();
   Target target({"talk"}, {{0, tty}, {1, tty}, {2, tty}});
@@ -275,7 +275,7 @@ TEST_F(Stdio, AProgramOfAShellIsAShellJob) {
 }
 
 // Started from a shell, like most programs: the shell leads the session, which has the terminal.
-TEST_F(Stdio, AProgramOfAShellOnItsTerminalComesBackOnAnother) {
+TEST_F(Stdio, AProgramOnAShellsTerminalIsRestoredOnAnother) {
   Terminal first, second;
   int tty = first.slave.get();
   Target target({"talk"}, {{0, tty}, {1, tty}, {2, tty}}, /*new_session=*/false,
@@ -289,7 +289,7 @@ TEST_F(Stdio, AProgramOfAShellOnItsTerminalComesBackOnAnother) {
   EXPECT_TRUE(Hears(second.master.get(), "line "));
 }
 
-TEST_F(Stdio, AnotherPipeToTheOutsideIsSaid) {
+TEST_F(Stdio, APipeToTheOutsideGetsANote) {
   Pipe outside;
   Target target({"pipe"}, {{7, outside.write.get()}});
   outside.write.Reset();
@@ -301,7 +301,7 @@ TEST_F(Stdio, AnotherPipeToTheOutsideIsSaid) {
   Bring(target, plan, {}, {});
 }
 
-TEST_F(Stdio, APipeBetweenTwoOfTheTreeIsNotExternal) {
+TEST_F(Stdio, APipeWithinTheTreeIsNotExternal) {
   Target target({"pipe", "children"});
   EXPECT_TRUE(PlanOf(target).externals.empty());
 }

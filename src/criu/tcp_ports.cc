@@ -94,11 +94,12 @@ std::string HolderOf(const std::set<std::string>& sockets) {
 
 // Reports that the address is in use by an unknown process.
 tl::unexpected<Error> Unseen(const TcpPort& port, const Error& why) {
-  return Fail(Code::kAlreadyExists,
-              fmt::format("the port {} of the program is taken, by whom cannot be seen: {}",
-                          ToString(port), why.ToString()),
-              "End who listens there; a port of closed connections is free again after a minute: "
-              "restore again then.");
+  return Fail(
+      Code::kAlreadyExists,
+      fmt::format("the port {} of the program is in use, and the process cannot be determined: {}",
+                  ToString(port), why.ToString()),
+      "End the process that listens there. A port of closed connections is free again after a "
+      "minute; restore again then.");
 }
 
 class Freeing {
@@ -148,10 +149,10 @@ class Freeing {
     if (cancelled_()) return Fail(Code::kCancelled, "cancelled");
     if (!deadline_.passed()) return {};
     return Fail(Code::kDeadlineExceeded,
-                fmt::format("the port {} of the program is still held by closed connections when "
-                            "its time is over ({} were dropped)",
+                fmt::format("the port {} of the program is still held by closed connections at the "
+                            "deadline ({} were dropped)",
                             ToString(port), dropped_.size()),
-                "Give it longer with --timeout.");
+                "Allow more time with --timeout.");
   }
 
   Status Held(const TcpPort& port, const std::vector<TcpSocket>& sockets) const {
@@ -161,7 +162,7 @@ class Freeing {
     }
     const std::string holder = HolderOf(names);
     return Fail(Code::kAlreadyExists,
-                fmt::format("the port {} of the program is taken by {}", ToString(port),
+                fmt::format("the port {} of the program is in use by {}", ToString(port),
                             holder.empty() ? "a process that cannot be seen from here" : holder),
                 "End it, then restore again.");
   }
@@ -187,16 +188,15 @@ class Freeing {
   }
 
   Status Late(const TcpPort& port, size_t count, milliseconds left) const {
-    return Fail(
-        Code::kDeadlineExceeded,
-        fmt::format(
-            "the port {} of the program is held for {} s more by {} (TIME_WAIT), and there "
-            "is less time",
-            ToString(port), (left.count() + 999) / 1000,
-            count == 1 ? "a closed connection" : fmt::format("{} closed connections", count)),
-        why_not_.code == Code::kPermissionDenied
-            ? "Restore again then, or as root, who need not wait."
-            : "Restore again then.");
+    return Fail(Code::kDeadlineExceeded,
+                fmt::format("the port {} of the program is held for another {} s by {} "
+                            "(TIME_WAIT), which is past the deadline",
+                            ToString(port), (left.count() + 999) / 1000,
+                            count == 1 ? "a closed connection"
+                                       : fmt::format("{} closed connections", count)),
+                why_not_.code == Code::kPermissionDenied
+                    ? "Restore again then, or as root, which need not wait."
+                    : "Restore again then.");
   }
 
   TcpSockets kernel_;
@@ -221,7 +221,7 @@ Result<std::vector<TcpPort>> TcpPortsToBind(int files_img, uint64_t size_bytes) 
   auto note = [&](const std::string& bytes) -> Status {
     image::FileEntry file;
     if (!file.ParseFromString(bytes)) {
-      return Fail(Code::kInternal, Domain::kCriu, 0, "an entry is not as CRIU 4 writes it");
+      return Fail(Code::kInternal, Domain::kCriu, 0, "an entry does not have the format of CRIU 4");
     }
     const auto& socket = file.isk();
     if (file.type() != kInetSocket || !file.has_isk() || socket.proto() != IPPROTO_TCP) return {};
@@ -231,7 +231,7 @@ Result<std::vector<TcpPort>> TcpPortsToBind(int files_img, uint64_t size_bytes) 
     const int words = port.family == AF_INET ? 1 : 4;
     if ((port.family != AF_INET && port.family != AF_INET6) || socket.src_addr_size() < words ||
         socket.src_port() > UINT16_MAX || ports.size() >= kMaxPorts) {
-      return Fail(Code::kInternal, Domain::kCriu, 0, "a socket is not as CRIU 4 writes it");
+      return Fail(Code::kInternal, Domain::kCriu, 0, "a socket does not have the format of CRIU 4");
     }
     port.address = ToTcpAddress(port.family, socket.src_addr().data());
     port.port = static_cast<uint16_t>(socket.src_port());

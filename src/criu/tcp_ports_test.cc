@@ -65,7 +65,7 @@ std::vector<std::string> Names(const std::vector<image::FileEntry>& files) {
   return names;
 }
 
-TEST(TcpPorts, AreThoseThatAreBound) {
+TEST(TcpPorts, IncludeAllBoundSockets) {
   const uint32_t local = htonl(INADDR_LOOPBACK);
   image::FileEntry connection = Socket(AF_INET, kTcp, 1, {local});
   connection.mutable_isk()->set_dst_port(2);
@@ -80,7 +80,7 @@ TEST(TcpPorts, AreThoseThatAreBound) {
             std::vector<std::string>{"[::1]:65535"});
 }
 
-TEST(TcpPorts, OfAnotherImageAreRefused) {
+TEST(TcpPorts, AnUnknownFormatIsRejected) {
   const uint32_t any = 0;
   const std::vector<image::FileEntry> bad = {
       Socket(AF_INET, kTcp, 65536, {any}), Socket(AF_INET6, kTcp, 80, {any}),
@@ -95,7 +95,7 @@ TEST(TcpPorts, OfAnotherImageAreRefused) {
 
 // A large image, as of a program with a million files: read in parts, with entries across their
 // boundaries.
-TEST(TcpPorts, OfAnImageOfAnySizeAreFound) {
+TEST(TcpPorts, AreFoundInAnImageOfAnySize) {
   std::vector<image::FileEntry> files;
   for (int i = 0; i < 70; ++i) {
     files.push_back(Socket(AF_INET, kTcp, static_cast<uint32_t>(4711 + i), {0}));
@@ -156,7 +156,7 @@ TEST_F(ClosedFirst, IsNotDroppedWithoutTimeOrWhenCancelled) {
   EXPECT_TRUE(Remembered());
 }
 
-TEST_F(ClosedFirst, IsNotDroppedWhileTheListenerIsThere) {
+TEST_F(ClosedFirst, IsNotDroppedWhileTheListenerExists) {
   ASSERT_TRUE(Remembered());
   Status held = Free(Deadline(), false);
   ASSERT_FALSE(held);
@@ -164,7 +164,7 @@ TEST_F(ClosedFirst, IsNotDroppedWhileTheListenerIsThere) {
   EXPECT_TRUE(Remembered());
 }
 
-TEST_F(ClosedFirst, OfAnotherSocketWithItsNumbersIsGone) {
+TEST_F(ClosedFirst, DestroyingAReusedAddressSucceeds) {
   auto kernel = TcpSockets::Open();
   ASSERT_TRUE(kernel);
   for (TcpSocket socket : Sockets()) {
@@ -193,7 +193,7 @@ void RefuseNetlink() {
   ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-TEST_F(ClosedFirst, IsNamedByItsPortWhereNobodyMayLook) {
+TEST_F(ClosedFirst, IsNamedByItsPortWithoutSockDiag) {
   std::thread([&] {
     RefuseNetlink();
     Status unseen = Free(Deadline(), false);

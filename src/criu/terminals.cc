@@ -17,7 +17,7 @@ template <class Entry>
 Result<Entry> Parse(const std::string& bytes) {
   Entry entry;
   if (entry.ParseFromString(bytes)) return entry;
-  return Fail(Code::kInternal, Domain::kCriu, 0, "an entry is not as CRIU 4 writes it");
+  return Fail(Code::kInternal, Domain::kCriu, 0, "an entry does not have the format of CRIU 4");
 }
 
 }  // namespace

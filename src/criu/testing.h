@@ -55,7 +55,7 @@ class Target {
     EXPECT_NE(::mkdtemp(name), nullptr);
     directory_ = name;
     SpawnOptions spawn;
-    spawn.argv = launcher;
+    spawn.argv = std::move(launcher);
     spawn.argv.insert(spawn.argv.end(), {STASIS_CRIU_TARGET, state_path()});
     spawn.argv.insert(spawn.argv.end(), what.begin(), what.end());
     spawn.new_session = new_session;

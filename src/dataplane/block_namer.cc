@@ -63,10 +63,9 @@ Status BlockNamer::Load() {
   if (function_ != nullptr) return {};
   CUmodule module = nullptr;
   CUresult result = CUDA_SUCCESS;
-  if (gpu_.is_softgpu()) {
+  if (const char* file = gpu_.kind().kernel_file) {
     STASIS_ASSIGN(std::string root, InstallRoot());
-    result =
-        gpu_.fn().cuModuleLoad(&module, (root + "/lib/softgpu/block_names.softgpu.so").c_str());
+    result = gpu_.fn().cuModuleLoad(&module, (root + "/" + file).c_str());
   } else {
     result = gpu_.fn().cuModuleLoadData(&module, stasis_block_names_ptx);
   }

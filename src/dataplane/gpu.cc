@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "device/cuda/cuda_error.h"
 #include "device/cuda/gpu_uuid.h"
 #include "device/cuda/nvml.h"
 
@@ -13,17 +15,9 @@ namespace {
 
 using namespace stasis::cuda;  // NOLINT: the driver's own names
 
-struct CodeRow {
-  CUresult result;
-  Code code;
-};
-constexpr CodeRow kCodes[] = {
-    {CUDA_ERROR_INVALID_VALUE, Code::kInvalidArgument},
-    {CUDA_ERROR_OUT_OF_MEMORY, Code::kResourceExhausted},
-    {CUDA_ERROR_INVALID_DEVICE, Code::kInvalidArgument},
-    {CUDA_ERROR_NOT_SUPPORTED, Code::kUnimplemented},
-    {CUDA_ERROR_NOT_PERMITTED, Code::kPermissionDenied},
-};
+constexpr CUresult kHarmless[] = {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
+                                  CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_NOT_SUPPORTED,
+                                  CUDA_ERROR_NOT_PERMITTED};
 
 template <class Uuid>
 bool Same(const Uuid& a, const device::cuda::wire::Uuid& b) {
@@ -33,27 +27,17 @@ bool Same(const Uuid& a, const device::cuda::wire::Uuid& b) {
 }  // namespace
 
 bool IsHarmless(int cu_result) {
-  for (const CodeRow& row : kCodes) {
-    if (row.result == cu_result) return true;
-  }
-  return false;
+  return std::find(std::begin(kHarmless), std::end(kHarmless), cu_result) != std::end(kHarmless);
 }
 
 Error Gpu::MakeError(CUresult result, const char* call) const {
-  const char* name = nullptr;
-  const char* text = nullptr;
-  basic_.cuGetErrorName(result, &name);
-  basic_.cuGetErrorString(result, &text);
+  const device::cuda::ResultWords words = device::cuda::Describe(basic_, result);
   Error error;
-  error.code = Code::kInternal;
-  for (const CodeRow& row : kCodes) {
-    if (row.result == result) error.code = row.code;
-  }
+  error.code = IsHarmless(result) ? device::cuda::CodeOf(result) : Code::kInternal;
   error.domain = Domain::kCuda;
   error.raw = result;
-  error.message = std::string(call) + ": " +
-                  (name != nullptr ? name : "CUresult " + std::to_string(result)) +
-                  (text != nullptr ? std::string(" (") + text + ")" : "");
+  error.message = std::string(call) + ": " + words.name;
+  if (words.text != nullptr) error.message += std::string(" (") + words.text + ")";
   return error;
 }
 
@@ -63,7 +47,7 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
   if (!driver.initialised) return Fail(Code::kUnimplemented, driver.why_not);
   Gpu gpu;
   gpu.basic_ = driver.fn;
-  gpu.softgpu_ = driver.kind == "softgpu";
+  gpu.kind_ = driver.kind;
   const auto& basic = gpu.basic_;
   void* handle =
       ::dlopen(library.empty() ? "libcuda.so.1" : library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -120,7 +104,7 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
                    "cuMemGetAllocationGranularity"));
   if (granularity == 0) return Fail(Code::kInternal, "the driver knows no granularity");
   gpu.granularity_ = granularity;
-  if (driver.kind == "nvidia") {
+  if (!driver.kind->files_have_sizes) {
     if (auto nvml = device::cuda::Nvml::Open()) {
       for (const auto& user : nvml->UsersOf(uuid.value)) {
         if (user.pid == ::getpid()) gpu.context_bytes_ = user.bytes;

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "agent_client/client.h"
 #include "gpu_state/suspended.h"
 #include "process/proc.h"
-#include "wire/client.h"
 
 namespace stasis::gpu_state {
 
@@ -18,8 +18,8 @@ inline constexpr std::chrono::milliseconds kAgentAnswer{10000};
 
 struct FoundAgent {
   process::ProcessId id;
-  wire::AgentClient client;
-  const wire::HelloReply& hello() const { return client.hello(); }
+  agent_client::AgentClient client;
+  const agent_protocol::HelloReply& hello() const { return client.hello(); }
 };
 
 // Absent: there is none, or the program has not used a GPU yet. An agent that is there and does not
@@ -28,16 +28,16 @@ Result<std::optional<FoundAgent>> FindAgent(const process::ProcessId& id,
                                             std::chrono::milliseconds timeout = kAgentAnswer);
 
 // Why the memory of a process cannot take the shared path although it has an agent; empty: it can.
-std::string WhyNotShared(const wire::HelloReply& hello);
+std::string WhyNotShared(const agent_protocol::HelloReply& hello);
 
 // A resume gives the program a descriptor for each piece of memory, which it keeps: so many it must
 // be allowed. kResourceExhausted says how many. The agent counts once more before it closes its
 // gate.
 Status CheckDescriptorsFit(const FoundAgent& agent);
 
-// Where the agent of a process says that its memory is: bits of wire::HeaderMemory, 0 without an
-// agent. Read from outside, so the answer does not wait for an agent whose program the driver has
-// locked. Only agents of older versions, which may come with an image, have to be asked.
+// Where the agent of a process says that its memory is: bits of agent_protocol::HeaderMemory, 0
+// without an agent. Read from outside, so the answer does not wait for an agent whose program the
+// driver has locked. Only agents of older versions, which may come with an image, have to be asked.
 Result<uint32_t> MemoryOf(const process::ProcessId& id);
 
 // What its agent shows from outside; nobody is connected to. false: where it shows nothing of it,
@@ -49,6 +49,6 @@ bool SaysMemoryIsAway(process::HostPid pid);
 // have become another program by exec, or have its memory again; nobody is connected to.
 std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id);
 
-device::GpuUuid UuidOf(const wire::Uuid& uuid);
+device::GpuUuid UuidOf(const agent_protocol::Uuid& uuid);
 
 }  // namespace stasis::gpu_state

@@ -36,7 +36,7 @@ class Steps {
   Steps(const std::vector<GateOwner>& owners, const Deadline& deadline)
       : owners_(owners), deadline_(deadline), rests_(owners.size(), false) {}
 
-  Status Run(wire::AgentClient::Floor floor) {
+  Status Run(agent_client::AgentClient::Floor floor) {
     STASIS_TRY(Round(kUndisturbed, [&](size_t i, milliseconds time) {
       return owners_[i].client->CloseInSteps(time, floor);
     }));
@@ -100,7 +100,7 @@ class Steps {
 }  // namespace
 
 Status CloseGates(const std::vector<GateOwner>& owners, bool together,
-                  wire::AgentClient::Floor floor, const Deadline& deadline) {
+                  agent_client::AgentClient::Floor floor, const Deadline& deadline) {
   together = together && owners.size() > 1 &&
              std::all_of(owners.begin(), owners.end(),
                          [](const GateOwner& owner) { return owner.client->goes_in_steps(); });

@@ -11,21 +11,21 @@
 #include <string>
 #include <vector>
 
+#include "agent_client/client.h"
 #include "base/deadline.h"
 #include "base/result.h"
-#include "wire/client.h"
 
 namespace stasis::gpu_state {
 
 struct GateOwner {
   std::string who;  // "process 4711"
-  wire::AgentClient* client;
+  agent_client::AgentClient* client;
 };
 
 // kDeadlineExceeded names one that did not come to rest, and why. After an error gates are shut, or
 // closed, or open: whoever undoes opens them all. `together`: their work may wait for each other's;
 // without it, or when an agent is too old for it, each has the time until `deadline` for itself.
 Status CloseGates(const std::vector<GateOwner>& owners, bool together,
-                  wire::AgentClient::Floor floor, const Deadline& deadline);
+                  agent_client::AgentClient::Floor floor, const Deadline& deadline);
 
 }  // namespace stasis::gpu_state

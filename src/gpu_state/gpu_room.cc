@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "base/file_lock.h"
-#include "dataplane/resident_mover.h"
+#include "dataplane/mover_process.h"
 #include "gpu_state/shared_lots.h"
 
 namespace stasis::gpu_state {
@@ -110,7 +110,7 @@ Result<GpuRoom> GpuRoom::Hold(const Services& services,
 Status WithIdleMoversAway(const Services& services, const std::function<Status()>& check) {
   Status found = check();
   if (found || found.error().code != Code::kResourceExhausted) return found;
-  auto left = dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
+  auto left = dataplane::DismissMovers(services.paths.helpers(), Deadline::In(kMoversLeave));
   return left.value_or(0) == 0 ? found : check();
 }
 
@@ -120,7 +120,7 @@ Status WithUnusedArenasAway(const Services& services, const std::function<Status
   auto store = ArenasThereAre(services.paths);
   if (!store || store->FreeUnused().value_or(0) == 0) return found;
   // They have it registered, and let go of it by themselves, but later.
-  (void)dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
+  (void)dataplane::DismissMovers(services.paths.helpers(), Deadline::In(kMoversLeave));
   return check();
 }
 

@@ -214,7 +214,7 @@ Status Unlock(const Services& services, const RecordedProcess& p, const Deadline
 // more.
 Status RefuseImported(const RecordedProcess& p) {
   STASIS_ASSIGN(const uint32_t memory, MemoryOf(p.id));
-  if ((memory & (wire::kMemoryImported | wire::kMemoryShared)) == 0) return {};
+  if ((memory & (agent_protocol::kMemoryImported | agent_protocol::kMemoryShared)) == 0) return {};
   STASIS_ASSIGN(auto agent, FindAgent(p.id));
   if (agent && agent->hello().imported_ranges > 0) return Fail(HalfWayBack());
   return {};

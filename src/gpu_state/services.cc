@@ -11,18 +11,26 @@ device::ControlOptions ControlOptionsOf(const config::Settings& settings) {
   return control;
 }
 
+device::ControlOptions ControlOptionsOf(const Paths& paths, const config::Settings& settings) {
+  device::ControlOptions control = ControlOptionsOf(settings);
+  control.resident_dir = paths.helpers();
+  control.idle_timeout = config::Milliseconds(settings.helper_idle_s);
+  return control;
+}
+
 Services MakeServices(const Paths& paths, const config::Settings& settings,
                       const std::string& stasis_version, bool keep_arenas, int inherit_fd) {
-  device::ControlOptions control = ControlOptionsOf(settings);
+  device::ControlOptions control =
+      keep_arenas ? ControlOptionsOf(settings) : ControlOptionsOf(paths, settings);
   control.inherit_fd = inherit_fd;
   dataplane::MoverOptions mover;
   if (auto program = LibexecProgram("stasis-mover")) mover.program = *program;
   mover.library = settings.cuda_library;
   mover.inherit_fd = inherit_fd;
   // A mover for one driver is no mover for another.
-  if (settings.mover_idle_s > 0 && !keep_arenas && mover.library.empty()) {
-    mover.resident_dir = paths.movers();
-    mover.idle_timeout = config::Milliseconds(settings.mover_idle_s);
+  if (settings.helper_idle_s > 0 && !keep_arenas && mover.library.empty()) {
+    mover.resident_dir = paths.helpers();
+    mover.idle_timeout = config::Milliseconds(settings.helper_idle_s);
   }
   return {paths, device::MakeDeviceControl(control),
           std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas), stasis_version,

@@ -29,7 +29,9 @@ struct Services {
 // each. `inherit_fd` is held by every helper; -1: none.
 Services MakeServices(const Paths& paths, const config::Settings& settings,
                       const std::string& stasis_version, bool keep_arenas, int inherit_fd = -1);
-// How to speak to the driver, for who needs no more than that.
+// Options for a device control with a private helper.
 device::ControlOptions ControlOptionsOf(const config::Settings& settings);
+// The same with the resident helper of these paths, if the settings allow one.
+device::ControlOptions ControlOptionsOf(const Paths& paths, const config::Settings& settings);
 
 }  // namespace stasis::gpu_state

@@ -21,7 +21,7 @@ uint64_t Lot::bytes() const {
 }
 
 Result<std::vector<Lot>> LotsOf(const process::ProcessId& process, uid_t owner, size_t member,
-                                const std::vector<wire::Range>& list) {
+                                const std::vector<agent_protocol::Range>& list) {
   std::vector<Lot> lots;
   for (size_t i = 0; i < list.size(); ++i) {
     device::GpuUuid gpu = UuidOf(list[i].device);

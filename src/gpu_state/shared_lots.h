@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "agent_protocol/protocol.h"
 #include "dataplane/arena.h"
-#include "wire/protocol.h"
 
 namespace stasis::gpu_state {
 
@@ -33,7 +33,7 @@ struct Lot {
 
 // kInvalidArgument for sizes that no GPU can have.
 Result<std::vector<Lot>> LotsOf(const process::ProcessId& process, uid_t owner, size_t member,
-                                const std::vector<wire::Range>& list);
+                                const std::vector<agent_protocol::Range>& list);
 
 // The arenas of this user, if any was ever made: no place is made for them.
 std::optional<dataplane::ArenaStore> ArenasThereAre(const Paths& paths);

@@ -67,17 +67,17 @@ Status Consider(const RecordedProcess& process, const AwayOptions& options, Shar
   };
   NoteUnseen(process, agent ? &agent->hello() : nullptr, found.unseen);
   if (!agent) return leave("no agent in the program");
-  const wire::HelloReply& hello = agent->hello();
-  if (hello.state != wire::State::kOpen) {
+  const agent_protocol::HelloReply& hello = agent->hello();
+  if (hello.state != agent_protocol::State::kOpen) {
     return Fail(Code::kFailedPrecondition,
-                hello.state == wire::State::kReleased
+                hello.state == agent_protocol::State::kReleased
                     ? "its memory was given away and never came back"
                     : "its memory came back, but its stack limits did not: it does not run on",
                 fmt::format("`stasis resume {}` gives it what is missing", process.id.pid.value));
   }
   // The driver's checkpoint of these would succeed, and its restore would not.
-  constexpr uint32_t kFatal =
-      wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent;
+  constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
+                              agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {
     return Fail(
         Code::kUnimplemented, WhyNotShared(hello),
@@ -96,7 +96,7 @@ Status Consider(const RecordedProcess& process, const AwayOptions& options, Shar
   member.id = process.id;
   member.owner = credentials.uid[1];
   member.range_bytes = hello.range_bytes;
-  const wire::DriverAccount& driver = hello.driver;
+  const agent_protocol::DriverAccount& driver = hello.driver;
   found.driver_bytes += driver.tiny_bytes + driver.plain_bytes + driver.pool_bytes +
                         driver.managed_bytes + driver.program_vmm_bytes;
   for (uint32_t i = 0; i < hello.device_count; ++i) {

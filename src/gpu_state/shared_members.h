@@ -19,9 +19,9 @@ namespace stasis::gpu_state {
 struct SharedMember {
   process::ProcessId id;
   uid_t owner = 0;
-  std::optional<wire::AgentClient> client;  // while the operation speaks to it
-  uint64_t range_bytes = 0;                 // when it was found
-  wire::Export data;
+  std::optional<agent_client::AgentClient> client;  // while the operation speaks to it
+  uint64_t range_bytes = 0;                         // when it was found
+  agent_client::Export data;
   bool touched = false;  // its gate has been closed, or may have been
 };
 

@@ -75,9 +75,9 @@ Status SharedResume::Consider(const process::ProcessId& id) {
   // The driver carried what the agent has not given away. Such an agent need not be asked, and may
   // be unable to answer while the driver has its program.
   STASIS_ASSIGN(const uint32_t memory, MemoryOf(id));
-  if ((memory & wire::kMemoryAway) == 0) return {};
+  if ((memory & agent_protocol::kMemoryAway) == 0) return {};
   STASIS_ASSIGN(auto agent, FindAgent(id));
-  if (!agent || agent->hello().state != wire::State::kReleased) return {};
+  if (!agent || agent->hello().state != agent_protocol::State::kReleased) return {};
   Member member;
   member.id = id;
   STASIS_ASSIGN(member.list, agent->client.Describe(kAgentAnswer));
@@ -237,7 +237,7 @@ Status SharedResume::Return(const Deadline& deadline) {
       if (lot.member != index) continue;
       for (size_t i = 0; i < lot.memory.size(); ++i) fds[lot.places[i]] = lot.memory[i].get();
     }
-    std::vector<wire::Range> list = member.list;
+    std::vector<agent_protocol::Range> list = member.list;
     for (auto& range : list) {
       if (!device::GpuUuidBytes(To(UuidOf(range.device)), range.device.bytes)) {
         return Fail(Code::kInternal, "a GPU has a name that is no UUID");
@@ -314,7 +314,7 @@ Status SharedResume::BindTo(const Returned& process) {
   // which may be of any age.
   if (lots_.empty() && !SaysMemoryIsAway(id.pid)) return {};
   STASIS_ASSIGN(auto agent, FindAgent(id));
-  if (!agent || agent->hello().state != wire::State::kReleased) return {};
+  if (!agent || agent->hello().state != agent_protocol::State::kReleased) return {};
   Member member;
   member.id = id;
   STASIS_ASSIGN(member.list, agent->client.Describe(kAgentAnswer));
@@ -404,7 +404,7 @@ namespace {
 // back. It goes on trying by itself while nobody is connected, and is asked once more here.
 Status OpenGate(const process::ProcessId& id) {
   STASIS_ASSIGN(auto agent, FindAgent(id));
-  if (!agent || agent->hello().state != wire::State::kMapped) return {};
+  if (!agent || agent->hello().state != agent_protocol::State::kMapped) return {};
   Status open = agent->client.Open(kReturnTimeout);
   if (open) return {};
   Error error = std::move(open).error();

@@ -73,8 +73,8 @@ class SharedResume {
  private:
   struct Member {
     process::ProcessId id;
-    std::optional<wire::AgentClient> client;
-    std::vector<wire::Range> list;
+    std::optional<agent_client::AgentClient> client;
+    std::vector<agent_protocol::Range> list;
   };
 
   Status Consider(const process::ProcessId& id);

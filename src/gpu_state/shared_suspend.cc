@@ -189,7 +189,7 @@ Phase SharedSuspend::GateClose() {
   phase.name = "gate-close";
   phase.timeout = kGateTimeout;
   phase.run = [this](PhaseScope& scope) -> Status {
-    using Floor = wire::AgentClient::Floor;
+    using Floor = agent_client::AgentClient::Floor;
     // A small stack limit spares the driver half of its work, and is work by itself.
     const bool keep = options_.keep_stack_limits || options_.keep_context;
     const Floor floor = keep ? Floor::kKeep : Floor::kLower;
@@ -259,7 +259,7 @@ Phase SharedSuspend::DataRelease() {
   phase.timeout = kAgentTimeout;
   phase.run = [this](PhaseScope& scope) -> Status {
     return ForEachMember([&](Member& member) {
-      return member.client->Release(wire::AgentClient::Hold::kUntilCommit,
+      return member.client->Release(agent_client::AgentClient::Hold::kUntilCommit,
                                     Left(scope.deadline(), kAgentTimeout));
     });
   };
@@ -409,7 +409,7 @@ Status SharedSuspend::MapAgain(Member& member) {
     if (!*found) return Fail(Code::kUnavailable, "its agent cannot be found any more");
     member.client = std::move((*found)->client);
   }
-  if (member.client->hello().state != wire::State::kReleased) return {};
+  if (member.client->hello().state != agent_protocol::State::kReleased) return {};
   std::vector<int> fds;
   for (const auto& fd : member.data.fds) fds.push_back(fd.get());
   return member.client->Map(member.data.ranges, fds, timeout);
@@ -418,14 +418,14 @@ Status SharedSuspend::MapAgain(Member& member) {
 Status SharedSuspend::RejoinOthers(Member& member) {
   if (!member.client || member.client->hello().ipc_ranges == 0) return {};
   // Nothing has been given up before the gate was closed.
-  const wire::State state = member.client->hello().state;
-  if (state == wire::State::kOpen || state == wire::State::kShut) return {};
+  const agent_protocol::State state = member.client->hello().state;
+  if (state == agent_protocol::State::kOpen || state == agent_protocol::State::kShut) return {};
   return member.client->Rejoin(std::min<milliseconds>(services_.undo_timeout(), kAgentTimeout));
 }
 
 Status SharedSuspend::OpenGate(Member& member) {
   if (!member.client) return {};
-  if (member.client->hello().state != wire::State::kOpen) {
+  if (member.client->hello().state != agent_protocol::State::kOpen) {
     STASIS_TRY(
         member.client->Open(std::min<milliseconds>(services_.undo_timeout(), kAgentTimeout)));
   }

@@ -24,7 +24,8 @@ struct SuspendedProcess {
   // it the process is at NEW what it was at OLD. Empty, or all GPUs (device/gpu_map.h).
   device::GpuMap moved = {};
   bool context_kept = false;  // only its data is away (shared_suspend.h)
-  // Which driver has its state, "softgpu 0.1.0"; empty: a Stasis that did not note it suspended it.
+  // Which driver has its state, "nvidia 580.159.04"; empty: a Stasis that did not note it suspended
+  // it.
   std::string driver = {};
 };
 // As it is noted.

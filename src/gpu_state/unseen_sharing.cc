@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "agent_client/find.h"
 #include "device/inspect.h"
 #include "gpu_state/agents.h"
-#include "wire/find.h"
 
 namespace stasis::gpu_state {
 namespace {
@@ -36,16 +36,16 @@ Result<bool> IsHarmlessRank(const UnseenProcess& process) {
 
 }  // namespace
 
-void NoteUnseen(const plan::RecordedProcess& process, const wire::HelloReply* hello,
+void NoteUnseen(const plan::RecordedProcess& process, const agent_protocol::HelloReply* hello,
                 UnseenProcesses& unseen) {
   if (process.context_kept) return;  // by its agent
   if (process.initial == ProcessState::kCheckpointed) {
-    auto header = wire::ReadAgentHeader(process.id.pid);
+    auto header = agent_client::ReadAgentHeader(process.id.pid);
     const bool none = !header && header.error().code == Code::kNotFound;
     if (none) unseen.push_back({process.id, {}, /*away=*/true});
   } else if (hello == nullptr) {
     unseen.push_back({process.id, {}});
-  } else if ((hello->blockers & wire::kBlockerUnknownFunction) != 0) {
+  } else if ((hello->blockers & agent_protocol::kBlockerUnknownFunction) != 0) {
     unseen.push_back({process.id, WhyNotShared(*hello)});
   }
 }

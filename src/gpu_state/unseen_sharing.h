@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "agent_protocol/protocol.h"
 #include "plan/journal.h"
-#include "wire/protocol.h"
 
 namespace stasis::gpu_state {
 
@@ -22,7 +22,7 @@ using UnseenProcesses = std::vector<UnseenProcess>;
 
 // Of one that runs, `hello` is its agent's word, or null. Of one that is away only the agent's
 // header is looked for.
-void NoteUnseen(const plan::RecordedProcess& process, const wire::HelloReply* hello,
+void NoteUnseen(const plan::RecordedProcess& process, const agent_protocol::HelloReply* hello,
                 UnseenProcesses& unseen);
 
 // What is to be said of a target with these; a sentence.

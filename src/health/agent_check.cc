@@ -10,11 +10,12 @@
 #include <cstring>
 #include <memory>
 
+#include "agent_client/client.h"
 #include "base/install_layout.h"
 #include "base/subprocess.h"
+#include "device/driver_environment.h"
 #include "health/machine.h"
 #include "process/proc.h"
-#include "wire/client.h"
 
 namespace stasis::health {
 namespace {
@@ -49,7 +50,7 @@ Result<Probe> Start(const std::string& agent, const MachineOptions& machine) {
   STASIS_ASSIGN(std::string program, LibexecProgram("stasis-agent-probe"));
   options.argv = {program, machine.full ? "use" : "init"};
   if (!machine.cuda_library.empty()) options.argv.push_back(machine.cuda_library);
-  options.env = ScrubbedEnvironment();
+  options.env = device::DriverEnvironment();
   options.env->push_back("LD_PRELOAD=" + agent);
   options.fds = {{0, its_input.get()}, {1, its_output.get()}};
   options.die_with_parent = true;
@@ -98,8 +99,8 @@ Result<Finding> Ask(const Machine& machine) {
     return Finding::Of("agent", Level::kOk,
                        "a program and the driver start under it; --full asks it: " + library);
   }
-  STASIS_ASSIGN(auto client, wire::AgentClient::Find({pid}, machine.options.patience));
-  const wire::HelloReply& hello = client.hello();
+  STASIS_ASSIGN(auto client, agent_client::AgentClient::Find({pid}, machine.options.patience));
+  const agent_protocol::HelloReply& hello = client.hello();
   if (hello.blockers != 0) {
     return Finding::Of(
         "agent", Level::kWarning,

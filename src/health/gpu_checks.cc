@@ -50,9 +50,9 @@ void CheckDriver(const Machine& machine, Findings& findings) {
     findings.push_back(Finding::Of("driver", Level::kCannot, found));
     return;
   }
-  const bool softgpu = driver->kind == "softgpu";
-  if (softgpu) found += ", the software GPU: its times mean nothing";
-  findings.push_back(Finding::Of("driver", softgpu ? Level::kNote : Level::kOk, found));
+  const char* remark = driver->properties().remark;
+  if (remark != nullptr) found += std::string(", ") + remark;
+  findings.push_back(Finding::Of("driver", remark != nullptr ? Level::kNote : Level::kOk, found));
   const std::string lacks = Lacks(driver->api_version);
   findings.push_back(Finding::Of("driver-can", lacks.empty() ? Level::kOk : Level::kWarning,
                                  lacks.empty() ? AbleTo(driver->api_version) : lacks));
@@ -72,7 +72,7 @@ void CheckGpus(const Machine& machine, Findings& findings) {
                        gpu.free_bytes >> 20, gpu.total_bytes >> 20);
   }
   findings.push_back(Finding::Of("gpus", Level::kOk, all));
-  if (machine.driver->kind != "softgpu") CheckPersistence(machine, findings);
+  if (machine.driver->properties().is_hardware) CheckPersistence(machine, findings);
   bool room = true;
   for (const device::Gpu& gpu : *machine.gpus) {
     if (gpu.free_bytes >= kWholeContext) continue;

@@ -227,14 +227,18 @@ Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
     if (options.before_step) status = options.before_step(step.name);
     if (status) status = (this->*step.run)(commitment);
     if (status) continue;
-    // The last step of all failed: the image has its name already, and must lose it.
+    // The last step failed: the image has its name already and must lose it. The sync keeps a power
+    // failure from bringing the name back after Abort has removed files.
     if (committed_) {
-      if (auto undone = RenameNoReplace(store_fd_.get(), name_, partial_); !undone) {
+      Status undone = RenameNoReplace(store_fd_.get(), name_, partial_);
+      if (undone) {
+        committed_ = false;
+        if (::fsync(store_fd_.get()) != 0) undone = FailErrno(errno, "sync " + store_);
+      }
+      if (!undone) {
         status.error().not_undone = true;
         status.error().message +=
             "; " + path() + " could not be hidden again: " + undone.error().ToString();
-      } else {
-        committed_ = false;
       }
     }
     return Fail(WithSpaceHint(std::move(status.error()), store_)

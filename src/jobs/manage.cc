@@ -6,6 +6,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "abi/driver_kinds.h"
 #include "base/caller.h"
 #include "base/file.h"
 #include "jobs/agent_library.h"
@@ -20,14 +21,12 @@ namespace {
 using process::HostPid;
 using process::Stat;
 
-// Programs of Stasis by file name, including the software GPU's broker, which serves several
-// programs.
+// Programs of Stasis by file name. A driver's server, which serves several programs, is one too.
 constexpr std::string_view kOurPrograms[] = {"stasis",
                                              "stasisd",
                                              "stasis-shim",
                                              "stasis-worker",
                                              "stasis-mover",
-                                             "softgpu-broker",
                                              "stasis-device-helper",
                                              "stasis-criu-inside",
                                              "stasis-agent-probe"};
@@ -67,10 +66,13 @@ Status RefuseOurs(const Stat& stat) {
   auto file = process::ReadExecutable(stat.id.pid);
   if (!file) return {};
   const std::string path = WithoutDeleted(std::move(*file));
-  if (std::find(std::begin(kOurPrograms), std::end(kOurPrograms), FileName(path)) ==
-      std::end(kOurPrograms)) {
-    return {};
+  const std::string_view name = FileName(path);
+  bool ours =
+      std::find(std::begin(kOurPrograms), std::end(kOurPrograms), name) != std::end(kOurPrograms);
+  for (const abi::DriverKind& kind : abi::kDriverKinds) {
+    ours |= kind.server != nullptr && name == kind.server;
   }
+  if (!ours) return {};
   return Fail(Code::kUnimplemented, Describe(stat) + " is a program of Stasis itself",
               "name the program that it works for");
 }

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "agent_client/find.h"
 #include "gpu_state/agents.h"
 #include "gpu_state/ipc_peers.h"
 #include "gpu_state/suspended.h"
 #include "plan/journal.h"
-#include "wire/find.h"
 
 namespace stasis::operations {
 namespace {
@@ -36,7 +36,7 @@ Result<ByHand> ByHand::Open(const Paths& paths, device::DeviceControl& device, H
 
 Result<bool> ByHand::IsMemoryAway() const {
   STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(id_));
-  return (memory & wire::kMemoryAway) != 0;
+  return (memory & agent_protocol::kMemoryAway) != 0;
 }
 
 Result<bool> ByHand::IsSuspended() const {
@@ -56,9 +56,9 @@ Status ByHand::RefuseSuspended() const {
 
 // What the driver's checkpoint of would succeed, and its restore would not; or would part from
 // those who share it.
-Status ByHand::RefuseShared(const wire::HelloReply& hello) const {
-  constexpr uint32_t kFatal =
-      wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent;
+Status ByHand::RefuseShared(const agent_protocol::HelloReply& hello) const {
+  constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
+                              agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {
     return Fail(Code::kUnimplemented,
                 fmt::format("process {}: {}", id_.pid.value, gpu_state::WhyNotShared(hello)),
@@ -69,12 +69,12 @@ Status ByHand::RefuseShared(const wire::HelloReply& hello) const {
 
 Status ByHand::Own(const Deadline& deadline) const {
   const Deadline by = Deadline::Sooner(deadline, Deadline::In(kOwnAtMost));
-  const auto header = wire::ReadAgentHeader(id_.pid);
+  const auto header = agent_client::ReadAgentHeader(id_.pid);
   STASIS_ASSIGN(auto agent, gpu_state::FindAgent(id_, std::min(gpu_state::kAgentAnswer, Left(by))));
   if (!agent) return {};
   STASIS_TRY(RefuseShared(agent->hello()));
   if (agent->hello().imported_ranges == 0) return {};
-  if (header && (header->memory & wire::kMemoryTold) == 0) {
+  if (header && (header->memory & agent_protocol::kMemoryTold) == 0) {
     return Fail(Code::kUnimplemented,
                 fmt::format("process {} has GPU memory that came back by an earlier resume, and an "
                             "agent too old to make that its own",
@@ -82,12 +82,12 @@ Status ByHand::Own(const Deadline& deadline) const {
                 fmt::format("`stasis suspend {}` goes through its agent", id_.pid.value));
   }
   const std::string what = "making memory that came back by an earlier resume the program's own";
-  STASIS_TRY(Annotate(agent->client.Close(Left(by), wire::AgentClient::Floor::kKeep), what));
+  STASIS_TRY(
+      Annotate(agent->client.Close(Left(by), agent_client::AgentClient::Floor::kKeep), what));
   // Nobody has come to use it since, and nobody can now.
   Status done =
-      agent->client.Status(gpu_state::kAgentAnswer).and_then([&](const wire::HelloReply& hello) {
-        return RefuseShared(hello);
-      });
+      agent->client.Status(gpu_state::kAgentAnswer)
+          .and_then([&](const agent_protocol::HelloReply& hello) { return RefuseShared(hello); });
   if (done) done = Annotate(agent->client.Own(Left(by)), what);
   auto open = agent->client.Open(gpu_state::kAgentAnswer);
   if (!done) return Fail(std::move(done).error());
@@ -112,9 +112,9 @@ Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
 
 Status ByHand::Checkpoint(const Deadline& deadline) const {
   STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(id_));
-  if ((memory & wire::kMemoryAway) != 0) return RefuseSuspended();
+  if ((memory & agent_protocol::kMemoryAway) != 0) return RefuseSuspended();
   // Whoever locked it did not ask, and its agent cannot be asked any more.
-  if ((memory & wire::kMemoryShared) != 0) {
+  if ((memory & agent_protocol::kMemoryShared) != 0) {
     return Fail(Code::kUnimplemented,
                 fmt::format("process {} shares GPU memory with another one (CUDA IPC), from which "
                             "the driver's checkpoint would part it",
@@ -123,7 +123,7 @@ Status ByHand::Checkpoint(const Deadline& deadline) const {
                             "or of a process, whose tree holds both goes through their agents",
                             id_.pid.value));
   }
-  if ((memory & wire::kMemoryImported) != 0) {
+  if ((memory & agent_protocol::kMemoryImported) != 0) {
     return Fail(Code::kFailedPrecondition,
                 fmt::format("process {} has GPU memory that came back by an earlier resume; the "
                             "driver alone could not restore it",

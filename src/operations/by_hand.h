@@ -7,10 +7,10 @@
 // for its agent: the rest is read in its header.
 #pragma once
 
+#include "agent_protocol/protocol.h"
 #include "base/deadline.h"
 #include "base/paths.h"
 #include "device/device_control.h"
-#include "wire/protocol.h"
 
 namespace stasis::operations {
 
@@ -47,7 +47,7 @@ class ByHand {
   // the GPU has no room for one more of the largest piece. Nothing to do without an agent. Refuses
   // memory that is shared with another process, which the driver could not restore either.
   Status Own(const Deadline& deadline) const;
-  Status RefuseShared(const wire::HelloReply& hello) const;
+  Status RefuseShared(const agent_protocol::HelloReply& hello) const;
 
  private:
   ByHand(const Paths& paths, device::DeviceControl& device, process::ProcessId id)

@@ -14,6 +14,7 @@
 #include "checks/nccl_neighbours.h"
 #include "criu/inside.h"
 #include "gpu_state/gpu_away.h"
+#include "ipc/socket.h"
 #include "operations/hold_job.h"
 
 namespace stasis::operations {
@@ -204,8 +205,8 @@ Result<criu::Session> RestoreRun::StartCriu(criu::InheritPlan& inherit,
     STASIS_TRY(start(inside.command()));
     return inside.Accept(deadline);
   }
-  STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
-  spec.criu_fds[criu::SwrkCommand::kSocketFd] = pair.criu.get();
+  STASIS_ASSIGN(ipc::SocketPair pair, ipc::MakeSocketPair());
+  spec.criu_fds[criu::SwrkCommand::kSocketFd] = pair.theirs.get();
   STASIS_TRY(start(criu::MakeSwrkCommand(criu_path_)));
   return criu::Session::OverSocket(std::move(pair.ours), shim_->criu());
 }

@@ -47,7 +47,7 @@ struct OperationResult {
   uint64_t staying_bytes = 0;               // of that, memory of the program's own
   Saved saved;                              // of that, by a suspend or dump
   std::vector<std::string> left_to_driver;  // why some took the opaque path; sentences
-  std::string driver_kind;                  // "softgpu": its times mean nothing
+  std::string driver_kind;                  // abi::DriverKind::name
   std::vector<std::string> notes;           // sentences
   std::vector<std::string> planned_phases;  // with dry_run
 };

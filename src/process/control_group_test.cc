@@ -56,7 +56,7 @@ TEST_F(ControlGroupTest, WithoutALimitThereIsNone) {
   EXPECT_EQ(Left().beyond_reserve(), MemoryLeft::kNoLimit);
 }
 
-TEST_F(ControlGroupTest, AProcessThatHasEndedHasNoLimit) {
+TEST_F(ControlGroupTest, AnEndedProcessHasNoLimit) {
   Unified();
   EXPECT_EQ(Left().bytes, MemoryLeft::kNoLimit);
 }
@@ -81,7 +81,7 @@ TEST_F(ControlGroupTest, HighIsALimitToo) {
   EXPECT_EQ(Left().limit_file, root_ + "/sys/fs/cgroup/a/memory.high");
 }
 
-TEST_F(ControlGroupTest, FilePagesThatCanBeDroppedAreFree) {
+TEST_F(ControlGroupTest, ReclaimableFilePagesAreFree) {
   Unified();
   Groups("0::/a\n");
   Limit2("/a", std::to_string(100 * kMib), 90 * kMib);
@@ -91,7 +91,7 @@ TEST_F(ControlGroupTest, FilePagesThatCanBeDroppedAreFree) {
   EXPECT_EQ(Left().bytes, 60 * kMib);
 }
 
-TEST_F(ControlGroupTest, MoreThanTheLimitIsUsed) {
+TEST_F(ControlGroupTest, UsageAboveTheLimitLeavesNothing) {
   Unified();
   Groups("0::/a\n");
   Limit2("/a", std::to_string(100 * kMib), 120 * kMib);
@@ -126,7 +126,7 @@ TEST_F(ControlGroupTest, TheTightestAncestorCountsInVersion1) {
 }
 
 // In a container without a cgroup namespace, the mount shows the container's own group.
-TEST_F(ControlGroupTest, OfAGroupThatIsMountedOnlyWhatIsBelowIsRead) {
+TEST_F(ControlGroupTest, OnlyGroupsBelowTheMountAreRead) {
   Mounts("30 22 0:26 /docker/c0 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
   Groups("4:memory:/docker/c0/inner\n");
   Limit1("", 200 * kMib, 100 * kMib);
@@ -142,7 +142,7 @@ TEST_F(ControlGroupTest, AGroupOutsideOfTheNamespaceHasNoFolder) {
   EXPECT_TRUE(groups->empty());
 }
 
-TEST_F(ControlGroupTest, OnlyGroupsThatDifferAreJoined) {
+TEST_F(ControlGroupTest, OnlyDifferentGroupsAreJoined) {
   Mounts(
       "30 22 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
       "31 22 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
@@ -155,7 +155,7 @@ TEST_F(ControlGroupTest, OnlyGroupsThatDifferAreJoined) {
                                                 root_ + "/sys/fs/cgroup/unified/session"}));
 }
 
-TEST_F(ControlGroupTest, AGroupThatIsNotMountedCannotBeJoined) {
+TEST_F(ControlGroupTest, AnUnmountedGroupCannotBeJoined) {
   Unified();
   Write("/proc/" + ToString({::getpid()}) + "/cgroup", "4:memory:/\n0::/a\n");
   Groups("4:memory:/slurm/job_7\n0::/a\n");
@@ -165,7 +165,7 @@ TEST_F(ControlGroupTest, AGroupThatIsNotMountedCannotBeJoined) {
   EXPECT_NE(folders.error().message.find("/slurm/job_7"), std::string::npos);
 }
 
-TEST(OwnControlGroupTest, TheFoldersAreThere) {
+TEST(OwnControlGroupTest, TheDirectoriesExist) {
   auto groups = ControlGroups({::getpid()});
   ASSERT_TRUE(groups) << groups.error().ToString();
   for (const ControlGroup& group : *groups) {

@@ -12,8 +12,8 @@ namespace {
 Status CheckThread(const Credentials& thread, const Caller& caller) {
   auto no = [&](const std::string& what) {
     return Fail(Code::kPermissionDenied, what,
-                "run it as that user, or as root: programs of several users, and with more rights "
-                "than yours, are root's");
+                "run it as that user, or as root: programs of several users, or with more rights "
+                "than yours, need root");
   };
   for (uid_t uid : thread.uid) {
     if (uid != caller.uid) {
@@ -31,7 +31,7 @@ Status CheckThread(const Credentials& thread, const Caller& caller) {
   }
   if (thread.capabilities == 0) return {};
   return Fail(Code::kPermissionDenied, fmt::format("has capabilities ({:x})", thread.capabilities),
-              "have root do it. `stasis run` starts programs without any");
+              "run it as root; `stasis run` starts programs without capabilities");
 }
 
 Status CheckPlace(HostPid pid, const Caller& caller) {
@@ -42,13 +42,13 @@ Status CheckPlace(HostPid pid, const Caller& caller) {
   if (::stat(file.c_str(), &st) != 0) return FailErrno(errno, "look at " + file);
   if (st.st_uid != caller.uid) {
     return Fail(Code::kPermissionDenied,
-                "hides what it holds: it has had more rights, or runs a file that may not be read",
-                "have root do it");
+                "may not be inspected: it has dropped rights, or runs a file that you may not read",
+                "run it as root");
   }
   STASIS_ASSIGN(uint64_t its, ReadNamespace(pid, "user"));
   STASIS_ASSIGN(uint64_t ours, ReadNamespace({::getpid()}, "user"));
   if (its == ours) return {};
-  return Fail(Code::kPermissionDenied, "is in another user namespace", "have root do it");
+  return Fail(Code::kPermissionDenied, "is in another user namespace", "run it as root");
 }
 
 }  // namespace

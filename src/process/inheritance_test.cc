@@ -40,7 +40,7 @@ bool Lower(__rlimit_resource resource, bool hard) {
   return ::setrlimit(resource, &limit) == 0;
 }
 
-TEST(InheritanceTest, AChildIsLikeItsParent) {
+TEST(InheritanceTest, AChildEqualsItsParent) {
   EXPECT_EQ(DifferenceAfter([] { return true; }), "");
 }
 
@@ -80,7 +80,7 @@ TEST(InheritanceTest, TheProcessorsAreCompared) {
             "the processors that it may use");
 }
 
-TEST(InheritanceTest, AProcessThatHasEndedIsDifferent) {
+TEST(InheritanceTest, AnEndedProcessIsDifferent) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);

@@ -22,7 +22,7 @@ Result<pid_t> ReadInnerPid(HostPid pid) {
     for (pid_t number; numbers >> number;) inner = number;
     if (inner > 0) return inner;
   }
-  return Fail(Code::kInternal, "/proc/" + ToString(pid) + "/status names no NSpid");
+  return Fail(Code::kInternal, "/proc/" + ToString(pid) + "/status has no NSpid line");
 }
 
 Result<HostPid> FindByInnerPid(uint64_t pid_namespace, pid_t inner) {

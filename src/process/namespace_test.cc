@@ -14,7 +14,7 @@
 namespace stasis::process {
 namespace {
 
-TEST(NamespaceTest, InOursANumberIsWhatItIs) {
+TEST(NamespaceTest, PidsOfThisNamespaceAreUnchanged) {
   EXPECT_EQ(ReadInnerPid({::getpid()}).value_or(0), ::getpid());
   EXPECT_FALSE(IsInOtherPidNamespace({::getpid()}).value_or(true));
   auto ours = ReadNamespace({::getpid()}, "pid");
@@ -22,7 +22,7 @@ TEST(NamespaceTest, InOursANumberIsWhatItIs) {
   EXPECT_EQ(FindByInnerPid(*ours, ::getpid()).value_or(HostPid{}).value, ::getpid());
 }
 
-TEST(NamespaceTest, NobodyIsNotFound) {
+TEST(NamespaceTest, AMissingProcessIsNotFound) {
   auto none = ReadInnerPid({0x7ffffff0});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, Code::kNotFound);
@@ -34,7 +34,7 @@ TEST(NamespaceTest, NobodyIsNotFound) {
 }
 
 // Starts an init process in a new pid namespace, with a child that waits.
-TEST(NamespaceTest, OneOfAnotherNamespaceIsFoundByItsNumberThere) {
+TEST(NamespaceTest, AProcessIsFoundByItsInnerPid) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   pid_t outer = ::fork();

@@ -219,8 +219,8 @@ Result<UniqueFd> OpenPidfd(const ProcessId& id) {
   STASIS_ASSIGN(Stat stat, ReadStat(id.pid));
   if (stat.id != id) {
     return Fail(Code::kNotFound, Domain::kProcess, 0,
-                "process " + ToString(id.pid) + " has ended; its number belongs to another (" +
-                    stat.comm + ") now");
+                "process " + ToString(id.pid) +
+                    " has ended; its pid now belongs to another process (" + stat.comm + ") now");
   }
   return fd;
 }

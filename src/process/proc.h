@@ -77,11 +77,11 @@ struct Mapping {
   uint64_t inode = 0;
   std::string path;  // may be empty; a trailing "(deleted)" is kept
 };
-// The kernel lets nobody read them while a thread of the process waits, inside of a change to them,
-// for a file system that does not answer: so a child process reads them, with a deadline
-// (process/memory.h).
+// Reads the mappings in a child process with a deadline (process/memory.h): the kernel blocks the
+// read while a thread of the process changes its mappings and waits for a file system that does not
+// answer.
 Result<std::vector<Mapping>> ReadMappings(HostPid pid);
-// The same, without: for such a child.
+// Reads the mappings directly. For use in such a child.
 Result<std::vector<Mapping>> ReadMappingsWithin(HostPid pid);
 
 Result<std::vector<std::string>> ReadCommandLine(HostPid pid);

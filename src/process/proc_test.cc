@@ -54,7 +54,7 @@ TEST(ProcTest, NameWithParenthesesAndSpacesIsRead) {
   EXPECT_FALSE(stat->kernel_thread);
 }
 
-TEST(ProcTest, AKilledProcessIsToldFromOneThatEnded) {
+TEST(ProcTest, AKilledProcessDiffersFromAnEndedOne) {
   Child killed([] {});
   EXPECT_FALSE(WasKilled(ReadStat(killed.pid())->id));
   ::kill(killed.pid().value, SIGKILL);
@@ -71,7 +71,7 @@ TEST(ProcTest, AKilledProcessIsToldFromOneThatEnded) {
   ::waitpid(ended, nullptr, 0);
 }
 
-TEST(ProcTest, WithoutDescriptorsNobodyHasEnded) {
+TEST(ProcTest, WithoutDescriptorsAProcessIsNotReportedAsEnded) {
   Child child([] {});
   const ProcessId id = ReadStat(child.pid())->id;
   rlimit before{};
@@ -86,7 +86,7 @@ TEST(ProcTest, WithoutDescriptorsNobodyHasEnded) {
   EXPECT_TRUE(WaitForEnd(id, Deadline::In(std::chrono::seconds(10))));
 }
 
-TEST(ProcTest, ThreadIsToldFromProcess) {
+TEST(ProcTest, AThreadDiffersFromAProcess) {
   pid_t tid = 0;
   std::thread([&] {
     tid = ::gettid();
@@ -95,7 +95,7 @@ TEST(ProcTest, ThreadIsToldFromProcess) {
   EXPECT_FALSE(IsThreadOfAnother(::getpid()));
 }
 
-TEST(ProcTest, PidfdRefusesAnotherProcessWithTheSameNumber) {
+TEST(ProcTest, PidfdRejectsAReusedPid) {
   Child child([] {});
   auto stat = ReadStat(child.pid());
   ASSERT_TRUE(stat);
@@ -133,7 +133,7 @@ TEST(ProcTest, OpenFilesAndMappingsAreListed) {
   EXPECT_TRUE(stack);
 }
 
-TEST(TreeTest, GrandchildrenBelongToIt) {
+TEST(TreeTest, GrandchildrenBelongToTheTree) {
   Child child([] {
     if (::fork() == 0) {
       for (;;) ::pause();

@@ -21,7 +21,7 @@ std::vector<pid_t> HoldersOf(int fd) {
   return pids;
 }
 
-TEST(SearchTest, HoldersOfASocketAreAllThatHaveIt) {
+TEST(SearchTest, AllHoldersOfASocketAreFound) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   UniqueFd ours(ends[0]), other(ends[1]);

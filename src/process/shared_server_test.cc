@@ -14,7 +14,7 @@
 namespace stasis::process {
 namespace {
 
-TEST(SharedServerTest, AnotherProgramOfTheSameNameIsNone) {
+TEST(SharedServerTest, AnotherProgramOfThatNameIsNotAServer) {
   char folder[] = "/tmp/shared-server-test-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   const std::string program = std::string(folder) + "/softgpu-broker";
@@ -31,7 +31,7 @@ TEST(SharedServerTest, AnotherProgramOfTheSameNameIsNone) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(SharedServerTest, AMoverIsOneByWhateverPathItWasStarted) {
+TEST(SharedServerTest, AMoverIsAServerWhateverItsPath) {
   auto mover = LibexecProgram("stasis-mover");
   ASSERT_TRUE(mover) << mover.error().ToString();
   char folder[] = "/tmp/shared-server-test-XXXXXX";

@@ -9,15 +9,15 @@ namespace {
 
 using gpu_state::CloseGates;
 using gpu_state::GateOwner;
-constexpr auto kKeep = wire::AgentClient::Floor::kKeep;
+constexpr auto kKeep = agent_client::AgentClient::Floor::kKeep;
 
 struct Two {
   Target first{{"direct"}}, second{{"direct"}};
-  Result<wire::AgentClient> one = first.Connect(), other = second.Connect();
+  Result<agent_client::AgentClient> one = first.Connect(), other = second.Connect();
   std::vector<GateOwner> owners() { return {{"the first", &*one}, {"the second", &*other}}; }
 };
 
-TEST(CloseGates, ThoseThatRestAreClosed) {
+TEST(CloseGates, QuiescedProgramsAreClosed) {
   Two two;
   ASSERT_DONE(two.one);
   ASSERT_DONE(two.other);
@@ -26,14 +26,14 @@ TEST(CloseGates, ThoseThatRestAreClosed) {
     for (const GateOwner& owner : two.owners()) {
       auto status = owner.client->Status(kLong);
       ASSERT_DONE(status);
-      EXPECT_EQ(status->state, wire::State::kClosed);
+      EXPECT_EQ(status->state, agent_protocol::State::kClosed);
       ASSERT_DONE(owner.client->Open(kLong));
     }
   }
 }
 
 // The one with endless work is named; meanwhile the other program proceeds call by call.
-TEST(CloseGates, OneThatNeverRestsIsNamed) {
+TEST(CloseGates, AProgramWithEndlessWorkIsNamed) {
   Two two;
   ASSERT_DONE(two.one);
   ASSERT_DONE(two.other);

@@ -1,8 +1,8 @@
-// Forks that the agent must get right: one while another thread starts the agent, and one of a
-// child that was given a file of the GPU. Ends with EXIT-SUCCESS.
+// Tests two forks under the agent: one while another thread starts the agent, and one of a child
+// that was sent a file of the GPU. Prints EXIT-SUCCESS at the end.
 //
-// This program has a getenv of its own, which the agent calls when it starts. In the thread that
-// makes the first call of the driver it returns only when the main thread has forked.
+// The program has its own getenv, which the agent calls when it starts. In the thread that makes
+// the first driver call it returns only after the main thread has forked.
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -16,15 +16,15 @@
 #include <string>
 #include <thread>
 
-#include "device/cuda/driver_functions.h"
-#include "wire/protocol.h"
+#include "abi/cuda/driver_functions.h"
+#include "agent_protocol/protocol.h"
 
 using namespace stasis::cuda;  // NOLINT
 
 #define EXPECT(condition)                                          \
   do {                                                             \
     if (!(condition)) {                                            \
-      printf("line %d: %s does not hold\n", __LINE__, #condition); \
+      printf("line %d: check failed: %s\n", __LINE__, #condition); \
       fflush(stdout);                                              \
       _exit(1);                                                    \
     }                                                              \
@@ -45,11 +45,11 @@ void ExpectToEndWell(pid_t child) {
 
 bool HasADoor() {
   auto* header =
-      static_cast<stasis::wire::AgentHeader*>(dlsym(RTLD_DEFAULT, "stasis_agent_header"));
+      static_cast<stasis::agent_protocol::AgentHeader*>(dlsym(RTLD_DEFAULT, "stasis_agent_header"));
   return header != nullptr && header->door_fd >= 0 && header->pid == getpid();
 }
 
-// The child has an agent of its own, although its parent's was only being started.
+// The child gets its own agent, although the parent's was still starting.
 void ForkWhileTheAgentStarts() {
   std::thread first([] {
     starts_the_agent = true;
@@ -62,7 +62,7 @@ void ForkWhileTheAgentStarts() {
     alarm(20);
     EXPECT(cuInit(0) == CUDA_SUCCESS);
     EXPECT(HasADoor());
-    // Its own fork leaves none of the agent's locks held.
+    // Its own fork leaves no lock of the agent held.
     const pid_t grandchild = fork();
     if (grandchild == 0) _exit(0);
     ExpectToEndWell(grandchild);
@@ -128,8 +128,8 @@ int ReceiveFile(int socket) {
   return fd;
 }
 
-// A child that has no agent of its own got such a file past CUDA (as NVML opens one), and its
-// children may go on with it.
+// A child whose agent has not started did not get such a file from CUDA (NVML opens one too), so
+// its children may continue to use it.
 void ForkOfAChildWithAFileOfTheGpu() {
   const int folder = DeviceFolder();
   EXPECT(folder >= 0);

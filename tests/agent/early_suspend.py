@@ -123,7 +123,7 @@ def main():
     except (Failed, processes.Late) as error:
         print(f"{error}\nThe last commands:\n{world.transcript()}")
         return 1
-    print(f"all as it should be ({time.monotonic() - begun:.0f} s)")
+    print(f"all tests passed ({time.monotonic() - begun:.0f} s)")
     return 0
 
 

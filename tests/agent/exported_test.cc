@@ -35,7 +35,7 @@ class Exported : public ::testing::TestWithParam<bool> {
   const std::string file_ = owner_.Ask("handle-export " + made_);
 };
 
-TEST_P(Exported, BothSeeWhatTheOtherWrites) {
+TEST_P(Exported, BothSeeEachOthersWrites) {
   const std::string mine = Map(owner_, made_);
   ASSERT_EQ(owner_.Ask("fill " + mine + " 5"), "ok");
   const std::string handle = Import(importer_, owner_, file_);
@@ -66,7 +66,7 @@ TEST_P(Exported, BothSeeWhatTheOtherWrites) {
   EXPECT_EQ(Import(importer_, owner_, file_), kInvalidValue);
 }
 
-TEST_P(Exported, MemoryLivesAsLongAsAnybodyHasIt) {
+TEST_P(Exported, MemoryLivesUntilItsLastUserReleasesIt) {
   const size_t before = FreeBytes() + 4194304;
   owner_.Ask("fill " + Map(owner_, made_) + " 7");
   const std::string handle = Import(importer_, owner_, file_);
@@ -88,7 +88,7 @@ TEST_P(Exported, MemoryLivesAsLongAsAnybodyHasIt) {
   EXPECT_TRUE(ComesTo(before)) << "and that was the last of it";
 }
 
-TEST_P(Exported, AnOwnersEndLeavesItToWhoHasIt) {
+TEST_P(Exported, MemorySurvivesItsOwnersEnd) {
   owner_.Ask("fill " + Map(owner_, made_) + " 8");
   const std::string theirs = Map(importer_, Import(importer_, owner_, file_));
   kill(owner_.pid().value, SIGKILL);
@@ -96,7 +96,7 @@ TEST_P(Exported, AnOwnersEndLeavesItToWhoHasIt) {
   EXPECT_EQ(importer_.Ask("check " + theirs + " 8"), "right");
 }
 
-TEST_P(Exported, WhatIsNoHandleIsRefused) {
+TEST_P(Exported, AnInvalidHandleIsRejected) {
   EXPECT_EQ(Import(importer_, owner_, "0"), kInvalidValue) << "a pipe";
   EXPECT_EQ(Import(importer_, owner_, "12345"), kInvalidValue) << "not open";
   EXPECT_EQ(owner_.Ask("handle-export " + owner_.Ask(std::string("handle-make ") + kBytes + " 1")),
@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(, ExportedDoors, ::testing::Values("direct", "dlsym", "
                          [](const auto& info) { return std::string(info.param); });
 
 // Files may come from any process.
-TEST(ExportedFile, ThatSomebodyMadeUpOpensNothing) {
+TEST(ExportedFile, AForgedHandleOpensNothing) {
   Target owner({"direct"}), importer({"direct"}), plain({"direct"}, /*agent=*/false);
   const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
   const std::string file = owner.Ask("handle-export " + made);
@@ -153,7 +153,7 @@ TEST(ExportedFile, ThatSomebodyMadeUpOpensNothing) {
 }
 
 // Only a sealed file cannot change later.
-TEST(ExportedFile, ThatIsNotSealedOpensNothing) {
+TEST(ExportedFile, AnUnsealedFileOpensNothing) {
   Target owner({"direct"}), importer({"direct"});
   const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
   const std::string file = owner.Ask("handle-export " + made);
@@ -177,7 +177,7 @@ class Shared : public ::testing::Test {
     EXPECT_EQ(importer_.Ask("fill " + left_piece_ + " 2"), "ok");
   }
 
-  void Away(wire::AgentClient& a, wire::AgentClient& b) {
+  void Away(agent_client::AgentClient& a, agent_client::AgentClient& b) {
     ASSERT_DONE(a.Close(kLong));
     ASSERT_DONE(b.Close(kLong));
     auto taken = a.ExportAll(kLong);
@@ -195,11 +195,11 @@ class Shared : public ::testing::Test {
 
   Target owner_{{"direct"}}, importer_{{"direct"}};
   std::string file_, mine_, theirs_, left_, left_piece_;
-  wire::Export taken_;
+  agent_client::Export taken_;
   bool owner_goes_first_ = false;
 };
 
-TEST_F(Shared, IsSuspendedAndComesBack) {
+TEST_F(Shared, IsSuspendedAndRestored) {
   const std::string address = importer_.Ask("address " + theirs_);
   const size_t before = FreeBytes();
   for (int round = 0; round < 2; ++round) {
@@ -207,9 +207,10 @@ TEST_F(Shared, IsSuspendedAndComesBack) {
     ASSERT_DONE(a);
     ASSERT_DONE(b);
     ASSERT_EQ(a->hello().ipc_peer_count, 1u);
-    EXPECT_EQ(a->hello().ipc_peers[0].role, wire::kIpcUsesOurs) << "nothing of it is lost";
+    EXPECT_EQ(a->hello().ipc_peers[0].role, agent_protocol::kIpcUsesOurs)
+        << "nothing of it is lost";
     ASSERT_EQ(b->hello().ipc_peer_count, 1u);
-    EXPECT_EQ(b->hello().ipc_peers[0].role, wire::kIpcOwnsTheirs);
+    EXPECT_EQ(b->hello().ipc_peers[0].role, agent_protocol::kIpcOwnsTheirs);
     EXPECT_EQ(b->hello().ipc_ranges, 2u);
     EXPECT_EQ(b->hello().imported_ranges, 2u);
     Away(*a, *b);
@@ -249,7 +250,7 @@ TEST_F(Shared, IsSuspendedAndComesBack) {
 
 // The clients die while the memory is away, the owner's first: it resumes before its importer, and
 // must not free memory that the importer will request.
-TEST_F(Shared, SurvivesTheEndOfItsClients) {
+TEST_F(Shared, SurvivesTheDeathOfItsClients) {
   auto a = owner_.Connect(), b = importer_.Connect();
   ASSERT_DONE(a);
   ASSERT_DONE(b);
@@ -263,7 +264,7 @@ TEST_F(Shared, SurvivesTheEndOfItsClients) {
 }
 
 // An importer that dies while its memory is away never requests it.
-TEST_F(Shared, WhatWasKeptForSomebodyWhoEndedIsGivenBack) {
+TEST_F(Shared, MemoryKeptForAnEndedProcessIsFreed) {
   auto a = owner_.Connect(), b = importer_.Connect();
   ASSERT_DONE(a);
   ASSERT_DONE(b);
@@ -281,7 +282,7 @@ TEST_F(Shared, WhatWasKeptForSomebodyWhoEndedIsGivenBack) {
 }
 
 // The same with an owner that already runs and gets no notification.
-TEST_F(Shared, WhatIsOwedToSomebodyWhoEndsIsGivenBack) {
+TEST_F(Shared, MemoryOwedToAnEndedProcessIsFreed) {
   auto a = owner_.Connect(), b = importer_.Connect();
   ASSERT_DONE(a);
   ASSERT_DONE(b);
@@ -300,7 +301,7 @@ TEST_F(Shared, WhatIsOwedToSomebodyWhoEndsIsGivenBack) {
 
 // An importer closes all descriptors it finds. Memory that its owner has released then belongs to
 // it alone, and a suspend would lose it; memory that the owner still holds is requested again.
-TEST_F(Shared, WhatNobodyWouldKeepIsNotLetGo) {
+TEST_F(Shared, MemoryWithoutAnotherHolderIsNotReleased) {
   ASSERT_EQ(importer_.Ask("close-descriptors"), "ok");
   for (int i = 0; i < 60000 && SaysItShares(owner_); ++i) usleep(1000);
   ASSERT_FALSE(SaysItShares(owner_)) << "it has heard of it";
@@ -322,7 +323,7 @@ TEST_F(Shared, WhatNobodyWouldKeepIsNotLetGo) {
 }
 
 // The agent would believe that it exists, but its addresses would be invalid.
-TEST_F(Shared, WhatTheDriverDoesNotReleaseStaysMapped) {
+TEST_F(Shared, MemoryThatTheDriverDoesNotReleaseStaysMapped) {
   for (Target* target : {&importer_, &owner_}) {
     for (const char* rules : {"cuMemRelease=fail(999)", "cuMemUnmap=fail(999)"}) {
       SCOPED_TRACE(rules);

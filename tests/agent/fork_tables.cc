@@ -18,14 +18,14 @@
 #include <atomic>
 #include <thread>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 using namespace stasis::cuda;  // NOLINT
 
 #define EXPECT(condition)                                          \
   do {                                                             \
     if (!(condition)) {                                            \
-      printf("line %d: %s does not hold\n", __LINE__, #condition); \
+      printf("line %d: check failed: %s\n", __LINE__, #condition); \
       exit(1);                                                     \
     }                                                              \
   } while (0)

@@ -7,7 +7,7 @@ namespace {
 
 // While the gate is closed a call blocks and a query of the table does not; after it opens the call
 // proceeds.
-TEST(Gate, HoldsACallUpAndLetsItGo) {
+TEST(Gate, BlocksACallUntilItOpens) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 4194304");
   target.Ask("fill " + piece + " 3");
@@ -43,7 +43,7 @@ TEST(Gate, ReopensAtTheDeadlineWhenWorkDoesNotEnd) {
 
 // Endless work keeps the gate closed for a client that proceeds in steps: calls pass only as the
 // client allows.
-TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
+TEST(Gate, ContinuesInStepsWhileWorkDoesNotEnd) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 4194304");
   ASSERT_EQ(target.Ask("fill " + piece + " 3"), "ok");
@@ -58,7 +58,7 @@ TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
   EXPECT_FALSE(client->ExportAll(kLong).has_value()) << "it is not at rest";
   auto status = client->Status(kLong);
   ASSERT_DONE(status);
-  EXPECT_EQ(status->state, wire::State::kShut);
+  EXPECT_EQ(status->state, agent_protocol::State::kShut);
   target.Say("unstuck");  // finishes the work without a call, and then waits for it, which may pass
                           // the gate
   EXPECT_EQ(target.Hear(), "ok");
@@ -78,7 +78,7 @@ TEST(Gate, GoesOnInStepsWhileWorkDoesNotEnd) {
 }
 
 // A capture continues through the open gate, however short the steps are.
-TEST(Gate, ShutsInStepsWhenACaptureHasEnded) {
+TEST(Gate, ShutsInStepsAfterACaptureHasEnded) {
   Target target({"direct"});
   ASSERT_EQ(target.Ask("capture"), "ok");
   auto client = target.Connect();
@@ -98,7 +98,7 @@ TEST(Gate, ShutsInStepsWhenACaptureHasEnded) {
 }
 
 // A capture that begins in a step continues over any number of steps, and nothing after it does.
-TEST(Gate, ACaptureThatBeginsInAStepGoesOnToItsEnd) {
+TEST(Gate, ACaptureThatBeginsInAStepContinuesToItsEnd) {
   Target target({"direct"});
   auto client = target.Connect();
   ASSERT_DONE(client);
@@ -127,7 +127,7 @@ TEST(Gate, ACaptureThatBeginsInAStepGoesOnToItsEnd) {
 }
 
 // A child process passes the gate, whatever happens to its parent.
-TEST(Gate, AChildOfAProgramInAStepIsNotHeld) {
+TEST(Gate, AChildForkedInAStepIsNotBlocked) {
   Target target({"direct"});
   auto client = target.Connect();
   ASSERT_DONE(client);
@@ -144,7 +144,7 @@ TEST(Gate, AChildOfAProgramInAStepIsNotHeld) {
   EXPECT_EQ(target.Ask("fork"), "0");
 }
 
-TEST(Gate, OpensWhenAClientThatGoesInStepsHasEnoughOrEnds) {
+TEST(Gate, OpensWhenAClientInStepsGivesUpOrEnds) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 4194304");
   ASSERT_EQ(target.Ask("stuck"), "ok");
@@ -191,7 +191,7 @@ TEST(Gate, SixteenThreadsThroughTwentySuspends) {
     uint64_t still = std::stoull(target.Ask("rounds"));
     auto bytes = TakeAway(&*taken);
     auto fds = PutBack(*taken, bytes);
-    EXPECT_EQ(std::stoull(target.Ask("rounds")), still) << "nobody passes a closed gate";
+    EXPECT_EQ(std::stoull(target.Ask("rounds")), still) << "no call passes a closed gate";
     EXPECT_GE(still, before);
     before = still;
     ASSERT_DONE(client->Map(taken->ranges, Numbers(fds), kLong));

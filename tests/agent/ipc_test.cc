@@ -81,7 +81,7 @@ TEST_P(IpcDoors, TwoProcessesShareMemory) {
   }
 }
 
-TEST(Ipc, AnswersAsThePlainDriverDoes) {
+TEST(Ipc, AnswersLikeThePlainDriver) {
   Target owner({"direct"}), importer({"direct"});
   const size_t before = FreeBytes();
   const std::string a = owner.Ask("alloc 3000000"), b = owner.Ask("alloc 2000000");
@@ -120,7 +120,7 @@ TEST(Ipc, AnswersAsThePlainDriverDoes) {
   EXPECT_GE(FreeBytes(), before) << "and that was the last of it";
 }
 
-TEST(Ipc, AContextsEndClosesWhatItHadOpen) {
+TEST(Ipc, TheEndOfAContextClosesItsImports) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 33554432");
   owner.Ask("fill " + mine + " 1");
@@ -133,7 +133,7 @@ TEST(Ipc, AContextsEndClosesWhatItHadOpen) {
 }
 
 // Handles may come from any process.
-TEST(Ipc, AHandleThatSomebodyMadeUpOpensNothing) {
+TEST(Ipc, AForgedHandleOpensNothing) {
   Target owner({"direct"}), importer({"direct"}), plain({"direct"}, /*agent=*/false);
   const std::string mine = owner.Ask("alloc 3000000");
   const std::string handle = owner.Ask("ipc-get " + mine);
@@ -152,14 +152,15 @@ TEST(Ipc, AHandleThatSomebodyMadeUpOpensNothing) {
 
 // Memory shared by a program without an agent belongs to the driver, which could not restore it:
 // the error names it.
-TEST(Ipc, WhatIsLeftToTheDriverStandsInTheWay) {
+TEST(Ipc, MemorySharedByTheDriverIsABlocker) {
   Target plain({"direct"}, /*agent=*/false), importer({"direct"});
   plain.Ask("alloc 4096");
   importer.Ask("ipc-open " + plain.Ask("ipc-get 0"));
   importer.Ask("ipc-open-event " + plain.Ask("ipc-share-event"));
   auto client = importer.Connect();
   ASSERT_DONE(client);
-  EXPECT_EQ(client->hello().blockers, wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent);
+  EXPECT_EQ(client->hello().blockers,
+            agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent);
   Status closed = client->Close(kLong);
   ASSERT_FALSE(closed.has_value());
   EXPECT_EQ(importer.Ask("ipc-close 0"), "0");
@@ -200,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(, IpcDoors, ::testing::Values("direct", "dlsym", "looku
                          [](const auto& info) { return std::string(info.param); });
 
 // Both programs are processes of one job; their memory is removed and restored elsewhere.
-TEST(Ipc, BothAreSuspendedAndComeBack) {
+TEST(Ipc, BothAreSuspendedAndRestored) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 3000000"), more = owner.Ask("alloc 33554432");
   owner.Ask("fill " + mine + " 1");
@@ -215,10 +216,10 @@ TEST(Ipc, BothAreSuspendedAndComeBack) {
     ASSERT_DONE(a);
     ASSERT_DONE(b);
     ASSERT_EQ(a->hello().ipc_peer_count, 1u);
-    EXPECT_EQ(a->hello().ipc_peers[0].role, wire::kIpcUsesOurs);
+    EXPECT_EQ(a->hello().ipc_peers[0].role, agent_protocol::kIpcUsesOurs);
     EXPECT_EQ(a->hello().ipc_peers[0].pid, importer.pid().value);
     ASSERT_EQ(b->hello().ipc_peer_count, 1u);
-    EXPECT_EQ(b->hello().ipc_peers[0].role, wire::kIpcOwnsTheirs);
+    EXPECT_EQ(b->hello().ipc_peers[0].role, agent_protocol::kIpcOwnsTheirs);
     EXPECT_EQ(b->hello().ipc_ranges, 2u);
     EXPECT_EQ(b->hello().range_count, 0u) << "it travels once, with its owner";
     EXPECT_EQ(memcmp(&a->hello().ipc_peers[0].name, &b->hello().ipc_name, 16), 0);
@@ -286,7 +287,7 @@ TEST(Ipc, AnOpenWaitsForTheOwnersGate) {
 
 // The client of both dies while their memory is away. Each restores its own memory, the importer
 // after its owner.
-TEST(Ipc, TheEndOfAClientIsUndone) {
+TEST(Ipc, ADeadClientIsRolledBack) {
   Target owner({"direct"}), importer({"direct"});
   const std::string mine = owner.Ask("alloc 3000000");
   owner.Ask("fill " + mine + " 1");
@@ -311,11 +312,11 @@ TEST(Ipc, TheEndOfAClientIsUndone) {
 }
 
 // The header tells this to programs that cannot ask the agent.
-TEST(Ipc, WhoSharesSaysSoInItsHeader) {
+TEST(Ipc, TheHeaderSaysThatMemoryIsShared) {
   Target owner({"direct"}), importer({"direct"});
   const auto& shares = SaysItShares;
   const std::string mine = owner.Ask("alloc 3000000"), handle = owner.Ask("ipc-get " + mine);
-  EXPECT_FALSE(shares(owner)) << "nobody has it yet";
+  EXPECT_FALSE(shares(owner)) << "no other process has it open yet";
   for (const char* end : {"ipc-close ", "reset "}) {
     SCOPED_TRACE(end);
     const std::string theirs = importer.Ask("ipc-open " + handle);
@@ -381,7 +382,7 @@ TEST(Ipc, AnOwnerListensAgainWhenItCan) {
   {
     auto a = owner.Connect();
     ASSERT_DONE(a);
-    ASSERT_DONE(a->Close(kLong, wire::AgentClient::Floor::kKeep));
+    ASSERT_DONE(a->Close(kLong, agent_client::AgentClient::Floor::kKeep));
     ASSERT_DONE(a->Release(kUntilCommit, kLong));
     NoDescriptors none(owner);
     { auto gone = std::move(*a); }
@@ -408,7 +409,7 @@ TEST(Ipc, AnOwnerWithoutDescriptorsLeavesTheQueueAlone) {
 }
 
 // One thread waits for all events, however often one is queried.
-TEST(Ipc, OneThreadWaitsForAllWhoAsk) {
+TEST(Ipc, OneThreadServesAllWaitingImporters) {
   Target owner({"direct"}), importer({"direct"}), waiting({"direct"});
   const std::string handle = owner.Ask("ipc-share-event");
   ASSERT_EQ(importer.Ask("ipc-open-event " + handle), "ok");
@@ -426,7 +427,7 @@ TEST(Ipc, OneThreadWaitsForAllWhoAsk) {
 }
 
 // A query of an event does not disturb a capture of the program.
-TEST(Ipc, WhoWaitsForAnEventLeavesCapturesAlone) {
+TEST(Ipc, WaitingForAnEventDoesNotDisturbCaptures) {
   Target owner({"direct"}), importer({"direct"});
   ASSERT_EQ(importer.Ask("ipc-open-event " + owner.Ask("ipc-share-event")), "ok");
   ASSERT_EQ(owner.Ask("stuck"), "ok");
@@ -440,7 +441,7 @@ TEST(Ipc, WhoWaitsForAnEventLeavesCapturesAlone) {
 
 // A program must not take an event that cannot be queried for reached: it would read data too
 // early.
-TEST(Ipc, AnEventThatCannotBeAskedAboutIsNotReached) {
+TEST(Ipc, AnEventThatCannotBeQueriedIsNotReached) {
   constexpr const char* kUnknown = "999";
   Target owner({"direct"}), importer({"direct"});
   ASSERT_EQ(importer.Ask("ipc-open-event " + owner.Ask("ipc-share-event")), "ok");
@@ -459,7 +460,7 @@ TEST(Ipc, AnEventThatCannotBeAskedAboutIsNotReached) {
   }
 }
 
-TEST(Ipc, AContextsEndIsThatOfItsEvents) {
+TEST(Ipc, EventsEndWithTheirContext) {
   Target owner({"direct"}), importer({"direct"}), plain({"direct"}, /*agent=*/false);
   const std::string handle = owner.Ask("ipc-share-event");
   ASSERT_EQ(importer.Ask("ipc-open-event " + handle), "ok");

@@ -19,7 +19,7 @@
 #define EXPECT(condition)                                          \
   do {                                                             \
     if (!(condition)) {                                            \
-      printf("line %d: %s does not hold\n", __LINE__, #condition); \
+      printf("line %d: check failed: %s\n", __LINE__, #condition); \
       exit(1);                                                     \
     }                                                              \
   } while (0)

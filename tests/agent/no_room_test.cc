@@ -1,25 +1,25 @@
-// Tables of the agent that cannot grow: the program's call fails as it does without memory, or the
-// program is not suspended; nothing of it is lost.
+// The agent's tables cannot grow: the program's call fails for lack of memory, or the program
+// cannot be suspended. No memory is lost.
 
 #include "stand.h"
 
 namespace stasis::agent_test {
 namespace {
 
-// The agent makes room for so many entries at first.
+// The initial capacity of the agent's tables.
 constexpr int kRoom = 8;
 
-// Nobody would wait for the work in such a context.
-TEST(NoRoom, AContextThatCannotBeNotedIsABlocker) {
+// A suspend would not wait for the work in such a context.
+TEST(NoRoom, AContextThatCannotBeRecordedIsABlocker) {
   Target target({"direct"});
   for (int known = 1; known < kRoom; ++known) ASSERT_EQ(target.Ask("other-context"), "ok");
   ASSERT_EQ(target.Ask("without-room other-context"), "ok");
   auto client = target.Connect();
   ASSERT_DONE(client);
-  EXPECT_EQ(client->hello().blockers, uint32_t(wire::kBlockerUnseenThread));
+  EXPECT_EQ(client->hello().blockers, uint32_t(agent_protocol::kBlockerUnseenThread));
   const Status closed = client->Close(kLong);
   ASSERT_FALSE(closed.has_value());
-  EXPECT_NE(closed.error().ToString().find("no memory to note a context in"), std::string::npos)
+  EXPECT_NE(closed.error().ToString().find("no memory to record a context"), std::string::npos)
       << closed.error().ToString();
 }
 
@@ -34,8 +34,8 @@ TEST(NoRoom, ACaptureThatCannotBeCountedDoesNotBegin) {
   EXPECT_EQ(target.Ask("end-capture"), "0");
 }
 
-// The driver has a piece all the same.
-TEST(NoRoom, AnAllocationThatCannotBeNotedLeavesNoRegion) {
+// The driver itself still finds memory.
+TEST(NoRoom, AnAllocationThatCannotBeRecordedLeavesNoRegion) {
   Target target({"direct"});
   target.Ask("alloc 41943040");
   const std::string piece = target.Ask("without-room alloc 41943040");

@@ -28,7 +28,7 @@ bool FreeBecomes(size_t bytes) {
 
 class PoolDoors : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PoolDoors, ContentsComeBackThroughACheckpoint) {
+TEST_P(PoolDoors, ContentsSurviveACheckpoint) {
   UseGpu();
   Target target({GetParam()});
   const size_t outside = FreeBytes();
@@ -49,7 +49,7 @@ TEST_P(PoolDoors, ContentsComeBackThroughACheckpoint) {
     auto taken = client->ExportAll(kLong);
     ASSERT_DONE(taken);
     uint64_t bytes = 0;
-    for (const wire::Range& range : taken->ranges) bytes += range.size_bytes;
+    for (const agent_protocol::Range& range : taken->ranges) bytes += range.size_bytes;
     EXPECT_GE(bytes, 64 * kMiB);
     EXPECT_LE(bytes, (32 + 20 + 40) * kMiB) << "what is free does not travel";
     ASSERT_DONE(client->Release(kNot, kLong));
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Agent, PoolDoors, ::testing::Values("direct", "dlsym", 
                          [](const auto& info) { return std::string(info.param); });
 
 // Unfinished work in one stream still uses memory that was freed there.
-TEST(Pools, AnotherStreamDoesNotGetWhatIsStillInUse) {
+TEST(Pools, AnotherStreamDoesNotGetMemoryInUse) {
   for (bool agent : {false, true}) {
     Target target({"direct"}, agent);
     std::string first = target.Ask("pool-alloc 4194304 0");
@@ -95,7 +95,7 @@ TEST(Pools, AnotherStreamDoesNotGetWhatIsStillInUse) {
 }
 
 // The same stream can reuse it at once, because of the stream's order.
-TEST(Pools, TheSameStreamGetsWhatItHasFreed) {
+TEST(Pools, TheSameStreamReusesItsFreedMemory) {
   Target target({"direct"});
   std::string first = target.Ask("pool-alloc 20971520 0");
   ASSERT_EQ(target.Ask("stuck"), "ok");
@@ -113,7 +113,7 @@ TEST(Pools, TheSameStreamGetsWhatItHasFreed) {
 }
 
 // The same dialogue with and without the agent must give the same answers.
-TEST(Pools, AnswerAsThePlainDriver) {
+TEST(Pools, AnswerLikeThePlainDriver) {
   std::vector<std::string> dialogue = {
       "pool-get 1",
       "pool-get 2",
@@ -188,7 +188,7 @@ TEST(Pools, AnswerAsThePlainDriver) {
   }
 }
 
-TEST(Pools, KeepWhatTheirThresholdSaysAndTrimGivesItBack) {
+TEST(Pools, KeepMemoryUpToTheirThresholdUntilTrimmed) {
   for (bool agent : {false, true}) {
     UseGpu();
     Target target({"direct"}, agent);
@@ -218,7 +218,7 @@ TEST(Pools, KeepWhatTheirThresholdSaysAndTrimGivesItBack) {
   }
 }
 
-TEST(Pools, MemoryThatIsAboutToBeFreedIsWaitedForBeforeThereIsNone) {
+TEST(Pools, AnAllocationWaitsForPendingFrees) {
   for (bool agent : {false, true}) {
     Target target({"direct"}, agent);
     std::string first = target.Ask("pool-alloc 629145600 0");
@@ -249,7 +249,7 @@ TEST(Pools, AStreamWaitsForAnotherWhenThereIsNoOtherMemory) {
   EXPECT_EQ(target.Ask("pool-is " + second + " 2"), "right");
 }
 
-TEST(Pools, PlainAllocationsGetWhatAPoolHasUnused) {
+TEST(Pools, PlainAllocationsGetUnusedPoolMemory) {
   Target target({"direct"});
   target.Ask("pool-put " + kThreshold + "1073741824");
   std::string first = target.Ask("pool-alloc 629145600 0");
@@ -257,7 +257,7 @@ TEST(Pools, PlainAllocationsGetWhatAPoolHasUnused) {
   EXPECT_EQ(target.Ask("alloc 734003200"), "1");
 }
 
-TEST(Pools, UnusedMemoryDoesNotTravel) {
+TEST(Pools, UnusedMemoryIsNotSaved) {
   Target target({"direct"});
   target.Ask("pool-put " + kThreshold + "1073741824");
   std::string a = target.Ask("pool-alloc 209715200 0"), b = target.Ask("pool-alloc 20971520 0");
@@ -276,7 +276,7 @@ TEST(Pools, UnusedMemoryDoesNotTravel) {
 }
 
 // Memory outlives its pool.
-TEST(Pools, ADestroyedPoolKeepsWhatItHasGivenOut) {
+TEST(Pools, ADestroyedPoolKeepsItsAllocations) {
   UseGpu();
   Target target({"direct"});
   const size_t outside = FreeBytes();
@@ -294,7 +294,7 @@ TEST(Pools, ADestroyedPoolKeepsWhatItHasGivenOut) {
   EXPECT_TRUE(FreeBecomes(outside));
 }
 
-TEST(Pools, ACaptureIsTheDriversBusiness) {
+TEST(Pools, TheDriverServesCaptures) {
   for (bool agent : {false, true}) {
     Target target({"direct"}, agent);
     std::string before = target.Ask("pool-alloc 4194304 0");
@@ -303,7 +303,7 @@ TEST(Pools, ACaptureIsTheDriversBusiness) {
               "error " + std::to_string(CUDA_ERROR_NOT_SUPPORTED));
     EXPECT_EQ(target.Ask("pool-free " + before + " 0"), "1") << "is no memory of the graph";
     std::string other = target.Ask("pool-alloc 4194304 1");
-    EXPECT_EQ(other, "1") << "another stream goes on";
+    EXPECT_EQ(other, "1") << "another stream continues";
     if (agent) {
       auto client = target.Connect();
       ASSERT_DONE(client);
@@ -361,7 +361,7 @@ TEST(Pools, SixtyFourThreadsThroughAHundredSuspends) {
 }
 
 // If the driver fails a free half-way, the event is returned.
-TEST(Pools, KeepsItsEventsWhenAFreeFails) {
+TEST(Pools, AFailedFreeReturnsItsEvent) {
   Target target({"direct"});
   for (const char* piece : {"0", "1", "2"}) ASSERT_EQ(target.Ask("pool-alloc 1048576 0"), piece);
   ASSERT_EQ(target.Ask("pool-free 0 0"), "0");

@@ -1,5 +1,5 @@
-// A driver gives a handle or an address out again as soon as it was given back: to another thread,
-// before the call that gave it back has returned. Ends with EXIT-SUCCESS.
+// Tests the agent with a driver that reuses a handle or an address as soon as it is freed: another
+// thread gets it before the freeing call returns. Prints EXIT-SUCCESS at the end.
 //
 //   agent_reused_handles [context | pool | address | stream]
 
@@ -10,7 +10,7 @@
 
 #include <thread>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 #include "reused_handles_driver.h"
 
 using namespace stasis::cuda;  // NOLINT
@@ -18,7 +18,7 @@ using namespace stasis::cuda;  // NOLINT
 #define EXPECT(condition)                                          \
   do {                                                             \
     if (!(condition)) {                                            \
-      printf("line %d: %s does not hold\n", __LINE__, #condition); \
+      printf("line %d: check failed: %s\n", __LINE__, #condition); \
       exit(1);                                                     \
     }                                                              \
   } while (0)
@@ -47,7 +47,7 @@ void MakePool() {
   MUST(cuMemPoolCreate(&pool, &properties));
 }
 
-// The agent carries what the pool gives.
+// The agent serves this pool's allocations.
 void ExpectCarriedPool() {
   CUdeviceptr from_pool = 0;
   MUST(cuMemAllocFromPoolAsync(&from_pool, kLarge, pool, nullptr));
@@ -92,8 +92,7 @@ void AllocateTiny() {
   MUST(cuMemAlloc_v2(&address, kTiny));
 }
 
-// Tiny allocations stay with the driver up to 16 MiB on a device: the account of them must not
-// drift.
+// The driver serves tiny allocations up to 16 MiB on a device, so their count must not drift.
 void AnAddress() {
   for (int i = 0; i < 100; ++i) {
     AllocateTiny();
@@ -110,7 +109,7 @@ void Capture() {
   MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
 }
 
-// Whoever waits for the GPU in a capture spoils it.
+// A wait for the GPU invalidates a capture.
 void AStream() {
   CUdeviceptr piece = 0;
   MUST(cuMemAlloc_v2(&piece, kLarge));

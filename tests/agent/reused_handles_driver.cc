@@ -1,4 +1,4 @@
-// A libcuda.so.1 that gives one handle of each kind and one address out, again and again.
+// A libcuda.so.1 that always returns the same handle of each kind and the same address.
 #include "reused_handles_driver.h"
 
 #include <fcntl.h>
@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 using namespace stasis::cuda;  // NOLINT
 

@@ -1,11 +1,11 @@
-// What agent_reused_handles asks of its driver.
+// The interface between agent_reused_handles and its driver.
 #pragma once
 
 struct ReusedHandlesDriver {
-  // Called once, when a handle or an address was given back, before the call that gave it back
-  // returns: the driver gives the same one out again.
+  // Called once after a handle or address was freed, before the freeing call returns. From then on
+  // the driver returns the same value again.
   void (*after_return)() = nullptr;
-  // How often a context was waited for.
+  // The number of waits for a context.
   int synchronized = 0;
   // Whether cuMemPoolDestroy fails.
   bool pools_stay = false;
@@ -13,5 +13,5 @@ struct ReusedHandlesDriver {
 
 extern "C" ReusedHandlesDriver* TheReusedHandlesDriver();
 
-// The address that the driver itself gives out.
+// The address that cuMemAlloc returns.
 constexpr unsigned long long kPlainAddress = 0x10000000;

@@ -1,8 +1,8 @@
-// A program that the agent rides in. It reaches the driver through the door that its first argument
-// names, does what its standard input says, a line at a time, and answers each with a line.
+// The program under test, with the agent preloaded. Its first argument selects how it calls the
+// driver. It executes commands from standard input, one per line, and answers each with a line.
 //
-// It has a realloc of its own, by which the agent's tables grow: a line that begins with
-// "without-room" is done while they cannot.
+// It has its own realloc, which the agent uses for its tables: during a command that begins with
+// "without-room" the tables cannot grow.
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@ using namespace stasis::cuda;  // NOLINT
 
 constexpr uint64_t kMiB = 1 << 20;
 
-TEST(Transparent, AllocationsAnswerForThemselvesAndNotForTheirSlab) {
+TEST(Transparent, QueriesReportTheAllocationAndNotItsSlab) {
   Target target({"direct"});
   std::map<std::string, int> ids;
   for (int i = 0; i < 4; ++i) {
@@ -24,7 +24,7 @@ TEST(Transparent, AllocationsAnswerForThemselvesAndNotForTheirSlab) {
   EXPECT_EQ(ids.size(), 4u) << "BUFFER_ID is unique";
 }
 
-TEST(Transparent, MemoryIsGivenBack) {
+TEST(Transparent, MemoryIsFreed) {
   UseGpu();  // this process's context takes memory too
   Target target({"direct"});
   uint64_t before = std::stoull(target.Ask("memory"));
@@ -43,7 +43,7 @@ TEST(Transparent, MemoryIsGivenBack) {
   EXPECT_GE(std::stoull(target.Ask("memory")), before) << "a reset";
 }
 
-TEST(Transparent, AnAllocationDuringACaptureFailsAsItDoesWithout) {
+TEST(Transparent, AnAllocationDuringACaptureFailsLikeWithoutAgent) {
   for (bool agent : {false, true}) {
     Target target({"direct"}, agent);
     ASSERT_EQ(target.Ask("capture"), "ok");
@@ -54,7 +54,7 @@ TEST(Transparent, AnAllocationDuringACaptureFailsAsItDoesWithout) {
   }
 }
 
-TEST(Transparent, MoreThanThereIsIsOutOfMemory) {
+TEST(Transparent, ATooLargeAllocationIsOutOfMemory) {
   for (bool agent : {false, true}) {
     Target target({"direct"}, agent);
     EXPECT_EQ(target.Ask("alloc 2147483648"), "error 2");
@@ -65,7 +65,7 @@ TEST(Transparent, MoreThanThereIsIsOutOfMemory) {
   }
 }
 
-TEST(Transparent, WhatStaysWithTheDriverIsCounted) {
+TEST(Transparent, MemoryThatStaysWithTheDriverIsCounted) {
   Target target({"direct"});
   target.Ask("alloc 4096");
   ASSERT_EQ(target.Ask("pool-own 67108864"), "ok") << "a pool with a bound";

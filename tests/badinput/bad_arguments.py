@@ -28,7 +28,7 @@ ROWS = [
     (["arena"], 2), (["arena", "no-such-verb"], 2), (["arena", "ls", "extra"], 2, "extra"),
     (["arena", "free", "extra"], 2, "extra"), (["arena", "reserve"], 2, "SIZE"),
     (["arena", "reserve", "1M", "1M"], 2, "1M"), (["arena", "ls", "--no-such-flag"], 2),
-    *[(["arena", "reserve", size], 2, "amount of memory")
+    *[(["arena", "reserve", size], 2, "is not a size")
       for size in ("0", "0G", "G", "1e3", "0x10", "1 G", "1,5G", "1PiB", "1025TiB", "9" * 40, "nan", "1Gi", "32gigs")],
     *[(["arena", "reserve", size], 2) for size in ("", "-1", "-1G", "--")],
     (["arena", "reserve", "1024TiB"], 1, "1048576"),

@@ -56,7 +56,7 @@ def bad_journal(bench):
         entry.write_text(text + "\n")
         done = bench.world.stasis("recover", expect=(0, 6))
         if done.code == 6:
-            demand("damaged.journal" in done.out + done.err, f"it does not say which entry:\n{done}")
+            demand("damaged.journal" in done.out + done.err, f"the message does not name the entry:\n{done}")
         bench.world.stasis("suspend", "job")
         bench.world.stasis("resume", "job")
         if entry.exists():

@@ -184,7 +184,7 @@ def outside(build):
     """Kernel threads are visible only in the initial pid namespace."""
     found = processes.stat(2)
     if os.geteuid() != 0 or found is None or found[0] != "kthreadd":
-        print("no kernel threads are to be seen here: that one case is left out")
+        print("no kernel threads are visible here: that case is skipped")
         return
     with tempfile.TemporaryDirectory() as state:
         for verb in VERBS:

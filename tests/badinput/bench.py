@@ -69,13 +69,13 @@ class Bench:
         self.world.last = command
         codes = code if isinstance(code, tuple) else (code,)
         demand(command.code in codes, lambda: f"exit code {command.code}, not {code}:\n{command}")
-        demand(command.err.startswith("stasis: "), lambda: f"not a message of ours:\n{command}")
+        demand(command.err.startswith("stasis: "), lambda: f"not a message of Stasis:\n{command}")
         demand(len(command.err.splitlines()) <= 6, lambda: f"too many words:\n{command}")
-        demand(command.out == "" or "--json" in words, lambda: f"output beside the message:\n{command}")
+        demand(command.out == "" or "--json" in words, lambda: f"output besides the message:\n{command}")
         for text in UNCOUTH:
             demand(text not in command.err, lambda: f"'{text}':\n{command}")
         for text in texts:
-            demand(str(text) in command.err, lambda: f"the message does not say '{text}':\n{command}")
+            demand(str(text) in command.err, lambda: f"the message lacks '{text}':\n{command}")
         after = self.snapshot()
         demand(before == after, lambda: f"it changed {sorted(set(before.items()) ^ set(after.items()))}:\n{command}")
         return command
@@ -103,7 +103,7 @@ def main(run, outside=None):
     """`outside` runs before the namespaces are entered."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
-    parser.add_argument("--all", action="store_true", help="every case of a long list, instead of some of them")
+    parser.add_argument("--all", action="store_true", help="run all cases of long lists")
     options = parser.parse_args()
     if outside is not None:
         outside(options.build)

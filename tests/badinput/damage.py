@@ -29,7 +29,7 @@ class Subject:
             else:
                 done = self.world.stasis(*words, expect=code)
                 for text in texts:
-                    demand(str(text) in done.err, f"the message does not say '{text}':\n{done}")
+                    demand(str(text) in done.err, f"the message lacks '{text}':\n{done}")
 
     def flip(self, name, offset, bit=0):
         """Changes one bit. Returns a function that restores it."""

@@ -176,7 +176,7 @@ def refusals(machine):
         command = machine.world.stasis(*words, expect=code)
         for wanted in texts:
             demand(wanted in command.err, lambda: f"'{wanted}' is missing:\n{command}")
-        demand(command.out == "", lambda: f"output beside the message:\n{command}")
+        demand(command.out == "", lambda: f"output besides the message:\n{command}")
         machine.expect_nothing_left()
 
     refused(1, ["bench", "--size", "2GiB"], "GPU 0", "--size")

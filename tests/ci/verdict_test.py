@@ -37,12 +37,12 @@ class Verdict(unittest.TestCase):
 
     def test_fails_on_a_skipped_test(self) -> None:
         done = run({"demo": ("notrun", "")}, {})
-        self.assertEqual((done.returncode, done.stderr), (1, "skipped, but has to run here: demo\n"))
+        self.assertEqual((done.returncode, done.stderr), (1, "skipped, but must run here: demo\n"))
 
     def test_fails_on_a_skipped_case_of_a_program_that_passed(self) -> None:
         done = run({"unit.store": ("run", GTEST_OUTPUT)},
                    {"unit.store": case("Empty") + case("Full", '<skipped message="no tmpfs"/>')})
-        self.assertEqual((done.returncode, done.stderr), (1, "skipped, but has to run here: unit.store.Disk.Full\n"))
+        self.assertEqual((done.returncode, done.stderr), (1, "skipped, but must run here: unit.store.Disk.Full\n"))
 
     def test_names_the_case_that_failed(self) -> None:
         done = run({"unit.store": ("fail", GTEST_OUTPUT)},

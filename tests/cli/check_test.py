@@ -128,7 +128,7 @@ def parts(world):
     look(world, "--full", env={"SOFTGPU_FAULT": "cuDevicePrimaryCtxRetain=fail(2)"}).expect("agent", "note", "driver 2")
 
 
-def as_somebody_else(world):
+def as_another_user(world):
     home = world.folder / "home"
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)
@@ -221,7 +221,7 @@ OBSTACLES = {"io-uring": "io_uring", "userfaultfd": "special-file", "device": "d
              "deleted-big": "deleted-file", "vsock": "socket"}
 
 
-def what_criu_refuses(world):
+def criu_refusals(world):
     with criu_target(world, "memory") as target:
         look(world, target.pid, expect=0).expect("program", "ok", "1 processes")
     for role, name in OBSTACLES.items():
@@ -235,7 +235,7 @@ def what_criu_refuses(world):
             same_as_dump(world, target.pid, name)
 
 
-def what_gpus_refuse(world):
+def gpu_refusals(world):
     for workload, name in (("iouring", "io_uring"), ("importer", "gpu-memory"), ("managed", "gpu-memory")):
         program = Program(world, workload, workload, ["--interval", "10"])
         program.run()
@@ -294,7 +294,7 @@ def criu_less(world, words, env=None):
     return Started(world, words, lambda: "READY" in (world.folder / "started.log").read_text(), env)
 
 
-def what_a_pause_would_trip(world):
+def disturbed_by_a_pause(world):
     watchdog = pathlib.Path("/dev/watchdog-of-a-test")
     env = {"NOTIFY_SOCKET": "/run/nobody", "WATCHDOG_USEC": "3000000"}
     try:
@@ -316,8 +316,8 @@ def what_a_pause_would_trip(world):
 
 
 def run(world):
-    for case in (this_machine, limits, drivers, parts, as_somebody_else, without_sys_resource, what_criu_refuses,
-                 what_gpus_refuse, mount_namespaces, what_a_pause_would_trip):
+    for case in (this_machine, limits, drivers, parts, as_another_user, without_sys_resource, criu_refusals,
+                 gpu_refusals, mount_namespaces, disturbed_by_a_pause):
         case(world)
 
 

@@ -59,7 +59,7 @@ def run(world):
     demand(len(help_texts) > 30, f"the help texts were not understood: {help_texts}")
     for name in sorted(help_texts.keys() | page.keys()):
         demand(name in page, f"docs/commands.md does not have `stasis {name}`")
-        demand(name in help_texts, f"docs/commands.md has `stasis {name}`, which there is not")
+        demand(name in help_texts, f"docs/commands.md has `stasis {name}`, which does not exist")
         demand(page[name] == help_texts[name],
                f"`stasis {name}`: only in docs/commands.md {sorted(page[name] - help_texts[name])}, "
                f"only in the help text {sorted(help_texts[name] - page[name])}")

@@ -163,7 +163,7 @@ class Recorded:
                 problems += [problem] if problem else []
         print(f"{self.name}: {self.disk.records} records, {len(self.disk.syncs)} of them syncs that mattered, "
               f"{count} states{f', {len(problems)} of them wrong' if problems else ''}", flush=True)
-        demand(count > 1, f"{self.name}: hardly anything was recorded")
+        demand(count > 1, f"{self.name}: almost nothing was recorded")
         demand(not problems, lambda: "\n".join(problems[:3]))
 
     def last_state(self, name):
@@ -298,7 +298,7 @@ def main():
         print(error if known else traceback.format_exc())
         print(f"The last commands:\n{world.transcript(6)}")
         return 1
-    print("all as it should be")
+    print("all tests passed")
     return 0
 
 

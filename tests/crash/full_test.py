@@ -43,7 +43,7 @@ def fail_at_each(world, program, store, name, first, fault, why, *options):
         if world.last.code == 0:
             break
         demand(world.last.code == 1, lambda: f"{fault} at call {n}: {world.last}")
-        demand(why in world.last.err, lambda: f"{fault} at call {n}, it does not say why: {world.last}")
+        demand(why in world.last.err, lambda: f"{fault} at call {n}, the message has no reason: {world.last}")
         demand(on_disk(store) == before, lambda: f"{fault} at call {n}, the store holds {on_disk(store)}, it was {before}")
         world.expect_clean()
         if failed % 5 == 0:
@@ -52,7 +52,7 @@ def fail_at_each(world, program, store, name, first, fault, why, *options):
     world.stasis("image", "verify", store / name)
     program.expect_running()
     print(f"{name}: {failed} calls that failed, the last before call {n}: {why}", flush=True)
-    demand(n > 15, "hardly any call was seen")
+    demand(n > 15, "almost no call was recorded")
 
 
 def slow_disk(world):

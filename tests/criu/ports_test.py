@@ -45,7 +45,7 @@ def end(program):
 
 def expect_said(world, *patterns):
     for pattern in patterns:
-        demand(re.search(pattern, world.last.err), f"it does not say '{pattern}': {world.last}")
+        demand(re.search(pattern, world.last.err), f"the message lacks '{pattern}': {world.last}")
 
 
 def restored_at_once(world, form, *options):
@@ -54,7 +54,7 @@ def restored_at_once(world, form, *options):
     port, listens = program.port(), form not in ("accepted", "bound")
     for _ in range(2 if listens else 1):
         program.dump(*options)
-        demand(remembered(port) > 0, "the kernel remembers no connection: the test tests nothing")
+        demand(remembered(port) > 0, "the kernel keeps no closed connection, so this tests nothing")
         world.stasis("restore", "job", "--dry-run")
         demand(remembered(port) > 0, "--dry-run has changed something")
         program.restore()
@@ -72,7 +72,7 @@ def restored_after_a_crash(world):
         program.dump("--tcp=keep", "--leave-running")
         close_more(program)
         program.kill()
-        demand(remembered(program.port()) > 0, "the kernel remembers no connection: the test tests nothing")
+        demand(remembered(program.port()) > 0, "the kernel keeps no closed connection, so this tests nothing")
         program.restore()
         program.expect_running()
     end(program)
@@ -96,13 +96,13 @@ def listening(port):
     return taker
 
 
-def a_holder_is_named(world):
+def the_owner_of_a_port_is_named(world):
     """Another program has the port meanwhile; the restore succeeds after it has released the port."""
     program = start(world, "reuse")
     program.dump()
     taker = listening(program.port())
     program.restore(expect=7)
-    expect_said(world, rf"127\.0\.0\.1:{program.port()} .* taken by process {os.getpid()} \(python3",
+    expect_said(world, rf"127\.0\.0\.1:{program.port()} .* in use by process {os.getpid()} \(python3",
                 "Everything is as it was")
     world.stasis("image", "verify", program.image)
     taker.close()
@@ -111,7 +111,7 @@ def a_holder_is_named(world):
     end(program)
 
 
-def a_holder_keeps_what_he_closed(world):
+def closed_connections_of_an_owner_stay(world):
     """If the restore is rejected, closed connections of the port's current owner are still kept."""
     program = start(world, "reuse")
     program.dump()
@@ -120,9 +120,9 @@ def a_holder_keeps_what_he_closed(world):
     for _ in range(closed):
         with socket.create_connection(("127.0.0.1", program.port())):
             taker.accept()[0].close()
-    demand(remembered(program.port()) >= closed, "the kernel remembers no connection: the test tests nothing")
+    demand(remembered(program.port()) >= closed, "the kernel keeps no closed connection, so this tests nothing")
     program.restore(expect=7)
-    expect_said(world, rf"taken by process {os.getpid()} ")
+    expect_said(world, rf"in use by process {os.getpid()} ")
     demand(remembered(program.port()) >= closed,
            f"{remembered(program.port())} of {closed} are left of what the other had closed")
     taker.close()
@@ -136,8 +136,8 @@ CASES = [
     (restored_at_once, "cut", "--tcp=close"),
     (restored_after_a_crash,),
     (restored_after_a_killed_restore,),
-    (a_holder_is_named,),
-    (a_holder_keeps_what_he_closed,),
+    (the_owner_of_a_port_is_named,),
+    (closed_connections_of_an_owner_stay,),
 ]
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from ports_test import FIN_WAIT_2, end, expect_said, remembered, start  # noqa: 
 from users import ALICE, RESTORER, demand  # noqa: E402
 
 
-def no_wait_in_vain(new):
+def no_wait_past_the_deadline(new):
     """Returns at once if the deadline is earlier."""
     alice = new(ALICE, RESTORER)
     program = start(alice, "listener")
@@ -24,14 +24,14 @@ def no_wait_in_vain(new):
     before = remembered(port)
     began = time.monotonic()
     program.restore(None, "--timeout", 5, expect=1)
-    expect_said(alice, rf"127\.0\.0\.1:{port} .* held for [0-9]+ s more by [0-9]+ closed connections",
+    expect_said(alice, rf"127\.0\.0\.1:{port} .* held for another [0-9]+ s by [0-9]+ closed connections",
                 "Everything is as it was", "as root")
     demand(time.monotonic() - began < 5, "it has waited")
     demand(remembered(port) == before > 0, "it has dropped some")
     alice.stasis("image", "verify", program.image)
 
 
-def a_wait_is_called_off(new):
+def a_wait_is_cancelled(new):
     alice = new(ALICE, RESTORER)
     program = start(alice, "listener")
     program.dump()
@@ -53,14 +53,14 @@ def waited_for(new):
     with socket.create_connection(("127.0.0.1", port)) as client:
         demand(client.recv(1) == b"", "the program does not close it")
         program.dump()
-        demand(remembered(port, (FIN_WAIT_2,)) == 1, "the kernel remembers nothing")
+        demand(remembered(port, (FIN_WAIT_2,)) == 1, "the kernel keeps no closed connection")
         program.restore()
         said = alice.transcript(3)
         demand(re.search(rf"Waited [0-9.]+ s for the port 127\.0\.0\.1:{port}", said),
-               f"it does not say that it waited:\n{said}")
+               f"the message does not say that it waited:\n{said}")
     program.expect_running()
     end(program)
 
 
 if __name__ == "__main__":
-    sys.exit(users.main(no_wait_in_vain, a_wait_is_called_off, waited_for))
+    sys.exit(users.main(no_wait_past_the_deadline, a_wait_is_cancelled, waited_for))

@@ -65,7 +65,7 @@ def daemon_told_to_end(house: House):
     house.kill(signal.SIGTERM)  # it has exited when this returns, while the operation is held
     demand(operation.wait().code == 6, f"{operation}")
     for words in ("the daemon has gone away", "goes on by itself", "`stasis ps -a`", "`stasis recover`"):
-        demand(words in operation.err, f"it does not say '{words}':\n{operation}")
+        demand(words in operation.err, f"the message lacks '{words}':\n{operation}")
     demand(len(house.workers()) == 1, "the worker has ended")
     house.let_go(PHASE)
     house.await_workers_end()
@@ -139,7 +139,7 @@ def worker_killed(house: House):
         demand(words in operation.err, f"{operation}")
     house.let_go(PHASE)
     recovered = house.world.stasis("recover").out
-    demand("suspend" in recovered and "job" in recovered, f"it does not say what was recovered: {recovered}")
+    demand("suspend" in recovered and "job" in recovered, f"the message does not say what was recovered: {recovered}")
     demand(job.state() == "running", f"it is {job.state()}")
     house.end(job)
 
@@ -153,7 +153,7 @@ def few_descriptors(house: House):
     fds = len(os.listdir(f"/proc/{house.pid}/fd"))
     for left in (0, 1, 2, 4):
         world.shell(f"prlimit --pid {house.pid} --nofile={fds + left}:")
-        demand(world.stasis("suspend", "job", expect=1).err, "it does not say why")
+        demand(world.stasis("suspend", "job", expect=1).err, "the message has no reason")
         demand(processes.is_alive(house.pid), "the daemon has ended")
     world.shell(f"prlimit --pid {house.pid} --nofile=1024:")
     world.stasis("suspend", "job")

@@ -139,9 +139,9 @@ def log_is_read(house: House):
     demand(next(following).data == b"begun\n", "it does not begin with the end")
     demand(len(house.workers()) == 1 and house.operations() == [], "it is no call that changes nothing")
     goes_on.touch()
-    demand([part.data for part in following] == [b"last\n"], "what came later is not read")
+    demand([part.data for part in following] == [b"last\n"], "later output is not read")
     stub.WaitJob(messages.WaitJobRequest(job="job"))
-    demand(b"".join(read(follow=True)) == log.read_bytes(), "that of a job that has ended is not whole")
+    demand(b"".join(read(follow=True)) == log.read_bytes(), "the log of an ended job is incomplete")
     # The worker exits after its client has disconnected.
     house.await_workers_end()
     log.unlink()

@@ -32,9 +32,9 @@ def kill_at(stand, house, verb, options, before, after, phase):
     operation = stand.begin(verb, *options)
     house.await_phase(phase)
     house.kill()
-    demand(operation.wait().code == 6, f"its end is not known to who asked:\n{operation}")
+    demand(operation.wait().code == 6, f"the client does not know how the operation ended:\n{operation}")
     for words in ("the daemon has gone away", "goes on by itself", "`stasis ps -a`"):
-        demand(words in operation.err, f"it does not say '{words}':\n{operation}")
+        demand(words in operation.err, f"the message lacks '{words}':\n{operation}")
     house.let_go(phase)
     house.await_workers_end()
     house.start_again()

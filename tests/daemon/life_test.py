@@ -14,7 +14,7 @@ NO_USER = 12345  # a user without any rights
 
 def said(house, *words):
     for word in words:
-        demand(word in house.world.last.err, f"it does not say '{word}':\n{house.world.last}")
+        demand(word in house.world.last.err, f"the message lacks '{word}':\n{house.world.last}")
 
 
 def start_status_drain(house: House):
@@ -69,7 +69,7 @@ def hangs(house: House):
     house.world.stasis("ps")
 
 
-def somebody_elses(house: House):
+def other_users(house: House):
     """Users other than root and the daemon's own get no answer."""
     world = house.world
     world.env["STASIS_SOCKET"] = str(world.folder / "theirs")
@@ -129,9 +129,9 @@ def notifies(house: House):
     manager.bind(path)
     manager.settimeout(60)
     house.start({"NOTIFY_SOCKET": path})
-    demand(manager.recv(100) == b"READY=1\nSTATUS=ready\n", "it is not said to be ready")
+    demand(manager.recv(100) == b"READY=1\nSTATUS=ready\n", "the service manager is not told that it is ready")
     house.drain()
-    demand(manager.recv(100) == b"STOPPING=1\n", "it is not said to end")
+    demand(manager.recv(100) == b"STOPPING=1\n", "the service manager is not told that it stops")
 
 
 def fill(path):
@@ -199,7 +199,7 @@ def no_descriptors(house: House):
     wait_until(lambda: "cannot accept" in log.read_text(), 60, "it takes all of them")
     seen = log.read_text().count("cannot accept")
     world.stasis("--no-daemon", "gpu", "ls")  # takes a moment
-    demand(log.read_text().count("cannot accept") < seen + 20, "it asks again without end")
+    demand(log.read_text().count("cannot accept") < seen + 20, "it retries without a pause")
     for peer in peers:
         peer.close()
     world.shell(f"prlimit --pid {house.pid} --nofile=1024:")
@@ -208,5 +208,5 @@ def no_descriptors(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([start_status_drain, killed, ended_by_signal, hangs, somebody_elses, drained, notifies,
+    sys.exit(main([start_status_drain, killed, ended_by_signal, hangs, other_users, drained, notifies,
                    drain_awaits_the_end, no_descriptors]))

@@ -29,7 +29,7 @@ def asked(house, number, *words, env=None):
     command = house.world.begin(*words, env=env).wait(ANSWER_S)
     house.world.reap()
     demand(command.code in (0, 1, 4, 5, 6, 7), lambda: f"start {number} failed, exit code {command.code}:\n{command}")
-    demand(command.code == 0 or command.err, lambda: f"it does not say why: {command}")
+    demand(command.code == 0 or command.err, lambda: f"the message has no reason: {command}")
     print(f"start {number}: exit {command.code} of {' '.join(words)}: {command.err.splitlines()[:1]}")
     return command
 

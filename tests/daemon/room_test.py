@@ -10,7 +10,7 @@ import sys
 from house import House, demand, isolate, main, wait_until
 from users_test import ALICE, BOB, User, for_all, leave
 
-# As in src/daemon/doors.h.
+# As in src/api/server_pool.h.
 CALLERS, KEPT, OF_ACCOUNT = 1024, 64, 64
 SUBORDINATES = 100000  # her subordinate ids
 STRANGERS = 20000  # users without an account
@@ -69,7 +69,7 @@ def refusals(house):
     return (house.world.state / "run" / "stasisd.log").read_text().count("a connection was closed")
 
 
-def as_many_users_as_he_likes(house: House):
+def many_subordinate_ids(house: House):
     """A user with many subordinate ids shares one quota among them."""
     for_all(house)
     subuid = house.world.folder / "subuid"
@@ -84,8 +84,8 @@ def as_many_users_as_he_likes(house: House):
         early = connect(house, BOB)
         peers = [connect(house, SUBORDINATES + number) for number in range(OF_ACCOUNT + 20)]
         wait_until(lambda: len(closed(peers)) == 20, 60, lambda: f"{len(closed(peers))} of hers are closed")
-        demand(closed(peers) == peers[:20], "it is not the oldest that goes")
-        demand(not closed([early]), "she has taken it from another")
+        demand(closed(peers) == peers[:20], "the closed connection is not the one idle for longest")
+        demand(not closed([early]), "another user's connection was closed")
         demand(bob.jobs() == {} and alice.jobs() == {}, "there are jobs")
         house.world.stasis("ps")
         demand(refusals(house) == 0, "somebody was refused")
@@ -98,7 +98,7 @@ def as_many_users_as_he_likes(house: House):
     leave(house)
 
 
-def more_users_than_there_is_room(house: House):
+def more_users_than_the_limit(house: House):
     """A new client is served in place of the one idle for longest; clients with a call in progress
     stay."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -112,14 +112,14 @@ def more_users_than_there_is_room(house: House):
     more = 30
     peers = [connect(house, STRANGERS + number) for number in range(CALLERS - KEPT + more)]
 
-    def the_oldest_are_closed():
+    def the_longest_idle_are_closed():
         # Separate threads handle the connections, so a later one may be faster.
         gone = closed(peers)
         return len(gone) >= more and gone == peers[:len(gone)]
 
-    wait_until(the_oldest_are_closed, 60,
+    wait_until(the_longest_idle_are_closed, 60,
                lambda: f"closed are {[number for number, peer in enumerate(peers) if peer in closed([peer])]}")
-    demand(not closed([roots]), "root's has made room")
+    demand(not closed([roots]), "root's connection was closed")
     demand(bob.jobs() == {}, "he has jobs")
     house.world.stasis("ps")
     demand(waiting.process.poll() is None, f"her call was ended: {waiting}")
@@ -134,4 +134,4 @@ def more_users_than_there_is_room(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([descriptors, as_many_users_as_he_likes, more_users_than_there_is_room]))
+    sys.exit(main([descriptors, many_subordinate_ids, more_users_than_the_limit]))

@@ -10,7 +10,7 @@ import time
 
 from house import House, demand, main, wait_until
 
-# As in src/daemon/tcp.cc.
+# As in src/api/tcp.cc.
 YOUNG_OF_ADDRESS = 32
 
 
@@ -63,23 +63,23 @@ def ask(house, address, authority, key=None, cert=None):
             return error.code().name, error.details()
 
 
-def who_is_let_in(house: House):
+def admitted_clients(house: House):
     world = house.world
     ours, theirs = Authority(world.folder, "ours"), Authority(world.folder, "theirs")
     house.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
     address = house.status()["listen"]
     demand(address.startswith("127.0.0.1:") and not address.endswith(":0"), f"it listens at {address}")
     job = house.counter()
-    demand(ask(house, address, ours, *ours.sign("/CN=root", "root")) == ("OK", ["job"]), "root is not let in")
+    demand(ask(house, address, ours, *ours.sign("/CN=root", "root")) == ("OK", ["job"]), "root is rejected")
     for name, words in (("/CN=nobody-at-all", "no user here"), ("/O=stasis", "no common name"),
                         ("/CN=nobody-at-all/CN=root", "no user here"), ("/CN=", "no common name")):
         status, said = ask(house, address, ours, *ours.sign(name, "other"))
         demand(status == "PERMISSION_DENIED" and words in said, f"{name}: {status} {said}")
-    demand(ask(house, address, ours)[0] == "UNAVAILABLE", "no certificate is asked for")
+    demand(ask(house, address, ours)[0] == "UNAVAILABLE", "no certificate is requested")
     demand(ask(house, address, ours, *theirs.sign("/CN=root", "forged"))[0] == "UNAVAILABLE",
-           "anybody's signature is believed")
+           "a certificate of any authority is accepted")
     demand(ask(house, address, theirs, *ours.sign("/CN=root", "root"))[0] == "UNAVAILABLE",
-           "the caller believes any daemon")
+           "the client accepts any daemon's certificate")
     house.end(job)
 
 
@@ -109,17 +109,17 @@ def without_a_certificate(house: House):
     demand(ended(peers) == 8 and ended([elsewhere]) == 0, "others are closed too")
     # Half a handshake.
     elsewhere.sendall(b"\x16\x03\x01\x02\x00")
-    demand(ask(house, address, ours, key, cert)[0] == "UNAVAILABLE", "that address has room yet")
+    demand(ask(house, address, ours, key, cert)[0] == "UNAVAILABLE", "that address has not reached its limit")
     world.stasis("ps")
     still = [*peers, elsewhere]
     wait_until(lambda: ended(still) == len(still), 60, lambda: f"{len(still) - ended(still)} stay")
-    demand(time.monotonic() - began > 5, "nobody has time to show one")
-    demand(ask(house, address, ours, key, cert) == ("OK", []), "nobody is let in any more")
+    demand(time.monotonic() - began > 5, "a client has no time to send a certificate")
+    demand(ask(house, address, ours, key, cert) == ("OK", []), "valid clients are rejected")
     log = (world.state / "run" / "stasisd.log").read_text()
     demand(log.count("connections over TCP were closed") in (1, 2), f"it is not said once:\n{log}")
 
 
-def folders_of_a_stranger(house: House):
+def folders_of_a_remote_client(house: House):
     """A remote client cannot name directories of this machine."""
     import grpc
     world = house.world
@@ -146,7 +146,7 @@ def refused(house: House):
              ({"STASIS_LISTEN": "nowhere.invalid:1"}, "cannot listen at"), ({"STASIS_LISTEN": "127.0.0.1"}, "HOST:PORT")]
     for wrong, words in cases:
         world.stasis("daemon", "start", env={**right, **wrong}, expect=(1, 2, 3))
-        demand(words in world.last.err, f"{wrong}: it does not say '{words}':\n{world.last}")
+        demand(words in world.last.err, f"{wrong}: the message lacks '{words}':\n{world.last}")
     os.chmod(right["STASIS_TLS_KEY"], 0o640)
     world.stasis("daemon", "start", env=right, expect=4)
     demand("can be read by others (mode 640)" in world.last.err and "chmod 600" in world.last.err, f"{world.last}")
@@ -154,4 +154,4 @@ def refused(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([who_is_let_in, without_a_certificate, folders_of_a_stranger, refused]))
+    sys.exit(main([admitted_clients, without_a_certificate, folders_of_a_remote_client, refused]))

@@ -13,11 +13,11 @@ PREFIX = "/opt/stasis/"
 
 # Required lines, and the reason for each.
 NEEDED = {
-    "Type": ("notify", "whoever starts after it would find no socket"),
+    "Type": ("notify", "services that start after it would find no socket"),
     "KillMode": ("process", "a restart would end restored programs and operations"),
-    "Restart": ("on-failure", "a daemon that was killed would stay away"),
-    "Delegate": ("yes", "systemd would take a program's own cgroups apart"),
-    "OOMPolicy": ("continue", "a program without memory would end the daemon"),
+    "Restart": ("on-failure", "a killed daemon would not be restarted"),
+    "Delegate": ("yes", "systemd would change a program's own cgroups"),
+    "OOMPolicy": ("continue", "a program that runs out of memory would stop the daemon"),
     "RuntimeDirectory": ("stasisd", "there would be no folder for the socket"),
 }
 # Settings that break CRIU or affect the user's programs.

@@ -77,7 +77,7 @@ def leave(house):
     isolate.unmount(str(house.build))  # after all of its programs have exited
 
 
-def each_his_own(house: House):
+def separate_jobs(house: House):
     for_all(house)
     house.start()
     alice, bob = User(house, ALICE), User(house, BOB)
@@ -111,7 +111,7 @@ def each_his_own(house: House):
     leave(house)
 
 
-def nobody_cancels_anothers(house: House):
+def cancelling_operations_of_others(house: House):
     """The requesting user and root can see and cancel an operation."""
     import grpc
     for_all(house)
@@ -150,7 +150,7 @@ def nobody_cancels_anothers(house: House):
     leave(house)
 
 
-def log_that_is_anothers(house: House):
+def log_of_another_user(house: House):
     """A log is read with the caller's rights, whatever file is there by then."""
     import grpc
     for_all(house)
@@ -235,7 +235,7 @@ def log_of_the_daemon(house: House):
     leave(house)
 
 
-def nccl_beside_anothers(house: House):
+def nccl_beside_another_user(house: House):
     """A communicator on the same GPU is seen if the caller may inspect its process: root sees hers,
     but not vice versa."""
     for_all(house)
@@ -265,7 +265,7 @@ def nccl_beside_anothers(house: House):
     leave(house)
 
 
-def ones_own(house: House):
+def own_daemon(house: House):
     """Without root's daemon a user may run one, which serves no other user."""
     for_all(house)
     alice, bob = User(house, ALICE), User(house, BOB)
@@ -287,4 +287,4 @@ def ones_own(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([each_his_own, nobody_cancels_anothers, log_that_is_anothers, log_of_the_daemon, nccl_beside_anothers, ones_own]))
+    sys.exit(main([separate_jobs, cancelling_operations_of_others, log_of_another_user, log_of_the_daemon, nccl_beside_another_user, own_daemon]))

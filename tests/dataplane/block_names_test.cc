@@ -73,7 +73,7 @@ class BlockNamesTest : public DataplaneTest {
   cuda::CUdeviceptr memory_ = 0;
 };
 
-TEST_F(BlockNamesTest, AreThoseOfTheProcessor) {
+TEST_F(BlockNamesTest, EqualThoseOfTheCpu) {
   constexpr size_t kPiece = image::kBlockPieceBytes;
   const size_t sizes[] = {1,
                           7,
@@ -108,7 +108,7 @@ TEST_F(BlockNamesTest, AreThoseOfTheProcessor) {
   }
 }
 
-TEST_F(BlockNamesTest, ZeroIsSeenByLooking) {
+TEST_F(BlockNamesTest, ZeroBlocksAreDetected) {
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
   const BlockKey key(*secret);
@@ -124,7 +124,7 @@ TEST_F(BlockNamesTest, ZeroIsSeenByLooking) {
   }
 }
 
-TEST_F(BlockNamesTest, NeedAKeyAndForgetIt) {
+TEST_F(BlockNamesTest, NeedAKeyAndDropIt) {
   EXPECT_REFUSED(Code::kFailedPrecondition, namer_->Name(memory_, {{0, kMib, 0, 0}}));
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
@@ -159,7 +159,7 @@ TEST_F(BlockNamesTest, WaitForTheirTasks) {
 }
 
 // More blocks than fit into one round; later ones must not overwrite the first ones.
-TEST_F(BlockNamesTest, OfManyRounds) {
+TEST_F(BlockNamesTest, WorkOverManyRounds) {
   constexpr size_t kRound = 24, kBlocks = 2 * kRound + 5;
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
@@ -187,7 +187,7 @@ TEST_F(BlockNamesTest, OfManyRounds) {
 
 // Ranges of odd sizes, with a different order in the arena: exactly the blocks that are neither
 // zero nor known are copied, each byte once.
-TEST_F(BlockNamesTest, SayWhatIsCopied) {
+TEST_F(BlockNamesTest, DecideWhatIsCopied) {
   constexpr uint64_t kChunk = 3 * kMib;
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
@@ -246,7 +246,7 @@ TEST_F(BlockNamesTest, SayWhatIsCopied) {
   }
 }
 
-TEST_F(BlockNamesTest, ComeWithASave) {
+TEST_F(BlockNamesTest, AreReturnedByASave) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -345,7 +345,7 @@ class Pipeline : public DataplaneTest {
   std::optional<ArenaStore> store_;
 };
 
-TEST_F(Pipeline, WhatIsNamedIsCopiedWhileTheGpuNamesTheRest) {
+TEST_F(Pipeline, NamedBlocksAreCopiedWhileOthersAreNamed) {
   constexpr double kLate = 1.5;
   std::vector<std::unique_ptr<Mover>> movers;
   std::vector<std::unique_ptr<Program>> programs;

@@ -91,7 +91,7 @@ class GpuLoadTest : public DataplaneTest {
   std::atomic<uint64_t> loaded_{0};
 };
 
-TEST_F(GpuLoadTest, LoadsBesideTheReadAndFreesTheBallastInTheMiddle) {
+TEST_F(GpuLoadTest, LoadsDuringTheReadAndFreesTheBallastInBetween) {
   ArenaStore store = OpenStore();
   Data one, two;
   ASSERT_NO_FATAL_FAILURE(Suspend(store, one, 1, {8 * kMib, 12 * kMib}));
@@ -155,7 +155,7 @@ TEST_F(GpuLoadTest, TheBallastOutlivesTheLoad) {
   one.agent->Verify();
 }
 
-TEST_F(GpuLoadTest, AReadThatFailsEndsTheLoadAndNothingStays) {
+TEST_F(GpuLoadTest, AFailedReadEndsTheLoadAndLeavesNothing) {
   ArenaStore store = OpenStore();
   Data one;
   ASSERT_NO_FATAL_FAILURE(Suspend(store, one, 1, {8 * kMib}));

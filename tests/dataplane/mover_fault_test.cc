@@ -8,8 +8,9 @@
 #include <optional>
 
 #include "base/file.h"
-#include "dataplane/packet.h"
 #include "driver_agent.h"
+#include "ipc/helper_process.h"
+#include "ipc/socket.h"
 
 namespace stasis::dataplane::testing {
 namespace {
@@ -164,7 +165,7 @@ TEST_F(Killed, ALoadThatRunsOutOfMemoryInTheMiddleTakesNothing) {
 
 // Uses the same few descriptors repeatedly at one place, and cancels before the copy: test machines
 // do not have 40 GiB.
-TEST_F(Killed, TenThousandHandlesAreImportedAndLetGo) {
+TEST_F(Killed, TenThousandHandlesAreImportedAndReleased) {
   constexpr size_t kHandles = 10000;
   Mover mover(OptionsFor(0));
   auto arena = store_->Acquire(KeyOf(0), ::getuid(), ranges_);
@@ -195,7 +196,7 @@ TEST_F(Killed, WhileItHoldsTheOnlyOtherReference) {
   agent_->Verify();
 }
 
-TEST_F(Killed, AMoverThatHangsIsEndedAtTheDeadline) {
+TEST_F(Killed, AHungMoverIsKilledAtTheDeadline) {
   for (const char* call :
        {"cuMemImportFromShareableHandle", "cuMemcpyDtoHAsync_v2", "cuEventSynchronize"}) {
     SCOPED_TRACE(call);
@@ -211,7 +212,7 @@ TEST_F(Killed, AMoverThatHangsIsEndedAtTheDeadline) {
   SaveAfresh();
 }
 
-TEST_F(Killed, ADriverThatRefusesLeavesTheMoverUsable) {
+TEST_F(Killed, ADriverErrorLeavesTheMoverUsable) {
   Mover mover(OptionsFor(0));
   auto arena = store_->Acquire(KeyOf(0), ::getuid(), ranges_);
   ASSERT_DONE(arena);
@@ -246,7 +247,7 @@ TEST_F(Killed, ADriverThatRefusesLeavesTheMoverUsable) {
   LoadAfresh();
 }
 
-TEST_F(MoverFaultTest, DescriptorsAndSizesAreNotBelieved) {
+TEST_F(MoverFaultTest, DescriptorsAndSizesAreChecked) {
   ArenaStore store = OpenStore();
   DriverAgent agent;
   agent.Create({4 * kMib, 8 * kMib}, 21);
@@ -306,7 +307,7 @@ TEST_F(MoverFaultTest, DescriptorsAndSizesAreNotBelieved) {
   agent.Verify();
 }
 
-TEST_F(MoverFaultTest, TheOrderOfRequestsIsKept) {
+TEST_F(MoverFaultTest, TheOrderOfRequestsIsEnforced) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   EXPECT_REFUSED(Code::kUnavailable, mover.Load({}, Soon()));
@@ -327,7 +328,7 @@ TEST_F(MoverFaultTest, TheOrderOfRequestsIsKept) {
 }
 
 // A wrong answer, or none.
-TEST_F(MoverFaultTest, AMoverIsNotBelievedEither) {
+TEST_F(MoverFaultTest, AnswersOfAMoverAreChecked) {
   struct Row {
     const char* script;
     Code code;
@@ -352,7 +353,7 @@ TEST_F(MoverFaultTest, AMoverIsNotBelievedEither) {
   }
 }
 
-TEST_F(MoverFaultTest, StrangeRequestsAreRefusedAndTheMoverLivesOn) {
+TEST_F(MoverFaultTest, InvalidRequestsAreRejectedAndTheMoverContinues) {
   int sockets[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
   UniqueFd ours(sockets[0]), theirs(sockets[1]);
@@ -362,14 +363,14 @@ TEST_F(MoverFaultTest, StrangeRequestsAreRefusedAndTheMoverLivesOn) {
   if (!options.library.empty()) {
     spawn.argv.insert(spawn.argv.end(), {"--library", options.library});
   }
-  spawn.fds = {{wire::kSocketFd, theirs.get()}};
+  spawn.fds = {{ipc::kHelperSocketFd, theirs.get()}};
   auto process = Subprocess::Spawn(spawn);
   ASSERT_DONE(process);
   theirs.Reset();
   auto ask = [&](const void* data, size_t size, std::vector<int> fds = {}) {
-    EXPECT_DONE(SendPacket(ours.get(), data, size, fds));
+    EXPECT_DONE(ipc::SendPacket(ours.get(), data, size, fds));
     wire::Reply reply;
-    auto packet = ReceivePacket(ours.get(), &reply, sizeof reply);
+    auto packet = ipc::ReceivePacket(ours.get(), &reply, sizeof reply);
     EXPECT_EQ(packet->size, sizeof reply);
     EXPECT_EQ(wire::WhyInvalid(reply, packet->size, packet->fds.size()), nullptr);
     return static_cast<Code>(reply.code);
@@ -402,7 +403,7 @@ TEST_F(MoverFaultTest, StrangeRequestsAreRefusedAndTheMoverLivesOn) {
   EXPECT_EQ(DescribeWaitStatus(*status), "exited with code 0") << "it ends with its socket";
 }
 
-TEST_F(MoverFaultTest, AMoverThatCannotStartSaysWhy) {
+TEST_F(MoverFaultTest, AMoverThatCannotStartReportsTheReason) {
   MoverOptions options = OptionsFor(0);
   options.gpu.value = "GPU-00000000-0000-0000-0000-000000000000";
   Mover unknown(options);

@@ -44,7 +44,7 @@ void ResumeFrom(Mover& mover, const Arena& arena, DriverAgent& agent, uint64_t b
   if (result != nullptr) *result = *loaded;
 }
 
-TEST_F(MoverTest, ThereAndBackColdAndWarm) {
+TEST_F(MoverTest, SavesAndLoadsColdAndWarm) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   const auto info = mover.Start(Soon());
@@ -87,7 +87,7 @@ TEST_F(MoverTest, ManySmallHandles) {
   agent.Verify();
 }
 
-TEST_F(MoverTest, ProgressIsToldAndChecksumsAreCompared) {
+TEST_F(MoverTest, ProgressIsReportedAndChecksumsAreCompared) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -124,7 +124,7 @@ TEST_F(MoverTest, ProgressIsToldAndChecksumsAreCompared) {
   EXPECT_NE(mover.pid(), 0);
 }
 
-TEST_F(MoverTest, WhatIsNotInTheArenaIsZero) {
+TEST_F(MoverTest, MissingArenaPagesAreZero) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -147,7 +147,7 @@ TEST_F(MoverTest, WhatIsNotInTheArenaIsZero) {
   agent.Verify({1});
 }
 
-TEST_F(MoverTest, LoadsWhatThereIsOfAnArenaThatIsStillBeingFilled) {
+TEST_F(MoverTest, LoadsFromAnArenaThatIsBeingFilled) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -243,7 +243,7 @@ TEST_F(MoverTest, SuspendedDataOutlivesTheMover) {
   agent.Verify();
 }
 
-TEST_F(MoverTest, NoRoomOnTheGpuIsKnownBeforehand) {
+TEST_F(MoverTest, MissingGpuMemoryIsDetectedBeforehand) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -267,7 +267,7 @@ TEST_F(MoverTest, NoRoomOnTheGpuIsKnownBeforehand) {
   agent.Verify();
 }
 
-TEST_F(MoverTest, TwoGpusAtTheSameTimeAndOntoTheOther) {
+TEST_F(MoverTest, TwoGpusConcurrentlyAndExchanged) {
   if (Gpus().size() < 2) GTEST_SKIP() << "this machine has one GPU";
   ArenaStore store = OpenStore();
   Mover movers[2] = {Mover(OptionsFor(0)), Mover(OptionsFor(1))};
@@ -314,7 +314,7 @@ TEST_F(MoverTest, TwoGpusAtTheSameTimeAndOntoTheOther) {
   }
 }
 
-TEST_F(MoverTest, AnArenaThatHasGrown) {
+TEST_F(MoverTest, AGrownArena) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -341,7 +341,7 @@ TEST_F(MoverTest, AnArenaThatHasGrown) {
   }
 }
 
-TEST_F(MoverTest, TheWireIsMeasuredAndTheArenaKeepsItsBytes) {
+TEST_F(MoverTest, TheBusIsMeasuredAndTheArenaKeepsItsBytes) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -360,7 +360,7 @@ TEST_F(MoverTest, TheWireIsMeasuredAndTheArenaKeepsItsBytes) {
   agent.Verify();
 }
 
-TEST_F(MoverTest, TheArenaIsMadeReadyAheadOfTime) {
+TEST_F(MoverTest, TheArenaIsPreparedInAdvance) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -379,7 +379,7 @@ TEST_F(MoverTest, TheArenaIsMadeReadyAheadOfTime) {
 }
 
 // Settings of the program that started the mover do not hide devices from it.
-TEST_F(MoverTest, DevicesAreKnownByTheirUuidWhateverTheEnvironmentHides) {
+TEST_F(MoverTest, DevicesAreFoundByUuidDespiteTheEnvironment) {
   const size_t last = Gpus().size() - 1;
   ::setenv("CUDA_VISIBLE_DEVICES", last == 0 ? "" : "0", 1);
   Mover mover(OptionsFor(static_cast<int>(last)));
@@ -417,7 +417,7 @@ TEST_F(MoverTest, ManyRoundsLeaveNothingBehind) {
   EXPECT_LE(last.rss, first.rss + 4 * kMib);
 }
 
-TEST_F(MoverTest, AnIdleMoverLeavesAndAnotherOneComes) {
+TEST_F(MoverTest, AnIdleMoverExitsAndIsReplaced) {
   ArenaStore store = OpenStore();
   MoverOptions options = OptionsFor(0);
   options.idle_timeout = std::chrono::milliseconds(100);

@@ -31,7 +31,7 @@ class Tool:
         last = self.world.begin(*words, program=self.folder / "cuda-checkpoint", env=env).wait()
         demand(last.code == code, lambda: f"expected exit code {code}:\n{last}")
         if code == 0:
-            demand(last.err == "", lambda: f"words beside the answer:\n{last}")
+            demand(last.err == "", lambda: f"output besides the answer:\n{last}")
         else:
             demand(last.out == "" and last.err.startswith("cuda-checkpoint: "), lambda: f"no clear message:\n{last}")
             demand(len(last.err.splitlines()) <= 3, lambda: f"too many words:\n{last}")

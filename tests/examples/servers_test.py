@@ -45,11 +45,11 @@ def one_server(world):
     log = pathlib.Path(started["log"])
     wait_until(lambda: "READY" in log.read_text(), 90, lambda: f"it does not come up: {log.read_text()}")
     before = [tokens(port, seed) for seed in range(3)]
-    demand(len({tuple(answer) for answer in before}) == 3, f"its answers say nothing: {before}")
+    demand(len({tuple(answer) for answer in before}) == 3, f"its answers are empty: {before}")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         world.stasis("suspend", "server")
         waiting = [pool.submit(tokens, port, seed) for seed in range(3)]
-        demand(ask(port, "healthz") == b"ok\n", "what needs no GPU does not answer")
+        demand(ask(port, "healthz") == b"ok\n", "requests without a GPU are not answered")
         demand(not any(request.done() for request in waiting), "it answers without a GPU")
         world.stasis("resume", "server")
         demand([request.result(ANSWER_S) for request in waiting] == before, "other answers after a resume")

@@ -53,7 +53,7 @@ def struck(world, *args, env):
 def recovered(world, *patterns):
     done = world.stasis("recover")
     for pattern in patterns:
-        demand(re.search(pattern, done.out), f"it does not say '{pattern}':\n{done}")
+        demand(re.search(pattern, done.out), f"the message lacks '{pattern}':\n{done}")
     world.expect_clean()
     return done.out
 
@@ -121,7 +121,7 @@ def leaves_one_behind(world, program):
     struck(world, "dump", "tree", "--name", IMAGE, LOUD, env=env)
     beside = processes.called("sleep")  # CRIU also runs to be queried for its features
     said = world.stasis("recover", expect=6).out
-    demand(any(f"not yet process {pid} (sleep), which has" in said for pid in beside), f"who holds it up?\n{said}")
+    demand(any(f"not yet process {pid} (sleep), which has" in said for pid in beside), f"the blocking process is not named:\n{said}")
     for pid in beside:
         processes.end(pid)
     recovered(world, UNDONE)
@@ -133,7 +133,7 @@ def by_the_daemon(world, program):
     world.daemon = True
     struck(world, "dump", "tree", "--name", IMAGE, LOUD,
            env=dying_criu(world, "daemon", says=DUMP_PLACES[3], together=1))
-    demand("stasis recover" in world.last.err, f"it does not say what to do:\n{world.last}")
+    demand("stasis recover" in world.last.err, f"the message gives no advice:\n{world.last}")
     world.end_daemons()
     world.daemon = False
     recovered(world, UNDONE)
@@ -151,7 +151,7 @@ def takes_one_with_it(world):
         env = dying_criu(world, name, injects=doomed, together=1)
         struck(world, "dump", "family", "--name", IMAGE, env=env)
         recovered(world, rf"undone: process {doomed} has ended in the meantime[,;] {left}")
-        demand(not processes.is_alive(doomed), "it has not ended: the test tests nothing")
+        demand(not processes.is_alive(doomed), "the process has not ended, so this tests nothing")
         demand(not (world.images / IMAGE).exists(), "there is an image")
     world.stasis("wait", "family", expect=133)
     world.stasis("kill", "family", "-s", "KILL")
@@ -181,7 +181,7 @@ def behind_commit(world, program):
             program.expect_running()
 
 
-def nobody_knows(world):
+def without_a_shim(world):
     """It has no shim, and its parent has reaped its first process."""
     program = Program(world, "by-hand", "tree", ["--children", 1, "--interval", "10"]).spawn()
     children = processes.children(program.pid)
@@ -191,7 +191,7 @@ def nobody_knows(world):
     said = recovered(world, rf"image {world.images}/by-hand is complete; the program's first process, "
                             rf"{program.pid}, has ended, by this dump or by itself")
     named = re.search(r"left of it: process ([\d, ]+), as before the dump\. End", said)
-    demand(named or all(not processes.is_alive(pid) for pid in children), f"it does not say who is left: {said}")
+    demand(named or all(not processes.is_alive(pid) for pid in children), f"the message does not name the remaining processes: {said}")
     # Their memory is restored and intact, and they exit with their parent.
     wait_until(lambda: world.reap() or not any(map(processes.is_alive, children)), 60, "they do not run on")
     world.disown(program.pid)
@@ -223,7 +223,7 @@ def run(world):
     behind_commit(world, program)
     restore_is_undone(world, program)
     program.finish()
-    nobody_knows(world)
+    without_a_shim(world)
 
 
 sys.exit(main(run))

@@ -128,7 +128,7 @@ class Subject:
 
     def demand_lost_with_criu(self, asked, said):
         """A CRIU killed while its code is in the program may kill the program: that is reported,
-        and the program restarts (docs/decisions/2026-11-20-criu-deadlines.md)."""
+        and the program restarts (docs/decisions/criu-deadlines.md)."""
         words = "".join(command.err for command, *_ in asked)
         demand("criu" in self.chaos.struck and ("has ended" in words or "died" in words),
                f"the program is gone, and no image was made: {said}")
@@ -237,7 +237,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--daemon", action="store_true", help="commands are done by a daemon")
+    parser.add_argument("--daemon", action="store_true", help="run commands through a daemon")
     parser.add_argument("--seconds", type=float, default=300)
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)

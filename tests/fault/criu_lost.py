@@ -20,7 +20,7 @@ from world import demand  # noqa: E402
 
 
 def whole(world, program, name, command):
-    demand("CRIU ended without an answer" in command.out, f"it does not say that CRIU was lost:\n{command}")
+    demand("CRIU ended without an answer" in command.out, f"the message does not say that CRIU was lost:\n{command}")
     demand(program.state() == "dumped", f"the job is {program.state()}")
     world.stasis("image", "verify", name)
     world.expect_clean()
@@ -42,9 +42,9 @@ def runs_on(world, program, name):
 # Processes exit by themselves all the time.
 RESTLESS = """echo READY
 n=0
-(while :; do sleep 0.13; done) &
+(while :; do sleep 0.53; done) &
 trap 'kill $!; exit' TERM
-while :; do sleep 0.1; n=$((n+1)); echo ROUND $n 1; done
+while :; do sleep 0.4; n=$((n+1)); echo ROUND $n 1; done
 """
 
 

@@ -85,7 +85,7 @@ def strike(stand, verb, options, before, phase, when, how):
     if command.code == 1:
         stand.last_undone = phase
     for word in [phase, *words]:
-        demand(word in command.err, f"the message does not say '{word}':\n{command}")
+        demand(word in command.err, f"the message lacks '{word}':\n{command}")
     stand.settle(before, verb, command)
 
 

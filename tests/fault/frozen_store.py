@@ -93,7 +93,7 @@ def in_the_middle(stand, held, awaited, options):
             command = ended(operation)
             expect_released(stand, store, command)
             demand("does not answer" in command.err, f"it does not say why:\n{command}")
-            demand(HIDDEN in command.err and "may be left" in command.err, f"it does not say what is left:\n{command}")
+            demand(HIDDEN in command.err and "may be left" in command.err, f"the message does not name the leftovers:\n{command}")
         remove_what_is_left(stand, store)
         demand(not stand.image_exists(), "there is an image")
         stand.operate("dump", "--leave-running")
@@ -102,14 +102,14 @@ def in_the_middle(stand, held, awaited, options):
 
 
 def remove_what_is_left(stand, store):
-    """When the store answers again: what hung there ends, and then what it has left can be removed."""
+    """When the store answers again, blocked processes end and their leftovers can be removed."""
     wait_until(lambda: stand.world.reap() or not processes.called("stasis"), 60, "a process of stasis still hangs")
     stand.world.stasis("image", "gc", "-d", store)
     stand.world.expect_clean()
 
 
 def behind_the_commit(stand):
-    """The image is complete: what cannot be removed is a note, and no failure."""
+    """The image is complete: leftovers that cannot be removed give a note, not a failure."""
     stand.prepare("running")
     with disk_store(stand) as store:
         hold = stand.world.folder / "hold"
@@ -121,7 +121,7 @@ def behind_the_commit(stand):
             command = ended(operation)
             demand(command.code == 0, f"exit code {command.code}:\n{command}")
             said = command.out + command.err
-            demand(HIDDEN in said and "is left and of no use" in said, f"it does not say what is left:\n{command}")
+            demand(HIDDEN in said and "is left and of no use" in said, f"the message does not name the leftovers:\n{command}")
             stand.program.expect_running()
         remove_what_is_left(stand, store)
         stand.world.stasis("image", "verify", stand.image_folder())
@@ -129,7 +129,7 @@ def behind_the_commit(stand):
 
 
 def recovery(stand):
-    """Of a dump that was killed: the program has its GPU again before the store is asked."""
+    """After a killed dump, the program has its GPU again before the store is accessed."""
     stand.prepare("running")
     with disk_store(stand) as store:
         hold = stand.world.folder / "hold"
@@ -142,8 +142,8 @@ def recovery(stand):
         with frozen(store):
             command = ended(stand.world.begin("recover"))
             demand(command.code == 0, f"exit code {command.code}:\n{command}")
-            demand("the program is as it was before" in command.out, f"it does not say in what state it is:\n{command}")
-            demand(HIDDEN in command.out and "may be left" in command.out, f"it does not say what is left:\n{command}")
+            demand("the program is as it was before" in command.out, f"the message does not give the state:\n{command}")
+            demand(HIDDEN in command.out and "may be left" in command.out, f"the message does not name the leftovers:\n{command}")
             demand(stand.program.gpu_state() == "running", "its GPU is not given back")
             stand.program.expect_running()
         remove_what_is_left(stand, store)

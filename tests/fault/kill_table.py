@@ -168,7 +168,7 @@ def wait_until_quiet(stand, pid):
         if now != seen:
             seen, since = now, time.monotonic()
         return time.monotonic() - since > 0.1
-    wait_until(quiet, 60, "it does not come to rest")
+    wait_until(quiet, 60, "it does not become idle")
 
 
 def on_sight(stand, verb, options, before, sight, who):

@@ -135,7 +135,7 @@ class Stand:
     def recover(self):
         done = self.world.stasis("recover")
         demand(JOB in done.out or IMAGE in done.out or "nothing" in done.out,
-               f"it does not say what was recovered:\n{done}")
+               f"the message does not say what was recovered:\n{done}")
         return done
 
     # Checks.
@@ -207,7 +207,7 @@ class Stand:
     def expect_lost(self, command):
         """The program cannot be saved: the error says so, and nothing else is left."""
         words = ("has ended", "died", "hang", "did not answer", "could not be undone", "lost", "stopped")
-        demand(any(word in command.err for word in words), f"it does not say what became of it:\n{command}")
+        demand(any(word in command.err for word in words), f"the message does not give the state:\n{command}")
         if self.here():
             self.program.kill()
         self.world.stasis("recover", expect=None)
@@ -255,8 +255,8 @@ class Stand:
 def main(names, run, stand_of=Stand):
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
-    parser.add_argument("--only", help="cases whose name holds this")
-    parser.add_argument("--all", action="store_true", help="every case of the table, as the nightly run has them")
+    parser.add_argument("--only", help="only cases whose name contains this")
+    parser.add_argument("--all", action="store_true", help="all cases of the table, as in the nightly run")
     parser.add_argument("name", choices=list(names))
     options = parser.parse_args()
     isolate.enter(isolate_keep(options.build))

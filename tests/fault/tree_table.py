@@ -89,7 +89,7 @@ class TreeStand(Stand):
         # The nearest pid before it: the message may start with a process that has ended.
         stuck = {int(pid) for pid in
                  re.findall(r"process (\d+)(?:(?!process)[^.])* uses GPU memory of process \d+ .CUDA IPC., which cannot", said)}
-        demand(len(stuck) <= 1, f"more than one uses memory of the dead: {said}")
+        demand(len(stuck) <= 1, f"more than one process uses memory of the dead one: {said}")
         # A stuck process can only be killed; the parent may wait for it, and all others for the
         # parent.
         for pid in stuck:

@@ -190,7 +190,7 @@ def periodic(output, period, undisturbed):
     demand(undisturbed >= 2 * period, "there was no undisturbed run to compare with")
     demand(len(set(values[:period])) > period // 2, f"hardly any two rounds differ: {values[:period]}")
     first = values[:period]
-    demand(values[period:2 * period] == first, "two undisturbed runs differ: the program is no test")
+    demand(values[period:2 * period] == first, "two undisturbed runs differ, so the program is not a valid test")
     wrong = [n for n, value in enumerate(values) if value != first[n % period]]
     demand(not wrong, f"{len(wrong)} of {len(values)} results differ from the undisturbed run's, the "
            f"first is number {wrong[0] + 1 if wrong else 0}, {undisturbed} were undisturbed")
@@ -596,7 +596,7 @@ def steps(machine):
     yield "repeat", 300, repeat.by_us, []
     yield "move-vector", 90, functools.partial(
         moved, machine, lambda: start_vector(machine, "move-vector", "256M" if SOFT else "8G")), []
-    yield "move-torch", 120, functools.partial(moved, machine, mover.go, period=24), [mover]
+    yield "move-torch", 120, functools.partial(moved, machine, mover.go, period=24), [helper]
 
 
 def guarded(machine, function, early):

@@ -164,7 +164,7 @@ class Torch:
                    self.machine.log(self.machine.report.step_name))
         demand(done.code == 0, f"the undisturbed run: exit code {done.code}: {tail(done.err)}")
         alone = re.findall(r"^ROUND (\d+) (\S+)$", done.out, re.M)
-        demand(len({value for _, value in alone}) > 1, "every round gives the same: no test at all")
+        demand(len({value for _, value in alone}) > 1, "all rounds are equal, so this tests nothing")
         for name, rounds in runs.items():
             wrong = [(a, b) for a, b in zip(alone, rounds) if a != b]
             demand(not wrong, f"{name}: {len(wrong)} of {len(rounds)} rounds differ, first {wrong[:1]}")

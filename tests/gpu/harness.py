@@ -67,7 +67,7 @@ class Report:
             result, note = "FAIL", str(failure)
         except StepSkipped as reason:
             result, note = "SKIP", str(reason)
-        except Exception:  # noqa: BLE001 - one step's surprise is not the others'
+        except Exception:  # noqa: BLE001 - the other steps run all the same
             result, note = "FAIL", traceback.format_exc()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -78,7 +78,7 @@ class Server:
         wait_until(lambda: "READY" in self.text() or not self.pid(), 180, "the server being ready")
         demand("READY" in self.text(), f"it has ended:\n{tail(self.text(), 800)}")
         self.expected = [tokens(seed) for seed in range(6)]
-        demand(len({str(answer) for answer in self.expected}) > 1, "its answers say nothing")
+        demand(len({str(answer) for answer in self.expected}) > 1, "its answers are empty")
 
     def text(self):
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -103,7 +103,7 @@ def under_requests(machine, server):
         for _ in range(10):
             downs.append(machine.stasis("server", "suspend", "server").json())
             began = time.monotonic()
-            demand(ask("healthz") == b"ok\n", "what needs no GPU does not answer")
+            demand(ask("healthz") == b"ok\n", "requests without a GPU are not answered")
             healthy.append(time.monotonic() - began)
             answered = requests.answers
             time.sleep(0.3)

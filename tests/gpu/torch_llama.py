@@ -68,7 +68,7 @@ def tokens(torch, model, count):
 def main():
     protocol = Protocol(options)
     import torch
-    import transformers.models.llama.modeling_llama  # noqa: F401 - what build() needs, in good time
+    import transformers.models.llama.modeling_llama  # noqa: F401 - imported early for build()
 
     protocol.imported()
     torch.use_deterministic_algorithms(True)

@@ -212,7 +212,7 @@ def eight_processes(machine):
         cycle(job, "--gpu-map", SWAP)
         dumped_and_restored(job, "--gpu-map", SWAP)
         held = [f for pid in [job.pid, *descendants(job.pid)] for f in device_files(pid)]
-        demand(held or SOFT, "nobody of the restored tree holds a GPU")
+        demand(held or SOFT, "no process of the restored tree holds a GPU")
         job.finish()
         sequence_is_whole(job.output)
         return account_text(accounts[-1][0]) + "\n" + account_text(accounts[-1][1])

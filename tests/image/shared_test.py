@@ -140,7 +140,7 @@ def killed_while_it_shares(world, program):
     world.stasis("dump", "one", "--name", "dead", "--leave-running", expect=None,
                  env={"STASIS_FAULT": "data-write:after:die"})
     demand(world.last.code == -9, lambda: f"it was not killed: {world.last}")
-    demand([n for n in os.listdir(world.images) if n.startswith(".dead.")], "no trace of it?")
+    demand([n for n in os.listdir(world.images) if n.startswith(".dead.")], "the dead dump left no folder")
     world.stasis("recover")
     gc(world)
     demand(not [n for n in os.listdir(world.images) if n.startswith(".")], "gc left the dead dump's folder")

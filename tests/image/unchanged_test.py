@@ -108,7 +108,7 @@ def failed(world, program):
 
 
 def whole_after(saved):
-    demand(saved["unchanged_bytes"] == 0, f"what was written by a suspend that failed was relied on: {saved}")
+    demand(saved["unchanged_bytes"] == 0, f"data of a failed suspend was used: {saved}")
 
 
 def resumes_killed(world, program):

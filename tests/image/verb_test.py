@@ -62,7 +62,7 @@ class ImageVerbs(unittest.TestCase):
         findings = json.loads(self.stasis("verify", "a", "--json", expect=1).stdout)["findings"]
         self.assertEqual([f["path"] for f in findings], ["cpu/length-5.img"])
 
-    def test_what_is_not_there_or_no_image(self):
+    def test_missing_and_invalid_images(self):
         for verb in ("inspect", "verify", "delete"):
             self.assertIn("there is no image b", self.stasis(verb, "b", expect=3).stderr)
             self.stasis(verb, "./b", expect=3)
@@ -83,7 +83,7 @@ class ImageVerbs(unittest.TestCase):
         self.assertIn("deleted", self.stasis("delete", "a").stdout)
         self.assertEqual(self.names(), ["b"], "what a killed dump left goes too")
 
-    def test_what_is_in_use_is_not_deleted(self):
+    def test_images_in_use_are_not_deleted(self):
         fd = os.open(os.path.join(self.store, "a"), os.O_RDONLY)
         try:
             fcntl.flock(fd, fcntl.LOCK_SH)
@@ -94,7 +94,7 @@ class ImageVerbs(unittest.TestCase):
         self.stasis("delete", "a")
         self.assertEqual(self.names(), [])
 
-    def test_strangers_are_left_alone(self):
+    def test_foreign_entries_are_kept(self):
         thesis = os.path.join(self.store, "a", "thesis.tex")
         open(thesis, "w").close()
         self.assertIn("thesis.tex", self.stasis("delete", "a", expect=1).stderr)

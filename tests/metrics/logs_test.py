@@ -155,7 +155,7 @@ def run(world):
 
     log = start(world, "debug", {"STASIS_FAULT": "gpu-lock:before:hang"})
     world.stasis("ps", env={"PASSWORD": f"{SECRET}-client"})
-    demand(of(log, verb="listjobs", message="ended", level="debug"), "debug says no more")
+    demand(of(log, verb="listjobs", message="ended", level="debug"), "the debug level logs no more")
     first = one_id(world, log)
     job.expect_running()
     log = start(world, "debug", {"STASIS_FAULT": "gpu-lock:before:hang"})
@@ -169,10 +169,10 @@ def run(world):
 
     text = log.read_text()
     demand(first in text and SECRET not in text, "\n".join(line for line in text.splitlines() if SECRET in line))
-    demand(stat_mode(log) == 0o600, "the log is others' to read")
+    demand(stat_mode(log) == 0o600, "other users can read the log")
     # An invalid log file is rejected before anything is started.
     world.stasis("daemon", "start", expect=2, env={"STASIS_DAEMON_LOG_FILE": "/dev/null"})
-    demand("/dev/null is no file for a log" in world.last.err, str(world.last))
+    demand("/dev/null is not a regular file" in world.last.err, str(world.last))
     job.finish()
 
 

@@ -75,7 +75,7 @@ def operations(world, daemon):
     demand(begun.value("stasis_build_info", version=world.stasis("version", "--json").json()["stasis"]) == 1, "version")
     demand(begun.value("stasis_suspended_bytes", uid=UID) == 0, "nothing is suspended")
     job = Program(world, "job", "counter", ["--memory", "24M"]).run()
-    world.stasis("suspend", "job", env={"STASIS_MOVER_IDLE_S": "30"})
+    world.stasis("suspend", "job", env={"STASIS_HELPER_IDLE_S": "30"})
     now = daemon.scrape_until("stasis_arena_bytes", uid=UID, state="data")
     demand(now.value("stasis_operations_total", verb="suspend", outcome="done", code="OK", domain="") == 1, "suspends")
     demand(now.value("stasis_operation_seconds_count", verb="suspend", outcome="done") == 1, "duration")
@@ -90,7 +90,7 @@ def operations(world, daemon):
     demand(now.value("stasis_movers", uid=UID) == 1, "movers")
     demand(now.value("stasis_calls_total", method="Suspend", code="OK") == 1, "calls")
     demand(now.value("stasis_usage_age_seconds", uid=UID) < 60, "age")
-    world.stasis("resume", "job", env={"STASIS_MOVER_IDLE_S": "0"})
+    world.stasis("resume", "job", env={"STASIS_HELPER_IDLE_S": "0"})
     job.expect_running()
     world.stasis("dump", "job", "--leave-running", "--name", "one")
     job.expect_running()
@@ -186,7 +186,7 @@ def run(world):
     # Without the setting there is no listener.
     world.env["STASIS_SOCKET"] = str(world.folder / "socket")
     world.stasis("daemon", "start")
-    demand(world.stasis("daemon", "status", "--json").json()["metrics"] == "", "metrics without being asked for")
+    demand(world.stasis("daemon", "status", "--json").json()["metrics"] == "", "metrics are served without the setting")
     world.stasis("daemon", "drain")
     world.await_daemons_end()
 

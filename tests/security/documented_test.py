@@ -15,7 +15,7 @@ def main():
     for file, name in sorted(named):
         found = [p for folder in ("src", "tests") for p in (SOURCES / folder).rglob(file)]
         if not any(re.search(rf"\b{name}\b", p.read_text()) for p in found):
-            problems.append(f"the page names {file}: {name}, which there is not")
+            problems.append(f"the page names {file}: {name}, which does not exist")
     for path in sorted(HERE.glob("*_test.py")):
         for name in re.findall(r"^def (\w+)\(new\):", path.read_text(), re.M):
             if (path.name, name) not in named:
@@ -23,7 +23,7 @@ def main():
     defended = page[page.index("## Defended"):page.index("## Not defended")]
     problems += [f"a line without a test: {line}" for line in defended.splitlines()
                  if line.startswith("| ") and not line.startswith("| what") and not re.search(r"`\w+\.\w+: \w+`", line)]
-    print("\n".join(problems) or "all as it should be")
+    print("\n".join(problems) or "all tests passed")
     return 1 if problems else 0
 
 

@@ -1,8 +1,8 @@
-// forge IMAGE [--key FILE | --keep-mac] [--needs FILE] [UID]: makes an image whole again whose
-// files were changed, as a careful forger would: every checksum anew, and the manifest in a new
-// envelope. With UID the manifest says that it is that user's program, with --needs that it has
-// FILE mapped. The manifest gets an origin MAC by the secret in FILE, keeps the one that it had, or
-// has none. Prints nothing.
+// forge IMAGE [--key FILE | --keep-mac] [--needs FILE] [UID]: makes an image consistent after its
+// files were changed, like a careful forger: computes every checksum again and puts the manifest in
+// a new envelope. UID makes the manifest name that user, and --needs makes it list FILE as mapped.
+// The manifest gets an origin MAC from the secret in FILE, keeps its old one, or has none. Prints
+// nothing.
 #include <fcntl.h>
 
 #include <cstdio>

@@ -77,7 +77,7 @@ class Holder:
         before = set(processes.all_pids())
         done = self.world.stasis("restore", self.image, "--job", "back", expect=code)
         for text in texts:
-            demand(text in done.err, f"it does not say '{text}':\n{done}")
+            demand(text in done.err, f"the message lacks '{text}':\n{done}")
         self.world.reap()
         left = [p for p in set(processes.all_pids()) - before if processes.is_alive(p)
                 and (processes.stat(p) or ("",))[0] == "sleep"]
@@ -226,7 +226,7 @@ def image_from_elsewhere(new):
     def refused(origin, *texts):
         done = here.stasis("restore", copy, "--job", "x", expect=4)
         for text in ("was not written by this installation", "files belong to user 0", "--trust-image", *texts):
-            demand(text in done.err, f"it does not say '{text}':\n{done}")
+            demand(text in done.err, f"the message lacks '{text}':\n{done}")
         said = here.stasis("image", "inspect", copy, "--json").json()["origin"]
         demand(said["by"] == origin, f"inspect says {said}")
 

@@ -75,7 +75,7 @@ def tree_with_more_rights(new):
     # VFS_CAP_REVISION_2 with the effective bit; CAP_NET_RAW is bit 13.
     os.setxattr(place / "capable", "security.capability", struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0))
     cases = (("setuid 1000", "belongs to user 0"), ("setgid 1000", f"has group {BOB}"),
-             ("capable 1000", "has capabilities"), ("unreadable 1000", "hides what it holds"),
+             ("capable 1000", "has capabilities"), ("unreadable 1000", "may not be inspected"),
              ("/usr/bin/unshare -U sleep 1000", "user namespace"))
     for text, words in cases:
         command = text if text.startswith("/") else f"{place}/{text}"
@@ -83,7 +83,7 @@ def tree_with_more_rights(new):
         name = "sleep" if text.startswith("/") else text.split()[0]
         processes.wait_until(lambda: processes.named(name, child.pid), 60, "no such child")
         refused = alice.stasis("dump", child.pid, "--name", "x", expect=4)
-        demand(words in refused.err, lambda: f"it does not say '{words}':\n{refused}")
+        demand(words in refused.err, lambda: f"the message lacks '{words}':\n{refused}")
         demand(not alice.images.is_dir() or not list(alice.images.iterdir()), "something was written")
         end(alice, child)
     isolate.unmount(str(place))
@@ -135,7 +135,7 @@ def owner(pid):
 def files_of_a_user(new):
     """All of the user's files are private: checks modes, and tries as a second user."""
     alice = new(ALICE, RESTORER)
-    alice.env["STASIS_MOVER_IDLE_S"] = "60"
+    alice.env["STASIS_HELPER_IDLE_S"] = "60"
     os.chmod(alice.folder, 0o755)  # must not be the protection
     program = Program(alice, "job", "counter", ["--memory", "4M"]).run()
     alice.stasis("dump", "job", "--name", "image", "--leave-running")
@@ -156,7 +156,7 @@ def files_of_a_user(new):
             if not program_file:
                 seen.append(path)
     kinds = "\n".join(map(str, seen))
-    for part in (".data", "manifest.pb", "jobs", "movers/", "/journal", "/cpu/", "/gpu/"):
+    for part in (".data", "manifest.pb", "jobs", "helpers/", "/journal", "/cpu/", "/gpu/"):
         demand(part in kinds, f"no {part} was looked at in:\n{kinds}")
     for path in seen:
         if path.is_dir():
@@ -236,7 +236,7 @@ def output_in_anothers_folder(new):
     os.symlink(victim, out)
     os.chown(out, BOB, BOB, follow_symlinks=False)
     refused = root.stasis("restore", "x", "--job", "job", expect=4)
-    demand(f"a link of user {BOB} is on the way to {out}" in refused.err, refused)
+    demand(f"{out} leads through a link of user {BOB}" in refused.err, refused)
     demand(victim.read_text() == "root's\n", "the victim was written to")
     os.unlink(out)
     root.stasis("restore", "x", "--job", "job")

@@ -62,7 +62,7 @@ def commands_end(world, pid):
     for words in (["suspend", pid], ["dump", pid], ["dump", pid, "--leave-running"]):
         command = world.stasis(*words, "--timeout", "2", expect=1, seconds=ENDS_S)
         expect_refusal(command, pid)
-        demand("Everything is as it was before" in command.err, f"it does not say in what state it is:\n{command}")
+        demand("Everything is as it was before" in command.err, f"the message does not give the state:\n{command}")
     command = world.stasis("check", pid, "--timeout", "2", expect=5, seconds=ENDS_S)
     expect_refusal(command, pid)
     # These commands only have to end.

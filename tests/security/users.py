@@ -24,7 +24,7 @@ def main(*runs):
     Returns the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
-    parser.add_argument("--only", default="", help="those whose name holds this")
+    parser.add_argument("--only", default="", help="only those whose name contains this")
     options = parser.parse_args()
     isolate.enter(isolate_keep(options.build))
     worlds = []

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that each folder of src/ includes only the folders that ALLOWED lists.
+"""Checks that each folder of src/ includes only the folders that ALLOWED lists, and names no software GPU.
 
 usage: tests/source/layers_test.py [CHECKOUT]
 
 Dependencies run one way: a folder may include folders that stand below it in the table, and only those that its
 row names. A row that names a folder which is no longer included fails too, so the table stays exact.
+
+What differs between drivers is a row of the table in src/abi/driver_kinds.h; other code asks that table.
 """
 
 import pathlib
@@ -13,42 +15,54 @@ import sys
 
 # From the top layer to the bottom one. Tests and test fakes are exempt.
 ALLOWED = {
-    'cli': 'bench api operations checks gpu_state jobs shim health dataplane store image device config base',
+    'cli': 'bench api operations checks gpu_state jobs shim health dataplane store image device config abi base',
     'bench': 'operations checks gpu_state plan jobs dataplane device config base',
-    'api': 'operations checks gpu_state plan jobs dataplane store image device config process base',
-    'operations': 'checks checkpoint gpu_state plan jobs store image criu device wire process config base',
-    'checks': 'checkpoint gpu_state plan jobs store image criu device wire process base',
-    'checkpoint': 'gpu_state plan jobs dataplane store image criu process base',
-    'gpu_state': 'plan dataplane image device wire process config base',
+    'api': 'operations checks gpu_state plan jobs dataplane store image device process config abi base',
+    'operations': 'checks checkpoint gpu_state plan jobs store image criu device agent_client agent_protocol ipc process config base',
+    'checks': 'checkpoint gpu_state plan jobs store image criu device agent_client process base',
+    'checkpoint': 'gpu_state plan jobs dataplane store image criu ipc process base',
+    'gpu_state': 'plan dataplane image device agent_client agent_protocol process config base',
     # The journal takes the names of GPUs and of their states from `device`, and nothing else.
     'plan': 'device process base',
-    'jobs': 'shim process base',
-    'shim': 'process base',
-    'health': 'criu dataplane device wire process base',
-    'dataplane': 'image device process base',
+    'jobs': 'shim ipc process abi base',
+    'shim': 'ipc process base',
+    'health': 'dataplane criu device agent_client process base',
+    'dataplane': 'image device ipc process base',
     'store': 'image base',
     'image': 'base',
-    'criu': 'process base',
-    # The agent runs inside user programs: of `device` it may include only the driver's ABI.
-    'agent': 'wire device',
-    'device': 'process base',
-    'wire': 'process base',
-    'process': 'base',
+    'criu': 'ipc process abi base',
+    'device': 'ipc process abi base',
+    'agent_client': 'agent_protocol ipc process base',
+    # The code that runs inside user programs. It links nothing but libc.
+    'agent': 'agent_protocol abi',
+    'agent_protocol': 'ipc',
+    'ipc': 'process base',
+    'process': 'abi base',
     'config': 'base',
+    # libc only, as the agent.
+    'abi': '',
     'base': '',
 }
 # Where a folder may include only some headers of another one.
 ONLY = {
-    ('agent', 'device'): {'device/cuda/driver_functions.h', 'device/cuda/driver_functions.def'},
+    # libc only.
+    ('agent_protocol', 'ipc'): {'ipc/packet.h'},
     ('plan', 'device'): {'device/ids.h'},
     ('gpu_state', 'image'): {'image/secret.h'},
+}
+# The files that may name the software GPU.
+SOFTGPU = {
+    'abi/driver_kinds.h',
+    'abi/cuda/driver_functions.def',  # exported by it, too
+    'dataplane/kernel/block_names.cu',  # compiled for it, too
+    'health/findings.cc',  # a hint for machines without a GPU
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 SUFFIXES = {'.cc', '.h', '.c', '.cu', '.def'}
 
 
 def is_product(path):
-    return path.suffix in SUFFIXES and not path.stem.endswith(('_test', '_fuzz')) and 'testing' not in path.parts
+    return path.suffix in SUFFIXES and not path.stem.endswith(('_test', '_fuzz', '_testing')) and 'testing' not in path.parts
 
 
 def main():
@@ -76,6 +90,9 @@ def main():
                 errors.append(f'{path}: {folder}/ may not include {target}/ ({included})')
             elif included not in ONLY.get((folder, target), {included}):
                 errors.append(f'{path}: {folder}/ may not include {included} of {target}/')
+        named = re.search(r'softgpu', path.read_text(errors='replace'), re.IGNORECASE)
+        if named and str(path.relative_to(source)) not in SOFTGPU:
+            errors.append(f'{path}: names softgpu; ask src/abi/driver_kinds.h instead')
     for folder, allowed in ALLOWED.items():
         for name in sorted(set(allowed.split()) - used[folder]):
             errors.append(f'the table lets {folder}/ include {name}/, and nothing does any more: shorten its row')

@@ -16,7 +16,7 @@ def main(run, last_commands=12, env=None):
     prints this many of the last commands. Returns the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
-    parser.add_argument("--all", action="store_true", help="every case of a long list, instead of some of them")
+    parser.add_argument("--all", action="store_true", help="run all cases of long lists")
     options = parser.parse_args()
     isolate.enter(isolate_keep(options.build))
     world = World(options.build)
@@ -31,5 +31,5 @@ def main(run, last_commands=12, env=None):
         print(error if known else traceback.format_exc())
         print(f"The last commands:\n{world.transcript(last_commands)}")
         return 1
-    print("all as it should be")
+    print("all tests passed")
     return 0

@@ -101,7 +101,7 @@ def several_at_once(world):
     first.expect("the keys are yours again").expect("window 30x90")
     first.type("of the first\r")
     watcher.expect("heard of the first")
-    demand("nobody hears" not in watcher.text.replace("\r", ""), "keys of one without the input got through")
+    demand("nobody hears" not in watcher.text.replace("\r", ""), "input of a client without the input role arrived")
     watcher.type(b"\x03").expect("detached").wait(0)
     clients = [Client(job.folder, wants_input=False) for _ in range(15)]
     demand(all(client.first[0] == WELCOME for client in clients), "one was refused")
@@ -121,7 +121,7 @@ def slow_client(world):
     screen.process.send_signal(signal.SIGSTOP)
     # This test does not read for a while either.
     fast.type(f"pour 60000 {done}\r")
-    wait_until(done.exists, PATIENCE_S, "the program is held up")
+    wait_until(done.exists, PATIENCE_S, "the program is blocked")
     screen.process.send_signal(signal.SIGCONT)
     screen.expect("bytes were not shown")
     fast.close()
@@ -158,9 +158,9 @@ def dumped_detached(world):
     for turn in (1, 2):
         job.dump()
         restored = job.restore()
-        demand(f"stasis attach {job.name}" in restored.out, f"no word of its terminal: {restored}")
+        demand(f"stasis attach {job.name}" in restored.out, f"the terminal is not mentioned: {restored}")
         client = Client(job.folder)
-        demand(client.expect("ready") is not None, "what was there is not shown")
+        demand(client.expect("ready") is not None, "earlier output is not shown")
         client.type("size\r")
         client.expect("size 35x77")
         client.close()
@@ -228,7 +228,7 @@ def stranger(world):
             code = 0 if Client(job.folder).first[:2] == (REFUSED, 2) else 2
         finally:
             os._exit(code)
-    demand(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a stranger was let in")
+    demand(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "another user was admitted")
     demand(Client(job.folder).first[0] == WELCOME, "root is refused")
     job.finish()
 
@@ -253,7 +253,7 @@ def other_versions(world):
     client.settimeout(PATIENCE_S)
     demand(client.recv(100) == b"", "input before a greeting was taken")
     # The shim continues to serve.
-    demand(Client(job.folder).first[0] == WELCOME, "the shim is harmed")
+    demand(Client(job.folder).first[0] == WELCOME, "the shim does not serve any more")
     (job.folder / "terminal").rename(job.folder / "its own")
     other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     other.bind(f"{job.folder}/terminal")

@@ -63,7 +63,7 @@ ask quit BYE
 ends_well
 grep -q '^ROUND 3 0000000000000067$' "$work/out" || fail "the third round is missing"
 
-"$dir/udp_send" --timeout 200 "$port" hello 2>/dev/null && fail "an answer from nobody"
+"$dir/udp_send" --timeout 200 "$port" hello 2>/dev/null && fail "an answer without a listener"
 code=0
 "$dir/vector" --no-such-option >"$work/out" 2>&1 || code=$?
 [ $code -eq 2 ] || fail "exit code $code for a wrong option"

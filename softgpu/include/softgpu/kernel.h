@@ -98,7 +98,8 @@ namespace softgpu __attribute__((visibility("hidden"))) {
 
   template <class... A>
   struct Invoke {
-    static_assert((__is_trivially_copyable(A) && ...), "kernel parameters travel as bytes");
+    static_assert((__is_trivially_copyable(A) && ...),
+                  "kernel parameters must be trivially copyable");
     static constexpr uint32_t kSizes[sizeof...(A) + 1] = {sizeof(A)..., 0};
     static constexpr uint32_t kAlignments[sizeof...(A) + 1] = {alignof(A)..., 0};
     static constexpr uint32_t kCount = sizeof...(A);
@@ -108,14 +109,15 @@ namespace softgpu __attribute__((visibility("hidden"))) {
       [params]<size_t... I>(std::index_sequence<I...>) {
         (void)params;
         F(*static_cast<A*>(params[I])...);
-      }(std::index_sequence_for<A...>{});
+      }
+      (std::index_sequence_for<A...>{});
     }
   };
 
   template <class... A>
   Invoke<A...> InvokeOf(void (*)(A...));
 
-}  // namespace softgpu
+}  // namespace )
 
 #define STASIS_KERNEL(name, parameters) STASIS_KERNEL_IMPL(name, parameters, 0)
 #define STASIS_KERNEL_NO_BARRIER(name, parameters) \
@@ -169,7 +171,7 @@ namespace softgpu __attribute__((visibility("hidden"))) {
     }
     return old;
   }
-}  // namespace softgpu
+}  // namespace )
 
 template <class T>
 inline T atomicAdd(T* at, std::type_identity_t<T> value) {

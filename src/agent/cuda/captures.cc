@@ -13,7 +13,7 @@ namespace {
 Mutex g_mutex;
 Vector<CUstream> g_capturing;
 std::atomic<uint32_t> g_count{0};
-Vector<CUdeviceptr> g_questions;  // small allocations made only to ask; freed afterwards
+Vector<CUdeviceptr> g_questions;  // test allocations, freed after the last capture
 
 void Ended(CUstream stream) {
   Vector<CUdeviceptr> questions;
@@ -34,7 +34,7 @@ void Ended(CUstream stream) {
   FreeDeferred();
 }
 
-// It is counted before it begins: a capture that cannot be counted must not begin.
+// Counts the capture before it begins, because a capture that cannot be counted must not begin.
 template <class F>
 CUresult Begin(CUstream stream, F begin) {
   {
@@ -57,7 +57,7 @@ bool IsCapturing(CUstream stream) {
 }
 
 CUresult EndedWith(CUresult r, CUstream stream) {
-  // Only these two leave the capture as it was.
+  // Only these two errors leave the capture open.
   if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
     Ended(stream);
   }

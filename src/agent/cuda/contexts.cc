@@ -18,12 +18,12 @@
 namespace stasis::agent {
 namespace {
 
-// Waits for one context whenever it is asked to. It may hang with a kernel; then it answers the
-// next request after the kernel has ended.
+// A thread that waits for one context on request. While a kernel hangs the thread hangs too; it
+// serves the next request after the kernel has ended.
 struct Drain {
   std::atomic<uint32_t> wanted{0};
   std::atomic<uint32_t> done{0};
-  std::atomic<uint32_t> ended{0};  // the context is gone: end
+  std::atomic<uint32_t> ended{0};  // the context is gone; the thread exits
   std::atomic<CUresult> result{CUDA_SUCCESS};
   CUcontext context = nullptr;
 };
@@ -121,7 +121,8 @@ void Forget(CUcontext context, uint64_t number) {
 }
 
 CUcontext PrimaryOf(CUdevice device) {
-  // The program holds it: retaining it once more for a moment changes nothing.
+  // An active primary context is already retained by the program, so a short extra reference
+  // changes nothing.
   unsigned flags = 0;
   int active = 0;
   CUcontext context = nullptr;
@@ -169,9 +170,9 @@ void NoteContext(CUcontext context, CUdevice device) {
   if (context == nullptr) return;
   Lock lock(g_mutex);
   if (IndexOf(context) < g_contexts.size()) return;
-  // A suspend would not wait for the work in it.
+  // Without an entry, a suspend would not wait for the work in this context.
   if (!g_contexts.Push({context, device, nullptr, ++g_last_number})) {
-    NoteBlocker(wire::kBlockerUnseenThread, "no memory to note a context in");
+    NoteBlocker(agent_protocol::kBlockerUnseenThread, "no memory to record a context");
   }
 }
 
@@ -278,7 +279,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 // A primary context ends with its last release, or at once with a reset.
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUcontext primary = PrimaryOf(device);
-  // Only the driver knows which release is the last.
+  // Done before every release, because only the driver knows which release is the last.
   BeforeContextEnds(primary);
   const uint64_t number = NumberOf(primary);
   CUresult r = real::cuDevicePrimaryCtxRelease_v2(device);
@@ -296,7 +297,8 @@ CUresult cuDevicePrimaryCtxReset(STASIS_P1) {
   return hook::cuDevicePrimaryCtxReset_v2(CUdevice(a));
 }
 
-// The current context may now reach the memory of `peer`; the plain call does not open handles.
+// Lets the current context's device access the memory of `peer`. The driver's call alone does not
+// grant access to memory from handles.
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   CUresult r = real::cuCtxEnablePeerAccess(peer, flags);
   CUdevice mine = -1;

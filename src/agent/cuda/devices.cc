@@ -8,7 +8,7 @@
 namespace stasis::agent {
 namespace {
 
-Device g_devices[wire::kMaxDevices];
+Device g_devices[agent_protocol::kMaxDevices];
 std::atomic<int> g_count{0};
 Mutex g_probe_mutex;  // held over driver calls; before memory's
 
@@ -17,8 +17,8 @@ bool Has(CUdevice device, CUdevice_attribute attribute) {
   return real::cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
-// Attributes promise more than some virtual GPUs keep, so one handle is made, exported and given
-// back. *sure: a GPU that is full for the moment says nothing.
+// Some virtual GPUs report attributes that they do not support, so this creates, exports and
+// releases one handle. Sets *sure to false if the GPU is full, which leaves the answer open.
 bool CanExport(CUdevice device, bool* sure) {
   CUmemAllocationProp properties = ShareableProperties(device);
   size_t granularity = 0;
@@ -42,7 +42,7 @@ bool CanExport(CUdevice device, bool* sure) {
 }  // namespace
 
 Device* DeviceAt(CUdevice device) {
-  if (device < 0 || device >= int(wire::kMaxDevices)) return nullptr;
+  if (device < 0 || device >= int(agent_protocol::kMaxDevices)) return nullptr;
   if (Device* known = KnownDevice(device)) return known;
   Lock lock(g_probe_mutex);
   if (Device* known = KnownDevice(device)) return known;
@@ -64,7 +64,7 @@ Device* DeviceAt(CUdevice device) {
 }
 
 Device* KnownDevice(CUdevice device) {
-  if (device < 0 || device >= int(wire::kMaxDevices)) return nullptr;
+  if (device < 0 || device >= int(agent_protocol::kMaxDevices)) return nullptr;
   Device& d = g_devices[device];
   return __atomic_load_n(&d.probed, __ATOMIC_ACQUIRE) ? &d : nullptr;
 }
@@ -83,16 +83,16 @@ CUmemAllocationProp ShareableProperties(CUdevice device) {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  // As the plain driver's own memory is.
+  // Like memory that the driver allocates itself.
   properties.allocFlags.gpuDirectRDMACapable = g_devices[device].rdma ? 1 : 0;
   return properties;
 }
 
 CUresult GiveAccess(CUdeviceptr address, size_t bytes, CUdevice device) {
-  CUmemAccessDesc access[wire::kMaxDevices];
+  CUmemAccessDesc access[agent_protocol::kMaxDevices];
   size_t count = 0;
   access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  for (int peer = 0; peer < int(wire::kMaxDevices); ++peer) {
+  for (int peer = 0; peer < int(agent_protocol::kMaxDevices); ++peer) {
     if (peer == device || (g_devices[device].peers >> peer & 1) == 0) continue;
     access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   }

@@ -14,7 +14,7 @@ namespace {
 
 Vector<DriverPiece> g_pieces;  // by key
 std::atomic<uint64_t> g_arrays{0};
-std::atomic<bool> g_uncounted{false};  // there was no memory to count a piece
+std::atomic<bool> g_uncounted{false};  // an allocation could not be counted for lack of memory
 
 size_t IndexFrom(uint64_t key) {
   return g_pieces.LowerBound([&](const DriverPiece& piece) { return piece.key < key; });
@@ -34,7 +34,7 @@ void CountDriverMemory(DriverKind kind, uint64_t key, uint64_t bytes, CUdevice d
   size_t at = IndexFrom(key);
   DriverPiece piece{key, bytes, kind, device};
   if (at < g_pieces.size() && g_pieces[at].key == key) {
-    g_pieces[at] = piece;  // freed in a way that we did not see, and given out again
+    g_pieces[at] = piece;  // freed by a call without a hook, and allocated again
   } else if (!g_pieces.Insert(at, piece)) {
     g_uncounted.store(true);
   }
@@ -49,9 +49,9 @@ DriverPiece UncountDriverMemory(uint64_t key) {
   return piece;
 }
 
-wire::DriverAccount DriverAccountNow() {
+agent_protocol::DriverAccount DriverAccountNow() {
   Lock lock(g_driver_memory_mutex);
-  wire::DriverAccount account{};
+  agent_protocol::DriverAccount account{};
   uint64_t* const sums[] = {nullptr,
                             &account.tiny_bytes,
                             &account.plain_bytes,
@@ -68,7 +68,7 @@ bool MayBeHostMemory(uint64_t begin, uint64_t end) {
   if (!t_tables_are_whole || g_uncounted.load()) return true;
   bool may_be = false;
   for (const DriverPiece& piece : g_pieces) {
-    may_be |= piece.kind == DriverKind::kProgramVmm;  // of which we know no address
+    may_be |= piece.kind == DriverKind::kProgramVmm;  // whose address is unknown
     may_be |= piece.kind == DriverKind::kHost && piece.key < end && begin < piece.key + piece.bytes;
   }
   return may_be;

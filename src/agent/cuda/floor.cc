@@ -6,7 +6,8 @@
 namespace stasis::agent {
 namespace {
 
-// The driver rounds up to what it can do (evidence: from 1024 to 16 halves an idle context).
+// The driver rounds up to its minimum. Measured: lowering 1024 to 16 halves the size of an idle
+// context.
 constexpr size_t kLowest = 16;
 
 struct Lowered {
@@ -16,7 +17,7 @@ struct Lowered {
   uint64_t bytes;
 };
 
-// Held only to look and to write, not over driver calls.
+// Never held during a driver call.
 Mutex g_mutex;
 Vector<Lowered> g_lowered;
 std::atomic<uint64_t> g_changes{0};
@@ -46,7 +47,7 @@ void Lower(CUcontext context, CUdevice device) {
     return;
   }
   {
-    // Written down first: from here on the program's question is answered by it.
+    // Recorded before the limit changes: from now on cuCtxGetLimit answers with the recorded value.
     Lock lock(g_mutex);
     if (IndexOf(context) < g_lowered.size() || !g_lowered.Push({context, device, own, 0})) return;
     g_changes.fetch_add(1);
@@ -71,7 +72,7 @@ void LowerFloor() {
 
 CUresult RaiseFloor() {
   CUresult error = CUDA_SUCCESS;
-  // Nobody else changes the list.
+  // Only this thread changes the list.
   for (size_t i = g_lowered.size(); i-- > 0;) {
     const Lowered lowered = g_lowered[i];
     CUresult r = real::cuCtxSetCurrent(lowered.context);
@@ -99,7 +100,7 @@ void ResetFloor() {
 
 #define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Passes no gate, so it may be asked between suspend and resume, and while limits change.
+// Passes no gate, so the program may call it between suspend and resume, and while limits change.
 STASIS_EXPORT CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   CUcontext current = nullptr;
   if (limit != CU_LIMIT_STACK_SIZE || value == nullptr ||

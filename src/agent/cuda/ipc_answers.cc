@@ -8,7 +8,7 @@
 #include "agent/cuda/ipc_events.h"
 #include "agent/thread.h"
 #include "agent/vector.h"
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
 namespace stasis::agent {
 
@@ -16,7 +16,7 @@ Mutex g_ipc_answers_mutex;
 
 namespace {
 
-using wire::IpcOutcome;
+using agent_protocol::IpcOutcome;
 
 constexpr size_t kMostAsked = 4096;
 
@@ -25,8 +25,8 @@ struct Asked {
   Watched socket;
   uint64_t id;
 };
-Vector<Asked> g_asked;               // under it; only the thread takes any away
-std::atomic<uint32_t> g_answers{0};  // so many are in there, or being given
+Vector<Asked> g_asked;               // guarded by it; only the thread removes entries
+std::atomic<uint32_t> g_answers{0};  // number of entries in it or being answered
 std::atomic<uint32_t> g_started{0};
 
 bool HasGone(const Watched& socket) {
@@ -37,11 +37,12 @@ bool HasGone(const Watched& socket) {
 
 // Returns false if the event is not reached yet.
 bool GiveAnswer(Asked one) {
-  wire::IpcAnswer answer{};
+  agent_protocol::IpcAnswer answer{};
   answer.outcome = LookAtEvent(one.id);
   if (answer.outcome == IpcOutcome::kNotNow && !HasGone(one.socket)) return false;
   if (answer.outcome != IpcOutcome::kNotNow && one.socket.Holds()) {
-    wire::Send(one.socket.fd, &answer, wire::Type::kIpcAnswer, sizeof(answer), nullptr, 0, 0);
+    agent_protocol::Send(one.socket.fd, &answer, agent_protocol::Type::kIpcAnswer, sizeof(answer),
+                         nullptr, 0, 0);
   }
   one.socket.Close();
   return true;
@@ -60,7 +61,7 @@ bool LookAtAll() {
     Asked one;
     {
       Lock lock(g_ipc_answers_mutex);
-      one = g_asked[0];  // it stays there, for a fork to find
+      one = g_asked[0];  // it stays in the table until answered, for a fork
     }
     const bool answered = GiveAnswer(one);
     {
@@ -79,7 +80,7 @@ bool LookAtAll() {
 // One thread serves all entries, so it polls: often at first, then with longer pauses.
 void* AnswerThread(void*) {
   Relaxed relaxed;
-  constexpr int64_t kShortestNs = 50 * 1000, kLongestNs = 2 * 1000000;
+  constexpr int64_t kShortestNs = 50'000, kLongestNs = 2'000'000;
   int64_t pause = kShortestNs;
   for (;;) {
     if (g_answers.load() == 0) {
@@ -89,7 +90,7 @@ void* AnswerThread(void*) {
     }
     if (LookAtAll()) pause = kShortestNs;
     const uint32_t left = g_answers.load();
-    if (left != 0) FutexWait(&g_answers, left, pause);  // or until one more comes
+    if (left != 0) FutexWait(&g_answers, left, pause);  // or until another entry arrives
     if (pause < kLongestNs) pause += pause / 8;
   }
 }

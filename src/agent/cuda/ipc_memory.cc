@@ -1,4 +1,4 @@
-// cuIpcGetMemHandle and its kin: allocations of one process that others open (ipc.h).
+// cuIpcGetMemHandle and related calls: allocations that other processes open (ipc.h).
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,13 @@
 namespace stasis::agent {
 namespace {
 
-// On which of our devices that memory is; -1: on none that we see.
-CUdevice DeviceOf(const wire::Uuid& uuid) {
+// Returns the ordinal of the device, or -1 if this process does not see it.
+CUdevice DeviceOf(const agent_protocol::Uuid& uuid) {
   int count = 0;
   if (real::cuDeviceGetCount(&count) != CUDA_SUCCESS) return -1;
-  for (CUdevice device = 0; device < count && device < int(wire::kMaxDevices); ++device) {
+  for (CUdevice device = 0; device < count && device < int(agent_protocol::kMaxDevices); ++device) {
     if (const Device* known = KnownDevice(device)) {
-      // After a move it is on another GPU than the driver says.
+      // After a move to another GPU, the driver reports the old UUID.
       if (memcmp(&known->uuid, &uuid, sizeof(uuid)) == 0) return device;
       continue;
     }
@@ -31,7 +31,8 @@ CUdevice DeviceOf(const wire::Uuid& uuid) {
   return -1;
 }
 
-// What the context has open already, once more. The caller holds the mutex.
+// Opens an allocation again that the context has open already. Returns false if it is not open. The
+// caller holds the mutex.
 bool OpenAgain(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdeviceptr* out) {
   for (Region* region : g_regions) {
     if (region->import == nullptr || region->context != context ||
@@ -48,9 +49,10 @@ bool OpenAgain(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdevic
   return false;
 }
 
-// Enters the allocation; false: what is open of the region there is in its way, as when its owner
-// has freed it and given the place to another one.
-bool Enter(Region* region, uint64_t piece, const wire::IpcAnswer& answer, CUdeviceptr* out) {
+// Enters the allocation. Returns false if it overlaps another open one: the owner has freed that
+// one and reused its place.
+bool Enter(Region* region, uint64_t piece, const agent_protocol::IpcAnswer& answer,
+           CUdeviceptr* out) {
   size_t at = region->blocks.LowerBound(
       [&](const Block& block) { return block.offset + block.bytes <= answer.offset; });
   if (at < region->blocks.size() && region->blocks[at].offset < answer.offset + answer.bytes) {
@@ -64,13 +66,13 @@ bool Enter(Region* region, uint64_t piece, const wire::IpcAnswer& answer, CUdevi
   return true;
 }
 
-// The caller holds the mutex of growth, so no other thread opens the same memory meanwhile.
+// The caller holds g_growth_mutex, so no other thread opens the same memory meanwhile.
 CUresult MapGiven(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdevice reader,
                   CUdevice device, IpcGiven* given, CUdeviceptr* out) {
-  const wire::IpcAnswer& answer = given->answer;
+  const agent_protocol::IpcAnswer& answer = given->answer;
   {
     Lock lock(g_memory_mutex);
-    // Another thread may have opened it while its owner was asked.
+    // Another thread may have opened it during the request to the owner.
     if (OpenAgain(owner, piece, context, out)) return CUDA_SUCCESS;
     for (Region* region : g_regions) {
       const Import* import = region->import;
@@ -150,7 +152,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr) {
   {
     Lock lock(g_memory_mutex);
     Found found = FindAllocation(ptr);
-    // A pool's memory cannot be shared so without us either.
+    // The driver does not share pool memory by this call either.
     if (found.block != nullptr && found.region->pool == nullptr) {
       if (handle == nullptr || found.region->import != nullptr) return CUDA_ERROR_INVALID_VALUE;
       piece = found.block->id;
@@ -166,15 +168,15 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr) {
 
 namespace {
 
-// Left to the driver, as the memory is.
+// The driver shares this memory itself, so the agent cannot carry it.
 CUresult Noted(CUresult r) {
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerLegacyIpc, "cuIpcOpenMemHandle");
+  if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerLegacyIpc, "cuIpcOpenMemHandle");
   return r;
 }
 
 }  // namespace
 
-// The runtime asks for this version by its number.
+// The CUDA runtime looks this version up by number.
 CUresult cuIpcOpenMemHandle(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags) {
   IpcHandle ours;
   return ReadIpcHandle(kIpcMemory, handle.reserved, &ours)
@@ -204,10 +206,10 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
   }
   if (context == nullptr) {
     CUresult r = real::cuIpcCloseMemHandle(ptr);
-    if (r == CUDA_SUCCESS) ForgetBlocker(wire::kBlockerLegacyIpc);
+    if (r == CUDA_SUCCESS) ForgetBlocker(agent_protocol::kBlockerLegacyIpc);
     return r;
   }
-  // Work that was submitted may still use it.
+  // Submitted work may still use it.
   if (CUresult r = SynchronizeContext(context); r != CUDA_SUCCESS) return r;
   const LookWhetherWeShare at_the_end;
   Leaving leaving;

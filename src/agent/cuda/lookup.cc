@@ -1,5 +1,5 @@
-// All look-ups of functions: the program's by dlsym, dlvsym and cuGetProcAddress, and the agent's
-// own of the driver's and libc's functions.
+// Function look-ups: the program's calls of dlsym, dlvsym and cuGetProcAddress, and the agent's own
+// search for functions of the driver and libc.
 
 #include <dlfcn.h>
 #include <string.h>
@@ -9,9 +9,10 @@
 #include "agent/cuda/real.h"
 #include "agent/libc_symbol.h"
 
-// SAFETY: a look-up for RTLD_NEXT asks who called it, so the real function has to see the program's
-// own return address: both hooks ask where to go, put everything back and jump there. Only names of
-// ours take a call in between. %rcx is an argument of nobody here.
+// SAFETY: for RTLD_NEXT the real dlsym inspects its return address to find the caller. Both hooks
+// therefore choose a target, restore all argument registers, and jump to it. Only names that the
+// agent hooks go through a further call. %rcx need not be saved, because no argument is passed in
+// it.
 asm(R"(
   .text
   .globl dlsym
@@ -54,7 +55,7 @@ void* dlvsym(void* handle, const char* name, const char* version) noexcept;
 
 namespace stasis::agent {
 
-// Read by every call: no neighbour that is written to may share its lines.
+// Every call reads this table, so its cache lines must not be shared with data that is written.
 alignas(64) std::atomic<void*> g_real[kFunctionCount];
 
 namespace {
@@ -96,14 +97,14 @@ bool IsDriverName(const char* name) {
   return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
 }
 
-// Two open hash tables: exported names, made by the compiler, and addresses, of both the driver's
-// functions and ours.
+// Two open-addressing hash tables: one of exported names, built by the compiler, and one of
+// addresses of the driver's functions and the agent's hooks.
 //
-// No lock guards them. A look-up may come from a constructor that dlopen runs, under the loader's
-// lock, and Bind needs that lock: together with a lock of ours that would be a dead-lock. And a
-// forked child may find another thread's work half done. So any number of threads may fill the
-// second table at once, each with all of it: an entry is one word, and a second writer of the same
-// entry finds it there.
+// No lock guards them. A look-up may come from a constructor that dlopen runs under the loader's
+// lock, which Bind needs too, so a lock of the agent could deadlock. A forked child may also
+// inherit a half-filled table. Therefore any number of threads may fill the second table at once,
+// each with all entries: an entry is one word, and a second writer of the same entry finds it
+// present.
 constexpr uint32_t kBuckets = 2048;
 static_assert(kFunctionCount * 3 < kBuckets, "the hash tables are too full");
 
@@ -111,7 +112,7 @@ constexpr const char* kNames[kFunctionCount] = {
 #define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) #symbol,
 #define STASIS_DRIVER_FN_PTSZ(symbol, since, kind, parameters, arguments) #symbol, #symbol "_ptsz",
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) #symbol, #symbol "_ptds",
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 #define STASIS_HOOK_RAW(symbol, count) #symbol,
 #include "agent/cuda/hooks.def"
 };
@@ -137,7 +138,7 @@ struct Names {
 };
 constexpr Names kByName;
 
-// 2 * index + 1: the driver's function; 2 * index + 2: ours.
+// 2 * index + 1 stands for the driver's function, 2 * index + 2 for the agent's hook.
 std::atomic<uint32_t> g_by_address[kBuckets];
 std::atomic<bool> g_bound{false};
 
@@ -166,7 +167,7 @@ void* AddressOf(uint32_t entry) {
 }
 
 // If several functions have one address, the first entry wins.
-void Know(uint32_t entry) {
+void EnterAddress(uint32_t entry) {
   const void* address = AddressOf(entry);
   for (uint32_t at = HashAddress(address);; at = (at + 1) % kBuckets) {
     uint32_t there = 0;
@@ -200,7 +201,7 @@ int NotFound() { return CUDA_ERROR_NOT_FOUND; }
 bool Bind() {
   if (g_bound.load(std::memory_order_acquire)) return true;
   CompleteFunctionTable();
-  // Only a driver that the program has loaded: the agent does not load one.
+  // RTLD_NOLOAD: the agent uses the driver that the program has loaded and never loads one.
   void* driver = RealDlopen()("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (driver == nullptr) {
     ForgetLookupError();
@@ -211,8 +212,8 @@ bool Bind() {
     g_real[i].store(address != nullptr ? address : reinterpret_cast<void*>(&NotFound),
                     std::memory_order_release);
     if (g_functions[i].ours == nullptr) continue;
-    if (address != nullptr) Know(uint32_t(2 * i + 1));
-    Know(uint32_t(2 * i + 2));
+    if (address != nullptr) EnterAddress(uint32_t(2 * i + 1));
+    EnterAddress(uint32_t(2 * i + 2));
   }
   ForgetLookupError();
   g_bound.store(true, std::memory_order_release);
@@ -229,7 +230,7 @@ void* Resolve(Index index) {
 
 bool IsVital(const char* name) {
   if (HasVitalHook(name)) return true;
-  // Look-ups by base name: cuMemAlloc is cuMemAlloc_v2 to us.
+  // The name may be a base name: cuMemAlloc stands for cuMemAlloc_v2.
   size_t length = strlen(name);
   if (length > 96) return false;
   char versioned[104];
@@ -252,8 +253,9 @@ void* Substitute(const char* name, void* address) {
     return g_functions[index].ours;
   }
   if (void* ours = OursFor(address)) return ours;
-  // An unknown version, or another copy of the driver: it would pass no gate.
-  if (IsVital(name)) NoteBlocker(wire::kBlockerUnknownFunction, name);
+  // An unknown version, or a function of another copy of the driver: calls to it would bypass the
+  // gate.
+  if (IsVital(name)) NoteBlocker(agent_protocol::kBlockerUnknownFunction, name);
   return address;
 }
 

@@ -24,14 +24,14 @@ std::atomic<uint64_t> g_next_id{uint64_t(1) << 40};  // far above the driver's o
 
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
-// The driver's own promises: 2 MiB for large pieces, 512 bytes for others.
+// The driver's own alignment: 2 MiB for large allocations, 512 bytes for others.
 uint64_t Alignment(uint64_t bytes) { return bytes >= kGranularity ? kGranularity : 512; }
 
 size_t IndexFrom(uint64_t address) {
   return g_regions.LowerBound([&](const Region* r) { return r->address + r->bytes <= address; });
 }
 
-// Everything of a region that the driver has, and the region. It is in no table.
+// Frees a region and everything that the driver holds for it. The region must be in no table.
 void GiveBack(Region* region) {
   if (region->mapped) {
     real::cuMemUnmap(region->address, region->bytes);
@@ -84,11 +84,11 @@ CUresult MapRegion(Region* region) {
 CUresult GiveRegionAccess(const Region* region) {
   if (region->import != nullptr) return GiveImportAccess(region);
   if (region->pool == nullptr) return GiveAccess(region->address, region->bytes, region->device);
-  CUmemAccessDesc access[wire::kMaxDevices];
+  CUmemAccessDesc access[agent_protocol::kMaxDevices];
   size_t count = 0;
   access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, region->device},
                      CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  for (int peer = 0; peer < int(wire::kMaxDevices); ++peer) {
+  for (int peer = 0; peer < int(agent_protocol::kMaxDevices); ++peer) {
     if (peer == region->device || region->pool->access[peer] == 0) continue;
     access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer},
                        CUmemAccess_flags(region->pool->access[peer])};
@@ -98,8 +98,8 @@ CUresult GiveRegionAccess(const Region* region) {
 
 namespace {
 
-// Finds the addresses for a region whose handle is there, and maps it. On an error the handle and
-// the region are the caller's as before.
+// Reserves addresses for a region that has its handle, and maps it. After an error the caller still
+// owns the handle and the region.
 CUresult PlaceRegion(Region* region) {
   CUdeviceptr address = 0;
   CUresult r = real::cuMemAddressReserve(&address, region->bytes, kGranularity, 0, 0);
@@ -122,7 +122,7 @@ Region* NewRegion(uint64_t bytes, CUdevice device, CUcontext context) {
   return region;
 }
 
-// In no table yet.
+// Creates a region, which is in no table yet.
 CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
                     Region** out) {
   Region* region = NewRegion(bytes, device, context);
@@ -165,7 +165,7 @@ CUresult GrowBy(uint64_t region_bytes, CUdevice device, CUcontext context, Pool*
   if (r != CUDA_SUCCESS) return r;
   Leaving leaving;
   Lock lock(g_memory_mutex);
-  // In this order: a region in the table without a block would never be given back.
+  // In this order, because a region without a block would never be freed once it is in the table.
   if (!Carve(region, bytes, out) || !EnterRegion(region)) {
     leaving.Add(region);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -214,7 +214,7 @@ bool Carve(Region* region, uint64_t bytes, CUdeviceptr* out) {
 
 namespace {
 
-// From what is free in a slab; the caller holds the mutex.
+// Allocates from a slab with enough free space. The caller holds the mutex.
 bool TakeFromSlab(uint64_t bytes, CUdevice device, CUcontext context, CUdeviceptr* out) {
   for (Region* slab : g_regions) {
     if (slab->slab && slab->device == device && slab->context == context && slab->pool == nullptr &&
@@ -243,12 +243,13 @@ CUresult AllocateHere(uint64_t bytes, CUdevice device, CUcontext context, CUdevi
     if (GrowBy(slab_bytes, device, context, nullptr, true, bytes, out) == CUDA_SUCCESS) {
       return CUDA_SUCCESS;
     }
-    // No room for a slab. There may be for the request.
+    // A slab does not fit; the request alone may.
   }
   return GrowBy(RoundUp(bytes, kGranularity), device, context, nullptr, false, bytes, out);
 }
 
-// Counts a tiny allocation while the device has room for it among the driver's own.
+// Counts a tiny allocation and returns true, if the driver's budget for tiny allocations on the
+// device has room for it.
 bool CountTiny(Device* device, uint64_t bytes) {
   Lock lock(g_memory_mutex);
   if (bytes >= kTiny || device->tiny_bytes + bytes > kTinyBudget) return false;
@@ -256,7 +257,7 @@ bool CountTiny(Device* device, uint64_t bytes) {
   return true;
 }
 
-// Removes one allocation; its region goes back to the GPU with the last.
+// Removes one allocation, and with the last one its region.
 void Remove(Found found, Leaving* leaving) {
   Region* region = found.region;
   region->used -= found.block->bytes;
@@ -303,10 +304,10 @@ void GrantPeer(CUdevice device, CUdevice peer) {
   Device* d = DeviceAt(device);
   Lock growing(g_growth_mutex);
   Lock lock(g_memory_mutex);
-  if (d == nullptr || peer < 0 || peer >= int(wire::kMaxDevices)) return;
+  if (d == nullptr || peer < 0 || peer >= int(agent_protocol::kMaxDevices)) return;
   d->peers |= uint64_t(1) << peer;
   for (Region* region : g_regions) {
-    // A pool says for itself who may reach it.
+    // A pool has its own access settings.
     if (region->device == device && region->pool == nullptr) GiveRegionAccess(region);
   }
 }
@@ -363,13 +364,13 @@ CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
     if (r != CUDA_SUCCESS) UncountTiny(device, bytes);
     return r;
   }
-  // The plain driver may still have a piece, and says what a program expects to hear when not.
+  // The driver may still find memory, and otherwise returns the error that the program expects.
   return Plain(ptr, bytes, DriverKind::kPlain, device);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_t height,
                             unsigned element_size) {
-  // The driver alone knows the pitch: one row of it tells.
+  // Only the driver knows the pitch, so allocate one row to learn it.
   CUdeviceptr row = 0;
   size_t row_pitch = 0;
   if (ptr == nullptr || pitch == nullptr || height < 2 || width > SIZE_MAX / 2 / height ||
@@ -403,13 +404,13 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
   }
   if (CapturesOpen()) {
     if (CUresult r = AskWhetherCaptureAllows(); r != CUDA_SUCCESS) return r;
-    // Waiting for the GPU would spoil the capture, so this waits for its end.
+    // A wait for the GPU would invalidate the capture, so the free is deferred until it ends.
     Lock lock(g_memory_mutex);
     g_has_deferred.store(true, std::memory_order_relaxed);
     return g_deferred.Push(ptr) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }
-  // As the plain free does: work that was submitted may still use it. (Of a pool's memory the
-  // driver demands that nothing does.)
+  // Waits like the driver's free, since submitted work may still use the memory. (For pool memory,
+  // the driver requires that no work uses it.)
   if (owner == nullptr) owner = current;
   if (CUresult r = SynchronizeContext(owner); r != CUDA_SUCCESS) return r;
   Leaving leaving;
@@ -426,7 +427,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
   return CUDA_SUCCESS;
 }
 
-// What is free within slabs is free to the program.
+// Counts free space within slabs as free memory.
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
   CUresult r = real::cuMemGetInfo_v2(free_bytes, total);
   CUdevice device = -1;
@@ -441,11 +442,12 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
   return r;
 }
 
-// Memory that a network card or another driver was given.
+// The program exports memory to a network card or another driver.
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr ptr, size_t size,
                                        CUmemRangeHandleType type, unsigned long long flags) {
   CUresult r = real::cuMemGetHandleForAddressRange(handle, ptr, size, type, flags);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemGetHandleForAddressRange");
+  if (r == CUDA_SUCCESS)
+    NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemGetHandleForAddressRange");
   return r;
 }
 

@@ -1,6 +1,7 @@
-// What a program may ask about its memory: the answers of the plain driver, not those about the
-// handles behind it. What we answer ourselves holds while the memory is away too; what the driver
-// answers does not, for it knows nothing of unmapped memory: such questions wait at a sealed gate.
+// Queries about the program's memory, answered as the driver would answer for cuMemAlloc memory,
+// not for the handles behind it. The agent's own answers are also valid while the memory is away.
+// Queries that the driver answers wait at a sealed gate, because the driver does not know unmapped
+// memory.
 
 #include <string.h>
 
@@ -18,7 +19,7 @@ Answer Give(void* data, T value) {
   return Answer::kMine;
 }
 
-// With the memory's lock held, about memory of ours.
+// Answers for memory of the agent. The caller holds g_memory_mutex.
 Answer Tell(const Found& found, void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   const Region& region = *found.region;
   const CUdeviceptr base = region.address + found.block->offset;
@@ -66,7 +67,7 @@ Answer Ask(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
 
 enum class Answers { kNotOurs, kAll, kSome };
 
-// What has no meaning for device memory is zero.
+// Attributes without a meaning for device memory are zero.
 Answers AskAll(unsigned count, const CUpointer_attribute* attributes, void** data,
                CUdeviceptr ptr) {
   Lock lock(g_memory_mutex);
@@ -126,7 +127,8 @@ STASIS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribut
                                               void** data, CUdeviceptr ptr) {
   const bool sound = count > 0 && attributes != nullptr && data != nullptr;
   if (sound && AskAll(count, attributes, data, ptr) == Answers::kAll) return CUDA_SUCCESS;
-  // The driver checks the request and fills in what only it knows; then we correct the rest.
+  // The driver checks the request and fills in the attributes that only it knows; then the others
+  // are corrected.
   gate::Ask asking;
   CUresult r = real::cuPointerGetAttributes(count, attributes, data, ptr);
   if (r == CUDA_SUCCESS && sound) (void)AskAll(count, attributes, data, ptr);
@@ -137,7 +139,8 @@ namespace hook {
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   CUresult r = real::cuPointerSetAttribute(value, attribute, ptr);
-  // Memory of handles cannot have it on every driver; copies within one process are ordered anyway.
+  // Not every driver supports this attribute for memory from handles. Copies within one process are
+  // ordered in any case.
   if (r != CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value != nullptr &&
       IsOurs(ptr)) {
     return CUDA_SUCCESS;

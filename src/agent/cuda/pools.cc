@@ -18,9 +18,9 @@ namespace {
 
 Vector<Pool*> g_pools;
 
-std::atomic<uint32_t> g_release_wanted{0};  // counts
-std::atomic<uint32_t> g_releasing{0};       // how many are giving regions back right now
-std::atomic<uint32_t> g_release_thread{0};  // 0 none, 1 being started, 2 there
+std::atomic<uint32_t> g_release_wanted{0};  // counter
+std::atomic<uint32_t> g_releasing{0};       // threads that free regions at this moment
+std::atomic<uint32_t> g_release_thread{0};  // 0 not started, 1 starting, 2 started
 
 // ---- pools; from here to "releasing" the caller holds the mutex
 
@@ -31,13 +31,13 @@ Pool* Find(CUmemoryPool handle) {
   return nullptr;
 }
 
-// Not under the mutex.
-void Know(CUmemoryPool handle, CUdevice device, bool carried) {
+// Enters a pool. The caller must not hold the mutex.
+void EnterPool(CUmemoryPool handle, CUdevice device, bool carried) {
   const Device* d = DeviceAt(device);
   uint64_t threshold = 0;
   real::cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
   Lock lock(g_memory_mutex);
-  if (Find(handle) != nullptr) return;  // another thread was faster
+  if (Find(handle) != nullptr) return;  // entered by another thread
   auto* pool = static_cast<Pool*>(calloc(1, sizeof(Pool)));
   if (pool == nullptr || !g_pools.Push(pool)) return free(pool);
   pool->handle = handle;
@@ -64,14 +64,16 @@ bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
       if (region->pool != pool || region->slab != slabs || region->fits < bytes) continue;
       if (best == nullptr || region->bytes < best->bytes) best = region;
     }
-    // A region that turns out to be too full says so by `fits`.
+    // For lack of room, Carve lowers `fits`, and the region is not tried again. A second failure on
+    // one region means that there is no host memory.
     if (best == nullptr || best == tried) return false;
     if (Carve(best, bytes, out)) return true;
     tried = best->fits < bytes ? nullptr : best;
   }
 }
 
-// The same, in a region that is no slab, for a request of any size. Not under the mutex.
+// Takes room in a region that is not a slab, for a request of any size. The caller must not hold
+// the mutex.
 bool TakeLarge(Pool* pool, uint64_t bytes, CUdeviceptr* out) {
   Lock lock(g_memory_mutex);
   if (!TakeFree(pool, bytes, false, out)) return false;
@@ -97,8 +99,8 @@ bool TakeRoom(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out) {
 struct Release {
   CUdevice device;  // -1: all
   Pool* pool;       // null: all
-  bool all;         // whatever the threshold says
-  uint64_t keep;    // of `pool`; else the threshold's
+  bool all;         // ignores the thresholds
+  uint64_t keep;    // for `pool`, in place of its threshold
 };
 
 // Takes unused regions out of the tables. The driver still has their memory.
@@ -127,7 +129,8 @@ void Collect(const Release& what, Leaving* leaving) {
   LookAtFreed();
 }
 
-// Not under the mutex: unmapping may wait for work of any stream. true: something went.
+// Frees unused regions, and returns whether there were any. The caller must not hold the mutex,
+// because unmapping may wait for work of any stream.
 bool ReleaseNow(const Release& what) {
   Relaxed relaxed;
   bool any = false;
@@ -192,7 +195,7 @@ void LearnPool(CUmemoryPool handle) {
     if (real::cuDeviceGetDefaultMemPool(&known, device) != CUDA_SUCCESS || known != handle) {
       continue;
     }
-    return Know(handle, device, true);
+    return EnterPool(handle, device, true);
   }
 }
 
@@ -212,7 +215,7 @@ PoolUse::~PoolUse() {
 CUresult AllocateIn(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out) {
   if (TakeRoom(pool, bytes, stream, out)) return CUDA_SUCCESS;
   Lock growing(g_growth_mutex);
-  // Another thread may have made room meanwhile.
+  // Another thread may have made room in the meantime.
   if (TakeRoom(pool, bytes, stream, out)) return CUDA_SUCCESS;
   CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
   if (bytes < kLarge) {
@@ -234,7 +237,7 @@ CUresult AllocateIn(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* ou
   return CUDA_SUCCESS;
 }
 
-// The thread that waited goes on at once.
+// Does not block the calling thread.
 void ReleaseSoon() {
   uint32_t none = 0;
   if (g_release_thread.compare_exchange_strong(none, 1)) {
@@ -295,19 +298,20 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
   CUresult r = real::cuMemPoolCreate(pool, props);
   if (r != CUDA_SUCCESS) return r;
   EnsureControl();
-  // One that other processes may open, that is bounded, or that lives elsewhere is the driver's.
+  // The driver serves pools that other processes may open, that have a maximum size, or that are
+  // not on a device.
   const bool carried = props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
                        props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                        props->handleTypes == CU_MEM_HANDLE_TYPE_NONE && props->maxSize == 0 &&
                        props->usage == 0;
-  Know(*pool, carried ? props->location.id : 0, carried);
+  EnterPool(*pool, carried ? props->location.id : 0, carried);
   return r;
 }
 
-// Allocations of the pool stay until they are freed.
+// The pool's allocations remain valid until they are freed.
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-  // Out of the table first: as soon as the driver has destroyed the pool, another thread may get a
-  // new pool with the same handle.
+  // Taken out of the table first: as soon as the driver has destroyed the pool, another thread may
+  // get a new pool with the same handle.
   Pool* pool = nullptr;
   {
     Lock lock(g_memory_mutex);
@@ -344,7 +348,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
   return r;
 }
 
-// The driver's answer is about what it has served itself.
+// The driver counts only memory that it serves itself; the agent's memory is added.
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
   CUresult r = real::cuMemPoolGetAttribute(handle, attribute, value);
   if (r != CUDA_SUCCESS) return r;
@@ -386,15 +390,15 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, siz
   for (size_t i = 0; i < count; ++i) {
     const CUmemLocation& location = map[i].location;
     if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id < 0 ||
-        location.id >= int(wire::kMaxDevices)) {
-      pool->carried = false;  // what comes from here on is the driver's
+        location.id >= int(agent_protocol::kMaxDevices)) {
+      pool->carried = false;  // the driver serves later allocations
       continue;
     }
     if (location.id != pool->device) pool->access[location.id] = uint8_t(map[i].flags);
   }
   for (Region* region : g_regions) {
     if (region->pool != pool || count == 0) continue;
-    // All that was named, also what is taken away.
+    // Applies every entry, including those that revoke access.
     CUresult given = real::cuMemSetAccess(region->address, region->bytes, map, count);
     if (given != CUDA_SUCCESS) return given;
   }
@@ -405,7 +409,8 @@ CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool,
                                           CUmemAllocationHandleType type,
                                           unsigned long long flags) {
   CUresult r = real::cuMemPoolExportToShareableHandle(handle, pool, type, flags);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemPoolExportToShareableHandle");
+  if (r == CUDA_SUCCESS)
+    NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemPoolExportToShareableHandle");
   return r;
 }
 
@@ -413,7 +418,8 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle,
                                             CUmemAllocationHandleType type,
                                             unsigned long long flags) {
   CUresult r = real::cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemPoolImportFromShareableHandle");
+  if (r == CUDA_SUCCESS)
+    NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemPoolImportFromShareableHandle");
   return r;
 }
 

@@ -19,12 +19,12 @@ struct Mapping {
   uint64_t address;
   uint64_t bytes;
   ProgramHandle* handle;
-  uint8_t protection[wire::kMaxDevices];  // CUmemAccess_flags by device
+  uint8_t protection[agent_protocol::kMaxDevices];  // CUmemAccess_flags by device
 };
 
 Vector<Mapping> g_mappings;  // by address
 
-// No handle of a driver looks like this (they are addresses), and no pointer.
+// Driver handles are addresses, and no address has these high bits.
 constexpr uint64_t kIdBase = 0x57A5150000000000;
 uint64_t g_next_id = kIdBase;
 
@@ -32,8 +32,8 @@ size_t MappingFrom(uint64_t address) {
   return g_mappings.LowerBound([&](const Mapping& m) { return m.address < address; });
 }
 
-// Memory lives as long as the program holds its handle or has it mapped, and as long as anybody has
-// whom it was exported to: then it is still to be carried. false: it lives on.
+// Memory lives as long as the program holds its handle or maps it, and as long as another process
+// uses an export of it; until then it must be carried. Returns false if it is still in use.
 bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
   if (handle->references > 0 || handle->mappings > 0 || handle->users > 0) return false;
   if (handle->exported && !handle->claimed) NoteUnclaimed();
@@ -45,9 +45,9 @@ bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
 }
 
 CUresult GiveMappingAccess(const Mapping& mapping) {
-  CUmemAccessDesc access[wire::kMaxDevices];
+  CUmemAccessDesc access[agent_protocol::kMaxDevices];
   size_t count = 0;
-  for (int device = 0; device < int(wire::kMaxDevices); ++device) {
+  for (int device = 0; device < int(agent_protocol::kMaxDevices); ++device) {
     if (mapping.protection[device] == 0) continue;
     access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device},
                        CUmemAccess_flags(mapping.protection[device])};
@@ -62,7 +62,7 @@ bool CanBeCarried(const CUmemAllocationProp* prop) {
       prop->allocFlags.usage != 0) {
     return false;
   }
-  // As JAX's pool asks where it may: files, and fabric handles too.
+  // JAX's pool requests file descriptors, and fabric handles if the device supports them.
   constexpr int kKnown = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
   if ((prop->requestedHandleTypes & ~kKnown) != 0) return false;
   Device* device = DeviceAt(prop->location.id);
@@ -75,7 +75,7 @@ bool HoldsOurs(CUdeviceptr address) {
   return i < g_regions.size() && g_regions[i]->address <= address;
 }
 
-// CUarrayMapInfo of cuda.h: what lies before and behind the handle is handed on as it is.
+// CUarrayMapInfo of cuda.h. The bytes before and behind the handle are passed on unchanged.
 struct ArrayMapInfo {
   uint8_t before[64];
   uint64_t handle;
@@ -83,7 +83,8 @@ struct ArrayMapInfo {
 };
 static_assert(sizeof(ArrayMapInfo) == 96);
 
-// A copy of such a list with the driver's handles in it; no copy where none was ours.
+// A copy of such a list with the driver's handles; no copy is made if the list has no handle of the
+// agent.
 struct Translated {
   Translated(const ArrayMapInfo* list, unsigned count) {
     bool any = false;
@@ -104,14 +105,14 @@ struct Translated {
         return;
       }
       copy[i].handle = handle->real;
-      // Where the arrays have it mapped is not written down anywhere, so it cannot be taken away.
+      // Mappings in arrays are not recorded, so this memory cannot be released at a suspend.
       NoteShared(handle, "cuMemMapArrayAsync");
     }
   }
   ~Translated() { free(copy); }
   Translated(const Translated&) = delete;
   ArrayMapInfo* copy = nullptr;
-  CUresult error = CUDA_SUCCESS;  // the driver must not see a number of ours: it may be a pointer
+  CUresult error = CUDA_SUCCESS;  // the driver may dereference a number
 };
 
 }  // namespace
@@ -120,7 +121,7 @@ void GiveBackHandle(ProgramHandle* handle) {
   if (handle->present) real::cuMemRelease(handle->real);
   handle->kept.Close();
   if (handle->import != nullptr) FreeImport(handle->import);
-  if (handle->shared) ForgetBlocker(wire::kBlockerSharedVmm);
+  if (handle->shared) ForgetBlocker(agent_protocol::kBlockerSharedVmm);
   free(handle);
 }
 
@@ -157,21 +158,21 @@ void EndUse(uint64_t id) {
   ProgramHandle* handle = FindProgramHandle(id);
   if (handle == nullptr) return;
   --handle->users;
-  // Behind a closed gate the table is the control thread's.
+  // While the gate is closed, only the control thread changes the table.
   if (!gate::IsClosed()) DropIfUnused(handle, &leaving);
 }
 
 void DestroyUnusedHandles() {
   Leaving leaving;
   Lock lock(g_memory_mutex);
-  if (gate::IsClosed()) return;  // as above
+  if (gate::IsClosed()) return;  // see EndUse
   for (size_t i = 0; i < g_program_handles.size();) {
     if (!DropIfUnused(g_program_handles[i], &leaving)) ++i;
   }
 }
 
 void NoteShared(ProgramHandle* handle, const char* what) {
-  if (!handle->shared) NoteBlocker(wire::kBlockerSharedVmm, what);
+  if (!handle->shared) NoteBlocker(agent_protocol::kBlockerSharedVmm, what);
   handle->shared = true;
 }
 
@@ -221,7 +222,7 @@ uint64_t FirstMapping(ProgramHandle* handle, uint32_t* protection, uint64_t* pee
   for (const Mapping& mapping : g_mappings) {
     if (mapping.handle != handle) continue;
     *protection = mapping.protection[handle->device];
-    for (int device = 0; device < int(wire::kMaxDevices); ++device) {
+    for (int device = 0; device < int(agent_protocol::kMaxDevices); ++device) {
       if (device != handle->device && mapping.protection[device] != 0) *peers |= 1ull << device;
     }
     return mapping.address;
@@ -308,9 +309,9 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   {
     Lock lock(g_memory_mutex);
-    if (HoldsOurs(ptr)) return CUDA_ERROR_INVALID_VALUE;  // to the program it is no mapping
+    if (HoldsOurs(ptr)) return CUDA_ERROR_INVALID_VALUE;  // not a mapping of the program
   }
-  // Without the mutex: it waits for running work.
+  // Called without the mutex, because it waits for running work.
   CUresult r = real::cuMemUnmap(ptr, size);
   if (r != CUDA_SUCCESS) return r;
   bool imports = false;
@@ -344,7 +345,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
     for (size_t d = 0; d < count; ++d) {
       int device = desc[d].location.id;
       if (desc[d].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
-          device >= int(wire::kMaxDevices)) {
+          device >= int(agent_protocol::kMaxDevices)) {
         continue;
       }
       g_mappings[i].protection[device] = uint8_t(desc[d].flags);
@@ -369,7 +370,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* ad
   return real::cuMemRetainAllocationHandle(out, addr);
 }
 
-// Sparse arrays: the list names handles.
+// For sparse arrays: the list contains handles.
 #define STASIS_MAP_ARRAY(suffix)                                               \
   CUresult cuMemMapArrayAsync##suffix(STASIS_P3) {                             \
     Translated list(reinterpret_cast<const ArrayMapInfo*>(a), unsigned(b));    \
@@ -381,10 +382,10 @@ STASIS_MAP_ARRAY()
 STASIS_MAP_ARRAY(_ptsz)
 #undef STASIS_MAP_ARRAY
 
-// The driver's checkpoint hangs for ever over a multicast object.
+// The driver's checkpoint of a multicast object hangs for ever.
 CUresult cuMulticastCreate(STASIS_P2) {
   CUresult r = real::cuMulticastCreate(STASIS_A2);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMulticastCreate");
+  if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMulticastCreate");
   return r;
 }
 
@@ -397,7 +398,7 @@ CUresult cuMulticastBindMem(STASIS_P6) {
     memory = handle->real;
   }
   CUresult r = real::cuMulticastBindMem(a, b, memory, d, e, f);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMulticastBindMem");
+  if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMulticastBindMem");
   return r;
 }
 

@@ -6,11 +6,11 @@
 #include <atomic>
 
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace stasis::agent {
 
-using namespace stasis::cuda;  // NOLINT: what the agent is made of
+using namespace stasis::cuda;  // NOLINT: the driver's types, used everywhere in the agent
 
 // One number for each exported symbol.
 enum Index : int {
@@ -19,7 +19,7 @@ enum Index : int {
   k_##symbol, k_##symbol##_ptsz,
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
   k_##symbol, k_##symbol##_ptds,
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 #define STASIS_HOOK_RAW(symbol, count) k_##symbol,
 #include "agent/cuda/hooks.def"
   kFunctionCount,
@@ -61,7 +61,7 @@ namespace real {
   inline CUresult symbol##_ptds parameters {                                    \
     return reinterpret_cast<fn::symbol*>(Address(k_##symbol##_ptds)) arguments; \
   }
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 
 // Integer registers and stack words are handed on untouched, whatever their real width.
 using Word = unsigned long long;
@@ -91,8 +91,8 @@ using Word = unsigned long long;
 
 }  // namespace real
 
-// The functions behind the program's calls: the driver's, or the agent's where one of that name is
-// declared here (a name that a namespace declares hides the names that it only uses).
+// The functions behind the program's calls: the agent's if one of that name is declared here, else
+// the driver's (a name declared in a namespace hides a name from a using directive).
 namespace hook {
 using namespace real;  // NOLINT
 using real::Word;
@@ -125,7 +125,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event);
 CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle);
 CUresult cuEventDestroy_v2(CUevent event);
 
-// driver_memory.cc: what stays with the driver is counted
+// driver_memory.cc: counts memory that stays with the driver
 CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t bytes, unsigned flags);
 CUresult cuMemAllocHost_v2(void** pp, size_t bytes);
 CUresult cuMemHostAlloc(void** pp, size_t bytes, unsigned flags);

@@ -13,7 +13,8 @@
 namespace stasis::agent {
 namespace {
 
-// The driver's calls on a stream, whose null means the thread's own in the _ptsz ones.
+// The driver's calls on a stream. In the _ptsz variants, a null stream is the calling thread's
+// default stream.
 struct Calls {
   CUresult (*context)(CUstream, CUcontext*);
   CUresult (*id)(CUstream, unsigned long long*);
@@ -36,7 +37,7 @@ constexpr Calls kLegacy = STASIS_CALLS();
 constexpr Calls kPerThread = STASIS_CALLS(_ptsz);
 #undef STASIS_CALLS
 
-constexpr uint64_t kUnit = 512;  // what is left of a block begins at a multiple
+constexpr uint64_t kUnit = 512;  // the rest of a split block begins at a multiple
 
 // A block that was freed in stream order.
 struct Pending {
@@ -55,9 +56,9 @@ struct FreeEvent {
 Vector<Pending> g_pending;  // in the order of the frees
 Vector<FreeEvent> g_events;
 constexpr size_t kManyEvents = 256;
-uint32_t g_awaiting = 0;  // threads that wait for an event which may be done with meanwhile
+uint32_t g_awaiting = 0;  // threads that wait for an event; no event is destroyed meanwhile
 
-// ---- blocks that were freed; from here to "what a program calls" the caller holds the mutex
+// ---- freed blocks; from here to "calls of the program" the caller holds the mutex
 
 void KeepEvent(CUevent event, CUcontext context) {
   const bool many = g_events.size() >= kManyEvents && g_awaiting == 0;
@@ -84,7 +85,7 @@ Block* BlockOf(const Pending& pending) {
   return &region->blocks[b];
 }
 
-// Its room is free.
+// Frees the block of a pending entry whose event is reached.
 void Finish(size_t i) {
   Pending pending = g_pending[i];
   EraseBlock(pending.region, BlockOf(pending));
@@ -92,8 +93,9 @@ void Finish(size_t i) {
   KeepEvent(pending.event, pending.context);
 }
 
-// A block that `stream` has freed (or, with 0, any stream: then *event is what must be waited for).
-// What was behind it in that stream is behind the new one too.
+// Takes a block that `stream` has freed. With `wait`, takes a block that any stream has freed,
+// after `wait` has ordered its event before the new use. The unused rest of the block stays
+// pending.
 bool TakePending(Pool* pool, uint64_t bytes, uint64_t stream, bool small_only, CUdeviceptr* out,
                  bool (*wait)(CUevent, void*), void* argument) {
   size_t best = g_pending.size();
@@ -147,9 +149,9 @@ CUresult FreeBehind(Found found, CUevent event, CUcontext context, uint64_t stre
   return CUDA_SUCCESS;
 }
 
-// ---- what a program calls
+// ---- calls of the program
 
-// An event of the stream's context, recorded now.
+// Records an event of the stream's context in the stream.
 CUresult Record(const Calls& calls, CUstream stream, CUcontext context, CUevent* out) {
   CUcontext current = nullptr;
   CUresult r = real::cuCtxGetCurrent(&current);
@@ -193,7 +195,7 @@ CUresult AllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemory
   };
   CUcontext context = nullptr, popped = nullptr;
   unsigned long long id = 0;
-  // A graph's memory is the driver's business.
+  // The driver allocates the memory of graphs.
   if (ptr == nullptr || bytes == 0 || bytes > UINT64_MAX / 2 || IsCapturing(calls, stream) ||
       calls.context(stream, &context) != CUDA_SUCCESS || context == nullptr) {
     return plain();
@@ -241,10 +243,11 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
       region = found.region;
     }
   }
-  // It may also be given what cuMemAlloc gave. That is freed at once, after waiting for all work:
-  // later than asked for, never too early.
+  // cuMemFreeAsync also accepts memory from cuMemAlloc. It is freed at once after a wait for all
+  // work, which is later than requested but never too early.
   if (region != nullptr && region->pool == nullptr) return hook::cuMemFree_v2(ptr);
-  // In a capture only a graph's own memory can be freed, and the driver says so.
+  // In a capture, only memory of the graph can be freed; the driver returns the error for other
+  // memory.
   if (region == nullptr || IsCapturing(calls, stream)) {
     return FreePlain(ptr, [&] { return calls.free(ptr, stream); });
   }
@@ -255,7 +258,7 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
   CUresult r = calls.context(stream, &context);
   if (r == CUDA_SUCCESS && calls.id(stream, &id) != CUDA_SUCCESS) id = 0;
   if (r == CUDA_SUCCESS) r = Record(calls, stream, context, &event);
-  // A stream whose progress cannot be told is waited for.
+  // Without an event to track the stream, wait for the stream.
   if (r != CUDA_SUCCESS) {
     event = nullptr;
     if (r = calls.synchronize(stream); r != CUDA_SUCCESS) return r;
@@ -265,7 +268,7 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
   if (found.block == nullptr || found.region->pool == nullptr ||
       found.region->address + found.block->offset != ptr) {
     if (event != nullptr) KeepEvent(event, context);
-    return CUDA_ERROR_INVALID_VALUE;  // somebody else was faster
+    return CUDA_ERROR_INVALID_VALUE;  // freed by another thread
   }
   if (event == nullptr) {
     FreePoolBlock(found);
@@ -276,7 +279,8 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
 
 }  // namespace
 
-// Takes note of the frees that have come to pass. Within a stream they do so in their order.
+// Frees of one stream are reached in order, so the others of a stream are skipped behind the first
+// that is not reached.
 void ReapFreed() {
   uint64_t busy[8];
   size_t count = 0;
@@ -328,7 +332,7 @@ void BeforeContextEnds(CUcontext context) {
     Lock lock(g_memory_mutex);
     for (const Pending& pending : g_pending) any |= pending.context == context;
   }
-  // An event dies with its context.
+  // Events are destroyed with their context.
   if (any && SynchronizeContext(context) != CUDA_SUCCESS) return;
   Lock lock(g_memory_mutex);
   for (size_t i = g_pending.size(); i-- > 0;) {
@@ -379,7 +383,7 @@ STASIS_STREAM_ORDERED(_ptsz, kPerThread)
 
 #define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Waits. Afterwards a pool may have too much.
+// Waits of the program. After one, a pool may hold more than its threshold.
 #define STASIS_WAIT(function, symbol, parameters, arguments)                              \
   function parameters {                                                                   \
     CUresult r;                                                                           \
@@ -399,7 +403,7 @@ STASIS_WAIT(STASIS_EXPORT CUresult cuCtxSynchronize, cuCtxSynchronize, (), ())
 STASIS_WAIT(STASIS_EXPORT CUresult cuCtxSynchronize_v2, cuCtxSynchronize_v2, (CUcontext context),
             (context))
 
-// An event of another process, which is never reached here, is waited for there.
+// For an event of another process, waits for the owner's agent: the local event is never recorded.
 STASIS_EXPORT CUresult cuEventSynchronize(CUevent event) {
   if (CUresult r = AwaitTheirs(event); r != CUDA_SUCCESS) return r;
   return SynchronizeEvent(event);

@@ -1,9 +1,9 @@
-// Handles of the program's that it exports to other processes and imports from them, as NCCL does.
+// Export and import of the program's handles, as used by NCCL.
 //
-// What cuMemExportToShareableHandle gives out is a file of ours in the place of the driver's: some
-// bytes in memory, sealed, that name this process and the handle. The program sends it where it
-// likes, keeps, duplicates and closes it; CRIU saves it like any file of memory. The agent of
-// whoever imports it reads it and asks ours for the memory, as with cuIpcGetMemHandle (ipc.h).
+// cuMemExportToShareableHandle returns a token file in place of the driver's file: a sealed memfd
+// that names this process and the handle. The program may send, keep, duplicate and close it, and
+// CRIU saves it like any memfd. The importing process's agent reads the token and asks this
+// process's agent for the memory, as with cuIpcGetMemHandle (ipc.h).
 //
 // Threads: as memory.h, under the same mutex, which is not held while another process is asked.
 
@@ -29,7 +29,7 @@ namespace stasis::agent {
 namespace {
 
 constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
-constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL, of Linux 6.3: some machines insist on it
+constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL (Linux 6.3), which some machines require
 
 int MakeTokenFile() {
   int fd = memfd_create("stasis-gpu-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -53,21 +53,22 @@ CUresult MakeToken(uint64_t id, int* out) {
   return CUDA_SUCCESS;
 }
 
-// false: it is no file of ours. What comes from elsewhere is not even read: a driver's may be none
-// that bears it.
+// Returns false if the file is not a token. Other files are not read, since a read may disturb a
+// file of the driver.
 bool ReadToken(int fd, IpcHandle* out) {
   const int before = errno;
   struct stat s;
   char bytes[sizeof(IpcHandle)];
   bool read = syscall(SYS_fstat, fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size == sizeof(bytes);
-  const int seals = read ? fcntl(fd, F_GET_SEALS) : -1;  // -1: it cannot have any
+  const int seals = read ? fcntl(fd, F_GET_SEALS) : -1;  // -1: the file cannot have seals
   read = seals >= 0 && (seals & kSeals) == kSeals &&
          pread(fd, bytes, sizeof(bytes), 0) == ssize_t(sizeof(bytes));
   errno = before;
   return read && ReadIpcHandle(kIpcProgramHandle, bytes, out);
 }
 
-// What is open already, once more; the caller holds the mutex.
+// Adds a reference to a handle that is open already. Returns false if it is not open. The caller
+// holds the mutex.
 bool HoldAgain(const IpcHandle& token, CUmemGenericAllocationHandle* out) {
   for (ProgramHandle* handle : g_program_handles) {
     const bool same = handle->import != nullptr
@@ -83,7 +84,7 @@ bool HoldAgain(const IpcHandle& token, CUmemGenericAllocationHandle* out) {
   return false;
 }
 
-// The caller holds the mutex of growth, so no other thread imports the same handle meanwhile.
+// The caller holds g_growth_mutex, so no other thread imports the same handle meanwhile.
 CUresult HoldGiven(const IpcHandle& token, CUdevice reader, IpcGiven* given,
                    CUmemGenericAllocationHandle* out) {
   auto* import = static_cast<Import*>(malloc(sizeof(Import)));
@@ -127,10 +128,11 @@ CUresult ImportToken(const IpcHandle& token, CUmemGenericAllocationHandle* out) 
   if (IsOwn(token)) return CUDA_ERROR_INVALID_VALUE;  // released meanwhile
   IpcGiven given;
   if (CUresult r = AskPatiently(token, &given); r != CUDA_SUCCESS) return r;
-  if (given.answer.region != token.id) return CUDA_ERROR_INVALID_VALUE;  // no handle, by its owner
+  if (given.answer.region != token.id)
+    return CUDA_ERROR_INVALID_VALUE;  // not a handle, according to its owner
   Lock growing(g_growth_mutex);
   {
-    // Another thread may have imported it while its owner was asked.
+    // Another thread may have imported it during the request to the owner.
     Lock lock(g_memory_mutex);
     if (HoldAgain(token, out)) return CUDA_SUCCESS;
   }
@@ -162,14 +164,14 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   constexpr const char* kWhat = "cuMemExportToShareableHandle";
   if (!IsProgramId(id)) {
     CUresult r = real::cuMemExportToShareableHandle(shareable, id, type, flags);
-    if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, kWhat);
+    if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerSharedVmm, kWhat);
     return r;
   }
   {
     Lock lock(g_memory_mutex);
     ProgramHandle* handle = FindProgramHandle(id);
     if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
-    // An import was not made for any: as the driver has it, it is not handed on.
+    // An imported handle has no requested types, so like the driver's it cannot be exported again.
     if ((handle->asked & type) == 0) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || shareable == nullptr || flags != 0) {
       CUresult r = real::cuMemExportToShareableHandle(shareable, handle->real, type, flags);
@@ -188,10 +190,11 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
       ReadToken(int(reinterpret_cast<intptr_t>(os_handle)), &token)) {
     return ImportToken(token, out);
   }
-  // Of a process without an agent, or a multicast object. Where it is used, and until when, nobody
-  // of us knows.
+  // A handle from a process without an agent, or a multicast object. No agent can tell where and
+  // how long it is used.
   CUresult r = real::cuMemImportFromShareableHandle(out, os_handle, type);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemImportFromShareableHandle");
+  if (r == CUDA_SUCCESS)
+    NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemImportFromShareableHandle");
   return r;
 }
 

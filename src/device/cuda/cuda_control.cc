@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "abi/cuda/driver_abi.h"
 #include "base/install_layout.h"
 #include "base/task_limits.h"
 #include "device/cuda/cuda_error.h"
-#include "device/cuda/driver_abi.h"
 #include "device/cuda/gpu_uuid.h"
 
 namespace stasis::device::cuda {
@@ -101,9 +101,11 @@ Result<HelperClient*> CudaControl::Client() {
   std::lock_guard lock(mutex_);
   if (client_ == nullptr) {
     HelperOptions helper;
-    STASIS_ASSIGN(helper.program, LibexecProgram("stasis-device-helper"));
+    STASIS_ASSIGN(helper.program, LibexecProgram(kHelperProgram));
     helper.library = options_.library;
     helper.inherit_fd = options_.inherit_fd;
+    helper.resident_dir = options_.resident_dir;
+    helper.idle_timeout = options_.idle_timeout;
     helper.start_timeout = options_.query_timeout;
     helper.settle_timeout = options_.settle_timeout;
     client_ = std::make_unique<HelperClient>(std::move(helper));
@@ -140,9 +142,6 @@ Result<DriverInfo> CudaControl::Driver() {
   if (reply.outcome != Outcome::kDone) STASIS_TRY(AsStatus(reply));
   DriverInfo info;
   info.kind = reply.driver.kind;
-  // softgpu has no accounting of memory; the process's files give its memory instead
-  // (device_files.h).
-  info.counts_imported = info.kind == "softgpu";
   info.version = reply.driver.version;
   info.api_version = reply.driver.api_version;
   info.can_checkpoint = reply.driver.can_checkpoint != 0;
@@ -293,6 +292,10 @@ namespace stasis::device {
 
 std::unique_ptr<DeviceControl> MakeDeviceControl(const ControlOptions& options) {
   return std::make_unique<cuda::CudaControl>(options);
+}
+
+Result<int> DismissHelpers(const std::string& resident_dir, const Deadline& deadline) {
+  return cuda::DismissHelpers(resident_dir, deadline);
 }
 
 }  // namespace stasis::device

@@ -1,6 +1,6 @@
 #include "device/cuda/cuda_error.h"
 
-#include "device/cuda/driver_abi.h"
+#include "abi/cuda/driver_abi.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -80,19 +80,25 @@ std::string_view OpName(Op op) {
                                                 "lock",
                                                 "checkpoint",
                                                 "restore",
-                                                "unlock"};
+                                                "unlock",
+                                                "end the session",
+                                                "leave"};
   return kNames[static_cast<size_t>(op)];
+}
+
+Code CodeOf(int cu_result) {
+  for (const CodeRow& row : kCodes) {
+    if (row.result == cu_result) return row.code;
+  }
+  return Code::kUnknown;
 }
 
 Error DriverError(Op op, int cu_result, const std::string& name, const std::string& text) {
   Error error;
-  error.code = Code::kUnknown;
+  error.code = CodeOf(cu_result);
   error.domain = Domain::kCuda;
   error.raw = cu_result;
   error.message = (name.empty() ? "CUresult " + std::to_string(cu_result) : name) + ": " + text;
-  for (const CodeRow& row : kCodes) {
-    if (row.result == cu_result) error.code = row.code;
-  }
   for (const HintRow& row : kHints) {
     if (row.op == op && row.result == cu_result) error.hint = row.hint;
   }

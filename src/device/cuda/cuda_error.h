@@ -9,6 +9,9 @@
 
 namespace stasis::device::cuda {
 
+// Returns kUnknown for a result without a row.
+Code CodeOf(int cu_result);
+
 // `name` and `text` are the driver's own for `cu_result`.
 Error DriverError(wire::Op op, int cu_result, const std::string& name, const std::string& text);
 

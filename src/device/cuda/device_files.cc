@@ -35,11 +35,12 @@ struct DeviceFile {
   std::optional<int> gpu;
 };
 std::optional<DeviceFile> AsDeviceFile(std::string_view path) {
-  for (const DeviceFileRule& rule : kDeviceFileRules) {
-    if (!path.starts_with(rule.prefix)) continue;
-    DeviceFile file{Number(path.substr(rule.prefix.size()))};
-    // The path /softgpu/ alone may be an unrelated directory.
-    if (file.gpu || rule.kind == "nvidia") return file;
+  for (const abi::DriverKind& kind : abi::kDriverKinds) {
+    const std::string_view prefix = kind.device_files;
+    if (!path.starts_with(prefix)) continue;
+    DeviceFile file{Number(path.substr(prefix.size()))};
+    // Without a number it may be an unrelated file.
+    if (file.gpu || !kind.files_are_numbered) return file;
   }
   return std::nullopt;
 }

@@ -35,15 +35,6 @@ std::string NvidiaVersion() {
   return *text;
 }
 
-std::string DriverWords(const DriverFunctions& fn, CUresult result) {
-  const char* name = nullptr;
-  const char* text = nullptr;
-  if (fn.cuGetErrorName != nullptr) fn.cuGetErrorName(result, &name);
-  if (fn.cuGetErrorString != nullptr) fn.cuGetErrorString(result, &text);
-  return std::string(name != nullptr ? name : "CUresult " + std::to_string(result)) + ": " +
-         (text != nullptr ? text : "no description");
-}
-
 std::string TooOld(const DriverLibrary& driver) {
   std::string which = driver.version.empty() ? "this driver" : "driver " + driver.version;
   return which + " (CUDA " + std::to_string(driver.api_version / 1000) + "." +
@@ -53,6 +44,15 @@ std::string TooOld(const DriverLibrary& driver) {
 }
 
 }  // namespace
+
+ResultWords Describe(const DriverFunctions& fn, CUresult result) {
+  ResultWords words;
+  const char* name = nullptr;
+  if (fn.cuGetErrorName != nullptr) fn.cuGetErrorName(result, &name);
+  if (fn.cuGetErrorString != nullptr) fn.cuGetErrorString(result, &words.text);
+  words.name = name != nullptr ? name : "CUresult " + std::to_string(result);
+  return words;
+}
 
 DriverLibrary OpenDriver(const std::string& path) {
   DriverLibrary driver;
@@ -80,15 +80,21 @@ DriverLibrary OpenDriver(const std::string& path) {
     return driver;
   }
   driver.opened = true;
-  // Only softgpu exports this symbol.
-  using Version = const char*();
-  auto softgpu_version = reinterpret_cast<Version*>(::dlsym(library, "softgpuVersion"));
-  driver.kind = softgpu_version != nullptr ? "softgpu" : "nvidia";
-  driver.version = softgpu_version != nullptr ? softgpu_version() : NvidiaVersion();
+  driver.version = NvidiaVersion();
+  for (const abi::DriverKind& kind : abi::kDriverKinds) {
+    if (kind.version_symbol == nullptr) continue;
+    using Version = const char*();
+    auto version = reinterpret_cast<Version*>(::dlsym(library, kind.version_symbol));
+    if (version == nullptr) continue;
+    driver.kind = &kind;
+    driver.version = version();
+  }
   driver.fn.cuDriverGetVersion(&driver.api_version);
 
   if (CUresult result = driver.fn.cuInit(0); result != CUDA_SUCCESS) {
-    driver.why_not = "the driver does not start: " + DriverWords(driver.fn, result);
+    const ResultWords words = Describe(driver.fn, result);
+    driver.why_not = "the driver does not start: " + words.name + ": " +
+                     (words.text != nullptr ? words.text : "no description");
     return driver;
   }
   driver.initialised = true;

@@ -4,8 +4,10 @@
 
 #include <string>
 
+#include "abi/driver_kinds.h"
+
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace stasis::device::cuda {
 
@@ -44,9 +46,16 @@ struct DriverFunctions {
 #undef STASIS_DEVICE_MEMBER
 };
 
+// The driver's own name and text of a result; the text may be null.
+struct ResultWords {
+  std::string name;
+  const char* text = nullptr;
+};
+ResultWords Describe(const DriverFunctions& fn, stasis::cuda::CUresult result);
+
 struct DriverLibrary {
   DriverFunctions fn;
-  std::string kind;     // "nvidia" or "softgpu"
+  const abi::DriverKind* kind = &abi::kDriverKinds[0];
   std::string version;  // driver version as its vendor writes it; empty if unknown
   int api_version = 0;
   bool can_checkpoint = false;

@@ -1,20 +1,17 @@
 // The server side of helper_protocol.h: executes requests on this process's driver, one thread for
-// each request, until the socket closes.
+// each request.
+//
+// A private helper serves the inherited socket and exits at its end. A resident helper serves one
+// client after the other and disconnects those that connect meanwhile. It exits after an idle time,
+// and after a client for which the driver returned an error that may outlast the request.
 #pragma once
 
-#include <chrono>
-#include <string>
+#include "ipc/helper_server.h"
 
 namespace stasis::device::cuda {
 
-struct ServerOptions {
-  std::string library;  // empty: the loader's search
-  // How long driver calls in progress may continue after the client has disconnected.
-  std::chrono::milliseconds settle_timeout{10000};
-};
-
-// Serves `socket` and never returns. The process exits at end-of-file, by SIGKILL if a driver call
-// does not return.
-[[noreturn]] void Serve(int socket, const ServerOptions& options);
+// Serves ipc::kHelperSocketFd. When a client disconnects, driver calls in progress may continue for
+// the settle time; then the process ends itself by SIGKILL.
+[[noreturn]] void Serve(const ipc::HelperServerOptions& options);
 
 }  // namespace stasis::device::cuda

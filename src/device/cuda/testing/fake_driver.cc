@@ -4,7 +4,8 @@
 //
 //   $STASIS_FAKE_DRIVER/<pid>                     state of a process that has called cuInit: one
 //   digit $STASIS_FAKE_DRIVER/fault.<function>          behaviour of this function at every call:
-//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>    "hang", "die", or the number of a CUresult
+//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>    "hang", "die", the number of a CUresult,
+//   or "wait" until the file is removed
 //
 // With STASIS_FAKE_OLD_DRIVER it has no checkpoint functions.
 #include <fcntl.h>
@@ -16,7 +17,7 @@
 #include <cstring>
 #include <string>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace stasis::cuda {
 namespace {
@@ -47,6 +48,10 @@ CUresult Fault(const std::string& function, int pid) {
   std::string what;
   if (!Read("fault." + function + "." + std::to_string(pid), &what) &&
       !Read("fault." + function, &what)) {
+    return CUDA_SUCCESS;
+  }
+  if (what == "wait") {
+    while (Read("fault." + function, &what)) ::usleep(10000);
     return CUDA_SUCCESS;
   }
   if (what == "hang") {
@@ -98,7 +103,7 @@ CUresult cuGetErrorName(CUresult error, const char** text) {
   case name:                                 \
     *text = #name;                           \
     return CUDA_SUCCESS;
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -109,7 +114,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   case name:                                 \
     *text = words;                           \
     return CUDA_SUCCESS;
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
   }
   return CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,6 +1,6 @@
 // The binary interface of the CUDA driver API, limited to the parts used here: types, enumerations
 // and constants under their official names, so that no CUDA toolkit is needed to build. Values and
-// layouts are those of cuda.h of CUDA 13.0; softgpu/abi_check.cc compares all of them if a toolkit
+// layouts are those of cuda.h of CUDA 13.0; abi_check.cc compares all of them if a toolkit
 // is installed. Functions are in driver_functions.def and driver_functions.h.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace stasis::cuda {
 
 enum CUresult {
 #define STASIS_CU_RESULT(name, value, text) name = value,
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
 };
 
 using cuuint32_t = uint32_t;

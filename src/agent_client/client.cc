@@ -1,14 +1,17 @@
-#include "wire/client.h"
+#include "agent_client/client.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
+#include "agent_client/find.h"
+#include "agent_protocol/packet.h"
 #include "base/deadline.h"
-#include "wire/find.h"
-#include "wire/packet.h"
+#include "ipc/socket.h"
 
-namespace stasis::wire {
+namespace stasis::agent_client {
+
+using namespace agent_protocol;  // NOLINT: the messages
+
 namespace {
 
 using std::chrono::milliseconds;
@@ -91,22 +94,18 @@ bool Plausible(const HelloReply& hello) {
 
 Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout) {
   const std::string who = "the agent in process " + process::ToString(pid);
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return FailErrno(errno, "make a socket");
-  }
-  UniqueFd ours(ends[0]), theirs(ends[1]);
+  STASIS_ASSIGN(ipc::SocketPair sockets, ipc::MakeSocketPair());
   auto knock = [&](const NoteStep& note) -> Result<std::string> {
-    STASIS_ASSIGN(AgentHeader header, KnockWithin(pid, theirs.get(), note));
+    STASIS_ASSIGN(AgentHeader header, KnockWithin(pid, sockets.theirs.get(), note));
     return ToAnswer(header);
   };
   BoundedOptions options;
-  options.keep_fds = {theirs.get()};
+  options.keep_fds = {sockets.theirs.get()};
   STASIS_ASSIGN(std::string answer,
                 Annotate(AskBounded(knock, Deadline::In(timeout), options), "finding " + who));
   STASIS_ASSIGN(AgentHeader header, FromAnswer(answer));
-  theirs.Reset();
-  STASIS_ASSIGN(AgentClient client, Greet(std::move(ours), who, timeout));
+  sockets.theirs.Reset();
+  STASIS_ASSIGN(AgentClient client, Greet(std::move(sockets.ours), who, timeout));
   client.goes_in_steps_ = (header.memory & kStepsTold) != 0;
   return client;
 }
@@ -299,4 +298,4 @@ stasis::Status AgentClient::Open(milliseconds timeout) {
   return AwaitReply(timeout);
 }
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_client

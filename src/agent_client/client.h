@@ -20,15 +20,15 @@
 #include <string>
 #include <vector>
 
+#include "agent_protocol/protocol.h"
 #include "base/fd.h"
 #include "base/result.h"
 #include "process/proc.h"
-#include "wire/protocol.h"
 
-namespace stasis::wire {
+namespace stasis::agent_client {
 
 struct Export {
-  std::vector<Range> ranges;
+  std::vector<agent_protocol::Range> ranges;
   std::vector<UniqueFd> fds;  // one a range, in the same order
 };
 
@@ -46,8 +46,8 @@ class AgentClient {
   AgentClient& operator=(AgentClient&&) = default;
 
   // The agent's first answer. Status asks for a new one.
-  const HelloReply& hello() const { return hello_; }
-  Result<HelloReply> Status(std::chrono::milliseconds timeout);
+  const agent_protocol::HelloReply& hello() const { return hello_; }
+  Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds timeout);
 
   // Closes the gate. `timeout` is the time in which the program must be quiesced; the answer may
   // take a second longer. With kLower the contexts' stack limits are small between Release and
@@ -67,7 +67,7 @@ class AgentClient {
   const std::string& not_yet() const { return not_yet_; }
   Result<Export> ExportAll(std::chrono::milliseconds timeout);
   // The same list without descriptors, as Map requires it. In every state except kOpen.
-  Result<std::vector<Range>> Describe(std::chrono::milliseconds timeout);
+  Result<std::vector<agent_protocol::Range>> Describe(std::chrono::milliseconds timeout);
   // With kUntilCommit the agent maps the memory again if this connection ends before Commit; with
   // kNot only the caller's descriptors keep the memory.
   enum class Hold { kNot, kUntilCommit };
@@ -77,7 +77,7 @@ class AgentClient {
   // time, so the GPU needs room for one more range. An error leaves the rest as it was.
   stasis::Status Own(std::chrono::milliseconds timeout);
   // Maps the memory. `ranges` must be as ExportAll returned them; the caller keeps the descriptors.
-  stasis::Status Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
+  stasis::Status Map(const std::vector<agent_protocol::Range>& ranges, const std::vector<int>& fds,
                      std::chrono::milliseconds timeout);
   // Maps other processes' memory again that the program has open. Their agents must have mapped it,
   // and should not have opened their gates yet: a running program may free it.
@@ -90,21 +90,24 @@ class AgentClient {
  private:
   AgentClient(UniqueFd socket, std::string who)
       : socket_(std::move(socket)), who_(std::move(who)) {}
-  stasis::Status Ask(void* packet, Type type, size_t length, const int* fds, uint32_t count,
-                     std::chrono::milliseconds timeout);
+  stasis::Status Ask(void* packet, agent_protocol::Type type, size_t length, const int* fds,
+                     uint32_t count, std::chrono::milliseconds timeout);
   stasis::Status AwaitReply(std::chrono::milliseconds timeout);
   Result<bool> AwaitRest(std::chrono::milliseconds timeout);
-  Result<HelloReply> AskHello(Type type, std::chrono::milliseconds timeout);
-  Result<Export> AskList(Type request, Type answer, std::chrono::milliseconds timeout);
-  Result<uint32_t> ReceivePacket(Packet* packet, int* fds, std::chrono::milliseconds timeout);
+  Result<agent_protocol::HelloReply> AskHello(agent_protocol::Type type,
+                                              std::chrono::milliseconds timeout);
+  Result<Export> AskList(agent_protocol::Type request, agent_protocol::Type answer,
+                         std::chrono::milliseconds timeout);
+  Result<uint32_t> ReceivePacket(agent_protocol::Packet* packet, int* fds,
+                                 std::chrono::milliseconds timeout);
 
   UniqueFd socket_;
   std::string who_;  // "the agent in process 4711"
-  HelloReply hello_{};
+  agent_protocol::HelloReply hello_{};
   bool goes_in_steps_ = false;
   bool shut_ = false;  // by CloseInSteps, which wants this floor:
   Floor floor_ = Floor::kLower;
   std::string not_yet_;
 };
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_client
