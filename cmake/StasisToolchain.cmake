@@ -69,7 +69,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
 endif()
 
 # stasis::zstd and so on: the static library if there is one.
-foreach(lib zstd lz4 xxhash sqlite3)
+foreach(lib zstd lz4 xxhash sqlite3 crypto)
   find_library(STASIS_LIB_${lib} NAMES lib${lib}.a ${lib} REQUIRED)
   add_library(stasis::${lib} UNKNOWN IMPORTED)
   set_target_properties(stasis::${lib} PROPERTIES IMPORTED_LOCATION ${STASIS_LIB_${lib}})

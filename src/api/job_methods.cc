@@ -15,7 +15,6 @@
 #include "api/utf8.h"
 #include "base/deadline.h"
 #include "base/file.h"
-#include "image/limits.h"
 #include "jobs/agent_library.h"
 #include "jobs/manage.h"
 #include "jobs/shim_client.h"
@@ -24,6 +23,7 @@
 #include "operations/hold_job.h"
 #include "plan/journal.h"
 #include "process/tree.h"
+#include "store/limits.h"
 
 namespace stasis::api {
 namespace {
@@ -33,7 +33,7 @@ constexpr auto kKillTimeout = std::chrono::seconds(10);
 
 // The manifest is written last and deleted first.
 bool ImageExists(const jobs::Checkpoint& checkpoint) {
-  return !checkpoint.image.empty() && PathExists(checkpoint.image + "/" + image::kManifestName);
+  return !checkpoint.image.empty() && PathExists(checkpoint.image + "/" + store::kManifestName);
 }
 
 struct Receiver {

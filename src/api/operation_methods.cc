@@ -193,7 +193,7 @@ Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
                    dump.full = request.full();
                    STASIS_ASSIGN(
                        dump.compression,
-                       image::ParseCompression(request.compress().empty() ? call.settings.compress
+                       store::ParseCompression(request.compress().empty() ? call.settings.compress
                                                                           : request.compress()));
                    STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
                    return operations::Dump(session, target, dump, options);

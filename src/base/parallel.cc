@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -36,6 +40,59 @@ void ForEachIndex(size_t count, unsigned threads, const std::function<void(size_
   const size_t wanted = std::min<size_t>(threads, count);
   const std::vector<Thread> others = StartThreads(wanted > 0 ? wanted - 1 : 0, run);
   run();
+}
+
+Status ForEachWithProgress(size_t count, const std::function<Status(size_t)>& work,
+                           const std::atomic<uint64_t>& done, uint64_t total,
+                           const Progress& progress, unsigned extra_threads) {
+  constexpr auto kInterval = std::chrono::milliseconds(100);
+  std::atomic<size_t> next{0};
+  std::atomic<bool> stop{false};
+  std::mutex mutex;  // guards what follows
+  std::condition_variable finished;
+  Status failed;
+  const size_t wanted = std::min<size_t>(count, ProcessorCount() + extra_threads);
+  size_t running = wanted;
+  auto one = [&](size_t i) {
+    Status status = work(i);
+    if (status) return;
+    stop = true;
+    std::lock_guard lock(mutex);
+    if (failed) failed = std::move(status);
+  };
+  auto worker = [&] {
+    for (size_t i; !stop && (i = next++) < count;) one(i);
+    std::lock_guard lock(mutex);
+    assert(running > 0);
+    if (--running == 0) finished.notify_one();
+  };
+  bool cancelled = false;
+  auto report = [&] {
+    if (!progress || progress(done, total)) return;
+    cancelled = true;
+    stop = true;
+  };
+  std::vector<Thread> threads = StartThreads(wanted, worker);
+  {
+    std::unique_lock lock(mutex);
+    running -= wanted - threads.size();
+    while (!finished.wait_for(lock, kInterval, [&] { return running == 0; })) {
+      lock.unlock();
+      report();
+      lock.lock();
+    }
+  }
+  if (threads.empty()) {
+    for (size_t i = 0; i < count && !stop; ++i) {
+      one(i);
+      report();
+    }
+  }
+  threads.clear();
+  if (!failed) return failed;
+  if (!cancelled) report();
+  if (cancelled) return Fail(Code::kCancelled, "cancelled");
+  return {};
 }
 
 Status InParallel(size_t count, const std::function<Status(size_t)>& step) {

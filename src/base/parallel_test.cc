@@ -54,6 +54,40 @@ TEST(ParallelTest, TheErrorIsThatOfTheLowestIndex) {
   EXPECT_EQ(status.error().message, "2");
 }
 
+TEST(ParallelTest, AnErrorStopsTheWork) {
+  std::atomic<uint64_t> done = 0;
+  const Status status = ForEachWithProgress(
+      100'000,
+      [&](size_t i) -> Status {
+        if (i == 7) return Fail(Code::kInternal, "seven");
+        ++done;
+        return {};
+      },
+      done, 100'000, nullptr);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message, "seven");
+  EXPECT_LT(done, 99'999u);
+}
+
+TEST(ParallelTest, ProgressIsToldAndMayCancel) {
+  std::atomic<uint64_t> done = 0;
+  uint64_t told = 0;
+  auto count = [&](size_t) -> Status {
+    ++done;
+    return {};
+  };
+  auto tell = [&](uint64_t now, uint64_t total) {
+    told = now;
+    return total == 5;
+  };
+  EXPECT_TRUE(ForEachWithProgress(5, count, done, 5, tell));
+  EXPECT_EQ(told, 5u);
+  EXPECT_TRUE(ForEachWithProgress(0, count, done, 5, tell));
+  const Status cancelled = ForEachWithProgress(5, count, done, 6, tell);
+  ASSERT_FALSE(cancelled);
+  EXPECT_EQ(cancelled.error().code, Code::kCancelled);
+}
+
 TEST(ParallelTest, AtTheLimitTheCallerDoesTheWork) {
   ExpectWithoutThreads([]() -> std::string {
     std::string order;
@@ -64,12 +98,18 @@ TEST(ParallelTest, AtTheLimitTheCallerDoesTheWork) {
       return "InParallel failed";
     }
     ForEachIndex(3, 4, [&](size_t i) { order += std::to_string(i); });
+    const std::atomic<uint64_t> done = 0;
+    auto add = [&](size_t i) -> Status {
+      order += std::to_string(i);
+      return {};
+    };
+    if (!ForEachWithProgress(3, add, done, 0, nullptr)) return "ForEachWithProgress failed";
     if (!StartThreads(2, [] {}).empty()) return "a thread was started";
     auto beside = RunBeside([&]() -> Status {
       order += "b";
       return Fail(Code::kInternal, "its own error");
     });
-    if (order != "012012b") return "done: " + order;
+    if (order != "012012012b") return "done: " + order;
     if (beside.get().error().message != "its own error") return "the error was lost";
     return "";
   });

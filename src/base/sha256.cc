@@ -8,7 +8,7 @@
 namespace stasis {
 namespace {
 
-constexpr size_t kBlockBytes = 64;
+constexpr size_t kShaBlockBytes = 64;
 
 constexpr uint32_t kRound[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -55,18 +55,19 @@ Sha256Digest Sha256(std::string_view message) {
   uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const uint64_t bits = uint64_t{message.size()} * 8;
-  for (; message.size() >= kBlockBytes; message.remove_prefix(kBlockBytes)) {
+  for (; message.size() >= kShaBlockBytes; message.remove_prefix(kShaBlockBytes)) {
     AddBlock(state, message.data());
   }
   // The final block: the remaining bytes, a one bit, zeros, and the length in bits in the last
   // eight bytes.
-  char tail[2 * kBlockBytes] = {};
+  char tail[2 * kShaBlockBytes] = {};
   message.copy(tail, message.size());
   tail[message.size()] = static_cast<char>(0x80);
-  const size_t tail_bytes = message.size() + 9 <= kBlockBytes ? kBlockBytes : 2 * kBlockBytes;
+  const size_t tail_bytes =
+      message.size() + 9 <= kShaBlockBytes ? kShaBlockBytes : 2 * kShaBlockBytes;
   const uint64_t length = __builtin_bswap64(bits);
   std::memcpy(tail + tail_bytes - sizeof length, &length, sizeof length);
-  for (size_t at = 0; at < tail_bytes; at += kBlockBytes) AddBlock(state, tail + at);
+  for (size_t at = 0; at < tail_bytes; at += kShaBlockBytes) AddBlock(state, tail + at);
 
   Sha256Digest digest;
   for (size_t i = 0; i < 8; ++i) {
@@ -77,9 +78,9 @@ Sha256Digest Sha256(std::string_view message) {
 }
 
 Sha256Digest HmacSha256(std::string_view key, std::string_view message) {
-  assert(key.size() <= kBlockBytes);
-  std::string inner(kBlockBytes, '\x36');
-  std::string outer(kBlockBytes, '\x5c');
+  assert(key.size() <= kShaBlockBytes);
+  std::string inner(kShaBlockBytes, '\x36');
+  std::string outer(kShaBlockBytes, '\x5c');
   for (size_t i = 0; i < key.size(); ++i) {
     inner[i] = static_cast<char>(inner[i] ^ key[i]);
     outer[i] = static_cast<char>(outer[i] ^ key[i]);

@@ -12,18 +12,18 @@
 namespace stasis::checkpoint {
 namespace {
 
-bool IsAgentLibrary(const image::RequiredFile& file) {
+bool IsAgentLibrary(const store::RequiredFile& file) {
   return !file.build_id.empty() &&
          std::filesystem::path(file.path).filename() == jobs::kAgentLibraryName;
 }
 
-std::string PathInImage(const image::RequiredFile& file) {
-  return fmt::format("{}/{}.so", image::kAgentFolder, HexOfBytes(file.build_id));
+std::string PathInImage(const store::RequiredFile& file) {
+  return fmt::format("{}/{}.so", store::kAgentFolder, HexOfBytes(file.build_id));
 }
 
 // A file with that build: our own, or else the image's. A build id proves nothing, and other
 // programs that are started here will load what is put there. Empty: there is none.
-std::string SourceOf(const image::ImageReader& reader, const image::RequiredFile& file) {
+std::string SourceOf(const store::ImageReader& reader, const store::RequiredFile& file) {
   auto own = jobs::OwnAgentLibrary();
   if (own && own->build_id == HexOfBytes(file.build_id)) return own->path;
   const auto& files = reader.manifest().files;
@@ -34,7 +34,7 @@ std::string SourceOf(const image::ImageReader& reader, const image::RequiredFile
   return {};
 }
 
-Status PutBack(const image::ImageReader& reader, const image::RequiredFile& file) {
+Status PutBack(const store::ImageReader& reader, const store::RequiredFile& file) {
   const std::string build_id = HexOfBytes(file.build_id), source = SourceOf(reader, file);
   const std::string inside = PathInImage(file);
   if (source != reader.path() + "/" + inside) {
@@ -48,7 +48,7 @@ Status PutBack(const image::ImageReader& reader, const image::RequiredFile& file
 
 }  // namespace
 
-Status StoreAgentLibraries(image::ImageWriter& writer, const image::Manifest& manifest) {
+Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& manifest) {
   std::vector<std::string> stored;
   for (const auto& file : manifest.required_files) {
     std::string path = PathInImage(file);
@@ -62,12 +62,12 @@ Status StoreAgentLibraries(image::ImageWriter& writer, const image::Manifest& ma
   return {};
 }
 
-bool CanPutBack(const image::ImageReader& reader, const image::RequiredFile& file) {
+bool CanPutBack(const store::ImageReader& reader, const store::RequiredFile& file) {
   return jobs::IsInstalledPlace(file.path, HexOfBytes(file.build_id)) &&
          !SourceOf(reader, file).empty();
 }
 
-std::string PutBackHint(const image::ImageReader& reader, const image::RequiredFile& file) {
+std::string PutBackHint(const store::ImageReader& reader, const store::RequiredFile& file) {
   if (!IsAgentLibrary(file)) return {};
   std::string source = SourceOf(reader, file);
   if (!source.empty()) return fmt::format("put it back: cp {} {}", source, file.path);
@@ -75,7 +75,7 @@ std::string PutBackHint(const image::ImageReader& reader, const image::RequiredF
                      HexOfBytes(file.build_id));
 }
 
-Status PutBackAgentLibraries(const image::ImageReader& reader) {
+Status PutBackAgentLibraries(const store::ImageReader& reader) {
   for (const auto& file : reader.manifest().required_files) {
     // In this order: others may lie where nothing answers.
     if (CanPutBack(reader, file) && !PathExists(file.path)) STASIS_TRY(PutBack(reader, file));
@@ -83,7 +83,7 @@ Status PutBackAgentLibraries(const image::ImageReader& reader) {
   return {};
 }
 
-std::string AgentOf(const image::Manifest& manifest) {
+std::string AgentOf(const store::Manifest& manifest) {
   for (const auto& file : manifest.required_files) {
     if (IsAgentLibrary(file)) return file.path;
   }

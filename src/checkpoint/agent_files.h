@@ -4,25 +4,25 @@
 //   IMAGE/agent/BUILDID.so
 #pragma once
 
-#include "image/manifest.h"
-#include "image/reader.h"
-#include "image/writer.h"
+#include "store/image_reader.h"
+#include "store/image_writer.h"
+#include "store/manifest.h"
 
 namespace stasis::checkpoint {
 
 // dump: every agent library among the manifest's required files goes into the image.
-Status StoreAgentLibraries(image::ImageWriter& writer, const image::Manifest& manifest);
+Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& manifest);
 
 // restore: would PutBackAgentLibraries put this missing file back? Only at a place where `stasis
 // run` puts it, and only when the image or this installation has that build.
-bool CanPutBack(const image::ImageReader& reader, const image::RequiredFile& file);
+bool CanPutBack(const store::ImageReader& reader, const store::RequiredFile& file);
 // For the user, when it would not: what to do about it. Empty when it is no agent's library.
-std::string PutBackHint(const image::ImageReader& reader, const image::RequiredFile& file);
+std::string PutBackHint(const store::ImageReader& reader, const store::RequiredFile& file);
 
 // restore: puts those that are missing back. The image was verified before.
-Status PutBackAgentLibraries(const image::ImageReader& reader);
+Status PutBackAgentLibraries(const store::ImageReader& reader);
 
 // The agent that the image's program was started with; empty: none.
-std::string AgentOf(const image::Manifest& manifest);
+std::string AgentOf(const store::Manifest& manifest);
 
 }  // namespace stasis::checkpoint

@@ -4,13 +4,13 @@
 
 #include "base/build_id.h"
 #include "base/file.h"
-#include "image/image_testing.h"
 #include "jobs/agent_library.h"
+#include "store/image_testing.h"
 
 namespace stasis::checkpoint {
 namespace {
 
-using image::testing::TempStore;
+using store::testing::TempStore;
 using ::testing::HasSubstr;
 
 class AgentFilesTest : public ::testing::Test {
@@ -22,19 +22,19 @@ class AgentFilesTest : public ::testing::Test {
     place_ = store_ / ("data/agents/" + own_.build_id + "/libstasis-agent.so");
   }
 
-  image::RequiredFile Required(const std::string& path, const std::string& build_id) {
+  store::RequiredFile Required(const std::string& path, const std::string& build_id) {
     return {path, ReadFile(own_.path)->size(), BytesOfHex(build_id)};
   }
   // An image of a program that needs `file`; with the library in it or, as before it could be, not.
-  std::unique_ptr<image::ImageReader> Image(const image::RequiredFile& file, bool with_library) {
-    auto writer = image::testing::MustBegin(store_.path(), with_library ? "with" : "without");
-    image::Manifest manifest = image::testing::FullManifest();
+  std::unique_ptr<store::ImageReader> Image(const store::RequiredFile& file, bool with_library) {
+    auto writer = store::testing::MustBegin(store_.path(), with_library ? "with" : "without");
+    store::Manifest manifest = store::testing::FullManifest();
     manifest.required_files.push_back(file);
     if (with_library) {
       EXPECT_TRUE(StoreAgentLibraries(*writer, manifest));
     }
     EXPECT_TRUE(writer->Commit(manifest, {}));
-    auto reader = image::ImageReader::Open(writer->path());
+    auto reader = store::ImageReader::Open(writer->path());
     EXPECT_TRUE(reader) << reader.error().ToString();
     return std::move(*reader);
   }
@@ -68,8 +68,8 @@ TEST_F(AgentFilesTest, OursWillDoWhenTheImageHasNone) {
 // A build id can be copied into any library.
 TEST_F(AgentFilesTest, OursIsPutBackIfTheImageHasAnotherOfThatBuild) {
   auto file = Required(place_, own_.build_id);
-  auto writer = image::testing::MustBegin(store_.path(), "forged");
-  image::Manifest manifest = image::testing::FullManifest();
+  auto writer = store::testing::MustBegin(store_.path(), "forged");
+  store::Manifest manifest = store::testing::FullManifest();
   manifest.required_files.push_back(file);
   {
     auto library = writer->AddFile("agent/" + own_.build_id + ".so");
@@ -77,7 +77,7 @@ TEST_F(AgentFilesTest, OursIsPutBackIfTheImageHasAnotherOfThatBuild) {
     ASSERT_TRUE(WriteAll(library->get(), *ReadFile(own_.path) + "and more"));
   }
   ASSERT_TRUE(writer->Commit(manifest, {}));
-  auto reader = image::ImageReader::Open(writer->path());
+  auto reader = store::ImageReader::Open(writer->path());
   ASSERT_TRUE(reader) << reader.error().ToString();
   ASSERT_TRUE(PutBackAgentLibraries(**reader));
   EXPECT_EQ(*ReadFile(place_), *ReadFile(own_.path));
@@ -91,8 +91,8 @@ TEST_F(AgentFilesTest, OneOfAnotherBuildIsPutBackFromTheImageThatWasOpened) {
   ASSERT_NE(at, content.npos);
   content.replace(at, id.size(), other);
   const std::string place = store_ / ("data/agents/" + HexOfBytes(other) + "/libstasis-agent.so");
-  auto writer = image::testing::MustBegin(store_.path(), "theirs");
-  image::Manifest manifest = image::testing::FullManifest();
+  auto writer = store::testing::MustBegin(store_.path(), "theirs");
+  store::Manifest manifest = store::testing::FullManifest();
   manifest.required_files.push_back({place, content.size(), other});
   {
     auto library = writer->AddFile("agent/" + HexOfBytes(other) + ".so");
@@ -100,7 +100,7 @@ TEST_F(AgentFilesTest, OneOfAnotherBuildIsPutBackFromTheImageThatWasOpened) {
     ASSERT_TRUE(WriteAll(library->get(), content));
   }
   ASSERT_TRUE(writer->Commit(manifest, {}));
-  auto reader = image::ImageReader::Open(writer->path());
+  auto reader = store::ImageReader::Open(writer->path());
   ASSERT_TRUE(reader) << reader.error().ToString();
   ASSERT_EQ(::rename(writer->path().c_str(), (store_ / "elsewhere").c_str()), 0);
   auto back = PutBackAgentLibraries(**reader);

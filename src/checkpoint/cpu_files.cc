@@ -12,10 +12,10 @@
 #include "base/file.h"
 #include "checkpoint/teardown.h"
 #include "dataplane/arena_place.h"
-#include "image/beneath.h"
-#include "image/image_folder.h"
-#include "image/page_reader.h"
+#include "store/beneath.h"
+#include "store/image_folder.h"
 #include "store/store_folder.h"
+#include "store/unit_reader.h"
 
 namespace stasis::checkpoint {
 namespace {
@@ -25,24 +25,22 @@ std::string LinkTo(const Paths& paths, const process::ProcessId& owner) {
   return WorkFolder(paths, owner) + "/cpu-files";
 }
 
-uint64_t PageBytes(const image::Manifest& manifest) {
+uint64_t PageBytes(const store::Manifest& manifest) {
   uint64_t bytes = 0;
   for (const auto& file : manifest.page_files) {
-    for (const auto& run : file.runs) {
-      if (!run.is_zero()) bytes += uint64_t{run.pages} * image::kPageBytes;
-    }
+    bytes += file.size_bytes - store::ZeroBytes(file.runs, store::kPageBytes, file.size_bytes);
   }
   return bytes;
 }
 
 // Without a '/' at its end.
-std::filesystem::path PathOf(const image::ImageReader& image) {
+std::filesystem::path PathOf(const store::ImageReader& image) {
   const std::filesystem::path path = image.path();
   return path.has_filename() ? path : path.parent_path();
 }
 
 // What lies there may be another user's too, or the store be read-only.
-void Sweep(const std::string& folder) { (void)store::SweepPartials(folder, image::kCpuFiles); }
+void Sweep(const std::string& folder) { (void)store::SweepPartials(folder, store::kCpuFiles); }
 
 // What is said of one place when there is room in none.
 struct Tried {
@@ -90,8 +88,8 @@ Result<std::string> PlaceFor(const Paths& paths, const std::string& store, uint6
   return Fail(NoRoom(bytes, tried));
 }
 
-Status CopyFile(const image::OpenedFile& from, int folder_fd, const std::string& name) {
-  STASIS_ASSIGN(UniqueFd to, image::OpenBeneath(folder_fd, name, O_WRONLY | O_CREAT | O_EXCL));
+Status CopyFile(const store::OpenedFile& from, int folder_fd, const std::string& name) {
+  STASIS_ASSIGN(UniqueFd to, store::OpenBeneath(folder_fd, name, O_WRONLY | O_CREAT | O_EXCL));
   for (uint64_t left = from.size_bytes; left > 0;) {
     const ssize_t n = TEMP_FAILURE_RETRY(::sendfile(to.get(), from.fd.get(), nullptr, left));
     if (n < 0) return FailErrno(errno, "copy " + name);
@@ -103,15 +101,15 @@ Status CopyFile(const image::OpenedFile& from, int folder_fd, const std::string&
 
 }  // namespace
 
-bool NeedsCpuFiles(const image::Manifest& manifest) { return !manifest.page_files.empty(); }
+bool NeedsCpuFiles(const store::Manifest& manifest) { return !manifest.page_files.empty(); }
 
-Result<CpuFiles> MakeCpuFiles(const image::ImageReader& image, const Paths& paths,
+Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& paths,
                               const process::ProcessId& owner, bool ignore_memory,
-                              const image::Progress& progress) {
+                              const Progress& progress) {
   constexpr std::string_view kCpu = "cpu/";
-  const image::Manifest& manifest = image.manifest();
+  const store::Manifest& manifest = image.manifest();
   const std::string store = PathOf(image).parent_path();
-  const std::string name = PathOf(image).filename().string().substr(0, image::kMaxImageNameBytes);
+  const std::string name = PathOf(image).filename().string().substr(0, store::kMaxImageNameBytes);
   Sweep(store);
   STASIS_ASSIGN(const UniqueFd hold, dataplane::HoldPlaces(paths));
   STASIS_ASSIGN(std::string place, PlaceFor(paths, store, PageBytes(manifest), ignore_memory));
@@ -122,7 +120,7 @@ Result<CpuFiles> MakeCpuFiles(const image::ImageReader& image, const Paths& path
     if (::symlink(folder.c_str(), link.c_str()) == 0) return {};
     return FailErrno(errno, "note where CPU memory is read to");
   };
-  STASIS_ASSIGN(auto hidden, image::MakeHidden(place, name, image::kCpuFiles, note));
+  STASIS_ASSIGN(auto hidden, store::MakeHidden(place, name, store::kCpuFiles, note));
   made.folder = place + "/" + hidden.name;
   made.lock = std::move(hidden.fd);
   for (const auto& file : manifest.files) {
@@ -130,7 +128,7 @@ Result<CpuFiles> MakeCpuFiles(const image::ImageReader& image, const Paths& path
     STASIS_ASSIGN(auto opened, image.OpenFile(file.path));
     STASIS_TRY(CopyFile(opened, made.lock.get(), file.path.substr(kCpu.size())));
   }
-  STASIS_ASSIGN(auto pages, image::PageReader::Open(image));
+  STASIS_ASSIGN(auto pages, store::UnitReader::Open(image, {.page_files = true}));
   STASIS_TRY(
       Annotate(pages.MakeFiles(made.lock.get(), progress), "read CPU memory to " + made.folder));
   return made;

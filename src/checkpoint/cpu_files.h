@@ -8,16 +8,16 @@
 #include <string>
 
 #include "base/fd.h"
+#include "base/parallel.h"
 #include "base/paths.h"
 #include "base/result.h"
-#include "image/parallel.h"
-#include "image/reader.h"
 #include "process/proc.h"
+#include "store/image_reader.h"
 
 namespace stasis::checkpoint {
 
 // Whether an image's files have to be made: some are not in it.
-bool NeedsCpuFiles(const image::Manifest& manifest);
+bool NeedsCpuFiles(const store::Manifest& manifest);
 
 // A folder of mode 0700, and the lock without which it is nobody's.
 struct CpuFiles {
@@ -28,9 +28,9 @@ struct CpuFiles {
 // Makes them; every page is compared with its checksum. `owner` is the process that runs the
 // operation; its work folder exists, and where the files are is written there before they are made.
 // kResourceExhausted says what each place has and what is needed.
-Result<CpuFiles> MakeCpuFiles(const image::ImageReader& image, const Paths& paths,
+Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& paths,
                               const process::ProcessId& owner, bool ignore_memory,
-                              const image::Progress& progress);
+                              const Progress& progress);
 
 // Removes them, also those of an operation that was killed. Success when there are none.
 Status RemoveCpuFiles(const Paths& paths, const process::ProcessId& owner);

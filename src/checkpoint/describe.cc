@@ -20,12 +20,12 @@ namespace {
 
 using device::ProcessState;
 
-image::GpuState ToImage(ProcessState state) {
+store::GpuState ToImage(ProcessState state) {
   static_assert(static_cast<int>(ProcessState::kFailed) ==
-                static_cast<int>(image::GpuState::kFailed));
+                static_cast<int>(store::GpuState::kFailed));
   static_assert(static_cast<int>(ProcessState::kCheckpointed) ==
-                static_cast<int>(image::GpuState::kCheckpointed));
-  return static_cast<image::GpuState>(state);
+                static_cast<int>(store::GpuState::kCheckpointed));
+  return static_cast<store::GpuState>(state);
 }
 
 const plan::RecordedProcess* FindDevice(const DumpedProgram& program,
@@ -36,8 +36,8 @@ const plan::RecordedProcess* FindDevice(const DumpedProgram& program,
   return nullptr;
 }
 
-Result<image::Process> DescribeProcess(const DumpedProgram& program, const process::Stat& member) {
-  image::Process p;
+Result<store::Process> DescribeProcess(const DumpedProgram& program, const process::Stat& member) {
+  store::Process p;
   p.pid = member.id.pid.value;
   p.ppid = member.parent.value;
   p.start_ticks = member.id.start_time;
@@ -103,10 +103,10 @@ std::string TcpName(criu::Tcp tcp) {
 
 }  // namespace
 
-Result<image::Manifest> DescribeProgram(gpu_state::Services& services, const DumpedProgram& program,
+Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const DumpedProgram& program,
                                         const Deadline& deadline) {
-  image::Manifest m;
-  m.host = image::HostNow();
+  store::Manifest m;
+  m.host = store::HostNow();
   const process::Stat& root = program.tree.root();
   if (auto ns = process::ReadNamespace(root.id.pid, "pid")) m.host.pid_namespace = *ns;
 

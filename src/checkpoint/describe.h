@@ -9,8 +9,8 @@
 #include "criu/stdio.h"
 #include "gpu_state/gpu_steps.h"
 #include "gpu_state/services.h"
-#include "image/manifest.h"
 #include "process/tree.h"
+#include "store/manifest.h"
 
 namespace stasis::checkpoint {
 
@@ -26,7 +26,7 @@ struct DumpedProgram {
 
 // Everything but files, ranges and phases. kDeadlineExceeded when the program's memory or a file
 // that it has mapped does not answer.
-Result<image::Manifest> DescribeProgram(gpu_state::Services& services, const DumpedProgram& program,
+Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const DumpedProgram& program,
                                         const Deadline& deadline);
 
 }  // namespace stasis::checkpoint

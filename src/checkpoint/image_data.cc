@@ -3,17 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <span>
 
-#include "base/parallel.h"
+#include "base/secret.h"
 #include "dataplane/prefault.h"
-#include "image/block_name.h"
-#include "image/block_reader.h"
-#include "image/secret.h"
+#include "store/unit_reader.h"
 
 namespace stasis::checkpoint {
 namespace {
@@ -25,25 +21,22 @@ std::string_view BytesOf(const dataplane::Mapping& mapping, const dataplane::Ran
   return {mapping.data() + range.arena_offset, range.size_bytes};
 }
 
-Status Cancelled() { return Fail(Code::kDeadlineExceeded, "it took too long"); }
-
-// The only one who cancels is the phase's deadline.
+// Only the deadline of the phase cancels.
 Status InTime(Status status) {
-  return !status && status.error().code == Code::kCancelled ? Cancelled() : status;
+  if (status || status.error().code != Code::kCancelled) return status;
+  return Fail(Code::kDeadlineExceeded, "it took too long");
 }
 
 }  // namespace
 
-Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
-                              const std::vector<Lot*>& lots, store::BlockWriterOptions options,
+Result<WrittenData> WriteLots(const Paths& paths, store::ImageWriter& writer,
+                              const std::vector<Lot*>& lots, store::WriteOptions options,
                               const std::function<bool(uint64_t)>& progress) {
   WrittenData out;
-  STASIS_ASSIGN(image::BlockSecret secret, image::BlockSecretOf(paths));
-  image::BlockKey key(secret);
-  const image::Id128 key_id = key.id();
+  STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(paths));
+  const store::UnitNames names(secret);
   options.progress = progress;
-  STASIS_ASSIGN(auto blocks, store::BlockWriter::Begin(writer, std::move(key), std::move(options)));
-  std::vector<dataplane::Mapping> mappings;    // the blocks are written from there, until Finish
+  std::vector<dataplane::Mapping> mappings;    // blocks are written from these
   std::vector<std::vector<uint8_t>> zeros_of;  // each lot's
   std::vector<store::BlockSource> sources;
   for (const Lot* lot : lots) {
@@ -56,43 +49,42 @@ Result<WrittenData> WriteLots(const Paths& paths, image::ImageWriter& writer,
       }
     }
     STASIS_ASSIGN(auto mapping, dataplane::Mapping::Map(arena.fd(), arena.capacity_bytes()));
-    // Names of another key are computed anew. What is zero is so by any key, and is nowhere else
-    // said: older data may lie in its place.
-    std::span<const image::Id128> names;
+    // Hashes by another key are computed again. Zero blocks are known whatever the key, and only
+    // from the hashes: older data may be in their place.
+    std::span<const Id128> hashes;
     std::vector<uint8_t>& zero_blocks = zeros_of.emplace_back();
     const auto& known = arena.record().names;
     if (arena.record().complete && known) {
-      if (known->key == key_id) {
-        names = known->blocks;
+      if (known->key == names.key().id()) {
+        hashes = known->blocks;
       } else {
         zero_blocks = known->Zeros();
       }
     }
     std::span<const uint8_t> zeros = zero_blocks;
     for (const auto& range : lot->ranges) {
-      image::DeviceRange described;
+      store::DeviceRange described;
       described.gpu = static_cast<uint32_t>(out.gpus.size());
       described.address = range.va;
       described.size_bytes = range.size_bytes;
       described.pid = lot->key.process.pid.value;
-      const size_t named = names.empty() ? 0 : BlockCount(range);
+      const size_t hashed = hashes.empty() ? 0 : BlockCount(range);
       const size_t looked_at = zeros.empty() ? 0 : BlockCount(range);
-      sources.push_back({std::move(described), BytesOf(mapping, range), names.first(named),
+      sources.push_back({std::move(described), BytesOf(mapping, range), hashes.first(hashed),
                          zeros.first(looked_at)});
-      names = names.subspan(named);
+      hashes = hashes.subspan(hashed);
       zeros = zeros.subspan(looked_at);
     }
     out.gpus.push_back(lot->key.gpu);
     mappings.push_back(std::move(mapping));
   }
-  STASIS_TRY(InTime(blocks.Add(std::move(sources))));
-  auto written = blocks.Finish();
+  auto written = store::WriteBlocks(writer, names, std::move(sources), options);
   if (!written) return Fail(InTime(Fail(std::move(written).error())).error());
   out.blocks = std::move(*written);
   return out;
 }
 
-Result<std::vector<Lot>> LotsIn(const image::Manifest& manifest,
+Result<std::vector<Lot>> LotsIn(const store::Manifest& manifest,
                                 const std::function<process::ProcessId(pid_t)>& process,
                                 uid_t owner) {
   std::vector<Lot> lots;
@@ -114,77 +106,68 @@ Result<std::vector<Lot>> LotsIn(const image::Manifest& manifest,
 
 namespace {
 
-// One block of a lot, on its way from the image to the arena.
-struct BlockToRead {
-  size_t lot;
-  const image::DeviceRange* range;
-  size_t index;
-  uint64_t arena_offset;
-  uint64_t bytes;
-};
+// The contiguous part of an arena that has been read: several threads read, slightly out of order.
+struct Filled {
+  std::map<uint64_t, uint64_t> islands;  // begin -> end, beyond a gap
+  uint64_t bytes = 0;
 
-// What has been read of one lot: several threads read, a little out of order.
-struct LotSoFar {
-  dataplane::Mapping mapping;
-  std::map<uint64_t, uint64_t> islands;  // begin -> end, of what lies behind a gap
-  uint64_t filled = 0;
+  void Add(uint64_t begin, uint64_t end) {
+    islands[begin] = end;
+    while (!islands.empty() && islands.begin()->first == bytes) {
+      bytes = islands.begin()->second;
+      islands.erase(islands.begin());
+    }
+  }
 };
 
 }  // namespace
 
-Status ReadLots(const image::ImageReader& reader, const std::vector<Lot*>& lots,
+Status ReadLots(const store::ImageReader& reader, const std::vector<Lot*>& lots,
                 const std::function<bool(uint64_t)>& progress,
                 const std::function<void()>& filled_more) {
-  STASIS_ASSIGN(auto blocks, image::BlockReader::Open(reader));
-  std::vector<BlockToRead> all;
-  std::vector<LotSoFar> so_far(lots.size());
+  // The ranges in the order of the arenas, which are filled from their beginning.
+  store::UnitReader::Selection selection;
+  selection.zeros = true;
+  std::vector<dataplane::Mapping> mappings;
+  std::vector<char*> outputs;
+  struct Target {
+    size_t lot;
+    uint64_t arena_offset;
+  };
+  std::vector<Target> targets;  // of each output
   for (size_t l = 0; l < lots.size(); ++l) {
     const Lot& lot = *lots[l];
     if (lot.ranges.empty()) continue;
-    STASIS_ASSIGN(so_far[l].mapping,
+    STASIS_ASSIGN(auto mapping,
                   dataplane::Mapping::Map(lot.arena->fd(), lot.arena->capacity_bytes()));
     for (size_t r = 0; r < lot.ranges.size(); ++r) {
-      const auto& range = reader.manifest().ranges[lot.places[r]];
-      for (size_t i = 0; i < range.blocks.size(); ++i) {
-        all.push_back({l, &range, i, lot.ranges[r].arena_offset + i * uint64_t{range.block_bytes},
-                       image::BlockReader::BlockBytes(range, i)});
-      }
+      selection.ranges.push_back(lot.places[r]);
+      outputs.push_back(mapping.data() + lot.ranges[r].arena_offset);
+      targets.push_back({l, lot.ranges[r].arena_offset});
     }
+    mappings.push_back(std::move(mapping));
   }
+  STASIS_ASSIGN(auto units, store::UnitReader::Open(reader, std::move(selection)));
   const uint64_t chunk = dataplane::ChunkBytes();
-  std::atomic<bool> stop{false};
-  std::mutex mutex;  // guards all below, and so_far but for the mappings
-  Status failed;
+  std::mutex mutex;  // guards what follows
   uint64_t done = 0;
-  auto note = [&](const BlockToRead& block, Status read) {
+  std::vector<Filled> filled(lots.size());
+  auto placed = [&](const store::UnitJobs::Place& place, uint64_t bytes) -> Status {
     std::lock_guard lock(mutex);
-    if (read) done += block.bytes;
-    if (read && !stop && !progress(done)) read = Cancelled();
-    if (!read) {
-      if (failed) failed = std::move(read);
-      stop = true;
-      return;
-    }
-    LotSoFar& lot = so_far[block.lot];
-    lot.islands[block.arena_offset] = block.arena_offset + block.bytes;
-    const uint64_t before = lot.filled;
-    while (!lot.islands.empty() && lot.islands.begin()->first == lot.filled) {
-      lot.filled = lot.islands.begin()->second;
-      lot.islands.erase(lot.islands.begin());
-    }
-    if (!lots[block.lot]->filled) return;
-    *lots[block.lot]->filled = lot.filled;
-    if (before / chunk != lot.filled / chunk || lot.filled == lots[block.lot]->bytes()) {
-      filled_more();
-    }
+    done += bytes;
+    if (!progress(done)) return Fail(Code::kCancelled, "cancelled");
+    const Target& target = targets[place.output];
+    Lot& lot = *lots[target.lot];
+    Filled& now = filled[target.lot];
+    const uint64_t before = now.bytes;
+    const uint64_t begin = target.arena_offset + place.at;
+    now.Add(begin, begin + bytes);
+    if (!lot.filled) return {};
+    *lot.filled = now.bytes;
+    if (before / chunk != now.bytes / chunk || now.bytes == lot.bytes()) filled_more();
+    return {};
   };
-  ForEachIndex(all.size(), ProcessorCount(), [&](size_t i) {
-    if (stop) return;
-    const BlockToRead& block = all[i];
-    note(block, blocks.Read(*block.range, block.index,
-                            so_far[block.lot].mapping.data() + block.arena_offset));
-  });
-  return failed;
+  return InTime(units.Read(outputs, placed, nullptr));
 }
 
 }  // namespace stasis::checkpoint

@@ -19,14 +19,14 @@ pid_t PidMax() {
 
 }  // namespace
 
-bool BringsItsPidNamespace(const image::Manifest& manifest) {
+bool BringsItsPidNamespace(const store::Manifest& manifest) {
   return std::any_of(manifest.processes.begin(), manifest.processes.end(),
                      [](const auto& p) { return p.restored_pid() == 1; });
 }
 
 // The middle of the widest gap: threads are numbered soon after their processes, and the manifest
 // does not list them.
-pid_t PidForCriu(const image::Manifest& manifest) {
+pid_t PidForCriu(const store::Manifest& manifest) {
   std::vector<pid_t> taken = {1, PidMax()};
   for (const auto& p : manifest.processes) taken.push_back(p.restored_pid());
   std::sort(taken.begin(), taken.end());
@@ -37,7 +37,7 @@ pid_t PidForCriu(const image::Manifest& manifest) {
   return taken[widest - 1] + (taken[widest] - taken[widest - 1]) / 2;
 }
 
-Result<process::ProcessId> FindRestored(const image::Process& p, const process::ProcessId& root) {
+Result<process::ProcessId> FindRestored(const store::Process& p, const process::ProcessId& root) {
   process::HostPid pid{p.restored_pid()};
   STASIS_ASSIGN(bool elsewhere, process::IsInOtherPidNamespace(root.pid));
   if (elsewhere) {

@@ -18,10 +18,10 @@ constexpr const char* kImage = "image";
 constexpr std::chrono::seconds kSilence{20};
 
 // In the child.
-Result<std::string> Clean(image::ImageWriter& writer, std::string_view request,
+Result<std::string> Clean(store::ImageWriter& writer, std::string_view request,
                           const ImageProcess::Progress& progress) {
   uint64_t files = 0;
-  image::RemovalOptions options;
+  store::RemovalOptions options;
   options.removed = [&] { (void)progress(++files, 0); };
   if (request == kAbort) {
     STASIS_TRY(writer.Abort(options));
@@ -37,7 +37,7 @@ Result<std::string> Clean(image::ImageWriter& writer, std::string_view request,
 
 }  // namespace
 
-Result<std::unique_ptr<StoreCleaner>> StoreCleaner::Start(image::ImageWriter& writer,
+Result<std::unique_ptr<StoreCleaner>> StoreCleaner::Start(store::ImageWriter& writer,
                                                           std::string store) {
   std::unique_ptr<StoreCleaner> cleaner(new StoreCleaner());
   auto clean = [&writer](const std::string& request, const ImageProcess::Progress& progress) {

@@ -9,14 +9,14 @@
 
 #include "base/result.h"
 #include "checkpoint/image_process.h"
-#include "image/writer.h"
+#include "store/image_writer.h"
 
 namespace stasis::checkpoint {
 
 class StoreCleaner {
  public:
   // Forks. `writer` has begun its image and outlives this object; `store` is for messages.
-  static Result<std::unique_ptr<StoreCleaner>> Start(image::ImageWriter& writer, std::string store);
+  static Result<std::unique_ptr<StoreCleaner>> Start(store::ImageWriter& writer, std::string store);
 
   // Each takes as long as the store goes on removing files; kDeadlineExceeded when it has removed
   // none for 20 s, and kCancelled after that.

@@ -3,32 +3,32 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
-#include "image/image_testing.h"
+#include "store/image_testing.h"
 #include "store/store_folder.h"
 
 namespace stasis::checkpoint {
 namespace {
 
-using image::testing::TempStore;
+using store::testing::TempStore;
 
 class StoreCleanerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    writer_ = image::testing::MustBegin(store_.path(), "a");
+    writer_ = store::testing::MustBegin(store_.path(), "a");
     auto cleaner = StoreCleaner::Start(*writer_, store_.path());
     ASSERT_TRUE(cleaner) << cleaner.error().ToString();
     cleaner_ = std::move(*cleaner);
-    image::testing::PretendCriuDump(*writer_);
+    store::testing::PretendCriuDump(*writer_);
   }
   void Commit() {
-    image::Manifest manifest = image::testing::FullManifest();
+    store::Manifest manifest = store::testing::FullManifest();
     auto committed = writer_->Commit(manifest, {});
     ASSERT_TRUE(committed) << committed.error().ToString();
   }
   std::vector<std::string> Names() const { return *ListDir(store_.path()); }
 
   TempStore store_;
-  std::unique_ptr<image::ImageWriter> writer_;
+  std::unique_ptr<store::ImageWriter> writer_;
   std::unique_ptr<StoreCleaner> cleaner_;
 };
 

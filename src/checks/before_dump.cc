@@ -14,10 +14,10 @@
 #include "criu/preflight.h"
 #include "criu/probe.h"
 #include "gpu_state/services.h"
-#include "image/image_folder.h"
 #include "jobs/store.h"
 #include "plan/journal.h"
 #include "process/namespace.h"
+#include "store/image_folder.h"
 #include "store/store_folder.h"
 
 namespace stasis::checks {
@@ -132,7 +132,7 @@ bool HasEarlierImage(const Paths& paths, const std::string& job, const std::stri
   if (!loaded) return false;
   auto is_there = [&](const jobs::Checkpoint& checkpoint) {
     return checkpoint.image.substr(0, checkpoint.image.rfind('/')) == AbsolutePath(store) &&
-           PathExists(checkpoint.image + "/" + image::kManifestName);
+           PathExists(checkpoint.image + "/" + store::kManifestName);
   };
   return std::any_of(loaded->checkpoints.begin(), loaded->checkpoints.end(), is_there);
 }

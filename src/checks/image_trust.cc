@@ -7,10 +7,11 @@
 #include <cerrno>
 #include <set>
 
+#include "base/secret.h"
 #include "criu/credentials.h"
-#include "image/manifest_check.h"
-#include "image/report_text.h"
-#include "image/secret.h"
+#include "store/manifest_check.h"
+#include "store/origin.h"
+#include "store/report_text.h"
 
 namespace stasis::checks {
 namespace {
@@ -39,27 +40,27 @@ Status CheckOwner(int folder_fd, const std::string& name, const std::string& sho
 }
 
 // The manifest's own words, which are no proof.
-std::string ClaimedOrigin(const image::Manifest& manifest) {
+std::string ClaimedOrigin(const store::Manifest& manifest) {
   return fmt::format("it says that it was written on {} at {}",
-                     image::Printable(manifest.host.name), image::Utc(manifest.created_unix_ns));
+                     store::Printable(manifest.host.name), store::Utc(manifest.created_unix_ns));
 }
 
-Status CheckOrigin(const image::ImageReader& image, const Caller& caller, const Paths& paths) {
-  STASIS_ASSIGN(auto key, image::FindOriginKey(paths));
-  const image::Origin origin = image.OriginBy(key ? &*key : nullptr);
-  if (origin == image::Origin::kOwn) return {};
+Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const Paths& paths) {
+  STASIS_ASSIGN(auto key, store::FindOriginKey(paths));
+  const store::Origin origin = image.OriginBy(key ? &*key : nullptr);
+  if (origin == store::Origin::kOwn) return {};
   struct stat st;
   if (::fstat(image.dir_fd(), &st) != 0) return FailErrno(errno, "stat " + image.path());
   std::string why;
-  if (origin == image::Origin::kChanged) {
+  if (origin == store::Origin::kChanged) {
     why = "its manifest was changed after it was written here (its origin MAC is wrong)";
-  } else if (origin == image::Origin::kUnknown) {
+  } else if (origin == store::Origin::kUnknown) {
     why = "it has no origin MAC, so nothing shows who wrote it";
   } else if (!key) {
     why = fmt::format(
         "there is no {} to check its origin MAC with: the image comes from elsewhere, "
         "or that file was deleted",
-        image::SecretPath(paths));
+        SecretPath(paths));
   } else {
     why =
         "its origin MAC was made with another key: another machine, user or state folder wrote it, "
@@ -90,7 +91,7 @@ Error ForRoot(uid_t uid) {
 
 }  // namespace
 
-Status CheckImageTrust(const image::ImageReader& image, const Caller& caller, const Paths& paths,
+Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, const Paths& paths,
                        bool trusted) {
   const uid_t uid = image.manifest().job.uid;
   if (!caller.root() && uid != caller.uid) {
@@ -101,7 +102,7 @@ Status CheckImageTrust(const image::ImageReader& image, const Caller& caller, co
   if (trusted) return {};
   STASIS_TRY(CheckOwner(image.dir_fd(), "", image.path(), caller));
   // The manifest, all files, and the folders that they are in.
-  std::set<std::string> paths_inside = {image::kManifestName};
+  std::set<std::string> paths_inside = {store::kManifestName};
   auto add = [&](const std::string& path) {
     paths_inside.insert(path);
     paths_inside.insert(path.substr(0, path.rfind('/')));

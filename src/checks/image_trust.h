@@ -4,7 +4,7 @@
 #include "base/caller.h"
 #include "base/paths.h"
 #include "base/result.h"
-#include "image/reader.h"
+#include "store/image_reader.h"
 
 namespace stasis::checks {
 
@@ -18,7 +18,7 @@ namespace stasis::checks {
 //   their place, with root's rights.
 // `trusted`: the caller vouches for the image and for the files that it names; only the first check
 // is made.
-Status CheckImageTrust(const image::ImageReader& image, const Caller& caller, const Paths& paths,
+Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, const Paths& paths,
                        bool trusted);
 
 // Of CRIU's files at `images_dir`, whose bytes have been verified: they are made fit for a caller

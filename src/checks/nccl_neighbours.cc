@@ -10,8 +10,8 @@
 
 #include "base/file.h"
 #include "criu/image_entries.h"
-#include "image/manifest.h"
 #include "process/search.h"
+#include "store/manifest.h"
 
 namespace stasis::checks {
 namespace {
@@ -128,7 +128,7 @@ Result<bool> HasCommunicators(int files_img, uint64_t size_bytes) {
   return found;
 }
 
-Status RefuseNcclNeighbours(Services& services, const image::Manifest& manifest,
+Status RefuseNcclNeighbours(Services& services, const store::Manifest& manifest,
                             const device::GpuMap& map, const std::string& hint) {
   if (manifest.gpus.empty() || IsTried()) return {};
   STASIS_ASSIGN(auto sockets, CommunicatorSockets({::getpid()}));

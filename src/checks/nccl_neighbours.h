@@ -11,7 +11,7 @@
 #include "device/device_control.h"
 #include "gpu_state/services.h"
 
-namespace stasis::image {
+namespace stasis::store {
 struct Manifest;
 }
 
@@ -32,7 +32,7 @@ Status RefuseNcclNeighbours(gpu_state::Services& services, const Survey& survey,
 Result<bool> HasCommunicators(int files_img, uint64_t size_bytes);
 
 // The same of a restore of an image with communicators into our network namespace.
-Status RefuseNcclNeighbours(gpu_state::Services& services, const image::Manifest& manifest,
+Status RefuseNcclNeighbours(gpu_state::Services& services, const store::Manifest& manifest,
                             const device::GpuMap& map, const std::string& hint);
 
 }  // namespace stasis::checks

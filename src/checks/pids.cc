@@ -29,7 +29,7 @@ Result<process::Stat> StatOnceDead(process::HostPid pid) {
   }
 }
 
-Status CheckPidFree(const image::Process& p) {
+Status CheckPidFree(const store::Process& p) {
   const pid_t pid = p.restored_pid();
   auto taken = StatOnceDead({pid});
   if (!taken && process::IsThreadOfAnother(pid)) {
@@ -58,7 +58,7 @@ Status CheckPidFree(const image::Process& p) {
 
 }  // namespace
 
-Status CheckPidsFree(const image::Manifest& manifest) {
+Status CheckPidsFree(const store::Manifest& manifest) {
   if (checkpoint::BringsItsPidNamespace(manifest)) return {};
   for (const auto& p : manifest.processes) STASIS_TRY(CheckPidFree(p));
   return {};

@@ -4,13 +4,13 @@
 
 #include "checks/survey.h"
 #include "gpu_state/services.h"
-#include "image/manifest.h"
+#include "store/manifest.h"
 
 namespace stasis::checks {
 
 // Refuses (kAborted) when somebody has one of the numbers that the program needs back. A program
 // that was just killed may still be dying: that is waited for.
-Status CheckPidsFree(const image::Manifest& manifest);
+Status CheckPidsFree(const store::Manifest& manifest);
 
 // The program lives in a pid namespace of which the shim of its job is the init
 // (`restore --new-pidns`): then CRIU has to work in there. kUnimplemented: in any other that is

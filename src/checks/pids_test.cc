@@ -6,10 +6,10 @@
 namespace stasis::checks {
 namespace {
 
-image::Manifest With(const std::vector<pid_t>& numbers) {
-  image::Manifest manifest;
+store::Manifest With(const std::vector<pid_t>& numbers) {
+  store::Manifest manifest;
   for (pid_t number : numbers) {
-    image::Process process;
+    store::Process process;
     process.pid = 1'000'000 + number;  // a name, which no restore asks for
     process.namespace_pid = number;
     manifest.processes.push_back(process);

@@ -17,7 +17,7 @@
 namespace stasis::checks {
 namespace {
 
-Status CheckDriver(gpu_state::Services& services, const image::Manifest& manifest) {
+Status CheckDriver(gpu_state::Services& services, const store::Manifest& manifest) {
   if (manifest.software.driver_kind.empty()) return {};
   STASIS_ASSIGN(auto driver, services.device->Driver());
   if (!driver.can_checkpoint) {
@@ -35,7 +35,7 @@ Status CheckDriver(gpu_state::Services& services, const image::Manifest& manifes
   return {};
 }
 
-bool IsUsed(const image::Manifest& manifest, const image::Gpu& gpu) {
+bool IsUsed(const store::Manifest& manifest, const store::Gpu& gpu) {
   for (const auto& p : manifest.processes) {
     if (std::find(p.gpu_uuids.begin(), p.gpu_uuids.end(), gpu.uuid) != p.gpu_uuids.end())
       return true;
@@ -43,7 +43,7 @@ bool IsUsed(const image::Manifest& manifest, const image::Gpu& gpu) {
   return false;
 }
 
-Status CheckGpus(gpu_state::Services& services, const image::Manifest& manifest,
+Status CheckGpus(gpu_state::Services& services, const store::Manifest& manifest,
                  const device::GpuMap& map) {
   if (manifest.gpus.empty()) return {};
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
@@ -77,7 +77,7 @@ Status CheckGpus(gpu_state::Services& services, const image::Manifest& manifest,
   return {};
 }
 
-Status CompareRequiredFiles(const image::ImageReader& reader, const NoteStep& note) {
+Status CompareRequiredFiles(const store::ImageReader& reader, const NoteStep& note) {
   constexpr char kPutBack[] = "put the very same file back (same package, same version)";
   for (const auto& file : reader.manifest().required_files) {
     note("look at " + file.path + ", which the program needs");
@@ -109,7 +109,7 @@ Status CompareRequiredFiles(const image::ImageReader& reader, const NoteStep& no
 }
 
 // The files may lie on a file system that does not answer.
-Status CheckRequiredFiles(const image::ImageReader& reader, const Deadline& deadline) {
+Status CheckRequiredFiles(const store::ImageReader& reader, const Deadline& deadline) {
   auto compare = [&](const NoteStep& note) -> Result<std::string> {
     STASIS_TRY(CompareRequiredFiles(reader, note));
     return std::string();
@@ -128,9 +128,9 @@ Status CheckRequiredFiles(const image::ImageReader& reader, const Deadline& dead
 
 }  // namespace
 
-Status CheckRestorable(gpu_state::Services& services, const image::ImageReader& reader,
+Status CheckRestorable(gpu_state::Services& services, const store::ImageReader& reader,
                        const device::GpuMap& map, bool new_pidns) {
-  const image::Manifest& manifest = reader.manifest();
+  const store::Manifest& manifest = reader.manifest();
   if (!new_pidns) STASIS_TRY(CheckPidsFree(manifest));
   STASIS_TRY(CheckRequiredFiles(reader, ReadingDeadline(services.settings.phase_timeout_s)));
   STASIS_TRY(CheckDriver(services, manifest));

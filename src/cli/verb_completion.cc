@@ -2,8 +2,8 @@
 
 #include "cli/completion.h"
 #include "cli/verb.h"
-#include "image/image_folder.h"
 #include "jobs/store.h"
+#include "store/image_folder.h"
 #include "store/store_folder.h"
 
 namespace stasis::cli {
@@ -90,7 +90,7 @@ Status AddNames(Completion& completion) {
     STASIS_ASSIGN(auto images, store::ListImages(paths.images()));
     for (const auto& name : images) {
       // `image ls` also reports other directories that contain a manifest.
-      if (image::CheckImageName(name)) completion.Add(name);
+      if (store::CheckImageName(name)) completion.Add(name);
     }
   }
   return {};

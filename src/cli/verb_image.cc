@@ -7,11 +7,11 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "cli/verb.h"
-#include "image/report.h"
-#include "image/secret.h"
 #include "store/gc.h"
-#include "store/report.h"
+#include "store/image_report.h"
+#include "store/origin.h"
 #include "store/store_folder.h"
+#include "store/store_report.h"
 
 namespace stasis::cli {
 namespace {
@@ -31,7 +31,7 @@ struct Options {
   }
 };
 
-image::Progress TerminalProgress(const Globals& globals) {
+Progress TerminalProgress(const Globals& globals) {
   if (globals.quiet || !::isatty(STDERR_FILENO)) return nullptr;
   return [watch = Stopwatch()](uint64_t done, uint64_t total) {
     double seconds = watch.Seconds();
@@ -50,10 +50,10 @@ image::Progress TerminalProgress(const Globals& globals) {
 
 // Returns this user's own key, or nothing. An unusable key counts as none here; a restore reports
 // the reason.
-std::optional<image::OriginKey> OwnKey(const Globals& globals) {
+std::optional<store::OriginKey> OwnKey(const Globals& globals) {
   auto paths = OpenPaths(globals);
   if (!paths) return std::nullopt;
-  auto key = image::FindOriginKey(*paths);
+  auto key = store::FindOriginKey(*paths);
   return key ? *key : std::nullopt;
 }
 
@@ -67,21 +67,21 @@ Outcome List(const Options& options, const Globals& globals) {
 
 Outcome Inspect(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string path, options.Resolve(globals, options.images[0]));
-  STASIS_ASSIGN(auto reader, image::ImageReader::Open(path));
+  STASIS_ASSIGN(auto reader, store::ImageReader::Open(path));
   const auto key = OwnKey(globals);
-  const image::OriginKey* own = key ? &*key : nullptr;
+  const store::OriginKey* own = key ? &*key : nullptr;
   PrintResult(globals, InspectText(*reader, own), InspectJson(*reader, own));
   return 0;
 }
 
 Outcome Verify(const Options& options, const Globals& globals) {
   STASIS_ASSIGN(std::string path, options.Resolve(globals, options.images[0]));
-  STASIS_ASSIGN(auto reader, image::ImageReader::Open(path));
-  STASIS_ASSIGN(auto report, reader->Verify(image::VerifyLevel::kFull, TerminalProgress(globals)));
+  STASIS_ASSIGN(auto reader, store::ImageReader::Open(path));
+  STASIS_ASSIGN(auto report, reader->Verify(store::VerifyLevel::kFull, TerminalProgress(globals)));
   const auto key = OwnKey(globals);
-  const image::OriginKey* own = key ? &*key : nullptr;
-  if (reader->OriginBy(own) == image::Origin::kChanged) {
-    report.findings.push_back({image::kManifestName, "was changed after it was written here"});
+  const store::OriginKey* own = key ? &*key : nullptr;
+  if (reader->OriginBy(own) == store::Origin::kChanged) {
+    report.findings.push_back({store::kManifestName, "was changed after it was written here"});
   }
   PrintResult(globals, VerifyText(*reader, report, own), VerifyJson(*reader, report, own));
   if (report.ok()) return 0;

@@ -6,8 +6,8 @@
 #include "base/file.h"
 #include "cli/attach.h"
 #include "cli/operation.h"
-#include "image/limits.h"
 #include "jobs/store.h"
+#include "store/limits.h"
 
 namespace stasis::cli {
 namespace {
@@ -38,7 +38,7 @@ Outcome RunRestore(const Globals& globals, const Options& options, std::string& 
   v1::RestoreRequest request;
   // The id of a job or the name of an image takes precedence over a directory of that name here,
   // unless the directory is an image.
-  const bool here = PathExists(options.source + "/" + image::kManifestName);
+  const bool here = PathExists(options.source + "/" + store::kManifestName);
   request.set_source(here ? AbsolutePath(options.source) : options.source);
   *request.mutable_options() = options.common.ToMessage();
   request.set_job(options.job);

@@ -12,11 +12,11 @@
 #include <map>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/file.h"
 #include "base/parallel.h"
 #include "dataplane/arena_file.h"
 #include "dataplane/prefault.h"
-#include "image/checksum.h"
 #include "process/control_group.h"
 
 namespace stasis::dataplane {
@@ -296,8 +296,8 @@ void ArenaStore::Learn(Arena& arena, const std::string& record_path, const Arena
 }
 
 // Names describe bytes at a place in the file, whatever their addresses in the program.
-std::vector<image::Id128> Arena::TakeKnown(const image::Id128& key) {
-  std::vector<image::Id128> names;
+std::vector<Id128> Arena::TakeKnown(const Id128& key) {
+  std::vector<Id128> names;
   auto known = std::exchange(known_, std::nullopt);
   if (!known || known->names.key != key) return names;
   struct Place {
@@ -345,7 +345,7 @@ Status ArenaStore::Rekey(Arena& arena, const process::ProcessId& process) {
   return WriteRecord(arena);
 }
 
-Status ArenaStore::Complete(Arena& arena, const std::optional<image::Id128>& checksum,
+Status ArenaStore::Complete(Arena& arena, const std::optional<Id128>& checksum,
                             std::optional<ArenaNames> names) {
   if (names && names->blocks.size() != BlockCount(arena.record_.ranges)) {
     return Fail(Code::kInternal, "an arena with another number of names than of blocks");
@@ -355,7 +355,7 @@ Status ArenaStore::Complete(Arena& arena, const std::optional<image::Id128>& che
   }
   arena.record_.complete = true;
   arena.record_.has_checksum = checksum.has_value();
-  arena.record_.checksum = checksum.value_or(image::Id128{});
+  arena.record_.checksum = checksum.value_or(Id128{});
   arena.record_.names = std::move(names);
   arena.known_.reset();
   return WriteRecord(arena);
@@ -449,17 +449,17 @@ Status ArenaStore::Remove(Arena arena) {
   return {};
 }
 
-Result<image::Id128> DataChecksum(int fd, uint64_t bytes) {
+Result<Id128> DataChecksum(int fd, uint64_t bytes) {
   constexpr uint64_t kPart = 64u << 20;
-  if (bytes == 0) return image::Checksum({});
+  if (bytes == 0) return Checksum({});
   STASIS_ASSIGN(Mapping mapping, Mapping::Map(fd, bytes));
-  std::string parts((bytes + kPart - 1) / kPart * image::Id128::kBytes, '\0');
-  ForEachIndex(parts.size() / image::Id128::kBytes, ProcessorCount(), [&](size_t i) {
+  std::string parts((bytes + kPart - 1) / kPart * Id128::kBytes, '\0');
+  ForEachIndex(parts.size() / Id128::kBytes, ProcessorCount(), [&](size_t i) {
     const uint64_t at = i * kPart;
-    auto id = image::Checksum({mapping.data() + at, std::min(kPart, bytes - at)});
+    auto id = Checksum({mapping.data() + at, std::min(kPart, bytes - at)});
     std::copy(id.bytes.begin(), id.bytes.end(), parts.begin() + static_cast<ptrdiff_t>(i * 16));
   });
-  return image::Checksum(parts);
+  return Checksum(parts);
 }
 
 }  // namespace stasis::dataplane

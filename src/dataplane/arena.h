@@ -42,7 +42,7 @@ class Arena {
   // Returns, for each block of record().ranges, the name of the bytes now at its place, or zero if
   // unknown; empty if none is known. Also forgets the names, because the caller is about to
   // overwrite the data.
-  std::vector<image::Id128> TakeKnown(const image::Id128& key);
+  std::vector<Id128> TakeKnown(const Id128& key);
   // Returns true if the data is unchanged since the arena was acquired and has names.
   bool knows_data() const { return known_.has_value(); }
 
@@ -98,7 +98,7 @@ class ArenaStore {
 
   // Marks the arena as complete, so that its data survives this process. Syncs the data first if it
   // is on disk. `names` are the names of the blocks, if known; all-zero blocks need not be stored.
-  Status Complete(Arena& arena, const std::optional<image::Id128>& checksum = {},
+  Status Complete(Arena& arena, const std::optional<Id128>& checksum = {},
                   std::optional<ArenaNames> names = {});
 
   // Returns the arena of the key with its record. Errors: kNotFound, kAborted (locked), kDataLoss
@@ -150,6 +150,6 @@ class ArenaStore {
 
 // Returns the checksum of the first `bytes` of a file: XXH3-128 over the XXH3-128 of each 64 MiB.
 // Uses all processors.
-Result<image::Id128> DataChecksum(int fd, uint64_t bytes);
+Result<Id128> DataChecksum(int fd, uint64_t bytes);
 
 }  // namespace stasis::dataplane

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
-#include "image/checksum.h"
-#include "image/little_endian.h"
+#include "base/checksum.h"
+#include "base/little_endian.h"
 
 namespace stasis::dataplane {
 namespace {
-
-using image::AppendNumber;
-using image::NumberAt;
 
 constexpr std::string_view kMagic = "STASISAR";
 constexpr size_t kBootIdBytes = 40;
@@ -44,7 +41,7 @@ tl::unexpected<Error> Damaged(std::string why) {
 std::vector<uint8_t> ArenaNames::Zeros() const {
   std::vector<uint8_t> zeros;
   zeros.reserve(blocks.size());
-  for (const image::Id128& name : blocks) zeros.push_back(name.IsZero() ? 1 : 0);
+  for (const Id128& name : blocks) zeros.push_back(name.IsZero() ? 1 : 0);
   return zeros;
 }
 
@@ -69,14 +66,14 @@ std::string Encode(const ArenaRecord& record) {
   }
   if (record.names) {
     out.append(record.names->key.View());
-    for (const image::Id128& name : record.names->blocks) out.append(name.View());
+    for (const Id128& name : record.names->blocks) out.append(name.View());
   }
-  out.append(image::Checksum(out).View());
+  out.append(Checksum(out).View());
   return out;
 }
 
 Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
-  constexpr size_t kTail = image::Id128::kBytes;
+  constexpr size_t kTail = Id128::kBytes;
   if (data.size() < kHeaderBytes + kTail) return Damaged("it is too short");
   if (!data.starts_with(kMagic)) return Damaged("it does not begin as one");
   const auto version = NumberAt<uint32_t>(data, 8);
@@ -85,7 +82,7 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   }
   const bool named = version == kNamedArenaRecordVersion;
   std::string_view body = data.substr(0, data.size() - kTail);
-  if (image::Checksum(body) != image::Id128::FromRaw(data.data() + body.size())) {
+  if (Checksum(body) != Id128::FromRaw(data.data() + body.size())) {
     return Damaged("its checksum is wrong");
   }
   const auto flags = NumberAt<uint32_t>(data, 12);
@@ -103,7 +100,7 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   record.owner = NumberAt<uint32_t>(data, 20);
   record.key.process.start_time = NumberAt<uint64_t>(data, 24);
   record.data_bytes = NumberAt<uint64_t>(data, 32);
-  record.checksum = image::Id128::FromRaw(data.data() + 40);
+  record.checksum = Id128::FromRaw(data.data() + 40);
   record.boot_id = TextAt(data, 56, kBootIdBytes);
   record.key.gpu.value = TextAt(data, 96, kUuidBytes);
   record.pid_namespace = NumberAt<uint32_t>(data, 148);
@@ -121,11 +118,11 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   }
   if (!named) return record;
   const size_t blocks = BlockCount(record.ranges);
-  if (body.size() != names_at + kTail + blocks * image::Id128::kBytes) {
+  if (body.size() != names_at + kTail + blocks * Id128::kBytes) {
     return Damaged("it has another number of names than of blocks");
   }
   auto name_at = [&](size_t i) {
-    return image::Id128::FromRaw(data.data() + names_at + i * image::Id128::kBytes);
+    return Id128::FromRaw(data.data() + names_at + i * Id128::kBytes);
   };
   record.names = ArenaNames{name_at(0), {}};
   record.names->blocks.reserve(blocks);

@@ -14,7 +14,7 @@
 //      144      4  number of ranges   148  4  inode of the pid namespace of the pid
 //      152   32 n  ranges: address, size, offset, stored bytes, eight bytes each
 //   version 2: 16  id of the key of the names (image/block_name.h)
-//            16 b  name of each block of image::kBlockBytes, range by range; zero for an all-zero
+//            16 b  name of each block of kBlockBytes, range by range; zero for an all-zero
 //                  block, which is not stored: the bytes at its place are undefined
 //   at the end 16  XXH3-128 of everything before
 #pragma once
@@ -26,10 +26,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/id128.h"
 #include "base/result.h"
 #include "dataplane/range.h"
 #include "device/device_control.h"
-#include "image/id128.h"
 #include "process/proc.h"
 
 namespace stasis::dataplane {
@@ -43,8 +43,8 @@ struct ArenaKey {
 
 // The names of the blocks of all ranges.
 struct ArenaNames {
-  image::Id128 key;
-  std::vector<image::Id128> blocks;
+  Id128 key;
+  std::vector<Id128> blocks;
 
   // Returns one byte for each block: 1 if the block is all zero.
   std::vector<uint8_t> Zeros() const;
@@ -58,7 +58,7 @@ struct ArenaRecord {
   uint32_t pid_namespace = 0;  // inode number; the kernel uses 32 bits
   bool complete = false;
   bool has_checksum = false;
-  image::Id128 checksum;
+  Id128 checksum;
   uint64_t data_bytes = 0;
   std::vector<Range> ranges;
   std::optional<ArenaNames> names;

@@ -2,8 +2,8 @@
 // again with corrected magic, version, number of ranges and checksum.
 #include "dataplane/arena_record.h"
 
+#include "base/checksum.h"
 #include "base/fuzz_input.h"
-#include "image/checksum.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(&record[8], &version, sizeof version);
   std::memcpy(&record[144], &count, sizeof count);
   record.resize(kHeaderBytes + count * size_t{32});
-  record += stasis::image::Checksum(record).View();
+  record += stasis::Checksum(record).View();
   Read(record);
   return 0;
 }

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "image/checksum.h"
+#include "base/checksum.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -23,7 +23,7 @@ TEST(ArenaRecord, ComesBackAsItWas) {
   ArenaRecord record = Example();
   EXPECT_EQ(*DecodeArenaRecord(Encode(record)), record);
   record.has_checksum = true;
-  record.checksum = image::Checksum("x");
+  record.checksum = Checksum("x");
   record.complete = false;
   record.ranges.clear();
   record.data_bytes = 0;
@@ -32,7 +32,7 @@ TEST(ArenaRecord, ComesBackAsItWas) {
 
 ArenaRecord Named() {
   ArenaRecord record = Example();
-  record.names = ArenaNames{image::Checksum("key"), {image::Checksum("a"), {}}};
+  record.names = ArenaNames{Checksum("key"), {Checksum("a"), {}}};
   return record;
 }
 
@@ -42,7 +42,7 @@ TEST(ArenaRecord, NamesComeWithIt) {
   EXPECT_EQ(record.names->Zeros(), (std::vector<uint8_t>{0, 1}));
   // One range too many, with a correct checksum.
   ArenaRecord wrong = record;
-  wrong.names->blocks.push_back(image::Checksum("b"));
+  wrong.names->blocks.push_back(Checksum("b"));
   EXPECT_FALSE(DecodeArenaRecord(Encode(wrong)));
   wrong.names->blocks.resize(1);
   EXPECT_FALSE(DecodeArenaRecord(Encode(wrong)));
@@ -76,7 +76,7 @@ TEST(ArenaRecord, ImpossibleNumbersAreRefused) {
     std::string data = Encode(Example());
     data.resize(data.size() - 16);
     data.replace(at, bytes, reinterpret_cast<const char*>(&value), bytes);
-    data.append(image::Checksum(data).View());
+    data.append(Checksum(data).View());
     return DecodeArenaRecord(data);
   };
   EXPECT_TRUE(resealed(144, 2, 4));

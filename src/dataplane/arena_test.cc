@@ -9,9 +9,9 @@
 
 #include <filesystem>
 
+#include "base/checksum.h"
 #include "base/file.h"
 #include "base/subprocess.h"
-#include "image/checksum.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -120,7 +120,7 @@ TEST_F(ArenaTest, MemoryIsUsedAgainButNotForAnotherUser) {
 }
 
 namespace {
-image::Id128 Id(const char* text) { return image::Checksum(text); }
+Id128 Id(const char* text) { return Checksum(text); }
 }  // namespace
 
 TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
@@ -134,7 +134,7 @@ TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
     ASSERT_TRUE(store.Complete(*arena, {}, named));
     ASSERT_TRUE(store.KeepData(std::move(*arena)));
   };
-  auto known = [&](uid_t owner, const image::Id128& key, const std::vector<Range>& now) {
+  auto known = [&](uid_t owner, const Id128& key, const std::vector<Range>& now) {
     auto arena = store.Acquire(Me(), owner, ranges);
     EXPECT_TRUE(arena && store.Reshape(*arena, now));
     EXPECT_EQ(store.List()->size(), 1u);
@@ -157,7 +157,7 @@ TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
   keep(names);
   std::vector<Range> moved = {{0x5000, 3 * kMib, 0, 3 * kMib}, {0x1, 3 * kMib, 2 * kMib, 3 * kMib}};
   moved[1].arena_offset = 4 * kMib;
-  EXPECT_EQ(known(1000, names.key, moved), std::vector<image::Id128>(4));
+  EXPECT_EQ(known(1000, names.key, moved), std::vector<Id128>(4));
   keep({});
   EXPECT_FALSE(store.List()->front().kept) << "without names it is just memory";
 }
@@ -197,7 +197,7 @@ TEST_F(ArenaTest, WhatIsKeptIsInNobodysWay) {
   ArenaStore store = Store();
   auto arena = store.Acquire(Me(), 1000, Ranges(12 * kMib));
   ASSERT_TRUE(arena);
-  const ArenaNames names{Id("key"), std::vector<image::Id128>(6, Id("a"))};
+  const ArenaNames names{Id("key"), std::vector<Id128>(6, Id("a"))};
   ASSERT_TRUE(store.Complete(*arena, {}, names));
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
   EXPECT_TRUE(store.List()->front().kept);
@@ -206,8 +206,7 @@ TEST_F(ArenaTest, WhatIsKeptIsInNobodysWay) {
   EXPECT_TRUE(larger) << larger.error().ToString();
   EXPECT_EQ(store.List()->size(), 1u);
   // Data larger than half of the memory is not kept.
-  ASSERT_TRUE(
-      store.Complete(*larger, {}, ArenaNames{Id("key"), std::vector<image::Id128>(14, Id("a"))}));
+  ASSERT_TRUE(store.Complete(*larger, {}, ArenaNames{Id("key"), std::vector<Id128>(14, Id("a"))}));
   ASSERT_TRUE(store.KeepData(std::move(*larger)));
   EXPECT_TRUE(store.List()->empty());
   ::umount2(memory_.c_str(), MNT_DETACH);

@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "base/block_name.h"
 #include "base/install_layout.h"
-#include "image/limits.h"
 
 // kernel/block_names.ptx, zero-terminated.
 extern "C" const char stasis_block_names_ptx[];
@@ -31,8 +31,8 @@ namespace {
 using namespace stasis::cuda;  // NOLINT: the driver's own names
 
 static_assert(std::endian::native == std::endian::little);
-static_assert(sizeof(NameResult) == sizeof(image::Id128));
-static_assert(kNamePieceWords == image::kBlockPieceWords);
+static_assert(sizeof(NameResult) == sizeof(Id128));
+static_assert(kNamePieceWords == kBlockPieceWords);
 
 // Layout of the buffer on the GPU: the key, then the tasks.
 constexpr uint64_t kTasksAt = (sizeof(NameKey) + 255) / 256 * 256;
@@ -40,12 +40,12 @@ constexpr uint64_t kTasksAt = (sizeof(NameKey) + 255) / 256 * 256;
 constexpr uint64_t kRandomBytes = 64u << 20;
 
 // Returns 26 bits of a 127-bit number.
-uint32_t Limb(image::BlockKey::Number number, unsigned index) {
+uint32_t Limb(BlockKey::Number number, unsigned index) {
   const auto whole = static_cast<unsigned __int128>(number.high) << 64 | number.low;
   return static_cast<uint32_t>(whole >> (kNameLimbBits * index)) & ((1u << kNameLimbBits) - 1);
 }
 
-NameKey ForKernel(const image::BlockKey& key) {
+NameKey ForKernel(const BlockKey& key) {
   NameKey out;
   for (unsigned i = 0; i < kNamePieceWords; ++i) {
     for (unsigned j = 0; j < kNameLimbs; ++j) out.limbs[j][i] = Limb(key.Word(i), j);
@@ -132,7 +132,7 @@ Status BlockNamer::Upload(CUdeviceptr to, const void* from, size_t bytes) {
   return {};
 }
 
-Status BlockNamer::Prepare(image::BlockKey key) {
+Status BlockNamer::Prepare(BlockKey key) {
   if (key_ && key_->id() == key.id()) return {};
   STASIS_TRY(Load());
   key_.reset();
@@ -205,7 +205,7 @@ Status BlockNamer::AwaitPortion() {
   STASIS_GPU(gpu_, cuEventSynchronize, (portion.done));
   ++awaited_;
   while (names_.size() < portion.end) {
-    names_.push_back(image::Id128::FromRaw(&results_[names_.size() - round_begin_]));
+    names_.push_back(Id128::FromRaw(&results_[names_.size() - round_begin_]));
   }
   if (awaited_ < launched_) return {};
   float milliseconds = 0;
@@ -214,7 +214,7 @@ Status BlockNamer::AwaitPortion() {
   return {};
 }
 
-Result<image::Id128> BlockNamer::NameOf(size_t position) {
+Result<Id128> BlockNamer::NameOf(size_t position) {
   if (position >= blocks_.size()) return Fail(Code::kInternal, "there is no such block");
   while (position >= names_.size()) STASIS_TRY(AwaitPortion());
   return names_[position];
@@ -232,7 +232,7 @@ Result<BlockNames> BlockNamer::Name(CUdeviceptr base, const std::vector<Range>& 
   auto name = [&]() -> Status {
     STASIS_TRY(Begin(base, blocks, round_blocks_));
     for (size_t i = 0; i < blocks.size(); ++i) {
-      image::Id128& name = out.names[blocks[i].index];
+      Id128& name = out.names[blocks[i].index];
       STASIS_ASSIGN(name, NameOf(i));
       if (name.IsZero()) out.zero_bytes += blocks[i].bytes;
     }
@@ -262,10 +262,10 @@ Status BlockNamer::Fill(CUdeviceptr base, uint64_t bytes) {
   return Await();
 }
 
-Status BlockNamer::Check(CUdeviceptr base, uint64_t bytes, const std::vector<image::Id128>& names) {
+Status BlockNamer::Check(CUdeviceptr base, uint64_t bytes, const std::vector<Id128>& names) {
   for (size_t i : {size_t{0}, names.size() - 1}) {
-    const uint64_t at = i * image::kBlockBytes;
-    std::string block(std::min<uint64_t>(image::kBlockBytes, bytes - at), '\0');
+    const uint64_t at = i * kBlockBytes;
+    std::string block(std::min<uint64_t>(kBlockBytes, bytes - at), '\0');
     STASIS_GPU(gpu_, cuMemcpyDtoH_v2, (block.data(), base + at, block.size()));
     if (names[i] != key_->Name(block)) {
       return Fail(Code::kInternal, "the GPU names blocks otherwise than the processor");

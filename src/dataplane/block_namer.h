@@ -6,18 +6,18 @@
 #include <optional>
 #include <vector>
 
+#include "base/block_name.h"
 #include "base/result.h"
 #include "dataplane/gpu.h"
 #include "dataplane/kernel/block_names.h"
 #include "dataplane/range.h"
-#include "image/block_name.h"
 
 namespace stasis::dataplane {
 
 struct BlockNames {
-  std::vector<image::Id128> names;  // range by range; zero for a zero block
-  uint64_t zero_bytes = 0;          // bytes in zero blocks
-  uint64_t elapsed_ns = 0;          // time on the GPU
+  std::vector<Id128> names;  // range by range; zero for a zero block
+  uint64_t zero_bytes = 0;   // bytes in zero blocks
+  uint64_t elapsed_ns = 0;   // time on the GPU
 };
 
 class BlockNamer {
@@ -31,7 +31,7 @@ class BlockNamer {
   // Loads the kernel at the first call, and sets the key. The driver compiles the kernel for the
   // GPU, which takes about 0.1 s if it is not cached. No later call allocates GPU memory. Returns
   // kUnimplemented if the driver cannot load the kernel.
-  Status Prepare(image::BlockKey key);
+  Status Prepare(BlockKey key);
   // Erases the key and all results from GPU memory.
   Status Forget();
 
@@ -41,20 +41,20 @@ class BlockNamer {
   Status Begin(cu::CUdeviceptr base, std::vector<Block> blocks, size_t first_portion);
   // Returns the name of the block at `position`, zero for a zero block. Positions must ascend.
   // Waits only for the portion that contains the block.
-  Result<image::Id128> NameOf(size_t position);
+  Result<Id128> NameOf(size_t position);
   // Stops at any point. Afterwards the GPU no longer reads the memory.
   Status End();
   // GPU time of the portions that were waited for.
   uint64_t elapsed_ns() const { return elapsed_ns_; }
 
   // Names all of `ranges`, mapped contiguously at `base`. Each is cut into blocks of
-  // image::kBlockBytes; the last one may be shorter.
+  // kBlockBytes; the last one may be shorter.
   Result<BlockNames> Name(cu::CUdeviceptr base, const std::vector<Range>& ranges);
 
   // For benchmarks. Fill writes `bytes` random bytes at `base`, which repeat every 64 MiB. The
   // second function compares the first and last names with names computed by the CPU.
   Status Fill(cu::CUdeviceptr base, uint64_t bytes);
-  Status Check(cu::CUdeviceptr base, uint64_t bytes, const std::vector<image::Id128>& names);
+  Status Check(cu::CUdeviceptr base, uint64_t bytes, const std::vector<Id128>& names);
 
  private:
   // One kernel launch. The event signals that its names are available.
@@ -85,16 +85,16 @@ class BlockNamer {
   NameTask* tasks_ = nullptr;      // one round, pinned, source of the upload
   NameResult* results_ = nullptr;  // one round, pinned, written by the kernel
   cu::CUdeviceptr results_on_gpu_ = 0;
-  std::optional<image::BlockKey> key_;
+  std::optional<BlockKey> key_;
 
   // State of the work in progress.
   cu::CUdeviceptr base_ = 0;
   std::vector<Block> blocks_;
   size_t first_portion_ = 0;
-  size_t round_begin_ = 0;           // position of the first block in the round
-  size_t launched_ = 0;              // portions launched in the round
-  size_t awaited_ = 0;               // portions waited for
-  std::vector<image::Id128> names_;  // the available names
+  size_t round_begin_ = 0;    // position of the first block in the round
+  size_t launched_ = 0;       // portions launched in the round
+  size_t awaited_ = 0;        // portions waited for
+  std::vector<Id128> names_;  // the available names
   uint64_t elapsed_ns_ = 0;
 };
 

@@ -6,7 +6,7 @@
 namespace stasis::dataplane {
 
 ChangedBlocks::ChangedBlocks(BlockNamer& namer, const std::vector<Range>& ranges,
-                             std::vector<image::Id128> known, uint64_t chunk_bytes)
+                             std::vector<Id128> known, uint64_t chunk_bytes)
     : namer_(namer),
       blocks_(BlocksOf(ranges)),
       known_(std::move(known)),
@@ -17,12 +17,12 @@ ChangedBlocks::ChangedBlocks(BlockNamer& namer, const std::vector<Range>& ranges
 
 Status ChangedBlocks::Begin(cu::CUdeviceptr base) {
   // The first portion has as many blocks as a chunk, so the first copy waits for no other names.
-  return namer_.Begin(base, blocks_, chunk_bytes_ / image::kBlockBytes);
+  return namer_.Begin(base, blocks_, chunk_bytes_ / kBlockBytes);
 }
 
 Result<bool> ChangedBlocks::IsCopied(size_t position) {
   const Block& block = blocks_[position];
-  STASIS_ASSIGN(const image::Id128 name, namer_.NameOf(position));
+  STASIS_ASSIGN(const Id128 name, namer_.NameOf(position));
   names_[block.index] = name;
   if (!name.IsZero() && name != known_[block.index]) return true;
   left_out_bytes_ += block.bytes;

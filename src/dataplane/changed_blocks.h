@@ -17,8 +17,8 @@ class ChangedBlocks {
  public:
   // The ranges must be fully stored. `known` has, range by range, the name of the data at each
   // block's place in the arena, or zero if unknown.
-  ChangedBlocks(BlockNamer& namer, const std::vector<Range>& ranges,
-                std::vector<image::Id128> known, uint64_t chunk_bytes);
+  ChangedBlocks(BlockNamer& namer, const std::vector<Range>& ranges, std::vector<Id128> known,
+                uint64_t chunk_bytes);
 
   // Starts with memory mapped at `base`, which must not change until End().
   Status Begin(cu::CUdeviceptr base);
@@ -28,7 +28,7 @@ class ChangedBlocks {
   Status End() { return namer_.End(); }
 
   // Valid after the last group.
-  const std::vector<image::Id128>& names() const { return names_; }
+  const std::vector<Id128>& names() const { return names_; }
   uint64_t zero_bytes() const { return zero_bytes_; }
   uint64_t left_out_bytes() const { return left_out_bytes_; }
 
@@ -38,9 +38,9 @@ class ChangedBlocks {
 
   BlockNamer& namer_;
   const std::vector<Block> blocks_;
-  const std::vector<image::Id128> known_;
+  const std::vector<Id128> known_;
   const uint64_t chunk_bytes_;
-  std::vector<image::Id128> names_;
+  std::vector<Id128> names_;
   size_t position_ = 0;  // index of the next block
   uint64_t done_ = 0;    // bytes of that block already in the last group
   uint64_t zero_bytes_ = 0;

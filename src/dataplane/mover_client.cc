@@ -69,7 +69,7 @@ Result<WireSpeed> Mover::Measure(uint64_t bytes, const Deadline& deadline) {
                    static_cast<double>(reply.third)};
 }
 
-Status Mover::PrepareNames(const image::BlockSecret& secret, const Deadline& deadline) {
+Status Mover::PrepareNames(const BlockSecret& secret, const Deadline& deadline) {
   Request request = Make(Op::kPrepareNames);
   std::memcpy(request.secret, secret.data(), secret.size());
   auto reply = process_.CallOrStart(request, {}, deadline);
@@ -79,7 +79,7 @@ Status Mover::PrepareNames(const image::BlockSecret& secret, const Deadline& dea
 
 Result<NamingSpeed> Mover::MeasureNaming(uint64_t bytes, const Deadline& deadline) {
   Request prepare = Make(Op::kPrepareNames);
-  STASIS_ASSIGN(const image::BlockSecret secret, image::BlockKey::RandomSecret());
+  STASIS_ASSIGN(const BlockSecret secret, BlockKey::RandomSecret());
   std::memcpy(prepare.secret, secret.data(), secret.size());
   STASIS_ASSIGN(Reply prepared, process_.CallOrStart(prepare, {}, deadline));
   Request request = Make(Op::kMeasureNames);
@@ -123,7 +123,7 @@ Result<CopyResult> Mover::Copy(const Request& request, int file, const CopyOptio
   result.naming_s = static_cast<double>(reply.naming_ns) / 1e9;
   result.staged = reply.staged != 0;
   if (request.op == Op::kSave && options.checksum) {
-    result.checksum = image::Id128::FromRaw(reply.checksum);
+    result.checksum = Id128::FromRaw(reply.checksum);
   }
   return result;
 }
@@ -140,7 +140,7 @@ Result<CopyResult> Mover::SaveImported(const std::vector<Range>& ranges, const C
   UniqueFd names;
   if (options.names) {
     request.flags |= wire::kFlagNames;
-    std::vector<image::Id128> known = options.known;
+    std::vector<Id128> known = options.known;
     known.resize(BlockCount(ranges));
     STASIS_ASSIGN(names, MemoryFile("stasis-names", known));
   }
@@ -148,8 +148,7 @@ Result<CopyResult> Mover::SaveImported(const std::vector<Range>& ranges, const C
   STASIS_TRY(CheckAllCopied(result));
   if (!options.names) return result;
   result.names.resize(BlockCount(ranges));
-  STASIS_TRY(
-      PreadAll(names.get(), result.names.data(), result.names.size() * sizeof(image::Id128), 0));
+  STASIS_TRY(PreadAll(names.get(), result.names.data(), result.names.size() * sizeof(Id128), 0));
   return result;
 }
 

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "base/block_name.h"
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/result.h"
 #include "dataplane/arena.h"
 #include "dataplane/mover_process.h"
-#include "image/block_name.h"
 
 namespace stasis::dataplane {
 
@@ -34,11 +34,11 @@ struct CopyOptions {
   bool names = false;
   // Save with names: the name of the data at each block's place in the arena, zero if unknown; or
   // empty. Blocks whose name is unchanged are not copied.
-  std::vector<image::Id128> known;
+  std::vector<Id128> known;
   // Load: one byte for each block, 1 for a zero block whatever the arena contains; or empty.
   std::vector<uint8_t> zero;
   // Load: return kDataLoss before the copy if the checksum differs.
-  std::optional<image::Id128> expected;
+  std::optional<Id128> expected;
   // Load: returns the number of bytes at the start of the arena that are filled by now. Called
   // before each part, with the number of bytes loaded, until everything is loaded. It may block,
   // and call FreeBallast; it must return more than `loaded`, or an error that ends the load. Empty:
@@ -49,8 +49,8 @@ struct CopyOptions {
 };
 
 struct CopyResult {
-  // Save, on request: names range by range for blocks of image::kBlockBytes; zero for a zero block.
-  std::vector<image::Id128> names;
+  // Save, on request: names range by range for blocks of kBlockBytes; zero for a zero block.
+  std::vector<Id128> names;
   uint64_t zero_bytes = 0;  // bytes in zero blocks
   uint64_t copied_bytes = 0;
   uint64_t cleared_bytes = 0;  // load: cleared; save: unchanged in the arena
@@ -61,7 +61,7 @@ struct CopyResult {
   double naming_s = 0;
   bool staged = false;  // copied through staging buffers: the arena is on disk or could not be
                         // registered
-  std::optional<image::Id128> checksum;
+  std::optional<Id128> checksum;
 };
 
 struct WireSpeed {
@@ -108,7 +108,7 @@ class Mover {
   // Prepares naming of blocks with this key. Call it before the program is touched, because it may
   // need GPU memory. Returns kUnimplemented if the kernel cannot be loaded; names must then be
   // computed by the CPU.
-  Status PrepareNames(const image::BlockSecret& secret, const Deadline& deadline);
+  Status PrepareNames(const BlockSecret& secret, const Deadline& deadline);
   // Measures the best of five runs on random bytes with a random key. Needs that much GPU memory.
   Result<NamingSpeed> MeasureNaming(uint64_t bytes, const Deadline& deadline);
 

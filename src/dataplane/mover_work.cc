@@ -269,14 +269,14 @@ Status MoverWork::Save(const Request& request, const std::vector<UniqueFd>& fds,
   Tell(report, reply);
   reply.until_first_ns = static_cast<uint64_t>(before_s * 1e9) + report.until_first_ns;
   if ((request.flags & wire::kFlagChecksum) != 0) {
-    STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), UsedBytes()));
+    STASIS_ASSIGN(Id128 found, DataChecksum(arena_->fd(), UsedBytes()));
     std::memcpy(reply.checksum, found.bytes.data(), found.bytes.size());
   }
   return {};
 }
 
 Result<CopyReport> MoverWork::SaveChanged(int file, Reply& reply, const Progress& progress) {
-  std::vector<image::Id128> known(BlockCount(ranges_));
+  std::vector<Id128> known(BlockCount(ranges_));
   STASIS_TRY(PreadAll(file, known.data(), known.size() * sizeof known[0], 0));
   ChangedBlocks changed(*namer_, ranges_, std::move(known), arena_->chunk_bytes());
   auto copy = [&]() -> Result<CopyReport> {
@@ -294,7 +294,7 @@ Result<CopyReport> MoverWork::SaveChanged(int file, Reply& reply, const Progress
   reply.naming_ns = namer_->elapsed_ns();
   if (::lseek(file, 0, SEEK_SET) != 0) return FailErrno(errno, "the file of the names");
   STASIS_TRY(WriteAll(file, {reinterpret_cast<const char*>(changed.names().data()),
-                             changed.names().size() * sizeof(image::Id128)}));
+                             changed.names().size() * sizeof(Id128)}));
   return report;
 }
 
@@ -312,8 +312,8 @@ Status MoverWork::Load(const Request& request, const std::vector<UniqueFd>& fds,
   }
   const uint64_t used = UsedBytes();
   if ((request.flags & wire::kFlagChecksum) != 0) {
-    STASIS_ASSIGN(image::Id128 found, DataChecksum(arena_->fd(), used));
-    if (found != image::Id128::FromRaw(request.checksum)) {
+    STASIS_ASSIGN(Id128 found, DataChecksum(arena_->fd(), used));
+    if (found != Id128::FromRaw(request.checksum)) {
       return Fail(Code::kDataLoss, "the GPU data in the arena is not what was saved");
     }
   }
@@ -328,10 +328,10 @@ Status MoverWork::Load(const Request& request, const std::vector<UniqueFd>& fds,
 }
 
 Status MoverWork::PrepareNames(const Request& request, Reply& reply) {
-  image::BlockSecret secret;
+  BlockSecret secret;
   std::memcpy(secret.data(), request.secret, secret.size());
   const Stopwatch watch;
-  STASIS_TRY(namer_->Prepare(image::BlockKey(secret)));
+  STASIS_TRY(namer_->Prepare(BlockKey(secret)));
   reply.elapsed_ns = static_cast<uint64_t>(watch.Seconds() * 1e9);
   return {};
 }

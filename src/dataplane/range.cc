@@ -98,10 +98,9 @@ std::vector<Block> BlocksOf(const std::vector<Range>& ranges) {
   std::vector<Block> blocks;
   uint64_t device = 0;
   for (const Range& range : ranges) {
-    for (uint64_t done = 0; done < range.size_bytes; done += image::kBlockBytes) {
+    for (uint64_t done = 0; done < range.size_bytes; done += kBlockBytes) {
       blocks.push_back({device + done, range.arena_offset + done,
-                        std::min<uint64_t>(image::kBlockBytes, range.size_bytes - done),
-                        blocks.size()});
+                        std::min<uint64_t>(kBlockBytes, range.size_bytes - done), blocks.size()});
     }
     device += range.size_bytes;
   }
@@ -118,7 +117,7 @@ size_t BlockCount(const std::vector<Range>& ranges) {
 
 Pieces Cut(const std::vector<Range>& ranges, uint64_t chunk_bytes,
            const std::vector<uint8_t>& skip) {
-  constexpr uint64_t kBlock = image::kBlockBytes;
+  constexpr uint64_t kBlock = kBlockBytes;
   assert(skip.empty() || skip.size() == BlockCount(ranges));
   Pieces pieces;
   uint64_t device = 0;

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/block_name.h"
 #include "base/result.h"
-#include "image/limits.h"
 
 namespace stasis::dataplane {
 
@@ -21,9 +21,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Each range is cut into blocks of image::kBlockBytes; the last one may be shorter.
+// Each range is cut into blocks of kBlockBytes; the last one may be shorter.
 inline size_t BlockCount(const Range& range) {
-  return (range.size_bytes + image::kBlockBytes - 1) / image::kBlockBytes;
+  return (range.size_bytes + kBlockBytes - 1) / kBlockBytes;
 }
 
 // Returns the number of blocks of all ranges.

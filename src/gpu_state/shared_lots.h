@@ -25,7 +25,7 @@ struct Lot {
   // Of the arena, from its begin on, what has been read from an image; null: it is full.
   std::shared_ptr<std::atomic<uint64_t>> filled;
   std::vector<UniqueFd> memory;                // made anew on a GPU and filled; one for each range
-  std::optional<image::Id128> checksum;        // of data on disk
+  std::optional<Id128> checksum;               // of data on disk
   std::optional<dataplane::ArenaNames> names;  // of its blocks, as they were saved
 
   uint64_t bytes() const;

@@ -6,11 +6,11 @@
 #include <atomic>
 
 #include "base/parallel.h"
+#include "base/secret.h"
 #include "device/inspect.h"
 #include "gpu_state/close_gates.h"
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/host_memory.h"
-#include "image/secret.h"
 #include "plan/plan.h"
 
 namespace stasis::gpu_state {
@@ -109,10 +109,10 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
       STASIS_ASSIGN(lot.arena, store_->Acquire(lot.key, lot.owner, lot.ranges));
     }
   }
-  auto secret = image::BlockSecretOf(services_.paths);
+  auto secret = BlockSecretOf(services_.paths);
   if (secret) {
     secret_ = *secret;
-    key_ = image::BlockKey(*secret).id();
+    key_ = BlockKey(*secret).id();
   }
   return ForEachGpu(lots_, Same, [&](const GpuUuid& gpu, std::vector<Lot*>& lots) -> Status {
     if (!secret) {
@@ -298,7 +298,7 @@ Status SharedSuspend::SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline&
   std::vector<int> fds;
   for (size_t place : lot.places) fds.push_back(members_[lot.member].data.fds[place].get());
   dataplane::CopyOptions copy;
-  copy.known = lot.arena->TakeKnown(key_.value_or(image::Id128{}));
+  copy.known = lot.arena->TakeKnown(key_.value_or(Id128{}));
   copy.checksum = !lot.arena->in_memory();
   copy.progress = [&](uint64_t done, uint64_t) { progress(done); };
   {

@@ -116,9 +116,9 @@ class SharedSuspend {
   std::optional<dataplane::ArenaStore> store_;
   std::vector<Lot> lots_;
 
-  std::optional<image::BlockSecret> secret_;  // absent: blocks are not named
-  std::optional<image::Id128> key_;           // which that is
-  mutable std::mutex mutex_;                  // guards what follows; a thread for each GPU
+  std::optional<BlockSecret> secret_;  // absent: blocks are not named
+  std::optional<Id128> key_;           // which that is
+  mutable std::mutex mutex_;           // guards what follows; a thread for each GPU
   std::map<device::GpuUuid, std::string> why_unnamed_;
   Saved saved_;
   std::vector<std::future<Status>> releasing_;

@@ -14,12 +14,12 @@
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/host_memory.h"
 #include "gpu_state/suspended.h"
-#include "image/image_folder.h"
 #include "operations/dump_run.h"
 #include "operations/execute.h"
 #include "operations/operations.h"
 #include "plan/journal.h"
 #include "plan/plan.h"
+#include "store/image_folder.h"
 #include "store/user_limit.h"
 
 namespace stasis::operations {
@@ -85,7 +85,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
                 checks::AskBeforeDump(services, survey, dump.criu, dump.leave_running));
   STASIS_TRY(criu::CheckForUser(dump.criu));
   std::string name = dump.name.empty() ? DefaultName(dump.store, target) : dump.name;
-  STASIS_TRY(image::CheckImageName(name));
+  STASIS_TRY(store::CheckImageName(name));
 
   STASIS_ASSIGN(plan::Operation operation, survey.ToOperation("dump"));
   operation.image = AbsolutePath(dump.store) + "/" + name;
@@ -137,8 +137,8 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
   result.shared_bytes = run.shared_bytes();
   result.saved = shared->saved();
   for (std::string& note : shared->notes()) result.notes.push_back(std::move(note));
-  const store::WrittenBlocks& gpu = run.blocks();
-  const store::WrittenPages& cpu = run.pages();
+  const store::WrittenUnits& gpu = run.blocks();
+  const store::WrittenUnits& cpu = run.pages();
   result.stored.added = run.added_bytes();
   result.stored.gpu = {gpu.stored_bytes, gpu.new_bytes, gpu.shared_bytes, gpu.repeated_bytes,
                        gpu.zero_bytes};

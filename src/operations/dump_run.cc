@@ -14,11 +14,11 @@
 #include "criu/diagnose.h"
 #include "criu/inside.h"
 #include "gpu_state/gpu_away.h"
-#include "image/manifest_codec.h"
-#include "image/secret.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
 #include "process/end.h"
+#include "store/manifest_codec.h"
+#include "store/origin.h"
 
 namespace stasis::operations {
 namespace {
@@ -64,7 +64,7 @@ Phase DumpRun::ImageBegin() {
   Phase phase;
   phase.name = "image-begin";
   phase.run = [this](PhaseScope&) -> Status {
-    STASIS_ASSIGN(writer_, image::ImageWriter::Begin(dump_.store, name_));
+    STASIS_ASSIGN(writer_, store::ImageWriter::Begin(dump_.store, name_));
     STASIS_ASSIGN(cleaner_, checkpoint::StoreCleaner::Start(*writer_, dump_.store));
     work_dir_ = checkpoint::WorkFolder(session_.services.paths, operation_.owner);
     return MakeDirs(work_dir_);
@@ -235,11 +235,11 @@ Phase DumpRun::Describe() {
 }
 
 Status DumpRun::CommitImage(PhaseScope& scope) {
-  STASIS_ASSIGN(manifest_.image_id, image::Id128::Random());
+  STASIS_ASSIGN(manifest_.image_id, Id128::Random());
   for (const PhaseReport& report : scope.Reports()) {
     manifest_.phases.push_back({report.name, report.start_s, report.seconds, report.bytes, ""});
   }
-  STASIS_ASSIGN(const std::string manifest, image::EncodeManifest(manifest_));
+  STASIS_ASSIGN(const std::string manifest, store::EncodeManifest(manifest_));
   commit_begun_ = true;
   STASIS_ASSIGN(const std::string answer, RunInImageProcess(kCommit, manifest, scope));
   writer_->NoteCommitted();
@@ -299,7 +299,7 @@ Phase DumpRun::DataWrite() {
     STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
     STASIS_ASSIGN(const std::string answer,
                   RunInImageProcess(kDataWrite, std::to_string(credentials.uid[1]), scope));
-    STASIS_ASSIGN(blocks_, BlocksIn(answer));
+    STASIS_ASSIGN(blocks_, UnitsIn(answer));
     scope.SetBytes(blocks_.stored_bytes);
     return {};
   };
@@ -313,7 +313,7 @@ Phase DumpRun::CpuWrite() {
   phase.run = [this](PhaseScope& scope) -> Status {
     STASIS_ASSIGN(const std::string answer,
                   RunInImageProcess(kCpuWrite, std::to_string(manifest_.job.uid), scope));
-    STASIS_ASSIGN(pages_, PagesIn(answer));
+    STASIS_ASSIGN(pages_, UnitsIn(answer));
     scope.SetBytes(pages_.stored_bytes);
     return {};
   };

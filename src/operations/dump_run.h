@@ -20,11 +20,11 @@
 #include "criu/stdio.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/shared_suspend.h"
-#include "image/manifest.h"
-#include "image/writer.h"
 #include "operations/image_tasks.h"
 #include "operations/operations.h"
 #include "plan/journal.h"
+#include "store/image_writer.h"
+#include "store/manifest.h"
 #include "store/page_writer.h"
 
 namespace stasis::operations {
@@ -53,8 +53,8 @@ class DumpRun {
   uint64_t image_bytes() const { return image_bytes_; }
   uint64_t shared_bytes() const { return shared_.bytes(); }
   uint64_t added_bytes() const { return added_bytes_; }
-  const store::WrittenBlocks& blocks() const { return blocks_; }
-  const store::WrittenPages& pages() const { return pages_; }
+  const store::WrittenUnits& blocks() const { return blocks_; }
+  const store::WrittenUnits& pages() const { return pages_; }
   const std::vector<std::string>& notes() const { return notes_; }  // sentences
   // Says that the program is as it was before, and what a store that does not answer has left
   // there; empty if it answered.
@@ -105,14 +105,14 @@ class DumpRun {
   const bool in_own_pidns_;           // CRIU has to work there
   gpu_state::SharedSuspend& shared_;  // of processes whose memory leaves the GPU now
   gpu_state::SharedResume& stored_;   // of those that were suspended before
-  store::WrittenBlocks blocks_;
-  store::WrittenPages pages_;
-  std::unique_ptr<image::ImageWriter> writer_;
+  store::WrittenUnits blocks_;
+  store::WrittenUnits pages_;
+  std::unique_ptr<store::ImageWriter> writer_;
   std::unique_ptr<checkpoint::StoreCleaner> cleaner_;  // once the image is begun
   bool commit_begun_ = false;
   std::unique_ptr<ImageTasks> tasks_;
   std::unique_ptr<checkpoint::ImageProcess> image_process_;
-  image::Manifest manifest_;                 // after describe
+  store::Manifest manifest_;                 // after describe
   std::vector<process::ProcessId> stopped_;  // after describe: what CRIU holds, and is to kill
   std::vector<process::ProcessId> living_;   // of them, those that had not ended by themselves
   bool half_ended_ = false;                  // CRIU was lost while it killed them

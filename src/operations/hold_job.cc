@@ -35,7 +35,7 @@ Status CheckMayComeBack(const Paths& paths, const jobs::Job& job) {
 
 }  // namespace
 
-const std::string& WantedJob(const RestoreOptions& options, const image::Manifest& manifest) {
+const std::string& WantedJob(const RestoreOptions& options, const store::Manifest& manifest) {
   return options.job.empty() ? manifest.job.id : options.job;
 }
 

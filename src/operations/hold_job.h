@@ -6,14 +6,14 @@
 
 #include "base/paths.h"
 #include "base/result.h"
-#include "image/manifest.h"
 #include "jobs/store.h"
 #include "operations/operations.h"
+#include "store/manifest.h"
 
 namespace stasis::operations {
 
 // The name that the job was asked to have, or had; empty: any.
-const std::string& WantedJob(const RestoreOptions& options, const image::Manifest& manifest);
+const std::string& WantedJob(const RestoreOptions& options, const store::Manifest& manifest);
 
 // It lives and its GPU memory is away, as Stasis has written down: a running job, for `jobs`.
 bool IsSuspended(const Paths& paths, const jobs::Job& job);

@@ -6,10 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/secret.h"
 #include "checkpoint/agent_files.h"
 #include "criu/terminals.h"
-#include "image/manifest_codec.h"
-#include "image/secret.h"
+#include "store/manifest_codec.h"
+#include "store/origin.h"
 #include "store/user_limit.h"
 
 namespace stasis::operations {
@@ -17,9 +18,8 @@ namespace {
 
 using gpu_state::Lot;
 
-// What a task has written, of blocks or of pages.
-template <class Written>
-std::string ToJson(const Written& written) {
+// The answer of a task that has written units.
+std::string ToJson(const store::WrittenUnits& written) {
   const nlohmann::json json = {
       {"zero", written.zero_bytes},         {"new", written.new_bytes},
       {"stored", written.stored_bytes},     {"shared", written.shared_bytes},
@@ -33,10 +33,11 @@ Result<nlohmann::json> ParseAnswer(const std::string& answer) {
   return Fail(Code::kInternal, "the process that writes the image gave no answer that can be read");
 }
 
-template <class Written>
-Result<Written> FromJson(const std::string& answer) {
-  STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(answer));
-  Written written;
+}  // namespace
+
+Result<store::WrittenUnits> UnitsIn(const std::string& write_answer) {
+  STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(write_answer));
+  store::WrittenUnits written;
   written.zero_bytes = json["zero"];
   written.new_bytes = json["new"];
   written.stored_bytes = json["stored"];
@@ -44,16 +45,6 @@ Result<Written> FromJson(const std::string& answer) {
   written.repeated_bytes = json["repeated"];
   written.notes = json["notes"];
   return written;
-}
-
-}  // namespace
-
-Result<store::WrittenBlocks> BlocksIn(const std::string& data_write_answer) {
-  return FromJson<store::WrittenBlocks>(data_write_answer);
-}
-
-Result<store::WrittenPages> PagesIn(const std::string& cpu_write_answer) {
-  return FromJson<store::WrittenPages>(cpu_write_answer);
 }
 
 Result<WrittenImage> ImageIn(const std::string& commit_answer) {
@@ -113,11 +104,11 @@ Result<std::string> ImageTasks::WriteData(const std::string& uid,
 Result<std::string> ImageTasks::WritePages(const std::string& uid,
                                            const checkpoint::ImageProcess::Progress& progress) {
   STASIS_TRY(criu::DetachTerminals(context_.writer.cpu_path()));
-  STASIS_ASSIGN(image::BlockSecret secret, image::BlockSecretOf(context_.services.paths));
+  STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(context_.services.paths));
   STASIS_ASSIGN(auto how, HowToWrite(static_cast<uint32_t>(std::stoul(uid))));
   const uint64_t total = FolderBytes(context_.writer.cpu_path());
   how.progress = [&](uint64_t done) { return progress(std::min(done, total), total); };
-  auto written = store::WritePages(context_.writer, image::BlockKey(secret), how);
+  auto written = store::WritePages(context_.writer, store::UnitNames(secret), how);
   if (!written && written.error().code == Code::kCancelled) return Fail(plan::TookTooLong());
   STASIS_ASSIGN(pages_, std::move(written));
   return ToJson(pages_);
@@ -125,13 +116,13 @@ Result<std::string> ImageTasks::WritePages(const std::string& uid,
 
 Result<std::string> ImageTasks::WriteImage(const std::string& request,
                                            const checkpoint::ImageProcess::Progress& progress) {
-  image::ImageWriter& writer = context_.writer;
-  STASIS_ASSIGN(image::Manifest manifest, image::DecodeManifest(request));
+  store::ImageWriter& writer = context_.writer;
+  STASIS_ASSIGN(store::Manifest manifest, store::DecodeManifest(request));
   STASIS_TRY(writer.AddLogFile("criu-dump.log", context_.criu_log));
   STASIS_TRY(DescribeData(manifest));
-  image::CommitOptions options;
+  store::CommitOptions options;
   options.progress = progress;
-  STASIS_ASSIGN(options.origin, image::OriginKeyOf(context_.services.paths));
+  STASIS_ASSIGN(options.origin, store::OriginKeyOf(context_.services.paths));
   STASIS_TRY(checkpoint::StoreAgentLibraries(writer, manifest));
   // It is all there now, and counted.
   STASIS_TRY(
@@ -140,9 +131,9 @@ Result<std::string> ImageTasks::WriteImage(const std::string& request,
   return nlohmann::json{{"bytes", manifest.TotalBytes()}, {"added", manifest.AddedBytes()}}.dump();
 }
 
-Result<store::BlockWriterOptions> ImageTasks::HowToWrite(uint32_t uid) const {
-  store::BlockWriterOptions how;
-  STASIS_ASSIGN(how.origin, image::OriginKeyOf(context_.services.paths));
+Result<store::WriteOptions> ImageTasks::HowToWrite(uint32_t uid) const {
+  store::WriteOptions how;
+  STASIS_ASSIGN(how.origin, store::OriginKeyOf(context_.services.paths));
   how.compression = context_.dump.compression;
   how.packs.bytes = context_.services.settings.pack_bytes;
   how.share = !context_.dump.full;
@@ -151,7 +142,7 @@ Result<store::BlockWriterOptions> ImageTasks::HowToWrite(uint32_t uid) const {
   return how;
 }
 
-Status ImageTasks::DescribeData(image::Manifest& manifest) {
+Status ImageTasks::DescribeData(store::Manifest& manifest) {
   for (auto& p : manifest.processes) {
     for (const auto& recorded : context_.operation.device_processes) {
       if (recorded.id.pid.value != p.pid) continue;
@@ -162,10 +153,10 @@ Status ImageTasks::DescribeData(image::Manifest& manifest) {
   }
   data_.blocks.DescribeIn(manifest);
   pages_.DescribeIn(manifest);
-  for (image::DeviceRange& range : manifest.ranges) {
+  for (store::DeviceRange& range : manifest.ranges) {
     const std::string& uuid = data_.gpus[range.gpu].value;
     auto gpu = std::find_if(manifest.gpus.begin(), manifest.gpus.end(),
-                            [&](const image::Gpu& g) { return g.uuid == uuid; });
+                            [&](const store::Gpu& g) { return g.uuid == uuid; });
     if (gpu == manifest.gpus.end()) {
       return Fail(Code::kInternal, "there is data of GPU " + uuid + ", which is not there");
     }

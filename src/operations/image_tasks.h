@@ -12,9 +12,9 @@
 #include "checkpoint/image_process.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/shared_suspend.h"
-#include "image/writer.h"
 #include "operations/operations.h"
 #include "plan/journal.h"
+#include "store/image_writer.h"
 #include "store/page_writer.h"
 
 namespace stasis::operations {
@@ -31,7 +31,7 @@ class ImageTasks {
     const gpu_state::Services& services;
     const plan::Operation& operation;
     const DumpOptions& dump;
-    image::ImageWriter& writer;
+    store::ImageWriter& writer;
     gpu_state::SharedSuspend& shared;
     gpu_state::SharedResume& stored;
     std::string criu_log;  // a path
@@ -52,18 +52,17 @@ class ImageTasks {
                                  const checkpoint::ImageProcess::Progress& progress);
   Result<std::string> WriteImage(const std::string& manifest,
                                  const checkpoint::ImageProcess::Progress& progress);
-  Result<store::BlockWriterOptions> HowToWrite(uint32_t uid) const;
-  Status DescribeData(image::Manifest& manifest);
+  Result<store::WriteOptions> HowToWrite(uint32_t uid) const;
+  Status DescribeData(store::Manifest& manifest);
 
   const Context context_;
   // Known only in the image process.
   checkpoint::WrittenData data_;
-  store::WrittenPages pages_;
+  store::WrittenUnits pages_;
 };
 
 // The answers of the tasks.
-Result<store::WrittenBlocks> BlocksIn(const std::string& data_write_answer);
-Result<store::WrittenPages> PagesIn(const std::string& cpu_write_answer);
+Result<store::WrittenUnits> UnitsIn(const std::string& write_answer);  // of data-write, cpu-write
 struct WrittenImage {
   uint64_t bytes = 0;
   uint64_t added_bytes = 0;  // of them, bytes that no earlier image had

@@ -10,10 +10,10 @@
 #include "checks/survey.h"
 #include "criu/options.h"
 #include "gpu_state/away.h"
-#include "image/codec.h"
 #include "operations/result.h"
 #include "operations/session.h"
 #include "plan/account.h"
+#include "store/codec.h"
 
 namespace stasis::operations {
 
@@ -42,7 +42,7 @@ struct DumpOptions {
   std::string name;   // of the image; empty: made from the target's name and the time
   bool leave_running = false;
   bool full = false;  // every block is written, also what an earlier image has
-  image::Compression compression = image::Compression::kNone;
+  store::Compression compression = store::Compression::kNone;
   criu::Options criu;
 };
 Result<OperationResult> Dump(Session& session, const checks::Target& target,

@@ -19,13 +19,13 @@
 #include "gpu_state/gpu_steps.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/suspended.h"
-#include "image/reader.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
 #include "plan/journal.h"
 #include "process/end.h"
 #include "process/search.h"
 #include "process/tree.h"
+#include "store/image_reader.h"
 
 namespace stasis::operations {
 namespace {
@@ -87,7 +87,7 @@ Status ClearDumpedMark(const Services& services, const Operation& operation) {
 std::string NameCompleteImage(const Operation& operation) {
   if (operation.image.empty()) return "";
   auto open = [&](const NoteStep&) -> Result<std::string> {
-    return image::ImageReader::Open(operation.image) ? "complete" : "";
+    return store::ImageReader::Open(operation.image) ? "complete" : "";
   };
   auto answer = AskBounded(open, Deadline::In(kStoreAnswer));
   if (!answer) {

@@ -9,20 +9,20 @@
 #include "device/gpu_map.h"
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/host_memory.h"
-#include "image/reader.h"
 #include "operations/execute.h"
 #include "operations/hold_job.h"
 #include "operations/operations.h"
 #include "operations/restore_run.h"
 #include "plan/journal.h"
 #include "plan/plan.h"
+#include "store/image_reader.h"
 
 namespace stasis::operations {
 namespace {
 
 using plan::Plan;
 
-std::vector<device::Gpu> RecordedGpus(const image::Manifest& manifest) {
+std::vector<device::Gpu> RecordedGpus(const store::Manifest& manifest) {
   std::vector<device::Gpu> gpus;
   for (const auto& gpu : manifest.gpus) {
     gpus.push_back({{gpu.uuid}, static_cast<int>(gpus.size()), gpu.name, gpu.total_bytes, 0});
@@ -50,8 +50,8 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                 "run it as root, or without --new-pidns");
   }
   STASIS_TRY(RecoverFirst(session));
-  STASIS_ASSIGN(auto reader, image::ImageReader::Open(restore.image));
-  const image::Manifest& manifest = reader->manifest();
+  STASIS_ASSIGN(auto reader, store::ImageReader::Open(restore.image));
+  const store::Manifest& manifest = reader->manifest();
   STASIS_TRY(checks::CheckImageTrust(*reader, Caller::Self(), services.paths, restore.trust_image));
   STASIS_TRY(criu::CheckForUser(WithRecorded(restore.criu, manifest)));
   STASIS_ASSIGN(auto held, HoldJob(services.paths, WantedJob(restore, manifest)));

@@ -34,20 +34,20 @@ constexpr seconds kPortsTimeout{75};
 constexpr const char* kDataRead = "data-read";
 
 // Of one process's GPU memory, what is in the image's blocks.
-uint64_t RangeBytes(const image::Manifest& manifest, pid_t pid) {
+uint64_t RangeBytes(const store::Manifest& manifest, pid_t pid) {
   uint64_t sum = 0;
   for (const auto& range : manifest.ranges) sum += range.pid == pid ? range.size_bytes : 0;
   return sum;
 }
 
 // The rest.
-uint64_t DriverBytes(const image::Manifest& manifest, const image::Process& p) {
+uint64_t DriverBytes(const store::Manifest& manifest, const store::Process& p) {
   return p.device_bytes - std::min(p.device_bytes, RangeBytes(manifest, p.pid));
 }
 
 }  // namespace
 
-criu::Options WithRecorded(criu::Options options, const image::Manifest& manifest) {
+criu::Options WithRecorded(criu::Options options, const store::Manifest& manifest) {
   auto tcp = criu::ParseTcp(manifest.criu.tcp);
   if (options.tcp == criu::Tcp::kRefuse && tcp) options.tcp = *tcp;
   options.file_locks |= manifest.criu.file_locks;
@@ -56,7 +56,7 @@ criu::Options WithRecorded(criu::Options options, const image::Manifest& manifes
   return options;
 }
 
-uint64_t CpuBytes(const image::Manifest& manifest) {
+uint64_t CpuBytes(const store::Manifest& manifest) {
   uint64_t sum = 0;
   for (const auto& file : manifest.files) {
     sum += file.path.starts_with("cpu/") ? file.size_bytes : 0;
@@ -106,7 +106,7 @@ Phase RestoreRun::ImageVerify() {
   phase.run = [this](PhaseScope& scope) -> Status {
     // The blocks are checked by data-read.
     auto report =
-        reader_.Verify(image::VerifyLevel::kAllButBlocks, [&](uint64_t done, uint64_t total) {
+        reader_.Verify(store::VerifyLevel::kAllButUnits, [&](uint64_t done, uint64_t total) {
           scope.ReportBytes(done, total);
           return !scope.deadline().passed() && !scope.Abandoned();
         });

@@ -23,11 +23,11 @@
 #include "criu/tcp_ports.h"
 #include "device/gpu_map.h"
 #include "gpu_state/shared_resume.h"
-#include "image/reader.h"
 #include "jobs/shim_client.h"
 #include "jobs/store.h"
 #include "operations/operations.h"
 #include "plan/journal.h"
+#include "store/image_reader.h"
 
 namespace stasis::operations {
 
@@ -35,7 +35,7 @@ namespace stasis::operations {
 class RestoreRun {
  public:
   // `held`: the job that it will be, where there is one; see HoldJob.
-  RestoreRun(Session& session, const image::ImageReader& reader, const RestoreOptions& options,
+  RestoreRun(Session& session, const store::ImageReader& reader, const RestoreOptions& options,
              std::optional<jobs::Claim> held, device::GpuMap map, std::string criu_path,
              bool ignore_memory)
       : session_(session),
@@ -99,11 +99,11 @@ class RestoreRun {
   Result<criu::InheritPlan> PlanOutput() const;
   Status TakeDown();
   Status RemoveWork();
-  const image::Manifest& manifest() const { return reader_.manifest(); }
+  const store::Manifest& manifest() const { return reader_.manifest(); }
   uint64_t driver_bytes() const;
 
   Session& session_;
-  const image::ImageReader& reader_;
+  const store::ImageReader& reader_;
   const RestoreOptions& options_;
   const device::GpuMap map_;
   const std::string criu_path_;
@@ -126,10 +126,10 @@ class RestoreRun {
 };
 
 // What was chosen at the dump holds, unless the user says otherwise now.
-criu::Options WithRecorded(criu::Options options, const image::Manifest& manifest);
+criu::Options WithRecorded(criu::Options options, const store::Manifest& manifest);
 
 // What the program itself will take of host memory. Room for GPU data is asked for where it is
 // taken, by data-read: memory that is kept for it may be there already.
-uint64_t CpuBytes(const image::Manifest& manifest);
+uint64_t CpuBytes(const store::Manifest& manifest);
 
 }  // namespace stasis::operations

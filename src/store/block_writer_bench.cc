@@ -1,5 +1,5 @@
-// What lies between an arena and the packs of an image, and what it costs: the storage's rate and
-// the processor's time for a GiB. Speed belongs to a machine, so no test asks for it.
+// Measures the path from an arena to the packs of an image: rate, and processor time for a GiB.
+// Both depend on the machine, so no test checks them.
 //
 //   block_writer_bench DIR MIB [ROUNDS]
 //
@@ -18,21 +18,16 @@
 #include <string>
 #include <vector>
 
+#include "base/checksum.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/parallel.h"
-#include "image/checksum.h"
-#include "image/reader.h"
 #include "store/block_writer.h"
+#include "store/image_reader.h"
 #include "store/store_folder.h"
 
 namespace stasis::store {
 namespace {
-
-using image::BlockKey;
-using image::Compression;
-using image::Id128;
-using image::kBlockBytes;
 
 std::string g_dir;        // NOLINT: a program of one file
 std::string_view g_data;  // NOLINT
@@ -67,7 +62,7 @@ void FillWithNoise(char* data, size_t bytes) {
   }
 }
 
-std::vector<Id128> NamesOf(const BlockKey& key) {
+std::vector<Id128> HashesOf(const BlockKey& key) {
   std::vector<Id128> names;
   for (size_t at = 0; at < g_data.size(); at += kBlockBytes) {
     names.push_back(key.Name(g_data.substr(at, kBlockBytes)));
@@ -75,8 +70,8 @@ std::vector<Id128> NamesOf(const BlockKey& key) {
   return names;
 }
 
-const BlockKey& Key() {
-  static const BlockKey key(image::BlockSecret{});
+const UnitNames& Key() {
+  static const UnitNames key(BlockSecret{});
   return key;
 }
 
@@ -89,19 +84,19 @@ struct Dump {
   size_t files = 0;
 
   void operator()() {
-    auto writer = Must(image::ImageWriter::Begin(g_dir, "bench"));
-    BlockWriterOptions options;
+    auto writer = Must(ImageWriter::Begin(g_dir, "bench"));
+    WriteOptions options;
     options.compression = compression;
     options.share = false;
     options.packs.count = packs;
-    auto blocks = Must(BlockWriter::Begin(*writer, Key(), options));
-    Must(blocks.Add({0, 0x7f0000000000, g_data.size(), kBlockBytes, {}, 1}, g_data, names));
-    auto written = Must(blocks.Finish());
+    auto written = Must(WriteBlocks(
+        *writer, Key(), {{{0, 0x7f0000000000, g_data.size(), kBlockBytes, {}, 1}, g_data, names}},
+        options));
     stored = written.stored_bytes;
     files = written.packs.size();
-    image::Manifest manifest;
-    manifest.host = image::HostNow();
-    manifest.processes = {{1, 0, 1, "bench", "", image::GpuState::kRunning, {"GPU-1"}, 0, 1, 1, 1}};
+    Manifest manifest;
+    manifest.host = HostNow();
+    manifest.processes = {{1, 0, 1, "bench", "", GpuState::kRunning, {"GPU-1"}, 0, 1, 1, 1}};
     manifest.gpus = {{"GPU-1", "bench", 0, 0}};
     written.DescribeIn(manifest);
     Must(writer->Commit(manifest, {}));
@@ -152,14 +147,13 @@ int Run(int argc, char** argv) {
   };
   volatile uint8_t sink = 0;
   std::vector<char> out(kBlockBytes);
-  Measure("checksum, one thread", rounds,
-          each([&](auto b) { sink = image::Checksum(b).bytes[0]; }));
-  Measure("name, one thread", rounds, each([&](auto b) { sink = Key().Name(b).bytes[0]; }));
-  for (auto codec : {image::Codec::kLz4, image::Codec::kZstd}) {
-    Measure(fmt::format("{}, one thread", image::CodecName(codec)), rounds,
-            each([&](auto b) { (void)image::Compress(codec, b, out.data(), b.size()); }));
+  Measure("checksum, one thread", rounds, each([&](auto b) { sink = Checksum(b).bytes[0]; }));
+  Measure("hash, one thread", rounds, each([&](auto b) { sink = Key().key().Name(b).bytes[0]; }));
+  for (auto codec : {Codec::kLz4, Codec::kZstd}) {
+    Measure(fmt::format("{}, one thread", CodecName(codec)), rounds,
+            each([&](auto b) { (void)Compress(codec, b, out.data(), b.size()); }));
   }
-  const std::vector<Id128> names = NamesOf(Key());
+  const std::vector<Id128> names = HashesOf(Key().key());
   auto clean = [] { Must(DeleteImage(g_dir + "/bench")); };
   struct Row {
     const char* what;
@@ -167,8 +161,8 @@ int Run(int argc, char** argv) {
   };
   Row rows[] = {{"one pack", {Compression::kNone, 1}},
                 {"several packs", {Compression::kNone, 0}},
-                {"one pack, names given", {Compression::kNone, 1, names}},
-                {"several packs, names given", {Compression::kNone, 0, names}},
+                {"one pack, hashes given", {Compression::kNone, 1, names}},
+                {"several packs, hashes given", {Compression::kNone, 0, names}},
                 {"several packs, lz4", {Compression::kLz4, 0}},
                 {"several packs, zstd", {Compression::kZstd, 0}},
                 {"several packs, auto", {Compression::kAuto, 0}}};

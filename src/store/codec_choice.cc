@@ -4,9 +4,6 @@
 
 namespace stasis::store {
 
-using image::Codec;
-using image::Compression;
-
 namespace {
 
 // Before so many blocks were written, nothing is known of the storage.

@@ -11,9 +11,6 @@
 namespace stasis::store {
 namespace {
 
-using image::Codec;
-using image::Compression;
-
 constexpr size_t kBlockBytes = 2 << 20;
 
 struct Machine {

@@ -7,27 +7,20 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "image/beneath.h"
-#include "image/block_name.h"
-#include "image/image_folder.h"
-#include "image/reader.h"
+#include "store/beneath.h"
+#include "store/image_folder.h"
+#include "store/image_reader.h"
 #include "store/store_folder.h"
+#include "store/unit_names.h"
 
 namespace stasis::store {
 
-using image::ImageReader;
-using image::kBlockNameFunction;
-using image::kManifestName;
-using image::Manifest;
-using image::OpenFolder;
-using image::Pack;
-
 namespace {
 
-// Older images than these hold little that the newer ones do not, and each costs its manifest.
+// Older images add little to these, and each costs its manifest.
 constexpr size_t kMaxImages = 128;
 
-// Nobody who cannot write our files can make us rely on his.
+// Images of other users are never relied on.
 bool IsOurs(const struct stat& st) { return st.st_uid == ::geteuid(); }
 
 }  // namespace
@@ -57,14 +50,14 @@ Result<EarlierImages> EarlierImages::Look(const std::string& store, const Earlie
     auto reader = ImageReader::Open(store + "/" + name, ImageReader::Deletion::kAllowed);
     if (!reader) continue;
     const Manifest& manifest = (*reader)->manifest();
-    if (manifest.packs.empty() || manifest.job.uid != query.uid || !manifest.block_naming ||
-        manifest.block_naming->function != kBlockNameFunction ||
-        manifest.block_naming->key_id != query.key_id) {
+    if (manifest.packs.empty() || manifest.job.uid != query.uid || !manifest.unit_naming ||
+        manifest.unit_naming->function != kUnitNameFunction ||
+        manifest.unit_naming->key_id != query.key_id) {
       continue;
     }
-    if (query.origin && (*reader)->OriginBy(&*query.origin) != image::Origin::kOwn) continue;
+    if (query.origin && (*reader)->OriginBy(&*query.origin) != Origin::kOwn) continue;
     UniqueFd folder(::fcntl((*reader)->dir_fd(), F_DUPFD_CLOEXEC, 0));
-    if (!folder) break;  // what was found so far will do
+    if (!folder) break;  // the images found so far are enough
     bool is_this_jobs = !query.job_id.empty() && manifest.job.id == query.job_id;
     earlier.images_.push_back({std::move(name), std::move(folder), is_this_jobs, manifest});
   }
@@ -77,7 +70,7 @@ Result<EarlierImages> EarlierImages::Look(const std::string& store, const Earlie
 }
 
 bool EarlierImages::IsStillThere(size_t index) const {
-  return image::IsSameFolder(store_.get(), images_[index].name, images_[index].folder.get());
+  return IsSameFolder(store_.get(), images_[index].name, images_[index].folder.get());
 }
 
 std::optional<EarlierPackFile> FindPackFile(const EarlierImage& image, const Pack& pack) {
@@ -97,9 +90,8 @@ bool CannotShare(const Error& error) {
 }
 
 std::string DamagedNote(const EarlierImage& image, const Pack& pack, const Error& error) {
-  return fmt::format(
-      "image {} is damaged, so nothing of its {} was relied on: {} (`stasis image verify {}`)",
-      image.name, pack.path(), error.ToString(), image.name);
+  return fmt::format("image {} is damaged, so its {} was not used: {} (`stasis image verify {}`)",
+                     image.name, pack.path(), error.ToString(), image.name);
 }
 
 }  // namespace stasis::store

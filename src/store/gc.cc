@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <linux/falloc.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,77 +14,48 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <unordered_set>
 
 #include "base/file.h"
-#include "image/beneath.h"
-#include "image/pack.h"
-#include "image/page_pack.h"
-#include "image/reader.h"
+#include "store/beneath.h"
+#include "store/image_folder.h"
+#include "store/image_reader.h"
+#include "store/pack_index.h"
 #include "store/store_folder.h"
 
 namespace stasis::store {
-
-using image::Codec;
-using image::DeviceRange;
-using image::Entry;
-using image::Id128;
-using image::Id128Hash;
-using image::ImageReader;
-using image::kPageBytes;
-using image::ListFolder;
-using image::Manifest;
-using image::OpenBeneath;
-using image::OpenFolder;
-using image::OpenRegular;
-using image::Pack;
-using image::PackEntry;
-using image::PackReader;
-using image::PageExtent;
-using image::PageFile;
-using image::PagePackReader;
-using image::PageRun;
 
 namespace {
 
 constexpr uint64_t kStatBlock = 512;
 
-using Names = std::unordered_set<Id128, Id128Hash>;
-
-// An image as it was found. Its folder stays open, so that no other can pass for it later. Its
-// manifest does not stay in memory: it may have 64 MiB, and a store thousands of images.
+// An image as it was found. Its folder stays open, so that a later folder of the name is not taken
+// for it. Its manifest is dropped: it may have 64 MiB, and a store thousands of images.
 struct SeenImage {
   std::string name;
   UniqueFd folder;
 };
 
-// Pages of a pack, as intervals that neither meet nor overlap: begin -> end.
-class PageSet {
+// Numbers of units of a pack, as intervals that neither touch nor overlap: begin -> end.
+class UnitSet {
  public:
   void Add(uint64_t begin, uint64_t end) {
     assert(begin <= end);
     if (begin == end) return;
-    auto at = pages_.upper_bound(begin);
-    if (at != pages_.begin() && std::prev(at)->second >= begin) {
+    auto at = units_.upper_bound(begin);
+    if (at != units_.begin() && std::prev(at)->second >= begin) {
       --at;
       begin = at->first;
     }
-    while (at != pages_.end() && at->first <= end) {
+    while (at != units_.end() && at->first <= end) {
       end = std::max(end, at->second);
-      at = pages_.erase(at);
+      at = units_.erase(at);
     }
-    pages_.emplace_hint(at, begin, end);
+    units_.emplace_hint(at, begin, end);
   }
-  const std::map<uint64_t, uint64_t>& intervals() const { return pages_; }
+  const std::map<uint64_t, uint64_t>& intervals() const { return units_; }
 
  private:
-  std::map<uint64_t, uint64_t> pages_;
-};
-
-// What images refer to in one pack.
-struct Need {
-  Names blocks;
-  PageSet pages;
+  std::map<uint64_t, uint64_t> units_;
 };
 
 // One name of a pack.
@@ -97,89 +67,70 @@ struct PackLink {
 // A file that is a pack, with all its names in the store.
 struct SeenPack {
   std::vector<PackLink> links;
-  Need need;                // of all images that were read
-  bool all_needed = false;  // an image does not say what it needs of it
-  std::string unreadable;   // why it cannot be told what is needed; empty: it can
+  UnitSet needed;           // by the images that were read
+  bool all_needed = false;  // an image has the file and does not list it
+  std::string unreadable;   // why the needs are unknown; empty if they are known
   std::string Path() const { return links.front().image->name + "/" + links.front().path; }
 };
 
 using FileKey = std::pair<uint64_t, uint64_t>;  // device, inode
 
-// The folders of all images are held open at once.
-void AllowManyFiles() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// A part of a pack that nothing refers to, and how many blocks or pages that is.
+// A part of a pack that no image needs, and the number of its units.
 struct Piece {
   uint64_t offset;
   uint64_t bytes;
-  uint64_t blocks;
+  uint64_t units;
 };
 
-// Neighbours become one.
+// Joins it to the last piece if they touch.
 void AddPiece(std::vector<Piece>& pieces, const Piece& piece) {
   if (piece.bytes == 0) return;
   if (!pieces.empty() && pieces.back().offset + pieces.back().bytes == piece.offset) {
     pieces.back().bytes += piece.bytes;
-    pieces.back().blocks += piece.blocks;
+    pieces.back().units += piece.units;
   } else {
     pieces.push_back(piece);
   }
 }
 
-void FindUnused(const PackReader& reader, const Need& need, std::vector<Piece>& pieces) {
-  for (const PackEntry& entry : reader.entries()) {
-    if (need.blocks.contains(entry.name)) continue;
-    AddPiece(pieces, {entry.offset, entry.padded_bytes(), 1});
-  }
-}
-
-// What lies between extents is nobody's.
-void FindUnused(const PagePackReader& reader, const Need& need, std::vector<Piece>& pieces) {
-  std::vector<bool> needed(reader.pages().size());
-  for (const auto& [first, last] : need.pages.intervals()) {
-    for (uint64_t page = first; page < std::min<uint64_t>(last, needed.size()); ++page) {
-      needed[page] = true;
+// The parts of a pack that no image needs, holes or not. Compressed extents are freed as a whole,
+// others unit by unit. Bytes between extents are never needed.
+Result<std::vector<Piece>> UnusedIn(const PackLink& link, const UnitSet& needed_units) {
+  STASIS_ASSIGN(auto opened, OpenRegular(link.image->folder.get(), link.path));
+  STASIS_ASSIGN(const PackIndex index,
+                ReadPackIndex(opened.fd.get(), opened.size_bytes, link.path));
+  std::vector<bool> needed(index.units.size());
+  for (const auto& [first, last] : needed_units.intervals()) {
+    for (uint64_t unit = first; unit < std::min<uint64_t>(last, needed.size()); ++unit) {
+      needed[unit] = true;
     }
   }
+  std::vector<Piece> pieces;
+  auto add_gap = [&](uint64_t begin, uint64_t end) {
+    AddPiece(pieces, {begin, end - begin, (end - begin) / index.unit_bytes});
+  };
   uint64_t end = 0;
-  for (const PageExtent& extent : reader.extents()) {
-    AddPiece(pieces, {end, extent.offset - end, (extent.offset - end) / kPageBytes});
+  for (const Extent& extent : index.extents) {
+    add_gap(end, extent.offset);
     end = extent.end();
     const auto begin = needed.begin() + extent.first;
-    if (extent.codec != Codec::kNone) {
-      if (std::none_of(begin, begin + extent.pages, [](bool one) { return one; })) {
-        AddPiece(pieces, {extent.offset, extent.padded_bytes(), extent.pages});
+    if (extent.is_compressed()) {
+      if (std::none_of(begin, begin + extent.units, [](bool one) { return one; })) {
+        AddPiece(pieces, {extent.offset, extent.padded_bytes(), extent.units});
       }
       continue;
     }
-    for (uint32_t i = 0; i < extent.pages; ++i) {
+    for (uint32_t i = 0; i < extent.units; ++i) {
       if (begin[i]) continue;
-      AddPiece(pieces, {extent.offset + uint64_t{i} * kPageBytes, kPageBytes, 1});
+      const uint64_t at = extent.offset + uint64_t{i} * index.unit_bytes;
+      AddPiece(pieces, {at, std::min<uint64_t>(index.unit_bytes, end - at), 1});
     }
   }
-  AddPiece(pieces, {end, reader.body_bytes() - end, (reader.body_bytes() - end) / kPageBytes});
-}
-
-// What nothing refers to, hole or not.
-Result<std::vector<Piece>> UnusedIn(const PackLink& link, const Need& need) {
-  std::vector<Piece> pieces;
-  STASIS_ASSIGN(auto opened, OpenRegular(link.image->folder.get(), link.path));
-  if (link.path.starts_with(image::kPagesFolder)) {
-    STASIS_ASSIGN(auto reader, PagePackReader::Open(std::move(opened), link.path));
-    FindUnused(reader, need, pieces);
-  } else {
-    STASIS_ASSIGN(auto reader, PackReader::Open(std::move(opened), link.path));
-    FindUnused(reader, need, pieces);
-  }
+  add_gap(end, index.body_bytes);
   return pieces;
 }
 
-// The parts of these that are not yet holes. One walk along the file.
+// Returns the parts of these that are not holes yet, in one walk along the file.
 std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
   assert(std::is_sorted(pieces.begin(), pieces.end(),
                         [](const Piece& a, const Piece& b) { return a.offset < b.offset; }));
@@ -190,7 +141,7 @@ std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
     std::vector<Piece> parts;
     while (at < end) {
       const off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
-      if (data < 0 && errno == ENXIO) break;  // none any more
+      if (data < 0 && errno == ENXIO) break;  // only a hole is left
       const uint64_t begin = data < 0 ? at : static_cast<uint64_t>(data);
       if (begin >= end) break;
       const off_t hole = ::lseek(fd, static_cast<off_t>(begin), SEEK_HOLE);
@@ -198,8 +149,8 @@ std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
       parts.push_back({begin, at - begin, 0});
     }
     for (Piece& part : parts) {
-      // Blocks may be of different lengths; a part has its share of them, one at least.
-      part.blocks = std::max<uint64_t>(1, piece.blocks * part.bytes / piece.bytes);
+      // Units may have different lengths; a part has its share of them, at least one.
+      part.units = std::max<uint64_t>(1, piece.units * part.bytes / piece.bytes);
       left.push_back(part);
     }
   }
@@ -253,30 +204,30 @@ Status Collector::ReadImages() {
     auto image = std::make_unique<SeenImage>();
     image->name = std::move(name);
     auto folder = OpenBeneath(store_fd_.get(), image->name, O_RDONLY | O_DIRECTORY);
-    // Deleted meanwhile, a link, another user's: its packs have a name more than we find, and are
-    // left alone.
+    // Deleted meanwhile, a link, or another user's: its packs have more names than are found here,
+    // so they are left alone.
     if (!folder) continue;
     image->folder = std::move(*folder);
-    // By path: two manifests are never in memory at a time.
+    // By path. Only one manifest is in memory at a time.
     std::map<std::string, SeenPack*> packs_here;
     auto reader = ImageReader::Open(store_ + "/" + image->name, ImageReader::Deletion::kAllowed);
-    for (const std::string folder : {"gpu", image::kPagesFolder}) {
-      auto fd = OpenBeneath(image->folder.get(), folder, O_RDONLY | O_DIRECTORY);
-      if (!fd) continue;
-      STASIS_ASSIGN(auto files, ListFolder(fd->get()));
-      for (const Entry& file : files) {
-        struct stat st;
-        if (!file.is_regular ||
-            ::fstatat(fd->get(), file.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
-          continue;
-        }
-        SeenPack& pack = packs_[{st.st_dev, st.st_ino}];
-        pack.links.push_back({image.get(), folder + "/" + file.name});
-        packs_here[pack.links.back().path] = &pack;
-        if (!reader && pack.unreadable.empty()) {
-          pack.unreadable = "it cannot be told what image " + image->name +
-                            " needs of it: " + reader.error().ToString();
-        }
+    auto fd = OpenBeneath(image->folder.get(), kPacksFolder, O_RDONLY | O_DIRECTORY);
+    std::vector<Entry> files;
+    if (fd) {
+      STASIS_ASSIGN(files, ListFolder(fd->get()));
+    }
+    for (const Entry& file : files) {
+      struct stat st;
+      if (!file.is_regular ||
+          ::fstatat(fd->get(), file.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        continue;
+      }
+      SeenPack& pack = packs_[{st.st_dev, st.st_ino}];
+      pack.links.push_back({image.get(), std::string(kPacksFolder) + "/" + file.name});
+      packs_here[pack.links.back().path] = &pack;
+      if (!reader && pack.unreadable.empty()) {
+        pack.unreadable = "it cannot be told what image " + image->name +
+                          " needs of it: " + reader.error().ToString();
       }
     }
     if (reader) AddNeeds((*reader)->manifest(), packs_here);
@@ -285,44 +236,35 @@ Status Collector::ReadImages() {
   return {};
 }
 
-// One walk over what an image refers to, whatever the number of its packs.
+// One walk over an image's references, whatever the number of its packs.
 void Collector::AddNeeds(const Manifest& manifest, const std::map<std::string, SeenPack*>& packs) {
-  std::vector<Need*> needs(manifest.packs.size());  // by index; null: that file is not there
+  std::vector<SeenPack*> seen(manifest.packs.size());  // nullptr: the file is missing
   std::set<std::string> listed;
   for (size_t i = 0; i < manifest.packs.size(); ++i) {
     const std::string path = manifest.packs[i].path();
     listed.insert(path);
-    if (auto pack = packs.find(path); pack != packs.end()) needs[i] = &pack->second->need;
+    if (auto pack = packs.find(path); pack != packs.end()) seen[i] = pack->second;
   }
-  // A file that the manifest does not list, and all of them in an image of format 1.
   for (const auto& [path, pack] : packs) {
     if (!listed.contains(path)) pack->all_needed = true;
   }
-  for (const DeviceRange& range : manifest.ranges) {
-    assert(range.packs.empty() || range.packs.size() == range.blocks.size());
-    for (size_t i = 0; i < range.packs.size(); ++i) {
+  auto add = [&](const std::vector<UnitRun>& runs) {
+    for (const UnitRun& run : runs) {
       ++report_.references;
-      if (range.blocks[i].IsZero() || range.packs[i] >= needs.size()) continue;
-      if (Need* need = needs[range.packs[i]]; need != nullptr) need->blocks.insert(range.blocks[i]);
+      if (run.is_zero() || seen[run.pack] == nullptr) continue;
+      seen[run.pack]->needed.Add(run.first, uint64_t{run.first} + run.units);
     }
-  }
-  for (const PageFile& file : manifest.page_files) {
-    for (const PageRun& run : file.runs) {
-      ++report_.references;
-      if (run.is_zero() || run.pack >= needs.size()) continue;
-      if (Need* need = needs[run.pack]; need != nullptr) {
-        need->pages.Add(run.first, uint64_t{run.first} + run.pages);
-      }
-    }
-  }
+  };
+  for (const DeviceRange& range : manifest.ranges) add(range.runs);
+  for (const PageFile& file : manifest.page_files) add(file.runs);
 }
 
-// Under the exclusive lock: whether what was read before is all there is. An image that refers to
-// the pack can only have come since by a dump; then the pack has a name more. One that is gone has
-// taken its name with it, also where another folder has its place now.
+// Checks, under the exclusive lock, that what was read before is complete. A new image that refers
+// to the pack can only come from a dump, and then the pack has one more name. An image that is gone
+// has taken its name with it, even if another folder has its place now.
 std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
   struct stat st;
-  if (::fstat(fd, &st) != 0) return "it cannot be looked at";
+  if (::fstat(fd, &st) != 0) return "it cannot be read";
   for (const PackLink& link : pack.links) {
     struct stat by_name;
     if (::fstatat(link.image->folder.get(), link.path.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) !=
@@ -348,8 +290,8 @@ Status Collector::Collect(const SeenPack& pack) {
   if (pack.all_needed) return {};
   const PackLink& link = pack.links.front();
   {
-    // Without a lock: nearly all packs have nothing to be freed.
-    auto unused = UnusedIn(link, pack.need);
+    // Without a lock first: nearly all packs have nothing to free.
+    auto unused = UnusedIn(link, pack.needed);
     if (!unused && unused.error().code == Code::kNotFound) return {};  // deleted meanwhile
     if (!unused) {
       Skip(pack, unused.error().ToString());
@@ -373,38 +315,38 @@ Status Collector::Collect(const SeenPack& pack) {
     Skip(pack, std::move(why), /*busy=*/true);
     return {};
   }
-  // By a descriptor of its own; it is the same file, and that is locked.
-  STASIS_ASSIGN(auto unused, UnusedIn(link, pack.need));
+  // Through another descriptor of the same, locked file.
+  STASIS_ASSIGN(auto unused, UnusedIn(link, pack.needed));
   STASIS_TRY(Step("free " + pack.Path()));
   return Free(pack, fd->get(), WithoutHoles(fd->get(), unused));
 }
 
-// Each call may be the last: what is a hole is nobody's, and what is not yet one is found again by
-// the next run.
+// Every call may be the last one of a killed process: holes are not needed by any image, and the
+// next run finds the rest again.
 Status Collector::Free(const SeenPack& pack, int fd, const std::vector<Piece>& pieces) {
   struct stat before;
   if (::fstat(fd, &before) != 0) return FailErrno(errno, "stat " + pack.Path());
   if (pieces.empty()) return {};
-  uint64_t freed_blocks = 0;
+  uint64_t freed_units = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(pieces[i].offset),
                     static_cast<off_t>(pieces[i].bytes)) == 0) {
-      freed_blocks += pieces[i].blocks;
+      freed_units += pieces[i].units;
       continue;
     }
     Skip(pack, errno == EOPNOTSUPP
-                   ? "this file system cannot make holes in a file: the blocks go with the last "
-                     "image that has this pack"
-                   : ErrnoError(errno, "free blocks").ToString());
+                   ? "this file system cannot make holes in a file: the space is freed with the "
+                     "last image that has this pack"
+                   : ErrnoError(errno, "free units").ToString());
     for (; i < pieces.size(); ++i) report_.unused_bytes += pieces[i].bytes;
   }
-  // The blocks that are needed were not written to: a later dump may go on trusting them.
+  // The units that are needed were not written to: later dumps may still trust them.
   const timespec times[2] = {{0, UTIME_OMIT}, before.st_mtim};
   (void)::futimens(fd, times);
   struct stat after;
   if (::fstat(fd, &after) != 0) return FailErrno(errno, "stat " + pack.Path());
-  report_.freed_blocks += freed_blocks;
+  report_.freed_units += freed_units;
   report_.freed_bytes +=
       static_cast<uint64_t>(std::max<int64_t>(before.st_blocks - after.st_blocks, 0)) * kStatBlock;
   return {};

@@ -1,5 +1,4 @@
-// Blocks that no image needs any more are freed, and no others: through deletes, dumps beside,
-// kills.
+// gc frees exactly the units that no image needs, beside deletes and dumps and through kills.
 #include "store/gc.h"
 
 #include <fcntl.h>
@@ -12,34 +11,34 @@
 #include <map>
 #include <random>
 
-#include "store/shared_blocks_testing.h"
+#include "store/shared_units_testing.h"
 
 namespace stasis::store {
 namespace {
 
 using namespace testing;  // NOLINT
 
-TEST_F(SharedBlocksTest, GcFreesExactlyWhatNoImageRefersTo) {
+TEST_F(SharedUnitsTest, GcFreesExactlyWhatNoImageRefersTo) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string changed = memory;
   for (uint32_t i = 10; i < 30; ++i) Change(changed, i, i);
   Dump("b", changed);
-  EXPECT_EQ(Gc().freed_blocks, 0u);
+  EXPECT_EQ(Gc().freed_units, 0u);
   uint64_t before = Occupied();
   ASSERT_TRUE(DeleteImage(store_ / "a"));
   EXPECT_EQ(Occupied(), before) << "the pack has another name";
   auto report = Gc();
-  EXPECT_EQ(report.freed_blocks, 20u);
+  EXPECT_EQ(report.freed_units, 20u);
   // A file with many holes may need a block more, in which the file system says where they are.
   EXPECT_NEAR(static_cast<double>(report.freed_bytes), 20.0 * kBlock, 2.0 * kPackAlign);
   EXPECT_EQ(Occupied(), before - report.freed_bytes);
   EXPECT_TRUE(report.skipped.empty());
-  ExpectWhole("b", changed);
-  EXPECT_EQ(Gc().freed_blocks, 0u);
+  ExpectIntact("b", changed);
+  EXPECT_EQ(Gc().freed_units, 0u);
   // The old contents again: the holes are not mistaken for blocks.
   EXPECT_EQ(Dump("c", memory), 20u * kBlock);
-  ExpectWhole("c", memory);
+  ExpectIntact("c", memory);
   // A dump after a gc need not read what the gc did not write.
   auto options = Options();
   options.always_check_bytes = 0;
@@ -49,7 +48,7 @@ TEST_F(SharedBlocksTest, GcFreesExactlyWhatNoImageRefersTo) {
 }
 
 // The cost grows with what the manifests refer to, not with that times the number of packs.
-TEST_F(SharedBlocksTest, GcLooksAtEachReferenceOnce) {
+TEST_F(SharedUnitsTest, GcLooksAtEachReferenceOnce) {
   std::string memory = Memory(1);
   constexpr uint32_t kImages = 4;
   for (uint32_t i = 0; i < kImages; ++i) {
@@ -58,35 +57,39 @@ TEST_F(SharedBlocksTest, GcLooksAtEachReferenceOnce) {
   }
   const auto report = Gc();
   EXPECT_EQ(report.packs, uint64_t{kImages});
-  EXPECT_EQ(report.references, uint64_t{kImages} * kBlocks);
+  uint64_t runs = 0;
+  for (uint32_t i = 0; i < kImages; ++i) {
+    runs += (*ImageReader::Open(store_ / std::to_string(i)))->manifest().ranges[0].runs.size();
+  }
+  EXPECT_EQ(report.references, runs);
 }
 
 // The names of blocks that a pack has are not enough: one of them may be a hole there, and the
 // image has the block in another pack.
-TEST_F(SharedBlocksTest, ABlockIsReadFromThePackThatTheImageNames) {
+TEST_F(SharedUnitsTest, AUnitIsReadFromThePackThatTheImageNames) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string without = memory;
   Change(without, 0, 1);
   Dump("b", without);
   ASSERT_TRUE(DeleteImage(store_ / "a"));
-  ASSERT_EQ(Gc().freed_blocks, 1u);
+  ASSERT_EQ(Gc().freed_units, 1u);
   Dump("c", memory);  // block 0 is in c's own pack, and a hole in the other
-  ExpectWhole("c", memory);
+  ExpectIntact("c", memory);
   ASSERT_TRUE(DeleteImage(store_ / "b"));
   Gc();
-  ExpectWhole("c", memory);
+  ExpectIntact("c", memory);
   // Also where the pack with the hole comes first.
   Dump("b", without);
   Change(memory, 1, 2);
   Dump("d", memory);
   std::vector<Pack> packs = Packs("d");
   ASSERT_EQ(packs.size(), 3u);
-  EXPECT_GT(packs[1].used_blocks, packs[2].used_blocks);
-  ExpectWhole("d", memory);
+  EXPECT_GT(packs[1].used_units, packs[2].used_units);
+  ExpectIntact("d", memory);
 }
 
-TEST_F(SharedBlocksTest, GcLeavesAloneWhatItCannotKnow) {
+TEST_F(SharedUnitsTest, GcLeavesPacksAloneWhoseNeedsAreUnknown) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string changed = memory;
@@ -100,7 +103,7 @@ TEST_F(SharedBlocksTest, GcLeavesAloneWhatItCannotKnow) {
   ASSERT_EQ(::system(("cp -al " + store_ / "a" + " " + elsewhere / "a").c_str()), 0);
   ASSERT_TRUE(DeleteImage(store_ / "a"));
   auto report = Gc();
-  EXPECT_EQ(report.freed_blocks, 0u);
+  EXPECT_EQ(report.freed_units, 0u);
   ASSERT_EQ(report.skipped.size(), 1u);
   EXPECT_NE(report.skipped[0].why.find("1 of its 3 names"), std::string::npos)
       << report.skipped[0].why;
@@ -110,25 +113,25 @@ TEST_F(SharedBlocksTest, GcLeavesAloneWhatItCannotKnow) {
   auto locked = Open(file, O_RDONLY);
   ASSERT_EQ(::flock(locked->get(), LOCK_SH), 0);
   report = Gc();
-  EXPECT_EQ(report.freed_blocks, 0u);
+  EXPECT_EQ(report.freed_units, 0u);
   ASSERT_EQ(report.skipped.size(), 1u);
   EXPECT_TRUE(report.skipped[0].busy);
   locked->Reset();
 
   // An image whose manifest cannot be read.
   std::string manifest = *ReadFile(store_ / "c/manifest.pb");
-  image::testing::WriteFile(store_ / "c/manifest.pb", "x");
+  WriteFile(store_ / "c/manifest.pb", "x");
   report = Gc();
-  EXPECT_EQ(report.freed_blocks, 0u);
+  EXPECT_EQ(report.freed_units, 0u);
   EXPECT_FALSE(report.skipped.empty());
-  image::testing::WriteFile(store_ / "c/manifest.pb", manifest);
-  EXPECT_EQ(Gc().freed_blocks, 1u);
-  ExpectWhole("b", changed);
-  ExpectWhole("c", changed);
+  WriteFile(store_ / "c/manifest.pb", manifest);
+  EXPECT_EQ(Gc().freed_units, 1u);
+  ExpectIntact("b", changed);
+  ExpectIntact("c", changed);
 }
 
 // gc while a dump is between its links and its commit.
-TEST_F(SharedBlocksTest, GcBesideADumpTakesNothingFromIt) {
+TEST_F(SharedUnitsTest, GcBesideADumpTakesNothingFromIt) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string changed = memory;
@@ -138,21 +141,21 @@ TEST_F(SharedBlocksTest, GcBesideADumpTakesNothingFromIt) {
   auto writer = Write("c", memory, manifest, Options());
   ASSERT_EQ(last_.stored_bytes, 0u);
   ASSERT_TRUE(DeleteImage(store_ / "a"));  // the only one that has block 10
-  EXPECT_EQ(Gc().freed_blocks, 0u);
+  EXPECT_EQ(Gc().freed_units, 0u);
   CommitOptions options;
   options.before_step = [&](std::string_view) -> Status {
-    EXPECT_EQ(Gc().freed_blocks, 0u);
+    EXPECT_EQ(Gc().freed_units, 0u);
     return {};
   };
   ASSERT_TRUE(writer->Commit(manifest, options));
   writer.reset();
-  EXPECT_EQ(Gc().freed_blocks, 0u);
-  ExpectWhole("b", changed);
-  ExpectWhole("c", memory);
+  EXPECT_EQ(Gc().freed_units, 0u);
+  ExpectIntact("b", changed);
+  ExpectIntact("c", memory);
 }
 
 // The other order: gc holds the pack, so the dump writes its own.
-TEST_F(SharedBlocksTest, ADumpBesideAGcDoesNotWaitForIt) {
+TEST_F(SharedUnitsTest, ADumpBesideAGcDoesNotWaitForIt) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string changed = memory;
@@ -170,13 +173,13 @@ TEST_F(SharedBlocksTest, ADumpBesideAGcDoesNotWaitForIt) {
   auto report = CollectGarbage(store_.path(), options);
   ASSERT_TRUE(report) << report.error().ToString();
   EXPECT_TRUE(dumped);
-  EXPECT_EQ(report->freed_blocks, 1u);
-  ExpectWhole("b", changed);
-  ExpectWhole("c", changed);
+  EXPECT_EQ(report->freed_units, 1u);
+  ExpectIntact("b", changed);
+  ExpectIntact("c", changed);
 }
 
 // Between gc's reading of the images and its lock on the pack an image goes, and another comes.
-TEST_F(SharedBlocksTest, GcDoesNotActOnWhatItReadBeforeTheLock) {
+TEST_F(SharedUnitsTest, GcChecksAgainUnderTheLock) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string changed = memory;
@@ -199,8 +202,8 @@ TEST_F(SharedBlocksTest, GcDoesNotActOnWhatItReadBeforeTheLock) {
   auto report = CollectGarbage(store_.path(), options);
   ASSERT_TRUE(report) << report.error().ToString();
   EXPECT_TRUE(locked);
-  ExpectWhole("b", changed);
-  ExpectWhole("d", memory);
+  ExpectIntact("b", changed);
+  ExpectIntact("d", memory);
 }
 
 // Runs it in a child that is killed before its n-th step, for every n until it has no more.
@@ -227,7 +230,7 @@ void KilledAtEachStep(const std::function<void(std::function<Status(std::string_
   }
 }
 
-TEST_F(SharedBlocksTest, KilledAtAnyStepGcHarmsNothingAndTheNextOneFinishes) {
+TEST_F(SharedUnitsTest, KilledAtAnyStepGcHarmsNothingAndTheNextOneFinishes) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::map<std::string, std::string> images;
@@ -243,7 +246,7 @@ TEST_F(SharedBlocksTest, KilledAtAnyStepGcHarmsNothingAndTheNextOneFinishes) {
   }
   KilledAtEachStep([&](auto before_step) { (void)CollectGarbage(store_.path(), {before_step}); },
                    [&] {
-                     for (const auto& [name, content] : images) ExpectWhole(name, content);
+                     for (const auto& [name, content] : images) ExpectIntact(name, content);
                    });
   uint64_t needed = 0;
   std::map<std::string, uint64_t> blocks;
@@ -253,26 +256,26 @@ TEST_F(SharedBlocksTest, KilledAtAnyStepGcHarmsNothingAndTheNextOneFinishes) {
   }
   for (const auto& [content, bytes] : blocks) needed += bytes;
   uint64_t packs = Gc().packs;
-  EXPECT_EQ(Gc().freed_blocks, 0u);
+  EXPECT_EQ(Gc().freed_units, 0u);
   uint64_t occupied = Occupied();
   EXPECT_GE(occupied, needed);
   EXPECT_LE(occupied, needed + packs * 8 * kPackAlign) << "headers, indexes, maps of holes";
 }
 
-TEST_F(SharedBlocksTest, KilledAtAnyStepADeleteIsDoneOrNot) {
+TEST_F(SharedUnitsTest, KilledAtAnyStepADeleteIsDoneOrNot) {
   std::string memory = Memory(1);
   Dump("a", memory);
   Dump("b", memory);
   KilledAtEachStep([&](auto before_step) { (void)DeleteImage(store_ / "a", before_step); },
                    [&] {
-                     ExpectWhole("b", memory);
-                     if (PathExists(store_ / "a")) ExpectWhole("a", memory);
+                     ExpectIntact("b", memory);
+                     if (PathExists(store_ / "a")) ExpectIntact("a", memory);
                      ASSERT_TRUE(SweepPartials(store_.path()));
                      if (!PathExists(store_ / "a")) Dump("a", memory);
                    });
 }
 
-TEST_F(SharedBlocksTest, HundredDumpsWithDeletesAndGcsEachSurvivorIsWhole) {
+TEST_F(SharedUnitsTest, HundredDumpsWithDeletesAndGcsEachSurvivorIsWhole) {
   std::mt19937 random(1);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   std::string memory = Memory(1);
@@ -296,10 +299,10 @@ TEST_F(SharedBlocksTest, HundredDumpsWithDeletesAndGcsEachSurvivorIsWhole) {
     }
     if (below(3) == 0) Gc();
     if (i % 10 != 9) continue;
-    for (const auto& [survivor, content] : images) ExpectWhole(survivor, content);
+    for (const auto& [survivor, content] : images) ExpectIntact(survivor, content);
   }
   Gc();
-  for (const auto& [survivor, content] : images) ExpectWhole(survivor, content);
+  for (const auto& [survivor, content] : images) ExpectIntact(survivor, content);
   for (const auto& [survivor, content] : images) ASSERT_TRUE(DeleteImage(store_ / survivor));
   EXPECT_TRUE(ListDir(store_.path())->empty());
 }

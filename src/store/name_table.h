@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "image/id128.h"
+#include "base/id128.h"
 
 namespace stasis::store {
 
@@ -20,18 +20,18 @@ class NameTable {
   // The number of that name, or kNone: then what the caller writes here is the name's from now on.
   // `name_of(number)` is the name of a number that was written. No more than `most` names.
   template <class NameOf>
-  uint32_t& At(const image::Id128& name, const NameOf& name_of) {
+  uint32_t& At(const Id128& name, const NameOf& name_of) {
     return slots_[Place(name, name_of)];
   }
   template <class NameOf>
-  uint32_t Find(const image::Id128& name, const NameOf& name_of) const {
+  uint32_t Find(const Id128& name, const NameOf& name_of) const {
     return slots_[Place(name, name_of)];
   }
 
  private:
   template <class NameOf>
-  size_t Place(const image::Id128& name, const NameOf& name_of) const {
-    size_t at = image::Id128Hash()(name) & mask_;
+  size_t Place(const Id128& name, const NameOf& name_of) const {
+    size_t at = Id128Hash()(name) & mask_;
     while (slots_[at] != kNone && name_of(slots_[at]) != name) at = (at + 1) & mask_;
     return at;
   }

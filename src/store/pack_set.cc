@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "store/clock.h"
 
 namespace stasis::store {
 
@@ -18,48 +19,55 @@ PackLimits WithDefaults(PackLimits limits) {
 
 }  // namespace
 
-PackSet::PackSet(image::ImageWriter& writer, PackLimits limits)
-    : writer_(writer), limits_(WithDefaults(limits)) {}
+PackSet::PackSet(ImageWriter& writer, PackLimits limits, uint32_t unit_bytes)
+    : writer_(writer), limits_(WithDefaults(limits)), unit_bytes_(unit_bytes) {}
 
-// How many packs there are depends on the bytes alone, never on how the threads happened to run.
-Result<uint32_t> PackSet::Take(uint64_t bytes) {
+// The number of packs depends only on the bytes, not on the timing of the threads.
+Result<uint32_t> PackSet::ChoosePack(uint64_t bytes) {
   std::lock_guard lock(mutex_);
   if (slots_.size() < limits_.count && bytes_ >= slots_.size() * limits_.bytes) {
-    STASIS_ASSIGN(image::PackWriter pack, writer_.AddPack());
-    slots_.push_back(std::make_unique<Slot>(Slot{std::move(pack)}));
+    Pack pack;
+    STASIS_ASSIGN(pack.id, Id128::Random());
+    STASIS_ASSIGN(UniqueFd fd, writer_.AddPack(pack));
+    Slot slot;
+    slot.pack = std::make_unique<PackWriter>(
+        std::move(fd), writer_.partial_path() + "/" + pack.path(), pack.id, unit_bytes_);
+    slots_.push_back(std::move(slot));
   }
-  auto least = std::min_element(slots_.begin(), slots_.end(), [](const auto& a, const auto& b) {
-    return std::tie(a->writers, a->bytes) < std::tie(b->writers, b->bytes);
+  auto least = std::min_element(slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
+    return std::tie(a.writers, a.bytes) < std::tie(b.writers, b.bytes);
   });
-  (*least)->writers += 1;
-  (*least)->bytes += bytes;
+  least->writers += 1;
+  least->bytes += bytes;
   bytes_ += bytes;
   return static_cast<uint32_t>(least - slots_.begin());
 }
 
-Result<uint32_t> PackSet::Append(const image::Id128& name, std::string_view stored,
-                                 size_t logical_bytes, image::Codec codec) {
-  STASIS_ASSIGN(const uint32_t index, Take(stored.size()));
-  Slot* slot = nullptr;
+Result<PackSet::Place> PackSet::Append(std::span<const PackUnit> units, std::string_view stored,
+                                       uint64_t logical_bytes, Codec codec) {
+  STASIS_ASSIGN(const uint32_t index, ChoosePack(stored.size()));
+  PackWriter* pack = nullptr;
   {
     std::lock_guard lock(mutex_);
-    slot = slots_[index].get();
+    pack = slots_[index].pack.get();
   }
-  Status status = slot->pack.Append(name, stored, logical_bytes, codec);
+  auto first = pack->Append(units, stored, logical_bytes, codec);
   std::lock_guard lock(mutex_);
-  slot->writers -= 1;
-  if (!status) return Fail(std::move(status).error());
-  return index;
+  slots_[index].writers -= 1;
+  if (!first) return Fail(std::move(first).error());
+  return Place{index, *first};
 }
 
-Result<std::vector<image::Pack>> PackSet::Finish() {
-  std::vector<image::Pack> packs;
-  for (const auto& slot : slots_) {
-    STASIS_TRY(slot->pack.Finish());
-    image::Pack pack;
-    pack.id = slot->pack.id();
-    pack.used_blocks = slot->pack.blocks();
-    pack.used_bytes = slot->pack.stored_bytes();
+Result<std::vector<Pack>> PackSet::Finish() {
+  std::vector<Pack> packs;
+  for (const Slot& slot : slots_) {
+    STASIS_TRY(slot.pack->Finish());
+    Pack pack;
+    pack.id = slot.pack->id();
+    pack.unit_bytes = unit_bytes_;
+    pack.used_units = slot.pack->units();
+    pack.used_bytes = slot.pack->stored_bytes();
+    pack.checked_unix_ns = UnixNow();
     packs.push_back(std::move(pack));
   }
   return packs;

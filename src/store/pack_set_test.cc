@@ -10,7 +10,7 @@
 
 #include <cerrno>
 
-#include "store/shared_blocks_testing.h"
+#include "store/shared_units_testing.h"
 
 namespace stasis::store {
 namespace {
@@ -19,7 +19,7 @@ using namespace testing;  // NOLINT
 
 constexpr PackLimits kMany{10 * kBlock, 4};
 
-TEST_F(SharedBlocksTest, TheMoreBytesTheMorePacksUpToABound) {
+TEST_F(SharedUnitsTest, TheMoreBytesTheMorePacksUpToABound) {
   struct Row {
     PackLimits limits;
     size_t packs;
@@ -37,15 +37,15 @@ TEST_F(SharedBlocksTest, TheMoreBytesTheMorePacksUpToABound) {
     EXPECT_EQ(Dump("a", memory, options), kBlocks * kBlock);
     auto packs = Packs("a");
     ASSERT_EQ(packs.size(), row.packs) << row.limits.bytes;
-    // All are written to; how much to each is the threads' luck.
-    for (const Pack& pack : packs) EXPECT_GT(pack.used_blocks, 0u);
-    ExpectWhole("a", memory);
+    // All are written to; how much to each depends on the threads.
+    for (const Pack& pack : packs) EXPECT_GT(pack.used_units, 0u);
+    ExpectIntact("a", memory);
     ASSERT_TRUE(DeleteImage(store_ / "a"));
   }
 }
 
-// What holds for one pack holds for several: each is linked, checked and freed for itself.
-TEST_F(SharedBlocksTest, SeveralPacksAreSharedCheckedAndFreed) {
+// Each of several packs is linked, checked and freed by itself.
+TEST_F(SharedUnitsTest, SeveralPacksAreSharedCheckedAndFreed) {
   auto options = Options();
   options.packs = kMany;
   std::string memory = Memory(1);
@@ -66,7 +66,7 @@ TEST_F(SharedBlocksTest, SeveralPacksAreSharedCheckedAndFreed) {
   }
   EXPECT_EQ(added, 30 * kBlock);
   ASSERT_EQ(packs.size(), 3u + 4u) << "30 blocks in packs of 10, and those of the first image";
-  ExpectWhole("b", changed);
+  ExpectIntact("b", changed);
 
   for (const Pack& pack : Packs("a")) {
     const std::string file = store_ / "a/" + pack.path();
@@ -76,13 +76,13 @@ TEST_F(SharedBlocksTest, SeveralPacksAreSharedCheckedAndFreed) {
     Flip(file, pack.size_bytes - 10);
   }
   ASSERT_TRUE(DeleteImage(store_ / "a"));
-  EXPECT_EQ(Gc().freed_blocks, 30u);
-  ExpectWhole("b", changed);
-  EXPECT_EQ(Dump("c", memory, options), 30 * kBlock) << "a hole is no block";
-  ExpectWhole("c", memory);
+  EXPECT_EQ(Gc().freed_units, 30u);
+  ExpectIntact("b", changed);
+  EXPECT_EQ(Dump("c", memory, options), 30 * kBlock) << "a hole is not a block";
+  ExpectIntact("c", memory);
 }
 
-// Returns in a child's exit code: 0, or what went wrong from 100 on.
+// Returns a child's exit code: 0, or from 100 on which step failed.
 int FillSecondPack(const std::string& store, const std::string& size) {
   if (::unshare(CLONE_NEWNS) != 0) return 100;
   if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 101;
@@ -90,24 +90,24 @@ int FillSecondPack(const std::string& store, const std::string& size) {
   {
     auto writer = ImageWriter::Begin(store, "a");
     if (!writer) return 110;
-    BlockWriterOptions options;
+    WriteOptions options;
     options.packs = {20 * kBlock, 4};
-    auto blocks = BlockWriter::Begin(**writer, Key(), options);
     const std::string memory = Memory(1);
-    auto added = blocks->Add({0, 0x7f0000000000, memory.size(), kBlock, {}, 4711}, memory);
-    if (added) return 111;
-    const Error& error = added.error();
+    auto written = WriteBlocks(
+        **writer, Key(), {{{0, 0x7f0000000000, memory.size(), kBlock, {}, 4711}, memory}}, options);
+    if (written) return 111;
+    const Error& error = written.error();
     if (error.code != Code::kResourceExhausted || error.raw != ENOSPC || error.hint.empty()) {
       return 112;
     }
     // The hidden folder, and what is in it.
     const std::string hidden = store + "/" + Names(store).at(0);
-    if (Names(hidden + "/gpu").size() != 2) return 113;
+    if (Names(hidden + "/packs").size() != 2) return 113;
   }
   return Names(store).empty() ? 0 : 114;
 }
 
-TEST_F(SharedBlocksTest, AFullDiskInTheSecondPackFailsTheWholeAndGivesTheSpaceBack) {
+TEST_F(SharedUnitsTest, AFullDiskInTheSecondPackFailsTheWholeAndGivesTheSpaceBack) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to mount a small file system";
   const pid_t child = ::fork();
   // Room for 20 to 40 blocks.

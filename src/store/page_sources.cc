@@ -8,13 +8,10 @@
 #include <cerrno>
 #include <string_view>
 
-#include "image/beneath.h"
-#include "image/page_pack.h"
+#include "store/beneath.h"
+#include "store/limits.h"
 
 namespace stasis::store {
-
-using image::ImageWriter;
-using image::kPageBytes;
 
 namespace {
 
@@ -31,24 +28,24 @@ bool IsPagesFile(const std::string& name) {
 Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
                                                 std::vector<std::string>& notes) {
   std::vector<PageSource> sources;
-  STASIS_ASSIGN(auto entries, image::ListFolder(writer.cpu_dir_fd()));
+  STASIS_ASSIGN(auto entries, ListFolder(writer.cpu_dir_fd()));
   uint64_t pages = 0;
-  for (const image::Entry& entry : entries) {
+  for (const Entry& entry : entries) {
     if (!entry.is_regular || !IsPagesFile(entry.name)) continue;
     PageSource source;
     source.name = entry.name;
-    STASIS_ASSIGN(source.fd, image::OpenBeneath(writer.cpu_dir_fd(), entry.name, O_RDWR));
+    STASIS_ASSIGN(source.fd, OpenBeneath(writer.cpu_dir_fd(), entry.name, O_RDWR));
     struct stat st;
     if (::fstat(source.fd.get(), &st) != 0) return FailErrno(errno, "stat " + entry.name);
     const auto size = static_cast<uint64_t>(st.st_size);
     if (size == 0 || size % kPageBytes != 0) continue;
     source.first = static_cast<uint32_t>(pages);
     pages += size / kPageBytes;
-    if (pages > image::kMaxPackPages) {
+    if (pages > kMaxPackUnits) {
       notes.push_back(fmt::format(
           "there are more than {} GiB of CPU memory: it is written whole, and shares nothing with "
           "other images",
-          image::kMaxPackPages * kPageBytes >> 30));
+          kMaxPackUnits * kPageBytes >> 30));
       return std::vector<PageSource>{};
     }
     source.pages = static_cast<uint32_t>(size / kPageBytes);

@@ -1,5 +1,4 @@
-// CRIU's files of pages in the folder of a new image: which of them can be cut, and the numbers of
-// their pages.
+// CRIU's files of pages in the folder of a new image, and the positions of their pages.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +7,22 @@
 
 #include "base/fd.h"
 #include "base/result.h"
-#include "image/writer.h"
+#include "store/image_writer.h"
 
 namespace stasis::store {
 
-// One of CRIU's files.
 struct PageSource {
   std::string name;
   UniqueFd fd;
-  uint32_t first = 0;  // number of its first page among those of all files
+  uint32_t first = 0;  // position of its first page among those of all files
   uint32_t pages = 0;
-  bool in_place = false;  // it is to stay where it is
+  bool in_place = false;  // it is to become a pack where it is
+  bool is_pack = false;   // and has become one
 };
 
-// Files that cannot be cut are not among them, and stay files of the image. None is, with a note,
-// when there are more pages than one image can number.
-Result<std::vector<PageSource>> OpenPageSources(const image::ImageWriter& writer,
+// Returns the files whose size is a multiple of the page size; others stay files of the image.
+// Returns none, with a note, if there are more pages than one pack can have.
+Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
                                                 std::vector<std::string>& notes);
 
 }  // namespace stasis::store

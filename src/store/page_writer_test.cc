@@ -1,4 +1,4 @@
-// CPU memory that several images share: cut in pages, each stored once, linked, made anew.
+// CPU memory that several images share: cut into pages, each stored once, linked, and restored.
 #include "store/page_writer.h"
 
 #include <gtest/gtest.h>
@@ -6,18 +6,14 @@
 
 #include <map>
 
-#include "image/beneath.h"
-#include "image/page_reader.h"
-#include "store/shared_blocks_testing.h"
+#include "store/beneath.h"
+#include "store/shared_units_testing.h"
+#include "store/unit_reader.h"
 
 namespace stasis::store {
 namespace {
 
 using namespace testing;  // NOLINT
-using image::kPageBytes;
-using image::PageFile;
-using image::PageReader;
-using image::PageRun;
 
 constexpr size_t kLarge = 17 << 20;  // enough to become a pack itself
 
@@ -37,18 +33,18 @@ const std::string& LargeMemory() {
 
 using Files = std::map<std::string, std::string>;
 
-class PageWriterTest : public SharedBlocksTest {
+class PageWriterTest : public SharedUnitsTest {
  protected:
-  void DumpFiles(const std::string& name, const Files& files, const BlockWriterOptions& options) {
+  void DumpFiles(const std::string& name, const Files& files, const WriteOptions& options) {
     auto writer = MustBegin(store_.path(), name);
-    image::testing::WriteFile(writer->cpu_path() + "/inventory.img", "what else CRIU writes");
+    WriteFile(writer->cpu_path() + "/inventory.img", "what else CRIU writes");
     for (const auto& [file, content] : files) {
-      image::testing::WriteFile(writer->cpu_path() + "/" + file, content);
+      WriteFile(writer->cpu_path() + "/" + file, content);
     }
     auto written = WritePages(*writer, Key(), options);
     ASSERT_TRUE(written) << written.error().ToString();
     last_ = std::move(*written);
-    Manifest manifest = image::testing::FullManifest();
+    Manifest manifest = FullManifest();
     manifest.job.uid = options.uid;
     manifest.job.id = options.job_id;
     last_.DescribeIn(manifest);
@@ -62,8 +58,8 @@ class PageWriterTest : public SharedBlocksTest {
     auto reader = ImageReader::Open(store_ / name);
     EXPECT_TRUE(reader) << reader.error().ToString();
     TempStore folder;
-    auto fd = image::OpenFolder(folder.path());
-    auto pages = PageReader::Open(**reader);
+    auto fd = OpenFolder(folder.path());
+    auto pages = UnitReader::Open(**reader, {.page_files = true});
     EXPECT_TRUE(pages) << pages.error().ToString();
     if (!pages) return {};
     auto status = pages->MakeFiles(fd->get(), nullptr);
@@ -74,7 +70,7 @@ class PageWriterTest : public SharedBlocksTest {
     }
     return files;
   }
-  void ExpectWhole(const std::string& name, const Files& files) const {
+  void ExpectIntact(const std::string& name, const Files& files) const {
     EXPECT_EQ(Findings(name), "") << name;
     EXPECT_TRUE(Restored(name) == files) << name;
   }
@@ -87,7 +83,7 @@ class PageWriterTest : public SharedBlocksTest {
     return static_cast<uint64_t>(st.st_blocks) * 512;
   }
 
-  WrittenPages last_;
+  WrittenUnits last_;
 };
 
 TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
@@ -107,10 +103,10 @@ TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
   // Four, and one more for each place in which two threads have met in the first image's pack.
   EXPECT_LE((*reader)->manifest().page_files[0].runs.size(), 8u);
   reader->reset();
-  ExpectWhole("a", first);
-  ExpectWhole("b", second);
+  ExpectIntact("a", first);
+  ExpectIntact("b", second);
   ASSERT_TRUE(DeleteImage(store_ / "a"));
-  ExpectWhole("b", second);
+  ExpectIntact("b", second);
   auto options = Options();
   options.share = false;
   DumpFiles("c", second, options);
@@ -127,13 +123,13 @@ TEST_F(PageWriterTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
   EXPECT_EQ(last_.stored_bytes, kPageBytes);
   EXPECT_EQ(last_.zero_bytes, 43 * kPageBytes);
   EXPECT_EQ(last_.repeated_bytes, 2 * kPageBytes);
-  ExpectWhole("a", files);
+  ExpectIntact("a", files);
   DumpFiles("b", {{"pages-2.img", std::string(3 * kPageBytes, '\0')}});
   EXPECT_TRUE(Packs("b").empty());
-  ExpectWhole("b", {{"pages-2.img", std::string(3 * kPageBytes, '\0')}});
+  ExpectIntact("b", {{"pages-2.img", std::string(3 * kPageBytes, '\0')}});
 }
 
-TEST_F(PageWriterTest, WhatIsNoFileOfPagesStaysWhatItIs) {
+TEST_F(PageWriterTest, OtherFilesStayAsTheyAre) {
   DumpFiles("a", {{"pages-1.img", "not a multiple of 4096"},
                   {"pages-.img", std::string(kPageBytes, 'x')},
                   {"pages-1x.img", std::string(kPageBytes, 'x')},
@@ -151,13 +147,13 @@ TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
   const Files first = {{"pages-1.img", memory}};
   DumpFiles("a", first);
   ASSERT_EQ(Packs("a").size(), 1u);
-  // CRIU's file, and an index behind it.
+  // CRIU's file, followed by an index.
   auto pack = ReadFile(PackPath("a"), 1 << 28);
   ASSERT_TRUE(pack);
   EXPECT_TRUE(std::string_view(*pack).substr(0, memory.size()) == memory);
   EXPECT_LT(pack->size(), memory.size() + memory.size() / 100);
-  EXPECT_EQ(Packs("a")[0].used_blocks, kLarge / kPageBytes - 20);
-  ExpectWhole("a", first);
+  EXPECT_EQ(Packs("a")[0].used_units, kLarge / kPageBytes - 20);
+  ExpectIntact("a", first);
 
   Files second = first;
   for (size_t i = 0; i < 40; ++i) {
@@ -166,25 +162,26 @@ TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
   }
   DumpFiles("b", second);
   EXPECT_EQ(last_.stored_bytes, 40 * kPageBytes);
-  ExpectWhole("b", second);
+  ExpectIntact("b", second);
 
-  // What lies between the extents goes with the first gc, what only `a` needs when it is deleted.
+  // The first gc frees what is between the extents; pages that only `a` needs stay until it is
+  // deleted.
   const uint64_t before = Blocks(PackPath("a"));
   EXPECT_GE(Gc().freed_bytes, 19 * kPageBytes);
   EXPECT_EQ(Gc().freed_bytes, 0u);
-  ExpectWhole("a", first);
-  ExpectWhole("b", second);
+  ExpectIntact("a", first);
+  ExpectIntact("b", second);
   ASSERT_TRUE(DeleteImage(store_ / "a"));
   const auto report = Gc();
   EXPECT_GE(report.freed_bytes, 38 * kPageBytes);
   EXPECT_LE(report.freed_bytes, 41 * kPageBytes);
   EXPECT_LT(Blocks(PackPath("b", 0)), before);
-  ExpectWhole("b", second);
-  // Holes are no pages: who needs them writes them.
+  ExpectIntact("b", second);
+  // Holes are not pages: an image that needs them writes them.
   DumpFiles("c", first);
   EXPECT_GE(last_.new_bytes, 38 * kPageBytes);
-  ExpectWhole("c", first);
-  ExpectWhole("b", second);
+  ExpectIntact("c", first);
+  ExpectIntact("b", second);
 }
 
 TEST_F(PageWriterTest, CompressedPagesAreShared) {
@@ -203,20 +200,20 @@ TEST_F(PageWriterTest, CompressedPagesAreShared) {
     DumpFiles(name, files, options);
     EXPECT_EQ(last_.new_bytes, 370 * kPageBytes);
     EXPECT_LT(last_.stored_bytes, 200 * kPageBytes);
-    ExpectWhole(name, files);
+    ExpectIntact(name, files);
   }
   Files second = files;
   second["pages-1.img"].replace(7 * kPageBytes, kPageBytes, Noise(kPageBytes, 9));
   DumpFiles("b", second);
   EXPECT_EQ(last_.stored_bytes, kPageBytes);
-  ExpectWhole("b", second);
+  ExpectIntact("b", second);
   ASSERT_TRUE(DeleteImage(store_ / "lz4"));
   ASSERT_TRUE(DeleteImage(store_ / "zstd"));
   Gc();
-  ExpectWhole("b", second);
+  ExpectIntact("b", second);
 }
 
-TEST_F(PageWriterTest, AFlippedBitIsFoundInWhatIsNeededAndNotReliedOn) {
+TEST_F(PageWriterTest, AFlippedBitIsFoundInNeededPagesAndTheyAreNotShared) {
   const Files first = {{"pages-1.img", Pages(1, 100)}};
   DumpFiles("a", first);
   Files second = first;
@@ -224,20 +221,20 @@ TEST_F(PageWriterTest, AFlippedBitIsFoundInWhatIsNeededAndNotReliedOn) {
   DumpFiles("b", second);
   const std::string path = PackPath("a");
   const uint64_t size = ReadFile(path)->size();
-  for (uint64_t at : {uint64_t{5}, uint64_t{99 * kPageBytes}, size - 1, size - 70, size - 200}) {
+  for (uint64_t at : {uint64_t{5}, uint64_t{99 * kPageBytes}, size - 1, size - 100, size - 200}) {
     Flip(path, at);
     EXPECT_NE(Findings("a"), "") << at;
     EXPECT_NE(Findings("b"), "") << at;
     Flip(path, at);
   }
   Flip(path, 10 * kPageBytes + 7);
-  EXPECT_NE(Findings("a").find("is damaged: page 10 has checksum"), std::string::npos)
+  EXPECT_NE(Findings("a").find("is damaged: unit 10 has checksum"), std::string::npos)
       << Findings("a");
   EXPECT_EQ(Findings("b"), "");
   auto reader = ImageReader::Open(store_ / "a");
   TempStore folder;
-  auto status =
-      PageReader::Open(**reader)->MakeFiles(image::OpenFolder(folder.path())->get(), nullptr);
+  auto status = UnitReader::Open(**reader, {.page_files = true})
+                    ->MakeFiles(OpenFolder(folder.path())->get(), nullptr);
   ASSERT_FALSE(status);
   EXPECT_NE(status.error().message.find("(cpu/pages-1.img at byte 40960)"), std::string::npos)
       << status.error().message;
@@ -245,9 +242,8 @@ TEST_F(PageWriterTest, AFlippedBitIsFoundInWhatIsNeededAndNotReliedOn) {
   DumpFiles("c", first);
   EXPECT_EQ(last_.new_bytes, 100 * kPageBytes);
   ASSERT_EQ(last_.notes.size(), 1u);
-  EXPECT_EQ(last_.notes[0].rfind("image a is damaged, so nothing of its pages/", 0), 0u)
-      << last_.notes[0];
-  ExpectWhole("c", first);
+  EXPECT_EQ(last_.notes[0].rfind("image a is damaged, so its packs/", 0), 0u) << last_.notes[0];
+  ExpectIntact("c", first);
 }
 
 TEST_F(PageWriterTest, PagesOfOtherUsersAndKeysAreNotShared) {
@@ -265,16 +261,16 @@ TEST_F(PageWriterTest, APackThatADumpIsAboutToReferToIsLeftAlone) {
   const Files first = {{"pages-1.img", Pages(1, 100)}};
   DumpFiles("a", first);
   auto writer = MustBegin(store_.path(), "b");
-  image::testing::WriteFile(writer->cpu_path() + "/pages-1.img", first.at("pages-1.img"));
+  WriteFile(writer->cpu_path() + "/pages-1.img", first.at("pages-1.img"));
   auto written = WritePages(*writer, Key(), Options());
   ASSERT_TRUE(written);
   EXPECT_EQ(written->shared_bytes, 100 * kPageBytes);
   ASSERT_TRUE(DeleteImage(store_ / "a"));
   EXPECT_EQ(Gc().freed_bytes, 0u);
-  Manifest manifest = image::testing::FullManifest();
+  Manifest manifest = FullManifest();
   written->DescribeIn(manifest);
   ASSERT_TRUE(writer->Commit(manifest, {}));
-  ExpectWhole("b", first);
+  ExpectIntact("b", first);
 }
 
 }  // namespace

@@ -1,17 +1,17 @@
-// Blocks that several images share: written once, linked, and looked at again before they are
-// relied on.
+// Blocks that several images share: written once, linked, and checked before a new image refers to
+// them.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "store/shared_blocks_testing.h"
+#include "store/shared_units_testing.h"
 
 namespace stasis::store {
 namespace {
 
 using namespace testing;  // NOLINT
 
-TEST_F(SharedBlocksTest, ASecondImageStoresWhatChanged) {
+TEST_F(SharedUnitsTest, ASecondImageStoresWhatChanged) {
   std::string memory = Memory(1);
   EXPECT_EQ(Dump("a", memory), kBlocks * kBlock);
   std::string changed = memory;
@@ -21,66 +21,64 @@ TEST_F(SharedBlocksTest, ASecondImageStoresWhatChanged) {
   ASSERT_EQ(Packs("b").size(), 2u);
   EXPECT_FALSE(Packs("b")[0].linked);
   EXPECT_TRUE(Packs("b")[1].linked);
-  EXPECT_EQ(Packs("b")[1].used_blocks, kBlocks - 1);
+  EXPECT_EQ(Packs("b")[1].used_units, kBlocks - 1);
   EXPECT_EQ(Packs("b")[1].id, Packs("a")[0].id);
   auto reader = ImageReader::Open(store_ / "b");
   EXPECT_EQ((*reader)->manifest().TotalBytes(), kBlocks * kBlock);
   EXPECT_EQ((*reader)->manifest().AddedBytes(), kBlock);
   reader->reset();
-  ExpectWhole("a", memory);
-  ExpectWhole("b", changed);
+  ExpectIntact("a", memory);
+  ExpectIntact("b", changed);
   // The image whose pack it was goes; the other is whole by itself.
   ASSERT_TRUE(DeleteImage(store_ / "a"));
-  ExpectWhole("b", changed);
+  ExpectIntact("b", changed);
 }
 
-TEST_F(SharedBlocksTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
+TEST_F(SharedUnitsTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
   std::string memory =
       std::string(kBlock * 50, '\0') + Noise(kBlock, 1) + Noise(kBlock, 1) + Noise(100, 2);
   EXPECT_EQ(Dump("a", memory), kBlock + 100u);
   EXPECT_EQ(last_.zero_bytes, kBlock * 50u);
   EXPECT_EQ(last_.repeated_bytes, kBlock);
   EXPECT_LT(Occupied(), 8 * kPackAlign);
-  ExpectWhole("a", memory);
+  ExpectIntact("a", memory);
   std::string nothing(kBlock * 3, '\0');
   EXPECT_EQ(Dump("b", nothing), 0u);
   EXPECT_TRUE(Packs("b").empty());
-  ExpectWhole("b", nothing);
+  ExpectIntact("b", nothing);
 }
 
-// Names that somebody else has computed: a zero block is not looked at, nor is one that an earlier
-// image has; what is written is named here too.
-TEST_F(SharedBlocksTest, NamesMayBeGivenButNoneIsWrittenUnchecked) {
+// Hashes may be computed elsewhere: a zero block is not looked at, nor is one that an earlier image
+// has. A block that is written is hashed here too.
+TEST_F(SharedUnitsTest, HashesMayBeGivenButNoBlockIsWrittenUnchecked) {
   const std::string memory = Memory(1, 4);
-  std::vector<image::Id128> names;
-  for (size_t i = 0; i < 4; ++i) names.push_back(Key().Name(memory.substr(i * kBlock, kBlock)));
-  auto add = [&](BlockWriter& blocks, const std::string& data) {
-    return blocks.Add({0, kAddress, data.size(), kBlock, {}, 4711}, data, names);
+  std::vector<Id128> hashes;
+  for (size_t i = 0; i < 4; ++i) {
+    hashes.push_back(Key().key().Name(memory.substr(i * kBlock, kBlock)));
+  }
+  auto write = [&](const std::string& image, const std::string& data) {
+    auto writer = MustBegin(store_.path(), image);
+    return WriteBlocks(*writer, Key(),
+                       {{{0, kAddress, data.size(), kBlock, {}, 4711}, data, hashes}}, Options());
   };
   Dump("a", memory.substr(0, kBlock));
-  names[2] = {};
-  auto writer = MustBegin(store_.path(), "b");
-  auto blocks = BlockWriter::Begin(*writer, Key(), Options());
+  hashes[2] = {};
   std::string other = memory;
-  Change(other, 0, 1);  // the earlier image has what the name says
-  Change(other, 2, 2);  // what lies in the place of zeros
-  ASSERT_TRUE(add(*blocks, other));
-  auto written = blocks->Finish();
+  Change(other, 0, 1);  // the earlier image has the block of that hash
+  Change(other, 2, 2);  // older data in the place of zeros
+  auto written = write("b", other);
   ASSERT_TRUE(written) << written.error().ToString();
-  EXPECT_EQ(written->ranges[0].blocks, names);
   EXPECT_EQ(written->zero_bytes, kBlock);
   EXPECT_EQ(written->shared_bytes, kBlock);
   EXPECT_EQ(written->new_bytes, 2 * kBlock);
 
-  auto second = MustBegin(store_.path(), "c");
-  auto again = BlockWriter::Begin(*second, Key(), Options());
   Change(other, 3, 3);
-  auto added = add(*again, other);
-  ASSERT_FALSE(added);
-  EXPECT_EQ(added.error().code, Code::kDataLoss);
+  auto refused = write("c", other);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kDataLoss);
 }
 
-TEST_F(SharedBlocksTest, OnlyImagesOfTheSameUserAndKeyShare) {
+TEST_F(SharedUnitsTest, OnlyImagesOfTheSameUserAndKeyShare) {
   std::string memory = Memory(1);
   Dump("a", memory);
   auto other = Options();
@@ -96,16 +94,17 @@ TEST_F(SharedBlocksTest, OnlyImagesOfTheSameUserAndKeyShare) {
     for (const char* name : {"a", "same-user", "full"}) {
       ASSERT_EQ(::chown((store_ / name).c_str(), 12345, 12345), 0);
     }
-    EXPECT_EQ(Dump("other-owner", memory), kBlocks * kBlock) << "their files are not ours";
+    EXPECT_EQ(Dump("other-owner", memory), kBlocks * kBlock)
+        << "files of another user are not shared";
   }
 }
 
 // The packs of an image from elsewhere may hold anything under the names that its index lists.
-TEST_F(SharedBlocksTest, OnlyImagesOfThisInstallationShare) {
+TEST_F(SharedUnitsTest, OnlyImagesOfThisInstallationShare) {
   const std::string memory = Memory(1);
-  const image::OriginKey own(image::BlockSecret{1}), other(image::BlockSecret{2});
+  const OriginKey own(BlockSecret{1}), other(BlockSecret{2});
   auto options = Options();
-  auto dump = [&](const std::string& name, std::optional<image::OriginKey> writer) {
+  auto dump = [&](const std::string& name, std::optional<OriginKey> writer) {
     Manifest manifest;
     CommitOptions commit;
     commit.origin = std::move(writer);
@@ -121,7 +120,7 @@ TEST_F(SharedBlocksTest, OnlyImagesOfThisInstallationShare) {
 }
 
 // A copy has packs of the same id in other files.
-TEST_F(SharedBlocksTest, AFolderThatIsCopiedIsACompleteImage) {
+TEST_F(SharedUnitsTest, AFolderThatIsCopiedIsACompleteImage) {
   std::string memory = Memory(1);
   Dump("a", memory);
   Change(memory, 3, 1);
@@ -132,14 +131,14 @@ TEST_F(SharedBlocksTest, AFolderThatIsCopiedIsACompleteImage) {
                          .c_str()),
             0);
   ASSERT_TRUE(DeleteImage(store_ / "a") && DeleteImage(store_ / "b"));
-  EXPECT_GT(Gc().freed_blocks, 0u);
-  ExpectWhole("c", memory);
-  ExpectWhole("d", memory);
+  EXPECT_GT(Gc().freed_units, 0u);
+  ExpectIntact("c", memory);
+  ExpectIntact("d", memory);
   EXPECT_EQ(Dump("e", memory), 0u);
-  ExpectWhole("e", memory);
+  ExpectIntact("e", memory);
 }
 
-TEST_F(SharedBlocksTest, AFlippedBitIsFoundInTheImagesThatReferToItAndOnlyThose) {
+TEST_F(SharedUnitsTest, AFlippedBitIsFoundInTheImagesThatReferToItAndOnlyThose) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string changed = memory;
@@ -151,18 +150,22 @@ TEST_F(SharedBlocksTest, AFlippedBitIsFoundInTheImagesThatReferToItAndOnlyThose)
 
   Pack pack = Packs("a")[0];
   auto reader = (*ImageReader::Open(store_ / "a"))->OpenPack(pack);
-  auto entry_of = [&](size_t block) {
-    return reader->Find(Key().Name(memory.substr(block * kBlock, kBlock)));
+  auto offset_of = [&](size_t block) -> uint64_t {
+    const PackIndex& index = reader->index();
+    const Id128 name = *Key().NameOf(memory.substr(block * kBlock, kBlock));
+    for (uint32_t i = 0; i < reader->units(); ++i) {
+      if (index.units[i].name == name) return index.ExtentOf(i).offset;
+    }
+    return ~0ull;
   };
   std::string file = store_ / "a/" + pack.path();
   struct Row {
     uint64_t offset;
     std::string images;
   };
-  const Row rows[] = {{entry_of(40)->offset + 5, "a"},
-                      {entry_of(41)->offset + 5, "a b"},
-                      {entry_of(42)->offset + kBlock - 1, "a b c"},
-                      {30, "a b c"},  // the header
+  const Row rows[] = {{offset_of(40) + 5, "a"},
+                      {offset_of(41) + 5, "a b"},
+                      {offset_of(42) + kBlock - 1, "a b c"},
                       {pack.size_bytes - 100, "a b c"},
                       {pack.size_bytes - 1, "a b c"}};
   for (const Row& row : rows) {
@@ -180,23 +183,23 @@ TEST_F(SharedBlocksTest, AFlippedBitIsFoundInTheImagesThatReferToItAndOnlyThose)
   EXPECT_EQ(Findings("c"), "");
 }
 
-// A damaged block of an earlier image is not relied on, and the user is told.
-TEST_F(SharedBlocksTest, WhatIsDamagedIsWrittenAnew) {
+// A new image never refers to a damaged block of an earlier one, and the user is told.
+TEST_F(SharedUnitsTest, DamagedUnitsAreWrittenAgain) {
   std::string memory = Memory(1);
   Dump("a", memory);
   Pack pack = Packs("a")[0];
-  Flip(store_ / "a/" + pack.path(), 4096 + 100);
+  Flip(store_ / "a/" + pack.path(), 100);
   EXPECT_EQ(Dump("b", memory), kBlocks * kBlock);
   ASSERT_EQ(last_.notes.size(), 1u);
   EXPECT_NE(last_.notes[0].find("image a is damaged"), std::string::npos) << last_.notes[0];
-  ExpectWhole("b", memory);
+  ExpectIntact("b", memory);
   EXPECT_NE(Findings("a"), "");
   // The next one takes the good copy, of the newer image.
   EXPECT_EQ(Dump("c", memory), 0u);
-  ExpectWhole("c", memory);
+  ExpectIntact("c", memory);
 }
 
-TEST_F(SharedBlocksTest, APackIsReadWhenItsLastCheckIsLongAgoOrItWasWrittenTo) {
+TEST_F(SharedUnitsTest, APackIsReadWhenItsLastCheckIsLongAgoOrItWasWrittenTo) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string file = store_ / "a/" + Packs("a")[0].path();
@@ -206,7 +209,7 @@ TEST_F(SharedBlocksTest, APackIsReadWhenItsLastCheckIsLongAgoOrItWasWrittenTo) {
     timespec times[2] = {{0, UTIME_OMIT}, {::time(nullptr) + seconds_from_now, 0}};
     ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
   };
-  Flip(file, 4096 + 100);
+  Flip(file, 100);
   set_time(-100);
   EXPECT_EQ(Dump("trusting", memory, options), 0u) << "checked lately, and looks untouched";
   EXPECT_EQ(Packs("trusting")[0].checked_unix_ns, Packs("a")[0].checked_unix_ns);
@@ -218,13 +221,13 @@ TEST_F(SharedBlocksTest, APackIsReadWhenItsLastCheckIsLongAgoOrItWasWrittenTo) {
   options.trust_ns = 0;
   EXPECT_EQ(Dump("distrusting", memory, options), kBlocks * kBlock);
   ASSERT_TRUE(DeleteImage(store_ / "distrusting"));
-  Flip(file, 4096 + 100);
+  Flip(file, 100);
   set_time(-100);
   EXPECT_EQ(Dump("checked", memory, options), 0u);
   EXPECT_GT(Packs("checked")[0].checked_unix_ns, Packs("a")[0].checked_unix_ns);
 }
 
-TEST_F(SharedBlocksTest, APackOfWhichLittleIsNeededIsNotLinked) {
+TEST_F(SharedUnitsTest, APackOfWhichLittleIsNeededIsNotLinked) {
   std::string memory = Memory(1);
   Dump("a", memory);
   std::string other = Memory(2);
@@ -236,7 +239,7 @@ TEST_F(SharedBlocksTest, APackOfWhichLittleIsNeededIsNotLinked) {
   EXPECT_EQ(Dump("c", more), (kBlocks - 20) * kBlock);
 }
 
-TEST_F(SharedBlocksTest, AnImageLinksToABoundedNumberOfPacks) {
+TEST_F(SharedUnitsTest, AnImageLinksToABoundedNumberOfPacks) {
   std::string memory = Memory(1, 300);
   Dump("0", memory);
   auto options = Options();
@@ -253,7 +256,7 @@ TEST_F(SharedBlocksTest, AnImageLinksToABoundedNumberOfPacks) {
     ASSERT_TRUE(DeleteImage(store_ / std::to_string(i - 1)));
   }
   EXPECT_EQ(most, options.max_linked_packs);
-  ExpectWhole("20", memory);
+  ExpectIntact("20", memory);
 }
 
 }  // namespace

@@ -12,23 +12,12 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "image/beneath.h"
-#include "image/image_folder.h"
-#include "image/limits.h"
-#include "image/manifest_check.h"
+#include "store/beneath.h"
+#include "store/image_folder.h"
+#include "store/limits.h"
+#include "store/manifest_check.h"
 
 namespace stasis::store {
-
-using image::Entry;
-using image::HasManifest;
-using image::kMaxImageNameBytes;
-using image::kMaxPathBytes;
-using image::ListFolder;
-using image::LockFolder;
-using image::LockKind;
-using image::OpenBeneath;
-using image::OpenFolder;
-using image::Printable;
 
 namespace {
 
@@ -42,14 +31,13 @@ Status CheckDeletable(int folder_fd, const std::string& path) {
   STASIS_ASSIGN(auto entries, ListFolder(folder_fd));
   bool has_manifest = false;
   for (const Entry& entry : entries) {
-    bool is_manifest = entry.name == image::kManifestName && entry.is_regular;
-    bool is_part = entry.is_folder &&
-                   std::find(std::begin(image::kFolders), std::end(image::kFolders), entry.name) !=
-                       std::end(image::kFolders);
+    bool is_manifest = entry.name == kManifestName && entry.is_regular;
+    bool is_part = entry.is_folder && std::find(std::begin(kFolders), std::end(kFolders),
+                                                entry.name) != std::end(kFolders);
     has_manifest |= is_manifest;
     if (!is_manifest && !is_part) return no_image("it holds " + Printable(entry.name));
   }
-  if (!has_manifest) return no_image(std::string("it has no ") + image::kManifestName);
+  if (!has_manifest) return no_image(std::string("it has no ") + kManifestName);
   return {};
 }
 
@@ -65,7 +53,7 @@ Result<std::string> ResolveImage(const std::vector<std::string>& stores,
     return Fail(Code::kNotFound, Domain::kImage, 0,
                 "there is no folder " + Printable(name_or_path, kMaxPathBytes));
   }
-  STASIS_TRY(image::CheckImageName(name_or_path));
+  STASIS_TRY(CheckImageName(name_or_path));
   for (const std::string& store : stores) {
     std::string path = store + "/" + name_or_path;
     if (std::filesystem::is_directory(path, ignored)) return AbsolutePath(path);
@@ -93,17 +81,17 @@ Result<std::vector<std::string>> SweepPartials(
   STASIS_ASSIGN(UniqueFd store_fd, OpenFolder(store));
   STASIS_ASSIGN(auto names, ListDir(store));
   for (const std::string& name : names) {
-    if (!image::IsHiddenName(name, purpose)) continue;
+    if (!IsHiddenName(name, purpose)) continue;
     auto folder = OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
     if (!folder) continue;  // gone meanwhile, or no folder and so not ours
     if (!LockFolder(folder->get(), LockKind::kExclusive, name)) continue;
     // Between the two calls its writer may have finished: then the name is another's, or nobody's.
-    if (!image::IsSameFolder(store_fd.get(), name, folder->get())) continue;
+    if (!IsSameFolder(store_fd.get(), name, folder->get())) continue;
     auto note = [&] {
       if (at_work) at_work(store + "/" + name);
     };
     note();
-    Status gone = image::RemoveHidden(store_fd.get(), store, name, note);
+    Status gone = RemoveHidden(store_fd.get(), store, name, note);
     if (gone) {
       removed.push_back(name);
     } else if (first_failure) {
@@ -132,12 +120,11 @@ Status DeleteImage(const std::string& path,
   UniqueFd folder = std::move(*opened);
   STASIS_TRY(CheckDeletable(folder.get(), path));
   STASIS_TRY(LockFolder(folder.get(), LockKind::kExclusive, path));
-  STASIS_ASSIGN(std::string hidden,
-                image::HiddenName(name.substr(0, kMaxImageNameBytes), image::kDeleted));
+  STASIS_ASSIGN(std::string hidden, HiddenName(name.substr(0, kMaxImageNameBytes), kDeleted));
   if (before_step) STASIS_TRY(before_step("hide"));
-  STASIS_TRY(image::RenameNoReplace(store_fd.get(), name, hidden));
+  STASIS_TRY(RenameNoReplace(store_fd.get(), name, hidden));
   if (before_step) STASIS_TRY(before_step("remove"));
-  return image::RemoveHidden(store_fd.get(), store, hidden, removed);
+  return RemoveHidden(store_fd.get(), store, hidden, removed);
 }
 
 Status CheckSpace(const std::string& path, uint64_t needed_bytes) {

@@ -7,25 +7,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "image/image_testing.h"
-#include "image/reader.h"
+#include "store/image_reader.h"
+#include "store/image_testing.h"
 
 namespace stasis::store {
 namespace {
 
-using image::CommitOptions;
-using image::ImageReader;
-using image::ImageWriter;
-using image::Manifest;
-using image::VerifyLevel;
-using image::testing::FullManifest;
-using image::testing::MakeImage;
-using image::testing::MustBegin;
-using image::testing::PretendCriuDump;
-using image::testing::TempStore;
-using image::testing::WriteFile;
+using testing::FullManifest;
+using testing::MakeImage;
+using testing::MustBegin;
+using testing::PretendCriuDump;
+using testing::TempStore;
+using testing::WriteFile;
 
-std::vector<std::string> Names(const std::string& folder) { return *ListDir(folder); }
+std::vector<std::string> EntriesOf(const std::string& folder) { return *ListDir(folder); }
 
 TEST(StoreFolderTest, AnImageIsFoundByNameAndByPath) {
   TempStore store;
@@ -118,10 +113,10 @@ TEST(StoreFolderTest, WhatComesAfterTheCommitDoesNotGetIntoTheImage) {
 
   auto report = (*ImageReader::Open(writer->path()))->Verify(VerifyLevel::kFull);
   EXPECT_TRUE(report->ok());
-  EXPECT_EQ(Names(store.path()).size(), 2u);
+  EXPECT_EQ(EntriesOf(store.path()).size(), 2u);
   EXPECT_TRUE(SweepPartials(store.path())->empty()) << "still in use";
   ASSERT_TRUE(writer->AfterCommit());
-  EXPECT_EQ(Names(store.path()), std::vector<std::string>{"a"});
+  EXPECT_EQ(EntriesOf(store.path()), std::vector<std::string>{"a"});
 }
 
 // What a dump does whose job could not be told of its new image.
@@ -134,7 +129,7 @@ TEST(StoreFolderTest, ACommittedImageMayBeDeletedWhileItsWriterLives) {
   auto deleted = DeleteImage(writer->path());
   EXPECT_TRUE(deleted) << deleted.error().ToString();
   EXPECT_TRUE(writer->AfterCommit());
-  EXPECT_TRUE(Names(store / "new/folders").empty());
+  EXPECT_TRUE(EntriesOf(store / "new/folders").empty());
 }
 
 // Killed with -9 before any step: afterwards either a whole image or, once swept, nothing.
@@ -168,9 +163,9 @@ TEST(StoreFolderTest, KilledAtAnyStepItIsWholeOrSweptAway) {
       auto reader = ImageReader::Open(store / "a");
       ASSERT_TRUE(reader) << reader.error().ToString();
       EXPECT_TRUE((*reader)->Verify(VerifyLevel::kFull)->ok());
-      EXPECT_EQ(Names(store.path()), std::vector<std::string>{"a"});
+      EXPECT_EQ(EntriesOf(store.path()), std::vector<std::string>{"a"});
     } else {
-      EXPECT_TRUE(Names(store.path()).empty());
+      EXPECT_TRUE(EntriesOf(store.path()).empty());
     }
     if (step == "publish") published = true;
   }

@@ -41,8 +41,8 @@ def run(bench: Bench):
     data = [(name, (subject.bad / name).stat().st_size) for name in subject.files if str(name) != MANIFEST]
     # The first and last byte of every file, and other places in proportion to the sizes.
     ends = [(name, at) for name, size in data if size for at in sorted({0, size - 1})]
-    packs = [(name, size) for name, size in data if name.parts[0] == "gpu"]
-    others = [(name, size) for name, size in data if name.parts[0] != "gpu"]
+    packs = [(name, size) for name, size in data if name.parts[0] == "packs"]
+    others = [(name, size) for name, size in data if name.parts[0] != "packs"]
     inner = []
     for files, count in ((packs, IN_PACKS), (others, PLACES - IN_PACKS - len(ends))):
         for name, size in pick.choices(files, weights=[size for _, size in files], k=count):

@@ -11,11 +11,11 @@
 #include <string>
 
 #include "base/fd.h"
-#include "image/reader.h"
+#include "store/image_reader.h"
 
-using stasis::image::Finding;
-using stasis::image::ImageReader;
-using stasis::image::VerifyLevel;
+using stasis::store::Finding;
+using stasis::store::ImageReader;
+using stasis::store::VerifyLevel;
 
 namespace {
 

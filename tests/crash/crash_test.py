@@ -147,7 +147,7 @@ class Recorded:
                 wrong.append(f"after gc the store holds {left}")
             if freed.get("left_alone") and not self.not_ours:
                 wrong.append(f"gc leaves alone {freed['left_alone']}")
-            if freed.get("removed") or freed.get("freed_blocks"):
+            if freed.get("removed") or freed.get("freed_units"):
                 verify_all()
         if wrong:
             self.problems += 1
@@ -197,7 +197,7 @@ class Cases:
     def first_dump_into_a_new_folder(self):
         first = Recorded(self.world, "first-dump", "new/folder/store").begin()
         self.dump(first, "a", "--leave-running")
-        demand(len(os.listdir(first.store / "a" / "gpu")) > 1, "the dump wrote one pack only")
+        demand(len(os.listdir(first.store / "a" / "packs")) > 1, "the dump wrote one pack only")
         self.done(first)
         self.store = first
 
@@ -210,7 +210,7 @@ class Cases:
     def dump_that_shares(self):
         second = self.again("second-dump")
         self.dump(second, "b", "--leave-running", "--compress", "lz4")
-        demand(os.stat(next((second.store / "a" / "gpu").iterdir())).st_nlink == 2, "nothing is shared")
+        demand(os.stat(next((second.store / "a" / "packs").iterdir())).st_nlink == 2, "nothing is shared")
         self.done(second)
         # Such a disk is usable: a program can be dumped to it and share blocks.
         store = second.last_state("dumped-to")
@@ -231,7 +231,7 @@ class Cases:
         copied.copy("b", "c")
         copied.stasis("image", "delete", "-d", copied.store, "a", "b")
         self.dump(copied, "d", "--leave-running")
-        demand(any(p.stat().st_nlink == 2 for p in (copied.store / "d" / "gpu").iterdir()), "nothing is shared")
+        demand(any(p.stat().st_nlink == 2 for p in (copied.store / "d" / "packs").iterdir()), "nothing is shared")
         copied.from_promise, copied.not_ours = 1, {"c"}
         self.done(copied)
 
@@ -255,7 +255,7 @@ class Cases:
         self.world.stasis("image", "delete", "-d", self.store.store, "e", "f")
         holes = self.again("gc")
         holes.stasis("image", "gc", "-d", holes.store, "--json")
-        demand(self.world.last.json()["freed_blocks"] > 0, lambda: f"gc frees nothing: {self.world.last}")
+        demand(self.world.last.json()["freed_units"] > 0, lambda: f"gc frees nothing: {self.world.last}")
         self.done(holes)
 
     def dump_that_ends_the_program(self):

@@ -78,7 +78,7 @@ def run(world):
     store.mkdir()
     full = ("STASIS_RECORD_FULL", "No space left on device")
     fail_at_each(world, program, store, "first", 1, *full, "--compress", "zstd")
-    packs = os.listdir(store / "first" / "gpu")
+    packs = os.listdir(store / "first" / "packs")
     demand(len(packs) > 1, f"the disk was full in {packs} only")
     # The next dump shares blocks, so its links and directories take the space.
     fail_at_each(world, program, store, "second", 2, *full)

@@ -4,17 +4,14 @@
 #include <random>
 #include <thread>
 
+#include "base/block_name.h"
 #include "dataplane/block_namer.h"
 #include "dataplane/changed_blocks.h"
 #include "dataplane/prefault.h"
 #include "driver_agent.h"
-#include "image/limits.h"
 
 namespace stasis::dataplane::testing {
 namespace {
-
-using image::BlockKey;
-using image::kBlockBytes;
 
 constexpr uint64_t kMib = 1u << 20;
 
@@ -59,9 +56,9 @@ class BlockNamesTest : public DataplaneTest {
     for (size_t i = 0; i < found->names.size(); ++i) {
       const std::string_view block =
           std::string_view(data).substr(i * kBlockBytes, uint64_t{kBlockBytes});
-      const bool zero = image::IsAllZero(block);
+      const bool zero = IsAllZero(block);
       zero_bytes += zero ? block.size() : 0;
-      EXPECT_EQ(found->names[i].Hex(), zero ? image::Id128{}.Hex() : key.Name(block).Hex())
+      EXPECT_EQ(found->names[i].Hex(), zero ? Id128{}.Hex() : key.Name(block).Hex())
           << "block " << i << " of " << data.size() << " bytes";
     }
     EXPECT_EQ(found->zero_bytes, zero_bytes);
@@ -74,7 +71,7 @@ class BlockNamesTest : public DataplaneTest {
 };
 
 TEST_F(BlockNamesTest, EqualThoseOfTheCpu) {
-  constexpr size_t kPiece = image::kBlockPieceBytes;
+  constexpr size_t kPiece = kBlockPieceBytes;
   const size_t sizes[] = {1,
                           7,
                           8,
@@ -208,7 +205,7 @@ TEST_F(BlockNamesTest, DecideWhatIsCopied) {
   for (unsigned choice = 0; choice < 3 * 3 * 3 * 3 * 3; choice += 11) {
     SCOPED_TRACE(choice);
     std::string data = random;
-    std::vector<image::Id128> known(blocks.size());
+    std::vector<Id128> known(blocks.size());
     std::string copied(total, 0);
     uint64_t zero_bytes = 0, left_out = 0;
     for (size_t i = 0, rest = choice; i < blocks.size(); ++i, rest /= 3) {
@@ -333,15 +330,14 @@ class Pipeline : public DataplaneTest {
           std::find(std::begin(kChanged), std::end(kChanged), i) != std::end(kChanged);
       const std::string_view there(mapping->data() + i * kBlockBytes, kBlockBytes);
       EXPECT_TRUE(there == (changed ? program.blocks[i] : other)) << i;
-      const bool zero = image::IsAllZero(program.blocks[i]);
-      EXPECT_EQ(saved.names[i].Hex(),
-                zero ? image::Id128{}.Hex() : key.Name(program.blocks[i]).Hex());
+      const bool zero = IsAllZero(program.blocks[i]);
+      EXPECT_EQ(saved.names[i].Hex(), zero ? Id128{}.Hex() : key.Name(program.blocks[i]).Hex());
     }
     EXPECT_EQ(saved.copied_bytes, std::size(kChanged) * kBlockBytes);
     EXPECT_EQ(saved.zero_bytes, std::size(kZero) * kBlockBytes);
   }
 
-  image::BlockSecret secret_;
+  BlockSecret secret_;
   std::optional<ArenaStore> store_;
 };
 

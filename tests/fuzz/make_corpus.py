@@ -36,71 +36,56 @@ def take_varint(data, at):
 def with_two_gpus(file):
     """Returns the manifest with each GPU listed twice, and its ranges on the second. An index of 0
     is not encoded at all, so it could not be mutated."""
-    body, out, at = file[32:-16], b"", 0
+    body, out, at = file[32:-16 - 48], b"", 0
     while at < len(body):
         begin = at
         tag, at = take_varint(body, at)
         length, at = take_varint(body, at)
         record = b"" if tag & 7 == 0 else body[at:at + length]
         at += len(record)
-        if tag >> 3 == 13:  # a range
+        if tag >> 3 == 14:  # a range
             record += bytes([1 << 3, 1])
             out += varint(tag) + varint(len(record)) + record
         else:
             out += body[begin:at] * (2 if tag >> 3 == 7 else 1)
-    return file[:32] + out + file[-16:]
+    return file[:32] + out + file[-16 - 48:]
 
 
 def manifests():
-    put("manifest", "two-gpus", with_two_gpus((GOLDEN / "v2" / "manifest.pb").read_bytes()))
+    put("manifest", "two-gpus", with_two_gpus((GOLDEN / "v1" / "manifest.pb").read_bytes()))
     for image in sorted(GOLDEN.iterdir()):
         put("manifest", image.name, (image / "manifest.pb").read_bytes())
     put("manifest", "empty", bytes(48))
 
 
-def pack_recipe(blocks, version=2):
-    recipe = struct.pack("<BBBQQB", 0x80 if version == 1 else 0, 0, 0, 0, 0, 0)
-    for codec, logical, stored in blocks:
-        recipe += struct.pack("<BBIQIH", codec, 0, logical, 0, 0, len(stored)) + stored
+def pack_recipe(*extents, blocks=False):
+    recipe = struct.pack("<BBBQQQB", 1 if blocks else 0, 0, 0, 0, 0, 0, 0)
+    for codec, units, logical, stored in extents:
+        # As pack_fuzz.cc computes the logical bytes.
+        number = logical - 1 if blocks else -logical % 4096
+        recipe += struct.pack("<BBBIQQH", codec, 0, units, number, 0, 0, len(stored)) + stored
     return recipe
 
 
 def packs():
-    put("pack", "no-blocks", pack_recipe([]))
-    put("pack", "version-1", pack_recipe([(0, 0, b"a block"), (0, 0, b"another")], version=1))
+    put("pack", "no-units", pack_recipe())
     kinds = {}
-    for path in sorted(GOLDEN.glob("*/gpu/*.pack")):
+    for path in sorted(GOLDEN.glob("*/packs/*.pack")):
         data = path.read_bytes()
-        index, count = struct.unpack_from("<QQ", data, len(data) - 64 + 16)
-        for i in range(count):
-            offset, stored, logical, codec = struct.unpack_from("<QIII", data, index + 64 * i + 16)
-            block = data[offset:offset + stored]
-            if stored < 2048 and block.strip(b"\0"):
-                kinds.setdefault(codec, (codec, logical, block))
-    for codec, block in kinds.items():
-        put("pack", f"codec-{codec}", pack_recipe([block]))
-    put("pack", "all-codecs", pack_recipe([(0, 0, b"x" * 100), *kinds.values()]))
-
-
-def page_packs():
-    def recipe(*extents):
-        out = struct.pack("<BBBQQQB", 0, 0, 0, 0, 0, 0, 0)
-        for codec, pages, stored in extents:
-            out += struct.pack("<BBBQQH", codec, 0, pages, 0, 0, len(stored)) + stored
-        return out
-
-    put("page_pack", "no-pages", recipe())
-    kinds = {}
-    for path in sorted(GOLDEN.glob("*/pages/*.pack")):
-        data = path.read_bytes()
-        index, extents = struct.unpack_from("<QQ", data, len(data) - 96 + 40)
+        unit_bytes, index, extents = struct.unpack_from("<QQQ", data, len(data) - 128 + 40)
         for i in range(extents):
-            offset, stored, pages, codec = struct.unpack_from("<QQII", data, index + 48 * i)
-            if codec != 0:
-                kinds.setdefault(codec, (codec, pages, data[offset:offset + stored]))
-    for codec, extent in kinds.items():
-        put("page_pack", f"codec-{codec}", recipe(extent))
-    put("page_pack", "all-codecs", recipe((0, 2, b"a page of this"), *kinds.values(), (0, 1, b"and one more")))
+            offset, stored, logical, units, codec = struct.unpack_from("<QQQII", data, index + 48 * i)
+            extent = data[offset:offset + stored]
+            if codec != 0 and extent.strip(b"\0"):
+                kinds.setdefault((unit_bytes, codec), (codec, units, logical, extent))
+    for (unit_bytes, codec), extent in kinds.items():
+        blocks = unit_bytes != 4096
+        put("pack", f"{'blocks' if blocks else 'pages'}-codec-{codec}", pack_recipe(extent, blocks=blocks))
+    for blocks, name in ((False, "pages"), (True, "blocks")):
+        mine = [extent for (unit_bytes, _), extent in kinds.items() if (unit_bytes != 4096) == blocks]
+        put("pack", f"{name}-all-codecs", pack_recipe((0, 1, 4096, b"a unit of this"), *mine,
+                                                      (0, 1, 100, b"and a short one"), blocks=blocks))
+    put("pack", "several-pages", pack_recipe((0, 3, 3 * 4096, b"pages"), (0, 2, 4096 + 7, b"more")))
 
 
 RANGES = struct.Struct("<IIII")
@@ -236,7 +221,6 @@ if __name__ == "__main__":
     threads()
     manifests()
     packs()
-    page_packs()
     wire()
     arena_records()
     mover_packets()

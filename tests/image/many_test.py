@@ -24,14 +24,14 @@ SEED = 7
 
 def on_disk(store):
     """Sums up all packs, each file once."""
-    files = {(s.st_dev, s.st_ino): s.st_blocks * 512 for p in [*store.glob("*/gpu/*"), *store.glob("*/pages/*")] for s in [p.lstat()]}
+    files = {(s.st_dev, s.st_ino): s.st_blocks * 512 for p in store.glob("*/packs/*") for s in [p.lstat()]}
     return sum(files.values())
 
 
 def needed_bytes(store, names):
     """Returns the bytes that packs must hold for these images, according to the independent reader,
     and the number of packs."""
-    blocks, packs = {}, {}
+    units, packs = {}, {}
     for name in names:
         manifest = read_image.read_manifest(store / name)
         recorded = list(read_image.packs_of(manifest))
@@ -39,23 +39,15 @@ def needed_bytes(store, names):
             if message["path"] not in packs:
                 packs[message["path"]] = read_image.open_pack(store / name, message)
         mine = [packs[message["path"]] for message in recorded]
-        for _, found in read_image.ranges_of(manifest, recorded):
-            for block, _, place in found:
-                if any(block):
-                    blocks[mine[place].where, block] = padded(mine[place].stored_bytes(block))
-        for _, _, runs in read_image.page_files_of(manifest, recorded):
+        for _, _, _, runs in [*read_image.ranges_of(manifest, recorded), *read_image.page_files_of(manifest, recorded)]:
             for place, first, count in runs:
                 for number in range(first, first + count) if place is not None else []:
                     extent, which = mine[place].extents[number]
-                    if extent[3] == 0:
-                        blocks[mine[place].where, extent, which] = 4096
+                    if extent[4] == 0:
+                        units[mine[place].where, extent, which] = read_image.padded(mine[place].bytes_of(number))
                     else:
-                        blocks[mine[place].where, extent] = padded(extent[1])
-    return sum(blocks.values()) + sum(pack.frame_bytes() for pack in packs.values()), len(packs)
-
-
-def padded(size):
-    return -(-size // 4096) * 4096
+                        units[mine[place].where, extent] = read_image.padded(extent[1])
+    return sum(units.values()) + sum(pack.frame_bytes() for pack in packs.values()), len(packs)
 
 
 def run(world):
@@ -71,7 +63,7 @@ def run(world):
         # Half of them use several packs, written concurrently.
         program.dump("--leave-running", "--compress", how, *full, name=name,
                      env={"STASIS_PACK_SIZE": pick.choice(["1MiB", "128MiB"])})
-        most_packs = max(most_packs, len(os.listdir(world.images / name / "gpu")))
+        most_packs = max(most_packs, len(os.listdir(world.images / name / "packs")))
         alive.append(name)
         victims = []
         while len(alive) > KEPT or (len(alive) > 2 and pick.random() < 0.3):
@@ -80,8 +72,8 @@ def run(world):
             world.stasis("image", "delete", *victims)
             deleted += len(victims)
         if pick.random() < 0.3:
-            freed += world.stasis("image", "gc", "--json").json()["freed_blocks"]
-    freed += world.stasis("image", "gc", "--json").json()["freed_blocks"]
+            freed += world.stasis("image", "gc", "--json").json()["freed_units"]
+    freed += world.stasis("image", "gc", "--json").json()["freed_units"]
     demand(freed > 0, "gc never found anything to free")
     demand(most_packs > 2, f"no image had more than {most_packs} packs")
     demand(sorted(os.listdir(world.images)) == sorted(alive), f"the store holds {os.listdir(world.images)}, not {alive}")
@@ -95,7 +87,7 @@ def run(world):
         program.restore(name)
         program.expect_running()
     program.finish()
-    print(f"{dumps} dumps, {deleted} deletes, {freed} blocks freed; all {len(alive)} images that are left are whole")
+    print(f"{dumps} dumps, {deleted} deletes, {freed} units freed; all {len(alive)} images that are left are whole")
     world.stasis("image", "delete", *alive)
     demand(os.listdir(world.images) == [], f"left in the store: {os.listdir(world.images)}")
 

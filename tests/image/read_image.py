@@ -8,8 +8,8 @@ page is true, and so that an image can be looked at where Stasis is not installe
     read_image.py --verify IMAGE   the same, after every byte was compared; exit code 1 if one differs
     read_image.py --cpu FOLDER IMAGE   makes CRIU's files in FOLDER, those too that the image holds as pages
 
-Blocks in zstd are decompressed by Python from 3.14 on, or by the `zstd` command. Where there is
-neither they are compared as they are stored, and it says how many.
+Extents in zstd are decompressed by Python from 3.14 on, or by the `zstd` command. Without either
+they are compared as they are stored, and it says how many.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ M64 = (1 << 64) - 1
 M32 = (1 << 32) - 1
 
 
-FOLDERS = ("cpu", "gpu", "log", "agent", "pages")
-PAGE = 4096
+FOLDERS = ("cpu", "log", "packs", "agent")
+PAGE, BLOCK = 4096, 2 << 20
 MOST_BYTES = 1 << 50  # per file or pack
-MOST_BLOCKS, MOST_PAGES = 1 << 22, 1 << 24  # per pack
-MOST_PAGES_USED = 1 << 25  # per image, counting each use
+MOST_UNITS = 1 << 24  # per pack
+MOST_UNITS_USED = 1 << 25  # per image, counting each use
 MOST_PACKS, MOST_PAGE_FILES = 16384, 65536
 FEATURE_AGENT = 1  # files in agent/
 FEATURE_ORIGIN = 2  # a MAC after the body
 ORIGIN_BYTES = 48  # the id of its key, and the MAC
-without_zstd = 0  # blocks that were compared only in their stored form
+without_zstd = 0  # extents that were compared only in their stored form
 
 
 class BadImage(Exception):
@@ -52,6 +52,11 @@ SECRET = bytes.fromhex(
 P32_1, P32_2, P32_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
 P64_1, P64_2, P64_3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 P64_4, P64_5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+
+
+def padded(size):
+    """Rounds up to a multiple of 4096."""
+    return -(-size // 4096) * 4096
 
 
 def u32(data, at=0):
@@ -185,7 +190,7 @@ def xxh3_128(data):
     return high.to_bytes(8, "big") + low.to_bytes(8, "big")
 
 
-# --- block names: poly127-4k ------------------------------------------------------------------------
+# --- unit names: poly127-4k, then AES-256 ------------------------------------------------------------------------
 
 P127 = (1 << 127) - 1
 
@@ -215,15 +220,69 @@ def chacha20(key, nonce, size):
     return stream[:size]
 
 
-class BlockKey:
+def aes_tables():
+    """Returns AES's substitution box: the inverse in GF(2^8), and an affine map."""
+    box, p, q = [0x63] * 256, 1, 1
+    while True:
+        p ^= (p << 1 ^ (0x11B if p & 0x80 else 0)) & 0xFFF  # multiplied by 3
+        q ^= q << 1
+        q ^= q << 2
+        q ^= q << 4
+        q = (q ^ (0x09 if q & 0x80 else 0)) & 0xFF  # divided by 3
+        p &= 0xFF
+        rotated = [(q << n | q >> (8 - n)) & 0xFF for n in range(5)]
+        box[p] = rotated[0] ^ rotated[1] ^ rotated[2] ^ rotated[3] ^ rotated[4] ^ 0x63
+        if p == 1:
+            return box
+
+
+AES_BOX = aes_tables()
+
+
+def aes256(key, block):
+    """Encrypts one block of 16 bytes (FIPS 197)."""
+    def double(x):
+        return (x << 1 ^ (0x11B if x & 0x80 else 0)) & 0xFF
+
+    words, constant = [list(key[i:i + 4]) for i in range(0, 32, 4)], 1
+    for i in range(8, 60):
+        word = words[-1][:]
+        if i % 8 == 0:
+            word = [AES_BOX[b] for b in word[1:] + word[:1]]
+            word[0] ^= constant
+            constant = double(constant)
+        elif i % 8 == 4:
+            word = [AES_BOX[b] for b in word]
+        words.append([a ^ b for a, b in zip(words[-8], word)])
+    keys = [sum(words[i:i + 4], []) for i in range(0, 60, 4)]
+    state = [a ^ b for a, b in zip(block, keys[0])]
+    for round_key in keys[1:]:
+        state = [AES_BOX[state[(i + 4 * (i % 4)) % 16]] for i in range(16)]
+        if round_key is not keys[-1]:
+            mixed = []
+            for column in range(0, 16, 4):
+                a = state[column:column + 4]
+                mixed += [double(a[i]) ^ double(a[(i + 1) % 4]) ^ a[(i + 1) % 4] ^ a[(i + 2) % 4] ^ a[(i + 3) % 4]
+                          for i in range(4)]
+            state = mixed
+        state = [a ^ b for a, b in zip(state, round_key)]
+    return bytes(state)
+
+
+class UnitKey:
     def __init__(self, secret):
         stream = chacha20(secret, b"stasis-block", 514 * 16)
         numbers = [(int.from_bytes(stream[i:i + 16], "little") & P127) % P127
                    for i in range(0, 513 * 16, 16)]
         self.r, self.k = numbers[0], numbers[1:]
         self.id = stream[513 * 16:]
+        self.aes_key = mac(secret, b"stasis unit names: AES-256 key")
 
-    def name(self, block):
+    def name(self, unit):
+        """Returns the name of a unit in images."""
+        return aes256(self.aes_key, self.hash(unit))
+
+    def hash(self, block):
         value = len(block)
         for at in range(0, len(block), 4096):
             words = struct.unpack("<512Q", block[at:at + 4096].ljust(4096, b"\0"))
@@ -288,11 +347,11 @@ def open_envelope(data, where):
     if xxh3_128(data[:-16]) != data[-16:]:
         raise BadImage(f"{where} is damaged")
     version, header, body, features = struct.unpack_from("<IIQQ", data, 8)
-    if version not in (1, 2, 3) or features & ~(FEATURE_AGENT | FEATURE_ORIGIN):
-        raise BadImage(f"{where} has format {version} with features {features:#x}; this reads 1 to 3")
+    if version != 1 or features & ~(FEATURE_AGENT | FEATURE_ORIGIN):
+        raise BadImage(f"{where} has format {version} with features {features:#x}; this reads 1")
     if header != 32 or body != len(data) - 48 - (ORIGIN_BYTES if features & FEATURE_ORIGIN else 0):
         raise BadImage(f"{where} is damaged: wrong lengths")
-    return data[32:32 + body], version, features
+    return data[32:32 + body], features
 
 
 def mac(key, message):
@@ -302,7 +361,7 @@ def mac(key, message):
 def origin_key_id(image):
     """Returns the key id in the manifest's origin MAC; None without a MAC."""
     data = read_regular(os.path.join(image, "manifest.pb"))
-    _, _, features = open_envelope(data, image)
+    _, features = open_envelope(data, image)
     return data[-64:-48] if features & FEATURE_ORIGIN else None
 
 
@@ -328,9 +387,8 @@ def read_regular(path, expected_size=None):
 
 def read_manifest(image):
     path = os.path.join(image, "manifest.pb")
-    body, version, features = open_envelope(read_regular(path), path)
+    body, features = open_envelope(read_regular(path), path)
     manifest = fields(body)
-    manifest["format"] = version
     has_agent = any(name.startswith("agent/") for name, _, _ in files_of(manifest))
     if has_agent != bool(features & FEATURE_AGENT):
         raise BadImage(f"{path} has features {features:#x}, and not those of what it lists")
@@ -339,18 +397,17 @@ def read_manifest(image):
 
 
 def check_packs_are_needed(manifest):
-    """Checks that the manifest's packs, blocks and pages are within bounds, and that each pack is
-    used."""
-    if len(manifest.get(16, [])) > MOST_PACKS or len(manifest.get(17, [])) > MOST_PAGE_FILES:
+    """Checks that the manifest's packs and units are within bounds, and that each pack is used."""
+    if len(manifest.get(13, [])) > MOST_PACKS or len(manifest.get(15, [])) > MOST_PAGE_FILES:
         raise BadImage("the manifest lists too many packs, or files of pages")
     packs = list(packs_of(manifest))
-    places = {place for _, blocks in ranges_of(manifest, packs) for name, _, place in blocks if any(name)}
+    places = set()
     used = 0
-    for _, _, runs in page_files_of(manifest, packs):
+    for _, _, _, runs in [*ranges_of(manifest, packs), *page_files_of(manifest, packs)]:
         places.update(place for place, _, _ in runs)
         used += sum(count for place, _, count in runs if place is not None)
-    if used > MOST_PAGES_USED or used > 0 and not manifest.get(12):
-        raise BadImage(f"{used} pages are in packs, which is too many, or nothing says how they are named")
+    if used > MOST_UNITS_USED or used > 0 and not manifest.get(12):
+        raise BadImage(f"{used} units are in packs, which is too many, or nothing says how they are named")
     if needed := len(packs) - len(places - {None}):
         raise BadImage(f"{needed} of {len(packs)} packs are needed by nothing")
 
@@ -369,7 +426,7 @@ def files_of(manifest):
         folder, _, name = path.partition("/")
         if folder not in FOLDERS or not is_plain_name(name):
             raise BadImage(f"{path!r} is no path inside an image")
-        if manifest["format"] > 1 and folder == "gpu" or folder == "pages":
+        if folder == "packs":
             raise BadImage(f"{path!r} is a file where only packs are")
         yield path, one(message, 2, 0), ids(one(message, 3, b""))
 
@@ -447,57 +504,84 @@ def zstd_by_command(stored, size, where):
 
 
 class Pack:
-    """A pack with a valid header, index and footer. Blocks are checked when they are read: an
-    unused one may be a hole."""
+    """A pack with a valid index and footer. Units are checked when they are read: an unused one may
+    be a hole."""
 
     def __init__(self, data, where):
         self.data, self.where = data, where
-        if len(data) < 4096 + 64 or data[:8] != b"\x89STPACK\n" or xxh3_128(data[:4080]) != data[4080:4096]:
-            raise BadImage(f"{where} is no pack, or damaged")
-        footer = data[-64:]
-        if footer[:8] != b"\x89STPEND\n" or xxh3_128(footer[:48]) != footer[48:]:
+        footer = data[-128:]
+        if len(data) < 128 or footer[:8] != b"\x89STPACK\n" or xxh3_128(footer[:112]) != footer[112:]:
             raise BadImage(f"{where} has no end of a pack, or a damaged one")
-        self.version, header, features = struct.unpack_from("<IIQ", data, 8)
-        if self.version not in (1, 2) or features != 0:
-            raise BadImage(f"{where} has pack format {self.version}; this reads 1 and 2")
-        if header != 4096 or struct.unpack_from("<II", footer, 8) != (self.version, 64):
+        (version, size, features, self.id, self.unit_bytes, body, extents, units,
+         self.index_checksum) = struct.unpack_from("<IIQ16sQQQQ16s", footer, 8)
+        if version != 1 or features != 0:
+            raise BadImage(f"{where} has pack format {version}; this reads 1")
+        index = data[body:-128]
+        self.tail = len(index) + 128
+        if (not extents <= units <= MOST_UNITS or size != 128 or body % 4096 or self.unit_bytes not in (PAGE, BLOCK)
+                or body > len(data) - 128 or len(index) != 48 * extents + 32 * units):
             raise BadImage(f"{where} is damaged: wrong lengths")
-        self.id = data[24:40]
-        index_at, count = struct.unpack_from("<QQ", footer, 16)
-        index = data[index_at:-64]
-        self.index_checksum = footer[32:48]
-        if len(index) != 64 * count or xxh3_128(index) != self.index_checksum:
+        if xxh3_128(index) != self.index_checksum:
             raise BadImage(f"{where} has a damaged index")
-        self.entries = {}
-        end = 4096
-        for i in range(count):
-            entry = index[64 * i:64 * i + 64]
-            name, (offset, stored, logical, codec) = entry[:16], struct.unpack_from("<QIII", entry, 16)
-            sizes_ok = 0 < stored <= logical <= 2 << 20 and (stored == logical) == (codec == 0)
-            if not sizes_ok or offset != end or not any(name) or name in self.entries:
-                raise BadImage(f"{where} lists block {name.hex()} of {stored} bytes at {offset}")
-            if codec > (0 if self.version == 1 else 2):
-                raise BadImage(f"{where}: block {name.hex()} has codec {codec}")
-            self.entries[name] = (offset, stored, logical, codec, entry[48:])
-            end = -(-(offset + stored) // 4096) * 4096
-        if end != index_at:
-            raise BadImage(f"{where} has blocks that do not end where its index begins")
-
-    def stored_bytes(self, name):
-        return self.entries[name][1]
+        self.units = [(index[at:at + 16], index[at + 16:at + 32]) for at in range(48 * extents, len(index), 32)]
+        if any(not any(name) for name, _ in self.units):
+            raise BadImage(f"{where} has a unit without a name")
+        self.extents = []  # for each unit: the extent, and its index within the extent
+        self.read = {}
+        end = 0
+        for i in range(extents):
+            extent = struct.unpack_from("<QQQII16s", index, 48 * i)
+            offset, stored, logical, count, codec, checksum = extent
+            if codec > 2:
+                raise BadImage(f"{where} has an extent with codec {codec}")
+            most = count * self.unit_bytes
+            good = count > 0 and most - self.unit_bytes < logical <= most
+            if codec == 0:
+                good = good and stored == logical and not any(checksum)
+            else:
+                good = good and 0 < stored < logical <= BLOCK
+            if not good or offset < end or offset % 4096 or offset + padded(stored) > body:
+                raise BadImage(f"{where} has {count} units in {stored} bytes at {offset}")
+            end = offset + padded(stored)
+            self.extents += [(extent, which) for which in range(count)]
+        if len(self.extents) != units:
+            raise BadImage(f"{where} has {units} units and {len(self.extents)} in its extents")
 
     def frame_bytes(self):
-        """Size of the file without blocks."""
-        return 4096 + -(-(64 * len(self.entries) + 64) // 4096) * 4096
+        """Size of the file without units."""
+        return padded(self.tail)
 
-    def block(self, name):
-        """Returns the checked bytes; None for a zstd block that cannot be decompressed here."""
-        offset, stored, logical, codec, checksum = self.entries[name]
-        where = f"{self.where}: block {name.hex()}"
+    def bytes_of(self, number):
+        """Returns the logical bytes of a unit."""
+        extent, which = self.extents[number]
+        return min(self.unit_bytes, extent[2] - which * self.unit_bytes)
+
+    def extent(self, extent):
+        """Returns all units of a compressed extent; None if it cannot be decompressed here."""
+        offset, stored, logical, _, codec, checksum = extent
+        where = f"{self.where}: the extent at {offset}"
         raw = self.data[offset:offset + stored]
-        if xxh3_128(raw) != checksum or any(self.data[offset + stored:-(-(offset + stored) // 4096) * 4096]):
+        if xxh3_128(raw) != checksum or any(self.data[offset + stored:offset + padded(stored)]):
             raise BadImage(f"{where} is damaged")
-        return (raw, lz4_block, zstd_frame)[codec](raw, logical, where) if codec else raw
+        return (None, lz4_block, zstd_frame)[codec](raw, logical, where)
+
+    def unit(self, number):
+        """Returns the checked bytes; None for a zstd unit that cannot be decompressed here."""
+        extent, which = self.extents[number]
+        begin, size = which * self.unit_bytes, self.bytes_of(number)
+        if extent[4] == 0:
+            data = self.data[extent[0] + begin:][:size]
+            if which == extent[3] - 1 and any(self.data[extent[0] + extent[1]:extent[0] + padded(extent[1])]):
+                raise BadImage(f"{self.where}: unit {number} has padding that is not zero")
+        else:
+            if extent not in self.read:
+                self.read[extent] = self.extent(extent)
+            if self.read[extent] is None:
+                return None
+            data = self.read[extent][begin:][:size]
+        if xxh3_128(data) != self.units[number][1]:
+            raise BadImage(f"{self.where}: unit {number} is damaged")
+        return data
 
 
 def varints(values):
@@ -515,156 +599,89 @@ def varints(values):
 
 
 def packs_of(manifest):
-    """Returns the fields of every listed pack, with `path`."""
+    """Yields the fields of every listed pack, with `path` and `unit_bytes`."""
     seen = set()
-    for raw in manifest.get(16, []):
+    for raw in manifest.get(13, []):
         message = fields(raw)
         name = one(message, 1, b"")
-        if len(name) != 16 or not any(name) or name in seen or manifest["format"] == 1:
+        if len(name) != 16 or not any(name) or name in seen:
             raise BadImage(f"a pack with the id {name.hex()} is listed")
         seen.add(name)
-        message["pages"] = bool(one(message, 8, 0))
-        if message["pages"] and manifest["format"] < 3:
-            raise BadImage("a pack of pages is listed")
-        size, blocks, stored = (one(message, number, 0) for number in (2, 5, 6))
-        if size > MOST_BYTES or stored > size or blocks > (MOST_PAGES if message["pages"] else MOST_BLOCKS):
-            raise BadImage(f"a pack of {size} bytes is listed with {blocks} blocks of {stored}")
-        message["path"] = f"{'pages' if message['pages'] else 'gpu'}/{name.hex()}.pack"
+        size, unit_bytes, units, stored = (one(message, number, 0) for number in (2, 4, 6, 7))
+        if size > MOST_BYTES or stored > size or units > MOST_UNITS or unit_bytes not in (PAGE, BLOCK):
+            raise BadImage(f"a pack of {size} bytes is listed with {units} units of {unit_bytes} in {stored}")
+        message["path"], message["unit_bytes"] = f"packs/{name.hex()}.pack", unit_bytes
         yield message
 
 
+def runs_of(message, number, what, size, step, unit_bytes, packs):
+    """Returns [(index of the pack or None, first unit, units)] of a sequence of `size` bytes in units
+    of `step`, in packs with units of `unit_bytes`."""
+    runs = fields(one(message, number, b""))
+    places, firsts, counts = (varints(runs.get(n, [])) for n in (1, 2, 3))
+    if not len(places) == len(firsts) == len(counts) or sum(counts) != -(-size // step):
+        raise BadImage(f"{what} has {size} bytes in {sum(counts)} units")
+    found = []
+    for place, first, count in zip(places, firsts, counts):
+        if place == 0:
+            good = first == 0
+        else:
+            good = (place <= len(packs) and packs[place - 1]["unit_bytes"] == unit_bytes
+                    and first + count <= MOST_UNITS)
+        if count == 0 or not good:
+            raise BadImage(f"{what} has {count} units in pack {place} of {len(packs)}")
+        found.append((place - 1 if place else None, first, count))
+    return found
+
+
 def ranges_of(manifest, packs):
-    """Yields (address, [(block name, length, index of the pack or None)]) of every range; `packs`
-    from packs_of."""
-    for raw in manifest.get(13, []):
+    """Yields (description, size, block bytes, runs) of every range; `packs` from packs_of."""
+    for raw in manifest.get(14, []):
         message = fields(raw)
         address, size, step = one(message, 2, 0), one(message, 3, 0), one(message, 4, 0)
-        names, places = ids(one(message, 5, b"")), varints(message.get(7, []))
-        if not 0 < step <= 2 << 20 or len(names) != -(-size // step):
-            raise BadImage(f"range {address:#x} has {len(names)} blocks for {size} bytes")
-        if len(places) != (0 if manifest["format"] == 1 else len(names)):
-            raise BadImage(f"range {address:#x} does not say in which packs its blocks are")
-        blocks = []
-        for i, name in enumerate(names):
-            place = places[i] if places else None
-            if place is not None and (place >= len(packs) or packs[place]["pages"] if any(name) else place != 0):
-                raise BadImage(f"range {address:#x} has a block in pack {place} of {len(packs)}")
-            blocks.append((name, min(step, size - i * step), place))
-        yield address, blocks
+        what = f"range {address:#x}"
+        if not 0 < step <= BLOCK or size == 0 or address + size >= 1 << 64 or one(message, 1, 0) >= len(manifest.get(7, [])):
+            raise BadImage(f"{what} has {size} bytes in blocks of {step}, or no GPU")
+        yield what, size, step, runs_of(message, 6, what, size, step, BLOCK, packs)
 
 
 def page_files_of(manifest, packs):
-    """Yields (path, size, [(index of the pack or None, first page, pages)]) of every page file."""
+    """Yields (path, size, PAGE, runs) of every page file."""
     seen = {path for path, _, _ in files_of(manifest)}
-    for raw in manifest.get(17, []):
+    for raw in manifest.get(15, []):
         message = fields(raw)
         path, size = text(message, 1), one(message, 2, 0)
         folder, _, name = path.partition("/")
-        if folder != "cpu" or not is_plain_name(name) or path in seen or manifest["format"] < 3:
+        if folder != "cpu" or not is_plain_name(name) or path in seen:
             raise BadImage(f"{path!r} is no file made of pages")
         seen.add(path)
-        places, firsts, counts = (varints(message.get(n, [])) for n in (3, 4, 5))
-        if not len(places) == len(firsts) == len(counts) or not 0 < size <= MOST_BYTES or sum(counts) * PAGE != size:
-            raise BadImage(f"{path} has {size} bytes in {sum(counts)} pages")
-        runs = []
-        for place, first, count in zip(places, firsts, counts):
-            good = first == 0 if place == 0 else place <= len(packs) and packs[place - 1]["pages"]
-            good = good and (place == 0 or first + count <= MOST_PAGES)
-            if count == 0 or not good:
-                raise BadImage(f"{path} has {count} pages in pack {place} of {len(packs)}")
-            runs.append((place - 1 if place else None, first, count))
-        yield path, size, runs
-
-
-class PagePack:
-    """A pack of pages with a valid index and footer."""
-
-    def __init__(self, data, where):
-        self.data, self.where = data, where
-        footer = data[-96:]
-        if len(data) < 96 or footer[:8] != b"\x89STPAGE\n" or xxh3_128(footer[:80]) != footer[80:]:
-            raise BadImage(f"{where} has no end of a pack of pages, or a damaged one")
-        version, size, features, self.id, body, extents, pages, self.index_checksum = struct.unpack_from(
-            "<IIQ16sQQQ16s", footer, 8)
-        if version != 1 or features != 0:
-            raise BadImage(f"{where} has page pack format {version}; this reads 1")
-        index = data[body:-96]
-        self.tail = len(index) + 96
-        if max(extents, pages) > MOST_PAGES or size != 96 or body % PAGE or len(index) != 48 * extents + 32 * pages or body > len(data) - 96:
-            raise BadImage(f"{where} is damaged: wrong lengths")
-        if xxh3_128(index) != self.index_checksum:
-            raise BadImage(f"{where} has a damaged index")
-        self.pages = [(index[at:at + 16], index[at + 16:at + 32]) for at in range(48 * extents, len(index), 32)]
-        if any(not any(name) for name, _ in self.pages):
-            raise BadImage(f"{where} has a page without a name")
-        self.extents = []  # for each page: the extent, and its index within the extent
-        self.read = {}
-        end = 0
-        for i in range(extents):
-            extent = struct.unpack_from("<QQIIQ16s", index, 48 * i)
-            offset, stored, count, codec, _, _ = extent
-            if codec > 2:
-                raise BadImage(f"{where} has pages with codec {codec}")
-            padded = -(-stored // PAGE) * PAGE
-            good = stored == count * PAGE if codec == 0 else 0 < stored < count * PAGE <= 2 << 20
-            if not count or not good or offset < end or offset % PAGE or offset + padded > body:
-                raise BadImage(f"{where} has {count} pages in {stored} bytes at {offset}")
-            end = offset + padded
-            self.extents += [(extent, p) for p in range(count)]
-        if len(self.extents) != len(self.pages):
-            raise BadImage(f"{where} has {len(self.pages)} pages and {len(self.extents)} in its extents")
-
-    def frame_bytes(self):
-        """Size of the file without pages."""
-        return -(-self.tail // 4096) * 4096
-
-    def extent(self, extent):
-        """Returns all pages of a compressed extent; None if it cannot be decompressed here."""
-        offset, stored, count, codec, _, checksum = extent
-        where = f"{self.where}: the pages at {offset}"
-        raw = self.data[offset:offset + stored]
-        if xxh3_128(raw) != checksum or any(self.data[offset + stored:-(-(offset + stored) // PAGE) * PAGE]):
-            raise BadImage(f"{where} are damaged")
-        return (None, lz4_block, zstd_frame)[codec](raw, count * PAGE, where)
-
-    def page(self, number):
-        """Returns the checked bytes; None for a zstd page that cannot be decompressed here."""
-        extent, which = self.extents[number]
-        if extent[3] == 0:
-            data = self.data[extent[0] + which * PAGE:][:PAGE]
-        else:
-            if extent not in self.read:
-                self.read[extent] = self.extent(extent)
-            if self.read[extent] is None:
-                return None
-            data = self.read[extent][which * PAGE:][:PAGE]
-        if xxh3_128(data) != self.pages[number][1]:
-            raise BadImage(f"{self.where}: page {number} is damaged")
-        return data
+        if not 0 < size <= MOST_BYTES or size % PAGE:
+            raise BadImage(f"{path} has {size} bytes")
+        yield path, size, PAGE, runs_of(message, 3, path, size, PAGE, PAGE, packs)
 
 
 def open_pack(image, message):
-    kind = PagePack if message["pages"] else Pack
-    pack = kind(read_regular(os.path.join(image, message["path"]), one(message, 2, 0)), message["path"])
-    if pack.id != one(message, 1, b"") or pack.index_checksum != one(message, 3, b""):
+    pack = Pack(read_regular(os.path.join(image, message["path"]), one(message, 2, 0)), message["path"])
+    recorded = (one(message, 1, b""), one(message, 3, b""), message["unit_bytes"])
+    if (pack.id, pack.index_checksum, pack.unit_bytes) != recorded:
         raise BadImage(f"{message['path']} is another pack than the one recorded")
     return pack
 
 
 def make_cpu_files(image, folder):
-    """Returns the file as CRIU would get it."""
+    """Writes CRIU's files to the folder."""
     manifest = read_manifest(image)
     recorded = list(packs_of(manifest))
-    packs = [open_pack(image, message) if message["pages"] else None for message in recorded]
+    packs = [open_pack(image, message) if message["unit_bytes"] == PAGE else None for message in recorded]
     for path, size, _ in files_of(manifest):
         if path.startswith("cpu/"):
             with open(os.path.join(folder, os.path.basename(path)), "xb") as file:
                 file.write(read_regular(os.path.join(image, path), size))
-    for path, _, runs in page_files_of(manifest, recorded):
+    for path, _, _, runs in page_files_of(manifest, recorded):
         with open(os.path.join(folder, os.path.basename(path)), "xb") as file:
             for place, first, count in runs:
                 for number in range(first, first + count):
-                    page = bytes(PAGE) if place is None else packs[place].page(number)
+                    page = bytes(PAGE) if place is None else packs[place].unit(number)
                     if page is None:
                         raise BadImage(f"{path} has pages in zstd, and there is no zstd here")
                     file.write(page)
@@ -687,8 +704,6 @@ def verify(image):
             found = [xxh3_128(data[i:i + chunk]) for i in range(0, size, chunk)]
             if found != checksums:
                 raise BadImage(f"{path} is damaged")
-            if path.startswith("gpu/"):
-                packs.append(Pack(data, path))
         except (BadImage, OSError) as error:
             findings.append(str(error))
     recorded = list(packs_of(manifest))
@@ -705,49 +720,38 @@ def verify(image):
             path = os.path.normpath(os.path.join(below, name))
             if path not in listed and path not in ("manifest.pb", *FOLDERS):
                 findings.append(f"{path} is not part of the image")
-    used = {}  # (pack, block or page or extent): stored bytes
-    for address, blocks in ranges_of(manifest, recorded):
-        for name, size, place in blocks:
-            if not any(name):
-                continue
-            candidates = [p for p in packs if p] if place is None else [packs[place]]
-            if candidates == [None]:
-                continue  # already reported
-            pack = next((p for p in candidates if name in p.entries), None)
-            if pack is None or pack.entries[name][2] != size:
-                findings.append(f"block {name.hex()} of {address:#x} is in no pack")
-            elif (pack, name) not in used:
-                used[pack, name] = pack.stored_bytes(name)
-                try:
-                    pack.block(name)
-                except BadImage as error:
-                    findings.append(str(error))
-    for path, _, runs in page_files_of(manifest, recorded):
+    used = {}  # (pack, unit or extent): stored bytes
+    for what, size, step, runs in [*ranges_of(manifest, recorded), *page_files_of(manifest, recorded)]:
+        at = 0
         for place, first, count in runs:
-            if place is None:
-                continue
-            pack = packs[place]
+            needed = min(count * step, size - at)
+            at += needed
+            pack = None if place is None else packs[place]
             if pack is None:
-                continue  # already reported
-            if first + count > len(pack.pages):
-                findings.append(f"{path} needs page {first + count} of {pack.where}, which has {len(pack.pages)}")
+                continue  # zeros, or already reported
+            if first + count > len(pack.units):
+                findings.append(f"{what} needs unit {first + count} of {pack.where}, which has {len(pack.units)}")
                 continue
-            for number in range(first, first + count):
+            numbers = range(first, first + count)
+            if sum(pack.bytes_of(number) for number in numbers) != needed:
+                findings.append(f"{what} needs {needed} bytes of other units in {pack.where}")
+                continue
+            for number in numbers:
                 if (pack, number) in used:
                     continue
                 extent = pack.extents[number][0]
-                used[pack, number] = PAGE if extent[3] == 0 else 0
-                if extent[3] != 0:
+                used[pack, number] = 0 if extent[4] else pack.bytes_of(number)
+                if extent[4]:
                     used[pack, extent] = extent[1]
                 try:
-                    pack.page(number)
+                    pack.unit(number)
                 except BadImage as error:
                     findings.append(str(error))
     for message, pack in zip(recorded, packs):
         mine = [(what, size) for (owner, what), size in used.items() if owner is pack]
-        blocks = sum(not isinstance(what, tuple) for what, _ in mine)
-        if pack and not findings and (blocks, sum(s for _, s in mine)) != (one(message, 5, 0), one(message, 6, 0)):
-            findings.append(f"{message['path']} has other blocks for this image than recorded")
+        units = sum(not isinstance(what, tuple) for what, _ in mine)
+        if pack and not findings and (units, sum(s for _, s in mine)) != (one(message, 6, 0), one(message, 7, 0)):
+            findings.append(f"{message['path']} has other units for this image than recorded")
     return findings
 
 
@@ -767,14 +771,13 @@ def describe(image):
     for raw in manifest.get(7, []):
         gpu = fields(raw)
         print(f"gpu       {text(gpu, 1)} {text(gpu, 2)}, {one(gpu, 4, 0)} bytes used")
-    for raw in manifest.get(13, []):
-        message = fields(raw)
-        print(f"range     {one(message, 2, 0):#x}, {one(message, 3, 0)} bytes, "
-              f"{len(ids(one(message, 5, b'')))} blocks")
-    for message in packs_of(manifest):
-        print(f"pack      {one(message, 6, 0):>12} {message['path']}, {one(message, 5, 0)} blocks"
-              + (", of an earlier image" if one(message, 4, 0) else ""))
-    for path, size, runs in page_files_of(manifest, list(packs_of(manifest))):
+    packs = list(packs_of(manifest))
+    for what, size, _, runs in ranges_of(manifest, packs):
+        print(f"{what}, {size} bytes, {sum(count for _, _, count in runs)} blocks")
+    for message in packs:
+        print(f"pack      {one(message, 7, 0):>12} {message['path']}, {one(message, 6, 0)} units of "
+              f"{message['unit_bytes']} bytes" + (", of an earlier image" if one(message, 5, 0) else ""))
+    for path, size, _, runs in page_files_of(manifest, packs):
         print(f"pages     {size:>12} {path}, in {len(runs)} runs")
     for path, size, _ in files_of(manifest):
         print(f"file      {size:>12} {path}")
@@ -797,7 +800,7 @@ def main():
     except (BadImage, OSError) as error:
         findings = [str(error)]
     if without_zstd:
-        print(f"read_image: {without_zstd} blocks in zstd were not decompressed: there is no zstd here", file=sys.stderr)
+        print(f"read_image: {without_zstd} extents in zstd were not decompressed: there is no zstd here", file=sys.stderr)
     for finding in findings:
         print(f"read_image: {finding}", file=sys.stderr)
     return 1 if findings else 0

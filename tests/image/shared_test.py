@@ -47,7 +47,7 @@ def gc(world):
 
 def packs(world, name):
     """Returns the packs of GPU memory."""
-    return [p for p in world.stasis("image", "inspect", name, "--json").json()["packs"] if p["path"].startswith("gpu/")]
+    return [p for p in world.stasis("image", "inspect", name, "--json").json()["packs"] if p["unit_bytes"] == 2 * MIB]
 
 
 def on_disk(world):
@@ -101,21 +101,21 @@ def a_flipped_bit_is_found_where_it_is_needed(world, program):
         with open(path, "r+b", buffering=0) as file:
             byte = os.pread(file.fileno(), 1, offset)[0]
             os.pwrite(file.fileno(), bytes([byte ^ 16]), offset)
-    for offset in (4096 + 50 * MIB + 7, 24):
+    for offset in (50 * MIB + 7, shared[0]["size_bytes"] - 24):
         flip(offset)
         for name in ("one-1", "one-2", "two-1"):
             demand(shared[0]["path"] in verify(world, name, damaged=True).out, lambda: f"{world.last}")
         flip(offset)
     mine = [p for p in packs(world, "one-2") if not p["linked"]]
     path = world.images / "one-2" / mine[0]["path"]
-    flip(5000)
+    flip(900)
     verify(world, "one-2", damaged=True)
     program.kill()
     program.restore("one-2", expect=1)
     demand(mine[0]["path"] in world.last.err, lambda: f"{world.last}")
     for name in ("one-1", "two-1"):
         verify(world, name)
-    flip(5000)
+    flip(900)
     verify(world, "one-2")
     program.restore("one-2")
     program.expect_running()

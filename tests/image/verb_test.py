@@ -53,7 +53,7 @@ class ImageVerbs(unittest.TestCase):
         self.assertEqual(by_name["format"], 1)
 
     def test_verify(self):
-        self.assertIn(": whole, 28 files", self.stasis("verify", "a").stdout)
+        self.assertIn(": whole, 36 files", self.stasis("verify", "a").stdout)
         with open(os.path.join(self.store, "a", "cpu", "length-5.img"), "r+b") as file:
             file.write(b"\0\1\2\3\4")
         bad = self.stasis("verify", "a", expect=1)

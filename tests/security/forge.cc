@@ -13,12 +13,12 @@
 #include <optional>
 #include <string>
 
+#include "base/checksum.h"
 #include "base/file.h"
-#include "image/checksum.h"
-#include "image/envelope.h"
-#include "image/file_check.h"
-#include "image/manifest_check.h"
-#include "image/manifest_codec.h"
+#include "store/envelope.h"
+#include "store/file_check.h"
+#include "store/manifest_check.h"
+#include "store/manifest_codec.h"
 
 namespace {
 
@@ -32,42 +32,42 @@ struct Options {
   const char* uid = nullptr;
 };
 
-Result<std::optional<image::OriginKey>> ReadKey(const std::string& path) {
+Result<std::optional<store::OriginKey>> ReadKey(const std::string& path) {
   if (path.empty()) return std::nullopt;
   STASIS_ASSIGN(std::string bytes, ReadFile(path));
-  image::BlockSecret secret{};
+  BlockSecret secret{};
   if (bytes.size() != secret.size()) return Fail(Code::kInvalidArgument, path + " is no secret");
   std::memcpy(secret.data(), bytes.data(), secret.size());
-  return image::OriginKey(secret);
+  return store::OriginKey(secret);
 }
 
 Status Forge(const Options& options) {
   const std::string path = options.image + "/manifest.pb";
   STASIS_ASSIGN(auto key, ReadKey(options.key));
   STASIS_ASSIGN(std::string old, ReadFile(path));
-  STASIS_ASSIGN(auto body, image::OpenEnvelope(old, options.image));
-  STASIS_ASSIGN(image::Manifest manifest, image::DecodeManifest(body));
+  STASIS_ASSIGN(auto body, store::OpenEnvelope(old, options.image));
+  STASIS_ASSIGN(store::Manifest manifest, store::DecodeManifest(body));
   if (options.uid != nullptr) manifest.job.uid = static_cast<uint32_t>(std::atoi(options.uid));
   if (options.needs != nullptr) manifest.required_files.push_back({options.needs, 1, ""});
   STASIS_ASSIGN(UniqueFd folder, Open(options.image, O_RDONLY | O_DIRECTORY));
-  std::vector<image::ChecksumJob> jobs;
+  std::vector<store::ChecksumJob> jobs;
   for (const auto& file : manifest.files) jobs.push_back({{file.path, file.size_bytes, {}}, {}});
-  STASIS_TRY(image::ComputeChecksums(folder.get(), manifest.chunk_bytes, jobs,
-                                     image::Writeback::kNone, nullptr));
+  STASIS_TRY(store::ComputeChecksums(folder.get(), manifest.chunk_bytes, jobs,
+                                     store::Writeback::kNone, nullptr));
   for (size_t i = 0; i < jobs.size(); ++i) manifest.files[i] = std::move(jobs[i].file);
-  STASIS_ASSIGN(std::string text, image::EncodeManifest(manifest));
+  STASIS_ASSIGN(std::string text, store::EncodeManifest(manifest));
   // To keep a MAC, the file first gets a dummy one of the same length.
-  const image::OriginKey any{image::BlockSecret{}};
-  std::string file = image::SealEnvelope(text, image::FeaturesOf(manifest),
+  const store::OriginKey any{BlockSecret{}};
+  std::string file = store::SealEnvelope(text, store::FeaturesOf(manifest),
                                          options.keep_mac ? &any
                                          : key            ? &*key
                                                           : nullptr);
   if (options.keep_mac) {
-    constexpr size_t kEnd = image::kOriginBytes + image::Id128::kBytes;
-    file.replace(file.size() - kEnd, image::kOriginBytes, old, old.size() - kEnd,
-                 image::kOriginBytes);
-    file.resize(file.size() - image::Id128::kBytes);
-    file += image::Checksum(file).View();
+    constexpr size_t kEnd = store::kOriginBytes + Id128::kBytes;
+    file.replace(file.size() - kEnd, store::kOriginBytes, old, old.size() - kEnd,
+                 store::kOriginBytes);
+    file.resize(file.size() - Id128::kBytes);
+    file += Checksum(file).View();
   }
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << file;

@@ -197,10 +197,10 @@ def image_that_others_may_write(new):
     """Root's own image, except for one file or directory in it."""
     root = new()
     holder = Holder(root)
-    packs = list(holder.image.glob("pages/*.pack"))
+    packs = list(holder.image.glob("packs/*.pack"))
     demand(packs, "the image has no pack")
     for path in (holder.image, holder.image / "manifest.pb", holder.image / "cpu", holder.image / "cpu" / "files.img",
-                 holder.image / "pages", packs[0]):
+                 holder.image / "packs", packs[0]):
         mode = stat.S_IMODE(path.stat().st_mode)
         path.chmod(mode | 0o020)
         holder.refused(4, "can be written by others", "chmod -R go-w")

@@ -156,7 +156,7 @@ def files_of_a_user(new):
             if not program_file:
                 seen.append(path)
     kinds = "\n".join(map(str, seen))
-    for part in (".data", "manifest.pb", "jobs", "movers/", "/journal", "/cpu/", "/gpu/"):
+    for part in (".data", "manifest.pb", "jobs", "movers/", "/journal", "/cpu/", "/packs/"):
         demand(part in kinds, f"no {part} was looked at in:\n{kinds}")
     for path in seen:
         if path.is_dir():

@@ -13,21 +13,20 @@ import sys
 
 # From the top layer to the bottom one. Tests and test fakes are exempt.
 ALLOWED = {
-    'cli': 'bench api operations checks gpu_state jobs shim health dataplane store image device config base',
+    'cli': 'bench api operations checks gpu_state jobs shim health dataplane store device config base',
     'bench': 'operations checks gpu_state plan jobs dataplane device config base',
-    'api': 'operations checks gpu_state plan jobs dataplane store image device config process base',
-    'operations': 'checks checkpoint gpu_state plan jobs store image criu device wire process config base',
-    'checks': 'checkpoint gpu_state plan jobs store image criu device wire process base',
-    'checkpoint': 'gpu_state plan jobs dataplane store image criu process base',
-    'gpu_state': 'plan dataplane image device wire process config base',
+    'api': 'operations checks gpu_state plan jobs dataplane store device config process base',
+    'operations': 'checks checkpoint gpu_state plan jobs store criu device wire process config base',
+    'checks': 'checkpoint gpu_state plan jobs store criu device wire process base',
+    'checkpoint': 'gpu_state plan jobs dataplane store criu process base',
+    'gpu_state': 'plan dataplane device wire process config base',
     # The journal takes the names of GPUs and of their states from `device`, and nothing else.
     'plan': 'device process base',
     'jobs': 'shim process base',
     'shim': 'process base',
     'health': 'criu dataplane device wire process base',
-    'dataplane': 'image device process base',
-    'store': 'image base',
-    'image': 'base',
+    'dataplane': 'device process base',
+    'store': 'base',
     'criu': 'process base',
     # The agent runs inside user programs: of `device` it may include only the driver's ABI.
     'agent': 'wire device',
@@ -41,7 +40,6 @@ ALLOWED = {
 ONLY = {
     ('agent', 'device'): {'device/cuda/driver_functions.h', 'device/cuda/driver_functions.def'},
     ('plan', 'device'): {'device/ids.h'},
-    ('gpu_state', 'image'): {'image/secret.h'},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 SUFFIXES = {'.cc', '.h', '.c', '.cu', '.def'}

@@ -1,0 +1,75 @@
+// One pack, written and read. pack_index.h has the layout.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "store/beneath.h"
+#include "store/direct_file.h"
+#include "store/pack_index.h"
+
+namespace stasis::store {
+
+// Several threads may call Append at once.
+class PackWriter {
+ public:
+  // Takes a new, empty file; ImageWriter::AddPack creates one. `path` names it in errors.
+  PackWriter(UniqueFd fd, std::string path, const Id128& id, uint32_t unit_bytes);
+
+  // Appends an extent: `stored` is what `codec` makes of the units' `logical_bytes` bytes. Returns
+  // the number of its first unit.
+  Result<uint32_t> Append(std::span<const PackUnit> units, std::string_view stored,
+                          uint64_t logical_bytes, Codec codec);
+  // Writes the index. ImageWriter::Commit syncs. No other thread may append meanwhile.
+  Status Finish();
+
+  const Id128& id() const { return index_.id; }
+  uint64_t units() const { return index_.units.size(); }
+  uint64_t stored_bytes() const { return stored_; }  // of its extents, without padding
+
+ private:
+  Status WritePadded(std::string_view data, uint64_t offset) const;
+  void Reserve();
+
+  DirectFile file_;
+  std::mutex mutex_;  // guards what follows
+  PackIndex index_;
+  uint64_t reserved_ = 0;  // the length of the file meanwhile
+  uint64_t stored_ = 0;
+};
+
+// All methods but Open are safe to call from any thread.
+class PackReader {
+ public:
+  // Reads and checks the index; errors as of ReadPackIndex.
+  static Result<PackReader> Open(OpenedFile file, const std::string& what);
+
+  const PackIndex& index() const { return index_; }
+  const Id128& id() const { return index_.id; }
+  uint32_t units() const { return static_cast<uint32_t>(index_.units.size()); }
+  uint64_t size_bytes() const { return file_.size_bytes; }
+  int fd() const { return file_.fd.get(); }
+
+  // Reads all units of a compressed extent to `out`, which holds logical_bytes. Checks the extent's
+  // checksum and padding; the units are still to be checked.
+  Status ReadCompressed(const Extent& extent, char* out) const;
+  // Returns kDataLoss if `data`, read as the logical bytes of a unit, is not that unit.
+  Status CheckUnit(uint32_t unit, std::string_view data) const;
+  // Returns kDataLoss if the padding at the end of an extent is not zero.
+  Status CheckPadding(const Extent& extent, std::string_view padding) const;
+
+ private:
+  PackReader(OpenedFile file, std::string what, PackIndex index)
+      : file_(std::move(file)), what_(std::move(what)), index_(std::move(index)) {}
+
+  OpenedFile file_;
+  std::string what_;
+  PackIndex index_;
+};
+
+}  // namespace stasis::store

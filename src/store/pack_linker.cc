@@ -1,0 +1,138 @@
+#include "store/pack_linker.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <functional>
+#include <mutex>
+
+#include "base/file.h"
+#include "store/clock.h"
+#include "store/unit_jobs.h"
+
+namespace stasis::store {
+
+namespace {
+
+// A pack is linked only if the image needs this part of what it occupies on the disk. A link keeps
+// all of the pack there until the next gc, and where no holes can be made for good; and what is
+// written again instead is at most this part of a pack, once.
+constexpr uint64_t kLeastUse = 8;  // one eighth
+
+}  // namespace
+
+Status PackLinker::Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes) {
+  places_.resize(needed.size());
+  std::vector<std::pair<uint64_t, uint32_t>> most_needed;
+  for (uint32_t i = 0; i < needed.size(); ++i) {
+    if (!needed[i].numbers.empty()) most_needed.emplace_back(needed[i].bytes, i);
+  }
+  std::sort(most_needed.begin(), most_needed.end(), std::greater<>());
+  for (const auto& [bytes, index] : most_needed) {
+    Pack linked;
+    if (packs_.size() >= options_.max_linked_packs ||
+        bytes * kLeastUse < earlier_.pack(index).occupied_bytes ||
+        !TryLink(index, needed[index], linked)) {
+      continue;
+    }
+    places_[index] = static_cast<uint32_t>(packs_.size());
+    packs_.push_back(std::move(linked));
+    shared_bytes_ += bytes;
+    if (options_.progress && !options_.progress(looked_bytes)) {
+      return Fail(Code::kCancelled, "cancelled");
+    }
+  }
+  return {};
+}
+
+// Returns whether the image refers to the needed units of that pack from now on: then `linked`
+// describes the pack.
+bool PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& linked) {
+  const auto& pack = earlier_.pack(index);
+  const EarlierImage& image = earlier_.image(*needed.images.begin());
+  auto opened = writer_.LinkPack(image.folder.get(), pack.pack, pack.file);
+  if (!opened) {
+    // Otherwise the pack is gone, or gc is working on it.
+    if (CannotShare(opened.error()) && notes_.empty()) {
+      notes_.push_back("memory that earlier images have is written again: " +
+                       opened.error().ToString());
+    }
+    return false;
+  }
+  std::optional<uint32_t> damaged;
+  auto status = CheckReferences(pack, needed, linked, damaged);
+  if (status) return true;
+  writer_.UnlinkPack(pack.pack);
+  if (status.error().code == Code::kDataLoss) {
+    notes_.push_back(
+        DamagedNote(damaged ? earlier_.image(*damaged) : image, pack.pack, status.error()));
+  }
+  return false;
+}
+
+// Before an image relies on units that another image wrote, under the pack's lock, which excludes
+// gc:
+//  - the images that refer to the units are still there, so gc cannot have freed the units before
+//    (docs/decisions/packs-are-shared-by-hard-links.md has the argument);
+//  - the units are read and compared with their checksums if that was not done lately, or if
+//    anything says that the file was written to since. Reading a unit costs less than writing it,
+//    so even then a dump is not slower than one that shares nothing.
+// The index was checked when the pack was opened, and LinkPack has compared the file.
+Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, NeededUnits& needed,
+                                   Pack& linked, std::optional<uint32_t>& damaged) {
+  const PackReader& reader = pack.reader;
+  struct stat st;
+  if (::fstat(reader.fd(), &st) != 0) return FailErrno(errno, "stat " + pack.pack.path());
+  const int64_t now = UnixNow();
+  int64_t checked = now;
+  for (const auto& [image, when] : pack.checked_unix_ns) {
+    if (!needed.images.contains(image)) continue;
+    if (!earlier_.IsStillThere(image)) return Fail(Code::kAborted, "its image is gone");
+    checked = std::min(checked, when);
+  }
+  auto& numbers = needed.numbers;
+  std::sort(numbers.begin(), numbers.end());
+  UnitJobs jobs({&reader});
+  for (size_t i = 0; i < numbers.size();) {
+    size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    jobs.Add(0, numbers[i], static_cast<uint32_t>(end - i), 0,
+             uint64_t{numbers[i]} * reader.index().unit_bytes);
+    i = end;
+  }
+  jobs.Plan(UnitJobs::Order::kPacks);
+  const UnitJobs::Use used = jobs.Used()[0];
+  linked = pack.pack;
+  linked.linked = true;
+  linked.used_units = used.units;
+  linked.used_bytes = used.stored_bytes;
+  linked.checked_unix_ns = checked;
+  const bool must_read =
+      now - checked > options_.trust_ns || Ns(st.st_mtim) > checked || jobs.AnyIsHole(0);
+  if (!must_read && used.stored_bytes > check_budget_) return {};
+  check_budget_ -= std::min(check_budget_, used.stored_bytes);
+  std::mutex mutex;  // guards `bad`
+  std::optional<UnitJobs::Place> bad;
+  auto read = in_parallel_(jobs.size(), [&](size_t i) {
+    UnitJobs::Place where;
+    auto status = jobs.Run(i, {}, nullptr, where);
+    if (!status) {
+      std::lock_guard lock(mutex);
+      bad = where;
+    }
+    return status;
+  });
+  if (!read) {
+    if (bad && read.error().code == Code::kDataLoss) {
+      const auto number = static_cast<size_t>(bad->at / reader.index().unit_bytes);
+      const auto* unit = earlier_.Find(reader.index().units[number].name);
+      if (unit != nullptr) damaged = unit->image;
+    }
+    return read;
+  }
+  linked.checked_unix_ns = now;
+  return {};
+}
+
+}  // namespace stasis::store

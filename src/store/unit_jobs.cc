@@ -1,0 +1,184 @@
+#include "store/unit_jobs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <tuple>
+
+#include "base/file.h"
+
+namespace stasis::store {
+
+namespace {
+
+// Units that are at most this far apart are read together: the bytes between them cost less than
+// another request.
+constexpr uint64_t kGapBytes = 128 << 10;
+constexpr uint64_t kJobBytes = 2 << 20;
+constexpr uint64_t kMaxPieceBytes = 1 << 20;
+// A unit that an image has very often must not keep one thread busy when all others are done.
+constexpr uint64_t kCopiedBytes = 16 << 20;
+constexpr uint32_t kNoPack = ~0u;
+static_assert(kMaxExtentBytes <= kJobBytes && kBlockBytes <= kJobBytes);
+
+}  // namespace
+
+uint64_t UnitJobs::Add(uint32_t pack, uint32_t first, uint32_t count, uint32_t output,
+                       uint64_t at) {
+  const PackIndex& index = packs_[pack]->index();
+  const auto most = static_cast<uint32_t>(std::max<uint64_t>(kMaxPieceBytes / index.unit_bytes, 1));
+  uint64_t bytes = 0;
+  for (uint32_t done = 0; done < count;) {
+    const Extent& extent = index.ExtentOf(first + done);
+    const uint32_t in_extent = first + done - extent.first;
+    const uint32_t some = std::min({count - done, extent.units - in_extent, most});
+    Piece piece{pack, first + done, some, {output, at + bytes}, 0, 0, 0, &extent};
+    piece.bytes = index.BytesOf(extent, piece.first, some);
+    if (extent.is_compressed()) {
+      piece.offset = extent.offset;
+      piece.end = extent.end();
+    } else {
+      piece.offset = extent.offset + uint64_t{in_extent} * index.unit_bytes;
+      piece.end = in_extent + some == extent.units ? extent.end() : piece.offset + piece.bytes;
+    }
+    pieces_.push_back(piece);
+    bytes += piece.bytes;
+    done += some;
+  }
+  return bytes;
+}
+
+void UnitJobs::AddZeros(uint64_t bytes, uint32_t output, uint64_t at) {
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t some = std::min(bytes - done, kJobBytes);
+    pieces_.push_back({kNoPack, 0, 0, {output, at + done}, some, 0, 0, nullptr});
+    done += some;
+  }
+}
+
+bool UnitJobs::Joins(const Job& job, const Piece& piece) const {
+  const Piece& first = pieces_[job.begin];
+  if (first.extent == nullptr || first.pack != piece.pack ||
+      job.copied + piece.bytes > kCopiedBytes) {
+    return false;
+  }
+  if (first.is_compressed() || piece.is_compressed()) return first.extent == piece.extent;
+  const uint64_t end = job.offset + job.bytes;
+  return piece.offset <= end + kGapBytes && std::max(end, piece.end) - job.offset <= kJobBytes;
+}
+
+void UnitJobs::Plan(Order order) {
+  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return std::tie(a.pack, a.first, a.to.output, a.to.at) <
+           std::tie(b.pack, b.first, b.to.output, b.to.at);
+  });
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    if (jobs_.empty() || !Joins(jobs_.back(), piece)) {
+      jobs_.push_back({i, i + 1, piece.offset, piece.end - piece.offset, piece.bytes});
+      continue;
+    }
+    Job& job = jobs_.back();
+    job.end = i + 1;
+    job.bytes = std::max(job.offset + job.bytes, piece.end) - job.offset;
+    job.copied += piece.bytes;
+  }
+  if (order == Order::kPacks) return;
+  std::sort(jobs_.begin(), jobs_.end(), [this](const Job& a, const Job& b) {
+    const Place& to_a = pieces_[a.begin].to;
+    const Place& to_b = pieces_[b.begin].to;
+    return std::tie(to_a.output, to_a.at) < std::tie(to_b.output, to_b.at);
+  });
+}
+
+std::vector<UnitJobs::Use> UnitJobs::Used() const {
+  std::vector<Use> used(packs_.size());
+  uint32_t seen = 0;  // units of the present pack, up to this one
+  const Extent* last_compressed = nullptr;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    if (piece.extent == nullptr) continue;
+    if (i == 0 || pieces_[i - 1].pack != piece.pack) seen = 0;
+    const uint32_t end = piece.first + piece.units;
+    const uint32_t begin = std::min(end, std::max(seen, piece.first));  // of those not counted yet
+    seen = std::max(seen, end);
+    Use& use = used[piece.pack];
+    use.units += end - begin;
+    if (piece.is_compressed()) {
+      if (piece.extent != last_compressed) use.stored_bytes += piece.extent->stored_bytes;
+      last_compressed = piece.extent;
+    } else if (end > begin) {
+      use.stored_bytes += packs_[piece.pack]->index().BytesOf(*piece.extent, begin, end - begin);
+    }
+  }
+  return used;
+}
+
+// Walks along the file once: the kernel finds the next hole by walking there too, on tmpfs page by
+// page.
+bool UnitJobs::AnyIsHole(uint32_t pack) const {
+  uint64_t data_end = 0;
+  for (const Piece& piece : pieces_) {
+    if (piece.pack != pack || piece.end <= data_end) continue;
+    const off_t hole = ::lseek(packs_[pack]->fd(), static_cast<off_t>(piece.offset), SEEK_HOLE);
+    if (hole < 0) return false;  // a file system without holes may return an error
+    data_end = static_cast<uint64_t>(hole);
+    if (data_end < piece.end) return true;
+  }
+  return false;
+}
+
+Status UnitJobs::Check(const Piece& piece, const char* data, Place& where) const {
+  const PackReader& pack = *packs_[piece.pack];
+  uint64_t at = 0;
+  for (uint32_t i = 0; i < piece.units; ++i) {
+    where = {piece.to.output, piece.to.at + at};
+    const uint64_t bytes = pack.index().BytesOf(*piece.extent, piece.first + i, 1);
+    STASIS_TRY(pack.CheckUnit(piece.first + i, {data + at, bytes}));
+    at += bytes;
+  }
+  if (piece.is_compressed() || piece.end - piece.offset == piece.bytes) return {};
+  return pack.CheckPadding(*piece.extent,
+                           {data + piece.bytes, piece.end - piece.offset - piece.bytes});
+}
+
+Status UnitJobs::Run(size_t index, std::span<char* const> outputs, const Placed& placed,
+                     Place& where) const {
+  thread_local std::vector<char> buffer(kJobBytes);
+  const Job& job = jobs_[index];
+  const Piece& first = pieces_[job.begin];
+  where = first.to;
+  const char* data = buffer.data();
+  bool in_place = false;
+  if (first.extent == nullptr) {
+    if (!outputs.empty()) std::memset(outputs[first.to.output] + first.to.at, 0, first.bytes);
+    in_place = true;
+  } else if (first.is_compressed()) {
+    STASIS_TRY(packs_[first.pack]->ReadCompressed(*first.extent, buffer.data()));
+  } else {
+    // A piece that is alone in its job is read to where it belongs.
+    in_place = !outputs.empty() && job.end - job.begin == 1 && job.bytes == first.bytes;
+    char* to = in_place ? outputs[first.to.output] + first.to.at : buffer.data();
+    STASIS_TRY(PreadAll(packs_[first.pack]->fd(), to, job.bytes, job.offset));
+    data = to;
+  }
+  for (size_t i = job.begin; i < job.end; ++i) {
+    const Piece& piece = pieces_[i];
+    if (piece.extent != nullptr) {
+      const uint64_t in_buffer =
+          piece.is_compressed()
+              ? uint64_t{piece.first - piece.extent->first} * packs_[piece.pack]->index().unit_bytes
+              : piece.offset - job.offset;
+      STASIS_TRY(Check(piece, data + in_buffer, where));
+      if (!outputs.empty() && !in_place) {
+        std::memcpy(outputs[piece.to.output] + piece.to.at, data + in_buffer, piece.bytes);
+      }
+    }
+    if (placed) STASIS_TRY(placed(piece.to, piece.bytes));
+  }
+  return {};
+}
+
+}  // namespace stasis::store

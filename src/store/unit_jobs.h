@@ -1,0 +1,85 @@
+// The read requests that return the units that are needed: units that are near each other in a pack
+// are read together, checked, and copied to where they belong. One thread adds units; after Plan
+// several may call Run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "store/pack.h"
+
+namespace stasis::store {
+
+class UnitJobs {
+ public:
+  // The packs outlive this object. Packs of which nothing is added may be nullptr.
+  explicit UnitJobs(std::vector<const PackReader*> packs) : packs_(std::move(packs)) {}
+
+  // Adds units of a pack, which has them, for offset `at` of an output. Returns their bytes.
+  uint64_t Add(uint32_t pack, uint32_t first, uint32_t count, uint32_t output = 0, uint64_t at = 0);
+  // Adds zeros, which are not in any pack.
+  void AddZeros(uint64_t bytes, uint32_t output, uint64_t at);
+
+  // Call it after everything was added. The jobs are in the order of the packs, which is best for
+  // the storage, or of the outputs.
+  enum class Order : uint8_t { kPacks, kOutputs };
+  void Plan(Order order);
+
+  size_t size() const { return jobs_.size(); }
+  uint32_t PackOf(size_t job) const { return pieces_[jobs_[job].begin].pack; }
+  uint64_t BytesOf(size_t job) const { return jobs_[job].bytes; }
+  // Returns whether a part of what was added of a pack is a hole of the file, as gc makes them. A
+  // unit that was written has none.
+  bool AnyIsHole(uint32_t pack) const;
+
+  // An offset of an output.
+  struct Place {
+    uint32_t output = 0;
+    uint64_t at = 0;
+  };
+  using Placed = std::function<Status(const Place& place, uint64_t bytes)>;
+  // Reads and checks the units of one job. Copies them to the outputs, if there are any, and calls
+  // `placed` for each part. Returns kDataLoss if a unit is damaged, and `where` it was needed.
+  Status Run(size_t job, std::span<char* const> outputs, const Placed& placed, Place& where) const;
+
+  // The number of different units of a pack that were added, and their bytes as they are stored.
+  struct Use {
+    uint64_t units = 0;
+    uint64_t stored_bytes = 0;
+    bool operator==(const Use&) const = default;
+  };
+  std::vector<Use> Used() const;  // one entry a pack
+
+ private:
+  // Units of one extent that follow each other in the pack and in an output.
+  struct Piece {
+    uint32_t pack;
+    uint32_t first;  // number of the first unit
+    uint32_t units;
+    Place to;
+    uint64_t bytes;        // logical
+    uint64_t offset;       // in the pack; for a compressed extent, of the extent
+    uint64_t end;          // likewise, with the padding if the piece ends the extent
+    const Extent* extent;  // nullptr: zeros
+    bool is_compressed() const { return extent != nullptr && extent->is_compressed(); }
+  };
+  // Pieces that one request reads, and the pack's bytes from the first to the last of them.
+  struct Job {
+    size_t begin;  // of pieces_
+    size_t end;
+    uint64_t offset;
+    uint64_t bytes;
+    uint64_t copied;  // to outputs
+  };
+  bool Joins(const Job& job, const Piece& piece) const;
+  Status Check(const Piece& piece, const char* data, Place& where) const;
+
+  std::vector<const PackReader*> packs_;
+  std::vector<Piece> pieces_;  // after Plan by pack and unit
+  std::vector<Job> jobs_;
+};
+
+}  // namespace stasis::store

@@ -1,0 +1,250 @@
+#include "store/unit_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "store/beneath.h"
+
+namespace stasis::store {
+
+namespace {
+
+constexpr unsigned kReadThreads = 2;  // more than there are processors: they wait for the storage
+constexpr size_t kNamedUnits = 8;     // of one pack: a lost pack must not fill the screen
+
+// A file being made, mapped.
+class Output {
+ public:
+  static Result<Output> Make(int folder_fd, const PageFile& file) {
+    const std::string name = file.path.substr(file.path.find('/') + 1);
+    STASIS_ASSIGN(UniqueFd fd, OpenBeneath(folder_fd, name, O_RDWR | O_CREAT | O_EXCL));
+    if (::ftruncate(fd.get(), static_cast<off_t>(file.size_bytes)) != 0) {
+      return FailErrno(errno, "make " + name);
+    }
+    STASIS_TRY(ReserveSpace(fd.get(), file, name));
+    void* data = ::mmap(nullptr, file.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (data == MAP_FAILED) return FailErrno(errno, "map " + name);
+    return Output(static_cast<char*>(data), file.size_bytes);
+  }
+  Output(Output&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  ~Output() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+  }
+  char* data() const { return data_; }
+
+ private:
+  Output(char* data, uint64_t size) : data_(data), size_(size) {}
+
+  // SAFETY: a write to a mapped page for which the file system has no space is a SIGBUS.
+  static Status ReserveSpace(int fd, const PageFile& file, const std::string& name) {
+    uint64_t at = 0;
+    for (size_t i = 0; i < file.runs.size();) {
+      const bool zero = file.runs[i].is_zero();
+      const uint64_t begin = at;
+      for (; i < file.runs.size() && file.runs[i].is_zero() == zero; ++i) {
+        at += uint64_t{file.runs[i].units} * kPageBytes;
+      }
+      if (zero) continue;
+      const int error =
+          ::posix_fallocate(fd, static_cast<off_t>(begin), static_cast<off_t>(at - begin));
+      if (error != 0) return FailErrno(error, "reserve space for " + name);
+    }
+    return {};
+  }
+
+  char* data_;
+  uint64_t size_;
+};
+
+}  // namespace
+
+UnitReader::Selection UnitReader::All(const Manifest& manifest) {
+  Selection all{std::vector<size_t>(manifest.ranges.size()), true, false};
+  std::iota(all.ranges.begin(), all.ranges.end(), size_t{0});
+  return all;
+}
+
+UnitReader::UnitReader(const Manifest& manifest, Selection selection)
+    : manifest_(&manifest), selection_(std::move(selection)) {
+  for (size_t i : selection_.ranges) {
+    const DeviceRange& range = manifest.ranges[i];
+    sources_.push_back({fmt::format("device address {:#x}", range.address), range.address,
+                        range.size_bytes, range.block_bytes, &range.runs});
+  }
+  if (!selection_.page_files) return;
+  for (const PageFile& file : manifest.page_files) {
+    sources_.push_back({file.path, 0, file.size_bytes, kPageBytes, &file.runs});
+  }
+}
+
+Result<UnitReader> UnitReader::Open(const ImageReader& image, Selection selection,
+                                    std::vector<Finding>* findings) {
+  UnitReader units(image.manifest(), std::move(selection));
+  STASIS_TRY(units.OpenPacks(image, findings));
+  std::vector<Finding> found;
+  units.PlanJobs(found);
+  if (findings != nullptr) {
+    findings->insert(findings->end(), found.begin(), found.end());
+  } else if (!found.empty()) {
+    return Fail(Code::kDataLoss, Domain::kImage, 0, found[0].path + " " + found[0].message,
+                kOtherCopyHint);
+  }
+  return units;
+}
+
+Status UnitReader::OpenPacks(const ImageReader& image, std::vector<Finding>* findings) {
+  std::vector<bool> needed(manifest_->packs.size());
+  for (const Source& source : sources_) {
+    for (const UnitRun& run : *source.runs) {
+      if (!run.is_zero()) needed[run.pack] = true;
+    }
+  }
+  for (size_t i = 0; i < needed.size(); ++i) {
+    const Pack& pack = manifest_->packs[i];
+    packs_.push_back({pack.path(), std::nullopt});
+    if (!needed[i]) continue;
+    auto reader = image.OpenPack(pack);
+    if (reader) {
+      packs_.back().reader = std::move(*reader);
+    } else if (findings == nullptr) {
+      return Fail(std::move(reader).error());
+    } else {
+      const bool missing = reader.error().code == Code::kNotFound;
+      findings->push_back(
+          {pack.path(), missing ? "is missing" : "cannot be read: " + reader.error().ToString()});
+    }
+  }
+  return {};
+}
+
+void UnitReader::PlanJobs(std::vector<Finding>& findings) {
+  std::vector<const PackReader*> readers;
+  for (const OpenedPack& pack : packs_) readers.push_back(pack.reader ? &*pack.reader : nullptr);
+  jobs_.emplace(std::move(readers));
+  bool all_there = true;
+  std::vector<bool> complained(packs_.size());  // further findings would repeat the first
+  auto complain = [&](uint32_t pack, std::string message) {
+    if (!complained[pack]) findings.push_back({packs_[pack].path, std::move(message)});
+    complained[pack] = true;
+  };
+  for (uint32_t output = 0; output < sources_.size(); ++output) {
+    const Source& source = sources_[output];
+    ForEachRun(*source.runs, source.unit_bytes, source.size_bytes,
+               [&](const UnitRun& run, uint64_t at, uint64_t bytes) {
+                 if (run.is_zero()) {
+                   if (selection_.zeros) jobs_->AddZeros(bytes, output, at);
+                   return;
+                 }
+                 if (!packs_[run.pack].reader) {
+                   all_there = false;
+                   return;
+                 }
+                 const PackReader& pack = *packs_[run.pack].reader;
+                 if (uint64_t{run.first} + run.units > pack.units()) {
+                   complain(run.pack, fmt::format("has {} units, and {} needs {} from unit {} on",
+                                                  pack.units(), source.name, run.units, run.first));
+                 } else if (uint64_t there = jobs_->Add(run.pack, run.first, run.units, output, at);
+                            there != bytes) {
+                   complain(run.pack, fmt::format("has {} bytes in the units for {}, needed are {}",
+                                                  there, source.name, bytes));
+                 }
+               });
+  }
+  all_there &= findings.empty();
+  jobs_->Plan(selection_.zeros ? UnitJobs::Order::kOutputs : UnitJobs::Order::kPacks);
+  const auto used = jobs_->Used();
+  const bool everything =
+      selection_.page_files && selection_.ranges.size() == manifest_->ranges.size();
+  for (size_t i = 0; i < packs_.size(); ++i) {
+    stored_bytes_ += used[i].stored_bytes;
+    const Pack& pack = manifest_->packs[i];
+    if (!all_there || !everything || used[i] == UnitJobs::Use{pack.used_units, pack.used_bytes}) {
+      continue;
+    }
+    findings.push_back(
+        {pack.path(),
+         fmt::format("has {} units of {} bytes for this image, recorded are {} of {}",
+                     used[i].units, used[i].stored_bytes, pack.used_units, pack.used_bytes)});
+  }
+}
+
+Status UnitReader::RunJob(size_t job, std::span<char* const> outputs,
+                          const UnitJobs::Placed& placed) const {
+  UnitJobs::Place where;
+  auto status = jobs_->Run(job, outputs, placed, where);
+  if (status || status.error().code == Code::kCancelled) return status;
+  Error& error = status.error();
+  const uint32_t pack = jobs_->PackOf(job);
+  if (pack >= packs_.size()) return status;
+  const std::string& path = packs_[pack].path;
+  if (!error.message.starts_with(path)) error.message = path + ": " + error.message;
+  const Source& source = sources_[where.output];
+  error.message += source.address != 0
+                       ? fmt::format(" (device address {:#x})", source.address + where.at)
+                       : fmt::format(" ({} at byte {})", source.name, where.at);
+  return status;
+}
+
+Status UnitReader::Check(const Progress& progress, std::vector<Finding>& findings) const {
+  std::atomic<uint64_t> done{0};
+  std::mutex mutex;  // guards `damaged`
+  std::vector<std::vector<Finding>> damaged(packs_.size());
+  auto check = [&](size_t i) -> Status {
+    if (auto status = RunJob(i, {}, nullptr); !status) {
+      const uint32_t pack = jobs_->PackOf(i);
+      const std::string& path = packs_[pack].path;
+      std::string message = status.error().ToString();
+      if (message.starts_with(path + " ")) message.erase(0, path.size() + 1);
+      std::lock_guard lock(mutex);
+      damaged[pack].push_back({path, std::move(message)});
+    }
+    done += jobs_->BytesOf(i);
+    return {};
+  };
+  STASIS_TRY(
+      ForEachWithProgress(jobs_->size(), check, done, stored_bytes_, progress, kReadThreads));
+  for (auto& of_pack : damaged) {
+    const size_t more = of_pack.size() - std::min(of_pack.size(), kNamedUnits);
+    of_pack.resize(of_pack.size() - more);
+    for (Finding& finding : of_pack) findings.push_back(std::move(finding));
+    if (more == 0) continue;
+    findings.push_back({findings.back().path, fmt::format("is damaged at {} more places", more)});
+  }
+  return {};
+}
+
+Status UnitReader::Read(std::span<char* const> outputs, const UnitJobs::Placed& placed,
+                        const Progress& progress) const {
+  std::atomic<uint64_t> done{0};
+  auto read = [&](size_t i) -> Status {
+    STASIS_TRY(RunJob(i, outputs, placed));
+    done += jobs_->BytesOf(i);
+    return {};
+  };
+  return ForEachWithProgress(jobs_->size(), read, done, stored_bytes_, progress, kReadThreads);
+}
+
+Status UnitReader::MakeFiles(int folder_fd, const Progress& progress) const {
+  std::vector<Output> files;
+  std::vector<char*> outputs;
+  for (const PageFile& file : manifest_->page_files) {
+    STASIS_ASSIGN(Output output, Output::Make(folder_fd, file));
+    outputs.push_back(output.data());
+    files.push_back(std::move(output));
+  }
+  return Read(outputs, nullptr, progress);
+}
+
+}  // namespace stasis::store

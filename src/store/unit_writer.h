@@ -1,0 +1,103 @@
+// Stores each unit of a new image once in all images of its user: the part that GPU memory
+// (block_writer.h) and CPU memory (page_writer.h) have in common.
+//
+// The units have positions from 0. A caller decides each one that is not zero, stores the new ones,
+// links packs of earlier images, stores the units of packs that were not linked, and asks for the
+// runs that describe the result.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "store/codec_choice.h"
+#include "store/earlier_units.h"
+#include "store/image_writer.h"
+#include "store/name_table.h"
+#include "store/pack_linker.h"
+#include "store/pack_set.h"
+#include "store/unit_names.h"
+#include "store/write_options.h"
+
+namespace stasis::store {
+
+class UnitWriter {
+ public:
+  // Where a unit is.
+  enum class Kind : uint8_t {
+    kZero,      // nowhere: all its bytes are zero
+    kNew,       // to be stored
+    kRepeated,  // like the unit at position `number`
+    kEarlier,   // in pack `pack` of earlier images, if that is linked
+    kLinked,    // in a linked pack
+    kOwn,       // in a pack that this image has written
+    kAdopted,   // in a file that became a pack
+  };
+  struct Unit {
+    Kind kind = Kind::kZero;
+    uint32_t pack = 0;
+    uint32_t number = 0;
+    uint32_t bytes = 0;
+    PackUnit stored;  // its name; and its checksum, if that is known
+  };
+
+  // For so many units of `unit_bytes`. Everything outlives the object. `enough`: see EarlierUnits.
+  static Result<std::unique_ptr<UnitWriter>> Begin(ImageWriter& writer, const UnitNames& names,
+                                                   const WriteOptions& options, uint32_t unit_bytes,
+                                                   size_t units, uint64_t enough);
+
+  Unit& unit(size_t position) { return units_[position]; }
+  size_t size() const { return units_.size(); }
+
+  // Decides where the unit at a position is, from its name: kRepeated, kEarlier or kNew. Not
+  // thread-safe.
+  Kind Decide(uint32_t position);
+  // Links packs of earlier images for the kEarlier units of which `wanted` is true: these become
+  // kLinked or kNew.
+  Status LinkEarlier(const std::function<bool(uint32_t position)>& wanted);
+  // Stores units as one extent: `data` is their bytes, one after the other. Safe to call from any
+  // thread, for different units. Returns kDataLoss if a unit does not have its checksum.
+  Status Store(std::span<const uint32_t> positions, std::string_view data);
+  // Counts units that are in a file that has become a pack.
+  uint32_t Adopt(Pack pack);
+
+  // Finishes the packs. Call it before Runs.
+  Status Finish();
+  // The runs of the units in [begin, end).
+  std::vector<UnitRun> Runs(size_t begin, size_t end);
+  // Packs, bytes and notes. Call it last.
+  WrittenUnits Take() { return std::move(out_); }
+
+  // Calls work(i) for i in [0, count) on several threads, which count `looked` up, and tells the
+  // options' progress. Returns the first error.
+  Status InParallel(size_t count, const std::function<Status(size_t)>& work);
+  std::atomic<uint64_t>& looked() { return looked_; }
+  WrittenUnits& out() { return out_; }
+
+ private:
+  UnitWriter(ImageWriter& writer, const WriteOptions& options, uint32_t unit_bytes, size_t units);
+
+  ImageWriter& writer_;
+  const WriteOptions& options_;
+  const uint32_t unit_bytes_;
+  std::vector<Unit> units_;
+  NameTable positions_;  // by name
+  EarlierUnits earlier_;
+  PackLinker linker_;
+  PackSet own_;
+  CodecChoice codecs_;
+  std::vector<Pack> adopted_;
+  std::atomic<uint64_t> looked_{0};
+  std::atomic<uint64_t> new_bytes_{0};
+  WrittenUnits out_;
+  uint32_t first_adopted_ = 0;  // in out_.packs
+  uint32_t first_linked_ = 0;
+};
+
+}  // namespace stasis::store
