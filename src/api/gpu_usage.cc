@@ -35,7 +35,7 @@ class SpilledData {
  private:
   void Read() {
     bytes_.emplace();
-    auto store = gpu_state::ArenasThereAre(paths_);
+    auto store = gpu_state::ExistingArenas(paths_);
     auto arenas = store ? store->List() : Result<std::vector<dataplane::ArenaInfo>>();
     for (const auto& arena : arenas.value_or(std::vector<dataplane::ArenaInfo>())) {
       if (arena.in_memory || arena.kept || !arena.record) continue;

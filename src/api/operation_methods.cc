@@ -246,7 +246,7 @@ Result<v1::RecoverResponse> Recover(Call& call, const v1::RecoverRequest&) {
     recovered->set_operation(r.id);
   }
   // Other users' journals are theirs to recover.
-  for (const auto& kept : gpu_state::KeptByOthers()) {
+  for (const auto& kept : gpu_state::ArenasOfOthers()) {
     response.add_not_looked_at(
         fmt::format("user {0} has suspended process {1}; what was cut off there, "
                     "`sudo -u '#{0}' stasis recover` finishes or undoes",

@@ -31,7 +31,7 @@ void AddSuspended(const Paths& paths, v1::Usage& usage) {
 }
 
 Status AddArenas(const Paths& paths, v1::Usage& usage) {
-  auto store = gpu_state::ArenasThereAre(paths);
+  auto store = gpu_state::ExistingArenas(paths);
   // Without an arena so far, all shared memory is free for new ones.
   const dataplane::ArenaPlace place =
       store && store->places().front().in_memory()

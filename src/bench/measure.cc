@@ -170,14 +170,14 @@ Result<Round> Bench::OneRound(Blocks& blocks, Path path,
 }
 
 Status Bench::MeasureWire(const Blocks& blocks) {
-  auto& resident = *services_.resident;
+  auto& movers = *services_.movers;
   const dataplane::ArenaKey key{blocks.target().root, options_.gpu.uuid};
-  auto arena = resident.Take(key);
+  auto arena = movers.TakeArena(key);
   if (!arena) return Fail(Code::kInternal, "the arena of the measured program is gone");
   // Still attached, and as warm as for the save.
-  auto speed = resident.Of(options_.gpu.uuid)
+  auto speed = movers.MoverOf(options_.gpu.uuid)
                    .Measure(std::min(kWireBytes, options_.size_bytes), Deadline::In(kWireTimeout));
-  resident.Keep(std::move(*arena));
+  movers.KeepArena(std::move(*arena));
   STASIS_ASSIGN(found_.wire, Annotate(std::move(speed), "measure the wire"));
   return {};
 }
@@ -185,7 +185,7 @@ Status Bench::MeasureWire(const Blocks& blocks) {
 Status Bench::MeasureNaming() {
   STASIS_ASSIGN(const uint64_t free, FreeBytes());
   const uint64_t most = found_.driver.kind == "softgpu" ? kSoftgpuNamingBytes : kNamingBytes;
-  auto speed = services_.resident->Of(options_.gpu.uuid)
+  auto speed = services_.movers->MoverOf(options_.gpu.uuid)
                    .MeasureNaming(std::min(most, free / 4 * 3), Deadline::In(kWireTimeout));
   if (!speed && speed.error().code == Code::kUnimplemented) {
     found_.why_no_naming = speed.error().ToString();
@@ -196,9 +196,9 @@ Status Bench::MeasureNaming() {
 }
 
 void Bench::GiveBack(const process::ProcessId& id) {
-  auto& resident = *services_.resident;
-  resident.StopMovers();
-  if (auto arena = resident.Take({id, options_.gpu.uuid})) {
+  auto& movers = *services_.movers;
+  movers.StopMovers();
+  if (auto arena = movers.TakeArena({id, options_.gpu.uuid})) {
     if (auto store = dataplane::ArenaStore::Open(paths_)) {
       // Memory reserved in advance stays reserved.
       (void)(found_.arena_reserved_bytes > 0 ? store->Recycle(std::move(*arena))

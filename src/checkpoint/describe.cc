@@ -45,7 +45,7 @@ Result<store::Process> DescribeProcess(const DumpedProgram& program, const proce
   p.pgid = member.process_group;
   p.sid = member.session;
   STASIS_ASSIGN(p.namespace_pid, process::ReadInnerPid(member.id.pid));
-  if (member.state == 'Z') return p;  // no executable any more
+  if (member.state == 'Z') return p;  // zombies have no executable
   STASIS_ASSIGN(p.exe, process::ReadExecutable(member.id.pid));
   if (const auto* device = FindDevice(program, member.id)) {
     p.recorded_state = ToImage(device->initial);
@@ -60,8 +60,8 @@ struct RequiredFile {
   std::string build_id;
 };
 
-// Adds a line "SIZE BUILD-ID PATH" for each file that the process has mapped and that CRIU will
-// insist on at a restore; a path has no line break there. Called in the child of AskBounded.
+// Adds a line "SIZE BUILD-ID PATH" for each mapped file that CRIU requires at a restore; paths in
+// /proc/PID/maps have no line breaks. Runs in the child process of AskBounded.
 void AddRequiredFiles(process::HostPid pid, const NoteStep& note, std::set<std::string>& seen,
                       std::string& lines) {
   note(fmt::format("list the mappings of process {}", pid.value));
@@ -77,7 +77,7 @@ void AddRequiredFiles(process::HostPid pid, const NoteStep& note, std::set<std::
   }
 }
 
-// The files may lie on a file system that does not answer.
+// The files may be on a file system that does not answer.
 Result<std::map<std::string, RequiredFile>> ReadRequiredFiles(const process::ProcessTree& tree,
                                                               const Deadline& deadline) {
   auto read = [&](const NoteStep& note) -> Result<std::string> {
@@ -141,13 +141,13 @@ Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const Dum
 
   if (!program.device_processes.empty()) {
     STASIS_ASSIGN(auto gpus, services.device->Gpus());
-    // All of them, used or not: the driver's restore wants a map of every GPU that the program
-    // could see.
+    // All GPUs, used or not, because the driver's restore requires a map of every GPU that the
+    // program could see.
     for (const auto& gpu : gpus) {
       uint64_t used = 0;
       for (const auto& p : program.device_processes) {
         if (std::find(p.gpus.begin(), p.gpus.end(), gpu.uuid) == p.gpus.end()) continue;
-        // How one process's memory is spread over several GPUs is not told.
+        // A process's share on each of several GPUs is not known.
         used += (p.device_bytes + p.away_bytes) / p.gpus.size();
       }
       m.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, used});

@@ -1,4 +1,4 @@
-// What a manifest says about a program, gathered while it is stopped.
+// Describes a stopped program for the manifest of its image.
 #pragma once
 
 #include <string>
@@ -16,16 +16,16 @@ namespace stasis::checkpoint {
 
 struct DumpedProgram {
   process::ProcessTree tree;
-  std::string job;                        // empty for a bare process
-  gpu_state::Processes device_processes;  // with their memory and state before the dump
+  std::string job;                        // empty for a process without a job
+  gpu_state::Processes device_processes;  // their memory and state before the dump
   bool leave_running = false;
   criu::Options criu;
   criu::StdioPlan stdio;
   std::string criu_version;
 };
 
-// Everything but files, ranges and phases. kDeadlineExceeded when the program's memory or a file
-// that it has mapped does not answer.
+// Fills in everything but files, ranges and phases. kDeadlineExceeded if the program's memory or a
+// mapped file cannot be read in time.
 Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const DumpedProgram& program,
                                         const Deadline& deadline);
 

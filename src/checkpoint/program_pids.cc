@@ -24,8 +24,8 @@ bool BringsItsPidNamespace(const store::Manifest& manifest) {
                      [](const auto& p) { return p.restored_pid() == 1; });
 }
 
-// The middle of the widest gap: threads are numbered soon after their processes, and the manifest
-// does not list them.
+// Returns the middle of the widest gap, because the threads, which the manifest does not list, have
+// numbers soon after their processes.
 pid_t PidForCriu(const store::Manifest& manifest) {
   std::vector<pid_t> taken = {1, PidMax()};
   for (const auto& p : manifest.processes) taken.push_back(p.restored_pid());

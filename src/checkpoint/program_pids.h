@@ -1,10 +1,9 @@
-// The numbers of a program's processes: those that an image knows them by, and those under which
-// they come back.
+// The pids of a program's processes in its image and after a restore.
 //
-// An image calls a process by the number that it had where the dump was made (store::Process::pid).
-// CRIU gives it the one of its own pid namespace (namespace_pid): what every process of a program
-// that was never in one of its own calls itself by anyway. In a new pid namespace that is still its
-// number, and we see another.
+// An image identifies a process by its pid in the namespace of the dump (store::Process::pid). CRIU
+// restores the pid of the process's own namespace (namespace_pid), which is the same number unless
+// the program had its own pid namespace. After a restore into a new pid namespace the process has
+// that number inside, and another one outside.
 #pragma once
 
 #include "base/result.h"
@@ -13,13 +12,14 @@
 
 namespace stasis::checkpoint {
 
-// Its root was the init of a pid namespace, which CRIU has saved and makes anew.
+// Returns true if the root was the init process of a pid namespace, which CRIU has saved and
+// restores.
 bool BringsItsPidNamespace(const store::Manifest& manifest);
 
-// Where CRIU itself is out of the way of all of them, in a pid namespace that is empty but for it.
+// Returns a pid for CRIU itself in a new pid namespace, away from those of the program.
 pid_t PidForCriu(const store::Manifest& manifest);
 
-// The process of an image below the restored `root`.
+// Finds a process of the image below the restored `root`.
 Result<process::ProcessId> FindRestored(const store::Process& process,
                                         const process::ProcessId& root);
 

@@ -14,10 +14,10 @@ constexpr const char* kCommitted = "committed";
 constexpr const char* kLateFiles = "late files";
 constexpr const char* kImage = "image";
 
-// A store that has not removed one file by then is left alone.
+// A store that does not remove a single file within this time is given up.
 constexpr std::chrono::seconds kSilence{20};
 
-// In the child.
+// Runs in the child process.
 Result<std::string> Clean(store::ImageWriter& writer, std::string_view request,
                           const ImageProcess::Progress& progress) {
   uint64_t files = 0;

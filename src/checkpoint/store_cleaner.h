@@ -1,7 +1,6 @@
-// Removes from a store what a dump leaves there when it fails, and what it has no use for when it
-// succeeds. A store may have stopped answering by then, and the machine may have no room for
-// another process: so a child that is started with the dump does it, and is given up when the store
-// stands still.
+// Removes the files of a failed dump from a store, and the late files of a successful one. By then
+// the store may have stopped answering, and the machine may be unable to start another process. So
+// a child process that is started with the dump does the work, and is abandoned if the store hangs.
 #pragma once
 
 #include <memory>
@@ -18,15 +17,15 @@ class StoreCleaner {
   // Forks. `writer` has begun its image and outlives this object; `store` is for messages.
   static Result<std::unique_ptr<StoreCleaner>> Start(store::ImageWriter& writer, std::string store);
 
-  // Each takes as long as the store goes on removing files; kDeadlineExceeded when it has removed
-  // none for 20 s, and kCancelled after that.
+  // Each call may last while the store keeps removing files. Returns kDeadlineExceeded if it has
+  // removed none for 20 s, and kCancelled after that.
 
-  // As ImageWriter::Abort and ImageWriter::AfterCommit.
+  // See ImageWriter::Abort and ImageWriter::AfterCommit.
   Status Abort();
   Status RemoveLateFiles();
-  // Deletes the image that was committed.
+  // Deletes the committed image.
   Status DeleteImage();
-  // Another process has committed the image: it may be read and deleted by others from now on.
+  // Tells the child that the image is committed, so that others may read and delete it.
   void NoteCommitted();
 
  private:

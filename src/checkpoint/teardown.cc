@@ -19,7 +19,7 @@ namespace stasis::checkpoint {
 namespace {
 
 constexpr std::chrono::seconds kEndTimeout{10};
-// A store that has not removed one file by then is left alone.
+// A store that does not remove a single file within this time is given up.
 constexpr std::chrono::seconds kSweepStep{20};
 
 }  // namespace
@@ -32,7 +32,7 @@ Result<std::string> SweepStoreOf(const std::string& image) {
   if (image.empty()) return std::string();
   const std::string store = std::filesystem::path(image).parent_path().string();
   auto sweep = [&](const NoteStep& note) -> Result<std::string> {
-    note("look for what is left in " + store);
+    note("search " + store + " for partial images");
     STASIS_TRY(store::SweepPartials(store, {},
                                     [&](const std::string& folder) { note("remove " + folder); }));
     return std::string();
@@ -41,8 +41,8 @@ Result<std::string> SweepStoreOf(const std::string& image) {
   options.each_step = kSweepStep;
   auto swept = AskBounded(sweep, Deadline(), options);
   if (swept) return swept;
-  // A store that does not answer must keep neither the program nor later commands waiting, and no
-  // more must a machine without room for another process.
+  // Neither the program nor later commands may wait for a store that does not answer, or for a
+  // machine that cannot start another process.
   const Code code = swept.error().code;
   if (code != Code::kDeadlineExceeded && code != Code::kResourceExhausted) return swept;
   return fmt::format("a hidden folder may be left in {}: {}; `stasis image gc -d {}` removes it",
@@ -51,8 +51,8 @@ Result<std::string> SweepStoreOf(const std::string& image) {
 
 Status EndTree(const process::ProcessId& shim, const process::ProcessId& root) {
   Deadline deadline = Deadline::In(kEndTimeout);
-  // Descendants may still be forked while they are killed, so it is done until a reading finds
-  // none. The shim goes last: it is what reaps them, and a zombie keeps its pid.
+  // Descendants may fork while they are killed, so this repeats until a reading finds none. The
+  // shim is killed last, because it reaps the others, and zombies keep their pids.
   for (const auto& top : {root, shim}) {
     while (top.pid.value != 0 && process::IsAlive(top) && !deadline.passed()) {
       auto tree = process::ReadTree(top.pid);
@@ -71,7 +71,7 @@ Status EndTree(const process::ProcessId& shim, const process::ProcessId& root) {
   for (const auto& top : {root, shim}) {
     if (top.pid.value != 0) STASIS_TRY(process::WaitForEnd(top, deadline));
     if (top.pid.value != 0 && process::IsAlive(top)) {
-      return Fail(Code::kInternal, fmt::format("process {} could not be ended", top.pid.value));
+      return Fail(Code::kInternal, fmt::format("process {} could not be killed", top.pid.value));
     }
   }
   return {};

@@ -12,7 +12,6 @@
 #include "checks/pids.h"
 #include "checks/readable.h"
 #include "criu/preflight.h"
-#include "criu/probe.h"
 #include "gpu_state/services.h"
 #include "jobs/store.h"
 #include "plan/journal.h"
@@ -27,105 +26,108 @@ using gpu_state::Services;
 
 constexpr std::chrono::seconds kProbeTimeout{10};
 
-struct Asking {
+struct Context {
   Services& services;
+  criu::Criu& criu;
   const Survey& survey;
   const bool leave_running;
-  BeforeDump& answer;
+  DumpFacts& facts;
 };
 
-Status AskCriu(Asking& a) {
-  const std::string& named = a.services.settings.criu;
-  STASIS_ASSIGN(a.answer.criu_path, criu::FindCriu(named));
-  STASIS_ASSIGN(a.answer.criu_version, criu::FoundVersion(named, Deadline::In(kProbeTimeout)));
+Status FindCriu(Context& c) {
+  const std::string& named = c.services.settings.criu;
+  STASIS_ASSIGN(c.facts.criu_path, c.criu.Find(named));
+  STASIS_ASSIGN(c.facts.criu_version, c.criu.Version(named, Deadline::In(kProbeTimeout)));
   return {};
 }
 
-Status AskReadable(Asking& a) {
-  return CheckStateReadable(a.survey.tree.members,
-                            ReadingDeadline(a.services.settings.phase_timeout_s));
+Status CheckReadable(Context& c) {
+  return CheckStateReadable(c.survey.tree.members,
+                            ReadingDeadline(c.services.settings.phase_timeout_s));
 }
 
-Status AskPrivileges(Asking&) { return criu::CheckPrivileges(); }
+Status CheckPrivileges(Context& c) { return c.criu.CheckPrivileges(); }
 
-// CRIU reads the limits of each process, as this does. The kernel allows that to a process with the
-// same user and group ids, or with CAP_SYS_RESOURCE.
-Status AskLimits(Asking& a) {
-  for (const auto& member : a.survey.tree.members) {
+// CRIU reads the limits of each process in the same way. The kernel allows that to a process with
+// the same user and group ids, or with CAP_SYS_RESOURCE.
+Status CheckLimits(Context& c) {
+  for (const auto& member : c.survey.tree.members) {
     rlimit limit{};
     if (::prlimit(member.id.pid.value, RLIMIT_NOFILE, nullptr, &limit) == 0 || errno != EPERM) {
       continue;
     }
-    return Fail(Code::kPermissionDenied,
-                fmt::format("process {} ({}) is another user's, and this command has no "
-                            "CAP_SYS_RESOURCE, which CRIU needs to read its limits",
-                            member.id.pid.value, member.comm),
-                "in a container, start that with --cap-add SYS_RESOURCE; or have that user dump it "
-                "(docs/security.md)");
+    return Fail(
+        Code::kPermissionDenied,
+        fmt::format("process {} ({}) belongs to another user, and CRIU needs CAP_SYS_RESOURCE "
+                    "to read its limits",
+                    member.id.pid.value, member.comm),
+        "start the container, if this is one, with --cap-add SYS_RESOURCE; or dump it as that "
+        "user (docs/security.md)");
   }
   return {};
 }
 
-Status AskGpuFiles(Asking& a) { return CheckOnlyDeviceUsers(a.services, a.survey); }
+Status CheckGpuFiles(Context& c) { return CheckOnlyDeviceUsers(c.services, c.survey); }
 
-Status AskOtherJobs(Asking& a) {
-  STASIS_ASSIGN(const plan::Operation dump, a.survey.ToOperation("dump"));
-  return CheckEndsNoOtherJob(a.services.paths, dump.job, dump.members, a.leave_running);
+Status CheckOtherJobs(Context& c) {
+  STASIS_ASSIGN(const plan::Operation dump, c.survey.ToOperation("dump"));
+  return CheckEndsNoOtherJob(c.services.paths, dump.job, dump.members, c.leave_running);
 }
 
-Status AskBackground(Asking& a) { return CheckNothingOutside(a.survey); }
+Status CheckBackground(Context& c) { return CheckNothingOutside(c.survey); }
 
-Status AskPidNamespace(Asking& a) {
-  STASIS_ASSIGN(a.answer.in_own_pidns, LivesInJobsPidNamespace(a.services, a.survey));
+Status CheckPidNamespace(Context& c) {
+  STASIS_ASSIGN(c.facts.in_own_pidns, LivesInJobsPidNamespace(c.services, c.survey));
   return {};
 }
 
-// CRIU saves a mount namespace of the program's own, but Stasis cannot have it restored: the dump
-// would succeed, end the program, and its image would be of no use.
-Status AskMountNamespace(Asking& a) {
+// CRIU can save a mount namespace of the program, but Stasis cannot restore it: the dump would
+// succeed, end the program, and leave a useless image.
+Status CheckMountNamespace(Context& c) {
   process::HostPid criu{::getpid()};
-  if (a.answer.in_own_pidns) {
+  if (c.facts.in_own_pidns) {
     STASIS_ASSIGN(const uint64_t pid_namespace,
-                  process::ReadNamespace(a.survey.tree.root().id.pid, "pid"));
+                  process::ReadNamespace(c.survey.tree.root().id.pid, "pid"));
     STASIS_ASSIGN(criu, process::FindByInnerPid(pid_namespace, 1));
   }
   STASIS_ASSIGN(const uint64_t expected, process::ReadNamespace(criu, "mnt"));
-  for (const auto& member : a.survey.tree.members) {
+  for (const auto& member : c.survey.tree.members) {
     auto found = process::ReadNamespace(member.id.pid, "mnt");
-    if (!found || *found == expected) continue;  // a zombie has none
-    return Fail(Code::kUnimplemented,
-                fmt::format("process {} ({}) lives in a mount namespace of its own, as in a "
-                            "container, and could not be restored",
-                            member.id.pid.value, member.comm),
-                "have the container's runtime checkpoint a container (`podman container "
-                "checkpoint`, `docker checkpoint`); `stasis suspend` and `resume` work");
+    if (!found || *found == expected) continue;  // zombies have none
+    return Fail(
+        Code::kUnimplemented,
+        fmt::format("process {} ({}) has its own mount namespace, as in a container, and could "
+                    "not be restored",
+                    member.id.pid.value, member.comm),
+        "checkpoint a container with its runtime (`podman container checkpoint`, `docker "
+        "checkpoint`); `stasis suspend` and `resume` work");
   }
   return {};
 }
 
-Status AskStdio(Asking& a) {
-  STASIS_ASSIGN(a.answer.stdio, criu::PlanStdio(a.survey.tree, LogOf(a.services, a.survey.target)));
+Status PlanStdio(Context& c) {
+  STASIS_ASSIGN(c.facts.stdio, criu::PlanStdio(c.survey.tree, LogOf(c.services, c.survey.target)));
   return {};
 }
 
-struct Question {
+struct DumpCheck {
   const char* id;
-  Status (*ask)(Asking&);
+  Status (*run)(Context&);
 };
-constexpr Question kQuestions[] = {
-    {"program-answers", AskReadable},
-    {"privileges", AskPrivileges},
-    {"resource-limits", AskLimits},
-    {"criu", AskCriu},
-    {"gpu-files", AskGpuFiles},
-    {"other-job", AskOtherJobs},
-    {"background", AskBackground},
-    {"pid-namespace", AskPidNamespace},
-    {"mount-namespace", AskMountNamespace},  // after the one before, whose answer it uses
-    {"stdio", AskStdio},
+constexpr DumpCheck kDumpChecks[] = {
+    {"program-answers", CheckReadable},
+    {"privileges", CheckPrivileges},
+    {"resource-limits", CheckLimits},
+    {"criu", FindCriu},
+    {"gpu-files", CheckGpuFiles},
+    {"other-job", CheckOtherJobs},
+    {"background", CheckBackground},
+    {"pid-namespace", CheckPidNamespace},
+    {"mount-namespace", CheckMountNamespace},  // uses the result of pid-namespace
+    {"stdio", PlanStdio},
 };
 
-// Whether an earlier image of the job is in the store.
+// Returns true if the store has an earlier image of the job.
 bool HasEarlierImage(const Paths& paths, const std::string& job, const std::string& store) {
   if (job.empty()) return false;
   auto loaded = jobs::Store(paths.jobs()).Load(job);
@@ -139,31 +141,31 @@ bool HasEarlierImage(const Paths& paths, const std::string& job, const std::stri
 
 }  // namespace
 
-Result<BeforeDump> AskBeforeDump(Services& services, const Survey& survey,
-                                 const criu::Options& options, bool leave_running,
-                                 std::vector<Refused>* refused) {
-  BeforeDump answer;
-  Asking asking{services, survey, leave_running, answer};
-  for (const Question& question : kQuestions) {
-    Status status = question.ask(asking);
+Result<DumpFacts> CheckBeforeDump(Services& services, criu::Criu& criu, const Survey& survey,
+                                  const criu::Options& options, bool leave_running,
+                                  std::vector<Refused>* refused) {
+  DumpFacts facts;
+  Context context{services, criu, survey, leave_running, facts};
+  for (const DumpCheck& check : kDumpChecks) {
+    Status status = check.run(context);
     if (status) continue;
     if (refused == nullptr) return Fail(std::move(status).error());
-    refused->push_back({question.id, std::move(status).error()});
+    refused->push_back({check.id, std::move(status).error()});
   }
   if (refused == nullptr) {
-    STASIS_TRY(criu::Preflight(survey.tree, options, answer.stdio));
-    return answer;
+    STASIS_TRY(criu::Preflight(survey.tree, options, facts.stdio));
+    return facts;
   }
-  STASIS_ASSIGN(auto obstacles, criu::FindObstacles(survey.tree, options, answer.stdio));
+  STASIS_ASSIGN(auto obstacles, criu::FindObstacles(survey.tree, options, facts.stdio));
   for (const auto& found : obstacles) refused->push_back({found.name, criu::ToError(found)});
-  return answer;
+  return facts;
 }
 
 Status CheckImageSpace(const Services& services, const Survey& survey, const std::string& store,
                        bool full, uint64_t carried_bytes) {
   const std::string folder = ExistingPart(AbsolutePath(store));
   if (::access(folder.c_str(), W_OK) != 0) {
-    return FailErrno(errno, "cannot write images to " + store);
+    return FailErrno(errno, "write images to " + store);
   }
   uint64_t bytes = survey.device_bytes() + survey.device_bytes(/*suspended=*/true);
   if (!full && HasEarlierImage(services.paths, survey.target.job, store)) {

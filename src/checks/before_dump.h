@@ -1,32 +1,35 @@
-// What a dump asks before it touches anything, but for the GPU memory (SharedSuspend::Look): one
-// list, which a dump walks up to the first refusal and `check` to its end.
+// The checks before a dump, except those of GPU memory (SharedSuspend::Create): one list, which a
+// dump runs up to the first refusal and `stasis check` to its end.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "checks/survey.h"
+#include "criu/criu.h"
 #include "criu/options.h"
 #include "criu/stdio.h"
 #include "gpu_state/services.h"
 
 namespace stasis::checks {
 
-struct BeforeDump {
+// Results of the checks that the dump needs.
+struct DumpFacts {
   std::string criu_path;
   std::string criu_version;
-  bool in_own_pidns = false;  // it lives in its job's own
+  bool in_own_pidns = false;  // the program is in its job's pid namespace
   criu::StdioPlan stdio;
 };
 
-// With `refused`, every refusal is put there and the answer is what could be found out.
-Result<BeforeDump> AskBeforeDump(gpu_state::Services& services, const Survey& survey,
-                                 const criu::Options& options, bool leave_running = false,
-                                 std::vector<Refused>* refused = nullptr);
+// With `refused`, stores every refusal there and returns what could be found out.
+Result<DumpFacts> CheckBeforeDump(gpu_state::Services& services, criu::Criu& criu,
+                                  const Survey& survey, const criu::Options& options,
+                                  bool leave_running = false,
+                                  std::vector<Refused>* refused = nullptr);
 
-// At least the GPU's data must fit into the store, which may not exist yet. What the data plane
-// carries need not, where an earlier image of the job may have it: how much of it has to be written
-// is seen only when it is, and a disk that is too full is found out by then.
+// Checks that the GPU's data fits into the store, which may not exist yet. The bytes that movers
+// carry do not count if an earlier image of the job may have them: how many must be written is
+// known only during the dump, which fails if the disk is full.
 Status CheckImageSpace(const gpu_state::Services& services, const Survey& survey,
                        const std::string& store, bool full, uint64_t carried_bytes);
 

@@ -23,25 +23,27 @@ tl::unexpected<Error> Distrusted(const std::string& what, const std::string& hin
 Status CheckOwner(int folder_fd, const std::string& name, const std::string& shown,
                   const Caller& caller) {
   struct stat st;
-  // A link or anything else in the place of a file is found when the image is verified.
+  // Verification finds links and other things in the place of a file.
   if (::fstatat(folder_fd, name.c_str(), &st, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0) return {};
   if (st.st_uid != 0 && st.st_uid != caller.uid) {
     return Distrusted(
-        fmt::format("the image is another user's: {} belongs to user {}", shown, st.st_uid),
-        "it may hold anything. Restore it as that user, or, when you would run any program of his, "
+        fmt::format("the image belongs to another user: {} belongs to user {}", shown, st.st_uid),
+        "it may contain any program. Restore it as that user or, if you trust that user's "
+        "programs, "
         "with --trust-image");
   }
   if ((st.st_mode & (S_IWGRP | S_IWOTH)) == 0 || S_ISLNK(st.st_mode)) return {};
-  return Distrusted(fmt::format("{} can be written by others than its owner (mode {:04o})", shown,
-                                st.st_mode & 07777),
-                    fmt::format("`chmod -R go-w {}` takes that from them; --trust-image restores "
-                                "it as it is",
-                                shown));
+  return Distrusted(
+      fmt::format("{} can be written by users other than its owner (mode {:04o})", shown,
+                  st.st_mode & 07777),
+      fmt::format("`chmod -R go-w {}` prevents that; --trust-image restores the image "
+                  "as it is",
+                  shown));
 }
 
-// The manifest's own words, which are no proof.
+// The manifest's own claim, which proves nothing.
 std::string ClaimedOrigin(const store::Manifest& manifest) {
-  return fmt::format("it says that it was written on {} at {}",
+  return fmt::format("according to itself it was written on {} at {}",
                      store::Printable(manifest.host.name), store::Utc(manifest.created_unix_ns));
 }
 
@@ -55,11 +57,11 @@ Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const 
   if (origin == store::Origin::kChanged) {
     why = "its manifest was changed after it was written here (its origin MAC is wrong)";
   } else if (origin == store::Origin::kUnknown) {
-    why = "it has no origin MAC, so nothing shows who wrote it";
+    why = "it has no origin MAC, so its writer is unknown";
   } else if (!key) {
     why = fmt::format(
-        "there is no {} to check its origin MAC with: the image comes from elsewhere, "
-        "or that file was deleted",
+        "{}, which is needed to check its origin MAC, does not exist: the image comes from "
+        "elsewhere, or that file was deleted",
         SecretPath(paths));
   } else {
     why =
@@ -70,22 +72,22 @@ Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const 
       fmt::format("image {} was not written by this installation: {}; {}, and its files belong to "
                   "user {}",
                   image.path(), why, ClaimedOrigin(image.manifest()), st.st_uid),
-      fmt::format(
-          "an image may hold any program, which a restore runs as user {}. If you know where "
-          "this one comes from and trust that, restore it with --trust-image "
-          "(docs/security.md)",
-          caller.uid));
+      fmt::format("an image may contain any program, which a restore runs as user {}. If you know "
+                  "and trust "
+                  "its origin, restore it with --trust-image (docs/security.md)",
+                  caller.uid));
 }
 
 Error ForRoot(uid_t uid) {
   Error error{Code::kPermissionDenied};
   error.message = fmt::format(
-      "the image holds a program of user {}, and CRIU would open the files that it names with "
-      "root's rights, whatever that user has put in their place",
+      "the image contains a program of user {}, and CRIU would open the files that it names with "
+      "root's privileges, even if that user has replaced them",
       uid);
   error.hint =
-      "let that user restore it (docs/security.md says how, also as root in his name), or, when "
-      "nobody can have touched those files, restore it with --trust-image";
+      "restore it as that user (docs/security.md, also for root) or, if those files cannot have "
+      "been "
+      "replaced, with --trust-image";
   return error;
 }
 
@@ -96,12 +98,12 @@ Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, co
   const uid_t uid = image.manifest().job.uid;
   if (!caller.root() && uid != caller.uid) {
     return Distrusted(
-        fmt::format("the image holds a program of user {}, you are user {}", uid, caller.uid),
+        fmt::format("the image contains a program of user {}, you are user {}", uid, caller.uid),
         "restore it as that user or as root");
   }
   if (trusted) return {};
   STASIS_TRY(CheckOwner(image.dir_fd(), "", image.path(), caller));
-  // The manifest, all files, and the folders that they are in.
+  // The manifest, all files, and their folders.
   std::set<std::string> paths_inside = {store::kManifestName};
   auto add = [&](const std::string& path) {
     paths_inside.insert(path);
@@ -112,7 +114,7 @@ Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, co
   for (const std::string& path : paths_inside) {
     STASIS_TRY(CheckOwner(image.dir_fd(), path, image.path() + "/" + path, caller));
   }
-  // Nothing that the manifest says of itself counts before this.
+  // The manifest must not be relied on before this check.
   STASIS_TRY(CheckOrigin(image, caller, paths));
   if (caller.root() && uid != 0) return Fail(ForRoot(uid));
   return {};

@@ -1,4 +1,4 @@
-// Which image a caller may restore (docs/decisions/image-trust.md).
+// Decides which images a caller may restore (docs/decisions/image-trust.md).
 #pragma once
 
 #include "base/caller.h"
@@ -8,22 +8,21 @@
 
 namespace stasis::checks {
 
-// Checked before anything is touched; kPermissionDenied:
-// - A user restores only programs of that user.
-// - All files of the image belong to the caller or to root, and nobody else may write to them.
-// - The image was written by this installation, with the caller's secret (image/origin.h). Copying
-//   an image makes its files the caller's, but not its MAC.
-// - Root restores only root's programs: CRIU would open a user's files, or what that user has put
-// in
-//   their place, with root's rights.
-// `trusted`: the caller vouches for the image and for the files that it names; only the first check
-// is made.
+// Returns kPermissionDenied unless all of these hold:
+// - The program's user is the caller, or the caller is root.
+// - All files of the image belong to the caller or to root, and no other user may write to them.
+// - This installation wrote the image, with the caller's secret (store/origin.h). Copying an image
+//   makes its files the caller's, but not its MAC.
+// - If the caller is root, the program is root's too: otherwise CRIU would open the user's files,
+//   or replacements that the user made, with root's privileges.
+// With `trusted`, the caller vouches for the image and the files that it names, and only the first
+// condition is checked.
 Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, const Paths& paths,
                        bool trusted);
 
-// Of CRIU's files at `images_dir`, whose bytes have been verified: they are made fit for a caller
-// who is not root (criu/credentials.h), or, unless `trusted`, refused where they hold somebody else
-// than root.
+// Checks CRIU's files in `images_dir`, whose bytes have been verified. For a caller other than
+// root, adapts them to the caller (criu/credentials.h). For root, refuses processes of other users
+// unless `trusted`.
 Status CheckCpuFiles(const std::string& images_dir, const Caller& caller, bool trusted);
 
 }  // namespace stasis::checks

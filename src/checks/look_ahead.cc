@@ -16,71 +16,70 @@ namespace {
 using device::ProcessState;
 using gpu_state::Services;
 
-// The driver says so only when the program stands still (seen on driver 580; softgpu does the
-// same).
+// The driver refuses managed memory only when the program is already stopped (driver 580; softgpu
+// does the same).
 Status CheckManaged(const wire::HelloReply& hello) {
   if (hello.driver.managed_bytes == 0) return {};
-  return Fail(
-      Code::kUnimplemented,
-      fmt::format("it has {} MiB of managed memory, of which the driver makes no checkpoint",
-                  (hello.driver.managed_bytes + (1 << 20) - 1) >> 20),
-      "have it use cudaMalloc in the place of cudaMallocManaged");
+  return Fail(Code::kUnimplemented,
+              fmt::format("it has {} MiB of managed memory, which the driver cannot checkpoint",
+                          (hello.driver.managed_bytes + (1 << 20) - 1) >> 20),
+              "use cudaMalloc instead of cudaMallocManaged in the program");
 }
 
-// What has to be looked at of all processes together. An agent has one client at a time, and others
-// want to be it: what it has said is kept, and not the agent.
-struct Together {
+// Data for the checks of all processes together. An agent has one client at a time, so only its
+// answer is kept, not the connection.
+struct AllProcesses {
   struct Member {
     process::ProcessId id;
     wire::HelloReply hello;
   };
-  std::vector<Member> members;  // they would take part in a suspend
+  std::vector<Member> members;  // would take the shared path of a suspend
   gpu_state::UnseenProcesses unseen;
 };
 
-void LookAt(Services& services, const plan::RecordedProcess& process, Outlook& outlook,
-            Together& all) {
+void AddProcess(Services& services, const plan::RecordedProcess& process, Outlook& outlook,
+                AllProcesses& all) {
   auto refuse = [&](Status status) {
     if (!status) outlook.refusals.push_back(std::move(status).error());
   };
   if (process.suspended()) {
     refuse(gpu_state::CheckNotMoved(services.paths, process.id));
     gpu_state::SharedResume stored(services, {});
-    refuse(stored.Look({process}));
+    refuse(stored.FindArenas({process}));
     outlook.carried_bytes += stored.bytes();
-    return gpu_state::NoteUnseen(process, nullptr, all.unseen);
+    return gpu_state::NoteUnseen(*services.agents, process, nullptr, all.unseen);
   }
   if (process.initial != ProcessState::kRunning) return;
-  auto found = gpu_state::FindSharedMembers({process}, gpu_state::AwayOptions());
+  auto found = gpu_state::FindSharedMembers(*services.agents, {process}, gpu_state::AwayOptions());
   if (!found) return outlook.refusals.push_back(std::move(found).error());
   for (const std::string& why : found->left_to_driver) {
     outlook.left_to_driver.push_back(why + ": the driver carries its memory");
   }
   uint64_t carried = 0;
-  for (const gpu_state::Lot& lot : found->lots) carried += lot.bytes();
+  for (const gpu_state::GpuShard& shard : found->shards) carried += shard.bytes();
   outlook.carried_bytes += carried;
   outlook.driver_bytes += process.device_bytes - std::min(process.device_bytes, carried);
   all.unseen.insert(all.unseen.end(), found->unseen.begin(), found->unseen.end());
   Status managed;
   if (!found->members.empty()) {
-    const wire::HelloReply& hello = found->members.front().client->hello();
+    const wire::HelloReply& hello = found->members.front().agent->hello();
     managed = CheckManaged(hello);
     all.members.push_back({process.id, hello});
-  } else if (auto agent = gpu_state::FindAgent(process.id); agent && *agent) {
+  } else if (auto agent = gpu_state::FindAgent(*services.agents, process.id); agent && *agent) {
     managed = CheckManaged((*agent)->hello());
   }
   refuse(Annotate(std::move(managed), fmt::format("process {}", process.id.pid.value)));
 }
 
-// Of a target of which each process may take part: one that may not is refused for that.
-Status CheckPeersOf(const Together& all) {
+// Called only if no single process is refused.
+Status CheckPeersOf(const AllProcesses& all) {
   std::vector<gpu_state::IpcMember> each;
   for (const auto& member : all.members) each.push_back({member.id, &member.hello});
   return gpu_state::CheckIpcPeers(each);
 }
 
 uint64_t UnusedArenaBytes(const Paths& paths) {
-  auto store = gpu_state::ArenasThereAre(paths);
+  auto store = gpu_state::ExistingArenas(paths);
   auto arenas = store ? store->List() : Result<std::vector<dataplane::ArenaInfo>>();
   uint64_t bytes = 0;
   for (const auto& arena : arenas.value_or(std::vector<dataplane::ArenaInfo>())) {
@@ -98,8 +97,10 @@ Result<Outlook> LookAhead(Services& services, const Survey& survey) {
   }
   STASIS_ASSIGN(plan::Operation operation, survey.ToOperation("check"));
   Outlook outlook;
-  Together all;
-  for (const auto& process : operation.device_processes) LookAt(services, process, outlook, all);
+  AllProcesses all;
+  for (const auto& process : operation.device_processes) {
+    AddProcess(services, process, outlook, all);
+  }
   if (outlook.refusals.empty()) {
     if (Status known = CheckPeersOf(all); !known) {
       outlook.refusals.push_back(std::move(known).error());

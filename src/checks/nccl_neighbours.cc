@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "criu/image_entries.h"
+#include "device/gpu_map.h"
 #include "process/search.h"
 #include "store/manifest.h"
 
@@ -20,7 +21,7 @@ using gpu_state::Services;
 
 constexpr std::string_view kSocket = "@/tmp/nccl-socket-";
 
-// "socket:[4711]" of every communicator in the network namespace of `pid`.
+// Returns "socket:[4711]" for every communicator in the network namespace of `pid`.
 Result<std::set<std::string>> CommunicatorSockets(process::HostPid pid) {
   STASIS_ASSIGN(std::string text, ReadFile(fmt::format("/proc/{}/net/unix", pid.value)));
   std::set<std::string> sockets;
@@ -36,23 +37,19 @@ Result<std::set<std::string>> CommunicatorSockets(process::HostPid pid) {
   return sockets;
 }
 
-// A rank, as far as this is about it.
 struct Rank {
   std::string who;
   std::vector<device::GpuUuid> gpus;
 };
 
 void Apply(const device::GpuMap& map, std::vector<device::GpuUuid>& gpus) {
-  for (auto& gpu : gpus) {
-    auto pair = std::find_if(map.begin(), map.end(), [&](const auto& p) { return p.first == gpu; });
-    if (pair != map.end()) gpu = pair->second;
-  }
+  for (auto& gpu : gpus) gpu = device::Mapped(map, gpu);
 }
 
-// Those of the target that get new contexts; the sockets of all of its processes are taken out of
-// `sockets`. Several may hold one: it is inherited by fork.
-std::vector<Rank> TakeRanks(const Survey& survey, Anew anew, const device::GpuMap& map,
-                            std::set<std::string>& sockets) {
+// Returns the ranks of the target that get new contexts, and removes the sockets of all its
+// processes from `sockets`. Several processes may hold one socket, because fork inherits it.
+std::vector<Rank> ExtractRanks(const Survey& survey, NewContexts new_contexts,
+                               const device::GpuMap& map, std::set<std::string>& sockets) {
   std::vector<Rank> ranks;
   std::set<std::string> own;
   for (const auto& stat : survey.members()) {
@@ -68,7 +65,7 @@ std::vector<Rank> TakeRanks(const Survey& survey, Anew anew, const device::GpuMa
                           [&](const auto& device_process) { return device_process.id == stat.id; });
     if (!holds || p == survey.device_processes.end()) continue;
     const bool away = p->state == device::ProcessState::kCheckpointed;
-    if (away != (anew == Anew::kOfAway)) continue;
+    if (away != (new_contexts == NewContexts::kOfSuspended)) continue;
     ranks.push_back({fmt::format("process {}", stat.id.pid.value), p->gpus});
     Apply(map, ranks.back().gpus);
   }
@@ -76,43 +73,44 @@ std::vector<Rank> TakeRanks(const Survey& survey, Anew anew, const device::GpuMa
   return ranks;
 }
 
-// `sockets`: those of others.
+// `sockets` are those of other programs.
 Status Refuse(Services& services, const std::vector<Rank>& ranks,
               const std::set<std::string>& sockets, const std::string& hint) {
   if (ranks.empty() || sockets.empty()) return {};
   process::ProcessTree holders;
   STASIS_ASSIGN(holders.members, process::FindHolders(sockets));
   if (holders.members.empty()) return {};
-  // Of one that is away there is none.
+  // Suspended processes are not among them.
   STASIS_ASSIGN(auto neighbours, services.device->FindProcesses(holders));
   for (const auto& neighbour : neighbours) {
     for (const auto& rank : ranks) {
       auto shared = std::find_first_of(rank.gpus.begin(), rank.gpus.end(), neighbour.gpus.begin(),
                                        neighbour.gpus.end());
       if (shared == rank.gpus.end()) continue;
-      return Fail(Code::kFailedPrecondition,
-                  fmt::format("{} has an NCCL communicator on GPU {}, which process {} of another "
-                              "job uses with NCCL too: contexts that the driver brings back beside "
-                              "each other can cost both their programs",
-                              rank.who, shared->value, neighbour.id.pid.value),
-                  hint +
-                      "; STASIS_TRY_NCCL=1 in the environment tries it all the same "
-                      "(docs/nccl.md)");
+      return Fail(
+          Code::kFailedPrecondition,
+          fmt::format("{} has an NCCL communicator on GPU {}, which process {} of another "
+                      "job uses with NCCL too: if the driver restores contexts of both, they "
+                      "can block each other until both programs are lost",
+                      rank.who, shared->value, neighbour.id.pid.value),
+          hint +
+              "; STASIS_TRY_NCCL=1 in the environment skips this check "
+              "(docs/nccl.md)");
     }
   }
   return {};
 }
 
-bool IsTried() { return std::getenv("STASIS_TRY_NCCL") != nullptr; }
+bool IsCheckSkipped() { return std::getenv("STASIS_TRY_NCCL") != nullptr; }
 
 }  // namespace
 
-Status RefuseNcclNeighbours(Services& services, const Survey& survey, Anew anew,
+Status RefuseNcclNeighbours(Services& services, const Survey& survey, NewContexts new_contexts,
                             const device::GpuMap& map, const std::string& hint) {
-  if (survey.device_processes.empty() || IsTried()) return {};
+  if (survey.device_processes.empty() || IsCheckSkipped()) return {};
   STASIS_ASSIGN(auto sockets, CommunicatorSockets(survey.tree.root().id.pid));
   if (sockets.empty()) return {};
-  const auto ranks = TakeRanks(survey, anew, map, sockets);
+  const auto ranks = ExtractRanks(survey, new_contexts, map, sockets);
   return Refuse(services, ranks, sockets, hint);
 }
 
@@ -130,7 +128,7 @@ Result<bool> HasCommunicators(int files_img, uint64_t size_bytes) {
 
 Status RefuseNcclNeighbours(Services& services, const store::Manifest& manifest,
                             const device::GpuMap& map, const std::string& hint) {
-  if (manifest.gpus.empty() || IsTried()) return {};
+  if (manifest.gpus.empty() || IsCheckSkipped()) return {};
   STASIS_ASSIGN(auto sockets, CommunicatorSockets({::getpid()}));
   std::vector<Rank> ranks;
   for (const auto& p : manifest.processes) {

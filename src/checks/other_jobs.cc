@@ -14,8 +14,8 @@ namespace {
 tl::unexpected<Error> Refuse(const std::string& who, bool leave_running, const std::string& hint) {
   return Fail(Code::kFailedPrecondition,
               leave_running
-                  ? who + ", of which there may be no copy"
-                  : who + ": the dump would end that job too, which would know of no image",
+                  ? who + ", which must not be copied"
+                  : who + ": the dump would end that job too, without an image in its record",
               hint);
 }
 
@@ -24,8 +24,7 @@ Status CheckOfThisStore(const Paths& paths, const std::string& own,
   auto jobs = jobs::Store(paths.jobs()).List();
   if (!jobs) {
     const Code code = jobs.error().code;
-    // As where a target is looked up: programs are reached while nobody can read what jobs there
-    // are.
+    // Targets can be looked up by pid while the database is unreadable, so this is no refusal.
     if (code == Code::kDataLoss || code == Code::kUnimplemented) return {};
     return Fail(std::move(jobs).error());
   }
@@ -41,17 +40,17 @@ Status CheckOfThisStore(const Paths& paths, const std::string& own,
     const bool shim = is_member(processes.shim) && process::IsAlive(processes.shim);
     const bool root = is_member(processes.root) && !jobs::HasEnded(listed.job->state);
     if (!shim && (!root || leave_running)) continue;
-    const std::string who = fmt::format("process {} of it is {}job {}",
+    const std::string who = fmt::format("its process {} is {}job {}",
                                         (shim ? processes.shim : processes.root).pid.value,
                                         shim ? "the shim of " : "", listed.id);
     return Refuse(who, leave_running,
-                  fmt::format("`stasis dump {0}` first, or end it (`stasis kill {0}`){1}",
-                              listed.id, shim ? "" : "; with --leave-running nothing is ended"));
+                  fmt::format("dump it first (`stasis dump {0}`), or end it (`stasis kill {0}`){1}",
+                              listed.id, shim ? "" : "; or use --leave-running"));
   }
   return {};
 }
 
-// "user 1000 (/home/ann/.local/state/stasis/jobs/x)": whose job it is, and where it is kept.
+// Returns the job's user and folder: "user 1000 (/home/ann/.local/state/stasis/jobs/x)".
 std::string Keeper(process::HostPid shim) {
   auto credentials = process::ReadCredentials(shim);
   std::string text =
@@ -67,11 +66,11 @@ Status CheckOfOtherStores(const std::vector<process::ProcessId>& members, bool l
   for (const auto& id : members) {
     auto stat = process::ReadStat(id.pid);
     if (!stat || stat->id != id || !jobs::IsShim(*stat)) continue;
-    return Refuse(fmt::format("process {} of it is the shim of a job of {}, which is not among "
-                              "yours here",
+    return Refuse(fmt::format("its process {} is the shim of a job of {}, which is not in this "
+                              "state folder",
                               id.pid.value, Keeper(id.pid)),
                   leave_running,
-                  "its user dumps it first (`stasis dump`), or ends it (`stasis kill`), where "
+                  "dump it first (`stasis dump`), or end it (`stasis kill`), as the user whose "
                   "`stasis ps` lists it");
   }
   return {};

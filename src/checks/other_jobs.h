@@ -1,6 +1,6 @@
-// Jobs within jobs: a process of a target may be a job of its own (`stasis manage` of a child, or
-// `stasis run` below a process that reaps for others). A suspend of all of it is one of that job
-// too, and shows so. A dump would end it for an image that its record knows nothing of.
+// Refuses a dump of a target that contains another job (`stasis manage` of a child, or `stasis run`
+// below a subreaper). A suspend of the target suspends that job too, and its state shows it. A dump
+// would end it, and its record would not know of the image.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@
 
 namespace stasis::checks {
 
-// kFailedPrecondition: one of `members` is the first process of another job than `own` (empty: of
-// any), or its shim; the job is named. With `leave_running` no job is ended, but a shim may not be
-// in an image: the copy would take the job for its own. Jobs that are not in this store, of other
-// users for root, are known by their shims only: one of `manage` has none, and is not seen.
+// kFailedPrecondition names a job other than `own` (empty: any job) whose first process or shim is
+// in `members`. With `leave_running` no job is ended, but a shim must not be in an image, because
+// the copy would act for the same job. Jobs of other stores (of other users, for root) are found by
+// their shims only, so a job of `manage` is not found there.
 Status CheckEndsNoOtherJob(const Paths& paths, const std::string& own,
                            const std::vector<process::ProcessId>& members, bool leave_running);
 

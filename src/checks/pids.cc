@@ -15,11 +15,10 @@ namespace stasis::checks {
 namespace {
 
 constexpr std::chrono::seconds kDyingTimeout{15};
-constexpr char kOrBeside[] =
-    "; or restore it with --new-pidns, in a pid namespace of its own, where every number is free";
+constexpr char kOrNewPidns[] = "; or use --new-pidns, which restores it into a new pid namespace";
 
-// A program that was just killed may still be dying: giving back its GPU memory takes a while, and
-// a zombie keeps its number until its parent has reaped it.
+// A killed program takes a while to end, because its GPU memory has to be freed, and a zombie keeps
+// its pid until its parent has reaped it.
 Result<process::Stat> StatOnceDead(process::HostPid pid) {
   Deadline deadline = Deadline::In(kDyingTimeout);
   for (;;) {
@@ -34,26 +33,26 @@ Status CheckPidFree(const store::Process& p) {
   auto taken = StatOnceDead({pid});
   if (!taken && process::IsThreadOfAnother(pid)) {
     return Fail(Code::kAborted, fmt::format("process id {} of the image is taken by a thread", pid),
-                std::string("end that program") + kOrBeside);
+                std::string("end that program") + kOrNewPidns);
   }
   if (!taken) return {};
   if (taken->state == 'Z') {
     return Fail(
         Code::kAborted,
         fmt::format(
-            "process id {} of the image is still taken by {}, which has ended and waits for its "
-            "parent {} to notice",
+            "process id {} of the image is still taken by {}, a zombie that its parent {} has not "
+            "reaped",
             pid, taken->comm, taken->parent.value),
-        std::string("make that parent wait for it, or end that parent") + kOrBeside);
+        std::string("have that parent reap it, or end that parent") + kOrNewPidns);
   }
   const bool same = taken->id.start_time == p.start_ticks;
   return Fail(Code::kAborted,
               fmt::format("process id {} of the image is taken by {}{}", pid, taken->comm,
-                          same ? ", which is the program itself: it still runs" : ""),
-              (same ? std::string("end it first if it is to go back to the image")
-                    : std::string("a program comes back under its old process ids: end that "
+                          same ? ", which is the program itself and still runs" : ""),
+              (same ? std::string("end it first")
+                    : std::string("a program is restored with its old process ids: end that "
                                   "process")) +
-                  kOrBeside);
+                  kOrNewPidns);
 }
 
 }  // namespace
@@ -69,7 +68,7 @@ Result<bool> LivesInJobsPidNamespace(const gpu_state::Services& services, const 
   STASIS_ASSIGN(bool elsewhere, process::IsInOtherPidNamespace(root));
   if (!elsewhere) return false;
   STASIS_ASSIGN(pid_t inner, process::ReadInnerPid(root));
-  if (inner == 1) return false;  // a namespace that CRIU saves with it
+  if (inner == 1) return false;  // CRIU saves this namespace too
   STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace(root, "pid"));
   STASIS_ASSIGN(process::HostPid init, process::FindByInnerPid(pid_namespace, 1));
   if (!survey.target.job.empty()) {
@@ -78,11 +77,11 @@ Result<bool> LivesInJobsPidNamespace(const gpu_state::Services& services, const 
   }
   return Fail(
       Code::kUnimplemented,
-      fmt::format("process {} lives in the pid namespace of process {}, in which CRIU could "
-                  "not save it from here",
+      fmt::format("process {} is in the pid namespace of process {}, and CRIU cannot save it from "
+                  "outside",
                   root.value, init.value),
-      fmt::format("run stasis in there, as in a container's shell; or `nsenter -t {} -p -m "
-                  "stasis …`",
+      fmt::format("run stasis inside that namespace, for example in a shell of the container, or "
+                  "with `nsenter -t {} -p -m stasis …`",
                   init.value));
 }
 

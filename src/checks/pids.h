@@ -1,5 +1,5 @@
-// The process ids of a program: whether a restore finds them free, and in which pid namespace a
-// dump finds them (checkpoint/program_pids.h).
+// Checks of process ids (checkpoint/program_pids.h): that a restore finds them free, and that a
+// dump can save their pid namespace.
 #pragma once
 
 #include "checks/survey.h"
@@ -8,13 +8,12 @@
 
 namespace stasis::checks {
 
-// Refuses (kAborted) when somebody has one of the numbers that the program needs back. A program
-// that was just killed may still be dying: that is waited for.
+// kAborted if a pid that the program needs is taken. Waits for a killed process to end.
 Status CheckPidsFree(const store::Manifest& manifest);
 
-// The program lives in a pid namespace of which the shim of its job is the init
-// (`restore --new-pidns`): then CRIU has to work in there. kUnimplemented: in any other that is
-// below ours and was not begun by the program's root, for CRIU could not save it from here.
+// Returns true if the program is in a pid namespace whose init process is the job's shim (`restore
+// --new-pidns`), so that CRIU must work inside it. kUnimplemented for any other pid namespace below
+// ours, unless the program's root is its init process: CRIU could not save the program from here.
 Result<bool> LivesInJobsPidNamespace(const gpu_state::Services& services, const Survey& survey);
 
 }  // namespace stasis::checks

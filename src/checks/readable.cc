@@ -12,7 +12,7 @@ namespace {
 
 std::function<bool()> cancel_asked;
 
-// What is read of one process, in the child process.
+// Reads one process; runs in the child process.
 using Reading = void (*)(const process::Stat& member, const NoteStep& note);
 
 void ReadAgent(const process::Stat& member, const NoteStep& note) {
@@ -55,8 +55,8 @@ Status Check(const std::vector<process::Stat>& members, Reading reading, const D
     error.domain = Domain::kProcess;
     error.hint =
         "Everything is as it was before. The program itself, another program or a server supplies "
-        "this memory or file (userfaultfd, FUSE, NFS) and does not answer. End or repair it, then "
-        "try again.";
+        "this memory or file (userfaultfd, FUSE, NFS) and does not answer. End or fix it, then try "
+        "again.";
   }
   return Fail(std::move(error));
 }

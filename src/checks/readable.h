@@ -1,8 +1,8 @@
-// Whether a program can be looked at without hanging. Its memory, and files that it has open, may
-// be supplied by another program or by a server (userfaultfd, FUSE, NFS): a reader then waits in
-// the kernel as long as they like. Each function reads in a child process what is read later.
-// kDeadlineExceeded (Domain::kProcess) names the process and what hangs; kCancelled when
-// CancelReadingWhen says so. Other errors are left to whoever needs what was read.
+// Checks that a program's memory and files can be read without hanging. Another program or a server
+// may supply them (userfaultfd, FUSE, NFS), and a reader then blocks in the kernel until that
+// answers. Each function reads in a child process what is read again later. kDeadlineExceeded
+// (Domain::kProcess) names the process and what hangs; kCancelled if the callback of
+// CancelReadingWhen returns true. Other errors are ignored here and found by the later read.
 #pragma once
 
 #include <chrono>
@@ -16,16 +16,17 @@
 
 namespace stasis::checks {
 
-// How long that may take, for an operation with this --timeout (0: none).
+// The time limit for an operation with this --timeout (0: none).
 inline Deadline ReadingDeadline(double timeout_s) {
   return Deadline::In(std::chrono::milliseconds(timeout_s > 0 ? int64_t(timeout_s * 1000) : 20000));
 }
 
-// What this process's user has cancelled, asked when a signal arrives. Set before the first survey.
+// Sets a callback that returns true if the user has cancelled; it is called when a signal arrives.
+// Call this before the first survey.
 void CancelReadingWhen(std::function<bool()> cancelled);
 const std::function<bool()>& ReadingCancelled();
 
-// For every operation: the list of mappings, the agent's header and its door.
+// For every operation: the list of mappings, the agent's header and its socket.
 Status CheckAgentReadable(const std::vector<process::Stat>& members, const Deadline& deadline);
 
 // For a dump: the command line, the environment, and the state of every open file.

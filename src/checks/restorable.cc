@@ -12,6 +12,7 @@
 #include "checkpoint/agent_files.h"
 #include "checks/pids.h"
 #include "checks/readable.h"
+#include "device/gpu_map.h"
 #include "gpu_state/gpu_room.h"
 
 namespace stasis::checks {
@@ -49,17 +50,15 @@ Status CheckGpus(gpu_state::Services& services, const store::Manifest& manifest,
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
   for (const auto& recorded : manifest.gpus) {
     if (!IsUsed(manifest, recorded)) continue;
-    std::string wanted = recorded.uuid;
-    for (const auto& [from, to] : map) {
-      if (from.value == recorded.uuid) wanted = to.value;
-    }
+    const std::string wanted = device::Mapped(map, {recorded.uuid}).value;
     auto gpu = std::find_if(gpus.begin(), gpus.end(),
                             [&](const auto& g) { return g.uuid.value == wanted; });
     if (gpu == gpus.end()) {
       return Fail(
           Code::kUnimplemented,
           fmt::format("GPU {} ({}) of the image is not in this machine", wanted, recorded.name),
-          "name another of the same model with --gpu-map OLD=NEW; `stasis gpu ls` lists them");
+          "choose another one of the same model with --gpu-map OLD=NEW; `stasis gpu ls` lists "
+          "them");
     }
     if (gpu->name != recorded.name) {
       return Fail(Code::kUnimplemented,
@@ -71,14 +70,14 @@ Status CheckGpus(gpu_state::Services& services, const store::Manifest& manifest,
       return Fail(Code::kResourceExhausted,
                   fmt::format("GPU {} has {} MiB free, and the program needs {} MiB", gpu->index,
                               gpu->free_bytes >> 20, recorded.used_bytes >> 20),
-                  "suspend or end what else uses that GPU; the image is untouched");
+                  "suspend or end other programs on that GPU; the image is unchanged");
     }
   }
   return {};
 }
 
 Status CompareRequiredFiles(const store::ImageReader& reader, const NoteStep& note) {
-  constexpr char kPutBack[] = "put the very same file back (same package, same version)";
+  constexpr char kPutBack[] = "restore the same file (same package, same version)";
   for (const auto& file : reader.manifest().required_files) {
     note("look at " + file.path + ", which the program needs");
     struct stat st;
@@ -100,15 +99,15 @@ Status CompareRequiredFiles(const store::ImageReader& reader, const NoteStep& no
     if (build_id != HexOfBytes(file.build_id)) {
       return Fail(
           Code::kFailedPrecondition,
-          fmt::format("{} is another build than when the image was made: {}, and was {}", file.path,
-                      build_id.empty() ? "none" : build_id, HexOfBytes(file.build_id)),
+          fmt::format("{} has another build id than when the image was made: {}, and was {}",
+                      file.path, build_id.empty() ? "none" : build_id, HexOfBytes(file.build_id)),
           kPutBack);
     }
   }
   return {};
 }
 
-// The files may lie on a file system that does not answer.
+// The files may be on a file system that does not answer.
 Status CheckRequiredFiles(const store::ImageReader& reader, const Deadline& deadline) {
   auto compare = [&](const NoteStep& note) -> Result<std::string> {
     STASIS_TRY(CompareRequiredFiles(reader, note));
@@ -121,7 +120,7 @@ Status CheckRequiredFiles(const store::ImageReader& reader, const Deadline& dead
   if (answer) return {};
   Error error = std::move(answer).error();
   if (error.code == Code::kDeadlineExceeded) {
-    error.hint = "Its file system does not answer (FUSE, NFS). The image is untouched.";
+    error.hint = "Its file system does not answer (FUSE, NFS). The image is unchanged.";
   }
   return Fail(std::move(error));
 }
@@ -134,8 +133,8 @@ Status CheckRestorable(gpu_state::Services& services, const store::ImageReader& 
   if (!new_pidns) STASIS_TRY(CheckPidsFree(manifest));
   STASIS_TRY(CheckRequiredFiles(reader, ReadingDeadline(services.settings.phase_timeout_s)));
   STASIS_TRY(CheckDriver(services, manifest));
-  return gpu_state::WithIdleMoversAway(services,
-                                       [&] { return CheckGpus(services, manifest, map); });
+  return gpu_state::RetryWithoutIdleMovers(services,
+                                           [&] { return CheckGpus(services, manifest, map); });
 }
 
 }  // namespace stasis::checks

@@ -1,4 +1,4 @@
-// What this machine needs to have for a restore.
+// Checks that this machine can restore an image.
 #pragma once
 
 #include "device/ids.h"
@@ -7,9 +7,9 @@
 
 namespace stasis::checks {
 
-// The refusals of a restore that need no work: this machine has not what the program needs, its
-// process ids are taken (none is with `new_pidns`), its GPU is not there or is full. `map` is what
-// the user asked for.
+// The refusals that need no work: a file or driver that the program needs is missing or different,
+// its process ids are taken (not checked with `new_pidns`), its GPU is missing or full. `map` is
+// the user's.
 Status CheckRestorable(gpu_state::Services& services, const store::ImageReader& reader,
                        const device::GpuMap& map, bool new_pidns);
 

@@ -24,9 +24,9 @@ using gpu_state::Services;
 using plan::Operation;
 using process::HostPid;
 
-constexpr int64_t kTreeChanged = 1;  // Error.raw, of Domain::kProcess
+constexpr int64_t kTreeChanged = 1;  // Error::raw in Domain::kProcess
 
-// One thing that makes an operation impossible, looked for in every member of the tree.
+// One refusal, applied to every member of the tree.
 using Refusal = Status (*)(const process::Stat& member, const Survey& survey);
 
 Status RefuseInit(const process::Stat& member, const Survey&) {
@@ -41,8 +41,8 @@ Status RefuseKernelThread(const process::Stat& member, const Survey&) {
 
 Status RefuseOurselves(const process::Stat& member, const Survey&) {
   if (member.id.pid.value != ::getpid()) return {};
-  return Fail(Code::kUnimplemented, "the target's process tree holds this very command",
-              "run it from outside of the target, for example from another terminal");
+  return Fail(Code::kUnimplemented, "the target's process tree contains this command",
+              "run it outside of the target, for example in another terminal");
 }
 
 Status RefuseForeign(const process::Stat& member, const Survey&) {
@@ -59,8 +59,8 @@ Status RefuseTraced(const process::Stat& member, const Survey&) {
 
 Status RefuseEnded(const process::Stat& member, const Survey& survey) {
   if (member.state != 'Z' && member.state != 'X') return {};
-  if (member.id != survey.tree.root().id) return {};  // a zombie child is saved like any other
-  return Fail(Code::kNotFound, Describe(member) + " has ended and waits for its parent to notice");
+  if (member.id != survey.tree.root().id) return {};  // zombie children can be saved
+  return Fail(Code::kNotFound, Describe(member) + " has ended and is a zombie");
 }
 
 constexpr Refusal kRefusals[] = {RefuseInit,    RefuseKernelThread, RefuseOurselves,
@@ -68,7 +68,7 @@ constexpr Refusal kRefusals[] = {RefuseInit,    RefuseKernelThread, RefuseOursel
 
 Status RefuseMember(const process::Stat& member, const Survey& survey, bool collects) {
   for (Refusal refuse : kRefusals) {
-    if (collects && refuse == RefuseTraced) continue;  // the preflight finds it, thread by thread
+    if (collects && refuse == RefuseTraced) continue;  // the preflight reports it for each thread
     STASIS_TRY(refuse(member, survey));
   }
   return {};
@@ -78,57 +78,56 @@ Status RefuseFailedDevice(const Survey& survey) {
   for (const auto& p : survey.device_processes) {
     if (p.state != ProcessState::kFailed) continue;
     return Fail(Code::kFailedPrecondition,
-                fmt::format("the GPU state of process {} has failed and cannot be brought back",
+                fmt::format("the GPU state of process {} has failed and cannot be restored",
                             p.id.pid.value),
                 "end the program; an earlier image of it can be restored");
   }
   return {};
 }
 
-// An agent knows what its program shares, and need not guess from sockets (docs/nccl.md); but for
-// one that could not see all calls. Without one, or when it may not be asked, the sockets decide.
-struct AgentsWord {
-  bool counts = false;
-  std::string unseen;  // what it could not see, when that is why it does not count
+// An agent that sees all calls knows what its program shares. Without such an agent, or if it
+// cannot be asked, the program's sockets decide (docs/nccl.md).
+struct AgentsView {
+  bool complete = false;
+  std::string unseen;  // the calls that it does not see, if that is why it is not complete
 };
 
-Result<AgentsWord> AskAgent(const process::ProcessId& id) {
-  auto agent = gpu_state::FindAgent(id);
+Result<AgentsView> AskAgent(const Services& services, const process::ProcessId& id) {
+  auto agent = gpu_state::FindAgent(*services.agents, id);
   if (!agent && agent.error().code == Code::kAborted) return Fail(std::move(agent).error());
-  if (!agent || !*agent) return AgentsWord{};
+  if (!agent || !*agent) return AgentsView{};
   const wire::HelloReply& hello = (*agent)->hello();
-  if ((hello.blockers & wire::kBlockerUnknownFunction) == 0) return AgentsWord{.counts = true};
-  return AgentsWord{.unseen = gpu_state::WhyNotShared(hello)};
+  if ((hello.blockers & wire::kBlockerUnknownFunction) == 0) return AgentsView{.complete = true};
+  return AgentsView{.unseen = gpu_state::WhyNotShared(hello)};
 }
 
-// What the driver would only refuse when it is too late: its checkpoint succeeds and its restore
-// does not.
-Status RefuseSharedDeviceMemory(const Survey& survey) {
+// Refuses shared memory, because the driver's checkpoint of it succeeds and only the restore fails.
+Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) {
   for (const auto& p : survey.device_processes) {
-    // Of what is away already there is nothing left to refuse.
+    // A process that is away already cannot be refused.
     if (p.state == ProcessState::kCheckpointed) continue;
     STASIS_ASSIGN(auto findings, device::Inspect(p.id.pid));
     auto fatal = std::find_if(findings.begin(), findings.end(),
                               [](const auto& finding) { return finding.fatal; });
     if (fatal == findings.end()) continue;
-    STASIS_ASSIGN(const AgentsWord word, AskAgent(p.id));
-    if (word.counts) continue;
+    STASIS_ASSIGN(const AgentsView view, AskAgent(services, p.id));
+    if (view.complete) continue;
     std::string what =
         fmt::format("process {} {} ({})", p.id.pid.value, fatal->what, fatal->evidence);
-    if (word.unseen.empty()) return Fail(Code::kUnimplemented, std::move(what), fatal->hint);
+    if (view.unseen.empty()) return Fail(Code::kUnimplemented, std::move(what), fatal->hint);
     return Fail(Code::kUnimplemented,
-                what + ", and its agent does not see all of its calls: " + word.unseen,
+                what + ", and its agent does not see all of its calls: " + view.unseen,
                 fatal->agents_hint);
   }
   return {};
 }
 
-// Memory that came back by the shared path is an import, which not every driver counts as its own.
-// What is another process's is counted with that one.
-// An agent that does not answer is refused where it matters (shared_members.cc).
+// Corrects device_bytes. Memory that the shared path returned is an import, which not every driver
+// counts for the importing process. Memory of another process is counted with its owner. Errors of
+// agents are ignored here and refused in shared_members.cc.
 Status CountImported(Services& services, device::DeviceProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
-  auto agent = gpu_state::FindAgent(p.id);
+  auto agent = gpu_state::FindAgent(*services.agents, p.id);
   if (!agent || !*agent) return {};
   const wire::HelloReply& hello = (*agent)->hello();
   if (driver.counts_imported) {
@@ -140,7 +139,7 @@ Status CountImported(Services& services, device::DeviceProcess& p) {
 }
 
 void FindKeptContext(Services& services, SurveyedProcess& p) {
-  auto record = gpu_state::LoadKeptContext(services.paths, p.id);
+  auto record = gpu_state::LoadKeptContext(services.paths, p.id, *services.agents);
   if (!record) return;
   p.context_kept = true;
   p.away_bytes = record->device_bytes;
@@ -153,7 +152,7 @@ bool IsAmong(const process::Stat& stat, const std::vector<process::Stat>& all) {
   return std::any_of(all.begin(), all.end(), [&](const auto& one) { return IsSame(one, stat); });
 }
 
-// Servers of other programs, and the helpers of a command of ours that runs within the target.
+// Returns true for shared servers, and for helpers of a command that runs inside the target.
 bool IsOurProgram(HostPid pid) {
   if (process::IsSharedServer(pid)) return true;
   std::error_code unknown;
@@ -170,7 +169,7 @@ struct Found {
   std::vector<process::Stat> outside;
 };
 
-// The tree below the target, and what belongs to it elsewhere.
+// Finds the tree below the target, and processes outside of the tree that belong to the target.
 Result<Found> FindMembers(const Services& services, const Target& target) {
   STASIS_ASSIGN(auto snapshot, process::Snapshot::Settled(target.root.pid));
   Found found;
@@ -284,14 +283,14 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   if (root.id != target.root) {
     return Fail(Code::kNotFound, fmt::format("process {} has ended", target.root.pid.value));
   }
-  // Asked before the tree is read: everything hangs below pid 1, and its tree would never hold
-  // still.
+  // Checked before the tree is read, because the tree of pid 1 contains everything and never stops
+  // changing.
   survey.tree.members = {root};
   STASIS_TRY(RefuseMember(root, survey, collects));
   STASIS_ASSIGN(Found found, FindMembers(services, target));
   survey.tree = std::move(found.tree);
   survey.outside = std::move(found.outside);
-  // Before anything is asked of them that only their owner may ask.
+  // Checked before anything is read that only the owner may read.
   for (const auto* all : {&survey.tree.members, &survey.outside}) {
     for (const auto& stat : *all) {
       Status own = RefuseForeign(stat, survey);
@@ -305,8 +304,8 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   for (auto& user : users) survey.device_processes.push_back({std::move(user)});
   for (const auto& member : survey.members()) STASIS_TRY(RefuseMember(member, survey, collects));
   STASIS_TRY(collect("gpu-failed", RefuseFailedDevice(survey)));
-  STASIS_TRY(collect("gpu-sharing", RefuseSharedDeviceMemory(survey)));
-  // A suspended process holds no GPU any more: what it will need again was written down.
+  STASIS_TRY(collect("gpu-sharing", RefuseSharedDeviceMemory(services, survey)));
+  // A suspended process has no GPU; its record says what it will need.
   for (auto& p : survey.device_processes) {
     if (p.state == ProcessState::kRunning) STASIS_TRY(CountImported(services, p));
     if (p.state != ProcessState::kCheckpointed) {
@@ -333,12 +332,13 @@ Status CheckOnlyDeviceUsers(Services& services, const Survey& survey) {
   const auto& first = holders.front();
   return Fail(
       Code::kUnimplemented,
-      fmt::format("process {} ({}) holds GPU files but is no user of the driver: {}{}",
+      fmt::format("process {} ({}) holds GPU files but does not use the driver: {}{}",
                   first.id.pid.value, first.comm, first.files.empty() ? "" : first.files.front(),
-                  holders.size() > 1 ? fmt::format("; so do {} others", holders.size() - 1) : ""),
-      "a child forked without exec after CUDA was started inherits them. The agent takes them from "
-      "it: start the program by `stasis run`. Or start the child before, or with spawn or "
-      "forkserver (PyTorch: DataLoader(multiprocessing_context=\"forkserver\"))");
+                  holders.size() > 1 ? fmt::format("; and {} others", holders.size() - 1) : ""),
+      "a child forked without exec after CUDA was started inherits them. Start the program with "
+      "`stasis run`, whose agent closes them in the child; or start the child earlier, or with "
+      "spawn "
+      "or forkserver (PyTorch: DataLoader(multiprocessing_context=\"forkserver\"))");
 }
 
 Status CheckNothingOutside(const Survey& survey) {
@@ -352,9 +352,8 @@ Status CheckNothingOutside(const Survey& survey) {
                     survey.target.job.empty() ? "belongs to the session and has left the tree"
                                               : "of the job has left its tree",
                     uses_gpu ? " and uses a GPU" : ""),
-        "have it stay in the foreground, or end it: the image would not hold it. It is suspended "
-        "and "
-        "resumed with the rest");
+        "keep it in the foreground, or end it: the image would not contain it. suspend and resume "
+        "include it");
   }
   return {};
 }
@@ -363,7 +362,7 @@ Status CheckStillOwn(const Survey& survey) {
   const Caller caller = Caller::Self();
   for (const auto& stat : survey.members()) {
     Status own = process::CheckOwn(stat, caller);
-    // Who has ended meanwhile is nobody's.
+    // Ended processes belong to no user.
     if (!own && own.error().code != Code::kNotFound) return own;
   }
   return {};
@@ -390,8 +389,8 @@ Status CheckSameUsers(Services& services, const Survey& survey) {
   }
   STASIS_ASSIGN(auto found, FindMembers(services, survey.target));
   const auto& [tree, outside] = found;
-  // Those that are known for it need not be looked at again, unless somebody else seems to be one
-  // too: who is whose forked child is only seen in all of them.
+  // Known GPU processes are checked again only if another candidate is found, because a forked
+  // child can be told from a GPU user only in the whole list.
   process::ProcessTree others = tree;
   others.members.insert(others.members.end(), outside.begin(), outside.end());
   std::erase_if(others.members, [&](const auto& stat) { return was_user(stat.id); });
@@ -405,10 +404,11 @@ Status CheckSameUsers(Services& services, const Survey& survey) {
   return {};
 }
 
-Error WithChange(const Target& target, Error error) {
+Error AsTreeChange(const Target& target, Error error) {
   const bool gone = error.code == Code::kNotFound && error.domain == Domain::kProcess;
   if (!gone || !process::IsAlive(target.root)) return error;
-  return Changed("a process of it", fmt::format("ended ({})", error.ToString()).c_str()).value();
+  return Changed("one of its processes", fmt::format("ended ({})", error.ToString()).c_str())
+      .value();
 }
 
 bool TreeHasChanged(const Error& error) {

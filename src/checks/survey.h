@@ -1,4 +1,4 @@
-// Everything that is looked at before anything is touched, and the refusals that follow from it.
+// Surveys a target before anything is touched, and refuses what can never be done.
 #pragma once
 
 #include <string>
@@ -28,65 +28,64 @@ struct SurveyedProcess : device::DeviceProcess {
 struct Survey {
   Target target;
   process::ProcessTree tree;
-  // Processes that left the tree and still belong to the target, as a worker does that made itself
-  // a daemon: of a job what hangs below its shim, of a process those of the session that it leads.
+  // Processes that left the tree and still belong to the target, for example a worker that became a
+  // daemon: of a job those below its shim, of a process those of the session that it leads.
   std::vector<process::Stat> outside;
-  // Of both.
+  // The GPU processes of both.
   std::vector<SurveyedProcess> device_processes;
 
-  // The tree, and of those outside of it whoever uses a GPU: what an operation on the GPU touches.
+  // The processes that an operation on the GPU touches: the tree, and the GPU users outside of it.
   std::vector<process::Stat> members() const;
 
-  // GPU memory that they hold now, or that they gave up.
+  // The GPU memory in use, or with `suspended` the memory that is away.
   uint64_t device_bytes(bool suspended = false) const;
-  // By the driver's word, which calls one that kept its context running.
+  // The driver's states; it calls a process with a kept context running.
   bool AllIn(device::ProcessState state) const;
   bool AnySuspended() const;
   bool AllSuspended() const;
-  // The journal's header, with the owner being us.
+  // Makes the journal's header with this process as the owner.
   Result<plan::Operation> ToOperation(const std::string& verb) const;
-  // As the journal's header has them.
+  // The GPU processes as the journal's header has them.
   std::vector<plan::RecordedProcess> RecordedProcesses() const;
 };
 
-// A reason why an operation would be refused, by its name in docs/check.md.
+// A refusal, with its id in docs/check.md.
 struct Refused {
   std::string id;
   Error error;
 };
 
-// Reads the tree and its GPU processes and refuses what can never be done: a thread's id, pid 1, a
-// kernel thread, ourselves, somebody else's process, a traced or ended one, a GPU state that has
-// failed, a process that inherited GPU files by fork.
-// With `refused`, what need not end the survey is put there instead; what AskBeforeDump finds too
-// is left to that.
+// Reads the tree and its GPU processes. Refuses a thread's id, pid 1, a kernel thread, this
+// process, another user's process, a traced or ended process, and a failed GPU state. With
+// `refused`, stores refusals there that need not end the survey, and leaves those to
+// CheckBeforeDump that it finds too.
 Result<Survey> SurveyTarget(gpu_state::Services& services, const Target& target,
                             std::vector<Refused>* refused = nullptr);
 
-// Which file the job's output goes to; none for a bare process.
+// Returns the file of the job's output; empty for a process without a job.
 FileId LogOf(const gpu_state::Services& services, const Target& target);
 
-// Nobody of the tree holds GPU files without being a process that the driver can checkpoint: CRIU
-// would fail on it.
+// kUnimplemented if a process of the tree holds GPU files and is none that the driver can
+// checkpoint: CRIU would fail on it.
 Status CheckOnlyDeviceUsers(gpu_state::Services& services, const Survey& survey);
 
-// An image holds a tree: of a job nothing may be outside of it, of a process nobody who uses a GPU.
-// It would neither be in the image nor ended with it.
+// kUnimplemented if the target has processes outside of its tree: any process of a job, or a GPU
+// process otherwise. They would be neither in the image nor ended by the dump.
 Status CheckNothingOutside(const Survey& survey);
 
-// Every process of it is still the caller's own (process/identity.h): one may have run a set-id
-// program since the survey. kPermissionDenied.
+// kPermissionDenied if a process no longer belongs to the caller (process/identity.h): it may have
+// run a set-user-id program since the survey.
 Status CheckStillOwn(const Survey& survey);
 
-// The tree is still the one that was surveyed. The error names what came or went; see
-// TreeHasChanged().
+// Checks that the tree is still the surveyed one. The error names the process that started or
+// ended; see TreeHasChanged().
 Status CheckUnchanged(const Survey& survey);
-// Only those who use a GPU are asked for, outside of the tree too: others may come and go.
+// The same check for GPU processes only, also outside of the tree.
 Status CheckSameUsers(gpu_state::Services& services, const Survey& survey);
-// The error of those two: worth a second try.
+// Returns true for the error of these two, after which a retry may succeed.
 bool TreeHasChanged(const Error& error);
-// That error where `error` says of any process but the target itself that there is none; else
-// `error`.
-Error WithChange(const Target& target, Error error);
+// Returns that error if `error` says that a process other than the target does not exist; otherwise
+// returns `error`.
+Error AsTreeChange(const Target& target, Error error);
 
 }  // namespace stasis::checks

@@ -113,10 +113,10 @@ void AddMemory(const checks::Survey& survey, const checks::Outlook& outlook,
 // Checks for NCCL neighbours, which prevent neither a dump nor an operation that keeps the context.
 void AddNeighbours(gpu_state::Services& services, const checks::Survey& survey,
                    std::vector<Finding>& findings) {
-  using checks::Anew;
-  for (Anew anew : {Anew::kOfRunning, Anew::kOfAway}) {
-    auto alone =
-        checks::RefuseNcclNeighbours(services, survey, anew, {}, health::KindOf("nccl-beside").fix);
+  using checks::NewContexts;
+  for (NewContexts contexts : {NewContexts::kOfRunning, NewContexts::kOfSuspended}) {
+    auto alone = checks::RefuseNcclNeighbours(services, survey, contexts, {},
+                                              health::KindOf("nccl-beside").fix);
     if (alone) continue;
     findings.push_back(
         Finding::Of("nccl-beside", Level::kWarning, alone.error().message, alone.error().hint));
@@ -142,8 +142,8 @@ Outcome CheckTarget(const Globals& globals, const CheckFlags& flags) {
                  {AsFinding(program ? "program-answers" : "driver", surveyed.error())}, "");
   }
   STASIS_ASSIGN(auto survey, std::move(surveyed));
-  STASIS_ASSIGN(auto before, checks::AskBeforeDump(services, survey, {},
-                                                   /*leave_running=*/false, &refused));
+  STASIS_ASSIGN(auto before, checks::CheckBeforeDump(services, *session.criu, survey, {},
+                                                     /*leave_running=*/false, &refused));
   STASIS_ASSIGN(auto outlook, checks::LookAhead(services, survey));
 
   std::vector<Finding> findings;

@@ -108,7 +108,22 @@ struct RestoreRequest {
   bool as_sibling = false;  // the root becomes a child of CRIU's parent instead of CRIU
 };
 
-class Session {
+// The requests of one session. Call only one of them, and only once; it ends the session. The
+// deadline applies to CRIU, not to the handler. At the deadline CRIU is stopped as described in
+// end.h, and the error is kDeadlineExceeded. Other errors come from the handler, or are derived
+// from CRIU's log. If `not_undone` is set in the error, the program did not survive.
+class CriuSession {
+ public:
+  virtual ~CriuSession() = default;
+  virtual Status Dump(const DumpRequest& request, const NotifyHandler& handler,
+                      const Deadline& deadline) = 0;
+  // Returns the pid of the root.
+  virtual Result<process::HostPid> Restore(const RestoreRequest& request,
+                                           const NotifyHandler& handler,
+                                           const Deadline& deadline) = 0;
+};
+
+class Session final : public CriuSession {
  public:
   // Starts CRIU as a child in its own session. CRIU keeps `extra_fds` open until it exits (number
   // in CRIU, at least 10 -> number here): locks, and descriptors that the restored program
@@ -121,14 +136,11 @@ class Session {
   // in requests, notifications and answers are still those of this namespace.
   static Result<Session> Inside(UniqueFd socket);
 
-  // Call only one of the following, and only once; it ends the session. The deadline applies to
-  // CRIU, not to the handler. At the deadline CRIU is stopped as described in end.h, and the error
-  // is kDeadlineExceeded. Other errors come from the handler, or are derived from CRIU's log. If
-  // `not_undone` is set in the error, the program did not survive.
-  Status Dump(const DumpRequest& request, const NotifyHandler& handler, const Deadline& deadline);
-  // Returns the pid of the root.
+  Status Dump(const DumpRequest& request, const NotifyHandler& handler,
+              const Deadline& deadline) override;
   Result<process::HostPid> Restore(const RestoreRequest& request, const NotifyHandler& handler,
-                                   const Deadline& deadline);
+                                   const Deadline& deadline) override;
+  // Like these, GetVersion and Check end the session.
   Result<Version> GetVersion(const Deadline& deadline);
   // Runs CRIU's own check of the machine.
   Status Check(const std::string& log_path, const Deadline& deadline);

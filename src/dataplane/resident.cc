@@ -1,8 +1,10 @@
 #include "dataplane/resident.h"
 
+#include "dataplane/resident_mover.h"
+
 namespace stasis::dataplane {
 
-Mover& Resident::Of(const device::GpuUuid& gpu) {
+Mover& Resident::MoverOf(const device::GpuUuid& gpu) {
   std::lock_guard lock(mutex_);
   auto& mover = movers_[gpu];
   if (!mover) {
@@ -18,13 +20,17 @@ void Resident::StopMovers() {
   movers_.clear();
 }
 
-void Resident::Keep(Arena arena) {
+Result<int> Resident::StopIdleMovers(const Deadline& deadline) {
+  return SendAwayResidents(residents_, {}, deadline);
+}
+
+void Resident::KeepArena(Arena arena) {
   std::lock_guard lock(mutex_);
   ArenaKey key = arena.key();
   arenas_.insert_or_assign(std::move(key), std::move(arena));
 }
 
-std::optional<Arena> Resident::Take(const ArenaKey& key) {
+std::optional<Arena> Resident::TakeArena(const ArenaKey& key) {
   std::lock_guard lock(mutex_);
   auto it = arenas_.find(key);
   if (it == arenas_.end()) return std::nullopt;

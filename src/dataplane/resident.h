@@ -1,40 +1,41 @@
 // Movers and arenas that a caller keeps between operations, with contexts and registered memory. A
 // command keeps them until it exits, or leaves its movers running for the next command
 // (MoverOptions::resident_dir).
-//
-// Of() and Keep() are thread-safe; each mover must be used by one thread at a time.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "dataplane/arena.h"
 #include "dataplane/mover_client.h"
+#include "dataplane/mover_pool.h"
 
 namespace stasis::dataplane {
 
-class Resident {
+class Resident final : public MoverPool {
  public:
-  // All movers use `defaults`, each with its own GPU. With `keep_arenas`, Take() returns arenas
-  // given to Keep().
-  Resident(MoverOptions defaults, bool keep_arenas)
-      : defaults_(std::move(defaults)), keep_arenas_(keep_arenas) {}
+  // All movers use `defaults`, each with its own GPU. `residents` is the directory of this user's
+  // resident movers, also if these movers are not resident.
+  Resident(MoverOptions defaults, bool keep_arenas, std::string residents)
+      : defaults_(std::move(defaults)),
+        keep_arenas_(keep_arenas),
+        residents_(std::move(residents)) {}
 
-  // Returns the mover of that GPU; a new one is not started yet.
-  Mover& Of(const device::GpuUuid& gpu);
-  // Stops all movers and frees their GPU memory, except the contexts of resident ones.
-  void StopMovers();
+  Mover& MoverOf(const device::GpuUuid& gpu) override;
+  void StopMovers() override;
+  Result<int> StopIdleMovers(const Deadline& deadline) override;
 
-  bool keeps_arenas() const { return keep_arenas_; }
-  // Keep stores an arena with its lock; Take returns and removes it.
-  void Keep(Arena arena);
-  std::optional<Arena> Take(const ArenaKey& key);
+  bool keeps_arenas() const override { return keep_arenas_; }
+  void KeepArena(Arena arena) override;
+  std::optional<Arena> TakeArena(const ArenaKey& key) override;
 
  private:
   const MoverOptions defaults_;
   const bool keep_arenas_;
+  const std::string residents_;
   std::mutex mutex_;
   std::map<device::GpuUuid, std::unique_ptr<Mover>> movers_;
   std::map<ArenaKey, Arena> arenas_;

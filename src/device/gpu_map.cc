@@ -110,4 +110,11 @@ Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gp
   return map;
 }
 
+GpuUuid Mapped(const GpuMap& map, const GpuUuid& gpu) {
+  for (const auto& [from, to] : map) {
+    if (from == gpu) return to;
+  }
+  return gpu;
+}
+
 }  // namespace stasis::device

@@ -23,4 +23,7 @@ Result<Gpu> FindGpu(std::string_view meant, const std::vector<Gpu>& gpus);
 Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gpus,
                            const std::vector<Gpu>& new_gpus);
 
+// Returns the GPU that the map moves `gpu` to; `gpu` itself if the map does not name it.
+GpuUuid Mapped(const GpuMap& map, const GpuUuid& gpu);
+
 }  // namespace stasis::device

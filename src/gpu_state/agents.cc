@@ -4,26 +4,28 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "device/device_control.h"
 #include "process/identity.h"
-#include "wire/find.h"
 
 namespace stasis::gpu_state {
 
-Result<std::optional<FoundAgent>> FindAgent(const process::ProcessId& id,
-                                            std::chrono::milliseconds timeout) {
+Result<std::unique_ptr<wire::AgentLink>> FindAgent(wire::Agents& agents,
+                                                   const process::ProcessId& id,
+                                                   std::chrono::milliseconds timeout) {
   if (::geteuid() != 0) {
     auto stat = process::ReadStat(id.pid);
-    if (!stat || stat->id != id) return std::optional<FoundAgent>();
+    if (!stat || stat->id != id) return nullptr;
     STASIS_TRY(process::CheckOwn(*stat, Caller::Self()));
   }
-  auto client = wire::AgentClient::Find(id.pid, timeout);
-  if (client) return std::optional<FoundAgent>(FoundAgent{id, std::move(*client)});
-  Error error = std::move(client).error();
-  if (error.code == Code::kNotFound) return std::optional<FoundAgent>();
+  auto agent = agents.Connect(id.pid, timeout);
+  if (agent) return agent;
+  Error error = std::move(agent).error();
+  if (error.code == Code::kNotFound) return nullptr;
   if (error.hint.empty() && error.code == Code::kPermissionDenied) {
     error.hint =
-        "the agent is reached with the right to trace a process: run it as root, or see "
+        "reaching the agent requires the right to trace the process: run this as root, or see "
         "kernel.yama.ptrace_scope";
   }
   return Fail(std::move(error));
@@ -36,42 +38,42 @@ std::string WhyNotShared(const wire::HelloReply& hello) {
   return "";
 }
 
-Status CheckDescriptorsFit(const FoundAgent& agent) {
-  const wire::HelloReply& hello = agent.hello();
+Status CheckDescriptorsFit(const process::ProcessId& id, const wire::HelloReply& hello) {
   rlimit limit{};
-  if (::prlimit(agent.id.pid.value, RLIMIT_NOFILE, nullptr, &limit) != 0) return {};
-  STASIS_ASSIGN(auto open, process::ReadOpenFiles(agent.id.pid));
-  // As the agent counts (agent/requests.cc): with room for two packets on their way.
+  if (::prlimit(id.pid.value, RLIMIT_NOFILE, nullptr, &limit) != 0) return {};
+  STASIS_ASSIGN(auto open, process::ReadOpenFiles(id.pid));
+  // The agent counts likewise (agent/requests.cc): with room for two packets in flight.
   const uint64_t needed =
       open.size() + hello.range_count - hello.kept_descriptors + size_t{2} * wire::kMaxBatch;
   if (needed <= limit.rlim_cur) return {};
   return Fail(Code::kResourceExhausted,
-              fmt::format("it would need {} file descriptors and may have {} (ulimit -n)", needed,
+              fmt::format("it needs {} file descriptors and its limit is {} (ulimit -n)", needed,
                           limit.rlim_cur),
-              fmt::format("`prlimit --pid {} --nofile={}:` allows them while it runs",
-                          agent.id.pid.value, needed + needed / 4));
+              fmt::format("`prlimit --pid {} --nofile={}:` raises the limit while it runs",
+                          id.pid.value, needed + needed / 4));
 }
 
-Result<uint32_t> MemoryOf(const process::ProcessId& id) {
-  auto header = wire::ReadAgentHeader(id.pid);
+Result<uint32_t> MemoryOf(wire::Agents& agents, const process::ProcessId& id) {
+  auto header = agents.ReadHeader(id.pid);
   if (header && (header->memory & wire::kMemoryTold) != 0) return header->memory;
   if (!header && header.error().code == Code::kNotFound) return uint32_t{0};
-  STASIS_ASSIGN(auto agent, FindAgent(id));
+  STASIS_ASSIGN(auto agent, FindAgent(agents, id));
   if (!agent) return uint32_t{0};
   return (agent->hello().state == wire::State::kReleased ? wire::kMemoryAway : 0u) |
          (agent->hello().imported_ranges > 0 ? wire::kMemoryImported : 0u);
 }
 
-bool SaysMemoryIsAway(process::HostPid pid) {
-  auto header = wire::ReadAgentHeader(pid);
+bool SaysMemoryIsAway(wire::Agents& agents, process::HostPid pid) {
+  auto header = agents.ReadHeader(pid);
   return header && (header->memory & wire::kMemoryTold) != 0 &&
          (header->memory & wire::kMemoryAway) != 0;
 }
 
-std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id) {
+std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id,
+                                                wire::Agents& agents) {
   auto record = LoadSuspended(paths, id);
   if (!record || !record->context_kept) return std::nullopt;
-  auto header = wire::ReadAgentHeader(id.pid);
+  auto header = agents.ReadHeader(id.pid);
   if (!header && header.error().code == Code::kNotFound) return std::nullopt;
   const bool told = header && (header->memory & wire::kMemoryTold) != 0;
   if (told && (header->memory & wire::kMemoryAway) == 0) return std::nullopt;
@@ -79,5 +81,10 @@ std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const proces
 }
 
 device::GpuUuid UuidOf(const wire::Uuid& uuid) { return device::GpuUuidOf(uuid.bytes); }
+
+std::chrono::milliseconds TimeLeft(const Deadline& deadline, std::chrono::milliseconds most) {
+  if (deadline.never()) return most;
+  return std::min(most, std::chrono::milliseconds(deadline.PollTimeout()));
+}
 
 }  // namespace stasis::gpu_state

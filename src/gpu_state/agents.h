@@ -1,54 +1,56 @@
-// The agents inside a target's GPU processes, as they are before anything is touched: who can give
-// its memory to the data plane, and who must be left to the driver, or left alone.
+// The agents inside a target's GPU processes: finds them, and reads what they tell about GPU
+// memory.
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/deadline.h"
 #include "gpu_state/suspended.h"
 #include "process/proc.h"
-#include "wire/client.h"
+#include "wire/agent_link.h"
 
 namespace stasis::gpu_state {
 
-// The longest that an agent which is not at work may take to answer.
+// Time limit for the answer of an idle agent.
 inline constexpr std::chrono::milliseconds kAgentAnswer{10000};
 
-struct FoundAgent {
-  process::ProcessId id;
-  wire::AgentClient client;
-  const wire::HelloReply& hello() const { return client.hello(); }
-};
+// Returns null if the process has no agent, has not used a GPU yet, or has ended. An agent that
+// does not answer is an error, because only the agent knows what the driver may do with the
+// process.
+Result<std::unique_ptr<wire::AgentLink>> FindAgent(
+    wire::Agents& agents, const process::ProcessId& id,
+    std::chrono::milliseconds timeout = kAgentAnswer);
 
-// Absent: there is none, or the program has not used a GPU yet. An agent that is there and does not
-// answer is an error: without it, nobody knows what the driver may do with the process.
-Result<std::optional<FoundAgent>> FindAgent(const process::ProcessId& id,
-                                            std::chrono::milliseconds timeout = kAgentAnswer);
-
-// Why the memory of a process cannot take the shared path although it has an agent; empty: it can.
+// Returns why a process with an agent cannot take the shared path, or an empty string if it can.
 std::string WhyNotShared(const wire::HelloReply& hello);
 
-// A resume gives the program a descriptor for each piece of memory, which it keeps: so many it must
-// be allowed. kResourceExhausted says how many. The agent counts once more before it closes its
-// gate.
-Status CheckDescriptorsFit(const FoundAgent& agent);
+// A resume gives the program a descriptor for each piece of memory, and the program keeps it.
+// kResourceExhausted if its limit on descriptors is too low for that. The agent counts again before
+// it closes its gate.
+Status CheckDescriptorsFit(const process::ProcessId& id, const wire::HelloReply& hello);
 
-// Where the agent of a process says that its memory is: bits of wire::HeaderMemory, 0 without an
-// agent. Read from outside, so the answer does not wait for an agent whose program the driver has
-// locked. Only agents of older versions, which may come with an image, have to be asked.
-Result<uint32_t> MemoryOf(const process::ProcessId& id);
+// Returns bits of wire::HeaderMemory; 0 without an agent. Reads the agent's header, so it works
+// while the driver has locked the program. Connects only to older agents, which may come with an
+// image.
+Result<uint32_t> MemoryOf(wire::Agents& agents, const process::ProcessId& id);
 
-// What its agent shows from outside; nobody is connected to. false: where it shows nothing of it,
-// as those of other versions.
-bool SaysMemoryIsAway(process::HostPid pid);
+// Returns true if the agent's header says that the memory is away. Returns false for agents of
+// other versions.
+bool SaysMemoryIsAway(wire::Agents& agents, process::HostPid pid);
 
-// The record of a process that the driver has, and that is suspended all the same: its data is
-// away, its context was kept. What its agent shows from outside counts too, since the process may
-// have become another program by exec, or have its memory again; nobody is connected to.
-std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id);
+// Returns the record of a process that is suspended with its context kept, so that the driver calls
+// it running. Also reads the agent's header, because the process may have become another program
+// by exec, or have its memory again. Does not connect to the agent.
+std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id,
+                                                wire::Agents& agents = wire::AgentsInProcesses());
 
 device::GpuUuid UuidOf(const wire::Uuid& uuid);
+
+// The time until the deadline, at most `most`.
+std::chrono::milliseconds TimeLeft(const Deadline& deadline, std::chrono::milliseconds most);
 
 }  // namespace stasis::gpu_state

@@ -1,4 +1,4 @@
-// What may be said about taking GPU memory away, and what came of it.
+// Options and result of taking GPU memory away.
 #pragma once
 
 #include <cstdint>
@@ -7,29 +7,29 @@
 namespace stasis::gpu_state {
 
 struct AwayOptions {
-  // A machine may grow its memory as it is used: what looks like too little RAM may be enough.
+  // Skips the check for host memory, for machines whose memory grows as it is used.
   bool ignore_memory = false;
-  // All memory is left to the driver, also of programs with an agent.
+  // Leaves all memory to the driver, also in programs with an agent.
   bool driver_alone = false;
-  // Contexts keep their stack limits while the driver carries them, and it carries more: to
-  // compare.
+  // Leaves the stack limits of contexts as they are, so the driver has more to save. For
+  // comparison.
   bool keep_stack_limits = false;
-  // Of a suspend or dump: processes that no agent sees share no GPU memory (unseen_sharing.h).
+  // suspend, dump: assume that processes without an agent share no GPU memory (unseen_sharing.h).
   bool assume_unshared = false;
-  // Of a suspend: only the data leaves the GPU, and the driver is asked for nothing.
+  // suspend: only the data leaves the GPU, without a call to the driver.
   bool keep_context = false;
-  // GPU data goes to a file in this folder, not to host memory; empty: memory.
+  // Folder for GPU data; empty: host memory.
   std::string spill_dir;
 };
 
-// What a suspend did with the memory that the data plane carries, in bytes.
+// The data that movers saved, in bytes.
 struct Saved {
   uint64_t copied = 0;     // to host memory
-  uint64_t unchanged = 0;  // was there as of the last suspend
-  uint64_t zero = 0;       // is stored nowhere
-  uint64_t cold = 0;       // of the arena: host memory that was touched and registered for it first
-  // Of the slowest GPU: until its first copy was on its way, the naming of blocks there, the copy,
-  // and until the mover had let go of the memory afterwards; then, to close our descriptors.
+  uint64_t unchanged = 0;  // already there from the last suspend
+  uint64_t zero = 0;       // in zero blocks, which are not stored
+  uint64_t cold = 0;       // bytes of arenas that had to be touched and registered first
+  // Times of the slowest GPU: until its first copy was submitted, for the naming of blocks, for the
+  // copy, for the release of the memory by the mover; then the time to close our descriptors.
   double until_first_s = 0;
   double naming_s = 0;
   double copy_s = 0;

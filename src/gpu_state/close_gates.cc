@@ -5,40 +5,36 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "gpu_state/agents.h"
 
 namespace stasis::gpu_state {
 namespace {
 
 using std::chrono::milliseconds;
 
-// Ordinary work ends in that time, and nobody is disturbed while it does.
-constexpr milliseconds kUndisturbed{300};
-// What a step's work gets to end: longer each time that others are the ones who wait, so that
-// kernels of any length end in some round.
+// Ordinary work ends within this time, so it is waited for first.
+constexpr milliseconds kFirstWait{300};
+// Time for the work of a step to end. It grows each time that other programs are the ones that
+// wait, so that kernels of any length end in some round.
 constexpr milliseconds kFirstStep{10}, kLongestStep{3000};
-// How long a round takes in which all are waited for.
-constexpr milliseconds kNobody{50};
-// Calls of a step: doubled while the same programs are behind the others.
+// Length of a round in which no program is quiesced.
+constexpr milliseconds kPollRound{50};
+// Calls of a step: doubled while the same programs stay behind.
 constexpr uint32_t kMostCalls = 256;
-// So long nobody rests before it is taken that all wait for each other: those who are only slow
-// would be given more to do.
+// If no program is quiesced for this time, all are taken to wait for each other and are stepped. A
+// shorter time would give slow programs more to do.
 constexpr milliseconds kAllWait{2000};
 
 constexpr milliseconds kLongest = std::chrono::hours(24);
-
-milliseconds Left(const Deadline& deadline, milliseconds most) {
-  if (deadline.never()) return most;
-  return std::min(most, milliseconds(deadline.PollTimeout()));
-}
 
 class Steps {
  public:
   Steps(const std::vector<GateOwner>& owners, const Deadline& deadline)
       : owners_(owners), deadline_(deadline), rests_(owners.size(), false) {}
 
-  Status Run(wire::AgentClient::Floor floor) {
-    STASIS_TRY(Round(kUndisturbed, [&](size_t i, milliseconds time) {
-      return owners_[i].client->CloseInSteps(time, floor);
+  Status Run(wire::AgentLink::Floor floor) {
+    STASIS_TRY(Round(kFirstWait, [&](size_t i, milliseconds time) {
+      return owners_[i].agent->CloseInSteps(time, floor);
     }));
     milliseconds time = kFirstStep;
     uint32_t calls = 1;
@@ -46,20 +42,20 @@ class Steps {
     while (!AllRest()) {
       if (deadline_.passed()) return Late();
       const std::vector<char> before = rests_;
-      const bool nobody = std::find(before.begin(), before.end(), 1) == before.end();
-      const bool all = nobody && all_wait.passed();
-      if (!nobody || all) all_wait = Deadline::In(kAllWait);
-      // Those who are stepped have time to rest again. Those who wait for them are asked at once,
-      // so that the next step does not wait.
-      STASIS_TRY(Round(nobody ? kNobody : time, [&](size_t i, milliseconds span) {
+      const bool none = std::find(before.begin(), before.end(), 1) == before.end();
+      const bool all = none && all_wait.passed();
+      if (!none || all) all_wait = Deadline::In(kAllWait);
+      // Stepped programs get time to be quiesced again. Programs that wait for them are asked for a
+      // short time only, so that the next step is not delayed.
+      STASIS_TRY(Round(none ? kPollRound : time, [&](size_t i, milliseconds span) {
         const bool steps = before[i] != 0 || all;
-        return owners_[i].client->Rest(steps ? calls : 0,
-                                       steps || nobody ? span : std::min(span, kFirstStep));
+        return owners_[i].agent->Rest(steps ? calls : 0,
+                                      steps || none ? span : std::min(span, kFirstStep));
       }));
       if (rests_ != before) {
         calls = 1;
         time = std::min(time + time / 3, kLongestStep);
-      } else if (!nobody || all) {
+      } else if (!none || all) {
         calls = std::min(2 * calls, kMostCalls);
       }
     }
@@ -70,7 +66,7 @@ class Steps {
   using Step = std::function<Result<bool>(size_t, milliseconds)>;
 
   Status Round(milliseconds time, const Step& step) {
-    const milliseconds span = Left(deadline_, time);
+    const milliseconds span = TimeLeft(deadline_, time);
     return InParallel(owners_.size(), [&](size_t i) -> Status {
       auto rests = Annotate(step(i, span), owners_[i].who);
       if (!rests) return Fail(std::move(rests).error());
@@ -87,9 +83,10 @@ class Steps {
     const auto first = size_t(std::find(rests_.begin(), rests_.end(), 0) - rests_.begin());
     return Fail(
         Code::kDeadlineExceeded,
-        fmt::format("{}: {}; all run on", owners_[first].who, owners_[first].client->not_yet()),
-        "its work may wait for a program that is no part of this; a longer --timeout gives "
-        "work that is only slow the time to end");
+        fmt::format("{}: {}; all run on", owners_[first].who, owners_[first].agent->not_yet()),
+        "its work may wait for a program outside of this operation; if the work is only slow, use "
+        "a "
+        "longer --timeout");
   }
 
   const std::vector<GateOwner>& owners_;
@@ -99,14 +96,14 @@ class Steps {
 
 }  // namespace
 
-Status CloseGates(const std::vector<GateOwner>& owners, bool together,
-                  wire::AgentClient::Floor floor, const Deadline& deadline) {
+Status CloseGates(const std::vector<GateOwner>& owners, bool together, wire::AgentLink::Floor floor,
+                  const Deadline& deadline) {
   together = together && owners.size() > 1 &&
              std::all_of(owners.begin(), owners.end(),
-                         [](const GateOwner& owner) { return owner.client->goes_in_steps(); });
+                         [](const GateOwner& owner) { return owner.agent->goes_in_steps(); });
   if (together) return Steps(owners, deadline).Run(floor);
   return InParallel(owners.size(), [&](size_t i) {
-    return Annotate(owners[i].client->Close(Left(deadline, kLongest), floor), owners[i].who);
+    return Annotate(owners[i].agent->Close(TimeLeft(deadline, kLongest), floor), owners[i].who);
   });
 }
 

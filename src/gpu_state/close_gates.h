@@ -1,10 +1,11 @@
-// Brings the programs of one operation to rest together.
+// Closes the gates of an operation's programs together.
 //
-// What a program has submitted may wait, on the GPU, for what another of them is yet to submit, as
-// a collective of NCCL's does on each rank until all have launched it. Ranks run ahead of each
-// other, so gates that shut at one moment find such work on most: it would never end. So those that
-// are at rest while others are not let a few calls more through, and rest again, and so in turns,
-// until all rest at the same time: then every collective has been launched by all or by none.
+// Work that a program has submitted may wait on the GPU for work that another program has not
+// submitted yet: a collective of NCCL waits on each rank until all ranks have launched it. Ranks
+// run ahead of each other, so gates that shut at one moment usually find such work, and it would
+// never end. Therefore programs that are quiesced while others are not get to submit a few more
+// calls, in turns, until all are quiesced at the same time. By then all ranks or none have launched
+// each collective.
 #pragma once
 
 #include <functional>
@@ -13,19 +14,20 @@
 
 #include "base/deadline.h"
 #include "base/result.h"
-#include "wire/client.h"
+#include "wire/agent_link.h"
 
 namespace stasis::gpu_state {
 
 struct GateOwner {
   std::string who;  // "process 4711"
-  wire::AgentClient* client;
+  wire::AgentLink* agent;
 };
 
-// kDeadlineExceeded names one that did not come to rest, and why. After an error gates are shut, or
-// closed, or open: whoever undoes opens them all. `together`: their work may wait for each other's;
-// without it, or when an agent is too old for it, each has the time until `deadline` for itself.
-Status CloseGates(const std::vector<GateOwner>& owners, bool together,
-                  wire::AgentClient::Floor floor, const Deadline& deadline);
+// kDeadlineExceeded names a program that was not quiesced, and why. After an error gates may be
+// shut, closed or open; the undo must open all of them. `together` means that their work may wait
+// for each other's. Otherwise, or if an agent is too old for steps, each program has the time until
+// `deadline` for itself.
+Status CloseGates(const std::vector<GateOwner>& owners, bool together, wire::AgentLink::Floor floor,
+                  const Deadline& deadline);
 
 }  // namespace stasis::gpu_state

@@ -1,5 +1,6 @@
 #include "gpu_state/gpu_away.h"
 
+#include "device/gpu_map.h"
 #include "plan/plan.h"
 
 namespace stasis::gpu_state {
@@ -18,12 +19,8 @@ std::map<GpuUuid, uint64_t> DriverBytesByGpu(const Processes& processes,
   for (const auto& p : processes) {
     if (p.initial != ProcessState::kCheckpointed) continue;
     for (const GpuUuid& gpu : p.gpus) {
-      GpuUuid to = gpu;
-      for (const auto& [from, other] : map) {
-        if (from == gpu) to = other;
-      }
-      // How one process's memory is spread over several GPUs is not told.
-      bytes[to] += p.device_bytes / p.gpus.size();
+      // A process's share on each of several GPUs is not known.
+      bytes[device::Mapped(map, gpu)] += p.device_bytes / p.gpus.size();
     }
   }
   return bytes;
@@ -51,13 +48,9 @@ void AddGpuAway(Plan& plan, Services& services, const Processes& processes, Shar
   plan.Add(shared.GateClose());
   if (tree_check) plan.Add(std::move(*tree_check));
   plan.Add(shared.DataExport());
-  std::vector<Phase> control, beside;
-  control.push_back(shared.DataRelease());
-  control.push_back(std::move(lock));
-  control.push_back(std::move(checkpoint));
-  beside.push_back(plan::InOrder("gpu-control", std::move(control)));
-  beside.push_back(shared.DataSave());
-  plan.AddParallel(std::move(beside));
+  plan.AddParallel(
+      {plan::InOrder("gpu-control", {shared.DataRelease(), std::move(lock), std::move(checkpoint)}),
+       shared.DataSave()});
   plan.Add(shared.DataCommit());
 }
 
@@ -66,24 +59,21 @@ void AddDataAway(Plan& plan, SharedSuspend& shared, Phase tree_check) {
   plan.Add(shared.GateClose());
   plan.Add(std::move(tree_check));
   plan.Add(shared.DataExport());
-  std::vector<Phase> beside;
-  beside.push_back(shared.DataRelease());
-  beside.push_back(shared.DataSave());
-  plan.AddParallel(std::move(beside));
+  plan.AddParallel({shared.DataRelease(), shared.DataSave()});
   plan.Add(shared.DataCommit());
 }
 
 namespace {
 
-// Whose context was kept is nobody's to take away again by the driver's undo: one that runs by then
-// must be told of.
+// The driver's undo does not take data of kept contexts away again, so it is an error if one of
+// these processes runs.
 Status CheckKeptAreAway(Services& services, const Processes& processes) {
   Processes kept;
   for (const auto& p : processes) {
     if (p.context_kept) kept.push_back(p);
   }
-  STASIS_ASSIGN(const bool back, IsBack(services, kept));
-  return back ? Fail(HalfWayBack()) : Status{};
+  STASIS_ASSIGN(const bool back, AnyMemoryReturned(services, kept));
+  return back ? Fail(PartlyResumed()) : Status{};
 }
 
 Phase DataReturn(Services& services, const Processes& processes, SharedResume& shared,
@@ -98,7 +88,7 @@ Phase DataReturn(Services& services, const Processes& processes, SharedResume& s
   return phase;
 }
 
-bool DriverHasNoPart(const Processes& processes) {
+bool DriverIsNotNeeded(const Processes& processes) {
   return std::all_of(processes.begin(), processes.end(),
                      [](const auto& p) { return p.initial == ProcessState::kRunning; });
 }
@@ -106,7 +96,7 @@ bool DriverHasNoPart(const Processes& processes) {
 }  // namespace
 
 void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuBack back) {
-  if (back.shared != nullptr && back.programs.empty() && DriverHasNoPart(processes)) {
+  if (back.shared != nullptr && back.programs.empty() && DriverIsNotNeeded(processes)) {
     plan.Add(back.shared->LoadRoom([] { return std::map<GpuUuid, uint64_t>(); },
                                    /*keep_ballast=*/false));
     plan.Add(back.shared->DataLoad());
@@ -124,7 +114,7 @@ void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuB
     return;
   }
   SharedResume* shared = back.shared;
-  // The driver's undo asks the agents, who have one client at a time.
+  // The driver's undo connects to the agents, which have one client at a time.
   for (Phase* phase : {&restore, &unlock}) {
     if (!phase->undo) continue;
     phase->undo = [shared, undo = std::move(phase->undo)] {
@@ -137,16 +127,12 @@ void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuB
     plan.Add(
         shared->LoadRoom([&processes, map = back.map] { return DriverBytesByGpu(processes, map); },
                          /*keep_ballast=*/false));
-    std::vector<Phase> control;
-    control.push_back(std::move(restore));
-    control.push_back(std::move(unlock));
-    beside.push_back(plan::InOrder("gpu-control", std::move(control)));
-    beside.push_back(shared->DataLoad());
+    beside = {plan::InOrder("gpu-control", {std::move(restore), std::move(unlock)}),
+              shared->DataLoad()};
   } else {
-    std::vector<Phase> load, program = std::move(back.programs);
-    load.push_back(shared->LoadRoom([bytes = back.driver_bytes_by_gpu] { return bytes; },
-                                    /*keep_ballast=*/true));
-    load.push_back(shared->DataLoad());
+    std::vector<Phase> program = std::move(back.programs);
+    Phase room = shared->LoadRoom([bytes = back.driver_bytes_by_gpu] { return bytes; },
+                                  /*keep_ballast=*/true);
     restore.run = [shared, run = std::move(restore.run)](plan::PhaseScope& scope) -> Status {
       STASIS_TRY(scope.Await(SharedResume::kLoadRoom));
       STASIS_TRY(shared->FreeBallast(&scope, scope.deadline()));
@@ -154,9 +140,9 @@ void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuB
     };
     program.push_back(std::move(restore));
     program.push_back(std::move(unlock));
-    beside.push_back(std::move(*back.data_read));
-    beside.push_back(plan::InOrder("gpu-load", std::move(load)));
-    beside.push_back(plan::InOrder("program-back", std::move(program)));
+    beside = {std::move(*back.data_read),
+              plan::InOrder("gpu-load", {std::move(room), shared->DataLoad()}),
+              plan::InOrder("program-back", std::move(program))};
   }
   plan.AddParallel(std::move(beside));
   plan.Add(DataReturn(services, processes, *shared, back.commits));

@@ -8,27 +8,27 @@ namespace {
 
 using plan::PhaseScope;
 
-// At most in one part of a copy, after which the ballast may go: 20 ms on the wire.
+// Most bytes in one part of a copy, after which the ballast can be freed: 20 ms on PCIe.
 constexpr uint64_t kMostInOnePart = 1u << 30;
 
 }  // namespace
 
 uint64_t GpuLoad::BallastFor(size_t index) const {
   uint64_t bytes = driver_bytes_;
-  for (size_t i = index + 1; i < lots_.size(); ++i) bytes += lots_[i]->bytes();
+  for (size_t i = index + 1; i < shards_.size(); ++i) bytes += shards_[i]->bytes();
   return bytes;
 }
 
 Status GpuLoad::MakeRoom(uint64_t driver_bytes, const Deadline& deadline) {
   driver_bytes_ = driver_bytes;
-  STASIS_TRY(mover_.Attach(*lots_.front()->arena, deadline));
-  STASIS_TRY(mover_.PrepareLoad(lots_.front()->ranges, BallastFor(0), deadline));
+  STASIS_TRY(mover_.Attach(*shards_.front()->arena, deadline));
+  STASIS_TRY(mover_.PrepareLoad(shards_.front()->ranges, BallastFor(0), deadline));
   std::lock_guard lock(mutex_);
   free_ = false;
   return {};
 }
 
-// Between two parts of a copy, by the thread that loads.
+// Called by the loading thread between two parts of a copy.
 Status GpuLoad::FreeIfWanted(PhaseScope* scope, const Deadline& deadline) {
   {
     std::lock_guard lock(mutex_);
@@ -43,43 +43,43 @@ Status GpuLoad::FreeIfWanted(PhaseScope* scope, const Deadline& deadline) {
   return {};
 }
 
-// A chunk more than is loaded, or all: many small copies would be slower.
-Result<uint64_t> GpuLoad::AwaitFilled(const Lot& lot, uint64_t loaded, PhaseScope* scope,
+// Waits for a chunk more than is loaded, or for everything: many small copies would be slower.
+Result<uint64_t> GpuLoad::AwaitFilled(const GpuShard& shard, uint64_t loaded, PhaseScope* scope,
                                       const Deadline& deadline) {
-  const uint64_t all = lot.bytes();
+  const uint64_t all = shard.bytes();
   const uint64_t enough = std::min(all, loaded + dataplane::ChunkBytes());
   for (;;) {
     if (scope != nullptr) {
       STASIS_TRY(FreeIfWanted(scope, deadline));
-      if (scope->Abandoned()) return Fail(Code::kCancelled, "called off");
+      if (scope->Abandoned()) return Fail(plan::StoppedByOther());
     }
-    const uint64_t filled = lot.filled ? lot.filled->load() : all;
+    const uint64_t filled = shard.filled ? shard.filled->load() : all;
     if (filled >= enough) {
       std::lock_guard lock(mutex_);
       return free_ ? filled : std::min(filled, loaded + kMostInOnePart);
     }
-    if (scope == nullptr) return Fail(Code::kInternal, "nobody fills the arena");
+    if (scope == nullptr) return Fail(Code::kInternal, "no phase fills the arena");
     STASIS_TRY(scope->WaitUntil([&] {
       std::lock_guard lock(mutex_);
-      return lot.filled->load() >= enough || (wanted_ && !free_);
+      return shard.filled->load() >= enough || (wanted_ && !free_);
     }));
   }
 }
 
-Status GpuLoad::LoadLot(size_t index, PhaseScope* scope, const Deadline& deadline,
-                        const std::function<void(uint64_t)>& loaded) {
-  Lot& lot = *lots_[index];
+Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadline,
+                          const std::function<void(uint64_t)>& loaded) {
+  GpuShard& shard = *shards_[index];
   if (index > 0) {
     bool was_free = false;
     {
       std::lock_guard lock(mutex_);
       was_free = free_ || wanted_;
     }
-    // What the mover holds of the lot before is ours by now, and the ballast goes with it: for as
-    // long as it takes to make the next.
+    // The memory of the previous shard is held by our descriptors now. The ballast is released with
+    // it, until the next one is allocated.
     STASIS_TRY(mover_.Release(deadline));
-    STASIS_TRY(mover_.Attach(*lot.arena, deadline));
-    STASIS_TRY(mover_.PrepareLoad(lot.ranges, was_free ? 0 : BallastFor(index), deadline));
+    STASIS_TRY(mover_.Attach(*shard.arena, deadline));
+    STASIS_TRY(mover_.PrepareLoad(shard.ranges, was_free ? 0 : BallastFor(index), deadline));
     if (was_free) {
       std::lock_guard lock(mutex_);
       free_ = true;
@@ -87,28 +87,28 @@ Status GpuLoad::LoadLot(size_t index, PhaseScope* scope, const Deadline& deadlin
     if (was_free && scope != nullptr) scope->Changed();
   }
   dataplane::CopyOptions copy;
-  // Of an image every block has been checked, none has been left out, and its record is being
-  // written by data-bind.
-  if (!lot.filled) {
-    const auto& record = lot.arena->record();
+  // Every block of an image has been checked and none left out, and data-bind writes its record
+  // meanwhile.
+  if (!shard.filled) {
+    const auto& record = shard.arena->record();
     if (record.has_checksum) copy.expected = record.checksum;
     if (record.names) copy.zero = record.names->Zeros();
   }
   copy.progress = [&](uint64_t done, uint64_t) { loaded(done); };
-  copy.filled = [&](uint64_t done) { return AwaitFilled(lot, done, scope, deadline); };
+  copy.filled = [&](uint64_t done) { return AwaitFilled(shard, done, scope, deadline); };
   STASIS_TRY(mover_.Load(copy, deadline));
-  STASIS_ASSIGN(lot.memory, mover_.Export(deadline));
+  STASIS_ASSIGN(shard.memory, mover_.Export(deadline));
   return {};
 }
 
 Status GpuLoad::Load(PhaseScope* scope, const Deadline& deadline,
                      const std::function<void(uint64_t)>& loaded) {
-  STASIS_TRY(TakeMover(scope));
+  STASIS_TRY(AcquireMover(scope));
   auto load = [&]() -> Status {
     uint64_t before = 0;
-    for (size_t i = 0; i < lots_.size(); ++i) {
-      STASIS_TRY(LoadLot(i, scope, deadline, [&](uint64_t done) { loaded(before + done); }));
-      before += lots_[i]->bytes();
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      STASIS_TRY(LoadShard(i, scope, deadline, [&](uint64_t done) { loaded(before + done); }));
+      before += shards_[i]->bytes();
     }
     return {};
   };
@@ -116,7 +116,7 @@ Status GpuLoad::Load(PhaseScope* scope, const Deadline& deadline,
   bool keeps_ballast = false;
   {
     std::lock_guard lock(mutex_);
-    // Our descriptors keep the memory; of the mover's there is nothing needed but the ballast.
+    // Our descriptors keep the memory; of the mover's memory only the ballast is still needed.
     loaded_ = done.has_value();
     keeps_ballast = loaded_ && !free_ && !wanted_;
     if (keeps_ballast) busy_ = false;
@@ -127,8 +127,8 @@ Status GpuLoad::Load(PhaseScope* scope, const Deadline& deadline,
   return done ? std::move(released) : std::move(done);
 }
 
-// The mover is ours until ReleaseMover(), or until busy_ is taken back.
-Status GpuLoad::TakeMover(PhaseScope* scope) {
+// Reserves the mover until ReleaseMover(), or until busy_ is reset.
+Status GpuLoad::AcquireMover(PhaseScope* scope) {
   for (;;) {
     {
       std::lock_guard lock(mutex_);
@@ -137,7 +137,7 @@ Status GpuLoad::TakeMover(PhaseScope* scope) {
         return {};
       }
     }
-    if (scope == nullptr) return Fail(Code::kInternal, "the mover is at work");
+    if (scope == nullptr) return Fail(Code::kInternal, "the mover is busy");
     STASIS_TRY(scope->WaitUntil([this] { return !busy(); }));
   }
 }
@@ -165,7 +165,7 @@ Status GpuLoad::FreeBallast(PhaseScope* scope, const Deadline& deadline) {
       by_loader = std::exchange(busy_, true);
     }
     if (!by_loader) break;
-    if (scope == nullptr) return Fail(Code::kInternal, "the mover is at work");
+    if (scope == nullptr) return Fail(Code::kInternal, "the mover is busy");
     scope->Changed();
     STASIS_TRY(scope->WaitUntil([this] {
       std::lock_guard lock(mutex_);

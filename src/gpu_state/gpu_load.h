@@ -1,9 +1,9 @@
-// One GPU's side of the shared path back: its mover makes the memory of the lots on it, one lot
-// after another, and fills it from their arenas, which may still be being read from an image. Until
-// the driver's restore a ballast holds the driver's share, and that of the lots to come.
+// The load of one GPU: its mover allocates the memory of the shards on it, one shard after another,
+// and fills it from their arenas, which may still be filled from an image. Until the driver's
+// restore a ballast reserves the driver's share and the shards that follow.
 //
-// Threads: one runs MakeRoom and then Load, another may call FreeBallast beside them. The mover is
-// spoken to by one at a time: while it is loaded, by the thread that loads.
+// One thread calls MakeRoom and then Load; another one may call FreeBallast at the same time. The
+// mover is used by one thread at a time, during a load by the loading thread.
 #pragma once
 
 #include <cstdint>
@@ -11,47 +11,47 @@
 #include <mutex>
 #include <vector>
 
-#include "dataplane/mover_client.h"
-#include "gpu_state/shared_lots.h"
+#include "dataplane/mover_pool.h"
+#include "gpu_state/gpu_shards.h"
 #include "plan/plan.h"
 
 namespace stasis::gpu_state {
 
 class GpuLoad {
  public:
-  // The lots have ranges; they outlive this.
-  GpuLoad(dataplane::Mover& mover, std::vector<Lot*> lots)
-      : mover_(mover), lots_(std::move(lots)) {}
+  // The shards have ranges and outlive this object.
+  GpuLoad(dataplane::MoverLink& mover, std::vector<GpuShard*> shards)
+      : mover_(mover), shards_(std::move(shards)) {}
 
-  // The arenas are there. All memory of the first lot, and a ballast for `driver_bytes` and the
-  // others: all of it, or nothing.
+  // Requires the arenas. Allocates the memory of the first shard, and a ballast for `driver_bytes`
+  // and the other shards: all of it, or nothing.
   Status MakeRoom(uint64_t driver_bytes, const Deadline& deadline);
-  // Fills Lot::memory of each. `loaded`: bytes so far. `scope`: of the phase; null when nothing
-  // runs beside it and all arenas are full.
+  // Sets GpuShard::memory of each shard. `loaded` gets the bytes so far. `scope` is null if nothing
+  // runs beside the phase and all arenas are full.
   Status Load(plan::PhaseScope* scope, const Deadline& deadline,
               const std::function<void(uint64_t)>& loaded);
-  // Returns when the ballast is no more, at most a part of a copy later.
+  // Returns when the ballast is freed. Waits for one part of a copy at most.
   Status FreeBallast(plan::PhaseScope* scope, const Deadline& deadline);
 
  private:
-  Status LoadLot(size_t index, plan::PhaseScope* scope, const Deadline& deadline,
-                 const std::function<void(uint64_t)>& loaded);
-  Result<uint64_t> AwaitFilled(const Lot& lot, uint64_t loaded, plan::PhaseScope* scope,
+  Status LoadShard(size_t index, plan::PhaseScope* scope, const Deadline& deadline,
+                   const std::function<void(uint64_t)>& loaded);
+  Result<uint64_t> AwaitFilled(const GpuShard& shard, uint64_t loaded, plan::PhaseScope* scope,
                                const Deadline& deadline);
   Status FreeIfWanted(plan::PhaseScope* scope, const Deadline& deadline);
   uint64_t BallastFor(size_t index) const;
-  Status TakeMover(plan::PhaseScope* scope);
+  Status AcquireMover(plan::PhaseScope* scope);
   Status ReleaseMover(const Deadline& deadline);
   bool busy();
 
-  dataplane::Mover& mover_;
-  const std::vector<Lot*> lots_;
+  dataplane::MoverLink& mover_;
+  const std::vector<GpuShard*> shards_;
   uint64_t driver_bytes_ = 0;
   std::mutex mutex_;     // guards all below
-  bool busy_ = false;    // one of the two speaks to the mover
-  bool wanted_ = false;  // somebody waits for the ballast's end
+  bool busy_ = false;    // a thread uses the mover
+  bool wanted_ = false;  // FreeBallast waits for the loading thread
   bool free_ = true;     // there is no ballast
-  bool loaded_ = false;  // of the mover's memory nothing but the ballast is needed
+  bool loaded_ = false;  // of the mover's memory only the ballast is still needed
 };
 
 }  // namespace stasis::gpu_state

@@ -10,8 +10,8 @@
 
 #include "base/file.h"
 #include "base/file_lock.h"
-#include "dataplane/resident_mover.h"
-#include "gpu_state/shared_lots.h"
+#include "device/gpu_map.h"
+#include "gpu_state/gpu_shards.h"
 
 namespace stasis::gpu_state {
 namespace {
@@ -20,17 +20,14 @@ using device::Gpu;
 using device::GpuUuid;
 using plan::RecordedProcess;
 
-constexpr std::chrono::seconds kMoversLeave{20};
+constexpr std::chrono::seconds kMoversStop{20};
 
-// Where the process will be. Empty when that is not known, or is no GPU of this machine.
+// Returns the GPUs of the process after the restore; empty if unknown or not in this machine.
 std::vector<const Gpu*> TargetsOf(const RecordedProcess& process, const device::GpuMap& map,
                                   const std::vector<Gpu>& gpus) {
   std::vector<const Gpu*> targets;
   for (const GpuUuid& old : process.gpus) {
-    GpuUuid wanted = old;
-    for (const auto& [from, to] : map) {
-      if (from == old) wanted = to;
-    }
+    const GpuUuid wanted = device::Mapped(map, old);
     auto it =
         std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.uuid == wanted; });
     if (it == gpus.end()) return {};
@@ -45,7 +42,7 @@ Status CheckRoom(const std::vector<Gpu>& gpus, const std::vector<RecordedProcess
                  const device::GpuMap& map) {
   std::map<const Gpu*, uint64_t> left;
   for (const Gpu& gpu : gpus) left[&gpu] = gpu.free_bytes;
-  // Those that can only be in one place choose first.
+  // Processes on one GPU first, because those on several have a choice.
   std::vector<RecordedProcess> ordered = processes;
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const auto& a, const auto& b) { return a.gpus.size() < b.gpus.size(); });
@@ -63,7 +60,7 @@ Status CheckRoom(const std::vector<Gpu>& gpus, const std::vector<RecordedProcess
                   fmt::format("GPU {} has {} MiB free, and process {} needs {} MiB",
                               fmt::join(indices, "+"), room >> 20, process.id.pid.value,
                               process.device_bytes >> 20),
-                  "suspend or end what else uses that GPU; `stasis gpu ls` lists it");
+                  "suspend or end other programs on that GPU; `stasis gpu ls` lists them");
     }
     uint64_t needed = process.device_bytes;
     for (const Gpu* gpu : targets) {
@@ -81,7 +78,7 @@ Result<GpuRoom> GpuRoom::Hold(const Services& services,
   GpuRoom room;
   if (processes.empty()) return room;
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
-  std::set<GpuUuid> wanted;  // in one order for everybody: nobody waits for one who waits for him
+  std::set<GpuUuid> wanted;  // sorted: all processes lock in the same order, so none deadlocks
   for (const auto& process : processes) {
     auto targets = TargetsOf(process, map, gpus);
     for (const Gpu* gpu : targets) wanted.insert(gpu->uuid);
@@ -94,33 +91,33 @@ Result<GpuRoom> GpuRoom::Hold(const Services& services,
     Status locked = LockUntil(fd.get(), deadline);
     if (!locked && locked.error().code == Code::kDeadlineExceeded) {
       locked.error().message =
-          "another program's GPU state is still being put back to GPU " + uuid.value;
+          "another program's GPU state is still being restored to GPU " + uuid.value;
     }
     STASIS_TRY(std::move(locked));
     room.locks_.push_back(std::move(fd));
   }
-  // What was free before the wait may be taken now.
-  STASIS_TRY(WithIdleMoversAway(services, [&]() -> Status {
+  // The free memory may have changed during the wait.
+  STASIS_TRY(RetryWithoutIdleMovers(services, [&]() -> Status {
     STASIS_ASSIGN(gpus, services.device->Gpus());
     return CheckRoom(gpus, processes, map);
   }));
   return room;
 }
 
-Status WithIdleMoversAway(const Services& services, const std::function<Status()>& check) {
+Status RetryWithoutIdleMovers(const Services& services, const std::function<Status()>& check) {
   Status found = check();
   if (found || found.error().code != Code::kResourceExhausted) return found;
-  auto left = dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
-  return left.value_or(0) == 0 ? found : check();
+  auto stopped = services.movers->StopIdleMovers(Deadline::In(kMoversStop));
+  return stopped.value_or(0) == 0 ? found : check();
 }
 
-Status WithUnusedArenasAway(const Services& services, const std::function<Status()>& check) {
+Status RetryWithoutUnusedArenas(const Services& services, const std::function<Status()>& check) {
   Status found = check();
   if (found || found.error().code != Code::kResourceExhausted) return found;
-  auto store = ArenasThereAre(services.paths);
+  auto store = ExistingArenas(services.paths);
   if (!store || store->FreeUnused().value_or(0) == 0) return found;
-  // They have it registered, and let go of it by themselves, but later.
-  (void)dataplane::SendAwayResidents(services.paths.movers(), {}, Deadline::In(kMoversLeave));
+  // Idle movers keep the freed arenas registered for a while.
+  (void)services.movers->StopIdleMovers(Deadline::In(kMoversStop));
   return check();
 }
 

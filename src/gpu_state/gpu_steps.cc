@@ -22,16 +22,16 @@ using plan::RecordedProcess;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Defaults for one phase over all processes. The driver moves 2 GB/s out and 6 GB/s back (evidence
-// of an H200), so 140 GiB take more than a minute; the lock waits for submitted work, which may be
-// a long kernel.
+// Limits of one phase for all processes. The driver saves 2 GB/s and restores 6 GB/s (measured on
+// an H200), so 140 GiB take more than a minute. The lock waits for submitted work, which may be a
+// long kernel.
 constexpr seconds kLockTimeout{30};
 constexpr seconds kDataTimeout{600};
 constexpr seconds kUnlockTimeout{30};
 
 constexpr const char* kUndoGroup = "gpu-state";
 
-// Runs `step` for every process, in parallel; the first error of the list's order, annotated with
+// Runs `step` for every process in parallel. The error is the first in the list's order and names
 // its process.
 Status ForEach(const Processes& processes,
                const std::function<Status(const RecordedProcess&)>& step) {
@@ -40,7 +40,7 @@ Status ForEach(const Processes& processes,
   });
 }
 
-// A pid whose process has ended may be somebody else's by now.
+// The pid of an ended process may be reused.
 Status RequireAlive(const RecordedProcess& p) {
   if (process::IsAlive(p.id)) return {};
   return Fail(Code::kNotFound, fmt::format("process {} has ended", p.id.pid.value));
@@ -57,7 +57,7 @@ Result<Processes> InState(const Services& services, const Processes& processes,
   return found;
 }
 
-// The driver's restore of those, under the locks of their GPUs.
+// Calls the driver's restore while holding the locks of the GPUs.
 Status RestoreWithRoom(const Services& services, const Processes& processes,
                        const device::GpuMap& map, const Deadline& deadline) {
   STASIS_ASSIGN(GpuRoom room, GpuRoom::Hold(services, processes, map, deadline));
@@ -67,31 +67,48 @@ Status RestoreWithRoom(const Services& services, const Processes& processes,
   });
 }
 
-// A phase that moves every process from one state to the next and skips those that are elsewhere.
-Phase Transition(
-    Services& services, const Processes& processes, std::string name, seconds timeout,
-    ProcessState from,
-    std::function<Status(device::DeviceControl&, process::HostPid, const Deadline&)> move,
-    uint64_t bytes) {
-  Phase phase;
-  phase.name = std::move(name);
-  phase.timeout = timeout;
-  auto device = services.device;
-  phase.run = [=, processes = &processes](PhaseScope& scope) -> Status {
-    STASIS_TRY(ForEach(*processes, [&](const RecordedProcess& p) -> Status {
-      STASIS_TRY(RequireAlive(p));
-      STASIS_ASSIGN(ProcessState state, device->State(p.id.pid));
-      if (state != from) return {};
-      return move(*device, p.id.pid, scope.deadline());
-    }));
-    scope.SetBytes(bytes);
-    return {};
+using DriverStep = Status (device::DeviceControl::*)(process::HostPid, const Deadline&);
+
+std::function<Status()> UndoOf(Services& services, const Processes& processes) {
+  return [&] { return ReturnAllToRecordedState(services, processes); };
+}
+
+// A phase that takes every process in state `from` to the next state and skips the others.
+Phase Transition(Services& services, const Processes& processes, std::string name, seconds timeout,
+                 ProcessState from, DriverStep step, uint64_t bytes) {
+  auto move = [&services, from, step](const RecordedProcess& p,
+                                      const Deadline& deadline) -> Status {
+    STASIS_TRY(RequireAlive(p));
+    STASIS_ASSIGN(ProcessState state, services.device->State(p.id.pid));
+    return state == from ? (services.device.get()->*step)(p.id.pid, deadline) : Status{};
   };
-  phase.undo = [services = &services, processes = &processes] {
-    return ReturnAllToRecordedState(*services, *processes);
-  };
-  phase.undo_group = kUndoGroup;
-  return phase;
+  return {.name = std::move(name),
+          .timeout = timeout,
+          .run = [&processes, move, bytes](PhaseScope& scope) -> Status {
+            STASIS_TRY(ForEach(
+                processes, [&](const RecordedProcess& p) { return move(p, scope.deadline()); }));
+            scope.SetBytes(bytes);
+            return {};
+          },
+          .undo = UndoOf(services, processes),
+          .undo_group = kUndoGroup};
+}
+
+Status CheckReleased(device::DeviceControl& device, const RecordedProcess& p) {
+  STASIS_TRY(RequireAlive(p));
+  STASIS_ASSIGN(ProcessState state, device.State(p.id.pid));
+  if (state != ProcessState::kCheckpointed) {
+    return Fail(Code::kInternal, fmt::format("the driver reports it as {} after its checkpoint",
+                                             device::StateName(state)));
+  }
+  STASIS_ASSIGN(auto held, device.DeviceFilesHeld(p.id.pid));
+  if (held.empty()) return {};
+  return Fail(Code::kUnimplemented,
+              fmt::format("it still holds {} GPU file(s) after the driver's checkpoint, the first "
+                          "is {}",
+                          held.size(), held[0]),
+              "something other than CUDA uses the GPU there (graphics, a profiler, a child after "
+              "fork)");
 }
 
 }  // namespace
@@ -104,7 +121,7 @@ Processes AsRunning(Processes processes) {
   return processes;
 }
 
-Status RememberAsBefore(const Paths& paths, const RecordedProcess& process) {
+Status RestoreSuspendRecord(const Paths& paths, const RecordedProcess& process) {
   if (process.initial == ProcessState::kCheckpointed) return {};
   if (!process.context_kept) return ForgetSuspended(paths, process.id);
   SuspendedProcess record{process.id, process.gpus, process.away_bytes, std::time(nullptr)};
@@ -113,71 +130,48 @@ Status RememberAsBefore(const Paths& paths, const RecordedProcess& process) {
 }
 
 Phase GpuLock(Services& services, const Processes& processes) {
-  return Transition(
-      services, processes, "gpu-lock", kLockTimeout, ProcessState::kRunning,
-      [](auto& device, auto pid, auto& deadline) { return device.Lock(pid, deadline); }, 0);
+  return Transition(services, processes, "gpu-lock", kLockTimeout, ProcessState::kRunning,
+                    &device::DeviceControl::Lock, 0);
 }
 
 Phase GpuCheckpoint(Services& services, const Processes& processes, uint64_t bytes) {
-  return Transition(
-      services, processes, "gpu-checkpoint", kDataTimeout, ProcessState::kLocked,
-      [](auto& device, auto pid, auto& deadline) { return device.Checkpoint(pid, deadline); },
-      bytes);
+  return Transition(services, processes, "gpu-checkpoint", kDataTimeout, ProcessState::kLocked,
+                    &device::DeviceControl::Checkpoint, bytes);
 }
 
 Phase GpuReleaseCheck(Services& services, const Processes& processes) {
-  Phase phase;
-  phase.name = "gpu-release-check";
-  phase.timeout = seconds(10);
-  auto device = services.device;
-  phase.run = [=, processes = &processes](PhaseScope&) {
-    return ForEach(*processes, [&](const RecordedProcess& p) -> Status {
-      STASIS_TRY(RequireAlive(p));
-      STASIS_ASSIGN(ProcessState state, device->State(p.id.pid));
-      if (state != ProcessState::kCheckpointed) {
-        return Fail(Code::kInternal, fmt::format("the driver calls it {} after its checkpoint",
-                                                 device::StateName(state)));
-      }
-      STASIS_ASSIGN(auto held, device->DeviceFilesHeld(p.id.pid));
-      if (held.empty()) return {};
-      return Fail(
-          Code::kUnimplemented,
-          fmt::format(
-              "it still holds {} GPU file(s) after the driver's checkpoint, the first is {}",
-              held.size(), held[0]),
-          "something beside CUDA uses the GPU there (graphics, a profiler, a child after fork)");
-    });
-  };
-  return phase;
+  return {.name = "gpu-release-check",
+          .timeout = seconds(10),
+          .run = [&services, &processes](PhaseScope&) {
+            return ForEach(processes, [&](const RecordedProcess& p) {
+              return CheckReleased(*services.device, p);
+            });
+          }};
 }
 
 Phase GpuRestore(Services& services, const Processes& processes, const device::GpuMap& map,
                  uint64_t bytes) {
-  Phase phase;
-  phase.name = "gpu-restore";
-  phase.timeout = kDataTimeout;
-  phase.run = [=, services = &services, processes = &processes](PhaseScope& scope) -> Status {
-    STASIS_ASSIGN(Processes away, InState(*services, *processes, ProcessState::kCheckpointed));
-    STASIS_TRY(RestoreWithRoom(*services, away, map, scope.deadline()));
-    scope.SetBytes(bytes);
-    return {};
-  };
-  phase.undo = [services = &services, processes = &processes] {
-    return ReturnAllToRecordedState(*services, *processes);
-  };
-  phase.undo_group = kUndoGroup;
-  return phase;
+  return {.name = "gpu-restore",
+          .timeout = kDataTimeout,
+          .run = [&services, &processes, map, bytes](PhaseScope& scope) -> Status {
+            STASIS_ASSIGN(Processes away,
+                          InState(services, processes, ProcessState::kCheckpointed));
+            STASIS_TRY(RestoreWithRoom(services, away, map, scope.deadline()));
+            scope.SetBytes(bytes);
+            return {};
+          },
+          .undo = UndoOf(services, processes),
+          .undo_group = kUndoGroup};
 }
 
 Phase GpuUnlock(Services& services, const Processes& processes) {
-  return Transition(
-      services, processes, "gpu-unlock", kUnlockTimeout, ProcessState::kLocked,
-      [](auto& device, auto pid, auto& deadline) { return device.Unlock(pid, deadline); }, 0);
+  return Transition(services, processes, "gpu-unlock", kUnlockTimeout, ProcessState::kLocked,
+                    &device::DeviceControl::Unlock, 0);
 }
 
 namespace {
 
-// Those whose GPU state is away and was not.
+// Returns the live processes whose GPU state is away and was not before.
 Processes ToBeRestored(const Services& services, const Processes& processes) {
   Processes found;
   for (const auto& p : processes) {
@@ -189,38 +183,39 @@ Processes ToBeRestored(const Services& services, const Processes& processes) {
   return found;
 }
 
-Status RestoreBack(const Services& services, const Processes& processes, const Deadline& deadline) {
+Status RestoreOrKeepSuspended(const Services& services, const Processes& processes,
+                              const Deadline& deadline) {
   Status done = RestoreWithRoom(services, processes, {}, deadline);
   if (done || done.error().code != Code::kResourceExhausted) return done;
   Error error = std::move(done).error();
   error.message += "; it stays suspended";
-  error.hint = "free the GPU, then `stasis recover`";
+  error.hint = "free memory on the GPU, then run `stasis recover`";
   return Fail(std::move(error));
 }
 
-// One step of the driver towards the recorded state; three lead from any state to any other.
+// One step of the driver towards the recorded state; at most three lead from any state to any
+// other.
 struct Step {
   ProcessState now, goal;
   Status (*move)(const Services&, const RecordedProcess&, const Deadline&);
 };
 
 Status Restore(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
-  return RestoreBack(services, {p}, deadline);
+  return RestoreOrKeepSuspended(services, {p}, deadline);
 }
 Status Unlock(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
   return services.device->Unlock(p.id.pid, deadline);
 }
-// Asked before it is locked too: an agent that is at work in the driver then could not answer any
-// more.
-Status RefuseImported(const RecordedProcess& p) {
-  STASIS_ASSIGN(const uint32_t memory, MemoryOf(p.id));
+// Also called before the lock, because an agent inside the driver cannot answer after it.
+Status RefuseImported(const Services& services, const RecordedProcess& p) {
+  STASIS_ASSIGN(const uint32_t memory, MemoryOf(*services.agents, p.id));
   if ((memory & (wire::kMemoryImported | wire::kMemoryShared)) == 0) return {};
-  STASIS_ASSIGN(auto agent, FindAgent(p.id));
-  if (agent && agent->hello().imported_ranges > 0) return Fail(HalfWayBack());
+  STASIS_ASSIGN(auto agent, FindAgent(*services.agents, p.id));
+  if (agent && agent->hello().imported_ranges > 0) return Fail(PartlyResumed());
   return {};
 }
 Status Checkpoint(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
-  STASIS_TRY(RefuseImported(p));
+  STASIS_TRY(RefuseImported(services, p));
   return services.device->Checkpoint(p.id.pid, deadline);
 }
 Status Lock(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
@@ -229,11 +224,11 @@ Status Lock(const Services& services, const RecordedProcess& p, const Deadline& 
 
 Status LockToCheckpoint(const Services& services, const RecordedProcess& p,
                         const Deadline& deadline) {
-  STASIS_TRY(RefuseImported(p));
+  STASIS_TRY(RefuseImported(services, p));
   return Lock(services, p, deadline);
 }
 
-constexpr Step kStepsBack[] = {
+constexpr Step kSteps[] = {
     {ProcessState::kCheckpointed, ProcessState::kRunning, Restore},
     {ProcessState::kCheckpointed, ProcessState::kLocked, Restore},
     {ProcessState::kLocked, ProcessState::kRunning, Unlock},
@@ -242,27 +237,26 @@ constexpr Step kStepsBack[] = {
     {ProcessState::kRunning, ProcessState::kCheckpointed, LockToCheckpoint},
 };
 
-const Step* StepBack(ProcessState now, ProcessState goal) {
-  auto step = std::find_if(std::begin(kStepsBack), std::end(kStepsBack),
+const Step* FindStep(ProcessState now, ProcessState goal) {
+  auto step = std::find_if(std::begin(kSteps), std::end(kSteps),
                            [&](const Step& s) { return s.now == now && s.goal == goal; });
-  return step == std::end(kStepsBack) ? nullptr : step;
+  return step == std::end(kSteps) ? nullptr : step;
 }
 
 }  // namespace
 
-Error HalfWayBack() {
+Error PartlyResumed() {
   Error error{Code::kInternal};
-  error.message =
-      "its GPU memory came back half-way: it cannot be suspended again by the driver alone";
+  error.message = "a part of its GPU memory was returned: the driver alone cannot suspend it again";
   error.hint = "`stasis recover` finishes the resume";
   return error;
 }
 
 Status ReturnToRecordedState(const Services& services, const RecordedProcess& process) {
   const Deadline deadline = Deadline::In(services.undo_timeout());
-  // After a call that was given up the driver may still be at it, and finish between our look and
-  // our step: a step that finds the process elsewhere is no failure, the next round looks again.
-  // The driver tells nobody when it has come to rest, so it is asked again and again.
+  // The driver may still execute a call that was abandoned at its deadline, and finish it between
+  // our State() and our step. So a step that finds the process in another state is no failure, and
+  // the loop reads the state again. The driver sends no notification, so the state is polled.
   constexpr milliseconds kFirstPause{10}, kLastPause{250};
   milliseconds pause = kFirstPause;
   while (!deadline.passed()) {
@@ -274,11 +268,11 @@ Status ReturnToRecordedState(const Services& services, const RecordedProcess& pr
     }
     if (*now == process.initial) return {};
     if (process.initial == ProcessState::kCheckpointed) {
-      STASIS_TRY(RememberMove(services.paths, process.id, process.map));
+      STASIS_TRY(RecordMove(services.paths, process.id, process.map));
     }
-    const Step* step = StepBack(*now, process.initial);
+    const Step* step = FindStep(*now, process.initial);
     if (step == nullptr) {
-      // The driver does not know one that ends: it may have begun to since we looked.
+      // The driver reports no state for a process that is ending.
       if (!process::IsAlive(process.id)) return {};
       return Fail(Code::kDataLoss,
                   fmt::format("the GPU state of process {} is {} and was {}", process.id.pid.value,
@@ -294,14 +288,15 @@ Status ReturnToRecordedState(const Services& services, const RecordedProcess& pr
     std::this_thread::sleep_for(std::min(pause, milliseconds(std::max(deadline.PollTimeout(), 0))));
     pause = std::min(2 * pause, kLastPause);
   }
-  return Fail(Code::kDeadlineExceeded, "its GPU state does not come to rest");
+  return Fail(Code::kDeadlineExceeded, "its GPU state keeps changing");
 }
 
 Status ReturnAllToRecordedState(const Services& services, const Processes& processes) {
-  // Together, so that those on one GPU need not wait for each other's lock, and that either all
-  // have room or none. Whoever gets there later (its driver was still at it) is restored alone.
-  Status together = RestoreBack(services, ToBeRestored(services, processes),
-                                Deadline::In(services.undo_timeout()));
+  // Restores them together, so that processes on one GPU do not wait for each other's lock and
+  // either all have room or none. A process whose driver call is still running is restored alone
+  // later.
+  Status together = RestoreOrKeepSuspended(services, ToBeRestored(services, processes),
+                                           Deadline::In(services.undo_timeout()));
   bool no_room = !together && together.error().code == Code::kResourceExhausted;
   Processes waiting = no_room ? ToBeRestored(services, processes) : Processes{};
   Processes rest;

@@ -27,16 +27,16 @@ uint64_t MachineMemory() {
 
 Status CheckHostMemory(uint64_t bytes, process::HostPid pid) {
   uint64_t available = MachineMemory();
-  std::string where = "are available";
+  std::string where = "available";
   const process::MemoryLeft group = process::MemoryLeftInControlGroups(pid);
   if (group.beyond_reserve() < available) {
     available = group.beyond_reserve();
-    where = fmt::format("are left to the control group of process {} ({})", pid.value,
-                        group.limit_file);
+    where =
+        fmt::format("left in the control group of process {} ({})", pid.value, group.limit_file);
   }
   if (available >= bytes) return {};
   return Fail(Code::kResourceExhausted,
-              fmt::format("{} MiB of host memory are needed, and {} MiB {}", bytes >> 20,
+              fmt::format("{} MiB of host memory are needed, and {} MiB are {}", bytes >> 20,
                           available >> 20, where),
               "free memory, or use --ignore-memory on a machine whose memory grows as it is used");
 }

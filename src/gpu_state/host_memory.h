@@ -1,4 +1,4 @@
-// Room for a program's GPU memory in that of the machine.
+// Checks for free host memory.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,8 @@
 
 namespace stasis::gpu_state {
 
-// The driver saves GPU memory into the program's own RAM: is there room for `bytes` more?
-// kResourceExhausted if not.
-// Both of the machine and of the control groups that `pid` is in.
+// The driver saves GPU memory into the program's own host memory. Returns kResourceExhausted unless
+// both the machine and the control groups of `pid` have room for `bytes` more.
 Status CheckHostMemory(uint64_t bytes, process::HostPid pid);
 
 }  // namespace stasis::gpu_state

@@ -16,7 +16,7 @@ uint32_t NamedPeers(const wire::HelloReply& hello) {
   return std::min(hello.ipc_peer_count, wire::kMaxIpcPeers);
 }
 
-std::string WhatIsShared(const IpcMember& member, const wire::IpcPeer& peer) {
+std::string DescribeSharing(const IpcMember& member, const wire::IpcPeer& peer) {
   const bool theirs = (peer.role & wire::kIpcOwnsTheirs) != 0;
   return fmt::format("process {} uses GPU memory of process {} (CUDA IPC)",
                      theirs ? member.id.pid.value : peer.pid,
@@ -31,15 +31,15 @@ Status CheckPeer(const std::vector<IpcMember>& members, const IpcMember& member,
   if (!takes_part) {
     return Fail(
         Code::kUnimplemented,
-        fmt::format("{}, and process {} does not take part", WhatIsShared(member, peer), peer.pid),
-        "name a job, or a process, whose tree holds both; or have the program close it");
+        fmt::format("{}, and process {} does not take part", DescribeSharing(member, peer),
+                    peer.pid),
+        "name a job or process whose tree contains both, or close the memory in the program");
   }
   if ((peer.role & wire::kIpcFreedHere) != 0) {
-    return Fail(Code::kUnimplemented,
-                WhatIsShared(member, peer) +
-                    ", which its owner has freed: nobody could bring it "
-                    "back",
-                "have the program close what it does not use any more");
+    return Fail(
+        Code::kUnimplemented,
+        DescribeSharing(member, peer) + ", which its owner has freed, so it could not be restored",
+        "close memory in the program that it does not use any more");
   }
   return {};
 }
@@ -64,8 +64,8 @@ Status CheckSharesNothing(const IpcMember& member, const std::string& why_left) 
   if (NamedPeers(*member.hello) == 0) return {};
   return Fail(Code::kUnimplemented,
               fmt::format("{}, and only its agent could carry that: {}",
-                          WhatIsShared(member, member.hello->ipc_peers[0]), why_left),
-              "have the program close it first");
+                          DescribeSharing(member, member.hello->ipc_peers[0]), why_left),
+              "close it in the program first");
 }
 
 }  // namespace stasis::gpu_state

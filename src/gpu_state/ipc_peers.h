@@ -1,5 +1,5 @@
-// CUDA IPC between the processes of a target: memory of one that others have open travels once,
-// with its owner, and the others let go of it and take it up again. That needs all of them.
+// CUDA IPC between the processes of a target: shared memory moves once, with its owner, and the
+// other processes close it and open it again. That requires all of them to take part.
 #pragma once
 
 #include <vector>
@@ -15,12 +15,12 @@ struct IpcMember {
   const wire::HelloReply* hello;
 };
 
-// Refuses (kUnimplemented) when one of those who take part shares memory with a process that does
-// not, named by its pid, or has open what its owner has freed. Of a running target before anything
-// is touched, and again when all gates are closed.
+// Returns kUnimplemented if a member shares memory with a process that is no member, named by its
+// pid, or has memory open that its owner has freed. Called before anything is touched, and again
+// when all gates are closed.
 Status CheckIpcPeers(const std::vector<IpcMember>& members);
 
-// The same for a process that is to be left to the driver, which carries none of it.
+// Does the same for a process that is left to the driver, which carries no shared memory.
 Status CheckSharesNothing(const IpcMember& member, const std::string& why_left);
 
 }  // namespace stasis::gpu_state

@@ -1,6 +1,7 @@
 #include "gpu_state/services.h"
 
 #include "base/install_layout.h"
+#include "dataplane/resident.h"
 
 namespace stasis::gpu_state {
 
@@ -19,13 +20,18 @@ Services MakeServices(const Paths& paths, const config::Settings& settings,
   if (auto program = LibexecProgram("stasis-mover")) mover.program = *program;
   mover.library = settings.cuda_library;
   mover.inherit_fd = inherit_fd;
-  // A mover for one driver is no mover for another.
+  // Resident movers use the default driver library.
   if (settings.mover_idle_s > 0 && !keep_arenas && mover.library.empty()) {
     mover.resident_dir = paths.movers();
     mover.idle_timeout = config::Milliseconds(settings.mover_idle_s);
   }
-  return {paths, device::MakeDeviceControl(control),
-          std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas), stasis_version,
+  // The agents are part of the programs and outlive every operation.
+  std::shared_ptr<wire::Agents> agents(&wire::AgentsInProcesses(), [](wire::Agents*) {});
+  return {paths,
+          device::MakeDeviceControl(control),
+          std::move(agents),
+          std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas, paths.movers()),
+          stasis_version,
           settings};
 }
 

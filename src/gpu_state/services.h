@@ -1,4 +1,5 @@
-// What an operation works with. Made once by whoever runs operations (the CLI, later the daemon).
+// The services that operations use, each behind an interface, so that their tests can use fakes
+// (gpu_state/testing). MakeServices is the only place that makes the real ones.
 #pragma once
 
 #include <memory>
@@ -6,30 +7,31 @@
 
 #include "base/paths.h"
 #include "config/settings.h"
-#include "dataplane/resident.h"
+#include "dataplane/mover_pool.h"
 #include "device/device_control.h"
+#include "wire/agent_link.h"
 
 namespace stasis::gpu_state {
 
 struct Services {
   Paths paths;
   std::shared_ptr<device::DeviceControl> device;
-  std::shared_ptr<dataplane::Resident> resident;  // movers and arenas
+  std::shared_ptr<wire::Agents> agents;
+  std::shared_ptr<dataplane::MoverPool> movers;
   std::string stasis_version;
   config::Settings settings;
-  // For bringing a process back to where it was: nobody waits for it but the undo itself. The
-  // driver moves 6 GB/s at best. Never shortened with the phases' own: a phase is mostly too slow
-  // because the data is large, and it is as large on its way back.
+  // Time limit for returning a process to its recorded state. --timeout does not shorten it: a
+  // phase is usually late because the data is large, and the way back takes as long.
   std::chrono::milliseconds undo_timeout() const {
     return config::Milliseconds(settings.undo_timeout_s);
   }
 };
 
-// Only the services, for who keeps them longer than one operation and puts them into the session of
-// each. `inherit_fd` is held by every helper; -1: none.
+// For callers that keep the services for several operations. Every helper inherits `inherit_fd`;
+// -1: none.
 Services MakeServices(const Paths& paths, const config::Settings& settings,
                       const std::string& stasis_version, bool keep_arenas, int inherit_fd = -1);
-// How to speak to the driver, for who needs no more than that.
+// For callers that need the driver only.
 device::ControlOptions ControlOptionsOf(const config::Settings& settings);
 
 }  // namespace stasis::gpu_state

@@ -13,10 +13,10 @@ namespace {
 using device::ProcessState;
 using plan::RecordedProcess;
 
-// The driver's lock does not hold up calls that ask how far work is, and between its checkpoint and
-// its restore they may read memory that is gone (driver 580: docs/measurements/driver-lock.md).
-// An agent holds them back; nobody else does. Most programs rarely come there, but XLA, which JAX
-// runs on, has a thread that does nothing else.
+// The driver's lock does not block calls that query the progress of work. Between the driver's
+// checkpoint and restore such a call may read memory that is gone (driver 580:
+// docs/measurements/driver-lock.md). Only an agent blocks them. Most programs rarely make such
+// calls at that time, but XLA, which JAX runs on, has a thread that does nothing else.
 Status CheckSurvivesDriver(const process::ProcessId& id) {
   constexpr std::string_view kRuntime = "/xla_cuda_plugin";
   STASIS_ASSIGN(auto mappings, process::ReadMappings(id.pid));
@@ -24,56 +24,57 @@ Status CheckSurvivesDriver(const process::ProcessId& id) {
     if (mapping.path.find(kRuntime) == std::string::npos) continue;
     return Fail(Code::kUnimplemented,
                 "it runs on XLA (" + mapping.path +
-                    "), a thread of which reads GPU state past the driver's lock: the driver's "
-                    "checkpoint would kill it",
-                fmt::format("start it by `stasis run`, whose agent holds that thread back; `stasis "
-                            "gpu checkpoint {}` does it all the same",
+                    "), which has a thread that reads GPU state despite the driver's lock: the "
+                    "driver's checkpoint would kill it",
+                fmt::format("start it with `stasis run`, whose agent blocks that thread; `stasis "
+                            "gpu checkpoint {}` skips this check",
                             id.pid.value));
   }
   return {};
 }
 
-// Memory that only the driver can take, and it takes the context with it.
+// The error for memory that only the driver can save, which would take the context too.
 Error NeedsDriver(const RecordedProcess& process, const std::string& why, bool has_agent) {
   const bool locked = process.initial == ProcessState::kLocked;
   Error error{locked ? Code::kFailedPrecondition : Code::kUnimplemented};
-  error.message = why + ", and without the driver's checkpoint only an agent can take its memory";
+  error.message = why + ", and without the driver's checkpoint only an agent can save its memory";
   error.hint =
-      fmt::format("without --keep-context its context leaves too, by the driver{}",
-                  has_agent ? "" : "; or start it by `stasis run`, which puts the agent in");
+      fmt::format("without --keep-context the driver saves it, and its context too{}",
+                  has_agent ? "" : "; or start it with `stasis run`, which adds the agent");
   if (locked) error.hint = fmt::format("`stasis gpu unlock {}` first", process.id.pid.value);
   return error;
 }
 
-Status Consider(const RecordedProcess& process, const AwayOptions& options, SharedMembers& found) {
+Status AddProcess(wire::Agents& agents, const RecordedProcess& process, const AwayOptions& options,
+                  SharedMembers& found) {
   if (process.initial != ProcessState::kRunning && process.initial != ProcessState::kLocked) {
-    NoteUnseen(process, nullptr, found.unseen);
+    NoteUnseen(agents, process, nullptr, found.unseen);
     return {};
   }
-  // What is left of it on the GPU is the driver's.
+  // Only the driver can carry the rest of it.
   if (process.context_kept) return {};
-  STASIS_ASSIGN(auto agent, FindAgent(process.id));
+  STASIS_ASSIGN(auto agent, FindAgent(agents, process.id));
   auto leave = [&](const std::string& why) -> Status {
     if (agent) STASIS_TRY(CheckSharesNothing({process.id, &agent->hello()}, why));
-    if (options.keep_context) return Fail(NeedsDriver(process, why, agent.has_value()));
+    if (options.keep_context) return Fail(NeedsDriver(process, why, agent != nullptr));
     if (agent && agent->hello().imported_ranges > 0) {
       return Fail(Code::kUnimplemented,
                   why +
-                      ", and the driver alone could not restore memory that came back by an "
-                      "earlier resume");
+                      ", and the driver alone could not restore memory that an earlier resume "
+                      "returned");
     }
     found.left_to_driver.push_back(fmt::format("process {}: {}", process.id.pid.value, why));
     return CheckSurvivesDriver(process.id);
   };
-  NoteUnseen(process, agent ? &agent->hello() : nullptr, found.unseen);
+  NoteUnseen(agents, process, agent ? &agent->hello() : nullptr, found.unseen);
   if (!agent) return leave("no agent in the program");
   const wire::HelloReply& hello = agent->hello();
   if (hello.state != wire::State::kOpen) {
     return Fail(Code::kFailedPrecondition,
                 hello.state == wire::State::kReleased
-                    ? "its memory was given away and never came back"
-                    : "its memory came back, but its stack limits did not: it does not run on",
-                fmt::format("`stasis resume {}` gives it what is missing", process.id.pid.value));
+                    ? "its memory was released and has not been returned"
+                    : "its memory was returned, but its stack limits were not: it does not run",
+                fmt::format("`stasis resume {}` returns what is missing", process.id.pid.value));
   }
   // The driver's checkpoint of these would succeed, and its restore would not.
   constexpr uint32_t kFatal =
@@ -81,46 +82,46 @@ Status Consider(const RecordedProcess& process, const AwayOptions& options, Shar
   if ((hello.blockers & kFatal) != 0) {
     return Fail(
         Code::kUnimplemented, WhyNotShared(hello),
-        "all who share it must have been started under the agent (`stasis run`); with NCCL, "
+        "all processes that share it must be started with the agent (`stasis run`); with NCCL, "
         "NCCL_NVLS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 in its environment avoids it");
   }
-  if (options.driver_alone) return leave("the driver was to carry all");
+  if (options.driver_alone) return leave("the driver was chosen to carry everything");
   if (process.initial == ProcessState::kLocked) return leave("the driver has it locked");
   if (std::string why = WhyNotShared(hello); !why.empty()) return leave(why);
   if (hello.range_count == 0 && hello.ipc_ranges == 0 && !options.keep_context) {
     return leave("its agent has no memory to carry");
   }
-  STASIS_TRY(CheckDescriptorsFit(*agent));
+  STASIS_TRY(CheckDescriptorsFit(process.id, hello));
   STASIS_ASSIGN(auto credentials, process::ReadCredentials(process.id.pid));
   SharedMember member;
   member.id = process.id;
   member.owner = credentials.uid[1];
-  member.range_bytes = hello.range_bytes;
   const wire::DriverAccount& driver = hello.driver;
   found.driver_bytes += driver.tiny_bytes + driver.plain_bytes + driver.pool_bytes +
                         driver.managed_bytes + driver.program_vmm_bytes;
   for (uint32_t i = 0; i < hello.device_count; ++i) {
     const auto& device = hello.devices[i];
     if (device.ranges == 0) continue;
-    Lot lot;
-    lot.key = {process.id, UuidOf(device.uuid)};
-    lot.owner = member.owner;
-    lot.member = found.members.size();
-    lot.ranges.push_back({0, device.range_bytes, 0, 0});
-    STASIS_TRY(dataplane::LayOut(lot.ranges));
-    found.lots.push_back(std::move(lot));
+    GpuShard shard;
+    shard.key = {process.id, UuidOf(device.uuid)};
+    shard.owner = member.owner;
+    shard.member = found.members.size();
+    shard.ranges.push_back({0, device.range_bytes, 0, 0});
+    STASIS_TRY(dataplane::LayOut(shard.ranges));
+    found.shards.push_back(std::move(shard));
   }
-  member.client = std::move(agent->client);
+  member.agent = std::move(agent);
   found.members.push_back(std::move(member));
   return {};
 }
 
 }  // namespace
 
-Result<SharedMembers> FindSharedMembers(const Processes& processes, const AwayOptions& options) {
+Result<SharedMembers> FindSharedMembers(wire::Agents& agents, const Processes& processes,
+                                        const AwayOptions& options) {
   SharedMembers found;
   for (const auto& process : processes) {
-    STASIS_TRY(Annotate(Consider(process, options, found),
+    STASIS_TRY(Annotate(AddProcess(agents, process, options, found),
                         fmt::format("process {}", process.id.pid.value)));
   }
   return found;
@@ -128,7 +129,7 @@ Result<SharedMembers> FindSharedMembers(const Processes& processes, const AwayOp
 
 Status CheckPeers(const std::vector<SharedMember>& members) {
   std::vector<IpcMember> each;
-  for (const SharedMember& member : members) each.push_back({member.id, &member.client->hello()});
+  for (const SharedMember& member : members) each.push_back({member.id, &member.agent->hello()});
   return CheckIpcPeers(each);
 }
 

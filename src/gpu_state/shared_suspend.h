@@ -1,22 +1,21 @@
-// The shared path out: agents give their programs' GPU memory away as descriptors, and movers copy
-// it to arenas while the driver checkpoints what is left.
+// The shared path of a suspend: agents export their programs' GPU memory as descriptors, and movers
+// copy it to arenas while the driver saves the rest.
 //
-//   data-room     movers run, arenas are allocated: all that can be refused is refused here
-//   gate-close    no call of the programs reaches the GPU, and what was submitted has ended
-//   data-export   we hold a descriptor of every piece of memory
-//   data-save     beside data-release, after which only the agents' descriptors and ours hold it,
-//   and
-//                 the driver's lock and checkpoint
-//   data-commit   the arenas are complete and say so; the agents close their descriptors
+//   data-room     starts movers and allocates arenas; everything that can be refused is refused
+//   here gate-close    no call of the programs reaches the GPU, and submitted work has ended
+//   data-export   obtains a descriptor of every piece of memory
+//   data-save     copies to the arenas, beside data-release and the driver's lock and checkpoint.
+//                 After data-release only the agents' descriptors and ours hold the memory
+//   data-commit   marks the arenas complete; the agents close their descriptors
 //   ... the caller commits ...
-//   LetGo()       the last descriptors: the GPU's memory is free
+//   ReleaseAll()  closes the last descriptors, which frees the GPU's memory
 //
-// With AwayOptions::keep_context that is all: no driver lock, no checkpoint. The agents' gates
-// stay closed, and hold every call that would reach the memory; the stack limits stay as they are.
+// With AwayOptions::keep_context the driver's lock and checkpoint are left out. Stack limits stay
+// as they are, and the agents' gates stay closed and block every call that could reach the memory.
 //
-// Until LetGo() nothing is lost whatever fails or dies: Return() maps the very same memory again.
-// Who is killed before data-commit leaves agents that do so by themselves; who is killed after it
-// leaves complete arenas (shared_resume.h, BringDataBack).
+// Nothing is lost by a failure or a death before ReleaseAll(): ReturnMemory() maps the same memory
+// again. If this process is killed before data-commit, the agents do that by themselves; after it,
+// the arenas are complete (shared_resume.h, ReturnStoredData).
 #pragma once
 
 #include <future>
@@ -25,9 +24,9 @@
 #include <mutex>
 
 #include "gpu_state/away.h"
+#include "gpu_state/gpu_shards.h"
 #include "gpu_state/gpu_steps.h"
 #include "gpu_state/services.h"
-#include "gpu_state/shared_lots.h"
 #include "gpu_state/shared_members.h"
 #include "plan/plan.h"
 
@@ -35,31 +34,31 @@ namespace stasis::gpu_state {
 
 class SharedSuspend {
  public:
-  // Finds the agents of those processes that run, and decides; touches nothing.
-  // kUnimplemented when a process can neither be carried by us nor be left to the driver.
-  static Result<std::unique_ptr<SharedSuspend>> Look(Services& services, const Processes& processes,
-                                                     const AwayOptions& options);
+  // Finds the agents of the running processes and decides which process takes which path. Touches
+  // nothing. kUnimplemented if a process can take neither path.
+  static Result<std::unique_ptr<SharedSuspend>> Create(Services& services,
+                                                       const Processes& processes,
+                                                       const AwayOptions& options);
   ~SharedSuspend();
 
-  // Nobody takes the shared path.
+  // No process takes the shared path.
   bool empty() const { return members_.empty(); }
-  // What movers carry: by the agents' word at Look(), exactly from data-export on.
-  uint64_t bytes() const;
-  uint64_t BytesOf(const process::ProcessId& id) const;
-  // Memory of the programs that take part which only the driver could carry, as counted by the
-  // agents at Look().
+  // The bytes that movers carry: an estimate of the agents, exact after data-export.
+  uint64_t bytes() const { return ShardBytes(shards_); }
+  uint64_t BytesOf(const process::ProcessId& id) const { return ShardBytes(shards_, id); }
+  // Memory of the members that only the driver can carry, as counted by Create().
   uint64_t driver_bytes() const { return driver_bytes_; }
-  // After data-save.
+  // Valid after data-save.
   Saved saved() const;
   // Sentences: why blocks were not named on the GPU.
   std::vector<std::string> notes() const;
-  // Why others do not; sentences.
+  // Sentences: why other processes do not take the shared path.
   const std::vector<std::string>& left_to_driver() const { return left_to_driver_; }
-  // After data-save; of the programs that take part.
-  std::vector<Lot>& lots() { return lots_; }
+  // Valid after data-save.
+  std::vector<GpuShard>& shards() { return shards_; }
 
-  // `driver_bytes`: of host memory, what the driver will need beside the arenas in the control
-  // group of the programs, which may be the arenas' too.
+  // `driver_bytes`: host memory that the driver will need besides the arenas. It is charged to the
+  // control group of the programs, which may be that of the arenas too.
   plan::Phase DataRoom(uint64_t driver_bytes);
   plan::Phase GateClose();
   plan::Phase DataExport();
@@ -67,16 +66,16 @@ class SharedSuspend {
   plan::Phase DataSave();
   plan::Phase DataCommit();
 
-  // Every program has its memory again, with what is in it now, and runs on. The driver has been
-  // brought back before. May be called at any time and again.
-  Status Return();
-  // After Return(): what the programs free from here on is free, and movers are not in the way of
-  // others. The arenas stay, and are ours.
-  void LetGoOfGpu();
-  // After the commit. The arenas stay.
-  void LetGo();
-  // After the commit: the data is not needed any more, for it is in an image or back on its GPU.
-  Status DropArenas();
+  // Returns its memory, with its current content, to every program and lets it run. The driver's
+  // state must have been restored before. May be called at any time and repeatedly.
+  Status ReturnMemory();
+  // After ReturnMemory(): closes our descriptors, so that memory which the programs free is free,
+  // and stops the movers. The arenas stay locked by this object.
+  void ReleaseGpu();
+  // After the commit: also unlocks the arenas, with their data.
+  void ReleaseAll();
+  // After the commit: the data is in an image or back on its GPU, so the arenas are given back.
+  Status ReturnArenas();
 
  private:
   using Member = SharedMember;
@@ -87,26 +86,29 @@ class SharedSuspend {
         members_(std::move(found.members)),
         left_to_driver_(std::move(found.left_to_driver)),
         driver_bytes_(found.driver_bytes),
-        lots_(std::move(found.lots)) {}
-  // At the same time; the error names its process.
+        shards_(std::move(found.shards)) {}
+  // Runs `step` on all members in parallel; the error names its process.
   Status ForEachMember(const std::function<Status(Member&)>& step);
   Result<bool> MayWaitForEachOther() const;
   Status MakeRoom(const Deadline& deadline);
-  // false: blocks on that GPU are not named; notes() says why.
+  // Returns false if blocks on that GPU are not named; notes() says why.
   bool PrepareNames(const device::GpuUuid& gpu, const Deadline& deadline);
+  Status CloseAllGates(const Deadline& deadline);
+  Status ExportAll(const Deadline& deadline);
   Status Save(plan::PhaseScope& scope);
-  Status SaveLot(Lot& lot, dataplane::Mover& mover, const Deadline& deadline,
-                 const std::function<void(uint64_t)>& progress);
-  // Its mover lets go of the memory while other work goes on; until AwaitReleased() it is nobody
-  // else's to call.
+  Status SaveShard(GpuShard& shard, dataplane::MoverLink& mover, const Deadline& deadline,
+                   const std::function<void(uint64_t)>& progress);
+  // The mover releases the memory while other work goes on; nothing else may use that mover until
+  // AwaitReleased().
   void BeginRelease(const device::GpuUuid& gpu, const Deadline& deadline);
   Status AwaitReleased();
-  // The steps of Return(); a member that has died, or whose client is gone, needs none.
+  // The steps of ReturnMemory(). A dead member needs none.
+  std::chrono::milliseconds UndoTimeout() const;
   Status MapAgain(Member& member);
   Status RejoinOthers(Member& member);
   Status OpenGate(Member& member);
-  // `keep_data`: it is sound, and the program has it.
-  void Abandon(bool keep_data = false);
+  // Gives the arenas back. `keep_data`: the data is sound, and the program has it.
+  void AbandonArenas(bool keep_data = false);
 
   Services& services_;
   const AwayOptions& options_;
@@ -114,11 +116,11 @@ class SharedSuspend {
   const std::vector<std::string> left_to_driver_;
   const uint64_t driver_bytes_;
   std::optional<dataplane::ArenaStore> store_;
-  std::vector<Lot> lots_;
+  std::vector<GpuShard> shards_;
 
   std::optional<BlockSecret> secret_;  // absent: blocks are not named
-  std::optional<Id128> key_;           // which that is
-  mutable std::mutex mutex_;           // guards what follows; a thread for each GPU
+  std::optional<Id128> key_;           // the id of its key
+  mutable std::mutex mutex_;           // guards what follows; there is a thread for each GPU
   std::map<device::GpuUuid, std::string> why_unnamed_;
   Saved saved_;
   std::vector<std::future<Status>> releasing_;

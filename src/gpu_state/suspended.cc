@@ -67,7 +67,7 @@ Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
             {"moved", moved},
             {"context_kept", process.context_kept},
             {"driver", process.driver}};
-  // Not synced: what a power failure may take of it, it takes of the process too.
+  // Not synced: a power failure that loses the record ends the process too.
   return ReplaceFile(FileOf(paths, process.id), j.dump() + "\n");
 }
 
@@ -83,7 +83,7 @@ Status ForgetSuspended(const Paths& paths, const process::ProcessId& id) {
   return {};
 }
 
-Status RememberMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map) {
+Status RecordMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map) {
   auto record = LoadSuspended(paths, id);
   if (!record && map.empty()) return {};
   if (!record) record = SuspendedProcess{id};
@@ -111,12 +111,13 @@ device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
 Status CheckNotMoved(const Paths& paths, const process::ProcessId& id) {
   auto record = LoadSuspended(paths, id);
   if (!record || record->moved.empty()) return {};
-  return Fail(Code::kFailedPrecondition,
-              fmt::format("a resume of process {} onto another GPU failed, and the driver has its "
-                          "state there since",
-                          id.pid.value),
-              fmt::format("`stasis resume {}` brings it back to its own; then it can be dumped",
-                          id.pid.value));
+  return Fail(
+      Code::kFailedPrecondition,
+      fmt::format("a resume of process {} onto another GPU failed, and the driver still has "
+                  "its state there",
+                  id.pid.value),
+      fmt::format("`stasis resume {}` returns it to its own GPU; then it can be dumped",
+                  id.pid.value));
 }
 
 std::string DriverName(const device::DriverInfo& driver) {
@@ -129,9 +130,9 @@ Status CheckSameDriver(const Paths& paths, const process::ProcessId& id,
   const std::string now = DriverName(driver);
   if (!record || record->driver.empty() || record->driver == now) return {};
   return Fail(Code::kUnimplemented,
-              fmt::format("process {} was suspended by driver {}, and now there is {}",
+              fmt::format("process {} was suspended with driver {}, and this machine now has {}",
                           id.pid.value, record->driver, now),
-              "it stays suspended as it is; with the driver that suspended it, it can be resumed");
+              "it stays suspended; resume it with the driver that suspended it");
 }
 
 std::vector<SuspendedProcess> ListSuspended(const Paths& paths) {
@@ -149,11 +150,11 @@ void SweepSuspended(const Paths& paths) {
   auto names = ListDir(Folder(paths));
   if (!names) return;
   for (const auto& name : *names) {
-    if (!name.ends_with(kSuffix)) continue;  // being written by a suspend under way
+    if (!name.ends_with(kSuffix)) continue;  // a suspend is writing it
     std::string path = Folder(paths) + "/" + name;
     auto text = ReadFile(path, 1 << 20);
     auto parsed = text ? Parse(*text) : std::nullopt;
-    const bool torn = text && !parsed;  // by a power failure: of another boot
+    const bool torn = text && !parsed;  // by a power failure, in an earlier boot
     if (torn || (parsed && IsOurs(*parsed) && !process::IsAlive(parsed->id)))
       ::unlink(path.c_str());
   }

@@ -1,7 +1,7 @@
-// What is remembered of a suspended process while its GPU state is away: how much memory a resume
-// will need, and on which GPU. The driver's own state says *that* it is suspended; this only says
-// what cannot be asked any more. Of one that kept its context the driver says that it runs: this
-// record, and its agent, say that it is suspended.
+// Records of suspended processes: the GPU memory that a resume will need, and on which GPUs.
+// Whether a process is suspended is known from the driver; the record keeps what cannot be asked
+// any more. The driver calls a process with a kept context running, so only the record and its
+// agent say that it is suspended.
 #pragma once
 
 #include <optional>
@@ -17,39 +17,40 @@ namespace stasis::gpu_state {
 struct SuspendedProcess {
   process::ProcessId id;
   std::vector<device::GpuUuid> gpus;
-  uint64_t device_bytes = 0;  // with a context that was kept: of its data alone
+  uint64_t device_bytes = 0;  // with a kept context, of the data only
   int64_t since_unix_s = 0;
-  uint64_t pid_namespace = 0;  // that of `id`; written by SaveSuspended(). 0: unknown
-  // A resume onto other GPUs that was undone: the driver has made its new checkpoint there, so for
-  // it the process is at NEW what it was at OLD. Empty, or all GPUs (device/gpu_map.h).
+  uint64_t pid_namespace = 0;  // the namespace of `id`; written by SaveSuspended(). 0: unknown
+  // Set after a resume onto other GPUs was undone: the driver made its new checkpoint there, so for
+  // the driver the process is at NEW instead of OLD. Empty, or all GPUs (device/gpu_map.h).
   device::GpuMap moved = {};
   bool context_kept = false;  // only its data is away (shared_suspend.h)
-  // Which driver has its state, "softgpu 0.1.0"; empty: a Stasis that did not note it suspended it.
+  // The driver that holds its state, for example "softgpu 0.1.0"; empty in records of older
+  // versions.
   std::string driver = {};
 };
-// As it is noted.
+// Returns the name as it is recorded.
 std::string DriverName(const device::DriverInfo& driver);
 
 Status SaveSuspended(const Paths& paths, const SuspendedProcess& process);
-// Absent when another tool suspended it, or a Stasis in another pid namespace: then what a resume
-// needs is not known.
+// Returns nothing if another tool suspended the process, or Stasis in another pid namespace. What a
+// resume needs is unknown then.
 std::optional<SuspendedProcess> LoadSuspended(const Paths& paths, const process::ProcessId& id);
 Status ForgetSuspended(const Paths& paths, const process::ProcessId& id);
-// Of a process whose GPU state is found back although it was away: it is where `map` has sent it,
-// and will be there for the driver when it is away again.
-Status RememberMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map);
-// `map` as the driver has to be told it, for which the process may be elsewhere than for us.
+// For a process whose state has been moved by `map` and is about to be taken away again: records
+// that the driver will have it there.
+Status RecordMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map);
+// Converts `map` to the one that the driver needs, for which the process may be on other GPUs.
 device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
                             const device::GpuMap& map);
-// kFailedPrecondition when it is elsewhere: an image of it would name the wrong GPUs.
+// kFailedPrecondition if the driver has the process on other GPUs, which an image would name.
 Status CheckNotMoved(const Paths& paths, const process::ProcessId& id);
-// kUnimplemented when another driver than `driver` has its state: what that makes of it is not
-// known, and may be final.
+// kUnimplemented if another driver than `driver` has its state, because a restore by that could be
+// final.
 Status CheckSameDriver(const Paths& paths, const process::ProcessId& id,
                        const device::DriverInfo& driver);
-// All of them that live.
+// Returns the records of live processes.
 std::vector<SuspendedProcess> ListSuspended(const Paths& paths);
-// Forgets processes that have ended; those of other pid namespaces are theirs to judge.
+// Deletes records of ended processes, except those of other pid namespaces.
 void SweepSuspended(const Paths& paths);
 
 }  // namespace stasis::gpu_state

@@ -67,12 +67,12 @@ TEST_F(SuspendedTest, TheDriverIsToldTheWayFromWhereItsCheckpointWasMade) {
   const device::GpuMap exchanged = {{a, b}, {b, a}};
   ASSERT_TRUE(SaveSuspended(paths_, {Living(), {a}, 4096, 1}));
   EXPECT_EQ(MapForDriver(paths_, Living(), exchanged), exchanged);
-  ASSERT_TRUE(RememberMove(paths_, Living(), exchanged));
+  ASSERT_TRUE(RecordMove(paths_, Living(), exchanged));
   EXPECT_EQ(LoadSuspended(paths_, Living())->device_bytes, 4096u);
   EXPECT_EQ(MapForDriver(paths_, Living(), {}), (device::GpuMap{{b, a}, {a, b}}));
   EXPECT_TRUE(MapForDriver(paths_, Living(), exchanged).empty()) << "it is there already";
   EXPECT_FALSE(CheckNotMoved(paths_, Living()));
-  ASSERT_TRUE(RememberMove(paths_, Living(), {}));
+  ASSERT_TRUE(RecordMove(paths_, Living(), {}));
   EXPECT_EQ(MapForDriver(paths_, Living(), exchanged), exchanged);
   EXPECT_TRUE(CheckNotMoved(paths_, Living()));
 }

@@ -6,7 +6,6 @@
 
 #include "device/inspect.h"
 #include "gpu_state/agents.h"
-#include "wire/find.h"
 
 namespace stasis::gpu_state {
 namespace {
@@ -27,7 +26,7 @@ std::string Named(const UnseenProcesses& unseen) {
   return text;
 }
 
-// With neither peer memory nor handles NCCL shares host memory only, in files.
+// Without peer memory and handles, NCCL shares only host memory, in files.
 Result<bool> IsHarmlessRank(const UnseenProcess& process) {
   STASIS_ASSIGN(auto findings, device::Inspect(process.id.pid));
   return !findings.empty() && std::none_of(findings.begin(), findings.end(),
@@ -36,11 +35,11 @@ Result<bool> IsHarmlessRank(const UnseenProcess& process) {
 
 }  // namespace
 
-void NoteUnseen(const plan::RecordedProcess& process, const wire::HelloReply* hello,
-                UnseenProcesses& unseen) {
-  if (process.context_kept) return;  // by its agent
+void NoteUnseen(wire::Agents& agents, const plan::RecordedProcess& process,
+                const wire::HelloReply* hello, UnseenProcesses& unseen) {
+  if (process.context_kept) return;  // so it has an agent
   if (process.initial == ProcessState::kCheckpointed) {
-    auto header = wire::ReadAgentHeader(process.id.pid);
+    auto header = agents.ReadHeader(process.id.pid);
     const bool none = !header && header.error().code == Code::kNotFound;
     if (none) unseen.push_back({process.id, {}, /*away=*/true});
   } else if (hello == nullptr) {
@@ -53,8 +52,8 @@ void NoteUnseen(const plan::RecordedProcess& process, const wire::HelloReply* he
 std::optional<std::string> UnseenSharing(const UnseenProcesses& unseen) {
   if (unseen.size() < 2) return {};
   return fmt::format(
-      "no agent sees whether processes {} share GPU memory: what they share the driver would not "
-      "bring back",
+      "processes {} run without an agent that sees all their calls, so shared GPU memory cannot be "
+      "detected, and the driver would not restore it",
       Named(unseen));
 }
 
@@ -74,10 +73,9 @@ Status CheckSharingSeen(const UnseenProcesses& unseen) {
     what += fmt::format(" (the agent of process {} does not see all calls: {})",
                         partly->id.pid.value, partly->missed);
   }
-  std::string hint =
-      "say --assume-unshared, if you know that they share none (docs/compatibility.md)";
+  std::string hint = "if they share none, use --assume-unshared (docs/compatibility.md)";
   if (!std::all_of(unseen.begin(), unseen.end(), has_agent)) {
-    hint = "start the program by `stasis run`, whose agent sees and carries it; or " + hint;
+    hint = "start the program with `stasis run`, whose agent detects and carries it; or " + hint;
   }
   return Fail(Code::kUnimplemented, std::move(what), std::move(hint));
 }

@@ -1,7 +1,7 @@
-// Processes of a target of which nobody sees whether they share GPU memory with each other: without
-// an agent, or with one that does not see all of its program's calls. What they share (CUDA IPC,
-// imported handles) the driver's checkpoint takes away and its restore does not bring back, so that
-// the program would be lost at the resume, and from the image.
+// Finds processes of a target that could share GPU memory with each other without any agent seeing
+// it: those without an agent, or with an agent that does not see all calls of its program. The
+// driver's checkpoint takes shared memory (CUDA IPC, imported handles) away and its restore does
+// not bring it back, so the program would be lost.
 #pragma once
 
 #include <optional>
@@ -9,27 +9,27 @@
 #include <vector>
 
 #include "plan/journal.h"
-#include "wire/protocol.h"
+#include "wire/agent_link.h"
 
 namespace stasis::gpu_state {
 
 struct UnseenProcess {
   process::ProcessId id;
   std::string missed;  // what its agent does not see; empty without an agent
-  bool away = false;   // its GPU state is, so there is nothing to take of it
+  bool away = false;   // its GPU state is away already
 };
 using UnseenProcesses = std::vector<UnseenProcess>;
 
-// Of one that runs, `hello` is its agent's word, or null. Of one that is away only the agent's
-// header is looked for.
-void NoteUnseen(const plan::RecordedProcess& process, const wire::HelloReply* hello,
-                UnseenProcesses& unseen);
+// Adds the process to `unseen` if it is one. `hello` is the answer of a running process's agent, or
+// null. For a process that is away only the agent's header is read.
+void NoteUnseen(wire::Agents& agents, const plan::RecordedProcess& process,
+                const wire::HelloReply* hello, UnseenProcesses& unseen);
 
-// What is to be said of a target with these; a sentence.
+// Returns a sentence that describes them, or nothing if there are fewer than two.
 std::optional<std::string> UnseenSharing(const UnseenProcesses& unseen);
 
-// kUnimplemented names them, when there are two or more of which one is to be taken from the GPU,
-// but for ranks of NCCL in the setting in which NCCL shares none (docs/nccl.md).
+// kUnimplemented names them, if there are two or more and at least one of them is still on the GPU.
+// Ranks of NCCL in the configuration in which NCCL shares no GPU memory are allowed (docs/nccl.md).
 Status CheckSharingSeen(const UnseenProcesses& unseen);
 
 }  // namespace stasis::gpu_state

@@ -6,7 +6,6 @@
 #include "gpu_state/ipc_peers.h"
 #include "gpu_state/suspended.h"
 #include "plan/journal.h"
-#include "wire/find.h"
 
 namespace stasis::operations {
 namespace {
@@ -14,28 +13,29 @@ namespace {
 using device::ProcessState;
 using process::HostPid;
 
-// What the agent gets to bring the program to rest when nobody has set a time.
+// Time limit for quiescing the program if the user has set none.
 constexpr std::chrono::milliseconds kOwnAtMost = std::chrono::minutes(10);
 constexpr std::chrono::seconds kUndo{30};
 
 std::chrono::milliseconds Left(const Deadline& deadline) {
-  return deadline.never() ? kOwnAtMost : std::chrono::milliseconds(deadline.PollTimeout());
+  return gpu_state::TimeLeft(deadline, kOwnAtMost);
 }
 
 }  // namespace
 
-Result<ByHand> ByHand::Open(const Paths& paths, device::DeviceControl& device, HostPid pid) {
+Result<ByHand> ByHand::Open(const Paths& paths, device::DeviceControl& device, HostPid pid,
+                            wire::Agents& agents) {
   STASIS_ASSIGN(ProcessState state, device.State(pid));
   if (state == ProcessState::kNone) {
     return Fail(Code::kUnimplemented, fmt::format("process {} does not use a GPU", pid.value));
   }
   STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
   STASIS_TRY(plan::CheckNotUnderWay(paths, stat.id));
-  return ByHand(paths, device, stat.id);
+  return ByHand(paths, device, agents, stat.id);
 }
 
 Result<bool> ByHand::IsMemoryAway() const {
-  STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(id_));
+  STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(*agents_, id_));
   return (memory & wire::kMemoryAway) != 0;
 }
 
@@ -54,42 +54,43 @@ Status ByHand::RefuseSuspended() const {
               fmt::format("`stasis resume {}` brings it back", id_.pid.value));
 }
 
-// What the driver's checkpoint of would succeed, and its restore would not; or would part from
-// those who share it.
+// Refuses shared memory: the driver's checkpoint of it succeeds, and its restore fails or separates
+// the processes that share it.
 Status ByHand::RefuseShared(const wire::HelloReply& hello) const {
   constexpr uint32_t kFatal =
       wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {
     return Fail(Code::kUnimplemented,
                 fmt::format("process {}: {}", id_.pid.value, gpu_state::WhyNotShared(hello)),
-                "the driver's checkpoint of it would succeed, and its restore would not");
+                "the driver's checkpoint of it would succeed, and its restore would fail");
   }
-  return gpu_state::CheckSharesNothing({id_, &hello}, "the driver was asked alone");
+  return gpu_state::CheckSharesNothing({id_, &hello}, "this step uses the driver alone");
 }
 
 Status ByHand::Own(const Deadline& deadline) const {
   const Deadline by = Deadline::Sooner(deadline, Deadline::In(kOwnAtMost));
-  const auto header = wire::ReadAgentHeader(id_.pid);
-  STASIS_ASSIGN(auto agent, gpu_state::FindAgent(id_, std::min(gpu_state::kAgentAnswer, Left(by))));
+  const auto header = agents_->ReadHeader(id_.pid);
+  STASIS_ASSIGN(auto agent,
+                gpu_state::FindAgent(*agents_, id_, std::min(gpu_state::kAgentAnswer, Left(by))));
   if (!agent) return {};
   STASIS_TRY(RefuseShared(agent->hello()));
   if (agent->hello().imported_ranges == 0) return {};
   if (header && (header->memory & wire::kMemoryTold) == 0) {
-    return Fail(Code::kUnimplemented,
-                fmt::format("process {} has GPU memory that came back by an earlier resume, and an "
-                            "agent too old to make that its own",
-                            id_.pid.value),
-                fmt::format("`stasis suspend {}` goes through its agent", id_.pid.value));
+    return Fail(
+        Code::kUnimplemented,
+        fmt::format("process {} has GPU memory that an earlier resume returned, and its agent "
+                    "is too old to copy it",
+                    id_.pid.value),
+        fmt::format("use `stasis suspend {}`, which works through the agent", id_.pid.value));
   }
-  const std::string what = "making memory that came back by an earlier resume the program's own";
-  STASIS_TRY(Annotate(agent->client.Close(Left(by), wire::AgentClient::Floor::kKeep), what));
-  // Nobody has come to use it since, and nobody can now.
-  Status done =
-      agent->client.Status(gpu_state::kAgentAnswer).and_then([&](const wire::HelloReply& hello) {
-        return RefuseShared(hello);
-      });
-  if (done) done = Annotate(agent->client.Own(Left(by)), what);
-  auto open = agent->client.Open(gpu_state::kAgentAnswer);
+  const std::string what = "copying memory that an earlier resume returned";
+  STASIS_TRY(Annotate(agent->Close(Left(by), wire::AgentLink::Floor::kKeep), what));
+  // With the gate closed, no other process can open the memory any more.
+  Status done = agent->Status(gpu_state::kAgentAnswer).and_then([&](const wire::HelloReply& hello) {
+    return RefuseShared(hello);
+  });
+  if (done) done = Annotate(agent->Own(Left(by)), what);
+  auto open = agent->Open(gpu_state::kAgentAnswer);
   if (!done) return Fail(std::move(done).error());
   return Annotate(std::move(open), what);
 }
@@ -97,39 +98,40 @@ Status ByHand::Own(const Deadline& deadline) const {
 Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
   STASIS_TRY(RefuseSuspended());
   if (memory == Memory::kOwn) {
-    // One that is locked already is the driver's to refuse: its agent might not answer any more.
+    // If it is locked already the driver refuses; the agent might not answer any more.
     STASIS_ASSIGN(ProcessState state, device_->State(id_.pid));
     if (state == ProcessState::kRunning) STASIS_TRY(Own(deadline));
-  } else if (auto agent =
-                 gpu_state::FindAgent(id_, std::min(gpu_state::kAgentAnswer, Left(deadline)));
+  } else if (auto agent = gpu_state::FindAgent(*agents_, id_,
+                                               std::min(gpu_state::kAgentAnswer, Left(deadline)));
              agent && *agent) {
-    // A checkpoint comes next, and then its agent cannot be asked any more.
-    STASIS_TRY(
-        gpu_state::CheckSharesNothing({id_, &(*agent)->hello()}, "the driver was asked alone"));
+    // Checked now, because the agent cannot answer after the lock and a checkpoint may follow.
+    STASIS_TRY(gpu_state::CheckSharesNothing({id_, &(*agent)->hello()},
+                                             "this step uses the driver alone"));
   }
   return device_->Lock(id_.pid, deadline);
 }
 
 Status ByHand::Checkpoint(const Deadline& deadline) const {
-  STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(id_));
+  STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(*agents_, id_));
   if ((memory & wire::kMemoryAway) != 0) return RefuseSuspended();
-  // Whoever locked it did not ask, and its agent cannot be asked any more.
+  // It may have been locked by another tool, and its agent cannot answer any more.
   if ((memory & wire::kMemoryShared) != 0) {
-    return Fail(Code::kUnimplemented,
-                fmt::format("process {} shares GPU memory with another one (CUDA IPC), from which "
-                            "the driver's checkpoint would part it",
-                            id_.pid.value),
-                fmt::format("`stasis gpu unlock {}` lets it run again; `stasis suspend` of a job, "
-                            "or of a process, whose tree holds both goes through their agents",
-                            id_.pid.value));
+    return Fail(
+        Code::kUnimplemented,
+        fmt::format("process {} shares GPU memory with another process (CUDA IPC), which the "
+                    "driver's checkpoint would separate",
+                    id_.pid.value),
+        fmt::format("`stasis gpu unlock {}` lets it run again; `stasis suspend` of a job or "
+                    "process whose tree contains both works through their agents",
+                    id_.pid.value));
   }
   if ((memory & wire::kMemoryImported) != 0) {
     return Fail(Code::kFailedPrecondition,
-                fmt::format("process {} has GPU memory that came back by an earlier resume; the "
-                            "driver alone could not restore it",
+                fmt::format("process {} has GPU memory that an earlier resume returned; the driver "
+                            "alone could not restore it",
                             id_.pid.value),
                 fmt::format("use `stasis suspend {0}`, or unlock it and `stasis gpu toggle {0}`: "
-                            "both go through its agent",
+                            "both work through its agent",
                             id_.pid.value));
   }
   return device_->Checkpoint(id_.pid, deadline);
@@ -149,7 +151,7 @@ Status ByHand::Suspend(const Deadline& deadline) const {
   STASIS_TRY(Lock(Memory::kOwn, deadline));
   auto done = Checkpoint(deadline);
   if (done) return {};
-  // As it was: locked is no state to leave a program in that was running.
+  // Unlocks it again, because it was running before.
   Error error = std::move(done).error();
   auto state = device_->State(id_.pid);
   if (state && *state == ProcessState::kLocked) {
@@ -176,7 +178,7 @@ Status ByHand::Toggle(const device::GpuMap& map, const Deadline& deadline) const
       return device_->Unlock(id_.pid, deadline);
     default:
       return Fail(Code::kFailedPrecondition,
-                  fmt::format("process {} is {}: only a running one and a checkpointed one can be "
+                  fmt::format("process {} is {}: only running and checkpointed processes can be "
                               "toggled",
                               id_.pid.value, device::StateName(state)),
                   state == ProcessState::kLocked ? "`stasis gpu unlock` lets it run" : "");

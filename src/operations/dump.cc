@@ -1,4 +1,6 @@
-// What is asked before a dump, and its result. What it does: dump_run.h.
+// The checks before a dump, and its result. dump_run.h has the phases.
+#include "operations/dump.h"
+
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -16,7 +18,6 @@
 #include "gpu_state/suspended.h"
 #include "operations/dump_run.h"
 #include "operations/execute.h"
-#include "operations/operations.h"
 #include "plan/journal.h"
 #include "plan/plan.h"
 #include "store/image_folder.h"
@@ -29,8 +30,8 @@ using checks::Target;
 using gpu_state::Processes;
 using gpu_state::Services;
 
-// Whether the store's file system writes: a frozen one, and one whose server or disk is gone, keep
-// a writer for ever.
+// Writes to the store's file system. A writer would hang for ever on a frozen one, or on one whose
+// server or disk has failed.
 Status CheckStoreAnswers(const Services& services, const std::string& store) {
   auto write = [&](const NoteStep& note) -> Result<std::string> {
     note("write to " + store);
@@ -45,15 +46,15 @@ Status CheckStoreAnswers(const Services& services, const std::string& store) {
   Error error = std::move(answer).error();
   if (error.code == Code::kDeadlineExceeded) {
     error.hint =
-        "The file system is frozen (`fsfreeze`), or its disk or server does not answer; -d names "
-        "another folder.";
+        "The file system is frozen (`fsfreeze`), or its disk or server does not answer; use "
+        "another "
+        "folder with -d.";
   }
   error.hint = "Everything is as it was before. " + error.hint;
   return Fail(std::move(error));
 }
 
-// Of an image in `store` that was given no name: of what, and when; with a number, where it is not
-// the first of its second.
+// Returns the default image name: subject and timestamp, with a number if that name is taken.
 std::string DefaultName(const std::string& store, const Target& target) {
   const std::string subject = target.job.empty() ? "pid" + target.name : target.job;
   const auto first = fmt::format("{}-{:%Y%m%d-%H%M%S}", subject, fmt::gmtime(std::time(nullptr)));
@@ -62,7 +63,7 @@ std::string DefaultName(const std::string& store, const Target& target) {
   return name;
 }
 
-Processes Suspended(const Processes& processes) {
+Processes SuspendedOf(const Processes& processes) {
   Processes found;
   for (const auto& p : processes) {
     if (p.suspended()) found.push_back(p);
@@ -77,12 +78,12 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
   STASIS_ASSIGN(checks::Survey survey, SurveyAfterRecovery(session, target));
   if (dump.leave_running) {
     STASIS_TRY(
-        checks::RefuseNcclNeighbours(services, survey, checks::Anew::kOfRunning, {},
+        checks::RefuseNcclNeighbours(services, survey, checks::NewContexts::kOfRunning, {},
                                      "dump it without --leave-running, or suspend or end the other "
                                      "job first"));
   }
-  STASIS_ASSIGN(checks::BeforeDump before,
-                checks::AskBeforeDump(services, survey, dump.criu, dump.leave_running));
+  STASIS_ASSIGN(checks::DumpFacts facts, checks::CheckBeforeDump(services, *session.criu, survey,
+                                                                 dump.criu, dump.leave_running));
   STASIS_TRY(criu::CheckForUser(dump.criu));
   std::string name = dump.name.empty() ? DefaultName(dump.store, target) : dump.name;
   STASIS_TRY(store::CheckImageName(name));
@@ -91,23 +92,23 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
   operation.image = AbsolutePath(dump.store) + "/" + name;
   operation.leave_running = dump.leave_running;
   Processes& processes = operation.device_processes;
-  STASIS_ASSIGN(auto shared, gpu_state::SharedSuspend::Look(services, processes, options));
+  STASIS_ASSIGN(auto shared, gpu_state::SharedSuspend::Create(services, processes, options));
   gpu_state::SharedResume stored(services, {});
-  STASIS_TRY(stored.Look(Suspended(processes)));
+  STASIS_TRY(stored.FindArenas(SuspendedOf(processes)));
   stored.Disconnect();
-  for (const auto& p : Suspended(processes))
+  for (const auto& p : SuspendedOf(processes))
     STASIS_TRY(gpu_state::CheckNotMoved(services.paths, p.id));
-  gpu_state::LeaveToDriver(processes, *shared);
-  gpu_state::LeaveToDriver(processes, stored);
+  gpu_state::SubtractShared(processes, *shared);
+  gpu_state::SubtractShared(processes, stored);
   if (!options.ignore_memory) {
-    STASIS_TRY(gpu_state::WithUnusedArenasAway(services, [&] {
+    STASIS_TRY(gpu_state::RetryWithoutUnusedArenas(services, [&] {
       return gpu_state::CheckHostMemory(gpu_state::DriverBytes(processes, false),
                                         survey.target.root.pid);
     }));
   }
   if (PathExists(operation.image)) {
-    return Fail(Code::kAlreadyExists, "there is an image " + operation.image + " already",
-                "choose another --name, or `stasis image delete` it");
+    return Fail(Code::kAlreadyExists, "image " + operation.image + " exists already",
+                "choose another --name, or delete it with `stasis image delete`");
   }
   STASIS_TRY(store::CheckImageLimit(dump.store, services.settings.most_image_bytes));
   if (!options.ignore_memory) {
@@ -116,14 +117,14 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
   }
   OperationResult result = BeginResult(services, survey);
   result.image = operation.image;
-  result.notes = before.stdio.notes;
+  result.notes = facts.stdio.notes;
   result.device_bytes = survey.device_bytes();
   result.left_to_driver = shared->left_to_driver();
   if (!dump.leave_running) result.pid = 0;
 
-  DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(before.criu_path),
-              std::move(before.criu_version), std::move(before.stdio), std::move(name),
-              before.in_own_pidns, *shared, stored);
+  DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(facts.criu_path),
+              std::move(facts.criu_version), std::move(facts.stdio), std::move(name),
+              facts.in_own_pidns, *shared, stored);
   plan::Plan plan = run.MakePlan();
   auto done = Execute(session, run.operation(), plan, options, std::move(result));
   if (!done) {
@@ -155,7 +156,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
 Result<OperationResult> Dump(Session& session, const Target& target, const DumpOptions& dump,
                              const OperationOptions& options) {
   auto result = TryDump(session, target, dump, options);
-  if (!result) return Fail(checks::WithChange(target, std::move(result).error()));
+  if (!result) return Fail(checks::AsTreeChange(target, std::move(result).error()));
   return result;
 }
 

@@ -10,9 +10,7 @@
 #include "base/file.h"
 #include "checkpoint/describe.h"
 #include "checkpoint/teardown.h"
-#include "criu/client.h"
 #include "criu/diagnose.h"
-#include "criu/inside.h"
 #include "gpu_state/gpu_away.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
@@ -23,15 +21,14 @@
 namespace stasis::operations {
 namespace {
 
-using gpu_state::Lot;
 using plan::Phase;
 using plan::PhaseReport;
 using plan::PhaseScope;
 using plan::Plan;
 using std::chrono::seconds;
 
-// Where CRIU finds our lock: it keeps it until it has let the program go, also when we are dead by
-// then.
+// The number of the journal lock in CRIU, which holds it until it has released the program, even if
+// this process is dead.
 constexpr int kCriuLockFd = 20;
 
 constexpr seconds kCriuStart{20};
@@ -61,27 +58,25 @@ Status DumpRun::ClearDumped() {
 }
 
 Phase DumpRun::ImageBegin() {
-  Phase phase;
-  phase.name = "image-begin";
-  phase.run = [this](PhaseScope&) -> Status {
-    STASIS_ASSIGN(writer_, store::ImageWriter::Begin(dump_.store, name_));
-    STASIS_ASSIGN(cleaner_, checkpoint::StoreCleaner::Start(*writer_, dump_.store));
-    work_dir_ = checkpoint::WorkFolder(session_.services.paths, operation_.owner);
-    return MakeDirs(work_dir_);
-  };
-  phase.undo = [this]() -> Status {
-    if (!work_dir_.empty()) STASIS_TRY(RemoveTree(work_dir_));
-    return AbortImage();
-  };
-  return phase;
+  return {.name = "image-begin",
+          .run = [this](PhaseScope&) -> Status {
+            STASIS_ASSIGN(writer_, store::ImageWriter::Begin(dump_.store, name_));
+            STASIS_ASSIGN(cleaner_, checkpoint::StoreCleaner::Start(*writer_, dump_.store));
+            work_dir_ = checkpoint::WorkFolder(session_.services.paths, operation_.owner);
+            return MakeDirs(work_dir_);
+          },
+          .undo = [this]() -> Status {
+            if (!work_dir_.empty()) STASIS_TRY(RemoveTree(work_dir_));
+            return AbortImage();
+          }};
 }
 
-// A store that does not answer keeps the hidden folder, which is no failure to undo: the program is
-// as it was before.
+// A store that does not answer keeps the hidden folder. The undo succeeds nevertheless, because the
+// program is as it was before.
 Status DumpRun::AbortImage() {
   if (!writer_) return {};
   if (!cleaner_) return writer_->Abort();  // the store has just answered
-  // The job's record failed behind the image's rename.
+  // Committed: the image was renamed, but the job's record failed.
   const bool committed = writer_->committed();
   const std::string what = committed ? operation_.image : writer_->partial_path();
   Status removed = committed ? cleaner_->DeleteImage() : cleaner_->Abort();
@@ -97,29 +92,27 @@ Status DumpRun::AbortImage() {
       what, committed ? ", complete or hidden" : "", committed ? "delete" : "gc -d " + dump_.store);
   if (commit_begun_ && !committed) {
     left_in_store_ += fmt::format(
-        " A folder {} without a manifest may be left too, and is no image.", operation_.image);
+        " A folder {} without a manifest may be left too; it is no image.", operation_.image);
   }
   left_in_store_ += " " + removed.error().message + ".";
   return {};
 }
 
-// After the phases that take the GPU state away, which fill what is written; before CRIU starts,
-// whose socket the child would hold.
+// Runs after the phases that take the GPU state away, because these fill what is written, and
+// before CRIU starts, because the child would hold CRIU's socket.
 Phase DumpRun::StartImageProcess() {
-  Phase phase;
-  phase.name = "image-writer";
-  phase.run = [this](PhaseScope&) -> Status {
-    tasks_ = std::make_unique<ImageTasks>(ImageTasks::Context{
-        session_.services, operation_, dump_, *writer_, shared_, stored_, LogPath()});
-    STASIS_ASSIGN(image_process_, checkpoint::ImageProcess::Start(
-                                      tasks_->All(), tasks_->descriptors(), dump_.store));
-    return {};
-  };
-  phase.undo = [this]() -> Status {
-    if (image_process_) image_process_->End();
-    return {};
-  };
-  return phase;
+  return {.name = "image-writer",
+          .run = [this](PhaseScope&) -> Status {
+            tasks_ = std::make_unique<ImageTasks>(ImageTasks::Context{
+                session_.services, operation_, dump_, *writer_, shared_, stored_, LogPath()});
+            STASIS_ASSIGN(image_process_, checkpoint::ImageProcess::Start(
+                                              tasks_->All(), tasks_->descriptors(), dump_.store));
+            return {};
+          },
+          .undo = [this]() -> Status {
+            if (image_process_) image_process_->End();
+            return {};
+          }};
 }
 
 Result<std::string> DumpRun::RunInImageProcess(const char* task, const std::string& request,
@@ -129,18 +122,38 @@ Result<std::string> DumpRun::RunInImageProcess(const char* task, const std::stri
     return !scope.Abandoned();
   };
   auto answer = image_process_->Run(task, request, scope.deadline(), progress);
-  if (!answer) return Fail(plan::CalledOff(scope, std::move(answer).error()).error());
+  if (!answer) return Fail(plan::WhyStopped(scope, std::move(answer).error()));
   return answer;
 }
 
 Phase DumpRun::TreeCheck() {
-  Phase phase;
-  phase.name = "tree-check";
-  phase.run = [this](PhaseScope&) -> Status {
-    STASIS_TRY(checks::CheckUnchanged(survey_));
-    return checks::CheckStillOwn(survey_);
-  };
-  return phase;
+  return {.name = "tree-check", .run = [this](PhaseScope&) -> Status {
+            STASIS_TRY(checks::CheckUnchanged(survey_));
+            return checks::CheckStillOwn(survey_);
+          }};
+}
+
+// Runs inside CRIU's post-dump notification; an error lets the program run.
+Status DumpRun::AnswerPostDump(PhaseScope& scope) {
+  STASIS_TRY(scope.RunNested("describe"));
+  // CRIU's files are complete and synced later, so the program may run.
+  if (dump_.leave_running) return {};
+  STASIS_TRY(scope.RunNested(kCpuWrite));
+  if (has_data()) STASIS_TRY(scope.Await(kDataWrite));
+  return scope.RunNested(kCommit);
+}
+
+// For a CRIU that failed after the commit. If it has begun to end the program, ends the rest: the
+// image is complete and a part of a program is useless, so the dump succeeds.
+Status DumpRun::FinishHalfEnded(Status dumped) {
+  half_ended_ = HasBegunToEnd();
+  if (!half_ended_) return dumped;
+  STASIS_TRY(Annotate(checkpoint::EndAll(living_), "end the program"));
+  notes_.push_back("it succeeded, but CRIU failed while it ended the program: " +
+                   dumped.error().ToString());
+  half_ended_ = false;
+  criu_ended_the_program_ = true;
+  return {};
 }
 
 Status DumpRun::RunCriu(PhaseScope& scope) {
@@ -152,51 +165,34 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   request.options = dump_.criu;
   stdio_.ApplyTo(request.options);
   const std::map<int, int> lock = {{kCriuLockFd, session_.journal->lock_fd()}};
-  STASIS_ASSIGN(criu::Session criu, in_own_pidns_
-                                        ? criu::Inside::Spawn(criu_path_, request, request.pid,
-                                                              lock, Deadline::In(kCriuStart))
-                                        : criu::Session::Spawn(criu_path_, lock));
-  Status committed;
-  Status dumped = criu.Dump(
+  STASIS_ASSIGN(auto criu, session_.criu->StartDump(criu_path_, request, in_own_pidns_, lock,
+                                                    Deadline::In(kCriuStart)));
+  Status answered;
+  Status dumped = criu->Dump(
       request,
       [&](criu::Notification& notification) -> Status {
         if (notification.moment != criu::Moment::kPostDump) return {};
-        committed = scope.RunNested("describe");
-        // Its images are complete, and will be synced: it may run.
-        if (dump_.leave_running || !committed) return committed;
-        committed = scope.RunNested(kCpuWrite);
-        if (committed && has_data()) committed = scope.Await(kDataWrite);
-        if (committed) committed = scope.RunNested(kCommit);
-        return committed;
+        answered = AnswerPostDump(scope);
+        return answered;
       },
       scope.deadline());
   criu_ended_the_program_ = dumped && !dump_.leave_running;
-  // What went wrong first is what the user has to know; CRIU's own trouble follows from it.
-  STASIS_TRY(std::move(committed));
+  // The first error is the cause; CRIU's own error follows from it.
+  STASIS_TRY(std::move(answered));
   dumped = KeepLog(std::move(dumped));
   if (dumped || dump_.leave_running || !writer_->committed()) return dumped;
-  half_ended_ = HasBegunToEnd();
-  if (!half_ended_) return dumped;
-  // The image is complete, and part of a program is of use to nobody: what was asked for is done.
-  if (Status ended = checkpoint::EndAll(living_); !ended)
-    return Annotate(std::move(ended), "end the program");
-  notes_.push_back("all is done, but CRIU did not end as it should when it ended the program: " +
-                   dumped.error().ToString());
-  half_ended_ = false;
-  criu_ended_the_program_ = true;
-  return {};
+  return FinishHalfEnded(std::move(dumped));
 }
 
-// CRIU was killed behind the commit, which may have been before it had killed anybody; then the
-// program runs again, and who of it ends does so by himself. CRIU kills the root first: while that
-// lives and was not sent SIGKILL, nobody was. A program that runs on cannot be had back once it is
-// ended.
+// A CRIU that was killed after the commit may not have killed any process yet; then the program
+// runs again and must not be ended. CRIU kills the root first: while the root lives and has no
+// pending SIGKILL, no process was killed.
 bool DumpRun::HasBegunToEnd() const {
   const process::ProcessId root = survey_.tree.root().id;
   return !process::IsAlive(root) || process::WasKilled(root);
 }
 
-// The undo takes the work folder away, and the error names the log in it.
+// The undo deletes the work folder, so the log that the error names is copied out of it.
 Status DumpRun::KeepLog(Status dumped) {
   std::string kept = session_.services.paths.run + "/last-criu-dump.log";
   if (dumped || !criu::CopyLogBounded(LogPath(), kept)) return dumped;
@@ -206,32 +202,30 @@ Status DumpRun::KeepLog(Status dumped) {
   return dumped;
 }
 
-// CRIU holds the tree stopped: what it is now is what the image holds. Children may have come and
-// gone since the survey.
+// CRIU holds the tree stopped, and its current state is what the image contains. Children may have
+// started and ended since the survey.
 Phase DumpRun::Describe() {
-  Phase phase;
-  phase.name = "describe";
-  phase.run = [this](PhaseScope& scope) -> Status {
-    checks::Survey stopped = survey_;
-    STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
-    stopped_.clear();
-    living_.clear();
-    for (const auto& member : stopped.tree.members) {
-      stopped_.push_back(member.id);
-      if (process::IsAlive(member)) living_.push_back(member.id);
-    }
-    STASIS_TRY(session_.journal->NoteMembers(living_));
-    // Nobody changes who he is any more. What was written of somebody else goes with the folder.
-    STASIS_TRY(checks::CheckStillOwn(stopped));
-    const checkpoint::DumpedProgram program{
-        stopped.tree,        stopped.target.job, stopped.RecordedProcesses(),
-        dump_.leave_running, dump_.criu,         stdio_,
-        criu_version_};
-    STASIS_ASSIGN(manifest_,
-                  checkpoint::DescribeProgram(session_.services, program, scope.deadline()));
-    return {};
-  };
-  return phase;
+  return {.name = "describe", .run = [this](PhaseScope& scope) -> Status {
+            checks::Survey stopped = survey_;
+            STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
+            stopped_.clear();
+            living_.clear();
+            for (const auto& member : stopped.tree.members) {
+              stopped_.push_back(member.id);
+              if (process::IsAlive(member)) living_.push_back(member.id);
+            }
+            STASIS_TRY(session_.journal->NoteMembers(living_));
+            // The tree is stopped, so credentials can no longer change. If this fails, the partial
+            // image is deleted.
+            STASIS_TRY(checks::CheckStillOwn(stopped));
+            const checkpoint::DumpedProgram program{
+                stopped.tree,        stopped.target.job, stopped.RecordedProcesses(),
+                dump_.leave_running, dump_.criu,         stdio_,
+                criu_version_};
+            STASIS_ASSIGN(manifest_, checkpoint::DescribeProgram(session_.services, program,
+                                                                 scope.deadline()));
+            return {};
+          }};
 }
 
 Status DumpRun::CommitImage(PhaseScope& scope) {
@@ -244,13 +238,13 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   STASIS_ASSIGN(const std::string answer, RunInImageProcess(kCommit, manifest, scope));
   writer_->NoteCommitted();
   cleaner_->NoteCommitted();
-  STASIS_ASSIGN(const WrittenImage written, ImageIn(answer));
+  STASIS_ASSIGN(const WrittenImage written, DecodeImage(answer));
   image_bytes_ = written.bytes;
   added_bytes_ = written.added_bytes;
   scope.SetBytes(image_bytes_);
   if (operation_.job.empty()) return {};
-  // From here on the image is the job's, whatever becomes of us; its shim must know why the job
-  // will be killed.
+  // From here on the image belongs to the job, even if this process dies. The shim must know why
+  // the job will be killed.
   jobs::Store store(session_.services.paths.jobs());
   if (!dump_.leave_running) {
     STASIS_TRY(store.MarkDumped(operation_.job, survey_.tree.root().id, operation_.image));
@@ -263,65 +257,55 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   checkpoint.written_bytes = added_bytes_;
   checkpoint.seconds = watch_.Seconds();
   Status added = store.AddCheckpoint(operation_.job, checkpoint);
-  // The image is complete, and worth more than its place in the job's history. Whoever deletes a
-  // job that runs on beside its dump does not mean the image.
+  // A complete image is not given up because of the job's history. The job may have been deleted
+  // during the dump.
   if (!added && added.error().code != Code::kNotFound) {
-    notes_.push_back("the image is not among the job's checkpoints (restore it by its path): " +
+    notes_.push_back("the image is not listed with the job (restore it by its path): " +
                      added.error().ToString());
   }
   return {};
 }
 
 Phase DumpRun::Commit() {
-  Phase phase;
-  phase.name = kCommit;
-  phase.timeout = seconds(600);
-  phase.commits = true;
-  phase.run = [this](PhaseScope& scope) -> Status {
-    Status status = CommitImage(scope);
-    // The job's record comes after the image's rename. The undo deletes the image, when the program
-    // runs again.
-    if (status || !writer_->committed()) return status;
-    if (Status cleared = ClearDumped(); !cleared) {
-      status.error().message +=
-          "; the job may say that it was dumped: " + cleared.error().ToString();
-    }
-    return status;
-  };
-  return phase;
+  return {.name = kCommit,
+          .timeout = seconds(600),
+          .run = [this](PhaseScope& scope) -> Status {
+            Status status = CommitImage(scope);
+            // The job's record follows the image's rename. If it fails, the undo deletes the image
+            // when the program runs again.
+            if (status || !writer_->committed()) return status;
+            if (Status cleared = ClearDumped(); !cleared) {
+              status.error().message +=
+                  "; the job may be marked as dumped: " + cleared.error().ToString();
+            }
+            return status;
+          },
+          .commits = true};
 }
 
 Phase DumpRun::DataWrite() {
-  Phase phase;
-  phase.name = kDataWrite;
-  phase.timeout = seconds(3600);
-  phase.run = [this](PhaseScope& scope) -> Status {
-    STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
-    STASIS_ASSIGN(const std::string answer,
-                  RunInImageProcess(kDataWrite, std::to_string(credentials.uid[1]), scope));
-    STASIS_ASSIGN(blocks_, UnitsIn(answer));
-    scope.SetBytes(blocks_.stored_bytes);
-    return {};
-  };
-  return phase;
+  return {.name = kDataWrite, .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
+            STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
+            const std::string uid = std::to_string(credentials.uid[1]);
+            STASIS_ASSIGN(const std::string answer, RunInImageProcess(kDataWrite, uid, scope));
+            STASIS_ASSIGN(blocks_, DecodeUnits(answer));
+            scope.SetBytes(blocks_.stored_bytes);
+            return {};
+          }};
 }
 
 Phase DumpRun::CpuWrite() {
-  Phase phase;
-  phase.name = kCpuWrite;
-  phase.timeout = seconds(3600);
-  phase.run = [this](PhaseScope& scope) -> Status {
-    STASIS_ASSIGN(const std::string answer,
-                  RunInImageProcess(kCpuWrite, std::to_string(manifest_.job.uid), scope));
-    STASIS_ASSIGN(pages_, UnitsIn(answer));
-    scope.SetBytes(pages_.stored_bytes);
-    return {};
-  };
-  return phase;
+  return {.name = kCpuWrite, .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
+            const std::string uid = std::to_string(manifest_.job.uid);
+            STASIS_ASSIGN(const std::string answer, RunInImageProcess(kCpuWrite, uid, scope));
+            STASIS_ASSIGN(pages_, DecodeUnits(answer));
+            scope.SetBytes(pages_.stored_bytes);
+            return {};
+          }};
 }
 
-// For the account. The program waits for its GPU meanwhile: a store that does not answer at once
-// is not waited for.
+// For the account. The program waits for its GPU meanwhile, so a store that does not answer at once
+// is skipped.
 uint64_t DumpRun::CpuBytesInStore() const {
   auto count = [this](const NoteStep&) -> Result<std::string> {
     return std::to_string(FolderBytes(writer_->cpu_path()));
@@ -332,25 +316,25 @@ uint64_t DumpRun::CpuBytesInStore() const {
   return bytes ? std::stoull(*bytes) : 0;
 }
 
-// As it was before the dump.
-Status DumpRun::GiveBackGpu() {
+// Returns the processes to their recorded state.
+Status DumpRun::ReturnGpu() {
   STASIS_TRY(gpu_state::ReturnAllToRecordedState(session_.services, operation_.device_processes));
-  return shared_.Return();
+  return shared_.ReturnMemory();
 }
 
 Phase DumpRun::CpuDump() {
-  Phase phase;
-  phase.name = kCpuDump;
-  phase.timeout = seconds(900);
-  phase.run = [this](PhaseScope& scope) -> Status {
-    Status dumped = RunCriu(scope);
-    // Nothing of it will be needed, and data-write must not go on until its own deadline.
-    if (!dumped && !writer_->committed()) image_process_->End();
-    STASIS_TRY(std::move(dumped));
-    scope.SetBytes(dump_.leave_running ? CpuBytesInStore() : image_bytes_);
-    return {};
-  };
-  phase.nested.push_back(Describe());
+  Phase phase{.name = kCpuDump,
+              .timeout = seconds(900),
+              .run = [this](PhaseScope& scope) -> Status {
+                Status dumped = RunCriu(scope);
+                // Nothing of the image will be needed, and data-write must not run until its own
+                // deadline.
+                if (!dumped && !writer_->committed()) image_process_->End();
+                STASIS_TRY(std::move(dumped));
+                scope.SetBytes(dump_.leave_running ? CpuBytesInStore() : image_bytes_);
+                return {};
+              },
+              .nested = {Describe()}};
   if (!dump_.leave_running) {
     phase.nested.push_back(CpuWrite());
     phase.nested.push_back(Commit());
@@ -359,104 +343,98 @@ Phase DumpRun::CpuDump() {
 }
 
 Phase DumpRun::GpuReturn() {
-  Phase phase;
-  phase.name = kGpuReturn;
-  phase.timeout = seconds(600);
-  // The image may be the only thing that is left of the program then.
-  phase.fails_late = true;
-  phase.run = [this](PhaseScope& scope) -> Status {
-    STASIS_TRY(GiveBackGpu());
-    for (const auto& p : operation_.device_processes) {
-      if (process::IsAlive(p.id)) continue;
-      return Fail(Code::kUnavailable,
-                  fmt::format("process {} has ended on the way back to its GPU", p.id.pid.value));
-    }
-    has_gpu_ = true;
-    scope.SetBytes(gpu_state::DriverBytes(operation_.device_processes, false));
-    return {};
-  };
-  return phase;
+  return {.name = kGpuReturn,
+          .timeout = seconds(600),
+          .run = [this](PhaseScope& scope) -> Status {
+            STASIS_TRY(ReturnGpu());
+            for (const auto& p : operation_.device_processes) {
+              if (process::IsAlive(p.id)) continue;
+              return Fail(
+                  Code::kUnavailable,
+                  fmt::format("process {} ended while its GPU was returned", p.id.pid.value));
+            }
+            has_gpu_ = true;
+            scope.SetBytes(gpu_state::DriverBytes(operation_.device_processes, false));
+            return {};
+          },
+          // The image may then be all that is left of the program.
+          .fails_late = true};
 }
 
 Phase DumpRun::DataFree() {
-  Phase phase;
-  phase.name = "data-free";
-  phase.run = [this](PhaseScope&) -> Status {
-    if (has_gpu_) shared_.LetGoOfGpu();
-    return {};
-  };
-  return phase;
+  return {.name = "data-free", .run = [this](PhaseScope&) -> Status {
+            if (has_gpu_) shared_.ReleaseGpu();
+            return {};
+          }};
 }
 
 Phase DumpRun::AwaitEnd() {
-  Phase phase;
-  phase.name = "await-end";
-  phase.timeout = seconds(600);  // a terabyte of memory takes its time to be given back
-  phase.run = [this](PhaseScope& scope) -> Status {
-    AwaitStopped(process::WaitForEnd, scope.deadline());
-    if (operation_.job.empty()) return {};
-    // Its shim has written down that it was dumped: a restore may follow at once.
-    jobs::Store store(session_.services.paths.jobs());
-    auto ended = jobs::AwaitEnd(store, operation_.job, scope.deadline());
-    // The program has ended and its image is complete. Whoever saw that may have deleted the job.
-    if (!ended && ended.error().code != Code::kNotFound) {
-      notes_.push_back("the job may not say yet that it was dumped: " + ended.error().ToString());
-    }
-    // Whose parent is not ours is left to that one.
-    if (ended && jobs::IsAdopted(*ended)) return {};
-    // Of a job no parent is slow: whoever comes next finds nothing of it, and its numbers free.
-    AwaitStopped(process::WaitUntilReaped,
-                 Deadline::Sooner(scope.deadline(), Deadline::In(kReapTime)));
-    return {};
-  };
-  return phase;
+  return {.name = "await-end",
+          .timeout = seconds(600),  // freeing a terabyte of memory takes a while
+          .run = [this](PhaseScope& scope) -> Status {
+            AwaitStopped(process::WaitForEnd, scope.deadline());
+            if (operation_.job.empty()) return {};
+            // The shim has recorded that the job was dumped, so a restore may follow at once.
+            jobs::Store store(session_.services.paths.jobs());
+            auto ended = jobs::AwaitEnd(store, operation_.job, scope.deadline());
+            // The job may have been deleted since the program ended.
+            if (!ended && ended.error().code != Code::kNotFound) {
+              notes_.push_back("the job may not say yet that it was dumped: " +
+                               ended.error().ToString());
+            }
+            // An adopted program has a parent that Stasis does not control.
+            if (ended && jobs::IsAdopted(*ended)) return {};
+            // A shim reaps quickly. Afterwards the pids are free for a restore.
+            AwaitStopped(process::WaitUntilReaped,
+                         Deadline::Sooner(scope.deadline(), Deadline::In(kReapTime)));
+            return {};
+          }};
 }
 
-// What stays is said and no failure: the image is complete, and the program is killed.
+// A process that stays is noted and no failure: the image is complete and the program was killed.
 void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
                            const Deadline& deadline) {
   for (const process::ProcessId& id : stopped_) {
     if (Status ended = wait(id, deadline); !ended) {
-      notes_.push_back("of the program that was dumped, " + ended.error().ToString());
+      notes_.push_back("the dumped program: " + ended.error().ToString());
     }
   }
 }
 
-// The program comes first: the store may not answer.
-std::string DumpRun::Settle() {
-  std::string left = BringToRest();
+// The program is handled first, because the store may not answer.
+std::string DumpRun::FinishAfterFailure() {
+  std::string left = FinishProgram();
   const std::string in_store = RemoveLateFiles();
   return in_store.empty() ? left : left + " " + in_store;
 }
 
-std::string DumpRun::BringToRest() {
+std::string DumpRun::FinishProgram() {
   std::string left = fmt::format("The image {} is complete.", operation_.image);
   if (half_ended_) {
-    return left + " Of the program a part was ended; what is left of it can only be ended too.";
+    return left + " A part of the program was ended; the rest must be killed too.";
   }
   auto lives = [](const process::ProcessId& id) { return process::IsAlive(id); };
   bool alive = !criu_ended_the_program_ && std::any_of(living_.begin(), living_.end(), lives);
-  if (!alive) return left + " The program has ended; `stasis restore` brings it back.";
-  Status returned = GiveBackGpu();
+  if (!alive) return left + " The program has ended; `stasis restore` restores it.";
+  Status returned = ReturnGpu();
   Status forgotten = ClearDumped();
   for (const Status& status : {returned, forgotten}) {
     if (!status)
-      return left + " The program is stopped half-way: " + status.error().ToString() + ".";
+      return left + " The program could not be resumed: " + status.error().ToString() + ".";
   }
   if (!lives(survey_.tree.root().id)) {
-    return left +
-           " The program's first process has ended, by itself or by CRIU; the others run on.";
+    return left + " The program's first process has ended, by itself or by CRIU; the others run.";
   }
   return left + " The program was not ended and is as it was before.";
 }
 
-// The image is complete; what stays is no failure.
+// The image is complete, so files that stay are no failure.
 std::string DumpRun::RemoveLateFiles() {
   const std::string late = writer_->late_path();
   Status removed = cleaner_->RemoveLateFiles();
   writer_->Abandon();
   if (removed) return {};
-  return fmt::format("{} is left and of no use: {}. `stasis image gc -d {}` removes it.", late,
+  return fmt::format("{} is left and useless: {}. `stasis image gc -d {}` removes it.", late,
                      removed.error().ToString(), dump_.store);
 }
 
@@ -473,9 +451,7 @@ Plan DumpRun::MakePlan() {
   std::vector<Phase> beside;
   if (has_data()) beside.push_back(DataWrite());
   if (dump_.leave_running && !processes.empty()) {
-    std::vector<Phase> program;
-    program.push_back(CpuDump());
-    program.push_back(GpuReturn());
+    std::vector<Phase> program = {CpuDump(), GpuReturn()};
     if (!shared_.empty()) program.push_back(DataFree());
     program.push_back(CpuWrite());
     beside.push_back(plan::InOrder("program-back", std::move(program)));
@@ -485,18 +461,15 @@ Plan DumpRun::MakePlan() {
   plan.AddParallel(std::move(beside));
   if (dump_.leave_running && processes.empty()) plan.Add(CpuWrite());
   plan.Add(dump_.leave_running ? Commit() : AwaitEnd());
-  Phase tidy;
-  tidy.name = "tidy";
-  tidy.run = [this](PhaseScope&) -> Status {
-    image_process_->End();
-    std::string left = RemoveLateFiles();
-    if (!left.empty()) notes_.push_back(std::move(left));
-    if (!shared_.empty()) STASIS_TRY(shared_.DropArenas());
-    if (!stored_.empty() && !dump_.leave_running) STASIS_TRY(stored_.DropArenas());
-    return RemoveTree(work_dir_);
-  };
-  plan.Add(std::move(tidy));
-  plan.OnFailureAfterCommit([this] { return Settle(); });
+  plan.Add({.name = "tidy", .run = [this](PhaseScope&) -> Status {
+              image_process_->End();
+              std::string left = RemoveLateFiles();
+              if (!left.empty()) notes_.push_back(std::move(left));
+              if (!shared_.empty()) STASIS_TRY(shared_.ReturnArenas());
+              if (!stored_.empty() && !dump_.leave_running) STASIS_TRY(stored_.ReturnArenas());
+              return RemoveTree(work_dir_);
+            }});
+  plan.OnFailureAfterCommit([this] { return FinishAfterFailure(); });
   return plan;
 }
 

@@ -3,10 +3,11 @@
 //   image-writer
 //   cpu-dump { describe, cpu-write, commit } beside data-write, await-end
 // The commit waits for data-write, inside CRIU's post-dump notification: the program is never
-// killed before its image is complete, and a refused answer lets it run on. With --leave-running
+// killed before its image is complete, and a rejected notification lets it run. With
+// --leave-running
 //   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write,
 //   commit
-// The program runs again as soon as CRIU has its CPU state; what is stored, is stored behind that.
+// The program runs again as soon as CRIU has saved its CPU state; the image is written after that.
 #pragma once
 
 #include <memory>
@@ -20,8 +21,8 @@
 #include "criu/stdio.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/shared_suspend.h"
+#include "operations/dump.h"
 #include "operations/image_tasks.h"
-#include "operations/operations.h"
 #include "plan/journal.h"
 #include "store/image_writer.h"
 #include "store/manifest.h"
@@ -29,7 +30,7 @@
 
 namespace stasis::operations {
 
-// One dump on its way, shared by its phases.
+// The state of one dump, shared by its phases.
 class DumpRun {
  public:
   DumpRun(Session& session, checks::Survey survey, plan::Operation operation,
@@ -56,8 +57,8 @@ class DumpRun {
   const store::WrittenUnits& blocks() const { return blocks_; }
   const store::WrittenUnits& pages() const { return pages_; }
   const std::vector<std::string>& notes() const { return notes_; }  // sentences
-  // Says that the program is as it was before, and what a store that does not answer has left
-  // there; empty if it answered.
+  // If the store did not answer: says that the program is as it was before, and what may be left in
+  // the store. Otherwise empty.
   const std::string& left_in_store() const { return left_in_store_; }
 
  private:
@@ -74,10 +75,12 @@ class DumpRun {
   plan::Phase AwaitEnd();
   void AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
                     const Deadline& deadline);
-  std::string Settle();
-  std::string BringToRest();
+  std::string FinishAfterFailure();
+  std::string FinishProgram();
   Status KeepLog(Status dumped);
   bool HasBegunToEnd() const;
+  Status AnswerPostDump(plan::PhaseScope& scope);
+  Status FinishHalfEnded(Status dumped);
 
   Status RunCriu(plan::PhaseScope& scope);
   Status CommitImage(plan::PhaseScope& scope);
@@ -87,10 +90,10 @@ class DumpRun {
   uint64_t CpuBytesInStore() const;
   Result<std::string> RunInImageProcess(const char* task, const std::string& request,
                                         plan::PhaseScope& scope);
-  Status GiveBackGpu();
+  Status ReturnGpu();
 
-  // Of the GPU, that the image gets.
-  bool has_data() const { return !shared_.lots().empty() || !stored_.lots().empty(); }
+  // The image gets GPU data.
+  bool has_data() const { return !shared_.shards().empty() || !stored_.shards().empty(); }
   Status ClearDumped();
   std::string LogPath() const { return work_dir_ + "/criu-dump.log"; }
 
@@ -102,32 +105,32 @@ class DumpRun {
   const std::string criu_version_;
   const criu::StdioPlan stdio_;
   const std::string name_;
-  const bool in_own_pidns_;           // CRIU has to work there
-  gpu_state::SharedSuspend& shared_;  // of processes whose memory leaves the GPU now
-  gpu_state::SharedResume& stored_;   // of those that were suspended before
+  const bool in_own_pidns_;           // CRIU must work in the program's pid namespace
+  gpu_state::SharedSuspend& shared_;  // processes whose memory leaves the GPU now
+  gpu_state::SharedResume& stored_;   // processes that were suspended before
   store::WrittenUnits blocks_;
   store::WrittenUnits pages_;
   std::unique_ptr<store::ImageWriter> writer_;
-  std::unique_ptr<checkpoint::StoreCleaner> cleaner_;  // once the image is begun
+  std::unique_ptr<checkpoint::StoreCleaner> cleaner_;  // set once the image is begun
   bool commit_begun_ = false;
   std::unique_ptr<ImageTasks> tasks_;
   std::unique_ptr<checkpoint::ImageProcess> image_process_;
   store::Manifest manifest_;                 // after describe
-  std::vector<process::ProcessId> stopped_;  // after describe: what CRIU holds, and is to kill
-  std::vector<process::ProcessId> living_;   // of them, those that had not ended by themselves
-  bool half_ended_ = false;                  // CRIU was lost while it killed them
+  std::vector<process::ProcessId> stopped_;  // after describe: CRIU holds and will kill these
+  std::vector<process::ProcessId> living_;   // those of them that are no zombies
+  bool half_ended_ = false;                  // CRIU died while it killed them
   std::string work_dir_;
   std::string left_in_store_;
   Stopwatch watch_;
-  bool has_gpu_ = false;                 // again, with all its memory
-  bool criu_ended_the_program_ = false;  // it may still be giving back its memory
+  bool has_gpu_ = false;                 // the GPU and all memory were returned
+  bool criu_ended_the_program_ = false;  // its memory may still be being freed
   uint64_t image_bytes_ = 0;
   std::vector<std::string> notes_;
-  uint64_t added_bytes_ = 0;  // of them, what no earlier image had
+  uint64_t added_bytes_ = 0;  // bytes that no earlier image had
 };
 
-// How long a program that runs on stood still: from the first phase that keeps it from the GPU or
-// stops it to the end of the one that lets it go. Seconds.
+// Returns the seconds for which a program that keeps running was stopped: from the first phase that
+// blocks it to the end of the last one.
 double Pause(const std::vector<plan::PhaseReport>& phases);
 
 }  // namespace stasis::operations

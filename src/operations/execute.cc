@@ -18,54 +18,55 @@ using gpu_state::Services;
 using plan::Operation;
 
 constexpr std::chrono::seconds kWindDown{20};
-constexpr std::chrono::seconds kLongestHold{60};  // of a test's
+constexpr std::chrono::seconds kLongestHold{60};  // of an injected fault
 
-// A plan that has failed over a process of the program. It is not tried again: that would suspend
-// or end the others without whoever may have died of this attempt.
-Error WithTheDead(Error error, const Operation& operation) {
-  std::string dead;
+// Names the processes that ended during a failed plan. The operation is not retried, because that
+// would suspend or end the other processes alone, and the attempt itself may have killed the ended
+// ones.
+Error ExplainEndedProcesses(Error error, const Operation& operation) {
+  std::string ended;
   for (const auto& p : operation.device_processes) {
     if (process::IsAlive(p.id)) continue;
-    dead += fmt::format("{}process {}", dead.empty() ? "" : " and ", p.id.pid.value);
+    ended += fmt::format("{}process {}", ended.empty() ? "" : " and ", p.id.pid.value);
   }
-  if (dead.empty()) return error;
-  error.message = fmt::format("{} ended in the middle of it ({})", dead, error.ToString());
+  if (ended.empty()) return error;
+  error.message = fmt::format("{} ended during the operation ({})", ended, error.ToString());
   error.context.clear();
   error.code = Code::kUnavailable;
   if (!error.not_undone) {
     error.hint =
-        "What is left of the program is as it was before. Another try would be of that alone.";
+        "The rest of the program is as it was before. A retry would work on that rest alone.";
   }
   return error;
 }
 
-// Of a program whose first process has ended.
-std::string WhatIsLeft(const Operation& operation) {
+// Describes the processes that are left of a program whose first process has ended.
+std::string DescribeRest(const Operation& operation) {
   std::vector<std::string> left;
   for (const auto& id : operation.members) {
     if (process::IsAlive(id)) left.push_back(ToString(id.pid));
   }
-  if (left.empty()) return "nothing is left of it";
-  return fmt::format("of its processes {} {} left. {}", fmt::join(left, ", "),
+  if (left.empty()) return "none of its processes is left";
+  return fmt::format("process {} {} left. {}", fmt::join(left, ", process "),
                      left.size() == 1 ? "is" : "are",
-                     operation.job.empty() ? "One that does not run on can only be ended"
+                     operation.job.empty() ? "Kill processes that do not run"
                                            : "`stasis kill " + operation.job + "` ends them");
 }
 
-// A plan that has failed over a program that is no more.
-Error WithTheEnd(Error error, const Operation& operation, bool committed) {
-  // In the middle of a plan nobody asks whether there is such a thing.
+// Explains the error of a failed plan if the program, or a process of it, has ended.
+Error ExplainEnd(Error error, const Operation& operation, bool committed) {
+  // The target was found before the plan, so this is not the exit code of an unknown target.
   if (error.code == Code::kNotFound) error.code = Code::kUnavailable;
   const bool ended = !operation.members.empty() && !process::IsAlive(operation.members.front());
-  if (!ended && !committed) return WithTheDead(std::move(error), operation);
-  // Of a dump that was committed the image is left, and the plan has said so.
+  if (!ended && !committed) return ExplainEndedProcesses(std::move(error), operation);
+  // A committed dump leaves its image, and the plan has said so.
   if (!ended || (operation.verb == "dump" && committed)) return error;
   error.not_undone = true;
-  error.hint = "The program has ended in the meantime; " + WhatIsLeft(operation) + ".";
+  error.hint = "The program has ended in the meantime; " + DescribeRest(operation) + ".";
   return error;
 }
 
-// In the journal: from here on no other operation begins on one of `members`.
+// Claims the members in the journal, so that no other operation can begin on them.
 Status Claim(Session& session, const Target& target, std::vector<process::ProcessId> members) {
   Operation operation;
   operation.target = target.name;
@@ -77,7 +78,7 @@ Status Claim(Session& session, const Target& target, std::vector<process::Proces
   return session.journal->Claim(operation);
 }
 
-// An entry about one of `members` that could not be undone.
+// Returns an error if an operation on one of the members was interrupted and could not be undone.
 Status CheckRecovered(const std::vector<RecoveredOperation>& report,
                       const std::vector<process::ProcessId>& members) {
   for (const auto& recovered : report) {
@@ -89,14 +90,14 @@ Status CheckRecovered(const std::vector<RecoveredOperation>& report,
     if (!ours) continue;
     return Fail(Code::kFailedPrecondition,
                 "an earlier " + recovered.verb + " of " + recovered.target +
-                    " was cut off and could not be undone: " + recovered.outcome,
+                    " was interrupted and could not be undone: " + recovered.outcome,
                 "`stasis recover` tries again");
   }
   return {};
 }
 
-// A process that was named by its number may have become a job since (`stasis manage`), which would
-// be ended and know of no image. Asked after the claim: from then on it becomes none.
+// A process given by its pid may have become a job meanwhile (`stasis manage`), and the job would
+// not know of its image. Checked after the claim, which prevents it from becoming one.
 Status CheckInNoJob(const Session& session, const Target& target) {
   if (!target.job.empty()) return {};
   STASIS_ASSIGN(auto job,
@@ -105,7 +106,7 @@ Status CheckInNoJob(const Session& session, const Target& target) {
   return Fail(
       Code::kAborted,
       fmt::format("process {} has become job {} in the meantime", target.root.pid.value, job->id),
-      fmt::format("nothing was done to it; `stasis {} {}` does it to the job",
+      fmt::format("nothing was changed; use the job's name: `stasis {} {}`",
                   session.journal->verb(), job->id));
 }
 
@@ -150,10 +151,10 @@ Result<OperationResult> Execute(Session& session, const Operation& operation, pl
   run.cancelled = options.cancelled;
   run.timeout = options.timeout;
   auto account = plan.Run(run);
-  if (!account) return Fail(WithTheEnd(std::move(account).error(), operation, plan.committed()));
+  if (!account) return Fail(ExplainEnd(std::move(account).error(), operation, plan.committed()));
   result.account = std::move(*account);
   if (Status finished = session.journal->Finish(); !finished) {
-    result.notes.push_back("all is done, but its journal entry stays: " +
+    result.notes.push_back("it succeeded, but its journal entry could not be removed: " +
                            finished.error().ToString());
   }
   return result;

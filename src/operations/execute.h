@@ -1,27 +1,30 @@
-// The way that every operation takes from its plan to its result.
+// The steps that all operations share before and after their plans.
 #pragma once
 
 #include "checks/survey.h"
 #include "gpu_state/services.h"
-#include "operations/operations.h"
+#include "operations/options.h"
 #include "operations/recover.h"
+#include "operations/result.h"
+#include "operations/session.h"
 #include "plan/journal.h"
 #include "plan/plan.h"
 
 namespace stasis::operations {
 
-// Finishes or undoes what killed runs left, as far as possible; the rest is left for `stasis
+// Finishes or undoes what killed commands left, as far as possible. The rest is left for `stasis
 // recover`.
 Result<std::vector<RecoveredOperation>> RecoverFirst(Session& session);
 
-// The survey of a target that no killed run has left half-way. No other operation works on it as
-// long as the session lives.
+// Recovers, then claims the target in the journal and surveys it. No other operation works on the
+// target while the session exists.
 Result<checks::Survey> SurveyAfterRecovery(Session& session, const checks::Target& target);
 
-// The parts of a result that are known before the plan runs.
+// Returns the parts of a result that are known before the plan runs.
 OperationResult BeginResult(gpu_state::Services& services, const checks::Survey& survey);
 
-// Journals, runs and forgets: `result` comes back with the account.
+// Runs the plan under the journal and returns `result` with the account. With dry_run only lists
+// the phases.
 Result<OperationResult> Execute(Session& session, const plan::Operation& operation,
                                 plan::Plan& plan, const OperationOptions& options,
                                 OperationResult result);

@@ -13,24 +13,24 @@
 namespace stasis::operations {
 namespace {
 
-// A program that was killed a moment ago is still on its way: the driver takes its time to let go
-// of a GPU.
+// A killed program takes a while to end, because the driver has to release its GPU memory.
 constexpr std::chrono::seconds kEndTime{10};
 
 Status CheckMayComeBack(const Paths& paths, const jobs::Job& job) {
   if (jobs::HasEnded(job.state)) return {};
-  // Whoever starts a job holds it meanwhile: this one is what a killed command has left.
+  // A command holds the job that it starts, so this one was left by a killed command.
   if (job.state == jobs::State::kStarting) return {};
   if (IsSuspended(paths, job)) {
-    return Fail(Code::kFailedPrecondition, fmt::format("job {} is suspended", job.id),
-                fmt::format("`stasis resume {0}` has it go on without an image. For one of its "
-                            "images end it first with `stasis kill -s KILL {0}`, or restore under "
-                            "another name with --job",
-                            job.id));
+    return Fail(
+        Code::kFailedPrecondition, fmt::format("job {} is suspended", job.id),
+        fmt::format("`stasis resume {0}` resumes it without an image. To restore one of its "
+                    "images, end it first with `stasis kill -s KILL {0}`, or use another "
+                    "name with --job",
+                    job.id));
   }
   return Fail(Code::kFailedPrecondition,
               fmt::format("job {} is {}", job.id, jobs::StateName(job.state)),
-              "end it first, or restore under another name with --job");
+              "end it first, or use another name with --job");
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ Result<std::optional<jobs::Claim>> HoldJob(const Paths& paths, const std::string
   auto held = store.Hold(id);
   if (!held && held.error().code == Code::kNotFound) return std::optional<jobs::Claim>();
   if (!held) {
-    // Its journal says what that is.
+    // The error names the operation that holds it.
     if (held.error().code == Code::kAborted) STASIS_TRY(plan::CheckJobNotUnderWay(paths, id));
     return Fail(std::move(held).error());
   }

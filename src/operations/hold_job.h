@@ -1,4 +1,4 @@
-// Which job a restore brings back, held so that it is brought back once.
+// The job that a restore starts again, claimed so that it is started only once.
 #pragma once
 
 #include <optional>
@@ -7,21 +7,22 @@
 #include "base/paths.h"
 #include "base/result.h"
 #include "jobs/store.h"
-#include "operations/operations.h"
+#include "operations/restore.h"
 #include "store/manifest.h"
 
 namespace stasis::operations {
 
-// The name that the job was asked to have, or had; empty: any.
+// Returns the id that the user asked for, or the one in the image; empty: a new one.
 const std::string& WantedJob(const RestoreOptions& options, const store::Manifest& manifest);
 
-// It lives and its GPU memory is away, as Stasis has written down: a running job, for `jobs`.
+// Returns true if the job is alive and Stasis has recorded that its GPU memory is away. `jobs`
+// calls such a job running.
 bool IsSuspended(const Paths& paths, const jobs::Job& job);
 
-// The job of that name, which nobody else restores or deletes before it is let go of; absent where
-// there is none. To be asked for before anything that takes its time: whoever is second learns it
-// at once. kAborted: another command holds it, and is named where its journal does.
-// kFailedPrecondition: it has not ended.
+// Claims the job with that id, so that no other command restores or deletes it; returns nothing if
+// there is none. Call it before anything slow, so that a second command fails at once. kAborted
+// names the command that holds the job, if its journal does. kFailedPrecondition: the job has not
+// ended.
 Result<std::optional<jobs::Claim>> HoldJob(const Paths& paths, const std::string& id);
 
 }  // namespace stasis::operations

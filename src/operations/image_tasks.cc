@@ -16,9 +16,9 @@
 namespace stasis::operations {
 namespace {
 
-using gpu_state::Lot;
+using gpu_state::GpuShard;
 
-// The answer of a task that has written units.
+// Encodes the answer of a task that has written units.
 std::string ToJson(const store::WrittenUnits& written) {
   const nlohmann::json json = {
       {"zero", written.zero_bytes},         {"new", written.new_bytes},
@@ -30,12 +30,12 @@ std::string ToJson(const store::WrittenUnits& written) {
 Result<nlohmann::json> ParseAnswer(const std::string& answer) {
   auto json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return json;
-  return Fail(Code::kInternal, "the process that writes the image gave no answer that can be read");
+  return Fail(Code::kInternal, "the process that writes the image gave an unreadable answer");
 }
 
 }  // namespace
 
-Result<store::WrittenUnits> UnitsIn(const std::string& write_answer) {
+Result<store::WrittenUnits> DecodeUnits(const std::string& write_answer) {
   STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(write_answer));
   store::WrittenUnits written;
   written.zero_bytes = json["zero"];
@@ -47,7 +47,7 @@ Result<store::WrittenUnits> UnitsIn(const std::string& write_answer) {
   return written;
 }
 
-Result<WrittenImage> ImageIn(const std::string& commit_answer) {
+Result<WrittenImage> DecodeImage(const std::string& commit_answer) {
   STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(commit_answer));
   return WrittenImage{json["bytes"], json["added"]};
 }
@@ -77,35 +77,35 @@ std::map<std::string, checkpoint::ImageProcess::Task> ImageTasks::All() {
 
 std::vector<int> ImageTasks::descriptors() const {
   std::vector<int> fds = context_.writer.descriptors();
-  for (const Lot* lot : Lots()) {
-    if (lot->arena) fds.push_back(lot->arena->fd());
+  for (const GpuShard* shard : Shards()) {
+    if (shard->arena) fds.push_back(shard->arena->fd());
   }
   return fds;
 }
 
-std::vector<Lot*> ImageTasks::Lots() const {
-  std::vector<Lot*> lots;
-  for (Lot& lot : context_.shared.lots()) lots.push_back(&lot);
-  for (Lot& lot : context_.stored.lots()) lots.push_back(&lot);
-  return lots;
+std::vector<GpuShard*> ImageTasks::Shards() const {
+  std::vector<GpuShard*> shards;
+  for (GpuShard& shard : context_.shared.shards()) shards.push_back(&shard);
+  for (GpuShard& shard : context_.stored.shards()) shards.push_back(&shard);
+  return shards;
 }
 
 Result<std::string> ImageTasks::WriteData(const std::string& uid,
                                           const checkpoint::ImageProcess::Progress& progress) {
   const uint64_t total = context_.shared.bytes() + context_.stored.bytes();
-  STASIS_ASSIGN(auto how, HowToWrite(static_cast<uint32_t>(std::stoul(uid))));
-  STASIS_ASSIGN(
-      data_, checkpoint::WriteLots(context_.services.paths, context_.writer, Lots(), std::move(how),
-                                   [&](uint64_t done) { return progress(done, total); }));
+  STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
+  STASIS_ASSIGN(data_, checkpoint::WriteLots(context_.services.paths, context_.writer, Shards(),
+                                             std::move(how),
+                                             [&](uint64_t done) { return progress(done, total); }));
   return ToJson(data_.blocks);
 }
 
-// CRIU's pages, in the page cache until then.
+// Cuts CRIU's memory files, which are in the page cache, into pages.
 Result<std::string> ImageTasks::WritePages(const std::string& uid,
                                            const checkpoint::ImageProcess::Progress& progress) {
   STASIS_TRY(criu::DetachTerminals(context_.writer.cpu_path()));
   STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(context_.services.paths));
-  STASIS_ASSIGN(auto how, HowToWrite(static_cast<uint32_t>(std::stoul(uid))));
+  STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
   const uint64_t total = FolderBytes(context_.writer.cpu_path());
   how.progress = [&](uint64_t done) { return progress(std::min(done, total), total); };
   auto written = store::WritePages(context_.writer, store::UnitNames(secret), how);
@@ -124,14 +124,14 @@ Result<std::string> ImageTasks::WriteImage(const std::string& request,
   options.progress = progress;
   STASIS_ASSIGN(options.origin, store::OriginKeyOf(context_.services.paths));
   STASIS_TRY(checkpoint::StoreAgentLibraries(writer, manifest));
-  // It is all there now, and counted.
+  // All files are complete now, so their sizes count.
   STASIS_TRY(
       store::CheckImageLimit(context_.dump.store, context_.services.settings.most_image_bytes));
   STASIS_TRY(writer.Commit(manifest, options));
   return nlohmann::json{{"bytes", manifest.TotalBytes()}, {"added", manifest.AddedBytes()}}.dump();
 }
 
-Result<store::WriteOptions> ImageTasks::HowToWrite(uint32_t uid) const {
+Result<store::WriteOptions> ImageTasks::WriterOptions(uint32_t uid) const {
   store::WriteOptions how;
   STASIS_ASSIGN(how.origin, store::OriginKeyOf(context_.services.paths));
   how.compression = context_.dump.compression;
@@ -146,7 +146,7 @@ Status ImageTasks::DescribeData(store::Manifest& manifest) {
   for (auto& p : manifest.processes) {
     for (const auto& recorded : context_.operation.device_processes) {
       if (recorded.id.pid.value != p.pid) continue;
-      // The driver's share as of the survey, and exactly what the blocks hold.
+      // The driver's share as surveyed, and the exact size of the blocks.
       p.device_bytes = recorded.device_bytes + context_.shared.BytesOf(recorded.id) +
                        context_.stored.BytesOf(recorded.id);
     }
@@ -158,7 +158,8 @@ Status ImageTasks::DescribeData(store::Manifest& manifest) {
     auto gpu = std::find_if(manifest.gpus.begin(), manifest.gpus.end(),
                             [&](const store::Gpu& g) { return g.uuid == uuid; });
     if (gpu == manifest.gpus.end()) {
-      return Fail(Code::kInternal, "there is data of GPU " + uuid + ", which is not there");
+      return Fail(Code::kInternal,
+                  "there is data of GPU " + uuid + ", which this machine does not have");
     }
     range.gpu = static_cast<uint32_t>(gpu - manifest.gpus.begin());
   }

@@ -35,7 +35,7 @@ using gpu_state::Services;
 using plan::JournalEntry;
 using plan::Operation;
 
-constexpr std::chrono::seconds kWriteDownEnd{10};
+constexpr std::chrono::seconds kRecordEnd{10};
 constexpr std::chrono::seconds kStoreAnswer{20};
 
 auto CountAlive(const Operation& operation) {
@@ -51,39 +51,39 @@ std::string List(const std::vector<process::ProcessId>& ids) {
   return list;
 }
 
-std::vector<process::ProcessId> WhoIs(bool alive, const Operation& operation) {
+// The members that are alive, or those that have ended.
+std::vector<process::ProcessId> Members(bool alive, const Operation& operation) {
   std::vector<process::ProcessId> found;
   std::copy_if(operation.members.begin(), operation.members.end(), std::back_inserter(found),
                [&](const auto& id) { return process::IsAlive(id) == alive; });
   return found;
 }
 
-std::string WhoHasEnded(const std::vector<process::ProcessId>& ended) {
-  return fmt::format("{} {} ended in the meantime", List(ended),
-                     ended.size() == 1 ? "has" : "have");
+std::string NameEnded(const std::vector<process::ProcessId>& ended) {
+  return fmt::format("{} {} ended since", List(ended), ended.size() == 1 ? "has" : "have");
 }
 
-// Of a program that was to be as it was before. A CRIU that is killed in the middle of its work may
-// take one of its processes with it.
-std::string HowItIs(const Operation& operation) {
-  const auto ended = WhoIs(false, operation);
+// Describes a program that was returned to its earlier state. A CRIU that is killed during its work
+// may take a process of the program with it.
+std::string DescribeProgramState(const Operation& operation) {
+  const auto ended = Members(false, operation);
   if (ended.empty()) return "the program is as it was before";
-  const std::string text = WhoHasEnded(ended);
+  const std::string text = NameEnded(ended);
   if (ended.front() != operation.members.front()) {
     return text + "; the rest of the program is as it was before";
   }
-  return fmt::format("{}, the program's first; left of it, as before: {}", text,
-                     List(WhoIs(true, operation)));
+  return fmt::format("{}, including the first one; the rest is as it was before: {}", text,
+                     List(Members(true, operation)));
 }
 
-// The mark that says why a job is about to be killed; a job that was deleted has none.
+// Clears the mark that tells why a job is about to be killed. A deleted job has no mark.
 Status ClearDumpedMark(const Services& services, const Operation& operation) {
   jobs::Store store(services.paths.jobs());
   if (operation.job.empty() || !PathExists(store.Folder(operation.job))) return {};
   return store.ClearDumped(operation.job);
 }
 
-// Between the commit of an image and that of its dump. The store may not answer.
+// After the commit of an image and before that of its dump. The store may not answer.
 std::string NameCompleteImage(const Operation& operation) {
   if (operation.image.empty()) return "";
   auto open = [&](const NoteStep&) -> Result<std::string> {
@@ -91,31 +91,31 @@ std::string NameCompleteImage(const Operation& operation) {
   };
   auto answer = AskBounded(open, Deadline::In(kStoreAnswer));
   if (!answer) {
-    return fmt::format("; an image {} may be there and complete: {}", operation.image,
+    return fmt::format("; image {} may exist and be complete: {}", operation.image,
                        answer.error().message);
   }
   if (answer->empty()) return "";
-  return fmt::format("; the image {} is complete all the same", operation.image);
+  return fmt::format("; the image {} is complete nevertheless", operation.image);
 }
 
-// To be called when the program runs again.
-Result<std::string> SweepBehind(std::string outcome, const Operation& operation) {
+// Call it when the program runs again.
+Result<std::string> SweepStore(std::string outcome, const Operation& operation) {
   STASIS_ASSIGN(const std::string left, checkpoint::SweepStoreOf(operation.image));
   return left.empty() ? outcome : outcome + "; " + left;
 }
 
 Result<std::string> UndoOnProgram(Services& services, const Operation& operation) {
   STASIS_TRY(gpu_state::ReturnAllToRecordedState(services, operation.device_processes));
-  STASIS_TRY(gpu_state::BringDataBack(services, operation.device_processes));
-  return SweepBehind(AnyAlive(operation) ? "undone: " + HowItIs(operation)
-                                         : "the program has ended in the meantime",
-                     operation);
+  STASIS_TRY(gpu_state::ReturnStoredData(services, operation.device_processes));
+  return SweepStore(AnyAlive(operation) ? "undone: " + DescribeProgramState(operation)
+                                        : "the program has ended since",
+                    operation);
 }
 
 Result<std::string> UndoSuspend(Services& services, const Operation& operation) {
   STASIS_ASSIGN(std::string outcome, UndoOnProgram(services, operation));
   for (const auto& p : operation.device_processes) {
-    STASIS_TRY(gpu_state::RememberAsBefore(services.paths, p));
+    STASIS_TRY(gpu_state::RestoreSuspendRecord(services.paths, p));
   }
   return outcome;
 }
@@ -133,18 +133,18 @@ Result<std::string> FinishSuspend(Services&, const Operation&) {
 Result<std::string> FinishResume(Services& services, const Operation& operation) {
   const gpu_state::Processes running = gpu_state::AsRunning(operation.device_processes);
   STASIS_TRY(gpu_state::ReturnAllToRecordedState(services, running));
-  STASIS_TRY(gpu_state::BringDataBack(services, running));
+  STASIS_TRY(gpu_state::ReturnStoredData(services, running));
   for (const auto& p : running) STASIS_TRY(gpu_state::ForgetSuspended(services.paths, p.id));
   return "finished: the program runs";
 }
 
 Result<std::string> UndoResume(Services& services, const Operation& operation) {
-  STASIS_ASSIGN(bool back, gpu_state::IsBack(services, operation.device_processes));
+  STASIS_ASSIGN(bool back, gpu_state::AnyMemoryReturned(services, operation.device_processes));
   return back ? FinishResume(services, operation) : UndoOnProgram(services, operation);
 }
 
-// Whether CRIU has begun to end the program. It kills the first process first, and only when it was
-// told that the image is complete; that this one was killed, its shim writes down.
+// Whether CRIU has begun to end the program. CRIU kills the first process first, after it was told
+// that the image is complete. The shim records that this process was killed.
 enum class BegunToEnd { kNo, kYes, kUnknown };
 
 Result<BegunToEnd> HasBegunToEnd(const Services& services, const Operation& operation) {
@@ -158,7 +158,7 @@ Result<BegunToEnd> HasBegunToEnd(const Services& services, const Operation& oper
   const jobs::Store store(services.paths.jobs());
   auto job = store.Load(operation.job);
   if (job && job->processes && job->processes->root == root) {
-    job = jobs::AwaitEnd(store, operation.job, Deadline::In(kWriteDownEnd));
+    job = jobs::AwaitEnd(store, operation.job, Deadline::In(kRecordEnd));
   }
   if (!job && job.error().code == Code::kNotFound) return BegunToEnd::kUnknown;
   if (!job) return Fail(std::move(job).error());
@@ -174,32 +174,32 @@ Result<std::string> FinishOnProgram(Services& services, const Operation& operati
     const auto left = CountAlive(operation);
     STASIS_TRY(checkpoint::EndAll(operation.members));
     return fmt::format(
-        "finished: the image {} is complete; the program had been ended in part, and the rest of "
-        "it ({} of {} processes) was ended",
+        "finished: the image {} is complete; a part of the program had been ended, and the rest "
+        "({} of {} processes) was ended now",
         operation.image, left, operation.members.size());
   }
   std::string complete = fmt::format("the image {} is complete", operation.image);
   if (begun == BegunToEnd::kUnknown) {
     complete += fmt::format(
-        "; the program's first process, {}, has ended, by this dump or by itself; left of it: {}",
-        ToString(operation.members.front().pid), List(WhoIs(true, operation)));
+        "; the program's first process, {}, has ended, by this dump or by itself; left are: {}",
+        ToString(operation.members.front().pid), List(Members(true, operation)));
   }
   STASIS_TRY(Annotate(gpu_state::ReturnAllToRecordedState(services, operation.device_processes),
                       complete));
-  STASIS_TRY(Annotate(gpu_state::BringDataBack(services, operation.device_processes), complete));
+  STASIS_TRY(Annotate(gpu_state::ReturnStoredData(services, operation.device_processes), complete));
   STASIS_TRY(ClearDumpedMark(services, operation));
   if (operation.leave_running) return complete;
   if (begun == BegunToEnd::kUnknown) {
-    return complete + ", as before the dump. End what is left before you restore the image";
+    return complete + ", as before the dump. End these before you restore the image";
   }
-  return WhoIs(false, operation).empty()
+  return Members(false, operation).empty()
              ? complete + "; the program was not ended and is as it was before"
-             : complete + "; the program was not ended: " + HowItIs(operation);
+             : complete + "; the program was not ended: " + DescribeProgramState(operation);
 }
 
 Result<std::string> FinishDump(Services& services, const Operation& operation) {
   STASIS_ASSIGN(std::string outcome, FinishOnProgram(services, operation));
-  return SweepBehind(std::move(outcome), operation);
+  return SweepStore(std::move(outcome), operation);
 }
 
 Result<std::string> FinishRestore(Services&, const Operation& operation) {
@@ -209,10 +209,11 @@ Result<std::string> FinishRestore(Services&, const Operation& operation) {
 }
 
 Result<std::string> UndoRestore(Services& services, const Operation& operation) {
-  // Its shim has taken the tree down by itself, unless the commit had reached it: then the root may
-  // also have ended since by itself, and was restored all the same.
+  // Without a commit the shim has killed the tree. If the commit reached the shim, the restore has
+  // succeeded, even if the root has ended by itself since.
   auto job = jobs::Store(services.paths.jobs()).Load(operation.job);
-  // Whether the commit reached it is not known then, and a program is never ended on a guess.
+  // Without the job's state it is unknown whether the commit reached the shim, and a program is not
+  // killed on a guess.
   if (!job && job.error().code != Code::kNotFound) return Fail(std::move(job).error());
   if (job && job->processes && job->processes->root == operation.restored_root) {
     return FinishRestore(services, operation);
@@ -222,12 +223,13 @@ Result<std::string> UndoRestore(Services& services, const Operation& operation) 
                      operation.image);
 }
 
-using Cure = Result<std::string> (*)(Services&, const Operation&);
+using Recovery = Result<std::string> (*)(Services&, const Operation&);
 
-// Processes may end under our hands: then it is done once more, without them.
-Result<std::string> CureWhoIsLeft(Cure cure, Services& services, const Operation& operation) {
+// Repeats the recovery if processes ended meanwhile.
+Result<std::string> RetryWithoutEnded(Recovery recover, Services& services,
+                                      const Operation& operation) {
   for (auto alive = CountAlive(operation);;) {
-    auto outcome = cure(services, operation);
+    auto outcome = recover(services, operation);
     const auto before = std::exchange(alive, CountAlive(operation));
     if (outcome || outcome.error().code != Code::kNotFound || alive == before) return outcome;
   }
@@ -235,44 +237,46 @@ Result<std::string> CureWhoIsLeft(Cure cure, Services& services, const Operation
 
 struct Row {
   const char* verb;
-  Cure undo;
-  Cure finish;
+  Recovery undo;
+  Recovery finish;
 };
-constexpr Row kCures[] = {
+constexpr Row kRecoveries[] = {
     {"suspend", UndoSuspend, FinishSuspend},
     {"resume", UndoResume, FinishResume},
     {"dump", UndoDump, FinishDump},
     {"restore", UndoRestore, FinishRestore},
 };
 
-Result<std::string> Cured(Services& services, const Operation& operation) {
+Result<std::string> RecoverOperation(Services& services, const Operation& operation) {
   STASIS_ASSIGN(std::string boot, process::BootId());
   if (operation.boot_id != boot) {
-    // Another boot: its processes are gone with it, only files can be left.
+    // An operation of an earlier boot can have left only files.
     STASIS_TRY(checkpoint::RemoveCpuFiles(services.paths, operation.owner));
     STASIS_TRY(RemoveTree(checkpoint::WorkFolder(services.paths, operation.owner)));
-    return SweepBehind("the machine was restarted since", operation);
+    return SweepStore("the machine was restarted since", operation);
   }
-  // Only claimed so far.
+  // The target was only claimed.
   if (operation.phases_begun.empty()) return "undone: it had not begun, and changed nothing";
-  for (const Row& row : kCures) {
+  for (const Row& row : kRecoveries) {
     if (operation.verb != row.verb) continue;
-    auto cured = CureWhoIsLeft(operation.committed ? row.finish : row.undo, services, operation);
-    // Then it may be why the others cannot go on.
-    const auto ended = WhoIs(false, operation);
-    if (!cured && !ended.empty()) cured = Annotate(std::move(cured), WhoHasEnded(ended));
-    STASIS_ASSIGN(std::string outcome, std::move(cured));
+    auto recovered =
+        RetryWithoutEnded(operation.committed ? row.finish : row.undo, services, operation);
+    // An ended process may be the reason why the others cannot continue.
+    const auto ended = Members(false, operation);
+    if (!recovered && !ended.empty()) {
+      recovered = Annotate(std::move(recovered), NameEnded(ended));
+    }
+    STASIS_ASSIGN(std::string outcome, std::move(recovered));
     STASIS_TRY(checkpoint::RemoveCpuFiles(services.paths, operation.owner));
     STASIS_TRY(RemoveTree(checkpoint::WorkFolder(services.paths, operation.owner)));
     return outcome;
   }
-  return Fail(Code::kUnimplemented,
-              "the journal speaks of a " + operation.verb + ", which is not known here",
-              "it was written by another version of Stasis: use that one");
+  return Fail(Code::kUnimplemented, "the journal has an unknown operation, " + operation.verb,
+              "use the version of Stasis that wrote it");
 }
 
-// Of an entry whose owner is gone: its lock is held by whoever has inherited it.
-std::string WhoStillWorks(const JournalEntry& entry) {
+// Names the processes that inherited the lock of an entry whose owner has exited.
+std::string NameLockHolders(const JournalEntry& entry) {
   std::error_code failed;
   const std::string path = std::filesystem::canonical(entry.path, failed);
   std::string names;
@@ -282,14 +286,14 @@ std::string WhoStillWorks(const JournalEntry& entry) {
                          holder.comm);
   }
   return fmt::format(
-      "its owner is gone, but not yet {}, which has its lock; try again later. What never ends by "
-      "itself holds this up until it is ended (`kill -9`)",
-      names.empty() ? "a helper of it" : names);
+      "its command has exited, but {} still holds the journal lock; retry later, or kill it "
+      "(`kill -9`) if it is hung",
+      names.empty() ? "one of its helpers" : names);
 }
 
-// GPU data of programs that have ended, however that came.
+// Frees GPU data of programs that have ended for any reason.
 void SweepArenas(const Paths& paths) {
-  if (auto store = gpu_state::ArenasThereAre(paths)) (void)store->Sweep();
+  if (auto store = gpu_state::ExistingArenas(paths)) (void)store->Sweep();
 }
 
 }  // namespace
@@ -306,22 +310,22 @@ Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadli
     if (entry.foreign) {
       recovered.under_way = true;
       recovered.ok = true;
-      recovered.outcome =
-          "it belongs to another pid namespace: `stasis recover` there finishes or undoes it";
+      recovered.outcome = "it belongs to another pid namespace; run `stasis recover` there";
     } else if (!entry.lock) {
       recovered.under_way = true;
       recovered.ok = true;
       recovered.outcome = fmt::format("under way (process {})", entry.operation.owner.pid.value);
       if (!process::IsAlive(entry.operation.owner)) {
         recovered.ok = false;
-        recovered.outcome = WhoStillWorks(entry);
+        recovered.outcome = NameLockHolders(entry);
       }
     } else if (!entry.readable) {
       recovered.verb = "unknown";
-      recovered.outcome =
-          fmt::format("the journal entry {} is damaged ({}); remove it when nothing is left of it",
-                      entry.path, entry.problem);
-    } else if (auto outcome = Cured(services, entry.operation); outcome) {
+      recovered.outcome = fmt::format(
+          "the journal entry {} is damaged ({}); delete the file when none of its "
+          "processes is left",
+          entry.path, entry.problem);
+    } else if (auto outcome = RecoverOperation(services, entry.operation); outcome) {
       Status removed = plan::RemoveEntry(entry);
       recovered.ok = removed.has_value();
       recovered.outcome = removed ? *outcome : removed.error().ToString();

@@ -1,7 +1,7 @@
-// Finishes or undoes what a killed run left. An operation that was committed is finished, any other
-// is undone: the programs are where they were before it. A living program is not ended here: a dump
-// that was committed but did not come to ending its program leaves both, the image and the program.
-// Only what is left of one that CRIU had begun to end is ended, where that is known for certain.
+// Finishes or undoes what a killed command left. A committed operation is finished; any other is
+// undone, so that the programs are in the state from before it. A live program is not ended: a dump
+// that was committed but had not begun to end its program leaves both the image and the program.
+// The rest of a program is ended only if CRIU is known to have begun that.
 #pragma once
 
 #include <string>
@@ -18,13 +18,13 @@ struct RecoveredOperation {
   std::string target;
   std::vector<process::ProcessId> members;
   bool ok = false;
-  bool under_way = false;  // somebody still works on it: left alone
+  bool under_way = false;  // its command still runs: not touched
   std::string outcome;     // a sentence
-  std::string id;          // of the operation that was cut off; may be empty
+  std::string id;          // of the interrupted operation; may be empty
 };
 
-// `wait`: for helpers of a dead owner to come to an end. The error is that the journal itself
-// cannot be read; what happened to each entry is in the list.
+// `wait` limits the wait for helpers of a dead owner to exit. Returns an error only if the journal
+// cannot be read; the list gives the outcome of each entry.
 Result<std::vector<RecoveredOperation>> Recover(gpu_state::Services& services,
                                                 const Deadline& wait);
 

@@ -1,17 +1,17 @@
-// What is asked before a restore, and its result. What it does: restore_run.h.
+// The checks before a restore, and its result. restore_run.h has the phases.
+#include "operations/restore.h"
+
 #include <unistd.h>
 
 #include "base/operation_id.h"
 #include "checkpoint/program_pids.h"
 #include "checks/image_trust.h"
 #include "checks/restorable.h"
-#include "criu/probe.h"
 #include "device/gpu_map.h"
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/host_memory.h"
 #include "operations/execute.h"
 #include "operations/hold_job.h"
-#include "operations/operations.h"
 #include "operations/restore_run.h"
 #include "plan/journal.h"
 #include "plan/plan.h"
@@ -35,18 +35,16 @@ std::vector<device::Gpu> RecordedGpus(const store::Manifest& manifest) {
 Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                                 const OperationOptions& options) {
   gpu_state::Services& services = session.services;
-  STASIS_TRY(criu::CheckPrivileges());
-  STASIS_ASSIGN(std::string criu_path, criu::FindCriu(services.settings.criu));
+  STASIS_TRY(session.criu->CheckPrivileges());
+  STASIS_ASSIGN(std::string criu_path, session.criu->Find(services.settings.criu));
   if (::getpid() == 1) {
     return Fail(
         Code::kUnimplemented,
-        "stasis is process 1 of this pid namespace: the restored program would be "
-        "killed when it ends",
+        "stasis is process 1 of this pid namespace: its end would kill the restored program",
         "start it from a shell that stays: `sh -c 'stasis restore ... && stasis wait ...'`");
   }
   if (restore.new_pidns && ::geteuid() != 0) {
-    return Fail(Code::kPermissionDenied,
-                "only root makes a new pid namespace with a /proc of its own",
+    return Fail(Code::kPermissionDenied, "only root can create a pid namespace with its own /proc",
                 "run it as root, or without --new-pidns");
   }
   STASIS_TRY(RecoverFirst(session));
@@ -57,7 +55,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   STASIS_ASSIGN(auto held, HoldJob(services.paths, WantedJob(restore, manifest)));
   if (restore.new_pidns && checkpoint::BringsItsPidNamespace(manifest)) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                "the image holds a pid namespace of its own already", "leave --new-pidns out");
+                "the image already contains a pid namespace", "omit --new-pidns");
   }
   device::GpuMap map;
   if (!restore.gpu_map.empty()) {
@@ -66,7 +64,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   }
   STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns));
   if (!options.ignore_memory) {
-    STASIS_TRY(gpu_state::WithUnusedArenasAway(
+    STASIS_TRY(gpu_state::RetryWithoutUnusedArenas(
         services, [&] { return gpu_state::CheckHostMemory(CpuBytes(manifest), {::getpid()}); }));
   }
 
@@ -81,8 +79,8 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
 
   RestoreRun run(session, *reader, restore, std::move(held), std::move(map), std::move(criu_path),
                  options.ignore_memory);
-  STASIS_TRY(run.ExpectData());
-  STASIS_TRY(run.LookAtNetwork());
+  STASIS_TRY(run.AddExpectedData());
+  STASIS_TRY(run.CheckNetwork());
   if (options.dry_run) {
     Plan plan = run.MakePlan();
     return Execute(session, {}, plan, options, std::move(result));

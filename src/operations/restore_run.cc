@@ -12,7 +12,6 @@
 #include "checkpoint/teardown.h"
 #include "checks/image_trust.h"
 #include "checks/nccl_neighbours.h"
-#include "criu/inside.h"
 #include "gpu_state/gpu_away.h"
 #include "operations/hold_job.h"
 
@@ -20,7 +19,7 @@ namespace stasis::operations {
 namespace {
 
 using device::ProcessState;
-using gpu_state::Lot;
+using gpu_state::GpuShard;
 using gpu_state::Processes;
 using plan::Operation;
 using plan::Phase;
@@ -29,18 +28,18 @@ using plan::Plan;
 using std::chrono::seconds;
 
 constexpr seconds kShimTimeout{20};
-// The kernel remembers a closed connection for a minute, by a timer that ends a few seconds late.
+// The kernel keeps a closed connection for a minute, and its timer may be some seconds late.
 constexpr seconds kPortsTimeout{75};
 constexpr const char* kDataRead = "data-read";
 
-// Of one process's GPU memory, what is in the image's blocks.
+// Returns the part of a process's GPU memory that is in the image's blocks.
 uint64_t RangeBytes(const store::Manifest& manifest, pid_t pid) {
   uint64_t sum = 0;
   for (const auto& range : manifest.ranges) sum += range.pid == pid ? range.size_bytes : 0;
   return sum;
 }
 
-// The rest.
+// Returns the part that the driver carries.
 uint64_t DriverBytes(const store::Manifest& manifest, const store::Process& p) {
   return p.device_bytes - std::min(p.device_bytes, RangeBytes(manifest, p.pid));
 }
@@ -100,69 +99,62 @@ Operation RestoreRun::MakeOperation(Operation base) {
 }
 
 Phase RestoreRun::ImageVerify() {
-  Phase phase;
-  phase.name = "image-verify";
-  phase.timeout = seconds(3600);
-  phase.run = [this](PhaseScope& scope) -> Status {
-    // The blocks are checked by data-read.
-    auto report =
-        reader_.Verify(store::VerifyLevel::kAllButUnits, [&](uint64_t done, uint64_t total) {
-          scope.ReportBytes(done, total);
-          return !scope.deadline().passed() && !scope.Abandoned();
-        });
-    if (!report && report.error().code == Code::kCancelled)
-      return plan::CalledOff(scope, plan::TookTooLong());
-    if (!report) return Fail(std::move(report).error());
-    scope.SetBytes(report->bytes);
-    STASIS_TRY(report->ToStatus(reader_.path()));
-    // Needs no undo: it is the same for every program that was started with it, and stays.
-    return checkpoint::PutBackAgentLibraries(reader_);
-  };
-  return phase;
+  return {
+      .name = "image-verify", .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
+        // data-read checks the blocks.
+        auto report =
+            reader_.Verify(store::VerifyLevel::kAllButUnits, [&](uint64_t done, uint64_t total) {
+              scope.ReportBytes(done, total);
+              return !scope.deadline().passed() && !scope.Abandoned();
+            });
+        if (!report && report.error().code == Code::kCancelled)
+          return Fail(plan::WhyStopped(scope, plan::TookTooLong()));
+        if (!report) return Fail(std::move(report).error());
+        scope.SetBytes(report->bytes);
+        STASIS_TRY(report->ToStatus(reader_.path()));
+        // Needs no undo: the library is the same for every program started with it, and stays.
+        return checkpoint::PutBackAgentLibraries(reader_);
+      }};
 }
 
-Status RestoreRun::LookAtNetwork() {
-  // A network namespace that is in the image comes without anything in it: nothing meets ours.
+Status RestoreRun::CheckNetwork() {
+  // A network namespace in the image is restored as a new one, which has nothing in common with
+  // ours.
   for (const auto& file : manifest().files) {
     if (file.path.starts_with("cpu/netns-")) return {};
   }
-  auto not_looked_at = [&](const char* what, const Error& why) -> Status {
-    notes_.push_back(std::string(what) + " were not looked at: " + why.ToString() + ".");
+  auto not_checked = [&](const char* what, const Error& why) -> Status {
+    notes_.push_back(std::string(what) + " were not checked: " + why.ToString() + ".");
     return {};
   };
-  constexpr char kAll[] = "The ports of the program, and jobs with NCCL beside it,";
+  constexpr char kAll[] = "The program's ports and other jobs with NCCL";
   auto files = reader_.OpenFile("cpu/files.img");
-  // What is not readable is image-verify's to name.
-  if (!files) return not_looked_at(kAll, files.error());
+  // image-verify reports unreadable files.
+  if (!files) return not_checked(kAll, files.error());
   auto nccl = checks::HasCommunicators(files->fd.get(), files->size_bytes);
-  if (!nccl) return not_looked_at(kAll, nccl.error());
+  if (!nccl) return not_checked(kAll, nccl.error());
   if (*nccl) {
     STASIS_TRY(checks::RefuseNcclNeighbours(
         session_.services, manifest(), map_,
         "suspend the other job first, without --keep-context, or end it"));
   }
   auto ports = criu::TcpPortsToBind(files->fd.get(), files->size_bytes);
-  if (!ports) return not_looked_at("The ports of the program", ports.error());
+  if (!ports) return not_checked("The program's ports", ports.error());
   ports_ = std::move(*ports);
   return {};
 }
 
 Phase RestoreRun::Ports() {
-  Phase phase;
-  phase.name = "ports";
-  phase.timeout = kPortsTimeout;
-  phase.run = [this](PhaseScope& scope) -> Status {
-    STASIS_ASSIGN(auto freed,
-                  criu::FreeTcpPorts(ports_, scope.deadline(), [&] { return scope.Cancelled(); }));
-    if (!freed.waited_for.empty()) {
-      notes_.push_back(
-          fmt::format("Waited {:.1f} s for the port {}, which connections that were "
-                      "closed still held.",
-                      freed.waited_s, freed.waited_for));
-    }
-    return {};
-  };
-  return phase;
+  return {.name = "ports", .timeout = kPortsTimeout, .run = [this](PhaseScope& scope) -> Status {
+            STASIS_ASSIGN(auto freed, criu::FreeTcpPorts(ports_, scope.deadline(),
+                                                         [&] { return scope.Cancelled(); }));
+            if (!freed.waited_for.empty()) {
+              notes_.push_back(
+                  fmt::format("Waited {:.1f} s for port {}, which closed connections still held.",
+                              freed.waited_s, freed.waited_for));
+            }
+            return {};
+          }};
 }
 
 Result<criu::InheritPlan> RestoreRun::PlanOutput() const {
@@ -179,35 +171,55 @@ Result<criu::InheritPlan> RestoreRun::PlanOutput() const {
   return criu::PlanInherit(externals, replacements);
 }
 
-Result<criu::Session> RestoreRun::StartCriu(criu::InheritPlan& inherit,
-                                            const criu::RestoreRequest& request,
-                                            const Deadline& deadline) {
-  jobs::RestoreSpec spec;
-  spec.job_folder = store_.Folder(job_);
-  spec.stdio.log = log_;
-  if (log_ == store_.OwnLog(job_)) spec.stdio.keep_log_bytes = session_.services.settings.log_bytes;
-  // The size is the old one's, which CRIU sets.
-  if (has_terminal()) spec.stdio.terminal.emplace();
-  for (const auto& [number, fd] : inherit.files) spec.criu_fds[number] = fd.get();
-  auto start = [&](const auto& command) -> Status {
-    spec.criu_argv = command.argv;
-    spec.criu_env = command.env;
-    STASIS_ASSIGN(shim_, jobs::RestoreShim::Start(spec, deadline));
-    return session_.journal->NoteRestored(shim_->shim(), {});
-  };
-  if (options_.new_pidns) {
-    STASIS_ASSIGN(auto inside,
-                  criu::Inside::Make(criu_path_, request.images_dir, request.log_path));
-    spec.new_pidns = true;
-    spec.criu_pid = checkpoint::PidForCriu(manifest());
-    spec.criu_fds.merge(inside.fds());
-    STASIS_TRY(start(inside.command()));
-    return inside.Accept(deadline);
+Result<std::unique_ptr<criu::CriuSession>> RestoreRun::StartCriu(
+    const criu::InheritPlan& inherit, const criu::RestoreRequest& request,
+    const Deadline& deadline) {
+  HostSpec spec;
+  spec.criu_path = criu_path_;
+  spec.images_dir = request.images_dir;
+  spec.log_path = request.log_path;
+  spec.shim.job_folder = store_.Folder(job_);
+  spec.shim.stdio.log = log_;
+  if (log_ == store_.OwnLog(job_)) {
+    spec.shim.stdio.keep_log_bytes = session_.services.settings.log_bytes;
   }
-  STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
-  spec.criu_fds[criu::SwrkCommand::kSocketFd] = pair.criu.get();
-  STASIS_TRY(start(criu::MakeSwrkCommand(criu_path_)));
-  return criu::Session::OverSocket(std::move(pair.ours), shim_->criu());
+  // CRIU sets the old terminal's size.
+  if (has_terminal()) spec.shim.stdio.terminal.emplace();
+  for (const auto& [number, fd] : inherit.files) spec.shim.criu_fds[number] = fd.get();
+  if (options_.new_pidns) {
+    spec.shim.new_pidns = true;
+    spec.shim.criu_pid = checkpoint::PidForCriu(manifest());
+  }
+  STASIS_ASSIGN(host_, session_.restore_hosts->Start(std::move(spec), deadline));
+  STASIS_TRY(session_.journal->NoteRestored(host_->shim(), {}));
+  return host_->ConnectCriu(deadline);
+}
+
+Status RestoreRun::CheckStoppedTree(process::HostPid root) const {
+  STASIS_ASSIGN(auto tree, process::ReadTree(root));
+  struct stat log;
+  if (::stat(log_.c_str(), &log) != 0) return FailErrno(errno, "look at the log " + log_);
+  return criu::AppendOnly(tree, FileId::Of(log));
+}
+
+Status RestoreRun::NoteRoot(process::HostPid root) {
+  STASIS_ASSIGN(process::Stat stat, process::ReadStat(root));
+  root_ = stat.id;
+  STASIS_TRY(session_.journal->NoteRestored(host_->shim(), root_));
+  // With its own deadline, because the phase's may have passed during the wait for the data.
+  return host_->SetRoot(root_, Deadline::In(kShimTimeout));
+}
+
+Status RestoreRun::FindProcesses() {
+  processes_ = Recorded();
+  returned_.clear();
+  for (const auto& p : manifest().processes) {
+    if (!p.is_cuda()) continue;
+    STASIS_ASSIGN(process::ProcessId id, checkpoint::FindRestored(p, root_));
+    processes_[returned_.size()].id = id;
+    returned_.push_back({p.pid, id});
+  }
+  return {};
 }
 
 Status RestoreRun::RunCriu(PhaseScope& scope) {
@@ -221,49 +233,24 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   request.options = WithRecorded(options_.criu, manifest());
   STASIS_ASSIGN(criu::InheritPlan inherit, PlanOutput());
   STASIS_ASSIGN(
-      criu::Session criu,
+      auto criu,
       StartCriu(inherit, request, Deadline::Sooner(scope.deadline(), Deadline::In(kShimTimeout))));
   request.inherit = std::move(inherit.inherit);
   notes_.insert(notes_.end(), inherit.notes.begin(), inherit.notes.end());
-  // Nobody of the program has run yet.
-  auto stopped = [&](process::HostPid pid) -> Status {
-    STASIS_ASSIGN(auto tree, process::ReadTree(pid));
-    struct stat log;
-    if (::stat(log_.c_str(), &log) != 0) return FailErrno(errno, "look at the log " + log_);
-    return criu::AppendOnly(tree, FileId::Of(log));
+  // No process of the program has run yet.
+  auto stopped = [&](criu::Notification& notification) -> Status {
+    if (notification.moment != criu::Moment::kPostRestore) return {};
+    if (has_data()) STASIS_TRY(scope.Await(kDataRead));
+    if (scope.Abandoned()) return Fail(plan::StoppedByOther());
+    STASIS_TRY(CheckStoppedTree(notification.pid));
+    return NoteRoot(notification.pid);
   };
-  auto note_root = [&](process::HostPid pid) -> Status {
-    STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
-    root_ = stat.id;
-    STASIS_TRY(session_.journal->NoteRestored(shim_->shim(), root_));
-    // A time of its own: what this phase had may have gone by in waiting for the data.
-    return shim_->SetRoot(root_, Deadline::In(kShimTimeout));
-  };
-  STASIS_ASSIGN(process::HostPid pid, criu.Restore(
-                                          request,
-                                          [&](criu::Notification& notification) -> Status {
-                                            if (notification.moment != criu::Moment::kPostRestore)
-                                              return {};
-                                            if (has_data()) STASIS_TRY(scope.Await(kDataRead));
-                                            if (scope.Abandoned())
-                                              return Fail(Code::kCancelled, "called off");
-                                            STASIS_TRY(stopped(notification.pid));
-                                            return note_root(notification.pid);
-                                          },
-                                          scope.deadline()));
-  if (root_.pid != pid) STASIS_TRY(note_root(pid));
-  processes_ = Recorded();
-  returned_.clear();
-  for (const auto& p : manifest().processes) {
-    if (!p.is_cuda()) continue;
-    STASIS_ASSIGN(process::ProcessId id, checkpoint::FindRestored(p, root_));
-    processes_[returned_.size()].id = id;
-    returned_.push_back({p.pid, id});
-  }
-  return {};
+  STASIS_ASSIGN(process::HostPid pid, criu->Restore(request, stopped, scope.deadline()));
+  if (root_.pid != pid) STASIS_TRY(NoteRoot(pid));
+  return FindProcesses();
 }
 
-// Those that use a GPU, as if they had started at no time.
+// Returns the GPU processes of the image, with start time 0.
 Processes RestoreRun::Recorded() const {
   Processes recorded;
   for (const auto& p : manifest().processes) {
@@ -274,72 +261,67 @@ Processes RestoreRun::Recorded() const {
   return recorded;
 }
 
-// The folder says where the files are: it goes last.
+// The folder is removed last, because it says where the files are.
 Status RestoreRun::RemoveWork() {
   if (work_dir_.empty()) return {};
   STASIS_TRY(checkpoint::RemoveCpuFiles(session_.services.paths, owner_));
   return RemoveTree(work_dir_);
 }
 
-Status RestoreRun::TakeDown() {
+Status RestoreRun::KillRestored() {
   STASIS_TRY(RemoveWork());
-  if (shim_) {
-    // A shim that was killed itself can take nothing down any more.
-    Status aborted = shim_->Abort(Deadline::In(kShimTimeout));
-    if (!aborted) STASIS_TRY(checkpoint::EndTree(shim_->shim(), root_));
+  if (host_) {
+    // A killed shim cannot kill the tree any more.
+    Status aborted = host_->Abort(Deadline::In(kShimTimeout));
+    if (!aborted) STASIS_TRY(checkpoint::EndTree(host_->shim(), root_));
   }
-  shim_.reset();
-  // A job that nobody started is swept by the next `run`.
+  host_.reset();
+  // If this fails, the next `run` sweeps the job, which has no program.
   if (claim_) (void)claim_->Discard();
   claim_.reset();
   return {};
 }
 
-// CRIU's files, where CPU memory is in packs.
+// Unpacks CRIU's files from the image's pages.
 Phase RestoreRun::CpuRead() {
-  Phase phase;
-  phase.name = "cpu-read";
-  phase.timeout = seconds(3600);
-  phase.run = [this](PhaseScope& scope) -> Status {
-    // What the GPU's data takes of the memory is not there for these files.
-    STASIS_TRY(scope.WaitUntil([this] { return shared_.has_arenas(); }));
-    STASIS_TRY(MakeDirs(work_dir_));
-    uint64_t bytes = 0;
-    auto progress = [&](uint64_t done, uint64_t total) {
-      bytes = done;
-      scope.ReportBytes(done, total);
-      return !scope.deadline().passed() && !scope.Abandoned();
-    };
-    auto made = checkpoint::MakeCpuFiles(reader_, session_.services.paths, owner_, ignore_memory_,
-                                         progress);
-    if (!made && made.error().code == Code::kCancelled)
-      return plan::CalledOff(scope, plan::TookTooLong());
-    if (!made) return Fail(std::move(made).error());
-    cpu_files_ = std::move(*made);
-    scope.SetBytes(bytes);
-    return {};
-  };
-  phase.undo = [this] { return RemoveWork(); };
-  return phase;
+  return {.name = "cpu-read",
+          .timeout = seconds(3600),
+          .run = [this](PhaseScope& scope) -> Status {
+            // Host memory for the arenas is allocated first, so these files cannot take it.
+            STASIS_TRY(scope.WaitUntil([this] { return shared_.has_arenas(); }));
+            STASIS_TRY(MakeDirs(work_dir_));
+            uint64_t bytes = 0;
+            auto progress = [&](uint64_t done, uint64_t total) {
+              bytes = done;
+              scope.ReportBytes(done, total);
+              return !scope.deadline().passed() && !scope.Abandoned();
+            };
+            auto made = checkpoint::MakeCpuFiles(reader_, session_.services.paths, owner_,
+                                                 ignore_memory_, progress);
+            if (!made && made.error().code == Code::kCancelled)
+              return Fail(plan::WhyStopped(scope, plan::TookTooLong()));
+            if (!made) return Fail(std::move(made).error());
+            cpu_files_ = std::move(*made);
+            scope.SetBytes(bytes);
+            return {};
+          },
+          .undo = [this] { return RemoveWork(); }};
 }
 
 Phase RestoreRun::CpuRestore() {
-  Phase phase;
-  phase.name = "cpu-restore";
-  phase.timeout = seconds(600);
-  phase.run = [this](PhaseScope& scope) -> Status {
-    STASIS_TRY(RunCriu(scope));
-    scope.SetBytes(CpuBytes(manifest()));
-    // It has read them: they are memory that the program can use.
-    return checkpoint::RemoveCpuFiles(session_.services.paths, owner_);
-  };
-  phase.undo = [this] { return TakeDown(); };
-  return phase;
+  return {.name = "cpu-restore",
+          .timeout = seconds(600),
+          .run = [this](PhaseScope& scope) -> Status {
+            STASIS_TRY(RunCriu(scope));
+            scope.SetBytes(CpuBytes(manifest()));
+            // CRIU has read the files, and the program can use their memory.
+            return checkpoint::RemoveCpuFiles(session_.services.paths, owner_);
+          },
+          .undo = [this] { return KillRestored(); }};
 }
 
-// The processes are not there yet: the arenas belong to one of their number that started at no
-// time.
-Status RestoreRun::ExpectData() {
+// The processes do not exist yet, so the arenas belong to their pids with start time 0.
+Status RestoreRun::AddExpectedData() {
   auto not_yet = [&](pid_t pid) {
     const auto& all = manifest().processes;
     auto p = std::find_if(all.begin(), all.end(), [&](const auto& process) {
@@ -347,64 +329,62 @@ Status RestoreRun::ExpectData() {
     });
     return p == all.end() ? process::ProcessId{} : process::ProcessId{{pid}, 0};
   };
-  STASIS_ASSIGN(auto lots, checkpoint::LotsIn(manifest(), not_yet, manifest().job.uid));
-  for (const Lot& lot : lots) {
-    if (lot.key.process.pid.value != 0) continue;
-    return Fail(Code::kDataLoss, "the image has GPU data of a process that is not in it");
+  STASIS_ASSIGN(auto shards, checkpoint::LotsIn(manifest(), not_yet, manifest().job.uid));
+  for (const GpuShard& shard : shards) {
+    if (shard.key.process.pid.value != 0) continue;
+    return Fail(Code::kDataLoss, "the image has GPU data of a process that it does not contain");
   }
-  shared_.Expect(std::move(lots));
+  shared_.ExpectShards(std::move(shards));
   return {};
 }
 
 Status RestoreRun::ReadData(PhaseScope& scope) {
-  STASIS_TRY(shared_.MakeArenas());
+  STASIS_TRY(shared_.AllocateArenas());
   scope.Changed();
   const uint64_t total = shared_.bytes();
-  std::vector<Lot*> lots;
-  for (Lot& lot : shared_.lots()) lots.push_back(&lot);
+  std::vector<GpuShard*> shards;
+  for (GpuShard& shard : shared_.shards()) shards.push_back(&shard);
   auto progress = [&](uint64_t done) {
     scope.ReportBytes(done, total);
     return !scope.deadline().passed() && !scope.Abandoned();
   };
-  STASIS_TRY(checkpoint::ReadLots(reader_, lots, progress, [&] { scope.Changed(); }));
+  STASIS_TRY(checkpoint::ReadLots(reader_, shards, progress, [&] { scope.Changed(); }));
   scope.SetBytes(total);
   return {};
 }
 
 Phase RestoreRun::DataRead() {
-  Phase phase;
-  phase.name = kDataRead;
-  phase.timeout = seconds(3600);
-  phase.run = [this](PhaseScope& scope) -> Status {
-    Status read = ReadData(scope);
-    return read ? std::move(read) : plan::CalledOff(scope, std::move(read).error());
-  };
-  phase.undo = [this] { return shared_.CallOff(); };
-  return phase;
+  return {.name = kDataRead,
+          .timeout = seconds(3600),
+          .run = [this](PhaseScope& scope) -> Status {
+            Status read = ReadData(scope);
+            if (read) return read;
+            return Fail(plan::WhyStopped(scope, std::move(read).error()));
+          },
+          .undo = [this] { return shared_.Discard(); }};
 }
 
 Phase RestoreRun::DataBind() {
-  Phase phase;
-  phase.name = "data-bind";
-  phase.run = [this](PhaseScope&) { return shared_.Bind(returned_); };
-  phase.undo = [this] { return shared_.CallOff(); };
-  return phase;
+  return {.name = "data-bind",
+          .run = [this](PhaseScope&) { return shared_.BindProcesses(returned_); },
+          .undo = [this] { return shared_.Discard(); }};
 }
 
 Status RestoreRun::CheckOnGpu() const {
   for (const auto& p : processes_) {
     STASIS_ASSIGN(ProcessState state, session_.services.device->State(p.id.pid));
     if (state == ProcessState::kRunning) continue;
-    return Fail(Code::kInternal, fmt::format("process {} has a GPU state of {} after its restore",
-                                             p.id.pid.value, device::StateName(state)));
+    return Fail(Code::kInternal,
+                fmt::format("the driver reports process {} as {} after its restore", p.id.pid.value,
+                            device::StateName(state)));
   }
   return {};
 }
 
-// All are named: they run by now, so that one may have ended because another did, and which was the
-// first cannot be seen afterwards.
+// Names all ended processes: they run by now, so one may have ended because of another, and the
+// order is unknown.
 Status RestoreRun::CheckNoneEnded() const {
-  const bool root_ended = shim_->root_ended() || !process::IsAlive(root_);
+  const bool root_ended = host_->root_ended() || !process::IsAlive(root_);
   std::vector<pid_t> ended;
   if (root_ended) ended.push_back(root_.pid.value);
   for (const auto& p : processes_) {
@@ -416,43 +396,46 @@ Status RestoreRun::CheckNoneEnded() const {
                               root_ended ? "the program" : "a part of the program",
                               fmt::join(ended, ", process "));
   if (ended.size() > 1) {
-    error.hint = "Any of them may have been the first, and the others have followed.";
+    error.hint = "One of them may have ended first and caused the end of the others.";
   }
   return Fail(std::move(error));
 }
 
+Status RestoreRun::CommitToShim() {
+  STASIS_TRY(RemoveTree(work_dir_));
+  STASIS_TRY(shared_.ReturnArenas());
+  // Without a deadline: a commit that is abandoned and succeeds nevertheless would leave two
+  // versions of the truth. If the shim dies, this returns at end-of-file.
+  STASIS_TRY(host_->Commit(Deadline()));
+  // The program runs from here on, whatever fails.
+  if (!claim_->is_new() && !options_.log.empty()) {
+    Status noted = store_.Update(job_, [&](jobs::Job& job) -> Status {
+      job.log = options_.log;
+      return {};
+    });
+    if (!noted) {
+      notes_.push_back("it runs and writes to " + options_.log +
+                       ", but the job's record could not be changed: " + noted.error().ToString());
+    }
+  }
+  claim_.reset();  // the job belongs to the program now
+  if (has_terminal()) {
+    notes_.push_back("It has its own terminal: `stasis attach " + job_ + "` shows it.");
+  }
+  return {};
+}
+
 Phase RestoreRun::Adopt() {
-  Phase phase;
-  phase.name = "adopt";
-  phase.commits = true;
-  phase.run = [this](PhaseScope&) -> Status {
-    Status run = CheckOnGpu();
-    // The driver does not know one that ends: then this is why.
-    STASIS_TRY(CheckNoneEnded());
-    STASIS_TRY(std::move(run));
-    STASIS_TRY(RemoveTree(work_dir_));
-    STASIS_TRY(shared_.DropArenas());
-    // No deadline: a commit that we gave up and that happens all the same would leave two truths. A
-    // shim that dies shows as an end of file.
-    STASIS_TRY(shim_->Commit(Deadline()));
-    // It runs, whatever fails from here on.
-    if (!claim_->is_new() && !options_.log.empty()) {
-      Status noted = store_.Update(job_, [&](jobs::Job& job) -> Status {
-        job.log = options_.log;
-        return {};
-      });
-      if (!noted) {
-        notes_.push_back("it runs and writes to " + options_.log +
-                         ", but the job does not say so: " + noted.error().ToString());
-      }
-    }
-    claim_.reset();  // the job is the program's now
-    if (has_terminal()) {
-      notes_.push_back("It has a terminal of its own: `stasis attach " + job_ + "` shows it.");
-    }
-    return {};
-  };
-  return phase;
+  return {.name = "adopt",
+          .run = [this](PhaseScope&) -> Status {
+            Status on_gpu = CheckOnGpu();
+            // The driver reports no state for a process that is ending, so an end is the better
+            // explanation.
+            STASIS_TRY(CheckNoneEnded());
+            STASIS_TRY(std::move(on_gpu));
+            return CommitToShim();
+          },
+          .commits = true};
 }
 
 bool RestoreRun::may_have_gates() const {
@@ -468,7 +451,7 @@ Plan RestoreRun::MakePlan() {
     if (makes_cpu_files()) plan.Add(CpuRead());
     plan.Add(CpuRestore());
   } else {
-    // The driver's phases are undone by taking the whole tree down.
+    // The undo of cpu-restore kills the tree, which also undoes the driver's phases.
     gpu_state::GpuBack back{has_data() ? &shared_ : nullptr, map_, driver_bytes()};
     back.commits = false;
     back.programs.push_back(ImageVerify());

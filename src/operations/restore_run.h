@@ -1,13 +1,15 @@
-// The phases of a restore. First, where the program has TCP ports, ports (criu/tcp_ports.h), which
-// waits for them. Then, where the image holds GPU data, beside each other
-//   data-read                            image -> arenas, each block checked
-//   gpu-load { load-room, data-load }    arenas -> GPU, as far as they have been read
+// The phases of a restore. If the program has TCP ports, `ports` (criu/tcp_ports.h) waits for them
+// first. If the image has GPU data, these run beside each other:
+//   data-read                            image -> arenas, checks each block
+//   gpu-load { load-room, data-load }    arenas -> GPU, as far as they are filled
 //   program-back { image-verify, cpu-read, cpu-restore, data-bind, gpu-restore, gpu-unlock }
-// and data-return, adopt. Without: image-verify, cpu-read, cpu-restore, the driver's phases, adopt;
-// under the agent with data-bind and data-return too, for a gate can be closed over no data.
-// Nothing of the program runs before all of the image has been read and checked. The tree hangs
-// below a shim of its own from the start, which takes it down again when we fail or die before
-// `adopt`: the image is untouched by all of it.
+// Then data-return and adopt follow. Without GPU data: image-verify, cpu-read, cpu-restore, the
+// driver's phases, adopt; with an agent also data-bind and data-return, because a gate can be
+// closed without data.
+//
+// Nothing of the program runs before the whole image has been read and checked. The tree is below a
+// new shim from the start, which kills it if this process fails or dies before `adopt`. The image
+// is never changed.
 #pragma once
 
 #include <algorithm>
@@ -23,18 +25,18 @@
 #include "criu/tcp_ports.h"
 #include "device/gpu_map.h"
 #include "gpu_state/shared_resume.h"
-#include "jobs/shim_client.h"
 #include "jobs/store.h"
-#include "operations/operations.h"
+#include "operations/restore.h"
+#include "operations/restore_host.h"
 #include "plan/journal.h"
 #include "store/image_reader.h"
 
 namespace stasis::operations {
 
-// One restore on its way, shared by its phases.
+// The state of one restore, shared by its phases.
 class RestoreRun {
  public:
-  // `held`: the job that it will be, where there is one; see HoldJob.
+  // `held` is the existing job to restore, if any; see HoldJob.
   RestoreRun(Session& session, const store::ImageReader& reader, const RestoreOptions& options,
              std::optional<jobs::Claim> held, device::GpuMap map, std::string criu_path,
              bool ignore_memory)
@@ -48,20 +50,21 @@ class RestoreRun {
         claim_(std::move(held)),
         shared_(session.services, map_) {}
 
-  // A new job that no program came back under is none. One that is held is let go of.
+  // Deletes a new job without a program; releases an existing one.
   ~RestoreRun() {
-    if (claim_ && !shim_) (void)claim_->Discard();
+    if (claim_ && !host_) (void)claim_->Discard();
   }
   RestoreRun(const RestoreRun&) = delete;
   RestoreRun& operator=(const RestoreRun&) = delete;
 
-  // The job's folder: that of the job that is held, or a new one.
+  // Uses the held job, or creates a new one.
   Status ClaimJob();
-  // What GPU data the image has; touches nothing. To be called once, before the plan is made.
-  Status ExpectData();
-  // Refuses what another job does not stand beside it, and finds what it will take of our network.
-  // To be called once, before the plan is made.
-  Status LookAtNetwork();
+  // Reads from the manifest what GPU data the image has; touches nothing. Call it once, before
+  // MakePlan.
+  Status AddExpectedData();
+  // Refuses a restore that would endanger another NCCL job, and finds the ports that the program
+  // needs. Call it once, before MakePlan.
+  Status CheckNetwork();
   plan::Plan MakePlan();
   plan::Operation MakeOperation(plan::Operation base);
   const std::string& job() const { return job_; }
@@ -77,27 +80,34 @@ class RestoreRun {
   plan::Phase DataBind();
   plan::Phase Adopt();
 
-  // A CRIU that waits for its request, below a shim of ours.
-  Result<criu::Session> StartCriu(criu::InheritPlan& inherit, const criu::RestoreRequest& request,
-                                  const Deadline& deadline);
+  // Starts a shim and a CRIU below it.
+  Result<std::unique_ptr<criu::CriuSession>> StartCriu(const criu::InheritPlan& inherit,
+                                                       const criu::RestoreRequest& request,
+                                                       const Deadline& deadline);
+  // Called while the restored tree is stopped.
+  Status CheckStoppedTree(process::HostPid root) const;
+  Status NoteRoot(process::HostPid root);
+  Status FindProcesses();
   Status RunCriu(plan::PhaseScope& scope);
   Status ReadData(plan::PhaseScope& scope);
   gpu_state::Processes Recorded() const;
-  // Of the program that runs again: its GPU state, and that all of it is there.
+  // Check the program that runs again.
   Status CheckOnGpu() const;
   Status CheckNoneEnded() const;
-  // CRIU reads other files than the image's: a user's have to be made fit for him.
+  // CRIU reads copies of the image's files: pages have to be unpacked, and a user's files adapted
+  // to the user.
   bool makes_cpu_files() const { return checkpoint::NeedsCpuFiles(manifest()) || !caller_.root(); }
   bool has_data() const { return !manifest().ranges.empty(); }
-  // A program that was suspended with its context kept stands at its gate, also when all of its
-  // memory was too small for the agent to carry.
+  // A program that was suspended with its context kept waits at its gate, even if none of its
+  // memory was large enough for the agent to carry.
   bool may_have_gates() const;
   bool has_terminal() const {
     const auto& all = manifest().externals;
     return std::any_of(all.begin(), all.end(), [](const auto& e) { return e.kind == "tty"; });
   }
   Result<criu::InheritPlan> PlanOutput() const;
-  Status TakeDown();
+  Status KillRestored();
+  Status CommitToShim();
   Status RemoveWork();
   const store::Manifest& manifest() const { return reader_.manifest(); }
   uint64_t driver_bytes() const;
@@ -115,21 +125,21 @@ class RestoreRun {
   std::optional<jobs::Claim> claim_;
   std::string work_dir_;
   process::ProcessId owner_;
-  checkpoint::CpuFiles cpu_files_;  // no folder: the image's own
-  std::optional<jobs::RestoreShim> shim_;
+  checkpoint::CpuFiles cpu_files_;  // without a folder: the image's own
+  std::unique_ptr<RestoreHost> host_;
   process::ProcessId root_;
   gpu_state::Processes processes_;
-  std::vector<gpu_state::SharedResume::Returned> returned_;  // the same
-  std::vector<criu::TcpPort> ports_;                         // that CRIU will bind
+  std::vector<gpu_state::SharedResume::Returned> returned_;  // the same processes
+  std::vector<criu::TcpPort> ports_;                         // ports that CRIU will bind
   std::vector<std::string> notes_;
   gpu_state::SharedResume shared_;
 };
 
-// What was chosen at the dump holds, unless the user says otherwise now.
+// Adds the options of the dump, as far as the user does not override them.
 criu::Options WithRecorded(criu::Options options, const store::Manifest& manifest);
 
-// What the program itself will take of host memory. Room for GPU data is asked for where it is
-// taken, by data-read: memory that is kept for it may be there already.
+// Returns the host memory that the program itself needs. data-read checks the room for GPU data
+// when it allocates the arenas, because reusable arenas may exist already.
 uint64_t CpuBytes(const store::Manifest& manifest);
 
 }  // namespace stasis::operations

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "base/descriptor_table.h"
 #include "checks/survey.h"
-#include "gpu_state/shared_lots.h"
 
 namespace stasis::operations {
 namespace {
 
-// For a program whose processes start and end: each attempt has the same chance to find it at rest.
+// For a program whose processes start and end: each attempt has the same chance to find no change.
 constexpr int kAttempts = 4;
 
 }  // namespace
@@ -16,7 +16,7 @@ constexpr int kAttempts = 4;
 Result<Session> OpenSession(const Paths& paths, const config::Settings& settings,
                             const std::string& verb, const std::string& stasis_version,
                             bool keep_arenas) {
-  gpu_state::RaiseDescriptorLimit();
+  (void)RaiseDescriptorLimit();
   STASIS_ASSIGN(plan::Journal journal, plan::Journal::Prepare(paths, verb));
   Session session;
   session.journal = std::make_shared<plan::Journal>(std::move(journal));
@@ -33,20 +33,20 @@ Result<OperationResult> RunInSession(
     STASIS_ASSIGN(Session session, OpenSession(paths, settings, verb, stasis_version));
     return operation(session);
   };
-  auto again = [](const Result<OperationResult>& result) {
+  auto should_retry = [](const Result<OperationResult>& result) {
     return !result && checks::TreeHasChanged(result.error()) && !result.error().not_undone;
   };
   Result<OperationResult> result = run();
-  if (!again(result)) return result;
+  if (!should_retry(result)) return result;
   const std::string first_change = result.error().message;
-  for (int attempt = 2; again(result) && attempt <= kAttempts; ++attempt) result = run();
+  for (int attempt = 2; should_retry(result) && attempt <= kAttempts; ++attempt) result = run();
   if (result) {
     result->notes.push_back(first_change + ", so the operation was rolled back and repeated");
-  } else if (again(result)) {
+  } else if (should_retry(result)) {
     result.error().message += fmt::format("; so it was in each of {} attempts", kAttempts);
     result.error().hint =
-        "Everything is as it was before. Try again when it does not start and end "
-        "processes all the time.";
+        "Everything is as it was before. Try again when the program does not keep starting and "
+        "ending processes.";
   }
   return result;
 }

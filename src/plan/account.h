@@ -1,4 +1,5 @@
-// What a plan tells about its phases: while it runs, and in the account at its end.
+// The phases of an operation with their times: reported while it runs, and in the account at its
+// end.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,14 @@
 
 namespace stasis::plan {
 
-// One line of the account that a user sees at the end.
+// One line of the account.
 struct PhaseReport {
   std::string name;
-  double start_s = 0;  // after the begin of the plan
+  double start_s = 0;  // since the start of the plan
   double seconds = 0;
-  uint64_t bytes = 0;     // that it moved; 0 when it moves none
-  bool parallel = false;  // ran beside another
-  int depth = 0;          // 1: inside the phase above it
+  uint64_t bytes = 0;     // bytes moved; 0 if the phase moves none
+  bool parallel = false;  // ran beside another phase
+  int depth = 0;          // 1: nested in the phase above it
   int parent = -1;        // while the plan runs: index of that phase
 
   double bytes_per_s() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
@@ -27,7 +28,7 @@ struct Account {
   double total_s = 0;
 };
 
-// Told about phases as they come and go; bytes_total is 0 when it is not known.
+// Callbacks for the progress of phases. bytes_total is 0 if unknown.
 struct Progress {
   std::function<void(const std::string& phase)> begin;
   std::function<void(const std::string& phase, uint64_t bytes_done, uint64_t bytes_total)> bytes;

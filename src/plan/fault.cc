@@ -22,7 +22,7 @@ Status KillOther(const std::string& text, const Deadline& deadline) {
   auto stat = process::ReadStat({pid});
   if (!stat) return {};
   ::kill(pid, SIGKILL);
-  // A pidfd would not do: of what CRIU traces the threads are not gone before CRIU looks.
+  // A pidfd is not sufficient: threads that CRIU traces exist until CRIU has waited for them.
   while (process::IsAlive(stat->id) && !deadline.passed()) ::poll(nullptr, 0, 1);
   return {};
 }
@@ -53,7 +53,7 @@ Status Strike(const std::string& phase, const std::string& how, const Deadline& 
 }  // namespace
 
 Status InjectFault(const std::string& phase, FaultPoint point, const Deadline& deadline) {
-  const char* spec = std::getenv("STASIS_FAULT");
+  const char* spec = ::secure_getenv("STASIS_FAULT");
   if (spec == nullptr || *spec == '\0') return {};
   std::istringstream entries{std::string(spec)};
   for (std::string entry; std::getline(entries, entry, ',');) {

@@ -1,14 +1,17 @@
-// Faults on demand, so that "every phase may fail, hang or die" is a test and not a hope.
+// Injects faults into phases, for tests of "every phase may fail, hang or die" on the program that
+// is shipped.
 //
 //   STASIS_FAULT=PHASE:WHEN:HOW[,...]     WHEN: before | after
 //   HOW: fail | hang | die | kill=PID | hold=PATH
 //
-// `before` strikes when the phase's intent is in the journal and nothing is done; `after` when all
-// is done and nothing says so yet. `hang` lasts until the phase's deadline; `die` is SIGKILL to our
-// own process, `kill=PID` to another one, as a part of the program that dies there; the phase goes
-// on when that is on its way out. `hold` lasts as long as there is a file of that name, and the
-// phase then goes on. `begin:before` strikes when all has been looked at, before there is a journal
-// entry.
+// `before` takes effect when the phase is in the journal and nothing is done; `after` when
+// everything is done and the journal does not say so yet. `hang` waits for the phase's deadline.
+// `die` kills this process by SIGKILL; `kill=PID` kills another one and continues when that is
+// ending. `hold` waits while a file of that name exists, and continues. `begin:before` takes effect
+// after all checks, before there is a journal entry.
+//
+// A program that gained privileges at its start (set-user-id, file capabilities) ignores the
+// variable.
 #pragma once
 
 #include <string>
@@ -20,7 +23,8 @@ namespace stasis::plan {
 
 enum class FaultPoint { kBefore, kAfter };
 
-// Success when no fault is asked for here. A malformed STASIS_FAULT is an error of the first phase.
+// Succeeds if no fault is set for this point. A malformed STASIS_FAULT is an error in the first
+// phase.
 Status InjectFault(const std::string& phase, FaultPoint point, const Deadline& deadline);
 
 }  // namespace stasis::plan

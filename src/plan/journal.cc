@@ -23,7 +23,7 @@ using process::ProcessId;
 
 constexpr int kVersion = 1;
 constexpr size_t kMaxEntryBytes = 16u << 20;
-constexpr int kMaxDepth = 16;  // of a line's lists in lists
+constexpr int kMaxDepth = 16;  // nesting of a line
 constexpr const char* kSuffix = ".journal";
 constexpr const char* kTemporarySuffix = ".new";
 
@@ -111,8 +111,8 @@ Operation OperationFrom(const json& j) {
   return op;
 }
 
-// The library copies, merges and prints by recursion: a line as deep as a file may be long would
-// end whoever recovers.
+// Limits the nesting, because the library copies, merges and prints recursively, and a deep line
+// would overflow the stack.
 json ParseLine(const std::string& line) {
   return json::parse(line, [](int depth, json::parse_event_t, const json&) {
     if (depth > kMaxDepth) throw std::runtime_error("it is nested too deep");
@@ -120,8 +120,7 @@ json ParseLine(const std::string& line) {
   });
 }
 
-// The header with the notes merged over it; nlohmann throws on what does not fit, and that ends
-// here.
+// Merges the notes over the header. Exceptions of nlohmann::json end here.
 Result<Operation> ParseEntry(const std::string& text) {
   try {
     std::istringstream lines(text);
@@ -154,7 +153,7 @@ Result<Operation> ParseEntry(const std::string& text) {
   }
 }
 
-// The short lock on the folder, under which entries are made and looked through.
+// Locks the folder for a short time, to create or list entries.
 Result<UniqueFd> LockFolder(const Paths& paths) {
   STASIS_ASSIGN(UniqueFd dir, Open(paths.journal(), O_RDONLY | O_DIRECTORY));
   if (::flock(dir.get(), LOCK_EX) != 0) return FailErrno(errno, "lock " + paths.journal());
@@ -169,8 +168,8 @@ std::vector<ProcessId> AllProcesses(const Operation& op) {
   return all;
 }
 
-// What its process ids say is said of other processes than ours. After a reboot all of them have
-// ended, whichever namespace they were in.
+// Returns true if its pids belong to another pid namespace and mean nothing here. After a reboot
+// all processes have ended, in every namespace.
 Result<bool> IsForeign(const Operation& operation) {
   if (operation.pid_namespace == 0) return false;
   STASIS_ASSIGN(std::string boot, process::BootId());
@@ -203,7 +202,7 @@ bool StillLinked(int fd) {
   return ::fstat(fd, &st) == 0 && st.st_nlink > 0;
 }
 
-// Entries that never got their name and that nobody holds.
+// Removes unlocked entries that never got their final name.
 void SweepTemporaries(const Paths& paths) {
   auto folder = LockFolder(paths);
   auto names = ListDir(paths.journal());
@@ -217,7 +216,7 @@ void SweepTemporaries(const Paths& paths) {
 
 enum class Left { kRefuse, kIgnore };
 
-// `left`: what to make of an entry that a killed run left. `own`: the caller's entry.
+// `left` says what to do with an entry that a killed command left. `own` is the caller's entry.
 Status RefuseOverlap(const Paths& paths, const Operation& operation, Left left,
                      const std::string& own = {}) {
   STASIS_ASSIGN(auto entries, EntryPaths(paths));
@@ -225,13 +224,13 @@ Status RefuseOverlap(const Paths& paths, const Operation& operation, Left left,
     if (path == own) continue;
     auto fd = Open(path, O_RDONLY);
     auto text = ReadFile(path, kMaxEntryBytes);
-    if (!fd || !text) continue;  // finished in the meantime
+    if (!fd || !text) continue;  // finished meanwhile
     auto other = ParseEntry(*text);
     if (!other || !Overlaps(*other, operation)) continue;
     if (TryLock(fd->get())) {
       if (left == Left::kIgnore || !StillLinked(fd->get())) continue;
       return Fail(Code::kFailedPrecondition,
-                  "an earlier " + other->verb + " of " + other->target + " was cut off half-way",
+                  "an earlier " + other->verb + " of " + other->target + " was interrupted",
                   "`stasis recover` finishes or undoes it");
     }
     return Fail(Code::kAborted,
@@ -279,7 +278,7 @@ Status Journal::Enter(const Operation& operation, bool refuse_left) {
   STASIS_TRY(RefuseOverlap(paths_, here, refuse_left ? Left::kRefuse : Left::kIgnore, path_));
   if (temporary_.empty()) return Append(json{{"note", ToJson(here)}}.dump());
   STASIS_TRY(Append(ToJson(here).dump()));
-  // Written and locked before it has its name: nobody ever finds an entry without either.
+  // The rename follows the write and the lock, so that an entry with its final name has both.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     return FailErrno(errno, "rename " + temporary_);
   temporary_.clear();
@@ -324,7 +323,7 @@ Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline
   std::vector<JournalEntry> found;
   for (const auto& path : entries) {
     auto fd = Open(path, O_RDWR | O_APPEND);
-    if (!fd) continue;  // finished in the meantime
+    if (!fd) continue;  // finished meanwhile
     JournalEntry entry;
     entry.path = path;
     auto text = ReadFile(path, kMaxEntryBytes);
@@ -349,7 +348,7 @@ Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline
     if (locked) {
       if (!StillLinked(fd->get())) continue;
       entry.lock = std::move(*fd);
-      // What its helpers wrote while they wound down is read too.
+      // Helpers may have written more while they exited.
       if (auto again = ReadFile(path, kMaxEntryBytes)) {
         if (auto parsed = ParseEntry(*again)) entry.operation = std::move(*parsed);
       }

@@ -1,18 +1,17 @@
-// The journal: what an operation is about to do, written before it does it, so that whoever finds
-// it later can finish or undo it. One file per operation, below Paths::journal(), locked (flock) by
-// whoever works on it: our own process and, because the lock's descriptor is handed on to them,
-// CRIU and the device helper. A file whose lock is free was left by a run that was killed, and
-// nothing of that run still works on the program.
+// The journal: an operation writes here what it is about to do, so that a later command can finish
+// or undo it. There is one file per operation below Paths::journal(), locked (flock) by this
+// process and by CRIU and the device helper, which inherit the descriptor. If the lock is free, the
+// command was killed and no process of it still works on the program.
 //
-//   <file> = JSON lines:  {"version":1, "verb":..., ...}    the header: see Operation
-//                         {"phase":"gpu-lock","at":"begin"|"end"}
-//                         {"note":{...}}                     facts that came later, merged over the
-//                         header
-//                         {"committed":true}
+//   file = JSON lines   {"version":1, "verb":..., ...}            header: see Operation
+//                       {"phase":"gpu-lock","at":"begin"|"end"}
+//                       {"note":{...}}                            later facts, merged over the
+//                       header
+//                       {"committed":true}
 //
-// Lines are appended by one write(2) each; a torn last line is what a power failure leaves, and
-// then the processes are gone as well. So nothing is synced here: an entry of another boot only
-// says which partial image to sweep.
+// Each line is appended by one write(2). Nothing is synced: a power failure can leave a torn last
+// line, but it ends the processes too, and an entry of another boot only says which partial image
+// to sweep.
 #pragma once
 
 #include <optional>
@@ -31,38 +30,38 @@ namespace stasis::plan {
 struct RecordedProcess {
   process::ProcessId id;
   device::ProcessState initial = device::ProcessState::kNone;
-  // What the driver will need to give it its GPU state back; without `gpus` that is not known.
+  // The GPUs and memory that the driver's restore will need; unknown if `gpus` is empty.
   std::vector<device::GpuUuid> gpus;
   uint64_t device_bytes = 0;
-  // Of a resume: where the driver's restore puts it. Empty: where it was.
+  // resume: the GPUs of the driver's restore. Empty: the same as before.
   device::GpuMap map = {};
-  // Suspended, its context kept: the driver calls it running (or locked), and so much of its data
-  // is in arenas. `device_bytes` is what it has on the GPU still.
+  // Suspended with its context kept: the driver calls it running (or locked), `away_bytes` of its
+  // data are in arenas, and `device_bytes` are still on the GPU.
   bool context_kept = false;
   uint64_t away_bytes = 0;
 
-  // Its memory is with us, or with the driver.
+  // Its memory is in arenas or with the driver.
   bool suspended() const { return context_kept || initial == device::ProcessState::kCheckpointed; }
 };
 
-// All that must be known to undo or finish an operation without the process that ran it.
+// Everything needed to undo or finish an operation without the process that ran it.
 struct Operation {
   std::string verb;    // "suspend", "resume", "dump", "restore"
   std::string target;  // as the user named it
   std::string boot_id;
-  // The pid namespace in which all its process ids mean something; written by Begin(). 0: unknown.
+  // The pid namespace of all its pids; written by Begin(). 0: unknown.
   uint64_t pid_namespace = 0;
   process::ProcessId owner;                 // the process that runs it
   std::vector<process::ProcessId> members;  // the whole tree
   std::vector<RecordedProcess>
-      device_processes;  // members that use a GPU, with the state before the first phase
-  std::string image;     // final path of the image, when one is written or read
+      device_processes;  // members that use a GPU, with their state before the first phase
+  std::string image;     // final path of the image that is written or read
   process::ProcessId restored_shim, restored_root;  // notes of a restore
   std::string job;
   bool leave_running = false;
-  std::string id;  // of the operation; written by Begin(). Empty: an older Stasis wrote it
+  std::string id;  // of the operation; written by Begin(). Empty in entries of older versions
 
-  // Filled in when an entry is read back.
+  // Set when an entry is read.
   std::vector<std::string> phases_begun, phases_ended;
   bool committed = false;
 };
@@ -72,34 +71,34 @@ class Journal {
   Journal(Journal&&) = default;
   Journal& operator=(Journal&&) = delete;
 
-  // Makes the entry's file, locked and nameless yet: every helper that is started from now on can
-  // inherit its lock, before it is known what the operation will touch. Without Begin() nothing is
-  // left of it.
+  // Creates the entry's file, locked and without its final name, so that every helper started from
+  // now on can inherit the lock before it is known what the operation will touch. Leaves nothing if
+  // Begin() is not called.
   static Result<Journal> Prepare(const Paths& paths, const std::string& verb);
   ~Journal();
 
-  // Claims the target before the program is asked anything: a connection to its agent, for example,
+  // Claims the target. Call it before contacting the program, because a connection to its agent
   // looks like a connection of the program. From then on every other operation on one of
   // `operation.members`, or on its job, is refused with this one's name. May be called again when
-  // more members are known. kAborted when another operation is under way. The claim ends with this
+  // more members are known. kAborted if another operation works on them. The claim ends with this
   // object if Begin() is not called.
   Status Claim(const Operation& operation);
-  // Writes the header, for our own pid namespace, and gives the entry its name. kAborted when
-  // another operation works on one of the members: the error names it. kFailedPrecondition when a
-  // killed run left an entry about one of them: call Recover first.
+  // Writes the header, with this process's pid namespace, and gives the entry its name. kAborted
+  // names another operation that works on one of the members. kFailedPrecondition: a killed command
+  // left an entry about one of them; recover first.
   Status Begin(const Operation& operation);
 
   Status PhaseBegins(const std::string& phase);
   Status PhaseEnded(const std::string& phase);
   Status Commit();
-  // Whom the operation holds, when that is known better than at its begin.
+  // Replaces the members when they are known better than at Begin().
   Status NoteMembers(const std::vector<process::ProcessId>& members);
   Status NoteRestored(const process::ProcessId& shim, const process::ProcessId& root);
-  // The operation is over and nothing is left of it: removes the entry.
+  // Removes the entry at the end of the operation.
   Status Finish();
 
   const std::string& verb() const { return verb_; }
-  // To be inherited by every helper that works on the program.
+  // For helpers that work on the program, which inherit it.
   int lock_fd() const { return fd_.get(); }
 
  private:
@@ -121,25 +120,25 @@ class Journal {
   bool begun_ = false;
 };
 
-// An entry found in the journal's folder.
+// An entry in the journal's folder.
 struct JournalEntry {
   std::string path;
   Operation operation;
-  // Held while the entry is being recovered; absent when somebody still works on it.
+  // Held during recovery; absent if a process of the operation still holds it.
   UniqueFd lock;
-  bool readable = true;  // false: damaged; `problem` says how
-  // Written in another pid namespace of this boot (a container with the same state folder): its
-  // process ids mean nothing to us. Never locked by us, whatever became of it.
+  bool readable = true;  // false: damaged, as `problem` says
+  // Written in another pid namespace of this boot (a container with the same state folder), so its
+  // pids mean nothing here. Never locked by ScanJournal.
   bool foreign = false;
   std::string problem;
 };
 
-// All entries; those whose lock was free come back locked by us. `wait` is for entries whose owner
-// is dead while a helper of it is still winding down.
+// Returns all entries, and locks those whose lock was free. `wait` limits the wait for helpers of
+// dead owners to exit.
 Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline& wait);
-// kAborted when an operation that is under way works on that process: the error names it.
+// kAborted names an operation that works on that process.
 Status CheckNotUnderWay(const Paths& paths, const process::ProcessId& id);
-// As CheckNotUnderWay, of a job, which a restore works on before there are processes of it.
+// The same for a job: a restore works on it before it has processes.
 Status CheckJobNotUnderWay(const Paths& paths, const std::string& job);
 Status RemoveEntry(const JournalEntry& entry);
 

@@ -19,26 +19,26 @@
 namespace stasis::plan {
 namespace {
 
-// The state of one run, shared by the threads of a parallel step.
+// One run of a plan, shared by the threads of a parallel step.
 class Runner {
  public:
   Runner(const Plan::RunOptions& options, std::vector<std::string> names)
       : options_(options), names_(std::move(names)) {}
 
-  // Runs the phases of a step beside each other, a thread each.
+  // Runs the phases of a step in parallel, each on its own thread.
   Status RunStep(const std::vector<Phase>& step);
 
-  // `parent`: index of the report of the phase that it is nested in, or -1.
+  // `parent` is the index of the report of the phase that it is nested in, or -1.
   Status RunPhase(const Phase& phase, bool parallel, int parent = -1);
-  // Undoes all that had begun, last first. The text of what could not be undone, empty when all
-  // was.
+  // Undoes the phases that had begun, in reverse order. Describes what could not be undone; empty
+  // if everything was.
   std::string UndoAll();
 
   bool committed() const {
     std::lock_guard lock(mutex_);
     return committed_;
   }
-  // Then what is going on is all that is left: it is not called off any more.
+  // Then only the remaining phases are left, and the user cannot cancel any more.
   bool failed_late() const {
     std::lock_guard lock(mutex_);
     return !late_failure_;
@@ -46,13 +46,13 @@ class Runner {
   bool Cancelled() const {
     return !committed() && !failed_late() && options_.cancelled && options_.cancelled();
   }
-  // Of a phase that fails late, once the operation is committed.
+  // Returns the error of a phase that fails late, once the operation is committed.
   Status LateFailure() {
     std::lock_guard lock(mutex_);
     return committed_ ? std::exchange(late_failure_, Status{}) : Status{};
   }
   double Seconds() const { return watch_.Seconds(); }
-  // In the order in which they began, nested ones below their parents.
+  // In the order in which the phases began, nested ones below their parents.
   std::vector<PhaseReport> TakeReports() const;
 
  private:
@@ -64,8 +64,8 @@ class Runner {
   };
 
   Status Execute(const Phase& phase, Scope& scope);
-  void NoteEnd(const std::string& name, bool well);
-  bool NobodyIsLeft() const;
+  void NoteEnd(const std::string& name, bool succeeded);
+  bool AllThreadsWait() const;
 
   const Plan::RunOptions& options_;
   const std::vector<std::string> names_;
@@ -74,10 +74,10 @@ class Runner {
   std::vector<const Phase*> begun_;
   std::vector<PhaseReport> reports_;
   bool committed_ = false;
-  std::map<std::string, bool> ended_;  // whether well
+  std::map<std::string, bool> ended_;  // true: succeeded
   bool failed_ = false;
   Status late_failure_;
-  std::set<std::thread::id> at_work_;  // of the step: those that have not ended
+  std::set<std::thread::id> at_work_;  // threads of the step that have not ended
   std::list<Wait> waits_;
   std::condition_variable changed_;
 };
@@ -114,9 +114,9 @@ class Runner::Scope : public PhaseScope {
   Status Await(const std::string& name) override {
     const auto& names = runner_.names_;
     if (std::find(names.begin(), names.end(), name) == names.end()) {
-      return Fail(Code::kInternal, fmt::format("phase {} waits for the end of {}, which is none of "
-                                               "this plan",
-                                               phase_.name, name));
+      return Fail(Code::kInternal,
+                  fmt::format("phase {} waits for phase {}, which this plan does not have",
+                              phase_.name, name));
     }
     return WaitUntil([&] {
       auto ended = runner_.ended_.find(name);
@@ -131,15 +131,15 @@ class Runner::Scope : public PhaseScope {
     bool is_ready = false, is_vain = false;
     runner_.changed_.wait(lock, [&] {
       is_ready = ready();
-      is_vain = !is_ready && !runner_.failed_ && runner_.NobodyIsLeft();
+      is_vain = !is_ready && !runner_.failed_ && runner_.AllThreadsWait();
       return is_ready || is_vain || runner_.failed_;
     });
     runner_.waits_.erase(wait);
     assert(is_ready || is_vain || runner_.failed_);
     if (is_ready) return {};
-    if (!is_vain) return Fail(Code::kCancelled, "called off: what ran beside it has failed");
+    if (!is_vain) return Fail(StoppedByOther());
     return Fail(Code::kInternal,
-                fmt::format("phase {} waits for what no phase of this plan brings", phase_.name));
+                fmt::format("phase {} waits, and no other phase can wake it", phase_.name));
   }
   void Changed() override {
     std::lock_guard lock(runner_.mutex_);
@@ -173,16 +173,17 @@ Status Runner::Execute(const Phase& phase, Scope& scope) {
   return {};
 }
 
-void Runner::NoteEnd(const std::string& name, bool well) {
+void Runner::NoteEnd(const std::string& name, bool succeeded) {
   std::lock_guard lock(mutex_);
-  ended_[name] = well;
-  failed_ |= !well;
+  ended_[name] = succeeded;
+  failed_ |= !succeeded;
   changed_.notify_all();
 }
 
-// Every thread of the step has ended or waits in vain. One that has threads of its own at work
-// (base/parallel.h) waits for these, not here, and counts as at work. The caller holds the mutex.
-bool Runner::NobodyIsLeft() const {
+// Returns true if every thread of the step has ended or waits for something that is not ready. A
+// thread that waits for its own threads (base/parallel.h) does not wait here and counts as at work.
+// The caller holds the mutex.
+bool Runner::AllThreadsWait() const {
   return std::all_of(at_work_.begin(), at_work_.end(), [this](std::thread::id thread) {
     return std::any_of(waits_.begin(), waits_.end(),
                        [&](const Wait& wait) { return wait.thread == thread && !wait.ready(); });
@@ -239,7 +240,7 @@ Status Runner::RunStep(const std::vector<Phase>& step) {
   assert(at_work_.empty() && waits_.empty());
   std::vector<Thread> threads;
   {
-    // Phases wait for each other, so none begins before all threads are there.
+    // Phases wait for each other, so none begins before all threads are started.
     std::lock_guard lock(mutex_);
     for (size_t i = 1; i < step.size() && started; ++i) {
       auto thread = Thread::Start([&run, i] { run(i); });
@@ -258,7 +259,7 @@ Status Runner::RunStep(const std::vector<Phase>& step) {
     at_work_.clear();
     return started;
   }
-  // One that was called off says nothing of why.
+  // A phase that was stopped by another one does not know the cause.
   auto cause = std::find_if(results.begin(), results.end(), [](const Status& result) {
     return !result && result.error().code != Code::kCancelled;
   });
@@ -306,23 +307,22 @@ void CollectNames(const Phase& phase, std::vector<std::string>& names) {
 }  // namespace
 
 Phase InOrder(std::string name, std::vector<Phase> phases) {
-  Phase phase;
-  phase.name = std::move(name);
-  phase.timeout = std::chrono::milliseconds(0);
+  std::chrono::milliseconds timeout{0};
   std::vector<std::string> names;
-  for (const Phase& nested : phases) {
-    phase.timeout += nested.timeout;
-    names.push_back(nested.name);
+  for (const Phase& phase : phases) {
+    timeout += phase.timeout;
+    names.push_back(phase.name);
   }
-  phase.nested = std::move(phases);
-  phase.run = [names](PhaseScope& scope) -> Status {
-    for (const std::string& nested : names) {
-      if (scope.Abandoned()) return Fail(Code::kCancelled, "called off");
-      STASIS_TRY(scope.RunNested(nested));
-    }
-    return {};
-  };
-  return phase;
+  return {.name = std::move(name),
+          .timeout = timeout,
+          .run = [names = std::move(names)](PhaseScope& scope) -> Status {
+            for (const std::string& nested : names) {
+              if (scope.Abandoned()) return Fail(StoppedByOther());
+              STASIS_TRY(scope.RunNested(nested));
+            }
+            return {};
+          },
+          .nested = std::move(phases)};
 }
 
 std::vector<std::string> Plan::PhaseNames() const {
@@ -347,7 +347,7 @@ Result<Account> Plan::Run(const RunOptions& options) {
   committed_ = runner.committed();
   if (committed_) {
     error.not_undone = true;
-    std::string left = settle_ ? settle_() : "";
+    std::string left = on_failure_after_commit_ ? on_failure_after_commit_() : "";
     if (!left.empty()) error.hint = left + (error.hint.empty() ? "" : "\n" + error.hint);
   } else if (std::string left = runner.UndoAll(); left.empty()) {
     if (!error.not_undone) {
@@ -358,7 +358,7 @@ Result<Account> Plan::Run(const RunOptions& options) {
     error.hint = "It could not be undone: " + left + ". `stasis recover` tries again." +
                  (error.hint.empty() ? "" : "\n" + error.hint);
   }
-  // What could not be undone stays in the journal, for `recover`.
+  // If something could not be undone, the journal entry stays for `recover`.
   if (options.journal != nullptr && !error.not_undone) {
     if (Status finished = options.journal->Finish(); !finished) {
       error.hint += "\n" + finished.error().ToString();

@@ -1,11 +1,11 @@
-// A plan is what an operation does, as a list of named phases that reads like the diagram in
-// docs/life-of-a-checkpoint.md. The runner times each phase, writes its intent to the journal
-// before it begins, and, when one fails, undoes those that had begun, last first.
+// A plan is what an operation does: a list of named phases that reads like the tables in
+// docs/life-of-a-checkpoint.md. The runner times each phase, writes it to the journal before it
+// begins, and, when one fails, undoes the phases that had begun, in reverse order.
 //
-// The rule of Undo: it is called for every phase that had begun, the failed one included, so it
-// must bear that nothing, a part or all of its phase was done. It returns things to the state that
-// was *recorded before the first phase*. After the commit point nothing is undone: `settle` brings
-// things to rest and says what is left.
+// The undo of a phase is called for every phase that had begun, including the failed one, so it
+// must handle nothing, a part or all of its phase being done. It restores the state that was
+// recorded before the first phase. After the commit nothing is undone: the handler of
+// OnFailureAfterCommit completes what it can and says what is left.
 #pragma once
 
 #include <chrono>
@@ -26,62 +26,68 @@ class PhaseScope;
 struct Phase {
   std::string name;
   std::chrono::milliseconds timeout{60000};
-  std::function<Status(PhaseScope&)> run;
-  std::function<Status()> undo;  // empty: the phase changes nothing
-  // Phases of one group are undone by one and the same step: when it has failed, it is not tried
-  // again for the others, which would take as long and say the same. Empty: none.
-  std::string undo_group;
+  std::function<Status(PhaseScope&)> run = {};
+  std::function<Status()> undo = {};  // empty: the phase changes nothing
+  // Phases of one group have the same undo. If it fails, it is not repeated for the other phases,
+  // where it would take as long and fail again. Empty: no group.
+  std::string undo_group = {};
   // The operation is committed when this phase has succeeded.
   bool commits = false;
-  // Its failure waits for the commit: what else is to be done is done, and then the plan fails with
-  // it. Without a commit it is undone like any other.
+  // If this phase fails, the plan continues until the commit and then fails with its error. Without
+  // a commit it is undone like any other.
   bool fails_late = false;
-  // Phases that `run` itself calls by PhaseScope::RunNested, listed here so that whoever walks a
-  // plan sees them.
-  std::vector<Phase> nested;
+  // Phases that `run` runs with PhaseScope::RunNested, listed so that PhaseNames() finds them.
+  std::vector<Phase> nested = {};
 };
 
-// What a running phase may ask of its runner.
+// The requests of a running phase to the runner. Safe to call from any thread of the phase.
 class PhaseScope {
  public:
   virtual ~PhaseScope() = default;
   virtual const Deadline& deadline() const = 0;
   virtual void SetBytes(uint64_t bytes) = 0;
   virtual void ReportBytes(uint64_t done, uint64_t total) = 0;
-  // The account so far, of the phases that have ended.
+  // The account so far: the phases that have ended.
   virtual std::vector<PhaseReport> Reports() const = 0;
-  // Runs the nested phase of that name now, in this thread.
+  // Runs the nested phase of that name in this thread.
   virtual Status RunNested(const std::string& name) = 0;
-  // Waits for the end of a phase that runs beside this one, or did before it; kCancelled when any
-  // has failed meanwhile, kInternal when the plan has no such phase.
+  // Waits for the end of a phase that runs beside this one, or ran before. kCancelled if any phase
+  // has failed meanwhile, kInternal if the plan has no such phase.
   virtual Status Await(const std::string& name) = 0;
-  // Waits until `ready`, which is asked anew whenever a phase calls Changed() or ends, and must not
-  // call the scope; other threads call it too. kCancelled when a phase has failed. No deadline:
-  // whoever is waited for has one. kInternal when nobody is left who could bring it: all that ran
-  // beside this phase has ended, or waits as well.
+  // Waits until `ready` returns true. `ready` is called again whenever a phase calls Changed() or
+  // ends, also by other threads, and must not call the scope. kCancelled if a phase has failed.
+  // There is no deadline here, because the phases that are waited for have one. kInternal if all of
+  // them have ended or wait too, so that nothing can change any more.
   virtual Status WaitUntil(const std::function<bool()>& ready) = 0;
   virtual void Changed() = 0;
-  // A phase that runs beside this one has failed: all that is done here will be undone.
+  // A parallel phase has failed, so everything will be undone.
   virtual bool Abandoned() const = 0;
-  // The user has changed his mind: for a phase that does nothing but wait. Others are asked between
-  // phases.
+  // The user has cancelled. For phases that only wait; the runner itself checks between phases.
   virtual bool Cancelled() const = 0;
 };
 
-// What a phase says when it stopped in the middle: that of the phase beside it if that one failed.
-inline Status CalledOff(const PhaseScope& scope, Error error) {
-  if (scope.Abandoned()) return Fail(Code::kCancelled, "called off");
-  return Fail(std::move(error));
+// The error of a phase that stops because a parallel phase has failed. It never becomes the error
+// of the plan.
+inline Error StoppedByOther() {
+  Error error{Code::kCancelled};
+  error.message = "cancelled because a parallel phase failed";
+  return error;
 }
 
-// The only one who cancels the work of a phase, but for the phase beside it, is its deadline.
+// The error of a phase that was interrupted: `error`, or StoppedByOther() if that is why.
+inline Error WhyStopped(const PhaseScope& scope, Error error) {
+  return scope.Abandoned() ? StoppedByOther() : std::move(error);
+}
+
+// The error of work that was cancelled at its deadline.
 inline Error TookTooLong() {
-  Error late{Code::kDeadlineExceeded};
-  late.message = "it took too long";
-  return late;
+  Error error{Code::kDeadlineExceeded};
+  error.message = "it took too long";
+  return error;
 }
 
-// Phases one after another, as one: to run beside others, and to stop when one of those has failed.
+// Returns one phase that runs the phases one after another, beside others, and stops when one of
+// those has failed.
 Phase InOrder(std::string name, std::vector<Phase> phases);
 
 class Plan {
@@ -89,34 +95,36 @@ class Plan {
   explicit Plan(std::string verb) : verb_(std::move(verb)) {}
 
   void Add(Phase phase) { steps_.push_back({std::move(phase)}); }
-  // Phases that run at the same time, a thread each; the next step begins when all have ended. Of
-  // several that fail, the error is the first one's that is not kCancelled.
+  // Adds phases that run at the same time, each on its own thread. The next step begins when all
+  // have ended. If several fail, the error is the first one that is not kCancelled.
   void AddParallel(std::vector<Phase> phases) { steps_.push_back(std::move(phases)); }
-  // Called when something fails after the commit point; returns a sentence that says what is left,
+  // Sets the handler of failures after the commit. It returns a sentence that says what is left,
   // and where.
-  void OnFailureAfterCommit(std::function<std::string()> settle) { settle_ = std::move(settle); }
+  void OnFailureAfterCommit(std::function<std::string()> handler) {
+    on_failure_after_commit_ = std::move(handler);
+  }
 
-  // Names in the order in which they begin, nested ones after their parent.
+  // Names in the order in which the phases begin, nested ones after their parent.
   std::vector<std::string> PhaseNames() const;
 
   struct RunOptions {
-    Journal* journal = nullptr;  // may be null in tests of the runner itself
+    Journal* journal = nullptr;  // null only in tests
     Progress progress;
-    // Asked between phases before the commit point; true undoes.
+    // Called between phases before the commit; returning true undoes everything.
     std::function<bool()> cancelled;
-    // Overrides every phase's timeout when positive.
+    // Replaces the timeout of every phase if positive.
     std::chrono::milliseconds timeout{0};
   };
-  // Exactly one of: the account of a success; an error after everything was undone; an error with
-  // `not_undone`, whose message says what is left.
+  // Returns one of: the account of a success; an error after everything was undone; an error with
+  // `not_undone` whose message says what is left.
   Result<Account> Run(const RunOptions& options);
-  // After a Run that failed: it failed after the commit point.
+  // After a failed Run: it failed after the commit.
   bool committed() const { return committed_; }
 
  private:
   std::string verb_;
   std::vector<std::vector<Phase>> steps_;
-  std::function<std::string()> settle_;
+  std::function<std::string()> on_failure_after_commit_;
   bool committed_ = false;
 };
 

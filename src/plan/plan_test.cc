@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Phases that write down what happens to them.
+// Phases that record their runs and undos.
 class PlanTest : public testing::Test {
  protected:
   Phase Step(const std::string& name, bool fails = false) {
@@ -42,7 +42,7 @@ class PlanTest : public testing::Test {
   std::string seen_;
 };
 
-TEST_F(PlanTest, FailureUndoesWhatHadBegunLastFirst) {
+TEST_F(PlanTest, AFailureUndoesPhasesInReverseOrder) {
   Plan plan("test");
   plan.Add(Step("a"));
   plan.Add(Step("b", /*fails=*/true));
@@ -54,7 +54,7 @@ TEST_F(PlanTest, FailureUndoesWhatHadBegunLastFirst) {
   EXPECT_EQ(account.error().ToString(), "b: b broke");
 }
 
-TEST_F(PlanTest, UndoThatFailsIsSaidAndTheOthersStillRun) {
+TEST_F(PlanTest, AFailedUndoIsReportedAndTheOthersStillRun) {
   Plan plan("test");
   plan.Add(Step("a"));
   Phase b = Step("b", /*fails=*/true);
@@ -67,7 +67,7 @@ TEST_F(PlanTest, UndoThatFailsIsSaidAndTheOthersStillRun) {
   EXPECT_EQ(seen_, "+a +b -a ");
 }
 
-TEST_F(PlanTest, OneStepThatUndoesSeveralIsNotTriedAgain) {
+TEST_F(PlanTest, AFailedUndoOfAGroupIsNotRepeated) {
   for (bool stuck : {true, false}) {
     Plan plan("test");
     plan.Add(Step("a"));
@@ -150,7 +150,7 @@ TEST_F(PlanTest, OnePhaseAwaitsTheOneBesideIt) {
   EXPECT_EQ(seen_, "+slow +waiting ");
 }
 
-TEST_F(PlanTest, WhoAwaitsAFailureIsNotItsCause) {
+TEST_F(PlanTest, AwaitingAFailedPhaseIsNotTheCause) {
   Plan plan("test");
   Phase waiting = Step("waiting");
   waiting.run = [&](PhaseScope& scope) -> Status {
@@ -166,7 +166,7 @@ TEST_F(PlanTest, WhoAwaitsAFailureIsNotItsCause) {
   EXPECT_NE(account.error().ToString().find("b"), std::string::npos);
 }
 
-TEST_F(PlanTest, WhoWaitsIsWokenByAChangeAndByAFailure) {
+TEST_F(PlanTest, AWaitEndsAtAChangeAndAtAFailure) {
   bool there = false, seen = false;
   Plan plan("test");
   Phase brings = Step("brings"), waits = Step("waits");
@@ -190,14 +190,14 @@ TEST_F(PlanTest, WhoWaitsIsWokenByAChangeAndByAFailure) {
   EXPECT_EQ(account.error().ToString(), "brings: broke");
 }
 
-TEST_F(PlanTest, WhatNoPhaseBringsIsNotWaitedFor) {
+TEST_F(PlanTest, AWaitThatNoPhaseCanEndFails) {
   auto waits_for = [this](const char* name, std::function<bool()> ready) {
     Phase phase = Step(name);
     phase.run = [ready = std::move(ready)](PhaseScope& scope) { return scope.WaitUntil(ready); };
     return phase;
   };
   auto never = [] { return false; };
-  const std::string in_vain = "a: phase a waits for what no phase of this plan brings";
+  const std::string in_vain = "a: phase a waits, and no other phase can wake it";
   {
     Plan plan("test");
     plan.Add(Step("before"));
@@ -209,7 +209,7 @@ TEST_F(PlanTest, WhatNoPhaseBringsIsNotWaitedFor) {
     EXPECT_EQ(account.error().code, Code::kInternal);
     EXPECT_EQ(seen_, "+before -a -before ");
   }
-  {  // What ran beside it has ended.
+  {  // The phases beside it have ended.
     Plan plan("test");
     plan.AddParallel({waits_for("a", never), Step("b"), InOrder("c", {Step("d"), Step("e")})});
     auto account = plan.Run({});
@@ -227,16 +227,16 @@ TEST_F(PlanTest, WhatNoPhaseBringsIsNotWaitedFor) {
   {
     Plan plan("test");
     Phase awaits = Step("a");
-    awaits.run = [](PhaseScope& scope) { return scope.Await("nobody"); };
+    awaits.run = [](PhaseScope& scope) { return scope.Await("no-phase"); };
     plan.AddParallel({std::move(awaits), Step("b")});
     auto account = plan.Run({});
     ASSERT_FALSE(account);
-    EXPECT_NE(account.error().ToString().find("waits for the end of nobody"), std::string::npos);
+    EXPECT_NE(account.error().ToString().find("waits for phase no-phase"), std::string::npos);
   }
 }
 
-// One that waits is at work when what it waits for is there, also before it has woken.
-TEST_F(PlanTest, WhoIsAboutToWakeIsLeft) {
+// A waiting phase counts as running once its condition holds, even before it has woken.
+TEST_F(PlanTest, APhaseThatIsAboutToWakeIsNotStuck) {
   constexpr int kRounds = 2000;
   std::atomic<int> turn{0};
   std::vector<Phase> phases;
@@ -324,7 +324,7 @@ TEST_F(PlanTest, ALateFailureWaitsForTheCommit) {
       EXPECT_EQ(seen_, "+late +beside +commit ");
     } else {
       EXPECT_EQ(account.error().ToString(), "commit: commit broke");
-      // Which of two parallel ones was done first is chance, and so is which is undone first.
+      // The order of parallel phases, and of their undo, is not fixed.
       EXPECT_TRUE(seen_ == "+late +beside +commit -commit -beside -late " ||
                   seen_ == "+late +beside +commit -commit -late -beside ")
           << seen_;
@@ -345,7 +345,7 @@ TEST_F(PlanTest, CancelUndoesBeforeTheCommit) {
 }
 
 // What goes on then is all that is left of the program.
-TEST_F(PlanTest, AfterALateFailureNothingIsCalledOff) {
+TEST_F(PlanTest, AfterALateFailureNothingIsCancelled) {
   Plan plan("test");
   Phase late = Step("late", /*fails=*/true);
   late.fails_late = true;
@@ -362,7 +362,7 @@ TEST_F(PlanTest, AfterALateFailureNothingIsCalledOff) {
   EXPECT_EQ(seen_, "+late +commit ");
 }
 
-TEST_F(PlanTest, FaultsStrikeWhereTheyAreAskedFor) {
+TEST_F(PlanTest, FaultsOccurWhereRequested) {
   struct Row {
     const char* fault;
     const char* seen;

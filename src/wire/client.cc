@@ -299,4 +299,27 @@ stasis::Status AgentClient::Open(milliseconds timeout) {
   return AwaitReply(timeout);
 }
 
+namespace {
+
+class InProcesses final : public Agents {
+ public:
+  Result<std::unique_ptr<AgentLink>> Connect(process::HostPid pid, milliseconds timeout) override {
+    STASIS_ASSIGN(AgentClient client, AgentClient::Find(pid, timeout));
+    return std::unique_ptr<AgentLink>(new AgentClient(std::move(client)));
+  }
+  Result<AgentHeader> ReadHeader(process::HostPid pid) override { return ReadAgentHeader(pid); }
+};
+
+}  // namespace
+
+bool IsOutOfMemory(const Error& error) {
+  constexpr int64_t kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  return error.domain == Domain::kCuda && error.raw == kOutOfMemory;
+}
+
+Agents& AgentsInProcesses() {
+  static InProcesses agents;
+  return agents;
+}
+
 }  // namespace stasis::wire

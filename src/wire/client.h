@@ -1,19 +1,5 @@
-// The client side of the agent's protocol: finds the agent inside a process and sends requests.
-//
-// A suspend: Find, Close, ExportAll (keep the descriptors), Release, Commit.
-//   From Release on, the caller's descriptors keep the memory alive, and until Commit also the
-//   agent's; when the last of them is closed, the memory is free. The program must not be dumped
-//   before Commit, since the held descriptors are files of the GPU.
-// A resume: Find, Map (descriptors in the order of the export), Open.
-// An undo before Release: Open. After it: Map with the same descriptors, then Open.
-//
-// The destructor, or the death of the client's process, opens the gate before Release and has no
-// effect after it (protocol.h). There is one client at a time: a second one gets kAborted.
-//
-// The agent's answers come from an untrusted process: they are bounded and checked here, and may
-// still be wrong. Errors: kNotFound (no agent there), kDeadlineExceeded, kFailedPrecondition (wrong
-// state), kAborted (busy), kUnimplemented (another version, or refused), kUnavailable (driver or
-// connection), kPermissionDenied.
+// The client side of the agent's protocol: finds the agent inside a process and sends requests. Its
+// answers are bounded and checked here. agent_link.h describes the calls.
 #pragma once
 
 #include <chrono>
@@ -23,16 +9,11 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "process/proc.h"
-#include "wire/protocol.h"
+#include "wire/agent_link.h"
 
 namespace stasis::wire {
 
-struct Export {
-  std::vector<Range> ranges;
-  std::vector<UniqueFd> fds;  // one a range, in the same order
-};
-
-class AgentClient {
+class AgentClient final : public AgentLink {
  public:
   // Finds the agent and connects. Returns kNotFound also if the program has not used a GPU yet, and
   // kAborted if the agent has a client.
@@ -45,47 +26,24 @@ class AgentClient {
   AgentClient(AgentClient&&) = default;
   AgentClient& operator=(AgentClient&&) = default;
 
-  // The agent's first answer. Status asks for a new one.
-  const HelloReply& hello() const { return hello_; }
-  Result<HelloReply> Status(std::chrono::milliseconds timeout);
+  const HelloReply& hello() const override { return hello_; }
+  Result<HelloReply> Status(std::chrono::milliseconds timeout) override;
 
-  // Closes the gate. `timeout` is the time in which the program must be quiesced; the answer may
-  // take a second longer. With kLower the contexts' stack limits are small between Release and
-  // Open, so that the driver has half as much to save (DeviceAccount::floor_bytes).
-  enum class Floor { kLower, kKeep };
-  stasis::Status Close(std::chrono::milliseconds timeout, Floor floor = Floor::kLower);
-  // Does the same for a program whose work may wait for another program's work. Returns false if it
-  // is not quiesced within `timeout`: then the gate stays shut (or is still open, if a stream is
-  // being captured), and Rest continues. Requires goes_in_steps().
-  Result<bool> CloseInSteps(std::chrono::milliseconds timeout, Floor floor = Floor::kLower);
-  // After CloseInSteps: lets `calls` more calls of the program through, and then does the same.
-  // With 0 calls it only waits longer.
-  Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout);
-  // False for older agents.
-  bool goes_in_steps() const { return goes_in_steps_; }
-  // Why the program was not quiesced at the last false: the start of a sentence.
-  const std::string& not_yet() const { return not_yet_; }
-  Result<Export> ExportAll(std::chrono::milliseconds timeout);
-  // The same list without descriptors, as Map requires it. In every state except kOpen.
-  Result<std::vector<Range>> Describe(std::chrono::milliseconds timeout);
-  // With kUntilCommit the agent maps the memory again if this connection ends before Commit; with
-  // kNot only the caller's descriptors keep the memory.
-  enum class Hold { kNot, kUntilCommit };
-  stasis::Status Release(Hold hold, std::chrono::milliseconds timeout);
-  stasis::Status Commit(std::chrono::milliseconds timeout);
-  // Between Close and Open: copies imported memory into new memory of the program, one range at a
-  // time, so the GPU needs room for one more range. An error leaves the rest as it was.
-  stasis::Status Own(std::chrono::milliseconds timeout);
-  // Maps the memory. `ranges` must be as ExportAll returned them; the caller keeps the descriptors.
+  stasis::Status Close(std::chrono::milliseconds timeout, Floor floor = Floor::kLower) override;
+  Result<bool> CloseInSteps(std::chrono::milliseconds timeout,
+                            Floor floor = Floor::kLower) override;
+  Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout) override;
+  bool goes_in_steps() const override { return goes_in_steps_; }
+  const std::string& not_yet() const override { return not_yet_; }
+  Result<Export> ExportAll(std::chrono::milliseconds timeout) override;
+  Result<std::vector<Range>> Describe(std::chrono::milliseconds timeout) override;
+  stasis::Status Release(Hold hold, std::chrono::milliseconds timeout) override;
+  stasis::Status Commit(std::chrono::milliseconds timeout) override;
+  stasis::Status Own(std::chrono::milliseconds timeout) override;
   stasis::Status Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
-                     std::chrono::milliseconds timeout);
-  // Maps other processes' memory again that the program has open. Their agents must have mapped it,
-  // and should not have opened their gates yet: a running program may free it.
-  stasis::Status Rejoin(std::chrono::milliseconds timeout);
-  // Opens the gate. Returns kUnavailable, with the gate closed, if a stack limit could not be
-  // restored or another process's memory could not be mapped; Open may be called again when there
-  // is memory.
-  stasis::Status Open(std::chrono::milliseconds timeout);
+                     std::chrono::milliseconds timeout) override;
+  stasis::Status Rejoin(std::chrono::milliseconds timeout) override;
+  stasis::Status Open(std::chrono::milliseconds timeout) override;
 
  private:
   AgentClient(UniqueFd socket, std::string who)

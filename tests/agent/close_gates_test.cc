@@ -24,10 +24,10 @@ TEST(CloseGates, QuiescedProgramsAreClosed) {
   for (bool together : {false, true}) {
     ASSERT_DONE(CloseGates(two.owners(), together, kKeep, Deadline::In(kLong)));
     for (const GateOwner& owner : two.owners()) {
-      auto status = owner.client->Status(kLong);
+      auto status = owner.agent->Status(kLong);
       ASSERT_DONE(status);
       EXPECT_EQ(status->state, wire::State::kClosed);
-      ASSERT_DONE(owner.client->Open(kLong));
+      ASSERT_DONE(owner.agent->Open(kLong));
     }
   }
 }
@@ -48,7 +48,7 @@ TEST(CloseGates, AProgramWithEndlessWorkIsNamed) {
             std::string::npos)
       << closed.error().ToString();
   EXPECT_EQ(two.first.Hear(), "right");
-  for (const GateOwner& owner : two.owners()) ASSERT_DONE(owner.client->Open(kLong));
+  for (const GateOwner& owner : two.owners()) ASSERT_DONE(owner.agent->Open(kLong));
   ASSERT_EQ(two.second.Ask("unstuck"), "ok");
   EXPECT_EQ(two.first.Ask("check " + piece + " 3"), "right");
 }

@@ -142,7 +142,7 @@ def suspended_by_another_user(bench):
         wait_until(lambda: "READY" in log.read_text(), 60, "it does not start")
         pid = nobody.stasis("ps", "--json").json()["jobs"][0]["pid"]
         nobody.stasis("suspend", "his")
-        what = f"user {NOBODY} has suspended it and keeps its GPU memory"
+        what = f"user {NOBODY} has suspended it and holds its GPU memory"
         how = f"`sudo -u '#{NOBODY}' stasis resume {pid}`"
         bench.refused(["resume", pid], 7, what, how, env=env)
         if has_sys_resource():

@@ -164,7 +164,7 @@ def without_sys_resource(world):
     with subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
                           user=NOBODY, group=NOBODY, extra_groups=[]) as sleeper:
         world.own(sleeper.pid)
-        Looked(begin("check", "--json", str(sleeper.pid))).expect("resource-limits", "cannot", "is another user's")
+        Looked(begin("check", "--json", str(sleeper.pid))).expect("resource-limits", "cannot", "belongs to another user")
         refused = begin("dump", str(sleeper.pid))
         sleeper.kill()
     world.disown(sleeper.pid)

@@ -56,7 +56,7 @@ def waited_for(new):
         demand(remembered(port, (FIN_WAIT_2,)) == 1, "the kernel keeps no closed connection")
         program.restore()
         said = alice.transcript(3)
-        demand(re.search(rf"Waited [0-9.]+ s for the port 127\.0\.0\.1:{port}", said),
+        demand(re.search(rf"Waited [0-9.]+ s for port 127\.0\.0\.1:{port}", said),
                f"the message does not say that it waited:\n{said}")
     program.expect_running()
     end(program)

@@ -11,7 +11,7 @@ namespace stasis::dataplane::testing {
 namespace {
 
 using gpu_state::GpuLoad;
-using gpu_state::Lot;
+using gpu_state::GpuShard;
 using plan::Phase;
 using plan::PhaseScope;
 using plan::Plan;
@@ -23,7 +23,7 @@ constexpr uint64_t kDriver = 24 * kMib;
 struct Data {
   std::unique_ptr<DriverAgent> agent;
   std::string bytes;
-  Lot lot;
+  GpuShard lot;
 };
 
 class GpuLoadTest : public DataplaneTest {
@@ -73,10 +73,7 @@ class GpuLoadTest : public DataplaneTest {
   static void FillAll(Data& data) { Fill(data, data.bytes.size() - *data.lot.filled); }
 
   static Phase Named(const char* name, std::function<Status(PhaseScope&)> run) {
-    Phase phase;
-    phase.name = name;
-    phase.run = std::move(run);
-    return phase;
+    return {.name = name, .run = std::move(run)};
   }
   Phase LoadPhase(GpuLoad& load) {
     return Named("load", [&](PhaseScope& scope) {

@@ -147,10 +147,10 @@ def takes_one_with_it(world):
     program = Program(world, "family", "/bin/sh", [script]).run()
     child = int(re.search(r"^CHILD (\d+)$", program.output(), re.M)[1])
     for name, doomed, left in (("child", child, "the rest of the program is as it was before"),
-                               ("root", program.pid, "the program's first; left of it, as before: process ")):
+                               ("root", program.pid, "including the first one; the rest is as it was before: process ")):
         env = dying_criu(world, name, injects=doomed, together=1)
         struck(world, "dump", "family", "--name", IMAGE, env=env)
-        recovered(world, rf"undone: process {doomed} has ended in the meantime[,;] {left}")
+        recovered(world, rf"undone: process {doomed} has ended since[,;] {left}")
         demand(not processes.is_alive(doomed), "the process has not ended, so this tests nothing")
         demand(not (world.images / IMAGE).exists(), "there is an image")
     world.stasis("wait", "family", expect=133)
@@ -171,7 +171,7 @@ def behind_commit(world, program):
             program.expect_running()
         else:
             left = members - after
-            parts = rf".* the rest of it \({left} of {members} processes\) was ended" if left else "$"
+            parts = rf".* the rest \({left} of {members} processes\) was ended now" if left else "$"
             recovered(world, rf"finished: the image {world.images}/{name} is complete{parts}")
             demand(program.state() == "dumped", f"the job is {program.state()}")
         world.stasis("image", "verify", name)
@@ -190,7 +190,7 @@ def without_a_shim(world):
     program.child.wait()
     said = recovered(world, rf"image {world.images}/by-hand is complete; the program's first process, "
                             rf"{program.pid}, has ended, by this dump or by itself")
-    named = re.search(r"left of it: process ([\d, ]+), as before the dump\. End", said)
+    named = re.search(r"left are: process ([\d, ]+), as before the dump\. End", said)
     demand(named or all(not processes.is_alive(pid) for pid in children), f"the message does not name the remaining processes: {said}")
     # Their memory is restored and intact, and they exit with their parent.
     wait_until(lambda: world.reap() or not any(map(processes.is_alive, children)), 60, "they do not run on")

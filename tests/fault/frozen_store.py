@@ -74,7 +74,7 @@ def before(stand):
         with frozen(store):
             command = ended(stand.begin("dump", "--timeout", "2"))
             expect_released(stand, store, command)
-            demand("in time" in command.err and "-d names another" in command.err, f"it does not say why:\n{command}")
+            demand("in time" in command.err and "use another folder with -d" in command.err, f"it does not say why:\n{command}")
         stand.world.expect_clean()
         demand(not os.listdir(store), f"left in the store: {os.listdir(store)}")
 
@@ -121,7 +121,7 @@ def behind_the_commit(stand):
             command = ended(operation)
             demand(command.code == 0, f"exit code {command.code}:\n{command}")
             said = command.out + command.err
-            demand(HIDDEN in said and "is left and of no use" in said, f"the message does not name the leftovers:\n{command}")
+            demand(HIDDEN in said and "is left and useless" in said, f"the message does not name the leftovers:\n{command}")
             stand.program.expect_running()
         remove_what_is_left(stand, store)
         stand.world.stasis("image", "verify", stand.image_folder())

@@ -147,7 +147,7 @@ def without_the_kernel(world, program):
     try:
         saved = suspend(world)
         demand(saved["copied_bytes"] >= MEMORY + ZEROS, f"{saved}")
-        demand("did not look for zero" in world.last.out, lambda: f"{world.last}")
+        demand("did not search for zero" in world.last.out, lambda: f"{world.last}")
         resume(world, program)
     finally:
         isolate.unmount(str(kernel))

@@ -112,7 +112,7 @@ def edited_credentials(new):
     holder.refused(4, "has capabilities")
     holder.put_right()
     holder.seal("0")
-    holder.refused(4, "the image holds a program of user 0, you are user 4001")
+    holder.refused(4, "the image contains a program of user 0, you are user 4001")
     holder.put_right()
     holder.restores()
 
@@ -158,7 +158,7 @@ def roots_image_restored_by_a_user(new):
     for path in [copy, *copy.rglob("*")]:
         os.chown(path, ALICE, ALICE)
     refused = alice.stasis("restore", copy, "--job", "x", expect=4)
-    demand("the image holds a program of user 0" in refused.err, refused)
+    demand("the image contains a program of user 0" in refused.err, refused)
     shutil.rmtree(copy)
 
 
@@ -167,7 +167,7 @@ def users_image_restored_by_root(new):
     root, alice = new(), new(ALICE, RESTORER)
     holder = Holder(alice)
     refused = root.stasis("restore", holder.image, "--job", "x", expect=4)
-    demand("is another user's" in refused.err and "--trust-image" in refused.err, refused)
+    demand("belongs to another user" in refused.err and "--trust-image" in refused.err, refused)
     # A copy has root's files and Alice's MAC. She can make the manifest claim that it is root's
     # program.
     own = root.folder / "own"
@@ -183,7 +183,7 @@ def users_image_restored_by_root(new):
     for uid in ("4001", "0"):
         forge(root, own, "--key", secret_of(root), uid)
         refused = root.stasis("restore", own, "--job", "x", expect=4)
-        demand("holds a program of user 4001" in refused.err and "--trust-image" in refused.err, refused)
+        demand("contains a program of user 4001" in refused.err and "--trust-image" in refused.err, refused)
     other.restores()
     root.stasis("restore", own, "--job", "x", "--trust-image")
     pid = root.stasis("ps", "-a", "--json").json()["jobs"][0]["pid"]
@@ -203,7 +203,7 @@ def image_that_others_may_write(new):
                  holder.image / "packs", packs[0]):
         mode = stat.S_IMODE(path.stat().st_mode)
         path.chmod(mode | 0o020)
-        holder.refused(4, "can be written by others", "chmod -R go-w")
+        holder.refused(4, "can be written by users other than its owner", "chmod -R go-w")
         path.chmod(mode)
         os.chown(path, BOB, 0)
         holder.refused(4, "belongs to user 4002")
@@ -238,7 +238,7 @@ def image_from_elsewhere(new):
         world.stasis("delete", "x")
 
     take(theirs.image)
-    refused("other", "another key", "it says that it was written on ")
+    refused("other", "another key", "according to itself it was written on ")
     restores(here, copy, "--trust-image")
     take(theirs.image, "--key", secret_of(elsewhere), "0")
     refused("other", "another key")

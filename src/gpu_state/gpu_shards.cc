@@ -1,7 +1,6 @@
-#include "gpu_state/shared_lots.h"
+#include "gpu_state/gpu_shards.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,34 +13,46 @@
 
 namespace stasis::gpu_state {
 
-uint64_t Lot::bytes() const {
+uint64_t GpuShard::bytes() const {
   uint64_t sum = 0;
   for (const auto& range : ranges) sum += range.size_bytes;
   return sum;
 }
 
-Result<std::vector<Lot>> LotsOf(const process::ProcessId& process, uid_t owner, size_t member,
-                                const std::vector<wire::Range>& list) {
-  std::vector<Lot> lots;
-  for (size_t i = 0; i < list.size(); ++i) {
-    device::GpuUuid gpu = UuidOf(list[i].device);
-    auto lot =
-        std::find_if(lots.begin(), lots.end(), [&](const Lot& l) { return l.key.gpu == gpu; });
-    if (lot == lots.end()) {
-      lots.emplace_back();
-      lot = lots.end() - 1;
-      lot->key = {process, gpu};
-      lot->owner = owner;
-      lot->member = member;
-    }
-    lot->ranges.push_back({list[i].address, list[i].size_bytes, 0, 0});
-    lot->places.push_back(i);
-  }
-  for (Lot& lot : lots) STASIS_TRY(dataplane::LayOut(lot.ranges));
-  return lots;
+uint64_t ShardBytes(const std::vector<GpuShard>& shards) {
+  uint64_t sum = 0;
+  for (const GpuShard& shard : shards) sum += shard.bytes();
+  return sum;
 }
 
-std::optional<dataplane::ArenaStore> ArenasThereAre(const Paths& paths) {
+uint64_t ShardBytes(const std::vector<GpuShard>& shards, const process::ProcessId& id) {
+  uint64_t sum = 0;
+  for (const GpuShard& shard : shards) sum += shard.key.process == id ? shard.bytes() : 0;
+  return sum;
+}
+
+Result<std::vector<GpuShard>> ShardsOf(const process::ProcessId& process, uid_t owner,
+                                       size_t member, const std::vector<wire::Range>& list) {
+  std::vector<GpuShard> shards;
+  for (size_t i = 0; i < list.size(); ++i) {
+    device::GpuUuid gpu = UuidOf(list[i].device);
+    auto shard = std::find_if(shards.begin(), shards.end(),
+                              [&](const GpuShard& l) { return l.key.gpu == gpu; });
+    if (shard == shards.end()) {
+      shards.emplace_back();
+      shard = shards.end() - 1;
+      shard->key = {process, gpu};
+      shard->owner = owner;
+      shard->member = member;
+    }
+    shard->ranges.push_back({list[i].address, list[i].size_bytes, 0, 0});
+    shard->places.push_back(i);
+  }
+  for (GpuShard& shard : shards) STASIS_TRY(dataplane::LayOut(shard.ranges));
+  return shards;
+}
+
+std::optional<dataplane::ArenaStore> ExistingArenas(const Paths& paths) {
   const std::string shared_memory = "/dev/shm/stasis-" + std::to_string(::geteuid());
   if (paths.arena.empty() && !PathExists(paths.run + "/arena") && !PathExists(shared_memory)) {
     return std::nullopt;
@@ -53,13 +64,13 @@ std::optional<dataplane::ArenaStore> ArenasThereAre(const Paths& paths) {
   return std::move(*store);
 }
 
-std::vector<KeptByOther> KeptByOthers() {
+std::vector<ArenaOfOther> ArenasOfOthers() {
   constexpr std::string_view kPlaces = "/dev/shm";
-  std::vector<KeptByOther> kept;
+  std::vector<ArenaOfOther> kept;
   auto places = ListDir(std::string(kPlaces));
   if (!places) return kept;
   for (const std::string& place : *places) {
-    KeptByOther one;
+    ArenaOfOther one;
     if (std::sscanf(place.c_str(), "stasis-%u", &one.user) != 1 || one.user == ::geteuid()) {
       continue;
     }
@@ -80,25 +91,18 @@ std::vector<KeptByOther> KeptByOthers() {
   return kept;
 }
 
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 bool SameMemory(const std::vector<dataplane::Range>& a, const std::vector<dataplane::Range>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     return x.va == y.va && x.size_bytes == y.size_bytes;
   });
 }
 
-Status ForEachGpu(std::vector<Lot>& lots,
-                  const std::function<device::GpuUuid(const device::GpuUuid&)>& to,
-                  const std::function<Status(const device::GpuUuid&, std::vector<Lot*>&)>& step) {
-  std::map<device::GpuUuid, std::vector<Lot*>> by_gpu;
-  for (Lot& lot : lots) by_gpu[to(lot.key.gpu)].push_back(&lot);
-  std::vector<std::pair<const device::GpuUuid, std::vector<Lot*>>*> gpus;
+Status ForEachGpu(
+    std::vector<GpuShard>& shards, const std::function<device::GpuUuid(const device::GpuUuid&)>& to,
+    const std::function<Status(const device::GpuUuid&, std::vector<GpuShard*>&)>& step) {
+  std::map<device::GpuUuid, std::vector<GpuShard*>> by_gpu;
+  for (GpuShard& shard : shards) by_gpu[to(shard.key.gpu)].push_back(&shard);
+  std::vector<std::pair<const device::GpuUuid, std::vector<GpuShard*>>*> gpus;
   for (auto& gpu : by_gpu) gpus.push_back(&gpu);
   return InParallel(gpus.size(), [&](size_t i) {
     return Annotate(step(gpus[i]->first, gpus[i]->second), gpus[i]->first.value);

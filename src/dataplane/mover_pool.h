@@ -1,0 +1,151 @@
+// Movers and arenas as the layers above use them: the work of one GPU's mover, and the movers that
+// an operation has. mover_client.h and resident.h implement them.
+//
+// A mover may die at any moment without loss of data: the caller still has the descriptors of a
+// save, and the arena is a file.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/block_name.h"
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "base/result.h"
+#include "dataplane/arena.h"
+
+namespace stasis::dataplane {
+
+struct MoverInfo {
+  uint64_t context_bytes = 0;  // GPU memory of the mover's context; 0 if unknown
+  uint64_t free_bytes = 0;     // free memory of the GPU with the mover running
+  uint64_t total_bytes = 0;
+};
+
+struct CopyOptions {
+  // Save: compute the checksum of the data, which takes one read of the arena.
+  bool checksum = false;
+  // Save: the GPU names all blocks (after PrepareNames). Zero blocks are not copied.
+  bool names = false;
+  // Save with names: the name of the data at each block's place in the arena, zero if unknown; or
+  // empty. Blocks whose name is unchanged are not copied.
+  std::vector<Id128> known;
+  // Load: one byte for each block, 1 for a zero block whatever the arena contains; or empty.
+  std::vector<uint8_t> zero;
+  // Load: return kDataLoss before the copy if the checksum differs.
+  std::optional<Id128> expected;
+  // Load: returns the number of bytes at the start of the arena that are filled by now. Called
+  // before each part, with the number of bytes loaded, until everything is loaded. It may block,
+  // and call FreeBallast; it must return more than `loaded`, or an error that ends the load. Empty:
+  // the arena is full.
+  std::function<Result<uint64_t>(uint64_t loaded)> filled;
+  // Called on the caller's thread with the bytes copied and the total.
+  std::function<void(uint64_t, uint64_t)> progress;
+};
+
+struct CopyResult {
+  // Save, on request: names range by range for blocks of kBlockBytes; zero for a zero block.
+  std::vector<Id128> names;
+  uint64_t zero_bytes = 0;  // bytes in zero blocks
+  uint64_t copied_bytes = 0;
+  uint64_t cleared_bytes = 0;  // load: cleared; save: unchanged in the arena
+  uint64_t cold_bytes = 0;     // bytes of the arena touched and registered during the copy
+  double seconds = 0;          // duration of the copy alone
+  // Save: time from the start until the first copy was submitted; GPU time for the names.
+  double until_first_s = 0;
+  double naming_s = 0;
+  bool staged = false;  // copied through staging buffers: the arena is on disk or could not be
+                        // registered
+  std::optional<Id128> checksum;
+};
+
+struct WireSpeed {
+  uint64_t bytes = 0;  // size of one copy
+  double to_arena_bytes_per_s = 0;
+  double to_gpu_bytes_per_s = 0;
+};
+
+struct NamingSpeed {
+  uint64_t bytes = 0;
+  double bytes_per_s = 0;
+  double prepare_s = 0;  // time of the first load of the kernel
+};
+
+// A MoverLink must be used by one thread at a time. Movers of several GPUs work in parallel.
+class MoverLink {
+ public:
+  virtual ~MoverLink() = default;
+
+  // All calls return kDeadlineExceeded if the mover did not answer in time and was killed,
+  // kUnavailable if it died, and kResourceExhausted if memory of the GPU or machine is short.
+
+  // Starts a mover if none runs, and creates its context. Call this before the program is touched,
+  // because the context may not fit into GPU memory.
+  virtual Result<MoverInfo> Start(const Deadline& deadline) = 0;
+  // Stops the mover and waits until its GPU memory is free. A resident mover releases everything of
+  // this client and stays.
+  virtual Status Stop() = 0;
+
+  // Attaches an arena; starts a mover if none runs. Attaching the same unchanged file again keeps
+  // its memory registered.
+  virtual Status Attach(const Arena& arena, const Deadline& deadline) = 0;
+  virtual Status Detach(const Deadline& deadline) = 0;
+  // Touches and registers that many bytes of the arena ahead of time.
+  virtual Status Warm(uint64_t bytes, const Deadline& deadline) = 0;
+  // Measures the best of five copies each way between the arena and GPU memory. The arena's content
+  // is unchanged.
+  virtual Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline) = 0;
+
+  // Prepares naming of blocks with this key. Call it before the program is touched, because it may
+  // need GPU memory. Returns kUnimplemented if the kernel cannot be loaded; names must then be
+  // computed by the CPU.
+  virtual Status PrepareNames(const BlockSecret& secret, const Deadline& deadline) = 0;
+  // Measures the best of five runs on random bytes with a random key. Needs that much GPU memory.
+  virtual Result<NamingSpeed> MeasureNaming(uint64_t bytes, const Deadline& deadline) = 0;
+
+  // Copies the memory behind `fds`, one for each range, into the attached arena. The caller keeps
+  // the descriptors. Afterwards the mover also holds the memory, until Release(). After an error
+  // nothing is held and GPU memory is unchanged; kInvalidArgument means that a descriptor or size
+  // from the program is wrong.
+  virtual Result<CopyResult> Save(const std::vector<Range>& ranges, std::span<const int> fds,
+                                  const CopyOptions& options, const Deadline& deadline) = 0;
+
+  // Allocates all memory plus a ballast of that size, or nothing. kResourceExhausted names the
+  // needed and the free size.
+  virtual Status PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_bytes,
+                             const Deadline& deadline) = 0;
+  virtual Status FreeBallast(const Deadline& deadline) = 0;
+  // Copies the attached arena into that memory; parts that are not in the arena become zero. On
+  // error all of it is released.
+  virtual Result<CopyResult> Load(const CopyOptions& options, const Deadline& deadline) = 0;
+  // Returns descriptors of that memory, in order.
+  virtual Result<std::vector<UniqueFd>> Export(const Deadline& deadline) = 0;
+
+  // Releases all memory of a save or load, to finish or cancel it. Succeeds if no mover runs. The
+  // arena stays attached.
+  virtual Status Release(const Deadline& deadline) = 0;
+};
+
+// The movers of an operation, started when needed, and arenas that are kept between operations.
+// Thread-safe.
+class MoverPool {
+ public:
+  virtual ~MoverPool() = default;
+  // Returns the mover of that GPU; a new one is not started yet.
+  virtual MoverLink& MoverOf(const device::GpuUuid& gpu) = 0;
+  // Stops all movers and frees their GPU memory, except the contexts of resident ones.
+  virtual void StopMovers() = 0;
+  // Stops this user's resident movers that serve no client, for their contexts are GPU memory too.
+  // Returns their number.
+  virtual Result<int> StopIdleMovers(const Deadline& deadline) = 0;
+
+  // True if TakeArena returns arenas given to KeepArena.
+  virtual bool keeps_arenas() const = 0;
+  // KeepArena stores an arena with its lock; TakeArena returns and removes it.
+  virtual void KeepArena(Arena arena) = 0;
+  virtual std::optional<Arena> TakeArena(const ArenaKey& key) = 0;
+};
+
+}  // namespace stasis::dataplane

@@ -1,0 +1,62 @@
+// A shard is the GPU data of one process on one GPU: one arena holds it and one mover copies it. An
+// agent lists the memory on all GPUs of its process; the functions here split that list into
+// shards.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "dataplane/arena.h"
+#include "wire/protocol.h"
+
+namespace stasis::gpu_state {
+
+struct GpuShard {
+  dataplane::ArenaKey key;
+  uid_t owner = 0;
+  size_t member = 0;                     // index of its process in the list of members
+  std::vector<dataplane::Range> ranges;  // laid out
+  std::vector<size_t> places;            // of each range in the agent's list
+  std::optional<dataplane::Arena> arena;
+  // How much of the arena, from its start, has been read from an image; null: the arena is full.
+  std::shared_ptr<std::atomic<uint64_t>> filled;
+  std::vector<UniqueFd> memory;                // new, filled GPU memory; one for each range
+  std::optional<Id128> checksum;               // of data on disk
+  std::optional<dataplane::ArenaNames> names;  // of its blocks when they were saved
+
+  uint64_t bytes() const;
+};
+
+// kInvalidArgument for sizes that no GPU has.
+Result<std::vector<GpuShard>> ShardsOf(const process::ProcessId& process, uid_t owner,
+                                       size_t member, const std::vector<wire::Range>& list);
+
+// The sum of all shards, or of those of one process.
+uint64_t ShardBytes(const std::vector<GpuShard>& shards);
+uint64_t ShardBytes(const std::vector<GpuShard>& shards, const process::ProcessId& id);
+
+// Returns the arenas of this user if any were ever made; creates no place for arenas.
+std::optional<dataplane::ArenaStore> ExistingArenas(const Paths& paths);
+
+// A program whose memory is in an arena of the user who suspended it.
+struct ArenaOfOther {
+  uid_t user = 0;
+  process::ProcessId process;
+};
+// Lists live programs only. Only root can see arenas of other users, and only those in /dev/shm.
+std::vector<ArenaOfOther> ArenasOfOthers();
+
+// Returns true for the same allocations in the same order, wherever they lie in an arena.
+bool SameMemory(const std::vector<dataplane::Range>& a, const std::vector<dataplane::Range>& b);
+
+// Runs `step` once for every GPU with the shards on it, in parallel, and returns the first error.
+// `to` maps the GPU of a shard to the GPU that it is meant for.
+Status ForEachGpu(
+    std::vector<GpuShard>& shards, const std::function<device::GpuUuid(const device::GpuUuid&)>& to,
+    const std::function<Status(const device::GpuUuid&, std::vector<GpuShard*>&)>& step);
+
+}  // namespace stasis::gpu_state

@@ -1,0 +1,26 @@
+// Dump: writes a complete image of a program, then ends the program or lets it run.
+#pragma once
+
+#include <string>
+
+#include "checks/survey.h"
+#include "criu/options.h"
+#include "operations/options.h"
+#include "operations/result.h"
+#include "operations/session.h"
+#include "store/codec.h"
+
+namespace stasis::operations {
+
+struct DumpOptions {
+  std::string store;  // the image's folder is created here
+  std::string name;   // of the image; empty: made from the target's name and the time
+  bool leave_running = false;
+  bool full = false;  // write every block, even those that an earlier image has
+  store::Compression compression = store::Compression::kNone;
+  criu::Options criu;
+};
+Result<OperationResult> Dump(Session& session, const checks::Target& target,
+                             const DumpOptions& dump, const OperationOptions& options);
+
+}  // namespace stasis::operations

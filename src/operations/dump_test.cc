@@ -1,0 +1,187 @@
+// Dumps with a fake CRIU, into a real store.
+#include "operations/dump.h"
+
+#include "operations/dump_run.h"
+#include "operations/testing/stage.h"
+#include "store/image_reader.h"
+#include "store/limits.h"
+
+namespace stasis::operations {
+namespace {
+
+using fakes::Fault;
+using fakes::FaultCase;
+using fakes::ForEachFault;
+using fakes::Recover;
+using fakes::World;
+
+struct DumpWorld : World {
+  explicit DumpWorld(int processes) : World(processes) {}
+  std::string store() const { return services.paths.images(); }
+  std::string image() const { return store() + "/name"; }
+  bool HasImage() const { return PathExists(image() + "/" + store::kManifestName); }
+  // Everything in the store except the image.
+  std::vector<std::string> Leftovers() const {
+    std::vector<std::string> found;
+    for (auto& name : ListDir(store()).value_or(std::vector<std::string>())) {
+      if (name != "name" && name != ".lock") found.push_back(name);
+    }
+    return found;
+  }
+};
+
+std::unique_ptr<World> TwoProcesses() {
+  auto world = std::make_unique<DumpWorld>(2);
+  world->program.AddAgent(1, 2);
+  return world;
+}
+
+Result<OperationResult> RunDump(World& world, bool leave_running = false) {
+  Session session = fakes::MakeSession(world, "dump");
+  DumpOptions dump;
+  dump.store = world.services.paths.images();
+  dump.name = "name";
+  dump.leave_running = leave_running;
+  return Dump(session, fakes::TargetOf(world), dump, {});
+}
+
+TEST(DumpTest, TheImageIsCompleteBeforeTheProgramIsKilled) {
+  auto world = TwoProcesses();
+  auto& dumped = static_cast<DumpWorld&>(*world);
+  bool complete = false;
+  Session session = fakes::MakeSession(*world, "dump");
+  OperationOptions options;
+  options.progress.end = [&](const plan::PhaseReport& phase) {
+    if (phase.name == "commit") complete = dumped.HasImage() && world->program.Alive(1);
+  };
+  DumpOptions dump;
+  dump.store = dumped.store();
+  dump.name = "name";
+  auto done = Dump(session, fakes::TargetOf(*world), dump, options);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_TRUE(complete);
+  EXPECT_FALSE(world->program.Alive(1));
+  EXPECT_FALSE(world->program.Alive(2));
+  EXPECT_TRUE(dumped.Leftovers().empty());
+  auto reader = store::ImageReader::Open(dumped.image());
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  EXPECT_EQ((*reader)->manifest().ranges.size(), 2u);
+  EXPECT_EQ((*reader)->manifest().processes.size(), 2u);
+  EXPECT_FALSE(world->movers->hold_memory());
+}
+
+TEST(DumpTest, WithLeaveRunningItRunsWithItsMemoryBeforeTheImageIsWritten) {
+  auto world = TwoProcesses();
+  auto& dumped = static_cast<DumpWorld&>(*world);
+  auto done = RunDump(*world, /*leave_running=*/true);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_TRUE(dumped.HasImage());
+  EXPECT_TRUE(dumped.Leftovers().empty());
+  EXPECT_GT(done->pause_s, 0);
+}
+
+TEST(DumpTest, ASuspendedProgramIsDumpedFromItsArenas) {
+  for (bool leave_running : {false, true}) {
+    auto world = TwoProcesses();
+    ASSERT_TRUE(fakes::Suspend(*world));
+    auto done = RunDump(*world, leave_running);
+    ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+    EXPECT_EQ(world->log.Count("agent 1 Close"), 1);
+    EXPECT_EQ(world->program.Alive(1), leave_running);
+    if (!leave_running) continue;
+    EXPECT_EQ(fakes::WhyNotSuspended(*world), "");
+    ASSERT_TRUE(fakes::Resume(*world));
+    EXPECT_EQ(world->WhyNotAsBefore(), "");
+  }
+}
+
+// Either an image exists and the program has ended, or none exists and the program is as it was.
+std::string AfterDump(World& world, const FaultCase& fault, const Result<OperationResult>& done) {
+  auto& dumped = static_cast<DumpWorld&>(world);
+  if (!done && done.error().not_undone) {
+    world.log.Unhang();
+    auto [ok, outcomes] = Recover(world);
+    if (!ok) return "recover: " + outcomes;
+  }
+  if (!dumped.Leftovers().empty()) return "left in the store: " + dumped.Leftovers().front();
+  const bool alive = world.program.Alive(1);
+  if (done && !dumped.HasImage()) return "no image";
+  if (!done && dumped.HasImage() && fault.call != "criu End" && fault.call != "criu Dump") {
+    return "an image of a failed dump";
+  }
+  if (!alive) {
+    return dumped.HasImage() || fault.fault == Fault::kKill ? "" : "the program was lost";
+  }
+  return world.WhyNotAsBefore();
+}
+
+TEST(DumpTest, EveryFaultCostsTheImageAndNeverTheProgram) {
+  ForEachFault(
+      TwoProcesses, [](World& world) { return RunDump(world); },
+      {Fault::kFail, Fault::kFailAfter, Fault::kKill}, AfterDump);
+}
+
+TEST(DumpTest, EveryFaultWithLeaveRunningLeavesItRunning) {
+  ForEachFault(
+      TwoProcesses, [](World& world) { return RunDump(world, /*leave_running=*/true); },
+      {Fault::kFail, Fault::kHang},
+      [](World& world, const FaultCase&, const Result<OperationResult>& done) -> std::string {
+        if (!done && done.error().not_undone) {
+          world.log.Unhang();
+          auto [ok, outcomes] = Recover(world);
+          if (!ok) return "recover: " + outcomes;
+        }
+        return world.WhyNotAsBefore();
+      });
+}
+
+// The commit is refused after CRIU has written everything.
+TEST(DumpTest, ARefusedCommitLetsTheProgramRun) {
+  auto world = TwoProcesses();
+  auto& dumped = static_cast<DumpWorld&>(*world);
+  world->services.settings.most_image_bytes = 1;
+  auto done = RunDump(*world);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, Code::kResourceExhausted) << done.error().ToString();
+  EXPECT_FALSE(done.error().not_undone);
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_FALSE(dumped.HasImage());
+  EXPECT_TRUE(dumped.Leftovers().empty());
+}
+
+TEST(DumpTest, AnExistingNameIsRefused) {
+  auto world = TwoProcesses();
+  ASSERT_TRUE(MakeDirs(static_cast<DumpWorld&>(*world).image()));
+  auto done = RunDump(*world);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, Code::kAlreadyExists);
+  EXPECT_EQ(world->log.Count("agent 1 Close"), 0);
+}
+
+// CRIU failed after the commit and had killed nothing: the program runs on beside its image.
+TEST(DumpTest, ACriuThatFailsAfterTheCommitLeavesImageAndProgram) {
+  auto world = TwoProcesses();
+  auto& dumped = static_cast<DumpWorld&>(*world);
+  world->log.Set("criu End", Fault::kFail);
+  auto done = RunDump(*world);
+  ASSERT_FALSE(done);
+  EXPECT_TRUE(done.error().not_undone);
+  EXPECT_NE(done.error().hint.find("The program was not ended"), std::string::npos)
+      << done.error().hint;
+  EXPECT_TRUE(dumped.HasImage());
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
+TEST(DumpTest, ThePauseIsFromTheFirstToTheLastPhaseThatBlocksTheProgram) {
+  std::vector<plan::PhaseReport> phases(4);
+  phases[0] = {.name = "image-begin", .start_s = 0, .seconds = 1};
+  phases[1] = {.name = "gate-close", .start_s = 1, .seconds = 1};
+  phases[2] = {.name = "gpu-return", .start_s = 4, .seconds = 2};
+  phases[3] = {.name = "commit", .start_s = 6, .seconds = 9};
+  EXPECT_DOUBLE_EQ(Pause(phases), 5);
+  EXPECT_DOUBLE_EQ(Pause({phases[0]}), 0);
+}
+
+}  // namespace
+}  // namespace stasis::operations

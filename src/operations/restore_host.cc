@@ -1,0 +1,65 @@
+#include "operations/restore_host.h"
+
+#include <optional>
+#include <utility>
+
+#include "criu/inside.h"
+
+namespace stasis::operations {
+namespace {
+
+class ShimHost final : public RestoreHost {
+ public:
+  // CRIU is reached by `socket`, or in a new pid namespace by `inside`.
+  ShimHost(jobs::RestoreShim shim, UniqueFd socket, std::optional<criu::Inside> inside)
+      : shim_(std::move(shim)), socket_(std::move(socket)), inside_(std::move(inside)) {}
+
+  const process::ProcessId& shim() const override { return shim_.shim(); }
+  Result<std::unique_ptr<criu::CriuSession>> ConnectCriu(const Deadline& deadline) override {
+    if (!inside_) {
+      return std::make_unique<criu::Session>(
+          criu::Session::OverSocket(std::move(socket_), shim_.criu()));
+    }
+    STASIS_ASSIGN(criu::Session session, inside_->Accept(deadline));
+    return std::make_unique<criu::Session>(std::move(session));
+  }
+  Status SetRoot(const process::ProcessId& root, const Deadline& deadline) override {
+    return shim_.SetRoot(root, deadline);
+  }
+  bool root_ended() const override { return shim_.root_ended().has_value(); }
+  Status Commit(const Deadline& deadline) override { return shim_.Commit(deadline); }
+  Status Abort(const Deadline& deadline) override { return shim_.Abort(deadline); }
+
+ private:
+  jobs::RestoreShim shim_;
+  UniqueFd socket_;
+  std::optional<criu::Inside> inside_;
+};
+
+class ShimHosts final : public RestoreHosts {
+ public:
+  Result<std::unique_ptr<RestoreHost>> Start(HostSpec spec, const Deadline& deadline) override {
+    std::optional<criu::Inside> inside;
+    criu::SocketPair pair;
+    criu::SwrkCommand command;
+    if (spec.shim.new_pidns) {
+      STASIS_ASSIGN(inside, criu::Inside::Make(spec.criu_path, spec.images_dir, spec.log_path));
+      spec.shim.criu_fds.merge(inside->fds());
+      command = inside->command();
+    } else {
+      STASIS_ASSIGN(pair, criu::MakeSocketPair());
+      spec.shim.criu_fds[criu::SwrkCommand::kSocketFd] = pair.criu.get();
+      command = criu::MakeSwrkCommand(spec.criu_path);
+    }
+    spec.shim.criu_argv = std::move(command.argv);
+    spec.shim.criu_env = std::move(command.env);
+    STASIS_ASSIGN(jobs::RestoreShim shim, jobs::RestoreShim::Start(spec.shim, deadline));
+    return std::make_unique<ShimHost>(std::move(shim), std::move(pair.ours), std::move(inside));
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<RestoreHosts> MakeRestoreHosts() { return std::make_shared<ShimHosts>(); }
+
+}  // namespace stasis::operations

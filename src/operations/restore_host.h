@@ -1,0 +1,46 @@
+// The processes that a restore starts first: a shim, and below it a CRIU that waits for its
+// request. The restored program hangs below the shim, which kills it if the restore fails or this
+// process dies before Commit.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/deadline.h"
+#include "base/result.h"
+#include "criu/client.h"
+#include "jobs/shim_client.h"
+#include "store/manifest.h"
+
+namespace stasis::operations {
+
+// See jobs::RestoreShim. Not thread-safe.
+class RestoreHost {
+ public:
+  virtual ~RestoreHost() = default;
+  virtual const process::ProcessId& shim() const = 0;
+  // Connects to CRIU. Call it once.
+  virtual Result<std::unique_ptr<criu::CriuSession>> ConnectCriu(const Deadline& deadline) = 0;
+  virtual Status SetRoot(const process::ProcessId& root, const Deadline& deadline) = 0;
+  virtual bool root_ended() const = 0;
+  virtual Status Commit(const Deadline& deadline) = 0;
+  virtual Status Abort(const Deadline& deadline) = 0;
+};
+
+struct HostSpec {
+  jobs::RestoreSpec shim;  // without CRIU's command and socket
+  std::string criu_path;
+  std::string images_dir;  // of the later request
+  std::string log_path;
+};
+
+// Starts hosts.
+class RestoreHosts {
+ public:
+  virtual ~RestoreHosts() = default;
+  virtual Result<std::unique_ptr<RestoreHost>> Start(HostSpec spec, const Deadline& deadline) = 0;
+};
+std::shared_ptr<RestoreHosts> MakeRestoreHosts();
+
+}  // namespace stasis::operations

@@ -1,0 +1,186 @@
+// Restores with a fake CRIU and shim, from an image of a fake dump.
+#include "operations/restore.h"
+
+#include <linux/sched.h>
+#include <sys/syscall.h>
+
+#include "operations/testing/stage.h"
+#include "store/image_reader.h"
+
+namespace stasis::operations {
+namespace {
+
+using device::ProcessState;
+using fakes::Fault;
+using fakes::FaultCase;
+using fakes::ForEachFault;
+using fakes::World;
+
+// A sleeping process with that pid; 0 if the pid cannot be had.
+pid_t StartWithPid(pid_t pid) {
+  clone_args arguments{};
+  arguments.exit_signal = SIGCHLD;
+  arguments.set_tid = reinterpret_cast<uint64_t>(&pid);
+  arguments.set_tid_size = 1;
+  const long child = ::syscall(SYS_clone3, &arguments, sizeof arguments);
+  if (child == 0) {
+    ::syscall(SYS_close_range, 0, ~0u, 0);
+    ::setsid();
+    for (;;) ::pause();
+  }
+  return child < 0 ? 0 : static_cast<pid_t>(child);
+}
+
+void KillAndReap(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
+// Does the work of CRIU: starts the tree, stopped; a rejected notification kills it.
+Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler& handler) {
+  auto& process = world.program.At(1);
+  const pid_t pid = StartWithPid(process.id.pid.value);
+  if (pid == 0) return FailErrno(errno, "clone3");
+  {
+    std::lock_guard lock(world.program.mutex);
+    process.id = process::ReadStat({pid})->id;
+    process.state = ProcessState::kCheckpointed;
+    process.agent->state = wire::State::kReleased;
+    process.agent->memory.clear();
+    process.agent->held.clear();
+  }
+  criu::Notification notification;
+  notification.moment = criu::Moment::kPostRestore;
+  notification.pid = {pid};
+  if (Status allowed = handler(notification); !allowed) {
+    KillAndReap(pid);
+    return Fail(std::move(allowed).error());
+  }
+  return process::HostPid{pid};
+}
+
+std::string ImageOf(World& world) { return world.services.paths.images() + "/image"; }
+
+// A world whose program has been dumped and has ended.
+std::unique_ptr<World> Dumped() {
+  auto world = std::make_unique<World>(1);
+  world->program.AddAgent(1, 2);
+  Session session = fakes::MakeSession(*world, "dump");
+  DumpOptions dump;
+  dump.store = world->services.paths.images();
+  dump.name = "image";
+  auto done = Dump(session, fakes::TargetOf(*world), dump, {});
+  EXPECT_TRUE(done) << done.error().ToString();
+  KillAndReap(world->program.root().pid.value);
+  return world;
+}
+
+Result<OperationResult> RunRestore(World& world, RestoreOptions restore = {}) {
+  Session session = fakes::MakeSession(world, "restore");
+  session.restore_hosts = std::make_shared<fakes::FakeHosts>(
+      world.log,
+      [&](const criu::NotifyHandler& handler) { return RestoreProcess(world, handler); });
+  restore.image = ImageOf(world);
+  restore.trust_image = true;  // CRIU's files are not real
+  return Restore(session, restore, {});
+}
+
+class RestoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root may choose a pid";
+  }
+};
+
+TEST_F(RestoreTest, TheProgramRunsWithItsMemory) {
+  auto world = Dumped();
+  world->log.Clear();
+  auto done = RunRestore(*world);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_EQ(done->pid, world->program.root().pid.value);
+  EXPECT_FALSE(done->job.empty());
+  EXPECT_LT(world->log.IndexOf("mover A FreeBallast"), world->log.IndexOf("device Restore 1"));
+  EXPECT_LT(world->log.IndexOf("device Unlock 1"), world->log.IndexOf("agent 1 Map"));
+  EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("host Commit"))
+      << "everything that can fail comes before the commit";
+  EXPECT_EQ(world->log.Count("host Abort"), 0);
+}
+
+// Either the program runs and is committed to its shim, or nothing of it is left and a second
+// attempt succeeds.
+std::string AfterRestore(World& world, const FaultCase& fault,
+                         const Result<OperationResult>& done) {
+  const auto& process = world.program.At(1);
+  if (done) return world.WhyNotAsBefore();
+  if (fault.call == "host Commit") return "";  // the shim decides; see shim tests
+  if (process::IsAlive(process.id)) return "the restored process was not killed";
+  if (world.movers->hold_memory()) return "a mover holds memory";
+  if (!PathExists(ImageOf(world))) return "the image is gone";
+  ::waitpid(process.id.pid.value, nullptr, 0);
+  world.log.Unhang();
+  auto again = RunRestore(world);
+  return again ? world.WhyNotAsBefore() : "second restore: " + again.error().ToString();
+}
+
+TEST_F(RestoreTest, EveryFaultLeavesNothingAndTheImage) {
+  ForEachFault(
+      Dumped, [](World& world) { return RunRestore(world); },
+      {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterRestore);
+}
+
+TEST_F(RestoreTest, WithoutRoomOnTheGpuNothingIsStarted) {
+  auto world = Dumped();
+  world->log.Clear();
+  for (auto& gpu : world->device->gpus) gpu.free_bytes = 1;
+  auto full = RunRestore(*world);
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, Code::kResourceExhausted) << full.error().ToString();
+  EXPECT_EQ(world->log.Count("host Start"), 0);
+}
+
+TEST_F(RestoreTest, ADamagedBlockIsFoundBeforeTheProgramRuns) {
+  auto world = Dumped();
+  world->log.Clear();
+  {
+    auto reader = store::ImageReader::Open(ImageOf(*world));
+    ASSERT_TRUE(reader);
+    for (const auto& pack : (*reader)->manifest().packs) {
+      const std::string path = ImageOf(*world) + "/" + pack.path();
+      UniqueFd fd(::open(path.c_str(), O_WRONLY));
+      // The first bytes of a block's content.
+      ASSERT_EQ(::pwrite(fd.get(), "damage", 6, 4096), 6) << path;
+    }
+  }
+  auto damaged = RunRestore(*world);
+  ASSERT_FALSE(damaged);
+  EXPECT_EQ(damaged.error().code, Code::kDataLoss) << damaged.error().ToString();
+  EXPECT_EQ(world->log.Count("device Restore 1"), 0);
+  EXPECT_EQ(world->log.Count("host Commit"), 0);
+}
+
+TEST_F(RestoreTest, ARunningProgramsPidsAreTaken) {
+  auto world = Dumped();
+  ASSERT_TRUE(RunRestore(*world));
+  auto taken = RunRestore(*world);
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code, Code::kAborted) << taken.error().ToString();
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
+TEST_F(RestoreTest, ADryRunStartsNothing) {
+  auto world = Dumped();
+  world->log.Clear();
+  Session session = fakes::MakeSession(*world, "restore");
+  RestoreOptions restore;
+  restore.image = ImageOf(*world);
+  OperationOptions options;
+  options.dry_run = true;
+  auto done = Restore(session, restore, options);
+  ASSERT_TRUE(done) << done.error().ToString();
+  EXPECT_EQ(done->planned_phases.back(), "adopt");
+  EXPECT_EQ(world->log.Count("mover A Start"), 0);
+}
+
+}  // namespace
+}  // namespace stasis::operations

@@ -1,0 +1,19 @@
+// Resume: a suspended program gets its GPU back.
+#pragma once
+
+#include <string>
+
+#include "checks/survey.h"
+#include "operations/options.h"
+#include "operations/result.h"
+#include "operations/session.h"
+
+namespace stasis::operations {
+
+struct ResumeOptions {
+  std::string gpu_map;  // "OLD=NEW,..."
+};
+Result<OperationResult> Resume(Session& session, const checks::Target& target,
+                               const ResumeOptions& resume, const OperationOptions& options);
+
+}  // namespace stasis::operations
