@@ -62,10 +62,13 @@ find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
-# Debian has no static fmt. The header-only variant makes the shared library unnecessary. Only in
-# the release preset: it costs a second per file, or per room in a unity build.
+# stasis::fmt. Debian has no static fmt, so release programs contain one that is compiled here; other
+# presets use the shared library.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
-  target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY=1)
+  add_library(stasis_fmt STATIC ${CMAKE_SOURCE_DIR}/cmake/fmt.cc)
+  add_library(stasis::fmt ALIAS stasis_fmt)
+else()
+  add_library(stasis::fmt ALIAS fmt::fmt)
 endif()
 
 # stasis::zstd and so on: the static library if there is one.

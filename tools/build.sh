@@ -15,7 +15,9 @@ case ${1:-} in
   *) die "there is no preset '$1'; the presets are release, dev, asan and tsan" ;;
 esac
 tools/setup.sh --quiet
-if [ "$preset" = asan ] && [ -z "${STASIS_NO_SETUP:-}" ]; then install_groups asan; fi
+case $preset in
+  asan | tsan) [ -n "${STASIS_NO_SETUP:-}" ] || install_groups sanitizers ;;
+esac
 tree=build/$preset
 
 # The build tool tracks everything except the presets and the CRIU built by setup.

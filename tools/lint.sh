@@ -49,7 +49,7 @@ verdict $status python
 # "area: verb ..." or "Verb ...", at most 72 characters, no full stop.
 if [ "$since" != --all ]; then
   status=0
-  git log --no-merges --format='%h %s' "$since..HEAD" | awk '{ subject = substr($0, length($1) + 2) }
+  git log --first-parent --no-merges --format='%h %s' "$since..HEAD" | awk '{ subject = substr($0, length($1) + 2) }
     length(subject) > 72 || subject ~ /[.]$/ || subject !~ /^([a-z0-9][a-z0-9_.,\/ -]*: [a-z]|[A-Z][a-z]+ )/ {
       print "   bad subject: " $0; bad = 1 }
     END { exit bad }' || status=$?
@@ -61,7 +61,7 @@ sources=$(files 'src/*.cc' 'softgpu/*.cc' 'workloads/*.cc')
 if [ -n "$sources" ]; then
   if [ -n "$tidy_limit" ]; then
     # shellcheck disable=SC2086  # one path a word
-    newest=$(git log --no-merges --name-only --format= "$since..HEAD" -- $sources | awk 'NF && !seen[$0]++' | head -n "$tidy_limit")
+    newest=$(git log --first-parent --no-merges --name-only --format= "$since..HEAD" -- $sources | awk 'NF && !seen[$0]++' | head -n "$tidy_limit")
     note "clang-tidy: the $(printf '%s\n' "$newest" | wc -l) sources that changed last, of $(printf '%s\n' "$sources" | wc -l)"
     sources=$newest
   fi

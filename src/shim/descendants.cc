@@ -50,6 +50,10 @@ void KillDescendants(pid_t criu) {
   // A grandchild becomes a child when its parent exits, and that exit wakes this loop for the next
   // scan. No process is missed, and no wait is in vain.
   do {
+    // The scan takes longer with each ended process that is still listed, and a process that hops
+    // from fork to fork leaves more of them meanwhile. With none left over, the scan catches it.
+    while (::waitpid(-1, nullptr, __WALL | WNOHANG) > 0) {
+    }
     bool waits = false;
     for (pid_t pid : Children()) {
       if (process::IsSharedServer({pid})) continue;
