@@ -72,7 +72,7 @@ Result<Caller> UserNamed(const std::string& name) {
 Status CheckServed(const Caller& caller) {
   if (::geteuid() == 0 || caller.uid == ::geteuid() || caller.uid == 0) return {};
   return Fail(Code::kPermissionDenied,
-              fmt::format("this daemon belongs to user {} and serves nobody else", ::geteuid()),
+              fmt::format("this daemon belongs to user {} and accepts no other user", ::geteuid()),
               "a daemon started by root serves all users");
 }
 

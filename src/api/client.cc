@@ -22,10 +22,13 @@
 #include "api/worker_credentials.h"
 #include "base/deadline.h"
 #include "base/fd.h"
+#include "base/file.h"
 #include "base/task_limits.h"
 #include "base/thread.h"
 #include "config/open_paths.h"
+#include "jobs/manage.h"
 #include "stasis/v1/stasis.grpc.pb.h"
+#include "store/limits.h"
 
 namespace stasis::api {
 namespace {
@@ -37,7 +40,8 @@ const char kHowWithout[] =
     "`stasis daemon start` starts a new one; --no-daemon runs this command without it";
 
 const char kWhatIsLeft[] =
-    "The operation goes on by itself, or was rolled back; see `stasis ps -a` and `stasis recover`";
+    "The operation continues by itself, or was rolled back; see `stasis ps -a` and `stasis "
+    "recover`";
 
 // Exists while a call that changes something is under way. If the process then runs out of threads,
 // left_at_task_limit tells the user what may be left.
@@ -325,19 +329,30 @@ Result<v1::OperationResult> Client::Stream(const Request& request, Rpc rpc,
 STASIS_STREAM(Suspend)
 STASIS_STREAM(Resume)
 STASIS_STREAM(Dump)
-STASIS_STREAM(Restore)
 #undef STASIS_STREAM
+
+Result<v1::OperationResult> Client::Restore(const v1::RestoreRequest& request,
+                                            const OnEvent& on_event) {
+  v1::RestoreRequest absolute = request;
+  // The id of a job or the name of an image takes precedence over a directory of that name here,
+  // unless the directory is an image.
+  if (PathExists(request.source() + "/" + store::kManifestName)) {
+    absolute.set_source(AbsolutePath(request.source()));
+  }
+  auto rpc = [](v1::Stasis::Stub& stub, grpc::ClientContext* context,
+                const v1::RestoreRequest& asked) { return stub.Restore(context, asked); };
+  return Stream(absolute, rpc, &api::Restore, on_event);
+}
 
 Result<v1::RecoverResponse> Client::Recover() {
   return Unary(v1::RecoverRequest(), &v1::Stasis::Stub::Recover, &api::Recover,
                /*changes=*/true);
 }
 
-Result<v1::RunResponse> Client::Run(const v1::RunRequest& request) {
-  return api::Run(call_, request);
-}
-
 Result<v1::ManageJobResponse> Client::ManageJob(const v1::ManageJobRequest& request) {
+  // Checked here because the daemon is not below the caller's shell.
+  STASIS_ASSIGN(const process::HostPid pid, jobs::ParsePid(request.target()));
+  STASIS_TRY(Annotate(jobs::CheckNotAbove(pid), "cannot manage " + request.target()));
   return Unary(request, &v1::Stasis::Stub::ManageJob, &api::ManageJob, /*changes=*/true);
 }
 

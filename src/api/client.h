@@ -39,12 +39,10 @@ class Client {
   Result<v1::OperationResult> Suspend(const v1::SuspendRequest& request, const OnEvent& on_event);
   Result<v1::OperationResult> Resume(const v1::ResumeRequest& request, const OnEvent& on_event);
   Result<v1::OperationResult> Dump(const v1::DumpRequest& request, const OnEvent& on_event);
+  // A path of an image may be relative to this process.
   Result<v1::OperationResult> Restore(const v1::RestoreRequest& request, const OnEvent& on_event);
   Result<v1::RecoverResponse> Recover();
 
-  // Always done by this process, so that the job inherits the session's limits, control group and
-  // directory.
-  Result<v1::RunResponse> Run(const v1::RunRequest& request);
   Result<v1::ManageJobResponse> ManageJob(const v1::ManageJobRequest& request);
   Result<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   Result<v1::Job> GetJob(const std::string& job);

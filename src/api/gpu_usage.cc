@@ -7,7 +7,7 @@
 #include "device/device_control.h"
 #include "gpu_state/agents.h"
 #include "gpu_state/services.h"
-#include "gpu_state/shared_lots.h"
+#include "gpu_state/gpu_shards.h"
 #include "gpu_state/suspended.h"
 #include "process/tree.h"
 

@@ -385,7 +385,19 @@ using Raw = v1::Stasis::WithRawCallbackMethod_Suspend<v1::Stasis::WithRawCallbac
                     v1::Stasis::WithRawCallbackMethod_KillJob<
                         v1::Stasis::WithRawCallbackMethod_DeleteJob<
                             v1::Stasis::WithRawCallbackMethod_ListCheckpoints<
-                                v1::Stasis::WithRawCallbackMethod_ReadLog<Base>>>>>>>>>>>>>>;
+                                v1::Stasis::WithRawCallbackMethod_ReadLog<
+                                    v1::Stasis::WithRawCallbackMethod_ListImages<
+                                        v1::Stasis::WithRawCallbackMethod_InspectImage<
+                                            v1::Stasis::WithRawCallbackMethod_VerifyImage<
+                                                v1::Stasis::WithRawCallbackMethod_DeleteImages<
+                                                    v1::Stasis::WithRawCallbackMethod_CollectGarbage<v1::Stasis::WithRawCallbackMethod_ListArenas<
+                                                        v1::Stasis::
+                                                            WithRawCallbackMethod_ReserveArena<v1::Stasis::WithRawCallbackMethod_FreeArenas<
+                                                                v1::Stasis::
+                                                                    WithRawCallbackMethod_ListGpus<v1::Stasis::WithRawCallbackMethod_GpuStep<
+                                                                        v1::Stasis::
+                                                                            WithRawCallbackMethod_Check<
+                                                                                Base>>>>>>>>>>>>>>>>>>>>>>>>>;
 using Own = v1::Stasis::WithCallbackMethod_ListOperations<
     v1::Stasis::WithCallbackMethod_CancelOperation<v1::Stasis::WithCallbackMethod_GetStatus<
         v1::Stasis::WithCallbackMethod_Drain<v1::Stasis::Service>>>>;
@@ -422,6 +434,17 @@ class Service final : public Raw<Own> {
   STASIS_UNARY(KillJob)
   STASIS_UNARY(DeleteJob)
   STASIS_UNARY(ListCheckpoints)
+  STASIS_UNARY(ListImages)
+  STASIS_UNARY(InspectImage)
+  STASIS_UNARY(VerifyImage)
+  STASIS_UNARY(DeleteImages)
+  STASIS_UNARY(CollectGarbage)
+  STASIS_UNARY(ListArenas)
+  STASIS_UNARY(ReserveArena)
+  STASIS_UNARY(FreeArenas)
+  STASIS_UNARY(ListGpus)
+  STASIS_UNARY(GpuStep)
+  STASIS_UNARY(Check)
 #undef STASIS_OPERATION
 #undef STASIS_UNARY
 

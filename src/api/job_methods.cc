@@ -1,23 +1,18 @@
 // The methods for jobs.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "api/job_message.h"
 #include "api/methods.h"
 #include "api/utf8.h"
 #include "base/deadline.h"
 #include "base/file.h"
-#include "jobs/agent_library.h"
 #include "jobs/manage.h"
-#include "jobs/shim_client.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
 #include "operations/hold_job.h"
@@ -28,7 +23,6 @@
 namespace stasis::api {
 namespace {
 
-constexpr auto kStartTimeout = std::chrono::seconds(30);
 constexpr auto kKillTimeout = std::chrono::seconds(10);
 
 // The manifest is written last and deleted first.
@@ -62,66 +56,7 @@ std::vector<Receiver> Receivers(const jobs::Job& job, bool only_root) {
   return receivers;
 }
 
-// Refuses magic links such as /proc/PID/cwd, which the worker's capabilities would open.
-Status ChangeDirectory(const std::string& path) {
-  open_how how{};
-  how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-  how.resolve = RESOLVE_NO_MAGICLINKS;
-  UniqueFd folder(
-      static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how)));
-  if (!folder || ::fchdir(folder.get()) != 0) return FailErrno(errno, "go to " + path);
-  return {};
-}
-
 }  // namespace
-
-Result<v1::RunResponse> Run(Call& call, const v1::RunRequest& request) {
-  if (request.argv().empty()) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, "there is no program to run");
-  }
-  const jobs::Store store(call.paths.jobs());
-  jobs::NewJob wanted;
-  wanted.id = request.job();
-  wanted.most_jobs = call.settings.most_jobs;
-  wanted.argv.assign(request.argv().begin(), request.argv().end());
-  wanted.log = request.log();
-  if (!request.directory().empty()) {
-    STASIS_TRY(Annotate(ChangeDirectory(request.directory()), "cannot run " + wanted.argv[0]));
-  }
-  STASIS_ASSIGN(wanted.cwd, ReadLink("/proc/self/cwd"));
-  STASIS_ASSIGN(wanted.agent, jobs::AgentToPreload(call.paths, request.no_agent()));
-  std::map<std::string, std::string> env;
-  // Passed through our own environment, which only this user can read, never through arguments.
-  for (const auto& [name, value] : request.environment()) {
-    if (name.empty() || name.find('=') != std::string::npos) {
-      return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                  "the environment has an invalid name: '" + name.substr(0, 64) + "'");
-    }
-    const bool set = value.empty() ? ::unsetenv(name.c_str()) == 0
-                                   : ::setenv(name.c_str(), value.c_str(), 1) == 0;
-    if (!set) return FailErrno(errno, "set " + name.substr(0, 64));
-  }
-  // The agent reads no configuration. An empty value removes the name.
-  env["STASIS_FORK_KEEPS_GPU_FILES"] = call.settings.keep_gpu_files ? "1" : "";
-  const char* preloaded = std::getenv("LD_PRELOAD");
-  env["LD_PRELOAD"] = jobs::PreloadValue(preloaded == nullptr ? "" : preloaded, wanted.agent);
-
-  STASIS_ASSIGN(jobs::Claim claim, store.Create(wanted));
-  const jobs::Job& job = claim.job();
-  jobs::StdioSpec stdio{job.log};
-  if (wanted.log.empty()) stdio.keep_log_bytes = call.settings.log_bytes;
-  auto started =
-      jobs::StartShimForRun({claim.folder(), stdio, job.argv, env}, Deadline::In(kStartTimeout));
-  if (!started) {
-    (void)claim.Discard();  // if this fails, the next `run` sweeps it
-    return Fail(std::move(started).error().WithContext("cannot run " + job.argv[0]));
-  }
-  v1::RunResponse response;
-  response.set_job(job.id);
-  response.set_pid(started->root.pid.value);
-  response.set_log(Utf8(job.log));
-  return response;
-}
 
 Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& request) {
   jobs::ManageRequest wanted;
@@ -162,7 +97,8 @@ Result<v1::ListJobsResponse> ListJobs(Call& call, const v1::ListJobsRequest& req
       shown.push_back(std::move(*entry.job));
     }
   }
-  GpuUsages gpus = ReadGpuUsages(call.paths, call.settings, shown);
+  GpuUsages gpus;
+  if (!request.brief()) gpus = ReadGpuUsages(call.paths, call.settings, shown);
   response.set_problem(Utf8(gpus.problem));
   for (const jobs::Job& job : shown) *response.add_jobs() = ToMessage(job, gpus.by_job[job.id]);
   return response;

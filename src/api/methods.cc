@@ -24,6 +24,8 @@ struct Method {
 };
 
 constexpr MethodTraits kOperation{.operation = true, .has_target = true};
+constexpr MethodTraits kOwn{.drops_rights = true};
+constexpr MethodTraits kOwnChange{.operation = true, .drops_rights = true};
 
 constexpr Method kMethods[] = {
     {"Suspend", WithBytes<v1::SuspendRequest, v1::OperationEvent, Suspend>, kOperation},
@@ -45,7 +47,27 @@ constexpr Method kMethods[] = {
     {"ListCheckpoints",
      WithBytes<v1::ListCheckpointsRequest, v1::ListCheckpointsResponse, ListCheckpoints>,
      {}},
-    {"ReadLog", WithBytes<v1::ReadLogRequest, v1::ReadLogResponse, ReadLog>, {.has_target = true}},
+    {"ReadLog",
+     WithBytes<v1::ReadLogRequest, v1::ReadLogResponse, ReadLog>,
+     {.has_target = true, .drops_rights = true}},
+    {"ListImages", WithBytes<v1::ListImagesRequest, v1::ListImagesResponse, ListImages>, kOwn},
+    {"InspectImage", WithBytes<v1::InspectImageRequest, v1::InspectImageResponse, InspectImage>,
+     kOwn},
+    {"VerifyImage", WithBytes<v1::VerifyImageRequest, v1::VerifyImageResponse, VerifyImage>, kOwn},
+    {"DeleteImages", WithBytes<v1::DeleteImagesRequest, v1::DeleteImagesResponse, DeleteImages>,
+     kOwnChange},
+    {"CollectGarbage",
+     WithBytes<v1::CollectGarbageRequest, v1::CollectGarbageResponse, CollectGarbage>, kOwnChange},
+    {"ListArenas", WithBytes<v1::ListArenasRequest, v1::ListArenasResponse, ListArenas>, kOwn},
+    {"ReserveArena", WithBytes<v1::ReserveArenaRequest, v1::ReserveArenaResponse, ReserveArena>,
+     kOwnChange},
+    {"FreeArenas", WithBytes<v1::FreeArenasRequest, v1::FreeArenasResponse, FreeArenas>,
+     kOwnChange},
+    {"ListGpus", WithBytes<v1::ListGpusRequest, v1::ListGpusResponse, ListGpus>, kOwn},
+    {"GpuStep",
+     WithBytes<v1::GpuStepRequest, v1::GpuStepResponse, GpuStep>,
+     {.operation = true, .has_target = true, .drops_rights = true}},
+    {"Check", WithBytes<v1::CheckRequest, v1::CheckResponse, Check>, {.has_target = true}},
     {"GetUsage", WithBytes<v1::UsageRequest, v1::Usage, GetUsage>, {}},
 };
 

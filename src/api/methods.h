@@ -26,8 +26,22 @@ Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& reques
 Result<v1::DeleteJobResponse> DeleteJob(Call& call, const v1::DeleteJobRequest& request);
 Result<v1::ListCheckpointsResponse> ListCheckpoints(Call& call,
                                                     const v1::ListCheckpointsRequest& request);
-// Only for a separate process: it drops the capabilities that are kept for CRIU.
+// Emits the parts; stops early if the call is cancelled.
 Result<v1::ReadLogResponse> ReadLog(Call& call, const v1::ReadLogRequest& request);
+
+Result<v1::ListImagesResponse> ListImages(Call& call, const v1::ListImagesRequest& request);
+Result<v1::InspectImageResponse> InspectImage(Call& call, const v1::InspectImageRequest& request);
+// Emits progress as an OperationEvent with phase_bytes.
+Result<v1::VerifyImageResponse> VerifyImage(Call& call, const v1::VerifyImageRequest& request);
+Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImagesRequest& request);
+Result<v1::CollectGarbageResponse> CollectGarbage(Call& call,
+                                                  const v1::CollectGarbageRequest& request);
+Result<v1::ListArenasResponse> ListArenas(Call& call, const v1::ListArenasRequest& request);
+Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArenaRequest& request);
+Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest& request);
+Result<v1::ListGpusResponse> ListGpus(Call& call, const v1::ListGpusRequest& request);
+Result<v1::GpuStepResponse> GpuStep(Call& call, const v1::GpuStepRequest& request);
+Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request);
 
 // For the daemon's metrics. Asks no driver and nothing else that could block.
 Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);
@@ -44,6 +58,10 @@ struct MethodTraits {
   bool has_target = false;
   // It starts or restores a program, which joins the caller's control groups.
   bool starts_program = false;
+  // The worker drops the capabilities that it keeps for CRIU. A request names paths and processes,
+  // and a path may lead through another process's /proc/PID/fd, which the capabilities would open.
+  // Not set for operations of CRIU, and for Check, which says what they could do for the caller.
+  bool drops_rights = false;
 };
 // Returns "suspend" for "Suspend".
 std::string VerbOf(const std::string& method);

@@ -12,11 +12,12 @@
 #include "api/methods.h"
 #include "api/result_message.h"
 #include "api/target.h"
+#include "api/usage_error.h"
 #include "api/utf8.h"
 #include "base/file.h"
 #include "base/own_path.h"
 #include "checks/readable.h"
-#include "gpu_state/shared_lots.h"
+#include "gpu_state/gpu_shards.h"
 #include "jobs/store.h"
 #include "operations/operations.h"
 #include "operations/recover.h"
@@ -28,17 +29,6 @@ namespace stasis::api {
 namespace {
 
 constexpr double kLongestTimeout = 86400;
-
-tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
-  return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
-}
-
-// Clients other than the command line may send relative paths, which would be resolved in the
-// working directory of this process.
-Status CheckAbsolute(const char* what, const std::string& path) {
-  if (path.empty() || path.front() == '/') return {};
-  return FailUsage(fmt::format("{} {} is not an absolute path", what, path));
-}
 
 // An image's path or name, or a job: then its latest image.
 Result<std::string> FindImage(const Paths& paths, const std::string& source) {
@@ -94,7 +84,7 @@ Result<std::string> SpillFolder(const v1::SuspendRequest& request,
   if (st.st_uid != ::geteuid()) {
     return Fail(
         Code::kPermissionDenied, fmt::format("{} belongs to user {}", named, st.st_uid),
-        "GPU data must be in a folder where nobody else can replace it: name one of your own");
+        "GPU data must be in a folder where no other user can replace it: name one of your own");
   }
   if (::access(path.c_str(), W_OK | X_OK) != 0) return FailErrno(errno, named);
   return path;

@@ -4,7 +4,7 @@
 #include "api/methods.h"
 #include "api/worker_credentials.h"
 #include "dataplane/arena.h"
-#include "gpu_state/shared_lots.h"
+#include "gpu_state/gpu_shards.h"
 #include "gpu_state/suspended.h"
 #include "jobs/store.h"
 

@@ -5,6 +5,7 @@
 //   2  stderr of helpers               3  the daemon's log
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,6 +23,7 @@
 #include "base/descriptor_table.h"
 #include "base/file.h"
 #include "base/operation_id.h"
+#include "base/rights.h"
 #include "base/thread.h"
 
 namespace stasis::api {
@@ -77,6 +79,12 @@ Result<std::string> Work(Frames& frames, const v1::WorkerRequest& request,
   STASIS_TRY(JoinCallersCgroups(request));
   STASIS_TRY(TakeCredentials(request));
   STASIS_TRY(CaptureHelperOutput());
+  if (traits.drops_rights) {
+    // Without capabilities the user's processes could trace this worker and take its descriptors,
+    // some of which are the daemon's, unless it is not dumpable.
+    if (::prctl(PR_SET_DUMPABLE, 0L) != 0) return FailErrno(errno, "prctl");
+    DropRights();
+  }
   STASIS_ASSIGN(Call call, MakeCall(request));
   call.cancelled = [] { return cancel_requested.load(); };
   call.emit = [&](const google::protobuf::MessageLite& event) {

@@ -101,7 +101,8 @@ Blocks::~Blocks() {
 }
 
 Status Blocks::Say(const std::string& line) {
-  return Annotate(WriteAll(in_.get(), line + "\n"), "tell the measured program to " + line);
+  return Annotate(WriteAll(in_.get(), line + "\n"),
+                  "send the measured program the command " + line);
 }
 
 Result<std::string> Blocks::ReadLine() {
@@ -118,14 +119,14 @@ Result<std::string> Blocks::ReadLine() {
                   fmt::format("the measured program did not answer in {} s", kAnswer.count()));
     }
     if (pending_.size() > kMaxLine) {
-      return Fail(Code::kInternal, "the measured program says what nobody asked for");
+      return Fail(Code::kInternal, "the measured program sent unexpected output");
     }
     // poll() may miss a signal that arrives just before it; the next iteration sees it.
     pollfd readable{out_.get(), POLLIN, 0};
     if (::poll(&readable, 1, static_cast<int>(kLookAtCancel.count())) <= 0) continue;
     char part[512];
     const ssize_t length = ::read(out_.get(), part, sizeof part);
-    if (length < 0) return FailErrno(errno, "read what the measured program says");
+    if (length < 0) return FailErrno(errno, "read from the measured program");
     if (length == 0) {
       return Fail(Code::kUnavailable, "the measured program ended" +
                                           (pending_.empty() ? std::string() : ": " + pending_));

@@ -14,7 +14,7 @@
 namespace stasis::checkpoint {
 namespace {
 
-using gpu_state::Lot;
+using gpu_state::GpuShard;
 
 // Where a range's bytes are in its arena's mapping.
 std::string_view BytesOf(const dataplane::Mapping& mapping, const dataplane::Range& range) {
@@ -29,19 +29,19 @@ Status InTime(Status status) {
 
 }  // namespace
 
-Result<WrittenData> WriteLots(const Paths& paths, store::ImageWriter& writer,
-                              const std::vector<Lot*>& lots, store::WriteOptions options,
+Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
+                              const std::vector<GpuShard*>& shards, store::WriteOptions options,
                               const std::function<bool(uint64_t)>& progress) {
   WrittenData out;
   STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(paths));
   const store::UnitNames names(secret);
   options.progress = progress;
   std::vector<dataplane::Mapping> mappings;    // blocks are written from these
-  std::vector<std::vector<uint8_t>> zeros_of;  // each lot's
+  std::vector<std::vector<uint8_t>> zeros_of;  // of each shard
   std::vector<store::BlockSource> sources;
-  for (const Lot* lot : lots) {
-    if (lot->ranges.empty()) continue;
-    const auto& arena = *lot->arena;
+  for (const GpuShard* shard : shards) {
+    if (shard->ranges.empty()) continue;
+    const auto& arena = *shard->arena;
     if (arena.record().has_checksum) {
       STASIS_ASSIGN(auto found, dataplane::DataChecksum(arena.fd(), arena.record().data_bytes));
       if (found != arena.record().checksum) {
@@ -62,12 +62,12 @@ Result<WrittenData> WriteLots(const Paths& paths, store::ImageWriter& writer,
       }
     }
     std::span<const uint8_t> zeros = zero_blocks;
-    for (const auto& range : lot->ranges) {
+    for (const auto& range : shard->ranges) {
       store::DeviceRange described;
       described.gpu = static_cast<uint32_t>(out.gpus.size());
       described.address = range.va;
       described.size_bytes = range.size_bytes;
-      described.pid = lot->key.process.pid.value;
+      described.pid = shard->key.process.pid.value;
       const size_t hashed = hashes.empty() ? 0 : BlockCount(range);
       const size_t looked_at = zeros.empty() ? 0 : BlockCount(range);
       sources.push_back({std::move(described), BytesOf(mapping, range), hashes.first(hashed),
@@ -75,7 +75,7 @@ Result<WrittenData> WriteLots(const Paths& paths, store::ImageWriter& writer,
       hashes = hashes.subspan(hashed);
       zeros = zeros.subspan(looked_at);
     }
-    out.gpus.push_back(lot->key.gpu);
+    out.gpus.push_back(shard->key.gpu);
     mappings.push_back(std::move(mapping));
   }
   auto written = store::WriteBlocks(writer, names, std::move(sources), options);
@@ -84,24 +84,24 @@ Result<WrittenData> WriteLots(const Paths& paths, store::ImageWriter& writer,
   return out;
 }
 
-Result<std::vector<Lot>> LotsIn(const store::Manifest& manifest,
+Result<std::vector<GpuShard>> ShardsIn(const store::Manifest& manifest,
                                 const std::function<process::ProcessId(pid_t)>& process,
                                 uid_t owner) {
-  std::vector<Lot> lots;
+  std::vector<GpuShard> shards;
   for (const auto& range : manifest.ranges) {
     dataplane::ArenaKey key{process(range.pid), {manifest.gpus[range.gpu].uuid}};
-    auto lot = std::find_if(lots.begin(), lots.end(), [&](const Lot& l) { return l.key == key; });
-    if (lot == lots.end()) {
-      lots.emplace_back();
-      lot = lots.end() - 1;
-      lot->key = key;
-      lot->owner = owner;
+    auto shard = std::find_if(shards.begin(), shards.end(), [&](const GpuShard& l) { return l.key == key; });
+    if (shard == shards.end()) {
+      shards.emplace_back();
+      shard = shards.end() - 1;
+      shard->key = key;
+      shard->owner = owner;
     }
-    lot->ranges.push_back({range.address, range.size_bytes, 0, 0});
-    lot->places.push_back(static_cast<size_t>(&range - manifest.ranges.data()));
+    shard->ranges.push_back({range.address, range.size_bytes, 0, 0});
+    shard->places.push_back(static_cast<size_t>(&range - manifest.ranges.data()));
   }
-  for (Lot& lot : lots) STASIS_TRY(dataplane::LayOut(lot.ranges));
-  return lots;
+  for (GpuShard& shard : shards) STASIS_TRY(dataplane::LayOut(shard.ranges));
+  return shards;
 }
 
 namespace {
@@ -122,7 +122,7 @@ struct Filled {
 
 }  // namespace
 
-Status ReadLots(const store::ImageReader& reader, const std::vector<Lot*>& lots,
+Status ReadShards(const store::ImageReader& reader, const std::vector<GpuShard*>& shards,
                 const std::function<bool(uint64_t)>& progress,
                 const std::function<void()>& filled_more) {
   // The ranges in the order of the arenas, which are filled from their beginning.
@@ -131,19 +131,19 @@ Status ReadLots(const store::ImageReader& reader, const std::vector<Lot*>& lots,
   std::vector<dataplane::Mapping> mappings;
   std::vector<char*> outputs;
   struct Target {
-    size_t lot;
+    size_t shard;
     uint64_t arena_offset;
   };
   std::vector<Target> targets;  // of each output
-  for (size_t l = 0; l < lots.size(); ++l) {
-    const Lot& lot = *lots[l];
-    if (lot.ranges.empty()) continue;
+  for (size_t l = 0; l < shards.size(); ++l) {
+    const GpuShard& shard = *shards[l];
+    if (shard.ranges.empty()) continue;
     STASIS_ASSIGN(auto mapping,
-                  dataplane::Mapping::Map(lot.arena->fd(), lot.arena->capacity_bytes()));
-    for (size_t r = 0; r < lot.ranges.size(); ++r) {
-      selection.ranges.push_back(lot.places[r]);
-      outputs.push_back(mapping.data() + lot.ranges[r].arena_offset);
-      targets.push_back({l, lot.ranges[r].arena_offset});
+                  dataplane::Mapping::Map(shard.arena->fd(), shard.arena->capacity_bytes()));
+    for (size_t r = 0; r < shard.ranges.size(); ++r) {
+      selection.ranges.push_back(shard.places[r]);
+      outputs.push_back(mapping.data() + shard.ranges[r].arena_offset);
+      targets.push_back({l, shard.ranges[r].arena_offset});
     }
     mappings.push_back(std::move(mapping));
   }
@@ -151,20 +151,20 @@ Status ReadLots(const store::ImageReader& reader, const std::vector<Lot*>& lots,
   const uint64_t chunk = dataplane::ChunkBytes();
   std::mutex mutex;  // guards what follows
   uint64_t done = 0;
-  std::vector<Filled> filled(lots.size());
+  std::vector<Filled> filled(shards.size());
   auto placed = [&](const store::UnitJobs::Place& place, uint64_t bytes) -> Status {
     std::lock_guard lock(mutex);
     done += bytes;
     if (!progress(done)) return Fail(Code::kCancelled, "cancelled");
     const Target& target = targets[place.output];
-    Lot& lot = *lots[target.lot];
-    Filled& now = filled[target.lot];
+    GpuShard& shard = *shards[target.shard];
+    Filled& now = filled[target.shard];
     const uint64_t before = now.bytes;
     const uint64_t begin = target.arena_offset + place.at;
     now.Add(begin, begin + bytes);
-    if (!lot.filled) return {};
-    *lot.filled = now.bytes;
-    if (before / chunk != now.bytes / chunk || now.bytes == lot.bytes()) filled_more();
+    if (!shard.filled) return {};
+    *shard.filled = now.bytes;
+    if (before / chunk != now.bytes / chunk || now.bytes == shard.bytes()) filled_more();
     return {};
   };
   return InTime(units.Read(outputs, placed, nullptr));

@@ -9,9 +9,9 @@
 
 #include "base/secret.h"
 #include "criu/credentials.h"
+#include "store/image_report.h"
 #include "store/manifest_check.h"
 #include "store/origin.h"
-#include "store/report_text.h"
 
 namespace stasis::checks {
 namespace {

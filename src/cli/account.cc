@@ -64,11 +64,11 @@ std::string CarriedText(const OperationResult& result) {
     std::string rest = BytesOfKinds({{result.unchanged_bytes(), "unchanged since the last time"},
                                      {result.zero_bytes(), "zero"}});
     if (!rest.empty()) {
-      text += fmt::format("  of it copied {};{}\n", FormatBytes(result.copied_bytes()), rest);
+      text += fmt::format("  copied {};{}\n", FormatBytes(result.copied_bytes()), rest);
     }
   }
   if (result.keep_context()) {
-    text += fmt::format("  stays on the GPU {}: its context", FormatBytes(driver));
+    text += fmt::format("  {} stays on the GPU: its context", FormatBytes(driver));
     if (result.staying_bytes() > 0) {
       text += fmt::format(", and {} of its memory that only the driver could take",
                           FormatBytes(result.staying_bytes()));
@@ -76,7 +76,7 @@ std::string CarriedText(const OperationResult& result) {
     text += '\n';
   } else if (driver > 0) {
     text += fmt::format("  driver carried {}{}\n", FormatBytes(driver),
-                        result.shared_bytes() > 0 ? ": contexts, modules and what else is its own"
+                        result.shared_bytes() > 0 ? ": contexts, modules and other state of its own"
                                                   : " (opaque path)");
   }
   for (const auto& why : result.left_to_driver())
@@ -95,7 +95,7 @@ std::string WrittenText(const char* what, const v1::StoredPart& part) {
 
 std::string NotWrittenText(const char* what, const v1::StoredPart& part) {
   const std::string kept = BytesOfKinds({{part.shared(), "as in earlier images"},
-                                         {part.repeated(), "the same once more"},
+                                         {part.repeated(), "repeated within this image"},
                                          {part.zero(), "zero"}});
   return kept.empty() ? "" : fmt::format("  {} not written:{}\n", what, kept);
 }
@@ -105,8 +105,8 @@ std::string StoredText(const OperationResult& result) {
   std::string text = fmt::format("  written {}", FormatBytes(result.added_bytes()));
   const std::string gpu = WrittenText("GPU memory", result.stored_gpu());
   const std::string cpu = WrittenText("CPU memory", result.stored_cpu());
-  if (!gpu.empty()) text += ", of it " + gpu;
-  if (!cpu.empty()) text += (gpu.empty() ? ", of it " : " and ") + cpu;
+  if (!gpu.empty()) text += ": " + gpu;
+  if (!cpu.empty()) text += (gpu.empty() ? ": " : " and ") + cpu;
   text += '\n';
   return text + NotWrittenText("GPU memory", result.stored_gpu()) +
          NotWrittenText("CPU memory", result.stored_cpu());
@@ -129,14 +129,14 @@ std::string AccountText(const OperationResult& result) {
       text += fmt::format(" {:>12} in the image", FormatBytes(result.image_bytes()));
     text += '\n';
     if (result.pause_s() > 0) {
-      text += fmt::format("  {:<20} {:>10}  the program stood still, and runs on\n", "pause",
+      text += fmt::format("  {:<20} {:>10}  the program was stopped\n", "pause",
                           FormatSeconds(result.pause_s()));
     }
     text += StoredText(result);
   }
   if (result.device_bytes() > 0 && !result.phases().empty()) text += CarriedText(result);
   if (result.driver() == "softgpu" && !result.phases().empty()) {
-    text += "  on softgpu: the times show that it works, not how fast a GPU would be\n";
+    text += "  on softgpu: the times show that it works, not the speed of a GPU\n";
   }
   for (const auto& note : result.notes()) text += fmt::format("{}: {}\n", result.target(), note);
   return text;

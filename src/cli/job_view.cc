@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cli/message_json.h"
 #include "cli/verb.h"
 
 namespace stasis::cli {
@@ -44,40 +45,24 @@ std::string GpuText(const v1::Job& job) {
 std::string PidText(const v1::Job& job) { return job.has_pid() ? std::to_string(job.pid()) : "-"; }
 
 nlohmann::json ToJson(const v1::Checkpoint& checkpoint) {
-  nlohmann::json document = {{"kind", checkpoint.kind()},      {"image", nullptr},
-                             {"name", checkpoint.name()},      {"time_ms", checkpoint.time_ms()},
-                             {"bytes", checkpoint.bytes()},    {"written_bytes", nullptr},
-                             {"seconds", checkpoint.seconds()}};
-  if (!checkpoint.image().empty()) document["image"] = checkpoint.image();
-  if (checkpoint.has_written_bytes()) document["written_bytes"] = checkpoint.written_bytes();
+  nlohmann::json document = MessageJson(checkpoint);
+  if (checkpoint.image().empty()) document["image"] = nullptr;
+  document.erase("exists");
+  document.erase("account");
   return document;
 }
 
 nlohmann::json ToJson(const v1::Job& job) {
-  nlohmann::json document = {{"id", job.id()},
-                             {"state", job.state()},
-                             {"pid", nullptr},
-                             {"shim", job.shim()},
-                             {"command", nlohmann::json::array()},
-                             {"directory", job.directory()},
-                             {"uid", job.uid()},
-                             {"gid", job.gid()},
-                             {"log", nullptr},
-                             {"agent", !job.agent_library().empty()},
-                             {"created_ms", job.created_ms()},
-                             {"changed_ms", job.changed_ms()},
-                             {"gpu_bytes", job.gpu_bytes()},
-                             {"suspended_bytes", job.suspended_bytes()},
-                             {"spilled_bytes", job.spilled_bytes()},
-                             {"context_kept", job.context_kept()},
-                             {"checkpoint", nullptr}};
-  for (const auto& argument : job.command()) document["command"].push_back(argument);
-  if (job.has_pid()) document["pid"] = job.pid();
-  if (!job.log().empty()) document["log"] = job.log();
-  if (job.has_code()) {
-    document["code"] = job.code();
-    document["signal"] = job.signal();
-    document["ended_ms"] = job.ended_ms();
+  nlohmann::json document = MessageJson(job);
+  for (const char* other :
+       {"agent_library", "uses_gpu", "images", "dumped_image", "root", "shim_process", "boot_id",
+        "suspended", "failed", "ended_by_dump", "problem"}) {
+    document.erase(other);
+  }
+  if (job.log().empty()) document["log"] = nullptr;
+  document["agent"] = !job.agent_library().empty();
+  if (!job.has_code()) {
+    for (const char* of_end : {"code", "signal", "ended_ms"}) document.erase(of_end);
   }
   if (job.has_checkpoint()) document["checkpoint"] = ToJson(job.checkpoint());
   return document;
@@ -85,7 +70,7 @@ nlohmann::json ToJson(const v1::Job& job) {
 
 void ReportProblem(const std::string& problem) {
   if (problem.empty()) return;
-  PrintStderr(fmt::format("stasis: what the GPUs hold is not known: {}\n", problem));
+  PrintStderr(fmt::format("stasis: GPU memory is unknown: {}\n", problem));
 }
 
 }  // namespace stasis::cli

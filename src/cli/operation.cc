@@ -14,7 +14,7 @@
 namespace stasis::cli {
 namespace {
 
-// One line on a terminal, overwritten as it goes; nothing where stderr is a file or a pipe.
+// Overwrites one line on a terminal. Prints nothing if stderr is a file or a pipe.
 api::OnEvent TerminalProgress(const Globals& globals) {
   if (globals.quiet || !::isatty(STDERR_FILENO)) return {};
   // Phases may overlap, so each has its own clock for its rate.
@@ -43,28 +43,30 @@ api::OnEvent TerminalProgress(const Globals& globals) {
 }  // namespace
 
 void CommonOptions::AddTo(App verb) {
-  verb.add_option("--timeout", timeout_s,
-                  "Seconds that any one phase may take (timeouts.phase_s of the configuration, or "
-                  "each phase's own)")
+  verb.add_option(
+          "--timeout", timeout_s,
+          "Limit in seconds for each phase (default: timeouts.phase_s of the configuration, "
+          "or each phase's own)")
       ->range(0.001, 86400.0);
-  verb.add_flag("--dry-run", dry_run, "Look and plan, but touch nothing");
+  verb.add_flag("--dry-run", dry_run, "Run all checks and print the plan, but change nothing");
   verb.add_flag("--ignore-memory", ignore_memory,
-                "Go on when host memory or the disk looks too small");
+                "Continue even if host memory or the disk seems too small");
 }
 
 void CriuFlags::AddTo(App verb) {
-  verb.add_option("--tcp", tcp, "Established TCP connections: refuse, close or keep")
+  verb.add_option("--tcp", tcp,
+                  "What to do with established TCP connections: refuse, close or keep")
       ->one_of({"refuse", "close", "keep"});
-  verb.add_flag("--file-locks", file_locks, "Save file locks and take them again");
-  verb.add_flag("--link-remap", link_remap, "Save files that were deleted but have another name");
-  verb.add_option("--external", external, "A resource outside of the program, in CRIU's syntax");
-  verb.add_option("--criu-opt", criu_opts, "Another option of CRIU, K=V");
+  verb.add_flag("--file-locks", file_locks, "Save file locks, and take them again at a restore");
+  verb.add_flag("--link-remap", link_remap, "Save deleted files that still have another name");
+  verb.add_option("--external", external, "Declare an external resource, in CRIU's syntax");
+  verb.add_option("--criu-opt", criu_opts, "Pass another option to CRIU, K=V");
 }
 
 void AddAssumeUnshared(App verb, bool& assume) {
   verb.add_flag("--assume-unshared", assume,
-                "Its processes share no GPU memory with each other, though no agent sees that "
-                "(programs without the agent; if they do share, they are lost)");
+                "For programs without the agent: assume that its processes share no GPU memory. If "
+                "they do, they are lost");
 }
 
 v1::OperationOptions CommonOptions::ToMessage() const {
@@ -94,12 +96,13 @@ Result<std::string> TargetWords::Name() const {
   const std::string &kind = words[0], &name = words[1];
   const bool number = name.find_first_not_of("0123456789") == std::string::npos;
   if ((kind == "job" && !number) || (kind == "process" && number)) return name;
-  return FailUsage(fmt::format("\"{} {}\" is neither a job nor a process", kind, name),
-                   "one name or process id is enough; `job NAME` and `process PID` are the same");
+  return FailUsage(
+      fmt::format("\"{} {}\" is neither a job nor a process", kind, name),
+      "a job's name or a process id is enough; `job NAME` and `process PID` mean the same");
 }
 
 void AddGpuEnabled(App verb) {
-  verb.add_ignored_flag("-g,--gpu-enabled", "Accepted; a GPU needs no word")->group("");
+  verb.add_ignored_flag("-g,--gpu-enabled", "Accepted without effect")->group("");
 }
 
 Outcome RunOperation(const Globals& globals, const OperationBody& operation,
@@ -111,6 +114,28 @@ Outcome RunOperation(const Globals& globals, const OperationBody& operation,
   if (done) done(result);
   PrintResult(globals, AccountText(result), api::ResultJson(result));
   return 0;
+}
+
+void AttachFlags::AddTo(App verb) {
+  verb.add_option(
+      "--detach-keys", detach_keys,
+      "Keys that detach from the job's terminal (default: ctrl-p,ctrl-q; none: no keys)");
+}
+
+v1::AttachOptions AttachFlags::ToMessage() const {
+  v1::AttachOptions message;
+  message.set_detach_keys(detach_keys);
+  message.set_watch(watch);
+  return message;
+}
+
+api::Note NoteFor(const Globals& globals) { return globals.quiet ? api::Note() : PrintStderr; }
+
+Result<api::Call> OpenCall(const Globals& globals) {
+  api::Call call;
+  call.settings = globals.settings();
+  STASIS_ASSIGN(call.paths, OpenPaths(globals));
+  return call;
 }
 
 Result<api::Client> OpenClient(const Globals& globals) {

@@ -1,6 +1,7 @@
 // Code shared by commands that run an operation: options, progress and summary.
 #pragma once
 
+#include "api/attach.h"
 #include "api/client.h"
 #include "cli/verb.h"
 
@@ -31,8 +32,7 @@ struct CriuFlags {
 // --assume-unshared of suspend and dump.
 void AddAssumeUnshared(App verb, bool& assume);
 
-// TARGET as typed: `llama`, or preceded by its kind, as in other tools: `job llama`, `process
-// 4711`.
+// TARGET as typed: `llama`, or with its kind as in other tools: `job llama`, `process 4711`.
 struct TargetWords {
   std::vector<std::string> words;
 
@@ -40,14 +40,27 @@ struct TargetWords {
   Result<std::string> Name() const;
 };
 
-// An option of other tools that is accepted without effect: GPUs are always enabled.
+// Accepts an option of other tools without effect: GPUs are always enabled.
 void AddGpuEnabled(App verb);
 
-// The daemon, where one runs; else this process.
-Result<api::Client> OpenClient(const Globals& globals);
+// Options of commands that attach to a job.
+struct AttachFlags {
+  std::string detach_keys;
+  bool watch = false;
 
-// Does `operation` with progress on stderr and Ctrl-C as a wish to cancel, and prints its account.
-// `done` sees the result before that.
+  void AddTo(App verb);
+  v1::AttachOptions ToMessage() const;
+};
+// Returns a function that prints notes, or nothing with --quiet.
+api::Note NoteFor(const Globals& globals);
+
+// Connects to the daemon if one runs; otherwise this process does the work.
+Result<api::Client> OpenClient(const Globals& globals);
+// For methods that this process always does itself, with its own rights: they need no daemon.
+Result<api::Call> OpenCall(const Globals& globals);
+
+// Runs `operation` with progress on stderr, treats Ctrl-C as a request to cancel, and prints the
+// result. `done` is called before that.
 using OperationBody = std::function<Result<v1::OperationResult>(api::Client&, const api::OnEvent&)>;
 Outcome RunOperation(const Globals& globals, const OperationBody& operation,
                      const std::function<void(const v1::OperationResult&)>& done = {});

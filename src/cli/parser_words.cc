@@ -3,30 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "config/table.h"
+
 namespace stasis::cli {
-namespace {
-
-// Counts insertions, deletions, replacements, and swaps of neighbours.
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        d[i][j] = i + j;
-        continue;
-      }
-      const size_t replaced = d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, replaced});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return d[a.size()][b.size()];
-}
-
-}  // namespace
-
 std::vector<std::string> VerbNames(const CLI::App& verb) {
   std::vector<std::string> names;
   for (const CLI::App* inner : verb.get_subcommands([](const CLI::App*) { return true; })) {
@@ -88,7 +67,7 @@ std::string ClosestName(const std::string& typed, const std::vector<std::string>
   std::string closest;
   size_t fewest = most + 1;
   for (const std::string& name : known) {
-    const size_t edits = EditDistance(typed, name);
+    const size_t edits = config::EditDistance(typed, name);
     if (edits < fewest && edits < name.size()) {
       fewest = edits;
       closest = name;

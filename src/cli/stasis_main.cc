@@ -68,8 +68,8 @@ Outcome Run(const Action& action, const Globals& globals) {
   try {
     return action(globals);
   } catch (const std::exception& error) {
-    return Fail(Code::kInternal, std::string("an error of ours: ") + error.what(),
-                "`stasis recover` undoes what may be left half-way");
+    return Fail(Code::kInternal, std::string("internal error: ") + error.what(),
+                "`stasis recover` undoes an unfinished operation");
   }
 }
 
@@ -115,7 +115,7 @@ std::string UsageHint(const CLI::App& app, const CLI::ParseError& error) {
   }
   const bool unexpected = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (unexpected && verb->get_name() == "run") {
-    return "Put the program and all its arguments behind `--`.";
+    return "Put the program and all its arguments after `--`.";
   }
   return verb == &app ? "`stasis --help` lists the commands."
                       : "`" + whole + " --help` explains this command.";
@@ -136,16 +136,17 @@ int Main(int argc, char** argv) {
   ::signal(SIGXFSZ, SIG_IGN);
   WidenDescriptorTable();
 
-  CLI::App app("Suspends, saves, moves and restores running GPU programs, without changing them.",
+  CLI::App app("Suspends, saves, moves and restores running GPU programs without changing them.",
                "stasis");
   // A missing command is rejected below: the parser would report it before an unknown word.
   app.require_subcommand(0, 1);
   app.fallthrough();
   Globals globals;
   app.add_flag("--json", globals.json, "Print results as JSON");
-  app.add_flag("-q,--quiet", globals.quiet, "No progress on stderr");
+  app.add_flag("-q,--quiet", globals.quiet, "Print no progress on stderr");
 
-  app.add_flag("--no-daemon", globals.no_daemon, "Work without the daemon, also where one runs");
+  app.add_flag("--no-daemon", globals.no_daemon,
+               "Do the work in this process, even if a daemon runs");
 
   Action action;
   bool needs_config = false;
@@ -182,7 +183,7 @@ int Main(int argc, char** argv) {
     return Finish(2);
   }
   Outcome outcome = needs_config ? WithConfig(action, globals) : Run(action, globals);
-  if (outcome) return Finish(*outcome, "The command itself was carried out.");
+  if (outcome) return Finish(*outcome, "The command itself succeeded.");
   PrintError(globals, outcome.error());
   return Finish(ExitCode(outcome.error()));
 }

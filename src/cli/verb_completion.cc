@@ -1,10 +1,8 @@
 #include <memory>
 
+#include "api/methods.h"
 #include "cli/completion.h"
-#include "cli/verb.h"
-#include "jobs/store.h"
-#include "store/image_folder.h"
-#include "store/store_folder.h"
+#include "cli/operation.h"
 
 namespace stasis::cli {
 namespace {
@@ -79,18 +77,23 @@ struct ShellRow {
 };
 constexpr ShellRow kShells[] = {{"bash", kBash}, {"zsh", kZsh}, {"fish", kFish}};
 
-Status AddNames(Completion& completion) {
-  STASIS_ASSIGN(config::Config config, config::Load());
-  STASIS_ASSIGN(Paths paths, config::OpenPaths(config.settings));
+Status AddNames(Globals globals, Completion& completion) {
+  STASIS_ASSIGN(globals.config, config::Load());
+  STASIS_ASSIGN(api::Call call, OpenCall(globals));
   if (completion.jobs) {
-    STASIS_ASSIGN(auto jobs, jobs::Store(paths.jobs()).List());
-    for (const auto& job : jobs) completion.Add(job.id);
+    v1::ListJobsRequest request;
+    request.set_all(true);
+    request.set_brief(true);
+    STASIS_ASSIGN(const auto response, api::ListJobs(call, request));
+    for (const auto& job : response.jobs()) completion.Add(job.id());
+    for (const auto& job : response.damaged()) completion.Add(job.id());
   }
   if (completion.images) {
-    STASIS_ASSIGN(auto images, store::ListImages(paths.images()));
-    for (const auto& name : images) {
-      // `image ls` also reports other directories that contain a manifest.
-      if (store::CheckImageName(name)) completion.Add(name);
+    v1::ListImagesRequest request;
+    request.set_brief(true);
+    STASIS_ASSIGN(const auto response, api::ListImages(call, request));
+    for (const auto& image : response.images()) {
+      if (image.ok()) completion.Add(image.name());
     }
   }
   return {};
@@ -99,7 +102,7 @@ Status AddNames(Completion& completion) {
 Outcome PrintCompletion(const Globals& globals, const App& program) {
   Completion completion = Complete(program.parser(), globals.command);
   // A completion must not print errors.
-  if (completion.jobs || completion.images) (void)AddNames(completion);
+  if (completion.jobs || completion.images) (void)AddNames(globals, completion);
   std::string text;
   for (const auto& [word, help] : completion.words) text += "word\t" + word + "\t" + help + "\n";
   if (completion.files) text += "files\n";
@@ -112,8 +115,8 @@ Outcome PrintCompletion(const Globals& globals, const App& program) {
 
 void RegisterCompletion(App app, const std::function<void(Action)>& select) {
   auto shell = std::make_shared<std::string>();
-  auto verb = app.add_subcommand("completion",
-                                 "Print a script that lets your shell complete commands of stasis");
+  auto verb =
+      app.add_subcommand("completion", "Print a shell script that completes stasis commands");
   verb->add_option("SHELL", *shell, "bash, zsh or fish")
       ->one_of({"bash", "zsh", "fish"})
       ->required();

@@ -57,7 +57,7 @@ Outcome Show(const Globals& globals) {
   std::string text = FormatTable(rows);
   auto files = nlohmann::json::array();
   for (const config::Source& file : config.files) {
-    text += fmt::format("{} {}\n", file.found ? "read:         " : "is not there: ", file.path);
+    text += fmt::format("{} {}\n", file.found ? "read:         " : "not found:    ", file.path);
     files.push_back({{"path", file.path}, {"found", file.found}});
   }
   PrintResult(globals, text, {{"files", files}, {"settings", settings}});
@@ -67,9 +67,9 @@ Outcome Show(const Globals& globals) {
 }  // namespace
 
 void RegisterConfig(App app, const std::function<void(Action)>& select) {
-  auto verb = app.add_subcommand("config", "What is set once, for all commands");
+  auto verb = app.add_subcommand("config", "Show the settings of all commands");
   verb->require_subcommand(1);
-  verb->add_subcommand("show", "Every setting: its value, and where it comes from")->callback([=] {
+  verb->add_subcommand("show", "Show every setting with its value and its source")->callback([=] {
     select(Show);
   });
 }

@@ -14,6 +14,7 @@
 #include "base/install_layout.h"
 #include "base/subprocess.h"
 #include "cli/job_view.h"
+#include "cli/message_json.h"
 #include "cli/operation.h"
 #include "cli/table.h"
 
@@ -63,7 +64,7 @@ Outcome Start(const Globals& globals, bool foreground) {
   if (foreground) return InForeground();
   if (auto running = api::Client::OpenDaemon(globals.settings())) {
     STASIS_ASSIGN(const v1::DaemonStatus status, running->GetStatus());
-    PrintResult(globals, fmt::format("a daemon runs already: process {}", status.pid()),
+    PrintResult(globals, fmt::format("a daemon already runs: process {}", status.pid()),
                 {{"pid", status.pid()}, {"socket", status.socket()}, {"started", false}});
     return 0;
   }
@@ -96,7 +97,7 @@ Outcome Start(const Globals& globals, bool foreground) {
   if (!ended) {
     daemon.Kill(SIGKILL);
     (void)daemon.Wait();
-    return Fail(Code::kDeadlineExceeded, "the daemon did not come up", "its log is " + log);
+    return Fail(Code::kDeadlineExceeded, "the daemon did not start in time", "its log is " + log);
   }
   return Fail(CodeOf(*ended), Domain::kUsage, 0,
               "the daemon " + DescribeWaitStatus(*ended) + ": " + EndOf(log), "its log is " + log);
@@ -114,32 +115,17 @@ Outcome PrintStatus(const Globals& globals) {
   if (!status.listen().empty()) text += "TCP " + status.listen() + "\n";
   if (!status.metrics().empty()) text += "metrics http://" + status.metrics() + "/metrics\n";
   text += fmt::format("{} operations\n", status.operations());
-  auto documents = nlohmann::json::array();
   std::vector<std::vector<std::string>> rows = {
       {"OPERATION", "VERB", "TARGET", "USER", "SINCE", "PHASE"}};
   for (const v1::Operation& operation : list.operations()) {
-    documents.push_back({{"id", operation.id()},
-                         {"verb", operation.verb()},
-                         {"target", operation.target()},
-                         {"uid", operation.uid()},
-                         {"begun_ms", operation.begun_ms()},
-                         {"phase", operation.phase()},
-                         {"cancelled", operation.cancelled()}});
     rows.push_back({operation.id(), operation.verb(), operation.target(),
                     std::to_string(operation.uid()), FormatAge(operation.begun_ms(), now),
                     operation.phase() + (operation.cancelled() ? " (cancelled)" : "")});
   }
-  if (!documents.empty()) text += FormatTable(rows);
-  PrintResult(globals, text,
-              {{"version", status.version()},
-               {"pid", status.pid()},
-               {"uid", status.uid()},
-               {"started_ms", status.started_ms()},
-               {"draining", status.draining()},
-               {"socket", status.socket()},
-               {"listen", status.listen()},
-               {"metrics", status.metrics()},
-               {"operations", documents}});
+  if (!list.operations().empty()) text += FormatTable(rows);
+  nlohmann::json document = MessageJson(status);
+  document.update(MessageJson(list));  // the list, not the number
+  PrintResult(globals, text, document);
   return 0;
 }
 
@@ -148,8 +134,8 @@ Outcome Drain(const Globals& globals, double timeout_s) {
   STASIS_ASSIGN(const v1::DaemonStatus status, client.GetStatus());
   STASIS_ASSIGN(const bool ended, client.Drain(timeout_s));
   PrintResult(globals,
-              ended ? "drained: the daemon has ended, jobs run on"
-                    : "drained: the daemon ends, jobs run on",
+              ended ? "drained: the daemon has stopped, jobs continue"
+                    : "drained: the daemon is stopping, jobs continue",
               {{"pid", status.pid()}, {"drained", true}, {"ended", ended}});
   return 0;
 }
@@ -157,19 +143,19 @@ Outcome Drain(const Globals& globals, double timeout_s) {
 }  // namespace
 
 void RegisterDaemon(App app, const std::function<void(Action)>& select) {
-  auto verb = app.add_subcommand("daemon", "Start the daemon, ask how it is, send it home");
+  auto verb = app.add_subcommand("daemon", "Start the daemon, show its status, and stop it");
   verb->require_subcommand(1);
   auto foreground = std::make_shared<bool>(false);
-  auto start = verb->add_subcommand("start", "Start it, unless it runs");
-  start->add_flag("--foreground", *foreground, "Become it: for service managers");
+  auto start = verb->add_subcommand("start", "Start the daemon unless it already runs");
+  start->add_flag("--foreground", *foreground, "Run in the foreground, for service managers");
   start->callback(
       [=] { select([=](const Globals& globals) { return Start(globals, *foreground); }); });
-  auto status = verb->add_subcommand("status", "How it is, and what it is doing");
+  auto status = verb->add_subcommand("status", "Show its status and the operations in progress");
   status->callback([=] { select(PrintStatus); });
   auto timeout = std::make_shared<double>(0);
   auto drain = verb->add_subcommand(
-      "drain", "Let it begin nothing any more, and end when what is under way has ended");
-  drain->add_option("--timeout", *timeout, "Seconds to wait for that (default: however long)")
+      "drain", "Accept no more operations, and stop when those in progress have ended");
+  drain->add_option("--timeout", *timeout, "Limit in seconds (default: none)")
       ->range(0.001, 7 * 86400.0);
   drain->callback(
       [=] { select([=](const Globals& globals) { return Drain(globals, *timeout); }); });

@@ -7,7 +7,7 @@ namespace stasis::cli {
 void RegisterDelete(App app, const std::function<void(Action)>& select) {
   auto ids = std::make_shared<std::vector<std::string>>();
   auto verb =
-      app.add_subcommand("delete", "Forget jobs that have ended, with their logs; images stay");
+      app.add_subcommand("delete", "Delete jobs that have ended, with their logs; images stay");
   verb->add_option("JOB", *ids, "The jobs")->required();
   verb->callback([=] {
     select([=](const Globals& globals) -> Outcome {

@@ -22,20 +22,20 @@ struct Options {
 
 void RegisterDump(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto verb = app.add_subcommand("dump", "Write a complete image of a program, then end it");
+  auto verb = app.add_subcommand("dump", "Save a program to an image, and end it");
   options->target.AddTo(verb, "TARGET", "A job or a process id");
   verb->add_option(
       "-d,--dir", options->store,
-      "Folder in which the image appears (default: folders.images of the configuration)");
-  verb->add_option("--name", options->name, "Name of the image; never overwrites");
+      "The store: folder for the image (default: folders.images of the configuration)");
+  verb->add_option("--name", options->name, "Name of the image, which must not exist yet");
   verb->add_flag("--leave-running", options->leave_running,
-                 "Let the program run on, as soon as its state is in memory");
+                 "Let the program continue as soon as its state is in memory");
   verb->add_flag("--full", options->full,
-                 "Write all GPU memory, also what earlier images of the store have");
+                 "Write all GPU memory, even if earlier images of the store have it");
   AddAssumeUnshared(verb, options->assume_unshared);
   verb->add_option("--compress", options->compress,
-                   "Blocks of GPU memory: none, lz4, zstd, or auto (where the storage is slower); "
-                   "dump.compress of the configuration, or none, without it")
+                   "Compression: none, lz4, zstd, or auto (only if the storage is slower; default: "
+                   "dump.compress of the configuration, or none)")
       ->option_text("HOW");
   options->common.AddTo(verb);
   options->criu.AddTo(verb);

@@ -27,8 +27,8 @@ Outcome Help(const CLI::App& program, const std::vector<std::string>& path) {
 
 void RegisterHelp(App app, const std::function<void(Action)>& select) {
   auto path = std::make_shared<std::vector<std::string>>();
-  auto verb = app.add_subcommand("help", "Explain a command, as its --help does");
-  verb->add_option("COMMAND", *path, "For example `dump`, or `image ls`");
+  auto verb = app.add_subcommand("help", "Print the help of a command");
+  verb->add_option("COMMAND", *path, "Such as `dump` or `image ls`");
   verb->callback([=, program = app] {
     select([=](const Globals&) { return Help(program.parser(), *path); });
   });

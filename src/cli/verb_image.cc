@@ -1,161 +1,279 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
-#include <optional>
 
+#include "api/methods.h"
 #include "base/deadline.h"
 #include "base/file.h"
-#include "cli/verb.h"
-#include "store/gc.h"
-#include "store/image_report.h"
-#include "store/origin.h"
-#include "store/store_folder.h"
-#include "store/store_report.h"
+#include "cli/message_json.h"
+#include "cli/operation.h"
+#include "cli/table.h"
 
 namespace stasis::cli {
 namespace {
+
+using nlohmann::json;
 
 struct Options {
   std::string folder;  // -d
   std::vector<std::string> images;
 
-  Result<std::string> Store(const Globals& globals) const {
-    if (!folder.empty()) return AbsolutePath(folder);
-    STASIS_ASSIGN(Paths paths, OpenPaths(globals));
-    return paths.images();
-  }
-  Result<std::string> Resolve(const Globals& globals, const std::string& name_or_path) const {
-    STASIS_ASSIGN(std::string store, Store(globals));
-    return store::ResolveImage({store}, name_or_path);
+  std::string store() const { return folder.empty() ? "" : AbsolutePath(folder); }
+  // A path is relative to this process; a name is looked up in the store.
+  static std::string Name(const std::string& image) {
+    return image.find('/') == image.npos ? image : AbsolutePath(image);
   }
 };
 
-Progress TerminalProgress(const Globals& globals) {
+// Shortens a name that another user's program may have chosen, and replaces line ends.
+std::string OneLine(std::string text, size_t most = 200) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  return text.size() <= most ? text : text.substr(0, most) + "…";
+}
+
+std::string Dash(const json& text) {
+  const std::string line = OneLine(text.get<std::string>());
+  return line.empty() ? "-" : line;
+}
+
+template <class Words>
+std::string CommandLine(const Words& words, size_t most) {
+  std::string line;
+  for (const auto& entry : words) {
+    const std::string word = entry;
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return OneLine(line, most);
+}
+
+std::function<void(const google::protobuf::MessageLite&)> TerminalProgress(const Globals& globals) {
   if (globals.quiet || !::isatty(STDERR_FILENO)) return nullptr;
-  return [watch = Stopwatch()](uint64_t done, uint64_t total) {
-    double seconds = watch.Seconds();
-    double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-    std::string left =
-        rate > 0 ? FormatSeconds(static_cast<double>(total - done) / rate) + " left" : "";
-    if (done == total) {
+  return [watch = Stopwatch()](const google::protobuf::MessageLite& message) {
+    const auto& bytes = static_cast<const v1::OperationEvent&>(message).phase_bytes();
+    const double seconds = watch.Seconds();
+    const double rate = seconds > 0 ? static_cast<double>(bytes.done()) / seconds : 0;
+    if (bytes.done() == bytes.total()) {
       PrintStderr("\r\033[K");
-    } else {
-      PrintStderr(fmt::format("\r\033[K{} of {}, {}/s, {}", FormatBytes(done), FormatBytes(total),
-                              FormatBytes(static_cast<uint64_t>(rate)), left));
+    } else if (rate > 0) {
+      PrintStderr(
+          fmt::format("\r\033[K{} of {}, {}/s, {} left", FormatBytes(bytes.done()),
+                      FormatBytes(bytes.total()), FormatBytes(static_cast<uint64_t>(rate)),
+                      FormatSeconds(static_cast<double>(bytes.total() - bytes.done()) / rate)));
     }
-    return true;
   };
 }
 
-// Returns this user's own key, or nothing. An unusable key counts as none here; a restore reports
-// the reason.
-std::optional<store::OriginKey> OwnKey(const Globals& globals) {
-  auto paths = OpenPaths(globals);
-  if (!paths) return std::nullopt;
-  auto key = store::FindOriginKey(*paths);
-  return key ? *key : std::nullopt;
-}
-
-Outcome List(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string store, options.Store(globals));
-  STASIS_ASSIGN(auto images, store::SummarizeStore(store));
-  std::string text = images.empty() ? fmt::format("no images in {}\n", store) : ListText(images);
-  PrintResult(globals, text, ListJson(images));
-  return 0;
-}
-
-Outcome Inspect(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string path, options.Resolve(globals, options.images[0]));
-  STASIS_ASSIGN(auto reader, store::ImageReader::Open(path));
-  const auto key = OwnKey(globals);
-  const store::OriginKey* own = key ? &*key : nullptr;
-  PrintResult(globals, InspectText(*reader, own), InspectJson(*reader, own));
-  return 0;
-}
-
-Outcome Verify(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string path, options.Resolve(globals, options.images[0]));
-  STASIS_ASSIGN(auto reader, store::ImageReader::Open(path));
-  STASIS_ASSIGN(auto report, reader->Verify(store::VerifyLevel::kFull, TerminalProgress(globals)));
-  const auto key = OwnKey(globals);
-  const store::OriginKey* own = key ? &*key : nullptr;
-  if (reader->OriginBy(own) == store::Origin::kChanged) {
-    report.findings.push_back({store::kManifestName, "was changed after it was written here"});
+Outcome List(const Options& options, api::Call& call, const Globals& globals) {
+  v1::ListImagesRequest request;
+  request.set_store(options.store());
+  STASIS_ASSIGN(const auto response, api::ListImages(call, request));
+  std::vector<std::vector<std::string>> rows = {
+      {"IMAGE", "CREATED", "JOB", "SIZE", "ADDED", "GPU MEMORY", "COMMAND"}};
+  std::string damaged;
+  for (const auto& image : response.images()) {
+    if (!image.ok()) {
+      damaged += OneLine(image.name()) + "  " + OneLine(image.error(), 500) + "\n";
+      continue;
+    }
+    rows.push_back({image.name(), image.created(), image.job().empty() ? "-" : OneLine(image.job()),
+                    FormatBytes(image.size_bytes()), FormatBytes(image.added_bytes()),
+                    FormatBytes(image.device_bytes()), CommandLine(image.command(), 60)});
   }
-  PrintResult(globals, VerifyText(*reader, report, own), VerifyJson(*reader, report, own));
-  if (report.ok()) return 0;
+  std::string text = rows.size() > 1 ? FormatTable(rows) : "";
+  text += damaged;
+  if (text.empty()) text = fmt::format("no images in {}\n", response.store());
+  json document = MessageJson(response);
+  document.erase("store");
+  PrintResult(globals, text, document);
+  return 0;
+}
+
+std::string OriginText(const std::string& by) {
+  if (by == "own") return "this installation";
+  if (by == "changed") return "this installation, but the manifest was changed since";
+  if (by == "other") return "another installation (a restore needs --trust-image)";
+  return "unknown: no MAC (a restore needs --trust-image)";
+}
+
+std::string InspectText(const json& image) {
+  std::string text;
+  auto line = [&](const char* label, const std::string& value) {
+    text += fmt::format("{:<11}{}\n", label, value);
+  };
+  auto bytes = [](const json& value) { return FormatBytes(value.get<uint64_t>()); };
+  auto sum = [](const json& list, const char* field) {
+    uint64_t total = 0;
+    for (const json& entry : list) total += entry[field].get<uint64_t>();
+    return total;
+  };
+  const json &host = image["host"], &software = image["software"], &job = image["job"];
+  line("image", image["path"].get<std::string>());
+  line("id", image["id"].get<std::string>());
+  line("format", image["format"].dump());
+  line("created", fmt::format("{} on {}, Linux {} {}", image["created"].get<std::string>(),
+                              Dash(host["name"]), Dash(host["kernel"]), Dash(host["machine"])));
+  line("origin", OriginText(image["origin"]["by"].get<std::string>()));
+  line("by", fmt::format("Stasis {}, CRIU {}", Dash(software["stasis"]), Dash(software["criu"])));
+  if (software["driver_kind"] != "") {
+    line("driver", Dash(software["driver_kind"]) + " " + Dash(software["driver"]));
+  }
+  line("job", (job["id"] == "" ? "pid " + job["root_pid"].dump() : Dash(job["id"])) +
+                  (job["leave_running"].get<bool>() ? ", left running" : "") +
+                  (job["suspended"].get<bool>() ? ", suspended" : ""));
+  line("command", CommandLine(job["command"], 500));
+  line("folder", Dash(job["working_directory"]));
+  for (const json& process : image["processes"]) {
+    std::string gpu;
+    if (process["gpu_state"] != "none") {
+      gpu = fmt::format(", GPU memory {}, was {}", bytes(process["device_bytes"]),
+                        process["gpu_state"].get<std::string>());
+    }
+    line("process", process["pid"].dump() + " " + Dash(process["comm"]) + gpu);
+  }
+  for (const json& gpu : image["gpus"]) {
+    line("gpu", fmt::format("{} {}: {} of {}", Dash(gpu["name"]), Dash(gpu["uuid"]),
+                            bytes(gpu["used_bytes"]), bytes(gpu["total_bytes"])));
+  }
+  for (const json& external : image["externals"]) {
+    line("external",
+         fmt::format("{} ({}, fd {} of {})", Dash(external["key"]), Dash(external["kind"]),
+                     external["fd"].dump(), external["pid"].dump()));
+  }
+  const uint64_t in_files = sum(image["files"], "size_bytes");
+  line("files", fmt::format("{}, {}", image["files"].size(), FormatBytes(in_files)));
+  if (!image["packs"].empty()) {
+    const auto size = image["size_bytes"].get<uint64_t>();
+    const uint64_t shared = size - image["added_bytes"].get<uint64_t>();
+    line("packs", fmt::format("{}, {} of units: {} written for this image, {} shared with earlier "
+                              "ones",
+                              image["packs"].size(), FormatBytes(size - in_files),
+                              FormatBytes(size - in_files - shared), FormatBytes(shared)));
+  }
+  if (!image["ranges"].empty()) {
+    line("ranges",
+         fmt::format("{}, {} of device memory, {} of it zero", image["ranges"].size(),
+                     FormatBytes(sum(image["ranges"], "size_bytes")), bytes(image["zero_bytes"])));
+  }
+  for (const json& phase : image["phases"]) {
+    const auto moved = phase["bytes"].get<uint64_t>();
+    line("phase",
+         fmt::format("{:<20} {:>9.3f} s{}", Dash(phase["name"]), phase["seconds"].get<double>(),
+                     moved > 0 ? ", " + FormatBytes(moved) : ""));
+  }
+  return text;
+}
+
+Outcome Inspect(const Options& options, api::Call& call, const Globals& globals) {
+  v1::InspectImageRequest request;
+  request.set_store(options.store());
+  request.set_image(Options::Name(options.images[0]));
+  STASIS_ASSIGN(const auto response, api::InspectImage(call, request));
+  const json document = json::parse(response.document());
+  PrintResult(globals, InspectText(document), document);
+  return 0;
+}
+
+Outcome Verify(const Options& options, api::Call& call, const Globals& globals) {
+  v1::VerifyImageRequest request;
+  request.set_store(options.store());
+  request.set_image(Options::Name(options.images[0]));
+  call.emit = TerminalProgress(globals);
+  STASIS_ASSIGN(const auto response, api::VerifyImage(call, request));
+  std::string text;
+  for (const auto& finding : response.findings()) {
+    text += OneLine(finding.path(), 4096) + " " + OneLine(finding.message(), 500) + "\n";
+  }
+  const int found = response.findings_size();
+  const std::string verdict =
+      found == 0 ? "whole" : fmt::format("damaged, {} finding{}", found, found == 1 ? "" : "s");
+  const double rate =
+      response.seconds() > 0 ? static_cast<double>(response.bytes()) / response.seconds() : 0;
+  text += fmt::format("{}: {}, {} files, {} read in {:.2f} s ({}/s)\n", response.path(), verdict,
+                      response.files(), FormatBytes(response.bytes()), response.seconds(),
+                      FormatBytes(static_cast<uint64_t>(rate)));
+  text += "origin: " + OriginText(response.origin().by()) + "\n";
+  json document = MessageJson(response);
+  document.erase("error");
+  PrintResult(globals, text, document);
+  if (response.ok()) return 0;
   // The findings on stdout are the result. The one-sentence error goes to stderr only.
-  Globals text_only = globals;
-  text_only.json = false;
-  PrintError(text_only, report.ToStatus(path).error());
+  PrintStderr("stasis: " + OneLine(response.error(), 4096) + ".\n");
   return 1;
 }
 
-Outcome Delete(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string store, options.Store(globals));
-  // Also removes leftovers of interrupted deletes and dumps.
-  STASIS_TRY(store::SweepPartials(store));
-  std::vector<std::string> paths;  // find all images before deleting any
-  for (const std::string& name : options.images) {
-    STASIS_ASSIGN(std::string path, options.Resolve(globals, name));
-    paths.push_back(std::move(path));
-  }
+Outcome Delete(const Options& options, api::Call& call, const Globals& globals) {
+  v1::DeleteImagesRequest request;
+  request.set_store(options.store());
+  for (const std::string& image : options.images) request.add_images(Options::Name(image));
+  STASIS_ASSIGN(const auto response, api::DeleteImages(call, request));
   std::string text;
-  for (const std::string& path : paths) {
-    if (auto status = store::DeleteImage(path); !status) {
-      if (!text.empty()) status.error().message += "; the images named before it were deleted";
-      return Fail(std::move(status.error()).WithContext("cannot delete image " + path));
-    }
-    text += fmt::format("deleted {}\n", path);
-  }
-  PrintResult(globals, text, {{"deleted", paths}});
+  for (const std::string& path : response.deleted()) text += "deleted " + path + "\n";
+  PrintResult(globals, text, MessageJson(response));
   return 0;
 }
 
-Outcome Gc(const Options& options, const Globals& globals) {
-  STASIS_ASSIGN(std::string store, options.Store(globals));
-  if (!PathExists(store)) {
-    PrintResult(globals, fmt::format("no images in {}\n", store), store::GcJson({}));
-    return 0;
+Outcome Gc(const Options& options, api::Call& call, const Globals& globals) {
+  v1::CollectGarbageRequest request;
+  request.set_store(options.store());
+  STASIS_ASSIGN(const auto response, api::CollectGarbage(call, request));
+  std::string text;
+  for (const std::string& name : response.removed()) text += "removed " + OneLine(name) + "\n";
+  for (const auto& skipped : response.left_alone()) {
+    text +=
+        fmt::format("skipped {}: {}\n", OneLine(skipped.path(), 4096), OneLine(skipped.why(), 500));
   }
-  STASIS_ASSIGN(auto report, store::CollectGarbage(store));
-  PrintResult(globals, store::GcText(report), store::GcJson(report));
+  text +=
+      fmt::format("{} images, {} packs; freed {} in {} units\n", response.images(),
+                  response.packs(), FormatBytes(response.freed_bytes()), response.freed_units());
+  if (response.unused_bytes() > 0) {
+    text += fmt::format("{} that no image needs could not be freed\n",
+                        FormatBytes(response.unused_bytes()));
+  }
+  PrintResult(globals, text, MessageJson(response));
   return 0;
 }
 
 struct Row {
   const char* name;
   const char* help;
-  Outcome (*run)(const Options&, const Globals&);
+  Outcome (*run)(const Options&, api::Call&, const Globals&);
   int min_images;
   int max_images;
 };
 
 constexpr Row kRows[] = {
-    {"ls", "List the images of a folder", List, 0, 0},
-    {"inspect", "Say what an image holds and what a restore of it needs", Inspect, 1, 1},
-    {"verify", "Read every byte of an image and compare it with what was recorded", Verify, 1, 1},
+    {"ls", "List the images of a store", List, 0, 0},
+    {"inspect", "Show the contents of an image and what a restore needs", Inspect, 1, 1},
+    {"verify", "Read every byte of an image and compare it with the checksums", Verify, 1, 1},
     {"delete", "Delete images", Delete, 1, 1000},
-    {"gc", "Give back what no image needs any more", Gc, 0, 0},
+    {"gc", "Free the space that no image needs", Gc, 0, 0},
 };
 
 }  // namespace
 
 void RegisterImage(App app, const std::function<void(Action)>& select) {
-  auto verb = app.add_subcommand("image", "List, inspect, verify and delete images, and tidy up");
+  auto verb = app.add_subcommand("image", "List, inspect, verify and delete images");
   verb->require_subcommand(1);
   for (const Row& row : kRows) {
     auto options = std::make_shared<Options>();
     auto sub = verb->add_subcommand(row.name, row.help);
-    sub->add_option("-d,--dir", options->folder, "The folder with the images")->option_text("DIR");
+    sub->add_option("-d,--dir", options->folder,
+                    "The store: a folder of images (default: folders.images)")
+        ->option_text("DIR");
     if (row.max_images > 0) {
-      sub->add_option("IMAGE", options->images, "A path, or a name in that folder")
+      sub->add_option("IMAGE", options->images, "A path, or a name in the store")
           ->required()
           ->expected(row.min_images, row.max_images);
     }
     sub->callback([=, run = row.run] {
-      select([=](const Globals& globals) { return run(*options, globals); });
+      select([=](const Globals& globals) -> Outcome {
+        STASIS_ASSIGN(api::Call call, OpenCall(globals));
+        return run(*options, call, globals);
+      });
     });
   }
 }

@@ -67,13 +67,13 @@ std::string Text(const v1::Job& job) {
   line("command", Quoted(job.command()));
   line("directory", job.directory());
   line("started by", fmt::format("user {}, group {}", job.uid(), job.gid()));
-  line("log", job.log().empty() ? "none: it writes where it was started to write" : job.log());
+  line("log", job.log().empty() ? "none: its output goes where it went before" : job.log());
   line("agent", job.agent_library().empty() ? "none" : job.agent_library());
   if (job.has_root()) {
     line("process", fmt::format("{}{}", job.root().pid(), job.has_pid() ? "" : " (ended)"));
     line("shim", job.has_shim_process()
                      ? fmt::format("{}{}", job.shim_process().pid(), job.shim() ? "" : " (ended)")
-                     : "none: it was adopted as it ran");
+                     : "none: it was adopted while running");
   }
   if (job.has_pid()) line("GPU", GpuText(job));
   line("created", When(job.created_ms()));
@@ -116,7 +116,7 @@ Outcome Inspect(const Globals& globals, const std::string& id) {
 
 void RegisterInspect(App app, const std::function<void(Action)>& select) {
   auto id = std::make_shared<std::string>();
-  auto verb = app.add_subcommand("inspect", "Show all that is known of a job");
+  auto verb = app.add_subcommand("inspect", "Show everything that is known about a job");
   verb->add_option("JOB", *id, "The job")->required();
   verb->callback([=] { select([=](const Globals& globals) { return Inspect(globals, *id); }); });
 }

@@ -35,7 +35,7 @@ Result<int> ParseSignal(std::string_view text) {
   for (const SignalRow& row : kSignals) {
     if (row.name == name) return row.number;
   }
-  return FailUsage(fmt::format("'{}' is not a signal", text), "its number always works");
+  return FailUsage(fmt::format("'{}' is not a signal", text), "use the signal's number");
 }
 
 Outcome Kill(const Globals& globals, const Options& options) {
@@ -57,8 +57,8 @@ void RegisterKill(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
   auto verb = app.add_subcommand("kill", "Send a signal to all processes of a job");
   verb->add_option("JOB", options->job, "The job")->required();
-  verb->add_option("-s,--signal", options->signal, "Its name or number (default: TERM)");
-  verb->add_flag("--only", options->only, "To the job's first process only");
+  verb->add_option("-s,--signal", options->signal, "Name or number of the signal (default: TERM)");
+  verb->add_flag("--only", options->only, "Send it to the job's first process only");
   verb->callback([=] { select([=](const Globals& globals) { return Kill(globals, *options); }); });
 }
 

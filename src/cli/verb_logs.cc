@@ -1,49 +1,63 @@
+#include <unistd.h>
+
+#include <cerrno>
 #include <memory>
 
-#include "cli/attach.h"
-#include "jobs/log_reader.h"
-#include "jobs/manage.h"
+#include "api/methods.h"
+#include "base/file.h"
+#include "cli/operation.h"
 
 namespace stasis::cli {
 namespace {
 
 constexpr size_t kMostJsonBytes = 256u << 20;
 
-struct Options {
-  std::string job;
-  bool follow = false;
-};
-
-Outcome Logs(const Globals& globals, const Options& options) {
-  if (globals.json && options.follow) return FailUsage("--json and -f cannot go together");
-  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
-  jobs::Store store(paths.jobs());
-  STASIS_ASSIGN(jobs::Job job, store.Load(options.job));
-  STASIS_TRY(jobs::CheckHasOutput(job, "show the log of"));
-  if (globals.json) {
-    jobs::LogReader log(job.log, 0);
-    if (!log.regular()) return Fail(Code::kNotFound, "there is no log " + job.log);
-    std::string text;
-    do {
-      STASIS_ASSIGN(std::string more, log.Next());
-      if (more.empty()) break;
-      text += more;
-    } while (text.size() < kMostJsonBytes);
-    PrintResult(globals, "", {{"id", job.id}, {"log", job.log}, {"text", text}});
-    return 0;
+Outcome Logs(const Globals& globals, const v1::ReadLogRequest& request) {
+  if (globals.json && request.follow()) return FailUsage("--json and -f exclude each other");
+  STASIS_ASSIGN(api::Call call, OpenCall(globals));
+  std::string text;  // for --json
+  Status written;
+  call.emit = [&](const google::protobuf::MessageLite& message) {
+    const auto& part = static_cast<const v1::ReadLogResponse&>(message);
+    if (globals.json) {
+      text += part.data();
+    } else if (written) {
+      written = WriteAll(STDOUT_FILENO, part.data());
+    }
+  };
+  call.cancelled = [&] { return !written || text.size() >= kMostJsonBytes; };
+  STASIS_ASSIGN(const auto last, api::ReadLog(call, request));
+  // A reader that closed the pipe has read enough.
+  if (!written && written.error().raw != EPIPE) {
+    Error error = ErrnoError(static_cast<int>(written.error().raw),
+                             "cannot write the log to standard output");
+    return Fail(std::move(error).WithHint("The job itself is not affected."));
   }
-  STASIS_TRY(CopyLog(store, job, 0, options.follow));
+  if (globals.json) {
+    PrintResult(globals, "", {{"id", request.job()}, {"log", last.log()}, {"text", text}});
+  }
   return 0;
 }
 
 }  // namespace
 
 void RegisterLogs(App app, const std::function<void(Action)>& select) {
+  struct Options {
+    std::string job;
+    bool follow = false;
+  };
   auto options = std::make_shared<Options>();
   auto verb = app.add_subcommand("logs", "Show the output of a job");
   verb->add_option("JOB", options->job, "The job")->required();
-  verb->add_flag("-f,--follow", options->follow, "Go on until the job has ended");
-  verb->callback([=] { select([=](const Globals& globals) { return Logs(globals, *options); }); });
+  verb->add_flag("-f,--follow", options->follow, "Continue until the job has ended");
+  verb->callback([=] {
+    select([=](const Globals& globals) {
+      v1::ReadLogRequest request;
+      request.set_job(options->job);
+      request.set_follow(options->follow);
+      return Logs(globals, request);
+    });
+  });
 }
 
 }  // namespace stasis::cli

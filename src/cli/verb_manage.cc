@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "cli/operation.h"
-#include "jobs/manage.h"
 
 namespace stasis::cli {
 namespace {
@@ -15,9 +14,6 @@ Outcome Manage(const Globals& globals, const Options& options) {
   v1::ManageJobRequest request;
   STASIS_ASSIGN(*request.mutable_target(), options.words.Name());
   request.set_job(options.job);
-  STASIS_ASSIGN(const process::HostPid pid, jobs::ParsePid(request.target()));
-  // Checked here because the daemon is not a child of the caller's shell.
-  STASIS_TRY(Annotate(jobs::CheckNotAbove(pid), "cannot manage " + request.target()));
   STASIS_ASSIGN(auto client, OpenClient(globals));
   STASIS_ASSIGN(const v1::ManageJobResponse response, client.ManageJob(request));
   PrintResult(globals, response.job(),
@@ -31,10 +27,10 @@ Outcome Manage(const Globals& globals, const Options& options) {
 
 void RegisterManage(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto verb = app.add_subcommand(
-      "manage", "Make a job of a program that runs already: stasis manage PID --job NAME");
-  options->words.AddTo(verb, "PID", "Its first process: all below it belongs to the job");
-  verb->add_option("-j,--job,--jid", options->job, "Its name (default: one is made up)");
+  auto verb = app.add_subcommand("manage",
+                                 "Adopt a running program as a job: stasis manage PID --job NAME");
+  options->words.AddTo(verb, "PID", "Its first process; all processes below it belong to the job");
+  verb->add_option("-j,--job,--jid", options->job, "Name of the job (default: a generated name)");
   verb->callback(
       [=] { select([=](const Globals& globals) { return Manage(globals, *options); }); });
 }

@@ -46,7 +46,7 @@ Outcome Ps(const Globals& globals, bool all) {
 void RegisterPs(App app, const std::function<void(Action)>& select) {
   auto all = std::make_shared<bool>(false);
   auto verb = app.add_subcommand("ps", "List jobs");
-  verb->add_flag("-a,--all", *all, "Those too that have ended");
+  verb->add_flag("-a,--all", *all, "Include jobs that have ended");
   verb->callback([=] { select([=](const Globals& globals) { return Ps(globals, *all); }); });
 }
 

@@ -1,13 +1,7 @@
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <memory>
 
 #include "base/file.h"
-#include "cli/attach.h"
 #include "cli/operation.h"
-#include "jobs/store.h"
-#include "store/limits.h"
 
 namespace stasis::cli {
 namespace {
@@ -19,7 +13,7 @@ struct Options {
   std::string log;
   std::string pid_file;
   bool attach = false;
-  AttachOptions attach_options;
+  AttachFlags attach_flags;
   std::string gpu_map;
   bool new_pidns = false;
   bool trust_image = false;
@@ -27,19 +21,9 @@ struct Options {
   CriuFlags criu;
 };
 
-// Returns the offset in the log at which the restored program's output will start.
-uint64_t LogSize(const jobs::Store& store, const std::string& job, std::string log) {
-  if (auto record = store.Load(job); record && log.empty()) log = record->log;
-  struct stat st;
-  return ::stat(log.c_str(), &st) == 0 ? static_cast<uint64_t>(st.st_size) : 0;
-}
-
-Outcome RunRestore(const Globals& globals, const Options& options, std::string& job) {
+v1::RestoreRequest RequestOf(const Options& options) {
   v1::RestoreRequest request;
-  // The id of a job or the name of an image takes precedence over a directory of that name here,
-  // unless the directory is an image.
-  const bool here = PathExists(options.source + "/" + store::kManifestName);
-  request.set_source(here ? AbsolutePath(options.source) : options.source);
+  request.set_source(options.source);
   *request.mutable_options() = options.common.ToMessage();
   request.set_job(options.job);
   if (!options.log.empty()) request.set_log(AbsolutePath(options.log));
@@ -48,6 +32,11 @@ Outcome RunRestore(const Globals& globals, const Options& options, std::string& 
   request.set_new_pidns(options.new_pidns);
   request.set_trust_image(options.trust_image);
   *request.mutable_criu() = options.criu.ToMessage();
+  return request;
+}
+
+// Sets `job` to the restored job.
+Outcome RunRestore(const Globals& globals, const v1::RestoreRequest& request, std::string& job) {
   return RunOperation(
       globals,
       [&](api::Client& client, const api::OnEvent& on_event) {
@@ -58,40 +47,40 @@ Outcome RunRestore(const Globals& globals, const Options& options, std::string& 
 
 // Restores and attaches: the summary goes to stderr, the job's output to stdout.
 Outcome RunAttached(const Globals& globals, const Options& options) {
-  STASIS_TRY(DetachKeys::Parse(options.attach_options.detach_keys));
-  STASIS_ASSIGN(Paths paths, OpenPaths(globals));
-  jobs::Store store(paths.jobs());
-  std::string job = options.job.empty() ? options.source : options.job;
-  uint64_t offset = LogSize(store, job, options.log);
-  STASIS_ASSIGN(auto signals, CaughtSignals::Catch());
+  const v1::RestoreRequest request = RequestOf(options);
   Globals quiet = globals;
   quiet.result_on_stderr = true;
-  STASIS_TRY(RunRestore(quiet, options, job));
-  if (options.common.dry_run) return 0;
-  return Attach(globals, store, job, offset, options.attach_options, std::move(signals));
+  auto restore = [&]() -> Result<std::string> {
+    std::string job;
+    STASIS_TRY(RunRestore(quiet, request, job));
+    return options.common.dry_run ? "" : job;
+  };
+  STASIS_ASSIGN(const api::Call call, OpenCall(globals));
+  return api::RestoreAttached(call, request, restore, options.attach_flags.ToMessage(),
+                              NoteFor(globals));
 }
 
 }  // namespace
 
 void RegisterRestore(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto verb = app.add_subcommand("restore", "Bring a program back from an image");
+  auto verb = app.add_subcommand("restore", "Restore a program from an image");
   options->words.AddTo(verb, "TARGET|IMAGE",
-                       "A job (its latest image), or an image's path or name");
-  verb->add_option("--job", options->job, "Run it under this name (default: the one it had)");
-  verb->add_option("--log", options->log, "Where its output goes (default: the job's log)");
-  verb->add_option("--pid-file", options->pid_file, "Write its process id there");
+                       "A job (its latest image), or the path or name of an image");
+  verb->add_option("--job", options->job, "Name of the restored job (default: its previous name)");
+  verb->add_option("--log", options->log, "File to append its output to (default: the job's log)");
+  verb->add_option("--pid-file", options->pid_file, "File to write its process id to");
   verb->add_flag("-a,--attach", options->attach,
-                 "Stay with it: its terminal or output, its exit code");
-  options->attach_options.AddTo(verb);
+                 "Stay attached: show its terminal or output, and exit with its exit code");
+  options->attach_flags.AddTo(verb);
   verb->add_option("--gpu-map", options->gpu_map,
-                   "Onto other GPUs: OLD=NEW,... by UUID, index or name");
+                   "Move to other GPUs: OLD=NEW,... by UUID, index or name");
   verb->add_flag("--new-pidns", options->new_pidns,
-                 "Into a pid namespace of its own: its process ids may be taken here");
+                 "Restore into a new pid namespace, so that its process ids need not be free here");
   verb->add_flag(
       "--trust-image", options->trust_image,
-      "Also an image from elsewhere, or that others could have changed, or (for root) of a "
-      "user's program");
+      "Accept an image from another installation, one that other users could have changed, and, "
+      "as root, an image of a user's program");
   options->common.AddTo(verb);
   options->criu.AddTo(verb);
   AddGpuEnabled(verb);
@@ -100,7 +89,7 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
       STASIS_ASSIGN(options->source, options->words.Name());
       if (options->attach) return RunAttached(globals, *options);
       std::string job;
-      return RunRestore(globals, *options, job);
+      return RunRestore(globals, RequestOf(*options), job);
     });
   });
 }

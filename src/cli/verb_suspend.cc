@@ -19,18 +19,19 @@ struct Options {
 
 void RegisterSuspend(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto verb = app.add_subcommand("suspend", "Give up the GPU of a program, keep the program");
+  auto verb = app.add_subcommand("suspend", "Free the GPU of a program without ending the program");
   verb->add_option("TARGET", options->target, "A job or a process id")->required();
   auto spill = verb->add_option(
       "--spill", options->spill_dir,
-      "Put GPU data in a file in this folder, not in host memory (slower; for programs "
-      "with the agent)");
+      "Save GPU data to a file in this folder instead of host memory (slower; for programs with "
+      "the agent)");
   verb->add_flag("--no-spill", options->no_spill,
-                 "Host memory, also where the configuration has folders.spill")
+                 "Use host memory even if the configuration has folders.spill")
       ->excludes(spill);
-  verb->add_flag("--keep-context", options->keep_context,
-                 "Only its data leaves the GPU: much faster both ways, but its context's memory "
-                 "stays there (for programs with the agent)");
+  verb->add_flag(
+      "--keep-context", options->keep_context,
+      "Free only the data: much faster both ways, but the memory of the context stays on "
+      "the GPU (for programs with the agent)");
   AddAssumeUnshared(verb, options->assume_unshared);
   options->common.AddTo(verb);
   verb->callback([=] {
@@ -51,7 +52,7 @@ void RegisterSuspend(App app, const std::function<void(Action)>& select) {
 
 void RegisterResume(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
-  auto verb = app.add_subcommand("resume", "Give a suspended program its GPU back");
+  auto verb = app.add_subcommand("resume", "Return the GPU to a suspended program");
   verb->add_option("TARGET", options->target, "A job or a process id")->required();
   verb->add_option("--gpu-map", options->gpu_map,
                    "Move to other GPUs: OLD=NEW,... by UUID, index or name");

@@ -6,34 +6,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <utility>
 
 #include "base/file.h"
 
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
-#define TOML_ENABLE_FORMATTERS 0
-#include <toml++/toml.h>
-
 namespace stasis::config {
 namespace {
 
-struct Mistake {
-  int line;
-  Error error;
-};
-
-struct Reading {
-  const std::string& path;
-  std::vector<Entry> entries;
-  std::optional<Mistake> first;  // by line number, because the keys of a table are sorted
-
-  void Complain(int line, const std::string& message, const std::string& hint) {
-    if (first && first->line <= line) return;
-    first = Mistake{line, Error{Code::kInvalidArgument, Domain::kUsage, 0,
-                                fmt::format("{}, line {}: {}", path, line, message), hint}};
-  }
-};
+constexpr std::string_view kBare =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+constexpr std::string_view kBlank = " \t";
 
 // Error texts may quote arbitrary bytes of the user's file.
 std::string Printable(std::string_view text) {
@@ -43,71 +26,152 @@ std::string Printable(std::string_view text) {
   return shown + (text.size() > 80 ? "…" : "");
 }
 
-void Unknown(Reading& reading, const std::string& key, int line) {
-  const std::string nearest = NearestKey(key);
-  reading.Complain(line, fmt::format("there is no key '{}'", Printable(key)),
-                   nearest.empty() ? "nothing was done; `stasis config show`, without that line, "
-                                     "lists the keys that there are"
-                                   : fmt::format("nothing was done; the nearest is {}", nearest));
+std::string_view Trim(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlank) + 1);
 }
 
-const char* TypeName(const toml::node& node) {
-  if (node.is_table()) return "a table";
-  if (node.is_array()) return "a list";
-  return "a date or a time";
+// Returns true if nothing but a comment follows.
+bool IsEnd(std::string_view text) {
+  text = Trim(text);
+  return text.empty() || text.front() == '#';
 }
 
-std::optional<Raw> RawOf(const toml::node& node) {
-  if (const auto* text = node.as_string()) return Raw(text->get());
-  if (const auto* number = node.as_integer()) return Raw(number->get());
-  if (const auto* number = node.as_floating_point()) return Raw(number->get());
-  if (const auto* value = node.as_boolean()) return Raw(value->get());
+// Parses the text in quotes at the start of `text`, and removes it there.
+std::optional<Raw> ParseString(std::string_view& text) {
+  const char quote = text.front();
+  std::string value;
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (text[i] == quote) {
+      text.remove_prefix(i + 1);
+      return Raw(value);
+    }
+    if (quote == '"' && text[i] == '\\') {
+      constexpr std::string_view kEscapes = "\"\\ntr", kMeanings = "\"\\\n\t\r";
+      const size_t known = ++i < text.size() ? kEscapes.find(text[i]) : kEscapes.npos;
+      if (known == kEscapes.npos) return std::nullopt;
+      value += kMeanings[known];
+    } else {
+      value += text[i];
+    }
+  }
   return std::nullopt;
 }
 
-bool IsTable(const std::string& name) {
+template <class Number>
+std::optional<Raw> ParseNumber(std::string_view word) {
+  Number number{};
+  auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return Raw(number);
+}
+
+// Parses a string, number or boolean, which may be followed by a comment.
+std::optional<Raw> ParseValue(std::string_view text) {
+  text = Trim(text);
+  std::optional<Raw> value;
+  if (text.empty()) return value;
+  if (text.front() == '"' || text.front() == '\'') {
+    value = ParseString(text);
+  } else {
+    std::string_view word = text.substr(0, text.find_first_of(" \t#"));
+    text.remove_prefix(word.size());
+    if (word.starts_with('+')) word.remove_prefix(1);
+    if (word == "true" || word == "false") {
+      value = Raw(word == "true");
+    } else if (value = ParseNumber<int64_t>(word); !value) {
+      value = ParseNumber<double>(word);
+    }
+  }
+  return IsEnd(text) ? value : std::nullopt;
+}
+
+bool IsTable(std::string_view name) {
   return std::any_of(Rows().begin(), Rows().end(), [&](const Row& row) {
-    return std::string_view(row.key).starts_with(name + ".");
+    return std::string_view(row.key).starts_with(std::string(name) + ".");
   });
 }
 
-void ReadTable(Reading& reading, const toml::table& table, const std::string& above);
+// Parses the lines of one file. Settings need only this part of TOML: tables, and keys with their
+// value on the same line.
+class Parser {
+ public:
+  explicit Parser(const std::string& path) : path_(path) {}
 
-void ReadNode(Reading& reading, const std::string& key, const toml::node& node) {
-  const int line = static_cast<int>(node.source().begin.line);
-  if (IsTable(key)) {
-    if (const toml::table* table = node.as_table()) {
-      ReadTable(reading, *table, key);
-    } else {
-      reading.Complain(line, fmt::format("{} has keys of its own, as in [{}]", key, key),
-                       "nothing was done; correct that line");
+  Status ParseLine(std::string_view line, int number) {
+    number_ = number;
+    if (std::any_of(line.begin(), line.end(),
+                    [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7f; })) {
+      return Unreadable("it has a control character");
     }
-    return;
+    line = Trim(line);
+    if (IsEnd(line)) return {};
+    return line.front() == '[' ? ParseTable(line) : ParseSetting(line);
   }
-  const auto rows = Rows();
-  const auto row =
-      std::find_if(rows.begin(), rows.end(), [&](const Row& known) { return known.key == key; });
-  if (row == rows.end()) {
-    Unknown(reading, key, line);
-    return;
-  }
-  if (auto raw = RawOf(node)) {
-    reading.entries.push_back({static_cast<size_t>(row - rows.begin()), std::move(*raw), line});
-    return;
-  }
-  reading.Complain(line, fmt::format("{} is {}; it is {}", key, TypeName(node), Expected(*row)),
-                   "nothing was done; correct that line");
-}
+  std::vector<Entry> TakeEntries() { return std::move(entries_); }
 
-void ReadTable(Reading& reading, const toml::table& table, const std::string& above) {
-  for (const auto& [name, node] : table) {
-    ReadNode(reading,
-             above.empty() ? std::string(name.str()) : above + "." + std::string(name.str()), node);
+ private:
+  Status ParseTable(std::string_view line) {
+    const size_t end = line.find_first_not_of(kBare, 1);
+    if (end <= 1 || end == line.npos || line[end] != ']' || !IsEnd(line.substr(end + 1))) {
+      return Unreadable("a table is written as [mover]");
+    }
+    table_ = line.substr(1, end - 1);
+    return IsTable(table_) ? Status() : Unknown(table_);
   }
-}
+
+  Status ParseSetting(std::string_view line) {
+    const size_t equals = line.find('=');
+    if (equals == line.npos) return Unreadable("a setting is written as key = value");
+    std::string key(Trim(line.substr(0, equals)));
+    if (key.find_first_not_of(std::string(kBare) + ".") != key.npos) {
+      return Unreadable("a key consists of letters, digits, '_', '-' and '.'");
+    }
+    if (!table_.empty()) key = table_ + "." + key;
+    if (IsTable(key))
+      return Mistake(fmt::format("{0} is a table, written as [{0}]", key), kCorrect);
+    const auto rows = Rows();
+    const auto row =
+        std::find_if(rows.begin(), rows.end(), [&](const Row& known) { return known.key == key; });
+    if (row == rows.end()) return Unknown(key);
+    const auto index = static_cast<size_t>(row - rows.begin());
+    if (std::any_of(entries_.begin(), entries_.end(),
+                    [&](const Entry& entry) { return entry.row == index; })) {
+      return Mistake(key + " is set twice", kCorrect);
+    }
+    auto value = ParseValue(line.substr(equals + 1));
+    if (!value) {
+      return Unreadable("a value is a \"text\", a number, true or false, on the line of its key");
+    }
+    entries_.push_back({index, std::move(*value), number_});
+    return {};
+  }
+
+  Status Unknown(const std::string& key) const {
+    const std::string nearest = NearestKey(key);
+    return Mistake(fmt::format("there is no key '{}'", Printable(key)),
+                   nearest.empty() ? "nothing was done; `stasis config show`, without that line, "
+                                     "lists all keys"
+                                   : fmt::format("nothing was done; the nearest is {}", nearest));
+  }
+  Status Unreadable(const std::string& why) const {
+    return Mistake("this cannot be read: " + why,
+                   "nothing was done; correct that line, for example to key = \"value\"");
+  }
+  Status Mistake(const std::string& message, std::string hint) const {
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                fmt::format("{}, line {}: {}", path_, number_, message), std::move(hint));
+  }
+
+  static constexpr char kCorrect[] = "nothing was done; correct that line";
+  const std::string& path_;
+  int number_ = 0;
+  std::string table_;  // of the lines that follow; empty before the first
+  std::vector<Entry> entries_;
+};
 
 Status CheckOwner(const struct stat& st, const std::string& path, uid_t uid) {
-  const std::string why = ", and it says which programs Stasis starts";
+  const std::string why = ", and it decides which programs Stasis starts";
   if (st.st_uid != 0 && st.st_uid != uid) {
     return Fail(Code::kPermissionDenied,
                 fmt::format("{} belongs to user {}{}", path, st.st_uid, why),
@@ -117,103 +181,23 @@ Status CheckOwner(const struct stat& st, const std::string& path, uid_t uid) {
     return Fail(Code::kPermissionDenied,
                 fmt::format("{} can be written by others than its owner (mode {:04o}){}", path,
                             st.st_mode & 07777, why),
-                fmt::format("nothing was done; `chmod go-w {}` takes that from them", path));
+                fmt::format("nothing was done; `chmod go-w {}` makes it private", path));
   }
   return {};
-}
-
-constexpr std::string_view kBare =
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-constexpr std::string_view kBlank = " \t";
-
-void SkipBlank(std::string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
-}
-
-// Returns true if nothing but a comment follows.
-bool EndsThere(std::string_view text) {
-  SkipBlank(text);
-  return text.empty() || text.front() == '#';
-}
-
-// Returns true for a string, number or boolean on one line.
-bool LooksLikeValue(std::string_view text) {
-  SkipBlank(text);
-  if (text.empty()) return false;
-  const char first = text.front();
-  if (first != '"' && first != '\'') {
-    const size_t length = std::min(text.find_first_not_of(std::string(kBare) + ".:+"), text.size());
-    std::string_view word = text.substr(0, length);
-    if (word.starts_with('+') || word.starts_with('-')) word.remove_prefix(1);
-    const bool is_one = !word.empty() && (('0' <= word[0] && word[0] <= '9') || word == "true" ||
-                                          word == "false" || word == "nan" || word == "inf");
-    return is_one && EndsThere(text.substr(length));
-  }
-  size_t end = 1;
-  while (end < text.size() && text[end] != first) end += first == '"' && text[end] == '\\' ? 2 : 1;
-  if (end >= text.size()) return false;
-  return EndsThere(text.substr(end + 1));
-}
-
-// Checks a line for mistakes that the parser (version 3.3) handles only with an assertion. Accepts
-// just the part of TOML that settings need. Returns a description of the mistake, or nullptr.
-const char* Mistaken(std::string_view line) {
-  const bool has_control = std::any_of(line.begin(), line.end(), [](unsigned char c) {
-    return (c < 0x20 && c != '\t') || c == 0x7f;
-  });
-  if (has_control) return "a control character";
-  SkipBlank(line);
-  if (line.empty() || line.front() == '#') return nullptr;
-  if (line.front() == '[') {
-    const size_t end = line.find_first_not_of(kBare, 1);
-    const bool is_table = end > 1 && end != line.npos && line[end] == ']';
-    return is_table && EndsThere(line.substr(end + 1)) ? nullptr : "a table is named as in [mover]";
-  }
-  const size_t equals = line.find('=');
-  if (equals == line.npos) return "a setting is a line with key = value";
-  const std::string_view key = line.substr(0, equals);
-  if (key.find_first_not_of(std::string(kBare) + ". \t") != key.npos) {
-    return "a key is of letters, digits, '_', '-' and '.'";
-  }
-  return LooksLikeValue(line.substr(equals + 1))
-             ? nullptr
-             : "a value is a \"text\", a number, true or false, on the line of its key";
-}
-
-std::optional<Mistake> FirstMistaken(std::string_view text, const std::string& path) {
-  for (int number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    const char* what = Mistaken(line);
-    if (what == nullptr) continue;
-    Reading reading{path, {}, {}};
-    reading.Complain(number, std::string("this cannot be read: ") + what,
-                     "nothing was done; correct that line, for example to key = \"value\"");
-    return std::move(reading.first);
-  }
-  return std::nullopt;
 }
 
 }  // namespace
 
 Result<std::vector<Entry>> ParseFile(std::string_view text, const std::string& path) {
-  if (auto mistake = FirstMistaken(text, path)) return Fail(std::move(mistake->error));
-  Reading reading{path, {}, {}};
-  const toml::parse_result parsed = toml::parse(text, path);
-  if (parsed) {
-    ReadTable(reading, parsed.table(), "");
-  } else {
-    const toml::parse_error& error = parsed.error();
-    reading.Complain(static_cast<int>(error.source().begin.line),
-                     "this is not TOML: " + std::string(error.description()),
-                     "nothing was done; correct that line, for example to key = \"value\"");
+  Parser parser(path);
+  for (int number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    STASIS_TRY(parser.ParseLine(line, number));
   }
-  if (reading.first) return Fail(std::move(reading.first->error));
-  std::sort(reading.entries.begin(), reading.entries.end(),
-            [](const Entry& a, const Entry& b) { return a.line < b.line; });
-  return std::move(reading.entries);
+  return parser.TakeEntries();
 }
 
 Result<std::optional<std::string>> ReadConfigFile(const std::string& path, uid_t uid) {
@@ -223,15 +207,16 @@ Result<std::optional<std::string>> ReadConfigFile(const std::string& path, uid_t
     Error error = std::move(fd).error();
     if (error.raw == ENOENT || error.raw == ENOTDIR) return std::nullopt;
     error.hint =
-        "nothing was done: where jobs and images are may stand in it; let it be read, or "
-        "name another file by STASIS_CONFIG";
+        "nothing was done, because the file may say where jobs and images are; make it readable, "
+        "or "
+        "name another one with STASIS_CONFIG";
     return Fail(std::move(error));
   }
   struct stat st;
   if (::fstat(fd->get(), &st) != 0) return FailErrno(errno, "stat " + path);
   if (!S_ISREG(st.st_mode)) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0, path + " is not an ordinary file",
-                "nothing was done; the configuration is a file in TOML");
+                "nothing was done; the configuration must be a TOML file");
   }
   STASIS_TRY(CheckOwner(st, path, uid));
   if (static_cast<uint64_t>(st.st_size) > kMaxFileBytes) {

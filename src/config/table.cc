@@ -21,90 +21,85 @@ constexpr Row kRows[] = {
     {"folders.state", Kind::kFolder, &Settings::state_dir, "", 0, 0, "", "STASIS_STATE_DIR",
      "root: /var/lib/stasis and /run/stasis; others: $XDG_STATE_HOME/stasis or "
      "~/.local/state/stasis",
-     "Jobs, their logs, images, and what is being done"},
+     "Jobs, their logs, images, and journals of operations"},
     {"folders.images", Kind::kFolder, &Settings::image_dir, "", 0, 0, "", "STASIS_IMAGE_DIR",
      "below folders.state",
-     "Where `dump` writes images and where they are looked for by name, without -d"},
+     "The store: where `dump` writes images, and where they are looked up by name, without -d"},
     {"folders.arena", Kind::kFolder, &Settings::arena_dir, "", 0, 0, "", "STASIS_ARENA_DIR",
-     "a tmpfs of its own, where it may be mounted; else /run or /dev/shm",
+     "a private tmpfs if it can be mounted; else /run or /dev/shm",
      "GPU data of suspended programs, in host memory: a folder of mode 0700 in a tmpfs"},
     {"folders.spill", Kind::kFolder, &Settings::spill_dir, "", 0, 0, "", "STASIS_SPILL_DIR",
      "host memory",
-     "What `suspend` takes goes to files in this folder, as with --spill; `--no-spill` takes "
+     "`suspend` saves GPU data to files in this folder, as with --spill; `--no-spill` uses host "
      "memory"},
     {"programs.criu", Kind::kFile, &Settings::criu, "", 0, 0, "", "STASIS_CRIU",
-     "the one beside Stasis, else on PATH", "The CRIU to use, and no other", true},
+     "the one beside Stasis, else the one on PATH", "The only CRIU to use", true},
     {"programs.cuda_library", Kind::kFile, &Settings::cuda_library, "", 0, 0, "",
-     "STASIS_CUDA_LIBRARY", "wherever the loader finds it",
-     "The driver's libcuda.so.1 for Stasis's own helpers; programs load theirs", true},
+     "STASIS_CUDA_LIBRARY", "found by the loader",
+     "The driver's libcuda.so.1 for Stasis's own helpers; programs load their own", true},
     {"dump.compress", Kind::kChoice, &Settings::compress, "none", 0, 0, "none|lz4|zstd|auto",
-     "STASIS_COMPRESS", "", "Compression of what a dump writes, without --compress"},
+     "STASIS_COMPRESS", "", "Compression of a dump without --compress"},
     {"dump.pack_size", Kind::kSize, &Settings::pack_bytes, "128MiB", kMiB, kMiB* kMiB, "",
      "STASIS_PACK_SIZE", "",
-     "For each so much GPU memory an image has another file, up to one for each processor; images "
-     "share whole files"},
+     "Target size of a pack file; at most one for each CPU is written at a time. Images share "
+     "whole packs"},
     {"limits.jobs", Kind::kCount, &Settings::most_jobs, "0", 0, 1e9, "", "STASIS_LIMIT_JOBS", "",
-     "How many jobs a user may have, ended ones too; 0: as many as he likes", true},
+     "Maximum number of jobs of a user, including ended ones; 0: no limit", true},
     {"limits.arena", Kind::kSize, &Settings::most_arena_bytes, "0", 0, kMiB* kMiB * 1024, "",
-     "STASIS_LIMIT_ARENA", "",
-     "How much host memory a user may have for GPU data in arenas; 0: what there is", true},
+     "STASIS_LIMIT_ARENA", "", "Maximum host memory of a user for GPU data in arenas; 0: no limit",
+     true},
     {"limits.images", Kind::kSize, &Settings::most_image_bytes, "0", 0, kMiB* kMiB * 1024, "",
      "STASIS_LIMIT_IMAGES", "",
-     "How much a user's files in a folder of images may take when another is written; 0: what "
-     "there "
-     "is",
-     true},
+     "Maximum size of a user's files in a store when another image is written; 0: no limit", true},
     {"mover.idle_s", Kind::kSeconds, &Settings::mover_idle_s, "60", 0, kDay, "",
      "STASIS_MOVER_IDLE_S", "",
-     "How long a mover stays, warm, for the next command; 0: it ends with its command"},
+     "How long an idle mover stays for the next command; 0: it ends with its command"},
     {"timeouts.phase_s", Kind::kSeconds, &Settings::phase_timeout_s, "0", 0, kDay, "",
      "STASIS_PHASE_TIMEOUT_S", "",
-     "For any one phase of an operation, without --timeout; 0: each has its own"},
+     "Limit for each phase of an operation, without --timeout; 0: each phase has its own"},
     {"timeouts.settle_s", Kind::kSeconds, &Settings::settle_timeout_s, "10", 1, kDay, "",
      "STASIS_SETTLE_TIMEOUT_S", "",
-     "For the driver to come to rest after a helper of ours was lost in it"},
+     "How long to wait for a stable driver state after a helper was killed in the driver"},
     {"timeouts.undo_s", Kind::kSeconds, &Settings::undo_timeout_s, "600", 1, kDay, "",
      "STASIS_UNDO_TIMEOUT_S", "",
-     "For a phase to be undone; --timeout does not shorten it, since the data is as large on its "
-     "way back"},
+     "Limit for undoing a phase; --timeout does not shorten it, because undoing moves as much "
+     "data"},
     {"daemon.socket", Kind::kFile, &Settings::daemon_socket, "", 0, 0, "", "STASIS_SOCKET",
      "root: /run/stasisd/stasisd.sock; others: their own daemon's, else root's; with folders.state "
      "STATE/run/stasisd.sock",
-     "Where the daemon listens and where it is looked for"},
+     "The socket of the daemon"},
     {"daemon.listen", Kind::kAddress, &Settings::daemon_listen, "", 0, 0, "", "STASIS_LISTEN",
      "no TCP",
-     "HOST:PORT at which the daemon takes calls over TCP too, from who shows a certificate"},
+     "HOST:PORT at which the daemon also accepts calls over TCP, from clients with a certificate"},
     {"daemon.tls_cert", Kind::kFile, &Settings::daemon_tls_cert, "", 0, 0, "", "STASIS_TLS_CERT",
-     "none", "The daemon's certificate and those above it, PEM; for daemon.listen"},
+     "none", "The daemon's certificate with its chain, PEM; for daemon.listen"},
     {"daemon.tls_key", Kind::kFile, &Settings::daemon_tls_key, "", 0, 0, "", "STASIS_TLS_KEY",
-     "none", "Its key, PEM, which nobody else may read"},
+     "none", "Its private key, PEM, which no other user may be able to read"},
     {"daemon.tls_client_ca", Kind::kFile, &Settings::daemon_tls_client_ca, "", 0, 0, "",
      "STASIS_TLS_CLIENT_CA", "none",
-     "Who signs the callers' certificates, PEM; their common name is a user of this machine"},
+     "The CA of the clients' certificates, PEM; their common name is a user of this machine"},
     {"daemon.log_level", Kind::kChoice, &Settings::daemon_log_level, "info", 0, 0,
-     "debug|info|warn|error", "STASIS_DAEMON_LOG_LEVEL", "",
-     "What the daemon's log has, and what more"},
+     "debug|info|warn|error", "STASIS_DAEMON_LOG_LEVEL", "", "Minimum level that the daemon logs"},
     {"daemon.log_file", Kind::kFile, &Settings::daemon_log_file, "", 0, 0, "",
      "STASIS_DAEMON_LOG_FILE",
-     "stderr, which systemd keeps; of `daemon start` stasisd.log beside the journal",
-     "Where the daemon's log goes, one JSON object a line: docs/logs.md"},
+     "stderr, which systemd keeps; with `daemon start` stasisd.log in the run folder",
+     "File for the daemon's log, one JSON object a line: docs/logs.md"},
     {"daemon.log_size", Kind::kSize, &Settings::daemon_log_bytes, "64MiB", kMiB, kMiB* kMiB, "",
      "STASIS_DAEMON_LOG_SIZE", "",
-     "A log file as long as this becomes FILE.1, in the place of the last"},
+     "A log file of this size is renamed to FILE.1, which replaces the previous one"},
     {"metrics.listen", Kind::kAddress, &Settings::metrics_listen, "", 0, 0, "",
      "STASIS_METRICS_LISTEN", "none",
-     "HOST:PORT at which the daemon serves its metrics to Prometheus, to whoever asks: "
+     "HOST:PORT at which the daemon serves metrics to Prometheus, without authentication: "
      "docs/metrics.md"},
     {"run.keep_gpu_files", Kind::kSwitch, &Settings::keep_gpu_files, "false", 0, 0, "",
      "STASIS_FORK_KEEPS_GPU_FILES", "",
-     "Children that a job forks keep the GPU's files that they inherit; they cannot be dumped "
-     "then"},
+     "Forked children of a job keep inherited GPU files open; they cannot be dumped then"},
     {"run.log_size", Kind::kSize, &Settings::log_bytes, "64MiB", 64 << 10, kMiB* kMiB, "",
-     "STASIS_LOG_SIZE", "",
-     "So much of the end of a job's log is kept, where `--log` names no file; what is older goes"},
+     "STASIS_LOG_SIZE", "", "How much of the end of a job's log is kept without `--log`"},
     {"cuda_checkpoint.toggle", Kind::kChoice, &Settings::toggle, "driver", 0, 0, "driver|suspend",
      "STASIS_TOGGLE", "",
-     "What the drop-in's --toggle of a running program is: the driver's, or `stasis suspend`"},
+     "Meaning of the drop-in's --toggle for a running program: the driver's toggle, or `stasis "
+     "suspend`"},
 };
 
 std::string Number(double value) { return fmt::format("{}", value); }
@@ -230,22 +225,6 @@ Result<std::string> ParseChoice(const Row& row, const Raw& raw) {
   return *text;
 }
 
-// Returns the edit distance.
-size_t Distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 std::span<const Row> Rows() { return kRows; }
@@ -342,6 +321,24 @@ std::string Text(const Row& row, const Settings& settings) {
   return std::visit(Printer{row, settings}, row.member);
 }
 
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      const size_t replaced = d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
 std::string NearestKey(const std::string& key) {
   // Bounds the cost for very long keys.
   const std::string wanted = key.substr(0, 64);
@@ -352,12 +349,12 @@ std::string NearestKey(const std::string& key) {
     // The user may have omitted the table's name.
     const std::string table = known.substr(0, known.find('.'));
     const std::string last = known.substr(table.size() + 1);
-    const size_t distance = std::min(Distance(wanted, known), Distance(wanted, last) + 1);
+    const size_t distance = std::min(EditDistance(wanted, known), EditDistance(wanted, last) + 1);
     if (distance < least) {
       least = distance;
       nearest = known;
     }
-    if (const size_t of_table = Distance(wanted, table); of_table < least) {
+    if (const size_t of_table = EditDistance(wanted, table); of_table < least) {
       least = of_table;
       nearest = table;
     }

@@ -61,6 +61,10 @@ Status Set(const Row& row, const Raw& raw, From from, Settings& settings);
 // Returns the value as a user would write it; empty for an unset path.
 std::string Text(const Row& row, const Settings& settings);
 
+// Returns the number of insertions, deletions, replacements, and swaps of neighbours that turn `a`
+// into `b`.
+size_t EditDistance(const std::string& a, const std::string& b);
+
 // Returns the known key, or table of keys, that is most similar to the unknown `key`. Returns an
 // empty string if none is similar.
 std::string NearestKey(const std::string& key);

@@ -13,6 +13,7 @@
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/own_path.h"
 
 namespace stasis::health {
 namespace {
@@ -47,16 +48,19 @@ struct File {
 
 // Falls back if the file system has no O_DIRECT (an older tmpfs) or no unnamed files (NFS, some
 // FUSE): the file then gets a name that is removed at once.
-Result<File> OpenNameless(const std::string& folder) {
+Result<File> OpenNameless(const std::string& path) {
+  // A worker of the daemon may have more rights than the user who chose the path.
+  STASIS_ASSIGN(const UniqueFd place, OpenOwn(path, O_PATH | O_DIRECTORY));
+  const std::string folder = fmt::format("/proc/self/fd/{}", place.get());
   for (int direct : {O_DIRECT, 0}) {
     if (auto fd = Open(folder, O_RDWR | O_TMPFILE | direct, 0600)) {
       return File{*std::move(fd), direct != 0};
     }
   }
-  std::string path = folder + "/.stasis-check.XXXXXX";
-  UniqueFd fd(::mkostemp(path.data(), O_CLOEXEC));
-  if (!fd) return FailErrno(errno, "write to " + folder);
-  ::unlink(path.c_str());
+  std::string name = folder + "/.stasis-check.XXXXXX";
+  UniqueFd fd(::mkostemp(name.data(), O_CLOEXEC));
+  if (!fd) return FailErrno(errno, "write to " + path);
+  ::unlink(name.c_str());
   const bool direct = ::fcntl(fd.get(), F_SETFL, O_DIRECT) == 0;
   return File{std::move(fd), direct};
 }

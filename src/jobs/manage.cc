@@ -189,7 +189,7 @@ Status CheckHasOutput(const Job& job, const std::string& what) {
       Code::kFailedPrecondition,
       "cannot " + what + " job " + job.id + ": it was adopted as process " +
           ToString(job.processes->root.pid) +
-          ", which Stasis did not start, and has neither a log nor a terminal of ours",
+          ", which Stasis did not start, and which therefore has neither a log nor a terminal",
       "it writes where it was started to write; after `stasis dump` and `stasis restore` it "
       "has both");
 }

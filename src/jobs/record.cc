@@ -5,7 +5,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/json_bytes.h"
 #include "shim/shim_protocol.h"
 
 namespace stasis::jobs {
@@ -26,21 +25,13 @@ const Json& Field(const Json& object, const char* name) {
   return *it;
 }
 
-std::string Bytes(const Json& value, const char* name, size_t max_bytes) {
-  auto decoded = DecodeBytes(value);
-  if (!decoded) throw BadField{std::string(name) + " is not text"};
-  std::string& bytes = *decoded;
-  if (bytes.size() > max_bytes) throw BadField{std::string(name) + " is too long"};
-  if (bytes.find('\0') != std::string::npos)
-    throw BadField{std::string(name) + " holds a zero byte"};
-  return std::move(bytes);
-}
-
-std::string AbsolutePathOf(const Json& object, const char* name) {
-  std::string path = Bytes(Field(object, name), name, kMaxPathBytes);
-  if (path.empty() || path[0] != '/')
-    throw BadField{std::string(name) + " is not an absolute path"};
-  return path;
+std::string Text(const Json& object, const char* name, size_t max_bytes) {
+  const Json& value = Field(object, name);
+  if (!value.is_string()) throw BadField{std::string(name) + " is not text"};
+  auto text = value.get<std::string>();
+  if (text.size() > max_bytes) throw BadField{std::string(name) + " is too long"};
+  if (text.find('\0') != std::string::npos) throw BadField{std::string(name) + " has a zero byte"};
+  return text;
 }
 
 int64_t Number(const Json& object, const char* name, int64_t min, int64_t max) {
@@ -84,15 +75,15 @@ Json ToJson(const process::ProcessId& id) {
 
 // Parses `text`, checks the version, and runs `decode`; converts every failure to one error.
 template <class Decode>
-auto Decoded(const std::string& text, int version, Decode decode)
+auto Decoded(const std::string& text, Decode decode)
     -> Result<decltype(decode(std::declval<const Json&>()))> {
   try {
     Json document = Json::parse(text);
     auto found = Number(document, "version", 0, std::numeric_limits<int>::max());
-    if (found != version) {
+    if (found != shim::kRecordVersion) {
       return Fail(Code::kUnimplemented, "the record has version " + std::to_string(found) +
                                             "; this Stasis knows version " +
-                                            std::to_string(version));
+                                            std::to_string(shim::kRecordVersion));
     }
     return decode(document);
   } catch (const BadField& bad) {
@@ -102,70 +93,7 @@ auto Decoded(const std::string& text, int version, Decode decode)
   }
 }
 
-Checkpoint DecodeCheckpoint(const Json& value) {
-  Checkpoint checkpoint;
-  checkpoint.image = AbsolutePathOf(value, "image");
-  checkpoint.name = Bytes(Field(value, "name"), "name", kMaxPathBytes);
-  checkpoint.time_ms = Number(value, "time_ms", 0, kMaxTimeMs);
-  checkpoint.bytes = Count(value, "bytes");
-  const Json& seconds = Field(value, "seconds");
-  if (!seconds.is_number() || !(seconds.get<double>() >= 0 && seconds.get<double>() < 1e9)) {
-    throw BadField{"seconds is out of range"};
-  }
-  checkpoint.seconds = seconds.get<double>();
-  return checkpoint;
-}
-
-Job DecodeJobFields(const Json& document) {
-  Job job;
-  job.id = Bytes(Field(document, "id"), "id", kMaxIdLength);
-  if (!IsValidId(job.id)) throw BadField{"id is not one"};
-  const Json& argv = Field(document, "argv");
-  if (!argv.is_array() || argv.empty() || argv.size() > kMaxArguments) {
-    throw BadField{"argv is not a list of arguments"};
-  }
-  for (const Json& arg : argv) job.argv.push_back(Bytes(arg, "argv", kMaxArgumentBytes));
-  job.cwd = AbsolutePathOf(document, "cwd");
-  job.log = AbsolutePathOf(document, "log");
-  // Absent in older records: their programs had no agent.
-  if (document.contains("agent")) job.agent = Bytes(document.at("agent"), "agent", kMaxPathBytes);
-  job.created_ms = Number(document, "created_ms", 0, kMaxTimeMs);
-  const Json& checkpoints = Field(document, "checkpoints");
-  if (!checkpoints.is_array() || checkpoints.size() > kMaxCheckpoints) {
-    throw BadField{"checkpoints is not a list"};
-  }
-  for (const Json& value : checkpoints) job.checkpoints.push_back(DecodeCheckpoint(value));
-  return job;
-}
-
 }  // namespace
-
-std::string EncodeJob(const Job& job) {
-  Json argv = Json::array(), checkpoints = Json::array();
-  for (const std::string& arg : job.argv) argv.push_back(EncodeBytes(arg));
-  size_t count = job.checkpoints.size();
-  for (size_t i = count > kMaxCheckpoints ? count - kMaxCheckpoints : 0; i < count; ++i) {
-    const Checkpoint& checkpoint = job.checkpoints[i];
-    checkpoints.push_back({{"image", EncodeBytes(checkpoint.image)},
-                           {"name", EncodeBytes(checkpoint.name)},
-                           {"time_ms", checkpoint.time_ms},
-                           {"bytes", checkpoint.bytes},
-                           {"seconds", checkpoint.seconds}});
-  }
-  Json document = {{"version", kJobVersion},
-                   {"id", job.id},
-                   {"argv", argv},
-                   {"cwd", EncodeBytes(job.cwd)},
-                   {"created_ms", job.created_ms},
-                   {"log", EncodeBytes(job.log)},
-                   {"agent", EncodeBytes(job.agent)},
-                   {"checkpoints", checkpoints}};
-  return document.dump(1) + "\n";
-}
-
-Result<Job> DecodeJob(const std::string& text) {
-  return Decoded(text, kJobVersion, DecodeJobFields);
-}
 
 std::string EncodeProcesses(const Processes& processes) {
   const Json document = {
@@ -178,21 +106,21 @@ std::string EncodeProcesses(const Processes& processes) {
 }
 
 Result<Processes> DecodeProcesses(const std::string& text) {
-  return Decoded(text, shim::kRecordVersion, [](const Json& document) {
+  return Decoded(text, [](const Json& document) {
     const Json& log = Field(document, "log");
     return Processes{ShimProcess(document),
                      Process(document, "root"),
-                     Bytes(Field(document, "boot_id"), "boot_id", 64),
+                     Text(document, "boot_id", 64),
                      {Unsigned(log, "device"), Unsigned(log, "inode")}};
   });
 }
 
 Result<EndingRecord> DecodeEnding(const std::string& text) {
-  return Decoded(text, shim::kRecordVersion, [](const Json& document) {
+  return Decoded(text, [](const Json& document) {
     EndingRecord record;
     record.root = Process(document, "root");
-    std::string state = Bytes(Field(document, "state"), "state", 16);
-    if (state != "exited" && state != "dumped") throw BadField{"state is not one"};
+    std::string state = Text(document, "state", 16);
+    if (state != "exited" && state != "dumped") throw BadField{"state is unknown"};
     record.ending.dumped = state == "dumped";
     record.ending.code = static_cast<int>(Number(document, "code", 0, 255));
     record.ending.signal = static_cast<int>(Number(document, "signal", 0, 127));

@@ -10,21 +10,12 @@
 
 namespace stasis::jobs {
 
-inline constexpr int kJobVersion = 1;
-inline constexpr char kJobFile[] = "job.json";
-inline constexpr size_t kMaxJobBytes = 8u << 20;      // an argument list may take 2 MiB
-inline constexpr size_t kMaxRecordBytes = 16u << 10;  // each of the other files
+inline constexpr size_t kMaxRecordBytes = 16u << 10;
+inline constexpr size_t kMaxArgumentListBytes = 8u << 20;  // the kernel accepts 2 MiB
 inline constexpr size_t kMaxArguments = 1u << 20;
 inline constexpr size_t kMaxArgumentBytes = 128u << 10;  // the kernel's limit for one argument
 inline constexpr size_t kMaxPathBytes = 4096;
-inline constexpr size_t kMaxCheckpoints = 1000;  // the oldest entries beyond it are dropped
-inline constexpr int64_t kMaxPid = 1 << 22;      // PID_MAX_LIMIT of 64-bit kernels
-
-// job.json: the fields from id to checkpoints of `Job`, written once at the start. A job that is
-// missing in the database is read from it. Earlier versions of Stasis had no database and stored
-// the checkpoints here.
-std::string EncodeJob(const Job& job);
-Result<Job> DecodeJob(const std::string& text);
+inline constexpr int64_t kMaxPid = 1 << 22;  // PID_MAX_LIMIT of 64-bit kernels
 
 // Records of the shim: see shim/shim_protocol.h. For an adopted program, `manage` writes them
 // without a shim.

@@ -7,13 +7,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stasis;
   using namespace stasis::jobs;
   const std::string text(reinterpret_cast<const char*>(data), size);
-  if (auto job = DecodeJob(text)) {
-    FuzzCheck(IsValidId(job->id) && !job->argv.empty());
-    FuzzCheck(job->cwd.starts_with('/') && job->log.starts_with('/'));
-    // A record that can be parsed survives a round trip.
-    auto again = DecodeJob(EncodeJob(*job));
-    FuzzCheck(again && again->argv == job->argv && EncodeJob(*again) == EncodeJob(*job));
-  }
   if (auto processes = DecodeProcesses(text)) {
     FuzzCheck(processes->root.pid.value > 1);
     // 0 for an adopted program.

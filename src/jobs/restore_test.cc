@@ -184,8 +184,7 @@ TEST_F(RestoreTest, DumpedJobGoesOnUnderItsNewShimAndAgain) {
   EXPECT_EQ(job.state, State::kExited);
   EXPECT_EQ(job.ending->code, 9);
   AwaitGone(job.processes->shim);
-  EXPECT_THAT(FilesOf("a"),
-              ElementsAre("exit.json", "job.json", "lock", "log", "process.json", "shim.lock"));
+  EXPECT_THAT(FilesOf("a"), ElementsAre("exit.json", "lock", "log", "process.json", "shim.lock"));
   ExpectNothingLeft();
 }
 

@@ -24,8 +24,7 @@ TEST_F(JobsTest, ExitCodeIsRecorded) {
   EXPECT_EQ(job.processes->root, started.root);
   EXPECT_EQ(job.processes->shim, started.shim);
   AwaitGone(started.shim);
-  EXPECT_THAT(FilesOf("a"),
-              ElementsAre("exit.json", "job.json", "lock", "log", "process.json", "shim.lock"));
+  EXPECT_THAT(FilesOf("a"), ElementsAre("exit.json", "lock", "log", "process.json", "shim.lock"));
 }
 
 TEST_F(JobsTest, SignalIsRecordedAs128AndItsNumber) {

@@ -113,54 +113,9 @@ Result<Job> Store::LookAt(const Job& known) const {
   return Fail(Code::kAborted, "the job keeps changing");
 }
 
-// Reads the description from the job's directory.
-Result<Job> Store::ReadJobFile(const std::string& id) const {
-  const std::string path = Folder(id) + "/" + kJobFile;
-  STASIS_ASSIGN(std::string text, ReadFile(path, kMaxJobBytes));
-  STASIS_ASSIGN(Job job, DecodeJob(text));
-  if (job.id != id) return Fail(Code::kDataLoss, "the record is of the job " + job.id);
-  struct stat st;
-  if (::stat(path.c_str(), &st) != 0) return FailErrno(errno, "look at " + path);
-  job.uid = st.st_uid;
-  job.gid = st.st_gid;
-  job.changed_ms = NowMs();
-  return job;
-}
-
-// Adds jobs that have a directory but no row, because an earlier Stasis created them or the
-// database was removed. Reads them inside the transaction, to exclude concurrent creation and
-// removal. A job that cannot be saved is still returned and added at another time; the error gives
-// the reason.
-Status Store::TakeOver(Database& database, const std::vector<std::string>& ids,
-                       std::vector<Listed>& taken) const {
-  return database.Write([&]() -> Status {
-    for (const std::string& id : ids) {
-      auto job = ReadJobFile(id);
-      if (!job && job.error().code == Code::kNotFound) continue;
-      Status inserted;
-      if (job) {
-        auto is_new = database.Insert(*job);
-        if (!is_new) inserted = Fail(std::move(is_new).error());
-      }
-      taken.push_back({id, Annotate(std::move(job), "read job " + id)});
-      STASIS_TRY(std::move(inserted));
-    }
-    return {};
-  });
-}
-
-// Returns the job from the database, after TakeOver if needed.
 Result<Job> Store::Known(Database& database, const std::string& id) const {
   if (!IsValidId(id)) return NoSuchJob(id);
   STASIS_ASSIGN(auto known, database.Find(id));
-  if (!known && PathExists(Folder(id) + "/" + kJobFile)) {
-    std::vector<Listed> taken;
-    Status took = TakeOver(database, {id}, taken);
-    STASIS_ASSIGN(known, database.Find(id));
-    if (!known && !taken.empty()) return std::move(taken.front().job);
-    // The directory exists, so the answer must not be "no such job".
-    if (!known && !took) return Fail(std::move(took).error());
-  }
   if (!known) return NoSuchJob(id);
   return std::move(*known);
 }
@@ -183,30 +138,8 @@ Result<Job> Store::Load(const std::string& id) const {
 Result<std::vector<Store::Listed>> Store::List() const {
   STASIS_ASSIGN(Database database, Database::Open(directory_));
   STASIS_ASSIGN(auto rows, database.List());
-  STASIS_ASSIGN(auto names, ListDir(directory_));
-  std::vector<std::string> unknown;
-  for (const std::string& name : names) {
-    auto row = std::lower_bound(rows.begin(), rows.end(), name,
-                                [](const auto& a, const std::string& id) { return a.id < id; });
-    bool known = row != rows.end() && row->id == name;
-    if (!known && IsValidId(name) && PathExists(Folder(name) + "/" + kJobFile)) {
-      unknown.push_back(name);
-    }
-  }
   std::vector<Listed> jobs;
-  if (!unknown.empty()) {
-    (void)TakeOver(database, unknown, jobs);
-    for (const std::string& id : unknown) {
-      if (std::any_of(jobs.begin(), jobs.end(), [&](const Listed& job) { return job.id == id; })) {
-        continue;
-      }
-      auto job = ReadJobFile(id);
-      if (!job && job.error().code == Code::kNotFound) continue;
-      jobs.push_back({id, Annotate(std::move(job), "read job " + id)});
-    }
-  }
-  for (auto& row : rows) jobs.push_back({row.id, std::move(row.job)});
-  std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  for (auto& row : rows) jobs.push_back({std::move(row.id), std::move(row.job)});
 
   std::vector<const Job*> changed;
   for (Listed& listed : jobs) {

@@ -2,8 +2,6 @@
 // for each job. No daemon is needed; any number of processes may use the same store.
 //
 //   .jobs.db      descriptions, checkpoints, last known states: see database.h
-//   ID/job.json   a copy of the description, written at the start; read if the database does not
-//                 have the job
 //   ID/lock       flock: held by the creator until the job runs, during a restore, and during a
 //                 delete
 //   ID/log        the job's output, unless redirected
@@ -122,9 +120,6 @@ class Store {
   Status TakenName(const std::string& id, Database& database) const;
   bool IsAbandoned(const std::string& id) const;
   Result<Job> LoadFrom(Database& database, const std::string& id) const;
-  Result<Job> ReadJobFile(const std::string& id) const;
-  Status TakeOver(Database& database, const std::vector<std::string>& ids,
-                  std::vector<Listed>& taken) const;
   Result<Job> Known(Database& database, const std::string& id) const;
   Result<Job> LookAt(const Job& known) const;
   Status ReadState(Job& job, const Job& known) const;

@@ -58,13 +58,35 @@ Status AwaitBackground(const Job& job) {
   return Fail(Code::kFailedPrecondition,
               who + ", which job " + job.id + " started in the background, still run" +
                   (left.size() == 1 ? "s" : ""),
-              "end what is left of it with `stasis kill " + job.id + "` first");
+              "end its remaining processes with `stasis kill " + job.id + "` first");
+}
+
+// Rejects a description that could not be read back from the database.
+Status CheckDescription(const Job& job) {
+  auto invalid = [](const std::string& why) {
+    return Fail(Code::kInvalidArgument, "this cannot be a job: " + why);
+  };
+  size_t bytes = 0;
+  for (const std::string& argument : job.argv) {
+    if (argument.find('\0') != argument.npos) return invalid("an argument has a zero byte");
+    bytes += argument.size() + 1;
+  }
+  if (job.argv.empty()) return invalid("it has no command");
+  if (job.argv.size() > kMaxArguments || bytes > kMaxArgumentListBytes) {
+    return Fail(Code::kResourceExhausted, "the list of arguments is too long");
+  }
+  for (const std::string& path : {job.cwd, job.log}) {
+    if (!path.starts_with('/') || path.size() > kMaxPathBytes || path.find('\0') != path.npos) {
+      return invalid("a path is not absolute, too long, or has a zero byte");
+    }
+  }
+  return {};
 }
 
 tl::unexpected<Error> Busy(const std::string& id) {
   return Fail(Code::kAborted,
               "job " + id + " is busy: another command is starting, restoring or deleting it",
-              "try again when that has ended; `stasis ps -a` shows what became of it");
+              "try again when that has ended; `stasis ps -a` shows the result");
 }
 
 }  // namespace
@@ -106,8 +128,8 @@ void Store::Sweep(Database& database) const {
 Result<Claim> Store::Create(const NewJob& wanted) const {
   if (!wanted.id.empty() && !IsValidId(wanted.id)) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0, "'" + wanted.id + "' cannot name a job",
-                "a name starts with a lower-case letter, goes on with those, digits, '.', '_' and "
-                "'-', and has 64 characters at most");
+                "a name starts with a lower-case letter, has only lower-case letters, digits, '.', "
+                "'_' and '-', and at most 64 characters");
   }
   STASIS_ASSIGN(Database database, Database::Open(directory_));
   STASIS_ASSIGN(UniqueFd store_lock, LockStore(directory_));
@@ -138,15 +160,7 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
     job.id = wanted.id.empty() ? GenerateId() : wanted.id;
     claim.folder_ = Folder(job.id);
     job.log = wanted.log.empty() ? OwnLog(job.id) : wanted.log;
-    std::string text = EncodeJob(job);
-    // The record must be readable again, so reject it before the start.
-    if (text.size() > kMaxJobBytes) {
-      status = Fail(Code::kResourceExhausted, "the list of arguments is too long");
-    } else if (auto again = DecodeJob(text); !again) {
-      status = Fail(Code::kInvalidArgument, "this cannot be a job: " + again.error().message);
-    } else {
-      status = WriteFileDurably(hidden + "/" + kJobFile, text);
-    }
+    status = CheckDescription(job);
     if (!status) break;
     // The row decides which of two concurrent creators gets the name. The directory comes first, so
     // that a row always has one; a non-empty directory is never replaced.
@@ -195,9 +209,9 @@ Status Store::CheckLimit(Database& database, uint64_t most) const {
   STASIS_ASSIGN(auto rows, database.List());
   if (rows.size() < most) return {};
   return Fail(Code::kResourceExhausted,
-              "you have " + std::to_string(rows.size()) + " jobs, and may have " +
+              "you have " + std::to_string(rows.size()) + " jobs, and the limit is " +
                   std::to_string(most) + " (limits.jobs)",
-              "`stasis ps -a` lists them, `stasis delete JOB` takes away one that has ended");
+              "`stasis ps -a` lists them, `stasis delete JOB` deletes one that has ended");
 }
 
 Status Store::TakenName(const std::string& id, Database& database) const {
@@ -245,6 +259,12 @@ Status Store::Delete(const std::string& id) const {
   if (PathExists(Folder(id))) {
     STASIS_ASSIGN(held, LockJob(id));
     job = LoadFrom(database, id);
+    // The database was replaced, but the shim's files still tell whether the program runs.
+    if (!job && job.error().code == Code::kNotFound) {
+      Job unknown;
+      unknown.id = id;
+      job = LookAt(unknown);
+    }
   }
   if (job && !HasEnded(job->state)) {
     return Fail(Code::kFailedPrecondition,

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "jobs/record.h"
+#include "jobs/database.h"
 #include "jobs/test_jobs.h"
 
 namespace stasis::jobs {
@@ -178,13 +178,58 @@ TEST_F(StoreTest, DamagedRecordIsThatJobsErrorAndCanBeDeleted) {
   EXPECT_THAT(Names(), UnorderedElementsAre("good"));
 }
 
-TEST_F(StoreTest, RecordUnderAnothersNameIsRefused) {
+// The saved state counts if the shim's record is gone.
+TEST_F(StoreTest, EndIsRememberedWithoutItsRecord) {
+  Run("a", "exit 3");
+  EXPECT_EQ(End("a").ending->code, 3);
+  ASSERT_TRUE(RemoveTree(store.Folder("a")));
+  EXPECT_EQ(Look("a").state, State::kExited);
+  EXPECT_EQ(Look("a").ending->code, 3);
+  ASSERT_TRUE(store.Delete("a"));
+  EXPECT_EQ(store.Load("a").error().code, Code::kNotFound);
+}
+
+// A kill between the removal of the directory and of the row leaves a job that can be deleted
+// again.
+TEST_F(StoreTest, JobWithoutItsFolderCanBeDeletedAndItsNameUsed) {
   Run("a", "exit 0");
   End("a");
-  ASSERT_EQ(::rename(store.Folder("a").c_str(), store.Folder("b").c_str()), 0);
-  auto job = store.Load("b");
-  ASSERT_FALSE(job);
-  EXPECT_EQ(job.error().code, Code::kDataLoss);
+  const std::string hidden = folder.path() + "/jobs/.old-abcdef";
+  ASSERT_EQ(::rename(store.Folder("a").c_str(), hidden.c_str()), 0);
+  EXPECT_FALSE(Create("a"));
+  ASSERT_TRUE(store.Delete("a"));
+  EXPECT_TRUE(Create("a"));
+  EXPECT_FALSE(PathExists(hidden));
+}
+
+// A damaged database was moved away: its jobs are forgotten, and a running one keeps its folder.
+TEST_F(StoreTest, FolderWithoutARowCanBeDeletedOnceItsProgramHasEnded) {
+  Fifo go(folder.path() + "/go");
+  StartedJob started = Run("a", "read x < " + go.path());
+  const std::string database = folder.path() + "/jobs" + kDatabaseFile;
+  ASSERT_EQ(::rename(database.c_str(), (folder.path() + "/away").c_str()), 0);
+  EXPECT_EQ(store.Load("a").error().code, Code::kNotFound);
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_EQ(Create("a").error().code, Code::kAlreadyExists);
+  EXPECT_EQ(store.Delete("a").error().code, Code::kFailedPrecondition);
+  go.Write();
+  AwaitGone(started.shim);
+  ASSERT_TRUE(store.Delete("a"));
+  EXPECT_FALSE(PathExists(store.Folder("a")));
+  EXPECT_TRUE(Create("a"));
+}
+
+TEST_F(StoreTest, DescriptionThatCouldNotBeReadBackIsRejected) {
+  using namespace std::string_literals;
+  const NewJob kWanted[] = {{"a", {}, "/", ""},
+                            {"a", {"/bin/true", "x\0y"s}, "/", ""},
+                            {"a", {"/bin/true", std::string(9 << 20, 'x')}, "/", ""},
+                            {"a", {"/bin/true"}, "here", ""},
+                            {"a", {"/bin/true"}, "/" + std::string(5000, 'a'), ""},
+                            {"a", {"/bin/true"}, "/", "log"}};
+  for (const NewJob& wanted : kWanted) EXPECT_FALSE(store.Create(wanted));
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_THAT(Hidden(), IsEmpty());
 }
 
 TEST_F(StoreTest, JobOfAnotherBootIsLostUnlessItsEndWasWrittenDown) {

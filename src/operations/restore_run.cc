@@ -329,7 +329,7 @@ Status RestoreRun::AddExpectedData() {
     });
     return p == all.end() ? process::ProcessId{} : process::ProcessId{{pid}, 0};
   };
-  STASIS_ASSIGN(auto shards, checkpoint::LotsIn(manifest(), not_yet, manifest().job.uid));
+  STASIS_ASSIGN(auto shards, checkpoint::ShardsIn(manifest(), not_yet, manifest().job.uid));
   for (const GpuShard& shard : shards) {
     if (shard.key.process.pid.value != 0) continue;
     return Fail(Code::kDataLoss, "the image has GPU data of a process that it does not contain");
@@ -348,7 +348,7 @@ Status RestoreRun::ReadData(PhaseScope& scope) {
     scope.ReportBytes(done, total);
     return !scope.deadline().passed() && !scope.Abandoned();
   };
-  STASIS_TRY(checkpoint::ReadLots(reader_, shards, progress, [&] { scope.Changed(); }));
+  STASIS_TRY(checkpoint::ReadShards(reader_, shards, progress, [&] { scope.Changed(); }));
   scope.SetBytes(total);
   return {};
 }

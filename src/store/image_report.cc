@@ -1,12 +1,10 @@
 #include "store/image_report.h"
 
-#include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 
 #include "base/build_id.h"
-#include "store/manifest_check.h"
-#include "store/report_text.h"
 
 namespace stasis::store {
 
@@ -16,31 +14,23 @@ using nlohmann::json;
 
 constexpr const char* kStateNames[] = {"none", "running", "locked", "checkpointed", "failed"};
 
-struct OriginText {
-  const char* json;
-  const char* text;
-};
-constexpr OriginText kOrigins[] = {
-    {"own", "this installation"},
-    {"changed", "this installation, but the manifest was changed since"},
-    {"other", "another installation (a restore needs --trust-image)"},
-    {"unknown", "unknown: no MAC (a restore needs --trust-image)"},
-};
+constexpr const char* kOrigins[] = {"own", "changed", "other", "unknown"};
 static_assert(std::size(kOrigins) == static_cast<size_t>(Origin::kUnknown) + 1);
 
-const OriginText& OriginOf(const ImageReader& image, const OriginKey* key) {
-  return kOrigins[static_cast<size_t>(image.OriginBy(key))];
+// Replaces bytes that are not UTF-8: names of programs are bytes, and JSON must be UTF-8.
+json Text(const std::string& text) {
+  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+json Texts(const std::vector<std::string>& texts) {
+  json array = json::array();
+  for (const std::string& text : texts) array.push_back(Text(text));
+  return array;
 }
 
 json OriginJson(const ImageReader& image, const OriginKey* key) {
   const auto id = image.origin_key_id();
-  return {{"by", OriginOf(image, key).json}, {"key", id ? id->Hex() : ""}};
-}
-
-uint64_t FileBytes(const Manifest& manifest) {
-  uint64_t total = 0;
-  for (const File& file : manifest.files) total += file.size_bytes;
-  return total;
+  return {{"by", OriginName(image.OriginBy(key))}, {"key", id ? id->Hex() : ""}};
 }
 
 uint64_t DeviceZeroBytes(const Manifest& manifest) {
@@ -50,12 +40,6 @@ uint64_t DeviceZeroBytes(const Manifest& manifest) {
   }
   return total;
 }
-
-std::string Line(const char* label, const std::string& text) {
-  return fmt::format("{:<11}{}\n", label, text);
-}
-
-std::string Dash(const std::string& text) { return text.empty() ? "-" : Printable(text); }
 
 json FilesJson(const Manifest& manifest) {
   json files = json::array();
@@ -153,63 +137,21 @@ json ExternalsJson(const Manifest& manifest) {
 
 }  // namespace
 
-std::string InspectText(const ImageReader& image, const OriginKey* key) {
-  const Manifest& m = image.manifest();
-  std::string text;
-  text += Line("image", image.path());
-  text += Line("id", m.image_id.Hex());
-  text += Line("format", std::to_string(kFormatVersion));
-  text += Line("created",
-               fmt::format("{} on {}, Linux {} {}", Utc(m.created_unix_ns), Dash(m.host.name),
-                           Dash(m.host.kernel_release), Dash(m.host.machine)));
-  text += Line("origin", OriginOf(image, key).text);
-  text += Line("by", fmt::format("Stasis {}, CRIU {}", Dash(m.software.stasis_version),
-                                 Dash(m.software.criu_version)));
-  if (!m.software.driver_kind.empty()) {
-    text += Line("driver", fmt::format("{} {}", Printable(m.software.driver_kind),
-                                       Dash(m.software.driver_version)));
-  }
-  text +=
-      Line("job", fmt::format("{}{}{}", JobName(m.job), m.job.leave_running ? ", left running" : "",
-                              m.job.suspended ? ", suspended" : ""));
-  text += Line("command", CommandLine(m.job));
-  text += Line("folder", Dash(m.job.working_directory));
-  for (const Process& p : m.processes) {
-    std::string gpu = p.is_cuda() ? fmt::format(", GPU memory {}, was {}", Bytes(p.device_bytes),
-                                                kStateNames[static_cast<size_t>(p.recorded_state)])
-                                  : "";
-    text += Line("process", fmt::format("{} {}{}", p.pid, Dash(p.comm), gpu));
-  }
-  for (const Gpu& gpu : m.gpus) {
-    text += Line("gpu", fmt::format("{} {}: {} of {}", Dash(gpu.name), Dash(gpu.uuid),
-                                    Bytes(gpu.used_bytes), Bytes(gpu.total_bytes)));
-  }
-  for (const External& e : m.externals) {
-    text += Line("external",
-                 fmt::format("{} ({}, fd {} of {})", Dash(e.key), Dash(e.kind), e.fd, e.pid));
-  }
-  text += Line("files", fmt::format("{}, {}", m.files.size(), Bytes(FileBytes(m))));
-  if (!m.packs.empty()) {
-    uint64_t used = m.TotalBytes() - FileBytes(m);
-    uint64_t shared = m.TotalBytes() - m.AddedBytes();
-    text += Line("packs",
-                 fmt::format("{}, {} of units: {} written for this image, {} as in "
-                             "earlier ones",
-                             m.packs.size(), Bytes(used), Bytes(used - shared), Bytes(shared)));
-  }
-  if (!m.ranges.empty()) {
-    uint64_t bytes = 0;
-    for (const DeviceRange& range : m.ranges) bytes += range.size_bytes;
-    text += Line("ranges", fmt::format("{}, {} of device memory, {} of it zero", m.ranges.size(),
-                                       Bytes(bytes), Bytes(DeviceZeroBytes(m))));
-  }
-  for (const Phase& phase : m.phases) {
-    std::string bytes = phase.bytes > 0 ? ", " + Bytes(phase.bytes) : "";
-    text +=
-        Line("phase", fmt::format("{:<20} {:>9.3f} s{}", Dash(phase.name), phase.seconds, bytes));
-  }
-  return text;
+std::string Utc(int64_t unix_ns) {
+  time_t seconds = unix_ns / 1'000'000'000;
+  tm parts{};
+  if (::gmtime_r(&seconds, &parts) == nullptr) return "-";
+  char text[64];
+  return ::strftime(text, sizeof text, "%FT%TZ", &parts) > 0 ? text : "-";
 }
+
+uint64_t DeviceBytes(const Manifest& manifest) {
+  uint64_t total = 0;
+  for (const Gpu& gpu : manifest.gpus) total += gpu.used_bytes;
+  return total;
+}
+
+const char* OriginName(Origin origin) { return kOrigins[static_cast<size_t>(origin)]; }
 
 json InspectJson(const ImageReader& image, const OriginKey* key) {
   const Manifest& m = image.manifest();
@@ -265,39 +207,6 @@ json InspectJson(const ImageReader& image, const OriginKey* key) {
           {"ranges", RangesJson(m)},
           {"phases", PhasesJson(m)},
           {"required_files", std::move(required)}};
-}
-
-std::string VerifyText(const ImageReader& image, const VerifyReport& report, const OriginKey* key) {
-  std::string text;
-  for (const Finding& finding : report.findings) {
-    text += fmt::format("{} {}\n", Printable(finding.path, kMaxPathBytes),
-                        Printable(finding.message, 500));
-  }
-  size_t found = report.findings.size();
-  std::string verdict = found == 0   ? "whole"
-                        : found == 1 ? "damaged, 1 finding"
-                                     : fmt::format("damaged, {} findings", found);
-  double rate = report.seconds > 0 ? static_cast<double>(report.bytes) / report.seconds : 0;
-  text += fmt::format("{}: {}, {} files, {} read in {:.2f} s ({}/s)\n", image.path(), verdict,
-                      report.files, Bytes(report.bytes), report.seconds,
-                      Bytes(static_cast<uint64_t>(rate)));
-  text += fmt::format("origin: {}\n", OriginOf(image, key).text);
-  return text;
-}
-
-json VerifyJson(const ImageReader& image, const VerifyReport& report, const OriginKey* key) {
-  json findings = json::array();
-  for (const Finding& finding : report.findings) {
-    findings.push_back({{"path", Text(finding.path)}, {"message", Text(finding.message)}});
-  }
-  return {{"path", Text(image.path())},
-          {"id", image.manifest().image_id.Hex()},
-          {"origin", OriginJson(image, key)},
-          {"ok", report.ok()},
-          {"findings", std::move(findings)},
-          {"files", report.files},
-          {"bytes", report.bytes},
-          {"seconds", report.seconds}};
 }
 
 }  // namespace stasis::store

@@ -1,7 +1,7 @@
-// One image as a person or a script wants to see it: `stasis image inspect` and `verify`, each as
-// text and as JSON. Text from an image is made fit for a terminal, and for JSON.
+// One image as a JSON document: `stasis image inspect --json`.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -10,13 +10,13 @@
 
 namespace stasis::store {
 
-// `key`: the reading user's own, nullptr without one; it says whether that user wrote the image.
-std::string InspectText(const ImageReader& image, const OriginKey* key = nullptr);
-nlohmann::json InspectJson(const ImageReader& image, const OriginKey* key = nullptr);
+// Returns "2026-11-20T05:47:55Z".
+std::string Utc(int64_t unix_ns);
+uint64_t DeviceBytes(const Manifest& manifest);
+// Returns "own", "changed", "other" or "unknown".
+const char* OriginName(Origin origin);
 
-std::string VerifyText(const ImageReader& image, const VerifyReport& report,
-                       const OriginKey* key = nullptr);
-nlohmann::json VerifyJson(const ImageReader& image, const VerifyReport& report,
-                          const OriginKey* key = nullptr);
+// `key` is the key of the user who reads, or nullptr; it shows whether that user wrote the image.
+nlohmann::json InspectJson(const ImageReader& image, const OriginKey* key = nullptr);
 
 }  // namespace stasis::store

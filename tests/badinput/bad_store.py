@@ -66,9 +66,10 @@ def bad_journal(bench):
 def bad_job(bench):
     """A damaged record affects only its own job."""
     folder = bench.world.state / "data" / "jobs"
-    os.mkdir(folder / "broken")
-    for text in ("", "{", "[]", '{"version":99}', "\0" * 1000, '{"version":1,"id":"broken","argv":5}'):
-        (folder / "broken" / "job.json").write_text(text)
+    bench.world.stasis("run", "--no-agent", "--job", "broken", "--", "true")
+    bench.world.stasis("wait", "broken")
+    for text in ("", "{", "[]", '{"version":99}', "\0" * 1000, '{"version":1,"boot_id":"x","root":5}'):
+        (folder / "broken" / "process.json").write_text(text)
         done = bench.world.stasis("ps", "-a", "--json")
         jobs = done.json()
         demand([j["id"] for j in jobs["jobs"]] == ["job"], f"the good job is not shown alone:\n{done}")

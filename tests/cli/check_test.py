@@ -69,7 +69,7 @@ def this_machine(world):
     full.expect("agent", "ok", "and it answers: ")
     demand("MB/s written and synced" in full.of("disk-speed")[0]["found"], str(full.of("disk-speed")))
     text = world.stasis("check").out
-    demand("ok       criu " in text and text.endswith("This machine is able.\n"), text)
+    demand("ok       criu " in text and text.endswith("This machine can checkpoint programs.\n"), text)
 
 
 def limits(world):

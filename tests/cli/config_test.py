@@ -108,7 +108,7 @@ def as_another_user(world, file):
     done = subprocess.run([world.bin / "stasis", "config", "show"], env=env, cwd="/", text=True, capture_output=True,
                           timeout=60, check=False, user=65534, group=65534, extra_groups=[])
     demand(done.returncode == 0 and f"{mine}:2" in done.stdout, done.stdout + done.stderr)
-    demand("is not there:  /etc/stasis/config.toml" in done.stdout, done.stdout)
+    demand("not found:     /etc/stasis/config.toml" in done.stdout, done.stdout)
     mine.chmod(0o600)  # root's and unreadable: must be an error
     done = subprocess.run([world.bin / "stasis", "ps"], env=env, cwd="/", text=True, capture_output=True,
                           timeout=60, check=False, user=65534, group=65534, extra_groups=[])

@@ -39,7 +39,7 @@ MISSPELT = [
     ("dump x --tpc=close", "Did you mean `--tcp`?"),
     ("run --jb x -- true", "Did you mean `--job`?"),
     ("run --jb x true", "Did you mean `--job`?"),
-    ("run true -- x", "Put the program and all its arguments behind `--`."),
+    ("run true -- x", "Put the program and all its arguments after `--`."),
     ("run -- ", "stasis run [OPTIONS] [--] CMD ARG..."),
     ("no-such-verb", "`stasis --help` lists the commands."),
     ("image ls --no-such-flag", "`stasis image ls --help` explains this command."),

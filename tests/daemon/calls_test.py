@@ -64,7 +64,7 @@ def daemon_told_to_end(house: House):
     job, operation = begun(house)
     house.kill(signal.SIGTERM)  # it has exited when this returns, while the operation is held
     demand(operation.wait().code == 6, f"{operation}")
-    for words in ("the daemon has gone away", "goes on by itself", "`stasis ps -a`", "`stasis recover`"):
+    for words in ("the daemon has gone away", "continues by itself", "`stasis ps -a`", "`stasis recover`"):
         demand(words in operation.err, f"the message lacks '{words}':\n{operation}")
     demand(len(house.workers()) == 1, "the worker has ended")
     house.let_go(PHASE)

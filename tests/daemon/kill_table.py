@@ -33,7 +33,7 @@ def kill_at(stand, house, verb, options, before, after, phase):
     house.await_phase(phase)
     house.kill()
     demand(operation.wait().code == 6, f"the client does not know how the operation ended:\n{operation}")
-    for words in ("the daemon has gone away", "goes on by itself", "`stasis ps -a`"):
+    for words in ("the daemon has gone away", "continues by itself", "`stasis ps -a`"):
         demand(words in operation.err, f"the message lacks '{words}':\n{operation}")
     house.let_go(phase)
     house.await_workers_end()

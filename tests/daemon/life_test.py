@@ -26,7 +26,7 @@ def start_status_drain(house: House):
     demand(again == {"pid": house.pid, "socket": house.socket, "started": False}, f"{again}")
     # Started explicitly at the same place, it is rejected.
     second = world.begin(program="stasisd").wait()
-    demand(second.code == 7 and "a daemon runs already" in second.err, f"{second}")
+    demand(second.code == 7 and "a daemon already runs" in second.err, f"{second}")
     status = house.status()
     demand((status["pid"], status["uid"], status["draining"], status["operations"]) == (house.pid, 0, False, []),
            f"{status}")
@@ -169,7 +169,7 @@ def drain_awaits_the_end(house: House):
     both = world.shell(f"stasis daemon drain >&2 && flock -n {house.socket}.lock true && stasis daemon start --json",
                        env=late)
     listener.join()
-    demand(both.err == "drained: the daemon has ended, jobs run on\n", f"{both}")
+    demand(both.err == "drained: the daemon has stopped, jobs continue\n", f"{both}")
     started = both.json()
     demand(started["started"] and started["pid"] != house.pid, f"{both}")
 

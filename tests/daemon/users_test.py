@@ -194,6 +194,50 @@ def log_of_another_user(house: House):
     leave(house)
 
 
+def check_by_a_user(house: House):
+    """Check finds what an operation of the daemon could do for the caller, who is not root."""
+    import grpc
+    for_all(house)
+    house.start()
+    alice, bob = User(house, ALICE), User(house, BOB)
+    alice.run("hers")
+    bob.run("his")
+    pid = bob.stasis("inspect", "his", "--json").json()["pid"]
+    messages, stubs = house.stubs()
+
+    def check(target):
+        """Returns the exit code of a child that calls as she would: 0 if she may dump, 42 if the
+        target is refused."""
+        child = os.fork()
+        if child != 0:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.setgroups([])
+        os.setresgid(ALICE, ALICE, ALICE)
+        os.setresuid(ALICE, ALICE, ALICE)
+        code = 1
+        context = messages.CallContext(folders={"run": f"{alice.home}/state/run", "data": f"{alice.home}/state/data"})
+        try:
+            response = stubs.StasisStub(house.channel()).Check(
+                messages.CheckRequest(target=target), timeout=120,
+                metadata=[("stasis-context-bin", context.SerializeToString())])
+            levels = {finding.id: finding.level for finding in response.findings}
+            print(levels, flush=True)
+            may = levels.get("privileges", "ok") == "ok" and levels.get("program", "ok") == "ok"
+            code = 0 if may and levels else 3
+        except grpc.RpcError as error:
+            code = 42 if error.code() == grpc.StatusCode.PERMISSION_DENIED else 2
+        finally:
+            os._exit(code)
+
+    for target, wanted in (("", 0), ("hers", 0), (str(pid), 42)):
+        found = check(target)
+        demand(found == wanted, f"Check of '{target}': {found}, expected {wanted}")
+    alice.end("hers")
+    bob.end("his")
+    house.drain()
+    leave(house)
+
+
 def log_of_the_daemon(house: House):
     """A worker has the caller's user id and some of root's descriptors, which the caller must not
     be able to take."""
@@ -287,4 +331,5 @@ def own_daemon(house: House):
 
 
 if __name__ == "__main__":
-    sys.exit(main([separate_jobs, cancelling_operations_of_others, log_of_another_user, log_of_the_daemon, nccl_beside_another_user, own_daemon]))
+    sys.exit(main([separate_jobs, cancelling_operations_of_others, log_of_another_user, check_by_a_user,
+                   log_of_the_daemon, nccl_beside_another_user, own_daemon]))

@@ -25,7 +25,7 @@ def help_text(tool):
 def wrong_words(tool, pid):
     """One message names the wrong word; nothing is touched."""
     for words, named in (
-            ([], "nothing was asked for"),
+            ([], "no operation was given"),
             (["--toggle"], "--pid"),
             (["--toggle", "--pid"], "--pid"),
             (["--toggle", "--pid", "x"], '"x"'),

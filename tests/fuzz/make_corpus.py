@@ -163,11 +163,6 @@ def mover_packets():
 
 
 def job_records():
-    job = {"version": 1, "id": "llama", "argv": ["./counter", {"hex": "ff01"}], "cwd": "/srv",
-           "created_ms": 1700000000000, "log": "/var/log/a", "agent": "/usr/lib/libstasis-agent.so",
-           "checkpoints": [{"image": "/images/a", "name": "a", "time_ms": 1700000000001, "bytes": 5,
-                            "seconds": 0.75}]}
-    put("record", "job", json.dumps(job).encode())
     processes = {"version": 1, "shim": {"pid": 7, "start_time": 8}, "root": {"pid": 9, "start_time": 10},
                  "boot_id": "c4b3", "log": {"device": 1, "inode": 2}}
     put("record", "processes", json.dumps(processes).encode())

@@ -383,7 +383,7 @@ def shim_killed(world):
     waiting = world.begin("wait", talker.name)
     talker.kill()
     waiting.wait()
-    demand(waiting.code == 1 and "nobody knows how" in waiting.err, f"{waiting}")
+    demand(waiting.code == 1 and "with an unknown exit code" in waiting.err, f"{waiting}")
     demand(follow.wait().code == 0, f"{follow}")
     demand(talker.listed()["state"] == "lost", "it is not lost")
     talker.restore()

@@ -271,7 +271,7 @@ def limits_of_a_user(new):
     alice = new(ALICE, RESTORER)
     program = Program(alice, "job", "counter", ["--memory", "4M"]).run()
     refused = alice.stasis("run", "--", "/bin/true", expect=1, env={"STASIS_LIMIT_JOBS": "1"})
-    demand("you have 1 jobs, and may have 1 (limits.jobs)" in refused.err and "stasis delete" in refused.err, refused)
+    demand("you have 1 jobs, and the limit is 1 (limits.jobs)" in refused.err and "stasis delete" in refused.err, refused)
     refused = alice.stasis("suspend", "job", expect=1, env={"STASIS_LIMIT_ARENA": "1MiB"})
     demand("you may have 1 MiB (limits.arena)" in refused.err and "arena free" in refused.err, refused)
     program.expect_running()

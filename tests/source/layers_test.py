@@ -13,9 +13,9 @@ import sys
 
 # From the top layer to the bottom one. Tests and test fakes are exempt.
 ALLOWED = {
-    'cli': 'bench api operations checks gpu_state jobs shim health dataplane store device config base',
-    'bench': 'operations checks gpu_state plan jobs dataplane device config base',
-    'api': 'operations checks gpu_state plan jobs dataplane store device config process base',
+    'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base',
+    'cli': 'api config base',
+    'api': 'operations checks gpu_state plan jobs shim health dataplane store device config process base',
     'operations': 'checks checkpoint gpu_state plan jobs store criu device wire process config base',
     'checks': 'checkpoint gpu_state plan jobs store criu device wire process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu process base',

@@ -1,0 +1,46 @@
+// Follows a job from the user's terminal: its output or its terminal, and its end. These are
+// library calls for a client on the job's machine, not methods of the service.
+//
+// - A job without a terminal: its log is copied to stdout, and signals are forwarded: SIGINT and
+//   SIGQUIT to the job's process group, as a terminal would, others to its root (except SIGWINCH,
+//   SIGCONT and those listed in attach.cc).
+// - A job with a terminal: keys go to the program, its output is shown, and it gets the window's
+//   size. The local terminal is in raw mode meanwhile.
+//
+// The detach keys, SIGHUP and a closed stdout or terminal detach: the job continues, and the result
+// is 0. With `watch`, or without a terminal on stdin, nothing is sent and other signals detach too.
+// If the job ends, the result is its exit code: 128+n for a signal, 75 if it was dumped.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "api/call.h"
+#include "base/result.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+// Prints a note for the user on stderr. May be empty.
+using Note = std::function<void(const std::string& text)>;
+
+// Attaches to a running job. Shows the end of its output first.
+Result<int> Attach(const Call& call, const std::string& job, const v1::AttachOptions& options,
+                   const Note& note);
+// Starts a job and attaches to it. With `request.terminal` the program gets a terminal; otherwise a
+// pipe or file on stdin becomes its standard input.
+Result<int> RunAttached(Call& call, const v1::RunRequest& request, const v1::AttachOptions& options,
+                        const Note& note);
+// Calls `restore`, which returns the restored job's id, and attaches to it; shows the output since
+// then. An empty id ends with 0.
+Result<int> RestoreAttached(const Call& call, const v1::RestoreRequest& request,
+                            const std::function<Result<std::string>()>& restore,
+                            const v1::AttachOptions& options, const Note& note);
+
+// Returns the exit code of a job that has ended, or an error if it is unknown.
+Result<int> ExitCodeOf(const v1::Job& job);
+
+// Returns the window size of this process's terminal; zeros without one.
+v1::WindowSize OwnWindowSize();
+
+}  // namespace stasis::api

@@ -1,0 +1,157 @@
+#include "api/drop_in.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string_view>
+
+#include "api/methods.h"
+#include "api/usage_error.h"
+#include "base/deadline.h"
+#include "device/device_control.h"
+#include "gpu_state/services.h"
+#include "operations/by_hand.h"
+
+namespace stasis::api {
+namespace {
+
+using device::DeviceControl;
+using device::ProcessState;
+using operations::ByHand;
+using process::HostPid;
+
+constexpr std::chrono::seconds kLockTimeout{30};
+
+// The old UUIDs may be of another machine. The driver itself checks both.
+Result<device::GpuMap> ParseMap(std::string_view text) {
+  device::GpuMap map;
+  while (!text.empty()) {
+    const std::string_view pair = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(pair.size() + 1, text.size()));
+    const size_t sign = pair.find('=');
+    uint8_t bytes[16];
+    device::GpuUuid from{std::string(pair.substr(0, sign))};
+    device::GpuUuid to{sign == pair.npos ? "" : std::string(pair.substr(sign + 1))};
+    if (!device::GpuUuidBytes(from, bytes) || !device::GpuUuidBytes(to, bytes)) {
+      return FailUsage(fmt::format("--device-map: \"{}\" is not GPU-UUID=GPU-UUID", pair));
+    }
+    map.emplace_back(std::move(from), std::move(to));
+  }
+  return map;
+}
+
+struct Context {
+  Call& call;
+  const v1::GpuStepRequest& request;
+  DeviceControl& device;
+  HostPid pid;
+};
+
+Status ResumeIt(const Context& context) {
+  v1::ResumeRequest request;
+  request.set_target(std::to_string(context.pid.value));
+  request.set_gpu_map(context.request.gpu_map());
+  STASIS_TRY(Resume(context.call, request));
+  return {};
+}
+
+Status SuspendIt(const Context& context) {
+  v1::SuspendRequest request;
+  request.set_target(std::to_string(context.pid.value));
+  STASIS_TRY(Suspend(context.call, request));
+  return {};
+}
+
+// NVIDIA's restore leaves the process locked.
+Status ResumeAndLock(const Context& context) {
+  STASIS_TRY(ResumeIt(context));
+  auto locked = context.device.Lock(context.pid, Deadline::In(kLockTimeout));
+  if (locked) return {};
+  Error error = std::move(locked).error();
+  error.message += "; it was restored, and runs";
+  error.not_undone = true;
+  return Fail(std::move(error));
+}
+
+Status Toggle(const Context& context, const ByHand& process, const device::GpuMap& map) {
+  STASIS_ASSIGN(const bool suspended, process.IsSuspended());
+  if (suspended) return ResumeIt(context);
+  STASIS_ASSIGN(const ProcessState state, context.device.State(context.pid));
+  if (state == ProcessState::kRunning) {
+    if (!map.empty()) return FailUsage("--device-map requires a restore, but the process runs");
+    if (context.call.settings.toggle == "suspend") return SuspendIt(context);
+  }
+  return process.Toggle(map, {});
+}
+
+Status Restore(const Context& context, const ByHand& process, const device::GpuMap& map) {
+  STASIS_ASSIGN(const bool suspended, process.IsSuspended());
+  return suspended ? ResumeAndLock(context) : process.Restore(map, {});
+}
+
+Result<ProcessState> StateOf(const Context& context, const ByHand& process) {
+  STASIS_ASSIGN(const ProcessState state, context.device.State(context.pid));
+  STASIS_ASSIGN(const bool away, process.IsMemoryAway());
+  if (!away) return state;
+  if (context.request.target() == std::to_string(context.pid.value)) {
+    return ProcessState::kCheckpointed;
+  }
+  // CRIU's plugin asks through a thread id before a dump. It would skip a checkpointed process,
+  // and the image would lack all GPU data. An error here ends the dump without touching the
+  // program.
+  return Fail(Code::kFailedPrecondition,
+              fmt::format("process {0} was suspended by Stasis, its data is not in it: `stasis "
+                          "dump {0}`",
+                          context.pid.value),
+              fmt::format("or bring it back first: `cuda-checkpoint --toggle --pid {}`",
+                          context.pid.value));
+}
+
+Status Act(const Context& context, v1::GpuStepResponse& response) {
+  const std::string& step = context.request.step();
+  if (step == "restore-tid") {
+    // CRIU's plugin asks this while the program is stopped, when the driver cannot determine its
+    // state.
+    auto tid = context.device.RestoreThread(context.pid);
+    if (!tid) {
+      STASIS_TRY(ByHand::Open(context.call.paths, context.device, context.pid));
+      return Fail(std::move(tid).error());
+    }
+    response.set_restore_tid(*tid);
+    return {};
+  }
+  STASIS_ASSIGN(const auto map, ParseMap(context.request.gpu_map()));
+  STASIS_ASSIGN(auto process, ByHand::Open(context.call.paths, context.device, context.pid));
+  if (step == "state") {
+    STASIS_ASSIGN(const ProcessState state, StateOf(context, process));
+    response.set_state(std::string(device::StateName(state)));
+    return {};
+  }
+  if (step == "lock") {
+    const double seconds = context.request.timeout_s();
+    return process.Lock(ByHand::Memory::kOwn,
+                        seconds > 0 ? Deadline::In(config::Milliseconds(seconds)) : Deadline());
+  }
+  if (step == "checkpoint") return process.Checkpoint({});
+  if (step == "restore") return Restore(context, process, map);
+  if (step == "unlock") return process.Unlock({});
+  if (step == "toggle") return Toggle(context, process, map);
+  return FailUsage("there is no step " + step);
+}
+
+}  // namespace
+
+Result<v1::GpuStepResponse> DropInStep(Call& call, const v1::GpuStepRequest& request) {
+  HostPid id;
+  const std::string& target = request.target();
+  (void)std::from_chars(target.data(), target.data() + target.size(), id.value);
+  STASIS_ASSIGN(auto credentials, process::ReadCredentials(id));
+  const HostPid pid = credentials.thread_group;
+  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(call.settings));
+  v1::GpuStepResponse response;
+  response.set_pid(pid.value);
+  STASIS_TRY(Act({call, request, *device, pid}, response));
+  return response;
+}
+
+}  // namespace stasis::api

@@ -1,0 +1,15 @@
+// The driver's steps as NVIDIA's cuda-checkpoint does them, for the replacement of that program.
+// docs/cuda-checkpoint.md describes the differences to `stasis gpu`.
+#pragma once
+
+#include "api/call.h"
+#include "base/result.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+// The target may be a thread: the driver accepts one, and CRIU's plugin names the restore thread.
+// `gpu_map` is in the driver's own format, OLD=NEW by UUID. Not a method of the service.
+Result<v1::GpuStepResponse> DropInStep(Call& call, const v1::GpuStepRequest& request);
+
+}  // namespace stasis::api

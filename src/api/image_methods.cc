@@ -1,0 +1,172 @@
+// The methods for images.
+#include <algorithm>
+
+#include "api/methods.h"
+#include "api/usage_error.h"
+#include "api/utf8.h"
+#include "base/file.h"
+#include "store/gc.h"
+#include "store/image_folder.h"
+#include "store/image_reader.h"
+#include "store/image_report.h"
+#include "store/limits.h"
+#include "store/origin.h"
+#include "store/store_folder.h"
+
+namespace stasis::api {
+namespace {
+
+using store::ImageReader;
+using store::Manifest;
+
+Result<std::string> StoreOf(const Call& call, const std::string& asked) {
+  STASIS_TRY(CheckAbsolute("the store", asked));
+  return asked.empty() ? call.paths.images() : asked;
+}
+
+Result<std::string> PathOf(const Call& call, const std::string& store, const std::string& image) {
+  if (image.find('/') != image.npos) STASIS_TRY(CheckAbsolute("the image", image));
+  STASIS_ASSIGN(const std::string folder, StoreOf(call, store));
+  return store::ResolveImage({folder}, image);
+}
+
+// Returns this user's own key, or nothing. An unusable key counts as none here; a restore reports
+// the reason.
+std::optional<store::OriginKey> OwnKey(const Call& call) {
+  auto key = store::FindOriginKey(call.paths);
+  return key ? *key : std::nullopt;
+}
+
+// Describes the image at `path`. Returns false if it was deleted meanwhile.
+bool Summarize(const std::string& path, v1::ListImagesResponse::Image& message) {
+  auto reader = ImageReader::Open(path);
+  message.set_ok(reader.has_value());
+  if (!reader) {
+    message.set_error(Utf8(reader.error().ToString()));
+    return reader.error().code != Code::kNotFound;
+  }
+  const Manifest& manifest = (*reader)->manifest();
+  message.set_id(manifest.image_id.Hex());
+  message.set_created(store::Utc(manifest.created_unix_ns));
+  message.set_job(Utf8(manifest.job.id));
+  for (const std::string& argument : manifest.job.argv) message.add_command(Utf8(argument));
+  message.set_size_bytes(manifest.TotalBytes());
+  message.set_added_bytes(manifest.AddedBytes());
+  message.set_device_bytes(store::DeviceBytes(manifest));
+  return true;
+}
+
+}  // namespace
+
+Result<v1::ListImagesResponse> ListImages(Call& call, const v1::ListImagesRequest& request) {
+  STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
+  STASIS_ASSIGN(auto names, store::ListImages(store));
+  v1::ListImagesResponse response;
+  response.set_store(Utf8(store));
+  for (const std::string& name : names) {
+    auto& message = *response.add_images();
+    message.set_name(Utf8(name));
+    message.set_path(Utf8(store + "/" + name));
+    // The list also has other directories that contain a manifest.
+    const Status valid = store::CheckImageName(name);
+    message.set_ok(valid.has_value());
+    if (!valid) {
+      message.set_error(Utf8(valid.error().ToString()));
+    } else if (!request.brief() && !Summarize(store + "/" + name, message)) {
+      response.mutable_images()->RemoveLast();
+    }
+  }
+  return response;
+}
+
+Result<v1::InspectImageResponse> InspectImage(Call& call, const v1::InspectImageRequest& request) {
+  STASIS_ASSIGN(const std::string path, PathOf(call, request.store(), request.image()));
+  STASIS_ASSIGN(auto reader, ImageReader::Open(path));
+  const auto key = OwnKey(call);
+  v1::InspectImageResponse response;
+  response.set_document(store::InspectJson(*reader, key ? &*key : nullptr).dump());
+  return response;
+}
+
+Result<v1::VerifyImageResponse> VerifyImage(Call& call, const v1::VerifyImageRequest& request) {
+  STASIS_ASSIGN(const std::string path, PathOf(call, request.store(), request.image()));
+  STASIS_ASSIGN(auto reader, ImageReader::Open(path));
+  auto progress = [&call](uint64_t done, uint64_t total) {
+    if (call.emit) {
+      v1::OperationEvent event;
+      event.mutable_phase_bytes()->set_name("verify");
+      event.mutable_phase_bytes()->set_done(done);
+      event.mutable_phase_bytes()->set_total(total);
+      call.emit(event);
+    }
+    return true;
+  };
+  STASIS_ASSIGN(auto report, reader->Verify(store::VerifyLevel::kFull, progress));
+  const auto key = OwnKey(call);
+  const store::Origin origin = reader->OriginBy(key ? &*key : nullptr);
+  if (origin == store::Origin::kChanged) {
+    report.findings.push_back({store::kManifestName, "was changed after it was written here"});
+  }
+  v1::VerifyImageResponse response;
+  response.set_path(Utf8(reader->path()));
+  response.set_id(reader->manifest().image_id.Hex());
+  response.mutable_origin()->set_by(store::OriginName(origin));
+  const auto key_id = reader->origin_key_id();
+  if (key_id) response.mutable_origin()->set_key(key_id->Hex());
+  response.set_ok(report.ok());
+  for (const store::Finding& finding : report.findings) {
+    auto& message = *response.add_findings();
+    message.set_path(Utf8(finding.path));
+    message.set_message(Utf8(finding.message));
+  }
+  response.set_files(report.files);
+  response.set_bytes(report.bytes);
+  response.set_seconds(report.seconds);
+  if (Status whole = report.ToStatus(path); !whole)
+    response.set_error(Utf8(whole.error().ToString()));
+  return response;
+}
+
+Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImagesRequest& request) {
+  STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
+  // Also removes leftovers of interrupted deletes and dumps.
+  STASIS_TRY(store::SweepPartials(store));
+  std::vector<std::string> paths;  // find all images before deleting any
+  for (const std::string& name : request.images()) {
+    STASIS_ASSIGN(std::string path, PathOf(call, request.store(), name));
+    paths.push_back(std::move(path));
+  }
+  v1::DeleteImagesResponse response;
+  for (const std::string& path : paths) {
+    if (auto status = store::DeleteImage(path); !status) {
+      Error error = std::move(status).error();
+      if (response.deleted_size() > 0) error.message += "; the images before it were deleted";
+      return Fail(std::move(error).WithContext("cannot delete image " + Utf8(path)));
+    }
+    response.add_deleted(Utf8(path));
+  }
+  return response;
+}
+
+Result<v1::CollectGarbageResponse> CollectGarbage(Call& call,
+                                                  const v1::CollectGarbageRequest& request) {
+  STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
+  v1::CollectGarbageResponse response;
+  if (!PathExists(store)) return response;
+  STASIS_ASSIGN(auto report, store::CollectGarbage(store));
+  for (const std::string& name : report.swept) response.add_removed(Utf8(name));
+  response.set_images(report.images);
+  response.set_packs(report.packs);
+  response.set_freed_units(report.freed_units);
+  response.set_freed_bytes(report.freed_bytes);
+  response.set_unused_bytes(report.unused_bytes);
+  for (const auto& skipped : report.skipped) {
+    auto& message = *response.add_left_alone();
+    message.set_path(Utf8(skipped.path));
+    message.set_why(Utf8(skipped.why));
+    message.set_busy(skipped.busy);
+  }
+  return response;
+}
+
+}  // namespace stasis::api

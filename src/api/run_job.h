@@ -1,0 +1,20 @@
+// Starts a program as a job.
+#pragma once
+
+#include <functional>
+
+#include "api/call.h"
+#include "base/result.h"
+#include "jobs/shim_client.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+// Changes the program's input and output before it starts. May be empty.
+using ConnectStdio = std::function<Status(jobs::StdioSpec&)>;
+
+// Changes the directory and the environment of this process to those of the request.
+Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
+                                 const ConnectStdio& connect);
+
+}  // namespace stasis::api

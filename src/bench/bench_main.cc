@@ -1,0 +1,368 @@
+// stasis-bench: runs the measurements of `stasis bench` (cli/verb_bench.cc), which starts it with a
+// BenchRequest as text.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <google/protobuf/text_format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <exception>
+#include <filesystem>
+#include <thread>
+
+#include "api/result_json.h"
+#include "api/result_message.h"
+#include "base/descriptor_table.h"
+#include "base/file.h"
+#include "base/install_layout.h"
+#include "base/rights.h"
+#include "base/subprocess.h"
+#include "bench/report.h"
+#include "cli/interrupts.h"
+#include "cli/table.h"
+#include "cli/verb.h"
+#include "device/gpu_map.h"
+#include "gpu_state/services.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::bench {
+namespace {
+
+using cli::FormatBytes;
+using cli::FormatSeconds;
+using cli::FormatTable;
+using cli::Globals;
+using nlohmann::json;
+
+constexpr std::chrono::seconds kPlotTimeout{60};
+
+Result<device::Gpu> ChooseGpu(const Globals& globals, const std::string& meant) {
+  auto control = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
+  STASIS_ASSIGN(auto driver, control->Driver());
+  if (!driver.can_checkpoint) {
+    return Fail(Code::kUnimplemented, "this machine's driver cannot suspend: " + driver.why_not,
+                "`stasis check` checks this machine");
+  }
+  STASIS_ASSIGN(auto gpus, control->Gpus());
+  return device::FindGpu(meant, gpus);
+}
+
+std::string Rate(double bytes_per_s) { return fmt::format("{:.1f} GB/s", bytes_per_s / 1e9); }
+
+std::string RateOver(uint64_t bytes, double seconds) {
+  return bytes > 0 && seconds > 0 ? Rate(static_cast<double>(bytes) / seconds) : "";
+}
+
+std::vector<std::string> Row(const std::string& name, const Stats& stats, uint64_t bytes) {
+  return {name, FormatSeconds(stats.median), FormatSeconds(stats.min), FormatSeconds(stats.max),
+          RateOver(bytes, stats.median)};
+}
+
+std::string TimesText(const Measurements& found, const Report& report) {
+  const uint64_t bytes = found.size_bytes;
+  std::vector<std::vector<std::string>> rows = {{"", "MEDIAN", "LEAST", "MOST", "RATE"}};
+  for (const SharedStats& shared : report.shared) {
+    const std::string of =
+        fmt::format(", {} x {}", shared.allocations, FormatBytes(shared.allocation_bytes));
+    rows.push_back(Row("suspend, first" + of, shared.cold_suspend.seconds, bytes));
+    rows.push_back(Row("suspend, warm" + of, shared.suspend.seconds, bytes));
+    rows.push_back(Row("resume, first" + of, shared.cold_resume.seconds, bytes));
+    rows.push_back(Row("resume, warm" + of, shared.resume.seconds, bytes));
+    if (shared.stacks_kept_suspend.phases.empty()) continue;
+    rows.push_back(Row("  its driver calls, out", shared.suspend.driver_calls, 0));
+    rows.push_back(Row("  … with stack limits kept", shared.stacks_kept_suspend.driver_calls, 0));
+    rows.push_back(Row("  its driver calls, back", shared.resume.driver_calls, 0));
+    rows.push_back(Row("  … with stack limits kept", shared.stacks_kept_resume.driver_calls, 0));
+  }
+  for (const DriverStats& driver : report.driver_alone) {
+    const std::string with = ", huge pages " + driver.huge_pages;
+    rows.push_back(Row("driver alone, out" + with, driver.suspend.driver_calls, bytes));
+    rows.push_back(Row("driver alone, back" + with, driver.resume.driver_calls, bytes));
+  }
+  rows.push_back(Row("driver, bare context, out", report.control_suspend.driver_calls, 0));
+  rows.push_back(Row("driver, bare context, back", report.control_resume.driver_calls, 0));
+  rows.push_back({"wire, to host memory", "", "", "", Rate(found.wire.to_arena_bytes_per_s)});
+  rows.push_back({"wire, to the GPU", "", "", "", Rate(found.wire.to_gpu_bytes_per_s)});
+  rows.push_back({"names of blocks, on the GPU", "", "", "",
+                  found.naming.bytes > 0 ? Rate(found.naming.bytes_per_s) : "not possible"});
+  return FormatTable(rows);
+}
+
+std::string PhasesText(const OperationStats& stats) {
+  std::vector<std::vector<std::string>> rows;
+  for (const PhaseStats& phase : stats.phases) {
+    rows.push_back(
+        {"  " + std::string(static_cast<size_t>(phase.depth) * 2, ' ') + phase.name,
+         FormatSeconds(phase.seconds.median), FormatSeconds(phase.seconds.min),
+         FormatSeconds(phase.seconds.max),
+         RateOver(phase.bytes, phase.seconds.median) + (phase.parallel ? " (in parallel)" : "")});
+  }
+  for (const auto& part : stats.parts) rows.push_back(Row("  " + part.what, part.seconds, 0));
+  return FormatTable(rows);
+}
+
+std::string RatiosText(const Report& report, bool meaningful) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Ratio& ratio : report.ratios) {
+    rows.push_back({"  " + ratio.what, fmt::format("{:.2f}", ratio.value),
+                    fmt::format("{} {:.2f}", ratio.at_most ? "at most" : "at least", ratio.bar),
+                    !meaningful   ? ""
+                    : ratio.met() ? "met"
+                                  : "not met"});
+  }
+  return FormatTable(rows);
+}
+
+std::string Title(const Measurements& found) {
+  return fmt::format("stasis bench: {} on GPU {}, {}", FormatBytes(found.size_bytes),
+                     found.gpu.index, found.gpu.name);
+}
+
+std::string Subtitle(const Measurements& found) {
+  std::string text =
+      fmt::format("driver {} {}, transparent huge pages {}, {} warm rounds", found.driver.kind,
+                  found.driver.version, found.huge_pages, found.shared.front().warm.size());
+  if (found.driver.kind == "softgpu") text += ". On softgpu the times mean nothing";
+  return text;
+}
+
+std::string ReportText(const Measurements& found, const Report& report) {
+  const bool meaningful = found.driver.kind != "softgpu";
+  std::string text = Title(found) + "\n" + Subtitle(found) + "\n\n";
+  text += TimesText(found, report);
+  text += "\nphases of a warm suspend\n" + PhasesText(report.shared.front().suspend);
+  text += "\nphases of a warm resume\n" + PhasesText(report.shared.front().resume);
+  text += "\nratios\n" + RatiosText(report, meaningful);
+  text += fmt::format("\nGPU memory in use while suspended: {}\n",
+                      FormatBytes(static_cast<uint64_t>(report.shared.front().held_bytes.median)));
+  if (found.arena_reserved_bytes > 0) {
+    text += fmt::format(
+        "the first suspend found {} of host memory ready, so it was not entirely cold\n",
+        FormatBytes(found.arena_reserved_bytes));
+  }
+  if (!found.why_no_naming.empty()) {
+    text += "blocks are named by the CPU: " + found.why_no_naming + "\n";
+  }
+  text += fmt::format("contents verified after every resume; total time {}\n",
+                      FormatSeconds(found.total_s));
+  if (!meaningful) {
+    text += "on softgpu: the times show that it works, not the speed of a GPU\n";
+  }
+  return text;
+}
+
+json ToJson(const Stats& stats) {
+  return {{"median", stats.median}, {"min", stats.min}, {"max", stats.max}};
+}
+
+json ToJson(const OperationStats& stats) {
+  json phases = json::array();
+  for (const PhaseStats& phase : stats.phases) {
+    phases.push_back({{"name", phase.name},
+                      {"start_s", phase.start_s},
+                      {"seconds", ToJson(phase.seconds)},
+                      {"bytes", phase.bytes},
+                      {"depth", phase.depth},
+                      {"parallel", phase.parallel}});
+  }
+  json parts = json::object();
+  for (const auto& part : stats.parts) parts[part.name] = ToJson(part.seconds);
+  return {{"seconds", ToJson(stats.seconds)},
+          {"driver_calls_s", ToJson(stats.driver_calls)},
+          {"phases", phases},
+          {"parts", parts}};
+}
+
+json ToJson(const Round& round) {
+  return {{"suspend_s", round.suspend.seconds},
+          {"suspend", api::ResultJson(api::ToMessage(round.suspend.result))},
+          {"resume_s", round.resume.seconds},
+          {"resume", api::ResultJson(api::ToMessage(round.resume.result))},
+          {"held_bytes", round.held_bytes}};
+}
+
+json ToJson(const std::vector<Round>& rounds) {
+  json list = json::array();
+  for (const Round& round : rounds) list.push_back(ToJson(round));
+  return list;
+}
+
+json NamesJson(const Measurements& found) {
+  if (found.naming.bytes == 0) return {{"why_not", found.why_no_naming}};
+  return {{"bytes", found.naming.bytes},
+          {"bytes_per_s", found.naming.bytes_per_s},
+          {"prepare_s", found.naming.prepare_s}};
+}
+
+json MachineJson(const Measurements& found) {
+  utsname kernel{};
+  ::uname(&kernel);
+  return {{"kernel", kernel.release},
+          {"processors", std::thread::hardware_concurrency()},
+          {"huge_pages", found.huge_pages}};
+}
+
+json ReportJson(const Measurements& found, const Report& report) {
+  json shared = json::array();
+  for (size_t i = 0; i < report.shared.size(); ++i) {
+    const SharedStats& stats = report.shared[i];
+    shared.push_back(
+        {{"allocation_bytes", stats.allocation_bytes},
+         {"allocations", stats.allocations},
+         {"cold", {{"suspend", ToJson(stats.cold_suspend)}, {"resume", ToJson(stats.cold_resume)}}},
+         {"warm", {{"suspend", ToJson(stats.suspend)}, {"resume", ToJson(stats.resume)}}},
+         {"stacks_kept",
+          {{"suspend", ToJson(stats.stacks_kept_suspend)},
+           {"resume", ToJson(stats.stacks_kept_resume)}}},
+         {"held_bytes", ToJson(stats.held_bytes)},
+         {"cold_round", ToJson(found.shared[i].cold)},
+         {"rounds", ToJson(found.shared[i].warm)},
+         {"stacks_kept_rounds", ToJson(found.shared[i].stacks_kept)}});
+  }
+  json driver = json::array();
+  for (size_t i = 0; i < report.driver_alone.size(); ++i) {
+    const DriverStats& stats = report.driver_alone[i];
+    driver.push_back({{"huge_pages", stats.huge_pages},
+                      {"suspend", ToJson(stats.suspend)},
+                      {"resume", ToJson(stats.resume)},
+                      {"rounds", ToJson(found.driver_alone[i].rounds)}});
+  }
+  json ratios = json::array();
+  for (const Ratio& ratio : report.ratios) {
+    ratios.push_back({{"name", ratio.name},
+                      {"what", ratio.what},
+                      {"value", ratio.value},
+                      {"bar", ratio.bar},
+                      {"at_most", ratio.at_most},
+                      {"met", ratio.met()}});
+  }
+  return {{"stasis", STASIS_VERSION},
+          {"driver", {{"kind", found.driver.kind}, {"version", found.driver.version}}},
+          {"times_mean_something", found.driver.kind != "softgpu"},
+          {"gpu",
+           {{"uuid", found.gpu.uuid.value},
+            {"index", found.gpu.index},
+            {"name", found.gpu.name},
+            {"total_bytes", found.gpu.total_bytes},
+            {"free_bytes", found.gpu.free_bytes}}},
+          {"machine", MachineJson(found)},
+          {"size_bytes", found.size_bytes},
+          {"arena_reserved_bytes", found.arena_reserved_bytes},
+          {"shared", shared},
+          {"driver_alone", driver},
+          {"control",
+           {{"suspend", ToJson(report.control_suspend)},
+            {"resume", ToJson(report.control_resume)},
+            {"rounds", ToJson(found.control)}}},
+          {"wire",
+           {{"bytes", found.wire.bytes},
+            {"to_host_bytes_per_s", found.wire.to_arena_bytes_per_s},
+            {"to_gpu_bytes_per_s", found.wire.to_gpu_bytes_per_s}}},
+          {"names", NamesJson(found)},
+          {"limit", {{"suspend_s", report.suspend_limit_s}, {"resume_s", report.resume_limit_s}}},
+          {"ratios", ratios},
+          {"total_s", found.total_s}};
+}
+
+// Reports an unwritable path before minutes of work.
+Status CheckWritable(const std::string& path) {
+  if (path.empty()) return {};
+  const std::string folder = std::filesystem::path(AbsolutePath(path)).parent_path();
+  if (::access(folder.c_str(), W_OK) != 0) return FailErrno(errno, "write the plot to " + path);
+  return {};
+}
+
+// Has stasis-plot, a Python script (tools/plot_bench.py), draw the report. An existing file is kept
+// unless the plot is complete.
+Status WritePlot(const std::string& path, const json& report) {
+  STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-plot"));
+  UniqueFd input(::memfd_create("report", MFD_CLOEXEC));
+  if (!input) return FailErrno(errno, "memfd_create");
+  STASIS_TRY(WriteAll(input.get(), report.dump()));
+  if (::lseek(input.get(), 0, SEEK_SET) != 0) return FailErrno(errno, "lseek");
+  UniqueFd output(::memfd_create("plot", MFD_CLOEXEC));
+  if (!output) return FailErrno(errno, "memfd_create");
+  SpawnOptions spawn;
+  spawn.argv = {program};
+  spawn.fds = {{0, input.get()}, {1, output.get()}, {2, STDERR_FILENO}};
+  STASIS_ASSIGN(Subprocess plot, Subprocess::Spawn(spawn));
+  STASIS_ASSIGN(const int status, plot.Wait(Deadline::In(kPlotTimeout)));
+  if (status != 0) {
+    return Fail(Code::kUnavailable, program + " " + DescribeWaitStatus(status),
+                "it needs python3; `stasis bench --json` prints the same data");
+  }
+  STASIS_ASSIGN(const std::string plot_bytes,
+                ReadFile(fmt::format("/proc/self/fd/{}", output.get())));
+  return WriteFileDurably(path, plot_bytes);
+}
+
+Result<Measurements> RunMeasurements(const Globals& globals, const v1::BenchRequest& request) {
+  MeasureOptions options;
+  options.size_bytes = request.size_bytes();
+  options.allocation_bytes.assign(request.allocation_bytes().begin(),
+                                  request.allocation_bytes().end());
+  options.rounds = request.rounds();
+  options.driver_rounds = request.driver_rounds();
+  options.huge_pages = request.huge_pages();
+  options.ignore_memory = request.ignore_memory();
+  options.settings = globals.settings();
+  options.stasis_version = STASIS_VERSION;
+  options.cancelled = cli::Interrupted;
+  const bool shows = !globals.quiet && ::isatty(STDERR_FILENO) != 0;
+  if (shows) {
+    options.progress = [](const std::string& what) {
+      cli::PrintStderr(fmt::format("\r\033[K{} ...", what));
+    };
+  }
+  STASIS_ASSIGN(options.gpu, ChooseGpu(globals, request.gpu()));
+  STASIS_TRY(CheckWritable(request.svg()));
+  STASIS_ASSIGN(const Paths paths, cli::OpenPaths(globals));
+  auto found = Measure(paths, options);
+  if (shows) cli::PrintStderr("\r\033[K");
+  return found;
+}
+
+Status Run(Globals& globals, const std::string& text) {
+  v1::BenchRequest request;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &request)) {
+    return cli::FailUsage("this program is started by `stasis bench`");
+  }
+  globals.json = request.json();
+  globals.quiet = request.quiet();
+  STASIS_ASSIGN(globals.config, config::Load());
+  cli::CatchInterrupts();
+  STASIS_ASSIGN(const Measurements found,
+                Annotate(RunMeasurements(globals, request), "cannot measure"));
+  const Report report = MakeReport(found);
+  const json document = ReportJson(found, report);
+  if (!request.svg().empty()) {
+    STASIS_TRY(Annotate(WritePlot(request.svg(), document), "write the plot to " + request.svg()));
+  }
+  cli::PrintResult(globals, ReportText(found, report), document);
+  return cli::FinishOutput();
+}
+
+int Main(int argc, char** argv) {
+  HoldRights();
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+  WidenDescriptorTable();
+  Globals globals;
+  Status done;
+  try {
+    done = Run(globals, argc > 1 ? argv[1] : "?");
+  } catch (const std::exception& error) {
+    done = Fail(Code::kInternal, std::string("internal error: ") + error.what(),
+                "`stasis recover` undoes an unfinished operation");
+  }
+  if (done) return 0;
+  cli::PrintError(globals, done.error());
+  return ExitCode(done.error());
+}
+
+}  // namespace
+}  // namespace stasis::bench
+
+int main(int argc, char** argv) { return stasis::bench::Main(argc, argv); }

@@ -1,0 +1,14 @@
+// The JSON document of a message of the API.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <nlohmann/json.hpp>
+
+namespace stasis::cli {
+
+// Returns an object with every field of the message under its own name. An absent optional field or
+// message is null. Numbers of 64 bits are numbers.
+nlohmann::json MessageJson(const google::protobuf::Message& message);
+
+}  // namespace stasis::cli
