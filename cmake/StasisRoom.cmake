@@ -42,11 +42,11 @@ endfunction()
 # one file that includes them. Called at the end of the directory's CMakeLists.txt
 # (stasis_in_one_piece_later). APART, generated sources, and sources with their own definitions are
 # compiled separately. APART lists files whose unnamed namespace has a name that another file of the
-# target also has, or ALL. CMake's own unity files contain absolute paths, so ccache would recompile
+# target also has. CMake's own unity files contain absolute paths, so ccache would recompile
 # everything in another checkout; these paths are relative.
 function(stasis_in_one_piece TARGET)
   cmake_parse_arguments(ARG "" "" "APART" ${ARGN})
-  if(NOT STASIS_UNITY OR ARG_APART STREQUAL "ALL")
+  if(NOT STASIS_UNITY)
     return()
   endif()
   file(RELATIVE_PATH up ${CMAKE_CURRENT_BINARY_DIR} ${CMAKE_CURRENT_SOURCE_DIR})

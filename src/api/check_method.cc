@@ -80,8 +80,8 @@ void AddNeighbours(gpu_state::Services& services, const checks::Survey& survey,
                    std::vector<Finding>& findings) {
   using checks::NewContexts;
   for (NewContexts contexts : {NewContexts::kOfRunning, NewContexts::kOfSuspended}) {
-    auto alone =
-        checks::RefuseNcclNeighbours(services, survey, contexts, {}, health::KindOf("nccl-beside").fix);
+    auto alone = checks::RefuseNcclNeighbours(services, survey, contexts, {},
+                                              health::KindOf("nccl-beside").fix);
     if (alone) continue;
     findings.push_back(
         Finding::Of("nccl-beside", Level::kWarning, alone.error().message, alone.error().hint));
@@ -106,7 +106,7 @@ Result<std::vector<Finding>> CheckTarget(Call& call, const std::string& text, do
   }
   STASIS_ASSIGN(auto survey, std::move(surveyed));
   STASIS_ASSIGN(auto before, checks::CheckBeforeDump(services, *session.criu, survey, {},
-                                                   /*leave_running=*/false, &refused));
+                                                     /*leave_running=*/false, &refused));
   STASIS_ASSIGN(auto outlook, checks::LookAhead(services, survey));
 
   std::vector<Finding> findings;

@@ -30,8 +30,8 @@ Status InTime(Status status) {
 }  // namespace
 
 Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
-                              const std::vector<GpuShard*>& shards, store::WriteOptions options,
-                              const std::function<bool(uint64_t)>& progress) {
+                                const std::vector<GpuShard*>& shards, store::WriteOptions options,
+                                const std::function<bool(uint64_t)>& progress) {
   WrittenData out;
   STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(paths));
   const store::UnitNames names(secret);
@@ -85,12 +85,13 @@ Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
 }
 
 Result<std::vector<GpuShard>> ShardsIn(const store::Manifest& manifest,
-                                const std::function<process::ProcessId(pid_t)>& process,
-                                uid_t owner) {
+                                       const std::function<process::ProcessId(pid_t)>& process,
+                                       uid_t owner) {
   std::vector<GpuShard> shards;
   for (const auto& range : manifest.ranges) {
     dataplane::ArenaKey key{process(range.pid), {manifest.gpus[range.gpu].uuid}};
-    auto shard = std::find_if(shards.begin(), shards.end(), [&](const GpuShard& l) { return l.key == key; });
+    auto shard =
+        std::find_if(shards.begin(), shards.end(), [&](const GpuShard& l) { return l.key == key; });
     if (shard == shards.end()) {
       shards.emplace_back();
       shard = shards.end() - 1;
@@ -123,8 +124,8 @@ struct Filled {
 }  // namespace
 
 Status ReadShards(const store::ImageReader& reader, const std::vector<GpuShard*>& shards,
-                const std::function<bool(uint64_t)>& progress,
-                const std::function<void()>& filled_more) {
+                  const std::function<bool(uint64_t)>& progress,
+                  const std::function<void()>& filled_more) {
   // The ranges in the order of the arenas, which are filled from their beginning.
   store::UnitReader::Selection selection;
   selection.zeros = true;

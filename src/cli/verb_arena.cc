@@ -30,7 +30,7 @@ std::string ListText(const v1::ListArenasResponse& response) {
   return FormatTable(rows);
 }
 
-Outcome List(const Globals& globals) {
+Outcome ListArenas(const Globals& globals) {
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
   STASIS_ASSIGN(const auto response, api::ListArenas(call, {}));
   for (const auto& arena : response.arenas()) {
@@ -72,7 +72,7 @@ void RegisterArena(App app, const std::function<void(Action)>& select) {
   auto verb = app.add_subcommand("arena", "Manage the host memory that is kept for GPU data");
   verb->require_subcommand(1);
   verb->add_subcommand("ls", "List this memory: free parts, and parts with a program's data")
-      ->callback([=] { select(List); });
+      ->callback([=] { select(ListArenas); });
   auto reserve = verb->add_subcommand(
       "reserve", "Allocate and touch memory now, so that the next suspend is faster");
   reserve->add_option("SIZE", *size, "32GiB, 512M, ...")->required();

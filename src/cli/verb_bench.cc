@@ -18,7 +18,7 @@ constexpr uint64_t kLeastAllocation = 1ull << 20;
 constexpr uint64_t kMostAllocations = 1ull << 20;
 constexpr uint64_t kDefaultAllocation = 1ull << 30;
 
-struct Options {
+struct BenchOptions {
   std::string size = "32GiB";
   std::vector<std::string> allocations;
   int rounds = 7;
@@ -30,7 +30,7 @@ struct Options {
 };
 
 // Checks the options; stasis-bench looks up the GPU.
-Result<v1::BenchRequest> RequestOf(const Globals& globals, const Options& options) {
+Result<v1::BenchRequest> RequestOf(const Globals& globals, const BenchOptions& options) {
   v1::BenchRequest request;
   STASIS_ASSIGN(const uint64_t size, ParseSize(options.size));
   request.set_size_bytes(size);
@@ -62,7 +62,7 @@ Result<v1::BenchRequest> RequestOf(const Globals& globals, const Options& option
 }
 
 // Becomes stasis-bench.
-Outcome Run(const Globals& globals, const Options& options) {
+Outcome Run(const Globals& globals, const BenchOptions& options) {
   STASIS_ASSIGN(const v1::BenchRequest request, RequestOf(globals, options));
   STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-bench"));
   const std::string text = request.ShortDebugString();
@@ -73,7 +73,7 @@ Outcome Run(const Globals& globals, const Options& options) {
 }  // namespace
 
 void RegisterBench(App app, const std::function<void(Action)>& select) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchOptions>();
   auto verb = app.add_subcommand(
       "bench", "Measure suspend and resume on a GPU, and the driver alone for comparison");
   verb->add_option("--size", options->size, "GPU memory of the measured program (default: 32GiB)");

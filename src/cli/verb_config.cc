@@ -8,11 +8,10 @@ namespace {
 
 using config::From;
 using config::Origin;
-using config::Row;
 
 constexpr const char* kFrom[] = {"default", "file", "environment"};
 
-std::string Describe(const Row& row, const Origin& origin) {
+std::string Describe(const config::Row& row, const Origin& origin) {
   switch (origin.from) {
     case From::kFile:
       return fmt::format("{}:{}", origin.file, origin.line);
@@ -24,7 +23,7 @@ std::string Describe(const Row& row, const Origin& origin) {
   return "default";
 }
 
-nlohmann::json ValueOf(const Row& row, const config::Settings& settings) {
+nlohmann::json ValueOf(const config::Row& row, const config::Settings& settings) {
   const std::string text = config::Text(row, settings);
   if (text.empty()) return nullptr;
   return std::visit([&](auto member) -> nlohmann::json { return settings.*member; }, row.member);
@@ -36,7 +35,7 @@ Outcome Show(const Globals& globals) {
   std::vector<std::vector<std::string>> rows = {{"KEY", "FROM", "VALUE"}};
   auto settings = nlohmann::json::array();
   for (size_t i = 0; i < config::Rows().size(); ++i) {
-    const Row& row = config::Rows()[i];
+    const config::Row& row = config::Rows()[i];
     const Origin& origin = config.origins[i];
     const std::string text = config::Text(row, config.settings);
     rows.push_back(

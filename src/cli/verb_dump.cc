@@ -6,7 +6,7 @@
 namespace stasis::cli {
 namespace {
 
-struct Options {
+struct DumpOptions {
   TargetWords target;
   std::string store;
   std::string name;
@@ -21,7 +21,7 @@ struct Options {
 }  // namespace
 
 void RegisterDump(App app, const std::function<void(Action)>& select) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DumpOptions>();
   auto verb = app.add_subcommand("dump", "Save a program to an image, and end it");
   options->target.AddTo(verb, "TARGET", "A job or a process id");
   verb->add_option(

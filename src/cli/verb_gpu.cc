@@ -59,7 +59,7 @@ std::string ListText(const v1::ListGpusResponse& response) {
   return text;
 }
 
-Outcome List(const Globals& globals) {
+Outcome ListGpus(const Globals& globals) {
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
   STASIS_ASSIGN(const auto response, api::ListGpus(call, {}));
   PrintResult(globals, ListText(response), MessageJson(response));
@@ -90,7 +90,7 @@ void RegisterGpu(App app, const std::function<void(Action)>& select) {
   auto gpu = app.add_subcommand("gpu", "List GPUs, and run the driver's own steps on one process");
   gpu->require_subcommand(1);
   gpu->add_subcommand("ls", "List GPUs, and the processes on them with their memory and state")
-      ->callback([=] { select(List); });
+      ->callback([=] { select(ListGpus); });
   struct Options {
     std::string pid, map;
     double timeout_s = 0;

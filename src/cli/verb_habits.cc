@@ -8,20 +8,20 @@
 namespace stasis::cli {
 namespace {
 
-struct Row {
+struct Habit {
   const char* verb;
   const char* inner;   // its subcommand
   const char* answer;  // why nothing needs to be done
 };
-constexpr Row kRows[] = {
+constexpr Habit kHabits[] = {
     {"plugin", "install",
      "GPU support is built in, and there is nothing to install; `stasis check` looks at this "
      "machine"},
     {"plugin", "list", "GPU support is built in; there are no plugins"},
 };
 
-Outcome Answer(const Globals& globals, const Row& row) {
-  PrintResult(globals, row.answer, {{"answer", row.answer}});
+Outcome Answer(const Globals& globals, const Habit& habit) {
+  PrintResult(globals, habit.answer, {{"answer", habit.answer}});
   return 0;
 }
 
@@ -29,17 +29,18 @@ Outcome Answer(const Globals& globals, const Row& row) {
 
 void RegisterHabits(App app, const std::function<void(Action)>& select) {
   std::map<std::string, App> verbs;
-  for (const Row& row : kRows) {
-    auto verb = verbs.find(row.verb);
+  for (const Habit& habit : kHabits) {
+    auto verb = verbs.find(habit.verb);
     if (verb == verbs.end()) {
-      verb = verbs.emplace(row.verb, app.add_subcommand(row.verb, "")->group("")).first;
+      verb = verbs.emplace(habit.verb, app.add_subcommand(habit.verb, "")->group("")).first;
       verb->second.require_subcommand(1);
     }
-    auto answering = verb->second.add_subcommand(row.inner, "");
+    auto answering = verb->second.add_subcommand(habit.inner, "");
     // Accepts any further words.
     answering->add_ignored_words("WORDS")->group("");
-    answering->callback(
-        [=, &row] { select([&row](const Globals& globals) { return Answer(globals, row); }); });
+    answering->callback([=, &habit] {
+      select([&habit](const Globals& globals) { return Answer(globals, habit); });
+    });
   }
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct ImageOptions {
   std::string folder;  // -d
   std::vector<std::string> images;
 
@@ -50,7 +50,7 @@ std::string CommandLine(const Words& words, size_t most) {
   return OneLine(line, most);
 }
 
-std::function<void(const google::protobuf::MessageLite&)> TerminalProgress(const Globals& globals) {
+std::function<void(const google::protobuf::MessageLite&)> ReadProgress(const Globals& globals) {
   if (globals.quiet || !::isatty(STDERR_FILENO)) return nullptr;
   return [watch = Stopwatch()](const google::protobuf::MessageLite& message) {
     const auto& bytes = static_cast<const v1::OperationEvent&>(message).phase_bytes();
@@ -67,7 +67,7 @@ std::function<void(const google::protobuf::MessageLite&)> TerminalProgress(const
   };
 }
 
-Outcome List(const Options& options, api::Call& call, const Globals& globals) {
+Outcome List(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::ListImagesRequest request;
   request.set_store(options.store());
   STASIS_ASSIGN(const auto response, api::ListImages(call, request));
@@ -167,21 +167,21 @@ std::string InspectText(const json& image) {
   return text;
 }
 
-Outcome Inspect(const Options& options, api::Call& call, const Globals& globals) {
+Outcome Inspect(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::InspectImageRequest request;
   request.set_store(options.store());
-  request.set_image(Options::Name(options.images[0]));
+  request.set_image(ImageOptions::Name(options.images[0]));
   STASIS_ASSIGN(const auto response, api::InspectImage(call, request));
   const json document = json::parse(response.document());
   PrintResult(globals, InspectText(document), document);
   return 0;
 }
 
-Outcome Verify(const Options& options, api::Call& call, const Globals& globals) {
+Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::VerifyImageRequest request;
   request.set_store(options.store());
-  request.set_image(Options::Name(options.images[0]));
-  call.emit = TerminalProgress(globals);
+  request.set_image(ImageOptions::Name(options.images[0]));
+  call.emit = ReadProgress(globals);
   STASIS_ASSIGN(const auto response, api::VerifyImage(call, request));
   std::string text;
   for (const auto& finding : response.findings()) {
@@ -205,10 +205,10 @@ Outcome Verify(const Options& options, api::Call& call, const Globals& globals) 
   return 1;
 }
 
-Outcome Delete(const Options& options, api::Call& call, const Globals& globals) {
+Outcome Delete(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::DeleteImagesRequest request;
   request.set_store(options.store());
-  for (const std::string& image : options.images) request.add_images(Options::Name(image));
+  for (const std::string& image : options.images) request.add_images(ImageOptions::Name(image));
   STASIS_ASSIGN(const auto response, api::DeleteImages(call, request));
   std::string text;
   for (const std::string& path : response.deleted()) text += "deleted " + path + "\n";
@@ -216,7 +216,7 @@ Outcome Delete(const Options& options, api::Call& call, const Globals& globals) 
   return 0;
 }
 
-Outcome Gc(const Options& options, api::Call& call, const Globals& globals) {
+Outcome Gc(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::CollectGarbageRequest request;
   request.set_store(options.store());
   STASIS_ASSIGN(const auto response, api::CollectGarbage(call, request));
@@ -237,15 +237,15 @@ Outcome Gc(const Options& options, api::Call& call, const Globals& globals) {
   return 0;
 }
 
-struct Row {
+struct ImageVerb {
   const char* name;
   const char* help;
-  Outcome (*run)(const Options&, api::Call&, const Globals&);
+  Outcome (*run)(const ImageOptions&, api::Call&, const Globals&);
   int min_images;
   int max_images;
 };
 
-constexpr Row kRows[] = {
+constexpr ImageVerb kImageVerbs[] = {
     {"ls", "List the images of a store", List, 0, 0},
     {"inspect", "Show the contents of an image and what a restore needs", Inspect, 1, 1},
     {"verify", "Read every byte of an image and compare it with the checksums", Verify, 1, 1},
@@ -258,8 +258,8 @@ constexpr Row kRows[] = {
 void RegisterImage(App app, const std::function<void(Action)>& select) {
   auto verb = app.add_subcommand("image", "List, inspect, verify and delete images");
   verb->require_subcommand(1);
-  for (const Row& row : kRows) {
-    auto options = std::make_shared<Options>();
+  for (const ImageVerb& row : kImageVerbs) {
+    auto options = std::make_shared<ImageOptions>();
     auto sub = verb->add_subcommand(row.name, row.help);
     sub->add_option("-d,--dir", options->folder,
                     "The store: a folder of images (default: folders.images)")

@@ -9,7 +9,7 @@
 namespace stasis::cli {
 namespace {
 
-struct Options {
+struct KillOptions {
   std::string job;
   std::string signal = "TERM";
   bool only = false;
@@ -38,7 +38,7 @@ Result<int> ParseSignal(std::string_view text) {
   return FailUsage(fmt::format("'{}' is not a signal", text), "use the signal's number");
 }
 
-Outcome Kill(const Globals& globals, const Options& options) {
+Outcome Kill(const Globals& globals, const KillOptions& options) {
   STASIS_ASSIGN(int signal, ParseSignal(options.signal));
   v1::KillJobRequest request;
   request.set_job(options.job);
@@ -54,7 +54,7 @@ Outcome Kill(const Globals& globals, const Options& options) {
 }  // namespace
 
 void RegisterKill(App app, const std::function<void(Action)>& select) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<KillOptions>();
   auto verb = app.add_subcommand("kill", "Send a signal to all processes of a job");
   verb->add_option("JOB", options->job, "The job")->required();
   verb->add_option("-s,--signal", options->signal, "Name or number of the signal (default: TERM)");

@@ -5,12 +5,12 @@
 namespace stasis::cli {
 namespace {
 
-struct Options {
+struct ManageOptions {
   TargetWords words;
   std::string job;
 };
 
-Outcome Manage(const Globals& globals, const Options& options) {
+Outcome Manage(const Globals& globals, const ManageOptions& options) {
   v1::ManageJobRequest request;
   STASIS_ASSIGN(*request.mutable_target(), options.words.Name());
   request.set_job(options.job);
@@ -26,7 +26,7 @@ Outcome Manage(const Globals& globals, const Options& options) {
 }  // namespace
 
 void RegisterManage(App app, const std::function<void(Action)>& select) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ManageOptions>();
   auto verb = app.add_subcommand("manage",
                                  "Adopt a running program as a job: stasis manage PID --job NAME");
   options->words.AddTo(verb, "PID", "Its first process; all processes below it belong to the job");

@@ -6,7 +6,7 @@
 namespace stasis::cli {
 namespace {
 
-struct Options {
+struct RestoreOptions {
   TargetWords words;
   std::string source;  // derived from `words`
   std::string job;
@@ -21,7 +21,7 @@ struct Options {
   CriuFlags criu;
 };
 
-v1::RestoreRequest RequestOf(const Options& options) {
+v1::RestoreRequest RequestOf(const RestoreOptions& options) {
   v1::RestoreRequest request;
   request.set_source(options.source);
   *request.mutable_options() = options.common.ToMessage();
@@ -46,7 +46,7 @@ Outcome RunRestore(const Globals& globals, const v1::RestoreRequest& request, st
 }
 
 // Restores and attaches: the summary goes to stderr, the job's output to stdout.
-Outcome RunAttached(const Globals& globals, const Options& options) {
+Outcome RunAttached(const Globals& globals, const RestoreOptions& options) {
   const v1::RestoreRequest request = RequestOf(options);
   Globals quiet = globals;
   quiet.result_on_stderr = true;
@@ -63,7 +63,7 @@ Outcome RunAttached(const Globals& globals, const Options& options) {
 }  // namespace
 
 void RegisterRestore(App app, const std::function<void(Action)>& select) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RestoreOptions>();
   auto verb = app.add_subcommand("restore", "Restore a program from an image");
   options->words.AddTo(verb, "TARGET|IMAGE",
                        "A job (its latest image), or the path or name of an image");

@@ -9,7 +9,7 @@
 namespace stasis::cli {
 namespace {
 
-struct Options {
+struct RunOptions {
   std::string job;
   std::string log;
   bool attach = false;
@@ -18,14 +18,14 @@ struct Options {
   bool no_agent = false;
 };
 
-bool WantsTerminal(const Options& options) {
+bool WantsTerminal(const RunOptions& options) {
   if (options.has_tty) return options.tty;
   return options.attach && ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
 }
 
 // Always done by this process, so that the job inherits the session's limits, control group,
 // directory and environment.
-Outcome Run(const Globals& globals, const Options& options) {
+Outcome Run(const Globals& globals, const RunOptions& options) {
   if (globals.command.empty()) {
     return FailUsage("there is no program to run", "stasis run [OPTIONS] [--] CMD ARG...");
   }
@@ -48,7 +48,7 @@ Outcome Run(const Globals& globals, const Options& options) {
 }  // namespace
 
 void RegisterRun(App app, const std::function<void(Action)>& select) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunOptions>();
   auto verb =
       app.add_subcommand("run", "Start a program as a job: stasis run [OPTIONS] [--] CMD ARG...");
   verb->alias("exec");

@@ -5,7 +5,7 @@
 namespace stasis::cli {
 namespace {
 
-struct Options {
+struct SuspendOptions {
   std::string target;
   std::string gpu_map;
   std::string spill_dir;
@@ -18,7 +18,7 @@ struct Options {
 }  // namespace
 
 void RegisterSuspend(App app, const std::function<void(Action)>& select) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SuspendOptions>();
   auto verb = app.add_subcommand("suspend", "Free the GPU of a program without ending the program");
   verb->add_option("TARGET", options->target, "A job or a process id")->required();
   auto spill = verb->add_option(
@@ -51,7 +51,7 @@ void RegisterSuspend(App app, const std::function<void(Action)>& select) {
 }
 
 void RegisterResume(App app, const std::function<void(Action)>& select) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SuspendOptions>();
   auto verb = app.add_subcommand("resume", "Return the GPU to a suspended program");
   verb->add_option("TARGET", options->target, "A job or a process id")->required();
   verb->add_option("--gpu-map", options->gpu_map,
