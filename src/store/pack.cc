@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <vector>
 
 #include "base/checksum.h"
 #include "base/file.h"
+#include "store/thread_buffer.h"
 
 namespace stasis::store {
 
@@ -21,15 +19,6 @@ namespace {
 constexpr uint64_t kReserve = 16ull << 20;
 
 uint64_t AlignUp(uint64_t value) { return (value + kPackAlign - 1) / kPackAlign * kPackAlign; }
-
-// A buffer of this thread, aligned for direct writes.
-char* PaddedBuffer() {
-  struct Freer {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  thread_local std::unique_ptr<void, Freer> buffer(std::aligned_alloc(kPackAlign, kMaxExtentBytes));
-  return static_cast<char*>(buffer.get());
-}
 
 }  // namespace
 
@@ -48,10 +37,10 @@ Status PackWriter::WritePadded(std::string_view data, uint64_t offset) const {
   if (!is_aligned) {
     const size_t padded = AlignUp(data.size());
     assert(padded <= kMaxExtentBytes);
-    char* copy = PaddedBuffer();
-    std::memcpy(copy, data.data(), data.size());
-    std::memset(copy + data.size(), 0, padded - data.size());
-    data = {copy, padded};
+    thread_local ThreadBuffer<kMaxExtentBytes> buffer;
+    std::memcpy(buffer.data(), data.data(), data.size());
+    std::memset(buffer.data() + data.size(), 0, padded - data.size());
+    data = {buffer.data(), padded};
   }
   return file_.WriteAt(data, offset);
 }
@@ -115,7 +104,7 @@ Result<PackReader> PackReader::Open(OpenedFile file, const std::string& what) {
 
 Status PackReader::ReadCompressed(const Extent& extent, char* out) const {
   assert(extent.is_compressed() && extent.padded_bytes() <= kMaxExtentBytes);
-  thread_local std::vector<char> buffer(kMaxExtentBytes);
+  thread_local ThreadBuffer<kMaxExtentBytes> buffer;
   STASIS_TRY(Annotate(PreadAll(fd(), buffer.data(), extent.padded_bytes(), extent.offset), what_));
   const std::string_view read(buffer.data(), extent.padded_bytes());
   const std::string_view stored = read.substr(0, extent.stored_bytes);

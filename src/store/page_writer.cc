@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
-#include <memory>
 
 #include "base/checksum.h"
 #include "base/file.h"
 #include "store/clock.h"
 #include "store/page_sources.h"
+#include "store/thread_buffer.h"
 #include "store/unit_writer.h"
 
 namespace stasis::store {
@@ -33,12 +32,9 @@ constexpr size_t kMaxRuns = 2'000'000;  // of an image; they are in the manifest
 // Earlier images are looked up until they have four times the pages of this one, and this many.
 constexpr uint64_t kMoreToLookUp = 1 << 20;
 
-char* AlignedBuffer() {
-  struct Freer {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  thread_local std::unique_ptr<void, Freer> buffer(std::aligned_alloc(kPackAlign, kPieceBytes));
-  return static_cast<char*>(buffer.get());
+char* PieceBuffer() {
+  thread_local ThreadBuffer<kPieceBytes> buffer;
+  return buffer.data();
 }
 
 // Pages have one pack, however large: later images then link few. Their compression is not chosen
@@ -87,7 +83,7 @@ class PageWriter {
 };
 
 Status PageWriter::NamePiece(const PageSource& source, uint32_t first) {
-  char* buffer = AlignedBuffer();
+  char* buffer = PieceBuffer();
   const uint32_t count = std::min<uint32_t>(kPiecePages, source.pages - first);
   STASIS_TRY(PreadAll(source.fd.get(), buffer, uint64_t{count} * kPageBytes,
                       uint64_t{first} * kPageBytes));
@@ -149,7 +145,7 @@ void PageWriter::ChooseInPlace() {
 
 // Pages that follow each other are read together.
 Status PageWriter::CopyPiece(std::span<const uint32_t> pages) {
-  char* buffer = AlignedBuffer();
+  char* buffer = PieceBuffer();
   for (size_t i = 0; i < pages.size();) {
     const PageSource& source = SourceOf(pages[i]);
     size_t next = i + 1;

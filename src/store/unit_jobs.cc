@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/file.h"
+#include "store/thread_buffer.h"
 
 namespace stasis::store {
 
@@ -146,7 +147,7 @@ Status UnitJobs::Check(const Piece& piece, const char* data, Place& where) const
 
 Status UnitJobs::Run(size_t index, std::span<char* const> outputs, const Placed& placed,
                      Place& where) const {
-  thread_local std::vector<char> buffer(kJobBytes);
+  thread_local ThreadBuffer<kJobBytes> buffer;
   const Job& job = jobs_[index];
   const Piece& first = pieces_[job.begin];
   where = first.to;

@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "base/deadline.h"
 #include "base/parallel.h"
+#include "store/thread_buffer.h"
 
 namespace stasis::store {
 
@@ -123,7 +124,7 @@ Status UnitWriter::Store(std::span<const uint32_t> positions, std::string_view d
   room = std::min<size_t>(room, (data.size() - 1) / kPackAlign * kPackAlign);
   if (room > 0) codec = codecs_.Next(data.size());
   if (codec) {
-    thread_local std::vector<char> buffer(kMaxExtentBytes);
+    thread_local ThreadBuffer<kMaxExtentBytes> buffer;
     const Stopwatch watch;
     const size_t size = Compress(*codec, data, buffer.data(), room);
     if (size > 0) stored = {buffer.data(), size};
