@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <memory>
 
 #include "base/checksum.h"
 #include "base/file.h"
@@ -22,6 +23,7 @@ constexpr size_t kExtentEntryBytes = 48;
 constexpr size_t kUnitEntryBytes = 32;
 constexpr size_t kFooterBytes = 128;
 constexpr size_t kFlushBytes = 4 << 20;
+constexpr size_t kReadBytes = 1 << 20;
 
 // Writes text piece by piece, and computes its checksum.
 class Tail {
@@ -105,7 +107,7 @@ Result<Footer> ReadFooter(int fd, uint64_t size, const std::string& what) {
     return DamagedPack(what, fmt::format("{} bytes are too few for a pack", size));
   }
   std::string raw(kFooterBytes, '\0');
-  STASIS_TRY(PreadAll(fd, raw.data(), raw.size(), size - kFooterBytes));
+  STASIS_TRY(Annotate(PreadAll(fd, raw.data(), raw.size(), size - kFooterBytes), "read " + what));
   const std::string_view sealed(raw.data(), kFooterBytes - Id128::kBytes);
   if (!sealed.starts_with(kPackMagic) ||
       Checksum(sealed) != Id128::FromRaw(raw.data() + sealed.size())) {
@@ -142,6 +144,25 @@ Result<Footer> ReadFooter(int fd, uint64_t size, const std::string& what) {
   }
   footer.index.unit_bytes = static_cast<uint32_t>(unit_bytes);
   return footer;
+}
+
+// Reads entries piece by piece from `offset` on, which it moves to their end, and calls f(entry)
+// for each. An index may have hundreds of MiB.
+template <class F>
+Status ForEachEntry(int fd, const std::string& what, uint64_t& offset, uint64_t count,
+                    size_t entry_bytes, ChecksumStream& checksum, F f) {
+  const uint64_t at_once = std::min<uint64_t>(count, kReadBytes / entry_bytes);
+  const auto buffer = std::make_unique_for_overwrite<char[]>(at_once * entry_bytes);
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t some = std::min(at_once, count - done);
+    const std::string_view piece(buffer.get(), some * entry_bytes);
+    STASIS_TRY(Annotate(PreadAll(fd, buffer.get(), piece.size(), offset), "read " + what));
+    checksum.Update(piece);
+    for (uint64_t i = 0; i < some; ++i) f(piece.substr(i * entry_bytes, entry_bytes));
+    done += some;
+    offset += piece.size();
+  }
+  return {};
 }
 
 Status CheckExtent(const PackIndex& index, const Extent& extent, const std::string& what) {
@@ -219,37 +240,43 @@ Result<Id128> WritePackIndex(int fd, const std::string& path, const PackIndex& i
 Result<PackIndex> ReadPackIndex(int fd, uint64_t size_bytes, const std::string& what) {
   STASIS_ASSIGN(Footer footer, ReadFooter(fd, size_bytes, what));
   PackIndex& index = footer.index;
-  std::string raw(footer.extents * kExtentEntryBytes + footer.units * kUnitEntryBytes, '\0');
-  STASIS_TRY(PreadAll(fd, raw.data(), raw.size(), index.body_bytes));
-  if (Checksum(raw) != index.checksum) return DamagedPack(what, "its index's checksum is wrong");
+  ChecksumStream checksum;
+  uint64_t offset = index.body_bytes;
   uint64_t units = 0;
+  Status broken;  // the first rule that an entry breaks; a wrong checksum is reported before it
   index.extents.reserve(footer.extents);
-  for (uint64_t i = 0; i < footer.extents; ++i) {
-    const std::string_view entry(raw.data() + i * kExtentEntryBytes, kExtentEntryBytes);
-    Extent extent;
-    extent.offset = NumberAt<uint64_t>(entry, 0);
-    extent.stored_bytes = NumberAt<uint64_t>(entry, 8);
-    extent.logical_bytes = NumberAt<uint64_t>(entry, 16);
-    extent.units = NumberAt<uint32_t>(entry, 24);
-    extent.codec = static_cast<Codec>(NumberAt<uint32_t>(entry, 28));
-    extent.checksum = Id128::FromRaw(entry.data() + 32);
-    extent.first = static_cast<uint32_t>(units);
-    STASIS_TRY(CheckExtent(index, extent, what));
-    units += extent.units;
-    if (units > footer.units) break;
-    index.extents.push_back(extent);
+  STASIS_TRY(ForEachEntry(fd, what, offset, footer.extents, kExtentEntryBytes, checksum,
+                          [&](std::string_view entry) {
+                            if (!broken) return;
+                            Extent extent;
+                            extent.offset = NumberAt<uint64_t>(entry, 0);
+                            extent.stored_bytes = NumberAt<uint64_t>(entry, 8);
+                            extent.logical_bytes = NumberAt<uint64_t>(entry, 16);
+                            extent.units = NumberAt<uint32_t>(entry, 24);
+                            extent.codec = static_cast<Codec>(NumberAt<uint32_t>(entry, 28));
+                            extent.checksum = Id128::FromRaw(entry.data() + 32);
+                            extent.first = static_cast<uint32_t>(units);
+                            broken = CheckExtent(index, extent, what);
+                            units += extent.units;  // of at most 2^24 extents: no overflow
+                            if (units <= footer.units) index.extents.push_back(extent);
+                          }));
+  if (broken && units != footer.units) {
+    broken = DamagedPack(what, "its index has another number of units than its extents");
   }
-  if (units != footer.units) {
-    return DamagedPack(what, "its index has another number of units than its extents");
-  }
-  index.units.resize(footer.units);
-  const char* at = raw.data() + footer.extents * kExtentEntryBytes;
-  for (PackUnit& unit : index.units) {
-    unit.name = Id128::FromRaw(at);
-    unit.checksum = Id128::FromRaw(at + Id128::kBytes);
-    at += kUnitEntryBytes;
-    if (unit.name.IsZero()) return DamagedPack(what, "its index has a unit without a name");
-  }
+  index.units.reserve(footer.units);
+  STASIS_TRY(ForEachEntry(fd, what, offset, footer.units, kUnitEntryBytes, checksum,
+                          [&](std::string_view entry) {
+                            PackUnit unit;
+                            unit.name = Id128::FromRaw(entry.data());
+                            unit.checksum = Id128::FromRaw(entry.data() + Id128::kBytes);
+                            if (broken && unit.name.IsZero()) {
+                              broken = DamagedPack(what, "its index has a unit without a name");
+                            }
+                            index.units.push_back(unit);
+                          }));
+  if (checksum.Finish() != index.checksum)
+    return DamagedPack(what, "its index's checksum is wrong");
+  STASIS_TRY(std::move(broken));
   return std::move(index);
 }
 
