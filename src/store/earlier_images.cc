@@ -18,7 +18,7 @@ namespace stasis::store {
 namespace {
 
 // Older images add little to these, and each costs its manifest.
-constexpr size_t kMaxImages = 128;
+constexpr size_t kMaxImages = 128;  // their folders are kept open
 
 // Images of other users are never relied on.
 bool IsOurs(const struct stat& st) { return st.st_uid == ::geteuid(); }
@@ -44,7 +44,7 @@ Result<EarlierImages> EarlierImages::Look(const std::string& store, const Earlie
     newest.emplace_back(manifest.st_mtim.tv_sec, std::move(name));
   }
   std::sort(newest.begin(), newest.end(), std::greater<>());
-  if (newest.size() > kMaxImages) newest.resize(kMaxImages);
+  newest.resize(std::min(newest.size(), BoundedByOpenFiles(kMaxImages)));
 
   for (auto& [time, name] : newest) {
     auto reader = ImageReader::Open(store + "/" + name, ImageReader::Deletion::kAllowed);

@@ -9,7 +9,7 @@ namespace stasis::store {
 
 namespace {
 
-constexpr size_t kMaxOpenPacks = 512;  // each is held open
+constexpr size_t kMaxIndexes = 512;  // in memory
 
 }  // namespace
 
@@ -29,8 +29,8 @@ Result<EarlierUnits> EarlierUnits::Look(const std::string& store, const EarlierQ
   size_t units = 0;
   std::vector<std::vector<bool>> added;
   for (const EarlierPack& pack : earlier.packs_) {
-    units += pack.reader.units();
-    added.emplace_back(pack.reader.units());
+    units += pack.index->units.size();
+    added.emplace_back(pack.index->units.size());
   }
   earlier.by_name_ = NameTable(units);
   for (uint32_t i = 0; i < places.size(); ++i) {
@@ -51,17 +51,21 @@ uint32_t EarlierUnits::AddPack(uint32_t image, const Pack& pack, uint64_t& room)
   auto known = std::find_if(packs_.begin(), packs_.end(),
                             [&](const EarlierPack& one) { return one.pack.id == pack.id; });
   if (known == packs_.end()) {
-    if (room == 0 || packs_.size() >= kMaxOpenPacks) return kNone;
+    if (room == 0 || packs_.size() >= kMaxIndexes) return kNone;
     auto opened = OpenRegular(images_[image].folder.get(), pack.path());
     if (!opened) return kNone;
-    auto reader = PackReader::Open(std::move(*opened), pack.path());
+    auto index = ReadPackIndex(opened->fd.get(), opened->size_bytes, pack.path());
     // Damage is reported when that image is verified.
-    if (!reader || reader->id() != pack.id || reader->index().checksum != pack.index_checksum ||
-        reader->index().unit_bytes != pack.unit_bytes) {
+    if (!index || index->id != pack.id || index->checksum != pack.index_checksum ||
+        index->unit_bytes != pack.unit_bytes) {
       return kNone;
     }
-    room -= std::min<uint64_t>(room, reader->units());
-    packs_.push_back({pack, found->file, found->occupied_bytes, std::move(*reader), {}});
+    room -= std::min<uint64_t>(room, index->units.size());
+    packs_.push_back({pack,
+                      found->file,
+                      found->occupied_bytes,
+                      std::make_shared<const PackIndex>(std::move(*index)),
+                      {}});
     known = packs_.end() - 1;
   }
   // A copy of an image has packs of the same id in other files. They are not shared.
@@ -79,7 +83,7 @@ void EarlierUnits::AddUnits(const std::vector<UnitRun>& runs, uint32_t image,
   for (const UnitRun& run : runs) {
     const uint32_t pack = run.is_zero() ? kNone : places[run.pack];
     if (pack == kNone) continue;
-    const auto& units = packs_[pack].reader.index().units;
+    const auto& units = packs_[pack].index->units;
     if (uint64_t{run.first} + run.units > units.size()) continue;  // a damaged image
     for (uint32_t number = run.first; number < run.first + run.units; ++number) {
       if (added[pack][number]) continue;

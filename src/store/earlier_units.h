@@ -3,20 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "store/earlier_images.h"
 #include "store/name_table.h"
-#include "store/pack.h"
+#include "store/pack_index.h"
 
 namespace stasis::store {
 
 class EarlierUnits {
  public:
   // Looks at packs of this unit size, and stops when those found have `enough` units. Newer images
-  // are looked at first.
+  // are looked at first. The packs are not kept open: there may be more than a process may open.
   static Result<EarlierUnits> Look(const std::string& store, const EarlierQuery& query,
                                    uint32_t unit_bytes, uint64_t enough);
   EarlierUnits() = default;
@@ -30,7 +31,7 @@ class EarlierUnits {
     Pack pack;  // as recorded by the newest image that refers to it
     FileId file;
     uint64_t occupied_bytes;  // on the disk
-    PackReader reader;
+    std::shared_ptr<const PackIndex> index;
     std::vector<std::pair<uint32_t, int64_t>> checked_unix_ns;  // by image that refers to it
   };
   // Returns nullptr if no image has the unit.
@@ -46,7 +47,7 @@ class EarlierUnits {
   void AddUnits(const std::vector<UnitRun>& runs, uint32_t image,
                 const std::vector<uint32_t>& places, std::vector<std::vector<bool>>& added);
   const Id128& NameOf(uint32_t unit) const {
-    return packs_[units_[unit].pack].reader.index().units[units_[unit].number].name;
+    return packs_[units_[unit].pack].index->units[units_[unit].number].name;
   }
 
   EarlierImages images_;

@@ -136,6 +136,13 @@ void AllowManyFiles() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+size_t BoundedByOpenFiles(size_t most) {
+  constexpr rlim_t kParts = 8;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return most;
+  return std::min<rlim_t>(most, limit.rlim_cur / kParts);
+}
+
 Error WithSpaceHint(Error error, const std::string& path) {
   if (error.domain != Domain::kErrno || (error.raw != ENOSPC && error.raw != EDQUOT)) return error;
   if (auto free = FreeBytes(path)) {

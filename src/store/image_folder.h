@@ -65,5 +65,8 @@ Error WithSpaceHint(Error error, const std::string& path);
 
 // Raises the limit of open files: a store may have many images and packs open at once.
 void AllowManyFiles();
+// Returns `most`, or an eighth of the limit of open files if that is less: several parts of a
+// program may each keep so many open.
+size_t BoundedByOpenFiles(size_t most);
 
 }  // namespace stasis::store

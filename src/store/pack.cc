@@ -99,7 +99,7 @@ Status PackWriter::Finish() {
 
 Result<PackReader> PackReader::Open(OpenedFile file, const std::string& what) {
   STASIS_ASSIGN(PackIndex index, ReadPackIndex(file.fd.get(), file.size_bytes, what));
-  return PackReader(std::move(file), what, std::move(index));
+  return PackReader(std::move(file), what, std::make_shared<const PackIndex>(std::move(index)));
 }
 
 Status PackReader::ReadCompressed(const Extent& extent, char* out) const {
@@ -122,7 +122,7 @@ Status PackReader::ReadCompressed(const Extent& extent, char* out) const {
 
 Status PackReader::CheckUnit(uint32_t unit, std::string_view data) const {
   const Id128 found = Checksum(data);
-  const Id128& recorded = index_.units[unit].checksum;
+  const Id128& recorded = index_->units[unit].checksum;
   if (found == recorded) return {};
   return DamagedPack(what_, fmt::format("unit {} has checksum {}, recorded is {}", unit,
                                         found.Hex(), recorded.Hex()));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -48,10 +49,13 @@ class PackReader {
  public:
   // Reads and checks the index; errors as of ReadPackIndex.
   static Result<PackReader> Open(OpenedFile file, const std::string& what);
+  // For a file whose index was read before.
+  PackReader(OpenedFile file, std::string what, std::shared_ptr<const PackIndex> index)
+      : file_(std::move(file)), what_(std::move(what)), index_(std::move(index)) {}
 
-  const PackIndex& index() const { return index_; }
-  const Id128& id() const { return index_.id; }
-  uint32_t units() const { return static_cast<uint32_t>(index_.units.size()); }
+  const PackIndex& index() const { return *index_; }
+  const Id128& id() const { return index_->id; }
+  uint32_t units() const { return static_cast<uint32_t>(index_->units.size()); }
   uint64_t size_bytes() const { return file_.size_bytes; }
   int fd() const { return file_.fd.get(); }
 
@@ -64,12 +68,9 @@ class PackReader {
   Status CheckPadding(const Extent& extent, std::string_view padding) const;
 
  private:
-  PackReader(OpenedFile file, std::string what, PackIndex index)
-      : file_(std::move(file)), what_(std::move(what)), index_(std::move(index)) {}
-
   OpenedFile file_;
   std::string what_;
-  PackIndex index_;
+  std::shared_ptr<const PackIndex> index_;
 };
 
 }  // namespace stasis::store

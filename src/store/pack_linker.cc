@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "store/clock.h"
+#include "store/image_folder.h"
 #include "store/unit_jobs.h"
 
 namespace stasis::store {
@@ -24,6 +25,8 @@ constexpr uint64_t kLeastUse = 8;  // one eighth
 
 Status PackLinker::Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes) {
   places_.resize(needed.size());
+  // Each linked pack is kept open, for its lock.
+  const size_t most = BoundedByOpenFiles(options_.max_linked_packs);
   std::vector<std::pair<uint64_t, uint32_t>> most_needed;
   for (uint32_t i = 0; i < needed.size(); ++i) {
     if (!needed[i].numbers.empty()) most_needed.emplace_back(needed[i].bytes, i);
@@ -31,8 +34,7 @@ Status PackLinker::Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes)
   std::sort(most_needed.begin(), most_needed.end(), std::greater<>());
   for (const auto& [bytes, index] : most_needed) {
     Pack linked;
-    if (packs_.size() >= options_.max_linked_packs ||
-        bytes * kLeastUse < earlier_.pack(index).occupied_bytes ||
+    if (packs_.size() >= most || bytes * kLeastUse < earlier_.pack(index).occupied_bytes ||
         !TryLink(index, needed[index], linked)) {
       continue;
     }
@@ -60,8 +62,9 @@ bool PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& linked) {
     }
     return false;
   }
+  const PackReader reader(std::move(*opened), pack.pack.path(), pack.index);
   std::optional<uint32_t> damaged;
-  auto status = CheckReferences(pack, needed, linked, damaged);
+  auto status = CheckReferences(pack, reader, needed, linked, damaged);
   if (status) return true;
   writer_.UnlinkPack(pack.pack);
   if (status.error().code == Code::kDataLoss) {
@@ -78,10 +81,10 @@ bool PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& linked) {
 //  - the units are read and compared with their checksums if that was not done lately, or if
 //    anything says that the file was written to since. Reading a unit costs less than writing it,
 //    so even then a dump is not slower than one that shares nothing.
-// The index was checked when the pack was opened, and LinkPack has compared the file.
-Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, NeededUnits& needed,
-                                   Pack& linked, std::optional<uint32_t>& damaged) {
-  const PackReader& reader = pack.reader;
+// The index was checked when it was read, and LinkPack has compared the file.
+Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, const PackReader& reader,
+                                   NeededUnits& needed, Pack& linked,
+                                   std::optional<uint32_t>& damaged) {
   struct stat st;
   if (::fstat(reader.fd(), &st) != 0) return FailErrno(errno, "stat " + pack.pack.path());
   const int64_t now = UnixNow();

@@ -13,6 +13,7 @@
 #include "store/earlier_units.h"
 #include "store/image_writer.h"
 #include "store/manifest.h"
+#include "store/pack.h"
 #include "store/write_options.h"
 
 namespace stasis::store {
@@ -54,8 +55,8 @@ class PackLinker {
 
  private:
   bool TryLink(uint32_t pack, NeededUnits& needed, Pack& linked);
-  Status CheckReferences(const EarlierUnits::EarlierPack& pack, NeededUnits& needed, Pack& linked,
-                         std::optional<uint32_t>& damaged);
+  Status CheckReferences(const EarlierUnits::EarlierPack& pack, const PackReader& reader,
+                         NeededUnits& needed, Pack& linked, std::optional<uint32_t>& damaged);
 
   ImageWriter& writer_;
   const EarlierUnits& earlier_;

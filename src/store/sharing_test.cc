@@ -1,7 +1,9 @@
 // Blocks that several images share: written once, linked, and checked before a new image refers to
 // them.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "store/shared_units_testing.h"
@@ -257,6 +259,30 @@ TEST_F(SharedUnitsTest, AnImageLinksToABoundedNumberOfPacks) {
   }
   EXPECT_EQ(most, options.max_linked_packs);
   ExpectIntact("20", memory);
+}
+
+// Earlier images and their packs must not take all descriptors, which CRIU's files and the packs of
+// the new image need.
+TEST_F(SharedUnitsTest, ASmallLimitOnOpenFilesIsNotExhausted) {
+  constexpr rlim_t kLimit = 64;
+  constexpr uint32_t kImages = 40;
+  std::string memory = Memory(1);
+  for (uint32_t i = 0; i < kImages; ++i) {
+    Change(memory, i, i);
+    Dump(std::to_string(i), memory);
+  }
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const rlimit limit{kLimit, kLimit};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    EXPECT_LT(Dump("new", memory), kBlocks * kBlock) << "nothing is shared";
+    ExpectIntact("new", memory);
+    ::_exit(HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ UnitWriter::Kind UnitWriter::Decide(uint32_t position) {
   unit.kind = Kind::kNew;
   const auto* found = earlier_.Find(unit.stored.name);
   if (found == nullptr) return unit.kind;
-  const PackIndex& index = earlier_.pack(found->pack).reader.index();
+  const PackIndex& index = *earlier_.pack(found->pack).index;
   if (index.BytesOf(index.ExtentOf(found->number), found->number, 1) == unit.bytes) {
     unit.kind = Kind::kEarlier;
     unit.pack = found->pack;
