@@ -89,6 +89,10 @@ bool CannotShare(const Error& error) {
          std::find(std::begin(kNever), std::end(kNever), error.raw) != std::end(kNever);
 }
 
+bool IsDamage(const Error& error) {
+  return error.code == Code::kDataLoss || (error.domain == Domain::kErrno && error.raw == EIO);
+}
+
 std::string DamagedNote(const EarlierImage& image, const Pack& pack, const Error& error) {
   return fmt::format("image {} is damaged, so its {} was not used: {} (`stasis image verify {}`)",
                      image.name, pack.path(), error.ToString(), image.name);

@@ -61,6 +61,8 @@ std::optional<EarlierPackFile> FindPackFile(const EarlierImage& image, const Pac
 
 // Returns whether a pack could not be linked because the file system has no links or locks.
 bool CannotShare(const Error& error);
+// Returns whether a pack, or a part of it, is damaged or cannot be read from its disk.
+bool IsDamage(const Error& error);
 // The note for the user about a damaged pack of an earlier image.
 std::string DamagedNote(const EarlierImage& image, const Pack& pack, const Error& error);
 

@@ -161,10 +161,11 @@ void ReadAll(const std::string& bytes) {
   std::vector<char> out(logical + kGuardBytes, kGuard);
   char* const outputs[] = {out.data()};
   for (size_t i = 0; i < jobs.size(); ++i) {
-    UnitJobs::Place where, checked;
+    UnitJobs::UnitPlace where, checked;
     auto read = jobs.Run(i, outputs, nullptr, where);
     FuzzCheck(jobs.Run(i, {}, nullptr, checked).has_value() == read.has_value());
-    FuzzCheck(where.at < logical && checked.at == where.at);
+    FuzzCheck(where.at < logical && checked.at == where.at && checked.unit == where.unit);
+    FuzzCheck(where.unit < units);
   }
   FuzzCheck(std::all_of(out.end() - kGuardBytes, out.end(), [](char c) { return c == kGuard; }));
   (void)jobs.AnyIsHole(0);

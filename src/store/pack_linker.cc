@@ -33,11 +33,10 @@ Status PackLinker::Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes)
   }
   std::sort(most_needed.begin(), most_needed.end(), std::greater<>());
   for (const auto& [bytes, index] : most_needed) {
+    if (packs_.size() >= most || bytes * kLeastUse < earlier_.pack(index).occupied_bytes) continue;
     Pack linked;
-    if (packs_.size() >= most || bytes * kLeastUse < earlier_.pack(index).occupied_bytes ||
-        !TryLink(index, needed[index], linked)) {
-      continue;
-    }
+    STASIS_ASSIGN(const bool is_linked, TryLink(index, needed[index], linked));
+    if (!is_linked) continue;
     places_[index] = static_cast<uint32_t>(packs_.size());
     packs_.push_back(std::move(linked));
     shared_bytes_ += bytes;
@@ -49,11 +48,11 @@ Status PackLinker::Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes)
 }
 
 // Returns whether the image refers to the needed units of that pack from now on: then `linked`
-// describes the pack.
-bool PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& linked) {
+// describes the pack. Fails only with kCancelled.
+Result<bool> PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& linked) {
   const auto& pack = earlier_.pack(index);
-  const EarlierImage& image = earlier_.image(*needed.images.begin());
-  auto opened = writer_.LinkPack(image.folder.get(), pack.pack, pack.file);
+  uint32_t image = *needed.images.begin();
+  auto opened = writer_.LinkPack(earlier_.image(image).folder.get(), pack.pack, pack.file);
   if (!opened) {
     // Otherwise the pack is gone, or gc is working on it.
     if (CannotShare(opened.error()) && notes_.empty()) {
@@ -63,13 +62,12 @@ bool PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& linked) {
     return false;
   }
   const PackReader reader(std::move(*opened), pack.pack.path(), pack.index);
-  std::optional<uint32_t> damaged;
-  auto status = CheckReferences(pack, reader, needed, linked, damaged);
+  auto status = CheckReferences(pack, reader, needed, linked, image);
   if (status) return true;
   writer_.UnlinkPack(pack.pack);
-  if (status.error().code == Code::kDataLoss) {
-    notes_.push_back(
-        DamagedNote(damaged ? earlier_.image(*damaged) : image, pack.pack, status.error()));
+  if (status.error().code == Code::kCancelled) return Fail(std::move(status).error());
+  if (IsDamage(status.error())) {
+    notes_.push_back(DamagedNote(earlier_.image(image), pack.pack, status.error()));
   }
   return false;
 }
@@ -81,10 +79,10 @@ bool PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& linked) {
 //  - the units are read and compared with their checksums if that was not done lately, or if
 //    anything says that the file was written to since. Reading a unit costs less than writing it,
 //    so even then a dump is not slower than one that shares nothing.
-// The index was checked when it was read, and LinkPack has compared the file.
+// The index was checked when it was read, and LinkPack has compared the file. On damage, `damaged`
+// becomes the image that refers to the damaged unit.
 Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, const PackReader& reader,
-                                   NeededUnits& needed, Pack& linked,
-                                   std::optional<uint32_t>& damaged) {
+                                   NeededUnits& needed, Pack& linked, uint32_t& damaged) {
   struct stat st;
   if (::fstat(reader.fd(), &st) != 0) return FailErrno(errno, "stat " + pack.pack.path());
   const int64_t now = UnixNow();
@@ -100,8 +98,7 @@ Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, const 
   for (size_t i = 0; i < numbers.size();) {
     size_t end = i + 1;
     while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
-    jobs.Add(0, numbers[i], static_cast<uint32_t>(end - i), 0,
-             uint64_t{numbers[i]} * reader.index().unit_bytes);
+    jobs.Add(0, numbers[i], static_cast<uint32_t>(end - i));
     i = end;
   }
   jobs.Plan(UnitJobs::Order::kPacks);
@@ -115,25 +112,20 @@ Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, const 
       now - checked > options_.trust_ns || Ns(st.st_mtim) > checked || jobs.AnyIsHole(0);
   if (!must_read && used.stored_bytes > check_budget_) return {};
   check_budget_ -= std::min(check_budget_, used.stored_bytes);
-  std::mutex mutex;  // guards `bad`
-  std::optional<UnitJobs::Place> bad;
+  std::mutex mutex;  // guards `damage` and `damaged`
+  std::optional<Error> damage;
   auto read = in_parallel_(jobs.size(), [&](size_t i) {
-    UnitJobs::Place where;
+    UnitJobs::UnitPlace where;
     auto status = jobs.Run(i, {}, nullptr, where);
-    if (!status) {
+    if (!status && IsDamage(status.error())) {
       std::lock_guard lock(mutex);
-      bad = where;
+      if (!damage) damaged = earlier_.Find(reader.index().units[where.unit].name)->image;
+      if (!damage) damage = status.error();
     }
     return status;
   });
-  if (!read) {
-    if (bad && read.error().code == Code::kDataLoss) {
-      const auto number = static_cast<size_t>(bad->at / reader.index().unit_bytes);
-      const auto* unit = earlier_.Find(reader.index().units[number].name);
-      if (unit != nullptr) damaged = unit->image;
-    }
-    return read;
-  }
+  if (damage) return Fail(std::move(*damage));  // of the unit by which `damaged` was chosen
+  STASIS_TRY(std::move(read));
   linked.checked_unix_ns = now;
   return {};
 }

@@ -54,9 +54,9 @@ class PackLinker {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
-  bool TryLink(uint32_t pack, NeededUnits& needed, Pack& linked);
+  Result<bool> TryLink(uint32_t pack, NeededUnits& needed, Pack& linked);
   Status CheckReferences(const EarlierUnits::EarlierPack& pack, const PackReader& reader,
-                         NeededUnits& needed, Pack& linked, std::optional<uint32_t>& damaged);
+                         NeededUnits& needed, Pack& linked, uint32_t& damaged);
 
   ImageWriter& writer_;
   const EarlierUnits& earlier_;

@@ -43,7 +43,7 @@ Result<std::string> Read(const PackReader& pack, uint32_t unit) {
   std::string out(jobs.Add(0, unit, 1), 'x');
   jobs.Plan(UnitJobs::Order::kPacks);
   char* const outputs[] = {out.data()};
-  UnitJobs::Place where;
+  UnitJobs::UnitPlace where;
   for (size_t i = 0; i < jobs.size(); ++i) STASIS_TRY(jobs.Run(i, outputs, nullptr, where));
   return out;
 }

@@ -131,11 +131,11 @@ bool UnitJobs::AnyIsHole(uint32_t pack) const {
   return false;
 }
 
-Status UnitJobs::Check(const Piece& piece, const char* data, Place& where) const {
+Status UnitJobs::Check(const Piece& piece, const char* data, UnitPlace& where) const {
   const PackReader& pack = *packs_[piece.pack];
   uint64_t at = 0;
   for (uint32_t i = 0; i < piece.units; ++i) {
-    where = {piece.to.output, piece.to.at + at};
+    where = {{piece.to.output, piece.to.at + at}, piece.first + i};
     const uint64_t bytes = pack.index().BytesOf(*piece.extent, piece.first + i, 1);
     STASIS_TRY(pack.CheckUnit(piece.first + i, {data + at, bytes}));
     at += bytes;
@@ -146,11 +146,11 @@ Status UnitJobs::Check(const Piece& piece, const char* data, Place& where) const
 }
 
 Status UnitJobs::Run(size_t index, std::span<char* const> outputs, const Placed& placed,
-                     Place& where) const {
+                     UnitPlace& where) const {
   thread_local ThreadBuffer<kJobBytes> buffer;
   const Job& job = jobs_[index];
   const Piece& first = pieces_[job.begin];
-  where = first.to;
+  where = {first.to, first.first};
   const char* data = buffer.data();
   bool in_place = false;
   if (first.extent == nullptr) {

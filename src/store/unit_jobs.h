@@ -40,10 +40,16 @@ class UnitJobs {
     uint32_t output = 0;
     uint64_t at = 0;
   };
+  // Where a unit is needed, and its number in the pack.
+  struct UnitPlace : Place {
+    uint32_t unit = 0;
+  };
   using Placed = std::function<Status(const Place& place, uint64_t bytes)>;
   // Reads and checks the units of one job. Copies them to the outputs, if there are any, and calls
-  // `placed` for each part. Returns kDataLoss if a unit is damaged, and `where` it was needed.
-  Status Run(size_t job, std::span<char* const> outputs, const Placed& placed, Place& where) const;
+  // `placed` for each part. Returns kDataLoss if a unit is damaged, and `where` it is needed; if
+  // the whole job cannot be read, where its first unit is.
+  Status Run(size_t job, std::span<char* const> outputs, const Placed& placed,
+             UnitPlace& where) const;
 
   // The number of different units of a pack that were added, and their bytes as they are stored.
   struct Use {
@@ -75,7 +81,7 @@ class UnitJobs {
     uint64_t copied;  // to outputs
   };
   bool Joins(const Job& job, const Piece& piece) const;
-  Status Check(const Piece& piece, const char* data, Place& where) const;
+  Status Check(const Piece& piece, const char* data, UnitPlace& where) const;
 
   std::vector<const PackReader*> packs_;
   std::vector<Piece> pieces_;  // after Plan by pack and unit

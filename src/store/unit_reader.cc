@@ -182,7 +182,7 @@ void UnitReader::PlanJobs(std::vector<Finding>& findings) {
 
 Status UnitReader::RunJob(size_t job, std::span<char* const> outputs,
                           const UnitJobs::Placed& placed) const {
-  UnitJobs::Place where;
+  UnitJobs::UnitPlace where;
   auto status = jobs_->Run(job, outputs, placed, where);
   if (status || status.error().code == Code::kCancelled) return status;
   Error& error = status.error();
