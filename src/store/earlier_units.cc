@@ -11,6 +11,17 @@ namespace {
 
 constexpr size_t kMaxIndexes = 512;  // in memory
 
+// Reads the index of an image's pack. Returns kDataLoss if it is not the recorded one.
+Result<PackIndex> ReadIndex(const EarlierImage& image, const Pack& pack) {
+  STASIS_ASSIGN(OpenedFile opened, OpenRegular(image.folder.get(), pack.path()));
+  STASIS_ASSIGN(PackIndex index, ReadPackIndex(opened.fd.get(), opened.size_bytes, pack.path()));
+  if (index.id == pack.id && index.checksum == pack.index_checksum &&
+      index.unit_bytes == pack.unit_bytes) {
+    return index;
+  }
+  return DamagedPack(pack.path(), "it is another pack than the one recorded");
+}
+
 }  // namespace
 
 Result<EarlierUnits> EarlierUnits::Look(const std::string& store, const EarlierQuery& query,
@@ -44,7 +55,7 @@ Result<EarlierUnits> EarlierUnits::Look(const std::string& store, const EarlierQ
   return earlier;
 }
 
-// Returns the pack's index in packs_; kNone if it is missing, not ours, or damaged.
+// Returns the pack's index in packs_; kNone if it is missing, not ours, or damaged, which is noted.
 uint32_t EarlierUnits::AddPack(uint32_t image, const Pack& pack, uint64_t& room) {
   const auto found = FindPackFile(images_[image], pack);
   if (!found) return kNone;
@@ -52,12 +63,12 @@ uint32_t EarlierUnits::AddPack(uint32_t image, const Pack& pack, uint64_t& room)
                             [&](const EarlierPack& one) { return one.pack.id == pack.id; });
   if (known == packs_.end()) {
     if (room == 0 || packs_.size() >= kMaxIndexes) return kNone;
-    auto opened = OpenRegular(images_[image].folder.get(), pack.path());
-    if (!opened) return kNone;
-    auto index = ReadPackIndex(opened->fd.get(), opened->size_bytes, pack.path());
-    // Damage is reported when that image is verified.
-    if (!index || index->id != pack.id || index->checksum != pack.index_checksum ||
-        index->unit_bytes != pack.unit_bytes) {
+    if (std::find(damaged_.begin(), damaged_.end(), found->file) != damaged_.end()) return kNone;
+    auto index = ReadIndex(images_[image], pack);
+    if (!index) {
+      if (!IsDamage(index.error())) return kNone;
+      damaged_.push_back(found->file);
+      notes_.push_back(DamagedNote(images_[image], pack, index.error()));
       return kNone;
     }
     room -= std::min<uint64_t>(room, index->units.size());

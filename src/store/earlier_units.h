@@ -40,6 +40,8 @@ class EarlierUnits {
   size_t packs() const { return packs_.size(); }
   const EarlierImage& image(size_t index) const { return images_[index]; }
   bool IsStillThere(size_t image) const { return images_.IsStillThere(image); }
+  // What the user should know about packs whose index is damaged, which are not used.
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   static constexpr uint32_t kNone = ~0u;
@@ -51,6 +53,8 @@ class EarlierUnits {
   }
 
   EarlierImages images_;
+  std::vector<FileId> damaged_;  // packs
+  std::vector<std::string> notes_;
   std::vector<EarlierPack> packs_;
   std::vector<Unit> units_;
   NameTable by_name_;

@@ -201,6 +201,45 @@ TEST_F(SharedUnitsTest, DamagedUnitsAreWrittenAgain) {
   ExpectIntact("c", memory);
 }
 
+TEST_F(SharedUnitsTest, ADamagedIndexIsReportedAndNotUsed) {
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  const Pack pack = Packs("a")[0];
+  Flip(store_ / "a/" + pack.path(), pack.size_bytes - 200);
+  EXPECT_EQ(Dump("b", memory), kBlocks * kBlock);
+  ASSERT_EQ(last_.notes.size(), 1u);
+  EXPECT_EQ(last_.notes[0].rfind("image a is damaged, so its " + pack.path(), 0), 0u)
+      << last_.notes[0];
+  ExpectIntact("b", memory);
+  EXPECT_NE(Findings("a"), "");
+}
+
+// Several images refer to a pack; the note names one that refers to the damaged unit.
+TEST_F(SharedUnitsTest, ANoteAboutDamageNamesAnImageThatHasTheUnit) {
+  constexpr size_t kDamaged = 17;
+  std::string memory = Memory(1);
+  Dump("a", memory);
+  std::string changed = memory;
+  Change(changed, kDamaged, 1);
+  Dump("b", changed);
+  const Pack pack = Packs("a")[0];
+  {
+    auto image = ImageReader::Open(store_ / "a");
+    auto reader = (*image)->OpenPack(pack);
+    const PackIndex& index = reader->index();
+    const Id128 name = *Key().NameOf(memory.substr(kDamaged * kBlock, kBlock));
+    uint32_t number = 0;
+    while (index.units[number].name != name) ++number;
+    Flip(store_ / "a/" + pack.path(), index.ExtentOf(number).offset + 5);
+  }
+  ASSERT_EQ(Findings("b"), "");
+  EXPECT_EQ(Dump("c", memory), kBlocks * kBlock);
+  ASSERT_EQ(last_.notes.size(), 1u);
+  EXPECT_EQ(last_.notes[0].rfind("image a is damaged, so its " + pack.path(), 0), 0u)
+      << last_.notes[0];
+  ExpectIntact("c", memory);
+}
+
 TEST_F(SharedUnitsTest, APackIsReadWhenItsLastCheckIsLongAgoOrItWasWrittenTo) {
   std::string memory = Memory(1);
   Dump("a", memory);

@@ -46,6 +46,7 @@ Result<std::unique_ptr<UnitWriter>> UnitWriter::Begin(ImageWriter& writer, const
     const EarlierQuery query{names.key().id(), options.job_id, options.uid, options.origin};
     STASIS_ASSIGN(unit_writer->earlier_,
                   EarlierUnits::Look(writer.store(), query, unit_bytes, enough));
+    unit_writer->out_.notes = unit_writer->earlier_.notes();
   }
   return unit_writer;
 }
