@@ -271,10 +271,12 @@ std::vector<std::string> ImageWriter::Folders() const {
 }
 
 // Packs have checksums of their own, computed while they were written: only their indexes are read
-// here.
+// here. Every run must be in its pack, and a linked pack must be the one that was checked.
 Status ImageWriter::DescribePacks(Commitment& commitment) {
-  std::unordered_map<std::string, Pack*> listed;
-  for (Pack& pack : commitment.manifest.packs) listed.emplace(pack.path(), &pack);
+  Manifest& manifest = commitment.manifest;
+  std::unordered_map<std::string, size_t> listed;  // indexes into the manifest's packs
+  for (size_t i = 0; i < manifest.packs.size(); ++i) listed.emplace(manifest.packs[i].path(), i);
+  std::vector<uint64_t> units(manifest.packs.size());
   STASIS_ASSIGN(UniqueFd fd, OpenBeneath(partial_fd_.get(), kPacksFolder, O_RDONLY | O_DIRECTORY));
   STASIS_ASSIGN(auto entries, ListFolder(fd.get()));
   for (const Entry& entry : entries) {
@@ -283,16 +285,37 @@ Status ImageWriter::DescribePacks(Commitment& commitment) {
     // An unfinished pack would otherwise be found by the first reader that needs it.
     STASIS_ASSIGN(PackIndex index, ReadPackIndex(opened.fd.get(), opened.size_bytes, path));
     auto at = listed.find(path);
-    if (at == listed.end() || at->second->id != index.id ||
-        at->second->unit_bytes != index.unit_bytes) {
+    if (at == listed.end() || manifest.packs[at->second].id != index.id ||
+        manifest.packs[at->second].unit_bytes != index.unit_bytes) {
       return Fail(Code::kInternal, Domain::kImage, 0, path + " is a pack that nothing refers to");
     }
-    at->second->size_bytes = opened.size_bytes;
-    at->second->index_checksum = index.checksum;
+    Pack& pack = manifest.packs[at->second];
+    if (pack.linked &&
+        (pack.size_bytes != opened.size_bytes || pack.index_checksum != index.checksum)) {
+      return DamagedPack(path, "it changed after it was linked");
+    }
+    pack.size_bytes = opened.size_bytes;
+    pack.index_checksum = index.checksum;
+    units[at->second] = index.units.size();
     listed.erase(at);
   }
-  if (listed.empty()) return {};
-  return Fail(Code::kInternal, Domain::kImage, 0, listed.begin()->first + " was never written");
+  if (!listed.empty()) {
+    return Fail(Code::kInternal, Domain::kImage, 0, listed.begin()->first + " was never written");
+  }
+  auto check = [&](const std::vector<UnitRun>& runs) -> Status {
+    for (const UnitRun& run : runs) {
+      if (run.is_zero()) continue;
+      if (run.pack >= units.size() || uint64_t{run.first} + run.units > units[run.pack]) {
+        return Fail(Code::kInternal, Domain::kImage, 0,
+                    fmt::format("unit {} of pack {} was never written",
+                                uint64_t{run.first} + run.units - 1, run.pack));
+      }
+    }
+    return {};
+  };
+  for (const DeviceRange& range : manifest.ranges) STASIS_TRY(check(range.runs));
+  for (const PageFile& file : manifest.page_files) STASIS_TRY(check(file.runs));
+  return {};
 }
 
 Status ImageWriter::ChecksumFiles(Commitment& commitment) {

@@ -324,6 +324,28 @@ TEST_F(PackTest, APackThatIsUnfinishedOrUnusedIsNotCommitted) {
   }
 }
 
+TEST_F(PackTest, AnImageThatRefersToAUnitThatWasNotWrittenIsNotCommitted) {
+  for (uint32_t unit : {2u, 3u}) {
+    auto image = testing::MustBegin(store_.path(), "a" + std::to_string(unit));
+    Pack pack;
+    pack.id = kId;
+    pack.used_units = 1;
+    PackWriter writer(*image->AddPack(pack), "a pack", pack.id, kBlockBytes);
+    for (const std::string& block : Blocks()) ASSERT_TRUE(AppendBlock(writer, block));
+    ASSERT_TRUE(writer.Finish());
+    Manifest manifest = testing::FullManifest();
+    manifest.unit_naming = UnitNaming{kUnitNameFunction, UnitNames(BlockSecret{}).key().id()};
+    manifest.packs = {pack};
+    manifest.ranges = {{0, 0x7000000, 1, 4096, {{0, unit, 1}}, 4711}};
+    auto status = image->Commit(manifest, {});
+    EXPECT_EQ(bool(status), unit == 2) << unit;
+    if (unit == 3) {
+      EXPECT_NE(status.error().ToString().find("unit 3 of pack 0 was never written"),
+                std::string::npos);
+    }
+  }
+}
+
 TEST_F(PackTest, AFullDiskIsAClearError) {
   PackWriter writer(*Open("/dev/full", O_WRONLY), "/dev/full", kId, kBlockBytes);
   auto status = AppendBlock(writer, "x");
