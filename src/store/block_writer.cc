@@ -108,7 +108,7 @@ Result<WrittenUnits> WriteBlocks(ImageWriter& writer, const UnitNames& names,
   for (BlockSource& source : sources) {
     const uint64_t step = source.range.block_bytes;
     const size_t end = begin + (source.data.size() + step - 1) / step;
-    source.range.runs = units->Runs(begin, end);
+    STASIS_ASSIGN(source.range.runs, units->Runs(begin, end));
     ranges.push_back(std::move(source.range));
     begin = end;
   }

@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "store/shared_units_testing.h"
+#include "store/unit_writer.h"
 
 namespace stasis::store {
 namespace {
@@ -45,6 +46,19 @@ TEST_F(SharedUnitsTest, TheMoreBytesTheMorePacksUpToABound) {
 }
 
 // Each of several packs is linked, checked and freed by itself.
+TEST_F(SharedUnitsTest, AUnitThatWasNotStoredIsAnErrorAndNotZeros) {
+  auto writer = MustBegin(store_.path(), "a");
+  const WriteOptions options = Options();
+  const UnitNames names = Key();
+  auto units = UnitWriter::Begin(*writer, names, options, kPageBytes, 2, 0);
+  ASSERT_TRUE(units) << units.error().ToString();
+  (*units)->unit(1).stored.name = *names.NameOf("x");
+  EXPECT_EQ((*units)->Decide(1), UnitWriter::Kind::kNew);
+  ASSERT_TRUE((*units)->Finish());
+  EXPECT_TRUE((*units)->Runs(0, 1)) << "a zero unit";
+  EXPECT_FALSE((*units)->Runs(0, 2));
+}
+
 TEST_F(SharedUnitsTest, SeveralPacksAreSharedCheckedAndFreed) {
   auto options = Options();
   options.packs = kMany;

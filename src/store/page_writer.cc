@@ -223,8 +223,8 @@ Result<bool> PageWriter::Run() {
 Result<std::vector<PageFile>> PageWriter::Describe() {
   std::vector<PageFile> files;
   for (const PageSource& source : sources_) {
-    files.push_back({"cpu/" + source.name, uint64_t{source.pages} * kPageBytes,
-                     units_.Runs(source.first, source.first + size_t{source.pages})});
+    STASIS_ASSIGN(auto runs, units_.Runs(source.first, source.first + size_t{source.pages}));
+    files.push_back({"cpu/" + source.name, uint64_t{source.pages} * kPageBytes, std::move(runs)});
     if (!source.is_pack && ::unlinkat(writer_.cpu_dir_fd(), source.name.c_str(), 0) != 0) {
       return FailErrno(errno, "remove " + source.name);
     }

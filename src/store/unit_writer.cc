@@ -1,5 +1,7 @@
 #include "store/unit_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -166,7 +168,7 @@ Status UnitWriter::Finish() {
   return {};
 }
 
-std::vector<UnitRun> UnitWriter::Runs(size_t begin, size_t end) {
+Result<std::vector<UnitRun>> UnitWriter::Runs(size_t begin, size_t end) {
   std::vector<UnitRun> runs;
   for (size_t i = begin; i < end; ++i) {
     const bool repeated = units_[i].kind == Kind::kRepeated;
@@ -183,9 +185,11 @@ std::vector<UnitRun> UnitWriter::Runs(size_t begin, size_t end) {
       case Kind::kLinked:
         one = {first_linked_ + unit.pack, unit.number, 1};
         break;
-      default:
-        assert(unit.kind == Kind::kZero);
+      case Kind::kZero:
         out_.zero_bytes += unit.bytes;
+        break;
+      default:  // a restore would find zeros in its place
+        return Fail(Code::kInternal, fmt::format("unit {} was not stored", i));
     }
     UnitRun* last = runs.empty() ? nullptr : &runs.back();
     if (last != nullptr && last->pack == one.pack &&

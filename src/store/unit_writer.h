@@ -69,8 +69,8 @@ class UnitWriter {
 
   // Finishes the packs. Call it before Runs.
   Status Finish();
-  // The runs of the units in [begin, end).
-  std::vector<UnitRun> Runs(size_t begin, size_t end);
+  // Returns the runs of the units in [begin, end). Fails if one of them is stored nowhere.
+  Result<std::vector<UnitRun>> Runs(size_t begin, size_t end);
   // Packs, bytes and notes. Call it last.
   WrittenUnits Take() { return std::move(out_); }
 
