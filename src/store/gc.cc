@@ -95,10 +95,10 @@ void AddPiece(std::vector<Piece>& pieces, const Piece& piece) {
 
 // The parts of a pack that no image needs, holes or not. Compressed extents are freed as a whole,
 // others unit by unit. Bytes between extents are never needed.
-Result<std::vector<Piece>> UnusedIn(const PackLink& link, const UnitSet& needed_units) {
-  STASIS_ASSIGN(auto opened, OpenRegular(link.image->folder.get(), link.path));
-  STASIS_ASSIGN(const PackIndex index,
-                ReadPackIndex(opened.fd.get(), opened.size_bytes, link.path));
+Result<std::vector<Piece>> UnusedIn(int fd, const std::string& path, const UnitSet& needed_units) {
+  struct stat st;
+  if (::fstat(fd, &st) != 0) return FailErrno(errno, "stat " + path);
+  STASIS_ASSIGN(const PackIndex index, ReadPackIndex(fd, static_cast<uint64_t>(st.st_size), path));
   std::vector<bool> needed(index.units.size());
   for (const auto& [first, last] : needed_units.intervals()) {
     for (uint64_t unit = first; unit < std::min<uint64_t>(last, needed.size()); ++unit) {
@@ -291,8 +291,13 @@ Status Collector::Collect(const SeenPack& pack) {
   const PackLink& link = pack.links.front();
   {
     // Without a lock first: nearly all packs have nothing to free.
-    auto unused = UnusedIn(link, pack.needed);
-    if (!unused && unused.error().code == Code::kNotFound) return {};  // deleted meanwhile
+    auto opened = OpenRegular(link.image->folder.get(), link.path);
+    if (!opened && opened.error().code == Code::kNotFound) return {};  // deleted meanwhile
+    if (!opened) {
+      Skip(pack, opened.error().ToString());
+      return {};
+    }
+    auto unused = UnusedIn(opened->fd.get(), link.path, pack.needed);
     if (!unused) {
       Skip(pack, unused.error().ToString());
       return {};
@@ -315,10 +320,14 @@ Status Collector::Collect(const SeenPack& pack) {
     Skip(pack, std::move(why), /*busy=*/true);
     return {};
   }
-  // Through another descriptor of the same, locked file.
-  STASIS_ASSIGN(auto unused, UnusedIn(link, pack.needed));
+  // Through the locked descriptor: the image may be deleted at any time, which is no failure.
+  auto unused = UnusedIn(fd->get(), link.path, pack.needed);
+  if (!unused) {
+    Skip(pack, unused.error().ToString());
+    return {};
+  }
   STASIS_TRY(Step("free " + pack.Path()));
-  return Free(pack, fd->get(), WithoutHoles(fd->get(), unused));
+  return Free(pack, fd->get(), WithoutHoles(fd->get(), *unused));
 }
 
 // Every call may be the last one of a killed process: holes are not needed by any image, and the
