@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "store/beneath.h"
+#include "store/image_folder.h"
 
 namespace stasis::store {
 
@@ -105,6 +106,7 @@ Result<UnitReader> UnitReader::Open(const ImageReader& image, Selection selectio
 }
 
 Status UnitReader::OpenPacks(const ImageReader& image, std::vector<Finding>* findings) {
+  AllowManyFiles();
   std::vector<bool> needed(manifest_->packs.size());
   for (const Source& source : sources_) {
     for (const UnitRun& run : *source.runs) {
