@@ -6,8 +6,8 @@
 
 #include "device/device_control.h"
 #include "gpu_state/agents.h"
-#include "gpu_state/services.h"
 #include "gpu_state/gpu_shards.h"
+#include "gpu_state/services.h"
 #include "gpu_state/suspended.h"
 #include "process/tree.h"
 

@@ -94,9 +94,9 @@ Result<std::string> ImageTasks::WriteData(const std::string& uid,
                                           const checkpoint::ImageProcess::Progress& progress) {
   const uint64_t total = context_.shared.bytes() + context_.stored.bytes();
   STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
-  STASIS_ASSIGN(data_, checkpoint::WriteShards(context_.services.paths, context_.writer, Shards(),
-                                             std::move(how),
-                                             [&](uint64_t done) { return progress(done, total); }));
+  STASIS_ASSIGN(data_, checkpoint::WriteShards(
+                           context_.services.paths, context_.writer, Shards(), std::move(how),
+                           [&](uint64_t done) { return progress(done, total); }));
   return ToJson(data_.blocks);
 }
 

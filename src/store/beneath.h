@@ -25,7 +25,7 @@ struct OpenedFile {
 };
 Result<OpenedFile> OpenRegular(int folder_fd, const std::string& path);
 
-// What lies in a folder, sorted, without "." and "..".
+// Returns the entries of a folder, sorted, without "." and "..".
 struct Entry {
   std::string name;
   bool is_regular = false;

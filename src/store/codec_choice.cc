@@ -6,29 +6,30 @@ namespace stasis::store {
 
 namespace {
 
-// Before so many blocks were written, nothing is known of the storage.
+// The speed of the storage is not known before so many writes.
 constexpr uint64_t kLeastWrites = 4;
 
-// Smaller pieces go to the page cache: their times say nothing of the storage.
+// Smaller writes go to the page cache: their times do not measure the storage.
 constexpr size_t kLeastTimed = 256 << 10;
 
-// While it does not pay, it is tried now and then, for what comes next may be of another kind: for
-// so large a part of the time that writing takes.
+// While compression does not pay, it is tried from time to time, because the next data may compress
+// better. Trials take this part of the time spent on writing.
 constexpr double kTrials = 1.0 / 64;
 
-// While it pays, one of so many blocks goes as it is, so that the storage stays known, and one
-// through the other codec.
+// While compression pays, one of so many extents is stored uncompressed, to measure the storage,
+// and one with the other codec.
 constexpr uint64_t kOther = 64;
 
-// How much the latest block counts. Weights that do not compress may follow a cache that does.
+// Weights of the latest measurement in an average. Data that does not compress may follow data that
+// does.
 constexpr double kLatestCompressed = 0.25;
-constexpr double kLatestWrite = 1.0 / 16;  // its time depends on what all threads happen to do
+constexpr double kLatestWrite = 1.0 / 16;  // its time depends on all threads
 
 void Move(double& average, double latest, double weight) { average += (latest - average) * weight; }
 
 }  // namespace
 
-// Seconds that it spares a thread, for each byte.
+// Returns the seconds that compression saves a thread for each byte.
 double CodecChoice::Gain(const Seen& seen) const {
   return write_seconds_per_byte_ * (1 - seen.ratio) - seen.seconds_per_byte;
 }

@@ -1,9 +1,8 @@
-// Which codec a block goes through. With `auto` that is measured while the dump runs: a block is
-// compressed while that takes a thread less time than it spares it in writing, both as seen in this
-// very dump. So where compression is the slower part, blocks go as they are.
+// Chooses the codec of an extent. `auto` measures while the dump runs: it compresses as long as
+// that costs a thread less time than it saves in writing. If compression is slower than the
+// storage, extents are stored as they are.
 //
-// It knows no clock: whoever compresses and writes tells it the times. May be used by several
-// threads at once.
+// The caller measures and reports all times. Safe to use from several threads.
 #pragma once
 
 #include <array>
@@ -20,15 +19,16 @@ class CodecChoice {
  public:
   explicit CodecChoice(Compression asked) : asked_(asked) {}
 
-  // For a block of so many bytes.
+  // Returns the codec for the next extent, of so many logical bytes; nullopt: none.
   std::optional<Codec> Next(size_t bytes);
-  // It took one thread so long; `stored_bytes` equals `bytes` when it saved nothing.
+  // Reports the time that one thread took to compress. `stored_bytes` equals `bytes` if it saved
+  // nothing.
   void Compressed(Codec codec, size_t bytes, size_t stored_bytes, double seconds);
-  // A thread waited so long until so many bytes were written.
+  // Reports the time that one thread took to write.
   void Written(size_t stored_bytes, double seconds);
 
  private:
-  // Of one codec, as lately seen.
+  // Recent averages of one codec.
   struct Seen {
     Codec codec;
     double seconds_per_byte;
@@ -38,14 +38,14 @@ class CodecChoice {
   double Gain(const Seen& seen) const;
 
   const Compression asked_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   double write_seconds_per_byte_ = 0;
   uint64_t writes_ = 0;
   double written_seconds_ = 0;
-  double tried_seconds_ = 0;  // what trials have cost
+  double tried_seconds_ = 0;  // cost of all trials
   uint64_t compressed_ = 0;   // while it paid
   size_t next_trial_ = 0;
-  // Until one was measured: about what one core of 2020 does with data that compresses by half.
+  // Until the first measurement: a core of 2020, and data that compresses by half.
   std::array<Seen, 2> seen_{{{Codec::kLz4, 1 / 800e6, 0.6}, {Codec::kZstd, 1 / 400e6, 0.5}}};
 };
 

@@ -1,4 +1,4 @@
-// The choice of a codec, told times that a storage and a processor would have taken.
+// The choice of a codec, with simulated times of a storage and a processor.
 #include "store/codec_choice.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ Run Write(Compression how, const Machine& machine, size_t blocks, const Ratio& r
   return run;
 }
 
-TEST(CodecChoice, DoesAsItIsTold) {
+TEST(CodecChoice, ACodecThatIsGivenIsUsed) {
   EXPECT_EQ(CodecChoice(Compression::kNone).Next(kBlockBytes), std::nullopt);
   EXPECT_EQ(CodecChoice(Compression::kLz4).Next(kBlockBytes), Codec::kLz4);
   EXPECT_EQ(CodecChoice(Compression::kZstd).Next(kBlockBytes), Codec::kZstd);
@@ -81,7 +81,7 @@ TEST(CodecChoice, DoesAsItIsTold) {
       << "nothing is known yet";
 }
 
-TEST(CodecChoice, AutoCompressesForASlowStorageAndNotForAQuickOne) {
+TEST(CodecChoice, AutoCompressesForASlowStorageAndNotForAFastOne) {
   auto half = [](size_t) { return 0.4; };
   const Machine slow{100e6, 1e9, 4, 800e6, 400e6};
   const Machine quick{20e9, 4e9, 4, 800e6, 400e6};

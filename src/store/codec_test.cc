@@ -27,7 +27,7 @@ std::string Compressed(Codec codec, const std::string& block) {
 
 class CodecTest : public ::testing::TestWithParam<Codec> {};
 
-TEST_P(CodecTest, WhatIsCompressedComesBack) {
+TEST_P(CodecTest, CompressedDataIsReadBack) {
   for (size_t size : {size_t{4096}, size_t{100'000}, size_t{2} << 20}) {
     std::string block = HalfNoise(size);
     std::string stored = Compressed(GetParam(), block);
@@ -40,7 +40,7 @@ TEST_P(CodecTest, WhatIsCompressedComesBack) {
   }
 }
 
-TEST_P(CodecTest, WhatDoesNotFitIsNotCompressed) {
+TEST_P(CodecTest, DataThatDoesNotFitIsNotCompressed) {
   std::string block = Noise(100'000);
   std::string out(100'000 - 100'000 / 16, '\0');
   EXPECT_EQ(Compress(GetParam(), block, out.data(), out.size()), 0u);
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(All, CodecTest, ::testing::Values(Codec::kLz4, Codec::k
                          [](const auto& codec) { return CodecName(codec.param); });
 
 // A frame that claims a window of gigabytes, and to be larger than the block.
-TEST(CodecTest, AFramesClaimsCostNothing) {
+TEST(CodecTest, NothingIsAllocatedForTheSizeThatAFrameClaims) {
   std::string huge(64 << 20, '\0');
   std::string stored(1 << 20, '\0');
   size_t size = ::ZSTD_compress(stored.data(), stored.size(), huge.data(), huge.size(), 19);
@@ -104,7 +104,7 @@ TEST(CodecTest, AFramesClaimsCostNothing) {
   EXPECT_EQ(status.error().code, Code::kDataLoss);
 }
 
-TEST(CodecTest, NamesAreThoseOfTheCommandLine) {
+TEST(CodecTest, CompressionNamesAreParsed) {
   EXPECT_EQ(*ParseCompression("none"), Compression::kNone);
   EXPECT_EQ(*ParseCompression("auto"), Compression::kAuto);
   auto bad = ParseCompression("brotli");

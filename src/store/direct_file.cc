@@ -31,7 +31,7 @@ Status DirectFile::WriteAt(std::string_view data, uint64_t offset) const {
     const ssize_t written =
         TEMP_FAILURE_RETRY(::pwrite(fd, data.data(), data.size(), static_cast<off_t>(offset)));
     if (written < 0 && errno == EINVAL && direct) {
-      direct = false;  // some file systems take O_DIRECT at the open and refuse it here
+      direct = false;  // some file systems accept O_DIRECT in open and refuse it here
       continue;
     }
     if (written < 0) {

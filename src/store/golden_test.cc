@@ -109,7 +109,7 @@ void WriteGolden(const std::string& store) {
   ASSERT_GE(report->freed_units, 2u);
 }
 
-TEST(GoldenTest, AnImageOfFormat1MeansWhatItMeant) {
+TEST(GoldenTest, AnImageOfFormat1IsStillRead) {
   if (const char* store = ::getenv("STASIS_WRITE_GOLDEN")) WriteGolden(store);
   auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v1");
   ASSERT_TRUE(reader) << reader.error().ToString();
@@ -154,7 +154,7 @@ TEST(GoldenTest, AnImageOfFormat1MeansWhatItMeant) {
   EXPECT_EQ(linked, 6u);
 }
 
-TEST(GoldenTest, ItsContentsAreWhatTheyWere) {
+TEST(GoldenTest, ItsContentsAreUnchanged) {
   auto reader = ImageReader::Open(STASIS_TESTS_DIR "/image/golden/v1");
   ASSERT_TRUE(reader) << reader.error().ToString();
   auto opened = (*reader)->OpenFile(kAgentName);

@@ -1,4 +1,4 @@
-// What the tests of this room share: a store in a temporary folder, and a small image in it.
+// Helpers of the tests: a store in a temporary folder, and a small image in it.
 #pragma once
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 namespace stasis::store::testing {
 
-// A temporary folder that goes with the object.
+// A temporary folder, removed with the object.
 class TempStore {
  public:
   TempStore() {
@@ -73,7 +73,7 @@ inline std::string Noise(size_t size, uint32_t seed = 1) {
   return data;
 }
 
-// What CRIU would leave: a few files in its folder.
+// Writes a few files to CRIU's folder, as a dump would.
 inline void PretendCriuDump(const ImageWriter& writer) {
   WriteFile(writer.cpu_path() + "/inventory.img", Noise(100, 1));
   WriteFile(writer.cpu_path() + "/pages-1.img", Noise(300'000, 2));
@@ -86,7 +86,7 @@ inline std::unique_ptr<ImageWriter> MustBegin(const std::string& store, const st
   return writer ? std::move(*writer) : nullptr;
 }
 
-// A small complete image; its path.
+// Writes a small complete image and returns its path.
 inline std::string MakeImage(const std::string& store, const std::string& name) {
   auto writer = MustBegin(store, name);
   PretendCriuDump(*writer);

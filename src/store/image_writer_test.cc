@@ -27,7 +27,7 @@ using testing::WriteFile;
 
 std::vector<std::string> Names(const std::string& folder) { return *ListDir(folder); }
 
-TEST(WriterTest, WhatWasWrittenIsReadBackWhole) {
+TEST(WriterTest, AnImageIsReadBackAsItWasWritten) {
   TempStore store;
   std::string path = MakeImage(store.path(), "a");
   EXPECT_EQ(Names(store.path()), std::vector<std::string>{"a"});
@@ -86,7 +86,7 @@ TEST(WriterTest, ATakenNameIsRefusedAtTheBeginningAndAtTheEnd) {
   EXPECT_EQ(Names(store.path()), std::vector<std::string>{"a"});
 }
 
-TEST(WriterTest, NamesThatAreNoneAreRefused) {
+TEST(WriterTest, InvalidNamesAreRefused) {
   TempStore store;
   for (const char* name : {"", ".", "..", ".hidden", "a/b", "a b", "-x", "a\n", "\xff"}) {
     auto writer = ImageWriter::Begin(store.path(), name);
@@ -205,7 +205,7 @@ TEST(WriterTest, ARenameThatComesAfterAnAbortThatHungPublishesNoImage) {
   }
 }
 
-TEST(WriterTest, AnAbortTellsOfEachFileThatHasGone) {
+TEST(WriterTest, AnAbortReportsEachRemovedFile) {
   TempStore store;
   LateRename late(store);
   int files = 0;

@@ -56,7 +56,7 @@ TEST(OriginTest, TheMacIsTheOneOfTheFormat) {
   EXPECT_FALSE(key.Verify({other.id(), key.Sign(digest).mac}, digest));
 }
 
-TEST(OriginTest, AnImageIsItsWritersOwnAndNobodyElses) {
+TEST(OriginTest, OnlyTheWritersKeyVerifiesAnImage) {
   TempStore store;
   const OriginKey key(Secret(0)), other(Secret(1));
   const std::string image = MakeImage(store, "a", key);
@@ -69,7 +69,7 @@ TEST(OriginTest, AnImageIsItsWritersOwnAndNobodyElses) {
 }
 
 // Every byte that a reader uses is covered, although the checksum is put right after each change.
-TEST(OriginTest, AManifestThatWasChangedIsNotItsWritersAnyMore) {
+TEST(OriginTest, AChangedManifestIsNotVerified) {
   TempStore store;
   const OriginKey key(Secret(0));
   const std::string image = MakeImage(store, "a", key);

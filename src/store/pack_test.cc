@@ -81,7 +81,7 @@ class PackTest : public ::testing::Test {
   std::string raw_;
 };
 
-TEST_F(PackTest, UnitsComeBackByTheirNumbers) {
+TEST_F(PackTest, UnitsAreReadByTheirNumbers) {
   EXPECT_EQ(raw_.size(), 8192u + 4096 + 4096 + 3 * 48 + 3 * 32 + 128);
   auto reader = Reopen(raw_);
   ASSERT_TRUE(reader) << reader.error().ToString();
@@ -170,7 +170,7 @@ TEST_F(PackTest, ACompressedExtentIsCheckedBeforeAndAfter) {
 }
 
 // Blocks of the size that bypasses the page cache, full ones and others, aligned and not.
-TEST_F(PackTest, LargeBlocksComeBackToo) {
+TEST_F(PackTest, LargeBlocksAreReadBack) {
   auto writer = NewWriter();
   std::vector<std::string> blocks;
   for (uint32_t i = 0; i < 40; ++i) {

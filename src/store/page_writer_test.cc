@@ -25,7 +25,7 @@ std::string Pages(uint32_t seed, size_t count) {
   return memory;
 }
 
-// Noise of 17 MiB takes its time, and each test needs some.
+// Made once, because 17 MiB of noise take long.
 const std::string& LargeMemory() {
   static const std::string memory = Pages(3, kLarge / kPageBytes);
   return memory;
@@ -92,7 +92,7 @@ TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
   EXPECT_EQ(last_.stored_bytes, 500 * kPageBytes);
   EXPECT_FALSE(PathExists(store_ / "a/cpu/pages-1.img"));
   EXPECT_TRUE(PathExists(store_ / "a/cpu/inventory.img"));
-  // One changed, two came before it: all behind lies elsewhere.
+  // One page changed, and two were inserted before it: all later pages have moved.
   Files second = first;
   second["pages-1.img"].replace(100 * kPageBytes, kPageBytes, Noise(kPageBytes, 77));
   second["pages-1.img"].insert(0, Pages(2, 2));
@@ -256,7 +256,7 @@ TEST_F(PageWriterTest, PagesOfOtherUsersAndKeysAreNotShared) {
   EXPECT_EQ(Packs("b").size(), 1u);
 }
 
-// gc, and a dump that has linked the pack, keep out of each other's way.
+// gc does not touch a pack that an unfinished dump has linked.
 TEST_F(PageWriterTest, APackThatADumpIsAboutToReferToIsLeftAlone) {
   const Files first = {{"pages-1.img", Pages(1, 100)}};
   DumpFiles("a", first);

@@ -44,7 +44,7 @@ inline void Change(std::string& memory, size_t block, uint32_t seed) {
   memory.replace(block * kBlock, kBlock, Noise(kBlock, 0x5eed0000 + seed));
 }
 
-// What Findings returns for an image of a store: one line for each finding.
+// Verifies an image and returns one line for each finding.
 inline std::string FindingsOf(const std::string& image) {
   auto reader = ImageReader::Open(image);
   if (!reader) return reader.error().ToString();
@@ -76,7 +76,7 @@ class SharedUnitsTest : public ::testing::Test {
     return options;
   }
 
-  // An image of this memory, not committed yet.
+  // Writes an image of this memory and does not commit it.
   std::unique_ptr<ImageWriter> Write(const std::string& name, const std::string& memory,
                                      Manifest& manifest, const WriteOptions& options,
                                      const UnitNames& key = Key()) {
@@ -91,7 +91,7 @@ class SharedUnitsTest : public ::testing::Test {
     written->DescribeIn(manifest);
     return writer;
   }
-  // Returns the bytes stored for it.
+  // Writes and commits an image. Returns the bytes stored for it.
   uint64_t Dump(const std::string& name, const std::string& memory, const WriteOptions& options,
                 const UnitNames& key = Key()) {
     Manifest manifest;
@@ -118,7 +118,7 @@ class SharedUnitsTest : public ::testing::Test {
   std::vector<Pack> Packs(const std::string& name) const {
     return (*ImageReader::Open(store_ / name))->manifest().packs;
   }
-  // Of all packs in the store, each file once.
+  // Returns the bytes on the disk of all packs in the store, each file once.
   uint64_t Occupied() const {
     std::map<ino_t, uint64_t> files;
     for (const std::string& name : Names(store_.path())) {

@@ -1,4 +1,4 @@
-// How much of a folder of images is a user's.
+// The disk space that images of the user occupy, and its limit.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace stasis::store {
 
-// Bytes on the disk of all files below `store` that are ours, images that are being written too. A
-// file that several images share counts once. 0 when there is no such folder.
+// Returns the bytes on the disk of all files of this user below `store`, including images that are
+// being written. A file that several images share counts once. 0 if there is no such folder.
 uint64_t OurBytes(const std::string& store);
 
-// They are fewer than `most` (limits.images; 0: any number): kResourceExhausted.
+// Returns kResourceExhausted if these are `most` or more (limits.images; 0: no limit).
 Status CheckImageLimit(const std::string& store, uint64_t most);
 
 }  // namespace stasis::store
