@@ -23,7 +23,7 @@ constexpr size_t kExtentEntryBytes = 48;
 constexpr size_t kUnitEntryBytes = 32;
 constexpr size_t kFooterBytes = 128;
 constexpr size_t kFlushBytes = 4 << 20;
-constexpr size_t kReadBytes = 1 << 20;
+constexpr size_t kIndexReadBytes = 1 << 20;
 
 // Writes text piece by piece, and computes its checksum.
 class Tail {
@@ -151,7 +151,7 @@ Result<Footer> ReadFooter(int fd, uint64_t size, const std::string& what) {
 template <class F>
 Status ForEachEntry(int fd, const std::string& what, uint64_t& offset, uint64_t count,
                     size_t entry_bytes, ChecksumStream& checksum, F f) {
-  const uint64_t at_once = std::min<uint64_t>(count, kReadBytes / entry_bytes);
+  const uint64_t at_once = std::min<uint64_t>(count, kIndexReadBytes / entry_bytes);
   const auto buffer = std::make_unique_for_overwrite<char[]>(at_once * entry_bytes);
   for (uint64_t done = 0; done < count;) {
     const uint64_t some = std::min(at_once, count - done);
