@@ -310,7 +310,7 @@ const Refusal kRefusals[] = {
      Code::kFailedPrecondition, "only an agent can save its memory", KeepContext()},
     {"AgentDoesNotAnswer",
      [](World& world) { world.log.Set("agent 2 Connect", stasis::fakes::Fault::kHang, 2); },
-     Code::kDeadlineExceeded, "process 2"},
+     Code::kDeadlineExceeded, "agent 2 Connect hangs"},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, SuspendRefusalTest, testing::ValuesIn(kRefusals),
