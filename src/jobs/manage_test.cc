@@ -134,19 +134,13 @@ TEST_F(ManageTest, AnotherProcessWithItsNumberIsNotTheJob) {
   EXPECT_EQ(Look("b").state, State::kLost);
 }
 
-TEST_F(ManageTest, StaysWhenOthersMakeJobsAndWhenTheDatabaseIsGone) {
+TEST_F(ManageTest, StaysWhenOthersMakeJobsAndWhenItsFileIsLost) {
   const process::ProcessId program = StartPaused();
   ASSERT_TRUE(Adopt(program.pid));
   Run("other", "exit 0");  // sweeps leftovers of killed creators
   End("other");
   EXPECT_EQ(Look("a").state, State::kRunning);
-  ASSERT_EQ(::rename((folder.path() + "/jobs" + kDatabaseFile).c_str(),
-                     (folder.path() + "/away").c_str()),
-            0);
-  Job job = Look("a");
-  EXPECT_EQ(job.state, State::kRunning);
-  EXPECT_EQ(job.processes->root, program);
-  // Conversely, the database remembers the job if its file is lost.
+  EXPECT_EQ(Look("a").processes->root, program);
   ASSERT_EQ(::unlink((store.Folder("a") + "/" + shim::kProcessFile).c_str()), 0);
   EXPECT_EQ(Look("a").state, State::kRunning);
 }

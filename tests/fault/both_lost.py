@@ -121,7 +121,7 @@ def leaves_one_behind(world, program):
     struck(world, "dump", "tree", "--name", IMAGE, LOUD, env=env)
     beside = processes.called("sleep")  # CRIU also runs to be queried for its features
     said = world.stasis("recover", expect=6).out
-    demand(any(f"not yet process {pid} (sleep), which has" in said for pid in beside), f"the blocking process is not named:\n{said}")
+    demand(any(f"process {pid} (sleep) still holds the journal lock" in said for pid in beside), f"the blocking process is not named:\n{said}")
     for pid in beside:
         processes.end(pid)
     recovered(world, UNDONE)
