@@ -255,7 +255,7 @@ def image_from_elsewhere(new):
     demand("origin     this installation" in here.stasis("image", "inspect", copy).out, here.last)
     secret = secret_of(here)
     secret.rename(secret.with_suffix(".away"))
-    refused("other", f"there is no {secret}", "was deleted")
+    refused("other", f"{secret}, which is needed to check its origin MAC, does not exist", "was deleted")
     demand(not secret.exists(), "a restore has made a secret")
     secret.with_suffix(".away").rename(secret)
     secret.chmod(0o640)
