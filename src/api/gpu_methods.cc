@@ -151,13 +151,17 @@ Result<v1::ListGpusResponse> ListGpus(Call& call, const v1::ListGpusRequest&) {
   return response;
 }
 
+bool OnlyReads(const v1::GpuStepRequest& request) {
+  return request.step() == "state" || request.step() == "restore-tid";
+}
+
 Result<v1::GpuStepResponse> GpuStep(Call& call, const v1::GpuStepRequest& request) {
   STASIS_ASSIGN(const HostPid pid, PidOf(request));
   auto device = Control(call);
   v1::GpuStepResponse response;
   response.set_pid(pid.value);
   const bool restore_tid = request.step() == "restore-tid";
-  if (!restore_tid && request.step() != "state") {
+  if (!OnlyReads(request)) {
     STASIS_ASSIGN(const double seconds, RunStep(call, *device, pid, request));
     response.set_seconds(seconds);
   }

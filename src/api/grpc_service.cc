@@ -99,14 +99,14 @@ class Relay {
  private:
   Status TryBegin(const ByteBuffer& request, Worker::OnEvent on_event, OnReply on_end,
                   const std::function<void(const std::string& id)>& begun) {
-    const MethodTraits* traits = FindMethod(method_);
-    if (traits == nullptr) return Fail(Code::kUnimplemented, "there is no method " + method_);
-    operation_ = traits->operation;
-    STASIS_ASSIGN(const Caller caller, identify_(context_));
-    caller_ = caller;
     v1::WorkerRequest work;
     work.set_method(method_);
     work.set_request(ToBytes(request));
+    const auto traits = TraitsOf(method_, work.request());
+    if (!traits) return Fail(Code::kUnimplemented, "there is no method " + method_);
+    operation_ = traits->operation;
+    STASIS_ASSIGN(const Caller caller, identify_(context_));
+    caller_ = caller;
     STASIS_TRY(FillRights(caller, work));
     const std::string target = traits->has_target ? TargetOf(work.request()) : "";
     STASIS_ASSIGN(id_, daemon_.operations.Begin(caller, method_, operation_, target));

@@ -79,9 +79,15 @@ const Method* Find(std::string_view name) {
 
 }  // namespace
 
-const MethodTraits* FindMethod(std::string_view method) {
+std::optional<MethodTraits> TraitsOf(std::string_view method, const std::string& request) {
   const Method* found = Find(method);
-  return found == nullptr ? nullptr : &found->traits;
+  if (found == nullptr) return std::nullopt;
+  MethodTraits traits = found->traits;
+  if (method == "GpuStep") {
+    v1::GpuStepRequest step;
+    traits.operation = !step.ParseFromString(request) || !OnlyReads(step);
+  }
+  return traits;
 }
 
 std::string VerbOf(const std::string& method) {

@@ -5,6 +5,10 @@
 // Requests come from users, so everything in them is checked here or below.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include "api/call.h"
 #include "base/result.h"
 #include "stasis/v1/stasis.pb.h"
@@ -41,6 +45,8 @@ Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArena
 Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest& request);
 Result<v1::ListGpusResponse> ListGpus(Call& call, const v1::ListGpusRequest& request);
 Result<v1::GpuStepResponse> GpuStep(Call& call, const v1::GpuStepRequest& request);
+// Returns true for a step that changes nothing: "state" or "restore-tid".
+bool OnlyReads(const v1::GpuStepRequest& request);
 Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request);
 
 // For the daemon's metrics. Asks no driver and nothing else that could block.
@@ -50,9 +56,10 @@ Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);
 // request cannot be parsed; kUnimplemented if there is no such method.
 Result<std::string> CallMethod(Call& call, const std::string& method, const std::string& request);
 
-// Facts about a method that the daemon needs to forward it.
+// Facts about a call that the daemon needs to forward it.
 struct MethodTraits {
-  // It changes something: it continues if its caller disconnects, and can be cancelled.
+  // It changes something: it continues if its caller disconnects, can be cancelled, and a drain
+  // waits for it.
   bool operation = false;
   // The first field of its request is a string, the target.
   bool has_target = false;
@@ -68,7 +75,8 @@ std::string VerbOf(const std::string& method);
 // The target in a request of a method with `has_target`; empty if it cannot be parsed.
 std::string TargetOf(const std::string& request);
 
-// Returns null if there is no such method.
-const MethodTraits* FindMethod(std::string_view method);
+// Returns nothing if there is no such method. The request matters for GpuStep, some of whose steps
+// only read.
+std::optional<MethodTraits> TraitsOf(std::string_view method, const std::string& request);
 
 }  // namespace stasis::api

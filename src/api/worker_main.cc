@@ -99,8 +99,8 @@ Result<std::string> Work(Frames& frames, const v1::WorkerRequest& request,
 
 Result<std::string> Work(Frames& frames) {
   STASIS_ASSIGN(v1::WorkerRequest request, ReadRequest());
-  const MethodTraits* traits = FindMethod(request.method());
-  if (traits == nullptr) {
+  const auto traits = TraitsOf(request.method(), request.request());
+  if (!traits) {
     return Fail(Code::kUnimplemented, "there is no method " + request.method().substr(0, 64));
   }
   if (!SetOperationId(request.operation())) {

@@ -113,6 +113,11 @@ def drained(house: House):
         world.stasis(*words, expect=1)
         said(house, "is being drained", "--no-daemon")
     world.stasis("ps")
+    # Steps of the driver that only read are answered.
+    messages, stubs = house.stubs()
+    step = messages.GpuStepRequest(target=str(world.stasis("inspect", "job", "--json").json()["pid"]), step="state")
+    answer = stubs.StasisStub(house.channel(apart=True)).GpuStep(step, timeout=60)
+    demand(answer.state == "running", f"{answer}")
     demand(drain.process.poll() is None, "it was drained too early")
     house.let_go("gpu-lock")
     demand(operation.wait().code == 0, f"{operation}")
