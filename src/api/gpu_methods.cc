@@ -27,7 +27,8 @@ using device::ProcessState;
 using operations::ByHand;
 using process::HostPid;
 
-constexpr double kLongestStep = 86400;
+// No step is unlimited: a driver that hangs would block a drain of the daemon for ever.
+constexpr double kDefaultStepS = 3600, kLongestStepS = 86400;
 
 std::optional<HostPid> ParsePid(const std::string& text) {
   HostPid pid;
@@ -86,12 +87,11 @@ Result<double> RunStep(const Call& call, DeviceControl& device, HostPid pid,
   if (step == std::end(kSteps)) {
     return FailUsage(fmt::format("there is no step \"{}\"", Utf8(request.step().substr(0, 64))));
   }
-  if (!(request.timeout_s() >= 0 && request.timeout_s() <= kLongestStep)) {
+  if (!(request.timeout_s() >= 0 && request.timeout_s() <= kLongestStepS)) {
     return FailUsage(fmt::format("a timeout of {} s is out of range", request.timeout_s()));
   }
-  const Deadline deadline = request.timeout_s() > 0
-                                ? Deadline::In(config::Milliseconds(request.timeout_s()))
-                                : Deadline();
+  const double timeout_s = request.timeout_s() == 0 ? kDefaultStepS : request.timeout_s();
+  const Deadline deadline = Deadline::In(config::Milliseconds(timeout_s));
   STASIS_ASSIGN(auto process, Annotate(ByHand::Open(call.paths, device, pid),
                                        "cannot " + request.step() + " its GPU state"));
   Stopwatch watch;

@@ -100,7 +100,7 @@ void RegisterGpu(App app, const std::function<void(Action)>& select) {
     auto verb = gpu->add_subcommand(row.name, row.help);
     verb->add_option("PID", options->pid, "A process id")->required();
     if (row.changes) {
-      verb->add_option("--timeout", options->timeout_s, "Limit in seconds (default: none)")
+      verb->add_option("--timeout", options->timeout_s, "Limit in seconds (default: 3600)")
           ->range(0.0, 86400.0);
     }
     if (row.has_map) {
