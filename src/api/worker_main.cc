@@ -34,10 +34,10 @@ std::atomic<bool> cancel_requested{false};
 class Frames {
  public:
   explicit Frames(int fd) : fd_(fd) {}
-  // The daemon may have exited, which is no failure of the work.
-  void Write(const v1::WorkerFrame& frame) {
+  // kUnavailable if the daemon has exited, which is no failure of the work.
+  Status Write(const v1::WorkerFrame& frame) {
     std::lock_guard lock(mutex_);
-    (void)WriteFrame(fd_, frame.SerializeAsString());
+    return WriteFrame(fd_, frame.SerializeAsString());
   }
 
  private:
@@ -91,7 +91,7 @@ Result<std::string> Work(Frames& frames, const v1::WorkerRequest& request,
     if (traits.operation) log.LogEvent(static_cast<const v1::OperationEvent&>(event));
     v1::WorkerFrame frame;
     frame.set_event(event.SerializeAsString());
-    frames.Write(frame);
+    (void)frames.Write(frame);
   };
   if (!traits.operation) STASIS_TRY(ExitWithReader(STDOUT_FILENO));
   return CallMethod(call, request.method(), request.request());
@@ -145,7 +145,12 @@ int Main() {
   } else {
     *last.mutable_error() = EncodeError(reply.error());
   }
-  frames.Write(last);
+  // An answer that is too long was not written at all.
+  if (Status written = frames.Write(last);
+      !written && written.error().code == Code::kResourceExhausted) {
+    *last.mutable_error() = EncodeError(written.error());
+    (void)frames.Write(last);
+  }
   FlushHelperOutput();
   return 0;
 }
