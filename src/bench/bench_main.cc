@@ -288,10 +288,16 @@ Status WritePlot(const std::string& path, const json& report) {
   spawn.argv = {program};
   spawn.fds = {{0, input.get()}, {1, output.get()}, {2, STDERR_FILENO}};
   STASIS_ASSIGN(Subprocess plot, Subprocess::Spawn(spawn));
-  STASIS_ASSIGN(const int status, plot.Wait(Deadline::In(kPlotTimeout)));
-  if (status != 0) {
-    return Fail(Code::kUnavailable, program + " " + DescribeWaitStatus(status),
-                "it needs python3; `stasis bench --json` prints the same data");
+  auto ended = plot.Wait(Deadline::In(kPlotTimeout));
+  if (!ended) {
+    plot.Kill(SIGKILL);
+    (void)plot.Wait();
+    return Fail(std::move(ended).error());
+  }
+  if (*ended != 0) {
+    return Fail(Code::kUnavailable, program + " " + DescribeWaitStatus(*ended),
+                "the result is complete; the plot needs python3, and `stasis bench --json` prints "
+                "its data");
   }
   STASIS_ASSIGN(const std::string plot_bytes,
                 ReadFile(fmt::format("/proc/self/fd/{}", output.get())));
@@ -337,10 +343,14 @@ Status Run(Globals& globals, const std::string& text) {
                 Annotate(RunMeasurements(globals, request), "cannot measure"));
   const Report report = MakeReport(found);
   const json document = ReportJson(found, report);
+  Status plotted;
   if (!request.svg().empty()) {
-    STASIS_TRY(Annotate(WritePlot(request.svg(), document), "write the plot to " + request.svg()));
+    plotted = Annotate(WritePlot(request.svg(), document), "write the plot to " + request.svg());
   }
+  // Also if the plot failed: the measurements take minutes.
   cli::PrintResult(globals, ReportText(found, report), document);
+  if (!plotted) globals.json = false;  // stdout has its one document
+  STASIS_TRY(std::move(plotted));
   return cli::FinishOutput();
 }
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <google/protobuf/text_format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,7 +66,10 @@ Result<v1::BenchRequest> RequestOf(const Globals& globals, const BenchOptions& o
 Outcome Run(const Globals& globals, const BenchOptions& options) {
   STASIS_ASSIGN(const v1::BenchRequest request, RequestOf(globals, options));
   STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-bench"));
-  const std::string text = request.ShortDebugString();
+  std::string text;
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
+  printer.PrintToString(request, &text);
   ::execl(program.c_str(), program.c_str(), text.c_str(), nullptr);
   return FailErrno(errno, "start " + program);
 }

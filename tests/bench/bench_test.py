@@ -190,6 +190,15 @@ def refusals(machine):
     refused(3, [*SMALL, "--allocation", "8MiB", "--svg", machine.world.folder / "no" / "plot.svg"], "plot.svg")
 
 
+def plot_without_python(machine):
+    """A plot that cannot be drawn does not lose the measurements."""
+    plot = machine.world.folder / "none.svg"
+    command = machine.bench("--svg", plot, "--json", expect=1, env={"PATH": str(machine.world.folder)})
+    demand(command.json()["size_bytes"] == 32 * MIB, lambda: f"no measurements:\n{command}")
+    demand("python3" in command.err and not plot.exists(), lambda: f"{command}")
+    machine.expect_nothing_left()
+
+
 def failures(machine):
     """A driver that fails in some round: the error is reported, and nothing is left."""
     for rule in ("cuCheckpointProcessCheckpoint:2=fail", "cuCheckpointProcessLock:3=fail",
@@ -229,7 +238,8 @@ def main():
     isolate.enter(isolate_keep(options.build))
     machine = Machine(options.build)
     failed = []
-    for case in (whole_run, text, reserved_memory_stays, huge_pages, refusals, failures, interrupted):
+    for case in (whole_run, text, reserved_memory_stays, huge_pages, refusals, plot_without_python, failures,
+                 interrupted):
         if options.only not in case.__name__:
             continue
         try:
