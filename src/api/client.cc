@@ -331,14 +331,16 @@ STASIS_STREAM(Resume)
 STASIS_STREAM(Dump)
 #undef STASIS_STREAM
 
+std::string AbsoluteImage(const std::string& image) {
+  const bool is_path =
+      image.find('/') != image.npos || PathExists(image + "/" + store::kManifestName);
+  return is_path ? AbsolutePath(image) : image;
+}
+
 Result<v1::OperationResult> Client::Restore(const v1::RestoreRequest& request,
                                             const OnEvent& on_event) {
   v1::RestoreRequest absolute = request;
-  // The id of a job or the name of an image takes precedence over a directory of that name here,
-  // unless the directory is an image.
-  if (PathExists(request.source() + "/" + store::kManifestName)) {
-    absolute.set_source(AbsolutePath(request.source()));
-  }
+  absolute.set_source(AbsoluteImage(request.source()));
   auto rpc = [](v1::Stasis::Stub& stub, grpc::ClientContext* context,
                 const v1::RestoreRequest& asked) { return stub.Restore(context, asked); };
   return Stream(absolute, rpc, &api::Restore, on_event);

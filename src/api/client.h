@@ -23,6 +23,10 @@ struct ClientOptions {
 
 using OnEvent = std::function<void(const v1::OperationEvent&)>;
 
+// Makes the path of an image absolute, as requests need it. The name of an image or a job stays as
+// it is, unless a directory of that name here is an image.
+std::string AbsoluteImage(const std::string& image);
+
 class Client {
  public:
   // Fails if a daemon's socket exists but does not answer (kUnavailable) or belongs to another user

@@ -41,6 +41,7 @@ Result<std::string> FindImage(const Paths& paths, const std::string& source) {
     // The shim recorded the dump although the database did not.
     if (job && job->dumped_image) return *job->dumped_image;
   }
+  if (source.find('/') != source.npos) STASIS_TRY(CheckAbsolute("the image", source));
   auto path = store::ResolveImage({paths.images()}, source);
   if (path) return AbsolutePath(*path);
   if (path.error().code != Code::kNotFound || !job) return Fail(std::move(path).error());

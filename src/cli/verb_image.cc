@@ -22,10 +22,6 @@ struct ImageOptions {
   std::vector<std::string> images;
 
   std::string store() const { return folder.empty() ? "" : AbsolutePath(folder); }
-  // A path is relative to this process; a name is looked up in the store.
-  static std::string Name(const std::string& image) {
-    return image.find('/') == image.npos ? image : AbsolutePath(image);
-  }
 };
 
 // Shortens a name that another user's program may have chosen, and replaces line ends.
@@ -170,7 +166,7 @@ std::string InspectText(const json& image) {
 Outcome Inspect(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::InspectImageRequest request;
   request.set_store(options.store());
-  request.set_image(ImageOptions::Name(options.images[0]));
+  request.set_image(api::AbsoluteImage(options.images[0]));
   STASIS_ASSIGN(const auto response, api::InspectImage(call, request));
   const json document = json::parse(response.document());
   PrintResult(globals, InspectText(document), document);
@@ -180,7 +176,7 @@ Outcome Inspect(const ImageOptions& options, api::Call& call, const Globals& glo
 Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::VerifyImageRequest request;
   request.set_store(options.store());
-  request.set_image(ImageOptions::Name(options.images[0]));
+  request.set_image(api::AbsoluteImage(options.images[0]));
   call.emit = ReadProgress(globals);
   STASIS_ASSIGN(const auto response, api::VerifyImage(call, request));
   std::string text;
@@ -208,7 +204,7 @@ Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& glob
 Outcome Delete(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::DeleteImagesRequest request;
   request.set_store(options.store());
-  for (const std::string& image : options.images) request.add_images(ImageOptions::Name(image));
+  for (const std::string& image : options.images) request.add_images(api::AbsoluteImage(image));
   STASIS_ASSIGN(const auto response, api::DeleteImages(call, request));
   std::string text;
   for (const std::string& path : response.deleted()) text += "deleted " + path + "\n";

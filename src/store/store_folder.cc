@@ -46,9 +46,7 @@ Status CheckDeletable(int folder_fd, const std::string& path) {
 Result<std::string> ResolveImage(const std::vector<std::string>& stores,
                                  const std::string& name_or_path) {
   std::error_code ignored;
-  // A folder here that only happens to have an image's name does not hide the image.
-  bool is_path = name_or_path.find('/') != std::string::npos || HasManifest(name_or_path);
-  if (is_path) {
+  if (name_or_path.find('/') != std::string::npos) {
     if (std::filesystem::is_directory(name_or_path, ignored)) return AbsolutePath(name_or_path);
     return Fail(Code::kNotFound, Domain::kImage, 0,
                 "there is no folder " + Printable(name_or_path, kMaxPathBytes));

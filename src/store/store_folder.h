@@ -11,8 +11,8 @@
 
 namespace stasis::store {
 
-// IMAGE as the user typed it: a path when it holds a '/' or is a folder here, else a name looked
-// for in `stores`, in order. kNotFound says where was looked.
+// Returns the path of an image. A text with a '/' is a path, any other a name in one of `stores`,
+// which are searched in order. kNotFound names them.
 Result<std::string> ResolveImage(const std::vector<std::string>& stores,
                                  const std::string& name_or_path);
 

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "store/image_reader.h"
 #include "store/image_testing.h"
 
@@ -34,6 +36,13 @@ TEST(StoreFolderTest, AnImageIsFoundByNameAndByPath) {
   EXPECT_NE(none.error().message.find(store.path()), std::string::npos);
   EXPECT_EQ(ResolveImage(stores, "./b").error().code, Code::kNotFound);
   EXPECT_FALSE(ResolveImage(stores, ".."));
+  // A name never means a folder in the working directory.
+  std::filesystem::path before = std::filesystem::current_path();
+  TempStore other;
+  MakeImage(other.path(), "c");
+  std::filesystem::current_path(other.path());
+  EXPECT_EQ(ResolveImage(stores, "c").error().code, Code::kNotFound);
+  std::filesystem::current_path(before);
   EXPECT_FALSE(ResolveImage(stores, ""));
 }
 

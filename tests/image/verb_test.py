@@ -74,6 +74,16 @@ class ImageVerbs(unittest.TestCase):
         self.assertEqual(self.names(), ["a", "c"])
         self.stasis(expect=2)
 
+    def test_image_in_the_working_directory(self):
+        # A folder that is no image does not hide the image of that name.
+        os.mkdir(os.path.join(self.folder.name, "a"))
+        found = json.loads(self.stasis("inspect", "a", "--json").stdout)
+        self.assertEqual(found["path"], os.path.join(self.store, "a"))
+        here = os.path.join(self.folder.name, "here")
+        shutil.copytree(GOLDEN, here)
+        for name in ("here", "./here"):
+            self.assertEqual(json.loads(self.stasis("inspect", name, "--json").stdout)["path"], here)
+
     def test_delete(self):
         shutil.copytree(GOLDEN, os.path.join(self.store, "b"))
         # All names are looked up before the first image is deleted.
