@@ -1,6 +1,7 @@
 // The methods for images.
 #include <algorithm>
 
+#include "api/error_message.h"
 #include "api/methods.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
@@ -122,8 +123,9 @@ Result<v1::VerifyImageResponse> VerifyImage(Call& call, const v1::VerifyImageReq
   response.set_files(report.files);
   response.set_bytes(report.bytes);
   response.set_seconds(report.seconds);
-  if (Status whole = report.ToStatus(path); !whole)
-    response.set_error(Utf8(whole.error().ToString()));
+  if (Status whole = report.ToStatus(path); !whole) {
+    *response.mutable_error() = EncodeError(whole.error());
+  }
   return response;
 }
 

@@ -48,7 +48,8 @@ TEST(ImageMethods, VerificationNamesWhatItFound) {
   ASSERT_TRUE(response);
   ASSERT_EQ(response->findings_size(), 1);
   EXPECT_EQ(response->findings(0).path(), "cpu/more.img");
-  EXPECT_NE(response->error().find("cpu/more.img is not part of the image"), std::string::npos);
+  EXPECT_NE(response->error().message().find("cpu/more.img is not part of the image"),
+            std::string::npos);
 }
 
 TEST(ImageMethods, RelativePathsAreRejected) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "api/error_message.h"
 #include "api/methods.h"
 #include "base/deadline.h"
 #include "base/file.h"
@@ -196,8 +197,10 @@ Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& glob
   document.erase("error");
   PrintResult(globals, text, document);
   if (response.ok()) return 0;
-  // The findings on stdout are the result. The one-sentence error goes to stderr only.
-  PrintStderr("stasis: " + OneLine(response.error(), 4096) + ".\n");
+  // The findings on stdout are the result. The error goes to stderr only.
+  Globals text_only = globals;
+  text_only.json = false;
+  PrintError(text_only, api::DecodeError(response.error()));
   return 1;
 }
 
