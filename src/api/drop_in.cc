@@ -25,9 +25,10 @@ constexpr std::chrono::seconds kLockTimeout{30};
 // The old UUIDs may be of another machine. The driver itself checks both.
 Result<device::GpuMap> ParseMap(std::string_view text) {
   device::GpuMap map;
-  while (!text.empty()) {
-    const std::string_view pair = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(pair.size() + 1, text.size()));
+  if (text.empty()) return map;
+  for (;;) {
+    const size_t comma = text.find(',');
+    const std::string_view pair = text.substr(0, comma);
     const size_t sign = pair.find('=');
     uint8_t bytes[16];
     device::GpuUuid from{std::string(pair.substr(0, sign))};
@@ -36,8 +37,9 @@ Result<device::GpuMap> ParseMap(std::string_view text) {
       return FailUsage(fmt::format("--device-map: \"{}\" is not GPU-UUID=GPU-UUID", pair));
     }
     map.emplace_back(std::move(from), std::move(to));
+    if (comma == text.npos) return map;
+    text.remove_prefix(comma + 1);
   }
-  return map;
 }
 
 struct Context {

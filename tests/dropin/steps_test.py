@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 
 from tool import ILLEGAL_STATE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, Tool, spawn, tells
 
@@ -13,6 +14,7 @@ from processes import is_alive, tree
 from world import demand
 
 NOBODY = 2 ** 22 + 1
+UNFINISHED_MAP = f"GPU-{uuid.UUID(int=1)}=GPU-{uuid.UUID(int=2)},"
 
 
 def help_text(tool):
@@ -42,6 +44,7 @@ def wrong_words(tool, pid):
             (["--action", "lock", "--device-map", "a=b", "--pid", pid], "--device-map"),
             (["--action", "restore", "--device-map", "0=1", "--pid", pid], "--device-map"),
             (["--action", "restore", "--device-map", "", "--pid", pid], "--device-map"),
+            (["--action", "restore", "--device-map", UNFINISHED_MAP, "--pid", pid], "--device-map"),
             (["--get-state", "--pid", NOBODY], NOBODY)):
         text = tool.call(*words, code=INVALID_VALUE)
         demand(str(named) in text, f"{words}: the message does not say {named}: {text}")
