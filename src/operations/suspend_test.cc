@@ -422,6 +422,20 @@ TEST(ResumeTest, AMoverWithoutRoomLeavesItSuspended) {
   EXPECT_EQ(world->WhyNotAsBefore(), "");
 }
 
+TEST(ResumeTest, AMoverThatHangsInTheUndoIsNoFailureOfIt) {
+  auto world = Suspended();
+  world->log.Clear();
+  world->log.Set("device Restore 1", Fault::kFail);
+  for (int i = 1; i <= 9; ++i) world->log.Set("mover A Release", Fault::kHang, i);
+  auto failed = Resume(*world);
+  ASSERT_FALSE(failed);
+  EXPECT_FALSE(failed.error().not_undone) << failed.error().ToString();
+  EXPECT_EQ(WhyNotSuspended(*world), "");
+  world->log.Clear();
+  ASSERT_TRUE(Resume(*world));
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
 TEST(ResumeTest, AnotherDriverIsRefused) {
   auto world = Suspended();
   world->device->driver.version = "2";
