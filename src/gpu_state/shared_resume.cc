@@ -104,8 +104,19 @@ Result<dataplane::Arena> SharedResume::OpenArena(const GpuShard& shard) {
                                            arena->path(), shard.key.gpu.value));
 }
 
-// Leaves the arenas' content as it is.
+void SharedResume::ReleaseMovers() {
+  for (GpuShard& shard : shards_) {
+    if (!shard.arena) continue;
+    auto& mover = MoverFor(shard);
+    // A mover that has died, or is killed, holds nothing.
+    (void)mover.Release(Deadline::In(kMoverRelease));
+    (void)mover.Detach(Deadline::In(kMoverRelease));
+  }
+}
+
 void SharedResume::ReleaseArenas() {
+  // A mover shares the lock of the arena that it has attached.
+  if (!loads_.empty() && !services_.movers->keeps_arenas()) ReleaseMovers();
   for (GpuShard& shard : shards_) {
     if (!shard.arena) continue;
     if (services_.movers->keeps_arenas()) services_.movers->KeepArena(std::move(*shard.arena));
@@ -318,14 +329,8 @@ Status SharedResume::BindProcess(const Returned& process) {
 
 Status SharedResume::Discard() {
   Disconnect();
-  for (GpuShard& shard : shards_) {
-    shard.memory.clear();
-    if (!shard.arena) continue;
-    auto& mover = MoverFor(shard);
-    // A mover that has died, or is killed, holds nothing.
-    (void)mover.Release(Deadline::In(kMoverRelease));
-    (void)mover.Detach(Deadline::In(kMoverRelease));
-  }
+  FreeMemory();
+  ReleaseMovers();
   for (GpuShard& shard : shards_) {
     if (shard.arena) STASIS_TRY(store_->Recycle(std::move(*shard.arena)));
     shard.arena.reset();

@@ -77,6 +77,9 @@ class SharedResume {
   plan::Phase DataReturn();
   // Called after that: gives the arenas back.
   Status ReturnArenas();
+  // Called after a failure, as by the destructor: unlocks the arenas, with their data, so that
+  // ReturnStoredData can open them.
+  void ReleaseArenas();
 
   // Does all of the above at once, when the driver has restored already.
   Status RunAll(const Deadline& deadline);
@@ -102,7 +105,8 @@ class SharedResume {
   Status BindProcess(const Returned& process);
   Status ReturnMemory(const Deadline& deadline);
   void FreeMemory();
-  void ReleaseArenas();
+  // Frees what movers hold of a load, and detaches the arenas.
+  void ReleaseMovers();
 
   Services& services_;
   const device::GpuMap map_;

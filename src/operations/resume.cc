@@ -172,6 +172,7 @@ Result<OperationResult> Resume(Session& session, const checks::Target& target,
   });
   auto done = Execute(session, operation, plan, options, std::move(result));
   if (done || !done.error().not_undone) return done;
+  shared.ReleaseArenas();
   return Fail(FinishPartlyResumed(services, processes, std::move(done).error()));
 }
 

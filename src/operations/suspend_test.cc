@@ -436,6 +436,18 @@ TEST(ResumeTest, AMoverThatHangsInTheUndoIsNoFailureOfIt) {
   EXPECT_EQ(world->WhyNotAsBefore(), "");
 }
 
+TEST(ResumeTest, TheRestFollowsWhenAPartHasItsMemory) {
+  auto world = Suspended();
+  world->log.Clear();
+  world->log.Set("agent 2 Map", Fault::kFail);
+  auto failed = Resume(*world);
+  ASSERT_FALSE(failed);
+  EXPECT_TRUE(failed.error().not_undone) << failed.error().ToString();
+  EXPECT_NE(failed.error().message.find("The rest of the program runs"), std::string::npos)
+      << failed.error().ToString();
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
 TEST(ResumeTest, AnotherDriverIsRefused) {
   auto world = Suspended();
   world->device->driver.version = "2";
