@@ -10,7 +10,7 @@ namespace {
 
 class ShimHost final : public RestoreHost {
  public:
-  // CRIU is reached by `socket`, or in a new pid namespace by `inside`.
+  // CRIU is reached by `socket`, or in a new pid namespace by `inside`; both until ConnectCriu.
   ShimHost(jobs::RestoreShim shim, UniqueFd socket, std::optional<criu::Inside> inside)
       : shim_(std::move(shim)), socket_(std::move(socket)), inside_(std::move(inside)) {}
 
@@ -20,7 +20,9 @@ class ShimHost final : public RestoreHost {
       return std::make_unique<criu::Session>(
           criu::Session::OverSocket(std::move(socket_), shim_.criu()));
     }
-    STASIS_ASSIGN(criu::Session session, inside_->Accept(deadline));
+    // Closes the socket and folders of the start, also on error.
+    std::optional<criu::Inside> inside = std::exchange(inside_, std::nullopt);
+    STASIS_ASSIGN(criu::Session session, inside->Accept(deadline));
     return std::make_unique<criu::Session>(std::move(session));
   }
   Status SetRoot(const process::ProcessId& root, const Deadline& deadline) override {
