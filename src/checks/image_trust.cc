@@ -29,8 +29,7 @@ Status CheckOwner(int folder_fd, const std::string& name, const std::string& sho
     return Distrusted(
         fmt::format("the image belongs to another user: {} belongs to user {}", shown, st.st_uid),
         "it may contain any program. Restore it as that user or, if you trust that user's "
-        "programs, "
-        "with --trust-image");
+        "programs, with --trust-image");
   }
   if ((st.st_mode & (S_IWGRP | S_IWOTH)) == 0 || S_ISLNK(st.st_mode)) return {};
   return Distrusted(
@@ -73,8 +72,7 @@ Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const 
                   "user {}",
                   image.path(), why, ClaimedOrigin(image.manifest()), st.st_uid),
       fmt::format("an image may contain any program, which a restore runs as user {}. If you know "
-                  "and trust "
-                  "its origin, restore it with --trust-image (docs/security.md)",
+                  "and trust its origin, restore it with --trust-image (docs/security.md)",
                   caller.uid));
 }
 
@@ -86,8 +84,7 @@ Error ForRoot(uid_t uid) {
       uid);
   error.hint =
       "restore it as that user (docs/security.md, also for root) or, if those files cannot have "
-      "been "
-      "replaced, with --trust-image";
+      "been replaced, with --trust-image";
   return error;
 }
 

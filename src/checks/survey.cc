@@ -337,8 +337,7 @@ Status CheckOnlyDeviceUsers(Services& services, const Survey& survey) {
                   holders.size() > 1 ? fmt::format("; and {} others", holders.size() - 1) : ""),
       "a child forked without exec after CUDA was started inherits them. Start the program with "
       "`stasis run`, whose agent closes them in the child; or start the child earlier, or with "
-      "spawn "
-      "or forkserver (PyTorch: DataLoader(multiprocessing_context=\"forkserver\"))");
+      "spawn or forkserver (PyTorch: DataLoader(multiprocessing_context=\"forkserver\"))");
 }
 
 Status CheckNothingOutside(const Survey& survey) {

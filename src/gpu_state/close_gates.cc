@@ -85,8 +85,7 @@ class Steps {
         Code::kDeadlineExceeded,
         fmt::format("{}: {}; all run on", owners_[first].who, owners_[first].agent->not_yet()),
         "its work may wait for a program outside of this operation; if the work is only slow, use "
-        "a "
-        "longer --timeout");
+        "a longer --timeout");
   }
 
   const std::vector<GateOwner>& owners_;

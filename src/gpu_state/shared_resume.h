@@ -2,9 +2,8 @@
 // the driver restores what it carried; then the agents map it at the old addresses.
 //
 //   load-room    starts movers, which allocate all the memory, and a ballast for the driver's share
-//   data-load    copies from the arenas, beside the driver's restore and unlock. The ballast is
-//   freed
-//                before the restore
+//   data-load    copies from the arenas, beside the driver's restore and unlock. The ballast
+//                is freed before the restore
 //   data-return  the agents map the memory and open: the programs run
 //
 // Until data-return the programs stay suspended whatever fails: the arenas keep the data.

@@ -1,8 +1,8 @@
 // The shared path of a suspend: agents export their programs' GPU memory as descriptors, and movers
 // copy it to arenas while the driver saves the rest.
 //
-//   data-room     starts movers and allocates arenas; everything that can be refused is refused
-//   here gate-close    no call of the programs reaches the GPU, and submitted work has ended
+//   data-room     starts movers, allocates arenas; all that can be refused is refused here
+//   gate-close    no call of the programs reaches the GPU, and submitted work has ended
 //   data-export   obtains a descriptor of every piece of memory
 //   data-save     copies to the arenas, beside data-release and the driver's lock and checkpoint.
 //                 After data-release only the agents' descriptors and ours hold the memory

@@ -47,8 +47,7 @@ Status CheckStoreAnswers(const Services& services, const std::string& store) {
   if (error.code == Code::kDeadlineExceeded) {
     error.hint =
         "The file system is frozen (`fsfreeze`), or its disk or server does not answer; use "
-        "another "
-        "folder with -d.";
+        "another folder with -d.";
   }
   error.hint = "Everything is as it was before. " + error.hint;
   return Fail(std::move(error));

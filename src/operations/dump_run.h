@@ -3,9 +3,10 @@
 //   image-writer
 //   cpu-dump { describe, cpu-write, commit } beside data-write, await-end
 // The commit waits for data-write, inside CRIU's post-dump notification: the program is never
-// killed before its image is complete, and a rejected notification lets it run. With
-// --leave-running
-//   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write,
+// killed before its image is complete, and a rejected notification lets it run.
+//
+// With --leave-running
+//   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write
 //   commit
 // The program runs again as soon as CRIU has saved its CPU state; the image is written after that.
 #pragma once
