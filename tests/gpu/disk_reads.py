@@ -45,7 +45,7 @@ def body(machine):
                                timeout_s=120).json()
             report.number(f"dump {name}:", account["image_bytes"] / account["total_s"] / 1e9, "GB/s")
         wait_until(lambda: not is_alive(job.pid), 20, "the end of the dumped program")
-        packs = {name: sorted((machine.images / name / "gpu").iterdir()) for name in ["one", "two"]}
+        packs = {name: sorted((machine.images / name / "packs").iterdir()) for name in ["one", "two"]}
         report.number(f"dd, {len(packs['one'])} packs one after the other:", read(packs["one"], 1) / 1e9, "GB/s")
         drop_caches()
         account = job.restore(machine.images / "three").json()

@@ -212,7 +212,7 @@ def to_tmpfs(machine, subject):
                       ("<=", 1.2))
         report.number("… / their sum:", account["total_s"] / (data + criu), "")
         report.number("… data-write:", account["stored"]["gpu_bytes"] / max(own.get("data-write", 0), 0.001) / 1e9,
-                      f"GB/s, to {len(list((folder / 'memory' / 'gpu').iterdir()))} packs")
+                      f"GB/s, to {len(list((folder / 'memory' / 'packs').iterdir()))} packs")
         wait_until(lambda: not is_alive(subject.job.pid), 20, "the end of the dumped program")
         back = subject.job.restore(folder / "memory").json()
         notes.append(shown(report, "restore from memory", back))
