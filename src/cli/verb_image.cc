@@ -41,7 +41,7 @@ template <class Words>
 std::string CommandLine(const Words& words, size_t most) {
   std::string line;
   for (const auto& entry : words) {
-    const std::string word = entry;
+    const std::string& word = entry;
     line += (line.empty() ? "" : " ") + word;
   }
   return OneLine(line, most);

@@ -20,7 +20,7 @@ class Mover final : public MoverLink {
  public:
   // Starts nothing yet.
   explicit Mover(MoverOptions options);
-  ~Mover();
+  ~Mover() override;
   Mover(const Mover&) = delete;
 
   Result<MoverInfo> Start(const Deadline& deadline) override;

@@ -98,8 +98,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                           size >= kEnvelopeBytes + kOriginBytes;
   Write<uint64_t>(file, 16, size - kEnvelopeBytes - (has_origin ? kOriginBytes : 0));
   Write<uint64_t>(file, 24, has_origin ? kFeatureOrigin : 0);
-  file.resize(size - Id128::kBytes);
-  file += Checksum(file).View();
+  file.resize(size - stasis::Id128::kBytes);
+  file += stasis::Checksum(file).View();
   Read(file);
   return 0;
 }

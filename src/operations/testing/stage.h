@@ -113,13 +113,13 @@ inline checks::Target TargetOf(World& world) {
 
 using Operation = std::function<Result<operations::OperationResult>(World&)>;
 
-inline Result<operations::OperationResult> Suspend(World& world,
-                                                   operations::OperationOptions options = {}) {
+inline Result<operations::OperationResult> Suspend(
+    World& world, const operations::OperationOptions& options = {}) {
   operations::Session session = MakeSession(world, "suspend");
   return operations::Suspend(session, TargetOf(world), options);
 }
 inline Result<operations::OperationResult> Resume(World& world,
-                                                  operations::ResumeOptions resume = {}) {
+                                                  const operations::ResumeOptions& resume = {}) {
   operations::Session session = MakeSession(world, "resume");
   return operations::Resume(session, TargetOf(world), resume, {});
 }
