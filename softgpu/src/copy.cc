@@ -45,7 +45,8 @@ struct Side {
 
 enum class When { kAsync, kSync };
 
-// `depth` slices of `height` rows of `width` bytes; `pitch` is the distance of rows.
+// `depth` slices of `height` rows of `width` bytes. A pitch is the distance in bytes from one row
+// to the next, a slice the distance from one slice to the next.
 struct Shape {
   size_t width = 0, height = 1, depth = 1;
   size_t source_pitch = 0, source_slice = 0;

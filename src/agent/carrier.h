@@ -42,13 +42,13 @@ void DropReturned();
 // Drops all state in a forked child.
 void ResetCarrier();
 
-// Whether the program has closed no descriptor of an imported handle.
+// Returns true if the program has closed no descriptor of an imported handle.
 bool KeptAreIntact();
 
-// Whether memory that a resume imported is mapped. In any state of the gate.
+// Returns true if memory that a resume imported is mapped. May be called in any state of the gate.
 bool ImportedAreMapped();
 
-// Fills in the account of the memory. In any state of the gate.
+// Fills in the account of the memory. May be called in any state of the gate.
 void CountCarried(wire::HelloReply* reply);
 
 }  // namespace stasis::agent

@@ -100,7 +100,8 @@ void UsageWatch::Refresh() {
 
 void UsageWatch::PublishLocked() {
   std::vector<DaemonMetrics::UserUsage> usages;
-  // One call names its folders, another leaves them to the configuration: they may be the same.
+  // Two entries may be about the same folders, for example if one call names them and another
+  // relies on the configuration. Each is published once.
   std::set<std::pair<uid_t, std::string>> published;
   for (const auto& [key, folder] : folders_) {
     if (!folder.usage) continue;

@@ -21,8 +21,8 @@ Status TakeCredentials(const v1::WorkerRequest& request);
 // Must be called after TakeCredentials: it opens files as that user.
 Result<Call> MakeCall(const v1::WorkerRequest& request);
 
-// The settings as text, for a CallContext: with `trusted` those that only the daemon's
-// configuration may set, without it those that a user may choose.
+// Returns settings as text, for a CallContext: if `trusted`, those that a caller with fewer rights
+// than the daemon may not set; otherwise those that every caller may set.
 google::protobuf::Map<std::string, std::string> SettingsText(const config::Settings& settings,
                                                              bool trusted);
 v1::CallContext::Folders FoldersOf(const Paths& paths);

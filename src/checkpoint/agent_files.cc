@@ -21,8 +21,9 @@ std::string PathInImage(const store::RequiredFile& file) {
   return fmt::format("{}/{}.so", store::kAgentFolder, HexOfBytes(file.build_id));
 }
 
-// A file with that build: our own, or else the image's. A build id proves nothing, and other
-// programs that are started here will load what is put there. Empty: there is none.
+// Returns the path of a library with that build id: the installation's, or else the image's. The
+// installation's is preferred because a build id can be forged, and programs that are started later
+// load the restored file too. Returns an empty string if there is none.
 std::string SourceOf(const store::ImageReader& reader, const store::RequiredFile& file) {
   auto own = jobs::OwnAgentLibrary();
   if (own && own->build_id == HexOfBytes(file.build_id)) return own->path;
@@ -40,7 +41,7 @@ Status PutBack(const store::ImageReader& reader, const store::RequiredFile& file
   if (source != reader.path() + "/" + inside) {
     return jobs::RestoreAgentLibrary(file.path, build_id, source);
   }
-  // Of the image that was verified, whatever has its path by now.
+  // Read the library through the verified image's open folder: another image may have its path now.
   STASIS_ASSIGN(auto opened, reader.OpenFile(inside));
   return jobs::RestoreAgentLibrary(file.path, build_id,
                                    fmt::format("/proc/self/fd/{}", opened.fd.get()));
@@ -77,7 +78,8 @@ std::string PutBackHint(const store::ImageReader& reader, const store::RequiredF
 
 Status PutBackAgentLibraries(const store::ImageReader& reader) {
   for (const auto& file : reader.manifest().required_files) {
-    // In this order: others may lie where nothing answers.
+    // CanPutBack comes first and rejects all paths outside of the agents' folders: a look-up there
+    // may hang, for example on a dead mount.
     if (CanPutBack(reader, file) && !PathExists(file.path)) STASIS_TRY(PutBack(reader, file));
   }
   return {};

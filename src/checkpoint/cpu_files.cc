@@ -20,7 +20,7 @@
 namespace stasis::checkpoint {
 namespace {
 
-// Where a restore has said that its files are.
+// Returns the path of the symbolic link by which a restore records where its files are.
 std::string LinkTo(const Paths& paths, const process::ProcessId& owner) {
   return WorkFolder(paths, owner) + "/cpu-files";
 }
@@ -33,16 +33,16 @@ uint64_t PageBytes(const store::Manifest& manifest) {
   return bytes;
 }
 
-// Without a '/' at its end.
+// Returns the image's path without a trailing '/'.
 std::filesystem::path PathOf(const store::ImageReader& image) {
   const std::filesystem::path path = image.path();
   return path.has_filename() ? path : path.parent_path();
 }
 
-// What lies there may be another user's too, or the store be read-only.
+// Ignores errors: the folder may hold files of other users, or be read-only.
 void Sweep(const std::string& folder) { (void)store::SweepPartials(folder, store::kCpuFiles); }
 
-// What is said of one place when there is room in none.
+// A folder without enough room, for the error when no folder has enough.
 struct Tried {
   std::string place;
   uint64_t needed;
@@ -64,7 +64,8 @@ Error NoRoom(uint64_t bytes, const std::vector<Tried>& tried) {
   return error;
 }
 
-// In memory the program that comes back needs as much again.
+// Returns a folder with room for `bytes`. A folder in memory must have room for twice as much,
+// because the restored program takes the same memory again.
 Result<std::string> PlaceFor(const Paths& paths, const std::string& store, uint64_t bytes,
                              bool ignore_memory) {
   std::vector<Tried> tried;
@@ -135,7 +136,7 @@ Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& path
 }
 
 Status RemoveCpuFiles(const Paths& paths, const process::ProcessId& owner) {
-  // After a restart of the machine the note may be gone, and what lies in memory is.
+  // After a reboot the link may be gone. Files in memory are then gone too.
   const std::string link = LinkTo(paths, owner);
   auto folder = ReadLink(link);
   if (!folder) return {};

@@ -115,7 +115,8 @@ Status RefuseNcclNeighbours(Services& services, const Survey& survey, NewContext
 }
 
 Result<bool> HasCommunicators(int files_img, uint64_t size_bytes) {
-  // An abstract name begins with a zero byte, there as in the kernel.
+  // In CRIU's images, as in the kernel, the name of an abstract socket begins with a zero byte;
+  // /proc/net/unix shows it as '@'.
   const std::string name = '\0' + std::string(kSocket.substr(1));
   bool found = false;
   auto look = [&](const std::string& entry) -> Status {

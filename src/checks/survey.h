@@ -29,9 +29,9 @@ struct Survey {
   Target target;
   process::ProcessTree tree;
   // Processes that left the tree and still belong to the target, for example a worker that became a
-  // daemon: of a job those below its shim, of a process those of the session that it leads.
+  // daemon. They are found below a job's shim, or in the session that a process leads.
   std::vector<process::Stat> outside;
-  // The GPU processes of both.
+  // The GPU processes in the tree and outside of it.
   std::vector<SurveyedProcess> device_processes;
 
   // The processes that an operation on the GPU touches: the tree, and the GPU users outside of it.
@@ -39,13 +39,14 @@ struct Survey {
 
   // The GPU memory in use, or with `suspended` the memory that is away.
   uint64_t device_bytes(bool suspended = false) const;
-  // The driver's states; it calls a process with a kept context running.
+  // Returns true if the driver reports `state` for all GPU processes. It reports a process with a
+  // kept context as running.
   bool AllIn(device::ProcessState state) const;
   bool AnySuspended() const;
   bool AllSuspended() const;
   // Makes the journal's header with this process as the owner.
   Result<plan::Operation> ToOperation(const std::string& verb) const;
-  // The GPU processes as the journal's header has them.
+  // Returns the GPU processes in the form that the journal's header stores.
   std::vector<plan::RecordedProcess> RecordedProcesses() const;
 };
 
@@ -65,16 +66,16 @@ Result<Survey> SurveyTarget(gpu_state::Services& services, const Target& target,
 // Returns the file of the job's output; empty for a process without a job.
 FileId LogOf(const gpu_state::Services& services, const Target& target);
 
-// kUnimplemented if a process of the tree holds GPU files and is none that the driver can
-// checkpoint: CRIU would fail on it.
+// Returns kUnimplemented if a process of the tree holds GPU files but the driver cannot checkpoint
+// it: CRIU would fail on it.
 Status CheckOnlyDeviceUsers(gpu_state::Services& services, const Survey& survey);
 
-// kUnimplemented if the target has processes outside of its tree: any process of a job, or a GPU
-// process otherwise. They would be neither in the image nor ended by the dump.
+// Returns kUnimplemented if the target has processes outside of its tree: any process of a job, or
+// a GPU process otherwise. They would be neither in the image nor ended by the dump.
 Status CheckNothingOutside(const Survey& survey);
 
-// kPermissionDenied if a process no longer belongs to the caller (process/identity.h): it may have
-// run a set-user-id program since the survey.
+// Returns kPermissionDenied if a process no longer belongs to the caller (process/identity.h): it
+// may have run a set-user-id program since the survey.
 Status CheckStillOwn(const Survey& survey);
 
 // Checks that the tree is still the surveyed one. The error names the process that started or

@@ -50,7 +50,7 @@ struct DriverInfo {
   bool counts_imported = false;
 };
 
-// A process that uses the driver, before any operation on it.
+// A process that uses the driver, as FindProcesses() found it.
 struct DeviceProcess {
   process::ProcessId id;
   ProcessState state = ProcessState::kNone;

@@ -8,7 +8,8 @@ namespace {
 
 using plan::PhaseScope;
 
-// Most bytes in one part of a copy, after which the ballast can be freed: 20 ms on PCIe.
+// Maximum size of one part of a copy, 20 ms on PCIe. The ballast can be freed only between two
+// parts.
 constexpr uint64_t kMostInOnePart = 1u << 30;
 
 }  // namespace
@@ -43,7 +44,8 @@ Status GpuLoad::FreeIfWanted(PhaseScope* scope, const Deadline& deadline) {
   return {};
 }
 
-// Waits for a chunk more than is loaded, or for everything: many small copies would be slower.
+// Waits until the arena holds one more chunk than is loaded, or everything: many small copies would
+// be slower.
 Result<uint64_t> GpuLoad::AwaitFilled(const GpuShard& shard, uint64_t loaded, PhaseScope* scope,
                                       const Deadline& deadline) {
   const uint64_t all = shard.bytes();

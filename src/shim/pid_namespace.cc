@@ -22,7 +22,7 @@ Result<pid_t> ForkShim(bool new_pidns) {
   pid_t pid = ::fork();
   if (pid < 0) return Fail(TaskError(errno, "fork"));
   if (pid > 0) {
-    // The child cannot find this out itself.
+    // Tell the child its pid in this namespace: in a new one, getpid() returns another pid.
     (void)!::write(write_end.get(), &pid, sizeof pid);
     return 0;
   }

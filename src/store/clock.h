@@ -1,4 +1,4 @@
-// Times as manifests have them.
+// Times as manifests store them: nanoseconds since the Unix epoch.
 #pragma once
 
 #include <time.h>

@@ -82,7 +82,7 @@ struct Piece {
   uint64_t units;
 };
 
-// Joins it to the last piece if they touch.
+// Appends a piece, or extends the last one if the two are adjacent.
 void AddPiece(std::vector<Piece>& pieces, const Piece& piece) {
   if (piece.bytes == 0) return;
   if (!pieces.empty() && pieces.back().offset + pieces.back().bytes == piece.offset) {
@@ -130,7 +130,7 @@ Result<std::vector<Piece>> UnusedIn(int fd, const std::string& path, const UnitS
   return pieces;
 }
 
-// Returns the parts of these that are not holes yet, in one walk along the file.
+// Returns the parts of `pieces` that are not holes yet, in one pass over the file.
 std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
   assert(std::is_sorted(pieces.begin(), pieces.end(),
                         [](const Piece& a, const Piece& b) { return a.offset < b.offset; }));
@@ -204,11 +204,12 @@ Status Collector::ReadImages() {
     auto image = std::make_unique<SeenImage>();
     image->name = std::move(name);
     auto folder = OpenBeneath(store_fd_.get(), image->name, O_RDONLY | O_DIRECTORY);
-    // Deleted meanwhile, a link, or another user's: its packs have more names than are found here,
-    // so they are left alone.
+    // The image was deleted meanwhile, is a symbolic link, or belongs to another user. Its packs
+    // have more hard links than are found here, so they are left alone.
     if (!folder) continue;
     image->folder = std::move(*folder);
-    // By path. Only one manifest is in memory at a time.
+    // This image's packs by path. Its manifest is dropped in the same iteration, so only one is in
+    // memory at a time.
     std::map<std::string, SeenPack*> packs_here;
     auto reader = ImageReader::Open(store_ + "/" + image->name, ImageReader::Deletion::kAllowed);
     auto fd = OpenBeneath(image->folder.get(), kPacksFolder, O_RDONLY | O_DIRECTORY);
@@ -236,7 +237,8 @@ Status Collector::ReadImages() {
   return {};
 }
 
-// One walk over an image's references, whatever the number of its packs.
+// Notes the units that an image needs of its packs. Walks over its references once, however many
+// packs it has.
 void Collector::AddNeeds(const Manifest& manifest, const std::map<std::string, SeenPack*>& packs) {
   std::vector<SeenPack*> seen(manifest.packs.size());  // nullptr: the file is missing
   std::set<std::string> listed;
@@ -290,7 +292,7 @@ Status Collector::Collect(const SeenPack& pack) {
   if (pack.all_needed) return {};
   const PackLink& link = pack.links.front();
   {
-    // Without a lock first: nearly all packs have nothing to free.
+    // Look without the lock first: nearly all packs have nothing to free.
     auto opened = OpenRegular(link.image->folder.get(), link.path);
     if (!opened && opened.error().code == Code::kNotFound) return {};  // deleted meanwhile
     if (!opened) {
@@ -320,7 +322,8 @@ Status Collector::Collect(const SeenPack& pack) {
     Skip(pack, std::move(why), /*busy=*/true);
     return {};
   }
-  // Through the locked descriptor: the image may be deleted at any time, which is no failure.
+  // Read through the locked descriptor, not the path: the image may be deleted at any time, and
+  // that must not make gc fail.
   auto unused = UnusedIn(fd->get(), link.path, pack.needed);
   if (!unused) {
     Skip(pack, unused.error().ToString());

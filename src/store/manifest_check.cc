@@ -72,8 +72,8 @@ Status CheckPacks(const Manifest& manifest) {
   return {};
 }
 
-// A sequence of units of `unit_bytes`, of which the last may be short, in packs whose units have
-// `pack_unit_bytes` at most.
+// A sequence of units of `unit_bytes`; the last one may be shorter. Its packs must be those for
+// units of up to `pack_unit_bytes`.
 struct UnitSequence {
   std::string what;
   uint64_t size_bytes;

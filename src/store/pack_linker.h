@@ -30,7 +30,7 @@ class PackLinker {
   // Calls work(i) for i in [0, count) on several threads; returns the first error.
   using InParallel = std::function<Status(size_t count, const std::function<Status(size_t)>& work)>;
 
-  // Everything outlives the object.
+  // The arguments must outlive this object.
   PackLinker(ImageWriter& writer, const EarlierUnits& earlier, const WriteOptions& options,
              InParallel in_parallel)
       : writer_(writer),
@@ -39,8 +39,8 @@ class PackLinker {
         in_parallel_(std::move(in_parallel)),
         check_budget_(options.always_check_bytes) {}
 
-  // Links the packs that are worth it and sound, those first of which most is needed. `needed` has
-  // an entry for each earlier pack. Fails only if the options' progress cancels.
+  // Links the packs of which enough is needed and that are undamaged, the most needed ones first.
+  // `needed` has an entry for each earlier pack. Fails only if the options' progress cancels.
   Status Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes);
 
   // The linked packs, as the manifest describes them.

@@ -15,10 +15,10 @@ namespace stasis::store {
 
 class UnitJobs {
  public:
-  // The packs outlive this object. Packs of which nothing is added may be nullptr.
+  // The packs must outlive this object. Packs from which nothing is added may be nullptr.
   explicit UnitJobs(std::vector<const PackReader*> packs) : packs_(std::move(packs)) {}
 
-  // Adds units of a pack, which has them, for offset `at` of an output. Returns their bytes.
+  // Adds units that the pack contains, for offset `at` of an output. Returns their size in bytes.
   uint64_t Add(uint32_t pack, uint32_t first, uint32_t count, uint32_t output = 0, uint64_t at = 0);
   // Adds zeros, which are not in any pack.
   void AddZeros(uint64_t bytes, uint32_t output, uint64_t at);
@@ -31,8 +31,8 @@ class UnitJobs {
   size_t size() const { return jobs_.size(); }
   uint32_t PackOf(size_t job) const { return pieces_[jobs_[job].begin].pack; }
   uint64_t BytesOf(size_t job) const { return jobs_[job].bytes; }
-  // Returns whether a part of what was added of a pack is a hole of the file, as gc makes them. A
-  // unit that was written has none.
+  // Returns true if any unit added from this pack lies at least partly in a hole of its file. Only
+  // gc makes holes; a unit has none when it is written.
   bool AnyIsHole(uint32_t pack) const;
 
   // An offset of an output.
@@ -46,8 +46,8 @@ class UnitJobs {
   };
   using Placed = std::function<Status(const Place& place, uint64_t bytes)>;
   // Reads and checks the units of one job. Copies them to the outputs, if there are any, and calls
-  // `placed` for each part. Returns kDataLoss if a unit is damaged, and `where` it is needed; if
-  // the whole job cannot be read, where its first unit is.
+  // `placed` for each part. Returns kDataLoss if a unit is damaged, and sets `where` to that
+  // unit, or to the job's first unit if the whole job cannot be read.
   Status Run(size_t job, std::span<char* const> outputs, const Placed& placed,
              UnitPlace& where) const;
 

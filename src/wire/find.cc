@@ -41,7 +41,7 @@ bool FindIn(const std::string& bytes, AgentHeader* header) {
   return false;
 }
 
-// The id that the process has in the innermost of its pid namespaces.
+// Returns the id that the process has in the innermost of its pid namespaces.
 Result<int32_t> OwnPid(process::HostPid pid) {
   STASIS_ASSIGN(std::string status, ReadFile("/proc/" + std::to_string(pid.value) + "/status"));
   size_t at = status.find("\nNSpid:");
@@ -53,7 +53,8 @@ Result<int32_t> OwnPid(process::HostPid pid) {
 // A system call for which glibc 2.34 has no name.
 int PidfdGetfd(int pidfd, int fd) { return int(syscall(438 /* pidfd_getfd */, pidfd, fd, 0)); }
 
-// Only such a file is read from and written to.
+// Returns true for a SOCK_SEQPACKET Unix socket. The program may have replaced the door by another
+// file, which must not be read or written.
 bool IsDoor(int fd) {
   auto option = [fd](int name) {
     int value = -1;
@@ -63,7 +64,7 @@ bool IsDoor(int fd) {
   return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET;
 }
 
-// The end of the agent's socket pair that is there for clients.
+// Returns the end of the agent's socket pair that clients use.
 Result<UniqueFd> TakeDoor(process::HostPid pid, const AgentHeader& header, const NoteStep& note) {
   note("take the agent's door from process " + process::ToString(pid));
   UniqueFd pidfd(int(syscall(SYS_pidfd_open, pid.value, 0)));

@@ -143,7 +143,7 @@ enum class RangeKind : uint32_t {
   kProgram = 2,  // the program's own handle, mapped any number of times
 };
 
-// One handle, and with it one descriptor.
+// One memory handle. A packet carries one descriptor for each, except kDescription.
 struct Range {
   uint64_t address;  // in the program; for kProgram the first mapping, 0 if unmapped
   uint64_t size_bytes;

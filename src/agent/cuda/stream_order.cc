@@ -383,7 +383,8 @@ STASIS_STREAM_ORDERED(_ptsz, kPerThread)
 
 #define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Waits of the program. After one, a pool may hold more than its threshold.
+// Defines the hook of a call by which the program waits for the GPU. After such a wait, a pool may
+// hold more than its threshold, which ReleaseSoon corrects.
 #define STASIS_WAIT(function, symbol, parameters, arguments)                              \
   function parameters {                                                                   \
     CUresult r;                                                                           \
