@@ -43,7 +43,7 @@ function(stasis_grpc_proto FILE OUT)
     OUTPUT ${grpc_out}
     COMMAND protobuf::protoc --grpc_out=${dir} --plugin=protoc-gen-grpc=${STASIS_GRPC_PLUGIN} -I ${proto_root} ${FILE}
     DEPENDS ${FILE} VERBATIM)
-  set_source_files_properties(${out} ${grpc_out} PROPERTIES COMPILE_OPTIONS "-w;-O1")
+  set_source_files_properties(${out} ${grpc_out} PROPERTIES COMPILE_OPTIONS "-w;$<$<CONFIG:Release>:-O1>")
   stasis_generated(${out} ${grpc_out})
   set(${OUT} ${out} PARENT_SCOPE)
   set(${OUT}_GRPC ${grpc_out} PARENT_SCOPE)

@@ -159,7 +159,7 @@ function(stasis_proto FILE OUT)
     OUTPUT ${out}
     COMMAND protobuf::protoc --cpp_out=lite:${CMAKE_BINARY_DIR}/proto -I ${proto_root} ${FILE}
     DEPENDS ${FILE} VERBATIM)
-  set_source_files_properties(${out} PROPERTIES COMPILE_OPTIONS "-w;-O1")
+  set_source_files_properties(${out} PROPERTIES COMPILE_OPTIONS "-w;$<$<CONFIG:Release>:-O1>")
   stasis_generated(${out})
   set(${OUT} ${out} PARENT_SCOPE)
 endfunction()

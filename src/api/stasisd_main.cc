@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <exception>
 
 #include "api/daemon_server.h"
 #include "api/metrics_exporter.h"
@@ -114,7 +115,7 @@ int Main(int argc, char** argv) {
   ::signal(SIGHUP, [](int) {});
   // The daemon needs many descriptors for connections; jobs keep the limit that it was started
   // with.
-  Worker::descriptor_limit = RaiseDescriptorLimit();
+  Worker::SetDescriptorLimit(RaiseDescriptorLimit());
   WidenDescriptorTable();
   CLI::App app("Does the operations of the stasis command, with the rights of the calling user.",
                "stasisd");
@@ -141,7 +142,12 @@ int Main(int argc, char** argv) {
 }  // namespace stasis::api
 
 int main(int argc, char** argv) {
-  const int code = stasis::api::Main(argc, argv);
+  int code = 1;
+  try {
+    code = stasis::api::Main(argc, argv);
+  } catch (const std::exception& e) {  // no memory
+    std::fprintf(stderr, "stasisd: %s\n", e.what());
+  }
   // Skips destructors of objects that threads may still use.
   ::_exit(code);
 }

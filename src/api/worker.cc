@@ -20,7 +20,7 @@
 
 namespace stasis::api {
 
-std::optional<uint64_t> Worker::descriptor_limit;
+std::optional<uint64_t> Worker::descriptor_limit_;
 
 namespace {
 
@@ -49,7 +49,7 @@ Result<std::shared_ptr<Worker>> Worker::Start(const v1::WorkerRequest& request, 
   spawn.new_session = true;
   // Blocked until the worker has its handlers, so that an early cancellation is not lost.
   spawn.blocked_signals = {SIGINT};
-  spawn.descriptor_limit = descriptor_limit;
+  spawn.descriptor_limit = descriptor_limit_;
   // The thread starts first: if it cannot, no process has begun to work.
   std::promise<std::shared_ptr<Worker>> started;
   auto listen = [started = started.get_future(), on_event = std::move(on_event),

@@ -21,10 +21,10 @@ class Worker {
   // worker ended without an answer.
   using OnEnd = std::function<void(Result<std::string> reply, bool lost)>;
 
-  // Descriptor limit of the workers, and so of jobs that they start: the limit that the daemon
-  // itself was started with. Must be set before the first worker starts; without a value they
-  // inherit the daemon's.
-  static std::optional<uint64_t> descriptor_limit;
+  // Sets the descriptor limit of the workers, and so of jobs that they start: the limit that the
+  // daemon itself was started with. Must be called before the first worker starts; without a value
+  // they inherit the daemon's.
+  static void SetDescriptorLimit(std::optional<uint64_t> limit) { descriptor_limit_ = limit; }
 
   // A background thread calls both functions.
   static Result<std::shared_ptr<Worker>> Start(const v1::WorkerRequest& request, OnEvent on_event,
@@ -45,6 +45,7 @@ class Worker {
   Answer Listen(const OnEvent& on_event);
   void Signal(int signal);
 
+  static std::optional<uint64_t> descriptor_limit_;
   std::mutex mutex_;  // guards `ended_`: a reaped process must get no signal
   bool ended_ = false;
   Subprocess process_;
