@@ -112,7 +112,7 @@ class Collective : public Workload {
   void Verify() override {
     rank_.Round(/*last=*/true);
     int status = 0;
-    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child ended badly");
+    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child failed");
     rank_.Verify();
   }
   void Sabotage() override { rank_.Sabotage(); }

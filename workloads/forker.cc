@@ -34,7 +34,7 @@ class Forker : public Steady {
   void TearDown() override {
     close(lifeline_);
     int status = 0;
-    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child ended badly");
+    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child failed");
     Steady::TearDown();
   }
 

@@ -104,7 +104,7 @@ class Importer : public Steady {
     piece_.Free();
     close(lifeline_);
     int status = 0;
-    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child ended badly");
+    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child failed");
     Steady::TearDown();
   }
 

@@ -37,8 +37,9 @@ void RecordOperation(const Paths& paths, v1::OperationResult& result) {
     noted = store.SetAccount(result.job(), result.image(), account);
   }
   if (noted || noted.error().code == Code::kNotFound) return;  // the job was deleted meanwhile
-  result.add_notes(Utf8("it is done, but could not be recorded among the job's checkpoints: " +
-                        noted.error().ToString()));
+  result.add_notes(
+      Utf8("the operation succeeded, but could not be added to the job's checkpoints: " +
+           noted.error().ToString()));
 }
 
 }  // namespace stasis::api

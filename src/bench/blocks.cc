@@ -157,7 +157,7 @@ Status Blocks::Finish() {
   in_.Reset();
   STASIS_ASSIGN(std::string line, ReadLine());
   if (line != "EXIT-SUCCESS") {
-    return Fail(Code::kDataLoss, "the measured program found at its end: " + line);
+    return Fail(Code::kDataLoss, "the measured program reported an error when it ended: " + line);
   }
   STASIS_ASSIGN(int status, child_.Wait(Deadline::In(kEnd)));
   running_ = false;

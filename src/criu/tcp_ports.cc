@@ -195,8 +195,8 @@ class Freeing {
                             count == 1 ? "a closed connection"
                                        : fmt::format("{} closed connections", count)),
                 why_not_.code == Code::kPermissionDenied
-                    ? "Restore again then, or as root, which need not wait."
-                    : "Restore again then.");
+                    ? "Restore again after that time, or as root, without waiting."
+                    : "Restore again after that time.");
   }
 
   TcpSockets kernel_;

@@ -199,7 +199,8 @@ Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
   const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
   auto place = std::find_if(places_.begin(), places_.end(),
                             [&](const ArenaPlace& p) { return p.path == folder; });
-  if (place == places_.end()) return Fail(Code::kInternal, arena.path_ + " is no arena of ours");
+  if (place == places_.end())
+    return Fail(Code::kInternal, arena.path_ + " is not in a folder for arenas");
   STASIS_TRY(MakingRoom(*place, [&] { return Allocate(arena, *place, bytes); }));
   arena.record_.data_bytes = bytes;
   arena.record_.ranges = std::move(ranges);
@@ -348,7 +349,8 @@ Status ArenaStore::Rekey(Arena& arena, const process::ProcessId& process) {
 Status ArenaStore::Complete(Arena& arena, const std::optional<Id128>& checksum,
                             std::optional<ArenaNames> names) {
   if (names && names->blocks.size() != BlockCount(arena.record_.ranges)) {
-    return Fail(Code::kInternal, "an arena with another number of names than of blocks");
+    return Fail(Code::kInternal,
+                "the number of names of an arena differs from the number of its blocks");
   }
   if (!arena.in_memory_ && ::fdatasync(arena.fd()) != 0) {
     return FailErrno(errno, "sync " + arena.path_);

@@ -119,7 +119,7 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   if (!named) return record;
   const size_t blocks = BlockCount(record.ranges);
   if (body.size() != names_at + kTail + blocks * Id128::kBytes) {
-    return Damaged("it has another number of names than of blocks");
+    return Damaged("the number of names differs from the number of blocks");
   }
   auto name_at = [&](size_t i) {
     return Id128::FromRaw(data.data() + names_at + i * Id128::kBytes);

@@ -268,7 +268,8 @@ Status BlockNamer::Check(CUdeviceptr base, uint64_t bytes, const std::vector<Id1
     std::string block(std::min<uint64_t>(kBlockBytes, bytes - at), '\0');
     STASIS_GPU(gpu_, cuMemcpyDtoH_v2, (block.data(), base + at, block.size()));
     if (names[i] != key_->Name(block)) {
-      return Fail(Code::kInternal, "the GPU names blocks otherwise than the processor");
+      return Fail(Code::kInternal,
+                  "the GPU and the CPU compute different names for the same block");
     }
   }
   return {};

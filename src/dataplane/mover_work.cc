@@ -224,7 +224,7 @@ Status MoverWork::Append(const Request& request, const std::vector<UniqueFd>& fd
     const wire::WireRange& r = request.ranges[i];
     batch.push_back({0, r.size_bytes, r.arena_offset, r.stored_bytes});
     if (phase_ == Phase::kSaving && r.stored_bytes != r.size_bytes) {
-      return Fail(Code::kInvalidArgument, "a save that leaves something out");
+      return Fail(Code::kInvalidArgument, "a save must store every byte of each range");
     }
   }
   STASIS_TRY(CheckWithin(batch, arena_->bytes()));

@@ -63,7 +63,7 @@ Status CheckIpcPeers(const std::vector<IpcMember>& members) {
 Status CheckSharesNothing(const IpcMember& member, const std::string& why_left) {
   if (NamedPeers(*member.hello) == 0) return {};
   return Fail(Code::kUnimplemented,
-              fmt::format("{}, and only its agent could carry that: {}",
+              fmt::format("{}, and only its agent can save shared memory: {}",
                           DescribeSharing(member, member.hello->ipc_peers[0]), why_left),
               "close it in the program first");
 }

@@ -188,8 +188,9 @@ constexpr Kind kTarget[] = {
     {"inotify", "watched files", "", "Changes during the pause are not reported to the program.",
      ""},
     {"locked-memory", "memory that it has locked", "",
-     "It is locked again at a restore, which needs the right to lock as much, and as much memory "
-     "that cannot be swapped.",
+     "A restore locks it again, which needs a sufficient limit on locked memory, and that much "
+     "free "
+     "memory.",
      ""},
     {"other", "anything else", "dump", "", ""},
 };

@@ -149,7 +149,7 @@ Status DumpRun::FinishHalfEnded(Status dumped) {
   half_ended_ = HasBegunToEnd();
   if (!half_ended_) return dumped;
   STASIS_TRY(Annotate(checkpoint::EndAll(living_), "end the program"));
-  notes_.push_back("it succeeded, but CRIU failed while it ended the program: " +
+  notes_.push_back("the dump succeeded, but CRIU failed while ending the program: " +
                    dumped.error().ToString());
   half_ended_ = false;
   criu_ended_the_program_ = true;

@@ -73,7 +73,7 @@ size_t Compress(Codec codec, std::string_view block, char* out, size_t capacity)
 Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) {
   bool is_stream = false;
   size_t found = 0;
-  std::string why = "it has another length";
+  std::string why = "its decompressed length is wrong";
   if (codec == Codec::kLz4) {
     int result = ::LZ4_decompress_safe(stored.data(), static_cast<char*>(out),
                                        static_cast<int>(stored.size()), static_cast<int>(size));
@@ -81,7 +81,7 @@ Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) 
     if (is_stream) {
       found = static_cast<size_t>(result);
     } else {
-      why = "it is no such stream";
+      why = "it is not a stream of this codec";
     }
   } else {
     thread_local ZstdReader context(::ZSTD_createDCtx());

@@ -152,7 +152,7 @@ class Pair : public Steady {
     sharing_->Close();
     close(child_socket_);
     int status = 0;
-    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child ended badly");
+    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child failed");
     Steady::TearDown();
   }
 
