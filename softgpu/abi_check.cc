@@ -2,8 +2,8 @@
 // enumerator, layout and signature. Compiled only if a toolkit is installed; generates no code.
 
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
-#include "device/cuda/driver_abi.h"
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_abi.h"
+#include "abi/cuda/driver_functions.h"
 
 // cuda.h defines some of these names as macros, so the constants are read before it is included.
 namespace constants {
@@ -69,10 +69,10 @@ struct Same<R(A...), S(B...)>
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
   STASIS_SAME_SIGNATURE(symbol, symbol)                                   \
   STASIS_SAME_SIGNATURE(symbol, symbol##_ptds)
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 
 #define STASIS_CU_RESULT(name, value, text) static_assert(int(ours::name) == int(::name));
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
 
 #define SAME_VALUE(name) static_assert(int(ours::name) == int(::name), #name)
 #define SAME_SIZE(type) static_assert(sizeof(ours::type) == sizeof(::type), #type)

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <mutex>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace {
 

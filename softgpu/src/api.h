@@ -7,6 +7,6 @@
 namespace softgpu::api {
 
 #define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) CUresult symbol parameters;
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 
 }  // namespace softgpu::api

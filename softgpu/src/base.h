@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "device/cuda/driver_abi.h"
+#include "abi/cuda/driver_abi.h"
 
 namespace softgpu {
 

@@ -90,6 +90,6 @@ bool PerThreadDefault() { return t_per_thread_default; }
 #define STASIS_DRIVER_UNSUPPORTED_PTSZ(symbol, since) \
   STASIS_DRIVER_UNSUPPORTED(symbol, since)            \
   STASIS_DRIVER_UNSUPPORTED(symbol##_ptsz, since)
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 
 }  // namespace softgpu

@@ -4,8 +4,8 @@
 
 #include <string_view>
 
+#include "abi/cuda/driver_functions.h"
 #include "api.h"
-#include "device/cuda/driver_functions.h"
 #include "driver.h"
 
 namespace softgpu {
@@ -16,7 +16,7 @@ namespace unsupported {
 #define STASIS_DRIVER_UNSUPPORTED_PTSZ(symbol, since) \
   extern "C" CUresult symbol();                       \
   extern "C" CUresult symbol##_ptsz();
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 }  // namespace unsupported
 
 struct Symbol {
@@ -42,7 +42,7 @@ const Symbol kSymbols[] = {
   {#symbol, since, Pointer(&unsupported::symbol), nullptr},
 #define STASIS_DRIVER_UNSUPPORTED_PTSZ(symbol, since) \
   {#symbol, since, Pointer(&unsupported::symbol), Pointer(&unsupported::symbol##_ptsz)},
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 };
 
 // Returns the name without its ABI version: cuMemAlloc_v2 is requested as cuMemAlloc.
@@ -62,7 +62,7 @@ struct Result {
 };
 constexpr Result kResults[] = {
 #define STASIS_CU_RESULT(name, value, text) {name, #name, text},
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
 };
 
 const Result* Find(CUresult code) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace softgpu::test {
 

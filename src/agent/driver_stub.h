@@ -1,7 +1,7 @@
 // The interface between agent_hook_bench and its stub driver.
 #pragma once
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace stasis::agent {
 

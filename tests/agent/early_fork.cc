@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 #include "wire/protocol.h"
 
 using namespace stasis::cuda;  // NOLINT

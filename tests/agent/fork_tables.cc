@@ -18,7 +18,7 @@
 #include <atomic>
 #include <thread>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 using namespace stasis::cuda;  // NOLINT
 

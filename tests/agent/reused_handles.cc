@@ -10,7 +10,7 @@
 
 #include <thread>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 #include "reused_handles_driver.h"
 
 using namespace stasis::cuda;  // NOLINT

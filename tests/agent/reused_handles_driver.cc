@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 using namespace stasis::cuda;  // NOLINT
 

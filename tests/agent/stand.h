@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "abi/cuda/driver_functions.h"
 #include "base/fd.h"
-#include "device/cuda/driver_functions.h"
 #include "wire/client.h"
 
 namespace stasis::agent_test {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace target {
 

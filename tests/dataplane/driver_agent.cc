@@ -14,7 +14,7 @@
 #include "base/install_layout.h"
 #include "device/cuda/gpu_uuid.h"
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 // LeakSanitizer crashes at exit on the driver's threads and mappings in this process ("Tracer
 // caught signal 11"). The rest of AddressSanitizer stays enabled.

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "abi/cuda/driver_abi.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "dataplane/arena.h"
 #include "dataplane/mover_client.h"
-#include "device/cuda/driver_abi.h"
 
 namespace stasis::dataplane::testing {
 

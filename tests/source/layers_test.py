@@ -28,17 +28,18 @@ ALLOWED = {
     'dataplane': 'device process base',
     'store': 'base',
     'criu': 'process base',
-    # The agent runs inside user programs: of `device` it may include only the driver's ABI.
-    'agent': 'wire device',
-    'device': 'process base',
+    # The code that runs inside user programs.
+    'agent': 'wire abi',
+    'device': 'process abi base',
     'wire': 'process base',
+    # The drivers' functions and structures. Needs nothing but libc.
+    'abi': '',
     'process': 'base',
     'config': 'base',
     'base': '',
 }
 # Where a folder may include only some headers of another one.
 ONLY = {
-    ('agent', 'device'): {'device/cuda/driver_functions.h', 'device/cuda/driver_functions.def'},
     ('plan', 'device'): {'device/ids.h'},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

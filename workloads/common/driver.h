@@ -2,7 +2,7 @@
 // short names stand for the same versions as in cuda.h.
 #pragma once
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace workloads {
 using namespace stasis::cuda;  // NOLINT: every name in it begins with cu or CU

@@ -39,7 +39,7 @@ namespace stasis::agent {
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
   STASIS_WRAP_##kind(symbol, parameters, arguments)                       \
       STASIS_WRAP_##kind(symbol##_ptds, parameters, arguments)
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 
 using hook::Word;
 #define STASIS_HOOK_RAW(symbol, count) STASIS_GATED(symbol, (STASIS_P##count), (STASIS_A##count))
@@ -85,7 +85,7 @@ Function g_functions[kFunctionCount] = {
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
   {#symbol, STASIS_POINT_##kind(symbol), kind},                           \
       {#symbol "_ptds", STASIS_POINT_##kind(symbol##_ptds), kind},
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 #define STASIS_HOOK_RAW(symbol, count) {#symbol, STASIS_OURS(symbol), true},
 #include "agent/cuda/hooks.def"
 };

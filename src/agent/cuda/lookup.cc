@@ -112,7 +112,7 @@ constexpr const char* kNames[kFunctionCount] = {
 #define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) #symbol,
 #define STASIS_DRIVER_FN_PTSZ(symbol, since, kind, parameters, arguments) #symbol, #symbol "_ptsz",
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) #symbol, #symbol "_ptds",
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 #define STASIS_HOOK_RAW(symbol, count) #symbol,
 #include "agent/cuda/hooks.def"
 };

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace stasis::agent {
 
@@ -19,7 +19,7 @@ enum Index : int {
   k_##symbol, k_##symbol##_ptsz,
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
   k_##symbol, k_##symbol##_ptds,
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 #define STASIS_HOOK_RAW(symbol, count) k_##symbol,
 #include "agent/cuda/hooks.def"
   kFunctionCount,
@@ -61,7 +61,7 @@ namespace real {
   inline CUresult symbol##_ptds parameters {                                    \
     return reinterpret_cast<fn::symbol*>(Address(k_##symbol##_ptds)) arguments; \
   }
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 
 // Integer registers and stack words are handed on untouched, whatever their real width.
 using Word = unsigned long long;

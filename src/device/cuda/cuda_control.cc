@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "abi/cuda/driver_abi.h"
 #include "base/install_layout.h"
 #include "base/task_limits.h"
 #include "device/cuda/cuda_error.h"
-#include "device/cuda/driver_abi.h"
 #include "device/cuda/gpu_uuid.h"
 
 namespace stasis::device::cuda {

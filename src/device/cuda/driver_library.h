@@ -5,7 +5,7 @@
 #include <string>
 
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace stasis::device::cuda {
 

@@ -1,6 +1,6 @@
 #include "device/cuda/helper_protocol.h"
 
-#include "device/cuda/driver_abi.h"
+#include "abi/cuda/driver_abi.h"
 
 namespace stasis::device::cuda::wire {
 namespace {

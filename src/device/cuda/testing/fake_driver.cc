@@ -16,7 +16,7 @@
 #include <cstring>
 #include <string>
 
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace stasis::cuda {
 namespace {
@@ -98,7 +98,7 @@ CUresult cuGetErrorName(CUresult error, const char** text) {
   case name:                                 \
     *text = #name;                           \
     return CUDA_SUCCESS;
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -109,7 +109,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   case name:                                 \
     *text = words;                           \
     return CUDA_SUCCESS;
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
   }
   return CUDA_ERROR_INVALID_VALUE;
 }

@@ -25,7 +25,7 @@
 #include <vector>
 
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
-#include "device/cuda/driver_functions.h"
+#include "abi/cuda/driver_functions.h"
 
 namespace {
 

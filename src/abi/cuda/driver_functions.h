@@ -2,14 +2,14 @@
 // types as fn::NAME, for code that looks them up at run time.
 #pragma once
 
-#include "device/cuda/driver_abi.h"
+#include "abi/cuda/driver_abi.h"
 
 namespace stasis::cuda {
 
 namespace fn {
 #define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) \
   using symbol = CUresult parameters;
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 }  // namespace fn
 
 #ifndef STASIS_DRIVER_FUNCTION_TYPES_ONLY
@@ -21,7 +21,7 @@ extern "C" {
 #define STASIS_DRIVER_FN_PTDS(symbol, since, kind, parameters, arguments) \
   CUresult symbol parameters;                                             \
   CUresult symbol##_ptds parameters;
-#include "device/cuda/driver_functions.def"
+#include "abi/cuda/driver_functions.def"
 }
 #endif
 

@@ -13,7 +13,7 @@ namespace stasis::cuda {
 
 enum CUresult {
 #define STASIS_CU_RESULT(name, value, text) name = value,
-#include "device/cuda/driver_results.def"
+#include "abi/cuda/driver_results.def"
 };
 
 using cuuint32_t = uint32_t;
