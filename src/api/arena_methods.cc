@@ -7,7 +7,7 @@
 #include "base/deadline.h"
 #include "base/size.h"
 #include "dataplane/arena.h"
-#include "dataplane/resident_mover.h"
+#include "dataplane/mover_process.h"
 #include "gpu_state/agents.h"
 
 namespace stasis::api {
@@ -74,7 +74,7 @@ Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArena
 Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest&) {
   // Movers hold registered memory and a context each.
   STASIS_ASSIGN(const int movers,
-                dataplane::SendAwayResidents(call.paths.movers(), {}, Deadline::In(kMoverExit)));
+                dataplane::DismissMovers(call.paths.movers(), Deadline::In(kMoverExit)));
   uint64_t swept = 0, unused = 0;
   {
     dataplane::ArenaOptions options;

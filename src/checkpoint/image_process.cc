@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/task_limits.h"
 #include "base/thread.h"
+#include "ipc/socket.h"
 
 namespace stasis::checkpoint {
 namespace {
@@ -171,13 +172,10 @@ Result<std::unique_ptr<ImageProcess>> ImageProcess::Start(std::map<std::string, 
   std::vector<UniqueFd> theirs;
   std::map<std::string, int> numbers;
   for (const auto& [name, task] : tasks) {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-      return FailErrno(errno, "make a socket");
-    }
-    state->sockets[name] = UniqueFd(ends[0]);
-    theirs.emplace_back(ends[1]);
-    numbers[name] = ends[1];
+    STASIS_ASSIGN(ipc::SocketPair ends, ipc::MakeSocketPair(SOCK_STREAM));
+    state->sockets[name] = std::move(ends.ours);
+    numbers[name] = ends.theirs.get();
+    theirs.push_back(std::move(ends.theirs));
   }
   // SAFETY: as in AskBounded. Called before the plan has threads at work.
   const pid_t parent = ::getpid();

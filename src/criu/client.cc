@@ -18,6 +18,7 @@
 #include "criu/diagnose.h"
 #include "criu/inside_protocol.h"
 #include "criu/rpc.pb.h"
+#include "ipc/socket.h"
 #include "process/namespace.h"
 
 namespace stasis::criu {
@@ -137,16 +138,8 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
   return command;
 }
 
-Result<SocketPair> MakeSocketPair() {
-  int fds[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
-    return FailErrno(errno, "socketpair");
-  }
-  return SocketPair{UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
 Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int, int>& extra_fds) {
-  STASIS_ASSIGN(SocketPair pair, MakeSocketPair());
+  STASIS_ASSIGN(ipc::SocketPair pair, ipc::MakeSocketPair());
   STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));
   SwrkCommand command = MakeSwrkCommand(criu_path);
   SpawnOptions spawn;
@@ -157,7 +150,7 @@ Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int,
   spawn.rights = SpawnOptions::Rights::kDump;
   spawn.fds = extra_fds;
   spawn.fds[STDERR_FILENO] = null.get();
-  spawn.fds[SwrkCommand::kSocketFd] = pair.criu.get();
+  spawn.fds[SwrkCommand::kSocketFd] = pair.theirs.get();
   Session session;
   STASIS_ASSIGN(session.child_, Subprocess::Spawn(spawn));
   session.criu_pid_ = {session.child_->pid()};
@@ -216,11 +209,9 @@ Result<process::HostPid> Session::FromCriu(pid_t pid) {
 Status Session::Send(const rpc::Request& request) {
   std::string bytes;
   request.SerializeToString(&bytes);
-  ssize_t sent =
-      TEMP_FAILURE_RETRY(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
-  if (sent < 0 && errno == EPIPE) return Fail(Gone());
-  if (sent < 0) return FailErrno(errno, "send a request to CRIU");
-  return {};
+  Status sent = ipc::SendPacket(socket_.get(), bytes.data(), bytes.size());
+  if (!sent && sent.error().raw == EPIPE) return Fail(Gone());
+  return Annotate(std::move(sent), "a request to CRIU");
 }
 
 Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
@@ -237,29 +228,15 @@ Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
     return Fail(Code::kDeadlineExceeded, Domain::kCriu, 0, "CRIU did not answer in time");
   }
   std::string bytes(kMaxMessageBytes, '\0');
-  iovec part{bytes.data(), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t size = TEMP_FAILURE_RETRY(::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC));
-  if (size < 0 && errno != ECONNRESET) return FailErrno(errno, "receive from CRIU");
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && size > 0;
-       c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    int number;
-    std::memcpy(&number, CMSG_DATA(c), sizeof number);
-    UniqueFd received(number);
-    if (fd != nullptr) *fd = std::move(received);
+  auto packet = ipc::ReceivePacket(socket_.get(), bytes.data(), bytes.size());
+  if (!packet && packet.error().raw != ECONNRESET) {
+    return Fail(std::move(packet.error().WithContext("CRIU")));
   }
-  if (size <= 0) {
-    return Fail(Gone());
-  }
+  if (!packet || packet->size == 0) return Fail(Gone());
+  if (fd != nullptr && !packet->fds.empty()) *fd = std::move(packet->fds.back());
   rpc::Response response;
-  if ((message.msg_flags & MSG_TRUNC) != 0 ||
-      !response.ParseFromArray(bytes.data(), static_cast<int>(size))) {
+  if (packet->size > bytes.size() ||
+      !response.ParseFromArray(bytes.data(), static_cast<int>(packet->size))) {
     return Fail(Code::kInternal, Domain::kCriu, 0, "CRIU sent an answer that cannot be read");
   }
   return response;

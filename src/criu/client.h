@@ -78,13 +78,6 @@ struct SwrkCommand {
 // Uses a scrubbed environment, and disables plugins and configuration files.
 SwrkCommand MakeSwrkCommand(const std::string& criu_path);
 
-struct SocketPair {
-  UniqueFd ours;
-  UniqueFd criu;
-};
-// Creates the socket pair of a session. Close `criu` once CRIU has it.
-Result<SocketPair> MakeSocketPair();
-
 struct DumpRequest {
   process::HostPid pid;  // the root of the tree
   // Must exist. After the dump, call DetachTerminals (terminals.h) for it.

@@ -1,20 +1,18 @@
 #include "criu/inside.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "base/file.h"
 #include "base/install_layout.h"
 #include "base/subprocess.h"
 #include "criu/inside_protocol.h"
+#include "ipc/socket.h"
 
 namespace stasis::criu {
 namespace {
@@ -28,30 +26,16 @@ tl::unexpected<Error> NotThere() {
 
 // Receives one packet. Returns true and its content, or false at end-of-file.
 Result<bool> Receive(int socket, const Deadline& deadline, Handover* said, UniqueFd* fd) {
-  pollfd waiting{socket, POLLIN, 0};
-  int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
-  if (ready < 0) return FailErrno(errno, "poll");
-  if (ready == 0) return Fail(Code::kDeadlineExceeded, "CRIU was not started in time");
-  iovec part{said, sizeof *said};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t size = TEMP_FAILURE_RETRY(::recvmsg(socket, &message, MSG_CMSG_CLOEXEC));
-  if (size < 0) return FailErrno(errno, "hear of CRIU");
-  const cmsghdr* c = CMSG_FIRSTHDR(&message);
-  if (size > 0 && c != nullptr && c->cmsg_type == SCM_RIGHTS) {
-    int number;
-    std::memcpy(&number, CMSG_DATA(c), sizeof number);
-    fd->Reset(number);
+  if (!ipc::AwaitReadable(socket, deadline)) {
+    return Fail(Code::kDeadlineExceeded, "CRIU was not started in time");
   }
-  if (size != 0 && size != static_cast<ssize_t>(sizeof *said)) {
+  STASIS_ASSIGN(ipc::Packet packet, ipc::ReceivePacket(socket, said, sizeof *said));
+  if (!packet.fds.empty()) *fd = std::move(packet.fds.front());
+  if (packet.size != 0 && packet.size != sizeof *said) {
     return Fail(Code::kInternal, std::string(kProgram) + " is of another version",
                 "the installation is mixed: unpack or build it again");
   }
-  return size != 0;
+  return packet.size != 0;
 }
 
 Error InWords(const Handover& said, const std::string& criu_path) {
@@ -76,9 +60,9 @@ Result<Inside> Inside::Make(const std::string& criu_path, const std::string& ima
   const std::string log_folder = std::filesystem::path(AbsolutePath(log_path)).parent_path();
   STASIS_ASSIGN(inside.images_, Open(images_dir, O_PATH | O_DIRECTORY));
   STASIS_ASSIGN(inside.log_folder_, Open(log_folder, O_PATH | O_DIRECTORY));
-  STASIS_ASSIGN(SocketPair pair, MakeSocketPair());
+  STASIS_ASSIGN(ipc::SocketPair pair, ipc::MakeSocketPair());
   inside.ours_ = std::move(pair.ours);
-  inside.its_ = std::move(pair.criu);
+  inside.its_ = std::move(pair.theirs);
   return inside;
 }
 

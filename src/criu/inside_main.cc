@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "criu/inside_protocol.h"
+#include "ipc/packet.h"
 
 namespace {
 
@@ -23,21 +24,8 @@ constexpr int kLastInheritedFd = 255;
 
 // Sends a hand-over with `fd`, or without one if it is -1.
 void Say(int socket, const Handover& handover, int fd) {
-  iovec part{const_cast<Handover*>(&handover), sizeof handover};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-  }
-  (void)!sendmsg(socket, &message, MSG_NOSIGNAL);
+  (void)!stasis::ipc::SendWithDescriptors(socket, &handover, sizeof handover, &fd, fd >= 0 ? 1 : 0,
+                                          0);
 }
 
 [[noreturn]] void GiveUp(int socket, HandoverStep step) {

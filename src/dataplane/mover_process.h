@@ -1,5 +1,7 @@
 // The process of a mover and its socket (mover_protocol.h): finds a resident mover or starts a new
 // one, sends one request at a time, and kills it if it exceeds a deadline.
+//
+// Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -14,9 +16,10 @@
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/result.h"
-#include "base/subprocess.h"
 #include "dataplane/mover_protocol.h"
 #include "device/device_control.h"
+#include "ipc/helper_process.h"
+#include "ipc/resident.h"
 
 namespace stasis::dataplane {
 
@@ -44,9 +47,9 @@ class MoverProcess {
   MoverProcess(const MoverProcess&) = delete;
 
   // Returns the pid of the mover, or 0.
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return helper_ ? helper_->pid() : 0; }
   // A mover is connected and not lost.
-  bool connected() const { return socket_.valid(); }
+  bool connected() const { return helper_ && helper_->socket() >= 0; }
 
   // Called with the number of bytes copied.
   using Progress = std::function<void(uint64_t)>;
@@ -64,25 +67,20 @@ class MoverProcess {
 
  private:
   Status Connect(const Deadline& deadline);
-  // Connects to a resident mover. Returns false if none can be had; a new one is then started.
   Result<bool> ConnectToResident(const Deadline& deadline);
-  Status Spawn(const std::string& listen_path, int listen_fd);
-  Status Farewell();
-  bool running() const { return pidfd_.valid(); }
+  Result<ipc::Greeting> Greet(ipc::HelperProcess& helper, const Deadline& deadline);
+  Status EndSession();
   // Kills the mover and returns how it ended.
-  std::string End();
-  // Forgets the mover without stopping it.
-  void Forget();
-  // Reaps the mover if it is a child. Returns false if it still runs.
-  bool WaitEnd(const Deadline& deadline, std::string* how = nullptr);
+  std::string Kill();
 
   const MoverOptions options_;
-  std::optional<Subprocess> child_;  // set if this process started it
-  UniqueFd pidfd_;
-  pid_t pid_ = 0;
-  bool resident_ = false;
-  UniqueFd socket_;
+  // Kept after Kill() while the process hangs in the kernel.
+  std::optional<ipc::HelperProcess> helper_;
   uint64_t last_id_ = 0;
 };
+
+// Asks all resident movers of this user in `dir` without a client to exit, kills hung ones, and
+// waits until their memory is free. Returns the number of movers stopped.
+Result<int> DismissMovers(const std::string& dir, const Deadline& deadline);
 
 }  // namespace stasis::dataplane

@@ -1,10 +1,9 @@
 #include "dataplane/mover_protocol.h"
 
-#include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "dataplane/range.h"
+#include "ipc/message.h"
 
 namespace stasis::dataplane::wire {
 namespace {
@@ -41,18 +40,6 @@ const OpRow* Find(Op op) {
   return nullptr;
 }
 
-template <size_t n>
-bool Ended(const char (&text)[n]) {
-  return std::memchr(text, '\0', n) != nullptr;
-}
-
-template <size_t n>
-void PutText(char (&out)[n], const std::string& text) {
-  const size_t size = std::min(text.size(), n - 1);
-  std::memcpy(out, text.data(), size);
-  out[size] = '\0';
-}
-
 }  // namespace
 
 const char* OpName(Op op) {
@@ -61,9 +48,7 @@ const char* OpName(Op op) {
 }
 
 const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
-  if (size != sizeof(Request)) return "a request of the wrong length";
-  if (r.magic != kMagic) return "not a request";
-  if (r.version != kVersion) return "a request of another version";
+  if (const char* why = ipc::WhyNoMessage(r, size, kMagic, kVersion)) return why;
   if (r.id == 0) return "a request without an id";
   const OpRow* row = Find(r.op);
   if (row == nullptr) return "an unknown operation";
@@ -84,14 +69,12 @@ const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
 }
 
 const char* WhyInvalid(const Reply& r, size_t size, size_t fds) {
-  if (size != sizeof(Reply)) return "a reply of the wrong length";
-  if (r.magic != kMagic) return "not a reply";
-  if (r.version != kVersion) return "a reply of another version";
+  if (const char* why = ipc::WhyNoMessage(r, size, kMagic, kVersion)) return why;
   if (Find(r.op) == nullptr) return "a reply to an unknown operation";
   if (r.code > static_cast<uint32_t>(Code::kDataLoss)) return "an unknown error";
   if (r.domain > static_cast<uint32_t>(Domain::kUsage)) return "an unknown domain";
   if (r.code == 0 && (r.raw != 0 || r.fatal != 0)) return "an error without a code";
-  if (!Ended(r.message) || !Ended(r.hint)) return "a text without an end";
+  if (!ipc::IsTerminated(r.message) || !ipc::IsTerminated(r.hint)) return "a text without an end";
   if (r.count > kMaxBatch || fds != r.count) return "the wrong number of descriptors";
   if (r.count != 0 && r.op != Op::kExport) return "descriptors where none belong";
   return nullptr;
@@ -102,8 +85,8 @@ void Put(Reply& reply, const Error& error) {
   reply.code = static_cast<uint32_t>(error.code);
   reply.domain = static_cast<uint32_t>(error.domain);
   reply.raw = error.raw;
-  PutText(reply.message, error.ToString());
-  PutText(reply.hint, error.hint);
+  ipc::PutText(reply.message, error.ToString());
+  ipc::PutText(reply.hint, error.hint);
 }
 
 Status ErrorOf(const Reply& reply) {

@@ -50,10 +50,6 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr uint32_t kMagic = 0x56444d53;  // "SMDV"
 inline constexpr uint32_t kVersion = 5;
 
-inline constexpr int kSocketFd = 3;
-inline constexpr int kInheritedFd = 4;  // held open, never used: as in the device helper
-inline constexpr int kListenFd = 5;     // resident mover: a bound socket to listen on
-
 // The kernel passes at most 253 descriptors in a message.
 inline constexpr uint32_t kMaxBatch = 200;
 

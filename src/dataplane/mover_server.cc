@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/inotify.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,12 +14,14 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/descriptor_table.h"
 #include "base/fd.h"
 #include "base/thread.h"
 #include "dataplane/mover_protocol.h"
 #include "dataplane/mover_work.h"
-#include "dataplane/packet.h"
-#include "dataplane/resident_mover.h"
+#include "ipc/helper_process.h"
+#include "ipc/resident.h"
+#include "ipc/socket.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -39,15 +40,15 @@ struct Job {
 
 class Server {
  public:
-  Server(int socket, const MoverServerOptions& options)
+  explicit Server(const ipc::HelperServerOptions& options)
       : options_(options),
-        client_(std::make_shared<UniqueFd>(socket)),
+        client_(std::make_shared<UniqueFd>(ipc::kHelperSocketFd)),
         removals_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
         work_(options, removals_.get()) {}
 
   // The reading thread. Never returns.
   [[noreturn]] void Read() {
-    if (stays()) Listen();
+    if (options_.resident()) listen_ = ipc::ListenAsHelper();
     auto worker = Thread::Start([this] { Do(); });
     if (!worker) RefuseFirstAndLeave(worker.error());
     std::move(*worker).Detach();
@@ -57,7 +58,7 @@ class Server {
                       {removals_.get(), POLLIN, 0}};
       const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, IdleLimit().PollTimeout()));
       if (ready < 0) ::_exit(1);
-      if (ready == 0 && IsIdle()) Leave();
+      if (ready == 0 && IsIdle()) ipc::ExitHelper(options_);
       // Handle the disconnect before the new connection; one poll may report both.
       if (fds[0].revents != 0) Receive();
       if (fds[2].revents != 0) ForgetRemoved();
@@ -66,8 +67,6 @@ class Server {
   }
 
  private:
-  bool stays() const { return !options_.listen_path.empty(); }
-
   bool IsIdle() {
     std::lock_guard lock(mutex_);
     return !job_ && !busy_ && !holds_memory_;
@@ -79,21 +78,8 @@ class Server {
 
   // A resident mover does not time out a connected client.
   Deadline IdleLimit() {
-    if (options_.idle_timeout.count() == 0 || (stays() && client_)) return {};
+    if (options_.idle_timeout.count() == 0 || (options_.resident() && client_)) return {};
     return Deadline::In(options_.idle_timeout);
-  }
-
-  // Calls listen() itself, because SO_PEERCRED names the process that did.
-  void Listen() {
-    listen_.Reset(wire::kListenFd);
-    if (::listen(wire::kListenFd, 8) != 0) listen_.Reset();
-  }
-
-  [[noreturn]] void Leave() {
-    if (stays()) RemoveResidentName(options_.listen_path);
-    // Clients that connected meanwhile see end-of-file. Not exit(): the driver's destructors would
-    // run beside a thread inside the driver.
-    ::_exit(0);
   }
 
   void Accept() {
@@ -113,12 +99,12 @@ class Server {
   void Receive() {
     Job job;
     job.client = client_;
-    auto packet = ReceivePacket(client_->get(), &job.request, sizeof job.request);
+    auto packet = ipc::ReceivePacket(client_->get(), &job.request, sizeof job.request);
     if (!packet || packet->size == 0) {
       // The client is gone, and unfinished work has no lasting effect: GPU memory is shared with
       // its owner, and the arena is incomplete until the client says otherwise.
       AwaitOwnWork();
-      if (!listen_ || IsBusy()) Leave();
+      if (!listen_ || IsBusy()) ipc::ExitHelper(options_);
       client_.reset();
       Give(OurOwn(Op::kEnd));
       return;
@@ -178,15 +164,15 @@ class Server {
     reply.op = request.op >= Op::kHello && request.op <= Op::kLast ? request.op : Op::kHello;
     Put(reply, error);
     reply.fatal = fatal;
-    (void)SendPacket(client_->get(), &reply, sizeof reply, {});
+    (void)ipc::SendPacket(client_->get(), &reply, sizeof reply);
   }
 
   // Without a working thread: reports the reason to the client and exits.
   [[noreturn]] void RefuseFirstAndLeave(const Error& error) {
     Request request{};
-    auto packet = ReceivePacket(client_->get(), &request, sizeof request);
+    auto packet = ipc::ReceivePacket(client_->get(), &request, sizeof request);
     if (packet && packet->size != 0) Refuse(request, error, /*fatal=*/true);
-    Leave();
+    ipc::ExitHelper(options_);
   }
 
   // The working thread.
@@ -236,7 +222,7 @@ class Server {
       step.progress = 1;
       step.bytes = bytes;
       // Progress reports are optional and must not delay the copy.
-      (void)SendPacket(job.client->get(), &step, sizeof step, {}, MSG_DONTWAIT);
+      (void)ipc::SendPacket(job.client->get(), &step, sizeof step, {}, MSG_DONTWAIT);
     };
     const bool ends = request.op == Op::kEnd;
     if (request.op == Op::kHello && !job.fds.empty()) lock_ = std::move(job.fds[0]);
@@ -252,7 +238,7 @@ class Server {
                     !IsHarmless(static_cast<int>(status.error().raw));
     }
     const bool leaves = (ends && (request.flags & wire::kFlagLeave) != 0) || reply.fatal != 0;
-    if (leaves && stays()) RemoveResidentName(options_.listen_path);
+    if (leaves && options_.resident()) ipc::RemoveResidentName(options_.listen_path);
     {
       // Before the reply is sent, because the next request may follow immediately.
       std::lock_guard lock(mutex_);
@@ -264,12 +250,12 @@ class Server {
     for (const UniqueFd& fd : out) fds.push_back(fd.get());
     reply.count = static_cast<uint32_t>(fds.size());
     assert(wire::WhyInvalid(reply, sizeof reply, fds.size()) == nullptr);
-    const bool sent = SendPacket(job.client->get(), &reply, sizeof reply, fds).has_value();
+    const bool sent = ipc::SendPacket(job.client->get(), &reply, sizeof reply, fds).has_value();
     // In a resident mover the reading thread handles a disconnected client.
-    if (leaves || (!sent && !stays())) ::_exit(leaves && reply.fatal == 0 ? 0 : 1);
+    if (leaves || (!sent && !options_.resident())) ::_exit(leaves && reply.fatal == 0 ? 0 : 1);
   }
 
-  const MoverServerOptions options_;
+  const ipc::HelperServerOptions options_;
   // Used by the reading thread only.
   std::shared_ptr<UniqueFd> client_;
   UniqueFd listen_;
@@ -288,20 +274,13 @@ class Server {
   bool holds_memory_ = false;
 };
 
-// Every handle of a save is briefly a descriptor, with some drivers for longer.
-void RaiseFileLimit() {
-  rlimit limit;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 }  // namespace
 
-void ServeMover(int socket, const MoverServerOptions& options) {
-  RaiseFileLimit();
+void ServeMover(const ipc::HelperServerOptions& options) {
+  // Every handle of a save is briefly a descriptor, with some drivers for longer.
+  (void)RaiseDescriptorLimit();
   // Never destroyed: its thread may still use it when the process exits.
-  auto& server = *new Server(socket, options);
+  auto& server = *new Server(options);
   server.Read();
 }
 

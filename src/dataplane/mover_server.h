@@ -6,23 +6,12 @@
 // mover. If a client disconnects in the middle of a request, the mover exits.
 #pragma once
 
-#include <chrono>
-#include <string>
-
-#include "device/device_control.h"
+#include "ipc/helper_server.h"
 
 namespace stasis::dataplane {
 
-struct MoverServerOptions {
-  std::string library;  // driver library; empty: the loader's search
-  device::GpuUuid gpu;
-  // Exit after this time without a request (resident: without a client) if no GPU memory but the
-  // context is held; 0: never.
-  std::chrono::milliseconds idle_timeout{0};
-  // Path of the listening socket (resident_mover.h); empty: not resident.
-  std::string listen_path;
-};
-
-[[noreturn]] void ServeMover(int socket, const MoverServerOptions& options);
+// Serves ipc::kHelperSocketFd. After the idle time the mover exits only if it holds no GPU memory
+// but the context.
+[[noreturn]] void ServeMover(const ipc::HelperServerOptions& options);
 
 }  // namespace stasis::dataplane

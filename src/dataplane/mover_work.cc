@@ -36,7 +36,7 @@ uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / un
 
 Status MoverWork::Start() {
   if (gpu_) return {};
-  STASIS_ASSIGN(gpu_, Gpu::Open(options_.library, options_.gpu));
+  STASIS_ASSIGN(gpu_, Gpu::Open(options_.library, device::GpuUuid{options_.gpu}));
   arena_ = std::make_unique<AttachedArena>(*gpu_, removals_);
   copier_ = std::make_unique<Copier>(*gpu_);
   namer_ = std::make_unique<BlockNamer>(*gpu_);
@@ -197,7 +197,7 @@ Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
     if (needed > now.free_bytes) {
       return Fail(Code::kResourceExhausted,
                   fmt::format("{} of GPU memory are needed on {}, and {} are free", Mib(needed),
-                              options_.gpu.value, Mib(now.free_bytes)),
+                              options_.gpu, Mib(now.free_bytes)),
                   "free memory on this GPU, or choose another one with --gpu-map");
     }
   }

@@ -14,14 +14,14 @@
 #include "dataplane/device_memory.h"
 #include "dataplane/gpu.h"
 #include "dataplane/mover_protocol.h"
-#include "dataplane/mover_server.h"
+#include "ipc/helper_server.h"
 
 namespace stasis::dataplane {
 
 class MoverWork {
  public:
   // `removals` is an inotify descriptor that becomes readable when an arena file was removed.
-  MoverWork(const MoverServerOptions& options, int removals)
+  MoverWork(const ipc::HelperServerOptions& options, int removals)
       : options_(options), removals_(removals) {}
 
   // Executes a request. Fills the operation's fields of `reply` and the descriptors of `out`. After
@@ -64,7 +64,7 @@ class MoverWork {
   Status MeasureNames(uint64_t bytes, wire::Reply& reply);
   Status Release();
 
-  const MoverServerOptions options_;
+  const ipc::HelperServerOptions options_;
   const int removals_;
   std::optional<Gpu> gpu_;
   std::unique_ptr<AttachedArena> arena_;

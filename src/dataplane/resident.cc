@@ -1,6 +1,6 @@
 #include "dataplane/resident.h"
 
-#include "dataplane/resident_mover.h"
+#include "dataplane/mover_process.h"
 
 namespace stasis::dataplane {
 
@@ -21,7 +21,7 @@ void Resident::StopMovers() {
 }
 
 Result<int> Resident::StopIdleMovers(const Deadline& deadline) {
-  return SendAwayResidents(residents_, {}, deadline);
+  return DismissMovers(residents_, deadline);
 }
 
 void Resident::KeepArena(Arena arena) {

@@ -8,6 +8,7 @@
 #include "criu/probe.h"
 #include "criu/stdio.h"
 #include "criu/terminals.h"
+#include "ipc/socket.h"
 #include "jobs/test_jobs.h"
 #include "process/namespace.h"
 
@@ -97,8 +98,8 @@ class RestoreTest : public JobsTest {
       STASIS_TRY(start(inside.command()));
       return inside.Accept(Patience());
     }
-    STASIS_ASSIGN(criu::SocketPair pair, criu::MakeSocketPair());
-    spec.criu_fds = {{criu::SwrkCommand::kSocketFd, pair.criu.get()}};
+    STASIS_ASSIGN(ipc::SocketPair pair, ipc::MakeSocketPair());
+    spec.criu_fds = {{criu::SwrkCommand::kSocketFd, pair.theirs.get()}};
     STASIS_TRY(start(criu::MakeSwrkCommand(criu_path_)));
     return criu::Session::OverSocket(std::move(pair.ours), shim->criu());
   }
@@ -357,14 +358,14 @@ TEST_F(RestoreTest, RootThatEndsBeforeTheCommitIsSaidAndRecorded) {
 TEST_F(RestoreTest, CommitWithoutARootIsRefused) {
   Run("a", "exit 0");
   End("a");
-  auto pair = criu::MakeSocketPair();
+  auto pair = ipc::MakeSocketPair();
   ASSERT_OK(pair);
   criu::SwrkCommand command = criu::MakeSwrkCommand(criu_path_);
   RestoreSpec spec{store.Folder("a"),
                    {store.OwnLog("a")},
                    command.argv,
                    command.env,
-                   {{criu::SwrkCommand::kSocketFd, pair->criu.get()}}};
+                   {{criu::SwrkCommand::kSocketFd, pair->theirs.get()}}};
   auto shim = RestoreShim::Start(spec, Patience());
   ASSERT_OK(shim);
   EXPECT_FALSE(shim->Commit(Patience()));

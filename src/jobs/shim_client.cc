@@ -1,9 +1,7 @@
 #include "jobs/shim_client.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include "base/file.h"
 #include "base/install_layout.h"
 #include "base/subprocess.h"
+#include "ipc/socket.h"
 #include "process/namespace.h"
 
 namespace stasis::jobs {
@@ -48,11 +47,7 @@ std::vector<std::string> EnvironmentWithout(const std::map<std::string, std::str
 
 Result<UniqueFd> StartShim(const ShimArguments& arguments) {
   STASIS_ASSIGN(std::string program, LibexecProgram("stasis-shim"));
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-    return FailErrno(errno, "socketpair");
-  }
-  UniqueFd ours(pair[0]), its(pair[1]);
+  STASIS_ASSIGN(ipc::SocketPair control, ipc::MakeSocketPair());
   STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));
 
   SpawnOptions spawn;
@@ -60,7 +55,7 @@ Result<UniqueFd> StartShim(const ShimArguments& arguments) {
   spawn.argv = {program, arguments.mode, "--job-dir", arguments.job_folder, "--log", stdio.log};
   spawn.env = arguments.env;
   if (!arguments.program_env.empty()) spawn.env = EnvironmentWithout(arguments.program_env);
-  spawn.fds = {{STDERR_FILENO, null.get()}, {shim::kControlFd, its.get()}};
+  spawn.fds = {{STDERR_FILENO, null.get()}, {shim::kControlFd, control.theirs.get()}};
   auto add = [&](const char* option, const std::string& value) {
     spawn.argv.insert(spawn.argv.end(), {option, value});
   };
@@ -92,7 +87,7 @@ Result<UniqueFd> StartShim(const ShimArguments& arguments) {
   STASIS_ASSIGN(Subprocess starter, Subprocess::Spawn(spawn));
   // The starter forks the shim and exits at once.
   STASIS_TRY(starter.Wait());
-  return ours;
+  return std::move(control.ours);
 }
 
 tl::unexpected<Error> ShimEnded() {
@@ -100,14 +95,13 @@ tl::unexpected<Error> ShimEnded() {
 }
 
 Result<Message> Receive(int control, const Deadline& deadline) {
-  pollfd waiting{control, POLLIN, 0};
-  int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
-  if (ready < 0) return FailErrno(errno, "poll");
-  if (ready == 0) return Fail(Code::kDeadlineExceeded, "the shim did not answer in time");
+  if (!ipc::AwaitReadable(control, deadline)) {
+    return Fail(Code::kDeadlineExceeded, "the shim did not answer in time");
+  }
   Message message;
-  ssize_t size = TEMP_FAILURE_RETRY(::recv(control, &message, sizeof message, 0));
-  if (size <= 0) return ShimEnded();
-  if (size != sizeof message || message.version != shim::kProtocolVersion) {
+  auto packet = ipc::ReceivePacket(control, &message, sizeof message);
+  if (!packet || packet->size == 0) return ShimEnded();
+  if (packet->size != sizeof message || message.version != shim::kProtocolVersion) {
     return Fail(Code::kInternal, "the shim is of another version",
                 "the installation is mixed: unpack or build it again");
   }
@@ -246,8 +240,7 @@ Result<RestoreShim> RestoreShim::Start(const RestoreSpec& spec, const Deadline& 
 }
 
 Status RestoreShim::Say(const Message& message) {
-  ssize_t size = TEMP_FAILURE_RETRY(::send(control_.get(), &message, sizeof message, MSG_NOSIGNAL));
-  if (size != sizeof message) return ShimEnded();
+  if (!ipc::SendPacket(control_.get(), &message, sizeof message)) return ShimEnded();
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/file.h"
+#include "ipc/socket.h"
 
 namespace stasis::jobs {
 namespace {
@@ -48,11 +49,8 @@ tl::unexpected<Error> NoAnswer() {
 }  // namespace
 
 Result<TerminalClient::Pair> TerminalClient::MakePair(shim::WindowSize size) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return FailErrno(errno, "socketpair");
-  }
-  Pair pair{TerminalClient(UniqueFd(ends[0])), UniqueFd(ends[1])};
+  STASIS_ASSIGN(ipc::SocketPair ends, ipc::MakeSocketPair());
+  Pair pair{TerminalClient(std::move(ends.ours)), std::move(ends.theirs)};
   STASIS_TRY(pair.client.Greet(size, true));
   return pair;
 }
@@ -60,23 +58,17 @@ Result<TerminalClient::Pair> TerminalClient::MakePair(shim::WindowSize size) {
 Result<TerminalClient> TerminalClient::Connect(const std::string& folder, shim::WindowSize size,
                                                bool wants_input, const Deadline& deadline) {
   STASIS_ASSIGN(UniqueFd opened, Open(folder, O_PATH | O_DIRECTORY));
-  // The directory's path may be too long for an address.
-  sockaddr_un address{AF_UNIX, {}};
-  std::string path = "/proc/self/fd/" + std::to_string(opened.get()) + "/" + shim::kTerminalSocket;
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  STASIS_ASSIGN(const sockaddr_un address, ipc::AddressIn(opened.get(), shim::kTerminalSocket));
   TerminalClient client(UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
   if (!client.socket_) return FailErrno(errno, "socket");
-  if (::connect(client.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+  if (::connect(client.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     // The stale socket of a killed shim.
     if (errno == ECONNREFUSED) return NoAnswer();
     return FailErrno(errno, "connect to its terminal");
   }
   // A shim that rejects the connection may have closed it already.
   (void)client.Greet(size, wants_input);
-  pollfd waiting{client.fd(), POLLIN, 0};
-  int ready = TEMP_FAILURE_RETRY(::poll(&waiting, 1, deadline.PollTimeout()));
-  if (ready < 0) return FailErrno(errno, "poll");
-  if (ready == 0) return NoAnswer();
+  if (!ipc::AwaitReadable(client.fd(), deadline)) return NoAnswer();
   TerminalHeader header;
   if (shim::ReceivePacket(client.fd(), &header, sizeof header) != sizeof header) return NoAnswer();
   if (header.kind == TerminalKind::kWelcome && header.version == shim::kTerminalVersion) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "criu/inside.h"
+#include "ipc/socket.h"
 
 namespace stasis::operations {
 namespace {
@@ -42,15 +43,15 @@ class ShimHosts final : public RestoreHosts {
  public:
   Result<std::unique_ptr<RestoreHost>> Start(HostSpec spec, const Deadline& deadline) override {
     std::optional<criu::Inside> inside;
-    criu::SocketPair pair;
+    ipc::SocketPair pair;
     criu::SwrkCommand command;
     if (spec.shim.new_pidns) {
       STASIS_ASSIGN(inside, criu::Inside::Make(spec.criu_path, spec.images_dir, spec.log_path));
       spec.shim.criu_fds.merge(inside->fds());
       command = inside->command();
     } else {
-      STASIS_ASSIGN(pair, criu::MakeSocketPair());
-      spec.shim.criu_fds[criu::SwrkCommand::kSocketFd] = pair.criu.get();
+      STASIS_ASSIGN(pair, ipc::MakeSocketPair());
+      spec.shim.criu_fds[criu::SwrkCommand::kSocketFd] = pair.theirs.get();
       command = criu::MakeSwrkCommand(spec.criu_path);
     }
     spec.shim.criu_argv = std::move(command.argv);

@@ -15,6 +15,7 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "ipc/socket.h"
 
 namespace stasis::shim {
 namespace {
@@ -30,13 +31,10 @@ Result<UniqueFd> Listen(const std::string& job_folder) {
   STASIS_ASSIGN(UniqueFd folder, stasis::Open(job_folder, O_PATH | O_DIRECTORY));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return FailErrno(errno, "socket");
-  // The directory's path may be too long for an address.
-  sockaddr_un address{AF_UNIX, {}};
-  std::string path = "/proc/self/fd/" + std::to_string(folder.get()) + "/" + kTerminalSocket;
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  ::unlink(path.c_str());
+  STASIS_ASSIGN(const sockaddr_un address, ipc::AddressIn(folder.get(), kTerminalSocket));
+  ::unlink(address.sun_path);
   mode_t umask = ::umask(0177);
-  int bound = ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+  int bound = ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   int error = errno;
   ::umask(umask);
   if (bound != 0) return FailErrno(error, "bind a socket in " + job_folder);

@@ -2,9 +2,9 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/deadline.h"
+#include "ipc/socket.h"
 #include "wire/find.h"
 #include "wire/packet.h"
 
@@ -91,22 +91,18 @@ bool Plausible(const HelloReply& hello) {
 
 Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout) {
   const std::string who = "the agent in process " + process::ToString(pid);
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return FailErrno(errno, "make a socket");
-  }
-  UniqueFd ours(ends[0]), theirs(ends[1]);
+  STASIS_ASSIGN(ipc::SocketPair sockets, ipc::MakeSocketPair());
   auto knock = [&](const NoteStep& note) -> Result<std::string> {
-    STASIS_ASSIGN(AgentHeader header, KnockWithin(pid, theirs.get(), note));
+    STASIS_ASSIGN(AgentHeader header, KnockWithin(pid, sockets.theirs.get(), note));
     return ToAnswer(header);
   };
   BoundedOptions options;
-  options.keep_fds = {theirs.get()};
+  options.keep_fds = {sockets.theirs.get()};
   STASIS_ASSIGN(std::string answer,
                 Annotate(AskBounded(knock, Deadline::In(timeout), options), "finding " + who));
   STASIS_ASSIGN(AgentHeader header, FromAnswer(answer));
-  theirs.Reset();
-  STASIS_ASSIGN(AgentClient client, Greet(std::move(ours), who, timeout));
+  sockets.theirs.Reset();
+  STASIS_ASSIGN(AgentClient client, Greet(std::move(sockets.ours), who, timeout));
   client.goes_in_steps_ = (header.memory & kStepsTold) != 0;
   return client;
 }

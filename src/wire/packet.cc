@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ipc/packet.h"
+
 namespace stasis::wire {
 namespace {
 
@@ -31,12 +33,6 @@ Io Await(int socket, short events, int64_t until_ms) {
     if (errno != EINTR) return Io::kError;
   }
 }
-
-// A control buffer with the alignment that CMSG_FIRSTHDR wants.
-union Control {
-  cmsghdr align;
-  char bytes[CMSG_SPACE(kMaxBatch * sizeof(int))];
-};
 
 struct Bounds {
   Type type;
@@ -89,26 +85,6 @@ bool MakesSense(const Packet& packet, size_t got, uint32_t fds) {
   return false;
 }
 
-// Takes every descriptor out of a message; those that do not fit are closed.
-uint32_t TakeDescriptors(msghdr* message, int* fds, uint32_t room, bool* too_many) {
-  uint32_t count = 0;
-  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < here; ++i) {
-      int fd;
-      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-      if (count < room) {
-        fds[count++] = fd;
-      } else {
-        close(fd);
-        *too_many = true;
-      }
-    }
-  }
-  return count;
-}
-
 }  // namespace
 
 void CloseAll(const int* fds, uint32_t count) {
@@ -117,30 +93,13 @@ void CloseAll(const int* fds, uint32_t count) {
 
 Io Send(int socket, void* packet, Type type, size_t length, const int* fds, uint32_t count,
         int timeout_ms) {
-  auto* header = static_cast<Header*>(packet);
-  *header = {kMagic, kVersion, type, uint32_t(length), 0};
-  iovec part{packet, length};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  Control control;
-  if (count > 0) {
-    memset(&control, 0, sizeof(control));
-    message.msg_control = &control;
-    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(count * sizeof(int));
-    memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-  }
+  *static_cast<Header*>(packet) = {kMagic, kVersion, type, uint32_t(length), 0};
   int64_t until = timeout_ms < 0 ? -1 : NowMs() + timeout_ms;
   for (;;) {
-    ssize_t n = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = ipc::SendWithDescriptors(socket, packet, length, fds, count, MSG_DONTWAIT);
     if (n == ssize_t(length)) return Io::kOk;
     if (n >= 0) return Io::kError;
     if (errno == EPIPE || errno == ECONNRESET) return Io::kEnd;
-    if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return Io::kError;
     if (Io io = Await(socket, POLLOUT, until); io != Io::kOk) return io;
   }
@@ -151,26 +110,18 @@ Io Receive(int socket, Packet* packet, int* fds, uint32_t* count, int timeout_ms
   int64_t until = timeout_ms < 0 ? -1 : NowMs() + timeout_ms;
   for (;;) {
     if (Io io = Await(socket, POLLIN, until); io != Io::kOk) return io;
-    iovec part{packet, sizeof(*packet)};
-    Control control;
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
-    ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (n < 0) {
-      if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK) continue;
+    const ipc::ReceivedPacket got =
+        ipc::ReceiveWithDescriptors(socket, packet, sizeof(*packet), fds, kMaxBatch, MSG_DONTWAIT);
+    if (got.size < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) continue;
       return errno == ECONNRESET ? Io::kEnd : Io::kError;
     }
-    bool bad = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-    uint32_t got = TakeDescriptors(&message, fds, kMaxBatch, &bad);
-    if (n == 0 && got == 0) return Io::kEnd;
-    if (bad || !MakesSense(*packet, size_t(n), got)) {
-      CloseAll(fds, got);
+    if (got.size == 0 && got.count == 0) return Io::kEnd;
+    if (got.descriptors_lost || !MakesSense(*packet, size_t(got.size), got.count)) {
+      CloseAll(fds, got.count);
       return Io::kBad;
     }
-    *count = got;
+    *count = got.count;
     return Io::kOk;
   }
 }
@@ -188,52 +139,23 @@ uint64_t SocketMark(int socket) {
 }
 
 Io SendDoorKnock(int door, int fd) {
-  char byte = 1;
-  iovec part{&byte, 1};
-  union {
-    cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int))];
-  } control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* c = CMSG_FIRSTHDR(&message);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-  ssize_t n;
-  do {
-    n = sendmsg(door, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (n < 0 && errno == EINTR);
-  if (n == 1) return Io::kOk;
+  const char byte = 1;
+  if (ipc::SendWithDescriptors(door, &byte, 1, &fd, 1, MSG_DONTWAIT) == 1) return Io::kOk;
   return errno == EPIPE || errno == ECONNRESET ? Io::kEnd : Io::kError;
 }
 
 int ReceiveDoorKnock(int door) {
-  char bytes[64];
-  iovec part{bytes, sizeof(bytes)};
-  Control control;
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof(control);
-  ssize_t n = recvmsg(door, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (n < 0) return -1;
+  char byte = 0;
   int fds[kMaxBatch];
-  bool too_many = false;
-  uint32_t count = TakeDescriptors(&message, fds, kMaxBatch, &too_many);
+  const ipc::ReceivedPacket got =
+      ipc::ReceiveWithDescriptors(door, &byte, 1, fds, kMaxBatch, MSG_DONTWAIT);
   int type = 0;
   socklen_t size = sizeof(type);
-  if (n == 1 && bytes[0] == 1 && count == 1 && !too_many &&
-      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 &&
+  if (got.size == 1 && byte == 1 && got.count == 1 && !got.descriptors_lost &&
       getsockopt(fds[0], SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET) {
     return fds[0];
   }
-  CloseAll(fds, count);
+  CloseAll(fds, got.count);
   return -1;
 }
 

@@ -8,8 +8,9 @@
 #include <optional>
 
 #include "base/file.h"
-#include "dataplane/packet.h"
 #include "driver_agent.h"
+#include "ipc/helper_process.h"
+#include "ipc/socket.h"
 
 namespace stasis::dataplane::testing {
 namespace {
@@ -362,14 +363,14 @@ TEST_F(MoverFaultTest, InvalidRequestsAreRejectedAndTheMoverContinues) {
   if (!options.library.empty()) {
     spawn.argv.insert(spawn.argv.end(), {"--library", options.library});
   }
-  spawn.fds = {{wire::kSocketFd, theirs.get()}};
+  spawn.fds = {{ipc::kHelperSocketFd, theirs.get()}};
   auto process = Subprocess::Spawn(spawn);
   ASSERT_DONE(process);
   theirs.Reset();
   auto ask = [&](const void* data, size_t size, std::vector<int> fds = {}) {
-    EXPECT_DONE(SendPacket(ours.get(), data, size, fds));
+    EXPECT_DONE(ipc::SendPacket(ours.get(), data, size, fds));
     wire::Reply reply;
-    auto packet = ReceivePacket(ours.get(), &reply, sizeof reply);
+    auto packet = ipc::ReceivePacket(ours.get(), &reply, sizeof reply);
     EXPECT_EQ(packet->size, sizeof reply);
     EXPECT_EQ(wire::WhyInvalid(reply, packet->size, packet->fds.size()), nullptr);
     return static_cast<Code>(reply.code);

@@ -3,8 +3,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,8 +12,10 @@
 
 #include "base/fd.h"
 #include "base/limit_hint.h"
-#include "base/subprocess.h"
 #include "base/thread.h"
+#include "device/driver_environment.h"
+#include "ipc/helper_process.h"
+#include "ipc/socket.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -49,8 +49,8 @@ bool WaitFor(std::condition_variable& condition, std::unique_lock<std::mutex>& l
 // process.
 class HelperClient::Helper {
  public:
-  Helper(Subprocess process, UniqueFd socket, std::chrono::milliseconds settle_timeout)
-      : process_(std::move(process)), socket_(std::move(socket)), settle_timeout_(settle_timeout) {}
+  Helper(ipc::HelperProcess process, std::chrono::milliseconds settle_timeout)
+      : process_(std::move(process)), settle_timeout_(settle_timeout) {}
 
   // Call once, before any other method. After an error the process has exited.
   Status StartReceiver() {
@@ -61,8 +61,8 @@ class HelperClient::Helper {
     auto receiver = Thread::Start([this] { Receive(); });
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (!receiver) {
-      process_.Kill(SIGKILL);
-      (void)process_.Wait(Deadline::In(settle_timeout_));
+      process_.Kill();
+      (void)process_.WaitEnd(Deadline::In(settle_timeout_));
       return Fail(std::move(receiver).error());
     }
     receiver_ = std::move(*receiver);
@@ -71,7 +71,7 @@ class HelperClient::Helper {
 
   ~Helper() {
     // End-of-file stops an idle helper. One that does not exit is killed.
-    ::shutdown(socket_.get(), SHUT_RDWR);
+    ::shutdown(process_.socket(), SHUT_RDWR);
     receiver_.Join();
   }
 
@@ -87,9 +87,9 @@ class HelperClient::Helper {
     std::unique_lock lock(mutex_);
     request.id = ++last_id_;
     waiting_.emplace(request.id, Waiter{request.op, std::nullopt});
-    if (!ended_ &&
-        ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-      End("it could not be written to: " + ErrnoError(errno, "send").message);
+    if (!ended_) {
+      auto sent = ipc::SendPacket(process_.socket(), &request, sizeof request, {}, MSG_DONTWAIT);
+      if (!sent) End("it could not be written to: " + sent.error().message);
     }
     const bool answered = WaitFor(changed_, lock, deadline, [&] {
       return waiting_.at(request.id).reply.has_value() || ended_;
@@ -134,9 +134,8 @@ class HelperClient::Helper {
   void End(std::string why) {
     if (why_.empty()) why_ = std::move(why);
     ended_ = true;
-    // By pidfd, because Receive() may have reaped the process and its pid may be reused.
-    ::syscall(SYS_pidfd_send_signal, process_.pidfd(), SIGKILL, nullptr, 0);
-    ::shutdown(socket_.get(), SHUT_RDWR);
+    process_.Kill();
+    ::shutdown(process_.socket(), SHUT_RDWR);
     changed_.notify_all();
   }
 
@@ -159,16 +158,16 @@ class HelperClient::Helper {
   void Receive() {
     for (;;) {
       Reply reply;
-      ssize_t size = TEMP_FAILURE_RETRY(::recv(socket_.get(), &reply, sizeof reply, MSG_TRUNC));
-      if (size <= 0) break;
-      const char* invalid = wire::WhyInvalid(reply, static_cast<size_t>(size));
+      auto packet = ipc::ReceivePacket(process_.socket(), &reply, sizeof reply);
+      if (!packet || packet->size == 0) break;
+      const char* invalid = wire::WhyInvalid(reply, packet->size);
       std::lock_guard lock(mutex_);
       auto waiter = waiting_.find(reply.id);
       // The late reply to an abandoned call on a retired helper.
       if (invalid == nullptr && waiter == waiting_.end() && retired_) continue;
       if (invalid == nullptr &&
           (waiter == waiting_.end() || waiter->second.reply || waiter->second.op != reply.op)) {
-        invalid = "a reply that nobody asked for";
+        invalid = "a reply to no request";
       }
       if (invalid != nullptr) {
         End(std::string("it sent ") + invalid);
@@ -185,20 +184,19 @@ class HelperClient::Helper {
       ended_ = true;
       changed_.notify_all();
     }
-    auto status = process_.Wait(Deadline::In(kIdleEnd));
-    if (!status) {
-      ::syscall(SYS_pidfd_send_signal, process_.pidfd(), SIGKILL, nullptr, 0);
-      status = process_.Wait(Deadline::In(settle_timeout_));
+    auto how = process_.WaitEnd(Deadline::In(kIdleEnd));
+    if (!how) {
+      process_.Kill();
+      how = process_.WaitEnd(Deadline::In(settle_timeout_));
     }
     std::lock_guard lock(mutex_);
-    gone_ = status.has_value();
-    if (status && !asked) how_ = DescribeWaitStatus(*status);
+    gone_ = how.has_value();
+    if (how && !asked) how_ = *how;
     if (asked) how_ = "was ended";
     changed_.notify_all();
   }
 
-  Subprocess process_;  // used by the receiving thread only, except pid and pidfd
-  const UniqueFd socket_;
+  ipc::HelperProcess process_;  // WaitEnd() is called on the receiving thread only
   const std::chrono::milliseconds settle_timeout_;
 
   std::mutex mutex_;
@@ -227,25 +225,16 @@ pid_t HelperClient::helper_pid() {
 }
 
 Result<std::shared_ptr<HelperClient::Helper>> HelperClient::Start() {
-  int fds[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
-    return FailErrno(errno, "socketpair");
-  }
-  UniqueFd ours(fds[0]), theirs(fds[1]);
-  SpawnOptions spawn;
-  spawn.argv = {options_.program, "--settle-ms", std::to_string(options_.settle_timeout.count())};
+  ipc::HelperCommand command;
+  command.program = options_.program;
+  command.arguments = {"--settle-ms", std::to_string(options_.settle_timeout.count())};
   if (!options_.library.empty()) {
-    spawn.argv.insert(spawn.argv.end(), {"--library", options_.library});
+    command.arguments.insert(command.arguments.end(), {"--library", options_.library});
   }
-  spawn.env = ScrubbedEnvironment();
-  // Makes the driver number the GPUs like nvidia-smi, instead of by speed.
-  spawn.env->push_back("CUDA_DEVICE_ORDER=PCI_BUS_ID");
-  spawn.fds = {{wire::kSocketFd, theirs.get()}};
-  if (options_.inherit_fd >= 0) spawn.fds[wire::kInheritedFd] = options_.inherit_fd;
-  spawn.new_session = true;
-  STASIS_ASSIGN(Subprocess process, Subprocess::Spawn(spawn));
-  auto helper =
-      std::make_shared<Helper>(std::move(process), std::move(ours), options_.settle_timeout);
+  command.environment = DriverEnvironment();
+  command.lock_fd = options_.inherit_fd;
+  STASIS_ASSIGN(ipc::HelperProcess process, ipc::HelperProcess::Start(command));
+  auto helper = std::make_shared<Helper>(std::move(process), options_.settle_timeout);
   STASIS_TRY(helper->StartReceiver());
   return helper;
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "device/cuda/testing/target.h"
+#include "ipc/helper_process.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -274,8 +275,8 @@ class RawHelperTest : public HelperClientTest {
     UniqueFd theirs(fds[1]);
     SpawnOptions spawn;
     spawn.argv = {Options().program, "--library", Options().library, "--settle-ms", "300"};
-    spawn.fds = {{wire::kSocketFd, theirs.get()}};
-    if (lock_.valid()) spawn.fds[wire::kInheritedFd] = lock_.get();
+    spawn.fds = {{ipc::kHelperSocketFd, theirs.get()}};
+    if (lock_.valid()) spawn.fds[ipc::kHelperLockFd] = lock_.get();
     auto child = Subprocess::Spawn(spawn);
     ASSERT_TRUE(child);
     helper_ = std::move(*child);

@@ -1,14 +1,12 @@
 #include "device/cuda/helper_protocol.h"
 
 #include "abi/cuda/driver_abi.h"
+#include "ipc/message.h"
 
 namespace stasis::device::cuda::wire {
 namespace {
 
-template <size_t n>
-bool Ended(const char (&text)[n]) {
-  return std::memchr(text, '\0', n) != nullptr;
-}
+using ipc::IsTerminated;
 
 bool ActsOnProcess(Op op) { return op != Op::kHello && op != Op::kGpus; }
 
@@ -17,9 +15,7 @@ bool Known(Op op) { return op >= Op::kHello && op <= Op::kLast; }
 }  // namespace
 
 const char* WhyInvalid(const Request& r, size_t size) {
-  if (size != sizeof(Request)) return "a request of the wrong length";
-  if (r.magic != kMagic) return "not a request";
-  if (r.version != kVersion) return "a request of another version";
+  if (const char* why = ipc::WhyNoMessage(r, size, kMagic, kVersion)) return why;
   if (r.id == 0) return "a request without an id";
   if (!Known(r.op)) return "an unknown operation";
   if (r.pid < 0 || (ActsOnProcess(r.op) && r.pid == 0)) return "an impossible process id";
@@ -32,9 +28,7 @@ const char* WhyInvalid(const Request& r, size_t size) {
 }
 
 const char* WhyInvalid(const Reply& r, size_t size) {
-  if (size != sizeof(Reply)) return "a reply of the wrong length";
-  if (r.magic != kMagic) return "not a reply";
-  if (r.version != kVersion) return "a reply of another version";
+  if (const char* why = ipc::WhyNoMessage(r, size, kMagic, kVersion)) return why;
   if (r.id == 0) return "a reply without an id";
   if (!Known(r.op)) return "a reply to an unknown operation";
   if (r.outcome > Outcome::kLast) return "an unknown outcome";
@@ -42,10 +36,11 @@ const char* WhyInvalid(const Reply& r, size_t size) {
   if (r.state < 0 || r.state > stasis::cuda::CU_PROCESS_STATE_FAILED) return "an unknown state";
   if (r.tid < 0) return "an impossible thread id";
   if (r.gpu_count > kMaxGpus) return "too many GPUs";
-  bool ended = Ended(r.cu_name) && Ended(r.cu_text) && Ended(r.driver.kind) &&
-               Ended(r.driver.version) && Ended(r.driver.why_not);
-  for (uint32_t i = 0; i < r.gpu_count; ++i) ended &= Ended(r.gpus[i].name);
-  if (!ended) return "a text without an end";
+  bool terminated = IsTerminated(r.cu_name) && IsTerminated(r.cu_text) &&
+                    IsTerminated(r.driver.kind) && IsTerminated(r.driver.version) &&
+                    IsTerminated(r.driver.why_not);
+  for (uint32_t i = 0; i < r.gpu_count; ++i) terminated &= IsTerminated(r.gpus[i].name);
+  if (!terminated) return "a text without an end";
   for (uint32_t i = 0; i < r.gpu_count; ++i) {
     if (r.gpus[i].persistence > Persistence::kLast) return "an unknown persistence mode";
   }

@@ -22,10 +22,6 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr uint32_t kMagic = 0x48444453;  // "SDDH"
 inline constexpr uint32_t kVersion = 2;
 
-// Descriptor numbers in the helper.
-inline constexpr int kSocketFd = 3;
-inline constexpr int kInheritedFd = 4;  // held open, never used: ControlOptions::inherit_fd
-
 inline constexpr uint32_t kMaxGpus = 64;
 inline constexpr uint32_t kMaxTimeoutMs = 24u * 3600 * 1000;
 
@@ -112,13 +108,5 @@ static_assert(sizeof(Reply) == 40 + 64 + 192 + 328 + 152 * kMaxGpus);
 // Returns the reason why a received packet of `size` bytes is invalid, or null if it is valid.
 const char* WhyInvalid(const Request& request, size_t size);
 const char* WhyInvalid(const Reply& reply, size_t size);
-
-// Copies as much of `text` as fits, terminates it and zeroes the rest. Null counts as an empty
-// string.
-template <size_t n>
-void Put(char (&out)[n], const char* text) {
-  std::memset(out, 0, n);
-  if (text != nullptr) std::memcpy(out, text, ::strnlen(text, n - 1));
-}
 
 }  // namespace stasis::device::cuda::wire

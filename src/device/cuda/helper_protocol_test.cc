@@ -97,13 +97,5 @@ TEST(HelperProtocolTest, EachFieldOfAReplyIsChecked) {
   }
 }
 
-TEST(HelperProtocolTest, TextIsCutAndEnded) {
-  char out[4];
-  Put(out, "abcdef");
-  EXPECT_STREQ(out, "abc");
-  Put(out, nullptr);
-  EXPECT_STREQ(out, "");
-}
-
 }  // namespace
 }  // namespace stasis::device::cuda::wire

@@ -1,7 +1,6 @@
 #include "device/cuda/helper_server.h"
 
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -15,12 +14,16 @@
 #include "device/cuda/gpu_uuid.h"
 #include "device/cuda/helper_protocol.h"
 #include "device/cuda/nvml.h"
+#include "ipc/helper_process.h"
+#include "ipc/message.h"
+#include "ipc/socket.h"
 #include "process/proc.h"
 
 namespace stasis::device::cuda {
 namespace {
 
 using namespace stasis::cuda;  // NOLINT: the driver's own names
+using ipc::PutText;
 using wire::Op;
 using wire::Outcome;
 using wire::Reply;
@@ -60,7 +63,7 @@ bool MemoryOfSoftgpu(int index, uint64_t* free) {
 
 class Executor {
  public:
-  explicit Executor(const ServerOptions& options) : options_(options) {}
+  explicit Executor(const ipc::HelperServerOptions& options) : options_(options) {}
 
   Reply Execute(const Request& request) {
     // The first request loads the driver, not main(), so that the server notices a closed socket
@@ -85,19 +88,19 @@ class Executor {
       const char* text = nullptr;
       if (driver_.fn.cuGetErrorName != nullptr) driver_.fn.cuGetErrorName(result, &name);
       if (driver_.fn.cuGetErrorString != nullptr) driver_.fn.cuGetErrorString(result, &text);
-      wire::Put(reply.cu_name, name);
-      wire::Put(reply.cu_text, text);
+      PutText(reply.cu_name, name != nullptr ? name : "");
+      PutText(reply.cu_text, text != nullptr ? text : "");
     }
     return reply;
   }
 
  private:
   void Describe(wire::DriverRecord& record) const {
-    wire::Put(record.kind, driver_.kind.c_str());
-    wire::Put(record.version, driver_.version.c_str());
+    PutText(record.kind, driver_.kind);
+    PutText(record.version, driver_.version);
     record.api_version = driver_.api_version;
     record.can_checkpoint = driver_.can_checkpoint;
-    wire::Put(record.why_not, driver_.why_not.c_str());
+    PutText(record.why_not, driver_.why_not);
   }
 
   CUresult Act(const Request& request, Reply& reply) {
@@ -192,13 +195,13 @@ class Executor {
     if (result == CUDA_SUCCESS) result = fn.cuDeviceTotalMem_v2(&total, device);
     if (result != CUDA_SUCCESS) return result;
     std::memcpy(gpu.uuid.bytes, uuid.bytes, sizeof gpu.uuid.bytes);
-    wire::Put(gpu.name, name);
+    PutText(gpu.name, name);
     gpu.index = ordinal;
     gpu.total_bytes = total;
     return CUDA_SUCCESS;
   }
 
-  const ServerOptions options_;
+  const ipc::HelperServerOptions options_;
   std::once_flag opened_;
   DriverLibrary driver_;
 };
@@ -229,46 +232,44 @@ class InFlight {
 };
 
 // Ignores errors: a client that has disconnected needs no reply.
-void Send(int socket, const Reply& reply) {
-  (void)TEMP_FAILURE_RETRY(::send(socket, &reply, sizeof reply, MSG_NOSIGNAL));
-}
+void Send(const Reply& reply) { (void)ipc::SendPacket(ipc::kHelperSocketFd, &reply, sizeof reply); }
 
-void Refuse(int socket, const Request& request, Outcome outcome, const char* why) {
+void Refuse(const Request& request, Outcome outcome, const char* why) {
   Reply reply;
   reply.id = request.id == 0 ? ~0ull : request.id;
   reply.op = request.op >= Op::kHello && request.op <= Op::kLast ? request.op : Op::kHello;
   reply.outcome = outcome;
-  wire::Put(reply.cu_text, why);
-  Send(socket, reply);
+  PutText(reply.cu_text, why);
+  Send(reply);
 }
 
 }  // namespace
 
-void Serve(int socket, const ServerOptions& options) {
+void Serve(const ipc::HelperServerOptions& options) {
   // Never destroyed: threads may still use them when the process exits.
   auto& executor = *new Executor(options);
   auto& in_flight = *new InFlight;
   for (;;) {
     Request request;
-    ssize_t size = TEMP_FAILURE_RETRY(::recv(socket, &request, sizeof request, MSG_TRUNC));
-    if (size <= 0) break;
-    if (const char* why = wire::WhyInvalid(request, static_cast<size_t>(size))) {
-      Refuse(socket, request, Outcome::kBadRequest, why);
+    auto packet = ipc::ReceivePacket(ipc::kHelperSocketFd, &request, sizeof request);
+    if (!packet || packet->size == 0) break;
+    if (const char* why = wire::WhyInvalid(request, packet->size)) {
+      Refuse(request, Outcome::kBadRequest, why);
       continue;
     }
     if (!in_flight.Enter()) {
-      Refuse(socket, request, Outcome::kBusy, "too many requests at once");
+      Refuse(request, Outcome::kBusy, "too many requests at once");
       continue;
     }
-    auto thread = Thread::Start([&executor, &in_flight, socket, request] {
-      Send(socket, executor.Execute(request));
+    auto thread = Thread::Start([&executor, &in_flight, request] {
+      Send(executor.Execute(request));
       in_flight.Leave();
     });
     if (thread) {
       std::move(*thread).Detach();
     } else {
       in_flight.Leave();
-      Refuse(socket, request, Outcome::kBusy, thread.error().ToString().c_str());
+      Refuse(request, Outcome::kBusy, thread.error().ToString().c_str());
     }
   }
   // Not exit(): the driver's destructors would run while threads may be inside the driver.

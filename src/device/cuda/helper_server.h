@@ -2,19 +2,12 @@
 // each request, until the socket closes.
 #pragma once
 
-#include <chrono>
-#include <string>
+#include "ipc/helper_server.h"
 
 namespace stasis::device::cuda {
 
-struct ServerOptions {
-  std::string library;  // empty: the loader's search
-  // How long driver calls in progress may continue after the client has disconnected.
-  std::chrono::milliseconds settle_timeout{10000};
-};
-
-// Serves `socket` and never returns. The process exits at end-of-file, by SIGKILL if a driver call
-// does not return.
-[[noreturn]] void Serve(int socket, const ServerOptions& options);
+// Serves ipc::kHelperSocketFd and never returns. The process exits at end-of-file, by SIGKILL if a
+// driver call does not return within the settle time.
+[[noreturn]] void Serve(const ipc::HelperServerOptions& options);
 
 }  // namespace stasis::device::cuda

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/cuda/helper_protocol.h"
+#include "ipc/helper_process.h"
 
 namespace {
 using namespace stasis::device::cuda::wire;  // NOLINT
@@ -38,7 +39,7 @@ int main() {
   if (wanted == nullptr) return 2;
   Request request;
   static char packet[sizeof(Reply) + 1];
-  while (::recv(kSocketFd, &request, sizeof request, 0) > 0) {
+  while (::recv(stasis::ipc::kHelperSocketFd, &request, sizeof request, 0) > 0) {
     Reply reply;
     reply.id = request.id;
     reply.op = request.op;
@@ -47,7 +48,7 @@ int main() {
       if (request.op != Op::kHello && std::strcmp(way.name, wanted) == 0) way.spoil(reply, size);
     }
     std::memcpy(packet, &reply, sizeof reply);
-    ::send(kSocketFd, packet, size, MSG_NOSIGNAL);
+    ::send(stasis::ipc::kHelperSocketFd, packet, size, MSG_NOSIGNAL);
   }
   return 0;
 }

@@ -1,0 +1,56 @@
+#include "ipc/helper_server.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "ipc/helper_process.h"
+#include "ipc/resident.h"
+
+namespace stasis::ipc {
+
+bool EnterHelper(int argc, char** argv, HelperServerOptions& options) {
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view option = argv[i];
+    const char* value = argv[i + 1];
+    const std::chrono::milliseconds number(std::strtol(value, nullptr, 10));
+    if (option == "--library") options.library = value;
+    if (option == "--gpu") options.gpu = value;
+    if (option == "--listen-as") options.listen_path = value;
+    if (option == "--idle-ms") options.idle_timeout = number;
+    if (option == "--settle-ms") options.settle_timeout = number;
+  }
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (::getsockopt(kHelperSocketFd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
+      type != SOCK_SEQPACKET) {
+    std::fprintf(stderr, "%s is started by stasis itself.\n", argv[0]);
+    return false;
+  }
+  // Child processes of a driver must not inherit these; otherwise the end of a client would not be
+  // noticed, and its lock would never be released.
+  for (int fd : {kHelperSocketFd, kHelperLockFd, kHelperListenFd}) {
+    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  return true;
+}
+
+// listen() is called here, because SO_PEERCRED names the process that called it.
+UniqueFd ListenAsHelper() {
+  UniqueFd listener(kHelperListenFd);
+  if (::listen(kHelperListenFd, 8) != 0) listener.Reset();
+  return listener;
+}
+
+void ExitHelper(const HelperServerOptions& options, int status) {
+  if (options.resident()) RemoveResidentName(options.listen_path);
+  ::_exit(status);
+}
+
+}  // namespace stasis::ipc

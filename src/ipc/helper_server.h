@@ -1,0 +1,34 @@
+// What the main functions and servers of all helpers have in common.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "base/fd.h"
+
+namespace stasis::ipc {
+
+struct HelperServerOptions {
+  std::string library;  // driver library; empty: the loader's search
+  std::string gpu;      // mover: the UUID of its GPU
+  // Exit after this time without a client (private mover: without a request); 0: never.
+  std::chrono::milliseconds idle_timeout{0};
+  // Device helper: how long driver calls in progress may continue after the client disconnected.
+  std::chrono::milliseconds settle_timeout{10000};
+  std::string listen_path;  // ResidentPath(); empty: not resident
+
+  bool resident() const { return !listen_path.empty(); }
+};
+// Parses `[--library L] [--gpu UUID] [--idle-ms N] [--settle-ms N] [--listen-as PATH]`, sets
+// close-on-exec on the inherited descriptors (helper_process.h) and ignores SIGPIPE. Returns false,
+// after a message on stderr, if no client started this process.
+bool EnterHelper(int argc, char** argv, HelperServerOptions& options);
+
+// Makes the inherited socket a listener. Invalid if that fails; the helper is then private.
+UniqueFd ListenAsHelper();
+
+// Exits with the status, and removes the name of a resident helper. Clients that connected
+// meanwhile see end-of-file. No destructors run: threads may still be inside the driver.
+[[noreturn]] void ExitHelper(const HelperServerOptions& options, int status = 0);
+
+}  // namespace stasis::ipc
