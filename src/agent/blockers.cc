@@ -9,15 +9,16 @@ namespace stasis::agent {
 namespace {
 
 struct Kind {
-  wire::Blocker bit;
+  agent_protocol::Blocker bit;
   const char* text;
 };
 constexpr Kind kKinds[] = {
-    {wire::kBlockerUnknownFunction, "unknown GPU functions"},
-    {wire::kBlockerSharedVmm, "the program shares GPU memory with another process"},
-    {wire::kBlockerLegacyIpc, "the program uses GPU memory of another process (CUDA IPC)"},
-    {wire::kBlockerIpcEvent, "the program shares CUDA events with another process"},
-    {wire::kBlockerUnseenThread, "the agent cannot see when the program's GPU calls end"},
+    {agent_protocol::kBlockerUnknownFunction, "unknown GPU functions"},
+    {agent_protocol::kBlockerSharedVmm, "the program shares GPU memory with another process"},
+    {agent_protocol::kBlockerLegacyIpc,
+     "the program uses GPU memory of another process (CUDA IPC)"},
+    {agent_protocol::kBlockerIpcEvent, "the program shares CUDA events with another process"},
+    {agent_protocol::kBlockerUnseenThread, "the agent cannot see when the program's GPU calls end"},
 };
 constexpr size_t kCount = sizeof(kKinds) / sizeof(kKinds[0]);
 
@@ -27,7 +28,7 @@ char g_what[kCount][96];  // the names of the first few
 
 }  // namespace
 
-void NoteBlocker(wire::Blocker blocker, const char* what) {
+void NoteBlocker(agent_protocol::Blocker blocker, const char* what) {
   Lock lock(g_mutex);
   for (size_t i = 0; i < kCount; ++i) {
     if (kKinds[i].bit != blocker) continue;
@@ -37,7 +38,7 @@ void NoteBlocker(wire::Blocker blocker, const char* what) {
   }
 }
 
-void ForgetBlocker(wire::Blocker blocker) {
+void ForgetBlocker(agent_protocol::Blocker blocker) {
   Lock lock(g_mutex);
   for (size_t i = 0; i < kCount; ++i) {
     if (kKinds[i].bit == blocker && g_notes[i] > 0) --g_notes[i];

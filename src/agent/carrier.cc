@@ -40,9 +40,9 @@ bool ListCarried() {
 uint32_t CarriedCount() { return uint32_t(g_items.size()); }
 bool IsMapped(uint32_t index) { return PresentIn(g_items[index]); }
 
-wire::Range DescribeCarried(uint32_t index) {
+agent_protocol::Range DescribeCarried(uint32_t index) {
   const Item& item = g_items[index];
-  wire::Range range{};
+  agent_protocol::Range range{};
   range.size_bytes = BytesOf(item);
   range.used_bytes = range.size_bytes;
   range.protection = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -50,16 +50,17 @@ wire::Range DescribeCarried(uint32_t index) {
   range.peer_access = DeviceAt(DeviceOf(item))->peers;
   if (item.region != nullptr) {
     range.address = item.region->address;
-    range.kind = item.region->slab ? wire::RangeKind::kSlab : wire::RangeKind::kLarge;
+    range.kind =
+        item.region->slab ? agent_protocol::RangeKind::kSlab : agent_protocol::RangeKind::kLarge;
     range.used_bytes = item.region->used;
     if (const Pool* pool = item.region->pool) {
       range.peer_access = 0;
-      for (uint32_t d = 0; d < wire::kMaxDevices; ++d) {
+      for (uint32_t d = 0; d < agent_protocol::kMaxDevices; ++d) {
         if (pool->access[d] != 0) range.peer_access |= 1ull << d;
       }
     }
   } else {
-    range.kind = wire::RangeKind::kProgram;
+    range.kind = agent_protocol::RangeKind::kProgram;
     range.address = FirstMapping(item.handle, &range.protection, &range.peer_access);
   }
   return range;
@@ -81,19 +82,19 @@ CUresult HoldCarried(uint32_t index) {
 namespace {
 
 // The client knows on which GPU it made the memory; the driver is not asked.
-wire::Uuid g_moved_to[wire::kMaxDevices];
-bool g_moved[wire::kMaxDevices];
+agent_protocol::Uuid g_moved_to[agent_protocol::kMaxDevices];
+bool g_moved[agent_protocol::kMaxDevices];
 
 }  // namespace
 
-void MoveCarried(uint32_t index, const wire::Uuid& gpu) {
+void MoveCarried(uint32_t index, const agent_protocol::Uuid& gpu) {
   const CUdevice device = DeviceOf(g_items[index]);
   g_moved[device] = memcmp(&DeviceAt(device)->uuid, &gpu, sizeof(gpu)) != 0;
   g_moved_to[device] = gpu;
 }
 
 void SettleMoves() {
-  for (uint32_t i = 0; i < wire::kMaxDevices; ++i) {
+  for (uint32_t i = 0; i < agent_protocol::kMaxDevices; ++i) {
     if (g_moved[i]) DeviceAt(CUdevice(i))->uuid = g_moved_to[i];
     g_moved[i] = false;
   }
@@ -252,7 +253,7 @@ bool ImportedAreMapped() {
   return false;
 }
 
-void CountCarried(wire::HelloReply* reply) {
+void CountCarried(agent_protocol::HelloReply* reply) {
   Lock lock(g_memory_mutex);
   reply->device_count = uint32_t(DeviceCount());
   for (uint32_t i = 0; i < reply->device_count; ++i) {
@@ -263,7 +264,7 @@ void CountCarried(wire::HelloReply* reply) {
     reply->devices[i].floor_bytes = FloorBytes(CUdevice(i));
   }
   auto add = [&](CUdevice device, uint64_t bytes, uint64_t used, const KeptFd& kept, bool here) {
-    wire::DeviceAccount& account = reply->devices[device];
+    agent_protocol::DeviceAccount& account = reply->devices[device];
     ++account.ranges;
     account.range_bytes += bytes;
     account.used_bytes += used;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "agent/cuda/memory.h"
-#include "wire/protocol.h"
+#include "agent_protocol/protocol.h"
 
 namespace stasis::agent {
 
@@ -12,7 +12,7 @@ namespace stasis::agent {
 // there is no memory for the list.
 bool ListCarried();
 uint32_t CarriedCount();
-wire::Range DescribeCarried(uint32_t index);
+agent_protocol::Range DescribeCarried(uint32_t index);
 
 // Exports a descriptor of the item's memory, which the caller must close.
 CUresult ExportCarried(uint32_t index, int* fd);
@@ -20,7 +20,7 @@ CUresult ExportCarried(uint32_t index, int* fd);
 CUresult HoldCarried(uint32_t index);
 // Notes that the item's device is another GPU after the resume. SettleMoves applies the notes, once
 // all memory is mapped.
-void MoveCarried(uint32_t index, const wire::Uuid& gpu);
+void MoveCarried(uint32_t index, const agent_protocol::Uuid& gpu);
 void SettleMoves();
 // Closes the held descriptors of released memory: from here on, other processes keep it alive.
 void LetGoOfCarried();
@@ -49,6 +49,6 @@ bool KeptAreIntact();
 bool ImportedAreMapped();
 
 // Fills in the account of the memory. May be called in any state of the gate.
-void CountCarried(wire::HelloReply* reply);
+void CountCarried(agent_protocol::HelloReply* reply);
 
 }  // namespace stasis::agent

@@ -25,17 +25,18 @@
 #include "agent/libc_symbol.h"
 #include "agent/requests.h"
 #include "agent/thread.h"
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
 // In .data, not .bss: clients find the header through the pages that map the library's file.
 extern "C" {
-__attribute__((visibility("default"), used)) stasis::wire::AgentHeader stasis_agent_header = {
+__attribute__((visibility("default"), used))
+stasis::agent_protocol::AgentHeader stasis_agent_header = {
     {'S', 't', 'a', 's', 'i', 's', ' ', 'a', 'g', 'e', 'n', 't', '\r', '\n', 1, 0},
-    stasis::wire::kVersion,
-    sizeof(stasis::wire::AgentHeader),
+    stasis::agent_protocol::kVersion,
+    sizeof(stasis::agent_protocol::AgentHeader),
     0,
     -1,
-    stasis::wire::kMemoryTold | stasis::wire::kStepsTold,
+    stasis::agent_protocol::kMemoryTold | stasis::agent_protocol::kStepsTold,
     0,
     {}};
 }
@@ -58,7 +59,7 @@ bool MakeDoor() {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return false;
   g_outside.Take(ends[0]);
   g_inside.Take(ends[1]);
-  wire::AgentHeader& header = stasis_agent_header;
+  agent_protocol::AgentHeader& header = stasis_agent_header;
   FindBuildId(&header, header.build_id);
   header.door_mark = g_outside.mark;
   header.pid = getpid();
@@ -86,7 +87,9 @@ void* Control(void*) {
       }
       continue;
     }
-    if (int socket = wire::ReceiveDoorKnock(g_inside.fd); socket >= 0) AdmitClient(socket);
+    if (int socket = agent_protocol::ReceiveDoorKnock(g_inside.fd); socket >= 0) {
+      AdmitClient(socket);
+    }
   }
 }
 
@@ -143,7 +146,7 @@ void ResetInChild(bool keeps_files) {
   g_inside.Close();
   ResetRequests();
   stasis_agent_header.door_fd = -1;
-  stasis_agent_header.memory = wire::kMemoryTold | wire::kStepsTold;
+  stasis_agent_header.memory = agent_protocol::kMemoryTold | agent_protocol::kStepsTold;
   if (!keeps_files) LeaveDeviceFilesToParent(MayBeHostMemory);
   ResetCarrier();
   ResetBlockers();

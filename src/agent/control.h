@@ -1,8 +1,8 @@
 // The agent's door and its control thread.
 //
 // The door is a socket pair. A client takes one end with pidfd_getfd and sends a socket of its own
-// over it, which then carries the requests (wire/protocol.h). The door has no name, and CRIU's
-// image holds no end of it that a restore would have to connect again.
+// over it, which then carries the requests (agent_protocol/protocol.h). The door has no name, and
+// CRIU's image holds no end of it that a restore would have to connect again.
 #pragma once
 
 namespace stasis::agent {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "agent/futex.h"
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
 namespace stasis::agent {
 namespace {
@@ -59,7 +59,9 @@ uint64_t OpenDescriptors() {
   return count;
 }
 
-bool Watched::Holds() const { return fd >= 0 && mark != 0 && wire::SocketMark(fd) == mark; }
+bool Watched::Holds() const {
+  return fd >= 0 && mark != 0 && agent_protocol::SocketMark(fd) == mark;
+}
 
 bool Watched::Connected() const {
   pollfd item{fd, POLLRDHUP, 0};
@@ -79,7 +81,7 @@ void Watched::Take(int socket) {
     close(socket);
   }
   mark = NewMark();
-  wire::SetSocketMark(fd, mark);
+  agent_protocol::SetSocketMark(fd, mark);
 }
 
 bool KeptFd::Intact() const { return fd < 0 || Identity(fd) == identity; }

@@ -13,7 +13,8 @@ int KeepHigh(int fd);
 // Returns the number of open descriptors of the process, or 0 if it is unknown.
 uint64_t OpenDescriptors();
 
-// A socket of the agent, identified by a mark that it carries (SetSocketMark in wire/packet.h).
+// A socket of the agent, identified by a mark that it carries (SetSocketMark in
+// agent_protocol/packet.h).
 struct Watched {
   int fd = -1;
   uint64_t mark = 0;

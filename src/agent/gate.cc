@@ -96,7 +96,9 @@ bool BarrierInEveryThread() {
   return r == 0;
 }
 
-void NoteUnseenThread() { NoteBlocker(wire::kBlockerUnseenThread, "no memory to record a call"); }
+void NoteUnseenThread() {
+  NoteBlocker(agent_protocol::kBlockerUnseenThread, "no memory to record a call");
+}
 
 Slot* Register() {
   ChooseBarrier();

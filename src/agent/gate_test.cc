@@ -163,7 +163,7 @@ TEST(GateDeathTest, AThreadWithoutMemoryForASlotIsABlocker) {
     char text[200];
     EXPECT_EQ(Blockers(text, sizeof(text)), 0u);
     { gate::Pass inside; }
-    EXPECT_EQ(Blockers(text, sizeof(text)), uint32_t(wire::kBlockerUnseenThread)) << text;
+    EXPECT_EQ(Blockers(text, sizeof(text)), uint32_t(agent_protocol::kBlockerUnseenThread)) << text;
     ExitByResult();
   };
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
@@ -181,7 +181,8 @@ TEST(GateDeathTest, AForkedChildWithoutASlotHasTheBlockerToo) {
       ResetBlockers();
       gate::ResetAfterFork();
       { gate::Pass inside; }
-      ::_exit(Blockers(text, sizeof(text)) == uint32_t(wire::kBlockerUnseenThread) ? 0 : 1);
+      ::_exit(Blockers(text, sizeof(text)) == uint32_t(agent_protocol::kBlockerUnseenThread) ? 0
+                                                                                             : 1);
     }
     int status = -1;
     EXPECT_EQ(::waitpid(child, &status, 0), child);

@@ -1,17 +1,17 @@
 // The agent's header, which clients read from outside without waiting for an answer
-// (wire::AgentHeader).
+// (agent_protocol::AgentHeader).
 #pragma once
 
 #include <cstdint>
 
-#include "wire/protocol.h"
+#include "agent_protocol/protocol.h"
 
-extern "C" stasis::wire::AgentHeader stasis_agent_header;
+extern "C" stasis::agent_protocol::AgentHeader stasis_agent_header;
 
 namespace stasis::agent {
 
-// Sets the bits `mask` of wire::HeaderMemory to `bits`. Safe to call from any thread: several
-// threads maintain bits there.
+// Sets the bits `mask` of agent_protocol::HeaderMemory to `bits`. Safe to call from any thread:
+// several threads maintain bits there.
 inline void NoteInHeader(uint32_t mask, uint32_t bits) {
   uint32_t* memory = &stasis_agent_header.memory;
   uint32_t before = __atomic_load_n(memory, __ATOMIC_RELAXED);

@@ -23,7 +23,7 @@ constexpr int kBacklog = 128;
 constexpr int kConnectSeconds = 10;  // wait for a place in that queue
 
 Mutex g_mutex;
-wire::Uuid g_name;
+agent_protocol::Uuid g_name;
 bool g_named = false;
 
 bool MakeName() {
@@ -44,7 +44,7 @@ void ReadPidNamespace(char (&out)[32]) {
 }
 
 // "\0stasis-ipc-", 32 hexadecimal digits, "-" and the pid namespace.
-socklen_t AddressOf(const wire::Uuid& name, sockaddr_un* out) {
+socklen_t AddressOf(const agent_protocol::Uuid& name, sockaddr_un* out) {
   constexpr char kPrefix[] = "\0stasis-ipc-";
   constexpr char kDigits[] = "0123456789abcdef";
   memset(out, 0, sizeof(*out));
@@ -74,7 +74,7 @@ int CloseAndFail(int fd) {
 
 }  // namespace
 
-const wire::Uuid* OwnIpcName() {
+const agent_protocol::Uuid* OwnIpcName() {
   Lock lock(g_mutex);
   return MakeName() ? &g_name : nullptr;
 }
@@ -95,7 +95,7 @@ void ResetIpcNameAfterFork() {
   g_named = false;
 }
 
-int ListenAt(const wire::Uuid& name) {
+int ListenAt(const agent_protocol::Uuid& name) {
   sockaddr_un address;
   socklen_t size = AddressOf(name, &address);
   int fd = Socket();
@@ -150,7 +150,7 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   return fd;
 }
 
-void KnockIpc(const wire::Uuid& name) {
+void KnockIpc(const agent_protocol::Uuid& name) {
   sockaddr_un address;
   socklen_t size = AddressOf(name, &address);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -199,33 +199,38 @@ bool AwaitOwner(const IpcPlace& owner, bool* again) {
 }
 
 void SayAway(const Watched& link) {
-  wire::IpcRequest request{};
+  agent_protocol::IpcRequest request{};
   if (!link.Holds()) return;
-  wire::Send(link.fd, &request, wire::Type::kIpcAway, sizeof(request), nullptr, 0, 0);
+  agent_protocol::Send(link.fd, &request, agent_protocol::Type::kIpcAway, sizeof(request), nullptr,
+                       0, 0);
 }
 
-bool AskIpc(int socket, wire::Type type, wire::IpcRequest request, int timeout_ms,
-            wire::IpcAnswer* answer, int* fd, const char** why) {
+bool AskIpc(int socket, agent_protocol::Type type, agent_protocol::IpcRequest request,
+            int timeout_ms, agent_protocol::IpcAnswer* answer, int* fd, const char** why) {
   *fd = -1;
   // On the heap, because some programs have threads with small stacks.
-  auto* packet = static_cast<wire::Packet*>(malloc(sizeof(wire::Packet)));
+  auto* packet = static_cast<agent_protocol::Packet*>(malloc(sizeof(agent_protocol::Packet)));
   if (packet == nullptr) {
     *why = "there is no memory for the request";
     return false;
   }
-  int fds[wire::kMaxBatch];
+  int fds[agent_protocol::kMaxBatch];
   uint32_t count = 0;
-  wire::Io io = wire::Send(socket, &request, type, sizeof(request), nullptr, 0, timeout_ms);
-  if (io == wire::Io::kOk) io = wire::Receive(socket, packet, fds, &count, timeout_ms);
-  bool fine = io == wire::Io::kOk && packet->header.type == wire::Type::kIpcAnswer;
+  agent_protocol::Io io =
+      agent_protocol::Send(socket, &request, type, sizeof(request), nullptr, 0, timeout_ms);
+  if (io == agent_protocol::Io::kOk) {
+    io = agent_protocol::Receive(socket, packet, fds, &count, timeout_ms);
+  }
+  bool fine =
+      io == agent_protocol::Io::kOk && packet->header.type == agent_protocol::Type::kIpcAnswer;
   if (fine) {
     *answer = packet->ipc_answer;
     if (count == 1) *fd = fds[0];
   } else {
-    wire::CloseAll(fds, count);
-    *why = io == wire::Io::kTimeout ? "it does not answer"
-           : io == wire::Io::kEnd   ? "it has ended or was suspended meanwhile"
-                                    : "its answer is not valid";
+    agent_protocol::CloseAll(fds, count);
+    *why = io == agent_protocol::Io::kTimeout ? "it does not answer"
+           : io == agent_protocol::Io::kEnd   ? "it has ended or was suspended meanwhile"
+                                              : "its answer is not valid";
   }
   free(packet);
   return fine;

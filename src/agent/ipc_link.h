@@ -7,24 +7,24 @@
 #pragma once
 
 #include "agent/descriptors.h"
-#include "wire/packet.h"
-#include "wire/protocol.h"
+#include "agent_protocol/packet.h"
+#include "agent_protocol/protocol.h"
 
 namespace stasis::agent {
 
 // The address at which an agent listens, and the pid of its process.
 struct IpcPlace {
-  wire::Uuid name;
+  agent_protocol::Uuid name;
   int32_t pid;
 };
 
-inline bool SameName(const wire::Uuid& a, const wire::Uuid& b) {
+inline bool SameName(const agent_protocol::Uuid& a, const agent_protocol::Uuid& b) {
   return __builtin_memcmp(a.bytes, b.bytes, sizeof(a.bytes)) == 0;
 }
 
 // Returns the name of this process, which the first call makes, or null if the kernel gives no
 // random bytes.
-const wire::Uuid* OwnIpcName();
+const agent_protocol::Uuid* OwnIpcName();
 // Makes a new name, because a copy of this process listens at the old one.
 void RenewIpcName();
 void ResetIpcNameAfterFork();
@@ -32,7 +32,7 @@ void ResetIpcNameAfterFork();
 bool HasIpcName();
 
 // Returns a socket that listens at that name in this pid namespace, or -1 with errno set.
-int ListenAt(const wire::Uuid& name);
+int ListenAt(const agent_protocol::Uuid& name);
 // Returns the next connection, with the peer's pid in *pid. Returns -1 if there is none, or if it
 // was rejected: another user, or a process that this pid namespace does not know.
 int AdmitIpc(int listener, int32_t* pid);
@@ -40,7 +40,7 @@ int AdmitIpc(int listener, int32_t* pid);
 // Returns a connection to the agent there, or -1 with the reason in *why.
 int ConnectIpc(const IpcPlace& place, const char** why);
 // Wakes the thread that listens there.
-void KnockIpc(const wire::Uuid& name);
+void KnockIpc(const agent_protocol::Uuid& name);
 
 // Names of the listening thread: while it listens, and while its program's memory is away.
 inline constexpr char kIpcThreadName[] = "stasis-ipc";
@@ -58,7 +58,7 @@ void SayAway(const Watched& link);
 
 // Sends a request and reads the answer. With kGiven, *fd is a descriptor that the caller must
 // close; else it is -1. Returns false with the reason in *why.
-bool AskIpc(int socket, wire::Type type, wire::IpcRequest request, int timeout_ms,
-            wire::IpcAnswer* answer, int* fd, const char** why);
+bool AskIpc(int socket, agent_protocol::Type type, agent_protocol::IpcRequest request,
+            int timeout_ms, agent_protocol::IpcAnswer* answer, int* fd, const char** why);
 
 }  // namespace stasis::agent

@@ -25,9 +25,9 @@ Mutex g_ipc_server_mutex;  // guards g_peers and g_owed
 
 namespace {
 
-using wire::Io;
-using wire::IpcOutcome;
-using wire::Type;
+using agent_protocol::Io;
+using agent_protocol::IpcOutcome;
+using agent_protocol::Type;
 
 constexpr size_t kMaxPeers = 4096;
 
@@ -61,7 +61,7 @@ void Settle(Service service) {
 
 bool Listen() {
   g_listener.Close();
-  const wire::Uuid* name = OwnIpcName();
+  const agent_protocol::Uuid* name = OwnIpcName();
   int fd = name != nullptr ? ListenAt(*name) : -1;
   if (fd < 0 && name != nullptr && errno == EADDRINUSE) {
     // A copy of this process lives, as after a dump with --leave-running and a restore beside it.
@@ -143,27 +143,27 @@ void ForgetEnded() {
 }
 
 // Does not wait: a peer that does not read its answers has a full socket and is disconnected.
-bool Reply(Peer* peer, wire::IpcAnswer* answer, int fd) {
-  return wire::Send(peer->socket.fd, answer, Type::kIpcAnswer, sizeof(*answer), &fd,
-                    fd >= 0 ? 1 : 0, 0) == Io::kOk;
+bool Reply(Peer* peer, agent_protocol::IpcAnswer* answer, int fd) {
+  return agent_protocol::Send(peer->socket.fd, answer, Type::kIpcAnswer, sizeof(*answer), &fd,
+                              fd >= 0 ? 1 : 0, 0) == Io::kOk;
 }
 
 bool AnswerReady(Peer* peer) {
   peer->waits = false;
-  wire::IpcAnswer answer{};
+  agent_protocol::IpcAnswer answer{};
   answer.outcome = IpcOutcome::kReady;
   return Reply(peer, &answer, -1);
 }
 
 // Handles one packet. Returns false if the peer is to be disconnected. The caller holds the mutex.
 bool Serve(Peer* peer) {
-  static wire::Packet packet;  // of this thread
-  int fds[wire::kMaxBatch];
+  static agent_protocol::Packet packet;  // of this thread
+  int fds[agent_protocol::kMaxBatch];
   uint32_t count = 0;
-  Io io = wire::Receive(peer->socket.fd, &packet, fds, &count, 0);
+  Io io = agent_protocol::Receive(peer->socket.fd, &packet, fds, &count, 0);
   if (io == Io::kTimeout) return true;
   if (io != Io::kOk) return false;
-  wire::CloseAll(fds, count);
+  agent_protocol::CloseAll(fds, count);
   if (packet.header.type == Type::kIpcAway) return peer->away = true;
   if (packet.header.type == Type::kIpcWait) {
     if (const uint64_t event = packet.ipc_request.piece; event != 0) {
@@ -175,7 +175,7 @@ bool Serve(Peer* peer) {
     return true;
   }
   if (packet.header.type != Type::kIpcGive) return false;
-  wire::IpcAnswer answer{};
+  agent_protocol::IpcAnswer answer{};
   int fd = -1;
   GiveShared(packet.ipc_request, &answer, &fd);
   // Before the reply: after it the importer may tell the program to free the memory.
@@ -298,7 +298,7 @@ void PauseIpc() {
   FutexWake(&g_wanted);
   // The thread may be in poll: a connection wakes it, even if the program has closed descriptors.
   for (uint32_t now; (now = g_service.load()) != kOff;) {
-    if (const wire::Uuid* name = OwnIpcName()) KnockIpc(*name);
+    if (const agent_protocol::Uuid* name = OwnIpcName()) KnockIpc(*name);
     FutexWait(&g_service, now, 10 * 1000000);
   }
   EndIpcAnswers();

@@ -10,7 +10,7 @@
 
 #include "agent/futex.h"
 #include "agent/vector.h"
-#include "wire/protocol.h"
+#include "agent_protocol/protocol.h"
 
 namespace stasis::agent {
 
@@ -30,7 +30,7 @@ void AnswerIpcWaiters();
 
 // An importer, and one handle that it has open.
 struct IpcUser {
-  wire::Uuid name;
+  agent_protocol::Uuid name;
   int32_t pid;
   uint64_t region;
 };

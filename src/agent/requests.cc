@@ -18,15 +18,15 @@
 #include "agent/header.h"
 #include "agent/ipc_server.h"
 #include "agent/rest.h"
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
 namespace stasis::agent {
 namespace {
 
-using wire::Io;
-using wire::Outcome;
-using wire::State;
-using wire::Type;
+using agent_protocol::Io;
+using agent_protocol::Outcome;
+using agent_protocol::State;
+using agent_protocol::Type;
 
 // A client that hangs in the middle of a request must not block the program.
 constexpr int kAnswerTimeoutMs = 10 * 1000;
@@ -44,26 +44,27 @@ uint64_t g_suspends = 0;
 // A reader of the header must never find the memory present while it is away.
 void NoteMemory(uint32_t more = 0) {
   uint32_t memory = more;
-  if (g_state == State::kReleased) memory |= wire::kMemoryAway;
-  if (ImportedAreMapped()) memory |= wire::kMemoryImported;
-  NoteInHeader(wire::kMemoryAway | wire::kMemoryImported, memory);
+  if (g_state == State::kReleased) memory |= agent_protocol::kMemoryAway;
+  if (ImportedAreMapped()) memory |= agent_protocol::kMemoryImported;
+  NoteInHeader(agent_protocol::kMemoryAway | agent_protocol::kMemoryImported, memory);
 }
 
 // ---- answers
 
 void Answer(Outcome outcome, const char* text = "", CUresult error = CUDA_SUCCESS) {
-  wire::Reply reply{};
+  agent_protocol::Reply reply{};
   reply.outcome = outcome;
   reply.driver_error = error;
   reply.state = g_state;
   snprintf(reply.text, sizeof(reply.text), "%s", text);
-  wire::Send(g_client.fd, &reply, Type::kReply, sizeof(reply), nullptr, 0, kAnswerTimeoutMs);
+  agent_protocol::Send(g_client.fd, &reply, Type::kReply, sizeof(reply), nullptr, 0,
+                       kAnswerTimeoutMs);
 }
 
 void AnswerDriver(CUresult error, const char* what) {
   const char* name = nullptr;
   real::cuGetErrorName(error, &name);
-  char text[sizeof(wire::Reply::text)];
+  char text[sizeof(agent_protocol::Reply::text)];
   snprintf(text, sizeof(text), "%s: %s", what, name != nullptr ? name : "unknown error");
   Answer(Outcome::kDriver, text, error);
 }
@@ -83,7 +84,7 @@ void AnswerNoBarrier() {
 }
 
 void AnswerHello() {
-  wire::HelloReply reply{};
+  agent_protocol::HelloReply reply{};
   reply.pid = getpid();
   reply.state = g_state;
   memcpy(reply.build_id, stasis_agent_header.build_id, sizeof(reply.build_id));
@@ -93,7 +94,8 @@ void AnswerHello() {
   reply.driver = DriverAccountNow();
   CountCarried(&reply);
   DescribeIpc(&reply);
-  wire::Send(g_client.fd, &reply, Type::kHelloReply, sizeof(reply), nullptr, 0, kAnswerTimeoutMs);
+  agent_protocol::Send(g_client.fd, &reply, Type::kHelloReply, sizeof(reply), nullptr, 0,
+                       kAnswerTimeoutMs);
 }
 
 // ---- verbs
@@ -127,12 +129,12 @@ void BecomeMapped() {
 // A resume must be able to keep a descriptor for each range, or the program would stay without
 // memory.
 bool DescriptorsFit(char* text, size_t size) {
-  wire::HelloReply account{};
+  agent_protocol::HelloReply account{};
   CountCarried(&account);
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   uint64_t missing = account.range_count - account.kept_descriptors;
-  uint64_t needed = OpenDescriptors() + missing + uint64_t{2} * wire::kMaxBatch;
+  uint64_t needed = OpenDescriptors() + missing + uint64_t{2} * agent_protocol::kMaxBatch;
   if (needed <= limit.rlim_cur) return true;
   snprintf(text, size, "the program would need %llu file descriptors and may have %llu (ulimit -n)",
            static_cast<unsigned long long>(needed),
@@ -176,7 +178,7 @@ void Quiesce(int64_t deadline, bool in_steps) {
   Answer(outcome, text);
 }
 
-void OnClose(const wire::CloseRequest& request) {
+void OnClose(const agent_protocol::CloseRequest& request) {
   if (g_state != State::kOpen) return AnswerWrongState("close");
   char text[kTextBytes];
   if (Blockers(text, sizeof(text)) != 0) return Answer(Outcome::kRefused, text);
@@ -185,8 +187,8 @@ void OnClose(const wire::CloseRequest& request) {
   }
   if (!DescriptorsFit(text, sizeof(text))) return Answer(Outcome::kNoDescriptors, text);
   const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
-  g_lower_floor = (request.flags & wire::kCloseKeepFloor) == 0;
-  const bool in_steps = (request.flags & wire::kCloseInSteps) != 0;
+  g_lower_floor = (request.flags & agent_protocol::kCloseKeepFloor) == 0;
+  const bool in_steps = (request.flags & agent_protocol::kCloseInSteps) != 0;
   if (!ShutBetweenCaptures(deadline)) {
     if (in_steps) return Answer(Outcome::kNotYet, "a stream capture did not end");
     return Answer(Outcome::kDeadline, "a stream capture did not end; the program continues");
@@ -196,7 +198,7 @@ void OnClose(const wire::CloseRequest& request) {
 
 // The program's work may wait for work that another program has yet to submit, and so on. In steps,
 // each program continues a little until no work waits.
-void OnRest(const wire::RestRequest& request) {
+void OnRest(const agent_protocol::RestRequest& request) {
   if (g_state != State::kClosed && g_state != State::kShut) return AnswerWrongState("rest");
   const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
   if (request.calls != 0 || CapturesOpen() != 0) {
@@ -212,39 +214,40 @@ bool OnList(bool with_descriptors) {
     AnswerWrongState(with_descriptors ? "export" : "describe");
     return true;
   }
-  static wire::Ranges
+  static agent_protocol::Ranges
       packet;  // too large for a thread's stack in some programs; one client at a time
   packet.total = CarriedCount();
   packet.first = 0;
   do {
     packet.count = 0;
-    int fds[wire::kMaxBatch];
+    int fds[agent_protocol::kMaxBatch];
     CUresult r = CUDA_SUCCESS;
-    while (packet.count < wire::kMaxBatch && packet.first + packet.count < packet.total) {
+    while (packet.count < agent_protocol::kMaxBatch && packet.first + packet.count < packet.total) {
       uint32_t index = packet.first + packet.count;
       if (with_descriptors) r = ExportCarried(index, &fds[packet.count]);
       if (r != CUDA_SUCCESS) break;
       packet.ranges[packet.count++] = DescribeCarried(index);
     }
     if (r != CUDA_SUCCESS) {
-      wire::CloseAll(fds, packet.count);
+      agent_protocol::CloseAll(fds, packet.count);
       AnswerDriver(r, "exporting memory");
       return true;
     }
     const uint32_t sent = with_descriptors ? packet.count : 0;
-    Io io = wire::Send(g_client.fd, &packet, with_descriptors ? Type::kRanges : Type::kDescription,
-                       offsetof(wire::Ranges, ranges) + packet.count * sizeof(wire::Range), fds,
-                       sent, kAnswerTimeoutMs);
-    wire::CloseAll(fds, sent);
+    Io io = agent_protocol::Send(
+        g_client.fd, &packet, with_descriptors ? Type::kRanges : Type::kDescription,
+        offsetof(agent_protocol::Ranges, ranges) + packet.count * sizeof(agent_protocol::Range),
+        fds, sent, kAnswerTimeoutMs);
+    agent_protocol::CloseAll(fds, sent);
     if (io != Io::kOk) return false;
     packet.first += packet.count;
   } while (packet.first < packet.total);
   return true;
 }
 
-void OnRelease(const wire::ReleaseRequest& request) {
+void OnRelease(const agent_protocol::ReleaseRequest& request) {
   if (g_state != State::kClosed) return AnswerWrongState("release");
-  NoteMemory(wire::kMemoryAway);
+  NoteMemory(agent_protocol::kMemoryAway);
   CUresult error = CUDA_SUCCESS;
   const bool hold = request.hold != 0;
   for (uint32_t i = 0; hold && i < CarriedCount(); ++i) {
@@ -274,7 +277,7 @@ void AbandonMap() {
 }
 
 // Maps one batch. `fds` stay the caller's.
-void OnMap(const wire::Ranges& request, const int* fds) {
+void OnMap(const agent_protocol::Ranges& request, const int* fds) {
   if (g_state != State::kReleased) return AnswerWrongState("map");
   if (request.first == 0 && g_next_to_map != 0) AbandonMap();
   if (request.total != CarriedCount() || request.first != g_next_to_map) {
@@ -282,7 +285,7 @@ void OnMap(const wire::Ranges& request, const int* fds) {
     return Answer(Outcome::kMalformed, "not the list that was exported");
   }
   for (uint32_t i = 0; i < request.count; ++i) {
-    wire::Range mine = DescribeCarried(request.first + i);
+    agent_protocol::Range mine = DescribeCarried(request.first + i);
     if (mine.address != request.ranges[i].address ||
         mine.size_bytes != request.ranges[i].size_bytes) {
       AbandonMap();
@@ -367,10 +370,10 @@ void EndClient() {
 }
 
 void Serve() {
-  static wire::Packet packet;
-  int fds[wire::kMaxBatch];
+  static agent_protocol::Packet packet;
+  int fds[agent_protocol::kMaxBatch];
   uint32_t count = 0;
-  Io io = wire::Receive(g_client.fd, &packet, fds, &count, 0);
+  Io io = agent_protocol::Receive(g_client.fd, &packet, fds, &count, 0);
   if (io == Io::kTimeout) return;
   if (io != Io::kOk) {
     if (io == Io::kBad) Answer(Outcome::kMalformed, "not a request");
@@ -416,7 +419,7 @@ void Serve() {
       Answer(Outcome::kMalformed, "not a request");
       goes_on = false;
   }
-  wire::CloseAll(fds, count);
+  agent_protocol::CloseAll(fds, count);
   NoteMemory();
   if (!goes_on) EndClient();
 }
@@ -429,11 +432,11 @@ void AdmitClient(int socket) {
     g_client.Take(socket);
     return;
   }
-  wire::Reply reply{};
+  agent_protocol::Reply reply{};
   reply.outcome = Outcome::kBusy;
   reply.state = g_state;
   snprintf(reply.text, sizeof(reply.text), "another client is connected");
-  wire::Send(socket, &reply, Type::kReply, sizeof(reply), nullptr, 0, 0);
+  agent_protocol::Send(socket, &reply, Type::kReply, sizeof(reply), nullptr, 0, 0);
   g_refused.Close();
   g_refused.Take(socket);
 }

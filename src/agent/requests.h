@@ -1,6 +1,6 @@
 // The requests of a client, and what they do to the gate and to the memory; one function each.
 // There is one client at a time, and a second one is rejected. When a client disconnects too early,
-// its work is undone as far as possible (the states in wire/protocol.h).
+// its work is undone as far as possible (the states in agent_protocol/protocol.h).
 //
 // All functions except ResetRequests run on the control thread (control.h).
 #pragma once

@@ -18,7 +18,7 @@ using gpu_state::Services;
 
 // The driver refuses managed memory only when the program is already stopped (driver 580; softgpu
 // does the same).
-Status CheckManaged(const wire::HelloReply& hello) {
+Status CheckManaged(const agent_protocol::HelloReply& hello) {
   if (hello.driver.managed_bytes == 0) return {};
   return Fail(Code::kUnimplemented,
               fmt::format("it has {} MiB of managed memory, which the driver cannot checkpoint",
@@ -31,7 +31,7 @@ Status CheckManaged(const wire::HelloReply& hello) {
 struct AllProcesses {
   struct Member {
     process::ProcessId id;
-    wire::HelloReply hello;
+    agent_protocol::HelloReply hello;
   };
   std::vector<Member> members;  // would take the shared path of a suspend
   gpu_state::UnseenProcesses unseen;
@@ -62,7 +62,7 @@ void AddProcess(Services& services, const plan::RecordedProcess& process, Outloo
   all.unseen.insert(all.unseen.end(), found->unseen.begin(), found->unseen.end());
   Status managed;
   if (!found->members.empty()) {
-    const wire::HelloReply& hello = found->members.front().agent->hello();
+    const agent_protocol::HelloReply& hello = found->members.front().agent->hello();
     managed = CheckManaged(hello);
     all.members.push_back({process.id, hello});
   } else if (auto agent = gpu_state::FindAgent(*services.agents, process.id); agent && *agent) {

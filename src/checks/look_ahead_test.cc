@@ -46,9 +46,9 @@ TEST(LookAheadTest, ProcessesWithoutAgentsMayShareMemory) {
 
 TEST(LookAheadTest, IpcPeersMustTakePart) {
   World world(1);
-  wire::IpcPeer peer{};
+  agent_protocol::IpcPeer peer{};
   peer.name = fakes::IpcName(9);
-  peer.role = wire::kIpcOwnsTheirs;
+  peer.role = agent_protocol::kIpcOwnsTheirs;
   world.program.AddAgent(1, 1).peers = {peer};
   const Outlook outlook = LookAheadOf(world);
   ASSERT_EQ(outlook.refusals.size(), 1u);

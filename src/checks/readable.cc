@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "agent_client/find.h"
 #include "base/bounded.h"
 #include "base/file.h"
 #include "base/stat.h"
-#include "wire/find.h"
 
 namespace stasis::checks {
 namespace {
@@ -16,7 +16,7 @@ std::function<bool()> cancel_asked;
 using Reading = void (*)(const process::Stat& member, const NoteStep& note);
 
 void ReadAgent(const process::Stat& member, const NoteStep& note) {
-  (void)wire::TouchDoorWithin(member.id.pid, [&](const std::string& step) {
+  (void)agent_client::TouchDoorWithin(member.id.pid, [&](const std::string& step) {
     note(fmt::format("{} ({})", step, member.comm));
   });
 }

@@ -96,8 +96,10 @@ Result<AgentsView> AskAgent(const Services& services, const process::ProcessId& 
   auto agent = gpu_state::FindAgent(*services.agents, id);
   if (!agent && agent.error().code == Code::kAborted) return Fail(std::move(agent).error());
   if (!agent || !*agent) return AgentsView{};
-  const wire::HelloReply& hello = (*agent)->hello();
-  if ((hello.blockers & wire::kBlockerUnknownFunction) == 0) return AgentsView{.complete = true};
+  const agent_protocol::HelloReply& hello = (*agent)->hello();
+  if ((hello.blockers & agent_protocol::kBlockerUnknownFunction) == 0) {
+    return AgentsView{.complete = true};
+  }
   return AgentsView{.unseen = gpu_state::WhyNotShared(hello)};
 }
 
@@ -129,7 +131,7 @@ Status CountImported(Services& services, device::DeviceProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = gpu_state::FindAgent(*services.agents, p.id);
   if (!agent || !*agent) return {};
-  const wire::HelloReply& hello = (*agent)->hello();
+  const agent_protocol::HelloReply& hello = (*agent)->hello();
   if (driver.counts_imported) {
     p.device_bytes -= std::min(p.device_bytes, hello.ipc_bytes);
   } else {

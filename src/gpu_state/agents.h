@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "agent_client/agent_link.h"
 #include "base/deadline.h"
 #include "gpu_state/suspended.h"
 #include "process/proc.h"
-#include "wire/agent_link.h"
 
 namespace stasis::gpu_state {
 
@@ -21,34 +21,35 @@ inline constexpr std::chrono::milliseconds kAgentAnswer{10000};
 // Returns null if the process has no agent, has not used a GPU yet, or has ended. An agent that
 // does not answer is an error, because only the agent knows what the driver may do with the
 // process.
-Result<std::unique_ptr<wire::AgentLink>> FindAgent(
-    wire::Agents& agents, const process::ProcessId& id,
+Result<std::unique_ptr<agent_client::AgentLink>> FindAgent(
+    agent_client::Agents& agents, const process::ProcessId& id,
     std::chrono::milliseconds timeout = kAgentAnswer);
 
 // Returns why a process with an agent cannot take the shared path, or an empty string if it can.
-std::string WhyNotShared(const wire::HelloReply& hello);
+std::string WhyNotShared(const agent_protocol::HelloReply& hello);
 
 // A resume gives the program a descriptor for each piece of memory, and the program keeps it.
 // kResourceExhausted if its limit on descriptors is too low for that. The agent counts again before
 // it closes its gate.
-Status CheckDescriptorsFit(const process::ProcessId& id, const wire::HelloReply& hello);
+Status CheckDescriptorsFit(const process::ProcessId& id, const agent_protocol::HelloReply& hello);
 
-// Returns bits of wire::HeaderMemory; 0 without an agent. Reads the agent's header, so it works
-// while the driver has locked the program. Connects only to older agents, which may come with an
-// image.
-Result<uint32_t> MemoryOf(wire::Agents& agents, const process::ProcessId& id);
+// Returns bits of agent_protocol::HeaderMemory; 0 without an agent. Reads the agent's header, so it
+// works while the driver has locked the program. Connects only to older agents, which may come with
+// an image.
+Result<uint32_t> MemoryOf(agent_client::Agents& agents, const process::ProcessId& id);
 
 // Returns true if the agent's header says that the memory is away. Returns false for agents of
 // other versions.
-bool SaysMemoryIsAway(wire::Agents& agents, process::HostPid pid);
+bool SaysMemoryIsAway(agent_client::Agents& agents, process::HostPid pid);
 
 // Returns the record of a process that is suspended with its context kept, so that the driver calls
 // it running. Also reads the agent's header, because the process may have become another program
 // by exec, or have its memory again. Does not connect to the agent.
-std::optional<SuspendedProcess> LoadKeptContext(const Paths& paths, const process::ProcessId& id,
-                                                wire::Agents& agents = wire::AgentsInProcesses());
+std::optional<SuspendedProcess> LoadKeptContext(
+    const Paths& paths, const process::ProcessId& id,
+    agent_client::Agents& agents = agent_client::AgentsInProcesses());
 
-device::GpuUuid UuidOf(const wire::Uuid& uuid);
+device::GpuUuid UuidOf(const agent_protocol::Uuid& uuid);
 
 // The time until the deadline, at most `most`.
 std::chrono::milliseconds TimeLeft(const Deadline& deadline, std::chrono::milliseconds most);

@@ -32,7 +32,7 @@ class Steps {
   Steps(const std::vector<GateOwner>& owners, const Deadline& deadline)
       : owners_(owners), deadline_(deadline), rests_(owners.size(), false) {}
 
-  Status Run(wire::AgentLink::Floor floor) {
+  Status Run(agent_client::AgentLink::Floor floor) {
     STASIS_TRY(Round(kFirstWait, [&](size_t i, milliseconds time) {
       return owners_[i].agent->CloseInSteps(time, floor);
     }));
@@ -95,8 +95,8 @@ class Steps {
 
 }  // namespace
 
-Status CloseGates(const std::vector<GateOwner>& owners, bool together, wire::AgentLink::Floor floor,
-                  const Deadline& deadline) {
+Status CloseGates(const std::vector<GateOwner>& owners, bool together,
+                  agent_client::AgentLink::Floor floor, const Deadline& deadline) {
   together = together && owners.size() > 1 &&
              std::all_of(owners.begin(), owners.end(),
                          [](const GateOwner& owner) { return owner.agent->goes_in_steps(); });

@@ -12,22 +12,22 @@
 #include <string>
 #include <vector>
 
+#include "agent_client/agent_link.h"
 #include "base/deadline.h"
 #include "base/result.h"
-#include "wire/agent_link.h"
 
 namespace stasis::gpu_state {
 
 struct GateOwner {
   std::string who;  // "process 4711"
-  wire::AgentLink* agent;
+  agent_client::AgentLink* agent;
 };
 
 // kDeadlineExceeded names a program that was not quiesced, and why. After an error gates may be
 // shut, closed or open; the undo must open all of them. `together` means that their work may wait
 // for each other's. Otherwise, or if an agent is too old for steps, each program has the time until
 // `deadline` for itself.
-Status CloseGates(const std::vector<GateOwner>& owners, bool together, wire::AgentLink::Floor floor,
-                  const Deadline& deadline);
+Status CloseGates(const std::vector<GateOwner>& owners, bool together,
+                  agent_client::AgentLink::Floor floor, const Deadline& deadline);
 
 }  // namespace stasis::gpu_state

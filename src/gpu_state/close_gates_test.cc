@@ -11,7 +11,7 @@ namespace {
 using fakes::World;
 using std::chrono::milliseconds;
 
-constexpr auto kKeep = wire::AgentLink::Floor::kKeep;
+constexpr auto kKeep = agent_client::AgentLink::Floor::kKeep;
 
 struct Gates {
   explicit Gates(int count) : world(count) {
@@ -23,18 +23,18 @@ struct Gates {
       owners.push_back({"process " + std::to_string(number), links.back().get()});
     }
   }
-  wire::State StateOf(int number) { return world.program.At(number).agent->state; }
+  agent_protocol::State StateOf(int number) { return world.program.At(number).agent->state; }
 
   World world;
-  std::vector<std::unique_ptr<wire::AgentLink>> links;
+  std::vector<std::unique_ptr<agent_client::AgentLink>> links;
   std::vector<GateOwner> owners;
 };
 
 TEST(CloseGatesTest, AloneEachGateIsClosedByItself) {
   Gates gates(2);
   ASSERT_TRUE(CloseGates(gates.owners, /*together=*/false, kKeep, Deadline()));
-  EXPECT_EQ(gates.StateOf(1), wire::State::kClosed);
-  EXPECT_EQ(gates.StateOf(2), wire::State::kClosed);
+  EXPECT_EQ(gates.StateOf(1), agent_protocol::State::kClosed);
+  EXPECT_EQ(gates.StateOf(2), agent_protocol::State::kClosed);
   EXPECT_EQ(gates.world.log.Count("agent 1 CloseInSteps"), 0);
 }
 
@@ -42,8 +42,8 @@ TEST(CloseGatesTest, TogetherQuiescedProgramsAreSteppedUntilAllAre) {
   Gates gates(2);
   gates.world.program.At(2).agent->busy_rounds = 4;
   ASSERT_TRUE(CloseGates(gates.owners, /*together=*/true, kKeep, Deadline()));
-  EXPECT_EQ(gates.StateOf(1), wire::State::kClosed);
-  EXPECT_EQ(gates.StateOf(2), wire::State::kClosed);
+  EXPECT_EQ(gates.StateOf(1), agent_protocol::State::kClosed);
+  EXPECT_EQ(gates.StateOf(2), agent_protocol::State::kClosed);
   EXPECT_GE(gates.world.log.Count("agent 1 Rest 1"), 1);
   EXPECT_GE(gates.world.log.Count("agent 1 Rest 2"), 1) << "steps grow while it stays behind";
   EXPECT_GE(gates.world.log.Count("agent 2 Rest 0"), 3) << "the program behind gets no calls";
@@ -66,7 +66,7 @@ TEST(CloseGatesTest, AnAgentWithoutStepsClosesAllOfThemAlone) {
   gates.world.program.At(2).agent->steps = false;
   ASSERT_TRUE(CloseGates(gates.owners, /*together=*/true, kKeep, Deadline()));
   EXPECT_EQ(gates.world.log.Count("agent 1 CloseInSteps"), 0);
-  EXPECT_EQ(gates.StateOf(1), wire::State::kClosed);
+  EXPECT_EQ(gates.StateOf(1), agent_protocol::State::kClosed);
 }
 
 TEST(CloseGatesTest, AnErrorNamesItsProcess) {

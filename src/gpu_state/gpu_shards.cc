@@ -32,7 +32,8 @@ uint64_t ShardBytes(const std::vector<GpuShard>& shards, const process::ProcessI
 }
 
 Result<std::vector<GpuShard>> ShardsOf(const process::ProcessId& process, uid_t owner,
-                                       size_t member, const std::vector<wire::Range>& list) {
+                                       size_t member,
+                                       const std::vector<agent_protocol::Range>& list) {
   std::vector<GpuShard> shards;
   for (size_t i = 0; i < list.size(); ++i) {
     device::GpuUuid gpu = UuidOf(list[i].device);

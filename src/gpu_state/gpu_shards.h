@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "agent_protocol/protocol.h"
 #include "dataplane/arena.h"
-#include "wire/protocol.h"
 
 namespace stasis::gpu_state {
 
@@ -33,7 +33,8 @@ struct GpuShard {
 
 // kInvalidArgument for sizes that no GPU has.
 Result<std::vector<GpuShard>> ShardsOf(const process::ProcessId& process, uid_t owner,
-                                       size_t member, const std::vector<wire::Range>& list);
+                                       size_t member,
+                                       const std::vector<agent_protocol::Range>& list);
 
 // The sum of all shards, or of those of one process.
 uint64_t ShardBytes(const std::vector<GpuShard>& shards);

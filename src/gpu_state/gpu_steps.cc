@@ -209,7 +209,7 @@ Status Unlock(const Services& services, const RecordedProcess& p, const Deadline
 // Also called before the lock, because an agent inside the driver cannot answer after it.
 Status RefuseImported(const Services& services, const RecordedProcess& p) {
   STASIS_ASSIGN(const uint32_t memory, MemoryOf(*services.agents, p.id));
-  if ((memory & (wire::kMemoryImported | wire::kMemoryShared)) == 0) return {};
+  if ((memory & (agent_protocol::kMemoryImported | agent_protocol::kMemoryShared)) == 0) return {};
   STASIS_ASSIGN(auto agent, FindAgent(*services.agents, p.id));
   if (agent && agent->hello().imported_ranges > 0) return Fail(PartlyResumed());
   return {};

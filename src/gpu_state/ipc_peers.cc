@@ -8,23 +8,23 @@
 namespace stasis::gpu_state {
 namespace {
 
-bool Same(const wire::Uuid& a, const wire::Uuid& b) {
+bool Same(const agent_protocol::Uuid& a, const agent_protocol::Uuid& b) {
   return std::memcmp(a.bytes, b.bytes, sizeof(a.bytes)) == 0;
 }
 
-uint32_t NamedPeers(const wire::HelloReply& hello) {
-  return std::min(hello.ipc_peer_count, wire::kMaxIpcPeers);
+uint32_t NamedPeers(const agent_protocol::HelloReply& hello) {
+  return std::min(hello.ipc_peer_count, agent_protocol::kMaxIpcPeers);
 }
 
-std::string DescribeSharing(const IpcMember& member, const wire::IpcPeer& peer) {
-  const bool theirs = (peer.role & wire::kIpcOwnsTheirs) != 0;
+std::string DescribeSharing(const IpcMember& member, const agent_protocol::IpcPeer& peer) {
+  const bool theirs = (peer.role & agent_protocol::kIpcOwnsTheirs) != 0;
   return fmt::format("process {} uses GPU memory of process {} (CUDA IPC)",
                      theirs ? member.id.pid.value : peer.pid,
                      theirs ? peer.pid : member.id.pid.value);
 }
 
 Status CheckPeer(const std::vector<IpcMember>& members, const IpcMember& member,
-                 const wire::IpcPeer& peer) {
+                 const agent_protocol::IpcPeer& peer) {
   const bool takes_part = std::any_of(members.begin(), members.end(), [&](const IpcMember& other) {
     return Same(other.hello->ipc_name, peer.name);
   });
@@ -35,7 +35,7 @@ Status CheckPeer(const std::vector<IpcMember>& members, const IpcMember& member,
                     peer.pid),
         "name a job or process whose tree contains both, or close the memory in the program");
   }
-  if ((peer.role & wire::kIpcFreedHere) != 0) {
+  if ((peer.role & agent_protocol::kIpcFreedHere) != 0) {
     return Fail(
         Code::kUnimplemented,
         DescribeSharing(member, peer) + ", which its owner has freed, so it could not be restored",
@@ -48,10 +48,10 @@ Status CheckPeer(const std::vector<IpcMember>& members, const IpcMember& member,
 
 Status CheckIpcPeers(const std::vector<IpcMember>& members) {
   for (const IpcMember& member : members) {
-    if (member.hello->ipc_peer_count > wire::kMaxIpcPeers) {
+    if (member.hello->ipc_peer_count > agent_protocol::kMaxIpcPeers) {
       return Fail(Code::kUnimplemented,
                   fmt::format("process {} shares GPU memory (CUDA IPC) with more than {} others",
-                              member.id.pid.value, wire::kMaxIpcPeers));
+                              member.id.pid.value, agent_protocol::kMaxIpcPeers));
     }
     for (uint32_t i = 0; i < NamedPeers(*member.hello); ++i) {
       STASIS_TRY(CheckPeer(members, member, member.hello->ipc_peers[i]));

@@ -4,15 +4,15 @@
 
 #include <vector>
 
+#include "agent_protocol/protocol.h"
 #include "base/result.h"
 #include "process/proc.h"
-#include "wire/protocol.h"
 
 namespace stasis::gpu_state {
 
 struct IpcMember {
   process::ProcessId id;
-  const wire::HelloReply* hello;
+  const agent_protocol::HelloReply* hello;
 };
 
 // Returns kUnimplemented if a member shares memory with a process that is no member, named by its

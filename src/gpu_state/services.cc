@@ -26,7 +26,8 @@ Services MakeServices(const Paths& paths, const config::Settings& settings,
     mover.idle_timeout = config::Milliseconds(settings.mover_idle_s);
   }
   // The agents are part of the programs and outlive every operation.
-  std::shared_ptr<wire::Agents> agents(&wire::AgentsInProcesses(), [](wire::Agents*) {});
+  std::shared_ptr<agent_client::Agents> agents(&agent_client::AgentsInProcesses(),
+                                               [](agent_client::Agents*) {});
   return {paths,
           device::MakeDeviceControl(control),
           std::move(agents),

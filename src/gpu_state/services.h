@@ -5,18 +5,18 @@
 #include <memory>
 #include <string>
 
+#include "agent_client/agent_link.h"
 #include "base/paths.h"
 #include "config/settings.h"
 #include "dataplane/mover_pool.h"
 #include "device/device_control.h"
-#include "wire/agent_link.h"
 
 namespace stasis::gpu_state {
 
 struct Services {
   Paths paths;
   std::shared_ptr<device::DeviceControl> device;
-  std::shared_ptr<wire::Agents> agents;
+  std::shared_ptr<agent_client::Agents> agents;
   std::shared_ptr<dataplane::MoverPool> movers;
   std::string stasis_version;
   config::Settings settings;

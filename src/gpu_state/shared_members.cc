@@ -45,8 +45,8 @@ Error NeedsDriver(const RecordedProcess& process, const std::string& why, bool h
   return error;
 }
 
-Status AddProcess(wire::Agents& agents, const RecordedProcess& process, const AwayOptions& options,
-                  SharedMembers& found) {
+Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
+                  const AwayOptions& options, SharedMembers& found) {
   if (process.initial != ProcessState::kRunning && process.initial != ProcessState::kLocked) {
     NoteUnseen(agents, process, nullptr, found.unseen);
     return {};
@@ -68,17 +68,17 @@ Status AddProcess(wire::Agents& agents, const RecordedProcess& process, const Aw
   };
   NoteUnseen(agents, process, agent ? &agent->hello() : nullptr, found.unseen);
   if (!agent) return leave("no agent in the program");
-  const wire::HelloReply& hello = agent->hello();
-  if (hello.state != wire::State::kOpen) {
+  const agent_protocol::HelloReply& hello = agent->hello();
+  if (hello.state != agent_protocol::State::kOpen) {
     return Fail(Code::kFailedPrecondition,
-                hello.state == wire::State::kReleased
+                hello.state == agent_protocol::State::kReleased
                     ? "its memory was released and has not been returned"
                     : "its memory was returned, but its stack limits were not: it does not run",
                 fmt::format("`stasis resume {}` returns what is missing", process.id.pid.value));
   }
   // The driver's checkpoint of these would succeed, and its restore would not.
-  constexpr uint32_t kFatal =
-      wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent;
+  constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
+                              agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {
     return Fail(
         Code::kUnimplemented, WhyNotShared(hello),
@@ -96,7 +96,7 @@ Status AddProcess(wire::Agents& agents, const RecordedProcess& process, const Aw
   SharedMember member;
   member.id = process.id;
   member.owner = credentials.uid[1];
-  const wire::DriverAccount& driver = hello.driver;
+  const agent_protocol::DriverAccount& driver = hello.driver;
   found.driver_bytes += driver.tiny_bytes + driver.plain_bytes + driver.pool_bytes +
                         driver.managed_bytes + driver.program_vmm_bytes;
   for (uint32_t i = 0; i < hello.device_count; ++i) {
@@ -117,7 +117,7 @@ Status AddProcess(wire::Agents& agents, const RecordedProcess& process, const Aw
 
 }  // namespace
 
-Result<SharedMembers> FindSharedMembers(wire::Agents& agents, const Processes& processes,
+Result<SharedMembers> FindSharedMembers(agent_client::Agents& agents, const Processes& processes,
                                         const AwayOptions& options) {
   SharedMembers found;
   for (const auto& process : processes) {

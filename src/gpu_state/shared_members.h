@@ -19,8 +19,8 @@ namespace stasis::gpu_state {
 struct SharedMember {
   process::ProcessId id;
   uid_t owner = 0;
-  std::unique_ptr<wire::AgentLink> agent;  // while connected
-  wire::Export data;
+  std::unique_ptr<agent_client::AgentLink> agent;  // while connected
+  agent_client::Export data;
   bool touched = false;  // its gate has been closed, or may have been
 };
 
@@ -33,7 +33,7 @@ struct SharedMembers {
 };
 
 // Considers the running processes. kUnimplemented if a process can take neither path.
-Result<SharedMembers> FindSharedMembers(wire::Agents& agents, const Processes& processes,
+Result<SharedMembers> FindSharedMembers(agent_client::Agents& agents, const Processes& processes,
                                         const AwayOptions& options);
 
 // Applies CheckIpcPeers to the members.

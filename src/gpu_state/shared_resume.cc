@@ -69,9 +69,9 @@ Status SharedResume::AddProcess(const process::ProcessId& id) {
   // An agent that has not released its memory is not asked: the driver carried that memory, and the
   // agent may be unable to answer while the driver has its program.
   STASIS_ASSIGN(const uint32_t memory, MemoryOf(*services_.agents, id));
-  if ((memory & wire::kMemoryAway) == 0) return {};
+  if ((memory & agent_protocol::kMemoryAway) == 0) return {};
   STASIS_ASSIGN(auto agent, FindAgent(*services_.agents, id));
-  if (!agent || agent->hello().state != wire::State::kReleased) return {};
+  if (!agent || agent->hello().state != agent_protocol::State::kReleased) return {};
   Member member;
   member.id = id;
   STASIS_ASSIGN(member.list, agent->Describe(kAgentAnswer));
@@ -227,7 +227,7 @@ Status SharedResume::ReturnMemory(const Deadline& deadline) {
       if (shard.member != index) continue;
       for (size_t i = 0; i < shard.memory.size(); ++i) fds[shard.places[i]] = shard.memory[i].get();
     }
-    std::vector<wire::Range> list = member.list;
+    std::vector<agent_protocol::Range> list = member.list;
     for (auto& range : list) {
       if (!device::GpuUuidBytes(TargetOf(UuidOf(range.device)), range.device.bytes)) {
         return Fail(Code::kInternal, "a GPU has a name that is no UUID");
@@ -302,7 +302,7 @@ Status SharedResume::BindProcess(const Returned& process) {
   // any version, is not needed.
   if (shards_.empty() && !SaysMemoryIsAway(*services_.agents, id.pid)) return {};
   STASIS_ASSIGN(auto agent, FindAgent(*services_.agents, id));
-  if (!agent || agent->hello().state != wire::State::kReleased) return {};
+  if (!agent || agent->hello().state != agent_protocol::State::kReleased) return {};
   Member member;
   member.id = id;
   STASIS_ASSIGN(member.list, agent->Describe(kAgentAnswer));
@@ -380,13 +380,13 @@ void RecycleArenas(Services& services, const process::ProcessId& id) {
 
 // Opens a gate that is closed although the memory is mapped, because the agent could not restore a
 // stack limit. The agent retries by itself while no client is connected.
-Status OpenGate(wire::Agents& agents, const process::ProcessId& id) {
+Status OpenGate(agent_client::Agents& agents, const process::ProcessId& id) {
   STASIS_ASSIGN(auto agent, FindAgent(agents, id));
-  if (!agent || agent->hello().state != wire::State::kMapped) return {};
+  if (!agent || agent->hello().state != agent_protocol::State::kMapped) return {};
   Status open = agent->Open(kReturnTimeout);
   if (open) return {};
   Error error = std::move(open).error();
-  if (wire::IsOutOfMemory(error)) error.code = Code::kResourceExhausted;
+  if (agent_client::IsOutOfMemory(error)) error.code = Code::kResourceExhausted;
   error.context.clear();
   error.message = "its memory was returned but it does not run: " + error.message;
   error.hint = fmt::format(

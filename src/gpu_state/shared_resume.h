@@ -86,8 +86,8 @@ class SharedResume {
  private:
   struct Member {
     process::ProcessId id;
-    std::unique_ptr<wire::AgentLink> agent;
-    std::vector<wire::Range> list;
+    std::unique_ptr<agent_client::AgentLink> agent;
+    std::vector<agent_protocol::Range> list;
   };
 
   Status AddProcess(const process::ProcessId& id);

@@ -168,7 +168,7 @@ Result<bool> SharedSuspend::MayWaitForEachOther() const {
 }
 
 Status SharedSuspend::CloseAllGates(const Deadline& deadline) {
-  using Floor = wire::AgentLink::Floor;
+  using Floor = agent_client::AgentLink::Floor;
   // A small stack limit saves the driver half of its work, but setting it is work too.
   const bool keep = options_.keep_stack_limits || options_.keep_context;
   std::vector<GateOwner> owners;
@@ -242,7 +242,7 @@ Phase SharedSuspend::DataRelease() {
           .run =
               [this](PhaseScope& scope) {
                 return ForEachMember([&](Member& member) {
-                  return member.agent->Release(wire::AgentLink::Hold::kUntilCommit,
+                  return member.agent->Release(agent_client::AgentLink::Hold::kUntilCommit,
                                                TimeLeft(scope.deadline(), kAgentTimeout));
                 });
               },
@@ -391,7 +391,7 @@ Status SharedSuspend::MapAgain(Member& member) {
     if (!*found) return Fail(Code::kUnavailable, "its agent cannot be found any more");
     member.agent = std::move(*found);
   }
-  if (member.agent->hello().state != wire::State::kReleased) return {};
+  if (member.agent->hello().state != agent_protocol::State::kReleased) return {};
   std::vector<int> fds;
   for (const auto& fd : member.data.fds) fds.push_back(fd.get());
   return member.agent->Map(member.data.ranges, fds, timeout);
@@ -400,14 +400,14 @@ Status SharedSuspend::MapAgain(Member& member) {
 Status SharedSuspend::RejoinOthers(Member& member) {
   if (!member.agent || member.agent->hello().ipc_ranges == 0) return {};
   // Nothing is released before the gate is closed.
-  const wire::State state = member.agent->hello().state;
-  if (state == wire::State::kOpen || state == wire::State::kShut) return {};
+  const agent_protocol::State state = member.agent->hello().state;
+  if (state == agent_protocol::State::kOpen || state == agent_protocol::State::kShut) return {};
   return member.agent->Rejoin(UndoTimeout());
 }
 
 Status SharedSuspend::OpenGate(Member& member) {
   if (!member.agent) return {};
-  if (member.agent->hello().state != wire::State::kOpen) {
+  if (member.agent->hello().state != agent_protocol::State::kOpen) {
     STASIS_TRY(member.agent->Open(UndoTimeout()));
   }
   member.touched = false;

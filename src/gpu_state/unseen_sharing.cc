@@ -35,8 +35,8 @@ Result<bool> IsHarmlessRank(const UnseenProcess& process) {
 
 }  // namespace
 
-void NoteUnseen(wire::Agents& agents, const plan::RecordedProcess& process,
-                const wire::HelloReply* hello, UnseenProcesses& unseen) {
+void NoteUnseen(agent_client::Agents& agents, const plan::RecordedProcess& process,
+                const agent_protocol::HelloReply* hello, UnseenProcesses& unseen) {
   if (process.context_kept) return;  // so it has an agent
   if (process.initial == ProcessState::kCheckpointed) {
     auto header = agents.ReadHeader(process.id.pid);
@@ -44,7 +44,7 @@ void NoteUnseen(wire::Agents& agents, const plan::RecordedProcess& process,
     if (none) unseen.push_back({process.id, {}, /*away=*/true});
   } else if (hello == nullptr) {
     unseen.push_back({process.id, {}});
-  } else if ((hello->blockers & wire::kBlockerUnknownFunction) != 0) {
+  } else if ((hello->blockers & agent_protocol::kBlockerUnknownFunction) != 0) {
     unseen.push_back({process.id, WhyNotShared(*hello)});
   }
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "agent_client/agent_link.h"
 #include "plan/journal.h"
-#include "wire/agent_link.h"
 
 namespace stasis::gpu_state {
 
@@ -22,8 +22,8 @@ using UnseenProcesses = std::vector<UnseenProcess>;
 
 // Adds the process to `unseen` if it is one. `hello` is the answer of a running process's agent, or
 // null. For a process that is away only the agent's header is read.
-void NoteUnseen(wire::Agents& agents, const plan::RecordedProcess& process,
-                const wire::HelloReply* hello, UnseenProcesses& unseen);
+void NoteUnseen(agent_client::Agents& agents, const plan::RecordedProcess& process,
+                const agent_protocol::HelloReply* hello, UnseenProcesses& unseen);
 
 // Returns a sentence that describes them, or nothing if there are fewer than two.
 std::optional<std::string> UnseenSharing(const UnseenProcesses& unseen);

@@ -10,11 +10,11 @@
 #include <cstring>
 #include <memory>
 
+#include "agent_client/client.h"
 #include "base/install_layout.h"
 #include "base/subprocess.h"
 #include "health/machine.h"
 #include "process/proc.h"
-#include "wire/client.h"
 
 namespace stasis::health {
 namespace {
@@ -98,8 +98,8 @@ Result<Finding> Ask(const Machine& machine) {
     return Finding::Of("agent", Level::kOk,
                        "a program and the driver start under it; --full asks it: " + library);
   }
-  STASIS_ASSIGN(auto client, wire::AgentClient::Find({pid}, machine.options.patience));
-  const wire::HelloReply& hello = client.hello();
+  STASIS_ASSIGN(auto client, agent_client::AgentClient::Find({pid}, machine.options.patience));
+  const agent_protocol::HelloReply& hello = client.hello();
   if (hello.blockers != 0) {
     return Finding::Of(
         "agent", Level::kWarning,

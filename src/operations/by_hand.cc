@@ -24,7 +24,7 @@ std::chrono::milliseconds Left(const Deadline& deadline) {
 }  // namespace
 
 Result<ByHand> ByHand::Open(const Paths& paths, device::DeviceControl& device, HostPid pid,
-                            wire::Agents& agents) {
+                            agent_client::Agents& agents) {
   STASIS_ASSIGN(ProcessState state, device.State(pid));
   if (state == ProcessState::kNone) {
     return Fail(Code::kUnimplemented, fmt::format("process {} does not use a GPU", pid.value));
@@ -36,7 +36,7 @@ Result<ByHand> ByHand::Open(const Paths& paths, device::DeviceControl& device, H
 
 Result<bool> ByHand::IsMemoryAway() const {
   STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(*agents_, id_));
-  return (memory & wire::kMemoryAway) != 0;
+  return (memory & agent_protocol::kMemoryAway) != 0;
 }
 
 Result<bool> ByHand::IsSuspended() const {
@@ -56,9 +56,9 @@ Status ByHand::RefuseSuspended() const {
 
 // Refuses shared memory: the driver's checkpoint of it succeeds, and its restore fails or separates
 // the processes that share it.
-Status ByHand::RefuseShared(const wire::HelloReply& hello) const {
-  constexpr uint32_t kFatal =
-      wire::kBlockerSharedVmm | wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent;
+Status ByHand::RefuseShared(const agent_protocol::HelloReply& hello) const {
+  constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
+                              agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {
     return Fail(Code::kUnimplemented,
                 fmt::format("process {}: {}", id_.pid.value, gpu_state::WhyNotShared(hello)),
@@ -75,7 +75,7 @@ Status ByHand::Own(const Deadline& deadline) const {
   if (!agent) return {};
   STASIS_TRY(RefuseShared(agent->hello()));
   if (agent->hello().imported_ranges == 0) return {};
-  if (header && (header->memory & wire::kMemoryTold) == 0) {
+  if (header && (header->memory & agent_protocol::kMemoryTold) == 0) {
     return Fail(
         Code::kUnimplemented,
         fmt::format("process {} has GPU memory that an earlier resume returned, and its agent "
@@ -84,11 +84,12 @@ Status ByHand::Own(const Deadline& deadline) const {
         fmt::format("use `stasis suspend {}`, which works through the agent", id_.pid.value));
   }
   const std::string what = "copying memory that an earlier resume returned";
-  STASIS_TRY(Annotate(agent->Close(Left(by), wire::AgentLink::Floor::kKeep), what));
+  STASIS_TRY(Annotate(agent->Close(Left(by), agent_client::AgentLink::Floor::kKeep), what));
   // With the gate closed, no other process can open the memory any more.
-  Status done = agent->Status(gpu_state::kAgentAnswer).and_then([&](const wire::HelloReply& hello) {
-    return RefuseShared(hello);
-  });
+  Status done =
+      agent->Status(gpu_state::kAgentAnswer).and_then([&](const agent_protocol::HelloReply& hello) {
+        return RefuseShared(hello);
+      });
   if (done) done = Annotate(agent->Own(Left(by)), what);
   auto open = agent->Open(gpu_state::kAgentAnswer);
   if (!done) return Fail(std::move(done).error());
@@ -113,9 +114,9 @@ Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
 
 Status ByHand::Checkpoint(const Deadline& deadline) const {
   STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(*agents_, id_));
-  if ((memory & wire::kMemoryAway) != 0) return RefuseSuspended();
+  if ((memory & agent_protocol::kMemoryAway) != 0) return RefuseSuspended();
   // It may have been locked by another tool, and its agent cannot answer any more.
-  if ((memory & wire::kMemoryShared) != 0) {
+  if ((memory & agent_protocol::kMemoryShared) != 0) {
     return Fail(
         Code::kUnimplemented,
         fmt::format("process {} shares GPU memory with another process (CUDA IPC), which the "
@@ -125,7 +126,7 @@ Status ByHand::Checkpoint(const Deadline& deadline) const {
                     "process whose tree contains both works through their agents",
                     id_.pid.value));
   }
-  if ((memory & wire::kMemoryImported) != 0) {
+  if ((memory & agent_protocol::kMemoryImported) != 0) {
     return Fail(Code::kFailedPrecondition,
                 fmt::format("process {} has GPU memory that an earlier resume returned; the driver "
                             "alone could not restore it",

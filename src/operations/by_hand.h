@@ -6,10 +6,10 @@
 // from the agent's header.
 #pragma once
 
+#include "agent_client/agent_link.h"
 #include "base/deadline.h"
 #include "base/paths.h"
 #include "device/device_control.h"
-#include "wire/agent_link.h"
 
 namespace stasis::operations {
 
@@ -19,7 +19,7 @@ class ByHand {
   // Stasis works on it. The arguments must outlive the object.
   static Result<ByHand> Open(const Paths& paths, device::DeviceControl& device,
                              process::HostPid pid,
-                             wire::Agents& agents = wire::AgentsInProcesses());
+                             agent_client::Agents& agents = agent_client::AgentsInProcesses());
 
   const process::ProcessId& id() const { return id_; }
 
@@ -45,10 +45,10 @@ class ByHand {
   // copy of the largest piece. Does nothing without an agent. Refuses memory that is shared with
   // another process, which the driver could not restore either.
   Status Own(const Deadline& deadline) const;
-  Status RefuseShared(const wire::HelloReply& hello) const;
+  Status RefuseShared(const agent_protocol::HelloReply& hello) const;
 
  private:
-  ByHand(const Paths& paths, device::DeviceControl& device, wire::Agents& agents,
+  ByHand(const Paths& paths, device::DeviceControl& device, agent_client::Agents& agents,
          process::ProcessId id)
       : paths_(&paths), device_(&device), agents_(&agents), id_(id) {}
   Status RefuseSuspended() const;
@@ -56,7 +56,7 @@ class ByHand {
 
   const Paths* paths_;
   device::DeviceControl* device_;
-  wire::Agents* agents_;
+  agent_client::Agents* agents_;
   process::ProcessId id_;
 };
 

@@ -45,7 +45,7 @@ Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler&
     std::lock_guard lock(world.program.mutex);
     process.id = process::ReadStat({pid})->id;
     process.state = ProcessState::kCheckpointed;
-    process.agent->state = wire::State::kReleased;
+    process.agent->state = agent_protocol::State::kReleased;
     process.agent->memory.clear();
     process.agent->held.clear();
   }

@@ -237,7 +237,7 @@ TEST_P(SuspendRefusalTest, TouchesNothing) {
   world.program.AddAgent(1, 1);
   world.program.AddAgent(2, 1);
   GetParam().arrange(world);
-  std::vector<wire::State> before;
+  std::vector<agent_protocol::State> before;
   for (const auto& process : world.program.processes()) {
     if (process->agent) before.push_back(process->agent->state);
   }
@@ -258,8 +258,8 @@ TEST_P(SuspendRefusalTest, TouchesNothing) {
   }
 }
 
-wire::IpcPeer PeerOf(int number, uint32_t role) {
-  wire::IpcPeer peer{};
+agent_protocol::IpcPeer PeerOf(int number, uint32_t role) {
+  agent_protocol::IpcPeer peer{};
   peer.name = stasis::fakes::IpcName(number);
   peer.pid = 4711;
   peer.role = role;
@@ -275,23 +275,26 @@ const Refusal kRefusals[] = {
     {"GpuStateFailed", [](World& world) { world.program.At(2).state = ProcessState::kFailed; },
      Code::kFailedPrecondition, "has failed"},
     {"IpcPeerOutside",
-     [](World& world) { world.program.At(1).agent->peers = {PeerOf(9, wire::kIpcOwnsTheirs)}; },
+     [](World& world) {
+       world.program.At(1).agent->peers = {PeerOf(9, agent_protocol::kIpcOwnsTheirs)};
+     },
      Code::kUnimplemented, "does not take part"},
     {"IpcMemoryFreedByItsOwner",
      [](World& world) {
-       world.program.At(1).agent->peers = {PeerOf(2, wire::kIpcUsesOurs | wire::kIpcFreedHere)};
+       world.program.At(1).agent->peers = {
+           PeerOf(2, agent_protocol::kIpcUsesOurs | agent_protocol::kIpcFreedHere)};
      },
      Code::kUnimplemented, "has freed"},
     {"SharedHandlesPastTheAgent",
      [](World& world) {
-       world.program.At(1).agent->blockers = wire::kBlockerSharedVmm;
+       world.program.At(1).agent->blockers = agent_protocol::kBlockerSharedVmm;
        world.program.At(1).agent->blocker_text = "a handle is shared";
      },
      Code::kUnimplemented, "a handle is shared"},
     {"ImportedMemoryLeftToTheDriver",
      [](World& world) {
        world.program.At(1).agent->imported = true;
-       world.program.At(1).agent->blockers = wire::kBlockerUnseenThread;
+       world.program.At(1).agent->blockers = agent_protocol::kBlockerUnseenThread;
        world.program.At(1).agent->blocker_text = "no memory to note a call in";
      },
      Code::kUnimplemented, "that an earlier resume returned"},
@@ -301,7 +304,7 @@ const Refusal kRefusals[] = {
      },
      Code::kUnimplemented, "shared GPU memory cannot be detected"},
     {"MemoryReleasedEarlier",
-     [](World& world) { world.program.At(2).agent->state = wire::State::kReleased; },
+     [](World& world) { world.program.At(2).agent->state = agent_protocol::State::kReleased; },
      Code::kFailedPrecondition, "has not been returned"},
     {"KeptContextWithoutAgent", [](World& world) { world.program.At(2).agent.reset(); },
      Code::kUnimplemented, "only an agent can save its memory", KeepContext()},
@@ -320,8 +323,8 @@ TEST(SuspendTest, IpcPeersReleaseAndRejoinTogether) {
   World world(2);
   Agent& owner = world.program.AddAgent(1, 1);
   Agent& user = world.program.AddAgent(2, 1);
-  owner.peers = {PeerOf(2, wire::kIpcUsesOurs)};
-  user.peers = {PeerOf(1, wire::kIpcOwnsTheirs)};
+  owner.peers = {PeerOf(2, agent_protocol::kIpcUsesOurs)};
+  user.peers = {PeerOf(1, agent_protocol::kIpcOwnsTheirs)};
   user.ipc_ranges = 1;
   ASSERT_TRUE(Suspend(world));
   EXPECT_GE(world.log.IndexOf("agent 1 CloseInSteps"), 0) << "they may wait for each other";

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <thread>
 
+#include "agent_client/find.h"
+#include "agent_protocol/packet.h"
 #include "stand.h"
-#include "wire/find.h"
-#include "wire/packet.h"
 
 namespace stasis::agent_test {
 namespace {
@@ -29,9 +29,9 @@ TEST(Client, IsAnsweredWhileACallBlocksInTheDriver) {
     const bool frees = std::string(call) == "cuMemUnmap";
     ASSERT_EQ(target.Ask(frees ? "beside-free " + large : "beside-alloc 50331648"), "ok");
     hold.AwaitCall();
-    auto client = wire::AgentClient::Find(target.pid(), seconds(5));
+    auto client = agent_client::AgentClient::Find(target.pid(), seconds(5));
     ASSERT_DONE(client);
-    EXPECT_EQ(client->hello().state, wire::State::kOpen);
+    EXPECT_EQ(client->hello().state, agent_protocol::State::kOpen);
     target.Say("range " + slab + " 77");
     ASSERT_TRUE(target.SpeaksWithin(seconds(5)));
     EXPECT_EQ(target.Hear(), "0 4194304");
@@ -46,7 +46,7 @@ TEST(Client, IsAnsweredWhileACallBlocksInTheDriver) {
     auto list = client->Describe(kLong);
     ASSERT_DONE(list);
     uint64_t bytes = 0;
-    for (const wire::Range& range : *list) bytes += range.size_bytes;
+    for (const agent_protocol::Range& range : *list) bytes += range.size_bytes;
     EXPECT_EQ(bytes, client->hello().range_bytes);
     ASSERT_DONE(client->Open(kLong));
   }
@@ -72,7 +72,7 @@ TEST(Client, ADisconnectAfterReleaseLeavesTheGateClosed) {
   target.Ask("fill " + piece + " 4");
   std::string second = target.Ask("vmm 2097152 300");
   target.Ask("fill " + second + " 5");
-  wire::Export kept;
+  agent_client::Export kept;
   {
     auto client = target.Connect();
     ASSERT_DONE(client);
@@ -86,11 +86,11 @@ TEST(Client, ADisconnectAfterReleaseLeavesTheGateClosed) {
   {
     auto client = target.Connect();
     ASSERT_DONE(client);
-    EXPECT_EQ(client->hello().state, wire::State::kReleased);
+    EXPECT_EQ(client->hello().state, agent_protocol::State::kReleased);
     EXPECT_FALSE(client->Open(kLong).has_value()) << "there is nothing to open to";
     EXPECT_FALSE(client->Close(kLong).has_value());
     // The client dies between two batches.
-    std::vector<wire::Range> wrong = kept.ranges;
+    std::vector<agent_protocol::Range> wrong = kept.ranges;
     wrong[250].address += 1;
     EXPECT_FALSE(client->Map(wrong, Numbers(kept.fds), kLong).has_value());
   }
@@ -257,7 +257,7 @@ TEST(Door, GarbageIsIgnored) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
-  auto header = wire::ReadAgentHeader(target.pid());
+  auto header = agent_client::ReadAgentHeader(target.pid());
   ASSERT_DONE(header);
   UniqueFd process(int(syscall(SYS_pidfd_open, target.pid().value, 0)));
   UniqueFd door(int(syscall(438, process.get(), header->door_fd, 0)));
@@ -265,12 +265,15 @@ TEST(Door, GarbageIsIgnored) {
   std::string garbage(5000, 'x');
   EXPECT_GT(send(door.get(), garbage.data(), garbage.size(), 0), 0);
   EXPECT_GT(send(door.get(), "\1", 1, 0), 0) << "a knock without a socket";
-  EXPECT_EQ(wire::SendDoorKnock(door.get(), door.get()), wire::Io::kOk) << "the door itself";
+  EXPECT_EQ(agent_protocol::SendDoorKnock(door.get(), door.get()), agent_protocol::Io::kOk)
+      << "the door itself";
   int stream[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, stream), 0);
-  EXPECT_EQ(wire::SendDoorKnock(door.get(), stream[0]), wire::Io::kOk) << "not a socket of packets";
-  EXPECT_EQ(wire::SendDoorKnock(door.get(), process.get()), wire::Io::kOk) << "not a socket";
-  wire::CloseAll(stream, 2);
+  EXPECT_EQ(agent_protocol::SendDoorKnock(door.get(), stream[0]), agent_protocol::Io::kOk)
+      << "not a socket of packets";
+  EXPECT_EQ(agent_protocol::SendDoorKnock(door.get(), process.get()), agent_protocol::Io::kOk)
+      << "not a socket";
+  agent_protocol::CloseAll(stream, 2);
   EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
 }
 
@@ -280,38 +283,43 @@ TEST(Door, GarbageFromAClientEndsItsConnection) {
   target.Ask("fill " + piece + " 4");
   auto knock = [&] { return Knock(target); };
   auto ends_after = [&](UniqueFd& socket) {
-    wire::Packet packet;
-    int fds[wire::kMaxBatch];
+    agent_protocol::Packet packet;
+    int fds[agent_protocol::kMaxBatch];
     uint32_t count = 0;
-    wire::Io io = wire::Io::kOk;
-    while (io == wire::Io::kOk) io = wire::Receive(socket.get(), &packet, fds, &count, 20000);
+    agent_protocol::Io io = agent_protocol::Io::kOk;
+    while (io == agent_protocol::Io::kOk) {
+      io = agent_protocol::Receive(socket.get(), &packet, fds, &count, 20000);
+    }
     return io;
   };
   {
     UniqueFd socket = knock();
     std::string garbage(70000, 'x');
     EXPECT_GT(send(socket.get(), garbage.data(), garbage.size(), 0), 0);
-    EXPECT_EQ(ends_after(socket), wire::Io::kEnd);
+    EXPECT_EQ(ends_after(socket), agent_protocol::Io::kEnd);
   }
   {
     // A well-formed reply in place of a request, with the gate closed by the previous request.
     UniqueFd socket = knock();
-    wire::CloseRequest close{};
+    agent_protocol::CloseRequest close{};
     close.timeout_ms = 10000;
-    wire::Send(socket.get(), &close, wire::Type::kClose, sizeof(close), nullptr, 0, 1000);
-    wire::Reply reply{};
-    wire::Send(socket.get(), &reply, wire::Type::kReply, sizeof(reply), nullptr, 0, 1000);
-    EXPECT_EQ(ends_after(socket), wire::Io::kEnd);
+    agent_protocol::Send(socket.get(), &close, agent_protocol::Type::kClose, sizeof(close), nullptr,
+                         0, 1000);
+    agent_protocol::Reply reply{};
+    agent_protocol::Send(socket.get(), &reply, agent_protocol::Type::kReply, sizeof(reply), nullptr,
+                         0, 1000);
+    EXPECT_EQ(ends_after(socket), agent_protocol::Io::kEnd);
     EXPECT_EQ(target.Ask("check " + piece + " 4"), "right") << "the gate is open again";
   }
   {
     // Counts that do not match the content.
     UniqueFd socket = knock();
-    wire::Ranges ranges{};
+    agent_protocol::Ranges ranges{};
     ranges.count = 150;
     ranges.total = 150;
-    wire::Send(socket.get(), &ranges, wire::Type::kMap, sizeof(ranges), nullptr, 0, 1000);
-    EXPECT_EQ(ends_after(socket), wire::Io::kEnd);
+    agent_protocol::Send(socket.get(), &ranges, agent_protocol::Type::kMap, sizeof(ranges), nullptr,
+                         0, 1000);
+    EXPECT_EQ(ends_after(socket), agent_protocol::Io::kEnd);
   }
   auto client = target.Connect();
   ASSERT_DONE(client);

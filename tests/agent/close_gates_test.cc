@@ -9,11 +9,11 @@ namespace {
 
 using gpu_state::CloseGates;
 using gpu_state::GateOwner;
-constexpr auto kKeep = wire::AgentClient::Floor::kKeep;
+constexpr auto kKeep = agent_client::AgentClient::Floor::kKeep;
 
 struct Two {
   Target first{{"direct"}}, second{{"direct"}};
-  Result<wire::AgentClient> one = first.Connect(), other = second.Connect();
+  Result<agent_client::AgentClient> one = first.Connect(), other = second.Connect();
   std::vector<GateOwner> owners() { return {{"the first", &*one}, {"the second", &*other}}; }
 };
 
@@ -26,7 +26,7 @@ TEST(CloseGates, QuiescedProgramsAreClosed) {
     for (const GateOwner& owner : two.owners()) {
       auto status = owner.agent->Status(kLong);
       ASSERT_DONE(status);
-      EXPECT_EQ(status->state, wire::State::kClosed);
+      EXPECT_EQ(status->state, agent_protocol::State::kClosed);
       ASSERT_DONE(owner.agent->Open(kLong));
     }
   }

@@ -81,9 +81,9 @@ TEST(Criu, TheDoorSurvivesADumpAndRestore) {
   for (int round = 0; round < 2; ++round) {
     std::string images = folder + "/" + std::to_string(round);
     ASSERT_EQ(system(("mkdir " + images).c_str()), 0);
-    wire::Export taken;
+    agent_client::Export taken;
     {
-      auto client = wire::AgentClient::Find({pid}, kLong);
+      auto client = agent_client::AgentClient::Find({pid}, kLong);
       ASSERT_DONE(client);
       ASSERT_GE(client->hello().range_bytes, 50u << 20);
       ASSERT_DONE(client->Close(kLong));
@@ -107,9 +107,9 @@ TEST(Criu, TheDoorSurvivesADumpAndRestore) {
     ASSERT_EQ(cuCheckpointProcessRestore(pid, nullptr), CUDA_SUCCESS);
     ASSERT_EQ(cuCheckpointProcessUnlock(pid, nullptr), CUDA_SUCCESS);
     size_t lines = Lines(output);
-    auto client = wire::AgentClient::Find({pid}, kLong);
+    auto client = agent_client::AgentClient::Find({pid}, kLong);
     ASSERT_DONE(client);
-    EXPECT_EQ(client->hello().state, wire::State::kReleased);
+    EXPECT_EQ(client->hello().state, agent_protocol::State::kReleased);
     ASSERT_DONE(client->Map(taken.ranges, Numbers(fds), kLong));
     ASSERT_DONE(client->Open(kLong));
     EXPECT_TRUE(GrowsBeyond(output, lines + 3));

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "abi/cuda/driver_functions.h"
-#include "wire/protocol.h"
+#include "agent_protocol/protocol.h"
 
 using namespace stasis::cuda;  // NOLINT
 
@@ -45,7 +45,7 @@ void ExpectToEndWell(pid_t child) {
 
 bool HasADoor() {
   auto* header =
-      static_cast<stasis::wire::AgentHeader*>(dlsym(RTLD_DEFAULT, "stasis_agent_header"));
+      static_cast<stasis::agent_protocol::AgentHeader*>(dlsym(RTLD_DEFAULT, "stasis_agent_header"));
   return header != nullptr && header->door_fd >= 0 && header->pid == getpid();
 }
 

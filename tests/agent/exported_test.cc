@@ -177,7 +177,7 @@ class Shared : public ::testing::Test {
     EXPECT_EQ(importer_.Ask("fill " + left_piece_ + " 2"), "ok");
   }
 
-  void Away(wire::AgentClient& a, wire::AgentClient& b) {
+  void Away(agent_client::AgentClient& a, agent_client::AgentClient& b) {
     ASSERT_DONE(a.Close(kLong));
     ASSERT_DONE(b.Close(kLong));
     auto taken = a.ExportAll(kLong);
@@ -195,7 +195,7 @@ class Shared : public ::testing::Test {
 
   Target owner_{{"direct"}}, importer_{{"direct"}};
   std::string file_, mine_, theirs_, left_, left_piece_;
-  wire::Export taken_;
+  agent_client::Export taken_;
   bool owner_goes_first_ = false;
 };
 
@@ -207,9 +207,10 @@ TEST_F(Shared, IsSuspendedAndRestored) {
     ASSERT_DONE(a);
     ASSERT_DONE(b);
     ASSERT_EQ(a->hello().ipc_peer_count, 1u);
-    EXPECT_EQ(a->hello().ipc_peers[0].role, wire::kIpcUsesOurs) << "nothing of it is lost";
+    EXPECT_EQ(a->hello().ipc_peers[0].role, agent_protocol::kIpcUsesOurs)
+        << "nothing of it is lost";
     ASSERT_EQ(b->hello().ipc_peer_count, 1u);
-    EXPECT_EQ(b->hello().ipc_peers[0].role, wire::kIpcOwnsTheirs);
+    EXPECT_EQ(b->hello().ipc_peers[0].role, agent_protocol::kIpcOwnsTheirs);
     EXPECT_EQ(b->hello().ipc_ranges, 2u);
     EXPECT_EQ(b->hello().imported_ranges, 2u);
     Away(*a, *b);

@@ -10,7 +10,7 @@ namespace {
 using namespace stasis::cuda;  // NOLINT
 
 constexpr size_t kMiB = 1 << 20;
-constexpr auto kKeep = wire::AgentClient::Floor::kKeep;
+constexpr auto kKeep = agent_client::AgentClient::Floor::kKeep;
 
 // Allocates the rest of the GPU's memory.
 struct Hog {
@@ -29,8 +29,9 @@ struct Hog {
   std::vector<CUdeviceptr> pieces;
 };
 
-void Suspend(wire::AgentClient& client, wire::Export* taken, wire::AgentClient::Hold hold,
-             wire::AgentClient::Floor floor = wire::AgentClient::Floor::kLower) {
+void Suspend(agent_client::AgentClient& client, agent_client::Export* taken,
+             agent_client::AgentClient::Hold hold,
+             agent_client::AgentClient::Floor floor = agent_client::AgentClient::Floor::kLower) {
   ASSERT_DONE(client.Close(kLong, floor));
   auto exported = client.ExportAll(kLong);
   ASSERT_DONE(exported);
@@ -46,7 +47,7 @@ TEST(Floor, IsLoweredAtReleaseAndBackAtOpen) {
   for (bool lower : {true, false, true}) {
     auto client = target.Connect();
     ASSERT_DONE(client);
-    ASSERT_DONE(client->Close(kLong, lower ? wire::AgentClient::Floor::kLower : kKeep));
+    ASSERT_DONE(client->Close(kLong, lower ? agent_client::AgentClient::Floor::kLower : kKeep));
     EXPECT_EQ(FreeBytes(), before) << "not before the release: an undo would have to wait for it";
     ASSERT_DONE(client->ExportAll(kLong));
     ASSERT_DONE(client->Release(kNot, kLong));
@@ -76,7 +77,7 @@ TEST(Floor, TheProgramsOwnLimitComesBackThroughACheckpoint) {
   const size_t before = FreeBytes();
   auto client = target.Connect();
   ASSERT_DONE(client);
-  wire::Export taken;
+  agent_client::Export taken;
   Suspend(*client, &taken, kNot);
   const int pid = target.pid().value;
   CUcheckpointLockArgs lock{};
@@ -107,7 +108,7 @@ TEST(Floor, IsRestoredWheneverTheProgramContinues) {
   for (bool dies_before_map : {true, false}) {
     auto client = target.Connect();
     ASSERT_DONE(client);
-    wire::Export taken;
+    agent_client::Export taken;
     Suspend(*client, &taken, kUntilCommit);
     EXPECT_GE(FreeBytes(), before + 7 * kMiB);
     if (!dies_before_map) ASSERT_DONE(client->Map(taken.ranges, Numbers(taken.fds), kLong));
@@ -125,7 +126,7 @@ TEST(Floor, AContextThatKeepsItsLimitIsNoError) {
   Fault fault(target, "cuCtxSetLimit=fail(801)");
   auto client = target.Connect();
   ASSERT_DONE(client);
-  wire::Export taken;
+  agent_client::Export taken;
   Suspend(*client, &taken, kNot);
   EXPECT_EQ(FreeBytes(), before);
   ASSERT_DONE(client->Map({}, {}, kLong));
@@ -141,7 +142,7 @@ TEST(Floor, WithoutMemoryTheGateStaysClosedAndTheClientIsTold) {
   for (bool dies : {false, true}) {
     auto client = target.Connect();
     ASSERT_DONE(client);
-    wire::Export taken;
+    agent_client::Export taken;
     Suspend(*client, &taken, kNot);
     Hog hog;
     target.Say("check " + piece + " 4");
@@ -153,7 +154,7 @@ TEST(Floor, WithoutMemoryTheGateStaysClosedAndTheClientIsTold) {
     EXPECT_EQ(opened.error().raw, CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_NE(opened.error().message.find("stack limit"), std::string::npos);
     ASSERT_DONE(client->Status(kLong));
-    EXPECT_EQ(client->hello().state, wire::State::kMapped);
+    EXPECT_EQ(client->hello().state, agent_protocol::State::kMapped);
     if (dies) {
       client = Fail(Code::kCancelled, "dead");
       hog.Free();

@@ -58,7 +58,7 @@ TEST(Gate, ContinuesInStepsWhileWorkDoesNotEnd) {
   EXPECT_FALSE(client->ExportAll(kLong).has_value()) << "it is not at rest";
   auto status = client->Status(kLong);
   ASSERT_DONE(status);
-  EXPECT_EQ(status->state, wire::State::kShut);
+  EXPECT_EQ(status->state, agent_protocol::State::kShut);
   target.Say("unstuck");  // finishes the work without a call, and then waits for it, which may pass
                           // the gate
   EXPECT_EQ(target.Hear(), "ok");

@@ -159,7 +159,8 @@ TEST(Ipc, MemorySharedByTheDriverIsABlocker) {
   importer.Ask("ipc-open-event " + plain.Ask("ipc-share-event"));
   auto client = importer.Connect();
   ASSERT_DONE(client);
-  EXPECT_EQ(client->hello().blockers, wire::kBlockerLegacyIpc | wire::kBlockerIpcEvent);
+  EXPECT_EQ(client->hello().blockers,
+            agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent);
   Status closed = client->Close(kLong);
   ASSERT_FALSE(closed.has_value());
   EXPECT_EQ(importer.Ask("ipc-close 0"), "0");
@@ -215,10 +216,10 @@ TEST(Ipc, BothAreSuspendedAndRestored) {
     ASSERT_DONE(a);
     ASSERT_DONE(b);
     ASSERT_EQ(a->hello().ipc_peer_count, 1u);
-    EXPECT_EQ(a->hello().ipc_peers[0].role, wire::kIpcUsesOurs);
+    EXPECT_EQ(a->hello().ipc_peers[0].role, agent_protocol::kIpcUsesOurs);
     EXPECT_EQ(a->hello().ipc_peers[0].pid, importer.pid().value);
     ASSERT_EQ(b->hello().ipc_peer_count, 1u);
-    EXPECT_EQ(b->hello().ipc_peers[0].role, wire::kIpcOwnsTheirs);
+    EXPECT_EQ(b->hello().ipc_peers[0].role, agent_protocol::kIpcOwnsTheirs);
     EXPECT_EQ(b->hello().ipc_ranges, 2u);
     EXPECT_EQ(b->hello().range_count, 0u) << "it travels once, with its owner";
     EXPECT_EQ(memcmp(&a->hello().ipc_peers[0].name, &b->hello().ipc_name, 16), 0);
@@ -381,7 +382,7 @@ TEST(Ipc, AnOwnerListensAgainWhenItCan) {
   {
     auto a = owner.Connect();
     ASSERT_DONE(a);
-    ASSERT_DONE(a->Close(kLong, wire::AgentClient::Floor::kKeep));
+    ASSERT_DONE(a->Close(kLong, agent_client::AgentClient::Floor::kKeep));
     ASSERT_DONE(a->Release(kUntilCommit, kLong));
     NoDescriptors none(owner);
     { auto gone = std::move(*a); }

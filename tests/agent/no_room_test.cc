@@ -16,7 +16,7 @@ TEST(NoRoom, AContextThatCannotBeRecordedIsABlocker) {
   ASSERT_EQ(target.Ask("without-room other-context"), "ok");
   auto client = target.Connect();
   ASSERT_DONE(client);
-  EXPECT_EQ(client->hello().blockers, uint32_t(wire::kBlockerUnseenThread));
+  EXPECT_EQ(client->hello().blockers, uint32_t(agent_protocol::kBlockerUnseenThread));
   const Status closed = client->Close(kLong);
   ASSERT_FALSE(closed.has_value());
   EXPECT_NE(closed.error().ToString().find("no memory to record a context"), std::string::npos)

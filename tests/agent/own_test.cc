@@ -1,8 +1,8 @@
 // Memory restored by the agent, converted to the program's own memory for a checkpoint by the
 // driver alone.
 
+#include "agent_client/find.h"
 #include "stand.h"
-#include "wire/find.h"
 
 namespace stasis::agent_test {
 namespace {
@@ -25,19 +25,20 @@ class Own : public ::testing::Test {
     auto taken = client->ExportAll(kLong);
     ASSERT_DONE(taken);
     ASSERT_DONE(client->Release(kNot, kLong));
-    EXPECT_EQ(Memory(), wire::kMemoryAway);
+    EXPECT_EQ(Memory(), agent_protocol::kMemoryAway);
     auto bytes = TakeAway(&*taken);
     auto fds = PutBack(*taken, bytes);
     ASSERT_DONE(client->Map(taken->ranges, Numbers(fds), kLong));
     fds.clear();
     ASSERT_DONE(client->Open(kLong));
-    EXPECT_EQ(Memory(), wire::kMemoryImported);
+    EXPECT_EQ(Memory(), agent_protocol::kMemoryImported);
     free_ = FreeBytes();
   }
 
   uint32_t Memory() {
-    auto header = wire::ReadAgentHeader(target_.pid());
-    return header ? header->memory & ~(wire::kMemoryTold | wire::kStepsTold) : ~0u;
+    auto header = agent_client::ReadAgentHeader(target_.pid());
+    return header ? header->memory & ~(agent_protocol::kMemoryTold | agent_protocol::kStepsTold)
+                  : ~0u;
   }
 
   void ExpectIntact() {
@@ -104,7 +105,7 @@ TEST_F(Own, WithoutRoomNothingChanges) {
     EXPECT_EQ(none.error().raw, CUDA_ERROR_OUT_OF_MEMORY) << none.error().ToString();
   }
   ASSERT_DONE(client->Open(kLong));
-  EXPECT_EQ(Memory() & wire::kMemoryImported, wire::kMemoryImported);
+  EXPECT_EQ(Memory() & agent_protocol::kMemoryImported, agent_protocol::kMemoryImported);
   ExpectIntact();
   ASSERT_DONE(client->Close(kLong));
   ASSERT_DONE(client->Own(kLong));
@@ -126,14 +127,14 @@ TEST_F(Own, UnmappedMemoryIsRestoredLater) {
       ASSERT_FALSE(client->Own(kLong));
     }
     ASSERT_DONE(client->Status(kLong));
-    EXPECT_EQ(client->hello().state, wire::State::kReleased);
-    EXPECT_NE(Memory() & wire::kMemoryAway, 0u);
+    EXPECT_EQ(client->hello().state, agent_protocol::State::kReleased);
+    EXPECT_NE(Memory() & agent_protocol::kMemoryAway, 0u);
   }
   ExpectIntact();
   auto client = target_.Connect();
   ASSERT_DONE(client);
-  EXPECT_EQ(client->hello().state, wire::State::kOpen);
-  EXPECT_EQ(Memory(), wire::kMemoryImported);
+  EXPECT_EQ(client->hello().state, agent_protocol::State::kOpen);
+  EXPECT_EQ(Memory(), agent_protocol::kMemoryImported);
 }
 
 }  // namespace

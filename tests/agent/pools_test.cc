@@ -49,7 +49,7 @@ TEST_P(PoolDoors, ContentsSurviveACheckpoint) {
     auto taken = client->ExportAll(kLong);
     ASSERT_DONE(taken);
     uint64_t bytes = 0;
-    for (const wire::Range& range : taken->ranges) bytes += range.size_bytes;
+    for (const agent_protocol::Range& range : taken->ranges) bytes += range.size_bytes;
     EXPECT_GE(bytes, 64 * kMiB);
     EXPECT_LE(bytes, (32 + 20 + 40) * kMiB) << "what is free does not travel";
     ASSERT_DONE(client->Release(kNot, kLong));

@@ -12,8 +12,8 @@
 
 #include <fstream>
 
-#include "wire/find.h"
-#include "wire/packet.h"
+#include "agent_client/find.h"
+#include "agent_protocol/packet.h"
 
 extern char** environ;
 
@@ -172,17 +172,17 @@ void Hold::AwaitCall() const {
 }
 
 bool SaysItShares(const Target& target) {
-  auto header = wire::ReadAgentHeader(target.pid());
-  return header && (header->memory & wire::kMemoryShared) != 0;
+  auto header = agent_client::ReadAgentHeader(target.pid());
+  return header && (header->memory & agent_protocol::kMemoryShared) != 0;
 }
 
 UniqueFd Knock(Target& target) {
-  auto header = wire::ReadAgentHeader(target.pid());
+  auto header = agent_client::ReadAgentHeader(target.pid());
   UniqueFd process(int(syscall(SYS_pidfd_open, target.pid().value, 0)));
   UniqueFd door(int(syscall(438 /* pidfd_getfd */, process.get(), header->door_fd, 0)));
   int ends[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  wire::SendDoorKnock(door.get(), ends[1]);
+  agent_protocol::SendDoorKnock(door.get(), ends[1]);
   close(ends[1]);
   return UniqueFd(ends[0]);
 }
@@ -206,7 +206,7 @@ void RestoreAndUnlock(const Target& target) {
   MUST(cuCheckpointProcessUnlock(target.pid().value, nullptr));
 }
 
-std::vector<std::vector<char>> TakeAway(wire::Export* taken) {
+std::vector<std::vector<char>> TakeAway(agent_client::Export* taken) {
   UseGpu();
   std::vector<std::vector<char>> bytes;
   for (size_t i = 0; i < taken->ranges.size(); ++i) {
@@ -223,7 +223,7 @@ std::vector<std::vector<char>> TakeAway(wire::Export* taken) {
   return bytes;
 }
 
-std::vector<UniqueFd> PutBack(const wire::Export& taken,
+std::vector<UniqueFd> PutBack(const agent_client::Export& taken,
                               const std::vector<std::vector<char>>& bytes) {
   std::vector<UniqueFd> fds;
   for (size_t i = 0; i < taken.ranges.size(); ++i) {

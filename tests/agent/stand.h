@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "abi/cuda/driver_functions.h"
+#include "agent_client/client.h"
 #include "base/fd.h"
-#include "wire/client.h"
 
 namespace stasis::agent_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 inline constexpr milliseconds kLong = seconds(20);
-inline constexpr auto kNot = wire::AgentClient::Hold::kNot;
-inline constexpr auto kUntilCommit = wire::AgentClient::Hold::kUntilCommit;
+inline constexpr auto kNot = agent_client::AgentClient::Hold::kNot;
+inline constexpr auto kUntilCommit = agent_client::AgentClient::Hold::kUntilCommit;
 
 #define ASSERT_DONE(expr)                                                        \
   do {                                                                           \
@@ -46,7 +46,9 @@ class Target {
   }
   int Wait();
 
-  Result<wire::AgentClient> Connect() { return wire::AgentClient::Find(pid(), kLong); }
+  Result<agent_client::AgentClient> Connect() {
+    return agent_client::AgentClient::Find(pid(), kLong);
+  }
 
  private:
   pid_t pid_ = -1;
@@ -96,8 +98,8 @@ void RestoreAndUnlock(const Target& target);
 
 // TakeAway copies the memory behind the descriptors to this process and frees it; the second
 // function allocates new memory elsewhere and copies the data back, like a mover.
-std::vector<std::vector<char>> TakeAway(wire::Export* taken);
-std::vector<UniqueFd> PutBack(const wire::Export& taken,
+std::vector<std::vector<char>> TakeAway(agent_client::Export* taken);
+std::vector<UniqueFd> PutBack(const agent_client::Export& taken,
                               const std::vector<std::vector<char>>& bytes);
 
 std::vector<int> Numbers(const std::vector<UniqueFd>& fds);

@@ -1,7 +1,7 @@
 // Complete suspends and resumes by every way of calling the driver, with another process as client.
 
+#include "agent_protocol/packet.h"
 #include "stand.h"
-#include "wire/packet.h"
 
 namespace stasis::agent_test {
 namespace {
@@ -181,19 +181,20 @@ TEST(Suspend, ManyRanges) {
 }
 
 // Sends the first batch of a map and returns the answer.
-wire::Outcome MapFirstBatch(const UniqueFd& socket, const wire::Export& taken,
-                            const std::vector<UniqueFd>& fds) {
-  wire::Ranges batch{};
+agent_protocol::Outcome MapFirstBatch(const UniqueFd& socket, const agent_client::Export& taken,
+                                      const std::vector<UniqueFd>& fds) {
+  agent_protocol::Ranges batch{};
   batch.total = uint32_t(taken.ranges.size());
-  batch.count = wire::kMaxBatch;
+  batch.count = agent_protocol::kMaxBatch;
   std::copy_n(taken.ranges.begin(), batch.count, batch.ranges);
-  EXPECT_EQ(wire::Send(socket.get(), &batch, wire::Type::kMap, sizeof(batch), Numbers(fds).data(),
-                       batch.count, 20000),
-            wire::Io::kOk);
-  wire::Packet packet;
-  int none[wire::kMaxBatch];
+  EXPECT_EQ(agent_protocol::Send(socket.get(), &batch, agent_protocol::Type::kMap, sizeof(batch),
+                                 Numbers(fds).data(), batch.count, 20000),
+            agent_protocol::Io::kOk);
+  agent_protocol::Packet packet;
+  int none[agent_protocol::kMaxBatch];
   uint32_t count = 0;
-  EXPECT_EQ(wire::Receive(socket.get(), &packet, none, &count, 20000), wire::Io::kOk);
+  EXPECT_EQ(agent_protocol::Receive(socket.get(), &packet, none, &count, 20000),
+            agent_protocol::Io::kOk);
   return packet.reply.outcome;
 }
 
@@ -217,15 +218,15 @@ class HalfAResume : public ::testing::Test {
     free_ = FreeBytes();
   }
 
-  void ExpectNothingHeld(wire::AgentClient& client) {
+  void ExpectNothingHeld(agent_client::AgentClient& client) {
     ASSERT_DONE(client.Status(kLong));
-    EXPECT_EQ(client.hello().state, wire::State::kReleased);
+    EXPECT_EQ(client.hello().state, agent_protocol::State::kReleased);
     EXPECT_EQ(client.hello().kept_descriptors, 0u);
     EXPECT_EQ(client.hello().imported_ranges, 0u);
     EXPECT_EQ(FreeBytes(), free_);
   }
 
-  void ExpectAResume(wire::AgentClient& client) {
+  void ExpectAResume(agent_client::AgentClient& client) {
     auto fds = PutBack(taken_, bytes_);
     ASSERT_DONE(client.Map(taken_.ranges, Numbers(fds), kLong));
     fds.clear();
@@ -235,7 +236,7 @@ class HalfAResume : public ::testing::Test {
 
   Target target_{{"direct"}};
   std::string pieces_;
-  wire::Export taken_;
+  agent_client::Export taken_;
   std::vector<std::vector<char>> bytes_;
   size_t free_ = 0;
 };
@@ -244,7 +245,7 @@ TEST_F(HalfAResume, IsDroppedWhenItsClientDisconnects) {
   {
     UniqueFd socket = Knock(target_);
     auto fds = PutBack(taken_, bytes_);
-    ASSERT_EQ(MapFirstBatch(socket, taken_, fds), wire::Outcome::kOk);
+    ASSERT_EQ(MapFirstBatch(socket, taken_, fds), agent_protocol::Outcome::kOk);
   }
   auto client = target_.Connect();
   ASSERT_DONE(client);
@@ -271,7 +272,8 @@ TEST_F(HalfAResume, IsDroppedWhenAnotherMapBegins) {
   UniqueFd socket = Knock(target_);
   auto fds = PutBack(taken_, bytes_);
   for (int round = 0; round < 2; ++round) {
-    ASSERT_EQ(MapFirstBatch(socket, taken_, fds), wire::Outcome::kOk) << "round " << round;
+    ASSERT_EQ(MapFirstBatch(socket, taken_, fds), agent_protocol::Outcome::kOk)
+        << "round " << round;
   }
 }
 

@@ -16,22 +16,24 @@ ALLOWED = {
     'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base',
     'cli': 'api config base',
     'api': 'operations checks gpu_state plan jobs shim health dataplane store device config process base',
-    'operations': 'checks checkpoint gpu_state plan jobs store criu device wire ipc process config base',
-    'checks': 'checkpoint gpu_state plan jobs store criu device wire process base',
+    'operations': 'checks checkpoint gpu_state plan jobs store criu device agent_client ipc process config base',
+    'checks': 'checkpoint gpu_state plan jobs store criu device agent_client process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
-    'gpu_state': 'plan dataplane device wire process config base',
+    'gpu_state': 'plan dataplane device agent_client agent_protocol process config base',
     # The journal takes the names of GPUs and of their states from `device`, and nothing else.
     'plan': 'device process base',
     'jobs': 'shim ipc process base',
     'shim': 'ipc process base',
-    'health': 'criu dataplane device wire process base',
+    'health': 'criu dataplane device agent_client process base',
     'dataplane': 'device ipc process base',
     'store': 'base',
     'criu': 'ipc process base',
+    'agent_client': 'agent_protocol ipc process base',
     # The code that runs inside user programs.
-    'agent': 'wire abi',
+    'agent': 'agent_protocol abi',
+    # Its messages. Needs nothing but libc.
+    'agent_protocol': 'ipc',
     'device': 'ipc process abi base',
-    'wire': 'ipc process base',
     # The drivers' functions and structures. Needs nothing but libc.
     'abi': '',
     'ipc': 'process base',
@@ -41,6 +43,7 @@ ALLOWED = {
 }
 # Where a folder may include only some headers of another one.
 ONLY = {
+    ('agent_protocol', 'ipc'): {'ipc/packet.h'},
     ('plan', 'device'): {'device/ids.h'},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

@@ -172,7 +172,7 @@ void NoteContext(CUcontext context, CUdevice device) {
   if (IndexOf(context) < g_contexts.size()) return;
   // Without an entry, a suspend would not wait for the work in this context.
   if (!g_contexts.Push({context, device, nullptr, ++g_last_number})) {
-    NoteBlocker(wire::kBlockerUnseenThread, "no memory to record a context");
+    NoteBlocker(agent_protocol::kBlockerUnseenThread, "no memory to record a context");
   }
 }
 

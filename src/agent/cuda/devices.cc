@@ -8,7 +8,7 @@
 namespace stasis::agent {
 namespace {
 
-Device g_devices[wire::kMaxDevices];
+Device g_devices[agent_protocol::kMaxDevices];
 std::atomic<int> g_count{0};
 Mutex g_probe_mutex;  // held over driver calls; before memory's
 
@@ -42,7 +42,7 @@ bool CanExport(CUdevice device, bool* sure) {
 }  // namespace
 
 Device* DeviceAt(CUdevice device) {
-  if (device < 0 || device >= int(wire::kMaxDevices)) return nullptr;
+  if (device < 0 || device >= int(agent_protocol::kMaxDevices)) return nullptr;
   if (Device* known = KnownDevice(device)) return known;
   Lock lock(g_probe_mutex);
   if (Device* known = KnownDevice(device)) return known;
@@ -64,7 +64,7 @@ Device* DeviceAt(CUdevice device) {
 }
 
 Device* KnownDevice(CUdevice device) {
-  if (device < 0 || device >= int(wire::kMaxDevices)) return nullptr;
+  if (device < 0 || device >= int(agent_protocol::kMaxDevices)) return nullptr;
   Device& d = g_devices[device];
   return __atomic_load_n(&d.probed, __ATOMIC_ACQUIRE) ? &d : nullptr;
 }
@@ -89,10 +89,10 @@ CUmemAllocationProp ShareableProperties(CUdevice device) {
 }
 
 CUresult GiveAccess(CUdeviceptr address, size_t bytes, CUdevice device) {
-  CUmemAccessDesc access[wire::kMaxDevices];
+  CUmemAccessDesc access[agent_protocol::kMaxDevices];
   size_t count = 0;
   access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  for (int peer = 0; peer < int(wire::kMaxDevices); ++peer) {
+  for (int peer = 0; peer < int(agent_protocol::kMaxDevices); ++peer) {
     if (peer == device || (g_devices[device].peers >> peer & 1) == 0) continue;
     access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   }

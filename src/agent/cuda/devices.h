@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/cuda/real.h"
-#include "wire/protocol.h"
+#include "agent_protocol/protocol.h"
 
 namespace stasis::agent {
 
@@ -10,7 +10,7 @@ struct Device {
   bool probed = false;  // read and written atomically, after `fast`, `rdma` and `uuid`
   bool fast = false;    // handles can be made, exported and mapped
   bool rdma = false;    // memory can be made reachable for other PCIe devices
-  wire::Uuid uuid{};
+  agent_protocol::Uuid uuid{};
   // Guarded by g_memory_mutex; `peers` changes only under g_growth_mutex too.
   uint64_t peers = 0;  // bit n: the program has let its device n reach this one's memory
   uint64_t region_bytes = 0;

@@ -49,9 +49,9 @@ DriverPiece UncountDriverMemory(uint64_t key) {
   return piece;
 }
 
-wire::DriverAccount DriverAccountNow() {
+agent_protocol::DriverAccount DriverAccountNow() {
   Lock lock(g_driver_memory_mutex);
-  wire::DriverAccount account{};
+  agent_protocol::DriverAccount account{};
   uint64_t* const sums[] = {nullptr,
                             &account.tiny_bytes,
                             &account.plain_bytes,

@@ -5,7 +5,7 @@
 
 #include "agent/cuda/real.h"
 #include "agent/futex.h"
-#include "wire/protocol.h"
+#include "agent_protocol/protocol.h"
 
 namespace stasis::agent {
 
@@ -36,7 +36,7 @@ CUresult FreeCounted(uint64_t key, F free, DriverPiece* freed = nullptr) {
   if (r == CUDA_SUCCESS && freed != nullptr) *freed = piece;
   return r;
 }
-wire::DriverAccount DriverAccountNow();
+agent_protocol::DriverAccount DriverAccountNow();
 // For a forked child, before the reset: whether the range may be host memory that the program reads
 // by itself. Returns true if that is unknown.
 bool MayBeHostMemory(uint64_t begin, uint64_t end);

@@ -30,14 +30,14 @@ CUresult MakeIpcHandle(IpcKind kind, uint64_t id, char (&bytes)[64]) {
   memcpy(handle.magic, kMagic, sizeof(kMagic));
   handle.kind = kind;
   handle.owner = {*OwnIpcName(), getpid()};
-  handle.version = wire::kVersion;
+  handle.version = agent_protocol::kVersion;
   handle.id = id;
   memcpy(bytes, &handle, sizeof(handle));
   return CUDA_SUCCESS;
 }
 
 bool IsSound(const IpcHandle& handle) {
-  if (handle.version == wire::kVersion && handle.id != 0) return true;
+  if (handle.version == agent_protocol::kVersion && handle.id != 0) return true;
   SayCannotOpen(handle.owner.pid,
                 "the handle is damaged, or comes from another version of the agent");
   return false;
@@ -59,13 +59,13 @@ void SayCannotOpen(int32_t owner, const char* why) {
 
 namespace {
 
-using wire::IpcOutcome;
+using agent_protocol::IpcOutcome;
 
 constexpr int kAnswerTimeoutMs = 10 * 1000;
 constexpr uint64_t kMostBytes = uint64_t(1) << 44;
 
 // Checks another process's description of its memory.
-bool Plausible(const wire::IpcAnswer& answer) {
+bool Plausible(const agent_protocol::IpcAnswer& answer) {
   return answer.region != 0 && answer.region_bytes != 0 && answer.region_bytes <= kMostBytes &&
          (IsProgramId(answer.region) || answer.region_bytes % kGranularity == 0) &&
          answer.bytes != 0 && answer.offset < answer.region_bytes &&
@@ -74,16 +74,16 @@ bool Plausible(const wire::IpcAnswer& answer) {
 
 bool AskForMemory(const IpcPlace& owner, uint64_t piece, uint64_t region, IpcGiven* given,
                   const char** why) {
-  const wire::Uuid* mine = OwnIpcName();
+  const agent_protocol::Uuid* mine = OwnIpcName();
   if (mine == nullptr) {
     *why = "the kernel gives no random bytes";
     return false;
   }
   if (given->socket < 0) given->socket = ConnectIpc(owner, why);
   if (given->socket < 0) return false;
-  const wire::IpcRequest request{{}, *mine, piece, region};
-  return AskIpc(given->socket, wire::Type::kIpcGive, request, kAnswerTimeoutMs, &given->answer,
-                &given->fd, why);
+  const agent_protocol::IpcRequest request{{}, *mine, piece, region};
+  return AskIpc(given->socket, agent_protocol::Type::kIpcGive, request, kAnswerTimeoutMs,
+                &given->answer, &given->fd, why);
 }
 
 }  // namespace
@@ -102,7 +102,7 @@ void IpcGiven::End() {
 }
 
 CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
-  const wire::IpcAnswer& answer = given->answer;
+  const agent_protocol::IpcAnswer& answer = given->answer;
   for (bool again = true;;) {
     const char* why = "";
     given->Begin();
@@ -116,8 +116,8 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
     // The owner is being suspended, and this process may be next. If the owner has ended
     // afterwards, the next request fails.
     gate::Outside outside;
-    AskIpc(given->socket, wire::Type::kIpcWait, {{}, {}, 0, 0}, -1, &given->answer, &given->fd,
-           &why);
+    AskIpc(given->socket, agent_protocol::Type::kIpcWait, {{}, {}, 0, 0}, -1, &given->answer,
+           &given->fd, &why);
     given->End();  // as above
   }
   if (answer.outcome == IpcOutcome::kDriver) return CUresult(answer.driver_error);
@@ -132,7 +132,7 @@ namespace {
 
 // Finds the requested item, and which part of it. Returns an empty item if it does not exist (any
 // more).
-Item FindAsked(const wire::IpcRequest& request, Block* part) {
+Item FindAsked(const agent_protocol::IpcRequest& request, Block* part) {
   const uint64_t wanted = request.region == 0 ? request.piece : request.region;
   if (IsProgramId(wanted)) {
     ProgramHandle* handle = FindProgramHandle(wanted);
@@ -154,7 +154,8 @@ Item FindAsked(const wire::IpcRequest& request, Block* part) {
 
 }  // namespace
 
-void GiveShared(const wire::IpcRequest& request, wire::IpcAnswer* answer, int* fd) {
+void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAnswer* answer,
+                int* fd) {
   *answer = {};
   answer->outcome = IpcOutcome::kGone;
   if (IsSharedEvent(request.piece)) {
@@ -307,30 +308,33 @@ bool Shares() {
 void MayShare() {
   Lock lock(g_sharing_mutex);
   ++g_may_share;
-  NoteInHeader(wire::kMemoryShared, wire::kMemoryShared);
+  NoteInHeader(agent_protocol::kMemoryShared, agent_protocol::kMemoryShared);
 }
 
 void NoteWhetherStillShared() {
   Lock lock(g_sharing_mutex);
-  if (g_may_share == 0 && !Shares()) NoteInHeader(wire::kMemoryShared, 0);
+  if (g_may_share == 0 && !Shares()) NoteInHeader(agent_protocol::kMemoryShared, 0);
 }
 
 void MaySharePassed() {
   Lock lock(g_sharing_mutex);
-  if (--g_may_share == 0 && !Shares()) NoteInHeader(wire::kMemoryShared, 0);
+  if (--g_may_share == 0 && !Shares()) NoteInHeader(agent_protocol::kMemoryShared, 0);
 }
 
 namespace {
 
-void AddPeer(wire::HelloReply* reply, const wire::Uuid& name, int32_t pid, uint32_t role) {
+void AddPeer(agent_protocol::HelloReply* reply, const agent_protocol::Uuid& name, int32_t pid,
+             uint32_t role) {
   uint32_t known = reply->ipc_peer_count;
-  if (known > wire::kMaxIpcPeers) known = wire::kMaxIpcPeers;
+  if (known > agent_protocol::kMaxIpcPeers) known = agent_protocol::kMaxIpcPeers;
   for (uint32_t i = 0; i < known; ++i) {
     if (!SameName(reply->ipc_peers[i].name, name)) continue;
     reply->ipc_peers[i].role |= role;
     return;
   }
-  if (reply->ipc_peer_count++ < wire::kMaxIpcPeers) reply->ipc_peers[known] = {name, pid, role};
+  if (reply->ipc_peer_count++ < agent_protocol::kMaxIpcPeers) {
+    reply->ipc_peers[known] = {name, pid, role};
+  }
 }
 
 bool StillHere(uint64_t id) {
@@ -343,15 +347,15 @@ bool StillHere(uint64_t id) {
 
 }  // namespace
 
-void DescribeIpc(wire::HelloReply* reply) {
+void DescribeIpc(agent_protocol::HelloReply* reply) {
   Vector<IpcUser> users;
   // Without memory for the list the count says that it is too long, which the client refuses.
-  if (!ListIpcUsers(&users)) reply->ipc_peer_count = wire::kMaxIpcPeers + 1;
+  if (!ListIpcUsers(&users)) reply->ipc_peer_count = agent_protocol::kMaxIpcPeers + 1;
   if (HasIpcName()) reply->ipc_name = *OwnIpcName();
   Lock lock(g_memory_mutex);
   for (const IpcUser& user : users) {
-    uint32_t role = wire::kIpcUsesOurs;
-    if (!StillHere(user.region)) role |= wire::kIpcFreedHere;
+    uint32_t role = agent_protocol::kIpcUsesOurs;
+    if (!StillHere(user.region)) role |= agent_protocol::kIpcFreedHere;
     AddPeer(reply, user.name, user.pid, role);
   }
   ForEachImport([&](const Item& item) {
@@ -359,7 +363,7 @@ void DescribeIpc(wire::HelloReply* reply) {
     ++reply->ipc_ranges;
     reply->ipc_bytes += BytesOf(item);
     reply->imported_ranges += PresentIn(item) ? 1 : 0;
-    AddPeer(reply, import->from.name, import->from.pid, wire::kIpcOwnsTheirs);
+    AddPeer(reply, import->from.name, import->from.pid, agent_protocol::kIpcOwnsTheirs);
     return true;
   });
   users.Free();

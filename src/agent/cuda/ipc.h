@@ -47,7 +47,8 @@ struct Import {
 
 // Answers a request for memory, on the server's thread. With kGiven, *fd is a descriptor that the
 // caller must close, and a use of the memory has begun (EndUse).
-void GiveShared(const wire::IpcRequest& request, wire::IpcAnswer* answer, int* fd);
+void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAnswer* answer,
+                int* fd);
 
 // ---- the importer's side
 
@@ -66,7 +67,7 @@ struct LookWhetherWeShare {
 // An owner's answer, with its socket and descriptor, which the destructor closes. The caller must
 // not hold a mutex when it is constructed or destroyed.
 struct IpcGiven {
-  wire::IpcAnswer answer;
+  agent_protocol::IpcAnswer answer;
   int socket = -1;
   int fd = -1;
   bool open = false;
@@ -95,7 +96,7 @@ bool RejoinImports(char* text, size_t size);
 // ---- both
 
 // Fills in the processes that share memory with this one.
-void DescribeIpc(wire::HelloReply* reply);
+void DescribeIpc(agent_protocol::HelloReply* reply);
 void ResetIpc();
 
 }  // namespace stasis::agent

@@ -8,7 +8,7 @@
 #include "agent/cuda/ipc_events.h"
 #include "agent/thread.h"
 #include "agent/vector.h"
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
 namespace stasis::agent {
 
@@ -16,7 +16,7 @@ Mutex g_ipc_answers_mutex;
 
 namespace {
 
-using wire::IpcOutcome;
+using agent_protocol::IpcOutcome;
 
 constexpr size_t kMostAsked = 4096;
 
@@ -37,11 +37,12 @@ bool HasGone(const Watched& socket) {
 
 // Returns false if the event is not reached yet.
 bool GiveAnswer(Asked one) {
-  wire::IpcAnswer answer{};
+  agent_protocol::IpcAnswer answer{};
   answer.outcome = LookAtEvent(one.id);
   if (answer.outcome == IpcOutcome::kNotNow && !HasGone(one.socket)) return false;
   if (answer.outcome != IpcOutcome::kNotNow && one.socket.Holds()) {
-    wire::Send(one.socket.fd, &answer, wire::Type::kIpcAnswer, sizeof(answer), nullptr, 0, 0);
+    agent_protocol::Send(one.socket.fd, &answer, agent_protocol::Type::kIpcAnswer, sizeof(answer),
+                         nullptr, 0, 0);
   }
   one.socket.Close();
   return true;

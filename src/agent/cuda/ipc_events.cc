@@ -15,7 +15,7 @@
 namespace stasis::agent {
 namespace {
 
-using wire::IpcOutcome;
+using agent_protocol::IpcOutcome;
 
 struct Own {
   CUevent event;  // null if its context has ended
@@ -98,7 +98,7 @@ void NoteDriversEvent(CUevent event, const char* what) {
   }
   g_drivers.Push({event, context});
   g_any.store(true, std::memory_order_release);
-  NoteBlocker(wire::kBlockerIpcEvent, what);
+  NoteBlocker(agent_protocol::kBlockerIpcEvent, what);
 }
 
 enum class Wait { kReached, kNotYet, kUnknown };
@@ -118,10 +118,10 @@ Wait AskOwner(const Theirs& theirs, int timeout_ms) {
       if (errno == EAGAIN || errno == EINTR) continue;
       return Wait::kUnknown;
     }
-    wire::IpcAnswer answer{};
+    agent_protocol::IpcAnswer answer{};
     int fd = -1;
-    const bool answered = AskIpc(socket, wire::Type::kIpcWait, {{}, {}, theirs.id, 0}, timeout_ms,
-                                 &answer, &fd, &why);
+    const bool answered = AskIpc(socket, agent_protocol::Type::kIpcWait, {{}, {}, theirs.id, 0},
+                                 timeout_ms, &answer, &fd, &why);
     if (fd >= 0) close(fd);
     close(socket);
     if (answered && answer.outcome == IpcOutcome::kDriver) return Wait::kUnknown;
@@ -211,7 +211,7 @@ void IpcEventsEndWith(CUcontext context) {
   for (size_t i = g_drivers.size(); i-- > 0;) {
     if (g_drivers[i].context != context) continue;
     g_drivers.Erase(i);
-    ForgetBlocker(wire::kBlockerIpcEvent);
+    ForgetBlocker(agent_protocol::kBlockerIpcEvent);
   }
 }
 
@@ -259,7 +259,7 @@ CUresult cuEventDestroy_v2(CUevent event) {
     for (size_t i = 0; i < g_drivers.size(); ++i) {
       if (g_drivers[i].event != event) continue;
       g_drivers.Erase(i);
-      ForgetBlocker(wire::kBlockerIpcEvent);
+      ForgetBlocker(agent_protocol::kBlockerIpcEvent);
       break;
     }
   }
@@ -294,11 +294,11 @@ CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle bytes) {
   EnsureControl();
   for (bool again = true;;) {
     const char* why = "";
-    wire::IpcAnswer answer{};
+    agent_protocol::IpcAnswer answer{};
     int socket = ConnectIpc(handle.owner, &why), fd = -1;
     const bool answered =
-        socket >= 0 &&
-        AskIpc(socket, wire::Type::kIpcGive, {{}, {}, handle.id, 0}, 10 * 1000, &answer, &fd, &why);
+        socket >= 0 && AskIpc(socket, agent_protocol::Type::kIpcGive, {{}, {}, handle.id, 0},
+                              10 * 1000, &answer, &fd, &why);
     if (fd >= 0) close(fd);
     if (socket >= 0) close(socket);
     if (answered && answer.outcome == IpcOutcome::kReady) break;

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "agent/cuda/real.h"
-#include "wire/protocol.h"
+#include "agent_protocol/protocol.h"
 
 namespace stasis::agent {
 
@@ -15,7 +15,7 @@ namespace stasis::agent {
 
 bool IsSharedEvent(uint64_t id);
 // Returns kReady, kGone, kDriver, or kNotNow if the event's last record is not reached yet.
-wire::IpcOutcome LookAtEvent(uint64_t id);
+agent_protocol::IpcOutcome LookAtEvent(uint64_t id);
 
 // ---- the importer's side
 

@@ -12,10 +12,10 @@ namespace stasis::agent {
 namespace {
 
 // Returns the ordinal of the device, or -1 if this process does not see it.
-CUdevice DeviceOf(const wire::Uuid& uuid) {
+CUdevice DeviceOf(const agent_protocol::Uuid& uuid) {
   int count = 0;
   if (real::cuDeviceGetCount(&count) != CUDA_SUCCESS) return -1;
-  for (CUdevice device = 0; device < count && device < int(wire::kMaxDevices); ++device) {
+  for (CUdevice device = 0; device < count && device < int(agent_protocol::kMaxDevices); ++device) {
     if (const Device* known = KnownDevice(device)) {
       // After a move to another GPU, the driver reports the old UUID.
       if (memcmp(&known->uuid, &uuid, sizeof(uuid)) == 0) return device;
@@ -51,7 +51,8 @@ bool OpenAgain(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdevic
 
 // Enters the allocation. Returns false if it overlaps another open one: the owner has freed that
 // one and reused its place.
-bool Enter(Region* region, uint64_t piece, const wire::IpcAnswer& answer, CUdeviceptr* out) {
+bool Enter(Region* region, uint64_t piece, const agent_protocol::IpcAnswer& answer,
+           CUdeviceptr* out) {
   size_t at = region->blocks.LowerBound(
       [&](const Block& block) { return block.offset + block.bytes <= answer.offset; });
   if (at < region->blocks.size() && region->blocks[at].offset < answer.offset + answer.bytes) {
@@ -68,7 +69,7 @@ bool Enter(Region* region, uint64_t piece, const wire::IpcAnswer& answer, CUdevi
 // The caller holds g_growth_mutex, so no other thread opens the same memory meanwhile.
 CUresult MapGiven(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdevice reader,
                   CUdevice device, IpcGiven* given, CUdeviceptr* out) {
-  const wire::IpcAnswer& answer = given->answer;
+  const agent_protocol::IpcAnswer& answer = given->answer;
   {
     Lock lock(g_memory_mutex);
     // Another thread may have opened it during the request to the owner.
@@ -169,7 +170,7 @@ namespace {
 
 // The driver shares this memory itself, so the agent cannot carry it.
 CUresult Noted(CUresult r) {
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerLegacyIpc, "cuIpcOpenMemHandle");
+  if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerLegacyIpc, "cuIpcOpenMemHandle");
   return r;
 }
 
@@ -205,7 +206,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
   }
   if (context == nullptr) {
     CUresult r = real::cuIpcCloseMemHandle(ptr);
-    if (r == CUDA_SUCCESS) ForgetBlocker(wire::kBlockerLegacyIpc);
+    if (r == CUDA_SUCCESS) ForgetBlocker(agent_protocol::kBlockerLegacyIpc);
     return r;
   }
   // Submitted work may still use it.

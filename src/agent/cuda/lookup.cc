@@ -255,7 +255,7 @@ void* Substitute(const char* name, void* address) {
   if (void* ours = OursFor(address)) return ours;
   // An unknown version, or a function of another copy of the driver: calls to it would bypass the
   // gate.
-  if (IsVital(name)) NoteBlocker(wire::kBlockerUnknownFunction, name);
+  if (IsVital(name)) NoteBlocker(agent_protocol::kBlockerUnknownFunction, name);
   return address;
 }
 

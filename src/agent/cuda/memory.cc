@@ -84,11 +84,11 @@ CUresult MapRegion(Region* region) {
 CUresult GiveRegionAccess(const Region* region) {
   if (region->import != nullptr) return GiveImportAccess(region);
   if (region->pool == nullptr) return GiveAccess(region->address, region->bytes, region->device);
-  CUmemAccessDesc access[wire::kMaxDevices];
+  CUmemAccessDesc access[agent_protocol::kMaxDevices];
   size_t count = 0;
   access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, region->device},
                      CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  for (int peer = 0; peer < int(wire::kMaxDevices); ++peer) {
+  for (int peer = 0; peer < int(agent_protocol::kMaxDevices); ++peer) {
     if (peer == region->device || region->pool->access[peer] == 0) continue;
     access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer},
                        CUmemAccess_flags(region->pool->access[peer])};
@@ -304,7 +304,7 @@ void GrantPeer(CUdevice device, CUdevice peer) {
   Device* d = DeviceAt(device);
   Lock growing(g_growth_mutex);
   Lock lock(g_memory_mutex);
-  if (d == nullptr || peer < 0 || peer >= int(wire::kMaxDevices)) return;
+  if (d == nullptr || peer < 0 || peer >= int(agent_protocol::kMaxDevices)) return;
   d->peers |= uint64_t(1) << peer;
   for (Region* region : g_regions) {
     // A pool has its own access settings.
@@ -446,7 +446,9 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr ptr, size_t size,
                                        CUmemRangeHandleType type, unsigned long long flags) {
   CUresult r = real::cuMemGetHandleForAddressRange(handle, ptr, size, type, flags);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemGetHandleForAddressRange");
+  if (r == CUDA_SUCCESS) {
+    NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemGetHandleForAddressRange");
+  }
   return r;
 }
 

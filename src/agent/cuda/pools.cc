@@ -390,7 +390,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, siz
   for (size_t i = 0; i < count; ++i) {
     const CUmemLocation& location = map[i].location;
     if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id < 0 ||
-        location.id >= int(wire::kMaxDevices)) {
+        location.id >= int(agent_protocol::kMaxDevices)) {
       pool->carried = false;  // the driver serves later allocations
       continue;
     }
@@ -409,7 +409,9 @@ CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool,
                                           CUmemAllocationHandleType type,
                                           unsigned long long flags) {
   CUresult r = real::cuMemPoolExportToShareableHandle(handle, pool, type, flags);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemPoolExportToShareableHandle");
+  if (r == CUDA_SUCCESS) {
+    NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemPoolExportToShareableHandle");
+  }
   return r;
 }
 
@@ -417,7 +419,9 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle,
                                             CUmemAllocationHandleType type,
                                             unsigned long long flags) {
   CUresult r = real::cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemPoolImportFromShareableHandle");
+  if (r == CUDA_SUCCESS) {
+    NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemPoolImportFromShareableHandle");
+  }
   return r;
 }
 

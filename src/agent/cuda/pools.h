@@ -23,8 +23,8 @@ struct Pool {
   uint64_t threshold;
   uint64_t used, used_high;
   uint64_t reserved, reserved_high;
-  uint32_t uses;                      // by threads (PoolUse): the structure stays
-  uint8_t access[wire::kMaxDevices];  // CUmemAccess_flags of other devices
+  uint32_t uses;                                // by threads (PoolUse): the structure stays
+  uint8_t access[agent_protocol::kMaxDevices];  // CUmemAccess_flags of other devices
 };
 
 // Frees a block of a pool that no work uses any more. The caller holds the mutex.

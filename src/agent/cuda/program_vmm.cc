@@ -19,7 +19,7 @@ struct Mapping {
   uint64_t address;
   uint64_t bytes;
   ProgramHandle* handle;
-  uint8_t protection[wire::kMaxDevices];  // CUmemAccess_flags by device
+  uint8_t protection[agent_protocol::kMaxDevices];  // CUmemAccess_flags by device
 };
 
 Vector<Mapping> g_mappings;  // by address
@@ -45,9 +45,9 @@ bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
 }
 
 CUresult GiveMappingAccess(const Mapping& mapping) {
-  CUmemAccessDesc access[wire::kMaxDevices];
+  CUmemAccessDesc access[agent_protocol::kMaxDevices];
   size_t count = 0;
-  for (int device = 0; device < int(wire::kMaxDevices); ++device) {
+  for (int device = 0; device < int(agent_protocol::kMaxDevices); ++device) {
     if (mapping.protection[device] == 0) continue;
     access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device},
                        CUmemAccess_flags(mapping.protection[device])};
@@ -121,7 +121,7 @@ void GiveBackHandle(ProgramHandle* handle) {
   if (handle->present) real::cuMemRelease(handle->real);
   handle->kept.Close();
   if (handle->import != nullptr) FreeImport(handle->import);
-  if (handle->shared) ForgetBlocker(wire::kBlockerSharedVmm);
+  if (handle->shared) ForgetBlocker(agent_protocol::kBlockerSharedVmm);
   free(handle);
 }
 
@@ -172,7 +172,7 @@ void DestroyUnusedHandles() {
 }
 
 void NoteShared(ProgramHandle* handle, const char* what) {
-  if (!handle->shared) NoteBlocker(wire::kBlockerSharedVmm, what);
+  if (!handle->shared) NoteBlocker(agent_protocol::kBlockerSharedVmm, what);
   handle->shared = true;
 }
 
@@ -222,7 +222,7 @@ uint64_t FirstMapping(ProgramHandle* handle, uint32_t* protection, uint64_t* pee
   for (const Mapping& mapping : g_mappings) {
     if (mapping.handle != handle) continue;
     *protection = mapping.protection[handle->device];
-    for (int device = 0; device < int(wire::kMaxDevices); ++device) {
+    for (int device = 0; device < int(agent_protocol::kMaxDevices); ++device) {
       if (device != handle->device && mapping.protection[device] != 0) *peers |= 1ull << device;
     }
     return mapping.address;
@@ -345,7 +345,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
     for (size_t d = 0; d < count; ++d) {
       int device = desc[d].location.id;
       if (desc[d].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
-          device >= int(wire::kMaxDevices)) {
+          device >= int(agent_protocol::kMaxDevices)) {
         continue;
       }
       g_mappings[i].protection[device] = uint8_t(desc[d].flags);
@@ -385,7 +385,7 @@ STASIS_MAP_ARRAY(_ptsz)
 // The driver's checkpoint of a multicast object hangs for ever.
 CUresult cuMulticastCreate(STASIS_P2) {
   CUresult r = real::cuMulticastCreate(STASIS_A2);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMulticastCreate");
+  if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMulticastCreate");
   return r;
 }
 
@@ -398,7 +398,7 @@ CUresult cuMulticastBindMem(STASIS_P6) {
     memory = handle->real;
   }
   CUresult r = real::cuMulticastBindMem(a, b, memory, d, e, f);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMulticastBindMem");
+  if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMulticastBindMem");
   return r;
 }
 

@@ -164,7 +164,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   constexpr const char* kWhat = "cuMemExportToShareableHandle";
   if (!IsProgramId(id)) {
     CUresult r = real::cuMemExportToShareableHandle(shareable, id, type, flags);
-    if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, kWhat);
+    if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerSharedVmm, kWhat);
     return r;
   }
   {
@@ -193,7 +193,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
   // A handle from a process without an agent, or a multicast object. No agent can tell where and
   // how long it is used.
   CUresult r = real::cuMemImportFromShareableHandle(out, os_handle, type);
-  if (r == CUDA_SUCCESS) NoteBlocker(wire::kBlockerSharedVmm, "cuMemImportFromShareableHandle");
+  if (r == CUDA_SUCCESS) {
+    NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemImportFromShareableHandle");
+  }
   return r;
 }
 

@@ -8,26 +8,26 @@
 #include <string>
 #include <vector>
 
+#include "agent_client/agent_link.h"
 #include "gpu_state/testing/call_log.h"
 #include "gpu_state/testing/program.h"
 #include "process/end.h"
-#include "wire/agent_link.h"
 
 namespace stasis::fakes {
 
-inline wire::Uuid WireUuid(const device::GpuUuid& gpu) {
-  wire::Uuid uuid{};
+inline agent_protocol::Uuid WireUuid(const device::GpuUuid& gpu) {
+  agent_protocol::Uuid uuid{};
   (void)device::GpuUuidBytes(gpu, uuid.bytes);
   return uuid;
 }
 // The name that the agent of a process uses among IPC peers.
-inline wire::Uuid IpcName(int number) {
-  wire::Uuid uuid{};
+inline agent_protocol::Uuid IpcName(int number) {
+  agent_protocol::Uuid uuid{};
   uuid.bytes[0] = static_cast<uint8_t>(number);
   return uuid;
 }
 
-class FakeAgentLink final : public wire::AgentLink {
+class FakeAgentLink final : public agent_client::AgentLink {
  public:
   FakeAgentLink(Program& program, CallLog& log, Process& process)
       : program_(program), log_(log), process_(process), agent_(*process.agent) {
@@ -37,31 +37,31 @@ class FakeAgentLink final : public wire::AgentLink {
   ~FakeAgentLink() override {
     std::lock_guard lock(program_.mutex);
     agent_.connected = false;
-    if (agent_.state == wire::State::kReleased && !agent_.held.empty()) {
+    if (agent_.state == agent_protocol::State::kReleased && !agent_.held.empty()) {
       agent_.memory = std::move(agent_.held);
       agent_.held.clear();
-      agent_.state = wire::State::kMapped;
+      agent_.state = agent_protocol::State::kMapped;
     }
-    if (agent_.state != wire::State::kReleased) {
-      agent_.state = wire::State::kOpen;
+    if (agent_.state != agent_protocol::State::kReleased) {
+      agent_.state = agent_protocol::State::kOpen;
       agent_.joined = true;
     }
   }
 
-  const wire::HelloReply& hello() const override { return hello_; }
-  Result<wire::HelloReply> Status(std::chrono::milliseconds) override {
-    return Do("Status", [&]() -> Result<wire::HelloReply> { return hello_; });
+  const agent_protocol::HelloReply& hello() const override { return hello_; }
+  Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds) override {
+    return Do("Status", [&]() -> Result<agent_protocol::HelloReply> { return hello_; });
   }
   stasis::Status Close(std::chrono::milliseconds, Floor floor) override {
     return Do(floor == Floor::kKeep ? "Close keeping limits" : "Close",
-              [&] { return Move(wire::State::kOpen, wire::State::kClosed); });
+              [&] { return Move(agent_protocol::State::kOpen, agent_protocol::State::kClosed); });
   }
   Result<bool> CloseInSteps(std::chrono::milliseconds, Floor) override {
     return Do("CloseInSteps", [&] { return Quiesce(); });
   }
   Result<bool> Rest(uint32_t calls, std::chrono::milliseconds) override {
     return Do("Rest " + std::to_string(calls), [&] {
-      if (calls > 0 && agent_.state == wire::State::kClosed) agent_.busy_rounds = 0;
+      if (calls > 0 && agent_.state == agent_protocol::State::kClosed) agent_.busy_rounds = 0;
       return Quiesce();
     });
   }
@@ -70,22 +70,23 @@ class FakeAgentLink final : public wire::AgentLink {
     return agent_.steps;
   }
   const std::string& not_yet() const override { return not_yet_; }
-  Result<wire::Export> ExportAll(std::chrono::milliseconds) override {
-    return Do("ExportAll", [&]() -> Result<wire::Export> {
-      if (agent_.state != wire::State::kClosed)
+  Result<agent_client::Export> ExportAll(std::chrono::milliseconds) override {
+    return Do("ExportAll", [&]() -> Result<agent_client::Export> {
+      if (agent_.state != agent_protocol::State::kClosed) {
         return Fail(Code::kFailedPrecondition, "not closed");
-      wire::Export data;
+      }
+      agent_client::Export data;
       data.ranges = List();
       for (const auto& fd : agent_.memory) data.fds.push_back(Duplicate(fd.get()));
       return data;
     });
   }
-  Result<std::vector<wire::Range>> Describe(std::chrono::milliseconds) override {
-    return Do("Describe", [&]() -> Result<std::vector<wire::Range>> { return List(); });
+  Result<std::vector<agent_protocol::Range>> Describe(std::chrono::milliseconds) override {
+    return Do("Describe", [&]() -> Result<std::vector<agent_protocol::Range>> { return List(); });
   }
   stasis::Status Release(Hold, std::chrono::milliseconds) override {
     return Do("Release", [&]() -> stasis::Status {
-      STASIS_TRY(Move(wire::State::kClosed, wire::State::kReleased));
+      STASIS_TRY(Move(agent_protocol::State::kClosed, agent_protocol::State::kReleased));
       agent_.held = std::move(agent_.memory);
       agent_.memory.clear();
       agent_.joined = agent_.ipc_ranges == 0;
@@ -104,13 +105,13 @@ class FakeAgentLink final : public wire::AgentLink {
       return {};
     });
   }
-  stasis::Status Map(const std::vector<wire::Range>& ranges, const std::vector<int>& fds,
+  stasis::Status Map(const std::vector<agent_protocol::Range>& ranges, const std::vector<int>& fds,
                      std::chrono::milliseconds) override {
     return Do("Map", [&]() -> stasis::Status {
       if (ranges.size() != agent_.content.size() || fds.size() != ranges.size()) {
         return Fail(Code::kInternal, "not the exported list");
       }
-      STASIS_TRY(Move(wire::State::kReleased, wire::State::kMapped));
+      STASIS_TRY(Move(agent_protocol::State::kReleased, agent_protocol::State::kMapped));
       // Without the agent's own descriptors it is an import.
       agent_.imported = agent_.held.empty();
       agent_.held.clear();
@@ -127,9 +128,10 @@ class FakeAgentLink final : public wire::AgentLink {
   }
   stasis::Status Open(std::chrono::milliseconds) override {
     return Do("Open", [&]() -> stasis::Status {
-      if (agent_.state == wire::State::kReleased)
+      if (agent_.state == agent_protocol::State::kReleased) {
         return Fail(Code::kFailedPrecondition, "released");
-      agent_.state = wire::State::kOpen;
+      }
+      agent_.state = agent_protocol::State::kOpen;
       return {};
     });
   }
@@ -147,7 +149,7 @@ class FakeAgentLink final : public wire::AgentLink {
       return result;
     });
   }
-  stasis::Status Move(wire::State from, wire::State to) {
+  stasis::Status Move(agent_protocol::State from, agent_protocol::State to) {
     if (agent_.state != from) return Fail(Code::kFailedPrecondition, "wrong state");
     agent_.state = to;
     return {};
@@ -155,17 +157,17 @@ class FakeAgentLink final : public wire::AgentLink {
   Result<bool> Quiesce() {
     if (agent_.busy_rounds > 0) {
       --agent_.busy_rounds;
-      agent_.state = wire::State::kShut;
+      agent_.state = agent_protocol::State::kShut;
       not_yet_ = "the program's work on the GPU did not end";
       return false;
     }
-    agent_.state = wire::State::kClosed;
+    agent_.state = agent_protocol::State::kClosed;
     return true;
   }
-  std::vector<wire::Range> List() const {
-    std::vector<wire::Range> list;
+  std::vector<agent_protocol::Range> List() const {
+    std::vector<agent_protocol::Range> list;
     for (size_t i = 0; i < agent_.content.size(); ++i) {
-      wire::Range range{};
+      agent_protocol::Range range{};
       range.address = (i + 1) << 32;
       range.size_bytes = kPiece;
       range.device = WireUuid(agent_.gpus[i]);
@@ -176,7 +178,7 @@ class FakeAgentLink final : public wire::AgentLink {
   }
   // Requires the program's mutex.
   void Refresh() {
-    hello_ = wire::HelloReply{};
+    hello_ = agent_protocol::HelloReply{};
     hello_.state = agent_.state;
     hello_.range_count = static_cast<uint32_t>(agent_.content.size());
     hello_.range_bytes = agent_.content.size() * kPiece;
@@ -193,7 +195,7 @@ class FakeAgentLink final : public wire::AgentLink {
     hello_.ipc_peer_count = static_cast<uint32_t>(agent_.peers.size());
     for (size_t i = 0; i < agent_.peers.size(); ++i) hello_.ipc_peers[i] = agent_.peers[i];
     for (size_t i = 0; i < agent_.gpus.size(); ++i) {
-      const wire::Uuid gpu = WireUuid(agent_.gpus[i]);
+      const agent_protocol::Uuid gpu = WireUuid(agent_.gpus[i]);
       uint32_t at = 0;
       while (at < hello_.device_count &&
              std::memcmp(&hello_.devices[at].uuid, &gpu, sizeof gpu) != 0) {
@@ -209,16 +211,16 @@ class FakeAgentLink final : public wire::AgentLink {
   CallLog& log_;
   Process& process_;
   Agent& agent_;
-  wire::HelloReply hello_{};
+  agent_protocol::HelloReply hello_{};
   std::string not_yet_;
 };
 
-class FakeAgents final : public wire::Agents {
+class FakeAgents final : public agent_client::Agents {
  public:
   FakeAgents(Program& program, CallLog& log) : program_(program), log_(log) {}
 
-  Result<std::unique_ptr<wire::AgentLink>> Connect(process::HostPid pid,
-                                                   std::chrono::milliseconds) override {
+  Result<std::unique_ptr<agent_client::AgentLink>> Connect(process::HostPid pid,
+                                                           std::chrono::milliseconds) override {
     Process* process = nullptr;
     {
       std::lock_guard lock(program_.mutex);
@@ -226,7 +228,7 @@ class FakeAgents final : public wire::Agents {
     }
     if (process == nullptr) return Fail(Code::kNotFound, "no agent");
     return log_.Run("agent " + std::to_string(process->number), "Connect",
-                    [&]() -> Result<std::unique_ptr<wire::AgentLink>> {
+                    [&]() -> Result<std::unique_ptr<agent_client::AgentLink>> {
                       std::lock_guard lock(program_.mutex);
                       if (process->agent->connected) {
                         return Fail(Code::kAborted, "the agent has a client");
@@ -235,16 +237,20 @@ class FakeAgents final : public wire::Agents {
                       return std::make_unique<FakeAgentLink>(program_, log_, *process);
                     });
   }
-  Result<wire::AgentHeader> ReadHeader(process::HostPid pid) override {
+  Result<agent_protocol::AgentHeader> ReadHeader(process::HostPid pid) override {
     std::lock_guard lock(program_.mutex);
     Process* process = FindWithAgent(pid);
     if (process == nullptr) return Fail(Code::kNotFound, "no agent");
     const Agent& agent = *process->agent;
-    wire::AgentHeader header{};
-    header.memory = wire::kMemoryTold | wire::kStepsTold;
-    if (agent.state == wire::State::kReleased) header.memory |= wire::kMemoryAway;
-    if (agent.imported) header.memory |= wire::kMemoryImported;
-    if (agent.ipc_ranges > 0 || !agent.peers.empty()) header.memory |= wire::kMemoryShared;
+    agent_protocol::AgentHeader header{};
+    header.memory = agent_protocol::kMemoryTold | agent_protocol::kStepsTold;
+    if (agent.state == agent_protocol::State::kReleased) {
+      header.memory |= agent_protocol::kMemoryAway;
+    }
+    if (agent.imported) header.memory |= agent_protocol::kMemoryImported;
+    if (agent.ipc_ranges > 0 || !agent.peers.empty()) {
+      header.memory |= agent_protocol::kMemoryShared;
+    }
     return header;
   }
 

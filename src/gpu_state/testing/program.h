@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "agent_client/agent_link.h"
 #include "base/fd.h"
 #include "device/device_control.h"
 #include "process/end.h"
 #include "process/tree.h"
-#include "wire/agent_link.h"
 
 namespace stasis::fakes {
 
@@ -46,7 +46,7 @@ inline UniqueFd Duplicate(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC,
 
 // The agent in a process.
 struct Agent {
-  wire::State state = wire::State::kOpen;
+  agent_protocol::State state = agent_protocol::State::kOpen;
   std::vector<device::GpuUuid> gpus;  // of each piece
   std::vector<UniqueFd> memory;       // mapped
   std::vector<UniqueFd> held;         // from Release to Commit
@@ -59,7 +59,7 @@ struct Agent {
   std::string blocker_text;
   uint64_t driver_bytes = 0;  // memory that only the driver can carry
   uint64_t managed_bytes = 0;
-  std::vector<wire::IpcPeer> peers;
+  std::vector<agent_protocol::IpcPeer> peers;
   uint32_t ipc_ranges = 0;
   bool joined = true;  // memory of other processes is mapped
 };
@@ -204,7 +204,7 @@ class Program {
     }
     if (!process.agent) return "";
     const Agent& agent = *process.agent;
-    if (agent.state != wire::State::kOpen) return name + ": its gate is not open";
+    if (agent.state != agent_protocol::State::kOpen) return name + ": its gate is not open";
     if (agent.connected) return name + ": its agent has a client";
     if (!agent.joined) return name + ": memory of other processes is not mapped";
     return WhyNotWhole(name, agent.memory, agent.content);

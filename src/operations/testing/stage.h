@@ -150,7 +150,9 @@ inline std::string WhyNotSuspended(World& world, bool keep_context = false) {
     }
     if (!gpu_state::LoadSuspended(world.services.paths, process->id)) return name + ": no record";
     if (!process->agent) continue;
-    if (process->agent->state != wire::State::kReleased) return name + ": memory is not away";
+    if (process->agent->state != agent_protocol::State::kReleased) {
+      return name + ": memory is not away";
+    }
     if (!process->agent->held.empty()) return name + ": its agent holds memory";
   }
   return world.movers->hold_memory() ? "a mover holds memory" : "";

@@ -17,7 +17,7 @@ import sys
 PAGE = 4096
 USERFAULTFD = 323  # x86-64
 UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
-# wire/protocol.h: AgentHeader.
+# agent_protocol/protocol.h: AgentHeader.
 MAGIC, VERSION, TOLD = b"Stasis agent\r\n\1\0", 2, 1 << 31
 
 libc = ctypes.CDLL(None, use_errno=True)

@@ -1,34 +1,35 @@
 // Finds the header and the door of the agent in a process.
 #pragma once
 
+#include "agent_protocol/protocol.h"
 #include "base/bounded.h"
 #include "base/deadline.h"
 #include "base/result.h"
 #include "process/memory.h"
 #include "process/proc.h"
-#include "wire/protocol.h"
 
-namespace stasis::wire {
+namespace stasis::agent_client {
 
 // Reads and checks the header of the agent inside the process. Returns kNotFound if there is no
 // agent, or if it has no door; kUnimplemented if it speaks another version; kDeadlineExceeded if
 // the process's memory cannot be read in time.
-Result<AgentHeader> ReadAgentHeader(process::HostPid pid,
-                                    const Deadline& = Deadline::In(process::kMemoryAnswer));
+Result<agent_protocol::AgentHeader> ReadAgentHeader(
+    process::HostPid pid, const Deadline& = Deadline::In(process::kMemoryAnswer));
 
 // Does the same inside AskBounded, without a deadline of its own.
-Result<AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note);
+Result<agent_protocol::AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note);
 
 // Takes the agent's door, sends `socket` through it and returns the header. Must run inside
 // AskBounded: a program may have put any file in the place of the door, and even closing such a
 // file may block for ever.
-Result<AgentHeader> KnockWithin(process::HostPid pid, int socket, const NoteStep& note);
+Result<agent_protocol::AgentHeader> KnockWithin(process::HostPid pid, int socket,
+                                                const NoteStep& note);
 
 // Takes the door and closes it again, to find out whether that hangs.
 Status TouchDoorWithin(process::HostPid pid, const NoteStep& note);
 
 // Converts a header to and from an answer of AskBounded.
-std::string ToAnswer(const AgentHeader& header);
-Result<AgentHeader> FromAnswer(const std::string& answer);
+std::string ToAnswer(const agent_protocol::AgentHeader& header);
+Result<agent_protocol::AgentHeader> FromAnswer(const std::string& answer);
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_client

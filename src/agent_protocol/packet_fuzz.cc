@@ -1,9 +1,9 @@
 // Packets as the agent receives them from whoever has found its door, and its door itself.
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
-#include "wire/packet_fuzz.h"
+#include "agent_protocol/packet_fuzz.h"
 
-namespace stasis::wire {
+namespace stasis::agent_protocol {
 namespace {
 
 // The lengths that a receiver relies on, once more and apart from packet.cc.
@@ -75,10 +75,10 @@ void Knock(FuzzInput script) {
 }
 
 }  // namespace
-}  // namespace stasis::wire
+}  // namespace stasis::agent_protocol
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace stasis::wire;
+  using namespace stasis::agent_protocol;
   const int free = FreeFds();
   Listen({data, size});
   Knock({data, size});

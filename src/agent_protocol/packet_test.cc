@@ -1,4 +1,4 @@
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 #include "base/fd.h"
 
-namespace stasis::wire {
+namespace stasis::agent_protocol {
 namespace {
 
 size_t OpenDescriptors() {
@@ -201,4 +201,4 @@ TEST_F(Pair, AMarkStays) {
 }
 
 }  // namespace
-}  // namespace stasis::wire
+}  // namespace stasis::agent_protocol

@@ -1,12 +1,15 @@
 // A client, answered by an agent in somebody else's program that says whatever it likes. The
 // input's first byte is what is asked after the greeting, and with bit 3 that the greeting is
 // answered by the script too, not as it should be; the rest is a script of answers (packet_fuzz.h).
-#include "wire/client.h"
+#include "agent_client/client.h"
 
-#include "wire/packet.h"
-#include "wire/packet_fuzz.h"
+#include "agent_protocol/packet.h"
+#include "agent_protocol/packet_fuzz.h"
 
-namespace stasis::wire {
+namespace stasis::agent_client {
+
+using namespace agent_protocol;  // NOLINT: the messages
+
 namespace {
 
 constexpr std::chrono::milliseconds kNoWait{0};
@@ -65,11 +68,11 @@ void Talk(FuzzInput script) {
 }
 
 }  // namespace
-}  // namespace stasis::wire
+}  // namespace stasis::agent_client
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const int free = stasis::wire::FreeFds();
-  stasis::wire::Talk({data, size});
-  stasis::FuzzCheck(stasis::wire::FreeFds() == free);
+  const int free = stasis::agent_protocol::FreeFds();
+  stasis::agent_client::Talk({data, size});
+  stasis::FuzzCheck(stasis::agent_protocol::FreeFds() == free);
   return 0;
 }

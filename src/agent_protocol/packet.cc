@@ -1,4 +1,4 @@
-#include "wire/packet.h"
+#include "agent_protocol/packet.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 
 #include "ipc/packet.h"
 
-namespace stasis::wire {
+namespace stasis::agent_protocol {
 namespace {
 
 int64_t NowMs() {
@@ -159,4 +159,4 @@ int ReceiveDoorKnock(int door) {
   return -1;
 }
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_protocol

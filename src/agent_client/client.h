@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "agent_client/agent_link.h"
 #include "base/fd.h"
 #include "base/result.h"
 #include "process/proc.h"
-#include "wire/agent_link.h"
 
-namespace stasis::wire {
+namespace stasis::agent_client {
 
 class AgentClient final : public AgentLink {
  public:
@@ -26,8 +26,8 @@ class AgentClient final : public AgentLink {
   AgentClient(AgentClient&&) = default;
   AgentClient& operator=(AgentClient&&) = default;
 
-  const HelloReply& hello() const override { return hello_; }
-  Result<HelloReply> Status(std::chrono::milliseconds timeout) override;
+  const agent_protocol::HelloReply& hello() const override { return hello_; }
+  Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds timeout) override;
 
   stasis::Status Close(std::chrono::milliseconds timeout, Floor floor = Floor::kLower) override;
   Result<bool> CloseInSteps(std::chrono::milliseconds timeout,
@@ -36,11 +36,11 @@ class AgentClient final : public AgentLink {
   bool goes_in_steps() const override { return goes_in_steps_; }
   const std::string& not_yet() const override { return not_yet_; }
   Result<Export> ExportAll(std::chrono::milliseconds timeout) override;
-  Result<std::vector<Range>> Describe(std::chrono::milliseconds timeout) override;
+  Result<std::vector<agent_protocol::Range>> Describe(std::chrono::milliseconds timeout) override;
   stasis::Status Release(Hold hold, std::chrono::milliseconds timeout) override;
   stasis::Status Commit(std::chrono::milliseconds timeout) override;
   stasis::Status Own(std::chrono::milliseconds timeout) override;
-  stasis::Status Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
+  stasis::Status Map(const std::vector<agent_protocol::Range>& ranges, const std::vector<int>& fds,
                      std::chrono::milliseconds timeout) override;
   stasis::Status Rejoin(std::chrono::milliseconds timeout) override;
   stasis::Status Open(std::chrono::milliseconds timeout) override;
@@ -48,21 +48,24 @@ class AgentClient final : public AgentLink {
  private:
   AgentClient(UniqueFd socket, std::string who)
       : socket_(std::move(socket)), who_(std::move(who)) {}
-  stasis::Status Ask(void* packet, Type type, size_t length, const int* fds, uint32_t count,
-                     std::chrono::milliseconds timeout);
+  stasis::Status Ask(void* packet, agent_protocol::Type type, size_t length, const int* fds,
+                     uint32_t count, std::chrono::milliseconds timeout);
   stasis::Status AwaitReply(std::chrono::milliseconds timeout);
   Result<bool> AwaitRest(std::chrono::milliseconds timeout);
-  Result<HelloReply> AskHello(Type type, std::chrono::milliseconds timeout);
-  Result<Export> AskList(Type request, Type answer, std::chrono::milliseconds timeout);
-  Result<uint32_t> ReceivePacket(Packet* packet, int* fds, std::chrono::milliseconds timeout);
+  Result<agent_protocol::HelloReply> AskHello(agent_protocol::Type type,
+                                              std::chrono::milliseconds timeout);
+  Result<Export> AskList(agent_protocol::Type request, agent_protocol::Type answer,
+                         std::chrono::milliseconds timeout);
+  Result<uint32_t> ReceivePacket(agent_protocol::Packet* packet, int* fds,
+                                 std::chrono::milliseconds timeout);
 
   UniqueFd socket_;
   std::string who_;  // "the agent in process 4711"
-  HelloReply hello_{};
+  agent_protocol::HelloReply hello_{};
   bool goes_in_steps_ = false;
   bool shut_ = false;  // by CloseInSteps, which wants this floor:
   Floor floor_ = Floor::kLower;
   std::string not_yet_;
 };
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_client

@@ -1,4 +1,4 @@
-#include "wire/find.h"
+#include "agent_client/find.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,11 +11,14 @@
 #include <algorithm>
 #include <string>
 
+#include "agent_protocol/packet.h"
 #include "base/fd.h"
 #include "base/file.h"
-#include "wire/packet.h"
 
-namespace stasis::wire {
+namespace stasis::agent_client {
+
+using namespace agent_protocol;  // NOLINT: the messages
+
 namespace {
 
 constexpr std::string_view kLibrary = "/libstasis-agent.so";
@@ -153,4 +156,4 @@ Result<AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note)
   return Fail(Code::kNotFound, "no agent in this process");
 }
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_client

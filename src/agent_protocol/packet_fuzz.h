@@ -15,11 +15,11 @@
 
 #include <string>
 
+#include "agent_protocol/protocol.h"
 #include "base/fd.h"
 #include "base/fuzz_input.h"
-#include "wire/protocol.h"
 
-namespace stasis::wire {
+namespace stasis::agent_protocol {
 
 inline int NullFd() {
   static const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -83,4 +83,4 @@ struct FuzzSockets {
   UniqueFd ours, theirs;
 };
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_protocol

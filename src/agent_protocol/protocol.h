@@ -64,7 +64,7 @@
 
 #include <cstdint>
 
-namespace stasis::wire {
+namespace stasis::agent_protocol {
 
 // Increase it with any change of a struct here. Additions are announced in AgentHeader::memory
 // instead. A client refuses an agent of another version: the agent inside a running program cannot
@@ -325,4 +325,4 @@ struct alignas(64) AgentHeader {
   uint8_t build_id[20];
 };
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_protocol

@@ -23,15 +23,15 @@
 #include <string>
 #include <vector>
 
+#include "agent_protocol/protocol.h"
 #include "base/fd.h"
 #include "base/result.h"
 #include "process/proc.h"
-#include "wire/protocol.h"
 
-namespace stasis::wire {
+namespace stasis::agent_client {
 
 struct Export {
-  std::vector<Range> ranges;
+  std::vector<agent_protocol::Range> ranges;
   std::vector<UniqueFd> fds;  // one a range, in the same order
 };
 
@@ -40,8 +40,8 @@ class AgentLink {
   virtual ~AgentLink() = default;
 
   // The agent's first answer. Status asks for a new one.
-  virtual const HelloReply& hello() const = 0;
-  virtual Result<HelloReply> Status(std::chrono::milliseconds timeout) = 0;
+  virtual const agent_protocol::HelloReply& hello() const = 0;
+  virtual Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds timeout) = 0;
 
   // Closes the gate. `timeout` is the time in which the program must be quiesced; the answer may
   // take a second longer. With kLower the contexts' stack limits are small between Release and
@@ -61,7 +61,8 @@ class AgentLink {
   virtual const std::string& not_yet() const = 0;
   virtual Result<Export> ExportAll(std::chrono::milliseconds timeout) = 0;
   // The same list without descriptors, as Map requires it. In every state except kOpen.
-  virtual Result<std::vector<Range>> Describe(std::chrono::milliseconds timeout) = 0;
+  virtual Result<std::vector<agent_protocol::Range>> Describe(
+      std::chrono::milliseconds timeout) = 0;
   // With kUntilCommit the agent maps the memory again if this connection ends before Commit; with
   // kNot only the caller's descriptors keep the memory.
   enum class Hold { kNot, kUntilCommit };
@@ -71,8 +72,8 @@ class AgentLink {
   // time, so the GPU needs room for one more range. An error leaves the rest as it was.
   virtual stasis::Status Own(std::chrono::milliseconds timeout) = 0;
   // Maps the memory. `ranges` must be as ExportAll returned them; the caller keeps the descriptors.
-  virtual stasis::Status Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
-                             std::chrono::milliseconds timeout) = 0;
+  virtual stasis::Status Map(const std::vector<agent_protocol::Range>& ranges,
+                             const std::vector<int>& fds, std::chrono::milliseconds timeout) = 0;
   // Maps other processes' memory again that the program has open. Their agents must have mapped it,
   // and should not have opened their gates yet: a running program may free it.
   virtual stasis::Status Rejoin(std::chrono::milliseconds timeout) = 0;
@@ -90,7 +91,7 @@ class Agents {
   virtual Result<std::unique_ptr<AgentLink>> Connect(process::HostPid pid,
                                                      std::chrono::milliseconds timeout) = 0;
   // Reads the agent's header without connecting; see find.h.
-  virtual Result<AgentHeader> ReadHeader(process::HostPid pid) = 0;
+  virtual Result<agent_protocol::AgentHeader> ReadHeader(process::HostPid pid) = 0;
 };
 
 // Returns true if the driver told the agent that GPU memory is short.
@@ -99,4 +100,4 @@ bool IsOutOfMemory(const Error& error);
 // The agents inside the processes of this machine.
 Agents& AgentsInProcesses();
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_client

@@ -1,14 +1,17 @@
-#include "wire/client.h"
+#include "agent_client/client.h"
 
 #include <errno.h>
 #include <string.h>
 
+#include "agent_client/find.h"
+#include "agent_protocol/packet.h"
 #include "base/deadline.h"
 #include "ipc/socket.h"
-#include "wire/find.h"
-#include "wire/packet.h"
 
-namespace stasis::wire {
+namespace stasis::agent_client {
+
+using namespace agent_protocol;  // NOLINT: the messages
+
 namespace {
 
 using std::chrono::milliseconds;
@@ -318,4 +321,4 @@ Agents& AgentsInProcesses() {
   return agents;
 }
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_client

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "wire/protocol.h"
+#include "agent_protocol/protocol.h"
 
-namespace stasis::wire {
+namespace stasis::agent_protocol {
 
 // The result of a call: kOk, kEnd (the peer has disconnected), kTimeout, kBad (not a valid packet;
 // its descriptors have been closed), or kError with errno set.
@@ -35,4 +35,4 @@ uint64_t SocketMark(int socket);
 Io SendDoorKnock(int door, int fd);
 int ReceiveDoorKnock(int door);
 
-}  // namespace stasis::wire
+}  // namespace stasis::agent_protocol
