@@ -8,6 +8,7 @@
 #include "base/size.h"
 #include "dataplane/arena.h"
 #include "dataplane/mover_process.h"
+#include "device/device_control.h"
 #include "gpu_state/agents.h"
 
 namespace stasis::api {
@@ -74,7 +75,9 @@ Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArena
 Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest&) {
   // Movers hold registered memory and a context each.
   STASIS_ASSIGN(const int movers,
-                dataplane::DismissMovers(call.paths.movers(), Deadline::In(kMoverExit)));
+                dataplane::DismissMovers(call.paths.helpers(), Deadline::In(kMoverExit)));
+  // Device helpers hold no memory, but files of the driver.
+  STASIS_TRY(device::DismissHelpers(call.paths.helpers(), Deadline::In(kMoverExit)));
   uint64_t swept = 0, unused = 0;
   {
     dataplane::ArenaOptions options;

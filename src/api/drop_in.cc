@@ -149,7 +149,7 @@ Result<v1::GpuStepResponse> DropInStep(Call& call, const v1::GpuStepRequest& req
   (void)std::from_chars(target.data(), target.data() + target.size(), id.value);
   STASIS_ASSIGN(auto credentials, process::ReadCredentials(id));
   const HostPid pid = credentials.thread_group;
-  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(call.settings));
+  auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(call.paths, call.settings));
   v1::GpuStepResponse response;
   response.set_pid(pid.value);
   STASIS_TRY(Act({call, request, *device, pid}, response));

@@ -44,7 +44,7 @@ Result<HostPid> PidOf(const v1::GpuStepRequest& request) {
 }
 
 std::unique_ptr<DeviceControl> Control(const Call& call) {
-  return device::MakeDeviceControl(gpu_state::ControlOptionsOf(call.settings));
+  return device::MakeDeviceControl(gpu_state::ControlOptionsOf(call.paths, call.settings));
 }
 
 // Returns true for a process that Stasis has suspended while keeping its context, although the
@@ -107,7 +107,7 @@ Status AddProcesses(const Call& call, DeviceControl& device, v1::ListGpusRespons
     const auto pid = ParsePid(name);
     if (!pid) continue;
     auto stat = process::ReadStat(*pid);
-    if (!stat || stat->parent.value == ::getpid()) continue;  // skip our own helper
+    if (!stat) continue;
     auto users = device.FindProcesses(process::ProcessTree{{*stat}});
     if (!users) {
       const Code code = users.error().code;

@@ -84,8 +84,9 @@ GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
                               [](const auto& member) { return HasDriverLoaded(member.id.pid); })) {
       continue;
     }
-    if (control == nullptr)
-      control = device::MakeDeviceControl(gpu_state::ControlOptionsOf(settings));
+    if (control == nullptr) {
+      control = device::MakeDeviceControl(gpu_state::ControlOptionsOf(paths, settings));
+    }
     auto processes = control->FindProcesses(*tree);
     if (!processes) {
       usages.problem = processes.error().ToString();

@@ -16,7 +16,8 @@ struct Paths {
   std::string journal() const { return run + "/journal"; }
   std::string jobs() const { return data + "/jobs"; }
   std::string images() const { return image_store.empty() ? data + "/images" : image_store; }
-  std::string movers() const { return run + "/movers"; }
+  // Resident helpers (ipc/resident.h).
+  std::string helpers() const { return run + "/helpers"; }
 };
 
 }  // namespace stasis

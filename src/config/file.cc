@@ -114,7 +114,7 @@ class Parser {
   Status ParseTable(std::string_view line) {
     const size_t end = line.find_first_not_of(kBare, 1);
     if (end <= 1 || end == line.npos || line[end] != ']' || !IsEnd(line.substr(end + 1))) {
-      return Unreadable("a table is written as [mover]");
+      return Unreadable("a table is written as [helper]");
     }
     table_ = line.substr(1, end - 1);
     return IsTable(table_) ? Status() : Unknown(table_);

@@ -83,15 +83,15 @@ TEST_F(LoadTest, EveryDefaultIsWhatItsRowAllows) {
 }
 
 TEST_F(LoadTest, TheVariableDecidesThenTheUsersFileThenTheMachines) {
-  WriteSystem("[mover]\nidle_s = 1\n[timeouts]\nundo_s = 11\nsettle_s = 111\n");
-  WriteUser("\n[mover]\nidle_s = 2\n[timeouts]\nundo_s = 22\n");
-  variables_["STASIS_MOVER_IDLE_S"] = "3";
+  WriteSystem("[helper]\nidle_s = 1\n[timeouts]\nundo_s = 11\nsettle_s = 111\n");
+  WriteUser("\n[helper]\nidle_s = 2\n[timeouts]\nundo_s = 22\n");
+  variables_["STASIS_HELPER_IDLE_S"] = "3";
   variables_["STASIS_UNDO_TIMEOUT_S"] = "";
   const Config config = MustLoad();
-  EXPECT_EQ(config.settings.mover_idle_s, 3);
+  EXPECT_EQ(config.settings.helper_idle_s, 3);
   EXPECT_EQ(config.settings.undo_timeout_s, 22);
   EXPECT_EQ(config.settings.settle_timeout_s, 111);
-  EXPECT_EQ(OriginOf(config, "mover.idle_s").from, From::kEnvironment);
+  EXPECT_EQ(OriginOf(config, "helper.idle_s").from, From::kEnvironment);
   const Origin user = OriginOf(config, "timeouts.undo_s");
   EXPECT_EQ(user.file, dir_ + "/home/.config/stasis/config.toml");
   EXPECT_EQ(user.line, 5);
@@ -101,26 +101,26 @@ TEST_F(LoadTest, TheVariableDecidesThenTheUsersFileThenTheMachines) {
 }
 
 TEST_F(LoadTest, RootHasNoFileOfItsOwn) {
-  WriteUser("[mover]\nidle_s = 2\n");
+  WriteUser("[helper]\nidle_s = 2\n");
   surroundings_.uid = 0;
-  EXPECT_EQ(MustLoad().settings.mover_idle_s, 60);
+  EXPECT_EQ(MustLoad().settings.helper_idle_s, 60);
 }
 
 TEST_F(LoadTest, TheUsersFolderMayBeElsewhere) {
   BeUser();
-  Write(dir_ + "/xdg/stasis/config.toml", "mover.idle_s = 4");
+  Write(dir_ + "/xdg/stasis/config.toml", "helper.idle_s = 4");
   variables_["XDG_CONFIG_HOME"] = dir_ + "/xdg";
-  EXPECT_EQ(MustLoad().settings.mover_idle_s, 4);
+  EXPECT_EQ(MustLoad().settings.helper_idle_s, 4);
   variables_["XDG_CONFIG_HOME"] = "xdg";  // relative
-  EXPECT_EQ(MustLoad().settings.mover_idle_s, 60);
+  EXPECT_EQ(MustLoad().settings.helper_idle_s, 60);
 }
 
 TEST_F(LoadTest, AFileThatIsNamedStandsInThePlaceOfBoth) {
   WriteSystem("[timeouts]\nundo_s = 11\n");
   WriteUser("[timeouts]\nsettle_s = 22\n");
-  variables_["STASIS_CONFIG"] = Write(dir_ + "/mine.toml", "[mover]\nidle_s = 5\n");
+  variables_["STASIS_CONFIG"] = Write(dir_ + "/mine.toml", "[helper]\nidle_s = 5\n");
   const Config config = MustLoad();
-  EXPECT_EQ(config.settings.mover_idle_s, 5);
+  EXPECT_EQ(config.settings.helper_idle_s, 5);
   EXPECT_EQ(config.settings.undo_timeout_s, 600);
   EXPECT_EQ(config.settings.settle_timeout_s, 10);
   EXPECT_EQ(config.files.size(), 1u);
@@ -133,12 +133,12 @@ TEST_F(LoadTest, AFileThatIsNamedStandsInThePlaceOfBoth) {
 TEST_F(LoadTest, EveryKindIsReadFromAFile) {
   WriteSystem(
       "folders.state = '/srv/stasis'\ndump.compress = 'zstd'\ndump.pack_size = '1GiB'\n"
-      "mover.idle_s = 2.5\nrun.keep_gpu_files = true\n");
+      "helper.idle_s = 2.5\nrun.keep_gpu_files = true\n");
   Settings settings = MustLoad().settings;
   EXPECT_EQ(settings.state_dir, "/srv/stasis");
   EXPECT_EQ(settings.compress, "zstd");
   EXPECT_EQ(settings.pack_bytes, 1ull << 30);
-  EXPECT_EQ(settings.mover_idle_s, 2.5);
+  EXPECT_EQ(settings.helper_idle_s, 2.5);
   EXPECT_TRUE(settings.keep_gpu_files);
   WriteSystem("dump.pack_size = 2097152");
   EXPECT_EQ(MustLoad().settings.pack_bytes, 2u << 20);
@@ -205,27 +205,27 @@ struct Bad {
 
 TEST_F(LoadTest, AMistakeInAFileIsOneMessageWithItsLine) {
   for (const Bad& bad : {
-           Bad{"[mover]\nidle = 3\n", "line 2", "there is no key 'mover.idle'",
-               "the nearest is mover.idle_s"},
+           Bad{"[helper]\nidle = 3\n", "line 2", "there is no key 'helper.idle'",
+               "the nearest is helper.idle_s"},
            Bad{"\nidle_s = 3\n", "line 2", "there is no key 'idle_s'",
-               "the nearest is mover.idle_s"},
-           Bad{"[movers]\nidle_s = 3\n", "line 1", "there is no key 'movers'",
-               "the nearest is mover"},
-           Bad{"[mover]\nidle_s.x = 3", "line 2", "there is no key 'mover.idle_s.x'",
-               "the nearest is mover.idle_s"},
+               "the nearest is helper.idle_s"},
+           Bad{"[helpers]\nidle_s = 3\n", "line 1", "there is no key 'helpers'",
+               "the nearest is helper"},
+           Bad{"[helper]\nidle_s.x = 3", "line 2", "there is no key 'helper.idle_s.x'",
+               "the nearest is helper.idle_s"},
            Bad{"x = 1", "line 1", "there is no key 'x'", "config show"},
-           Bad{"mover = 3", "line 1", "mover is a table, written as [mover]", "correct"},
-           Bad{"[[mover]]\nidle_s = 3\n", "line 1", "a table is written as [mover]", "correct"},
-           Bad{"[mover]\nidle_s = 'soon'\n", "line 2", "mover.idle_s is 'soon'; it is a number of",
-               "correct that line"},
-           Bad{"[mover]\nidle_s = '3'\n", "line 2", "mover.idle_s is '3'; it is a number",
+           Bad{"helper = 3", "line 1", "helper is a table, written as [helper]", "correct"},
+           Bad{"[[helper]]\nidle_s = 3\n", "line 1", "a table is written as [helper]", "correct"},
+           Bad{"[helper]\nidle_s = 'soon'\n", "line 2",
+               "helper.idle_s is 'soon'; it is a number of", "correct that line"},
+           Bad{"[helper]\nidle_s = '3'\n", "line 2", "helper.idle_s is '3'; it is a number",
                "correct"},
-           Bad{"mover.idle_s = -1", "line 1", "is -1; it is a number of seconds from 0 to 86400",
+           Bad{"helper.idle_s = -1", "line 1", "is -1; it is a number of seconds from 0 to 86400",
                ""},
-           Bad{"mover.idle_s = 86401", "line 1", "is 86401; it is a number of seconds from 0", ""},
-           Bad{"mover.idle_s = nan", "line 1", "mover.idle_s is nan", ""},
-           Bad{"mover.idle_s = [1]", "line 1", "a value is a \"text\", a number", "correct"},
-           Bad{"mover.idle_s = 1979-05-27", "line 1", "a value is a \"text\", a number", ""},
+           Bad{"helper.idle_s = 86401", "line 1", "is 86401; it is a number of seconds from 0", ""},
+           Bad{"helper.idle_s = nan", "line 1", "helper.idle_s is nan", ""},
+           Bad{"helper.idle_s = [1]", "line 1", "a value is a \"text\", a number", "correct"},
+           Bad{"helper.idle_s = 1979-05-27", "line 1", "a value is a \"text\", a number", ""},
            Bad{"timeouts.undo_s = 0", "line 1", "is 0; it is a number of seconds from 1 to", ""},
            Bad{"dump.pack_size = '1KiB'", "line 1", "is '1KiB'; it is a size from 1MiB to 1TiB",
                ""},
@@ -240,14 +240,14 @@ TEST_F(LoadTest, AMistakeInAFileIsOneMessageWithItsLine) {
            Bad{"folders.state = \"/a\\nb\"", "line 1", "folders.state is '/a?b'", ""},
            Bad{"folders.state = 3", "line 1", "folders.state is 3; it is the path", ""},
            Bad{"run.keep_gpu_files = 'true'", "line 1", "is 'true'; it is true or false", ""},
-           Bad{"mover.idle_s = 1\nmover.idle_s = 2\n", "line 2", "mover.idle_s is set twice",
+           Bad{"helper.idle_s = 1\nhelper.idle_s = 2\n", "line 2", "helper.idle_s is set twice",
                "correct"},
-           Bad{"\n\n[mover\n", "line 3", "this cannot be read: a table is written", "key = "},
-           Bad{"mover.idle_s = +\t", "line 1", "a value is", "key = "},
+           Bad{"\n\n[helper\n", "line 3", "this cannot be read: a table is written", "key = "},
+           Bad{"helper.idle_s = +\t", "line 1", "a value is", "key = "},
            Bad{"[[[m[", "line 1", "this cannot be read", "key = "},
            Bad{"[\x16", "line 1", "a control character", "key = "},
            Bad{"\n\xcf\xbb = 3", "line 2", "a key consists of letters", "key = "},
-           Bad{"[mover]\xef\xbb\x9f", "line 1", "a table is written as [mover]", "key = "},
+           Bad{"[helper]\xef\xbb\x9f", "line 1", "a table is written as [helper]", "key = "},
            Bad{"dump.compress = \"zstd\" \xcf\xbb", "line 1", "a value is", "key = "},
            Bad{"dump.compress = \"\"\"zstd\n\"\"\"", "line 1", "a value is", "key = "},
        }) {
@@ -262,44 +262,44 @@ TEST_F(LoadTest, AMistakeInAFileIsOneMessageWithItsLine) {
 }
 
 TEST_F(LoadTest, TheFirstOfSeveralMistakesIsNamed) {
-  WriteSystem("[timeouts]\nundo = 1\n[mover]\nidle = 1\n");
+  WriteSystem("[timeouts]\nundo = 1\n[helper]\nidle = 1\n");
   EXPECT_THAT(MustFail().message, HasSubstr("line 2: there is no key 'timeouts.undo'"));
 }
 
 TEST_F(LoadTest, AMistakeInAVariableNamesIt) {
-  variables_["STASIS_MOVER_IDLE_S"] = "soon";
+  variables_["STASIS_HELPER_IDLE_S"] = "soon";
   Error error = MustFail();
   EXPECT_EQ(ExitCode(error), 2);
   EXPECT_THAT(error.message,
-              StartsWith("STASIS_MOVER_IDLE_S is 'soon'; it is a number of seconds"));
-  EXPECT_THAT(error.hint, HasSubstr("mover.idle_s"));
+              StartsWith("STASIS_HELPER_IDLE_S is 'soon'; it is a number of seconds"));
+  EXPECT_THAT(error.hint, HasSubstr("helper.idle_s"));
   variables_ = {{"STASIS_FORK_KEEPS_GPU_FILES", "yes please"}};
   EXPECT_THAT(MustFail().message, HasSubstr("it is true or false"));
 }
 
 TEST_F(LoadTest, AFileThatOthersCanWriteIsRefused) {
   for (mode_t mode : {0664, 0646, 0666}) {
-    Write(surroundings_.system_file, "[mover]\nidle_s = 1\n", mode);
+    Write(surroundings_.system_file, "[helper]\nidle_s = 1\n", mode);
     const Error error = MustFail();
     EXPECT_EQ(ExitCode(error), 4);
     EXPECT_THAT(error.message, AllOf(StartsWith(surroundings_.system_file),
                                      HasSubstr("can be written by others than its owner")));
     EXPECT_THAT(error.hint, HasSubstr("chmod go-w " + surroundings_.system_file));
   }
-  Write(surroundings_.system_file, "[mover]\nidle_s = 1\n", 0600);
-  EXPECT_EQ(MustLoad().settings.mover_idle_s, 1);
+  Write(surroundings_.system_file, "[helper]\nidle_s = 1\n", 0600);
+  EXPECT_EQ(MustLoad().settings.helper_idle_s, 1);
 }
 
 TEST_F(LoadTest, AFileOfAnotherUserIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "giving a file away needs root";
-  WriteSystem("[mover]\nidle_s = 1\n");
+  WriteSystem("[helper]\nidle_s = 1\n");
   ASSERT_EQ(::chown(surroundings_.system_file.c_str(), 1000, 1000), 0);
   const Error error = MustFail();
   EXPECT_EQ(ExitCode(error), 4);
   EXPECT_THAT(error.message, HasSubstr("belongs to user 1000"));
   EXPECT_THAT(error.hint, HasSubstr("chown 0 " + surroundings_.system_file));
   surroundings_.uid = 1000;
-  EXPECT_EQ(MustLoad().settings.mover_idle_s, 1);
+  EXPECT_EQ(MustLoad().settings.helper_idle_s, 1);
 }
 
 TEST_F(LoadTest, WhatIsNoFileOrTooLargeIsRefused) {
@@ -315,7 +315,7 @@ TEST_F(LoadTest, WhatIsNoFileOrTooLargeIsRefused) {
 
 TEST_F(LoadTest, AFileThatCannotBeReadIsNotPassedOver) {
   // Runs in a child, because dropped capabilities cannot be regained.
-  WriteSystem("[mover]\nidle_s = 1\n");
+  WriteSystem("[helper]\nidle_s = 1\n");
   ASSERT_EQ(::chmod(surroundings_.system_file.c_str(), 0600), 0);
   ASSERT_EQ(::chmod(dir_.c_str(), 0755), 0);
   ASSERT_EQ(::chmod((dir_ + "/etc").c_str(), 0755), 0);
@@ -337,10 +337,11 @@ TEST(Nearest, IsTheKeyThatWasMeant) {
     const char* wrong;
     const char* right;
   };
-  for (const Typo& typo : {Typo{"mover.idel_s", "mover.idle_s"}, Typo{"mover.idle", "mover.idle_s"},
-                           Typo{"compress", "dump.compress"}, Typo{"folder.state", "folders.state"},
-                           Typo{"timeout.undo_s", "timeouts.undo_s"}, Typo{"criu", "programs.criu"},
-                           Typo{"something.else.altogether", ""}, Typo{"", ""}}) {
+  for (const Typo& typo :
+       {Typo{"helper.idel_s", "helper.idle_s"}, Typo{"helper.idle", "helper.idle_s"},
+        Typo{"compress", "dump.compress"}, Typo{"folder.state", "folders.state"},
+        Typo{"timeout.undo_s", "timeouts.undo_s"}, Typo{"criu", "programs.criu"},
+        Typo{"something.else.altogether", ""}, Typo{"", ""}}) {
     EXPECT_EQ(NearestKey(typo.wrong), typo.right) << typo.wrong;
   }
   EXPECT_EQ(NearestKey(std::string(1 << 20, 'x')), "");

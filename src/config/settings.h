@@ -30,7 +30,7 @@ struct Settings {
   uint64_t most_arena_bytes;
   uint64_t most_image_bytes;
 
-  double mover_idle_s;     // 0: movers exit with their command
+  double helper_idle_s;    // 0: helpers exit with their command
   double phase_timeout_s;  // default of --timeout; 0: each phase has its own limit
   double settle_timeout_s;
   double undo_timeout_s;

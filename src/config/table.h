@@ -27,7 +27,7 @@ using Member = std::variant<std::string Settings::*, double Settings::*, uint64_
                             bool Settings::*>;
 
 struct Row {
-  const char* key;  // "mover.idle_s": table and key in the file
+  const char* key;  // "helper.idle_s": table and key in the file
   Kind kind;
   Member member;
   // The default as text. An empty path means the default that `unset` names.

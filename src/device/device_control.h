@@ -110,13 +110,21 @@ struct ControlOptions {
   std::chrono::milliseconds query_timeout{20000};
   // How long to wait for a stable driver state after a helper was killed.
   std::chrono::milliseconds settle_timeout{10000};
-  // A descriptor that every helper inherits (-1: none). If it holds a journal's lock, the lock
-  // stays taken while a helper is still inside the driver.
+  // A descriptor that every helper holds until its driver calls for this control have returned (-1:
+  // none). If it holds a journal's lock, the lock stays taken while a helper is inside the driver.
   int inherit_fd = -1;
+  // With both: the helper stays for this time without a client, and later commands find it in this
+  // directory (ipc/resident.h). Otherwise it ends with the control.
+  std::string resident_dir;
+  std::chrono::milliseconds idle_timeout{0};
 };
 
 // Returns a control that starts its helper at the first call that needs it. On a machine without a
 // driver, Driver() returns kUnimplemented and no device processes are found.
 std::unique_ptr<DeviceControl> MakeDeviceControl(const ControlOptions& options);
+
+// Asks all helpers of this user in ControlOptions::resident_dir without a client to exit, kills
+// hung ones, and waits for them. Returns the number of helpers stopped.
+Result<int> DismissHelpers(const std::string& resident_dir, const Deadline& deadline);
 
 }  // namespace stasis::device

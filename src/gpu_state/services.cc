@@ -12,18 +12,26 @@ device::ControlOptions ControlOptionsOf(const config::Settings& settings) {
   return control;
 }
 
+device::ControlOptions ControlOptionsOf(const Paths& paths, const config::Settings& settings) {
+  device::ControlOptions control = ControlOptionsOf(settings);
+  control.resident_dir = paths.helpers();
+  control.idle_timeout = config::Milliseconds(settings.helper_idle_s);
+  return control;
+}
+
 Services MakeServices(const Paths& paths, const config::Settings& settings,
                       const std::string& stasis_version, bool keep_arenas, int inherit_fd) {
-  device::ControlOptions control = ControlOptionsOf(settings);
+  device::ControlOptions control =
+      keep_arenas ? ControlOptionsOf(settings) : ControlOptionsOf(paths, settings);
   control.inherit_fd = inherit_fd;
   dataplane::MoverOptions mover;
   if (auto program = LibexecProgram("stasis-mover")) mover.program = *program;
   mover.library = settings.cuda_library;
   mover.inherit_fd = inherit_fd;
   // Resident movers use the default driver library.
-  if (settings.mover_idle_s > 0 && !keep_arenas && mover.library.empty()) {
-    mover.resident_dir = paths.movers();
-    mover.idle_timeout = config::Milliseconds(settings.mover_idle_s);
+  if (settings.helper_idle_s > 0 && !keep_arenas && mover.library.empty()) {
+    mover.resident_dir = paths.helpers();
+    mover.idle_timeout = config::Milliseconds(settings.helper_idle_s);
   }
   // The agents are part of the programs and outlive every operation.
   std::shared_ptr<agent_client::Agents> agents(&agent_client::AgentsInProcesses(),
@@ -31,7 +39,7 @@ Services MakeServices(const Paths& paths, const config::Settings& settings,
   return {paths,
           device::MakeDeviceControl(control),
           std::move(agents),
-          std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas, paths.movers()),
+          std::make_shared<dataplane::Resident>(std::move(mover), keep_arenas, paths.helpers()),
           stasis_version,
           settings};
 }

@@ -31,7 +31,9 @@ struct Services {
 // -1: none.
 Services MakeServices(const Paths& paths, const config::Settings& settings,
                       const std::string& stasis_version, bool keep_arenas, int inherit_fd = -1);
-// For callers that need the driver only.
+// For callers that need the driver only: with a helper that ends with its client, or with the
+// resident helper of these paths, if the settings allow one.
 device::ControlOptions ControlOptionsOf(const config::Settings& settings);
+device::ControlOptions ControlOptionsOf(const Paths& paths, const config::Settings& settings);
 
 }  // namespace stasis::gpu_state

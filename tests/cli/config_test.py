@@ -18,18 +18,18 @@ def shown(world, env=None):
 
 
 def show(world, file):
-    file.write_text("# mine\n[dump]\ncompress = 'zstd'\n\n[mover]\nidle_s = 7\n")
+    file.write_text("# mine\n[dump]\ncompress = 'zstd'\n\n[helper]\nidle_s = 7\n")
     settings, files = shown(world, {"STASIS_CONFIG": str(file)})
     demand(files == [{"path": str(file), "found": True}], f"files: {files}")
     row = settings["dump.compress"]
     demand((row["value"], row["from"], row["file"], row["line"], row["default"]) ==
            ("zstd", "file", str(file), 3, "none"), f"{row}")
-    row = settings["mover.idle_s"]  # the test environment sets the variable
-    demand((row["value"], row["from"], row["variable"]) == (0, "environment", "STASIS_MOVER_IDLE_S"), f"{row}")
+    row = settings["helper.idle_s"]  # the test environment sets the variable
+    demand((row["value"], row["from"], row["variable"]) == (0, "environment", "STASIS_HELPER_IDLE_S"), f"{row}")
     row = settings["timeouts.phase_s"]
     demand((row["value"], row["from"], row["file"]) == (0, "default", None), f"{row}")
     text = world.stasis("config", "show", env={"STASIS_CONFIG": str(file)}).out
-    for part in (f"{file}:3", "$STASIS_MOVER_IDLE_S", f"read:          {file}", "(host memory)"):
+    for part in (f"{file}:3", "$STASIS_HELPER_IDLE_S", f"read:          {file}", "(host memory)"):
         demand(part in text, f"{part} is not in:\n{text}")
     # Without the variable, the machine's file is read.
     demand(shown(world)[1][0]["path"] == "/etc/stasis/config.toml", "the machine's file is not read")
@@ -37,16 +37,16 @@ def show(world, file):
 
 def mistakes(world, file):
     env = {"STASIS_CONFIG": str(file)}
-    file.write_text("[mover]\nidel_s = 7\n")
+    file.write_text("[helper]\nidel_s = 7\n")
     for verb in (["ps"], ["run", "--", "touch", "ran"], ["gpu", "ls"], ["image", "ls"], ["config", "show"],
                  ["daemon", "check"]):
         world.stasis(*verb, env=env, expect=2)
         demand(world.last.err.startswith(f"stasis: {file}, line 2: there is no key 'mover.idel_s'.\n"), str(world.last))
-        demand("the nearest is mover.idle_s." in world.last.err, str(world.last))
+        demand("the nearest is helper.idle_s." in world.last.err, str(world.last))
     demand(not (world.folder / "ran").exists(), "a program was started")
     error = world.stasis("ps", "--json", env=env, expect=2).json()["error"]
     demand(error["exit_code"] == 2, f"{error}")
-    file.write_text("[mover]\nidle_s = 7\n")
+    file.write_text("[helper]\nidle_s = 7\n")
     file.chmod(0o666)
     world.stasis("ps", env=env, expect=4)
     demand("can be written by others" in world.last.err and f"chmod go-w {file}" in world.last.err, str(world.last))

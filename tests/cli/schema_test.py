@@ -90,7 +90,7 @@ def adopted(world, run):
 def walk(world, run):
     for name in ("version", "ps", "image-ls", "image-gc", "arena-ls", "arena-free", "gpu-ls", "config-show", "recover"):
         run(name)  # while there is nothing
-    run("config-show", env={"STASIS_MOVER_IDLE_S": "7"})
+    run("config-show", env={"STASIS_HELPER_IDLE_S": "7"})
     run("check", expect=(0, 5))
     run("completion", "bash")
     run.check("plugin", world.stasis("plugin", "install", "--json").json())

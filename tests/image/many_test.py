@@ -94,4 +94,4 @@ def run(world):
 
 if __name__ == "__main__":
     # Movers stay between dumps.
-    sys.exit(one_world.main(run, last_commands=6, env={"STASIS_MOVER_IDLE_S": "2"}))
+    sys.exit(one_world.main(run, last_commands=6, env={"STASIS_HELPER_IDLE_S": "2"}))

@@ -77,7 +77,7 @@ class Scenario:
         self.beside = {}
         self.stand_ins = {}
         self.mounted = []
-        self.mover = None  # the last one seen
+        self.mover = self.helper = None  # the last ones seen
         self.at = None
         self.round = ""
 
@@ -149,30 +149,57 @@ class Scenario:
         os.posix_fallocate(fd, 0, size)
         os.close(fd)
 
-    # Resident movers.
+    # Resident helpers.
 
-    def do_movers_stay(self, line):
-        self.world.env["STASIS_MOVER_IDLE_S"] = line.args[0]
+    def do_helpers_stay(self, line):
+        self.world.env["STASIS_HELPER_IDLE_S"] = line.args[0]
 
-    def do_expect_mover(self, line):
-        """`same` as last time, `another`, or `none`; never more than one."""
-        last = self.mover
+    def expect_one(self, running, last, expected):
+        """`same` as the last one, `another`, or `none`; never more than one. Returns its pid."""
+        found = []
 
         def holds():
-            found = self.world.movers()
-            self.mover = next(iter(found), None)
-            if line.args[0] == "none":
+            found[:] = running()
+            if expected == "none":
                 return not found
-            return len(found) == 1 and (line.args[0] == "same") == (found[0] == last)
-        wait_until(holds, 60, lambda: f"the movers are {self.world.movers()}, the last was {last}")
+            return len(found) == 1 and (expected == "same") == (found[0] == last)
+        wait_until(holds, 60, lambda: f"they are {found}, the last was {last}")
+        return next(iter(found), None)
+
+    def stop(self, pid):
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: (processes.stat(pid) or "??")[1] == "T", 60, "it is not stopped")
+
+    def do_expect_mover(self, line):
+        self.mover = self.expect_one(self.world.movers, self.mover, line.args[0])
 
     def do_kill_mover(self, _):
         os.kill(self.mover, signal.SIGKILL)
         wait_until(lambda: self.world.reap() or not self.world.movers(), 60, "it does not end")
 
     def do_stop_mover(self, _):
-        os.kill(self.mover, signal.SIGSTOP)
-        wait_until(lambda: (processes.stat(self.mover) or "??")[1] == "T", 60, "it is not stopped")
+        self.stop(self.mover)
+
+    def do_expect_helper(self, line):
+        self.helper = self.expect_one(self.world.device_helpers, self.helper, line.args[0])
+
+    def do_expect_helper_idle(self, _):
+        """It has no lock of a command and no GPU memory, and is not listed as a user."""
+        files = [os.readlink(f"/proc/{self.helper}/fd/{fd}") for fd in os.listdir(f"/proc/{self.helper}/fd")]
+        wrong = [file for file in files if "/journal/" in file or re.match(r"/softgpu/\d+/", file)]
+        demand(not wrong, f"the idle device helper holds {wrong}")
+        listed = self.world.stasis("gpu", "ls", "--json").json()
+        demand(self.helper not in [user["pid"] for user in listed["processes"]], f"{listed}")
+
+    def do_kill_helper(self, _):
+        os.kill(self.helper, signal.SIGKILL)
+        wait_until(lambda: self.world.reap() or not self.world.device_helpers(), 60, "it does not end")
+
+    def do_stop_helper(self, _):
+        self.stop(self.helper)
+
+    def do_helper_fault(self, line):
+        self.world.gpu_fault(line.args[0], self.helper)
 
     def do_mover_fault(self, line):
         self.world.gpu_fault(line.args[0], self.mover)

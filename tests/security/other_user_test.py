@@ -135,7 +135,7 @@ def owner(pid):
 def files_of_a_user(new):
     """All of the user's files are private: checks modes, and tries as a second user."""
     alice = new(ALICE, RESTORER)
-    alice.env["STASIS_MOVER_IDLE_S"] = "60"
+    alice.env["STASIS_HELPER_IDLE_S"] = "60"
     os.chmod(alice.folder, 0o755)  # must not be the protection
     program = Program(alice, "job", "counter", ["--memory", "4M"]).run()
     alice.stasis("dump", "job", "--name", "image", "--leave-running")
@@ -156,7 +156,7 @@ def files_of_a_user(new):
             if not program_file:
                 seen.append(path)
     kinds = "\n".join(map(str, seen))
-    for part in (".data", "manifest.pb", "jobs", "movers/", "/journal", "/cpu/", "/packs/"):
+    for part in (".data", "manifest.pb", "jobs", "helpers/", "/journal", "/cpu/", "/packs/"):
         demand(part in kinds, f"no {part} was looked at in:\n{kinds}")
     for path in seen:
         if path.is_dir():

@@ -105,7 +105,7 @@ class World:
             "LD_LIBRARY_PATH": str(self.build / "lib" / "softgpu"),
             "STASIS_STATE_DIR": str(self.state),
             "STASIS_UNDO_TIMEOUT_S": "5",
-            "STASIS_MOVER_IDLE_S": "0",  # tests with resident movers override this
+            "STASIS_HELPER_IDLE_S": "0",  # tests with resident helpers override this
             "STASIS_SETTLE_TIMEOUT_S": "4",
             "SOFTGPU_DIR": str(self.gpu_folder),
         }
@@ -199,11 +199,17 @@ class World:
         new.write_text(rules)
         new.rename(path)
 
-    def movers(self):
-        """Returns the pids of the running movers."""
+    def named(self, comm):
+        """Returns the pids of the running processes of this name."""
         self.reap()
         return [pid for pid in processes.all_pids()
-                if (processes.stat(pid) or ("", "Z"))[0] == "stasis-mover" and processes.is_alive(pid)]
+                if (processes.stat(pid) or ("", "Z"))[0] == comm and processes.is_alive(pid)]
+
+    def movers(self):
+        return self.named("stasis-mover")
+
+    def device_helpers(self):
+        return self.named("stasis-device-h")  # the kernel cuts names to 15 characters
 
     def reap(self):
         """This is the init process, so it must reap orphans."""

@@ -101,9 +101,11 @@ Result<HelperClient*> CudaControl::Client() {
   std::lock_guard lock(mutex_);
   if (client_ == nullptr) {
     HelperOptions helper;
-    STASIS_ASSIGN(helper.program, LibexecProgram("stasis-device-helper"));
+    STASIS_ASSIGN(helper.program, LibexecProgram(kHelperProgram));
     helper.library = options_.library;
     helper.inherit_fd = options_.inherit_fd;
+    helper.resident_dir = options_.resident_dir;
+    helper.idle_timeout = options_.idle_timeout;
     helper.start_timeout = options_.query_timeout;
     helper.settle_timeout = options_.settle_timeout;
     client_ = std::make_unique<HelperClient>(std::move(helper));
@@ -293,6 +295,10 @@ namespace stasis::device {
 
 std::unique_ptr<DeviceControl> MakeDeviceControl(const ControlOptions& options) {
   return std::make_unique<cuda::CudaControl>(options);
+}
+
+Result<int> DismissHelpers(const std::string& resident_dir, const Deadline& deadline) {
+  return cuda::DismissHelpers(resident_dir, deadline);
 }
 
 }  // namespace stasis::device

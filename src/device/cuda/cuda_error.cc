@@ -80,7 +80,9 @@ std::string_view OpName(Op op) {
                                                 "lock",
                                                 "checkpoint",
                                                 "restore",
-                                                "unlock"};
+                                                "unlock",
+                                                "end the session",
+                                                "leave"};
   return kNames[static_cast<size_t>(op)];
 }
 

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "device/cuda/cuda_control.h"
 #include "device/cuda/gpu_uuid.h"
+#include "process/shared_server.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -53,7 +54,10 @@ Result<std::vector<CudaControl::Member>> CudaControl::Classify(const process::Pr
       return Fail(std::move(footprint.error())
                       .WithContext(fmt::format("look at process {}", stat.id.pid.value)));
     }
-    if (footprint->candidate()) members.push_back({&stat, std::move(*footprint), {}});
+    if (!footprint->candidate()) continue;
+    // Device helpers initialise the driver, but use no GPU.
+    if (process::RunsLibexecProgram(stat.id.pid, kHelperProgram)) continue;
+    members.push_back({&stat, std::move(*footprint), {}});
   }
   for (Member& member : members) {
     const HostPid pid = member.stat->id.pid;

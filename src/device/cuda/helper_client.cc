@@ -14,18 +14,24 @@
 #include "base/limit_hint.h"
 #include "base/thread.h"
 #include "device/driver_environment.h"
-#include "ipc/helper_process.h"
+#include "ipc/resident.h"
 #include "ipc/socket.h"
 
 namespace stasis::device::cuda {
 namespace {
 
+using wire::Op;
 using wire::Reply;
 using wire::Request;
 
+constexpr char kNamePrefix[] = "device-";  // of resident helpers
+// The id of the first request, which Greet() sends.
+constexpr uint64_t kGreetingId = 1;
 // How long an idle helper may take to exit after its socket is closed. The kernel then closes the
 // driver's files, which takes some tenths of a second with a GPU.
 constexpr std::chrono::milliseconds kIdleEnd{3000};
+// How long an idle resident helper may take to end a session.
+constexpr std::chrono::milliseconds kSessionEnd{5000};
 
 tl::unexpected<CallFailure> Failure(CallFailure::Kind kind, Error error) {
   return tl::unexpected<CallFailure>({kind, std::move(error)});
@@ -43,10 +49,39 @@ bool WaitFor(std::condition_variable& condition, std::unique_lock<std::mutex>& l
   return condition.wait_for(lock, std::chrono::milliseconds(deadline.PollTimeout()), done);
 }
 
+Error DeadlineError(std::string message) {
+  return Error{Code::kDeadlineExceeded, Domain::kStasis, 0, std::move(message), {}, {}, false};
+}
+
+std::string Bytes(const Request& request) {
+  return {reinterpret_cast<const char*>(&request), sizeof request};
+}
+
+Request Make(Op op, uint64_t id) {
+  Request request;
+  request.op = op;
+  request.id = id;
+  return request;
+}
+
+// The first request to a helper. The lock is sent later: a hung helper would keep it.
+Result<ipc::Greeting> Greet(ipc::HelperProcess& helper, const Deadline& deadline) {
+  const Request hello = Make(Op::kHello, kGreetingId);
+  if (ipc::SendPacket(helper.socket(), &hello, sizeof hello, {}, MSG_DONTWAIT) &&
+      !ipc::AwaitReadable(helper.socket(), deadline)) {
+    return ipc::Greeting::kSilent;
+  }
+  Reply reply;
+  auto packet = ipc::ReceivePacket(helper.socket(), &reply, sizeof reply);
+  if (!packet || packet->size == 0) return ipc::Greeting::kBusy;
+  return wire::WhyInvalid(reply, packet->size) != nullptr ? ipc::Greeting::kBroken
+                                                          : ipc::Greeting::kServes;
+}
+
 }  // namespace
 
-// One helper process from start to exit. Its own thread receives replies and finally reaps the
-// process.
+// One helper process from its first answer until its exit or, of a resident one, the end of the
+// session. Its own thread receives replies and finally reaps the process.
 class HelperClient::Helper {
  public:
   Helper(ipc::HelperProcess process, std::chrono::milliseconds settle_timeout)
@@ -70,6 +105,7 @@ class HelperClient::Helper {
   }
 
   ~Helper() {
+    if (process_.resident() && !unusable()) EndSession();
     // End-of-file stops an idle helper. One that does not exit is killed.
     ::shutdown(process_.socket(), SHUT_RDWR);
     receiver_.Join();
@@ -77,18 +113,27 @@ class HelperClient::Helper {
 
   pid_t pid() const { return process_.pid(); }
 
+  // Hands the lock of this client over.
+  Result<Reply> PassLock(int lock_fd, const Deadline& deadline) {
+    auto reply = Call(Request{}, deadline, OnDeadline::kKill, lock_fd);
+    if (!reply) return Fail(std::move(reply.error().error));
+    return *reply;
+  }
+
   // Returns true if the helper accepts no new calls.
   bool unusable() {
     std::lock_guard lock(mutex_);
     return ended_ || retired_;
   }
 
-  HelperClient::Answer Call(Request request, const Deadline& deadline, OnDeadline on_deadline) {
+  HelperClient::Answer Call(Request request, const Deadline& deadline, OnDeadline on_deadline,
+                            int lock_fd = -1) {
     std::unique_lock lock(mutex_);
     request.id = ++last_id_;
     waiting_.emplace(request.id, Waiter{request.op, std::nullopt});
     if (!ended_) {
-      auto sent = ipc::SendPacket(process_.socket(), &request, sizeof request, {}, MSG_DONTWAIT);
+      auto sent = ipc::SendPacket(process_.socket(), &request, sizeof request,
+                                  {&lock_fd, lock_fd >= 0 ? 1u : 0u}, MSG_DONTWAIT);
       if (!sent) End("it could not be written to: " + sent.error().message);
     }
     const bool answered = WaitFor(changed_, lock, deadline, [&] {
@@ -106,27 +151,17 @@ class HelperClient::Helper {
     }
     if (on_deadline == OnDeadline::kRetire && !waiting_.empty()) {
       retired_ = true;
-      return Failure(CallFailure::Kind::kDeadline, Error{Code::kDeadlineExceeded,
-                                                         Domain::kStasis,
-                                                         0,
-                                                         "the driver did not answer in time",
-                                                         {},
-                                                         {},
-                                                         false});
+      return Failure(CallFailure::Kind::kDeadline,
+                     DeadlineError("the driver did not answer in time"));
     }
     End("the driver did not come back in time from a call for process " +
         std::to_string(request.pid));
     WaitUntilGone(lock);
-    return Failure(CallFailure::Kind::kDeadline,
-                   Error{Code::kDeadlineExceeded,
-                         Domain::kStasis,
-                         0,
-                         gone_ ? "the driver did not answer in time; its helper was ended"
-                               : "the driver did not answer in time, and its helper (process " +
-                                     std::to_string(pid()) + ") hangs in the kernel",
-                         {},
-                         {},
-                         false});
+    return Failure(
+        CallFailure::Kind::kDeadline,
+        DeadlineError(gone_ ? "the driver did not answer in time; its helper was ended"
+                            : "the driver did not answer in time, and its helper (process " +
+                                  std::to_string(pid()) + ") hangs in the kernel"));
   }
 
  private:
@@ -137,6 +172,14 @@ class HelperClient::Helper {
     process_.Kill();
     ::shutdown(process_.socket(), SHUT_RDWR);
     changed_.notify_all();
+  }
+
+  // The helper has released the lock when it answers. One that refuses has unfinished driver calls
+  // of this client, and must not continue with them.
+  void EndSession() {
+    (void)Call(Make(Op::kEnd, 0), Deadline::In(kSessionEnd), OnDeadline::kKill);
+    std::lock_guard lock(mutex_);
+    if (!left_ && !ended_) End("it did not end its session");
   }
 
   void WaitUntilGone(std::unique_lock<std::mutex>& lock) {
@@ -158,6 +201,8 @@ class HelperClient::Helper {
   void Receive() {
     for (;;) {
       Reply reply;
+      // A resident helper's socket does not block.
+      (void)ipc::AwaitReadable(process_.socket(), {});
       auto packet = ipc::ReceivePacket(process_.socket(), &reply, sizeof reply);
       if (!packet || packet->size == 0) break;
       const char* invalid = wire::WhyInvalid(reply, packet->size);
@@ -174,6 +219,8 @@ class HelperClient::Helper {
         break;
       }
       waiter->second.reply = reply;
+      // Before the end-of-file that follows.
+      left_ |= reply.op == Op::kEnd && reply.outcome == wire::Outcome::kDone;
       changed_.notify_all();
     }
     // The helper exited, was killed by End(), or its socket was shut down.
@@ -183,6 +230,7 @@ class HelperClient::Helper {
       asked = ended_;
       ended_ = true;
       changed_.notify_all();
+      if (left_) return;
     }
     auto how = process_.WaitEnd(Deadline::In(kIdleEnd));
     if (!how) {
@@ -201,7 +249,7 @@ class HelperClient::Helper {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t last_id_ = 0;
+  uint64_t last_id_ = kGreetingId;
   struct Waiter {
     wire::Op op;
     std::optional<Reply> reply;
@@ -209,12 +257,17 @@ class HelperClient::Helper {
   std::map<uint64_t, Waiter> waiting_;
   bool retired_ = false;  // a driver call hangs that no caller waits for
   bool ended_ = false;    // no reply will come
+  bool left_ = false;     // resident: the session has ended, and the process stays
   bool gone_ = false;     // reaped
   std::string why_;       // why it was killed
   std::string how_;       // how it exited
 
   Thread receiver_;
 };
+
+Result<int> DismissHelpers(const std::string& dir, const Deadline& deadline) {
+  return ipc::DismissAll(dir, kNamePrefix, Bytes(Make(Op::kLeave, 1)), deadline);
+}
 
 HelperClient::HelperClient(HelperOptions options) : options_(std::move(options)) {}
 HelperClient::~HelperClient() = default;
@@ -224,18 +277,42 @@ pid_t HelperClient::helper_pid() {
   return current_ == nullptr || current_->unusable() ? 0 : current_->pid();
 }
 
-Result<std::shared_ptr<HelperClient::Helper>> HelperClient::Start() {
+Result<ipc::HelperProcess> HelperClient::OpenProcess() {
   ipc::HelperCommand command;
   command.program = options_.program;
   command.arguments = {"--settle-ms", std::to_string(options_.settle_timeout.count())};
-  if (!options_.library.empty()) {
-    command.arguments.insert(command.arguments.end(), {"--library", options_.library});
-  }
+  auto add = [&](const char* option, const std::string& value) {
+    command.arguments.insert(command.arguments.end(), {option, value});
+  };
+  if (!options_.library.empty()) add("--library", options_.library);
   command.environment = DriverEnvironment();
   command.lock_fd = options_.inherit_fd;
-  STASIS_ASSIGN(ipc::HelperProcess process, ipc::HelperProcess::Start(command));
+  const Deadline deadline = Deadline::In(options_.start_timeout);
+  if (!options_.resident_dir.empty() && options_.idle_timeout.count() > 0) {
+    auto path = ipc::ResidentPath(options_.resident_dir,
+                                  kNamePrefix + DriverIdentity(options_.library), options_.program);
+    if (path) {
+      ipc::HelperCommand resident = command;
+      resident.arguments.insert(
+          resident.arguments.end(),
+          {"--listen-as", *path, "--idle-ms", std::to_string(options_.idle_timeout.count())});
+      const ipc::ResidentOptions options{*path, Bytes(Make(Op::kLeave, 1)),
+                                         options_.settle_timeout};
+      STASIS_ASSIGN(auto helper, ipc::OpenResident(resident, options, Greet, deadline));
+      if (helper) return std::move(*helper);
+    }
+  }
+  STASIS_ASSIGN(ipc::HelperProcess helper, ipc::HelperProcess::Start(command));
+  return helper;
+}
+
+// Returns a helper that has answered and holds the lock.
+Result<std::shared_ptr<HelperClient::Helper>> HelperClient::Start() {
+  STASIS_ASSIGN(ipc::HelperProcess process, OpenProcess());
+  const int lock = process.resident() ? options_.inherit_fd : -1;
   auto helper = std::make_shared<Helper>(std::move(process), options_.settle_timeout);
   STASIS_TRY(helper->StartReceiver());
+  STASIS_TRY(helper->PassLock(lock, Deadline::In(options_.start_timeout)));
   return helper;
 }
 
@@ -249,23 +326,14 @@ tl::expected<std::shared_ptr<HelperClient::Helper>, CallFailure> HelperClient::G
   old.reset();  // waits for the exit if this was the last reference
 
   auto fresh = Start();
-  std::optional<CallFailure> failure;
-  if (!fresh) {
-    failure = CallFailure{CallFailure::Kind::kNotStarted, fresh.error()};
-  } else if (auto hello =
-                 (*fresh)->Call(Request{}, Deadline::In(options_.start_timeout), OnDeadline::kKill);
-             !hello) {
-    failure = hello.error();
-    failure->kind = CallFailure::Kind::kNotStarted;
-  }
   lock.lock();
   starting_ = false;
   started_.notify_all();
-  if (failure) {
-    failure->error.WithContext("cannot start the device helper");
-    return tl::unexpected<CallFailure>(std::move(*failure));
+  if (!fresh) {
+    return Failure(CallFailure::Kind::kNotStarted,
+                   std::move(fresh.error().WithContext("cannot start the device helper")));
   }
-  current_ = *fresh;
+  current_ = std::move(*fresh);
   return current_;
 }
 
@@ -275,13 +343,7 @@ HelperClient::Answer HelperClient::Call(Request request, const Deadline& deadlin
   if (!helper) return tl::unexpected<CallFailure>(std::move(helper.error()));
   if (deadline.passed()) {
     return Failure(CallFailure::Kind::kNotStarted,
-                   Error{Code::kDeadlineExceeded,
-                         Domain::kStasis,
-                         0,
-                         "the deadline had passed before the driver was asked",
-                         {},
-                         {},
-                         false});
+                   DeadlineError("the deadline had passed before the driver was asked"));
   }
   return (*helper)->Call(request, deadline, on_deadline);
 }

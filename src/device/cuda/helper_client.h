@@ -1,5 +1,5 @@
-// Client of the device helper: starts it, sends requests (helper_protocol.h), enforces deadlines by
-// killing it, and starts a new one when needed.
+// Client of the device helper: finds a resident one or starts one, sends requests
+// (helper_protocol.h), enforces deadlines by killing it, and gets another one when needed.
 //
 // Thread-safe. All threads share one helper.
 #pragma once
@@ -13,13 +13,20 @@
 #include "base/deadline.h"
 #include "base/result.h"
 #include "device/cuda/helper_protocol.h"
+#include "ipc/helper_process.h"
 
 namespace stasis::device::cuda {
+
+inline constexpr char kHelperProgram[] = "stasis-device-helper";  // in libexec/
 
 struct HelperOptions {
   std::string program;  // path of stasis-device-helper
   std::string library;  // driver library; empty: the loader's search
   int inherit_fd = -1;
+  // With both: later commands find the helper in this directory, and it stays for this time without
+  // a client. Otherwise it ends with its client.
+  std::string resident_dir;
+  std::chrono::milliseconds idle_timeout{0};
   // Time limit for the start of a helper, which calls cuInit.
   std::chrono::milliseconds start_timeout{20000};
   // How long to wait for a killed helper to exit. Also how long a helper inside a driver call may
@@ -52,7 +59,7 @@ class HelperClient {
   using Answer = tl::expected<wire::Reply, CallFailure>;
 
   explicit HelperClient(HelperOptions options);
-  // Stops the helper. No call may be in progress.
+  // Stops a private helper, and leaves a resident one without the lock. No call may be in progress.
   ~HelperClient();
 
   // Sends `request`, with its id filled in, and waits for the reply. The reply is valid and matches
@@ -72,6 +79,7 @@ class HelperClient {
 
   tl::expected<std::shared_ptr<Helper>, CallFailure> Get();
   Result<std::shared_ptr<Helper>> Start();
+  Result<ipc::HelperProcess> OpenProcess();
 
   const HelperOptions options_;
   std::mutex mutex_;
@@ -79,5 +87,9 @@ class HelperClient {
   bool starting_ = false;
   std::shared_ptr<Helper> current_;
 };
+
+// Asks all resident device helpers of this user in `dir` without a client to exit, kills hung ones,
+// and waits for them. Returns the number of helpers stopped.
+Result<int> DismissHelpers(const std::string& dir, const Deadline& deadline);
 
 }  // namespace stasis::device::cuda

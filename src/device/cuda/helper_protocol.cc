@@ -8,7 +8,7 @@ namespace {
 
 using ipc::IsTerminated;
 
-bool ActsOnProcess(Op op) { return op != Op::kHello && op != Op::kGpus; }
+bool ActsOnProcess(Op op) { return op > Op::kGpus && op < Op::kEnd; }
 
 bool Known(Op op) { return op >= Op::kHello && op <= Op::kLast; }
 
@@ -19,7 +19,9 @@ const char* WhyInvalid(const Request& r, size_t size) {
   if (r.id == 0) return "a request without an id";
   if (!Known(r.op)) return "an unknown operation";
   if (r.pid < 0 || (ActsOnProcess(r.op) && r.pid == 0)) return "an impossible process id";
-  if (r.op == Op::kHello && r.pid != 0) return "a process id where none belongs";
+  if (r.pid != 0 && !ActsOnProcess(r.op) && r.op != Op::kGpus) {
+    return "a process id where none belongs";
+  }
   if (r.timeout_ms > kMaxTimeoutMs) return "a timeout too long";
   if (r.timeout_ms != 0 && r.op != Op::kLock) return "a timeout where none belongs";
   if (r.pair_count > kMaxGpus) return "too many GPU pairs";

@@ -20,13 +20,15 @@ namespace stasis::device::cuda::wire {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kMagic = 0x48444453;  // "SDDH"
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 
 inline constexpr uint32_t kMaxGpus = 64;
 inline constexpr uint32_t kMaxTimeoutMs = 24u * 3600 * 1000;
 
 enum class Op : uint32_t {
-  kHello = 1,      // returns the driver's properties; must be first, calls cuInit
+  kHello = 1,      // returns the driver's properties; must be first, calls cuInit. With a
+                   // descriptor: a lock, which the helper holds until this client has disconnected
+                   // and all of its driver calls have returned
   kGpus,           // all GPUs; with a pid, also that process's memory on each
   kState,          //
   kRestoreThread,  //
@@ -34,7 +36,9 @@ enum class Op : uint32_t {
   kCheckpoint,     //
   kRestore,        // pairs
   kUnlock,         //
-  kLast = kUnlock,
+  kEnd,            // the last request of a client: releases its lock; a resident helper stays
+  kLeave,          // the same, and the helper exits
+  kLast = kLeave,
 };
 
 struct Uuid {

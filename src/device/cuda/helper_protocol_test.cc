@@ -9,7 +9,7 @@ Request ValidRequest(Op op) {
   Request request;
   request.id = 1;
   request.op = op;
-  request.pid = op == Op::kHello || op == Op::kGpus ? 0 : 4711;
+  request.pid = op <= Op::kGpus || op >= Op::kEnd ? 0 : 4711;
   return request;
 }
 
@@ -37,7 +37,7 @@ TEST(HelperProtocolTest, EachFieldOfARequestIsChecked) {
       {"version", Op::kLock, [](Request& r) { r.version = kVersion + 1; }},
       {"id", Op::kLock, [](Request& r) { r.id = 0; }},
       {"op 0", Op::kLock, [](Request& r) { r.op = static_cast<Op>(0); }},
-      {"op 9", Op::kLock, [](Request& r) { r.op = static_cast<Op>(9); }},
+      {"op 11", Op::kLock, [](Request& r) { r.op = static_cast<Op>(11); }},
       {"no pid", Op::kLock, [](Request& r) { r.pid = 0; }},
       {"negative pid", Op::kGpus, [](Request& r) { r.pid = -1; }},
       {"hello with pid", Op::kHello, [](Request& r) { r.pid = 1; }},
@@ -66,7 +66,7 @@ TEST(HelperProtocolTest, EachFieldOfAReplyIsChecked) {
       {"magic", [](Reply& r) { r.magic = 0; }},
       {"version", [](Reply& r) { r.version = kVersion + 1; }},
       {"id", [](Reply& r) { r.id = 0; }},
-      {"op", [](Reply& r) { r.op = static_cast<Op>(9); }},
+      {"op", [](Reply& r) { r.op = static_cast<Op>(11); }},
       {"outcome", [](Reply& r) { r.outcome = static_cast<Outcome>(5); }},
       {"error without number", [](Reply& r) { r.outcome = Outcome::kDriverError; }},
       {"number without error", [](Reply& r) { r.cu_result = 1; }},

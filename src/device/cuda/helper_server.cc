@@ -1,14 +1,20 @@
 #include "device/cuda/helper_server.h"
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 
+#include "base/deadline.h"
+#include "base/fd.h"
 #include "base/thread.h"
 #include "device/cuda/driver_library.h"
 #include "device/cuda/gpu_uuid.h"
@@ -16,6 +22,7 @@
 #include "device/cuda/nvml.h"
 #include "ipc/helper_process.h"
 #include "ipc/message.h"
+#include "ipc/resident.h"
 #include "ipc/socket.h"
 #include "process/proc.h"
 
@@ -30,6 +37,16 @@ using wire::Reply;
 using wire::Request;
 
 constexpr int kMaxInFlight = 256;
+
+// Returns true if a later request to the same driver library may succeed. After any other result a
+// new process is safer.
+bool ConcernsTheRequestOnly(CUresult result) {
+  static constexpr CUresult kHarmless[] = {CUDA_ERROR_INVALID_VALUE,   CUDA_ERROR_OUT_OF_MEMORY,
+                                           CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_ILLEGAL_STATE,
+                                           CUDA_ERROR_NOT_READY,       CUDA_ERROR_NOT_PERMITTED,
+                                           CUDA_ERROR_NOT_SUPPORTED};
+  return std::find(std::begin(kHarmless), std::end(kHarmless), result) != std::end(kHarmless);
+}
 
 // Reads a device's free and total memory through its primary context, for a driver without NVML. On
 // a real GPU this temporarily takes half a GiB of its memory; contexts of softgpu are small.
@@ -90,9 +107,13 @@ class Executor {
       if (driver_.fn.cuGetErrorString != nullptr) driver_.fn.cuGetErrorString(result, &text);
       PutText(reply.cu_name, name != nullptr ? name : "");
       PutText(reply.cu_text, text != nullptr ? text : "");
+      if (!ConcernsTheRequestOnly(result)) unreliable_ = true;
     }
     return reply;
   }
+
+  // Returns true if later clients may use this driver. No request may be in progress.
+  bool is_reliable() const { return driver_.can_checkpoint && !unreliable_; }
 
  private:
   void Describe(wire::DriverRecord& record) const {
@@ -107,6 +128,8 @@ class Executor {
     const DriverFunctions& fn = driver_.fn;
     switch (request.op) {
       case Op::kHello:
+      case Op::kEnd:
+      case Op::kLeave:
         return CUDA_SUCCESS;
       case Op::kGpus:
         return Gpus(request.pid, reply);
@@ -202,80 +225,179 @@ class Executor {
   }
 
   const ipc::HelperServerOptions options_;
+  std::atomic<bool> unreliable_ = false;
   std::once_flag opened_;
   DriverLibrary driver_;
 };
 
-// Counts the requests in progress.
-class InFlight {
+// A client from its connection until it has disconnected and all of its requests are finished. The
+// destructor releases its lock.
+struct Session {
+  UniqueFd socket;
+  UniqueFd lock;
+};
+
+class Server {
  public:
-  bool Enter() {
-    std::lock_guard lock(mutex_);
-    if (count_ == kMaxInFlight) return false;
-    ++count_;
-    return true;
+  explicit Server(const ipc::HelperServerOptions& options)
+      : options_(options),
+        executor_(options),
+        session_(std::make_shared<Session>(UniqueFd(ipc::kHelperSocketFd))) {
+    if (options.resident()) listener_ = ipc::ListenAsHelper();
   }
-  void Leave() {
-    std::lock_guard lock(mutex_);
-    if (--count_ == 0) idle_.notify_all();
-  }
-  // Returns true if all requests finished.
-  bool WaitUntilIdle(std::chrono::milliseconds limit) {
-    std::unique_lock lock(mutex_);
-    return idle_.wait_for(lock, limit, [this] { return count_ == 0; });
+
+  [[noreturn]] void Run() {
+    for (;;) {
+      pollfd fds[] = {{session_ ? session_->socket.get() : -1, POLLIN, 0},
+                      {listener_.get(), POLLIN, 0}};
+      const int ready = TEMP_FAILURE_RETRY(::poll(fds, 2, Limit().PollTimeout()));
+      if (ready < 0) KillSelf();
+      if (ready == 0 && !session_) OnLimit();
+      // Handle the disconnect before the new connection; one poll may report both.
+      if (fds[0].revents != 0) Receive();
+      if (fds[1].revents != 0) Accept();
+    }
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  int count_ = 0;
-};
+  // Not exit(): the driver's destructors would run while threads may be inside the driver.
+  [[noreturn]] static void KillSelf() {
+    ::kill(::getpid(), SIGKILL);
+    ::_exit(1);
+  }
 
-// Ignores errors: a client that has disconnected needs no reply.
-void Send(const Reply& reply) { (void)ipc::SendPacket(ipc::kHelperSocketFd, &reply, sizeof reply); }
+  int InFlight() {
+    std::lock_guard lock(mutex_);
+    return in_flight_;
+  }
 
-void Refuse(const Request& request, Outcome outcome, const char* why) {
-  Reply reply;
-  reply.id = request.id == 0 ? ~0ull : request.id;
-  reply.op = request.op >= Op::kHello && request.op <= Op::kLast ? request.op : Op::kHello;
-  reply.outcome = outcome;
-  PutText(reply.cu_text, why);
-  Send(reply);
-}
+  // The time at which a resident helper without a client exits, or gives up on driver calls of the
+  // last client.
+  Deadline Limit() const { return session_ ? Deadline() : limit_; }
 
-}  // namespace
+  void OnLimit() {
+    if (InFlight() > 0) KillSelf();
+    if (!settling_) ipc::ExitHelper(options_);
+    StartIdleTime();
+  }
 
-void Serve(const ipc::HelperServerOptions& options) {
-  // Never destroyed: threads may still use them when the process exits.
-  auto& executor = *new Executor(options);
-  auto& in_flight = *new InFlight;
-  for (;;) {
+  void StartIdleTime() {
+    settling_ = false;
+    if (!executor_.is_reliable()) ipc::ExitHelper(options_);
+    limit_ = options_.idle_timeout.count() == 0 ? Deadline() : Deadline::In(options_.idle_timeout);
+  }
+
+  void Accept() {
+    UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client || session_ || InFlight() > 0) return;
+    if (settling_) StartIdleTime();
+    session_ = std::make_shared<Session>(std::move(client));
+  }
+
+  // Requests in progress keep the session, and with it the lock.
+  void EndSession() {
+    session_.reset();
+    if (!listener_) {
+      // A private helper.
+      std::unique_lock lock(mutex_);
+      if (idle_.wait_for(lock, options_.settle_timeout, [this] { return in_flight_ == 0; })) {
+        ::_exit(0);
+      }
+      KillSelf();
+    }
+    settling_ = InFlight() > 0;
+    if (settling_) {
+      limit_ = Deadline::In(options_.settle_timeout);
+    } else {
+      StartIdleTime();
+    }
+  }
+
+  void Receive() {
     Request request;
-    auto packet = ipc::ReceivePacket(ipc::kHelperSocketFd, &request, sizeof request);
-    if (!packet || packet->size == 0) break;
-    if (const char* why = wire::WhyInvalid(request, packet->size)) {
-      Refuse(request, Outcome::kBadRequest, why);
-      continue;
+    auto packet = ipc::ReceivePacket(session_->socket.get(), &request, sizeof request);
+    if (!packet || packet->size == 0) return EndSession();
+    const char* invalid = wire::WhyInvalid(request, packet->size);
+    const bool has_lock = request.op == Op::kHello && packet->fds.size() == 1;
+    if (invalid == nullptr && !packet->fds.empty() && !has_lock) {
+      invalid = "descriptors where none belong";
     }
-    if (!in_flight.Enter()) {
-      Refuse(request, Outcome::kBusy, "too many requests at once");
-      continue;
+    if (invalid != nullptr) return Refuse(request, Outcome::kBadRequest, invalid);
+    if (has_lock) session_->lock = std::move(packet->fds[0]);
+    if (request.op == Op::kEnd || request.op == Op::kLeave) return End(request);
+    {
+      std::lock_guard lock(mutex_);
+      if (in_flight_ == kMaxInFlight) {
+        return Refuse(request, Outcome::kBusy, "too many requests at once");
+      }
+      ++in_flight_;
     }
-    auto thread = Thread::Start([&executor, &in_flight, request] {
-      Send(executor.Execute(request));
-      in_flight.Leave();
+    auto thread = Thread::Start([this, session = session_, request]() mutable {
+      Send(*session, executor_.Execute(request));
+      // Before the helper counts as idle: an idle helper holds no lock.
+      session.reset();
+      Leave();
     });
     if (thread) {
       std::move(*thread).Detach();
     } else {
-      in_flight.Leave();
+      Leave();
       Refuse(request, Outcome::kBusy, thread.error().ToString().c_str());
     }
   }
-  // Not exit(): the driver's destructors would run while threads may be inside the driver.
-  if (in_flight.WaitUntilIdle(options.settle_timeout)) ::_exit(0);
-  ::kill(::getpid(), SIGKILL);
-  ::_exit(1);
+
+  // The lock is free, and the name of a leaving helper is gone, when the client has the reply.
+  void End(const Request& request) {
+    if (InFlight() > 0) return Refuse(request, Outcome::kBusy, "other requests are in progress");
+    session_->lock.Reset();
+    const bool leaves = request.op == Op::kLeave;
+    if (leaves && options_.resident()) ipc::RemoveResidentName(options_.listen_path);
+    Reply reply;
+    reply.id = request.id;
+    reply.op = request.op;
+    Send(*session_, reply);
+    if (leaves) ::_exit(0);
+    EndSession();
+  }
+
+  void Leave() {
+    std::lock_guard lock(mutex_);
+    if (--in_flight_ == 0) idle_.notify_all();
+  }
+
+  // Ignores errors: a client that has disconnected needs no reply.
+  static void Send(const Session& session, const Reply& reply) {
+    (void)ipc::SendPacket(session.socket.get(), &reply, sizeof reply);
+  }
+
+  void Refuse(const Request& request, Outcome outcome, const char* why) {
+    Reply reply;
+    reply.id = request.id == 0 ? ~0ull : request.id;
+    reply.op = request.op >= Op::kHello && request.op <= Op::kLast ? request.op : Op::kHello;
+    reply.outcome = outcome;
+    PutText(reply.cu_text, why);
+    Send(*session_, reply);
+  }
+
+  const ipc::HelperServerOptions options_;
+  Executor executor_;
+  // Used by the reading thread only.
+  std::shared_ptr<Session> session_;
+  UniqueFd listener_;
+  Deadline limit_;         // see Limit()
+  bool settling_ = false;  // driver calls of a client that has disconnected are in progress
+
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  int in_flight_ = 0;
+};
+
+}  // namespace
+
+void Serve(const ipc::HelperServerOptions& options) {
+  // Never destroyed: threads may still use it when the process exits.
+  auto& server = *new Server(options);
+  server.Run();
 }
 
 }  // namespace stasis::device::cuda

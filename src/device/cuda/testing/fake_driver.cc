@@ -4,7 +4,8 @@
 //
 //   $STASIS_FAKE_DRIVER/<pid>                     state of a process that has called cuInit: one
 //   digit $STASIS_FAKE_DRIVER/fault.<function>          behaviour of this function at every call:
-//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>    "hang", "die", or the number of a CUresult
+//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>    "hang", "die", the number of a CUresult, or
+//   "wait" until the file is removed
 //
 // With STASIS_FAKE_OLD_DRIVER it has no checkpoint functions.
 #include <fcntl.h>
@@ -47,6 +48,10 @@ CUresult Fault(const std::string& function, int pid) {
   std::string what;
   if (!Read("fault." + function + "." + std::to_string(pid), &what) &&
       !Read("fault." + function, &what)) {
+    return CUDA_SUCCESS;
+  }
+  if (what == "wait") {
+    while (Read("fault." + function, &what)) ::usleep(10000);
     return CUDA_SUCCESS;
   }
   if (what == "hang") {
