@@ -41,7 +41,7 @@ def mistakes(world, file):
     for verb in (["ps"], ["run", "--", "touch", "ran"], ["gpu", "ls"], ["image", "ls"], ["config", "show"],
                  ["daemon", "check"]):
         world.stasis(*verb, env=env, expect=2)
-        demand(world.last.err.startswith(f"stasis: {file}, line 2: there is no key 'mover.idel_s'.\n"), str(world.last))
+        demand(world.last.err.startswith(f"stasis: {file}, line 2: there is no key 'helper.idel_s'.\n"), str(world.last))
         demand("the nearest is helper.idle_s." in world.last.err, str(world.last))
     demand(not (world.folder / "ran").exists(), "a program was started")
     error = world.stasis("ps", "--json", env=env, expect=2).json()["error"]
