@@ -20,15 +20,15 @@ trap 'rm -f "$made"' EXIT
 # 6.3; the driver compiles the PTX for its GPU. A toolkit is not used even if installed.
 clang++-16 -x cuda --cuda-device-only --cuda-gpu-arch=sm_70 --cuda-path=/nonexistent -nocudainc -nocudalib \
   -Xclang -target-feature -Xclang +ptx63 -std=c++17 -O3 -Wall -Wextra -Werror -Wno-unknown-cuda-version \
-  -I softgpu/include -I src -S -o "$made" "$folder/block_names.cu"
+  -I softgpu/include -I src -S -o "$made" "$folder/block_hashes.cu"
 case ${1:-} in
   --check)
-    cmp -s "$made" "$folder/block_names.ptx" || die "$folder/block_names.ptx is not what clang 16 makes of block_names.cu" \
+    cmp -s "$made" "$folder/block_hashes.ptx" || die "$folder/block_hashes.ptx is not what clang 16 makes of block_hashes.cu" \
       "./run ptx compiles it again."
     ;;
   '')
-    cat "$made" >"$folder/block_names.ptx"
-    note "$folder/block_names.ptx"
+    cat "$made" >"$folder/block_hashes.ptx"
+    note "$folder/block_hashes.ptx"
     ;;
   *) die "the only option is --check" ;;
 esac

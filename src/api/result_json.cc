@@ -62,7 +62,7 @@ nlohmann::json ResultJson(const v1::OperationResult& result) {
           {"cold_bytes", result.cold_bytes()},
           {"save_parts",
            {{"until_first_copy_s", result.until_first_copy_s()},
-            {"naming_s", result.naming_s()},
+            {"hashing_s", result.hashing_s()},
             {"copy_s", result.copy_s()},
             {"release_s", result.release_s()},
             {"close_s", result.close_s()}}},

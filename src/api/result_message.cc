@@ -50,7 +50,7 @@ v1::OperationResult ToMessage(const operations::OperationResult& result) {
   message.set_zero_bytes(result.saved.zero);
   message.set_cold_bytes(result.saved.cold);
   message.set_until_first_copy_s(result.saved.until_first_s);
-  message.set_naming_s(result.saved.naming_s);
+  message.set_hashing_s(result.saved.hashing_s);
   message.set_copy_s(result.saved.copy_s);
   message.set_release_s(result.saved.release_s);
   message.set_close_s(result.saved.close_s);

@@ -1,12 +1,12 @@
 // A user's secret: 32 random bytes in DATA/secret.key (mode 0600), created when first needed. The
-// hashes of memory (block_name.h), the names of units in images and the origin MAC of images use
+// hashes of memory (block_hash.h), the names of units in images and the origin MAC of images use
 // keys that are derived from it independently.
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 #include "base/paths.h"
 #include "base/result.h"
 

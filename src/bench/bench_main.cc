@@ -85,8 +85,8 @@ std::string TimesText(const Measurements& found, const Report& report) {
   rows.push_back(Row("driver, bare context, back", report.control_resume.driver_calls, 0));
   rows.push_back({"wire, to host memory", "", "", "", Rate(found.wire.to_arena_bytes_per_s)});
   rows.push_back({"wire, to the GPU", "", "", "", Rate(found.wire.to_gpu_bytes_per_s)});
-  rows.push_back({"names of blocks, on the GPU", "", "", "",
-                  found.naming.bytes > 0 ? Rate(found.naming.bytes_per_s) : "not possible"});
+  rows.push_back({"hashing of blocks, on the GPU", "", "", "",
+                  found.hashing.bytes > 0 ? Rate(found.hashing.bytes_per_s) : "not possible"});
   return FormatTable(rows);
 }
 
@@ -142,8 +142,8 @@ std::string ReportText(const Measurements& found, const Report& report) {
         "the first suspend found {} of host memory ready, so it was not entirely cold\n",
         FormatBytes(found.arena_reserved_bytes));
   }
-  if (!found.why_no_naming.empty()) {
-    text += "blocks are named by the CPU: " + found.why_no_naming + "\n";
+  if (!found.why_no_hashing.empty()) {
+    text += "blocks are hashed by the CPU: " + found.why_no_hashing + "\n";
   }
   text += fmt::format("contents verified after every resume; total time {}\n",
                       FormatSeconds(found.total_s));
@@ -189,11 +189,11 @@ json ToJson(const std::vector<Round>& rounds) {
   return list;
 }
 
-json NamesJson(const Measurements& found) {
-  if (found.naming.bytes == 0) return {{"why_not", found.why_no_naming}};
-  return {{"bytes", found.naming.bytes},
-          {"bytes_per_s", found.naming.bytes_per_s},
-          {"prepare_s", found.naming.prepare_s}};
+json HashingJson(const Measurements& found) {
+  if (found.hashing.bytes == 0) return {{"why_not", found.why_no_hashing}};
+  return {{"bytes", found.hashing.bytes},
+          {"bytes_per_s", found.hashing.bytes_per_s},
+          {"prepare_s", found.hashing.prepare_s}};
 }
 
 json MachineJson(const Measurements& found) {
@@ -260,7 +260,7 @@ json ReportJson(const Measurements& found, const Report& report) {
            {{"bytes", found.wire.bytes},
             {"to_host_bytes_per_s", found.wire.to_arena_bytes_per_s},
             {"to_gpu_bytes_per_s", found.wire.to_gpu_bytes_per_s}}},
-          {"names", NamesJson(found)},
+          {"hashing", HashingJson(found)},
           {"limit", {{"suspend_s", report.suspend_limit_s}, {"resume_s", report.resume_limit_s}}},
           {"ratios", ratios},
           {"total_s", found.total_s}};

@@ -24,9 +24,9 @@ using operations::Session;
 constexpr uint64_t kWireBytes = 1ull << 30;
 constexpr int kStackRounds = 3;
 constexpr std::chrono::seconds kWireTimeout{120};
-// GPU memory for the measurement of naming, less on a GPU with less free memory.
-constexpr uint64_t kNamingBytes = 8ull << 30;
-constexpr uint64_t kSoftgpuNamingBytes = 64ull << 20;
+// GPU memory for the measurement of hashing, less on a GPU with less free memory.
+constexpr uint64_t kHashingBytes = 8ull << 30;
+constexpr uint64_t kSoftgpuHashingBytes = 64ull << 20;
 // For the contexts of workload and mover, and unused parts of slabs.
 constexpr uint64_t kContextBytes = 1280ull << 20;
 constexpr uint64_t kSoftgpuContextBytes = 64ull << 20;
@@ -55,7 +55,7 @@ class Bench {
       const std::string& verb,
       const std::function<Result<OperationResult>(Session&, const OperationOptions&)>& operation);
   Status MeasureWire(const Blocks& blocks);
-  Status MeasureNaming();
+  Status MeasureHashing();
   Result<Blocks> Start(uint64_t size, uint64_t allocation, const std::string& agent);
   void GiveBack(const process::ProcessId& id);
   Result<uint64_t> FreeBytes();
@@ -182,16 +182,16 @@ Status Bench::MeasureWire(const Blocks& blocks) {
   return {};
 }
 
-Status Bench::MeasureNaming() {
+Status Bench::MeasureHashing() {
   STASIS_ASSIGN(const uint64_t free, FreeBytes());
-  const uint64_t most = found_.driver.kind == "softgpu" ? kSoftgpuNamingBytes : kNamingBytes;
+  const uint64_t most = found_.driver.kind == "softgpu" ? kSoftgpuHashingBytes : kHashingBytes;
   auto speed = services_.movers->MoverOf(options_.gpu.uuid)
-                   .MeasureNaming(std::min(most, free / 4 * 3), Deadline::In(kWireTimeout));
+                   .MeasureHashing(std::min(most, free / 4 * 3), Deadline::In(kWireTimeout));
   if (!speed && speed.error().code == Code::kUnimplemented) {
-    found_.why_no_naming = speed.error().ToString();
+    found_.why_no_hashing = speed.error().ToString();
     return {};
   }
-  STASIS_ASSIGN(found_.naming, Annotate(std::move(speed), "measure how fast blocks are named"));
+  STASIS_ASSIGN(found_.hashing, Annotate(std::move(speed), "measure how fast blocks are hashed"));
   return {};
 }
 
@@ -228,7 +228,7 @@ Result<SharedRun> Bench::MeasureShared(uint64_t allocation_bytes) {
       if (i == options_.rounds && found_.shared.empty()) {
         while_away = [&]() -> Status {
           STASIS_TRY(MeasureWire(blocks));
-          return MeasureNaming();
+          return MeasureHashing();
         };
       }
       STASIS_ASSIGN(Round round, Annotate(OneRound(blocks, Path::kShared, while_away),

@@ -70,8 +70,8 @@ struct Measurements {
   std::vector<DriverRun> driver_alone;
   std::vector<Round> control;  // a context without memory, by the driver alone
   dataplane::WireSpeed wire;
-  dataplane::NamingSpeed naming;
-  std::string why_no_naming;  // if not empty, naming is zero
+  dataplane::HashingSpeed hashing;
+  std::string why_no_hashing;  // if not empty, hashing is zero
   double total_s = 0;
 };
 

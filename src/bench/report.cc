@@ -66,7 +66,7 @@ struct PartRow {
 };
 constexpr PartRow kParts[] = {
     {"until_first_copy_s", "mover: until the first copy", &operations::Saved::until_first_s},
-    {"naming_s", "mover: names, on the GPU", &operations::Saved::naming_s},
+    {"hashing_s", "mover: hashing, on the GPU", &operations::Saved::hashing_s},
     {"copy_s", "mover: copy", &operations::Saved::copy_s},
     {"release_s", "mover: letting go", &operations::Saved::release_s},
     {"close_s", "closing our descriptors", &operations::Saved::close_s},
@@ -192,9 +192,9 @@ Report MakeReport(const Measurements& found) {
   report.resume_limit_s = std::max(Divide(bytes, found.wire.to_gpu_bytes_per_s),
                                    report.control_resume.driver_calls.median);
   if (!report.shared.empty()) AddRatios(report);
-  if (found.naming.bytes_per_s > 0) {
-    report.ratios.push_back({"names_tb_per_s", "names of blocks on the GPU, TB/s",
-                             found.naming.bytes_per_s / 1e12, 3.0, false});
+  if (found.hashing.bytes_per_s > 0) {
+    report.ratios.push_back({"hashing_tb_per_s", "hashing of blocks on the GPU, TB/s",
+                             found.hashing.bytes_per_s / 1e12, 3.0, false});
   }
   return report;
 }

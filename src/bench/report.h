@@ -28,7 +28,7 @@ struct PhaseStats {
 
 // One part of the movers' work in a suspend.
 struct PartStats {
-  std::string name;  // machine-readable: "naming_s"
+  std::string name;  // machine-readable: "hashing_s"
   std::string what;  // human-readable
   Stats seconds;
 };

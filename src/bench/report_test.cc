@@ -88,13 +88,13 @@ TEST_F(ReportTest, WhatTheMoverDidWithinASuspendIsShown) {
   for (size_t i = 0; i < found.shared[0].warm.size(); ++i) {
     auto& result = found.shared[0].warm[i].suspend.result;
     result.shared_bytes = 1;
-    result.saved.naming_s = 0.011 + static_cast<double>(i);
+    result.saved.hashing_s = 0.011 + static_cast<double>(i);
   }
   const Report report = MakeReport(found);
   EXPECT_TRUE(report.control_suspend.parts.empty());
   const auto& parts = report.shared[0].suspend.parts;
   ASSERT_EQ(parts.size(), 5u);
-  EXPECT_EQ(parts[1].name, "naming_s");
+  EXPECT_EQ(parts[1].name, "hashing_s");
   EXPECT_DOUBLE_EQ(parts[1].seconds.min, 0.011);
 }
 

@@ -53,7 +53,7 @@ Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
     // from the hashes: older data may be in their place.
     std::span<const Id128> hashes;
     std::vector<uint8_t>& zero_blocks = zeros_of.emplace_back();
-    const auto& known = arena.record().names;
+    const auto& known = arena.record().hashes;
     if (arena.record().complete && known) {
       if (known->key == names.key().id()) {
         hashes = known->blocks;

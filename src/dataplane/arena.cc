@@ -190,12 +190,12 @@ Status ArenaStore::Forget(const Arena& arena) {
 
 Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
   STASIS_ASSIGN(const uint64_t bytes, DataBytes(ranges));
-  if (arena.record_.complete && arena.record_.names) {
-    arena.known_ = {std::move(*arena.record_.names), arena.record_.ranges};
+  if (arena.record_.complete && arena.record_.hashes) {
+    arena.known_ = {std::move(*arena.record_.hashes), arena.record_.ranges};
   }
   STASIS_TRY(Forget(arena));
   arena.record_.complete = false;
-  arena.record_.names.reset();
+  arena.record_.hashes.reset();
   const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
   auto place = std::find_if(places_.begin(), places_.end(),
                             [&](const ArenaPlace& p) { return p.path == folder; });
@@ -288,19 +288,19 @@ void ArenaStore::Learn(Arena& arena, const std::string& record_path, const Arena
   auto text = ReadFile(record_path);
   if (!text) return;
   auto record = DecodeArenaRecord(*text);
-  if (!record || !record->complete || !record->names || record->key != key ||
+  if (!record || !record->complete || !record->hashes || record->key != key ||
       record->owner != owner || record->boot_id != boot_id_ ||
       record->pid_namespace != pid_namespace_ || record->data_bytes > arena.capacity_bytes_) {
     return;
   }
-  arena.known_ = {std::move(*record->names), std::move(record->ranges)};
+  arena.known_ = {std::move(*record->hashes), std::move(record->ranges)};
 }
 
-// Names describe bytes at a place in the file, whatever their addresses in the program.
+// Hashes describe bytes at a place in the file, whatever their addresses in the program.
 std::vector<Id128> Arena::TakeKnown(const Id128& key) {
-  std::vector<Id128> names;
+  std::vector<Id128> hashes;
   auto known = std::exchange(known_, std::nullopt);
-  if (!known || known->names.key != key) return names;
+  if (!known || known->hashes.key != key) return hashes;
   struct Place {
     size_t first;
     uint64_t bytes;
@@ -313,23 +313,23 @@ std::vector<Id128> Arena::TakeKnown(const Id128& key) {
     }
     first += BlockCount(range);
   }
-  names.resize(BlockCount(record_.ranges));
+  hashes.resize(BlockCount(record_.ranges));
   size_t at = 0;
   for (const Range& range : record_.ranges) {
     auto place = places.find(range.arena_offset);
     if (place != places.end() && place->second.bytes == range.size_bytes) {
-      assert(place->second.first + BlockCount(range) <= known->names.blocks.size());
-      std::copy_n(known->names.blocks.begin() + static_cast<ptrdiff_t>(place->second.first),
-                  BlockCount(range), names.begin() + static_cast<ptrdiff_t>(at));
+      assert(place->second.first + BlockCount(range) <= known->hashes.blocks.size());
+      std::copy_n(known->hashes.blocks.begin() + static_cast<ptrdiff_t>(place->second.first),
+                  BlockCount(range), hashes.begin() + static_cast<ptrdiff_t>(at));
     }
     at += BlockCount(range);
   }
-  return names;
+  return hashes;
 }
 
 Status ArenaStore::WriteRecord(const Arena& arena) {
   assert(arena.record_.data_bytes <= arena.capacity_bytes_);
-  assert(!arena.record_.names || arena.record_.complete);
+  assert(!arena.record_.hashes || arena.record_.complete);
   return WriteFileDurably(RecordPath(arena.path_), Encode(arena.record_));
 }
 
@@ -347,10 +347,10 @@ Status ArenaStore::Rekey(Arena& arena, const process::ProcessId& process) {
 }
 
 Status ArenaStore::Complete(Arena& arena, const std::optional<Id128>& checksum,
-                            std::optional<ArenaNames> names) {
-  if (names && names->blocks.size() != BlockCount(arena.record_.ranges)) {
+                            std::optional<ArenaHashes> hashes) {
+  if (hashes && hashes->blocks.size() != BlockCount(arena.record_.ranges)) {
     return Fail(Code::kInternal,
-                "the number of names of an arena differs from the number of its blocks");
+                "the number of hashes of an arena differs from the number of its blocks");
   }
   if (!arena.in_memory_ && ::fdatasync(arena.fd()) != 0) {
     return FailErrno(errno, "sync " + arena.path_);
@@ -358,7 +358,7 @@ Status ArenaStore::Complete(Arena& arena, const std::optional<Id128>& checksum,
   arena.record_.complete = true;
   arena.record_.has_checksum = checksum.has_value();
   arena.record_.checksum = checksum.value_or(Id128{});
-  arena.record_.names = std::move(names);
+  arena.record_.hashes = std::move(hashes);
   arena.known_.reset();
   return WriteRecord(arena);
 }
@@ -415,7 +415,7 @@ Status ArenaStore::KeepData(Arena arena) {
   if (arena.known_) {
     // Nothing was written since, so the content is still known.
     Arena::Known known = *std::exchange(arena.known_, std::nullopt);
-    arena.record_.names = std::move(known.names);
+    arena.record_.hashes = std::move(known.hashes);
     arena.record_.ranges = std::move(known.ranges);
     arena.record_.has_checksum = false;
     arena.record_.complete = true;
@@ -425,7 +425,7 @@ Status ArenaStore::KeepData(Arena arena) {
   const ArenaPlace place{ArenaPlace::Kind::kExplicit,
                          arena.path_.substr(0, arena.path_.rfind('/'))};
   auto room = RoomIn(place, false);
-  if (!arena.record_.complete || !arena.record_.names || !arena.in_memory_ || !room ||
+  if (!arena.record_.complete || !arena.record_.hashes || !arena.in_memory_ || !room ||
       *room < arena.capacity_bytes_) {
     return Recycle(std::move(arena));
   }

@@ -39,18 +39,18 @@ class Arena {
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   bool in_memory() const { return in_memory_; }
 
-  // Returns, for each block of record().ranges, the name of the bytes now at its place, or zero if
-  // unknown; empty if none is known. Also forgets the names, because the caller is about to
+  // Returns, for each block of record().ranges, the hash of the bytes now at its place, or zero if
+  // unknown; empty if none is known. Also forgets the hashes, because the caller is about to
   // overwrite the data.
   std::vector<Id128> TakeKnown(const Id128& key);
-  // Returns true if the data is unchanged since the arena was acquired and has names.
+  // Returns true if the data is unchanged since the arena was acquired and has hashes.
   bool knows_data() const { return known_.has_value(); }
 
  private:
   friend class ArenaStore;
   // The known content of the file. While an arena is in use, no record on disk states it.
   struct Known {
-    ArenaNames names;
+    ArenaHashes hashes;
     std::vector<Range> ranges;
   };
 
@@ -97,9 +97,9 @@ class ArenaStore {
   Status Rekey(Arena& arena, const process::ProcessId& process);
 
   // Marks the arena as complete, so that its data survives this process. Syncs the data first if it
-  // is on disk. `names` are the names of the blocks, if known; all-zero blocks need not be stored.
+  // is on disk. `hashes` are those of the blocks, if known; all-zero blocks need not be stored.
   Status Complete(Arena& arena, const std::optional<Id128>& checksum = {},
-                  std::optional<ArenaNames> names = {});
+                  std::optional<ArenaHashes> hashes = {});
 
   // Returns the arena of the key with its record. Errors: kNotFound, kAborted (locked), kDataLoss
   // (damaged record). Check record().complete before using the data.
@@ -109,7 +109,7 @@ class ArenaStore {
   // frees it.
   Status Recycle(Arena arena);
   // Like Recycle, but keeps the data for comparison by the next suspend. Does so only if the data
-  // is complete or unchanged since it was kept, has names, and as much memory again is free.
+  // is complete or unchanged since it was kept, has hashes, and as much memory again is free.
   Status KeepData(Arena arena);
   Status Remove(Arena arena);
 

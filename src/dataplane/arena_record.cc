@@ -38,16 +38,16 @@ tl::unexpected<Error> Damaged(std::string why) {
 
 }  // namespace
 
-std::vector<uint8_t> ArenaNames::Zeros() const {
+std::vector<uint8_t> ArenaHashes::Zeros() const {
   std::vector<uint8_t> zeros;
   zeros.reserve(blocks.size());
-  for (const Id128& name : blocks) zeros.push_back(name.IsZero() ? 1 : 0);
+  for (const Id128& hash : blocks) zeros.push_back(hash.IsZero() ? 1 : 0);
   return zeros;
 }
 
 std::string Encode(const ArenaRecord& record) {
   std::string out(kMagic);
-  AppendNumber<uint32_t>(out, record.names ? kNamedArenaRecordVersion : kArenaRecordVersion);
+  AppendNumber<uint32_t>(out, record.hashes ? kArenaRecordVersionWithHashes : kArenaRecordVersion);
   AppendNumber<uint32_t>(
       out, (record.complete ? kComplete : 0) | (record.has_checksum ? kHasChecksum : 0));
   AppendNumber<int32_t>(out, record.key.process.pid.value);
@@ -64,9 +64,9 @@ std::string Encode(const ArenaRecord& record) {
       AppendNumber<uint64_t>(out, number);
     }
   }
-  if (record.names) {
-    out.append(record.names->key.View());
-    for (const Id128& name : record.names->blocks) out.append(name.View());
+  if (record.hashes) {
+    out.append(record.hashes->key.View());
+    for (const Id128& hash : record.hashes->blocks) out.append(hash.View());
   }
   out.append(Checksum(out).View());
   return out;
@@ -77,10 +77,10 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   if (data.size() < kHeaderBytes + kTail) return Damaged("it is too short");
   if (!data.starts_with(kMagic)) return Damaged("it does not begin as one");
   const auto version = NumberAt<uint32_t>(data, 8);
-  if (version != kArenaRecordVersion && version != kNamedArenaRecordVersion) {
+  if (version != kArenaRecordVersion && version != kArenaRecordVersionWithHashes) {
     return Damaged("it is of version " + std::to_string(version));
   }
-  const bool named = version == kNamedArenaRecordVersion;
+  const bool has_hashes = version == kArenaRecordVersionWithHashes;
   std::string_view body = data.substr(0, data.size() - kTail);
   if (Checksum(body) != Id128::FromRaw(data.data() + body.size())) {
     return Damaged("its checksum is wrong");
@@ -88,8 +88,9 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   const auto flags = NumberAt<uint32_t>(data, 12);
   const uint64_t count = NumberAt<uint32_t>(data, 144);
   if ((flags & ~(kComplete | kHasChecksum)) != 0) return Damaged("it has unknown flags");
-  const size_t names_at = kHeaderBytes + count * kRangeBytes;
-  if (count > kMaxRanges || (named ? body.size() < names_at + kTail : body.size() != names_at)) {
+  const size_t hashes_at = kHeaderBytes + count * kRangeBytes;
+  if (count > kMaxRanges ||
+      (has_hashes ? body.size() < hashes_at + kTail : body.size() != hashes_at)) {
     return Damaged("it is not as long as it says");
   }
   if (!IsTextAt(data, 56, kBootIdBytes) || !IsTextAt(data, 96, kUuidBytes)) {
@@ -116,17 +117,17 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   if (auto within = CheckWithin(record.ranges, record.data_bytes); !within) {
     return Damaged(within.error().message);
   }
-  if (!named) return record;
+  if (!has_hashes) return record;
   const size_t blocks = BlockCount(record.ranges);
-  if (body.size() != names_at + kTail + blocks * Id128::kBytes) {
-    return Damaged("the number of names differs from the number of blocks");
+  if (body.size() != hashes_at + kTail + blocks * Id128::kBytes) {
+    return Damaged("the number of hashes differs from the number of blocks");
   }
-  auto name_at = [&](size_t i) {
-    return Id128::FromRaw(data.data() + names_at + i * Id128::kBytes);
+  auto hash_at = [&](size_t i) {
+    return Id128::FromRaw(data.data() + hashes_at + i * Id128::kBytes);
   };
-  record.names = ArenaNames{name_at(0), {}};
-  record.names->blocks.reserve(blocks);
-  for (size_t i = 1; i <= blocks; ++i) record.names->blocks.push_back(name_at(i));
+  record.hashes = ArenaHashes{hash_at(0), {}};
+  record.hashes->blocks.reserve(blocks);
+  for (size_t i = 1; i <= blocks; ++i) record.hashes->blocks.push_back(hash_at(i));
   return record;
 }
 

@@ -3,7 +3,7 @@
 //
 //   offset  bytes  little-endian
 //        0      8  "STASISAR"
-//        8      4  version: 1, or 2 with names; any other is rejected
+//        8      4  version: 1, or 2 with hashes; any other is rejected
 //       12      4  flags: 1 complete, 2 checksum of the data present
 //       16      4  pid            20   4  uid of the program's user
 //       24      8  start time of the process (clock ticks since boot)
@@ -13,8 +13,8 @@
 //       96     48  UUID of the GPU as text, padded with zeros
 //      144      4  number of ranges   148  4  inode of the pid namespace of the pid
 //      152   32 n  ranges: address, size, offset, stored bytes, eight bytes each
-//   version 2: 16  id of the key of the names (image/block_name.h)
-//            16 b  name of each block of kBlockBytes, range by range; zero for an all-zero
+//   version 2: 16  id of the key of the hashes (base/block_hash.h)
+//            16 b  hash of each block of kBlockBytes, range by range; zero for an all-zero
 //                  block, which is not stored: the bytes at its place are undefined
 //   at the end 16  XXH3-128 of everything before
 #pragma once
@@ -41,14 +41,14 @@ struct ArenaKey {
   auto operator<=>(const ArenaKey&) const = default;
 };
 
-// The names of the blocks of all ranges.
-struct ArenaNames {
+// The hashes of the blocks of all ranges.
+struct ArenaHashes {
   Id128 key;
   std::vector<Id128> blocks;
 
   // Returns one byte for each block: 1 if the block is all zero.
   std::vector<uint8_t> Zeros() const;
-  bool operator==(const ArenaNames&) const = default;
+  bool operator==(const ArenaHashes&) const = default;
 };
 
 struct ArenaRecord {
@@ -61,13 +61,13 @@ struct ArenaRecord {
   Id128 checksum;
   uint64_t data_bytes = 0;
   std::vector<Range> ranges;
-  std::optional<ArenaNames> names;
+  std::optional<ArenaHashes> hashes;
 
   bool operator==(const ArenaRecord&) const = default;
 };
 
 inline constexpr uint32_t kArenaRecordVersion = 1;
-inline constexpr uint32_t kNamedArenaRecordVersion = 2;
+inline constexpr uint32_t kArenaRecordVersionWithHashes = 2;
 
 std::string Encode(const ArenaRecord& record);
 // Returns kDataLoss with the reason for any input that Encode() cannot have written.

@@ -30,26 +30,26 @@ TEST(ArenaRecord, ComesBackAsItWas) {
   EXPECT_EQ(*DecodeArenaRecord(Encode(record)), record);
 }
 
-ArenaRecord Named() {
+ArenaRecord WithHashes() {
   ArenaRecord record = Example();
-  record.names = ArenaNames{Checksum("key"), {Checksum("a"), {}}};
+  record.hashes = ArenaHashes{Checksum("key"), {Checksum("a"), {}}};
   return record;
 }
 
-TEST(ArenaRecord, NamesComeWithIt) {
-  const ArenaRecord record = Named();
+TEST(ArenaRecord, HashesComeWithIt) {
+  const ArenaRecord record = WithHashes();
   EXPECT_EQ(*DecodeArenaRecord(Encode(record)), record);
-  EXPECT_EQ(record.names->Zeros(), (std::vector<uint8_t>{0, 1}));
+  EXPECT_EQ(record.hashes->Zeros(), (std::vector<uint8_t>{0, 1}));
   // One range too many, with a correct checksum.
   ArenaRecord wrong = record;
-  wrong.names->blocks.push_back(Checksum("b"));
+  wrong.hashes->blocks.push_back(Checksum("b"));
   EXPECT_FALSE(DecodeArenaRecord(Encode(wrong)));
-  wrong.names->blocks.resize(1);
+  wrong.hashes->blocks.resize(1);
   EXPECT_FALSE(DecodeArenaRecord(Encode(wrong)));
 }
 
 TEST(ArenaRecord, EveryDamagedByteIsSeen) {
-  const std::string good = Encode(Named());
+  const std::string good = Encode(WithHashes());
   for (size_t i = 0; i < good.size(); ++i) {
     for (unsigned char flip : {0x01, 0x80, 0xff}) {
       std::string bad = good;
@@ -62,7 +62,7 @@ TEST(ArenaRecord, EveryDamagedByteIsSeen) {
 }
 
 TEST(ArenaRecord, EveryLengthButTheRightOneIsRefused) {
-  for (const std::string& good : {Encode(Example()), Encode(Named())}) {
+  for (const std::string& good : {Encode(Example()), Encode(WithHashes())}) {
     for (size_t size = 0; size < good.size(); ++size) {
       EXPECT_FALSE(DecodeArenaRecord(std::string_view(good).substr(0, size))) << size;
     }

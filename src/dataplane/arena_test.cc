@@ -127,47 +127,47 @@ TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
   ArenaStore store = Store();
   const std::vector<Range> ranges = {{0x1000, 2 * kMib, 0, 2 * kMib},
                                      {0x9000000, 3 * kMib, 2 * kMib, 3 * kMib}};
-  const ArenaNames names{Id("key"), {Id("a"), Id("b"), {}}};
-  auto keep = [&](std::optional<ArenaNames> named) {
+  const ArenaHashes hashes{Id("key"), {Id("a"), Id("b"), {}}};
+  auto keep = [&](std::optional<ArenaHashes> with) {
     auto arena = store.Acquire(Me(), 1000, ranges);
     ASSERT_TRUE(arena);
-    ASSERT_TRUE(store.Complete(*arena, {}, named));
+    ASSERT_TRUE(store.Complete(*arena, {}, with));
     ASSERT_TRUE(store.KeepData(std::move(*arena)));
   };
   auto known = [&](uid_t owner, const Id128& key, const std::vector<Range>& now) {
     auto arena = store.Acquire(Me(), owner, ranges);
     EXPECT_TRUE(arena && store.Reshape(*arena, now));
     EXPECT_EQ(store.List()->size(), 1u);
-    auto names = arena->TakeKnown(key);
+    auto found = arena->TakeKnown(key);
     EXPECT_FALSE(arena->knows_data());
     EXPECT_TRUE(store.Remove(std::move(*arena)));
-    return names;
+    return found;
   };
-  keep(names);
+  keep(hashes);
   // Kept data is not the only copy.
   EXPECT_CODE(Code::kNotFound, store.Find(Me()));
   ASSERT_EQ(store.List()->size(), 1u);
   EXPECT_TRUE(store.List()->front().kept);
-  EXPECT_EQ(known(1000, names.key, ranges), names.blocks);
-  keep(names);
-  EXPECT_TRUE(known(1001, names.key, ranges).empty()) << "another user's";
-  keep(names);
+  EXPECT_EQ(known(1000, hashes.key, ranges), hashes.blocks);
+  keep(hashes);
+  EXPECT_TRUE(known(1001, hashes.key, ranges).empty()) << "another user's";
+  keep(hashes);
   EXPECT_TRUE(known(1000, Id("other"), ranges).empty()) << "another key";
   // Only the place in the file counts.
-  keep(names);
+  keep(hashes);
   std::vector<Range> moved = {{0x5000, 3 * kMib, 0, 3 * kMib}, {0x1, 3 * kMib, 2 * kMib, 3 * kMib}};
   moved[1].arena_offset = 4 * kMib;
-  EXPECT_EQ(known(1000, names.key, moved), std::vector<Id128>(4));
+  EXPECT_EQ(known(1000, hashes.key, moved), std::vector<Id128>(4));
   keep({});
-  EXPECT_FALSE(store.List()->front().kept) << "without names it is just memory";
+  EXPECT_FALSE(store.List()->front().kept) << "without hashes it is just memory";
 }
 
 TEST_F(ArenaTest, WhatIsKnownIsForgottenOnceSomethingIsWritten) {
   ArenaStore store = Store();
-  const ArenaNames names{Id("key"), {Id("a")}};
+  const ArenaHashes hashes{Id("key"), {Id("a")}};
   auto arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena);
-  ASSERT_TRUE(store.Complete(*arena, {}, names));
+  ASSERT_TRUE(store.Complete(*arena, {}, hashes));
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
   // A suspend that fails before it writes.
   arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
@@ -183,9 +183,9 @@ TEST_F(ArenaTest, WhatIsKnownIsForgottenOnceSomethingIsWritten) {
   ASSERT_TRUE(arena);
   EXPECT_FALSE(arena->knows_data()) << "nobody can say what the dead one has written";
   // One that has written.
-  ASSERT_TRUE(store.Complete(*arena, {}, names));
+  ASSERT_TRUE(store.Complete(*arena, {}, hashes));
   ASSERT_TRUE(store.Reshape(*arena, Ranges(2 * kMib)));
-  EXPECT_EQ(arena->TakeKnown(names.key), names.blocks);
+  EXPECT_EQ(arena->TakeKnown(hashes.key), hashes.blocks);
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
   EXPECT_FALSE(store.List()->front().kept);
 }
@@ -197,8 +197,8 @@ TEST_F(ArenaTest, WhatIsKeptIsInNobodysWay) {
   ArenaStore store = Store();
   auto arena = store.Acquire(Me(), 1000, Ranges(12 * kMib));
   ASSERT_TRUE(arena);
-  const ArenaNames names{Id("key"), std::vector<Id128>(6, Id("a"))};
-  ASSERT_TRUE(store.Complete(*arena, {}, names));
+  const ArenaHashes hashes{Id("key"), std::vector<Id128>(6, Id("a"))};
+  ASSERT_TRUE(store.Complete(*arena, {}, hashes));
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
   EXPECT_TRUE(store.List()->front().kept);
   const ArenaKey other{{{::getppid()}, 1}, {kGpu}};
@@ -206,7 +206,7 @@ TEST_F(ArenaTest, WhatIsKeptIsInNobodysWay) {
   EXPECT_TRUE(larger) << larger.error().ToString();
   EXPECT_EQ(store.List()->size(), 1u);
   // Data larger than half of the memory is not kept.
-  ASSERT_TRUE(store.Complete(*larger, {}, ArenaNames{Id("key"), std::vector<Id128>(14, Id("a"))}));
+  ASSERT_TRUE(store.Complete(*larger, {}, ArenaHashes{Id("key"), std::vector<Id128>(14, Id("a"))}));
   ASSERT_TRUE(store.KeepData(std::move(*larger)));
   EXPECT_TRUE(store.List()->empty());
   ::umount2(memory_.c_str(), MNT_DETACH);

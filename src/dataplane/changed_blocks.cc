@@ -5,28 +5,28 @@
 
 namespace stasis::dataplane {
 
-ChangedBlocks::ChangedBlocks(BlockNamer& namer, const std::vector<Range>& ranges,
+ChangedBlocks::ChangedBlocks(BlockHasher& hasher, const std::vector<Range>& ranges,
                              std::vector<Id128> known, uint64_t chunk_bytes)
-    : namer_(namer),
+    : hasher_(hasher),
       blocks_(BlocksOf(ranges)),
       known_(std::move(known)),
       chunk_bytes_(chunk_bytes),
-      names_(blocks_.size()) {
+      hashes_(blocks_.size()) {
   assert(known_.size() == blocks_.size());
 }
 
 Status ChangedBlocks::Begin(cu::CUdeviceptr base) {
-  // The first portion has as many blocks as a chunk, so the first copy waits for no other names.
-  return namer_.Begin(base, blocks_, chunk_bytes_ / kBlockBytes);
+  // The first portion has as many blocks as a chunk, so the first copy waits for no other hashes.
+  return hasher_.Begin(base, blocks_, chunk_bytes_ / kBlockBytes);
 }
 
 Result<bool> ChangedBlocks::IsCopied(size_t position) {
   const Block& block = blocks_[position];
-  STASIS_ASSIGN(const Id128 name, namer_.NameOf(position));
-  names_[block.index] = name;
-  if (!name.IsZero() && name != known_[block.index]) return true;
+  STASIS_ASSIGN(const Id128 hash, hasher_.HashOf(position));
+  hashes_[block.index] = hash;
+  if (!hash.IsZero() && hash != known_[block.index]) return true;
   left_out_bytes_ += block.bytes;
-  if (name.IsZero()) zero_bytes_ += block.bytes;
+  if (hash.IsZero()) zero_bytes_ += block.bytes;
   return false;
 }
 
@@ -34,7 +34,7 @@ Result<std::optional<Group>> ChangedBlocks::Next() {
   std::optional<Group> group;
   for (; position_ < blocks_.size(); ++position_, done_ = 0) {
     const Block& block = blocks_[position_];
-    // Return this chunk before the next one is examined, whose names may take long.
+    // Return this chunk before the next one is examined, whose hashes may take long.
     if (group && block.arena_offset / chunk_bytes_ != group->chunk) return group;
     // A block that crosses a chunk boundary was examined with its first part.
     if (done_ == 0) {

@@ -1,5 +1,5 @@
 // Selects the blocks that a save copies: those neither zero nor already in the arena, chunk by
-// chunk, while the GPU still computes names of later blocks. Runs only in the mover's process.
+// chunk, while the GPU still computes hashes of later blocks. Runs only in the mover's process.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "dataplane/block_namer.h"
+#include "dataplane/block_hasher.h"
 #include "dataplane/copy.h"
 #include "dataplane/range.h"
 
@@ -15,20 +15,20 @@ namespace stasis::dataplane {
 
 class ChangedBlocks {
  public:
-  // The ranges must be fully stored. `known` has, range by range, the name of the data at each
+  // The ranges must be fully stored. `known` has, range by range, the hash of the data at each
   // block's place in the arena, or zero if unknown.
-  ChangedBlocks(BlockNamer& namer, const std::vector<Range>& ranges, std::vector<Id128> known,
+  ChangedBlocks(BlockHasher& hasher, const std::vector<Range>& ranges, std::vector<Id128> known,
                 uint64_t chunk_bytes);
 
   // Starts with memory mapped at `base`, which must not change until End().
   Status Begin(cu::CUdeviceptr base);
-  // Returns the next group of blocks to copy. Waits only for the names of one chunk.
+  // Returns the next group of blocks to copy. Waits only for the hashes of one chunk.
   Result<std::optional<Group>> Next();
   // Stops at any point. Afterwards the GPU no longer reads the memory.
-  Status End() { return namer_.End(); }
+  Status End() { return hasher_.End(); }
 
   // Valid after the last group.
-  const std::vector<Id128>& names() const { return names_; }
+  const std::vector<Id128>& hashes() const { return hashes_; }
   uint64_t zero_bytes() const { return zero_bytes_; }
   uint64_t left_out_bytes() const { return left_out_bytes_; }
 
@@ -36,11 +36,11 @@ class ChangedBlocks {
   // Returns true if the block at `position` must be copied.
   Result<bool> IsCopied(size_t position);
 
-  BlockNamer& namer_;
+  BlockHasher& hasher_;
   const std::vector<Block> blocks_;
   const std::vector<Id128> known_;
   const uint64_t chunk_bytes_;
-  std::vector<Id128> names_;
+  std::vector<Id128> hashes_;
   size_t position_ = 0;  // index of the next block
   uint64_t done_ = 0;    // bytes of that block already in the last group
   uint64_t zero_bytes_ = 0;

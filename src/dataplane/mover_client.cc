@@ -69,24 +69,24 @@ Result<WireSpeed> Mover::Measure(uint64_t bytes, const Deadline& deadline) {
                    static_cast<double>(reply.third)};
 }
 
-Status Mover::PrepareNames(const BlockSecret& secret, const Deadline& deadline) {
-  Request request = Make(Op::kPrepareNames);
+Status Mover::PrepareHashes(const BlockSecret& secret, const Deadline& deadline) {
+  Request request = Make(Op::kPrepareHashes);
   std::memcpy(request.secret, secret.data(), secret.size());
   auto reply = process_.CallOrStart(request, {}, deadline);
   if (!reply) return Fail(std::move(reply.error()));
   return {};
 }
 
-Result<NamingSpeed> Mover::MeasureNaming(uint64_t bytes, const Deadline& deadline) {
-  Request prepare = Make(Op::kPrepareNames);
+Result<HashingSpeed> Mover::MeasureHashing(uint64_t bytes, const Deadline& deadline) {
+  Request prepare = Make(Op::kPrepareHashes);
   STASIS_ASSIGN(const BlockSecret secret, BlockKey::RandomSecret());
   std::memcpy(prepare.secret, secret.data(), secret.size());
   STASIS_ASSIGN(Reply prepared, process_.CallOrStart(prepare, {}, deadline));
-  Request request = Make(Op::kMeasureNames);
+  Request request = Make(Op::kMeasureHashing);
   request.bytes = bytes;
   STASIS_ASSIGN(Reply reply, process_.Call(request, {}, deadline));
-  return NamingSpeed{reply.bytes, static_cast<double>(reply.second),
-                     static_cast<double>(prepared.elapsed_ns) / 1e9};
+  return HashingSpeed{reply.bytes, static_cast<double>(reply.second),
+                      static_cast<double>(prepared.elapsed_ns) / 1e9};
 }
 
 Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<const int> fds,
@@ -120,7 +120,7 @@ Result<CopyResult> Mover::Copy(const Request& request, int file, const CopyOptio
   result.seconds = static_cast<double>(reply.elapsed_ns) / 1e9;
   result.zero_bytes = reply.zero_bytes;
   result.until_first_s = static_cast<double>(reply.until_first_ns) / 1e9;
-  result.naming_s = static_cast<double>(reply.naming_ns) / 1e9;
+  result.hashing_s = static_cast<double>(reply.hashing_ns) / 1e9;
   result.staged = reply.staged != 0;
   if (request.op == Op::kSave && options.checksum) {
     result.checksum = Id128::FromRaw(reply.checksum);
@@ -137,18 +137,18 @@ Result<CopyResult> Mover::SaveImported(const std::vector<Range>& ranges, const C
                                        const Deadline& deadline) {
   Request request = Make(Op::kSave);
   if (options.checksum) request.flags |= wire::kFlagChecksum;
-  UniqueFd names;
-  if (options.names) {
-    request.flags |= wire::kFlagNames;
+  UniqueFd hashes;
+  if (options.hashes) {
+    request.flags |= wire::kFlagHashes;
     std::vector<Id128> known = options.known;
     known.resize(BlockCount(ranges));
-    STASIS_ASSIGN(names, MemoryFile("stasis-names", known));
+    STASIS_ASSIGN(hashes, MemoryFile("stasis-hashes", known));
   }
-  STASIS_ASSIGN(CopyResult result, Copy(request, names.get(), options, deadline));
+  STASIS_ASSIGN(CopyResult result, Copy(request, hashes.get(), options, deadline));
   STASIS_TRY(CheckAllCopied(result));
-  if (!options.names) return result;
-  result.names.resize(BlockCount(ranges));
-  STASIS_TRY(PreadAll(names.get(), result.names.data(), result.names.size() * sizeof(Id128), 0));
+  if (!options.hashes) return result;
+  result.hashes.resize(BlockCount(ranges));
+  STASIS_TRY(PreadAll(hashes.get(), result.hashes.data(), result.hashes.size() * sizeof(Id128), 0));
   return result;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/result.h"
@@ -31,8 +31,8 @@ class Mover final : public MoverLink {
   Status Detach(const Deadline& deadline) override;
   Status Warm(uint64_t bytes, const Deadline& deadline) override;
   Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline) override;
-  Status PrepareNames(const BlockSecret& secret, const Deadline& deadline) override;
-  Result<NamingSpeed> MeasureNaming(uint64_t bytes, const Deadline& deadline) override;
+  Status PrepareHashes(const BlockSecret& secret, const Deadline& deadline) override;
+  Result<HashingSpeed> MeasureHashing(uint64_t bytes, const Deadline& deadline) override;
   Result<CopyResult> Save(const std::vector<Range>& ranges, std::span<const int> fds,
                           const CopyOptions& options, const Deadline& deadline) override;
   Status PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_bytes,

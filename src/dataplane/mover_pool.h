@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/result.h"
@@ -27,10 +27,10 @@ struct MoverInfo {
 struct CopyOptions {
   // Save: compute the checksum of the data, which takes one read of the arena.
   bool checksum = false;
-  // Save: the GPU names all blocks (after PrepareNames). Zero blocks are not copied.
-  bool names = false;
-  // Save with names: the name of the data at each block's place in the arena, zero if unknown; or
-  // empty. Blocks whose name is unchanged are not copied.
+  // Save: the GPU hashes all blocks (after PrepareHashes). Zero blocks are not copied.
+  bool hashes = false;
+  // Save with hashes: the hash of the data at each block's place in the arena, zero if unknown; or
+  // empty. Blocks whose hash is unchanged are not copied.
   std::vector<Id128> known;
   // Load: one byte for each block, 1 for a zero block whatever the arena contains; or empty.
   std::vector<uint8_t> zero;
@@ -46,16 +46,16 @@ struct CopyOptions {
 };
 
 struct CopyResult {
-  // Save, on request: names range by range for blocks of kBlockBytes; zero for a zero block.
-  std::vector<Id128> names;
+  // Save, on request: hashes range by range for blocks of kBlockBytes; zero for a zero block.
+  std::vector<Id128> hashes;
   uint64_t zero_bytes = 0;  // bytes in zero blocks
   uint64_t copied_bytes = 0;
   uint64_t cleared_bytes = 0;  // load: cleared; save: unchanged in the arena
   uint64_t cold_bytes = 0;     // bytes of the arena touched and registered during the copy
   double seconds = 0;          // duration of the copy alone
-  // Save: time from the start until the first copy was submitted; GPU time for the names.
+  // Save: time from the start until the first copy was submitted; GPU time for the hashes.
   double until_first_s = 0;
-  double naming_s = 0;
+  double hashing_s = 0;
   bool staged = false;  // copied through staging buffers: the arena is on disk or could not be
                         // registered
   std::optional<Id128> checksum;
@@ -67,7 +67,7 @@ struct WireSpeed {
   double to_gpu_bytes_per_s = 0;
 };
 
-struct NamingSpeed {
+struct HashingSpeed {
   uint64_t bytes = 0;
   double bytes_per_s = 0;
   double prepare_s = 0;  // time of the first load of the kernel
@@ -98,12 +98,12 @@ class MoverLink {
   // is unchanged.
   virtual Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline) = 0;
 
-  // Prepares naming of blocks with this key. Call it before the program is touched, because it may
-  // need GPU memory. Returns kUnimplemented if the kernel cannot be loaded; names must then be
+  // Prepares hashing of blocks with this key. Call it before the program is touched, because it may
+  // need GPU memory. Returns kUnimplemented if the kernel cannot be loaded; hashes must then be
   // computed by the CPU.
-  virtual Status PrepareNames(const BlockSecret& secret, const Deadline& deadline) = 0;
+  virtual Status PrepareHashes(const BlockSecret& secret, const Deadline& deadline) = 0;
   // Measures the best of five runs on random bytes with a random key. Needs that much GPU memory.
-  virtual Result<NamingSpeed> MeasureNaming(uint64_t bytes, const Deadline& deadline) = 0;
+  virtual Result<HashingSpeed> MeasureHashing(uint64_t bytes, const Deadline& deadline) = 0;
 
   // Copies the memory behind `fds`, one for each range, into the attached arena. The caller keeps
   // the descriptors. Afterwards the mover also holds the memory, until Release(). After an error

@@ -29,8 +29,8 @@ constexpr OpRow kOps[] = {
     {Op::kExport, "export GPU memory", true},
     {Op::kRelease, "release GPU memory", false},
     {Op::kEnd, "end its work", false},
-    {Op::kPrepareNames, "prepare to name blocks", false},
-    {Op::kMeasureNames, "measure how fast it names blocks", false},
+    {Op::kPrepareHashes, "prepare to hash blocks", false},
+    {Op::kMeasureHashing, "measure how fast it hashes blocks", false},
 };
 
 const OpRow* Find(Op op) {
@@ -52,7 +52,7 @@ const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
   if (r.id == 0) return "a request without an id";
   const OpRow* row = Find(r.op);
   if (row == nullptr) return "an unknown operation";
-  const uint32_t with_file = r.op == Op::kSave ? kFlagNames : r.op == Op::kLoad ? kFlagSkip : 0;
+  const uint32_t with_file = r.op == Op::kSave ? kFlagHashes : r.op == Op::kLoad ? kFlagSkip : 0;
   const uint32_t flags = r.op == Op::kEnd ? kFlagLeave : kFlagChecksum | with_file;
   if ((r.flags & ~flags) != 0) return "an unknown flag";
   if (r.bytes > kMaxTotalBytes || r.ballast_bytes > kMaxTotalBytes) return "too many bytes";

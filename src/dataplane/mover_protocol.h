@@ -16,11 +16,11 @@
 //   idle      measure                        best of five copies of `bytes` each way
 //   idle      begin-save                     count, total: reserves addresses           -> saving
 //   saving    import       n: the handles    their sizes
-//   saving    save         0 or 1: a file    device -> arena. With kFlagNames the file has, range
-//                                            by range, the name of the data at each block's place
+//   saving    save         0 or 1: a file    device -> arena. With kFlagHashes the file has, range
+//                                            by range, the hash of the data at each block's place
 //                                            in the arena, zero if unknown. Zero blocks and blocks
-//                                            with that name are not copied; afterwards the file
-//                                            has the names of all blocks, zero for zero blocks
+//                                            with that hash are not copied; afterwards the file
+//                                            has the hashes of all blocks, zero for zero blocks
 //   idle      begin-load                     count, total, ballast: checks free memory  -> loading
 //   loading   create                         n ranges
 //   loading   free-ballast
@@ -29,8 +29,8 @@
 //                                            in the first part, a file with one byte for each
 //                                            block: 1 is cleared instead
 //   loading   export                         n handles from `first`; the reply has them
-//   any       prepare-names                  the secret: loads kernel and key on the GPU
-//   idle      measure-names                  best of five runs over `bytes` of GPU memory
+//   any       prepare-hashes                 the secret: loads kernel and key on the GPU
+//   idle      measure-hashing                best of five runs over `bytes` of GPU memory
 //   any       release                        releases all GPU memory                    -> idle
 //   idle      end                            releases arena, lock and secret; the last request. A
 //                                            resident mover keeps its context and registrations
@@ -69,16 +69,16 @@ enum class Op : uint32_t {
   kExport,
   kRelease,
   kEnd,
-  kPrepareNames,
-  kMeasureNames,
-  kLast = kMeasureNames,
+  kPrepareHashes,
+  kMeasureHashing,
+  kLast = kMeasureHashing,
 };
 const char* OpName(Op op);
 
 inline constexpr uint32_t kFlagChecksum = 1;  // save: compute it; load: verify it first
 inline constexpr uint32_t kFlagLeave = 2;     // end: exit even if resident
 inline constexpr uint32_t kFlagSkip = 4;      // load: skip some blocks
-inline constexpr uint32_t kFlagNames = 8;     // save: copy only blocks that are neither zero nor
+inline constexpr uint32_t kFlagHashes = 8;    // save: copy only blocks that are neither zero nor
                                               // unchanged
 
 struct WireRange {
@@ -99,7 +99,7 @@ struct Request {
                                // packet
   uint32_t first = 0;          // import, create, export: index of the first one
   uint8_t checksum[16] = {};   // load
-  uint8_t secret[32] = {};     // prepare-names
+  uint8_t secret[32] = {};     // prepare-hashes
   WireRange ranges[kMaxBatch] = {};  // import, create
 };
 static_assert(sizeof(Request) == 96 + 24 * kMaxBatch);
@@ -126,18 +126,18 @@ struct Reply {
   uint32_t count = 0;  // export: number of descriptors in this packet
   // hello: GPU memory of the context, free and total memory of the GPU. begin-load: needed and free
   // bytes. save, load: bytes copied, bytes skipped or cleared, bytes touched and registered first.
-  // measure: bytes, and bytes per second to the arena and to the GPU. measure-names: bytes, and
+  // measure: bytes, and bytes per second to the arena and to the GPU. measure-hashing: bytes, and
   // bytes per second.
   uint64_t bytes = 0;
   uint64_t second = 0;
   uint64_t third = 0;
-  // save, load: time of the copy alone; prepare-names: time to load the kernel.
+  // save, load: time of the copy alone; prepare-hashes: time to load the kernel.
   uint64_t elapsed_ns = 0;
   // save: bytes in zero blocks, time from begin-save to the first submitted copy, and GPU time for
-  // the names.
+  // the hashes.
   uint64_t zero_bytes = 0;
   uint64_t until_first_ns = 0;
-  uint64_t naming_ns = 0;
+  uint64_t hashing_ns = 0;
   uint32_t staged = 0;  // copied through staging buffers, because the arena could not be registered
   uint32_t reserved = 0;
   uint8_t checksum[16] = {};  // save

@@ -39,7 +39,7 @@ Status MoverWork::Start() {
   STASIS_ASSIGN(gpu_, Gpu::Open(options_.library, device::GpuUuid{options_.gpu}));
   arena_ = std::make_unique<AttachedArena>(*gpu_, removals_);
   copier_ = std::make_unique<Copier>(*gpu_);
-  namer_ = std::make_unique<BlockNamer>(*gpu_);
+  hasher_ = std::make_unique<BlockHasher>(*gpu_);
   return {};
 }
 
@@ -108,11 +108,11 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
       STASIS_TRY(Expect(Phase::kIdle, request));
       STASIS_TRY(End());
       return ForgetRemoved();
-    case Op::kPrepareNames:
-      return PrepareNames(request, reply);
-    case Op::kMeasureNames:
+    case Op::kPrepareHashes:
+      return PrepareHashes(request, reply);
+    case Op::kMeasureHashing:
       STASIS_TRY(Expect(Phase::kIdle, request));
-      return MeasureNames(request.bytes, reply);
+      return MeasureHashing(request.bytes, reply);
   }
   return WrongOrder(request);
 }
@@ -126,7 +126,7 @@ Status MoverWork::Detach() {
 Status MoverWork::End() {
   STASIS_TRY(Release());
   STASIS_TRY(Detach());
-  return namer_ ? namer_->Forget() : Status{};
+  return hasher_ ? hasher_->Forget() : Status{};
 }
 
 Status MoverWork::ForgetRemoved() {
@@ -260,7 +260,7 @@ Status MoverWork::Save(const Request& request, const std::vector<UniqueFd>& fds,
   STASIS_TRY(memory_->Open());
   const double before_s = watch_.Seconds();
   CopyReport report;
-  if ((request.flags & wire::kFlagNames) != 0) {
+  if ((request.flags & wire::kFlagHashes) != 0) {
     STASIS_ASSIGN(report, SaveChanged(fds[0].get(), reply, progress));
   } else {
     STASIS_ASSIGN(report, copier_->Copy(Direction::kToArena, *arena_, memory_->base(),
@@ -278,7 +278,7 @@ Status MoverWork::Save(const Request& request, const std::vector<UniqueFd>& fds,
 Result<CopyReport> MoverWork::SaveChanged(int file, Reply& reply, const Progress& progress) {
   std::vector<Id128> known(BlockCount(ranges_));
   STASIS_TRY(PreadAll(file, known.data(), known.size() * sizeof known[0], 0));
-  ChangedBlocks changed(*namer_, ranges_, std::move(known), arena_->chunk_bytes());
+  ChangedBlocks changed(*hasher_, ranges_, std::move(known), arena_->chunk_bytes());
   auto copy = [&]() -> Result<CopyReport> {
     STASIS_TRY(changed.Begin(memory_->base()));
     return copier_->Save(
@@ -291,10 +291,10 @@ Result<CopyReport> MoverWork::SaveChanged(int file, Reply& reply, const Progress
   STASIS_TRY(std::move(ended));
   report->cleared_bytes = changed.left_out_bytes();
   reply.zero_bytes = changed.zero_bytes();
-  reply.naming_ns = namer_->elapsed_ns();
-  if (::lseek(file, 0, SEEK_SET) != 0) return FailErrno(errno, "the file of the names");
-  STASIS_TRY(WriteAll(file, {reinterpret_cast<const char*>(changed.names().data()),
-                             changed.names().size() * sizeof(Id128)}));
+  reply.hashing_ns = hasher_->elapsed_ns();
+  if (::lseek(file, 0, SEEK_SET) != 0) return FailErrno(errno, "the file of the hashes");
+  STASIS_TRY(WriteAll(file, {reinterpret_cast<const char*>(changed.hashes().data()),
+                             changed.hashes().size() * sizeof(Id128)}));
   return report;
 }
 
@@ -327,16 +327,16 @@ Status MoverWork::Load(const Request& request, const std::vector<UniqueFd>& fds,
   return {};
 }
 
-Status MoverWork::PrepareNames(const Request& request, Reply& reply) {
+Status MoverWork::PrepareHashes(const Request& request, Reply& reply) {
   BlockSecret secret;
   std::memcpy(secret.data(), request.secret, secret.size());
   const Stopwatch watch;
-  STASIS_TRY(namer_->Prepare(BlockKey(secret)));
+  STASIS_TRY(hasher_->Prepare(BlockKey(secret)));
   reply.elapsed_ns = static_cast<uint64_t>(watch.Seconds() * 1e9);
   return {};
 }
 
-Status MoverWork::MeasureNames(uint64_t bytes, Reply& reply) {
+Status MoverWork::MeasureHashing(uint64_t bytes, Reply& reply) {
   bytes = bytes / gpu_->granularity() * gpu_->granularity();
   if (bytes == 0) return Fail(Code::kInvalidArgument, "there is nothing to measure with");
   DeviceMemory memory(*gpu_);
@@ -347,11 +347,11 @@ Status MoverWork::MeasureNames(uint64_t bytes, Reply& reply) {
     left -= piece;
   }
   STASIS_TRY(memory.Open());
-  STASIS_TRY(namer_->Fill(memory.base(), bytes));
+  STASIS_TRY(hasher_->Fill(memory.base(), bytes));
   uint64_t best = ~0ull;
   for (int round = 0; round < kMeasureRounds; ++round) {
-    STASIS_ASSIGN(BlockNames found, namer_->Name(memory.base(), {{0, bytes, 0, bytes}}));
-    STASIS_TRY(namer_->Check(memory.base(), bytes, found.names));
+    STASIS_ASSIGN(BlockHashes found, hasher_->Hash(memory.base(), {{0, bytes, 0, bytes}}));
+    STASIS_TRY(hasher_->Check(memory.base(), bytes, found.hashes));
     best = std::min(best, std::max<uint64_t>(found.elapsed_ns, 1));
   }
   reply.bytes = bytes;

@@ -9,7 +9,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "dataplane/attached_arena.h"
-#include "dataplane/block_namer.h"
+#include "dataplane/block_hasher.h"
 #include "dataplane/copy.h"
 #include "dataplane/device_memory.h"
 #include "dataplane/gpu.h"
@@ -31,7 +31,7 @@ class MoverWork {
 
   // Releases the attached arena and its lock. Not allowed during a save or load.
   Status Detach();
-  // Releases everything of the client, including memory and the secret of names. Allowed at any
+  // Releases everything of the client, including memory and the secret of hashes. Allowed at any
   // time.
   Status End();
   // Unmaps arenas that were removed.
@@ -53,15 +53,15 @@ class MoverWork {
   Status Append(const wire::Request& request, const std::vector<UniqueFd>& fds);
   Status Save(const wire::Request& request, const std::vector<UniqueFd>& fds, wire::Reply& reply,
               const Progress& progress);
-  // `file` is as for kFlagNames.
+  // `file` is as for kFlagHashes.
   Result<CopyReport> SaveChanged(int file, wire::Reply& reply, const Progress& progress);
   Status Load(const wire::Request& request, const std::vector<UniqueFd>& fds, wire::Reply& reply,
               const Progress& progress);
   // Returns the bytes of the arena that the ranges use.
   uint64_t UsedBytes() const;
   static void Tell(const CopyReport& report, wire::Reply& reply);
-  Status PrepareNames(const wire::Request& request, wire::Reply& reply);
-  Status MeasureNames(uint64_t bytes, wire::Reply& reply);
+  Status PrepareHashes(const wire::Request& request, wire::Reply& reply);
+  Status MeasureHashing(uint64_t bytes, wire::Reply& reply);
   Status Release();
 
   const ipc::HelperServerOptions options_;
@@ -69,7 +69,7 @@ class MoverWork {
   std::optional<Gpu> gpu_;
   std::unique_ptr<AttachedArena> arena_;
   std::unique_ptr<Copier> copier_;
-  std::unique_ptr<BlockNamer> namer_;
+  std::unique_ptr<BlockHasher> hasher_;
 
   Phase phase_ = Phase::kIdle;
   Stopwatch watch_;  // started with the save or load

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 #include "base/result.h"
 
 namespace stasis::dataplane {

@@ -28,10 +28,10 @@ struct Saved {
   uint64_t unchanged = 0;  // already there from the last suspend
   uint64_t zero = 0;       // in zero blocks, which are not stored
   uint64_t cold = 0;       // bytes of arenas that had to be touched and registered first
-  // Times of the slowest GPU: until its first copy was submitted, for the naming of blocks, for the
-  // copy, for the release of the memory by the mover; then the time to close our descriptors.
+  // Times of the slowest GPU: until its first copy was submitted, for the hashing of blocks, for
+  // the copy, for the release of the memory by the mover; then the time to close our descriptors.
   double until_first_s = 0;
-  double naming_s = 0;
+  double hashing_s = 0;
   double copy_s = 0;
   double release_s = 0;
   double close_s = 0;

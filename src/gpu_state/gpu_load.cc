@@ -94,7 +94,7 @@ Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadl
   if (!shard.filled) {
     const auto& record = shard.arena->record();
     if (record.has_checksum) copy.expected = record.checksum;
-    if (record.names) copy.zero = record.names->Zeros();
+    if (record.hashes) copy.zero = record.hashes->Zeros();
   }
   copy.progress = [&](uint64_t done, uint64_t) { loaded(done); };
   copy.filled = [&](uint64_t done) { return AwaitFilled(shard, done, scope, deadline); };

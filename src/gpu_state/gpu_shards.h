@@ -24,9 +24,9 @@ struct GpuShard {
   std::optional<dataplane::Arena> arena;
   // How much of the arena, from its start, has been read from an image; null: the arena is full.
   std::shared_ptr<std::atomic<uint64_t>> filled;
-  std::vector<UniqueFd> memory;                // new, filled GPU memory; one for each range
-  std::optional<Id128> checksum;               // of data on disk
-  std::optional<dataplane::ArenaNames> names;  // of its blocks when they were saved
+  std::vector<UniqueFd> memory;                  // new, filled GPU memory; one for each range
+  std::optional<Id128> checksum;                 // of data on disk
+  std::optional<dataplane::ArenaHashes> hashes;  // of its blocks when they were saved
 
   uint64_t bytes() const;
 };

@@ -55,7 +55,7 @@ Saved SharedSuspend::saved() const {
 std::vector<std::string> SharedSuspend::notes() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> notes;
-  for (const auto& [gpu, why] : why_unnamed_) {
+  for (const auto& [gpu, why] : why_unhashed_) {
     notes.push_back(fmt::format(
         "GPU {} did not search for zero and unchanged memory, so all of it was copied: {}",
         gpu.value, why));
@@ -63,13 +63,13 @@ std::vector<std::string> SharedSuspend::notes() const {
   return notes;
 }
 
-// Without names everything is copied, and a dump computes them on the CPU.
-bool SharedSuspend::PrepareNames(const GpuUuid& gpu, const Deadline& deadline) {
+// Without hashes everything is copied, and a dump computes them on the CPU.
+bool SharedSuspend::PrepareHashes(const GpuUuid& gpu, const Deadline& deadline) {
   if (!secret_) return false;
-  Status prepared = services_.movers->MoverOf(gpu).PrepareNames(*secret_, deadline);
+  Status prepared = services_.movers->MoverOf(gpu).PrepareHashes(*secret_, deadline);
   if (prepared) return true;
   std::lock_guard lock(mutex_);
-  why_unnamed_[gpu] = prepared.error().ToString();
+  why_unhashed_[gpu] = prepared.error().ToString();
   return false;
 }
 
@@ -102,9 +102,9 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
       shards_, Same, [&](const GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
         if (!secret) {
           std::lock_guard lock(mutex_);
-          why_unnamed_[gpu] = secret.error().ToString();
+          why_unhashed_[gpu] = secret.error().ToString();
         }
-        (void)PrepareNames(gpu, deadline);
+        (void)PrepareHashes(gpu, deadline);
         return services_.movers->MoverOf(gpu).Attach(*shards.front()->arena, deadline);
       });
 }
@@ -273,9 +273,9 @@ Status SharedSuspend::Save(PhaseScope& scope) {
 }
 
 // Blocks that the arena has from an earlier suspend are not copied again, nor are zero blocks. The
-// names of the arena's blocks are forgotten before the first byte is written, and no record on disk
-// has stated them since the arena was acquired. A process that dies here leaves an arena without
-// names.
+// hashes of the arena's blocks are forgotten before the first byte is written, and no record on
+// disk has stated them since the arena was acquired. A process that dies here leaves an arena
+// without hashes.
 Status SharedSuspend::SaveShard(GpuShard& shard, dataplane::MoverLink& mover,
                                 const Deadline& deadline,
                                 const std::function<void(uint64_t)>& progress) {
@@ -287,24 +287,24 @@ Status SharedSuspend::SaveShard(GpuShard& shard, dataplane::MoverLink& mover,
   copy.progress = [&](uint64_t done, uint64_t) { progress(done); };
   {
     std::lock_guard lock(mutex_);
-    copy.names = secret_.has_value() && !why_unnamed_.contains(shard.key.gpu);
+    copy.hashes = secret_.has_value() && !why_unhashed_.contains(shard.key.gpu);
   }
   STASIS_TRY(mover.Attach(*shard.arena, deadline));
-  // The mover may have been replaced since it was prepared. Without names everything is copied.
-  if (copy.names && !PrepareNames(shard.key.gpu, deadline)) {
-    copy.names = false;
+  // The mover may have been replaced since it was prepared. Without hashes everything is copied.
+  if (copy.hashes && !PrepareHashes(shard.key.gpu, deadline)) {
+    copy.hashes = false;
     STASIS_TRY(mover.Attach(*shard.arena, deadline));
   }
   STASIS_ASSIGN(auto result, mover.Save(shard.ranges, fds, copy, deadline));
   shard.checksum = result.checksum;
-  if (copy.names) shard.names = dataplane::ArenaNames{*key_, std::move(result.names)};
+  if (copy.hashes) shard.hashes = dataplane::ArenaHashes{*key_, std::move(result.hashes)};
   std::lock_guard lock(mutex_);
   saved_.copied += result.copied_bytes;
   saved_.zero += result.zero_bytes;
   saved_.cold += result.cold_bytes;
   saved_.unchanged += result.cleared_bytes - result.zero_bytes;
   saved_.until_first_s = std::max(saved_.until_first_s, result.until_first_s);
-  saved_.naming_s = std::max(saved_.naming_s, result.naming_s);
+  saved_.hashing_s = std::max(saved_.hashing_s, result.hashing_s);
   saved_.copy_s = std::max(saved_.copy_s, result.seconds);
   return {};
 }
@@ -354,7 +354,7 @@ Phase SharedSuspend::DataCommit() {
   return {
       .name = "data-commit", .timeout = kAgentTimeout, .run = [this](PhaseScope& scope) -> Status {
         for (GpuShard& shard : shards_) {
-          STASIS_TRY(store_->Complete(*shard.arena, shard.checksum, std::move(shard.names)));
+          STASIS_TRY(store_->Complete(*shard.arena, shard.checksum, std::move(shard.hashes)));
         }
         STASIS_TRY(ForEachMember([&](Member& member) -> Status {
           STASIS_TRY(member.agent->Commit(TimeLeft(scope.deadline(), kAgentTimeout)));

@@ -50,7 +50,7 @@ class SharedSuspend {
   uint64_t driver_bytes() const { return driver_bytes_; }
   // Valid after data-save.
   Saved saved() const;
-  // Sentences: why blocks were not named on the GPU.
+  // Sentences: why blocks were not hashed on the GPU.
   std::vector<std::string> notes() const;
   // Sentences: why other processes do not take the shared path.
   const std::vector<std::string>& left_to_driver() const { return left_to_driver_; }
@@ -91,8 +91,8 @@ class SharedSuspend {
   Status ForEachMember(const std::function<Status(Member&)>& step);
   Result<bool> MayWaitForEachOther() const;
   Status MakeRoom(const Deadline& deadline);
-  // Returns false if blocks on that GPU are not named; notes() says why.
-  bool PrepareNames(const device::GpuUuid& gpu, const Deadline& deadline);
+  // Returns false if blocks on that GPU are not hashed; notes() says why.
+  bool PrepareHashes(const device::GpuUuid& gpu, const Deadline& deadline);
   Status CloseAllGates(const Deadline& deadline);
   Status ExportAll(const Deadline& deadline);
   Status Save(plan::PhaseScope& scope);
@@ -118,10 +118,10 @@ class SharedSuspend {
   std::optional<dataplane::ArenaStore> store_;
   std::vector<GpuShard> shards_;
 
-  std::optional<BlockSecret> secret_;  // absent: blocks are not named
+  std::optional<BlockSecret> secret_;  // absent: blocks are not hashed
   std::optional<Id128> key_;           // the id of its key
   mutable std::mutex mutex_;           // guards what follows; there is a thread for each GPU
-  std::map<device::GpuUuid, std::string> why_unnamed_;
+  std::map<device::GpuUuid, std::string> why_unhashed_;
   Saved saved_;
   std::vector<std::future<Status>> releasing_;
 };

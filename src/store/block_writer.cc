@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 #include "store/unit_writer.h"
 
 namespace stasis::store {
@@ -68,7 +68,7 @@ class BlockWriter {
     if (block.is_zero || (block.hash != nullptr ? block.hash->IsZero() : IsAllZero(block.data))) {
       return {};
     }
-    Id128 name = block.hash != nullptr ? *block.hash : names_.key().Name(block.data);
+    Id128 name = block.hash != nullptr ? *block.hash : names_.key().Hash(block.data);
     STASIS_TRY(names_.Encrypt({&name, 1}));
     const auto position = static_cast<uint32_t>(i);
     Kind kind;
@@ -82,7 +82,7 @@ class BlockWriter {
 
   Status Store(uint32_t position) {
     const Block& block = blocks_[position];
-    if (block.hash != nullptr && names_.key().Name(block.data) != *block.hash) {
+    if (block.hash != nullptr && names_.key().Hash(block.data) != *block.hash) {
       return Fail(Code::kDataLoss, "GPU data in host memory is not what it was on the GPU");
     }
     return units_.Store({&position, 1}, block.data);

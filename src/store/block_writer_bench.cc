@@ -63,11 +63,11 @@ void FillWithNoise(char* data, size_t bytes) {
 }
 
 std::vector<Id128> HashesOf(const BlockKey& key) {
-  std::vector<Id128> names;
+  std::vector<Id128> hashes;
   for (size_t at = 0; at < g_data.size(); at += kBlockBytes) {
-    names.push_back(key.Name(g_data.substr(at, kBlockBytes)));
+    hashes.push_back(key.Hash(g_data.substr(at, kBlockBytes)));
   }
-  return names;
+  return hashes;
 }
 
 const UnitNames& Key() {
@@ -79,7 +79,7 @@ const UnitNames& Key() {
 struct Dump {
   Compression compression;
   unsigned packs;
-  std::span<const Id128> names = {};
+  std::span<const Id128> hashes = {};
   uint64_t stored = 0;
   size_t files = 0;
 
@@ -90,7 +90,7 @@ struct Dump {
     options.share = false;
     options.packs.count = packs;
     auto written = Must(WriteBlocks(
-        *writer, Key(), {{{0, 0x7f0000000000, g_data.size(), kBlockBytes, {}, 1}, g_data, names}},
+        *writer, Key(), {{{0, 0x7f0000000000, g_data.size(), kBlockBytes, {}, 1}, g_data, hashes}},
         options));
     stored = written.stored_bytes;
     files = written.packs.size();
@@ -148,12 +148,12 @@ int Run(int argc, char** argv) {
   volatile uint8_t sink = 0;
   std::vector<char> out(kBlockBytes);
   Measure("checksum, one thread", rounds, each([&](auto b) { sink = Checksum(b).bytes[0]; }));
-  Measure("hash, one thread", rounds, each([&](auto b) { sink = Key().key().Name(b).bytes[0]; }));
+  Measure("hash, one thread", rounds, each([&](auto b) { sink = Key().key().Hash(b).bytes[0]; }));
   for (auto codec : {Codec::kLz4, Codec::kZstd}) {
     Measure(fmt::format("{}, one thread", CodecName(codec)), rounds,
             each([&](auto b) { (void)Compress(codec, b, out.data(), b.size()); }));
   }
-  const std::vector<Id128> names = HashesOf(Key().key());
+  const std::vector<Id128> hashes = HashesOf(Key().key());
   auto clean = [] { Must(DeleteImage(g_dir + "/bench")); };
   struct Row {
     const char* what;
@@ -161,8 +161,8 @@ int Run(int argc, char** argv) {
   };
   Row rows[] = {{"one pack", {Compression::kNone, 1}},
                 {"several packs", {Compression::kNone, 0}},
-                {"one pack, hashes given", {Compression::kNone, 1, names}},
-                {"several packs, hashes given", {Compression::kNone, 0, names}},
+                {"one pack, hashes given", {Compression::kNone, 1, hashes}},
+                {"several packs, hashes given", {Compression::kNone, 0, hashes}},
                 {"several packs, lz4", {Compression::kLz4, 0}},
                 {"several packs, zstd", {Compression::kZstd, 0}},
                 {"several packs, auto", {Compression::kAuto, 0}}};

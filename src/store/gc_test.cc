@@ -64,8 +64,8 @@ TEST_F(SharedUnitsTest, GcLooksAtEachReferenceOnce) {
   EXPECT_EQ(report.references, runs);
 }
 
-// The names of blocks that a pack has are not enough: one of them may be a hole there, and the
-// image has the block in another pack.
+// The unit names in a pack are not enough: one of its units may be a hole there, and the image has
+// the unit in another pack.
 TEST_F(SharedUnitsTest, AUnitIsReadFromThePackThatTheImageNames) {
   std::string memory = Memory(1);
   Dump("a", memory);

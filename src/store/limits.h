@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 
 namespace stasis::store {
 

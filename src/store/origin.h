@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 #include "base/id128.h"
 #include "base/paths.h"
 #include "base/result.h"
@@ -19,8 +19,8 @@ struct OriginMac {
   Sha256Digest mac;
 };
 
-// Derived from the user's secret, apart from the block key: knowing block names and MACs of any
-// number of images tells nothing about it.
+// Derived from the user's secret, apart from the block key: unit names and MACs of any number of
+// images reveal nothing about it.
 class OriginKey {
  public:
   explicit OriginKey(const BlockSecret& secret);

@@ -93,7 +93,7 @@ Status PageWriter::NamePiece(const PageSource& source, uint32_t first) {
     const std::string_view data(buffer + uint64_t{i} * kPageBytes, kPageBytes);
     if (IsAllZero(data)) continue;
     pages.push_back(source.first + first + i);
-    names.push_back(names_.key().Name(data));
+    names.push_back(names_.key().Hash(data));
     units_.unit(pages.back()).stored.checksum = Checksum(data);
   }
   STASIS_TRY(names_.Encrypt(names));

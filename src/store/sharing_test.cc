@@ -56,7 +56,7 @@ TEST_F(SharedUnitsTest, HashesMayBeGivenButNoBlockIsWrittenUnchecked) {
   const std::string memory = Memory(1, 4);
   std::vector<Id128> hashes;
   for (size_t i = 0; i < 4; ++i) {
-    hashes.push_back(Key().key().Name(memory.substr(i * kBlock, kBlock)));
+    hashes.push_back(Key().key().Hash(memory.substr(i * kBlock, kBlock)));
   }
   auto write = [&](const std::string& image, const std::string& data) {
     auto writer = MustBegin(store_.path(), image);

@@ -35,7 +35,7 @@ Status UnitNames::Encrypt(std::span<Id128> hashes) const {
 }
 
 Result<Id128> UnitNames::NameOf(std::string_view unit) const {
-  Id128 name = key_.Name(unit);
+  Id128 name = key_.Hash(unit);
   STASIS_TRY(Encrypt({&name, 1}));
   return name;
 }

@@ -1,5 +1,5 @@
-// The names of units (4 KiB pages, 2 MiB blocks) in images: the universal hash of the unit
-// (base/block_name.h), encrypted with AES-256 by a key of the same user. The hash is linear in its
+// The name of a unit (4 KiB page, 2 MiB block) in images: the universal hash of its contents
+// (base/block_hash.h), encrypted with AES-256 by a key of the same user. The hash is linear in its
 // key, so a few hundred known pages and their hashes would reveal that key to anyone who can read
 // an image, and with it two different pages of one name could be made. AES is a permutation, so
 // equal names still mean equal hashes.
@@ -7,7 +7,7 @@
 
 #include <span>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 #include "base/id128.h"
 #include "base/result.h"
 #include "base/sha256.h"
@@ -21,9 +21,9 @@ class UnitNames {
  public:
   explicit UnitNames(const BlockSecret& secret);
 
-  // The key of the hash, which also identifies this naming in a manifest.
+  // The key of the hash, which also identifies these names in a manifest.
   const BlockKey& key() const { return key_; }
-  // Turns universal hashes into names. Call it for many at once: each call expands the AES key.
+  // Turns hashes into unit names. Call it for many at once: each call expands the AES key.
   Status Encrypt(std::span<Id128> hashes) const;
   // The name of one unit of 1 byte to 2 MiB.
   Result<Id128> NameOf(std::string_view unit) const;

@@ -29,7 +29,7 @@ TEST(UnitNamesTest, AgreeWithTheDescription) {
 TEST(UnitNamesTest, ManyAtOnceAreTheSameAsEachAlone) {
   const UnitNames names(CountingSecret());
   std::vector<Id128> many;
-  for (const char* text : {"a", "b", "c"}) many.push_back(names.key().Name(text));
+  for (const char* text : {"a", "b", "c"}) many.push_back(names.key().Hash(text));
   ASSERT_TRUE(names.Encrypt(many));
   EXPECT_EQ(many, (std::vector<Id128>{*names.NameOf("a"), *names.NameOf("b"), *names.NameOf("c")}));
   EXPECT_TRUE(names.Encrypt({}));
@@ -64,7 +64,7 @@ TEST(UnitNamesTest, NamesInAPackAreNotLinearInTheKey) {
   std::vector<Id128> hashes;
   std::string memory;
   for (uint64_t word : {1, 2, 3, 4}) {
-    hashes.push_back(key.key().Name(Page(word)));
+    hashes.push_back(key.key().Hash(Page(word)));
     memory += Page(word);
   }
   ASSERT_TRUE(IsLinear(hashes)) << "the relation that an attacker would use";

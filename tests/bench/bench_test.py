@@ -112,10 +112,10 @@ def whole_run(machine):
     slowest = max(found["control"]["suspend"]["driver_calls_s"]["median"],
                   found["size_bytes"] / found["wire"]["to_host_bytes_per_s"])
     demand(abs(found["limit"]["suspend_s"] - slowest) < 1e-6, f"limit {found['limit']}")
-    demand(found["names"]["bytes"] == 64 << 20 and found["names"]["bytes_per_s"] > 0, f"{found['names']}")
+    demand(found["hashing"]["bytes"] == 64 << 20 and found["hashing"]["bytes_per_s"] > 0, f"{found['hashing']}")
     ratios = {ratio["name"]: ratio for ratio in found["ratios"]}
     demand(set(ratios) == {"suspend_over_limit", "resume_over_limit", "cold_over_warm_suspend", "suspend_speedup",
-                           "resume_speedup", "names_tb_per_s", "suspend_of_32_over_first", "resume_of_32_over_first"}, f"{set(ratios)}")
+                           "resume_speedup", "hashing_tb_per_s", "suspend_of_32_over_first", "resume_of_32_over_first"}, f"{set(ratios)}")
     warm = found["shared"][0]["warm"]["suspend"]["seconds"]["median"]
     demand(abs(ratios["suspend_over_limit"]["value"] - warm / slowest) < 1e-6, f"{ratios['suspend_over_limit']}")
     root = xml.parse(plot).getroot()
@@ -129,7 +129,7 @@ def whole_run(machine):
 
 def text(machine):
     out = machine.bench().out
-    for wanted in ("suspend, warm, 4 x 8.0 MiB", "wire, to the GPU", "names of blocks", "phases of a warm suspend", "data-save",
+    for wanted in ("suspend, warm, 4 x 8.0 MiB", "wire, to the GPU", "hashing of blocks", "phases of a warm suspend", "data-save",
                    "at most 1.10", "on softgpu: the times show that it works"):
         demand(wanted in out, lambda: f"'{wanted}' is missing:\n{out}")
     demand("driver alone" not in out and "met" not in out.split(), lambda: f"more than was measured:\n{out}")

@@ -388,7 +388,7 @@ TEST_F(MoverFaultTest, InvalidRequestsAreRejectedAndTheMoverContinues) {
     odd.count = 5;
     odd.first = 1000000;
     if (odd.op == wire::Op::kHello || odd.op == wire::Op::kDetach || odd.op == wire::Op::kRelease ||
-        odd.op == wire::Op::kEnd || odd.op == wire::Op::kPrepareNames) {
+        odd.op == wire::Op::kEnd || odd.op == wire::Op::kPrepareHashes) {
       continue;  // these are valid at any time
     }
     EXPECT_NE(ask(&odd, sizeof odd), Code::kOk) << op;

@@ -90,7 +90,7 @@ def killed(world, program):
         if program.state() == "suspended":
             world.stasis("resume", "one")
         program.expect_running()
-        # Afterwards the names of the arena's blocks are right, or there are none.
+        # Afterwards the hashes of the arena's blocks are right, or there are none.
         suspend(world)
         resume(world, program)
         part(suspend(world))
@@ -125,7 +125,7 @@ def resumes_killed(world, program):
 
 
 def another_key(world, program):
-    """Names with a lost key are useless, but zero blocks stay known: the arena has garbage at their
+    """Hashes with a lost key are useless, but zero blocks stay known: the arena has garbage at their
     place."""
     demand(suspend(world)["zero_bytes"] >= ZEROS - 2 * BLOCK, "nothing is zero")
     (world.state / "data" / "secret.key").unlink()
@@ -141,7 +141,7 @@ def without_the_kernel(world, program):
     """If the kernel cannot be loaded everything is copied, and the account says so."""
     folder = world.folder / "no-kernel"
     folder.mkdir()
-    kernel = world.build / "lib/softgpu/block_names.softgpu.so"
+    kernel = world.build / "lib/softgpu/block_hashes.softgpu.so"
     (folder / "empty").write_bytes(b"")
     isolate.mount(str(folder / "empty"), str(kernel), flags=4096)
     try:

@@ -55,10 +55,10 @@ class FakeMover final : public dataplane::MoverLink {
   Result<dataplane::WireSpeed> Measure(uint64_t, const Deadline&) override {
     return Fail(Code::kUnimplemented, "fake");
   }
-  Status PrepareNames(const BlockSecret&, const Deadline&) override {
-    return Fail(Code::kUnimplemented, "a fake mover names no blocks");
+  Status PrepareHashes(const BlockSecret&, const Deadline&) override {
+    return Fail(Code::kUnimplemented, "a fake mover hashes no blocks");
   }
-  Result<dataplane::NamingSpeed> MeasureNaming(uint64_t, const Deadline&) override {
+  Result<dataplane::HashingSpeed> MeasureHashing(uint64_t, const Deadline&) override {
     return Fail(Code::kUnimplemented, "fake");
   }
   Result<dataplane::CopyResult> Save(const std::vector<dataplane::Range>& ranges,

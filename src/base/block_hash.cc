@@ -1,4 +1,4 @@
-#include "base/block_name.h"
+#include "base/block_hash.h"
 
 #include <sys/random.h>
 
@@ -111,9 +111,9 @@ BlockKey::Number BlockKey::Power(unsigned n) const {
   return {static_cast<uint64_t>(power), static_cast<uint64_t>(power >> 64)};
 }
 
-Id128 BlockKey::Name(std::string_view block) const {
+Id128 BlockKey::Hash(std::string_view block) const {
   const Numbers& key = *numbers_;
-  U128 name = block.size();
+  U128 hash = block.size();
   char last[kBlockPieceBytes];
   while (!block.empty()) {
     const char* piece = block.data();
@@ -143,10 +143,10 @@ Id128 BlockKey::Name(std::string_view block) const {
     U128 tile = Reduce(low_carry, low);
     // The high sum counts 2^64 times.
     tile = Fold(tile + MulModP(Reduce(high_carry, high), U128{1} << 64));
-    name = Fold(MulModP(name, key.r) + tile);
+    hash = Fold(MulModP(hash, key.r) + tile);
   }
-  name |= U128{1} << 127;
-  return Id128::FromRaw(&name);
+  hash |= U128{1} << 127;
+  return Id128::FromRaw(&hash);
 }
 
 bool IsAllZero(std::string_view block) {

@@ -1,17 +1,17 @@
-// poly127-4k: a keyed universal hash of 128 bits, the name of a block of memory, over GF(p) with
-// p = 2^127-1. It never leaves the machine as it is, because enough pairs of blocks and names
+// poly127-4k: a keyed universal hash of 128 bits of a block of memory, over GF(p) with
+// p = 2^127-1. It never leaves the machine as it is, because enough pairs of blocks and hashes
 // reveal the key: images store it encrypted.
 //
 // The key is k_0 ... k_511 and r, all below p. A block of L bytes is padded with zeros to n pieces
 // of 4096 bytes, and each piece read as 512 little-endian 64-bit words w_0 ... w_511:
 //
 //   t_j  = sum of w_i * k_i                 mod p     a multilinear hash of piece j
-//   name = L*r^n + t_1*r^(n-1) + ... + t_n  mod p     a polynomial over the pieces and the length
+//   hash = L*r^n + t_1*r^(n-1) + ... + t_n  mod p     a polynomial over the pieces and the length
 //
-// as 16 little-endian bytes with the top bit set, so that no name is 0, which stands for a block
+// as 16 little-endian bytes with the top bit set, so that no hash is 0, which stands for a block
 // that is all zero.
 //
-// Bound: two different blocks, chosen without knowledge of the key, have the same name with a
+// Bound: two different blocks, chosen without knowledge of the key, have the same hash with a
 // probability (over the key) of at most 1/p for the pieces and n/p for the polynomial: below 2^-117
 // for blocks of 2 MiB (n = 512). Among 2^40 different blocks (2 EiB) under one key, the probability
 // of any collision is below 2^79 * 2^-117 = 2^-38.
@@ -36,7 +36,7 @@
 
 namespace stasis {
 
-inline constexpr uint32_t kBlockBytes = 2u << 20;  // of GPU memory that are named together
+inline constexpr uint32_t kBlockBytes = 2u << 20;  // of GPU memory that are hashed together
 inline constexpr size_t kBlockPieceBytes = 4096;
 inline constexpr size_t kBlockPieceWords = kBlockPieceBytes / 8;
 
@@ -49,13 +49,13 @@ class BlockKey {
   // Returns a new secret from the kernel's random numbers.
   static Result<BlockSecret> RandomSecret();
 
-  // The name of a block of 1 byte to 2 MiB.
-  Id128 Name(std::string_view block) const;
+  // Returns the hash of a block of 1 byte to 2 MiB.
+  Id128 Hash(std::string_view block) const;
   // Identifies the key without revealing it: bytes of the ChaCha20 stream that no number of the
   // key uses.
   const Id128& id() const { return id_; }
 
-  // k_i, and r to the power of n, for code that computes names elsewhere.
+  // k_i, and r to the power of n, for code that computes hashes elsewhere.
   struct Number {
     uint64_t low, high;
   };

@@ -1,11 +1,11 @@
-// Compares the kernel that names blocks with the CPU's function: all names must be equal.
+// Compares the kernel that hashes blocks with the CPU's function: all hashes must be equal.
 #include <algorithm>
 #include <cstring>
 #include <random>
 #include <thread>
 
-#include "base/block_name.h"
-#include "dataplane/block_namer.h"
+#include "base/block_hash.h"
+#include "dataplane/block_hasher.h"
 #include "dataplane/changed_blocks.h"
 #include "dataplane/prefault.h"
 #include "driver_agent.h"
@@ -22,15 +22,15 @@ std::string Random(size_t bytes, uint64_t seed) {
   return data;
 }
 
-// The driver in this process, with the memory to name.
-class BlockNamesTest : public DataplaneTest {
+// The driver in this process, with the memory to hash.
+class BlockHashesTest : public DataplaneTest {
  protected:
   void SetUp() override {
     DataplaneTest::SetUp();
     auto gpu = Gpu::Open(DriverPath(), Gpus()[0].uuid);
     ASSERT_DONE(gpu);
     gpu_ = std::move(*gpu);
-    namer_ = std::make_unique<BlockNamer>(*gpu_);
+    hasher_ = std::make_unique<BlockHasher>(*gpu_);
     ASSERT_EQ(gpu_->fn().cuMemAlloc_v2(&memory_, kMemory), cuda::CUDA_SUCCESS);
   }
   void TearDown() override {
@@ -40,7 +40,7 @@ class BlockNamesTest : public DataplaneTest {
 
   void Put(std::string_view data) {
     cuda::CUstream stream = nullptr;
-    // Bytes after the end must not affect the name.
+    // Bytes after the end must not affect the hash.
     ASSERT_EQ(gpu_->fn().cuMemsetD8Async(memory_, 0xa5, kMemory, stream), cuda::CUDA_SUCCESS);
     ASSERT_EQ(gpu_->fn().cuMemcpyHtoDAsync_v2(memory_, data.data(), data.size(), stream),
               cuda::CUDA_SUCCESS);
@@ -49,16 +49,16 @@ class BlockNamesTest : public DataplaneTest {
 
   void ExpectSame(const BlockKey& key, const std::string& data) {
     Put(data);
-    auto found = namer_->Name(memory_, {{0, data.size(), 0, 0}});
+    auto found = hasher_->Hash(memory_, {{0, data.size(), 0, 0}});
     ASSERT_DONE(found);
-    ASSERT_EQ(found->names.size(), (data.size() + kBlockBytes - 1) / kBlockBytes);
+    ASSERT_EQ(found->hashes.size(), (data.size() + kBlockBytes - 1) / kBlockBytes);
     uint64_t zero_bytes = 0;
-    for (size_t i = 0; i < found->names.size(); ++i) {
+    for (size_t i = 0; i < found->hashes.size(); ++i) {
       const std::string_view block =
           std::string_view(data).substr(i * kBlockBytes, uint64_t{kBlockBytes});
       const bool zero = IsAllZero(block);
       zero_bytes += zero ? block.size() : 0;
-      EXPECT_EQ(found->names[i].Hex(), zero ? Id128{}.Hex() : key.Name(block).Hex())
+      EXPECT_EQ(found->hashes[i].Hex(), zero ? Id128{}.Hex() : key.Hash(block).Hex())
           << "block " << i << " of " << data.size() << " bytes";
     }
     EXPECT_EQ(found->zero_bytes, zero_bytes);
@@ -66,11 +66,11 @@ class BlockNamesTest : public DataplaneTest {
 
   static constexpr uint64_t kMemory = 8 * kMib;
   std::optional<Gpu> gpu_;
-  std::unique_ptr<BlockNamer> namer_;
+  std::unique_ptr<BlockHasher> hasher_;
   cuda::CUdeviceptr memory_ = 0;
 };
 
-TEST_F(BlockNamesTest, EqualThoseOfTheCpu) {
+TEST_F(BlockHashesTest, EqualThoseOfTheCpu) {
   constexpr size_t kPiece = kBlockPieceBytes;
   const size_t sizes[] = {1,
                           7,
@@ -96,7 +96,7 @@ TEST_F(BlockNamesTest, EqualThoseOfTheCpu) {
     const auto secret = BlockKey::RandomSecret();
     ASSERT_DONE(secret);
     const BlockKey key(*secret);
-    ASSERT_DONE(namer_->Prepare(key));
+    ASSERT_DONE(hasher_->Prepare(key));
     for (size_t size : sizes) {
       ExpectSame(key, Random(size, size + seed));
       // The largest possible sums.
@@ -105,11 +105,11 @@ TEST_F(BlockNamesTest, EqualThoseOfTheCpu) {
   }
 }
 
-TEST_F(BlockNamesTest, ZeroBlocksAreDetected) {
+TEST_F(BlockHashesTest, ZeroBlocksAreDetected) {
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
   const BlockKey key(*secret);
-  ASSERT_DONE(namer_->Prepare(key));
+  ASSERT_DONE(hasher_->Prepare(key));
   for (size_t size : {size_t{1}, size_t{5000}, size_t{2 * kMib}, size_t{4 * kMib + 3}}) {
     std::string data(size, '\0');
     ExpectSame(key, data);
@@ -121,48 +121,48 @@ TEST_F(BlockNamesTest, ZeroBlocksAreDetected) {
   }
 }
 
-TEST_F(BlockNamesTest, NeedAKeyAndDropIt) {
-  EXPECT_REFUSED(Code::kFailedPrecondition, namer_->Name(memory_, {{0, kMib, 0, 0}}));
+TEST_F(BlockHashesTest, NeedAKeyAndDropIt) {
+  EXPECT_REFUSED(Code::kFailedPrecondition, hasher_->Hash(memory_, {{0, kMib, 0, 0}}));
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
-  ASSERT_DONE(namer_->Prepare(BlockKey(*secret)));
-  EXPECT_DONE(namer_->Name(memory_, {{0, kMib, 0, 0}}));
-  ASSERT_DONE(namer_->Forget());
-  EXPECT_REFUSED(Code::kFailedPrecondition, namer_->Name(memory_, {{0, kMib, 0, 0}}));
+  ASSERT_DONE(hasher_->Prepare(BlockKey(*secret)));
+  EXPECT_DONE(hasher_->Hash(memory_, {{0, kMib, 0, 0}}));
+  ASSERT_DONE(hasher_->Forget());
+  EXPECT_REFUSED(Code::kFailedPrecondition, hasher_->Hash(memory_, {{0, kMib, 0, 0}}));
 }
 
 // The list of blocks is uploaded while the kernel is launched.
-TEST_F(BlockNamesTest, WaitForTheirTasks) {
+TEST_F(BlockHashesTest, WaitForTheirTasks) {
   if (!OnSoftgpu()) GTEST_SKIP() << "a real driver cannot be told to be late";
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
   const BlockKey key(*secret);
   const std::string first = Random(5000, 1), second = Random(70000, 2);
-  ASSERT_DONE(namer_->Prepare(key));
+  ASSERT_DONE(hasher_->Prepare(key));
   ExpectSame(key, first);
   Put(second);
   Fault(::getpid(), "cuMemcpyHtoDAsync_v2=late(200),cuMemcpyHtoD_v2=late(200)");
-  auto found = namer_->Name(memory_, {{0, second.size(), 0, 0}});
+  auto found = hasher_->Hash(memory_, {{0, second.size(), 0, 0}});
   const auto other = BlockKey::RandomSecret();
   ASSERT_DONE(other);
   const BlockKey other_key(*other);
-  EXPECT_DONE(namer_->Prepare(other_key));
-  auto by_other = namer_->Name(memory_, {{0, second.size(), 0, 0}});
+  EXPECT_DONE(hasher_->Prepare(other_key));
+  auto by_other = hasher_->Hash(memory_, {{0, second.size(), 0, 0}});
   Fault(::getpid(), "");
   ASSERT_DONE(found);
-  EXPECT_EQ(found->names[0].Hex(), key.Name(second).Hex());
+  EXPECT_EQ(found->hashes[0].Hex(), key.Hash(second).Hex());
   ASSERT_DONE(by_other);
-  EXPECT_EQ(by_other->names[0].Hex(), other_key.Name(second).Hex());
+  EXPECT_EQ(by_other->hashes[0].Hex(), other_key.Hash(second).Hex());
 }
 
 // More blocks than fit into one round; later ones must not overwrite the first ones.
-TEST_F(BlockNamesTest, WorkOverManyRounds) {
+TEST_F(BlockHashesTest, WorkOverManyRounds) {
   constexpr size_t kRound = 24, kBlocks = 2 * kRound + 5;
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
   const BlockKey key(*secret);
-  BlockNamer namer(*gpu_, kRound);
-  ASSERT_DONE(namer.Prepare(key));
+  BlockHasher hasher(*gpu_, kRound);
+  ASSERT_DONE(hasher.Prepare(key));
   const std::string data = Random(kBlocks * 32, 3);
   Put(data);
   std::vector<Block> blocks;
@@ -170,26 +170,26 @@ TEST_F(BlockNamesTest, WorkOverManyRounds) {
   // A portion as large as a round, several portions per round, and single blocks with a larger last
   // portion.
   for (size_t first : {kRound, size_t{3}, size_t{1}}) {
-    ASSERT_DONE(namer.Begin(memory_, blocks, first));
+    ASSERT_DONE(hasher.Begin(memory_, blocks, first));
     for (size_t i = 0; i < kBlocks; ++i) {
-      auto name = namer.NameOf(i);
-      ASSERT_DONE(name);
-      ASSERT_EQ(name->Hex(), key.Name(std::string_view(data).substr(i * 32, 17 + i % 16)).Hex())
+      auto hash = hasher.HashOf(i);
+      ASSERT_DONE(hash);
+      ASSERT_EQ(hash->Hex(), key.Hash(std::string_view(data).substr(i * 32, 17 + i % 16)).Hex())
           << i;
     }
-    EXPECT_REFUSED(Code::kInternal, namer.NameOf(kBlocks));
-    EXPECT_DONE(namer.End());
+    EXPECT_REFUSED(Code::kInternal, hasher.HashOf(kBlocks));
+    EXPECT_DONE(hasher.End());
   }
 }
 
 // Ranges of odd sizes, with a different order in the arena: exactly the blocks that are neither
 // zero nor known are copied, each byte once.
-TEST_F(BlockNamesTest, DecideWhatIsCopied) {
+TEST_F(BlockHashesTest, DecideWhatIsCopied) {
   constexpr uint64_t kChunk = 3 * kMib;
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
   const BlockKey key(*secret);
-  ASSERT_DONE(namer_->Prepare(key));
+  ASSERT_DONE(hasher_->Prepare(key));
   std::vector<Range> ranges = {{0, 3 * kMib + 16, 4 * kMib + 4096, 3 * kMib + 16},
                                {0, 48, 0, 48},
                                {0, 4 * kMib - 32, 48, 4 * kMib - 32}};
@@ -211,14 +211,14 @@ TEST_F(BlockNamesTest, DecideWhatIsCopied) {
     for (size_t i = 0, rest = choice; i < blocks.size(); ++i, rest /= 3) {
       const auto [at, bytes] = blocks[i];
       if (rest % 3 == 0) std::memset(data.data() + at, 0, bytes);
-      if (rest % 3 == 1) known[i] = key.Name(std::string_view(data).substr(at, bytes));
-      if (rest % 3 == 2) known[i] = key.Name("something else");
+      if (rest % 3 == 1) known[i] = key.Hash(std::string_view(data).substr(at, bytes));
+      if (rest % 3 == 2) known[i] = key.Hash("something else");
       if (rest % 3 == 2) std::memset(copied.data() + at, 1, bytes);
       zero_bytes += rest % 3 == 0 ? bytes : 0;
       left_out += rest % 3 != 2 ? bytes : 0;
     }
     Put(data);
-    ChangedBlocks changed(*namer_, ranges, known, kChunk);
+    ChangedBlocks changed(*hasher_, ranges, known, kChunk);
     ASSERT_DONE(changed.Begin(memory_));
     uint64_t last_chunk = 0, last_end = 0;
     for (bool first = true;; first = false) {
@@ -243,7 +243,7 @@ TEST_F(BlockNamesTest, DecideWhatIsCopied) {
   }
 }
 
-TEST_F(BlockNamesTest, AreReturnedByASave) {
+TEST_F(BlockHashesTest, AreReturnedByASave) {
   ArenaStore store = OpenStore();
   Mover mover(OptionsFor(0));
   DriverAgent agent;
@@ -252,21 +252,21 @@ TEST_F(BlockNamesTest, AreReturnedByASave) {
   ASSERT_DONE(arena);
   const auto secret = BlockKey::RandomSecret();
   ASSERT_DONE(secret);
-  ASSERT_DONE(mover.PrepareNames(*secret, Soon()));
+  ASSERT_DONE(mover.PrepareHashes(*secret, Soon()));
   auto fds = agent.Export();
   agent.Release();
   ASSERT_DONE(mover.Attach(*arena, Soon()));
   CopyOptions options;
-  options.names = true;
+  options.hashes = true;
   auto saved = mover.Save(arena->record().ranges, Raw(fds), options, Soon());
   ASSERT_DONE(saved);
-  ASSERT_EQ(saved->names.size(), 20u);
+  ASSERT_EQ(saved->hashes.size(), 20u);
   auto mapping = Mapping::Map(arena->fd(), 40 * kMib);
   ASSERT_DONE(mapping);
   const BlockKey key(*secret);
   for (size_t i = 0; i < 20; ++i) {
     const std::string_view block(mapping->data() + i * kBlockBytes, kBlockBytes);
-    EXPECT_EQ(saved->names[i].Hex(), key.Name(block).Hex()) << i;
+    EXPECT_EQ(saved->hashes[i].Hex(), key.Hash(block).Hex()) << i;
   }
 }
 
@@ -296,24 +296,24 @@ class Pipeline : public DataplaneTest {
     store_ = OpenStore();
   }
 
-  // The arena has other data, with names that are correct for all but the changed blocks.
+  // The arena has other data, with hashes that are correct for all but the changed blocks.
   void Make(Program& program, Mover& mover, int ordinal) {
     program.agent.Create({6 * kMib, 30 * kMib, 2 * kMib, 26 * kMib}, 5);
     for (size_t i : kZero) program.agent.Clear(i * kBlockBytes, kBlockBytes);
     const BlockKey key(secret_);
     for (size_t i = 0; i < kBlocks; ++i) {
       program.blocks.push_back(program.agent.Read(i * kBlockBytes, kBlockBytes));
-      program.options.known.push_back(key.Name(program.blocks[i]));
+      program.options.known.push_back(key.Hash(program.blocks[i]));
     }
-    for (size_t i : kChanged) program.options.known[i] = key.Name("another");
-    program.options.names = true;
+    for (size_t i : kChanged) program.options.known[i] = key.Hash("another");
+    program.options.hashes = true;
     auto arena = store_->Acquire(KeyOf(ordinal), ::getuid(), program.agent.ranges());
     ASSERT_DONE(arena);
     program.arena = std::move(*arena);
     auto mapping = Mapping::Map(program.arena->fd(), kBlocks * kBlockBytes);
     ASSERT_DONE(mapping);
     std::memset(mapping->data(), 0xa5, mapping->bytes());
-    ASSERT_DONE(mover.PrepareNames(secret_, Soon()));
+    ASSERT_DONE(mover.PrepareHashes(secret_, Soon()));
     ASSERT_DONE(mover.Attach(*program.arena, Soon()));
     ASSERT_DONE(mover.Warm(kBlocks * kBlockBytes, Soon()));
     program.fds = program.agent.Export();
@@ -331,7 +331,7 @@ class Pipeline : public DataplaneTest {
       const std::string_view there(mapping->data() + i * kBlockBytes, kBlockBytes);
       EXPECT_TRUE(there == (changed ? program.blocks[i] : other)) << i;
       const bool zero = IsAllZero(program.blocks[i]);
-      EXPECT_EQ(saved.names[i].Hex(), zero ? Id128{}.Hex() : key.Name(program.blocks[i]).Hex());
+      EXPECT_EQ(saved.hashes[i].Hex(), zero ? Id128{}.Hex() : key.Hash(program.blocks[i]).Hex());
     }
     EXPECT_EQ(saved.copied_bytes, std::size(kChanged) * kBlockBytes);
     EXPECT_EQ(saved.zero_bytes, std::size(kZero) * kBlockBytes);
@@ -341,7 +341,7 @@ class Pipeline : public DataplaneTest {
   std::optional<ArenaStore> store_;
 };
 
-TEST_F(Pipeline, NamedBlocksAreCopiedWhileOthersAreNamed) {
+TEST_F(Pipeline, HashedBlocksAreCopiedWhileOthersAreHashed) {
   constexpr double kLate = 1.5;
   std::vector<std::unique_ptr<Mover>> movers;
   std::vector<std::unique_ptr<Program>> programs;
@@ -359,7 +359,7 @@ TEST_F(Pipeline, NamedBlocksAreCopiedWhileOthersAreNamed) {
       auto saved = movers[gpu]->Save(program.arena->record().ranges, Raw(program.fds),
                                      program.options, Soon());
       ASSERT_DONE(saved);
-      EXPECT_GE(saved->naming_s, kLate) << "it was not late";
+      EXPECT_GE(saved->hashing_s, kLate) << "it was not late";
       EXPECT_LT(saved->until_first_s, kLate / 2);
       EXPECT_GE(saved->seconds, kLate);
       Expect(program, *saved);
@@ -388,14 +388,14 @@ TEST_F(Pipeline, ALaunchThatFailsInTheMiddleLeavesTheProgramItsMemory) {
     EXPECT_TRUE(program.agent.Read(i * kBlockBytes, kBlockBytes) == program.blocks[i]) << i;
   }
   program.agent.Release();
-  ASSERT_DONE(mover.PrepareNames(secret_, Soon()));
+  ASSERT_DONE(mover.PrepareHashes(secret_, Soon()));
   ASSERT_DONE(mover.Attach(*program.arena, Soon()));
   EXPECT_DONE(save());
 }
 
-TEST_F(BlockNamesTest, AreMeasured) {
+TEST_F(BlockHashesTest, AreMeasured) {
   Mover mover(OptionsFor(0));
-  auto speed = mover.MeasureNaming(64 * kMib, Soon());
+  auto speed = mover.MeasureHashing(64 * kMib, Soon());
   ASSERT_DONE(speed);
   EXPECT_EQ(speed->bytes, 64 * kMib);
   EXPECT_GT(speed->bytes_per_s, 0);

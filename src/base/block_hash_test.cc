@@ -1,4 +1,4 @@
-#include "base/block_name.h"
+#include "base/block_hash.h"
 
 #include <gtest/gtest.h>
 
@@ -26,11 +26,11 @@ BlockSecret CountingSecret() {
 
 // Computed by tests/image/read_image.py, which has the function from its description, in integers
 // of any size.
-TEST(BlockNameTest, AgreesWithTheDescription) {
+TEST(BlockHashTest, AgreesWithTheDescription) {
   BlockKey key(CountingSecret());
   struct Row {
     std::string block;
-    const char* name;
+    const char* hash;
   };
   const Row rows[] = {
       {std::string("\x01", 1), "69c41ed8cfcc7664698d6cd7679910ad"},
@@ -38,41 +38,41 @@ TEST(BlockNameTest, AgreesWithTheDescription) {
       {Noise(10'000), "5bf5d22a66dbae691b01bf805ddbe0f0"},
       {std::string(kBlockBytes, '\xff'), "83890319fede9318142b7c7caebc69f7"},
   };
-  for (const Row& row : rows) EXPECT_EQ(key.Name(row.block).Hex(), row.name);
+  for (const Row& row : rows) EXPECT_EQ(key.Hash(row.block).Hex(), row.hash);
   EXPECT_EQ(key.id().Hex(), "e28e7a863adb1154f8ddd8433ce7d256");
 }
 
-TEST(BlockNameTest, EveryBitAndTheLengthCount) {
+TEST(BlockHashTest, EveryBitAndTheLengthCount) {
   BlockKey key(CountingSecret());
   std::string block = Noise(8192 + 24);
-  std::set<std::string> names = {key.Name(block).Hex()};
+  std::set<std::string> hashes = {key.Hash(block).Hex()};
   size_t expected = 1;
   for (size_t i = 0; i < block.size(); i += 37) {
     block[i] ^= 1;
-    names.insert(key.Name(block).Hex());
+    hashes.insert(key.Hash(block).Hex());
     block[i] ^= 1;
     ++expected;
   }
   // Zeros at the end change what the padding would be.
   for (size_t zeros : {1, 7, 8, 4096}) {
-    names.insert(key.Name(block + std::string(zeros, '\0')).Hex());
+    hashes.insert(key.Hash(block + std::string(zeros, '\0')).Hex());
     ++expected;
   }
   // Two pieces change places.
-  names.insert(
-      key.Name(block.substr(4096, 4096) + block.substr(0, 4096) + block.substr(8192)).Hex());
-  EXPECT_EQ(names.size(), expected + 1);
+  hashes.insert(
+      key.Hash(block.substr(4096, 4096) + block.substr(0, 4096) + block.substr(8192)).Hex());
+  EXPECT_EQ(hashes.size(), expected + 1);
 }
 
-TEST(BlockNameTest, AnotherKeyGivesOtherNames) {
+TEST(BlockHashTest, AnotherKeyGivesOtherHashes) {
   auto secret = BlockKey::RandomSecret();
   ASSERT_TRUE(secret);
-  EXPECT_NE(BlockKey(*secret).Name("x"), BlockKey(CountingSecret()).Name("x"));
+  EXPECT_NE(BlockKey(*secret).Hash("x"), BlockKey(CountingSecret()).Hash("x"));
   EXPECT_NE(BlockKey(*secret).id(), BlockKey(CountingSecret()).id());
-  EXPECT_EQ(BlockKey(*secret).Name("x"), BlockKey(*secret).Name("x"));
+  EXPECT_EQ(BlockKey(*secret).Hash("x"), BlockKey(*secret).Hash("x"));
 }
 
-TEST(BlockNameTest, ZeroIsDecidedByLooking) {
+TEST(BlockHashTest, ZeroIsDecidedByLooking) {
   std::string block(kBlockBytes, '\0');
   EXPECT_TRUE(IsAllZero(block));
   for (size_t i : {size_t{0}, size_t{1}, block.size() / 2, block.size() - 1}) {

@@ -1,4 +1,4 @@
-#include "dataplane/block_namer.h"
+#include "dataplane/block_hasher.h"
 
 #include <sys/random.h>
 
@@ -9,18 +9,18 @@
 #include <memory>
 #include <string>
 
-#include "base/block_name.h"
+#include "base/block_hash.h"
 #include "base/install_layout.h"
 
-// kernel/block_names.ptx, zero-terminated.
-extern "C" const char stasis_block_names_ptx[];
+// kernel/block_hashes.ptx, zero-terminated.
+extern "C" const char stasis_block_hashes_ptx[];
 // NOLINTNEXTLINE(hicpp-no-assembler): what C++ has no word for
 __asm__(
     ".pushsection .rodata\n"
-    ".globl stasis_block_names_ptx\n"
-    ".hidden stasis_block_names_ptx\n"
-    "stasis_block_names_ptx:\n"
-    ".incbin \"" STASIS_BLOCK_NAMES_PTX
+    ".globl stasis_block_hashes_ptx\n"
+    ".hidden stasis_block_hashes_ptx\n"
+    "stasis_block_hashes_ptx:\n"
+    ".incbin \"" STASIS_BLOCK_HASHES_PTX
     "\"\n"
     ".byte 0\n"
     ".popsection\n");
@@ -31,26 +31,26 @@ namespace {
 using namespace stasis::cuda;  // NOLINT: the driver's own names
 
 static_assert(std::endian::native == std::endian::little);
-static_assert(sizeof(NameResult) == sizeof(Id128));
-static_assert(kNamePieceWords == kBlockPieceWords);
+static_assert(sizeof(HashResult) == sizeof(Id128));
+static_assert(kHashPieceWords == kBlockPieceWords);
 
 // Layout of the buffer on the GPU: the key, then the tasks.
-constexpr uint64_t kTasksAt = (sizeof(NameKey) + 255) / 256 * 256;
+constexpr uint64_t kTasksAt = (sizeof(HashKey) + 255) / 256 * 256;
 
 constexpr uint64_t kRandomBytes = 64u << 20;
 
 // Returns 26 bits of a 127-bit number.
 uint32_t Limb(BlockKey::Number number, unsigned index) {
   const auto whole = static_cast<unsigned __int128>(number.high) << 64 | number.low;
-  return static_cast<uint32_t>(whole >> (kNameLimbBits * index)) & ((1u << kNameLimbBits) - 1);
+  return static_cast<uint32_t>(whole >> (kHashLimbBits * index)) & ((1u << kHashLimbBits) - 1);
 }
 
-NameKey ForKernel(const BlockKey& key) {
-  NameKey out;
-  for (unsigned i = 0; i < kNamePieceWords; ++i) {
-    for (unsigned j = 0; j < kNameLimbs; ++j) out.limbs[j][i] = Limb(key.Word(i), j);
+HashKey ForKernel(const BlockKey& key) {
+  HashKey out;
+  for (unsigned i = 0; i < kHashPieceWords; ++i) {
+    for (unsigned j = 0; j < kHashLimbs; ++j) out.limbs[j][i] = Limb(key.Word(i), j);
   }
-  for (unsigned n = 0; n <= kNameWarps; ++n) {
+  for (unsigned n = 0; n <= kHashWarps; ++n) {
     out.powers[n][0] = key.Power(n).low;
     out.powers[n][1] = key.Power(n).high;
   }
@@ -59,20 +59,20 @@ NameKey ForKernel(const BlockKey& key) {
 
 }  // namespace
 
-Status BlockNamer::Load() {
+Status BlockHasher::Load() {
   if (function_ != nullptr) return {};
   CUmodule module = nullptr;
   CUresult result = CUDA_SUCCESS;
   if (gpu_.is_softgpu()) {
     STASIS_ASSIGN(std::string root, InstallRoot());
     result =
-        gpu_.fn().cuModuleLoad(&module, (root + "/lib/softgpu/block_names.softgpu.so").c_str());
+        gpu_.fn().cuModuleLoad(&module, (root + "/lib/softgpu/block_hashes.softgpu.so").c_str());
   } else {
-    result = gpu_.fn().cuModuleLoadData(&module, stasis_block_names_ptx);
+    result = gpu_.fn().cuModuleLoadData(&module, stasis_block_hashes_ptx);
   }
   CUfunction function = nullptr;
   if (result == CUDA_SUCCESS) {
-    result = gpu_.fn().cuModuleGetFunction(&function, module, "stasis_block_names");
+    result = gpu_.fn().cuModuleGetFunction(&function, module, "stasis_block_hashes");
   }
   if (result == CUDA_SUCCESS) result = Allocate();
   if (result == CUDA_SUCCESS) {
@@ -86,14 +86,14 @@ Status BlockNamer::Load() {
   if (error.code != Code::kResourceExhausted) error.code = Code::kUnimplemented;
   error.domain = Domain::kStasis;
   error.raw = 0;
-  error.WithContext("load the kernel that names blocks");
+  error.WithContext("load the kernel that hashes blocks");
   return Fail(std::move(error));
 }
 
-uint64_t BlockNamer::MemoryBytes() const { return kTasksAt + round_blocks_ * sizeof(NameTask); }
+uint64_t BlockHasher::MemoryBytes() const { return kTasksAt + round_blocks_ * sizeof(HashTask); }
 
 // Keeps existing allocations.
-CUresult BlockNamer::Allocate() {
+CUresult BlockHasher::Allocate() {
   CUresult result = CUDA_SUCCESS;
   auto once = [&](bool there, auto&& make) {
     if (result == CUDA_SUCCESS && !there) result = make();
@@ -107,19 +107,19 @@ CUresult BlockNamer::Allocate() {
   }
   once(memory_ != 0, [&] { return fn.cuMemAlloc_v2(&memory_, MemoryBytes()); });
   once(tasks_ != nullptr, [&] {
-    return fn.cuMemHostAlloc(reinterpret_cast<void**>(&tasks_), round_blocks_ * sizeof(NameTask),
+    return fn.cuMemHostAlloc(reinterpret_cast<void**>(&tasks_), round_blocks_ * sizeof(HashTask),
                              0);
   });
   once(results_ != nullptr, [&] {
     return fn.cuMemHostAlloc(reinterpret_cast<void**>(&results_),
-                             round_blocks_ * sizeof(NameResult), CU_MEMHOSTALLOC_DEVICEMAP);
+                             round_blocks_ * sizeof(HashResult), CU_MEMHOSTALLOC_DEVICEMAP);
   });
   once(results_on_gpu_ != 0,
        [&] { return fn.cuMemHostGetDevicePointer_v2(&results_on_gpu_, results_, 0); });
   return result;
 }
 
-Status BlockNamer::Await() {
+Status BlockHasher::Await() {
   STASIS_GPU(gpu_, cuStreamSynchronize, (stream_));
   return {};
 }
@@ -127,35 +127,35 @@ Status BlockNamer::Await() {
 // The copy must use the kernel's stream. A copy without a stream returns when pageable memory has
 // been staged, not when it has arrived, and this stream would not wait for it: the kernel would
 // read stale data.
-Status BlockNamer::Upload(CUdeviceptr to, const void* from, size_t bytes) {
+Status BlockHasher::Upload(CUdeviceptr to, const void* from, size_t bytes) {
   STASIS_GPU(gpu_, cuMemcpyHtoDAsync_v2, (to, from, bytes, stream_));
   return {};
 }
 
-Status BlockNamer::Prepare(BlockKey key) {
+Status BlockHasher::Prepare(BlockKey key) {
   if (key_ && key_->id() == key.id()) return {};
   STASIS_TRY(Load());
   key_.reset();
-  const NameKey table = ForKernel(key);
+  const HashKey table = ForKernel(key);
   STASIS_TRY(Upload(memory_, &table, sizeof table));
   STASIS_TRY(Await());
   key_ = std::move(key);
   return {};
 }
 
-Status BlockNamer::Forget() {
+Status BlockHasher::Forget() {
   key_.reset();
-  names_.clear();
+  hashes_.clear();
   if (memory_ == 0) return {};
   STASIS_GPU(gpu_, cuMemsetD8Async, (memory_, 0, MemoryBytes(), stream_));
   STASIS_TRY(Await());
-  if (tasks_ != nullptr) std::memset(tasks_, 0, round_blocks_ * sizeof(NameTask));
-  if (results_ != nullptr) std::memset(results_, 0, round_blocks_ * sizeof(NameResult));
+  if (tasks_ != nullptr) std::memset(tasks_, 0, round_blocks_ * sizeof(HashTask));
+  if (results_ != nullptr) std::memset(results_, 0, round_blocks_ * sizeof(HashResult));
   return {};
 }
 
-Status BlockNamer::Begin(CUdeviceptr base, std::vector<Block> blocks, size_t first_portion) {
-  if (!key_) return Fail(Code::kFailedPrecondition, "the mover has no key to name blocks with");
+Status BlockHasher::Begin(CUdeviceptr base, std::vector<Block> blocks, size_t first_portion) {
+  if (!key_) return Fail(Code::kFailedPrecondition, "the mover has no key to hash blocks with");
   for (const Block& block : blocks) {
     if ((base + block.device_offset) % 16 != 0) {
       return Fail(Code::kInternal, "a block at an odd address");
@@ -165,31 +165,31 @@ Status BlockNamer::Begin(CUdeviceptr base, std::vector<Block> blocks, size_t fir
   blocks_ = std::move(blocks);
   first_portion_ = std::max<size_t>(first_portion, 1);
   round_begin_ = launched_ = awaited_ = 0;
-  names_.clear();
+  hashes_.clear();
   elapsed_ns_ = 0;
   return LaunchRound();
 }
 
-// The kernel writes names directly to host memory: a copy would queue behind gigabytes of other
+// The kernel writes hashes directly to host memory: a copy would queue behind gigabytes of other
 // copies.
-Status BlockNamer::LaunchRound() {
-  round_begin_ = names_.size();
+Status BlockHasher::LaunchRound() {
+  round_begin_ = hashes_.size();
   launched_ = awaited_ = 0;
   const size_t count = std::min(round_blocks_, blocks_.size() - round_begin_);
   for (size_t i = 0; i < count; ++i) {
     const Block& block = blocks_[round_begin_ + i];
     tasks_[i] = {base_ + block.device_offset, block.bytes};
   }
-  STASIS_TRY(Upload(memory_ + kTasksAt, tasks_, count * sizeof(NameTask)));
+  STASIS_TRY(Upload(memory_ + kTasksAt, tasks_, count * sizeof(HashTask)));
   STASIS_GPU(gpu_, cuEventRecord, (begin_, stream_));
   size_t size = first_portion_;
   for (size_t done = 0; done < count; done += size, size *= kGrowth) {
     if (size > count - done || launched_ == kPortions - 1) size = count - done;
-    CUdeviceptr on_gpu[] = {memory_ + kTasksAt + done * sizeof(NameTask), memory_,
-                            results_on_gpu_ + done * sizeof(NameResult)};
+    CUdeviceptr on_gpu[] = {memory_ + kTasksAt + done * sizeof(HashTask), memory_,
+                            results_on_gpu_ + done * sizeof(HashResult)};
     void* arguments[] = {&on_gpu[0], &on_gpu[1], &on_gpu[2]};
     STASIS_GPU(gpu_, cuLaunchKernel,
-               (function_, static_cast<unsigned>(size), 1, 1, kNameThreads, 1, 1, 0, stream_,
+               (function_, static_cast<unsigned>(size), 1, 1, kHashThreads, 1, 1, 0, stream_,
                 arguments, nullptr));
     Portion& portion = portions_[launched_];
     STASIS_GPU(gpu_, cuEventRecord, (portion.done, stream_));
@@ -199,13 +199,13 @@ Status BlockNamer::LaunchRound() {
   return {};
 }
 
-Status BlockNamer::AwaitPortion() {
+Status BlockHasher::AwaitPortion() {
   if (awaited_ == launched_) STASIS_TRY(LaunchRound());
   const Portion& portion = portions_[awaited_];
   STASIS_GPU(gpu_, cuEventSynchronize, (portion.done));
   ++awaited_;
-  while (names_.size() < portion.end) {
-    names_.push_back(Id128::FromRaw(&results_[names_.size() - round_begin_]));
+  while (hashes_.size() < portion.end) {
+    hashes_.push_back(Id128::FromRaw(&results_[hashes_.size() - round_begin_]));
   }
   if (awaited_ < launched_) return {};
   float milliseconds = 0;
@@ -214,39 +214,39 @@ Status BlockNamer::AwaitPortion() {
   return {};
 }
 
-Result<Id128> BlockNamer::NameOf(size_t position) {
+Result<Id128> BlockHasher::HashOf(size_t position) {
   if (position >= blocks_.size()) return Fail(Code::kInternal, "there is no such block");
-  while (position >= names_.size()) STASIS_TRY(AwaitPortion());
-  return names_[position];
+  while (position >= hashes_.size()) STASIS_TRY(AwaitPortion());
+  return hashes_[position];
 }
 
-Status BlockNamer::End() {
+Status BlockHasher::End() {
   blocks_.clear();
   return stream_ == nullptr ? Status{} : Await();
 }
 
-Result<BlockNames> BlockNamer::Name(CUdeviceptr base, const std::vector<Range>& ranges) {
+Result<BlockHashes> BlockHasher::Hash(CUdeviceptr base, const std::vector<Range>& ranges) {
   const std::vector<Block> blocks = BlocksOf(ranges);
-  BlockNames out;
-  out.names.resize(blocks.size());
-  auto name = [&]() -> Status {
+  BlockHashes out;
+  out.hashes.resize(blocks.size());
+  auto hash_all = [&]() -> Status {
     STASIS_TRY(Begin(base, blocks, round_blocks_));
     for (size_t i = 0; i < blocks.size(); ++i) {
-      Id128& name = out.names[blocks[i].index];
-      STASIS_ASSIGN(name, NameOf(i));
-      if (name.IsZero()) out.zero_bytes += blocks[i].bytes;
+      Id128& hash = out.hashes[blocks[i].index];
+      STASIS_ASSIGN(hash, HashOf(i));
+      if (hash.IsZero()) out.zero_bytes += blocks[i].bytes;
     }
     return {};
   };
-  Status named = name();
+  Status hashed = hash_all();
   Status ended = End();
-  STASIS_TRY(std::move(named));
+  STASIS_TRY(std::move(hashed));
   STASIS_TRY(std::move(ended));
   out.elapsed_ns = elapsed_ns_;
   return out;
 }
 
-Status BlockNamer::Fill(CUdeviceptr base, uint64_t bytes) {
+Status BlockHasher::Fill(CUdeviceptr base, uint64_t bytes) {
   const uint64_t random_bytes = std::min(bytes, kRandomBytes);
   std::string random(random_bytes, '\0');
   for (uint64_t done = 0; done < random_bytes;) {
@@ -262,14 +262,14 @@ Status BlockNamer::Fill(CUdeviceptr base, uint64_t bytes) {
   return Await();
 }
 
-Status BlockNamer::Check(CUdeviceptr base, uint64_t bytes, const std::vector<Id128>& names) {
-  for (size_t i : {size_t{0}, names.size() - 1}) {
+Status BlockHasher::Check(CUdeviceptr base, uint64_t bytes, const std::vector<Id128>& hashes) {
+  for (size_t i : {size_t{0}, hashes.size() - 1}) {
     const uint64_t at = i * kBlockBytes;
     std::string block(std::min<uint64_t>(kBlockBytes, bytes - at), '\0');
     STASIS_GPU(gpu_, cuMemcpyDtoH_v2, (block.data(), base + at, block.size()));
-    if (names[i] != key_->Name(block)) {
+    if (hashes[i] != key_->Hash(block)) {
       return Fail(Code::kInternal,
-                  "the GPU and the CPU compute different names for the same block");
+                  "the GPU and the CPU compute different hashes for the same block");
     }
   }
   return {};

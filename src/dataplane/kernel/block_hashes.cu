@@ -1,20 +1,20 @@
-// poly127-4k (image/block_name.h) on the GPU: names blocks and detects zero blocks at the speed of
+// poly127-4k (base/block_hash.h) on the GPU: hashes blocks and detects zero blocks at the speed of
 // GPU memory. Built as C++ for softgpu, and by clang for real GPUs (`./run ptx`).
 //
 // A warp handles a piece of 4096 bytes: 16 words per thread, whose keys stay in registers. The
-// products add up without carries (block_names.h), and each thread keeps the polynomial of its own
+// products add up without carries (block_hashes.h), and each thread keeps the polynomial of its own
 // part of the pieces. Because everything is linear, the sum over all threads is the polynomial of
 // the block.
-#include "dataplane/kernel/block_names.h"
+#include "dataplane/kernel/block_hashes.h"
 
 #include <softgpu/kernel.h>
 
-using stasis::dataplane::kNameLimbs;
-using stasis::dataplane::kNameThreads;
-using stasis::dataplane::kNameWarps;
-using stasis::dataplane::NameKey;
-using stasis::dataplane::NameResult;
-using stasis::dataplane::NameTask;
+using stasis::dataplane::HashKey;
+using stasis::dataplane::HashResult;
+using stasis::dataplane::HashTask;
+using stasis::dataplane::kHashLimbs;
+using stasis::dataplane::kHashThreads;
+using stasis::dataplane::kHashWarps;
 
 #if defined(__CUDA__)
 #define STASIS_GLOBAL __attribute__((address_space(1)))
@@ -98,11 +98,11 @@ __device__ inline Pair LoadWithin(uint64_t address, uint64_t offset, uint64_t by
 
 // Three thread blocks per multiprocessor: 168 registers per thread.
 extern "C" __global__ void __launch_bounds__(128, 3)
-    stasis_block_names(const NameTask* tasks, const NameKey* key, NameResult* results);
+    stasis_block_hashes(const HashTask* tasks, const HashKey* key, HashResult* results);
 
-STASIS_KERNEL(stasis_block_names,
-              (const NameTask* tasks, const NameKey* key, NameResult* results)) {
-  __shared__ uint64_t low[kNameThreads], high[kNameThreads], seen[kNameThreads];
+STASIS_KERNEL(stasis_block_hashes,
+              (const HashTask* tasks, const HashKey* key, HashResult* results)) {
+  __shared__ uint64_t low[kHashThreads], high[kHashThreads], seen[kHashThreads];
   const unsigned self = threadIdx.x;
   const unsigned warp = self / 32, lane = self % 32;
   const uint64_t address = tasks[blockIdx.x].address;
@@ -110,20 +110,20 @@ STASIS_KERNEL(stasis_block_names,
   const unsigned pieces = (unsigned)((bytes + kPieceBytes - 1) / kPieceBytes);
   const unsigned whole = (unsigned)(bytes / kPieceBytes);
 
-  uint32_t keys[kNameLimbs][2 * kLoads];
+  uint32_t keys[kHashLimbs][2 * kLoads];
   STASIS_UNROLL
-  for (unsigned j = 0; j < kNameLimbs; ++j) {
+  for (unsigned j = 0; j < kHashLimbs; ++j) {
     STASIS_UNROLL
     for (unsigned i = 0; i < 2 * kLoads; ++i) {
       keys[j][i] = key->limbs[j][i / 2 * 64 + lane * 2 + i % 2];
     }
   }
-  const U128 step = ((U128)key->powers[kNameWarps][1] << 64) | key->powers[kNameWarps][0];
+  const U128 step = ((U128)key->powers[kHashWarps][1] << 64) | key->powers[kHashWarps][0];
 
   // The length is treated as the term before the first piece.
-  U128 sum = self == 32 * (kNameWarps - 1) ? bytes : 0;
+  U128 sum = self == 32 * (kHashWarps - 1) ? bytes : 0;
   uint64_t any = 0;
-  for (unsigned piece = warp; piece < pieces; piece += kNameWarps) {
+  for (unsigned piece = warp; piece < pieces; piece += kHashWarps) {
     const uint64_t offset = (uint64_t)piece * kPieceBytes + lane * 16;
     Pair data[kLoads];
     if (piece < whole) {
@@ -137,13 +137,13 @@ STASIS_KERNEL(stasis_block_names,
         data[i] = LoadWithin(address, offset + i * 512, bytes);
       }
     }
-    uint64_t a[kNameLimbs] = {}, b[kNameLimbs] = {};
+    uint64_t a[kHashLimbs] = {}, b[kHashLimbs] = {};
     STASIS_UNROLL
     for (unsigned i = 0; i < 2 * kLoads; ++i) {
       const uint64_t word = data[i / 2][i % 2];
       any |= word;
       STASIS_UNROLL
-      for (unsigned j = 0; j < kNameLimbs; ++j) {
+      for (unsigned j = 0; j < kHashLimbs; ++j) {
         a[j] = MultiplyAdd(a[j], (uint32_t)word, keys[j][i]);
         b[j] = MultiplyAdd(b[j], (uint32_t)(word >> 32), keys[j][i]);
       }
@@ -152,14 +152,14 @@ STASIS_KERNEL(stasis_block_names,
   }
 
   // The number of pieces after this warp's last one, by which r must still be multiplied.
-  const unsigned after = (pieces + kNameWarps - 1 - warp) % kNameWarps;
-  const unsigned power = pieces > warp ? after : warp == kNameWarps - 1 ? pieces : 0;
+  const unsigned after = (pieces + kHashWarps - 1 - warp) % kHashWarps;
+  const unsigned power = pieces > warp ? after : warp == kHashWarps - 1 ? pieces : 0;
   const U128 weight = ((U128)key->powers[power][1] << 64) | key->powers[power][0];
   sum = Multiply(sum, weight);
   low[self] = (uint64_t)sum;
   high[self] = (uint64_t)(sum >> 64);
   seen[self] = any;
-  for (unsigned half = kNameThreads / 2; half > 0; half /= 2) {
+  for (unsigned half = kHashThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (self < half) {
       const U128 other = ((U128)high[self + half] << 64) | low[self + half];
