@@ -66,7 +66,8 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnChild(vo
   return 0;
 }
 
-// The intermediate process prevents a SIGCHLD for the program when exec ends the sharing of memory.
+// An intermediate process, which starts the broker and exits. A direct child would send SIGCHLD to
+// the program at its end, because exec resets a child's exit signal to SIGCHLD.
 __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnParent(void* raw) {
   auto* arguments = static_cast<SpawnArguments*>(raw);
   __clone(SpawnChild, arguments->stack_end, CLONE_VM | CLONE_VFORK, raw);
@@ -119,7 +120,8 @@ bool BrokerClient::TrustFolder() {
   if (!folder.valid() && errno == ENOENT) return true;
   struct stat s;
   if (!folder.valid() || fstat(folder.get(), &s) != 0) {
-    dprintf(2, "softgpu: %s is not a usable folder: %s\n", directory_, strerror(errno));
+    dprintf(2, "softgpu: cannot use %s as the folder of the GPUs: %s\n", directory_,
+            strerror(errno));
     return false;
   }
   const uid_t user = geteuid();
@@ -129,8 +131,8 @@ bool BrokerClient::TrustFolder() {
   const mode_t writers = chosen_ ? S_IWOTH : S_IWGRP | S_IWOTH;
   if (!owner_ok || (s.st_mode & writers) != 0) {
     dprintf(2,
-            "softgpu: %s belongs to user %u and has mode %04o, so another user may control it: "
-            "remove it, or set SOFTGPU_DIR to a folder of your own\n",
+            "softgpu: %s belongs to user %u and has mode %04o, so another user may control it. "
+            "Remove it, or set SOFTGPU_DIR to a folder that belongs to you.\n",
             directory_, s.st_uid, s.st_mode & 07777);
     return false;
   }
@@ -178,7 +180,7 @@ bool BrokerClient::Dial() {
 // Returns true if a broker reported that it is ready.
 bool BrokerClient::Spawn() {
   if (mkdir(directory_, 0700) != 0 && errno != EEXIST) {
-    dprintf(2, "softgpu: cannot make %s: %s\n", directory_, strerror(errno));
+    dprintf(2, "softgpu: cannot create the folder %s: %s\n", directory_, strerror(errno));
     return false;
   }
   if (!TrustFolder()) return false;
@@ -218,10 +220,15 @@ bool BrokerClient::Spawn() {
   if (got > 0 && line[0] == 'R') return true;
   line[got > 0 ? got : 0] = 0;
   if (got > 0) {
-    dprintf(2, "softgpu: no broker for %s: %s\n", directory_, line + 1);
+    dprintf(2, "softgpu: cannot start the broker for %s: %s\n", directory_, line + 1);
+  } else if (program_[0] != 0) {
+    dprintf(2, "softgpu: cannot start the broker for %s: %s could not be run\n", directory_,
+            program_);
   } else {
-    dprintf(2, "softgpu: no broker for %s: %s did not start\n", directory_,
-            program_[0] != 0 ? program_ : "softgpu-broker was not found, so it");
+    dprintf(2,
+            "softgpu: cannot start the broker for %s: softgpu-broker was not found; "
+            "set SOFTGPU_BROKER to its path\n",
+            directory_);
   }
   return false;
 }
@@ -234,7 +241,10 @@ CUresult BrokerClient::Connect() {
     if (Dial()) return CUDA_SUCCESS;
     if (!Spawn()) return CUDA_ERROR_SYSTEM_NOT_READY;
   }
-  dprintf(2, "softgpu: the broker in %s does not answer\n", directory_);
+  dprintf(2,
+          "softgpu: cannot connect to the broker in %s: it does not answer, has another version, "
+          "or belongs to another user\n",
+          directory_);
   return CUDA_ERROR_SYSTEM_NOT_READY;
 }
 

@@ -15,14 +15,16 @@ struct KeepTicket {
 
 class BrokerClient {
  public:
-  // Reads from the environment where the broker is, and the properties of a broker that this
-  // process would start.
+  // Reads the environment: the broker's directory, and the number and memory of the devices of a
+  // broker that this process starts.
   void Configure();
-  // Connects; starts a broker if there is none. Prints the reason of a failure on stderr.
+  // Connects to the broker, and starts one if there is none. Prints the reason of a failure on
+  // stderr.
   CUresult Connect();
   // Disconnects. Memory that only this process used is free on return.
   void Disconnect();
-  // SAFETY: for the child after fork: takes no lock, and sends nothing on the parent's connection.
+  // SAFETY: called in the child after fork, so it takes no lock and sends nothing on the parent's
+  // connection.
   void AbandonAfterFork() { socket_.Reset(); }
   bool connected() const { return socket_.valid(); }
 

@@ -30,8 +30,8 @@ Driver& driver() {
 
 namespace {
 
-// CUDA_VISIBLE_DEVICES: indices or prefixes of "GPU-…" names; the first one without a match ends
-// the list.
+// Reads CUDA_VISIBLE_DEVICES, a list of indices or prefixes of "GPU-…" names. The list ends at the
+// first item without a match.
 void ChooseDevices() {
   const BrokerConfig& config = driver().broker.config();
   auto add = [&](int physical) {
