@@ -16,8 +16,7 @@ namespace workloads {
 namespace {
 
 constexpr uint32_t kWords = 3u << 18;  // more than the agent leaves to the driver
-constexpr uint32_t kDataAt = 16;       // the words before it hold the rank's progress and its last
-                                       // round
+constexpr uint32_t kDataAt = 16;       // before it are the rank's progress and its last round
 constexpr uint32_t kDataWords = 64 * 1024 + 1;
 constexpr uint32_t kCollectives = 12;  // per round
 constexpr uint64_t kSeed = 1200;
@@ -41,7 +40,7 @@ class Rank {
     CU(cuIpcOpenMemHandle(&theirs_, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   }
 
-  // `last` tells the other rank that this is the last round.
+  // With `last`, the other rank learns that this is the last round.
   uint64_t Round(bool last) {
     ++round_;
     if (last) CU(cuMemsetD32Async(mine_.address() + sizeof(uint32_t), round_, 1, stream_));

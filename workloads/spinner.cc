@@ -1,6 +1,6 @@
 // CPU threads that continuously count in pinned and registered host memory, like runtimes that
-// communicate with the GPU through it. They never call the driver or wait for it. The program
-// detects if such memory is removed or replaced by an older copy.
+// communicate with the GPU through such memory. They never call the driver or wait for it. The
+// program detects when this memory is removed or replaced by an older copy.
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
-// Threads that continuously query streams and wait for them, beside one that works, like XLA's.
-// cuStreamQuery passes the driver's lock and reads memory that its checkpoint removes, so with the
-// driver alone this program is killed. Another thread queries an address in a mapping of the
-// program, which is unknown to the driver while it is unmapped.
+// Threads that continuously query streams and wait for them, like XLA's, while the main thread
+// works. The driver's lock does not block cuStreamQuery, which reads memory that the checkpoint
+// unmaps, so this program is killed when the driver alone suspends it. Other threads query an
+// address in a mapping of the program, which the driver does not know while it is unmapped.
 #include <time.h>
 
 #include <array>
@@ -102,7 +102,7 @@ class Watcher : public Workload {
   void AskKind() const {
     unsigned kind = 0;
     CU(cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, mapped_));
-    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its own mapping is memory of kind %u", kind);
+    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its mapping has memory type %u", kind);
   }
 
   void AskKinds() const {
@@ -110,14 +110,16 @@ class Watcher : public Workload {
     CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     void* where = &kind;
     CU(cuPointerGetAttributes(1, &what, &where, mapped_));
-    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its own mapping is said to be of kind %u", kind);
+    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its mapping is listed as memory type %u", kind);
   }
 
   void AskRange() const {
     CUdeviceptr base = 0;
     size_t bytes = 0;
     CU(cuMemGetAddressRange_v2(&base, &bytes, mapped_));
-    if (base != mapped_ || bytes != kMappedBytes) Fail("its own mapping has %zu bytes", bytes);
+    if (base != mapped_ || bytes != kMappedBytes) {
+      Fail("the driver reports %zu bytes for its mapping", bytes);
+    }
   }
 
   void Watch(Call call) {

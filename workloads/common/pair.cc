@@ -13,7 +13,9 @@
 namespace workloads {
 
 void WriteAll(int fd, const void* data, size_t size) {
-  if (write(fd, data, size) != ssize_t(size)) Fail("the other process: %s", strerror(errno));
+  if (write(fd, data, size) != ssize_t(size)) {
+    Fail("cannot write to the other process: %s", strerror(errno));
+  }
 }
 
 bool ReadAll(int fd, void* data, size_t size) {
@@ -21,7 +23,9 @@ bool ReadAll(int fd, void* data, size_t size) {
   do {
     length = recv(fd, data, size, MSG_WAITALL);
   } while (length < 0 && errno == EINTR);
-  if (length != 0 && length != ssize_t(size)) Fail("the other process: %zd bytes", length);
+  if (length != 0 && length != ssize_t(size)) {
+    Fail("read %zd of %zu bytes from the other process", length, size);
+  }
   return length != 0;
 }
 
@@ -57,7 +61,7 @@ int ReceiveDescriptor(int socket) {
   Message message;
   if (recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC) != 1) Fail("the child did not start");
   cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) Fail("no descriptor came");
+  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) Fail("the child sent no descriptor");
   int fd = -1;
   memcpy(&fd, CMSG_DATA(control), sizeof fd);
   return fd;
@@ -131,8 +135,8 @@ class Pair : public Steady {
     StepInPlace(shared_, salt);
     WriteAll(child_socket_, &round, sizeof round);
     uint64_t seen = 0;
-    if (!ReadAll(child_socket_, &seen, sizeof seen)) Fail("the child is gone");
-    if (seen != Checksum(shared_)) Fail("the child does not see what was written");
+    if (!ReadAll(child_socket_, &seen, sizeof seen)) Fail("the child has ended");
+    if (seen != Checksum(shared_)) Fail("the child reads other data than the parent wrote");
     StepInPlace(shared_, ChildsSalt(round));
     Compare("the shared memory", view_.Read(), shared_);
     sharing_->Round(round);

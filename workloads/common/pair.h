@@ -1,7 +1,7 @@
 // Two programs that share GPU memory: the child owns it, and the parent opens it. In each round
 // both change it and check the other's changes. The child exits when its parent does.
 //
-// A Sharing defines how they share. A program's main() is SharingMain.
+// A Sharing defines how the memory is shared. The main() of such a program calls SharingMain.
 #pragma once
 
 #include <memory>
