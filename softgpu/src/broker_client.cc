@@ -77,6 +77,12 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnParent(v
 
 }  // namespace
 
+struct BrokerClient::Answer {
+  BrokerReply reply;
+  int fds[kMaxPassedFds];
+  int count = 0;
+};
+
 uint64_t ParseSize(const char* text) {
   char* end = nullptr;
   uint64_t value = strtoull(text, &end, 10);
@@ -159,19 +165,17 @@ bool BrokerClient::Dial() {
     socket_.Reset();
     return false;
   }
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  if (!Call(BrokerRequest{}, -1, &reply, fds, &count) || reply.error != 0 ||
-      count != int(reply.config.device_count)) {
-    for (int i = 0; i < count; ++i) close(fds[i]);
+  Answer answer;
+  if (!Call(BrokerOp::kHello, {}, -1, &answer) || answer.reply.error != 0 ||
+      answer.count != int(answer.reply.config.device_count)) {
+    for (int i = 0; i < answer.count; ++i) close(answer.fds[i]);
     socket_.Reset();
     return false;
   }
-  config_ = reply.config;
+  config_ = answer.reply.config;
   socket_.MoveHigh();
-  for (int i = 0; i < count; ++i) {
-    devices_[i].Reset(fds[i]);
+  for (int i = 0; i < answer.count; ++i) {
+    devices_[i].Reset(answer.fds[i]);
     devices_[i].MoveHigh();
   }
   return true;
@@ -250,62 +254,46 @@ CUresult BrokerClient::Connect() {
 
 void BrokerClient::Disconnect() {
   if (!connected()) return;
-  BrokerRequest request;
-  request.op = BrokerOp::kDropAll;
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  Call(request, -1, &reply, fds, &count);
+  Answer answer;
+  Call(BrokerOp::kDropAll, {}, -1, &answer);
   for (Fd& device : devices_) device.Reset();
   socket_.Reset();
 }
 
-bool BrokerClient::Call(const BrokerRequest& request, int fd_out, BrokerReply* reply, int* fds,
-                        int* count) {
+bool BrokerClient::Call(BrokerOp op, const KeepTicket& ticket, int fd_out, Answer* answer) {
+  BrokerRequest request;
+  request.op = op;
+  request.key = ticket.key;
+  request.token = ticket.token;
   while (busy_.exchange(1) != 0) FutexWait(&busy_, 1, 100);
   bool ok = SendWithFds(socket_.get(), &request, sizeof(request), &fd_out, fd_out >= 0 ? 1 : 0) &&
-            ReceiveWithFds(socket_.get(), reply, sizeof(*reply), fds, count);
+            ReceiveWithFds(socket_.get(), &answer->reply, sizeof(answer->reply), answer->fds,
+                           &answer->count);
   busy_.store(0);
   FutexWake(&busy_);
   return ok;
 }
 
 CUresult BrokerClient::Keep(int fd, KeepTicket* ticket) {
-  BrokerRequest request;
-  request.op = BrokerOp::kKeep;
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  if (!Call(request, fd, &reply, fds, &count) || reply.error != 0)
+  Answer answer;
+  if (!Call(BrokerOp::kKeep, {}, fd, &answer) || answer.reply.error != 0)
     return CUDA_ERROR_SYSTEM_NOT_READY;
-  *ticket = {reply.key, reply.token};
+  *ticket = {answer.reply.key, answer.reply.token};
   return CUDA_SUCCESS;
 }
 
 CUresult BrokerClient::Fetch(const KeepTicket& ticket, Fd* file) {
-  BrokerRequest request;
-  request.op = BrokerOp::kFetch;
-  request.key = ticket.key;
-  request.token = ticket.token;
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  if (!Call(request, -1, &reply, fds, &count)) return CUDA_ERROR_SYSTEM_NOT_READY;
-  if (reply.error != 0 || count != 1) return CUDA_ERROR_INVALID_VALUE;
-  file->Reset(fds[0]);
+  Answer answer;
+  if (!Call(BrokerOp::kFetch, ticket, -1, &answer)) return CUDA_ERROR_SYSTEM_NOT_READY;
+  if (answer.reply.error != 0 || answer.count != 1) return CUDA_ERROR_INVALID_VALUE;
+  file->Reset(answer.fds[0]);
   return CUDA_SUCCESS;
 }
 
 void BrokerClient::Drop(const KeepTicket& ticket) {
   if (ticket.key == 0 || !connected()) return;
-  BrokerRequest request;
-  request.op = BrokerOp::kDrop;
-  request.key = ticket.key;
-  request.token = ticket.token;
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  Call(request, -1, &reply, fds, &count);
+  Answer answer;
+  Call(BrokerOp::kDrop, ticket, -1, &answer);
 }
 
 }  // namespace softgpu

@@ -42,7 +42,9 @@ class BrokerClient {
   bool TrustFolder();
   bool Dial();
   bool Spawn();
-  bool Call(const BrokerRequest& request, int fd_out, BrokerReply* reply, int* fds, int* count);
+  struct Answer;
+  // Sends a request, with a file unless `fd_out` is -1, and waits for the answer.
+  bool Call(BrokerOp op, const KeepTicket& ticket, int fd_out, Answer* answer);
 
   Fd socket_;
   Fd devices_[kMaxDevices];
