@@ -2,10 +2,7 @@
 // collectives, all launched before either rank waits for one. Like NCCL's kernels, each kernel runs
 // until the other rank's has started. The child runs ahead of the parent, so at nearly every moment
 // it has work on the GPU that ends only when the parent continues.
-#include <limits.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/arithmetic.h"
@@ -103,42 +100,24 @@ class Rank {
 class Collective : public Workload {
  public:
   void SetUp(const Options& options) override {
-    const int socket = Start(options);
-    rank_.SetUp(options, 0, socket);
-    close(socket);
+    Options other = options;
+    if (options.devices > 1) ++other.device;
+    child_.Start(other);
+    rank_.SetUp(options, 0, child_.socket);
+    close(child_.socket);
   }
   uint64_t Round(uint64_t) override { return rank_.Round(/*last=*/false); }
   void Verify() override {
     rank_.Round(/*last=*/true);
-    int status = 0;
-    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child failed");
+    child_.AwaitSuccess();
     rank_.Verify();
   }
   void Sabotage() override { rank_.Sabotage(); }
   void TearDown() override { rank_.TearDown(); }
 
  private:
-  int Start(const Options& options) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) Fail("socketpair");
-    char self[PATH_MAX] = {};
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) Fail("readlink");
-    const std::string device = std::to_string(options.device + (options.devices > 1 ? 1 : 0));
-    const std::string memory = std::to_string(options.memory_bytes);
-    child_ = fork();
-    if (child_ < 0) Fail("fork");
-    if (child_ == 0) {
-      dup2(ends[1], STDIN_FILENO);
-      execl(self, self, "--child", "1", "--device", device.c_str(), "--memory", memory.c_str(),
-            nullptr);
-      _exit(127);
-    }
-    close(ends[1]);
-    return ends[0];
-  }
-
   Rank rank_;
-  pid_t child_ = 0;
+  ChildProcess child_;
 };
 
 }  // namespace
