@@ -1,5 +1,6 @@
-// This process's connection to the broker. While it is open, CRIU refuses to dump the process, like
-// one that has a real GPU open. Nothing here allocates, because the restore thread uses all of it.
+// This process's connection to the broker. While it is open, CRIU refuses to dump the process, as
+// it does with a process that uses a real GPU. The restore thread uses this class, so it allocates
+// no memory.
 #pragma once
 
 #include "base.h"

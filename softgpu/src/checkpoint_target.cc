@@ -175,7 +175,7 @@ CUresult MakeAgain(Memory* memory) {
   return memory->keep ? driver().broker.Keep(file.get(), &memory->ticket) : CUDA_SUCCESS;
 }
 
-// Final, as in the real driver: a failed restore cannot be retried.
+// Makes the failure of a restore final: as with the real driver, it cannot be retried.
 CUresult Lost(CUresult why) {
   SetState(CU_PROCESS_STATE_FAILED);
   driver().broker.Disconnect();
@@ -261,7 +261,7 @@ void* ThreadMain(void*) {
     if (got != ssize_t(sizeof(request))) return nullptr;  // the program closed the pipe
     if (!ClientIsThere()) continue;  // the client died before its request was read
     CheckpointReply reply{request.nonce, int32_t(Serve(request)), 0};
-    // Non-blocking: unread answers may fill the pipe.
+    // The pipe is non-blocking, because unread answers may fill it.
     if (write(g_header->reply_write, &reply, sizeof(reply)) < 0 && errno != EAGAIN) return nullptr;
   }
 }

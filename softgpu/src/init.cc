@@ -65,8 +65,9 @@ void ChooseDevices() {
 }
 
 // SAFETY: runs in the child after fork, where no lock may be taken because its holder may not
-// exist. The parent's contexts become unusable. Its device files and mappings stay in the child, as
-// with the real driver; they include the connection to the broker.
+// exist. The parent's contexts become unusable. The descriptors of the devices stay open in the
+// child, as with the real driver. The connection to the broker is closed, and device memory is not
+// mapped in the child (MapDeviceFile).
 void AfterForkInChild() {
   driver().initialised.store(false);
   driver().broker.AbandonAfterFork();
