@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs `stasis bench` from a release build with the given arguments. If no GPU can be suspended it
-# uses softgpu, whose times are meaningless, to show that it works.
+# Runs `stasis bench` from a release build with the given arguments. If this machine has no GPU that
+# can be suspended, the bench runs on softgpu. Then its times are meaningless.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/lib.sh
@@ -11,7 +11,7 @@ if ! "$build/bin/stasis" gpu ls --json 2>/dev/null | tr -d ' \n' | grep -q '"can
   work=$(mktemp -d "${TMPDIR:-/tmp}/stasis-bench-XXXXXX")
   trap 'rm -rf "$work"' EXIT
   export LD_LIBRARY_PATH="$build/lib/softgpu" SOFTGPU_DIR="$work"
-  note "no GPU here can be suspended: using softgpu, with --size 256MiB unless you give options" >&2
+  note "this machine has no GPU that can be suspended: using softgpu, with --size 256MiB unless you give options" >&2
   [ $# -gt 0 ] || set -- --size 256MiB --allocation 16MiB
 fi
 "$build/bin/stasis" bench "$@"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Provides a working CRIU: the system's if it is new enough, otherwise one built from the
-# distribution's source archive in .cache/criu, with its CUDA plugin, which only tests use. With
-# --own the system's is ignored (for the tarball). --is-there only reports, by its exit status,
-# whether there is one already.
+# Provides a working CRIU: the system's if it is new enough. Otherwise it builds one in .cache/criu
+# from Debian's source archive, with the CUDA plugin, which only tests use. With --own the system's
+# CRIU is ignored (for the tarball). --is-there only reports, by its exit status, whether a suitable
+# CRIU exists.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -19,7 +19,7 @@ work=$cache/criu-build
 version_of() { "$1" --version 2>/dev/null | awk '$1 == "Version:" { print $2 }'; }
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
 
-# CRIU's check needs root; without it the result says nothing about the machine.
+# Returns false if CRIU's own check fails. The check needs root; without root it is skipped.
 checks_out() {
   as=
   if [ "$(id -u)" != 0 ]; then
@@ -86,7 +86,7 @@ build_own() {
       [ "$found" = "$tried" ] || note "Debian $suite now has CRIU $found; Stasis was tested with $tried"
       break
     fi
-    note "Debian $suite has no CRIU source: $(tail -n 1 "$work/apt.log" 2>/dev/null)"
+    note "could not get the CRIU source of Debian $suite: $(tail -n 1 "$work/apt.log" 2>/dev/null)"
     archive=
   done <tools/criu.table
   [ -n "$archive" ] || die "CRIU $least or newer could not be downloaded (see .cache/criu-build/apt.log)." \
@@ -94,10 +94,10 @@ build_own() {
     "STASIS_NO_SETUP=1 ./run build"
   say "building CRIU $found into .cache/criu"
   tar -C "$work" -xJf "$archive"
-  # Without GnuTLS, which only CRIU's page server needs and which adds nine libraries.
+  # Only CRIU's page server needs GnuTLS, which would add nine libraries.
   make -C "$work"/criu-*/ -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
     tail -n 15 "$work/make.log" >&2
-    die "CRIU $found did not build; the output is in .cache/criu-build/make.log"
+    die "CRIU $found could not be built; the output is in .cache/criu-build/make.log"
   }
   rm -rf "$prefix"
   mkdir -p "$prefix/sbin" "$prefix/share" "$prefix/lib"
@@ -132,11 +132,11 @@ case ${1:-} in
 esac
 own_will_do || build_own
 at_least "$(version_of "$own")" "$wanted" ||
-  note "CRIU $(version_of "$own") cannot save sockets on this kernel; $wanted can, but could not be downloaded"
+  note "CRIU $(version_of "$own") cannot save sockets on this kernel; version $wanted can, but could not be downloaded"
 if checks_out "$own"; then
-  note "CRIU: our own $(version_of "$own")"
+  note "CRIU: version $(version_of "$own") in .cache/criu"
 else
-  note "CRIU: our own $(version_of "$own"), but it cannot work here. Building continues, but"
-  note "processes cannot be saved and restored. It reports:"
+  note "CRIU: version $(version_of "$own") in .cache/criu, but it does not work on this machine."
+  note "Building continues, but processes cannot be saved and restored. CRIU reports:"
   tail -n 3 "$cache/criu-check.log" | sed 's/^/     /'
 fi

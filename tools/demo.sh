@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 build=${STASIS_DEMO_BUILD:-$PWD/build/${1:-release}}
 workloads=$build/workloads
 PATH=$build/bin:$PATH
-have stasis || die "there is no stasis in $build/bin" "./run build"
+have stasis || die "there is no stasis in $build/bin. To build it:" "./run build"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/stasis-demo-XXXXXX")
 export STASIS_STATE_DIR="$work/state"
@@ -25,8 +25,8 @@ clean_up() {
     fi
   done
   stasis recover >/dev/null 2>&1 || true
-  # Memory for GPU data is mounted below the directory, if permitted, and would prevent its removal.
-  # The resident mover has it open.
+  # The file system for GPU data may be mounted below the directory and would prevent its removal.
+  # `arena free` ends the resident mover, which has files of it open.
   stasis arena free >/dev/null 2>&1 || true
   umount "$work/state/run/arena" 2>/dev/null || true
   rm -rf "$work"
@@ -49,7 +49,7 @@ wrong() {
   exit 1
 }
 
-# expect CODE COMMAND...: shows and runs the command, and shows its output, which is also in $said.
+# expect CODE COMMAND...: shows and runs the command, shows its output, and sets $said to it.
 expect() {
   wanted=$1
   shift
@@ -62,7 +62,8 @@ expect() {
 }
 show() { expect 0 "$@"; }
 
-# Waits for a line of a job's output. `stasis logs -f` is no help: it ends only with the job.
+# Waits for a line of a job's output. `stasis logs -f` cannot be used, because it ends only with the
+# job.
 await_ready() {
   tries=0
   until stasis logs "$1" | grep -q '^READY$'; do
@@ -85,7 +86,7 @@ verify() {
   port=$(stasis logs "$1" | sed -n 's/^PORT //p')
   said=$("$workloads/udp_send" --timeout 60000 "$port" verify) || wrong "$1 does not answer."
   case $said in
-    OK*) tell "It compared every byte of its GPU memory: unchanged." ;;
+    OK*) tell "It compared every byte of its GPU memory: nothing has changed." ;;
     *) wrong "its GPU memory has changed: $said" ;;
   esac
 }
@@ -112,22 +113,22 @@ fi
 
 printf '%sStasis: a GPU program is suspended, saved, killed and brought back%s\n' "$bold" "$plain"
 tell "The GPU: $about."
-[ $gpu = real ] || tell "No GPU with a driver that can checkpoint was found; everything but the GPU is real."
+[ $gpu = real ] || tell "No GPU with a driver that can checkpoint was found, so only the GPU is simulated."
 [ "${available:-99999}" -ge 12000 ] || tell "(2 GiB instead of 8, because only $available MiB of RAM are free.)"
 
-# What this machine lacks for CRIU, in one line; empty if it can dump.
+# The reasons why this machine cannot dump; empty if it can.
 missing=
 if ! checked=$(stasis check 2>&1); then
   missing=$(printf '%s\n' "$checked" | grep '^cannot' || true)
 fi
 
-step "1. A job on the GPU: a counter with $first of memory that adds one for each packet"
+step "1. A job uses the GPU: a counter with $first of memory that adds one for each packet"
 show stasis run --job first -- "$workloads/counter" --memory $first
 await_ready first
 ask first 101
 show stasis gpu ls
 
-step "2. It gives up the GPU; its process stays"
+step "2. The job gives up its GPU memory; its process stays"
 show stasis suspend first
 show stasis ps
 
@@ -142,34 +143,34 @@ show stasis run --job second -- "$workloads/counter" --memory $second
 await_ready second
 ask second 101
 if [ $gpu = softgpu ]; then
-  tell "The first one cannot come back now; the message says why, and it stays suspended:"
+  tell "The first job cannot be resumed now. The message gives the reason, and the job stays suspended:"
   expect 1 stasis resume first
 fi
 show stasis kill second --signal KILL
 expect 137 stasis wait second
 
-step "4. The first one takes the GPU back and continues"
+step "4. The first job takes the GPU back and continues"
 show stasis resume first
 show stasis ps
 
 if [ -n "$missing" ]; then
-  step "5. Left out: dump, kill -9, restore"
-  tell "Saving a program to disk needs CRIU, and CRIU needs rights that are missing here:"
+  step "5. Skipped: dump, kill -9, restore"
+  tell "Saving a program to disk needs CRIU, which does not work here for these reasons:"
   printf '%s\n' "$missing" | sed 's/^/   /'
-  tell "Run as root on a real or virtual machine (or in a privileged container), the demo shows all steps."
+  tell "To see all steps, run the demo as root on a real or virtual machine, or in a privileged container."
 else
-  step "5. It is saved to disk while it runs, then killed"
+  step "5. The job is saved to disk while it runs, then killed"
   show stasis dump first --name saved --leave-running
   pid=$(stasis ps --json | tr -d ' \n' | sed -n 's/.*"id":"first"[^}]*"pid":\([0-9]*\).*/\1/p')
   show kill -9 "$pid"
   expect 137 stasis wait first
 
-  step "6. It comes back from disk with the same process id and its count"
+  step "6. The job is restored from disk with the same process id and its count"
   show stasis restore first
   ask first 102
   verify first
 
-  step "7. One byte of the image is changed: the restore is refused"
+  step "7. One byte of the image is changed, and the restore rejects the image"
   show stasis kill first --signal KILL
   expect 137 stasis wait first
   file=$(find "$STASIS_STATE_DIR/data/images/saved" -type f -size +1M | sort | head -n 1)
@@ -181,7 +182,7 @@ else
   expect 1 stasis restore first
 fi
 
-printf '\n%sEvery step did what it said, in %s s.%s\n' "$bold" "$(($(date +%s) - began))" "$plain"
+printf '\n%sAll steps succeeded, in %s s.%s\n' "$bold" "$(($(date +%s) - began))" "$plain"
 if [ $gpu = softgpu ]; then
   tell "The times above are softgpu's: they show that it works, and say nothing about a GPU."
   tell "docs/measurements/ has measurements on real GPUs."

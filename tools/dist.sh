@@ -22,7 +22,7 @@ from_the_system='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util))\.so\.[0-9]+$'
 # Prints the libraries of CRIU, including indirect ones: one path a line.
 libraries() {
   ldd "$1" | awk '$2 == "=>" { print $1, $3 }' | while read -r soname path; do
-    [ "$path" != not ] || die "$1 needs $soname, which is missing here"
+    [ "$path" != not ] || die "$1 needs the library $soname, which is not installed"
     printf '%s\n' "$soname" | grep -Eq "$from_the_system" || printf '%s\n' "$path"
   done
 }
@@ -33,7 +33,8 @@ package_of() {
   dpkg -S "$file" "${file#/usr}" 2>/dev/null | sed 's/:.*//' | head -n 1
 }
 
-# Lists every included package with its licence and the location of its source.
+# licence PACKAGE: copies the licence of an included package, and adds the package, with its version
+# and source package, to a list.
 licence() {
   mkdir -p "$tree/share/licenses/$1"
   cp "/usr/share/doc/$1/copyright" "$tree/share/licenses/$1/"
@@ -48,7 +49,8 @@ cmake --install build/release --prefix "$PWD/$tree" --strip >"build/dist/install
 
 cp .cache/criu/sbin/criu "$tree/libexec/criu"
 strip "$tree/libexec/criu"
-# RPATH, not RUNPATH: it reaches libraries of libraries, and comes before the user's LD_LIBRARY_PATH.
+# RPATH is used instead of RUNPATH, because it also applies to libraries of libraries, and comes
+# before the user's LD_LIBRARY_PATH.
 # shellcheck disable=SC2016  # expanded by the loader, not the shell
 patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$tree/libexec/criu"
 mkdir -p "$tree/share/licenses/criu"
@@ -81,7 +83,7 @@ if [ ! -f "$tarball" ] || ! is_stamped dist "$contents"; then
   set_stamp dist "$contents"
 fi
 size=$(wc -c <"$tarball")
-[ "$size" -le "$limit" ] || die "$tarball is $size bytes; the limit is $limit"
+[ "$size" -le "$limit" ] || die "$tarball has $size bytes; the limit is $limit"
 
 say "checking the tarball: unpacked elsewhere, with an empty environment and without this machine's libraries"
 STASIS_TARBALL=$PWD/$tarball ctest --preset dist "$@"

@@ -20,14 +20,14 @@ if [ $# -eq 0 ]; then
     set -- "$@" "$(basename "${fuzzer%_fuzz}")"
   done
 fi
-# Needed for function names in reports.
+# Sanitizer reports need it for function names.
 ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true)
 export ASAN_SYMBOLIZER_PATH
 limit="-max_total_time=$seconds"
 [ "$seconds" != 0 ] || limit=-runs=0
 
-# fuzz NAME: writes its log and crashing inputs to .cache/fuzz/NAME, and their names also to
-# `broken`.
+# fuzz NAME: runs a fuzzer. Writes its log and crashing inputs to .cache/fuzz/NAME, and adds NAME to
+# the file `broken` if it fails.
 fuzz() {
   name=$1
   kept=tests/fuzz/corpus/$name
@@ -51,7 +51,7 @@ mkdir -p "$cache/fuzz"
 for name in "$@"; do
   [ -x "build/asan/fuzz/${name}_fuzz" ] || die "there is no fuzzer '$name'"
 done
-# One on each processor. Background processes do not get Ctrl-C.
+# Run one fuzzer for each CPU. Background processes do not get Ctrl-C, so it is passed on.
 trap 'trap - TERM; kill 0' INT TERM
 running=0
 for name in "$@"; do
@@ -62,5 +62,6 @@ for name in "$@"; do
 done
 wait
 bad=$(tr '\n' ' ' <"$broken")
-[ -z "$bad" ] || die "broken: $bad" "The input is in .cache/fuzz/NAME; build/asan/fuzz/NAME_fuzz FILE runs it again." \
-  "Put it into tests/fuzz/corpus/NAME together with the fix."
+[ -z "$bad" ] || die "these fuzzers failed: $bad" \
+  "The failing input is in .cache/fuzz/NAME; build/asan/fuzz/NAME_fuzz FILE runs it again." \
+  "When you fix the error, add the input to tests/fuzz/corpus/NAME."

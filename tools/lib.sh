@@ -22,7 +22,7 @@ as_root() {
   elif have sudo; then
     sudo "$@"
   else
-    die "this needs root, and sudo is missing. As root, run:" "$*" "and then the same ./run command again."
+    die "this step needs root, and sudo is not installed. As root, run:" "$*" "and then the same ./run command again."
   fi
 }
 

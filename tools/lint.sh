@@ -9,8 +9,8 @@ set -eu
 [ -n "${STASIS_NO_SETUP:-}" ] || install_groups lint
 mkdir -p "$cache"
 since=${1:-HEAD}
-# With --ci: the number of sources for clang-tidy, those changed last. All of them would take too
-# long.
+# With --ci clang-tidy checks only this many sources, those that changed last, because all of them
+# would take too long.
 tidy_limit=
 if [ "$since" = --ci ]; then
   tidy_limit=20
@@ -35,7 +35,7 @@ verdict() {
   if [ "$1" = 0 ]; then note "$2: good"; else bad="$bad $2"; fi
 }
 
-say "format, subjects and habits"
+say "checking format, scripts, commit subjects and habits"
 status=0
 files '*.cc' '*.h' '*.c' '*.cu' | xargs -r clang-format-16 --dry-run --Werror || status=$?
 verdict $status format
@@ -67,7 +67,8 @@ if [ -n "$sources" ]; then
   fi
   tools/build.sh dev --target generated >"$cache/lint-build.log" 2>&1 ||
     die "the build could not be configured; see .cache/lint-build.log"
-  # clang-tidy gets the compile commands without GCC's own options, and only for files that have one.
+  # clang-tidy gets the compile commands without options that only GCC knows, and checks only files
+  # that have a compile command.
   mkdir -p "$cache/tidy"
   known=$(python3 - "$cache/tidy/compile_commands.json" <<'END'
 import json, os, sys

@@ -26,11 +26,11 @@ install_groups() {
   [ -n "$missing" ] || return 0
   # shellcheck disable=SC2086  # one package a word
   set -- $missing
-  have apt-get || die "this system has no apt-get, and these Debian packages (or your system's equivalents) are missing:" \
+  have apt-get || die "packages cannot be installed, because this system has no apt-get. These Debian packages (or your system's equivalents) are missing:" \
     "$*" "Install them, then run again with STASIS_NO_SETUP=1."
   mkdir -p "$cache"
   if [ "$(id -u)" != 0 ] && ! have sudo; then
-    die "packages are missing, and this account cannot install them (not root, no sudo). As root, run:" \
+    die "packages are missing, and this account cannot install them, because it is not root and has no sudo. As root, run:" \
       "apt-get update && apt-get install --no-install-recommends -y $*" "and then the same ./run command again."
   fi
   if [ -z "${STASIS_LISTS_READ:-}" ]; then
@@ -41,7 +41,7 @@ install_groups() {
   fi
   downloads=$(to_download "$@") || {
     apt-get install --no-install-recommends -qq --print-uris "$@" >/dev/null || true
-    die "apt does not know all of these packages: $*"
+    die "apt does not have all of these packages: $*"
   }
   say "$(printf '%s\n' "$downloads" |
     awk 'NF { n++; sum += $1 } END { printf "downloading %d packages, %.0f MB in all (size in MB):", n, sum / 1e6 }')"

@@ -4,7 +4,7 @@
 usage: tools/sample_text.py [--seed N] [--comments N] [--messages N] [--sentences N] [FOLDER…]
 
 Prints N comments, N messages and N sentences of documentation, each with its file and line, from the whole
-checkout or from the named folders and files. The same seed on the same tree draws the same sample.
+checkout or from the named folders and files. With the same seed and the same tree the sample is the same.
 """
 
 import argparse

@@ -10,11 +10,11 @@ if [ -n "${STASIS_NO_SETUP:-}" ]; then
 fi
 now=$(stamp_of tools/packages.txt tools/criu.table tools/criu.sh)
 if is_stamped setup "$now"; then
-  [ "${1:-}" = --quiet ] || note "nothing to do: this machine is set up"
+  [ "${1:-}" = --quiet ] || note "nothing to do: this machine is set up already"
   exit 0
 fi
 say "setting this machine up"
-# One list of packages, so that the user confirms only once.
+# All packages are installed in one step, so that the user confirms only once.
 if tools/criu.sh --is-there; then install_groups build; else install_groups build criu; fi
 tools/criu.sh
 set_stamp setup "$now"

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds one preset and runs its tests, or those of the tarball; further arguments are passed to
-# ctest. Prints ctest's summary and the cases that ctest does not see.
+# ctest. Prints ctest's summary, and the failed and skipped cases inside test programs, which ctest
+# does not see.
 set -eu
 . tools/lib.sh
 

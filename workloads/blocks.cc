@@ -1,5 +1,6 @@
-// Much memory in allocations of one size, overwritten every round and verified on the GPU. `stasis
-// bench` measures with it. With --commands it reads commands from standard input, one per line:
+// Large memory in allocations of one size, which is overwritten every round and verified on the
+// GPU. `stasis bench` measures it. With --commands it reads commands from standard input, one per
+// line:
 //
 //   fill     fills all memory with other random words   FILLED
 //   verify   compares them                              OK <checksum>, or BAD <wrong words>
@@ -83,7 +84,7 @@ class Blocks : public Workload {
   }
 
   void Sabotage() override {
-    if (blocks_.empty()) Fail("there is nothing to damage");
+    if (blocks_.empty()) Fail("--sabotage needs memory to damage, and there is none");
     FlipByte(blocks_.back().address() + blocks_.back().bytes() - 1);
   }
 
@@ -96,7 +97,7 @@ class Blocks : public Workload {
 
  private:
   [[noreturn]] static void FailOver(uint64_t wrong) {
-    Fail("%llu words are not what was written", static_cast<unsigned long long>(wrong));
+    Fail("%llu words differ from those that were written", static_cast<unsigned long long>(wrong));
   }
 
   CUmodule module_ = nullptr;
@@ -120,7 +121,7 @@ void Obey(Blocks& blocks, const std::string& command) {
       printf("BAD %llu\n", static_cast<unsigned long long>(wrong));
     }
   } else {
-    Fail("there is no command '%s'", command.c_str());
+    Fail("'%s' is not a command; the commands are fill and verify", command.c_str());
   }
 }
 

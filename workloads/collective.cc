@@ -2,10 +2,7 @@
 // collectives, all launched before either rank waits for one. Like NCCL's kernels, each kernel runs
 // until the other rank's has started. The child runs ahead of the parent, so at nearly every moment
 // it has work on the GPU that ends only when the parent continues.
-#include <limits.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/arithmetic.h"
@@ -16,8 +13,7 @@ namespace workloads {
 namespace {
 
 constexpr uint32_t kWords = 3u << 18;  // more than the agent leaves to the driver
-constexpr uint32_t kDataAt = 16;       // the words before it hold the rank's progress and its last
-                                       // round
+constexpr uint32_t kDataAt = 16;       // before it are the rank's progress and its last round
 constexpr uint32_t kDataWords = 64 * 1024 + 1;
 constexpr uint32_t kCollectives = 12;  // per round
 constexpr uint64_t kSeed = 1200;
@@ -41,7 +37,7 @@ class Rank {
     CU(cuIpcOpenMemHandle(&theirs_, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   }
 
-  // `last` tells the other rank that this is the last round.
+  // With `last`, the other rank learns that this is the last round.
   uint64_t Round(bool last) {
     ++round_;
     if (last) CU(cuMemsetD32Async(mine_.address() + sizeof(uint32_t), round_, 1, stream_));
@@ -104,42 +100,24 @@ class Rank {
 class Collective : public Workload {
  public:
   void SetUp(const Options& options) override {
-    const int socket = Start(options);
-    rank_.SetUp(options, 0, socket);
-    close(socket);
+    Options other = options;
+    if (options.devices > 1) ++other.device;
+    child_.Start(other);
+    rank_.SetUp(options, 0, child_.socket);
+    close(child_.socket);
   }
   uint64_t Round(uint64_t) override { return rank_.Round(/*last=*/false); }
   void Verify() override {
     rank_.Round(/*last=*/true);
-    int status = 0;
-    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child failed");
+    child_.AwaitSuccess();
     rank_.Verify();
   }
   void Sabotage() override { rank_.Sabotage(); }
   void TearDown() override { rank_.TearDown(); }
 
  private:
-  int Start(const Options& options) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) Fail("socketpair");
-    char self[PATH_MAX] = {};
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) Fail("readlink");
-    const std::string device = std::to_string(options.device + (options.devices > 1 ? 1 : 0));
-    const std::string memory = std::to_string(options.memory_bytes);
-    child_ = fork();
-    if (child_ < 0) Fail("fork");
-    if (child_ == 0) {
-      dup2(ends[1], STDIN_FILENO);
-      execl(self, self, "--child", "1", "--device", device.c_str(), "--memory", memory.c_str(),
-            nullptr);
-      _exit(127);
-    }
-    close(ends[1]);
-    return ends[0];
-  }
-
   Rank rank_;
-  pid_t child_ = 0;
+  ChildProcess child_;
 };
 
 }  // namespace

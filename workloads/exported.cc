@@ -1,7 +1,7 @@
-// Two programs that share memory through handles that one exports as files and the other imports,
-// like NCCL (common/pair.h). There are three kinds: the child keeps only the mapping; the child
-// frees the memory once the parent has it; the parent keeps the file and imports it again each
-// round.
+// Two programs that share memory by handles that one exports as files and the other imports, like
+// NCCL (common/pair.h). There are three pieces of memory. Of the first the child keeps only the
+// mapping. The child frees the second as soon as the parent has it. The parent keeps the file of
+// the third and imports it again in each round.
 #include <stdint.h>
 #include <unistd.h>
 
@@ -61,11 +61,11 @@ class Exported : public Sharing {
     StepInPlace(expected_, salt);
     Verify();
     again_ = file_.Import(device_);
-    CompareWith("the memory behind the file", again_, RandomWords(kAgainSeed, kLeftWords));
+    CompareWith("memory that was imported again", again_, RandomWords(kAgainSeed, kLeftWords));
     again_.Unmap();
     again_.LetGoOfHandle();
   }
-  void Verify() override { CompareWith("the memory that the child has left", left_, expected_); }
+  void Verify() override { CompareWith("memory that the child has freed", left_, expected_); }
   void Close() override {
     CU(cuModuleUnload(module_));
     for (Mapped* mapped : {&main_, &left_}) {

@@ -1,5 +1,5 @@
-// All state is in the globals of modules. The same image is loaded several times and in several
-// ways, and every copy must keep its own values.
+// A program whose state is only in the globals of modules. The same image is loaded several times
+// and in several ways, and every copy must keep its own values.
 #include <array>
 
 #include "common/arithmetic.h"
@@ -88,7 +88,9 @@ class Globals : public Workload {
     copy.table = FindGlobal(copy.module, "table");
     copy.primes = FindGlobal(copy.module, "primes");
     copy.weights = FindGlobal(copy.module, "weights");
-    if (copy.table.bytes != kTable * sizeof(uint32_t)) Fail("a table of %zu", copy.table.bytes);
+    if (copy.table.bytes != kTable * sizeof(uint32_t)) {
+      Fail("the global `table` has %zu bytes", copy.table.bytes);
+    }
     copy.expected_weights = RandomWords(400 + c, kWeights);
     CU(cuMemcpyHtoD(copy.weights.address, copy.expected_weights.data(), copy.weights.bytes));
   }

@@ -1,5 +1,5 @@
-// Managed memory, which no driver so far can checkpoint. The program must be rejected and continue
-// unharmed.
+// A program with managed memory, which no driver so far can checkpoint. A suspend or dump must be
+// refused, and the program must run on unharmed.
 #include <bit>
 #include <cstring>
 

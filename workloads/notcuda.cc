@@ -28,7 +28,10 @@ void Demand(bool good, const char* what) {
 void Exchange(int in, int out, uint64_t expected, uint64_t next, const char* what) {
   uint64_t found = 0;
   Demand(read(out, &found, sizeof found) == sizeof found, what);
-  if (found != expected) Fail("%s held %016llx", what, static_cast<unsigned long long>(found));
+  if (found != expected) {
+    Fail("%s contained %016llx, not %016llx", what, static_cast<unsigned long long>(found),
+         static_cast<unsigned long long>(expected));
+  }
   Demand(write(in, &next, sizeof next) == sizeof next, what);
 }
 
@@ -73,8 +76,7 @@ class NotCuda : public Workload {
     CompareFile();
     itimerspec left{};
     Demand(timerfd_gettime(timer_, &left) == 0, "timerfd");
-    // The timer may run or stand still during a checkpoint, but must neither expire nor restart at
-    // 0.
+    // The timer may or may not run during a checkpoint, but it must not expire or start anew.
     if (left.it_value.tv_sec <= 0 || left.it_value.tv_sec > kTimerHours * 3600) {
       Fail("the timer has %lld s left", static_cast<long long>(left.it_value.tv_sec));
     }

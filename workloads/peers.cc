@@ -54,7 +54,7 @@ class Peers : public Workload {
       CU(cuMemcpyDtoD(mine.words.address(), mine.late.address(), mine.words.bytes()));
       CU(cuCtxSynchronize());
       const std::vector<uint32_t> found = mine.words.Read();
-      Compare("what one GPU made of both", found, mine.expected);
+      Compare("the result of one GPU", found, mine.expected);
       sum = Mix64(sum) + Checksum(found);
       if (round % kLateEvery != 0) continue;
       mine.late.Free();
@@ -99,8 +99,8 @@ class Peers : public Workload {
     std::vector<uint32_t> expected;
   };
 
-  // A real GPU faults without peer access, and its driver reports 0 about its own memory in any
-  // case. softgpu's kernels do not fault, so there the attribute is queried.
+  // On a real GPU a kernel faults without peer access, and for memory of cuMemAlloc the driver
+  // always reports 0. On softgpu kernels do not fault, so the access is queried there.
   void RequirePeerAccess(const Side& theirs) {
     if (!OnSoftgpu()) return;
     const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, OtherThan(theirs)};

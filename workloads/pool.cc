@@ -1,5 +1,5 @@
-// Stream-ordered memory from the device's default pool and from a separate pool, kept over several
-// rounds: each round frees the oldest block and allocates a new one, in stream order.
+// Stream-ordered memory from the device's default pool and from a separate pool. Each round frees
+// the oldest block and allocates a new one in stream order, so a block lives for several rounds.
 #include <array>
 
 #include "common/arithmetic.h"
@@ -75,7 +75,7 @@ class Pool : public Workload {
     }
     block.expected = RandomWords(600 + seed, kCount);
     CU(cuMemcpyHtoDAsync(block.address, block.expected.data(), kBytes, stream_));
-    // The source is changed next.
+    // The caller changes the source next.
     CU(cuStreamSynchronize(stream_));
   }
 

@@ -18,7 +18,8 @@
 namespace workloads {
 namespace {
 
-// Descriptors in the child: it exports through the first and imports through the second.
+// Descriptors of sockets in the child, for the memory that it exports and the memory that it
+// imports.
 constexpr int kGiveFd = 3, kTakeFd = 4;
 constexpr int kOutOfTheWay = 100;
 constexpr uint64_t kSeed = 1100;
@@ -102,7 +103,7 @@ class Member : public Steady {
 
   uint64_t Round(uint64_t word) override {
     if (word == kClose) {
-      got_.Look("what another shares", kSharedWords);
+      got_.Look("memory of another child", kSharedWords);
       got_.way->Close();
       closed_ = true;
       return 0;
@@ -110,20 +111,21 @@ class Member : public Steady {
     const uint64_t round = word & ~kTheirs;
     const auto salt = static_cast<uint32_t>(round);
     if ((word & kTheirs) == 0) {
-      own_.Look("what it shares", kChangedWords);
+      own_.Look("memory shared with another child", kChangedWords);
       own_.Change(step_, salt);
       return Steady::Round(round);
     }
     got_.Expect(salt);
-    got_.Look("what another shares", kChangedWords);
+    got_.Look("memory of another child", kChangedWords);
     got_.Change(step_, TakersSalt(round));
     own_.Expect(TakersSalt(round));
     return Checksum(got_.expected);
   }
 
   void Verify() override {
-    // If the parent died, it may have been between the two halves of a round.
-    if (closed_) own_.Look("what it shares", kSharedWords);
+    // Not checked if the parent has died, because that may have been between the two halves of a
+    // round.
+    if (closed_) own_.Look("memory shared with another child", kSharedWords);
     Steady::Verify();
   }
 
@@ -145,7 +147,7 @@ class Member : public Steady {
 class Ring : public Family {
  public:
   void SetUp(const Options& options) override {
-    if (options.children % options.devices != 0) Fail("--children is no multiple of --devices");
+    if (options.children % options.devices != 0) Fail("--children must be a multiple of --devices");
     devices_ = options.devices;
     links_.resize(options.children);
     for (Link& link : links_) {

@@ -1,6 +1,6 @@
 // CPU threads that continuously count in pinned and registered host memory, like runtimes that
-// communicate with the GPU through it. They never call the driver or wait for it. The program
-// detects if such memory is removed or replaced by an older copy.
+// communicate with the GPU through such memory. They never call the driver or wait for it. The
+// program detects when this memory is removed or replaced by an older copy.
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,7 +10,6 @@
 #include <atomic>
 #include <thread>
 
-#include "common/arithmetic.h"
 #include "common/gpu.h"
 
 namespace workloads {
@@ -44,7 +43,7 @@ class Spinner : public Workload {
     const auto salt = static_cast<uint32_t>(round);
     Launch(step_, GridFor(kCount), nullptr, on_device_.address(), kCount, salt);
     CU(cuCtxSynchronize());
-    for (uint32_t i = 0; i < kCount; ++i) expected_[i] = Step(expected_[i], i ^ salt, i, salt);
+    StepInPlace(expected_, salt);
     const std::vector<uint32_t> seen = on_device_.Read();
     Compare("device memory", seen, expected_);
     return Checksum(seen);

@@ -1,6 +1,6 @@
-// Streams that depend on each other through events, with host functions and asynchronous copies,
-// several rounds ahead of the printed one. Another stream is never empty, so that a checkpoint at
-// any time finds work in flight.
+// Streams that depend on each other by events, with host functions and asynchronous copies. Their
+// work is enqueued several rounds ahead of the printed round. A further stream is never empty, so
+// that a checkpoint at any time finds work in flight.
 #include <string.h>
 #include <time.h>
 
@@ -90,7 +90,7 @@ class Traffic {
 
   static void Arrived(void* argument) {
     const Trip& trip = *static_cast<Trip*>(argument);
-    Compare("what travelled", trip.back, trip.out, kCount);
+    Compare("data copied to the GPU and back", trip.back, trip.out, kCount);
     const timespec rest{0, 15000000};
     nanosleep(&rest, nullptr);
   }
@@ -101,8 +101,8 @@ class Traffic {
   uint64_t seed_ = 0x7ea;
 };
 
-// One round of one stream in flight, with its own staging memory and the checksum from its host
-// function.
+// One round of one stream in flight, with its own staging memory and the checksum that its host
+// function computes.
 struct Slot {
   uint32_t* in = nullptr;
   uint32_t* out = nullptr;
@@ -224,7 +224,7 @@ class Streams : public Workload {
         lane.expected[i] = x;
       }
       Compare("a stream's result", slot.out, lane.expected.data(), kCount);
-      if (slot.checksum != Checksum(lane.expected)) Fail("a host function saw something else");
+      if (slot.checksum != Checksum(lane.expected)) Fail("a host function read wrong data");
       sum = Mix64(sum) + slot.checksum;
     }
     return sum;

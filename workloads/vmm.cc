@@ -27,7 +27,7 @@ class Vmm : public Workload {
     size_t granularity = 0;
     CU(cuMemGetAllocationGranularity(&granularity, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     if (kBytes % granularity != 0) Fail("the granularity is %zu bytes", granularity);
-    // One more place than handles, which leaves a hole.
+    // There is one more place than handles, so that the range has a hole.
     CU(cuMemAddressReserve(&base_, (kHandles + 1) * kBytes, 0, 0, 0));
     for (uint32_t h = 0; h < kHandles; ++h) {
       properties_.requestedHandleTypes =
@@ -71,7 +71,7 @@ class Vmm : public Workload {
     std::vector<uint32_t> found(kCount);
     for (size_t m = 0; m < more_.size(); ++m) {
       CU(cuMemcpyDtoH(found.data(), more_base_ + m * kBytes, kBytes));
-      Compare("one more handle's memory", found, RandomWords(800 + m, kCount));
+      Compare("memory of an additional handle", found, RandomWords(800 + m, kCount));
     }
     VerifyBallast();
   }

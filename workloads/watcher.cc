@@ -1,15 +1,15 @@
-// Threads that continuously query streams and wait for them, beside one that works, like XLA's.
-// cuStreamQuery passes the driver's lock and reads memory that its checkpoint removes, so with the
-// driver alone this program is killed. Another thread queries an address in a mapping of the
-// program, which is unknown to the driver while it is unmapped.
+// Threads that continuously query streams and wait for them, like XLA's, while the main thread
+// works. The driver's lock does not block cuStreamQuery, which reads memory that the checkpoint
+// unmaps, so this program is killed when the driver alone suspends it. Other threads query an
+// address in a mapping of the program, which the driver does not know while it is unmapped.
 #include <time.h>
 
 #include <array>
 #include <atomic>
 #include <thread>
 
-#include "common/arithmetic.h"
 #include "common/gpu.h"
+#include "common/mapped.h"
 
 namespace workloads {
 namespace {
@@ -56,7 +56,7 @@ class Watcher : public Workload {
     Launch(step_, GridFor(kCount), stream_, on_device_.address(), kCount, salt);
     CU(cuEventRecord(event_, stream_));
     CU(cuStreamSynchronize(stream_));
-    for (uint32_t i = 0; i < kCount; ++i) expected_[i] = Step(expected_[i], i ^ salt, i, salt);
+    StepInPlace(expected_, salt);
     const std::vector<uint32_t> seen = on_device_.Read();
     Compare("device memory", seen, expected_);
     return Checksum(seen);
@@ -74,9 +74,8 @@ class Watcher : public Workload {
     for (auto& thread : threads_) thread.join();
     CU(cuEventDestroy(event_));
     CU(cuStreamDestroy(stream_));
-    CU(cuMemUnmap(mapped_, kMappedBytes));
-    CU(cuMemRelease(handle_));
-    CU(cuMemAddressFree(mapped_, kMappedBytes));
+    mapped_.Unmap();
+    mapped_.LetGoOfHandle();
     on_device_.Free();
     CU(cuModuleUnload(module_));
     CloseGpu();
@@ -92,32 +91,32 @@ class Watcher : public Workload {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    CU(cuMemAddressReserve(&mapped_, kMappedBytes, 0, 0, 0));
-    CU(cuMemCreate(&handle_, kMappedBytes, &properties, 0));
-    CU(cuMemMap(mapped_, kMappedBytes, 0, handle_, 0));
-    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CU(cuMemSetAccess(mapped_, kMappedBytes, &access, 1));
+    CUmemGenericAllocationHandle handle = 0;
+    CU(cuMemCreate(&handle, kMappedBytes, &properties, 0));
+    mapped_.Map(handle, kMappedBytes, device);
   }
 
   void AskKind() const {
     unsigned kind = 0;
-    CU(cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, mapped_));
-    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its own mapping is memory of kind %u", kind);
+    CU(cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, mapped_.address()));
+    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its mapping has memory type %u", kind);
   }
 
   void AskKinds() const {
     unsigned kind = 0;
     CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     void* where = &kind;
-    CU(cuPointerGetAttributes(1, &what, &where, mapped_));
-    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its own mapping is said to be of kind %u", kind);
+    CU(cuPointerGetAttributes(1, &what, &where, mapped_.address()));
+    if (kind != CU_MEMORYTYPE_DEVICE) Fail("its mapping is listed as memory type %u", kind);
   }
 
   void AskRange() const {
     CUdeviceptr base = 0;
     size_t bytes = 0;
-    CU(cuMemGetAddressRange_v2(&base, &bytes, mapped_));
-    if (base != mapped_ || bytes != kMappedBytes) Fail("its own mapping has %zu bytes", bytes);
+    CU(cuMemGetAddressRange_v2(&base, &bytes, mapped_.address()));
+    if (base != mapped_.address() || bytes != kMappedBytes) {
+      Fail("the driver reports %zu bytes for its mapping", bytes);
+    }
   }
 
   void Watch(Call call) {
@@ -141,8 +140,7 @@ class Watcher : public Workload {
   CUfunction step_ = nullptr;
   CUstream stream_ = nullptr;
   CUevent event_ = nullptr;
-  CUdeviceptr mapped_ = 0;
-  CUmemGenericAllocationHandle handle_ = 0;
+  Mapped mapped_;
   DeviceArray<uint32_t> on_device_;
   std::vector<uint32_t> expected_;
   std::array<std::thread, kCalls> threads_;

@@ -29,9 +29,9 @@ class Zombie : public Steady {
   void Verify() override {
     Steady::Verify();
     int status = 0;
-    if (waitpid(child_, &status, 0) != child_) Fail("the zombie is gone: %s", strerror(errno));
+    if (waitpid(child_, &status, 0) != child_) Fail("cannot reap the zombie: %s", strerror(errno));
     if (!WIFEXITED(status) || WEXITSTATUS(status) != kChildsExitCode) {
-      Fail("the zombie's status is 0x%x", static_cast<unsigned>(status));
+      Fail("the zombie has the wrong exit status 0x%x", static_cast<unsigned>(status));
     }
   }
 

@@ -6,11 +6,12 @@
     GET /generate?seed=7&tokens=16    {"tokens": [...], "seconds": 0.31}: the same for the same seed, always
     GET /healthz                      "ok", without the GPU
 
-It knows nothing of Stasis. While it is suspended, /generate waits and /healthz answers.
+It does not use Stasis. While it is suspended, /generate waits and /healthz answers.
 
   --layers N    32 is Llama-8B (15 GiB)
-  --cache GIB   reserved for requests beside it and filled with random words, so that all of it counts
-  --soft        without PyTorch: a block of GPU memory in the model's place, by the driver's own interface
+  --cache GIB   memory reserved for requests, in addition to the model. It is filled with random words, so
+                that a suspend has to copy all of it
+  --soft        uses a block of GPU memory instead of the model, by the driver's own interface, without PyTorch
 """
 
 import argparse
@@ -59,7 +60,7 @@ class LlamaShape:
 
 
 class SoftModel:
-    """Its tokens are words of GPU memory, which only a copy from the GPU can tell."""
+    """A model whose tokens are words of GPU memory, so that every token needs a copy from the GPU."""
 
     WORDS = 4 << 20  # 32 MiB
 
@@ -96,11 +97,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if url.path == "/healthz":
             return self.answer(200, b"ok\n")
         if url.path != "/generate":
-            return self.answer(404, b"there is /generate and /healthz\n")
+            return self.answer(404, b"the paths are /generate and /healthz\n")
         try:
             seed, count = int(query.get("seed", ["0"])[0]), int(query.get("tokens", ["16"])[0])
         except ValueError:
-            return self.answer(400, b"seed and tokens are numbers\n")
+            return self.answer(400, b"seed and tokens must be numbers\n")
         began = time.monotonic()
         with self.server.gpu:
             tokens = self.server.model.generate(seed % 1000, min(max(count, 1), 512))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Two generation servers that together do not fit the GPU take turns on it.
+"""Lets two generation servers that do not fit on one GPU together take turns on it.
 
     take_turns.py [--turns 10] [--layers 32] [--cache 40] [--soft]
 
-Both are jobs of Stasis. A turn gives the GPU from one to the other: `suspend` the one, `resume` the other. Requests go to
-both all the time: the server without the GPU lets them wait, and none fails. Every answer is compared with the answer to
-the same seed before the first turn. The last lines print the time of each turn.
+Both are jobs of Stasis. A turn suspends one server and resumes the other. Both get requests all the time. Requests to
+the server without the GPU wait, and none fails. Every answer is compared with the answer to the same seed before the
+first turn. The last lines print the times of the turns.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Server:
         deadline = time.monotonic() + 300
         while "READY" not in self.log.read_text():
             if time.monotonic() > deadline or not stasis("inspect", name)["pid"]:
-                sys.exit(f"{name} does not come up:\n{self.log.read_text()[-2000:]}")
+                sys.exit(f"{name} did not start:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.1)
         self.expected = {seed: self.ask(seed)[0] for seed in range(4)}
         self.answers, self.slowest = 0, 0.0
@@ -53,7 +53,7 @@ class Server:
             for seed, expected in self.expected.items():
                 tokens, seconds = self.ask(seed)
                 if tokens != expected:
-                    raise RuntimeError(f"{self.name} answers {tokens} to seed {seed}, before it was {expected}")
+                    raise RuntimeError(f"{self.name} answers {tokens} to seed {seed}; the first answer was {expected}")
                 self.answers, self.slowest = self.answers + 1, max(self.slowest, seconds)
 
 
@@ -62,7 +62,7 @@ def is_suspended(server):
 
 
 def take_turns(first, second, turns):
-    """first has the GPU, second is suspended. The seconds of each turn."""
+    """Takes turns while `first` has the GPU and `second` is suspended. Returns the times of each turn."""
     times = []
     for _ in range(turns):
         began = time.monotonic()
@@ -95,7 +95,7 @@ def main():
             times = take_turns(green, blue, options.turns)
         finally:
             stop.set()
-            # Wait for the last request to the server with the GPU, then for that to the other.
+            # Wait for the last request to the server with the GPU, then for the last one to the other server.
             for server in sorted(asking, key=is_suspended):
                 if is_suspended(server):
                     stasis("suspend", (green if server is blue else blue).name)

@@ -248,7 +248,7 @@ RUNTIME_API int cudaGetLastError() {
 
 RUNTIME_API const char* cudaGetErrorString(int error) {
   const char* text = nullptr;
-  if (error == kErrorInsufficientDriver) return "no CUDA driver, or one that is too old";
+  if (error == kErrorInsufficientDriver) return "there is no CUDA driver, or it is too old";
   const Driver& driver = TheDriver();
   if (driver.cuGetErrorString != nullptr) driver.cuGetErrorString(CUresult(error), &text);
   return text != nullptr ? text : "unrecognized error code";

@@ -114,7 +114,9 @@ namespace softgpu __attribute__((visibility("hidden"))) {
     unsigned threads = t_self.block_dim.x * t_self.block_dim.y * t_self.block_dim.z;
     if (threads == 1) return;
     if (t_block == nullptr) {
-      fprintf(stderr, "softgpu: __syncthreads() in a kernel declared STASIS_KERNEL_NO_BARRIER\n");
+      fprintf(stderr,
+              "softgpu: a kernel that is declared STASIS_KERNEL_NO_BARRIER calls __syncthreads(); "
+              "declare it STASIS_KERNEL\n");
       abort();
     }
     swapcontext(&t_block->current->context, &t_block->scheduler);

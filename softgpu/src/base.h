@@ -1,5 +1,5 @@
-// Common definitions of softgpu's driver: the driver's types, files that close themselves, and
-// futexes, which the restore thread can use, unlike condition variables (see checkpoint.h).
+// Common definitions of softgpu's driver: the driver's types, owned file descriptors, and futexes.
+// Unlike condition variables, futexes may be used by the restore thread (see checkpoint.h).
 #pragma once
 
 #include <fcntl.h>

@@ -66,7 +66,8 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnChild(vo
   return 0;
 }
 
-// The intermediate process prevents a SIGCHLD for the program when exec ends the sharing of memory.
+// An intermediate process, which starts the broker and exits. A direct child would send SIGCHLD to
+// the program at its end, because exec resets a child's exit signal to SIGCHLD.
 __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnParent(void* raw) {
   auto* arguments = static_cast<SpawnArguments*>(raw);
   __clone(SpawnChild, arguments->stack_end, CLONE_VM | CLONE_VFORK, raw);
@@ -75,6 +76,12 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnParent(v
 }
 
 }  // namespace
+
+struct BrokerClient::Answer {
+  BrokerReply reply;
+  int fds[kMaxPassedFds];
+  int count = 0;
+};
 
 uint64_t ParseSize(const char* text) {
   char* end = nullptr;
@@ -119,7 +126,8 @@ bool BrokerClient::TrustFolder() {
   if (!folder.valid() && errno == ENOENT) return true;
   struct stat s;
   if (!folder.valid() || fstat(folder.get(), &s) != 0) {
-    dprintf(2, "softgpu: %s is not a usable folder: %s\n", directory_, strerror(errno));
+    dprintf(2, "softgpu: cannot use %s as the folder of the GPUs: %s\n", directory_,
+            strerror(errno));
     return false;
   }
   const uid_t user = geteuid();
@@ -129,8 +137,8 @@ bool BrokerClient::TrustFolder() {
   const mode_t writers = chosen_ ? S_IWOTH : S_IWGRP | S_IWOTH;
   if (!owner_ok || (s.st_mode & writers) != 0) {
     dprintf(2,
-            "softgpu: %s belongs to user %u and has mode %04o, so another user may control it: "
-            "remove it, or set SOFTGPU_DIR to a folder of your own\n",
+            "softgpu: %s belongs to user %u and has mode %04o, so another user may control it. "
+            "Remove it, or set SOFTGPU_DIR to a folder that belongs to you.\n",
             directory_, s.st_uid, s.st_mode & 07777);
     return false;
   }
@@ -157,19 +165,17 @@ bool BrokerClient::Dial() {
     socket_.Reset();
     return false;
   }
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  if (!Call(BrokerRequest{}, -1, &reply, fds, &count) || reply.error != 0 ||
-      count != int(reply.config.device_count)) {
-    for (int i = 0; i < count; ++i) close(fds[i]);
+  Answer answer;
+  if (!Call(BrokerOp::kHello, {}, -1, &answer) || answer.reply.error != 0 ||
+      answer.count != int(answer.reply.config.device_count)) {
+    for (int i = 0; i < answer.count; ++i) close(answer.fds[i]);
     socket_.Reset();
     return false;
   }
-  config_ = reply.config;
+  config_ = answer.reply.config;
   socket_.MoveHigh();
-  for (int i = 0; i < count; ++i) {
-    devices_[i].Reset(fds[i]);
+  for (int i = 0; i < answer.count; ++i) {
+    devices_[i].Reset(answer.fds[i]);
     devices_[i].MoveHigh();
   }
   return true;
@@ -178,7 +184,7 @@ bool BrokerClient::Dial() {
 // Returns true if a broker reported that it is ready.
 bool BrokerClient::Spawn() {
   if (mkdir(directory_, 0700) != 0 && errno != EEXIST) {
-    dprintf(2, "softgpu: cannot make %s: %s\n", directory_, strerror(errno));
+    dprintf(2, "softgpu: cannot create the folder %s: %s\n", directory_, strerror(errno));
     return false;
   }
   if (!TrustFolder()) return false;
@@ -218,10 +224,15 @@ bool BrokerClient::Spawn() {
   if (got > 0 && line[0] == 'R') return true;
   line[got > 0 ? got : 0] = 0;
   if (got > 0) {
-    dprintf(2, "softgpu: no broker for %s: %s\n", directory_, line + 1);
+    dprintf(2, "softgpu: cannot start the broker for %s: %s\n", directory_, line + 1);
+  } else if (program_[0] != 0) {
+    dprintf(2, "softgpu: cannot start the broker for %s: %s could not be run\n", directory_,
+            program_);
   } else {
-    dprintf(2, "softgpu: no broker for %s: %s did not start\n", directory_,
-            program_[0] != 0 ? program_ : "softgpu-broker was not found, so it");
+    dprintf(2,
+            "softgpu: cannot start the broker for %s: softgpu-broker was not found; "
+            "set SOFTGPU_BROKER to its path\n",
+            directory_);
   }
   return false;
 }
@@ -234,68 +245,55 @@ CUresult BrokerClient::Connect() {
     if (Dial()) return CUDA_SUCCESS;
     if (!Spawn()) return CUDA_ERROR_SYSTEM_NOT_READY;
   }
-  dprintf(2, "softgpu: the broker in %s does not answer\n", directory_);
+  dprintf(2,
+          "softgpu: cannot connect to the broker in %s: it does not answer, has another version, "
+          "or belongs to another user\n",
+          directory_);
   return CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
 void BrokerClient::Disconnect() {
   if (!connected()) return;
-  BrokerRequest request;
-  request.op = BrokerOp::kDropAll;
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  Call(request, -1, &reply, fds, &count);
+  Answer answer;
+  Call(BrokerOp::kDropAll, {}, -1, &answer);
   for (Fd& device : devices_) device.Reset();
   socket_.Reset();
 }
 
-bool BrokerClient::Call(const BrokerRequest& request, int fd_out, BrokerReply* reply, int* fds,
-                        int* count) {
+bool BrokerClient::Call(BrokerOp op, const KeepTicket& ticket, int fd_out, Answer* answer) {
+  BrokerRequest request;
+  request.op = op;
+  request.key = ticket.key;
+  request.token = ticket.token;
   while (busy_.exchange(1) != 0) FutexWait(&busy_, 1, 100);
   bool ok = SendWithFds(socket_.get(), &request, sizeof(request), &fd_out, fd_out >= 0 ? 1 : 0) &&
-            ReceiveWithFds(socket_.get(), reply, sizeof(*reply), fds, count);
+            ReceiveWithFds(socket_.get(), &answer->reply, sizeof(answer->reply), answer->fds,
+                           &answer->count);
   busy_.store(0);
   FutexWake(&busy_);
   return ok;
 }
 
 CUresult BrokerClient::Keep(int fd, KeepTicket* ticket) {
-  BrokerRequest request;
-  request.op = BrokerOp::kKeep;
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  if (!Call(request, fd, &reply, fds, &count) || reply.error != 0)
+  Answer answer;
+  if (!Call(BrokerOp::kKeep, {}, fd, &answer) || answer.reply.error != 0)
     return CUDA_ERROR_SYSTEM_NOT_READY;
-  *ticket = {reply.key, reply.token};
+  *ticket = {answer.reply.key, answer.reply.token};
   return CUDA_SUCCESS;
 }
 
 CUresult BrokerClient::Fetch(const KeepTicket& ticket, Fd* file) {
-  BrokerRequest request;
-  request.op = BrokerOp::kFetch;
-  request.key = ticket.key;
-  request.token = ticket.token;
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  if (!Call(request, -1, &reply, fds, &count)) return CUDA_ERROR_SYSTEM_NOT_READY;
-  if (reply.error != 0 || count != 1) return CUDA_ERROR_INVALID_VALUE;
-  file->Reset(fds[0]);
+  Answer answer;
+  if (!Call(BrokerOp::kFetch, ticket, -1, &answer)) return CUDA_ERROR_SYSTEM_NOT_READY;
+  if (answer.reply.error != 0 || answer.count != 1) return CUDA_ERROR_INVALID_VALUE;
+  file->Reset(answer.fds[0]);
   return CUDA_SUCCESS;
 }
 
 void BrokerClient::Drop(const KeepTicket& ticket) {
   if (ticket.key == 0 || !connected()) return;
-  BrokerRequest request;
-  request.op = BrokerOp::kDrop;
-  request.key = ticket.key;
-  request.token = ticket.token;
-  BrokerReply reply;
-  int fds[kMaxPassedFds];
-  int count = 0;
-  Call(request, -1, &reply, fds, &count);
+  Answer answer;
+  Call(BrokerOp::kDrop, ticket, -1, &answer);
 }
 
 }  // namespace softgpu

@@ -1,5 +1,6 @@
-// This process's connection to the broker. While it is open, CRIU refuses to dump the process, like
-// one that has a real GPU open. Nothing here allocates, because the restore thread uses all of it.
+// This process's connection to the broker. While it is open, CRIU refuses to dump the process, as
+// it does with a process that uses a real GPU. The restore thread uses this class, so it allocates
+// no memory.
 #pragma once
 
 #include "base.h"
@@ -15,14 +16,16 @@ struct KeepTicket {
 
 class BrokerClient {
  public:
-  // Reads from the environment where the broker is, and the properties of a broker that this
-  // process would start.
+  // Reads the environment: the broker's directory, and the number and memory of the devices of a
+  // broker that this process starts.
   void Configure();
-  // Connects; starts a broker if there is none. Prints the reason of a failure on stderr.
+  // Connects to the broker, and starts one if there is none. Prints the reason of a failure on
+  // stderr.
   CUresult Connect();
   // Disconnects. Memory that only this process used is free on return.
   void Disconnect();
-  // SAFETY: for the child after fork: takes no lock, and sends nothing on the parent's connection.
+  // SAFETY: called in the child after fork, so it takes no lock and sends nothing on the parent's
+  // connection.
   void AbandonAfterFork() { socket_.Reset(); }
   bool connected() const { return socket_.valid(); }
 
@@ -40,7 +43,9 @@ class BrokerClient {
   bool TrustFolder();
   bool Dial();
   bool Spawn();
-  bool Call(const BrokerRequest& request, int fd_out, BrokerReply* reply, int* fds, int* count);
+  struct Answer;
+  // Sends a request, with a file unless `fd_out` is -1, and waits for the answer.
+  bool Call(BrokerOp op, const KeepTicket& ticket, int fd_out, Answer* answer);
 
   Fd socket_;
   Fd devices_[kMaxDevices];

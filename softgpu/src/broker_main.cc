@@ -1,5 +1,5 @@
 // softgpu-broker: holds the device memory of one user's software GPUs. The first program that needs
-// it starts it; it exits two seconds after the last one has gone.
+// it starts it. It exits two seconds after the last program and the last allocation have gone.
 //
 //   softgpu-broker DIRECTORY READY_FD DEVICES MEMORY_BYTES CONTEXT_BYTES
 //
@@ -88,36 +88,36 @@ bool WriteFile(const char* path, const std::string& text) {
 std::string EnterUserNamespace() {
   uid_t uid = geteuid();
   gid_t gid = getegid();
-  if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return Errno("user namespace");
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return Errno("cannot create a user namespace");
   WriteFile("/proc/self/setgroups", "deny");
   if (!WriteFile("/proc/self/uid_map", std::to_string(uid) + " " + std::to_string(uid) + " 1") ||
       !WriteFile("/proc/self/gid_map", std::to_string(gid) + " " + std::to_string(gid) + " 1")) {
-    return Errno("user namespace map");
+    return Errno("cannot map the user into a user namespace");
   }
   return "";
 }
 
 std::string Broker::Mount(int index) {
   Fd context(int(syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC)));
-  if (!context.valid()) return Errno("fsopen tmpfs");
+  if (!context.valid()) return Errno("cannot open a tmpfs");
   auto set = [&](const char* key, const std::string& value) {
     return syscall(SYS_fsconfig, context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
   };
-  if (!set("size", std::to_string(config_.memory_bytes))) return Errno("tmpfs size");
+  if (!set("size", std::to_string(config_.memory_bytes))) return Errno("cannot size a tmpfs");
   set("nr_inodes", "0");       // do not limit the number of allocations
   set("huge", "within_size");  // optional, for speed; the kernel may lack it
   if (syscall(SYS_fsconfig, context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
-    return Errno("tmpfs");
+    return Errno("cannot create a tmpfs");
   }
   Fd mount(int(syscall(SYS_fsmount, context.get(), FSMOUNT_CLOEXEC, 0)));
-  if (!mount.valid()) return Errno("fsmount");
+  if (!mount.valid()) return Errno("cannot mount a tmpfs");
   std::string folder = "softgpu/" + std::to_string(index);
   if (mkdirat(mount.get(), "softgpu", 0755) != 0 ||
       mkdirat(mount.get(), folder.c_str(), 0777) != 0) {
-    return Errno("device folder");
+    return Errno("cannot create the folder of a device");
   }
   devices_.emplace_back(openat(mount.get(), folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return devices_.back().valid() ? "" : Errno("device folder");
+  return devices_.back().valid() ? "" : Errno("cannot open the folder of a device");
 }
 
 std::string Broker::MakeDevices() {
@@ -126,7 +126,7 @@ std::string Broker::MakeDevices() {
     close(probe);
   } else if (errno == EPERM) {
     std::string error = EnterUserNamespace();
-    if (!error.empty()) return "no right to mount a tmpfs, and no " + error;
+    if (!error.empty()) return "mounting a tmpfs is not permitted, and softgpu-broker " + error;
   }
   for (uint32_t i = 0; i < config_.device_count; ++i) {
     std::string error = Mount(int(i));
@@ -138,12 +138,12 @@ std::string Broker::MakeDevices() {
 bool Broker::Claim(std::string* error) {
   lock_ = Fd(open((directory_ + "/broker.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock_.valid()) {
-    *error = Errno("broker.lock");
+    *error = Errno("cannot open its broker.lock");
     return false;
   }
   sockaddr_un address{AF_UNIX, {}};
   if (socket_path().size() >= sizeof(address.sun_path)) {
-    *error = "SOFTGPU_DIR is too long for a socket's name";
+    *error = "the path is too long for a socket; set SOFTGPU_DIR to a shorter one";
     return false;
   }
   strcpy(address.sun_path, socket_path().c_str());
@@ -160,14 +160,15 @@ bool Broker::Claim(std::string* error) {
   listener_ = Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
       listen(listener_.get(), 128) != 0) {
-    *error = Errno(address.sun_path);
+    *error = Errno("cannot listen on its broker.sock");
     return false;
   }
   chmod(address.sun_path, 0666);  // access is controlled by the directory
   return true;
 }
 
-// Memory not held by any connection may still be in flight between two processes.
+// Without connections, memory may still be in use: its descriptor may be in flight between two
+// processes.
 bool Broker::Idle() const {
   if (!clients_.empty()) return false;
   for (const Fd& device : devices_) {
@@ -209,7 +210,8 @@ bool Broker::Answer(Client* client, const BrokerRequest& request, Fd file) {
       break;
     case BrokerOp::kDrop: {
       auto it = client->kept.find(request.key);
-      // A key from before a restore may have been reused; the token tells.
+      // A restored process may use a key of an earlier broker, which now belongs to another file.
+      // The token shows this.
       bool ours = it != client->kept.end() && it->second.token == request.token;
       if (ours) client->kept.erase(it);
       reply.error = ours ? 0 : ENOENT;
@@ -253,8 +255,8 @@ void Broker::Serve() {
   }
 }
 
-// Starts a new session and closes all inherited files. The starter does not wait for this process
-// (broker_client.cc).
+// Starts a new session and closes all inherited files. The process that started the broker does not
+// wait for its end (broker_client.cc).
 void Detach(int ready_fd) {
   setsid();
   dup2(ready_fd, 3);
@@ -288,7 +290,7 @@ void MakeUuids(BrokerConfig* config) {
 
 int Main(int argc, char** argv) {
   if (argc != 6) {
-    fprintf(stderr, "softgpu-broker is started by softgpu's libcuda.so.1\n");
+    fprintf(stderr, "softgpu-broker cannot be run by hand; softgpu's libcuda.so.1 starts it\n");
     return 2;
   }
   std::string directory = argv[1];
@@ -304,7 +306,7 @@ int Main(int argc, char** argv) {
   bool ours = broker.Claim(&error);
   if (ours) error = broker.MakeDevices();
   std::string line = error.empty() ? "R" : "E" + error;
-  // The starter may be gone; other clients may wait.
+  // The process that started the broker may have ended, but other clients may wait for it.
   if (write(ready.get(), line.data(), line.size()) < 0) ready.Reset();
   ready.Reset();
   if (ours && error.empty()) broker.Serve();

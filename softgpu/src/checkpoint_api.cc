@@ -157,7 +157,8 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState* state) {
   Target target;
   if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult r = Find(pid, &target); r != CUDA_SUCCESS) return r;
-  // Driver 580 lets the target itself answer, without a time limit.
+  // With driver 580 the target itself answers, without a time limit, so the call blocks while the
+  // target is stopped.
   while (IsStopped(target.pid)) usleep(1000);
   *state = CUprocessState(target.header.state.load());
   return CUDA_SUCCESS;

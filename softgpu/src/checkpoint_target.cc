@@ -37,7 +37,7 @@ CUresult LockProcess(uint32_t timeout_ms) {
   for (;;) {
     uint32_t seen = gate.progress.load();
     bool drained = gate.empty() && g_pending.load() == 0;
-    // Without this, a dead client would leave the process locked forever.
+    // If the client has died, nothing would unlock the process again.
     if (!ClientIsThere() || (!drained && timeout_ms != 0 && NowNs() >= deadline)) {
       gate.Open();  // undo the lock
       return CUDA_ERROR_NOT_READY;
@@ -140,7 +140,7 @@ CUresult ChooseTargets(const CheckpointRequest& request, int* physical) {
       wanted = reinterpret_cast<const unsigned char*>(request.pairs[p].newUuid.bytes);
       paired = true;
     }
-    open[i] = !paired && !UsedOrdinal(i);  // takes a remaining one
+    open[i] = !paired && !UsedOrdinal(i);  // gets a remaining device
     if (open[i]) continue;
     physical[i] = paired ? PhysicalOf(wanted) : -1;
     if (physical[i] < 0 || taken[physical[i]]) return CUDA_ERROR_INVALID_VALUE;
@@ -175,7 +175,7 @@ CUresult MakeAgain(Memory* memory) {
   return memory->keep ? driver().broker.Keep(file.get(), &memory->ticket) : CUDA_SUCCESS;
 }
 
-// Final, as in the real driver: a failed restore cannot be retried.
+// Makes the failure of a restore final: as with the real driver, it cannot be retried.
 CUresult Lost(CUresult why) {
   SetState(CU_PROCESS_STATE_FAILED);
   driver().broker.Disconnect();
@@ -259,11 +259,9 @@ void* ThreadMain(void*) {
     ssize_t got = read(g_header->request_read, &request, sizeof(request));
     if (got < 0 && errno == EINTR) continue;
     if (got != ssize_t(sizeof(request))) return nullptr;  // the program closed the pipe
-    if (!ClientIsThere())
-      continue;  // the client died before its request was
-                 // read
+    if (!ClientIsThere()) continue;  // the client died before its request was read
     CheckpointReply reply{request.nonce, int32_t(Serve(request)), 0};
-    // Non-blocking: unread answers may fill the pipe.
+    // The pipe is non-blocking, because unread answers may fill it.
     if (write(g_header->reply_write, &reply, sizeof(reply)) < 0 && errno != EAGAIN) return nullptr;
   }
 }
@@ -309,7 +307,7 @@ CUresult StartRestoreThread() {
 
 void EndIfCheckpointed(const char* symbol) {
   if (g_header == nullptr || State() != CU_PROCESS_STATE_CHECKPOINTED) return;
-  fprintf(stderr, "softgpu: %s reads memory that the checkpoint has taken away\n", symbol);
+  fprintf(stderr, "softgpu: %s was called after the checkpoint and read unmapped memory\n", symbol);
   signal(SIGSEGV, SIG_DFL);
   raise(SIGSEGV);
 }

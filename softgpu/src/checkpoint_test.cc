@@ -243,7 +243,7 @@ TEST_F(CheckpointTest, ATargetThatDiesEndsTheCall) {
   Child stuck("stuck");
   ASSERT_EQ(stuck.Hear(), "stuck");
   std::thread killer([&] {
-    usleep(500000);  // until the request arrives
+    usleep(500000);  // give the request time to arrive
     stuck.Kill(SIGKILL);
   });
   EXPECT_CU(CUDA_ERROR_OPERATING_SYSTEM, cuCheckpointProcessLock(stuck.pid(), nullptr));

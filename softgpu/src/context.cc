@@ -197,25 +197,37 @@ CUresult cuCtxGetCurrent(CUcontext* handle) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// Stores a member of the context in `*out`. A null handle means the current context.
+template <class T, class U>
+CUresult GetMember(CUcontext handle, T* out, U Context::*member) {
+  Lock lock(driver().mutex);
+  Context* context = nullptr;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = FindContext(handle, &context); r != CUDA_SUCCESS) return r;
+  *out = context->*member;
+  return CUDA_SUCCESS;
+}
+
+template <class T>
+CUresult SetMember(T Context::*member, T value) {
+  Lock lock(driver().mutex);
+  Context* context = nullptr;
+  if (CUresult r = CurrentContext(&context); r != CUDA_SUCCESS) return r;
+  context->*member = value;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nullptr); }
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
-  Lock lock(driver().mutex);
-  Context* context = nullptr;
-  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = FindContext(handle, &context); r != CUDA_SUCCESS) return r;
-  *device = context->ordinal;
-  return CUDA_SUCCESS;
+  return GetMember(handle, device, &Context::ordinal);
 }
 
-CUresult cuCtxGetFlags(unsigned int* flags) {
-  Lock lock(driver().mutex);
-  Context* context = nullptr;
-  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = CurrentContext(&context); r != CUDA_SUCCESS) return r;
-  *flags = context->flags;
-  return CUDA_SUCCESS;
-}
+CUresult cuCtxGetFlags(unsigned int* flags) { return GetMember(nullptr, flags, &Context::flags); }
 
 CUresult cuCtxSetFlags(unsigned int flags) {
   Lock lock(driver().mutex);
@@ -227,21 +239,11 @@ CUresult cuCtxSetFlags(unsigned int flags) {
 }
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
-  Lock lock(driver().mutex);
-  Context* context = nullptr;
-  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = FindContext(handle, &context); r != CUDA_SUCCESS) return r;
-  *id = context->id;
-  return CUDA_SUCCESS;
+  return GetMember(handle, id, &Context::id);
 }
 
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
-  Lock lock(driver().mutex);
-  Context* context = nullptr;
-  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = FindContext(handle, &context); r != CUDA_SUCCESS) return r;
-  *version = context->api_version;
-  return CUDA_SUCCESS;
+  return GetMember(handle, version, &Context::api_version);
 }
 
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
@@ -273,37 +275,17 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 }
 
 CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
-  Lock lock(driver().mutex);
-  Context* context = nullptr;
-  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = CurrentContext(&context); r != CUDA_SUCCESS) return r;
-  *config = context->cache;
-  return CUDA_SUCCESS;
+  return GetMember(nullptr, config, &Context::cache);
 }
 
-CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
-  Lock lock(driver().mutex);
-  Context* context = nullptr;
-  if (CUresult r = CurrentContext(&context); r != CUDA_SUCCESS) return r;
-  context->cache = config;
-  return CUDA_SUCCESS;
-}
+CUresult cuCtxSetCacheConfig(CUfunc_cache config) { return SetMember(&Context::cache, config); }
 
 CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
-  Lock lock(driver().mutex);
-  Context* context = nullptr;
-  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult r = CurrentContext(&context); r != CUDA_SUCCESS) return r;
-  *config = context->shared_config;
-  return CUDA_SUCCESS;
+  return GetMember(nullptr, config, &Context::shared_config);
 }
 
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
-  Lock lock(driver().mutex);
-  Context* context = nullptr;
-  if (CUresult r = CurrentContext(&context); r != CUDA_SUCCESS) return r;
-  context->shared_config = config;
-  return CUDA_SUCCESS;
+  return SetMember(&Context::shared_config, config);
 }
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {

@@ -54,8 +54,8 @@ class CriuTest : public ::testing::Test {
     folder_ = folder;
     fs::create_directory(folder_ / "image");
     fs::create_directory(folder_ / "no-plugins");
-    // A restored program becomes a child of this process, which reaps it to free its pid for the
-    // next restore.
+    // Restored programs become children of this process, which reaps them so that their pids are
+    // free for the next restore.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     ASSERT_OK(cuInit(0));
   }

@@ -72,7 +72,7 @@ void ParseRule(char* text) {
   } else if (strncmp(action, "late", 4) == 0) {
     rule.action = Action::kLate;
   } else {
-    dprintf(2, "softgpu: no such fault: %s\n", action);
+    dprintf(2, "softgpu: a fault rule has the unknown action %s\n", action);
     return;
   }
   ++g_count;
@@ -113,8 +113,8 @@ void Refresh() {
   }
 }
 
-// CRIU may stop the holder of the lock for any time, so the wait is bounded; after it, no fault is
-// injected.
+// CRIU may stop the thread that holds the lock for a long time, so the wait is bounded. If the lock
+// is not free by then, no fault is injected.
 bool Lock() {
   for (int i = 0; i < 10000; ++i) {
     if (g_busy.exchange(1) == 0) return true;

@@ -10,9 +10,9 @@
 // `hold(N)`: the call creates the file held.N in SOFTGPU_DIR and waits until the file hold.N is
 // gone.
 //
-// `late`: the call returns at once, and its work starts that much later, in the order of its
+// `late`: the call returns at once, and its work starts MILLISECONDS later, in the order of its
 // stream. A copy from pageable memory to a device then behaves as NVIDIA documents it, even without
-// a stream: it returns when the source may be changed, not when the copy has arrived.
+// a stream: it returns when the source may be changed, not when the data has arrived.
 //
 // Rules come from SOFTGPU_FAULT at the first call, and from the files fault and fault.PID in
 // SOFTGPU_DIR whenever these change. Rules of a file replace all earlier ones; an empty file clears

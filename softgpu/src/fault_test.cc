@@ -70,7 +70,8 @@ TEST_F(FaultTest, WorkCanBeDelayedInStreamOrder) {
   pageable.assign(kBytes, 9);
   EXPECT_EQ(first_byte(other), 1);
   EXPECT_EQ(first_byte(own), 2);
-  // This one also returns before the copy has arrived, and such a stream does not wait for it.
+  // The copy without a stream also returns before the data has arrived, and a non-blocking stream
+  // does not wait for it.
   pageable.assign(kBytes, 3);
   ASSERT_OK(cuMemcpyHtoD_v2(memory, pageable.data(), kBytes));
   EXPECT_EQ(first_byte(other), 2);

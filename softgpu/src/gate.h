@@ -1,5 +1,5 @@
-// The gate at the API's entry. While it is closed, new calls block there; closing it waits for
-// calls in progress.
+// The gate that every call of the API passes. While it is closed, new calls block. A lock closes it
+// and then waits until no call is inside (checkpoint_target.cc).
 #pragma once
 
 #include "base.h"

@@ -30,8 +30,8 @@ Driver& driver() {
 
 namespace {
 
-// CUDA_VISIBLE_DEVICES: indices or prefixes of "GPU-…" names; the first one without a match ends
-// the list.
+// Reads CUDA_VISIBLE_DEVICES, a list of indices or prefixes of "GPU-…" names. The list ends at the
+// first item without a match.
 void ChooseDevices() {
   const BrokerConfig& config = driver().broker.config();
   auto add = [&](int physical) {
@@ -65,8 +65,9 @@ void ChooseDevices() {
 }
 
 // SAFETY: runs in the child after fork, where no lock may be taken because its holder may not
-// exist. The parent's contexts become unusable. Its device files and mappings stay in the child, as
-// with the real driver; they include the connection to the broker.
+// exist. The parent's contexts become unusable. The descriptors of the devices stay open in the
+// child, as with the real driver. The connection to the broker is closed, and device memory is not
+// mapped in the child (MapDeviceFile).
 void AfterForkInChild() {
   driver().initialised.store(false);
   driver().broker.AbandonAfterFork();

@@ -98,7 +98,7 @@ CUresult LaunchOn(CUstream stream, CUfunction handle, Dim3 grid, Dim3 block, uns
   return Submit(stream, [=] {
     Launch launch{grid, block, arguments->pointers.data(), arguments->shared.data()};
     if (int error = image->run(kernel, &launch)) {
-      dprintf(2, "softgpu: kernel %s: %s\n", kernel->name, strerror(error));
+      dprintf(2, "softgpu: cannot run kernel %s: %s\n", kernel->name, strerror(error));
       abort();  // a sticky error on a real GPU; this process cannot continue
     }
   });

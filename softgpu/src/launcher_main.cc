@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
   }
   std::string folder = LibraryFolder();
   if (access((folder + "/libcuda.so.1").c_str(), R_OK) != 0) {
-    fprintf(stderr, "softgpu: no libcuda.so.1 in ../lib/softgpu beside this program\n");
+    fprintf(stderr, "softgpu: its libcuda.so.1 is not in ../lib/softgpu beside this program\n");
     return 5;
   }
   const char* before = getenv("LD_LIBRARY_PATH");

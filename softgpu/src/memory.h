@@ -21,7 +21,7 @@ enum class MemoryKind {
   kPlain,    // cuMemAlloc and related functions; mapped at its only address
   kHandle,   // cuMemCreate; mapped at a hidden address and by cuMemMap
   kControl,  // the cost of a context
-  kModule,   // globals of an image, at their place in the loaded image
+  kModule,   // globals of an image, at their addresses in the loaded image
 };
 
 // Physical memory of one device. This process keeps no descriptor of its file: the home mapping
@@ -53,7 +53,7 @@ struct Range {
   Memory* memory = nullptr;
   Context* context = nullptr;
   Pool* pool = nullptr;
-  bool freed = false;  // freed in stream order, but not yet executed
+  bool freed = false;  // the stream-ordered free was submitted but has not run yet
   // For kMapped: access given by cuMemSetAccess, one bit per ordinal, and the maximum of all.
   uint32_t readers = 0, writers = 0;
   int protection = 0;

@@ -24,7 +24,8 @@ namespace {
 
 constexpr size_t kMaxImageBytes = size_t{1} << 30;
 
-// Returns the size of an image given only by pointer; 0 if it is not one of softgpu's.
+// Returns the size of an image that is given only by a pointer, or 0 if it is not an image of
+// softgpu.
 size_t ImageBytes(const void* image) {
   Elf64_Ehdr header;
   if (memcmp(image, ELFMAG, SELFMAG) != 0) return 0;  // rejects PTX and fat binaries

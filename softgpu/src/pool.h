@@ -20,8 +20,7 @@ struct Pool {
   uint64_t reserved = 0;  // includes unused memory
   uint64_t reserved_high = 0;
   std::vector<Memory*> unused;
-  int reuse[4] = {0, 1, 1, 1};  // reuse flags; stored only, since all memory is reused as if they
-                                // were set
+  int reuse[4] = {0, 1, 1, 1};  // reuse flags, which have no effect: memory is always reused
   CUmemAccess_flags access[kMaxDevices] = {};
 };
 

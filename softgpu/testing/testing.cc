@@ -65,7 +65,7 @@ size_t FreeBytes() {
 void WithContext::SetUp() {
   ASSERT_OK(cuInit(0));
   ASSERT_OK(cuCtxCreate_v2(&context_, 0, 0));
-  // Memory of processes of earlier tests is freed soon. This also detects leaks.
+  // Wait until memory of processes of earlier tests is freed. This also detects leaks.
   size_t total = 0;
   ASSERT_OK(cuMemGetInfo_v2(nullptr, &total));
   ASSERT_TRUE(Eventually([&] { return FreeBytes() == total - kContextBytes; })) << FreeBytes();
@@ -195,7 +195,7 @@ int main(int argc, char** argv) {
     return role->second({argv + 3, argv + argc});
   }
   ::testing::InitGoogleTest(&argc, argv);
-  // Uses separate devices.
+  // The tests use separate devices.
   char folder[] = "/tmp/softgpu-test-XXXXXX";
   if (mkdtemp(folder) == nullptr) return 97;
   setenv("SOFTGPU_DIR", folder, 1);

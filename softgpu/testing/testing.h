@@ -35,8 +35,8 @@ class WithContext : public ::testing::Test {
   CUcontext context_ = nullptr;
 };
 
-// A role: the function that the program runs when started as `--role NAME ARG…`. Returns the exit
-// code.
+// A role is the function that the program runs when it is started as `--role NAME ARG…`. It returns
+// the exit code.
 using Role = int (*)(const std::vector<std::string>& arguments);
 struct RegisterRole {
   RegisterRole(const char* name, Role role);
@@ -46,7 +46,8 @@ struct RegisterRole {
   static const ::softgpu::test::RegisterRole register_##name(#name, Role_##name); \
   static int Role_##name([[maybe_unused]] const std::vector<std::string>& arguments)
 
-// For roles: sends a line to the test, and receives the next one ("" at end-of-file).
+// For roles: Say sends a line to the test, and Hear returns the next line from it ("" at
+// end-of-file).
 void Say(const std::string& line);
 std::string Hear();
 // For roles: exits with a message if a call failed.

@@ -40,7 +40,7 @@ WORKLOAD_BOTH uint32_t Step(uint32_t own, uint32_t other, uint32_t index, uint32
   return x | 1;
 }
 
-// Returns a word's share of a checksum. Shares are added, so the order of the threads does not
+// Returns a word's part of a checksum. The parts are added, so the order of the threads does not
 // matter.
 WORKLOAD_BOTH uint64_t ChecksumShare(uint64_t word, uint64_t index) {
   return Mix64(word ^ (index * 0xd6e8feb86659fd93ull));

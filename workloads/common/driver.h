@@ -1,5 +1,5 @@
-// The driver API for the workloads, called directly, as in a program linked to libcuda.so.1. The
-// short names stand for the same versions as in cuda.h.
+// The driver API. Workloads call it directly, like any program that links libcuda.so.1. The short
+// names mean the same versions as in cuda.h.
 #pragma once
 
 #include "abi/cuda/driver_functions.h"

@@ -18,7 +18,9 @@ namespace {
 constexpr uint64_t kReady = 1;
 
 void WriteWord(int fd, uint64_t word) {
-  if (write(fd, &word, sizeof word) != sizeof word) Fail("pipe: %s", strerror(errno));
+  if (write(fd, &word, sizeof word) != sizeof word) {
+    Fail("cannot write to a pipe: %s", strerror(errno));
+  }
 }
 
 // Returns false at end-of-file.
@@ -27,7 +29,9 @@ bool ReadWord(int fd, uint64_t* word) {
   do {
     length = read(fd, word, sizeof *word);
   } while (length < 0 && errno == EINTR);
-  if (length != 0 && length != sizeof *word) Fail("pipe: %zd bytes", length);
+  if (length != 0 && length != sizeof *word) {
+    Fail("read %zd of %zu bytes from a pipe", length, sizeof *word);
+  }
   return length != 0;
 }
 
@@ -49,7 +53,7 @@ void LiveAsChild(const Options& options, Workload& life) {
 }
 
 void Family::SetUp(const Options& options) {
-  // A dead child must be reported and not kill the parent.
+  // The parent must report a dead child and not be killed by SIGPIPE.
   signal(SIGPIPE, SIG_IGN);
   children_.resize(options.children);
   for (int c = 0; c < options.children; ++c) Start(c, options);
@@ -64,7 +68,7 @@ uint64_t Family::Ask(uint64_t word) {
   uint64_t sum = 0;
   for (Child& child : children_) {
     uint64_t checksum = 0;
-    if (!ReadWord(child.answer, &checksum)) Fail("child %d is gone", child.pid);
+    if (!ReadWord(child.answer, &checksum)) Fail("child %d has ended", child.pid);
     sum = Mix64(sum) + checksum;
   }
   return sum;
@@ -75,7 +79,7 @@ void Family::Verify() {
     close(child.ask);
     int status = 0;
     if (waitpid(child.pid, &status, 0) != child.pid) Fail("waitpid: %s", strerror(errno));
-    if (status != 0) Fail("child %d found a difference", child.pid);
+    if (status != 0) Fail("child %d found a difference in its memory, or died", child.pid);
   }
 }
 

@@ -1,7 +1,7 @@
-// A parent without a GPU, and children (--children) with one, each a process with its own
-// executable image. The parent sends requests for every round through pipes. With --devices N the
-// children use the GPUs in turn. Only the parent handles SIGTERM; a child verifies its data and
-// exits when its pipe closes.
+// A parent without a GPU and children that use one. Each child is a forked process that has called
+// exec; --children sets their number. The parent sends requests for every round through pipes. With
+// --devices N the children use the GPUs in turn. Only the parent handles SIGTERM; a child verifies
+// its data and exits when its pipe closes.
 //
 // The parent uses Family; a child uses the Workload of the program.
 #pragma once
@@ -22,12 +22,12 @@ class Family : public Workload {
   void SetUp(const Options& options) override;
   uint64_t Round(uint64_t round) override { return Ask(round); }
   void Verify() override;
-  // The second child sabotages its own memory.
+  // Empty, because Start() makes the second child sabotage its own memory.
   void Sabotage() override {}
   void TearDown() override {}
 
  protected:
-  // Called in a forked child before exec, to give it more descriptors.
+  // Called in a forked child before exec. It may set up more descriptors for the child.
   virtual void Equip(int /*child*/) {}
   // Asks all children concurrently; returns the sum of their answers.
   uint64_t Ask(uint64_t word);

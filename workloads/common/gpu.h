@@ -50,7 +50,8 @@ struct Grid {
   uint32_t shared_bytes = 0;
 };
 
-// Returns a grid for `count` elements that needs fewer threads: kernels stride over the grid.
+// Returns a grid for `count` elements. It may have fewer threads than elements, because kernels
+// stride over the grid.
 Grid GridFor(uint64_t count);
 
 // The types of the arguments must exactly match the kernel's parameters.

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -13,7 +14,9 @@
 namespace workloads {
 
 void WriteAll(int fd, const void* data, size_t size) {
-  if (write(fd, data, size) != ssize_t(size)) Fail("the other process: %s", strerror(errno));
+  if (write(fd, data, size) != ssize_t(size)) {
+    Fail("cannot write to the other process: %s", strerror(errno));
+  }
 }
 
 bool ReadAll(int fd, void* data, size_t size) {
@@ -21,7 +24,9 @@ bool ReadAll(int fd, void* data, size_t size) {
   do {
     length = recv(fd, data, size, MSG_WAITALL);
   } while (length < 0 && errno == EINTR);
-  if (length != 0 && length != ssize_t(size)) Fail("the other process: %zd bytes", length);
+  if (length != 0 && length != ssize_t(size)) {
+    Fail("read %zd of %zu bytes from the other process", length, size);
+  }
   return length != 0;
 }
 
@@ -57,10 +62,35 @@ int ReceiveDescriptor(int socket) {
   Message message;
   if (recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC) != 1) Fail("the child did not start");
   cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) Fail("no descriptor came");
+  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) Fail("the child sent no descriptor");
   int fd = -1;
   memcpy(&fd, CMSG_DATA(control), sizeof fd);
   return fd;
+}
+
+void ChildProcess::Start(const Options& options, const char* unset) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) Fail("socketpair");
+  char self[PATH_MAX] = {};
+  if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) Fail("readlink");
+  const std::string device = std::to_string(options.device);
+  const std::string memory = std::to_string(options.memory_bytes);
+  pid = fork();
+  if (pid < 0) Fail("fork: %s", strerror(errno));
+  if (pid == 0) {
+    dup2(ends[1], STDIN_FILENO);
+    if (unset != nullptr) unsetenv(unset);
+    execl(self, self, "--child", "1", "--device", device.c_str(), "--memory", memory.c_str(),
+          nullptr);
+    _exit(127);
+  }
+  close(ends[1]);
+  socket = ends[0];
+}
+
+void ChildProcess::AwaitSuccess() const {
+  int status = 0;
+  if (waitpid(pid, &status, 0) != pid || status != 0) Fail("the child failed");
 }
 
 namespace {
@@ -119,8 +149,8 @@ class Pair : public Steady {
 
   void SetUp(const Options& options) override {
     Steady::SetUp(options);
-    Start(options);
-    view_.Look(sharing_->Open(options, child_socket_));
+    child_.Start(options);
+    view_.Look(sharing_->Open(options, child_.socket));
     shared_ = RandomWords(kSeed, kSharedWords);
   }
 
@@ -129,10 +159,10 @@ class Pair : public Steady {
     const auto salt = static_cast<uint32_t>(round);
     view_.Step(salt);
     StepInPlace(shared_, salt);
-    WriteAll(child_socket_, &round, sizeof round);
+    WriteAll(child_.socket, &round, sizeof round);
     uint64_t seen = 0;
-    if (!ReadAll(child_socket_, &seen, sizeof seen)) Fail("the child is gone");
-    if (seen != Checksum(shared_)) Fail("the child does not see what was written");
+    if (!ReadAll(child_.socket, &seen, sizeof seen)) Fail("the child has ended");
+    if (seen != Checksum(shared_)) Fail("the child reads other data than the parent wrote");
     StepInPlace(shared_, ChildsSalt(round));
     Compare("the shared memory", view_.Read(), shared_);
     sharing_->Round(round);
@@ -150,35 +180,14 @@ class Pair : public Steady {
   void TearDown() override {
     view_.End();
     sharing_->Close();
-    close(child_socket_);
-    int status = 0;
-    if (waitpid(child_, &status, 0) != child_ || status != 0) Fail("the child failed");
+    close(child_.socket);
+    child_.AwaitSuccess();
     Steady::TearDown();
   }
 
  private:
-  void Start(const Options& options) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) Fail("socketpair");
-    char self[PATH_MAX] = {};
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) Fail("readlink");
-    const std::string device = std::to_string(options.device);
-    const std::string memory = std::to_string(options.memory_bytes);
-    child_ = fork();
-    if (child_ < 0) Fail("fork: %s", strerror(errno));
-    if (child_ == 0) {
-      dup2(ends[1], STDIN_FILENO);
-      execl(self, self, "--child", "1", "--device", device.c_str(), "--memory", memory.c_str(),
-            nullptr);
-      _exit(127);
-    }
-    close(ends[1]);
-    child_socket_ = ends[0];
-  }
-
   std::unique_ptr<Sharing> sharing_;
-  pid_t child_ = 0;
-  int child_socket_ = -1;
+  ChildProcess child_;
   View view_;
   std::vector<uint32_t> shared_;  // the expected content
 };

@@ -1,8 +1,10 @@
 // Two programs that share GPU memory: the child owns it, and the parent opens it. In each round
 // both change it and check the other's changes. The child exits when its parent does.
 //
-// A Sharing defines how they share. A program's main() is SharingMain.
+// A Sharing defines how the memory is shared. The main() of such a program calls SharingMain.
 #pragma once
+
+#include <sys/types.h>
 
 #include <memory>
 #include <vector>
@@ -20,6 +22,17 @@ bool ReadAll(int fd, void* data, size_t size);
 // Sends one byte with a descriptor, which the sender keeps.
 void SendDescriptor(int socket, int fd);
 int ReceiveDescriptor(int socket);
+
+struct ChildProcess {
+  pid_t pid = 0;
+  int socket = -1;  // its other end is the child's standard input
+
+  // Starts this program again as its own child, with the device and memory of `options`. The child
+  // does not get the environment variable `unset`.
+  void Start(const Options& options, const char* unset = nullptr);
+  // Waits for the end of the child. Fails unless the child succeeded.
+  void AwaitSuccess() const;
+};
 
 class Sharing {
  public:

@@ -5,8 +5,8 @@
 // A workload prints `READY` after its setup and `ROUND <n> <checksum>` after each round. It ends
 // after N rounds or, if N is 0 (the default), on SIGTERM. It then compares all of its data with a
 // separate computation and prints `EXIT-SUCCESS` (exit code 0) or `FAILED: <reason>` (exit code 1).
-// The output is the same on softgpu and on every GPU. There are no other controls, so that a
-// checkpoint at any time hits an ordinary program.
+// The output is the same on softgpu and on every GPU. A workload cannot be controlled in any other
+// way, so a checkpoint at any time finds an ordinary program.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ void PrintRound(uint64_t round, uint64_t checksum);
 enum class Wake { kTimeout, kReadable, kStop };
 
 // Waits for SIGTERM, for `fd` to become readable (if fd >= 0), or for the timeout (if timeout_ms >=
-// 0). An interruption by a checkpoint is not noticed.
+// 0). Continues to wait if a checkpoint interrupts the system call.
 Wake Wait(int timeout_ms, int fd = -1);
 
 class Workload {
@@ -58,7 +58,7 @@ class Workload {
 // Runs a workload that works in rounds, from start to end.
 [[noreturn]] void Run(Workload& workload, const Options& options);
 
-// The end of every workload: sabotages if requested, verifies, tears down, and prints the result.
+// Ends a workload: sabotages its memory if requested, verifies, tears down, and prints the result.
 [[noreturn]] void Finish(Workload& workload, const Options& options);
 
 }  // namespace workloads

@@ -1,5 +1,5 @@
-// A minimal GPU workload: one array that changes every round. For programs that test something
-// else.
+// A minimal GPU workload with one array that changes every round. Programs that test other
+// properties add them to it.
 #pragma once
 
 #include "common/gpu.h"

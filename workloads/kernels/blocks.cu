@@ -2,7 +2,7 @@
 
 #include "common/arithmetic.h"
 
-// Sets word i to word first + i of the stream `seed`.
+// Sets word i to word first + i of the pseudo-random stream `seed`.
 STASIS_KERNEL_NO_BARRIER(fill, (uint64_t * words, uint64_t count, uint64_t first, uint64_t seed)) {
   const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;
   for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {

@@ -15,9 +15,9 @@
 //   }
 //
 // A kernel without __syncthreads() may use STASIS_KERNEL_NO_BARRIER, which is much faster in
-// softgpu and the same for nvcc; a barrier in it ends the program with a message. For dynamic
-// shared memory, put STASIS_DYNAMIC_SHARED(type, name); in the kernel's body. Kernel parameters are
-// passed by value and must be trivially copyable.
+// softgpu and the same for nvcc. If such a kernel calls __syncthreads(), the program aborts. For
+// dynamic shared memory, put STASIS_DYNAMIC_SHARED(type, name); in the kernel's body. Kernel
+// parameters are passed by value and must be trivially copyable.
 #pragma once
 
 #if defined(__CUDACC__)
