@@ -250,6 +250,11 @@ void BrokerClient::Disconnect() {
   socket_.Reset();
 }
 
+bool BrokerClient::IsLost() const {
+  pollfd end{socket_.get(), POLLRDHUP, 0};
+  return connected() && poll(&end, 1, 0) > 0;
+}
+
 bool BrokerClient::Call(const BrokerRequest& request, int fd_out, BrokerReply* reply, int* fds,
                         int* count) {
   while (busy_.exchange(1) != 0) FutexWait(&busy_, 1, 100);
