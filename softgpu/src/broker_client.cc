@@ -260,6 +260,11 @@ void BrokerClient::Disconnect() {
   socket_.Reset();
 }
 
+bool BrokerClient::IsLost() const {
+  pollfd end{socket_.get(), POLLRDHUP, 0};
+  return connected() && poll(&end, 1, 0) > 0;
+}
+
 bool BrokerClient::Call(BrokerOp op, const KeepTicket& ticket, int fd_out, Answer* answer) {
   BrokerRequest request;
   request.op = op;

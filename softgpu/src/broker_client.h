@@ -28,6 +28,8 @@ class BrokerClient {
   // connection.
   void AbandonAfterFork() { socket_.Reset(); }
   bool connected() const { return socket_.valid(); }
+  // The broker has ended, and with it the connection.
+  bool IsLost() const;
 
   const BrokerConfig& config() const { return config_; }
   int device_folder(int physical) const { return devices_[physical].get(); }

@@ -114,6 +114,25 @@ TEST_F(BrokerTest, NothingIsMounted) {
   }
 }
 
+SOFTGPU_ROLE(lose_broker) {
+  MUST(cuInit(0));
+  size_t total = 0;
+  MUST(cuDeviceTotalMem_v2(&total, 0));
+  Say("ready");
+  Hear();
+  Say(Name(cuDeviceTotalMem_v2(&total, 0)));
+  return 0;
+}
+
+TEST_F(BrokerTest, DevicesAreLostWithTheBroker) {
+  Child child("lose_broker", {}, InFolder());
+  ASSERT_EQ(child.Hear(), "ready");
+  kill(BrokerPid(), SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return !BrokerPid(); }));
+  child.Say("");
+  EXPECT_EQ(child.Hear(), "CUDA_ERROR_DEVICE_UNAVAILABLE");
+}
+
 TEST_F(BrokerTest, InitFailsWithAReasonWithoutABroker) {
   Child::Options options = InFolder({"SOFTGPU_BROKER=/nowhere/softgpu-broker"});
   EXPECT_EQ(Child("list_devices", {}, options).Hear(), "CUDA_ERROR_SYSTEM_NOT_READY");

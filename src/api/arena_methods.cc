@@ -76,8 +76,9 @@ Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasReques
   // Movers hold registered memory and a context each.
   STASIS_ASSIGN(const int movers,
                 dataplane::DismissMovers(call.paths.helpers(), Deadline::In(kMoverExit)));
-  // Device helpers hold no memory, but files of the driver.
-  STASIS_TRY(device::DismissHelpers(call.paths.helpers(), Deadline::In(kMoverExit)));
+  // Device helpers hold no memory, but files of the driver. The error of one that hangs is returned
+  // when the memory is free.
+  auto helpers = device::DismissHelpers(call.paths.helpers(), Deadline::In(kMoverExit));
   uint64_t swept = 0, unused = 0;
   {
     dataplane::ArenaOptions options;
@@ -87,6 +88,7 @@ Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasReques
     STASIS_ASSIGN(unused, store.FreeUnused());
   }
   dataplane::UnmountUnused(call.paths);
+  STASIS_TRY(helpers);
   v1::FreeArenasResponse response;
   response.set_freed_bytes(swept + unused);
   response.set_of_ended_programs_bytes(swept);

@@ -49,20 +49,25 @@ class Server {
   // The reading thread. Never returns.
   [[noreturn]] void Read() {
     if (options_.resident()) listen_ = ipc::ListenAsHelper();
+    ipc::NameWatch name(options_.listen_path);
+    bool unfindable = false;  // no client can find this mover any more
     auto worker = Thread::Start([this] { Do(); });
     if (!worker) RefuseFirstAndLeave(worker.error());
     std::move(*worker).Detach();
     for (;;) {
       pollfd fds[] = {{client_ ? client_->get() : -1, POLLIN, 0},
                       {listen_.get(), POLLIN, 0},
-                      {removals_.get(), POLLIN, 0}};
-      const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, IdleLimit().PollTimeout()));
+                      {removals_.get(), POLLIN, 0},
+                      {name.fd(), POLLIN, 0}};
+      const int ready = TEMP_FAILURE_RETRY(::poll(fds, 4, IdleLimit().PollTimeout()));
       if (ready < 0) ::_exit(1);
       if (ready == 0 && IsIdle()) ipc::ExitHelper(options_);
       // Handle the disconnect before the new connection; one poll may report both.
       if (fds[0].revents != 0) Receive();
       if (fds[2].revents != 0) ForgetRemoved();
       if (fds[1].revents != 0) Accept();
+      if (fds[3].revents != 0) unfindable = unfindable || name.IsRemoved();
+      if (unfindable && !client_ && AwaitOwnWork() && IsIdle()) ::_exit(0);
     }
   }
 
@@ -83,7 +88,7 @@ class Server {
   }
 
   void Accept() {
-    UniqueFd client(::accept4(listen_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    UniqueFd client = ipc::AcceptClient(listen_.get());
     if (!client || client_) return;
     AwaitOwnWork();
     if (!IsIdle()) return;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "device/cuda/testing/target.h"
 
@@ -24,6 +25,26 @@ TEST(DriverEnvironmentTest, KeepsVariablesOfTheDriverAndDropsInjectedCode) {
   EXPECT_TRUE(Has(environment, "CUDA_DEVICE_ORDER=PCI_BUS_ID"));
   EXPECT_FALSE(Has(environment, "LD_PRELOAD="));
   EXPECT_FALSE(Has(environment, "CUDA_VISIBLE_DEVICES=1"));
+}
+
+TEST(DriverEnvironmentTest, TheLibraryPathDoesNotDependOnTheWorkingDirectory) {
+  const std::string here = std::filesystem::current_path();
+  const std::string plain = DriverIdentity("");
+  for (const auto& [set, expected] : {std::pair<std::string, std::string>{"", ""},
+                                      {"/a:/b/c", "/a:/b/c"},
+                                      {":/a::/b:", "/a:/b"},
+                                      {"x/y:/a", here + "/x/y:/a"},
+                                      {".", here + "/."}}) {
+    ScopedEnv path("LD_LIBRARY_PATH", set.c_str());
+    EXPECT_TRUE(Has(DriverEnvironment(), "LD_LIBRARY_PATH=" + expected)) << set;
+    if (!expected.empty()) {
+      EXPECT_NE(DriverIdentity(""), plain) << set;
+    }
+  }
+  ScopedEnv path("LD_LIBRARY_PATH", "/a:");
+  const std::string trailing = DriverIdentity("");
+  ScopedEnv same("LD_LIBRARY_PATH", "/a");
+  EXPECT_EQ(DriverIdentity(""), trailing);
 }
 
 TEST(DriverEnvironmentTest, AnotherDriverHasAnotherIdentity) {

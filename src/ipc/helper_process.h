@@ -49,6 +49,8 @@ class HelperProcess {
 
   pid_t pid() const { return pid_; }
   bool resident() const { return resident_; }
+  // Another command started it.
+  bool found() const { return resident_ && !child_; }
   // The connection; invalid after Disconnect().
   int socket() const { return socket_.get(); }
   void Disconnect() { socket_.Reset(); }

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "ipc/helper_process.h"
 #include "ipc/resident.h"
@@ -46,6 +49,37 @@ UniqueFd ListenAsHelper() {
   UniqueFd listener(kHelperListenFd);
   if (::listen(kHelperListenFd, 8) != 0) listener.Reset();
   return listener;
+}
+
+UniqueFd AcceptClient(int listener) {
+  UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  if (client && (::getsockopt(client.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+                 peer.uid != ::geteuid())) {
+    client.Reset();
+  }
+  return client;
+}
+
+NameWatch::NameWatch(std::string path) : path_(std::move(path)) {
+  struct stat st;
+  if (path_.empty() || ::lstat(path_.c_str(), &st) != 0) return;
+  file_ = FileId::Of(st);
+  events_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  // IN_ATTRIB: the number of links changes. The file itself exists as long as the socket is bound.
+  if (!events_ || ::inotify_add_watch(events_.get(), path_.c_str(),
+                                      IN_ATTRIB | IN_MOVE_SELF | IN_DONT_FOLLOW) < 0) {
+    events_.Reset();
+  }
+}
+
+bool NameWatch::IsRemoved() {
+  char events[1024];
+  while (::read(events_.get(), events, sizeof events) > 0) {
+  }
+  struct stat st;
+  return ::lstat(path_.c_str(), &st) != 0 || !(FileId::Of(st) == file_);
 }
 
 void ExitHelper(const HelperServerOptions& options, int status) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/fd.h"
+#include "base/file.h"
 
 namespace stasis::ipc {
 
@@ -26,6 +27,28 @@ bool EnterHelper(int argc, char** argv, HelperServerOptions& options);
 
 // Makes the inherited socket a listener. Invalid if that fails; the helper is then private.
 UniqueFd ListenAsHelper();
+
+// Accepts the next client. Invalid if it has gone, or if it belongs to another user: the folder of
+// the sockets may have become accessible.
+UniqueFd AcceptClient(int listener);
+
+// Watches the name of a resident helper. Without it no client finds the helper, which then should
+// not keep the driver open until its idle time ends.
+class NameWatch {
+ public:
+  // `path` may be empty: watches nothing.
+  explicit NameWatch(std::string path);
+  // Becomes readable when the name may have been removed; -1 if that cannot be watched.
+  int fd() const { return events_.get(); }
+  // Reads the events. Returns true if the name was removed or belongs to another file now. The
+  // helper must then not remove it.
+  bool IsRemoved();
+
+ private:
+  const std::string path_;
+  UniqueFd events_;
+  FileId file_;
+};
 
 // Exits with the status, and removes the name of a resident helper. Clients that connected
 // meanwhile see end-of-file. No destructors run: threads may still be inside the driver.

@@ -56,8 +56,8 @@ std::string LockOf(const std::string& path) {
   return path.substr(0, path.size() - kSuffix.size()) + std::string(kLockSuffix);
 }
 
-Result<UniqueFd> OpenLock(const std::string& path) {
-  return Open(LockOf(path), O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+Result<UniqueFd> OpenLock(const std::string& path, int flags) {
+  return Open(LockOf(path), O_RDWR | O_NOFOLLOW | flags, 0600);
 }
 
 }  // namespace
@@ -97,10 +97,11 @@ Result<HelperProcess> ConnectResident(const std::string& path) {
 }
 
 Result<ResidentName> ClaimResidentName(const std::string& path) {
-  const std::string dir = path.substr(0, path.rfind('/'));
-  STASIS_TRY(MakeDirs(dir, 0700));
+  STASIS_TRY(MakeDirs(path.substr(0, path.rfind('/')), 0700));
+  // Before the lock: another user could hold one for ever in a folder that is not ours alone.
+  STASIS_ASSIGN(Place place, PlaceOf(path));
   ResidentName name;
-  STASIS_ASSIGN(name.lock, OpenLock(path));
+  STASIS_ASSIGN(name.lock, OpenLock(path, O_CREAT));
   STASIS_TRY(Annotate(LockUntil(name.lock.get(), Deadline::In(kLockLimit)), LockOf(path)));
   auto there = ConnectResident(path);
   if (there || there.error().code != Code::kNotFound) {
@@ -108,7 +109,6 @@ Result<ResidentName> ClaimResidentName(const std::string& path) {
   }
   // The stale name of a killed helper.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
-  STASIS_ASSIGN(Place place, PlaceOf(path));
   STASIS_ASSIGN(name.socket, NewSocket());
   if (::bind(name.socket.get(), reinterpret_cast<sockaddr*>(&place.address),
              sizeof place.address) != 0) {
@@ -118,7 +118,8 @@ Result<ResidentName> ClaimResidentName(const std::string& path) {
 }
 
 void RemoveResidentName(const std::string& path) {
-  auto lock = OpenLock(path);
+  // Creates no file: the folder may be about to be removed.
+  auto lock = OpenLock(path, 0);
   if (lock && TryLock(lock->get())) ::unlink(path.c_str());
 }
 
@@ -129,17 +130,17 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
   for (int tries = 0; tries < 3; ++tries) {
     std::optional<ResidentName> name;
     Deadline answer = deadline;
+    const Deadline patience = Deadline::In(kResidentAnswer);
     auto helper = ConnectResident(options.path);
     const bool found = helper.has_value();
     if (found && !process::InheritanceDifference({helper->pid()}).empty()) {
       // It has the limits and control group of the command that started it, which differ from this
-      // one's.
-      STASIS_ASSIGN(const bool left, Dismiss(*helper, options.leave_request, deadline));
-      if (!left) break;
+      // one's. Or it is exiting, and cannot be compared.
+      STASIS_TRY(Dismiss(*helper, options.leave_request, deadline));
       continue;
     }
     if (found) {
-      answer = Deadline::Sooner(deadline, Deadline::In(kResidentAnswer));
+      answer = Deadline::Sooner(deadline, patience);
     } else if (helper.error().code == Code::kNotFound) {
       auto claimed = ClaimResidentName(options.path);
       if (!claimed && claimed.error().code == Code::kDeadlineExceeded) break;
@@ -155,7 +156,17 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
     helper->Disconnect();
     if (!greeting) return Fail(std::move(greeting.error()));
     // Do not wait for one that serves another client or has just exited.
-    if (*greeting == Greeting::kBusy) continue;
+    if (*greeting == Greeting::kBusy && found) continue;
+    if (*greeting == Greeting::kBusy) {
+      // It died at its start. A private one can tell why.
+      helper->Kill();
+      (void)helper->WaitEnd(Deadline::In(options.settle_timeout));
+      break;
+    }
+    if (*greeting == Greeting::kSilent && found && !patience.passed()) {
+      // It may serve another client and was not given the time to say so.
+      return Fail(Code::kDeadlineExceeded, "it did not answer in time");
+    }
     helper->Kill();
     const bool ended = helper->WaitEnd(Deadline::In(options.settle_timeout)).has_value();
     if (*greeting == Greeting::kSilent && !(found && ended && !deadline.passed())) {
@@ -178,15 +189,21 @@ Result<bool> Dismiss(HelperProcess& helper, const std::string& leave_request,
   // A busy helper closes the socket. Wait for the exit of one that leaves, since its memory is free
   // only then.
   char byte;
-  if (!AwaitReadable(helper.socket(), Deadline::Sooner(deadline, Deadline::In(kResidentAnswer)))) {
-    helper.Kill();
-  } else if (auto packet = ReceivePacket(helper.socket(), &byte, 1); !packet || packet->size == 0) {
-    return false;
-  }
-  if (!helper.WaitEnd(deadline)) {
+  const Deadline patience = Deadline::In(kResidentAnswer);
+  auto late = [&] {
     return Fail(Code::kDeadlineExceeded,
                 fmt::format("the helper (process {}) did not end in time", helper.pid()));
+  };
+  if (AwaitReadable(helper.socket(), Deadline::Sooner(deadline, patience))) {
+    auto packet = ReceivePacket(helper.socket(), &byte, 1);
+    if (!packet || packet->size == 0) return false;
+    // It answered, so it has no other client. One of another version may not know the request.
+    if (helper.WaitEnd(Deadline::Sooner(deadline, Deadline::In(kResidentAnswer)))) return true;
+  } else if (!patience.passed()) {
+    return late();
   }
+  helper.Kill();
+  if (!helper.WaitEnd(deadline)) return late();
   return true;
 }
 
@@ -198,13 +215,16 @@ Result<int> DismissAll(const std::string& dir, const std::string& prefix,
     return Fail(std::move(names).error());
   }
   int count = 0;
+  Status all;
   for (const std::string& name : *names) {
     if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) continue;
     auto helper = ConnectResident(dir + "/" + name);
     if (!helper) continue;
-    STASIS_ASSIGN(const bool left, Dismiss(*helper, leave_request, deadline));
-    count += left ? 1 : 0;
+    auto left = Dismiss(*helper, leave_request, deadline);
+    if (left && *left) ++count;
+    if (!left && all) all = Fail(std::move(left).error());
   }
+  STASIS_TRY(std::move(all));
   return count;
 }
 

@@ -45,7 +45,7 @@ struct ResidentName {
 Result<ResidentName> ClaimResidentName(const std::string& path);
 
 // Called by the helper before it exits. Does not wait for the lock: its holder may be waiting for
-// this helper, and a stale name is harmless.
+// this helper, and a stale name is harmless. Leaves the lock file.
 void RemoveResidentName(const std::string& path);
 
 // The outcome of the first request to a helper.
@@ -73,13 +73,14 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
                                                   const ResidentOptions& options,
                                                   const Greet& greet, const Deadline& deadline);
 
-// Asks a helper without another client to exit, kills a hung one, and waits until it has ended.
-// Returns false if it serves another client, kDeadlineExceeded if it does not exit.
+// Asks a helper without another client to exit, kills one that hangs or does not exit, and waits
+// until it has ended. Returns false if it serves another client, kDeadlineExceeded if it does not
+// end.
 Result<bool> Dismiss(HelperProcess& helper, const std::string& leave_request,
                      const Deadline& deadline);
 
 // Does the same for all helpers in `dir` whose name begins with `prefix`. Returns the number of
-// helpers stopped.
+// helpers stopped, or the first error after all have been asked.
 Result<int> DismissAll(const std::string& dir, const std::string& prefix,
                        const std::string& leave_request, const Deadline& deadline);
 

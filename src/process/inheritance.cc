@@ -56,13 +56,28 @@ long IoPriorityOf(pid_t pid) {
   return ::syscall(SYS_ioprio_get, kWhoProcess, pid);
 }
 
-// Reads the line of /proc/PID/status, because sched_getaffinity(2) needs a buffer size.
-std::string ProcessorsOf(const std::string& pid) {
-  auto text = ReadFile("/proc/" + pid + "/status");
-  constexpr std::string_view kName = "\nCpus_allowed:";
-  const size_t at = text ? text->find(kName) : std::string::npos;
-  return at == std::string::npos ? "" : text->substr(at, text->find('\n', at + 1) - at);
+// Returns the line of /proc/PID/status with this key, or an empty string.
+std::string LineOf(const std::string& status, const char* key) {
+  const size_t at = status.find(std::string("\n") + key + ":");
+  return at == std::string::npos ? "" : status.substr(at, status.find('\n', at + 1) - at);
 }
+
+struct StatusRow {
+  const char* key;
+  const char* name;
+  bool of_root_only = false;
+};
+constexpr StatusRow kStatus[] = {
+    // Not by sched_getaffinity(2), which needs a buffer size.
+    {"Cpus_allowed", "the processors that it may use"},
+    {"Gid", "the group"},
+    {"Groups", "the supplementary groups"},
+    {"NoNewPrivs", "no_new_privs"},
+    {"Seccomp", "the seccomp mode"},
+    {"Seccomp_filters", "the seccomp filters"},
+    // Programs of other users get no capabilities by exec.
+    {"CapBnd", "the capabilities", /*of_root_only=*/true},
+};
 
 }  // namespace
 
@@ -73,7 +88,14 @@ std::string InheritanceDifference(HostPid other) {
   const std::string its = ToString(other);
   if (NiceOf(other.value) != NiceOf(0)) return "the nice value";
   if (IoPriorityOf(other.value) != IoPriorityOf(0)) return "the I/O priority";
-  if (ProcessorsOf(its) != ProcessorsOf("self")) return "the processors that it may use";
+  if (::sched_getscheduler(other.value) != ::sched_getscheduler(0)) return "the scheduling policy";
+  auto its_status = ReadFile("/proc/" + its + "/status");
+  auto our_status = ReadFile("/proc/self/status");
+  if (!its_status || !our_status) return "its status";
+  for (const StatusRow& row : kStatus) {
+    if (row.of_root_only && ::geteuid() != 0) continue;
+    if (LineOf(*its_status, row.key) != LineOf(*our_status, row.key)) return row.name;
+  }
   for (const auto& [file, name] : {std::pair{"/oom_score_adj", "the OOM score adjustment"},
                                    std::pair{"/cgroup", "the control group"}}) {
     auto theirs = ReadFile("/proc/" + its + file);

@@ -1,8 +1,11 @@
 #include "process/inheritance.h"
 
+#include <grp.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,6 +53,26 @@ TEST(InheritanceTest, EachDifferenceIsNamed) {
   EXPECT_EQ(DifferenceAfter([] { return Lower(RLIMIT_RSS, /*hard=*/false); }),
             "the limit on resident memory");
   EXPECT_EQ(DifferenceAfter([] { return ::nice(1) != -1; }), "the nice value");
+  EXPECT_EQ(DifferenceAfter([] {
+              const sched_param none{};
+              return ::sched_setscheduler(0, SCHED_BATCH, &none) == 0;
+            }),
+            "the scheduling policy");
+  EXPECT_EQ(DifferenceAfter([] { return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0; }),
+            "no_new_privs");
+}
+
+TEST(InheritanceTest, RootsGroupsAndCapabilitiesAreCompared) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(DifferenceAfter([] {
+              const gid_t group = 4711;
+              return ::setgroups(1, &group) == 0;
+            }),
+            "the supplementary groups");
+  // Another group may already forbid to read the limits.
+  EXPECT_NE(DifferenceAfter([] { return ::setegid(4711) == 0; }), "");
+  EXPECT_EQ(DifferenceAfter([] { return ::prctl(PR_CAPBSET_DROP, CAP_CHOWN, 0, 0, 0) == 0; }),
+            "the capabilities");
 }
 
 TEST(InheritanceTest, ServersRaiseTheirSoftLimitOnOpenFiles) {

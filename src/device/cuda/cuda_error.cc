@@ -1,5 +1,8 @@
 #include "device/cuda/cuda_error.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "abi/cuda/driver_abi.h"
 
 namespace stasis::device::cuda {
@@ -84,6 +87,19 @@ std::string_view OpName(Op op) {
                                                 "end the session",
                                                 "leave"};
   return kNames[static_cast<size_t>(op)];
+}
+
+bool MayLast(int cu_result) {
+  static constexpr CUresult kHarmless[] = {CUDA_SUCCESS,
+                                           CUDA_ERROR_INVALID_VALUE,
+                                           CUDA_ERROR_OUT_OF_MEMORY,
+                                           CUDA_ERROR_NOT_INITIALIZED,
+                                           CUDA_ERROR_ILLEGAL_STATE,
+                                           CUDA_ERROR_NOT_READY,
+                                           CUDA_ERROR_NOT_PERMITTED,
+                                           CUDA_ERROR_NOT_SUPPORTED};
+  return std::none_of(std::begin(kHarmless), std::end(kHarmless),
+                      [&](CUresult result) { return result == cu_result; });
 }
 
 Error DriverError(Op op, int cu_result, const std::string& name, const std::string& text) {

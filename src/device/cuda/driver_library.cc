@@ -1,11 +1,11 @@
 #include "device/cuda/driver_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
+#include <sys/stat.h>
 
 #include <initializer_list>
 #include <utility>
-
-#include "base/file.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -44,6 +44,15 @@ std::string DriverWords(const DriverFunctions& fn, CUresult result) {
          (text != nullptr ? text : "no description");
 }
 
+void RememberFile(void* library, DriverLibrary& driver) {
+  link_map* map = nullptr;
+  if (::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return;
+  struct stat st;
+  if (::stat(map->l_name, &st) != 0) return;
+  driver.path = map->l_name;
+  driver.file = FileId::Of(st);
+}
+
 std::string TooOld(const DriverLibrary& driver) {
   std::string which = driver.version.empty() ? "this driver" : "driver " + driver.version;
   return which + " (CUDA " + std::to_string(driver.api_version / 1000) + "." +
@@ -63,6 +72,7 @@ DriverLibrary OpenDriver(const std::string& path) {
     driver.why_not = std::string("no CUDA driver is installed: ") + (why != nullptr ? why : "");
     return driver;
   }
+  RememberFile(library, driver);
 #define STASIS_DEVICE_RESOLVE(symbol) \
   driver.fn.symbol = reinterpret_cast<decltype(driver.fn.symbol)>(Find(library, #symbol));
   STASIS_DEVICE_BASIC_FUNCTIONS(STASIS_DEVICE_RESOLVE)
@@ -101,6 +111,12 @@ DriverLibrary OpenDriver(const std::string& path) {
                           driver.fn.cuCheckpointProcessUnlock != nullptr;
   if (!driver.can_checkpoint) driver.why_not = TooOld(driver);
   return driver;
+}
+
+bool WasReplaced(const DriverLibrary& driver) {
+  struct stat st;
+  return !driver.path.empty() &&
+         (::stat(driver.path.c_str(), &st) != 0 || !(FileId::Of(st) == driver.file));
 }
 
 }  // namespace stasis::device::cuda

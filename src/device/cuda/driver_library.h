@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "base/file.h"
+
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
 #include "abi/cuda/driver_functions.h"
 
@@ -52,6 +54,8 @@ struct DriverLibrary {
   bool can_checkpoint = false;
   std::string why_not;  // the reason, if checkpointing is not supported
 
+  std::string path;  // of the loaded library, as the loader found it
+  FileId file;
   bool opened = false;       // the library was loaded
   bool initialised = false;  // cuInit succeeded
 };
@@ -59,5 +63,8 @@ struct DriverLibrary {
 // Opens `path` (empty: the loader's search), resolves symbols and calls cuInit(0). Takes 0.1 to 2.7
 // s on a real GPU. The library is never closed, because driver threads may still run.
 DriverLibrary OpenDriver(const std::string& path);
+
+// Returns true if another file has the path of the loaded library: the driver was upgraded.
+bool WasReplaced(const DriverLibrary& driver);
 
 }  // namespace stasis::device::cuda

@@ -54,13 +54,12 @@ Result<std::vector<CudaControl::Member>> CudaControl::Classify(const process::Pr
       return Fail(std::move(footprint.error())
                       .WithContext(fmt::format("look at process {}", stat.id.pid.value)));
     }
-    if (!footprint->candidate()) continue;
-    // Device helpers initialise the driver, but use no GPU.
-    if (process::RunsLibexecProgram(stat.id.pid, kHelperProgram)) continue;
-    members.push_back({&stat, std::move(*footprint), {}});
+    if (footprint->candidate()) members.push_back({&stat, std::move(*footprint), {}});
   }
   for (Member& member : members) {
     const HostPid pid = member.stat->id.pid;
+    // Device helpers initialise the driver, but use no GPU.
+    if (process::RunsLibexecProgram(pid, kHelperProgram)) continue;
     auto state = StateOf(pid, member.footprint);
     if (!state && state.error().code == Code::kNotFound) continue;
     if (!state) {

@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/limit_hint.h"
 #include "base/thread.h"
+#include "device/cuda/cuda_error.h"
 #include "device/driver_environment.h"
 #include "ipc/resident.h"
 #include "ipc/socket.h"
@@ -112,12 +113,22 @@ class HelperClient::Helper {
   }
 
   pid_t pid() const { return process_.pid(); }
+  bool found() const { return process_.found(); }
 
-  // Hands the lock of this client over.
-  Result<Reply> PassLock(int lock_fd, const Deadline& deadline) {
+  // Hands the lock of this client over (-1: none) and returns when the helper holds it.
+  Status PassLock(int lock_fd, const Deadline& deadline) {
     auto reply = Call(Request{}, deadline, OnDeadline::kKill, lock_fd);
     if (!reply) return Fail(std::move(reply.error().error));
-    return *reply;
+    if (reply->outcome == wire::Outcome::kBadRequest && lock_fd >= 0) {
+      return Fail(Code::kUnavailable, std::string("it was sent ") + reply->cu_text);
+    }
+    return {};
+  }
+
+  // Accepts no new calls. The process is ended when the calls in progress are.
+  void Retire() {
+    std::lock_guard lock(mutex_);
+    retired_ = true;
   }
 
   // Returns true if the helper accepts no new calls.
@@ -339,13 +350,21 @@ tl::expected<std::shared_ptr<HelperClient::Helper>, CallFailure> HelperClient::G
 
 HelperClient::Answer HelperClient::Call(Request request, const Deadline& deadline,
                                         OnDeadline on_deadline) {
-  auto helper = Get();
-  if (!helper) return tl::unexpected<CallFailure>(std::move(helper.error()));
-  if (deadline.passed()) {
-    return Failure(CallFailure::Kind::kNotStarted,
-                   DeadlineError("the deadline had passed before the driver was asked"));
+  for (bool again = false;; again = true) {
+    auto helper = Get();
+    if (!helper) return tl::unexpected<CallFailure>(std::move(helper.error()));
+    if (deadline.passed()) {
+      return Failure(CallFailure::Kind::kNotStarted,
+                     DeadlineError("the deadline had passed before the driver was asked"));
+    }
+    auto answer = (*helper)->Call(request, deadline, on_deadline);
+    // The helper of an earlier command may have lost its connection to a GPU. A call without side
+    // effects is repeated by a new one.
+    const bool repeat = !again && on_deadline == OnDeadline::kRetire && (*helper)->found() &&
+                        answer && MayLast(answer->cu_result);
+    if (!repeat) return answer;
+    (*helper)->Retire();
   }
-  return (*helper)->Call(request, deadline, on_deadline);
 }
 
 HelperClient::Answer HelperClient::Hello() {

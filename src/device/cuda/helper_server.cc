@@ -12,10 +12,13 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/deadline.h"
+#include "base/descriptor_table.h"
 #include "base/fd.h"
 #include "base/thread.h"
+#include "device/cuda/cuda_error.h"
 #include "device/cuda/driver_library.h"
 #include "device/cuda/gpu_uuid.h"
 #include "device/cuda/helper_protocol.h"
@@ -37,16 +40,6 @@ using wire::Reply;
 using wire::Request;
 
 constexpr int kMaxInFlight = 256;
-
-// Returns true if a later request to the same driver library may succeed. After any other result a
-// new process is safer.
-bool ConcernsTheRequestOnly(CUresult result) {
-  static constexpr CUresult kHarmless[] = {CUDA_ERROR_INVALID_VALUE,   CUDA_ERROR_OUT_OF_MEMORY,
-                                           CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_ILLEGAL_STATE,
-                                           CUDA_ERROR_NOT_READY,       CUDA_ERROR_NOT_PERMITTED,
-                                           CUDA_ERROR_NOT_SUPPORTED};
-  return std::find(std::begin(kHarmless), std::end(kHarmless), result) != std::end(kHarmless);
-}
 
 // Reads a device's free and total memory through its primary context, for a driver without NVML. On
 // a real GPU this temporarily takes half a GiB of its memory; contexts of softgpu are small.
@@ -107,13 +100,15 @@ class Executor {
       if (driver_.fn.cuGetErrorString != nullptr) driver_.fn.cuGetErrorString(result, &text);
       PutText(reply.cu_name, name != nullptr ? name : "");
       PutText(reply.cu_text, text != nullptr ? text : "");
-      if (!ConcernsTheRequestOnly(result)) unreliable_ = true;
+      if (MayLast(result)) unreliable_ = true;
     }
     return reply;
   }
 
   // Returns true if later clients may use this driver. No request may be in progress.
-  bool is_reliable() const { return driver_.can_checkpoint && !unreliable_; }
+  bool is_reliable() const {
+    return driver_.can_checkpoint && !unreliable_ && !WasReplaced(driver_);
+  }
 
  private:
   void Describe(wire::DriverRecord& record) const {
@@ -230,6 +225,9 @@ class Executor {
   DriverLibrary driver_;
 };
 
+// How long the end of a session waits for the threads of requests that have been answered.
+constexpr std::chrono::milliseconds kAnsweredLimit{1000};
+
 // A client from its connection until it has disconnected and all of its requests are finished. The
 // destructor releases its lock.
 struct Session {
@@ -243,16 +241,22 @@ class Server {
       : options_(options),
         executor_(options),
         session_(std::make_shared<Session>(UniqueFd(ipc::kHelperSocketFd))) {
-    if (options.resident()) listener_ = ipc::ListenAsHelper();
+    if (options.resident()) {
+      listener_ = ipc::ListenAsHelper();
+      name_.emplace(options.listen_path);
+    }
   }
 
   [[noreturn]] void Run() {
     for (;;) {
       pollfd fds[] = {{session_ ? session_->socket.get() : -1, POLLIN, 0},
-                      {listener_.get(), POLLIN, 0}};
-      const int ready = TEMP_FAILURE_RETRY(::poll(fds, 2, Limit().PollTimeout()));
+                      {listener_.get(), POLLIN, 0},
+                      {name_ ? name_->fd() : -1, POLLIN, 0}};
+      const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, Limit().PollTimeout()));
       if (ready < 0) KillSelf();
-      if (ready == 0 && !session_) OnLimit();
+      // Also if clients connect all the time.
+      if (Limit().passed()) OnLimit();
+      if (fds[2].revents != 0) CheckName();
       // Handle the disconnect before the new connection; one poll may report both.
       if (fds[0].revents != 0) Receive();
       if (fds[1].revents != 0) Accept();
@@ -281,16 +285,24 @@ class Server {
     StartIdleTime();
   }
 
+  void CheckName() {
+    unfindable_ = unfindable_ || name_->IsRemoved();
+    if (unfindable_ && !session_ && InFlight() == 0) ::_exit(0);
+  }
+
   void StartIdleTime() {
     settling_ = false;
+    if (unfindable_) ::_exit(0);
     if (!executor_.is_reliable()) ipc::ExitHelper(options_);
     limit_ = options_.idle_timeout.count() == 0 ? Deadline() : Deadline::In(options_.idle_timeout);
   }
 
   void Accept() {
-    UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    UniqueFd client = ipc::AcceptClient(listener_.get());
     if (!client || session_ || InFlight() > 0) return;
-    if (settling_) StartIdleTime();
+    // The calls of the last client have returned, or the driver was replaced since. If this exits,
+    // the client gets another helper.
+    StartIdleTime();
     session_ = std::make_shared<Session>(std::move(client));
   }
 
@@ -317,7 +329,9 @@ class Server {
     Request request;
     auto packet = ipc::ReceivePacket(session_->socket.get(), &request, sizeof request);
     if (!packet || packet->size == 0) return EndSession();
-    const char* invalid = wire::WhyInvalid(request, packet->size);
+    // A lock that was lost must not count as held.
+    const char* invalid = packet->fds_lost ? "more descriptors than we can hold"
+                                           : wire::WhyInvalid(request, packet->size);
     const bool has_lock = request.op == Op::kHello && packet->fds.size() == 1;
     if (invalid == nullptr && !packet->fds.empty() && !has_lock) {
       invalid = "descriptors where none belong";
@@ -334,21 +348,19 @@ class Server {
     }
     auto thread = Thread::Start([this, session = session_, request]() mutable {
       Send(*session, executor_.Execute(request));
-      // Before the helper counts as idle: an idle helper holds no lock.
-      session.reset();
-      Leave();
+      Leave(std::move(session));
     });
     if (thread) {
       std::move(*thread).Detach();
     } else {
-      Leave();
+      Leave({});
       Refuse(request, Outcome::kBusy, thread.error().ToString().c_str());
     }
   }
 
   // The lock is free, and the name of a leaving helper is gone, when the client has the reply.
   void End(const Request& request) {
-    if (InFlight() > 0) return Refuse(request, Outcome::kBusy, "other requests are in progress");
+    if (!AwaitAnswered()) return Refuse(request, Outcome::kBusy, "other requests are in progress");
     session_->lock.Reset();
     const bool leaves = request.op == Op::kLeave;
     if (leaves && options_.resident()) ipc::RemoveResidentName(options_.listen_path);
@@ -360,8 +372,17 @@ class Server {
     EndSession();
   }
 
-  void Leave() {
+  // The client may send its last request before the thread that answered it has left.
+  bool AwaitAnswered() {
+    std::unique_lock lock(mutex_);
+    return idle_.wait_for(lock, kAnsweredLimit, [this] { return in_flight_ == 0; });
+  }
+
+  // A request is finished. In one step: a helper without requests holds no lock of a client that
+  // has disconnected, and accepts a new one as soon as that lock is free.
+  void Leave(std::shared_ptr<Session> session) {
     std::lock_guard lock(mutex_);
+    session.reset();
     if (--in_flight_ == 0) idle_.notify_all();
   }
 
@@ -384,8 +405,10 @@ class Server {
   // Used by the reading thread only.
   std::shared_ptr<Session> session_;
   UniqueFd listener_;
-  Deadline limit_;         // see Limit()
-  bool settling_ = false;  // driver calls of a client that has disconnected are in progress
+  std::optional<ipc::NameWatch> name_;
+  bool unfindable_ = false;  // no client can find this helper any more
+  Deadline limit_;           // see Limit()
+  bool settling_ = false;    // driver calls of a client that has disconnected are in progress
 
   std::mutex mutex_;
   std::condition_variable idle_;
@@ -395,6 +418,8 @@ class Server {
 }  // namespace
 
 void Serve(const ipc::HelperServerOptions& options) {
+  // The soft limit may be that of a small command, and the driver opens files for each process.
+  (void)RaiseDescriptorLimit();
   // Never destroyed: threads may still use it when the process exits.
   auto& server = *new Server(options);
   server.Run();

@@ -1,6 +1,11 @@
 // A device helper that stays between clients, with a fake driver.
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <thread>
 
 #include "device/cuda/helper_client.h"
 #include "device/cuda/testing/target.h"
@@ -30,7 +35,7 @@ class ResidentHelperTest : public ::testing::Test {
     HelperOptions options;
     options.program = *LibexecProgram(kHelperProgram);
     options.library = TestFile("fake_driver/libcuda.so.1");
-    options.settle_timeout = milliseconds(1500);
+    options.settle_timeout = settle_;
     options.resident_dir = dir_.path() + "/helpers";
     options.idle_timeout = idle;
     return options;
@@ -60,6 +65,7 @@ class ResidentHelperTest : public ::testing::Test {
     EXPECT_EQ(testing::CountChildren(kHelperProgram), 0);
   }
 
+  milliseconds settle_{1500};
   testing::TempDir dir_;
   ScopedEnv env_{"STASIS_FAKE_DRIVER", dir_.path().c_str()};
 };
@@ -72,7 +78,7 @@ TEST_F(ResidentHelperTest, TheNextClientFindsIt) {
   std::string fds;
   const auto open_files = process::ReadOpenFiles({first});
   for (const auto& file : *open_files) fds += std::to_string(file.fd) + " ";
-  EXPECT_EQ(fds, "0 1 2 5 ");
+  EXPECT_EQ(fds, "0 1 2 4 5 ") << "4 watches the name, 5 listens";
 }
 
 TEST_F(ResidentHelperTest, WithoutAnIdleTimeItEndsWithItsClient) {
@@ -188,6 +194,108 @@ TEST_F(ResidentHelperTest, ADriverWithALastingErrorIsNotKept) {
   ExpectEnd(first);
 }
 
+TEST_F(ResidentHelperTest, AQuestionIsRepeatedIfTheHelperThatWasFoundIsBroken) {
+  const pid_t first = Use(Options());
+  Write("1", "0");
+  Write("fault.GetState.by." + std::to_string(first), "999");
+  {
+    HelperClient client(Options());
+    auto reply = client.Call(Ask(Op::kState, 1), Soon(), OnDeadline::kRetire);
+    ASSERT_TRUE(reply) << reply.error().error.ToString();
+    EXPECT_EQ(reply->cu_result, 0);
+    EXPECT_NE(client.helper_pid(), first);
+  }
+  ExpectEnd(first);
+}
+
+TEST_F(ResidentHelperTest, ACallWithSideEffectsIsNotRepeated) {
+  const pid_t first = Use(Options());
+  Write("1", "1");
+  Write("fault.Checkpoint.by." + std::to_string(first), "999");
+  {
+    HelperClient client(Options());
+    auto reply = client.Call(Ask(Op::kCheckpoint, 1), Soon(), OnDeadline::kKill);
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->cu_result, 999);
+  }
+  ExpectEnd(first);
+}
+
+TEST_F(ResidentHelperTest, ADriverThatWasReplacedIsLoadedAgain) {
+  HelperOptions options = Options();
+  options.library = dir_.path() + "/libcuda.so.1";
+  const std::string driver = TestFile("fake_driver/libcuda.so.1");
+  std::filesystem::copy_file(driver, options.library);
+  const pid_t first = Use(options);
+  EXPECT_EQ(Use(options), first);
+  std::filesystem::copy_file(driver, options.library + ".new");
+  std::filesystem::rename(options.library + ".new", options.library);
+  const pid_t second = Use(options);
+  EXPECT_NE(second, first);
+  ExpectEnd(first);
+  EXPECT_EQ(Use(options), second);
+}
+
+TEST_F(ResidentHelperTest, ItEndsWhenItsNameIsRemoved) {
+  const pid_t idle = Use(Options());
+  std::filesystem::remove_all(dir_.path() + "/helpers");
+  ExpectEnd(idle);
+  // With a client it stays until the client's end.
+  pid_t busy;
+  {
+    HelperClient client(Options());
+    ASSERT_TRUE(client.Hello());
+    busy = client.helper_pid();
+    std::filesystem::remove_all(dir_.path() + "/helpers");
+    ::poll(nullptr, 0, 50);
+    EXPECT_TRUE(client.Hello());
+    EXPECT_EQ(client.helper_pid(), busy);
+  }
+  ExpectEnd(busy);
+  EXPECT_FALSE(std::filesystem::exists(dir_.path() + "/helpers")) << "it left no file";
+}
+
+TEST_F(ResidentHelperTest, ItRaisesTheSoftLimitOfItsStarter) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 64;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  const pid_t first = Use(Options());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit its{};
+  ASSERT_EQ(::prlimit(first, RLIMIT_NOFILE, nullptr, &its), 0);
+  EXPECT_EQ(its.rlim_cur, before.rlim_max);
+  EXPECT_EQ(Use(Options()), first);
+}
+
+TEST_F(ResidentHelperTest, OneIsReplacedForAClientWithAnotherLimit) {
+  const pid_t first = Use(Options());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_CORE, &before), 0);
+  rlimit other = before;
+  other.rlim_cur = before.rlim_cur == 0 ? before.rlim_max : 0;
+  if (other.rlim_cur == before.rlim_cur) GTEST_SKIP() << "no other limit to choose";
+  ASSERT_EQ(::setrlimit(RLIMIT_CORE, &other), 0);
+  const pid_t second = Use(Options());
+  ASSERT_EQ(::setrlimit(RLIMIT_CORE, &before), 0);
+  EXPECT_NE(second, first);
+  ExpectEnd(first);
+  EXPECT_NE(Use(Options()), second);
+  ExpectEnd(second);
+}
+
+TEST_F(ResidentHelperTest, ClientsAtOnceAreAllServedAndOneHelperRemains) {
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back([this] {
+      for (int round = 0; round < 4; ++round) Use(Options());
+    });
+  }
+  for (auto& client : clients) client.join();
+  EXPECT_EQ(testing::CountChildren(kHelperProgram), 1);
+}
+
 // The lock of a journal.
 class ResidentLockTest : public ResidentHelperTest {
  protected:
@@ -262,7 +370,13 @@ TEST_F(DeadClientTest, AnIdleHelperReleasesItsLockAndStays) {
   EXPECT_EQ(Use(Options()), helper_);
 }
 
-TEST_F(DeadClientTest, ItsDriverCallKeepsTheLockUntilItReturns) {
+// Its driver call may take long.
+class DeadSlowClientTest : public DeadClientTest {
+ protected:
+  DeadSlowClientTest() { settle_ = milliseconds(60000); }
+};
+
+TEST_F(DeadSlowClientTest, ItsDriverCallKeepsTheLockUntilItReturns) {
   Write("1", "1");
   Write("fault.Checkpoint", "wait");
   Request request = Ask(Op::kCheckpoint, 1);

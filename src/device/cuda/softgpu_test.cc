@@ -1,6 +1,7 @@
 // Device control on softgpu, with real processes, state transitions and device memory.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <thread>
 
@@ -324,6 +325,47 @@ TEST_F(SoftgpuTest, RestoreWithoutRoomSaysThatItIsFinal) {
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kResourceExhausted) << status.error().ToString();
   EXPECT_NE(status.error().hint.find("final"), std::string::npos);
+}
+
+// Returns the pid of the broker of this folder, or 0. A process that has ended has no executable.
+pid_t BrokerOf(const std::string& folder) {
+  const auto pids = ListDir("/proc");
+  for (const std::string& pid : *pids) {
+    const auto program = ReadLink("/proc/" + pid + "/exe");
+    const auto line = ReadFile("/proc/" + pid + "/cmdline");
+    if (program && program->ends_with("/softgpu-broker") && line &&
+        line->find(folder) != std::string::npos) {
+      return std::atoi(pid.c_str());
+    }
+  }
+  return 0;
+}
+
+TEST_F(SoftgpuTest, AResidentHelperWhoseGpusAreLostIsReplaced) {
+  ControlOptions options = Options();
+  options.resident_dir = dir_.path() + "/helpers";
+  options.idle_timeout = milliseconds(60000);
+  pid_t first;
+  {
+    CudaControl control(options);
+    ASSERT_TRUE(control.Gpus());
+    first = *control.helper_pid();
+  }
+  const pid_t broker = BrokerOf(dir_.path());
+  ASSERT_GT(broker, 0);
+  ::kill(broker, SIGKILL);
+  const Deadline limit = Soon();
+  while (BrokerOf(dir_.path()) != 0 && !limit.passed()) ::poll(nullptr, 0, 10);
+  {
+    CudaControl control(options);
+    auto gpus = control.Gpus();
+    ASSERT_TRUE(gpus) << gpus.error().ToString();
+    EXPECT_EQ(gpus->size(), 2u);
+    EXPECT_NE(*control.helper_pid(), first);
+  }
+  EXPECT_TRUE(DismissHelpers(options.resident_dir, Soon()));
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 // shared by all processes, and faults that a test selects. It covers cases that softgpu cannot,
 // such as an old driver or one that does not start.
 //
-//   $STASIS_FAKE_DRIVER/<pid>                     state of a process that has called cuInit: one
-//   digit $STASIS_FAKE_DRIVER/fault.<function>          behaviour of this function at every call:
-//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>    "hang", "die", the number of a CUresult, or
-//   "wait" until the file is removed
+//   $STASIS_FAKE_DRIVER/<pid>                       state of a process that has called cuInit: one
+//                                                   digit
+//   $STASIS_FAKE_DRIVER/fault.<function>            behaviour of this function at every call:
+//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>      "hang", "die", the number of a CUresult, or
+//                                                   "wait" until the file is removed. The pid is
+//                                                   that of the argument
+//   $STASIS_FAKE_DRIVER/fault.<function>.by.<pid>   the same for one calling process
 //
 // With STASIS_FAKE_OLD_DRIVER it has no checkpoint functions.
 #include <fcntl.h>
@@ -47,6 +50,7 @@ void Write(int pid, int state) {
 CUresult Fault(const std::string& function, int pid) {
   std::string what;
   if (!Read("fault." + function + "." + std::to_string(pid), &what) &&
+      !Read("fault." + function + ".by." + std::to_string(::getpid()), &what) &&
       !Read("fault." + function, &what)) {
     return CUDA_SUCCESS;
   }
