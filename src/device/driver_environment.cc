@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "abi/driver_kinds.h"
 #include "base/build_id.h"
 #include "base/file.h"
 #include "base/sha256.h"
@@ -14,11 +15,8 @@ namespace stasis::device {
 namespace {
 
 // Variables that decide which driver and which GPUs a helper finds.
-constexpr std::string_view kDriverVariables[] = {"LD_LIBRARY_PATH=", "SOFTGPU_"};
-
 bool SelectsDriver(std::string_view entry) {
-  return std::any_of(std::begin(kDriverVariables), std::end(kDriverVariables),
-                     [&](std::string_view prefix) { return entry.starts_with(prefix); });
+  return entry.starts_with("LD_LIBRARY_PATH=") || abi::IsDriverVariable(entry);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "abi/driver_kinds.h"
 #include "base/file.h"
 
 namespace stasis::device::cuda {
@@ -80,11 +81,16 @@ DriverLibrary OpenDriver(const std::string& path) {
     return driver;
   }
   driver.opened = true;
-  // Only softgpu exports this symbol.
-  using Version = const char*();
-  auto softgpu_version = reinterpret_cast<Version*>(::dlsym(library, "softgpuVersion"));
-  driver.kind = softgpu_version != nullptr ? "softgpu" : "nvidia";
-  driver.version = softgpu_version != nullptr ? softgpu_version() : NvidiaVersion();
+  for (const abi::DriverKind& kind : abi::kDriverKinds) {
+    using Version = const char*();
+    auto version = kind.version_symbol == nullptr
+                       ? &NvidiaVersion
+                       : reinterpret_cast<Version*>(::dlsym(library, kind.version_symbol));
+    if (version == nullptr) continue;
+    driver.kind = &kind;
+    driver.version = version();
+    break;
+  }
   driver.fn.cuDriverGetVersion(&driver.api_version);
 
   if (CUresult result = driver.fn.cuInit(0); result != CUDA_SUCCESS) {
