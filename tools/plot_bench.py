@@ -99,7 +99,7 @@ def main():
                 'font-weight="bold" style="font-size:16px"')
     canvas.text(20, 46, f"driver {driver['kind']} {driver['version']}, "
                 f"transparent huge pages {found['machine']['huge_pages']}, {len(found['shared'][0]['rounds'])} warm rounds"
-                + ("" if found["times_mean_something"] else "; on softgpu the times mean nothing"), 'class="figure"')
+                + ("" if found["times_mean_something"] else "; on the software GPU the times mean nothing"), 'class="figure"')
     canvas.y = 54
     for i, (colour, legend, _) in enumerate([*KINDS, (LIMIT, "limit", "")]):
         canvas.box(20 + 185 * i, canvas.y + 4, 12, 12, colour)

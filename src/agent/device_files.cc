@@ -6,18 +6,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "abi/driver_kinds.h"
+
 namespace stasis::agent {
 namespace {
 
-// The same prefixes as in device/cuda/device_files.h, which links more than libc.
-constexpr const char* kPrefixes[] = {"/dev/nvidia", "/softgpu/"};
-
-bool IsDeviceFile(const char* path) {
-  for (const char* prefix : kPrefixes) {
-    if (strncmp(path, prefix, strlen(prefix)) == 0) return true;
-  }
-  return false;
-}
+bool IsDeviceFile(const char* path) { return abi::KindOfDeviceFile(path) != nullptr; }
 
 // The descriptor stays open on /dev/null, so that its number is not reused: the driver, or a
 // program that closes unknown descriptors, would then close an unrelated file.

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "abi/driver_kinds.h"
 #include "base/file.h"
 #include "base/rights.h"
 #include "config/load.h"
@@ -47,7 +48,7 @@ void SetEnvironment(uid_t uid) {
   std::vector<std::string> machine;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (text.starts_with("LD_LIBRARY_PATH=") || text.starts_with("SOFTGPU_")) {
+    if (text.starts_with("LD_LIBRARY_PATH=") || abi::IsDriverVariable(text)) {
       machine.emplace_back(text);
     }
   }

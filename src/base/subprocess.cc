@@ -14,6 +14,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "abi/driver_kinds.h"
 #include "base/descriptor_table.h"
 #include "base/operation_id.h"
 #include "base/rights.h"
@@ -162,13 +163,14 @@ std::string DescribeWaitStatus(int status) {
 std::vector<std::string> ScrubbedEnvironment() {
   // LD_LIBRARY_PATH is kept: many clusters rely on it to find libcuda.so.1.
   static constexpr std::string_view kExact[] = {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"};
-  static constexpr std::string_view kPrefixes[] = {"LC_", "LANG", "STASIS_", "SOFTGPU_"};
+  static constexpr std::string_view kPrefixes[] = {"LC_", "LANG", "STASIS_"};
   std::vector<std::string> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     std::string_view text = *entry;
     std::string_view name = text.substr(0, text.find('='));
     bool keep = std::find(std::begin(kExact), std::end(kExact), name) != std::end(kExact);
     for (auto prefix : kPrefixes) keep |= name.starts_with(prefix);
+    keep |= abi::IsDriverVariable(text);
     if (keep && name != kOperationVariable) kept.emplace_back(text);
   }
   kept.push_back(std::string(kOperationVariable) + "=" + OperationId());

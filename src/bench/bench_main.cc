@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "abi/driver_kinds.h"
 #include "api/result_json.h"
 #include "api/result_message.h"
 #include "base/descriptor_table.h"
@@ -124,12 +125,12 @@ std::string Subtitle(const Measurements& found) {
   std::string text =
       fmt::format("driver {} {}, transparent huge pages {}, {} warm rounds", found.driver.kind,
                   found.driver.version, found.huge_pages, found.shared.front().warm.size());
-  if (found.driver.kind == "softgpu") text += ". On softgpu the times mean nothing";
+  if (!abi::IsHardware(found.driver.kind)) text += ". On the software GPU the times mean nothing";
   return text;
 }
 
 std::string ReportText(const Measurements& found, const Report& report) {
-  const bool meaningful = found.driver.kind != "softgpu";
+  const bool meaningful = abi::IsHardware(found.driver.kind);
   std::string text = Title(found) + "\n" + Subtitle(found) + "\n\n";
   text += TimesText(found, report);
   text += "\nphases of a warm suspend\n" + PhasesText(report.shared.front().suspend);
@@ -148,7 +149,7 @@ std::string ReportText(const Measurements& found, const Report& report) {
   text += fmt::format("contents verified after every resume; total time {}\n",
                       FormatSeconds(found.total_s));
   if (!meaningful) {
-    text += "on softgpu: the times show that it works, not the speed of a GPU\n";
+    text += "on the software GPU: the times show that it works, not the speed of a GPU\n";
   }
   return text;
 }
@@ -240,7 +241,7 @@ json ReportJson(const Measurements& found, const Report& report) {
   }
   return {{"stasis", STASIS_VERSION},
           {"driver", {{"kind", found.driver.kind}, {"version", found.driver.version}}},
-          {"times_mean_something", found.driver.kind != "softgpu"},
+          {"times_mean_something", abi::IsHardware(found.driver.kind)},
           {"gpu",
            {{"uuid", found.gpu.uuid.value},
             {"index", found.gpu.index},

@@ -17,7 +17,7 @@
 namespace stasis::bench {
 namespace {
 
-// Time limit for the slowest answer: softgpu fills and compares on a CPU.
+// Time limit for the slowest answer: a software GPU fills and compares on a CPU.
 constexpr std::chrono::seconds kAnswer{600};
 constexpr std::chrono::milliseconds kLookAtCancel{200};
 constexpr std::chrono::seconds kEnd{60};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "abi/driver_kinds.h"
 #include "bench/blocks.h"
 #include "bench/huge_pages.h"
 #include "gpu_state/host_memory.h"
@@ -26,10 +27,10 @@ constexpr int kStackRounds = 3;
 constexpr std::chrono::seconds kWireTimeout{120};
 // GPU memory for the measurement of hashing, less on a GPU with less free memory.
 constexpr uint64_t kHashingBytes = 8ull << 30;
-constexpr uint64_t kSoftgpuHashingBytes = 64ull << 20;
+constexpr uint64_t kSoftwareHashingBytes = 64ull << 20;
 // For the contexts of workload and mover, and unused parts of slabs.
 constexpr uint64_t kContextBytes = 1280ull << 20;
-constexpr uint64_t kSoftgpuContextBytes = 64ull << 20;
+constexpr uint64_t kSoftwareContextBytes = 64ull << 20;
 
 std::string Mib(uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 
@@ -83,9 +84,9 @@ Result<uint64_t> Bench::FreeBytes() {
 }
 
 Status Bench::CheckRoom() {
-  const bool soft = found_.driver.kind == "softgpu";
+  const bool soft = !abi::IsHardware(found_.driver.kind);
   const uint64_t on_gpu = options_.size_bytes + options_.size_bytes / 32 +
-                          (soft ? kSoftgpuContextBytes : kContextBytes);
+                          (soft ? kSoftwareContextBytes : kContextBytes);
   if (on_gpu > found_.gpu.free_bytes) {
     return Fail(Code::kResourceExhausted,
                 fmt::format("GPU {} has {} free, and {} are needed: --size and two contexts",
@@ -184,7 +185,7 @@ Status Bench::MeasureWire(const Blocks& blocks) {
 
 Status Bench::MeasureHashing() {
   STASIS_ASSIGN(const uint64_t free, FreeBytes());
-  const uint64_t most = found_.driver.kind == "softgpu" ? kSoftgpuHashingBytes : kHashingBytes;
+  const uint64_t most = abi::IsHardware(found_.driver.kind) ? kHashingBytes : kSoftwareHashingBytes;
   auto speed = services_.movers->MoverOf(options_.gpu.uuid)
                    .MeasureHashing(std::min(most, free / 4 * 3), Deadline::In(kWireTimeout));
   if (!speed && speed.error().code == Code::kUnimplemented) {

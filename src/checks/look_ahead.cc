@@ -16,8 +16,8 @@ namespace {
 using device::ProcessState;
 using gpu_state::Services;
 
-// The driver refuses managed memory only when the program is already stopped (driver 580; softgpu
-// does the same).
+// The driver refuses managed memory only when the program is already stopped (driver 580; the
+// software GPU does the same).
 Status CheckManaged(const agent_protocol::HelloReply& hello) {
   if (hello.driver.managed_bytes == 0) return {};
   return Fail(Code::kUnimplemented,

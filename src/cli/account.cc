@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "abi/driver_kinds.h"
 #include "cli/verb.h"
 
 namespace stasis::cli {
@@ -135,8 +136,8 @@ std::string AccountText(const OperationResult& result) {
     text += StoredText(result);
   }
   if (result.device_bytes() > 0 && !result.phases().empty()) text += CarriedText(result);
-  if (result.driver() == "softgpu" && !result.phases().empty()) {
-    text += "  on softgpu: the times show that it works, not the speed of a GPU\n";
+  if (!abi::IsHardware(result.driver()) && !result.phases().empty()) {
+    text += "  on the software GPU: the times show that it works, not the speed of a GPU\n";
   }
   for (const auto& note : result.notes()) text += fmt::format("{}: {}\n", result.target(), note);
   return text;

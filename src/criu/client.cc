@@ -13,6 +13,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "abi/driver_kinds.h"
 #include "base/file.h"
 #include "base/operation_id.h"
 #include "criu/diagnose.h"
@@ -127,7 +128,7 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
   command.argv = {criu_path, "--no-default-config", "swrk", std::to_string(SwrkCommand::kSocketFd)};
   for (std::string& entry : ScrubbedEnvironment()) {
     if ((!entry.starts_with("STASIS_") || entry.starts_with(kOperationVariable)) &&
-        !entry.starts_with("SOFTGPU_")) {
+        !abi::IsDriverVariable(entry)) {
       command.env.push_back(std::move(entry));
     }
   }

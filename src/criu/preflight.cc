@@ -13,6 +13,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "abi/driver_kinds.h"
 #include "base/file.h"
 #include "criu/fd_scan.h"
 #include "criu/unix_peers.h"
@@ -22,12 +23,7 @@ namespace stasis::criu {
 namespace {
 
 // Files that a GPU driver closes itself at its checkpoint. If one stays, CRIU reports it.
-constexpr std::string_view kDriverFiles[] = {"/dev/nvidia", "/softgpu/"};
-
-bool IsDriverFile(std::string_view target) {
-  return std::any_of(std::begin(kDriverFiles), std::end(kDriverFiles),
-                     [&](std::string_view prefix) { return target.starts_with(prefix); });
-}
+bool IsDriverFile(std::string_view target) { return abi::KindOfDeviceFile(target) != nullptr; }
 
 struct Search {
   const process::ProcessTree& tree;

@@ -63,10 +63,9 @@ Status BlockHasher::Load() {
   if (function_ != nullptr) return {};
   CUmodule module = nullptr;
   CUresult result = CUDA_SUCCESS;
-  if (gpu_.is_softgpu()) {
+  if (const std::string_view image = gpu_.kind().kernel; !image.empty()) {
     STASIS_ASSIGN(std::string root, InstallRoot());
-    result =
-        gpu_.fn().cuModuleLoad(&module, (root + "/lib/softgpu/block_hashes.softgpu.so").c_str());
+    result = gpu_.fn().cuModuleLoad(&module, (root + "/" + std::string(image)).c_str());
   } else {
     result = gpu_.fn().cuModuleLoadData(&module, stasis_block_hashes_ptx);
   }

@@ -63,7 +63,7 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
   if (!driver.initialised) return Fail(Code::kUnimplemented, driver.why_not);
   Gpu gpu;
   gpu.basic_ = driver.fn;
-  gpu.softgpu_ = driver.kind == "softgpu";
+  gpu.kind_ = driver.kind;
   const auto& basic = gpu.basic_;
   void* handle =
       ::dlopen(library.empty() ? "libcuda.so.1" : library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -120,7 +120,7 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
                    "cuMemGetAllocationGranularity"));
   if (granularity == 0) return Fail(Code::kInternal, "the driver knows no granularity");
   gpu.granularity_ = granularity;
-  if (driver.kind == "nvidia") {
+  if (driver.kind->has_nvml) {
     if (auto nvml = device::cuda::Nvml::Open()) {
       for (const auto& user : nvml->UsersOf(uuid.value)) {
         if (user.pid == ::getpid()) gpu.context_bytes_ = user.bytes;

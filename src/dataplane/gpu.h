@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "abi/driver_kinds.h"
 #include "base/result.h"
 #include "device/cuda/driver_library.h"
 #include "device/device_control.h"
@@ -70,7 +71,7 @@ class Gpu {
 
   const MoverFunctions& fn() const { return fn_; }
   cu::CUdevice device() const { return device_; }
-  bool is_softgpu() const { return softgpu_; }
+  const abi::DriverKind& kind() const { return *kind_; }
   uint64_t granularity() const { return granularity_; }
   uint64_t context_bytes() const { return context_bytes_; }  // 0 if unknown
   // Makes the context current in the calling thread.
@@ -96,7 +97,7 @@ class Gpu {
   device::cuda::DriverFunctions basic_;
   cu::CUdevice device_ = 0;
   cu::CUcontext context_ = nullptr;
-  bool softgpu_ = false;
+  const abi::DriverKind* kind_ = nullptr;
   bool rdma_ = false;
   uint64_t granularity_ = 0;
   uint64_t context_bytes_ = 0;

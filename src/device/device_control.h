@@ -35,14 +35,14 @@ struct Gpu {
   std::string name;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
-  // Persistence mode: the GPU stays initialised without users. Absent if unknown (softgpu, no
-  // NVML).
+  // Persistence mode: the GPU stays initialised without users. Absent if unknown (a software GPU,
+  // no NVML).
   std::optional<bool> persistence = {};
 };
 
 struct DriverInfo {
-  std::string kind;     // "nvidia" or "softgpu"
-  std::string version;  // "580.159.04"; softgpu has its own version
+  std::string kind;     // the name in abi/driver_kinds.h
+  std::string version;  // "580.159.04"
   int api_version = 0;  // 13000
   bool can_checkpoint = false;
   std::string why_not;  // the reason, if checkpointing is not supported

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "abi/driver_kinds.h"
 #include "base/build_id.h"
 #include "base/file.h"
 #include "base/sha256.h"
@@ -15,13 +16,11 @@
 namespace stasis::device {
 namespace {
 
-// Variables that decide which driver and which GPUs a helper finds.
 constexpr std::string_view kLibraryPath = "LD_LIBRARY_PATH=";
-constexpr std::string_view kDriverVariables[] = {kLibraryPath, "SOFTGPU_"};
 
+// Returns whether a variable affects which driver and which GPUs a helper finds.
 bool SelectsDriver(std::string_view entry) {
-  return std::any_of(std::begin(kDriverVariables), std::end(kDriverVariables),
-                     [&](std::string_view prefix) { return entry.starts_with(prefix); });
+  return entry.starts_with(kLibraryPath) || abi::IsDriverVariable(entry);
 }
 
 // Makes the folders of a library path absolute, because a resident helper has another working

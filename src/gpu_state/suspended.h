@@ -24,7 +24,7 @@ struct SuspendedProcess {
   // the driver the process is at NEW instead of OLD. Empty, or all GPUs (device/gpu_map.h).
   device::GpuMap moved = {};
   bool context_kept = false;  // only its data is away (shared_suspend.h)
-  // The driver that holds its state, for example "softgpu 0.1.0"; empty in records of older
+  // The driver that holds its state, for example "nvidia 580.159.04"; empty in records of older
   // versions.
   std::string driver = {};
 };

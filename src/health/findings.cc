@@ -45,7 +45,7 @@ constexpr Kind kMachine[] = {
     {"driver", "the GPU's driver", kAllGpu,
      "Without a working driver with the checkpoint interface (570 or newer) no GPU state can be "
      "saved.",
-     "install NVIDIA's driver 580 or newer; without a GPU: `softgpu -- CMD`"},
+     "install NVIDIA's driver 580 or newer; README.md tells how to try Stasis without a GPU"},
     {"driver-can", "features of this driver version", "",
      "The driver lacks a feature of newer versions.", "install a newer driver"},
     {"gpus", "the GPUs", kAllGpu, "The driver reports no GPU.",

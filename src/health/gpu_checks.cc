@@ -1,6 +1,7 @@
 // Checks of the driver, the GPUs, and a mover on each GPU.
 #include <fmt/format.h>
 
+#include "abi/driver_kinds.h"
 #include "base/install_layout.h"
 #include "dataplane/mover_client.h"
 #include "health/driver_table.h"
@@ -50,9 +51,9 @@ void CheckDriver(const Machine& machine, Findings& findings) {
     findings.push_back(Finding::Of("driver", Level::kCannot, found));
     return;
   }
-  const bool softgpu = driver->kind == "softgpu";
-  if (softgpu) found += ", the software GPU: its times mean nothing";
-  findings.push_back(Finding::Of("driver", softgpu ? Level::kNote : Level::kOk, found));
+  const bool hardware = abi::IsHardware(driver->kind);
+  if (!hardware) found += ", the software GPU: its times mean nothing";
+  findings.push_back(Finding::Of("driver", hardware ? Level::kOk : Level::kNote, found));
   const std::string lacks = Lacks(driver->api_version);
   findings.push_back(Finding::Of("driver-can", lacks.empty() ? Level::kOk : Level::kWarning,
                                  lacks.empty() ? AbleTo(driver->api_version) : lacks));
@@ -72,7 +73,7 @@ void CheckGpus(const Machine& machine, Findings& findings) {
                        gpu.free_bytes >> 20, gpu.total_bytes >> 20);
   }
   findings.push_back(Finding::Of("gpus", Level::kOk, all));
-  if (machine.driver->kind != "softgpu") CheckPersistence(machine, findings);
+  if (abi::IsHardware(machine.driver->kind)) CheckPersistence(machine, findings);
   bool room = true;
   for (const device::Gpu& gpu : *machine.gpus) {
     if (gpu.free_bytes >= kWholeContext) continue;

@@ -20,14 +20,12 @@ namespace {
 using process::HostPid;
 using process::Stat;
 
-// Programs of Stasis by file name, including the software GPU's broker, which serves several
-// programs.
+// Programs of Stasis by file name.
 constexpr std::string_view kOurPrograms[] = {"stasis",
                                              "stasisd",
                                              "stasis-shim",
                                              "stasis-worker",
                                              "stasis-mover",
-                                             "softgpu-broker",
                                              "stasis-device-helper",
                                              "stasis-criu-inside",
                                              "stasis-agent-probe"};

@@ -46,7 +46,7 @@ struct OperationResult {
   uint64_t staying_bytes = 0;               // the program's own memory in that rest
   Saved saved;                              // by a suspend or dump
   std::vector<std::string> left_to_driver;  // why processes took the opaque path; sentences
-  std::string driver_kind;                  // times of "softgpu" mean nothing
+  std::string driver_kind;                  // abi/driver_kinds.h
   std::vector<std::string> notes;           // sentences
   std::vector<std::string> planned_phases;  // with dry_run
 };

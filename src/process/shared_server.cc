@@ -2,13 +2,14 @@
 
 #include <sys/stat.h>
 
+#include "abi/driver_kinds.h"
 #include "base/file.h"
 #include "base/install_layout.h"
 
 namespace stasis::process {
 namespace {
 
-constexpr const char* kSharedServers[] = {"stasis-mover", "stasis-device-helper", "softgpu-broker"};
+constexpr const char* kSharedServers[] = {"stasis-mover", "stasis-device-helper"};
 constexpr const char* kReplaced = " (deleted)";  // replaced by an upgrade while it runs
 
 }  // namespace
@@ -30,6 +31,9 @@ bool RunsLibexecProgram(HostPid pid, const std::string& name) {
 bool IsSharedServer(HostPid pid) {
   for (const char* name : kSharedServers) {
     if (RunsLibexecProgram(pid, name)) return true;
+  }
+  for (const abi::DriverKind& kind : abi::kDriverKinds) {
+    if (!kind.server.empty() && RunsLibexecProgram(pid, std::string(kind.server))) return true;
   }
   return false;
 }

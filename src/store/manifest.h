@@ -29,7 +29,7 @@ struct Software {
   std::string stasis_version;
   std::string criu_version;
   std::string driver_version;
-  std::string driver_kind;  // "nvidia", "softgpu", or empty
+  std::string driver_kind;  // "nvidia" or another of abi/driver_kinds.h; or empty
 };
 
 struct Job {

@@ -4,7 +4,8 @@
 usage: tests/source/layers_test.py [CHECKOUT]
 
 Dependencies run one way: a folder may include folders that stand below it in the table, and only those that its
-row names. A row that names a folder which is no longer included fails too, so the table stays exact.
+row names. A row that names a folder which is no longer included fails too, so the table stays exact. Also checks that
+the code names the software GPU in one header only.
 """
 
 import pathlib
@@ -13,9 +14,9 @@ import sys
 
 # From the top layer to the bottom one. Tests and test fakes are exempt.
 ALLOWED = {
-    'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base',
-    'cli': 'api config base',
-    'api': 'operations checks gpu_state plan jobs shim health dataplane store device config process base',
+    'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base abi',
+    'cli': 'api config base abi',
+    'api': 'operations checks gpu_state plan jobs shim health dataplane store device config process base abi',
     'operations': 'checks checkpoint gpu_state plan jobs store criu device agent_client ipc process config base',
     'checks': 'checkpoint gpu_state plan jobs store criu device agent_client process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
@@ -24,34 +25,40 @@ ALLOWED = {
     'plan': 'device process base',
     'jobs': 'shim ipc process base',
     'shim': 'ipc process base',
-    'health': 'criu dataplane device agent_client process base',
-    'dataplane': 'device ipc process base',
+    'health': 'criu dataplane device agent_client process base abi',
+    'dataplane': 'device ipc process base abi',
     'store': 'base',
-    'criu': 'ipc process base',
+    'criu': 'ipc process base abi',
     'agent_client': 'agent_protocol ipc process base',
     # The code that runs inside user programs.
     'agent': 'agent_protocol abi',
     # Its messages. Needs nothing but libc.
     'agent_protocol': 'ipc',
     'device': 'ipc process abi base',
-    # The drivers' functions and structures. Needs nothing but libc.
-    'abi': '',
     'ipc': 'process base',
-    'process': 'base',
+    'process': 'base abi',
     'config': 'base',
-    'base': '',
+    'base': 'abi',
+    # The drivers' functions, structures and kinds. Needs nothing but libc.
+    'abi': '',
 }
 # Where a folder may include only some headers of another one.
 ONLY = {
     ('agent_protocol', 'ipc'): {'ipc/packet.h'},
     ('plan', 'device'): {'device/ids.h'},
+    # The functions of the drivers are for `device`, `dataplane` and `agent`.
+    **{(folder, 'abi'): {'abi/driver_kinds.h'} for folder in 'api base bench cli criu health process'.split()},
 }
+# The one header that names the software GPU. The kernel is compiled for it, too.
+KINDS = 'abi/driver_kinds.h'
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+COMMENT = re.compile(r'//.*')
 SUFFIXES = {'.cc', '.h', '.c', '.cu', '.def'}
 
 
 def is_product(path):
-    return path.suffix in SUFFIXES and not path.stem.endswith(('_test', '_fuzz')) and 'testing' not in path.parts
+    is_test = path.stem.endswith(('_test', '_testing', '_fuzz')) or 'testing' in path.parts
+    return path.suffix in SUFFIXES and not is_test
 
 
 def main():
@@ -70,7 +77,11 @@ def main():
         if folder not in ALLOWED:
             errors.append(f'{path}: the table has no row for {folder}/')
             continue
-        for included in INCLUDE.findall(path.read_text(errors='replace')):
+        text = path.read_text(errors='replace')
+        names_softgpu = 'softgpu' in COMMENT.sub('', text).lower()
+        if names_softgpu and path.suffix != '.cu' and path.relative_to(source).as_posix() != KINDS:
+            errors.append(f'{path}: names softgpu, which only a row of {KINDS} may do')
+        for included in INCLUDE.findall(text):
             target = included.split('/')[0]
             if target == folder or not (source / target).is_dir() or '/' not in included:
                 continue

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "abi/cuda/driver_abi.h"
+#include "abi/driver_kinds.h"
 #include "base/install_layout.h"
 #include "base/task_limits.h"
 #include "device/cuda/cuda_error.h"
@@ -142,9 +143,9 @@ Result<DriverInfo> CudaControl::Driver() {
   if (reply.outcome != Outcome::kDone) STASIS_TRY(AsStatus(reply));
   DriverInfo info;
   info.kind = reply.driver.kind;
-  // softgpu has no accounting of memory; the process's files give its memory instead
-  // (device_files.h).
-  info.counts_imported = info.kind == "softgpu";
+  // A driver without hardware has no accounting of memory; the process's files give its memory
+  // instead (device_files.h).
+  info.counts_imported = !abi::IsHardware(info.kind);
   info.version = reply.driver.version;
   info.api_version = reply.driver.api_version;
   info.can_checkpoint = reply.driver.can_checkpoint != 0;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "abi/driver_kinds.h"
 #include "base/file.h"
 #include "base/stat.h"
 
@@ -35,13 +36,12 @@ struct DeviceFile {
   std::optional<int> gpu;
 };
 std::optional<DeviceFile> AsDeviceFile(std::string_view path) {
-  for (const DeviceFileRule& rule : kDeviceFileRules) {
-    if (!path.starts_with(rule.prefix)) continue;
-    DeviceFile file{Number(path.substr(rule.prefix.size()))};
-    // The path /softgpu/ alone may be an unrelated directory.
-    if (file.gpu || rule.kind == "nvidia") return file;
-  }
-  return std::nullopt;
+  const abi::DriverKind* kind = abi::KindOfDeviceFile(path);
+  if (kind == nullptr) return std::nullopt;
+  DeviceFile file{Number(path.substr(kind->device_files.size()))};
+  // A directory that has the prefix as its name may be unrelated.
+  if (!file.gpu && !kind->is_hardware) return std::nullopt;
+  return file;
 }
 
 }  // namespace

@@ -13,28 +13,13 @@
 
 namespace stasis::device::cuda {
 
-// A path prefix of device files, and the driver that they belong to.
-struct DeviceFileRule {
-  std::string_view kind;  // DriverInfo::kind
-  std::string_view prefix;
-};
-inline constexpr DeviceFileRule kDeviceFileRules[] = {
-    // nvidia0, nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset, nvidia-caps/…,
-    // nvidia-caps-imex-channels/…
-    {"nvidia", "/dev/nvidia"},
-    // 0 (the directory itself, open in every process that called cuInit), 0/#4711 (memory)
-    {"softgpu", "/softgpu/"},
-};
-// softgpu's connection to its broker is not listed: /proc shows it as an ordinary socket, and CRIU
-// itself refuses to dump it.
-
 struct Footprint {
   std::string library;  // path of the mapped libcuda.so.*; empty if none
   // "fd 7 -> /dev/nvidiactl", "mapping 7f…-7f… -> /dev/nvidia0"; each mapped path once
   std::vector<std::string> files;
   // Bytes of memory that the process has open or mapped, as far as its files tell, by the number in
-  // the device file (NVIDIA: minor number; softgpu: index). NVIDIA's files do not tell the size; it
-  // is 0 there.
+  // the device file (NVIDIA: minor number; a software GPU: index). NVIDIA's files do not tell the
+  // size; it is 0 there.
   std::map<int, uint64_t> gpu_bytes;
 
   // Returns true if the process may be a user of the driver.

@@ -7,6 +7,9 @@
 #include <initializer_list>
 #include <utility>
 
+#include "abi/driver_kinds.h"
+#include "base/file.h"
+
 namespace stasis::device::cuda {
 namespace {
 
@@ -33,6 +36,23 @@ std::string NvidiaVersion() {
   if (!text) return {};
   while (!text->empty() && text->back() == '\n') text->pop_back();
   return *text;
+}
+
+// Sets kind and version.
+void FindKind(void* library, DriverLibrary& driver) {
+  for (const abi::DriverKind& kind : abi::kDriverKinds) {
+    if (kind.version_symbol == nullptr) {
+      driver.kind = &kind;
+      driver.version = NvidiaVersion();
+      return;
+    }
+    using Version = const char*();
+    if (auto version = reinterpret_cast<Version*>(::dlsym(library, kind.version_symbol))) {
+      driver.kind = &kind;
+      driver.version = version();
+      return;
+    }
+  }
 }
 
 std::string DriverWords(const DriverFunctions& fn, CUresult result) {
@@ -90,11 +110,7 @@ DriverLibrary OpenDriver(const std::string& path) {
     return driver;
   }
   driver.opened = true;
-  // Only softgpu exports this symbol.
-  using Version = const char*();
-  auto softgpu_version = reinterpret_cast<Version*>(::dlsym(library, "softgpuVersion"));
-  driver.kind = softgpu_version != nullptr ? "softgpu" : "nvidia";
-  driver.version = softgpu_version != nullptr ? softgpu_version() : NvidiaVersion();
+  FindKind(library, driver);
   driver.fn.cuDriverGetVersion(&driver.api_version);
 
   if (CUresult result = driver.fn.cuInit(0); result != CUDA_SUCCESS) {

@@ -8,6 +8,7 @@
 
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
 #include "abi/cuda/driver_functions.h"
+#include "abi/driver_kinds.h"
 
 namespace stasis::device::cuda {
 
@@ -48,7 +49,7 @@ struct DriverFunctions {
 
 struct DriverLibrary {
   DriverFunctions fn;
-  std::string kind;     // "nvidia" or "softgpu"
+  const abi::DriverKind* kind = nullptr;  // set if `opened`
   std::string version;  // driver version as its vendor writes it; empty if unknown
   int api_version = 0;
   bool can_checkpoint = false;

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 
+#include "abi/driver_kinds.h"
 #include "base/deadline.h"
 #include "base/descriptor_table.h"
 #include "base/fd.h"
@@ -42,7 +43,7 @@ using wire::Request;
 constexpr int kMaxInFlight = 256;
 
 // Reads a device's free and total memory through its primary context, for a driver without NVML. On
-// a real GPU this temporarily takes half a GiB of its memory; contexts of softgpu are small.
+// a real GPU this temporarily takes half a GiB of its memory.
 CUresult MemoryByContext(const DriverFunctions& fn, CUdevice device, size_t* free, size_t* total) {
   CUcontext context;
   CUresult result = fn.cuDevicePrimaryCtxRetain(&context, device);
@@ -56,14 +57,14 @@ CUresult MemoryByContext(const DriverFunctions& fn, CUdevice device, size_t* fre
   return result;
 }
 
-// The same for softgpu without a context: the library has each device's file system open as the
-// directory /softgpu/N.
-bool MemoryOfSoftgpu(int index, uint64_t* free) {
+// The same without a context, for a driver that has each device's file system open as a directory
+// named by its index.
+bool MemoryByFileSystem(const abi::DriverKind& kind, int index, uint64_t* free) {
   auto files = process::ReadOpenFiles(process::HostPid{::getpid()});
   if (!files) return false;
   for (const auto& file : *files) {
     struct statfs s;
-    if (file.target != "/softgpu/" + std::to_string(index)) continue;
+    if (file.target != std::string(kind.device_files) + std::to_string(index)) continue;
     if (::fstatfs(file.fd, &s) != 0) return false;
     *free = static_cast<uint64_t>(s.f_bfree) * static_cast<uint64_t>(s.f_bsize);
     return true;
@@ -112,7 +113,7 @@ class Executor {
 
  private:
   void Describe(wire::DriverRecord& record) const {
-    PutText(record.kind, driver_.kind);
+    if (driver_.kind != nullptr) PutText(record.kind, std::string(driver_.kind->name));
     PutText(record.version, driver_.version);
     record.api_version = driver_.api_version;
     record.can_checkpoint = driver_.can_checkpoint;
@@ -168,7 +169,7 @@ class Executor {
     if (CUresult result = fn.cuDeviceGetCount(&count); result != CUDA_SUCCESS) return result;
     count = std::clamp<int>(count, 0, wire::kMaxGpus);
     std::optional<Nvml> nvml;
-    if (driver_.kind == "nvidia") nvml = Nvml::Open();
+    if (driver_.kind->has_nvml) nvml = Nvml::Open();
     for (int i = 0; i < count; ++i) {
       wire::GpuRecord& gpu = reply.gpus[i];
       if (CUresult result = OneGpu(i, gpu); result != CUDA_SUCCESS) return result;
@@ -180,7 +181,8 @@ class Executor {
       }
       if (memory) {
         gpu.free_bytes = memory->free_bytes;
-      } else if (driver_.kind != "softgpu" || !MemoryOfSoftgpu(i, &gpu.free_bytes)) {
+      } else if (driver_.kind->is_hardware ||
+                 !MemoryByFileSystem(*driver_.kind, i, &gpu.free_bytes)) {
         CUdevice device;
         size_t free = 0, total = 0;
         CUresult result = fn.cuDeviceGet(&device, i);

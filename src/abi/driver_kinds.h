@@ -1,0 +1,63 @@
+// The kinds of GPU drivers, one row each: what differs between them outside of their functions.
+// Needs nothing but libc, because the agent includes it.
+#pragma once
+
+#include <string_view>
+
+namespace stasis::abi {
+
+struct DriverKind {
+  std::string_view name;  // DriverInfo::kind, and the driver's kind in manifests and records
+  // A function of the driver's library that no other driver has; it returns the version as text.
+  // nullptr: the kind that is assumed if no other one matches.
+  const char* version_symbol;
+  std::string_view device_files;  // prefix of the paths of its device files
+  std::string_view variables;     // prefix of its environment variables; empty: none
+  std::string_view server;        // its server in libexec, shared by programs; empty: none
+  // The hashing kernel in the installation; empty: the mover's PTX.
+  std::string_view kernel;
+  bool has_nvml;
+  bool is_hardware;  // false: times mean nothing, and device files tell the memory in use
+};
+
+inline constexpr DriverKind kDriverKinds[] = {
+    // Device files: 0 (the directory itself, open in every process that called cuInit), 0/#4711
+    // (memory).
+    {"softgpu", "softgpuVersion", "/softgpu/", "SOFTGPU_", "softgpu-broker",
+     "lib/softgpu/block_hashes.softgpu.so", false, false},
+    // Device files: nvidia0, nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset,
+    // nvidia-caps/…, nvidia-caps-imex-channels/…
+    {"nvidia", nullptr, "/dev/nvidia", "", "", "", true, true},
+};
+
+// Returns the row of this name, or nullptr.
+constexpr const DriverKind* FindDriverKind(std::string_view name) {
+  for (const DriverKind& kind : kDriverKinds) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+// Returns false if times on this kind of driver mean nothing.
+constexpr bool IsHardware(std::string_view name) {
+  const DriverKind* kind = FindDriverKind(name);
+  return kind == nullptr || kind->is_hardware;
+}
+
+// Returns the kind whose device files include `path`, or nullptr.
+constexpr const DriverKind* KindOfDeviceFile(std::string_view path) {
+  for (const DriverKind& kind : kDriverKinds) {
+    if (path.starts_with(kind.device_files)) return &kind;
+  }
+  return nullptr;
+}
+
+// Returns whether an environment variable ("NAME=value") belongs to a driver.
+constexpr bool IsDriverVariable(std::string_view entry) {
+  for (const DriverKind& kind : kDriverKinds) {
+    if (!kind.variables.empty() && entry.starts_with(kind.variables)) return true;
+  }
+  return false;
+}
+
+}  // namespace stasis::abi
