@@ -125,8 +125,12 @@ Result<bool> MoverProcess::ConnectToResident(const Deadline& deadline) {
   if (!helper_) return false;
   // Pass the lock only now: a hung mover would keep it even after this process is killed.
   const int lock = options_.inherit_fd;
-  if (lock >= 0) STASIS_TRY(Call(Make(Op::kHello), {&lock, 1}, deadline));
-  return true;
+  if (lock < 0) return true;
+  auto passed = Call(Make(Op::kHello), {&lock, 1}, deadline);
+  if (passed) return true;
+  // Without the lock it must not work for this client.
+  if (connected()) (void)EndSession();
+  return Fail(std::move(passed.error()));
 }
 
 Result<ipc::Greeting> MoverProcess::Greet(ipc::HelperProcess& helper, const Deadline& deadline) {
