@@ -97,7 +97,7 @@ class TreeStand(Stand):
         self.world.stasis("recover", expect=None)
         wait_until(lambda: not left(), 60, lambda: f"still there: {list(map(processes.describe, left()))}\n{said}")
         failed = [line for line in self.program.output().splitlines() if line.startswith("FAILED")]
-        other = [line for line in failed if "is gone" not in line and "Broken pipe" not in line]
+        other = [line for line in failed if "has ended" not in line and "Broken pipe" not in line]
         demand(not other, f"{other}\n{said}")
         self.world.expect_clean()
 
