@@ -12,8 +12,8 @@ namespace stasis::agent {
 // to call from any thread.
 void EnsureControl();
 
-// During a fork, in the thread that forks and in the child's handlers: no other thread was in the
-// middle of changing a table. Otherwise the child must not read the tables.
+// True during a fork, in the forking thread and in the child's handlers, if no other thread was
+// changing a table. If it is false, the child must not read the tables.
 extern __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec")));
 
 }  // namespace stasis::agent

@@ -14,13 +14,13 @@
 namespace stasis::agent {
 namespace {
 
-// Not zero, and unlikely to be set by a program.
+// Returns a mark that is not zero and that a program is unlikely to set.
 uint64_t NewMark() {
   static std::atomic<uint64_t> count{0};
   return (uint64_t(NowNs()) + 7919 * (count.fetch_add(1) + 1)) % 900000000 + 100000000;
 }
 
-// 0: not open.
+// Returns 0 if the descriptor is not open.
 uint64_t Identity(int fd) {
   struct stat s;
   if (syscall(SYS_fstat, fd, &s) != 0) return 0;

@@ -20,7 +20,7 @@ struct Watched {
   uint64_t mark = 0;
 
   bool Holds() const;      // the number still belongs to this socket
-  bool Connected() const;  // and the other end is open
+  bool Connected() const;  // Holds(), and the other end is open
   void Close();            // closes it if Holds()
   void Take(int socket);   // replaces `socket`, which is closed, by a duplicate with a high number
 };

@@ -47,7 +47,7 @@ extern __thread Thread t_thread __attribute__((tls_model("initial-exec")));
 constexpr uint32_t kShut = 1;    // no call may become inside
 constexpr uint32_t kFence = 2;   // calls need their own barrier; never cleared
 constexpr uint32_t kSealed = 4;  // no call may become asking
-constexpr uint32_t kTurn = 8;  // and above: a counter that makes calls at the shut gate look again
+constexpr uint32_t kTurn = 8;  // and above: a counter; waiting calls check the gate when it changes
 extern std::atomic<uint32_t> g_word;
 
 using Word = std::atomic<uint32_t> Slot::*;
@@ -81,18 +81,18 @@ struct Passage {
 using Pass = Passage<&Slot::inside, kShut>;
 using Ask = Passage<&Slot::asking, kSealed>;
 
-// While one lives, its thread never blocks at the gate and is never counted as inside. For the
-// control thread, the drains, and driver threads that run the program's callbacks, since the drain
-// waits for the work that they finish.
+// While an Exempt exists, its thread never blocks at the gate and is never counted as inside. For
+// the control thread, the drains, and driver threads that run the program's callbacks, since the
+// drain waits for the work that they finish.
 struct Exempt {
   Exempt() { ++t_thread.depth; }
   ~Exempt() { --t_thread.depth; }
   Exempt(const Exempt&) = delete;
 };
 
-// While one lives, the gate may close although its thread is inside: the call waits for something
-// other than the GPU, for example a suspended process. The destructor may block at the gate. No
-// effect in a nested call.
+// While an Outside exists, the gate may close although its thread is inside: the call waits for
+// something other than the GPU, for example a suspended process. The destructor may block at the
+// gate. No effect in a nested call.
 class Outside {
  public:
   Outside();
@@ -103,8 +103,8 @@ class Outside {
   const bool left_;
 };
 
-// An Ask that does not block, for the agent's own threads: inside() tells whether the gate was not
-// sealed. Seal waits for one that is inside.
+// An Ask that does not block, for the agent's own threads. inside() is false if the gate was
+// sealed. Seal waits for a TryAsk that is inside.
 class TryAsk {
  public:
   TryAsk();

@@ -13,7 +13,7 @@ constexpr size_t kLowest = 16;
 struct Lowered {
   CUcontext context;
   CUdevice device;
-  size_t own;  // the program's
+  size_t own;  // the limit that the program has set
   uint64_t bytes;
 };
 

@@ -1,5 +1,5 @@
-// The exported functions, generated from driver_functions.def and hooks.def, and the table by which
-// look-ups are answered.
+// The exported functions, generated from driver_functions.def and hooks.def, and the hook table for
+// look-ups.
 
 #include <string.h>
 

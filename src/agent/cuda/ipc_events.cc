@@ -22,7 +22,7 @@ struct Own {
   CUcontext context;
   uint64_t id;
   uint32_t asked;  // the number of threads that look at it now
-  bool ended;      // the program has destroyed it; the last of these threads destroys the driver's
+  bool ended;  // destroyed by the program; the last of these threads destroys the driver's event
 };
 struct Theirs {
   CUevent event;  // never recorded
@@ -40,7 +40,7 @@ struct Drivers {
   CUcontext context;
 };
 Vector<Drivers> g_drivers;
-// Whether there are any. The calls of ordinary events read only these two.
+// Set when a table gets its first entry. Calls on ordinary events read only these two flags.
 std::atomic<bool> g_any{false};
 std::atomic<bool> g_any_theirs{false};
 
@@ -107,7 +107,8 @@ enum class Wait { kReached, kNotYet, kUnknown };
 // its submitted work is done. Any other error says nothing about the event; a program that took the
 // event as reached would read data too early.
 Wait AskOwner(const Theirs& theirs, int timeout_ms) {
-  // An owner that is about to stop listening closes what it has not answered.
+  // An owner that is about to stop listening closes connections that it has not answered, so ask
+  // again.
   constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
     if (i > 0) usleep(10 * 1000);

@@ -112,7 +112,8 @@ struct Translated {
   ~Translated() { free(copy); }
   Translated(const Translated&) = delete;
   ArrayMapInfo* copy = nullptr;
-  CUresult error = CUDA_SUCCESS;  // the driver may dereference a number
+  // If set, the driver must not be called: it might dereference the agent's number as a pointer.
+  CUresult error = CUDA_SUCCESS;
 };
 
 }  // namespace
@@ -276,7 +277,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle id) {
     --handle->references;
     DropIfUnused(handle, &leaving);
   }
-  if (import) LookWhetherWeShare look;
+  if (import) ScopedMayShare look;
   SayUnclaimed();
   return CUDA_SUCCESS;
 }
@@ -327,7 +328,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
       DropIfUnused(handle, &leaving);
     }
   }
-  if (imports) LookWhetherWeShare look;
+  if (imports) ScopedMayShare look;
   SayUnclaimed();
   return r;
 }

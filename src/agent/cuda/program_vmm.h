@@ -40,10 +40,10 @@ ProgramHandle* FindProgramHandle(uint64_t id);
 // the caller's if this fails.
 ProgramHandle* AddProgramHandle(CUmemGenericAllocationHandle real, uint64_t bytes, CUdevice device);
 // Ends a use by another process (GiveShared begins one). The memory lives until its last use ends.
-// Ignores ids that are no handle's. The caller must not hold the mutex.
+// Does nothing if no handle has this id. The caller must not hold the mutex.
 void EndUse(uint64_t id);
-// Notes that an exported handle is gone although no process had asked for it. SayUnclaimed says so
-// on stderr, once; its caller must not hold the mutex.
+// Notes that an exported handle is gone and no process ever asked for it. SayUnclaimed prints this
+// to stderr, once; its caller must not hold the mutex.
 void NoteUnclaimed();
 void SayUnclaimed();
 // Frees handles that were kept for other processes and whose last use ended while the gate was

@@ -258,7 +258,7 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
   CUresult r = calls.context(stream, &context);
   if (r == CUDA_SUCCESS && calls.id(stream, &id) != CUDA_SUCCESS) id = 0;
   if (r == CUDA_SUCCESS) r = Record(calls, stream, context, &event);
-  // Without an event to track the stream, wait for the stream.
+  // Without an event that marks this point of the stream, wait for the stream.
   if (r != CUDA_SUCCESS) {
     event = nullptr;
     if (r = calls.synchronize(stream); r != CUDA_SUCCESS) return r;
