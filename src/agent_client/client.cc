@@ -16,8 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What an agent may take beyond a step's time: the list of a program's memory is made when it
-// rests.
+// The time that an agent may take beyond the timeout of a step, to list the memory of the quiesced
+// program.
 constexpr milliseconds kRestSlack{10000};
 // Error::raw of a connection that the agent has ended.
 constexpr int64_t kEnded = 1;
@@ -47,7 +47,7 @@ Code CodeOf(Outcome outcome) {
   return Code::kUnknown;
 }
 
-// The other process's text, made fit to be shown.
+// Returns the other process's text with unprintable characters replaced.
 std::string Text(const char* text, size_t size) {
   std::string out;
   for (size_t i = 0; i < size && text[i] != '\0'; ++i) {
@@ -60,7 +60,7 @@ stasis::Status FromReply(const Reply& reply) {
   if (reply.outcome == Outcome::kOk) return {};
   Error error{CodeOf(reply.outcome)};
   error.message = Text(reply.text, sizeof(reply.text));
-  if (error.message.empty()) error.message = "the agent refused without a reason";
+  if (error.message.empty()) error.message = "the agent rejected the request and gave no reason";
   if (reply.outcome == Outcome::kDriver) {
     error.domain = Domain::kCuda;
     error.raw = reply.driver_error;
@@ -71,13 +71,13 @@ stasis::Status FromReply(const Reply& reply) {
 Error IoError(Io io) {
   switch (io) {
     case Io::kTimeout:
-      return {Code::kDeadlineExceeded, Domain::kStasis, 0, "the agent does not answer"};
+      return {Code::kDeadlineExceeded, Domain::kStasis, 0, "the agent did not answer in time"};
     case Io::kBad:
       return {Code::kUnavailable, Domain::kStasis, 0, "the agent's answer is not valid"};
     case Io::kError:
-      return ErrnoError(errno, "talk to the agent");
+      return ErrnoError(errno, "use the connection to the agent");
     default:
-      return {Code::kUnavailable, Domain::kStasis, kEnded, "the agent ended the connection"};
+      return {Code::kUnavailable, Domain::kStasis, kEnded, "the agent closed the connection"};
   }
 }
 
@@ -148,8 +148,9 @@ Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
   Packet packet;
   int fds[kMaxBatch];
   auto received = ReceivePacket(&packet, fds, timeout);
-  // Who is sent away has been answered before he asked. The kernel tells of the end first, and then
-  // hands out what came before it.
+  // An agent that has another client sends its rejection before it reads this request, and may then
+  // close the socket. The kernel reports the closed socket first, and returns the rejection at the
+  // next call.
   if (!received && WasEnded(received.error())) received = ReceivePacket(&packet, fds, timeout);
   STASIS_ASSIGN(uint32_t count, std::move(received));
   if (packet.header.type == Type::kReply) {
@@ -222,7 +223,7 @@ Result<Export> AgentClient::AskList(Type type, Type answer, milliseconds timeout
     int fds[kMaxBatch];
     STASIS_ASSIGN(uint32_t count,
                   ReceivePacket(&packet, fds, milliseconds(deadline.PollTimeout())));
-    // From here on they are owned, whatever the packet says.
+    // Owned from here on, so that an invalid packet leaks no descriptor.
     size_t before = out.ranges.size();
     for (uint32_t i = 0; i < count; ++i) out.fds.emplace_back(fds[i]);
     if (packet.header.type == Type::kReply) {
@@ -269,7 +270,8 @@ stasis::Status AgentClient::Release(Hold hold, milliseconds timeout) {
 stasis::Status AgentClient::Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
                                 milliseconds timeout) {
   if (ranges.size() != fds.size() || ranges.size() > kMaxRanges) {
-    return Fail(Code::kInvalidArgument, "as many descriptors as ranges are needed");
+    return Fail(Code::kInvalidArgument,
+                "mapping memory needs one descriptor for each range, and at most 1048576 ranges");
   }
   Deadline deadline = Deadline::In(timeout);
   Ranges request{};

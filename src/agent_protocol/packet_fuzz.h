@@ -1,5 +1,5 @@
-// A script of packets for the fuzzers of this room, put into a socket as they are: what the other
-// side, which may be anybody, has said.
+// A script of packets from an untrusted peer, which the fuzzers of the agent's protocol write into
+// a socket unchanged.
 //
 //   bytes  of the script, for each packet
 //   2      its length; a longer one than a packet can be is cut off by the receiver
@@ -26,8 +26,9 @@ inline int NullFd() {
   return fd;
 }
 
-// The highest of four new descriptors: the same before and after where none leaked. Two sockets are
-// closed on the way, so that the lowest would not tell.
+// Returns the highest of four new descriptors. If it is the same before and after a test, no
+// descriptor has leaked. The lowest descriptor would not show a leak, because the test also closes
+// two sockets.
 inline int FreeFds() {
   int fds[4];
   for (int& fd : fds) fd = dup(NullFd());
@@ -40,7 +41,7 @@ struct Sent {
   uint32_t fds = 0;
 };
 
-// Takes the next packet off the script and sends it. false: the socket is full.
+// Takes the next packet off the script and sends it. Returns false if the socket is full.
 inline bool SendNext(FuzzInput& script, int socket, Sent* sent) {
   const size_t length = script.Number<uint16_t>();
   const uint32_t fds = std::min<uint32_t>(script.Number<uint8_t>(), 250);
