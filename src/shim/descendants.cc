@@ -47,11 +47,11 @@ void KillDescendants(pid_t criu) {
     ::kill(criu, SIGKILL);
     TEMP_FAILURE_RETRY(::waitpid(criu, nullptr, 0));
   }
-  // A grandchild becomes a child when its parent exits, and that exit wakes this loop for the next
-  // scan. No process is missed, and no wait is in vain.
+  // A grandchild becomes a child when its parent exits, and that exit ends the wait below and
+  // starts the next scan. So no process is missed, and no wait lasts for ever.
   do {
-    // The scan takes longer with each ended process that is still listed, and a process that hops
-    // from fork to fork leaves more of them meanwhile. With none left over, the scan catches it.
+    // Reaps zombies before the scan, because each one slows it down. A process that forks and exits
+    // in a loop makes new zombies all the time, and only a fast scan catches it.
     while (::waitpid(-1, nullptr, __WALL | WNOHANG) > 0) {
     }
     bool waits = false;

@@ -22,8 +22,8 @@
 namespace stasis::shim {
 namespace {
 
-// A signal to the shim would take away the job's parent; signals are meant for the job. SIGXFSZ
-// arrives if the records must not be written.
+// The shim ignores signals that are meant for the job, because without the shim the job would lose
+// its parent. SIGXFSZ arrives when a record exceeds the limit on file size.
 constexpr int kIgnored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE, SIGALRM, SIGUSR1,
                             SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ, SIGIO};
 
@@ -97,7 +97,8 @@ int Shim::Main() {
   Step step = Step::kStart;
   Status started = Start(&step);
   if (!started) {
-    // No program of the tree runs: a failed exec has ended it. Only helpers may be left.
+    // The program does not run: its exec has failed, or it was never started. Only helpers may be
+    // left.
     KillDescendants(criu_);
     terminal_.StopListening();
     log_.RemoveIfCreated();
@@ -194,7 +195,7 @@ Status Shim::StartCriu(int null_fd, Step* step) {
   *step = Step::kExec;
   if (int error = child.Release(); error != 0) return FailErrno(error, "exec");
   DropRights();  // the child has them now
-  // Otherwise end-of-file would not be seen while this process lives.
+  // Closed here, because otherwise their other ends would get no end-of-file while the shim runs.
   for (auto [there, here] : options_.criu_fds) ::close(here);
   options_.criu_fds.clear();
   Send({.kind = Kind::kCriu, .pid = criu_});
@@ -251,8 +252,8 @@ void Shim::OnRootEnd(int wait_status) {
   WriteDownEnd(wait_status);
 }
 
-// A client that sees the end must have all of the output, and a restore that follows at once must
-// be able to create its own socket.
+// Sends all output before clients see the end, and removes the socket before the exit is recorded,
+// because a restore that follows at once creates its own socket.
 void Shim::WriteDownEnd(int wait_status) {
   terminal_.Drain();
   terminal_.StopListening();

@@ -67,7 +67,7 @@ inline constexpr int kCriuNullFds[] = {15, 16, 17, 18, 19};    // /dev/null, for
 inline constexpr int kCriuTerminalFds[] = {100, 101, 102, 103, 104};  // the job's terminal, if any
 inline constexpr int kCriuOutputFd = kCriuOutputFds[0];
 inline constexpr int kCriuNullFd = kCriuNullFds[0];
-// Numbers that the starter may use for CRIU lie outside of these, below those of the terminal.
+// The starter may use this and higher numbers in CRIU, below those of the terminal.
 inline constexpr int kCriuFirstFreeFd = 20;
 
 // `stasis-shim restore --new-pidns`: the shim is the init process of a new pid namespace, with its

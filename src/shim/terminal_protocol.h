@@ -11,8 +11,8 @@
 //                    kHolder    value: 1: this client now has the input, 0: another one has
 //                    end-of-file    the job has ended and its end is recorded
 //
-// Of several clients that want the input, the latest has it; when it disconnects, the previous one
-// gets it. The window has the size of that client's window.
+// If several clients want the input, the latest one has it; when it disconnects, the previous one
+// gets it. The terminal has the size of that client's window.
 //
 // A shim outlives upgrades, so clients may have another version: raise kTerminalVersion with every
 // change here. Numbers are in native byte order.
