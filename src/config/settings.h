@@ -45,7 +45,7 @@ struct Settings {
   uint64_t daemon_log_bytes;
   std::string metrics_listen;  // "HOST:PORT"; empty for none
 
-  bool keep_gpu_files;  // for forked children
+  bool keep_gpu_files;  // forked children keep inherited GPU files open
   uint64_t log_bytes;   // size limit of a job's own log
   std::string toggle;   // "driver" or "suspend": what --toggle of the cuda-checkpoint replacement
                         // does

@@ -46,17 +46,18 @@ using Refusal = Status (*)(const Stat& stat);
 
 Status RefuseInit(const Stat& stat) {
   if (stat.id.pid.value != 1) return {};
-  return Fail(Code::kUnimplemented, "process 1 is the machine's init, and can be no job");
+  return Fail(Code::kUnimplemented,
+              "process 1 is the machine's init process and cannot become a job");
 }
 
 Status RefuseKernelThread(const Stat& stat) {
   if (!stat.kernel_thread) return {};
-  return Fail(Code::kUnimplemented, Describe(stat) + " is a kernel thread, and can be no job");
+  return Fail(Code::kUnimplemented, Describe(stat) + " is a kernel thread and cannot become a job");
 }
 
 Status RefuseEnded(const Stat& stat) {
   if (process::IsAlive(stat)) return {};
-  return Fail(Code::kNotFound, Describe(stat) + " has ended and waits for its parent to notice");
+  return Fail(Code::kNotFound, Describe(stat) + " has ended, but its parent has not reaped it");
 }
 
 Status RefuseForeign(const Stat& stat) { return process::CheckOwn(stat, Caller::Self()); }
@@ -92,10 +93,10 @@ Status CheckBelowNoShim(const Stat& root) {
     if (IsShim(*stat)) {
       return Fail(Code::kAlreadyExists,
                   Describe(root) +
-                      " is in a job already, which is not among yours: its shim is "
+                      " is in a job already, of another user or another state folder: its shim is "
                       "process " +
                       ToString(at),
-                  "the user who started it names it: `stasis ps` of that user lists it");
+                  "`stasis ps`, run by the user who started it, lists it");
     }
     seen.push_back(at);
     at = stat->parent;
@@ -131,7 +132,7 @@ Status CheckTreeIsOwn(const process::ProcessTree& tree) {
   return {};
 }
 
-// A process controls these texts; arguments that cannot be stored are left out.
+// A process controls its own arguments. If they cannot be stored, returns its name instead.
 std::vector<std::string> CommandOf(const Stat& stat) {
   auto argv = process::ReadCommandLine(stat.id.pid, Deadline::In(process::kMemoryAnswer));
   const bool fits = argv && !argv->empty() && argv->size() <= kMaxArguments &&
@@ -147,7 +148,8 @@ std::string DirectoryOf(HostPid pid) {
   return fits ? WithoutDeleted(std::move(*path)) : "/";
 }
 
-// Returns the path of the agent's library, or empty if it was started without.
+// Returns the path of the agent's library, or an empty string if the process runs without the
+// agent.
 std::string AgentIn(HostPid pid) {
   auto mappings = process::ReadMappings(pid);
   if (!mappings) return {};
@@ -171,11 +173,10 @@ Status CheckNotAbove(HostPid pid) {
     if (!stat || std::find(seen.begin(), seen.end(), at) != seen.end()) return {};
     if (at == pid) {
       return Fail(Code::kUnimplemented,
-                  at.value == ::getpid()
-                      ? "process " + ToString(pid) + " is this very command"
-                      : Describe(*stat) + " is what this very command runs below",
-                  "name another program; or ask from outside of it, for example from another "
-                  "terminal");
+                  at.value == ::getpid() ? "process " + ToString(pid) + " is this command itself"
+                                         : Describe(*stat) + " is an ancestor of this command",
+                  "name another program, or run the command outside of this one, for example in "
+                  "another terminal");
     }
     seen.push_back(at);
     at = stat->parent;
@@ -189,9 +190,9 @@ Status CheckHasOutput(const Job& job, const std::string& what) {
       Code::kFailedPrecondition,
       "cannot " + what + " job " + job.id + ": it was adopted as process " +
           ToString(job.processes->root.pid) +
-          ", which Stasis did not start, and which therefore has neither a log nor a terminal",
-      "it writes where it was started to write; after `stasis dump` and `stasis restore` it "
-      "has both");
+          ", which Stasis did not start, so it has neither a log nor a terminal of Stasis",
+      "its output still goes where it was sent at its start; after `stasis dump` and `stasis "
+      "restore` the job has both");
 }
 
 Result<HostPid> ParsePid(const std::string& text) {
@@ -200,7 +201,7 @@ Result<HostPid> ParsePid(const std::string& text) {
   if (error == std::errc() && end == text.data() + text.size() && pid > 0) return HostPid{pid};
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
               "'" + text.substr(0, kMaxIdLength) + "' is not a process id",
-              "a program is adopted by its number: `pgrep NAME` finds it");
+              "give the process id of the program; `pgrep NAME` finds it");
 }
 
 Result<Job> Manage(const Store& store, const ManageRequest& request) {

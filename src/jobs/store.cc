@@ -49,13 +49,13 @@ bool IsWorthRemembering(const Job& job) {
 
 tl::unexpected<Error> Store::NoSuchJob(const std::string& id) {
   return Fail(Code::kNotFound, "there is no job " + id,
-              ::geteuid() != 0 ? "`stasis ps -a` lists them"
-                               : "`stasis ps -a` lists those of root; name a program of another "
-                                 "user by its process id, or ask as that user");
+              ::geteuid() != 0 ? "`stasis ps -a` lists your jobs"
+                               : "`stasis ps -a` lists the jobs of root; name a program of another "
+                                 "user by its process id, or run the command as that user");
 }
 
-// Read liveness before the records of the end, never after: a process that has ended by then has
-// finished its records.
+// Checks whether the processes live before it reads the records of their end, never after: if they
+// have ended by then, the records are complete.
 Status Store::ReadState(Job& job, const Job& known) const {
   std::string folder = Folder(job.id);
   const auto& processes = job.processes;
@@ -72,10 +72,10 @@ Status Store::ReadState(Job& job, const Job& known) const {
 
   STASIS_ASSIGN(auto ending, ReadRecord(folder + "/" + shim::kExitFile, DecodeEnding));
   STASIS_ASSIGN(auto mark, ReadRecord(folder + "/" + shim::kDumpedFile, DecodeDumped));
-  // A tree restored since makes the records void.
+  // The records are of earlier processes if the tree was restored since.
   if (ending && ending->root == processes->root) job.ending = ending->ending;
   if (mark && mark->root == processes->root) job.dumped_image = mark->image;
-  // An end is final, and remembered even after its record is gone.
+  // An end is final, so it is kept even after its record is gone.
   if (known.processes == processes && HasEnded(known.state)) {
     if (!job.ending) job.ending = known.ending;
     if (!job.dumped_image && known.state == State::kDumped) job.dumped_image = known.dumped_image;
@@ -88,7 +88,8 @@ Status Store::ReadState(Job& job, const Job& known) const {
   } else if (job.has_shim) {
     job.state = State::kEnding;
   } else {
-    // Without a shim the end was not observed, but the intended end is known.
+    // Without a shim the exit code was not recorded, but the mark of a dump shows why the job was
+    // killed.
     job.state = job.dumped_image ? State::kDumped : State::kLost;
   }
   return {};
@@ -106,11 +107,10 @@ Result<Job> Store::LookAt(const Job& known) const {
     if (written) job.processes = written;
     STASIS_TRY(ReadState(job, known));
     STASIS_ASSIGN(auto now, ReadRecord(process_file, DecodeProcesses));
-    // Otherwise another tree became the job meanwhile, and the records are inconsistent; read
-    // again.
+    // If not, the job was restored meanwhile and the records may be inconsistent; read them again.
     if (now == written) return job;
   }
-  return Fail(Code::kAborted, "the job keeps changing");
+  return Fail(Code::kAborted, "the job's records keep changing; try again");
 }
 
 Result<Job> Store::Known(Database& database, const std::string& id) const {

@@ -28,22 +28,22 @@ tl::unexpected<Error> Refused(const TerminalHeader& header) {
       return Fail(Code::kPermissionDenied, "its terminal belongs to another user");
     case Refusal::kTooMany:
       return Fail(Code::kResourceExhausted,
-                  std::to_string(shim::kMostClients) +
-                      " are attached to its terminal already, and no more "
-                      "can be",
-                  "let one of them detach");
+                  "its terminal already has " + std::to_string(shim::kMostClients) +
+                      " clients, which is the maximum",
+                  "detach one of them first");
     default:
-      return Fail(Code::kUnimplemented,
-                  "its shim speaks version " + std::to_string(header.version) +
-                      " of the terminal's protocol, this Stasis version " +
-                      std::to_string(shim::kTerminalVersion),
-                  "use the Stasis that started it; `stasis logs -f` shows its output with any");
+      return Fail(
+          Code::kUnimplemented,
+          "its shim speaks version " + std::to_string(header.version) +
+              " of the terminal protocol, this Stasis version " +
+              std::to_string(shim::kTerminalVersion),
+          "attach with the Stasis that started the job; `stasis logs -f` works with any version");
   }
 }
 
 tl::unexpected<Error> NoAnswer() {
   return Fail(Code::kUnavailable, "its shim does not answer",
-              "`stasis logs` shows its output; `stasis ps` says whether it has a shim");
+              "`stasis logs` shows its output; `stasis ps` shows whether it has a shim");
 }
 
 }  // namespace
@@ -106,9 +106,7 @@ Result<std::optional<TerminalClient::Packet>> TerminalClient::Receive() {
     std::memcpy(&header, packet, sizeof header);
     if (header.kind == TerminalKind::kRefused) return Refused(header);
     if (header.version != shim::kTerminalVersion) return NoAnswer();
-    if (header.kind == TerminalKind::kWelcome)
-      continue;  // from a socket pair, where it is not
-                 // awaited
+    if (header.kind == TerminalKind::kWelcome) continue;  // after MakePair, which does not await it
     return std::optional<Packet>(
         {header.kind, header.value,
          std::string(packet + sizeof header, static_cast<size_t>(size) - sizeof header)});
