@@ -24,27 +24,21 @@ constexpr int64_t kEnded = 1;
 
 int Milliseconds(milliseconds span) { return int(std::clamp<int64_t>(span.count(), 0, 1 << 30)); }
 
+constexpr Code kCodes[] = {
+    Code::kOk,                  // kOk
+    Code::kFailedPrecondition,  // kWrongState
+    Code::kInternal,            // kMalformed
+    Code::kAborted,             // kBusy
+    Code::kDeadlineExceeded,    // kDeadline
+    Code::kUnavailable,         // kDriver
+    Code::kUnimplemented,       // kRefused
+    Code::kResourceExhausted,   // kNoDescriptors
+    Code::kDeadlineExceeded,    // kNotYet
+};
+
 Code CodeOf(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kOk:
-      return Code::kOk;
-    case Outcome::kWrongState:
-      return Code::kFailedPrecondition;
-    case Outcome::kMalformed:
-      return Code::kInternal;
-    case Outcome::kBusy:
-      return Code::kAborted;
-    case Outcome::kDeadline:
-    case Outcome::kNotYet:
-      return Code::kDeadlineExceeded;
-    case Outcome::kDriver:
-      return Code::kUnavailable;
-    case Outcome::kRefused:
-      return Code::kUnimplemented;
-    case Outcome::kNoDescriptors:
-      return Code::kResourceExhausted;
-  }
-  return Code::kUnknown;
+  const auto index = static_cast<size_t>(outcome);
+  return index < std::size(kCodes) ? kCodes[index] : Code::kUnknown;
 }
 
 // Returns the other process's text with unprintable characters replaced.
@@ -123,6 +117,9 @@ Result<uint32_t> AgentClient::ReceivePacket(Packet* packet, int* fds, millisecon
   return count;
 }
 
+// Returns the error for an answer that the protocol does not allow.
+Error AgentClient::Invalid() const { return IoError(Io::kBad).WithContext("listening to " + who_); }
+
 stasis::Status AgentClient::Ask(void* packet, Type type, size_t length, const int* fds,
                                 uint32_t count, milliseconds timeout) {
   Io io = Send(socket_.get(), packet, type, length, fds, count, Milliseconds(timeout));
@@ -130,15 +127,24 @@ stasis::Status AgentClient::Ask(void* packet, Type type, size_t length, const in
   return {};
 }
 
-stasis::Status AgentClient::AwaitReply(milliseconds timeout) {
+stasis::Status AgentClient::AskAndAwait(Type type, milliseconds timeout) {
+  Header request;
+  STASIS_TRY(Ask(&request, type, sizeof(request), nullptr, 0, timeout));
+  return AwaitReply(timeout);
+}
+
+Result<Reply> AgentClient::ReceiveReply(milliseconds timeout) {
   Packet packet;
   int fds[kMaxBatch];
   STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout));
-  if (packet.header.type != Type::kReply) {
-    CloseAll(fds, count);
-    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
-  }
-  return Annotate(FromReply(packet.reply), who_);
+  if (packet.header.type == Type::kReply) return packet.reply;
+  CloseAll(fds, count);
+  return Fail(Invalid());
+}
+
+stasis::Status AgentClient::AwaitReply(milliseconds timeout) {
+  STASIS_ASSIGN(const Reply reply, ReceiveReply(timeout));
+  return Annotate(FromReply(reply), who_);
 }
 
 Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
@@ -158,7 +164,7 @@ Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
   }
   if (packet.header.type != Type::kHelloReply || !Plausible(packet.hello)) {
     CloseAll(fds, count);
-    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
+    return Fail(Invalid());
   }
   packet.hello.blocker_text[sizeof(packet.hello.blocker_text) - 1] = '\0';
   return packet.hello;
@@ -169,38 +175,32 @@ Result<HelloReply> AgentClient::Status(milliseconds timeout) {
   return hello_;
 }
 
-stasis::Status AgentClient::Close(milliseconds timeout, Floor floor) {
+stasis::Status AgentClient::AskClose(uint32_t flags, milliseconds timeout, Floor floor) {
   CloseRequest request{};
-  if (floor == Floor::kKeep) request.flags |= kCloseKeepFloor;
+  request.flags = flags | (floor == Floor::kKeep ? uint32_t{kCloseKeepFloor} : 0);
   request.timeout_ms = uint32_t(Milliseconds(timeout));
-  STASIS_TRY(Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout));
+  return Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout);
+}
+
+stasis::Status AgentClient::Close(milliseconds timeout, Floor floor) {
+  STASIS_TRY(AskClose(0, timeout, floor));
   return AwaitReply(timeout + std::chrono::seconds(1));
 }
 
 Result<bool> AgentClient::AwaitRest(milliseconds timeout) {
-  Packet packet;
-  int fds[kMaxBatch];
-  STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout + kRestSlack));
-  if (packet.header.type != Type::kReply) {
-    CloseAll(fds, count);
-    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
-  }
-  shut_ = packet.reply.state != State::kOpen;
-  if (packet.reply.outcome == Outcome::kNotYet) {
-    not_yet_ = Text(packet.reply.text, sizeof(packet.reply.text));
+  STASIS_ASSIGN(const Reply reply, ReceiveReply(timeout + kRestSlack));
+  shut_ = reply.state != State::kOpen;
+  if (reply.outcome == Outcome::kNotYet) {
+    not_yet_ = Text(reply.text, sizeof(reply.text));
     return false;
   }
-  STASIS_TRY(Annotate(FromReply(packet.reply), who_));
+  STASIS_TRY(Annotate(FromReply(reply), who_));
   return true;
 }
 
 Result<bool> AgentClient::CloseInSteps(milliseconds timeout, Floor floor) {
   floor_ = floor;
-  CloseRequest request{};
-  request.flags = kCloseInSteps;
-  if (floor == Floor::kKeep) request.flags |= kCloseKeepFloor;
-  request.timeout_ms = uint32_t(Milliseconds(timeout));
-  STASIS_TRY(Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout));
+  STASIS_TRY(AskClose(kCloseInSteps, timeout, floor));
   return AwaitRest(timeout);
 }
 
@@ -232,7 +232,7 @@ Result<Export> AgentClient::AskList(Type type, Type answer, milliseconds timeout
     const Ranges& ranges = packet.ranges;
     if (packet.header.type != answer || ranges.first != before ||
         (ranges.count == 0 && ranges.total != 0)) {
-      return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
+      return Fail(Invalid());
     }
     out.ranges.insert(out.ranges.end(), ranges.ranges, ranges.ranges + ranges.count);
     if (out.ranges.size() == ranges.total) return out;
@@ -249,16 +249,10 @@ Result<std::vector<Range>> AgentClient::Describe(milliseconds timeout) {
 }
 
 stasis::Status AgentClient::Commit(milliseconds timeout) {
-  Header request;
-  STASIS_TRY(Ask(&request, Type::kCommit, sizeof(request), nullptr, 0, timeout));
-  return AwaitReply(timeout);
+  return AskAndAwait(Type::kCommit, timeout);
 }
 
-stasis::Status AgentClient::Own(milliseconds timeout) {
-  Header request;
-  STASIS_TRY(Ask(&request, Type::kOwn, sizeof(request), nullptr, 0, timeout));
-  return AwaitReply(timeout);
-}
+stasis::Status AgentClient::Own(milliseconds timeout) { return AskAndAwait(Type::kOwn, timeout); }
 
 stasis::Status AgentClient::Release(Hold hold, milliseconds timeout) {
   ReleaseRequest request{};
@@ -289,16 +283,10 @@ stasis::Status AgentClient::Map(const std::vector<Range>& ranges, const std::vec
 }
 
 stasis::Status AgentClient::Rejoin(milliseconds timeout) {
-  Header request;
-  STASIS_TRY(Ask(&request, Type::kRejoin, sizeof(request), nullptr, 0, timeout));
-  return AwaitReply(timeout);
+  return AskAndAwait(Type::kRejoin, timeout);
 }
 
-stasis::Status AgentClient::Open(milliseconds timeout) {
-  Header request;
-  STASIS_TRY(Ask(&request, Type::kOpen, sizeof(request), nullptr, 0, timeout));
-  return AwaitReply(timeout);
-}
+stasis::Status AgentClient::Open(milliseconds timeout) { return AskAndAwait(Type::kOpen, timeout); }
 
 namespace {
 

@@ -49,8 +49,13 @@ class AgentClient final : public AgentLink {
  private:
   AgentClient(UniqueFd socket, std::string who)
       : socket_(std::move(socket)), who_(std::move(who)) {}
+  Error Invalid() const;
   stasis::Status Ask(void* packet, agent_protocol::Type type, size_t length, const int* fds,
                      uint32_t count, std::chrono::milliseconds timeout);
+  stasis::Status AskClose(uint32_t flags, std::chrono::milliseconds timeout, Floor floor);
+  // Sends a request without arguments and waits for its reply.
+  stasis::Status AskAndAwait(agent_protocol::Type type, std::chrono::milliseconds timeout);
+  Result<agent_protocol::Reply> ReceiveReply(std::chrono::milliseconds timeout);
   stasis::Status AwaitReply(std::chrono::milliseconds timeout);
   Result<bool> AwaitRest(std::chrono::milliseconds timeout);
   Result<agent_protocol::HelloReply> AskHello(agent_protocol::Type type,

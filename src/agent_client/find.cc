@@ -1,7 +1,6 @@
 #include "agent_client/find.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -13,7 +12,7 @@
 
 #include "agent_protocol/packet.h"
 #include "base/fd.h"
-#include "base/file.h"
+#include "process/namespace.h"
 
 namespace stasis::agent_client {
 
@@ -42,15 +41,6 @@ bool FindIn(const std::string& bytes, AgentHeader* header) {
     return true;
   }
   return false;
-}
-
-// Returns the id that the process has in the innermost of its pid namespaces.
-Result<int32_t> OwnPid(process::HostPid pid) {
-  STASIS_ASSIGN(std::string status, ReadFile("/proc/" + std::to_string(pid.value) + "/status"));
-  size_t at = status.find("\nNSpid:");
-  if (at == status.npos) return pid.value;
-  std::string line = status.substr(at + 1, status.find('\n', at + 1) - at - 1);
-  return int32_t(atoi(line.c_str() + line.find_last_of("\t ") + 1));
 }
 
 // glibc 2.34 has no wrapper for this system call.
@@ -147,7 +137,7 @@ Result<AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note)
                                             std::to_string(header.version) +
                                             ", Stasis needs version " + std::to_string(kVersion));
     }
-    STASIS_ASSIGN(int32_t own, OwnPid(pid));
+    STASIS_ASSIGN(pid_t own, process::ReadInnerPid(pid));
     if (header.door_fd < 0 || header.pid != own) {
       return Fail(Code::kNotFound, "the agent is loaded, but the program has not used a GPU");
     }
