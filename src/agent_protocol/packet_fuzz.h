@@ -13,11 +13,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "agent_protocol/protocol.h"
 #include "base/fd.h"
 #include "base/fuzz_input.h"
+#include "ipc/packet.h"
 
 namespace stasis::agent_protocol {
 
@@ -53,25 +56,10 @@ inline bool SendNext(FuzzInput& script, int socket, Sent* sent) {
     header = {kMagic, kVersion, header.type, uint32_t(bytes.size()), 0};
     memcpy(bytes.data(), &header, sizeof(header));
   }
-  iovec part{bytes.data(), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(250 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (fds > 0) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(fds * sizeof(int));
-    for (uint32_t i = 0; i < fds; ++i) {
-      const int fd = NullFd();
-      memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(fd));
-    }
-  }
   *sent = {bytes.size(), fds};
-  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == ssize_t(bytes.size());
+  const std::vector<int> passed(fds, NullFd());
+  return ipc::SendWithDescriptors(socket, bytes.data(), bytes.size(), passed.data(), fds,
+                                  MSG_DONTWAIT) == ssize_t(bytes.size());
 }
 
 struct FuzzSockets {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "ipc/packet.h"
 
 namespace stasis::agent_protocol {
 namespace {
@@ -37,24 +38,9 @@ class Pair : public ::testing::Test {
 
   // Sends bytes as they are, with `n` descriptors.
   void Raw(const void* bytes, size_t size, uint32_t n) {
-    iovec part{const_cast<void*>(bytes), size};
-    alignas(8) char control[CMSG_SPACE(250 * sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (n > 0) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(n * sizeof(int));
-      cmsghdr* c = CMSG_FIRSTHDR(&message);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(n * sizeof(int));
-      for (uint32_t i = 0; i < n; ++i) {
-        int fd = null.get();
-        memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(fd));
-      }
-    }
-    ASSERT_EQ(sendmsg(here.get(), &message, 0), ssize_t(size));
+    const std::vector<int> passed(n, null.get());
+    ASSERT_EQ(ipc::SendWithDescriptors(here.get(), bytes, size, passed.data(), n, 0),
+              ssize_t(size));
   }
 
   UniqueFd here, there, null;
