@@ -12,6 +12,7 @@
 #include "jobs/record.h"
 #include "process/identity.h"
 #include "process/memory.h"
+#include "process/search.h"
 #include "process/tree.h"
 
 namespace stasis::jobs {
@@ -86,20 +87,14 @@ tl::unexpected<Error> InJob(const std::string& who, const std::string& id) {
 
 // Jobs of other users are in other stores, but their shims are visible.
 Status CheckBelowNoShim(const Stat& root) {
-  std::vector<HostPid> seen;
-  for (HostPid at = root.parent; at.value > 1;) {
-    auto stat = process::ReadStat(at);
-    if (!stat || std::find(seen.begin(), seen.end(), at) != seen.end()) return {};
-    if (IsShim(*stat)) {
-      return Fail(Code::kAlreadyExists,
-                  Describe(root) +
-                      " is in a job already, of another user or another state folder: its shim is "
-                      "process " +
-                      ToString(at),
-                  "`stasis ps`, run by the user who started it, lists it");
-    }
-    seen.push_back(at);
-    at = stat->parent;
+  for (const Stat& ancestor : process::ReadLineage(root.parent)) {
+    if (!IsShim(ancestor)) continue;
+    return Fail(Code::kAlreadyExists,
+                Describe(root) +
+                    " is in a job already, of another user or another state folder: its shim is "
+                    "process " +
+                    ToString(ancestor.id.pid),
+                "`stasis ps`, run by the user who started it, lists it");
   }
   return {};
 }
@@ -167,19 +162,13 @@ std::string AgentIn(HostPid pid) {
 bool IsShim(const Stat& stat) { return stat.comm == kShimName && process::IsAlive(stat); }
 
 Status CheckNotAbove(HostPid pid) {
-  std::vector<HostPid> seen;
-  for (HostPid at{::getpid()}; at.value > 1;) {
-    auto stat = process::ReadStat(at);
-    if (!stat || std::find(seen.begin(), seen.end(), at) != seen.end()) return {};
-    if (at == pid) {
-      return Fail(Code::kUnimplemented,
-                  at.value == ::getpid() ? "process " + ToString(pid) + " is this command itself"
-                                         : Describe(*stat) + " is an ancestor of this command",
-                  "name another program, or run the command outside of this one, for example in "
-                  "another terminal");
-    }
-    seen.push_back(at);
-    at = stat->parent;
+  for (const Stat& stat : process::ReadLineage({::getpid()})) {
+    if (stat.id.pid != pid) continue;
+    return Fail(Code::kUnimplemented,
+                pid.value == ::getpid() ? "process " + ToString(pid) + " is this command itself"
+                                        : Describe(stat) + " is an ancestor of this command",
+                "name another program, or run the command outside of this one, for example in "
+                "another terminal");
   }
   return {};
 }
@@ -205,13 +194,7 @@ Result<HostPid> ParsePid(const std::string& text) {
 }
 
 Result<Job> Manage(const Store& store, const ManageRequest& request) {
-  if (process::IsThreadOfAnother(request.pid.value)) {
-    auto credentials = process::ReadCredentials(request.pid);
-    return Fail(
-        Code::kInvalidArgument, Domain::kUsage, 0,
-        ToString(request.pid) + " is a thread, not a process",
-        credentials ? "its process is " + process::ToString(credentials->thread_group) : "");
-  }
+  STASIS_TRY(process::CheckNotThread(request.pid));
   STASIS_ASSIGN(const Stat root, process::ReadStat(request.pid));
   for (Refusal refuse : kRefusals) STASIS_TRY(refuse(root));
 

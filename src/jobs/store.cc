@@ -16,6 +16,7 @@
 #include "jobs/database.h"
 #include "jobs/locks.h"
 #include "jobs/record.h"
+#include "process/search.h"
 #include "shim/shim_protocol.h"
 
 namespace stasis::jobs {
@@ -165,13 +166,7 @@ Result<std::vector<Checkpoint>> Store::Checkpoints(const std::string& id) const 
 }
 
 Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
-  std::vector<process::ProcessId> line;  // the process and its ancestors
-  for (process::HostPid at = pid; at.value > 1;) {
-    auto stat = process::ReadStat(at);
-    if (!stat || std::find(line.begin(), line.end(), stat->id) != line.end()) break;
-    line.push_back(stat->id);
-    at = stat->parent;
-  }
+  const std::vector<process::Stat> lineage = process::ReadLineage(pid);
   STASIS_ASSIGN(std::string boot_id, process::BootId());
   auto jobs = List();
   if (!jobs) {
@@ -181,7 +176,8 @@ Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
     return Fail(std::move(jobs).error());
   }
   // The nearest ancestor, because jobs may be nested.
-  for (const process::ProcessId& ancestor : line) {
+  for (const process::Stat& stat : lineage) {
+    const process::ProcessId& ancestor = stat.id;
     for (Listed& listed : *jobs) {
       if (!listed.job) continue;
       const auto& known = listed.job->processes;
@@ -215,12 +211,7 @@ Result<Target> Store::ResolveTarget(const std::string& text) const {
   if (error != std::errc() || pid == 0) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0, text + " is not a process id");
   }
-  if (process::IsThreadOfAnother(pid)) {
-    auto credentials = process::ReadCredentials({pid});
-    return Fail(
-        Code::kInvalidArgument, Domain::kUsage, 0, text + " is a thread, not a process",
-        credentials ? "its process is " + process::ToString(credentials->thread_group) : "");
-  }
+  STASIS_TRY(process::CheckNotThread({pid}));
   STASIS_ASSIGN(auto stat, process::ReadStat({pid}));
   target.root = stat.id;
   STASIS_ASSIGN(target.job, FindByProcess({pid}));

@@ -110,9 +110,14 @@ Result<Credentials> ReadCredentials(HostPid pid) {
   return cred;
 }
 
-bool IsThreadOfAnother(pid_t tid) {
-  auto cred = ReadCredentials(HostPid{tid});
-  return cred && cred->thread_group.value != tid;
+bool IsThreadOfAnother(pid_t tid) { return !CheckNotThread({tid}); }
+
+Status CheckNotThread(HostPid pid) {
+  auto cred = ReadCredentials(pid);
+  if (!cred || cred->thread_group == pid) return {};
+  return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+              ToString(pid) + " is a thread, not a process",
+              "its process is " + ToString(cred->thread_group));
 }
 
 Result<std::vector<OpenFile>> ReadOpenFiles(HostPid pid) {

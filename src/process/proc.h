@@ -61,6 +61,8 @@ Result<Credentials> ReadCredentials(HostPid pid);
 // Returns true if `tid` is a thread that is not the leader of its process. Returns false if it does
 // not exist.
 bool IsThreadOfAnother(pid_t tid);
+// Returns a usage error that names the process, if `pid`, given by the user, is such a thread.
+Status CheckNotThread(HostPid pid);
 
 struct OpenFile {
   int fd = -1;
