@@ -179,6 +179,16 @@ Result<Checkpoint> Database::ReadCheckpoint(const Statement& row, int first) con
   return checkpoint;
 }
 
+Result<std::vector<Checkpoint>> Database::ReadCheckpoints(Statement rows) const {
+  std::vector<Checkpoint> checkpoints;
+  for (;;) {
+    STASIS_ASSIGN(bool more, rows.Next());
+    if (!more) return checkpoints;
+    STASIS_ASSIGN(Checkpoint checkpoint, ReadCheckpoint(rows, 0));
+    checkpoints.push_back(std::move(checkpoint));
+  }
+}
+
 Result<std::vector<Database::Row>> Database::List() const {
   // One statement, so that the result is consistent.
   STASIS_ASSIGN(
@@ -212,25 +222,15 @@ Result<std::optional<Job>> Database::Find(const std::string& id) const {
                                                   " FROM checkpoint WHERE job = ? AND kind = "
                                                   "'dump' ORDER BY number",
                                               {id}));
-  for (;;) {
-    STASIS_ASSIGN(bool more, rows.Next());
-    if (!more) return std::optional<Job>(std::move(job));
-    STASIS_ASSIGN(Checkpoint checkpoint, ReadCheckpoint(rows, 0));
-    job.checkpoints.push_back(std::move(checkpoint));
-  }
+  STASIS_ASSIGN(job.checkpoints, ReadCheckpoints(std::move(rows)));
+  return std::optional<Job>(std::move(job));
 }
 
 Result<std::vector<Checkpoint>> Database::Checkpoints(const std::string& id) const {
   STASIS_ASSIGN(Statement rows, sqlite_.Query(std::string("SELECT ") + kCheckpointColumns +
                                                   " FROM checkpoint WHERE job = ? ORDER BY number",
                                               {id}));
-  std::vector<Checkpoint> checkpoints;
-  for (;;) {
-    STASIS_ASSIGN(bool more, rows.Next());
-    if (!more) return checkpoints;
-    STASIS_ASSIGN(Checkpoint checkpoint, ReadCheckpoint(rows, 0));
-    checkpoints.push_back(std::move(checkpoint));
-  }
+  return ReadCheckpoints(std::move(rows));
 }
 
 Result<bool> Database::Insert(const Job& job) {

@@ -67,6 +67,7 @@ class Database {
   explicit Database(Sqlite sqlite) : sqlite_(std::move(sqlite)) {}
   Result<Job> ReadJob(const Statement& row) const;
   Result<Checkpoint> ReadCheckpoint(const Statement& row, int first) const;
+  Result<std::vector<Checkpoint>> ReadCheckpoints(Statement rows) const;
 
   Sqlite sqlite_;
 };

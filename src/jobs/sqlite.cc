@@ -194,6 +194,5 @@ Result<int64_t> Sqlite::Number(const std::string& sql) const {
 }
 
 int64_t Sqlite::changed() const { return sqlite3_changes64(connection_.get()); }
-int64_t Sqlite::last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }
 
 }  // namespace stasis::jobs

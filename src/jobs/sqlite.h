@@ -63,7 +63,6 @@ class Sqlite {
   Result<int64_t> Number(const std::string& sql) const;
   // Number of rows changed by the last Run.
   int64_t changed() const;
-  int64_t last_row() const;
 
   // Runs `body` in a transaction that takes the write lock at its start, so that concurrent
   // transactions wait for each other and never deadlock. An error of `body` rolls everything back.
