@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -81,17 +80,8 @@ Status TerminalClient::Greet(shim::WindowSize size, bool wants_input) {
   ::fcntl(fd(), F_SETFL, O_NONBLOCK);
   TerminalHeader hello{.kind = TerminalKind::kHello, .value = shim::Encode(size)};
   if (wants_input) hello.flags = shim::kWantsInput;
-  if (!Send(hello)) return NoAnswer();
+  if (!shim::SendPacket(fd(), hello, {})) return NoAnswer();
   return {};
-}
-
-bool TerminalClient::Send(const TerminalHeader& header, std::string_view payload) {
-  iovec parts[] = {{const_cast<TerminalHeader*>(&header), sizeof header},
-                   {const_cast<char*>(payload.data()), payload.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = std::size(parts);
-  return TEMP_FAILURE_RETRY(::sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT)) >= 0;
 }
 
 Result<std::optional<TerminalClient::Packet>> TerminalClient::Receive() {
@@ -117,13 +107,13 @@ void TerminalClient::SendInput(std::string_view bytes) {
   input_ += bytes;
   while (!input_.empty()) {
     auto portion = std::string_view(input_).substr(0, kInputPortion);
-    if (!Send({.kind = TerminalKind::kInput}, portion)) return;
+    if (!shim::SendPacket(fd(), {.kind = TerminalKind::kInput}, portion)) return;
     input_.erase(0, portion.size());
   }
 }
 
 void TerminalClient::SendSize(shim::WindowSize size) {
-  (void)Send({.kind = TerminalKind::kSize, .value = shim::Encode(size)});
+  (void)shim::SendPacket(fd(), {.kind = TerminalKind::kSize, .value = shim::Encode(size)}, {});
 }
 
 }  // namespace stasis::jobs

@@ -44,7 +44,6 @@ class TerminalClient {
 
  private:
   explicit TerminalClient(UniqueFd socket) : socket_(std::move(socket)) {}
-  bool Send(const shim::TerminalHeader& header, std::string_view payload = {});
   Status Greet(shim::WindowSize size, bool wants_input);
 
   UniqueFd socket_;

@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <vector>
 
 #include "base/file.h"
 #include "process/proc.h"
+#include "process/search.h"
 #include "process/shared_server.h"
 
 namespace stasis::shim {
@@ -30,11 +30,8 @@ std::vector<pid_t> Children() {
       children.push_back(static_cast<pid_t>(pid));
     }
   }
-  auto names = ListDir("/proc");
-  if (!names) return {};
-  for (const auto& name : *names) {
-    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
-    auto stat = process::ReadStat({std::atoi(name.c_str())});
+  for (process::HostPid pid : process::ListProcesses().value_or(std::vector<process::HostPid>())) {
+    auto stat = process::ReadStat(pid);
     if (stat && stat->parent.value == ::getpid()) children.push_back(stat->id.pid.value);
   }
   return children;

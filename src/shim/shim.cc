@@ -48,10 +48,9 @@ int ErrnoOf(const Error& error) {
 
 Result<ShimOptions> ParseOptions(const std::vector<std::string>& args) {
   ShimOptions options;
-  auto bad = [](const std::string& arg) {
-    return Fail(Code::kInvalidArgument, Domain::kErrno, EINVAL, "unexpected argument " + arg);
-  };
-  if (args.empty() || (args[0] != "run" && args[0] != "restore")) return bad("run or restore");
+  const tl::unexpected<Error> bad =
+      Fail(Code::kInvalidArgument, Domain::kErrno, EINVAL, "the shim's arguments are not valid");
+  if (args.empty() || (args[0] != "run" && args[0] != "restore")) return bad;
   if (args[0] == "restore") options.mode = ShimOptions::Mode::kRestore;
   size_t i = 1;
   for (; i + 1 < args.size() && args[i] != "--"; i += 2) {
@@ -65,31 +64,31 @@ Result<ShimOptions> ParseOptions(const std::vector<std::string>& args) {
       int there, here;
       if (equals == std::string::npos || !ParseNumber(value.substr(0, equals), &there) ||
           !ParseNumber(value.substr(equals + 1), &here)) {
-        return bad(value);
+        return bad;
       }
       options.criu_fds[there] = here;
     } else if (args[i] == "--new-pidns" && options.mode == ShimOptions::Mode::kRestore) {
       options.new_pidns = true;
-      if (!ParseNumber(value, &options.first_pid)) return bad(value);
+      if (!ParseNumber(value, &options.first_pid)) return bad;
     } else if (args[i] == "--terminal") {
-      if (!ParseSize(value, &options.terminal.emplace())) return bad(value);
+      if (!ParseSize(value, &options.terminal.emplace())) return bad;
     } else if (args[i] == "--client") {
-      if (!ParseNumber(value, &options.client)) return bad(value);
+      if (!ParseNumber(value, &options.client)) return bad;
     } else if (args[i] == "--input" && options.mode == ShimOptions::Mode::kRun) {
-      if (!ParseNumber(value, &options.input)) return bad(value);
+      if (!ParseNumber(value, &options.input)) return bad;
     } else if (args[i] == "--keep-log") {
-      if (!ParseNumber(value, &options.keep_log)) return bad(value);
+      if (!ParseNumber(value, &options.keep_log)) return bad;
     } else if (args[i] == "--env") {
       size_t equals = value.find('=');
-      if (equals == std::string::npos || equals == 0) return bad(value);
+      if (equals == std::string::npos || equals == 0) return bad;
       options.env[value.substr(0, equals)] = value.substr(equals + 1);
     } else {
-      return bad(args[i]);
+      return bad;
     }
   }
-  if (i + 1 >= args.size()) return bad("the end, a program is missing");
+  if (i + 1 >= args.size()) return bad;  // no program
   options.argv.assign(args.begin() + static_cast<long>(i) + 1, args.end());
-  if (options.job_dir.empty() || options.log.empty()) return bad("no --job-dir or --log");
+  if (options.job_dir.empty() || options.log.empty()) return bad;
   return options;
 }
 
@@ -264,12 +263,7 @@ void Shim::WriteDownEnd(int wait_status) {
 
 bool Shim::ServeControl() {
   Message message;
-  ssize_t size;
-  // ECONNRESET: the starter closed without reading everything. Packets that it sent before can
-  // still be read.
-  do {
-    size = ::recv(control_.get(), &message, sizeof message, MSG_DONTWAIT);
-  } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
+  const ssize_t size = ReceivePacket(control_.get(), &message, sizeof message);
   if (size < 0 && errno == EAGAIN) return true;
   if (size != sizeof message || message.version != kProtocolVersion) {
     Abort();

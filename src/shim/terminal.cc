@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -161,8 +160,8 @@ void Terminal::Accept() {
 }
 
 void Terminal::Refuse(int socket, Refusal why) {
-  TerminalHeader header{.kind = TerminalKind::kRefused, .value = static_cast<uint64_t>(why)};
-  (void)!::send(socket, &header, sizeof header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  (void)SendPacket(socket, {.kind = TerminalKind::kRefused, .value = static_cast<uint64_t>(why)},
+                   {});
 }
 
 bool Terminal::ReadFrom(Client& client) {
@@ -208,15 +207,7 @@ void Terminal::Greet(Client& client, const TerminalHeader& hello) {
 }
 
 bool Terminal::Send(Client& client, TerminalKind kind, uint64_t value, std::string_view payload) {
-  TerminalHeader header{.kind = kind, .value = value};
-  iovec parts[] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = std::size(parts);
-  if (TEMP_FAILURE_RETRY(::sendmsg(client.socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL)) >=
-      0) {
-    return true;
-  }
+  if (SendPacket(client.socket.get(), {.kind = kind, .value = value}, payload)) return true;
   if (errno != EAGAIN && errno != ENOBUFS) client.gone = true;
   return false;
 }
