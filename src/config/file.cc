@@ -18,14 +18,6 @@ constexpr std::string_view kBare =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
 constexpr std::string_view kBlank = " \t";
 
-// Error texts may quote arbitrary bytes of the user's file.
-std::string Printable(std::string_view text) {
-  std::string shown(text.substr(0, 80));
-  std::replace_if(
-      shown.begin(), shown.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
-  return shown + (text.size() > 80 ? "…" : "");
-}
-
 std::string_view Trim(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
   return text.substr(0, text.find_last_not_of(kBlank) + 1);

@@ -123,11 +123,7 @@ constexpr size_t kLongest = 4096;
 
 std::string Quoted(const Raw& raw) {
   if (const auto* text = std::get_if<std::string>(&raw)) {
-    std::string shown;
-    for (char c : text->substr(0, 80)) {
-      shown += static_cast<unsigned char>(c) < ' ' || c == 127 ? '?' : c;
-    }
-    return "'" + shown + (text->size() > 80 ? "…" : "") + "'";
+    return "'" + Printable(*text) + "'";
   }
   if (const auto* number = std::get_if<int64_t>(&raw)) return std::to_string(*number);
   if (const auto* number = std::get_if<double>(&raw)) return Number(*number);
@@ -233,18 +229,14 @@ Result<std::string> ParseChoice(const Row& row, const Raw& raw) {
 
 std::span<const Row> Rows() { return kRows; }
 
-Settings::Settings()
-    : pack_bytes(0),
-      most_jobs(0),
-      most_arena_bytes(0),
-      most_image_bytes(0),
-      helper_idle_s(0),
-      phase_timeout_s(0),
-      settle_timeout_s(0),
-      undo_timeout_s(0),
-      daemon_log_bytes(0),
-      keep_gpu_files(false),
-      log_bytes(0) {
+std::string Printable(std::string_view text) {
+  std::string shown(text.substr(0, 80));
+  std::replace_if(
+      shown.begin(), shown.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  return shown + (text.size() > 80 ? "…" : "");
+}
+
+Settings::Settings() {
   // A test checks that each row accepts its own default.
   for (const Row& row : kRows) (void)Set(row, std::string(row.initial), From::kDefault, *this);
 }

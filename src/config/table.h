@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -61,6 +62,9 @@ Status Set(const Row& row, const Raw& raw, From from, Settings& settings);
 
 // Returns the value as a user would write it; empty for an unset path.
 std::string Text(const Row& row, const Settings& settings);
+
+// Returns the start of `text` without control characters, to quote any bytes of the user in errors.
+std::string Printable(std::string_view text);
 
 // Returns the number of insertions, deletions, replacements, and swaps of neighbours that turn `a`
 // into `b`.
