@@ -254,10 +254,11 @@ bool ImportsAreKnown(char* text, size_t size) {
     const char* why = "";
     all = !PresentIn(item) || import->link.Connected() || Reconnect(import, &why);
     if (all) return true;
-    snprintf(text, size,
-             "it uses GPU memory of process %d (CUDA IPC), which a suspend would lose: %s; let the "
-             "program close that memory first",
-             int(import->from.pid), why);
+    snprintf(
+        text, size,
+        "the program uses GPU memory of process %d (CUDA IPC), which would be lost: %s; let the "
+        "program close that memory first",
+        int(import->from.pid), why);
     return false;
   });
   return all;
@@ -276,7 +277,8 @@ bool RejoinImports(char* text, size_t size) {
     }
     all = Rejoin(item, &why);
     if (all) return true;
-    snprintf(text, size, "it uses GPU memory of process %d (CUDA IPC), which cannot be mapped: %s",
+    snprintf(text, size,
+             "the program uses GPU memory of process %d (CUDA IPC), which cannot be mapped: %s",
              int(import->from.pid), why);
     return false;
   });
