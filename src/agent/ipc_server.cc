@@ -95,11 +95,9 @@ void Leave(const IpcUser& user) {
 
 // Notes that the peer has opened the memory that it was given. The caller holds the mutex.
 void Enter(Peer* peer, const IpcUser& user) {
-  size_t i = 0;
-  while (i < g_owed.size() &&
-         (g_owed[i].region != user.region || !SameName(g_owed[i].name, user.name))) {
-    ++i;
-  }
+  const size_t i = g_owed.FindIf([&](const IpcUser& owed) {
+    return owed.region == user.region && SameName(owed.name, user.name);
+  });
   if (i < g_owed.size()) {
     Leave(g_owed[i]);  // the use that has just begun replaces it
     g_owed.Erase(i);
@@ -120,14 +118,11 @@ void End(Peer* peer) {
 // Drops importers whose processes did not survive the suspend.
 void DropOwedThatEnded() {
   Lock lock(g_ipc_server_mutex);
-  for (size_t i = 0; i < g_owed.size();) {
-    if (kill(g_owed[i].pid, 0) == 0 || errno != ESRCH) {
-      ++i;
-      continue;
-    }
-    Leave(g_owed[i]);
-    g_owed.Erase(i);
-  }
+  g_owed.EraseIf([](const IpcUser& owed) {
+    if (kill(owed.pid, 0) == 0 || errno != ESRCH) return false;
+    Leave(owed);
+    return true;
+  });
 }
 
 bool HasOwed() {

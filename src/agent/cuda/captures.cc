@@ -19,11 +19,8 @@ void Ended(CUstream stream) {
   Vector<CUdeviceptr> questions;
   {
     Lock lock(g_mutex);
-    for (size_t i = 0; i < g_capturing.size(); ++i) {
-      if (g_capturing[i] != stream) continue;
-      g_capturing.Erase(i);
-      break;
-    }
+    const size_t i = g_capturing.FindIf([&](CUstream one) { return one == stream; });
+    if (i < g_capturing.size()) g_capturing.Erase(i);
     g_count.store(uint32_t(g_capturing.size()));
     if (g_capturing.size() > 0) return;
     questions = g_questions;
@@ -50,10 +47,7 @@ CUresult Begin(CUstream stream, F begin) {
 bool IsCapturing(CUstream stream) {
   if (CapturesOpen() == 0) return false;
   Lock lock(g_mutex);
-  for (CUstream one : g_capturing) {
-    if (one == stream) return true;
-  }
-  return false;
+  return g_capturing.FindIf([&](CUstream one) { return one == stream; }) < g_capturing.size();
 }
 
 CUresult EndedWith(CUresult r, CUstream stream) {

@@ -9,8 +9,6 @@
 
 namespace stasis::agent {
 
-#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
-
 #define STASIS_GATED(symbol, parameters, arguments) \
   STASIS_EXPORT CUresult symbol parameters {        \
     gate::Pass inside;                              \

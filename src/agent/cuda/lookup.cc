@@ -304,8 +304,6 @@ extern "C" __attribute__((visibility("hidden"))) void* stasis_dlvsym(void* handl
 
 namespace stasis::agent {
 
-#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
-
 STASIS_EXPORT CUresult cuGetProcAddress(const char* symbol, void** pfn, int version,
                                         cuuint64_t flags) {
   CUresult r = real::cuGetProcAddress(symbol, pfn, version, flags);

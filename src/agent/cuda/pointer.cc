@@ -90,8 +90,6 @@ bool IsOurs(CUdeviceptr ptr) {
 
 }  // namespace
 
-#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
-
 STASIS_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ptr) {
   {
     Lock lock(g_memory_mutex);
