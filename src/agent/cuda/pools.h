@@ -23,8 +23,8 @@ struct Pool {
   uint64_t threshold;
   uint64_t used, used_high;
   uint64_t reserved, reserved_high;
-  uint32_t uses;  // the number of PoolUse objects, which keep the structure
-  uint8_t access[agent_protocol::kMaxDevices];  // CUmemAccess_flags of other devices
+  uint32_t uses;       // the number of PoolUse objects, which keep the structure
+  AccessFlags access;  // of other devices
 };
 
 // Frees a block of a pool that no work uses any more. The caller holds the mutex.
