@@ -16,8 +16,8 @@
 // every thread of the process pass a full barrier. A thread that loaded the word
 //   before its barrier  had announced itself even earlier, so the closer sees the announcement;
 //   after its barrier   sees the gate shut, because it was shut before membarrier() began.
-// Without membarrier in the kernel, kFence in g_word sends every call to EnterSlowly, which has a
-// barrier of its own.
+// Without membarrier in the kernel, kFence in g_word sends every call to EnterSlowly, which has its
+// own barrier.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@
 
 namespace stasis::agent::gate {
 
-// A thread's announcements, on a cache line of its own.
+// A thread's announcements, on its own cache line.
 struct alignas(64) Slot {
   std::atomic<uint32_t> inside{0};
   std::atomic<uint32_t> asking{0};
@@ -70,7 +70,7 @@ struct Passage {
     }
     EnterSlowly(&thread, kWord, kStop);
   }
-  // The outermost passage of a thread is the one that announced itself.
+  // Only the outermost passage of a thread has announced itself.
   [[gnu::always_inline]] ~Passage() {
     Thread& thread = t_thread;
     if (--thread.depth != 0) return;

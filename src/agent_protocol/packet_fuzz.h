@@ -3,8 +3,9 @@
 //
 //   bytes  of the script, for each packet
 //   2      its length; a longer one than a packet can be is cut off by the receiver
-//   1      descriptors that come with it
-//   1      bits: 1 the header's magic, version and length stay what the bytes say, instead of right
+//   1      the number of descriptors sent with it
+//   1      bits: 1: leaves the header's magic, version and length as in the script; else they are
+//          corrected
 //   …      its bytes
 #pragma once
 

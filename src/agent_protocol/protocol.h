@@ -261,7 +261,7 @@ struct HelloReply {
 };
 
 enum class IpcOutcome : uint32_t {
-  kGiven = 0,   // one descriptor comes with it
+  kGiven = 0,   // the packet has one descriptor
   kNotNow = 1,  // the gate is closed; kIpcWait waits until it is open
   kReady = 2,
   kGone = 3,    // there is no such memory (any more)
@@ -307,18 +307,19 @@ inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', '
 // Where the memory is, for clients that cannot send a request: a program that CRIU has stopped does
 // not answer. A bit may stay set for a while after its reason is gone, but is never set too late.
 enum HeaderMemory : uint32_t {
-  kMemoryTold = 1u << 31,  // this agent maintains the word and knows kOwn; older ones leave it 0
-  kStepsTold = 1u << 30,   // not about memory: this agent knows kCloseInSteps and kRest
-  kMemoryAway = 1,         // the memory is released
-  kMemoryImported = 2,     // a resume imported some of it: the driver alone could not restore it
-  kMemoryShared = 4,       // another process uses it, or it uses another's (CUDA IPC)
+  kMemoryTold =
+      1u << 31,  // this agent maintains the word and supports kOwn; in older agents it is 0
+  kStepsTold = 1u << 30,  // not about memory: this agent supports kCloseInSteps and kRest
+  kMemoryAway = 1,        // the memory is released
+  kMemoryImported = 2,    // a resume imported some of it: the driver alone could not restore it
+  kMemoryShared = 4,      // another process uses it, or it uses another's (CUDA IPC)
 };
 struct alignas(64) AgentHeader {
   char magic[16];
   uint16_t version;
   uint16_t size;
   int32_t pid;         // in the process's own pid namespace; in a forked child still the parent's,
-                       // until the child has a door of its own
+                       // until the child has its own door
   int32_t door_fd;     // the end of a socket pair that clients take with pidfd_getfd; -1: none
   uint32_t memory;     // HeaderMemory
   uint64_t door_mark;  // the seconds of that socket's SO_RCVTIMEO, which identify it: the program

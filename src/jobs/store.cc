@@ -24,7 +24,8 @@ namespace {
 
 constexpr int kMaxReadings = 20;
 
-// Reads a record of the shim. Absence is not an error, since the job may not have come that far.
+// Reads a record of the shim. A missing file is not an error, since the shim may not have written
+// it yet.
 template <class T>
 Result<std::optional<T>> ReadRecord(const std::string& path,
                                     Result<T> (*decode)(const std::string&)) {

@@ -124,8 +124,8 @@ void Terminal::Drain() {
   for (size_t portions = 0; portions < kMostHeldByKernel / kMostPayload && ReadOutput();
        ++portions) {
   }
-  // A client's socket buffer may be smaller than the last output. A client that reads gets all of
-  // it; this is the time limit for one that does not.
+  // A client's socket buffer may be smaller than the last output. A client that keeps reading gets
+  // all of the output. The deadline is for clients that do not read.
   const Deadline deadline = Deadline::In(kLastWords);
   for (;;) {
     std::vector<pollfd> waits;

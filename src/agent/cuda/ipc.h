@@ -84,7 +84,8 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given);
 CUresult GiveImportAccess(const Region* region);
 void FreeImport(Import* import);
 
-// Releases all imports. Only for the control thread, while the gate is closed; also the next two.
+// Releases all imports. This function and the next two are only for the control thread, while the
+// gate is closed.
 CUresult ReleaseImports();
 // Checks that each import is connected to its owner's agent, which then keeps the memory during the
 // suspend; reconnects if necessary. Returns false with a sentence about the first import that

@@ -43,7 +43,7 @@ inline CUresult MapItem(const Item& item) {
   return item.region != nullptr ? MapRegion(item.region) : MapAll(item.handle);
 }
 
-// Makes a context current in which the driver knows the item's memory.
+// Makes a context current for driver calls on the item's memory.
 void WorkOn(const Item& item);
 
 // Unmaps and releases the memory. After an error the item is unchanged, or absent if it could not

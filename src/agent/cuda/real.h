@@ -45,7 +45,8 @@ bool Bind();
 // Returns the hook for `address`, which a look-up of `name` gave, or `address` itself if there is
 // no hook. Decides by the address, and so works for any name and version.
 void* Substitute(const char* name, void* address);
-// Whether a function with this exported name (or base name) has a hook and reaches device memory.
+// Returns true if a function with this exported name (or base name) has a hook and reaches device
+// memory.
 bool IsVital(const char* name);
 
 namespace real {

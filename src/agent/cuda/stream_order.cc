@@ -37,7 +37,7 @@ constexpr Calls kLegacy = STASIS_CALLS();
 constexpr Calls kPerThread = STASIS_CALLS(_ptsz);
 #undef STASIS_CALLS
 
-constexpr uint64_t kUnit = 512;  // the rest of a split block begins at a multiple
+constexpr uint64_t kUnit = 512;  // the unused part of a split block begins at a multiple of this
 
 // A block that was freed in stream order.
 struct Pending {
