@@ -81,7 +81,7 @@ CUresult HoldCarried(uint32_t index) {
 
 namespace {
 
-// The client knows on which GPU it made the memory; the driver is not asked.
+// The client reports on which GPU it created the memory. The driver would still report the old GPU.
 agent_protocol::Uuid g_moved_to[agent_protocol::kMaxDevices];
 bool g_moved[agent_protocol::kMaxDevices];
 
@@ -93,7 +93,7 @@ void MoveCarried(uint32_t index, const agent_protocol::Uuid& gpu) {
   g_moved_to[device] = gpu;
 }
 
-void SettleMoves() {
+void ApplyMoves() {
   for (uint32_t i = 0; i < agent_protocol::kMaxDevices; ++i) {
     if (g_moved[i]) DeviceAt(CUdevice(i))->uuid = g_moved_to[i];
     g_moved[i] = false;
@@ -141,7 +141,7 @@ CUresult MapCarried(uint32_t index, int fd) {
 
 namespace {
 
-// A second place where a handle's memory can be read and written.
+// A second mapping of a handle's memory, for reading and writing.
 class View {
  public:
   View(CUmemGenericAllocationHandle handle, uint64_t bytes, CUdevice device) : bytes_(bytes) {

@@ -1,6 +1,6 @@
 // Exporting, releasing and mapping the memory at a suspend and a resume. Only the control thread
-// calls these functions, while the gate is closed and all work is drained, except where a comment
-// says otherwise. So no other thread changes the tables meanwhile.
+// may call these functions, while the gate is closed and all work is drained, except where a
+// comment says otherwise. So no other thread changes the tables meanwhile.
 #pragma once
 
 #include "agent/cuda/memory.h"
@@ -18,25 +18,28 @@ agent_protocol::Range DescribeCarried(uint32_t index);
 CUresult ExportCarried(uint32_t index, int* fd);
 // Keeps a descriptor of the item's memory, so that the memory survives a release.
 CUresult HoldCarried(uint32_t index);
-// Notes that the item's device is another GPU after the resume. SettleMoves applies the notes, once
-// all memory is mapped.
+// Records the GPU on which the item's device continues after the resume. ApplyMoves applies the
+// records when all memory is mapped.
 void MoveCarried(uint32_t index, const agent_protocol::Uuid& gpu);
-void SettleMoves();
-// Closes the held descriptors of released memory: from here on, other processes keep it alive.
+void ApplyMoves();
+// Closes the held descriptors of released memory. From then on only other processes keep the memory
+// alive.
 void LetGoOfCarried();
-// Unmaps and releases the memory. Its addresses stay reserved.
+// Unmaps and releases the memory. Its addresses stay reserved. With `hold`, a descriptor from
+// HoldCarried stays open and keeps the memory alive.
 CUresult ReleaseCarried(uint32_t index, bool hold);
 // Maps all held memory again. Stops at the first error.
 CUresult TakeBackCarried();
 // Maps the memory behind `fd`, which stays the caller's, at the item's addresses. After an error
-// the item is as released as before.
+// the item is still released.
 CUresult MapCarried(uint32_t index, int fd);
 // Copies imported memory into new memory of this process, which takes its place. After an error the
-// item is unchanged, unless the driver cannot map it again: then it is unmapped, and held.
+// item is unchanged, unless the driver cannot map it again. Then it is unmapped, and its descriptor
+// is still held.
 CUresult OwnCarried(uint32_t index);
 bool IsMapped(uint32_t index);
-// Releases the memory that an incomplete map brought: the next map brings all memory again and
-// needs the room. Memory that the driver does not release stays mapped.
+// Releases the memory that an incomplete resume has mapped, because the next attempt maps all
+// memory again and needs the room. Memory that the driver does not release stays mapped.
 void DropReturned();
 
 // Drops all state in a forked child.

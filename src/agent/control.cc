@@ -48,7 +48,7 @@ __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec"))) = fa
 namespace {
 
 std::atomic<uint32_t> g_started{0};  // 0 not started, 1 starting, 2 started
-Watched g_outside;                   // the end that clients take
+Watched g_outside;                   // the end of the door that clients take
 Watched g_inside;
 std::atomic<bool> g_children_keep_files{false};  // see EnsureControl
 
@@ -102,10 +102,9 @@ Mutex* const kTableMutexes[] = {&g_ipc_server_mutex, &g_ipc_answers_mutex, &g_me
 // a signal handler forks in the middle of a fork.
 __thread uint32_t t_forks __attribute__((tls_model("initial-exec"))) = 0;
 
-// Before a fork: takes the mutexes of all tables, so that the child finds the tables whole. They
-// are held for moments only, except while memory is exported to another process. A fork waits for
-// a bounded time, so it also gets through when a signal handler forks in the middle of such a
-// moment.
+// Before a fork: takes the mutexes of all tables, so that the child finds the tables whole. Other
+// threads hold them only briefly, except while memory is exported to another process. The wait is
+// bounded, because a signal handler may fork while its own thread holds one of these mutexes.
 void BeforeFork() {
   constexpr int64_t kLongestNs = 1000000000;
   if (t_forks++ != 0) return;
@@ -168,7 +167,7 @@ void AfterForkInChild() {
   ResetInChild(g_started.load() == 0 || g_children_keep_files.load());
 }
 
-// Handles a fork that began before the functions above were registered: locks of look-ups may be
+// Handles a fork that began before the functions above were registered. Locks of look-ups may be
 // held, and another thread may have been in the middle of EnsureControl.
 void AfterEarlyForkInChild() {
   if (t_forks == 0) ResetInChild(/*keeps_files=*/true);
@@ -188,9 +187,9 @@ void EnsureControl() {
   // Set for programs whose forked children use the GPU's files without CUDA (NVML).
   g_children_keep_files.store(getenv("STASIS_FORK_KEEPS_GPU_FILES") != nullptr);
   static bool registered = false;  // handlers are inherited by children
-  // Registered now rather than at program start, because handlers registered earlier run after this
-  // one. The memory allocator's handlers must do so, since the allocator is called with the tables'
-  // mutexes held.
+  // Registered now rather than at program start, because BeforeFork must run before the memory
+  // allocator's handler, and such handlers run in reverse order of registration. Threads call the
+  // allocator while they hold the tables' mutexes, so these must be taken first.
   if (!registered) pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   registered = true;
   bool made = MakeDoor() && StartThread("stasis-agent", Control, nullptr);

@@ -1,19 +1,19 @@
 // The agent's door and its control thread.
 //
-// The door is a socket pair. A client takes one end with pidfd_getfd and sends a socket of its own
-// over it, which then carries the requests (agent_protocol/protocol.h). The door has no name, and
+// The door is a socket pair. A client takes one end with pidfd_getfd and sends another socket over
+// it, which it then uses for its requests (agent_protocol/protocol.h). The door has no name, and
 // CRIU's image holds no end of it that a restore would have to connect again.
 #pragma once
 
 namespace stasis::agent {
 
 // Makes the door and starts the thread, once in each process that uses a GPU; later calls cost one
-// load. The first call comes from cuInit, so every process that the driver knows has a door. Safe
-// to call from any thread.
+// load. The first call comes from cuInit, so every process that uses the driver has a door. Safe to
+// call from any thread.
 void EnsureControl();
 
-// During a fork, in the thread that forks and in the child's handlers: no other thread was in the
-// middle of changing a table. Otherwise the child must not read the tables.
+// True during a fork, in the forking thread and in the child's handlers, if no other thread was
+// changing a table. If it is false, the child must not read the tables.
 extern __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec")));
 
 }  // namespace stasis::agent

@@ -14,13 +14,13 @@
 namespace stasis::agent {
 namespace {
 
-// Not zero, and unlikely to be set by a program.
+// Returns a mark that is not zero and that a program is unlikely to set.
 uint64_t NewMark() {
   static std::atomic<uint64_t> count{0};
   return (uint64_t(NowNs()) + 7919 * (count.fetch_add(1) + 1)) % 900000000 + 100000000;
 }
 
-// 0: not open.
+// Returns 0 if the descriptor is not open.
 uint64_t Identity(int fd) {
   struct stat s;
   if (syscall(SYS_fstat, fd, &s) != 0) return 0;
@@ -39,23 +39,8 @@ int KeepHigh(int fd) {
 }
 
 uint64_t OpenDescriptors() {
-  int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return 0;
   uint64_t count = 0;
-  alignas(8) char buffer[4096];
-  for (;;) {
-    long n = syscall(SYS_getdents64, folder, buffer, sizeof(buffer));
-    if (n <= 0) break;
-    // struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name
-    for (long at = 0; at < n;) {
-      uint16_t length;
-      memcpy(&length, buffer + at + 16, sizeof(length));
-      if (length == 0) break;
-      ++count;
-      at += length;
-    }
-  }
-  close(folder);
+  ForEachDescriptor([&](int, const char*) { ++count; });
   return count;
 }
 

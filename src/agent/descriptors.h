@@ -3,12 +3,43 @@
 // may then belong to another file.
 #pragma once
 
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstdint>
 
 namespace stasis::agent {
 
 // Returns a duplicate with a high number, closed on exec, or -1 if no descriptor is left.
 int KeepHigh(int fd);
+
+// Calls f(folder, name) for each name in /proc/self/fd, including "." and "..". `folder` is that
+// directory, opened. Makes no call if it cannot be opened.
+//
+// SAFETY: takes no lock, allocates nothing, and makes system calls without libc's wrappers, which
+// the program could have replaced.
+template <class F>
+void ForEachDescriptor(F f) {
+  const int folder =
+      int(syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder < 0) return;
+  alignas(8) char buffer[4096];
+  for (;;) {
+    const long n = syscall(SYS_getdents64, folder, buffer, sizeof(buffer));
+    if (n <= 0) break;
+    // struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name
+    for (long at = 0; at < n;) {
+      uint16_t length;
+      memcpy(&length, buffer + at + 16, sizeof(length));
+      if (length == 0) break;
+      f(folder, buffer + at + 19);
+      at += length;
+    }
+  }
+  syscall(SYS_close, folder);
+}
 
 // Returns the number of open descriptors of the process, or 0 if it is unknown.
 uint64_t OpenDescriptors();
@@ -20,7 +51,7 @@ struct Watched {
   uint64_t mark = 0;
 
   bool Holds() const;      // the number still belongs to this socket
-  bool Connected() const;  // and the other end is open
+  bool Connected() const;  // Holds(), and the other end is open
   void Close();            // closes it if Holds()
   void Take(int socket);   // replaces `socket`, which is closed, by a duplicate with a high number
 };

@@ -9,7 +9,8 @@
 namespace stasis::agent {
 namespace {
 
-// Threads take sockets under different locks. ThreadSanitizer watches.
+// The agent's threads call Take under different locks, so it must be thread-safe. ThreadSanitizer
+// checks this.
 TEST(Descriptors, ThreadsTakeSocketsConcurrently) {
   constexpr int kThreads = 4, kRounds = 50;
   std::vector<std::thread> threads;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "abi/driver_kinds.h"
+#include "agent/descriptors.h"
 
 namespace stasis::agent {
 namespace {
@@ -25,33 +26,18 @@ void Replace(int fd, int null) {
 }
 
 void ReplaceFiles() {
-  const int folder =
-      int(syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder < 0) return;
   const int null = int(syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC));
-  alignas(8) char buffer[4096];
-  for (;;) {
-    const long n = syscall(SYS_getdents64, folder, buffer, sizeof(buffer));
-    if (n <= 0) break;
-    // struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name
-    for (long at = 0; at < n;) {
-      uint16_t length;
-      memcpy(&length, buffer + at + 16, sizeof(length));
-      if (length == 0) break;
-      const char* name = buffer + at + 19;
-      at += length;
-      char target[64] = {};
-      if (syscall(SYS_readlinkat, folder, name, target, sizeof(target) - 1) <= 0) continue;
-      if (!IsDeviceFile(target)) continue;
-      int fd = 0;
-      for (const char* digit = name; *digit >= '0' && *digit <= '9'; ++digit) {
-        fd = fd * 10 + (*digit - '0');
-      }
-      Replace(fd, null);
+  ForEachDescriptor([null](int folder, const char* name) {
+    char target[64] = {};
+    if (syscall(SYS_readlinkat, folder, name, target, sizeof(target) - 1) <= 0) return;
+    if (!IsDeviceFile(target)) return;
+    int fd = 0;
+    for (const char* digit = name; *digit >= '0' && *digit <= '9'; ++digit) {
+      fd = fd * 10 + (*digit - '0');
     }
-  }
+    Replace(fd, null);
+  });
   if (null >= 0) syscall(SYS_close, null);
-  syscall(SYS_close, folder);
 }
 
 uint64_t Hex(const char** at) {
@@ -77,8 +63,8 @@ void ReplaceMapping(const char* line, bool (*keep)(uint64_t begin, uint64_t end)
           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-// Mappings may change while the file is read: the kernel continues behind the last reported
-// address.
+// The mappings may change while the file is read, because the kernel continues behind the last
+// reported address.
 void ReplaceMappings(bool (*keep)(uint64_t begin, uint64_t end)) {
   const int maps = int(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
   if (maps < 0) return;

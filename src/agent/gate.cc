@@ -76,9 +76,10 @@ int Membarrier(int command) {
   return r < 0 ? -error : r;
 }
 
-// Called by every thread before its first announcement, since only membarrier can order a thread
-// that has once entered without a barrier. No registration is needed before the first Close, which
-// also orders everything before it.
+// Every thread must call this before its first announcement. Without membarrier it sets kFence, and
+// that must happen before any thread enters without a barrier of its own, because nothing could
+// order that thread later. With membarrier, registration can wait for the first Close, whose
+// barrier also orders everything before it.
 void ChooseBarrier() {
   static std::atomic<bool> chosen{false};
   if (chosen.load(std::memory_order_acquire)) return;
@@ -105,8 +106,8 @@ Slot* Register() {
   Slot* slot = TakeFree();
   if (slot == nullptr) slot = AddChunk();
   t_thread.slot = slot;
-  // Before the first announcement: a close looks at the blockers after its wait for the calls
-  // inside.
+  // Noted before the first announcement, because a close reads the blockers after it has waited for
+  // the calls inside.
   if (slot == &g_last_resort) {
     NoteUnseenThread();
   } else if (__cxa_thread_atexit_impl != nullptr) {
@@ -115,7 +116,7 @@ Slot* Register() {
   return slot;
 }
 
-// Stops newcomers by `stop` and waits until `word` is 0 in every slot.
+// Sets `stop`, so that no further call enters, and waits until `word` is 0 in every slot.
 Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
   const uint32_t before = g_word.fetch_or(stop, std::memory_order_seq_cst);
   if ((before & kFence) == 0 && !BarrierInEveryThread()) {
@@ -203,7 +204,7 @@ Closing Close(int64_t deadline_ns) {
 Closing Seal(int64_t deadline_ns) { return Stop(kSealed, &Slot::asking, deadline_ns); }
 
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns) {
-  // First: a thread that finds the gate sealed may assume that all work is done.
+  // Cleared first, because a thread that finds the gate sealed may assume that all work is done.
   g_word.fetch_and(~kSealed, std::memory_order_seq_cst);
   g_tickets.store(calls, std::memory_order_seq_cst);
   // A thread that has just found no ticket waits on the old value; changing the word makes that

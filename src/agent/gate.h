@@ -16,8 +16,8 @@
 // every thread of the process pass a full barrier. A thread that loaded the word
 //   before its barrier  had announced itself even earlier, so the closer sees the announcement;
 //   after its barrier   sees the gate shut, because it was shut before membarrier() began.
-// Without membarrier in the kernel, kFence in g_word sends every call to EnterSlowly, which has a
-// barrier of its own.
+// Without membarrier in the kernel, kFence in g_word sends every call to EnterSlowly, which has its
+// own barrier.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@
 
 namespace stasis::agent::gate {
 
-// A thread's announcements, on a cache line of its own.
+// A thread's announcements, on its own cache line.
 struct alignas(64) Slot {
   std::atomic<uint32_t> inside{0};
   std::atomic<uint32_t> asking{0};
@@ -47,7 +47,7 @@ extern __thread Thread t_thread __attribute__((tls_model("initial-exec")));
 constexpr uint32_t kShut = 1;    // no call may become inside
 constexpr uint32_t kFence = 2;   // calls need their own barrier; never cleared
 constexpr uint32_t kSealed = 4;  // no call may become asking
-constexpr uint32_t kTurn = 8;  // and above: a counter that makes calls at the shut gate look again
+constexpr uint32_t kTurn = 8;  // and above: a counter; waiting calls check the gate when it changes
 extern std::atomic<uint32_t> g_word;
 
 using Word = std::atomic<uint32_t> Slot::*;
@@ -70,7 +70,7 @@ struct Passage {
     }
     EnterSlowly(&thread, kWord, kStop);
   }
-  // The outermost passage of a thread is the one that announced itself.
+  // Only the outermost passage of a thread has announced itself.
   [[gnu::always_inline]] ~Passage() {
     Thread& thread = t_thread;
     if (--thread.depth != 0) return;
@@ -81,18 +81,18 @@ struct Passage {
 using Pass = Passage<&Slot::inside, kShut>;
 using Ask = Passage<&Slot::asking, kSealed>;
 
-// While one lives, its thread never blocks at the gate and is never counted as inside. For the
-// control thread, the drains, and driver threads that run the program's callbacks, since the drain
-// waits for the work that they finish.
+// While an Exempt exists, its thread never blocks at the gate and is never counted as inside. For
+// the control thread, the drains, and driver threads that run the program's callbacks, since the
+// drain waits for the work that they finish.
 struct Exempt {
   Exempt() { ++t_thread.depth; }
   ~Exempt() { --t_thread.depth; }
   Exempt(const Exempt&) = delete;
 };
 
-// While one lives, the gate may close although its thread is inside: the call waits for something
-// other than the GPU, for example a suspended process. The destructor may block at the gate. No
-// effect in a nested call.
+// While an Outside exists, the gate may close although its thread is inside: the call waits for
+// something other than the GPU, for example a suspended process. The destructor may block at the
+// gate. No effect in a nested call.
 class Outside {
  public:
   Outside();
@@ -103,8 +103,8 @@ class Outside {
   const bool left_;
 };
 
-// An Ask that does not block, for the agent's own threads: inside() tells whether the gate was not
-// sealed. Seal waits for one that is inside.
+// An Ask that does not block, for the agent's own threads. inside() is false if the gate was
+// sealed. Seal waits for a TryAsk that is inside.
 class TryAsk {
  public:
   TryAsk();

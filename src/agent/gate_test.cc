@@ -155,7 +155,7 @@ TEST(GateDeathTest, StaysOpenIfMembarrierFailsLater) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-// Such a thread has no slot of its own, so closing cannot wait for its calls.
+// Without a slot a thread cannot announce its calls, so a close cannot wait for them.
 TEST(GateDeathTest, AThreadWithoutMemoryForASlotIsABlocker) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto run = [] {

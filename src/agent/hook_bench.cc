@@ -20,7 +20,7 @@
 namespace stasis::agent {
 namespace {
 
-constexpr double kBarNs = 20;
+constexpr double kLimitNs = 20;
 constexpr int kRepetitions = 9;
 
 template <class Call>
@@ -85,8 +85,8 @@ class Differences : public benchmark::ConsoleReporter {
     for (auto& [call, by] : best_) {
       const double more = by["hooked"] - by["plain"];
       printf("%-26s %8.1f %8.1f %8.1f%s\n", call.c_str(), by["plain"], by["hooked"], more,
-             more > kBarNs ? "  above the bar" : "");
-      good &= more <= kBarNs;
+             more > kLimitNs ? "  above the limit" : "");
+      good &= more <= kLimitNs;
     }
     return good;
   }
@@ -102,12 +102,12 @@ int main(int argc, char** argv) {
   using namespace stasis::agent;  // NOLINT
   if (dlsym(RTLD_DEFAULT, "stasis_agent_header") == nullptr) {
     if (getenv("LD_PRELOAD") != nullptr) {
-      fprintf(stderr, "%s could not be loaded\n", getenv("LD_PRELOAD"));
+      fprintf(stderr, "the loader could not load %s\n", getenv("LD_PRELOAD"));
       return 1;
     }
     setenv("LD_PRELOAD", STASIS_AGENT_LIBRARY, 1);
     execv("/proc/self/exe", argv);
-    perror("starting again with the agent");
+    perror("cannot start again with the agent preloaded");
     return 1;
   }
   benchmark::Initialize(&argc, argv);

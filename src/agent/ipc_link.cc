@@ -126,24 +126,24 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   socklen_t size = AddressOf(place.name, &address);
   int fd = Socket();
   if (fd < 0) {
-    *why = "no file descriptor is left for it";
+    *why = "this process has no free file descriptor";
     return -1;
   }
   timeval patience{kConnectSeconds, 0};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) {
     *why = errno == EAGAIN
-               ? "too many processes wait for it"
+               ? "too many connections to it are pending"
                : "it has ended, is suspended, or is in another network namespace (a container)";
     return CloseAndFail(fd);
   }
   ucred peer{};
   size = sizeof(peer);
-  // The name came from outside, so check that the listening process is the one that the handle
-  // names, and of the same user.
+  // The name came from outside, so this checks that the listening process has the pid in the handle
+  // and the same user.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != place.pid ||
       (peer.uid != geteuid() && geteuid() != 0)) {
-    *why = "a process of another user, or another process, answers in its place";
+    *why = "another process, or another user's, listens at its address";
     errno = EPERM;
     return CloseAndFail(fd);
   }
@@ -181,7 +181,7 @@ bool IsAway(const IpcPlace& place) {
 }
 
 bool AwaitOwner(const IpcPlace& owner, bool* again) {
-  constexpr useconds_t kLookAgainUs = 20 * 1000;  // the kernel reports no renaming
+  constexpr useconds_t kLookAgainUs = 20 * 1000;  // no event reports that a thread was renamed
   if (!IsAway(owner)) {
     const bool once = *again;
     *again = false;
@@ -211,7 +211,7 @@ bool AskIpc(int socket, agent_protocol::Type type, agent_protocol::IpcRequest re
   // On the heap, because some programs have threads with small stacks.
   auto* packet = static_cast<agent_protocol::Packet*>(malloc(sizeof(agent_protocol::Packet)));
   if (packet == nullptr) {
-    *why = "there is no memory for the request";
+    *why = "this process is out of memory";
     return false;
   }
   int fds[agent_protocol::kMaxBatch];
@@ -228,7 +228,7 @@ bool AskIpc(int socket, agent_protocol::Type type, agent_protocol::IpcRequest re
     if (count == 1) *fd = fds[0];
   } else {
     agent_protocol::CloseAll(fds, count);
-    *why = io == agent_protocol::Io::kTimeout ? "it does not answer"
+    *why = io == agent_protocol::Io::kTimeout ? "it did not answer in time"
            : io == agent_protocol::Io::kEnd   ? "it has ended or was suspended meanwhile"
                                               : "its answer is not valid";
   }

@@ -1,8 +1,8 @@
 // The connection between two agents: a socket in the abstract namespace. Its address has two parts:
 //   - a random name. It is in the handle that the program passes on, and is restored from an image.
-//   - the pid namespace of the process, which is neither. Copies of one process have the same name
-//     and pid, and so live in different pid namespaces. Each listens at an address of its own, and
-//     processes that were copied together compute the same address.
+//   - the pid namespace of the process. It is in neither, but each process can read its own. Copies
+//     of one process have the same name and pid, so they are in different pid namespaces, and each
+//     copy has its own address. Processes that were copied together compute the same address.
 // Both ends check the process id and the user of the other one.
 #pragma once
 
@@ -22,36 +22,36 @@ inline bool SameName(const agent_protocol::Uuid& a, const agent_protocol::Uuid& 
   return __builtin_memcmp(a.bytes, b.bytes, sizeof(a.bytes)) == 0;
 }
 
-// Returns the name of this process, which the first call makes, or null if the kernel gives no
+// Returns the name of this process, which the first call creates, or null if the kernel returns no
 // random bytes.
 const agent_protocol::Uuid* OwnIpcName();
-// Makes a new name, because a copy of this process listens at the old one.
+// Makes a new name. Needed when a copy of this process listens at the old name.
 void RenewIpcName();
 void ResetIpcNameAfterFork();
-// Whether this process has a name already.
+// Returns true if this process has a name already.
 bool HasIpcName();
 
 // Returns a socket that listens at that name in this pid namespace, or -1 with errno set.
 int ListenAt(const agent_protocol::Uuid& name);
-// Returns the next connection, with the peer's pid in *pid. Returns -1 if there is none, or if it
-// was rejected: another user, or a process that this pid namespace does not know.
+// Returns the next connection, with the peer's pid in *pid. Returns -1 if there is none, or if the
+// peer was rejected: its user is another, or it has no pid in this pid namespace.
 int AdmitIpc(int listener, int32_t* pid);
 
-// Returns a connection to the agent there, or -1 with the reason in *why.
+// Returns a connection to the agent at `place`, or -1 with the reason in *why.
 int ConnectIpc(const IpcPlace& place, const char** why);
-// Wakes the thread that listens there.
+// Wakes the thread that listens at `name`, by a connection.
 void KnockIpc(const agent_protocol::Uuid& name);
 
 // Names of the listening thread: while it listens, and while its program's memory is away.
 inline constexpr char kIpcThreadName[] = "stasis-ipc";
 inline constexpr char kIpcAwayName[] = "stasis-ipc-away";
-// Whether the program there is suspended: its agent does not listen now, and will listen again.
-// During a suspend only the name of a thread tells this, since the kernel shows it to every
-// process.
+// Returns true if the program at `place` is suspended: its agent does not listen now, but will
+// listen again. The name of the agent's thread shows this, because every process can read it while
+// the agent has no socket.
 bool IsAway(const IpcPlace& place);
 // After a failed connection: waits, outside of the gate, while the owner is away. Returns true if
-// the caller should ask again. That is also the case once for an owner that was not away, since it
-// may have come back between the two checks; `*again` must be true at first.
+// the caller should ask again. It returns true once even for an owner that was not away, since the
+// owner may have come back between the two checks; `*again` must be true at first.
 bool AwaitOwner(const IpcPlace& owner, bool* again);
 // Tells an owner that this end closes for a suspend, and will ask for the same memory afterwards.
 void SayAway(const Watched& link);

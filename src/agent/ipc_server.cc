@@ -33,14 +33,13 @@ constexpr size_t kMaxPeers = 4096;
 
 struct Peer {
   Watched socket;
-  IpcUser user;  // region 0: it has opened nothing yet
+  IpcUser user;  // region 0: the peer has opened nothing yet
   bool waits;    // for the gate to open
-  bool away;     // it disconnects for a suspend and will ask for the same memory again
+  bool away;     // the peer disconnects for a suspend and will ask for the same memory again
 };
 
 enum Service : uint32_t { kOff, kTrying, kOn };
 
-// The thread's name tells other processes whether it has stopped listening for a while (IsAway).
 constexpr int64_t kListenAgainNs = 200 * 1000000;
 constexpr int64_t kAdmitAgainNs = 20 * 1000000;
 constexpr int kLookMs = 1000;  // in case no descriptor is left to wake the thread
@@ -54,7 +53,7 @@ std::atomic<uint32_t> g_service{kOff};
 std::atomic<uint32_t> g_failures{0};  // counts failures to listen
 bool g_has_listened = false;          // used by the thread only
 
-void Settle(Service service) {
+void SetService(Service service) {
   g_service.store(service);
   FutexWake(&g_service);
 }
@@ -64,11 +63,11 @@ bool Listen() {
   const agent_protocol::Uuid* name = OwnIpcName();
   int fd = name != nullptr ? ListenAt(*name) : -1;
   if (fd < 0 && name != nullptr && errno == EADDRINUSE) {
-    // A copy of this process lives, as after a dump with --leave-running and a restore beside it.
+    // A copy of this process runs, for example after a dump with --leave-running and a restore.
     dprintf(
         2,
         "stasis: the handles of GPU memory that process %d has shared (CUDA IPC) cannot be opened "
-        "any more: another copy of the process answers for them\n",
+        "any more: another copy of the process listens at their address\n",
         int(getpid()));
     RenewIpcName();
     name = OwnIpcName();
@@ -96,11 +95,9 @@ void Leave(const IpcUser& user) {
 
 // Notes that the peer has opened the memory that it was given. The caller holds the mutex.
 void Enter(Peer* peer, const IpcUser& user) {
-  size_t i = 0;
-  while (i < g_owed.size() &&
-         (g_owed[i].region != user.region || !SameName(g_owed[i].name, user.name))) {
-    ++i;
-  }
+  const size_t i = g_owed.FindIf([&](const IpcUser& owed) {
+    return owed.region == user.region && SameName(owed.name, user.name);
+  });
   if (i < g_owed.size()) {
     Leave(g_owed[i]);  // the use that has just begun replaces it
     g_owed.Erase(i);
@@ -113,36 +110,34 @@ void Enter(Peer* peer, const IpcUser& user) {
 void End(Peer* peer) {
   peer->socket.Close();
   // The memory of a peer that is away is kept until it asks again.
-  const bool owed =
-      peer->user.region != 0 && peer->away && g_owed.Push(peer->user);  // there is room
+  const bool owed = peer->user.region != 0 && peer->away &&
+                    g_owed.Push(peer->user);  // Admit has reserved the room
   if (!owed) Leave(peer->user);
 }
 
 // Drops importers whose processes did not survive the suspend.
-void ForgetOwedWhoEnded() {
+void DropOwedThatEnded() {
   Lock lock(g_ipc_server_mutex);
-  for (size_t i = 0; i < g_owed.size();) {
-    if (kill(g_owed[i].pid, 0) == 0 || errno != ESRCH) {
-      ++i;
-      continue;
-    }
-    Leave(g_owed[i]);
-    g_owed.Erase(i);
-  }
+  g_owed.EraseIf([](const IpcUser& owed) {
+    if (kill(owed.pid, 0) == 0 || errno != ESRCH) return false;
+    Leave(owed);
+    return true;
+  });
 }
 
-bool OwesAnybody() {
+bool HasOwed() {
   Lock lock(g_ipc_server_mutex);
   return g_owed.size() > 0;
 }
 
 void ForgetEnded() {
-  ForgetOwedWhoEnded();
+  DropOwedThatEnded();
   DestroyUnusedHandles();
   NoteWhetherStillShared();
 }
 
-// Does not wait: a peer that does not read its answers has a full socket and is disconnected.
+// Does not block: if a peer does not read its answers, its socket fills up and the peer is
+// disconnected.
 bool Reply(Peer* peer, agent_protocol::IpcAnswer* answer, int fd) {
   return agent_protocol::Send(peer->socket.fd, answer, Type::kIpcAnswer, sizeof(*answer), &fd,
                               fd >= 0 ? 1 : 0, 0) == Io::kOk;
@@ -178,7 +173,7 @@ bool Serve(Peer* peer) {
   agent_protocol::IpcAnswer answer{};
   int fd = -1;
   GiveShared(packet.ipc_request, &answer, &fd);
-  // Before the reply: after it the importer may tell the program to free the memory.
+  // Before the reply, because after it the importer may tell this program to free the memory.
   if (answer.outcome == IpcOutcome::kGiven) {
     Enter(peer, {packet.ipc_request.from, peer->user.pid, answer.region});
   }
@@ -226,29 +221,29 @@ void* Run(void*) {
   Vector<pollfd> items;
   for (;;) {
     if (g_wanted.load() == kOff) {
-      if (g_has_listened) NameThread(kIpcAwayName);  // before it stops to answer
+      if (g_has_listened) NameThread(kIpcAwayName);  // before it stops listening: see IsAway
       CloseAll();
-      Settle(kOff);
+      SetService(kOff);
       while (g_wanted.load() == kOff) FutexWait(&g_wanted, kOff);
     }
-    Settle(kTrying);
-    if (g_wanted.load() == kOff) continue;  // PauseIpc may have seen kOff still
+    SetService(kTrying);
+    if (g_wanted.load() == kOff) continue;  // PauseIpc may still have seen kOff
     items.Clear();
     // The program may have closed the listener together with all other descriptors. ListenForIpc
     // reports a failure, and the thread tries again: after a suspend no call asks for it.
     if ((!g_listener.Holds() && !Listen()) || !items.Reserve(g_peers.size() + 1)) {
       g_failures.fetch_add(1);
-      Settle(kTrying);
+      SetService(kTrying);
       FutexWait(&g_wanted, kOn, kListenAgainNs);
       continue;
     }
     g_has_listened = true;
-    Settle(kOn);
+    SetService(kOn);
     items.Push({g_listener.fd, POLLIN, 0});
     for (const Peer& peer : g_peers) items.Push({peer.socket.fd, POLLIN, 0});
     const int ready = poll(items.begin(), items.size(), kLookMs);
     // No event reports the end of a process that is away.
-    if (ready == 0 && !gate::IsClosed() && OwesAnybody()) ForgetEnded();
+    if (ready == 0 && !gate::IsClosed() && HasOwed()) ForgetEnded();
     if (ready <= 0 || g_wanted.load() == kOff) continue;
     MayShare();
     {
@@ -266,7 +261,8 @@ void* Run(void*) {
       }
     }
     MaySharePassed();
-    // Without a free descriptor, poll would report the same connection again and again.
+    // Without a free descriptor the connection stays pending, and poll would report it again at
+    // once.
     if (items[0].revents != 0 && g_listener.Holds() && !Admit()) {
       FutexWait(&g_wanted, kOn, kAdmitAgainNs);
     }

@@ -1,9 +1,11 @@
 // The exporter's side of CUDA IPC: a thread and a listening socket, over which the agents of other
-// processes ask for memory that the program has shared. Each connection stands for one handle that
-// an importer has open, and lasts as long as the handle is open: so both sides know of each other.
+// processes ask for memory that the program has shared. Each connection represents one handle that
+// an importer has open, and lasts as long as the handle is open. So each side notices when the
+// other one ends.
 //
-// While the memory is away there is no connection and no name, since none may be in CRIU's image.
-// After a restore the agent listens at the same name again, which is part of the program's handles.
+// While the memory is away there is no connection and no listener, since neither may be in CRIU's
+// image. After a restore the agent listens at the same name again, because the program's handles
+// contain that name.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,7 @@
 
 namespace stasis::agent {
 
-extern Mutex g_ipc_server_mutex;  // for a fork (control.cc); before memory's
+extern Mutex g_ipc_server_mutex;  // for a fork (control.cc); taken before g_memory_mutex
 
 // Starts to listen, if it does not listen yet. Returns false, with the reason on stderr, on an
 // error.
@@ -24,8 +26,8 @@ bool ListenForIpc();
 void PauseIpc();
 // After the memory is mapped again: listens if it did before.
 void ResumeIpc();
-// After the gate has opened: tells the importers that waited for it to ask again, and frees memory
-// that was kept for processes which have ended.
+// After the gate has opened: tells waiting importers to ask again, and frees memory that was kept
+// for processes which have ended.
 void AnswerIpcWaiters();
 
 // An importer, and one handle that it has open.
@@ -36,7 +38,7 @@ struct IpcUser {
 };
 // Lists the importers. Returns false if there is no memory for the list.
 bool ListIpcUsers(Vector<IpcUser>* out);
-// Whether there are importers. An importer that has just disconnected may still count.
+// Returns true if there are importers. An importer that has just disconnected may still count.
 bool HasIpcUsers();
 
 void ResetIpcServerAfterFork();

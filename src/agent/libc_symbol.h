@@ -1,6 +1,6 @@
 // Functions of glibc whose symbol versions moved between releases (dlsym and pthread_create went to
 // libc.so.6 with version 2.34), found in the loaded libraries' own tables. So the agent needs no
-// version that an older glibc lacks, and the same file works on all of them.
+// symbol version that an older glibc lacks, and one build works with all of them.
 #pragma once
 
 #include <cstdint>

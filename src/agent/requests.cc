@@ -30,7 +30,7 @@ using agent_protocol::Type;
 
 // A client that hangs in the middle of a request must not block the program.
 constexpr int kAnswerTimeoutMs = 10 * 1000;
-constexpr size_t kTextBytes = 200;  // of a text in an answer
+constexpr size_t kTextBytes = 200;  // the size of a text in an answer
 
 Watched g_client;
 Watched g_refused;  // the last rejected client; closing its socket at once would lose the answer
@@ -72,7 +72,7 @@ void AnswerDriver(CUresult error, const char* what) {
 void AnswerWrongState(const char* verb) {
   static const char* const kNames[] = {"open", "closed", "released", "mapped", "shut"};
   char text[80];
-  snprintf(text, sizeof(text), "cannot %s: the gate is %s", verb, kNames[uint32_t(g_state)]);
+  snprintf(text, sizeof(text), "cannot %s in state \"%s\"", verb, kNames[uint32_t(g_state)]);
   Answer(Outcome::kWrongState, text);
 }
 
@@ -114,8 +114,8 @@ CUresult Reopen(char* text, size_t size) {
 }  // namespace
 
 void ReopenAlone() {
-  char nobody[kTextBytes];
-  Reopen(nobody, sizeof(nobody));
+  char ignored[kTextBytes];
+  Reopen(ignored, sizeof(ignored));
 }
 
 namespace {
@@ -148,7 +148,7 @@ void ReopenShut() {
   gate::Open();
 }
 
-// The gate is shut: answers when the program is quiesced. If it is not until `deadline`, the gate
+// Waits behind the shut gate until the program is quiesced, and answers. At `deadline` the gate
 // opens again, unless the client continues in steps.
 void Quiesce(int64_t deadline, bool in_steps) {
   g_state = State::kShut;
@@ -163,8 +163,8 @@ void Quiesce(int64_t deadline, bool in_steps) {
   } else if (!ListCarried()) {
     outcome = Outcome::kDriver;
   } else if (Blockers(text, sizeof(text)) != 0 || !ImportsAreKnown(text, sizeof(text))) {
-    // A blocker may have been noted while the gate was closing. And an import that its owner does
-    // not know of would be lost.
+    // A blocker may have been noted while the gate was closing. An import that its owner has no
+    // record of would be lost.
     outcome = Outcome::kRefused;
   }
   if (outcome == Outcome::kOk) {
@@ -215,7 +215,7 @@ bool OnList(bool with_descriptors) {
     return true;
   }
   static agent_protocol::Ranges
-      packet;  // too large for a thread's stack in some programs; one client at a time
+      packet;  // static, because some programs have small stacks; there is one client
   packet.total = CarriedCount();
   packet.first = 0;
   do {
@@ -251,7 +251,7 @@ void OnRelease(const agent_protocol::ReleaseRequest& request) {
   CUresult error = CUDA_SUCCESS;
   const bool hold = request.hold != 0;
   for (uint32_t i = 0; hold && i < CarriedCount(); ++i) {
-    if (CUresult r = HoldCarried(i); r != CUDA_SUCCESS) return AnswerDriver(r, "keeping memory");
+    if (CUresult r = HoldCarried(i); r != CUDA_SUCCESS) return AnswerDriver(r, "holding memory");
   }
   PauseIpc();
   error = ReleaseImports();
@@ -282,14 +282,15 @@ void OnMap(const agent_protocol::Ranges& request, const int* fds) {
   if (request.first == 0 && g_next_to_map != 0) AbandonMap();
   if (request.total != CarriedCount() || request.first != g_next_to_map) {
     AbandonMap();
-    return Answer(Outcome::kMalformed, "not the list that was exported");
+    return Answer(Outcome::kMalformed, "the list of memory differs from the one that was exported");
   }
   for (uint32_t i = 0; i < request.count; ++i) {
     agent_protocol::Range mine = DescribeCarried(request.first + i);
     if (mine.address != request.ranges[i].address ||
         mine.size_bytes != request.ranges[i].size_bytes) {
       AbandonMap();
-      return Answer(Outcome::kMalformed, "not the range that was exported");
+      return Answer(Outcome::kMalformed,
+                    "a range of memory differs from the one that was exported");
     }
   }
   for (uint32_t i = 0; i < request.count; ++i) {
@@ -302,7 +303,7 @@ void OnMap(const agent_protocol::Ranges& request, const int* fds) {
   }
   g_next_to_map = request.first + request.count;
   if (g_next_to_map == request.total) {
-    SettleMoves();
+    ApplyMoves();
     BecomeMapped();
   }
   Answer(Outcome::kOk);

@@ -11,8 +11,8 @@ bool ShutBetweenCaptures(int64_t deadline_ns) {
   for (;;) {
     while (CapturesOpen() != 0) {
       if (NowNs() >= deadline_ns) return false;
-      std::atomic<uint32_t> nobody{0};
-      FutexWait(&nobody, 0, 1000000);
+      std::atomic<uint32_t> never{0};
+      FutexWait(&never, 0, 1000000);
     }
     if (gate::Close(deadline_ns) != gate::Closing::kClosed || CapturesOpen() == 0) return true;
     gate::Open();

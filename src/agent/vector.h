@@ -60,6 +60,22 @@ class Vector {
     data_ = nullptr;
     size_ = room_ = 0;
   }
+  // Returns the index of the first element for which `matches(element)` is true, or size().
+  template <class F>
+  size_t FindIf(F matches) const {
+    size_t i = 0;
+    while (i < size_ && !matches(data_[i])) ++i;
+    return i;
+  }
+  // Erases all elements for which `matches(element)` is true. It is called once for each element.
+  template <class F>
+  void EraseIf(F matches) {
+    size_t kept = 0;
+    for (size_t i = 0; i < size_; ++i) {
+      if (!matches(data_[i])) data_[kept++] = data_[i];
+    }
+    size_ = kept;
+  }
   // Returns the index of the first element for which `less(element)` is false.
   template <class F>
   size_t LowerBound(F less) const {

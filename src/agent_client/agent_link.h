@@ -1,19 +1,20 @@
-// The agent of one process as its client sees it, and how it is found. AgentClient (client.h) is
-// the implementation over the agent's socket.
+// The interface to the agent of one process, and the search for it. AgentClient (client.h)
+// implements it over the agent's socket.
 //
 // A suspend: Close, ExportAll (keep the descriptors), Release, Commit.
-//   From Release on, the caller's descriptors keep the memory alive, and until Commit also the
-//   agent's; when the last of them is closed, the memory is free. The program must not be dumped
-//   before Commit, since the held descriptors are files of the GPU.
-// A resume: Map (descriptors in the order of the export), Open.
-// An undo before Release: Open. After it: Map with the same descriptors, then Open.
+//   From Release on, the caller's descriptors keep the memory alive, and until Commit the agent's
+//   do too. The memory is freed when the last of these descriptors is closed. The program must not
+//   be dumped before Commit, because the agent's descriptors are files of the GPU.
+// A resume: Map (descriptors in the order of the export), Open. An undo before Release: Open. An
+// undo after Release: Map with the same descriptors, then Open.
 //
 // The destructor disconnects: it opens the gate before Release and has no effect after it
 // (protocol.h). There is one client at a time: a second one gets kAborted.
 //
-// The answers come from an untrusted process and may be wrong. Errors: kNotFound (no agent there),
-// kDeadlineExceeded, kFailedPrecondition (wrong state), kAborted (busy), kUnimplemented (another
-// version, or refused), kUnavailable (driver or connection), kPermissionDenied.
+// The answers come from an untrusted process: they are checked, but may still be false. Errors:
+// kNotFound (no agent there), kDeadlineExceeded, kFailedPrecondition (wrong state), kAborted
+// (busy), kUnimplemented (another version, or refused), kUnavailable (driver or connection),
+// kPermissionDenied.
 //
 // An AgentLink must be used by one thread at a time; Agents is thread-safe.
 #pragma once
@@ -32,14 +33,14 @@ namespace stasis::agent_client {
 
 struct Export {
   std::vector<agent_protocol::Range> ranges;
-  std::vector<UniqueFd> fds;  // one a range, in the same order
+  std::vector<UniqueFd> fds;  // one for each range, in the same order
 };
 
 class AgentLink {
  public:
   virtual ~AgentLink() = default;
 
-  // The agent's first answer. Status asks for a new one.
+  // The agent's first answer. Status asks for a new answer.
   virtual const agent_protocol::HelloReply& hello() const = 0;
   virtual Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds timeout) = 0;
 
@@ -48,19 +49,20 @@ class AgentLink {
   // Open, so that the driver has half as much to save (DeviceAccount::floor_bytes).
   enum class Floor { kLower, kKeep };
   virtual stasis::Status Close(std::chrono::milliseconds timeout, Floor floor) = 0;
-  // Does the same for a program whose work may wait for another program's work. Returns false if it
-  // is not quiesced within `timeout`: then the gate stays shut (or is still open, if a stream is
-  // being captured), and Rest continues. Requires goes_in_steps().
+  // Does the same for a program whose work may wait for another program's work. Returns false if
+  // the program is not quiesced within `timeout`. Then the gate stays shut (or is still open, if a
+  // stream is being captured), and the caller continues with Rest. Requires goes_in_steps().
   virtual Result<bool> CloseInSteps(std::chrono::milliseconds timeout, Floor floor) = 0;
-  // After CloseInSteps: lets `calls` more calls of the program through, and then does the same.
-  // With 0 calls it only waits longer.
+  // After CloseInSteps: lets `calls` more calls of the program through, and then waits again as
+  // CloseInSteps does. With 0 calls it only waits longer.
   virtual Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout) = 0;
   // False for older agents.
   virtual bool goes_in_steps() const = 0;
-  // Why the program was not quiesced at the last false: the start of a sentence.
+  // The reason why CloseInSteps or Rest last returned false: the start of a sentence.
   virtual const std::string& not_yet() const = 0;
   virtual Result<Export> ExportAll(std::chrono::milliseconds timeout) = 0;
-  // The same list without descriptors, as Map requires it. In every state except kOpen.
+  // Returns the same list without descriptors, as Map requires it. Works in every state except
+  // kOpen.
   virtual Result<std::vector<agent_protocol::Range>> Describe(
       std::chrono::milliseconds timeout) = 0;
   // With kUntilCommit the agent maps the memory again if this connection ends before Commit; with
@@ -69,13 +71,15 @@ class AgentLink {
   virtual stasis::Status Release(Hold hold, std::chrono::milliseconds timeout) = 0;
   virtual stasis::Status Commit(std::chrono::milliseconds timeout) = 0;
   // Between Close and Open: copies imported memory into new memory of the program, one range at a
-  // time, so the GPU needs room for one more range. An error leaves the rest as it was.
+  // time, so the GPU needs room for one more range. After an error, the remaining ranges are still
+  // imported memory.
   virtual stasis::Status Own(std::chrono::milliseconds timeout) = 0;
   // Maps the memory. `ranges` must be as ExportAll returned them; the caller keeps the descriptors.
   virtual stasis::Status Map(const std::vector<agent_protocol::Range>& ranges,
                              const std::vector<int>& fds, std::chrono::milliseconds timeout) = 0;
-  // Maps other processes' memory again that the program has open. Their agents must have mapped it,
-  // and should not have opened their gates yet: a running program may free it.
+  // Maps the memory of other processes again that the program had open. Their agents must have
+  // mapped it, and should not have opened their gates yet, because a running program may free the
+  // memory.
   virtual stasis::Status Rejoin(std::chrono::milliseconds timeout) = 0;
   // Opens the gate. Returns kUnavailable, with the gate closed, if a stack limit could not be
   // restored or another process's memory could not be mapped; Open may be called again when there

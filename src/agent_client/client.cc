@@ -16,38 +16,32 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What an agent may take beyond a step's time: the list of a program's memory is made when it
-// rests.
+// The time that an agent may take beyond the timeout of a step, to list the memory of the quiesced
+// program.
 constexpr milliseconds kRestSlack{10000};
 // Error::raw of a connection that the agent has ended.
 constexpr int64_t kEnded = 1;
 
 int Milliseconds(milliseconds span) { return int(std::clamp<int64_t>(span.count(), 0, 1 << 30)); }
 
+constexpr Code kCodes[] = {
+    Code::kOk,                  // kOk
+    Code::kFailedPrecondition,  // kWrongState
+    Code::kInternal,            // kMalformed
+    Code::kAborted,             // kBusy
+    Code::kDeadlineExceeded,    // kDeadline
+    Code::kUnavailable,         // kDriver
+    Code::kUnimplemented,       // kRefused
+    Code::kResourceExhausted,   // kNoDescriptors
+    Code::kDeadlineExceeded,    // kNotYet
+};
+
 Code CodeOf(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kOk:
-      return Code::kOk;
-    case Outcome::kWrongState:
-      return Code::kFailedPrecondition;
-    case Outcome::kMalformed:
-      return Code::kInternal;
-    case Outcome::kBusy:
-      return Code::kAborted;
-    case Outcome::kDeadline:
-    case Outcome::kNotYet:
-      return Code::kDeadlineExceeded;
-    case Outcome::kDriver:
-      return Code::kUnavailable;
-    case Outcome::kRefused:
-      return Code::kUnimplemented;
-    case Outcome::kNoDescriptors:
-      return Code::kResourceExhausted;
-  }
-  return Code::kUnknown;
+  const auto index = static_cast<size_t>(outcome);
+  return index < std::size(kCodes) ? kCodes[index] : Code::kUnknown;
 }
 
-// The other process's text, made fit to be shown.
+// Returns the other process's text with unprintable characters replaced.
 std::string Text(const char* text, size_t size) {
   std::string out;
   for (size_t i = 0; i < size && text[i] != '\0'; ++i) {
@@ -60,7 +54,7 @@ stasis::Status FromReply(const Reply& reply) {
   if (reply.outcome == Outcome::kOk) return {};
   Error error{CodeOf(reply.outcome)};
   error.message = Text(reply.text, sizeof(reply.text));
-  if (error.message.empty()) error.message = "the agent refused without a reason";
+  if (error.message.empty()) error.message = "the agent rejected the request and gave no reason";
   if (reply.outcome == Outcome::kDriver) {
     error.domain = Domain::kCuda;
     error.raw = reply.driver_error;
@@ -71,13 +65,13 @@ stasis::Status FromReply(const Reply& reply) {
 Error IoError(Io io) {
   switch (io) {
     case Io::kTimeout:
-      return {Code::kDeadlineExceeded, Domain::kStasis, 0, "the agent does not answer"};
+      return {Code::kDeadlineExceeded, Domain::kStasis, 0, "the agent did not answer in time"};
     case Io::kBad:
       return {Code::kUnavailable, Domain::kStasis, 0, "the agent's answer is not valid"};
     case Io::kError:
-      return ErrnoError(errno, "talk to the agent");
+      return ErrnoError(errno, "use the connection to the agent");
     default:
-      return {Code::kUnavailable, Domain::kStasis, kEnded, "the agent ended the connection"};
+      return {Code::kUnavailable, Domain::kStasis, kEnded, "the agent closed the connection"};
   }
 }
 
@@ -123,6 +117,9 @@ Result<uint32_t> AgentClient::ReceivePacket(Packet* packet, int* fds, millisecon
   return count;
 }
 
+// Returns the error for an answer that the protocol does not allow.
+Error AgentClient::Invalid() const { return IoError(Io::kBad).WithContext("listening to " + who_); }
+
 stasis::Status AgentClient::Ask(void* packet, Type type, size_t length, const int* fds,
                                 uint32_t count, milliseconds timeout) {
   Io io = Send(socket_.get(), packet, type, length, fds, count, Milliseconds(timeout));
@@ -130,15 +127,24 @@ stasis::Status AgentClient::Ask(void* packet, Type type, size_t length, const in
   return {};
 }
 
-stasis::Status AgentClient::AwaitReply(milliseconds timeout) {
+stasis::Status AgentClient::AskAndAwait(Type type, milliseconds timeout) {
+  Header request;
+  STASIS_TRY(Ask(&request, type, sizeof(request), nullptr, 0, timeout));
+  return AwaitReply(timeout);
+}
+
+Result<Reply> AgentClient::ReceiveReply(milliseconds timeout) {
   Packet packet;
   int fds[kMaxBatch];
   STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout));
-  if (packet.header.type != Type::kReply) {
-    CloseAll(fds, count);
-    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
-  }
-  return Annotate(FromReply(packet.reply), who_);
+  if (packet.header.type == Type::kReply) return packet.reply;
+  CloseAll(fds, count);
+  return Fail(Invalid());
+}
+
+stasis::Status AgentClient::AwaitReply(milliseconds timeout) {
+  STASIS_ASSIGN(const Reply reply, ReceiveReply(timeout));
+  return Annotate(FromReply(reply), who_);
 }
 
 Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
@@ -148,8 +154,9 @@ Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
   Packet packet;
   int fds[kMaxBatch];
   auto received = ReceivePacket(&packet, fds, timeout);
-  // Who is sent away has been answered before he asked. The kernel tells of the end first, and then
-  // hands out what came before it.
+  // An agent that has another client sends its rejection before it reads this request, and may then
+  // close the socket. The kernel reports the closed socket first, and returns the rejection at the
+  // next call.
   if (!received && WasEnded(received.error())) received = ReceivePacket(&packet, fds, timeout);
   STASIS_ASSIGN(uint32_t count, std::move(received));
   if (packet.header.type == Type::kReply) {
@@ -157,7 +164,7 @@ Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
   }
   if (packet.header.type != Type::kHelloReply || !Plausible(packet.hello)) {
     CloseAll(fds, count);
-    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
+    return Fail(Invalid());
   }
   packet.hello.blocker_text[sizeof(packet.hello.blocker_text) - 1] = '\0';
   return packet.hello;
@@ -168,38 +175,32 @@ Result<HelloReply> AgentClient::Status(milliseconds timeout) {
   return hello_;
 }
 
-stasis::Status AgentClient::Close(milliseconds timeout, Floor floor) {
+stasis::Status AgentClient::AskClose(uint32_t flags, milliseconds timeout, Floor floor) {
   CloseRequest request{};
-  if (floor == Floor::kKeep) request.flags |= kCloseKeepFloor;
+  request.flags = flags | (floor == Floor::kKeep ? uint32_t{kCloseKeepFloor} : 0);
   request.timeout_ms = uint32_t(Milliseconds(timeout));
-  STASIS_TRY(Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout));
+  return Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout);
+}
+
+stasis::Status AgentClient::Close(milliseconds timeout, Floor floor) {
+  STASIS_TRY(AskClose(0, timeout, floor));
   return AwaitReply(timeout + std::chrono::seconds(1));
 }
 
 Result<bool> AgentClient::AwaitRest(milliseconds timeout) {
-  Packet packet;
-  int fds[kMaxBatch];
-  STASIS_ASSIGN(uint32_t count, ReceivePacket(&packet, fds, timeout + kRestSlack));
-  if (packet.header.type != Type::kReply) {
-    CloseAll(fds, count);
-    return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
-  }
-  shut_ = packet.reply.state != State::kOpen;
-  if (packet.reply.outcome == Outcome::kNotYet) {
-    not_yet_ = Text(packet.reply.text, sizeof(packet.reply.text));
+  STASIS_ASSIGN(const Reply reply, ReceiveReply(timeout + kRestSlack));
+  shut_ = reply.state != State::kOpen;
+  if (reply.outcome == Outcome::kNotYet) {
+    not_yet_ = Text(reply.text, sizeof(reply.text));
     return false;
   }
-  STASIS_TRY(Annotate(FromReply(packet.reply), who_));
+  STASIS_TRY(Annotate(FromReply(reply), who_));
   return true;
 }
 
 Result<bool> AgentClient::CloseInSteps(milliseconds timeout, Floor floor) {
   floor_ = floor;
-  CloseRequest request{};
-  request.flags = kCloseInSteps;
-  if (floor == Floor::kKeep) request.flags |= kCloseKeepFloor;
-  request.timeout_ms = uint32_t(Milliseconds(timeout));
-  STASIS_TRY(Ask(&request, Type::kClose, sizeof(request), nullptr, 0, timeout));
+  STASIS_TRY(AskClose(kCloseInSteps, timeout, floor));
   return AwaitRest(timeout);
 }
 
@@ -222,7 +223,7 @@ Result<Export> AgentClient::AskList(Type type, Type answer, milliseconds timeout
     int fds[kMaxBatch];
     STASIS_ASSIGN(uint32_t count,
                   ReceivePacket(&packet, fds, milliseconds(deadline.PollTimeout())));
-    // From here on they are owned, whatever the packet says.
+    // Owned from here on, so that an invalid packet leaks no descriptor.
     size_t before = out.ranges.size();
     for (uint32_t i = 0; i < count; ++i) out.fds.emplace_back(fds[i]);
     if (packet.header.type == Type::kReply) {
@@ -231,7 +232,7 @@ Result<Export> AgentClient::AskList(Type type, Type answer, milliseconds timeout
     const Ranges& ranges = packet.ranges;
     if (packet.header.type != answer || ranges.first != before ||
         (ranges.count == 0 && ranges.total != 0)) {
-      return Fail(IoError(Io::kBad).WithContext("listening to " + who_));
+      return Fail(Invalid());
     }
     out.ranges.insert(out.ranges.end(), ranges.ranges, ranges.ranges + ranges.count);
     if (out.ranges.size() == ranges.total) return out;
@@ -248,16 +249,10 @@ Result<std::vector<Range>> AgentClient::Describe(milliseconds timeout) {
 }
 
 stasis::Status AgentClient::Commit(milliseconds timeout) {
-  Header request;
-  STASIS_TRY(Ask(&request, Type::kCommit, sizeof(request), nullptr, 0, timeout));
-  return AwaitReply(timeout);
+  return AskAndAwait(Type::kCommit, timeout);
 }
 
-stasis::Status AgentClient::Own(milliseconds timeout) {
-  Header request;
-  STASIS_TRY(Ask(&request, Type::kOwn, sizeof(request), nullptr, 0, timeout));
-  return AwaitReply(timeout);
-}
+stasis::Status AgentClient::Own(milliseconds timeout) { return AskAndAwait(Type::kOwn, timeout); }
 
 stasis::Status AgentClient::Release(Hold hold, milliseconds timeout) {
   ReleaseRequest request{};
@@ -269,7 +264,8 @@ stasis::Status AgentClient::Release(Hold hold, milliseconds timeout) {
 stasis::Status AgentClient::Map(const std::vector<Range>& ranges, const std::vector<int>& fds,
                                 milliseconds timeout) {
   if (ranges.size() != fds.size() || ranges.size() > kMaxRanges) {
-    return Fail(Code::kInvalidArgument, "as many descriptors as ranges are needed");
+    return Fail(Code::kInvalidArgument,
+                "mapping memory needs one descriptor for each range, and at most 1048576 ranges");
   }
   Deadline deadline = Deadline::In(timeout);
   Ranges request{};
@@ -287,16 +283,10 @@ stasis::Status AgentClient::Map(const std::vector<Range>& ranges, const std::vec
 }
 
 stasis::Status AgentClient::Rejoin(milliseconds timeout) {
-  Header request;
-  STASIS_TRY(Ask(&request, Type::kRejoin, sizeof(request), nullptr, 0, timeout));
-  return AwaitReply(timeout);
+  return AskAndAwait(Type::kRejoin, timeout);
 }
 
-stasis::Status AgentClient::Open(milliseconds timeout) {
-  Header request;
-  STASIS_TRY(Ask(&request, Type::kOpen, sizeof(request), nullptr, 0, timeout));
-  return AwaitReply(timeout);
-}
+stasis::Status AgentClient::Open(milliseconds timeout) { return AskAndAwait(Type::kOpen, timeout); }
 
 namespace {
 

@@ -1,5 +1,5 @@
-// The client side of the agent's protocol: finds the agent inside a process and sends requests. Its
-// answers are bounded and checked here. agent_link.h describes the calls.
+// The client side of the agent's protocol: finds the agent inside a process, sends requests, and
+// checks that the answers are within bounds. agent_link.h describes the calls.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,8 @@ class AgentClient final : public AgentLink {
   // kAborted if the agent has a client.
   static Result<AgentClient> Find(process::HostPid pid, std::chrono::milliseconds timeout);
 
-  // The second half of Find: `socket` has been passed to the agent. Errors name the agent `who`.
+  // The second half of Find, after `socket` was passed to the agent. `who` names the agent in
+  // errors.
   static Result<AgentClient> Greet(UniqueFd socket, std::string who,
                                    std::chrono::milliseconds timeout);
 
@@ -48,8 +49,13 @@ class AgentClient final : public AgentLink {
  private:
   AgentClient(UniqueFd socket, std::string who)
       : socket_(std::move(socket)), who_(std::move(who)) {}
+  Error Invalid() const;
   stasis::Status Ask(void* packet, agent_protocol::Type type, size_t length, const int* fds,
                      uint32_t count, std::chrono::milliseconds timeout);
+  stasis::Status AskClose(uint32_t flags, std::chrono::milliseconds timeout, Floor floor);
+  // Sends a request without arguments and waits for its reply.
+  stasis::Status AskAndAwait(agent_protocol::Type type, std::chrono::milliseconds timeout);
+  Result<agent_protocol::Reply> ReceiveReply(std::chrono::milliseconds timeout);
   stasis::Status AwaitReply(std::chrono::milliseconds timeout);
   Result<bool> AwaitRest(std::chrono::milliseconds timeout);
   Result<agent_protocol::HelloReply> AskHello(agent_protocol::Type type,
@@ -63,7 +69,7 @@ class AgentClient final : public AgentLink {
   std::string who_;  // "the agent in process 4711"
   agent_protocol::HelloReply hello_{};
   bool goes_in_steps_ = false;
-  bool shut_ = false;  // by CloseInSteps, which wants this floor:
+  bool shut_ = false;  // CloseInSteps has shut the gate, with this floor:
   Floor floor_ = Floor::kLower;
   std::string not_yet_;
 };

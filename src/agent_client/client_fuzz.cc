@@ -1,6 +1,7 @@
-// A client, answered by an agent in somebody else's program that says whatever it likes. The
-// input's first byte is what is asked after the greeting, and with bit 3 that the greeting is
-// answered by the script too, not as it should be; the rest is a script of answers (packet_fuzz.h).
+// Fuzzes a client with the answers of an untrusted agent. In the input's first byte, bits 0 to 2
+// select the request that follows the handshake. If bit 3 is set, the script answers the handshake
+// too; otherwise the handshake gets a valid answer. The remaining bytes are a script of answers
+// (packet_fuzz.h).
 #include "agent_client/client.h"
 
 #include "agent_protocol/packet.h"
@@ -53,11 +54,11 @@ void Talk(FuzzInput script) {
     HelloReply hello{};
     Send(sockets.theirs.get(), &hello, Type::kHelloReply, sizeof(hello), nullptr, 0, 0);
   }
-  // All answers lie in the socket before the first question.
+  // All answers are in the socket before the client sends its first request.
   Sent sent;
   while (!script.empty() && SendNext(script, sockets.theirs.get(), &sent)) {
   }
-  shutdown(sockets.theirs.get(), SHUT_WR);  // who waits for more finds an end
+  shutdown(sockets.theirs.get(), SHUT_WR);  // a client that waits for more gets end-of-file
   auto client = AgentClient::Greet(std::move(sockets.ours), "an agent", kNoWait);
   if (!client) return;
   const HelloReply& hello = client->hello();

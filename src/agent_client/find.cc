@@ -1,7 +1,6 @@
 #include "agent_client/find.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -13,7 +12,7 @@
 
 #include "agent_protocol/packet.h"
 #include "base/fd.h"
-#include "base/file.h"
+#include "process/namespace.h"
 
 namespace stasis::agent_client {
 
@@ -22,7 +21,7 @@ using namespace agent_protocol;  // NOLINT: the messages
 namespace {
 
 constexpr std::string_view kLibrary = "/libstasis-agent.so";
-// The library's writable data is a few pages; a mapping of another size is not ours.
+// The library's writable data is a few pages; a larger mapping is not the agent's.
 constexpr uint64_t kMostBytes = 1 << 20;
 
 bool IsAgentData(const process::Mapping& mapping) {
@@ -44,16 +43,7 @@ bool FindIn(const std::string& bytes, AgentHeader* header) {
   return false;
 }
 
-// Returns the id that the process has in the innermost of its pid namespaces.
-Result<int32_t> OwnPid(process::HostPid pid) {
-  STASIS_ASSIGN(std::string status, ReadFile("/proc/" + std::to_string(pid.value) + "/status"));
-  size_t at = status.find("\nNSpid:");
-  if (at == status.npos) return pid.value;
-  std::string line = status.substr(at + 1, status.find('\n', at + 1) - at - 1);
-  return int32_t(atoi(line.c_str() + line.find_last_of("\t ") + 1));
-}
-
-// A system call for which glibc 2.34 has no name.
+// glibc 2.34 has no wrapper for this system call.
 int PidfdGetfd(int pidfd, int fd) { return int(syscall(438 /* pidfd_getfd */, pidfd, fd, 0)); }
 
 // Returns true for a SOCK_SEQPACKET Unix socket. The program may have replaced the door by another
@@ -80,7 +70,7 @@ Result<UniqueFd> TakeDoor(process::HostPid pid, const AgentHeader& header, const
     return FailErrno(errno, "take the agent's door");
   }
   if (header.door_mark == 0 || !IsDoor(door.get()) || SocketMark(door.get()) != header.door_mark) {
-    return Fail(Code::kUnavailable, "the program has put another file in the place of the door");
+    return Fail(Code::kUnavailable, "the program has replaced the agent's door by another file");
   }
   return door;
 }
@@ -94,7 +84,7 @@ std::string ToAnswer(const AgentHeader& header) {
 Result<AgentHeader> FromAnswer(const std::string& answer) {
   AgentHeader header;
   if (answer.size() != sizeof header) {
-    return Fail(Code::kInternal, "the answer is no agent's header");
+    return Fail(Code::kInternal, "the header of the agent has the wrong size");
   }
   memcpy(&header, answer.data(), sizeof header);
   return header;
@@ -118,7 +108,7 @@ Result<AgentHeader> KnockWithin(process::HostPid pid, int socket, const NoteStep
     case Io::kEnd:
       return Fail(Code::kUnavailable, "the agent has closed its door");
     default:
-      return FailErrno(errno, "knock at the agent's door");
+      return FailErrno(errno, "send a socket through the agent's door");
   }
 }
 
@@ -143,17 +133,17 @@ Result<AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note)
     AgentHeader header;
     if (!FindIn(bytes, &header)) continue;
     if (header.version != kVersion || header.size != sizeof(AgentHeader)) {
-      return Fail(Code::kUnimplemented, "the agent speaks protocol version " +
-                                            std::to_string(header.version) + ", this program " +
-                                            std::to_string(kVersion));
+      return Fail(Code::kUnimplemented, "the agent uses protocol version " +
+                                            std::to_string(header.version) +
+                                            ", Stasis needs version " + std::to_string(kVersion));
     }
-    STASIS_ASSIGN(int32_t own, OwnPid(pid));
+    STASIS_ASSIGN(pid_t own, process::ReadInnerPid(pid));
     if (header.door_fd < 0 || header.pid != own) {
       return Fail(Code::kNotFound, "the agent is loaded, but the program has not used a GPU");
     }
     return header;
   }
-  return Fail(Code::kNotFound, "no agent in this process");
+  return Fail(Code::kNotFound, "the process runs without the agent");
 }
 
 }  // namespace stasis::agent_client

@@ -16,16 +16,16 @@ namespace stasis::agent_client {
 Result<agent_protocol::AgentHeader> ReadAgentHeader(
     process::HostPid pid, const Deadline& = Deadline::In(process::kMemoryAnswer));
 
-// Does the same inside AskBounded, without a deadline of its own.
+// Does the same without a deadline. Must run inside AskBounded.
 Result<agent_protocol::AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note);
 
 // Takes the agent's door, sends `socket` through it and returns the header. Must run inside
-// AskBounded: a program may have put any file in the place of the door, and even closing such a
-// file may block for ever.
+// AskBounded: the program may have replaced the door by any file, and even closing that file may
+// block for ever.
 Result<agent_protocol::AgentHeader> KnockWithin(process::HostPid pid, int socket,
                                                 const NoteStep& note);
 
-// Takes the door and closes it again, to find out whether that hangs.
+// Takes the door and closes it again, to detect a file that blocks. Must run inside AskBounded.
 Status TouchDoorWithin(process::HostPid pid, const NoteStep& note);
 
 // Converts a header to and from an answer of AskBounded.

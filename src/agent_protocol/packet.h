@@ -1,4 +1,5 @@
-// Sending and receiving one packet with its descriptors. libc only; any thread, one per socket.
+// Sending and receiving one packet with its descriptors. Uses libc only. A socket must be used by
+// one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +19,19 @@ Io Send(int socket, void* packet, Type type, size_t length, const int* fds, uint
         int timeout_ms);
 
 // Receives one packet. With kOk, its magic, version and length are valid, its length is at least
-// that of the struct which its type names, and a Ranges packet holds as many ranges as its count
-// says. `fds` (room for kMaxBatch) then holds `*count` descriptors, close-on-exec, which the caller
-// must close.
+// that of the struct for its type, and a Ranges packet contains `count` ranges. `fds` (room for
+// kMaxBatch) then holds `*count` descriptors, close-on-exec, which the caller must close.
 Io Receive(int socket, Packet* packet, int* fds, uint32_t* count, int timeout_ms);
 
 void CloseAll(const int* fds, uint32_t count);
 
-// A number that a socket carries in the seconds of its receive timeout, which is not used
-// otherwise. SocketMark returns 0 if there is none or the descriptor is no socket.
+// A mark: a number that a socket carries in the seconds of its receive timeout, which is not used
+// otherwise. SocketMark returns 0 if the descriptor has no mark or is not a socket.
 bool SetSocketMark(int socket, uint64_t mark);
 uint64_t SocketMark(int socket);
 
-// Sends one descriptor with one byte, as a client does through the door. ReceiveDoorKnock takes the
-// descriptor there, or returns -1 if the message was not valid.
+// Sends one descriptor with one byte, as a client does through the door. ReceiveDoorKnock returns
+// the descriptor on the agent's side, or -1 if the message was not valid.
 Io SendDoorKnock(int door, int fd);
 int ReceiveDoorKnock(int door);
 

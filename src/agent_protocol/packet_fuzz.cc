@@ -1,4 +1,4 @@
-// Packets as the agent receives them from whoever has found its door, and its door itself.
+// Fuzzes the packets that an agent receives from an untrusted client, and the message at its door.
 #include "agent_protocol/packet.h"
 
 #include "agent_protocol/packet_fuzz.h"
@@ -6,7 +6,7 @@
 namespace stasis::agent_protocol {
 namespace {
 
-// The lengths that a receiver relies on, once more and apart from packet.cc.
+// The minimum lengths that a receiver relies on, written down independently of packet.cc.
 size_t LeastBytes(Type type) {
   switch (type) {
     case Type::kClose:
@@ -71,7 +71,7 @@ void Knock(FuzzInput script) {
   FuzzSockets door;
   Sent sent;
   if (!SendNext(script, door.theirs.get(), &sent)) return;
-  FuzzCheck(ReceiveDoorKnock(door.ours.get()) < 0);  // /dev/null is no socket
+  FuzzCheck(ReceiveDoorKnock(door.ours.get()) < 0);  // /dev/null is not a socket
 }
 
 }  // namespace

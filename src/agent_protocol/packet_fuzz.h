@@ -1,10 +1,11 @@
-// A script of packets for the fuzzers of this room, put into a socket as they are: what the other
-// side, which may be anybody, has said.
+// A script of packets from an untrusted peer, which the fuzzers of the agent's protocol write into
+// a socket unchanged.
 //
 //   bytes  of the script, for each packet
 //   2      its length; a longer one than a packet can be is cut off by the receiver
-//   1      descriptors that come with it
-//   1      bits: 1 the header's magic, version and length stay what the bytes say, instead of right
+//   1      the number of descriptors sent with it
+//   1      bits: 1: leaves the header's magic, version and length as in the script; else they are
+//          corrected
 //   …      its bytes
 #pragma once
 
@@ -13,11 +14,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "agent_protocol/protocol.h"
 #include "base/fd.h"
 #include "base/fuzz_input.h"
+#include "ipc/packet.h"
 
 namespace stasis::agent_protocol {
 
@@ -26,8 +30,9 @@ inline int NullFd() {
   return fd;
 }
 
-// The highest of four new descriptors: the same before and after where none leaked. Two sockets are
-// closed on the way, so that the lowest would not tell.
+// Returns the highest of four new descriptors. If it is the same before and after a test, no
+// descriptor has leaked. The lowest descriptor would not show a leak, because the test also closes
+// two sockets.
 inline int FreeFds() {
   int fds[4];
   for (int& fd : fds) fd = dup(NullFd());
@@ -40,7 +45,7 @@ struct Sent {
   uint32_t fds = 0;
 };
 
-// Takes the next packet off the script and sends it. false: the socket is full.
+// Takes the next packet off the script and sends it. Returns false if the socket is full.
 inline bool SendNext(FuzzInput& script, int socket, Sent* sent) {
   const size_t length = script.Number<uint16_t>();
   const uint32_t fds = std::min<uint32_t>(script.Number<uint8_t>(), 250);
@@ -52,25 +57,10 @@ inline bool SendNext(FuzzInput& script, int socket, Sent* sent) {
     header = {kMagic, kVersion, header.type, uint32_t(bytes.size()), 0};
     memcpy(bytes.data(), &header, sizeof(header));
   }
-  iovec part{bytes.data(), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(250 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (fds > 0) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(fds * sizeof(int));
-    for (uint32_t i = 0; i < fds; ++i) {
-      const int fd = NullFd();
-      memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(fd));
-    }
-  }
   *sent = {bytes.size(), fds};
-  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == ssize_t(bytes.size());
+  const std::vector<int> passed(fds, NullFd());
+  return ipc::SendWithDescriptors(socket, bytes.data(), bytes.size(), passed.data(), fds,
+                                  MSG_DONTWAIT) == ssize_t(bytes.size());
 }
 
 struct FuzzSockets {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "ipc/packet.h"
 
 namespace stasis::agent_protocol {
 namespace {
@@ -37,24 +38,9 @@ class Pair : public ::testing::Test {
 
   // Sends bytes as they are, with `n` descriptors.
   void Raw(const void* bytes, size_t size, uint32_t n) {
-    iovec part{const_cast<void*>(bytes), size};
-    alignas(8) char control[CMSG_SPACE(250 * sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (n > 0) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(n * sizeof(int));
-      cmsghdr* c = CMSG_FIRSTHDR(&message);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(n * sizeof(int));
-      for (uint32_t i = 0; i < n; ++i) {
-        int fd = null.get();
-        memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(fd));
-      }
-    }
-    ASSERT_EQ(sendmsg(here.get(), &message, 0), ssize_t(size));
+    const std::vector<int> passed(n, null.get());
+    ASSERT_EQ(ipc::SendWithDescriptors(here.get(), bytes, size, passed.data(), n, 0),
+              ssize_t(size));
   }
 
   UniqueFd here, there, null;
@@ -82,14 +68,14 @@ TEST_F(Pair, ABatchArrivesWithItsDescriptors) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-TEST_F(Pair, SilenceAndTheEnd) {
+TEST_F(Pair, ReportsATimeoutAndADisconnectedPeer) {
   EXPECT_EQ(Receive1(), Io::kTimeout);
   here.Reset();
   EXPECT_EQ(Receive1(), Io::kEnd);
 }
 
-// Each is refused whole, and what it carried is closed.
-TEST_F(Pair, WhatMakesNoSenseIsRefused) {
+// The receiver rejects each of these packets and closes the descriptors that came with it.
+TEST_F(Pair, InvalidPacketsAreRejected) {
   size_t before = OpenDescriptors();
   auto header = [](Type type, uint32_t length) {
     return Header{kMagic, kVersion, type, length, 0};
@@ -105,18 +91,18 @@ TEST_F(Pair, WhatMakesNoSenseIsRefused) {
   EXPECT_EQ(Receive1(), Io::kBad) << "version";
   h = header(Type::kHello, sizeof(Header));
   Raw(&h, sizeof(h), 1);
-  EXPECT_EQ(Receive1(), Io::kBad) << "descriptors where none belong";
+  EXPECT_EQ(Receive1(), Io::kBad) << "descriptors with a type that has none";
   Raw(&h, sizeof(h) - 1, 0);
   EXPECT_EQ(Receive1(), Io::kBad) << "too short";
   h = header(Type::kClose, sizeof(Header));
   Raw(&h, sizeof(h), 0);
-  EXPECT_EQ(Receive1(), Io::kBad) << "shorter than its type";
+  EXPECT_EQ(Receive1(), Io::kBad) << "shorter than the struct of its type";
   h = header(Type(999), sizeof(Header));
   Raw(&h, sizeof(h), 0);
   EXPECT_EQ(Receive1(), Io::kBad) << "type";
   std::string large(sizeof(Packet) + 1, 'x');
   Raw(large.data(), large.size(), 0);
-  EXPECT_EQ(Receive1(), Io::kBad) << "larger than any";
+  EXPECT_EQ(Receive1(), Io::kBad) << "larger than any packet";
 
   Ranges ranges{};
   auto as = [&](uint32_t first, uint32_t n, uint32_t total, uint32_t length) {
@@ -131,24 +117,24 @@ TEST_F(Pair, WhatMakesNoSenseIsRefused) {
   EXPECT_EQ(Receive1(), Io::kBad) << "fewer descriptors than ranges";
   as(0, 3, 3, kTwo);
   Raw(&ranges, kTwo, 3);
-  EXPECT_EQ(Receive1(), Io::kBad) << "fewer ranges than it says";
+  EXPECT_EQ(Receive1(), Io::kBad) << "fewer ranges than its count";
   as(5, 2, 6, kTwo);
   Raw(&ranges, kTwo, 2);
-  EXPECT_EQ(Receive1(), Io::kBad) << "beyond the end";
+  EXPECT_EQ(Receive1(), Io::kBad) << "ranges beyond the total";
   as(0, 2, kMaxRanges + 1, kTwo);
   Raw(&ranges, kTwo, 2);
-  EXPECT_EQ(Receive1(), Io::kBad) << "too many";
+  EXPECT_EQ(Receive1(), Io::kBad) << "too many ranges";
   as(0, 0xFFFFFFFF, 2, kTwo);
   Raw(&ranges, kTwo, 2);
-  EXPECT_EQ(Receive1(), Io::kBad) << "a count beyond everything";
+  EXPECT_EQ(Receive1(), Io::kBad) << "a count of 2^32 - 1";
   as(0, kMaxBatch, kMaxBatch, sizeof(Ranges));
   Raw(&ranges, sizeof(ranges), 250);
-  EXPECT_EQ(Receive1(), Io::kBad) << "more descriptors than a batch has";
+  EXPECT_EQ(Receive1(), Io::kBad) << "more descriptors than a batch may have";
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-// Sound packets with some bytes changed: either refused, or within bounds.
-TEST_F(Pair, ChangedBytes) {
+// A valid packet with some bytes changed is either rejected or still within bounds.
+TEST_F(Pair, CorruptedPacketsAreRejectedOrWithinBounds) {
   size_t before = OpenDescriptors();
   std::mt19937 random(4711);
   for (int i = 0; i < 20000; ++i) {
@@ -172,7 +158,7 @@ TEST_F(Pair, ChangedBytes) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-TEST_F(Pair, TheDoorTakesOneSocketAndNothingElse) {
+TEST_F(Pair, TheDoorAcceptsOneSocketAndNothingElse) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   size_t before = OpenDescriptors();
@@ -187,12 +173,12 @@ TEST_F(Pair, TheDoorTakesOneSocketAndNothingElse) {
   EXPECT_EQ(ReceiveDoorKnock(there.get()), -1);
   Raw("xyz", 3, 1);
   EXPECT_EQ(ReceiveDoorKnock(there.get()), -1);
-  EXPECT_EQ(ReceiveDoorKnock(there.get()), -1) << "nothing there";
+  EXPECT_EQ(ReceiveDoorKnock(there.get()), -1) << "no message is pending";
   EXPECT_EQ(OpenDescriptors(), before);
   CloseAll(ends, 2);
 }
 
-TEST_F(Pair, AMarkStays) {
+TEST_F(Pair, ASocketKeepsItsMark) {
   EXPECT_EQ(SocketMark(here.get()), 0u);
   ASSERT_TRUE(SetSocketMark(here.get(), 123456789));
   EXPECT_EQ(SocketMark(here.get()), 123456789u);

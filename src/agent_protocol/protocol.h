@@ -1,6 +1,6 @@
 // The protocol between a client and the agent inside a program: the header by which a client finds
-// the agent, and the messages on a SOCK_SEQPACKET socket. Plain structs of one machine, never
-// written to disk.
+// the agent, and the messages on a SOCK_SEQPACKET socket. All messages are plain structs, which
+// never leave the machine and are never written to disk.
 //
 // Every message is one packet: a Header, then the struct that its type names. `length` is the
 // length of the whole packet and is checked before anything else is read. A client sends a request
@@ -18,9 +18,9 @@
 //   kCommit                       kReply        the agent has closed the descriptors that it held
 //   kMap     Ranges, descriptors  kReply        one for each batch, in the order of the export
 //   kOwn                          kReply        imported memory is copied into new memory of the
-//                                               program, which the driver alone can save; an error
-//                                               (kDriver) leaves the rest as it was. Only for
-//                                               agents with kMemoryTold
+//                                               program, which the driver alone can save; after
+//                                               an error (kDriver) the remaining memory is still
+//                                               imported. Only for agents with kMemoryTold
 //   kRest    RestRequest          kReply        after kCloseInSteps: `calls` more calls of the
 //                                               program pass the gate; then the same as kClose
 //   kOpen                         kReply        stack limits are restored and the program
@@ -30,9 +30,9 @@
 //                                               every state except kOpen
 //   kRejoin                       kReply        memory of other processes (CUDA IPC) is mapped
 //                                               again; their agents must have mapped it before.
-//                                               kOpen does the rest of it
+//                                               kOpen maps memory that is still missing
 //
-// Agents use the same packets between each other, where one process has opened memory of another
+// Two agents use the same packets if one process has opened memory of the other
 // (agent/ipc_server.h):
 //
 //   importer                      exporter
@@ -43,7 +43,7 @@
 //   kIpcAway IpcRequest           (none)        the importer disconnects for a suspend and will ask
 //                                               for the memory of this connection again
 //
-// States, and what the end of the client's socket does in them:
+// States, and what the agent does in each state when the client disconnects:
 //   kOpen      Nothing.
 //   kShut      Reopens. The gate is shut, but the program is not quiesced: its work waits for work
 //              of another program, which may be blocked at its own gate (kCloseInSteps). Only kRest
@@ -51,9 +51,9 @@
 //   kClosed    Reopens, also after an export: the memory is still mapped.
 //   kReleased  Stays closed, because the memory is elsewhere; the next client finds this state. An
 //              incomplete map (after an error, the end of the client, or the start of another map)
-//              is undone: the next map must bring all of the memory.
+//              is undone: the next map must contain all of the memory.
 //              While the agent holds descriptors, it maps the memory again and reopens, since a
-//              coordinator may die at any moment before the commit. If the driver is checkpointing
+//              client may be killed at any moment before the commit. If the driver is checkpointing
 //              the process, that happens after the driver has restored and unlocked it; until then
 //              the agent answers no client.
 //   kMapped    Reopens: all memory is mapped. If a stack limit cannot be restored for lack of
@@ -66,9 +66,9 @@
 
 namespace stasis::agent_protocol {
 
-// Increase it with any change of a struct here. Additions are announced in AgentHeader::memory
-// instead. A client refuses an agent of another version: the agent inside a running program cannot
-// be replaced, so a client has to know the versions that it supports.
+// Increase this with any incompatible change of a struct. Bits of AgentHeader::memory announce
+// additions instead. A client rejects an agent of another version: the agent inside a running
+// program cannot be replaced, so a client must know the versions that it supports.
 inline constexpr uint16_t kVersion = 2;
 
 inline constexpr uint32_t kMagic = 0x53415453;  // "STAS"
@@ -104,21 +104,21 @@ enum class State : uint32_t { kOpen = 0, kClosed = 1, kReleased = 2, kMapped = 3
 
 enum class Outcome : uint32_t {
   kOk = 0,
-  kWrongState = 1,  // the verb does not belong to the agent's state; nothing was done
-  kMalformed = 2,   // the request makes no sense; the connection ends
+  kWrongState = 1,  // the agent's state does not allow the request; nothing was done
+  kMalformed = 2,   // the request is not valid
   kBusy = 3,        // another client is connected
-  kDeadline = 4,    // the gate was opened again, the program continues
+  kDeadline = 4,    // the program is not quiesced in time; the gate is open again
   kDriver = 5,      // the driver returned `driver_error`
   kRefused = 6,     // some memory of this program cannot be carried; see the text
   kNoDescriptors = 7,
-  kNotYet = 8,  // in kShut: the program is not quiesced in time; in kOpen: the gate is not even
-                // shut, because a stream was being captured, and the client may send kClose again
+  kNotYet = 8,  // kCloseInSteps: the program is not quiesced in time. In kShut the client continues
+                // with kRest; in kOpen, because a stream was being captured, with kClose.
 };
 
 // Reasons why the agent cannot carry the memory. Bits of HelloReply::blockers.
 enum Blocker : uint32_t {
   kBlockerUnknownFunction = 1,  // a look-up returned a GPU function that passes no gate
-  kBlockerSharedVmm = 2,        // a handle is shared with another process past the agents
+  kBlockerSharedVmm = 2,        // a handle is shared with another process without the agents
   kBlockerLegacyIpc = 4,        // memory of another process, left to the driver, is open
   kBlockerIpcEvent = 8,         // an event is shared with another process
   kBlockerUnseenThread = 16,    // the agent cannot see when some GPU calls or some work end
@@ -158,11 +158,11 @@ static_assert(sizeof(Range) == 56);
 struct Ranges {
   Header header;
   uint32_t first;  // index of ranges[0] in the whole list
-  uint32_t count;  // ranges in this packet, and descriptors but for kDescription
+  uint32_t count;  // ranges in this packet; also its descriptors, except in kDescription
   uint32_t total;  // 0 if there is nothing to carry; then this is the only packet
   uint32_t reserved;
   Range ranges[kMaxBatch];  // only `count` of them are sent; kMap reads only address, size and
-                            // device, which is the memory's new one
+                            // the device on which the memory is now
 };
 
 enum CloseFlag : uint32_t {
@@ -194,17 +194,17 @@ struct Reply {
   int32_t driver_error;  // CUresult
   State state;           // after the request
   uint32_t reserved;
-  char text[240];  // for people; always ends with a zero
+  char text[240];  // a message for the user; NUL-terminated
 };
 
 struct DeviceAccount {
   Uuid uuid;
   uint64_t ranges;
-  uint64_t range_bytes;  // the bytes that will be moved: slabs count whole
+  uint64_t range_bytes;  // the bytes that will be moved, with all of each slab
   uint64_t used_bytes;
   uint64_t fast;  // 1: handles can be made and exported here; 0: the driver carries this device
-  // Between release and open: the bytes that the lowered stack limits gave back. A resume needs
-  // them in addition to the bytes of the driver's restore.
+  // Between release and open: the bytes that the lower stack limits have freed. A resume needs them
+  // in addition to the bytes of the driver's restore.
   uint64_t floor_bytes;
 };
 
@@ -212,14 +212,15 @@ struct DeviceAccount {
 struct DriverAccount {
   uint64_t tiny_bytes;   // small cuMemAlloc
   uint64_t plain_bytes;  // cuMemAlloc without the fast path, or after it failed
-  uint64_t pool_bytes;   // cuMemAllocAsync and its kin
+  uint64_t pool_bytes;   // cuMemAllocAsync and related calls
   uint64_t managed_bytes;
   uint64_t host_bytes;         // pinned
   uint64_t program_vmm_bytes;  // the program's own handles that are not carried
-  uint64_t arrays;             // how many were ever made
+  uint64_t arrays;             // the number of arrays ever created
 };
 
-// Another process with whose agent this one has shared memory, by CUDA IPC or exported handles.
+// Another process that shares memory with this one through the agents, by CUDA IPC or exported
+// handles.
 enum IpcRole : uint32_t {
   kIpcUsesOurs = 1,    // it has memory of this process open
   kIpcFreedHere = 2,   // some of that memory was freed here since, so it could not be restored
@@ -227,8 +228,8 @@ enum IpcRole : uint32_t {
 };
 struct IpcPeer {
   Uuid name;      // HelloReply::ipc_name of its agent
-  int32_t pid;    // for people; in this process's pid namespace
-  uint32_t role;  // of IpcRole
+  int32_t pid;    // for messages; in this process's pid namespace
+  uint32_t role;  // bits of IpcRole
 };
 
 struct HelloReply {
@@ -249,10 +250,10 @@ struct HelloReply {
   uint32_t reserved;
   uint64_t imported_bytes;
   Uuid ipc_name;        // all zero if the process has never shared memory
-  uint32_t ipc_ranges;  // handles of other processes' memory that are open here, and
+  uint32_t ipc_ranges;  // the number of other processes' handles that are open here
   uint32_t reserved_ipc;
-  uint64_t ipc_bytes;       // their sizes
-  uint32_t ipc_peer_count;  // more than kMaxIpcPeers: only the first are named
+  uint64_t ipc_bytes;       // the size of their memory
+  uint32_t ipc_peer_count;  // may exceed kMaxIpcPeers; then only the first are listed
   IpcPeer ipc_peers[kMaxIpcPeers];
   DriverAccount driver;
   DeviceAccount devices[kMaxDevices];
@@ -260,7 +261,7 @@ struct HelloReply {
 };
 
 enum class IpcOutcome : uint32_t {
-  kGiven = 0,   // one descriptor comes with it
+  kGiven = 0,   // the packet has one descriptor
   kNotNow = 1,  // the gate is closed; kIpcWait waits until it is open
   kReady = 2,
   kGone = 3,    // there is no such memory (any more)
@@ -269,8 +270,9 @@ enum class IpcOutcome : uint32_t {
 
 struct IpcRequest {
   Header header;
-  Uuid from;        // the importer's ipc_name
-  uint64_t piece;   // the allocation, event or handle to open; 0: `region`, again after a suspend
+  Uuid from;  // the importer's ipc_name
+  uint64_t
+      piece;  // the allocation, event or handle to open; 0: open `region` again after a suspend
   uint64_t region;  // a region that was open before a suspend; it may hold other allocations too
 };
 
@@ -281,7 +283,7 @@ struct IpcAnswer {
   Uuid device;
   uint64_t region;
   uint64_t region_bytes;
-  uint64_t offset;  // of the allocation in it
+  uint64_t offset;  // of the allocation in the region
   uint64_t bytes;
 };
 
@@ -302,21 +304,22 @@ union Packet {
 // >= 0.
 inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', 'a',
                                           'g', 'e', 'n', 't', '\r', '\n', 1,   0};
-// Where the memory is, for readers that cannot wait for an answer: a program that CRIU holds gives
-// none. A bit may stay set for a while after its reason is gone, but is never set too late.
+// Where the memory is, for clients that cannot send a request: a program that CRIU has stopped does
+// not answer. A bit may stay set for a while after its reason is gone, but is never set too late.
 enum HeaderMemory : uint32_t {
-  kMemoryTold = 1u << 31,  // this agent maintains the word and knows kOwn; older ones leave it 0
-  kStepsTold = 1u << 30,   // not about memory: this agent knows kCloseInSteps and kRest
-  kMemoryAway = 1,         // the memory is released
-  kMemoryImported = 2,     // a resume imported some of it: the driver alone could not restore it
-  kMemoryShared = 4,       // another process uses it, or it uses another's (CUDA IPC)
+  kMemoryTold =
+      1u << 31,  // this agent maintains the word and supports kOwn; in older agents it is 0
+  kStepsTold = 1u << 30,  // not about memory: this agent supports kCloseInSteps and kRest
+  kMemoryAway = 1,        // the memory is released
+  kMemoryImported = 2,    // a resume imported some of it: the driver alone could not restore it
+  kMemoryShared = 4,      // another process uses it, or it uses another's (CUDA IPC)
 };
 struct alignas(64) AgentHeader {
   char magic[16];
   uint16_t version;
   uint16_t size;
   int32_t pid;         // in the process's own pid namespace; in a forked child still the parent's,
-                       // until the child has a door of its own
+                       // until the child has its own door
   int32_t door_fd;     // the end of a socket pair that clients take with pidfd_getfd; -1: none
   uint32_t memory;     // HeaderMemory
   uint64_t door_mark;  // the seconds of that socket's SO_RCVTIMEO, which identify it: the program

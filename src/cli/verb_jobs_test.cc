@@ -387,7 +387,7 @@ TEST_F(JobVerbs, DatabaseThatCannotBeUsedIsNamedAndLeftAsItIs) {
     const char* words;
   };
   for (const Row& row : {Row{"", 1, "is damaged"}, Row{std::string(9000, 'x'), 1, "is damaged"},
-                         Row{later, 5, "of a later Stasis"}}) {
+                         Row{later, 5, "a later version of Stasis wrote"}}) {
     ASSERT_TRUE(ReplaceFile(path, row.bytes));
     for (std::vector<std::string> args : {std::vector<std::string>{"ps"},
                                           {"run", "--", "true"},

@@ -1,5 +1,6 @@
-// Property: a configuration file is either rejected with one message that names a line, or every
-// accepted value is within its bounds and survives a round trip through its text.
+// Fuzzes the parser of configuration files. A file is either rejected with a message that names a
+// line, or every accepted value is within its bounds and unchanged after it is printed and parsed
+// again.
 #include "base/fuzz_input.h"
 #include "config/file.h"
 

@@ -21,18 +21,18 @@ std::string Read(const std::string& path) {
 }
 std::string Page() { return Read(STASIS_SOURCES "/docs/config.md"); }
 
-TEST(Documented, TheTableOfThePageIsTheTableOfTheCode) {
+TEST(Documented, ThePageHasTheTableOfTheCode) {
   std::string table = "| key | what it may be | default | variable | |\n|---|---|---|---|---|\n";
   for (const Row& row : Rows()) {
     table += fmt::format("| `{}` | {} | {} | `{}` | {} |\n", row.key, Expected(row),
                          row.initial[0] == '\0' ? row.unset : fmt::format("`{}`", row.initial),
                          row.variable, row.meaning);
   }
-  EXPECT_THAT(Page(), HasSubstr(table)) << "it should read:\n" << table;
+  EXPECT_THAT(Page(), HasSubstr(table)) << "the table in docs/config.md must be:\n" << table;
 }
 
-// Test switches, which docs/config.md lists separately, and variables defined by other software.
-TEST(Documented, EveryVariableThatIsReadIsASettingOrAHook) {
+// A variable that is not a setting must be in the page's list of test switches.
+TEST(Documented, EveryVariableThatIsReadIsASettingOrATestSwitch) {
   std::set<std::string> settings = {"STASIS_CONFIG"};
   for (const Row& row : Rows()) settings.insert(row.variable);
   const std::string page = Page();
@@ -47,7 +47,7 @@ TEST(Documented, EveryVariableThatIsReadIsASettingOrAHook) {
       seen.insert((*it)[1]);
     }
   }
-  EXPECT_TRUE(seen.count("STASIS_FAULT")) << "none is found";
+  EXPECT_TRUE(seen.count("STASIS_FAULT")) << "the search found no variable";
   for (const std::string& variable : seen) {
     if (settings.count(variable) == 0) {
       EXPECT_THAT(page, HasSubstr(fmt::format("\n| `{}` |", variable)))

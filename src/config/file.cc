@@ -18,26 +18,18 @@ constexpr std::string_view kBare =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
 constexpr std::string_view kBlank = " \t";
 
-// Error texts may quote arbitrary bytes of the user's file.
-std::string Printable(std::string_view text) {
-  std::string shown(text.substr(0, 80));
-  std::replace_if(
-      shown.begin(), shown.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
-  return shown + (text.size() > 80 ? "…" : "");
-}
-
 std::string_view Trim(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
   return text.substr(0, text.find_last_not_of(kBlank) + 1);
 }
 
-// Returns true if nothing but a comment follows.
+// Returns true if the text is blank or a comment.
 bool IsEnd(std::string_view text) {
   text = Trim(text);
   return text.empty() || text.front() == '#';
 }
 
-// Parses the text in quotes at the start of `text`, and removes it there.
+// Parses a quoted string at the start of `text`, and removes it from `text`.
 std::optional<Raw> ParseString(std::string_view& text) {
   const char quote = text.front();
   std::string value;
@@ -92,8 +84,8 @@ bool IsTable(std::string_view name) {
   });
 }
 
-// Parses the lines of one file. Settings need only this part of TOML: tables, and keys with their
-// value on the same line.
+// Parses the lines of one file. Supports only the part of TOML that settings need: tables, and keys
+// with their value on the same line.
 class Parser {
  public:
   explicit Parser(const std::string& path) : path_(path) {}
@@ -155,7 +147,7 @@ class Parser {
                                    : fmt::format("nothing was done; the nearest is {}", nearest));
   }
   Status Unreadable(const std::string& why) const {
-    return Mistake("this cannot be read: " + why,
+    return Mistake("the line is not valid: " + why,
                    "nothing was done; correct that line, for example to key = \"value\"");
   }
   Status Mistake(const std::string& message, std::string hint) const {
@@ -166,7 +158,7 @@ class Parser {
   static constexpr char kCorrect[] = "nothing was done; correct that line";
   const std::string& path_;
   int number_ = 0;
-  std::string table_;  // of the lines that follow; empty before the first
+  std::string table_;  // the current table; empty before the first one
   std::vector<Entry> entries_;
 };
 
@@ -207,9 +199,8 @@ Result<std::optional<std::string>> ReadConfigFile(const std::string& path, uid_t
     Error error = std::move(fd).error();
     if (error.raw == ENOENT || error.raw == ENOTDIR) return std::nullopt;
     error.hint =
-        "nothing was done, because the file may say where jobs and images are; make it readable, "
-        "or "
-        "name another one with STASIS_CONFIG";
+        "nothing was done, because the file may set the folders of jobs and images; make it "
+        "readable, or name another file with STASIS_CONFIG";
     return Fail(std::move(error));
   }
   struct stat st;
@@ -221,8 +212,8 @@ Result<std::optional<std::string>> ReadConfigFile(const std::string& path, uid_t
   STASIS_TRY(CheckOwner(st, path, uid));
   if (static_cast<uint64_t>(st.st_size) > kMaxFileBytes) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                fmt::format("{} has {} bytes; a configuration has {} at most", path, st.st_size,
-                            kMaxFileBytes),
+                fmt::format("{} has {} bytes; a configuration file may have at most {}", path,
+                            st.st_size, kMaxFileBytes),
                 "nothing was done");
   }
   std::string text(static_cast<size_t>(st.st_size), '\0');

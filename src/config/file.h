@@ -21,7 +21,7 @@ struct Entry {
 };
 
 // Parses a file into entries in the order of its lines. A usage error names `path`, the line, the
-// mistake, and for an unknown key the nearest known one.
+// mistake, and for an unknown key the most similar known key.
 Result<std::vector<Entry>> ParseFile(std::string_view text, const std::string& path);
 
 // Reads the file; returns nullopt if it does not exist. The file decides which programs Stasis

@@ -49,8 +49,7 @@ Status AddVariables(Config& config, const Surroundings& surroundings) {
       Error error = std::move(set).error();
       error.message = fmt::format("{} {}", row.variable, error.message);
       error.hint = fmt::format(
-          "nothing was done; `unset {}` leaves the setting to the "
-          "configuration ({})",
+          "nothing was done; after `unset {}` the configuration file or the default decides ({})",
           row.variable, row.key);
       return Fail(std::move(error));
     }
@@ -77,8 +76,8 @@ Result<Config> Load(const Surroundings& surroundings) {
     STASIS_TRY(AddFile(config, named, surroundings));
     if (!config.files.back().found) {
       return Fail(
-          Code::kNotFound, "STASIS_CONFIG names " + named + ", which is not there",
-          "nothing was done; `unset STASIS_CONFIG` takes the configuration of this machine");
+          Code::kNotFound, "STASIS_CONFIG names " + named + ", which does not exist",
+          "nothing was done; after `unset STASIS_CONFIG` the usual configuration files are used");
     }
   } else {
     STASIS_TRY(AddFile(config, surroundings.system_file, surroundings));

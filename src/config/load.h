@@ -34,10 +34,10 @@ struct Config {
   Config() : origins(Rows().size()) {}
   Settings settings;
   std::vector<Origin> origins;  // one for each row
-  std::vector<Source> files;    // files that were looked for, the deciding one last
+  std::vector<Source> files;    // files that Load tried to read; later ones override earlier ones
 };
 
-// The surroundings that loading depends on; tests supply their own.
+// The surroundings that loading depends on; tests replace them.
 struct Surroundings {
   Surroundings();  // those of this process
   uid_t uid;
@@ -53,7 +53,7 @@ struct Surroundings {
 Result<Config> Load(const Surroundings& surroundings = {});
 
 // Resets settings that the user must not control. For a program with more rights than the user
-// whose files and variables `config` was read from, such as a worker of the daemon. Each trusted
+// whose files and variables `config` came from, such as a worker of the daemon. Each trusted
 // setting (Row::trusted: programs that are started or loaded with those rights, and the user's
 // limits) gets its value from the machine's own file, or the default; its origin says so. Load does
 // this itself if `more_rights` is set. PATH and the loader's variables are not settings: the

@@ -67,7 +67,7 @@ class LoadTest : public ::testing::Test {
   Surroundings surroundings_;
 };
 
-TEST_F(LoadTest, EveryDefaultIsWhatItsRowAllows) {
+TEST_F(LoadTest, EveryDefaultIsValid) {
   const Config config = MustLoad();
   for (const Row& row : Rows()) {
     Settings settings;
@@ -82,7 +82,7 @@ TEST_F(LoadTest, EveryDefaultIsWhatItsRowAllows) {
   EXPECT_EQ(Surroundings().system_file, "/etc/stasis/config.toml");
 }
 
-TEST_F(LoadTest, TheVariableDecidesThenTheUsersFileThenTheMachines) {
+TEST_F(LoadTest, VariablesOverrideTheUsersFileWhichOverridesTheMachines) {
   WriteSystem("[helper]\nidle_s = 1\n[timeouts]\nundo_s = 11\nsettle_s = 111\n");
   WriteUser("\n[helper]\nidle_s = 2\n[timeouts]\nundo_s = 22\n");
   variables_["STASIS_HELPER_IDLE_S"] = "3";
@@ -100,13 +100,13 @@ TEST_F(LoadTest, TheVariableDecidesThenTheUsersFileThenTheMachines) {
   EXPECT_EQ(machine.line, 5);
 }
 
-TEST_F(LoadTest, RootHasNoFileOfItsOwn) {
+TEST_F(LoadTest, RootReadsNoUserFile) {
   WriteUser("[helper]\nidle_s = 2\n");
   surroundings_.uid = 0;
   EXPECT_EQ(MustLoad().settings.helper_idle_s, 60);
 }
 
-TEST_F(LoadTest, TheUsersFolderMayBeElsewhere) {
+TEST_F(LoadTest, TheUsersFileIsBelowXdgConfigHome) {
   BeUser();
   Write(dir_ + "/xdg/stasis/config.toml", "helper.idle_s = 4");
   variables_["XDG_CONFIG_HOME"] = dir_ + "/xdg";
@@ -115,7 +115,7 @@ TEST_F(LoadTest, TheUsersFolderMayBeElsewhere) {
   EXPECT_EQ(MustLoad().settings.helper_idle_s, 60);
 }
 
-TEST_F(LoadTest, AFileThatIsNamedStandsInThePlaceOfBoth) {
+TEST_F(LoadTest, StasisConfigReplacesBothFiles) {
   WriteSystem("[timeouts]\nundo_s = 11\n");
   WriteUser("[timeouts]\nsettle_s = 22\n");
   variables_["STASIS_CONFIG"] = Write(dir_ + "/mine.toml", "[helper]\nidle_s = 5\n");
@@ -144,7 +144,7 @@ TEST_F(LoadTest, EveryKindIsReadFromAFile) {
   EXPECT_EQ(MustLoad().settings.pack_bytes, 2u << 20);
 }
 
-TEST_F(LoadTest, WithMoreRightsThanTheCallerWhatIsTrustedIsTheMachines) {
+TEST_F(LoadTest, WithMoreRightsTrustedSettingsComeFromTheMachine) {
   WriteSystem("[programs]\ncriu = \"/usr/sbin/criu\"\n[limits]\njobs = 5\n");
   WriteUser("[programs]\ncuda_library = \"/home/me/libcuda.so\"\n[dump]\ncompress = \"lz4\"\n");
   variables_["STASIS_CRIU"] = "/home/me/criu";
@@ -188,7 +188,7 @@ TEST_F(LoadTest, EveryVariableReachesItsSetting) {
   }
 }
 
-TEST_F(LoadTest, PathsInVariablesStartWhereTheUserIs) {
+TEST_F(LoadTest, PathsInVariablesMayBeRelative) {
   variables_["STASIS_CRIU"] = "tools/criu";
   EXPECT_EQ(MustLoad().settings.criu, AbsolutePath("tools/criu"));
   ::setenv("HOME", "/home/somebody", 1);
@@ -203,7 +203,7 @@ struct Bad {
   const char* next;
 };
 
-TEST_F(LoadTest, AMistakeInAFileIsOneMessageWithItsLine) {
+TEST_F(LoadTest, AMistakeInAFileGivesOneMessageWithItsLine) {
   for (const Bad& bad : {
            Bad{"[helper]\nidle = 3\n", "line 2", "there is no key 'helper.idle'",
                "the nearest is helper.idle_s"},
@@ -217,34 +217,36 @@ TEST_F(LoadTest, AMistakeInAFileIsOneMessageWithItsLine) {
            Bad{"helper = 3", "line 1", "helper is a table, written as [helper]", "correct"},
            Bad{"[[helper]]\nidle_s = 3\n", "line 1", "a table is written as [helper]", "correct"},
            Bad{"[helper]\nidle_s = 'soon'\n", "line 2",
-               "helper.idle_s is 'soon'; it is a number of", "correct that line"},
-           Bad{"[helper]\nidle_s = '3'\n", "line 2", "helper.idle_s is '3'; it is a number",
+               "helper.idle_s is 'soon'; it must be a number of", "correct that line"},
+           Bad{"[helper]\nidle_s = '3'\n", "line 2", "helper.idle_s is '3'; it must be a number",
                "correct"},
-           Bad{"helper.idle_s = -1", "line 1", "is -1; it is a number of seconds from 0 to 86400",
+           Bad{"helper.idle_s = -1", "line 1",
+               "is -1; it must be a number of seconds from 0 to 86400", ""},
+           Bad{"helper.idle_s = 86401", "line 1", "is 86401; it must be a number of seconds from 0",
                ""},
-           Bad{"helper.idle_s = 86401", "line 1", "is 86401; it is a number of seconds from 0", ""},
            Bad{"helper.idle_s = nan", "line 1", "helper.idle_s is nan", ""},
            Bad{"helper.idle_s = [1]", "line 1", "a value is a \"text\", a number", "correct"},
            Bad{"helper.idle_s = 1979-05-27", "line 1", "a value is a \"text\", a number", ""},
-           Bad{"timeouts.undo_s = 0", "line 1", "is 0; it is a number of seconds from 1 to", ""},
-           Bad{"dump.pack_size = '1KiB'", "line 1", "is '1KiB'; it is a size from 1MiB to 1TiB",
+           Bad{"timeouts.undo_s = 0", "line 1", "is 0; it must be a number of seconds from 1 to",
                ""},
-           Bad{"dump.pack_size = '2TiB'", "line 1", "it is a size from 1MiB to 1TiB", ""},
-           Bad{"dump.pack_size = 5", "line 1", "is 5; it is a size from 1MiB to 1TiB", ""},
-           Bad{"dump.pack_size = true", "line 1", "is true; it is a size", ""},
-           Bad{"dump.compress = 'gzip'", "line 1", "is 'gzip'; it is one of none, lz4, zstd, auto",
-               ""},
-           Bad{"dump.compress = 3", "line 1", "is 3; it is one of", ""},
-           Bad{"folders.state = 'relative'", "line 1", "it is the path of a folder, from / or ~/",
-               ""},
+           Bad{"dump.pack_size = '1KiB'", "line 1",
+               "is '1KiB'; it must be a size from 1MiB to 1TiB", ""},
+           Bad{"dump.pack_size = '2TiB'", "line 1", "it must be a size from 1MiB to 1TiB", ""},
+           Bad{"dump.pack_size = 5", "line 1", "is 5; it must be a size from 1MiB to 1TiB", ""},
+           Bad{"dump.pack_size = true", "line 1", "is true; it must be a size", ""},
+           Bad{"dump.compress = 'gzip'", "line 1",
+               "is 'gzip'; it must be one of none, lz4, zstd, auto", ""},
+           Bad{"dump.compress = 3", "line 1", "is 3; it must be one of", ""},
+           Bad{"folders.state = 'relative'", "line 1",
+               "it must be the path of a folder that begins with / or ~/", ""},
            Bad{"folders.state = \"/a\\nb\"", "line 1", "folders.state is '/a?b'", ""},
-           Bad{"folders.state = 3", "line 1", "folders.state is 3; it is the path", ""},
-           Bad{"run.keep_gpu_files = 'true'", "line 1", "is 'true'; it is true or false", ""},
+           Bad{"folders.state = 3", "line 1", "folders.state is 3; it must be the path", ""},
+           Bad{"run.keep_gpu_files = 'true'", "line 1", "is 'true'; it must be true or false", ""},
            Bad{"helper.idle_s = 1\nhelper.idle_s = 2\n", "line 2", "helper.idle_s is set twice",
                "correct"},
-           Bad{"\n\n[helper\n", "line 3", "this cannot be read: a table is written", "key = "},
+           Bad{"\n\n[helper\n", "line 3", "the line is not valid: a table is written", "key = "},
            Bad{"helper.idle_s = +\t", "line 1", "a value is", "key = "},
-           Bad{"[[[m[", "line 1", "this cannot be read", "key = "},
+           Bad{"[[[m[", "line 1", "the line is not valid", "key = "},
            Bad{"[\x16", "line 1", "a control character", "key = "},
            Bad{"\n\xcf\xbb = 3", "line 2", "a key consists of letters", "key = "},
            Bad{"[helper]\xef\xbb\x9f", "line 1", "a table is written as [helper]", "key = "},
@@ -261,23 +263,23 @@ TEST_F(LoadTest, AMistakeInAFileIsOneMessageWithItsLine) {
   }
 }
 
-TEST_F(LoadTest, TheFirstOfSeveralMistakesIsNamed) {
+TEST_F(LoadTest, TheFirstOfSeveralMistakesIsReported) {
   WriteSystem("[timeouts]\nundo = 1\n[helper]\nidle = 1\n");
   EXPECT_THAT(MustFail().message, HasSubstr("line 2: there is no key 'timeouts.undo'"));
 }
 
-TEST_F(LoadTest, AMistakeInAVariableNamesIt) {
+TEST_F(LoadTest, AMistakeInAVariableIsReportedWithItsName) {
   variables_["STASIS_HELPER_IDLE_S"] = "soon";
   Error error = MustFail();
   EXPECT_EQ(ExitCode(error), 2);
   EXPECT_THAT(error.message,
-              StartsWith("STASIS_HELPER_IDLE_S is 'soon'; it is a number of seconds"));
+              StartsWith("STASIS_HELPER_IDLE_S is 'soon'; it must be a number of seconds"));
   EXPECT_THAT(error.hint, HasSubstr("helper.idle_s"));
   variables_ = {{"STASIS_FORK_KEEPS_GPU_FILES", "yes please"}};
-  EXPECT_THAT(MustFail().message, HasSubstr("it is true or false"));
+  EXPECT_THAT(MustFail().message, HasSubstr("it must be true or false"));
 }
 
-TEST_F(LoadTest, AFileThatOthersCanWriteIsRefused) {
+TEST_F(LoadTest, AFileThatOtherUsersCanWriteIsRejected) {
   for (mode_t mode : {0664, 0646, 0666}) {
     Write(surroundings_.system_file, "[helper]\nidle_s = 1\n", mode);
     const Error error = MustFail();
@@ -290,8 +292,8 @@ TEST_F(LoadTest, AFileThatOthersCanWriteIsRefused) {
   EXPECT_EQ(MustLoad().settings.helper_idle_s, 1);
 }
 
-TEST_F(LoadTest, AFileOfAnotherUserIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "giving a file away needs root";
+TEST_F(LoadTest, AFileOfAnotherUserIsRejected) {
+  if (::geteuid() != 0) GTEST_SKIP() << "changing the owner of a file needs root";
   WriteSystem("[helper]\nidle_s = 1\n");
   ASSERT_EQ(::chown(surroundings_.system_file.c_str(), 1000, 1000), 0);
   const Error error = MustFail();
@@ -302,7 +304,7 @@ TEST_F(LoadTest, AFileOfAnotherUserIsRefused) {
   EXPECT_EQ(MustLoad().settings.helper_idle_s, 1);
 }
 
-TEST_F(LoadTest, WhatIsNoFileOrTooLargeIsRefused) {
+TEST_F(LoadTest, ASpecialOrTooLargeFileIsRejected) {
   ASSERT_TRUE(MakeDirs(surroundings_.system_file));
   EXPECT_THAT(MustFail().message, HasSubstr("is not an ordinary file"));
   ASSERT_EQ(::rmdir(surroundings_.system_file.c_str()), 0);
@@ -310,17 +312,17 @@ TEST_F(LoadTest, WhatIsNoFileOrTooLargeIsRefused) {
   EXPECT_THAT(MustFail().message, HasSubstr("is not an ordinary file"));
   ASSERT_EQ(::unlink(surroundings_.system_file.c_str()), 0);
   WriteSystem(std::string(kMaxFileBytes + 1, '#'));
-  EXPECT_THAT(MustFail().message, HasSubstr("a configuration has 65536 at most"));
+  EXPECT_THAT(MustFail().message, HasSubstr("a configuration file may have at most 65536"));
 }
 
-TEST_F(LoadTest, AFileThatCannotBeReadIsNotPassedOver) {
+TEST_F(LoadTest, AFileThatCannotBeReadIsAnError) {
   // Runs in a child, because dropped capabilities cannot be regained.
   WriteSystem("[helper]\nidle_s = 1\n");
   ASSERT_EQ(::chmod(surroundings_.system_file.c_str(), 0600), 0);
   ASSERT_EQ(::chmod(dir_.c_str(), 0755), 0);
   ASSERT_EQ(::chmod((dir_ + "/etc").c_str(), 0755), 0);
   ASSERT_EQ(::chmod((dir_ + "/etc/stasis").c_str(), 0755), 0);
-  if (::geteuid() != 0) GTEST_SKIP() << "being somebody else needs root";
+  if (::geteuid() != 0) GTEST_SKIP() << "changing the user needs root";
   EXPECT_EXIT(
       {
         if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(2);
@@ -332,7 +334,7 @@ TEST_F(LoadTest, AFileThatCannotBeReadIsNotPassedOver) {
       ::testing::ExitedWithCode(0), "config.toml: Permission denied");
 }
 
-TEST(Nearest, IsTheKeyThatWasMeant) {
+TEST(NearestKeyTest, FindsTheIntendedKey) {
   struct Typo {
     const char* wrong;
     const char* right;

@@ -11,7 +11,7 @@
 namespace stasis::config {
 
 struct Settings {
-  Settings();  // all defaults
+  Settings();  // the defaults of the table
 
   // Directories: absolute, or empty for a computed default.
   std::string state_dir;  // jobs, images, journals, locks: see OpenPaths
@@ -23,17 +23,17 @@ struct Settings {
   std::string cuda_library;  // path of libcuda.so.1; found by the loader if empty
 
   std::string compress;  // default of dump --compress, in the same syntax
-  uint64_t pack_bytes;
+  uint64_t pack_bytes{};
 
   // Limits per user; 0 means no limit.
-  uint64_t most_jobs;  // includes ended jobs
-  uint64_t most_arena_bytes;
-  uint64_t most_image_bytes;
+  uint64_t most_jobs{};  // includes ended jobs
+  uint64_t most_arena_bytes{};
+  uint64_t most_image_bytes{};
 
-  double helper_idle_s;    // 0: helpers exit with their command
-  double phase_timeout_s;  // default of --timeout; 0: each phase has its own limit
-  double settle_timeout_s;
-  double undo_timeout_s;
+  double helper_idle_s{};    // 0: helpers exit with their command
+  double phase_timeout_s{};  // default of --timeout; 0: each phase has its own limit
+  double settle_timeout_s{};
+  double undo_timeout_s{};
 
   // The daemon. An empty socket means a computed default.
   std::string daemon_socket;
@@ -42,13 +42,13 @@ struct Settings {
 
   std::string daemon_log_level;  // "debug", "info", "warn", "error"
   std::string daemon_log_file;   // empty: stderr
-  uint64_t daemon_log_bytes;
+  uint64_t daemon_log_bytes{};
   std::string metrics_listen;  // "HOST:PORT"; empty for none
 
-  bool keep_gpu_files;  // for forked children
-  uint64_t log_bytes;   // size limit of a job's own log
-  std::string toggle;   // "driver" or "suspend": what --toggle of the cuda-checkpoint replacement
-                        // does
+  bool keep_gpu_files{};  // forked children keep inherited GPU files open
+  uint64_t log_bytes{};   // size limit of a job's own log
+  std::string toggle;     // "driver" or "suspend": what --toggle of the cuda-checkpoint replacement
+                          // does
 };
 
 inline std::chrono::milliseconds Milliseconds(double seconds) {

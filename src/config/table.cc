@@ -24,7 +24,8 @@ constexpr Row kRows[] = {
      "Jobs, their logs, images, and journals of operations"},
     {"folders.images", Kind::kFolder, &Settings::image_dir, "", 0, 0, "", "STASIS_IMAGE_DIR",
      "below folders.state",
-     "The store: where `dump` writes images, and where they are looked up by name, without -d"},
+     "The store: `dump` writes images here, and commands find them here by name, unless -d is "
+     "given"},
     {"folders.arena", Kind::kFolder, &Settings::arena_dir, "", 0, 0, "", "STASIS_ARENA_DIR",
      "a private tmpfs if it can be mounted; else /run or /dev/shm",
      "GPU data of suspended programs, in host memory: a folder of mode 0700 in a tmpfs"},
@@ -33,7 +34,7 @@ constexpr Row kRows[] = {
      "`suspend` saves GPU data to files in this folder, as with --spill; `--no-spill` uses host "
      "memory"},
     {"programs.criu", Kind::kFile, &Settings::criu, "", 0, 0, "", "STASIS_CRIU",
-     "the one beside Stasis, else the one on PATH", "The only CRIU to use", true},
+     "the one beside Stasis, else the one on PATH", "Path of CRIU; no other one is tried", true},
     {"programs.cuda_library", Kind::kFile, &Settings::cuda_library, "", 0, 0, "",
      "STASIS_CUDA_LIBRARY", "found by the loader",
      "The driver's libcuda.so.1 for Stasis's own helpers; programs load their own", true},
@@ -50,7 +51,8 @@ constexpr Row kRows[] = {
      true},
     {"limits.images", Kind::kSize, &Settings::most_image_bytes, "0", 0, kMiB* kMiB * 1024, "",
      "STASIS_LIMIT_IMAGES", "",
-     "Maximum size of a user's files in a store when another image is written; 0: no limit", true},
+     "Maximum size of a user's files in a store, checked when an image is written; 0: no limit",
+     true},
     {"helper.idle_s", Kind::kSeconds, &Settings::helper_idle_s, "60", 0, kDay, "",
      "STASIS_HELPER_IDLE_S", "",
      "How long an idle device helper or mover stays for the next command; 0: it ends with its "
@@ -63,8 +65,8 @@ constexpr Row kRows[] = {
      "How long to wait for a stable driver state after a helper was killed in the driver"},
     {"timeouts.undo_s", Kind::kSeconds, &Settings::undo_timeout_s, "600", 1, kDay, "",
      "STASIS_UNDO_TIMEOUT_S", "",
-     "Limit for undoing a phase; --timeout does not shorten it, because undoing moves as much "
-     "data"},
+     "Limit for undoing a phase; --timeout does not shorten it, because an undo may move as much "
+     "data as the phase"},
     {"daemon.socket", Kind::kFile, &Settings::daemon_socket, "", 0, 0, "", "STASIS_SOCKET",
      "root: /run/stasisd/stasisd.sock; others: their own daemon's, else root's; with folders.state "
      "STATE/run/stasisd.sock",
@@ -75,10 +77,10 @@ constexpr Row kRows[] = {
     {"daemon.tls_cert", Kind::kFile, &Settings::daemon_tls_cert, "", 0, 0, "", "STASIS_TLS_CERT",
      "none", "The daemon's certificate with its chain, PEM; for daemon.listen"},
     {"daemon.tls_key", Kind::kFile, &Settings::daemon_tls_key, "", 0, 0, "", "STASIS_TLS_KEY",
-     "none", "Its private key, PEM, which no other user may be able to read"},
+     "none", "The private key of that certificate, PEM; no other user may have read access"},
     {"daemon.tls_client_ca", Kind::kFile, &Settings::daemon_tls_client_ca, "", 0, 0, "",
      "STASIS_TLS_CLIENT_CA", "none",
-     "The CA of the clients' certificates, PEM; their common name is a user of this machine"},
+     "The CA of the clients' certificates, PEM; a certificate's common name must be a user here"},
     {"daemon.log_level", Kind::kChoice, &Settings::daemon_log_level, "info", 0, 0,
      "debug|info|warn|error", "STASIS_DAEMON_LOG_LEVEL", "", "Minimum level that the daemon logs"},
     {"daemon.log_file", Kind::kFile, &Settings::daemon_log_file, "", 0, 0, "",
@@ -94,9 +96,10 @@ constexpr Row kRows[] = {
      "docs/metrics.md"},
     {"run.keep_gpu_files", Kind::kSwitch, &Settings::keep_gpu_files, "false", 0, 0, "",
      "STASIS_FORK_KEEPS_GPU_FILES", "",
-     "Forked children of a job keep inherited GPU files open; they cannot be dumped then"},
+     "Forked children of a job keep inherited GPU files open; such children cannot be dumped"},
     {"run.log_size", Kind::kSize, &Settings::log_bytes, "64MiB", 64 << 10, kMiB* kMiB, "",
-     "STASIS_LOG_SIZE", "", "How much of the end of a job's log is kept without `--log`"},
+     "STASIS_LOG_SIZE", "",
+     "How many bytes at the end of a job's own log are kept; with `--log` everything is kept"},
     {"cuda_checkpoint.toggle", Kind::kChoice, &Settings::toggle, "driver", 0, 0, "driver|suspend",
      "STASIS_TOGGLE", "",
      "Meaning of the drop-in's --toggle for a running program: the driver's toggle, or `stasis "
@@ -120,11 +123,7 @@ constexpr size_t kLongest = 4096;
 
 std::string Quoted(const Raw& raw) {
   if (const auto* text = std::get_if<std::string>(&raw)) {
-    std::string shown;
-    for (char c : text->substr(0, 80)) {
-      shown += static_cast<unsigned char>(c) < ' ' || c == 127 ? '?' : c;
-    }
-    return "'" + shown + (text->size() > 80 ? "…" : "") + "'";
+    return "'" + Printable(*text) + "'";
   }
   if (const auto* number = std::get_if<int64_t>(&raw)) return std::to_string(*number);
   if (const auto* number = std::get_if<double>(&raw)) return Number(*number);
@@ -133,7 +132,7 @@ std::string Quoted(const Raw& raw) {
 
 tl::unexpected<Error> Wrong(const Row& row, const Raw& raw) {
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              fmt::format("is {}; it is {}", Quoted(raw), Expected(row)));
+              fmt::format("is {}; it must be {}", Quoted(raw), Expected(row)));
 }
 
 Result<std::string> ParsePath(const Row& row, const Raw& raw, From from) {
@@ -230,18 +229,14 @@ Result<std::string> ParseChoice(const Row& row, const Raw& raw) {
 
 std::span<const Row> Rows() { return kRows; }
 
-Settings::Settings()
-    : pack_bytes(0),
-      most_jobs(0),
-      most_arena_bytes(0),
-      most_image_bytes(0),
-      helper_idle_s(0),
-      phase_timeout_s(0),
-      settle_timeout_s(0),
-      undo_timeout_s(0),
-      daemon_log_bytes(0),
-      keep_gpu_files(false),
-      log_bytes(0) {
+std::string Printable(std::string_view text) {
+  std::string shown(text.substr(0, 80));
+  std::replace_if(
+      shown.begin(), shown.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  return shown + (text.size() > 80 ? "…" : "");
+}
+
+Settings::Settings() {
   // A test checks that each row accepts its own default.
   for (const Row& row : kRows) (void)Set(row, std::string(row.initial), From::kDefault, *this);
 }
@@ -250,7 +245,7 @@ std::string Expected(const Row& row) {
   switch (row.kind) {
     case Kind::kFolder:
     case Kind::kFile:
-      return fmt::format("the path of a {}, from / or ~/ on",
+      return fmt::format("the path of a {} that begins with / or ~/",
                          row.kind == Kind::kFolder ? "folder" : "file");
     case Kind::kSeconds:
       return fmt::format("a number of seconds from {} to {}", Number(row.min), Number(row.max));

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -30,7 +31,7 @@ struct Row {
   const char* key;  // "helper.idle_s": table and key in the file
   Kind kind;
   Member member;
-  // The default as text. An empty path means the default that `unset` names.
+  // The default as text. If it is empty, `unset` describes the default.
   const char* initial;
   double min, max;      // for seconds and bytes
   const char* choices;  // for a choice, for example "none|lz4"
@@ -55,18 +56,22 @@ using Raw = std::variant<std::string, int64_t, double, bool>;
 enum class From : uint8_t { kDefault, kFile, kEnvironment };
 
 // Checks `raw` and stores it in `settings`. On error `settings` is unchanged, and the usage error
-// names the value and the allowed values: "is 'soon'; it is a number of seconds from 0 to 86400".
+// names the value and the allowed values: "is 'soon'; it must be a number of seconds from 0 to
+// 86400".
 Status Set(const Row& row, const Raw& raw, From from, Settings& settings);
 
 // Returns the value as a user would write it; empty for an unset path.
 std::string Text(const Row& row, const Settings& settings);
 
+// Returns the start of `text` without control characters, to quote any bytes of the user in errors.
+std::string Printable(std::string_view text);
+
 // Returns the number of insertions, deletions, replacements, and swaps of neighbours that turn `a`
 // into `b`.
 size_t EditDistance(const std::string& a, const std::string& b);
 
-// Returns the known key, or table of keys, that is most similar to the unknown `key`. Returns an
-// empty string if none is similar.
+// Returns the known key or table that is most similar to the unknown `key`, or an empty string if
+// none is similar.
 std::string NearestKey(const std::string& key);
 
 }  // namespace stasis::config

@@ -68,11 +68,12 @@ Status Put(const std::string& path, const std::string& content) {
   STASIS_ASSIGN(std::string found, ReadFile(path, kMaxAgentLibraryBytes));
   if (found == content) return {};
   return Fail(Code::kFailedPrecondition,
-              path + " is not the library that it was: it was changed, or damaged",
-              "move it away; the next `stasis run` puts the right one there");
+              path + " is not the agent's library: the file was changed or damaged",
+              "move the file away; the next `stasis run` installs the library again");
 }
 
-// A program may change its user before it starts others, which also need to reach the library.
+// Lets other users pass through the directory: a program may change its user before it starts other
+// programs, which also load the library.
 Status LetPass(const std::string& folder) {
   struct stat st;
   if (::stat(folder.c_str(), &st) != 0) return FailErrno(errno, "stat " + folder);
@@ -83,19 +84,21 @@ Status LetPass(const std::string& folder) {
   return {};
 }
 
-// ld.so would skip a library that it cannot load, with only a line on the program's stderr.
+// Checks that ld.so can load the library. Otherwise it would only print a line to the program's
+// stderr and start the program without the agent.
 Status CheckLoadable(const std::string& path) {
   // ld.so splits LD_PRELOAD at blanks and colons, and expands $ORIGIN and others.
   if (path.find_first_of(" :$\t\n") != path.npos) {
     return Fail(
         Code::kUnimplemented,
-        "a library cannot be preloaded from " + path + ": its path has one of ' ', ':', '$'",
-        "set STASIS_STATE_DIR (folders.state) to a path without");
+        "the agent's library cannot be preloaded from " + path + ": the path has a ' ', ':' or '$'",
+        "set STASIS_STATE_DIR (folders.state) to a path without these characters");
   }
   struct statvfs st;
   if (::statvfs(path.c_str(), &st) == 0 && (st.f_flag & ST_NOEXEC) != 0) {
-    return Fail(Code::kUnimplemented, path + " lies on a file system that is mounted noexec",
-                "set STASIS_STATE_DIR (folders.state) to a folder on another one");
+    return Fail(Code::kUnimplemented,
+                "programs cannot load " + path + ": its file system is mounted noexec",
+                "set STASIS_STATE_DIR (folders.state) to a folder on another file system");
   }
   return {};
 }
@@ -138,17 +141,17 @@ bool IsInstalledPlace(const std::string& path, const std::string& build_id) {
 Status RestoreAgentLibrary(const std::string& path, const std::string& build_id,
                            const std::string& source) {
   if (!IsInstalledPlace(path, build_id)) {
-    return Fail(Code::kInvalidArgument, path + " is no place where Stasis puts its agent");
+    return Fail(Code::kInvalidArgument, path + " is not a path where Stasis installs its agent");
   }
   if (PathExists(path)) return {};
   STASIS_ASSIGN(std::string found, ReadBuildId(source));
   if (found != build_id) {
     return Fail(Code::kFailedPrecondition, source + " has the build id " +
                                                (found.empty() ? "(none)" : found) +
-                                               ", and the program needs " + build_id);
+                                               ", but the program needs " + build_id);
   }
   STASIS_ASSIGN(std::string content, ReadFile(source, kMaxAgentLibraryBytes));
-  return Annotate(Put(path, content), "put " + path + " back");
+  return Annotate(Put(path, content), "restore " + path);
 }
 
 std::string PreloadValue(const std::string& current, const std::string& library) {

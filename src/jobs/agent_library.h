@@ -1,6 +1,6 @@
-// The agent's library for programs. A program keeps it mapped for life, and CRIU needs the
-// identical file at a restore. Programs therefore do not use the installation's file, which an
-// upgrade replaces, but a permanent copy:
+// The agent's library for programs. A program keeps it mapped until it ends, and CRIU needs the
+// identical file at a restore. Programs therefore use a permanent copy instead of the
+// installation's file, which an upgrade replaces:
 //
 //   DATA/agents/BUILDID/libstasis-agent.so     mode 0555, readable by every user, never overwritten
 #pragma once
@@ -16,14 +16,14 @@ namespace stasis::jobs {
 inline constexpr char kAgentLibraryName[] = "libstasis-agent.so";
 inline constexpr size_t kMaxAgentLibraryBytes = 16u << 20;
 
-// Copies this installation's library there unless it exists, and returns the path of the copy.
+// Copies this installation's library to that path, unless it exists there, and returns the path.
 // Returns kUnimplemented if programs could not load it: no library, a path with characters special
 // to ld.so, or a noexec file system. Returns kFailedPrecondition if another file is at that path.
 Result<std::string> InstallAgentLibrary(const Paths& paths);
 
 // Returns the path of the library to preload into a new program. Empty with `without`, and if there
-// is no agent for this processor. Any other problem is an error rather than a program without
-// agent, which would be slower to suspend for its lifetime.
+// is no agent for this processor. Any other problem is an error, because a program that starts
+// without the agent is slower to suspend until it ends.
 Result<std::string> AgentToPreload(const Paths& paths, bool without);
 
 // Path and build id of this installation's own library.
@@ -34,7 +34,7 @@ struct AgentLibrary {
 // Fails if the library is missing or has no build id.
 Result<AgentLibrary> OwnAgentLibrary();
 
-// Returns true if `path` has the form above. A missing library is restored only there.
+// Returns true if `path` has the form above. RestoreAgentLibrary writes only to such paths.
 bool IsInstalledPlace(const std::string& path, const std::string& build_id);
 // Restores a missing library at exactly `path` from `source`, which must have that build id. Keeps
 // an existing file.

@@ -32,7 +32,7 @@ class AgentLibraryTest : public ::testing::Test {
   mode_t old_umask_;
 };
 
-TEST_F(AgentLibraryTest, IsPutWhereEveryUserCanReadItAndStays) {
+TEST_F(AgentLibraryTest, TheCopyIsReadableByEveryUserAndIsNotReplaced) {
   auto path = InstallAgentLibrary(paths);
   ASSERT_TRUE(path) << path.error().ToString();
   auto own = OwnAgentLibrary();
@@ -53,7 +53,7 @@ TEST_F(AgentLibraryTest, IsPutWhereEveryUserCanReadItAndStays) {
   EXPECT_EQ(ListDir(paths.data + "/agents/" + own->build_id)->size(), 1u);
 }
 
-TEST_F(AgentLibraryTest, WritesNothingWhenItIsThere) {
+TEST_F(AgentLibraryTest, NothingIsWrittenIfTheCopyExists) {
   auto path = InstallAgentLibrary(paths);
   ASSERT_TRUE(path) << path.error().ToString();
   const std::string library_folder = path->substr(0, path->rfind('/'));
@@ -62,10 +62,10 @@ TEST_F(AgentLibraryTest, WritesNothingWhenItIsThere) {
   ASSERT_TRUE(InstallAgentLibrary(paths));
   struct stat st {};
   ASSERT_EQ(::stat(library_folder.c_str(), &st), 0);
-  EXPECT_EQ(st.st_mtim.tv_sec, 1) << "a temporary file was made in it";
+  EXPECT_EQ(st.st_mtim.tv_sec, 1) << "a temporary file was created in it";
 }
 
-TEST_F(AgentLibraryTest, AnotherFileInItsPlaceIsRefusedAndLeftAlone) {
+TEST_F(AgentLibraryTest, AnotherFileAtThePathIsRejectedAndNotChanged) {
   auto path = InstallAgentLibrary(paths);
   ASSERT_TRUE(path);
   ASSERT_EQ(::unlink(path->c_str()), 0);
@@ -76,7 +76,7 @@ TEST_F(AgentLibraryTest, AnotherFileInItsPlaceIsRefusedAndLeftAlone) {
   EXPECT_EQ(*ReadFile(*path), "something else");
 }
 
-TEST_F(AgentLibraryTest, APathThatTheLoaderWouldTakeApartIsRefused) {
+TEST_F(AgentLibraryTest, APathThatTheLoaderWouldSplitIsRejected) {
   for (const char* name : {"with space", "with:colon", "with$ORIGIN"}) {
     Paths odd{folder.path() + "/run", folder.path() + "/" + name};
     ::mkdir(odd.data.c_str(), 0700);
@@ -87,7 +87,7 @@ TEST_F(AgentLibraryTest, APathThatTheLoaderWouldTakeApartIsRefused) {
   }
 }
 
-TEST_F(AgentLibraryTest, OneThatIsMissingIsPutBackWhereItWas) {
+TEST_F(AgentLibraryTest, AMissingLibraryIsRestoredAtItsPath) {
   auto own = OwnAgentLibrary();
   ASSERT_TRUE(own);
   std::string place = folder.path() + "/elsewhere/agents/" + own->build_id + "/libstasis-agent.so";
@@ -98,7 +98,7 @@ TEST_F(AgentLibraryTest, OneThatIsMissingIsPutBackWhereItWas) {
   EXPECT_TRUE(RestoreAgentLibrary(place, own->build_id, "/not/needed"));
 }
 
-TEST_F(AgentLibraryTest, AnythingElseIsNotPutAnywhere) {
+TEST_F(AgentLibraryTest, OtherPathsAndOtherLibrariesAreRejected) {
   auto own = OwnAgentLibrary();
   ASSERT_TRUE(own);
   std::string id = own->build_id, name = "/libstasis-agent.so";

@@ -48,7 +48,7 @@ std::vector<std::string> DecodeArguments(const std::string& bytes) {
 
 int64_t Bits(uint64_t value) { return static_cast<int64_t>(value); }
 
-// In the order of the table's columns, starting with `seen_state`.
+// Returns the values of the columns from `seen_state` to `seen_image`, in the table's order.
 std::vector<SqlValue> SeenOf(const Job& job) {
   std::vector<SqlValue> values = {std::string(StateName(job.state))};
   values.resize(12);
@@ -71,13 +71,14 @@ std::vector<SqlValue> SeenOf(const Job& job) {
 }
 
 bool IsPid(int64_t pid) { return pid >= 2 && pid <= kMaxPid; }
-// 0 for an adopted program.
+// An adopted program has the shim's pid 0.
 bool IsShim(int64_t pid, int64_t start) { return IsPid(pid) || (pid == 0 && start == 0); }
 bool IsAbsolute(const std::string& path) {
   return path.starts_with('/') && path.size() <= kMaxPathBytes;
 }
 
-// A new file appears complete or not at all, so an empty file is known to be damaged.
+// Creates the database under a temporary name and renames it when complete. So a file that is empty
+// must be damaged.
 Status Make(const std::string& folder, std::span<const Migration> migrations) {
   STASIS_ASSIGN(UniqueFd lock, LockStore(folder));
   const std::string path = folder + kDatabaseFile, unfinished = folder + kUnfinished;
@@ -91,12 +92,12 @@ Status Make(const std::string& folder, std::span<const Migration> migrations) {
   if (::chmod(unfinished.c_str(), 0600) != 0) return FailErrno(errno, "chmod " + unfinished);
   STASIS_TRY(FsyncPath(unfinished));
   ::unlink((unfinished + kJournal).c_str());
-  // The journal of a removed database must not be rolled back in this one.
+  // SQLite would roll back the journal of a removed database in the new one.
   const std::string journal = path + kJournal;
   if (PathExists(journal) && ::rename(journal.c_str(), (journal + ".old").c_str()) != 0) {
     return FailErrno(errno, "rename " + journal);
   }
-  if (::rename(unfinished.c_str(), path.c_str()) != 0) return FailErrno(errno, "make " + path);
+  if (::rename(unfinished.c_str(), path.c_str()) != 0) return FailErrno(errno, "create " + path);
   return FsyncPath(folder);
 }
 
@@ -105,7 +106,7 @@ Status Make(const std::string& folder, std::span<const Migration> migrations) {
 Result<Database> Database::Open(const std::string& folder, std::span<const Migration> migrations) {
   const std::string path = folder + kDatabaseFile;
   if (!PathExists(path)) {
-    STASIS_TRY(Annotate(Make(folder, migrations), "make the database of jobs " + path));
+    STASIS_TRY(Annotate(Make(folder, migrations), "create the database of jobs " + path));
   }
   STASIS_ASSIGN(Sqlite sqlite, Sqlite::Open(path));
   STASIS_TRY(BringUpToDate(sqlite, migrations));
@@ -178,6 +179,16 @@ Result<Checkpoint> Database::ReadCheckpoint(const Statement& row, int first) con
   return checkpoint;
 }
 
+Result<std::vector<Checkpoint>> Database::ReadCheckpoints(Statement rows) const {
+  std::vector<Checkpoint> checkpoints;
+  for (;;) {
+    STASIS_ASSIGN(bool more, rows.Next());
+    if (!more) return checkpoints;
+    STASIS_ASSIGN(Checkpoint checkpoint, ReadCheckpoint(rows, 0));
+    checkpoints.push_back(std::move(checkpoint));
+  }
+}
+
 Result<std::vector<Database::Row>> Database::List() const {
   // One statement, so that the result is consistent.
   STASIS_ASSIGN(
@@ -211,25 +222,15 @@ Result<std::optional<Job>> Database::Find(const std::string& id) const {
                                                   " FROM checkpoint WHERE job = ? AND kind = "
                                                   "'dump' ORDER BY number",
                                               {id}));
-  for (;;) {
-    STASIS_ASSIGN(bool more, rows.Next());
-    if (!more) return std::optional<Job>(std::move(job));
-    STASIS_ASSIGN(Checkpoint checkpoint, ReadCheckpoint(rows, 0));
-    job.checkpoints.push_back(std::move(checkpoint));
-  }
+  STASIS_ASSIGN(job.checkpoints, ReadCheckpoints(std::move(rows)));
+  return std::optional<Job>(std::move(job));
 }
 
 Result<std::vector<Checkpoint>> Database::Checkpoints(const std::string& id) const {
   STASIS_ASSIGN(Statement rows, sqlite_.Query(std::string("SELECT ") + kCheckpointColumns +
                                                   " FROM checkpoint WHERE job = ? ORDER BY number",
                                               {id}));
-  std::vector<Checkpoint> checkpoints;
-  for (;;) {
-    STASIS_ASSIGN(bool more, rows.Next());
-    if (!more) return checkpoints;
-    STASIS_ASSIGN(Checkpoint checkpoint, ReadCheckpoint(rows, 0));
-    checkpoints.push_back(std::move(checkpoint));
-  }
+  return ReadCheckpoints(std::move(rows));
 }
 
 Result<bool> Database::Insert(const Job& job) {
@@ -264,7 +265,7 @@ Status Database::SaveDescription(const Job& job) {
 
 Status Database::SaveSeen(const Job& job) {
   std::vector<SqlValue> values = SeenOf(job);
-  // Strictly increasing, so that two writers can tell their versions apart.
+  // Strictly increasing, so that each write gets a different version.
   values.push_back(std::max(NowMs(), job.changed_ms + 1));
   values.push_back(job.id);
   values.push_back(job.changed_ms);

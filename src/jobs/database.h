@@ -1,6 +1,6 @@
 // The rows of the database of jobs: descriptions, checkpoints, and the state of each job when it
-// was last read. This class looks neither at processes nor at a job's directory; use the store for
-// a job's current state.
+// was last read. This class reads neither processes nor a job's directory; use the store for a
+// job's current state.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,8 @@ namespace stasis::jobs {
 
 // In the directory of jobs; not a valid job name.
 inline constexpr char kDatabaseFile[] = "/.jobs.db";
-// Limit for each kind; the oldest entries beyond it are dropped. Images are not deleted.
+// The number of checkpoints kept for each job and kind; older entries are dropped. Images are not
+// deleted.
 inline constexpr int kKeptCheckpoints = 1000;
 
 class Database {
@@ -25,12 +26,13 @@ class Database {
   static Result<Database> Open(const std::string& folder,
                                std::span<const Migration> migrations = Migrations());
 
-  // Runs `change` in a durable transaction: all of it is stored, or nothing.
+  // Runs `change` in a durable transaction: either all of its writes are stored or none.
   template <class Change>
   Status Write(Change change) {
     return sqlite_.Write(std::move(change));
   }
-  // Like Write, for data that can be written later: gives up soon if another writer is active.
+  // Like Write, for data that may also be written later: gives up after kSoonMs if another writer
+  // is active.
   template <class Change>
   void WriteIfFree(Change change) {
     sqlite_.SetBusyTimeout(kSoonMs);
@@ -65,6 +67,7 @@ class Database {
   explicit Database(Sqlite sqlite) : sqlite_(std::move(sqlite)) {}
   Result<Job> ReadJob(const Statement& row) const;
   Result<Checkpoint> ReadCheckpoint(const Statement& row, int first) const;
+  Result<std::vector<Checkpoint>> ReadCheckpoints(Statement rows) const;
 
   Sqlite sqlite_;
 };

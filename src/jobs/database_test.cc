@@ -58,7 +58,7 @@ class DatabaseTest : public ::testing::Test {
   TempFolder folder;
 };
 
-TEST_F(DatabaseTest, JobComesBackAsItWas) {
+TEST_F(DatabaseTest, JobIsReadAsItWasWritten) {
   Job job = Example();
   job.state = State::kExited;
   job.processes = Processes{{{7}, 1}, {{8}, UINT64_MAX}, "boot", {3, UINT64_MAX}};
@@ -83,14 +83,14 @@ TEST_F(DatabaseTest, JobComesBackAsItWas) {
   EXPECT_EQ(back.processes, job.processes);
   EXPECT_EQ(back.ending, job.ending);
   EXPECT_EQ(back.dumped_image, std::nullopt);
-  auto nobody = database.Find("nobody");
-  EXPECT_TRUE(nobody && !*nobody);
+  auto missing = database.Find("missing");
+  EXPECT_TRUE(missing && !*missing);
   struct stat st;
   ASSERT_EQ(::stat(Path().c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 07777, 0600u);
 }
 
-TEST_F(DatabaseTest, CheckpointsComeBackInTheirOrderAndDumpsApart) {
+TEST_F(DatabaseTest, CheckpointsAreListedInOrderAndDumpsSeparately) {
   Database database = Open();
   ASSERT_TRUE(Insert(database, Example()));
   ASSERT_TRUE(Insert(database, Example("none")));
@@ -132,7 +132,7 @@ TEST_F(DatabaseTest, CheckpointsComeBackInTheirOrderAndDumpsApart) {
   EXPECT_TRUE(database.Checkpoints("llama")->empty());
 }
 
-TEST_F(DatabaseTest, OldestAreForgottenOfTheirOwnKind) {
+TEST_F(DatabaseTest, OnlyOldCheckpointsOfTheSameKindAreDropped) {
   Database database = Open();
   ASSERT_TRUE(Insert(database, Example()));
   ASSERT_TRUE(database.Write([&]() -> Status {
@@ -151,7 +151,7 @@ TEST_F(DatabaseTest, OldestAreForgottenOfTheirOwnKind) {
   EXPECT_EQ((*all)[1].time_ms, 5);
 }
 
-TEST_F(DatabaseTest, WhatASlowReaderSawDoesNotReplaceWhatIsNewer) {
+TEST_F(DatabaseTest, AnOldStateDoesNotReplaceANewerOne) {
   Database database = Open();
   ASSERT_TRUE(Insert(database, Example()));
   Job slow = **database.Find("llama"), quick = slow;
@@ -162,7 +162,7 @@ TEST_F(DatabaseTest, WhatASlowReaderSawDoesNotReplaceWhatIsNewer) {
   EXPECT_EQ((*database.Find("llama"))->state, State::kRunning);
 }
 
-TEST_F(DatabaseTest, LaterDatabaseIsRefusedAndLeftAlone) {
+TEST_F(DatabaseTest, DatabaseOfALaterVersionIsRejectedAndNotChanged) {
   Open();
   ASSERT_TRUE(Raw(Path()).Run("PRAGMA user_version = 7"));
   const std::string before = *ReadFile(Path());
@@ -170,11 +170,11 @@ TEST_F(DatabaseTest, LaterDatabaseIsRefusedAndLeftAlone) {
   ASSERT_FALSE(database);
   EXPECT_EQ(database.error().code, Code::kUnimplemented);
   EXPECT_THAT(database.error().message,
-              AllOf(HasSubstr(Path()), HasSubstr("version 7"), HasSubstr("knows 1")));
+              AllOf(HasSubstr(Path()), HasSubstr("version 7"), HasSubstr("supports version 1")));
   EXPECT_TRUE(*ReadFile(Path()) == before);
 }
 
-TEST_F(DatabaseTest, DamagedDatabaseIsRefusedByNameAndNeverMadeAnew) {
+TEST_F(DatabaseTest, DamagedDatabaseIsRejectedByNameAndNeverReplaced) {
   { Database database = Open(); }
   const std::string good = *ReadFile(Path());
   Sqlite other = *Sqlite::Open(folder.path() + "/other", true);
@@ -204,8 +204,8 @@ TEST_F(DatabaseTest, DamagedDatabaseIsRefusedByNameAndNeverMadeAnew) {
   }
 }
 
-// Any wrong byte gives an error, the old content, or part of it: no crash, and no invalid job.
-TEST_F(DatabaseTest, WrongBytesAreAnErrorOrBounded) {
+// A wrong byte gives an error, the old content, or part of it, but no crash and no invalid job.
+TEST_F(DatabaseTest, WrongBytesGiveAnErrorOrValidJobs) {
   {
     Database database = Open();
     Job job = Example();
@@ -241,7 +241,7 @@ TEST_F(DatabaseTest, WrongBytesAreAnErrorOrBounded) {
   EXPECT_GT(errors, 10);
 }
 
-TEST_F(DatabaseTest, RowThatCouldNotBeIsThatJobsErrorAndNobodyElses) {
+TEST_F(DatabaseTest, InvalidRowIsAnErrorOfItsJobOnly) {
   const char* const kChanges[] = {
       "UPDATE job SET argv = x''",
       "UPDATE job SET cwd = x'61'",
@@ -283,7 +283,7 @@ TEST_F(DatabaseTest, RowThatCouldNotBeIsThatJobsErrorAndNobodyElses) {
   }
 }
 
-TEST_F(DatabaseTest, MigrationsAreAppliedInOrderAllOrNone) {
+TEST_F(DatabaseTest, MigrationsAreAppliedInOrderAndAllOrNone) {
   constexpr Migration kOne[] = {{1, "one", "CREATE TABLE a (x INTEGER);"}};
   constexpr Migration kGood[] = {kOne[0],
                                  {2, "two", "ALTER TABLE a ADD COLUMN y INTEGER;"},
@@ -302,7 +302,7 @@ TEST_F(DatabaseTest, MigrationsAreAppliedInOrderAllOrNone) {
   ASSERT_TRUE(Database::Open(folder.path(), kGood));
 }
 
-TEST_F(DatabaseTest, WhatWasTakenAwayInTheMiddleOfAWriteIsNotUndoneInANewOne) {
+TEST_F(DatabaseTest, JournalOfARemovedDatabaseIsNotAppliedToANewOne) {
   { Database database = Open(); }
   // The state left by a kill in the middle of a commit.
   std::string journal = Path() + "-journal";
@@ -314,7 +314,7 @@ TEST_F(DatabaseTest, WhatWasTakenAwayInTheMiddleOfAWriteIsNotUndoneInANewOne) {
   EXPECT_TRUE(PathExists(journal + ".old"));
 }
 
-TEST_F(DatabaseTest, AHeldDatabaseIsBusyAndReadersOfTheOldStateAreNot) {
+TEST_F(DatabaseTest, ALockedDatabaseIsBusyForWritersOnly) {
   Database database = Open();
   ASSERT_TRUE(Insert(database, Example()));
   Sqlite other = Raw(Path());
@@ -332,7 +332,7 @@ TEST_F(DatabaseTest, AHeldDatabaseIsBusyAndReadersOfTheOldStateAreNot) {
 }
 
 // Each process creates jobs with checkpoints until it is killed, and reports each commit.
-TEST_F(DatabaseTest, KillsInTheMiddleOfWritesLoseNothingThatWasSaid) {
+TEST_F(DatabaseTest, KillsDuringWritesLoseNoReportedJob) {
   constexpr int kRounds = 12, kWriters = 2;
   uint32_t said[kWriters] = {}, seed = 12345;
   for (int round = 0; round < kRounds; ++round) {
@@ -393,7 +393,7 @@ TEST_F(DatabaseTest, KillsInTheMiddleOfWritesLoseNothingThatWasSaid) {
   EXPECT_GE(said[0], uint32_t{kRounds});
 }
 
-TEST_F(DatabaseTest, FullDiskIsSaidAndWhatWasThereStays) {
+TEST_F(DatabaseTest, FullDiskIsReportedAndLosesNothing) {
   // In a private file system visible only to this child.
   pid_t child = ::fork();
   if (child == 0) {
@@ -417,7 +417,7 @@ TEST_F(DatabaseTest, FullDiskIsSaidAndWhatWasThereStays) {
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no right to mount a small file system";
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "mounting a small file system needs root";
   EXPECT_EQ(status, 0) << WEXITSTATUS(status);
 }
 

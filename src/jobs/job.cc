@@ -27,8 +27,8 @@ constexpr std::string_view kSecond[] = {
     "otter",  "pine",   "plover", "raven",   "reef",   "ridge",  "river",  "robin",
     "spruce", "star",   "stone",  "swan",    "thrush", "tide",   "willow", "wren"};
 
-// A CRIU that dumps a job in a pid namespace runs below the init process there, the shim. It is not
-// part of the job, and a signal meant for the job would harm it.
+// The process names of CRIU. For a job in its own pid namespace, CRIU runs below the shim, which is
+// the init process there. It is not part of the job, and a signal to the job must not reach it.
 constexpr std::string_view kCriu[] = {"criu", "stasis-criu-ins"};
 
 bool IsCriu(const process::Stat& stat) {

@@ -1,5 +1,5 @@
-// A job: a named program that Stasis started, restored or adopted. Its current state comes from its
-// shim's files and /proc; the database is only a record (see store.h).
+// A job: a named program that Stasis started, restored or adopted. Its current state is read from
+// its shim's files and /proc; the database only records it (see store.h).
 #pragma once
 
 #include <sys/types.h>
@@ -26,11 +26,11 @@ std::string_view KindName(CheckpointKind kind);
 // A saved state of the job: a dump to an image, or a suspend.
 struct Checkpoint {
   std::string image;  // absolute path; empty for a suspend
-  std::string name;   // of the image; may be empty
+  std::string name;   // name of the image; may be empty
   int64_t time_ms = 0;
   uint64_t bytes = 0;  // bytes that the image refers to, or GPU memory released
   double seconds = 0;  // duration of the operation
-  // Bytes newly written for it; absent if unknown.
+  // Bytes newly written for this checkpoint; absent if unknown.
   std::optional<uint64_t> written_bytes = {};
   CheckpointKind kind = CheckpointKind::kDump;
   std::string account = {};  // JSON as printed by `--json`; may be empty
@@ -47,7 +47,7 @@ struct Processes {
 
 // How the root ended, as recorded by its shim.
 struct Ending {
-  bool dumped = false;  // it was killed after a complete dump
+  bool dumped = false;  // the root was killed after a complete dump
   int code = 0;         // exit code; 128+n for a signal, 75 if dumped
   int signal = 0;       // 0 if none
   int64_t time_ms = 0;
@@ -60,7 +60,7 @@ enum class State {
   kEnding,  // the root has ended and its shim is recording that
   kExited,
   kDumped,
-  kLost,  // it has ended in an unknown way: after a reboot, without its shim, or adopted
+  kLost,  // how the root ended is unknown: after a reboot, without its shim, or adopted
 };
 std::string_view StateName(State state);
 std::optional<State> ParseState(std::string_view name);
@@ -77,23 +77,23 @@ struct Job {
   int64_t created_ms = 0;
   int64_t changed_ms = 0;  // time of the last change in the database
   std::string log;
-  std::string agent;  // path of the agent's library; empty if started without
-  // Oldest first. Lists of jobs contain only the last image of each.
+  std::string agent;  // path of the agent's library; empty if started without the agent
+  // Oldest first. A job from a list of jobs has only its last image.
   std::vector<Checkpoint> checkpoints;
 
-  // State from the shim's records and /proc when the job was read. Not saved from this struct.
+  // The following is the state from the shim's records and /proc when the job was read.
   State state = State::kStarting;
-  // False for a running job means that its exit code will be lost. True for an ended job means that
-  // it has left background processes.
+  // If it is false for a running job, the exit code will be lost. If it is true for an ended job,
+  // background processes are left.
   bool has_shim = false;
   std::optional<Processes> processes;       // absent if not yet started or if the start was killed
-  std::optional<Ending> ending;             // the end of these processes
-  std::optional<std::string> dumped_image;  // these processes have been dumped to it, or are about
-                                            // to be killed for it
+  std::optional<Ending> ending;             // how these processes ended
+  std::optional<std::string> dumped_image;  // image with these processes, which were killed after
+                                            // the dump or are about to be
 };
 
-// Returns true if it was adopted while running (manage.h) and not restored since: it has no shim,
-// log or terminal.
+// Returns true if the job was adopted while running (manage.h) and not restored since. Then it has
+// no shim, log or terminal.
 inline bool IsAdopted(const Job& job) {
   return job.processes && job.processes->shim.pid.value == 0;
 }

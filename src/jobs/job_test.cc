@@ -5,7 +5,7 @@
 namespace stasis::jobs {
 namespace {
 
-TEST(JobIdTest, GrammarIsWhatTheManualSays) {
+TEST(JobIdTest, GrammarMatchesTheManual) {
   for (const char* good : {"a", "llama", "run-1", "a.b_c-9"}) EXPECT_TRUE(IsValidId(good)) << good;
   for (const char* bad : {"", "1", "4711", "A", "-a", ".hidden", "a/b", "a b", "\xc3\xa4", "a\n"}) {
     EXPECT_FALSE(IsValidId(bad)) << bad;

@@ -13,12 +13,12 @@ namespace stasis::jobs {
 // In a job's directory.
 inline constexpr char kLockFile[] = "/lock";
 
-// Locks a file. `operation` is one of flock(2)'s. Returns kAborted if it is non-blocking and the
+// Locks a file. `operation` is that of flock(2). Returns kAborted if it is non-blocking and the
 // lock is held.
 Result<UniqueFd> LockFile(const std::string& path, int operation, int flags = O_RDWR);
 
-// Locks the store: no other process may create or sweep jobs in `folder`, or create their database.
-// Blocks until the lock is free. Not recursive.
+// Locks the store, so that no other process can create or sweep jobs in `folder`, or create the
+// database. Blocks until the lock is free. Not recursive.
 Result<UniqueFd> LockStore(const std::string& folder);
 
 }  // namespace stasis::jobs

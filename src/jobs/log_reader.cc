@@ -32,7 +32,7 @@ uint64_t LogReader::TailOffset(const std::string& path, uint64_t bytes) {
 
 void LogReader::SkipHole(uint64_t size) {
   off_t data = ::lseek(fd_.get(), static_cast<off_t>(offset_), SEEK_DATA);
-  // ENXIO: only a hole from here on. Other errors show at the next read.
+  // ENXIO: the file has only a hole from here on. The next read reports other errors.
   if (data < 0 && errno == ENXIO) data = static_cast<off_t>(std::max(size, offset_));
   if (data <= static_cast<off_t>(offset_)) return;
   offset_ = static_cast<uint64_t>(data);
@@ -44,7 +44,7 @@ Result<std::string> LogReader::Next() {
   std::string text(64 << 10, '\0');
   for (;;) {
     struct stat st {};
-    if (::fstat(fd_.get(), &st) != 0) return FailErrno(errno, "look at the log");
+    if (::fstat(fd_.get(), &st) != 0) return FailErrno(errno, "stat the log");
     const auto size = static_cast<uint64_t>(st.st_size);
     if (size < offset_) offset_ = 0;
     SkipHole(size);
@@ -77,7 +77,7 @@ Result<bool> LogReader::Copy() {
     if (written.error().raw == EPIPE) return false;
     return Fail(
         ErrnoError(static_cast<int>(written.error().raw), "cannot write the log to standard output")
-            .WithHint("The job itself is not concerned."));
+            .WithHint("The job itself is not affected."));
   }
 }
 

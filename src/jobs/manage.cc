@@ -12,6 +12,7 @@
 #include "jobs/record.h"
 #include "process/identity.h"
 #include "process/memory.h"
+#include "process/search.h"
 #include "process/tree.h"
 
 namespace stasis::jobs {
@@ -44,17 +45,18 @@ using Refusal = Status (*)(const Stat& stat);
 
 Status RefuseInit(const Stat& stat) {
   if (stat.id.pid.value != 1) return {};
-  return Fail(Code::kUnimplemented, "process 1 is the machine's init, and can be no job");
+  return Fail(Code::kUnimplemented,
+              "process 1 is the machine's init process and cannot become a job");
 }
 
 Status RefuseKernelThread(const Stat& stat) {
   if (!stat.kernel_thread) return {};
-  return Fail(Code::kUnimplemented, Describe(stat) + " is a kernel thread, and can be no job");
+  return Fail(Code::kUnimplemented, Describe(stat) + " is a kernel thread and cannot become a job");
 }
 
 Status RefuseEnded(const Stat& stat) {
   if (process::IsAlive(stat)) return {};
-  return Fail(Code::kNotFound, Describe(stat) + " has ended and waits for its parent to notice");
+  return Fail(Code::kNotFound, Describe(stat) + " has ended, but its parent has not reaped it");
 }
 
 Status RefuseForeign(const Stat& stat) { return process::CheckOwn(stat, Caller::Self()); }
@@ -83,20 +85,14 @@ tl::unexpected<Error> InJob(const std::string& who, const std::string& id) {
 
 // Jobs of other users are in other stores, but their shims are visible.
 Status CheckBelowNoShim(const Stat& root) {
-  std::vector<HostPid> seen;
-  for (HostPid at = root.parent; at.value > 1;) {
-    auto stat = process::ReadStat(at);
-    if (!stat || std::find(seen.begin(), seen.end(), at) != seen.end()) return {};
-    if (IsShim(*stat)) {
-      return Fail(Code::kAlreadyExists,
-                  Describe(root) +
-                      " is in a job already, which is not among yours: its shim is "
-                      "process " +
-                      ToString(at),
-                  "the user who started it names it: `stasis ps` of that user lists it");
-    }
-    seen.push_back(at);
-    at = stat->parent;
+  for (const Stat& ancestor : process::ReadLineage(root.parent)) {
+    if (!IsShim(ancestor)) continue;
+    return Fail(Code::kAlreadyExists,
+                Describe(root) +
+                    " is in a job already, of another user or another state folder: its shim is "
+                    "process " +
+                    ToString(ancestor.id.pid),
+                "`stasis ps`, run by the user who started it, lists it");
   }
   return {};
 }
@@ -129,7 +125,7 @@ Status CheckTreeIsOwn(const process::ProcessTree& tree) {
   return {};
 }
 
-// A process controls these texts; arguments that cannot be stored are left out.
+// A process controls its own arguments. If they cannot be stored, returns its name instead.
 std::vector<std::string> CommandOf(const Stat& stat) {
   auto argv = process::ReadCommandLine(stat.id.pid, Deadline::In(process::kMemoryAnswer));
   const bool fits = argv && !argv->empty() && argv->size() <= kMaxArguments &&
@@ -145,7 +141,8 @@ std::string DirectoryOf(HostPid pid) {
   return fits ? WithoutDeleted(std::move(*path)) : "/";
 }
 
-// Returns the path of the agent's library, or empty if it was started without.
+// Returns the path of the agent's library, or an empty string if the process runs without the
+// agent.
 std::string AgentIn(HostPid pid) {
   auto mappings = process::ReadMappings(pid);
   if (!mappings) return {};
@@ -163,20 +160,13 @@ std::string AgentIn(HostPid pid) {
 bool IsShim(const Stat& stat) { return stat.comm == kShimName && process::IsAlive(stat); }
 
 Status CheckNotAbove(HostPid pid) {
-  std::vector<HostPid> seen;
-  for (HostPid at{::getpid()}; at.value > 1;) {
-    auto stat = process::ReadStat(at);
-    if (!stat || std::find(seen.begin(), seen.end(), at) != seen.end()) return {};
-    if (at == pid) {
-      return Fail(Code::kUnimplemented,
-                  at.value == ::getpid()
-                      ? "process " + ToString(pid) + " is this very command"
-                      : Describe(*stat) + " is what this very command runs below",
-                  "name another program; or ask from outside of it, for example from another "
-                  "terminal");
-    }
-    seen.push_back(at);
-    at = stat->parent;
+  for (const Stat& stat : process::ReadLineage({::getpid()})) {
+    if (stat.id.pid != pid) continue;
+    return Fail(Code::kUnimplemented,
+                pid.value == ::getpid() ? "process " + ToString(pid) + " is this command itself"
+                                        : Describe(stat) + " is an ancestor of this command",
+                "name another program, or run the command outside of this one, for example in "
+                "another terminal");
   }
   return {};
 }
@@ -187,9 +177,9 @@ Status CheckHasOutput(const Job& job, const std::string& what) {
       Code::kFailedPrecondition,
       "cannot " + what + " job " + job.id + ": it was adopted as process " +
           ToString(job.processes->root.pid) +
-          ", which Stasis did not start, and which therefore has neither a log nor a terminal",
-      "it writes where it was started to write; after `stasis dump` and `stasis restore` it "
-      "has both");
+          ", which Stasis did not start, so it has neither a log nor a terminal of Stasis",
+      "its output still goes where it was sent at its start; after `stasis dump` and `stasis "
+      "restore` the job has both");
 }
 
 Result<HostPid> ParsePid(const std::string& text) {
@@ -198,17 +188,11 @@ Result<HostPid> ParsePid(const std::string& text) {
   if (error == std::errc() && end == text.data() + text.size() && pid > 0) return HostPid{pid};
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
               "'" + text.substr(0, kMaxIdLength) + "' is not a process id",
-              "a program is adopted by its number: `pgrep NAME` finds it");
+              "give the process id of the program; `pgrep NAME` finds it");
 }
 
 Result<Job> Manage(const Store& store, const ManageRequest& request) {
-  if (process::IsThreadOfAnother(request.pid.value)) {
-    auto credentials = process::ReadCredentials(request.pid);
-    return Fail(
-        Code::kInvalidArgument, Domain::kUsage, 0,
-        ToString(request.pid) + " is a thread, not a process",
-        credentials ? "its process is " + process::ToString(credentials->thread_group) : "");
-  }
+  STASIS_TRY(process::CheckNotThread(request.pid));
   STASIS_ASSIGN(const Stat root, process::ReadStat(request.pid));
   for (Refusal refuse : kRefusals) STASIS_TRY(refuse(root));
 

@@ -33,11 +33,11 @@ Result<Job> Manage(const Store& store, const ManageRequest& request);
 // Returns true for a live process whose name is that of a shim, of any user and store.
 bool IsShim(const process::Stat& stat);
 
-// Rejects this process and its ancestors. A client of the daemon calls this itself, because the
+// Rejects this process and its ancestors. A client of the daemon must call this itself, because the
 // daemon does not run below the user's shell.
 Status CheckNotAbove(process::HostPid pid);
 
-// Returns kFailedPrecondition for such a job: it has no output to `what` ("attach to").
+// Returns kFailedPrecondition for an adopted job, because it has no output to `what` ("attach to").
 Status CheckHasOutput(const Job& job, const std::string& what);
 
 // Parses a pid given by the user. Returns a usage error if it is invalid.

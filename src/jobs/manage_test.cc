@@ -84,7 +84,7 @@ TEST_F(ManageTest, RunningProgramIsAJobWithoutAShim) {
   EXPECT_REFUSED(CheckHasOutput(job, "attach to"), 7, "neither a log nor a terminal");
 }
 
-TEST_F(ManageTest, NobodyKnowsHowItEnded) {
+TEST_F(ManageTest, EndOfAnAdoptedJobIsUnknown) {
   const process::ProcessId program = StartPaused();
   ASSERT_TRUE(Adopt(program.pid));
   // Waiting ends even if the parent does not reap the process.
@@ -99,7 +99,7 @@ TEST_F(ManageTest, NobodyKnowsHowItEnded) {
   EXPECT_FALSE(PathExists(store.Folder("a")));
 }
 
-TEST_F(ManageTest, ThatItWasDumpedIsKnown) {
+TEST_F(ManageTest, DumpOfAnAdoptedJobIsRecorded) {
   const process::ProcessId program = StartPaused();
   ASSERT_TRUE(Adopt(program.pid));
   ASSERT_TRUE(store.MarkDumped("a", program, "/images/a"));
@@ -109,7 +109,7 @@ TEST_F(ManageTest, ThatItWasDumpedIsKnown) {
   EXPECT_EQ(job.dumped_image, "/images/a");
 }
 
-TEST_F(ManageTest, AnotherProcessWithItsNumberIsNotTheJob) {
+TEST_F(ManageTest, AnotherProcessWithItsPidIsNotTheJob) {
   const process::ProcessId program = StartPaused();
   ASSERT_TRUE(Adopt(program.pid));
   // Simulates a reused pid.
@@ -134,7 +134,7 @@ TEST_F(ManageTest, AnotherProcessWithItsNumberIsNotTheJob) {
   EXPECT_EQ(Look("b").state, State::kLost);
 }
 
-TEST_F(ManageTest, StaysWhenOthersMakeJobsAndWhenItsFileIsLost) {
+TEST_F(ManageTest, AdoptedJobSurvivesASweepAndTheLossOfItsFile) {
   const process::ProcessId program = StartPaused();
   ASSERT_TRUE(Adopt(program.pid));
   Run("other", "exit 0");  // sweeps leftovers of killed creators
@@ -145,7 +145,7 @@ TEST_F(ManageTest, StaysWhenOthersMakeJobsAndWhenItsFileIsLost) {
   EXPECT_EQ(Look("a").state, State::kRunning);
 }
 
-TEST_F(ManageTest, WhatIsInAJobAlreadyIsRefused) {
+TEST_F(ManageTest, ProcessOfAJobIsRejected) {
   StartedJob started = Run("job", "sh -c 'echo > " + ready_.path() + "; " + Pause() + "' & wait");
   ready_.Read();
   auto tree = process::ReadTree(started.root.pid);
@@ -156,7 +156,7 @@ TEST_F(ManageTest, WhatIsInAJobAlreadyIsRefused) {
   EXPECT_REFUSED(Adopt(started.shim.pid), 5, "is a program of Stasis itself");
 }
 
-TEST_F(ManageTest, TreeWithAJobInItIsRefused) {
+TEST_F(ManageTest, TreeThatContainsAJobIsRejected) {
   // The child is a job, so its parent cannot become one.
   const process::ProcessId parent = Start("sh -c '" + Pause() + "' & wait");
   process::HostPid child;
@@ -170,7 +170,7 @@ TEST_F(ManageTest, TreeWithAJobInItIsRefused) {
   EXPECT_REFUSED(Adopt(child), 7, "is in job child already");
 }
 
-TEST_F(ManageTest, JobOfAStoreThatIsNotOursIsRefused) {
+TEST_F(ManageTest, JobOfAnotherStoreIsRejected) {
   StartedJob started = Run("job", "echo > " + ready_.path() + "; " + Pause());
   ready_.Read();
   ASSERT_TRUE(MakeDirs(folder.path() + "/others"));
@@ -178,12 +178,12 @@ TEST_F(ManageTest, JobOfAStoreThatIsNotOursIsRefused) {
   EXPECT_REFUSED(refused, 7, "its shim is process " + ToString(started.shim.pid));
 }
 
-TEST_F(ManageTest, WhatCanBeNoJobIsRefused) {
+TEST_F(ManageTest, ProcessThatCannotBecomeAJobIsRejected) {
   EXPECT_REFUSED(Adopt({1}), 5, "the machine's init");
-  EXPECT_REFUSED(Adopt({::getpid()}), 5, "is this very command");
+  EXPECT_REFUSED(Adopt({::getpid()}), 5, "is this command itself");
   // In a container the parent may be its init process.
   if (::getppid() > 1) {
-    EXPECT_REFUSED(Adopt({::getppid()}), 5, "what this very command runs below");
+    EXPECT_REFUSED(Adopt({::getppid()}), 5, "is an ancestor of this command");
   }
   EXPECT_REFUSED(Adopt({4194304}), 3, "there is no process 4194304");
 
@@ -194,7 +194,7 @@ TEST_F(ManageTest, WhatCanBeNoJobIsRefused) {
 
   const process::ProcessId zombie = StartPaused();
   KillWithoutReaping(zombie);
-  EXPECT_REFUSED(Adopt(zombie.pid), 3, "has ended and waits for its parent");
+  EXPECT_REFUSED(Adopt(zombie.pid), 3, "has ended, but its parent has not reaped it");
   Reap(zombie);
 
   auto kernel = process::ReadStat({2});
@@ -202,8 +202,8 @@ TEST_F(ManageTest, WhatCanBeNoJobIsRefused) {
   EXPECT_TRUE(store.List()->empty());
 }
 
-TEST_F(ManageTest, AnotherUsersProgramIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "to be another user needs root";
+TEST_F(ManageTest, AnotherUsersProgramIsRejected) {
+  if (::geteuid() != 0) GTEST_SKIP() << "changing the user needs root";
   const process::ProcessId roots = StartPaused();
   ::chmod(folder.path().c_str(), 0711);
   const std::string own = folder.path() + "/own";
@@ -223,7 +223,7 @@ TEST_F(ManageTest, AnotherUsersProgramIsRefused) {
   EXPECT_EQ(WEXITSTATUS(status), 4);
 }
 
-TEST_F(ManageTest, NamesAndLimitsAreThoseOfRun) {
+TEST_F(ManageTest, NamesAndLimitsAreCheckedAsForRun) {
   const process::ProcessId program = StartPaused();
   EXPECT_REFUSED(Adopt(program.pid, "4711"), 2, "cannot name a job");
   Run("taken", "exit 0");
@@ -235,7 +235,7 @@ TEST_F(ManageTest, NamesAndLimitsAreThoseOfRun) {
   EXPECT_TRUE(IsValidId(made_up->id));
 }
 
-TEST_F(ManageTest, OfSeveralAtTheSameTimeOneHasIt) {
+TEST_F(ManageTest, OneOfSeveralConcurrentCallersSucceeds) {
   const process::ProcessId program = StartPaused();
   constexpr int kCallers = 8;
   int gate[2];
@@ -267,7 +267,7 @@ TEST_F(ManageTest, OfSeveralAtTheSameTimeOneHasIt) {
   EXPECT_EQ(store.List()->size(), 1u);
 }
 
-TEST_F(ManageTest, HeldJobIsNeitherHeldNorDeletedByAnother) {
+TEST_F(ManageTest, HeldJobCanNeitherBeHeldNorDeletedByAnother) {
   Run("a", "exit 3");
   End("a");
   {
@@ -281,11 +281,11 @@ TEST_F(ManageTest, HeldJobIsNeitherHeldNorDeletedByAnother) {
     EXPECT_EQ(Look("a").state, State::kExited);  // it existed before
     EXPECT_TRUE(store.Hold("a"));
   }
-  EXPECT_REFUSED(store.Hold("nobody"), 3, "there is no job nobody");
+  EXPECT_REFUSED(store.Hold("missing"), 3, "there is no job missing");
   EXPECT_TRUE(store.Delete("a"));
 }
 
-TEST_F(ManageTest, JobWhoseHalfRestoreIsBeingTakenDownIsNotDeleted) {
+TEST_F(ManageTest, JobWhoseRestoreIsBeingUndoneIsNotDeleted) {
   StartedJob started = Run("a", "exit 3");
   End("a");
   AwaitGone(started.shim);

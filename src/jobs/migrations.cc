@@ -6,9 +6,10 @@ namespace {
 // "Stas". SQLite stores it in the file header, where `file` recognises it.
 constexpr int64_t kApplicationId = 0x53746173;
 
-// NULL columns are unknown, or did not happen. Unsigned 64-bit numbers are stored bit by bit. argv:
-// the arguments, each followed by a zero byte. seen_*: the state at the last look, used only if the
-// shim's files and /proc do not determine it.
+// A NULL column means unknown, or that the event has not happened. Unsigned 64-bit numbers are
+// stored as signed numbers with the same bits. argv: the arguments, each followed by a zero byte.
+// seen_*: the state when the job was last read, used only if the shim's files and /proc do not
+// determine it.
 constexpr char kJobsAndCheckpoints[] = R"sql(
 CREATE TABLE job (
   id              TEXT PRIMARY KEY,
@@ -61,7 +62,7 @@ Status Apply(Sqlite& database, std::span<const Migration> migrations) {
     if (migration.number <= version) continue;
     STASIS_TRY(Annotate(
         database.RunScript(migration.sql),
-        "bring it to version " + std::to_string(migration.number) + " (" + migration.what + ")"));
+        "upgrade it to version " + std::to_string(migration.number) + " (" + migration.what + ")"));
     version = migration.number;
   }
   return database.Run("PRAGMA user_version = " + std::to_string(version));
@@ -74,7 +75,7 @@ std::span<const Migration> Migrations() { return kMigrations; }
 Status BringUpToDate(Sqlite& database, std::span<const Migration> migrations) {
   STASIS_ASSIGN(int64_t application, database.Number("PRAGMA application_id"));
   STASIS_ASSIGN(int64_t version, Version(database));
-  // A file gets its name when complete, so an empty one was truncated.
+  // A file gets this name only when it is complete, so an empty file was truncated.
   if (application != kApplicationId || version < 1) {
     return Fail(database.Damaged("it is empty, or not a database of jobs"));
   }
@@ -82,9 +83,10 @@ Status BringUpToDate(Sqlite& database, std::span<const Migration> migrations) {
   if (version > known) {
     return Fail(
         Code::kUnimplemented,
-        "the database of jobs " + database.path() + " is of a later Stasis: it has version " +
-            std::to_string(version) + ", and this one knows " + std::to_string(known),
-        "use the later Stasis, or another folder with STASIS_STATE_DIR. Nothing was changed");
+        "a later version of Stasis wrote the database of jobs " + database.path() +
+            ": it has version " + std::to_string(version) + ", and this Stasis supports version " +
+            std::to_string(known),
+        "nothing was changed; use the later Stasis, or another folder with STASIS_STATE_DIR");
   }
   if (version == known) return {};
   return database.Write([&] { return Apply(database, migrations); });

@@ -8,7 +8,7 @@
 namespace stasis::jobs {
 
 struct Migration {
-  int number;        // 1, 2, …: the version of the database after it
+  int number;        // 1, 2, …: the version of the database after this migration
   const char* what;  // for error messages
   const char* sql;
 };
@@ -16,8 +16,8 @@ struct Migration {
 std::span<const Migration> Migrations();
 
 // Checks that the file is a database of jobs of this or an earlier version, and applies missing
-// `migrations` in one transaction. Returns kDataLoss if it is damaged or of another kind,
-// kUnimplemented if it is of a later version of Stasis.
+// `migrations` in one transaction. Returns kDataLoss if the file is damaged or not such a database,
+// kUnimplemented if a later version of Stasis wrote it.
 Status BringUpToDate(Sqlite& database, std::span<const Migration> migrations);
 // Creates the tables in an empty file.
 Status MakeTables(Sqlite& database, std::span<const Migration> migrations);

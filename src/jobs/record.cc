@@ -55,7 +55,7 @@ uint64_t Unsigned(const Json& object, const char* name) {
   return value.get<uint64_t>();
 }
 
-// Pid 1 is no child and cannot belong to a job.
+// Pid 1 cannot be a child and so cannot belong to a job.
 process::ProcessId Process(const Json& object, const char* name) {
   const Json& value = Field(object, name);
   return {{static_cast<pid_t>(Number(value, "pid", 2, kMaxPid))}, Count(value, "start_time")};
@@ -82,7 +82,7 @@ auto Decoded(const std::string& text, Decode decode)
     auto found = Number(document, "version", 0, std::numeric_limits<int>::max());
     if (found != shim::kRecordVersion) {
       return Fail(Code::kUnimplemented, "the record has version " + std::to_string(found) +
-                                            "; this Stasis knows version " +
+                                            "; this Stasis supports version " +
                                             std::to_string(shim::kRecordVersion));
     }
     return decode(document);

@@ -5,7 +5,7 @@
 namespace stasis::jobs {
 namespace {
 
-TEST(RecordTest, ProcessRecordsAreBounded) {
+TEST(RecordTest, InvalidNumbersInRecordsAreRejected) {
   const std::string good = R"({"version": 1, "boot_id": "b", "shim": {"pid": 7, "start_time": 1},)"
                            R"( "root": {"pid": 8, "start_time": 2},)"
                            R"( "log": {"device": 3, "inode": 18446744073709551615}})";
@@ -46,7 +46,7 @@ TEST(RecordTest, ProcessRecordsAreBounded) {
   EXPECT_FALSE(DecodeEnding(bad));
 }
 
-TEST(RecordTest, MarkOfADumpKeepsThePathAsItIs) {
+TEST(RecordTest, MarkOfADumpKeepsThePathUnchanged) {
   auto mark = DecodeDumped(EncodeDumped({{{8}, 22}, "/images/ a b"}));
   ASSERT_TRUE(mark);
   EXPECT_EQ(mark->root, (process::ProcessId{{8}, 22}));

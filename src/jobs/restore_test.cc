@@ -1,4 +1,4 @@
-// Restores trees with real CRIU below the real shim, with starters that die at any moment.
+// Restores trees with real CRIU below the real shim. Starters are killed at various moments.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -33,7 +33,7 @@ class RestoreTest : public JobsTest {
 
   // Starts a job that answers each line written to `go_` with the next number, and exits on "end".
   void StartCounter() {
-    // Retries a read that found end-of-file.
+    // The loop retries a read that got end-of-file.
     Run("a", "i=0; while :; do if read x < " + go_.path() +
                  "; then if [ \"$x\" = end ]; then exit 9; fi; i=$((i+1)); echo $i; fi; done");
   }
@@ -79,7 +79,7 @@ class RestoreTest : public JobsTest {
     std::optional<RestoreShim> shim;
     process::ProcessId root;
   };
-  // In a new pid namespace if apart_ is set.
+  // Starts CRIU under the shim, in a new pid namespace if apart_ is set.
   Result<criu::Session> StartCriu(const criu::RestoreRequest& request,
                                   std::optional<RestoreShim>& shim) {
     RestoreSpec spec{store.Folder("a"), {store.OwnLog("a")}, {}, {}, {}};
@@ -151,7 +151,7 @@ class RestoreTest : public JobsTest {
 
 #define ASSERT_OK(result) ASSERT_TRUE(result) << (result).error().ToString()
 
-TEST_F(RestoreTest, DumpedJobGoesOnUnderItsNewShimAndAgain) {
+TEST_F(RestoreTest, DumpedJobContinuesUnderItsNewShimRepeatedly) {
   StartCounter();
   CountTo(1);
   pid_t pid = Look("a").processes->root.pid.value;
@@ -167,7 +167,7 @@ TEST_F(RestoreTest, DumpedJobGoesOnUnderItsNewShimAndAgain) {
 
     auto restoring = Restore();
     ASSERT_OK(restoring);
-    EXPECT_EQ(Look("a").state, State::kDumped) << "not before the commit";
+    EXPECT_EQ(Look("a").state, State::kDumped) << "the state must not change before the commit";
     auto committed = restoring->shim->Commit(Patience());
     ASSERT_OK(committed);
     Job restored = Look("a");
@@ -189,7 +189,7 @@ TEST_F(RestoreTest, DumpedJobGoesOnUnderItsNewShimAndAgain) {
   ExpectNothingLeft();
 }
 
-TEST_F(RestoreTest, InAPidNamespaceOfItsOwnItIsAJobAsAnyOther) {
+TEST_F(RestoreTest, JobInItsOwnPidNamespaceContinuesToo) {
   apart_ = true;
   StartCounter();
   CountTo(1);
@@ -222,7 +222,7 @@ TEST_F(RestoreTest, InAPidNamespaceOfItsOwnItIsAJobAsAnyOther) {
   ExpectNothingLeft();
 }
 
-TEST_F(RestoreTest, TheEndOfAPidNamespacesInitEndsTheJob) {
+TEST_F(RestoreTest, KillingTheInitOfAPidNamespaceEndsTheJob) {
   apart_ = true;
   StartCounter();
   CountTo(1);
@@ -239,7 +239,7 @@ TEST_F(RestoreTest, TheEndOfAPidNamespacesInitEndsTheJob) {
   EXPECT_EQ(Look("a").state, State::kLost);
 }
 
-TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
+TEST_F(RestoreTest, StarterKilledBeforeTheCommitLeavesNothing) {
   StartCounter();
   CountTo(1);
   process::ProcessId first = Look("a").processes->shim;
@@ -254,10 +254,10 @@ TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
   };
   constexpr criu::Moment kAfterCriu = criu::Moment::kPreDump;  // never occurs in a restore
   const Row kRows[] = {{"CRIU has started", criu::Moment::kOther},
-                       {"before CRIU makes anything", criu::Moment::kPreRestore},
-                       {"the tree exists, stopped", criu::Moment::kPostRestore},
-                       {"it is about to run", criu::Moment::kPreResume},
-                       {"it runs", criu::Moment::kPostResume},
+                       {"before CRIU creates processes", criu::Moment::kPreRestore},
+                       {"the tree exists and is stopped", criu::Moment::kPostRestore},
+                       {"the tree is about to run", criu::Moment::kPreResume},
+                       {"the tree runs", criu::Moment::kPostResume},
                        {"CRIU has ended", kAfterCriu}};
   for (size_t i = 0; i < 2 * std::size(kRows); ++i) {
     const Row& row = kRows[i / 2];
@@ -295,7 +295,7 @@ TEST_F(RestoreTest, StarterThatDiesAtAnyMomentBeforeTheCommitLeavesNothing) {
   EXPECT_EQ(End("a").ending->code, 9);
 }
 
-TEST_F(RestoreTest, StarterThatDiesAfterItsLastWordHasCommitted) {
+TEST_F(RestoreTest, StarterThatExitsAfterItsCommitMessageHasCommitted) {
   StartCounter();
   CountTo(1);
   auto dumped = Dump();
@@ -320,7 +320,7 @@ TEST_F(RestoreTest, StarterThatDiesAfterItsLastWordHasCommitted) {
   EXPECT_EQ(End("a").ending->code, 9);
 }
 
-TEST_F(RestoreTest, AbortIsAnsweredWhenNothingIsLeft) {
+TEST_F(RestoreTest, AbortIsAcknowledgedWhenNothingIsLeft) {
   StartCounter();
   CountTo(1);
   auto dumped = Dump();
@@ -338,7 +338,7 @@ TEST_F(RestoreTest, AbortIsAnsweredWhenNothingIsLeft) {
   EXPECT_EQ(Look("a").state, State::kDumped);
 }
 
-TEST_F(RestoreTest, RootThatEndsBeforeTheCommitIsSaidAndRecorded) {
+TEST_F(RestoreTest, RootThatEndsBeforeTheCommitIsReportedAndRecorded) {
   StartCounter();
   CountTo(1);
   auto dumped = Dump();
@@ -355,7 +355,7 @@ TEST_F(RestoreTest, RootThatEndsBeforeTheCommitIsSaidAndRecorded) {
   EXPECT_EQ(job.ending->code, 9);
 }
 
-TEST_F(RestoreTest, CommitWithoutARootIsRefused) {
+TEST_F(RestoreTest, CommitWithoutARootIsRejected) {
   Run("a", "exit 0");
   End("a");
   auto pair = ipc::MakeSocketPair();

@@ -35,11 +35,11 @@ TEST_F(JobsTest, SignalIsRecordedAs128AndItsNumber) {
   EXPECT_EQ(job.ending->code, 128 + SIGTERM);
 }
 
-TEST_F(JobsTest, TheEndOfAJobWhoseFolderWasRemovedIsNotTheEndOfTheNextOfItsName) {
+TEST_F(JobsTest, EndOfAJobWithARemovedFolderIsNotRecordedForANewJobOfThatName) {
   Fifo first(folder.path() + "/first"), second(folder.path() + "/second");
   StartedJob removed = Run("a", "read x < " + first.path());
   std::filesystem::remove_all(store.Folder("a"));
-  // The database may still have the name.
+  // The database may still contain the name.
   (void)store.Delete("a");
   Run("a", "read x < " + second.path() + "; exit 7");
   first.Write();
@@ -51,7 +51,7 @@ TEST_F(JobsTest, TheEndOfAJobWhoseFolderWasRemovedIsNotTheEndOfTheNextOfItsName)
   EXPECT_EQ(job.ending->code, 7);
 }
 
-TEST_F(JobsTest, OutputIsCompleteAndInTheOrderOfItsWrites) {
+TEST_F(JobsTest, OutputIsCompleteAndInTheOrderOfTheWrites) {
   // A megabyte, with lines alternating between the two streams.
   Run("a",
       "i=0; while [ $i -lt 10000 ]; do"
@@ -68,7 +68,7 @@ TEST_F(JobsTest, OutputIsCompleteAndInTheOrderOfItsWrites) {
   EXPECT_TRUE(LogOf("a") == expected) << "the log differs";
 }
 
-TEST_F(JobsTest, JobHasThreeDescriptorsAndASessionOfItsOwn) {
+TEST_F(JobsTest, JobHasThreeDescriptorsAndItsOwnSession) {
   int leak = ::open("/dev/null", O_RDONLY);  // without O_CLOEXEC
   Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
   StartedJob started = Run("a", "echo > " + ready.path() + "; read x < " + go.path());
@@ -99,7 +99,7 @@ TEST_F(JobsTest, JobHasThreeDescriptorsAndASessionOfItsOwn) {
   End("a");
 }
 
-TEST_F(JobsTest, EnvironmentDirectoryUmaskAndLimitsAreTheCallersSignalsAreNot) {
+TEST_F(JobsTest, JobInheritsEnvironmentDirectoryUmaskAndLimitsButNotSignalSettings) {
   mode_t old = ::umask(027);
   char* cwd = ::getcwd(nullptr, 0);
   ASSERT_EQ(::chdir(folder.path().c_str()), 0);
@@ -129,7 +129,7 @@ TEST_F(JobsTest, EnvironmentDirectoryUmaskAndLimitsAreTheCallersSignalsAreNot) {
                             "\n0027\n200\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
 }
 
-TEST_F(JobsTest, ProgramThatIsNotThereLeavesNothing) {
+TEST_F(JobsTest, MissingProgramLeavesNothing) {
   auto started = TryRun("a", {"no-such-program-anywhere"});
   ASSERT_FALSE(started);
   EXPECT_EQ(started.error().code, Code::kNotFound);
@@ -138,7 +138,7 @@ TEST_F(JobsTest, ProgramThatIsNotThereLeavesNothing) {
   EXPECT_TRUE(store.List()->empty());
 }
 
-TEST_F(JobsTest, ProgramThatCannotBeRunNamesTheReasonAndItsLogIsTakenAwayAgain) {
+TEST_F(JobsTest, ProgramThatCannotBeRunHasAReasonAndLeavesNoLog) {
   std::string program = folder.path() + "/program", log = folder.path() + "/out.log";
   ASSERT_TRUE(WriteFileDurably(program, "#!/no/such/interpreter\n"));
   auto denied = TryRun("a", {program}, log);
@@ -153,14 +153,14 @@ TEST_F(JobsTest, ProgramThatCannotBeRunNamesTheReasonAndItsLogIsTakenAwayAgain) 
   EXPECT_FALSE(PathExists(log));
 }
 
-TEST_F(JobsTest, LogThatCannotBeOpenedIsWrongUsageAndNothingRuns) {
+TEST_F(JobsTest, LogThatCannotBeOpenedIsAUsageErrorAndNothingRuns) {
   auto started = TryRun("a", {"/bin/true"}, "/no/such/folder/log");
   ASSERT_FALSE(started);
   EXPECT_EQ(ExitCode(started.error()), 2);
   EXPECT_TRUE(store.List()->empty());
 }
 
-TEST_F(JobsTest, GrandchildThatLeftKeepsTheShimAndItsOutput) {
+TEST_F(JobsTest, GrandchildInItsOwnSessionKeepsTheShimAndTheOutput) {
   Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
   StartedJob started = Run("a", "(setsid sh -c 'echo $$ > " + ready.path() + "; read x < " +
                                     go.path() + "; echo late') & exit 3");
@@ -184,7 +184,7 @@ TEST_F(JobsTest, GrandchildThatLeftKeepsTheShimAndItsOutput) {
   EXPECT_FALSE(PathExists(store.Folder("a")));
 }
 
-TEST_F(JobsTest, DeleteWaitsForWhatIsAboutToEnd) {
+TEST_F(JobsTest, DeleteWaitsForProcessesThatAreAboutToEnd) {
   Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
   const std::string child = "sh -c 'echo > " + ready.path() + "; read x < " + go.path() + "; true'";
   StartedJob started = Run("a", "(setsid " + child + ") & exit 0");
@@ -205,7 +205,7 @@ TEST_F(JobsTest, OrphansAreReaped) {
                            " (sh -c 'echo $PPID >/dev/null; exit 0' &); echo > " +
                                ready.path() + "; read x < " + go.path());
   ready.Read();
-  // The shim sees each orphan's end in turn; none of them ends the root.
+  // Waits until the shim has reaped all orphans; only the shim and the root are left.
   size_t left;
   do {
     auto tree = process::ReadTree(started.shim.pid);
@@ -238,7 +238,7 @@ TEST_F(JobsTest, KilledShimLeavesTheJobRunningAndItsOutputIsKept) {
   EXPECT_TRUE(store.Delete("a"));
 }
 
-TEST_F(JobsTest, SignalsThatEndOthersDoNotEndTheShim) {
+TEST_F(JobsTest, SignalsDoNotEndTheShim) {
   Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
   StartedJob started = Run("a", "echo > " + ready.path() + "; read x < " + go.path() + "; exit 4");
   ready.Read();
@@ -249,14 +249,14 @@ TEST_F(JobsTest, SignalsThatEndOthersDoNotEndTheShim) {
   EXPECT_EQ(End("a").ending->code, 4);
 }
 
-TEST_F(JobsTest, FullDiskIsTheProgramsOwnErrorAndItsEndIsStillRecorded) {
+TEST_F(JobsTest, ProgramGetsTheErrorOfAFullDiskAndItsExitIsStillRecorded) {
   if (::geteuid() != 0) GTEST_SKIP() << "mounting a small file system needs root";
-  std::string disk = folder.path() + "/jobs";  // has the job's records too
+  std::string disk = folder.path() + "/jobs";  // also contains the job's records
   ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", 0, "size=256k,mode=0700"), 0) << strerror(errno);
   Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
   StartedJob started = Run("a", "head -c 1000000 /dev/zero 2>/dev/null; echo $? > " + ready.path() +
                                     "; read x < " + go.path() + "; echo after; exit 5");
-  EXPECT_EQ(ready.Read(), "1") << "as with `>` of a shell";
+  EXPECT_EQ(ready.Read(), "1") << "the program must get the error, as with `>` of a shell";
   // There is space again.
   std::string log = store.Folder("a") + "/log";
   ASSERT_EQ(::truncate(log.c_str(), 0), 0);
@@ -274,7 +274,7 @@ TEST_F(JobsTest, FullDiskIsTheProgramsOwnErrorAndItsEndIsStillRecorded) {
   EXPECT_EQ(full.ending->code, 6);
 }
 
-TEST_F(JobsTest, LogAtItsSizeLimitIsTheProgramsOwnError) {
+TEST_F(JobsTest, ProgramGetsTheErrorOfALogAtItsSizeLimit) {
   rlimit old{};
   ::getrlimit(RLIMIT_FSIZE, &old);
   rlimit small{64 << 10, old.rlim_max};
@@ -287,7 +287,7 @@ TEST_F(JobsTest, LogAtItsSizeLimitIsTheProgramsOwnError) {
   EXPECT_EQ(LogOf("a").size(), 64u << 10);
 }
 
-TEST_F(JobsTest, PipeIsNoLog) {
+TEST_F(JobsTest, PipeIsRejectedAsALog) {
   Fifo fifo(folder.path() + "/fifo");
   auto started = TryRun("a", {"/bin/true"}, fifo.path());
   ASSERT_FALSE(started);
@@ -296,7 +296,7 @@ TEST_F(JobsTest, PipeIsNoLog) {
   EXPECT_TRUE(store.List()->empty());
 }
 
-TEST_F(JobsTest, OutputThatIsReopenedOrPassedOnStaysInOrder) {
+TEST_F(JobsTest, OutputByReopenedAndInheritedDescriptorsStaysInOrder) {
   Run("a",
       "echo 1; (exec >>/dev/stdout; echo 2); exec 1>&- 1>>/dev/stderr; echo 3; exec 2>&1; "
       "echo 4 >&2; sh -c 'echo 5; (echo 6) & wait'; echo 7");
@@ -304,7 +304,7 @@ TEST_F(JobsTest, OutputThatIsReopenedOrPassedOnStaysInOrder) {
   EXPECT_EQ(LogOf("a"), "1\n2\n3\n4\n5\n6\n7\n");
 }
 
-TEST_F(JobsTest, MarkOfADumpCountsOnlyForTheTreeThatWasKilledForIt) {
+TEST_F(JobsTest, MarkOfADumpAppliesOnlyToAKilledTree) {
   Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
   std::string script = "echo > " + ready.path() + "; read x < " + go.path() + "; exit 2";
   StartedJob killed = Run("killed", script);

@@ -21,7 +21,7 @@ using shim::Kind;
 using shim::Message;
 using shim::Step;
 
-// Numbers of CRIU's descriptors on their way through the shim.
+// The shim has CRIU's descriptors at this and the following numbers.
 constexpr int kFirstPassedFd = 100;
 
 struct ShimArguments {
@@ -32,7 +32,7 @@ struct ShimArguments {
   std::optional<std::vector<std::string>> env;
   std::map<int, int> fds;
   std::map<std::string, std::string> program_env;
-  std::optional<pid_t> new_pidns = {};  // pid of the first process there
+  std::optional<pid_t> new_pidns = {};  // pid of CRIU in the new namespace
 };
 
 // Returns this process's environment without the variables of the program.
@@ -102,8 +102,8 @@ Result<Message> Receive(int control, const Deadline& deadline) {
   auto packet = ipc::ReceivePacket(control, &message, sizeof message);
   if (!packet || packet->size == 0) return ShimEnded();
   if (packet->size != sizeof message || message.version != shim::kProtocolVersion) {
-    return Fail(Code::kInternal, "the shim is of another version",
-                "the installation is mixed: unpack or build it again");
+    return Fail(Code::kInternal, "the shim belongs to another version of Stasis",
+                "the installation mixes two versions: unpack or build it again");
   }
   return message;
 }
@@ -126,9 +126,9 @@ const char* WhyNoOwnLog(int error) {
     case EPERM:
       return "another user's file";
     case EMLINK:
-      return "a file with another name too, in a folder that others may write to";
+      return "a file with several hard links, in a folder that other users can write to";
     case ENOTSUP:
-      return "no plain file";
+      return "not a regular file";
     default:
       return nullptr;
   }
@@ -147,31 +147,31 @@ tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& ar
       }
       if (arguments.stdio.log == arguments.job_folder + shim::kOwnLog) {
         if (const char* what = WhyNoOwnLog(message.value)) {
-          return Fail(Code::kPermissionDenied,
-                      "the job's own log " + arguments.stdio.log + " is " + what,
-                      std::string(message.value == EMLINK ? "it may be any file of yours"
-                                                          : "it is none that Stasis has made") +
-                          ": remove it, and a new one is made, or name another place with --log");
+          return Fail(
+              Code::kPermissionDenied, "the job's own log " + arguments.stdio.log + " is " + what,
+              std::string(message.value == EMLINK ? "it may be any file of yours"
+                                                  : "Stasis did not create it") +
+                  ": remove it, and Stasis creates a new one, or choose another with --log");
         }
       }
       if (message.value == ELOOP || message.value == EMLINK) {
         return Fail(Code::kPermissionDenied,
                     arguments.stdio.log + " cannot be a log: " +
-                        (message.value == ELOOP ? "a link of another user is on the way to it"
-                                                : "it has another name too, and may be any file"),
-                    "name the place itself, and a file of its own");
+                        (message.value == ELOOP ? "its path has a symbolic link of another user"
+                                                : "it has several hard links, and may be any file"),
+                    "name a file with one link, by a path without symbolic links");
       }
       if (message.value == EBADF) {
         return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                     arguments.stdio.log +
-                        " cannot be a log: it names an open descriptor, which is another one in "
-                        "each process",
-                    "name a file; `stasis logs -f` or --attach shows what the program writes");
+                        " cannot be a log: it names a descriptor, which is another file in each "
+                        "process",
+                    "name a file; `stasis logs -f` or --attach shows the program's output");
       }
       if (message.value == ENOTSUP) {
         return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                     arguments.stdio.log + " cannot be a log: it is a pipe, a socket or a terminal",
-                    "name a file; `stasis logs -f` or --attach shows what comes");
+                    "name a file; `stasis logs -f` or --attach shows the program's output");
       }
       return Fail(std::move(error));
     }
@@ -183,9 +183,9 @@ tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& ar
                                               "start a process",
                                               "write the job's record",
                                               "",
-                                              "take the restored tree",
-                                              "make a new pid namespace with a /proc of its own",
-                                              "make a terminal for the program"};
+                                              "pass the restored tree to the shim",
+                                              "create a pid namespace with its own /proc",
+                                              "create a terminal for the program"};
       auto step = static_cast<size_t>(message.step);
       Error error = ErrnoError(message.value, step < std::size(kWhat) ? kWhat[step] : "start");
       if (error.code == Code::kNotFound) error.code = Code::kInternal;
@@ -222,8 +222,8 @@ Result<RestoreShim> RestoreShim::Start(const RestoreSpec& spec, const Deadline& 
   for (;;) {
     auto received = Receive(shim.control_.get(), deadline);
     if (!received) {
-      // The shim may be waiting for the lock of a job that another restore has finished. Kill it,
-      // so that it does not start later.
+      // The shim may still wait for the job's lock, for example behind another restore. Kill it, so
+      // that it does not restore the job later.
       if (auto pidfd = process::OpenPidfd(shim.shim_)) {
         ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
       }
@@ -257,7 +257,7 @@ Status RestoreShim::AwaitAck(Kind of, const Deadline& deadline) {
   STASIS_ASSIGN(Message message, Await(Kind::kAck, deadline));
   if (message.kind == Kind::kFailed) return FailedStep(message, {});
   if (message.value != static_cast<int32_t>(of)) {
-    return Fail(Code::kInternal, "the shim acknowledged something else");
+    return Fail(Code::kInternal, "the shim acknowledged another message");
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Starts a shim and talks to it until it runs on its own.
+// Starts a shim and exchanges messages with it until the job belongs to the shim.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +23,7 @@ struct StdioSpec {
   uint64_t keep_log_bytes = 0;  // bytes to keep from its end; 0: everything
   // Size of a new terminal for the job.
   std::optional<shim::WindowSize> terminal = {};
-  int client_fd = -1;  // a client attached from the start: see terminal_client.h
+  int client_fd = -1;  // descriptor of a client attached from the start: see terminal_client.h
   // run: standard input of a program without a terminal; -1: /dev/null.
   int input_fd = -1;
 };
@@ -52,7 +52,8 @@ struct RestoreSpec {
   std::vector<std::string> criu_env;
   // Descriptors of CRIU including its socket, number in CRIU -> here. Numbers must be below 10 or
   // from 20 to 99; the shim adds those of kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. The
-  // caller must close its copies when Start has returned, to see end-of-file when CRIU exits.
+  // caller must close its copies when Start has returned, or it gets no end-of-file when CRIU
+  // exits.
   std::map<int, int> criu_fds;
   // Restore in a new pid namespace whose init process is the shim, so the job ends with it. CRIU
   // gets the pid `criu_pid` there; criu_argv must come from criu::Inside.
@@ -64,7 +65,7 @@ struct RestoreSpec {
 // this object is destroyed or its process ends. Not thread-safe.
 class RestoreShim {
  public:
-  // Returns when CRIU runs and waits for its request.
+  // Starts the shim and CRIU. Returns when CRIU runs and waits for its request.
   static Result<RestoreShim> Start(const RestoreSpec& spec, const Deadline& deadline);
 
   const process::ProcessId& shim() const { return shim_; }
@@ -78,7 +79,7 @@ class RestoreShim {
   Result<int> AwaitCriuEnd(const Deadline& deadline);
   // Returns the root's wait status if the shim has reported its end before the commit.
   std::optional<int> root_ended() const { return root_ended_; }
-  // Hands the tree over: the shim records it and continues on its own.
+  // Makes the tree the job's: the shim records it and no longer depends on this object.
   Status Commit(const Deadline& deadline);
   // Kills CRIU and the restored tree; returns when no process of it is left.
   Status Abort(const Deadline& deadline);

@@ -18,7 +18,7 @@ constexpr char kSettings[] =
     "PRAGMA trusted_schema = OFF;"
     "PRAGMA cell_size_check = ON;";
 
-// Real values are far smaller; a damaged length must not become an allocation.
+// Values are far smaller than this; a damaged length must not cause a large allocation.
 constexpr int kMaxValueBytes = 16 << 20;
 
 int BindValue(sqlite3_stmt* statement, int at, const SqlValue& value) {
@@ -41,11 +41,11 @@ int BindValue(sqlite3_stmt* statement, int at, const SqlValue& value) {
 }
 
 std::string DamagedHint(const std::string& path) {
-  return "Jobs run on: they are reached by process id, and images are whole. Put back a copy "
-         "of it, or save what can be read with `sqlite3 " +
-         path + " .recover`; or move it away, and " + path +
-         "-journal with it: jobs are then found again by their folders, without the checkpoints "
-         "since their start";
+  return "Running programs and images are not affected; name programs by their process ids. "
+         "Restore "
+         "the database from a copy, or extract what is readable with `sqlite3 " +
+         path + " .recover`. Or move it and " + path +
+         "-journal away: Stasis then creates an empty database and no longer lists the jobs";
 }
 
 }  // namespace
@@ -114,11 +114,11 @@ Error Sqlite::LastError() const {
     case SQLITE_BUSY:
       error.code = Code::kAborted;
       error.message = "the database of jobs " + path_ + " is held by another process";
-      return std::move(error).WithHint("try again; `fuser -v " + path_ + "` names who holds it");
+      return std::move(error).WithHint("try again; `fuser -v " + path_ + "` shows that process");
     case SQLITE_FULL:
       error.code = Code::kResourceExhausted;
       error.message = "there is no space left for the database of jobs " + path_;
-      return std::move(error).WithHint("make room there, and try again");
+      return std::move(error).WithHint("free space on its file system, and try again");
     case SQLITE_READONLY:
     case SQLITE_PERM:
       error.code = Code::kPermissionDenied;
@@ -129,7 +129,7 @@ Error Sqlite::LastError() const {
       error = ErrnoError(error_number, "use the database of jobs " + path_);
       if (error_number == ENOLCK) {
         error.hint =
-            "its file system has no locks for files; put Stasis's data elsewhere with "
+            "its file system does not support file locks; choose another folder with "
             "STASIS_STATE_DIR";
       }
       return error;
@@ -145,7 +145,8 @@ Result<Sqlite> Sqlite::Open(const std::string& path, bool create) {
   const int flags = SQLITE_OPEN_READWRITE | (create ? SQLITE_OPEN_CREATE : 0);
   const int code = sqlite3_open_v2(path.c_str(), &connection, flags, nullptr);
   opened.connection_.reset(connection);  // the connection must be closed even after an error
-  if (connection == nullptr) return Fail(Code::kResourceExhausted, "no memory for a database");
+  if (connection == nullptr)
+    return Fail(Code::kResourceExhausted, "out of memory while opening the database of jobs");
   if (code != SQLITE_OK) return Fail(opened.LastError());
   sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_limit(connection, SQLITE_LIMIT_LENGTH, kMaxValueBytes);
@@ -193,6 +194,5 @@ Result<int64_t> Sqlite::Number(const std::string& sql) const {
 }
 
 int64_t Sqlite::changed() const { return sqlite3_changes64(connection_.get()); }
-int64_t Sqlite::last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }
 
 }  // namespace stasis::jobs

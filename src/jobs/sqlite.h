@@ -47,8 +47,8 @@ class Sqlite {
   // no lock, so only a stopped one takes this long.
   static constexpr int kBusyTimeoutMs = 10000;
 
-  // An existing file, or with `create` a new one. Nothing is read yet: a file that is no database
-  // shows at the first statement. How a commit reaches the disk is set here:
+  // Opens an existing file, or with `create` also a new one. Reads nothing yet: a file that is not
+  // a database is reported at the first statement. Sets how a commit reaches the disk:
   // docs/decisions/jobs-in-sqlite.md.
   static Result<Sqlite> Open(const std::string& path, bool create = false);
 
@@ -63,7 +63,6 @@ class Sqlite {
   Result<int64_t> Number(const std::string& sql) const;
   // Number of rows changed by the last Run.
   int64_t changed() const;
-  int64_t last_row() const;
 
   // Runs `body` in a transaction that takes the write lock at its start, so that concurrent
   // transactions wait for each other and never deadlock. An error of `body` rolls everything back.

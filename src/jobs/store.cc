@@ -16,6 +16,7 @@
 #include "jobs/database.h"
 #include "jobs/locks.h"
 #include "jobs/record.h"
+#include "process/search.h"
 #include "shim/shim_protocol.h"
 
 namespace stasis::jobs {
@@ -23,7 +24,8 @@ namespace {
 
 constexpr int kMaxReadings = 20;
 
-// Reads a record of the shim. Absence is not an error, since the job may not have come that far.
+// Reads a record of the shim. A missing file is not an error, since the shim may not have written
+// it yet.
 template <class T>
 Result<std::optional<T>> ReadRecord(const std::string& path,
                                     Result<T> (*decode)(const std::string&)) {
@@ -49,13 +51,13 @@ bool IsWorthRemembering(const Job& job) {
 
 tl::unexpected<Error> Store::NoSuchJob(const std::string& id) {
   return Fail(Code::kNotFound, "there is no job " + id,
-              ::geteuid() != 0 ? "`stasis ps -a` lists them"
-                               : "`stasis ps -a` lists those of root; name a program of another "
-                                 "user by its process id, or ask as that user");
+              ::geteuid() != 0 ? "`stasis ps -a` lists your jobs"
+                               : "`stasis ps -a` lists the jobs of root; name a program of another "
+                                 "user by its process id, or run the command as that user");
 }
 
-// Read liveness before the records of the end, never after: a process that has ended by then has
-// finished its records.
+// Checks whether the processes live before it reads the records of their end, never after: if they
+// have ended by then, the records are complete.
 Status Store::ReadState(Job& job, const Job& known) const {
   std::string folder = Folder(job.id);
   const auto& processes = job.processes;
@@ -72,10 +74,10 @@ Status Store::ReadState(Job& job, const Job& known) const {
 
   STASIS_ASSIGN(auto ending, ReadRecord(folder + "/" + shim::kExitFile, DecodeEnding));
   STASIS_ASSIGN(auto mark, ReadRecord(folder + "/" + shim::kDumpedFile, DecodeDumped));
-  // A tree restored since makes the records void.
+  // The records are of earlier processes if the tree was restored since.
   if (ending && ending->root == processes->root) job.ending = ending->ending;
   if (mark && mark->root == processes->root) job.dumped_image = mark->image;
-  // An end is final, and remembered even after its record is gone.
+  // An end is final, so it is kept even after its record is gone.
   if (known.processes == processes && HasEnded(known.state)) {
     if (!job.ending) job.ending = known.ending;
     if (!job.dumped_image && known.state == State::kDumped) job.dumped_image = known.dumped_image;
@@ -88,7 +90,8 @@ Status Store::ReadState(Job& job, const Job& known) const {
   } else if (job.has_shim) {
     job.state = State::kEnding;
   } else {
-    // Without a shim the end was not observed, but the intended end is known.
+    // Without a shim the exit code was not recorded, but the mark of a dump shows why the job was
+    // killed.
     job.state = job.dumped_image ? State::kDumped : State::kLost;
   }
   return {};
@@ -106,11 +109,10 @@ Result<Job> Store::LookAt(const Job& known) const {
     if (written) job.processes = written;
     STASIS_TRY(ReadState(job, known));
     STASIS_ASSIGN(auto now, ReadRecord(process_file, DecodeProcesses));
-    // Otherwise another tree became the job meanwhile, and the records are inconsistent; read
-    // again.
+    // If not, the job was restored meanwhile and the records may be inconsistent; read them again.
     if (now == written) return job;
   }
-  return Fail(Code::kAborted, "the job keeps changing");
+  return Fail(Code::kAborted, "the job's records keep changing; try again");
 }
 
 Result<Job> Store::Known(Database& database, const std::string& id) const {
@@ -165,13 +167,7 @@ Result<std::vector<Checkpoint>> Store::Checkpoints(const std::string& id) const 
 }
 
 Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
-  std::vector<process::ProcessId> line;  // the process and its ancestors
-  for (process::HostPid at = pid; at.value > 1;) {
-    auto stat = process::ReadStat(at);
-    if (!stat || std::find(line.begin(), line.end(), stat->id) != line.end()) break;
-    line.push_back(stat->id);
-    at = stat->parent;
-  }
+  const std::vector<process::Stat> lineage = process::ReadLineage(pid);
   STASIS_ASSIGN(std::string boot_id, process::BootId());
   auto jobs = List();
   if (!jobs) {
@@ -181,7 +177,8 @@ Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
     return Fail(std::move(jobs).error());
   }
   // The nearest ancestor, because jobs may be nested.
-  for (const process::ProcessId& ancestor : line) {
+  for (const process::Stat& stat : lineage) {
+    const process::ProcessId& ancestor = stat.id;
     for (Listed& listed : *jobs) {
       if (!listed.job) continue;
       const auto& known = listed.job->processes;
@@ -215,12 +212,7 @@ Result<Target> Store::ResolveTarget(const std::string& text) const {
   if (error != std::errc() || pid == 0) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0, text + " is not a process id");
   }
-  if (process::IsThreadOfAnother(pid)) {
-    auto credentials = process::ReadCredentials({pid});
-    return Fail(
-        Code::kInvalidArgument, Domain::kUsage, 0, text + " is a thread, not a process",
-        credentials ? "its process is " + process::ToString(credentials->thread_group) : "");
-  }
+  STASIS_TRY(process::CheckNotThread({pid}));
   STASIS_ASSIGN(auto stat, process::ReadStat({pid}));
   target.root = stat.id;
   STASIS_ASSIGN(target.job, FindByProcess({pid}));

@@ -45,7 +45,7 @@ class Claim {
   const std::string& folder() const { return folder_; }
   // The job was created by Create.
   bool is_new() const { return is_new_; }
-  // Removes a new job after a failed start; releases an existing one.
+  // Removes a new job, after a failed start. Releases an existing job.
   Status Discard();
 
  private:
@@ -58,7 +58,7 @@ class Claim {
 
 struct Target {
   std::optional<Job> job;
-  // the given process, or the job's root; pid 0 if the job does not run
+  // The given process, or the job's root. Its pid is 0 if the job does not run.
   process::ProcessId root;
 };
 
@@ -71,8 +71,8 @@ class Store {
 
   // Returns kAlreadyExists if a job of that name exists, running or ended.
   Result<Claim> Create(const NewJob& job) const;
-  // Claims an existing job in its current state. Returns kAborted if another command is starting,
-  // restoring or deleting it.
+  // Claims an existing job. Returns kAborted if another command is starting, restoring or deleting
+  // it.
   Result<Claim> Hold(const std::string& id) const;
   // Returns kNotFound, "there is no job NAME", if it does not exist.
   Result<Job> Load(const std::string& id) const;
@@ -80,7 +80,7 @@ class Store {
     std::string id;
     Result<Job> job;  // an error of this job only, if its record is damaged
   };
-  // Each job has only its last image.
+  // Returns all jobs, each with only its last image.
   Result<std::vector<Listed>> List() const;
   // Changes argv, cwd, log or agent. `change` gets the job as last seen and may reject the change.
   Status Update(const std::string& id, const std::function<Status(Job&)>& change) const;
@@ -110,7 +110,7 @@ class Store {
 
   // Returns the path of a job's directory.
   std::string Folder(const std::string& id) const { return directory_ + "/" + id; }
-  // Returns the path of the output of a job without another log.
+  // Returns the path of a job's log if NewJob::log was empty.
   std::string OwnLog(const std::string& id) const { return Folder(id) + shim::kOwnLog; }
 
  private:

@@ -21,8 +21,9 @@ namespace {
 constexpr int kMaxGenerated = 100;
 constexpr std::chrono::seconds kBackgroundTime{2};
 
-// Removes a job from the database and hides its directory, both or neither, so that no reader sees
-// half a job. A kill between the two leaves a row without a directory, which can be removed again.
+// Removes a job from the database and hides its directory. If one fails, the other is undone, so
+// that no reader sees half a job. A kill between the two leaves a row without a directory, which
+// can be removed again.
 Status RemoveJob(Database& database, const std::string& folder, const std::string& id) {
   const std::string parent = folder.substr(0, folder.rfind('/') + 1);
   std::string hidden = parent + ".old-XXXXXX";
@@ -38,8 +39,8 @@ Status RemoveJob(Database& database, const std::string& folder, const std::strin
   return removed ? swept : removed;
 }
 
-// Waits until no process of the job is left. Its root has ended; processes that got the same signal
-// may need a moment longer.
+// Waits until no process of the job is left. The root has ended, and other processes that got the
+// same signal may need a moment longer.
 Status AwaitBackground(const Job& job) {
   const Deadline deadline = Deadline::In(kBackgroundTime);
   std::vector<process::HostPid> left = BackgroundProcesses(job);
@@ -64,7 +65,7 @@ Status AwaitBackground(const Job& job) {
 // Rejects a description that could not be read back from the database.
 Status CheckDescription(const Job& job) {
   auto invalid = [](const std::string& why) {
-    return Fail(Code::kInvalidArgument, "this cannot be a job: " + why);
+    return Fail(Code::kInvalidArgument, "the job cannot be created: " + why);
   };
   size_t bytes = 0;
   for (const std::string& argument : job.argv) {
@@ -86,7 +87,7 @@ Status CheckDescription(const Job& job) {
 tl::unexpected<Error> Busy(const std::string& id) {
   return Fail(Code::kAborted,
               "job " + id + " is busy: another command is starting, restoring or deleting it",
-              "try again when that has ended; `stasis ps -a` shows the result");
+              "try again when that command has ended; `stasis ps -a` shows the result");
 }
 
 }  // namespace
@@ -172,7 +173,7 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
       if (moved) return FsyncPath(directory_);
       made = false;
       if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR) {
-        return FailErrno(errno, "make " + claim.folder_);
+        return FailErrno(errno, "create " + claim.folder_);
       }
       return database.Remove(job.id);
     });
@@ -184,7 +185,8 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
     return claim;
   }
   (void)RemoveTree(hidden);
-  if (status) return Fail(Code::kResourceExhausted, "no free name was found", "name it with --job");
+  if (status)
+    return Fail(Code::kResourceExhausted, "no unused name was found", "name the job with --job");
   return Fail(std::move(status).error());
 }
 
@@ -199,7 +201,7 @@ Result<Claim> Store::Hold(const std::string& id) const {
   Claim claim;
   claim.folder_ = Folder(id);
   STASIS_ASSIGN(claim.lock_, LockJob(id));
-  // Only now is it safe from changes.
+  // Read again, because only now is the job protected from changes.
   STASIS_ASSIGN(claim.job_, Load(id));
   return claim;
 }
@@ -219,7 +221,7 @@ Status Store::TakenName(const std::string& id, Database& database) const {
   bool ended = other && HasEnded(other->state);
   return Fail(Code::kAlreadyExists,
               "there is a job " + id + (ended ? " already, which has ended" : " already"),
-              ended ? "`stasis delete " + id + "` makes its name free" : "choose another name");
+              ended ? "`stasis delete " + id + "` frees the name" : "choose another name");
 }
 
 Status Store::Update(const std::string& id, const std::function<Status(Job&)>& change) const {
@@ -252,14 +254,14 @@ Status Store::SetAccount(const std::string& id, const std::string& image,
 Status Store::Delete(const std::string& id) const {
   if (!IsValidId(id)) return NoSuchJob(id);
   STASIS_ASSIGN(Database database, Database::Open(directory_));
-  // An unreadable record names no process, and the job must be removable.
+  // A job with an unreadable record must be removable too.
   auto job = LoadFrom(database, id);
   if (!job && job.error().code == Code::kNotFound && !PathExists(Folder(id))) return NoSuchJob(id);
   UniqueFd held;
   if (PathExists(Folder(id))) {
     STASIS_ASSIGN(held, LockJob(id));
     job = LoadFrom(database, id);
-    // The database was replaced, but the shim's files still tell whether the program runs.
+    // The database was replaced, but the shim's files still show whether the program runs.
     if (!job && job.error().code == Code::kNotFound) {
       Job unknown;
       unknown.id = id;
@@ -271,8 +273,8 @@ Status Store::Delete(const std::string& id) const {
                 "job " + id + " is " + std::string(StateName(job->state)),
                 "end it with `stasis kill " + id + "` first");
   }
-  // A killed restore leaves a shim that is not yet part of the job and is killing what it had
-  // restored.
+  // A killed restore leaves a shim that does not belong to the job yet and is killing the restored
+  // processes.
   UniqueFd shim;
   const std::string shim_lock = Folder(id) + "/" + shim::kShimLock;
   if (job && !job->has_shim && PathExists(shim_lock)) {

@@ -33,7 +33,7 @@ class StoreTest : public JobsTest {
   }
 };
 
-TEST_F(StoreTest, CreatedJobIsThereAndStarting) {
+TEST_F(StoreTest, CreatedJobIsListedAsStarting) {
   auto claim = Create("a");
   ASSERT_TRUE(claim) << claim.error().ToString();
   EXPECT_EQ(claim->job().log, store.Folder("a") + "/log");
@@ -46,7 +46,7 @@ TEST_F(StoreTest, CreatedJobIsThereAndStarting) {
   EXPECT_EQ(ExitCode(busy.error()), 7);
 }
 
-TEST_F(StoreTest, NamesAreMadeUpAndDiffer) {
+TEST_F(StoreTest, GeneratedNamesAreValidAndDiffer) {
   std::vector<Claim> claims;
   for (int i = 0; i < 20; ++i) {
     auto claim = Create("");
@@ -57,7 +57,7 @@ TEST_F(StoreTest, NamesAreMadeUpAndDiffer) {
   EXPECT_EQ(Names().size(), 20u);
 }
 
-TEST_F(StoreTest, TakenNameIsRefusedAndNothingOfTheAttemptIsLeft) {
+TEST_F(StoreTest, TakenNameIsRejectedAndLeavesNothing) {
   auto first = Create("a");
   ASSERT_TRUE(first);
   auto second = Create("a");
@@ -83,7 +83,7 @@ TEST_F(StoreTest, DiscardedClaimLeavesNothing) {
   EXPECT_THAT(Hidden(), IsEmpty());
 }
 
-TEST_F(StoreTest, WhatAKilledCreatorLeftIsSweptByTheNext) {
+TEST_F(StoreTest, LeftoversOfAKilledCreatorAreSweptByTheNext) {
   pid_t creator = ::fork();
   if (creator == 0) {
     auto claim = Create("a");
@@ -99,7 +99,7 @@ TEST_F(StoreTest, WhatAKilledCreatorLeftIsSweptByTheNext) {
   EXPECT_THAT(Hidden(), IsEmpty());
 }
 
-TEST_F(StoreTest, TwoCreatorsOfOneNameOneWins) {
+TEST_F(StoreTest, OneOfSeveralCreatorsOfANameSucceeds) {
   constexpr int kCreators = 8;
   int gate[2];
   ASSERT_EQ(::pipe(gate), 0);
@@ -112,7 +112,7 @@ TEST_F(StoreTest, TwoCreatorsOfOneNameOneWins) {
       (void)!::read(gate[0], &c, 1);  // all start at once, when the last gate closes
       auto claim = Create("a");
       if (!claim) ::_exit(claim.error().code == Code::kAlreadyExists ? 1 : 2);
-      // Prevents that later creators sweep it as abandoned.
+      // Keeps later creators from sweeping the job as abandoned.
       (void)WriteFileDurably(claim->folder() + "/process.json", "{}");
       ::_exit(0);
     }
@@ -131,7 +131,7 @@ TEST_F(StoreTest, TwoCreatorsOfOneNameOneWins) {
   EXPECT_EQ(lost, kCreators - 1);
 }
 
-TEST_F(StoreTest, CheckpointsAddedAtTheSameTimeAreAllThere) {
+TEST_F(StoreTest, ConcurrentlyAddedCheckpointsAreAllKept) {
   Run("a", "exit 0");
   End("a");
   std::vector<pid_t> writers;
@@ -151,7 +151,7 @@ TEST_F(StoreTest, CheckpointsAddedAtTheSameTimeAreAllThere) {
   EXPECT_EQ(Look("a").checkpoints.size(), 8u);
 }
 
-TEST_F(StoreTest, DamagedRecordIsThatJobsErrorAndCanBeDeleted) {
+TEST_F(StoreTest, DamagedRecordIsAnErrorOfItsJobWhichCanBeDeleted) {
   Run("good", "exit 0");
   Run("bad", "exit 0");
   End("good");
@@ -178,8 +178,8 @@ TEST_F(StoreTest, DamagedRecordIsThatJobsErrorAndCanBeDeleted) {
   EXPECT_THAT(Names(), UnorderedElementsAre("good"));
 }
 
-// The saved state counts if the shim's record is gone.
-TEST_F(StoreTest, EndIsRememberedWithoutItsRecord) {
+// The saved state is used if the shim's record is gone.
+TEST_F(StoreTest, EndIsKeptWithoutItsRecord) {
   Run("a", "exit 3");
   EXPECT_EQ(End("a").ending->code, 3);
   ASSERT_TRUE(RemoveTree(store.Folder("a")));
@@ -202,7 +202,8 @@ TEST_F(StoreTest, JobWithoutItsFolderCanBeDeletedAndItsNameUsed) {
   EXPECT_FALSE(PathExists(hidden));
 }
 
-// A damaged database was moved away: its jobs are forgotten, and a running one keeps its folder.
+// If a damaged database is moved away, its jobs are not listed any more, and a running job keeps
+// its folder.
 TEST_F(StoreTest, FolderWithoutARowCanBeDeletedOnceItsProgramHasEnded) {
   Fifo go(folder.path() + "/go");
   StartedJob started = Run("a", "read x < " + go.path());
@@ -219,7 +220,7 @@ TEST_F(StoreTest, FolderWithoutARowCanBeDeletedOnceItsProgramHasEnded) {
   EXPECT_TRUE(Create("a"));
 }
 
-TEST_F(StoreTest, DescriptionThatCouldNotBeReadBackIsRejected) {
+TEST_F(StoreTest, DescriptionThatCannotBeReadBackIsRejected) {
   using namespace std::string_literals;
   const NewJob kWanted[] = {{"a", {}, "/", ""},
                             {"a", {"/bin/true", "x\0y"s}, "/", ""},
@@ -232,7 +233,7 @@ TEST_F(StoreTest, DescriptionThatCouldNotBeReadBackIsRejected) {
   EXPECT_THAT(Hidden(), IsEmpty());
 }
 
-TEST_F(StoreTest, JobOfAnotherBootIsLostUnlessItsEndWasWrittenDown) {
+TEST_F(StoreTest, JobOfAnotherBootIsLostUnlessItsEndWasRecorded) {
   StartedJob started = Run("a", "exit 0");
   End("a");
   AwaitGone(started.shim);
@@ -255,7 +256,7 @@ TEST_F(StoreTest, JobOfAnotherBootIsLostUnlessItsEndWasWrittenDown) {
   EXPECT_FALSE(Look("a").has_shim);
 }
 
-TEST_F(StoreTest, ThreadIsNoTarget) {
+TEST_F(StoreTest, ThreadIsRejectedAsATarget) {
   int ready[2], go[2];
   ASSERT_EQ(::pipe(ready), 0);
   ASSERT_EQ(::pipe(go), 0);
@@ -276,7 +277,7 @@ TEST_F(StoreTest, ThreadIsNoTarget) {
   EXPECT_THAT(target.error().hint, HasSubstr(std::to_string(::getpid())));
 }
 
-TEST_F(StoreTest, TargetsAreToldApart) {
+TEST_F(StoreTest, NamesAndPidsAreResolvedToTargets) {
   Fifo ready(folder.path() + "/ready"), go(folder.path() + "/go");
   StartedJob started =
       Run("a", "sh -c 'echo $$ > " + ready.path() + "; read x < " + go.path() + "'; exit 0");

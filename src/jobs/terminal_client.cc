@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -28,22 +27,22 @@ tl::unexpected<Error> Refused(const TerminalHeader& header) {
       return Fail(Code::kPermissionDenied, "its terminal belongs to another user");
     case Refusal::kTooMany:
       return Fail(Code::kResourceExhausted,
-                  std::to_string(shim::kMostClients) +
-                      " are attached to its terminal already, and no more "
-                      "can be",
-                  "let one of them detach");
+                  "its terminal already has " + std::to_string(shim::kMostClients) +
+                      " clients, which is the maximum",
+                  "detach one of them first");
     default:
-      return Fail(Code::kUnimplemented,
-                  "its shim speaks version " + std::to_string(header.version) +
-                      " of the terminal's protocol, this Stasis version " +
-                      std::to_string(shim::kTerminalVersion),
-                  "use the Stasis that started it; `stasis logs -f` shows its output with any");
+      return Fail(
+          Code::kUnimplemented,
+          "its shim speaks version " + std::to_string(header.version) +
+              " of the terminal protocol, this Stasis version " +
+              std::to_string(shim::kTerminalVersion),
+          "attach with the Stasis that started the job; `stasis logs -f` works with any version");
   }
 }
 
 tl::unexpected<Error> NoAnswer() {
   return Fail(Code::kUnavailable, "its shim does not answer",
-              "`stasis logs` shows its output; `stasis ps` says whether it has a shim");
+              "`stasis logs` shows its output; `stasis ps` shows whether it has a shim");
 }
 
 }  // namespace
@@ -81,17 +80,8 @@ Status TerminalClient::Greet(shim::WindowSize size, bool wants_input) {
   ::fcntl(fd(), F_SETFL, O_NONBLOCK);
   TerminalHeader hello{.kind = TerminalKind::kHello, .value = shim::Encode(size)};
   if (wants_input) hello.flags = shim::kWantsInput;
-  if (!Send(hello)) return NoAnswer();
+  if (!shim::SendPacket(fd(), hello, {})) return NoAnswer();
   return {};
-}
-
-bool TerminalClient::Send(const TerminalHeader& header, std::string_view payload) {
-  iovec parts[] = {{const_cast<TerminalHeader*>(&header), sizeof header},
-                   {const_cast<char*>(payload.data()), payload.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = std::size(parts);
-  return TEMP_FAILURE_RETRY(::sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT)) >= 0;
 }
 
 Result<std::optional<TerminalClient::Packet>> TerminalClient::Receive() {
@@ -106,9 +96,7 @@ Result<std::optional<TerminalClient::Packet>> TerminalClient::Receive() {
     std::memcpy(&header, packet, sizeof header);
     if (header.kind == TerminalKind::kRefused) return Refused(header);
     if (header.version != shim::kTerminalVersion) return NoAnswer();
-    if (header.kind == TerminalKind::kWelcome)
-      continue;  // from a socket pair, where it is not
-                 // awaited
+    if (header.kind == TerminalKind::kWelcome) continue;  // after MakePair, which does not await it
     return std::optional<Packet>(
         {header.kind, header.value,
          std::string(packet + sizeof header, static_cast<size_t>(size) - sizeof header)});
@@ -119,13 +107,13 @@ void TerminalClient::SendInput(std::string_view bytes) {
   input_ += bytes;
   while (!input_.empty()) {
     auto portion = std::string_view(input_).substr(0, kInputPortion);
-    if (!Send({.kind = TerminalKind::kInput}, portion)) return;
+    if (!shim::SendPacket(fd(), {.kind = TerminalKind::kInput}, portion)) return;
     input_.erase(0, portion.size());
   }
 }
 
 void TerminalClient::SendSize(shim::WindowSize size) {
-  (void)Send({.kind = TerminalKind::kSize, .value = shim::Encode(size)});
+  (void)shim::SendPacket(fd(), {.kind = TerminalKind::kSize, .value = shim::Encode(size)}, {});
 }
 
 }  // namespace stasis::jobs

@@ -36,15 +36,14 @@ class TerminalClient {
   // Returns the next packet without blocking, or nothing if there is none. Returns kUnavailable if
   // the job or its shim has ended; other errors as for Connect.
   Result<std::optional<Packet>> Receive();
-  // Queues typed bytes and sends as many as the shim accepts. Call again when fd() is writable,
-  // while `pending` is true.
+  // Queues typed bytes and sends as many as the shim accepts. While pending() is not 0, call this
+  // again when fd() is writable.
   void SendInput(std::string_view bytes);
   size_t pending() const { return input_.size(); }
   void SendSize(shim::WindowSize size);
 
  private:
   explicit TerminalClient(UniqueFd socket) : socket_(std::move(socket)) {}
-  bool Send(const shim::TerminalHeader& header, std::string_view payload = {});
   Status Greet(shim::WindowSize size, bool wants_input);
 
   UniqueFd socket_;

@@ -38,8 +38,7 @@ class TempFolder {
   std::string path_;
 };
 
-// This process is the subreaper of shims during a test, so that it sees their end and any
-// leftovers.
+// The test is the subreaper of its shims, so that it can wait for their end and find leftovers.
 class JobsTest : public ::testing::Test {
  protected:
   JobsTest() : store(folder.path() + "/jobs") {

@@ -9,7 +9,7 @@
 namespace stasis::jobs {
 namespace {
 
-// Records arrive by rename; the death of a creator closes its lock file.
+// Records appear by a rename. When a creator ends, its lock file is closed.
 constexpr uint32_t kFolderEvents =
     IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF;
 

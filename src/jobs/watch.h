@@ -12,8 +12,8 @@
 
 namespace stasis::jobs {
 
-// Wakes its owner when a job's records, processes or log change. Create it before reading the job,
-// so that no change is missed.
+// Waits for changes of a job's records, processes or log. Create it before reading the job, so that
+// no change is missed.
 class Watch {
  public:
   // `log` is a file whose growth is also watched; empty for none.

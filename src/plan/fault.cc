@@ -18,7 +18,7 @@ constexpr std::string_view kHold = "hold=";
 
 Status KillOther(const std::string& text, const Deadline& deadline) {
   const pid_t pid = std::atoi(text.c_str());
-  if (pid <= 1) return FailErrno(EINVAL, "STASIS_FAULT: " + text + " is no process to kill");
+  if (pid <= 1) return FailErrno(EINVAL, "STASIS_FAULT: " + text + " is not a process id");
   auto stat = process::ReadStat({pid});
   if (!stat) return {};
   ::kill(pid, SIGKILL);
@@ -47,7 +47,7 @@ Status Strike(const std::string& phase, const std::string& how, const Deadline& 
   }
   if (how.starts_with(kKill)) return KillOther(how.substr(kKill.size()), deadline);
   return FailErrno(EINVAL,
-                   "STASIS_FAULT: " + how + " is none of fail, hang, die, kill=PID, hold=PATH");
+                   "STASIS_FAULT: " + how + " is not fail, hang, die, kill=PID or hold=PATH");
 }
 
 }  // namespace

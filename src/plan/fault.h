@@ -1,14 +1,14 @@
-// Injects faults into phases, for tests of "every phase may fail, hang or die" on the program that
-// is shipped.
+// Injects faults into phases of the shipped program, for tests that make every phase fail, hang or
+// die.
 //
 //   STASIS_FAULT=PHASE:WHEN:HOW[,...]     WHEN: before | after
 //   HOW: fail | hang | die | kill=PID | hold=PATH
 //
-// `before` takes effect when the phase is in the journal and nothing is done; `after` when
-// everything is done and the journal does not say so yet. `hang` waits for the phase's deadline.
-// `die` kills this process by SIGKILL; `kill=PID` kills another one and continues when that is
-// ending. `hold` waits while a file of that name exists, and continues. `begin:before` takes effect
-// after all checks, before there is a journal entry.
+// `before` takes effect after the phase's begin is in the journal and before its work. `after`
+// takes effect after its work and before its end is in the journal. `hang` waits for the phase's
+// deadline. `die` kills this process by SIGKILL. `kill=PID` kills another process and continues
+// when that process is exiting. `hold` waits while a file of that name exists, and continues.
+// `begin:before` takes effect after all checks, before there is a journal entry.
 //
 // A program that gained privileges at its start (set-user-id, file capabilities) ignores the
 // variable.

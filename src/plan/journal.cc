@@ -77,7 +77,7 @@ json ToJson(const Operation& op) {
 
 Operation OperationFrom(const json& j) {
   if (j.at("version").get<int>() != kVersion) {
-    throw std::runtime_error("it is of version " + j.at("version").dump());
+    throw std::runtime_error("it has the unknown version " + j.at("version").dump());
   }
   Operation op;
   op.verb = j.at("verb").get<std::string>();
@@ -89,7 +89,7 @@ Operation OperationFrom(const json& j) {
   for (const auto& p : j.at("device_processes")) {
     int state = p.at("initial").get<int>();
     if (state < 0 || state > static_cast<int>(device::ProcessState::kFailed)) {
-      throw std::runtime_error("a process state of " + std::to_string(state));
+      throw std::runtime_error("it has the unknown process state " + std::to_string(state));
     }
     RecordedProcess process{ProcessIdFrom(p), static_cast<device::ProcessState>(state), {}};
     for (const auto& gpu : p.value("gpus", json::array()))
@@ -115,12 +115,13 @@ Operation OperationFrom(const json& j) {
 // would overflow the stack.
 json ParseLine(const std::string& line) {
   return json::parse(line, [](int depth, json::parse_event_t, const json&) {
-    if (depth > kMaxDepth) throw std::runtime_error("it is nested too deep");
+    if (depth > kMaxDepth) throw std::runtime_error("it is nested too deeply");
     return true;
   });
 }
 
-// Merges the notes over the header. Exceptions of nlohmann::json end here.
+// Parses the lines of an entry and merges its notes over the header. Catches all exceptions of
+// nlohmann::json.
 Result<Operation> ParseEntry(const std::string& text) {
   try {
     std::istringstream lines(text);
@@ -128,7 +129,7 @@ Result<Operation> ParseEntry(const std::string& text) {
     std::vector<std::string> begun, ended;
     bool committed = false;
     for (std::string line; std::getline(lines, line);) {
-      if (lines.eof()) break;  // no newline: torn
+      if (lines.eof()) break;  // no newline: a torn line
       json j = ParseLine(line);
       if (header.is_null()) {
         header = j;
@@ -168,8 +169,8 @@ std::vector<ProcessId> AllProcesses(const Operation& op) {
   return all;
 }
 
-// Returns true if its pids belong to another pid namespace and mean nothing here. After a reboot
-// all processes have ended, in every namespace.
+// Returns true if the operation's pids belong to another pid namespace and mean nothing here. An
+// operation of an earlier boot is never foreign: all its processes have ended.
 Result<bool> IsForeign(const Operation& operation) {
   if (operation.pid_namespace == 0) return false;
   STASIS_ASSIGN(std::string boot, process::BootId());
@@ -202,7 +203,7 @@ bool StillLinked(int fd) {
   return ::fstat(fd, &st) == 0 && st.st_nlink > 0;
 }
 
-// Removes unlocked entries that never got their final name.
+// Removes unlocked files that still have a temporary name, which killed commands left.
 void SweepTemporaries(const Paths& paths) {
   auto folder = LockFolder(paths);
   auto names = ListDir(paths.journal());
@@ -216,7 +217,8 @@ void SweepTemporaries(const Paths& paths) {
 
 enum class Left { kRefuse, kIgnore };
 
-// `left` says what to do with an entry that a killed command left. `own` is the caller's entry.
+// Fails if another entry has a process or the job of `operation`. `left` determines whether an
+// entry of a killed command counts. `own` is the path of the caller's entry.
 Status RefuseOverlap(const Paths& paths, const Operation& operation, Left left,
                      const std::string& own = {}) {
   STASIS_ASSIGN(auto entries, EntryPaths(paths));
@@ -278,7 +280,8 @@ Status Journal::Enter(const Operation& operation, bool refuse_left) {
   STASIS_TRY(RefuseOverlap(paths_, here, refuse_left ? Left::kRefuse : Left::kIgnore, path_));
   if (temporary_.empty()) return Append(json{{"note", ToJson(here)}}.dump());
   STASIS_TRY(Append(ToJson(here).dump()));
-  // The rename follows the write and the lock, so that an entry with its final name has both.
+  // Renamed after the write and the lock, so that an entry with its final name is complete and
+  // locked.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     return FailErrno(errno, "rename " + temporary_);
   temporary_.clear();

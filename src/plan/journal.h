@@ -9,8 +9,8 @@
 //                       header
 //                       {"committed":true}
 //
-// Each line is appended by one write(2). Nothing is synced: a power failure can leave a torn last
-// line, but it ends the processes too, and an entry of another boot only says which partial image
+// Each line is appended by one write(2). Nothing is synced. A power failure can leave a torn last
+// line, but it also ends the processes, and an entry of an earlier boot only names a partial image
 // to sweep.
 #pragma once
 
@@ -33,23 +33,23 @@ struct RecordedProcess {
   // The GPUs and memory that the driver's restore will need; unknown if `gpus` is empty.
   std::vector<device::GpuUuid> gpus;
   uint64_t device_bytes = 0;
-  // resume: the GPUs of the driver's restore. Empty: the same as before.
+  // For a resume: the GPUs of the driver's restore. Empty if they are the same as before.
   device::GpuMap map = {};
-  // Suspended with its context kept: the driver calls it running (or locked), `away_bytes` of its
-  // data are in arenas, and `device_bytes` are still on the GPU.
+  // The process is suspended with its context kept: the driver reports it as running (or locked),
+  // `away_bytes` of its data are in arenas, and `device_bytes` are still on the GPU.
   bool context_kept = false;
   uint64_t away_bytes = 0;
 
-  // Its memory is in arenas or with the driver.
+  // True if its GPU memory is in arenas or saved by the driver.
   bool suspended() const { return context_kept || initial == device::ProcessState::kCheckpointed; }
 };
 
 // Everything needed to undo or finish an operation without the process that ran it.
 struct Operation {
   std::string verb;    // "suspend", "resume", "dump", "restore"
-  std::string target;  // as the user named it
+  std::string target;  // as given by the user
   std::string boot_id;
-  // The pid namespace of all its pids; written by Begin(). 0: unknown.
+  // The pid namespace of all pids here; written by Begin(). 0: unknown.
   uint64_t pid_namespace = 0;
   process::ProcessId owner;                 // the process that runs it
   std::vector<process::ProcessId> members;  // the whole tree
@@ -59,7 +59,7 @@ struct Operation {
   process::ProcessId restored_shim, restored_root;  // notes of a restore
   std::string job;
   bool leave_running = false;
-  std::string id;  // of the operation; written by Begin(). Empty in entries of older versions
+  std::string id;  // id of the operation; written by Begin(). Empty in entries of older versions
 
   // Set when an entry is read.
   std::vector<std::string> phases_begun, phases_ended;
@@ -71,34 +71,34 @@ class Journal {
   Journal(Journal&&) = default;
   Journal& operator=(Journal&&) = delete;
 
-  // Creates the entry's file, locked and without its final name, so that every helper started from
-  // now on can inherit the lock before it is known what the operation will touch. Leaves nothing if
-  // Begin() is not called.
+  // Creates the entry's file, locked and under a temporary name. Every helper that is started after
+  // this inherits the lock, even before the target is surveyed. Leaves nothing if Begin() is not
+  // called.
   static Result<Journal> Prepare(const Paths& paths, const std::string& verb);
   ~Journal();
 
   // Claims the target. Call it before contacting the program, because a connection to its agent
-  // looks like a connection of the program. From then on every other operation on one of
-  // `operation.members`, or on its job, is refused with this one's name. May be called again when
-  // more members are known. kAborted if another operation works on them. The claim ends with this
-  // object if Begin() is not called.
+  // looks like a connection of the program. From then on, any other operation on one of
+  // `operation.members`, or on the job, is refused, and the error names this operation. May be
+  // called again when more members are known. kAborted if another operation works on them. The
+  // claim ends with this object if Begin() is not called.
   Status Claim(const Operation& operation);
   // Writes the header, with this process's pid namespace, and gives the entry its name. kAborted
-  // names another operation that works on one of the members. kFailedPrecondition: a killed command
-  // left an entry about one of them; recover first.
+  // names another operation that works on one of the members. kFailedPrecondition means that a
+  // killed command left an entry about one of the members; recover first.
   Status Begin(const Operation& operation);
 
   Status PhaseBegins(const std::string& phase);
   Status PhaseEnded(const std::string& phase);
   Status Commit();
-  // Replaces the members when they are known better than at Begin().
+  // Replaces the members after a later survey.
   Status NoteMembers(const std::vector<process::ProcessId>& members);
   Status NoteRestored(const process::ProcessId& shim, const process::ProcessId& root);
   // Removes the entry at the end of the operation.
   Status Finish();
 
   const std::string& verb() const { return verb_; }
-  // For helpers that work on the program, which inherit it.
+  // The descriptor that holds the lock. Helpers that work on the program must inherit it.
   int lock_fd() const { return fd_.get(); }
 
  private:
@@ -114,7 +114,7 @@ class Journal {
 
   Paths paths_;
   std::string verb_;
-  std::string temporary_;  // its name until Claim() or Begin()
+  std::string temporary_;  // the file's path until Claim() or Begin()
   std::string path_;
   UniqueFd fd_;
   bool begun_ = false;
@@ -124,21 +124,21 @@ class Journal {
 struct JournalEntry {
   std::string path;
   Operation operation;
-  // Held during recovery; absent if a process of the operation still holds it.
+  // The entry's lock, held during recovery; absent if a process of the operation still holds it.
   UniqueFd lock;
   bool readable = true;  // false: damaged, as `problem` says
-  // Written in another pid namespace of this boot (a container with the same state folder), so its
-  // pids mean nothing here. Never locked by ScanJournal.
+  // The entry was written in another pid namespace of this boot (a container with the same state
+  // folder), so its pids mean nothing here. ScanJournal never locks it.
   bool foreign = false;
   std::string problem;
 };
 
-// Returns all entries, and locks those whose lock was free. `wait` limits the wait for helpers of
-// dead owners to exit.
+// Returns all entries, and locks those whose lock is free. If an owner has ended, waits until
+// `wait` for its helpers to exit.
 Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline& wait);
-// kAborted names an operation that works on that process.
+// Returns kAborted if an operation works on the process; the message names the operation.
 Status CheckNotUnderWay(const Paths& paths, const process::ProcessId& id);
-// The same for a job: a restore works on it before it has processes.
+// Does the same for a job, because a restore works on it before it has processes.
 Status CheckJobNotUnderWay(const Paths& paths, const std::string& job);
 Status RemoveEntry(const JournalEntry& entry);
 

@@ -1,4 +1,5 @@
-// An entry of the journal's folder, found by a command that recovers. The input is its text.
+// Fuzzes the parser of journal entries with an entry in the journal's folder. The input is the text
+// of the entry.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -9,7 +10,7 @@
 
 namespace {
 
-// In memory, and gone with the process.
+// A folder in memory, removed when the process exits.
 const stasis::Paths& Folder() {
   static const stasis::Paths paths = [] {
     static char name[] = "/dev/shm/stasis-fuzz.XXXXXX";

@@ -48,7 +48,7 @@ class JournalTest : public testing::Test {
     return operation;
   }
 
-  // A process that begins an operation, commits it if asked, and is killed.
+  // Starts a process that begins an operation, commits it if `commit` is true, and kills itself.
   void BeginAndDie(const std::string& verb, pid_t member, bool commit) {
     pid_t child = ::fork();
     if (child == 0) {
@@ -67,7 +67,7 @@ class JournalTest : public testing::Test {
   Paths paths_;
 };
 
-TEST_F(JournalTest, WhatIsNotedLaterAndWhatHasEndedIsFound) {
+TEST_F(JournalTest, LaterNotesAndEndedPhasesAreRead) {
   {
     auto journal = Journal::Prepare(paths_, "dump");
     ASSERT_TRUE(journal && journal->Begin(Make("dump", 4711)));
@@ -84,7 +84,7 @@ TEST_F(JournalTest, WhatIsNotedLaterAndWhatHasEndedIsFound) {
   EXPECT_EQ(operation.phases_ended, std::vector<std::string>{"describe"});
 }
 
-TEST_F(JournalTest, AKilledRunIsFoundWithAllThatMustBeKnown) {
+TEST_F(JournalTest, AKilledOperationIsFoundWithItsState) {
   BeginAndDie("dump", 4711, /*commit=*/true);
   auto entries = ScanJournal(paths_, Deadline::In(milliseconds(100)));
   ASSERT_TRUE(entries);
@@ -105,7 +105,7 @@ TEST_F(JournalTest, AKilledRunIsFoundWithAllThatMustBeKnown) {
   EXPECT_EQ(entry.operation.device_processes[0].device_bytes, 4096u);
 }
 
-TEST_F(JournalTest, APathThatIsNotUtf8ComesBackAsItWas) {
+TEST_F(JournalTest, APathThatIsNotUtf8IsUnchanged) {
   auto journal = Journal::Prepare(paths_, "dump");
   ASSERT_TRUE(journal);
   Operation operation = Make("dump", 4711);
@@ -118,7 +118,7 @@ TEST_F(JournalTest, APathThatIsNotUtf8ComesBackAsItWas) {
   EXPECT_EQ(entries->front().operation.image, operation.image);
 }
 
-TEST_F(JournalTest, AnEntryOfAnotherPidNamespaceIsLeftAlone) {
+TEST_F(JournalTest, AnEntryOfAnotherPidNamespaceIsNotLocked) {
   BeginAndDie("dump", 4711, /*commit=*/false);
   std::string path = paths_.journal() + "/" + ListDir(paths_.journal())->front();
   auto fd = Open(path, O_WRONLY | O_APPEND);
@@ -129,13 +129,13 @@ TEST_F(JournalTest, AnEntryOfAnotherPidNamespaceIsLeftAlone) {
   ASSERT_EQ(entries->size(), 1u);
   EXPECT_TRUE(entries->front().foreign);
   EXPECT_FALSE(entries->front().lock.valid());
-  // Its process 4711 is not ours, but a job is the same one everywhere.
+  // Process 4711 of that namespace is another process than 4711 of this one.
   auto journal = Journal::Prepare(paths_, "suspend");
   ASSERT_TRUE(journal);
   EXPECT_TRUE(journal->Begin(Make("suspend", 4711)));
 }
 
-TEST_F(JournalTest, AStepByHandIsRefusedOnlyWhileAnOperationIsUnderWay) {
+TEST_F(JournalTest, CheckNotUnderWayFailsOnlyDuringAnOperation) {
   process::ProcessId id{{4711}, 17};
   EXPECT_TRUE(CheckNotUnderWay(paths_, id));
   BeginAndDie("suspend", 4711, /*commit=*/false);
@@ -161,12 +161,12 @@ TEST_F(JournalTest, ASecondOperationOnTheSameProcessIsRefusedAndNamesTheFirst) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kAborted);
   EXPECT_NE(refused.error().message.find("a dump of job-a is under way"), std::string::npos);
-  EXPECT_TRUE(second->Begin(Make("suspend", 4712))) << "another process is free";
+  EXPECT_TRUE(second->Begin(Make("suspend", 4712))) << "no other operation works on this process";
   EXPECT_TRUE(first->Finish());
   EXPECT_TRUE(second->Finish());
 }
 
-TEST_F(JournalTest, WhatAKilledRunLeftMustBeRecoveredFirst) {
+TEST_F(JournalTest, AKilledOperationMustBeRecoveredFirst) {
   BeginAndDie("suspend", 4711, /*commit=*/false);
   auto journal = Journal::Prepare(paths_, "resume");
   ASSERT_TRUE(journal);
@@ -199,7 +199,7 @@ TEST_F(JournalTest, AHelperThatHoldsTheLockKeepsTheEntryBusyUntilItEnds) {
   ASSERT_TRUE(busy);
   ASSERT_EQ(busy->size(), 1u);
   EXPECT_FALSE(busy->front().lock.valid());
-  for (int fd : {go[0], go[1]}) ::close(fd);  // end of file lets the helper go
+  for (int fd : {go[0], go[1]}) ::close(fd);  // the helper exits at end-of-file
   auto free = ScanJournal(paths_, Deadline::In(std::chrono::seconds(10)));
   ASSERT_TRUE(free);
   ASSERT_EQ(free->size(), 1u);
@@ -208,7 +208,7 @@ TEST_F(JournalTest, AHelperThatHoldsTheLockKeepsTheEntryBusyUntilItEnds) {
   ::close(ready[1]);
 }
 
-TEST_F(JournalTest, ADamagedEntryIsSaidAndNeverActedOn) {
+TEST_F(JournalTest, ADamagedEntryIsReportedAsUnreadable) {
   BeginAndDie("dump", 4711, /*commit=*/false);
   auto names = ListDir(paths_.journal());
   ASSERT_TRUE(names);
@@ -221,7 +221,7 @@ TEST_F(JournalTest, ADamagedEntryIsSaidAndNeverActedOn) {
   EXPECT_FALSE(entries->front().problem.empty());
 }
 
-TEST_F(JournalTest, AnEntryThatIsNestedWithoutEndIsDamaged) {
+TEST_F(JournalTest, AnEntryThatIsNestedTooDeeplyIsDamaged) {
   BeginAndDie("dump", 4711, /*commit=*/false);
   auto names = ListDir(paths_.journal());
   ASSERT_TRUE(names && names->size() == 1);
@@ -235,10 +235,10 @@ TEST_F(JournalTest, AnEntryThatIsNestedWithoutEndIsDamaged) {
   ASSERT_TRUE(entries);
   ASSERT_EQ(entries->size(), 1u);
   EXPECT_FALSE(entries->front().readable);
-  EXPECT_EQ(entries->front().problem, "it is nested too deep");
+  EXPECT_EQ(entries->front().problem, "it is nested too deeply");
 }
 
-TEST_F(JournalTest, ATornLastLineIsLeftOut) {
+TEST_F(JournalTest, ATornLastLineIsIgnored) {
   BeginAndDie("dump", 4711, /*commit=*/false);
   std::string path = paths_.journal() + "/" + ListDir(paths_.journal())->front();
   auto fd = Open(path, O_WRONLY | O_APPEND);
@@ -251,7 +251,7 @@ TEST_F(JournalTest, ATornLastLineIsLeftOut) {
   EXPECT_FALSE(entries->front().operation.committed);
 }
 
-TEST_F(JournalTest, AClaimRefusesOthersUntilItsOwnerEnds) {
+TEST_F(JournalTest, AClaimRefusesOtherOperationsUntilItEnds) {
   Operation claimed = Make("dump", 4711);
   claimed.device_processes.clear();
   Operation more = claimed;
@@ -274,7 +274,7 @@ TEST_F(JournalTest, AClaimRefusesOthersUntilItsOwnerEnds) {
   EXPECT_TRUE(ListDir(paths_.journal())->empty());
 }
 
-TEST_F(JournalTest, WhatWasClaimedAndBegunIsFoundAsItWasBegun) {
+TEST_F(JournalTest, BeginReplacesTheHeaderOfTheClaim) {
   {
     auto journal = Journal::Prepare(paths_, "dump");
     Operation claimed = Make("dump", 4711);
@@ -306,7 +306,7 @@ TEST_F(JournalTest, AKilledClaimIsFoundWithoutAPhase) {
   EXPECT_TRUE(entries->front().operation.phases_begun.empty());
 }
 
-TEST_F(JournalTest, PreparedButNeverBegunLeavesNothing) {
+TEST_F(JournalTest, APreparedEntryThatDoesNotBeginLeavesNothing) {
   {
     auto journal = Journal::Prepare(paths_, "check");
     ASSERT_TRUE(journal);

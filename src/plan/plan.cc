@@ -30,15 +30,16 @@ class Runner {
 
   // `parent` is the index of the report of the phase that it is nested in, or -1.
   Status RunPhase(const Phase& phase, bool parallel, int parent = -1);
-  // Undoes the phases that had begun, in reverse order. Describes what could not be undone; empty
-  // if everything was.
+  // Undoes the phases that had begun, in reverse order. Returns a description of the undos that
+  // failed, or an empty string.
   std::string UndoAll();
 
   bool committed() const {
     std::lock_guard lock(mutex_);
     return committed_;
   }
-  // Then only the remaining phases are left, and the user cannot cancel any more.
+  // Returns true if a phase with `fails_late` has failed. Then the plan must run on to the commit,
+  // and the user cannot cancel it any more.
   bool failed_late() const {
     std::lock_guard lock(mutex_);
     return !late_failure_;
@@ -52,7 +53,7 @@ class Runner {
     return committed_ ? std::exchange(late_failure_, Status{}) : Status{};
   }
   double Seconds() const { return watch_.Seconds(); }
-  // In the order in which the phases began, nested ones below their parents.
+  // Returns the reports in the order in which the phases began, nested phases after their parents.
   std::vector<PhaseReport> TakeReports() const;
 
  private:
@@ -240,7 +241,7 @@ Status Runner::RunStep(const std::vector<Phase>& step) {
   assert(at_work_.empty() && waits_.empty());
   std::vector<Thread> threads;
   {
-    // Phases wait for each other, so none begins before all threads are started.
+    // Phases may wait for each other, so no phase begins before all threads are started.
     std::lock_guard lock(mutex_);
     for (size_t i = 1; i < step.size() && started; ++i) {
       auto thread = Thread::Start([&run, i] { run(i); });
@@ -259,7 +260,8 @@ Status Runner::RunStep(const std::vector<Phase>& step) {
     at_work_.clear();
     return started;
   }
-  // A phase that was stopped by another one does not know the cause.
+  // A phase that stopped because another one failed returns kCancelled; report the error of the
+  // other one.
   auto cause = std::find_if(results.begin(), results.end(), [](const Status& result) {
     return !result && result.error().code != Code::kCancelled;
   });

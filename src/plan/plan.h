@@ -2,10 +2,11 @@
 // docs/life-of-a-checkpoint.md. The runner times each phase, writes it to the journal before it
 // begins, and, when one fails, undoes the phases that had begun, in reverse order.
 //
-// The undo of a phase is called for every phase that had begun, including the failed one, so it
-// must handle nothing, a part or all of its phase being done. It restores the state that was
+// The runner calls the undo of every phase that had begun, including the failed one. So an undo
+// must work whether nothing, a part or all of its phase was done. It restores the state that was
 // recorded before the first phase. After the commit nothing is undone: the handler of
-// OnFailureAfterCommit completes what it can and says what is left.
+// OnFailureAfterCommit completes the operation as far as possible and describes the remaining
+// state.
 #pragma once
 
 #include <chrono>
@@ -28,26 +29,26 @@ struct Phase {
   std::chrono::milliseconds timeout{60000};
   std::function<Status(PhaseScope&)> run = {};
   std::function<Status()> undo = {};  // empty: the phase changes nothing
-  // Phases of one group have the same undo. If it fails, it is not repeated for the other phases,
-  // where it would take as long and fail again. Empty: no group.
+  // Phases of one group have the same undo. If it fails, it is not repeated for the other phases of
+  // the group, where it would take as long and fail again. Empty: no group.
   std::string undo_group = {};
   // The operation is committed when this phase has succeeded.
   bool commits = false;
-  // If this phase fails, the plan continues until the commit and then fails with its error. Without
-  // a commit it is undone like any other.
+  // If this phase fails, the plan continues until the commit and then fails with the error of this
+  // phase. If the commit is not reached, the plan is undone as usual.
   bool fails_late = false;
   // Phases that `run` runs with PhaseScope::RunNested, listed so that PhaseNames() finds them.
   std::vector<Phase> nested = {};
 };
 
-// The requests of a running phase to the runner. Safe to call from any thread of the phase.
+// The interface of a running phase to the runner. Safe to call from any thread of the phase.
 class PhaseScope {
  public:
   virtual ~PhaseScope() = default;
   virtual const Deadline& deadline() const = 0;
   virtual void SetBytes(uint64_t bytes) = 0;
   virtual void ReportBytes(uint64_t done, uint64_t total) = 0;
-  // The account so far: the phases that have ended.
+  // Returns the reports of the phases that have ended.
   virtual std::vector<PhaseReport> Reports() const = 0;
   // Runs the nested phase of that name in this thread.
   virtual Status RunNested(const std::string& name) = 0;
@@ -56,13 +57,14 @@ class PhaseScope {
   virtual Status Await(const std::string& name) = 0;
   // Waits until `ready` returns true. `ready` is called again whenever a phase calls Changed() or
   // ends, also by other threads, and must not call the scope. kCancelled if a phase has failed.
-  // There is no deadline here, because the phases that are waited for have one. kInternal if all of
-  // them have ended or wait too, so that nothing can change any more.
+  // There is no deadline here, because the other phases have deadlines. kInternal if all other
+  // phases have ended or wait too, so that nothing can change any more.
   virtual Status WaitUntil(const std::function<bool()>& ready) = 0;
   virtual void Changed() = 0;
-  // A parallel phase has failed, so everything will be undone.
+  // Returns true if a parallel phase has failed, so that everything will be undone.
   virtual bool Abandoned() const = 0;
-  // The user has cancelled. For phases that only wait; the runner itself checks between phases.
+  // Returns true if the user has cancelled. For phases that only wait; the runner itself checks
+  // between phases.
   virtual bool Cancelled() const = 0;
 };
 
@@ -74,7 +76,8 @@ inline Error StoppedByOther() {
   return error;
 }
 
-// The error of a phase that was interrupted: `error`, or StoppedByOther() if that is why.
+// Returns the error of an interrupted phase: StoppedByOther() if a parallel phase has failed, else
+// `error`.
 inline Error WhyStopped(const PhaseScope& scope, Error error) {
   return scope.Abandoned() ? StoppedByOther() : std::move(error);
 }
@@ -86,8 +89,8 @@ inline Error TookTooLong() {
   return error;
 }
 
-// Returns one phase that runs the phases one after another, beside others, and stops when one of
-// those has failed.
+// Returns one phase that runs `phases` one after another, and stops when a phase that runs in
+// parallel has failed.
 Phase InOrder(std::string name, std::vector<Phase> phases);
 
 class Plan {
@@ -98,8 +101,8 @@ class Plan {
   // Adds phases that run at the same time, each on its own thread. The next step begins when all
   // have ended. If several fail, the error is the first one that is not kCancelled.
   void AddParallel(std::vector<Phase> phases) { steps_.push_back(std::move(phases)); }
-  // Sets the handler of failures after the commit. It returns a sentence that says what is left,
-  // and where.
+  // Sets the handler of failures after the commit. It returns a sentence that describes the
+  // remaining state.
   void OnFailureAfterCommit(std::function<std::string()> handler) {
     on_failure_after_commit_ = std::move(handler);
   }
@@ -115,10 +118,10 @@ class Plan {
     // Replaces the timeout of every phase if positive.
     std::chrono::milliseconds timeout{0};
   };
-  // Returns one of: the account of a success; an error after everything was undone; an error with
-  // `not_undone` whose message says what is left.
+  // Returns the account of a success, or an error. Everything was undone unless the error has
+  // `not_undone`; then its hint describes the remaining state.
   Result<Account> Run(const RunOptions& options);
-  // After a failed Run: it failed after the commit.
+  // After a failed Run: returns true if it failed after the commit.
   bool committed() const { return committed_; }
 
  private:

@@ -114,7 +114,7 @@ TEST_F(PlanTest, ParallelPhasesAllEndBeforeAnyIsUndone) {
   EXPECT_NE(seen_.find("-b"), std::string::npos);
 }
 
-// They may wait for each other, so a thread that cannot be started is found before any begins.
+// Parallel phases may wait for each other, so none may begin if a thread cannot be started.
 TEST_F(PlanTest, WithoutThreadsNoneOfSeveralParallelPhasesBegins) {
   ExpectWithoutThreads([this]() -> std::string {
     Plan plan("test");
@@ -129,7 +129,7 @@ TEST_F(PlanTest, WithoutThreadsNoneOfSeveralParallelPhasesBegins) {
   });
 }
 
-TEST_F(PlanTest, OnePhaseAwaitsTheOneBesideIt) {
+TEST_F(PlanTest, APhaseAwaitsAParallelPhase) {
   Plan plan("test");
   Phase slow = Step("slow");
   std::promise<void> go;
@@ -209,14 +209,14 @@ TEST_F(PlanTest, AWaitThatNoPhaseCanEndFails) {
     EXPECT_EQ(account.error().code, Code::kInternal);
     EXPECT_EQ(seen_, "+before -a -before ");
   }
-  {  // The phases beside it have ended.
+  {  // The parallel phases have ended.
     Plan plan("test");
     plan.AddParallel({waits_for("a", never), Step("b"), InOrder("c", {Step("d"), Step("e")})});
     auto account = plan.Run({});
     ASSERT_FALSE(account);
     EXPECT_EQ(account.error().ToString(), in_vain);
   }
-  {  // Each waits for another one.
+  {  // The phases wait for each other.
     bool one = false, two = false;
     Plan plan("test");
     plan.AddParallel({waits_for("a", [&] { return one; }), waits_for("b", [&] { return two; })});
@@ -267,7 +267,7 @@ TEST_F(PlanTest, PhasesInOrderStopWhenOneBesideThemFails) {
     return {};
   };
   Phase last = Step("last");
-  // A phase that will not begin any more is not waited for either.
+  // Await must also end for a phase that will never begin.
   last.run = [](PhaseScope& scope) { return scope.Await("not-begun"); };
   plan.AddParallel({InOrder("all", {std::move(waits), Step("not-begun")}), std::move(last),
                     Step("b", /*fails=*/true)});
@@ -344,7 +344,8 @@ TEST_F(PlanTest, CancelUndoesBeforeTheCommit) {
   EXPECT_EQ(seen_, "+a -a ");
 }
 
-// What goes on then is all that is left of the program.
+// After a late failure the image may be all that is left of the program, so a cancel must not undo
+// it.
 TEST_F(PlanTest, AfterALateFailureNothingIsCancelled) {
   Plan plan("test");
   Phase late = Step("late", /*fails=*/true);

@@ -26,7 +26,7 @@ Result<std::vector<ControlGroup>> ControlGroups(HostPid pid, const std::string& 
 // Returns the directories of those groups of `other` that the calling process is not in. Returns
 // kFailedPrecondition if one of them is not visible here and so cannot be joined.
 Result<std::vector<std::string>> ControlGroupsToJoin(HostPid other, const std::string& root = "");
-// Moves the calling process, with all its threads, into the group at that directory.
+// Moves the calling process with all its threads into the group whose directory is `folder`.
 Status JoinControlGroup(const std::string& folder);
 
 struct MemoryLeft {
@@ -34,8 +34,8 @@ struct MemoryLeft {
   uint64_t bytes = kNoLimit;  // memory that can still be charged
   std::string limit_file;     // the file with the tightest limit, for messages
 
-  // Returns the bytes that may be allocated after a reserve for Stasis itself. When nothing is left
-  // the kernel kills a process of the group, possibly the user's program.
+  // Returns the bytes that may be allocated, less a reserve for Stasis itself. At the limit the
+  // kernel kills a process of the group, possibly the user's program.
   uint64_t beyond_reserve() const;
 };
 

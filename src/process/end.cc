@@ -31,7 +31,7 @@ Status WaitForEnd(const ProcessId& id, const Deadline& deadline) {
   pollfd p{pidfd->get(), POLLIN, 0};
   int ready = TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout()));
   if (ready > 0) return {};
-  return Fail(Code::kDeadlineExceeded, "process " + ToString(id.pid) + " does not end");
+  return Fail(Code::kDeadlineExceeded, "process " + ToString(id.pid) + " did not end in time");
 }
 
 Status WaitUntilReaped(const ProcessId& id, const Deadline& deadline) {
@@ -41,8 +41,8 @@ Status WaitUntilReaped(const ProcessId& id, const Deadline& deadline) {
     if (!stat || stat->id != id) return {};
     if (deadline.passed()) {
       return Fail(Code::kDeadlineExceeded, "process " + ToString(id.pid) +
-                                               " has ended and waits for its parent " +
-                                               ToString(stat->parent) + " to notice");
+                                               " has ended, but its parent " +
+                                               ToString(stat->parent) + " has not reaped it");
     }
     ::poll(nullptr, 0, 5);  // most kernels have no event for reaping
   }

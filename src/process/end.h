@@ -16,7 +16,7 @@ bool WasKilled(const ProcessId& id);
 Status WaitForEnd(const ProcessId& id, const Deadline& deadline);
 
 // Waits until the process has ended and its parent has reaped it, so that its pid is free. The
-// message of kDeadlineExceeded names the step that is missing.
+// message of kDeadlineExceeded says which of the two did not happen.
 Status WaitUntilReaped(const ProcessId& id, const Deadline& deadline);
 
 }  // namespace stasis::process

@@ -1,6 +1,6 @@
 // Reads strings from the memory of another process. Such a read can block forever (userfaultfd,
-// FUSE, a debugger), so a child process does it. The functions return kDeadlineExceeded if it does
-// not finish in time.
+// FUSE, a debugger), so a child process does it. The functions return kDeadlineExceeded if the
+// child does not finish in time.
 #pragma once
 
 #include <chrono>

@@ -14,7 +14,7 @@ namespace stasis::process {
 Result<pid_t> ReadInnerPid(HostPid pid);
 
 // Searches all of /proc for the process with pid `inner` in a pid namespace, given as the number
-// that ReadNamespace returns. Returns kNotFound if there is none or it is a zombie.
+// that ReadNamespace returns. Returns kNotFound if there is no such process or it is a zombie.
 Result<HostPid> FindByInnerPid(uint64_t pid_namespace, pid_t inner);
 
 // Returns true if `pid` lives in a pid namespace below this one.

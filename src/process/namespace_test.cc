@@ -59,7 +59,7 @@ TEST(NamespaceTest, AProcessIsFoundByItsInnerPid) {
     int status = 0;
     ::waitpid(outer, &status, 0);
     ASSERT_EQ(WEXITSTATUS(status), 77);
-    GTEST_SKIP() << "only root makes a pid namespace";
+    GTEST_SKIP() << "creating a pid namespace needs root";
   }
   auto tree = ReadTree({outer});
   ASSERT_TRUE(tree);

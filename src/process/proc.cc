@@ -64,7 +64,7 @@ Result<Stat> ReadStat(HostPid pid) {
   // ')'.
   size_t open = text.find('('), close = text.rfind(')');
   if (open == std::string::npos || close == std::string::npos || close + 2 > text.size()) {
-    return Fail(Code::kInternal, ProcPath(pid, "stat") + " cannot be read");
+    return Fail(Code::kInternal, ProcPath(pid, "stat") + " has an unknown format");
   }
   Stat stat;
   stat.comm = text.substr(open + 1, close - open - 1);
@@ -74,7 +74,7 @@ Result<Stat> ReadStat(HostPid pid) {
       ignored >> stat.flags;
   for (int i = 10; i <= 21; ++i) fields >> ignored;
   fields >> stat.id.start_time;
-  if (!fields) return Fail(Code::kInternal, ProcPath(pid, "stat") + " cannot be read");
+  if (!fields) return Fail(Code::kInternal, ProcPath(pid, "stat") + " has an unknown format");
   stat.id.pid = pid;
   stat.kernel_thread = (stat.flags & kFlagKernelThread) != 0;
   return stat;
@@ -110,9 +110,14 @@ Result<Credentials> ReadCredentials(HostPid pid) {
   return cred;
 }
 
-bool IsThreadOfAnother(pid_t tid) {
-  auto cred = ReadCredentials(HostPid{tid});
-  return cred && cred->thread_group.value != tid;
+bool IsThreadOfAnother(pid_t tid) { return !CheckNotThread({tid}); }
+
+Status CheckNotThread(HostPid pid) {
+  auto cred = ReadCredentials(pid);
+  if (!cred || cred->thread_group == pid) return {};
+  return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+              ToString(pid) + " is a thread, not a process",
+              "its process is " + ToString(cred->thread_group));
 }
 
 Result<std::vector<OpenFile>> ReadOpenFiles(HostPid pid) {
@@ -142,7 +147,7 @@ Result<std::vector<Mapping>> ParseMappings(HostPid pid, const std::string& text)
     unsigned long begin, end, offset, inode;
     if (std::sscanf(line.c_str(), "%lx-%lx %7s %lx %31s %lu %n", &begin, &end, perms, &offset,
                     device, &inode, &path_at) < 6) {
-      return Fail(Code::kInternal, ProcPath(pid, "maps") + " cannot be read");
+      return Fail(Code::kInternal, ProcPath(pid, "maps") + " has an unknown format");
     }
     m.begin = begin;
     m.end = end;
@@ -163,7 +168,8 @@ Result<std::vector<Mapping>> ReadMappings(HostPid pid) {
     return MappingsText(pid);
   };
   auto text = AskBounded(read, Deadline::In(kMemoryAnswer));
-  // An undo reads them too, and must not depend on room for another process.
+  // An undo also reads mappings, and must work at the limit on processes: without a child, read
+  // them directly.
   const bool no_child = !text && text.error().code == Code::kResourceExhausted;
   if (no_child || (text && text->size() >= kLongestAnswer)) return ReadMappingsWithin(pid);
   if (!text) return Fail(std::move(text).error());
@@ -194,7 +200,8 @@ Result<std::string> ReadExecutable(HostPid pid) {
 Result<uint64_t> ReadNamespace(HostPid pid, const std::string& kind) {
   STASIS_ASSIGN(std::string link, Gone(ReadLink(ProcPath(pid, "ns/" + kind)), pid));
   size_t open = link.find('[');
-  if (open == std::string::npos) return Fail(Code::kInternal, "namespace link " + link);
+  if (open == std::string::npos)
+    return Fail(Code::kInternal, "the namespace link " + link + " has an unknown format");
   return std::strtoull(link.c_str() + open + 1, nullptr, 10);
 }
 
@@ -209,18 +216,18 @@ Result<UniqueFd> OpenPidfd(const ProcessId& id) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, id.pid.value, 0)));
   // EINVAL and ENOENT (by kernel version) mean that the pid is now the id of a thread.
   const bool gone = !fd && (errno == ESRCH || errno == EINVAL || errno == ENOENT);
-  if (!fd && !gone) return FailErrno(errno, "watch process " + ToString(id.pid));
+  if (!fd && !gone) return FailErrno(errno, "open a pidfd of process " + ToString(id.pid));
   if (gone) {
     return Fail(Code::kNotFound, Domain::kProcess, errno,
                 "there is no process " + ToString(id.pid));
   }
-  // Must follow the open: the pidfd pins the pid, so this start time belongs to the process behind
-  // it.
+  // Must be read after the open: the pidfd keeps the pid from being reused, so this is the start
+  // time of the process that the pidfd refers to.
   STASIS_ASSIGN(Stat stat, ReadStat(id.pid));
   if (stat.id != id) {
     return Fail(Code::kNotFound, Domain::kProcess, 0,
                 "process " + ToString(id.pid) +
-                    " has ended; its pid now belongs to another process (" + stat.comm + ") now");
+                    " has ended; its pid now belongs to another process (" + stat.comm + ")");
   }
   return fd;
 }

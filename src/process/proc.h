@@ -61,6 +61,9 @@ Result<Credentials> ReadCredentials(HostPid pid);
 // Returns true if `tid` is a thread that is not the leader of its process. Returns false if it does
 // not exist.
 bool IsThreadOfAnother(pid_t tid);
+// Returns a usage error with the process id if `pid`, given by the user, is a thread that is not
+// the leader of its process.
+Status CheckNotThread(HostPid pid);
 
 struct OpenFile {
   int fd = -1;
@@ -81,7 +84,7 @@ struct Mapping {
 // read while a thread of the process changes its mappings and waits for a file system that does not
 // answer.
 Result<std::vector<Mapping>> ReadMappings(HostPid pid);
-// Reads the mappings directly. For use in such a child.
+// Reads the mappings directly. For use in a child process with a deadline.
 Result<std::vector<Mapping>> ReadMappingsWithin(HostPid pid);
 
 Result<std::vector<std::string>> ReadCommandLine(HostPid pid);

@@ -18,6 +18,21 @@ Result<std::vector<HostPid>> ListProcesses() {
   return pids;
 }
 
+std::vector<Stat> ReadLineage(HostPid pid) {
+  std::vector<Stat> lineage;
+  while (pid.value > 1) {
+    auto stat = ReadStat(pid);
+    // A pid that was reused during the walk could lead back to an earlier process.
+    if (!stat || std::any_of(lineage.begin(), lineage.end(),
+                             [&](const Stat& earlier) { return earlier.id.pid == pid; })) {
+      break;
+    }
+    pid = stat->parent;
+    lineage.push_back(std::move(*stat));
+  }
+  return lineage;
+}
+
 Result<std::vector<Stat>> FindHolders(const std::set<std::string>& targets) {
   std::vector<Stat> holders;
   if (targets.empty()) return holders;

@@ -13,6 +13,9 @@ namespace stasis::process {
 // Any of the processes may have ended when the function returns.
 Result<std::vector<HostPid>> ListProcesses();
 
+// Returns the process and its ancestors, up to but without pid 1. Empty if it does not exist.
+std::vector<Stat> ReadLineage(HostPid pid);
+
 // Returns the processes that have one of `targets` open, given as link targets of /proc/PID/fd
 // ("socket:[4711]"). An inherited file has several holders. Skips processes that may not be
 // inspected.

@@ -14,8 +14,8 @@ constexpr const char* kReplaced = " (deleted)";  // replaced by an upgrade while
 
 }  // namespace
 
-// Compares the file, which may have several paths, and then the path, because an upgrade replaces
-// the file.
+// Compares the files first, because one file may have several paths, and then the paths, because an
+// upgrade replaces the file while a server runs.
 bool RunsLibexecProgram(HostPid pid, const std::string& name) {
   auto program = LibexecProgram(name);
   if (!program) return false;

@@ -27,7 +27,7 @@ TEST(SharedServerTest, AnotherProgramOfThatNameIsNotAServer) {
   EXPECT_FALSE(IsSharedServer({child->pid()}));
   child->Kill(SIGKILL);
   EXPECT_TRUE(child->Wait());
-  EXPECT_FALSE(IsSharedServer({child->pid()})) << "it has ended";
+  EXPECT_FALSE(IsSharedServer({child->pid()})) << "the process has ended";
   std::filesystem::remove_all(folder);
 }
 

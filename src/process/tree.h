@@ -19,7 +19,7 @@ struct ProcessTree {
   bool SameMembers(const ProcessTree& other) const;
 };
 
-// All processes as one walk over /proc found them. Several trees can be read from one snapshot.
+// All processes that one walk over /proc has found. Several trees can be read from one snapshot.
 class Snapshot {
  public:
   // Walks once. Processes that start or end during the walk may be missing, so use this for display
@@ -35,8 +35,8 @@ class Snapshot {
   // if `root` does not exist.
   Result<ProcessTree> Tree(HostPid root) const;
 
-  // Returns the processes of the session that `leader` leads, whatever their parents. Empty if it
-  // leads none.
+  // Returns the processes of the session that `leader` leads, whatever their parents. Empty if
+  // there is no such session.
   std::vector<Stat> Session(HostPid leader) const;
 
  private:

@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <vector>
 
 #include "base/file.h"
 #include "process/proc.h"
+#include "process/search.h"
 #include "process/shared_server.h"
 
 namespace stasis::shim {
@@ -30,11 +30,8 @@ std::vector<pid_t> Children() {
       children.push_back(static_cast<pid_t>(pid));
     }
   }
-  auto names = ListDir("/proc");
-  if (!names) return {};
-  for (const auto& name : *names) {
-    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
-    auto stat = process::ReadStat({std::atoi(name.c_str())});
+  for (process::HostPid pid : process::ListProcesses().value_or(std::vector<process::HostPid>())) {
+    auto stat = process::ReadStat(pid);
     if (stat && stat->parent.value == ::getpid()) children.push_back(stat->id.pid.value);
   }
   return children;
@@ -47,11 +44,11 @@ void KillDescendants(pid_t criu) {
     ::kill(criu, SIGKILL);
     TEMP_FAILURE_RETRY(::waitpid(criu, nullptr, 0));
   }
-  // A grandchild becomes a child when its parent exits, and that exit wakes this loop for the next
-  // scan. No process is missed, and no wait is in vain.
+  // A grandchild becomes a child when its parent exits, and that exit ends the wait below and
+  // starts the next scan. So no process is missed, and no wait lasts for ever.
   do {
-    // The scan takes longer with each ended process that is still listed, and a process that hops
-    // from fork to fork leaves more of them meanwhile. With none left over, the scan catches it.
+    // Reaps zombies before the scan, because each one slows it down. A process that forks and exits
+    // in a loop makes new zombies all the time, and only a fast scan catches it.
     while (::waitpid(-1, nullptr, __WALL | WNOHANG) > 0) {
     }
     bool waits = false;

@@ -11,8 +11,8 @@
 namespace stasis::shim {
 namespace {
 
-// Runs `grow` in a subreaper, which then kills all descendants. Returns 0 if nothing is left, else
-// 1.
+// Runs `grow` in a subreaper, which then kills all descendants. Returns 0 if no descendant is left,
+// else 1.
 template <class F>
 int EndAll(F grow) {
   pid_t reaper = ::fork();
@@ -37,11 +37,11 @@ pid_t Fork(void (*body)()) {
   return pid;
 }
 
-TEST(KillDescendantsTest, NoneAtAll) {
+TEST(KillDescendantsTest, AcceptsNoDescendants) {
   EXPECT_EQ(EndAll([] { return 0; }), 0);
 }
 
-TEST(KillDescendantsTest, DeepTreesAndStoppedOnes) {
+TEST(KillDescendantsTest, KillsDeepTreesAndStoppedProcesses) {
   EXPECT_EQ(EndAll([] {
               for (int i = 0; i < 5; ++i) {
                 Fork([] {
@@ -54,7 +54,7 @@ TEST(KillDescendantsTest, DeepTreesAndStoppedOnes) {
             0);
 }
 
-TEST(KillDescendantsTest, OrphansThatLeftTheirSession) {
+TEST(KillDescendantsTest, KillsOrphansThatLeftTheirSession) {
   EXPECT_EQ(EndAll([] {
               pid_t parent = Fork([] {
                 Fork([] {
@@ -70,7 +70,7 @@ TEST(KillDescendantsTest, OrphansThatLeftTheirSession) {
 }
 
 // Each process lives only long enough to fork the next one.
-TEST(KillDescendantsTest, OneThatHopsFromForkToFork) {
+TEST(KillDescendantsTest, KillsAProcessThatForksAndExitsInALoop) {
   EXPECT_EQ(EndAll([] {
               Fork([] {
                 for (;;) {
@@ -82,7 +82,7 @@ TEST(KillDescendantsTest, OneThatHopsFromForkToFork) {
             0);
 }
 
-TEST(KillDescendantsTest, OneThatMakesOthersGoesFirst) {
+TEST(KillDescendantsTest, KillsCriuBeforeTheProcessesThatItMakes) {
   EXPECT_EQ(EndAll([] {
               return Fork([] {
                 for (int i = 0; i < 50; ++i) Fork([] {});

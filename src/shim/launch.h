@@ -21,7 +21,7 @@ struct LaunchSpec {
   std::map<std::string, std::string> env;
   // The child's descriptor 0 becomes the controlling terminal of its session.
   bool controlling_terminal = false;
-  bool rights = false;  // the child is CRIU and gets the capabilities for a restore (base/rights.h)
+  bool rights = false;  // for CRIU: the child gets the capabilities for a restore (base/rights.h)
 };
 
 class Launched {

@@ -34,7 +34,7 @@ void LogBound::Serve() {
 bool LogBound::Cut() {
   auto file = stasis::Open(path_, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   struct stat st;
-  // Renamed, removed or replaced.
+  // The file was renamed, removed or replaced.
   if (!file || ::fstat(file->get(), &st) != 0 || FileId::Of(st) != id_ || !S_ISREG(st.st_mode)) {
     return false;
   }

@@ -1,6 +1,6 @@
-// Bounds the size of a job's log. Frees the space before its last bytes by punching a hole at the
-// start of the file. Offsets do not change, so the program keeps writing to the same file, readers
-// keep their position, and no line is lost while being written.
+// Bounds the size of a job's log. Frees the space of old output by punching a hole at the start of
+// the file. Offsets do not change, so the program keeps writing to the same file, readers keep
+// their position, and a line that is being written is not lost.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@
 
 namespace stasis::shim {
 
-// Polls the file, more often while it grows faster. inotify would report each change, but its limit
-// per user is too low for 200 jobs.
+// Polls the file, more often while it grows. inotify would report each change, but its limit per
+// user is too low for 200 jobs.
 class LogBound {
  public:
   LogBound() = default;
@@ -31,7 +31,7 @@ class LogBound {
   std::string path_;
   FileId id_;
   uint64_t keep_ = 0;
-  uint64_t size_ = 0;   // at the last look
+  uint64_t size_ = 0;   // at the last check
   uint64_t given_ = 0;  // size of the hole at the start
   std::chrono::milliseconds rest_{};
   Deadline next_;

@@ -40,7 +40,7 @@ class LogBoundTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(LogBoundTest, WhatIsOldGoesAndTheEndStaysWhereItIs) {
+TEST_F(LogBoundTest, OldOutputIsFreedAndTheEndKeepsItsOffset) {
   LogBound bound = Bound();
   for (int i = 1; i <= 5; ++i) {
     Append(1 << 20);
@@ -61,13 +61,13 @@ TEST_F(LogBoundTest, ALogThatWasLargeBeforeIsCutToo) {
   EXPECT_LE(Held(), kKeep + 8192);
 }
 
-TEST_F(LogBoundTest, ALittleMoreIsNoReason) {
+TEST_F(LogBoundTest, ASmallExcessFreesNothing) {
   Append(kKeep + 1000);
   LogBound bound = Bound();
   EXPECT_EQ(ReadFile(path())->find('\0'), std::string::npos);
 }
 
-TEST_F(LogBoundTest, AnEmptiedLogBeginsAnew) {
+TEST_F(LogBoundTest, ATruncatedLogIsBoundedAgain) {
   Append(3 << 20);
   LogBound bound = Bound();
   ASSERT_EQ(::truncate(path().c_str(), 0), 0);

@@ -38,7 +38,7 @@ TEST(ShimOptionsTest, RunAndRestore) {
   EXPECT_EQ(apart->first_pid, 4711);
 }
 
-TEST(ShimOptionsTest, AnythingElseIsRefused) {
+TEST(ShimOptionsTest, InvalidArgumentsAreRejected) {
   for (const std::vector<std::string>& args : std::initializer_list<std::vector<std::string>>{
            {},
            {"walk"},

@@ -12,14 +12,14 @@
 namespace stasis::shim {
 namespace {
 
-// Must neither acquire a controlling terminal nor wait for the reader of a pipe.
+// An open must neither acquire a controlling terminal nor wait for the reader of a pipe.
 constexpr int kFlags = O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK;
 
 bool CanBeLog(int fd, const struct stat& st) {
   return S_ISREG(st.st_mode) || (S_ISCHR(st.st_mode) && ::isatty(fd) == 0);
 }
 
-// Returns true if only this user and root can create names in it.
+// Returns true if only this user and root can create names in the directory.
 bool IsOursAlone(const struct stat& folder) {
   return folder.st_uid == ::geteuid() && (folder.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
@@ -52,7 +52,7 @@ Result<OutputLog> OutputLog::OpenBy(const std::string& path, const Opener& open)
   auto fd = open(kFlags | O_CREAT | O_EXCL, 0666);
   log.created_ = fd.has_value();
   if (!fd && fd.error().raw == EEXIST) fd = open(kFlags, 0);
-  // ENXIO: a pipe without a reader, or a socket.
+  // ENXIO means a pipe without a reader, or a socket.
   if (!fd && fd.error().raw == ENXIO) return FailErrno(ENOTSUP, "open " + path);
   if (!fd) return Fail(std::move(fd).error());
   log.fd_ = std::move(*fd);

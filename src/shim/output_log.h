@@ -1,5 +1,5 @@
-// The file that receives a job's output. A program without a terminal has it as its own descriptor
-// and writes to it directly, so that no other process has to stay alive for that.
+// The file that receives a job's output. A program without a terminal writes to it directly through
+// its own descriptor, so the output depends on no other process.
 #pragma once
 
 #include <functional>
@@ -19,9 +19,9 @@ class OutputLog {
 
   // Opens or creates the job's own log in the job's directory. The file must be a regular file of
   // the user. Errors: ELOOP for a link, EPERM for another user's file, ENOTSUP for other types,
-  // EMLINK for several hard links in a directory that other users can write to. In a directory of
-  // the user alone several links are accepted: only the user creates them there, for example by `cp
-  // -al`.
+  // EMLINK for several hard links in a directory that other users can write to. In a directory that
+  // only the user can write to, several links are accepted, because only the user can have created
+  // them, for example by `cp -al`.
   static Result<OutputLog> OpenJobs(const std::string& path);
 
   int fd() const { return fd_.get(); }

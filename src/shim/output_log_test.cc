@@ -25,7 +25,7 @@ class OutputLogTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(OutputLogTest, AppendsToWhatIsThereAndLeavesIt) {
+TEST_F(OutputLogTest, AppendsToAnExistingFileAndKeepsIt) {
   ASSERT_TRUE(WriteFileDurably(path(), "old\n"));
   auto log = OutputLog::Open(path());
   ASSERT_TRUE(log);
@@ -42,29 +42,29 @@ TEST_F(OutputLogTest, AppendsToWhatIsThereAndLeavesIt) {
   EXPECT_TRUE(PathExists(path()));
 }
 
-TEST_F(OutputLogTest, TakesAwayWhatItHasMade) {
+TEST_F(OutputLogTest, RemovesAFileThatItCreated) {
   auto log = OutputLog::Open(path());
   ASSERT_TRUE(log);
   log->RemoveIfCreated();
   EXPECT_FALSE(PathExists(path()));
 }
 
-TEST_F(OutputLogTest, PlaceThatCannotBeOneIsAnError) {
+TEST_F(OutputLogTest, RejectsFilesThatCannotBeALog) {
   EXPECT_TRUE(OutputLog::Open("/dev/null"));
   for (const char* descriptor : {"/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/1"}) {
     auto log = OutputLog::Open(descriptor);
-    ASSERT_FALSE(log) << "it would be our own descriptor, not the caller's";
+    ASSERT_FALSE(log) << "the path would name a descriptor of the shim, not of the caller";
     EXPECT_EQ(log.error().raw, EBADF) << descriptor;
   }
   EXPECT_FALSE(OutputLog::Open(folder_));
   EXPECT_FALSE(OutputLog::Open(folder_ + "/no/such"));
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
   auto unread = OutputLog::Open(path());
-  ASSERT_FALSE(unread) << "waiting for a reader would hold the job up";
+  ASSERT_FALSE(unread) << "an open that waits for a reader would block the job";
   EXPECT_EQ(unread.error().raw, ENOTSUP);
   UniqueFd reader(::open(path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   auto read = OutputLog::Open(path());
-  ASSERT_FALSE(read) << "its reader's end would be the job's";
+  ASSERT_FALSE(read) << "the job would fail when the reader ends";
   EXPECT_EQ(read.error().raw, ENOTSUP);
 
   int master, slave;
@@ -74,18 +74,18 @@ TEST_F(OutputLogTest, PlaceThatCannotBeOneIsAnError) {
   EXPECT_FALSE(OutputLog::Open(name));
 }
 
-TEST_F(OutputLogTest, AJobsOwnLogIsItsOwnFile) {
+TEST_F(OutputLogTest, AJobsLogIsARegularFileOfTheUser) {
   auto refused = [&] {
     auto log = OutputLog::OpenJobs(path());
     return log ? 0 : log.error().raw;
   };
-  EXPECT_EQ(refused(), 0) << "made";
-  EXPECT_EQ(refused(), 0) << "found";
+  EXPECT_EQ(refused(), 0) << "created";
+  EXPECT_EQ(refused(), 0) << "opened again";
   const std::string other = folder_ + "/other";
   ASSERT_EQ(::link(path().c_str(), other.c_str()), 0);
-  EXPECT_EQ(refused(), 0) << "a second name, which only its user can have given";
+  EXPECT_EQ(refused(), 0) << "a second link, which only the user can have created";
   ASSERT_EQ(::chmod(folder_.c_str(), 0777), 0);
-  EXPECT_EQ(refused(), EMLINK) << "a second name, which anybody may have given";
+  EXPECT_EQ(refused(), EMLINK) << "a second link, which any user may have created";
   ASSERT_EQ(::chmod(folder_.c_str(), 0700), 0);
   ASSERT_EQ(::unlink(path().c_str()), 0);
   ASSERT_EQ(::symlink(other.c_str(), path().c_str()), 0);

@@ -22,7 +22,7 @@ Result<pid_t> ForkShim(bool new_pidns) {
   pid_t pid = ::fork();
   if (pid < 0) return Fail(TaskError(errno, "fork"));
   if (pid > 0) {
-    // Tell the child its pid in this namespace: in a new one, getpid() returns another pid.
+    // Tells the child its pid in this namespace: in a new namespace, getpid() returns another pid.
     (void)!::write(write_end.get(), &pid, sizeof pid);
     return 0;
   }
@@ -34,7 +34,7 @@ Result<pid_t> ForkShim(bool new_pidns) {
 Status FurnishPidNamespace(pid_t first_pid) {
   if (::unshare(CLONE_NEWNS) != 0) return FailErrno(errno, "make a mount namespace");
   if (::mount(nullptr, "/", nullptr, MS_SLAVE | MS_REC, nullptr) != 0) {
-    return FailErrno(errno, "keep our mounts to ourselves");
+    return FailErrno(errno, "stop the propagation of mounts");
   }
   if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
     return FailErrno(errno, "mount /proc");

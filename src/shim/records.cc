@@ -40,7 +40,7 @@ Result<JobFolder> JobFolder::Open(const std::string& path) {
 
 Status JobFolder::ReserveExit() {
   STASIS_ASSIGN(reserve_, stasis::Open(File(kExitReserve), O_RDWR | O_CREAT | O_TRUNC));
-  // Written instead of fallocated, which works on every file system.
+  // Reserves the space by writing, because not every file system supports fallocate.
   return Annotate(WriteAll(reserve_.get(), std::string(kReserveBytes, ' ')),
                   "reserve " + File(kExitFile));
 }
@@ -53,7 +53,8 @@ Status JobFolder::RecordProcesses(const process::ProcessId& shim, const process:
                      ", \"log\": {\"device\": " + std::to_string(log.device) +
                      ", \"inode\": " + std::to_string(log.inode) + "}}\n";
   STASIS_TRY(WriteFileDurably(File(kProcessFile), text));
-  // Void since the rename; removed for tidiness.
+  // Since the rename these are invalid, because they name other processes. They are removed only
+  // for tidiness.
   ::unlink(File(kExitFile).c_str());
   ::unlink(File(kDumpedFile).c_str());
   return {};

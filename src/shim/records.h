@@ -18,8 +18,8 @@ class JobFolder {
 
   // Allocates the space of the exit record in advance.
   Status ReserveExit();
-  // Records the processes of the job. Earlier exit.json and `dumped` files, which name other
-  // processes, become void. `log` identifies the log file independent of its name.
+  // Records the processes of the job. Earlier exit.json and `dumped` files become invalid, because
+  // they name other processes. `log` identifies the log file independent of its name.
   Status RecordProcesses(const process::ProcessId& shim, const process::ProcessId& root,
                          const FileId& log);
   // Records how `root` ended, and releases the lock.

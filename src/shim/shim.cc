@@ -22,8 +22,8 @@
 namespace stasis::shim {
 namespace {
 
-// A signal to the shim would take away the job's parent; signals are meant for the job. SIGXFSZ
-// arrives if the records must not be written.
+// The shim ignores signals that are meant for the job, because without the shim the job would lose
+// its parent. SIGXFSZ arrives when a record exceeds the limit on file size.
 constexpr int kIgnored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE, SIGALRM, SIGUSR1,
                             SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ, SIGIO};
 
@@ -48,10 +48,9 @@ int ErrnoOf(const Error& error) {
 
 Result<ShimOptions> ParseOptions(const std::vector<std::string>& args) {
   ShimOptions options;
-  auto bad = [](const std::string& arg) {
-    return Fail(Code::kInvalidArgument, Domain::kErrno, EINVAL, "unexpected argument " + arg);
-  };
-  if (args.empty() || (args[0] != "run" && args[0] != "restore")) return bad("run or restore");
+  const tl::unexpected<Error> bad =
+      Fail(Code::kInvalidArgument, Domain::kErrno, EINVAL, "the shim's arguments are not valid");
+  if (args.empty() || (args[0] != "run" && args[0] != "restore")) return bad;
   if (args[0] == "restore") options.mode = ShimOptions::Mode::kRestore;
   size_t i = 1;
   for (; i + 1 < args.size() && args[i] != "--"; i += 2) {
@@ -65,31 +64,31 @@ Result<ShimOptions> ParseOptions(const std::vector<std::string>& args) {
       int there, here;
       if (equals == std::string::npos || !ParseNumber(value.substr(0, equals), &there) ||
           !ParseNumber(value.substr(equals + 1), &here)) {
-        return bad(value);
+        return bad;
       }
       options.criu_fds[there] = here;
     } else if (args[i] == "--new-pidns" && options.mode == ShimOptions::Mode::kRestore) {
       options.new_pidns = true;
-      if (!ParseNumber(value, &options.first_pid)) return bad(value);
+      if (!ParseNumber(value, &options.first_pid)) return bad;
     } else if (args[i] == "--terminal") {
-      if (!ParseSize(value, &options.terminal.emplace())) return bad(value);
+      if (!ParseSize(value, &options.terminal.emplace())) return bad;
     } else if (args[i] == "--client") {
-      if (!ParseNumber(value, &options.client)) return bad(value);
+      if (!ParseNumber(value, &options.client)) return bad;
     } else if (args[i] == "--input" && options.mode == ShimOptions::Mode::kRun) {
-      if (!ParseNumber(value, &options.input)) return bad(value);
+      if (!ParseNumber(value, &options.input)) return bad;
     } else if (args[i] == "--keep-log") {
-      if (!ParseNumber(value, &options.keep_log)) return bad(value);
+      if (!ParseNumber(value, &options.keep_log)) return bad;
     } else if (args[i] == "--env") {
       size_t equals = value.find('=');
-      if (equals == std::string::npos || equals == 0) return bad(value);
+      if (equals == std::string::npos || equals == 0) return bad;
       options.env[value.substr(0, equals)] = value.substr(equals + 1);
     } else {
-      return bad(args[i]);
+      return bad;
     }
   }
-  if (i + 1 >= args.size()) return bad("the end, a program is missing");
+  if (i + 1 >= args.size()) return bad;  // no program
   options.argv.assign(args.begin() + static_cast<long>(i) + 1, args.end());
-  if (options.job_dir.empty() || options.log.empty()) return bad("no --job-dir or --log");
+  if (options.job_dir.empty() || options.log.empty()) return bad;
   return options;
 }
 
@@ -97,7 +96,8 @@ int Shim::Main() {
   Step step = Step::kStart;
   Status started = Start(&step);
   if (!started) {
-    // No program of the tree runs: a failed exec has ended it. Only helpers may be left.
+    // The program does not run: its exec has failed, or it was never started. Only helpers may be
+    // left.
     KillDescendants(criu_);
     terminal_.StopListening();
     log_.RemoveIfCreated();
@@ -194,7 +194,7 @@ Status Shim::StartCriu(int null_fd, Step* step) {
   *step = Step::kExec;
   if (int error = child.Release(); error != 0) return FailErrno(error, "exec");
   DropRights();  // the child has them now
-  // Otherwise end-of-file would not be seen while this process lives.
+  // Closed here, because otherwise their other ends would get no end-of-file while the shim runs.
   for (auto [there, here] : options_.criu_fds) ::close(here);
   options_.criu_fds.clear();
   Send({.kind = Kind::kCriu, .pid = criu_});
@@ -251,8 +251,8 @@ void Shim::OnRootEnd(int wait_status) {
   WriteDownEnd(wait_status);
 }
 
-// A client that sees the end must have all of the output, and a restore that follows at once must
-// be able to create its own socket.
+// Sends all output before clients see the end, and removes the socket before the exit is recorded,
+// because a restore that follows at once creates its own socket.
 void Shim::WriteDownEnd(int wait_status) {
   terminal_.Drain();
   terminal_.StopListening();
@@ -263,12 +263,7 @@ void Shim::WriteDownEnd(int wait_status) {
 
 bool Shim::ServeControl() {
   Message message;
-  ssize_t size;
-  // ECONNRESET: the starter closed without reading everything. Packets that it sent before can
-  // still be read.
-  do {
-    size = ::recv(control_.get(), &message, sizeof message, MSG_DONTWAIT);
-  } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
+  const ssize_t size = ReceivePacket(control_.get(), &message, sizeof message);
   if (size < 0 && errno == EAGAIN) return true;
   if (size != sizeof message || message.version != kProtocolVersion) {
     Abort();

@@ -80,7 +80,7 @@ class Shim {
   LogBound bound_;
   Terminal terminal_;
   JobFolder folder_;
-  process::ProcessId self_;  // as the starter sees it; root_ too
+  process::ProcessId self_;  // in the starter's pid namespace, like root_
   process::ProcessId root_;
   pid_t root_here_ = 0;  // pid of the root in this namespace
   std::optional<int> root_status_;

@@ -8,8 +8,8 @@
 #include "shim/pid_namespace.h"
 #include "shim/shim.h"
 
-// Inherits the starter's environment, directory, limits and cgroup, its end of the control pair as
-// kControlFd, and no other descriptors except those named by its arguments.
+// The shim inherits the starter's environment, directory, limits and cgroup. Its descriptors are
+// its end of the control pair, as kControlFd, and those named by its arguments.
 int main(int argc, char** argv) {
   using namespace stasis;
   HoldRights();

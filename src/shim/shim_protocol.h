@@ -65,10 +65,6 @@ static_assert(sizeof(Message) == 32);
 inline constexpr int kCriuOutputFds[] = {10, 11, 12, 13, 14};  // the job's log, for appending
 inline constexpr int kCriuNullFds[] = {15, 16, 17, 18, 19};    // /dev/null, for reading and writing
 inline constexpr int kCriuTerminalFds[] = {100, 101, 102, 103, 104};  // the job's terminal, if any
-inline constexpr int kCriuOutputFd = kCriuOutputFds[0];
-inline constexpr int kCriuNullFd = kCriuNullFds[0];
-// Numbers that the starter may use for CRIU lie outside of these, below those of the terminal.
-inline constexpr int kCriuFirstFreeFd = 20;
 
 // `stasis-shim restore --new-pidns`: the shim is the init process of a new pid namespace, with its
 // own mounts and /proc. It reports its own pid as the starter sees it, and pids of CRIU as the shim

@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -25,7 +24,7 @@ constexpr size_t kMostRecent = 16u << 10;  // for a new client
 constexpr size_t kMostInput = 4u << 10;    // reading from clients stops at this size
 constexpr int kMostPortions = 16;          // per call, so that other events are served too
 constexpr size_t kMostHeldByKernel = 1u << 20;
-constexpr std::chrono::milliseconds kLastWords{1000};  // after the program's end
+constexpr std::chrono::milliseconds kLastWords{1000};  // to send output after the end
 
 Result<UniqueFd> Listen(const std::string& job_folder) {
   STASIS_ASSIGN(UniqueFd folder, stasis::Open(job_folder, O_PATH | O_DIRECTORY));
@@ -70,7 +69,7 @@ Result<Terminal> Terminal::Open(const std::string& job_folder, WindowSize size, 
   if (::ioctl(terminal.master_.get(), TIOCSPTLCK, &unlocked) != 0) {
     return FailErrno(errno, "unlock a new terminal");
   }
-  // Not by name: the /dev/pts of another mount namespace may be a different one.
+  // Not opened by name, because /dev/pts may be another file system in this mount namespace.
   terminal.slave_.Reset(::ioctl(terminal.master_.get(), TIOCGPTPEER, kFlags));
   if (!terminal.slave_) return FailErrno(errno, "open the other side of a new terminal");
   terminal.Resize(size);
@@ -120,13 +119,13 @@ void Terminal::Serve() {
 
 void Terminal::Drain() {
   if (!master_) return;
-  // All that the program wrote is available now. Background processes may keep writing, so the
+  // All output of the ended program is available now. Background processes may keep writing, so the
   // number of portions is bounded.
   for (size_t portions = 0; portions < kMostHeldByKernel / kMostPayload && ReadOutput();
        ++portions) {
   }
-  // A client's socket buffer may be smaller than the last output. A client that reads gets all of
-  // it; this is the time limit for one that does not.
+  // A client's socket buffer may be smaller than the last output. A client that keeps reading gets
+  // all of the output. The deadline is for clients that do not read.
   const Deadline deadline = Deadline::In(kLastWords);
   for (;;) {
     std::vector<pollfd> waits;
@@ -161,8 +160,8 @@ void Terminal::Accept() {
 }
 
 void Terminal::Refuse(int socket, Refusal why) {
-  TerminalHeader header{.kind = TerminalKind::kRefused, .value = static_cast<uint64_t>(why)};
-  (void)!::send(socket, &header, sizeof header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  (void)SendPacket(socket, {.kind = TerminalKind::kRefused, .value = static_cast<uint64_t>(why)},
+                   {});
 }
 
 bool Terminal::ReadFrom(Client& client) {
@@ -208,15 +207,7 @@ void Terminal::Greet(Client& client, const TerminalHeader& hello) {
 }
 
 bool Terminal::Send(Client& client, TerminalKind kind, uint64_t value, std::string_view payload) {
-  TerminalHeader header{.kind = kind, .value = value};
-  iovec parts[] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = std::size(parts);
-  if (TEMP_FAILURE_RETRY(::sendmsg(client.socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL)) >=
-      0) {
-    return true;
-  }
+  if (SendPacket(client.socket.get(), {.kind = kind, .value = value}, payload)) return true;
   if (errno != EAGAIN && errno != ENOBUFS) client.gone = true;
   return false;
 }
@@ -251,7 +242,7 @@ void Terminal::ChooseHolder() {
   });
   Client* now = last == clients_.rend() ? nullptr : &*last;
   if (now == holder_) return;
-  // A lost packet only loses a notice on a screen.
+  // These packets may get lost: they only change a notice on the client's screen.
   if (holder_ != nullptr) Send(*holder_, TerminalKind::kHolder, 0);
   holder_ = now;
   if (holder_ == nullptr) return;

@@ -28,9 +28,9 @@ class Terminal {
   // whenever the program closes its side for a moment.
   int program_side() const { return slave_.get(); }
 
-  // Adds a client that has sent its first packet or is about to.
+  // Adds a client, which has sent its first packet or is about to send it.
   void Attach(UniqueFd socket);
-  // Sets the recent output, which new clients get first.
+  // Appends to the recent output, which new clients get first.
   void Remember(std::string_view output);
 
   // Appends the descriptors to poll.

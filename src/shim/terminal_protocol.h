@@ -11,8 +11,8 @@
 //                    kHolder    value: 1: this client now has the input, 0: another one has
 //                    end-of-file    the job has ended and its end is recorded
 //
-// Of several clients that want the input, the latest has it; when it disconnects, the previous one
-// gets it. The window has the size of that client's window.
+// If several clients want the input, the latest one has it; when it disconnects, the previous one
+// gets it. The terminal has the size of that client's window.
 //
 // A shim outlives upgrades, so clients may have another version: raise kTerminalVersion with every
 // change here. Numbers are in native byte order.
@@ -20,10 +20,14 @@
 
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string_view>
 
 namespace stasis::shim {
 
@@ -77,6 +81,16 @@ inline ssize_t ReceivePacket(int socket, void* packet, size_t size) {
     got = ::recv(socket, packet, size, MSG_DONTWAIT | MSG_TRUNC);
   } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   return got;
+}
+
+// Sends a packet without blocking. Returns false with errno set if it was not sent.
+inline bool SendPacket(int socket, const TerminalHeader& header, std::string_view payload) {
+  iovec parts[] = {{const_cast<TerminalHeader*>(&header), sizeof header},
+                   {const_cast<char*>(payload.data()), payload.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = std::size(parts);
+  return TEMP_FAILURE_RETRY(::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT)) >= 0;
 }
 
 inline uint64_t Encode(WindowSize size) { return uint64_t{size.rows} << 16 | size.columns; }

@@ -52,7 +52,7 @@ def mistakes(world, file):
     demand("can be written by others" in world.last.err and f"chmod go-w {file}" in world.last.err, str(world.last))
     file.chmod(0o644)
     world.stasis("ps", env={"STASIS_UNDO_TIMEOUT_S": "0"}, expect=2)
-    demand(world.last.err.startswith("stasis: STASIS_UNDO_TIMEOUT_S is '0'; it is a number of seconds from 1 to"), str(world.last))
+    demand(world.last.err.startswith("stasis: STASIS_UNDO_TIMEOUT_S is '0'; it must be a number of seconds from 1 to"), str(world.last))
     world.stasis("ps", env={"STASIS_CONFIG": "nowhere.toml"}, expect=3)
     world.stasis("version", env={"STASIS_CONFIG": "nowhere.toml"})
 

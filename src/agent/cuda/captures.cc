@@ -19,11 +19,8 @@ void Ended(CUstream stream) {
   Vector<CUdeviceptr> questions;
   {
     Lock lock(g_mutex);
-    for (size_t i = 0; i < g_capturing.size(); ++i) {
-      if (g_capturing[i] != stream) continue;
-      g_capturing.Erase(i);
-      break;
-    }
+    const size_t i = g_capturing.FindIf([&](CUstream one) { return one == stream; });
+    if (i < g_capturing.size()) g_capturing.Erase(i);
     g_count.store(uint32_t(g_capturing.size()));
     if (g_capturing.size() > 0) return;
     questions = g_questions;
@@ -50,10 +47,7 @@ CUresult Begin(CUstream stream, F begin) {
 bool IsCapturing(CUstream stream) {
   if (CapturesOpen() == 0) return false;
   Lock lock(g_mutex);
-  for (CUstream one : g_capturing) {
-    if (one == stream) return true;
-  }
-  return false;
+  return g_capturing.FindIf([&](CUstream one) { return one == stream; }) < g_capturing.size();
 }
 
 CUresult EndedWith(CUresult r, CUstream stream) {
@@ -88,7 +82,8 @@ void RunCallback(CUstream stream, CUresult status, void* argument) {
 }
 
 HostCall* MakeCall(CUhostFn function, CUstreamCallback callback, void* data) {
-  // A graph may run it any number of times, so there is no time to free the structure.
+  // A captured callback is not wrapped: a graph may run it any number of times, so the structure
+  // could never be freed.
   if (CapturesOpen() != 0 || (function == nullptr && callback == nullptr)) return nullptr;
   auto* call = static_cast<HostCall*>(malloc(sizeof(HostCall)));
   if (call != nullptr) *call = {function, callback, data};
@@ -142,7 +137,8 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   return EndedWith(real::cuStreamEndCapture_ptsz(stream, graph), stream);
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
-  // Checked before: afterwards another thread may get a new stream with the same handle.
+  // Checked before the stream is destroyed, because then another thread may get a new stream with
+  // the same handle.
   const bool capturing = IsCapturing(stream);
   CUresult r = real::cuStreamDestroy_v2(stream);
   if (r == CUDA_SUCCESS && capturing) Ended(stream);

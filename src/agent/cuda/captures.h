@@ -8,13 +8,13 @@ namespace stasis::agent {
 // Returns how many streams are being captured. The gate does not close during a capture.
 uint32_t CapturesOpen();
 
-// During a capture, the driver rejects some allocations, and these invalidate the capture. That
-// depends on the capturing thread and on the mode. So the driver is asked for a small allocation of
-// the same kind, and the result is returned.
+// During a capture, the driver rejects some allocations, depending on the capturing thread and the
+// mode, and a rejected allocation invalidates the capture. To behave the same, this asks the driver
+// for a small allocation and returns the result.
 CUresult AskWhetherCaptureAllows();
 
-// While one lives, the agent's driver calls in this thread do not invalidate a capture of another
-// thread. The program's own call would not have invalidated it either.
+// While a Relaxed exists, the agent's driver calls in this thread do not invalidate a capture of
+// another thread. The program's own call would not have invalidated it either.
 struct Relaxed {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   Relaxed() { real::cuThreadExchangeStreamCaptureMode(&mode); }

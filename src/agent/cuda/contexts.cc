@@ -70,10 +70,7 @@ Drain* StartDrain(CUcontext context) {
 }
 
 size_t IndexOf(CUcontext context) {
-  for (size_t i = 0; i < g_contexts.size(); ++i) {
-    if (g_contexts[i].handle == context) return i;
-  }
-  return g_contexts.size();
+  return g_contexts.FindIf([&](const Context& known) { return known.handle == context; });
 }
 
 // Returns 0 if the context is unknown.
@@ -86,8 +83,7 @@ uint64_t NumberOf(CUcontext context) {
 // Returns false if the context is not in the table any more.
 bool EraseContext(uint64_t number, CUdevice* device) {
   Lock lock(g_mutex);
-  size_t i = 0;
-  while (i < g_contexts.size() && g_contexts[i].number != number) ++i;
+  const size_t i = g_contexts.FindIf([&](const Context& known) { return known.number == number; });
   if (i == g_contexts.size()) return false;
   if (Drain* drain = g_contexts[i].drain) {
     drain->ended.store(1);
@@ -314,9 +310,9 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
 
 }  // namespace hook
 
-// The door exists before the driver knows the process, so a client that finds the process by its
-// use of a GPU finds the agent too.
-extern "C" __attribute__((visibility("default"))) CUresult cuInit(unsigned flags) {
+// Creates the door before the driver is initialized, so that a client that finds the process by its
+// use of a GPU also finds the agent.
+STASIS_EXPORT CUresult cuInit(unsigned flags) {
   if (Bind()) EnsureControl();
   return real::cuInit(flags);
 }

@@ -6,7 +6,7 @@
 
 namespace stasis::agent {
 
-// Enters a context, if it is new. Without memory for the entry a blocker is noted.
+// Adds a context to the table if it is new. Notes a blocker if there is no memory for the entry.
 void NoteContext(CUcontext context, CUdevice device);
 // Returns a context on the device in which the control thread can work, or null.
 CUcontext ContextOn(CUdevice device);

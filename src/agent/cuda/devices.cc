@@ -88,15 +88,23 @@ CUmemAllocationProp ShareableProperties(CUdevice device) {
   return properties;
 }
 
-CUresult GiveAccess(CUdeviceptr address, size_t bytes, CUdevice device) {
+CUresult SetAccess(CUdeviceptr address, size_t bytes, const AccessFlags& flags) {
   CUmemAccessDesc access[agent_protocol::kMaxDevices];
   size_t count = 0;
-  access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  for (int peer = 0; peer < int(agent_protocol::kMaxDevices); ++peer) {
-    if (peer == device || (g_devices[device].peers >> peer & 1) == 0) continue;
-    access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  for (int device = 0; device < int(agent_protocol::kMaxDevices); ++device) {
+    if (flags[device] == 0) continue;
+    access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CUmemAccess_flags(flags[device])};
   }
-  return real::cuMemSetAccess(address, bytes, access, count);
+  return count == 0 ? CUDA_SUCCESS : real::cuMemSetAccess(address, bytes, access, count);
+}
+
+CUresult GiveAccess(CUdeviceptr address, size_t bytes, CUdevice device) {
+  AccessFlags flags = {};
+  for (int peer = 0; peer < int(agent_protocol::kMaxDevices); ++peer) {
+    if (peer != device && (g_devices[device].peers >> peer & 1) == 0) continue;
+    flags[peer] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  return SetAccess(address, bytes, flags);
 }
 
 }  // namespace stasis::agent

@@ -25,8 +25,13 @@ Device* KnownDevice(CUdevice device);
 int DeviceCount();  // one more than the highest probed ordinal
 void ResetDevices();
 
-// Properties of memory that can be exported, and access to it by the device and its peers.
+// Returns the properties of memory that can be exported.
 CUmemAllocationProp ShareableProperties(CUdevice device);
+
+using AccessFlags = uint8_t[agent_protocol::kMaxDevices];  // CUmemAccess_flags by device
+// Sets the access of all devices whose flags are not 0.
+CUresult SetAccess(CUdeviceptr address, size_t bytes, const AccessFlags& flags);
+// Lets the device and its peers read and write the memory.
 CUresult GiveAccess(CUdeviceptr address, size_t bytes, CUdevice device);
 
 }  // namespace stasis::agent

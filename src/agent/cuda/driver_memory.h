@@ -21,11 +21,12 @@ struct DriverPiece {
 };
 
 void CountDriverMemory(DriverKind kind, uint64_t key, uint64_t bytes, CUdevice device = -1);
-// Takes what is counted under the key out of the account; kNone when nothing is.
+// Removes the entry of `key` from the account and returns it, or returns kind kNone if there is
+// none.
 DriverPiece UncountDriverMemory(uint64_t key);
-// Calls `free`, which has the driver free what is counted under the key. It is out of the account
-// before, since another thread may be given the same address as soon as the driver has freed it. A
-// free that fails brings it back.
+// Calls `free`, by which the driver frees the memory counted under `key`. The entry is removed
+// before that, because another thread may get the same address as soon as the driver has freed it.
+// If `free` fails, the entry is added again.
 template <class F>
 CUresult FreeCounted(uint64_t key, F free, DriverPiece* freed = nullptr) {
   const DriverPiece piece = UncountDriverMemory(key);
@@ -37,8 +38,8 @@ CUresult FreeCounted(uint64_t key, F free, DriverPiece* freed = nullptr) {
   return r;
 }
 agent_protocol::DriverAccount DriverAccountNow();
-// For a forked child, before the reset: whether the range may be host memory that the program reads
-// by itself. Returns true if that is unknown.
+// Returns true if the range may be host memory that the program accesses directly, or if this is
+// unknown. For a forked child, before the reset.
 bool MayBeHostMemory(uint64_t begin, uint64_t end);
 void ResetDriverMemory();
 

@@ -13,7 +13,7 @@ constexpr size_t kLowest = 16;
 struct Lowered {
   CUcontext context;
   CUdevice device;
-  size_t own;  // the program's
+  size_t own;  // the limit that the program has set
   uint64_t bytes;
 };
 
@@ -23,9 +23,7 @@ Vector<Lowered> g_lowered;
 std::atomic<uint64_t> g_changes{0};
 
 size_t IndexOf(CUcontext context) {
-  size_t i = 0;
-  while (i < g_lowered.size() && g_lowered[i].context != context) ++i;
-  return i;
+  return g_lowered.FindIf([&](const Lowered& lowered) { return lowered.context == context; });
 }
 
 uint64_t FreeBytes() {
@@ -97,8 +95,6 @@ void ResetFloor() {
   g_mutex.ResetAfterFork();
   g_lowered.AbandonAfterFork();
 }
-
-#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Passes no gate, so the program may call it between suspend and resume, and while limits change.
 STASIS_EXPORT CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {

@@ -16,7 +16,7 @@ void LowerFloor();
 // Restores as many limits as possible and returns the first error. A program must not continue with
 // a smaller limit: recursion would overflow a stack that it had made large enough.
 CUresult RaiseFloor();
-// Returns how much device memory the lowering gave back. The driver takes it again with the
+// Returns how much device memory the lower limits have freed. The driver takes it again with the
 // program's next kernels, so a resume needs that much more than the driver's restore.
 uint64_t FloorBytes(CUdevice device);
 

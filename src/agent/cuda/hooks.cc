@@ -1,5 +1,5 @@
-// The exported functions, generated from driver_functions.def and hooks.def, and the table by which
-// look-ups are answered.
+// The exported functions, generated from driver_functions.def and hooks.def, and the hook table for
+// look-ups.
 
 #include <string.h>
 
@@ -8,8 +8,6 @@
 #include "agent/gate.h"
 
 namespace stasis::agent {
-
-#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
 #define STASIS_GATED(symbol, parameters, arguments) \
   STASIS_EXPORT CUresult symbol parameters {        \

@@ -12,7 +12,7 @@ struct Function {
 };
 extern Function g_functions[kFunctionCount];
 
-// Enters the hooks that pass no gate. Called before each use of the table. Safe to call from any
+// Adds the STASIS_HOOK_UNGATED hooks. Called before each use of the table. Safe to call from any
 // thread, since all threads write the same values.
 void CompleteFunctionTable();
 

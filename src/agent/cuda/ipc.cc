@@ -38,8 +38,7 @@ CUresult MakeIpcHandle(IpcKind kind, uint64_t id, char (&bytes)[64]) {
 
 bool IsSound(const IpcHandle& handle) {
   if (handle.version == agent_protocol::kVersion && handle.id != 0) return true;
-  SayCannotOpen(handle.owner.pid,
-                "the handle is damaged, or comes from another version of the agent");
+  SayCannotOpen(handle.owner.pid, "the handle is damaged, or another version of the agent made it");
   return false;
 }
 
@@ -76,7 +75,7 @@ bool AskForMemory(const IpcPlace& owner, uint64_t piece, uint64_t region, IpcGiv
                   const char** why) {
   const agent_protocol::Uuid* mine = OwnIpcName();
   if (mine == nullptr) {
-    *why = "the kernel gives no random bytes";
+    *why = "the kernel returned no random bytes";
     return false;
   }
   if (given->socket < 0) given->socket = ConnectIpc(owner, why);
@@ -130,8 +129,8 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
 
 namespace {
 
-// Finds the requested item, and which part of it. Returns an empty item if it does not exist (any
-// more).
+// Finds the requested item, and the part of it that the program has shared. Returns an empty item
+// if there is none (any more).
 Item FindAsked(const agent_protocol::IpcRequest& request, Block* part) {
   const uint64_t wanted = request.region == 0 ? request.piece : request.region;
   if (IsProgramId(wanted)) {
@@ -179,7 +178,7 @@ void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAn
   answer->driver_error = ExportItem(item, fd);
   answer->outcome = answer->driver_error == CUDA_SUCCESS ? IpcOutcome::kGiven : IpcOutcome::kDriver;
   if (answer->outcome == IpcOutcome::kDriver) return;
-  // Before the importer's program can release it.
+  // Before the reply, after which the importer's program may release the handle.
   if (item.handle != nullptr) {
     ++item.handle->users;
     item.handle->claimed = true;
@@ -257,8 +256,8 @@ bool ImportsAreKnown(char* text, size_t size) {
     if (all) return true;
     snprintf(
         text, size,
-        "it uses GPU memory of process %d (CUDA IPC), which would be lost: %s; let the program "
-        "close that memory first",
+        "the program uses GPU memory of process %d (CUDA IPC), which would be lost: %s; let the "
+        "program close that memory first",
         int(import->from.pid), why);
     return false;
   });
@@ -278,7 +277,8 @@ bool RejoinImports(char* text, size_t size) {
     }
     all = Rejoin(item, &why);
     if (all) return true;
-    snprintf(text, size, "it uses GPU memory of process %d (CUDA IPC), which cannot be mapped: %s",
+    snprintf(text, size,
+             "the program uses GPU memory of process %d (CUDA IPC), which cannot be mapped: %s",
              int(import->from.pid), why);
     return false;
   });
@@ -349,7 +349,7 @@ bool StillHere(uint64_t id) {
 
 void DescribeIpc(agent_protocol::HelloReply* reply) {
   Vector<IpcUser> users;
-  // Without memory for the list the count says that it is too long, which the client refuses.
+  // Without memory for the list, the count exceeds the limit, and the client refuses the suspend.
   if (!ListIpcUsers(&users)) reply->ipc_peer_count = agent_protocol::kMaxIpcPeers + 1;
   if (HasIpcName()) reply->ipc_name = *OwnIpcName();
   Lock lock(g_memory_mutex);

@@ -38,7 +38,7 @@ void SayCannotOpen(int32_t owner, const char* why);
 
 struct Import {
   IpcPlace from;
-  uint64_t region;  // its id there
+  uint64_t region;  // its id in the owner's process
   CUdevice reader;  // the device on which it was opened; the memory may be on another one
   Watched link;     // connected as long as the import is held
 };
@@ -58,10 +58,10 @@ void MayShare();
 void MaySharePassed();
 // After the end of a process that shared memory: clears the bit if no memory is shared any more.
 void NoteWhetherStillShared();
-struct LookWhetherWeShare {
-  LookWhetherWeShare() { MayShare(); }
-  ~LookWhetherWeShare() { MaySharePassed(); }
-  LookWhetherWeShare(const LookWhetherWeShare&) = delete;
+struct ScopedMayShare {
+  ScopedMayShare() { MayShare(); }
+  ~ScopedMayShare() { MaySharePassed(); }
+  ScopedMayShare(const ScopedMayShare&) = delete;
 };
 
 // An owner's answer, with its socket and descriptor, which the destructor closes. The caller must
@@ -84,12 +84,14 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given);
 CUresult GiveImportAccess(const Region* region);
 void FreeImport(Import* import);
 
-// Releases all imports. Only for the control thread, while the gate is closed; also the next two.
+// Releases all imports. This function and the next two are only for the control thread, while the
+// gate is closed.
 CUresult ReleaseImports();
-// Whether the owners of all imports know of them, and so keep the memory while it is away. Returns
-// false with a sentence about one that does not.
+// Checks that each import is connected to its owner's agent, which then keeps the memory during the
+// suspend; reconnects if necessary. Returns false with a sentence about the first import that
+// cannot be connected.
 bool ImportsAreKnown(char* text, size_t size);
-// Maps the released imports again. Stops at the first error, with a sentence about it; may be
+// Maps the released imports again. Returns false with a sentence about the first error; may be
 // called again.
 bool RejoinImports(char* text, size_t size);
 

@@ -25,8 +25,8 @@ struct Asked {
   Watched socket;
   uint64_t id;
 };
-Vector<Asked> g_asked;               // guarded by it; only the thread removes entries
-std::atomic<uint32_t> g_answers{0};  // number of entries in it or being answered
+Vector<Asked> g_asked;  // guarded by g_ipc_answers_mutex; only the thread removes entries
+std::atomic<uint32_t> g_answers{0};  // the number of entries
 std::atomic<uint32_t> g_started{0};
 
 bool HasGone(const Watched& socket) {
@@ -104,7 +104,7 @@ bool AnswerWhenReached(const Watched& socket, uint64_t id) {
     g_started.store(0);
     return false;
   }
-  // The mark is the socket's, under each of its numbers.
+  // The mark belongs to the socket, so the duplicate carries it too.
   Asked one{{KeepHigh(socket.fd), socket.mark}, id};
   if (one.socket.fd < 0) return false;
   {

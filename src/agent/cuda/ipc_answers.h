@@ -11,9 +11,9 @@ namespace stasis::agent {
 
 extern Mutex g_ipc_answers_mutex;  // for a fork (control.cc); after that of the server
 
-// Sends kReady over a duplicate of the socket as soon as the event's last record is reached (kGone
-// if there is no such event), unless the other end is closed before. Returns false if that is not
-// possible or too many agents wait.
+// Sends kReady over a duplicate of the socket as soon as the event's last record is reached, or
+// kGone if the event does not exist. Sends nothing if the other end is closed before. Returns false
+// if too many agents wait, or if a thread, descriptor or memory is missing.
 bool AnswerWhenReached(const Watched& socket, uint64_t id);
 // Waits until all answers are sent. The work must be done.
 void EndIpcAnswers();

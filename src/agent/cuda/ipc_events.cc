@@ -22,7 +22,7 @@ struct Own {
   CUcontext context;
   uint64_t id;
   uint32_t asked;  // the number of threads that look at it now
-  bool ended;      // the program has destroyed it; the last of these threads destroys the driver's
+  bool ended;  // destroyed by the program; the last of these threads destroys the driver's event
 };
 struct Theirs {
   CUevent event;  // never recorded
@@ -40,14 +40,12 @@ struct Drivers {
   CUcontext context;
 };
 Vector<Drivers> g_drivers;
-// Whether there are any. The calls of ordinary events read only these two.
+// Set when a table gets its first entry. Calls on ordinary events read only these two flags.
 std::atomic<bool> g_any{false};
 std::atomic<bool> g_any_theirs{false};
 
 size_t IndexOf(CUevent event) {
-  size_t i = 0;
-  while (i < g_own.size() && (g_own[i].event != event || g_own[i].ended)) ++i;
-  return i;
+  return g_own.FindIf([&](const Own& own) { return own.event == event && !own.ended; });
 }
 
 // Out of line, so that the calls of ordinary events have no barrier.
@@ -107,7 +105,8 @@ enum class Wait { kReached, kNotYet, kUnknown };
 // its submitted work is done. Any other error says nothing about the event; a program that took the
 // event as reached would read data too early.
 Wait AskOwner(const Theirs& theirs, int timeout_ms) {
-  // An owner that is about to stop listening closes what it has not answered.
+  // An owner that is about to stop listening closes connections that it has not answered, so ask
+  // again.
   constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
     if (i > 0) usleep(10 * 1000);
@@ -147,10 +146,7 @@ Wait AskOwner(const Theirs& theirs, int timeout_ms) {
 bool IsSharedEvent(uint64_t id) {
   if (id == 0 || !g_any.load(std::memory_order_acquire)) return false;
   Lock lock(g_mutex);
-  for (const Own& own : g_own) {
-    if (own.id == id && !own.ended) return true;
-  }
-  return false;
+  return g_own.FindIf([&](const Own& own) { return own.id == id && !own.ended; }) < g_own.size();
 }
 
 namespace {
@@ -199,20 +195,18 @@ IpcOutcome LookAtEvent(uint64_t id) {
 void IpcEventsEndWith(CUcontext context) {
   if (!g_any.load(std::memory_order_acquire)) return;
   Lock lock(g_mutex);
-  for (size_t i = g_own.size(); i-- > 0;) {
-    if (g_own[i].context != context) continue;
-    g_own[i].event = nullptr;  // for threads that look at it now
-    g_own[i].ended = true;
-    if (g_own[i].asked == 0) g_own.Erase(i);
-  }
-  for (size_t i = g_theirs.size(); i-- > 0;) {
-    if (g_theirs[i].context == context) g_theirs.Erase(i);
-  }
-  for (size_t i = g_drivers.size(); i-- > 0;) {
-    if (g_drivers[i].context != context) continue;
-    g_drivers.Erase(i);
+  g_own.EraseIf([&](Own& own) {
+    if (own.context != context) return false;
+    own.event = nullptr;  // for threads that look at it now
+    own.ended = true;
+    return own.asked == 0;
+  });
+  g_theirs.EraseIf([&](const Theirs& theirs) { return theirs.context == context; });
+  g_drivers.EraseIf([&](const Drivers& drivers) {
+    if (drivers.context != context) return false;
     ForgetBlocker(agent_protocol::kBlockerIpcEvent);
-  }
+    return true;
+  });
 }
 
 // SAFETY: in a forked child.
@@ -251,17 +245,12 @@ CUresult cuEventDestroy_v2(CUevent event) {
       if (g_own[i].asked > 0) return CUDA_SUCCESS;
       g_own.Erase(i);
     }
-    for (size_t i = 0; i < g_theirs.size(); ++i) {
-      if (g_theirs[i].event != event) continue;
-      g_theirs.Erase(i);
-      break;
-    }
-    for (size_t i = 0; i < g_drivers.size(); ++i) {
-      if (g_drivers[i].event != event) continue;
-      g_drivers.Erase(i);
+    g_theirs.EraseIf([&](const Theirs& theirs) { return theirs.event == event; });
+    g_drivers.EraseIf([&](const Drivers& drivers) {
+      if (drivers.event != event) return false;
       ForgetBlocker(agent_protocol::kBlockerIpcEvent);
-      break;
-    }
+      return true;
+    });
   }
   return real::cuEventDestroy_v2(event);
 }

@@ -211,7 +211,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
   }
   // Submitted work may still use it.
   if (CUresult r = SynchronizeContext(context); r != CUDA_SUCCESS) return r;
-  const LookWhetherWeShare at_the_end;
+  const ScopedMayShare at_the_end;
   Leaving leaving;
   Lock lock(g_memory_mutex);
   Found found = FindAllocation(ptr);

@@ -43,17 +43,18 @@ inline CUresult MapItem(const Item& item) {
   return item.region != nullptr ? MapRegion(item.region) : MapAll(item.handle);
 }
 
-// Makes a context current in which the driver knows the item's memory.
+// Makes a context current for driver calls on the item's memory.
 void WorkOn(const Item& item);
 
-// Unmaps and releases the memory. After an error it is as present as before, or not at all.
+// Unmaps and releases the memory. After an error the item is unchanged, or absent if it could not
+// be mapped again.
 CUresult ReleaseItem(const Item& item);
 
 // Exports a descriptor of the memory, which the caller must close. Memory that is not imported must
 // be present.
 CUresult ExportItem(const Item& item, int* fd);
-// Imports the memory behind `fd`, which stays the caller's, and maps it where it was. After an
-// error the item is as absent as before.
+// Imports the memory behind `fd`, which stays the caller's, and maps it at its old addresses. After
+// an error the item is still absent.
 CUresult ImportItem(const Item& item, int fd);
 
 // Calls `f` with each import of both kinds until it returns false.

@@ -138,7 +138,7 @@ struct Names {
 };
 constexpr Names kByName;
 
-// 2 * index + 1 stands for the driver's function, 2 * index + 2 for the agent's hook.
+// 2 * index + 1 means the driver's function, 2 * index + 2 the agent's hook.
 std::atomic<uint32_t> g_by_address[kBuckets];
 std::atomic<bool> g_bound{false};
 
@@ -230,7 +230,7 @@ void* Resolve(Index index) {
 
 bool IsVital(const char* name) {
   if (HasVitalHook(name)) return true;
-  // The name may be a base name: cuMemAlloc stands for cuMemAlloc_v2.
+  // The name may be a base name, for example cuMemAlloc for cuMemAlloc_v2.
   size_t length = strlen(name);
   if (length > 96) return false;
   char versioned[104];
@@ -303,8 +303,6 @@ extern "C" __attribute__((visibility("hidden"))) void* stasis_dlvsym(void* handl
 }
 
 namespace stasis::agent {
-
-#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
 STASIS_EXPORT CUresult cuGetProcAddress(const char* symbol, void** pfn, int version,
                                         cuuint64_t flags) {

@@ -1,6 +1,7 @@
 #include "agent/cuda/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "agent/blockers.h"
 #include "agent/control.h"
@@ -84,16 +85,10 @@ CUresult MapRegion(Region* region) {
 CUresult GiveRegionAccess(const Region* region) {
   if (region->import != nullptr) return GiveImportAccess(region);
   if (region->pool == nullptr) return GiveAccess(region->address, region->bytes, region->device);
-  CUmemAccessDesc access[agent_protocol::kMaxDevices];
-  size_t count = 0;
-  access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, region->device},
-                     CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  for (int peer = 0; peer < int(agent_protocol::kMaxDevices); ++peer) {
-    if (peer == region->device || region->pool->access[peer] == 0) continue;
-    access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer},
-                       CUmemAccess_flags(region->pool->access[peer])};
-  }
-  return real::cuMemSetAccess(region->address, region->bytes, access, count);
+  AccessFlags flags;
+  memcpy(flags, region->pool->access, sizeof(flags));
+  flags[region->device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return SetAccess(region->address, region->bytes, flags);
 }
 
 namespace {
@@ -122,6 +117,20 @@ Region* NewRegion(uint64_t bytes, CUdevice device, CUcontext context) {
   return region;
 }
 
+// Places a region after its handle was made with the result `r`. Frees the region after an error.
+CUresult Complete(Region* region, CUresult r, Region** out) {
+  if (r == CUDA_SUCCESS) {
+    r = PlaceRegion(region);
+    if (r != CUDA_SUCCESS) real::cuMemRelease(region->handle);
+  }
+  if (r == CUDA_SUCCESS) {
+    *out = region;
+  } else {
+    free(region);
+  }
+  return r;
+}
+
 // Creates a region, which is in no table yet.
 CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
                     Region** out) {
@@ -131,17 +140,7 @@ CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* po
   region->slab = slab;
   region->fits = bytes;
   CUmemAllocationProp properties = ShareableProperties(device);
-  CUresult r = real::cuMemCreate(&region->handle, bytes, &properties, 0);
-  if (r == CUDA_SUCCESS) {
-    r = PlaceRegion(region);
-    if (r == CUDA_SUCCESS) {
-      *out = region;
-      return CUDA_SUCCESS;
-    }
-    real::cuMemRelease(region->handle);
-  }
-  free(region);
-  return r;
+  return Complete(region, real::cuMemCreate(&region->handle, bytes, &properties, 0), out);
 }
 
 }  // namespace
@@ -178,19 +177,10 @@ CUresult MakeImport(uint64_t bytes, CUdevice device, CUcontext context, Import* 
   Region* region = NewRegion(bytes, device, context);
   if (region == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   region->import = import;
-  CUresult r =
+  const CUresult imported =
       real::cuMemImportFromShareableHandle(&region->handle, reinterpret_cast<void*>(intptr_t(fd)),
                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (r == CUDA_SUCCESS) {
-    r = PlaceRegion(region);
-    if (r == CUDA_SUCCESS) {
-      *out = region;
-      return CUDA_SUCCESS;
-    }
-    real::cuMemRelease(region->handle);
-  }
-  free(region);
-  return r;
+  return Complete(region, imported, out);
 }
 
 bool Carve(Region* region, uint64_t bytes, CUdeviceptr* out) {

@@ -1,8 +1,8 @@
 // The program's cuMemAlloc memory, made of handles that can be exported.
 //
-// A region is one handle, mapped at one reserved range of addresses. A large request gets a region
-// of its own. Smaller ones share slabs, since each handle costs the driver 0.15 ms in each
-// direction of a suspend. Tiny ones stay with the driver, which packs them better, up to a budget.
+// A region is one handle, mapped at one reserved range of addresses. A large request gets its own
+// region. Smaller ones share slabs, because each handle costs the driver 0.15 ms at a suspend and
+// again at a resume. Tiny requests stay with the driver, which packs them better, up to a budget.
 //
 // Threads: g_memory_mutex guards the tables. It is never held over a driver call that allocates,
 // maps, unmaps or frees, so the control thread, pointer queries and forks do not wait for one.

@@ -1,7 +1,7 @@
 // Queries about the program's memory, answered as the driver would answer for cuMemAlloc memory,
 // not for the handles behind it. The agent's own answers are also valid while the memory is away.
-// Queries that the driver answers wait at a sealed gate, because the driver does not know unmapped
-// memory.
+// Queries that the driver answers wait at a sealed gate, because the driver has no record of
+// unmapped memory.
 
 #include <string.h>
 
@@ -90,8 +90,6 @@ bool IsOurs(CUdeviceptr ptr) {
 
 }  // namespace
 
-#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
-
 STASIS_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ptr) {
   {
     Lock lock(g_memory_mutex);
@@ -127,8 +125,8 @@ STASIS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribut
                                               void** data, CUdeviceptr ptr) {
   const bool sound = count > 0 && attributes != nullptr && data != nullptr;
   if (sound && AskAll(count, attributes, data, ptr) == Answers::kAll) return CUDA_SUCCESS;
-  // The driver checks the request and fills in the attributes that only it knows; then the others
-  // are corrected.
+  // The driver checks the request and fills in all attributes; then the agent overwrites those that
+  // it can answer.
   gate::Ask asking;
   CUresult r = real::cuPointerGetAttributes(count, attributes, data, ptr);
   if (r == CUDA_SUCCESS && sound) (void)AskAll(count, attributes, data, ptr);

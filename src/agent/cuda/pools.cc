@@ -103,7 +103,7 @@ struct Release {
   uint64_t keep;    // for `pool`, in place of its threshold
 };
 
-// Takes unused regions out of the tables. The driver still has their memory.
+// Takes unused regions out of the tables. `leaving` frees their memory later.
 void Collect(const Release& what, Leaving* leaving) {
   g_pools_look.store(false, std::memory_order_relaxed);
   ReapFreed();
@@ -317,7 +317,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     Lock lock(g_memory_mutex);
     pool = Find(handle);
     if (pool != nullptr) {
-      ++pool->uses;  // so that it stays
+      ++pool->uses;  // keeps the structure
       pool->handle = nullptr;
     }
   }

@@ -23,8 +23,8 @@ struct Pool {
   uint64_t threshold;
   uint64_t used, used_high;
   uint64_t reserved, reserved_high;
-  uint32_t uses;                                // by threads (PoolUse): the structure stays
-  uint8_t access[agent_protocol::kMaxDevices];  // CUmemAccess_flags of other devices
+  uint32_t uses;       // the number of PoolUse objects, which keep the structure
+  AccessFlags access;  // of other devices
 };
 
 // Frees a block of a pool that no work uses any more. The caller holds the mutex.
@@ -38,8 +38,8 @@ bool FindMemoryInPools(CUdevice device);
 
 // Enters a device's default pool on its first use.
 void LearnPool(CUmemoryPool handle);
-// A pool that the agent carries; its structure stays while this lives. `pool` is null if the pool
-// is unknown (of another process, for example) or served by the driver.
+// Keeps the structure of a pool alive while a PoolUse exists. `pool` is null if the agent does not
+// carry the pool: it is unknown (another process's, for example) or served by the driver.
 struct PoolUse {
   explicit PoolUse(CUmemoryPool handle);
   ~PoolUse();
@@ -60,7 +60,7 @@ void EraseBlock(Region* region, Block* block);
 void LookAt(const Pool* pool);
 // Some pool may hold more than its threshold. Checked after every wait of the program.
 extern std::atomic<bool> g_pools_look;
-// Has a thread of the agent free the memory that pools hold above their thresholds.
+// Lets a thread of the agent free the memory that pools hold above their thresholds.
 void ReleaseSoon();
 
 // ---- for contexts.cc and carrier.cc

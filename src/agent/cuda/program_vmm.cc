@@ -19,7 +19,7 @@ struct Mapping {
   uint64_t address;
   uint64_t bytes;
   ProgramHandle* handle;
-  uint8_t protection[agent_protocol::kMaxDevices];  // CUmemAccess_flags by device
+  AccessFlags protection;
 };
 
 Vector<Mapping> g_mappings;  // by address
@@ -42,18 +42,6 @@ bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
       g_program_handles.LowerBound([&](const ProgramHandle* h) { return h->id < id; }));
   leaving->Add(handle);
   return true;
-}
-
-CUresult GiveMappingAccess(const Mapping& mapping) {
-  CUmemAccessDesc access[agent_protocol::kMaxDevices];
-  size_t count = 0;
-  for (int device = 0; device < int(agent_protocol::kMaxDevices); ++device) {
-    if (mapping.protection[device] == 0) continue;
-    access[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device},
-                       CUmemAccess_flags(mapping.protection[device])};
-  }
-  if (count == 0) return CUDA_SUCCESS;
-  return real::cuMemSetAccess(mapping.address, mapping.bytes, access, count);
 }
 
 bool CanBeCarried(const CUmemAllocationProp* prop) {
@@ -112,7 +100,8 @@ struct Translated {
   ~Translated() { free(copy); }
   Translated(const Translated&) = delete;
   ArrayMapInfo* copy = nullptr;
-  CUresult error = CUDA_SUCCESS;  // the driver may dereference a number
+  // If set, the driver must not be called: it might dereference the agent's number as a pointer.
+  CUresult error = CUDA_SUCCESS;
 };
 
 }  // namespace
@@ -181,7 +170,7 @@ namespace {
 CUresult MapOne(const Mapping& mapping) {
   CUresult r = real::cuMemMap(mapping.address, mapping.bytes, 0, mapping.handle->real, 0);
   if (r != CUDA_SUCCESS) return r;
-  r = GiveMappingAccess(mapping);
+  r = SetAccess(mapping.address, mapping.bytes, mapping.protection);
   if (r != CUDA_SUCCESS) real::cuMemUnmap(mapping.address, mapping.bytes);
   return r;
 }
@@ -276,7 +265,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle id) {
     --handle->references;
     DropIfUnused(handle, &leaving);
   }
-  if (import) LookWhetherWeShare look;
+  if (import) ScopedMayShare look;
   SayUnclaimed();
   return CUDA_SUCCESS;
 }
@@ -327,7 +316,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
       DropIfUnused(handle, &leaving);
     }
   }
-  if (imports) LookWhetherWeShare look;
+  if (imports) ScopedMayShare look;
   SayUnclaimed();
   return r;
 }
@@ -404,8 +393,8 @@ CUresult cuMulticastBindMem(STASIS_P6) {
 
 }  // namespace hook
 
-extern "C" __attribute__((visibility("default"))) CUresult cuMemGetAllocationPropertiesFromHandle(
-    CUmemAllocationProp* prop, CUmemGenericAllocationHandle id) {
+STASIS_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                              CUmemGenericAllocationHandle id) {
   gate::Ask asking;
   if (!IsProgramId(id)) return real::cuMemGetAllocationPropertiesFromHandle(prop, id);
   Lock lock(g_memory_mutex);

@@ -26,30 +26,30 @@ struct ProgramHandle {
   bool exported;        // the program has exported it: other processes may ask the agent for it
   bool claimed;         // a process has asked for it with the exported file
   Import* import;       // null if the memory is this process's own (ipc.h)
-  bool shared;          // it has a use that only the driver knows: a blocker is noted
+  bool shared;          // used in a way that the agent cannot track; a blocker is noted
   ProgramHandle* next;  // in Leaving
 };
 
 extern Vector<ProgramHandle*> g_program_handles;  // by id
 
-// Whether a handle is one of the agent's numbers. (The driver's handles are addresses.)
+// Returns true if the handle is one of the agent's numbers. (The driver's handles are addresses.)
 bool IsProgramId(uint64_t handle);
-// Returns the handle, or null if there is none. The caller holds the mutex; also in the next one.
+// Returns the handle, or null if there is none. The caller holds the mutex.
 ProgramHandle* FindProgramHandle(uint64_t id);
 // Enters a handle with one reference and returns it, or null if there is no memory. `real` stays
-// the caller's if this fails.
+// the caller's if this fails. The caller holds the mutex.
 ProgramHandle* AddProgramHandle(CUmemGenericAllocationHandle real, uint64_t bytes, CUdevice device);
 // Ends a use by another process (GiveShared begins one). The memory lives until its last use ends.
-// Ignores ids that are no handle's. The caller must not hold the mutex.
+// Does nothing if no handle has this id. The caller must not hold the mutex.
 void EndUse(uint64_t id);
-// Notes that an exported handle is gone although no process had asked for it. SayUnclaimed says so
-// on stderr, once; its caller must not hold the mutex.
+// Notes that an exported handle is gone and no process ever asked for it. SayUnclaimed prints this
+// to stderr, once; its caller must not hold the mutex.
 void NoteUnclaimed();
 void SayUnclaimed();
 // Frees handles that were kept for other processes and whose last use ended while the gate was
 // closed. Does nothing while the gate is closed.
 void DestroyUnusedHandles();
-// Notes a use that only the driver knows; `what` is the function's name.
+// Notes a use that the agent cannot track; `what` is the function's name.
 void NoteShared(ProgramHandle* handle, const char* what);
 
 // Frees a handle that is in no table any more, and the driver's memory behind it. The caller must

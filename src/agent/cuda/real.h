@@ -8,6 +8,9 @@
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
 #include "abi/cuda/driver_functions.h"
 
+// The start of the definition of a function that the program calls in place of the driver's.
+#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
+
 namespace stasis::agent {
 
 using namespace stasis::cuda;  // NOLINT: the driver's types, used everywhere in the agent
@@ -42,7 +45,8 @@ bool Bind();
 // Returns the hook for `address`, which a look-up of `name` gave, or `address` itself if there is
 // no hook. Decides by the address, and so works for any name and version.
 void* Substitute(const char* name, void* address);
-// Whether a function with this exported name (or base name) has a hook and reaches device memory.
+// Returns true if a function with this exported name (or base name) has a hook and reaches device
+// memory.
 bool IsVital(const char* name);
 
 namespace real {
@@ -92,84 +96,73 @@ using Word = unsigned long long;
 }  // namespace real
 
 // The functions behind the program's calls: the agent's if one of that name is declared here, else
-// the driver's (a name declared in a namespace hides a name from a using directive).
+// the driver's (a name declared in a namespace hides a name from a using directive). An agent's
+// function has the type of the driver's function, fn::NAME.
 namespace hook {
 using namespace real;  // NOLINT
 using real::Word;
 
 // memory.cc
-CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes);
-CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_t height,
-                            unsigned element_size);
-CUresult cuMemFree_v2(CUdeviceptr ptr);
-CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total);
-CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr ptr, size_t size,
-                                       CUmemRangeHandleType type, unsigned long long flags);
+fn::cuMemAlloc_v2 cuMemAlloc_v2;
+fn::cuMemAllocPitch_v2 cuMemAllocPitch_v2;
+fn::cuMemFree_v2 cuMemFree_v2;
+fn::cuMemGetInfo_v2 cuMemGetInfo_v2;
+fn::cuMemGetHandleForAddressRange cuMemGetHandleForAddressRange;
 
-// ipc.cc
-CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr);
-CUresult cuIpcOpenMemHandle(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags);
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags);
-CUresult cuIpcCloseMemHandle(CUdeviceptr ptr);
+// ipc_memory.cc
+fn::cuIpcGetMemHandle cuIpcGetMemHandle;
+fn::cuIpcOpenMemHandle cuIpcOpenMemHandle;
+fn::cuIpcOpenMemHandle_v2 cuIpcOpenMemHandle_v2;
+fn::cuIpcCloseMemHandle cuIpcCloseMemHandle;
 
 // ipc_events.cc
-CUresult cuEventCreate(CUevent* event, unsigned flags);
-CUresult cuEventRecord(CUevent event, CUstream stream);
-CUresult cuEventRecord_ptsz(CUevent event, CUstream stream);
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags);
-CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags);
-CUresult cuEventQuery(CUevent event);
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
-CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags);
-CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event);
-CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle);
-CUresult cuEventDestroy_v2(CUevent event);
+fn::cuEventCreate cuEventCreate;
+fn::cuEventRecord cuEventRecord, cuEventRecord_ptsz;
+fn::cuEventRecordWithFlags cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz;
+fn::cuEventQuery cuEventQuery;
+fn::cuStreamWaitEvent cuStreamWaitEvent, cuStreamWaitEvent_ptsz;
+fn::cuIpcGetEventHandle cuIpcGetEventHandle;
+fn::cuIpcOpenEventHandle cuIpcOpenEventHandle;
+fn::cuEventDestroy_v2 cuEventDestroy_v2;
 
 // driver_memory.cc: counts memory that stays with the driver
-CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t bytes, unsigned flags);
-CUresult cuMemAllocHost_v2(void** pp, size_t bytes);
-CUresult cuMemHostAlloc(void** pp, size_t bytes, unsigned flags);
-CUresult cuMemFreeHost(void* p);
+fn::cuMemAllocManaged cuMemAllocManaged;
+fn::cuMemAllocHost_v2 cuMemAllocHost_v2;
+fn::cuMemHostAlloc cuMemHostAlloc;
+fn::cuMemFreeHost cuMemFreeHost;
 CUresult cuArrayCreate_v2(STASIS_P2);
 CUresult cuArray3DCreate_v2(STASIS_P2);
 CUresult cuMipmappedArrayCreate(STASIS_P3);
 
+// stream_order.cc
+fn::cuMemAllocAsync cuMemAllocAsync, cuMemAllocAsync_ptsz;
+fn::cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz;
+fn::cuMemFreeAsync cuMemFreeAsync, cuMemFreeAsync_ptsz;
+
 // pools.cc
-CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream);
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUstream stream);
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, CUstream s);
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool,
-                                      CUstream s);
-CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream);
-CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props);
-CUresult cuMemPoolDestroy(CUmemoryPool handle);
-CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep);
-CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value);
-CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value);
-CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count);
-CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool,
-                                          CUmemAllocationHandleType type, unsigned long long flags);
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle,
-                                            CUmemAllocationHandleType type,
-                                            unsigned long long flags);
+fn::cuMemPoolCreate cuMemPoolCreate;
+fn::cuMemPoolDestroy cuMemPoolDestroy;
+fn::cuMemPoolTrimTo cuMemPoolTrimTo;
+fn::cuMemPoolGetAttribute cuMemPoolGetAttribute;
+fn::cuMemPoolSetAttribute cuMemPoolSetAttribute;
+fn::cuMemPoolSetAccess cuMemPoolSetAccess;
+fn::cuMemPoolExportToShareableHandle cuMemPoolExportToShareableHandle;
+fn::cuMemPoolImportFromShareableHandle cuMemPoolImportFromShareableHandle;
 
 // pointer.cc
-CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr);
+fn::cuPointerSetAttribute cuPointerSetAttribute;
+
+// vmm_sharing.cc
+fn::cuMemExportToShareableHandle cuMemExportToShareableHandle;
+fn::cuMemImportFromShareableHandle cuMemImportFromShareableHandle;
 
 // program_vmm.cc
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
-                     const CUmemAllocationProp* prop, unsigned long long flags);
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags);
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size);
-CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count);
-CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type, unsigned long long flags);
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
-                                        CUmemAllocationHandleType type);
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr);
+fn::cuMemCreate cuMemCreate;
+fn::cuMemRelease cuMemRelease;
+fn::cuMemMap cuMemMap;
+fn::cuMemUnmap cuMemUnmap;
+fn::cuMemSetAccess cuMemSetAccess;
+fn::cuMemRetainAllocationHandle cuMemRetainAllocationHandle;
 CUresult cuMulticastCreate(STASIS_P2);
 CUresult cuMulticastBindMem(STASIS_P6);
 CUresult cuMemMapArrayAsync(STASIS_P3);
@@ -177,37 +170,29 @@ CUresult cuMemMapArrayAsync_ptsz(STASIS_P3);
 
 // contexts.cc
 CUresult cuCtxCreate(STASIS_P3);
-CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device);
-CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int count, unsigned flags,
-                        CUdevice device);
-CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags,
-                        CUdevice device);
+fn::cuCtxCreate_v2 cuCtxCreate_v2;
+fn::cuCtxCreate_v3 cuCtxCreate_v3;
+fn::cuCtxCreate_v4 cuCtxCreate_v4;
 CUresult cuCtxDestroy(STASIS_P1);
-CUresult cuCtxDestroy_v2(CUcontext context);
-CUresult cuCtxDetach(CUcontext context);
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);
+fn::cuCtxDestroy_v2 cuCtxDestroy_v2;
+fn::cuCtxDetach cuCtxDetach;
+fn::cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRetain;
 CUresult cuDevicePrimaryCtxRelease(STASIS_P1);
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+fn::cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRelease_v2;
 CUresult cuDevicePrimaryCtxReset(STASIS_P1);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
+fn::cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxReset_v2;
+fn::cuCtxEnablePeerAccess cuCtxEnablePeerAccess;
 
 // captures.cc
 CUresult cuStreamBeginCapture(STASIS_P1);
 CUresult cuStreamBeginCapture_ptsz(STASIS_P1);
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode);
+fn::cuStreamBeginCapture_v2 cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
 CUresult cuStreamBeginCaptureToGraph(STASIS_P6);
 CUresult cuStreamBeginCaptureToGraph_ptsz(STASIS_P6);
-CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph);
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph);
-CUresult cuStreamDestroy_v2(CUstream stream);
-CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data);
-CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void* data);
-CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data,
-                             unsigned flags);
-CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void* data,
-                                  unsigned flags);
+fn::cuStreamEndCapture cuStreamEndCapture, cuStreamEndCapture_ptsz;
+fn::cuStreamDestroy_v2 cuStreamDestroy_v2;
+fn::cuLaunchHostFunc cuLaunchHostFunc, cuLaunchHostFunc_ptsz;
+fn::cuStreamAddCallback cuStreamAddCallback, cuStreamAddCallback_ptsz;
 
 }  // namespace hook
 

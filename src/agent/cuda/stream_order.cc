@@ -1,12 +1,12 @@
 #include "agent/cuda/stream_order.h"
 
 #include <cassert>
-#include "agent/cuda/ipc_events.h"
 
 #include "agent/control.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/driver_memory.h"
+#include "agent/cuda/ipc_events.h"
 #include "agent/cuda/pools.h"
 #include "agent/gate.h"
 
@@ -37,7 +37,7 @@ constexpr Calls kLegacy = STASIS_CALLS();
 constexpr Calls kPerThread = STASIS_CALLS(_ptsz);
 #undef STASIS_CALLS
 
-constexpr uint64_t kUnit = 512;  // the rest of a split block begins at a multiple
+constexpr uint64_t kUnit = 512;  // the unused part of a split block begins at a multiple of this
 
 // A block that was freed in stream order.
 struct Pending {
@@ -258,7 +258,7 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
   CUresult r = calls.context(stream, &context);
   if (r == CUDA_SUCCESS && calls.id(stream, &id) != CUDA_SUCCESS) id = 0;
   if (r == CUDA_SUCCESS) r = Record(calls, stream, context, &event);
-  // Without an event to track the stream, wait for the stream.
+  // Without an event that marks this point of the stream, wait for the stream.
   if (r != CUDA_SUCCESS) {
     event = nullptr;
     if (r = calls.synchronize(stream); r != CUDA_SUCCESS) return r;
@@ -338,22 +338,20 @@ void BeforeContextEnds(CUcontext context) {
   for (size_t i = g_pending.size(); i-- > 0;) {
     if (g_pending[i].context == context) Finish(i);
   }
-  for (size_t i = g_events.size(); i-- > 0;) {
-    if (g_events[i].context != context) continue;
-    real::cuEventDestroy_v2(g_events[i].event);
-    g_events.Erase(i);
-  }
+  g_events.EraseIf([&](const FreeEvent& free) {
+    if (free.context != context) return false;
+    real::cuEventDestroy_v2(free.event);
+    return true;
+  });
 }
 
 void ContextEnded(CUcontext context) {
-  for (size_t i = g_pending.size(); i-- > 0;) {
-    if (g_pending[i].context != context) continue;
-    EraseBlock(g_pending[i].region, BlockOf(g_pending[i]));
-    g_pending.Erase(i);
-  }
-  for (size_t i = g_events.size(); i-- > 0;) {
-    if (g_events[i].context == context) g_events.Erase(i);
-  }
+  g_pending.EraseIf([&](const Pending& pending) {
+    if (pending.context != context) return false;
+    EraseBlock(pending.region, BlockOf(pending));
+    return true;
+  });
+  g_events.EraseIf([&](const FreeEvent& free) { return free.context == context; });
 }
 
 void ResetStreamOrder() {
@@ -380,8 +378,6 @@ STASIS_STREAM_ORDERED(_ptsz, kPerThread)
 #undef STASIS_STREAM_ORDERED
 
 }  // namespace hook
-
-#define STASIS_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Defines the hook of a call by which the program waits for the GPU. After such a wait, a pool may
 // hold more than its threshold, which ReleaseSoon corrects.

@@ -190,8 +190,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
       ReadToken(int(reinterpret_cast<intptr_t>(os_handle)), &token)) {
     return ImportToken(token, out);
   }
-  // A handle from a process without an agent, or a multicast object. No agent can tell where and
-  // how long it is used.
+  // A handle from a process without an agent, or a multicast object. No agent can track which
+  // processes use it, and until when.
   CUresult r = real::cuMemImportFromShareableHandle(out, os_handle, type);
   if (r == CUDA_SUCCESS) {
     NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemImportFromShareableHandle");
