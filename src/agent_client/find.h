@@ -11,8 +11,8 @@
 namespace stasis::agent_client {
 
 // Reads and checks the header of the agent inside the process. Returns kNotFound if there is no
-// agent, or if it has no door; kUnimplemented if it speaks another version; kDeadlineExceeded if
-// the process's memory cannot be read in time.
+// agent, or if it has no door; kUnimplemented if it uses another protocol version;
+// kDeadlineExceeded if the process's memory cannot be read in time.
 Result<agent_protocol::AgentHeader> ReadAgentHeader(
     process::HostPid pid, const Deadline& = Deadline::In(process::kMemoryAnswer));
 

@@ -39,7 +39,7 @@ constexpr Row kRows[] = {
      "STASIS_CUDA_LIBRARY", "found by the loader",
      "The driver's libcuda.so.1 for Stasis's own helpers; programs load their own", true},
     {"dump.compress", Kind::kChoice, &Settings::compress, "none", 0, 0, "none|lz4|zstd|auto",
-     "STASIS_COMPRESS", "", "Compression of a dump without --compress"},
+     "STASIS_COMPRESS", "", "Compression of a dump, unless --compress is given"},
     {"dump.pack_size", Kind::kSize, &Settings::pack_bytes, "128MiB", kMiB, kMiB* kMiB, "",
      "STASIS_PACK_SIZE", "",
      "Target size of a pack file; at most one for each CPU is written at a time. Images share "
@@ -59,7 +59,7 @@ constexpr Row kRows[] = {
      "command"},
     {"timeouts.phase_s", Kind::kSeconds, &Settings::phase_timeout_s, "0", 0, kDay, "",
      "STASIS_PHASE_TIMEOUT_S", "",
-     "Limit for each phase of an operation, without --timeout; 0: each phase has its own"},
+     "Time limit for each phase, unless --timeout is given; 0: each phase has its own limit"},
     {"timeouts.settle_s", Kind::kSeconds, &Settings::settle_timeout_s, "10", 1, kDay, "",
      "STASIS_SETTLE_TIMEOUT_S", "",
      "How long to wait for a stable driver state after a helper was killed in the driver"},

@@ -60,9 +60,9 @@ Status Apply(Sqlite& database, std::span<const Migration> migrations) {
   STASIS_ASSIGN(int64_t version, Version(database));
   for (const Migration& migration : migrations) {
     if (migration.number <= version) continue;
-    STASIS_TRY(Annotate(
-        database.RunScript(migration.sql),
-        "upgrade it to version " + std::to_string(migration.number) + " (" + migration.what + ")"));
+    STASIS_TRY(Annotate(database.RunScript(migration.sql), "upgrade the database to version " +
+                                                               std::to_string(migration.number) +
+                                                               " (" + migration.what + ")"));
     version = migration.number;
   }
   return database.Run("PRAGMA user_version = " + std::to_string(version));

@@ -83,9 +83,9 @@ class Journal {
   // called again when more members are known. kAborted if another operation works on them. The
   // claim ends with this object if Begin() is not called.
   Status Claim(const Operation& operation);
-  // Writes the header, with this process's pid namespace, and gives the entry its name. kAborted
-  // names another operation that works on one of the members. kFailedPrecondition means that a
-  // killed command left an entry about one of the members; recover first.
+  // Writes the header, with this process's pid namespace, and gives the entry its name. Returns
+  // kAborted if another operation works on one of the members; the message names it. Returns
+  // kFailedPrecondition if a killed command left an entry about one of the members; recover first.
   Status Begin(const Operation& operation);
 
   Status PhaseBegins(const std::string& phase);

@@ -14,8 +14,8 @@ namespace stasis::shim {
 
 struct LaunchSpec {
   std::vector<std::string> argv;
-  // Number in the child -> number here. All others are closed. No signal is blocked or ignored in
-  // the child, as after a login.
+  // Descriptors, from their number in the child to their number here; all others are closed in the
+  // child. No signal is blocked or ignored in the child, as after a login.
   std::map<int, int> fds;
   // Set in the child's environment only; an empty value removes the variable.
   std::map<std::string, std::string> env;

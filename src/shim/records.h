@@ -32,7 +32,7 @@ class JobFolder {
   bool IsMarkedDumped(const process::ProcessId& root) const;
 
   std::string path_;
-  // The directory, even if it was renamed or replaced meanwhile.
+  // The job's directory, opened, so that it can be used even after it was renamed or replaced.
   UniqueFd folder_;
   UniqueFd lock_;
   UniqueFd reserve_;

@@ -194,7 +194,8 @@ Status Shim::StartCriu(int null_fd, Step* step) {
   *step = Step::kExec;
   if (int error = child.Release(); error != 0) return FailErrno(error, "exec");
   DropRights();  // the child has them now
-  // Closed here, because otherwise their other ends would get no end-of-file while the shim runs.
+  // Closes the shim's copies of CRIU's descriptors; otherwise their other ends would get no
+  // end-of-file while the shim runs.
   for (auto [there, here] : options_.criu_fds) ::close(here);
   options_.criu_fds.clear();
   Send({.kind = Kind::kCriu, .pid = criu_});

@@ -96,7 +96,8 @@ void Terminal::AddTo(std::vector<pollfd>* waits) const {
   if (listener_) waits->push_back({listener_.get(), POLLIN, 0});
   for (const Client& client : clients_) {
     short events = 0;
-    // Unread packets wait in the socket buffer, then block the client.
+    // While reading is paused, packets stay in the socket's buffer. When it is full, the client
+    // blocks.
     if (&client != holder_ || input_.size() < kMostInput) events |= POLLIN;
     if (!client.queue.empty() || client.skipped != 0) events |= POLLOUT;
     waits->push_back({client.socket.get(), events, 0});

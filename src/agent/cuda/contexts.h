@@ -1,4 +1,4 @@
-// The contexts that the program has made active, and waits for the work in them.
+// The program's active contexts, and functions that wait for the work in them.
 #pragma once
 
 #include "agent/cuda/real.h"

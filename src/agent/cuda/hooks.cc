@@ -66,7 +66,7 @@ void* Pointer(F* function) {
 #define STASIS_POINT_Memory STASIS_OURS
 #define STASIS_POINT_Submit STASIS_OURS
 
-// The names of the columns in hooks.def.
+// The kinds in driver_functions.def, as values of Function::vital.
 // NOLINTBEGIN(readability-identifier-naming)
 constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = false,
                Checkpoint = false, Object = false, Memory = true, Submit = true;

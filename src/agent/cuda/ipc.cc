@@ -217,11 +217,11 @@ bool Rejoin(const Item& item, const char** why) {
   IpcGiven given;
   if (!AskForMemory(import->from, 0, import->region, &given, why)) return false;
   if (given.answer.outcome == IpcOutcome::kNotNow) {
-    *why = "its memory is not mapped again yet";
+    *why = "that process has not mapped it again yet";
     return false;
   }
   if (given.answer.outcome != IpcOutcome::kGiven || given.answer.region_bytes != BytesOf(item)) {
-    *why = "the memory does not exist any more";
+    *why = "that process does not have it any more";
     return false;
   }
   if (CUresult r = ImportItem(item, given.fd); r != CUDA_SUCCESS) {
@@ -237,7 +237,7 @@ bool Rejoin(const Item& item, const char** why) {
 bool Reconnect(Import* import, const char** why) {
   IpcGiven given;
   if (!AskForMemory(import->from, 0, import->region, &given, why)) return false;
-  *why = "it has freed the memory";
+  *why = "that process has freed it";
   if (given.answer.outcome != IpcOutcome::kGiven) return false;
   import->link.Close();
   import->link.Take(given.socket);
@@ -369,7 +369,8 @@ void DescribeIpc(agent_protocol::HelloReply* reply) {
   users.Free();
 }
 
-// SAFETY: in a forked child; the tables are abandoned with the others.
+// SAFETY: only for a forked child, which has no other threads. ResetMemory and ResetProgramVmm
+// abandon the tables.
 void ResetIpc() {
   ForEachImport([](const Item& item) {
     ImportOf(item)->link.Close();

@@ -109,7 +109,7 @@ bool AnswerWhenReached(const Watched& socket, uint64_t id) {
   if (one.socket.fd < 0) return false;
   {
     Lock lock(g_ipc_answers_mutex);
-    // Counted before it is entered: the thread may answer it at once.
+    // Counted before the entry is added, because the thread may answer it at once.
     if (g_answers.load() < kMostAsked && g_asked.Reserve(g_answers.load() + 1)) {
       g_answers.fetch_add(1);
       g_asked.Push(one);
@@ -125,7 +125,7 @@ void EndIpcAnswers() {
   for (uint32_t left; (left = g_answers.load()) != 0;) FutexWait(&g_answers, left);
 }
 
-// SAFETY: in a forked child.
+// SAFETY: only for a forked child, which has no other threads.
 void ResetIpcAnswers() {
   if (t_tables_are_whole) {
     for (Asked& one : g_asked) one.socket.Close();

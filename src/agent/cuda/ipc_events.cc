@@ -102,8 +102,8 @@ void NoteDriversEvent(CUevent event, const char* what) {
 enum class Wait { kReached, kNotYet, kUnknown };
 
 // Asks the owner. An owner that does not listen has ended or is suspended, and in both cases all of
-// its submitted work is done. Any other error says nothing about the event; a program that took the
-// event as reached would read data too early.
+// its submitted work is done. After any other error the event may not be reached, and a program
+// that continues would read data too early.
 Wait AskOwner(const Theirs& theirs, int timeout_ms) {
   // An owner that is about to stop listening closes connections that it has not answered, so ask
   // again.
@@ -209,7 +209,7 @@ void IpcEventsEndWith(CUcontext context) {
   });
 }
 
-// SAFETY: in a forked child.
+// SAFETY: only for a forked child, which has no other threads.
 void ResetIpcEvents() {
   g_mutex.ResetAfterFork();
   g_own.AbandonAfterFork();

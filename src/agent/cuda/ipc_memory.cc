@@ -31,8 +31,8 @@ CUdevice DeviceOf(const agent_protocol::Uuid& uuid) {
   return -1;
 }
 
-// Opens an allocation again that the context has open already. Returns false if it is not open. The
-// caller holds the mutex.
+// Opens an allocation again that is open in the context already. Returns false if it is not open
+// there. The caller holds the mutex.
 bool OpenAgain(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdeviceptr* out) {
   for (Region* region : g_regions) {
     if (region->import == nullptr || region->context != context ||
@@ -49,8 +49,8 @@ bool OpenAgain(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdevic
   return false;
 }
 
-// Enters the allocation. Returns false if it overlaps another open one: the owner has freed that
-// one and reused its place.
+// Adds the allocation to the region. Returns false if it overlaps another open allocation: then the
+// owner has freed that allocation and reused its addresses.
 bool Enter(Region* region, uint64_t piece, const agent_protocol::IpcAnswer& answer,
            CUdeviceptr* out) {
   size_t at = region->blocks.LowerBound(
@@ -209,7 +209,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
     if (r == CUDA_SUCCESS) ForgetBlocker(agent_protocol::kBlockerLegacyIpc);
     return r;
   }
-  // Submitted work may still use it.
+  // Submitted work may still use the memory.
   if (CUresult r = SynchronizeContext(context); r != CUDA_SUCCESS) return r;
   const ScopedMayShare at_the_end;
   Leaving leaving;

@@ -8,8 +8,8 @@ namespace stasis::agent {
 
 void WorkOn(const Item& item) {
   const Import* import = ImportOf(item);
-  // Another process's memory is known where it was opened, and may be on a GPU that is unknown
-  // here.
+  // Another process's memory is used on the device on which it was opened, and may be on a GPU that
+  // this process does not see.
   CUcontext context = ContextOn(import != nullptr ? import->reader : DeviceOf(item));
   if (context == nullptr) context = AnyContext();
   if (context != nullptr) real::cuCtxSetCurrent(context);
