@@ -31,7 +31,7 @@ def of_page():
     """Returns {command: options} from the tables; an empty first cell continues the command above."""
     page, names = {}, []
     commands = PAGE.read_text()
-    everyone = re.search(r"^Before or after any command:.*?\n\n", commands, re.M | re.S)[0]
+    everyone = re.search(r"^These options are accepted before and after any command:.*?\n\n", commands, re.M | re.S)[0]
     page[""] = set(OPTION.findall(everyone)) - EVERYWHERE
     for line in commands[commands.index("## Jobs"):].splitlines():
         cells = re.split(r" ?\| ?", line)

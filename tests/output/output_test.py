@@ -430,7 +430,7 @@ def not_a_log(world):
     talker = Talker(world)
     for path in ("/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/1"):
         refused = world.stasis("run", "--log", path, "--", "echo", "lost", expect=2)
-        demand("names an open descriptor" in refused.err, f"{refused}")
+        demand("names a descriptor" in refused.err, f"{refused}")
     refused = world.stasis("run", "--log", talker.go, "--", "true", expect=2)
     demand("is a pipe" in refused.err, f"{refused}")
     talker.run()

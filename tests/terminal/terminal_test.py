@@ -105,7 +105,7 @@ def several_at_once(world):
     watcher.type(b"\x03").expect("detached").wait(0)
     clients = [Client(job.folder, wants_input=False) for _ in range(15)]
     demand(all(client.first[0] == WELCOME for client in clients), "one was refused")
-    screen = job.attach().expect("no more can be").wait(1)
+    screen = job.attach().expect("which is the maximum").wait(1)
     for client in clients:
         client.close()
     first.type("exit 0\r").wait(0)
