@@ -48,8 +48,8 @@ Status CheckReadable(Context& c) {
 
 Status CheckPrivileges(Context& c) { return c.criu.CheckPrivileges(); }
 
-// CRIU reads the limits of each process in the same way. The kernel allows that to a process with
-// the same user and group ids, or with CAP_SYS_RESOURCE.
+// CRIU reads the limits of each process with prlimit(2) too. The kernel permits this to a process
+// with the same user and group ids, or with CAP_SYS_RESOURCE.
 Status CheckLimits(Context& c) {
   for (const auto& member : c.survey.tree.members) {
     rlimit limit{};
@@ -61,8 +61,8 @@ Status CheckLimits(Context& c) {
         fmt::format("process {} ({}) belongs to another user, and CRIU needs CAP_SYS_RESOURCE "
                     "to read its limits",
                     member.id.pid.value, member.comm),
-        "start the container, if this is one, with --cap-add SYS_RESOURCE; or dump it as that "
-        "user (docs/security.md)");
+        "in a container, start the container with --cap-add SYS_RESOURCE; or dump the program as "
+        "that user (docs/security.md)");
   }
   return {};
 }
@@ -81,8 +81,8 @@ Status CheckPidNamespace(Context& c) {
   return {};
 }
 
-// CRIU can save a mount namespace of the program, but Stasis cannot restore it: the dump would
-// succeed, end the program, and leave a useless image.
+// CRIU can save a program that has its own mount namespace, but Stasis cannot restore it: the dump
+// would succeed and end the program, and its image would be useless.
 Status CheckMountNamespace(Context& c) {
   process::HostPid criu{::getpid()};
   if (c.facts.in_own_pidns) {
@@ -100,7 +100,7 @@ Status CheckMountNamespace(Context& c) {
                     "not be restored",
                     member.id.pid.value, member.comm),
         "checkpoint a container with its runtime (`podman container checkpoint`, `docker "
-        "checkpoint`); `stasis suspend` and `resume` work");
+        "checkpoint`), or use `stasis suspend` and `stasis resume` instead of a dump");
   }
   return {};
 }
