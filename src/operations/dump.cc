@@ -30,8 +30,8 @@ using checks::Target;
 using gpu_state::Processes;
 using gpu_state::Services;
 
-// Writes to the store's file system. A writer would hang for ever on a frozen one, or on one whose
-// server or disk has failed.
+// Writes to the store's file system in a child process. A write to a file system that is frozen, or
+// whose server or disk has failed, may never return.
 Status CheckStoreAnswers(const Services& services, const std::string& store) {
   auto write = [&](const NoteStep& note) -> Result<std::string> {
     note("write to " + store);

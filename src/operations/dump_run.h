@@ -2,8 +2,9 @@
 // a tree-check, and gpu-release-check. Then
 //   image-writer
 //   cpu-dump { describe, cpu-write, commit } beside data-write, await-end
-// The commit waits for data-write, inside CRIU's post-dump notification: the program is never
-// killed before its image is complete, and a rejected notification lets it run.
+// The commit waits for data-write, inside CRIU's post-dump notification. The program is therefore
+// never killed before its image is complete. If the notification is rejected, CRIU lets the program
+// run.
 //
 // With --leave-running
 //   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write
@@ -58,8 +59,8 @@ class DumpRun {
   const store::WrittenUnits& blocks() const { return blocks_; }
   const store::WrittenUnits& pages() const { return pages_; }
   const std::vector<std::string>& notes() const { return notes_; }  // sentences
-  // If the store did not answer: says that the program is as it was before, and what may be left in
-  // the store. Otherwise empty.
+  // If the store did not answer, states that the program is as it was before, and names files that
+  // may be left in the store. Otherwise empty.
   const std::string& left_in_store() const { return left_in_store_; }
 
  private:
@@ -85,7 +86,7 @@ class DumpRun {
 
   Status RunCriu(plan::PhaseScope& scope);
   Status CommitImage(plan::PhaseScope& scope);
-  // Returns a sentence about what is left, empty if nothing is.
+  // Returns a sentence about a folder that could not be removed, or an empty string.
   std::string RemoveLateFiles();
   Status AbortImage();
   uint64_t CpuBytesInStore() const;
@@ -93,7 +94,7 @@ class DumpRun {
                                         plan::PhaseScope& scope);
   Status ReturnGpu();
 
-  // The image gets GPU data.
+  // Returns true if GPU data will be written to the image.
   bool has_data() const { return !shared_.shards().empty() || !stored_.shards().empty(); }
   Status ClearDumped();
   std::string LogPath() const { return work_dir_ + "/criu-dump.log"; }
@@ -118,13 +119,13 @@ class DumpRun {
   std::unique_ptr<checkpoint::ImageProcess> image_process_;
   store::Manifest manifest_;                 // after describe
   std::vector<process::ProcessId> stopped_;  // after describe: CRIU holds and will kill these
-  std::vector<process::ProcessId> living_;   // those of them that are no zombies
-  bool half_ended_ = false;                  // CRIU died while it killed them
+  std::vector<process::ProcessId> living_;   // the processes in stopped_ that are no zombies
+  bool half_ended_ = false;                  // CRIU failed after it had begun to kill stopped_
   std::string work_dir_;
   std::string left_in_store_;
   Stopwatch watch_;
   bool has_gpu_ = false;                 // the GPU and all memory were returned
-  bool criu_ended_the_program_ = false;  // its memory may still be being freed
+  bool criu_ended_the_program_ = false;  // the kernel may still be freeing its memory
   uint64_t image_bytes_ = 0;
   std::vector<std::string> notes_;
   uint64_t added_bytes_ = 0;  // bytes that no earlier image had

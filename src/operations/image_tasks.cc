@@ -30,7 +30,7 @@ std::string ToJson(const store::WrittenUnits& written) {
 Result<nlohmann::json> ParseAnswer(const std::string& answer) {
   auto json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return json;
-  return Fail(Code::kInternal, "the process that writes the image gave an unreadable answer");
+  return Fail(Code::kInternal, "the process that writes the image sent a malformed answer");
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ Result<std::string> ImageTasks::WriteImage(const std::string& request,
   options.progress = progress;
   STASIS_ASSIGN(options.origin, store::OriginKeyOf(context_.services.paths));
   STASIS_TRY(checkpoint::StoreAgentLibraries(writer, manifest));
-  // All files are complete now, so their sizes count.
+  // The limit is checked here because all files now have their final sizes.
   STASIS_TRY(
       store::CheckImageLimit(context_.dump.store, context_.services.settings.most_image_bytes));
   STASIS_TRY(writer.Commit(manifest, options));
@@ -146,7 +146,7 @@ Status ImageTasks::DescribeData(store::Manifest& manifest) {
   for (auto& p : manifest.processes) {
     for (const auto& recorded : context_.operation.device_processes) {
       if (recorded.id.pid.value != p.pid) continue;
-      // The driver's share as surveyed, and the exact size of the blocks.
+      // The sum of the driver's share, as surveyed, and of the exact size of the blocks.
       p.device_bytes = recorded.device_bytes + context_.shared.BytesOf(recorded.id) +
                        context_.stored.BytesOf(recorded.id);
     }
@@ -159,7 +159,7 @@ Status ImageTasks::DescribeData(store::Manifest& manifest) {
                             [&](const store::Gpu& g) { return g.uuid == uuid; });
     if (gpu == manifest.gpus.end()) {
       return Fail(Code::kInternal,
-                  "there is data of GPU " + uuid + ", which this machine does not have");
+                  "the dump has data of GPU " + uuid + ", which this machine does not have");
     }
     range.gpu = static_cast<uint32_t>(gpu - manifest.gpus.begin());
   }
