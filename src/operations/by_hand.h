@@ -48,12 +48,12 @@ class ByHand {
   // the GPU has no room for a copy of the largest piece. Does nothing without an agent. Refuses
   // memory that is shared with another process, which the driver could not restore either.
   Status Own(const Deadline& deadline) const;
-  Status RefuseShared(const agent_protocol::HelloReply& hello) const;
 
  private:
   ByHand(const Paths& paths, device::DeviceControl& device, agent_client::Agents& agents,
          process::ProcessId id)
       : paths_(&paths), device_(&device), agents_(&agents), id_(id) {}
+  Status RefuseShared(const agent_protocol::HelloReply& hello) const;
   Status RefuseSuspended() const;
   Status Suspend(const Deadline& deadline) const;
 

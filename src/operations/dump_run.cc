@@ -164,10 +164,10 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   request.log_path = LogPath();
   request.leave_running = dump_.leave_running;
   request.options = dump_.criu;
-  stdio_.ApplyTo(request.options);
+  facts_.stdio.ApplyTo(request.options);
   const std::map<int, int> lock = {{kCriuLockFd, session_.journal->lock_fd()}};
-  STASIS_ASSIGN(auto criu, session_.criu->StartDump(criu_path_, request, in_own_pidns_, lock,
-                                                    Deadline::In(kCriuStart)));
+  STASIS_ASSIGN(auto criu, session_.criu->StartDump(facts_.criu_path, request, facts_.in_own_pidns,
+                                                    lock, Deadline::In(kCriuStart)));
   Status answered;
   Status dumped = criu->Dump(
       request,
@@ -220,9 +220,8 @@ Phase DumpRun::Describe() {
             // image is deleted.
             STASIS_TRY(checks::CheckStillOwn(stopped));
             const checkpoint::DumpedProgram program{
-                stopped.tree,        stopped.target.job, stopped.RecordedProcesses(),
-                dump_.leave_running, dump_.criu,         stdio_,
-                criu_version_};
+                stopped.tree, stopped.target.job, stopped.RecordedProcesses(), dump_.leave_running,
+                dump_.criu,   facts_.stdio,       facts_.criu_version};
             STASIS_ASSIGN(manifest_, checkpoint::DescribeProgram(session_.services, program,
                                                                  scope.deadline()));
             return {};

@@ -19,8 +19,8 @@
 #include "base/deadline.h"
 #include "checkpoint/image_process.h"
 #include "checkpoint/store_cleaner.h"
+#include "checks/before_dump.h"
 #include "checks/survey.h"
-#include "criu/stdio.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/shared_suspend.h"
 #include "operations/dump.h"
@@ -36,18 +36,14 @@ namespace stasis::operations {
 class DumpRun {
  public:
   DumpRun(Session& session, checks::Survey survey, plan::Operation operation,
-          const DumpOptions& dump, std::string criu_path, std::string criu_version,
-          criu::StdioPlan stdio, std::string name, bool in_own_pidns,
+          const DumpOptions& dump, checks::DumpFacts facts, std::string name,
           gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored)
       : session_(session),
         survey_(std::move(survey)),
         operation_(std::move(operation)),
         dump_(dump),
-        criu_path_(std::move(criu_path)),
-        criu_version_(std::move(criu_version)),
-        stdio_(std::move(stdio)),
+        facts_(std::move(facts)),
         name_(std::move(name)),
-        in_own_pidns_(in_own_pidns),
         shared_(shared),
         stored_(stored) {}
 
@@ -103,11 +99,8 @@ class DumpRun {
   const checks::Survey survey_;
   const plan::Operation operation_;
   const DumpOptions& dump_;
-  const std::string criu_path_;
-  const std::string criu_version_;
-  const criu::StdioPlan stdio_;
+  const checks::DumpFacts facts_;
   const std::string name_;
-  const bool in_own_pidns_;           // CRIU must work in the program's pid namespace
   gpu_state::SharedSuspend& shared_;  // processes whose memory leaves the GPU now
   gpu_state::SharedResume& stored_;   // processes that were suspended before
   store::WrittenUnits blocks_;

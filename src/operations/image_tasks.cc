@@ -13,6 +13,13 @@
 #include "store/origin.h"
 #include "store/user_limit.h"
 
+namespace stasis::store {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrittenUnits, zero_bytes, new_bytes, stored_bytes, shared_bytes,
+                                   repeated_bytes, notes)
+
+}  // namespace stasis::store
+
 namespace stasis::operations {
 namespace {
 
@@ -20,10 +27,7 @@ using gpu_state::GpuShard;
 
 // Encodes the answer of a task that has written units.
 std::string ToJson(const store::WrittenUnits& written) {
-  const nlohmann::json json = {
-      {"zero", written.zero_bytes},         {"new", written.new_bytes},
-      {"stored", written.stored_bytes},     {"shared", written.shared_bytes},
-      {"repeated", written.repeated_bytes}, {"notes", written.notes}};
+  const nlohmann::json json = written;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -37,14 +41,7 @@ Result<nlohmann::json> ParseAnswer(const std::string& answer) {
 
 Result<store::WrittenUnits> DecodeUnits(const std::string& write_answer) {
   STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(write_answer));
-  store::WrittenUnits written;
-  written.zero_bytes = json["zero"];
-  written.new_bytes = json["new"];
-  written.stored_bytes = json["stored"];
-  written.shared_bytes = json["shared"];
-  written.repeated_bytes = json["repeated"];
-  written.notes = json["notes"];
-  return written;
+  return json.get<store::WrittenUnits>();
 }
 
 Result<WrittenImage> DecodeImage(const std::string& commit_answer) {
