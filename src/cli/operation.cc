@@ -46,7 +46,7 @@ void CommonOptions::AddTo(App verb) {
   verb.add_option(
           "--timeout", timeout_s,
           "Limit in seconds for each phase (default: timeouts.phase_s of the configuration, "
-          "or each phase's own)")
+          "or the phase's default)")
       ->range(0.001, 86400.0);
   verb.add_flag("--dry-run", dry_run, "Run all checks and print the plan, but change nothing");
   verb.add_flag("--ignore-memory", ignore_memory,
@@ -64,9 +64,10 @@ void CriuFlags::AddTo(App verb) {
 }
 
 void AddAssumeUnshared(App verb, bool& assume) {
-  verb.add_flag("--assume-unshared", assume,
-                "For programs without the agent: assume that its processes share no GPU memory. If "
-                "they do, they are lost");
+  verb.add_flag(
+      "--assume-unshared", assume,
+      "For a program without the agent: assume that its processes share no GPU memory. If "
+      "they do, the program is lost");
 }
 
 v1::OperationOptions CommonOptions::ToMessage() const {

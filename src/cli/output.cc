@@ -21,7 +21,7 @@ std::string Printable(std::string text) {
   return text;
 }
 
-// The errno of a failed write of a result to stdout; 0 if all succeeded.
+// The errno of a failed write of a result to stdout; 0 if all writes succeeded.
 int g_output_error = 0;
 
 }  // namespace

@@ -25,7 +25,7 @@ struct ImageOptions {
   std::string store() const { return folder.empty() ? "" : AbsolutePath(folder); }
 };
 
-// Shortens a name that another user's program may have chosen, and replaces line ends.
+// Shortens a name, which another user's program may have chosen, and replaces control characters.
 std::string OneLine(std::string text, size_t most = 200) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
@@ -91,7 +91,7 @@ Outcome List(const ImageOptions& options, api::Call& call, const Globals& global
 
 std::string OriginText(const std::string& by) {
   if (by == "own") return "this installation";
-  if (by == "changed") return "this installation, but the manifest was changed since";
+  if (by == "changed") return "this installation, but the manifest was changed later";
   if (by == "other") return "another installation (a restore needs --trust-image)";
   return "unknown: no MAC (a restore needs --trust-image)";
 }
