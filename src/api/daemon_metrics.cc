@@ -59,25 +59,29 @@ constexpr MetricFamily kFamilies[kMetrics] = {
     {"stasis_operations_total",
      MetricType::kCounter,
      "verb,outcome,code,domain",
-     "OperationTable that have ended, and why those that failed did",
+     "Operations that have ended, with the code and domain of a failure",
      {}},
     {"stasis_operations_under_way",
      MetricType::kGauge,
      "verb",
-     "OperationTable that have not ended",
+     "Operations that have not ended",
      {}},
     {"stasis_operation_seconds", MetricType::kHistogram, "verb,outcome", "Duration of operations",
      kSeconds},
     {"stasis_phase_seconds", MetricType::kHistogram, "verb,phase",
-     "Duration of phases that ended well", kSeconds},
+     "Duration of phases that succeeded", kSeconds},
     {"stasis_pause_seconds", MetricType::kHistogram, "verb",
-     "Time that a program was stopped by a dump after which it continued", kSeconds},
+     "Time for which a dump stopped a program that continued after it", kSeconds},
     {"stasis_bytes_total",
      MetricType::kCounter,
      "verb,path",
      "Memory that successful operations moved",
      {}},
-    {"stasis_calls_total", MetricType::kCounter, "method,code", "Calls that a worker has done", {}},
+    {"stasis_calls_total",
+     MetricType::kCounter,
+     "method,code",
+     "Calls that a worker has executed",
+     {}},
     {"stasis_calls_refused_total",
      MetricType::kCounter,
      "method,code",
@@ -98,12 +102,12 @@ constexpr MetricFamily kFamilies[kMetrics] = {
     {"stasis_suspended_bytes",
      MetricType::kGauge,
      "uid",
-     "GPU memory that suspended processes have given up",
+     "GPU memory of suspended processes that left the GPU",
      {}},
     {"stasis_suspended_oldest_seconds",
      MetricType::kGauge,
      "uid",
-     "Time since the oldest suspend; 0 if none",
+     "Time since the oldest suspend, 0 if no process is suspended",
      {}},
     {"stasis_arena_bytes",
      MetricType::kGauge,
@@ -133,7 +137,7 @@ std::string CodeOf(const Result<std::string>& reply) {
   return std::string(CodeName(reply ? Code::kOk : reply.error().code));
 }
 
-// Counts movers by user. Any program may carry the name.
+// Counts movers by user. Counts any program with the name of a mover.
 std::map<uid_t, int> CountMovers() {
   std::map<uid_t, int> movers;
   for (const auto& name : ListDir("/proc").value_or(std::vector<std::string>())) {

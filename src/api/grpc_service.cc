@@ -60,7 +60,8 @@ class Relay {
  protected:
   using OnReply = std::function<void(Result<std::string>)>;
 
-  // The answer was delivered, or the caller has disconnected. The call counts until now.
+  // Runs when the answer was delivered or the caller has disconnected. The call counts against the
+  // limits until then.
   ~Relay() {
     if (!id_.empty()) daemon_.operations.End(id_);
   }
@@ -78,7 +79,7 @@ class Relay {
     return status;
   }
 
-  // The caller has disconnected: kills the worker unless it does an operation.
+  // Called when the caller has disconnected. Kills the worker unless it runs an operation.
   void OnDisconnect() {
     std::lock_guard lock(mutex_);
     if (operation_) return;
@@ -142,7 +143,7 @@ class Relay {
     if (operation_) {
       daemon_.metrics.ObserveOperation(VerbOf(method_), seconds.count(), reply);
     }
-    // Any other end is logged by the worker itself.
+    // Any other worker logs its own end.
     if (!lost) return;
     log::Fields fields = {{"operation", id},
                           {"verb", VerbOf(method_)},
@@ -300,7 +301,8 @@ class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, privat
   std::optional<grpc::Status> status_;
 };
 
-// Delays its worker for a slow reader: nothing else waits for a worker that reads a log.
+// Delays its worker for a slow reader. This is harmless, because nothing else waits for a worker
+// that reads a log.
 class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Relay {
  public:
   LogRelay(DaemonContext& daemon, const IdentifyCaller& identify, CallbackServerContext& context,
@@ -330,7 +332,7 @@ class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Rela
     written_.wait(lock, [this] { return !writing_; });
     return !write_failed_;
   }
-  // Called by the thread that reads the worker's frames, so one write at a time.
+  // Only the thread that reads the worker's frames calls this, so there is one write at a time.
   void Write(const std::string& bytes) {
     if (!AwaitWritten()) return;
     {
@@ -348,7 +350,7 @@ class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Rela
   bool write_failed_ = false;
 };
 
-// Waits in a background thread. The daemon ends when the answer has been sent.
+// Drains in a background thread. The daemon ends when the answer has been sent.
 class DrainReactor final : public grpc::ServerUnaryReactor {
  public:
   explicit DrainReactor(DaemonContext& daemon) : daemon_(daemon) {}
