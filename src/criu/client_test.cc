@@ -91,7 +91,7 @@ TEST_F(Client, ADumpPastItsDeadlineIsRolledBack) {
   ASSERT_FALSE(dumped);
   EXPECT_EQ(dumped.error().code, Code::kDeadlineExceeded);
   EXPECT_FALSE(dumped.error().not_undone) << dumped.error().ToString();
-  EXPECT_NE(dumped.error().message.find("has undone"), std::string::npos)
+  EXPECT_NE(dumped.error().message.find("has rolled back"), std::string::npos)
       << dumped.error().ToString();
   EXPECT_TRUE(target.Counts()) << target.State();
 }
@@ -148,8 +148,8 @@ TEST_F(Client, TheRootCanBeAChildOfCriusStarter) {
   EXPECT_TRUE(target.Counts()) << target.State();
 }
 
-// This process is killed with SIGKILL during a dump: CRIU finds its question unanswered, the
-// program runs on, and a lock passed to CRIU is released only when CRIU exits.
+// The client of CRIU is killed with SIGKILL during a dump. CRIU then gets no answer, the program
+// runs on, and a lock that was passed to CRIU is released only when CRIU exits.
 class KilledClient : public WithCriu, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(KilledClient, LeavesTheProgramRunning) {
@@ -194,8 +194,8 @@ INSTANTIATE_TEST_SUITE_P(At, KilledClient,
                            return name;
                          });
 
-// While CRIU waits for the answer to post-dump it has nothing left in the program, so even its own
-// death is harmless.
+// While CRIU waits for the answer to post-dump, no code of CRIU is left in the program, so that
+// even the death of CRIU is harmless.
 TEST_F(Client, CriuKilledAtPostDumpLeavesTheProgramRunning) {
   Target target({"memory", "children", "threads"});
   Session session = MustSpawn();

@@ -31,8 +31,7 @@ Request MakeRequest(uint16_t type, uint16_t flags, int family) {
   return request;
 }
 
-// Calls the function for each message of the answer. Returns the kernel's error as a positive
-// number.
+// Calls `take` for each message of the answer. Returns the kernel's errno, or 0.
 Result<int> Ask(int fd, const Request& request,
                 const std::function<void(const inet_diag_msg&)>& take) {
   if (::send(fd, &request, sizeof request, 0) < 0) return FailErrno(errno, "sock_diag request");
@@ -126,7 +125,7 @@ Status TcpSockets::Destroy(const TcpSocket& socket) {
   if (error == 0 || error == ENOENT || error == ESTALE) return {};
   if (error == EOPNOTSUPP || error == EINVAL) {
     return Fail(Code::kUnimplemented, Domain::kErrno, error,
-                "this kernel drops no closed connections");
+                "this kernel cannot drop closed connections");
   }
   return FailErrno(error, "drop a closed connection");
 }

@@ -26,7 +26,7 @@ Result<UniqueFd> DiagSocket() {
 }
 
 // A socket always belongs to the network namespace of the thread that created it. A separate thread
-// enters the other namespace, so that the rest of this process stays where it is.
+// enters the other namespace, so that this process stays in its own.
 Result<UniqueFd> DiagSocketOf(process::HostPid pid) {
   STASIS_ASSIGN(uint64_t theirs, process::ReadNamespace(pid, "net"));
   STASIS_ASSIGN(uint64_t ours, process::ReadNamespace({::getpid()}, "net"));
