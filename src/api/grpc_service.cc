@@ -12,6 +12,7 @@
 #include "api/error_message.h"
 #include "api/headers.h"
 #include "api/methods.h"
+#include "api/usage_error.h"
 #include "api/utf8.h"
 #include "api/worker_credentials.h"
 #include "base/log.h"
@@ -169,8 +170,8 @@ class Relay {
     if (!caller.local || header == context_.client_metadata().end()) return {};
     if (!work.mutable_context()->ParseFromArray(header->second.data(),
                                                 static_cast<int>(header->second.size()))) {
-      return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                  std::string("the header ") + kContextHeader + " is not a stasis.v1.CallContext");
+      return FailUsage(std::string("the header ") + kContextHeader +
+                       " is not a stasis.v1.CallContext");
     }
     return {};
   }
@@ -378,33 +379,36 @@ class DrainReactor final : public grpc::ServerUnaryReactor {
   bool drained_ = false;
 };
 
-template <class Base>
-using Raw = v1::Stasis::WithRawCallbackMethod_Suspend<v1::Stasis::WithRawCallbackMethod_Resume<
-    v1::Stasis::WithRawCallbackMethod_Dump<v1::Stasis::WithRawCallbackMethod_Restore<
-        v1::Stasis::WithRawCallbackMethod_Recover<v1::Stasis::WithRawCallbackMethod_Run<
-            v1::Stasis::WithRawCallbackMethod_ManageJob<v1::Stasis::WithRawCallbackMethod_ListJobs<
-                v1::Stasis::WithRawCallbackMethod_GetJob<v1::Stasis::WithRawCallbackMethod_WaitJob<
-                    v1::Stasis::WithRawCallbackMethod_KillJob<
-                        v1::Stasis::WithRawCallbackMethod_DeleteJob<
-                            v1::Stasis::WithRawCallbackMethod_ListCheckpoints<
-                                v1::Stasis::WithRawCallbackMethod_ReadLog<
-                                    v1::Stasis::WithRawCallbackMethod_ListImages<
-                                        v1::Stasis::WithRawCallbackMethod_InspectImage<
-                                            v1::Stasis::WithRawCallbackMethod_VerifyImage<
-                                                v1::Stasis::WithRawCallbackMethod_DeleteImages<
-                                                    v1::Stasis::WithRawCallbackMethod_CollectGarbage<v1::Stasis::WithRawCallbackMethod_ListArenas<
-                                                        v1::Stasis::
-                                                            WithRawCallbackMethod_ReserveArena<v1::Stasis::WithRawCallbackMethod_FreeArenas<
-                                                                v1::Stasis::
-                                                                    WithRawCallbackMethod_ListGpus<v1::Stasis::WithRawCallbackMethod_GpuStep<
-                                                                        v1::Stasis::
-                                                                            WithRawCallbackMethod_Check<
-                                                                                Base>>>>>>>>>>>>>>>>>>>>>>>>>;
-using Own = v1::Stasis::WithCallbackMethod_ListOperations<
-    v1::Stasis::WithCallbackMethod_CancelOperation<v1::Stasis::WithCallbackMethod_GetStatus<
-        v1::Stasis::WithCallbackMethod_Drain<v1::Stasis::Service>>>>;
+// Adds layers to gRPC's service class. Each makes one method asynchronous.
+template <class Base, template <class> class... Layers>
+struct Layered {
+  using Type = Base;
+};
+template <class Base, template <class> class First, template <class> class... Others>
+struct Layered<Base, First, Others...> {
+  using Type = First<typename Layered<Base, Others...>::Type>;
+};
 
-class Service final : public Raw<Own> {
+// The methods that the daemon answers itself.
+#define STASIS_OWN(name) v1::Stasis::WithCallbackMethod_##name
+using Own = Layered<v1::Stasis::Service, STASIS_OWN(ListOperations), STASIS_OWN(CancelOperation),
+                    STASIS_OWN(GetStatus), STASIS_OWN(Drain)>::Type;
+#undef STASIS_OWN
+
+// The methods that the daemon forwards as bytes.
+#define STASIS_RAW(name) v1::Stasis::WithRawCallbackMethod_##name
+using Forwarded =
+    Layered<Own, STASIS_RAW(Suspend), STASIS_RAW(Resume), STASIS_RAW(Dump), STASIS_RAW(Restore),
+            STASIS_RAW(Recover), STASIS_RAW(Run), STASIS_RAW(ManageJob), STASIS_RAW(ListJobs),
+            STASIS_RAW(GetJob), STASIS_RAW(WaitJob), STASIS_RAW(KillJob), STASIS_RAW(DeleteJob),
+            STASIS_RAW(ListCheckpoints), STASIS_RAW(ReadLog), STASIS_RAW(ListImages),
+            STASIS_RAW(InspectImage), STASIS_RAW(VerifyImage), STASIS_RAW(DeleteImages),
+            STASIS_RAW(CollectGarbage), STASIS_RAW(ListArenas), STASIS_RAW(ReserveArena),
+            STASIS_RAW(FreeArenas), STASIS_RAW(ListGpus), STASIS_RAW(GpuStep),
+            STASIS_RAW(Check)>::Type;
+#undef STASIS_RAW
+
+class Service final : public Forwarded {
  public:
   Service(DaemonContext& daemon, IdentifyCaller identify)
       : daemon_(daemon), identify_(std::move(identify)) {}
@@ -495,8 +499,7 @@ class Service final : public Raw<Own> {
                      ? Status(Fail(Code::kPermissionDenied,
                                    "only root and the daemon's own user may drain it"))
                  : !(seconds >= 0 && seconds <= kLongestDrainS)
-                     ? Status(Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                                   "the timeout of a drain is out of range"))
+                     ? Status(FailUsage("the timeout of a drain is out of range"))
                      : Status();
     if (may) {
       reactor->Begin(*context, seconds);

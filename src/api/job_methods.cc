@@ -9,6 +9,7 @@
 
 #include "api/job_message.h"
 #include "api/methods.h"
+#include "api/usage_error.h"
 #include "api/utf8.h"
 #include "base/deadline.h"
 #include "base/file.h"
@@ -120,8 +121,7 @@ Result<v1::Job> WaitJob(Call& call, const v1::WaitJobRequest& request) {
 Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& request) {
   const int signal = request.signal();
   if (signal <= 0 || signal >= NSIG) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                fmt::format("'{}' is not a signal's number", signal));
+    return FailUsage(fmt::format("'{}' is not a signal's number", signal));
   }
   const jobs::Store store(call.paths.jobs());
   uint32_t reached = 0;

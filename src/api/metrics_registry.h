@@ -20,7 +20,7 @@ struct MetricFamily {
   MetricType type;
   const char* labels;  // names, for example "verb,outcome"; may be empty
   const char* meaning;
-  std::span<const double> bounds;  // of a histogram, ascending, without +Inf
+  std::span<const double> bounds = {};  // of a histogram, ascending, without +Inf
 };
 
 // The values of a family's labels, in their order.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "api/connections.h"
+#include "api/usage_error.h"
 #include "base/file.h"
 #include "base/listen.h"
 #include "base/log.h"
@@ -141,9 +142,8 @@ class Acceptor {
 
 Result<std::string> ReadTlsFile(const char* what, const std::string& path, bool secret) {
   if (path.empty()) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                fmt::format("daemon.listen is set, but {} is not", what),
-                "TCP needs certificates on both sides; see docs/daemon.md");
+    return FailUsage(fmt::format("daemon.listen is set, but {} is not", what),
+                     "TCP needs certificates on both sides; see docs/daemon.md");
   }
   STASIS_ASSIGN(UniqueFd fd, Open(path, O_RDONLY));
   struct stat st {};

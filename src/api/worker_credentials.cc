@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "api/usage_error.h"
 #include "base/file.h"
 #include "base/rights.h"
 #include "config/load.h"
@@ -88,8 +89,7 @@ Status CheckFolder(const std::string& path, bool may_be_empty) {
   const bool odd =
       std::any_of(path.begin(), path.end(), [](unsigned char c) { return c < ' ' || c == 127; });
   if (!path.empty() && path.front() == '/' && path.size() <= 4096 && !odd) return {};
-  return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              "a folder in the call's context is not an absolute path");
+  return FailUsage("a folder in the call's context is not an absolute path");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "api/usage_error.h"
 #include "base/paths.h"
 #include "base/result.h"
 #include "cli/arguments.h"
@@ -91,9 +92,6 @@ std::string DidYouMean(const std::string& typed, const std::vector<std::string>&
 std::string FormatBytes(uint64_t bytes);
 std::string FormatSeconds(double seconds);
 
-// Returns a usage error: exit code 2.
-inline tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
-  return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
-}
+using api::FailUsage;
 
 }  // namespace stasis::cli
