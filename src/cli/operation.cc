@@ -25,15 +25,8 @@ api::OnEvent TerminalProgress(const Globals& globals) {
       PrintStderr(fmt::format("\r\033[K{} ...", event.phase_begun().name()));
     } else if (event.has_phase_bytes()) {
       const auto& at = event.phase_bytes();
-      const double seconds = (*begun)[at.name()].Seconds();
-      const double rate = seconds > 0 ? static_cast<double>(at.done()) / seconds : 0;
-      std::string text = fmt::format("\r\033[K{} {} of {}", at.name(), FormatBytes(at.done()),
-                                     FormatBytes(at.total()));
-      if (rate > 0) text += fmt::format(", {}/s", FormatBytes(static_cast<uint64_t>(rate)));
-      if (rate > 0 && at.total() > at.done()) {
-        text += ", " + FormatSeconds(static_cast<double>(at.total() - at.done()) / rate) + " left";
-      }
-      PrintStderr(text);
+      PrintStderr("\r\033[K" + at.name() + " " +
+                  FormatProgress(at.done(), at.total(), (*begun)[at.name()].Seconds()));
     } else if (event.has_phase_ended()) {
       PrintStderr("\r\033[K");
     }

@@ -88,4 +88,14 @@ std::string FormatSeconds(double seconds) {
   return seconds < 0.1 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
 }
 
+std::string FormatProgress(uint64_t done, uint64_t total, double seconds) {
+  std::string text = FormatBytes(done) + " of " + FormatBytes(total);
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  if (rate > 0) text += fmt::format(", {}/s", FormatBytes(static_cast<uint64_t>(rate)));
+  if (rate > 0 && total > done) {
+    text += ", " + FormatSeconds(static_cast<double>(total - done) / rate) + " left";
+  }
+  return text;
+}
+
 }  // namespace stasis::cli

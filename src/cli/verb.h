@@ -91,6 +91,8 @@ std::string DidYouMean(const std::string& typed, const std::vector<std::string>&
 // Format as "1.2 GiB" and "0.66 s".
 std::string FormatBytes(uint64_t bytes);
 std::string FormatSeconds(double seconds);
+// Formats as "1.2 GiB of 2.4 GiB, 54.1 GiB/s, 0.66 s left".
+std::string FormatProgress(uint64_t done, uint64_t total, double seconds);
 
 using api::FailUsage;
 

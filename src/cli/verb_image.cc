@@ -51,16 +51,10 @@ std::function<void(const google::protobuf::MessageLite&)> ReadProgress(const Glo
   if (globals.quiet || !::isatty(STDERR_FILENO)) return nullptr;
   return [watch = Stopwatch()](const google::protobuf::MessageLite& message) {
     const auto& bytes = static_cast<const v1::OperationEvent&>(message).phase_bytes();
-    const double seconds = watch.Seconds();
-    const double rate = seconds > 0 ? static_cast<double>(bytes.done()) / seconds : 0;
-    if (bytes.done() == bytes.total()) {
-      PrintStderr("\r\033[K");
-    } else if (rate > 0) {
-      PrintStderr(
-          fmt::format("\r\033[K{} of {}, {}/s, {} left", FormatBytes(bytes.done()),
-                      FormatBytes(bytes.total()), FormatBytes(static_cast<uint64_t>(rate)),
-                      FormatSeconds(static_cast<double>(bytes.total() - bytes.done()) / rate)));
-    }
+    const bool ended = bytes.done() == bytes.total();
+    PrintStderr("\r\033[K" + (ended
+                                  ? std::string()
+                                  : FormatProgress(bytes.done(), bytes.total(), watch.Seconds())));
   };
 }
 
