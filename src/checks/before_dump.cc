@@ -46,8 +46,6 @@ Status CheckReadable(Context& c) {
                             ReadingDeadline(c.services.settings.phase_timeout_s));
 }
 
-Status CheckPrivileges(Context& c) { return c.criu.CheckPrivileges(); }
-
 // CRIU reads the limits of each process with prlimit(2) too. The kernel permits this to a process
 // with the same user and group ids, or with CAP_SYS_RESOURCE.
 Status CheckLimits(Context& c) {
@@ -67,14 +65,10 @@ Status CheckLimits(Context& c) {
   return {};
 }
 
-Status CheckGpuFiles(Context& c) { return CheckOnlyDeviceUsers(c.services, c.survey); }
-
 Status CheckOtherJobs(Context& c) {
   STASIS_ASSIGN(const plan::Operation dump, c.survey.ToOperation("dump"));
   return CheckEndsNoOtherJob(c.services.paths, dump.job, dump.members, c.leave_running);
 }
-
-Status CheckBackground(Context& c) { return CheckNothingOutside(c.survey); }
 
 Status CheckPidNamespace(Context& c) {
   STASIS_ASSIGN(c.facts.in_own_pidns, LivesInJobsPidNamespace(c.services, c.survey));
@@ -116,12 +110,12 @@ struct DumpCheck {
 };
 constexpr DumpCheck kDumpChecks[] = {
     {"program-answers", CheckReadable},
-    {"privileges", CheckPrivileges},
+    {"privileges", [](Context& c) { return c.criu.CheckPrivileges(); }},
     {"resource-limits", CheckLimits},
     {"criu", FindCriu},
-    {"gpu-files", CheckGpuFiles},
+    {"gpu-files", [](Context& c) { return CheckOnlyDeviceUsers(c.services, c.survey); }},
     {"other-job", CheckOtherJobs},
-    {"background", CheckBackground},
+    {"background", [](Context& c) { return CheckNothingOutside(c.survey); }},
     {"pid-namespace", CheckPidNamespace},
     {"mount-namespace", CheckMountNamespace},  // uses the result of pid-namespace
     {"stdio", PlanStdio},
