@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/operation_id.h"
 #include "criu/diagnose.h"
+#include "criu/end.h"
 #include "criu/inside_protocol.h"
 #include "criu/rpc.pb.h"
 #include "ipc/socket.h"
@@ -39,19 +40,10 @@ struct MomentRow {
   Moment moment;
 };
 constexpr MomentRow kMoments[] = {
-    {"pre-dump", Moment::kPreDump},
-    {"network-lock", Moment::kNetworkLock},
-    {"network-unlock", Moment::kNetworkUnlock},
-    {"query-ext-files", Moment::kQueryExternalFiles},
-    {"post-dump", Moment::kPostDump},
-    {"pre-restore", Moment::kPreRestore},
-    {"setup-namespaces", Moment::kSetupNamespaces},
-    {"post-setup-namespaces", Moment::kPostSetupNamespaces},
-    {"post-restore", Moment::kPostRestore},
-    {"pre-resume", Moment::kPreResume},
+    {"pre-dump", Moment::kPreDump},         {"query-ext-files", Moment::kQueryExternalFiles},
+    {"post-dump", Moment::kPostDump},       {"pre-restore", Moment::kPreRestore},
+    {"post-restore", Moment::kPostRestore}, {"pre-resume", Moment::kPreResume},
     {"post-resume", Moment::kPostResume},
-    {"orphan-pts-master", Moment::kOrphanPtsMaster},
-    {"status-ready", Moment::kStatusReady},
 };
 
 Moment FindMoment(std::string_view name) {
@@ -216,7 +208,7 @@ Status Session::Send(const rpc::Request& request) {
   return Annotate(std::move(sent), "a request to CRIU");
 }
 
-Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
+Result<rpc::Response> Session::Receive(const Deadline& deadline) {
   // Also watches the pidfd. A child that CRIU forked to probe the kernel may outlive CRIU and keep
   // the socket open, so that there is no end-of-file.
   pollfd waiting[] = {{socket_.get(), POLLIN, 0}, {criu_pidfd_.get(), POLLIN, 0}};
@@ -235,7 +227,6 @@ Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
     return Fail(std::move(packet.error().WithContext("CRIU")));
   }
   if (!packet || packet->size == 0) return Fail(Gone());
-  if (fd != nullptr && !packet->fds.empty()) *fd = std::move(packet->fds.back());
   rpc::Response response;
   if (packet->size > bytes.size() ||
       !response.ParseFromArray(bytes.data(), static_cast<int>(packet->size))) {
@@ -251,8 +242,7 @@ Result<rpc::Response> Session::Converse(const rpc::Request& request, const Notif
   STASIS_TRY(Send(request));
   Status refused;
   while (true) {
-    UniqueFd fd;
-    auto received = Receive(&fd, deadline);
+    auto received = Receive(deadline);
     if (!received) return Fail(!refused ? refused.error() : received.error());
     const rpc::Response& response = *received;
     if (response.type() != rpc::NOTIFY) {
@@ -260,9 +250,7 @@ Result<rpc::Response> Session::Converse(const rpc::Request& request, const Notif
       return response;
     }
     Notification notification;
-    notification.name = response.notify().script();
-    notification.moment = FindMoment(notification.name);
-    notification.fd = std::move(fd);
+    notification.moment = FindMoment(response.notify().script());
     Status verdict;
     if (auto pid = FromCriu(response.notify().pid())) {
       notification.pid = *pid;
@@ -337,7 +325,7 @@ Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
   auto response = Converse(message, answer, deadline);
   if (!response && IsOverdue(response.error()) && criu_pidfd_) {
     socket_.Reset();
-    Ended ended = EndDump(criu_pid_, criu_pidfd_.get(), patience_);
+    Ended ended = EndDump(criu_pid_, criu_pidfd_.get());
     Reap();
     return Fail(outcome(Overdue(ended)));
   }
@@ -357,7 +345,6 @@ Result<process::HostPid> Session::Restore(const RestoreRequest& request,
   rpc::Opts* opts = message.mutable_opts();
   Apply(request.options, opts);
   SetPlaces(images, log.directory, log.name, opts);
-  opts->set_rst_sibling(request.as_sibling);
   for (const InheritFd& inherit : request.inherit) {
     rpc::InheritFd* entry = opts->add_inherit_fd();
     entry->set_key(inherit.key);
@@ -371,7 +358,7 @@ Result<process::HostPid> Session::Restore(const RestoreRequest& request,
   auto response = Converse(message, answer, deadline);
   if (!response && IsOverdue(response.error()) && criu_pidfd_) {
     socket_.Reset();
-    Ended ended = EndRestore(criu_pid_, criu_pidfd_.get(), root, patience_);
+    Ended ended = EndRestore(criu_pid_, criu_pidfd_.get(), root);
     Reap();
     return Fail(Overdue(ended));
   }

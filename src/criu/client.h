@@ -20,7 +20,6 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "base/subprocess.h"
-#include "criu/end.h"
 #include "criu/options.h"
 #include "process/proc.h"
 
@@ -43,28 +42,20 @@ std::string ToString(const Version& version);
 // The points at which CRIU asks for permission to continue.
 enum class Moment {
   kPreDump,
-  kNetworkLock,
-  kNetworkUnlock,
   kQueryExternalFiles,
   kPostDump,  // images are complete, and tasks are stopped. They resume if this is rejected, and
               // are killed otherwise
   kPreRestore,
-  kSetupNamespaces,
-  kPostSetupNamespaces,
   kPostRestore,  // the tree exists and is stopped; it is killed if this is rejected. The pid is
                  // known
   kPreResume,
   kPostResume,
-  kOrphanPtsMaster,  // carries the master side of a new terminal
-  kStatusReady,
   kOther,
 };
 
 struct Notification {
   Moment moment = Moment::kOther;
-  std::string name;      // CRIU's name of the notification
   process::HostPid pid;  // the root of the restored tree, or 0 if it is not known
-  UniqueFd fd;
 };
 
 // Handles a notification. An error rejects it and becomes the error of the request.
@@ -99,7 +90,6 @@ struct RestoreRequest {
   std::string log_path;
   Options options;
   std::vector<InheritFd> inherit;
-  bool as_sibling = false;  // the root becomes a child of CRIU's parent instead of CRIU
 };
 
 // The requests of a session. A session serves only one request, which ends it. The deadline applies
@@ -140,7 +130,6 @@ class Session final : public CriuSession {
   Status Check(const std::string& log_path, const Deadline& deadline);
 
   process::HostPid criu_pid() const { return criu_pid_; }
-  void set_patience(const Patience& patience) { patience_ = patience; }
 
  private:
   Session() = default;
@@ -153,7 +142,7 @@ class Session final : public CriuSession {
   // Handles notifications until the answer to the request arrives.
   Result<rpc::Response> Converse(const rpc::Request& request, const NotifyHandler& handler,
                                  const Deadline& deadline);
-  Result<rpc::Response> Receive(UniqueFd* fd, const Deadline& deadline);
+  Result<rpc::Response> Receive(const Deadline& deadline);
   // Ends the session. If CRIU died without an answer, takes the error from its log.
   Result<rpc::Response> Conclude(Result<rpc::Response> response, const std::string& log_path,
                                  const char* what);
@@ -168,7 +157,6 @@ class Session final : public CriuSession {
   uint64_t pid_namespace_ = 0;  // CRIU's pid namespace, with `inside_`
   // The pid of the root in CRIU's namespace and in this one, cached.
   std::pair<pid_t, process::HostPid> root_{};
-  Patience patience_;
 };
 
 }  // namespace stasis::criu
