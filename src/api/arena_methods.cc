@@ -20,7 +20,7 @@ using dataplane::ArenaStore;
 
 constexpr std::chrono::seconds kMoverExit{20};
 
-// Returns true if the process has only given up its data and keeps its context.
+// Returns true if the arena's process was suspended with --keep-context.
 bool ContextKept(const Paths& paths, const ArenaInfo& arena) {
   if (!arena.record || arena.kept) return false;
   return gpu_state::LoadKeptContext(paths, arena.record->key.process).has_value();
@@ -73,11 +73,11 @@ Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArena
 }
 
 Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest&) {
-  // Movers hold registered memory and a context each.
+  // Each mover holds registered memory and a context.
   STASIS_ASSIGN(const int movers,
                 dataplane::DismissMovers(call.paths.helpers(), Deadline::In(kMoverExit)));
-  // Device helpers hold no memory, but files of the driver. The error of one that hangs is returned
-  // when the memory is free.
+  // Device helpers hold no such memory, but open files of the driver. If one hangs, its error is
+  // returned after the memory has been freed.
   auto helpers = device::DismissHelpers(call.paths.helpers(), Deadline::In(kMoverExit));
   uint64_t swept = 0, unused = 0;
   {

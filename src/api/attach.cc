@@ -53,7 +53,7 @@ Result<int> FollowLog(AttachSession session, const jobs::Job& start, uint64_t lo
   bool detached = false;
   while (!detached) {
     STASIS_ASSIGN(jobs::Job job, watch.Look());
-    // Must follow the look at the state, so that the output of an ended job is complete.
+    // The log is read after the state, so that the output of a job that has ended is complete.
     STASIS_ASSIGN(bool read, log.Copy());
     if (!read) break;
     if (!job.processes) return ExitCodeOf(ToMessage(job, {}));
@@ -100,7 +100,7 @@ Result<AttachSession> AttachSession::Begin(const Call& call, const v1::AttachOpt
 
 std::optional<Result<int>> AttachSession::EndOf(const jobs::Job& job,
                                                 const process::ProcessId& root) const {
-  // Dumped and restored meanwhile.
+  // The root differs if the job was dumped and restored in the meantime.
   if (!job.processes || job.processes->root != root) return shim::kDumpedExitCode;
   if (!jobs::HasEnded(job.state)) return std::nullopt;
   if (job.state == jobs::State::kDumped && job.dumped_image) {
@@ -116,8 +116,8 @@ void PassOn(const process::ProcessId& root, int signal) {
     ::syscall(SYS_pidfd_send_signal, pidfd->get(), signal, nullptr, 0);
     return;
   }
-  // A terminal would send these to the group. The root leads it; the pidfd proves that the pid is
-  // still its own.
+  // A terminal sends these signals to the process group, which the root leads. The open pidfd
+  // proves that the pid is still that of the root.
   ::kill(-root.pid.value, signal);
 }
 

@@ -1,5 +1,5 @@
-// Follows a job from the user's terminal: its output or its terminal, and its end. These are
-// library calls for a client on the job's machine, not methods of the service.
+// Attaches the user's terminal to a job until the job ends or the user detaches. These are library
+// calls for a client on the job's machine, not methods of the service.
 //
 // - A job without a terminal: its log is copied to stdout, and signals are forwarded: SIGINT and
 //   SIGQUIT to the job's process group, as a terminal would, others to its root (except SIGWINCH,
@@ -31,8 +31,8 @@ Result<int> Attach(const Call& call, const std::string& job, const v1::AttachOpt
 // pipe or file on stdin becomes its standard input.
 Result<int> RunAttached(Call& call, const v1::RunRequest& request, const v1::AttachOptions& options,
                         const Note& note);
-// Calls `restore`, which returns the restored job's id, and attaches to it; shows the output since
-// then. An empty id ends with 0.
+// Calls `restore`, which returns the id of the restored job, attaches to that job, and shows its
+// output from the restore on. Returns 0 if the id is empty.
 Result<int> RestoreAttached(const Call& call, const v1::RestoreRequest& request,
                             const std::function<Result<std::string>()>& restore,
                             const v1::AttachOptions& options, const Note& note);
@@ -40,7 +40,7 @@ Result<int> RestoreAttached(const Call& call, const v1::RestoreRequest& request,
 // Returns the exit code of a job that has ended, or an error if it is unknown.
 Result<int> ExitCodeOf(const v1::Job& job);
 
-// Returns the window size of this process's terminal; zeros without one.
+// Returns the window size of this process's terminal, or zeros if it has none.
 v1::WindowSize OwnWindowSize();
 
 }  // namespace stasis::api

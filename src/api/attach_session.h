@@ -30,7 +30,7 @@ struct AttachSession {
   void Tell(const std::string& line) const {
     if (note) note("stasis: " + line + "\n");
   }
-  // For a terminal in raw mode, with the program's output around.
+  // Prints a line on a terminal in raw mode, apart from the program's output.
   void TellRaw(const std::string& line) const {
     if (note) note("\r\n[stasis: " + line + "]\r\n");
   }
@@ -38,7 +38,8 @@ struct AttachSession {
     Tell("detached; job " + job + " continues");
     return 0;
   }
-  // If the tree below `root` is no longer the job, returns the result; otherwise nothing.
+  // Returns the result of the session if the job has ended, or if its root is no longer `root`.
+  // Returns no value otherwise.
   std::optional<Result<int>> EndOf(const jobs::Job& job, const process::ProcessId& root) const;
 
   jobs::Store store;
@@ -51,7 +52,7 @@ struct AttachSession {
 // Attaches to a running job, with or without a terminal.
 Result<int> Follow(AttachSession session, const std::string& job, uint64_t log_offset);
 Result<int> FollowTerminal(AttachSession session, const jobs::Job& job);
-// Does the same over an existing connection that has the input.
+// Attaches over an existing connection, to which the program's input belongs.
 Result<int> StayOnTerminal(AttachSession session, const jobs::Job& job,
                            jobs::TerminalClient client);
 

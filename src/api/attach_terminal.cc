@@ -75,7 +75,7 @@ class Stay {
   const std::string id_;
   const process::ProcessId root_;
   jobs::TerminalClient client_;
-  const bool input_;   // false: only watching
+  const bool input_;   // false for a session that only watches
   bool holds_ = true;  // no other client has the input
   Leaving leaving_ = Leaving::kNot;
 };
@@ -169,11 +169,11 @@ Result<int> Stay::End() {
     STASIS_ASSIGN(jobs::Job job, watch.Look());
     if (auto end = session_.EndOf(job, root_)) return *end;
     if (job.state == jobs::State::kRunning && job.has_shim) return session_.Detached(id_);
-    // The shim was killed, and the program gets SIGHUP; give it a moment to end.
+    // The shim was killed, and the program gets SIGHUP. Give the program some time to end.
     Status waited = watch.Wait(-1, Deadline::In(kAnswerTimeout));
     if (!waited && waited.error().code == Code::kDeadlineExceeded) {
       return Fail(Code::kUnavailable,
-                  fmt::format("the shim of job {} has ended, and its terminal with it", id_),
+                  fmt::format("the shim of job {} has ended, and so has the job's terminal", id_),
                   "the program still runs: `stasis ps` lists it, `stasis kill` ends it");
     }
     STASIS_TRY(std::move(waited));

@@ -1,5 +1,5 @@
-// The context of a method beside its request: folders, settings, progress and cancellation. It is
-// the same in the daemon's worker and in a command that works without a daemon.
+// The context of a method in addition to its request: folders, settings, progress and cancellation.
+// The daemon's worker and a command without a daemon use it in the same way.
 #pragma once
 
 #include <functional>
@@ -17,9 +17,9 @@ namespace stasis::api {
 struct Call {
   Paths paths;
   config::Settings settings;
-  // Takes an event of the method's stream; never called by two threads at once. May be empty.
+  // Receives an event of the method's stream. Never called by two threads at once. May be empty.
   std::function<void(const google::protobuf::MessageLite&)> emit;
-  // Operations ask it between two phases, and roll back if it returns true. May be empty.
+  // Called by operations between two phases. If it returns true, they roll back. May be empty.
   std::function<bool()> cancelled;
 };
 

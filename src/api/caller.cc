@@ -43,16 +43,17 @@ Result<Caller> PeerOf(int socket) {
 Result<Caller> UserNamed(const std::string& name) {
   // A certificate's name may contain a zero byte, at which the C library would end it.
   if (name.find('\0') != name.npos) {
-    return Fail(Code::kPermissionDenied, "the certificate's common name holds a zero byte");
+    return Fail(Code::kPermissionDenied, "the certificate's common name contains a zero byte");
   }
   std::vector<char> buffer(64 << 10);
   passwd entry{};
   passwd* found = nullptr;
   const int error = ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
   if (found == nullptr) {
-    return Fail(Code::kPermissionDenied,
-                "the certificate is for '" + name.substr(0, 64) + "', which is no user here",
-                error == 0 ? "the common name must be a user of this machine" : "");
+    return Fail(
+        Code::kPermissionDenied,
+        "the certificate is for '" + name.substr(0, 64) + "', which is not a user of this machine",
+        error == 0 ? "the common name must be a user of this machine" : "");
   }
   Caller caller;
   caller.uid = entry.pw_uid;

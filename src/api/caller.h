@@ -1,4 +1,4 @@
-// The user on whose behalf a call is done.
+// The user on whose behalf a call is executed.
 #pragma once
 
 #include <sys/types.h>
@@ -16,24 +16,26 @@ struct Caller {
   gid_t gid = 0;
   std::vector<gid_t> groups;
   uid_t account = 0;  // the user whose limits this call counts against: subuid.h
-  // False for a call over TCP, whose folders and settings would mean nothing on this machine.
+  // False for a call over TCP. Folders and settings of such a call would be those of another
+  // machine.
   bool local = true;
   auto operator<=>(const Caller&) const = default;
 };
 
-// The credentials that the peer of a unix socket had when it connected, as the kernel recorded
-// them. Must be called by one thread only.
+// Returns the credentials that the peer of a unix socket had when it connected, as the kernel
+// recorded them. Must be called by one thread only.
 Result<Caller> PeerOf(int socket);
-// A user of this machine by name, with the groups of a login. kPermissionDenied if there is none.
+// Returns the user of this machine with that name, with the groups of a login. Returns
+// kPermissionDenied if there is no such user.
 Result<Caller> UserNamed(const std::string& name);
 
-// A daemon of root serves everybody; any other daemon serves its own user and root. Fails with
-// kPermissionDenied.
+// Returns kPermissionDenied if this daemon does not serve the caller. A daemon of root serves all
+// users; any other daemon serves its own user and root.
 Status CheckServed(const Caller& caller);
-// True for root and the daemon's own user. Part of each limit is reserved for them.
+// Returns true for root and the daemon's own user. Part of each limit is reserved for these users.
 bool IsPrivileged(const Caller& caller);
-// True if `caller` may see and cancel operations of `owner`; with the daemon's own user as `owner`,
-// also if it may drain the daemon.
+// Returns true if `caller` may see and cancel operations of `owner`. A caller that may do this for
+// the daemon's own user may also drain the daemon.
 bool MayManage(const Caller& caller, uid_t owner);
 
 }  // namespace stasis::api

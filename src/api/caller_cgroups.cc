@@ -21,12 +21,12 @@ constexpr std::string_view kConnection = "fd:";  // gRPC's name of a connection 
 
 tl::unexpected<Error> FailUnknown(const std::string& why) {
   return Fail(Code::kFailedPrecondition,
-              "the program has to start in the caller's control group, and " + why,
+              "cannot start the program in the caller's control group: " + why,
               "--no-daemon starts it without the daemon");
 }
 
-// The call under way keeps its connection open, so the descriptor cannot have been reused. The
-// peer's user is compared all the same.
+// The call in progress keeps its connection open, so the descriptor cannot have been reused.
+// CgroupsOfCaller() checks the peer's user nevertheless.
 Result<int> DescriptorOf(const std::string& connection) {
   int fd = -1;
   const char* end = connection.data() + connection.size();
@@ -55,7 +55,7 @@ Result<std::vector<std::string>> CgroupsOfCaller(const std::string& connection,
   }
   const UniqueFd pidfd(number);
   auto groups = process::ControlGroupsToJoin({peer.pid});
-  // Checked after the groups were read: the pid belonged to this process until then.
+  // Checked after the groups were read. If the process has ended, its pid may have been reused.
   pollfd ended{pidfd.get(), POLLIN, 0};
   if (!pidfd || ::poll(&ended, 1, 0) != 0) return FailUnknown("the calling process has ended");
   if (!groups) return FailUnknown(groups.error().message);

@@ -9,10 +9,11 @@
 
 namespace stasis::api {
 
-// Folders of the groups that a program started for this caller must join; empty if they are the
-// daemon's own. `connection` is gRPC's name of the unix-socket connection (ServerContext::peer).
-// Safe to call from any thread while the call is under way, which keeps the connection open.
-// kFailedPrecondition if the groups cannot be determined or joined.
+// Returns the folders of the control groups that a program started for this caller must join, or an
+// empty list if they are the daemon's own. `connection` is gRPC's name of the unix-socket
+// connection (ServerContext::peer). Returns kFailedPrecondition if the groups cannot be determined
+// or joined. Safe to call from any thread, but only during the call, which keeps the connection
+// open.
 Result<std::vector<std::string>> CgroupsOfCaller(const std::string& connection,
                                                  const Caller& caller);
 

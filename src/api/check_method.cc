@@ -75,7 +75,8 @@ void AddMemory(const checks::Survey& survey, const checks::Outlook& outlook,
   }
 }
 
-// Checks for NCCL neighbours, which prevent neither a dump nor an operation that keeps the context.
+// Checks for NCCL neighbours. These prevent neither a dump nor an operation that keeps the context,
+// so the finding is a warning.
 void AddNeighbours(gpu_state::Services& services, const checks::Survey& survey,
                    std::vector<Finding>& findings) {
   using checks::NewContexts;
@@ -89,7 +90,7 @@ void AddNeighbours(gpu_state::Services& services, const checks::Survey& survey,
   }
 }
 
-// Finds everything that would prevent a suspend or dump of the target, without touching it.
+// Finds everything that would prevent a suspend or dump of the target, without changing the target.
 Result<std::vector<Finding>> CheckTarget(Call& call, const std::string& text, double timeout_s) {
   STASIS_ASSIGN(auto session,
                 operations::OpenSession(call.paths, call.settings, "check", STASIS_VERSION));

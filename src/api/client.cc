@@ -40,11 +40,11 @@ const char kHowWithout[] =
     "`stasis daemon start` starts a new one; --no-daemon runs this command without it";
 
 const char kWhatIsLeft[] =
-    "The operation continues by itself, or was rolled back; see `stasis ps -a` and `stasis "
+    "The operation continues by itself or was rolled back; see `stasis ps -a` and `stasis "
     "recover`";
 
-// Exists while a call that changes something is under way. If the process then runs out of threads,
-// left_at_task_limit tells the user what may be left.
+// Exists during a call that changes something. If this process runs out of threads during the call,
+// the error message contains left_at_task_limit, which tells the user what may be unfinished.
 class PendingChange {
  public:
   PendingChange() { left_at_task_limit = kWhatIsLeft; }
@@ -53,7 +53,8 @@ class PendingChange {
 };
 
 // Returns a connected socket, or an empty descriptor if nothing is at `path`. A path that is too
-// long for a socket is an error only if the user chose it: no daemon can have a derived one either.
+// long for a socket is an error only if the user chose it, because a daemon that derives the same
+// path cannot listen there.
 Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -62,7 +63,7 @@ Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
     return Fail(Code::kInvalidArgument,
                 fmt::format("the daemon's socket {} has too long a path: {} bytes, {} are allowed",
                             path, path.size(), sizeof address.sun_path - 1),
-                "daemon.socket (STASIS_SOCKET) names a shorter one");
+                "set daemon.socket (STASIS_SOCKET) to a shorter path");
   }
   path.copy(address.sun_path, path.size());
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -93,11 +94,11 @@ Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
 
 struct DaemonProcess {
   pid_t pid = 0;
-  UniqueFd pidfd;  // empty if it is outside of our pid namespace
+  UniqueFd pidfd;  // empty if the daemon is outside of this process's pid namespace
 };
 
-// Must be called before the daemon's first answer: the process that answers then has had this pid
-// all the time.
+// Must be called before the daemon's first answer. A process that answers afterwards is alive, so
+// its pid was not reused before the pidfd was opened.
 DaemonProcess ListeningProcess(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -110,8 +111,8 @@ DaemonProcess ListeningProcess(int socket) {
   return listener;
 }
 
-// `changes` is true for a call that changes something: if the daemon vanished, its outcome is
-// unknown.
+// `changes` is true for a call that changes something. If the connection was lost during such a
+// call, its outcome is unknown.
 Error ToError(const grpc::ClientContext& context, const grpc::Status& status,
               bool changes = false) {
   const auto& trailers = context.GetServerTrailingMetadata();
@@ -161,7 +162,7 @@ Result<std::unique_ptr<Client::Link>> Client::Connect(const config::Settings& se
     arguments.SetMaxReceiveMessageSize(64 << 20);
     link->channel = grpc::CreateCustomInsecureChannelFromFd("stasisd", socket.release(), arguments);
     link->stub = v1::Stasis::NewStub(link->channel);
-    // A hung daemon must be noticed within kFirstAnswer; an operation may take long.
+    // Detects a hung daemon. The calls after this one may take long and have no deadline.
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kFirstAnswer);
     v1::DaemonStatus status;
@@ -231,7 +232,8 @@ class Canceller {
     const uint64_t one = 1;
     if (done_) (void)!::write(done_.get(), &one, sizeof one);
   }
-  // Must be called before the operation begins, which could not be cancelled otherwise.
+  // Must be called before the operation begins, because it may fail, and an operation without this
+  // thread could not be cancelled.
   Status Start() {
     if (fd_ < 0) return {};
     done_.Reset(::eventfd(0, EFD_CLOEXEC));
@@ -262,7 +264,7 @@ class Canceller {
     v1::CancelOperationRequest request;
     request.set_operation(id);
     v1::CancelOperationResponse response;
-    // An operation that has already ended reports its own result.
+    // Errors are ignored, because an operation that has already ended reports its own result.
     (void)stub_.CancelOperation(&context, request, &response);
   }
 
@@ -352,7 +354,7 @@ Result<v1::RecoverResponse> Client::Recover() {
 }
 
 Result<v1::ManageJobResponse> Client::ManageJob(const v1::ManageJobRequest& request) {
-  // Checked here because the daemon is not below the caller's shell.
+  // Checked in this process, because the check needs the ancestors of the command.
   STASIS_ASSIGN(const process::HostPid pid, jobs::ParsePid(request.target()));
   STASIS_TRY(Annotate(jobs::CheckNotAbove(pid), "cannot manage " + request.target()));
   return Unary(request, &v1::Stasis::Stub::ManageJob, &api::ManageJob, /*changes=*/true);
@@ -424,11 +426,11 @@ Result<bool> Client::Drain(double timeout_s) {
   pollfd end{daemon.pidfd.get(), POLLIN, 0};
   const Deadline deadline = Deadline::In(kExitTimeout);
   if (TEMP_FAILURE_RETRY(::poll(&end, 1, deadline.PollTimeout())) > 0) return true;
-  return Fail(
-      Code::kDeadlineExceeded,
-      fmt::format("the daemon is drained, but its process {} has not exited in {} s", daemon.pid,
-                  kExitTimeout.count()),
-      fmt::format("Nothing is under way in it: `kill -9 {}` ends it, jobs run on", daemon.pid));
+  return Fail(Code::kDeadlineExceeded,
+              fmt::format("the daemon is drained, but its process {} has not exited in {} s",
+                          daemon.pid, kExitTimeout.count()),
+              fmt::format("No operation is in progress, so `kill -9 {}` can end it; jobs continue",
+                          daemon.pid));
 }
 
 }  // namespace stasis::api

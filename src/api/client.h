@@ -1,5 +1,5 @@
-// The API as the command line uses it. The daemon does the calls if one runs, otherwise this
-// process; the methods (methods.h) and the answers are the same.
+// The API as the command line uses it. A call is executed by the daemon if one runs, and by this
+// process otherwise. Methods (methods.h) and answers are the same.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@ namespace stasis::api {
 
 struct ClientOptions {
   bool without_daemon = false;
-  // An operation without a daemon asks it between two phases, and rolls back if it returns true.
+  // Called between two phases of an operation without a daemon. If it returns true, the operation
+  // is rolled back.
   std::function<bool()> cancelled;
   // Becomes readable to cancel an operation of the daemon. -1 if that never happens.
   int cancel_fd = -1;
@@ -23,16 +24,16 @@ struct ClientOptions {
 
 using OnEvent = std::function<void(const v1::OperationEvent&)>;
 
-// Makes the path of an image absolute, as requests need it. The name of an image or a job stays as
-// it is, unless a directory of that name here is an image.
+// Makes the path of an image absolute, as requests need it. The name of an image or a job is not
+// changed, unless the working directory contains an image of that name.
 std::string AbsoluteImage(const std::string& image);
 
 class Client {
  public:
-  // Fails if a daemon's socket exists but does not answer (kUnavailable) or belongs to another user
-  // (kPermissionDenied): this process never does the work instead.
+  // Returns an error if a daemon's socket exists but does not answer (kUnavailable) or belongs to
+  // another user (kPermissionDenied). This process then does not do the work instead.
   static Result<Client> Open(const config::Settings& settings, ClientOptions options);
-  // Connects to the daemon only. kNotFound if none runs.
+  // Connects to the daemon only. Returns kNotFound if no daemon runs.
   static Result<Client> OpenDaemon(const config::Settings& settings);
   ~Client();
   Client(Client&&) noexcept;
@@ -55,12 +56,12 @@ class Client {
   Status DeleteJob(const std::string& job);
   Result<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
 
-  // These need a daemon: has_daemon().
+  // These need has_daemon().
   Result<v1::DaemonStatus> GetStatus();
   Result<v1::ListOperationsResponse> ListOperations();
   // Returns true when the daemon's process has exited. Returns false if that cannot be observed
-  // because it is in another pid namespace. kDeadlineExceeded if operations are still under way, or
-  // if the drained process does not exit.
+  // because it is in another pid namespace. Returns kDeadlineExceeded if operations are still in
+  // progress, or if the drained process does not exit.
   Result<bool> Drain(double timeout_s);
 
  private:

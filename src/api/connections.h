@@ -9,14 +9,14 @@
 
 namespace stasis::api {
 
-// False if `fd` lies in the last quarter of the descriptor limit, which is reserved for workers and
-// for gRPC (gRPC aborts the process if it gets no descriptor). The kernel always assigns the lowest
-// free number.
+// Returns false if `fd` lies in the last quarter of the descriptor limit, which is reserved for
+// workers and for gRPC (gRPC aborts the process if it gets no descriptor). The kernel always
+// assigns the lowest free number, so a high number means that few are free.
 bool LeavesFreeDescriptors(int fd);
 
-// gRPC does not report when it closes a connection, and the descriptor may be another file by then.
-// An open connection is therefore recognised by its socket's inode. Must be used by one thread
-// only.
+// gRPC does not report when it closes a connection, and the descriptor may be reused for another
+// file. An open connection is therefore recognised by its socket's inode. Must be used by one
+// thread only.
 class Connections {
  public:
   using Clock = std::chrono::steady_clock;
@@ -27,7 +27,7 @@ class Connections {
 
   size_t count() const { return open_.size(); }
   size_t CountOf(const std::string& owner) const;
-  // Connections that were accepted less than `age` ago.
+  // Return the number of connections that were accepted less than `age` ago.
   size_t CountYounger(std::chrono::milliseconds age) const;
   size_t CountYoungerOf(const std::string& owner, std::chrono::milliseconds age) const;
 

@@ -16,13 +16,13 @@ namespace stasis::api {
 struct DaemonContext {
   config::Settings settings;
   std::string socket_path;
-  std::string listen_address;  // HOST:PORT; empty: no TCP
+  std::string listen_address;  // HOST:PORT; empty if TCP is not served
   const int64_t started_ms = NowMs();
   OperationTable operations;
   DaemonMetrics metrics{started_ms};
   UsageWatch usage{metrics};
-  std::string metrics_address;  // HOST:PORT; empty: metrics are not served
-  // Ends the daemon; called when it is drained.
+  std::string metrics_address;  // HOST:PORT; empty if metrics are not served
+  // Ends the daemon. Called when the daemon is drained.
   std::function<void()> stop;
 };
 

@@ -19,7 +19,7 @@ class DaemonMetrics {
 
   // Counts a call that was rejected before a worker started.
   void CountRejected(const std::string& method, const Error& error);
-  // Counts a call that a worker has done. `lost`: the worker ended without an answer.
+  // Counts a call that a worker has executed. `lost` is true if the worker ended without an answer.
   void CountCall(const std::string& method, const Result<std::string>& reply, bool lost);
   void ObservePhase(const std::string& verb, const v1::PhaseReport& phase);
   // `reply` is the last event of a streaming method, or the response.
@@ -34,7 +34,7 @@ class DaemonMetrics {
   void SetUsages(const std::vector<UserUsage>& usages);
   void CountUsageFailure();
 
-  // All metrics in Prometheus' text format.
+  // Returns all metrics in Prometheus' text format.
   std::string Text(const OperationTable& operations);
 
  private:

@@ -19,8 +19,8 @@
 namespace stasis::api {
 namespace {
 
-// For one user with all of his subordinate ids: more than any program needs, and not enough to take
-// all descriptors from the others.
+// The limit for one user, including the user's subordinate ids. No program needs more, and it
+// leaves descriptors for other users.
 constexpr size_t kMaxConnectionsOfUser = 512;
 
 }  // namespace
@@ -45,7 +45,7 @@ Status DaemonServer::Bind() {
     return Fail(Code::kInvalidArgument,
                 fmt::format("the socket's path {} is longer than {} bytes", path,
                             sizeof address.sun_path - 1),
-                "daemon.socket of the configuration (STASIS_SOCKET) names a shorter one");
+                "set daemon.socket in the configuration (STASIS_SOCKET) to a shorter path");
   }
   path.copy(address.sun_path, path.size());
   const bool for_all = ::geteuid() == 0;
@@ -55,7 +55,7 @@ Status DaemonServer::Bind() {
     return Fail(Code::kAborted, "a daemon already runs and listens at " + path,
                 "`stasis daemon status` shows it");
   }
-  // A socket that is there belongs to a dead daemon, because we hold the lock.
+  // An existing socket belongs to a dead daemon, because this process holds the lock.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return FailErrno(errno, "socket");
@@ -122,8 +122,8 @@ void DaemonServer::Stop() {
     (void)::unlink(daemon_.socket_path.c_str());
     listener_.Reset();
   }
-  // gRPC's own shutdown would wait for operations, which continue without the daemon. The end of
-  // this process closes all connections, which tells waiting clients.
+  // gRPC is not shut down, because that would wait for operations, which continue without the
+  // daemon. The end of this process closes all connections, so that waiting clients notice it.
 }
 
 }  // namespace stasis::api

@@ -12,8 +12,9 @@ namespace stasis::api {
 
 class DaemonServer {
  public:
-  // Replaces the socket. A daemon of root lets everybody connect, any other only its own user.
-  // kAborted if another daemon has the socket. With `settings.daemon_listen` it serves TCP too.
+  // Replaces the socket of a dead daemon. All users can connect to a daemon of root; only its own
+  // user can connect to any other daemon. Serves TCP too if `settings.daemon_listen` is set.
+  // Returns kAborted if another daemon uses the socket.
   static Result<std::unique_ptr<DaemonServer>> Start(DaemonContext& daemon);
   ~DaemonServer();
 
@@ -21,13 +22,14 @@ class DaemonServer {
   int listener() const { return listener_.get(); }
   // Returns false if descriptors are used up, so that the caller pauses before the next attempt.
   bool Accept();
-  // Removes the socket. Calls under way continue.
+  // Removes the socket. Calls in progress continue.
   void Stop();
 
  private:
   explicit DaemonServer(DaemonContext& daemon) : daemon_(daemon), servers_(daemon) {}
   Status Bind();
-  // Makes gRPC open its process-wide descriptors now: if it lacked one later, it would abort.
+  // Makes gRPC open its process-wide descriptors now, because gRPC aborts the process if it cannot
+  // open one later.
   Status WarmUp();
   Status CheckConnections(uid_t account);
 

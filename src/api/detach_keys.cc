@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kMostKeys = 8;
 
-// Returns the byte that a terminal sends for the key; -1 if it is invalid.
+// Returns the byte that a terminal sends for the key, or -1 for an invalid key.
 int ParseKey(std::string_view key) {
   if (key.size() == 1 && key[0] > ' ' && key[0] < 127) return key[0];
   constexpr std::string_view kCtrl = "ctrl-";

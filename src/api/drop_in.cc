@@ -22,7 +22,8 @@ using process::HostPid;
 
 constexpr std::chrono::seconds kLockTimeout{30};
 
-// The old UUIDs may be of another machine. The driver itself checks both.
+// Checks only the format: the old UUIDs may be those of another machine, and the driver checks
+// both.
 Result<device::GpuMap> ParseMap(std::string_view text) {
   device::GpuMap map;
   if (text.empty()) return map;
@@ -64,13 +65,13 @@ Status SuspendIt(const Context& context) {
   return {};
 }
 
-// NVIDIA's restore leaves the process locked.
+// Locks the resumed process, because NVIDIA's restore leaves a process locked.
 Status ResumeAndLock(const Context& context) {
   STASIS_TRY(ResumeIt(context));
   auto locked = context.device.Lock(context.pid, Deadline::In(kLockTimeout));
   if (locked) return {};
   Error error = std::move(locked).error();
-  error.message += "; it was restored, and runs";
+  error.message += "; the process was restored and runs";
   error.not_undone = true;
   return Fail(std::move(error));
 }
@@ -98,14 +99,15 @@ Result<ProcessState> StateOf(const Context& context, const ByHand& process) {
   if (context.request.target() == std::to_string(context.pid.value)) {
     return ProcessState::kCheckpointed;
   }
-  // CRIU's plugin asks through a thread id before a dump. It would skip a checkpointed process,
-  // and the image would lack all GPU data. An error here ends the dump without touching the
+  // CRIU's plugin asks with a thread id before a dump. It would skip a checkpointed process, and
+  // the image would lack all GPU data. An error makes CRIU end the dump without changing the
   // program.
   return Fail(Code::kFailedPrecondition,
-              fmt::format("process {0} was suspended by Stasis, its data is not in it: `stasis "
-                          "dump {0}`",
+              fmt::format("process {} was suspended by Stasis, and its GPU data is not in the "
+                          "process",
                           context.pid.value),
-              fmt::format("or bring it back first: `cuda-checkpoint --toggle --pid {}`",
+              fmt::format("use `stasis dump {0}`, or resume the process first with "
+                          "`cuda-checkpoint --toggle --pid {0}`",
                           context.pid.value));
 }
 

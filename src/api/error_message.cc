@@ -16,7 +16,7 @@ constexpr size_t kLongestText = 2048;
 constexpr size_t kLongestError = 3328;
 constexpr size_t kMostContexts = 16;
 
-// Returns `text` in at most `left` bytes, and takes its length off `left`.
+// Returns `text`, shortened to at most `left` bytes, and subtracts its length from `left`.
 std::string Short(std::string text, size_t& left) {
   constexpr std::string_view kCut = " [...]";
   const size_t longest = std::min(kLongestText, left);

@@ -7,7 +7,7 @@
 
 namespace stasis::api {
 
-// Cuts texts off, so that the message takes at most a few KiB: it travels in a gRPC trailer.
+// Shortens texts so that the message takes at most a few KiB, because a gRPC trailer carries it.
 v1::Error EncodeError(const Error& error);
 // An unknown code becomes kUnknown, an unknown domain the default one.
 Error DecodeError(const v1::Error& message);

@@ -10,10 +10,10 @@ namespace stasis::api {
 
 inline constexpr size_t kMaxFrameBytes = 64u << 20;
 
-// kUnavailable if the reader has closed the pipe.
+// Returns kUnavailable if the reader has closed the pipe.
 Status WriteFrame(int fd, const std::string& bytes);
-// Waits for the next message; returns none at the end of the pipe. kDataLoss if the pipe ends
-// inside a message, or if a message is longer than kMaxFrameBytes.
+// Waits for the next message. Returns no value at the end of the pipe, and kDataLoss if the pipe
+// ends inside a message or if a message is longer than kMaxFrameBytes.
 Result<std::optional<std::string>> ReadFrame(int fd);
 
 }  // namespace stasis::api

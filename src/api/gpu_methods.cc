@@ -1,4 +1,4 @@
-// The methods for GPUs: what is on them, and the driver's single steps on one process.
+// The methods for GPUs: they list GPUs with their processes, and run single steps of the driver.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ using device::ProcessState;
 using operations::ByHand;
 using process::HostPid;
 
-// No step is unlimited: a driver that hangs would block a drain of the daemon for ever.
+// Every step has a time limit, because a hung driver would otherwise block a drain of the daemon.
 constexpr double kDefaultStepS = 3600, kLongestStepS = 86400;
 
 std::optional<HostPid> ParsePid(const std::string& text) {

@@ -15,11 +15,11 @@ namespace stasis::api {
 struct GpuUsage {
   bool uses_gpu = false;
   bool suspended = false;        // all of its GPU processes are suspended
-  bool failed = false;           // the driver reports one of them as failed; it can only be killed
+  bool failed = false;           // the driver reports a process as failed; it can only be killed
   bool context_kept = false;     // at least one suspended process kept its context
   uint64_t gpu_bytes = 0;        // on the GPU now
-  uint64_t suspended_bytes = 0;  // given up, as far as it was recorded
-  uint64_t spilled_bytes = 0;    // part of that: in files on disk
+  uint64_t suspended_bytes = 0;  // data that suspends moved away, as recorded
+  uint64_t spilled_bytes = 0;    // the part of suspended_bytes that is in files on disk
 };
 
 struct GpuUsages {

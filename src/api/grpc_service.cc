@@ -12,6 +12,7 @@
 #include "api/error_message.h"
 #include "api/headers.h"
 #include "api/methods.h"
+#include "api/usage_error.h"
 #include "api/utf8.h"
 #include "api/worker_credentials.h"
 #include "base/log.h"
@@ -60,7 +61,8 @@ class Relay {
  protected:
   using OnReply = std::function<void(Result<std::string>)>;
 
-  // The answer was delivered, or the caller has disconnected. The call counts until now.
+  // Runs when the answer was delivered or the caller has disconnected. The call counts against the
+  // limits until then.
   ~Relay() {
     if (!id_.empty()) daemon_.operations.End(id_);
   }
@@ -78,7 +80,7 @@ class Relay {
     return status;
   }
 
-  // The caller has disconnected: kills the worker unless it does an operation.
+  // Called when the caller has disconnected. Kills the worker unless it runs an operation.
   void OnDisconnect() {
     std::lock_guard lock(mutex_);
     if (operation_) return;
@@ -142,7 +144,7 @@ class Relay {
     if (operation_) {
       daemon_.metrics.ObserveOperation(VerbOf(method_), seconds.count(), reply);
     }
-    // Any other end is logged by the worker itself.
+    // Any other worker logs its own end.
     if (!lost) return;
     log::Fields fields = {{"operation", id},
                           {"verb", VerbOf(method_)},
@@ -168,8 +170,8 @@ class Relay {
     if (!caller.local || header == context_.client_metadata().end()) return {};
     if (!work.mutable_context()->ParseFromArray(header->second.data(),
                                                 static_cast<int>(header->second.size()))) {
-      return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                  std::string("the header ") + kContextHeader + " is not a stasis.v1.CallContext");
+      return FailUsage(std::string("the header ") + kContextHeader +
+                       " is not a stasis.v1.CallContext");
     }
     return {};
   }
@@ -300,7 +302,8 @@ class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, privat
   std::optional<grpc::Status> status_;
 };
 
-// Delays its worker for a slow reader: nothing else waits for a worker that reads a log.
+// Delays its worker for a slow reader. This is harmless, because nothing else waits for a worker
+// that reads a log.
 class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Relay {
  public:
   LogRelay(DaemonContext& daemon, const IdentifyCaller& identify, CallbackServerContext& context,
@@ -330,7 +333,7 @@ class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Rela
     written_.wait(lock, [this] { return !writing_; });
     return !write_failed_;
   }
-  // Called by the thread that reads the worker's frames, so one write at a time.
+  // Only the thread that reads the worker's frames calls this, so there is one write at a time.
   void Write(const std::string& bytes) {
     if (!AwaitWritten()) return;
     {
@@ -348,7 +351,7 @@ class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Rela
   bool write_failed_ = false;
 };
 
-// Waits in a background thread. The daemon ends when the answer has been sent.
+// Drains in a background thread. The daemon ends when the answer has been sent.
 class DrainReactor final : public grpc::ServerUnaryReactor {
  public:
   explicit DrainReactor(DaemonContext& daemon) : daemon_(daemon) {}
@@ -376,33 +379,36 @@ class DrainReactor final : public grpc::ServerUnaryReactor {
   bool drained_ = false;
 };
 
-template <class Base>
-using Raw = v1::Stasis::WithRawCallbackMethod_Suspend<v1::Stasis::WithRawCallbackMethod_Resume<
-    v1::Stasis::WithRawCallbackMethod_Dump<v1::Stasis::WithRawCallbackMethod_Restore<
-        v1::Stasis::WithRawCallbackMethod_Recover<v1::Stasis::WithRawCallbackMethod_Run<
-            v1::Stasis::WithRawCallbackMethod_ManageJob<v1::Stasis::WithRawCallbackMethod_ListJobs<
-                v1::Stasis::WithRawCallbackMethod_GetJob<v1::Stasis::WithRawCallbackMethod_WaitJob<
-                    v1::Stasis::WithRawCallbackMethod_KillJob<
-                        v1::Stasis::WithRawCallbackMethod_DeleteJob<
-                            v1::Stasis::WithRawCallbackMethod_ListCheckpoints<
-                                v1::Stasis::WithRawCallbackMethod_ReadLog<
-                                    v1::Stasis::WithRawCallbackMethod_ListImages<
-                                        v1::Stasis::WithRawCallbackMethod_InspectImage<
-                                            v1::Stasis::WithRawCallbackMethod_VerifyImage<
-                                                v1::Stasis::WithRawCallbackMethod_DeleteImages<
-                                                    v1::Stasis::WithRawCallbackMethod_CollectGarbage<v1::Stasis::WithRawCallbackMethod_ListArenas<
-                                                        v1::Stasis::
-                                                            WithRawCallbackMethod_ReserveArena<v1::Stasis::WithRawCallbackMethod_FreeArenas<
-                                                                v1::Stasis::
-                                                                    WithRawCallbackMethod_ListGpus<v1::Stasis::WithRawCallbackMethod_GpuStep<
-                                                                        v1::Stasis::
-                                                                            WithRawCallbackMethod_Check<
-                                                                                Base>>>>>>>>>>>>>>>>>>>>>>>>>;
-using Own = v1::Stasis::WithCallbackMethod_ListOperations<
-    v1::Stasis::WithCallbackMethod_CancelOperation<v1::Stasis::WithCallbackMethod_GetStatus<
-        v1::Stasis::WithCallbackMethod_Drain<v1::Stasis::Service>>>>;
+// Adds layers to gRPC's service class. Each makes one method asynchronous.
+template <class Base, template <class> class... Layers>
+struct Layered {
+  using Type = Base;
+};
+template <class Base, template <class> class First, template <class> class... Others>
+struct Layered<Base, First, Others...> {
+  using Type = First<typename Layered<Base, Others...>::Type>;
+};
 
-class Service final : public Raw<Own> {
+// The methods that the daemon answers itself.
+#define STASIS_OWN(name) v1::Stasis::WithCallbackMethod_##name
+using Own = Layered<v1::Stasis::Service, STASIS_OWN(ListOperations), STASIS_OWN(CancelOperation),
+                    STASIS_OWN(GetStatus), STASIS_OWN(Drain)>::Type;
+#undef STASIS_OWN
+
+// The methods that the daemon forwards as bytes.
+#define STASIS_RAW(name) v1::Stasis::WithRawCallbackMethod_##name
+using Forwarded =
+    Layered<Own, STASIS_RAW(Suspend), STASIS_RAW(Resume), STASIS_RAW(Dump), STASIS_RAW(Restore),
+            STASIS_RAW(Recover), STASIS_RAW(Run), STASIS_RAW(ManageJob), STASIS_RAW(ListJobs),
+            STASIS_RAW(GetJob), STASIS_RAW(WaitJob), STASIS_RAW(KillJob), STASIS_RAW(DeleteJob),
+            STASIS_RAW(ListCheckpoints), STASIS_RAW(ReadLog), STASIS_RAW(ListImages),
+            STASIS_RAW(InspectImage), STASIS_RAW(VerifyImage), STASIS_RAW(DeleteImages),
+            STASIS_RAW(CollectGarbage), STASIS_RAW(ListArenas), STASIS_RAW(ReserveArena),
+            STASIS_RAW(FreeArenas), STASIS_RAW(ListGpus), STASIS_RAW(GpuStep),
+            STASIS_RAW(Check)>::Type;
+#undef STASIS_RAW
+
+class Service final : public Forwarded {
  public:
   Service(DaemonContext& daemon, IdentifyCaller identify)
       : daemon_(daemon), identify_(std::move(identify)) {}
@@ -493,8 +499,7 @@ class Service final : public Raw<Own> {
                      ? Status(Fail(Code::kPermissionDenied,
                                    "only root and the daemon's own user may drain it"))
                  : !(seconds >= 0 && seconds <= kLongestDrainS)
-                     ? Status(Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                                   "the timeout of a drain is out of range"))
+                     ? Status(FailUsage("the timeout of a drain is out of range"))
                      : Status();
     if (may) {
       reactor->Begin(*context, seconds);

@@ -1,5 +1,5 @@
-// The gRPC service. The daemon itself touches nothing of a user: it forwards each call, as bytes,
-// to a worker with the caller's credentials (worker.h).
+// The gRPC service. The daemon itself does not access users' files or programs. It forwards each
+// call, as bytes, to a worker with the caller's credentials (worker.h).
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kFlushTimeout{200};
 
-// Set when all writers have closed the pipe. Never destroyed: the thread outlives main().
+// Set when all writers have closed the pipe. Never destroyed, because the thread outlives main().
 std::promise<void>& EndPromise() {
   static auto& promise = *new std::promise<void>();
   return promise;

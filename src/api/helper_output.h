@@ -1,4 +1,5 @@
-// Copies what a worker's helpers write to stderr (the driver's library, for example) into the log.
+// Copies text that a worker's helpers (for example the driver's library) write to stderr to the
+// log.
 #pragma once
 
 #include "base/fd.h"
@@ -12,7 +13,7 @@ inline constexpr int kMaxHelperLines = 200;
 inline constexpr size_t kMaxHelperLineBytes = 1024;
 Status CaptureHelperOutput();
 // Waits until all output is in the log, or for a short time if a helper still holds the pipe open.
-// Called before the process ends.
+// Call this before the process ends.
 void FlushHelperOutput();
 
 }  // namespace stasis::api

@@ -10,10 +10,10 @@ inline constexpr size_t kMaxRequestBytes = 8 << 10;
 
 enum class HttpRequest { kIncomplete, kMetrics, kUnknownPath, kOtherMethod, kMalformed };
 
-// Parses all bytes received so far; kIncomplete if the head is not complete yet.
+// Parses all bytes received so far. Returns kIncomplete if the head is not complete yet.
 HttpRequest ParseHttpRequest(std::string_view received);
 
-// A complete answer that closes the connection. Only kMetrics sends `body`.
+// Returns a complete answer, after which the connection is closed. Only kMetrics sends `body`.
 std::string HttpResponse(HttpRequest request, const std::string& body);
 
 }  // namespace stasis::api

@@ -1,5 +1,5 @@
-// Any input gets an answer once it reaches the size limit, and the answer does not depend on how
-// the input was split.
+// Checks that any input gets an answer once it reaches the size limit, and that the answer does not
+// depend on how the input was split.
 #include "api/http_request.h"
 #include "base/fuzz_input.h"
 

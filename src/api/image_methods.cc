@@ -31,8 +31,8 @@ Result<std::string> PathOf(const Call& call, const std::string& store, const std
   return store::ResolveImage({folder}, image);
 }
 
-// Returns this user's own key, or nothing. An unusable key counts as none here; a restore reports
-// the reason.
+// Returns this user's own key, or no value. Ignores an unusable key, because a restore reports why
+// the key is unusable.
 std::optional<store::OriginKey> OwnKey(const Call& call) {
   auto key = store::FindOriginKey(call.paths);
   return key ? *key : std::nullopt;
@@ -68,7 +68,7 @@ Result<v1::ListImagesResponse> ListImages(Call& call, const v1::ListImagesReques
     auto& message = *response.add_images();
     message.set_name(Utf8(name));
     message.set_path(Utf8(store + "/" + name));
-    // The list also has other directories that contain a manifest.
+    // The list also contains folders that have a manifest but not the name of an image.
     const Status valid = store::CheckImageName(name);
     message.set_ok(valid.has_value());
     if (!valid) {
@@ -142,7 +142,7 @@ Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImages
   for (const std::string& path : paths) {
     if (auto status = store::DeleteImage(path); !status) {
       Error error = std::move(status).error();
-      if (response.deleted_size() > 0) error.message += "; the images before it were deleted";
+      if (response.deleted_size() > 0) error.message += "; the images named before were deleted";
       return Fail(std::move(error).WithContext("cannot delete image " + Utf8(path)));
     }
     response.add_deleted(Utf8(path));

@@ -6,8 +6,8 @@
 
 namespace stasis::api {
 
-// Adds a checkpoint for a suspend. A dump became one at its commit, and gets its account. A failure
-// to write becomes a note of `result`, because the operation itself is done.
+// Adds a checkpoint for a suspend. A dump has added its checkpoint at its commit, which gets the
+// account here. A failed write becomes a note of `result`, because the operation itself succeeded.
 void RecordOperation(const Paths& paths, v1::OperationResult& result);
 
 }  // namespace stasis::api

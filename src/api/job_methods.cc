@@ -9,6 +9,7 @@
 
 #include "api/job_message.h"
 #include "api/methods.h"
+#include "api/usage_error.h"
 #include "api/utf8.h"
 #include "base/deadline.h"
 #include "base/file.h"
@@ -35,7 +36,7 @@ struct Receiver {
   UniqueFd pidfd;
 };
 
-// Lists the root first, so that it does not react to the end of its children.
+// Lists the root first, so that it gets the signal before it can react to the end of its children.
 std::vector<Receiver> Receivers(const jobs::Job& job, bool only_root) {
   std::vector<process::HostPid> pids;
   if (job.processes && process::IsAlive(job.processes->root)) {
@@ -64,10 +65,10 @@ Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& 
   wanted.most_jobs = call.settings.most_jobs;
   auto managed = [&]() -> Result<jobs::Job> {
     STASIS_ASSIGN(wanted.pid, jobs::ParsePid(request.target()));
-    // An operation that began on the bare process does not know the job: a dump would end the job
-    // without an image. An operation looks for a job after it has written its journal entry
-    // (operations/execute.cc), and this looks for an entry after the job exists, so one of the two
-    // sees the other.
+    // Refuses a process on which an operation is in progress. This operation does not know the job,
+    // and a dump would end the job without an image in its record. An operation looks for a job
+    // after it has written its journal entry (operations/execute.cc), and this function looks for
+    // an entry after it has created the job, so at least one of the two notices the other.
     wanted.confirm = [&](const process::ProcessId& root) {
       return plan::CheckNotUnderWay(call.paths, root);
     };
@@ -120,8 +121,7 @@ Result<v1::Job> WaitJob(Call& call, const v1::WaitJobRequest& request) {
 Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& request) {
   const int signal = request.signal();
   if (signal <= 0 || signal >= NSIG) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                fmt::format("'{}' is not a signal's number", signal));
+    return FailUsage(fmt::format("'{}' is not a signal's number", signal));
   }
   const jobs::Store store(call.paths.jobs());
   uint32_t reached = 0;
@@ -140,7 +140,7 @@ Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& reques
         return FailErrno(errno, "send a signal to process " + ToString(receiver.id.pid));
       }
     }
-    // Looks again for children that were started while the signals were sent.
+    // Look again for children that were started while the signals were sent.
     if (signal != SIGKILL || receivers.empty()) break;
     for (const Receiver& receiver : receivers) {
       pollfd end{receiver.pidfd.get(), POLLIN, 0};

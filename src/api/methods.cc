@@ -2,6 +2,7 @@
 #include <cctype>
 
 #include "api/methods.h"
+#include "api/usage_error.h"
 
 namespace stasis::api {
 namespace {
@@ -10,8 +11,7 @@ template <class Request, class Response, Result<Response> (*kMethod)(Call&, cons
 Result<std::string> WithBytes(Call& call, const std::string& bytes) {
   Request request;
   if (!request.ParseFromString(bytes)) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                "the request is not a " + request.GetTypeName());
+    return FailUsage("the request is not a " + request.GetTypeName());
   }
   STASIS_ASSIGN(Response response, kMethod(call, request));
   return response.SerializeAsString();

@@ -1,6 +1,6 @@
-// The methods of the service (proto/stasis/v1/stasis.proto defines them), done with the credentials
-// of this process. Events of a stream go to Call::emit; the result is the answer, or the stream's
-// last message.
+// The methods of the service (proto/stasis/v1/stasis.proto defines them), executed with the
+// credentials of this process. Events of a stream go to Call::emit; the result is the answer, or
+// the stream's last message.
 //
 // Requests come from users, so everything in them is checked here or below.
 #pragma once
@@ -49,34 +49,36 @@ Result<v1::GpuStepResponse> GpuStep(Call& call, const v1::GpuStepRequest& reques
 bool OnlyReads(const v1::GpuStepRequest& request);
 Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request);
 
-// For the daemon's metrics. Asks no driver and nothing else that could block.
+// For the daemon's metrics. Does not ask the driver, which could block.
 Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);
 
-// Calls a method by name, for example "Suspend", with serialized messages. kInvalidArgument if the
-// request cannot be parsed; kUnimplemented if there is no such method.
+// Calls a method by name, for example "Suspend", with serialized messages. Returns kInvalidArgument
+// if the request cannot be parsed, and kUnimplemented if there is no such method.
 Result<std::string> CallMethod(Call& call, const std::string& method, const std::string& request);
 
 // Facts about a call that the daemon needs to forward it.
 struct MethodTraits {
-  // It changes something: it continues if its caller disconnects, can be cancelled, and a drain
-  // waits for it.
+  // The call changes something. It continues if its caller disconnects, it can be cancelled, and a
+  // drain waits for it.
   bool operation = false;
-  // The first field of its request is a string, the target.
+  // The first field of the request is a string, the target.
   bool has_target = false;
-  // It starts or restores a program, which joins the caller's control groups.
+  // The call starts or restores a program, which joins the caller's control groups.
   bool starts_program = false;
   // The worker drops the capabilities that it keeps for CRIU. A request names paths and processes,
   // and a path may lead through another process's /proc/PID/fd, which the capabilities would open.
-  // Not set for operations of CRIU, and for Check, which says what they could do for the caller.
+  // Not set for calls that use CRIU, nor for Check, which reports whether CRIU would work for the
+  // caller.
   bool drops_rights = false;
 };
 // Returns "suspend" for "Suspend".
 std::string VerbOf(const std::string& method);
-// The target in a request of a method with `has_target`; empty if it cannot be parsed.
+// Returns the target in a request of a method with `has_target`, or an empty string if the request
+// cannot be parsed.
 std::string TargetOf(const std::string& request);
 
-// Returns nothing if there is no such method. The request matters for GpuStep, some of whose steps
-// only read.
+// Returns no value if there is no such method. `request` matters only for GpuStep, because some of
+// its steps only read.
 std::optional<MethodTraits> TraitsOf(std::string_view method, const std::string& request);
 
 }  // namespace stasis::api

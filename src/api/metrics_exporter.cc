@@ -16,8 +16,8 @@
 namespace stasis::api {
 namespace {
 
-// A new connection replaces the oldest one at this limit: a scraper is done at once, so the oldest
-// connection is an idle one.
+// At this limit a new connection replaces the oldest one. A scraper finishes at once, so the oldest
+// connection is idle.
 constexpr size_t kMaxScrapers = 16;
 constexpr std::chrono::seconds kScrapeTimeout{5};  // from accept to the end of the answer
 
@@ -61,7 +61,7 @@ class ScrapeLoop {
   }
 
  private:
-  // Waits for descriptors or memory of the kernel.
+  // Waits a moment after a failure, because descriptors or kernel memory are short.
   static void Pause() { ::poll(nullptr, 0, 100); }
 
   void Accept(int listener) {

@@ -1,5 +1,5 @@
-// Serves GET /metrics over HTTP. Connections, bytes and time are bounded, so a client can delay
-// other scrapers only, never the daemon's calls.
+// Serves GET /metrics over HTTP. Connections, bytes and time are limited, so a client can delay
+// other scrapers but not the daemon's calls.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@ namespace stasis::api {
 
 class MetricsExporter {
  public:
-  // `address` is HOST:PORT; with port 0 the kernel chooses one. `text` makes the body of each
-  // answer. It is called in the exporter's thread, which lives as long as the process.
+  // `address` is HOST:PORT; with port 0 the kernel chooses one. `text` returns the body of each
+  // answer. It is called in the exporter's thread, which runs until the process ends.
   static Result<std::unique_ptr<MetricsExporter>> Start(const std::string& address,
                                                         std::function<std::string()> text);
 

@@ -20,7 +20,7 @@ struct MetricFamily {
   MetricType type;
   const char* labels;  // names, for example "verb,outcome"; may be empty
   const char* meaning;
-  std::span<const double> bounds;  // of a histogram, ascending, without +Inf
+  std::span<const double> bounds = {};  // of a histogram, ascending, without +Inf
 };
 
 // The values of a family's labels, in their order.
@@ -28,8 +28,8 @@ using MetricLabels = std::vector<std::string>;
 
 class MetricsRegistry {
  public:
-  // For one family. Further series share one whose labels are all "other", because clients choose
-  // labels and must not fill the memory.
+  // The limit for one family. Further series share one whose labels are all "other", because
+  // clients choose labels and must not be able to fill the memory.
   static constexpr size_t kMaxSeries = 512;
   static constexpr size_t kMaxLabelBytes = 128;
 

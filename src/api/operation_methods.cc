@@ -1,5 +1,4 @@
-// The methods for operations: they translate requests for operations/ and results into
-// messages.
+// The methods for operations. They translate requests for operations/, and results into messages.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,7 +29,8 @@ namespace {
 
 constexpr double kLongestTimeout = 86400;
 
-// An image's path or name, or a job: then its latest image.
+// Returns the path of an image. `source` is the path or name of an image, or a job, which means the
+// job's latest image.
 Result<std::string> FindImage(const Paths& paths, const std::string& source) {
   std::optional<jobs::Job> job;
   if (jobs::IsValidId(source)) {
@@ -38,7 +38,7 @@ Result<std::string> FindImage(const Paths& paths, const std::string& source) {
     if (!loaded && loaded.error().code != Code::kNotFound) return Fail(std::move(loaded).error());
     if (loaded) job = std::move(*loaded);
     if (job && !job->checkpoints.empty()) return job->checkpoints.back().image;
-    // The shim recorded the dump although the database did not.
+    // The shim has recorded a dump whose image could not be added to the job's checkpoints.
     if (job && job->dumped_image) return *job->dumped_image;
   }
   if (source.find('/') != source.npos) STASIS_TRY(CheckAbsolute("the image", source));
@@ -68,7 +68,7 @@ Result<criu::Options> CriuOptionsOf(const v1::CriuOptions& asked) {
 Result<std::string> SpillFolder(const v1::SuspendRequest& request,
                                 const config::Settings& settings) {
   if (request.no_spill() && !request.spill_dir().empty()) {
-    return FailUsage("a spill folder and no spilling exclude each other");
+    return FailUsage("a spill folder and `no_spill` exclude each other");
   }
   if (request.no_spill()) return std::string();
   const bool typed = !request.spill_dir().empty();
@@ -85,7 +85,7 @@ Result<std::string> SpillFolder(const v1::SuspendRequest& request,
   if (st.st_uid != ::geteuid()) {
     return Fail(
         Code::kPermissionDenied, fmt::format("{} belongs to user {}", named, st.st_uid),
-        "GPU data must be in a folder where no other user can replace it: name one of your own");
+        "GPU data must be in a folder where no other user can replace it: use a folder of yours");
   }
   if (::access(path.c_str(), W_OK | X_OK) != 0) return FailErrno(errno, named);
   return path;
@@ -123,7 +123,7 @@ Result<v1::OperationEvent> Operate(Call& call, const std::string& verb, const st
   auto run = [&]() -> Result<operations::OperationResult> {
     if (std::isnan(asked.timeout_s()) || asked.timeout_s() < 0 ||
         asked.timeout_s() > kLongestTimeout) {
-      return FailUsage(fmt::format("a timeout of {} s is not one from 0.001 to {:.0f}",
+      return FailUsage(fmt::format("a timeout of {} s is not between 0.001 and {:.0f} s",
                                    asked.timeout_s(), kLongestTimeout));
     }
     operations::OperationOptions options;
@@ -134,8 +134,8 @@ Result<v1::OperationEvent> Operate(Call& call, const std::string& verb, const st
     options.ignore_memory = asked.ignore_memory();
     options.progress = ProgressOf(call);
     options.cancelled = call.cancelled;
-    // The checks before the plan have no options; the settings and CancelReadingWhen carry the
-    // caller's timeout and cancellation to them.
+    // The checks before the plan do not get `options`. They get the caller's timeout from the
+    // settings and the cancellation from CancelReadingWhen().
     config::Settings settings = call.settings;
     settings.phase_timeout_s = timeout_s;
     checks::CancelReadingWhen(options.cancelled);
@@ -214,7 +214,7 @@ Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request
                    if (!request.pid_file().empty() && !options.dry_run) {
                      Status written = WritePidFile(request.pid_file(), result.pid);
                      if (!written) {
-                       result.notes.push_back("it runs, but --pid-file was not written: " +
+                       result.notes.push_back("the program runs, but --pid-file was not written: " +
                                               written.error().ToString());
                      }
                    }
@@ -236,11 +236,11 @@ Result<v1::RecoverResponse> Recover(Call& call, const v1::RecoverRequest&) {
     recovered->set_outcome(Utf8(r.outcome));
     recovered->set_operation(r.id);
   }
-  // Other users' journals are theirs to recover.
+  // Operations of other users can be recovered only by these users.
   for (const auto& kept : gpu_state::ArenasOfOthers()) {
     response.add_not_looked_at(
-        fmt::format("user {0} has suspended process {1}; what was cut off there, "
-                    "`sudo -u '#{0}' stasis recover` finishes or undoes",
+        fmt::format("user {0} has the suspended process {1}; `sudo -u '#{0}' stasis recover` "
+                    "finishes or undoes interrupted operations of this user",
                     kept.user, kept.process.pid.value));
   }
   return response;

@@ -100,7 +100,7 @@ Status OperationTable::Cancel(const Caller& caller, const std::string& id) {
     entry->second.operation.set_cancelled(true);
     worker = entry->second.worker;
   }
-  // Without a worker yet, SetWorker cancels it.
+  // If the worker has not started yet, SetWorker() cancels it.
   if (worker != nullptr) worker->Cancel();
   return {};
 }
@@ -146,14 +146,15 @@ Status OperationTable::Drain(const Deadline& deadline) {
     drained = ended_.wait_for(lock, std::chrono::milliseconds(deadline.PollTimeout()), done);
   }
   if (drained) {
-    // Clients that listen get their results.
+    // Give waiting clients time to receive their results.
     ended_.wait_for(lock, kAnswerTimeout, [&] {
       return std::none_of(entries_.begin(), entries_.end(),
                           [](const auto& entry) { return entry.second.is_operation; });
     });
     return {};
   }
-  return Fail(Code::kDeadlineExceeded, fmt::format("operations still under way: {}", CountLocked()),
+  return Fail(Code::kDeadlineExceeded,
+              fmt::format("operations still in progress: {}", CountLocked()),
               "they continue and no new ones begin; drain again to wait for them");
 }
 

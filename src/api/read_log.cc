@@ -13,8 +13,8 @@ namespace {
 
 bool IsCancelled(const Call& call) { return call.cancelled && call.cancelled(); }
 
-// Sends the log up to its end, but stops soon after `most` bytes: the log may grow as fast as it is
-// read.
+// Sends the log up to its end, but stops soon after `most` bytes, because the log may grow as fast
+// as it is read.
 Status Send(Call& call, jobs::LogReader& log, uint64_t most) {
   for (uint64_t sent = 0; sent < most && !IsCancelled(call);) {
     v1::ReadLogResponse part;
@@ -46,7 +46,7 @@ Result<v1::ReadLogResponse> ReadLog(Call& call, const v1::ReadLogRequest& reques
   }
   STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(store, job.id, job.log));
   for (;;) {
-    // Read after the state: everything that an ended job has written is there.
+    // The log is read after the state, so that it is complete if the job has ended.
     STASIS_ASSIGN(const jobs::Job now, watch.Look());
     STASIS_TRY(Send(call, log, UINT64_MAX));
     // Background processes of an ended job may still write.

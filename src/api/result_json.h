@@ -1,4 +1,4 @@
-// The result of an operation as `--json` prints it: docs/json.md. The database keeps it too.
+// The result of an operation in JSON, for `--json` (docs/json.md) and for the database of jobs.
 #pragma once
 
 #include <nlohmann/json.hpp>

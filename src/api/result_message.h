@@ -1,5 +1,5 @@
-// The only conversion of an operation's result: from the struct of operations/ to the v1 message,
-// which everything above works with (the daemon, the database, the command line's text and JSON).
+// Converts an operation's result from the struct of operations/ to the v1 message, which the
+// daemon, the database of jobs, and the text and JSON of the command line use.
 #pragma once
 
 #include "operations/result.h"

@@ -21,19 +21,20 @@ namespace {
 constexpr auto kStartTimeout = std::chrono::seconds(30);
 constexpr shim::WindowSize kDefaultSize{24, 80};
 
-// Refuses magic links such as /proc/PID/cwd, which the worker's capabilities would open.
+// Refuses magic links such as /proc/PID/cwd, which the worker could open by its capabilities
+// although the user may not.
 Status ChangeDirectory(const std::string& path) {
   open_how how{};
   how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
   how.resolve = RESOLVE_NO_MAGICLINKS;
   UniqueFd folder(
       static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how)));
-  if (!folder || ::fchdir(folder.get()) != 0) return FailErrno(errno, "go to " + path);
+  if (!folder || ::fchdir(folder.get()) != 0) return FailErrno(errno, "enter folder " + path);
   return {};
 }
 
-// The environment reaches the program through that of this process, which only this user can read,
-// never through arguments. An empty value removes the variable.
+// Sets variables in the environment of this process, which the program inherits. Only this user can
+// read the environment, while all users could read arguments. An empty value removes the variable.
 Status SetEnvironment(const v1::RunRequest& request) {
   for (const auto& [name, value] : request.environment()) {
     if (name.empty() || name.find('=') != std::string::npos) {
@@ -73,7 +74,7 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
   STASIS_ASSIGN(wanted.cwd, ReadLink("/proc/self/cwd"));
   STASIS_ASSIGN(wanted.agent, jobs::AgentToPreload(call.paths, request.no_agent()));
   STASIS_TRY(SetEnvironment(request));
-  // The agent reads no configuration.
+  // The agent reads variables, not the configuration.
   const char* preloaded = std::getenv("LD_PRELOAD");
   const std::map<std::string, std::string> env = {
       {"STASIS_FORK_KEEPS_GPU_FILES", call.settings.keep_gpu_files ? "1" : ""},
@@ -93,7 +94,7 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
   };
   auto started = start();
   if (!started) {
-    (void)claim.Discard();  // if this fails, the next `run` sweeps it
+    (void)claim.Discard();  // if this fails, the next `stasis run` deletes the job
     return Fail(std::move(started).error().WithContext("cannot run " + program));
   }
   v1::RunResponse response;

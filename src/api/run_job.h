@@ -13,7 +13,8 @@ namespace stasis::api {
 // Changes the program's input and output before it starts. May be empty.
 using ConnectStdio = std::function<Status(jobs::StdioSpec&)>;
 
-// Changes the directory and the environment of this process to those of the request.
+// Starts the job. Changes the directory and the environment of this process to those of the
+// request.
 Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
                                  const ConnectStdio& connect);
 

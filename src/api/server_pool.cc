@@ -51,7 +51,7 @@ Result<ServerPool::Entry> ServerPool::Start(grpc::ServerBuilder& builder, Identi
   entry.service = MakeService(daemon_, std::move(identify));
   builder.RegisterService(entry.service.get());
   entry.server = builder.BuildAndStart();
-  if (entry.server == nullptr) return Fail(Code::kInternal, "cannot start a server");
+  if (entry.server == nullptr) return Fail(Code::kInternal, "gRPC cannot start a server");
   if (auto* health = entry.server->GetHealthCheckService(); health != nullptr) {
     health->SetServingStatus(v1::Stasis::service_full_name(), true);
   }
@@ -104,7 +104,7 @@ Status ServerPool::MakeRoomFor(const Caller& caller) {
 bool ServerPool::CloseIdleServer(const uid_t* account) {
   auto oldest = servers_.end();
   for (auto at = servers_.begin(); at != servers_.end(); ++at) {
-    // Privileged callers are never closed to make room for others.
+    // Servers of privileged callers are never closed to make room for others.
     if (account != nullptr ? at->first.account != *account : IsPrivileged(at->first)) continue;
     if (oldest != servers_.end() && oldest->second.last_connection <= at->second.last_connection)
       continue;
@@ -115,7 +115,7 @@ bool ServerPool::CloseIdleServer(const uid_t* account) {
              {{"uid", uint64_t{oldest->first.uid}}});
   auto entry = std::make_shared<Entry>(std::move(oldest->second));
   servers_.erase(oldest);
-  // Shutdown waits for a call that began just now, so it must not block this thread.
+  // Runs in another thread, because Shutdown() waits for a call that may just have begun.
   auto thread = Thread::Start([entry] {
     entry->server->Shutdown(std::chrono::system_clock::now());
     entry->server.reset();

@@ -24,15 +24,15 @@ class ServerPool {
   static constexpr size_t kMaxServers = 1024;
   // Part of kMaxServers that is reserved for root and the daemon's own user.
   static constexpr size_t kReservedServers = 64;
-  // For one user with all of his subordinate ids and sets of groups.
+  // The limit for one user, including the user's subordinate ids and sets of groups.
   static constexpr size_t kMaxServersOfUser = 64;
 
   explicit ServerPool(DaemonContext& daemon);
 
   // Returns the server for the credentials of a new connection, and starts it if there is none. At
   // a limit it first closes the idle server whose last connection is the oldest, with its
-  // connections; gRPC clients then reconnect by themselves. kResourceExhausted if no server is
-  // idle. Must be called by one thread only.
+  // connections; gRPC clients then reconnect by themselves. Returns kResourceExhausted if no server
+  // is idle. Must be called by one thread only.
   Result<grpc::Server*> ServerFor(const Caller& caller);
   // Starts a server for all callers that `identify` accepts. It is never closed.
   Result<grpc::Server*> AddShared(grpc::ServerBuilder& builder, IdentifyCaller identify);
@@ -47,7 +47,8 @@ class ServerPool {
 
   Result<Entry> Start(grpc::ServerBuilder& builder, IdentifyCaller identify);
   Status MakeRoomFor(const Caller& caller);
-  // Returns false if no idle server can be closed. With `account`, considers only that user's.
+  // Returns false if no idle server can be closed. With `account`, closes only a server of that
+  // user.
   bool CloseIdleServer(const uid_t* account);
   void UpdateHealth();
 

@@ -21,7 +21,7 @@ void NotifyServiceManager(const std::string& state) {
   if (path[0] == '@') address.sun_path[0] = '\0';
   UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
-  // A service manager that does not listen is no failure.
+  // Errors are ignored, because the daemon works without a service manager too.
   (void)::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL,
                  reinterpret_cast<const sockaddr*>(&address), size);
 }

@@ -5,7 +5,7 @@
 
 namespace stasis::api {
 
-// Sends `state`, for example "READY=1", to $NOTIFY_SOCKET. Does nothing if that is unset.
+// Sends `state`, for example "READY=1", to $NOTIFY_SOCKET. Does nothing if the variable is not set.
 void NotifyServiceManager(const std::string& state);
 
 }  // namespace stasis::api

@@ -1,6 +1,6 @@
-// stasisd: takes calls and starts a worker with the caller's credentials for each. It never touches
-// a GPU, a program or a user's file itself, so it can end at any moment: operations under way
-// continue without it.
+// stasisd: accepts calls and starts a worker with the caller's credentials for each. It never
+// accesses a GPU, a program or a user's file itself, so it can end at any moment: operations in
+// progress continue without it.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ Result<UniqueFd> CatchSignals() {
   return fd;
 }
 
-// `file` is the log's path if the configuration names none; empty for stderr.
+// `file` is the log's path if the configuration names none. If both are empty, stderr is the log.
 Status OpenLog(const config::Settings& settings, const std::string& file) {
   log::Options options;
   options.program = "stasisd";
@@ -102,10 +102,10 @@ Status Serve(int ready_fd, const std::string& log_file) {
     if (waits[1].revents != 0 || waits[2].revents != 0) break;
   }
   NotifyServiceManager("STOPPING=1\n");
-  log::Write(log::Level::kInfo, "ending; operations under way continue by themselves",
+  log::Write(log::Level::kInfo, "ending; operations in progress continue by themselves",
              {{"operations", uint64_t{daemon.operations.count()}}});
   server->Stop();
-  // Its destructor would wait for the operations.
+  // Not destroyed, because the destructor would wait for the operations.
   (void)server.release();
   return {};
 }
@@ -117,7 +117,7 @@ int Main(int argc, char** argv) {
   // with.
   Worker::SetDescriptorLimit(RaiseDescriptorLimit());
   WidenDescriptorTable();
-  CLI::App app("Does the operations of the stasis command, with the rights of the calling user.",
+  CLI::App app("Runs the operations of the stasis command with the rights of the calling user.",
                "stasisd");
   int ready_fd = -1;
   app.add_option("--ready-fd", ready_fd, "Descriptor that gets a line when the daemon is ready")
@@ -128,7 +128,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   Status served = Serve(ready_fd, log_file);
   if (served) return 0;
-  // A user who started the daemon by hand gets text.
+  // If a user started the daemon in a terminal, the error is printed as text.
   if (ready_fd < 0 && ::isatty(STDERR_FILENO) == 0 && log::Descriptor() >= 0) {
     log::Write(log::Level::kError, "ends", log::ErrorFields(served.error()));
     return ExitCode(served.error());

@@ -7,9 +7,9 @@
 
 namespace stasis::api {
 
-// Returns the user to whom /etc/subuid assigns `uid`, or `uid` itself. Limits of the daemon count
-// per owner: with newuidmap a user can run under each of his subordinate ids, which must not
-// multiply his share. Ids that come from elsewhere (an NSS module) count as separate users. Must
+// Returns the user to whom /etc/subuid assigns `uid`, or `uid` itself. The daemon's limits apply to
+// this owner: with newuidmap a user can run programs under all of the user's subordinate ids, and
+// these must share one limit. Ids from other sources (an NSS module) count as separate users. Must
 // be called by one thread only.
 uid_t OwnerOfSubuid(uid_t uid);
 

@@ -12,7 +12,7 @@ Result<checks::Target> ParseTarget(const Paths& paths, const std::string& text) 
     return Fail(
         Code::kFailedPrecondition,
         fmt::format("job {} does not run ({})", text, jobs::StateName(resolved.job->state)),
-        resolved.job->checkpoints.empty() ? "" : "`stasis restore " + text + "` brings it back");
+        resolved.job->checkpoints.empty() ? "" : "`stasis restore " + text + "` restores it");
   }
   checks::Target target;
   target.name = text;

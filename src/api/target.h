@@ -9,8 +9,8 @@
 
 namespace stasis::api {
 
-// `text` is a job's id or a process id. kNotFound if there is none; kFailedPrecondition if the job
-// does not run.
+// `text` is a job's id or a process id. Returns kNotFound if there is no such job or process, and
+// kFailedPrecondition if the job does not run.
 Result<checks::Target> ParseTarget(const Paths& paths, const std::string& text);
 
 }  // namespace stasis::api

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "api/connections.h"
+#include "api/usage_error.h"
 #include "base/file.h"
 #include "base/listen.h"
 #include "base/log.h"
@@ -50,8 +51,8 @@ Result<Caller> CertifiedCaller(const grpc::CallbackServerContext& context) {
   return caller;
 }
 
-// The key by which connections are counted: an IPv4 address, or the /64 network of an IPv6 address,
-// in which one host can have any number of addresses.
+// Returns the key by which connections are counted: an IPv4 address, or the /64 network of an IPv6
+// address, because one host can have any number of addresses in its network.
 std::string AddressKey(const sockaddr_storage& from) {
   char text[INET6_ADDRSTRLEN] = "";
   if (from.ss_family == AF_INET) {
@@ -119,7 +120,7 @@ class Acceptor {
     return nullptr;
   }
 
-  // Logs at most one line each kLogInterval: a flood of connections must not flood the log.
+  // Logs at most one line each kLogInterval, because a flood of connections must not flood the log.
   void LogRejected(const char* why, const std::string& address) {
     ++rejected_;
     const auto now = Connections::Clock::now();
@@ -141,9 +142,8 @@ class Acceptor {
 
 Result<std::string> ReadTlsFile(const char* what, const std::string& path, bool secret) {
   if (path.empty()) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-                fmt::format("daemon.listen is set, and {} is not", what),
-                "TCP needs certificates on both sides: see docs/daemon.md");
+    return FailUsage(fmt::format("daemon.listen is set, but {} is not", what),
+                     "TCP needs certificates on both sides; see docs/daemon.md");
   }
   STASIS_ASSIGN(UniqueFd fd, Open(path, O_RDONLY));
   struct stat st {};
@@ -162,7 +162,7 @@ Result<std::string> ReadTlsFile(const char* what, const std::string& path, bool 
         fmt::format("{} {} can be read by others (mode {:o})", what, path, st.st_mode & 0777),
         "chmod 600 " + path);
   }
-  // Reads the descriptor that was checked: the path may name another file by now.
+  // Reads the descriptor that was checked, because the path may name another file by now.
   std::string text(static_cast<size_t>(st.st_size), '\0');
   STASIS_TRY(PreadAll(fd.get(), text.data(), text.size(), 0));
   return text;

@@ -15,7 +15,7 @@
 
 namespace {
 
-// Runs once, after the next fstat() of this program, whose answer it may change.
+// Called once, after the next fstat() of this program. It may change the result of that call.
 std::function<void(struct stat&)> after_fstat;
 
 }  // namespace

@@ -32,7 +32,7 @@ void AddSuspended(const Paths& paths, v1::Usage& usage) {
 
 Status AddArenas(const Paths& paths, v1::Usage& usage) {
   auto store = gpu_state::ExistingArenas(paths);
-  // Without an arena so far, all shared memory is free for new ones.
+  // If there is no arena yet, new ones can use the free part of /dev/shm.
   const dataplane::ArenaPlace place =
       store && store->places().front().in_memory()
           ? store->places().front()

@@ -53,7 +53,7 @@ void UsageWatch::StartWorkerLocked(const std::string& key, Folder& folder) {
     folder.worker = *worker;
   } else {
     daemon_metrics_.CountUsageFailure();
-    log::Write(log::Level::kWarn, "a user's figures cannot be read",
+    log::Write(log::Level::kWarn, "cannot read the figures of a user",
                log::ErrorFields(worker.error()));
   }
 }
@@ -74,7 +74,7 @@ void UsageWatch::TakeAnswer(const std::string& key, const Result<std::string>& r
     if (!reply) {
       for (auto& field : log::ErrorFields(reply.error())) fields.push_back(std::move(field));
     }
-    log::Write(log::Level::kDebug, "a user's figures cannot be read", fields);
+    log::Write(log::Level::kDebug, "cannot read the figures of a user", fields);
   }
   answered_.notify_all();
 }
@@ -91,7 +91,7 @@ void UsageWatch::Refresh() {
   }
   answered_.wait_for(lock, kScrapeTimeout, [this, now] {
     return std::none_of(folders_.begin(), folders_.end(), [now](const auto& entry) {
-      // A late worker is not waited for a second time.
+      // Do not wait for a late worker a second time.
       return entry.second.worker != nullptr && now - entry.second.asked < kScrapeTimeout;
     });
   });
@@ -100,8 +100,8 @@ void UsageWatch::Refresh() {
 
 void UsageWatch::PublishLocked() {
   std::vector<DaemonMetrics::UserUsage> usages;
-  // Two entries may be about the same folders, for example if one call names them and another
-  // relies on the configuration. Each is published once.
+  // Two entries may belong to the same folders, for example if one call names them and another
+  // relies on the configuration. Their figures are published once.
   std::set<std::pair<uid_t, std::string>> published;
   for (const auto& [key, folder] : folders_) {
     if (!folder.usage) continue;

@@ -1,5 +1,6 @@
-// Resources that users' programs take, for the metrics. The daemon reads no user's files: for each
-// user who has called, and for itself, a worker with that user's credentials calls GetUsage.
+// The resources that users' programs take, for the metrics. The daemon does not read users' files
+// itself. For each user who has called, and for its own user, it starts a worker with that user's
+// credentials, which calls GetUsage.
 //
 // Safe to use from any thread.
 #pragma once
@@ -26,8 +27,8 @@ class UsageWatch {
   // Watches the folders of `work`, a call of `uid`, with its credentials and settings.
   void Add(uid_t uid, const v1::WorkerRequest& work);
 
-  // Updates figures that are older than a few seconds. Waits for the workers a short time only; a
-  // later answer counts at the next call.
+  // Updates figures that are older than a few seconds. Waits only a short time for the workers; the
+  // next call publishes later answers.
   void Refresh();
 
  private:

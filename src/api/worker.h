@@ -1,4 +1,4 @@
-// The process that does one call (worker_main.cc), and the thread that reads its answer.
+// The process that executes one call (worker_main.cc), and the thread that reads its answer.
 #pragma once
 
 #include <functional>
@@ -17,8 +17,8 @@ namespace stasis::api {
 class Worker {
  public:
   using OnEvent = std::function<void(std::string event)>;
-  // Called once, after the last event. The error is the method's own or, with `lost`, says that the
-  // worker ended without an answer.
+  // Called once, after the last event. If `lost` is true, the worker ended without an answer, and
+  // the error describes its end. Otherwise an error is the method's own.
   using OnEnd = std::function<void(Result<std::string> reply, bool lost)>;
 
   // Sets the descriptor limit of the workers, and so of jobs that they start: the limit that the
@@ -46,7 +46,7 @@ class Worker {
   void Signal(int signal);
 
   static std::optional<uint64_t> descriptor_limit_;
-  std::mutex mutex_;  // guards `ended_`: a reaped process must get no signal
+  std::mutex mutex_;  // guards `ended_`, because a reaped process must get no signal
   bool ended_ = false;
   Subprocess process_;
   UniqueFd frames_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "abi/driver_kinds.h"
+#include "api/usage_error.h"
 #include "base/file.h"
 #include "base/rights.h"
 #include "config/load.h"
@@ -32,18 +33,18 @@ Status KeepCapabilities() {
   __user_cap_data_struct keep[2] = {};
   for (uint32_t capability : kKept) {
     const uint32_t bit = 1u << (capability % 32);
-    // A daemon with a bounded set passes on what it has.
+    // A daemon that lacks one of these capabilities cannot pass it on.
     keep[capability / 32].permitted |= have[capability / 32].permitted & bit;
     keep[capability / 32].effective |= have[capability / 32].permitted & bit;
-    // Inheritable for CRIU alone, which is started with it as an ambient capability.
+    // Inheritable only for CRIU, which is started with them as ambient capabilities.
     keep[capability / 32].inheritable |= have[capability / 32].permitted & bit;
   }
   if (::syscall(SYS_capset, &header, keep) != 0) return FailErrno(errno, "capset");
   return {};
 }
 
-// Sets the environment of a fresh login. Two facts of the machine stay from the daemon's: where the
-// driver's library is, and which software GPUs exist.
+// Sets the environment of a fresh login. Keeps two kinds of variables of the daemon, which describe
+// the machine: the path of the driver's library, and the software GPUs.
 void SetEnvironment(uid_t uid) {
   std::vector<std::string> machine;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -89,8 +90,7 @@ Status CheckFolder(const std::string& path, bool may_be_empty) {
   const bool odd =
       std::any_of(path.begin(), path.end(), [](unsigned char c) { return c < ' ' || c == 127; });
   if (!path.empty() && path.front() == '/' && path.size() <= 4096 && !odd) return {};
-  return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              "a folder in the call's context is not an absolute path");
+  return FailUsage("a folder in the call's context is not an absolute path");
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ Status JoinCallersCgroups(const v1::WorkerRequest& request) {
   for (const std::string& folder : request.control_groups()) {
     if (Status joined = process::JoinControlGroup(folder); !joined) {
       Error error = std::move(joined).error();
-      error.hint = "--no-daemon starts it without the daemon";
+      error.hint = "--no-daemon starts the program without the daemon";
       return Fail(std::move(error).WithContext("start the program in the caller's control group"));
     }
   }
@@ -120,9 +120,10 @@ Status TakeCredentials(const v1::WorkerRequest& request) {
   }
   STASIS_TRY(KeepCapabilities());
   HoldRights();
-  // CRIU opens its folders through our /proc/PID/fd, so this process must be dumpable. The user's
-  // other processes still cannot trace it, because that takes all capabilities that it has. Without
-  // capabilities it must not be dumpable: some of its descriptors are the daemon's.
+  // CRIU opens its folders through /proc/PID/fd of this process, so this process must be dumpable.
+  // The user's other processes still cannot trace it, because a tracer needs all capabilities of
+  // the process. Without capabilities this process must not be dumpable, because the user's
+  // processes could then take descriptors that belong to the daemon.
   if (HasRight(Right::kCheckpointRestore) && ::prctl(PR_SET_DUMPABLE, 1L) != 0) {
     return FailErrno(errno, "prctl");
   }

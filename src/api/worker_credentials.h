@@ -12,13 +12,13 @@ namespace stasis::api {
 // control group. Everything that the worker starts inherits the group.
 Status JoinCallersCgroups(const v1::WorkerRequest& request);
 
-// Cannot be undone. A root daemon's worker for another user keeps two capabilities, which its
-// children do not inherit: CAP_CHECKPOINT_RESTORE and CAP_SYS_PTRACE. An operation compares
-// every process's credentials with its own, and so refuses other users' processes although these
-// capabilities would allow them.
+// Switches to the caller's credentials; this cannot be undone. A root daemon's worker for another
+// user keeps two capabilities, which its children do not inherit: CAP_CHECKPOINT_RESTORE and
+// CAP_SYS_PTRACE. These would permit access to other users' processes, which operations therefore
+// refuse: they compare every process's credentials with their own.
 Status TakeCredentials(const v1::WorkerRequest& request);
 
-// Must be called after TakeCredentials: it opens files as that user.
+// Must be called after TakeCredentials, because it opens files as that user.
 Result<Call> MakeCall(const v1::WorkerRequest& request);
 
 // Returns settings as text, for a CallContext: if `trusted`, those that a caller with fewer rights

@@ -10,7 +10,7 @@ using log::Level;
 
 void WorkerLog::Open(const v1::WorkerRequest& request, const std::string& verb,
                      const std::string& target) {
-  // Helpers must not inherit it: the user controls them, and could make them write there.
+  // Helpers must not inherit the descriptor, because their user could make them write to the log.
   if (::fcntl(kLogFd, F_SETFD, FD_CLOEXEC) != 0) return;
   log::Options options;
   options.program = "stasis-worker";

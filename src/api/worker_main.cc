@@ -1,4 +1,4 @@
-// stasis-worker: does one call of the daemon with the caller's credentials, and exits. If the
+// stasis-worker: executes one call of the daemon with the caller's credentials, and exits. If the
 // daemon exits first, an operation continues; any other call ends.
 //
 //   0  the WorkerRequest (a file)      1  frames with WorkerFrame
@@ -34,7 +34,7 @@ std::atomic<bool> cancel_requested{false};
 class Frames {
  public:
   explicit Frames(int fd) : fd_(fd) {}
-  // kUnavailable if the daemon has exited, which is no failure of the work.
+  // Returns kUnavailable if the daemon has exited. The work itself has not failed then.
   Status Write(const v1::WorkerFrame& frame) {
     std::lock_guard lock(mutex_);
     return WriteFrame(fd_, frame.SerializeAsString());
@@ -80,8 +80,8 @@ Result<std::string> Work(Frames& frames, const v1::WorkerRequest& request,
   STASIS_TRY(TakeCredentials(request));
   STASIS_TRY(CaptureHelperOutput());
   if (traits.drops_rights) {
-    // Without capabilities the user's processes could trace this worker and take its descriptors,
-    // some of which are the daemon's, unless it is not dumpable.
+    // If this worker were dumpable without capabilities, the user's processes could trace it and
+    // take descriptors that belong to the daemon.
     if (::prctl(PR_SET_DUMPABLE, 0L) != 0) return FailErrno(errno, "prctl");
     DropRights();
   }
@@ -118,7 +118,7 @@ Result<std::string> Work(Frames& frames) {
 int Main() {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
-  // Caught, not ignored: child processes would inherit that.
+  // Caught and not ignored, because child processes would inherit an ignored signal.
   ::signal(SIGHUP, [](int) {});
   struct sigaction action = {};
   action.sa_handler = [](int) { cancel_requested = true; };
@@ -145,7 +145,7 @@ int Main() {
   } else {
     *last.mutable_error() = EncodeError(reply.error());
   }
-  // An answer that is too long was not written at all.
+  // If the answer was too long, none of it was written. Write the error instead.
   if (Status written = frames.Write(last);
       !written && written.error().code == Code::kResourceExhausted) {
     *last.mutable_error() = EncodeError(written.error());

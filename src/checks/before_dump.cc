@@ -46,10 +46,8 @@ Status CheckReadable(Context& c) {
                             ReadingDeadline(c.services.settings.phase_timeout_s));
 }
 
-Status CheckPrivileges(Context& c) { return c.criu.CheckPrivileges(); }
-
-// CRIU reads the limits of each process in the same way. The kernel allows that to a process with
-// the same user and group ids, or with CAP_SYS_RESOURCE.
+// CRIU reads the limits of each process with prlimit(2) too. The kernel permits this to a process
+// with the same user and group ids, or with CAP_SYS_RESOURCE.
 Status CheckLimits(Context& c) {
   for (const auto& member : c.survey.tree.members) {
     rlimit limit{};
@@ -61,28 +59,24 @@ Status CheckLimits(Context& c) {
         fmt::format("process {} ({}) belongs to another user, and CRIU needs CAP_SYS_RESOURCE "
                     "to read its limits",
                     member.id.pid.value, member.comm),
-        "start the container, if this is one, with --cap-add SYS_RESOURCE; or dump it as that "
-        "user (docs/security.md)");
+        "in a container, start the container with --cap-add SYS_RESOURCE; or dump the program as "
+        "that user (docs/security.md)");
   }
   return {};
 }
-
-Status CheckGpuFiles(Context& c) { return CheckOnlyDeviceUsers(c.services, c.survey); }
 
 Status CheckOtherJobs(Context& c) {
   STASIS_ASSIGN(const plan::Operation dump, c.survey.ToOperation("dump"));
   return CheckEndsNoOtherJob(c.services.paths, dump.job, dump.members, c.leave_running);
 }
 
-Status CheckBackground(Context& c) { return CheckNothingOutside(c.survey); }
-
 Status CheckPidNamespace(Context& c) {
   STASIS_ASSIGN(c.facts.in_own_pidns, LivesInJobsPidNamespace(c.services, c.survey));
   return {};
 }
 
-// CRIU can save a mount namespace of the program, but Stasis cannot restore it: the dump would
-// succeed, end the program, and leave a useless image.
+// CRIU can save a program that has its own mount namespace, but Stasis cannot restore it: the dump
+// would succeed and end the program, and its image would be useless.
 Status CheckMountNamespace(Context& c) {
   process::HostPid criu{::getpid()};
   if (c.facts.in_own_pidns) {
@@ -100,7 +94,7 @@ Status CheckMountNamespace(Context& c) {
                     "not be restored",
                     member.id.pid.value, member.comm),
         "checkpoint a container with its runtime (`podman container checkpoint`, `docker "
-        "checkpoint`); `stasis suspend` and `resume` work");
+        "checkpoint`), or use `stasis suspend` and `stasis resume` instead of a dump");
   }
   return {};
 }
@@ -116,12 +110,12 @@ struct DumpCheck {
 };
 constexpr DumpCheck kDumpChecks[] = {
     {"program-answers", CheckReadable},
-    {"privileges", CheckPrivileges},
+    {"privileges", [](Context& c) { return c.criu.CheckPrivileges(); }},
     {"resource-limits", CheckLimits},
     {"criu", FindCriu},
-    {"gpu-files", CheckGpuFiles},
+    {"gpu-files", [](Context& c) { return CheckOnlyDeviceUsers(c.services, c.survey); }},
     {"other-job", CheckOtherJobs},
-    {"background", CheckBackground},
+    {"background", [](Context& c) { return CheckNothingOutside(c.survey); }},
     {"pid-namespace", CheckPidNamespace},
     {"mount-namespace", CheckMountNamespace},  // uses the result of pid-namespace
     {"stdio", PlanStdio},

@@ -1,5 +1,5 @@
-// The checks before a dump, except those of GPU memory (SharedSuspend::Create): one list, which a
-// dump runs up to the first refusal and `stasis check` to its end.
+// The checks before a dump, in one list. A dump stops at the first refusal; `stasis check` runs the
+// whole list. SharedSuspend::Create() checks GPU memory.
 #pragma once
 
 #include <string>
@@ -21,15 +21,17 @@ struct DumpFacts {
   criu::StdioPlan stdio;
 };
 
-// With `refused`, stores every refusal there and returns what could be found out.
+// Returns the first refusal. With `refused`, appends every refusal to that list instead, and
+// returns the facts that the other checks found.
 Result<DumpFacts> CheckBeforeDump(gpu_state::Services& services, criu::Criu& criu,
                                   const Survey& survey, const criu::Options& options,
                                   bool leave_running = false,
                                   std::vector<Refused>* refused = nullptr);
 
-// Checks that the GPU's data fits into the store, which may not exist yet. The bytes that movers
-// carry do not count if an earlier image of the job may have them: how many must be written is
-// known only during the dump, which fails if the disk is full.
+// Checks that the GPU data fits into the store, whose folder may not exist yet. `carried_bytes` is
+// the part that movers carry. This part is not counted if the store has an earlier image of the
+// job, unless `full` is set: the earlier image may already contain these blocks, and the dump finds
+// out how many only while it writes. It fails if the disk becomes full.
 Status CheckImageSpace(const gpu_state::Services& services, const Survey& survey,
                        const std::string& store, bool full, uint64_t carried_bytes);
 

@@ -23,26 +23,26 @@ tl::unexpected<Error> Distrusted(const std::string& what, const std::string& hin
 Status CheckOwner(int folder_fd, const std::string& name, const std::string& shown,
                   const Caller& caller) {
   struct stat st;
-  // Verification finds links and other things in the place of a file.
+  // A missing file is ignored here, because the verification of the image reports it.
   if (::fstatat(folder_fd, name.c_str(), &st, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0) return {};
   if (st.st_uid != 0 && st.st_uid != caller.uid) {
     return Distrusted(
         fmt::format("the image belongs to another user: {} belongs to user {}", shown, st.st_uid),
-        "it may contain any program. Restore it as that user or, if you trust that user's "
+        "an image may contain any program. Restore it as that user or, if you trust that user's "
         "programs, with --trust-image");
   }
   if ((st.st_mode & (S_IWGRP | S_IWOTH)) == 0 || S_ISLNK(st.st_mode)) return {};
   return Distrusted(
       fmt::format("{} can be written by users other than its owner (mode {:04o})", shown,
                   st.st_mode & 07777),
-      fmt::format("`chmod -R go-w {}` prevents that; --trust-image restores the image "
-                  "as it is",
+      fmt::format("remove that permission with `chmod -R go-w {}`, or restore the image as it is "
+                  "with --trust-image",
                   shown));
 }
 
-// The manifest's own claim, which proves nothing.
+// Describes the origin that the manifest claims. A forged manifest can claim any origin.
 std::string ClaimedOrigin(const store::Manifest& manifest) {
-  return fmt::format("according to itself it was written on {} at {}",
+  return fmt::format("its manifest claims that it was written on {} at {}",
                      store::Printable(manifest.host.name), store::Utc(manifest.created_unix_ns));
 }
 
@@ -59,13 +59,13 @@ Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const 
     why = "it has no origin MAC, so its writer is unknown";
   } else if (!key) {
     why = fmt::format(
-        "{}, which is needed to check its origin MAC, does not exist: the image comes from "
-        "elsewhere, or that file was deleted",
+        "its origin MAC cannot be checked without the key file {}, which does not exist: the image "
+        "comes from elsewhere, or the file was deleted",
         SecretPath(paths));
   } else {
     why =
-        "its origin MAC was made with another key: another machine, user or state folder wrote it, "
-        "or the key here was replaced since";
+        "its origin MAC was made with another key: the image was written by another machine, user "
+        "or state folder, or the key here was replaced later";
   }
   return Distrusted(
       fmt::format("image {} was not written by this installation: {}; {}, and its files belong to "
@@ -94,9 +94,9 @@ Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, co
                        bool trusted) {
   const uid_t uid = image.manifest().job.uid;
   if (!caller.root() && uid != caller.uid) {
-    return Distrusted(
-        fmt::format("the image contains a program of user {}, you are user {}", uid, caller.uid),
-        "restore it as that user or as root");
+    return Distrusted(fmt::format("the image contains a program of user {}, and you are user {}",
+                                  uid, caller.uid),
+                      "restore it as that user or as root");
   }
   if (trusted) return {};
   STASIS_TRY(CheckOwner(image.dir_fd(), "", image.path(), caller));
@@ -111,7 +111,7 @@ Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, co
   for (const std::string& path : paths_inside) {
     STASIS_TRY(CheckOwner(image.dir_fd(), path, image.path() + "/" + path, caller));
   }
-  // The manifest must not be relied on before this check.
+  // The manifest may be forged. Nothing else may rely on it before this check.
   STASIS_TRY(CheckOrigin(image, caller, paths));
   if (caller.root() && uid != 0) return Fail(ForRoot(uid));
   return {};

@@ -11,10 +11,10 @@ namespace stasis::checks {
 // Returns kPermissionDenied unless all of these hold:
 // - The program's user is the caller, or the caller is root.
 // - All files of the image belong to the caller or to root, and no other user may write to them.
-// - This installation wrote the image, with the caller's secret (store/origin.h). Copying an image
-//   makes its files the caller's, but not its MAC.
-// - If the caller is root, the program is root's too: otherwise CRIU would open the user's files,
-//   or replacements that the user made, with root's privileges.
+// - This installation wrote the image, with the caller's secret (store/origin.h). The owner of the
+//   files is not enough, because whoever copies a foreign image owns the copy.
+// - If the caller is root, the program is root's too. Otherwise CRIU would open files that another
+//   user can replace, with root's privileges.
 // With `trusted`, the caller vouches for the image and the files that it names, and only the first
 // condition is checked.
 Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, const Paths& paths,

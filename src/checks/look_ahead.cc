@@ -26,8 +26,8 @@ Status CheckManaged(const agent_protocol::HelloReply& hello) {
               "use cudaMalloc instead of cudaMallocManaged in the program");
 }
 
-// Data for the checks of all processes together. An agent has one client at a time, so only its
-// answer is kept, not the connection.
+// Data for the checks that compare all processes. Keeps the agents' answers and not the
+// connections, because an agent serves one client at a time.
 struct AllProcesses {
   struct Member {
     process::ProcessId id;
@@ -71,7 +71,7 @@ void AddProcess(Services& services, const plan::RecordedProcess& process, Outloo
   refuse(Annotate(std::move(managed), fmt::format("process {}", process.id.pid.value)));
 }
 
-// Called only if no single process is refused.
+// Called only if no process is refused by itself.
 Status CheckPeersOf(const AllProcesses& all) {
   std::vector<gpu_state::IpcMember> each;
   for (const auto& member : all.members) each.push_back({member.id, &member.hello});

@@ -21,7 +21,8 @@ using gpu_state::Services;
 
 constexpr std::string_view kSocket = "@/tmp/nccl-socket-";
 
-// Returns "socket:[4711]" for every communicator in the network namespace of `pid`.
+// Returns the sockets of all NCCL communicators in the network namespace of `pid`, in the form
+// "socket:[4711]".
 Result<std::set<std::string>> CommunicatorSockets(process::HostPid pid) {
   STASIS_ASSIGN(std::string text, ReadFile(fmt::format("/proc/{}/net/unix", pid.value)));
   std::set<std::string> sockets;
@@ -73,14 +74,15 @@ std::vector<Rank> ExtractRanks(const Survey& survey, NewContexts new_contexts,
   return ranks;
 }
 
-// `sockets` are those of other programs.
+// `sockets` are communicators of other programs. Returns an error if a process that holds one of
+// them uses a GPU of `ranks`.
 Status Refuse(Services& services, const std::vector<Rank>& ranks,
               const std::set<std::string>& sockets, const std::string& hint) {
   if (ranks.empty() || sockets.empty()) return {};
   process::ProcessTree holders;
   STASIS_ASSIGN(holders.members, process::FindHolders(sockets));
   if (holders.members.empty()) return {};
-  // Suspended processes are not among them.
+  // Suspended processes use no GPU, so they are not found.
   STASIS_ASSIGN(auto neighbours, services.device->FindProcesses(holders));
   for (const auto& neighbour : neighbours) {
     for (const auto& rank : ranks) {
@@ -93,9 +95,7 @@ Status Refuse(Services& services, const std::vector<Rank>& ranks,
                       "job uses with NCCL too: if the driver restores contexts of both, they "
                       "can block each other until both programs are lost",
                       rank.who, shared->value, neighbour.id.pid.value),
-          hint +
-              "; STASIS_TRY_NCCL=1 in the environment skips this check "
-              "(docs/nccl.md)");
+          hint + "; STASIS_TRY_NCCL=1 in the environment skips this check (docs/nccl.md)");
     }
   }
   return {};

@@ -42,7 +42,7 @@ store::Manifest ImageOn(const std::string& gpu) {
   return manifest;
 }
 
-// This process as a GPU user, and another job that is to be restored.
+// The target to restore is another job; this process is its neighbour and uses a GPU.
 class NcclNeighboursTest : public testing::Test {
  protected:
   void SetUp() override { world_.program.At(1).id = process::ReadStat({::getpid()})->id; }

@@ -14,8 +14,8 @@ namespace {
 tl::unexpected<Error> Refuse(const std::string& who, bool leave_running, const std::string& hint) {
   return Fail(Code::kFailedPrecondition,
               leave_running
-                  ? who + ", which must not be copied"
-                  : who + ": the dump would end that job too, without an image in its record",
+                  ? who + ", and an image must not contain a shim"
+                  : who + ": the dump would end that job too, and its record would have no image",
               hint);
 }
 
@@ -24,7 +24,7 @@ Status CheckOfThisStore(const Paths& paths, const std::string& own,
   auto jobs = jobs::Store(paths.jobs()).List();
   if (!jobs) {
     const Code code = jobs.error().code;
-    // Targets can be looked up by pid while the database is unreadable, so this is no refusal.
+    // An unreadable database does not prevent the dump, because a target can be given by its pid.
     if (code == Code::kDataLoss || code == Code::kUnimplemented) return {};
     return Fail(std::move(jobs).error());
   }
@@ -50,7 +50,7 @@ Status CheckOfThisStore(const Paths& paths, const std::string& own,
   return {};
 }
 
-// Returns the job's user and folder: "user 1000 (/home/ann/.local/state/stasis/jobs/x)".
+// Names the user and folder of a shim's job: "user 1000 (/home/ann/.local/state/stasis/jobs/x)".
 std::string Keeper(process::HostPid shim) {
   auto credentials = process::ReadCredentials(shim);
   std::string text =

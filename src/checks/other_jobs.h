@@ -1,6 +1,6 @@
 // Refuses a dump of a target that contains another job (`stasis manage` of a child, or `stasis run`
-// below a subreaper). A suspend of the target suspends that job too, and its state shows it. A dump
-// would end it, and its record would not know of the image.
+// below a subreaper). The dump would end that job, and the job's record would not list the image. A
+// suspend is harmless: the state of the other job shows that it is suspended too.
 #pragma once
 
 #include <string>
@@ -12,10 +12,11 @@
 
 namespace stasis::checks {
 
-// kFailedPrecondition names a job other than `own` (empty: any job) whose first process or shim is
-// in `members`. With `leave_running` no job is ended, but a shim must not be in an image, because
-// the copy would act for the same job. Jobs of other stores (of other users, for root) are found by
-// their shims only, so a job of `manage` is not found there.
+// Returns kFailedPrecondition if the first process or the shim of a job other than `own` is in
+// `members`, and names the job. `own` is empty if the target is no job. With `leave_running` no
+// process is ended, and only shims are refused: the copy of a shim would act for the same job.
+// Jobs in other state folders (root can see those of other users) are recognized only by their
+// shims, so adopted jobs, which have none, are not found there.
 Status CheckEndsNoOtherJob(const Paths& paths, const std::string& own,
                            const std::vector<process::ProcessId>& members, bool leave_running);
 

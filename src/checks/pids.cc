@@ -15,10 +15,10 @@ namespace stasis::checks {
 namespace {
 
 constexpr std::chrono::seconds kDyingTimeout{15};
-constexpr char kOrNewPidns[] = "; or use --new-pidns, which restores it into a new pid namespace";
+constexpr char kOrNewPidns[] = "; or restore into a new pid namespace with --new-pidns";
 
-// A killed program takes a while to end, because its GPU memory has to be freed, and a zombie keeps
-// its pid until its parent has reaped it.
+// Returns the process that has the pid. Waits for a process that has been killed: it takes a while
+// to end, because its GPU memory has to be freed, and keeps its pid until its parent has reaped it.
 Result<process::Stat> StatOnceDead(process::HostPid pid) {
   Deadline deadline = Deadline::In(kDyingTimeout);
   for (;;) {
@@ -40,15 +40,15 @@ Status CheckPidFree(const store::Process& p) {
     return Fail(
         Code::kAborted,
         fmt::format(
-            "process id {} of the image is still taken by {}, a zombie that its parent {} has not "
-            "reaped",
+            "process id {} of the image is still taken by {}, a zombie that its parent, process "
+            "{}, has not reaped",
             pid, taken->comm, taken->parent.value),
         std::string("have that parent reap it, or end that parent") + kOrNewPidns);
   }
   const bool same = taken->id.start_time == p.start_ticks;
   return Fail(Code::kAborted,
               fmt::format("process id {} of the image is taken by {}{}", pid, taken->comm,
-                          same ? ", which is the program itself and still runs" : ""),
+                          same ? ": the program itself still runs" : ""),
               (same ? std::string("end it first")
                     : std::string("a program is restored with its old process ids: end that "
                                   "process")) +

@@ -1,5 +1,5 @@
-// Checks of process ids (checkpoint/program_pids.h): that a restore finds them free, and that a
-// dump can save their pid namespace.
+// Checks that the process ids of an image are free for a restore, and that a dump can save the pid
+// namespace of a program (checkpoint/program_pids.h).
 #pragma once
 
 #include "checks/survey.h"
@@ -8,12 +8,13 @@
 
 namespace stasis::checks {
 
-// kAborted if a pid that the program needs is taken. Waits for a killed process to end.
+// Returns kAborted if a pid that the program needs is taken. Waits for killed processes to end.
 Status CheckPidsFree(const store::Manifest& manifest);
 
 // Returns true if the program is in a pid namespace whose init process is the job's shim (`restore
-// --new-pidns`), so that CRIU must work inside it. kUnimplemented for any other pid namespace below
-// ours, unless the program's root is its init process: CRIU could not save the program from here.
+// --new-pidns`), so that CRIU must run inside this namespace. Returns false if the program is in
+// this process's pid namespace, or brings its own, whose init process is the program's root.
+// Returns kUnimplemented otherwise, because CRIU cannot save such a program from here.
 Result<bool> LivesInJobsPidNamespace(const gpu_state::Services& services, const Survey& survey);
 
 }  // namespace stasis::checks

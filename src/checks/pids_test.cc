@@ -10,14 +10,14 @@ store::Manifest With(const std::vector<pid_t>& numbers) {
   store::Manifest manifest;
   for (pid_t number : numbers) {
     store::Process process;
-    process.pid = 1'000'000 + number;  // a name, which no restore asks for
+    process.pid = 1'000'000 + number;  // not the pid that a restore needs
     process.namespace_pid = number;
     manifest.processes.push_back(process);
   }
   return manifest;
 }
 
-TEST(PidsTest, WhoHasANumberIsNamedAndTheWayRoundIt) {
+TEST(PidsTest, ATakenPidNamesItsProcessAndAWorkaround) {
   Status taken = CheckPidsFree(With({::getpid()}));
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code, Code::kAborted);

@@ -29,7 +29,7 @@ void ReadState(const process::Stat& member, const NoteStep& note) {
   (void)ReadFile(fmt::format("/proc/{}/environ", pid.value));
   auto names = ListDir(fmt::format("/proc/{}/fd", pid.value));
   if (!names) return;
-  note("look at the open files of " + Describe(member));
+  note("inspect the open files of " + Describe(member));
   for (const std::string& name : *names) {
     struct stat st;
     (void)StatWithoutSync(fmt::format("/proc/{}/fd/{}", pid.value, name), &st);
@@ -55,8 +55,8 @@ Status Check(const std::vector<process::Stat>& members, Reading reading, const D
     error.domain = Domain::kProcess;
     error.hint =
         "Everything is as it was before. The program itself, another program or a server supplies "
-        "this memory or file (userfaultfd, FUSE, NFS) and does not answer. End or fix it, then try "
-        "again.";
+        "this memory or file (userfaultfd, FUSE, NFS) and does not answer. End or fix that "
+        "supplier, then try again.";
   }
   return Fail(std::move(error));
 }

@@ -1,8 +1,9 @@
 // Checks that a program's memory and files can be read without hanging. Another program or a server
-// may supply them (userfaultfd, FUSE, NFS), and a reader then blocks in the kernel until that
-// answers. Each function reads in a child process what is read again later. kDeadlineExceeded
-// (Domain::kProcess) names the process and what hangs; kCancelled if the callback of
-// CancelReadingWhen returns true. Other errors are ignored here and found by the later read.
+// may supply them (userfaultfd, FUSE, NFS), and a reader then blocks in the kernel until the
+// supplier answers. Each function reads the memory or files in a child process that can be killed,
+// before the operation reads them in its own process. Returns kDeadlineExceeded (Domain::kProcess),
+// naming the process and the read that hangs, or kCancelled if the callback of CancelReadingWhen()
+// returns true. Ignores other errors, because the later read reports them.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,7 @@
 
 namespace stasis::checks {
 
-// The time limit for an operation with this --timeout (0: none).
+// Returns the deadline for these checks: --timeout, or 20 s if the user has set none (0).
 inline Deadline ReadingDeadline(double timeout_s) {
   return Deadline::In(std::chrono::milliseconds(timeout_s > 0 ? int64_t(timeout_s * 1000) : 20000));
 }
@@ -26,10 +27,10 @@ inline Deadline ReadingDeadline(double timeout_s) {
 void CancelReadingWhen(std::function<bool()> cancelled);
 const std::function<bool()>& ReadingCancelled();
 
-// For every operation: the list of mappings, the agent's header and its socket.
+// For every operation: reads the list of mappings, and the agent's header and socket.
 Status CheckAgentReadable(const std::vector<process::Stat>& members, const Deadline& deadline);
 
-// For a dump: the command line, the environment, and the state of every open file.
+// For a dump: reads the command line, the environment, and the status of every open file.
 Status CheckStateReadable(const std::vector<process::Stat>& members, const Deadline& deadline);
 
 }  // namespace stasis::checks

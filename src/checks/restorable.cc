@@ -62,7 +62,7 @@ Status CheckGpus(gpu_state::Services& services, const store::Manifest& manifest,
     }
     if (gpu->name != recorded.name) {
       return Fail(Code::kUnimplemented,
-                  fmt::format("the program ran on {}, and GPU {} is {}", recorded.name, gpu->index,
+                  fmt::format("the program ran on {}, but GPU {} is {}", recorded.name, gpu->index,
                               gpu->name),
                   "restore it onto a GPU of the same model");
     }
@@ -77,9 +77,9 @@ Status CheckGpus(gpu_state::Services& services, const store::Manifest& manifest,
 }
 
 Status CompareRequiredFiles(const store::ImageReader& reader, const NoteStep& note) {
-  constexpr char kPutBack[] = "restore the same file (same package, same version)";
+  constexpr char kPutBack[] = "install the same version of the file again";
   for (const auto& file : reader.manifest().required_files) {
-    note("look at " + file.path + ", which the program needs");
+    note("inspect " + file.path + ", which the program needs");
     struct stat st;
     if (::stat(file.path.c_str(), &st) != 0) {
       if (checkpoint::CanPutBack(reader, file)) continue;
@@ -90,7 +90,7 @@ Status CompareRequiredFiles(const store::ImageReader& reader, const NoteStep& no
     }
     if (static_cast<uint64_t>(st.st_size) != file.size_bytes) {
       return Fail(Code::kFailedPrecondition,
-                  fmt::format("{} has {} bytes and had {} when the image was made", file.path,
+                  fmt::format("{} has {} bytes, but had {} when the image was made", file.path,
                               st.st_size, file.size_bytes),
                   kPutBack);
     }
@@ -99,15 +99,15 @@ Status CompareRequiredFiles(const store::ImageReader& reader, const NoteStep& no
     if (build_id != HexOfBytes(file.build_id)) {
       return Fail(
           Code::kFailedPrecondition,
-          fmt::format("{} has another build id than when the image was made: {}, and was {}",
-                      file.path, build_id.empty() ? "none" : build_id, HexOfBytes(file.build_id)),
+          fmt::format("{} has the build id {}, but had {} when the image was made", file.path,
+                      build_id.empty() ? "(none)" : build_id, HexOfBytes(file.build_id)),
           kPutBack);
     }
   }
   return {};
 }
 
-// The files may be on a file system that does not answer.
+// Compares in a child process, because the files may be on a file system that does not answer.
 Status CheckRequiredFiles(const store::ImageReader& reader, const Deadline& deadline) {
   auto compare = [&](const NoteStep& note) -> Result<std::string> {
     STASIS_TRY(CompareRequiredFiles(reader, note));

@@ -7,9 +7,9 @@
 
 namespace stasis::checks {
 
-// The refusals that need no work: a file or driver that the program needs is missing or different,
-// its process ids are taken (not checked with `new_pidns`), its GPU is missing or full. `map` is
-// the user's.
+// Returns an error if a file or the driver that the program needs is missing or different, if its
+// process ids are taken (not checked with `new_pidns`), or if a GPU of the image is missing or has
+// too little free memory. `map` is the user's --gpu-map. Does not read the image's data.
 Status CheckRestorable(gpu_state::Services& services, const store::ImageReader& reader,
                        const device::GpuMap& map, bool new_pidns);
 

@@ -59,7 +59,7 @@ const Case kCases[] = {
      "which is missing"},
     {"FileOfAnotherSize",
      [](World&, TestImage& image) { std::ofstream(image.file) << "another library"; },
-     Code::kFailedPrecondition, "has 15 bytes and had 7"},
+     Code::kFailedPrecondition, "has 15 bytes, but had 7"},
     {"PidTaken",
      [](World&, TestImage& image) {
        image.manifest.processes[0].pid = image.manifest.processes[0].namespace_pid = ::getpid();

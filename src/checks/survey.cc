@@ -85,11 +85,12 @@ Status RefuseFailedDevice(const Survey& survey) {
   return {};
 }
 
-// An agent that sees all calls knows what its program shares. Without such an agent, or if it
-// cannot be asked, the program's sockets decide (docs/nccl.md).
+// An agent that intercepts all GPU calls of its program reports all memory that the program shares.
+// Without such an agent, or if the agent cannot be reached, sharing is detected by the program's
+// sockets (docs/nccl.md).
 struct AgentsView {
   bool complete = false;
-  std::string unseen;  // the calls that it does not see, if that is why it is not complete
+  std::string unseen;  // the calls that the agent does not intercept; empty for other reasons
 };
 
 Result<AgentsView> AskAgent(const Services& services, const process::ProcessId& id) {
@@ -106,7 +107,7 @@ Result<AgentsView> AskAgent(const Services& services, const process::ProcessId& 
 // Refuses shared memory, because the driver's checkpoint of it succeeds and only the restore fails.
 Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) {
   for (const auto& p : survey.device_processes) {
-    // A process that is away already cannot be refused.
+    // A suspended process is not refused, because its GPU state has already left the GPU.
     if (p.state == ProcessState::kCheckpointed) continue;
     STASIS_ASSIGN(auto findings, device::Inspect(p.id.pid));
     auto fatal = std::find_if(findings.begin(), findings.end(),
@@ -118,15 +119,15 @@ Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) 
         fmt::format("process {} {} ({})", p.id.pid.value, fatal->what, fatal->evidence);
     if (view.unseen.empty()) return Fail(Code::kUnimplemented, std::move(what), fatal->hint);
     return Fail(Code::kUnimplemented,
-                what + ", and its agent does not see all of its calls: " + view.unseen,
+                what + ", and its agent does not intercept all of its GPU calls: " + view.unseen,
                 fatal->agents_hint);
   }
   return {};
 }
 
-// Corrects device_bytes. Memory that the shared path returned is an import, which not every driver
-// counts for the importing process. Memory of another process is counted with its owner. Errors of
-// agents are ignored here and refused in shared_members.cc.
+// Corrects device_bytes by the agent's figures. Memory that the shared path returned is imported,
+// and some drivers do not count imported memory. Memory imported from another process is counted
+// for its owner only. Errors of agents are ignored here; shared_members.cc refuses them.
 Status CountImported(Services& services, device::DeviceProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = gpu_state::FindAgent(*services.agents, p.id);
@@ -148,13 +149,12 @@ void FindKeptContext(Services& services, SurveyedProcess& p) {
   p.gpus = record->gpus;
 }
 
-bool IsSame(const process::Stat& a, const process::Stat& b) { return a.id == b.id; }
-
 bool IsAmong(const process::Stat& stat, const std::vector<process::Stat>& all) {
-  return std::any_of(all.begin(), all.end(), [&](const auto& one) { return IsSame(one, stat); });
+  return std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.id == stat.id; });
 }
 
-// Returns true for shared servers, and for helpers of a command that runs inside the target.
+// Returns true for shared servers of Stasis, and for a command of Stasis that runs inside the
+// target and its helpers.
 bool IsOurProgram(HostPid pid) {
   if (process::IsSharedServer(pid)) return true;
   std::error_code unknown;
@@ -285,8 +285,8 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   if (root.id != target.root) {
     return Fail(Code::kNotFound, fmt::format("process {} has ended", target.root.pid.value));
   }
-  // Checked before the tree is read, because the tree of pid 1 contains everything and never stops
-  // changing.
+  // Checked before the tree is read, because the tree of pid 1 contains all processes and never
+  // stops changing.
   survey.tree.members = {root};
   STASIS_TRY(RefuseMember(root, survey, collects));
   STASIS_ASSIGN(Found found, FindMembers(services, target));
@@ -307,7 +307,7 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   for (const auto& member : survey.members()) STASIS_TRY(RefuseMember(member, survey, collects));
   STASIS_TRY(collect("gpu-failed", RefuseFailedDevice(survey)));
   STASIS_TRY(collect("gpu-sharing", RefuseSharedDeviceMemory(services, survey)));
-  // A suspended process has no GPU; its record says what it will need.
+  // A suspended process uses no GPU. Its record gives the GPUs and memory that a resume needs.
   for (auto& p : survey.device_processes) {
     if (p.state == ProcessState::kRunning) STASIS_TRY(CountImported(services, p));
     if (p.state != ProcessState::kCheckpointed) {
@@ -337,8 +337,9 @@ Status CheckOnlyDeviceUsers(Services& services, const Survey& survey) {
       fmt::format("process {} ({}) holds GPU files but does not use the driver: {}{}",
                   first.id.pid.value, first.comm, first.files.empty() ? "" : first.files.front(),
                   holders.size() > 1 ? fmt::format("; and {} others", holders.size() - 1) : ""),
-      "a child forked without exec after CUDA was started inherits them. Start the program with "
-      "`stasis run`, whose agent closes them in the child; or start the child earlier, or with "
+      "a child forked without exec after CUDA was started inherits these files. Start the program "
+      "with `stasis run`, whose agent closes them in the child; or start the child earlier, or "
+      "with "
       "spawn or forkserver (PyTorch: DataLoader(multiprocessing_context=\"forkserver\"))");
 }
 
@@ -353,8 +354,8 @@ Status CheckNothingOutside(const Survey& survey) {
                     survey.target.job.empty() ? "belongs to the session and has left the tree"
                                               : "of the job has left its tree",
                     uses_gpu ? " and uses a GPU" : ""),
-        "keep it in the foreground, or end it: the image would not contain it. suspend and resume "
-        "include it");
+        "keep that process in the foreground, or end it: an image would not contain it. A suspend "
+        "includes it");
   }
   return {};
 }
@@ -363,7 +364,7 @@ Status CheckStillOwn(const Survey& survey) {
   const Caller caller = Caller::Self();
   for (const auto& stat : survey.members()) {
     Status own = process::CheckOwn(stat, caller);
-    // Ended processes belong to no user.
+    // A process that has ended is no error here.
     if (!own && own.error().code != Code::kNotFound) return own;
   }
   return {};
@@ -390,8 +391,9 @@ Status CheckSameUsers(Services& services, const Survey& survey) {
   }
   STASIS_ASSIGN(auto found, FindMembers(services, survey.target));
   const auto& [tree, outside] = found;
-  // Known GPU processes are checked again only if another candidate is found, because a forked
-  // child can be told from a GPU user only in the whole list.
+  // First look only at processes that did not use a GPU before. A candidate may still be a forked
+  // child that merely inherited GPU files. Only a search in all processes can detect that, so it
+  // follows if there is a candidate.
   process::ProcessTree others = tree;
   others.members.insert(others.members.end(), outside.begin(), outside.end());
   std::erase_if(others.members, [&](const auto& stat) { return was_user(stat.id); });

@@ -1,4 +1,5 @@
-// Surveys a target before anything is touched, and refuses what can never be done.
+// Surveys a target before an operation changes anything, and refuses targets that no operation
+// supports.
 #pragma once
 
 #include <string>
@@ -18,7 +19,7 @@ struct Target {
 };
 
 struct SurveyedProcess : device::DeviceProcess {
-  // As in RecordedProcess.
+  // See plan::RecordedProcess.
   bool context_kept = false;
   uint64_t away_bytes = 0;
 
@@ -29,15 +30,16 @@ struct Survey {
   Target target;
   process::ProcessTree tree;
   // Processes that left the tree and still belong to the target, for example a worker that became a
-  // daemon. They are found below a job's shim, or in the session that a process leads.
+  // daemon. They are found below the job's shim, or in the session that the target's root leads.
   std::vector<process::Stat> outside;
-  // The GPU processes in the tree and outside of it.
+  // The GPU processes in the tree and in `outside`.
   std::vector<SurveyedProcess> device_processes;
 
-  // The processes that an operation on the GPU touches: the tree, and the GPU users outside of it.
+  // Returns the processes that a suspend includes: the tree, and GPU processes in `outside`.
   std::vector<process::Stat> members() const;
 
-  // The GPU memory in use, or with `suspended` the memory that is away.
+  // Returns the size of the GPU memory in use, or with `suspended` of the data that a suspend moved
+  // away.
   uint64_t device_bytes(bool suspended = false) const;
   // Returns true if the driver reports `state` for all GPU processes. It reports a process with a
   // kept context as running.
@@ -58,12 +60,12 @@ struct Refused {
 
 // Reads the tree and its GPU processes. Refuses a thread's id, pid 1, a kernel thread, this
 // process, another user's process, a traced or ended process, and a failed GPU state. With
-// `refused`, stores refusals there that need not end the survey, and leaves those to
-// CheckBeforeDump that it finds too.
+// `refused`, appends refusals to that list if the survey can go on after them, and does not check
+// for tracers, which CheckBeforeDump() does too.
 Result<Survey> SurveyTarget(gpu_state::Services& services, const Target& target,
                             std::vector<Refused>* refused = nullptr);
 
-// Returns the file of the job's output; empty for a process without a job.
+// Returns the file of the job's output, or an empty id for a process without a job.
 FileId LogOf(const gpu_state::Services& services, const Target& target);
 
 // Returns kUnimplemented if a process of the tree holds GPU files but the driver cannot checkpoint
@@ -81,12 +83,12 @@ Status CheckStillOwn(const Survey& survey);
 // Checks that the tree is still the surveyed one. The error names the process that started or
 // ended; see TreeHasChanged().
 Status CheckUnchanged(const Survey& survey);
-// The same check for GPU processes only, also outside of the tree.
+// Checks the same for GPU processes only, including those outside of the tree.
 Status CheckSameUsers(gpu_state::Services& services, const Survey& survey);
 // Returns true for the error of these two, after which a retry may succeed.
 bool TreeHasChanged(const Error& error);
-// Returns that error if `error` says that a process other than the target does not exist; otherwise
-// returns `error`.
+// Returns such an error if `error` says that a process does not exist while the target's root is
+// still alive. Returns `error` unchanged otherwise.
 Error AsTreeChange(const Target& target, Error error);
 
 }  // namespace stasis::checks

@@ -175,7 +175,7 @@ TEST(SurveyTest, GpuProcessesOutsideOfTheTreeAreNotInAnImage) {
   auto survey = SurveyTarget(world.services, TargetOf(world));
   ASSERT_TRUE(survey);
   EXPECT_TRUE(CheckNothingOutside(*survey));
-  // As if process 2 had left the tree.
+  // Move process 2 out of the tree.
   survey->outside.push_back(survey->tree.members.back());
   survey->tree.members.pop_back();
   Status refused = CheckNothingOutside(*survey);

@@ -22,7 +22,7 @@ std::string Headline(const OperationResult& result) {
   return line;
 }
 
-// The result may come from another version's daemon; a line is indented this much at most.
+// Limits the indentation of a line, because the result may come from a daemon of another version.
 constexpr size_t kDeepestPhase = 8;
 
 double BytesPerSecond(const PhaseReport& phase) {
@@ -71,7 +71,7 @@ std::string CarriedText(const OperationResult& result) {
   if (result.keep_context()) {
     text += fmt::format("  {} stays on the GPU: its context", FormatBytes(driver));
     if (result.staying_bytes() > 0) {
-      text += fmt::format(", and {} of its memory that only the driver could take",
+      text += fmt::format(", and {} of its memory that only the driver could save",
                           FormatBytes(result.staying_bytes()));
     }
     text += '\n';

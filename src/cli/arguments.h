@@ -13,7 +13,7 @@ class Option;
 
 namespace stasis::cli {
 
-// Option and App are handles: cheap to copy, and used like CLI11's pointers.
+// Option and App are handles. They are cheap to copy and are used like CLI11's pointers.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}

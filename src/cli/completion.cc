@@ -8,7 +8,7 @@
 namespace stasis::cli {
 namespace {
 
-// The type of an option with fixed values reads "TEXT:{refuse,close,keep}".
+// CLI11's type name of an option with fixed values is, for example, "TEXT:{refuse,close,keep}".
 std::vector<std::string> FixedValues(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t open = type.find('{'), close = type.find('}');
@@ -52,9 +52,9 @@ void AddVerbs(Completion& completion, const CLI::App& verb) {
   }
 }
 
-// `verb` is the command typed so far; `words` are the remaining words of Complete().
+// The meaning of the words before the one that is completed.
 struct Line {
-  const CLI::App* verb;
+  const CLI::App* verb;        // the command typed so far
   std::string value_of;        // an option whose value comes next
   size_t after_separator = 0;  // number of words after "--"
 };

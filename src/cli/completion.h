@@ -1,5 +1,5 @@
-// Completion of the command line. At each TAB the user's shell runs `stasis __complete -- WORD...`
-// and offers the printed words; the scripts of `stasis completion` do nothing else.
+// Completion of the command line. At each TAB a script of `stasis completion` runs `stasis
+// __complete -- WORD...` in the user's shell and offers the printed words.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct Completion {
     std::string help;  // one line; may be empty
   };
   std::vector<Word> words;
-  std::string prefix;     // prepended to each name that is added later: "--option="
+  std::string prefix;     // Add() prepends it to each word: "--option="
   std::string typed;      // prefix of all candidates
   bool jobs = false;      // offer names of jobs
   bool images = false;    // offer names of images

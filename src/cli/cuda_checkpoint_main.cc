@@ -1,6 +1,6 @@
 // cuda-checkpoint: a replacement for NVIDIA's tool with the same options, output and exit codes,
-// by api/drop_in.h. docs/cuda-checkpoint.md describes each option, and differences for processes
-// that Stasis has suspended or that run under the agent.
+// built on api/drop_in.h. docs/cuda-checkpoint.md describes each option, and the differences for
+// processes that Stasis has suspended or that run under the agent.
 #include <fmt/format.h>
 #include <getopt.h>
 #include <signal.h>
@@ -18,24 +18,24 @@
 namespace stasis::cli {
 namespace {
 
-// CRIU's plugin searches the first two KiB for "--action".
+// CRIU's CUDA plugin searches the first two KiB of this text for "--action".
 constexpr const char* kHelp =
     R"(cuda-checkpoint of Stasis )" STASIS_VERSION R"(: the options of NVIDIA's tool of this name.
 
 Operations:
   --get-state --pid <pid>
-        Print its state: running, locked, checkpointed or failed
+        Print the state of the process: running, locked, checkpointed or failed
   --action lock | checkpoint | restore | unlock --pid <pid>
                                   [--timeout <ms>] [--device-map <map>]
-        One step: running to locked, to checkpointed, to locked, to running
+        Do one step, in this order: running to locked, to checkpointed, to locked, to running
   --toggle --pid <pid> [--device-map <map>]
         Running to checkpointed, or checkpointed to running
   --get-restore-tid --pid <pid>
-        Print the id of the thread that the driver restores it with
+        Print the id of the thread that the driver uses to restore the process
 
 Options:
   --pid, -p <pid>           The process, or one of its threads
-  --timeout, -t <ms>        For lock: give up after this time and let the process run (0: never)
+  --timeout, -t <ms>        For lock: give up after this time and let the process run (0: no limit)
   --device-map, -d <map>    For restore: OLD=NEW,... by UUID, each GPU of the process once
   --help, -h                Print this text
 
@@ -57,7 +57,7 @@ Status ParseNumber(const char* option, std::string_view text, Number least, Numb
 
 Status SetStep(v1::GpuStepRequest& request, const std::string& step) {
   if (!request.step().empty() && request.step() != step) {
-    return Usage("only one of --get-state, --action, --toggle and --get-restore-tid");
+    return Usage("only one of --get-state, --action, --toggle and --get-restore-tid can be given");
   }
   request.set_step(step);
   return {};
@@ -70,7 +70,7 @@ Status CheckAction(std::string_view action) {
   return Usage(fmt::format("--action \"{}\" is not lock, checkpoint, restore or unlock", action));
 }
 
-// `timeout`, `map`: the option was given.
+// `timeout` and `map` are true if the option was given.
 Status CheckComplete(const v1::GpuStepRequest& request, bool timeout, bool map) {
   const std::string& step = request.step();
   if (step.empty()) return Usage("no operation was given");
@@ -143,8 +143,8 @@ Result<std::optional<v1::GpuStepRequest>> Parse(int argc, char** argv) {
 }
 
 std::string Describe(const v1::GpuStepRequest& request) {
-  if (request.step() == "state") return "tell the state of";
-  if (request.step() == "restore-tid") return "tell the restore thread of";
+  if (request.step() == "state") return "read the state of";
+  if (request.step() == "restore-tid") return "find the restore thread of";
   return request.step();
 }
 

@@ -18,7 +18,7 @@ int cancel_pipe[2] = {-1, -1};
 // Ctrl-C requests a cancellation; the plan checks for it between two phases and rolls back. Further
 // signals have no effect, because a roll-back must not be interrupted.
 void AskToCancel(int signal) {
-  // The daemon continues the operation: losing the terminal must not cancel it.
+  // The daemon runs the operation, and the loss of this command's terminal must not cancel it.
   if (by_daemon && (signal == SIGHUP || signal == SIGTERM)) ::_exit(128 + signal);
   const int before = errno;
   cancel_asked = true;
@@ -38,7 +38,7 @@ void CatchInterrupts() {
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     struct sigaction before = {};
     ::sigaction(signal, nullptr, &before);
-    // `nohup` and a shell's `&` have these signals ignored; keep that.
+    // A signal that `nohup` or a shell's `&` has set to be ignored stays ignored.
     if (before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
   }
 }

@@ -1,12 +1,12 @@
-// Ctrl-C and similar signals as a request to cancel.
+// Turns Ctrl-C and similar signals into requests to cancel.
 #pragma once
 
 namespace stasis::cli {
 
-// From here on these signals only make Interrupted() return true.
+// After this call the signals only make Interrupted() return true.
 void CatchInterrupts();
 bool Interrupted();
-// The daemon does the work: from here on SIGHUP and SIGTERM only end this command.
+// Call this if the daemon does the work. SIGHUP and SIGTERM then end only this command.
 void LeaveToDaemon();
 // Readable once Interrupted() is true; -1 before CatchInterrupts.
 int InterruptFd();

@@ -24,7 +24,7 @@ nlohmann::json ToJson(const v1::Job& job);
 // Omits the account.
 nlohmann::json ToJson(const v1::Checkpoint& checkpoint);
 
-// Prints to stderr which GPU data is missing, if any.
+// Prints a problem that made GPU memory unknown to stderr, if there is one.
 void ReportProblem(const std::string& problem);
 
 }  // namespace stasis::cli

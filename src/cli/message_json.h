@@ -8,7 +8,7 @@
 namespace stasis::cli {
 
 // Returns an object with every field of the message under its own name. An absent optional field or
-// message is null. Numbers of 64 bits are numbers.
+// message becomes null. 64-bit integers become numbers, not strings.
 nlohmann::json MessageJson(const google::protobuf::Message& message);
 
 }  // namespace stasis::cli

@@ -25,15 +25,8 @@ api::OnEvent TerminalProgress(const Globals& globals) {
       PrintStderr(fmt::format("\r\033[K{} ...", event.phase_begun().name()));
     } else if (event.has_phase_bytes()) {
       const auto& at = event.phase_bytes();
-      const double seconds = (*begun)[at.name()].Seconds();
-      const double rate = seconds > 0 ? static_cast<double>(at.done()) / seconds : 0;
-      std::string text = fmt::format("\r\033[K{} {} of {}", at.name(), FormatBytes(at.done()),
-                                     FormatBytes(at.total()));
-      if (rate > 0) text += fmt::format(", {}/s", FormatBytes(static_cast<uint64_t>(rate)));
-      if (rate > 0 && at.total() > at.done()) {
-        text += ", " + FormatSeconds(static_cast<double>(at.total() - at.done()) / rate) + " left";
-      }
-      PrintStderr(text);
+      PrintStderr("\r\033[K" + at.name() + " " +
+                  FormatProgress(at.done(), at.total(), (*begun)[at.name()].Seconds()));
     } else if (event.has_phase_ended()) {
       PrintStderr("\r\033[K");
     }
@@ -46,7 +39,7 @@ void CommonOptions::AddTo(App verb) {
   verb.add_option(
           "--timeout", timeout_s,
           "Limit in seconds for each phase (default: timeouts.phase_s of the configuration, "
-          "or each phase's own)")
+          "or the phase's default)")
       ->range(0.001, 86400.0);
   verb.add_flag("--dry-run", dry_run, "Run all checks and print the plan, but change nothing");
   verb.add_flag("--ignore-memory", ignore_memory,
@@ -64,9 +57,10 @@ void CriuFlags::AddTo(App verb) {
 }
 
 void AddAssumeUnshared(App verb, bool& assume) {
-  verb.add_flag("--assume-unshared", assume,
-                "For programs without the agent: assume that its processes share no GPU memory. If "
-                "they do, they are lost");
+  verb.add_flag(
+      "--assume-unshared", assume,
+      "For a program without the agent: assume that its processes share no GPU memory. If "
+      "they do, the program is lost");
 }
 
 v1::OperationOptions CommonOptions::ToMessage() const {

@@ -56,11 +56,11 @@ api::Note NoteFor(const Globals& globals);
 
 // Connects to the daemon if one runs; otherwise this process does the work.
 Result<api::Client> OpenClient(const Globals& globals);
-// For methods that this process always does itself, with its own rights: they need no daemon.
+// For methods that this process always runs itself, with its own rights and without the daemon.
 Result<api::Call> OpenCall(const Globals& globals);
 
-// Runs `operation` with progress on stderr, treats Ctrl-C as a request to cancel, and prints the
-// result. `done` is called before that.
+// Runs `operation` with progress on stderr, treats Ctrl-C as a request to cancel, calls `done` with
+// the result, and prints the result.
 using OperationBody = std::function<Result<v1::OperationResult>(api::Client&, const api::OnEvent&)>;
 Outcome RunOperation(const Globals& globals, const OperationBody& operation,
                      const std::function<void(const v1::OperationResult&)>& done = {});

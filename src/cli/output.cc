@@ -21,7 +21,7 @@ std::string Printable(std::string text) {
   return text;
 }
 
-// The errno of a failed write of a result to stdout; 0 if all succeeded.
+// The errno of a failed write of a result to stdout; 0 if all writes succeeded.
 int g_output_error = 0;
 
 }  // namespace
@@ -86,6 +86,16 @@ std::string FormatBytes(uint64_t bytes) {
 
 std::string FormatSeconds(double seconds) {
   return seconds < 0.1 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
+}
+
+std::string FormatProgress(uint64_t done, uint64_t total, double seconds) {
+  std::string text = FormatBytes(done) + " of " + FormatBytes(total);
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  if (rate > 0) text += fmt::format(", {}/s", FormatBytes(static_cast<uint64_t>(rate)));
+  if (rate > 0 && total > done) {
+    text += ", " + FormatSeconds(static_cast<double>(total - done) / rate) + " left";
+  }
+  return text;
 }
 
 }  // namespace stasis::cli

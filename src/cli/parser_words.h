@@ -24,8 +24,8 @@ bool TakesValue(const CLI::Option& option);
 // false for an unknown option.
 bool WantsNextWord(const CLI::App& verb, const CLI::App& program, const std::string& word);
 
-// Returns the name in `known` most similar to `typed`: the one with the fewest edits, or the only
-// one that begins with it. Empty if none is similar.
+// Returns the name in `known` that is most similar to `typed`: the name with the fewest edits, or
+// else the only name that begins with `typed`. Returns an empty string if no name is similar.
 std::string ClosestName(const std::string& typed, const std::vector<std::string>& known);
 
 }  // namespace stasis::cli

@@ -78,9 +78,9 @@ Outcome WithConfig(const Action& action, Globals& globals) {
   return Run(action, globals);
 }
 
-// `run` needs no `--` if the program's name does not begin with a dash: the program's command line
-// starts at the first word that is neither an option nor an option's value. Returns `end` if there
-// is none or for other commands.
+// Finds the program's command line in a `run` command without `--`. It starts at the first word
+// that is neither an option nor an option's value. Returns `end` if there is no such word, or for
+// other commands.
 char** FindCommand(const CLI::App& app, char** argv, char** end) {
   const CLI::App* verb = &app;
   for (char** word = argv + 1; word < end; ++word) {
@@ -131,7 +131,7 @@ int Finish(int code, const std::string& hint = {}) {
 
 int Main(int argc, char** argv) {
   HoldRights();
-  // A closed pipe must be a write error, not the death of the process in the middle of a plan.
+  // A closed pipe must cause a write error and not kill the process in the middle of a plan.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
   WidenDescriptorTable();
@@ -157,7 +157,7 @@ int Main(int argc, char** argv) {
     });
   }
 
-  // Hides the program's own arguments: the parser would treat `[a,b]` as a list.
+  // Hides the job's command line from the parser, which would treat `[a,b]` as a list.
   char** const end = argv + argc;
   char** separator = std::find(argv, end, std::string_view("--"));
   const bool separated = separator != end;
@@ -174,7 +174,7 @@ int Main(int argc, char** argv) {
     if (!action) throw CLI::RequiredError("A command");
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return Finish(app.exit(error));  // --help
-    // Words before the mistake may not have been parsed.
+    // The parser may have stopped before it reached --json.
     for (int i = 1; i < argc && std::strcmp(argv[i], "--") != 0; ++i) {
       globals.json |= std::strcmp(argv[i], "--json") == 0;
     }

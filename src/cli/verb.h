@@ -1,6 +1,6 @@
 // The common interface of all commands. Each has one file (`verb_<name>.cc`), which adds its
-// subcommand with its usage text and supplies the function to run. `stasis_main.cc` walks the
-// table.
+// subcommand with its usage text and supplies the function to run. `stasis_main.cc` has the table
+// of commands.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "api/usage_error.h"
 #include "base/paths.h"
 #include "base/result.h"
 #include "cli/arguments.h"
@@ -25,7 +26,7 @@ struct Globals {
   bool result_on_stderr = false;
   // The words after `--`: a program and its arguments.
   std::vector<std::string> command;
-  // Only for commands that need it: see kVerbs in stasis_main.cc.
+  // Set only for commands that need the configuration; see kVerbs in stasis_main.cc.
   config::Config config;
 
   const config::Settings& settings() const { return config.settings; }
@@ -35,8 +36,8 @@ inline Result<Paths> OpenPaths(const Globals& globals) {
   return config::OpenPaths(globals.settings());
 }
 
-// The result of a command: an exit code (attached programs have their own), or an error that main
-// prints.
+// The result of a command: an exit code, which may be that of an attached program, or an error that
+// main prints.
 using Outcome = Result<int>;
 using Action = std::function<Outcome(const Globals&)>;
 
@@ -83,16 +84,16 @@ void PrintStderr(const std::string& text);
 void PrintError(const Globals& globals, const Error& error);
 nlohmann::json ToJson(const Error& error);
 
-// Returns a hint with the entry of `known` most similar to `typed`; empty if none is similar.
+// Returns a hint with the entry of `known` that is most similar to `typed`, or an empty string if
+// none is similar.
 std::string DidYouMean(const std::string& typed, const std::vector<std::string>& known);
 
-// Format as "1.2 GiB", "0.66 s", "54.1 GB/s".
+// Format as "1.2 GiB" and "0.66 s".
 std::string FormatBytes(uint64_t bytes);
 std::string FormatSeconds(double seconds);
+// Formats as "1.2 GiB of 2.4 GiB, 54.1 GiB/s, 0.66 s left".
+std::string FormatProgress(uint64_t done, uint64_t total, double seconds);
 
-// Returns a usage error: exit code 2.
-inline tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
-  return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
-}
+using api::FailUsage;
 
 }  // namespace stasis::cli

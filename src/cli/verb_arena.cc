@@ -71,7 +71,7 @@ void RegisterArena(App app, const std::function<void(Action)>& select) {
   auto size = std::make_shared<std::string>();
   auto verb = app.add_subcommand("arena", "Manage the host memory that is kept for GPU data");
   verb->require_subcommand(1);
-  verb->add_subcommand("ls", "List this memory: free parts, and parts with a program's data")
+  verb->add_subcommand("ls", "List this memory, with the processes whose data it has")
       ->callback([=] { select(ListArenas); });
   auto reserve = verb->add_subcommand(
       "reserve", "Allocate and touch memory now, so that the next suspend is faster");
@@ -79,8 +79,7 @@ void RegisterArena(App app, const std::function<void(Action)>& select) {
   reserve->callback(
       [=] { select([=](const Globals& globals) { return Reserve(globals, *size); }); });
   verb->add_subcommand("free",
-                       "Free memory that has no data, the data of a running program or that of a "
-                       "program that has ended, and stop idle movers")
+                       "Free memory that has no data of a suspended program, and stop idle movers")
       ->callback([=] { select(Free); });
 }
 

@@ -62,7 +62,7 @@ Result<v1::BenchRequest> RequestOf(const Globals& globals, const BenchOptions& o
   return request;
 }
 
-// Becomes stasis-bench.
+// Replaces this process with stasis-bench.
 Outcome Run(const Globals& globals, const BenchOptions& options) {
   STASIS_ASSIGN(const v1::BenchRequest request, RequestOf(globals, options));
   STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-bench"));
@@ -83,8 +83,8 @@ void RegisterBench(App app, const std::function<void(Action)>& select) {
   verb->add_option("--size", options->size, "GPU memory of the measured program (default: 32GiB)");
   verb->add_option(
           "--allocation", options->allocations,
-          "Size of its allocations (default: 1GiB); with several, separated by commas, the "
-          "shared path is measured with each")
+          "Size of the program's allocations (default: 1GiB). With several sizes, separated by "
+          "commas, the shared path is measured with each")
       ->delimiter(',');
   verb->add_option("--rounds", options->rounds, "Number of warm rounds (default: 7)")
       ->range(1, 1000);
@@ -95,8 +95,8 @@ void RegisterBench(App app, const std::function<void(Action)>& select) {
   verb->add_option("--svg", options->svg, "File to write a plot to");
   verb->add_flag(
       "--thp", options->thp,
-      "Measure the driver alone with transparent huge pages `madvise` and `always`; changes the "
-      "machine's setting meanwhile");
+      "Measure the driver alone with transparent huge pages `madvise` and `always`; this changes "
+      "the machine's setting during the measurement");
   verb->add_flag("--ignore-memory", options->ignore_memory,
                  "Continue even if host memory seems too small");
   verb->callback([=] { select([=](const Globals& globals) { return Run(globals, *options); }); });

@@ -57,12 +57,12 @@ void RegisterCheck(App app, const std::function<void(Action)>& select) {
                  "For the machine: also check the disk's speed, the agent in a program, and a "
                  "mover on each GPU; takes seconds, and half a GiB of each GPU for a moment");
   verb->add_option("--timeout", options->timeout_s,
-                   "Limit in seconds for each question to the driver, CRIU or a disk")
+                   "Limit in seconds for each query of the driver, CRIU or a disk")
       ->range(0.1, kLongestTimeoutS)
       ->capture_default_str();
   verb->footer(
-      "Each finding is ok, note, warning or cannot. `cannot` names what does not work here; the "
-      "exit code is then 5. docs/check.md lists all findings.");
+      "Each finding is ok, note, warning or cannot. A finding `cannot` names features that do not "
+      "work here; the exit code is then 5. docs/check.md lists all findings.");
   verb->callback([=] {
     select([=](const Globals& globals) {
       v1::CheckRequest request;

@@ -24,7 +24,7 @@ namespace {
 constexpr std::chrono::seconds kStartTimeout{20};
 constexpr off_t kMostOfLog = 2000;
 
-// Returns the last message of a daemon that failed to start.
+// Returns the end of the log, with the last message of a daemon that failed to start.
 std::string EndOf(const std::string& log) {
   auto text = ReadFile(log);
   if (!text) return "";
@@ -33,7 +33,7 @@ std::string EndOf(const std::string& log) {
   return *text;
 }
 
-// Maps the daemon's exit code to an error code, with the meanings of a command's.
+// Maps the daemon's exit code, which has the same meaning as that of a command, to an error code.
 Code CodeOf(int status) {
   switch (WIFEXITED(status) ? WEXITSTATUS(status) : 0) {
     case 2:
@@ -124,7 +124,7 @@ Outcome PrintStatus(const Globals& globals) {
   }
   if (!list.operations().empty()) text += FormatTable(rows);
   nlohmann::json document = MessageJson(status);
-  document.update(MessageJson(list));  // the list, not the number
+  document.update(MessageJson(list));  // replaces the number of operations by their list
   PrintResult(globals, text, document);
   return 0;
 }
@@ -150,7 +150,8 @@ void RegisterDaemon(App app, const std::function<void(Action)>& select) {
   start->add_flag("--foreground", *foreground, "Run in the foreground, for service managers");
   start->callback(
       [=] { select([=](const Globals& globals) { return Start(globals, *foreground); }); });
-  auto status = verb->add_subcommand("status", "Show its status and the operations in progress");
+  auto status =
+      verb->add_subcommand("status", "Show the daemon's status and the operations in progress");
   status->callback([=] { select(PrintStatus); });
   auto timeout = std::make_shared<double>(0);
   auto drain = verb->add_subcommand(
@@ -159,7 +160,7 @@ void RegisterDaemon(App app, const std::function<void(Action)>& select) {
       ->range(0.001, 7 * 86400.0);
   drain->callback(
       [=] { select([=](const Globals& globals) { return Drain(globals, *timeout); }); });
-  // The name in other tools.
+  // Other tools have `check` as a subcommand of `daemon`.
   RegisterCheck(verb, select);
   verb->get_subcommand("check")->group("");
 }

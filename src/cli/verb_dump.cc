@@ -22,7 +22,7 @@ struct DumpOptions {
 
 void RegisterDump(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<DumpOptions>();
-  auto verb = app.add_subcommand("dump", "Save a program to an image, and end it");
+  auto verb = app.add_subcommand("dump", "Save a program to an image, and end the program");
   options->target.AddTo(verb, "TARGET", "A job or a process id");
   verb->add_option(
       "-d,--dir", options->store,
@@ -31,7 +31,7 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
   verb->add_flag("--leave-running", options->leave_running,
                  "Let the program continue as soon as its state is in memory");
   verb->add_flag("--full", options->full,
-                 "Write all GPU memory, even if earlier images of the store have it");
+                 "Write all GPU memory, even data that earlier images in the store contain");
   AddAssumeUnshared(verb, options->assume_unshared);
   verb->add_option("--compress", options->compress,
                    "Compression: none, lz4, zstd, or auto (only if the storage is slower; default: "

@@ -1,4 +1,4 @@
-// stasis gpu …: the GPUs, and the driver's single steps on one process, for use by other programs.
+// stasis gpu …: lists GPUs, and runs single steps of the driver on one process for other programs.
 #include <fmt/format.h>
 
 #include <map>
@@ -75,12 +75,13 @@ struct StepRow {
 constexpr StepRow kSteps[] = {
     {"state", "Print the driver's state of a process: none, running, locked, checkpointed, failed",
      false, false},
-    {"lock", "Hold back all GPU calls of a process (running to locked)", true, false},
-    {"checkpoint", "Move its GPU state into its own memory (locked to checkpointed)", true, false},
-    {"restore", "Move its GPU state back (checkpointed to locked)", true, true},
-    {"unlock", "Let it use the GPU again (locked to running)", true, false},
+    {"lock", "Block all GPU calls of a process (running to locked)", true, false},
+    {"checkpoint", "Move the GPU state of a process into its memory (locked to checkpointed)", true,
+     false},
+    {"restore", "Move the GPU state of a process back (checkpointed to locked)", true, true},
+    {"unlock", "Let a process use the GPU again (locked to running)", true, false},
     {"toggle", "Running to checkpointed, or checkpointed to running", true, true},
-    {"restore-tid", "Print the id of the thread that the driver restores a process with", false,
+    {"restore-tid", "Print the id of the thread that the driver uses to restore a process", false,
      false},
 };
 

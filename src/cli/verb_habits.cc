@@ -1,5 +1,5 @@
-// Commands of other tools: answers them with an explanation instead of a syntax error.
-// docs/coming-from.md lists them.
+// Answers commands of other tools with an explanation instead of a syntax error.
+// docs/coming-from.md lists these commands.
 #include <map>
 #include <string>
 
@@ -15,7 +15,7 @@ struct Habit {
 };
 constexpr Habit kHabits[] = {
     {"plugin", "install",
-     "GPU support is built in, and there is nothing to install; `stasis check` looks at this "
+     "GPU support is built in, and there is nothing to install; `stasis check` checks this "
      "machine"},
     {"plugin", "list", "GPU support is built in; there are no plugins"},
 };

@@ -25,7 +25,7 @@ struct ImageOptions {
   std::string store() const { return folder.empty() ? "" : AbsolutePath(folder); }
 };
 
-// Shortens a name that another user's program may have chosen, and replaces line ends.
+// Shortens a name, which another user's program may have chosen, and replaces control characters.
 std::string OneLine(std::string text, size_t most = 200) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
@@ -51,16 +51,10 @@ std::function<void(const google::protobuf::MessageLite&)> ReadProgress(const Glo
   if (globals.quiet || !::isatty(STDERR_FILENO)) return nullptr;
   return [watch = Stopwatch()](const google::protobuf::MessageLite& message) {
     const auto& bytes = static_cast<const v1::OperationEvent&>(message).phase_bytes();
-    const double seconds = watch.Seconds();
-    const double rate = seconds > 0 ? static_cast<double>(bytes.done()) / seconds : 0;
-    if (bytes.done() == bytes.total()) {
-      PrintStderr("\r\033[K");
-    } else if (rate > 0) {
-      PrintStderr(
-          fmt::format("\r\033[K{} of {}, {}/s, {} left", FormatBytes(bytes.done()),
-                      FormatBytes(bytes.total()), FormatBytes(static_cast<uint64_t>(rate)),
-                      FormatSeconds(static_cast<double>(bytes.total() - bytes.done()) / rate)));
-    }
+    const bool ended = bytes.done() == bytes.total();
+    PrintStderr("\r\033[K" + (ended
+                                  ? std::string()
+                                  : FormatProgress(bytes.done(), bytes.total(), watch.Seconds())));
   };
 }
 
@@ -91,7 +85,7 @@ Outcome List(const ImageOptions& options, api::Call& call, const Globals& global
 
 std::string OriginText(const std::string& by) {
   if (by == "own") return "this installation";
-  if (by == "changed") return "this installation, but the manifest was changed since";
+  if (by == "changed") return "this installation, but the manifest was changed later";
   if (by == "other") return "another installation (a restore needs --trust-image)";
   return "unknown: no MAC (a restore needs --trust-image)";
 }

@@ -67,13 +67,13 @@ std::string Text(const v1::Job& job) {
   line("command", Quoted(job.command()));
   line("directory", job.directory());
   line("started by", fmt::format("user {}, group {}", job.uid(), job.gid()));
-  line("log", job.log().empty() ? "none: its output goes where it went before" : job.log());
+  line("log", job.log().empty() ? "none: the output goes where it went before" : job.log());
   line("agent", job.agent_library().empty() ? "none" : job.agent_library());
   if (job.has_root()) {
     line("process", fmt::format("{}{}", job.root().pid(), job.has_pid() ? "" : " (ended)"));
     line("shim", job.has_shim_process()
                      ? fmt::format("{}{}", job.shim_process().pid(), job.shim() ? "" : " (ended)")
-                     : "none: it was adopted while running");
+                     : "none: the program was adopted while it ran");
   }
   if (job.has_pid()) line("GPU", GpuText(job));
   line("created", When(job.created_ms()));

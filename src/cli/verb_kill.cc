@@ -58,7 +58,7 @@ void RegisterKill(App app, const std::function<void(Action)>& select) {
   auto verb = app.add_subcommand("kill", "Send a signal to all processes of a job");
   verb->add_option("JOB", options->job, "The job")->required();
   verb->add_option("-s,--signal", options->signal, "Name or number of the signal (default: TERM)");
-  verb->add_flag("--only", options->only, "Send it to the job's first process only");
+  verb->add_flag("--only", options->only, "Send the signal to the job's first process only");
   verb->callback([=] { select([=](const Globals& globals) { return Kill(globals, *options); }); });
 }
 

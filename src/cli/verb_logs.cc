@@ -49,7 +49,7 @@ void RegisterLogs(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<Options>();
   auto verb = app.add_subcommand("logs", "Show the output of a job");
   verb->add_option("JOB", options->job, "The job")->required();
-  verb->add_flag("-f,--follow", options->follow, "Continue until the job has ended");
+  verb->add_flag("-f,--follow", options->follow, "Print new output until the job has ended");
   verb->callback([=] {
     select([=](const Globals& globals) {
       v1::ReadLogRequest request;

@@ -29,7 +29,8 @@ void RegisterManage(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<ManageOptions>();
   auto verb = app.add_subcommand("manage",
                                  "Adopt a running program as a job: stasis manage PID --job NAME");
-  options->words.AddTo(verb, "PID", "Its first process; all processes below it belong to the job");
+  options->words.AddTo(verb, "PID",
+                       "The program's first process; all its descendants belong to the job too");
   verb->add_option("-j,--job,--jid", options->job, "Name of the job (default: a generated name)");
   verb->callback(
       [=] { select([=](const Globals& globals) { return Manage(globals, *options); }); });

@@ -68,10 +68,13 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
   options->words.AddTo(verb, "TARGET|IMAGE",
                        "A job (its latest image), or the path or name of an image");
   verb->add_option("--job", options->job, "Name of the restored job (default: its previous name)");
-  verb->add_option("--log", options->log, "File to append its output to (default: the job's log)");
-  verb->add_option("--pid-file", options->pid_file, "File to write its process id to");
-  verb->add_flag("-a,--attach", options->attach,
-                 "Stay attached: show its terminal or output, and exit with its exit code");
+  verb->add_option("--log", options->log,
+                   "File to which the program's output is appended (default: the job's log)");
+  verb->add_option("--pid-file", options->pid_file,
+                   "File to which the program's process id is written");
+  verb->add_flag(
+      "-a,--attach", options->attach,
+      "Stay attached: show the program's terminal or output, and exit with its exit code");
   options->attach_flags.AddTo(verb);
   verb->add_option("--gpu-map", options->gpu_map,
                    "Move to other GPUs: OLD=NEW,... by UUID, index or name");
@@ -79,8 +82,8 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
                  "Restore into a new pid namespace, so that its process ids need not be free here");
   verb->add_flag(
       "--trust-image", options->trust_image,
-      "Accept an image from another installation, one that other users could have changed, and, "
-      "as root, an image of a user's program");
+      "Accept an image from another installation, an image that other users could have changed, "
+      "and, as root, an image of another user's program");
   options->common.AddTo(verb);
   options->criu.AddTo(verb);
   AddGpuEnabled(verb);

@@ -23,8 +23,8 @@ bool WantsTerminal(const RunOptions& options) {
   return options.attach && ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
 }
 
-// Always done by this process, so that the job inherits the session's limits, control group,
-// directory and environment.
+// Runs in this process even if there is a daemon, so that the job inherits the session's limits,
+// control group, directory and environment.
 Outcome Run(const Globals& globals, const RunOptions& options) {
   if (globals.command.empty()) {
     return FailUsage("there is no program to run", "stasis run [OPTIONS] [--] CMD ARG...");
@@ -54,12 +54,14 @@ void RegisterRun(App app, const std::function<void(Action)>& select) {
   verb->alias("exec");
   verb->add_option("-j,--job,--jid", options->job, "Name of the job (default: a generated name)");
   verb->add_option("--log", options->log,
-                   "File to append its output to (default: in the job's folder)");
-  verb->add_flag("-a,--attach", options->attach,
-                 "Stay attached: show its output, forward signals, and exit with its exit code "
-                 "(75: it was dumped). On a terminal, the program gets its own. SIGHUP detaches");
+                   "File to which the program's output is appended (default: in the job's folder)");
+  verb->add_flag(
+      "-a,--attach", options->attach,
+      "Stay attached: show the program's output, forward signals, and exit with its exit "
+      "code (75 if it was dumped). On a terminal, the program gets its own terminal. "
+      "SIGHUP detaches");
   auto tty = verb->add_flag("-t,--tty,!--no-tty", options->tty,
-                            "Give the program a terminal of its own, or none (default: with "
+                            "Give the program its own terminal, or none (default: a terminal with "
                             "--attach on a terminal)");
   options->attach_flags.AddTo(verb);
   AddGpuEnabled(verb);

@@ -30,8 +30,8 @@ void RegisterSuspend(App app, const std::function<void(Action)>& select) {
       ->excludes(spill);
   verb->add_flag(
       "--keep-context", options->keep_context,
-      "Free only the data: much faster both ways, but the memory of the context stays on "
-      "the GPU (for programs with the agent)");
+      "Free only the data and keep the context: suspend and resume are much faster, but the "
+      "context still takes GPU memory (for programs with the agent)");
   AddAssumeUnshared(verb, options->assume_unshared);
   options->common.AddTo(verb);
   verb->callback([=] {

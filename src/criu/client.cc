@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/operation_id.h"
 #include "criu/diagnose.h"
+#include "criu/end.h"
 #include "criu/inside_protocol.h"
 #include "criu/rpc.pb.h"
 #include "ipc/socket.h"
@@ -40,19 +41,10 @@ struct MomentRow {
   Moment moment;
 };
 constexpr MomentRow kMoments[] = {
-    {"pre-dump", Moment::kPreDump},
-    {"network-lock", Moment::kNetworkLock},
-    {"network-unlock", Moment::kNetworkUnlock},
-    {"query-ext-files", Moment::kQueryExternalFiles},
-    {"post-dump", Moment::kPostDump},
-    {"pre-restore", Moment::kPreRestore},
-    {"setup-namespaces", Moment::kSetupNamespaces},
-    {"post-setup-namespaces", Moment::kPostSetupNamespaces},
-    {"post-restore", Moment::kPostRestore},
-    {"pre-resume", Moment::kPreResume},
+    {"pre-dump", Moment::kPreDump},         {"query-ext-files", Moment::kQueryExternalFiles},
+    {"post-dump", Moment::kPostDump},       {"pre-restore", Moment::kPreRestore},
+    {"post-restore", Moment::kPostRestore}, {"pre-resume", Moment::kPreResume},
     {"post-resume", Moment::kPostResume},
-    {"orphan-pts-master", Moment::kOrphanPtsMaster},
-    {"status-ready", Moment::kStatusReady},
 };
 
 Moment FindMoment(std::string_view name) {
@@ -67,7 +59,8 @@ struct LogPlace {
   std::string name;
 };
 
-// CRIU takes the log as a file name below a directory that it finds through the descriptor table.
+// CRIU takes the log's file name and its folder separately. It finds the folder by the number of a
+// descriptor of this process.
 Result<LogPlace> OpenLogPlace(const std::string& log_path) {
   std::filesystem::path path(AbsolutePath(log_path));
   LogPlace place;
@@ -83,9 +76,9 @@ Error Overdue(Ended ended) {
     const char* words;
   };
   static constexpr Row kTable[] = {
-      {Ended::kByItself, "CRIU was not ready in time; it has undone what it had done"},
-      {Ended::kKilled, "CRIU was not ready in time and had to be killed"},
-      {Ended::kNotYet, "CRIU was not ready in time and cannot be killed: it hangs in the kernel"},
+      {Ended::kByItself, "CRIU did not finish in time and has rolled back its work"},
+      {Ended::kKilled, "CRIU did not finish in time and had to be killed"},
+      {Ended::kNotYet, "CRIU did not finish in time and cannot be killed: it hangs in the kernel"},
   };
   Error error;
   error.code = Code::kDeadlineExceeded;
@@ -93,12 +86,13 @@ Error Overdue(Ended ended) {
   for (const Row& row : kTable) {
     if (row.ended == ended) error.message = row.words;
   }
-  error.hint = "Is the storage slow, or gone? --timeout S gives it longer.";
+  error.hint = "Check whether the storage answers. If it is only slow, use a longer --timeout.";
   error.not_undone = ended == Ended::kNotYet;
   if (error.not_undone) {
     error.hint =
         "CRIU holds the program stopped until the file system or the device that it waits for "
-        "answers. Then it ends and lets the program run on, and `stasis recover` undoes the rest.";
+        "answers. Then CRIU ends, the program runs on, and `stasis recover` finishes the "
+        "roll-back.";
   }
   return error;
 }
@@ -124,7 +118,7 @@ std::string ToString(const Version& version) {
 
 SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
   SwrkCommand command;
-  // Configuration files of the machine could override options of the request.
+  // CRIU's configuration files could override options of the request.
   command.argv = {criu_path, "--no-default-config", "swrk", std::to_string(SwrkCommand::kSocketFd)};
   for (std::string& entry : ScrubbedEnvironment()) {
     if ((!entry.starts_with("STASIS_") || entry.starts_with(kOperationVariable)) &&
@@ -132,9 +126,9 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
       command.env.push_back(std::move(entry));
     }
   }
-  // CRIU loads every *.so in this directory as a plugin, including its CUDA plugin, and the RPC has
-  // no field for it. The directory must exist. This one exists in every process and has only
-  // numeric names.
+  // CRIU loads every *.so in this directory as a plugin, and the RPC has no field to disable
+  // plugins such as the CUDA plugin. The directory must exist. /proc/self/task exists in every
+  // process and contains only numeric names.
   command.env.push_back("CRIU_LIBS_DIR=/proc/self/task");
   return command;
 }
@@ -174,7 +168,7 @@ Result<Session> Session::Inside(UniqueFd socket) {
   ucred maker{};
   socklen_t size = sizeof maker;
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &maker, &size) != 0) {
-    return FailErrno(errno, "ask who CRIU is");
+    return FailErrno(errno, "read CRIU's process id");
   }
   Session session = OverSocket(std::move(socket), {maker.pid});
   session.inside_ = true;
@@ -182,8 +176,8 @@ Result<Session> Session::Inside(UniqueFd socket) {
   return session;
 }
 
-// Descriptor numbers in the process that made the socket pair; CRIU looks them up in /proc. CRIU
-// 4.1 fails if the directory is given by path.
+// Passes the numbers of descriptors in the process that made the socket pair. CRIU looks them up in
+// /proc. CRIU 4.1 fails if the images' folder is given by its path.
 void Session::SetPlaces(const UniqueFd& images, const UniqueFd& log_folder,
                         const std::string& log_name, rpc::Opts* opts) const {
   opts->set_images_dir_fd(inside_ ? kImagesFd : images.get());
@@ -215,9 +209,9 @@ Status Session::Send(const rpc::Request& request) {
   return Annotate(std::move(sent), "a request to CRIU");
 }
 
-Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
-  // Also watches the pidfd: a child that CRIU forked to probe the kernel may outlive it and keep
-  // the socket open, so there may be no end-of-file.
+Result<rpc::Response> Session::Receive(const Deadline& deadline) {
+  // Also watches the pidfd. A child that CRIU forked to probe the kernel may outlive CRIU and keep
+  // the socket open, so that there is no end-of-file.
   pollfd waiting[] = {{socket_.get(), POLLIN, 0}, {criu_pidfd_.get(), POLLIN, 0}};
   int ready = TEMP_FAILURE_RETRY(::poll(waiting, std::size(waiting), deadline.PollTimeout()));
   if (ready < 0) return FailErrno(errno, "poll");
@@ -234,24 +228,22 @@ Result<rpc::Response> Session::Receive(UniqueFd* fd, const Deadline& deadline) {
     return Fail(std::move(packet.error().WithContext("CRIU")));
   }
   if (!packet || packet->size == 0) return Fail(Gone());
-  if (fd != nullptr && !packet->fds.empty()) *fd = std::move(packet->fds.back());
   rpc::Response response;
   if (packet->size > bytes.size() ||
       !response.ParseFromArray(bytes.data(), static_cast<int>(packet->size))) {
-    return Fail(Code::kInternal, Domain::kCriu, 0, "CRIU sent an answer that cannot be read");
+    return Fail(Code::kInternal, Domain::kCriu, 0, "CRIU sent a malformed answer");
   }
   return response;
 }
 
 Result<rpc::Response> Session::Converse(const rpc::Request& request, const NotifyHandler& handler,
                                         const Deadline& until) {
-  if (!socket_) return Fail(Code::kInternal, "this conversation with CRIU is over");
+  if (!socket_) return Fail(Code::kInternal, "this CRIU session has already ended");
   Deadline deadline = until;
   STASIS_TRY(Send(request));
   Status refused;
   while (true) {
-    UniqueFd fd;
-    auto received = Receive(&fd, deadline);
+    auto received = Receive(deadline);
     if (!received) return Fail(!refused ? refused.error() : received.error());
     const rpc::Response& response = *received;
     if (response.type() != rpc::NOTIFY) {
@@ -259,16 +251,14 @@ Result<rpc::Response> Session::Converse(const rpc::Request& request, const Notif
       return response;
     }
     Notification notification;
-    notification.name = response.notify().script();
-    notification.moment = FindMoment(notification.name);
-    notification.fd = std::move(fd);
+    notification.moment = FindMoment(response.notify().script());
     Status verdict;
     if (auto pid = FromCriu(response.notify().pid())) {
       notification.pid = *pid;
     } else {
       verdict = Fail(std::move(pid).error());
     }
-    // Time spent in the handler does not count.
+    // Time spent in the handler does not count against the deadline.
     auto asked = Deadline::Clock::now();
     if (handler && verdict) verdict = handler(notification);
     deadline = deadline.Plus(Deadline::Clock::now() - asked);
@@ -296,14 +286,14 @@ Result<rpc::Response> Session::Conclude(Result<rpc::Response> response, const st
 std::string Session::Reap() {
   socket_.Reset();
   if (inside_) {
-    // Its parent is the init process of the namespace; wait, so that inherited descriptors are
-    // closed.
+    // CRIU's parent is the init process of its namespace. Wait for CRIU nevertheless, so that the
+    // descriptors that it inherited are closed.
     pollfd end{criu_pidfd_.get(), POLLIN, 0};
     (void)!TEMP_FAILURE_RETRY(::poll(&end, 1, Deadline::In(kExitGrace).PollTimeout()));
   }
   if (!child_) return {};
   auto status = child_->Wait(Deadline::In(kExitGrace));
-  return status ? DescribeWaitStatus(*status) : "does not end";
+  return status ? DescribeWaitStatus(*status) : "is still running";
 }
 
 Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
@@ -330,13 +320,13 @@ Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
   auto outcome = [&](Error error) {
     if (accepted || process::IsAlive(before.id)) return error;
     error.not_undone = true;
-    error.message += "; the program died with it";
+    error.message += "; the program has died too";
     return error;
   };
   auto response = Converse(message, answer, deadline);
   if (!response && IsOverdue(response.error()) && criu_pidfd_) {
     socket_.Reset();
-    Ended ended = EndDump(criu_pid_, criu_pidfd_.get(), patience_);
+    Ended ended = EndDump(criu_pid_, criu_pidfd_.get());
     Reap();
     return Fail(outcome(Overdue(ended)));
   }
@@ -356,7 +346,6 @@ Result<process::HostPid> Session::Restore(const RestoreRequest& request,
   rpc::Opts* opts = message.mutable_opts();
   Apply(request.options, opts);
   SetPlaces(images, log.directory, log.name, opts);
-  opts->set_rst_sibling(request.as_sibling);
   for (const InheritFd& inherit : request.inherit) {
     rpc::InheritFd* entry = opts->add_inherit_fd();
     entry->set_key(inherit.key);
@@ -370,7 +359,7 @@ Result<process::HostPid> Session::Restore(const RestoreRequest& request,
   auto response = Converse(message, answer, deadline);
   if (!response && IsOverdue(response.error()) && criu_pidfd_) {
     socket_.Reset();
-    Ended ended = EndRestore(criu_pid_, criu_pidfd_.get(), root, patience_);
+    Ended ended = EndRestore(criu_pid_, criu_pidfd_.get(), root);
     Reap();
     return Fail(Overdue(ended));
   }
@@ -388,7 +377,7 @@ Result<Version> Session::GetVersion(const Deadline& deadline) {
   if (!response) return Fail(std::move(response).error());
   if (!response->success()) {
     return Fail(Code::kInternal, Domain::kCriu, response->cr_errno(),
-                "CRIU does not say its version");
+                "CRIU did not report its version");
   }
   const rpc::VersionInfo& version = response->version();
   return Version{version.major_number(), version.minor_number(), version.sublevel()};
@@ -399,7 +388,7 @@ Status Session::Check(const std::string& log_path, const Deadline& deadline) {
   rpc::Request message;
   message.set_type(rpc::CHECK);
   rpc::Opts* opts = message.mutable_opts();
-  // Unused, but CRIU 4.1 requires one.
+  // Not used by this request, but CRIU 4.1 requires the field.
   opts->set_images_dir_fd(log.directory.get());
   opts->set_work_dir_fd(log.directory.get());
   opts->set_log_file(log.name);

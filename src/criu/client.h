@@ -1,11 +1,11 @@
 // A session with one `criu swrk`, a child process that serves one request over a socket pair and
 // then exits.
 //
-// Not thread-safe. The socket pair must be made by the process that calls Dump or Restore: CRIU
-// finds the log directory through /proc/PID/fd of the maker (SO_PEERCRED).
+// Not thread-safe. The process that calls Dump or Restore must also make the socket pair, because
+// CRIU finds the log folder through /proc/PID/fd of the process that made it (SO_PEERCRED).
 //
-// CRIU deliberately does not die with this process. If this process is killed in the middle of a
-// dump, CRIU must live long enough to find `post-dump` unanswered and resume the tasks.
+// CRIU does not die with this process. If this process is killed during a dump, CRIU gets no answer
+// to `post-dump` and resumes the tasks, so it must still be running.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,6 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "base/subprocess.h"
-#include "criu/end.h"
 #include "criu/options.h"
 #include "process/proc.h"
 
@@ -43,27 +42,20 @@ std::string ToString(const Version& version);
 // The points at which CRIU asks for permission to continue.
 enum class Moment {
   kPreDump,
-  kNetworkLock,
-  kNetworkUnlock,
   kQueryExternalFiles,
-  kPostDump,  // images are complete, tasks are stopped; rejected: they resume; accepted: they are
-              // killed
+  kPostDump,  // images are complete, and tasks are stopped. They resume if this is rejected, and
+              // are killed otherwise
   kPreRestore,
-  kSetupNamespaces,
-  kPostSetupNamespaces,
-  kPostRestore,  // the tree exists, stopped; rejected: it is killed; the pid is known from here on
+  kPostRestore,  // the tree exists and is stopped; it is killed if this is rejected. The pid is
+                 // known
   kPreResume,
   kPostResume,
-  kOrphanPtsMaster,  // carries the master side of a new terminal
-  kStatusReady,
   kOther,
 };
 
 struct Notification {
   Moment moment = Moment::kOther;
-  std::string name;      // CRIU's name of the notification
-  process::HostPid pid;  // root of a tree being restored if known, else 0
-  UniqueFd fd;
+  process::HostPid pid;  // the root of the restored tree, or 0 if it is not known
 };
 
 // Handles a notification. An error rejects it and becomes the error of the request.
@@ -80,14 +72,14 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path);
 
 struct DumpRequest {
   process::HostPid pid;  // the root of the tree
-  // Must exist. After the dump, call DetachTerminals (terminals.h) for it.
+  // This folder must exist. After the dump, call DetachTerminals (terminals.h) for it.
   std::string images_dir;
-  std::string log_path;  // outside of images_dir; its directory exists
+  std::string log_path;  // outside of images_dir, in an existing folder
   bool leave_running = false;
   Options options;
 };
 
-// A descriptor that replaces one dumped as external.
+// A descriptor that replaces a descriptor which was dumped as external.
 struct InheritFd {
   std::string key;  // CRIU's name of the replaced descriptor, for example "pipe:[4711]"
   int fd = -1;      // number in the CRIU process
@@ -98,13 +90,12 @@ struct RestoreRequest {
   std::string log_path;
   Options options;
   std::vector<InheritFd> inherit;
-  bool as_sibling = false;  // the root becomes a child of CRIU's parent instead of CRIU
 };
 
-// The requests of one session. Call only one of them, and only once; it ends the session. The
-// deadline applies to CRIU, not to the handler. At the deadline CRIU is stopped as described in
-// end.h, and the error is kDeadlineExceeded. Other errors come from the handler, or are derived
-// from CRIU's log. If `not_undone` is set in the error, the program did not survive.
+// The requests of a session. A session serves only one request, which ends it. The deadline applies
+// to CRIU, not to the handler. At the deadline CRIU is stopped as described in end.h, and the error
+// is kDeadlineExceeded. Other errors come from the handler or from CRIU's log. If an error of a
+// dump has `not_undone` set, the program has died, or CRIU hangs and keeps it stopped.
 class CriuSession {
  public:
   virtual ~CriuSession() = default;
@@ -133,13 +124,12 @@ class Session final : public CriuSession {
               const Deadline& deadline) override;
   Result<process::HostPid> Restore(const RestoreRequest& request, const NotifyHandler& handler,
                                    const Deadline& deadline) override;
-  // Like these, GetVersion and Check end the session.
+  // GetVersion and Check end the session too.
   Result<Version> GetVersion(const Deadline& deadline);
   // Runs CRIU's own check of the machine.
   Status Check(const std::string& log_path, const Deadline& deadline);
 
   process::HostPid criu_pid() const { return criu_pid_; }
-  void set_patience(const Patience& patience) { patience_ = patience; }
 
  private:
   Session() = default;
@@ -152,11 +142,11 @@ class Session final : public CriuSession {
   // Handles notifications until the answer to the request arrives.
   Result<rpc::Response> Converse(const rpc::Request& request, const NotifyHandler& handler,
                                  const Deadline& deadline);
-  Result<rpc::Response> Receive(UniqueFd* fd, const Deadline& deadline);
+  Result<rpc::Response> Receive(const Deadline& deadline);
   // Ends the session. If CRIU died without an answer, takes the error from its log.
   Result<rpc::Response> Conclude(Result<rpc::Response> response, const std::string& log_path,
                                  const char* what);
-  // Waits for CRIU to exit. Returns how it exited if it is a child.
+  // Waits for CRIU to exit. If CRIU is a child, returns a description of its exit status.
   std::string Reap();
 
   UniqueFd socket_;
@@ -164,10 +154,9 @@ class Session final : public CriuSession {
   process::HostPid criu_pid_;
   UniqueFd criu_pidfd_;
   bool inside_ = false;
-  uint64_t pid_namespace_ = 0;                 // CRIU's namespace if it is another one
-  std::pair<pid_t, process::HostPid> root_{};  // cached pair of pids: in CRIU's namespace and in
-                                               // this one
-  Patience patience_;
+  uint64_t pid_namespace_ = 0;  // CRIU's pid namespace, with `inside_`
+  // The pid of the root in CRIU's namespace and in this one, cached.
+  std::pair<pid_t, process::HostPid> root_{};
 };
 
 }  // namespace stasis::criu

@@ -21,14 +21,14 @@ using Look = std::function<Result<bool>(image::Creds&)>;
 Status LookAtThread(std::string& entry, const Look& look) {
   image::Core core;
   if (!core.ParseFromString(entry)) {
-    return Fail(Code::kInternal, Domain::kCriu, 0, "it does not have the format of CRIU 4");
+    return Fail(Code::kInternal, Domain::kCriu, 0, "an entry does not have the format of CRIU 4");
   }
-  // A thread that had already ended.
+  // The thread had already ended.
   if (!core.has_thread_core()) return {};
-  // Without them CRIU would look in a file of an older format.
+  // Without credentials here CRIU would read them from a file of an older format.
   if (!core.thread_core().has_creds()) {
     return Fail(Code::kPermissionDenied, "the image has no credentials for one of its threads",
-                "no supported version of CRIU writes that: dump the program again");
+                "no supported version of CRIU writes such an image; dump the program again");
   }
   STASIS_ASSIGN(bool changed, look(*core.mutable_thread_core()->mutable_creds()));
   if (changed) entry = core.SerializeAsString();
@@ -57,11 +57,11 @@ Status CheckIds(const image::Creds& creds, const Caller& caller) {
   for (uid_t uid : {creds.uid(), creds.euid(), creds.suid(), creds.fsuid()}) {
     if (uid == caller.uid) continue;
     return NotYours(
-        fmt::format("one of its threads runs as user {}, you are user {}", uid, caller.uid));
+        fmt::format("one of its threads runs as user {}, and you are user {}", uid, caller.uid));
   }
   for (gid_t gid : {creds.gid(), creds.egid(), creds.sgid(), creds.fsgid()}) {
     if (caller.groups.contains(gid)) continue;
-    return NotYours(fmt::format("one of its threads has group {}, and you do not", gid));
+    return NotYours(fmt::format("one of its threads has group {}, and you do not have it", gid));
   }
   for (gid_t gid : creds.groups()) {
     if (caller.groups.contains(gid)) continue;
@@ -80,7 +80,8 @@ Status CheckIds(const image::Creds& creds, const Caller& caller) {
 Look Fit(const Caller& caller) {
   return [&caller](image::Creds& creds) -> Result<bool> {
     STASIS_TRY(CheckIds(creds, caller));
-    // CRIU drops capabilities missing here, which needs a capability that it does not have.
+    // CRIU would drop capabilities that are missing here. To drop them it would need a capability
+    // that it does not have.
     for (uint32_t& word : *creds.mutable_cap_bnd()) word = ~0u;
     return true;
   };

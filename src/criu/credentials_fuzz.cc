@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kCore = 0x55053847;
 
-// An accepted thread belongs to the caller and has no capability.
+// Checks that an accepted thread belongs to the caller and has no capability.
 void CheckThread(const std::string& entry, const stasis::Caller& caller) {
   stasis::criu::image::Core core;
   stasis::FuzzCheck(core.ParseFromString(entry));

@@ -1,5 +1,5 @@
-// CRIU as operations use it. client.h and inside.h implement a session; MakeCriu returns the CRIU
-// of this machine.
+// The interface of CRIU that operations use. client.h and inside.h implement sessions. MakeCriu()
+// returns the CRIU of this machine.
 #pragma once
 
 #include <map>

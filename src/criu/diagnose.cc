@@ -16,16 +16,17 @@ namespace {
 constexpr size_t kHeadBytes = 256u << 10, kTailBytes = 768u << 10;
 constexpr size_t kMaxWordsBytes = 300, kMaxLineBytes = 512;
 
-// A line of CRIU: "(00.049218) Error (criu/cr-restore.c:1237): Can't fork for 4711: File exists",
-// with a time at higher log levels, the task's pid in lines of a task ("  4711: Error (...)"), and
-// in some files the module's name before the text.
+// Matches an error line of CRIU: "(00.049218) Error (criu/cr-restore.c:1237): Can't fork for 4711:
+// File exists". The time exists only at higher log levels. Lines of a task begin with its pid ("
+// 4711: Error (...)"). In some source files a module's name precedes the text.
 const std::regex& ErrorLine() {
   static const std::regex line(
       R"(^(?:\([0-9.]+\)\s*)?(?:pie: )?(?:\s*\d+: )?Error \([^)]*\): (?:[a-z_-]+: )?(.*)$)");
   return line;
 }
 
-// Errors that are not causes: consequences, and errors after which CRIU continues.
+// Errors that are not the cause of a failure: consequences of other errors, and errors after which
+// CRIU continues.
 constexpr const char* kNoise[] = {
     "rlimit: Can't setup",
     "Can't setup RLIMIT_NOFILE",
@@ -42,7 +43,7 @@ constexpr const char* kNoise[] = {
     "Unable to detach from",
 };
 
-// The order of rows matters only for one line; the first log line that matches any row decides. $1
+// The first log line that matches any row decides, and for this line the first row that matches. $1
 // and so on are the groups of the expression.
 struct Row {
   const char* pattern;
@@ -53,31 +54,28 @@ struct Row {
 constexpr Row kTable[] = {
     // ---- restore: conflicts
     {"Can't fork for (\\d+): File exists", "the process id $1 is taken",
-     "End the process that has it. A zombie keeps its id until its parent has waited for it.",
+     "End the process that has it. A zombie keeps its id until its parent has reaped it.",
      Code::kAlreadyExists},
     {"Pid (\\d+) do not match expected (\\d+)", "the process id $2 is taken",
      "End the process that has it.", Code::kAlreadyExists},
     {"Can't fork for (\\d+): (?:Operation not permitted|Permission denied)",
-     "not permitted to start a process with the id $1",
-     "Run it as root; `stasis check` says what this user may do.", Code::kPermissionDenied},
+     "this user may not start a process with the id $1",
+     "Run it as root; `stasis check` shows what this user may do.", Code::kPermissionDenied},
     {"Can't fork for (\\d+): (.*)", "cannot start a process with the id $1: $2", "",
      Code::kResourceExhausted},
     {"(?:Current|Requested) sid (\\d+) (?:intersects|doesn't match)",
      "the program's process ids collide with those of the restoring session ($1)",
      "Restore it from another session, e.g. with `setsid`.", Code::kAlreadyExists},
-    {"Can't open file (.*) on restore: No such file or directory", "the file /$1 is missing",
-     "Put it back as it was at the dump.", Code::kFailedPrecondition},
-    {"Can't open file (.*): No such file or directory", "the file /$1 is missing",
-     "Put it back as it was at the dump.", Code::kFailedPrecondition},
+    {"Can't open file (.*?)(?: on restore)?: No such file or directory", "the file /$1 is missing",
+     "Put the file back in its state at the dump.", Code::kFailedPrecondition},
     {"File (.*) has bad size (\\d+) \\(expect (\\d+)\\)",
-     "the file /$1 has changed since the dump: it has $2 bytes and had $3",
-     "Put back the version that it had at the dump.", Code::kFailedPrecondition},
-    {"File (.*) has bad (?:build-ID|mode).*", "the file /$1 is not the same as at the dump",
-     "Put back the version that it had at the dump.", Code::kFailedPrecondition},
+     "the file /$1 has changed since the dump: it has $2 bytes, but had $3",
+     "Put the file back in its state at the dump.", Code::kFailedPrecondition},
+    {"File (.*) has bad (?:build-ID|mode).*", "the file /$1 has changed since the dump",
+     "Put the file back in its state at the dump.", Code::kFailedPrecondition},
     {"Can't bind inet socket.*: (Address already in use)",
      "the program's address or port is not available: $1",
-     "End the process that listens there. Ports of closed connections are free again after a "
-     "minute.",
+     "End the process that listens there. Ports of closed connections become free after a minute.",
      Code::kAlreadyExists},
     {"Can't bind inet socket.*: (Cannot assign requested address)",
      "the program has a socket at an address that this machine does not have: $1",
@@ -88,12 +86,12 @@ constexpr Row kTable[] = {
      "Ports below net.ipv4.ip_unprivileged_port_start need root's rights: restore it as root.",
      Code::kPermissionDenied},
     {"Can't bind unix socket.*|bind.*unix.*Address already in use",
-     "the program's unix socket is in use", "End the process that listens there.",
+     "the program's unix socket is in use", "End the process that listens at this socket.",
      Code::kAlreadyExists},
     {"Can't connect inet socket back|Can't set destination address|libsoccr.*",
      "an open TCP connection cannot be restored", "Dump with --tcp=close.",
      Code::kFailedPrecondition},
-    {"Need to set the --tcp-close options", "it was dumped with --tcp=close",
+    {"Need to set the --tcp-close options", "the program was dumped with --tcp=close",
      "Restore with --tcp=close.", Code::kInvalidArgument},
     {"Don't have tty to inherit session from", "the program had a terminal, and none is available",
      "Restore it from a terminal.", Code::kFailedPrecondition},
@@ -103,8 +101,8 @@ constexpr Row kTable[] = {
      "Dump the session's leader instead.", Code::kFailedPrecondition},
     {"Can not set (flock|posix lock|ofd lock)", "another process holds a file lock of the program",
      "End the program that holds it.", Code::kFailedPrecondition},
-    {"Not supported images version|Too old image", "the images are of another version of CRIU",
-     "Restore with the CRIU of the dump, or a newer one.", Code::kFailedPrecondition},
+    {"Not supported images version|Too old image", "another version of CRIU made the image",
+     "Restore with the CRIU of the dump, or with a newer one.", Code::kFailedPrecondition},
     {"(?:Head magic|Magic) doesn't match for (.*)|Unexpected EOF on (.*)|Failed unpacking object.*",
      "an image file of CRIU is damaged ($1$2)", "`stasis image verify` lists the damaged files.",
      Code::kDataLoss},
@@ -115,13 +113,11 @@ constexpr Row kTable[] = {
      "this processor lacks features that the program uses",
      "Restore on a machine with the same or a newer processor.", Code::kFailedPrecondition},
     {"Unable to request (.*)|No suitable area for task_restore",
-     "CRIU finds no room in the "
-     "program's address space",
-     "", Code::kInternal},
+     "CRIU finds no free part of the program's address space for itself", "", Code::kInternal},
     // ---- dump: unsupported resources
     {"Connected TCP socket", "the program holds an open TCP connection",
      "Close it with --tcp=close, or keep it with --tcp=keep.", Code::kUnimplemented},
-    {"In-flight connection", "a TCP connection waits to be accepted by the program",
+    {"In-flight connection", "the program has not accepted a TCP connection yet",
      "Try again, or drop it with --criu-opt skip-in-flight.", Code::kFailedPrecondition},
     {"Unsupported proto 262", "the program holds a multipath TCP socket",
      "Start it with GODEBUG=multipathtcp=0 (Go programs).", Code::kUnimplemented},
@@ -129,11 +125,11 @@ constexpr Row kTable[] = {
      Code::kUnimplemented},
     {"Can't dump half of stream unix connection.*|External socket is used.*",
      "the program is connected to a unix socket outside of its tree",
-     "Have it close the connection first, or dump the program at the other end with it.",
+     "Have the program close the connection first, or dump it together with the other program.",
      Code::kUnimplemented},
     {"Unix socket (\\d+) (?:with unreachable|without) peer.*|Dangling connection.*",
      "the program holds a unix connection whose other end cannot be reached",
-     "Have it close the connection first.", Code::kUnimplemented},
+     "Have the program close the connection first.", Code::kUnimplemented},
     {"Some file locks are hold.*", "the program holds a file lock",
      "Use --file-locks to lock it again at the restore.", Code::kUnimplemented},
     {"Can't dump file (\\d+) of that type \\[\\d+\\] \\((?:anon|chr|unknown|reg) (.*)\\)",
@@ -144,15 +140,15 @@ constexpr Row kTable[] = {
      "Start it with UV_USE_IO_URING=0 (libuv, Node.js).", Code::kUnimplemented},
     {"Can't handle non-regular mapping on (\\d+)'s map.*",
      "process $1 has mapped a device, which CRIU cannot save",
-     "A GPU program must have released its GPU first.", Code::kUnimplemented},
+     "A GPU program must release its GPU before the dump.", Code::kUnimplemented},
     {"Can't dump ghost file (.*) of (\\d+) size.*",
      "the program holds the deleted file $1 of $2 bytes, more than the limit",
      "Raise the limit with --criu-opt ghost-limit=BYTES.", Code::kUnimplemented},
     {"Can't create link remap for (.*?)\\..*",
      "the program holds the file $1, which was deleted but has another name",
-     "Allow a temporary link beside it with --link-remap.", Code::kUnimplemented},
+     "Allow a temporary link to it with --link-remap.", Code::kUnimplemented},
     {"Can't lookup mount=\\d+ for fd=(-?\\d+) path=(.*)",
-     "the file $2 lies on a mount that the program's mount namespace does not show", "",
+     "the file $2 is on a mount that does not exist in the program's mount namespace", "",
      Code::kUnimplemented},
     {"A session leader of .*outside of its pid namespace",
      "the program belongs to a session that was started outside of its pid namespace",
@@ -164,11 +160,11 @@ constexpr Row kTable[] = {
      "the program holds the terminal /dev/pts/$1, whose other "
      "side is outside of its tree",
      "Allow it with --criu-opt shell-job.", Code::kFailedPrecondition},
-    {"The criu itself is within dumped tree", "the tree contains the process that dumps it",
-     "Dump it from outside.", Code::kInvalidArgument},
+    {"The criu itself is within dumped tree", "the program's process tree contains this command",
+     "Run it outside of the target, for example in another terminal.", Code::kInvalidArgument},
     {"Unseizable non-zombie (\\d+) found.*|SEIZE (\\d+).*|Unable to seize (\\d+).*",
      "process $1$2$3 cannot be stopped: another program traces it, or tracing it is not permitted",
-     "Detach the debugger; run as root.", Code::kPermissionDenied},
+     "Detach the debugger, or run the command as root.", Code::kPermissionDenied},
     {"Timeout reached.*", "the program could not be stopped in time",
      "Allow more time with --criu-opt freeze-timeout=SECONDS.", Code::kDeadlineExceeded},
     {"Unexpected rt vDSO area bounds.*|Can't (?:fixup|find) vdso.*|.*[Vv][Dd][Ss][Oo].*",
@@ -180,24 +176,24 @@ constexpr Row kTable[] = {
      "a mount of the program cannot be saved: $&", "Name it with --external 'mnt[PATH]:NAME'.",
      Code::kUnimplemented},
     // ---- the machine
-    {".*: No space left on device", "the disk is full", "Make room, or dump elsewhere with -d DIR.",
-     Code::kResourceExhausted},
+    {".*: No space left on device", "the disk is full",
+     "Free disk space, or dump to another folder with -d DIR.", Code::kResourceExhausted},
     {".*: Disk quota exceeded", "the disk quota is used up",
-     "Make room, or dump elsewhere with -d DIR.", Code::kResourceExhausted},
+     "Free disk space, or dump to another folder with -d DIR.", Code::kResourceExhausted},
     {".*: Cannot allocate memory", "there is not enough memory", "", Code::kResourceExhausted},
     {".*: File too large", "a limit on the size of files was reached",
-     "Raise it for the command, or for the daemon (`ulimit -f`).", Code::kResourceExhausted},
+     "Raise the limit of the command or of the daemon (`ulimit -f`).", Code::kResourceExhausted},
     {".*: Too many open files", "a limit on open files was reached",
-     "Raise it for the command, or for the daemon (`ulimit -n`).", Code::kResourceExhausted},
+     "Raise the limit of the command or of the daemon (`ulimit -n`).", Code::kResourceExhausted},
     {".*: Input/output error", "the storage failed: $&", "", Code::kDataLoss},
-    {".*[Ss]eccomp.*", "the program's seccomp filters cannot be handled here: $&",
+    {".*[Ss]eccomp.*", "CRIU cannot save or restore the program's seccomp filters: $&",
      "Run as root, outside of a restricted container.", Code::kPermissionDenied},
     {"(?:CRIU needs to have|Running as non-root|CRIU is not supported).*|.*check_caps.*|"
      ".*CAP_SYS_ADMIN.*",
      "this user may not dump or restore processes",
-     "Run it as root; `stasis check` says what this user may do.", Code::kPermissionDenied},
+     "Run it as root; `stasis check` shows what this user may do.", Code::kPermissionDenied},
     {".*: (?:Operation not permitted|Permission denied)", "CRIU lacks a permission: $&",
-     "`stasis check` says what this user may do.", Code::kPermissionDenied},
+     "`stasis check` shows what this user may do.", Code::kPermissionDenied},
 };
 
 std::string Cut(const std::string& text) {
@@ -210,7 +206,7 @@ std::vector<std::string> Errors(std::string_view log) {
   while (!log.empty()) {
     std::string line(log.substr(0, log.find('\n')));
     log.remove_prefix(std::min(log.size(), line.size() + 1));
-    // Real lines are short, and matching a long one is slow and recurses deeply.
+    // Real error lines are short. Matching a long line is slow and recurses deeply.
     if (line.size() > kMaxLineBytes) line.resize(kMaxLineBytes);
     if (line.find("Error (") == std::string::npos) continue;
     std::smatch match;
@@ -270,7 +266,7 @@ Error Diagnose(std::string_view log, const std::string& what, int cr_errno) {
     }
   }
   error.message =
-      what + (errors.empty() ? ": the log gives no reason" : ": " + Cut(errors.front()));
+      what + (errors.empty() ? ": its log contains no error" : ": " + Cut(errors.front()));
   return error;
 }
 

@@ -1,4 +1,4 @@
-// Converts CRIU's log to one error that a user can act on.
+// Converts CRIU's log to one error with advice for the user.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace stasis::criu {
 // the tree"). The code is kInternal if the cause is unknown, the domain is kCriu, and the raw
 // number is CRIU's errno.
 Error Diagnose(std::string_view log, const std::string& what, int cr_errno);
-// Does the same for a log file. `answer` is the first error according to CRIU's answer, used if the
-// log is missing or has no error.
+// Does the same for a log file. `answer` is the first error in CRIU's answer. It is used if the log
+// is missing or contains no error.
 Error DiagnoseFile(const std::string& log_path, const std::string& what, int cr_errno,
                    std::string_view answer = {});
 

@@ -47,7 +47,7 @@ constexpr Case kCases[] = {
      "the file /tmp/x.so is missing", Code::kFailedPrecondition},
     {"ChangedFile",
      " 11: Error (criu/files-reg.c:2175): File tmp/log has bad size 30 (expect 20)\n",
-     "the file /tmp/log has changed since the dump: it has 30 bytes and had 20",
+     "the file /tmp/log has changed since the dump: it has 30 bytes, but had 20",
      Code::kFailedPrecondition},
     {"ConnectedTcp",
      "Error (criu/sk-inet.c:200): inet: Connected TCP socket, consider using --tcp-established "
@@ -85,7 +85,7 @@ constexpr Case kCases[] = {
      "process 77 cannot be stopped", Code::kPermissionDenied},
     {"Unknown", "Error (criu/x.c:1): Something new\nError (criu/y.c:2): And more\n",
      "could not dump: Something new", Code::kInternal},
-    {"Nothing", "Warn  (criu/x.c:1): hm\n", "the log gives no reason", Code::kInternal},
+    {"Nothing", "Warn  (criu/x.c:1): hm\n", "its log contains no error", Code::kInternal},
     {"Garbage", "Error (\nError (a): \n\n)Error(\xff\xfe", "could not dump", Code::kInternal},
 };
 
@@ -160,7 +160,7 @@ constexpr Refused kRefused[] = {
     {"io-uring", "io_uring"},
     {"renamed", "--link-remap"},
     {"deleted-big", "more than the limit"},
-    {"tcp-waiting", "waits to be accepted"},
+    {"tcp-waiting", "has not accepted a TCP connection yet"},
     {"device", "a file that CRIU cannot save"},
 };
 

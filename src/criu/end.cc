@@ -26,8 +26,8 @@ Ended Kill(int pidfd, const Patience& patience) {
   return Wait(pidfd, patience.killed) ? Ended::kKilled : Ended::kNotYet;
 }
 
-// Kills everything below `criu` but not CRIU itself. It is stopped, so it neither reaps nor starts
-// processes meanwhile.
+// Kills all descendants of CRIU but not CRIU itself. CRIU must be stopped, so that it neither reaps
+// nor starts processes in the meantime.
 void KillBelow(process::HostPid criu) {
   constexpr int kRounds = 100;  // tasks in creation may fork while they are being killed
   for (int round = 0; round < kRounds; ++round) {
@@ -48,14 +48,14 @@ void KillBelow(process::HostPid criu) {
 
 }  // namespace
 
-// SIGKILL, or any signal that CRIU does not catch, is the last resort: it leaves tasks in the
-// middle of code that CRIU injected, and sometimes one of them dies. Instead, make CRIU fail, so
-// that it rolls back as after any error: set RLIMIT_FSIZE to 0, so that every write of an image
-// fails (EFBIG). SIGALRM interrupts a blocking system call, which then fails too; after six of
-// them, a second apart, CRIU aborts by itself.
+// SIGKILL, and any signal that CRIU does not catch, is the last resort: it leaves tasks in the
+// middle of code that CRIU injected, and sometimes one of them dies. Instead, this makes CRIU fail,
+// so that CRIU rolls back as after any error. With RLIMIT_FSIZE set to 0 every write of an image
+// fails (EFBIG). SIGALRM makes a blocking system call fail too. CRIU repeats the alarm every second
+// and aborts after six alarms.
 Ended EndDump(process::HostPid criu, int pidfd, const Patience& patience) {
   rlimit none{0, RLIM_INFINITY};
-  // The pid is valid while the pidfd says that CRIU lives, because no other process reaps it.
+  // The pid is valid while the pidfd shows that CRIU is alive, because no other process reaps CRIU.
   if (!Wait(pidfd, std::chrono::milliseconds(0))) {
     ::prlimit(criu.value, RLIMIT_FSIZE, &none, nullptr);
   }

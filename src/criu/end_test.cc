@@ -12,7 +12,7 @@ using std::chrono::milliseconds;
 constexpr Patience kShort{
     .undo = milliseconds(50), .alarm = milliseconds(3000), .killed = milliseconds(30000)};
 
-// Programs that behave like a CRIU in trouble.
+// Programs that behave like a CRIU that hangs or fails.
 struct Case {
   const char* name;
   const char* script;

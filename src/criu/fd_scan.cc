@@ -57,7 +57,7 @@ Result<std::vector<ScannedFd>> ScanFds(const process::ProcessTree& tree) {
     if (!files) {
       if (!process::IsAlive(member.id)) continue;
       return Fail(std::move(
-          files.error().WithContext("look at the open files of " + Describe(pid, member.comm))));
+          files.error().WithContext("read the open files of " + Describe(pid, member.comm))));
     }
     for (process::OpenFile& file : *files) {
       ScannedFd found;

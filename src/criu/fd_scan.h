@@ -1,5 +1,5 @@
-// One scan of all open descriptors of a tree, with the properties that matter to CRIU. PlanStdio
-// and FindObstacles use the same list. Internal to this directory.
+// Scans all open descriptors of a tree for the properties that matter to CRIU, for PlanStdio and
+// FindObstacles. Internal to this folder.
 #pragma once
 
 #include <sys/stat.h>
@@ -23,11 +23,11 @@ struct ScannedFd {
   int flags = 0;       // as for open(2)
   uint64_t position = 0;
   struct stat info {};             // of the open file
-  std::vector<std::string> locks;  // the text after "lock:" in fdinfo: locks held through it
+  std::vector<std::string> locks;  // file locks: the texts after "lock:" in fdinfo
 
   bool Readable() const;
   bool Writable() const;
-  bool Deleted() const;      // the file no longer has the name by which it was opened
+  bool Deleted() const;      // the name by which the file was opened was deleted
   std::string Path() const;  // target without " (deleted)"
 };
 
@@ -37,7 +37,7 @@ Result<std::vector<ScannedFd>> ScanFds(const process::ProcessTree& tree);
 // Duplicates a descriptor of another process; the result shares the open file description.
 Result<UniqueFd> TakeFd(process::HostPid pid, int fd);
 
-// "process 4711 (python3)".
+// Returns "process 4711 (python3)".
 std::string Describe(process::HostPid pid, const std::string& comm);
 
 }  // namespace stasis::criu

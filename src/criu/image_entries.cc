@@ -12,8 +12,8 @@ namespace {
 constexpr uint32_t kCommonMagic = 0x54564319;
 constexpr size_t kHeaderBytes = 8;
 
-constexpr uint64_t kMaxEntryBytes = 64u << 20;  // an epoll entry lists every descriptor that it
-                                                // watches
+// An entry of an epoll descriptor lists all descriptors that it watches.
+constexpr uint64_t kMaxEntryBytes = 64u << 20;
 constexpr uint64_t kReadBytes = 1 << 20;
 
 uint32_t Number(std::string_view bytes, size_t at) {

@@ -32,8 +32,8 @@ Result<bool> Receive(int socket, const Deadline& deadline, Handover* said, Uniqu
   STASIS_ASSIGN(ipc::Packet packet, ipc::ReceivePacket(socket, said, sizeof *said));
   if (!packet.fds.empty()) *fd = std::move(packet.fds.front());
   if (packet.size != 0 && packet.size != sizeof *said) {
-    return Fail(Code::kInternal, std::string(kProgram) + " is of another version",
-                "the installation is mixed: unpack or build it again");
+    return Fail(Code::kInternal, std::string(kProgram) + " belongs to another version of Stasis",
+                "the installation mixes two versions; unpack or build it again");
   }
   return packet.size != 0;
 }
@@ -102,7 +102,7 @@ Result<Session> Inside::Spawn(const std::string& criu_path, const DumpRequest& r
   spawn.fds[kNamespaceFd] = pidfd.get();
   STASIS_ASSIGN(Subprocess starter, Subprocess::Spawn(spawn));
   auto session = inside.Accept(deadline);
-  // The starter only forks; its message tells whether that succeeded.
+  // The starter only forks CRIU. Its message has already reported whether that succeeded.
   auto ended = starter.Wait(deadline);
   if (session && !ended) return Fail(std::move(ended).error());
   return session;

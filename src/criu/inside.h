@@ -2,8 +2,8 @@
 //
 // CRIU looks up the directories of a request below /proc/PID/fd of the process that made its socket
 // pair (SO_PEERCRED), and this process has no pid in CRIU's namespace. The process that becomes
-// CRIU therefore makes the pair itself, has the directories among its own descriptors, and sends
-// one end here (inside_protocol.h).
+// CRIU therefore makes the socket pair itself, holds the directories open, and sends one end of the
+// pair to this process (inside_protocol.h).
 #pragma once
 
 #include <map>
@@ -16,15 +16,16 @@
 
 namespace stasis::criu {
 
-// Lets another program start CRIU, then connects to it. Not thread-safe.
+// Lets another program start CRIU, then connects to CRIU. Not thread-safe.
 class Inside {
  public:
-  // The directories must be those of the later request.
+  // The arguments must be the folder and log of the later request.
   static Result<Inside> Make(const std::string& criu_path, const std::string& images_dir,
                              const std::string& log_path);
 
   const SwrkCommand& command() const { return command_; }
-  // Descriptors to pass on, number in CRIU -> number here. Keep them until Accept.
+  // Returns the descriptors that CRIU must inherit (number in CRIU -> number here). They stay open
+  // until Accept().
   std::map<int, int> fds() const;
 
   // Waits until CRIU is ready.
@@ -40,7 +41,7 @@ class Inside {
   Inside() = default;
 
   SwrkCommand command_;
-  UniqueFd ours_, its_;  // the hand-over socket
+  UniqueFd ours_, its_;  // the two ends of the hand-over socket
   UniqueFd images_, log_folder_;
 };
 

@@ -1,4 +1,4 @@
-// stasis-criu-inside: becomes CRIU in another pid namespace, see inside_protocol.h.
+// stasis-criu-inside: becomes CRIU in another pid namespace; see inside_protocol.h.
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ namespace {
 using stasis::criu::Handover;
 using stasis::criu::HandoverStep;
 
-// Replacements for files of the restored program have numbers from here on.
+// The range of numbers for descriptors that the restored program inherits.
 constexpr int kFirstInheritedFd = 20;
 constexpr int kLastInheritedFd = 255;
 
@@ -41,9 +41,9 @@ void ForkOff(int socket, bool wait) {
   _exit(0);
 }
 
-// Returns in a process whose parent is the init process of the other namespace. An orphan is
-// adopted by the init process of its parent's namespace, so the first fork enters the namespace and
-// the second one creates the orphan.
+// Returns in a process whose parent is the init process of the other namespace. The first fork
+// makes a process in that namespace. The second fork makes an orphan, which the init process of the
+// namespace adopts.
 void Enter(int socket) {
   if (setns(stasis::criu::kNamespaceFd, CLONE_NEWPID | CLONE_NEWNS) != 0) {
     GiveUp(socket, HandoverStep::kEnter);
@@ -54,8 +54,8 @@ void Enter(int socket) {
   setsid();
 }
 
-// A file opened elsewhere belongs to a mount that this namespace does not have, and a later dump
-// could not locate it. Reopens the file of the same name in this namespace.
+// Reopens the file of the same name in this mount namespace. The inherited descriptor belongs to a
+// mount that does not exist in this namespace, and a later dump could not locate the file.
 void ReopenHere(int fd) {
   struct stat there, here;
   char link[64], path[4096];

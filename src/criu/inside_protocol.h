@@ -1,11 +1,12 @@
-// The interface between `stasis-criu-inside` and the process that has it started. Both come from
-// one installation.
+// The interface between `stasis-criu-inside` and the process that starts it, or lets a shim start
+// it. Both come from one installation.
 //
-// It is started with the descriptors below and
 //   stasis-criu-inside [--enter] CRIU ARG...         CRIU is a path
-// It becomes CRIU in its own pid and mount namespaces or, with --enter, in those of the process of
-// kNamespaceFd, as a child of the init process there. It sends one `Handover`, either with the
-// other end of CRIU's socket pair, after which exec closes the hand-over socket, or with an error.
+//
+// The program is started with the descriptors below. It becomes CRIU in its own pid and mount
+// namespaces. With --enter it becomes CRIU in the namespaces of the process of kNamespaceFd, as a
+// child of the init process there. It sends one `Handover` with an end of CRIU's socket pair, and
+// exec then closes the hand-over socket. After a failure it sends a `Handover` with the error.
 #pragma once
 
 #include <cstdint>

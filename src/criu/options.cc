@@ -61,7 +61,8 @@ Status SetNumber(Options& options, std::string_view text) {
 }
 Status AddExternal(Options& options, std::string_view text) {
   if (text.empty()) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, "it needs a value, e.g. unix[4711]");
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                "the option needs a value, for example unix[4711]");
   }
   options.external.emplace_back(text);
   return {};
@@ -95,9 +96,9 @@ Status SetTcp(Options& options, std::string_view text) {
   return {};
 }
 
-// The options that a user may set, named as on CRIU's command line where it has them. Other options
-// would break assumptions of Stasis (places of images and logs, when tasks are killed) or affect
-// the machine.
+// The options that a user may set, with their names on CRIU's command line if they exist there.
+// Other options would break assumptions of Stasis (the places of images and logs, and the time at
+// which tasks are killed) or affect the machine.
 struct Row {
   std::string_view name;
   Setter set;
@@ -138,7 +139,7 @@ Status Options::Set(const std::string& key_value) {
     names += (names.empty() ? "" : ", ") + std::string(row.name);
   }
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              "'" + std::string(key) + "' is not an option of CRIU that can be set",
+              "'" + std::string(key) + "' is not a CRIU option that can be set",
               "one of: " + names);
 }
 
@@ -157,7 +158,7 @@ Status CheckForUser(const Options& options) {
   for (const Refused& row : refused) {
     if (!row.asked) continue;
     return Fail(Code::kPermissionDenied,
-                std::string("only root can ") + row.what + ": it needs " + row.why,
+                std::string("only root can ") + row.what + ": CRIU needs " + row.why + " for that",
                 "omit the option, or run the command as root");
   }
   return {};
@@ -180,8 +181,8 @@ void Apply(const Options& options, rpc::Opts* opts) {
   opts->set_ghost_limit(static_cast<uint32_t>(std::min(options.ghost_limit_bytes, kMost)));
   opts->set_timeout(options.freeze_timeout_s);
   opts->set_log_level(options.log_level);
-  // A job runs in the cgroup of the process that starts or restores it; the image's own cgroup may
-  // not exist here.
+  // A job runs in the control group of the process that starts or restores it. The control group in
+  // the image may not exist on this machine.
   opts->set_manage_cgroups_mode(rpc::IGNORE);
   opts->set_unprivileged(::geteuid() != 0);
 }

@@ -15,7 +15,7 @@ class Opts;
 
 // Treatment of established TCP connections.
 enum class Tcp {
-  kRefuse,  // do not dump a tree that has one
+  kRefuse,  // do not dump a tree that has established connections
   kClose,   // dump them as closed; the program sees a reset after the restore
   kKeep,    // restore them with addresses and queues, by the kernel's TCP repair
 };
@@ -23,15 +23,15 @@ Result<Tcp> ParseTcp(const std::string& text);
 
 // How packets of a kept connection are blocked while the program does not run.
 enum class NetworkLock {
-  kAuto,  // iptables if installed, else nftables
+  kAuto,  // iptables if installed, otherwise nftables
   kIptables,
   kNftables,
-  kSkip,  // not at all; a packet sent meanwhile resets the connection
+  kSkip,  // not blocked; a packet that arrives during this time resets the connection
 };
 
 struct Options {
   Tcp tcp = Tcp::kRefuse;
-  bool file_locks = false;            // dump the tree's file locks and take them again
+  bool file_locks = false;            // dump the tree's file locks and lock them at the restore
   bool link_remap = false;            // keep files that were unlinked but have another name
   std::vector<std::string> external;  // in CRIU's syntax, for example "unix[4711]", "mnt[/a]:b"
   // The session leader or terminal is outside of the tree. Set by PlanStdio.
@@ -46,13 +46,13 @@ struct Options {
   uint32_t freeze_timeout_s = 10;          // time limit for stopping the tasks
   int log_level = 2;                       // 0 messages, 1 errors, 2 warnings, 3 info, 4 debug
 
-  // Sets an option from `--criu-opt K=V`. Accepts only the options listed in options.cc; the error
-  // for an unknown one gives the list.
+  // Sets an option from `--criu-opt K=V`. Accepts only the options listed in options.cc. The error
+  // for an unknown option lists them.
   Status Set(const std::string& key_value);
 };
 
-// Returns kPermissionDenied with the option's name if CRIU cannot do it for an unprivileged user.
-// Always succeeds for root.
+// Returns kPermissionDenied if an option requires more privileges than this user has, and names the
+// option. Always succeeds for root.
 Status CheckForUser(const Options& options);
 
 // Writes `options` to CRIU's request.

@@ -50,9 +50,9 @@ struct Case {
   const char* words;
 };
 constexpr Case kWrong[] = {
-    {"pid=1", "not an option of CRIU that can be set"},
-    {"", "not an option of CRIU that can be set"},
-    {"=", "not an option of CRIU that can be set"},
+    {"pid=1", "not a CRIU option that can be set"},
+    {"", "not a CRIU option that can be set"},
+    {"=", "not a CRIU option that can be set"},
     {"tcp=maybe", "refuse, close, keep"},
     {"network-lock=no", "iptables, nftables, skip"},
     {"file-locks=perhaps", "neither yes nor no"},

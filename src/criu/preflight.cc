@@ -22,7 +22,8 @@
 namespace stasis::criu {
 namespace {
 
-// Files that a GPU driver closes itself at its checkpoint. If one stays, CRIU reports it.
+// Files that a GPU driver closes itself at its checkpoint. If such a file stays open, CRIU
+// reports it.
 bool IsDriverFile(std::string_view target) { return abi::KindOfDeviceFile(target) != nullptr; }
 
 struct Search {
@@ -49,7 +50,7 @@ std::string At(const ScannedFd& fd) { return " (fd " + std::to_string(fd.fd) + "
 
 // ---- anonymous inodes
 
-// Those that CRIU 4.2.1 supports (its files.c); bpf-map only if built with libbpf.
+// The kinds that CRIU 4.2.1 supports (its files.c), bpf-map only if CRIU was built with libbpf.
 constexpr std::string_view kCarriedAnon[] = {"[eventfd]",  "[eventpoll]", "inotify", "[fanotify]",
                                              "[signalfd]", "[timerfd]",   "[pidfd]", "bpf-map"};
 struct AnonHint {
@@ -59,11 +60,11 @@ struct AnonHint {
 };
 constexpr AnonHint kAnonHints[] = {
     {"[io_uring]", "an io_uring",
-     "Start it with UV_USE_IO_URING=0 (libuv, Node.js), or switch io_uring off in the program."},
-    {"[userfaultfd]", "a userfaultfd", "Switch userfaultfd off in the program."},
-    {"[perf_event]", "a perf event", "Stop profiling it."},
-    {"bpf-prog", "a BPF program", "Unload it first."},
-    {"bpf_link", "a BPF link", "Unload it first."},
+     "Start it with UV_USE_IO_URING=0 (libuv, Node.js), or disable io_uring in the program."},
+    {"[userfaultfd]", "a userfaultfd", "Disable userfaultfd in the program."},
+    {"[perf_event]", "a perf event", "Stop profiling the program."},
+    {"bpf-prog", "a BPF program", "Unload the BPF program first."},
+    {"bpf_link", "a BPF link", "Unload the BPF program first."},
     {"[landlock-ruleset]", "a Landlock rule set", ""},
     {"kvm-vm", "a KVM virtual machine", "Save the virtual machine with its own monitor."},
     {"kvm-vcpu", "a KVM virtual machine", "Save the virtual machine with its own monitor."},
@@ -113,7 +114,7 @@ void CheckDeleted(const Search& search, const ScannedFd& fd) {
   if (fd.info.st_nlink > 0 && !search.options.link_remap) {
     search.Add(fd, "deleted-file",
                "the file " + fd.Path() + At(fd) + ", which was deleted but has another name",
-               "Allow a temporary link beside it with --link-remap.");
+               "Allow a temporary link to it with --link-remap.");
   }
   auto size = static_cast<uint64_t>(fd.info.st_blocks) * 512;
   if (fd.info.st_nlink == 0 && size > search.options.ghost_limit_bytes) {
@@ -168,7 +169,7 @@ void CheckTcp(const Search& search, const ScannedFd& fd, int socket) {
     if (info.tcpi_unacked == 0 || search.options.tcp_skip_in_flight) return;
     search.Add(fd, "tcp-in-flight",
                "a connection to " + AddressText(socket, ::getsockname) + At(fd) +
-                   " that it has not accepted yet",
+                   " that the program has not accepted yet",
                "Try again, or drop it with --criu-opt skip-in-flight.");
     return;
   }
@@ -200,8 +201,8 @@ void CheckInet(const Search& search, const ScannedFd& fd, int socket) {
   if (type == SOCK_STREAM) CheckTcp(search, fd, socket);
 }
 
-// The driver closes its connection to the GPU's server itself. The server is identified by the
-// listening process, as reported by the kernel; any program could use the socket's name.
+// The driver closes its connection to the GPU's server itself. The server is identified by its
+// process, which the kernel reports, because any program could use the socket's name.
 bool IsConnectedToGpuServer(int fd) {
   ucred peer{};
   return GetOption(fd, SOL_SOCKET, SO_PEERCRED, &peer) && peer.pid > 0 &&
@@ -222,7 +223,7 @@ void CheckUnix(const Search& search, const ScannedFd& fd, int connection) {
   std::string to = peer != nullptr && !peer->name.empty() ? peer->name : "another program";
   if (IsConnectedToGpuServer(connection)) return;
   search.Add(fd, "unix-socket", "a connection" + At(fd) + " to " + to + ", outside of its tree",
-             "Have the program close it first, or dump the program at the other end with it.");
+             "Have the program close it first, or dump it together with the other program.");
 }
 
 struct FamilyRow {
@@ -273,7 +274,7 @@ void CheckTraced(const Search& search, const process::Stat& member) {
     auto tracer = process::ReadStat(credentials->tracer);
     search.found.push_back(
         OfProcess(member, "traced",
-                  "is traced by " + Describe(credentials->tracer, tracer ? tracer->comm : "gone"),
+                  "is traced by " + Describe(credentials->tracer, tracer ? tracer->comm : "ended"),
                   "Detach the debugger or tracer first."));
     return;
   }
@@ -282,7 +283,7 @@ void CheckTraced(const Search& search, const process::Stat& member) {
 void CheckZombieRoot(const Search& search, const process::Stat& member) {
   if (member.state != 'Z' || member.id != search.tree.root().id) return;
   search.found.push_back(OfProcess(member, "zombie", "has ended; only its exit code is left",
-                                   "Its parent has not reaped it yet."));
+                                   "The parent of the process has not reaped it yet."));
 }
 
 // Returns the session id in the process's innermost pid namespace, or -1 if unknown.
@@ -295,8 +296,8 @@ pid_t SessionInItsNamespace(process::HostPid pid) {
   return static_cast<pid_t>(std::atoi(line.c_str() + line.find_last_of("\t ") + 1));
 }
 
-// A session led from outside of the pid namespace has no number that a restore could use;
-// `shell-job` does not help.
+// If the session leader is outside of the pid namespace, the session has no id in the namespace
+// that a restore could use. The option `shell-job` does not help.
 void CheckSession(const Search& search, const process::Stat& member) {
   if (SessionInItsNamespace(member.id.pid) != 0) return;
   for (const Obstacle& known : search.found) {
@@ -309,7 +310,7 @@ void CheckSession(const Search& search, const process::Stat& member) {
   search.found.back().code = Code::kUnimplemented;
 }
 
-// A device mapping remains after its descriptor is closed.
+// Finds devices that are still mapped after their descriptors were closed.
 void CheckMappings(const Search& search, const process::Stat& member) {
   auto mappings = process::ReadMappings(member.id.pid);
   if (!mappings) return;
@@ -360,9 +361,9 @@ Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
                                             const Options& options, const StdioPlan& stdio) {
   STASIS_ASSIGN(auto found, LookOnce(tree, options, stdio));
   if (std::none_of(found.begin(), found.end(), IsConnection)) return found;
-  // The program runs while its descriptors are read, one process after the other. A connection
-  // between two of its processes that is opened or closed meanwhile is seen at one end only and
-  // looks like one to another program. The same socket does not appear so in a second scan.
+  // The program runs while its descriptors are read, one process after the other. If a connection
+  // between two of its processes is opened or closed during the scan, only one end is seen, and the
+  // connection seems to lead to another program. A second scan does not show the same socket so.
   STASIS_ASSIGN(auto again, LookOnce(tree, options, stdio));
   std::erase_if(found, [&](const Obstacle& o) {
     return IsConnection(o) && std::none_of(again.begin(), again.end(), [&](const Obstacle& other) {
@@ -383,8 +384,8 @@ Status Preflight(const process::ProcessTree& tree, const Options& options, const
   if (found.empty()) return {};
   Error first = ToError(std::move(found.front()));
   if (found.size() > 1) {
-    first.message += "; and " + std::to_string(found.size() - 1) + " more stand" +
-                     (found.size() == 2 ? "s" : "") + " in the way";
+    first.message += "; " + std::to_string(found.size() - 1) + " more obstacle" +
+                     (found.size() == 2 ? " prevents" : "s prevent") + " the dump";
   }
   return Fail(std::move(first));
 }

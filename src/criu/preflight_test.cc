@@ -34,7 +34,7 @@ struct Case {
   const char* obstacle;
   const char* words;       // substring of the message
   const char* hint;        // substring of the hint
-  const char* allowed_by;  // K=V, or null if nothing helps
+  const char* allowed_by;  // the option K=V, or null if no option allows it
 };
 constexpr Case kCases[] = {
     {"io-uring", "io_uring", "an io_uring (fd ", "UV_USE_IO_URING=0", nullptr},
@@ -160,7 +160,8 @@ TEST_F(BeforeADump, AcceptsConnectionsThatComeAndGo) {
   }
 }
 
-// An MQTT broker may have that name. Only the listening process identifies the GPU's broker.
+// Another program, for example an MQTT broker, may use the same name. Only the listening process
+// identifies the GPU's broker.
 TEST_F(BeforeADump, FindsAConnectionToAFalseBroker) {
   char folder[] = "/tmp/preflight-test-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
@@ -217,7 +218,7 @@ TEST_F(BeforeADump, ReportsTheFirstAndCountsTheOthers) {
   Status status = Preflight(*tree, {}, {});
   ASSERT_FALSE(status);
   EXPECT_EQ(ExitCode(status.error()), 5);
-  EXPECT_NE(status.error().message.find("; and 2 more stand in the way"), std::string::npos)
+  EXPECT_NE(status.error().message.find("; 2 more obstacles prevent the dump"), std::string::npos)
       << status.error().message;
   EXPECT_TRUE(target.Counts());
 }

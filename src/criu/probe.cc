@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kSetupHint[] =
     "run `./run setup` in a checkout, or install your distribution's `criu` package if it is 4.1 "
-    "or newer; STASIS_CRIU (programs.criu) selects one in another place";
+    "or newer; STASIS_CRIU (programs.criu) selects a CRIU in another folder";
 constexpr auto kVersionPatience = std::chrono::seconds(20);
 
 struct Found {
@@ -29,7 +29,7 @@ struct Found {
   Version version;
 };
 
-// Finds the checkout's prefix from anywhere in its build tree.
+// A build tree is at most this many folders below its checkout, which has its own CRIU.
 constexpr int kMostParents = 6;
 constexpr char kCheckoutCriu[] = "/.cache/criu/sbin/criu";
 
@@ -59,7 +59,8 @@ Result<Found> Ask(const std::string& path, const Deadline& deadline) {
   STASIS_ASSIGN(Version version, session.GetVersion(deadline));
   if (version < kLeastVersion) {
     return Fail(Code::kUnimplemented, Domain::kCriu, 0,
-                path + " is CRIU " + ToString(version) + ", and 4.1 is needed", kSetupHint);
+                path + " is CRIU " + ToString(version) + ", but 4.1 or newer is needed",
+                kSetupHint);
   }
   return Found{path, version};
 }
@@ -67,7 +68,7 @@ Result<Found> Ask(const std::string& path, const Deadline& deadline) {
 Result<Found> Locate(const std::string& named, const Deadline& deadline) {
   if (!named.empty()) {
     auto found = Annotate(Ask(named, deadline), "the CRIU of the configuration (" + named + ")");
-    // Failing to start it for lack of resources does not make it unusable.
+    // A CRIU that could not be started for lack of resources may still be usable.
     if (found || found.error().code == Code::kResourceExhausted) return found;
     found.error().code = Code::kUnimplemented;
     found.error().hint = kSetupHint;
@@ -88,8 +89,9 @@ Result<Found> Locate(const std::string& named, const Deadline& deadline) {
 // ---- findings
 
 constexpr char kRootHint[] =
-    "run it as root (sudo); in a container, start that with --privileged, or with --cap-add "
-    "SYS_ADMIN --cap-add SYS_PTRACE --cap-add CHECKPOINT_RESTORE and without a seccomp profile";
+    "run it as root (sudo); in a container, start the container with --privileged, or with "
+    "--cap-add SYS_ADMIN --cap-add SYS_PTRACE --cap-add CHECKPOINT_RESTORE and without a seccomp "
+    "profile";
 constexpr char kUserHint[] =
     "use the daemon, or run it as root (sudo). Root can also grant the right to one command: "
     "setpriv --reset-env --reuid=YOU --regid=YOU --init-groups --inh-caps=+checkpoint_restore "
@@ -107,7 +109,7 @@ Finding ProbePrivileges(const std::string&, const Deadline&) {
   return {"privileges", true, "this user may dump and restore processes", ""};
 }
 
-// A restored process needs its old pid: tries clone3 with set_tid and a free number.
+// Tries clone3 with set_tid and a free pid, because a restored process needs its old pid.
 constexpr pid_t kFirstTriedPid = 301;  // the kernel reserves pids up to 300
 Finding ProbeChosenPid(const std::string&, const Deadline&) {
   Finding finding{"chosen-pid", true, "a process can be started with a chosen pid", ""};
@@ -162,7 +164,7 @@ Finding ProbeCheck(const std::string& criu, const Deadline& deadline) {
     return status;
   };
   Status status = check();
-  if (status) return {"criu-check", true, "this kernel has all that CRIU needs", ""};
+  if (status) return {"criu-check", true, "this kernel has all features that CRIU needs", ""};
   return {"criu-check", false, status.error().ToString(),
           status.error().hint.empty() ? "`criu check` lists what this kernel lacks"
                                       : status.error().hint};

@@ -13,15 +13,15 @@ namespace stasis::criu {
 // Older versions lack required features and fail on new kernels.
 inline constexpr Version kLeastVersion{4, 1, 0};
 
-// Returns the path of CRIU: `named` if given, otherwise the first that is new enough among
-// libexec/criu of the installation, the checkout's prefix, PATH, and the usual sbin directories.
-// The message of kUnimplemented says what was found and what to do.
+// Returns the path of CRIU: `named` if it is not empty. Otherwise returns the first CRIU that is
+// new enough in libexec/ of the installation, the checkout, PATH, or the usual sbin folders.
+// Returns kUnimplemented if there is none; the message describes the programs that were found.
 Result<std::string> FindCriu(const std::string& named);
-// Returns its version, for example "4.2.1".
+// Returns the version of this CRIU, for example "4.2.1".
 Result<std::string> FoundVersion(const std::string& named, const Deadline& deadline);
 
-// Checks whether this user may dump and restore at all, quickly. kPermissionDenied names the
-// missing privilege.
+// Quickly checks whether this user may dump and restore at all. Returns kPermissionDenied, which
+// names the missing privilege, if not.
 Status CheckPrivileges();
 
 // One requirement of a dump or restore.

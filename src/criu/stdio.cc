@@ -81,7 +81,8 @@ bool IsLog(const Scan& scan, const ScannedFd& fd) {
   return S_ISREG(fd.info.st_mode) && FileId::Of(fd.info) == scan.log;
 }
 
-// CRIU replaces all descriptors that share one name by one replacement, which cannot be read.
+// Returns true if a process of the tree also reads the file. CRIU replaces all descriptors of a
+// name by one replacement, which cannot be read.
 bool IsRead(const Scan& scan, const ScannedFd& fd) {
   return std::any_of(scan.fds.begin(), scan.fds.end(), [&](const ScannedFd& other) {
     return other.Readable() && FileId::Of(other.info) == FileId::Of(fd.info);
@@ -95,8 +96,9 @@ bool AsJobLog(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
   return true;
 }
 
-// A program that seeks in its output needs the same file. One that only appends does not, but CRIU
-// would insist on the old size.
+// Matches a file to which the program only appends. CRIU would insist on the size at the dump, so
+// the file is replaced by itself. A program that seeks in its output needs the file unchanged, so
+// such a file is left to CRIU.
 bool AsFile(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
   if (!S_ISREG(fd.info.st_mode) || !fd.Writable() || !fd.target.starts_with('/')) return false;
   if (fd.Deleted()) return false;  // CRIU stores its content
@@ -132,13 +134,14 @@ void NoteReader(const Scan& scan, const ScannedFd& fd, StdioPlan* plan) {
   if (!IsLog(scan, fd) || !fd.Readable()) return;
   plan->notes.push_back(Describe(fd.pid, fd.comm) + " reads the job's log (fd " +
                         std::to_string(fd.fd) + "); a restore needs " + fd.Path() +
-                        " unchanged, and the output continues there.");
+                        " unchanged, and the output continues in that file.");
 }
 
 void NotePipe(const Scan& scan, const ScannedFd& fd, StdioPlan* plan) {
   if (!fd.target.starts_with("pipe:[") || !LeadsOut(scan, fd)) return;
   plan->notes.push_back(Describe(fd.pid, fd.comm) + " has a pipe to another program (fd " +
-                        std::to_string(fd.fd) + "); after a restore its other end is closed.");
+                        std::to_string(fd.fd) +
+                        "); after a restore the other end of the pipe is closed.");
 }
 
 struct Row {
@@ -171,8 +174,8 @@ Result<StdioPlan> PlanStdio(const process::ProcessTree& tree, const FileId& log)
   plan.shell_job = tree.root().session != tree.root().id.pid.value;
   std::set<std::string> keys;
   for (const ScannedFd& fd : fds) {
-    // Terminals and logs are found under any number. Other descriptors above the first three are
-    // left alone: CRIU restores the program's end of a pipe, and the preflight checks sockets.
+    // Terminals and logs are replaced under any number. Other descriptors above the first three are
+    // not: CRIU restores the program's end of a pipe, and the preflight checks sockets.
     if (fd.fd > kLastStandardFd && !IsTerminal(fd) && !IsLog(scan, fd)) {
       NotePipe(scan, fd, &plan);
       continue;
@@ -213,19 +216,19 @@ class Supply {
 Status ReopenLog(const ExternalFd& external, int number, InheritPlan* plan) {
   int access = external.direction == "both" ? O_RDWR : O_WRONLY;
   bool gone = !PathExists(external.path);
-  // The path had no link when it was recorded; another user's link was put there since.
+  // Follows no symbolic link: the recorded path contained none, so another user may have made it.
   auto file = OpenOwn(external.path, access | O_APPEND | O_NOCTTY | (gone ? O_CREAT : 0), 0644);
   if (!file) {
     Error error = std::move(file).error().WithContext("reopen the program's log");
     if (error.raw == EMLINK) {
-      error.hint = "remove its other name, or choose another place with --log";
+      error.hint = "remove the other name of the file, or choose another file with --log";
     } else if (error.hint.empty()) {
-      error.hint = "create its folder, or choose another place with --log";
+      error.hint = "create the folder of the log, or choose another file with --log";
     }
     return Fail(std::move(error));
   }
   if (gone)
-    plan->notes.push_back("The log " + external.path + " was gone and has been created again.");
+    plan->notes.push_back("The log " + external.path + " was missing and has been created again.");
   plan->inherit.push_back({external.key, number});
   plan->files.emplace(number, std::move(*file));
   return {};
@@ -248,12 +251,12 @@ Result<InheritPlan> PlanInherit(const std::vector<ExternalFd>& externals,
     if (external.kind == "tty") {
       if (terminal.empty()) {
         return Fail(Code::kFailedPrecondition,
-                    "the program had a terminal (" + external.path + "), and none is available");
+                    "the program had a terminal (" + external.path + "), but none is available");
       }
       number = terminal.Take();
     } else if (external.direction == "in") {
       number = input.Take();
-      if (number < 0 && external.kind == "pipe") continue;  // CRIU makes a closed one
+      if (number < 0 && external.kind == "pipe") continue;  // CRIU makes a closed pipe
     } else {
       number = output.Take();
     }
@@ -276,7 +279,7 @@ Status AppendOnly(const process::ProcessTree& tree, const FileId& log) {
   for (const ScannedFd& fd : fds) {
     if (!S_ISREG(fd.info.st_mode) || FileId::Of(fd.info) != log) continue;
     if (!fd.Writable() || (fd.flags & O_APPEND) != 0) continue;
-    // The same open file description, so the flag also applies to the program.
+    // TakeFd() shares the open file description, so the flag also applies to the program.
     STASIS_ASSIGN(UniqueFd taken, TakeFd(fd.pid, fd.fd));
     int flags = ::fcntl(taken.get(), F_GETFL);
     // For a pipe O_DIRECT means packet mode, but for a file it bypasses the cache.

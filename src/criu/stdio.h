@@ -1,6 +1,6 @@
-// Finds the descriptors of a tree's standard input, output and error that lead out of the tree, and
-// plans their replacements at a restore. The job's log and terminals are looked for under every
-// number, because a program may have duplicated its output.
+// Finds standard input, output and error of a tree's processes if they lead out of the tree, and
+// plans their replacements at a restore. Terminals and the job's log are replaced under every
+// descriptor number, because a program may have duplicated its output.
 //
 //   descriptor        at the dump                 at the restore
 //   a pipe            nothing                     inherit "pipe:[INO]"; CRIU restores an input
@@ -8,7 +8,7 @@
 //   the job's log     nothing                     inherit its path without the first '/': the log
 //                                                 of the restored job
 //   a log file that   nothing                     the same key: the file, which may have grown or
-//   only grows                                    be gone; with --log the job's log instead
+//   only grows                                    be missing; with --log the job's log instead
 //   a terminal        external "tty[RDEV:DEV]"    inherit the same; must be a terminal. Controlling
 //                                                 terminals: terminals.h
 //   a unix stream     external "unix[INO]"        inherit "socket:[INO]"
@@ -33,9 +33,9 @@ struct ExternalFd {
   std::string key;        // CRIU's key in `inherit_fd`
   std::string kind;       // "log", "pipe", "file", "tty", "socket"
   process::HostPid pid;   // the first process that has it open
-  int fd = -1;            // its number there
-  std::string direction;  // "in", "out", "both", as the program sees it
-  std::string path;       // if it has one
+  int fd = -1;            // the descriptor's number in that process
+  std::string direction;  // "in", "out" or "both", from the program's point of view
+  std::string path;       // empty if the descriptor has no path
 };
 
 struct StdioPlan {
@@ -50,8 +50,8 @@ struct StdioPlan {
 // `log` identifies the job's log, if the tree belongs to a job.
 Result<StdioPlan> PlanStdio(const process::ProcessTree& tree, const FileId& log = {});
 
-// Descriptor numbers prepared in the CRIU process for a restored program. CRIU closes a number
-// after handing it on, so each one serves one key.
+// Descriptor numbers in the CRIU process that are prepared for a restored program. CRIU closes a
+// number after it has passed the descriptor on, so each number serves one key.
 struct Replacements {
   std::vector<int> output;  // the job's log
   std::vector<int> input;
@@ -71,8 +71,9 @@ struct InheritPlan {
 Result<InheritPlan> PlanInherit(const std::vector<ExternalFd>& externals,
                                 const Replacements& replacements);
 
-// Sets O_APPEND while the restored tree is still stopped. CRIU reopens the replacement of a pipe
-// with the pipe's flags and position 0, so writes would overwrite `log` from its start.
+// Sets O_APPEND on the tree's descriptors of `log`. Call this while the restored tree is still
+// stopped. CRIU reopens the replacement of a pipe with the pipe's flags and position 0, so writes
+// would overwrite the log from its start.
 Status AppendOnly(const process::ProcessTree& tree, const FileId& log);
 
 }  // namespace stasis::criu

@@ -54,7 +54,7 @@ void DumpAway(const Target& target, const StdioPlan& plan, bool leave_running = 
   if (!leave_running) target.Reap();
 }
 
-// Restores with `fds` (number in CRIU -> here) and those that the plan adds.
+// Restores with `fds` (number in CRIU -> number here) and the descriptors that the plan adds.
 void Bring(const Target& target, const StdioPlan& plan, const Replacements& replacements,
            std::map<int, int> fds, std::vector<std::string>* notes = nullptr) {
   auto inherit = PlanInherit(plan.externals, replacements);
@@ -174,7 +174,7 @@ struct OtherLog {
     EXPECT_TRUE(IsOk(opened));
     file = std::move(*opened);
   }
-  // It has the old content, followed by whole lines of the program.
+  // Checks that the file has its old content, followed by whole lines of the program.
   void ExpectAddedTo() const {
     std::string text;
     EXPECT_TRUE(Eventually([&] {
@@ -274,7 +274,8 @@ TEST_F(Stdio, AProgramOfAShellIsAShellJob) {
   Bring(target, plan, {}, {});
 }
 
-// Started from a shell, like most programs: the shell leads the session, which has the terminal.
+// The program is started from a shell, like most programs. The shell leads the session, whose
+// controlling terminal is the program's terminal.
 TEST_F(Stdio, AProgramOnAShellsTerminalIsRestoredOnAnother) {
   Terminal first, second;
   int tty = first.slave.get();

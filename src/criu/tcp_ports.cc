@@ -56,8 +56,8 @@ Address ToSockaddr(const TcpPort& port) {
   return address;
 }
 
-// Binds like CRIU's open_inet_sk (criu/sk-inet.c). Errors other than a used address are left to
-// CRIU.
+// Binds like CRIU's open_inet_sk (criu/sk-inet.c). Ignores errors other than EADDRINUSE, because
+// CRIU reports them.
 bool IsInUse(const TcpPort& port) {
   UniqueFd fd(::socket(port.family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return false;
@@ -73,8 +73,8 @@ bool IsInUse(const TcpPort& port) {
 
 bool IsMapped(const TcpAddress& address) { return address[10] == 0xff && address[11] == 0xff; }
 
-// The unspecified IPv6 address includes all of IPv4 unless the socket is v6only, which is unknown
-// for a closed one.
+// Returns true if `socket` may occupy `port`. The unspecified IPv6 address includes all of IPv4
+// unless the socket is v6only. The kernel does not report v6only for a closed socket.
 bool Overlap(const TcpPort& port, const TcpSocket& socket) {
   const bool port_any = port.address == kAny, socket_any = socket.address == kAny;
   if (port.address != socket.address && !port_any && !socket_any) return false;
@@ -85,7 +85,7 @@ bool Overlap(const TcpPort& port, const TcpSocket& socket) {
   return (port_v6 && socket_v6) || (port_v4 && socket_v4);
 }
 
-// Returns "process 4711 (python3)" for the first visible process that holds one of these.
+// Returns "process 4711 (python3)" for the first visible process that holds one of the sockets.
 std::string HolderOf(const std::set<std::string>& sockets) {
   auto holders = process::FindHolders(sockets);
   if (!holders || holders->empty()) return "";
@@ -98,8 +98,8 @@ tl::unexpected<Error> Unseen(const TcpPort& port, const Error& why) {
       Code::kAlreadyExists,
       fmt::format("the port {} of the program is in use, and the process cannot be determined: {}",
                   ToString(port), why.ToString()),
-      "End the process that listens there. A port of closed connections is free again after a "
-      "minute; restore again then.");
+      "End the process that listens there, then restore again. If only closed connections hold the "
+      "port, it becomes free after a minute.");
 }
 
 class Freeing {
@@ -114,7 +114,8 @@ class Freeing {
       if (!listed) return Unseen(port, listed.error());
       std::vector<TcpSocket> sockets = *std::move(listed);
       std::erase_if(sockets, [&](const TcpSocket& socket) { return !Overlap(port, socket); });
-      // A live process holds the port longer than any closed connection, and may own those too.
+      // A live process may hold the port for any time, and may own the closed connections too, so
+      // it is an error and not waited for.
       if (sockets.empty() || std::any_of(sockets.begin(), sockets.end(),
                                          [](const auto& socket) { return !socket.closed(); })) {
         return Held(port, sockets);
@@ -127,8 +128,9 @@ class Freeing {
   FreedPorts freed() const { return freed_; }
 
  private:
-  // Drops closed connections; returns true if some may be gone now. Tries each only once: on some
-  // kernels success has no effect for a FIN_WAIT2 that is still a full socket.
+  // Drops closed connections. Returns true if some may have been dropped. Tries each connection
+  // only once: on some kernels the call succeeds but has no effect for a connection in FIN_WAIT2
+  // that is still a full socket.
   Result<bool> Drop(const TcpPort& port, const std::vector<TcpSocket>& sockets) {
     STASIS_TRY(MayGoOn(port));
     const size_t before = dropped_.size();
@@ -163,8 +165,8 @@ class Freeing {
     const std::string holder = HolderOf(names);
     return Fail(Code::kAlreadyExists,
                 fmt::format("the port {} of the program is in use by {}", ToString(port),
-                            holder.empty() ? "a process that cannot be seen from here" : holder),
-                "End it, then restore again.");
+                            holder.empty() ? "a process that is not visible here" : holder),
+                "End that process, then restore again.");
   }
 
   Status Wait(const TcpPort& port, const std::vector<TcpSocket>& sockets) {
@@ -177,8 +179,8 @@ class Freeing {
     }
     if (freed_.waited_for.empty()) freed_.waited_for = ToString(port);
     const Stopwatch watch;
-    // There is no event for the end of such a socket except its timer, and none for a cancellation
-    // by the user.
+    // Neither the end of such a socket nor a cancellation by the user causes an event, so wait in
+    // small steps until the socket's timer expires.
     for (const Deadline gone = Deadline::In(left); !gone.passed();) {
       if (cancelled_()) return Fail(Code::kCancelled, "cancelled");
       std::this_thread::sleep_for(std::min(kLook, milliseconds(gone.PollTimeout())));
@@ -195,7 +197,7 @@ class Freeing {
                             count == 1 ? "a closed connection"
                                        : fmt::format("{} closed connections", count)),
                 why_not_.code == Code::kPermissionDenied
-                    ? "Restore again after that time, or as root, without waiting."
+                    ? "Restore again after that time, or as root, who need not wait."
                     : "Restore again after that time.");
   }
 

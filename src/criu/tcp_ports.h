@@ -1,9 +1,9 @@
 // The TCP ports that a restore needs, and conflicts with sockets that occupy them.
 //
-// For a minute after a connection is closed, the side that closed first keeps it in TIME_WAIT.
-// Meanwhile its port can only be bound with SO_REUSEADDR, and only if the closed socket had it too.
-// CRIU sets SO_REUSEADDR on the sockets that it creates, but a connection that the program closed
-// shortly before the dump, or that the dump closed, may not have had it.
+// For a minute after a connection was closed, the side that closed first keeps it in TIME_WAIT.
+// During this time its port can be bound only with SO_REUSEADDR, and only if the closed socket had
+// SO_REUSEADDR too. CRIU sets SO_REUSEADDR on the sockets that it creates. But a connection that
+// the program closed shortly before the dump, or that the dump closed, may not have had it.
 #pragma once
 
 #include <cstdint>
@@ -36,14 +36,16 @@ Result<std::vector<TcpPort>> TcpPortsToBind(int files_img, uint64_t size_bytes);
 
 struct FreedPorts {
   double waited_s = 0;     // total time waited
-  std::string waited_for;  // the first port waited for; empty if none
+  std::string waited_for;  // the first port that was not free at once; empty if all were
 };
 
 // Returns when every port can be bound in this network namespace the way CRIU binds it. Drops
-// closed connections in the way if the kernel and the user's rights allow it, otherwise waits for
-// them. Errors: kAlreadyExists for a port in use, with the process or the reason why the user
-// cannot be found; kDeadlineExceeded with the remaining time, returned at once if it exceeds the
-// deadline; kCancelled.
+// closed connections that occupy a port if the kernel and the user's rights permit it. Otherwise
+// waits for their end. Returns
+// - kAlreadyExists for a port in use; the error names the process, or the reason why the process
+//   cannot be found,
+// - kDeadlineExceeded with the remaining time, at once if it exceeds the deadline,
+// - kCancelled.
 Result<FreedPorts> FreeTcpPorts(const std::vector<TcpPort>& ports, const Deadline& deadline,
                                 const std::function<bool()>& cancelled);
 

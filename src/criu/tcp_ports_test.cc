@@ -93,8 +93,8 @@ TEST(TcpPorts, AnUnknownFormatIsRejected) {
   EXPECT_FALSE(PortsOf(""));
 }
 
-// A large image, as of a program with a million files: read in parts, with entries across their
-// boundaries.
+// A large image, like that of a program with a million files. It is read in parts, and some entries
+// cross their boundaries.
 TEST(TcpPorts, AreFoundInAnImageOfAnySize) {
   std::vector<image::FileEntry> files;
   for (int i = 0; i < 70; ++i) {

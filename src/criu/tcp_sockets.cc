@@ -5,12 +5,12 @@
 #include <linux/sock_diag.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <functional>
+
+#include "criu/sock_diag.h"
 
 namespace stasis::criu {
 namespace {
@@ -31,26 +31,13 @@ Request MakeRequest(uint16_t type, uint16_t flags, int family) {
   return request;
 }
 
-// Calls the function for each message of the answer. Returns the kernel's error as a positive
-// number.
+// Calls `take` for each socket of the answer. Returns the kernel's errno, or 0.
 Result<int> Ask(int fd, const Request& request,
                 const std::function<void(const inet_diag_msg&)>& take) {
-  if (::send(fd, &request, sizeof request, 0) < 0) return FailErrno(errno, "sock_diag request");
-  std::vector<char> buffer(64u << 10);
-  while (true) {
-    ssize_t size = TEMP_FAILURE_RETRY(::recv(fd, buffer.data(), buffer.size(), 0));
-    if (size < 0) return FailErrno(errno, "sock_diag answer");
-    auto left = static_cast<unsigned>(size);
-    for (auto* header = reinterpret_cast<nlmsghdr*>(buffer.data()); NLMSG_OK(header, left);
-         header = NLMSG_NEXT(header, left)) {
-      if (header->nlmsg_type == NLMSG_DONE) return 0;
-      if (header->nlmsg_type == NLMSG_ERROR) {
-        return -static_cast<nlmsgerr*>(NLMSG_DATA(header))->error;
-      }
-      if (header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) continue;
-      take(*static_cast<inet_diag_msg*>(NLMSG_DATA(header)));
-    }
-  }
+  return AskSockDiag(fd, &request, sizeof request, [&](const nlmsghdr* header) {
+    if (header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) return;
+    take(*static_cast<inet_diag_msg*>(NLMSG_DATA(header)));
+  });
 }
 
 TcpSocket Parse(const inet_diag_msg& message) {
@@ -100,8 +87,7 @@ uint64_t TcpSocket::cookie() const {
 }
 
 Result<TcpSockets> TcpSockets::Open() {
-  UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-  if (!fd) return FailErrno(errno, "sock_diag socket");
+  STASIS_ASSIGN(UniqueFd fd, OpenSockDiag());
   return TcpSockets(std::move(fd));
 }
 
@@ -126,7 +112,7 @@ Status TcpSockets::Destroy(const TcpSocket& socket) {
   if (error == 0 || error == ENOENT || error == ESTALE) return {};
   if (error == EOPNOTSUPP || error == EINVAL) {
     return Fail(Code::kUnimplemented, Domain::kErrno, error,
-                "this kernel drops no closed connections");
+                "this kernel cannot drop closed connections");
   }
   return FailErrno(error, "drop a closed connection");
 }

@@ -1,4 +1,4 @@
-// The kernel's TCP sockets under one port (sock_diag), including those without a process.
+// The kernel's TCP sockets of one port (sock_diag), including those that no process has open.
 #pragma once
 
 #include <linux/inet_diag.h>
@@ -24,13 +24,14 @@ struct TcpSocket {
   int family = 0;
   int state = 0;  // TCP_LISTEN and so on
   TcpAddress address{};
-  uint64_t inode = 0;                   // 0: no process has it open
+  uint64_t inode = 0;                   // 0 if no process has the socket open
   std::chrono::milliseconds expires{};  // remaining time of its timer
   inet_diag_sockid id{};
 
-  // The program has closed it, but the kernel still has it.
+  // Returns true if the program has closed the socket, but the kernel still has it.
   bool closed() const;
-  // Closed with all written data acknowledged. The kernel keeps it only to answer late packets.
+  // Returns true if the socket is closed and all written data is acknowledged. The kernel keeps
+  // such a socket only to answer late packets.
   bool only_remembered() const;
   // The kernel's id of the socket, never reused.
   uint64_t cookie() const;
@@ -42,9 +43,9 @@ class TcpSockets {
 
   // Returns the sockets of both families in this network namespace.
   Result<std::vector<TcpSocket>> WithLocalPort(uint16_t port);
-  // Destroys the socket. Succeeds also if it no longer exists, even if its address was reused.
-  // Returns kPermissionDenied without CAP_NET_ADMIN, kUnimplemented if the kernel does not support
-  // it (before 6.0, or without CONFIG_INET_DIAG_DESTROY).
+  // Destroys the socket. Succeeds also if the socket no longer exists, even if its address was
+  // reused. Returns kPermissionDenied without CAP_NET_ADMIN, and kUnimplemented if the kernel
+  // cannot destroy sockets (before 6.0, or without CONFIG_INET_DIAG_DESTROY).
   Status Destroy(const TcpSocket& socket);
 
  private:

@@ -94,7 +94,7 @@ class Target {
     std::string state = State();
     return state.starts_with("count") ? std::atol(state.c_str() + 5) : -1;
   }
-  // The program runs and its checks succeed.
+  // Returns true if the program runs and its checks succeed.
   bool Counts() const {
     long before = std::max(Count(), 0L);
     return Eventually([&] { return Count() > before + 1; });
@@ -140,7 +140,7 @@ class Target {
   pid_t launcher_ = -1;  // the process that started the target, or the target
 };
 
-// The CRIU chosen by the test's environment; empty: search for one.
+// Returns the CRIU that the test's environment selects. If it is empty, CRIU is searched for.
 inline std::string ChosenCriu() {
   const char* named = std::getenv("STASIS_CRIU");
   return named == nullptr ? "" : named;

@@ -11,31 +11,25 @@
 
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "base/file.h"
 #include "base/thread.h"
+#include "criu/sock_diag.h"
 
 namespace stasis::criu {
 namespace {
 
-Result<UniqueFd> DiagSocket() {
-  UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-  if (!fd) return FailErrno(errno, "sock_diag socket");
-  return fd;
-}
-
 // A socket always belongs to the network namespace of the thread that created it. A separate thread
-// enters the other namespace, so that the rest of this process stays where it is.
+// enters the other namespace, so that this process stays in its own.
 Result<UniqueFd> DiagSocketOf(process::HostPid pid) {
   STASIS_ASSIGN(uint64_t theirs, process::ReadNamespace(pid, "net"));
   STASIS_ASSIGN(uint64_t ours, process::ReadNamespace({::getpid()}, "net"));
-  if (theirs == ours) return DiagSocket();
+  if (theirs == ours) return OpenSockDiag();
   STASIS_ASSIGN(UniqueFd ns, Open("/proc/" + process::ToString(pid) + "/ns/net", O_RDONLY));
   Result<UniqueFd> made;
   auto work = [&] {
     made = ::setns(ns.get(), CLONE_NEWNET) == 0
-               ? DiagSocket()
+               ? OpenSockDiag()
                : Result<UniqueFd>(FailErrno(errno, "enter the program's network namespace"));
   };
   STASIS_ASSIGN(Thread thread, Thread::Start(work));
@@ -47,7 +41,6 @@ UnixSocket ParseOne(const nlmsghdr* header) {
   auto* message = static_cast<unix_diag_msg*>(NLMSG_DATA(header));
   UnixSocket socket;
   socket.stream = message->udiag_type == SOCK_STREAM || message->udiag_type == SOCK_SEQPACKET;
-  socket.listening = message->udiag_state == 10;  // TCP_LISTEN
   auto left = static_cast<int>(header->nlmsg_len - NLMSG_LENGTH(sizeof *message));
   for (auto* attribute = reinterpret_cast<rtattr*>(message + 1); RTA_OK(attribute, left);
        attribute = RTA_NEXT(attribute, left)) {
@@ -84,25 +77,14 @@ Result<UnixSockets> UnixSockets::Read(process::HostPid pid) {
   ask.request.sdiag_family = AF_UNIX;
   ask.request.udiag_states = ~0u;
   ask.request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER;
-  if (::send(netlink.get(), &ask, sizeof ask, 0) < 0) return FailErrno(errno, "sock_diag request");
-
   UnixSockets found;
-  std::vector<char> buffer(64u << 10);
-  while (true) {
-    ssize_t size = TEMP_FAILURE_RETRY(::recv(netlink.get(), buffer.data(), buffer.size(), 0));
-    if (size < 0) return FailErrno(errno, "sock_diag answer");
-    auto left = static_cast<unsigned>(size);
-    for (auto* header = reinterpret_cast<nlmsghdr*>(buffer.data()); NLMSG_OK(header, left);
-         header = NLMSG_NEXT(header, left)) {
-      if (header->nlmsg_type == NLMSG_DONE) return found;
-      if (header->nlmsg_type == NLMSG_ERROR) {
-        auto* error = static_cast<nlmsgerr*>(NLMSG_DATA(header));
-        return FailErrno(-error->error, "sock_diag of unix sockets");
-      }
-      auto* message = static_cast<unix_diag_msg*>(NLMSG_DATA(header));
-      found.sockets_[message->udiag_ino] = ParseOne(header);
-    }
-  }
+  auto take = [&](const nlmsghdr* header) {
+    auto* message = static_cast<unix_diag_msg*>(NLMSG_DATA(header));
+    found.sockets_[message->udiag_ino] = ParseOne(header);
+  };
+  STASIS_ASSIGN(int error, AskSockDiag(netlink.get(), &ask, sizeof ask, take));
+  if (error != 0) return FailErrno(error, "sock_diag of unix sockets");
+  return found;
 }
 
 const UnixSocket* UnixSockets::Find(uint64_t inode) const {

@@ -11,10 +11,9 @@
 namespace stasis::criu {
 
 struct UnixSocket {
-  uint64_t peer = 0;    // inode of the other end; 0 if none
+  uint64_t peer = 0;    // inode of the other end; 0 if there is none
   bool stream = false;  // SOCK_STREAM or SOCK_SEQPACKET
-  bool listening = false;
-  std::string name;  // "/run/x.sock", "@abstract", or empty
+  std::string name;     // "/run/x.sock", "@abstract", or empty
 };
 
 class UnixSockets {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kLongestLine = 256;
 
-// A child process that the destructor kills.
+// The test program. The destructor kills it.
 struct Probe {
   std::unique_ptr<Subprocess> child;
   UniqueFd input, output;
@@ -63,11 +63,12 @@ Result<std::string> ReadLine(int fd, const Deadline& deadline) {
   while (line.size() < kLongestLine && !line.ends_with('\n')) {
     pollfd ready{fd, POLLIN, 0};
     if (TEMP_FAILURE_RETRY(::poll(&ready, 1, deadline.PollTimeout())) <= 0) {
-      return Fail(Code::kDeadlineExceeded, "the driver did not start in time under the agent");
+      return Fail(Code::kDeadlineExceeded,
+                  "the driver did not start in time in a test program with the agent");
     }
     char c;
     if (TEMP_FAILURE_RETRY(::read(fd, &c, 1)) != 1) {
-      return Fail(Code::kUnavailable, "the program has died under the agent");
+      return Fail(Code::kUnavailable, "a test program with the agent died at its start");
     }
     line += c;
   }
@@ -87,33 +88,36 @@ Result<Finding> Ask(const Machine& machine) {
   STASIS_ASSIGN(std::string line, ReadLine(probe.output.get(), machine.Patience()));
   const pid_t pid = probe.child->pid();
   if (!HasMapped(pid, library)) {
-    return Fail(Code::kUnimplemented, "the loader has not taken " + library + " from LD_PRELOAD");
+    return Fail(Code::kUnimplemented, "the loader did not load " + library + " from LD_PRELOAD");
   }
-  if (line != "driver 0\n") {
+  if (line != "CUDA error 0\n") {
     return Finding::Of("agent", Level::kNote,
-                       "a program starts under it, but the driver does not work there: " +
+                       "a program starts with the agent, but the driver does not work in it: " +
                            line.substr(0, line.size() - 1));
   }
   if (!machine.options.full) {
     return Finding::Of("agent", Level::kOk,
-                       "a program and the driver start under it; --full asks it: " + library);
+                       "a program and the driver start with the agent; --full also checks that it "
+                       "answers: " +
+                           library);
   }
   STASIS_ASSIGN(auto client, agent_client::AgentClient::Find({pid}, machine.options.patience));
   const agent_protocol::HelloReply& hello = client.hello();
   if (hello.blockers != 0) {
     return Finding::Of(
         "agent", Level::kWarning,
-        fmt::format("it answers, and says that it cannot carry memory here: {}",
+        fmt::format("the agent answers, but cannot save GPU memory here: {}",
                     std::string_view(hello.blocker_text,
                                      ::strnlen(hello.blocker_text, sizeof hello.blocker_text))));
   }
-  return Finding::Of("agent", Level::kOk, "a program starts under it, and it answers: " + library);
+  return Finding::Of("agent", Level::kOk,
+                     "a program starts with the agent, which answers: " + library);
 }
 
 }  // namespace
 
 void CheckAgent(const Machine& machine, Findings& findings) {
-  // A driver that hung before would hang here too.
+  // A driver that hung in an earlier check would hang here too.
   if (!machine.driver && machine.driver.error().code == Code::kDeadlineExceeded) return;
   auto found = Ask(machine);
   findings.push_back(

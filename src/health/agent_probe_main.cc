@@ -3,9 +3,9 @@
 //
 //   stasis-agent-probe init|use [LIBRARY]
 //
-// Prints "driver N\n", where N is the driver's last result, or "none\n". `use` also creates a
-// context on the first GPU, which takes half a GiB of its memory: only then does the agent open its
-// socket.
+// Prints "CUDA error N\n", where N is the driver's last result (0: success), or "no CUDA driver\n".
+// `use` also creates a context on the first GPU, which takes half a GiB of its memory. The agent
+// opens its socket only in a program that has a context.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,12 +26,12 @@ int main(int argc, char** argv) {
   auto* init = Find<int(unsigned)>(library, "cuInit");
   auto* retain = Find<int(void**, int)>(library, "cuDevicePrimaryCtxRetain");
   if (init == nullptr || retain == nullptr) {
-    ::puts("none");
+    ::puts("no CUDA driver");
   } else {
     void* context = nullptr;
     int result = init(0);
     if (result == 0 && use) result = retain(&context, 0);
-    ::printf("driver %d\n", result);
+    ::printf("CUDA error %d\n", result);
   }
   ::fflush(stdout);
   char ignored;

@@ -25,7 +25,8 @@ void CheckPrograms(const Machine&, Findings& findings) {
   findings.push_back(Finding::Of("installation", Level::kOk, "complete"));
 }
 
-// Reports CRIU's requirements. Missing privileges are reported by "privileges" only.
+// Reports CRIU's requirements. If this user lacks privileges, only "privileges" is kCannot; the
+// probes that fail for the same reason become notes.
 void CheckCriu(const Machine& machine, Findings& findings) {
   const bool may = criu::CheckPrivileges().has_value();
   for (auto& probed : criu::ProbeMachine(machine.options.criu, machine.Patience())) {
@@ -33,7 +34,7 @@ void CheckCriu(const Machine& machine, Findings& findings) {
     const std::string& name = probed.name;
     if (!probed.ok && !may && name != "privileges" && name != "criu") {
       level = Level::kNote;
-      probed.meaning += "; as root it would be asked with all rights";
+      probed.meaning += "; `sudo stasis check` checks this with all privileges";
     }
     findings.push_back(Finding::Of(name, level, std::move(probed.meaning), std::move(probed.fix)));
   }

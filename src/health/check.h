@@ -1,7 +1,7 @@
 // Checks whether this machine can checkpoint programs. findings.cc lists the checks and the meaning
 // of each finding.
 //
-// No check blocks forever: a driver, disk or CRIU that does not answer is a finding.
+// No check blocks forever: a driver, disk or CRIU that does not answer in time is a finding.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,14 @@ namespace stasis::health {
 
 struct MachineOptions {
   Paths paths;
-  std::string criu;                   // path of CRIU; empty: search for it
-  std::string cuda_library;           // path of libcuda.so.1; empty: the loader's search
+  std::string criu;                   // path of CRIU; if empty, it is searched for
+  std::string cuda_library;           // path of libcuda.so.1; if empty, the loader searches for it
   Result<std::string> agent_library;  // preloaded into programs
-  // Also run checks that take seconds or use a GPU and the disk: disk speed, and a mover on each
-  // GPU.
+  // Also measure the disk's speed, start a mover on each GPU, and let the agent answer. This takes
+  // seconds, disk space and GPU memory.
   bool full = false;
   std::chrono::milliseconds patience{20000};  // time limit for any one check
-  std::string root = {};                      // prefix for /proc and /sys; empty: this machine's
+  std::string root = {};                      // prefix for /proc and /sys; empty on a real machine
 };
 
 // Returns findings in the order of MachineKinds(). Takes about a second, and longer with `full`.

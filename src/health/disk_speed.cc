@@ -46,8 +46,9 @@ struct File {
   bool direct = false;
 };
 
-// Falls back if the file system has no O_DIRECT (an older tmpfs) or no unnamed files (NFS, some
-// FUSE): the file then gets a name that is removed at once.
+// Opens a temporary file without a name, with O_DIRECT if the file system supports it (an older
+// tmpfs does not). NFS and some FUSE file systems have no unnamed files; there the file gets a name
+// that is removed at once.
 Result<File> OpenNameless(const std::string& path) {
   // A worker of the daemon may have more rights than the user who chose the path.
   STASIS_ASSIGN(const UniqueFd place, OpenOwn(path, O_PATH | O_DIRECTORY));
@@ -72,12 +73,13 @@ Result<DiskSpeed> MeasureDisk(const std::string& folder, uint64_t most_bytes,
   STASIS_ASSIGN(const uint64_t free_bytes, FreeBytes(folder));
   const uint64_t bytes = std::min(most_bytes, free_bytes / 8) / kPart * kPart;
   if (bytes < kLeast) {
-    return Fail(Code::kResourceExhausted, fmt::format("too little is free in {} to measure: {} MiB",
-                                                      folder, free_bytes >> 20));
+    return Fail(Code::kResourceExhausted,
+                fmt::format("{} has only {} MiB free, too little to measure its speed", folder,
+                            free_bytes >> 20));
   }
   STASIS_ASSIGN(File file, OpenNameless(folder));
   Buffer part = RandomPart();
-  if (part == nullptr) return Fail(Code::kResourceExhausted, "no memory to measure with");
+  if (part == nullptr) return Fail(Code::kResourceExhausted, "too little memory for a measurement");
 
   DiskSpeed speed;
   speed.direct = file.direct;

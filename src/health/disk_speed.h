@@ -16,9 +16,9 @@ struct DiskSpeed {
   bool direct = false;  // bypassed the page cache; otherwise the speeds are mainly those of memory
 };
 
-// Writes up to `most_bytes` to an unnamed file, which vanishes with this process, syncs it and
-// reads it back. Writes less if `span` expires first, and at most an eighth of the free space.
-// Returns kResourceExhausted if that is less than 16 MiB.
+// Writes up to `most_bytes` to an unnamed file, which vanishes with this process, syncs the file
+// and reads it back. Stops writing after `span`, and stops reading after the same time. Uses at
+// most an eighth of the free space, and returns kResourceExhausted if that is less than 16 MiB.
 Result<DiskSpeed> MeasureDisk(const std::string& folder, uint64_t most_bytes,
                               std::chrono::milliseconds span);
 

@@ -10,12 +10,12 @@ namespace {
 // (CUDA checkpointing: CUcheckpointGpuPair, CUcheckpointCustomStorageInfo), and observations on
 // driver 580 (docs/measurements/).
 constexpr DriverAbility kAbilities[] = {
-    {12040, "550", "checkpoints by NVIDIA's own cuda-checkpoint program, of single processes", ""},
+    {12040, "550", "checkpoints of single processes by NVIDIA's cuda-checkpoint program", ""},
     {12080, "570", "the checkpoint interface that Stasis uses, with a lock that has a timeout",
      "it has no checkpoint interface, so Stasis can neither suspend nor dump GPU programs with it"},
     {13000, "580", "resuming and restoring on other GPUs (--gpu-map)",
      "--gpu-map does not work before 580"},
-    {13040, "later", "storage of a checkpoint by the caller, which Stasis does not use yet", ""},
+    {13040, "later", "checkpoint data stored by the caller, which Stasis does not use yet", ""},
 };
 
 std::string Join(int api_version, bool able) {

@@ -7,18 +7,20 @@
 namespace stasis::health {
 
 struct DriverAbility {
-  int since_api;        // minimum result of cuDriverGetVersion: 12080 is CUDA 12.8
-  const char* driver;   // the first driver with it
-  const char* able;     // the ability: "moving programs to other GPUs"
-  const char* without;  // limitation without it; empty if Stasis does not need it
+  int since_api;       // minimum result of cuDriverGetVersion: 12080 is CUDA 12.8
+  const char* driver;  // the first driver version with this ability
+  const char* able;    // the ability: "resuming and restoring on other GPUs"
+  const char*
+      without;  // the limitation of older drivers; empty if Stasis does not need the ability
 };
 
-// Oldest first.
+// Returns the table, oldest ability first.
 std::span<const DriverAbility> DriverAbilities();
 
-// Formats as "CUDA 12.8".
+// Formats 12080 as "CUDA 12.8".
 std::string ApiName(int api_version);
-// Describes what a driver of that version supports and lacks, as clauses joined by commas.
+// Return the abilities of a driver of that version, and the limitations from abilities that it
+// lacks. Several are joined by "; ".
 std::string AbleTo(int api_version);
 std::string Lacks(int api_version);
 

@@ -16,18 +16,18 @@ constexpr Kind kMachine[] = {
      "unpack the release again; in a checkout `./run build`"},
     {"kernel", "the kernel", kImages, "CRIU and the agent need system calls of Linux 5.9 or newer.",
      "install a newer kernel"},
-    {"user-namespace", "whether this shell's root is root of the machine", "",
-     "In a user namespace root has no rights over the machine: CRIU cannot read what other "
-     "programs have mapped, nor choose process ids.",
-     "run it outside of the rootless container"},
+    {"user-namespace", "whether root in this shell is root on the machine", "",
+     "In a user namespace, root has no privileges on the machine: CRIU can neither read the "
+     "mappings of other programs nor choose process ids.",
+     "run Stasis outside of the rootless container"},
     {"privileges", "this user's rights to dump and restore", kImages,
      "CRIU needs privileges that this user does not have. Suspend and resume of the user's own "
      "programs work without them.",
      kAsRoot},
     {"resource-limits", "whether root may read the limits of other users' programs",
      "dump of another user's program",
-     "CRIU reads the limits of each process. Without CAP_SYS_RESOURCE root may do that only for "
-     "programs of root.",
+     "CRIU reads the limits of each process. Without CAP_SYS_RESOURCE, root may read only those of "
+     "its own programs.",
      "if this is a container, start it with --cap-add SYS_RESOURCE"},
     {"criu", "the CRIU that is used", kImages, "CRIU is missing or too old.",
      "`./run setup` in a checkout, or install your distribution's package when it is 4.1 or newer"},
@@ -39,8 +39,9 @@ constexpr Kind kMachine[] = {
     {"criu-check", "CRIU's own check of the kernel", kImages,
      "The kernel lacks something that CRIU needs.", "`criu check` lists what is missing"},
     {"ptrace-scope", "Yama's restriction of ptrace", "suspend and resume by the agent, dump",
-     "Stasis reaches the agent of a program by ptrace rights. With 1 a user has them only over "
-     "children of the same shell, with 2 only root has them, with 3 no user.",
+     "Stasis needs ptrace permission for a program to reach its agent. With 1, a user has this "
+     "permission only for children of the same shell; with 2, only root has it; with 3, no user "
+     "has it.",
      "`sudo sysctl kernel.yama.ptrace_scope=0`"},
     {"driver", "the GPU's driver", kAllGpu,
      "Without a working driver with the checkpoint interface (570 or newer) no GPU state can be "
@@ -51,32 +52,32 @@ constexpr Kind kMachine[] = {
     {"gpus", "the GPUs", kAllGpu, "The driver reports no GPU.",
      "`nvidia-smi -L` shows what the driver sees; in a container, give it the GPUs"},
     {"persistence", "the persistence mode of the GPUs", "",
-     "The driver shuts an unused GPU down, and the next program or command waits seconds until it "
-     "is up again. Stasis's helpers start the driver themselves, so nothing fails.",
+     "The driver shuts down an unused GPU, and the next program or command waits for seconds until "
+     "the GPU is up again. Nothing fails, because Stasis's helpers start the driver themselves.",
      "`sudo nvidia-smi -pm 1`"},
     {"gpu-memory-free", "room on each GPU for a mover", "",
      "A mover needs 270 to 540 MiB of a GPU's memory for its own context while it copies. If that "
      "is not free, suspend and resume of programs under the agent are refused.",
      "end or suspend other programs on that GPU: `stasis gpu ls`"},
     {"host-memory", "free host memory", "",
-     "Suspended data is kept in host memory, which is too small for everything that is on the "
-     "GPUs.",
+     "Suspended data is kept in host memory, which is too small for all the data on the GPUs.",
      "free or add memory, or suspend to a disk with --spill DIR"},
     {"huge-pages", "transparent huge pages", "",
-     "Without huge pages host memory is slower to fill: the driver's checkpoint of 32 GiB took 14 "
-     "to 21 s, and 10 s with `always`; arenas are made of them unless `shmem_enabled` says `deny`.",
+     "Without huge pages, filling host memory takes longer: the driver's checkpoint of 32 GiB took "
+     "14 to 21 s, and 10 s with `always`. Arenas use huge pages unless `shmem_enabled` is `deny`.",
      "`sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'`"},
     {"reserved-huge-pages", "reserved huge pages (hugetlbfs)", "",
      "This memory is reserved for programs that ask for huge pages explicitly. Stasis does not, so "
-     "it cannot hold suspended data.",
+     "this memory cannot hold suspended data.",
      "`sudo sysctl vm.nr_hugepages=0`, if no program uses them"},
     {"memlock", "how much memory programs of this user may lock", "",
      "Programs inherit this limit from the shell that starts them. A program that locks memory "
-     "(mlock, RDMA) may fail, and one that has locked more can be restored only with a limit as "
-     "high.",
+     "(mlock, RDMA) may fail. A program that has locked more than the limit can be restored only "
+     "with a higher limit.",
      "`ulimit -l unlimited`, or `memlock` in /etc/security/limits.conf"},
     {"run-folder", "room for journals and locks", "everything",
-     "Each operation writes its next step to a journal first.", "free space on that file system"},
+     "Each operation records every step in a journal before it begins the step.",
+     "free space on that file system"},
     {"image-store", "room for images", "dump",
      "An image contains CPU and GPU memory, except data that earlier images have.",
      "free space there, delete images (`stasis image ls`), or choose another store with -d"},
@@ -109,7 +110,7 @@ constexpr Kind kTarget[] = {
      "An earlier restore of its GPU state failed, and the driver does not allow another one.",
      "end the program; an earlier image of it can be restored"},
     {"gpu-sharing", "NCCL and other ways of sharing GPU memory", kAway,
-     "The driver does not restore GPU memory that is shared without the agents: the program would "
+     "The driver cannot restore GPU memory that processes share without agents: the program would "
      "be lost.",
      "docs/nccl.md lists what works"},
     {"nccl-beside", "other jobs with NCCL on its GPUs", "",
@@ -123,7 +124,7 @@ constexpr Kind kTarget[] = {
      "resume.",
      "docs/compatibility.md lists kinds of memory"},
     {"left-to-driver", "whether the data plane can save it", "",
-     "It works, at the speed of the driver: about 2 GB/s out and 6 GB/s back.",
+     "The driver saves the memory instead, at about 2 GB/s, and restores it at about 6 GB/s.",
      "start it with `stasis run`, which loads the agent"},
     {"gpu-files", "forked children that hold GPU files", "dump",
      "A child forked without exec has inherited files that CRIU cannot save.",
@@ -134,9 +135,10 @@ constexpr Kind kTarget[] = {
     {"background", "processes that have left its tree", "dump",
      "An image contains only the process tree.", "run them in the foreground, or end them"},
     {"pid-namespace", "its pid namespace", "dump",
-     "It is neither this one nor one that Stasis made.", "run Stasis in the program's container"},
+     "The program is in a pid namespace that is neither this command's nor made by Stasis.",
+     "run Stasis in the program's container"},
     {"mount-namespace", "its mount namespace", "dump",
-     "It has mounts of its own, as in a container. They can be saved, but not restored.",
+     "The program has its own mounts, as in a container. Stasis cannot restore them.",
      "let the container runtime checkpoint the container"},
     {"session", "its session", "dump",
      "CRIU can restore only a session that began in the pid namespace of the program.",
@@ -160,37 +162,39 @@ constexpr Kind kTarget[] = {
      "The peer does not know of the dump: it waits, times out, or continues without the program.",
      "--tcp=close cuts them, --tcp=keep keeps them"},
     {"tcp-in-flight", "connections that have not been accepted yet", "dump",
-     "They still belong to the kernel.", "try again, or --criu-opt skip-in-flight"},
+     "CRIU cannot save a connection that the program has not accepted.",
+     "try again, or --criu-opt skip-in-flight"},
     {"socket", "other sockets", "dump", "CRIU cannot save them.",
      "disable the feature that uses them"},
     {"unix-socket", "connections to programs outside of its tree", "dump",
-     "One end of a connection cannot be saved.", "have the program close it before a dump"},
+     "CRIU cannot save a connection if only one end is in the program.",
+     "have the program close it before a dump"},
     {"program-memory", "host memory for its GPU data", kAway,
      "The data would not fit into this machine's memory, or its control group's.",
      "free memory, or --ignore-memory on a machine whose memory grows with use"},
-    {"image-space", "room for its image", "dump", "The image would not fit.",
+    {"image-space", "room for its image", "dump", "The store has too little free space.",
      "free space, or choose another store with -d"},
     {"watchdog-device", "/dev/watchdog", "",
      "If the pause is longer than the timeout of the watchdog, the machine restarts.",
-     "let the program close it properly first"},
+     "have the program disarm and close it first"},
     {"watchdog-systemd", "systemd's watchdog of its unit", "",
-     "systemd kills a unit that does not report in time, so the pause must be shorter than that. A "
-     "dump ends the program anyway, and its unit may start it again.",
+     "systemd kills a unit that does not report in time, so the pause must be shorter than the "
+     "timeout. A dump ends the program, and its unit may then restart it.",
      "`systemctl edit UNIT`: WatchdogSec=0, and Restart=no for a dump"},
     {"watchdog-thread", "threads that detect a hung program", "",
-     "PyTorch ends a program whose collectives exceed a timeout; this time also passes while the "
-     "program is suspended.",
+     "PyTorch ends a program whose collectives exceed a timeout. The time during which the program "
+     "is suspended counts too.",
      "keep the pause below the timeout of init_process_group, or raise it"},
     {"timers", "timers that are running", "",
-     "A timer continues while the program is suspended. After a restore it has the time that was "
-     "left at the dump.",
+     "A timer runs on while the program is suspended. After a restore, the timer continues with "
+     "the "
+     "time that was left at the dump.",
      ""},
     {"inotify", "watched files", "", "Changes during the pause are not reported to the program.",
      ""},
     {"locked-memory", "memory that it has locked", "",
-     "A restore locks it again, which needs a sufficient limit on locked memory, and that much "
-     "free "
-     "memory.",
+     "A restore locks the memory again. This needs a sufficient limit on locked memory, and that "
+     "much free memory.",
      ""},
     {"other", "anything else", "dump", "", ""},
 };

@@ -1,5 +1,5 @@
-// The kinds of findings of `stasis check`, each with a stable name. findings.cc has the only list;
-// docs/check.md describes the same kinds, which a test verifies.
+// The kinds of findings of `stasis check`, each with a stable name. findings.cc has the list; a
+// test verifies that docs/check.md describes the same kinds.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,13 @@ std::string_view LevelName(Level level);  // "ok", "note", "warning", "cannot"
 struct Kind {
   const char* id;
   const char* about;    // the subject of the check
-  const char* stops;    // the features that do not work at level kCannot; empty: never kCannot
-  const char* meaning;  // sentences that explain a finding that is not ok
-  const char* fix;      // a command or step, unless the finding itself has a better one
+  const char* stops;    // features that do not work at level kCannot; empty if never kCannot
+  const char* meaning;  // explains a finding that is not ok
+  const char* fix;      // the default for Finding::fix
 };
 
-// Kinds for the machine, each after those that it depends on, and kinds for a target.
+// Return the kinds for the machine, each after those that it depends on, and the kinds for a
+// target.
 std::span<const Kind> MachineKinds();
 std::span<const Kind> TargetKinds();
 // Returns the kind of that name, or the kind "other" for an unknown name.
@@ -38,7 +39,7 @@ struct Finding {
   std::string found;  // the observation, with figures
   std::string fix;    // empty if nothing needs fixing
 
-  // If `fix` is empty and the level is not ok, uses the text of the kind.
+  // If `fix` is empty, uses the fix of the kind for a warning or kCannot.
   static Finding Of(std::string_view id, Level level, std::string found, std::string fix = {});
 };
 

@@ -45,7 +45,7 @@ TEST(Findings, ThePageHasTheTablesOfTheCode) {
   EXPECT_THAT(page, HasSubstr(drivers)) << "it should read:\n" << drivers;
 }
 
-TEST(Findings, HaveNamesOfTheirOwn) {
+TEST(Findings, HaveUniqueNames) {
   std::set<std::string> seen;
   for (auto kinds : {MachineKinds(), TargetKinds()}) {
     for (const Kind& kind : kinds) EXPECT_TRUE(seen.insert(kind.id).second) << kind.id;
@@ -54,9 +54,9 @@ TEST(Findings, HaveNamesOfTheirOwn) {
   EXPECT_STREQ(KindOf("nobody knows").id, "other");
 }
 
-// Checks the names in the sources of the checks: a name missing in the table would silently become
-// "other".
-TEST(Findings, WhatIsFoundIsInTheTable) {
+// Searches the sources of the checks for names of findings. KindOf() would turn a name that is not
+// in the table into "other".
+TEST(Findings, EveryNameInTheSourcesIsInTheTable) {
   const char* files[] = {
       "/src/health/host_checks.cc", "/src/health/gpu_checks.cc", "/src/health/store_checks.cc",
       "/src/health/agent_check.cc", "/src/health/check.cc",      "/src/health/program.cc",

@@ -10,7 +10,7 @@
 namespace stasis::health {
 namespace {
 
-// Size of a mover's context with and without a reduced stack limit (H200, driver 580).
+// Sizes of a mover's context with a reduced stack limit and without one (H200, driver 580).
 constexpr uint64_t kSmallContext = 270u << 20;
 constexpr uint64_t kWholeContext = 540u << 20;
 
@@ -24,8 +24,9 @@ void CheckPersistence(const Machine& machine, Findings& findings) {
   if (!off.empty()) {
     findings.push_back(Finding::Of("persistence", Level::kWarning, "off: " + off));
   } else if (!unknown.empty()) {
-    findings.push_back(Finding::Of("persistence", Level::kNote,
-                                   "NVIDIA's management library (NVML) does not tell: " + unknown));
+    findings.push_back(
+        Finding::Of("persistence", Level::kNote,
+                    "NVIDIA's management library (NVML) does not report it for " + unknown));
   } else {
     findings.push_back(Finding::Of("persistence", Level::kOk, "on"));
   }
@@ -47,12 +48,12 @@ void CheckDriver(const Machine& machine, Findings& findings) {
     const std::string able = AbleTo(driver->api_version);
     found += ": " + (Lacks(driver->api_version).empty() || driver->api_version == 0
                          ? driver->why_not
-                         : (able.empty() ? "it can save no GPU state at all" : "it has " + able));
+                         : (able.empty() ? "it cannot save GPU state" : "it supports " + able));
     findings.push_back(Finding::Of("driver", Level::kCannot, found));
     return;
   }
   const bool hardware = abi::IsHardware(driver->kind);
-  if (!hardware) found += ", the software GPU: its times mean nothing";
+  if (!hardware) found += ", a software GPU: times measured with it mean nothing";
   findings.push_back(Finding::Of("driver", hardware ? Level::kOk : Level::kNote, found));
   const std::string lacks = Lacks(driver->api_version);
   findings.push_back(Finding::Of("driver-can", lacks.empty() ? Level::kOk : Level::kWarning,
@@ -60,7 +61,7 @@ void CheckDriver(const Machine& machine, Findings& findings) {
 }
 
 void CheckGpus(const Machine& machine, Findings& findings) {
-  // A driver that did not answer has its own finding.
+  // CheckDriver() reports a driver that does not answer.
   if (!machine.driver) return;
   if (!machine.gpus || machine.gpus->empty()) {
     findings.push_back(Finding::Of("gpus", Level::kCannot,
@@ -84,7 +85,7 @@ void CheckGpus(const Machine& machine, Findings& findings) {
   }
   if (room) {
     findings.push_back(Finding::Of("gpu-memory-free", Level::kOk,
-                                   fmt::format("{} MiB and more on each", kWholeContext >> 20)));
+                                   fmt::format("at least {} MiB on each", kWholeContext >> 20)));
   }
 }
 

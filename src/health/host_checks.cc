@@ -30,7 +30,7 @@ void CheckKernel(const Machine&, Findings& findings) {
 void CheckUserNamespace(const Machine& machine, Findings& findings) {
   auto machines = IsMachinesUserNamespace(machine.options.root);
   if (!machines || *machines) {
-    findings.push_back(Finding::Of("user-namespace", Level::kOk, "the machine's own users"));
+    findings.push_back(Finding::Of("user-namespace", Level::kOk, "the initial user namespace"));
     return;
   }
   findings.push_back(Finding::Of("user-namespace", Level::kWarning,
@@ -40,8 +40,9 @@ void CheckUserNamespace(const Machine& machine, Findings& findings) {
 void CheckPtraceScope(const Machine& machine, Findings& findings) {
   auto scope = ReadPtraceScope(machine.options.root);
   if (!scope || *scope == 0) {
-    findings.push_back(Finding::Of("ptrace-scope", Level::kOk,
-                                   scope ? "kernel.yama.ptrace_scope is 0" : "there is no Yama"));
+    findings.push_back(Finding::Of(
+        "ptrace-scope", Level::kOk,
+        scope ? "kernel.yama.ptrace_scope is 0" : "Yama is not enabled in this kernel"));
     return;
   }
   const bool root = HasCapability(kSysPtrace);
@@ -50,15 +51,15 @@ void CheckPtraceScope(const Machine& machine, Findings& findings) {
   if (*scope == 3 || (*scope == 2 && !root)) level = Level::kCannot;
   findings.push_back(
       Finding::Of("ptrace-scope", level,
-                  found + (root && *scope < 3 ? "; this user may trace all the same" : ""),
-                  *scope == 3 ? "it can only be changed by a restart of the machine" : ""));
+                  found + (root && *scope < 3 ? ", but CAP_SYS_PTRACE lets this user trace" : ""),
+                  *scope == 3 ? "only a restart of the machine can change it" : ""));
 }
 
 void CheckResourceLimits(const Machine&, Findings& findings) {
   if (::geteuid() != 0 || HasCapability(kSysResource)) {
     findings.push_back(Finding::Of("resource-limits", Level::kOk,
                                    ::geteuid() == 0 ? "this user has CAP_SYS_RESOURCE"
-                                                    : "a user dumps only programs of his own"));
+                                                    : "a user dumps only their own programs"));
     return;
   }
   findings.push_back(
@@ -103,7 +104,7 @@ void CheckHugePages(const Machine& machine, Findings& findings) {
   const bool many = page != 0 && memory->huge_pages_free > kManyReserved / page;
   findings.push_back(
       Finding::Of("reserved-huge-pages", many ? Level::kWarning : Level::kOk,
-                  fmt::format("{} of {} KiB set aside, {} of them unused", memory->huge_pages,
+                  fmt::format("{} pages of {} KiB reserved, {} of them unused", memory->huge_pages,
                               page >> 10, memory->huge_pages_free)));
 }
 

@@ -45,7 +45,7 @@ class OtherMachine : public ::testing::Test {
 };
 
 TEST_F(OtherMachine, PtraceScope) {
-  EXPECT_EQ(Found(CheckPtraceScope), "ptrace-scope ok") << "there is no Yama";
+  EXPECT_EQ(Found(CheckPtraceScope), "ptrace-scope ok") << "Yama is not enabled in this kernel";
   Put("/proc/sys/kernel/yama/ptrace_scope", "0\n");
   EXPECT_EQ(Found(CheckPtraceScope), "ptrace-scope ok");
   Put("/proc/sys/kernel/yama/ptrace_scope", "1\n");
@@ -91,7 +91,7 @@ TEST_F(OtherMachine, Memory) {
   EXPECT_EQ(Found(CheckMemory, {gpu}), "host-memory warning");
 }
 
-// Reported by NVML, which softgpu does not have.
+// Needs a simulated machine because NVML reports persistence, and softgpu has no NVML.
 TEST_F(OtherMachine, PersistenceAndRoomOfGpus) {
   device::Gpu gpu;
   gpu.total_bytes = 80ull << 30;

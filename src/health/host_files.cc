@@ -47,7 +47,7 @@ std::string_view After(std::string_view text, std::string_view key) {
   return {};
 }
 
-// Parses a line "Key:   4711 kB". Absent if the number of bytes overflows 64 bits.
+// Parses a line "Key:   4711 kB" and returns bytes. Returns no value on overflow.
 std::optional<uint64_t> KibiBytes(std::string_view text, std::string_view key) {
   auto value = Number(After(text, key));
   if (!value || *value > UINT64_MAX >> 10) return std::nullopt;

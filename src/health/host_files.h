@@ -1,6 +1,6 @@
-// Parsers of files in /proc and /sys. `root` is a prefix for paths, "" for this machine's. Each
-// file is read up to a size limit. A missing, overlong or malformed file gives no value rather than
-// a guess.
+// Parsers of files in /proc and /sys. `root` is a prefix for paths, empty except in tests. Each
+// file is read up to a size limit. The functions return no value for a missing, overlong or
+// malformed file.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,11 @@ std::optional<Memory> ReadMemory(const std::string& root);
 // "shmem_enabled".
 std::optional<std::string> ReadHugePagePolicy(const std::string& root, const std::string& name);
 
-// Returns kernel.yama.ptrace_scope, 0 to 3. Absent without Yama, which then restricts nothing.
+// Returns kernel.yama.ptrace_scope, 0 to 3, or no value if the kernel has no Yama. Without Yama,
+// ptrace is not restricted further.
 std::optional<int> ReadPtraceScope(const std::string& root);
 
-// Returns true if all user ids map to themselves, as in the initial user namespace.
+// Returns true if all user ids map to themselves, as they do in the initial user namespace.
 std::optional<bool> IsMachinesUserNamespace(const std::string& root);
 
 // Parses "6.1.0-18-amd64" to {6, 1}.
@@ -38,13 +39,14 @@ struct KernelVersion {
 };
 std::optional<KernelVersion> ParseKernelVersion(const std::string& release);
 
-// Returns the locked memory of a process. Absent if it does not exist or may not be read.
+// Returns the amount of locked memory of a process.
 std::optional<uint64_t> ReadLockedBytes(const std::string& root, process::HostPid pid);
 // Returns the value of a variable in the environment that the process was started with.
 std::optional<std::string> ReadVariable(const std::string& root, process::HostPid pid,
                                         const std::string& name);
-// Return the number of watches of an inotify descriptor, and whether a timerfd is armed.
+// Returns the number of watches of an inotify descriptor.
 std::optional<uint64_t> CountWatches(const std::string& root, process::HostPid pid, int fd);
+// Returns true if a timerfd is armed.
 std::optional<bool> IsTimerRunning(const std::string& root, process::HostPid pid, int fd);
 // Returns the names of the process's threads.
 std::vector<std::string> ReadThreadNames(const std::string& root, process::HostPid pid);

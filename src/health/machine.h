@@ -1,4 +1,4 @@
-// Data shared by the checks of a machine. Internal to this directory.
+// The data that the checks of a machine share. Internal to this folder.
 #pragma once
 
 #include <optional>
@@ -11,20 +11,18 @@ namespace stasis::health {
 
 struct Machine {
   const MachineOptions& options;
-  // Queried once, so that a hung driver costs only one timeout.
+  // Results of one query each, so that a hung driver costs only one timeout.
   Result<device::DriverInfo> driver;
   Result<std::vector<device::Gpu>> gpus;
 
   uint64_t gpu_bytes(bool used) const;  // total memory of all GPUs, or the used part of it
   Deadline Patience() const { return Deadline::In(options.patience); }
-  // Formats the time limit for a check that got no answer.
-  std::string Seconds() const;
 };
 
 using Findings = std::vector<Finding>;
 using Check = void (*)(const Machine&, Findings&);
 
-// The checks, one function for each kind or few kinds, in files of similar name.
+// Each check reports one kind of finding, or a few related kinds.
 void CheckKernel(const Machine&, Findings&);
 void CheckUserNamespace(const Machine&, Findings&);
 void CheckResourceLimits(const Machine& machine, Findings& findings);

@@ -26,12 +26,12 @@ void LookForWatchdogDevice(const Looked& looked) {
   for (const auto& file : looked.files) {
     if (!file.target.starts_with("/dev/watchdog")) continue;
     return looked.Add("watchdog-device", Level::kWarning,
-                      fmt::format("holds {} (fd {})", file.target, file.fd));
+                      fmt::format("has {} open (fd {})", file.target, file.fd));
   }
 }
 
-// As sd_watchdog_enabled(3): WATCHDOG_USEC, and WATCHDOG_PID, which excludes processes that merely
-// inherited it.
+// Reads the variables as sd_watchdog_enabled(3) does. A process whose WATCHDOG_PID is that of
+// another process only inherited the variables.
 void LookForSystemd(const Looked& looked) {
   const process::HostPid pid = looked.member.id.pid;
   auto span = ReadVariable(kRoot, pid, "WATCHDOG_USEC");
@@ -42,7 +42,7 @@ void LookForSystemd(const Looked& looked) {
                       span->find_first_not_of("0123456789") == std::string::npos;
   if (!number) return;
   looked.Add("watchdog-systemd", Level::kWarning,
-             fmt::format("has to tell systemd that it is alive every {:.3g} s",
+             fmt::format("must report to systemd's watchdog every {:.3g} s",
                          static_cast<double>(std::stoull(*span)) / 1e6));
 }
 
@@ -63,7 +63,7 @@ void LookForTimers(const Looked& looked) {
     running += IsTimerRunning(kRoot, looked.member.id.pid, file.fd).value_or(false);
   }
   if (running == 0) return;
-  looked.Add("timers", Level::kNote, fmt::format("has {} timerfds that run", running));
+  looked.Add("timers", Level::kNote, fmt::format("has {} armed timerfds", running));
 }
 
 void LookForWatches(const Looked& looked) {
@@ -93,7 +93,7 @@ std::vector<Finding> LookAtProgram(const process::ProcessTree& tree) {
   const size_t count = std::min(tree.members.size(), kMostProcesses);
   for (size_t i = 0; i < count; ++i) {
     auto files = process::ReadOpenFiles(tree.members[i].id.pid);
-    // The process may have ended or may not be inspected; its files are then skipped.
+    // This fails if the process has ended or may not be inspected. Its files are then skipped.
     Looked looked{tree.members[i], files ? *std::move(files) : std::vector<process::OpenFile>(),
                   findings};
     for (auto look : kLooks) look(looked);

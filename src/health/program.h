@@ -1,5 +1,5 @@
-// Finds properties of a program that a pause would disturb or that CRIU restores only in part. None
-// of them prevents an operation. Obstacles to operations are found by checks/.
+// Finds properties of a program that a pause would disturb, or that CRIU restores only in part.
+// They do not prevent an operation; checks/ finds properties that do.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,9 @@
 
 namespace stasis::health {
 
-// Returns at most one finding of each kind per process, in the tree's order, for at most this many
-// processes.
 inline constexpr size_t kMostProcesses = 64;
+// Returns at most one finding of each kind per process, in the tree's order. Examines only the
+// first kMostProcesses processes.
 std::vector<Finding> LookAtProgram(const process::ProcessTree& tree);
 
 }  // namespace stasis::health

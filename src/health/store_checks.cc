@@ -1,4 +1,4 @@
-// Checks of the places where Stasis writes: its own directory and the image store.
+// Checks of the folders to which Stasis writes: its state folder and the image store.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,8 +20,8 @@ constexpr uint64_t kMeasured = 256u << 20;
 constexpr std::chrono::milliseconds kMeasuring{3000};  // in each direction
 constexpr double kSlowBytesPerS = 200e6;
 
-// Returns the free bytes of the file system of `path`, existing or not, if this user may write
-// there.
+// Returns the free bytes of the file system of `path`, which need not exist yet. Returns an error
+// if this user may not write there.
 Result<uint64_t> AskRoom(const Machine& machine, const std::string& path) {
   STASIS_ASSIGN(std::string text, AskBounded(
                                       [&](const NoteStep&) -> Result<std::string> {
@@ -85,7 +85,7 @@ void CheckDiskSpeed(const Machine& machine, Findings& findings) {
       },
       machine.Patience());
   if (!text) {
-    // Too little space for the measurement is reported by "image-store".
+    // With too little space for the measurement, "image-store" is already kCannot.
     const bool full = text.error().code == Code::kResourceExhausted;
     findings.push_back(Finding::Of("disk-speed", full ? Level::kWarning : Level::kCannot,
                                    store + ": " + text.error().ToString(), text.error().hint));

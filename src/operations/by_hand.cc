@@ -51,7 +51,7 @@ Status ByHand::RefuseSuspended() const {
   if (!suspended) return {};
   return Fail(Code::kFailedPrecondition,
               fmt::format("process {} was suspended by Stasis", id_.pid.value),
-              fmt::format("`stasis resume {}` brings it back", id_.pid.value));
+              fmt::format("`stasis resume {}` resumes it", id_.pid.value));
 }
 
 // Refuses shared memory: the driver's checkpoint of it succeeds, and its restore fails or separates
@@ -62,7 +62,7 @@ Status ByHand::RefuseShared(const agent_protocol::HelloReply& hello) const {
   if ((hello.blockers & kFatal) != 0) {
     return Fail(Code::kUnimplemented,
                 fmt::format("process {}: {}", id_.pid.value, gpu_state::WhyNotShared(hello)),
-                "the driver's checkpoint of it would succeed, and its restore would fail");
+                "the driver could checkpoint this memory, but not restore it");
   }
   return gpu_state::CheckSharesNothing({id_, &hello}, "this step uses the driver alone");
 }
@@ -99,13 +99,14 @@ Status ByHand::Own(const Deadline& deadline) const {
 Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
   STASIS_TRY(RefuseSuspended());
   if (memory == Memory::kOwn) {
-    // If it is locked already the driver refuses; the agent might not answer any more.
+    // The agent of a locked process may not answer. The driver then refuses the lock below.
     STASIS_ASSIGN(ProcessState state, device_->State(id_.pid));
     if (state == ProcessState::kRunning) STASIS_TRY(Own(deadline));
   } else if (auto agent = gpu_state::FindAgent(*agents_, id_,
                                                std::min(gpu_state::kAgentAnswer, Left(deadline)));
              agent && *agent) {
-    // Checked now, because the agent cannot answer after the lock and a checkpoint may follow.
+    // Checked before the lock, because a checkpoint may follow it, and the agent of a locked
+    // process cannot answer.
     STASIS_TRY(gpu_state::CheckSharesNothing({id_, &(*agent)->hello()},
                                              "this step uses the driver alone"));
   }
@@ -115,15 +116,16 @@ Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
 Status ByHand::Checkpoint(const Deadline& deadline) const {
   STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(*agents_, id_));
   if ((memory & agent_protocol::kMemoryAway) != 0) return RefuseSuspended();
-  // It may have been locked by another tool, and its agent cannot answer any more.
+  // Another tool may have locked the process, and its agent then cannot answer. The agent's header
+  // is enough for this check.
   if ((memory & agent_protocol::kMemoryShared) != 0) {
     return Fail(
         Code::kUnimplemented,
         fmt::format("process {} shares GPU memory with another process (CUDA IPC), which the "
                     "driver's checkpoint would separate",
                     id_.pid.value),
-        fmt::format("`stasis gpu unlock {}` lets it run again; `stasis suspend` of a job or "
-                    "process whose tree contains both works through their agents",
+        fmt::format("`stasis gpu unlock {}` lets the process run again; `stasis suspend` of a job "
+                    "or process whose tree contains both works through their agents",
                     id_.pid.value));
   }
   if ((memory & agent_protocol::kMemoryImported) != 0) {
@@ -131,8 +133,8 @@ Status ByHand::Checkpoint(const Deadline& deadline) const {
                 fmt::format("process {} has GPU memory that an earlier resume returned; the driver "
                             "alone could not restore it",
                             id_.pid.value),
-                fmt::format("use `stasis suspend {0}`, or unlock it and `stasis gpu toggle {0}`: "
-                            "both work through its agent",
+                fmt::format("use `stasis suspend {0}`, or unlock the process and use `stasis gpu "
+                            "toggle {0}`; both work through its agent",
                             id_.pid.value));
   }
   return device_->Checkpoint(id_.pid, deadline);
@@ -152,15 +154,15 @@ Status ByHand::Suspend(const Deadline& deadline) const {
   STASIS_TRY(Lock(Memory::kOwn, deadline));
   auto done = Checkpoint(deadline);
   if (done) return {};
-  // Unlocks it again, because it was running before.
+  // Unlock the process, because it was running before.
   Error error = std::move(done).error();
   auto state = device_->State(id_.pid);
   if (state && *state == ProcessState::kLocked) {
     if (auto undone = device_->Unlock(id_.pid, Deadline::In(kUndo)); !undone) {
       error.not_undone = true;
-      error.hint = "it could not be unlocked either: " + undone.error().ToString();
+      error.hint = "the process could not be unlocked either: " + undone.error().ToString();
     } else {
-      error.message += "; it was unlocked again";
+      error.message += "; the process was unlocked again";
     }
   } else if (!state || *state != ProcessState::kRunning) {
     error.not_undone = true;
@@ -182,7 +184,7 @@ Status ByHand::Toggle(const device::GpuMap& map, const Deadline& deadline) const
                   fmt::format("process {} is {}: only running and checkpointed processes can be "
                               "toggled",
                               id_.pid.value, device::StateName(state)),
-                  state == ProcessState::kLocked ? "`stasis gpu unlock` lets it run" : "");
+                  state == ProcessState::kLocked ? "`stasis gpu unlock` lets it run again" : "");
   }
 }
 

@@ -30,8 +30,8 @@ using checks::Target;
 using gpu_state::Processes;
 using gpu_state::Services;
 
-// Writes to the store's file system. A writer would hang for ever on a frozen one, or on one whose
-// server or disk has failed.
+// Writes to the store's file system in a child process. A write to a file system that is frozen, or
+// whose server or disk has failed, may never return.
 Status CheckStoreAnswers(const Services& services, const std::string& store) {
   auto write = [&](const NoteStep& note) -> Result<std::string> {
     note("write to " + store);
@@ -121,9 +121,8 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
   result.left_to_driver = shared->left_to_driver();
   if (!dump.leave_running) result.pid = 0;
 
-  DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(facts.criu_path),
-              std::move(facts.criu_version), std::move(facts.stdio), std::move(name),
-              facts.in_own_pidns, *shared, stored);
+  DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(facts),
+              std::move(name), *shared, stored);
   plan::Plan plan = run.MakePlan();
   auto done = Execute(session, run.operation(), plan, options, std::move(result));
   if (!done) {
@@ -137,16 +136,14 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
   result.shared_bytes = run.shared_bytes();
   result.saved = shared->saved();
   for (std::string& note : shared->notes()) result.notes.push_back(std::move(note));
-  const store::WrittenUnits& gpu = run.blocks();
-  const store::WrittenUnits& cpu = run.pages();
-  result.stored.added = run.added_bytes();
-  result.stored.gpu = {gpu.stored_bytes, gpu.new_bytes, gpu.shared_bytes, gpu.repeated_bytes,
-                       gpu.zero_bytes};
-  result.stored.cpu = {cpu.stored_bytes, cpu.new_bytes, cpu.shared_bytes, cpu.repeated_bytes,
-                       cpu.zero_bytes};
-  for (const std::string& note : gpu.notes) result.notes.push_back(note);
-  for (const std::string& note : cpu.notes) result.notes.push_back(note);
-  for (const std::string& note : run.notes()) result.notes.push_back(note);
+  auto part = [](const store::WrittenUnits& units) -> StoredPart {
+    return {units.stored_bytes, units.new_bytes, units.shared_bytes, units.repeated_bytes,
+            units.zero_bytes};
+  };
+  result.stored = {run.added_bytes(), part(run.blocks()), part(run.pages())};
+  for (const auto* notes : {&run.blocks().notes, &run.pages().notes, &run.notes()}) {
+    result.notes.insert(result.notes.end(), notes->begin(), notes->end());
+  }
   return result;
 }
 

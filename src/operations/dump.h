@@ -14,7 +14,7 @@ namespace stasis::operations {
 
 struct DumpOptions {
   std::string store;  // the image's folder is created here
-  std::string name;   // of the image; empty: made from the target's name and the time
+  std::string name;   // of the image; if empty, made from the target's name and the time
   bool leave_running = false;
   bool full = false;  // write every block, even those that an earlier image has
   store::Compression compression = store::Compression::kNone;

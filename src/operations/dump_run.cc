@@ -27,8 +27,8 @@ using plan::PhaseScope;
 using plan::Plan;
 using std::chrono::seconds;
 
-// The number of the journal lock in CRIU, which holds it until it has released the program, even if
-// this process is dead.
+// The descriptor number of the journal lock in CRIU. CRIU holds the lock until it has released the
+// program, even if this process dies before that.
 constexpr int kCriuLockFd = 20;
 
 constexpr seconds kCriuStart{20};
@@ -71,12 +71,12 @@ Phase DumpRun::ImageBegin() {
           }};
 }
 
-// A store that does not answer keeps the hidden folder. The undo succeeds nevertheless, because the
-// program is as it was before.
+// If the store does not answer, the hidden folder stays. The undo succeeds nevertheless, because
+// the program is as it was before.
 Status DumpRun::AbortImage() {
   if (!writer_) return {};
   if (!cleaner_) return writer_->Abort();  // the store has just answered
-  // Committed: the image was renamed, but the job's record failed.
+  // True if the image was renamed, but the job's record could not be written.
   const bool committed = writer_->committed();
   const std::string what = committed ? operation_.image : writer_->partial_path();
   Status removed = committed ? cleaner_->DeleteImage() : cleaner_->Abort();
@@ -98,8 +98,8 @@ Status DumpRun::AbortImage() {
   return {};
 }
 
-// Runs after the phases that take the GPU state away, because these fill what is written, and
-// before CRIU starts, because the child would hold CRIU's socket.
+// Runs after the phases that take the GPU state away, because the child works on a copy of their
+// results. Runs before CRIU starts, because the child would inherit CRIU's socket.
 Phase DumpRun::StartImageProcess() {
   return {.name = "image-writer",
           .run = [this](PhaseScope&) -> Status {
@@ -133,18 +133,19 @@ Phase DumpRun::TreeCheck() {
           }};
 }
 
-// Runs inside CRIU's post-dump notification; an error lets the program run.
+// Runs inside CRIU's post-dump notification. After an error CRIU lets the program run.
 Status DumpRun::AnswerPostDump(PhaseScope& scope) {
   STASIS_TRY(scope.RunNested("describe"));
-  // CRIU's files are complete and synced later, so the program may run.
+  // CRIU's files are complete. They are synced when the program runs again.
   if (dump_.leave_running) return {};
   STASIS_TRY(scope.RunNested(kCpuWrite));
   if (has_data()) STASIS_TRY(scope.Await(kDataWrite));
   return scope.RunNested(kCommit);
 }
 
-// For a CRIU that failed after the commit. If it has begun to end the program, ends the rest: the
-// image is complete and a part of a program is useless, so the dump succeeds.
+// Called if CRIU failed after the commit. If CRIU had begun to kill the program, kills the
+// remaining processes, and the dump succeeds: the image is complete, and a part of a program is
+// useless.
 Status DumpRun::FinishHalfEnded(Status dumped) {
   half_ended_ = HasBegunToEnd();
   if (!half_ended_) return dumped;
@@ -163,10 +164,10 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   request.log_path = LogPath();
   request.leave_running = dump_.leave_running;
   request.options = dump_.criu;
-  stdio_.ApplyTo(request.options);
+  facts_.stdio.ApplyTo(request.options);
   const std::map<int, int> lock = {{kCriuLockFd, session_.journal->lock_fd()}};
-  STASIS_ASSIGN(auto criu, session_.criu->StartDump(criu_path_, request, in_own_pidns_, lock,
-                                                    Deadline::In(kCriuStart)));
+  STASIS_ASSIGN(auto criu, session_.criu->StartDump(facts_.criu_path, request, facts_.in_own_pidns,
+                                                    lock, Deadline::In(kCriuStart)));
   Status answered;
   Status dumped = criu->Dump(
       request,
@@ -177,15 +178,15 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
       },
       scope.deadline());
   criu_ended_the_program_ = dumped && !dump_.leave_running;
-  // The first error is the cause; CRIU's own error follows from it.
+  // An error of the answer is the cause. CRIU's own error only follows from it.
   STASIS_TRY(std::move(answered));
   dumped = KeepLog(std::move(dumped));
   if (dumped || dump_.leave_running || !writer_->committed()) return dumped;
   return FinishHalfEnded(std::move(dumped));
 }
 
-// A CRIU that was killed after the commit may not have killed any process yet; then the program
-// runs again and must not be ended. CRIU kills the root first: while the root lives and has no
+// If CRIU was killed after the commit, it may not have killed any process yet. Then the program
+// runs again and must not be ended. CRIU kills the root first: while the root is alive and has no
 // pending SIGKILL, no process was killed.
 bool DumpRun::HasBegunToEnd() const {
   const process::ProcessId root = survey_.tree.root().id;
@@ -202,8 +203,8 @@ Status DumpRun::KeepLog(Status dumped) {
   return dumped;
 }
 
-// CRIU holds the tree stopped, and its current state is what the image contains. Children may have
-// started and ended since the survey.
+// Reads the tree again, because children may have started or ended since the survey. CRIU has
+// stopped the tree, so the image contains exactly this state.
 Phase DumpRun::Describe() {
   return {.name = "describe", .run = [this](PhaseScope& scope) -> Status {
             checks::Survey stopped = survey_;
@@ -219,9 +220,8 @@ Phase DumpRun::Describe() {
             // image is deleted.
             STASIS_TRY(checks::CheckStillOwn(stopped));
             const checkpoint::DumpedProgram program{
-                stopped.tree,        stopped.target.job, stopped.RecordedProcesses(),
-                dump_.leave_running, dump_.criu,         stdio_,
-                criu_version_};
+                stopped.tree, stopped.target.job, stopped.RecordedProcesses(), dump_.leave_running,
+                dump_.criu,   facts_.stdio,       facts_.criu_version};
             STASIS_ASSIGN(manifest_, checkpoint::DescribeProgram(session_.services, program,
                                                                  scope.deadline()));
             return {};
@@ -243,8 +243,8 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   added_bytes_ = written.added_bytes;
   scope.SetBytes(image_bytes_);
   if (operation_.job.empty()) return {};
-  // From here on the image belongs to the job, even if this process dies. The shim must know why
-  // the job will be killed.
+  // CRIU kills the job after this. The mark lets the shim record that the job was dumped, and into
+  // which image, even if this process dies.
   jobs::Store store(session_.services.paths.jobs());
   if (!dump_.leave_running) {
     STASIS_TRY(store.MarkDumped(operation_.job, survey_.tree.root().id, operation_.image));
@@ -257,10 +257,10 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   checkpoint.written_bytes = added_bytes_;
   checkpoint.seconds = watch_.Seconds();
   Status added = store.AddCheckpoint(operation_.job, checkpoint);
-  // A complete image is not given up because of the job's history. The job may have been deleted
-  // during the dump.
+  // An error here does not fail the dump, because the image is complete. kNotFound means that the
+  // job was deleted during the dump.
   if (!added && added.error().code != Code::kNotFound) {
-    notes_.push_back("the image is not listed with the job (restore it by its path): " +
+    notes_.push_back("the image could not be added to the job's record (restore it by its path): " +
                      added.error().ToString());
   }
   return {};
@@ -271,8 +271,8 @@ Phase DumpRun::Commit() {
           .timeout = seconds(600),
           .run = [this](PhaseScope& scope) -> Status {
             Status status = CommitImage(scope);
-            // The job's record follows the image's rename. If it fails, the undo deletes the image
-            // when the program runs again.
+            // The image was renamed, but the job's record could not be written. The undo deletes
+            // the image when the program runs again, so the mark "dumped" must go too.
             if (status || !writer_->committed()) return status;
             if (Status cleared = ClearDumped(); !cleared) {
               status.error().message +=
@@ -304,8 +304,8 @@ Phase DumpRun::CpuWrite() {
           }};
 }
 
-// For the account. The program waits for its GPU meanwhile, so a store that does not answer at once
-// is skipped.
+// Returns the size of CRIU's files for the account. Returns 0 if the store does not answer within
+// kCountTime, because the program waits for its GPU meanwhile.
 uint64_t DumpRun::CpuBytesInStore() const {
   auto count = [this](const NoteStep&) -> Result<std::string> {
     return std::to_string(FolderBytes(writer_->cpu_path()));
@@ -327,8 +327,8 @@ Phase DumpRun::CpuDump() {
               .timeout = seconds(900),
               .run = [this](PhaseScope& scope) -> Status {
                 Status dumped = RunCriu(scope);
-                // Nothing of the image will be needed, and data-write must not run until its own
-                // deadline.
+                // Ends data-write too, which would otherwise run until its own deadline although
+                // the image is not needed any more.
                 if (!dumped && !writer_->committed()) image_process_->End();
                 STASIS_TRY(std::move(dumped));
                 scope.SetBytes(dump_.leave_running ? CpuBytesInStore() : image_bytes_);
@@ -357,7 +357,7 @@ Phase DumpRun::GpuReturn() {
             scope.SetBytes(gpu_state::DriverBytes(operation_.device_processes, false));
             return {};
           },
-          // The image may then be all that is left of the program.
+          // After a failure the image is written nevertheless, because the program may be lost.
           .fails_late = true};
 }
 
@@ -374,24 +374,26 @@ Phase DumpRun::AwaitEnd() {
           .run = [this](PhaseScope& scope) -> Status {
             AwaitStopped(process::WaitForEnd, scope.deadline());
             if (operation_.job.empty()) return {};
-            // The shim has recorded that the job was dumped, so a restore may follow at once.
+            // Wait until the shim has recorded that the job was dumped, so that a restore can
+            // follow at once.
             jobs::Store store(session_.services.paths.jobs());
             auto ended = jobs::AwaitEnd(store, operation_.job, scope.deadline());
             // The job may have been deleted since the program ended.
             if (!ended && ended.error().code != Code::kNotFound) {
-              notes_.push_back("the job may not say yet that it was dumped: " +
+              notes_.push_back("the job's record may not show yet that it was dumped: " +
                                ended.error().ToString());
             }
             // An adopted program has a parent that Stasis does not control.
             if (ended && jobs::IsAdopted(*ended)) return {};
-            // A shim reaps quickly. Afterwards the pids are free for a restore.
+            // A shim reaps its children quickly. The pids are then free for a restore.
             AwaitStopped(process::WaitUntilReaped,
                          Deadline::Sooner(scope.deadline(), Deadline::In(kReapTime)));
             return {};
           }};
 }
 
-// A process that stays is noted and no failure: the image is complete and the program was killed.
+// A process that does not end in time becomes a note and no error, because the image is complete
+// and the program was killed.
 void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
                            const Deadline& deadline) {
   for (const process::ProcessId& id : stopped_) {
@@ -411,7 +413,7 @@ std::string DumpRun::FinishAfterFailure() {
 std::string DumpRun::FinishProgram() {
   std::string left = fmt::format("The image {} is complete.", operation_.image);
   if (half_ended_) {
-    return left + " A part of the program was ended; the rest must be killed too.";
+    return left + " A part of the program was ended; the remaining processes must be killed.";
   }
   auto lives = [](const process::ProcessId& id) { return process::IsAlive(id); };
   bool alive = !criu_ended_the_program_ && std::any_of(living_.begin(), living_.end(), lives);
@@ -423,19 +425,22 @@ std::string DumpRun::FinishProgram() {
       return left + " The program could not be resumed: " + status.error().ToString() + ".";
   }
   if (!lives(survey_.tree.root().id)) {
-    return left + " The program's first process has ended, by itself or by CRIU; the others run.";
+    return left +
+           " The program's first process has ended, by itself or by CRIU; the other processes run.";
   }
   return left + " The program was not ended and is as it was before.";
 }
 
-// The image is complete, so files that stay are no failure.
+// Files that cannot be removed are no error, because the image is complete.
 std::string DumpRun::RemoveLateFiles() {
   const std::string late = writer_->late_path();
   Status removed = cleaner_->RemoveLateFiles();
   writer_->Abandon();
   if (removed) return {};
-  return fmt::format("{} is left and useless: {}. `stasis image gc -d {}` removes it.", late,
-                     removed.error().ToString(), dump_.store);
+  return fmt::format(
+      "{} is not needed but could not be removed: {}. `stasis image gc -d {}` "
+      "removes it.",
+      late, removed.error().ToString(), dump_.store);
 }
 
 Plan DumpRun::MakePlan() {

@@ -2,8 +2,9 @@
 // a tree-check, and gpu-release-check. Then
 //   image-writer
 //   cpu-dump { describe, cpu-write, commit } beside data-write, await-end
-// The commit waits for data-write, inside CRIU's post-dump notification: the program is never
-// killed before its image is complete, and a rejected notification lets it run.
+// The commit waits for data-write, inside CRIU's post-dump notification. The program is therefore
+// never killed before its image is complete. If the notification is rejected, CRIU lets the program
+// run.
 //
 // With --leave-running
 //   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write
@@ -18,8 +19,8 @@
 #include "base/deadline.h"
 #include "checkpoint/image_process.h"
 #include "checkpoint/store_cleaner.h"
+#include "checks/before_dump.h"
 #include "checks/survey.h"
-#include "criu/stdio.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/shared_suspend.h"
 #include "operations/dump.h"
@@ -35,18 +36,14 @@ namespace stasis::operations {
 class DumpRun {
  public:
   DumpRun(Session& session, checks::Survey survey, plan::Operation operation,
-          const DumpOptions& dump, std::string criu_path, std::string criu_version,
-          criu::StdioPlan stdio, std::string name, bool in_own_pidns,
+          const DumpOptions& dump, checks::DumpFacts facts, std::string name,
           gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored)
       : session_(session),
         survey_(std::move(survey)),
         operation_(std::move(operation)),
         dump_(dump),
-        criu_path_(std::move(criu_path)),
-        criu_version_(std::move(criu_version)),
-        stdio_(std::move(stdio)),
+        facts_(std::move(facts)),
         name_(std::move(name)),
-        in_own_pidns_(in_own_pidns),
         shared_(shared),
         stored_(stored) {}
 
@@ -58,8 +55,8 @@ class DumpRun {
   const store::WrittenUnits& blocks() const { return blocks_; }
   const store::WrittenUnits& pages() const { return pages_; }
   const std::vector<std::string>& notes() const { return notes_; }  // sentences
-  // If the store did not answer: says that the program is as it was before, and what may be left in
-  // the store. Otherwise empty.
+  // If the store did not answer, states that the program is as it was before, and names files that
+  // may be left in the store. Otherwise empty.
   const std::string& left_in_store() const { return left_in_store_; }
 
  private:
@@ -85,7 +82,7 @@ class DumpRun {
 
   Status RunCriu(plan::PhaseScope& scope);
   Status CommitImage(plan::PhaseScope& scope);
-  // Returns a sentence about what is left, empty if nothing is.
+  // Returns a sentence about a folder that could not be removed, or an empty string.
   std::string RemoveLateFiles();
   Status AbortImage();
   uint64_t CpuBytesInStore() const;
@@ -93,7 +90,7 @@ class DumpRun {
                                         plan::PhaseScope& scope);
   Status ReturnGpu();
 
-  // The image gets GPU data.
+  // Returns true if GPU data will be written to the image.
   bool has_data() const { return !shared_.shards().empty() || !stored_.shards().empty(); }
   Status ClearDumped();
   std::string LogPath() const { return work_dir_ + "/criu-dump.log"; }
@@ -102,11 +99,8 @@ class DumpRun {
   const checks::Survey survey_;
   const plan::Operation operation_;
   const DumpOptions& dump_;
-  const std::string criu_path_;
-  const std::string criu_version_;
-  const criu::StdioPlan stdio_;
+  const checks::DumpFacts facts_;
   const std::string name_;
-  const bool in_own_pidns_;           // CRIU must work in the program's pid namespace
   gpu_state::SharedSuspend& shared_;  // processes whose memory leaves the GPU now
   gpu_state::SharedResume& stored_;   // processes that were suspended before
   store::WrittenUnits blocks_;
@@ -118,13 +112,13 @@ class DumpRun {
   std::unique_ptr<checkpoint::ImageProcess> image_process_;
   store::Manifest manifest_;                 // after describe
   std::vector<process::ProcessId> stopped_;  // after describe: CRIU holds and will kill these
-  std::vector<process::ProcessId> living_;   // those of them that are no zombies
-  bool half_ended_ = false;                  // CRIU died while it killed them
+  std::vector<process::ProcessId> living_;   // the processes in stopped_ that are no zombies
+  bool half_ended_ = false;                  // CRIU failed after it had begun to kill stopped_
   std::string work_dir_;
   std::string left_in_store_;
   Stopwatch watch_;
   bool has_gpu_ = false;                 // the GPU and all memory were returned
-  bool criu_ended_the_program_ = false;  // its memory may still be being freed
+  bool criu_ended_the_program_ = false;  // the kernel may still be freeing its memory
   uint64_t image_bytes_ = 0;
   std::vector<std::string> notes_;
   uint64_t added_bytes_ = 0;  // bytes that no earlier image had

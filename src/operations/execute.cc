@@ -20,9 +20,9 @@ using plan::Operation;
 constexpr std::chrono::seconds kWindDown{20};
 constexpr std::chrono::seconds kLongestHold{60};  // of an injected fault
 
-// Names the processes that ended during a failed plan. The operation is not retried, because that
-// would suspend or end the other processes alone, and the attempt itself may have killed the ended
-// ones.
+// Names the processes that ended during a failed plan. The operation is not repeated, because it
+// would suspend or end the other processes alone, and because the failed attempt may have killed
+// these processes.
 Error ExplainEndedProcesses(Error error, const Operation& operation) {
   std::string ended;
   for (const auto& p : operation.device_processes) {
@@ -35,31 +35,32 @@ Error ExplainEndedProcesses(Error error, const Operation& operation) {
   error.code = Code::kUnavailable;
   if (!error.not_undone) {
     error.hint =
-        "The rest of the program is as it was before. A retry would work on that rest alone.";
+        "The rest of the program is as it was before. Another attempt would include only this "
+        "rest.";
   }
   return error;
 }
 
-// Describes the processes that are left of a program whose first process has ended.
+// Describes the remaining processes of a program whose first process has ended.
 std::string DescribeRest(const Operation& operation) {
   std::vector<std::string> left;
   for (const auto& id : operation.members) {
     if (process::IsAlive(id)) left.push_back(ToString(id.pid));
   }
   if (left.empty()) return "none of its processes is left";
-  return fmt::format("process {} {} left. {}", fmt::join(left, ", process "),
-                     left.size() == 1 ? "is" : "are",
-                     operation.job.empty() ? "Kill processes that do not run"
-                                           : "`stasis kill " + operation.job + "` ends them");
+  return fmt::format(
+      "process {} {} left. {}", fmt::join(left, ", process "), left.size() == 1 ? "is" : "are",
+      operation.job.empty() ? "Kill the processes that do not run"
+                            : "`stasis kill " + operation.job + "` ends all processes of the job");
 }
 
 // Explains the error of a failed plan if the program, or a process of it, has ended.
 Error ExplainEnd(Error error, const Operation& operation, bool committed) {
-  // The target was found before the plan, so this is not the exit code of an unknown target.
+  // The target existed when the plan began, so the exit code for an unknown target would be wrong.
   if (error.code == Code::kNotFound) error.code = Code::kUnavailable;
   const bool ended = !operation.members.empty() && !process::IsAlive(operation.members.front());
   if (!ended && !committed) return ExplainEndedProcesses(std::move(error), operation);
-  // A committed dump leaves its image, and the plan has said so.
+  // After a committed dump the program is in the image, and the error says so already.
   if (!ended || (operation.verb == "dump" && committed)) return error;
   error.not_undone = true;
   error.hint = "The program has ended in the meantime; " + DescribeRest(operation) + ".";
@@ -96,8 +97,8 @@ Status CheckRecovered(const std::vector<RecoveredOperation>& report,
   return {};
 }
 
-// A process given by its pid may have become a job meanwhile (`stasis manage`), and the job would
-// not know of its image. Checked after the claim, which prevents it from becoming one.
+// `stasis manage` may have made a job of a process that was named by its pid, and the job's record
+// would not list the image. Checked after the claim, because `manage` refuses a claimed process.
 Status CheckInNoJob(const Session& session, const Target& target) {
   if (!target.job.empty()) return {};
   STASIS_ASSIGN(auto job,
@@ -154,7 +155,7 @@ Result<OperationResult> Execute(Session& session, const Operation& operation, pl
   if (!account) return Fail(ExplainEnd(std::move(account).error(), operation, plan.committed()));
   result.account = std::move(*account);
   if (Status finished = session.journal->Finish(); !finished) {
-    result.notes.push_back("it succeeded, but its journal entry could not be removed: " +
+    result.notes.push_back("the operation succeeded, but its journal entry could not be removed: " +
                            finished.error().ToString());
   }
   return result;

@@ -12,8 +12,8 @@
 
 namespace stasis::operations {
 
-// Finishes or undoes what killed commands left, as far as possible. The rest is left for `stasis
-// recover`.
+// Finishes or undoes the operations of killed commands. If this fails for an operation, its entry
+// stays for `stasis recover`.
 Result<std::vector<RecoveredOperation>> RecoverFirst(Session& session);
 
 // Recovers, then claims the target in the journal and surveys it. No other operation works on the

@@ -59,7 +59,7 @@ Result<std::optional<jobs::Claim>> HoldJob(const Paths& paths, const std::string
   auto held = store.Hold(id);
   if (!held && held.error().code == Code::kNotFound) return std::optional<jobs::Claim>();
   if (!held) {
-    // The error names the operation that holds it.
+    // Prefer an error that names the operation which holds the job.
     if (held.error().code == Code::kAborted) STASIS_TRY(plan::CheckJobNotUnderWay(paths, id));
     return Fail(std::move(held).error());
   }

@@ -13,6 +13,13 @@
 #include "store/origin.h"
 #include "store/user_limit.h"
 
+namespace stasis::store {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrittenUnits, zero_bytes, new_bytes, stored_bytes, shared_bytes,
+                                   repeated_bytes, notes)
+
+}  // namespace stasis::store
+
 namespace stasis::operations {
 namespace {
 
@@ -20,31 +27,21 @@ using gpu_state::GpuShard;
 
 // Encodes the answer of a task that has written units.
 std::string ToJson(const store::WrittenUnits& written) {
-  const nlohmann::json json = {
-      {"zero", written.zero_bytes},         {"new", written.new_bytes},
-      {"stored", written.stored_bytes},     {"shared", written.shared_bytes},
-      {"repeated", written.repeated_bytes}, {"notes", written.notes}};
+  const nlohmann::json json = written;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Result<nlohmann::json> ParseAnswer(const std::string& answer) {
   auto json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return json;
-  return Fail(Code::kInternal, "the process that writes the image gave an unreadable answer");
+  return Fail(Code::kInternal, "the process that writes the image sent a malformed answer");
 }
 
 }  // namespace
 
 Result<store::WrittenUnits> DecodeUnits(const std::string& write_answer) {
   STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(write_answer));
-  store::WrittenUnits written;
-  written.zero_bytes = json["zero"];
-  written.new_bytes = json["new"];
-  written.stored_bytes = json["stored"];
-  written.shared_bytes = json["shared"];
-  written.repeated_bytes = json["repeated"];
-  written.notes = json["notes"];
-  return written;
+  return json.get<store::WrittenUnits>();
 }
 
 Result<WrittenImage> DecodeImage(const std::string& commit_answer) {
@@ -124,7 +121,7 @@ Result<std::string> ImageTasks::WriteImage(const std::string& request,
   options.progress = progress;
   STASIS_ASSIGN(options.origin, store::OriginKeyOf(context_.services.paths));
   STASIS_TRY(checkpoint::StoreAgentLibraries(writer, manifest));
-  // All files are complete now, so their sizes count.
+  // The limit is checked here because all files now have their final sizes.
   STASIS_TRY(
       store::CheckImageLimit(context_.dump.store, context_.services.settings.most_image_bytes));
   STASIS_TRY(writer.Commit(manifest, options));
@@ -146,7 +143,7 @@ Status ImageTasks::DescribeData(store::Manifest& manifest) {
   for (auto& p : manifest.processes) {
     for (const auto& recorded : context_.operation.device_processes) {
       if (recorded.id.pid.value != p.pid) continue;
-      // The driver's share as surveyed, and the exact size of the blocks.
+      // The sum of the driver's share, as surveyed, and of the exact size of the blocks.
       p.device_bytes = recorded.device_bytes + context_.shared.BytesOf(recorded.id) +
                        context_.stored.BytesOf(recorded.id);
     }
@@ -159,7 +156,7 @@ Status ImageTasks::DescribeData(store::Manifest& manifest) {
                             [&](const store::Gpu& g) { return g.uuid == uuid; });
     if (gpu == manifest.gpus.end()) {
       return Fail(Code::kInternal,
-                  "there is data of GPU " + uuid + ", which this machine does not have");
+                  "the dump has data of GPU " + uuid + ", which this machine does not have");
     }
     range.gpu = static_cast<uint32_t>(gpu - manifest.gpus.begin());
   }

@@ -1,6 +1,7 @@
-// The tasks of the process that writes the image of a dump (checkpoint/image_process.h): their work
-// in that process, and the decoding of their answers in the process that runs the plan. The program
-// may run or have ended by then, so they read nothing of it but the agent's library.
+// The tasks of the process that writes the image of a dump (checkpoint/image_process.h). The
+// process that runs the plan decodes their answers. The program may already run again, or have
+// ended, during a task, so the tasks do not read the program itself; they read only the agent's
+// library file.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +42,8 @@ class ImageTasks {
   // Arguments of checkpoint::ImageProcess::Start. The tasks refer to this object.
   std::map<std::string, checkpoint::ImageProcess::Task> All();
   std::vector<int> descriptors() const;
-  // The GPU data to write: of processes whose memory leaves the GPU now, and of those that were
-  // suspended before.
+  // Returns the GPU data to write: of processes whose memory leaves the GPU now, and of processes
+  // that were suspended before.
   std::vector<gpu_state::GpuShard*> Shards() const;
 
  private:

@@ -1,5 +1,5 @@
-// All operations. Each surveys the target first (checks/survey.h), refuses what cannot be done, and
-// then runs a plan under a journal. Before that, each finishes or undoes what killed commands left.
+// All operations. Each first recovers operations of killed commands (recover.h). Then it surveys
+// its target (checks/survey.h), makes all checks, and runs a plan under a journal.
 #pragma once
 
 #include "operations/dump.h"

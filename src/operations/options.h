@@ -10,8 +10,8 @@
 namespace stasis::operations {
 
 struct OperationOptions : gpu_state::AwayOptions {
-  std::chrono::milliseconds timeout{0};  // for each phase; 0: the phase's own
-  bool dry_run = false;                  // survey and plan, but touch nothing
+  std::chrono::milliseconds timeout{0};  // for each phase; 0 means the phase's default
+  bool dry_run = false;                  // survey and plan, but change nothing
   plan::Progress progress;
   std::function<bool()> cancelled;
 };

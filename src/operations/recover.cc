@@ -51,7 +51,7 @@ std::string List(const std::vector<process::ProcessId>& ids) {
   return list;
 }
 
-// The members that are alive, or those that have ended.
+// Returns the members that are alive, or those that have ended.
 std::vector<process::ProcessId> Members(bool alive, const Operation& operation) {
   std::vector<process::ProcessId> found;
   std::copy_if(operation.members.begin(), operation.members.end(), std::back_inserter(found),
@@ -63,8 +63,8 @@ std::string NameEnded(const std::vector<process::ProcessId>& ended) {
   return fmt::format("{} {} ended since", List(ended), ended.size() == 1 ? "has" : "have");
 }
 
-// Describes a program that was returned to its earlier state. A CRIU that is killed during its work
-// may take a process of the program with it.
+// Describes a program that was returned to its earlier state. If CRIU was killed while it worked on
+// a process, this process may have died too.
 std::string DescribeProgramState(const Operation& operation) {
   const auto ended = Members(false, operation);
   if (ended.empty()) return "the program is as it was before";
@@ -72,18 +72,19 @@ std::string DescribeProgramState(const Operation& operation) {
   if (ended.front() != operation.members.front()) {
     return text + "; the rest of the program is as it was before";
   }
-  return fmt::format("{}, including the first one; the rest is as it was before: {}", text,
+  return fmt::format("{}, including the first one; the others are as they were before: {}", text,
                      List(Members(true, operation)));
 }
 
-// Clears the mark that tells why a job is about to be killed. A deleted job has no mark.
+// Clears the mark "dumped", which a dump sets before CRIU kills the job. A deleted job has no mark.
 Status ClearDumpedMark(const Services& services, const Operation& operation) {
   jobs::Store store(services.paths.jobs());
   if (operation.job.empty() || !PathExists(store.Folder(operation.job))) return {};
   return store.ClearDumped(operation.job);
 }
 
-// After the commit of an image and before that of its dump. The store may not answer.
+// Returns text about an image that is complete although its dump was not committed: the command
+// died between the two commits. Asks with a time limit, because the store may not answer.
 std::string NameCompleteImage(const Operation& operation) {
   if (operation.image.empty()) return "";
   auto open = [&](const NoteStep&) -> Result<std::string> {
@@ -98,7 +99,8 @@ std::string NameCompleteImage(const Operation& operation) {
   return fmt::format("; the image {} is complete nevertheless", operation.image);
 }
 
-// Call it when the program runs again.
+// Removes files of the dump from the store. Call this only when the program runs again, because the
+// store may answer late.
 Result<std::string> SweepStore(std::string outcome, const Operation& operation) {
   STASIS_ASSIGN(const std::string left, checkpoint::SweepStoreOf(operation.image));
   return left.empty() ? outcome : outcome + "; " + left;
@@ -143,8 +145,9 @@ Result<std::string> UndoResume(Services& services, const Operation& operation) {
   return back ? FinishResume(services, operation) : UndoOnProgram(services, operation);
 }
 
-// Whether CRIU has begun to end the program. CRIU kills the first process first, after it was told
-// that the image is complete. The shim records that this process was killed.
+// The answer of HasBegunToEnd(): whether CRIU has begun to kill the program. CRIU begins with the
+// first process, and only after it was told that the image is complete. The shim then records that
+// the job was dumped.
 enum class BegunToEnd { kNo, kYes, kUnknown };
 
 Result<BegunToEnd> HasBegunToEnd(const Services& services, const Operation& operation) {
@@ -181,7 +184,7 @@ Result<std::string> FinishOnProgram(Services& services, const Operation& operati
   std::string complete = fmt::format("the image {} is complete", operation.image);
   if (begun == BegunToEnd::kUnknown) {
     complete += fmt::format(
-        "; the program's first process, {}, has ended, by this dump or by itself; left are: {}",
+        "; the program's first process, {}, has ended, by this dump or by itself; remaining: {}",
         ToString(operation.members.front().pid), List(Members(true, operation)));
   }
   STASIS_TRY(Annotate(gpu_state::ReturnAllToRecordedState(services, operation.device_processes),
@@ -190,7 +193,7 @@ Result<std::string> FinishOnProgram(Services& services, const Operation& operati
   STASIS_TRY(ClearDumpedMark(services, operation));
   if (operation.leave_running) return complete;
   if (begun == BegunToEnd::kUnknown) {
-    return complete + ", as before the dump. End these before you restore the image";
+    return complete + ", as before the dump. End them before you restore the image";
   }
   return Members(false, operation).empty()
              ? complete + "; the program was not ended and is as it was before"
@@ -209,8 +212,8 @@ Result<std::string> FinishRestore(Services&, const Operation& operation) {
 }
 
 Result<std::string> UndoRestore(Services& services, const Operation& operation) {
-  // Without a commit the shim has killed the tree. If the commit reached the shim, the restore has
-  // succeeded, even if the root has ended by itself since.
+  // If the commit did not reach the shim, the shim has killed the tree. If the commit reached the
+  // shim, the restore has succeeded, even if the root has ended by itself since.
   auto job = jobs::Store(services.paths.jobs()).Load(operation.job);
   // Without the job's state it is unknown whether the commit reached the shim, and a program is not
   // killed on a guess.
@@ -219,7 +222,7 @@ Result<std::string> UndoRestore(Services& services, const Operation& operation) 
     return FinishRestore(services, operation);
   }
   STASIS_TRY(checkpoint::EndTree(operation.restored_shim, operation.restored_root));
-  return fmt::format("undone: the half-restored program was ended, the image {} is untouched",
+  return fmt::format("undone: the half-restored program was ended, and the image {} is unchanged",
                      operation.image);
 }
 
@@ -253,15 +256,15 @@ Result<std::string> RecoverOperation(Services& services, const Operation& operat
     // An operation of an earlier boot can have left only files.
     STASIS_TRY(checkpoint::RemoveCpuFiles(services.paths, operation.owner));
     STASIS_TRY(RemoveTree(checkpoint::WorkFolder(services.paths, operation.owner)));
-    return SweepStore("the machine was restarted since", operation);
+    return SweepStore("the machine was restarted since then", operation);
   }
-  // The target was only claimed.
-  if (operation.phases_begun.empty()) return "undone: it had not begun, and changed nothing";
+  // The command claimed the target but began no phase.
+  if (operation.phases_begun.empty()) return "undone: the operation had not changed anything yet";
   for (const Row& row : kRecoveries) {
     if (operation.verb != row.verb) continue;
     auto recovered =
         RetryWithoutEnded(operation.committed ? row.finish : row.undo, services, operation);
-    // An ended process may be the reason why the others cannot continue.
+    // Name the ended processes, because their end may be why the others cannot continue.
     const auto ended = Members(false, operation);
     if (!recovered && !ended.empty()) {
       recovered = Annotate(std::move(recovered), NameEnded(ended));
@@ -291,7 +294,7 @@ std::string NameLockHolders(const JournalEntry& entry) {
       names.empty() ? "one of its helpers" : names);
 }
 
-// Frees GPU data of programs that have ended for any reason.
+// Frees the arenas of programs that have ended.
 void SweepArenas(const Paths& paths) {
   if (auto store = gpu_state::ExistingArenas(paths)) (void)store->Sweep();
 }
@@ -322,8 +325,8 @@ Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadli
     } else if (!entry.readable) {
       recovered.verb = "unknown";
       recovered.outcome = fmt::format(
-          "the journal entry {} is damaged ({}); delete the file when none of its "
-          "processes is left",
+          "the journal entry {} is damaged ({}); delete the file when all processes of the "
+          "operation have ended",
           entry.path, entry.problem);
     } else if (auto outcome = RecoverOperation(services, entry.operation); outcome) {
       Status removed = plan::RemoveEntry(entry);

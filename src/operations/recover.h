@@ -1,7 +1,8 @@
-// Finishes or undoes what a killed command left. A committed operation is finished; any other is
-// undone, so that the programs are in the state from before it. A live program is not ended: a dump
-// that was committed but had not begun to end its program leaves both the image and the program.
-// The rest of a program is ended only if CRIU is known to have begun that.
+// Recovers the operations of killed commands. A committed operation is finished. Any other is
+// undone, which returns its program to the state before the operation. Recovery does not end a
+// program that can still run: if a dump was committed but had not begun to end its program, both
+// image and program stay. The remaining processes of a program are ended only if CRIU is known to
+// have begun to end it.
 #pragma once
 
 #include <string>
@@ -18,13 +19,13 @@ struct RecoveredOperation {
   std::string target;
   std::vector<process::ProcessId> members;
   bool ok = false;
-  bool under_way = false;  // its command still runs: not touched
+  bool under_way = false;  // its command or a helper still runs, so it was left alone
   std::string outcome;     // a sentence
   std::string id;          // of the interrupted operation; may be empty
 };
 
-// `wait` limits the wait for helpers of a dead owner to exit. Returns an error only if the journal
-// cannot be read; the list gives the outcome of each entry.
+// Recovers all entries of the journal, and waits until `wait` for helpers of dead commands to exit.
+// Returns the outcome of each entry, or an error if the journal cannot be read.
 Result<std::vector<RecoveredOperation>> Recover(gpu_state::Services& services,
                                                 const Deadline& wait);
 

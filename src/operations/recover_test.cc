@@ -71,7 +71,7 @@ struct Case {
 
 void FullySuspended(World& world) { ASSERT_TRUE(Suspend(world)); }
 
-// As a suspend, but without its records.
+// The state after a suspend, but without its records.
 void TakenAwayByADump(World& world) {
   FullySuspended(world);
   for (const auto& process : world.program.processes()) {
@@ -87,7 +87,7 @@ const Case kCases[] = {
      [](World&) {},
      ProcessState::kRunning,
      false,
-     "it had not begun"},
+     "had not changed anything"},
     {"SuspendAfterTheLock",
      {"suspend", {"data-room", "gate-close", "gpu-lock"}},
      [](World& world) {

@@ -12,11 +12,11 @@ namespace stasis::operations {
 
 struct RestoreOptions {
   std::string image;       // path
-  std::string job;         // the job's id; empty: the one in the image, or a new one
-  std::string log;         // file for its output; empty: the job's log
+  std::string job;         // the job's id; if empty, the one in the image, or a new one
+  std::string log;         // file for the program's output; if empty, the job's log
   std::string gpu_map;     // "OLD=NEW,..."
   bool new_pidns = false;  // restore into a new pid namespace whose init process is the shim
-  // Skips the checks of the image's origin and of its writers (checks/image_trust.h).
+  // Skips the checks of the image's origin and owners (checks/image_trust.h).
   bool trust_image = false;
   criu::Options criu;
 };

@@ -11,7 +11,7 @@ namespace {
 
 class ShimHost final : public RestoreHost {
  public:
-  // CRIU is reached by `socket`, or in a new pid namespace by `inside`; both until ConnectCriu.
+  // ConnectCriu() uses `socket`, or `inside` if CRIU runs in a new pid namespace.
   ShimHost(jobs::RestoreShim shim, UniqueFd socket, std::optional<criu::Inside> inside)
       : shim_(std::move(shim)), socket_(std::move(socket)), inside_(std::move(inside)) {}
 
@@ -21,7 +21,7 @@ class ShimHost final : public RestoreHost {
       return std::make_unique<criu::Session>(
           criu::Session::OverSocket(std::move(socket_), shim_.criu()));
     }
-    // Closes the socket and folders of the start, also on error.
+    // The local object closes its socket and folders when this function returns, also on error.
     std::optional<criu::Inside> inside = std::exchange(inside_, std::nullopt);
     STASIS_ASSIGN(criu::Session session, inside->Accept(deadline));
     return std::make_unique<criu::Session>(std::move(session));

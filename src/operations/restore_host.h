@@ -1,6 +1,6 @@
-// The processes that a restore starts first: a shim, and below it a CRIU that waits for its
-// request. The restored program hangs below the shim, which kills it if the restore fails or this
-// process dies before Commit.
+// The processes that a restore starts first: a shim, and as its child a CRIU that waits for its
+// request. The restored program is a descendant of the shim, which kills it if the restore fails or
+// this process dies before Commit().
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ class RestoreHost {
 struct HostSpec {
   jobs::RestoreSpec shim;  // without CRIU's command and socket
   std::string criu_path;
-  std::string images_dir;  // of the later request
+  std::string images_dir;  // the folder of CRIU's files
   std::string log_path;
 };
 

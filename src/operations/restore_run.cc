@@ -112,14 +112,14 @@ Phase RestoreRun::ImageVerify() {
         if (!report) return Fail(std::move(report).error());
         scope.SetBytes(report->bytes);
         STASIS_TRY(report->ToStatus(reader_.path()));
-        // Needs no undo: the library is the same for every program started with it, and stays.
+        // Needs no undo. The library stays, because other programs may use it too.
         return checkpoint::PutBackAgentLibraries(reader_);
       }};
 }
 
 Status RestoreRun::CheckNetwork() {
-  // A network namespace in the image is restored as a new one, which has nothing in common with
-  // ours.
+  // CRIU restores a network namespace in the image as a new one, whose ports and sockets cannot
+  // conflict with those of this process's namespace.
   for (const auto& file : manifest().files) {
     if (file.path.starts_with("cpu/netns-")) return {};
   }
@@ -183,7 +183,7 @@ Result<std::unique_ptr<criu::CriuSession>> RestoreRun::StartCriu(
   if (log_ == store_.OwnLog(job_)) {
     spec.shim.stdio.keep_log_bytes = session_.services.settings.log_bytes;
   }
-  // CRIU sets the old terminal's size.
+  // The new terminal has a default size. CRIU gives it the size of the old one.
   if (has_terminal()) spec.shim.stdio.terminal.emplace();
   for (const auto& [number, fd] : inherit.files) spec.shim.criu_fds[number] = fd.get();
   if (options_.new_pidns) {
@@ -198,7 +198,7 @@ Result<std::unique_ptr<criu::CriuSession>> RestoreRun::StartCriu(
 Status RestoreRun::CheckStoppedTree(process::HostPid root) const {
   STASIS_ASSIGN(auto tree, process::ReadTree(root));
   struct stat log;
-  if (::stat(log_.c_str(), &log) != 0) return FailErrno(errno, "look at the log " + log_);
+  if (::stat(log_.c_str(), &log) != 0) return FailErrno(errno, "stat the log " + log_);
   return criu::AppendOnly(tree, FileId::Of(log));
 }
 
@@ -206,7 +206,7 @@ Status RestoreRun::NoteRoot(process::HostPid root) {
   STASIS_ASSIGN(process::Stat stat, process::ReadStat(root));
   root_ = stat.id;
   STASIS_TRY(session_.journal->NoteRestored(host_->shim(), root_));
-  // With its own deadline, because the phase's may have passed during the wait for the data.
+  // Uses its own deadline, because that of the phase may have passed during the wait for the data.
   return host_->SetRoot(root_, Deadline::In(kShimTimeout));
 }
 
@@ -237,7 +237,7 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
       StartCriu(inherit, request, Deadline::Sooner(scope.deadline(), Deadline::In(kShimTimeout))));
   request.inherit = std::move(inherit.inherit);
   notes_.insert(notes_.end(), inherit.notes.begin(), inherit.notes.end());
-  // No process of the program has run yet.
+  // CRIU calls this before any process of the program runs.
   auto stopped = [&](criu::Notification& notification) -> Status {
     if (notification.moment != criu::Moment::kPostRestore) return {};
     if (has_data()) STASIS_TRY(scope.Await(kDataRead));
@@ -261,7 +261,7 @@ Processes RestoreRun::Recorded() const {
   return recorded;
 }
 
-// The folder is removed last, because it says where the files are.
+// Removes the work folder last, because it records where CRIU's files are.
 Status RestoreRun::RemoveWork() {
   if (work_dir_.empty()) return {};
   STASIS_TRY(checkpoint::RemoveCpuFiles(session_.services.paths, owner_));
@@ -271,12 +271,12 @@ Status RestoreRun::RemoveWork() {
 Status RestoreRun::KillRestored() {
   STASIS_TRY(RemoveWork());
   if (host_) {
-    // A killed shim cannot kill the tree any more.
+    // If the shim was killed, it can no longer kill the tree.
     Status aborted = host_->Abort(Deadline::In(kShimTimeout));
     if (!aborted) STASIS_TRY(checkpoint::EndTree(host_->shim(), root_));
   }
   host_.reset();
-  // If this fails, the next `run` sweeps the job, which has no program.
+  // If this fails, the next `stasis run` deletes the job, because it has no program.
   if (claim_) (void)claim_->Discard();
   claim_.reset();
   return {};
@@ -287,7 +287,7 @@ Phase RestoreRun::CpuRead() {
   return {.name = "cpu-read",
           .timeout = seconds(3600),
           .run = [this](PhaseScope& scope) -> Status {
-            // Host memory for the arenas is allocated first, so these files cannot take it.
+            // Wait until the arenas are allocated, so that these files cannot take their memory.
             STASIS_TRY(scope.WaitUntil([this] { return shared_.has_arenas(); }));
             STASIS_TRY(MakeDirs(work_dir_));
             uint64_t bytes = 0;
@@ -381,7 +381,7 @@ Status RestoreRun::CheckOnGpu() const {
   return {};
 }
 
-// Names all ended processes: they run by now, so one may have ended because of another, and the
+// Names all processes that have ended. The end of one may have caused the end of others, and their
 // order is unknown.
 Status RestoreRun::CheckNoneEnded() const {
   const bool root_ended = host_->root_ended() || !process::IsAlive(root_);
@@ -404,8 +404,8 @@ Status RestoreRun::CheckNoneEnded() const {
 Status RestoreRun::CommitToShim() {
   STASIS_TRY(RemoveTree(work_dir_));
   STASIS_TRY(shared_.ReturnArenas());
-  // Without a deadline: a commit that is abandoned and succeeds nevertheless would leave two
-  // versions of the truth. If the shim dies, this returns at end-of-file.
+  // No deadline: if this process gave up and the shim committed nevertheless, the restore would be
+  // reported as failed although the program runs. If the shim dies, this returns at end-of-file.
   STASIS_TRY(host_->Commit(Deadline()));
   // The program runs from here on, whatever fails.
   if (!claim_->is_new() && !options_.log.empty()) {
@@ -414,13 +414,13 @@ Status RestoreRun::CommitToShim() {
       return {};
     });
     if (!noted) {
-      notes_.push_back("it runs and writes to " + options_.log +
+      notes_.push_back("the program runs and writes to " + options_.log +
                        ", but the job's record could not be changed: " + noted.error().ToString());
     }
   }
   claim_.reset();  // the job belongs to the program now
   if (has_terminal()) {
-    notes_.push_back("It has its own terminal: `stasis attach " + job_ + "` shows it.");
+    notes_.push_back("The program has its own terminal: `stasis attach " + job_ + "` shows it.");
   }
   return {};
 }
@@ -429,8 +429,8 @@ Phase RestoreRun::Adopt() {
   return {.name = "adopt",
           .run = [this](PhaseScope&) -> Status {
             Status on_gpu = CheckOnGpu();
-            // The driver reports no state for a process that is ending, so an end is the better
-            // explanation.
+            // First report processes that have ended: the driver reports no state for them, and
+            // that error would explain less.
             STASIS_TRY(CheckNoneEnded());
             STASIS_TRY(std::move(on_gpu));
             return CommitToShim();

@@ -1,15 +1,15 @@
 // The phases of a restore. If the program has TCP ports, `ports` (criu/tcp_ports.h) waits for them
 // first. If the image has GPU data, these run beside each other:
 //   data-read                            image -> arenas, checks each block
-//   gpu-load { load-room, data-load }    arenas -> GPU, as far as they are filled
+//   gpu-load { load-room, data-load }    arenas -> GPU, each part as soon as it has been read
 //   program-back { image-verify, cpu-read, cpu-restore, data-bind, gpu-restore, gpu-unlock }
 // Then data-return and adopt follow. Without GPU data: image-verify, cpu-read, cpu-restore, the
 // driver's phases, adopt; with an agent also data-bind and data-return, because a gate can be
 // closed without data.
 //
-// Nothing of the program runs before the whole image has been read and checked. The tree is below a
-// new shim from the start, which kills it if this process fails or dies before `adopt`. The image
-// is never changed.
+// No process of the program runs before the whole image has been read and checked. CRIU starts the
+// tree below a new shim, which kills it if this process fails or dies before `adopt`. The image is
+// never changed.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class RestoreRun {
         claim_(std::move(held)),
         shared_(session.services, map_) {}
 
-  // Deletes a new job without a program; releases an existing one.
+  // Deletes a new job that got no program, and releases an existing job.
   ~RestoreRun() {
     if (claim_ && !host_) (void)claim_->Discard();
   }
@@ -59,8 +59,7 @@ class RestoreRun {
 
   // Uses the held job, or creates a new one.
   Status ClaimJob();
-  // Reads from the manifest what GPU data the image has; touches nothing. Call it once, before
-  // MakePlan.
+  // Lists the image's GPU data, which it reads from the manifest. Call it once, before MakePlan.
   Status AddExpectedData();
   // Refuses a restore that would endanger another NCCL job, and finds the ports that the program
   // needs. Call it once, before MakePlan.
@@ -91,11 +90,11 @@ class RestoreRun {
   Status RunCriu(plan::PhaseScope& scope);
   Status ReadData(plan::PhaseScope& scope);
   gpu_state::Processes Recorded() const;
-  // Check the program that runs again.
+  // Check the restored program.
   Status CheckOnGpu() const;
   Status CheckNoneEnded() const;
-  // CRIU reads copies of the image's files: pages have to be unpacked, and a user's files adapted
-  // to the user.
+  // Returns true if CRIU reads copies of the image's files: pages must be unpacked, and the files
+  // of a user who is not root must be adapted.
   bool makes_cpu_files() const { return checkpoint::NeedsCpuFiles(manifest()) || !caller_.root(); }
   bool has_data() const { return !manifest().ranges.empty(); }
   // A program that was suspended with its context kept waits at its gate, even if none of its
@@ -125,7 +124,7 @@ class RestoreRun {
   std::optional<jobs::Claim> claim_;
   std::string work_dir_;
   process::ProcessId owner_;
-  checkpoint::CpuFiles cpu_files_;  // without a folder: the image's own
+  checkpoint::CpuFiles cpu_files_;  // if its folder is empty, CRIU reads the image's own files
   std::unique_ptr<RestoreHost> host_;
   process::ProcessId root_;
   gpu_state::Processes processes_;
@@ -135,7 +134,7 @@ class RestoreRun {
   gpu_state::SharedResume shared_;
 };
 
-// Adds the options of the dump, as far as the user does not override them.
+// Adds the options that the dump recorded, unless the user overrides them.
 criu::Options WithRecorded(criu::Options options, const store::Manifest& manifest);
 
 // Returns the host memory that the program itself needs. data-read checks the room for GPU data

@@ -16,7 +16,7 @@ using fakes::FaultCase;
 using fakes::ForEachFault;
 using fakes::World;
 
-// A sleeping process with that pid; 0 if the pid cannot be had.
+// Starts a sleeping process with that pid. Returns 0 if the pid is not available.
 pid_t StartWithPid(pid_t pid) {
   clone_args arguments{};
   arguments.exit_signal = SIGCHLD;
@@ -36,7 +36,7 @@ void KillAndReap(pid_t pid) {
   ::waitpid(pid, nullptr, 0);
 }
 
-// Does the work of CRIU: starts the tree, stopped; a rejected notification kills it.
+// Does the work of CRIU: starts a stopped tree, and kills it if the notification is rejected.
 Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler& handler) {
   auto& process = world.program.At(1);
   const pid_t pid = StartWithPid(process.id.pid.value);
@@ -107,8 +107,8 @@ TEST_F(RestoreTest, TheProgramRunsWithItsMemory) {
   EXPECT_EQ(world->log.Count("host Abort"), 0);
 }
 
-// Either the program runs and is committed to its shim, or nothing of it is left and a second
-// attempt succeeds.
+// Checks that either the program runs and its shim has committed, or that none of its processes is
+// left and a second attempt succeeds.
 std::string AfterRestore(World& world, const FaultCase& fault,
                          const Result<OperationResult>& done) {
   const auto& process = world.program.At(1);

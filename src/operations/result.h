@@ -42,8 +42,8 @@ struct OperationResult {
   Stored stored;                            // by a dump
   uint64_t device_bytes = 0;                // all GPU memory taken away or returned
   uint64_t shared_bytes = 0;                // the part of it that movers carried
-  bool keep_context = false;                // the rest stays on the GPU
-  uint64_t staying_bytes = 0;               // the program's own memory in that rest
+  bool keep_context = false;                // the context stays on the GPU
+  uint64_t staying_bytes = 0;               // the program's own memory that stays with the context
   Saved saved;                              // by a suspend or dump
   std::vector<std::string> left_to_driver;  // why processes took the opaque path; sentences
   std::string driver_kind;                  // abi/driver_kinds.h

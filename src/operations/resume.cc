@@ -37,7 +37,7 @@ using plan::Plan;
 Status CheckDeviceMemory(Services& services, const Survey& survey, const device::GpuMap& map) {
   std::map<device::GpuUuid, uint64_t> wanted;
   for (const auto& p : survey.device_processes) {
-    // The share on each of several GPUs is not recorded.
+    // For a process on several GPUs, the share of each GPU is not recorded.
     if (!p.suspended() || p.gpus.size() != 1) continue;
     wanted[device::Mapped(map, p.gpus[0])] += p.context_kept ? p.away_bytes : p.device_bytes;
   }
@@ -74,9 +74,9 @@ Status CheckContextsStay(const Survey& survey, const device::GpuMap& map) {
   return {};
 }
 
-// Resumes a target whose processes the driver calls running. They may still not run: another tool
-// may have restored the driver's state while the memory is in arenas, or an agent may wait for a
-// stack limit.
+// Resumes a target whose processes the driver reports as running. They may be blocked nevertheless:
+// another tool may have restored the driver's state while the memory is still in arenas, or an
+// agent may wait to set a stack limit.
 Result<OperationResult> FinishRunning(Services& services, const Survey& survey,
                                       const OperationOptions& options, OperationResult result) {
   STASIS_ASSIGN(Operation running, survey.ToOperation("resume"));
@@ -88,20 +88,20 @@ Result<OperationResult> FinishRunning(Services& services, const Survey& survey,
     result.shared_bytes = waiting.bytes();
   }
   if (options.dry_run) {
-    result.notes.push_back(away ? "its GPU state is restored already; its memory would be returned"
-                                : "its GPU state is restored already");
+    result.notes.push_back(away ? "its GPU state is already restored; its memory would be returned"
+                                : "its GPU state is already restored");
     return result;
   }
   STASIS_TRY(gpu_state::ReturnStoredData(services, running.device_processes));
   for (const auto& p : running.device_processes)
     STASIS_TRY(gpu_state::ForgetSuspended(services.paths, p.id));
-  result.notes.push_back(away ? "its GPU state was restored already; its memory is returned now"
+  result.notes.push_back(away ? "its GPU state was already restored; its memory was returned now"
                               : "it was running already");
   return result;
 }
 
-// A failed resume may have returned memory to some processes, which the driver alone cannot suspend
-// again. Then the resume is finished for all processes that are left.
+// A failed resume may have returned memory to some processes. The driver alone cannot suspend such
+// processes again, so the resume is finished for all processes that are still alive.
 Error FinishPartlyResumed(Services& services, const Processes& processes, Error error) {
   auto back = gpu_state::AnyMemoryReturned(services, processes);
   if (!back || !*back) return error;
@@ -110,10 +110,11 @@ Error FinishPartlyResumed(Services& services, const Processes& processes, Error 
   if (forward) forward = gpu_state::ReturnStoredData(services, running);
   if (forward) {
     for (const auto& p : running) (void)gpu_state::ForgetSuspended(services.paths, p.id);
-    error.message += ". The rest of the program runs";
-    error.hint = "`stasis recover` removes its journal entry";
+    error.message += ". The other processes run";
+    error.hint = "`stasis recover` removes the journal entry";
   } else {
-    error.message += ". A part of the program runs; not resumed: " + forward.error().ToString();
+    error.message +=
+        ". A part of the program runs; the rest was not resumed: " + forward.error().ToString();
   }
   return error;
 }
@@ -138,8 +139,8 @@ Result<OperationResult> Resume(Session& session, const checks::Target& target,
   STASIS_TRY(CheckContextsStay(survey, map));
   STASIS_TRY(
       checks::RefuseNcclNeighbours(services, survey, checks::NewContexts::kOfSuspended, map,
-                                   "it stays suspended: suspend the other job first, without "
-                                   "--keep-context, or end it"));
+                                   "the program stays suspended: suspend the other job first, "
+                                   "without --keep-context, or end it"));
   STASIS_TRY(gpu_state::RetryWithoutIdleMovers(
       services, [&] { return CheckDeviceMemory(services, survey, map); }));
   result.device_bytes = survey.device_bytes(/*suspended=*/true);

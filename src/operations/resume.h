@@ -1,4 +1,4 @@
-// Resume: a suspended program gets its GPU back.
+// Resume: returns its GPU state to a suspended program.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 namespace stasis::operations {
 namespace {
 
-// For a program whose processes start and end: each attempt has the same chance to find no change.
+// A program that keeps starting and ending processes may change during any attempt.
 constexpr int kAttempts = 4;
 
 }  // namespace
@@ -43,7 +43,8 @@ Result<OperationResult> RunInSession(
   if (result) {
     result->notes.push_back(first_change + ", so the operation was rolled back and repeated");
   } else if (should_retry(result)) {
-    result.error().message += fmt::format("; so it was in each of {} attempts", kAttempts);
+    result.error().message +=
+        fmt::format("; the program changed in each of {} attempts", kAttempts);
     result.error().hint =
         "Everything is as it was before. Try again when the program does not keep starting and "
         "ending processes.";

@@ -1,4 +1,4 @@
-// A session is what one operation works with: the services and its journal entry.
+// A session holds the services and the journal entry of one operation.
 #pragma once
 
 #include <functional>
@@ -22,13 +22,14 @@ struct Session {
   std::shared_ptr<criu::Criu> criu = criu::MakeCriu();
   std::shared_ptr<RestoreHosts> restore_hosts = MakeRestoreHosts();
 };
-// Makes the services. The helpers that it starts inherit the journal's lock. With `keep_arenas` the
-// next suspend of a process reuses its touched arena; otherwise a resume gives the arena back.
+// Makes the services and a journal entry. Helpers that are started later inherit the journal's
+// lock. With `keep_arenas`, a resume keeps the arena of a process, whose memory is already
+// allocated, for the next suspend. Otherwise a resume frees the arena.
 Result<Session> OpenSession(const Paths& paths, const config::Settings& settings,
                             const std::string& verb, const std::string& stasis_version,
                             bool keep_arenas = false);
-// Runs an operation in a new session. If processes of the program started or ended during it
-// and everything was rolled back, it is repeated, up to four attempts in all.
+// Runs an operation in a new session. Repeats an operation that was rolled back because processes
+// of the program started or ended, up to four attempts in all.
 Result<OperationResult> RunInSession(
     const Paths& paths, const config::Settings& settings, const std::string& verb,
     const std::string& stasis_version,

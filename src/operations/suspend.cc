@@ -43,13 +43,14 @@ std::string WhySuspendedAlready(const Survey& survey, bool keep_context) {
   return "it was suspended already";
 }
 
-// Writes the records of the processes that the suspend took away.
+// Writes a record for each process that this suspend has suspended.
 Status WriteRecords(const Services& services, const Processes& processes,
                     const gpu_state::SharedSuspend& shared, bool keep_context) {
   STASIS_ASSIGN(const auto driver, services.device->Driver());
   for (const auto& p : processes) {
     if (p.initial == ProcessState::kCheckpointed || (keep_context && p.context_kept)) continue;
-    // The driver's share as surveyed, and the exact size of the data that movers took.
+    // The sum of the driver's share, as surveyed, and of the exact size of the data that movers
+    // took.
     const uint64_t data = shared.BytesOf(p.id) + p.away_bytes;
     gpu_state::SuspendedProcess record{p.id, p.gpus, data, std::time(nullptr)};
     record.context_kept = keep_context;
@@ -139,8 +140,8 @@ Result<OperationResult> TrySuspend(Session& session, const Target& target,
 
 Status RequireDeviceProcess(const Survey& survey) {
   if (!survey.device_processes.empty()) return {};
-  return Fail(Code::kUnimplemented, fmt::format("no process of {} uses a GPU (checked {})",
-                                                survey.target.name, survey.tree.members.size()));
+  return Fail(Code::kUnimplemented, fmt::format("none of the {} processes of {} uses a GPU",
+                                                survey.tree.members.size(), survey.target.name));
 }
 
 Result<OperationResult> Suspend(Session& session, const Target& target,

@@ -1,4 +1,4 @@
-// Suspend: the program gives up its GPU and stays in memory.
+// Suspend: moves a program's GPU state to host memory, so that other programs can use the GPU.
 #pragma once
 
 #include "checks/survey.h"
@@ -11,7 +11,7 @@ namespace stasis::operations {
 Result<OperationResult> Suspend(Session& session, const checks::Target& target,
                                 const OperationOptions& options);
 
-// kUnimplemented if no process of the target uses a GPU.
+// Returns kUnimplemented if no process of the target uses a GPU.
 Status RequireDeviceProcess(const checks::Survey& survey);
 
 }  // namespace stasis::operations

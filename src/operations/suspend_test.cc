@@ -108,8 +108,8 @@ TEST(SuspendTest, ThePhasesOfEachPath) {
   }
 }
 
-// After a failed call everything is as it was before, or `recover` makes it so; or the program is
-// suspended, and a resume brings all of its data back.
+// Checks that the program is as it was before the failed call, at the latest after `recover`, or
+// that it is suspended and a resume returns all of its data.
 std::string AfterSuspend(World& world, const FaultCase& fault,
                          const Result<OperationResult>& done) {
   if (!done && done.error().not_undone) {
@@ -132,8 +132,8 @@ TEST(SuspendTest, EveryFaultIsUndoneOrTheProgramIsSuspended) {
       ThreeProcesses, [](World& world) { return Suspend(world); }, kAllFaults, AfterSuspend);
 }
 
-// Until the resume commits the program stays suspended, and a second attempt succeeds. After the
-// commit, or when memory was returned already, it runs.
+// Checks that the program is still suspended if the resume did not commit, and that a second
+// attempt succeeds. After the commit, or if memory was already returned, the program must run.
 std::string AfterResume(World& world, const FaultCase& fault, const Result<OperationResult>& done) {
   if (done) return world.WhyNotAsBefore();
   world.log.Unhang();
@@ -446,7 +446,7 @@ TEST(ResumeTest, TheRestFollowsWhenAPartHasItsMemory) {
   auto failed = Resume(*world);
   ASSERT_FALSE(failed);
   EXPECT_TRUE(failed.error().not_undone) << failed.error().ToString();
-  EXPECT_NE(failed.error().message.find("The rest of the program runs"), std::string::npos)
+  EXPECT_NE(failed.error().message.find("The other processes run"), std::string::npos)
       << failed.error().ToString();
   EXPECT_EQ(world->WhyNotAsBefore(), "");
 }

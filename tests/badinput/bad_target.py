@@ -151,7 +151,7 @@ def suspended_by_another_user(bench):
             bench.refused(["dump", pid], 4, "CAP_SYS_RESOURCE", env=env)
         bench.refused(["resume", "his"], 3, "another user", env=env)
         recovered = bench.world.stasis("recover", env=env).out
-        demand(f"user {NOBODY} has suspended process {pid}" in recovered, f"recover says: {recovered}")
+        demand(f"user {NOBODY} has the suspended process {pid}" in recovered, f"recover says: {recovered}")
         nobody.stasis("resume", "his")
         seen = log.read_text().count("ROUND")
         wait_until(lambda: log.read_text().count("ROUND") > seen, 60, "it does not run on")

@@ -106,7 +106,7 @@ def drained(house: House):
     house.await_phase("gpu-lock")
     demand([o["target"] for o in house.operations()] == ["job"], "the operation is not listed")
     world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
-    said(house, "operations still under way: 1")
+    said(house, "operations still in progress: 1")
     drain = world.begin("daemon", "drain")
     wait_until(lambda: house.status()["draining"], 60, "it does not drain")
     for words in (["resume", "job"], ["recover"]):

@@ -71,8 +71,8 @@ def admitted_clients(house: House):
     demand(address.startswith("127.0.0.1:") and not address.endswith(":0"), f"it listens at {address}")
     job = house.counter()
     demand(ask(house, address, ours, *ours.sign("/CN=root", "root")) == ("OK", ["job"]), "root is rejected")
-    for name, words in (("/CN=nobody-at-all", "no user here"), ("/O=stasis", "no common name"),
-                        ("/CN=nobody-at-all/CN=root", "no user here"), ("/CN=", "no common name")):
+    for name, words in (("/CN=nobody-at-all", "not a user of this machine"), ("/O=stasis", "no common name"),
+                        ("/CN=nobody-at-all/CN=root", "not a user of this machine"), ("/CN=", "no common name")):
         status, said = ask(house, address, ours, *ours.sign(name, "other"))
         demand(status == "PERMISSION_DENIED" and words in said, f"{name}: {status} {said}")
     demand(ask(house, address, ours)[0] == "UNAVAILABLE", "no certificate is requested")

@@ -147,7 +147,7 @@ def takes_one_with_it(world):
     program = Program(world, "family", "/bin/sh", [script]).run()
     child = int(re.search(r"^CHILD (\d+)$", program.output(), re.M)[1])
     for name, doomed, left in (("child", child, "the rest of the program is as it was before"),
-                               ("root", program.pid, "including the first one; the rest is as it was before: process ")):
+                               ("root", program.pid, "including the first one; the others are as they were before: process ")):
         env = dying_criu(world, name, injects=doomed, together=1)
         struck(world, "dump", "family", "--name", IMAGE, env=env)
         recovered(world, rf"undone: process {doomed} has ended since[,;] {left}")
@@ -190,7 +190,7 @@ def without_a_shim(world):
     program.child.wait()
     said = recovered(world, rf"image {world.images}/by-hand is complete; the program's first process, "
                             rf"{program.pid}, has ended, by this dump or by itself")
-    named = re.search(r"left are: process ([\d, ]+), as before the dump\. End", said)
+    named = re.search(r"remaining: process ([\d, ]+), as before the dump\. End", said)
     demand(named or all(not processes.is_alive(pid) for pid in children), f"the message does not name the remaining processes: {said}")
     # Their memory is restored and intact, and they exit with their parent.
     wait_until(lambda: world.reap() or not any(map(processes.is_alive, children)), 60, "they do not run on")
@@ -204,7 +204,7 @@ def restore_is_undone(world, program):
     program.dump(name=IMAGE)
     for number, text in enumerate(RESTORE_PLACES):
         struck(world, "restore", "tree", LOUD, env=dying_criu(world, f"restore-{number}", says=text, together=1))
-        recovered(world, rf"undone: the half-restored program was ended, the image {world.images}/{IMAGE} is untouched")
+        recovered(world, rf"undone: the half-restored program was ended, and the image {world.images}/{IMAGE} is unchanged")
         left = processes.called("ring")
         demand(not left, lambda: f"there is {list(map(processes.describe, left))}")
         demand(program.state() == "dumped", f"the job is {program.state()}")

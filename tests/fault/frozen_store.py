@@ -121,7 +121,7 @@ def behind_the_commit(stand):
             command = ended(operation)
             demand(command.code == 0, f"exit code {command.code}:\n{command}")
             said = command.out + command.err
-            demand(HIDDEN in said and "is left and useless" in said, f"the message does not name the leftovers:\n{command}")
+            demand(HIDDEN in said and "could not be removed" in said, f"the message does not name the leftovers:\n{command}")
             stand.program.expect_running()
         remove_what_is_left(stand, store)
         stand.world.stasis("image", "verify", stand.image_folder())

@@ -238,7 +238,7 @@ def image_from_elsewhere(new):
         world.stasis("delete", "x")
 
     take(theirs.image)
-    refused("other", "another key", "according to itself it was written on ")
+    refused("other", "another key", "its manifest claims that it was written on ")
     restores(here, copy, "--trust-image")
     take(theirs.image, "--key", secret_of(elsewhere), "0")
     refused("other", "another key")
@@ -255,7 +255,7 @@ def image_from_elsewhere(new):
     demand("origin     this installation" in here.stasis("image", "inspect", copy).out, here.last)
     secret = secret_of(here)
     secret.rename(secret.with_suffix(".away"))
-    refused("other", f"{secret}, which is needed to check its origin MAC, does not exist", "was deleted")
+    refused("other", f"its origin MAC cannot be checked without the key file {secret}, which does not exist", "was deleted")
     demand(not secret.exists(), "a restore has made a secret")
     secret.with_suffix(".away").rename(secret)
     secret.chmod(0o640)

@@ -1,4 +1,4 @@
-// Runs operations on a World, also once for every fault at every call.
+// Runs operations on a World: once, or again with a fault at each call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -123,7 +123,7 @@ inline Result<operations::OperationResult> Resume(World& world,
   operations::Session session = MakeSession(world, "resume");
   return operations::Resume(session, TargetOf(world), resume, {});
 }
-// The outcomes of all entries, and whether all are recovered.
+// Recovers. Returns whether all entries were recovered, and their outcomes.
 inline std::pair<bool, std::string> Recover(World& world) {
   world.movers->DetachArenas();
   auto report = operations::Recover(world.services, Deadline::In(std::chrono::seconds(2)));
@@ -137,7 +137,8 @@ inline std::pair<bool, std::string> Recover(World& world) {
   return {ok, outcomes};
 }
 
-// Empty if every live GPU process is suspended, with a record and without GPU memory.
+// Returns an empty string if every live GPU process is suspended, with a record and without GPU
+// memory.
 inline std::string WhyNotSuspended(World& world, bool keep_context = false) {
   std::lock_guard lock(world.program.mutex);
   for (const auto& process : world.program.processes()) {
@@ -164,9 +165,10 @@ inline std::string Joined(const std::vector<std::string>& calls) {
   return text;
 }
 
-// Runs `operation` once for each of its calls with a fault there, in a new world each time, and
-// then `check`, whose text names the failure. `prepare` makes the world. The faults take turns;
-// STASIS_EVERY_FAULT=1 in the environment tries every fault at every call.
+// For each call that `operation` makes, runs `operation` in a new world with a fault at that call,
+// and then `check`, which returns a description of any failure. `prepare` makes the worlds. Each
+// call gets only one kind of fault, in turn; STASIS_EVERY_FAULT=1 in the environment tries them
+// all.
 struct FaultCase {
   std::string call;
   int occurrence;
