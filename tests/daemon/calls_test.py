@@ -5,160 +5,160 @@ import os
 import signal
 import sys
 
-from house import House, demand, main, processes, wait_until
+from daemon_fixture import DaemonFixture, demand, main, processes, wait_until
 
 PHASE = "gpu-lock"
 
 
-def begun(house: House, *words):
+def begun(fixture: DaemonFixture, *words):
     """Starts a suspend that is held in its middle."""
-    house.start_holding(PHASE)
-    job = house.counter()
-    house.await_workers_end()  # the next process belongs to the operation
-    house.hold(PHASE)
-    operation = house.world.begin("suspend", "job", *words)
-    house.await_phase(PHASE)
+    fixture.start_holding(PHASE)
+    job = fixture.counter()
+    fixture.await_workers_end()  # the next process belongs to the operation
+    fixture.hold(PHASE)
+    operation = fixture.world.begin("suspend", "job", *words)
+    fixture.await_phase(PHASE)
     return job, operation
 
 
-def ctrl_c(house: House):
+def ctrl_c(fixture: DaemonFixture):
     """Cancels it: everything is rolled back."""
-    job, operation = begun(house)
+    job, operation = begun(fixture)
     os.kill(operation.pid, signal.SIGINT)
-    wait_until(lambda: house.operations()[0]["cancelled"], 60, "the daemon is not asked to cancel it")
-    house.let_go(PHASE)
+    wait_until(lambda: fixture.operations()[0]["cancelled"], 60, "the daemon is not asked to cancel it")
+    fixture.let_go(PHASE)
     demand(operation.wait().code == 1 and "cancelled" in operation.err, f"{operation}")
     demand("as it was before" in operation.err or "still running" in operation.err, f"{operation}")
     demand(job.state() == "running", f"it is {job.state()}")
-    house.end(job)
+    fixture.end(job)
 
 
-def client_killed(house: House):
+def client_killed(fixture: DaemonFixture):
     """The operation continues without its client."""
-    job, operation = begun(house)
+    job, operation = begun(fixture)
     processes.end(operation.pid)
     operation.wait()
-    house.let_go(PHASE)
-    house.await_workers_end()
+    fixture.let_go(PHASE)
+    fixture.await_workers_end()
     demand(job.state() == "suspended", f"it is {job.state()}")
-    house.world.stasis("resume", "job")
-    house.end(job)
+    fixture.world.stasis("resume", "job")
+    fixture.end(job)
 
 
-def hang_up(house: House):
+def hang_up(fixture: DaemonFixture):
     """Losing the terminal does not cancel the operation."""
-    job, operation = begun(house)
+    job, operation = begun(fixture)
     os.kill(operation.pid, signal.SIGHUP)
     demand(operation.wait().code == 128 + signal.SIGHUP, f"{operation}")
-    demand(not house.operations()[0]["cancelled"], "it was cancelled")
-    house.let_go(PHASE)
-    house.await_workers_end()
+    demand(not fixture.operations()[0]["cancelled"], "it was cancelled")
+    fixture.let_go(PHASE)
+    fixture.await_workers_end()
     demand(job.state() == "suspended", f"it is {job.state()}")
-    house.world.stasis("resume", "job")
-    house.end(job)
+    fixture.world.stasis("resume", "job")
+    fixture.end(job)
 
 
-def daemon_told_to_end(house: House):
+def daemon_told_to_end(fixture: DaemonFixture):
     """The daemon stops without waiting for the operation; its clients are told, and the operation
     completes."""
-    job, operation = begun(house)
-    house.kill(signal.SIGTERM)  # it has exited when this returns, while the operation is held
+    job, operation = begun(fixture)
+    fixture.kill(signal.SIGTERM)  # it has exited when this returns, while the operation is held
     demand(operation.wait().code == 6, f"{operation}")
     for words in ("the daemon has gone away", "continues by itself", "`stasis ps -a`", "`stasis recover`"):
         demand(words in operation.err, f"the message lacks '{words}':\n{operation}")
-    demand(len(house.workers()) == 1, "the worker has ended")
-    house.let_go(PHASE)
-    house.await_workers_end()
-    house.start_again()
+    demand(len(fixture.workers()) == 1, "the worker has ended")
+    fixture.let_go(PHASE)
+    fixture.await_workers_end()
+    fixture.start_again()
     demand(job.state() == "suspended", f"it is {job.state()}")
-    house.world.stasis("resume", "job")
-    house.end(job)
+    fixture.world.stasis("resume", "job")
+    fixture.end(job)
 
 
-def cancelled_before_it_begins(house: House):
+def cancelled_before_it_begins(fixture: DaemonFixture):
     """A worker that cannot receive a cancellation yet sees it later, and touches nothing."""
-    log = house.world.folder / "log"
-    house.hold_workers({"STASIS_DAEMON_LOG_FILE": str(log), "STASIS_DAEMON_LOG_LEVEL": "debug"})
-    job = house.counter()
-    house.hold("worker")
-    operation = house.begin_waiting("suspend", "job")
+    log = fixture.world.folder / "log"
+    fixture.hold_workers({"STASIS_DAEMON_LOG_FILE": str(log), "STASIS_DAEMON_LOG_LEVEL": "debug"})
+    job = fixture.counter()
+    fixture.hold("worker")
+    operation = fixture.begin_waiting("suspend", "job")
     os.kill(operation.pid, signal.SIGINT)
-    wait_until(lambda: house.operations()[0]["cancelled"], 60, "it is not cancelled")
-    house.let_go("worker")
+    wait_until(lambda: fixture.operations()[0]["cancelled"], 60, "it is not cancelled")
+    fixture.let_go("worker")
     demand(operation.wait().code == 1 and "cannot suspend job: cancelled" in operation.err, f"{operation}")
     demand("as it was before" in operation.err, f"{operation}")
-    lines = house.log_lines(log)
+    lines = fixture.log_lines(log)
     said = [line["message"] for line in lines if line.get("verb") == "suspend"]
     demand(said == ["begun", "ended"], f"a phase was begun: {said}")
     demand(job.state() == "running", f"it is {job.state()}")
-    house.end(job)
-    house.leave_workers()
+    fixture.end(job)
+    fixture.leave_workers()
 
 
-def second_operation(house: House):
+def second_operation(fixture: DaemonFixture):
     """Two operations on one job exclude each other, whoever requested them."""
-    job, operation = begun(house)
+    job, operation = begun(fixture)
     for without in ([], ["--no-daemon"]):
-        house.world.stasis(*without, "dump", "job", expect=7)
-        demand("job" in house.world.last.err, f"{house.world.last}")
-    house.let_go(PHASE)
+        fixture.world.stasis(*without, "dump", "job", expect=7)
+        demand("job" in fixture.world.last.err, f"{fixture.world.last}")
+    fixture.let_go(PHASE)
     demand(operation.wait().code == 0, f"{operation}")
-    house.world.stasis("resume", "job")
-    house.end(job)
+    fixture.world.stasis("resume", "job")
+    fixture.end(job)
 
 
-def reader_killed(house: House):
+def reader_killed(fixture: DaemonFixture):
     """A call that only waits ends with its client."""
-    house.start()
-    job = house.counter()
-    reader = house.begin_waiting("wait", "job")
+    fixture.start()
+    job = fixture.counter()
+    reader = fixture.begin_waiting("wait", "job")
     processes.end(reader.pid)
     reader.wait()
-    house.await_workers_end()
-    house.end(job)
+    fixture.await_workers_end()
+    fixture.end(job)
 
 
-def daemon_ends_under_a_reader(house: House):
-    house.start()
-    job = house.counter()
-    reader = house.begin_waiting("wait", "job")
-    house.kill()
+def daemon_ends_under_a_reader(fixture: DaemonFixture):
+    fixture.start()
+    job = fixture.counter()
+    reader = fixture.begin_waiting("wait", "job")
+    fixture.kill()
     demand(reader.wait().code == 1 and "the daemon has gone away" in reader.err, f"{reader}")
-    house.await_workers_end()
-    house.start()
-    house.end(job)
+    fixture.await_workers_end()
+    fixture.start()
+    fixture.end(job)
 
 
-def worker_killed(house: House):
+def worker_killed(fixture: DaemonFixture):
     """The error says so, and `recover` cleans up."""
-    job, operation = begun(house)
-    worker, = house.workers()
+    job, operation = begun(fixture)
+    worker, = fixture.workers()
     processes.end(worker)
     demand(operation.wait().code == 6, f"{operation}")
     for words in ("cannot suspend job: the worker was killed by signal 9", "`stasis recover`"):
         demand(words in operation.err, f"{operation}")
-    house.let_go(PHASE)
-    recovered = house.world.stasis("recover").out
+    fixture.let_go(PHASE)
+    recovered = fixture.world.stasis("recover").out
     demand("suspend" in recovered and "job" in recovered, f"the message does not say what was recovered: {recovered}")
     demand(job.state() == "running", f"it is {job.state()}")
-    house.end(job)
+    fixture.end(job)
 
 
-def few_descriptors(house: House):
+def few_descriptors(fixture: DaemonFixture):
     """A daemon without free descriptors fails calls, and works again once it has some."""
-    world = house.world
-    house.start()
-    job = house.counter()
-    house.await_nobody()
-    fds = len(os.listdir(f"/proc/{house.pid}/fd"))
+    world = fixture.world
+    fixture.start()
+    job = fixture.counter()
+    fixture.await_nobody()
+    fds = len(os.listdir(f"/proc/{fixture.pid}/fd"))
     for left in (0, 1, 2, 4):
-        world.shell(f"prlimit --pid {house.pid} --nofile={fds + left}:")
+        world.shell(f"prlimit --pid {fixture.pid} --nofile={fds + left}:")
         demand(world.stasis("suspend", "job", expect=1).err, "the message has no reason")
-        demand(processes.is_alive(house.pid), "the daemon has ended")
-    world.shell(f"prlimit --pid {house.pid} --nofile=1024:")
+        demand(processes.is_alive(fixture.pid), "the daemon has ended")
+    world.shell(f"prlimit --pid {fixture.pid} --nofile=1024:")
     world.stasis("suspend", "job")
     world.stasis("resume", "job")
-    house.end(job)
+    fixture.end(job)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import random
 import socket
 import sys
 
-from house import House, demand, main, processes, wait_until
+from daemon_fixture import DaemonFixture, demand, main, processes, wait_until
 
 SERVICE = "/stasis.v1.Stasis/"
 STREAMS = ["Suspend", "Resume", "Dump", "Restore", "ReadLog"]
@@ -17,8 +17,8 @@ UNARIES = ["Recover", "Run", "ManageJob", "ListJobs", "GetJob", "WaitJob", "Kill
 class Raw:
     """Calls with arbitrary bytes. All share one connection, except those with `apart`."""
 
-    def __init__(self, house, apart=False):
-        self.channel = house.channel(apart)
+    def __init__(self, fixture, apart=False):
+        self.channel = fixture.channel(apart)
 
     def call(self, path, request, metadata=(), stream=False):
         """Returns the status' name and text, "OK" and the answer, or the answers of a stream."""
@@ -31,9 +31,9 @@ class Raw:
             return error.code().name, error.details()
 
 
-def health(house: House):
-    house.start()
-    raw = Raw(house)
+def health(fixture: DaemonFixture):
+    fixture.start()
+    raw = Raw(fixture)
     # HealthCheckResponse: status = SERVING.
     demand(raw.call("/grpc.health.v1.Health/Check", b"") == ("OK", b"\x08\x01"), "it is not healthy")
     named = b"\x0a\x10stasis.v1.Stasis"
@@ -41,39 +41,39 @@ def health(house: House):
     demand(raw.call("/grpc.health.v1.Health/Check", b"\x0a\x04none")[0] == "NOT_FOUND", "any service is healthy")
 
 
-def health_of_a_drain(house: House):
+def health_of_a_drain(fixture: DaemonFixture):
     """A load balancer must see it as unhealthy, also on connections of later callers."""
-    house.start_holding("gpu-lock")
-    job = house.counter()
-    early = Raw(house)
+    fixture.start_holding("gpu-lock")
+    job = fixture.counter()
+    early = Raw(fixture)
     named = b"\x0a\x10stasis.v1.Stasis"
 
     def answers():
-        return [raw.call("/grpc.health.v1.Health/Check", request)[1] for raw in (early, Raw(house))
+        return [raw.call("/grpc.health.v1.Health/Check", request)[1] for raw in (early, Raw(fixture))
                 for request in (b"", named)]
 
     demand(answers() == [b"\x08\x01"] * 4, f"{answers()}")
-    house.hold("gpu-lock")
-    operation = house.world.begin("suspend", "job")
-    house.await_phase("gpu-lock")
-    house.world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
+    fixture.hold("gpu-lock")
+    operation = fixture.world.begin("suspend", "job")
+    fixture.await_phase("gpu-lock")
+    fixture.world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
     # NOT_SERVING.
     demand(answers() == [b"\x08\x02"] * 4, f"{answers()}")
     # A process with other groups needs a separate server.
     os.setgroups([4242])
     demand(answers() == [b"\x08\x02"] * 4, f"{answers()}")
     os.setgroups([])
-    house.let_go("gpu-lock")
+    fixture.let_go("gpu-lock")
     demand(operation.wait().code == 0, f"{operation}")
-    house.drain()
-    house.world.stasis("resume", "job")
-    house.end(job)
+    fixture.drain()
+    fixture.world.stasis("resume", "job")
+    fixture.end(job)
 
 
-def reflection(house: House):
+def reflection(fixture: DaemonFixture):
     """A caller without the .proto gets all descriptors."""
-    house.start()
-    channel = house.channel()
+    fixture.start()
+    channel = fixture.channel()
     ask = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
     listed, described = [answer for answer in ask(iter([b"\x3a\x01*", b"\x22\x10stasis.v1.Stasis"]), timeout=60)]
     for service in (b"stasis.v1.Stasis", b"grpc.health.v1.Health"):
@@ -81,11 +81,11 @@ def reflection(house: House):
     demand(b"KillJobRequest" in described and b"OperationEvent" in described, "the service is not described")
 
 
-def errors(house: House):
+def errors(fixture: DaemonFixture):
     """The status has gRPC's code, and the trailer everything that the command line would print."""
     import grpc
-    messages, stubs = house.start().stubs()
-    stub = stubs.StasisStub(house.channel())
+    messages, stubs = fixture.start().stubs()
+    stub = stubs.StasisStub(fixture.channel())
     try:
         stub.GetJob(messages.GetJobRequest(job="nobody"))
         demand(False, "there is a job nobody")
@@ -102,10 +102,10 @@ def errors(house: House):
     demand(error.code == 5 and list(error.context) == ["cannot suspend nobody"], f"{error}")
 
 
-def nonsense(house: House):
+def nonsense(fixture: DaemonFixture):
     """Any request is answered with a status, and the daemon continues to serve other callers."""
-    house.start()
-    raw = Raw(house)
+    fixture.start()
+    raw = Raw(fixture)
     bytes_of = random.Random(1).randbytes
     garbage = [b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", bytes_of(200)]
     for name in STREAMS + UNARIES:
@@ -128,12 +128,12 @@ def nonsense(house: House):
     demand(status == "INVALID_ARGUMENT" and "absolute" in words, f"{status} {words}")
     # gRPC answers and closes the connection, which may fail other calls over it. Other connections
     # are unaffected.
-    apart = Raw(house, apart=True)
+    apart = Raw(fixture, apart=True)
     demand(apart.call("/grpc.health.v1.Health/Check", b"")[0] == "OK", "it is not healthy")
-    wait_until(lambda: house.connected() == 2, 60, lambda: f"{house.connected()} are connected, not two")
+    wait_until(lambda: fixture.connected() == 2, 60, lambda: f"{fixture.connected()} are connected, not two")
     status, words = apart.call(SERVICE + "ListJobs", b"", context(b"\x0a" * (80 << 10)))
     demand(status == "RESOURCE_EXHAUSTED", f"a header of 80 KiB: {status} {words}")
-    wait_until(lambda: house.connected() == 1, 60, lambda: f"{house.connected()} are connected, not one")
+    wait_until(lambda: fixture.connected() == 1, 60, lambda: f"{fixture.connected()} are connected, not one")
     for path in [SERVICE + name for name in ("Nothing", "", "suspend", "../Suspend", "WorkerRequest")] + ["/other.Service/Get"]:
         status, words = raw.call(path, b"")
         demand(status == "UNIMPLEMENTED", f"{path}: {status} {words}")
@@ -157,17 +157,17 @@ def nonsense(house: House):
     # Input that is not gRPC.
     for words in (b"GET / HTTP/1.1\r\n\r\n", bytes_of(5000), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes_of(100), b""):
         peer = socket.socket(socket.AF_UNIX)
-        peer.connect(house.socket)
+        peer.connect(fixture.socket)
         try:
             peer.sendall(words)
         except OSError:
             pass
         peer.close()
-    demand(processes.is_alive(house.pid), "the daemon has ended")
-    house.world.stasis("ps")
-    house.await_no_operation()
-    house.await_workers_end()
-    demand(house.world.stasis("ps", "-a", "--json").json()["jobs"] == [], "there are jobs")
+    demand(processes.is_alive(fixture.pid), "the daemon has ended")
+    fixture.world.stasis("ps")
+    fixture.await_no_operation()
+    fixture.await_workers_end()
+    demand(fixture.world.stasis("ps", "-a", "--json").json()["jobs"] == [], "there are jobs")
 
 
 if __name__ == "__main__":

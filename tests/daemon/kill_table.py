@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
 
-from house import House  # noqa: E402
+from daemon_fixture import DaemonFixture  # noqa: E402
 from stand import Stand, demand, main, processes  # noqa: E402
 
 # Command, options, state before, state after.
@@ -24,20 +24,20 @@ PLANS = {
 }
 
 
-def kill_at(stand, house, verb, options, before, after, phase):
-    if not processes.is_alive(house.pid):
-        house.start_again()
+def kill_at(stand, fixture, verb, options, before, after, phase):
+    if not processes.is_alive(fixture.pid):
+        fixture.start_again()
     stand.prepare(before)
-    house.hold(phase)
+    fixture.hold(phase)
     operation = stand.begin(verb, *options)
-    house.await_phase(phase)
-    house.kill()
+    fixture.await_phase(phase)
+    fixture.kill()
     demand(operation.wait().code == 6, f"the client does not know how the operation ended:\n{operation}")
     for words in ("the daemon has gone away", "continues by itself", "`stasis ps -a`"):
         demand(words in operation.err, f"the message lacks '{words}':\n{operation}")
-    house.let_go(phase)
-    house.await_workers_end()
-    house.start_again()
+    fixture.let_go(phase)
+    fixture.await_workers_end()
+    fixture.start_again()
     state = stand.program.state()
     demand(state == after, f"it is {state}, not {after}")
     demand((verb == "dump") <= stand.image_exists(), "there is no image")
@@ -50,11 +50,11 @@ def run(stand: Stand, name):
     phases = stand.operate(verb, *options, "--dry-run", "--json").json()["planned_phases"]
     if not stand.every:
         phases = [phases[len(phases) // 2], phases[-1]]
-    house = House(stand.world).start_holding(*phases)
+    fixture = DaemonFixture(stand.world).start_holding(*phases)
     for phase in phases:
-        stand.case(f"{name}: the daemon killed at {phase}", kill_at, house, verb, options, before, after, phase)
-    if processes.is_alive(house.pid):
-        house.drain()
+        stand.case(f"{name}: the daemon killed at {phase}", kill_at, fixture, verb, options, before, after, phase)
+    if processes.is_alive(fixture.pid):
+        fixture.drain()
 
 
 if __name__ == "__main__":

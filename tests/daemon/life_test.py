@@ -7,79 +7,79 @@ import socket
 import sys
 import threading
 
-from house import House, demand, main, processes, wait_until
+from daemon_fixture import DaemonFixture, demand, main, processes, wait_until
 
 NO_USER = 12345  # a user without any rights
 
 
-def said(house, *words):
+def said(fixture, *words):
     for word in words:
-        demand(word in house.world.last.err, f"the message lacks '{word}':\n{house.world.last}")
+        demand(word in fixture.world.last.err, f"the message lacks '{word}':\n{fixture.world.last}")
 
 
-def start_status_drain(house: House):
-    world = house.world
+def start_status_drain(fixture: DaemonFixture):
+    world = fixture.world
     world.stasis("daemon", "status", expect=3)
-    said(house, "no daemon runs", "`stasis daemon start`")
-    house.start()
+    said(fixture, "no daemon runs", "`stasis daemon start`")
+    fixture.start()
     again = world.stasis("daemon", "start", "--json").json()
-    demand(again == {"pid": house.pid, "socket": house.socket, "started": False}, f"{again}")
+    demand(again == {"pid": fixture.pid, "socket": fixture.socket, "started": False}, f"{again}")
     # Started explicitly at the same place, it is rejected.
     second = world.begin(program="stasisd").wait()
     demand(second.code == 7 and "a daemon already runs" in second.err, f"{second}")
-    status = house.status()
-    demand((status["pid"], status["uid"], status["draining"], status["operations"]) == (house.pid, 0, False, []),
+    status = fixture.status()
+    demand((status["pid"], status["uid"], status["draining"], status["operations"]) == (fixture.pid, 0, False, []),
            f"{status}")
     # Used by a command from another installation.
     world.stasis("ps")
-    demand(os.stat(house.socket).st_mode & 0o777 == 0o666, "not all users may connect to root's")
-    house.drain()
-    demand(not os.path.exists(house.socket), "the socket stays")
+    demand(os.stat(fixture.socket).st_mode & 0o777 == 0o666, "not all users may connect to root's")
+    fixture.drain()
+    demand(not os.path.exists(fixture.socket), "the socket stays")
     world.stasis("daemon", "status", expect=3)
     world.stasis("ps")
 
 
-def killed(house: House):
-    world = house.world
-    house.start().kill()
+def killed(fixture: DaemonFixture):
+    world = fixture.world
+    fixture.start().kill()
     for words in (["ps"], ["suspend", "nobody"], ["recover"], ["daemon", "status"], ["daemon", "drain"]):
         world.stasis(*words, expect=1)
-        said(house, f"the daemon's socket {house.socket} does not answer", "Connection refused", "`stasis daemon start`",
+        said(fixture, f"the daemon's socket {fixture.socket} does not answer", "Connection refused", "`stasis daemon start`",
              "--no-daemon")
     world.stasis("--no-daemon", "ps")
-    first = house.pid
-    house.start()
-    demand(house.pid != first and world.stasis("ps"), "no new daemon")
+    first = fixture.pid
+    fixture.start()
+    demand(fixture.pid != first and world.stasis("ps"), "no new daemon")
 
 
-def ended_by_signal(house: House):
-    house.start().kill(signal.SIGTERM)
-    demand(not os.path.exists(house.socket), "the socket stays")
-    house.world.stasis("ps")
+def ended_by_signal(fixture: DaemonFixture):
+    fixture.start().kill(signal.SIGTERM)
+    demand(not os.path.exists(fixture.socket), "the socket stays")
+    fixture.world.stasis("ps")
 
 
-def hangs(house: House):
+def hangs(fixture: DaemonFixture):
     """A stopped daemon is waited for, but not forever, and the command does not fall back to
     working without it."""
-    house.start()
-    os.kill(house.pid, signal.SIGSTOP)
-    house.world.stasis("ps", expect=1)
-    said(house, "does not answer", "--no-daemon")
-    os.kill(house.pid, signal.SIGCONT)
-    house.world.stasis("ps")
+    fixture.start()
+    os.kill(fixture.pid, signal.SIGSTOP)
+    fixture.world.stasis("ps", expect=1)
+    said(fixture, "does not answer", "--no-daemon")
+    os.kill(fixture.pid, signal.SIGCONT)
+    fixture.world.stasis("ps")
 
 
-def other_users(house: House):
+def other_users(fixture: DaemonFixture):
     """Users other than root and the daemon's own get no answer."""
-    world = house.world
+    world = fixture.world
     world.env["STASIS_SOCKET"] = str(world.folder / "theirs")
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
         server = socket.socket(socket.AF_UNIX)
-        server.bind(house.socket)
-        os.chmod(house.socket, 0o666)
+        server.bind(fixture.socket)
+        os.chmod(fixture.socket, 0o666)
         # The kernel keeps the credentials of the listener.
         os.setresuid(NO_USER, NO_USER, NO_USER)
         server.listen()
@@ -91,51 +91,51 @@ def other_users(house: House):
     world.own(child)
     os.read(read, 1)
     world.stasis("ps", expect=4)
-    said(house, f"user {NO_USER} listens at the daemon's socket")
+    said(fixture, f"user {NO_USER} listens at the daemon's socket")
     demand(os.read(read, 100) == b"nothing", "something was sent to it")
     os.waitpid(child, 0)
 
 
-def drained(house: House):
+def drained(fixture: DaemonFixture):
     """No operation is started, and those in progress finish first."""
-    world = house.world
-    house.start_holding("gpu-lock")
-    job = house.counter()
-    house.hold("gpu-lock")
+    world = fixture.world
+    fixture.start_holding("gpu-lock")
+    job = fixture.counter()
+    fixture.hold("gpu-lock")
     operation = world.begin("suspend", "job")
-    house.await_phase("gpu-lock")
-    demand([o["target"] for o in house.operations()] == ["job"], "the operation is not listed")
+    fixture.await_phase("gpu-lock")
+    demand([o["target"] for o in fixture.operations()] == ["job"], "the operation is not listed")
     world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
-    said(house, "operations still in progress: 1")
+    said(fixture, "operations still in progress: 1")
     drain = world.begin("daemon", "drain")
-    wait_until(lambda: house.status()["draining"], 60, "it does not drain")
+    wait_until(lambda: fixture.status()["draining"], 60, "it does not drain")
     for words in (["resume", "job"], ["recover"]):
         world.stasis(*words, expect=1)
-        said(house, "is being drained", "--no-daemon")
+        said(fixture, "is being drained", "--no-daemon")
     world.stasis("ps")
     # Steps of the driver that only read are answered.
-    messages, stubs = house.stubs()
+    messages, stubs = fixture.stubs()
     step = messages.GpuStepRequest(target=str(world.stasis("inspect", "job", "--json").json()["pid"]), step="state")
-    answer = stubs.StasisStub(house.channel(apart=True)).GpuStep(step, timeout=60)
+    answer = stubs.StasisStub(fixture.channel(apart=True)).GpuStep(step, timeout=60)
     demand(answer.state == "running", f"{answer}")
     demand(drain.process.poll() is None, "it was drained too early")
-    house.let_go("gpu-lock")
+    fixture.let_go("gpu-lock")
     demand(operation.wait().code == 0, f"{operation}")
     demand(drain.wait().code == 0, f"{drain}")
-    house.await_end()
+    fixture.await_end()
     world.stasis("resume", "job")
-    house.end(job)
+    fixture.end(job)
 
 
-def notifies(house: House):
+def notifies(fixture: DaemonFixture):
     """The service manager is notified when the daemon accepts calls and when it stops."""
-    path = str(house.world.folder / "notify")
+    path = str(fixture.world.folder / "notify")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(path)
     manager.settimeout(60)
-    house.start({"NOTIFY_SOCKET": path})
+    fixture.start({"NOTIFY_SOCKET": path})
     demand(manager.recv(100) == b"READY=1\nSTATUS=ready\n", "the service manager is not told that it is ready")
-    house.drain()
+    fixture.drain()
     demand(manager.recv(100) == b"STOPPING=1\n", "the service manager is not told that it stops")
 
 
@@ -151,10 +151,10 @@ def fill(path):
         pass
 
 
-def drain_awaits_the_end(house: House):
+def drain_awaits_the_end(fixture: DaemonFixture):
     """`drain && start`, as in an upgrade: a drained daemon has released the socket. One whose
     service manager does not read is late."""
-    world = house.world
+    world = fixture.world
     path = str(world.folder / "notify")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(path)
@@ -165,40 +165,40 @@ def drain_awaits_the_end(house: House):
         while manager.recv(100) != until:
             pass
 
-    house.start(late)
+    fixture.start(late)
     listen(b"READY=1\nSTATUS=ready\n")
     fill(path)
     listener = threading.Timer(1, listen, [b"STOPPING=1\n"])
     listener.start()
     # A new daemon needs the lock, and the old one releases it last.
-    both = world.shell(f"stasis daemon drain >&2 && flock -n {house.socket}.lock true && stasis daemon start --json",
+    both = world.shell(f"stasis daemon drain >&2 && flock -n {fixture.socket}.lock true && stasis daemon start --json",
                        env=late)
     listener.join()
     demand(both.err == "drained: the daemon has stopped, jobs continue\n", f"{both}")
     started = both.json()
-    demand(started["started"] and started["pid"] != house.pid, f"{both}")
+    demand(started["started"] and started["pid"] != fixture.pid, f"{both}")
 
     # A daemon that does not stop is named.
-    house.pid = started["pid"]
+    fixture.pid = started["pid"]
     listen(b"READY=1\nSTATUS=ready\n")
     fill(path)
     world.stasis("daemon", "drain", expect=1)
-    said(house, f"the daemon is drained, but its process {house.pid} has not exited in 10 s", f"`kill -9 {house.pid}`")
+    said(fixture, f"the daemon is drained, but its process {fixture.pid} has not exited in 10 s", f"`kill -9 {fixture.pid}`")
     listen(b"STOPPING=1\n")
-    house.await_end()
+    fixture.await_end()
 
 
-def no_descriptors(house: House):
+def no_descriptors(fixture: DaemonFixture):
     """A client that opens connections endlessly neither stops the daemon nor keeps a processor
     busy."""
-    world = house.world
-    house.start()
-    fds = os.listdir(f"/proc/{house.pid}/fd")
-    world.shell(f"prlimit --pid {house.pid} --nofile={len(fds) + 20}:")
+    world = fixture.world
+    fixture.start()
+    fds = os.listdir(f"/proc/{fixture.pid}/fd")
+    world.shell(f"prlimit --pid {fixture.pid} --nofile={len(fds) + 20}:")
     peers = []
     for _ in range(60):
         peer = socket.socket(socket.AF_UNIX)
-        peer.connect(house.socket)
+        peer.connect(fixture.socket)
         peers.append(peer)
     log = world.state / "run" / "stasisd.log"
     wait_until(lambda: "cannot accept" in log.read_text(), 60, "it takes all of them")
@@ -207,9 +207,9 @@ def no_descriptors(house: House):
     demand(log.read_text().count("cannot accept") < seen + 20, "it retries without a pause")
     for peer in peers:
         peer.close()
-    world.shell(f"prlimit --pid {house.pid} --nofile=1024:")
+    world.shell(f"prlimit --pid {fixture.pid} --nofile=1024:")
     world.stasis("ps")
-    demand(processes.is_alive(house.pid), "it has ended")
+    demand(processes.is_alive(fixture.pid), "it has ended")
 
 
 if __name__ == "__main__":

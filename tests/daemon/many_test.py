@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from house import House, Program, demand, main, wait_until
+from daemon_fixture import DaemonFixture, Program, demand, main, wait_until
 
 LISTED = 200
 LIST_S = 20.0  # Time limit for a list. It normally takes a small part of that; a busy test machine
@@ -17,9 +17,9 @@ JOBS, CLIENTS = 20, 50
 SECONDS = float(os.environ.get("MANY_SECONDS", "6"))
 
 
-def two_hundred_listed(house: House):
-    messages, stubs = house.start().stubs()
-    stub = stubs.StasisStub(house.channel())
+def two_hundred_listed(fixture: DaemonFixture):
+    messages, stubs = fixture.start().stubs()
+    stub = stubs.StasisStub(fixture.channel())
 
     def run(number):
         stub.Run(messages.RunRequest(job=f"job{number}", argv=["/bin/sleep", "1000"], no_agent=True), timeout=120)
@@ -46,10 +46,10 @@ def two_hundred_listed(house: House):
 class Client(threading.Thread):
     """Suspends and resumes random jobs until told to stop."""
 
-    def __init__(self, house, number, enough):
+    def __init__(self, fixture, number, enough):
         super().__init__(daemon=True)
-        self.messages, self.stubs = house.stubs()
-        self.channel = house.channel()
+        self.messages, self.stubs = fixture.stubs()
+        self.channel = fixture.channel()
         self.random, self.enough = random.Random(number), enough
         self.done, self.busy, self.wrong = 0, 0, []
 
@@ -73,15 +73,15 @@ class Client(threading.Thread):
         self.channel.close()
 
 
-def all_at_once(house: House):
+def all_at_once(fixture: DaemonFixture):
     """The only errors are "busy", no call blocks forever, and every program has correct data at the
     end."""
-    world = house.world
+    world = fixture.world
     world.set_gpu(1, "8G")
-    house.start()
+    fixture.start()
     jobs = [Program(world, f"job{number}", "counter", ["--memory", "1M"]).run() for number in range(JOBS)]
     enough = threading.Event()
-    clients = [Client(house, number, enough) for number in range(CLIENTS)]
+    clients = [Client(fixture, number, enough) for number in range(CLIENTS)]
     for client in clients:
         client.start()
     began = time.monotonic()
@@ -101,7 +101,7 @@ def all_at_once(house: House):
     demand(not wrong, "\n".join(wrong[:5]))
     for job in jobs:
         world.stasis("resume", job.name)
-        house.end(job)
+        fixture.end(job)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ it can be drained."""
 import signal
 import sys
 
-from house import House, demand, main, processes, wait_until
+from daemon_fixture import DaemonFixture, demand, main, processes, wait_until
 
 # An upper bound for the starts in the daemon or a command.
 MOST_STARTS = 80
@@ -14,51 +14,51 @@ MOST_STARTS = 80
 ANSWER_S = 60
 
 
-def failing(house, program, number, how_long):
-    failed_starts(house).unlink(missing_ok=True)
-    return {"LD_PRELOAD": str(house.world.build / "tests" / "libfailing_start.so"),
-            "FAILING_START": f"{program}:{number}{how_long}", "FAILING_START_NOTE": str(failed_starts(house))}
+def failing(fixture, program, number, how_long):
+    failed_starts(fixture).unlink(missing_ok=True)
+    return {"LD_PRELOAD": str(fixture.world.build / "tests" / "libfailing_start.so"),
+            "FAILING_START": f"{program}:{number}{how_long}", "FAILING_START_NOTE": str(failed_starts(fixture))}
 
 
-def failed_starts(house):
+def failed_starts(fixture):
     """A file that exists once a start has failed."""
-    return house.world.folder / "failed-starts"
+    return fixture.world.folder / "failed-starts"
 
 
-def asked(house, number, *words, env=None):
-    command = house.world.begin(*words, env=env).wait(ANSWER_S)
-    house.world.reap()
+def asked(fixture, number, *words, env=None):
+    command = fixture.world.begin(*words, env=env).wait(ANSWER_S)
+    fixture.world.reap()
     demand(command.code in (0, 1, 4, 5, 6, 7), lambda: f"start {number} failed, exit code {command.code}:\n{command}")
     demand(command.code == 0 or command.err, lambda: f"the message has no reason: {command}")
     print(f"start {number}: exit {command.code} of {' '.join(words)}: {command.err.splitlines()[:1]}")
     return command
 
 
-def each_of_the_daemon(house: House, how_long):
-    world = house.world
-    job = house.counter()
+def each_of_the_daemon(fixture: DaemonFixture, how_long):
+    world = fixture.world
+    job = fixture.counter()
     for number in range(1, MOST_STARTS):
-        begun = asked(house, number, "daemon", "start", "--json", env=failing(house, "stasisd", number, how_long))
+        begun = asked(fixture, number, "daemon", "start", "--json", env=failing(fixture, "stasisd", number, how_long))
         if begun.code != 0:
             wait_until(lambda: world.reap() or not world.daemons(), 60, "a daemon that did not start stays")
             continue
-        house.pid = begun.json()["pid"]
-        asked(house, number, "ps")
-        asked(house, number, "suspend", job.name)
-        asked(house, number, "resume", job.name)
+        fixture.pid = begun.json()["pid"]
+        asked(fixture, number, "ps")
+        asked(fixture, number, "suspend", job.name)
+        asked(fixture, number, "resume", job.name)
         # A failed operation is no longer in progress.
-        status = asked(house, number, "daemon", "status", "--json")
+        status = asked(fixture, number, "daemon", "status", "--json")
         demand(status.code != 0 or status.json()["operations"] == [], lambda: f"start {number} failed: {status}")
-        drained = asked(house, number, "daemon", "drain")
+        drained = asked(fixture, number, "daemon", "drain")
         if drained.code == 0:
-            house.await_end()
+            fixture.await_end()
         else:
-            house.kill(signal.SIGTERM)
+            fixture.kill(signal.SIGTERM)
         world.stasis("recover", "--no-daemon")
         if job.gpu_state() != "running":
             world.stasis("resume", job.name)
         job.expect_running()
-        if not failed_starts(house).exists():
+        if not failed_starts(fixture).exists():
             demand(drained.code == 0, lambda: f"nothing failed: {drained}")
             break
     else:
@@ -68,32 +68,32 @@ def each_of_the_daemon(house: House, how_long):
     world.stasis("delete", job.name)
 
 
-def from_then_on(house: House):
-    each_of_the_daemon(house, "+")
+def from_then_on(fixture: DaemonFixture):
+    each_of_the_daemon(fixture, "+")
 
 
-def once(house: House):
-    each_of_the_daemon(house, "")
+def once(fixture: DaemonFixture):
+    each_of_the_daemon(fixture, "")
 
 
-def in_the_command(house: House):
-    house.start()
-    job = house.counter()
+def in_the_command(fixture: DaemonFixture):
+    fixture.start()
+    job = fixture.counter()
     for number in range(1, MOST_STARTS):
         all_started = True
         for verb in ("suspend", "resume"):
-            command = asked(house, number, verb, job.name, env=failing(house, "stasis", number, "+"))
-            all_started = all_started and not failed_starts(house).exists()
-        house.await_no_operation()
+            command = asked(fixture, number, verb, job.name, env=failing(fixture, "stasis", number, "+"))
+            all_started = all_started and not failed_starts(fixture).exists()
+        fixture.await_no_operation()
         if all_started:
             demand(command.code == 0, lambda: f"nothing failed: {command}")
             break
         if job.gpu_state() != "running":
-            house.world.stasis("resume", job.name)
+            fixture.world.stasis("resume", job.name)
         job.expect_running()
     else:
         demand(False, f"{MOST_STARTS} starts and more")
-    house.end(job)
+    fixture.end(job)
 
 
 if __name__ == "__main__":

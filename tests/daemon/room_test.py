@@ -7,7 +7,7 @@ import select
 import socket
 import sys
 
-from house import House, demand, isolate, main, wait_until
+from daemon_fixture import DaemonFixture, demand, isolate, main, wait_until
 from users_test import ALICE, BOB, User, for_all, leave
 
 # As in src/api/server_pool.h.
@@ -22,15 +22,15 @@ def soft_limit(pid):
     return [int(word) for word in line.split()[3:5]]
 
 
-def descriptors(house: House):
+def descriptors(fixture: DaemonFixture):
     """The daemon raises its limit of descriptors; a job has the limit of the process that started
     the daemon."""
-    world = house.world
+    world = fixture.world
     world.shell("ulimit -Sn 300 && ulimit -Hn 5000 && stasis daemon start --json")
-    house.pid = world.last.json()["pid"]
-    demand(soft_limit(house.pid) == [5000, 5000], f"its limits are {soft_limit(house.pid)}")
-    messages, stubs = house.stubs()
-    stub = stubs.StasisStub(house.channel())
+    fixture.pid = world.last.json()["pid"]
+    demand(soft_limit(fixture.pid) == [5000, 5000], f"its limits are {soft_limit(fixture.pid)}")
+    messages, stubs = fixture.stubs()
+    stub = stubs.StasisStub(fixture.channel())
     pid = stub.Run(messages.RunRequest(job="job", argv=["/bin/sleep", "1000"])).pid
     parent = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     demand(soft_limit(pid) == [300, 5000], f"the job's limits are {soft_limit(pid)}")
@@ -40,12 +40,12 @@ def descriptors(house: House):
     stub.DeleteJob(messages.DeleteJobRequest(job="job"))
 
 
-def connect(house, uid):
+def connect(fixture, uid):
     """Connects as that user."""
     peer = socket.socket(socket.AF_UNIX)
     os.seteuid(uid)
     try:
-        peer.connect(house.socket)
+        peer.connect(fixture.socket)
     finally:
         os.seteuid(0)
     return peer
@@ -65,52 +65,52 @@ def close(peers):
         peer.close()
 
 
-def refusals(house):
-    return (house.world.state / "run" / "stasisd.log").read_text().count("a connection was closed")
+def refusals(fixture):
+    return (fixture.world.state / "run" / "stasisd.log").read_text().count("a connection was closed")
 
 
-def many_subordinate_ids(house: House):
+def many_subordinate_ids(fixture: DaemonFixture):
     """A user with many subordinate ids shares one quota among them."""
-    for_all(house)
-    subuid = house.world.folder / "subuid"
+    for_all(fixture)
+    subuid = fixture.world.folder / "subuid"
     subuid.write_text(f"{ALICE}:{SUBORDINATES}:65536\n")
     there = os.path.exists("/etc/subuid")
     if not there:
         open("/etc/subuid", "w").close()
     isolate.mount(str(subuid), "/etc/subuid", flags=isolate.MS_BIND)
     try:
-        house.start()
-        bob, alice = User(house, BOB), User(house, ALICE)
-        early = connect(house, BOB)
-        peers = [connect(house, SUBORDINATES + number) for number in range(OF_ACCOUNT + 20)]
+        fixture.start()
+        bob, alice = User(fixture, BOB), User(fixture, ALICE)
+        early = connect(fixture, BOB)
+        peers = [connect(fixture, SUBORDINATES + number) for number in range(OF_ACCOUNT + 20)]
         wait_until(lambda: len(closed(peers)) == 20, 60, lambda: f"{len(closed(peers))} of hers are closed")
         demand(closed(peers) == peers[:20], "the closed connection is not the one idle for longest")
         demand(not closed([early]), "another user's connection was closed")
         demand(bob.jobs() == {} and alice.jobs() == {}, "there are jobs")
-        house.world.stasis("ps")
-        demand(refusals(house) == 0, "somebody was refused")
+        fixture.world.stasis("ps")
+        demand(refusals(fixture) == 0, "somebody was refused")
         close([*peers, early])
-        house.drain()
+        fixture.drain()
     finally:
         isolate.unmount("/etc/subuid")
         if not there:
             os.unlink("/etc/subuid")
-    leave(house)
+    leave(fixture)
 
 
-def more_users_than_the_limit(house: House):
+def more_users_than_the_limit(fixture: DaemonFixture):
     """A new client is served in place of the one idle for longest; clients with a call in progress
     stay."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
-    for_all(house)
-    house.start()
-    alice, bob = User(house, ALICE), User(house, BOB)
+    for_all(fixture)
+    fixture.start()
+    alice, bob = User(fixture, ALICE), User(fixture, BOB)
     alice.run("hers")
-    waiting = house.begin_waiting("wait", "hers", begin=alice.begin)
-    roots = connect(house, 0)
+    waiting = fixture.begin_waiting("wait", "hers", begin=alice.begin)
+    roots = connect(fixture, 0)
     more = 30
-    peers = [connect(house, STRANGERS + number) for number in range(CALLERS - KEPT + more)]
+    peers = [connect(fixture, STRANGERS + number) for number in range(CALLERS - KEPT + more)]
 
     def the_longest_idle_are_closed():
         # Separate threads handle the connections, so a later one may be faster.
@@ -121,16 +121,16 @@ def more_users_than_the_limit(house: House):
                lambda: f"closed are {[number for number, peer in enumerate(peers) if peer in closed([peer])]}")
     demand(not closed([roots]), "root's connection was closed")
     demand(bob.jobs() == {}, "he has jobs")
-    house.world.stasis("ps")
+    fixture.world.stasis("ps")
     demand(waiting.process.poll() is None, f"her call was ended: {waiting}")
-    demand(refusals(house) == 0, "somebody was refused")
+    demand(refusals(fixture) == 0, "somebody was refused")
     alice.stasis("kill", "hers", "-s", "KILL")
     demand(waiting.wait().code == 137, f"{waiting}")
     alice.stasis("delete", "hers")
     close([*peers, roots])
-    house.drain()
+    fixture.drain()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    leave(house)
+    leave(fixture)
 
 
 if __name__ == "__main__":

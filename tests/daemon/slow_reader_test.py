@@ -6,7 +6,7 @@ import struct
 import sys
 import time
 
-from house import House, demand, main, wait_until
+from daemon_fixture import DaemonFixture, demand, main, wait_until
 
 # A drain waits some seconds for answers to be read (Operations::Drain).
 DRAIN_S = 15
@@ -24,9 +24,9 @@ def header(name, value):
 class SlowReader:
     """A raw HTTP/2 call with a receive window of zero."""
 
-    def __init__(self, house, method, request):
+    def __init__(self, fixture, method, request):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(house.socket)
+        self.socket.connect(fixture.socket)
         headers = b"".join(header(name, value) for name, value in (
             (b":method", b"POST"), (b":scheme", b"http"), (b":path", f"/stasis.v1.Stasis/{method}".encode()),
             (b":authority", b"localhost"), (b"content-type", b"application/grpc"), (b"te", b"trailers")))
@@ -39,38 +39,38 @@ class SlowReader:
         self.socket.close()
 
 
-def does_not_hold_up_a_drain(house: House):
-    messages, _ = house.start().stubs()
-    job = house.counter()
-    reader = SlowReader(house, "Suspend", messages.SuspendRequest(target="job").SerializeToString())
+def does_not_hold_up_a_drain(fixture: DaemonFixture):
+    messages, _ = fixture.start().stubs()
+    job = fixture.counter()
+    reader = SlowReader(fixture, "Suspend", messages.SuspendRequest(target="job").SerializeToString())
     wait_until(lambda: job.state() == "suspended", 60, lambda: f"it is {job.state()}")
-    house.await_workers_end()
+    fixture.await_workers_end()
     # The operation is done; only its answer is unread.
-    house.await_no_operation()
+    fixture.await_no_operation()
     began = time.monotonic()
-    house.drain()
+    fixture.drain()
     took = time.monotonic() - began
     demand(took < DRAIN_S, f"a drain takes {took:.1f} s")
     reader.close()
-    house.world.stasis("resume", "job")
-    house.end(job)
+    fixture.world.stasis("resume", "job")
+    fixture.end(job)
 
 
-def does_not_hold_up_the_operation(house: House):
+def does_not_hold_up_the_operation(fixture: DaemonFixture):
     """Neither later operations on that job nor other users' calls are delayed."""
-    messages, _ = house.start().stubs()
-    job = house.counter()
+    messages, _ = fixture.start().stubs()
+    job = fixture.counter()
     readers = []
     for method, request, state in (("Suspend", messages.SuspendRequest, "suspended"),
                                    ("Resume", messages.ResumeRequest, "running")) * 2:
-        readers.append(SlowReader(house, method, request(target="job").SerializeToString()))
+        readers.append(SlowReader(fixture, method, request(target="job").SerializeToString()))
         wait_until(lambda state=state: job.state() == state, 60, lambda: f"it is {job.state()}")
-        house.await_workers_end()
-    house.world.stasis("suspend", "job")
-    house.world.stasis("resume", "job")
+        fixture.await_workers_end()
+    fixture.world.stasis("suspend", "job")
+    fixture.world.stasis("resume", "job")
     for reader in readers:
         reader.close()
-    house.end(job)
+    fixture.end(job)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from house import House, demand, main, wait_until
+from daemon_fixture import DaemonFixture, demand, main, wait_until
 
 # As in src/api/tcp.cc.
 YOUNG_OF_ADDRESS = 32
@@ -48,11 +48,11 @@ def settings(authority, key, cert):
             "STASIS_TLS_CLIENT_CA": str(authority.cert)}
 
 
-def ask(house, address, authority, key=None, cert=None):
+def ask(fixture, address, authority, key=None, cert=None):
     """Returns the status' name and text, or "OK" and the jobs of the user named by the certificate.
     """
     import grpc
-    messages, stubs = house.stubs()
+    messages, stubs = fixture.stubs()
     credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes(), key and key.read_bytes(),
                                                cert and cert.read_bytes())
     with grpc.secure_channel(address, credentials) as channel:
@@ -63,33 +63,33 @@ def ask(house, address, authority, key=None, cert=None):
             return error.code().name, error.details()
 
 
-def admitted_clients(house: House):
-    world = house.world
+def admitted_clients(fixture: DaemonFixture):
+    world = fixture.world
     ours, theirs = Authority(world.folder, "ours"), Authority(world.folder, "theirs")
-    house.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
-    address = house.status()["listen"]
+    fixture.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
+    address = fixture.status()["listen"]
     demand(address.startswith("127.0.0.1:") and not address.endswith(":0"), f"it listens at {address}")
-    job = house.counter()
-    demand(ask(house, address, ours, *ours.sign("/CN=root", "root")) == ("OK", ["job"]), "root is rejected")
+    job = fixture.counter()
+    demand(ask(fixture, address, ours, *ours.sign("/CN=root", "root")) == ("OK", ["job"]), "root is rejected")
     for name, words in (("/CN=nobody-at-all", "not a user of this machine"), ("/O=stasis", "no common name"),
                         ("/CN=nobody-at-all/CN=root", "not a user of this machine"), ("/CN=", "no common name")):
-        status, said = ask(house, address, ours, *ours.sign(name, "other"))
+        status, said = ask(fixture, address, ours, *ours.sign(name, "other"))
         demand(status == "PERMISSION_DENIED" and words in said, f"{name}: {status} {said}")
-    demand(ask(house, address, ours)[0] == "UNAVAILABLE", "no certificate is requested")
-    demand(ask(house, address, ours, *theirs.sign("/CN=root", "forged"))[0] == "UNAVAILABLE",
+    demand(ask(fixture, address, ours)[0] == "UNAVAILABLE", "no certificate is requested")
+    demand(ask(fixture, address, ours, *theirs.sign("/CN=root", "forged"))[0] == "UNAVAILABLE",
            "a certificate of any authority is accepted")
-    demand(ask(house, address, theirs, *ours.sign("/CN=root", "root"))[0] == "UNAVAILABLE",
+    demand(ask(fixture, address, theirs, *ours.sign("/CN=root", "root"))[0] == "UNAVAILABLE",
            "the client accepts any daemon's certificate")
-    house.end(job)
+    fixture.end(job)
 
 
-def without_a_certificate(house: House):
+def without_a_certificate(fixture: DaemonFixture):
     """Connections without a certificate are limited in number and time, and do not block other
     addresses."""
-    world = house.world
+    world = fixture.world
     ours = Authority(world.folder, "ours")
-    house.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
-    address = house.status()["listen"]
+    fixture.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
+    address = fixture.status()["listen"]
     key, cert = ours.sign("/CN=root", "root")
     there = ("127.0.0.1", int(address.rpartition(":")[2]))
 
@@ -109,36 +109,36 @@ def without_a_certificate(house: House):
     demand(ended(peers) == 8 and ended([elsewhere]) == 0, "others are closed too")
     # Half a handshake.
     elsewhere.sendall(b"\x16\x03\x01\x02\x00")
-    demand(ask(house, address, ours, key, cert)[0] == "UNAVAILABLE", "that address has not reached its limit")
+    demand(ask(fixture, address, ours, key, cert)[0] == "UNAVAILABLE", "that address has not reached its limit")
     world.stasis("ps")
     still = [*peers, elsewhere]
     wait_until(lambda: ended(still) == len(still), 60, lambda: f"{len(still) - ended(still)} stay")
     demand(time.monotonic() - began > 5, "a client has no time to send a certificate")
-    demand(ask(house, address, ours, key, cert) == ("OK", []), "valid clients are rejected")
+    demand(ask(fixture, address, ours, key, cert) == ("OK", []), "valid clients are rejected")
     log = (world.state / "run" / "stasisd.log").read_text()
     demand(log.count("connections over TCP were closed") in (1, 2), f"it is not said once:\n{log}")
 
 
-def folders_of_a_remote_client(house: House):
+def folders_of_a_remote_client(fixture: DaemonFixture):
     """A remote client cannot name directories of this machine."""
     import grpc
-    world = house.world
+    world = fixture.world
     ours = Authority(world.folder, "ours")
-    house.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
-    messages, stubs = house.stubs()
+    fixture.start(settings(ours, *ours.sign("/CN=localhost", "daemon")))
+    messages, stubs = fixture.stubs()
     elsewhere = world.folder / "elsewhere"
     context = messages.CallContext(folders={"run": f"{elsewhere}/run", "data": f"{elsewhere}/data"})
     key, cert = ours.sign("/CN=root", "root")
     credentials = grpc.ssl_channel_credentials(ours.cert.read_bytes(), key.read_bytes(), cert.read_bytes())
-    with grpc.secure_channel(house.status()["listen"], credentials) as channel:
+    with grpc.secure_channel(fixture.status()["listen"], credentials) as channel:
         stubs.StasisStub(channel).ListJobs(messages.ListJobsRequest(), timeout=60,
                                            metadata=[("stasis-context-bin", context.SerializeToString())])
     demand(not elsewhere.exists(), "it has made that folder")
 
 
-def refused(house: House):
+def refused(fixture: DaemonFixture):
     """A daemon without encryption or client authentication does not start."""
-    world = house.world
+    world = fixture.world
     ours = Authority(world.folder, "ours")
     right = settings(ours, *ours.sign("/CN=localhost", "daemon"))
     cases = [({"STASIS_TLS_CLIENT_CA": ""}, "daemon.tls_client_ca is not"), ({"STASIS_TLS_KEY": ""}, "daemon.tls_key is not"),

@@ -20,7 +20,7 @@ from processes import wait_until  # noqa: E402
 from programs import Program  # noqa: E402
 from world import Failed, World, demand, isolate_keep  # noqa: E402
 
-__all__ = ["Failed", "House", "Program", "World", "demand", "isolate", "main", "processes", "wait_until"]
+__all__ = ["Failed", "DaemonFixture", "Program", "World", "demand", "isolate", "main", "processes", "wait_until"]
 
 WORKER = "stasis-worker"
 
@@ -35,7 +35,7 @@ os.execv("{worker}", ["{worker}"])
 """
 
 
-class House:
+class DaemonFixture:
     """A test environment with one daemon at the place where its commands look for one. `env` is the
     daemon's environment."""
 
@@ -184,7 +184,7 @@ class House:
 
 def main(cases):
     """Runs all functions in `cases`, or the one named by --only, each in its own process and test
-    environment. Returns the exit code. A case gets a House without a daemon."""
+    environment. Returns the exit code. A case gets a DaemonFixture without a daemon."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only")
@@ -197,11 +197,11 @@ def main(cases):
             continue
         began = os.times().elapsed
         world = World(options.build)
-        house = House(world)
+        fixture = DaemonFixture(world)
         try:
-            case(house)
-            if house.pid and processes.is_alive(house.pid):
-                house.drain()
+            case(fixture)
+            if fixture.pid and processes.is_alive(fixture.pid):
+                fixture.drain()
             world.expect_clean()
             world.close()
             verdict = "ok"
