@@ -102,7 +102,7 @@ def edited_credentials(new):
     holder = Holder(world)
     holder.restores()
     holder.change("core-*.img", ids(ALICE), ids(0))
-    holder.refused(4, "runs as user 0, you are user 4001")
+    holder.refused(4, "runs as user 0, and you are user 4001")
     holder.put_right()
     # Two words each of inheritable, permitted and effective capabilities; CAP_DAC_OVERRIDE is bit
     # 1.
@@ -112,7 +112,7 @@ def edited_credentials(new):
     holder.refused(4, "has capabilities")
     holder.put_right()
     holder.seal("0")
-    holder.refused(4, "the image contains a program of user 0, you are user 4001")
+    holder.refused(4, "the image contains a program of user 0, and you are user 4001")
     holder.put_right()
     holder.restores()
 
