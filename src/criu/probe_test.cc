@@ -42,7 +42,8 @@ TEST(Probe, RejectsAnOldCriuWithItsVersion) {
     auto found = FindCriu(path);
     ASSERT_FALSE(found);
     EXPECT_EQ(ExitCode(found.error()), 5);
-    EXPECT_NE(found.error().ToString().find("is CRIU 3.17, but 4.1 or newer is needed"), std::string::npos)
+    EXPECT_NE(found.error().ToString().find("is CRIU 3.17, but 4.1 or newer is needed"),
+              std::string::npos)
         << found.error().ToString();
   }
   EXPECT_TRUE(RemoveTree(folder));
