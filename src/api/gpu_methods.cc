@@ -93,7 +93,7 @@ Result<double> RunStep(const Call& call, DeviceControl& device, HostPid pid,
   const double timeout_s = request.timeout_s() == 0 ? kDefaultStepS : request.timeout_s();
   const Deadline deadline = Deadline::In(config::Milliseconds(timeout_s));
   STASIS_ASSIGN(auto process, Annotate(ByHand::Open(call.paths, device, pid),
-                                       "cannot " + request.step() + " its GPU state"));
+                                       "cannot " + request.step() + " GPU state"));
   Stopwatch watch;
   STASIS_ASSIGN(const GpuMap map, ParseMap(device, request.gpu_map()));
   STASIS_TRY(step->run(process, map, deadline));

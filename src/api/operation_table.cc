@@ -29,7 +29,7 @@ Result<std::string> OperationTable::Begin(const Caller& caller, const std::strin
   const size_t most = IsPrivileged(caller) ? kMaxCalls : kMaxCalls - kReservedCalls;
   if (static_cast<size_t>(of_user) >= kMaxCallsOfUser || entries_.size() >= most) {
     return Fail(Code::kResourceExhausted,
-                fmt::format("{} calls of user {} and {} in all are under way", of_user,
+                fmt::format("{} calls of user {} and {} in all are in progress", of_user,
                             caller.account, entries_.size()),
                 "try again when some of them have ended");
   }
@@ -95,7 +95,7 @@ Status OperationTable::Cancel(const Caller& caller, const std::string& id) {
     if (entry == entries_.end() || !entry->second.under_way() ||
         !MayManage(caller, entry->second.operation.uid())) {
       return Fail(Code::kNotFound, "there is no operation " + Utf8(id.substr(0, 64)),
-                  "it may have ended");
+                  "the operation may have ended");
     }
     entry->second.operation.set_cancelled(true);
     worker = entry->second.worker;

@@ -89,7 +89,7 @@ Status ServerPool::MakeRoomFor(const Caller& caller) {
   });
   if (static_cast<size_t>(of_account) >= kMaxServersOfUser && !CloseIdleServer(&caller.account)) {
     return Fail(Code::kResourceExhausted,
-                fmt::format("user {} has calls with {} different credentials under way",
+                fmt::format("user {} has calls with {} different credentials in progress",
                             caller.account, of_account));
   }
   const size_t most = IsPrivileged(caller) ? kMaxServers : kMaxServers - kReservedServers;

@@ -110,13 +110,13 @@ class Acceptor {
   }
 
   const char* RejectionReason(const std::string& address) const {
-    if (connections_.count() >= kMaxConnections) return "there are too many";
+    if (connections_.count() >= kMaxConnections) return "there are too many connections";
     if (connections_.CountOf(address) >= kMaxConnectionsOfAddress ||
         connections_.CountYoungerOf(address, kHandshake) >= kMaxHandshakesOfAddress) {
-      return "that address has too many";
+      return "there are too many connections from that address";
     }
     if (connections_.CountYounger(kHandshake) >= kMaxHandshakes)
-      return "there are too many at once";
+      return "there are too many new connections at once";
     return nullptr;
   }
 

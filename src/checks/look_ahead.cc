@@ -18,11 +18,12 @@ using gpu_state::Services;
 
 // The driver refuses managed memory only when the program is already stopped (driver 580; the
 // software GPU does the same).
-Status CheckManaged(const agent_protocol::HelloReply& hello) {
+Status CheckManaged(process::HostPid pid, const agent_protocol::HelloReply& hello) {
   if (hello.driver.managed_bytes == 0) return {};
   return Fail(Code::kUnimplemented,
-              fmt::format("it has {} MiB of managed memory, which the driver cannot checkpoint",
-                          (hello.driver.managed_bytes + (1 << 20) - 1) >> 20),
+              fmt::format("process {} has {} MiB of managed memory, which the driver cannot "
+                          "checkpoint",
+                          pid.value, (hello.driver.managed_bytes + (1 << 20) - 1) >> 20),
               "use cudaMalloc instead of cudaMallocManaged in the program");
 }
 
@@ -60,15 +61,13 @@ void AddProcess(Services& services, const plan::RecordedProcess& process, Outloo
   outlook.carried_bytes += carried;
   outlook.driver_bytes += process.device_bytes - std::min(process.device_bytes, carried);
   all.unseen.insert(all.unseen.end(), found->unseen.begin(), found->unseen.end());
-  Status managed;
   if (!found->members.empty()) {
     const agent_protocol::HelloReply& hello = found->members.front().agent->hello();
-    managed = CheckManaged(hello);
+    refuse(CheckManaged(process.id.pid, hello));
     all.members.push_back({process.id, hello});
   } else if (auto agent = gpu_state::FindAgent(*services.agents, process.id); agent && *agent) {
-    managed = CheckManaged((*agent)->hello());
+    refuse(CheckManaged(process.id.pid, (*agent)->hello()));
   }
-  refuse(Annotate(std::move(managed), fmt::format("process {}", process.id.pid.value)));
 }
 
 // Called only if no process is refused by itself.

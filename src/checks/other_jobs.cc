@@ -40,7 +40,7 @@ Status CheckOfThisStore(const Paths& paths, const std::string& own,
     const bool shim = is_member(processes.shim) && process::IsAlive(processes.shim);
     const bool root = is_member(processes.root) && !jobs::HasEnded(listed.job->state);
     if (!shim && (!root || leave_running)) continue;
-    const std::string who = fmt::format("its process {} is {}job {}",
+    const std::string who = fmt::format("process {} of the target is {}job {}",
                                         (shim ? processes.shim : processes.root).pid.value,
                                         shim ? "the shim of " : "", listed.id);
     return Refuse(who, leave_running,
@@ -66,12 +66,13 @@ Status CheckOfOtherStores(const std::vector<process::ProcessId>& members, bool l
   for (const auto& id : members) {
     auto stat = process::ReadStat(id.pid);
     if (!stat || stat->id != id || !jobs::IsShim(*stat)) continue;
-    return Refuse(fmt::format("its process {} is the shim of a job of {}, which is not in this "
-                              "state folder",
-                              id.pid.value, Keeper(id.pid)),
-                  leave_running,
-                  "dump it first (`stasis dump`), or end it (`stasis kill`), as the user whose "
-                  "`stasis ps` lists it");
+    return Refuse(
+        fmt::format("process {} of the target is the shim of a job of {}, which is not in "
+                    "this state folder",
+                    id.pid.value, Keeper(id.pid)),
+        leave_running,
+        "dump it first (`stasis dump`), or end it (`stasis kill`), as the user whose "
+        "`stasis ps` lists it");
   }
   return {};
 }

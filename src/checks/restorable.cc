@@ -120,7 +120,8 @@ Status CheckRequiredFiles(const store::ImageReader& reader, const Deadline& dead
   if (answer) return {};
   Error error = std::move(answer).error();
   if (error.code == Code::kDeadlineExceeded) {
-    error.hint = "Its file system does not answer (FUSE, NFS). The image is unchanged.";
+    error.hint =
+        "The file system of this file does not answer (FUSE, NFS). The image is unchanged.";
   }
   return Fail(std::move(error));
 }

@@ -94,8 +94,8 @@ struct RestoreRequest {
 
 // The requests of a session. A session serves only one request, which ends it. The deadline applies
 // to CRIU, not to the handler. At the deadline CRIU is stopped as described in end.h, and the error
-// is kDeadlineExceeded. Other errors come from the handler or from CRIU's log. If an error of a
-// dump has `not_undone` set, the program has died, or CRIU hangs and keeps it stopped.
+// is kDeadlineExceeded. Other errors come from the handler or from CRIU's log. An error with
+// `not_undone` means that the program has died, or that CRIU hangs in the kernel.
 class CriuSession {
  public:
   virtual ~CriuSession() = default;

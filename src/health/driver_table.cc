@@ -12,7 +12,8 @@ namespace {
 constexpr DriverAbility kAbilities[] = {
     {12040, "550", "checkpoints of single processes by NVIDIA's cuda-checkpoint program", ""},
     {12080, "570", "the checkpoint interface that Stasis uses, with a lock that has a timeout",
-     "it has no checkpoint interface, so Stasis can neither suspend nor dump GPU programs with it"},
+     "Stasis can neither suspend nor dump GPU programs, because the driver has no checkpoint "
+     "interface"},
     {13000, "580", "resuming and restoring on other GPUs (--gpu-map)",
      "--gpu-map does not work before 580"},
     {13040, "later", "checkpoint data stored by the caller, which Stasis does not use yet", ""},

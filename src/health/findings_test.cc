@@ -63,7 +63,7 @@ TEST(Findings, EveryNameInTheSourcesIsInTheTable) {
       "/src/criu/preflight.cc",     "/src/criu/probe.cc",        "/src/checks/before_dump.cc",
       "/src/checks/survey.cc",      "/src/api/check_method.cc"};
   const std::regex named(
-      R"re((?:Finding::Of\(|looked\.Add\(|AsFinding\(|Unanswered\(|collect\(|search\.Add\(fd, |OfProcess\(\s*member,|name = |Finding finding\{|finding = \{|return \{|\{(?=\s*"[a-z-]+", Check))\s*"([a-z_-]+)")re",
+      R"re((?:Finding::Of\(|looked\.Add\(|AsFinding\(|Unanswered\(|collect\(|search\.Add\(fd, |OfProcess\(\s*member,|name = |Finding finding\{|finding = \{|return \{|\{(?=\s*"[a-z-]+", (?:Check|\[)))\s*"([a-z_-]+)")re",
       std::regex::ECMAScript | std::regex::multiline);
   std::set<std::string> seen;
   for (const char* file : files) {

@@ -48,7 +48,8 @@ void CheckDriver(const Machine& machine, Findings& findings) {
     const std::string able = AbleTo(driver->api_version);
     found += ": " + (Lacks(driver->api_version).empty() || driver->api_version == 0
                          ? driver->why_not
-                         : (able.empty() ? "it cannot save GPU state" : "it supports " + able));
+                         : (able.empty() ? "this driver cannot save GPU state"
+                                         : "this driver supports only " + able));
     findings.push_back(Finding::Of("driver", Level::kCannot, found));
     return;
   }

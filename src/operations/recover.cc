@@ -313,11 +313,12 @@ Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadli
     if (entry.foreign) {
       recovered.under_way = true;
       recovered.ok = true;
-      recovered.outcome = "it belongs to another pid namespace; run `stasis recover` there";
+      recovered.outcome =
+          "the operation belongs to another pid namespace; run `stasis recover` there";
     } else if (!entry.lock) {
       recovered.under_way = true;
       recovered.ok = true;
-      recovered.outcome = fmt::format("under way (process {})", entry.operation.owner.pid.value);
+      recovered.outcome = fmt::format("in progress (process {})", entry.operation.owner.pid.value);
       if (!process::IsAlive(entry.operation.owner)) {
         recovered.ok = false;
         recovered.outcome = NameLockHolders(entry);
