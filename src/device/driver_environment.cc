@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/build_id.h"
 #include "base/file.h"
+#include "base/hex.h"
 #include "base/sha256.h"
 #include "base/subprocess.h"
 
