@@ -14,13 +14,13 @@ using U128 = unsigned __int128;
 
 constexpr U128 kP = (U128{1} << 127) - 1;
 
-// Below 2^127 + 1 for any x; together with the comparison, x mod p.
+// Returns x mod p. After the first line x is at most 2^127, so one subtraction is enough.
 U128 Fold(U128 x) {
   x = (x & kP) + (x >> 127);
   return x >= kP ? x - kP : x;
 }
 
-// hi*2^128 + lo mod p; hi below 2^126. 2^128 is 2 mod p.
+// Returns hi*2^128 + lo mod p, for hi below 2^126. 2^128 is congruent to 2 mod p.
 U128 Reduce(U128 hi, U128 lo) { return Fold(Fold(lo) + Fold(hi << 1)); }
 
 U128 MulModP(U128 a, U128 b) {
@@ -56,7 +56,7 @@ void ChaCha20Block(const uint32_t (&input)[16], uint8_t* out) {
   std::memcpy(out, x, sizeof x);
 }
 
-// The first `size` bytes of the stream, a multiple of 64.
+// Writes the first `size` bytes of the stream. `size` must be a multiple of 64.
 void ChaCha20(const BlockSecret& secret, uint8_t* out, size_t size) {
   uint32_t state[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
   std::memcpy(state + 4, secret.data(), secret.size());
@@ -125,9 +125,8 @@ Id128 BlockKey::Hash(std::string_view block) const {
     }
     block.remove_prefix(taken);
 
-    // The sums of the products with the low and the high halves. 512 products below 2^128 need 137
-    // bits, so the low sum has a third word for its carries; those with a high half, below 2^63,
-    // need 136.
+    // The sums of the products with the low and the high halves of the keys. A sum of 512 products
+    // below 2^128 needs 137 bits, so each sum counts its carries in a third word.
     U128 low = 0, high = 0;
     uint64_t low_carry = 0, high_carry = 0;
     for (size_t i = 0; i < kBlockPieceWords; ++i) {
@@ -141,7 +140,7 @@ Id128 BlockKey::Hash(std::string_view block) const {
       high_carry += high < product;
     }
     U128 tile = Reduce(low_carry, low);
-    // The high sum counts 2^64 times.
+    // The high halves are worth 2^64 each.
     tile = Fold(tile + MulModP(Reduce(high_carry, high), U128{1} << 64));
     hash = Fold(MulModP(hash, key.r) + tile);
   }

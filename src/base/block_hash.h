@@ -1,6 +1,6 @@
 // poly127-4k: a keyed universal hash of 128 bits of a block of memory, over GF(p) with
-// p = 2^127-1. It never leaves the machine as it is, because enough pairs of blocks and hashes
-// reveal the key: images store it encrypted.
+// p = 2^127-1. Images store the hash only encrypted, because enough pairs of blocks and hashes
+// reveal the key.
 //
 // The key is k_0 ... k_511 and r, all below p. A block of L bytes is padded with zeros to n pieces
 // of 4096 bytes, and each piece read as 512 little-endian 64-bit words w_0 ... w_511:
@@ -8,8 +8,8 @@
 //   t_j  = sum of w_i * k_i                 mod p     a multilinear hash of piece j
 //   hash = L*r^n + t_1*r^(n-1) + ... + t_n  mod p     a polynomial over the pieces and the length
 //
-// as 16 little-endian bytes with the top bit set, so that no hash is 0, which stands for a block
-// that is all zero.
+// as 16 little-endian bytes with the top bit set. No hash is therefore 0, and 0 can represent a
+// block that is all zero.
 //
 // Bound: two different blocks, chosen without knowledge of the key, have the same hash with a
 // probability (over the key) of at most 1/p for the pieces and n/p for the polynomial: below 2^-117
@@ -36,7 +36,7 @@
 
 namespace stasis {
 
-inline constexpr uint32_t kBlockBytes = 2u << 20;  // of GPU memory that are hashed together
+inline constexpr uint32_t kBlockBytes = 2u << 20;  // GPU memory is hashed in blocks of this size
 inline constexpr size_t kBlockPieceBytes = 4096;
 inline constexpr size_t kBlockPieceWords = kBlockPieceBytes / 8;
 
@@ -55,7 +55,7 @@ class BlockKey {
   // key uses.
   const Id128& id() const { return id_; }
 
-  // k_i, and r to the power of n, for code that computes hashes elsewhere.
+  // Return k_i, and r to the power of n, for a GPU kernel that computes the hash.
   struct Number {
     uint64_t low, high;
   };

@@ -20,7 +20,7 @@
 namespace stasis {
 namespace {
 
-// SIGKILL ends a child that does not hang in the kernel much sooner.
+// How long to wait for a killed child. Only a child that blocks in the kernel takes longer.
 constexpr std::chrono::milliseconds kToBeKilled{1000};
 
 // The child's output: any number of steps (kStep, text, NUL), then either kAnswer and the answer,
@@ -101,12 +101,12 @@ Error NoAnswer(const std::string& step, bool cancelled, pid_t left) {
   if (cancelled) {
     error.message = step.empty() ? "cancelled" : "cancelled while trying to " + step;
   } else {
-    error.message =
-        step.empty() ? "it did not answer in time" : "could not " + step + " in time: it hangs";
+    error.message = step.empty() ? "the helper process did not answer in time"
+                                 : "could not " + step + " in time: the system call hangs";
   }
   if (left > 0) {
-    error.message += "; process " + std::to_string(left) +
-                     " of stasis is blocked in the kernel and ends when the system call returns";
+    error.message += "; the helper process " + std::to_string(left) +
+                     " is blocked in the kernel and ends when its system call returns";
   }
   return error;
 }

@@ -17,7 +17,7 @@ namespace stasis {
 // Records the next step, for the error if that step blocks: "read the environment of process 4711".
 using NoteStep = std::function<void(const std::string& step)>;
 
-// A longer answer is cut off.
+// Longer answers are truncated.
 inline constexpr size_t kLongestAnswer = 64u << 20;
 
 struct BoundedOptions {
@@ -26,8 +26,8 @@ struct BoundedOptions {
   // Called at the start and whenever this thread gets a signal. Returning true gives up with
   // kCancelled.
   std::function<bool()> cancelled;
-  // If positive: the time for each step, in the place of the deadline. A question that notes a step
-  // whenever it has come further is given up only when it stands still.
+  // If positive, replaces the deadline: the question fails if it writes nothing for this long. A
+  // question that notes every step it takes is then given up only when it makes no progress.
   std::chrono::milliseconds each_step{0};
 };
 
@@ -39,7 +39,7 @@ struct BoundedOptions {
 Result<std::string> AskBounded(const std::function<Result<std::string>(const NoteStep&)>& question,
                                const Deadline& deadline, const BoundedOptions& options = {});
 
-// Shared with similar child processes.
+// For other code that forks similar child processes:
 
 // Points descriptors 0, 1 and 2 at /dev/null and closes all others except `kept`. A blocked child
 // must hold no pipe end and no lock that another process waits for. Async-signal-safe once `kept`

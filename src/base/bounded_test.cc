@@ -90,7 +90,7 @@ TEST(Bounded, TheErrorNamesTheLastStep) {
       },
       Deadline::In(std::chrono::milliseconds(200)));
   ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().message, "could not read the letter in time: it hangs");
+  EXPECT_EQ(answer.error().message, "could not read the letter in time: the system call hangs");
 }
 
 TEST(Bounded, KeepsOnlyTheRequestedDescriptors) {

@@ -2,14 +2,13 @@
 
 #include <elf.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <vector>
 
 #include "base/file.h"
+#include "base/hex.h"
 
 namespace stasis {
 namespace {
@@ -58,24 +57,6 @@ Result<std::string> ReadBuildId(const std::string& path) {
     if (std::string id = IdInNotes(notes); !id.empty()) return id;
   }
   return std::string();
-}
-
-std::string HexOfBytes(std::string_view bytes) {
-  std::string hex;
-  for (unsigned char byte : bytes) hex += fmt::format("{:02x}", byte);
-  return hex;
-}
-
-std::string BytesOfHex(std::string_view hex) {
-  std::string bytes;
-  for (size_t at = 0; at < hex.size(); at += 2) {
-    unsigned byte = 0;
-    std::string_view pair = hex.substr(at, 2);
-    auto [end, error] = std::from_chars(pair.data(), pair.data() + pair.size(), byte, 16);
-    if (pair.size() != 2 || error != std::errc() || end != pair.data() + 2) return {};
-    bytes += static_cast<char>(byte);
-  }
-  return bytes;
 }
 
 }  // namespace stasis

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "base/result.h"
 
@@ -13,9 +12,5 @@ namespace stasis {
 // little-endian ELF file, has no build id, or is damaged. Fails only if the file cannot be opened.
 // Reads at most a few kilobytes, whatever the headers claim.
 Result<std::string> ReadBuildId(const std::string& path);
-
-// Convert hex to bytes and back. Invalid hex becomes an empty string.
-std::string BytesOfHex(std::string_view hex);
-std::string HexOfBytes(std::string_view bytes);
 
 }  // namespace stasis

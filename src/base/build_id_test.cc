@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/hex.h"
 
 namespace stasis {
 namespace {

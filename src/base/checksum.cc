@@ -1,6 +1,6 @@
 #include "base/checksum.h"
 
-// Header only: nothing to link, and the compiler sees the loops.
+// Makes xxhash a header-only library, so that the compiler can inline and optimize its loops.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

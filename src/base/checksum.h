@@ -1,5 +1,5 @@
-// XXH3-128 with seed 0, in its canonical (big-endian) form. It finds damage; it does not protect
-// against an attacker who can write both a file and the checksum of it.
+// XXH3-128 with seed 0, in its canonical (big-endian) form. It detects damage. It does not protect
+// against an attacker who can write both a file and its checksum.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace stasis {
 
 Id128 Checksum(std::string_view data);
 
-// The same for data in several pieces.
+// Computes the checksum of data that arrives in several pieces.
 class ChecksumStream {
  public:
   ChecksumStream();

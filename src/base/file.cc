@@ -137,7 +137,8 @@ std::vector<std::string> TakeNames(DIR* dir) {
   return names;
 }
 
-// By descriptors: a folder that is replaced by a link meanwhile leads nowhere else.
+// Works relative to open descriptors. If another process replaces a directory by a link meanwhile,
+// the removal therefore cannot leave the tree.
 Status RemoveTreeAt(int dir_fd, const std::string& name, const std::string& path,
                     const std::function<void()>& removed) {
   if (::unlinkat(dir_fd, name.c_str(), 0) != 0) {

@@ -51,8 +51,8 @@ Status FsyncPath(const std::string& path);  // accepts a file or a directory
 // Creates a directory and its missing parents with `mode` less the umask. An existing path is
 // success.
 Status MakeDirs(const std::string& path, mode_t mode = 0700);
-// Removes a tree without following links; absent is success. `removed` is called behind each entry
-// that has gone.
+// Removes a tree without following links. An absent tree is success. Calls `removed` after each
+// entry that it removed.
 Status RemoveTree(const std::string& path, const std::function<void()>& removed = nullptr);
 bool PathExists(const std::string& path);
 // Returns the names in a directory, sorted, without "." and "..".

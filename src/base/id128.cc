@@ -4,21 +4,15 @@
 
 #include <cerrno>
 
+#include "base/hex.h"
+
 namespace stasis {
 
-std::string Id128::Hex() const {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (uint8_t byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
+std::string Id128::Hex() const { return HexOfBytes(View()); }
 
 Result<Id128> Id128::Random() {
   Id128 id;
-  // Up to 256 bytes come whole, once the kernel's pool is ready.
+  // getrandom(2) never returns fewer bytes for a request of up to 256 bytes.
   if (::getrandom(id.bytes.data(), kBytes, 0) != static_cast<ssize_t>(kBytes)) {
     return FailErrno(errno, "read random numbers");
   }

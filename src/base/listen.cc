@@ -79,7 +79,8 @@ Result<TcpListener> ListenTcp(const std::string& setting, const std::string& add
   }
   if (listener.sockets.empty() || last.raw == EADDRINUSE) {
     last.context = {fmt::format("cannot listen at {} {}", setting, address)};
-    return Fail(std::move(last).WithHint("choose another port in the configuration, or none"));
+    return Fail(
+        std::move(last).WithHint("choose another address in the configuration, or leave it empty"));
   }
   listener.address = fmt::format("{}:{}", address.substr(0, colon), ntohs(port));
   return listener;

@@ -39,12 +39,12 @@ Result<std::string> Target(int folder, const std::string& name, const std::strin
   if (!fd && errno == ENOENT) return std::string();
   if (!fd) return FailErrno(errno, "open " + shown);
   struct stat st;
-  if (::fstat(fd.get(), &st) != 0) return FailErrno(errno, "look at " + shown);
+  if (::fstat(fd.get(), &st) != 0) return FailErrno(errno, "stat " + shown);
   if (!S_ISLNK(st.st_mode)) return std::string();
   if (!IsTrusted(st)) {
     return Fail(Code::kPermissionDenied, Domain::kErrno, ELOOP,
                 shown + " leads through a link of " + Owner(st),
-                "its owner could redirect it: use the path that it leads to");
+                "that user could change the link: use a path without it");
   }
   struct statfs system;
   const bool digits = name.find_first_not_of("0123456789") == std::string::npos;
@@ -95,7 +95,7 @@ Result<UniqueFd> OpenOwn(const std::string& path, int flags, mode_t mode) {
   auto opened = OpenAt(place.folder.get(), place.name, flags | O_NOFOLLOW, mode);
   if (!opened) return FailErrno(static_cast<int>(opened.error().raw), "open " + path);
   struct stat st;
-  if (::fstat(opened->get(), &st) != 0) return FailErrno(errno, "look at " + path);
+  if (::fstat(opened->get(), &st) != 0) return FailErrno(errno, "stat " + path);
   if (::geteuid() != 0 || !S_ISREG(st.st_mode) || st.st_nlink < 2 ||
       (flags & O_ACCMODE) == O_RDONLY) {
     return opened;
@@ -109,13 +109,13 @@ Result<UniqueFd> OpenOwn(const std::string& path, int flags, mode_t mode) {
 Status CheckOwnFolder(const std::string& path) {
   auto look = [&](int folder) -> Status {
     struct stat st;
-    if (::fstat(folder, &st) != 0) return FailErrno(errno, "look at " + path);
+    if (::fstat(folder, &st) != 0) return FailErrno(errno, "stat " + path);
     const bool shared = (st.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (st.st_mode & S_ISVTX) == 0;
     if (IsTrusted(st) && !shared) return {};
     return Fail(
         Code::kPermissionDenied,
-        path + " lies in a folder of " + Owner(st) + (shared ? " that others may write to" : ""),
-        "another user could replace it: use a folder of your own");
+        path + " is in a folder of " + Owner(st) + (shared ? " that other users may write to" : ""),
+        "another user could replace it: use a folder that only you can write to");
   };
   STASIS_ASSIGN(OwnPlace place, Walk(path, look));
   STASIS_ASSIGN(UniqueFd last,

@@ -1,9 +1,9 @@
 // Opens paths given by a user, in a process that may have more rights than the owners of the
 // directories on the path. A symbolic link is followed only if it belongs to root or the caller;
-// another user's link could redirect a write. A link that stands for an open descriptor
-// (/dev/stdout, /proc/PID/fd/1) is rejected, because it names a different file in each process. For
-// a caller who is not root the kernel checks everything else. Root also writes to no file with a
-// second hard link, because another user may have created that link.
+// another user's link could redirect a write. A link to an open descriptor (/dev/stdout,
+// /proc/PID/fd/1) is rejected, because it names a different file in each process. The kernel checks
+// all other permissions of an unprivileged caller. Root is also refused to write to a file with
+// several hard links, because another user may have created one of them.
 #pragma once
 
 #include <string>

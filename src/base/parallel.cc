@@ -48,7 +48,7 @@ Status ForEachWithProgress(size_t count, const std::function<Status(size_t)>& wo
   constexpr auto kInterval = std::chrono::milliseconds(100);
   std::atomic<size_t> next{0};
   std::atomic<bool> stop{false};
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards `failed` and `running`
   std::condition_variable finished;
   Status failed;
   const size_t wanted = std::min<size_t>(count, ProcessorCount() + extra_threads);
@@ -99,7 +99,7 @@ Status InParallel(size_t count, const std::function<Status(size_t)>& step) {
   if (count == 1) return step(0);
   std::vector<Status> results(count);
   std::vector<Thread> threads;
-  // Every step runs on its own thread, none on the caller's. plan/plan.cc assumes that a
+  // Every step runs on its own thread, none on the caller's, because plan/plan.cc assumes that a
   // thread that waits inside a phase has no other work.
   for (size_t i = 0; i < count; ++i) {
     auto thread = Thread::Start([&results, &step, i] { results[i] = step(i); });

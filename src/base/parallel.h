@@ -13,8 +13,8 @@
 
 namespace stasis {
 
-// Returns the number of processors, at most 16. More threads were never measured, and the user's
-// program may need the processors too.
+// Returns the number of processors, at most 16. More threads have not been measured, and would take
+// processor time from the user's programs.
 unsigned ProcessorCount();
 
 // Starts up to `count` threads that run `work`. Returns fewer, or none, if no more can be started.
@@ -24,13 +24,14 @@ std::vector<Thread> StartThreads(size_t count, const std::function<void()>& work
 // caller's. Returns when all calls have finished.
 void ForEachIndex(size_t count, unsigned threads, const std::function<void(size_t)>& work);
 
-// Reports bytes done, of all (0: unknown). Called now and then; returns false to cancel.
+// Called regularly with the bytes done and the bytes in total (0 if unknown). Returns false to
+// cancel the work.
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;
 
-// Calls work(0) … work(count - 1), started in this order, on one thread for each processor and
-// `extra_threads` more (for work that waits for storage), and `progress` on the caller's thread
-// meanwhile, with `done`, which the work counts up. No call starts after one has failed or
-// `progress` has returned false. Returns the first error, or kCancelled.
+// Calls work(0) … work(count - 1), started in this order, on one thread for each processor plus
+// `extra_threads` (for work that waits for storage). Meanwhile the caller's thread passes `done`,
+// which `work` must increase, to `progress`. No call starts after one has failed or `progress` has
+// returned false. Returns the first error, or kCancelled.
 Status ForEachWithProgress(size_t count, const std::function<Status(size_t)>& work,
                            const std::atomic<uint64_t>& done, uint64_t total,
                            const Progress& progress, unsigned extra_threads = 0);

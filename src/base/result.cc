@@ -12,7 +12,7 @@ namespace {
 
 // General advice about an exhausted resource. A caller that knows more replaces it.
 std::string HintOf(int errno_value) {
-  // At most 191 bytes: this must fit a mover's answer.
+  // Must have at most 191 bytes in total, to fit into a mover's reply.
   constexpr char kMakeRoom[] =
       ": free some space there (`stasis image delete` and `stasis image gc` free space that images "
       "take), or choose a folder elsewhere (`stasis config show`)";

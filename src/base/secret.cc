@@ -28,15 +28,16 @@ Result<std::optional<BlockSecret>> ReadSecret(const std::string& path) {
   if ((st.st_mode & 077) != 0) {
     return Fail(
         Code::kPermissionDenied,
-        fmt::format("{} is open to other users (mode {:04o}): with it they can write "
-                    "images that pass as yours",
+        fmt::format("{} is accessible to other users (mode {:04o}), who could use it to forge "
+                    "your images",
                     path, st.st_mode & 07777),
-        fmt::format("if nobody else has read it, `chmod 600 {}`; else {}", path, kRemoveHint));
+        fmt::format("if no other user has read it, run `chmod 600 {}`; otherwise {}", path,
+                    kRemoveHint));
   }
   BlockSecret secret;
   if (static_cast<uint64_t>(st.st_size) != secret.size()) {
     return Fail(Code::kDataLoss,
-                fmt::format("{} has {} bytes; a secret has {}", path, st.st_size, secret.size()),
+                fmt::format("{} has {} bytes instead of {}", path, st.st_size, secret.size()),
                 kRemoveHint);
   }
   STASIS_TRY(Annotate(PreadAll(fd->get(), secret.data(), secret.size(), 0), "read " + path));
@@ -54,10 +55,10 @@ Result<BlockSecret> BlockSecretOf(const Paths& paths) {
   STASIS_ASSIGN(BlockSecret secret, BlockKey::RandomSecret());
   std::string_view bytes(reinterpret_cast<const char*>(secret.data()), secret.size());
   STASIS_TRY(WriteNewFileDurably(path, bytes));
-  // Another process may have created it at the same time: the first one is used.
+  // Another process may have created the file at the same time. Use the one that was created first.
   STASIS_ASSIGN(found, ReadSecret(path));
   if (found) return *found;
-  return Fail(Code::kAborted, path + " was removed while it was created");
+  return Fail(Code::kAborted, path + " was removed immediately after it was created");
 }
 
 Result<std::optional<BlockSecret>> FindBlockSecret(const Paths& paths) {

@@ -48,7 +48,7 @@ TEST_F(SecretTest, IsRefusedIfAnotherUserMayHaveReadOrWrittenIt) {
     ASSERT_EQ(::chmod(path.c_str(), mode), 0);
     Error error = ReadError();
     EXPECT_EQ(error.code, Code::kPermissionDenied);
-    EXPECT_NE(error.message.find("open to other users"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("accessible to other users"), std::string::npos) << error.message;
     EXPECT_FALSE(BlockSecretOf(paths_)) << "nothing may be written with it either";
   }
   ASSERT_EQ(::chmod(path.c_str(), 0600), 0);

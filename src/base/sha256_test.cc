@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "base/build_id.h"
+#include "base/hex.h"
 
 namespace stasis {
 namespace {

@@ -8,7 +8,7 @@
 namespace stasis {
 
 // Fills `st` from the kernel's cached attributes, without asking the server of a network or FUSE
-// file system. The size may be stale and the times are not set. Returns false with errno on error.
+// file system. The size and the times may be stale. Returns false with errno on error.
 bool StatWithoutSync(const std::string& path, struct stat* st);
 
 }  // namespace stasis

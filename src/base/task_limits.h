@@ -17,14 +17,14 @@ Error TaskError(int errno_value, std::string what);
 inline constexpr char kRaiseTaskLimit[] =
     "Raise the limit on processes (`ulimit -u`, or pids.max of the control group)";
 
-// Text for the message of a program that ends at such a limit: the things it leaves behind. May be
-// null.
+// If not null: the text that a program prints when it ends at such a limit. It tells the user which
+// changes may remain unfinished.
 inline std::atomic<const char*> left_at_task_limit{nullptr};
 
-// Describes the limits of this process as one clause, such as "the limits here are 4096 for the
-// user (ulimit -u) and, at present 512 of 512, for control group /a/b (pids.max)". Returns an empty
-// string if there are none. `proc_cgroup` is the content of /proc/self/cgroup, `root` the cgroup
-// mount point.
+// Describes the limits of this process as one clause, such as "the limits on processes and threads
+// are 4096 for this user (ulimit -u), 512 for control group /a/b (pids.max; now 512)". Returns an
+// empty string if there are none. `proc_cgroup` is the content of /proc/self/cgroup, `root` the
+// cgroup mount point.
 std::string DescribeTaskLimits(std::string_view proc_cgroup, const std::string& root);
 
 }  // namespace stasis

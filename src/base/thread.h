@@ -1,4 +1,4 @@
-// Threads whose start can fail: at a limit on processes the caller gets an Error, not an exception.
+// Starts threads and returns an Error, not an exception, if a limit on processes is reached.
 // Product code starts threads only here and in base/parallel.h (enforced by
 // tests/source/threads_test.py).
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace stasis {
 
-// While an object exists, the calling thread handles a failed thread start itself. Otherwise
-// cmake/grpc_threads.cc handles it for libraries that do not.
+// Marks code that handles a failed thread start, for as long as an object exists on the calling
+// thread. Outside of such code, cmake/grpc_threads.cc ends the program with a message.
 class StartMayFail {
  public:
   StartMayFail() { ++depth_; }

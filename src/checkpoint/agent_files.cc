@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/build_id.h"
 #include "base/file.h"
+#include "base/hex.h"
 #include "jobs/agent_library.h"
 
 namespace stasis::checkpoint {

@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include "base/build_id.h"
 #include "base/file.h"
+#include "base/hex.h"
 #include "jobs/agent_library.h"
 #include "store/image_testing.h"
 

@@ -11,6 +11,7 @@
 #include "base/bounded.h"
 #include "base/build_id.h"
 #include "base/file.h"
+#include "base/hex.h"
 #include "plan/journal.h"
 #include "process/memory.h"
 #include "process/namespace.h"

@@ -9,6 +9,7 @@
 #include "base/build_id.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/hex.h"
 #include "checkpoint/agent_files.h"
 #include "checks/pids.h"
 #include "checks/readable.h"

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "abi/driver_kinds.h"
-#include "base/build_id.h"
 #include "base/file.h"
+#include "base/hex.h"
 #include "base/sha256.h"
 #include "base/subprocess.h"
 

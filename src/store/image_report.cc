@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/build_id.h"
+#include "base/hex.h"
 
 namespace stasis::store {
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/build_id.h"
 #include "base/checksum.h"
+#include "base/hex.h"
 #include "store/envelope.h"
 #include "store/image_reader.h"
 #include "store/image_testing.h"

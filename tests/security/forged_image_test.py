@@ -261,7 +261,7 @@ def image_from_elsewhere(new):
     secret.chmod(0o640)
     for words in (("restore", copy, "--job", "x"), ("restore", ours.image, "--job", "x")):
         done = here.stasis(*words, expect=4)
-        demand(f"{secret} is open to other users" in done.err and "chmod 600" in done.err, done)
+        demand(f"{secret} is accessible to other users" in done.err and "chmod 600" in done.err, done)
     secret.chmod(0o600)
     restores(here, copy)
     # Two installations with the same secret trust each other's images.
