@@ -128,7 +128,7 @@ TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
   const std::vector<Range> ranges = {{0x1000, 2 * kMib, 0, 2 * kMib},
                                      {0x9000000, 3 * kMib, 2 * kMib, 3 * kMib}};
   const ArenaHashes hashes{Id("key"), {Id("a"), Id("b"), {}}};
-  auto keep = [&](std::optional<ArenaHashes> with) {
+  auto keep = [&](const std::optional<ArenaHashes>& with) {
     auto arena = store.Acquire(Me(), 1000, ranges);
     ASSERT_TRUE(arena);
     ASSERT_TRUE(store.Complete(*arena, {}, with));
