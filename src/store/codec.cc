@@ -22,7 +22,7 @@ constexpr Row kRows[] = {
     {"auto", Compression::kAuto},
 };
 
-// The fastest of its ordinary levels: a block waits for the storage no longer than it must.
+// The fastest of zstd's regular levels.
 constexpr int kZstdLevel = 1;
 
 template <auto Free>
@@ -54,7 +54,7 @@ Result<Compression> ParseCompression(const std::string& text) {
     if (text == row.name) return row.compression;
   }
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              "\"" + text + "\" is none of none, lz4, zstd, auto");
+              "\"" + text + "\" is not a compression: use none, lz4, zstd or auto");
 }
 
 size_t Compress(Codec codec, std::string_view block, char* out, size_t capacity) {
@@ -85,8 +85,8 @@ Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) 
     }
   } else {
     thread_local ZstdReader context(::ZSTD_createDCtx());
-    if (!context) return Fail(Code::kResourceExhausted, "no memory to decompress with");
-    // In one pass: no window is allocated, whatever the frame asks for.
+    if (!context) return Fail(Code::kResourceExhausted, "there is not enough memory to decompress");
+    // In one pass, zstd allocates no window, whatever size the frame requests.
     size_t result = ::ZSTD_decompressDCtx(context.get(), out, size, stored.data(), stored.size());
     is_stream = ::ZSTD_isError(result) == 0;
     if (is_stream) {
@@ -97,8 +97,8 @@ Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) 
   }
   if (is_stream && found == size) return {};
   return Fail(Code::kDataLoss, Domain::kImage, 0,
-              fmt::format("{} bytes of {} are not the {} bytes that they should be: {}",
-                          stored.size(), CodecName(codec), size, why));
+              fmt::format("{} bytes of {} data do not decompress to {} bytes: {}", stored.size(),
+                          CodecName(codec), size, why));
 }
 
 }  // namespace stasis::store

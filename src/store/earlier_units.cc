@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMaxIndexes = 512;  // in memory
 
-// Reads the index of an image's pack. Returns kDataLoss if it is not the recorded one.
+// Reads the index of an image's pack. Returns kDataLoss if it is not the index that the manifest
+// records.
 Result<PackIndex> ReadIndex(const EarlierImage& image, const Pack& pack) {
   STASIS_ASSIGN(OpenedFile opened, OpenRegular(image.folder.get(), pack.path()));
   STASIS_ASSIGN(PackIndex index, ReadPackIndex(opened.fd.get(), opened.size_bytes, pack.path()));
@@ -19,7 +20,7 @@ Result<PackIndex> ReadIndex(const EarlierImage& image, const Pack& pack) {
       index.unit_bytes == pack.unit_bytes) {
     return index;
   }
-  return DamagedPack(pack.path(), "it is another pack than the one recorded");
+  return DamagedPack(pack.path(), "it is not the recorded pack");
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ Result<EarlierUnits> EarlierUnits::Look(const std::string& store, const EarlierQ
   EarlierUnits earlier;
   AllowManyFiles();
   STASIS_ASSIGN(earlier.images_, EarlierImages::Look(store, query));
-  std::vector<std::vector<uint32_t>> places;  // of each image's packs in packs_
+  std::vector<std::vector<uint32_t>> places;  // for each image: the indexes in packs_ of its packs
   uint64_t room = enough;
   for (uint32_t i = 0; i < earlier.images_.size() && room > 0; ++i) {
     auto& of_image = places.emplace_back();
@@ -50,12 +51,13 @@ Result<EarlierUnits> EarlierUnits::Look(const std::string& store, const EarlierQ
     for (const auto& file : manifest.page_files) earlier.AddUnits(file.runs, i, places[i], added);
   }
   for (uint32_t i = 0; i < earlier.images_.size(); ++i) {
-    earlier.images_[i].manifest = Manifest();  // it may be long
+    earlier.images_[i].manifest = Manifest();  // free its memory
   }
   return earlier;
 }
 
-// Returns the pack's index in packs_; kNone if it is missing, not ours, or damaged, which is noted.
+// Returns the pack's index in packs_. Returns kNone if the pack is missing, belongs to another user
+// or is damaged; adds a note about damage.
 uint32_t EarlierUnits::AddPack(uint32_t image, const Pack& pack, uint64_t& room) {
   const auto found = FindPackFile(images_[image], pack);
   if (!found) return kNone;

@@ -59,7 +59,7 @@ Status LockFolder(int folder_fd, LockKind kind, const std::string& what) {
   if (errno == EWOULDBLOCK) {
     return Fail(Code::kAborted, Domain::kImage, 0,
                 what + (kind == LockKind::kShared ? " is being deleted" : " is in use"),
-                "Try again when the other stasis has finished.");
+                "Try again when the other stasis command has finished.");
   }
   if (kind == LockKind::kShared) return {};
   return FailErrno(errno, "lock " + what);
@@ -117,7 +117,7 @@ Status CheckImageName(const std::string& name) {
                           [](char c) { return IsNameChar(c) || c == '.' || c == '_' || c == '-'; });
   if (good) return {};
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              "\"" + Printable(name) + "\" cannot be the name of an image",
+              "\"" + Printable(name) + "\" is not a valid name of an image",
               fmt::format("A name is 1 to {} letters, digits, '.', '_' and '-', and begins with a "
                           "letter or a digit.",
                           kMaxImageNameBytes));
@@ -149,7 +149,7 @@ Error WithSpaceHint(Error error, const std::string& path) {
     error.message += fmt::format(" ({} bytes are free on the file system of {})", *free, path);
   }
   return std::move(error).WithHint(
-      "Free some space there (`stasis image delete` and `stasis image gc` give back what images "
+      "Free some space there (`stasis image delete` and `stasis image gc` free space that images "
       "take), or dump to another file system with -d DIR.");
 }
 

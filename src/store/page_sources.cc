@@ -45,8 +45,8 @@ Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
     pages += size / kPageBytes;
     if (pages > kMaxPackUnits) {
       notes.push_back(fmt::format(
-          "there are more than {} GiB of CPU memory: it is written whole, and shares nothing with "
-          "other images",
+          "the program has more than {} GiB of CPU memory, so all of it is written, and none is "
+          "shared with other images",
           kMaxPackUnits * kPageBytes >> 30));
       return std::vector<PageSource>{};
     }

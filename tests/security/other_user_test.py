@@ -279,7 +279,7 @@ def limits_of_a_user(new):
     demand("(limits.arena)" in refused.err, refused)
     # Detected after everything was written, and at the next dump.
     refused = alice.stasis("dump", "job", expect=1, env={"STASIS_LIMIT_IMAGES": "1MiB"})
-    demand("may come to 1 MiB (limits.images)" in refused.err and "image delete" in refused.err, refused)
+    demand("the limit is 1 MiB (limits.images)" in refused.err and "image delete" in refused.err, refused)
     program.expect_running()
     demand(not list(alice.images.iterdir()), "the refused image is there")
     alice.stasis("dump", "job", "--leave-running", env={"STASIS_LIMIT_IMAGES": "1GiB"})
