@@ -107,7 +107,7 @@ TEST_F(SharedUnitsTest, GcLeavesPacksAloneWhoseNeedsAreUnknown) {
   auto report = Gc();
   EXPECT_EQ(report.freed_units, 0u);
   ASSERT_EQ(report.skipped.size(), 1u);
-  EXPECT_NE(report.skipped[0].why.find("1 of its 3 names"), std::string::npos)
+  EXPECT_NE(report.skipped[0].why.find("1 of its 3 hard links"), std::string::npos)
       << report.skipped[0].why;
   ASSERT_TRUE(DeleteImage(elsewhere / "a"));
 
