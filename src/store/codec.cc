@@ -71,31 +71,22 @@ size_t Compress(Codec codec, std::string_view block, char* out, size_t capacity)
 }
 
 Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) {
-  bool is_stream = false;
   size_t found = 0;
-  std::string why = "its decompressed length is wrong";
+  std::string why;  // empty if `stored` is a valid stream
   if (codec == Codec::kLz4) {
     int result = ::LZ4_decompress_safe(stored.data(), static_cast<char*>(out),
                                        static_cast<int>(stored.size()), static_cast<int>(size));
-    is_stream = result >= 0;
-    if (is_stream) {
-      found = static_cast<size_t>(result);
-    } else {
-      why = "it is not a stream of this codec";
-    }
+    if (result < 0) why = "it is not a stream of this codec";
+    found = static_cast<size_t>(result);
   } else {
     thread_local ZstdReader context(::ZSTD_createDCtx());
     if (!context) return Fail(Code::kResourceExhausted, "there is not enough memory to decompress");
     // In one pass, zstd allocates no window, whatever size the frame requests.
-    size_t result = ::ZSTD_decompressDCtx(context.get(), out, size, stored.data(), stored.size());
-    is_stream = ::ZSTD_isError(result) == 0;
-    if (is_stream) {
-      found = result;
-    } else {
-      why = ::ZSTD_getErrorName(result);
-    }
+    found = ::ZSTD_decompressDCtx(context.get(), out, size, stored.data(), stored.size());
+    if (::ZSTD_isError(found) != 0) why = ::ZSTD_getErrorName(found);
   }
-  if (is_stream && found == size) return {};
+  if (why.empty() && found == size) return {};
+  if (why.empty()) why = "its decompressed length is wrong";
   return Fail(Code::kDataLoss, Domain::kImage, 0,
               fmt::format("{} bytes of {} data do not decompress to {} bytes: {}", stored.size(),
                           CodecName(codec), size, why));

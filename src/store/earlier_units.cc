@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/descriptor_table.h"
 #include "store/beneath.h"
-#include "store/image_folder.h"
 
 namespace stasis::store {
 
@@ -28,7 +28,7 @@ Result<PackIndex> ReadIndex(const EarlierImage& image, const Pack& pack) {
 Result<EarlierUnits> EarlierUnits::Look(const std::string& store, const EarlierQuery& query,
                                         uint32_t unit_bytes, uint64_t enough) {
   EarlierUnits earlier;
-  AllowManyFiles();
+  (void)RaiseDescriptorLimit();
   STASIS_ASSIGN(earlier.images_, EarlierImages::Look(store, query));
   std::vector<std::vector<uint32_t>> places;  // for each image: the indexes in packs_ of its packs
   uint64_t room = enough;
@@ -82,7 +82,7 @@ uint32_t EarlierUnits::AddPack(uint32_t image, const Pack& pack, uint64_t& room)
     known = packs_.end() - 1;
   }
   // A copy of an image has packs of the same id in other files. They are not shared.
-  if (!(known->file == found->file) || known->pack.index_checksum != pack.index_checksum) {
+  if (known->file != found->file || known->pack.index_checksum != pack.index_checksum) {
     return kNone;
   }
   known->checked_unix_ns.emplace_back(image, pack.checked_unix_ns);

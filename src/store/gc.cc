@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 
+#include "base/descriptor_table.h"
 #include "base/file.h"
 #include "store/beneath.h"
 #include "store/image_folder.h"
@@ -72,8 +73,6 @@ struct SeenPack {
   std::string unreadable;   // why the needed units are unknown; empty if they are known
   std::string Path() const { return links.front().image->name + "/" + links.front().path; }
 };
-
-using FileKey = std::pair<uint64_t, uint64_t>;  // device, inode
 
 // A part of a pack that no image needs, and the number of its units.
 struct Piece {
@@ -138,7 +137,6 @@ std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) {
     const uint64_t end = piece.offset + piece.bytes;
     uint64_t at = piece.offset;
-    std::vector<Piece> parts;
     while (at < end) {
       const off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
       if (data < 0 && errno == ENXIO) break;  // only a hole is left
@@ -146,12 +144,9 @@ std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
       if (begin >= end) break;
       const off_t hole = ::lseek(fd, static_cast<off_t>(begin), SEEK_HOLE);
       at = hole < 0 ? end : std::min(end, static_cast<uint64_t>(hole));
-      parts.push_back({begin, at - begin, 0});
-    }
-    for (Piece& part : parts) {
-      // An estimate, because units may have different lengths.
-      part.units = std::max<uint64_t>(1, piece.units * part.bytes / piece.bytes);
-      left.push_back(part);
+      // The number of units is an estimate, because they may have different lengths.
+      const uint64_t units = piece.units * (at - begin) / piece.bytes;
+      left.push_back({begin, at - begin, std::max<uint64_t>(1, units)});
     }
   }
   return left;
@@ -173,15 +168,16 @@ class Collector {
   Status Collect(const SeenPack& pack);
   std::string WhyNot(const SeenPack& pack, int fd) const;
   Status Free(const SeenPack& pack, int fd, const std::vector<Piece>& pieces);
-  void Skip(const SeenPack& pack, std::string why, bool busy = false) {
+  Status Skip(const SeenPack& pack, std::string why, bool busy = false) {
     report_.skipped.push_back({pack.Path(), std::move(why), busy});
+    return {};
   }
 
   const std::string store_;
   const GcOptions& options_;
   UniqueFd store_fd_;
   std::vector<std::unique_ptr<SeenImage>> images_;
-  std::map<FileKey, SeenPack> packs_;
+  std::map<FileId, SeenPack> packs_;
   GcReport report_;
 };
 
@@ -190,7 +186,7 @@ Result<GcReport> Collector::Run() {
   STASIS_TRY(Step("sweep"));
   STASIS_ASSIGN(report_.swept, SweepPartials(store_));
   STASIS_TRY(Step("read the images"));
-  AllowManyFiles();
+  (void)RaiseDescriptorLimit();
   STASIS_TRY(ReadImages());
   report_.images = images_.size();
   report_.packs = packs_.size();
@@ -223,7 +219,7 @@ Status Collector::ReadImages() {
           ::fstatat(fd->get(), file.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
         continue;
       }
-      SeenPack& pack = packs_[{st.st_dev, st.st_ino}];
+      SeenPack& pack = packs_[FileId::Of(st)];
       pack.links.push_back({image.get(), std::string(kPacksFolder) + "/" + file.name});
       packs_here[pack.links.back().path] = &pack;
       if (!reader && pack.unreadable.empty()) {
@@ -271,7 +267,7 @@ std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
     struct stat by_name;
     if (::fstatat(link.image->folder.get(), link.path.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) !=
             0 ||
-        !(FileId::Of(by_name) == FileId::Of(st))) {
+        FileId::Of(by_name) != FileId::Of(st)) {
       return "an image that shares it was just deleted";
     }
   }
@@ -285,49 +281,32 @@ std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
 }
 
 Status Collector::Collect(const SeenPack& pack) {
-  if (!pack.unreadable.empty()) {
-    Skip(pack, pack.unreadable);
-    return {};
-  }
+  if (!pack.unreadable.empty()) return Skip(pack, pack.unreadable);
   if (pack.all_needed) return {};
   const PackLink& link = pack.links.front();
   {
     // Look without the lock first: nearly all packs have nothing to free.
     auto opened = OpenRegular(link.image->folder.get(), link.path);
     if (!opened && opened.error().code == Code::kNotFound) return {};  // deleted meanwhile
-    if (!opened) {
-      Skip(pack, opened.error().ToString());
-      return {};
-    }
+    if (!opened) return Skip(pack, opened.error().ToString());
     auto unused = UnusedIn(opened->fd.get(), link.path, pack.needed);
-    if (!unused) {
-      Skip(pack, unused.error().ToString());
-      return {};
-    }
+    if (!unused) return Skip(pack, unused.error().ToString());
     if (unused->empty()) return {};
   }
   STASIS_TRY(Step("lock " + pack.Path()));
   auto fd = OpenBeneath(link.image->folder.get(), link.path, O_RDWR);
-  if (!fd) {
-    Skip(pack, fd.error().ToString());
-    return {};
-  }
+  if (!fd) return Skip(pack, fd.error().ToString());
   if (TEMP_FAILURE_RETRY(::flock(fd->get(), LOCK_EX | LOCK_NB)) != 0) {
     bool busy = errno == EWOULDBLOCK;
-    Skip(pack, busy ? "a running dump uses it" : ErrnoError(errno, "lock").ToString(), busy);
-    return {};
+    return Skip(pack, busy ? "a running dump uses it" : ErrnoError(errno, "lock").ToString(), busy);
   }
   if (std::string why = WhyNot(pack, fd->get()); !why.empty()) {
-    Skip(pack, std::move(why), /*busy=*/true);
-    return {};
+    return Skip(pack, std::move(why), /*busy=*/true);
   }
   // Read through the locked descriptor, not the path: the image may be deleted at any time, and
   // that must not make gc fail.
   auto unused = UnusedIn(fd->get(), link.path, pack.needed);
-  if (!unused) {
-    Skip(pack, unused.error().ToString());
-    return {};
-  }
+  if (!unused) return Skip(pack, unused.error().ToString());
   STASIS_TRY(Step("free " + pack.Path()));
   return Free(pack, fd->get(), WithoutHoles(fd->get(), *unused));
 }
@@ -346,7 +325,8 @@ Status Collector::Free(const SeenPack& pack, int fd, const std::vector<Piece>& p
       freed_units += pieces[i].units;
       continue;
     }
-    Skip(pack, errno == EOPNOTSUPP
+    (void)Skip(pack,
+               errno == EOPNOTSUPP
                    ? "this file system cannot punch holes into files: the space is freed when the "
                      "last image that shares the pack is deleted"
                    : ErrnoError(errno, "free units").ToString());

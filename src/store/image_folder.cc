@@ -66,11 +66,9 @@ Status LockFolder(int folder_fd, LockKind kind, const std::string& what) {
 }
 
 bool IsSameFolder(int parent_fd, const std::string& name, int folder_fd) {
-  struct stat by_name;
-  struct stat by_fd;
+  struct stat by_name, by_fd;
   return ::fstatat(parent_fd, name.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
-         ::fstat(folder_fd, &by_fd) == 0 && by_name.st_dev == by_fd.st_dev &&
-         by_name.st_ino == by_fd.st_ino;
+         ::fstat(folder_fd, &by_fd) == 0 && FileId::Of(by_name) == FileId::Of(by_fd);
 }
 
 Status RenameNoReplace(int store_fd, const std::string& from, const std::string& to) {
@@ -127,13 +125,6 @@ Status RemoveHidden(int store_fd, const std::string& store, const std::string& n
                     const std::function<void()>& removed) {
   if (::fsync(store_fd) != 0) return FailErrno(errno, "sync " + store);
   return RemoveTree(store + "/" + name, removed);
-}
-
-void AllowManyFiles() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 size_t BoundedByOpenFiles(size_t most) {

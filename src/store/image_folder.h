@@ -63,8 +63,6 @@ Status RemoveHidden(int store_fd, const std::string& store, const std::string& n
 // a hint to its error.
 Error WithSpaceHint(Error error, const std::string& path);
 
-// Raises the limit of open files: a store may have many images and packs open at once.
-void AllowManyFiles();
 // Returns `most`, or an eighth of the limit on open files if that is less, because several parts of
 // a program may each keep that many files open.
 size_t BoundedByOpenFiles(size_t most);

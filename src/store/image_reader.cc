@@ -40,9 +40,8 @@ Result<std::string> ReadManifestFile(int folder_fd, const std::string& image) {
                 kOtherCopyHint);
   }
   std::string file(opened->size_bytes, '\0');
-  if (auto status = PreadAll(opened->fd.get(), file.data(), file.size(), 0); !status) {
-    return Fail(std::move(status.error()).WithContext("read manifest of " + image));
-  }
+  STASIS_TRY(Annotate(PreadAll(opened->fd.get(), file.data(), file.size(), 0),
+                      "read manifest of " + image));
   return file;
 }
 
@@ -81,21 +80,16 @@ Status VerifyReport::ToStatus(const std::string& image) const {
 }
 
 Result<std::unique_ptr<ImageReader>> ImageReader::Open(const std::string& path, Deletion deletion) {
-  auto folder = OpenFolder(path);
-  if (!folder) return Fail(std::move(folder.error()).WithContext("open image " + path));
-  std::unique_ptr<ImageReader> reader(new ImageReader(AbsolutePath(path), std::move(*folder)));
+  STASIS_ASSIGN(UniqueFd folder, Annotate(OpenFolder(path), "open image " + path));
+  std::unique_ptr<ImageReader> reader(new ImageReader(AbsolutePath(path), std::move(folder)));
   if (deletion == Deletion::kExcluded) {
     STASIS_TRY(LockFolder(reader->folder_.get(), LockKind::kShared, "image " + path));
   }
   STASIS_ASSIGN(std::string file, ReadManifestFile(reader->folder_.get(), path));
   STASIS_ASSIGN(std::string_view body, OpenEnvelope(file, path));
-  auto manifest = DecodeManifest(body);
-  if (!manifest) {
-    return Fail(std::move(manifest.error())
-                    .WithContext(std::string("read ") + kManifestName)
-                    .WithContext("open image " + path));
-  }
-  reader->manifest_ = std::move(*manifest);
+  STASIS_ASSIGN(
+      reader->manifest_,
+      Annotate(DecodeManifest(body), fmt::format("open image {}: read {}", path, kManifestName)));
   reader->origin_ = ReadOrigin(file);
   if ((NumberAt<uint64_t>(file, 24) & ~kFeatureOrigin) != FeaturesOf(reader->manifest_)) {
     return Fail(

@@ -12,8 +12,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/descriptor_table.h"
 #include "store/beneath.h"
-#include "store/image_folder.h"
 
 namespace stasis::store {
 
@@ -106,7 +106,7 @@ Result<UnitReader> UnitReader::Open(const ImageReader& image, Selection selectio
 }
 
 Status UnitReader::OpenPacks(const ImageReader& image, std::vector<Finding>* findings) {
-  AllowManyFiles();
+  (void)RaiseDescriptorLimit();
   std::vector<bool> needed(manifest_->packs.size());
   for (const Source& source : sources_) {
     for (const UnitRun& run : *source.runs) {

@@ -79,7 +79,6 @@ class UnitWriter {
   // looked(), which is passed to the options' progress. Returns the first error.
   Status InParallel(size_t count, const std::function<Status(size_t)>& work);
   std::atomic<uint64_t>& looked() { return looked_; }
-  WrittenUnits& out() { return out_; }
 
  private:
   UnitWriter(ImageWriter& writer, const WriteOptions& options, uint32_t unit_bytes, size_t units);

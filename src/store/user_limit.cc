@@ -6,7 +6,8 @@
 
 #include <filesystem>
 #include <set>
-#include <utility>
+
+#include "base/file.h"
 
 namespace stasis::store {
 
@@ -14,7 +15,7 @@ namespace fs = std::filesystem;
 
 uint64_t OurBytes(const std::string& store) {
   uint64_t bytes = 0;
-  std::set<std::pair<dev_t, ino_t>> seen;
+  std::set<FileId> seen;
   std::error_code ignored;
   // Errors are ignored, because images may be deleted during the walk.
   fs::recursive_directory_iterator at(store, fs::directory_options::skip_permission_denied,
@@ -22,7 +23,7 @@ uint64_t OurBytes(const std::string& store) {
   for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
     struct stat st;
     if (::lstat(at->path().c_str(), &st) != 0 || st.st_uid != ::geteuid()) continue;
-    if (S_ISREG(st.st_mode) && seen.emplace(st.st_dev, st.st_ino).second) {
+    if (S_ISREG(st.st_mode) && seen.insert(FileId::Of(st)).second) {
       bytes += static_cast<uint64_t>(st.st_blocks) * 512;
     }
   }
