@@ -273,7 +273,7 @@ def limits_of_a_user(new):
     refused = alice.stasis("run", "--", "/bin/true", expect=1, env={"STASIS_LIMIT_JOBS": "1"})
     demand("you have 1 jobs, and the limit is 1 (limits.jobs)" in refused.err and "stasis delete" in refused.err, refused)
     refused = alice.stasis("suspend", "job", expect=1, env={"STASIS_LIMIT_ARENA": "1MiB"})
-    demand("you may have 1 MiB (limits.arena)" in refused.err and "arena free" in refused.err, refused)
+    demand("your limit is 1 MiB (limits.arena)" in refused.err and "arena free" in refused.err, refused)
     program.expect_running()
     refused = alice.stasis("arena", "reserve", "64M", expect=1, env={"STASIS_LIMIT_ARENA": "32MiB"})
     demand("(limits.arena)" in refused.err, refused)
