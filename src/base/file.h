@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -20,7 +21,7 @@ struct FileId {
   uint64_t device = 0;
   uint64_t inode = 0;
   static FileId Of(const struct stat& st) { return {st.st_dev, st.st_ino}; }
-  bool operator==(const FileId&) const = default;
+  auto operator<=>(const FileId&) const = default;
 };
 
 // open(2) with O_CLOEXEC added. `dir_fd` may be AT_FDCWD.

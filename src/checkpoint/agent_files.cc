@@ -21,9 +21,9 @@ std::string PathInImage(const store::RequiredFile& file) {
   return fmt::format("{}/{}.so", store::kAgentFolder, HexOfBytes(file.build_id));
 }
 
-// Returns the path of a library with that build id: the installation's, or else the image's. The
-// installation's is preferred because a build id can be forged, and programs that are started later
-// load the restored file too. Returns an empty string if there is none.
+// Returns the path of a library with the build id of `file`, or an empty string. Prefers the
+// library of this installation to that of the image, because a build id can be forged and programs
+// that are started later load the restored file too.
 std::string SourceOf(const store::ImageReader& reader, const store::RequiredFile& file) {
   auto own = jobs::OwnAgentLibrary();
   if (own && own->build_id == HexOfBytes(file.build_id)) return own->path;
@@ -72,14 +72,15 @@ std::string PutBackHint(const store::ImageReader& reader, const store::RequiredF
   if (!IsAgentLibrary(file)) return {};
   std::string source = SourceOf(reader, file);
   if (!source.empty()) return fmt::format("put it back: cp {} {}", source, file.path);
-  return fmt::format("it is Stasis's own library of build {}: install the Stasis that has it there",
-                     HexOfBytes(file.build_id));
+  return fmt::format(
+      "this is the agent library of build {}: install the Stasis of this build there",
+      HexOfBytes(file.build_id));
 }
 
 Status PutBackAgentLibraries(const store::ImageReader& reader) {
   for (const auto& file : reader.manifest().required_files) {
-    // CanPutBack comes first and rejects all paths outside of the agents' folders: a look-up there
-    // may hang, for example on a dead mount.
+    // CanPutBack comes first and rejects all paths outside of the agents' folders, where PathExists
+    // may hang (for example on a dead mount).
     if (CanPutBack(reader, file) && !PathExists(file.path)) STASIS_TRY(PutBack(reader, file));
   }
   return {};

@@ -1,5 +1,5 @@
-// The agent's library in images: CRIU insists on the very file that a program had mapped, so an
-// image brings it along, and a restore puts it back when it is missing.
+// The agent library in images. CRIU can restore a program only with the same file that the program
+// had mapped, so an image contains the library, and a restore puts it back if it is missing.
 //
 //   IMAGE/agent/BUILDID.so
 #pragma once
@@ -10,19 +10,20 @@
 
 namespace stasis::checkpoint {
 
-// dump: every agent library among the manifest's required files goes into the image.
+// Dump: stores every agent library among the manifest's required files in the image.
 Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& manifest);
 
-// restore: would PutBackAgentLibraries put this missing file back? Only at a place where `stasis
-// run` puts it, and only when the image or this installation has that build.
+// Restore: returns whether PutBackAgentLibraries would put this missing file back. It does so only
+// at a path where `stasis run` installs the library, and only if the image or this installation has
+// that build.
 bool CanPutBack(const store::ImageReader& reader, const store::RequiredFile& file);
-// For the user, when it would not: what to do about it. Empty when it is no agent's library.
+// Returns a hint for the user if CanPutBack is false. Empty if the file is not an agent library.
 std::string PutBackHint(const store::ImageReader& reader, const store::RequiredFile& file);
 
-// restore: puts those that are missing back. The image was verified before.
+// Restore: puts missing agent libraries back. The image must have been verified.
 Status PutBackAgentLibraries(const store::ImageReader& reader);
 
-// The agent that the image's program was started with; empty: none.
+// Returns the path of the agent with which the program was started, or an empty string.
 std::string AgentOf(const store::Manifest& manifest);
 
 }  // namespace stasis::checkpoint

@@ -25,7 +25,7 @@ class AgentFilesTest : public ::testing::Test {
   store::RequiredFile Required(const std::string& path, const std::string& build_id) {
     return {path, ReadFile(own_.path)->size(), BytesOfHex(build_id)};
   }
-  // An image of a program that needs `file`; with the library in it or, as before it could be, not.
+  // Writes an image of a program that needs `file`. Old images do not contain the library.
   std::unique_ptr<store::ImageReader> Image(const store::RequiredFile& file, bool with_library) {
     auto writer = store::testing::MustBegin(store_.path(), with_library ? "with" : "without");
     store::Manifest manifest = store::testing::FullManifest();
@@ -83,7 +83,7 @@ TEST_F(AgentFilesTest, OursIsPutBackIfTheImageHasAnotherOfThatBuild) {
   EXPECT_EQ(*ReadFile(place_), *ReadFile(own_.path));
 }
 
-// Another installation's, that only the image has.
+// Only the image has the library, which is of another installation.
 TEST_F(AgentFilesTest, OneOfAnotherBuildIsPutBackFromTheImageThatWasOpened) {
   std::string content = *ReadFile(own_.path);
   const std::string id = BytesOfHex(own_.build_id), other(id.size(), '\xaa');

@@ -20,7 +20,7 @@
 namespace stasis::checkpoint {
 namespace {
 
-// Returns the path of the symbolic link by which a restore records where its files are.
+// Returns the path of the symbolic link with which a restore records the folder of its files.
 std::string LinkTo(const Paths& paths, const process::ProcessId& owner) {
   return WorkFolder(paths, owner) + "/cpu-files";
 }
@@ -39,7 +39,7 @@ std::filesystem::path PathOf(const store::ImageReader& image) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-// Ignores errors: the folder may hold files of other users, or be read-only.
+// Ignores errors: the folder may contain files of other users, or be read-only.
 void Sweep(const std::string& folder) { (void)store::SweepPartials(folder, store::kCpuFiles); }
 
 // A folder without enough room, for the error when no folder has enough.
@@ -53,19 +53,19 @@ Error NoRoom(uint64_t bytes, const std::vector<Tried>& tried) {
   std::string text;
   for (const Tried& one : tried) {
     if (!text.empty()) text += ", ";
-    text += fmt::format("{} {} of {}", one.place, one.has, one.needed);
+    text += fmt::format("{} in {} ({} needed)", one.has, one.place, one.needed);
   }
   Error error{Code::kResourceExhausted};
   error.message = fmt::format(
-      "there is no room for {} bytes of CPU memory, for which CRIU needs files (in memory that is "
-      "twice as much, since the program takes it too). Bytes that are free: {}",
+      "there is no space for the files of {} bytes of CPU memory that CRIU needs (twice as many "
+      "bytes in memory, where the program itself needs as much). Free bytes: {}",
       bytes, text);
-  error.hint = "end something that takes memory, or free space on one of these disks";
+  error.hint = "end a program that uses much memory, or free space on one of these disks";
   return error;
 }
 
-// Returns a folder with room for `bytes`. A folder in memory must have room for twice as much,
-// because the restored program takes the same memory again.
+// Returns a folder with space for `bytes`. A folder in memory must have space for twice as much,
+// because the restored program needs the same amount of memory.
 Result<std::string> PlaceFor(const Paths& paths, const std::string& store, uint64_t bytes,
                              bool ignore_memory) {
   std::vector<Tried> tried;
@@ -79,7 +79,7 @@ Result<std::string> PlaceFor(const Paths& paths, const std::string& store, uint6
   }
   for (const std::string& disk : {paths.data, store}) {
     if (::access(disk.c_str(), W_OK) != 0) {
-      tried.push_back({disk, bytes, "none (it cannot be written to)"});
+      tried.push_back({disk, bytes, "none (not writable)"});
       continue;
     }
     auto free = FreeBytes(disk);
@@ -94,7 +94,7 @@ Status CopyFile(const store::OpenedFile& from, int folder_fd, const std::string&
   for (uint64_t left = from.size_bytes; left > 0;) {
     const ssize_t n = TEMP_FAILURE_RETRY(::sendfile(to.get(), from.fd.get(), nullptr, left));
     if (n < 0) return FailErrno(errno, "copy " + name);
-    if (n == 0) return Fail(Code::kDataLoss, name + " has become shorter");
+    if (n == 0) return Fail(Code::kDataLoss, name + " was truncated while it was copied");
     left -= static_cast<uint64_t>(n);
   }
   return {};
@@ -119,7 +119,7 @@ Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& path
     const std::string link = LinkTo(paths, owner);
     ::unlink(link.c_str());
     if (::symlink(folder.c_str(), link.c_str()) == 0) return {};
-    return FailErrno(errno, "note where CPU memory is read to");
+    return FailErrno(errno, "record the folder of CPU memory in " + link);
   };
   STASIS_ASSIGN(auto hidden, store::MakeHidden(place, name, store::kCpuFiles, note));
   made.folder = place + "/" + hidden.name;

@@ -1,8 +1,9 @@
-// CRIU's files where CRIU reads them at a restore. Those that an image holds as pages are made of
-// them, beside copies of the others, in a hidden folder of ours: in memory if there is room, else
-// on a disk, our own or the image's.
+// The folder from which CRIU reads its files during a restore. An image stores some of these files
+// as pages in packs. For a restore, they are written to a hidden folder together with copies of the
+// other files. The folder is in memory if there is enough space, otherwise on the disk of Stasis's
+// data or of the image:
 //
-//   PLACE/.NAME.cpu-HEX      image/image_folder.h; whoever makes and uses it holds its lock
+//   PLACE/.NAME.cpu-HEX      (store/image_folder.h) locked as long as it is used
 #pragma once
 
 #include <string>
@@ -16,28 +17,29 @@
 
 namespace stasis::checkpoint {
 
-// Whether an image's files have to be made: some are not in it.
+// Returns whether some of CRIU's files are stored as pages, so that MakeCpuFiles is needed.
 bool NeedsCpuFiles(const store::Manifest& manifest);
 
-// A folder of mode 0700, and the lock without which it is nobody's.
+// The folder, and the lock that protects it from a sweep.
 struct CpuFiles {
   std::string folder;
   UniqueFd lock;
 };
 
-// Makes them; every page is compared with its checksum. `owner` is the process that runs the
-// operation; its work folder exists, and where the files are is written there before they are made.
-// kResourceExhausted says what each place has and what is needed.
+// Writes the files to a new folder of mode 0700, and compares every page with its checksum. `owner`
+// is the process that runs the operation. Its work folder must exist and gets a link to the new
+// folder, so that RemoveCpuFiles finds it even if the operation is killed. The message of
+// kResourceExhausted lists the free and needed bytes of each possible place.
 Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& paths,
                               const process::ProcessId& owner, bool ignore_memory,
                               const Progress& progress);
 
-// Removes them, also those of an operation that was killed. Success when there are none.
+// Removes the files of an operation, which may have been killed. Succeeds if there are none.
 Status RemoveCpuFiles(const Paths& paths, const process::ProcessId& owner);
 
-// Removes those on our own disk that are nobody's any more: after a power cut nothing says where
-// they are. Those beside an image go with what else is swept there (store/store_folder.h), and when
-// the next restore makes some.
+// Removes abandoned folders below `paths.data`. After a power failure the link to them is lost, so
+// RemoveCpuFiles cannot find them. Abandoned folders next to an image are removed by every sweep of
+// the store (store/store_folder.h) and by the next restore from it.
 void SweepCpuFiles(const Paths& paths);
 
 }  // namespace stasis::checkpoint

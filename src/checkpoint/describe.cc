@@ -78,7 +78,7 @@ void AddRequiredFiles(process::HostPid pid, const NoteStep& note, std::set<std::
   }
 }
 
-// The files may be on a file system that does not answer.
+// Bounded by the deadline, because the files may be on a hung file system.
 Result<std::map<std::string, RequiredFile>> ReadRequiredFiles(const process::ProcessTree& tree,
                                                               const Deadline& deadline) {
   auto read = [&](const NoteStep& note) -> Result<std::string> {
@@ -148,7 +148,7 @@ Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const Dum
       uint64_t used = 0;
       for (const auto& p : program.device_processes) {
         if (std::find(p.gpus.begin(), p.gpus.end(), gpu.uuid) == p.gpus.end()) continue;
-        // A process's share on each of several GPUs is not known.
+        // The distribution of a process's memory among its GPUs is not known.
         used += (p.device_bytes + p.away_bytes) / p.gpus.size();
       }
       m.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, used});

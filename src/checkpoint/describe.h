@@ -24,8 +24,8 @@ struct DumpedProgram {
   std::string criu_version;
 };
 
-// Fills in everything but files, ranges and phases. kDeadlineExceeded if the program's memory or a
-// mapped file cannot be read in time.
+// Returns a manifest without files, ranges and phases. Returns kDeadlineExceeded if the program's
+// memory or a mapped file cannot be read in time.
 Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const DumpedProgram& program,
                                         const Deadline& deadline);
 

@@ -16,12 +16,12 @@ namespace {
 
 using gpu_state::GpuShard;
 
-// Where a range's bytes are in its arena's mapping.
+// Returns the bytes of a range in the mapping of its arena.
 std::string_view BytesOf(const dataplane::Mapping& mapping, const dataplane::Range& range) {
   return {mapping.data() + range.arena_offset, range.size_bytes};
 }
 
-// Only the deadline of the phase cancels.
+// A write or read is cancelled only because the deadline of the phase has passed.
 Status InTime(Status status) {
   if (status || status.error().code != Code::kCancelled) return status;
   return Fail(Code::kDeadlineExceeded, "it took too long");
@@ -45,12 +45,13 @@ Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
     if (arena.record().has_checksum) {
       STASIS_ASSIGN(auto found, dataplane::DataChecksum(arena.fd(), arena.record().data_bytes));
       if (found != arena.record().checksum) {
-        return Fail(Code::kDataLoss, fmt::format("{} is not what was saved there", arena.path()));
+        return Fail(Code::kDataLoss,
+                    fmt::format("the data in {} has changed since it was saved", arena.path()));
       }
     }
     STASIS_ASSIGN(auto mapping, dataplane::Mapping::Map(arena.fd(), arena.capacity_bytes()));
-    // Hashes by another key are computed again. Zero blocks are known whatever the key, and only
-    // from the hashes: older data may be in their place.
+    // Hashes with another key are computed again. Zero blocks must be taken from the hashes in any
+    // case, because the arena may have older data in their place.
     std::span<const Id128> hashes;
     std::vector<uint8_t>& zero_blocks = zeros_of.emplace_back();
     const auto& known = arena.record().hashes;
@@ -107,7 +108,7 @@ Result<std::vector<GpuShard>> ShardsIn(const store::Manifest& manifest,
 
 namespace {
 
-// The contiguous part of an arena that has been read: several threads read, slightly out of order.
+// Tracks the contiguous filled part of an arena. Several threads fill it, slightly out of order.
 struct Filled {
   std::map<uint64_t, uint64_t> islands;  // begin -> end, beyond a gap
   uint64_t bytes = 0;
@@ -126,7 +127,7 @@ struct Filled {
 Status ReadShards(const store::ImageReader& reader, const std::vector<GpuShard*>& shards,
                   const std::function<bool(uint64_t)>& progress,
                   const std::function<void()>& filled_more) {
-  // The ranges in the order of the arenas, which are filled from their beginning.
+  // Select the ranges in the order of the arenas, which are filled from their beginning.
   store::UnitReader::Selection selection;
   selection.zeros = true;
   std::vector<dataplane::Mapping> mappings;
@@ -150,7 +151,7 @@ Status ReadShards(const store::ImageReader& reader, const std::vector<GpuShard*>
   }
   STASIS_ASSIGN(auto units, store::UnitReader::Open(reader, std::move(selection)));
   const uint64_t chunk = dataplane::ChunkBytes();
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards `done`, `filled` and the shards
   uint64_t done = 0;
   std::vector<Filled> filled(shards.size());
   auto placed = [&](const store::UnitJobs::Place& place, uint64_t bytes) -> Status {

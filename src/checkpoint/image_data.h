@@ -1,4 +1,4 @@
-// GPU data on its way from arenas to an image and back.
+// Copies GPU data from arenas to an image and back.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 
 namespace stasis::checkpoint {
 
-// What a dump has written of all shards.
+// The GPU data that a dump has written.
 struct WrittenData {
   store::WrittenUnits blocks;  // DeviceRange::gpu is an index into `gpus`
   std::vector<device::GpuUuid> gpus;
 };
-// Writes the shards' data to packs of the image. `progress` replaces that of the options: it gets
-// the bytes looked at so far and returns false to cancel.
+// Writes the shards' data to packs of the image. `progress` replaces the function of the options.
+// It gets the bytes read so far and returns false to cancel.
 Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
                                 const std::vector<gpu_state::GpuShard*>& shards,
                                 store::WriteOptions options,
@@ -27,9 +27,9 @@ Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
 Result<std::vector<gpu_state::GpuShard>> ShardsIn(
     const store::Manifest& manifest, const std::function<process::ProcessId(pid_t)>& process,
     uid_t owner);
-// Fills their arenas from the beginning and checks every block. GpuShard::filled follows, and
-// `filled_more` is called when another chunk is filled. Both functions are called by one thread at
-// a time, which need not be the caller's.
+// Fills the arenas of the shards from the beginning and checks every block. Updates
+// GpuShard::filled, and calls `filled_more` when another chunk is filled. Both functions are called
+// by one thread at a time, which may be another one than the caller's.
 Status ReadShards(const store::ImageReader& reader, const std::vector<gpu_state::GpuShard*>& shards,
                   const std::function<bool(uint64_t)>& progress,
                   const std::function<void()>& filled_more);

@@ -24,24 +24,26 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Frames: a head and `size` bytes. A request has the milliseconds that it may take as `number`, and
-// progress the two numbers as its bytes.
+// A frame is a head and `size` bytes. The bytes of a progress frame are two numbers: done and
+// total.
 enum class Kind : uint32_t { kRequest, kProgress, kAnswer };
 struct Head {
   Kind kind;
-  int32_t timeout_ms;
+  int32_t timeout_ms;  // of a request; negative for no deadline
   uint64_t size;
 };
 constexpr uint64_t kMostBytes = 256u << 20;
 
-// The child sees its deadline by itself, unless it hangs.
+// The child itself stops at the deadline of a task. It hangs if it has not answered after this
+// time.
 constexpr milliseconds kGrace{2000};
+// How long to wait for a killed child. Only a child that blocks in the kernel takes longer.
 constexpr milliseconds kToBeKilled{1000};
 constexpr milliseconds kBetweenProgress{20};
 
 enum class Io { kDone, kEnd, kLate };
 
-// Never waits longer than that in a call: the other side may hang, or be stopped.
+// No system call blocks beyond the deadline, because the other process may hang or be stopped.
 Io SendAll(int socket, const void* data, size_t size, const Deadline& deadline) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
@@ -86,16 +88,16 @@ Io ReceiveFrame(int socket, Head& head, std::string& bytes, const Deadline& dead
   return ReceiveAll(socket, bytes.data(), bytes.size(), deadline);
 }
 
-// ---- in the child
+// The functions up to ServeAll run in the child.
 
-// Returns false when the parent asks nothing more.
+// Serves one request. Returns false when the parent has closed the socket.
 bool ServeOnce(int socket, const ImageProcess::Task& task) {
   Head head;
   std::string request;
   if (ReceiveFrame(socket, head, request, Deadline()) != Io::kDone) return false;
   const Deadline deadline =
       head.timeout_ms < 0 ? Deadline() : Deadline::In(milliseconds(head.timeout_ms));
-  std::mutex mutex;  // of the socket
+  std::mutex mutex;  // guards the socket and `next`
   auto next = Deadline::Clock::now();
   auto progress = [&](uint64_t done, uint64_t total) {
     std::lock_guard lock(mutex);
@@ -121,7 +123,7 @@ void Serve(int socket, const ImageProcess::Task& task) {
                            pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
-  // Ctrl-C is for the parent.
+  // Only the parent handles Ctrl-C.
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -129,7 +131,7 @@ void Serve(int socket, const ImageProcess::Task& task) {
   CloseAllBut(std::move(fds));
   std::vector<Thread> threads;
   bool refused = false;
-  const auto& [own, own_task] = *tasks.begin();  // this thread's
+  const auto& [own, own_task] = *tasks.begin();  // served by this thread
   for (const auto& [name, task] : tasks) {
     if (name == own) continue;
     const int socket = sockets.at(name);
@@ -143,7 +145,8 @@ void Serve(int socket, const ImageProcess::Task& task) {
   }
   Serve(sockets.at(own), own_task);
   for (auto& thread : threads) thread.Join();
-  // The parent reads the refusal when it asks for the task, and then kills this process.
+  // Stay alive until the parent has read the error as the answer to its request, and kills this
+  // process.
   if (refused) ::pause();
   ::_exit(0);
 }
@@ -198,7 +201,7 @@ void ImageProcess::End() {
   const Deadline deadline = Deadline::In(kToBeKilled);
   (void)TEMP_FAILURE_RETRY(::poll(&end, 1, deadline.PollTimeout()));
   state_->reaped = ::waitpid(state_->pid, nullptr, WNOHANG) != 0;
-  // Those that wait for an answer see the end, also when the child hangs.
+  // This wakes threads that wait for an answer, even if the child hangs.
   for (const auto& [name, socket] : state_->sockets) ::shutdown(socket.get(), SHUT_RDWR);
 }
 
@@ -206,7 +209,8 @@ std::string ImageProcess::stuck() const {
   std::lock_guard lock(state_->mutex);
   if (!state_->killed || state_->reaped) return {};
   return fmt::format(
-      "{} does not answer. Process {} of stasis hangs there in the kernel and ends when it answers",
+      "{} does not answer. The helper process {} is blocked there in the kernel and ends when its "
+      "system call returns",
       state_->place, state_->pid);
 }
 
@@ -229,7 +233,7 @@ Result<std::string> ImageProcess::RunWhileItMoves(const std::string& task,
   return answer;
 }
 
-// `until` is asked before each frame: when the child counts as hung.
+// Calls `until` before each frame. The child is hung if the frame has not arrived by this deadline.
 Result<std::string> ImageProcess::Ask(const std::string& task, const std::string& request,
                                       int32_t timeout_ms, const std::function<Deadline()>& until,
                                       const Progress& progress) {
@@ -237,10 +241,10 @@ Result<std::string> ImageProcess::Ask(const std::string& task, const std::string
   auto died = [&]() -> Error {
     {
       std::lock_guard lock(state_->mutex);
-      if (state_->killed) return {.code = Code::kCancelled, .message = "called off"};
+      if (state_->killed) return {.code = Code::kCancelled, .message = "cancelled"};
     }
     End();
-    return {.code = Code::kInternal, .message = "the process that writes the image has died"};
+    return {.code = Code::kInternal, .message = "the process that writes the image died"};
   };
   auto late = [&]() -> Error {
     End();
@@ -259,7 +263,7 @@ Result<std::string> ImageProcess::Ask(const std::string& task, const std::string
     std::memcpy(numbers, bytes.data(), std::min(bytes.size(), sizeof numbers));
     if (progress(numbers[0], numbers[1])) continue;
     End();
-    return Fail(Code::kCancelled, "called off");
+    return Fail(Code::kCancelled, "cancelled");
   }
 }
 

@@ -1,6 +1,6 @@
-// The process that writes an image. A write may hang in the kernel where nothing ends it (a frozen
-// file system, a dead disk), so it is made by a child: the process that runs the plan gives it up
-// at a deadline, gives the program back, and ends.
+// The child process that writes an image. A write may hang in the kernel, where it cannot even be
+// killed (a frozen file system, a dead disk). The process that runs the plan can then abandon the
+// child at a deadline, roll back the operation, and exit.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,13 @@ namespace stasis::checkpoint {
 
 class ImageProcess {
  public:
-  // Bytes done, of all (0: unknown). Returns false to cancel.
-  using Progress = std::function<bool(uint64_t done, uint64_t total)>;
-  // Runs in the child, with what the caller's memory held at Start and what earlier tasks have
-  // changed. `progress` also returns false when the deadline has passed.
+  // Runs in the child. It sees the caller's memory at the time of Start, and the changes of earlier
+  // tasks. `progress` also returns false when the deadline has passed.
   using Task = std::function<Result<std::string>(const std::string& request, const Progress&)>;
 
-  // Forks. The child has one thread for each task (none more for one), holds no descriptor but
-  // `keep_fds`, and is killed when the calling thread ends. `place` is the store, for messages.
+  // Forks the child, which has one thread for each task. Closes all descriptors in the child except
+  // `keep_fds`. The child is killed when the calling thread ends. `place` names the store in
+  // messages.
   static Result<std::unique_ptr<ImageProcess>> Start(std::map<std::string, Task> tasks,
                                                      const std::vector<int>& keep_fds,
                                                      std::string place);
@@ -32,21 +31,22 @@ class ImageProcess {
   ImageProcess(const ImageProcess&) = delete;
   ImageProcess& operator=(const ImageProcess&) = delete;
 
-  // Runs a task and returns its answer. Different tasks may run at the same time, and each again
-  // when it has answered.
-  // When the deadline passes, or `progress` returns false, the child is ended: kDeadlineExceeded,
-  // kCancelled. kCancelled too when it was ended by another thread.
+  // Runs a task and returns its answer. Different tasks may run at the same time, and a task may be
+  // run again after it has answered. Kills the child and returns kDeadlineExceeded when the
+  // deadline passes, or kCancelled when `progress` returns false. Also returns kCancelled if
+  // another thread has called End.
   Result<std::string> Run(const std::string& task, const std::string& request,
                           const Deadline& deadline, const Progress& progress);
 
-  // The same for a task that may take as long as it likes: the child is ended when it has neither
-  // answered nor told its progress for `silence`.
+  // Like Run, but without a deadline. Kills the child if the task reports no progress and no answer
+  // for `silence`.
   Result<std::string> RunWhileItMoves(const std::string& task, const std::string& request,
                                       std::chrono::milliseconds silence);
 
-  // Kills the child. Safe from any thread, and again.
+  // Kills the child. Safe to call from any thread, and more than once.
   void End();
-  // The child hangs in the kernel and has outlived End: what it is, for the user. Else empty.
+  // Returns a message for the user if the child was killed but still hangs in the kernel, or an
+  // empty string.
   std::string stuck() const;
 
  private:

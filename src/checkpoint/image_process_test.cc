@@ -51,7 +51,7 @@ TEST(ImageProcess, TasksShareWhatTheyHaveDone) {
   EXPECT_TRUE(kept.empty());
 }
 
-TEST(ImageProcess, GivesTheError) {
+TEST(ImageProcess, ReturnsTheErrorOfATask) {
   auto process = Start({{"task", [](const std::string&, const Progress&) -> Result<std::string> {
                            return Fail(Code::kResourceExhausted, "the disk is full", "buy one");
                          }}});
@@ -62,7 +62,7 @@ TEST(ImageProcess, GivesTheError) {
   EXPECT_EQ(answer.error().hint, "buy one");
 }
 
-TEST(ImageProcess, OneThatHangsIsEndedBehindTheDeadline) {
+TEST(ImageProcess, AHungChildIsKilledAfterTheDeadline) {
   auto process = Start({{"task", Hang}});
   auto answer = process->Run("task", "", Deadline::In(milliseconds(50)), nullptr);
   ASSERT_FALSE(answer);
@@ -71,7 +71,7 @@ TEST(ImageProcess, OneThatHangsIsEndedBehindTheDeadline) {
 }
 
 // A request that does not fit into the socket's buffer waits for its reader.
-TEST(ImageProcess, OneThatIsStoppedIsEndedBehindTheDeadlineOfALongRequest) {
+TEST(ImageProcess, AStoppedChildIsKilledAfterTheDeadlineOfALongRequest) {
   auto stop = [](const std::string&, const Progress& progress) -> Result<std::string> {
     progress(static_cast<uint64_t>(::getpid()), 0);
     ::kill(::getpid(), SIGSTOP);
@@ -107,7 +107,7 @@ TEST(ImageProcess, ATaskAnswersAgain) {
   }
 }
 
-TEST(ImageProcess, OneThatStandsStillIsEnded) {
+TEST(ImageProcess, AChildWithoutProgressIsKilled) {
   auto process = Start({{"task", [](const std::string&, const Progress& progress) {
                            progress(1, 0);
                            return Hang("", progress);
@@ -120,7 +120,7 @@ TEST(ImageProcess, OneThatStandsStillIsEnded) {
   EXPECT_EQ(after.error().code, Code::kCancelled);
 }
 
-TEST(ImageProcess, EndWakesWhoeverWaits) {
+TEST(ImageProcess, EndWakesWaitingThreads) {
   auto process = Start({{"task", Hang}});
   std::thread ender([&] { process->End(); });
   auto answer = process->Run("task", "", Deadline::In(kLong), nullptr);
@@ -129,7 +129,7 @@ TEST(ImageProcess, EndWakesWhoeverWaits) {
   EXPECT_EQ(answer.error().code, Code::kCancelled);
 }
 
-TEST(ImageProcess, OneThatDiesIsSaid) {
+TEST(ImageProcess, ADeadChildIsReported) {
   auto process = Start({{"task", [](const std::string&, const Progress&) -> Result<std::string> {
                            ::kill(::getpid(), SIGKILL);
                            return "";

@@ -24,8 +24,8 @@ bool BringsItsPidNamespace(const store::Manifest& manifest) {
                      [](const auto& p) { return p.restored_pid() == 1; });
 }
 
-// Returns the middle of the widest gap, because the threads, which the manifest does not list, have
-// numbers soon after their processes.
+// Returns the middle of the widest gap between pids. The manifest does not list threads, whose ids
+// usually follow those of their processes.
 pid_t PidForCriu(const store::Manifest& manifest) {
   std::vector<pid_t> taken = {1, PidMax()};
   for (const auto& p : manifest.processes) taken.push_back(p.restored_pid());

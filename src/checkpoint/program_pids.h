@@ -12,11 +12,11 @@
 
 namespace stasis::checkpoint {
 
-// Returns true if the root was the init process of a pid namespace, which CRIU has saved and
-// restores.
+// Returns true if the root was the init process of a pid namespace. CRIU then restores the
+// namespace too.
 bool BringsItsPidNamespace(const store::Manifest& manifest);
 
-// Returns a pid for CRIU itself in a new pid namespace, away from those of the program.
+// Returns a pid for CRIU itself in a new pid namespace, far from the pids of the program.
 pid_t PidForCriu(const store::Manifest& manifest);
 
 // Finds a process of the image below the restored `root`.

@@ -16,7 +16,7 @@ store::Manifest With(const std::vector<pid_t>& numbers) {
   return manifest;
 }
 
-TEST(ProgramPidsTest, AnImageThatSaysNoOtherNumberComesBackUnderItsOwn) {
+TEST(ProgramPidsTest, WithoutANamespacePidThePidIsRestored) {
   store::Process process;
   process.pid = 4711;
   EXPECT_EQ(process.restored_pid(), 4711);
@@ -24,7 +24,7 @@ TEST(ProgramPidsTest, AnImageThatSaysNoOtherNumberComesBackUnderItsOwn) {
   EXPECT_EQ(process.restored_pid(), 12);
 }
 
-// The least pid_max that there is leaves room on both sides.
+// The smallest possible pid_max leaves space on both sides.
 TEST(ProgramPidsTest, CriuIsFarFromAllOfThem) {
   for (const auto& numbers : std::vector<std::vector<pid_t>>{
            {}, {2}, {2, 3, 4, 5}, {30000}, {2, 16000}, {16000, 17000}, {5, 32767}}) {

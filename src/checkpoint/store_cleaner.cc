@@ -14,7 +14,7 @@ constexpr const char* kCommitted = "committed";
 constexpr const char* kLateFiles = "late files";
 constexpr const char* kImage = "image";
 
-// A store that does not remove a single file within this time is given up.
+// A store is hung if it removes no file within this time.
 constexpr std::chrono::seconds kSilence{20};
 
 // Runs in the child process.

@@ -1,6 +1,6 @@
-// Removes the files of a failed dump from a store, and the late files of a successful one. By then
-// the store may have stopped answering, and the machine may be unable to start another process. So
-// a child process that is started with the dump does the work, and is abandoned if the store hangs.
+// Removes the files of a failed dump from a store, and the late files of a successful one. A child
+// process does the work and is abandoned if the store hangs. It is forked before the dump, because
+// the machine may be unable to start another process afterwards.
 #pragma once
 
 #include <memory>
@@ -14,18 +14,20 @@ namespace stasis::checkpoint {
 
 class StoreCleaner {
  public:
-  // Forks. `writer` has begun its image and outlives this object; `store` is for messages.
+  // Forks the child. `writer` must have begun its image and must outlive this object. `store` names
+  // the store in messages.
   static Result<std::unique_ptr<StoreCleaner>> Start(store::ImageWriter& writer, std::string store);
 
-  // Each call may last while the store keeps removing files. Returns kDeadlineExceeded if it has
-  // removed none for 20 s, and kCancelled after that.
+  // The calls below have no time limit as long as files are removed. They return kDeadlineExceeded
+  // if the store has removed no file for 20 s, and kCancelled after that.
 
   // See ImageWriter::Abort and ImageWriter::AfterCommit.
   Status Abort();
   Status RemoveLateFiles();
   // Deletes the committed image.
   Status DeleteImage();
-  // Tells the child that the image is committed, so that others may read and delete it.
+  // Makes the child release its lock, so that other processes can read and delete the committed
+  // image.
   void NoteCommitted();
 
  private:

@@ -55,7 +55,7 @@ TEST_F(StoreCleanerTest, DeletesTheImage) {
   EXPECT_TRUE(Names().empty());
 }
 
-TEST_F(StoreCleanerTest, KeepsNobodyFromAnImageThatIsCommitted) {
+TEST_F(StoreCleanerTest, ACommittedImageIsNotLocked) {
   Commit();
   EXPECT_FALSE(store::DeleteImage(store_ / "a"));
   cleaner_->NoteCommitted();

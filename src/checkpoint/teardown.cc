@@ -19,7 +19,7 @@ namespace stasis::checkpoint {
 namespace {
 
 constexpr std::chrono::seconds kEndTimeout{10};
-// A store that does not remove a single file within this time is given up.
+// A store is hung if it removes no file within this time.
 constexpr std::chrono::seconds kSweepStep{20};
 
 }  // namespace
@@ -41,8 +41,8 @@ Result<std::string> SweepStoreOf(const std::string& image) {
   options.each_step = kSweepStep;
   auto swept = AskBounded(sweep, Deadline(), options);
   if (swept) return swept;
-  // Neither the program nor later commands may wait for a store that does not answer, or for a
-  // machine that cannot start another process.
+  // The undo must not fail because a store does not answer or no process can be started: the
+  // program and later commands would be blocked.
   const Code code = swept.error().code;
   if (code != Code::kDeadlineExceeded && code != Code::kResourceExhausted) return swept;
   return fmt::format("a hidden folder may be left in {}: {}; `stasis image gc -d {}` removes it",
@@ -51,8 +51,8 @@ Result<std::string> SweepStoreOf(const std::string& image) {
 
 Status EndTree(const process::ProcessId& shim, const process::ProcessId& root) {
   Deadline deadline = Deadline::In(kEndTimeout);
-  // Descendants may fork while they are killed, so this repeats until a reading finds none. The
-  // shim is killed last, because it reaps the others, and zombies keep their pids.
+  // Descendants may fork while they are killed, so this repeats until there are none. The shim is
+  // killed last: it reaps the other processes, whose pids are in use until then.
   for (const auto& top : {root, shim}) {
     while (top.pid.value != 0 && process::IsAlive(top) && !deadline.passed()) {
       auto tree = process::ReadTree(top.pid);

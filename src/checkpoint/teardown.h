@@ -1,4 +1,5 @@
-// Removes what an unfinished operation made. Used by the undo of plans and by `recover`.
+// Removes files and processes of an unfinished operation. Used by the undo of plans and by
+// `recover`.
 #pragma once
 
 #include <string>
@@ -13,12 +14,12 @@ namespace stasis::checkpoint {
 // Returns the folder of CRIU's log during an operation; `owner` is the process that runs it.
 std::string WorkFolder(const Paths& paths, const process::ProcessId& owner);
 
-// Removes what a killed dump left beside the place of its image. Returns an empty string, or a
-// description of what may be left if the store does not answer.
+// Removes the hidden folders that a killed dump left in the store of its image. If the store does
+// not answer, returns a message that they may be left; otherwise returns an empty string.
 Result<std::string> SweepStoreOf(const std::string& image);
 
-// Kills a restored tree and its shim, and waits until all their processes have ended. Either id may
-// be 0.
+// Kills a restored process tree and its shim, and waits until all processes have ended. Either id
+// may be 0.
 Status EndTree(const process::ProcessId& shim, const process::ProcessId& root);
 
 // Kills these processes and their descendants, and waits until they have ended.

@@ -74,12 +74,12 @@ Result<Arena> ArenaStore::OpenFile(const std::string& path, bool in_memory) {
   struct flock lock = WholeFile();
   if (::fcntl(arena.fd_.get(), F_OFD_SETLK, &lock) != 0) {
     if (errno != EAGAIN && errno != EACCES) return FailErrno(errno, "lock " + path);
-    return Fail(Code::kAborted, "somebody works on the arena " + path);
+    return Fail(Code::kAborted, "another process uses the arena " + path);
   }
   struct stat mine, there;
   if (::fstat(arena.fd_.get(), &mine) != 0) return FailErrno(errno, "stat " + path);
   if (::lstat(path.c_str(), &there) != 0 || there.st_ino != mine.st_ino) {
-    return Fail(Code::kNotFound, "the arena " + path + " has just gone");
+    return Fail(Code::kNotFound, "the arena " + path + " was removed meanwhile");
   }
   arena.path_ = path;
   arena.capacity_bytes_ = static_cast<uint64_t>(mine.st_size);
@@ -103,16 +103,17 @@ Status ArenaStore::CheckLimit(uint64_t more) {
     }
   }
   if (more <= options_.most_bytes && taken <= options_.most_bytes - more) return {};
-  return Fail(Code::kResourceExhausted,
-              fmt::format("{} MiB more of host memory for GPU data would be {} MiB, and you may "
-                          "have {} MiB (limits.arena)",
-                          more >> 20, (taken + more) >> 20, options_.most_bytes >> 20),
-              "resume or end what is suspended; `stasis arena ls` shows it, `stasis arena free` "
-              "gives back what is unused. Or suspend to a disk with --spill");
+  return Fail(
+      Code::kResourceExhausted,
+      fmt::format("{} MiB more of host memory for GPU data would make {} MiB; your limit is "
+                  "{} MiB (limits.arena)",
+                  more >> 20, (taken + more) >> 20, options_.most_bytes >> 20),
+      "resume or end suspended programs (`stasis arena ls` lists them), free unused memory "
+      "with `stasis arena free`, or suspend to a disk with --spill");
 }
 
-// Grows the file to at least `bytes`, fully allocated. The size tells how much is allocated, so it
-// is set last.
+// Grows the file to at least `bytes`, fully allocated. The file size records how much is allocated,
+// so it is set last.
 Status ArenaStore::Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes) {
   bytes = (std::max<uint64_t>(bytes, 1) + kFileUnit - 1) / kFileUnit * kFileUnit;
   if (bytes <= arena.capacity_bytes_) return {};
@@ -208,7 +209,9 @@ Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
 }
 
 Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges) {
-  if (!IsName(key.gpu.value)) return Fail(Code::kInvalidArgument, "this is no UUID of a GPU");
+  if (!IsName(key.gpu.value)) {
+    return Fail(Code::kInvalidArgument, "this is not the UUID of a GPU");
+  }
   STASIS_ASSIGN(const uint64_t bytes, DataBytes(ranges));
 
   ArenaRecord record;
@@ -238,7 +241,7 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
     arena = OpenKept(place, key, path);
     if (arena) Learn(*arena, RecordPath(KeptPath(place, key)), key, owner);
   }
-  // From here on only this object knows the content, until the arena is complete again.
+  // From here on, no record on disk describes the content until the arena is complete again.
   for (const std::string& record_path : {RecordPath(path), RecordPath(KeptPath(place, key))}) {
     if (::unlink(record_path.c_str()) != 0 && errno != ENOENT) {
       return FailErrno(errno, "remove " + record_path);
@@ -282,7 +285,8 @@ Result<Arena> ArenaStore::OpenKept(const ArenaPlace& place, const ArenaKey& key,
   return arena;
 }
 
-// Ignores a record that is unreadable or belongs to another user.
+// Reads the known content of the arena from a record. Ignores a record that is unreadable or
+// belongs to another user.
 void ArenaStore::Learn(Arena& arena, const std::string& record_path, const ArenaKey& key,
                        uid_t owner) {
   auto text = ReadFile(record_path);
@@ -296,7 +300,7 @@ void ArenaStore::Learn(Arena& arena, const std::string& record_path, const Arena
   arena.known_ = {std::move(*record->hashes), std::move(record->ranges)};
 }
 
-// Hashes describe bytes at a place in the file, whatever their addresses in the program.
+// A hash belongs to a place in the file; the address in the program does not matter.
 std::vector<Id128> Arena::TakeKnown(const Id128& key) {
   std::vector<Id128> hashes;
   auto known = std::exchange(known_, std::nullopt);
@@ -380,7 +384,7 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
     auto record = Annotate(DecodeArenaRecord(*text), "read " + RecordPath(path));
     if (!record) return Fail(std::move(record.error()));
     if (record->key != key || record->data_bytes > arena->capacity_bytes_) {
-      return Fail(Code::kDataLoss, path + " is not what its record says");
+      return Fail(Code::kDataLoss, path + " does not match its record");
     }
     // Pids and start times of another boot mean nothing.
     if (record->boot_id != boot_id_) continue;

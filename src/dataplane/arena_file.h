@@ -36,7 +36,8 @@ std::optional<uid_t> OwnerOfFree(std::string_view name);
 // Returns an empty list if the place cannot be read.
 std::vector<std::string> NamesIn(const ArenaPlace& place);
 
-// A lock on the open file description, so a mover that received the descriptor holds it too.
+// Returns the arguments of a lock on the open file description. A mover that received the
+// descriptor holds this lock too.
 struct flock WholeFile();
 // Tests the lock without taking it, so no concurrent attempt to take it fails.
 bool IsLocked(const std::string& path);

@@ -37,7 +37,7 @@ Status OpenOwnFolder(const std::string& path) {
   if (::fstat(fd.get(), &st) != 0) return FailErrno(errno, "stat " + path);
   if (st.st_uid != ::geteuid()) {
     return Fail(Code::kPermissionDenied,
-                path + " belongs to user " + std::to_string(st.st_uid) + ", not to us",
+                path + " belongs to user " + std::to_string(st.st_uid) + ", not to you",
                 "remove it, or set STASIS_ARENA_DIR (folders.arena) to a folder in a tmpfs");
   }
   if ((st.st_mode & 0777) != 0700 && ::fchmod(fd.get(), 0700) != 0) {
@@ -100,7 +100,7 @@ Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOpti
     given = AbsolutePath(given);
     STASIS_TRY(OpenOwnFolder(given));
     if (!OnTmpfs(given)) {
-      return Fail(Code::kUnimplemented, given + " is not in a tmpfs, which an arena has to be",
+      return Fail(Code::kUnimplemented, given + " is not in a tmpfs, as a place for arenas must be",
                   "use --spill for a folder on disk");
     }
     places.push_back({Kind::kExplicit, given});
@@ -156,8 +156,8 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
   if (!memory && places.empty()) return Fail(std::move(memory.error()));
   if (memory) places.insert(places.end(), memory->begin(), memory->end());
   if (!options.look_only && places.empty()) {
-    return Fail(Code::kUnimplemented, "there is no tmpfs in which we could keep GPU data",
-                "name a folder on disk with --spill, or one in a tmpfs by STASIS_ARENA_DIR "
+    return Fail(Code::kUnimplemented, "there is no tmpfs for GPU data",
+                "name a folder on disk with --spill, or a folder in a tmpfs with STASIS_ARENA_DIR "
                 "(folders.arena)");
   }
   for (const std::string& folder : spill) {

@@ -75,10 +75,10 @@ std::string Encode(const ArenaRecord& record) {
 Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   constexpr size_t kTail = Id128::kBytes;
   if (data.size() < kHeaderBytes + kTail) return Damaged("it is too short");
-  if (!data.starts_with(kMagic)) return Damaged("it does not begin as one");
+  if (!data.starts_with(kMagic)) return Damaged("its first bytes are wrong");
   const auto version = NumberAt<uint32_t>(data, 8);
   if (version != kArenaRecordVersion && version != kArenaRecordVersionWithHashes) {
-    return Damaged("it is of version " + std::to_string(version));
+    return Damaged("its version " + std::to_string(version) + " is unknown");
   }
   const bool has_hashes = version == kArenaRecordVersionWithHashes;
   std::string_view body = data.substr(0, data.size() - kTail);
@@ -91,10 +91,10 @@ Result<ArenaRecord> DecodeArenaRecord(std::string_view data) {
   const size_t hashes_at = kHeaderBytes + count * kRangeBytes;
   if (count > kMaxRanges ||
       (has_hashes ? body.size() < hashes_at + kTail : body.size() != hashes_at)) {
-    return Damaged("it is not as long as it says");
+    return Damaged("its length does not match its contents");
   }
   if (!IsTextAt(data, 56, kBootIdBytes) || !IsTextAt(data, 96, kUuidBytes)) {
-    return Damaged("something stands behind the end of a text");
+    return Damaged("a text is not padded with zeros");
   }
   ArenaRecord record;
   record.key.process.pid.value = NumberAt<int32_t>(data, 16);

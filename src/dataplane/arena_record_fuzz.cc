@@ -1,5 +1,5 @@
-// Fuzzes the arena record, which lies where its owner can write. The input is decoded as it is, and
-// again with corrected magic, version, number of ranges and checksum.
+// Fuzzes the decoder of arena records, which are in a folder where their owner can write. The input
+// is decoded unchanged, and again with corrected magic, version, number of ranges and checksum.
 #include "dataplane/arena_record.h"
 
 #include "base/checksum.h"

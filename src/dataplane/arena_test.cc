@@ -123,7 +123,7 @@ namespace {
 Id128 Id(const char* text) { return Checksum(text); }
 }  // namespace
 
-TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
+TEST_F(ArenaTest, KeptDataIsKnownToTheNextSuspendOfTheSameProcess) {
   ArenaStore store = Store();
   const std::vector<Range> ranges = {{0x1000, 2 * kMib, 0, 2 * kMib},
                                      {0x9000000, 3 * kMib, 2 * kMib, 3 * kMib}};
@@ -153,7 +153,7 @@ TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
   EXPECT_TRUE(known(1001, hashes.key, ranges).empty()) << "another user's";
   keep(hashes);
   EXPECT_TRUE(known(1000, Id("other"), ranges).empty()) << "another key";
-  // Only the place in the file counts.
+  // Hashes belong to the place in the file.
   keep(hashes);
   std::vector<Range> moved = {{0x5000, 3 * kMib, 0, 3 * kMib}, {0x1, 3 * kMib, 2 * kMib, 3 * kMib}};
   moved[1].arena_offset = 4 * kMib;
@@ -162,19 +162,19 @@ TEST_F(ArenaTest, WhatIsKeptIsKnownToTheNextSuspendOfTheSameProcess) {
   EXPECT_FALSE(store.List()->front().kept) << "without hashes it is just memory";
 }
 
-TEST_F(ArenaTest, WhatIsKnownIsForgottenOnceSomethingIsWritten) {
+TEST_F(ArenaTest, KnownDataIsForgottenWhenItMayBeOverwritten) {
   ArenaStore store = Store();
   const ArenaHashes hashes{Id("key"), {Id("a")}};
   auto arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena);
   ASSERT_TRUE(store.Complete(*arena, {}, hashes));
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
-  // A suspend that fails before it writes.
+  // The suspend fails before it writes.
   arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena);
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
   EXPECT_TRUE(store.List()->front().kept);
-  // One that is killed at that point.
+  // The suspend is killed at that point.
   arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena);
   EXPECT_TRUE(arena->knows_data());
@@ -182,7 +182,7 @@ TEST_F(ArenaTest, WhatIsKnownIsForgottenOnceSomethingIsWritten) {
   arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena);
   EXPECT_FALSE(arena->knows_data()) << "nobody can say what the dead one has written";
-  // One that has written.
+  // The suspend has written data.
   ASSERT_TRUE(store.Complete(*arena, {}, hashes));
   ASSERT_TRUE(store.Reshape(*arena, Ranges(2 * kMib)));
   EXPECT_EQ(arena->TakeKnown(hashes.key), hashes.blocks);
@@ -190,7 +190,7 @@ TEST_F(ArenaTest, WhatIsKnownIsForgottenOnceSomethingIsWritten) {
   EXPECT_FALSE(store.List()->front().kept);
 }
 
-TEST_F(ArenaTest, WhatIsKeptIsInNobodysWay) {
+TEST_F(ArenaTest, KeptDataIsFreedWhenMemoryIsNeeded) {
   if (::mount("tmpfs", memory_.c_str(), "tmpfs", 0, "size=32m,mode=0700") != 0) {
     GTEST_SKIP() << "cannot mount a tmpfs here";
   }

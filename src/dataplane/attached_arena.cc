@@ -37,7 +37,7 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
     return FailErrno(errno, "stat the arena");
   }
   if (!S_ISREG(st.st_mode) || bytes == 0 || static_cast<uint64_t>(st.st_size) < bytes) {
-    return Fail(Code::kInvalidArgument, "the arena is not a file of the size that was said");
+    return Fail(Code::kInvalidArgument, "the arena is not a file of the announced size");
   }
   Detach();
   ForgetRemoved();
@@ -146,7 +146,7 @@ Status AttachedArena::Preparation::Ready(size_t index) {
     cold_bytes_ += bytes;
     return {};
   }
-  // For example because of the limit on locked memory. Staging is slower, but works.
+  // The reason may be the limit on locked memory. Staging is slower, but works.
   if (!IsHarmless(result) && result != CUDA_ERROR_OPERATING_SYSTEM) {
     return Fail(arena_.gpu_.MakeError(result, "cuMemHostRegister"));
   }

@@ -42,9 +42,10 @@ class AttachedArena {
   char* data() const { return file_->mapping.data(); }
   uint64_t bytes() const { return file_ == nullptr ? 0 : file_->mapping.bytes(); }
   uint64_t chunk_bytes() const { return chunk_bytes_; }
-  // Copies must go through staging buffers. May become true while chunks are prepared.
+  // Returns true if copies must go through staging buffers. May become true while chunks are
+  // prepared.
   bool staged() const { return file_->staged; }
-  // The chunk can be copied without preparation.
+  // Returns true if the chunk can be copied without preparation.
   bool IsReady(uint64_t chunk) const { return file_->staged || file_->registered[chunk]; }
 
   // Prepares chunks in order. Half of the processors touch pages ahead of the registration.

@@ -14,7 +14,7 @@
 
 // kernel/block_hashes.ptx, zero-terminated.
 extern "C" const char stasis_block_hashes_ptx[];
-// NOLINTNEXTLINE(hicpp-no-assembler): what C++ has no word for
+// NOLINTNEXTLINE(hicpp-no-assembler): C++20 cannot embed a file
 __asm__(
     ".pushsection .rodata\n"
     ".globl stasis_block_hashes_ptx\n"
@@ -157,7 +157,7 @@ Status BlockHasher::Begin(CUdeviceptr base, std::vector<Block> blocks, size_t fi
   if (!key_) return Fail(Code::kFailedPrecondition, "the mover has no key to hash blocks with");
   for (const Block& block : blocks) {
     if ((base + block.device_offset) % 16 != 0) {
-      return Fail(Code::kInternal, "a block at an odd address");
+      return Fail(Code::kInternal, "a block is not aligned to 16 bytes");
     }
   }
   base_ = base;
@@ -169,8 +169,8 @@ Status BlockHasher::Begin(CUdeviceptr base, std::vector<Block> blocks, size_t fi
   return LaunchRound();
 }
 
-// The kernel writes hashes directly to host memory: a copy would queue behind gigabytes of other
-// copies.
+// The kernel writes hashes directly to host memory, because a copy would wait for gigabytes of
+// other copies.
 Status BlockHasher::LaunchRound() {
   round_begin_ = hashes_.size();
   launched_ = awaited_ = 0;

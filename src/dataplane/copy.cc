@@ -19,7 +19,7 @@ Status ReadOrWrite(Direction direction, int fd, char* buffer, const Piece& piece
     const ssize_t n = direction == Direction::kToArena
                           ? TEMP_FAILURE_RETRY(::pwrite(fd, buffer + done, left, at))
                           : TEMP_FAILURE_RETRY(::pread(fd, buffer + done, left, at));
-    if (n < 0) return FailErrno(errno, "the arena's file");
+    if (n < 0) return FailErrno(errno, "copy the arena's file");
     if (n == 0) return Fail(Code::kDataLoss, "the arena's file ends too early");
     done += static_cast<uint64_t>(n);
   }
@@ -115,8 +115,8 @@ Status Copier::CopyGroups(Direction direction, AttachedArena& arena, CUdeviceptr
     progress(report.copied_bytes);
     return {};
   };
-  // Groups fetched ahead of their turn: the arena's cold pages are touched before the copy, so
-  // their location must be known early.
+  // Groups that were fetched early, because cold pages of the arena must be touched before they are
+  // copied.
   std::deque<Group> ahead;
   bool all_known = false;
   auto learn_all = [&]() -> Status {
@@ -161,7 +161,8 @@ Status Copier::CopyGroups(Direction direction, AttachedArena& arena, CUdeviceptr
   return ahead.empty() ? Status{} : CopyStaged(direction, arena, base, ahead, progress, report);
 }
 
-// Two buffers: one is on the bus while the other is read from or written to the file.
+// Uses two buffers: while one is copied to or from the GPU, the other is read from or written to
+// the file.
 Status Copier::CopyStaged(Direction direction, AttachedArena& arena, CUdeviceptr base,
                           const std::deque<Group>& groups, const Progress& progress,
                           CopyReport& report) {

@@ -16,7 +16,7 @@ constexpr uint64_t kBallastPiece = 256u << 20;
 Error NotShared(std::string why) {
   Error error;
   error.code = Code::kInvalidArgument;
-  error.message = "a descriptor from the program is not GPU memory as it was announced: " + why;
+  error.message = "a descriptor from the program is not the announced GPU memory: " + why;
   return error;
 }
 
@@ -33,7 +33,7 @@ Status DeviceMemory::Reserve(uint64_t bytes) {
 Status DeviceMemory::CheckSize(uint64_t bytes) const {
   if (bytes == 0 || bytes % gpu_.granularity() != 0 || bytes > reserved_ - mapped_) {
     return Fail(Code::kInvalidArgument, "an allocation of " + std::to_string(bytes) +
-                                            " bytes does not fit into what was announced");
+                                            " bytes does not match the announced sizes");
   }
   return {};
 }

@@ -93,16 +93,16 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
   }
   if (!found) {
     return Fail(Code::kNotFound, "this machine has no GPU " + uuid.value,
-                "`stasis gpu ls` shows those that it has");
+                "`stasis gpu ls` lists its GPUs");
   }
   // Waiting threads sleep, to leave the processors to the program.
   STASIS_TRY(check(gpu.fn_.cuDevicePrimaryCtxSetFlags_v2(gpu.device_, CU_CTX_SCHED_BLOCKING_SYNC),
                    "cuDevicePrimaryCtxSetFlags"));
   STASIS_TRY(Annotate(
       check(basic.cuDevicePrimaryCtxRetain(&gpu.context_, gpu.device_), "cuDevicePrimaryCtxRetain"),
-      "make a context on " + uuid.value));
+      "create a context on " + uuid.value));
   STASIS_TRY(gpu.Use());
-  // Best effort: the pool for stacks is half of a context (evidence.md: 529 -> 269 MiB). The driver
+  // Errors are ignored. The pool for stacks is half of a context (529 -> 269 MiB), and the driver
   // raises values that are too small.
   gpu.fn_.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16);
   gpu.fn_.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 1);
@@ -118,7 +118,7 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
   STASIS_TRY(check(gpu.fn_.cuMemGetAllocationGranularity(&granularity, &properties,
                                                          CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                    "cuMemGetAllocationGranularity"));
-  if (granularity == 0) return Fail(Code::kInternal, "the driver knows no granularity");
+  if (granularity == 0) return Fail(Code::kInternal, "the driver reports no granularity");
   gpu.granularity_ = granularity;
   if (driver.kind->has_nvml) {
     if (auto nvml = device::cuda::Nvml::Open()) {

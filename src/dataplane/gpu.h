@@ -1,4 +1,4 @@
-// The driver as a mover uses it: one GPU, one small context, driver errors as Error. Runs only in
+// A mover's access to the driver: one GPU, one small context, driver errors as Error. Runs only in
 // the mover's process.
 #pragma once
 

@@ -130,7 +130,7 @@ Result<CopyResult> Mover::Copy(const Request& request, int file, const CopyOptio
 
 Status Mover::CheckAllCopied(const CopyResult& result) const {
   if (result.copied_bytes + result.cleared_bytes == total_bytes_) return {};
-  return Fail(Code::kInternal, "the mover copied another number of bytes than it was to");
+  return Fail(Code::kInternal, "the mover did not copy the requested number of bytes");
 }
 
 Result<CopyResult> Mover::SaveImported(const std::vector<Range>& ranges, const CopyOptions& options,
@@ -182,7 +182,7 @@ Status Mover::PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_byt
   for (const Range& r : ranges) {
     arena_bytes_ = std::max(arena_bytes_, r.arena_offset + r.stored_bytes);
   }
-  if (ranges.empty()) return Fail(Code::kInvalidArgument, "a load of nothing");
+  if (ranges.empty()) return Fail(Code::kInvalidArgument, "there is nothing to load");
   auto prepare = [&]() -> Status {
     Request begin = Make(Op::kBeginLoad);
     begin.count = static_cast<uint32_t>(ranges.size());
@@ -247,7 +247,7 @@ Result<std::vector<UniqueFd>> Mover::Export(const Deadline& deadline) {
     const size_t before = fds.size();
     STASIS_TRY(process_.Call(request, {}, deadline, {}, &fds));
     if (fds.size() != before + request.count) {
-      return Fail(Code::kInternal, "the mover sent another number of descriptors than it was to");
+      return Fail(Code::kInternal, "the mover did not send the requested number of descriptors");
     }
   }
   return fds;

@@ -1,5 +1,5 @@
-// Movers and arenas as the layers above use them: the work of one GPU's mover, and the movers that
-// an operation has. mover_client.h and resident.h implement them.
+// The interfaces to movers for the layers above: one GPU's mover, and all movers of an operation.
+// mover_client.h and resident.h implement them.
 //
 // A mover may die at any moment without loss of data: the caller still has the descriptors of a
 // save, and the arena is a file.
@@ -137,7 +137,7 @@ class MoverPool {
   virtual MoverLink& MoverOf(const device::GpuUuid& gpu) = 0;
   // Stops all movers and frees their GPU memory, except the contexts of resident ones.
   virtual void StopMovers() = 0;
-  // Stops this user's resident movers that serve no client, for their contexts are GPU memory too.
+  // Stops this user's resident movers that serve no client, because their contexts take GPU memory.
   // Returns their number.
   virtual Result<int> StopIdleMovers(const Deadline& deadline) = 0;
 

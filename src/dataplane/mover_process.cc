@@ -85,7 +85,7 @@ std::string MoverProcess::Kill() {
   helper_->Disconnect();
   helper_->Kill();
   const auto how = helper_->WaitEnd(Deadline::In(options_.settle_timeout));
-  if (!how) return fmt::format("(process {}) hangs in the kernel", pid());
+  if (!how) return fmt::format("hangs in the kernel (process {})", pid());
   helper_.reset();
   return *how;
 }
@@ -108,7 +108,7 @@ Status MoverProcess::Connect(const Deadline& deadline) {
   return {};
 }
 
-// Returns false if no resident mover can be had.
+// Returns false if no resident mover is available.
 Result<bool> MoverProcess::ConnectToResident(const Deadline& deadline) {
   auto path =
       ipc::ResidentPath(options_.resident_dir, kNamePrefix + options_.gpu.value, options_.program);
@@ -157,8 +157,8 @@ Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
     const bool broken = !why.empty();
     const std::string how = Kill();
     return Fail(Code::kUnavailable,
-                fmt::format("the mover of {} {} when it was to {}", options_.gpu.value,
-                            broken ? "sent " + why : how, wire::OpName(request.op)),
+                fmt::format("could not {}: the mover of {} {}", wire::OpName(request.op),
+                            options_.gpu.value, broken ? "sent " + why : how),
                 broken ? "" : LikelyLimitHint());
   };
   if (!connected()) {
@@ -177,15 +177,16 @@ Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
     if (!ipc::AwaitReadable(socket, deadline)) {
       const std::string how = Kill();
       return Fail(Code::kDeadlineExceeded,
-                  fmt::format("the mover of {} did not {} in time, and {}", options_.gpu.value,
-                              wire::OpName(request.op), helper_ ? how : "was ended"));
+                  fmt::format("the mover of {} did not {} in time and {}", options_.gpu.value,
+                              wire::OpName(request.op), helper_ ? how : "was killed"));
     }
     Reply reply;
     auto packet = ipc::ReceivePacket(socket, &reply, sizeof reply);
     if (!packet || packet->size == 0) return lost({});
     if (packet->fds_lost) {
       (void)lost({});
-      return Fail(Code::kResourceExhausted, "we cannot hold as many descriptors as there are",
+      return Fail(Code::kResourceExhausted,
+                  "this process cannot open as many descriptors as the mover sent",
                   "raise the limit of open files (ulimit -n)");
     }
     const char* invalid = wire::WhyInvalid(reply, packet->size, packet->fds.size());

@@ -48,7 +48,7 @@ class MoverProcess {
 
   // Returns the pid of the mover, or 0.
   pid_t pid() const { return helper_ ? helper_->pid() : 0; }
-  // A mover is connected and not lost.
+  // Returns true if a mover is connected.
   bool connected() const { return helper_ && helper_->socket() >= 0; }
 
   // Called with the number of bytes copied.

@@ -14,7 +14,7 @@ struct OpRow {
   bool batch;  // has ranges or descriptors starting at `first`
 };
 constexpr OpRow kOps[] = {
-    {Op::kHello, "hello", false},
+    {Op::kHello, "start", false},
     {Op::kAttach, "attach the arena", false},
     {Op::kDetach, "detach the arena", false},
     {Op::kWarm, "prepare the arena", false},
@@ -28,7 +28,7 @@ constexpr OpRow kOps[] = {
     {Op::kLoad, "copy the arena to GPU memory", false},
     {Op::kExport, "export GPU memory", true},
     {Op::kRelease, "release GPU memory", false},
-    {Op::kEnd, "end its work", false},
+    {Op::kEnd, "end its session", false},
     {Op::kPrepareHashes, "prepare to hash blocks", false},
     {Op::kMeasureHashing, "measure how fast it hashes blocks", false},
 };

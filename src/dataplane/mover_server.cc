@@ -30,7 +30,7 @@ using wire::Op;
 using wire::Reply;
 using wire::Request;
 
-constexpr std::chrono::milliseconds kOwnWork{500};
+constexpr std::chrono::milliseconds kOwnWork{500};  // how long to wait for internal work
 
 struct Job {
   std::shared_ptr<UniqueFd> client;  // null for internal work, which has no reply
@@ -95,7 +95,8 @@ class Server {
     client_ = std::make_shared<UniqueFd>(std::move(client));
   }
 
-  // Usually immediate, but unregistering memory may take longer than a start.
+  // Waits for internal work. Gives up after a while, because unregistering memory may take longer
+  // than the start of another mover.
   bool AwaitOwnWork() {
     std::unique_lock lock(mutex_);
     return own_done_.wait_for(lock, kOwnWork, [this] { return !own_ && !releases_; });
@@ -115,12 +116,12 @@ class Server {
       return;
     }
     const char* invalid = packet->fds_lost
-                              ? "more descriptors than we can hold"
+                              ? "more descriptors than it can open"
                               : wire::WhyInvalid(job.request, packet->size, packet->fds.size());
     if (invalid != nullptr) return Refuse(job.request, invalid);
     job.fds = std::move(packet->fds);
     const Request request = job.request;
-    if (!Give(std::move(job))) Refuse(request, "a request while another one is worked on");
+    if (!Give(std::move(job))) Refuse(request, "a request while another one is in progress");
   }
 
   void ForgetRemoved() {
@@ -162,7 +163,7 @@ class Server {
                           false});
   }
 
-  // `fatal`: this mover exits, and its client forgets it.
+  // `fatal`: this mover exits, and the client must not use it again.
   void Refuse(const Request& request, const Error& error, bool fatal = false) {
     Reply reply;
     reply.id = request.id;
@@ -172,7 +173,7 @@ class Server {
     (void)ipc::SendPacket(client_->get(), &reply, sizeof reply);
   }
 
-  // Without a working thread: reports the reason to the client and exits.
+  // If no worker thread can be started: reports the reason to the client and exits.
   [[noreturn]] void RefuseFirstAndLeave(const Error& error) {
     Request request{};
     auto packet = ipc::ReceivePacket(client_->get(), &request, sizeof request);
@@ -180,7 +181,7 @@ class Server {
     ipc::ExitHelper(options_);
   }
 
-  // The working thread.
+  // The worker thread.
   void Do() {
     for (;;) {
       Job job;
@@ -265,7 +266,7 @@ class Server {
   std::shared_ptr<UniqueFd> client_;
   UniqueFd listen_;
   const UniqueFd removals_;  // inotify: reports removed arenas
-  // Used by the working thread only.
+  // Used by the worker thread only.
   MoverWork work_;
   UniqueFd lock_;
 

@@ -27,7 +27,7 @@ std::string Mib(uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 
 tl::unexpected<Error> WrongOrder(const Request& request) {
   return Fail(Code::kFailedPrecondition,
-              std::string("the mover was told to ") + OpName(request.op) + " at the wrong time");
+              std::string("the mover was asked to ") + OpName(request.op) + " at the wrong time");
 }
 
 uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -187,7 +187,7 @@ Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
   STASIS_TRY(Expect(Phase::kIdle, request));
   STASIS_TRY(ExpectArena());
   if (request.count == 0 || request.bytes == 0) {
-    return Fail(Code::kInvalidArgument, "a save or load of nothing");
+    return Fail(Code::kInvalidArgument, "there is nothing to save or load");
   }
   if (phase == Phase::kLoading) {
     STASIS_ASSIGN(Gpu::Memory now, gpu_->ReadMemory());
@@ -292,7 +292,7 @@ Result<CopyReport> MoverWork::SaveChanged(int file, Reply& reply, const Progress
   report->cleared_bytes = changed.left_out_bytes();
   reply.zero_bytes = changed.zero_bytes();
   reply.hashing_ns = hasher_->elapsed_ns();
-  if (::lseek(file, 0, SEEK_SET) != 0) return FailErrno(errno, "the file of the hashes");
+  if (::lseek(file, 0, SEEK_SET) != 0) return FailErrno(errno, "seek in the file of hashes");
   STASIS_TRY(WriteAll(file, {reinterpret_cast<const char*>(changed.hashes().data()),
                              changed.hashes().size() * sizeof(Id128)}));
   return report;
@@ -314,7 +314,7 @@ Status MoverWork::Load(const Request& request, const std::vector<UniqueFd>& fds,
   if ((request.flags & wire::kFlagChecksum) != 0) {
     STASIS_ASSIGN(Id128 found, DataChecksum(arena_->fd(), used));
     if (found != Id128::FromRaw(request.checksum)) {
-      return Fail(Code::kDataLoss, "the GPU data in the arena is not what was saved");
+      return Fail(Code::kDataLoss, "the GPU data in the arena has changed since it was saved");
     }
   }
   if (window.begin == 0) STASIS_TRY(memory_->Open());

@@ -37,7 +37,7 @@ class MoverWork {
   // Unmaps arenas that were removed.
   Status ForgetRemoved();
 
-  // Holds GPU memory besides the context.
+  // Returns true if it holds GPU memory besides the context.
   bool holds_memory() const { return memory_ != nullptr; }
 
  private:

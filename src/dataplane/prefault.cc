@@ -27,8 +27,8 @@ int Touch(char* at, uint64_t bytes) {
     if (errno != EINVAL) return errno;
     break;
   }
-  // Before Linux 5.14. Adding zero atomically is a write that changes nothing, whatever other
-  // threads write.
+  // Linux before 5.14 has no MADV_POPULATE_WRITE. Adding zero atomically writes to a page without
+  // changing it, even if other threads write to it.
   for (uint64_t i = 0; i < bytes; i += kPage) {
     __atomic_fetch_add(at + i, 0, __ATOMIC_RELAXED);
   }
@@ -66,7 +66,7 @@ Result<Mapping> Mapping::Map(int fd, uint64_t bytes, uint64_t reserve) {
 
 Status Mapping::Grow(int fd, uint64_t bytes) {
   if (bytes > reserved_ || bytes_ % kPage != 0) {
-    return Fail(Code::kResourceExhausted, "no addresses are kept for an arena of that size");
+    return Fail(Code::kResourceExhausted, "too few addresses are reserved for this arena");
   }
   if (bytes <= bytes_) return {};
   STASIS_TRY(MapOver(data_ + bytes_, bytes - bytes_, fd, bytes_));

@@ -17,7 +17,7 @@ uint64_t ChunkBytes() {
 Result<uint64_t> TotalBytes(const std::vector<Range>& ranges) {
   if (ranges.size() > kMaxRanges) {
     return Fail(Code::kInvalidArgument,
-                std::to_string(ranges.size()) + " allocations are more than we take");
+                std::to_string(ranges.size()) + " allocations are more than the limit");
   }
   uint64_t total = 0;
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -63,7 +63,7 @@ Status CheckDisjoint(const std::vector<Range>& ranges) {
   std::sort(places.begin(), places.end());
   for (size_t i = 1; i < places.size(); ++i) {
     if (places[i].first - places[i - 1].first < places[i - 1].second) {
-      return Fail(Code::kInvalidArgument, "two allocations share a place in the arena");
+      return Fail(Code::kInvalidArgument, "two allocations overlap in the arena");
     }
   }
   return {};

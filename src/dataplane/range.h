@@ -46,9 +46,9 @@ Status CheckWithin(const std::vector<Range>& ranges, uint64_t capacity_bytes);
 // Returns kInvalidArgument if two ranges overlap in the arena: a save would lose one of them.
 Status CheckDisjoint(const std::vector<Range>& ranges);
 
-// Large enough to make the driver's cost for each registration and copy negligible (256 MiB take 5
-// ms to transfer), small enough to overlap touching, registering and copying. Tests set
-// $STASIS_MOVER_CHUNK_MIB.
+// Returns the size of the chunks in which an arena is prepared and copied. It is large enough to
+// make the driver's cost for each registration and copy negligible (256 MiB take 5 ms to transfer),
+// and small enough to overlap touching, registering and copying. Tests set $STASIS_MOVER_CHUNK_MIB.
 uint64_t ChunkBytes();
 
 // A part of a copy: `bytes` at `device_offset` in the contiguously mapped ranges, and at

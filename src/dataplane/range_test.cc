@@ -41,7 +41,7 @@ TEST(Range, NeighboursAreJoinedAndChunksAreNotCrossed) {
   EXPECT_TRUE(pieces.zero.empty());
 }
 
-TEST(Range, WhatIsNotStoredIsCleared) {
+TEST(Range, BytesThatAreNotStoredAreCleared) {
   // The arena's order differs from the device's.
   std::vector<Range> ranges = {{0, 30, 50, 30}, {0, 30, 0, 10}, {0, 30, 0, 0}, {0, 10, 90, 10}};
   Pieces pieces = Cut(ranges, 60);

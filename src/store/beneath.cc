@@ -38,7 +38,7 @@ Result<OpenedFile> OpenRegular(int folder_fd, const std::string& path) {
   struct stat st;
   auto fd = OpenBeneath(folder_fd, path, O_RDONLY);
   if (!fd) {
-    // ELOOP is a link, ENXIO a socket: name it, if it can be seen at all.
+    // The file may be a link (ELOOP) or a socket (ENXIO). Name its type if stat(2) works.
     if (::fstatat(folder_fd, path.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(st.st_mode)) {
       return wrong_type(st.st_mode);
     }
@@ -50,7 +50,7 @@ Result<OpenedFile> OpenRegular(int folder_fd, const std::string& path) {
 }
 
 Result<std::vector<Entry>> ListFolder(int folder_fd) {
-  // A descriptor of its own: readdir moves the offset that duplicates share.
+  // Open the folder again: readdir moves the file offset, which duplicated descriptors share.
   UniqueFd own(::openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!own) return FailErrno(errno, "open folder");
   DIR* dir = ::fdopendir(own.get());
@@ -69,7 +69,7 @@ Result<std::vector<Entry>> ListFolder(int folder_fd) {
     Entry entry{item->d_name};
     if (entry.name == "." || entry.name == "..") continue;
     struct stat st;
-    // Not d_type: some file systems leave it unknown.
+    // d_type is not used, because some file systems do not set it.
     if (::fstatat(folder_fd, item->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
       entry.is_regular = S_ISREG(st.st_mode);
       entry.is_folder = S_ISDIR(st.st_mode);
@@ -96,7 +96,7 @@ const char* FileTypeName(unsigned mode) {
   for (const Row& row : kTypes) {
     if ((mode & S_IFMT) == row.type) return row.name;
   }
-  return "thing of unknown kind";
+  return "file of unknown type";
 }
 
 }  // namespace stasis::store

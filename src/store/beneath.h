@@ -1,4 +1,4 @@
-// Opening files inside an image: never through a link, never outside the folder, only regular
+// Opens files inside an image: follows no links, never leaves the folder, and accepts only regular
 // files.
 #pragma once
 
@@ -10,19 +10,19 @@
 
 namespace stasis::store {
 
-// A folder given by its path as the user typed it; links on the way are followed.
+// Opens the folder at a path that the user gave. Follows symbolic links.
 Result<UniqueFd> OpenFolder(const std::string& path);
 
-// openat2(2) with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS; O_CLOEXEC, and O_NONBLOCK so that a FIFO
-// put in a file's place cannot hang us. The error is errno's, of the domain kErrno.
+// openat2(2) with RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, O_CLOEXEC and O_NONBLOCK. Without the last
+// flag, a FIFO in the place of a file would block the caller. Errors have the domain kErrno.
 Result<UniqueFd> OpenBeneath(int folder_fd, const std::string& path, int flags, mode_t mode = 0600);
 
-// A regular file to read, and its size; anything else in its place (a link, a FIFO, a folder) is
-// kDataLoss, with the message saying what it is.
 struct OpenedFile {
   UniqueFd fd;
   uint64_t size_bytes = 0;
 };
+// Opens a regular file for reading. Returns kDataLoss if `path` is a link, a FIFO, a folder or
+// another type of file; the message names the type.
 Result<OpenedFile> OpenRegular(int folder_fd, const std::string& path);
 
 // Returns the entries of a folder, sorted, without "." and "..".
@@ -33,7 +33,7 @@ struct Entry {
 };
 Result<std::vector<Entry>> ListFolder(int folder_fd);
 
-// "symbolic link", "folder", "FIFO", ... of an st_mode.
+// Returns the type of a file from its st_mode: "symbolic link", "folder", "FIFO", ...
 const char* FileTypeName(unsigned mode);
 
 }  // namespace stasis::store

@@ -23,12 +23,12 @@ Result<std::vector<Block>> CutIntoBlocks(const std::vector<BlockSource>& sources
   for (const BlockSource& source : sources) {
     const uint64_t step = source.range.block_bytes;
     if (source.data.size() != source.range.size_bytes || step == 0 || step > kBlockBytes) {
-      return Fail(Code::kInternal, "a range has another size than its data");
+      return Fail(Code::kInternal, "the size of a range does not match its data");
     }
     const size_t count = (source.data.size() + step - 1) / step;
     if ((!source.hashes.empty() && source.hashes.size() != count) ||
         (!source.zeros.empty() && source.zeros.size() != count)) {
-      return Fail(Code::kInternal, "a range has another number of hashes than of blocks");
+      return Fail(Code::kInternal, "the number of hashes of a range does not match its blocks");
     }
     for (size_t i = 0; i < count; ++i) {
       blocks.push_back({source.data.substr(i * step, step),
@@ -48,8 +48,8 @@ class BlockWriter {
     }
   }
 
-  // Stores new blocks at once. Blocks that an earlier image seems to have wait until all are known,
-  // because that decides which packs are worth a link.
+  // Stores new blocks immediately. Blocks that earlier images seem to have come last, because the
+  // number of such blocks in a pack decides whether the pack is linked.
   Status Run() {
     STASIS_TRY(units_.InParallel(blocks_.size(), [this](size_t i) { return Look(i); }));
     STASIS_TRY(units_.LinkEarlier([](uint32_t) { return true; }));
@@ -83,7 +83,8 @@ class BlockWriter {
   Status Store(uint32_t position) {
     const Block& block = blocks_[position];
     if (block.hash != nullptr && names_.key().Hash(block.data) != *block.hash) {
-      return Fail(Code::kDataLoss, "GPU data in host memory is not what it was on the GPU");
+      return Fail(Code::kDataLoss,
+                  "GPU data in host memory has changed since it was copied from the GPU");
     }
     return units_.Store({&position, 1}, block.data);
   }
@@ -91,7 +92,7 @@ class BlockWriter {
   const UnitNames& names_;
   const std::vector<Block> blocks_;
   UnitWriter& units_;
-  std::mutex mutex_;  // of names and decisions
+  std::mutex mutex_;  // guards names and decisions of units
 };
 
 }  // namespace

@@ -1,8 +1,10 @@
-// GPU memory of a new image: cut into blocks of 2 MiB, each stored once in all images of its user.
+// Writes the GPU memory of a new image in blocks of 2 MiB. Equal blocks are stored once in all
+// images of a user.
 //
 // A zero block is not stored. A block that an earlier image of the store has is not written again:
-// its pack becomes a file of the new image too, by a hard link. All others go to new packs, several
-// at a time (pack_set.h), compressed if that is asked for or pays (codec_choice.h).
+// the new image gets a hard link to the pack that contains it. All other blocks are written to
+// several new packs in parallel (pack_set.h). They are compressed if the user asked for it or if it
+// saves time (codec_choice.h).
 #pragma once
 
 #include <cstdint>
@@ -21,15 +23,15 @@ namespace stasis::store {
 struct BlockSource {
   DeviceRange range;      // without its runs
   std::string_view data;  // of the range's size
-  // Universal hashes of its blocks (UnitNames::key), computed elsewhere, zero for a zero block,
-  // whose place in `data` is not looked at; or empty. Before a block is written, its hash is
-  // computed here too; a block that an earlier image has is not read.
+  // The hash of each block (UnitNames::key) if the caller has computed them, otherwise empty. A
+  // zero hash means a zero block, whose bytes in `data` are ignored. Before a block is written, its
+  // hash is computed again and compared. A block that an earlier image has is not read.
   std::span<const Id128> hashes = {};
-  // One byte for each block, 1 for a block that is zero whatever `data` has in its place; or empty.
+  // One byte for each block: 1 if the block is zero, whatever `data` contains. May be empty.
   std::span<const uint8_t> zeros = {};
 };
 
-// Writes all blocks. Returns kDataLoss if a block does not have the hash given for it.
+// Writes all blocks. Returns kDataLoss if a block does not have the hash that the caller gave.
 Result<WrittenUnits> WriteBlocks(ImageWriter& writer, const UnitNames& names,
                                  std::vector<BlockSource> sources, const WriteOptions& options);
 

@@ -3,9 +3,9 @@
 //
 //   block_writer_bench DIR MIB [ROUNDS]
 //
-// DIR: where the images are written, and removed again. The data is in a file in memory, as an
-// arena is: half noise, half noise of which every other 16 bytes are zero. Prints of each way the
-// median, least and most of the rounds (5).
+// Images are written to DIR and removed again. The data is in a file in memory, like an arena. Half
+// of it is noise; in the other half, every other 16 bytes are zero. Prints the median, minimum and
+// maximum of the rounds (default 5) for each variant.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -75,7 +75,7 @@ const UnitNames& Key() {
   return key;
 }
 
-// One image of all the data; synced, removed by its destructor.
+// Writes one image of all the data and syncs it.
 struct Dump {
   Compression compression;
   unsigned packs;

@@ -22,7 +22,7 @@ constexpr Row kRows[] = {
     {"auto", Compression::kAuto},
 };
 
-// The fastest of its ordinary levels: a block waits for the storage no longer than it must.
+// The fastest of zstd's regular levels.
 constexpr int kZstdLevel = 1;
 
 template <auto Free>
@@ -54,7 +54,7 @@ Result<Compression> ParseCompression(const std::string& text) {
     if (text == row.name) return row.compression;
   }
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              "\"" + text + "\" is none of none, lz4, zstd, auto");
+              "\"" + text + "\" is not a compression: use none, lz4, zstd or auto");
 }
 
 size_t Compress(Codec codec, std::string_view block, char* out, size_t capacity) {
@@ -71,34 +71,25 @@ size_t Compress(Codec codec, std::string_view block, char* out, size_t capacity)
 }
 
 Status Decompress(Codec codec, std::string_view stored, void* out, size_t size) {
-  bool is_stream = false;
   size_t found = 0;
-  std::string why = "its decompressed length is wrong";
+  std::string why;  // empty if `stored` is a valid stream
   if (codec == Codec::kLz4) {
     int result = ::LZ4_decompress_safe(stored.data(), static_cast<char*>(out),
                                        static_cast<int>(stored.size()), static_cast<int>(size));
-    is_stream = result >= 0;
-    if (is_stream) {
-      found = static_cast<size_t>(result);
-    } else {
-      why = "it is not a stream of this codec";
-    }
+    if (result < 0) why = "it is not a stream of this codec";
+    found = static_cast<size_t>(result);
   } else {
     thread_local ZstdReader context(::ZSTD_createDCtx());
-    if (!context) return Fail(Code::kResourceExhausted, "no memory to decompress with");
-    // In one pass: no window is allocated, whatever the frame asks for.
-    size_t result = ::ZSTD_decompressDCtx(context.get(), out, size, stored.data(), stored.size());
-    is_stream = ::ZSTD_isError(result) == 0;
-    if (is_stream) {
-      found = result;
-    } else {
-      why = ::ZSTD_getErrorName(result);
-    }
+    if (!context) return Fail(Code::kResourceExhausted, "there is not enough memory to decompress");
+    // In one pass, zstd allocates no window, whatever size the frame requests.
+    found = ::ZSTD_decompressDCtx(context.get(), out, size, stored.data(), stored.size());
+    if (::ZSTD_isError(found) != 0) why = ::ZSTD_getErrorName(found);
   }
-  if (is_stream && found == size) return {};
+  if (why.empty() && found == size) return {};
+  if (why.empty()) why = "its decompressed length is wrong";
   return Fail(Code::kDataLoss, Domain::kImage, 0,
-              fmt::format("{} bytes of {} are not the {} bytes that they should be: {}",
-                          stored.size(), CodecName(codec), size, why));
+              fmt::format("{} bytes of {} data do not decompress to {} bytes: {}", stored.size(),
+                          CodecName(codec), size, why));
 }
 
 }  // namespace stasis::store

@@ -6,24 +6,24 @@ namespace stasis::store {
 
 namespace {
 
-// The speed of the storage is not known before so many writes.
+// The speed of the storage is unknown before this number of writes.
 constexpr uint64_t kLeastWrites = 4;
 
 // Smaller writes go to the page cache: their times do not measure the storage.
 constexpr size_t kLeastTimed = 256 << 10;
 
 // While compression does not pay, it is tried from time to time, because the next data may compress
-// better. Trials take this part of the time spent on writing.
+// better. Trials take at most this share of the time spent on writing.
 constexpr double kTrials = 1.0 / 64;
 
-// While compression pays, one of so many extents is stored uncompressed, to measure the storage,
-// and one with the other codec.
+// While compression pays, one in this number of extents is stored uncompressed, to measure the
+// storage, and one is compressed with the other codec.
 constexpr uint64_t kOther = 64;
 
-// Weights of the latest measurement in an average. Data that does not compress may follow data that
-// does.
+// Weights of the latest measurement in an average. The first one is large, because the next data
+// may compress much better or worse.
 constexpr double kLatestCompressed = 0.25;
-constexpr double kLatestWrite = 1.0 / 16;  // its time depends on all threads
+constexpr double kLatestWrite = 1.0 / 16;  // small: the time of a write depends on all threads
 
 void Move(double& average, double latest, double weight) { average += (latest - average) * weight; }
 

@@ -20,7 +20,7 @@ struct Machine {
   double lz4, zstd;  // bytes a second of one thread
 };
 
-// Compressed to so large a part of their length, by block.
+// The compressed part of the length of a block, by block number.
 using Ratio = std::function<double(size_t block)>;
 
 struct Run {
@@ -28,12 +28,12 @@ struct Run {
   std::map<Codec, size_t> blocks;
 };
 
-// Threads that take block after block, compress it or do not, and wait for the storage, which does
-// one piece after the other in the order in which they come.
+// Simulates threads that take one block after the other, compress it or not, and wait for the
+// storage, which writes one block at a time in the order of arrival.
 Run Write(Compression how, const Machine& machine, size_t blocks, const Ratio& ratio) {
   struct Thread {
     double at = 0;
-    double stored = 0;  // of a block that it has ready to be written; 0: it has none
+    double stored = 0;  // of a block that is ready to be written; 0 for none
   };
   CodecChoice choice(how);
   Run run;
@@ -92,7 +92,7 @@ TEST(CodecChoice, AutoCompressesForASlowStorageAndNotForAFastOne) {
   EXPECT_GT(on_quick.blocks[Codec::kNone], 980u);
 }
 
-// Whatever the storage, the processor and the data are like.
+// For all combinations of storage, processor and data.
 TEST(CodecChoice, AutoIsNeverSlowerThanTheStorageAlone) {
   const std::map<const char*, Ratio> data = {
       {"nothing to save", [](size_t) { return 1.0; }},
@@ -110,7 +110,7 @@ TEST(CodecChoice, AutoIsNeverSlowerThanTheStorageAlone) {
           const Machine machine{storage, 3e9, threads, processor * 800e6, processor * 350e6};
           const double alone = Write(Compression::kNone, machine, 2000, ratio).seconds;
           const double seconds = Write(Compression::kAuto, machine, 2000, ratio).seconds;
-          // A block for each thread may be under way before the first one's time is known.
+          // Each thread may have started a block before the first time was measured.
           EXPECT_LT(seconds, 1.03 * alone + kBlockBytes / machine.zstd)
               << what << ", storage " << storage << ", processor " << processor << ", " << threads
               << " threads: alone " << alone;
@@ -121,13 +121,14 @@ TEST(CodecChoice, AutoIsNeverSlowerThanTheStorageAlone) {
 }
 
 TEST(CodecChoice, AutoFollowsDataAndStorageThatChange) {
-  // 6 GB of weights first: it is still tried now and then, so the cache is found.
+  // 6 GB of weights come first. Compression is still tried from time to time, so that the
+  // compressible cache after them is noticed.
   const Machine slow{200e6, 1e9, 4, 800e6, 400e6};
   const auto run =
       Write(Compression::kAuto, slow, 4000, [](size_t i) { return i < 3000 ? 1.0 : 0.2; });
   EXPECT_GT(run.blocks.at(Codec::kZstd) + run.blocks.at(Codec::kLz4), 800u);
 
-  // The storage gets quick: blocks go as they are again.
+  // When the storage becomes fast, blocks are stored uncompressed again.
   CodecChoice choice(Compression::kAuto);
   size_t compressed = 0;
   for (size_t i = 0; i < 2000; ++i) {

@@ -61,8 +61,8 @@ TEST_P(CodecTest, AnotherLengthIsRefused) {
   EXPECT_FALSE(Decompress(GetParam(), "", out.data(), block.size()));
 }
 
-// A stream that was forged, or damaged before its checksum was made: refused, or other bytes of
-// exactly this length; never a byte beyond. Under the address sanitizer this says more than here.
+// A stream that was forged, or damaged before its checksum was computed, is either rejected or
+// decompresses to exactly this length. The address sanitizer detects accesses outside of the block.
 TEST_P(CodecTest, CorruptedStreamsStayInsideTheirBlock) {
   constexpr size_t kSize = 20'000;
   constexpr size_t kGuard = 64;
@@ -76,7 +76,7 @@ TEST_P(CodecTest, CorruptedStreamsStayInsideTheirBlock) {
   size_t refused = 0;
   for (int round = 0; round < 5000; ++round) {
     std::string bad = stored;
-    // The beginning holds a frame's lengths.
+    // The beginning contains the lengths of a frame.
     for (size_t n = 1 + random(3); n > 0; --n) {
       bad[random(round % 2 == 0 ? 16 : bad.size())] = static_cast<char>(random(256));
     }
@@ -91,7 +91,7 @@ TEST_P(CodecTest, CorruptedStreamsStayInsideTheirBlock) {
 INSTANTIATE_TEST_SUITE_P(All, CodecTest, ::testing::Values(Codec::kLz4, Codec::kZstd),
                          [](const auto& codec) { return CodecName(codec.param); });
 
-// A frame that claims a window of gigabytes, and to be larger than the block.
+// The frame claims a window of gigabytes and a size larger than the block.
 TEST(CodecTest, NothingIsAllocatedForTheSizeThatAFrameClaims) {
   std::string huge(64 << 20, '\0');
   std::string stored(1 << 20, '\0');

@@ -1,5 +1,5 @@
-// A file that is written past the page cache if the file system supports it: the data is not read
-// soon, and only one thread at a time could copy to the cache.
+// A file whose writes bypass the page cache if the file system supports it. The data is not read
+// again soon, and only one thread at a time could copy into the cache of a file.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace stasis::store {
 
 class DirectFile {
  public:
-  // Smaller pieces are written faster through the page cache.
+  // Smaller writes are faster through the page cache.
   static constexpr size_t kLeastBytes = 256 << 10;
 
   // `path` names the file in errors.

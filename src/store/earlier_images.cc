@@ -17,10 +17,10 @@ namespace stasis::store {
 
 namespace {
 
-// Older images add little to these, and each costs its manifest.
+// Older images are ignored. They have few units that newer ones lack, and each manifest takes time.
 constexpr size_t kMaxImages = 128;  // their folders are kept open
 
-// Images of other users are never relied on.
+// Packs of other users are never shared.
 bool IsOurs(const struct stat& st) { return st.st_uid == ::geteuid(); }
 
 }  // namespace
@@ -94,8 +94,9 @@ bool IsDamage(const Error& error) {
 }
 
 std::string DamagedNote(const EarlierImage& image, const Pack& pack, const Error& error) {
-  return fmt::format("image {} is damaged, so its {} was not used: {} (`stasis image verify {}`)",
-                     image.name, pack.path(), error.ToString(), image.name);
+  return fmt::format(
+      "image {} is damaged, so its {} was not used: {} (run `stasis image verify {}`)", image.name,
+      pack.path(), error.ToString(), image.name);
 }
 
 }  // namespace stasis::store

@@ -1,6 +1,6 @@
-// Images of a store with which a new image may share packs. Everything found here is a hint,
-// because images come and go meanwhile: a pack is linked, locked and checked again before a new
-// image refers to it (ImageWriter::LinkPack).
+// Finds images of a store with which a new image may share packs. All results are hints, because
+// images may be created and deleted at any time: a pack is linked, locked and checked again before
+// a new image refers to it (ImageWriter::LinkPack).
 #pragma once
 
 #include <sys/stat.h>
@@ -19,11 +19,11 @@
 namespace stasis::store {
 
 struct EarlierQuery {
-  Id128 key_id;        // only names by this key mean anything to us
-  std::string job_id;  // its images first, the newest first; empty: none
+  Id128 key_id;        // of the unit names; names by other keys cannot be compared
+  std::string job_id;  // images of this job come first; may be empty
   uint32_t uid = 0;    // only images of programs of this user
-  // Only images that this installation wrote: other packs may contain anything under the names that
-  // they list. Without a key, all images.
+  // If set, only images that were written with this key. The index of a foreign pack might list
+  // names that do not match its contents.
   std::optional<OriginKey> origin;
 };
 
@@ -36,8 +36,8 @@ struct EarlierImage {
 
 class EarlierImages {
  public:
-  // Skips images that belong to another user, have no packs or cannot be read. A store that does
-  // not exist has none.
+  // Skips images that belong to another user, have no packs or cannot be read. Newer images come
+  // first. A missing store has no images.
   static Result<EarlierImages> Look(const std::string& store, const EarlierQuery& query);
 
   size_t size() const { return images_.size(); }
@@ -59,11 +59,11 @@ struct EarlierPackFile {
 };
 std::optional<EarlierPackFile> FindPackFile(const EarlierImage& image, const Pack& pack);
 
-// Returns whether a pack could not be linked because the file system has no links or locks.
+// Returns whether a pack could not be linked because the file system supports no links or locks.
 bool CannotShare(const Error& error);
 // Returns whether a pack, or a part of it, is damaged or cannot be read from its disk.
 bool IsDamage(const Error& error);
-// The note for the user about a damaged pack of an earlier image.
+// Returns the note for the user about a damaged pack of an earlier image.
 std::string DamagedNote(const EarlierImage& image, const Pack& pack, const Error& error);
 
 }  // namespace stasis::store

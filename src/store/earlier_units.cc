@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/descriptor_table.h"
 #include "store/beneath.h"
-#include "store/image_folder.h"
 
 namespace stasis::store {
 
@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMaxIndexes = 512;  // in memory
 
-// Reads the index of an image's pack. Returns kDataLoss if it is not the recorded one.
+// Reads the index of an image's pack. Returns kDataLoss if it is not the index that the manifest
+// records.
 Result<PackIndex> ReadIndex(const EarlierImage& image, const Pack& pack) {
   STASIS_ASSIGN(OpenedFile opened, OpenRegular(image.folder.get(), pack.path()));
   STASIS_ASSIGN(PackIndex index, ReadPackIndex(opened.fd.get(), opened.size_bytes, pack.path()));
@@ -19,7 +20,7 @@ Result<PackIndex> ReadIndex(const EarlierImage& image, const Pack& pack) {
       index.unit_bytes == pack.unit_bytes) {
     return index;
   }
-  return DamagedPack(pack.path(), "it is another pack than the one recorded");
+  return DamagedPack(pack.path(), "it is not the recorded pack");
 }
 
 }  // namespace
@@ -27,9 +28,9 @@ Result<PackIndex> ReadIndex(const EarlierImage& image, const Pack& pack) {
 Result<EarlierUnits> EarlierUnits::Look(const std::string& store, const EarlierQuery& query,
                                         uint32_t unit_bytes, uint64_t enough) {
   EarlierUnits earlier;
-  AllowManyFiles();
+  (void)RaiseDescriptorLimit();
   STASIS_ASSIGN(earlier.images_, EarlierImages::Look(store, query));
-  std::vector<std::vector<uint32_t>> places;  // of each image's packs in packs_
+  std::vector<std::vector<uint32_t>> places;  // for each image: the indexes in packs_ of its packs
   uint64_t room = enough;
   for (uint32_t i = 0; i < earlier.images_.size() && room > 0; ++i) {
     auto& of_image = places.emplace_back();
@@ -50,12 +51,13 @@ Result<EarlierUnits> EarlierUnits::Look(const std::string& store, const EarlierQ
     for (const auto& file : manifest.page_files) earlier.AddUnits(file.runs, i, places[i], added);
   }
   for (uint32_t i = 0; i < earlier.images_.size(); ++i) {
-    earlier.images_[i].manifest = Manifest();  // it may be long
+    earlier.images_[i].manifest = Manifest();  // free its memory
   }
   return earlier;
 }
 
-// Returns the pack's index in packs_; kNone if it is missing, not ours, or damaged, which is noted.
+// Returns the pack's index in packs_. Returns kNone if the pack is missing, belongs to another user
+// or is damaged; adds a note about damage.
 uint32_t EarlierUnits::AddPack(uint32_t image, const Pack& pack, uint64_t& room) {
   const auto found = FindPackFile(images_[image], pack);
   if (!found) return kNone;
@@ -80,7 +82,7 @@ uint32_t EarlierUnits::AddPack(uint32_t image, const Pack& pack, uint64_t& room)
     known = packs_.end() - 1;
   }
   // A copy of an image has packs of the same id in other files. They are not shared.
-  if (!(known->file == found->file) || known->pack.index_checksum != pack.index_checksum) {
+  if (known->file != found->file || known->pack.index_checksum != pack.index_checksum) {
     return kNone;
   }
   known->checked_unix_ns.emplace_back(image, pack.checked_unix_ns);

@@ -1,5 +1,5 @@
-// The units that the images of a store contain already, and where: the indexes of their packs, as
-// far as the images refer to them. This is a hint, like everything in earlier_images.h.
+// Finds units that earlier images of a store contain already: reads the indexes of their packs and
+// keeps the units to which an image refers. All results are hints, as in earlier_images.h.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace stasis::store {
 
 class EarlierUnits {
  public:
-  // Looks at packs of this unit size, and stops when those found have `enough` units. Newer images
-  // are looked at first. The packs are not kept open: there may be more than a process may open.
+  // Reads packs of this unit size, in the order of EarlierImages, until they have `enough` units.
+  // The packs are not kept open, because there may be more of them than a process can open.
   static Result<EarlierUnits> Look(const std::string& store, const EarlierQuery& query,
                                    uint32_t unit_bytes, uint64_t enough);
   EarlierUnits() = default;
 
   struct Unit {
-    uint32_t image;  // whose reference guarantees that the unit is there
+    uint32_t image;  // refers to the unit, so gc keeps it
     uint32_t pack;
     uint32_t number;  // in the pack
   };
@@ -32,7 +32,7 @@ class EarlierUnits {
     FileId file;
     uint64_t occupied_bytes;  // on the disk
     std::shared_ptr<const PackIndex> index;
-    std::vector<std::pair<uint32_t, int64_t>> checked_unix_ns;  // by image that refers to it
+    std::vector<std::pair<uint32_t, int64_t>> checked_unix_ns;  // by image that refers to the pack
   };
   // Returns nullptr if no image has the unit.
   const Unit* Find(const Id128& name) const;
@@ -40,7 +40,7 @@ class EarlierUnits {
   size_t packs() const { return packs_.size(); }
   const EarlierImage& image(size_t index) const { return images_[index]; }
   bool IsStillThere(size_t image) const { return images_.IsStillThere(image); }
-  // What the user should know about packs whose index is damaged, which are not used.
+  // Notes for the user about packs that are not used because their index is damaged.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:

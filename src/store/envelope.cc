@@ -41,20 +41,20 @@ std::string SealEnvelope(std::string_view body, uint64_t features, const OriginK
 
 Result<std::string_view> OpenEnvelope(std::string_view file, const std::string& what) {
   if (file.size() < kEnvelopeBytes) {
-    return Damaged(what, fmt::format("it has {} bytes, fewer than the {} of an empty one",
+    return Damaged(what, fmt::format("it has {} bytes, but even an empty manifest has {}",
                                      file.size(), kEnvelopeBytes));
   }
   if (file.substr(0, kMagic.size()) != kMagic) {
     return Damaged(what, "its first bytes are not those of a manifest");
   }
-  // The checksum comes before the version: a damaged version number must not suggest a newer
-  // Stasis.
+  // Check the checksum before the version, so that a damaged version number does not suggest a
+  // newer Stasis.
   std::string_view sealed = file.substr(0, file.size() - Id128::kBytes);
   Id128 expected = Id128::FromRaw(file.data() + sealed.size());
   Id128 found = Checksum(sealed);
   if (expected != found) {
-    return Damaged(what, fmt::format("its {} bytes have checksum {}, recorded is {}", sealed.size(),
-                                     found.Hex(), expected.Hex()));
+    return Damaged(what, fmt::format("the checksum of its {} bytes is {} instead of {}",
+                                     sealed.size(), found.Hex(), expected.Hex()));
   }
   auto version = NumberAt<uint32_t>(file, 8);
   if (version != kFormatVersion) {
@@ -65,17 +65,17 @@ Result<std::string_view> OpenEnvelope(std::string_view file, const std::string& 
   }
   auto features = NumberAt<uint64_t>(file, 24);
   if (uint64_t unknown = features & ~kKnownFeatures; unknown != 0) {
-    return Fail(
-        Code::kUnimplemented, Domain::kImage, static_cast<int64_t>(unknown),
-        fmt::format("image {} uses features ({:#x}) that this Stasis does not know", what, unknown),
-        "Use a newer Stasis.");
+    return Fail(Code::kUnimplemented, Domain::kImage, static_cast<int64_t>(unknown),
+                fmt::format("image {} uses features ({:#x}) that this Stasis does not support",
+                            what, unknown),
+                "Use a newer Stasis.");
   }
   auto header_bytes = NumberAt<uint32_t>(file, 12);
   auto body_bytes = NumberAt<uint64_t>(file, 16);
   const size_t around = kEnvelopeBytes + ((features & kFeatureOrigin) != 0 ? kOriginBytes : 0);
   const size_t room = file.size() - std::min(around, file.size());
   if (header_bytes != kEnvelopeHeaderBytes || body_bytes != room || file.size() < around) {
-    return Damaged(what, fmt::format("its header of {} bytes announces a body of {} bytes, the "
+    return Damaged(what, fmt::format("its header of {} bytes announces a body of {} bytes, but the "
                                      "file has room for {}",
                                      header_bytes, body_bytes, room));
   }

@@ -1,12 +1,12 @@
 // The envelope around a manifest's protobuf body. It detects any changed, missing or additional
-// byte, and tells a later version from damage (docs/format/image.md):
+// byte, and distinguishes a later format version from damage (docs/format/image.md):
 //
 //   offset  bytes
 //   0       8    magic: 89 'S' 'T' 'A' 'S' 'I' 'S' 0A
 //   8       4    format version
 //   12      4    length of this header: 32
 //   16      8    length n of the body
-//   24      8    features that a reader must know: bits of limits.h
+//   24      8    features that a reader must support: bits of limits.h
 //   32      n    the body
 //   32+n    48   with kFeatureOrigin: id of the origin key (16), HMAC-SHA-256 by that key of the
 //                SHA-256 of all the bytes before these 48 (32)
@@ -29,13 +29,13 @@ inline constexpr size_t kEnvelopeHeaderBytes = 32;
 inline constexpr size_t kEnvelopeBytes = kEnvelopeHeaderBytes + 16;
 inline constexpr size_t kOriginBytes = 16 + 32;
 
-// Adds an origin MAC by the key, if there is one.
+// Adds an origin MAC if `origin` is not nullptr.
 std::string SealEnvelope(std::string_view body, uint64_t features = 0,
                          const OriginKey* origin = nullptr);
 
-// Returns the body inside `file`, a view into it. `what` names the image in the error:
-//   kDataLoss       damaged
-//   kUnimplemented  intact, but of a version or with features that this Stasis does not read
+// Returns a view of the body in `file`. `what` names the image in errors:
+//   kDataLoss       the file is damaged
+//   kUnimplemented  the file is intact, but this Stasis does not support its version or features
 Result<std::string_view> OpenEnvelope(std::string_view file, const std::string& what);
 
 // The origin MAC of a file, and the digest that it authenticates.

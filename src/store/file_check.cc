@@ -33,7 +33,7 @@ Result<Id128> ChecksumOfChunk(int folder_fd, const File& file, uint64_t offset, 
     done += n;
   }
   if (writeback == Writeback::kStart) {
-    // A hint: where it is not supported, fsync does all the work.
+    // Errors are ignored: a later fsync writes the data in any case.
     (void)::sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(size),
                             SYNC_FILE_RANGE_WRITE);
   }

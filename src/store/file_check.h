@@ -1,4 +1,4 @@
-// Checksums of all files of an image, chunk by chunk, on several threads. Each byte is read once.
+// Computes the checksums of files of an image, chunk by chunk, on several threads.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 namespace stasis::store {
 
 struct ChecksumJob {
-  // In: path below the folder and size. Out: checksums, one a chunk.
+  // Input: path below the folder and size. Output: checksums, one for each chunk.
   File file;
-  // Out: why this file has no checksums.
+  // Output: set if the checksums could not be computed.
   std::optional<Error> error;
 };
 
@@ -24,13 +24,12 @@ enum class Writeback : uint8_t {
   kStart,  // asks the kernel to begin writing the data just read, so that a later fsync is short
 };
 
-// Fills in every job, or its error, and continues after a file's error. Fails only with kCancelled.
-// A file shorter than its job says has the error kDataLoss.
+// Computes the checksums of every job or sets its error, and continues after an error. Fails only
+// with kCancelled. The error of a file that is shorter than its job says is kDataLoss.
 Status ComputeChecksums(int folder_fd, uint32_t chunk_bytes, std::vector<ChecksumJob>& jobs,
                         Writeback writeback, const Progress& progress);
 
-// Syncs every file and folder named, on several threads. Returns the first error. `progress` counts
-// paths.
+// Syncs files and folders on several threads. Returns the first error. `progress` counts paths.
 Status SyncAll(int folder_fd, const std::vector<std::string>& paths, const Progress& progress);
 
 }  // namespace stasis::store

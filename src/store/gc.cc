@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 
+#include "base/descriptor_table.h"
 #include "base/file.h"
 #include "store/beneath.h"
 #include "store/image_folder.h"
@@ -28,8 +29,8 @@ namespace {
 
 constexpr uint64_t kStatBlock = 512;
 
-// An image as it was found. Its folder stays open, so that a later folder of the name is not taken
-// for it. Its manifest is dropped: it may have 64 MiB, and a store thousands of images.
+// An image that was found. Its folder stays open, so that a new image of the same name cannot be
+// mistaken for it. Its manifest is not kept: it may have 64 MiB, and a store thousands of images.
 struct SeenImage {
   std::string name;
   UniqueFd folder;
@@ -58,22 +59,20 @@ class UnitSet {
   std::map<uint64_t, uint64_t> units_;
 };
 
-// One name of a pack.
+// One hard link to a pack.
 struct PackLink {
   const SeenImage* image;
   std::string path;  // below the image
 };
 
-// A file that is a pack, with all its names in the store.
+// A pack file, with all its hard links in the store.
 struct SeenPack {
   std::vector<PackLink> links;
   UnitSet needed;           // by the images that were read
-  bool all_needed = false;  // an image has the file and does not list it
-  std::string unreadable;   // why the needs are unknown; empty if they are known
+  bool all_needed = false;  // an image has the file, but its manifest does not list it
+  std::string unreadable;   // why the needed units are unknown; empty if they are known
   std::string Path() const { return links.front().image->name + "/" + links.front().path; }
 };
-
-using FileKey = std::pair<uint64_t, uint64_t>;  // device, inode
 
 // A part of a pack that no image needs, and the number of its units.
 struct Piece {
@@ -93,8 +92,8 @@ void AddPiece(std::vector<Piece>& pieces, const Piece& piece) {
   }
 }
 
-// The parts of a pack that no image needs, holes or not. Compressed extents are freed as a whole,
-// others unit by unit. Bytes between extents are never needed.
+// Returns the parts of a pack that no image needs, including existing holes. Compressed extents are
+// freed as a whole, others unit by unit. Bytes between extents are never needed.
 Result<std::vector<Piece>> UnusedIn(int fd, const std::string& path, const UnitSet& needed_units) {
   struct stat st;
   if (::fstat(fd, &st) != 0) return FailErrno(errno, "stat " + path);
@@ -130,7 +129,7 @@ Result<std::vector<Piece>> UnusedIn(int fd, const std::string& path, const UnitS
   return pieces;
 }
 
-// Returns the parts of `pieces` that are not holes yet, in one pass over the file.
+// Returns the parts of `pieces` that are not yet holes, in one pass over the file.
 std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
   assert(std::is_sorted(pieces.begin(), pieces.end(),
                         [](const Piece& a, const Piece& b) { return a.offset < b.offset; }));
@@ -138,7 +137,6 @@ std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) {
     const uint64_t end = piece.offset + piece.bytes;
     uint64_t at = piece.offset;
-    std::vector<Piece> parts;
     while (at < end) {
       const off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
       if (data < 0 && errno == ENXIO) break;  // only a hole is left
@@ -146,12 +144,9 @@ std::vector<Piece> WithoutHoles(int fd, const std::vector<Piece>& pieces) {
       if (begin >= end) break;
       const off_t hole = ::lseek(fd, static_cast<off_t>(begin), SEEK_HOLE);
       at = hole < 0 ? end : std::min(end, static_cast<uint64_t>(hole));
-      parts.push_back({begin, at - begin, 0});
-    }
-    for (Piece& part : parts) {
-      // Units may have different lengths; a part has its share of them, at least one.
-      part.units = std::max<uint64_t>(1, piece.units * part.bytes / piece.bytes);
-      left.push_back(part);
+      // The number of units is an estimate, because they may have different lengths.
+      const uint64_t units = piece.units * (at - begin) / piece.bytes;
+      left.push_back({begin, at - begin, std::max<uint64_t>(1, units)});
     }
   }
   return left;
@@ -173,15 +168,16 @@ class Collector {
   Status Collect(const SeenPack& pack);
   std::string WhyNot(const SeenPack& pack, int fd) const;
   Status Free(const SeenPack& pack, int fd, const std::vector<Piece>& pieces);
-  void Skip(const SeenPack& pack, std::string why, bool busy = false) {
+  Status Skip(const SeenPack& pack, std::string why, bool busy = false) {
     report_.skipped.push_back({pack.Path(), std::move(why), busy});
+    return {};
   }
 
   const std::string store_;
   const GcOptions& options_;
   UniqueFd store_fd_;
   std::vector<std::unique_ptr<SeenImage>> images_;
-  std::map<FileKey, SeenPack> packs_;
+  std::map<FileId, SeenPack> packs_;
   GcReport report_;
 };
 
@@ -190,7 +186,7 @@ Result<GcReport> Collector::Run() {
   STASIS_TRY(Step("sweep"));
   STASIS_ASSIGN(report_.swept, SweepPartials(store_));
   STASIS_TRY(Step("read the images"));
-  AllowManyFiles();
+  (void)RaiseDescriptorLimit();
   STASIS_TRY(ReadImages());
   report_.images = images_.size();
   report_.packs = packs_.size();
@@ -223,12 +219,12 @@ Status Collector::ReadImages() {
           ::fstatat(fd->get(), file.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
         continue;
       }
-      SeenPack& pack = packs_[{st.st_dev, st.st_ino}];
+      SeenPack& pack = packs_[FileId::Of(st)];
       pack.links.push_back({image.get(), std::string(kPacksFolder) + "/" + file.name});
       packs_here[pack.links.back().path] = &pack;
       if (!reader && pack.unreadable.empty()) {
-        pack.unreadable = "it cannot be told what image " + image->name +
-                          " needs of it: " + reader.error().ToString();
+        pack.unreadable = "the units that image " + image->name +
+                          " needs are unknown: " + reader.error().ToString();
       }
     }
     if (reader) AddNeeds((*reader)->manifest(), packs_here);
@@ -237,8 +233,7 @@ Status Collector::ReadImages() {
   return {};
 }
 
-// Notes the units that an image needs of its packs. Walks over its references once, however many
-// packs it has.
+// Adds the units that an image needs to its packs. Reads its references once for all packs.
 void Collector::AddNeeds(const Manifest& manifest, const std::map<std::string, SeenPack*>& packs) {
   std::vector<SeenPack*> seen(manifest.packs.size());  // nullptr: the file is missing
   std::set<std::string> listed;
@@ -261,80 +256,63 @@ void Collector::AddNeeds(const Manifest& manifest, const std::map<std::string, S
   for (const PageFile& file : manifest.page_files) add(file.runs);
 }
 
-// Checks, under the exclusive lock, that what was read before is complete. A new image that refers
-// to the pack can only come from a dump, and then the pack has one more name. An image that is gone
-// has taken its name with it, even if another folder has its place now.
+// Returns why the pack must not be changed, or an empty string. Called with the exclusive lock. The
+// references that were read before may be incomplete or outdated:
+//  - a dump that has referred to the pack since then has added a hard link;
+//  - an image that was deleted has removed its hard link, even if a new image has its name.
 std::string Collector::WhyNot(const SeenPack& pack, int fd) const {
   struct stat st;
-  if (::fstat(fd, &st) != 0) return "it cannot be read";
+  if (::fstat(fd, &st) != 0) return ErrnoError(errno, "stat").ToString();
   for (const PackLink& link : pack.links) {
     struct stat by_name;
     if (::fstatat(link.image->folder.get(), link.path.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) !=
             0 ||
-        !(FileId::Of(by_name) == FileId::Of(st))) {
-      return "an image that has it was deleted just now";
+        FileId::Of(by_name) != FileId::Of(st)) {
+      return "an image that shares it was just deleted";
     }
   }
   if (st.st_nlink != pack.links.size()) {
     return fmt::format(
-        "{} of its {} names are not in an image of this store (a dump that is under "
-        "way, or a copy by hard links elsewhere)",
+        "{} of its {} hard links are not in an image of this store (a dump is running, or there is "
+        "a copy by hard links elsewhere)",
         st.st_nlink - std::min<uint64_t>(st.st_nlink, pack.links.size()), st.st_nlink);
   }
   return {};
 }
 
 Status Collector::Collect(const SeenPack& pack) {
-  if (!pack.unreadable.empty()) {
-    Skip(pack, pack.unreadable);
-    return {};
-  }
+  if (!pack.unreadable.empty()) return Skip(pack, pack.unreadable);
   if (pack.all_needed) return {};
   const PackLink& link = pack.links.front();
   {
     // Look without the lock first: nearly all packs have nothing to free.
     auto opened = OpenRegular(link.image->folder.get(), link.path);
     if (!opened && opened.error().code == Code::kNotFound) return {};  // deleted meanwhile
-    if (!opened) {
-      Skip(pack, opened.error().ToString());
-      return {};
-    }
+    if (!opened) return Skip(pack, opened.error().ToString());
     auto unused = UnusedIn(opened->fd.get(), link.path, pack.needed);
-    if (!unused) {
-      Skip(pack, unused.error().ToString());
-      return {};
-    }
+    if (!unused) return Skip(pack, unused.error().ToString());
     if (unused->empty()) return {};
   }
   STASIS_TRY(Step("lock " + pack.Path()));
   auto fd = OpenBeneath(link.image->folder.get(), link.path, O_RDWR);
-  if (!fd) {
-    Skip(pack, fd.error().ToString());
-    return {};
-  }
+  if (!fd) return Skip(pack, fd.error().ToString());
   if (TEMP_FAILURE_RETRY(::flock(fd->get(), LOCK_EX | LOCK_NB)) != 0) {
     bool busy = errno == EWOULDBLOCK;
-    Skip(pack, busy ? "a dump is about to refer to it" : ErrnoError(errno, "lock").ToString(),
-         busy);
-    return {};
+    return Skip(pack, busy ? "a running dump uses it" : ErrnoError(errno, "lock").ToString(), busy);
   }
   if (std::string why = WhyNot(pack, fd->get()); !why.empty()) {
-    Skip(pack, std::move(why), /*busy=*/true);
-    return {};
+    return Skip(pack, std::move(why), /*busy=*/true);
   }
   // Read through the locked descriptor, not the path: the image may be deleted at any time, and
   // that must not make gc fail.
   auto unused = UnusedIn(fd->get(), link.path, pack.needed);
-  if (!unused) {
-    Skip(pack, unused.error().ToString());
-    return {};
-  }
+  if (!unused) return Skip(pack, unused.error().ToString());
   STASIS_TRY(Step("free " + pack.Path()));
   return Free(pack, fd->get(), WithoutHoles(fd->get(), *unused));
 }
 
-// Every call may be the last one of a killed process: holes are not needed by any image, and the
-// next run finds the rest again.
+// The process may be killed between any two calls: no image needs the freed pieces, and the next
+// run frees the others.
 Status Collector::Free(const SeenPack& pack, int fd, const std::vector<Piece>& pieces) {
   struct stat before;
   if (::fstat(fd, &before) != 0) return FailErrno(errno, "stat " + pack.Path());
@@ -347,13 +325,15 @@ Status Collector::Free(const SeenPack& pack, int fd, const std::vector<Piece>& p
       freed_units += pieces[i].units;
       continue;
     }
-    Skip(pack, errno == EOPNOTSUPP
-                   ? "this file system cannot make holes in a file: the space is freed with the "
-                     "last image that has this pack"
+    (void)Skip(pack,
+               errno == EOPNOTSUPP
+                   ? "this file system cannot punch holes into files: the space is freed when the "
+                     "last image that shares the pack is deleted"
                    : ErrnoError(errno, "free units").ToString());
     for (; i < pieces.size(); ++i) report_.unused_bytes += pieces[i].bytes;
   }
-  // The units that are needed were not written to: later dumps may still trust them.
+  // Restore the modification time. The needed units have not changed, and with a newer time later
+  // dumps would read and check them again.
   const timespec times[2] = {{0, UTIME_OMIT}, before.st_mtim};
   (void)::futimens(fd, times);
   struct stat after;
@@ -367,8 +347,7 @@ Status Collector::Free(const SeenPack& pack, int fd, const std::vector<Piece>& p
 }  // namespace
 
 Result<GcReport> CollectGarbage(const std::string& store, const GcOptions& options) {
-  return Annotate(Collector(AbsolutePath(store), options).Run(),
-                  "free what no image needs in " + store);
+  return Annotate(Collector(AbsolutePath(store), options).Run(), "collect garbage in " + store);
 }
 
 }  // namespace stasis::store

@@ -1,6 +1,7 @@
-// Frees what no image needs: units in packs that have outlived the image they were written for, and
-// the remains of killed writers and deleters. May be killed at any point and run beside dumps,
-// restores and deletes; docs/decisions/packs-are-shared-by-hard-links.md has the argument.
+// Garbage collection of a store: frees units in packs that no image needs any more, and removes
+// files that killed writers and deletions left behind. It may be killed at any point, and may run
+// at the same time as dumps, restores and deletions.
+// docs/decisions/packs-are-shared-by-hard-links.md explains why this is safe.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +27,17 @@ struct GcReport {
     std::string why;
     bool busy = false;  // a later run may succeed
   };
-  std::vector<Skipped> skipped;  // packs of which nothing was freed
+  std::vector<Skipped> skipped;  // packs that could not be freed, or only in part
 };
 
 struct GcOptions {
-  // Called with "sweep", "read the images", and before each pack "lock PATH", "free PATH". For
-  // tests, which fail and die there.
+  // Called with "sweep", "read the images", and for each pack "lock PATH" and "free PATH", before
+  // each of these steps. For tests, which return an error or kill the process there.
   std::function<Status(std::string_view step)> before_step;
 };
 
-// Returns kNotFound if there is no such folder. Packs that cannot be freed are no failure; they are
-// in the report.
+// Returns kNotFound if the store does not exist. A pack that cannot be freed is not an error; the
+// report lists it.
 Result<GcReport> CollectGarbage(const std::string& store, const GcOptions& options = {});
 
 }  // namespace stasis::store

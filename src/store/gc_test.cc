@@ -1,4 +1,5 @@
-// gc frees exactly the units that no image needs, beside deletes and dumps and through kills.
+// gc frees exactly the units that no image needs, also during deletions and dumps and when it is
+// killed.
 #include "store/gc.h"
 
 #include <fcntl.h>
@@ -30,13 +31,13 @@ TEST_F(SharedUnitsTest, GcFreesExactlyWhatNoImageRefersTo) {
   EXPECT_EQ(Occupied(), before) << "the pack has another name";
   auto report = Gc();
   EXPECT_EQ(report.freed_units, 20u);
-  // A file with many holes may need a block more, in which the file system says where they are.
+  // A file with many holes may need one more block for the metadata of the file system.
   EXPECT_NEAR(static_cast<double>(report.freed_bytes), 20.0 * kBlock, 2.0 * kPackAlign);
   EXPECT_EQ(Occupied(), before - report.freed_bytes);
   EXPECT_TRUE(report.skipped.empty());
   ExpectIntact("b", changed);
   EXPECT_EQ(Gc().freed_units, 0u);
-  // The old contents again: the holes are not mistaken for blocks.
+  // Dump the old contents again: holes must not be mistaken for blocks.
   EXPECT_EQ(Dump("c", memory), 20u * kBlock);
   ExpectIntact("c", memory);
   // A dump after a gc need not read what the gc did not write.
@@ -47,7 +48,8 @@ TEST_F(SharedUnitsTest, GcFreesExactlyWhatNoImageRefersTo) {
   EXPECT_EQ(Occupied(), 0u);
 }
 
-// The cost grows with what the manifests refer to, not with that times the number of packs.
+// The cost grows with the number of references in the manifests, not with this number times the
+// number of packs.
 TEST_F(SharedUnitsTest, GcLooksAtEachReferenceOnce) {
   std::string memory = Memory(1);
   constexpr uint32_t kImages = 4;
@@ -64,8 +66,8 @@ TEST_F(SharedUnitsTest, GcLooksAtEachReferenceOnce) {
   EXPECT_EQ(report.references, runs);
 }
 
-// The unit names in a pack are not enough: one of its units may be a hole there, and the image has
-// the unit in another pack.
+// A pack may list the name of a unit that is a hole in it, while the image refers to the same unit
+// in another pack.
 TEST_F(SharedUnitsTest, AUnitIsReadFromThePackThatTheImageNames) {
   std::string memory = Memory(1);
   Dump("a", memory);
@@ -79,7 +81,7 @@ TEST_F(SharedUnitsTest, AUnitIsReadFromThePackThatTheImageNames) {
   ASSERT_TRUE(DeleteImage(store_ / "b"));
   Gc();
   ExpectIntact("c", memory);
-  // Also where the pack with the hole comes first.
+  // The order of the packs must not matter.
   Dump("b", without);
   Change(memory, 1, 2);
   Dump("d", memory);
@@ -105,11 +107,11 @@ TEST_F(SharedUnitsTest, GcLeavesPacksAloneWhoseNeedsAreUnknown) {
   auto report = Gc();
   EXPECT_EQ(report.freed_units, 0u);
   ASSERT_EQ(report.skipped.size(), 1u);
-  EXPECT_NE(report.skipped[0].why.find("1 of its 3 names"), std::string::npos)
+  EXPECT_NE(report.skipped[0].why.find("1 of its 3 hard links"), std::string::npos)
       << report.skipped[0].why;
   ASSERT_TRUE(DeleteImage(elsewhere / "a"));
 
-  // A dump that has the pack locked.
+  // A dump holds the lock on the pack.
   auto locked = Open(file, O_RDONLY);
   ASSERT_EQ(::flock(locked->get(), LOCK_SH), 0);
   report = Gc();
@@ -118,7 +120,7 @@ TEST_F(SharedUnitsTest, GcLeavesPacksAloneWhoseNeedsAreUnknown) {
   EXPECT_TRUE(report.skipped[0].busy);
   locked->Reset();
 
-  // An image whose manifest cannot be read.
+  // The manifest of an image cannot be read.
   std::string manifest = *ReadFile(store_ / "c/manifest.pb");
   WriteFile(store_ / "c/manifest.pb", "x");
   report = Gc();
@@ -130,7 +132,7 @@ TEST_F(SharedUnitsTest, GcLeavesPacksAloneWhoseNeedsAreUnknown) {
   ExpectIntact("c", changed);
 }
 
-// gc while a dump is between its links and its commit.
+// gc runs while a dump has linked packs but is not committed.
 TEST_F(SharedUnitsTest, GcBesideADumpTakesNothingFromIt) {
   std::string memory = Memory(1);
   Dump("a", memory);
@@ -154,7 +156,7 @@ TEST_F(SharedUnitsTest, GcBesideADumpTakesNothingFromIt) {
   ExpectIntact("c", memory);
 }
 
-// The other order: gc holds the pack, so the dump writes its own.
+// The other order: gc has locked the pack, so the dump writes its own.
 TEST_F(SharedUnitsTest, ADumpBesideAGcDoesNotWaitForIt) {
   std::string memory = Memory(1);
   Dump("a", memory);
@@ -178,7 +180,8 @@ TEST_F(SharedUnitsTest, ADumpBesideAGcDoesNotWaitForIt) {
   ExpectIntact("c", changed);
 }
 
-// Between gc's reading of the images and its lock on the pack an image goes, and another comes.
+// An image is deleted and another one appears after gc has read the images and before it locks the
+// pack.
 TEST_F(SharedUnitsTest, GcChecksAgainUnderTheLock) {
   std::string memory = Memory(1);
   Dump("a", memory);
@@ -194,7 +197,7 @@ TEST_F(SharedUnitsTest, GcChecksAgainUnderTheLock) {
   options.before_step = [&](std::string_view step) -> Status {
     if (!step.starts_with("lock ") || locked) return {};
     locked = true;
-    // As many names as before, and one of them of the new image.
+    // The pack has as many hard links as before, but one of them belongs to the new image.
     EXPECT_TRUE(DeleteImage(store_ / "c"));
     EXPECT_TRUE(writer->Commit(manifest, {}));
     return {};
@@ -206,7 +209,7 @@ TEST_F(SharedUnitsTest, GcChecksAgainUnderTheLock) {
   ExpectIntact("d", memory);
 }
 
-// Runs it in a child that is killed before its n-th step, for every n until it has no more.
+// Runs `work` in a child that is killed before its n-th step, for every n until all steps have run.
 void KilledAtEachStep(const std::function<void(std::function<Status(std::string_view)>)>& work,
                       const std::function<void()>& check) {
   for (int n = 0;; ++n) {

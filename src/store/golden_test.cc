@@ -1,5 +1,5 @@
-// tests/image/golden/v1 is an image of format 1, kept as it was written when the format was new. It
-// must always open, verify and mean the same. The image of a new format is written once, with
+// tests/image/golden/v1 is an image of format 1 from the time when the format was new. It must
+// always open, verify and have the same contents. To write the image of a new format once, run
 //   STASIS_WRITE_GOLDEN=tests/image/golden store_test --gtest_filter='GoldenTest.*'
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-// One for every branch of XXH3, which distinguishes its inputs by their length.
+// One length for every branch of XXH3, which selects its algorithm by the length of the input.
 constexpr size_t kLengths[] = {0,  1,  2,  3,   4,   5,   8,   9,   16,  17,  32,   33,   64,
                                65, 96, 97, 128, 129, 159, 160, 240, 241, 256, 1024, 1025, 5000};
 
@@ -42,12 +42,12 @@ std::string BlockOf(char letter) { return Text(letter, kBlock); }
 std::string PageOf(char letter) { return Text(letter, kPageBytes); }
 std::string PageOfNoise(uint32_t seed) { return Noise(kPageBytes, seed); }
 
-// Blocks without a codec, in lz4 and in zstd, a zero block, one that occurs twice, and a short one.
+// Uncompressed blocks, blocks in lz4 and zstd, a zero block, a repeated block, and a short one.
 std::string GoldenMemory() {
   return Noise(kBlock, 1) + BlockOf('L') + std::string(kBlock, '\0') + BlockOf('Z') + BlockOf('L') +
          Noise(kBlock, 4) + Noise(4096 + 40, 2);
 }
-// The same of pages.
+// The same kinds of pages.
 std::string GoldenPages() {
   return PageOfNoise(11) + PageOf('L') + std::string(2 * kPageBytes, '\0') + PageOf('Z') +
          PageOf('z') + PageOfNoise(12) + PageOf('L') + PageOfNoise(13);
@@ -61,7 +61,7 @@ Manifest GoldenManifest() {
   return m;
 }
 
-// Returns the path.
+// Returns the path of the written image.
 std::string WriteImage(const std::string& store, const std::string& name, const std::string& memory,
                        const std::string& pages, Compression compression, bool is_golden = false) {
   auto image = MustBegin(store, name);
@@ -94,7 +94,8 @@ std::string WriteImage(const std::string& store, const std::string& name, const 
   return image->path();
 }
 
-// Earlier images of which the golden one needs only a part, so that gc leaves holes in their packs.
+// Writes earlier images. The golden image needs only a part of their units, so gc punches holes in
+// their packs.
 void WriteGolden(const std::string& store) {
   const std::string earlier[] = {
       WriteImage(store, "first", BlockOf('L') + Noise(kBlock, 3), PageOf('L') + PageOf('l'),

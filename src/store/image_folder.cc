@@ -59,18 +59,16 @@ Status LockFolder(int folder_fd, LockKind kind, const std::string& what) {
   if (errno == EWOULDBLOCK) {
     return Fail(Code::kAborted, Domain::kImage, 0,
                 what + (kind == LockKind::kShared ? " is being deleted" : " is in use"),
-                "Try again when the other stasis has finished.");
+                "Try again when the other stasis command has finished.");
   }
   if (kind == LockKind::kShared) return {};
   return FailErrno(errno, "lock " + what);
 }
 
 bool IsSameFolder(int parent_fd, const std::string& name, int folder_fd) {
-  struct stat by_name;
-  struct stat by_fd;
+  struct stat by_name, by_fd;
   return ::fstatat(parent_fd, name.c_str(), &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
-         ::fstat(folder_fd, &by_fd) == 0 && by_name.st_dev == by_fd.st_dev &&
-         by_name.st_ino == by_fd.st_ino;
+         ::fstat(folder_fd, &by_fd) == 0 && FileId::Of(by_name) == FileId::Of(by_fd);
 }
 
 Status RenameNoReplace(int store_fd, const std::string& from, const std::string& to) {
@@ -117,7 +115,7 @@ Status CheckImageName(const std::string& name) {
                           [](char c) { return IsNameChar(c) || c == '.' || c == '_' || c == '-'; });
   if (good) return {};
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              "\"" + Printable(name) + "\" cannot be the name of an image",
+              "\"" + Printable(name) + "\" is not a valid name of an image",
               fmt::format("A name is 1 to {} letters, digits, '.', '_' and '-', and begins with a "
                           "letter or a digit.",
                           kMaxImageNameBytes));
@@ -127,13 +125,6 @@ Status RemoveHidden(int store_fd, const std::string& store, const std::string& n
                     const std::function<void()>& removed) {
   if (::fsync(store_fd) != 0) return FailErrno(errno, "sync " + store);
   return RemoveTree(store + "/" + name, removed);
-}
-
-void AllowManyFiles() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 size_t BoundedByOpenFiles(size_t most) {
@@ -149,7 +140,7 @@ Error WithSpaceHint(Error error, const std::string& path) {
     error.message += fmt::format(" ({} bytes are free on the file system of {})", *free, path);
   }
   return std::move(error).WithHint(
-      "Free some space there (`stasis image delete` and `stasis image gc` give back what images "
+      "Free some space there (`stasis image delete` and `stasis image gc` free space that images "
       "take), or dump to another file system with -d DIR.");
 }
 

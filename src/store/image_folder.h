@@ -1,14 +1,14 @@
-// An image as a folder of its store: valid names, and the hidden names and locks while it is
-// written, deleted or restored:
+// The folder of an image: its valid names, and the hidden names and locks that are used while an
+// image is written, deleted or restored:
 //
 //   .NAME.partial-HEX        being written (image_writer.h)
 //   .NAME.partial-HEX.late   files that CRIU wrote too late to be part of the image
 //   .NAME.deleted-HEX        being deleted (store/store_folder.h)
 //   .NAME.cpu-HEX            CRIU's files, made from its pages for a restore
 //
-// A process that works on a hidden folder, or reads an image, holds flock(LOCK_SH) on it; removing
-// it needs LOCK_EX. The kernel releases the lock when its holder ends in any way, so an abandoned
-// folder can be told from one in use.
+// A process that works on a hidden folder, or reads an image, holds flock(LOCK_SH) on the folder;
+// removing it needs LOCK_EX. The kernel releases the lock when the process exits or is killed, so
+// an abandoned folder can be distinguished from one in use.
 #pragma once
 
 #include <functional>
@@ -22,9 +22,9 @@ namespace stasis::store {
 
 inline constexpr size_t kMaxImageNameBytes = 128;
 
-// [A-Za-z0-9][A-Za-z0-9._-]{0,127}, else kInvalidArgument.
+// Returns kInvalidArgument unless `name` matches [A-Za-z0-9][A-Za-z0-9._-]{0,127}.
 Status CheckImageName(const std::string& name);
-// Returns whether the folder has a manifest, intact or not.
+// Returns whether the folder has a manifest. The manifest may be damaged.
 bool HasManifest(const std::string& folder);
 
 inline constexpr char kPartial[] = "partial";
@@ -32,7 +32,7 @@ inline constexpr char kDeleted[] = "deleted";
 inline constexpr char kCpuFiles[] = "cpu";
 // Returns a new hidden name.
 Result<std::string> HiddenName(const std::string& name, const char* purpose);
-// Returns whether `name` is a hidden name of Stasis; with a purpose, one for that.
+// Returns whether `name` is a hidden name of Stasis, and for `purpose` if that is not empty.
 bool IsHiddenName(std::string_view name, std::string_view purpose = {});
 
 enum class LockKind : uint8_t { kShared, kExclusive };
@@ -41,11 +41,11 @@ enum class LockKind : uint8_t { kShared, kExclusive };
 Status LockFolder(int folder_fd, LockKind kind, const std::string& what);
 // Returns whether `name` in `parent_fd` is the folder that `folder_fd` has open.
 bool IsSameFolder(int parent_fd, const std::string& name, int folder_fd);
-// Renames within a store. Returns kAlreadyExists if `to` is taken.
+// Renames within a store. Returns kAlreadyExists if `to` exists.
 Status RenameNoReplace(int store_fd, const std::string& from, const std::string& to);
 
-// Creates a hidden folder of mode 0700 and locks it, shared. `before` is called with each path that
-// is tried, before it exists: a sweep may remove a folder before it is locked.
+// Creates a hidden folder of mode 0700 and takes the shared lock on it. Tries another name if a
+// sweep removes the folder before it is locked. Calls `before` with each path before it exists.
 struct Hidden {
   std::string name;
   UniqueFd fd;
@@ -53,20 +53,18 @@ struct Hidden {
 Result<Hidden> MakeHidden(const std::string& store, const std::string& name, const char* purpose,
                           const std::function<Status(const std::string& path)>& before = nullptr);
 
-// Removes a hidden folder. Its hidden name is synced before anything is removed: otherwise a power
-// cut could leave an image under its former name with a part of its files. `removed` is called
-// after each removed file.
+// Removes a hidden folder. Syncs the hidden name before it removes files: otherwise, after a power
+// failure, an image could appear under its former name with only a part of its files. Calls
+// `removed` after each removed file.
 Status RemoveHidden(int store_fd, const std::string& store, const std::string& name,
                     const std::function<void()>& removed = nullptr);
 
-// Adds to an error of a system call in the store at `path` what the user can do if the disk is
-// full.
+// If a system call in the store at `path` failed because the disk is full, adds the free bytes and
+// a hint to its error.
 Error WithSpaceHint(Error error, const std::string& path);
 
-// Raises the limit of open files: a store may have many images and packs open at once.
-void AllowManyFiles();
-// Returns `most`, or an eighth of the limit of open files if that is less: several parts of a
-// program may each keep so many open.
+// Returns `most`, or an eighth of the limit on open files if that is less, because several parts of
+// a program may each keep that many files open.
 size_t BoundedByOpenFiles(size_t most);
 
 }  // namespace stasis::store

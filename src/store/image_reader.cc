@@ -21,7 +21,7 @@ namespace stasis::store {
 
 namespace {
 
-// The whole manifest file, its length bounded before anything is allocated.
+// Reads the manifest file. Checks its length before it allocates memory.
 Result<std::string> ReadManifestFile(int folder_fd, const std::string& image) {
   auto opened = OpenRegular(folder_fd, kManifestName);
   if (!opened) {
@@ -35,31 +35,31 @@ Result<std::string> ReadManifestFile(int folder_fd, const std::string& image) {
   constexpr uint64_t kMostBytes = kMaxManifestBytes + kEnvelopeBytes + kOriginBytes;
   if (opened->size_bytes > kMostBytes) {
     return Fail(Code::kDataLoss, Domain::kImage, 0,
-                fmt::format("{}: {} has {} bytes; the most is {}", image, kManifestName,
+                fmt::format("{}: {} has {} bytes; at most {} are allowed", image, kManifestName,
                             opened->size_bytes, kMostBytes),
                 kOtherCopyHint);
   }
   std::string file(opened->size_bytes, '\0');
-  if (auto status = PreadAll(opened->fd.get(), file.data(), file.size(), 0); !status) {
-    return Fail(std::move(status.error()).WithContext("read manifest of " + image));
-  }
+  STASIS_TRY(Annotate(PreadAll(opened->fd.get(), file.data(), file.size(), 0),
+                      "read manifest of " + image));
   return file;
 }
 
 std::string LengthMessage(uint64_t found, uint64_t expected) {
-  return fmt::format("is {} than it was: {} bytes, recorded are {}",
+  return fmt::format("is {} than recorded: it has {} bytes instead of {}",
                      found < expected ? "shorter" : "longer", found, expected);
 }
 
-// The first piece of a file whose checksum differs from the recorded one, as a finding.
+// Returns a finding about the first chunk whose checksum differs from the recorded one.
 std::optional<Finding> Compare(const File& recorded, const File& found, uint32_t chunk_bytes) {
   for (size_t i = 0; i < recorded.checksums.size(); ++i) {
     if (found.checksums[i] == recorded.checksums[i]) continue;
     uint64_t begin = uint64_t{i} * chunk_bytes;
     uint64_t end = std::min<uint64_t>(begin + chunk_bytes, recorded.size_bytes);
-    return Finding{recorded.path,
-                   fmt::format("is damaged between byte {} and {}: checksum {}, recorded is {}",
-                               begin, end, found.checksums[i].Hex(), recorded.checksums[i].Hex())};
+    return Finding{
+        recorded.path,
+        fmt::format("is damaged between byte {} and {}: its checksum is {} instead of {}", begin,
+                    end, found.checksums[i].Hex(), recorded.checksums[i].Hex())};
   }
   return std::nullopt;
 }
@@ -80,27 +80,23 @@ Status VerifyReport::ToStatus(const std::string& image) const {
 }
 
 Result<std::unique_ptr<ImageReader>> ImageReader::Open(const std::string& path, Deletion deletion) {
-  auto folder = OpenFolder(path);
-  if (!folder) return Fail(std::move(folder.error()).WithContext("open image " + path));
-  std::unique_ptr<ImageReader> reader(new ImageReader(AbsolutePath(path), std::move(*folder)));
+  STASIS_ASSIGN(UniqueFd folder, Annotate(OpenFolder(path), "open image " + path));
+  std::unique_ptr<ImageReader> reader(new ImageReader(AbsolutePath(path), std::move(folder)));
   if (deletion == Deletion::kExcluded) {
     STASIS_TRY(LockFolder(reader->folder_.get(), LockKind::kShared, "image " + path));
   }
   STASIS_ASSIGN(std::string file, ReadManifestFile(reader->folder_.get(), path));
   STASIS_ASSIGN(std::string_view body, OpenEnvelope(file, path));
-  auto manifest = DecodeManifest(body);
-  if (!manifest) {
-    return Fail(std::move(manifest.error())
-                    .WithContext(std::string("read ") + kManifestName)
-                    .WithContext("open image " + path));
-  }
-  reader->manifest_ = std::move(*manifest);
+  STASIS_ASSIGN(
+      reader->manifest_,
+      Annotate(DecodeManifest(body), fmt::format("open image {}: read {}", path, kManifestName)));
   reader->origin_ = ReadOrigin(file);
   if ((NumberAt<uint64_t>(file, 24) & ~kFeatureOrigin) != FeaturesOf(reader->manifest_)) {
-    return Fail(Code::kInvalidArgument, Domain::kImage, 0,
-                fmt::format("open image {}: {} says that it uses other features than it does", path,
-                            kManifestName),
-                kOtherCopyHint);
+    return Fail(
+        Code::kInvalidArgument, Domain::kImage, 0,
+        fmt::format("open image {}: the features that {} announces do not match its contents", path,
+                    kManifestName),
+        kOtherCopyHint);
   }
   return reader;
 }
@@ -152,8 +148,8 @@ void ImageReader::FindStrays(std::vector<Finding>& findings) const {
   }
 }
 
-// Every unit that the image refers to is in its pack and, with kFull, intact. Other units of a pack
-// belong to other images; they may be holes. Returns the bytes compared.
+// Checks that every unit to which the image refers is in its pack and, with kFull, intact. Other
+// units of a pack belong to other images and may be holes. Returns the bytes compared.
 Result<uint64_t> ImageReader::VerifyUnits(VerifyLevel level, const Progress& progress,
                                           std::vector<Finding>& findings) const {
   if (manifest_.packs.empty()) return 0;
@@ -168,7 +164,7 @@ Result<VerifyReport> ImageReader::Verify(VerifyLevel level, const Progress& prog
   VerifyReport report;
   report.files = manifest_.files.size() + manifest_.packs.size();
 
-  // One progress for files and then units.
+  // Returns the progress of files or units as a part of the progress of the whole image.
   auto part = [&, total = manifest_.TotalBytes()](uint64_t before) -> Progress {
     if (!progress) return nullptr;
     return [&progress, total, before](uint64_t done, uint64_t) {
@@ -244,7 +240,7 @@ Result<PackReader> ImageReader::OpenPack(const Pack& pack) const {
   STASIS_ASSIGN(PackReader reader, PackReader::Open(std::move(opened), pack.path()));
   if (reader.id() != pack.id || reader.index().checksum != pack.index_checksum ||
       reader.index().unit_bytes != pack.unit_bytes) {
-    return damaged("is another pack than the one recorded");
+    return damaged("is not the recorded pack");
   }
   return reader;
 }

@@ -1,5 +1,5 @@
-// Reads an image. Open reads only the manifest, Verify everything. An open image cannot be deleted
-// by another stasis. Safe to use from several threads.
+// Reads an image. Open reads only the manifest; Verify reads all files. No other stasis process can
+// delete an open image. Safe to use from several threads.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 namespace stasis::store {
 
 enum class VerifyLevel : uint8_t {
-  kPresence,     // every file is there, has its length, and there is no other
-  kAllButUnits,  // and has its bytes, except units in packs, which are checked when they are read
-  kFull,         // and these
+  kPresence,     // the image has exactly the recorded files, with the recorded lengths
+  kAllButUnits,  // also the contents of files, but not units in packs, which every read checks
+  kFull,         // also the units in packs
 };
 
 // One deviation from the manifest.
@@ -44,31 +44,32 @@ class PackReader;
 
 class ImageReader {
  public:
-  // kExcluded: the image cannot be deleted while the object lives. kAllowed: for a look at the
-  // manifest, which must not block a deletion.
+  // kExcluded: the image cannot be deleted while the object exists. kAllowed: it can, because the
+  // caller reads only the manifest and must not block a deletion.
   enum class Deletion : uint8_t { kExcluded, kAllowed };
-  // Errors: kNotFound: there is no such folder. kInvalidArgument: it is not an image, or its
-  // manifest breaks a rule. kDataLoss: the manifest is damaged. kUnimplemented: another format.
+  // Returns kNotFound if there is no such folder, kInvalidArgument if it is not an image or its
+  // manifest breaks a rule, kDataLoss if the manifest is damaged, and kUnimplemented if this Stasis
+  // does not support its format.
   static Result<std::unique_ptr<ImageReader>> Open(const std::string& path,
                                                    Deletion deletion = Deletion::kExcluded);
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& path() const { return path_; }
-  // Returns whether the installation with this key wrote the manifest. nullptr: there is no key.
+  // Returns whether the installation with this key wrote the manifest. `key` may be nullptr.
   Origin OriginBy(const OriginKey* key) const;
   // The key of the origin MAC; nullopt if there is no MAC.
   std::optional<Id128> origin_key_id() const;
   // The image's folder, open while this object lives.
   int dir_fd() const { return folder_.get(); }
 
-  // Fails only with kCancelled; everything found is in the report.
+  // Fails only with kCancelled; all deviations are in the report.
   Result<VerifyReport> Verify(VerifyLevel level, const Progress& progress = nullptr) const;
 
   // Opens a file that the manifest lists, and checks its length.
   Result<OpenedFile> OpenFile(const std::string& path) const;
   // Opens a pack of the manifest. Returns kDataLoss if the file is not the recorded one.
   Result<PackReader> OpenPack(const Pack& pack) const;
-  // The folder with CRIU's images, to hand to CRIU.
+  // Opens the folder with CRIU's files.
   Result<UniqueFd> OpenCpuFolder() const;
 
  private:

@@ -24,7 +24,7 @@ class ReaderTest : public ::testing::Test {
  protected:
   ReaderTest() : path_(MakeImage(store_.path(), "a")) {}
 
-  // The findings of a full verification, one line each.
+  // Verifies an image and returns one line for each finding.
   std::string Findings(VerifyLevel level = VerifyLevel::kFull) {
     auto reader = ImageReader::Open(path_);
     if (!reader) return "open: " + reader.error().ToString();
@@ -83,7 +83,7 @@ TEST_F(ReaderTest, ChangedBytesAreFoundAndTheirFileIsNamed) {
   for (const char* name : {"cpu/inventory.img", "cpu/pages-1.img", "log/criu-dump.log"}) {
     std::string file = path_ + "/" + name;
     std::string good = *ReadFile(file);
-    // Every byte of a short file, a thousand of a long one.
+    // Changes every byte of a short file, and a thousand bytes of a long one.
     for (size_t i = 0; i < good.size(); i += 1 + good.size() / 1000) {
       std::string bad = good;
       bad[i] ^= 0x10;
@@ -102,10 +102,10 @@ TEST_F(ReaderTest, OtherLengthsMissingAndAdditionalFilesAreFound) {
   std::string pages = path_ + "/cpu/pages-1.img";
   ASSERT_EQ(::truncate(pages.c_str(), 299'999), 0);
   EXPECT_EQ(Findings(VerifyLevel::kPresence),
-            "cpu/pages-1.img is shorter than it was: 299999 bytes, recorded are 300000\n");
+            "cpu/pages-1.img is shorter than recorded: it has 299999 bytes instead of 300000\n");
   ASSERT_EQ(::truncate(pages.c_str(), 300'001), 0);
   EXPECT_EQ(Findings(VerifyLevel::kPresence),
-            "cpu/pages-1.img is longer than it was: 300001 bytes, recorded are 300000\n");
+            "cpu/pages-1.img is longer than recorded: it has 300001 bytes instead of 300000\n");
   ASSERT_EQ(::unlink(pages.c_str()), 0);
   EXPECT_EQ(Findings(VerifyLevel::kPresence), "cpu/pages-1.img is missing\n");
 
@@ -178,7 +178,7 @@ TEST_F(ReaderTest, FoldersThatAreNotImagesAreRefused) {
   EXPECT_NE(folder.error().message.find("is not a Stasis image"), std::string::npos);
   WriteFile(store_ / "file", "x");
   EXPECT_FALSE(ImageReader::Open(store_ / "file"));
-  // A manifest that claims to be enormous costs nothing.
+  // A manifest with an enormous length is rejected without allocating memory.
   ASSERT_EQ(::truncate((path_ + "/manifest.pb").c_str(), off_t{1} << 40), 0);
   EXPECT_EQ(OpenError().code, Code::kDataLoss);
 }

@@ -1,4 +1,4 @@
-// One image as a JSON document: `stasis image inspect --json`.
+// Describes an image as a JSON document, for `stasis image inspect --json`.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ uint64_t DeviceBytes(const Manifest& manifest);
 // Returns "own", "changed", "other" or "unknown".
 const char* OriginName(Origin origin);
 
-// `key` is the key of the user who reads, or nullptr; it shows whether that user wrote the image.
+// `key` is the origin key of the user who reads the report, or nullptr. With the key, the report
+// shows whether this user wrote the image.
 nlohmann::json InspectJson(const ImageReader& image, const OriginKey* key = nullptr);
 
 }  // namespace stasis::store

@@ -1,4 +1,4 @@
-// Helpers of the tests: a store in a temporary folder, and a small image in it.
+// Test helpers: a store in a temporary folder, and a small image in it.
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ class TempStore {
   std::string path_;
 };
 
-// Every field that a manifest has, set to something.
+// Returns a manifest in which every field is set.
 inline Manifest FullManifest() {
   Manifest m;
   m.host = HostNow();
@@ -63,7 +63,7 @@ inline void WriteFile(const std::string& path, std::string_view data) {
   ASSERT_TRUE(WriteAll(fd->get(), data));
 }
 
-// Bytes that repeat nowhere near.
+// Returns pseudo-random bytes.
 inline std::string Noise(size_t size, uint32_t seed = 1) {
   std::string data(size, '\0');
   for (char& c : data) {

@@ -29,7 +29,7 @@ namespace {
 
 constexpr char kCriuFolder[] = "criu";
 
-// Folders that are created when they are needed.
+// Returns whether a folder is created only when it is needed.
 bool IsOptional(std::string_view folder) { return folder == kAgentFolder; }
 
 Result<UniqueFd> MakeFolderAt(int parent_fd, const std::string& name) {
@@ -51,8 +51,8 @@ struct ImageWriter::Step {
   Status (ImageWriter::*run)(Commitment&);
 };
 
-// The order is the promise: the manifest is written after everything that it describes, and the
-// rename happens after everything is on the disk.
+// The order makes the commit atomic: the manifest is written after all files that it describes, and
+// the rename follows after all of them are on the disk.
 const ImageWriter::Step ImageWriter::kSteps[] = {
     {"take CRIU's files", &ImageWriter::TakeCpuFiles},
     {"set late files aside", &ImageWriter::SetLateFilesAside},
@@ -81,7 +81,7 @@ Status ImageWriter::CreatePartial() {
   for (; !PathExists(there); there = there.parent_path()) {
     new_folders_parents_.push_back(there.parent_path());
   }
-  STASIS_TRY(OpenOwn(there, O_PATH));  // before anything is created behind a foreign link
+  STASIS_TRY(OpenOwn(there, O_PATH));  // create nothing behind a link of another user
   STASIS_TRY(MakeDirs(store_));
   STASIS_ASSIGN(store_fd_, OpenOwn(store_, O_RDONLY | O_DIRECTORY));
   if (PathExists(path())) {
@@ -94,7 +94,7 @@ Status ImageWriter::CreatePartial() {
   partial_fd_ = std::move(hidden.fd);
   late_ = partial_ + ".late";
   for (std::string_view folder : kFolders) {
-    if (IsOptional(folder)) continue;  // when it is needed
+    if (IsOptional(folder)) continue;
     STASIS_TRY(MakeFolderAt(partial_fd_.get(), std::string(folder)));
   }
   STASIS_ASSIGN(criu_fd_, MakeFolderAt(partial_fd_.get(), kCriuFolder));
@@ -104,7 +104,7 @@ Status ImageWriter::CreatePartial() {
 
 ImageWriter::~ImageWriter() {
   if (committed_) {
-    (void)AfterCommit();  // remains are swept later
+    (void)AfterCommit();  // a sweep removes files that this leaves
   } else {
     (void)Abort();
   }
@@ -147,7 +147,7 @@ Result<OpenedFile> ImageWriter::LinkPack(int image_fd, const Pack& pack, const F
     STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
     struct stat st;
     if (::fstat(opened.fd.get(), &st) != 0) return FailErrno(errno, "stat " + path);
-    if (!(FileId::Of(st) == file)) return Fail(Code::kAborted, path + " is another file now");
+    if (FileId::Of(st) != file) return Fail(Code::kAborted, path + " was replaced meanwhile");
     // Unlike a folder's lock this one is required: without locks a running gc cannot be detected.
     if (TEMP_FAILURE_RETRY(::flock(opened.fd.get(), LOCK_SH | LOCK_NB)) != 0) {
       return FailErrno(errno, "lock " + path);
@@ -190,7 +190,7 @@ Status ImageWriter::AddLogFile(const std::string& name, const std::string& sourc
   struct stat st;
   if (::fstat(fd.get(), &st) != 0) return FailErrno(errno, "stat " + source);
   auto size = static_cast<uint64_t>(st.st_size);
-  // One byte more than is kept, so that AddLog notices that something is missing.
+  // Read one byte more than AddLog keeps, so that it adds the note about the missing beginning.
   uint64_t wanted = std::min(size, kMaxLogBytes + 1);
   std::string text(wanted, '\0');
   STASIS_TRY(PreadAll(fd.get(), text.data(), wanted, size - wanted));
@@ -211,8 +211,8 @@ Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
     if (options.before_step) status = options.before_step(step.name);
     if (status) status = (this->*step.run)(commitment);
     if (status) continue;
-    // The last step failed: the image has its name already and must lose it. The sync keeps a power
-    // failure from bringing the name back after Abort has removed files.
+    // If the last step failed, the image is already published and must be hidden again. After the
+    // sync, a power failure cannot bring back its name when Abort has removed files.
     if (committed_) {
       Status undone = RenameNoReplace(store_fd_.get(), name_, partial_);
       if (undone) {
@@ -229,7 +229,7 @@ Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
                     .WithContext(std::string(step.name))
                     .WithContext("write image " + path()));
   }
-  // From now on the image may be read and deleted by others.
+  // From now on other processes may read and delete the image.
   partial_fd_.Reset();
   linked_packs_.clear();
   return {};
@@ -243,7 +243,7 @@ Status ImageWriter::TakeCpuFiles(Commitment&) {
     STASIS_TRY(CheckFilePath(to));
     if (!entry.is_regular) {
       return Fail(Code::kInternal, Domain::kImage, 0,
-                  "CRIU left " + Printable(entry.name) + ", which is no regular file");
+                  "CRIU wrote " + Printable(entry.name) + ", which is not a regular file");
     }
     if (::renameat2(criu_fd_.get(), entry.name.c_str(), partial_fd_.get(), to.c_str(),
                     RENAME_NOREPLACE) != 0) {
@@ -270,8 +270,8 @@ std::vector<std::string> ImageWriter::Folders() const {
   return folders;
 }
 
-// Packs have checksums of their own, computed while they were written: only their indexes are read
-// here. Every run must be in its pack, and a linked pack must be the one that was checked.
+// Reads only the indexes of packs: the checksums of units were computed when they were written.
+// Checks that every run is in its pack, and that no linked pack has changed since it was checked.
 Status ImageWriter::DescribePacks(Commitment& commitment) {
   Manifest& manifest = commitment.manifest;
   std::unordered_map<std::string, size_t> listed;  // indexes into the manifest's packs
@@ -282,7 +282,7 @@ Status ImageWriter::DescribePacks(Commitment& commitment) {
   for (const Entry& entry : entries) {
     const std::string path = std::string(kPacksFolder) + "/" + entry.name;
     STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
-    // An unfinished pack would otherwise be found by the first reader that needs it.
+    // This detects an unfinished pack now, instead of during a restore.
     STASIS_ASSIGN(PackIndex index, ReadPackIndex(opened.fd.get(), opened.size_bytes, path));
     auto at = listed.find(path);
     if (at == listed.end() || manifest.packs[at->second].id != index.id ||
@@ -349,11 +349,11 @@ Status ImageWriter::ChecksumFiles(Commitment& commitment) {
 Status ImageWriter::SyncFiles(Commitment& commitment) {
   std::vector<std::string> paths;
   for (const File& file : commitment.manifest.files) paths.push_back(file.path);
-  // Packs of earlier images are included: such an image may be a copy, and cp syncs nothing. To
-  // sync a file again costs next to nothing.
+  // Sync the packs of earlier images too: such an image may be a copy, and cp does not sync files.
+  // Syncing a file again costs almost nothing.
   for (const Pack& pack : commitment.manifest.packs) paths.push_back(pack.path());
   uint64_t total = commitment.manifest.TotalBytes();
-  // All bytes are done; the call only asks whether to go on.
+  // All bytes are counted already. The callback only checks whether to cancel.
   return SyncAll(partial_fd_.get(), paths, [&](uint64_t, uint64_t) {
     return !commitment.progress || commitment.progress(total, total);
   });
@@ -415,8 +415,8 @@ Status ImageWriter::Abort(const RemovalOptions& options) {
   auto before = [&](std::string_view step) {
     return options.before_step ? options.before_step(step) : Status{};
   };
-  // By the folder's descriptor, which is valid under either name and needs no lock on the store. If
-  // this call hangs and its process is killed, the kernel completes it all the same.
+  // Use the folder's descriptor, which stays valid when the folder is renamed and needs no lock on
+  // the store. If this call hangs and the process is killed, the kernel still completes it.
   STASIS_TRY(before("remove the manifest"));
   if (::unlinkat(partial_fd_.get(), kManifestName, 0) != 0 && errno != ENOENT) {
     return FailErrno(errno, fmt::format("remove {}/{}", partial_path(), kManifestName));
@@ -424,7 +424,7 @@ Status ImageWriter::Abort(const RemovalOptions& options) {
   STASIS_TRY(before("remove late files"));
   late_exists_ = true;
   STASIS_TRY(AfterCommit(options));
-  // A rename between the two steps is found in the next round.
+  // Repeat if a pending rename has happened between the two steps.
   do {
     STASIS_TRY(before("hide the folder"));
     if (IsSameFolder(store_fd_.get(), name_, partial_fd_.get())) {

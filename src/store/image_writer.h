@@ -1,6 +1,7 @@
-// Writes one image, which is then either complete or absent. Everything goes into a hidden folder
-// next to the image's future place and appears by one rename after all of it was checked, described
-// and synced. Several threads may add and link packs at once; the rest is not thread-safe.
+// Writes one image, which is then either complete or absent. All files are written to a hidden
+// folder in the store. One rename publishes the image after its files were checksummed, listed in
+// the manifest and synced. Several threads may add and link packs at the same time; the other
+// methods are not thread-safe.
 //
 //   auto writer = ImageWriter::Begin(store, "llama-3");
 //   ... CRIU dumps into (*writer)->cpu_dir_fd() ...
@@ -30,17 +31,18 @@
 namespace stasis::store {
 
 struct CommitOptions {
-  // Told the bytes checked. Can cancel while files are checked and synced, not later.
+  // Called with the bytes checksummed. Can cancel while files are checksummed and synced, but not
+  // later.
   Progress progress;
-  // Called with each step's name before the step; a failure replaces the step's own. For tests,
-  // which fail, hang and die there.
+  // Called with the name of each step before the step. An error makes the step fail without running
+  // it. For tests, which return an error, block or kill the process there.
   std::function<Status(std::string_view step)> before_step;
   // The key of the manifest's origin MAC; without a key there is no MAC.
   std::optional<OriginKey> origin;
 };
 
 struct RemovalOptions {
-  // Called after each removed file: the store answers.
+  // Called after each removed file, as a sign that the file system of the store is not hung.
   std::function<void()> removed;
   // As in CommitOptions.
   std::function<Status(std::string_view step)> before_step;
@@ -57,20 +59,20 @@ class ImageWriter {
   ImageWriter(const ImageWriter&) = delete;
   ImageWriter& operator=(const ImageWriter&) = delete;
 
-  // The folder for CRIU's files, open until this object is gone. Files that appear there after
-  // Commit (such as CRIU's stats-dump) do not become part of the image.
+  // The folder for CRIU's files, open until this object is destroyed. Files that CRIU writes there
+  // after Commit (such as stats-dump) do not become part of the image.
   int cpu_dir_fd() const { return criu_fd_.get(); }
-  // That folder's path until Commit, by its descriptor, so that a renamed parent cannot redirect
-  // it.
+  // The path of that folder until Commit. It names the descriptor, so a renamed parent folder
+  // cannot redirect it.
   std::string cpu_path() const { return "/proc/self/fd/" + std::to_string(criu_fd_.get()); }
   // The image's path after Commit.
   std::string path() const { return store_ + "/" + name_; }
   bool committed() const { return committed_; }
   // The descriptors that a forked process needs in order to write this image.
   std::vector<int> descriptors() const;
-  // Notes that a forked process has committed the image.
+  // Records that a forked process has committed the image.
   void NoteCommitted();
-  // Leaves everything as it is: Abort and the destructor do nothing from now on.
+  // Keeps all files: Abort and the destructor do nothing from now on.
   void Abandon();
 
   // Creates a file of mode 0600 at FOLDER/NAME (manifest_check.h), open for writing.
@@ -78,12 +80,12 @@ class ImageWriter {
   // Creates the file of a new pack, `pack.path()`, empty (pack.h). Commit refuses packs without an
   // index and packs that the manifest does not list.
   Result<UniqueFd> AddPack(const Pack& pack);
-  // Makes the file `name` that CRIU wrote that pack; the file has an index.
+  // Moves the file `name`, which CRIU wrote and which has got an index, to `pack.path()`.
   Status AdoptPack(const std::string& name, const Pack& pack);
-  // Makes the pack `pack.path()` of another image of this store a file of this one too: a hard
-  // link, with a shared lock until this object is gone, so that gc leaves it alone. Fails and
-  // changes nothing if the file system makes no link, if gc is working on the pack, and if it is
-  // another file than `file`.
+  // Adds a hard link to the pack `pack.path()` of another image of this store. Holds a shared lock
+  // on the pack until this image is committed or this object is destroyed, so that gc does not
+  // change it. Fails without changing anything if the file system does not support links, gc is
+  // working on the pack, or the pack is not the file `file`.
   Result<OpenedFile> LinkPack(int image_fd, const Pack& pack, const FileId& file);
   void UnlinkPack(const Pack& pack);
   // The folder with all images.
@@ -94,19 +96,20 @@ class ImageWriter {
   Status AddLogFile(const std::string& name, const std::string& source);
 
   // Fills in the id (if there is none), time, files, and sizes and checksums of the packs of
-  // `manifest`. On failure the image is absent, and Abort or the destructor removes what was
-  // written. After success the image is complete on the disk, also after a power failure.
+  // `manifest`. On failure the image is absent, and Abort or the destructor removes all files.
+  // After success the image is complete and survives a power failure.
   Status Commit(Manifest& manifest, const CommitOptions& options);
-  // The names of the steps of Commit, for tests that fail each.
+  // Returns the names of the steps of Commit, for tests that make each of them fail.
   static std::vector<std::string_view> CommitSteps();
 
-  // Removes the files that came too late. Call it when CRIU has ended.
+  // Removes the files that CRIU wrote after Commit. Call it when CRIU has exited.
   Status AfterCommit(const RemovalOptions& options = {});
-  // Removes everything that is not committed, also if a forked process was killed in the middle of
-  // Commit: its rename may still be on its way to a server, or wait in the kernel. The manifest is
-  // removed first, so that such a rename never publishes an image. Safe to call again.
+  // Removes everything that was not committed, even if a forked process was killed during Commit.
+  // The rename of that process may still be pending in the kernel or on a file server. The manifest
+  // is removed first, so that a pending rename cannot publish an image. Can be called again after a
+  // failure.
   Status Abort(const RemovalOptions& options = {});
-  // The hidden folders that Abort removes, and AfterCommit after a Commit.
+  // The hidden folders. Abort removes both, AfterCommit only the second.
   std::string partial_path() const { return store_ + "/" + partial_; }
   std::string late_path() const { return store_ + "/" + late_; }
 
@@ -135,12 +138,12 @@ class ImageWriter {
   std::string name_;
   std::string partial_;  // hidden names in the store
   std::string late_;
-  // The parents of the store, and of folders above it, that were created here.
+  // The parents of the folders that were created for the store: they must be synced too.
   std::vector<std::string> new_folders_parents_;
   UniqueFd store_fd_;
   UniqueFd partial_fd_;  // holds the lock on the partial image, until it is committed
   UniqueFd criu_fd_;
-  UniqueFd criu_lock_;  // apart from criu_fd_, whose lock CRIU would inherit
+  UniqueFd criu_lock_;  // not criu_fd_, because CRIU would inherit its lock
   // Packs that are shared with other images, with their locks.
   std::mutex linked_mutex_;
   std::vector<std::pair<Id128, UniqueFd>> linked_packs_;

@@ -124,7 +124,7 @@ TEST(WriterTest, AddedFilesCannotLeaveTheImage) {
   EXPECT_TRUE(writer->AddFile("packs/0.pack"));
 }
 
-// Every step made to fail: nothing to be seen but the error, and nothing left after Abort.
+// When any step fails, Commit returns the error, no image is visible, and Abort removes all files.
 TEST(WriterTest, AFailureAtAnyStepLeavesNoImage) {
   for (std::string_view step : ImageWriter::CommitSteps()) {
     SCOPED_TRACE(step);
@@ -150,7 +150,8 @@ TEST(WriterTest, AFailureAtAnyStepLeavesNoImage) {
   }
 }
 
-// A Commit that was given up, and whose rename the kernel or a server makes later.
+// Simulates a Commit that was abandoned, and whose rename the kernel or a file server completes
+// later.
 struct LateRename {
   explicit LateRename(const TempStore& store) : writer(MustBegin(store.path(), "a")) {
     PretendCriuDump(*writer);
@@ -227,8 +228,8 @@ TEST(WriterTest, ACancelLeavesNoImage) {
   EXPECT_TRUE(Names(store.path()).empty());
 }
 
-// A file system of our own that is full, in a mount namespace of a child. Returns to the parent how
-// far it came, or a number from 100 for what went wrong.
+// Writes an image to a small file system, in a child with its own mount namespace. Returns the step
+// that the child reached, or a number from 100 on for an error of the test.
 int OnSmallDisk(const std::string& mount_point, const std::string& options) {
   if (::unshare(CLONE_NEWNS) != 0) return 100;
   if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 101;
@@ -261,8 +262,8 @@ int OnSmallDisk(const std::string& mount_point, const std::string& options) {
   return reached;
 }
 
-// `option` with each number from 1 on leaves a little more room, so that the disk is full in Begin,
-// in a log, in the commit, and at last not.
+// Tries sizes from 1 on for the mount option `option`, so that the disk becomes full in Begin, in a
+// log, in the commit, and finally not at all.
 void FillAtEachWrite(const std::string& option, const std::string& unit,
                      const std::vector<bool>& expected) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to mount a small file system";
@@ -290,7 +291,7 @@ TEST(WriterTest, WithoutInodesEachWriteIsAClearErrorAndLeavesNothing) {
 }
 
 TEST(WriterTest, WithoutSpaceEachWriteIsAClearErrorAndLeavesNothing) {
-  // A tmpfs gives folders away for nothing: Begin never fails.
+  // Folders need no space on a tmpfs, so Begin never fails.
   FillAtEachWrite("size=", "k", {false, true, true, true});
 }
 

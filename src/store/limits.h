@@ -15,7 +15,7 @@ inline constexpr uint64_t kMaxManifestBytes = 64ull << 20;  // of the protobuf b
 inline constexpr size_t kMaxPathBytes = 1024;
 inline constexpr size_t kMaxNameBytes = 255;
 inline constexpr uint64_t kMaxFileBytes = 1ull << 50;
-inline constexpr uint32_t kChunkBytes = 16u << 20;  // what we write
+inline constexpr uint32_t kChunkBytes = 16u << 20;  // of new images
 inline constexpr uint32_t kMinChunkBytes = 4u << 10;
 inline constexpr uint32_t kMaxChunkBytes = 1u << 30;
 inline constexpr uint64_t kMaxLogBytes = 1ull << 20;
@@ -24,18 +24,18 @@ inline constexpr uint64_t kMaxLogBytes = 1ull << 20;
 inline constexpr uint32_t kPageBytes = 4096;
 inline constexpr uint64_t kPackAlign = 4096;
 inline constexpr uint64_t kMaxPackUnits = 1ull << 24;     // 64 GiB of pages
-inline constexpr uint64_t kMaxImageUnits = 1ull << 25;    // in packs, each use counted
-inline constexpr uint32_t kMaxExtentBytes = kBlockBytes;  // of one that is written at once
+inline constexpr uint64_t kMaxImageUnits = 1ull << 25;    // references to units in packs
+inline constexpr uint32_t kMaxExtentBytes = kBlockBytes;  // of one PackWriter::Append
 inline constexpr size_t kMaxPacks = 16384;                // of one image
-inline constexpr size_t kMaxLinkedPacks = 128;  // written by earlier images; what we write
+inline constexpr size_t kMaxLinkedPacks = 128;  // packs of earlier images that a new one links
 
 inline constexpr char kManifestName[] = "manifest.pb";
 // The folders of an image; a file of an image lies directly in one of them.
 inline constexpr const char* kFolders[] = {"cpu", "log", "packs", "agent"};
 inline constexpr char kPacksFolder[] = "packs";
-inline constexpr char kAgentFolder[] = "agent";  // only there if something is in it
+inline constexpr char kAgentFolder[] = "agent";  // exists only if it contains files
 
-// Bits of the envelope's features: what a reader must know.
+// Bits of the envelope's features. A reader must reject an image with a bit that it does not know.
 inline constexpr uint64_t kFeatureAgent = 1;   // files in agent/
 inline constexpr uint64_t kFeatureOrigin = 2;  // an origin MAC after the body (envelope.h)
 inline constexpr uint64_t kKnownFeatures = kFeatureAgent | kFeatureOrigin;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "store/clock.h"
 
 namespace stasis::store {
 
@@ -34,7 +35,7 @@ namespace {
 uint64_t ClockNs(clockid_t clock) {
   timespec now{};
   ::clock_gettime(clock, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  return static_cast<uint64_t>(Ns(now));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What an image says about itself. manifest_codec.h turns it into bytes and back; units and
+// The manifest, which describes an image. manifest_codec.h encodes and decodes it. Units and
 // meanings of the fields are documented in proto/stasis/image/v1/manifest.proto.
 #pragma once
 
@@ -33,7 +33,7 @@ struct Software {
 };
 
 struct Job {
-  std::string id;  // empty: dumped by process id
+  std::string id;  // empty if the program was dumped by process id
   std::vector<std::string> argv;
   pid_t root_pid = 0;
   std::string working_directory;
@@ -46,15 +46,15 @@ struct Job {
 enum class GpuState : uint8_t { kNone, kRunning, kLocked, kCheckpointed, kFailed };
 
 struct Process {
-  pid_t pid = 0;  // where the dump was made; the rest of the manifest refers to it by this number
+  pid_t pid = 0;  // in the pid namespace of the dump; other records refer to this number
   pid_t ppid = 0;
   uint64_t start_ticks = 0;
   std::string comm;
   std::string exe;
-  GpuState recorded_state = GpuState::kNone;  // before the dump; kNone: no GPU process
+  GpuState recorded_state = GpuState::kNone;  // before the dump; kNone if it used no GPU
   std::vector<std::string> gpu_uuids;
   uint64_t device_bytes = 0;
-  pid_t namespace_pid = 0;  // in its own pid namespace; 0: the same as pid
+  pid_t namespace_pid = 0;  // in the program's own pid namespace; 0 if it is the same as pid
   pid_t pgid = 0;
   pid_t sid = 0;
 
@@ -67,7 +67,7 @@ struct Gpu {
   std::string uuid;
   std::string name;
   uint64_t total_bytes = 0;
-  uint64_t used_bytes = 0;  // by the job: what a restore needs
+  uint64_t used_bytes = 0;  // by the job; a restore needs as much
 };
 
 struct External {
@@ -93,7 +93,7 @@ struct File {
   std::vector<Id128> checksums;  // one for each chunk of Manifest::chunk_bytes
 };
 
-// How units are named (unit_names.h).
+// The function and key of the unit names (unit_names.h).
 struct UnitNaming {
   std::string function;
   Id128 key_id;
@@ -106,9 +106,9 @@ struct Pack {
   Id128 index_checksum;
   uint32_t unit_bytes = kBlockBytes;  // or kPageBytes
   bool linked = false;                // an earlier image wrote it
-  uint64_t used_units = 0;            // different ones that this image refers to
+  uint64_t used_units = 0;            // different units to which this image refers
   uint64_t used_bytes = 0;            // of their extents, as stored
-  int64_t checked_unix_ns = 0;        // when they were last written or compared
+  int64_t checked_unix_ns = 0;        // when these units were last written or compared
 
   std::string path() const { return std::string(kPacksFolder) + "/" + id.Hex() + ".pack"; }
 };
@@ -133,10 +133,10 @@ void ForEachRun(const std::vector<UnitRun>& runs, uint32_t unit_bytes, uint64_t 
     at += bytes;
   }
 }
-// The bytes of such a sequence that are in zero units.
+// Returns the bytes of a sequence that are in zero units.
 uint64_t ZeroBytes(const std::vector<UnitRun>& runs, uint32_t unit_bytes, uint64_t size_bytes);
 
-// A file of CRIU's that is not in the image: a restore makes it from pages.
+// A file of CRIU that is stored as pages in packs. A restore writes the file again.
 struct PageFile {
   std::string path;  // "cpu/pages-1.img"
   uint64_t size_bytes = 0;
@@ -187,7 +187,7 @@ struct Manifest {
   std::vector<PageFile> page_files;
 
   uint64_t TotalBytes() const;  // of files, and of units as they are stored
-  uint64_t AddedBytes() const;  // of these, what no earlier image had
+  uint64_t AddedBytes() const;  // the same without units of earlier images
 };
 
 // Returns name, kernel, boot id and clocks of this machine. Fields that the kernel does not provide

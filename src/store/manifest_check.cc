@@ -43,8 +43,8 @@ Status CheckFiles(const Manifest& manifest) {
     }
     if (!seen.insert(file.path).second) return Broken(file.path + " is listed twice");
     if (file.size_bytes > kMaxFileBytes) {
-      return Broken(fmt::format("{} claims {} bytes; the most is {}", file.path, file.size_bytes,
-                                kMaxFileBytes));
+      return Broken(fmt::format("{} claims {} bytes; at most {} are allowed", file.path,
+                                file.size_bytes, kMaxFileBytes));
     }
     uint64_t chunks = (file.size_bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes;
     if (file.checksums.size() != chunks) {
@@ -72,8 +72,8 @@ Status CheckPacks(const Manifest& manifest) {
   return {};
 }
 
-// A sequence of units of `unit_bytes`; the last one may be shorter. Its packs must be those for
-// units of up to `pack_unit_bytes`.
+// A sequence of units of `unit_bytes`; the last one may be shorter. It may refer only to packs with
+// units of `pack_unit_bytes`.
 struct UnitSequence {
   std::string what;
   uint64_t size_bytes;
@@ -96,8 +96,8 @@ Status CheckRuns(const Manifest& manifest, const UnitSequence& sequence, std::ve
                             manifest.packs[run.pack].unit_bytes == sequence.pack_unit_bytes &&
                             uint64_t{run.first} + run.units <= kMaxPackUnits;
     if (run.units == 0 || !in_place || units > wanted) {
-      return Broken(fmt::format("{} has {} units from unit {} of pack {} of {}", sequence.what,
-                                run.units, run.first, run.pack, used.size()));
+      return Broken(fmt::format("{} has an invalid run of {} units from unit {} of pack {} of {}",
+                                sequence.what, run.units, run.first, run.pack, used.size()));
     }
     if (run.is_zero()) continue;
     used[run.pack] = true;
@@ -110,7 +110,8 @@ Status CheckRuns(const Manifest& manifest, const UnitSequence& sequence, std::ve
 
 Status CheckRange(const Manifest& manifest, const DeviceRange& range, const std::string& what) {
   if (range.gpu >= manifest.gpus.size()) {
-    return Broken(fmt::format("{} is on GPU {} of {}", what, range.gpu, manifest.gpus.size()));
+    return Broken(fmt::format("{} is on GPU {}, but the image has {} GPUs", what, range.gpu,
+                              manifest.gpus.size()));
   }
   if (range.block_bytes == 0 || range.block_bytes > kBlockBytes) {
     return Broken(fmt::format("{} has blocks of {} bytes; 1 to {} are allowed", what,
@@ -122,7 +123,7 @@ Status CheckRange(const Manifest& manifest, const DeviceRange& range, const std:
   return {};
 }
 
-// Device ranges, files made of pages, and the packs: each of these is needed by something.
+// Checks device ranges and page files, and that each pack is needed by one of them.
 Status CheckUnits(const Manifest& manifest) {
   std::vector<bool> used(manifest.packs.size());
   uint64_t units_in_packs = 0;
@@ -137,7 +138,7 @@ Status CheckUnits(const Manifest& manifest) {
   for (const File& file : manifest.files) seen.insert(file.path);
   for (const PageFile& file : manifest.page_files) {
     STASIS_TRY(CheckFilePath(file.path));
-    if (!file.path.starts_with("cpu/")) return Broken(file.path + " cannot be made of pages");
+    if (!file.path.starts_with("cpu/")) return Broken(file.path + " cannot be stored as pages");
     if (!seen.insert(file.path).second) return Broken(file.path + " is listed twice");
     if (file.size_bytes == 0 || file.size_bytes > kMaxFileBytes ||
         file.size_bytes % kPageBytes != 0) {
@@ -147,10 +148,10 @@ Status CheckUnits(const Manifest& manifest) {
                          used, units_in_packs));
   }
   if (units_in_packs > 0 && !manifest.unit_naming) {
-    return Broken("there are units in packs, but nothing says how they are named");
+    return Broken("the manifest refers to units in packs, but does not say how they are named");
   }
   for (size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) return Broken(manifest.packs[i].path() + " is listed, but nothing needs it");
+    if (!used[i]) return Broken(manifest.packs[i].path() + " is listed, but nothing refers to it");
   }
   return {};
 }
@@ -167,8 +168,8 @@ Status CheckProcesses(const Manifest& manifest) {
           fmt::format("process {} is {} in its own namespace", process.pid, process.namespace_pid));
     }
     if (!restored.insert(process.restored_pid()).second) {
-      return Broken(
-          fmt::format("two processes have the id {} after a restore", process.restored_pid()));
+      return Broken(fmt::format("two processes would have the id {} after a restore",
+                                process.restored_pid()));
     }
   }
   return {};
@@ -224,7 +225,7 @@ Status CheckManifest(const Manifest& manifest) {
   if (!std::has_single_bit(manifest.chunk_bytes) || manifest.chunk_bytes < kMinChunkBytes ||
       manifest.chunk_bytes > kMaxChunkBytes) {
     return Broken(
-        fmt::format("checksums are over pieces of {} bytes; a power of two from {} to {} "
+        fmt::format("checksums are computed over chunks of {} bytes; a power of two from {} to {} "
                     "is allowed",
                     manifest.chunk_bytes, kMinChunkBytes, kMaxChunkBytes));
   }

@@ -1,5 +1,5 @@
-// The rules for the contents of a manifest: safe paths, bounded sizes, numbers that agree with each
-// other. They are checked before a manifest is written and after one was read.
+// The rules for the contents of a manifest: safe paths, bounded sizes, consistent numbers. They are
+// checked before a manifest is written and after it was read.
 #pragma once
 
 #include <string_view>
@@ -22,8 +22,8 @@ uint64_t FeaturesOf(const Manifest& manifest);
 // nor "..".
 bool IsPlainName(std::string_view name);
 
-// Makes `text` safe for a terminal: invalid UTF-8 and control characters become '?'. Longer text is
-// cut after `max_bytes`, between two characters.
+// Makes `text` safe for a terminal: invalid UTF-8 and control characters become '?'. Truncates it
+// to `max_bytes`, but not inside a character.
 std::string Printable(std::string_view text, size_t max_bytes = 200);
 
 }  // namespace stasis::store

@@ -11,8 +11,8 @@ namespace {
 
 namespace pb = image::v1;
 
-// The number of records of a kind in a manifest and the bytes of each, at most. Kinds that are not
-// in the table are skipped: a later, compatible Stasis may write them.
+// The maximum number of records of a kind in a manifest, and the maximum bytes of each. Kinds that
+// are not in the table are skipped: a later, compatible Stasis may write them.
 struct Bound {
   uint32_t field;
   const char* name;
@@ -39,10 +39,11 @@ constexpr Bound kBounds[] = {
 };
 
 tl::unexpected<Error> NoProtobuf() {
-  return Fail(Code::kDataLoss, Domain::kImage, 0, "the manifest's body is no protobuf message");
+  return Fail(Code::kDataLoss, Domain::kImage, 0,
+              "the body of the manifest is not a protobuf message");
 }
 
-// A protobuf varint from the front of `data`.
+// Removes a protobuf varint from the front of `data`. Returns false if there is none.
 bool TakeVarint(std::string_view& data, uint64_t& value) {
   value = 0;
   for (int shift = 0; shift < 64 && !data.empty(); shift += 7) {
@@ -58,7 +59,7 @@ bool TakeVarint(std::string_view& data, uint64_t& value) {
 Status CheckBounds(std::string_view body) {
   if (body.size() > kMaxManifestBytes) {
     return Fail(Code::kInvalidArgument, Domain::kImage, 0,
-                fmt::format("the manifest is {} bytes long; the most is {}", body.size(),
+                fmt::format("the manifest is {} bytes long; at most {} are allowed", body.size(),
                             kMaxManifestBytes));
   }
   uint64_t counts[std::size(kBounds)] = {};
@@ -89,8 +90,8 @@ Status CheckBounds(std::string_view body) {
       if (bound.field != tag >> 3) continue;
       if (++counts[i] > bound.max_count || length > bound.max_bytes) {
         return Fail(Code::kInvalidArgument, Domain::kImage, 0,
-                    fmt::format("the manifest passes a limit on {}: at most {}, of at most {} "
-                                "bytes each",
+                    fmt::format("the manifest exceeds the limit on {}: at most {} of at most {} "
+                                "bytes each are allowed",
                                 bound.name, bound.max_count, bound.max_bytes));
       }
     }
@@ -196,7 +197,8 @@ Status Take(const pb::File& from, File& to) {
   const std::string& bytes = from.checksums();
   if (bytes.size() % Id128::kBytes != 0) {
     return Fail(Code::kInvalidArgument, Domain::kImage, 0,
-                fmt::format("a list of checksums has {} bytes, no multiple of 16", bytes.size()));
+                fmt::format("a list of checksums has {} bytes, which is not a multiple of 16",
+                            bytes.size()));
   }
   to.checksums.reserve(bytes.size() / Id128::kBytes);
   for (size_t at = 0; at < bytes.size(); at += Id128::kBytes) {
@@ -305,7 +307,7 @@ Result<std::string> EncodeManifest(const Manifest& manifest) {
   PutAll(manifest.page_files, message.mutable_page_files());
 
   std::string body = message.SerializeAsString();
-  // A text or a list that is too long would make an image that cannot be opened.
+  // Decode it again, because an image with too long a text or list could not be opened.
   if (auto again = DecodeManifest(body); !again) {
     return Fail(std::move(again.error()).WithContext("the new manifest would be unreadable"));
   }

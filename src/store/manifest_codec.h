@@ -1,4 +1,4 @@
-// A manifest and the bytes of its protobuf body. Only this file uses the generated types.
+// Encodes and decodes the protobuf body of a manifest. Only this file uses the generated types.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace stasis::store {
 
 // Returns kInvalidArgument if the manifest breaks a rule of manifest_check.h or a bound of
-// limits.h. The result was decoded again.
+// limits.h. Decodes the result again as a check.
 Result<std::string> EncodeManifest(const Manifest& manifest);
 
 // Checks numbers and sizes of the top-level records before anything is allocated for them. Returns

@@ -33,7 +33,7 @@ TEST(ManifestCodecTest, EveryFieldComesBack) {
   ASSERT_TRUE(body) << body.error().ToString();
   auto again = DecodeManifest(*body);
   ASSERT_TRUE(again) << again.error().ToString();
-  // The encoding is a function of all the fields, so equal bytes are equal manifests.
+  // The encoding depends on all fields, so equal bytes mean equal manifests.
   EXPECT_EQ(*EncodeManifest(*again), *body);
   EXPECT_EQ(again->job.argv, m.job.argv);
   EXPECT_EQ(again->processes[0].recorded_state, GpuState::kRunning);
@@ -161,7 +161,7 @@ TEST(ManifestCodecTest, RulesAreKeptInBothDirections) {
   EXPECT_FALSE(EncodeManifest(bad));
 }
 
-// Two bytes a record: the count is refused before anything is allocated.
+// Each record has only two bytes. The count is rejected before memory is allocated.
 TEST(ManifestCodecTest, MillionsOfEmptyRecordsAreRefused) {
   std::string body;
   for (int i = 0; i < 3'000'000; ++i) body += std::string("\x5a\x00", 2);  // field 11, empty
@@ -181,7 +181,7 @@ TEST(ManifestCodecTest, BytesThatAreNotProtobufAreRefused) {
   }
 }
 
-// Under the address sanitizer this says more than here.
+// The address sanitizer detects errors here that a normal build does not.
 TEST(ManifestCodecTest, MutatedBodiesAreReadOrRefused) {
   const std::string body = *EncodeManifest(Valid());
   uint32_t seed = 1;

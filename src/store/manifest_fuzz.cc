@@ -1,6 +1,6 @@
-// A manifest file, read as ImageReader reads it. The input is such a file. Its magic, version,
-// length of the body and checksum are corrected before it is read a second time, so that most
-// inputs reach the protobuf and the rules behind it. An origin MAC of an input is never valid.
+// Reads the input as a manifest file, like ImageReader. Then corrects its magic, version, length of
+// the body and checksum and reads it again, so that most inputs reach the protobuf decoder and the
+// rules behind it. An origin MAC in the input is never valid.
 #include <algorithm>
 #include <string>
 
@@ -33,7 +33,7 @@ void CheckTrusted(const Manifest& manifest) {
     FuzzCheck(!file.path.starts_with('/') &&
               std::count(file.path.begin(), file.path.end(), '/') == 1);
     FuzzCheck(file.path.find('\0') == file.path.npos);
-    // No overflow: a file that claims 2^64 bytes would have too few checksums for its reader.
+    // A file may not claim so many bytes that the number of its checksums overflows.
     FuzzCheck(file.size_bytes <= file.checksums.size() * uint64_t{manifest.chunk_bytes});
   }
   for (const DeviceRange& range : manifest.ranges) {
@@ -64,7 +64,7 @@ void Read(const std::string& file) {
   CheckTrusted(*manifest);
   for (const File& seen : manifest->files) (void)Printable(seen.path, 7);
   for (const std::string& arg : manifest->job.argv) (void)Printable(arg, 7);
-  // A manifest that was read can be written, and is then the same.
+  // A manifest that was read can be encoded again, with the same result.
   auto again = EncodeManifest(*manifest);
   FuzzCheck(again.has_value());
   auto same = DecodeManifest(*again);

@@ -1,5 +1,5 @@
-// A compact hash table from names to numbers: six to twelve bytes an entry. It does not store the
-// names; a function of the caller returns the name of a number.
+// A compact hash table from names to numbers, with six to twelve bytes for an entry. It does not
+// store the names; a function of the caller returns the name of a number.
 #pragma once
 
 #include <bit>
@@ -17,8 +17,8 @@ class NameTable {
   explicit NameTable(size_t most = 0)
       : slots_(std::bit_ceil(most + most / 2 + 2), kNone), mask_(slots_.size() - 1) {}
 
-  // Returns the slot of a name. If it is kNone, the caller writes the name's number there.
-  // `name_of(number)` returns the name of a number that was written. At most `most` names.
+  // Returns the slot of a name. If it is kNone, the caller must store the name's number in it.
+  // `name_of(number)` returns the name of a stored number. The table holds at most `most` names.
   template <class NameOf>
   uint32_t& At(const Id128& name, const NameOf& name_of) {
     return slots_[Place(name, name_of)];

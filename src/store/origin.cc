@@ -16,7 +16,7 @@ OriginMac OriginKey::Sign(const Sha256Digest& digest) const {
 
 bool OriginKey::Verify(const OriginMac& origin, const Sha256Digest& digest) const {
   const OriginMac expected = Sign(digest);
-  // All bytes are compared, so that the time taken does not tell where the first wrong one is.
+  // Compare all bytes, so that the time does not reveal where the first wrong byte is.
   uint8_t difference = 0;
   for (size_t i = 0; i < expected.mac.size(); ++i) difference |= expected.mac[i] ^ origin.mac[i];
   return origin.key_id == id_ && difference == 0;

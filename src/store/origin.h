@@ -1,5 +1,5 @@
-// Which installation wrote an image: a message authentication code (MAC) over the manifest, by a
-// key that only the owner of a state folder has (docs/decisions/image-trust.md).
+// Identifies the installation that wrote an image: a message authentication code (MAC) over the
+// manifest, by a key that only the owner of a state folder has (docs/decisions/image-trust.md).
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ struct OriginMac {
   Sha256Digest mac;
 };
 
-// Derived from the user's secret, apart from the block key: unit names and MACs of any number of
-// images reveal nothing about it.
+// The key of the MAC. It is derived from the user's secret independently of the block key, so unit
+// names and MACs reveal nothing about it.
 class OriginKey {
  public:
   explicit OriginKey(const BlockSecret& secret);
 
-  // Which key this is, without telling it.
+  // Identifies the key without revealing it.
   const Id128& id() const { return id_; }
   OriginMac Sign(const Sha256Digest& digest) const;
   bool Verify(const OriginMac& origin, const Sha256Digest& digest) const;
@@ -42,7 +42,7 @@ enum class Origin : uint8_t {
   kUnknown,  // has no MAC
 };
 
-// The origin key of the user's secret (base/secret.h), which is created if there is none.
+// Returns the origin key of the user's secret (base/secret.h). Creates the secret if there is none.
 Result<OriginKey> OriginKeyOf(const Paths& paths);
 // The same, but returns nullopt if there is no secret.
 Result<std::optional<OriginKey>> FindOriginKey(const Paths& paths);

@@ -51,7 +51,7 @@ TEST(OriginTest, TheMacIsTheOneOfTheFormat) {
   EXPECT_FALSE(key.Verify(key.Sign(digest), Sha256("abd")));
   const OriginKey other(Secret(1));
   EXPECT_FALSE(other.Verify(key.Sign(digest), digest));
-  // A MAC that another key made does not become right by naming ours.
+  // A MAC that was computed with another key is wrong, even if it names this key.
   EXPECT_FALSE(key.Verify({key.id(), other.Sign(digest).mac}, digest));
   EXPECT_FALSE(key.Verify({other.id(), key.Sign(digest).mac}, digest));
 }
@@ -68,7 +68,7 @@ TEST(OriginTest, OnlyTheWritersKeyVerifiesAnImage) {
   EXPECT_EQ((*ImageReader::Open(without))->origin_key_id(), std::nullopt);
 }
 
-// Every byte that a reader uses is covered, although the checksum is put right after each change.
+// The MAC covers every byte that a reader uses. The checksum is corrected after each change.
 TEST(OriginTest, AChangedManifestIsNotVerified) {
   TempStore store;
   const OriginKey key(Secret(0));
@@ -97,7 +97,7 @@ TEST(OriginTest, AChangedManifestIsNotVerified) {
   EXPECT_EQ(OriginIn(image, &key), Origin::kChanged);
 }
 
-// With a MAC announced, the file must have room for it.
+// A file whose features announce a MAC must be long enough for it.
 TEST(OriginTest, AFileThatIsTooShortForItsMacIsDamaged) {
   for (size_t body_bytes : {size_t{0}, kOriginBytes - 1}) {
     std::string file = SealEnvelope(std::string(body_bytes, 'x'), kFeatureOrigin);

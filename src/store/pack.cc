@@ -15,7 +15,7 @@ namespace stasis::store {
 
 namespace {
 
-// Several packs are written at a time, and each may be this much longer than it needs meanwhile.
+// While a pack is written, its file may be longer than its data by up to this size.
 constexpr uint64_t kReserve = 16ull << 20;
 
 uint64_t AlignUp(uint64_t value) { return (value + kPackAlign - 1) / kPackAlign * kPackAlign; }
@@ -28,8 +28,8 @@ PackWriter::PackWriter(UniqueFd fd, std::string path, const Id128& id, uint32_t 
   index_.unit_bytes = unit_bytes;
 }
 
-// Aligned data, which nearly all is, is written from where it is and past the page cache: the cache
-// would be filled with data that is not read soon, by one thread at a time.
+// Pads data to a multiple of 4096 bytes with zeros. Nearly all data is aligned already and is
+// written without a copy.
 Status PackWriter::WritePadded(std::string_view data, uint64_t offset) const {
   const bool is_aligned =
       reinterpret_cast<uintptr_t>(data.data()) % kPackAlign == 0 && data.size() % kPackAlign == 0;
@@ -45,9 +45,9 @@ Status PackWriter::WritePadded(std::string_view data, uint64_t offset) const {
   return file_.WriteAt(data, offset);
 }
 
-// Makes room for the next extents, under the mutex: a direct write that makes a file longer would
-// keep the other threads out, and tmpfs finds many pages at once faster than one by one. Failures
-// are ignored, because a write to a full disk fails by itself.
+// Reserves space for the next extents. A direct write that extends the file would block the other
+// threads, and tmpfs allocates many pages at once faster than single ones. Errors are ignored,
+// because a write to a full disk reports them. The caller must hold the mutex.
 void PackWriter::Reserve() {
   if (index_.body_bytes <= reserved_) return;
   const uint64_t begin = reserved_;
@@ -111,7 +111,7 @@ Status PackReader::ReadCompressed(const Extent& extent, char* out) const {
   if (Checksum(stored) != extent.checksum) {
     return DamagedPack(
         what_,
-        fmt::format("the extent at byte {} has another checksum than recorded", extent.offset));
+        fmt::format("the extent at byte {} does not have the recorded checksum", extent.offset));
   }
   STASIS_TRY(CheckPadding(extent, read.substr(extent.stored_bytes)));
   auto status = Decompress(extent.codec, stored, out, extent.logical_bytes);
@@ -124,8 +124,8 @@ Status PackReader::CheckUnit(uint32_t unit, std::string_view data) const {
   const Id128 found = Checksum(data);
   const Id128& recorded = index_->units[unit].checksum;
   if (found == recorded) return {};
-  return DamagedPack(what_, fmt::format("unit {} has checksum {}, recorded is {}", unit,
-                                        found.Hex(), recorded.Hex()));
+  return DamagedPack(what_, fmt::format("unit {} has checksum {} instead of {}", unit, found.Hex(),
+                                        recorded.Hex()));
 }
 
 Status PackReader::CheckPadding(const Extent& extent, std::string_view padding) const {

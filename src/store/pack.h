@@ -1,4 +1,4 @@
-// One pack, written and read. pack_index.h has the layout.
+// Writes and reads one pack. pack_index.h has the layout.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,12 @@ class PackWriter {
   // Takes a new, empty file; ImageWriter::AddPack creates one. `path` names it in errors.
   PackWriter(UniqueFd fd, std::string path, const Id128& id, uint32_t unit_bytes);
 
-  // Appends an extent: `stored` is what `codec` makes of the units' `logical_bytes` bytes. Returns
-  // the number of its first unit.
+  // Appends an extent. `stored` has the `logical_bytes` bytes of its units, compressed with
+  // `codec`. Returns the number of its first unit.
   Result<uint32_t> Append(std::span<const PackUnit> units, std::string_view stored,
                           uint64_t logical_bytes, Codec codec);
-  // Writes the index. ImageWriter::Commit syncs. No other thread may append meanwhile.
+  // Writes the index, but leaves the sync to ImageWriter::Commit. No other thread may append
+  // meanwhile.
   Status Finish();
 
   const Id128& id() const { return index_.id; }
@@ -38,16 +39,16 @@ class PackWriter {
   void Reserve();
 
   DirectFile file_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards all members below
   PackIndex index_;
-  uint64_t reserved_ = 0;  // the length of the file meanwhile
+  uint64_t reserved_ = 0;  // the length of the file until Finish
   uint64_t stored_ = 0;
 };
 
 // All methods but Open are safe to call from any thread.
 class PackReader {
  public:
-  // Reads and checks the index; errors as of ReadPackIndex.
+  // Reads and checks the index. Returns the errors of ReadPackIndex.
   static Result<PackReader> Open(OpenedFile file, const std::string& what);
   // For a file whose index was read before.
   PackReader(OpenedFile file, std::string what, std::shared_ptr<const PackIndex> index)
@@ -59,10 +60,10 @@ class PackReader {
   uint64_t size_bytes() const { return file_.size_bytes; }
   int fd() const { return file_.fd.get(); }
 
-  // Reads all units of a compressed extent to `out`, which holds logical_bytes. Checks the extent's
-  // checksum and padding; the units are still to be checked.
+  // Decompresses an extent to `out`, which must hold extent.logical_bytes. Checks the extent's
+  // checksum and padding; the caller must check the units.
   Status ReadCompressed(const Extent& extent, char* out) const;
-  // Returns kDataLoss if `data`, read as the logical bytes of a unit, is not that unit.
+  // Returns kDataLoss if `data` does not have the checksum of the unit.
   Status CheckUnit(uint32_t unit, std::string_view data) const;
   // Returns kDataLoss if the padding at the end of an extent is not zero.
   Status CheckPadding(const Extent& extent, std::string_view padding) const;

@@ -1,6 +1,6 @@
-// A pack, opened and all its units read. The input is a recipe for a pack and for what is wrong
-// with it. All checksums are right except where the recipe wants them wrong, so that the checks
-// behind them are reached. A recipe of zeros is a valid pack without units.
+// Opens a pack and reads all its units. The input is a recipe for a pack and its faults. All
+// checksums are correct unless the recipe makes them wrong, so that the checks behind them are
+// reached. A recipe of zeros is a valid pack without units.
 //
 //   bytes  of the recipe; numbers are little-endian
 //   1      bit 0: units are blocks of 2 MiB, else pages of 4 KiB; the other bits are xored to the
@@ -48,7 +48,7 @@ void BakeExtent(FuzzInput& recipe, std::string& pack, Baked& index) {
   const uint32_t codec = recipe.Number<uint8_t>();
   const auto bits = recipe.Number<uint8_t>();
   const bool blocks = index.unit_bytes != kPageBytes;
-  // A few blocks are enough, and large ones would only be slow.
+  // A few small blocks are enough; large ones would be slow.
   const uint32_t units = recipe.Number<uint8_t>() % (blocks ? 3 : 64);
   const auto bytes = recipe.Number<uint32_t>();
   const uint64_t most = uint64_t{units} * index.unit_bytes;

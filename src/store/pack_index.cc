@@ -91,7 +91,7 @@ Result<Id128> WriteTail(int fd, const PackIndex& index) {
   footer.resize(kFooterBytes - Id128::kBytes);
   footer += Checksum(footer).View();
   STASIS_TRY(tail.Flush());
-  if (::ftruncate(fd, static_cast<off_t>(tail.offset())) != 0) return FailErrno(errno, "shorten");
+  if (::ftruncate(fd, static_cast<off_t>(tail.offset())) != 0) return FailErrno(errno, "truncate");
   return checksum;
 }
 
@@ -116,11 +116,12 @@ Result<Footer> ReadFooter(int fd, uint64_t size, const std::string& what) {
   const auto version = NumberAt<uint32_t>(raw, 8);
   const auto features = NumberAt<uint64_t>(raw, 16);
   if (version != kPackVersion || features != 0) {
-    return Fail(Code::kUnimplemented, Domain::kImage, version,
-                fmt::format("{} has pack format {} with features {:#x}; this Stasis reads {} "
-                            "without any",
-                            what, version, features, kPackVersion),
-                "Use a newer Stasis.");
+    return Fail(
+        Code::kUnimplemented, Domain::kImage, version,
+        fmt::format("{} has pack format {} with features {:#x}; this Stasis reads format {} "
+                    "without features",
+                    what, version, features, kPackVersion),
+        "Use a newer Stasis.");
   }
   Footer footer;
   footer.index.id = Id128::FromRaw(raw.data() + 24);
@@ -138,16 +139,16 @@ Result<Footer> ReadFooter(int fd, uint64_t size, const std::string& what) {
       size - footer.index.body_bytes !=
           footer.extents * kExtentEntryBytes + footer.units * kUnitEntryBytes + kFooterBytes) {
     return DamagedPack(
-        what, fmt::format("its footer places {} extents with {} units of {} bytes "
-                          "at byte {}, which does not fit {} bytes",
+        what, fmt::format("its footer announces {} extents with {} units of {} bytes and an index "
+                          "at byte {}, which does not match its length of {} bytes",
                           footer.extents, footer.units, unit_bytes, footer.index.body_bytes, size));
   }
   footer.index.unit_bytes = static_cast<uint32_t>(unit_bytes);
   return footer;
 }
 
-// Reads entries piece by piece from `offset` on, which it moves to their end, and calls f(entry)
-// for each. An index may have hundreds of MiB.
+// Calls f(entry) for `count` entries from `offset` on, and moves `offset` to their end. Reads them
+// in pieces, because an index may have hundreds of MiB.
 template <class F>
 Status ForEachEntry(int fd, const std::string& what, uint64_t& offset, uint64_t count,
                     size_t entry_bytes, ChecksumStream& checksum, F f) {
@@ -169,7 +170,7 @@ Status CheckExtent(const PackIndex& index, const Extent& extent, const std::stri
   if (static_cast<uint32_t>(extent.codec) > kLastCodec) {
     return Fail(Code::kUnimplemented, Domain::kImage, static_cast<int64_t>(extent.codec),
                 fmt::format("{}: the extent at byte {} is stored with codec {}, which this Stasis "
-                            "does not know",
+                            "does not support",
                             what, extent.offset, static_cast<uint32_t>(extent.codec)),
                 "Use a newer Stasis.");
   }
@@ -182,15 +183,16 @@ Status CheckExtent(const PackIndex& index, const Extent& extent, const std::stri
                  extent.logical_bytes <= kMaxExtentBytes
            : extent.stored_bytes == extent.logical_bytes && extent.checksum.IsZero());
   const uint64_t previous_end = index.extents.empty() ? 0 : index.extents.back().end();
-  // The sizes are checked first: only then is the end known not to overflow.
+  // The sizes are checked first, so that the computation of the end cannot overflow.
   if (sizes_ok && extent.offset >= previous_end && extent.offset % kPackAlign == 0 &&
       extent.offset <= index.body_bytes &&
       index.body_bytes - extent.offset >= extent.padded_bytes()) {
     return {};
   }
   return DamagedPack(
-      what, fmt::format("its index lists {} units of {} bytes in {} bytes at byte {}", extent.units,
-                        extent.logical_bytes, extent.stored_bytes, extent.offset));
+      what, fmt::format("its index has an invalid extent: {} units of {} bytes, stored in {} bytes "
+                        "at byte {}",
+                        extent.units, extent.logical_bytes, extent.stored_bytes, extent.offset));
 }
 
 }  // namespace
@@ -243,7 +245,7 @@ Result<PackIndex> ReadPackIndex(int fd, uint64_t size_bytes, const std::string& 
   ChecksumStream checksum;
   uint64_t offset = index.body_bytes;
   uint64_t units = 0;
-  Status broken;  // the first rule that an entry breaks; a wrong checksum is reported before it
+  Status broken;  // of the first invalid entry; a wrong checksum is reported in its place
   index.extents.reserve(footer.extents);
   STASIS_TRY(ForEachEntry(fd, what, offset, footer.extents, kExtentEntryBytes, checksum,
                           [&](std::string_view entry) {
@@ -257,11 +259,11 @@ Result<PackIndex> ReadPackIndex(int fd, uint64_t size_bytes, const std::string& 
                             extent.checksum = Id128::FromRaw(entry.data() + 32);
                             extent.first = static_cast<uint32_t>(units);
                             broken = CheckExtent(index, extent, what);
-                            units += extent.units;  // of at most 2^24 extents: no overflow
+                            units += extent.units;  // cannot overflow: at most 2^24 extents
                             if (units <= footer.units) index.extents.push_back(extent);
                           }));
   if (broken && units != footer.units) {
-    broken = DamagedPack(what, "its index has another number of units than its extents");
+    broken = DamagedPack(what, "the units of its extents do not add up to those of its index");
   }
   index.units.reserve(footer.units);
   STASIS_TRY(ForEachEntry(fd, what, offset, footer.units, kUnitEntryBytes, checksum,
@@ -275,7 +277,7 @@ Result<PackIndex> ReadPackIndex(int fd, uint64_t size_bytes, const std::string& 
                             index.units.push_back(unit);
                           }));
   if (checksum.Finish() != index.checksum)
-    return DamagedPack(what, "its index's checksum is wrong");
+    return DamagedPack(what, "the checksum of its index is wrong");
   STASIS_TRY(std::move(broken));
   return std::move(index);
 }

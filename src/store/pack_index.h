@@ -1,10 +1,10 @@
-// The layout of a pack: units of memory in extents, and an index at the end of the file, which says
-// where each unit is. docs/format/image.md has the byte tables. The same layout serves blocks of 2
-// MiB, each an extent that one direct read returns, and pages of 4 KiB, many to an extent. A pack
-// has no header, so a file of CRIU's becomes a pack where it is when an index is appended.
+// The layout of a pack: units of memory in extents, and an index at the end of the file, which
+// locates each unit. docs/format/image.md has the byte tables. A unit is a block of 2 MiB, which
+// one direct read returns, or a page of 4 KiB; an extent then has many pages. A pack has no header,
+// so appending an index turns a file of CRIU into a pack.
 //
 // The number of a unit is its position in the index. A finished pack never changes, except that gc
-// makes holes where units were that no image needs.
+// punches holes in the place of units that no image needs.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ struct PackIndex {
   std::vector<Extent> extents;
   std::vector<PackUnit> units;
 
-  // Adds an extent that begins at or after the end of the last one. Extents without a codec that
-  // follow each other become one.
+  // Adds an extent that begins at or after the end of the last one. Merges adjacent extents that
+  // are not compressed.
   void Add(const Extent& extent, std::span<const PackUnit> extent_units);
   // The extent that contains the unit.
   const Extent& ExtentOf(uint32_t unit) const;
@@ -63,11 +63,11 @@ struct PackIndex {
 Result<Id128> WritePackIndex(int fd, const std::string& path, const PackIndex& index);
 
 // Reads and checks the index of a file of `size_bytes`. `what` names the file in errors.
-//   kDataLoss       damaged; the message says how
-//   kUnimplemented  a version, a feature or a codec that this Stasis does not know
+//   kDataLoss       the index is damaged; the message says how
+//   kUnimplemented  this Stasis does not support a version, feature or codec
 Result<PackIndex> ReadPackIndex(int fd, uint64_t size_bytes, const std::string& what);
 
-// The error for a damaged pack.
+// Returns the error for a damaged pack.
 tl::unexpected<Error> DamagedPack(const std::string& what, const std::string& how);
 
 }  // namespace stasis::store

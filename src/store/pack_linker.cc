@@ -16,16 +16,16 @@ namespace stasis::store {
 
 namespace {
 
-// A pack is linked only if the image needs this part of what it occupies on the disk. A link keeps
-// all of the pack there until the next gc, and where no holes can be made for good; and what is
-// written again instead is at most this part of a pack, once.
+// A pack is linked only if the image needs at least this part of its space on the disk. A link
+// keeps the whole pack on the disk until the next gc, and permanently if the file system cannot
+// punch holes. Without a link, less than this part of the pack is written again.
 constexpr uint64_t kLeastUse = 8;  // one eighth
 
 }  // namespace
 
 Status PackLinker::Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes) {
   places_.resize(needed.size());
-  // Each linked pack is kept open, for its lock.
+  // Each linked pack is kept open, because it is locked.
   const size_t most = BoundedByOpenFiles(options_.max_linked_packs);
   std::vector<std::pair<uint64_t, uint32_t>> most_needed;
   for (uint32_t i = 0; i < needed.size(); ++i) {
@@ -47,16 +47,16 @@ Status PackLinker::Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes)
   return {};
 }
 
-// Returns whether the image refers to the needed units of that pack from now on: then `linked`
-// describes the pack. Fails only with kCancelled.
+// Links a pack and checks the needed units. Returns true and sets `linked` if the image can refer
+// to them. Fails only with kCancelled.
 Result<bool> PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& linked) {
   const auto& pack = earlier_.pack(index);
   uint32_t image = *needed.images.begin();
   auto opened = writer_.LinkPack(earlier_.image(image).folder.get(), pack.pack, pack.file);
   if (!opened) {
-    // Otherwise the pack is gone, or gc is working on it.
+    // All other errors mean that the pack is gone or gc is working on it.
     if (CannotShare(opened.error()) && notes_.empty()) {
-      notes_.push_back("memory that earlier images have is written again: " +
+      notes_.push_back("memory was written again although earlier images have it: " +
                        opened.error().ToString());
     }
     return false;
@@ -72,15 +72,15 @@ Result<bool> PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& link
   return false;
 }
 
-// Before an image relies on units that another image wrote, under the pack's lock, which excludes
-// gc:
-//  - the images that refer to the units are still there, so gc cannot have freed the units before
-//    (docs/decisions/packs-are-shared-by-hard-links.md has the argument);
-//  - the units are read and compared with their checksums if that was not done lately, or if
-//    anything says that the file was written to since. Reading a unit costs less than writing it,
-//    so even then a dump is not slower than one that shares nothing.
-// The index was checked when it was read, and LinkPack has compared the file. On damage, `damaged`
-// becomes the image that refers to the damaged unit.
+// Checks that the new image can use units that other images wrote. The pack's lock is held, so gc
+// cannot run:
+//  - The images that refer to the units must still exist. Then gc has not freed the units before
+//    the pack was locked (docs/decisions/packs-are-shared-by-hard-links.md explains why).
+//  - The units are read and compared with their checksums if that was not done recently, or if the
+//    file may have changed since then. Reading a unit costs less than writing it, so a dump is
+//    never slower than without sharing.
+// The index was checked when it was read, and LinkPack has checked that the file is the same. On
+// damage, sets `damaged` to the image that refers to the damaged unit.
 Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, const PackReader& reader,
                                    NeededUnits& needed, Pack& linked, uint32_t& damaged) {
   struct stat st;
@@ -89,7 +89,7 @@ Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, const 
   int64_t checked = now;
   for (const auto& [image, when] : pack.checked_unix_ns) {
     if (!needed.images.contains(image)) continue;
-    if (!earlier_.IsStillThere(image)) return Fail(Code::kAborted, "its image is gone");
+    if (!earlier_.IsStillThere(image)) return Fail(Code::kAborted, "its image was deleted");
     checked = std::min(checked, when);
   }
   auto& numbers = needed.numbers;
@@ -124,7 +124,7 @@ Status PackLinker::CheckReferences(const EarlierUnits::EarlierPack& pack, const 
     }
     return status;
   });
-  if (damage) return Fail(std::move(*damage));  // of the unit by which `damaged` was chosen
+  if (damage) return Fail(std::move(*damage));  // of the same unit as `damaged`
   STASIS_TRY(std::move(read));
   linked.checked_unix_ns = now;
   return {};

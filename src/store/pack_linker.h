@@ -1,5 +1,5 @@
-// Decides which packs of earlier images a new image shares: such a pack becomes a file of the new
-// image too, by a hard link, and its units are read first if they were not checked lately.
+// Decides which packs of earlier images a new image shares, and adds hard links to them. Units that
+// were not checked recently are read and checked first.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace stasis::store {
 // The units of an earlier pack that a new image needs.
 struct NeededUnits {
   std::vector<uint32_t> numbers;  // in the pack
-  std::set<uint32_t> images;      // whose references guarantee that the units are there
+  std::set<uint32_t> images;      // refer to the units, so gc keeps them
   uint64_t bytes = 0;             // logical
 };
 
@@ -39,18 +39,18 @@ class PackLinker {
         in_parallel_(std::move(in_parallel)),
         check_budget_(options.always_check_bytes) {}
 
-  // Links the packs of which enough is needed and that are undamaged, the most needed ones first.
+  // Links undamaged packs of which the image needs enough, the most needed packs first.
   // `needed` has an entry for each earlier pack. Fails only if the options' progress cancels.
   Status Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes);
 
-  // The linked packs, as the manifest describes them.
+  // The records of the linked packs for the manifest.
   std::vector<Pack>& packs() { return packs_; }
   // The index in packs() of an earlier pack; nullopt if it was not linked.
   std::optional<uint32_t> PlaceOf(uint32_t earlier_pack) const {
     return earlier_pack < places_.size() ? places_[earlier_pack] : std::nullopt;
   }
   uint64_t shared_bytes() const { return shared_bytes_; }
-  // What the user should know about packs that were not linked.
+  // Notes for the user about packs that were not linked.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:

@@ -1,5 +1,5 @@
-// The packs that one image writes, several at a time: many file systems let only one writer at a
-// time into a file, so a single pack would be written at the speed of one processor.
+// Writes several packs of one image in parallel. Many file systems allow only one write to a file
+// at a time, so a single pack would be written at the speed of one processor.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +23,29 @@ class PackSet {
   PackSet(ImageWriter& writer, PackLimits limits, uint32_t unit_bytes);
 
   struct Place {
-    uint32_t pack;   // index into what Finish returns
+    uint32_t pack;   // index in the result of Finish
     uint32_t first;  // number of the first unit
   };
   // Appends an extent as PackWriter::Append does, to the pack with the fewest writers. Safe to call
   // from any thread.
   Result<Place> Append(std::span<const PackUnit> units, std::string_view stored,
                        uint64_t logical_bytes, Codec codec);
-  // Finishes all packs and returns what the manifest says of each. No other thread may append
+  // Finishes all packs and returns their records for the manifest. No other thread may append
   // meanwhile.
   Result<std::vector<Pack>> Finish();
 
  private:
   struct Slot {
     std::unique_ptr<PackWriter> pack;
-    unsigned writers = 0;  // under way
-    uint64_t bytes = 0;    // appended, or about to be
+    unsigned writers = 0;  // threads that append now
+    uint64_t bytes = 0;    // appended, including those of the current writers
   };
   Result<uint32_t> ChoosePack(uint64_t bytes);
 
   ImageWriter& writer_;
   const PackLimits limits_;
   const uint32_t unit_bytes_;
-  std::mutex mutex_;  // guards what follows, except appends to the packs
+  std::mutex mutex_;  // guards all members below, except appends to the packs
   uint64_t bytes_ = 0;
   std::vector<Slot> slots_;
 };

@@ -1,4 +1,4 @@
-// Images whose blocks went to several packs at a time.
+// Images whose blocks are written to several packs in parallel.
 #include "store/pack_set.h"
 
 #include <fcntl.h>
@@ -38,14 +38,13 @@ TEST_F(SharedUnitsTest, TheMoreBytesTheMorePacksUpToABound) {
     EXPECT_EQ(Dump("a", memory, options), kBlocks * kBlock);
     auto packs = Packs("a");
     ASSERT_EQ(packs.size(), row.packs) << row.limits.bytes;
-    // All are written to; how much to each depends on the threads.
+    // All packs are used; the size of each depends on the timing of the threads.
     for (const Pack& pack : packs) EXPECT_GT(pack.used_units, 0u);
     ExpectIntact("a", memory);
     ASSERT_TRUE(DeleteImage(store_ / "a"));
   }
 }
 
-// Each of several packs is linked, checked and freed by itself.
 TEST_F(SharedUnitsTest, AUnitThatWasNotStoredIsAnErrorAndNotZeros) {
   auto writer = MustBegin(store_.path(), "a");
   const WriteOptions options = Options();
@@ -59,6 +58,7 @@ TEST_F(SharedUnitsTest, AUnitThatWasNotStoredIsAnErrorAndNotZeros) {
   EXPECT_FALSE((*units)->Runs(0, 2));
 }
 
+// Packs are linked, checked and freed one by one.
 TEST_F(SharedUnitsTest, SeveralPacksAreSharedCheckedAndFreed) {
   auto options = Options();
   options.packs = kMany;
@@ -67,8 +67,8 @@ TEST_F(SharedUnitsTest, SeveralPacksAreSharedCheckedAndFreed) {
   for (uint32_t i = 0; i < 40; ++i) {
     if (i % 5 != 0 && i != 3 && i != 18) Change(changed, i, i);
   }
-  // Which of several threads takes which block is chance: every pack of the first image is to have
-  // enough of the 10 blocks that stay.
+  // The distribution of the blocks depends on the timing of the threads. Every pack of the first
+  // image must have enough of the 10 blocks that do not change.
   uint64_t added = 0;
   std::vector<Pack> packs;
   const auto suits = [&] { return packs.size() == 7 && added == 30 * kBlock; };
@@ -96,7 +96,7 @@ TEST_F(SharedUnitsTest, SeveralPacksAreSharedCheckedAndFreed) {
   ExpectIntact("c", memory);
 }
 
-// Returns a child's exit code: 0, or from 100 on which step failed.
+// Returns the exit code of a child: 0, or a number from 100 on for the step that failed.
 int FillSecondPack(const std::string& store, const std::string& size) {
   if (::unshare(CLONE_NEWNS) != 0) return 100;
   if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 101;
@@ -114,7 +114,7 @@ int FillSecondPack(const std::string& store, const std::string& size) {
     if (error.code != Code::kResourceExhausted || error.raw != ENOSPC || error.hint.empty()) {
       return 112;
     }
-    // The hidden folder, and what is in it.
+    // Counts the hidden folder and its contents.
     const std::string hidden = store + "/" + Names(store).at(0);
     if (Names(hidden + "/packs").size() != 2) return 113;
   }
@@ -124,7 +124,7 @@ int FillSecondPack(const std::string& store, const std::string& size) {
 TEST_F(SharedUnitsTest, AFullDiskInTheSecondPackFailsTheWholeAndGivesTheSpaceBack) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to mount a small file system";
   const pid_t child = ::fork();
-  // Room for 20 to 40 blocks.
+  // The file system has space for 20 to 40 blocks.
   if (child == 0) ::_exit(FillSecondPack(store_.path(), "size=" + std::to_string(35 * kBlock)));
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);

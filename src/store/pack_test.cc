@@ -37,7 +37,7 @@ Status AppendBlock(PackWriter& writer, std::string_view block) {
   return {};
 }
 
-// Reads a unit; its bytes.
+// Reads a unit and returns its bytes.
 Result<std::string> Read(const PackReader& pack, uint32_t unit) {
   UnitJobs jobs({&pack});
   std::string out(jobs.Add(0, unit, 1), 'x');
@@ -95,7 +95,7 @@ TEST_F(PackTest, UnitsAreReadByTheirNumbers) {
   }
 }
 
-// Pages that follow each other need one extent only.
+// Adjacent pages need only one extent.
 TEST_F(PackTest, ExtentsWithoutACodecAreJoined) {
   auto writer = NewWriter(kPageBytes);
   for (uint32_t i = 0; i < 5; ++i) {
@@ -114,7 +114,7 @@ TEST_F(PackTest, ExtentsWithoutACodecAreJoined) {
 
 TEST_F(PackTest, AnyByteChangedIsFound) {
   auto fd = Open(path(), O_WRONLY);
-  // Every byte of index and footer; of the blocks every 13th.
+  // Changes every byte of the index and footer, and every 13th byte of the blocks.
   for (size_t i = 0; i<raw_.size(); i += i> 16384 - 13 ? 1 : 13) {
     char bad = static_cast<char>(raw_[i] ^ 0x40);
     ASSERT_EQ(::pwrite(fd->get(), &bad, 1, static_cast<off_t>(i)), 1);
@@ -126,8 +126,8 @@ TEST_F(PackTest, AnyByteChangedIsFound) {
   }
 }
 
-// Streams that are wrong although the checksum of the extent is right, as a forger would write
-// them, or memory that broke while they were made.
+// The stream is wrong although the checksum of the extent is correct, as after a forgery or a
+// memory error during compression.
 TEST_F(PackTest, ACompressedExtentIsCheckedBeforeAndAfter) {
   std::string block = Noise(20'000);
   for (size_t i = 0; i < block.size(); ++i) block[i] = i % 32 < 16 ? '\0' : block[i];
@@ -169,7 +169,7 @@ TEST_F(PackTest, ACompressedExtentIsCheckedBeforeAndAfter) {
   }
 }
 
-// Blocks of the size that bypasses the page cache, full ones and others, aligned and not.
+// Blocks that are large enough to bypass the page cache: full and short ones, aligned and not.
 TEST_F(PackTest, LargeBlocksAreReadBack) {
   auto writer = NewWriter();
   std::vector<std::string> blocks;
@@ -210,7 +210,7 @@ TEST_F(PackTest, AHoleIsFoundInTheUnitThatHasIt) {
   ASSERT_TRUE(reader);
   EXPECT_FALSE(AnyIsHole(*reader, {0, 1, 2, 3, 4, 5}));
   EXPECT_FALSE(AnyIsHole(*reader, {}));
-  // The second half of one block, all of another.
+  // Makes holes of the second half of one block and of the whole of another.
   const auto& extents = reader->index().extents;
   for (auto [offset, bytes] : {std::pair(extents[1].offset + kPackAlign, kPackAlign),
                                std::pair(extents[4].offset, 2 * kPackAlign)}) {
@@ -234,7 +234,7 @@ TEST_F(PackTest, AnyOtherLengthIsFound) {
   EXPECT_FALSE(Reopen(raw_ + raw_.substr(raw_.size() - 128)));
 }
 
-// Wrong numbers under right checksums.
+// The numbers are wrong, but the checksums are correct.
 TEST_F(PackTest, HostileNumbersAreRefused) {
   const size_t footer = raw_.size() - 128;
   const size_t index = footer - 3 * 48 - 3 * 32;

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <string_view>
 
+#include "base/descriptor_table.h"
 #include "store/beneath.h"
-#include "store/image_folder.h"
 #include "store/limits.h"
 
 namespace stasis::store {
@@ -28,7 +28,7 @@ bool IsPagesFile(const std::string& name) {
 
 Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
                                                 std::vector<std::string>& notes) {
-  AllowManyFiles();  // a program has a file for each process
+  (void)RaiseDescriptorLimit();  // a program has a file for each process
   std::vector<PageSource> sources;
   STASIS_ASSIGN(auto entries, ListFolder(writer.cpu_dir_fd()));
   uint64_t pages = 0;
@@ -45,8 +45,8 @@ Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
     pages += size / kPageBytes;
     if (pages > kMaxPackUnits) {
       notes.push_back(fmt::format(
-          "there are more than {} GiB of CPU memory: it is written whole, and shares nothing with "
-          "other images",
+          "the program has more than {} GiB of CPU memory, so all of it is written, and none is "
+          "shared with other images",
           kMaxPackUnits * kPageBytes >> 30));
       return std::vector<PageSource>{};
     }

@@ -23,13 +23,13 @@ constexpr size_t kPieceBytes = 1 << 20;  // read, and written, at once
 constexpr size_t kPiecePages = kPieceBytes / kPageBytes;
 constexpr size_t kCompressedPages = 64;  // compressed together
 
-// A file stays where it is if most of it is new and it is large: a small file is not worth a pack
-// of its own, because an image links only so many.
+// A file becomes a pack in place if it is large and at least three of four pages are new. A small
+// file does not, because a later image can link only a limited number of packs.
 constexpr uint64_t kLeastInPlace = 16 << 20;
-constexpr size_t kMostlyNew = 4;  // three of four pages
+constexpr size_t kMostlyNew = 4;
 
 constexpr size_t kMaxRuns = 2'000'000;  // of an image; they are in the manifest
-// Earlier images are looked up until they have four times the pages of this one, and this many.
+// Earlier images are read until they have four times the pages of this one plus this number.
 constexpr uint64_t kMoreToLookUp = 1 << 20;
 
 char* PieceBuffer() {
@@ -37,8 +37,7 @@ char* PieceBuffer() {
   return buffer.data();
 }
 
-// Pages have one pack, however large: later images then link few. Their compression is not chosen
-// by measured times.
+// All pages go to one pack of any size, so that later images need few links.
 WriteOptions ForPages(WriteOptions options) {
   options.packs = {1, 1};
   if (options.compression == Compression::kAuto) options.compression = Compression::kNone;
@@ -55,7 +54,7 @@ class PageWriter {
         sources_(std::move(sources)),
         units_(units) {}
 
-  // Returns false if the files are to stay as they are.
+  // Returns false if the files must stay as they are.
   Result<bool> Run();
   Result<std::vector<PageFile>> Describe();
 
@@ -111,7 +110,7 @@ Status PageWriter::NamePages() {
                            [&](size_t i) { return NamePiece(*pieces[i].first, pieces[i].second); });
 }
 
-// Returns the number of runs that would result.
+// Decides where each page is. Returns the number of runs that would result.
 size_t PageWriter::Decide() {
   size_t runs = 0;
   for (uint32_t i = 0; i < units_.size(); ++i) {
@@ -137,13 +136,13 @@ void PageWriter::ChooseInPlace() {
                       fresh * kMostlyNew >= uint64_t{source.pages} * (kMostlyNew - 1);
     if (!source.in_place) to_copy += fresh * kPageBytes;
   }
-  // If there is no space for a copy beside the file, the file is kept.
+  // Without enough space for the copies, all files become packs in place.
   const auto free = FreeBytes(writer_.store());
   const bool fits = free && *free >= to_copy + (to_copy >> 6);
   for (PageSource& source : sources_) source.in_place |= to_copy > 0 && !fits;
 }
 
-// Pages that follow each other are read together.
+// Reads adjacent pages with one call.
 Status PageWriter::CopyPiece(std::span<const uint32_t> pages) {
   char* buffer = PieceBuffer();
   for (size_t i = 0; i < pages.size();) {
@@ -173,7 +172,7 @@ Status PageWriter::Copy() {
   });
 }
 
-// Makes the file a pack. Its zero pages are in no extent.
+// Makes the file a pack. No extent contains its zero pages.
 Status PageWriter::Keep(PageSource& source) {
   PackIndex index;
   STASIS_ASSIGN(index.id, Id128::Random());
@@ -246,7 +245,8 @@ Result<WrittenUnits> WritePages(ImageWriter& writer, const UnitNames& names,
   PageWriter pages_writer(writer, names, options, std::move(sources), *units);
   STASIS_ASSIGN(const bool cut, pages_writer.Run());
   if (!cut) {
-    nothing.notes.push_back("CPU memory is too scattered to be shared with other images");
+    nothing.notes.push_back(
+        "CPU memory is too fragmented to be shared with other images, so all of it is written");
     return nothing;
   }
   STASIS_ASSIGN(auto files, pages_writer.Describe());

@@ -1,10 +1,10 @@
-// CPU memory of a new image: CRIU's files of pages, cut into pages of 4 KiB, each stored once in
-// all images of its user.
+// Writes the CPU memory of a new image. CRIU's files of pages are split into pages of 4 KiB, and
+// equal pages are stored once in all images of a user.
 //
-// A zero page is not stored. A page that an earlier image of the store has is not stored again: its
-// pack becomes a file of the new image too, by a hard link. All others are copied to a new pack,
-// past the page cache, and CRIU's file is removed before it has reached the disk. A large file of
-// which most is new stays where it is and becomes a pack itself: an index is appended.
+// A zero page is not stored. A page that an earlier image of the store has is not stored again: the
+// new image gets a hard link to the pack that contains it. All other pages are copied to a new pack
+// without using the page cache, and CRIU's file is removed before it has reached the disk. If a
+// file is large and most of it is new, it is not copied: an appended index makes it a pack.
 #pragma once
 
 #include "base/result.h"
@@ -15,8 +15,8 @@
 namespace stasis::store {
 
 // Call it when CRIU has closed its files, before Commit; another thread may write blocks meanwhile.
-// kAuto compresses no pages, because CPU memory never waits for the storage that long. More than 64
-// GiB, and memory that is too scattered, stays in CRIU's files, with a note.
+// kAuto does not compress pages, because CPU memory rarely waits for the storage. Memory of more
+// than 64 GiB, or with too many runs, stays in CRIU's files; a note tells the user.
 Result<WrittenUnits> WritePages(ImageWriter& writer, const UnitNames& names,
                                 const WriteOptions& options);
 

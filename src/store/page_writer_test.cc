@@ -1,4 +1,4 @@
-// CPU memory that several images share: cut into pages, each stored once, linked, and restored.
+// CPU memory that several images share: split into pages, each stored once, linked, and restored.
 #include "store/page_writer.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class PageWriterTest : public SharedUnitsTest {
   }
   void DumpFiles(const std::string& name, const Files& files) { DumpFiles(name, files, Options()); }
 
-  // What CRIU would find in its folder.
+  // Returns the files that CRIU would find in its folder.
   Files Restored(const std::string& name) const {
     auto reader = ImageReader::Open(store_ / name);
     EXPECT_TRUE(reader) << reader.error().ToString();
@@ -92,7 +92,7 @@ TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
   EXPECT_EQ(last_.stored_bytes, 500 * kPageBytes);
   EXPECT_FALSE(PathExists(store_ / "a/cpu/pages-1.img"));
   EXPECT_TRUE(PathExists(store_ / "a/cpu/inventory.img"));
-  // One page changed, and two were inserted before it: all later pages have moved.
+  // One page is changed, and two are inserted before it, so all later pages move.
   Files second = first;
   second["pages-1.img"].replace(100 * kPageBytes, kPageBytes, Noise(kPageBytes, 77));
   second["pages-1.img"].insert(0, Pages(2, 2));
@@ -100,7 +100,8 @@ TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
   EXPECT_EQ(last_.stored_bytes, 3 * kPageBytes);
   EXPECT_EQ(last_.shared_bytes, 499 * kPageBytes);
   auto reader = ImageReader::Open(store_ / "b");
-  // Four, and one more for each place in which two threads have met in the first image's pack.
+  // There are four runs, and one more for each place in the first image's pack where the pages of
+  // two threads adjoin.
   EXPECT_LE((*reader)->manifest().page_files[0].runs.size(), 8u);
   reader->reset();
   ExpectIntact("a", first);
@@ -147,7 +148,7 @@ TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
   const Files first = {{"pages-1.img", memory}};
   DumpFiles("a", first);
   ASSERT_EQ(Packs("a").size(), 1u);
-  // CRIU's file, followed by an index.
+  // The pack is CRIU's file, followed by an index.
   auto pack = ReadFile(PackPath("a"), 1 << 28);
   ASSERT_TRUE(pack);
   EXPECT_TRUE(std::string_view(*pack).substr(0, memory.size()) == memory);
@@ -164,7 +165,7 @@ TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
   EXPECT_EQ(last_.stored_bytes, 40 * kPageBytes);
   ExpectIntact("b", second);
 
-  // The first gc frees what is between the extents; pages that only `a` needs stay until it is
+  // The first gc frees the space between extents; pages that only `a` needs stay until `a` is
   // deleted.
   const uint64_t before = Blocks(PackPath("a"));
   EXPECT_GE(Gc().freed_bytes, 19 * kPageBytes);
@@ -177,7 +178,7 @@ TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
   EXPECT_LE(report.freed_bytes, 41 * kPageBytes);
   EXPECT_LT(Blocks(PackPath("b", 0)), before);
   ExpectIntact("b", second);
-  // Holes are not pages: an image that needs them writes them.
+  // Pages that have become holes are written again by an image that needs them.
   DumpFiles("c", first);
   EXPECT_GE(last_.new_bytes, 38 * kPageBytes);
   ExpectIntact("c", first);

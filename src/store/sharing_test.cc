@@ -31,7 +31,7 @@ TEST_F(SharedUnitsTest, ASecondImageStoresWhatChanged) {
   reader->reset();
   ExpectIntact("a", memory);
   ExpectIntact("b", changed);
-  // The image whose pack it was goes; the other is whole by itself.
+  // The image that wrote the pack is deleted; the other image stays complete.
   ASSERT_TRUE(DeleteImage(store_ / "a"));
   ExpectIntact("b", changed);
 }
@@ -50,8 +50,8 @@ TEST_F(SharedUnitsTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
   ExpectIntact("b", nothing);
 }
 
-// Hashes may be computed elsewhere: a zero block is not looked at, nor is one that an earlier image
-// has. A block that is written is hashed here too.
+// The caller may give hashes. Then zero blocks and blocks that an earlier image has are not read.
+// Blocks that are written are hashed again.
 TEST_F(SharedUnitsTest, HashesMayBeGivenButNoBlockIsWrittenUnchecked) {
   const std::string memory = Memory(1, 4);
   std::vector<Id128> hashes;
@@ -101,7 +101,7 @@ TEST_F(SharedUnitsTest, OnlyImagesOfTheSameUserAndKeyShare) {
   }
 }
 
-// The packs of an image from elsewhere may hold anything under the names that its index lists.
+// The index of a foreign pack might list names that do not match its contents.
 TEST_F(SharedUnitsTest, OnlyImagesOfThisInstallationShare) {
   const std::string memory = Memory(1);
   const OriginKey own(BlockSecret{1}), other(BlockSecret{2});
@@ -121,7 +121,7 @@ TEST_F(SharedUnitsTest, OnlyImagesOfThisInstallationShare) {
   EXPECT_EQ(dump("second", own), 0u);
 }
 
-// A copy has packs of the same id in other files.
+// A copied image has packs with the same ids in other files.
 TEST_F(SharedUnitsTest, AFolderThatIsCopiedIsACompleteImage) {
   std::string memory = Memory(1);
   Dump("a", memory);
@@ -196,7 +196,7 @@ TEST_F(SharedUnitsTest, DamagedUnitsAreWrittenAgain) {
   EXPECT_NE(last_.notes[0].find("image a is damaged"), std::string::npos) << last_.notes[0];
   ExpectIntact("b", memory);
   EXPECT_NE(Findings("a"), "");
-  // The next one takes the good copy, of the newer image.
+  // The next dump uses the undamaged copy of the newer image.
   EXPECT_EQ(Dump("c", memory), 0u);
   ExpectIntact("c", memory);
 }
@@ -214,7 +214,7 @@ TEST_F(SharedUnitsTest, ADamagedIndexIsReportedAndNotUsed) {
   EXPECT_NE(Findings("a"), "");
 }
 
-// Several images refer to a pack; the note names one that refers to the damaged unit.
+// Several images refer to a pack. The note names one of those that refer to the damaged unit.
 TEST_F(SharedUnitsTest, ANoteAboutDamageNamesAnImageThatHasTheUnit) {
   constexpr size_t kDamaged = 17;
   std::string memory = Memory(1);
@@ -300,7 +300,7 @@ TEST_F(SharedUnitsTest, AnImageLinksToABoundedNumberOfPacks) {
   ExpectIntact("20", memory);
 }
 
-// Earlier images and their packs must not take all descriptors, which CRIU's files and the packs of
+// Earlier images and their packs must not use up the descriptors that CRIU's files and the packs of
 // the new image need.
 TEST_F(SharedUnitsTest, ASmallLimitOnOpenFilesIsNotExhausted) {
   constexpr rlim_t kLimit = 64;

@@ -21,12 +21,13 @@ namespace stasis::store {
 
 namespace {
 
-// A folder is deleted only when all that lies in it is what an image has.
+// Checks that a folder has only the parts of an image, so that a mistyped path deletes nothing
+// else.
 Status CheckDeletable(int folder_fd, const std::string& path) {
   auto no_image = [&](const std::string& why) {
     return Fail(Code::kInvalidArgument, Domain::kImage, 0,
-                fmt::format("{} is no image: {}", path, why),
-                "Nothing was deleted. If it is to go all the same, use rm.");
+                fmt::format("{} is not an image: {}", path, why),
+                "Nothing was deleted. Use rm if you want to delete this folder.");
   };
   STASIS_ASSIGN(auto entries, ListFolder(folder_fd));
   bool has_manifest = false;
@@ -35,7 +36,7 @@ Status CheckDeletable(int folder_fd, const std::string& path) {
     bool is_part = entry.is_folder && std::find(std::begin(kFolders), std::end(kFolders),
                                                 entry.name) != std::end(kFolders);
     has_manifest |= is_manifest;
-    if (!is_manifest && !is_part) return no_image("it holds " + Printable(entry.name));
+    if (!is_manifest && !is_part) return no_image("it contains " + Printable(entry.name));
   }
   if (!has_manifest) return no_image(std::string("it has no ") + kManifestName);
   return {};
@@ -58,7 +59,7 @@ Result<std::string> ResolveImage(const std::vector<std::string>& stores,
   }
   return Fail(Code::kNotFound, Domain::kImage, 0,
               fmt::format("there is no image {} in {}", name_or_path, fmt::join(stores, ", ")),
-              "`stasis image ls` shows what there is; an image elsewhere is named by its path.");
+              "`stasis image ls` lists the images; name an image elsewhere by its path.");
 }
 
 Result<std::vector<std::string>> ListImages(const std::string& store) {
@@ -81,9 +82,9 @@ Result<std::vector<std::string>> SweepPartials(
   for (const std::string& name : names) {
     if (!IsHiddenName(name, purpose)) continue;
     auto folder = OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
-    if (!folder) continue;  // gone meanwhile, or no folder and so not ours
+    if (!folder) continue;  // removed meanwhile, or not a folder
     if (!LockFolder(folder->get(), LockKind::kExclusive, name)) continue;
-    // Between the two calls its writer may have finished: then the name is another's, or nobody's.
+    // Between the two calls, its writer may have renamed the folder to publish the image.
     if (!IsSameFolder(store_fd.get(), name, folder->get())) continue;
     auto note = [&] {
       if (at_work) at_work(store + "/" + name);
@@ -129,7 +130,7 @@ Status CheckSpace(const std::string& path, uint64_t needed_bytes) {
   STASIS_ASSIGN(uint64_t free, FreeBytes(path));
   if (free >= needed_bytes) return {};
   return Fail(Code::kResourceExhausted, Domain::kImage, 0,
-              fmt::format("an image of about {} bytes does not fit into the {} bytes free on the "
+              fmt::format("an image of about {} bytes does not fit into the {} free bytes of the "
                           "file system of {}",
                           needed_bytes, free, path),
               "Free some space there, or dump to another file system with -d DIR.");

@@ -60,7 +60,7 @@ TEST(StoreFolderTest, OnlyImagesAreListed) {
 TEST(StoreFolderTest, DeletingTakesAllOfAnImageAndOnlyAnImage) {
   TempStore store;
   std::string path = MakeImage(store.path(), "a");
-  // Damaged, but an image all the same.
+  // A damaged image can be deleted too.
   WriteFile(path + "/manifest.pb", "");
   ASSERT_TRUE(DeleteImage(path + "/"));
   EXPECT_TRUE(ListDir(store.path())->empty());
@@ -79,7 +79,7 @@ TEST(StoreFolderTest, DeletingTakesAllOfAnImageAndOnlyAnImage) {
   EXPECT_FALSE(DeleteImage(store / "link"));
 }
 
-TEST(StoreFolderTest, WhatIsBeingReadIsNotDeleted) {
+TEST(StoreFolderTest, AnImageThatIsBeingReadIsNotDeleted) {
   TempStore store;
   std::string path = MakeImage(store.path(), "a");
   auto reader = ImageReader::Open(path);
@@ -92,7 +92,7 @@ TEST(StoreFolderTest, WhatIsBeingReadIsNotDeleted) {
   EXPECT_TRUE(DeleteImage(path));
 }
 
-TEST(StoreFolderTest, TheSweepTakesOnlyWhatIsOurs) {
+TEST(StoreFolderTest, TheSweepRemovesOnlyHiddenFoldersOfStasis) {
   TempStore store;
   MakeImage(store.path(), "a");
   const char* ours[] = {".x.deleted-0123456789abcdef", ".x.partial-0123456789abcdef",
@@ -110,8 +110,8 @@ TEST(StoreFolderTest, TheSweepTakesOnlyWhatIsOurs) {
   EXPECT_TRUE(SweepPartials("/proc/no-such-folder")->empty());
 }
 
-// CRIU writes stats-dump after the notification in which we commit, through the folder it holds.
-TEST(StoreFolderTest, WhatComesAfterTheCommitDoesNotGetIntoTheImage) {
+// CRIU writes stats-dump to its open folder after the notification in which the image is committed.
+TEST(StoreFolderTest, FilesWrittenAfterTheCommitDoNotGetIntoTheImage) {
   TempStore store;
   auto writer = MustBegin(store.path(), "a");
   PretendCriuDump(*writer);
@@ -128,7 +128,7 @@ TEST(StoreFolderTest, WhatComesAfterTheCommitDoesNotGetIntoTheImage) {
   EXPECT_EQ(EntriesOf(store.path()), std::vector<std::string>{"a"});
 }
 
-// What a dump does whose job could not be told of its new image.
+// A dump deletes its image if the record of the job could not be updated.
 TEST(StoreFolderTest, ACommittedImageMayBeDeletedWhileItsWriterLives) {
   TempStore store;
   auto writer = MustBegin(store / "new/folders", "a");
@@ -141,7 +141,8 @@ TEST(StoreFolderTest, ACommittedImageMayBeDeletedWhileItsWriterLives) {
   EXPECT_TRUE(EntriesOf(store / "new/folders").empty());
 }
 
-// Killed with -9 before any step: afterwards either a whole image or, once swept, nothing.
+// If the process is killed before any step, there is either a complete image or, after a sweep,
+// nothing.
 TEST(StoreFolderTest, KilledAtAnyStepItIsWholeOrSweptAway) {
   bool published = false;
   for (std::string_view step : ImageWriter::CommitSteps()) {

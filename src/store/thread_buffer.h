@@ -1,5 +1,5 @@
-// A buffer of one thread, allocated at its first use and left uninitialised: a vector or a string
-// would touch every page first, which can take longer than the read or write it is used for.
+// A buffer of one thread, allocated at its first use and left uninitialized. A vector or a string
+// would write to every page first, which can take longer than the use of the buffer.
 #pragma once
 
 #include <cstddef>

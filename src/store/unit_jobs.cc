@@ -19,7 +19,8 @@ namespace {
 constexpr uint64_t kGapBytes = 128 << 10;
 constexpr uint64_t kJobBytes = 2 << 20;
 constexpr uint64_t kMaxPieceBytes = 1 << 20;
-// A unit that an image has very often must not keep one thread busy when all others are done.
+// Limits the copies of one job, so that a unit with very many copies does not keep one thread busy
+// when all others have finished.
 constexpr uint64_t kCopiedBytes = 16 << 20;
 constexpr uint32_t kNoPack = ~0u;
 static_assert(kMaxExtentBytes <= kJobBytes && kBlockBytes <= kJobBytes);
@@ -96,14 +97,14 @@ void UnitJobs::Plan(Order order) {
 
 std::vector<UnitJobs::Use> UnitJobs::Used() const {
   std::vector<Use> used(packs_.size());
-  uint32_t seen = 0;  // units of the present pack, up to this one
+  uint32_t seen = 0;  // all units of the current pack below this number were counted
   const Extent* last_compressed = nullptr;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];
     if (piece.extent == nullptr) continue;
     if (i == 0 || pieces_[i - 1].pack != piece.pack) seen = 0;
     const uint32_t end = piece.first + piece.units;
-    const uint32_t begin = std::min(end, std::max(seen, piece.first));  // of those not counted yet
+    const uint32_t begin = std::min(end, std::max(seen, piece.first));  // first uncounted unit
     seen = std::max(seen, end);
     Use& use = used[piece.pack];
     use.units += end - begin;
@@ -117,8 +118,8 @@ std::vector<UnitJobs::Use> UnitJobs::Used() const {
   return used;
 }
 
-// Walks along the file once: the kernel finds the next hole by walking there too, on tmpfs page by
-// page.
+// Searches from each piece only if the last search did not already cover it, because the kernel
+// finds the next hole by a scan of the file (on tmpfs page by page).
 bool UnitJobs::AnyIsHole(uint32_t pack) const {
   uint64_t data_end = 0;
   for (const Piece& piece : pieces_) {
@@ -159,7 +160,7 @@ Status UnitJobs::Run(size_t index, std::span<char* const> outputs, const Placed&
   } else if (first.is_compressed()) {
     STASIS_TRY(packs_[first.pack]->ReadCompressed(*first.extent, buffer.data()));
   } else {
-    // A piece that is alone in its job is read to where it belongs.
+    // A single piece is read directly into its output.
     in_place = !outputs.empty() && job.end - job.begin == 1 && job.bytes == first.bytes;
     char* to = in_place ? outputs[first.to.output] + first.to.at : buffer.data();
     STASIS_TRY(PreadAll(packs_[first.pack]->fd(), to, job.bytes, job.offset));

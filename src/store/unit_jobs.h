@@ -1,6 +1,6 @@
-// The read requests that return the units that are needed: units that are near each other in a pack
-// are read together, checked, and copied to where they belong. One thread adds units; after Plan
-// several may call Run.
+// Plans and runs the requests that read units. Units that are close to each other in a pack are
+// read together, checked, and copied to their outputs. One thread adds units; after Plan, several
+// threads may call Run.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class UnitJobs {
   // The packs must outlive this object. Packs from which nothing is added may be nullptr.
   explicit UnitJobs(std::vector<const PackReader*> packs) : packs_(std::move(packs)) {}
 
-  // Adds units that the pack contains, for offset `at` of an output. Returns their size in bytes.
+  // Adds units of a pack that belong at offset `at` of an output. Returns their size in bytes.
   uint64_t Add(uint32_t pack, uint32_t first, uint32_t count, uint32_t output = 0, uint64_t at = 0);
   // Adds zeros, which are not in any pack.
   void AddZeros(uint64_t bytes, uint32_t output, uint64_t at);
 
-  // Call it after everything was added. The jobs are in the order of the packs, which is best for
+  // Call it after all units were added. Sorts the jobs in the order of the packs, which is best for
   // the storage, or of the outputs.
   enum class Order : uint8_t { kPacks, kOutputs };
   void Plan(Order order);
@@ -40,7 +40,7 @@ class UnitJobs {
     uint32_t output = 0;
     uint64_t at = 0;
   };
-  // Where a unit is needed, and its number in the pack.
+  // The place of a unit in an output, and its number in the pack.
   struct UnitPlace : Place {
     uint32_t unit = 0;
   };

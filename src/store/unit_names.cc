@@ -11,7 +11,7 @@ UnitNames::UnitNames(const BlockSecret& secret)
     : key_(secret),
       aes_key_(HmacSha256({reinterpret_cast<const char*>(secret.data()), secret.size()},
                           "stasis unit names: AES-256 key")) {
-  // Without the machine's configuration file, which could load foreign libraries.
+  // Do not read OpenSSL's configuration file, which could load other libraries into this process.
   (void)::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
 }
 

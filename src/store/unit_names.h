@@ -1,7 +1,7 @@
 // The name of a unit (4 KiB page, 2 MiB block) in images: the universal hash of its contents
 // (base/block_hash.h), encrypted with AES-256 by a key of the same user. The hash is linear in its
-// key, so a few hundred known pages and their hashes would reveal that key to anyone who can read
-// an image, and with it two different pages of one name could be made. AES is a permutation, so
+// key, so a few hundred known pages and their hashes would reveal the key to any reader of an
+// image, who could then construct different pages with the same name. AES is a permutation, so
 // equal names still mean equal hashes.
 #pragma once
 

@@ -19,7 +19,7 @@ BlockSecret CountingSecret() {
   return secret;
 }
 
-// Computed by tests/image/read_image.py, which has both functions from their description.
+// The expected values were computed by tests/image/read_image.py, an independent implementation.
 TEST(UnitNamesTest, AgreeWithTheDescription) {
   const UnitNames names(CountingSecret());
   EXPECT_EQ(names.NameOf("\x01")->Hex(), "51001bc8eb2d8ec0c143cf475d2faf5a");
@@ -38,7 +38,7 @@ TEST(UnitNamesTest, ManyAtOnceAreTheSameAsEachAlone) {
 using U128 = unsigned __int128;
 constexpr U128 kP = (U128{1} << 127) - 1;
 
-// The value of a universal hash: without the bit that is always set.
+// Returns the number of a universal hash, without the bit that is always set.
 U128 Value(const Id128& hash) {
   U128 value;
   std::memcpy(&value, hash.bytes.data(), sizeof value);
@@ -56,8 +56,8 @@ bool IsLinear(const std::vector<Id128>& names) {
   return (Value(names[0]) + Value(names[3])) % kP == (Value(names[1]) + Value(names[2])) % kP;
 }
 
-// The universal hash is linear in its key: the hashes of a few hundred known pages are equations
-// from which the key follows. The names in a pack must not satisfy them. These four pages are the
+// The universal hash is linear in its key, so the hashes of a few hundred known pages are equations
+// that can be solved for the key. The names in a pack must not satisfy them. The test uses the
 // shortest such equation: page 1 + page 4 = page 2 + page 3, word by word.
 TEST(UnitNamesTest, NamesInAPackAreNotLinearInTheKey) {
   const UnitNames key = Key();

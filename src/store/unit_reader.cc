@@ -12,17 +12,17 @@
 #include <numeric>
 #include <utility>
 
+#include "base/descriptor_table.h"
 #include "store/beneath.h"
-#include "store/image_folder.h"
 
 namespace stasis::store {
 
 namespace {
 
-constexpr unsigned kReadThreads = 2;  // more than there are processors: they wait for the storage
-constexpr size_t kNamedUnits = 8;     // of one pack: a lost pack must not fill the screen
+constexpr unsigned kReadThreads = 2;  // in addition to one per processor; they wait for the storage
+constexpr size_t kNamedUnits = 8;     // findings of one pack, so that it does not fill the screen
 
-// A file being made, mapped.
+// A page file that is written through a memory mapping.
 class Output {
  public:
   static Result<Output> Make(int folder_fd, const PageFile& file) {
@@ -48,7 +48,7 @@ class Output {
  private:
   Output(char* data, uint64_t size) : data_(data), size_(size) {}
 
-  // SAFETY: a write to a mapped page for which the file system has no space is a SIGBUS.
+  // SAFETY: a write to a mapped page for which the file system has no space would raise SIGBUS.
   static Status ReserveSpace(int fd, const PageFile& file, const std::string& name) {
     uint64_t at = 0;
     for (size_t i = 0; i < file.runs.size();) {
@@ -106,7 +106,7 @@ Result<UnitReader> UnitReader::Open(const ImageReader& image, Selection selectio
 }
 
 Status UnitReader::OpenPacks(const ImageReader& image, std::vector<Finding>* findings) {
-  AllowManyFiles();
+  (void)RaiseDescriptorLimit();
   std::vector<bool> needed(manifest_->packs.size());
   for (const Source& source : sources_) {
     for (const UnitRun& run : *source.runs) {
@@ -136,7 +136,7 @@ void UnitReader::PlanJobs(std::vector<Finding>& findings) {
   for (const OpenedPack& pack : packs_) readers.push_back(pack.reader ? &*pack.reader : nullptr);
   jobs_.emplace(std::move(readers));
   bool all_there = true;
-  std::vector<bool> complained(packs_.size());  // further findings would repeat the first
+  std::vector<bool> complained(packs_.size());  // more findings would repeat the first
   auto complain = [&](uint32_t pack, std::string message) {
     if (!complained[pack]) findings.push_back({packs_[pack].path, std::move(message)});
     complained[pack] = true;
@@ -155,11 +155,11 @@ void UnitReader::PlanJobs(std::vector<Finding>& findings) {
                  }
                  const PackReader& pack = *packs_[run.pack].reader;
                  if (uint64_t{run.first} + run.units > pack.units()) {
-                   complain(run.pack, fmt::format("has {} units, and {} needs {} from unit {} on",
+                   complain(run.pack, fmt::format("has {} units, but {} needs {} from unit {} on",
                                                   pack.units(), source.name, run.units, run.first));
                  } else if (uint64_t there = jobs_->Add(run.pack, run.first, run.units, output, at);
                             there != bytes) {
-                   complain(run.pack, fmt::format("has {} bytes in the units for {}, needed are {}",
+                   complain(run.pack, fmt::format("has {} bytes in the units of {} instead of {}",
                                                   there, source.name, bytes));
                  }
                });
@@ -177,7 +177,7 @@ void UnitReader::PlanJobs(std::vector<Finding>& findings) {
     }
     findings.push_back(
         {pack.path(),
-         fmt::format("has {} units of {} bytes for this image, recorded are {} of {}",
+         fmt::format("has {} units of {} bytes for this image instead of {} units of {} bytes",
                      used[i].units, used[i].stored_bytes, pack.used_units, pack.used_bytes)});
   }
 }

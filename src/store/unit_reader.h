@@ -1,5 +1,5 @@
-// Reads the units of an image from its packs and checks each: memory of GPUs, CRIU's files of
-// pages, or both. Use it from one thread; it has threads of its own. The ImageReader must outlive
+// Reads the units of an image from its packs and checks each of them: GPU memory, CRIU's files of
+// pages, or both. Use it from one thread; it starts its own threads. The ImageReader must outlive
 // it.
 #pragma once
 
@@ -18,33 +18,34 @@ namespace stasis::store {
 
 class UnitReader {
  public:
-  // What is read. Output i of UnitJobs is range `ranges[i]` of the manifest, or, after these, a
-  // page file.
+  // Selects what is read. Output i of UnitJobs is range `ranges[i]` of the manifest; the outputs of
+  // the page files follow.
   struct Selection {
     std::vector<size_t> ranges;
     bool page_files = false;
-    // Zero units are written to the outputs too, and everything is read in the outputs' order.
+    // If set, zero units are written to the outputs too, and units are read in the order of the
+    // outputs instead of the packs.
     bool zeros = false;
   };
   static Selection All(const Manifest& manifest);
 
-  // Opens the packs and looks up every unit in their indexes. Fails with the first pack that is
-  // missing, not the recorded one, or without the units needed. With `findings` such packs are
-  // added there instead, and the object may only be used to Check the rest.
+  // Opens the packs and looks up every unit in their indexes. A pack is invalid if it is missing,
+  // is not the recorded one or lacks a needed unit. Fails at the first invalid pack. If `findings`
+  // is set, adds invalid packs there instead; then only Check may be called, for the other packs.
   static Result<UnitReader> Open(const ImageReader& image, Selection selection,
                                  std::vector<Finding>* findings = nullptr);
 
-  // The bytes of the selected units as they are stored, each unit once.
+  // The bytes of the selected units as they are stored, each unit counted once.
   uint64_t stored_bytes() const { return stored_bytes_; }
   // Reads and checks all units and adds the damaged ones to `findings`. Fails only with kCancelled.
   Status Check(const Progress& progress, std::vector<Finding>& findings) const;
-  // Reads all units to the outputs, which are as large as their ranges and files, and calls
-  // `placed`, on several threads at once, for each part that has been read and checked. Fails with
-  // the first error of a unit or of `placed`.
+  // Reads all units into the outputs, which must be as large as their ranges and files. Calls
+  // `placed` from several threads for each part that was read and checked. Fails with the first
+  // error of a unit or of `placed`.
   Status Read(std::span<char* const> outputs, const UnitJobs::Placed& placed,
               const Progress& progress) const;
-  // Creates the page files in a folder, by their names without "cpu/", mode 0600. Reserves space
-  // for them first. Does not sync.
+  // Creates the page files in a folder, with their names without "cpu/" and mode 0600. Reserves
+  // space for them first. Does not sync.
   Status MakeFiles(int folder_fd, const Progress& progress) const;
 
  private:
@@ -52,7 +53,7 @@ class UnitReader {
     std::string path;
     std::optional<PackReader> reader;
   };
-  // Where a sequence of units comes from and what it is called.
+  // A range or page file that is read.
   struct Source {
     std::string name;
     uint64_t address;  // of a range; 0 for a file

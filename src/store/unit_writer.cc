@@ -15,11 +15,11 @@ namespace stasis::store {
 
 namespace {
 
-// An extent that compression makes less smaller than this is stored as it is: reading it back would
+// An extent is stored uncompressed if compression saves less than this part: decompressing it would
 // cost more than was saved.
 constexpr size_t kLeastSaving = 16;  // one sixteenth
 
-// Threads beyond the number of processors: they wait for the device, and keep it busy.
+// Threads in addition to one per processor. They keep the storage busy while others compute.
 constexpr unsigned kWriteThreads = 2;
 
 }  // namespace
@@ -112,7 +112,7 @@ Status UnitWriter::Store(std::span<const uint32_t> positions, std::string_view d
     Unit& unit = units_[position];
     const Id128 checksum = Checksum(data.substr(at, unit.bytes));
     if (!unit.stored.checksum.IsZero() && unit.stored.checksum != checksum) {
-      return Fail(Code::kDataLoss, "memory of the program changed while it was written");
+      return Fail(Code::kDataLoss, "CPU memory of the program changed while it was written");
     }
     unit.stored.checksum = checksum;
     stored_units.push_back(unit.stored);
@@ -122,7 +122,8 @@ Status UnitWriter::Store(std::span<const uint32_t> positions, std::string_view d
 
   std::string_view stored = data;
   std::optional<Codec> codec;
-  // It must save at least one page of the file, and what takes one page cannot.
+  // Compression must save at least one page of the file, so data of a single page is not
+  // compressed.
   size_t room = data.size() - data.size() / kLeastSaving;
   room = std::min<size_t>(room, (data.size() - 1) / kPackAlign * kPackAlign);
   if (room > 0) codec = codecs_.Next(data.size());
@@ -154,7 +155,7 @@ uint32_t UnitWriter::Adopt(Pack pack) {
   return static_cast<uint32_t>(adopted_.size() - 1);
 }
 
-// Packs that this image wrote first, then those of earlier images.
+// The packs written for this image come first, then those of earlier images.
 Status UnitWriter::Finish() {
   STASIS_ASSIGN(out_.packs, own_.Finish());
   first_adopted_ = static_cast<uint32_t>(out_.packs.size());
@@ -188,7 +189,7 @@ Result<std::vector<UnitRun>> UnitWriter::Runs(size_t begin, size_t end) {
       case Kind::kZero:
         out_.zero_bytes += unit.bytes;
         break;
-      default:  // a restore would find zeros in its place
+      default:  // without this error, a restore would read zeros in its place
         return Fail(Code::kInternal, fmt::format("unit {} was not stored", i));
     }
     UnitRun* last = runs.empty() ? nullptr : &runs.back();

@@ -1,9 +1,10 @@
-// Stores each unit of a new image once in all images of its user: the part that GPU memory
-// (block_writer.h) and CPU memory (page_writer.h) have in common.
+// Deduplicates and stores the units of a new image. GPU memory (block_writer.h) and CPU memory
+// (page_writer.h) share this code.
 //
-// The units have positions from 0. A caller decides each one that is not zero, stores the new ones,
-// links packs of earlier images, stores the units of packs that were not linked, and asks for the
-// runs that describe the result.
+// The units have positions from 0. The caller
+//   1. calls Decide for each unit that is not zero, and Store for the new ones;
+//   2. calls LinkEarlier, and Store for the units of packs that were not linked;
+//   3. calls Finish, and Runs to describe the result in the manifest.
 #pragma once
 
 #include <atomic>
@@ -31,23 +32,24 @@ class UnitWriter {
  public:
   // Where a unit is.
   enum class Kind : uint8_t {
-    kZero,      // nowhere: all its bytes are zero
+    kZero,      // not stored: all its bytes are zero
     kNew,       // to be stored
-    kRepeated,  // like the unit at position `number`
-    kEarlier,   // in pack `pack` of earlier images, if that is linked
+    kRepeated,  // equal to the unit at position `number`
+    kEarlier,   // in pack `pack` of earlier images, which may not be linked yet
     kLinked,    // in a linked pack
-    kOwn,       // in a pack that this image has written
-    kAdopted,   // in a file that became a pack
+    kOwn,       // in a pack that was written for this image
+    kAdopted,   // in a file of CRIU that became a pack
   };
   struct Unit {
     Kind kind = Kind::kZero;
     uint32_t pack = 0;
     uint32_t number = 0;
     uint32_t bytes = 0;
-    PackUnit stored;  // its name; and its checksum, if that is known
+    PackUnit stored;  // its name, and its checksum if that is known
   };
 
-  // For so many units of `unit_bytes`. Everything outlives the object. `enough`: see EarlierUnits.
+  // Prepares for `units` units of `unit_bytes`. The arguments must outlive the object. EarlierUnits
+  // explains `enough`.
   static Result<std::unique_ptr<UnitWriter>> Begin(ImageWriter& writer, const UnitNames& names,
                                                    const WriteOptions& options, uint32_t unit_bytes,
                                                    size_t units, uint64_t enough);
@@ -55,30 +57,28 @@ class UnitWriter {
   Unit& unit(size_t position) { return units_[position]; }
   size_t size() const { return units_.size(); }
 
-  // Decides where the unit at a position is, from its name: kRepeated, kEarlier or kNew. Not
-  // thread-safe.
+  // Decides by the name of a unit whether it is kRepeated, kEarlier or kNew. Not thread-safe.
   Kind Decide(uint32_t position);
-  // Links packs of earlier images for the kEarlier units of which `wanted` is true: these become
-  // kLinked or kNew.
+  // Links packs of earlier images for the kEarlier units for which `wanted` is true. These units
+  // become kLinked or kNew.
   Status LinkEarlier(const std::function<bool(uint32_t position)>& wanted);
-  // Stores units as one extent: `data` is their bytes, one after the other. Safe to call from any
+  // Stores units as one extent. `data` has their bytes one after the other. Safe to call from any
   // thread, for different units. Returns kDataLoss if a unit does not have its checksum.
   Status Store(std::span<const uint32_t> positions, std::string_view data);
-  // Counts units that are in a file that has become a pack.
+  // Adds a file of CRIU that has become a pack. Returns the `pack` of its kAdopted units.
   uint32_t Adopt(Pack pack);
 
   // Finishes the packs. Call it before Runs.
   Status Finish();
-  // Returns the runs of the units in [begin, end). Fails if one of them is stored nowhere.
+  // Returns the runs of the units in [begin, end). Fails if one of them was not stored.
   Result<std::vector<UnitRun>> Runs(size_t begin, size_t end);
-  // Packs, bytes and notes. Call it last.
+  // Returns packs, bytes and notes. Call it last.
   WrittenUnits Take() { return std::move(out_); }
 
-  // Calls work(i) for i in [0, count) on several threads, which count `looked` up, and tells the
-  // options' progress. Returns the first error.
+  // Calls work(i) for i in [0, count) on several threads. `work` must add the bytes it has read to
+  // looked(), which is passed to the options' progress. Returns the first error.
   Status InParallel(size_t count, const std::function<Status(size_t)>& work);
   std::atomic<uint64_t>& looked() { return looked_; }
-  WrittenUnits& out() { return out_; }
 
  private:
   UnitWriter(ImageWriter& writer, const WriteOptions& options, uint32_t unit_bytes, size_t units);

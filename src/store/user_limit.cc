@@ -6,7 +6,8 @@
 
 #include <filesystem>
 #include <set>
-#include <utility>
+
+#include "base/file.h"
 
 namespace stasis::store {
 
@@ -14,15 +15,15 @@ namespace fs = std::filesystem;
 
 uint64_t OurBytes(const std::string& store) {
   uint64_t bytes = 0;
-  std::set<std::pair<dev_t, ino_t>> seen;
+  std::set<FileId> seen;
   std::error_code ignored;
-  // Files go while we look, as images are deleted.
+  // Errors are ignored, because images may be deleted during the walk.
   fs::recursive_directory_iterator at(store, fs::directory_options::skip_permission_denied,
                                       ignored);
   for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
     struct stat st;
     if (::lstat(at->path().c_str(), &st) != 0 || st.st_uid != ::geteuid()) continue;
-    if (S_ISREG(st.st_mode) && seen.emplace(st.st_dev, st.st_ino).second) {
+    if (S_ISREG(st.st_mode) && seen.insert(FileId::Of(st)).second) {
       bytes += static_cast<uint64_t>(st.st_blocks) * 512;
     }
   }
@@ -33,11 +34,11 @@ Status CheckImageLimit(const std::string& store, uint64_t most) {
   if (most == 0) return {};
   const uint64_t taken = OurBytes(store);
   if (taken < most) return {};
-  return Fail(Code::kResourceExhausted,
-              fmt::format("your images in {} come to {} MiB, and may come to {} MiB "
-                          "(limits.images)",
-                          store, taken >> 20, most >> 20),
-              "`stasis image ls` shows them, `stasis image delete` takes one away");
+  return Fail(
+      Code::kResourceExhausted,
+      fmt::format("your images in {} take {} MiB; the limit is {} MiB (limits.images)", store,
+                  taken >> 20, most >> 20),
+      "list your images with `stasis image ls`, and delete some with `stasis image delete`");
 }
 
 }  // namespace stasis::store

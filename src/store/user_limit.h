@@ -1,4 +1,4 @@
-// The disk space that images of the user occupy, and its limit.
+// The disk space that the images of a user occupy, and its limit.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 namespace stasis::store {
 
 // Returns the bytes on the disk of all files of this user below `store`, including images that are
-// being written. A file that several images share counts once. 0 if there is no such folder.
+// being written. A file that several images share counts once. Returns 0 if there is no such
+// folder.
 uint64_t OurBytes(const std::string& store);
 
-// Returns kResourceExhausted if these are `most` or more (limits.images; 0: no limit).
+// Returns kResourceExhausted if OurBytes is `most` or more (limits.images; 0 for no limit).
 Status CheckImageLimit(const std::string& store, uint64_t most);
 
 }  // namespace stasis::store

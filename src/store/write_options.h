@@ -1,4 +1,4 @@
-// How the memory of a new image is written, and what was written.
+// Options for writing the memory of a new image, and the result.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 namespace stasis::store {
 
 struct PackLimits {
-  // Another pack is begun for each so many bytes: a program that changes little stays in few packs,
-  // which later images link to.
+  // A new pack is started after this number of bytes. The changes of a program that changes little
+  // then take few packs, so later images need few links.
   uint64_t bytes = 128ull << 20;
-  // At most so many; 0: one for each processor, 2 to 16.
+  // The maximum number of packs; 0 for one per processor, 2 to 16.
   unsigned count = 0;
 };
 
 struct WriteOptions {
   Compression compression = Compression::kNone;
   bool share = true;                // false: every unit is written, even if an earlier image has it
-  std::string job_id;               // whose images are looked at first
-  uint32_t uid = 0;                 // of the program; only images of the same user are looked at
-  std::optional<OriginKey> origin;  // share only with images written with it; without it, with all
-  // Called with the bytes looked at so far; returns false to cancel (kCancelled).
+  std::string job_id;               // images of this job are searched first
+  uint32_t uid = 0;                 // of the program; only images of the same user are searched
+  std::optional<OriginKey> origin;  // if set, only images written with this key are searched
+  // Called with the bytes read so far; returns false to cancel (kCancelled).
   std::function<bool(uint64_t)> progress;
 
-  // A pack whose units were written or compared longer ago than this is read before a new image
-  // refers to it, …
+  // Units that were last written or compared longer ago than this are read and checked before a new
+  // image refers to them.
   int64_t trust_ns = 24ll * 3600 * 1'000'000'000;
-  // … and other packs too, up to so many bytes in one dump.
+  // Up to this number of bytes, units are checked in each dump, however recent their last check.
   uint64_t always_check_bytes = 512ull << 20;
   size_t max_linked_packs = kMaxLinkedPacks;
   PackLimits packs;  // of GPU memory
@@ -45,7 +45,7 @@ struct WrittenUnits {
   std::vector<DeviceRange> ranges;   // with their runs, which are indexes into `packs`
   std::vector<PageFile> page_files;  // likewise
   std::vector<Pack> packs;
-  uint64_t zero_bytes = 0;         // of zero units, which are stored nowhere
+  uint64_t zero_bytes = 0;         // of zero units, which are not stored
   uint64_t new_bytes = 0;          // of units stored now, before compression
   uint64_t stored_bytes = 0;       // of the same units, as they are stored
   uint64_t shared_bytes = 0;       // of units that earlier images had, before compression

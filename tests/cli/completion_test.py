@@ -83,7 +83,7 @@ def names_are_not_run(world):
             demand("$" in line or "saved" in found, f"{shell} offers {found} at `{line}`")
     listed = world.stasis("image", "ls")
     rows = [row for row in listed.out.splitlines() if "touch" in row]
-    demand(len(rows) == 2 and all("cannot be the name of an image" in row for row in rows), f"{listed}")
+    demand(len(rows) == 2 and all("is not a valid name of an image" in row for row in rows), f"{listed}")
     listed = world.stasis("image", "ls", "--json").json()["images"]
     demand([image["ok"] for image in sorted(listed, key=lambda image: image["name"] == "saved")] == [False, False, True],
            f"{listed}")

@@ -224,8 +224,8 @@ def no_room_of_our_own(world, program):
         isolate.mount("", str(world.images), flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
         try:
             world.stasis("restore", str(image), "--job", "three", env=env, expect=1)
-            for place in (rf"{tiny}/arena [0-9]+ of [0-9]+", rf"{tiny}/data [0-9]+ of [0-9]+",
-                          rf"{world.images} none .it cannot be written to. of [0-9]+"):
+            for place in (rf"[0-9]+ in {tiny}/arena .[0-9]+ needed", rf"[0-9]+ in {tiny}/data .[0-9]+ needed",
+                          rf"none .not writable. in {world.images} .[0-9]+ needed"):
                 demand(re.search(place, world.last.err), f"it does not say {place}: {world.last}")
         finally:
             isolate.unmount(str(world.images))
