@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/parallel.h"
 #include "base/result.h"
 
 namespace stasis::checkpoint {

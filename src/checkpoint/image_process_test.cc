@@ -12,7 +12,6 @@ namespace stasis::checkpoint {
 namespace {
 
 using std::chrono::milliseconds;
-using Progress = ImageProcess::Progress;
 
 constexpr std::chrono::seconds kLong{60};
 

@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kSilence{20};
 
 // Runs in the child process.
 Result<std::string> Clean(store::ImageWriter& writer, std::string_view request,
-                          const ImageProcess::Progress& progress) {
+                          const Progress& progress) {
   uint64_t files = 0;
   store::RemovalOptions options;
   options.removed = [&] { (void)progress(++files, 0); };
@@ -40,7 +40,7 @@ Result<std::string> Clean(store::ImageWriter& writer, std::string_view request,
 Result<std::unique_ptr<StoreCleaner>> StoreCleaner::Start(store::ImageWriter& writer,
                                                           std::string store) {
   std::unique_ptr<StoreCleaner> cleaner(new StoreCleaner());
-  auto clean = [&writer](const std::string& request, const ImageProcess::Progress& progress) {
+  auto clean = [&writer](const std::string& request, const Progress& progress) {
     return Clean(writer, request, progress);
   };
   STASIS_ASSIGN(cleaner->process_,

@@ -62,8 +62,7 @@ uint64_t FolderBytes(const std::string& folder) {
 
 std::map<std::string, checkpoint::ImageProcess::Task> ImageTasks::All() {
   auto task = [this](auto method) {
-    return [this, method](const std::string& request,
-                          const checkpoint::ImageProcess::Progress& progress) {
+    return [this, method](const std::string& request, const Progress& progress) {
       return (this->*method)(request, progress);
     };
   };
@@ -87,8 +86,7 @@ std::vector<GpuShard*> ImageTasks::Shards() const {
   return shards;
 }
 
-Result<std::string> ImageTasks::WriteData(const std::string& uid,
-                                          const checkpoint::ImageProcess::Progress& progress) {
+Result<std::string> ImageTasks::WriteData(const std::string& uid, const Progress& progress) {
   const uint64_t total = context_.shared.bytes() + context_.stored.bytes();
   STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
   STASIS_ASSIGN(data_, checkpoint::WriteShards(
@@ -98,8 +96,7 @@ Result<std::string> ImageTasks::WriteData(const std::string& uid,
 }
 
 // Cuts CRIU's memory files, which are in the page cache, into pages.
-Result<std::string> ImageTasks::WritePages(const std::string& uid,
-                                           const checkpoint::ImageProcess::Progress& progress) {
+Result<std::string> ImageTasks::WritePages(const std::string& uid, const Progress& progress) {
   STASIS_TRY(criu::DetachTerminals(context_.writer.cpu_path()));
   STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(context_.services.paths));
   STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
@@ -111,8 +108,7 @@ Result<std::string> ImageTasks::WritePages(const std::string& uid,
   return ToJson(pages_);
 }
 
-Result<std::string> ImageTasks::WriteImage(const std::string& request,
-                                           const checkpoint::ImageProcess::Progress& progress) {
+Result<std::string> ImageTasks::WriteImage(const std::string& request, const Progress& progress) {
   store::ImageWriter& writer = context_.writer;
   STASIS_ASSIGN(store::Manifest manifest, store::DecodeManifest(request));
   STASIS_TRY(writer.AddLogFile("criu-dump.log", context_.criu_log));

@@ -47,12 +47,9 @@ class ImageTasks {
   std::vector<gpu_state::GpuShard*> Shards() const;
 
  private:
-  Result<std::string> WriteData(const std::string& uid,
-                                const checkpoint::ImageProcess::Progress& progress);
-  Result<std::string> WritePages(const std::string& uid,
-                                 const checkpoint::ImageProcess::Progress& progress);
-  Result<std::string> WriteImage(const std::string& manifest,
-                                 const checkpoint::ImageProcess::Progress& progress);
+  Result<std::string> WriteData(const std::string& uid, const Progress& progress);
+  Result<std::string> WritePages(const std::string& uid, const Progress& progress);
+  Result<std::string> WriteImage(const std::string& manifest, const Progress& progress);
   Result<store::WriteOptions> WriterOptions(uint32_t uid) const;
   Status DescribeData(store::Manifest& manifest);
 
