@@ -13,16 +13,16 @@ using namespace stasis::cuda;  // NOLINT: the driver's own names
 
 constexpr uint64_t kBallastPiece = 256u << 20;
 
-Error NotShared(std::string why) {
+Error NotShared(const std::string& why) {
   Error error;
   error.code = Code::kInvalidArgument;
   error.message = "a descriptor from the program is not the announced GPU memory: " + why;
   return error;
 }
 
-uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
 }  // namespace
+
+uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 Status DeviceMemory::Reserve(uint64_t bytes) {
   STASIS_GPU(gpu_, cuMemAddressReserve, (&base_, bytes, gpu_.granularity(), 0, 0));
