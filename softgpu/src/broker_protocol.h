@@ -4,8 +4,8 @@
 //   op        key, token    file in   file out              meaning
 //   kHello    -             -         a folder per device   the first request; the reply has Config
 //   kKeep     -             the file  -                     keep a file; the reply has key, token
-//   kFetch    of a keep     -         the file              also from another process
-//   kDrop     of a keep     -         -                     stop keeping one file
+//   kFetch    from kKeep    -         the file              also from another process
+//   kDrop     from kKeep    -         -                     stop keeping one file
 //   kDropAll  -             -         -                     drop all files of this connection
 //
 // When a connection closes, the broker drops its files.

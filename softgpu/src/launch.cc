@@ -142,7 +142,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
 
 namespace {
 
-// Calls `f` with the function, under the lock.
+// Calls `f` with the kernel function of `handle` while holding the lock.
 template <class F>
 CUresult With(CUfunction handle, F f) {
   Lock lock(driver().mutex);

@@ -334,7 +334,7 @@ TEST(Gate, AnExemptThreadNeverWaits) {
   gate::Open();
 }
 
-// More threads than one block of slots holds, one after another and at once.
+// Runs more threads than one block of slots holds: first one round after another, then all at once.
 TEST(Gate, ManyThreads) {
   for (int round = 0; round < 3; ++round) {
     std::vector<std::thread> threads;

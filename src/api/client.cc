@@ -84,9 +84,10 @@ Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
     return FailErrno(errno, "read the credentials of the listener at " + path);
   }
   if (peer.uid != 0 && peer.uid != ::geteuid()) {
-    return Fail(Code::kPermissionDenied,
-                fmt::format("user {} listens at the daemon's socket {}", peer.uid, path),
-                "a daemon must belong to root or to you");
+    return Fail(
+        Code::kPermissionDenied,
+        fmt::format("a process of user {} listens on the daemon's socket {}", peer.uid, path),
+        "a daemon must belong to root or to you");
   }
   if (::fcntl(socket.get(), F_SETFL, O_NONBLOCK) != 0) return FailErrno(errno, "fcntl");
   return socket;

@@ -182,7 +182,8 @@ Status ServeTcp(DaemonContext& daemon, ServerPool& servers) {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       grpc::SslServerCredentials(tls));
   if (!servers.AddShared(builder, CertifiedCaller)) {
-    return Fail(Code::kUnavailable, "cannot serve daemon.listen with its certificates",
+    return Fail(Code::kUnavailable,
+                "cannot listen at the address of daemon.listen with the configured certificates",
                 "check that the files are complete and that the key belongs to the certificate");
   }
   daemon.listen_address = std::move(listener.address);

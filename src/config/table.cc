@@ -85,7 +85,8 @@ constexpr Row kRows[] = {
      "debug|info|warn|error", "STASIS_DAEMON_LOG_LEVEL", "", "Minimum level that the daemon logs"},
     {"daemon.log_file", Kind::kFile, &Settings::daemon_log_file, "", 0, 0, "",
      "STASIS_DAEMON_LOG_FILE",
-     "stderr, which systemd keeps; with `daemon start` stasisd.log in the run folder",
+     "stderr (systemd stores it in its journal), or stasisd.log in the run folder after `daemon "
+     "start`",
      "File for the daemon's log, one JSON object a line: docs/logs.md"},
     {"daemon.log_size", Kind::kSize, &Settings::daemon_log_bytes, "64MiB", kMiB, kMiB* kMiB, "",
      "STASIS_DAEMON_LOG_SIZE", "",

@@ -74,7 +74,7 @@ const char* WhyInvalid(const Reply& r, size_t size, size_t fds) {
   if (r.code > static_cast<uint32_t>(Code::kDataLoss)) return "an unknown error";
   if (r.domain > static_cast<uint32_t>(Domain::kUsage)) return "an unknown domain";
   if (r.code == 0 && (r.raw != 0 || r.fatal != 0)) return "an error without a code";
-  if (!ipc::IsTerminated(r.message) || !ipc::IsTerminated(r.hint)) return "a text without an end";
+  if (!ipc::IsTerminated(r.message) || !ipc::IsTerminated(r.hint)) return "an unterminated string";
   if (r.count > kMaxBatch || fds != r.count) return "the wrong number of descriptors";
   if (r.count != 0 && r.op != Op::kExport) return "descriptors where none belong";
   return nullptr;

@@ -89,8 +89,8 @@ Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadl
     if (was_free && scope != nullptr) scope->Changed();
   }
   dataplane::CopyOptions copy;
-  // Every block of an image has been checked and none left out, and data-bind writes its record
-  // meanwhile.
+  // Blocks that come from an image (`filled`) need no checksum here: they were checked when they
+  // were read. Their arena's record may not be read either, because data-bind writes it meanwhile.
   if (!shard.filled) {
     const auto& record = shard.arena->record();
     if (record.has_checksum) copy.expected = record.checksum;

@@ -39,7 +39,7 @@ Status CheckPeer(const std::vector<IpcMember>& members, const IpcMember& member,
     return Fail(
         Code::kUnimplemented,
         DescribeSharing(member, peer) + ", which its owner has freed, so it could not be restored",
-        "close memory in the program that it does not use any more");
+        "close imported memory that the program no longer uses");
   }
   return {};
 }

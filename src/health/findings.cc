@@ -50,7 +50,8 @@ constexpr Kind kMachine[] = {
     {"driver-can", "features of this driver version", "",
      "The driver lacks a feature of newer versions.", "install a newer driver"},
     {"gpus", "the GPUs", kAllGpu, "The driver reports no GPU.",
-     "`nvidia-smi -L` shows what the driver sees; in a container, give it the GPUs"},
+     "`nvidia-smi -L` lists the GPUs that the driver sees; a container must be started with access "
+     "to the GPUs"},
     {"persistence", "the persistence mode of the GPUs", "",
      "The driver shuts down an unused GPU, and the next program or command waits for seconds until "
      "the GPU is up again. Nothing fails, because Stasis's helpers start the driver themselves.",

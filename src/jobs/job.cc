@@ -27,8 +27,9 @@ constexpr std::string_view kSecond[] = {
     "otter",  "pine",   "plover", "raven",   "reef",   "ridge",  "river",  "robin",
     "spruce", "star",   "stone",  "swan",    "thrush", "tide",   "willow", "wren"};
 
-// The process names of CRIU. For a job in its own pid namespace, CRIU runs below the shim, which is
-// the init process there. It is not part of the job, and a signal to the job must not reach it.
+// The process names of CRIU. For a job in its own pid namespace, CRIU is a descendant of the shim,
+// which is the init process there. CRIU is not part of the job, so signals to the job must not
+// reach it.
 constexpr std::string_view kCriu[] = {"criu", "stasis-criu-ins"};
 
 bool IsCriu(const process::Stat& stat) {

@@ -68,7 +68,7 @@ struct StatusRow {
   bool of_root_only = false;
 };
 constexpr StatusRow kStatus[] = {
-    // Not by sched_getaffinity(2), which needs a buffer size.
+    // sched_getaffinity(2) is not used, because its caller must know the size of the mask.
     {"Cpus_allowed", "the processors that it may use"},
     {"Gid", "the group"},
     {"Groups", "the supplementary groups"},

@@ -14,7 +14,8 @@
 namespace stasis::store {
 namespace {
 
-// Returns the units of a sequence, which is in packs with units of `pack_unit_bytes`.
+// Returns the number of units of a sequence that is stored in packs. Each unit of a pack has
+// `pack_unit_bytes` bytes.
 uint64_t CheckRuns(const Manifest& manifest, const std::vector<UnitRun>& runs,
                    uint32_t pack_unit_bytes) {
   uint64_t units = 0;

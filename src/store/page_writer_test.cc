@@ -25,7 +25,7 @@ std::string Pages(uint32_t seed, size_t count) {
   return memory;
 }
 
-// Made once, because 17 MiB of noise take long.
+// Generated once, because it takes long to generate 17 MiB of random data.
 const std::string& LargeMemory() {
   static const std::string memory = Pages(3, kLarge / kPageBytes);
   return memory;

@@ -91,7 +91,7 @@ def other_users(fixture: DaemonFixture):
     world.own(child)
     os.read(read, 1)
     world.stasis("ps", expect=4)
-    said(fixture, f"user {NO_USER} listens at the daemon's socket")
+    said(fixture, f"a process of user {NO_USER} listens on the daemon's socket")
     demand(os.read(read, 100) == b"nothing", "something was sent to it")
     os.waitpid(child, 0)
 

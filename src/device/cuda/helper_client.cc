@@ -153,7 +153,7 @@ class HelperClient::Helper {
     std::optional<Reply> reply = std::move(waiting_.at(request.id).reply);
     waiting_.erase(request.id);
     if (reply) {
-      if (retired_ && waiting_.empty()) End("it had not answered another call in time");
+      if (retired_ && waiting_.empty()) End("it did not answer an earlier call in time");
       return *reply;
     }
     if (answered) {

@@ -332,8 +332,9 @@ class Server {
     auto packet = ipc::ReceivePacket(session_->socket.get(), &request, sizeof request);
     if (!packet || packet->size == 0) return EndSession();
     // A lock that was lost must not count as held.
-    const char* invalid = packet->fds_lost ? "more descriptors than we can hold"
-                                           : wire::WhyInvalid(request, packet->size);
+    const char* invalid = packet->fds_lost
+                              ? "the request has more descriptors than the helper can hold"
+                              : wire::WhyInvalid(request, packet->size);
     const bool has_lock = request.op == Op::kHello && packet->fds.size() == 1;
     if (invalid == nullptr && !packet->fds.empty() && !has_lock) {
       invalid = "descriptors where none belong";
@@ -360,7 +361,7 @@ class Server {
     }
   }
 
-  // The lock is free, and the name of a leaving helper is gone, when the client has the reply.
+  // Releases the lock, and removes the socket of a helper that is about to exit, before it replies.
   void End(const Request& request) {
     if (!AwaitAnswered()) return Refuse(request, Outcome::kBusy, "other requests are in progress");
     session_->lock.Reset();
