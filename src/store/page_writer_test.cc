@@ -15,7 +15,8 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-constexpr size_t kLarge = 17 << 20;  // enough to become a pack itself
+constexpr uint64_t kPage = kPageBytes;  // for multiplications in 64 bits
+constexpr size_t kLarge = 17 << 20;     // enough to become a pack itself
 
 std::string Pages(uint32_t seed, size_t count) {
   std::string memory;
@@ -89,16 +90,16 @@ class PageWriterTest : public SharedUnitsTest {
 TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
   const Files first = {{"pages-1.img", Pages(1, 500)}};
   DumpFiles("a", first);
-  EXPECT_EQ(last_.stored_bytes, 500 * kPageBytes);
+  EXPECT_EQ(last_.stored_bytes, 500 * kPage);
   EXPECT_FALSE(PathExists(store_ / "a/cpu/pages-1.img"));
   EXPECT_TRUE(PathExists(store_ / "a/cpu/inventory.img"));
   // One page is changed, and two are inserted before it, so all later pages move.
   Files second = first;
-  second["pages-1.img"].replace(100 * kPageBytes, kPageBytes, Noise(kPageBytes, 77));
+  second["pages-1.img"].replace(100 * kPage, kPageBytes, Noise(kPageBytes, 77));
   second["pages-1.img"].insert(0, Pages(2, 2));
   DumpFiles("b", second);
-  EXPECT_EQ(last_.stored_bytes, 3 * kPageBytes);
-  EXPECT_EQ(last_.shared_bytes, 499 * kPageBytes);
+  EXPECT_EQ(last_.stored_bytes, 3 * kPage);
+  EXPECT_EQ(last_.shared_bytes, 499 * kPage);
   auto reader = ImageReader::Open(store_ / "b");
   // There are four runs, and one more for each place in the first image's pack where the pages of
   // two threads adjoin.
@@ -111,23 +112,23 @@ TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
   auto options = Options();
   options.share = false;
   DumpFiles("c", second, options);
-  EXPECT_EQ(last_.stored_bytes, 502 * kPageBytes);
+  EXPECT_EQ(last_.stored_bytes, 502 * kPage);
   EXPECT_EQ(last_.shared_bytes, 0u);
 }
 
 TEST_F(PageWriterTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
   const std::string page = Noise(kPageBytes, 1);
-  const Files files = {{"pages-1.img", page + std::string(40 * kPageBytes, '\0') + page},
-                       {"pages-2.img", std::string(3 * kPageBytes, '\0')},
+  const Files files = {{"pages-1.img", page + std::string(40 * kPage, '\0') + page},
+                       {"pages-2.img", std::string(3 * kPage, '\0')},
                        {"pages-3.img", page}};
   DumpFiles("a", files);
   EXPECT_EQ(last_.stored_bytes, kPageBytes);
-  EXPECT_EQ(last_.zero_bytes, 43 * kPageBytes);
-  EXPECT_EQ(last_.repeated_bytes, 2 * kPageBytes);
+  EXPECT_EQ(last_.zero_bytes, 43 * kPage);
+  EXPECT_EQ(last_.repeated_bytes, 2 * kPage);
   ExpectIntact("a", files);
-  DumpFiles("b", {{"pages-2.img", std::string(3 * kPageBytes, '\0')}});
+  DumpFiles("b", {{"pages-2.img", std::string(3 * kPage, '\0')}});
   EXPECT_TRUE(Packs("b").empty());
-  ExpectIntact("b", {{"pages-2.img", std::string(3 * kPageBytes, '\0')}});
+  ExpectIntact("b", {{"pages-2.img", std::string(3 * kPage, '\0')}});
 }
 
 TEST_F(PageWriterTest, OtherFilesStayAsTheyAre) {
@@ -143,8 +144,8 @@ TEST_F(PageWriterTest, OtherFilesStayAsTheyAre) {
 
 TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
   std::string memory = LargeMemory();
-  memory.replace(50 * kPageBytes, 20 * kPageBytes, std::string(20 * kPageBytes, '\0'));
-  memory.replace(90 * kPageBytes, kPageBytes, memory.substr(0, kPageBytes));
+  memory.replace(50 * kPage, 20 * kPage, std::string(20 * kPage, '\0'));
+  memory.replace(90 * kPage, kPageBytes, memory.substr(0, kPageBytes));
   const Files first = {{"pages-1.img", memory}};
   DumpFiles("a", first);
   ASSERT_EQ(Packs("a").size(), 1u);
@@ -158,29 +159,29 @@ TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
 
   Files second = first;
   for (size_t i = 0; i < 40; ++i) {
-    second["pages-1.img"].replace(i * 97 * kPageBytes, kPageBytes,
+    second["pages-1.img"].replace(i * 97 * kPage, kPageBytes,
                                   Noise(kPageBytes, static_cast<uint32_t>(i) + 1000));
   }
   DumpFiles("b", second);
-  EXPECT_EQ(last_.stored_bytes, 40 * kPageBytes);
+  EXPECT_EQ(last_.stored_bytes, 40 * kPage);
   ExpectIntact("b", second);
 
   // The first gc frees the space between extents; pages that only `a` needs stay until `a` is
   // deleted.
   const uint64_t before = Blocks(PackPath("a"));
-  EXPECT_GE(Gc().freed_bytes, 19 * kPageBytes);
+  EXPECT_GE(Gc().freed_bytes, 19 * kPage);
   EXPECT_EQ(Gc().freed_bytes, 0u);
   ExpectIntact("a", first);
   ExpectIntact("b", second);
   ASSERT_TRUE(DeleteImage(store_ / "a"));
   const auto report = Gc();
-  EXPECT_GE(report.freed_bytes, 38 * kPageBytes);
-  EXPECT_LE(report.freed_bytes, 41 * kPageBytes);
+  EXPECT_GE(report.freed_bytes, 38 * kPage);
+  EXPECT_LE(report.freed_bytes, 41 * kPage);
   EXPECT_LT(Blocks(PackPath("b", 0)), before);
   ExpectIntact("b", second);
   // Pages that have become holes are written again by an image that needs them.
   DumpFiles("c", first);
-  EXPECT_GE(last_.new_bytes, 38 * kPageBytes);
+  EXPECT_GE(last_.new_bytes, 38 * kPage);
   ExpectIntact("c", first);
   ExpectIntact("b", second);
 }
@@ -199,12 +200,12 @@ TEST_F(PageWriterTest, CompressedPagesAreShared) {
     options.compression = how;
     options.share = false;
     DumpFiles(name, files, options);
-    EXPECT_EQ(last_.new_bytes, 370 * kPageBytes);
-    EXPECT_LT(last_.stored_bytes, 200 * kPageBytes);
+    EXPECT_EQ(last_.new_bytes, 370 * kPage);
+    EXPECT_LT(last_.stored_bytes, 200 * kPage);
     ExpectIntact(name, files);
   }
   Files second = files;
-  second["pages-1.img"].replace(7 * kPageBytes, kPageBytes, Noise(kPageBytes, 9));
+  second["pages-1.img"].replace(7 * kPage, kPageBytes, Noise(kPageBytes, 9));
   DumpFiles("b", second);
   EXPECT_EQ(last_.stored_bytes, kPageBytes);
   ExpectIntact("b", second);
@@ -218,17 +219,17 @@ TEST_F(PageWriterTest, AFlippedBitIsFoundInNeededPagesAndTheyAreNotShared) {
   const Files first = {{"pages-1.img", Pages(1, 100)}};
   DumpFiles("a", first);
   Files second = first;
-  second["pages-1.img"].replace(10 * kPageBytes, kPageBytes, Noise(kPageBytes, 9));
+  second["pages-1.img"].replace(10 * kPage, kPageBytes, Noise(kPageBytes, 9));
   DumpFiles("b", second);
   const std::string path = PackPath("a");
   const uint64_t size = ReadFile(path)->size();
-  for (uint64_t at : {uint64_t{5}, uint64_t{99 * kPageBytes}, size - 1, size - 100, size - 200}) {
+  for (uint64_t at : {uint64_t{5}, uint64_t{99 * kPage}, size - 1, size - 100, size - 200}) {
     Flip(path, at);
     EXPECT_NE(Findings("a"), "") << at;
     EXPECT_NE(Findings("b"), "") << at;
     Flip(path, at);
   }
-  Flip(path, 10 * kPageBytes + 7);
+  Flip(path, 10 * kPage + 7);
   EXPECT_NE(Findings("a").find("is damaged: unit 10 has checksum"), std::string::npos)
       << Findings("a");
   EXPECT_EQ(Findings("b"), "");
@@ -241,7 +242,7 @@ TEST_F(PageWriterTest, AFlippedBitIsFoundInNeededPagesAndTheyAreNotShared) {
       << status.error().message;
   reader->reset();
   DumpFiles("c", first);
-  EXPECT_EQ(last_.new_bytes, 100 * kPageBytes);
+  EXPECT_EQ(last_.new_bytes, 100 * kPage);
   ASSERT_EQ(last_.notes.size(), 1u);
   EXPECT_EQ(last_.notes[0].rfind("image a is damaged, so its packs/", 0), 0u) << last_.notes[0];
   ExpectIntact("c", first);
@@ -265,7 +266,7 @@ TEST_F(PageWriterTest, APackThatADumpIsAboutToReferToIsLeftAlone) {
   WriteFile(writer->cpu_path() + "/pages-1.img", first.at("pages-1.img"));
   auto written = WritePages(*writer, Key(), Options());
   ASSERT_TRUE(written);
-  EXPECT_EQ(written->shared_bytes, 100 * kPageBytes);
+  EXPECT_EQ(written->shared_bytes, 100 * kPage);
   ASSERT_TRUE(DeleteImage(store_ / "a"));
   EXPECT_EQ(Gc().freed_bytes, 0u);
   Manifest manifest = FullManifest();

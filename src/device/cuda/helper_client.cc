@@ -150,7 +150,7 @@ class HelperClient::Helper {
     const bool answered = WaitFor(changed_, lock, deadline, [&] {
       return waiting_.at(request.id).reply.has_value() || ended_;
     });
-    std::optional<Reply> reply = std::move(waiting_.at(request.id).reply);
+    std::optional<Reply> reply = waiting_.at(request.id).reply;
     waiting_.erase(request.id);
     if (reply) {
       if (retired_ && waiting_.empty()) End("it did not answer an earlier call in time");
