@@ -32,16 +32,6 @@ std::vector<Thread> StartThreads(size_t count, const std::function<void()>& work
   return threads;
 }
 
-void ForEachIndex(size_t count, unsigned threads, const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next{0};
-  auto run = [&] {
-    for (size_t i; (i = next.fetch_add(1)) < count;) work(i);
-  };
-  const size_t wanted = std::min<size_t>(threads, count);
-  const std::vector<Thread> others = StartThreads(wanted > 0 ? wanted - 1 : 0, run);
-  run();
-}
-
 Status ForEachWithProgress(size_t count, const std::function<Status(size_t)>& work,
                            const std::atomic<uint64_t>& done, uint64_t total,
                            const Progress& progress, unsigned extra_threads) {

@@ -20,10 +20,6 @@ unsigned ProcessorCount();
 // Starts up to `count` threads that run `work`. Returns fewer, or none, if no more can be started.
 std::vector<Thread> StartThreads(size_t count, const std::function<void()>& work);
 
-// Calls work(0) … work(count - 1), started in this order, on up to `threads` threads including the
-// caller's. Returns when all calls have finished.
-void ForEachIndex(size_t count, unsigned threads, const std::function<void(size_t)>& work);
-
 // Called regularly with the bytes done and the bytes in total (0 if unknown). Returns false to
 // cancel the work.
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <map>
@@ -447,11 +448,14 @@ Result<Id128> DataChecksum(int fd, uint64_t bytes) {
   if (bytes == 0) return Checksum({});
   STASIS_ASSIGN(Mapping mapping, Mapping::Map(fd, bytes));
   std::string parts((bytes + kPart - 1) / kPart * Id128::kBytes, '\0');
-  ForEachIndex(parts.size() / Id128::kBytes, ProcessorCount(), [&](size_t i) {
+  auto checksum = [&](size_t i) -> Status {
     const uint64_t at = i * kPart;
     auto id = Checksum({mapping.data() + at, std::min(kPart, bytes - at)});
     std::copy(id.bytes.begin(), id.bytes.end(), parts.begin() + static_cast<ptrdiff_t>(i * 16));
-  });
+    return {};
+  };
+  const std::atomic<uint64_t> not_reported = 0;
+  STASIS_TRY(ForEachWithProgress(parts.size() / Id128::kBytes, checksum, not_reported, 0, nullptr));
   return Checksum(parts);
 }
 

@@ -54,11 +54,11 @@ bool IsMountPoint(const std::string& path) {
 
 // Returns true if an own tmpfs is mounted at `path` afterwards. A missing permission is not an
 // error.
-bool Mount(const Paths& paths, const std::string& path, uint64_t size_bytes) {
+bool Mount(const Paths& paths, const std::string& path) {
   auto lock = Open(paths.run + "/arena.lock", O_RDWR | O_CREAT);
   if (!lock || ::flock(lock->get(), LOCK_EX) != 0) return false;
   if (IsMountPoint(path)) return OnTmpfs(path);
-  const std::string common = "mode=0700,size=" + std::to_string(size_bytes);
+  const std::string common = "mode=0700,size=0";  // no limit
   // Old kernels reject these options with EINVAL.
   for (const char* extra : {",huge=always,noswap", ",huge=always", ",noswap", ""}) {
     if (::mount("stasis-arena", path.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
@@ -109,8 +109,7 @@ Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOpti
   const std::string own = paths.run + "/arena";
   STASIS_TRY(OpenOwnFolder(own));
   if (IsMountPoint(own) ? OnTmpfs(own)
-                        : options.may_mount && !options.look_only &&
-                              Mount(paths, own, options.mount_size_bytes)) {
+                        : options.may_mount && !options.look_only && Mount(paths, own)) {
     places.push_back({Kind::kOwnMount, own});
     return places;
   }
@@ -126,6 +125,8 @@ Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOpti
   return places;
 }
 
+}  // namespace
+
 uint64_t MemoryAvailable() {
   auto text = ReadFile("/proc/meminfo", 1 << 16);
   constexpr std::string_view kName = "MemAvailable:";
@@ -133,8 +134,6 @@ uint64_t MemoryAvailable() {
   if (at == std::string::npos) return kNoLimit;
   return std::strtoull(text->c_str() + at + kName.size(), nullptr, 10) * 1024;
 }
-
-}  // namespace
 
 Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOptions& options) {
   std::vector<ArenaPlace> places;

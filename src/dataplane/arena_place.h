@@ -30,7 +30,6 @@ struct ArenaOptions {
   // For access to existing arenas: mounts nothing and creates no directory in /dev/shm. The list of
   // places may be empty.
   bool look_only = false;
-  uint64_t mount_size_bytes = 0;  // for a new mount; 0: no limit
   // Allocate even if MemAvailable is too small, for machines whose memory grows with use.
   bool ignore_memory_check = false;
   // Limit for all arenas in memory together (limits.arena); 0: no limit.
@@ -55,6 +54,9 @@ Result<UniqueFd> HoldPlaces(const Paths& paths);
 // Unmounts RUN/arena if it is an own mount, has no files, and is not held by HoldPlaces. A state
 // directory with a mount in it cannot be removed. Returns true if it was unmounted.
 bool UnmountUnused(const Paths& paths);
+
+// Returns the available host memory in bytes (MemAvailable); the maximum of uint64_t if unknown.
+uint64_t MemoryAvailable();
 
 // Returns the bytes that can be allocated in `place` now: the free space of its file system and,
 // for memory, the limits of the machine and the control groups.

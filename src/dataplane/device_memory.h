@@ -38,7 +38,6 @@ class DeviceMemory {
 
   cu::CUdeviceptr base() const { return base_; }
   size_t count() const { return handles_.size(); }
-  uint64_t mapped_bytes() const { return mapped_; }
 
  private:
   Status Append(cu::CUmemGenericAllocationHandle handle, uint64_t bytes);

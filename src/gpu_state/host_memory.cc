@@ -2,31 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <sstream>
-
-#include "base/file.h"
+#include "dataplane/arena_place.h"
 #include "process/control_group.h"
 
 namespace stasis::gpu_state {
-namespace {
-
-uint64_t MachineMemory() {
-  auto text = ReadFile("/proc/meminfo");
-  if (!text) return UINT64_MAX;
-  std::istringstream lines(*text);
-  for (std::string key, rest; lines >> key;) {
-    uint64_t kibibytes;
-    lines >> kibibytes;
-    std::getline(lines, rest);
-    if (key == "MemAvailable:") return kibibytes << 10;
-  }
-  return UINT64_MAX;
-}
-
-}  // namespace
 
 Status CheckHostMemory(uint64_t bytes, process::HostPid pid) {
-  uint64_t available = MachineMemory();
+  uint64_t available = dataplane::MemoryAvailable();
   std::string where = "available";
   const process::MemoryLeft group = process::MemoryLeftInControlGroups(pid);
   if (group.beyond_reserve() < available) {

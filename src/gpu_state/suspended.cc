@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -78,9 +77,7 @@ std::optional<SuspendedProcess> LoadSuspended(const Paths& paths, const process:
 }
 
 Status ForgetSuspended(const Paths& paths, const process::ProcessId& id) {
-  std::string path = FileOf(paths, id);
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
-  return {};
+  return RemoveFile(FileOf(paths, id));
 }
 
 Status RecordMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map) {

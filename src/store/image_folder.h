@@ -62,6 +62,11 @@ Status RemoveHidden(int store_fd, const std::string& store, const std::string& n
 // If a system call in the store at `path` failed because the disk is full, adds the free bytes and
 // a hint to its error.
 Error WithSpaceHint(Error error, const std::string& path);
+template <class T>
+Result<T> WithSpaceHint(Result<T> result, const std::string& path) {
+  if (!result) result.error() = WithSpaceHint(std::move(result.error()), path);
+  return result;
+}
 
 // Returns `most`, or an eighth of the limit on open files if that is less, because several parts of
 // a program may each keep that many files open.

@@ -22,11 +22,15 @@ json Text(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-json Texts(const std::vector<std::string>& texts) {
-  json array = json::array();
-  for (const std::string& text : texts) array.push_back(Text(text));
-  return array;
+// Returns describe(item) for each item.
+template <class Item, class Describe>
+json ListOf(const std::vector<Item>& items, const Describe& describe) {
+  json list = json::array();
+  for (const Item& item : items) list.push_back(describe(item));
+  return list;
 }
+
+json Texts(const std::vector<std::string>& texts) { return ListOf(texts, Text); }
 
 json OriginJson(const ImageReader& image, const OriginKey* key) {
   const auto id = image.origin_key_id();
@@ -42,97 +46,74 @@ uint64_t DeviceZeroBytes(const Manifest& manifest) {
 }
 
 json FilesJson(const Manifest& manifest) {
-  json files = json::array();
-  for (const File& file : manifest.files) {
-    json checksums = json::array();
-    for (const Id128& checksum : file.checksums) checksums.push_back(checksum.Hex());
-    files.push_back({{"path", Text(file.path)},
-                     {"size_bytes", file.size_bytes},
-                     {"xxh3_128", std::move(checksums)}});
-  }
-  return files;
+  return ListOf(manifest.files, [](const File& file) -> json {
+    return {{"path", Text(file.path)},
+            {"size_bytes", file.size_bytes},
+            {"xxh3_128", ListOf(file.checksums, [](const Id128& sum) { return sum.Hex(); })}};
+  });
 }
 
 json ProcessesJson(const Manifest& manifest) {
-  json processes = json::array();
-  for (const Process& p : manifest.processes) {
-    processes.push_back({{"pid", p.pid},
-                         {"ppid", p.ppid},
-                         {"comm", Text(p.comm)},
-                         {"exe", Text(p.exe)},
-                         {"gpu_state", kStateNames[static_cast<size_t>(p.recorded_state)]},
-                         {"gpus", Texts(p.gpu_uuids)},
-                         {"device_bytes", p.device_bytes}});
-  }
-  return processes;
+  return ListOf(manifest.processes, [](const Process& p) -> json {
+    return {{"pid", p.pid},
+            {"ppid", p.ppid},
+            {"comm", Text(p.comm)},
+            {"exe", Text(p.exe)},
+            {"gpu_state", kStateNames[static_cast<size_t>(p.recorded_state)]},
+            {"gpus", Texts(p.gpu_uuids)},
+            {"device_bytes", p.device_bytes}};
+  });
 }
 
 json GpusJson(const Manifest& manifest) {
-  json gpus = json::array();
-  for (const Gpu& gpu : manifest.gpus) {
-    gpus.push_back({{"uuid", Text(gpu.uuid)},
-                    {"name", Text(gpu.name)},
-                    {"total_bytes", gpu.total_bytes},
-                    {"used_bytes", gpu.used_bytes}});
-  }
-  return gpus;
+  return ListOf(manifest.gpus, [](const Gpu& gpu) -> json {
+    return {{"uuid", Text(gpu.uuid)},
+            {"name", Text(gpu.name)},
+            {"total_bytes", gpu.total_bytes},
+            {"used_bytes", gpu.used_bytes}};
+  });
 }
 
 json RangesJson(const Manifest& manifest) {
-  json ranges = json::array();
-  for (const DeviceRange& range : manifest.ranges) {
+  return ListOf(manifest.ranges, [](const DeviceRange& range) -> json {
     uint64_t blocks = 0, zero = 0;
     for (const UnitRun& run : range.runs) {
       blocks += run.units;
       if (run.is_zero()) zero += run.units;
     }
-    ranges.push_back({{"gpu", range.gpu},
-                      {"pid", range.pid},
-                      {"address", range.address},
-                      {"size_bytes", range.size_bytes},
-                      {"blocks", blocks},
-                      {"zero_blocks", zero}});
-  }
-  return ranges;
+    return {{"gpu", range.gpu},         {"pid", range.pid},
+            {"address", range.address}, {"size_bytes", range.size_bytes},
+            {"blocks", blocks},         {"zero_blocks", zero}};
+  });
 }
 
 json PacksJson(const Manifest& manifest) {
-  json packs = json::array();
-  for (const Pack& pack : manifest.packs) {
-    packs.push_back({{"path", pack.path()},
-                     {"size_bytes", pack.size_bytes},
-                     {"linked", pack.linked},
-                     {"unit_bytes", pack.unit_bytes},
-                     {"used_units", pack.used_units},
-                     {"used_bytes", pack.used_bytes},
-                     {"checked", Utc(pack.checked_unix_ns)}});
-  }
-  return packs;
+  return ListOf(manifest.packs, [](const Pack& pack) -> json {
+    return {{"path", pack.path()},
+            {"size_bytes", pack.size_bytes},
+            {"linked", pack.linked},
+            {"unit_bytes", pack.unit_bytes},
+            {"used_units", pack.used_units},
+            {"used_bytes", pack.used_bytes},
+            {"checked", Utc(pack.checked_unix_ns)}};
+  });
 }
 
 json PhasesJson(const Manifest& manifest) {
-  json phases = json::array();
-  for (const Phase& phase : manifest.phases) {
-    phases.push_back({{"name", Text(phase.name)},
-                      {"start_s", phase.start_seconds},
-                      {"seconds", phase.seconds},
-                      {"bytes", phase.bytes},
-                      {"parallel_group", Text(phase.parallel_group)}});
-  }
-  return phases;
+  return ListOf(manifest.phases, [](const Phase& phase) -> json {
+    return {{"name", Text(phase.name)},
+            {"start_s", phase.start_seconds},
+            {"seconds", phase.seconds},
+            {"bytes", phase.bytes},
+            {"parallel_group", Text(phase.parallel_group)}};
+  });
 }
 
 json ExternalsJson(const Manifest& manifest) {
-  json externals = json::array();
-  for (const External& e : manifest.externals) {
-    externals.push_back({{"key", Text(e.key)},
-                         {"kind", Text(e.kind)},
-                         {"pid", e.pid},
-                         {"fd", e.fd},
-                         {"direction", Text(e.direction)},
-                         {"path", Text(e.path)}});
-  }
-  return externals;
+  return ListOf(manifest.externals, [](const External& e) -> json {
+    return {{"key", Text(e.key)}, {"kind", Text(e.kind)},           {"pid", e.pid},
+            {"fd", e.fd},         {"direction", Text(e.direction)}, {"path", Text(e.path)}};
+  });
 }
 
 }  // namespace
@@ -160,12 +141,11 @@ json InspectJson(const ImageReader& image, const OriginKey* key) {
                {"link_remap", m.criu.link_remap},
                {"shell_job", m.criu.shell_job},
                {"others", Texts(m.criu.others)}};
-  json required = json::array();
-  for (const RequiredFile& file : m.required_files) {
-    required.push_back({{"path", Text(file.path)},
-                        {"size_bytes", file.size_bytes},
-                        {"build_id", HexOfBytes(file.build_id)}});
-  }
+  json required = ListOf(m.required_files, [](const RequiredFile& file) -> json {
+    return {{"path", Text(file.path)},
+            {"size_bytes", file.size_bytes},
+            {"build_id", HexOfBytes(file.build_id)}};
+  });
   return {{"path", Text(image.path())},
           {"id", m.image_id.Hex()},
           {"format", kFormatVersion},

@@ -69,10 +69,8 @@ Result<std::unique_ptr<ImageWriter>> ImageWriter::Begin(const std::string& store
                                                         const std::string& name) {
   STASIS_TRY(CheckImageName(name));
   std::unique_ptr<ImageWriter> writer(new ImageWriter(AbsolutePath(store), name));
-  if (auto status = writer->CreatePartial(); !status) {
-    return Fail(WithSpaceHint(std::move(status.error()), store)
-                    .WithContext("begin image " + writer->path()));
-  }
+  STASIS_TRY(
+      Annotate(WithSpaceHint(writer->CreatePartial(), store), "begin image " + writer->path()));
   return writer;
 }
 
@@ -122,9 +120,7 @@ Status ImageWriter::MakeFolderOf(const std::string& path) {
 Result<UniqueFd> ImageWriter::AddFile(const std::string& path) {
   STASIS_TRY(CheckFilePath(path));
   STASIS_TRY(MakeFolderOf(path));
-  auto fd = OpenBeneath(partial_fd_.get(), path, O_WRONLY | O_CREAT | O_EXCL);
-  if (!fd) return Fail(WithSpaceHint(std::move(fd.error()), store_));
-  return fd;
+  return WithSpaceHint(OpenBeneath(partial_fd_.get(), path, O_WRONLY | O_CREAT | O_EXCL), store_);
 }
 
 Result<UniqueFd> ImageWriter::AddPack(const Pack& pack) { return AddFile(pack.path()); }
@@ -179,10 +175,7 @@ Status ImageWriter::AddLog(const std::string& name, std::string_view text) {
   STASIS_ASSIGN(UniqueFd fd, AddFile("log/" + name));
   Status status = WriteAll(fd.get(), note);
   if (status) status = WriteAll(fd.get(), text);
-  if (!status) {
-    return Fail(WithSpaceHint(std::move(status.error()), store_).WithContext("add log " + name));
-  }
-  return {};
+  return Annotate(WithSpaceHint(std::move(status), store_), "add log " + name);
 }
 
 Status ImageWriter::AddLogFile(const std::string& name, const std::string& source) {

@@ -234,9 +234,7 @@ uint64_t PackIndex::BytesOf(const Extent& extent, uint32_t first, uint32_t count
 
 Result<Id128> WritePackIndex(int fd, const std::string& path, const PackIndex& index) {
   assert(index.body_bytes % kPackAlign == 0 && index.units.size() <= kMaxPackUnits);
-  auto written = WriteTail(fd, index);
-  if (written) return written;
-  return Fail(WithSpaceHint(std::move(written).error(), path).WithContext("write pack " + path));
+  return Annotate(WithSpaceHint(WriteTail(fd, index), path), "write pack " + path);
 }
 
 Result<PackIndex> ReadPackIndex(int fd, uint64_t size_bytes, const std::string& what) {

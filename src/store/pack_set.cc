@@ -23,16 +23,16 @@ PackSet::PackSet(ImageWriter& writer, PackLimits limits, uint32_t unit_bytes)
     : writer_(writer), limits_(WithDefaults(limits)), unit_bytes_(unit_bytes) {}
 
 // The number of packs depends only on the bytes, not on the timing of the threads.
-Result<uint32_t> PackSet::ChoosePack(uint64_t bytes) {
+Result<PackSet::Slot*> PackSet::ChoosePack(uint64_t bytes) {
   std::lock_guard lock(mutex_);
   if (slots_.size() < limits_.count && bytes_ >= slots_.size() * limits_.bytes) {
     Pack pack;
     STASIS_ASSIGN(pack.id, Id128::Random());
     STASIS_ASSIGN(UniqueFd fd, writer_.AddPack(pack));
-    Slot slot;
-    slot.pack = std::make_unique<PackWriter>(
-        std::move(fd), writer_.partial_path() + "/" + pack.path(), pack.id, unit_bytes_);
-    slots_.push_back(std::move(slot));
+    slots_.push_back(
+        {static_cast<uint32_t>(slots_.size()),
+         std::make_unique<PackWriter>(std::move(fd), writer_.partial_path() + "/" + pack.path(),
+                                      pack.id, unit_bytes_)});
   }
   auto least = std::min_element(slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
     return std::tie(a.writers, a.bytes) < std::tie(b.writers, b.bytes);
@@ -40,22 +40,17 @@ Result<uint32_t> PackSet::ChoosePack(uint64_t bytes) {
   least->writers += 1;
   least->bytes += bytes;
   bytes_ += bytes;
-  return static_cast<uint32_t>(least - slots_.begin());
+  return &*least;
 }
 
 Result<PackSet::Place> PackSet::Append(std::span<const PackUnit> units, std::string_view stored,
                                        uint64_t logical_bytes, Codec codec) {
-  STASIS_ASSIGN(const uint32_t index, ChoosePack(stored.size()));
-  PackWriter* pack = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    pack = slots_[index].pack.get();
-  }
-  auto first = pack->Append(units, stored, logical_bytes, codec);
+  STASIS_ASSIGN(Slot * slot, ChoosePack(stored.size()));
+  auto first = slot->pack->Append(units, stored, logical_bytes, codec);
   std::lock_guard lock(mutex_);
-  slots_[index].writers -= 1;
+  slot->writers -= 1;
   if (!first) return Fail(std::move(first).error());
-  return Place{index, *first};
+  return Place{slot->index, *first};
 }
 
 Result<std::vector<Pack>> PackSet::Finish() {

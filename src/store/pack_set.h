@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -36,18 +37,19 @@ class PackSet {
 
  private:
   struct Slot {
+    uint32_t index;
     std::unique_ptr<PackWriter> pack;
     unsigned writers = 0;  // threads that append now
     uint64_t bytes = 0;    // appended, including those of the current writers
   };
-  Result<uint32_t> ChoosePack(uint64_t bytes);
+  Result<Slot*> ChoosePack(uint64_t bytes);
 
   ImageWriter& writer_;
   const PackLimits limits_;
   const uint32_t unit_bytes_;
   std::mutex mutex_;  // guards all members below, except appends to the packs
   uint64_t bytes_ = 0;
-  std::vector<Slot> slots_;
+  std::deque<Slot> slots_;  // elements do not move
 };
 
 }  // namespace stasis::store

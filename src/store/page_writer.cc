@@ -1,15 +1,20 @@
 #include "store/page_writer.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
+#include <vector>
 
 #include "base/checksum.h"
+#include "base/descriptor_table.h"
 #include "base/file.h"
+#include "store/beneath.h"
 #include "store/clock.h"
-#include "store/page_sources.h"
 #include "store/thread_buffer.h"
 #include "store/unit_writer.h"
 
@@ -42,6 +47,56 @@ WriteOptions ForPages(WriteOptions options) {
   options.packs = {1, 1};
   if (options.compression == Compression::kAuto) options.compression = Compression::kNone;
   return options;
+}
+
+// A file of pages that CRIU wrote.
+struct PageSource {
+  std::string name;
+  UniqueFd fd;
+  uint32_t first = 0;  // position of its first page among those of all files
+  uint32_t pages = 0;
+  bool in_place = false;  // the file is to become a pack without a copy of its pages
+  bool is_pack = false;   // the file is a pack
+};
+
+bool IsPagesFile(const std::string& name) {
+  constexpr std::string_view kBegin = "pages-", kEnd = ".img";
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return false;
+  const std::string number =
+      name.substr(kBegin.size(), name.size() - std::min(name.size(), kBegin.size() + kEnd.size()));
+  return !number.empty() && number.find_first_not_of("0123456789") == number.npos;
+}
+
+// Returns the files whose size is a multiple of the page size; others stay files of the image. Adds
+// a note and returns no files if there are more pages than one pack can have.
+Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
+                                                std::vector<std::string>& notes) {
+  (void)RaiseDescriptorLimit();  // a program has a file for each process
+  std::vector<PageSource> sources;
+  STASIS_ASSIGN(auto entries, ListFolder(writer.cpu_dir_fd()));
+  uint64_t pages = 0;
+  for (const Entry& entry : entries) {
+    if (!entry.is_regular || !IsPagesFile(entry.name)) continue;
+    PageSource source;
+    source.name = entry.name;
+    STASIS_ASSIGN(source.fd, OpenBeneath(writer.cpu_dir_fd(), entry.name, O_RDWR));
+    struct stat st;
+    if (::fstat(source.fd.get(), &st) != 0) return FailErrno(errno, "stat " + entry.name);
+    const auto size = static_cast<uint64_t>(st.st_size);
+    if (size == 0 || size % kPageBytes != 0) continue;
+    source.first = static_cast<uint32_t>(pages);
+    pages += size / kPageBytes;
+    if (pages > kMaxPackUnits) {
+      notes.push_back(fmt::format(
+          "the program has more than {} GiB of CPU memory, so all of it is written, and none is "
+          "shared with other images",
+          kMaxPackUnits * kPageBytes >> 30));
+      return std::vector<PageSource>{};
+    }
+    source.pages = static_cast<uint32_t>(size / kPageBytes);
+    sources.push_back(std::move(source));
+  }
+  return sources;
 }
 
 class PageWriter {
