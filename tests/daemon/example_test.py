@@ -19,7 +19,7 @@ def works(fixture: DaemonFixture):
     fixture.start()
     done = run(fixture, "--job", "job", fixture.world.workloads / "counter", "--memory", "8M")
     demand(done.code == 0, f"{done}")
-    for words in (" MiB on the GPU", "gpu-checkpoint", "job has given up", "data-return", "cpu-dump",
+    for words in (" MiB on the GPU", "gpu-checkpoint", "job has given up", "gpu-restore", "cpu-dump",
                   "`stasis restore job` brings it back"):
         demand(words in done.out, f"it does not print '{words}':\n{done}")
     demand([job["state"] for job in fixture.world.stasis("ps", "-a", "--json").json()["jobs"]] == ["dumped"], "no dump")
