@@ -63,7 +63,7 @@ Result<std::vector<Pack>> PackSet::Finish() {
     pack.used_units = slot.pack->units();
     pack.used_bytes = slot.pack->stored_bytes();
     pack.checked_unix_ns = UnixNow();
-    packs.push_back(std::move(pack));
+    packs.push_back(pack);
   }
   return packs;
 }

@@ -249,7 +249,7 @@ Status PageWriter::Keep(PageSource& source) {
   pack.checked_unix_ns = UnixNow();
   STASIS_TRY(writer_.AdoptPack(source.name, pack));
   source.is_pack = true;
-  const uint32_t place = units_.Adopt(std::move(pack));
+  const uint32_t place = units_.Adopt(pack);
   uint32_t number = 0;
   for (uint32_t i = source.first; i < source.first + source.pages; ++i) {
     auto& unit = units_.unit(i);
