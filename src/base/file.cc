@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -167,6 +168,11 @@ Status RemoveTreeAt(int dir_fd, const std::string& name, const std::string& path
 }
 
 }  // namespace
+
+Status RemoveFile(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
+  return {};
+}
 
 Status RemoveTree(const std::string& path, const std::function<void()>& removed) {
   if (path.empty()) return {};

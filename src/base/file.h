@@ -52,6 +52,8 @@ Status FsyncPath(const std::string& path);  // accepts a file or a directory
 // Creates a directory and its missing parents with `mode` less the umask. An existing path is
 // success.
 Status MakeDirs(const std::string& path, mode_t mode = 0700);
+// Removes a file. An absent file is success.
+Status RemoveFile(const std::string& path);
 // Removes a tree without following links. An absent tree is success. Calls `removed` after each
 // entry that it removed.
 Status RemoveTree(const std::string& path, const std::function<void()>& removed = nullptr);

@@ -14,7 +14,8 @@
 namespace stasis {
 
 // Marks code that handles a failed thread start, for as long as an object exists on the calling
-// thread. Outside of such code, cmake/grpc_threads.cc ends the program with a message.
+// thread. For other code in programs with gRPC, cmake/grpc_threads.cc retries the start and then
+// ends the program with a message.
 class StartMayFail {
  public:
   StartMayFail() { ++depth_; }

@@ -267,7 +267,7 @@ json ReportJson(const Measurements& found, const Report& report) {
           {"total_s", found.total_s}};
 }
 
-// Reports an unwritable path before minutes of work.
+// Reports an unwritable path now, before minutes of work.
 Status CheckWritable(const std::string& path) {
   if (path.empty()) return {};
   const std::string folder = std::filesystem::path(AbsolutePath(path)).parent_path();
@@ -275,8 +275,8 @@ Status CheckWritable(const std::string& path) {
   return {};
 }
 
-// Has stasis-plot, a Python script (tools/plot_bench.py), draw the report. An existing file is kept
-// unless the plot is complete.
+// Draws the report with stasis-plot, a Python script (tools/plot_bench.py). Replaces an existing
+// file only after the plot is complete.
 Status WritePlot(const std::string& path, const json& report) {
   STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-plot"));
   UniqueFd input(::memfd_create("report", MFD_CLOEXEC));
@@ -348,9 +348,9 @@ Status Run(Globals& globals, const std::string& text) {
   if (!request.svg().empty()) {
     plotted = Annotate(WritePlot(request.svg(), document), "write the plot to " + request.svg());
   }
-  // Also if the plot failed: the measurements take minutes.
+  // Print the result even if the plot failed, because the measurements take minutes.
   cli::PrintResult(globals, ReportText(found, report), document);
-  if (!plotted) globals.json = false;  // stdout has its one document
+  if (!plotted) globals.json = false;  // stdout already has the document
   STASIS_TRY(std::move(plotted));
   return cli::FinishOutput();
 }

@@ -19,7 +19,7 @@ namespace {
 
 // Time limit for the slowest answer: a software GPU fills and compares on a CPU.
 constexpr std::chrono::seconds kAnswer{600};
-constexpr std::chrono::milliseconds kLookAtCancel{200};
+constexpr std::chrono::milliseconds kCancelInterval{200};
 constexpr std::chrono::seconds kEnd{60};
 constexpr size_t kMaxLine = 4096;
 
@@ -53,7 +53,7 @@ Result<Blocks> Blocks::Start(const BlocksOptions& options) {
   STASIS_ASSIGN(std::string root, InstallRoot());
   const std::string program = root + "/workloads/blocks";
   if (!PathExists(program)) {
-    return Fail(Code::kNotFound, "the program to measure with is missing: " + program,
+    return Fail(Code::kNotFound, "the measured program is missing: " + program,
                 "the installation is incomplete: unpack or build it again");
   }
   STASIS_ASSIGN(Pipe in, MakePipe());
@@ -80,7 +80,7 @@ Result<Blocks> Blocks::Start(const BlocksOptions& options) {
   STASIS_ASSIGN(std::string line, blocks.ReadLine());
   if (line != "READY") {
     return Fail(Code::kUnavailable, program + " cannot start: " + line,
-                "`stasis check` looks at this machine");
+                "`stasis check` checks this machine");
   }
   return blocks;
 }
@@ -123,7 +123,7 @@ Result<std::string> Blocks::ReadLine() {
     }
     // poll() may miss a signal that arrives just before it; the next iteration sees it.
     pollfd readable{out_.get(), POLLIN, 0};
-    if (::poll(&readable, 1, static_cast<int>(kLookAtCancel.count())) <= 0) continue;
+    if (::poll(&readable, 1, static_cast<int>(kCancelInterval.count())) <= 0) continue;
     char part[512];
     const ssize_t length = ::read(out_.get(), part, sizeof part);
     if (length < 0) return FailErrno(errno, "read from the measured program");
@@ -148,7 +148,7 @@ Status Blocks::Verify() {
   if (line.starts_with("OK ")) return {};
   if (line.starts_with("BAD ")) {
     return Fail(Code::kDataLoss,
-                "GPU memory is not what it was before: " + line.substr(4) + " words are wrong");
+                "GPU memory was not restored correctly: " + line.substr(4) + " words are wrong");
   }
   return Fail(Code::kUnavailable, "the measured program could not check its memory: " + line);
 }

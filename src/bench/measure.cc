@@ -28,7 +28,7 @@ constexpr std::chrono::seconds kWireTimeout{120};
 // GPU memory for the measurement of hashing, less on a GPU with less free memory.
 constexpr uint64_t kHashingBytes = 8ull << 30;
 constexpr uint64_t kSoftwareHashingBytes = 64ull << 20;
-// For the contexts of workload and mover, and unused parts of slabs.
+// GPU memory for the contexts of the workload and the mover, and for unused parts of slabs.
 constexpr uint64_t kContextBytes = 1280ull << 20;
 constexpr uint64_t kSoftwareContextBytes = 64ull << 20;
 
@@ -58,7 +58,7 @@ class Bench {
   Status MeasureWire(const Blocks& blocks);
   Status MeasureHashing();
   Result<Blocks> Start(uint64_t size, uint64_t allocation, const std::string& agent);
-  void GiveBack(const process::ProcessId& id);
+  void ReleaseArena(const process::ProcessId& id);
   Result<uint64_t> FreeBytes();
   void Progress(const std::string& what) {
     if (options_.progress) options_.progress(what);
@@ -91,8 +91,8 @@ Status Bench::CheckRoom() {
     return Fail(Code::kResourceExhausted,
                 fmt::format("GPU {} has {} free, and {} are needed: --size and two contexts",
                             found_.gpu.index, Mib(found_.gpu.free_bytes), Mib(on_gpu)),
-                "give a smaller --size, another --gpu, or end what else uses it; `stasis gpu ls` "
-                "lists it");
+                "use a smaller --size or another --gpu, or end other programs on this GPU; `stasis "
+                "gpu ls` lists them");
   }
   dataplane::ArenaOptions arena;
   arena.ignore_memory_check = options_.ignore_memory;
@@ -106,7 +106,8 @@ Status Bench::CheckRoom() {
     return Fail(Code::kResourceExhausted,
                 fmt::format("{} has room for {}, and the GPU data needs {}",
                             store.places().front().path, Mib(room), Mib(options_.size_bytes)),
-                "give a smaller --size, or --ignore-memory where a machine grows as it is used");
+                "use a smaller --size, or --ignore-memory on a machine whose memory grows as it is "
+                "used");
   }
   if (options_.ignore_memory || options_.driver_rounds == 0) return {};
   return gpu_state::CheckHostMemory(options_.size_bytes, {::getpid()});
@@ -157,7 +158,7 @@ Result<Round> Bench::OneRound(Blocks& blocks, Path path,
     return Fail(Code::kUnimplemented,
                 fmt::format("the data plane carried {} of {}{}", Mib(result.shared_bytes),
                             Mib(options_.size_bytes), why),
-                "`stasis check` looks at this machine");
+                "`stasis check` checks this machine");
   }
   STASIS_ASSIGN(uint64_t free, FreeBytes());
   round.held_bytes = found_.gpu.free_bytes - std::min(free, found_.gpu.free_bytes);
@@ -175,11 +176,11 @@ Status Bench::MeasureWire(const Blocks& blocks) {
   const dataplane::ArenaKey key{blocks.target().root, options_.gpu.uuid};
   auto arena = movers.TakeArena(key);
   if (!arena) return Fail(Code::kInternal, "the arena of the measured program is gone");
-  // Still attached, and as warm as for the save.
+  // The arena is still attached and registered, as in a warm save.
   auto speed = movers.MoverOf(options_.gpu.uuid)
                    .Measure(std::min(kWireBytes, options_.size_bytes), Deadline::In(kWireTimeout));
   movers.KeepArena(std::move(*arena));
-  STASIS_ASSIGN(found_.wire, Annotate(std::move(speed), "measure the wire"));
+  STASIS_ASSIGN(found_.wire, Annotate(std::move(speed), "measure the speed of the bus"));
   return {};
 }
 
@@ -196,7 +197,7 @@ Status Bench::MeasureHashing() {
   return {};
 }
 
-void Bench::GiveBack(const process::ProcessId& id) {
+void Bench::ReleaseArena(const process::ProcessId& id) {
   auto& movers = *services_.movers;
   movers.StopMovers();
   if (auto arena = movers.TakeArena({id, options_.gpu.uuid})) {
@@ -245,7 +246,7 @@ Result<SharedRun> Bench::MeasureShared(uint64_t allocation_bytes) {
     return blocks.Finish();
   };
   Status done = rounds();
-  if (id) GiveBack(*id);
+  if (id) ReleaseArena(*id);
   STASIS_TRY(Annotate(std::move(done), what));
   return run;
 }
@@ -288,7 +289,7 @@ Result<Measurements> Bench::Run() {
   found_.huge_pages = HugePages();
   STASIS_TRY(CheckRoom());
   if (options_.huge_pages) {
-    // Sets the current value, to check whether it may be changed.
+    // Set the current value, to check whether the setting can be changed.
     STASIS_ASSIGN(auto allowed, HugePagesSetting::Set(found_.huge_pages));
   }
 

@@ -71,7 +71,7 @@ struct Measurements {
   std::vector<Round> control;  // a context without memory, by the driver alone
   dataplane::WireSpeed wire;
   dataplane::HashingSpeed hashing;
-  std::string why_no_hashing;  // if not empty, hashing is zero
+  std::string why_no_hashing;  // why blocks cannot be hashed on the GPU; then `hashing` is zero
   double total_s = 0;
 };
 

@@ -68,8 +68,8 @@ constexpr PartRow kParts[] = {
     {"until_first_copy_s", "mover: until the first copy", &operations::Saved::until_first_s},
     {"hashing_s", "mover: hashing, on the GPU", &operations::Saved::hashing_s},
     {"copy_s", "mover: copy", &operations::Saved::copy_s},
-    {"release_s", "mover: letting go", &operations::Saved::release_s},
-    {"close_s", "closing our descriptors", &operations::Saved::close_s},
+    {"release_s", "mover: release of GPU memory", &operations::Saved::release_s},
+    {"close_s", "closing of descriptors", &operations::Saved::close_s},
 };
 
 std::vector<PartStats> PartsOf(const std::vector<const Sample*>& samples) {

@@ -14,7 +14,7 @@ plan::PhaseReport Phase(const char* name, double start_s, double seconds) {
   return phase;
 }
 
-// A round whose driver calls take this long, and one second more in total.
+// Returns a round whose driver calls take this long, with one second more in total.
 Round DriverRound(double out_s, double back_s) {
   Round round;
   auto& suspend = round.suspend.result.account;
@@ -84,7 +84,7 @@ TEST_F(ReportTest, TheLimitIsTheSlowerOfWireAndControl) {
   EXPECT_DOUBLE_EQ(report.resume_limit_s, 4.0);
 }
 
-TEST_F(ReportTest, WhatTheMoverDidWithinASuspendIsShown) {
+TEST_F(ReportTest, ThePartsOfTheMoversWorkAreShown) {
   for (size_t i = 0; i < found.shared[0].warm.size(); ++i) {
     auto& result = found.shared[0].warm[i].suspend.result;
     result.shared_bytes = 1;
@@ -117,7 +117,7 @@ TEST_F(ReportTest, OtherAllocationsAreComparedWithTheFirst) {
   EXPECT_DOUBLE_EQ(Value(MakeReport(found), "suspend_of_20000_over_first"), 1.5);
 }
 
-TEST_F(ReportTest, TheLookIsWhatThePlanDoesNotAccountFor) {
+TEST_F(ReportTest, TheLookIsTheTimeOutsideOfThePlan) {
   found.driver_alone = {{"madvise", {DriverRound(4, 4)}}};
   const auto phases = MakeReport(found).driver_alone[0].suspend.phases;
   ASSERT_EQ(phases.size(), 3u);

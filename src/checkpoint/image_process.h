@@ -18,6 +18,7 @@ namespace stasis::checkpoint {
 
 class ImageProcess {
  public:
+  using Progress = stasis::Progress;
   // Runs in the child. It sees the caller's memory at the time of Start, and the changes of earlier
   // tasks. `progress` also returns false when the deadline has passed.
   using Task = std::function<Result<std::string>(const std::string& request, const Progress&)>;

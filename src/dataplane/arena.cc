@@ -27,6 +27,8 @@ std::string Gib(uint64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
 }
 
+std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
 // The UUID becomes part of a file name and may come from another program.
 bool IsName(const std::string& text) {
   return !text.empty() && text.size() <= 47 && text.find('/') == std::string::npos &&
@@ -173,8 +175,7 @@ namespace {
 // Returns the size of an arena for these ranges.
 Result<uint64_t> DataBytes(const std::vector<Range>& ranges) {
   STASIS_TRY(TotalBytes(ranges));
-  uint64_t bytes = 0;
-  for (const Range& r : ranges) bytes = std::max(bytes, r.arena_offset + r.stored_bytes);
+  const uint64_t bytes = UsedBytes(ranges);
   STASIS_TRY(CheckWithin(ranges, bytes));
   STASIS_TRY(CheckDisjoint(ranges));
   return bytes;
@@ -183,21 +184,17 @@ Result<uint64_t> DataBytes(const std::vector<Range>& ranges) {
 }  // namespace
 
 // The record must stop saying "complete" before the first byte is overwritten.
-Status ArenaStore::Forget(const Arena& arena) {
-  const std::string path = RecordPath(arena.path_);
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
-  return {};
-}
+Status ArenaStore::RemoveRecord(const Arena& arena) { return RemoveFile(RecordPath(arena.path_)); }
 
 Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
   STASIS_ASSIGN(const uint64_t bytes, DataBytes(ranges));
   if (arena.record_.complete && arena.record_.hashes) {
     arena.known_ = {std::move(*arena.record_.hashes), arena.record_.ranges};
   }
-  STASIS_TRY(Forget(arena));
+  STASIS_TRY(RemoveRecord(arena));
   arena.record_.complete = false;
   arena.record_.hashes.reset();
-  const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
+  const std::string folder = FolderOf(arena.path_);
   auto place = std::find_if(places_.begin(), places_.end(),
                             [&](const ArenaPlace& p) { return p.path == folder; });
   if (place == places_.end())
@@ -236,16 +233,14 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
 
   auto arena = OpenFile(path, place.in_memory());
   if (!arena && arena.error().code != Code::kNotFound) return Fail(std::move(arena.error()));
-  if (arena) Learn(*arena, RecordPath(path), key, owner);
+  if (arena) LoadKnown(*arena, RecordPath(path), key, owner);
   if (!arena) {
     arena = OpenKept(place, key, path);
-    if (arena) Learn(*arena, RecordPath(KeptPath(place, key)), key, owner);
+    if (arena) LoadKnown(*arena, RecordPath(KeptPath(place, key)), key, owner);
   }
   // From here on, no record on disk describes the content until the arena is complete again.
   for (const std::string& record_path : {RecordPath(path), RecordPath(KeptPath(place, key))}) {
-    if (::unlink(record_path.c_str()) != 0 && errno != ENOENT) {
-      return FailErrno(errno, "remove " + record_path);
-    }
+    STASIS_TRY(RemoveFile(record_path));
   }
   if (!arena) {
     arena = TakeFree(place, owner, bytes);
@@ -287,8 +282,8 @@ Result<Arena> ArenaStore::OpenKept(const ArenaPlace& place, const ArenaKey& key,
 
 // Reads the known content of the arena from a record. Ignores a record that is unreadable or
 // belongs to another user.
-void ArenaStore::Learn(Arena& arena, const std::string& record_path, const ArenaKey& key,
-                       uid_t owner) {
+void ArenaStore::LoadKnown(Arena& arena, const std::string& record_path, const ArenaKey& key,
+                           uid_t owner) {
   auto text = ReadFile(record_path);
   if (!text) return;
   auto record = DecodeArenaRecord(*text);
@@ -338,9 +333,9 @@ Status ArenaStore::WriteRecord(const Arena& arena) {
 }
 
 Status ArenaStore::Rekey(Arena& arena, const process::ProcessId& process) {
-  STASIS_TRY(Forget(arena));
+  STASIS_TRY(RemoveRecord(arena));
   ArenaKey key{process, arena.record_.key.gpu};
-  const std::string folder = arena.path_.substr(0, arena.path_.rfind('/'));
+  const std::string folder = FolderOf(arena.path_);
   const std::string path = DataPath(folder, key);
   if (::renameat2(AT_FDCWD, arena.path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
     return FailErrno(errno, "rename " + arena.path_);
@@ -396,16 +391,13 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
 }
 
 Status ArenaStore::Recycle(Arena arena) {
-  const ArenaPlace place{ArenaPlace::Kind::kExplicit,
-                         arena.path_.substr(0, arena.path_.rfind('/'))};
+  const ArenaPlace place{ArenaPlace::Kind::kExplicit, FolderOf(arena.path_)};
   if (!arena.in_memory_) return Remove(std::move(arena));
   // If memory is short, do not keep any.
   if (auto room = RoomIn(place, false); room && *room < arena.capacity_bytes_) {
     return Remove(std::move(arena));
   }
-  if (::unlink(RecordPath(arena.path_).c_str()) != 0 && errno != ENOENT) {
-    return FailErrno(errno, "remove " + RecordPath(arena.path_));
-  }
+  STASIS_TRY(RemoveRecord(arena));
   for (uint64_t number = 0;; ++number) {
     const std::string path = FreePath(place, arena.record_.owner, number);
     if (::renameat2(AT_FDCWD, arena.path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) {
@@ -426,8 +418,7 @@ Status ArenaStore::KeepData(Arena arena) {
     STASIS_ASSIGN(arena.record_.data_bytes, DataBytes(arena.record_.ranges));
     STASIS_TRY(WriteRecord(arena));
   }
-  const ArenaPlace place{ArenaPlace::Kind::kExplicit,
-                         arena.path_.substr(0, arena.path_.rfind('/'))};
+  const ArenaPlace place{ArenaPlace::Kind::kExplicit, FolderOf(arena.path_)};
   auto room = RoomIn(place, false);
   if (!arena.record_.complete || !arena.record_.hashes || !arena.in_memory_ || !room ||
       *room < arena.capacity_bytes_) {
@@ -436,9 +427,7 @@ Status ArenaStore::KeepData(Arena arena) {
   // Rename the data first: from then on it cannot be mistaken for the only copy, whatever happens
   // to its record.
   const std::string kept = KeptPath(place, arena.key());
-  if (::unlink(RecordPath(kept).c_str()) != 0 && errno != ENOENT) {
-    return FailErrno(errno, "remove " + RecordPath(kept));
-  }
+  STASIS_TRY(RemoveFile(RecordPath(kept)));
   if (::rename(arena.path_.c_str(), kept.c_str()) != 0) {
     return FailErrno(errno, "rename " + arena.path_);
   }
@@ -449,10 +438,8 @@ Status ArenaStore::KeepData(Arena arena) {
 }
 
 Status ArenaStore::Remove(Arena arena) {
-  for (const std::string& path : {RecordPath(arena.path_), arena.path_}) {
-    if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
-  }
-  return {};
+  STASIS_TRY(RemoveRecord(arena));
+  return RemoveFile(arena.path_);
 }
 
 Result<Id128> DataChecksum(int fd, uint64_t bytes) {

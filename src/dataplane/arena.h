@@ -131,11 +131,11 @@ class ArenaStore {
   Result<Arena> NewFile(const std::string& path, const ArenaPlace& place, uint64_t bytes);
   Result<Arena> TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes);
   Result<Arena> OpenKept(const ArenaPlace& place, const ArenaKey& key, const std::string& path);
-  void Learn(Arena& arena, const std::string& record_path, const ArenaKey& key, uid_t owner);
+  void LoadKnown(Arena& arena, const std::string& record_path, const ArenaKey& key, uid_t owner);
   Status CheckLimit(uint64_t more);
   Status Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes);
   Status WriteRecord(const Arena& arena);
-  Status Forget(const Arena& arena);
+  Status RemoveRecord(const Arena& arena);
   static void SweepHalfRecords(const ArenaPlace& place);
   // Runs `allocate`. If space is short, frees kept memory and retries.
   Status MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate);

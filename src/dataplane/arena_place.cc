@@ -82,7 +82,7 @@ std::vector<std::string> SpillFolders(const Paths& paths) {
   return folders;
 }
 
-Status RememberSpillFolder(const Paths& paths, const std::string& folder) {
+Status RecordSpillFolder(const Paths& paths, const std::string& folder) {
   STASIS_ASSIGN(UniqueFd lock, Open(paths.run + "/arena.lock", O_RDWR | O_CREAT));
   if (::flock(lock.get(), LOCK_EX) != 0) return FailErrno(errno, "lock the list of arenas");
   std::vector<std::string> folders = SpillFolders(paths);
@@ -148,7 +148,7 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
       return CheckOwnFolder(folder);
     };
     STASIS_TRY(Annotate(open(), "use " + options.spill_dir + " for GPU data"));
-    STASIS_TRY(RememberSpillFolder(paths, folder));
+    STASIS_TRY(RecordSpillFolder(paths, folder));
     places.push_back({ArenaPlace::Kind::kDisk, folder});
     std::erase(spill, folder);
   }

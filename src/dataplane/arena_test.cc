@@ -274,7 +274,7 @@ TEST_F(ArenaTest, ListReserveAndFree) {
   EXPECT_TRUE(std::filesystem::is_empty(memory_));
 }
 
-TEST_F(ArenaTest, ArenasOfTheDeadAreSwept) {
+TEST_F(ArenaTest, ArenasOfEndedProcessesAreSwept) {
   ArenaStore store = Store();
   auto child = Subprocess::Spawn({.argv = {"/bin/sleep", "1000"}});
   ASSERT_TRUE(child);

@@ -17,8 +17,8 @@ namespace stasis::dataplane {
 namespace {
 
 // Unregistering takes 0.7 s for 39 GiB on an H200.
-constexpr std::chrono::seconds kMoversLetGo{5};
-constexpr std::chrono::milliseconds kLookAgain{10};
+constexpr std::chrono::seconds kUnregisterTimeout{5};
+constexpr std::chrono::milliseconds kRetryInterval{10};
 
 }  // namespace
 
@@ -77,9 +77,9 @@ Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Statu
   Status allocated = allocate();
   if (!no_room(allocated) || FreeUnusedIn(place) == 0) return allocated;
   allocated = allocate();
-  for (const Deadline deadline = Deadline::In(kMoversLetGo);
+  for (const Deadline deadline = Deadline::In(kUnregisterTimeout);
        no_room(allocated) && !deadline.passed();) {
-    std::this_thread::sleep_for(kLookAgain);
+    std::this_thread::sleep_for(kRetryInterval);
     allocated = allocate();
   }
   return allocated;

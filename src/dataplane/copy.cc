@@ -50,7 +50,7 @@ Status Copier::Submit(Direction direction, CUdeviceptr device, void* host, uint6
   return {};
 }
 
-Status Copier::Settle() {
+Status Copier::WaitForCopies() {
   for (CUstream stream : streams_) STASIS_GPU(gpu_, cuStreamSynchronize, (stream));
   return {};
 }
@@ -97,7 +97,7 @@ Result<CopyReport> Copier::Run(Direction direction, AttachedArena& arena, CUdevi
   Status status = begin();
   if (status) status = CopyGroups(direction, arena, base, next, progress, report);
   // Even after an error, no copy may be in flight when the caller frees the memory.
-  Status settled = Settle();
+  Status settled = WaitForCopies();
   if (!status) return Fail(std::move(status.error()));
   if (!settled) return Fail(std::move(settled.error()));
   report.elapsed_ns = ElapsedNs();

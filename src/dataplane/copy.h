@@ -72,7 +72,7 @@ class Copier {
                     const NextGroup& next, const Progress& progress, CopyReport& report);
   Status CopyStaged(Direction direction, AttachedArena& arena, cu::CUdeviceptr base,
                     const std::deque<Group>& groups, const Progress& progress, CopyReport& report);
-  Status Settle();
+  Status WaitForCopies();
 
   uint64_t ElapsedNs() const { return static_cast<uint64_t>(watch_.Seconds() * 1e9); }
 

@@ -20,9 +20,9 @@ Error NotShared(std::string why) {
   return error;
 }
 
-uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
 }  // namespace
+
+uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 Status DeviceMemory::Reserve(uint64_t bytes) {
   STASIS_GPU(gpu_, cuMemAddressReserve, (&base_, bytes, gpu_.granularity(), 0, 0));

@@ -11,6 +11,9 @@
 
 namespace stasis::dataplane {
 
+// Returns the smallest multiple of `unit` that is at least `bytes`.
+uint64_t RoundUp(uint64_t bytes, uint64_t unit);
+
 class DeviceMemory {
  public:
   explicit DeviceMemory(const Gpu& gpu) : gpu_(gpu) {}

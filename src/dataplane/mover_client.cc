@@ -44,8 +44,7 @@ Status Mover::Attach(const Arena& arena, const Deadline& deadline) {
   Request request = Make(Op::kAttach);
   request.bytes = arena.capacity_bytes();
   const int fd = arena.fd();
-  auto reply = process_.CallOrStart(request, {&fd, 1}, deadline);
-  if (!reply) return Fail(std::move(reply.error()));
+  STASIS_TRY(process_.CallOrStart(request, {&fd, 1}, deadline));
   return {};
 }
 
@@ -72,8 +71,7 @@ Result<WireSpeed> Mover::Measure(uint64_t bytes, const Deadline& deadline) {
 Status Mover::PrepareHashes(const BlockSecret& secret, const Deadline& deadline) {
   Request request = Make(Op::kPrepareHashes);
   std::memcpy(request.secret, secret.data(), secret.size());
-  auto reply = process_.CallOrStart(request, {}, deadline);
-  if (!reply) return Fail(std::move(reply.error()));
+  STASIS_TRY(process_.CallOrStart(request, {}, deadline));
   return {};
 }
 
@@ -108,11 +106,12 @@ Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<cons
 
 Result<CopyResult> Mover::Copy(const Request& request, int file, const CopyOptions& options,
                                const Deadline& deadline, uint64_t before_bytes) {
-  MoverProcess::Progress told;
+  MoverProcess::Progress progress;
   if (options.progress) {
-    told = [&](uint64_t bytes) { options.progress(before_bytes + bytes, total_bytes_); };
+    progress = [&](uint64_t bytes) { options.progress(before_bytes + bytes, total_bytes_); };
   }
-  STASIS_ASSIGN(Reply reply, process_.Call(request, {&file, file < 0 ? 0u : 1u}, deadline, told));
+  STASIS_ASSIGN(Reply reply,
+                process_.Call(request, {&file, file < 0 ? 0u : 1u}, deadline, progress));
   CopyResult result;
   result.copied_bytes = reply.bytes;
   result.cleared_bytes = reply.second;
@@ -178,10 +177,7 @@ Status Mover::PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_byt
                           const Deadline& deadline) {
   STASIS_ASSIGN(total_bytes_, TotalBytes(ranges));
   count_ = ranges.size();
-  arena_bytes_ = 0;
-  for (const Range& r : ranges) {
-    arena_bytes_ = std::max(arena_bytes_, r.arena_offset + r.stored_bytes);
-  }
+  arena_bytes_ = UsedBytes(ranges);
   if (ranges.empty()) return Fail(Code::kInvalidArgument, "there is nothing to load");
   auto prepare = [&]() -> Status {
     Request begin = Make(Op::kBeginLoad);

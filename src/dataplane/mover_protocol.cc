@@ -18,7 +18,7 @@ constexpr OpRow kOps[] = {
     {Op::kAttach, "attach the arena", false},
     {Op::kDetach, "detach the arena", false},
     {Op::kWarm, "prepare the arena", false},
-    {Op::kMeasure, "measure the wire", false},
+    {Op::kMeasure, "measure the speed of the bus", false},
     {Op::kBeginSave, "begin a save", false},
     {Op::kImport, "import GPU memory", true},
     {Op::kSave, "copy GPU memory to the arena", false},

@@ -30,7 +30,9 @@ tl::unexpected<Error> WrongOrder(const Request& request) {
               std::string("the mover was asked to ") + OpName(request.op) + " at the wrong time");
 }
 
-uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+uint64_t BytesPerSecond(uint64_t bytes, uint64_t ns) {
+  return static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(ns));
+}
 
 }  // namespace
 
@@ -174,10 +176,8 @@ Status MoverWork::Measure(uint64_t bytes, Reply& reply) {
     }
   }
   reply.bytes = bytes;
-  reply.second =
-      static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(best[0]));
-  reply.third =
-      static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(best[1]));
+  reply.second = BytesPerSecond(bytes, best[0]);
+  reply.third = BytesPerSecond(bytes, best[1]);
   reply.staged = arena_->staged();
   return memory.Free();
 }
@@ -240,13 +240,7 @@ Status MoverWork::Append(const Request& request, const std::vector<UniqueFd>& fd
   return {};
 }
 
-uint64_t MoverWork::UsedBytes() const {
-  uint64_t used = 0;
-  for (const Range& r : ranges_) used = std::max(used, r.arena_offset + r.stored_bytes);
-  return used;
-}
-
-void MoverWork::Tell(const CopyReport& report, Reply& reply) {
+void MoverWork::FillReply(const CopyReport& report, Reply& reply) {
   reply.bytes = report.copied_bytes;
   reply.second = report.cleared_bytes;
   reply.third = report.cold_bytes;
@@ -266,10 +260,10 @@ Status MoverWork::Save(const Request& request, const std::vector<UniqueFd>& fds,
     STASIS_ASSIGN(report, copier_->Copy(Direction::kToArena, *arena_, memory_->base(),
                                         Cut(ranges_, arena_->chunk_bytes()), progress));
   }
-  Tell(report, reply);
+  FillReply(report, reply);
   reply.until_first_ns = static_cast<uint64_t>(before_s * 1e9) + report.until_first_ns;
   if ((request.flags & wire::kFlagChecksum) != 0) {
-    STASIS_ASSIGN(Id128 found, DataChecksum(arena_->fd(), UsedBytes()));
+    STASIS_ASSIGN(Id128 found, DataChecksum(arena_->fd(), UsedBytes(ranges_)));
     std::memcpy(reply.checksum, found.bytes.data(), found.bytes.size());
   }
   return {};
@@ -310,7 +304,7 @@ Status MoverWork::Load(const Request& request, const std::vector<UniqueFd>& fds,
     window = {loaded_bytes_, request.bytes};
     if (window.begin >= window.end) return WrongOrder(request);
   }
-  const uint64_t used = UsedBytes();
+  const uint64_t used = UsedBytes(ranges_);
   if ((request.flags & wire::kFlagChecksum) != 0) {
     STASIS_ASSIGN(Id128 found, DataChecksum(arena_->fd(), used));
     if (found != Id128::FromRaw(request.checksum)) {
@@ -323,7 +317,7 @@ Status MoverWork::Load(const Request& request, const std::vector<UniqueFd>& fds,
       copier_->Copy(Direction::kToDevice, *arena_, memory_->base(),
                     Within(Cut(ranges_, arena_->chunk_bytes(), skip_), window), progress));
   loaded_bytes_ = std::min(window.end, used);
-  Tell(report, reply);
+  FillReply(report, reply);
   return {};
 }
 
@@ -355,8 +349,7 @@ Status MoverWork::MeasureHashing(uint64_t bytes, Reply& reply) {
     best = std::min(best, std::max<uint64_t>(found.elapsed_ns, 1));
   }
   reply.bytes = bytes;
-  reply.second =
-      static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(best));
+  reply.second = BytesPerSecond(bytes, best);
   return memory.Free();
 }
 

@@ -57,9 +57,7 @@ class MoverWork {
   Result<CopyReport> SaveChanged(int file, wire::Reply& reply, const Progress& progress);
   Status Load(const wire::Request& request, const std::vector<UniqueFd>& fds, wire::Reply& reply,
               const Progress& progress);
-  // Returns the bytes of the arena that the ranges use.
-  uint64_t UsedBytes() const;
-  static void Tell(const CopyReport& report, wire::Reply& reply);
+  static void FillReply(const CopyReport& report, wire::Reply& reply);
   Status PrepareHashes(const wire::Request& request, wire::Reply& reply);
   Status MeasureHashing(uint64_t bytes, wire::Reply& reply);
   Status Release();

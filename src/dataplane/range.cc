@@ -42,6 +42,12 @@ Result<uint64_t> LayOut(std::vector<Range>& ranges) {
   return total;
 }
 
+uint64_t UsedBytes(const std::vector<Range>& ranges) {
+  uint64_t used = 0;
+  for (const Range& r : ranges) used = std::max(used, r.arena_offset + r.stored_bytes);
+  return used;
+}
+
 Status CheckWithin(const std::vector<Range>& ranges, uint64_t capacity_bytes) {
   for (size_t i = 0; i < ranges.size(); ++i) {
     const Range& r = ranges[i];

@@ -40,6 +40,9 @@ Result<uint64_t> LayOut(std::vector<Range>& ranges);
 // Returns the sum of the sizes, with the same errors.
 Result<uint64_t> TotalBytes(const std::vector<Range>& ranges);
 
+// Returns the bytes from the beginning of the arena to the end of the last range.
+uint64_t UsedBytes(const std::vector<Range>& ranges);
+
 // Returns kInvalidArgument if a range does not fit into an arena of `capacity_bytes`.
 Status CheckWithin(const std::vector<Range>& ranges, uint64_t capacity_bytes);
 

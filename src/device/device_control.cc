@@ -1,7 +1,8 @@
 #include "device/device_control.h"
 
 #include <charconv>
-#include <cstdio>
+
+#include "base/hex.h"
 
 namespace stasis::device {
 
@@ -12,14 +13,9 @@ std::string_view StateName(ProcessState state) {
 }
 
 GpuUuid GpuUuidOf(const uint8_t (&bytes)[16]) {
-  std::string text = "GPU-";
-  for (size_t i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", bytes[i]);
-    text += digits;
-  }
-  return GpuUuid{text};
+  std::string text = HexOfBytes({reinterpret_cast<const char*>(bytes), sizeof bytes});
+  for (size_t hyphen : {8, 13, 18, 23}) text.insert(hyphen, "-");
+  return GpuUuid{"GPU-" + text};
 }
 
 bool GpuUuidBytes(const GpuUuid& uuid, uint8_t (&bytes)[16]) {

@@ -54,10 +54,10 @@ struct DriverInfo {
 struct DeviceProcess {
   process::ProcessId id;
   ProcessState state = ProcessState::kNone;
-  // The GPUs on which it has memory, if the driver tells; otherwise those whose device files it has
-  // open. Empty if the process is checkpointed.
+  // The GPUs on which it has memory, if the driver reports them; otherwise those whose device files
+  // it has open. Empty if the process is checkpointed.
   std::vector<GpuUuid> gpus;
-  uint64_t device_bytes = 0;  // GPU memory in use; 0 if the driver does not tell
+  uint64_t device_bytes = 0;  // GPU memory in use; 0 if unknown
 };
 
 // A process that has device files open although the driver does not list it as a user: a child
@@ -113,8 +113,8 @@ struct ControlOptions {
   // A descriptor that every helper holds until its driver calls for this control have returned (-1:
   // none). If it holds a journal's lock, the lock stays taken while a helper is inside the driver.
   int inherit_fd = -1;
-  // With both: the helper stays for this time without a client, and later commands find it in this
-  // directory (ipc/resident.h). Otherwise it ends with the control.
+  // If both are set, the helper stays for this time without a client, and later commands find it in
+  // this directory (ipc/resident.h). Otherwise it exits with the control.
   std::string resident_dir;
   std::chrono::milliseconds idle_timeout{0};
 };

@@ -12,7 +12,7 @@ std::vector<std::string> DriverEnvironment();
 
 // Returns a short hash of everything that decides which driver a helper of this process finds:
 // `library` (empty: the loader's search), the variables, the root directory, and the pid, mount,
-// user, network and IPC namespaces. Pids mean the same to two processes with the same hash.
+// user, network and IPC namespaces. Two processes with the same hash see the same pids.
 std::string DriverIdentity(const std::string& library);
 
 }  // namespace stasis::device

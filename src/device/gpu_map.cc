@@ -13,8 +13,8 @@ constexpr size_t kShortestPrefix = 8;  // "GPU-" and four digits
 
 tl::unexpected<Error> Refuse(std::string message) {
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message),
-              "--gpu-map takes OLD=NEW,…; each a UUID, an index or a name as `stasis gpu ls` shows "
-              "them");
+              "--gpu-map takes OLD=NEW,…; OLD and NEW are a UUID, an index or a name (`stasis gpu "
+              "ls`)");
 }
 
 bool Means(std::string_view meant, const Gpu& gpu) {
@@ -82,11 +82,12 @@ Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gp
     auto here = std::find_if(new_gpus.begin(), new_gpus.end(),
                              [&](const Gpu& gpu) { return gpu.uuid == place; });
     if (here == new_gpus.end()) {
-      return Fail(Code::kFailedPrecondition,
-                  fmt::format("GPU {} of the program is not in this machine, and the GPU map does "
-                              "not say what takes its place",
-                              Describe(old_gpu)),
-                  "name it in --gpu-map");
+      return Fail(
+          Code::kFailedPrecondition,
+          fmt::format("GPU {} of the program is not in this machine, and the GPU map has no "
+                      "replacement for it",
+                      Describe(old_gpu)),
+          "name it in --gpu-map");
     }
     pairs.emplace_back(old_gpu, *here);
   }
@@ -101,7 +102,7 @@ Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gp
     for (const auto& [old_gpu, new_gpu] : map) {
       if (old_gpu == from.uuid) return Refuse(from.uuid.value + " is named twice");
       if (new_gpu == to.uuid) {
-        return Refuse(fmt::format("both {} and {} would go to {}", old_gpu.value, from.uuid.value,
+        return Refuse(fmt::format("both {} and {} would move to {}", old_gpu.value, from.uuid.value,
                                   to.uuid.value));
       }
     }

@@ -17,9 +17,10 @@ Result<Gpu> FindGpu(std::string_view meant, const std::vector<Gpu>& gpus);
 // image: those of the machine that made it), NEW in `new_gpus`, the GPUs of this machine. Rejects
 // unknown and ambiguous GPUs, a different model, a repeated OLD, and one NEW for two OLDs. Driver
 // 580 needs either no map, or a map with every GPU that the program could see, used or not, once as
-// OLD and once as NEW. The map is therefore completed: an unnamed GPU keeps its place, or takes the
-// one that became free if its place is taken, so "0=1" exchanges 0 and 1. Returns
-// kFailedPrecondition if that place is not a GPU of this machine. Empty text gives an empty map.
+// OLD and once as NEW. The map is therefore completed: a program's state on an unnamed GPU stays
+// there, or moves to the GPU that became free if another one moves there, so "0=1" exchanges 0
+// and 1. Returns kFailedPrecondition if this machine does not have that GPU. Empty text gives an
+// empty map.
 Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gpus,
                            const std::vector<Gpu>& new_gpus);
 

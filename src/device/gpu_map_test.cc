@@ -24,7 +24,7 @@ TEST(GpuMapTest, NamesAGpuByIndexUuidBeginningOrName) {
   }
 }
 
-TEST(GpuMapTest, WhatIsNotNamedStays) {
+TEST(GpuMapTest, UnnamedGpusStay) {
   auto map = ParseGpuMap("2=2", kHere, kHere);
   ASSERT_TRUE(map) << map.error().ToString();
   EXPECT_EQ(map->size(), 3u);
@@ -38,7 +38,7 @@ TEST(GpuMapTest, SwapsTwo) {
   EXPECT_EQ(*map, (GpuMap{{kA.uuid, kB.uuid}, {kB.uuid, kA.uuid}}));
 }
 
-TEST(GpuMapTest, WhoIsPushedOutTakesThePlaceThatWasLeft) {
+TEST(GpuMapTest, ADisplacedGpuTakesTheFreePlace) {
   const Gpu d = MakeGpu(3, "dddd");
   const std::vector<Gpu> four = {kA, kB, kC, d};
   EXPECT_EQ(*ParseGpuMap("0=1", four, four),

@@ -70,11 +70,12 @@ struct Rule {
 };
 constexpr const char* kNccl = "uses an active NCCL communicator";
 constexpr const char* kNcclHint =
-    "start it by `stasis run`, whose agent carries what NCCL shares; or with NCCL_P2P_DISABLE=1 "
-    "NCCL_CUMEM_ENABLE=0: the driver cannot restore memory that NCCL maps of other processes";
+    "start it with `stasis run`, whose agent carries the memory that NCCL shares, or with "
+    "NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0: the driver cannot restore memory that NCCL maps from "
+    "other processes";
 constexpr const char* kNcclAgentsHint =
     "start it with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0 in its environment: the driver alone "
-    "carries it then";
+    "can then carry its memory";
 constexpr const char* kFabricHint = "the driver cannot checkpoint fabric memory";
 constexpr Rule kRules[] = {
     // The proxy of a communicator, through which NCCL passes descriptors of exported memory (since

@@ -16,7 +16,7 @@
 namespace stasis::device {
 namespace {
 
-TEST(InspectTest, NothingIsFoundWhereNothingIs) {
+TEST(InspectTest, AProcessThatSharesNothingHasNoFindings) {
   auto findings = Inspect({::getpid()});
   ASSERT_TRUE(findings) << findings.error().ToString();
   EXPECT_TRUE(findings->empty());

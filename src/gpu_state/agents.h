@@ -1,5 +1,4 @@
-// The agents inside a target's GPU processes: finds them, and reads what they tell about GPU
-// memory.
+// Finds the agents inside a target's GPU processes, and reads their information about GPU memory.
 #pragma once
 
 #include <chrono>
@@ -18,9 +17,9 @@ namespace stasis::gpu_state {
 // Time limit for the answer of an idle agent.
 inline constexpr std::chrono::milliseconds kAgentAnswer{10000};
 
-// Returns null if the process has no agent, has not used a GPU yet, or has ended. An agent that
-// does not answer is an error, because only the agent knows what the driver may do with the
-// process.
+// Returns null if the process has no agent, has not used a GPU yet, or has ended. Returns an error
+// if the agent does not answer, because without it nothing is known about memory that the driver
+// must not checkpoint.
 Result<std::unique_ptr<agent_client::AgentLink>> FindAgent(
     agent_client::Agents& agents, const process::ProcessId& id,
     std::chrono::milliseconds timeout = kAgentAnswer);
@@ -28,8 +27,8 @@ Result<std::unique_ptr<agent_client::AgentLink>> FindAgent(
 // Returns why a process with an agent cannot take the shared path, or an empty string if it can.
 std::string WhyNotShared(const agent_protocol::HelloReply& hello);
 
-// A resume gives the program a descriptor for each piece of memory, and the program keeps it.
-// kResourceExhausted if its limit on descriptors is too low for that. The agent counts again before
+// Returns kResourceExhausted if the program's limit on descriptors is too low for a resume, which
+// leaves a descriptor for each piece of memory in the program. The agent checks this again before
 // it closes its gate.
 Status CheckDescriptorsFit(const process::ProcessId& id, const agent_protocol::HelloReply& hello);
 
@@ -51,7 +50,7 @@ std::optional<SuspendedProcess> LoadKeptContext(
 
 device::GpuUuid UuidOf(const agent_protocol::Uuid& uuid);
 
-// The time until the deadline, at most `most`.
+// Returns the time until the deadline, at most `most`.
 std::chrono::milliseconds TimeLeft(const Deadline& deadline, std::chrono::milliseconds most);
 
 }  // namespace stasis::gpu_state

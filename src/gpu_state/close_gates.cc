@@ -14,15 +14,15 @@ using std::chrono::milliseconds;
 
 // Ordinary work ends within this time, so it is waited for first.
 constexpr milliseconds kFirstWait{300};
-// Time for the work of a step to end. It grows each time that other programs are the ones that
-// wait, so that kernels of any length end in some round.
+// Time for the work of a step to end. It grows whenever other programs have become quiesced, so
+// that kernels of any length end in some round.
 constexpr milliseconds kFirstStep{10}, kLongestStep{3000};
 // Length of a round in which no program is quiesced.
 constexpr milliseconds kPollRound{50};
-// Calls of a step: doubled while the same programs stay behind.
+// Maximum calls of a step. The number is doubled while the set of quiesced programs stays the same.
 constexpr uint32_t kMostCalls = 256;
-// If no program is quiesced for this time, all are taken to wait for each other and are stepped. A
-// shorter time would give slow programs more to do.
+// If no program is quiesced for this time, they probably all wait for each other, so all are
+// stepped. If the time were shorter, slow programs would submit even more work.
 constexpr milliseconds kAllWait{2000};
 
 constexpr milliseconds kLongest = std::chrono::hours(24);
@@ -83,7 +83,8 @@ class Steps {
     const auto first = size_t(std::find(rests_.begin(), rests_.end(), 0) - rests_.begin());
     return Fail(
         Code::kDeadlineExceeded,
-        fmt::format("{}: {}; all run on", owners_[first].who, owners_[first].agent->not_yet()),
+        fmt::format("{}: {}; all programs continue", owners_[first].who,
+                    owners_[first].agent->not_yet()),
         "its work may wait for a program outside of this operation; if the work is only slow, use "
         "a longer --timeout");
   }

@@ -2,8 +2,8 @@
 //
 // Work that a program has submitted may wait on the GPU for work that another program has not
 // submitted yet: a collective of NCCL waits on each rank until all ranks have launched it. Ranks
-// run ahead of each other, so gates that shut at one moment usually find such work, and it would
-// never end. Therefore programs that are quiesced while others are not get to submit a few more
+// run ahead of each other. If all gates shut at the same moment, such work usually remains and
+// would never end. Therefore programs that are quiesced while others are not may submit a few more
 // calls, in turns, until all are quiesced at the same time. By then all ranks or none have launched
 // each collective.
 #pragma once
@@ -23,10 +23,10 @@ struct GateOwner {
   agent_client::AgentLink* agent;
 };
 
-// kDeadlineExceeded names a program that was not quiesced, and why. After an error gates may be
-// shut, closed or open; the undo must open all of them. `together` means that their work may wait
-// for each other's. Otherwise, or if an agent is too old for steps, each program has the time until
-// `deadline` for itself.
+// Returns kDeadlineExceeded with the name of a program that was not quiesced, and the reason. After
+// an error gates may be shut, closed or open; the undo must open all of them. Set `together` if the
+// work of one program may wait for that of another. Otherwise, or if an agent is too old for steps,
+// each gate is closed independently.
 Status CloseGates(const std::vector<GateOwner>& owners, bool together,
                   agent_client::AgentLink::Floor floor, const Deadline& deadline);
 

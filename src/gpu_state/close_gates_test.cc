@@ -58,7 +58,7 @@ TEST(CloseGatesTest, AProgramThatIsNeverQuiescedIsNamedAtTheDeadline) {
   ASSERT_FALSE(closed);
   EXPECT_EQ(closed.error().code, Code::kDeadlineExceeded);
   EXPECT_EQ(closed.error().message,
-            "process 2: the program's work on the GPU did not end; all run on");
+            "process 2: the program's work on the GPU did not end; all programs continue");
 }
 
 TEST(CloseGatesTest, AnAgentWithoutStepsClosesAllOfThemAlone) {

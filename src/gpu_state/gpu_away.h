@@ -1,5 +1,5 @@
-// Takes the GPU state of a target away and brings it back, on the paths that its processes take:
-// the middle of the plans of suspend, resume, dump and restore.
+// The phases that take a target's GPU state away and bring it back, by the shared or the opaque
+// path of each process. They are the middle part of the plans of suspend, resume, dump and restore.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ void SubtractShared(Processes& processes, const SharedPath& shared) {
   }
 }
 
-// The bytes that the driver carries: of processes that were checkpointed before the plan, or of the
-// others.
+// Returns the bytes that the driver carries: of processes that were checkpointed before the plan,
+// or of the others.
 uint64_t DriverBytes(const Processes& processes, bool were_away);
 
 // Adds the phases up to and including data-commit. `tree_check` runs when no call of the program
@@ -43,21 +43,21 @@ struct GpuBack {
   SharedResume* shared = nullptr;
   device::GpuMap map;
   uint64_t driver_bytes = 0;  // for the account
-  // A restore only: the phases that make the programs, in order, and the phase that fills the
-  // arenas. Both run beside the load. They fill in `processes`; `driver_bytes_by_gpu` gives what
-  // the driver will need before that.
+  // Only for a restore: the phases that create the programs, in order, and the phase that fills the
+  // arenas. Both run in parallel with the load. The programs' phases fill in `processes`; until
+  // then `driver_bytes_by_gpu` has the memory that the driver will need.
   std::vector<plan::Phase> programs = {};
   std::optional<plan::Phase> data_read = {};
   std::map<device::GpuUuid, uint64_t> driver_bytes_by_gpu = {};
-  // The last phase commits and the driver's phases have an undo. Otherwise the caller undoes them
-  // by killing the program.
+  // If true, the last phase commits and the driver's phases have an undo. Otherwise the caller
+  // undoes them by killing the program.
   bool commits = true;
 };
 // Adds the phases until the programs run with all their memory. If all of them kept their contexts,
 // the driver is not called.
 void AddGpuBack(plan::Plan& plan, Services& services, const Processes& processes, GpuBack back);
 
-// The bytes that the driver's restore of checkpointed processes will need on each GPU.
+// Returns the bytes that the driver's restore of checkpointed processes will need on each GPU.
 std::map<device::GpuUuid, uint64_t> DriverBytesByGpu(const Processes& processes,
                                                      const device::GpuMap& map);
 

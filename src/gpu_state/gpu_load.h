@@ -19,7 +19,7 @@ namespace stasis::gpu_state {
 
 class GpuLoad {
  public:
-  // The shards have ranges and outlive this object.
+  // The shards must have ranges and must outlive this object.
   GpuLoad(dataplane::MoverLink& mover, std::vector<GpuShard*> shards)
       : mover_(mover), shards_(std::move(shards)) {}
 
@@ -51,7 +51,7 @@ class GpuLoad {
   bool busy_ = false;    // a thread uses the mover
   bool wanted_ = false;  // FreeBallast waits for the loading thread
   bool free_ = true;     // there is no ballast
-  bool loaded_ = false;  // of the mover's memory only the ballast is still needed
+  bool loaded_ = false;  // all is loaded; of the mover's memory only the ballast is needed
 };
 
 }  // namespace stasis::gpu_state

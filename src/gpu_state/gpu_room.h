@@ -17,9 +17,9 @@ namespace stasis::gpu_state {
 class GpuRoom {
  public:
   // Takes the locks of all GPUs to which `processes` will be restored and checks that all of them
-  // fit. Holds the locks while the object exists. kResourceExhausted if they do not fit;
-  // kDeadlineExceeded if another restore holds a lock. What a process suspended by another tool
-  // needs is unknown: it takes the locks of all GPUs and is not checked.
+  // fit. Holds the locks while the object exists. Returns kResourceExhausted if they do not fit and
+  // kDeadlineExceeded if another restore holds a lock. If another tool has suspended a process, its
+  // needs are unknown: all GPUs are locked, and its memory is not checked.
   static Result<GpuRoom> Hold(const Services& services,
                               const std::vector<plan::RecordedProcess>& processes,
                               const device::GpuMap& map, const Deadline& deadline);
@@ -28,16 +28,16 @@ class GpuRoom {
   std::vector<UniqueFd> locks_;
 };
 
-// The check alone. A process on several GPUs needs the sum of its memory there, because its share
-// on each is not known.
+// Checks the free memory without taking locks. A process on several GPUs needs the sum of its
+// memory there, because its share on each is not known.
 Status CheckRoom(const std::vector<device::Gpu>& gpus,
                  const std::vector<plan::RecordedProcess>& processes, const device::GpuMap& map);
 
-// Runs `check`. If it returns kResourceExhausted, stops idle movers, whose contexts are GPU memory
-// too, and runs it again.
+// Runs `check`. If it returns kResourceExhausted, stops idle movers, whose contexts take GPU
+// memory, and runs it again.
 Status RetryWithoutIdleMovers(const Services& services, const std::function<Status()>& check);
 
-// Does the same for host memory, by freeing arenas that nothing needs.
+// Does the same for host memory by freeing unused arenas.
 Status RetryWithoutUnusedArenas(const Services& services, const std::function<Status()>& check);
 
 }  // namespace stasis::gpu_state

@@ -18,7 +18,7 @@ RecordedProcess MakeProcess(pid_t pid, std::vector<device::GpuUuid> gpus, uint64
   return {{{pid}, 17}, device::ProcessState::kRunning, std::move(gpus), mib * kMiB};
 }
 
-TEST(CheckRoomTest, TooLittleIsSaidInNumbers) {
+TEST(CheckRoomTest, TheErrorHasFreeAndNeededMemory) {
   Status refused = CheckRoom({MakeGpu(0, 100)}, {MakeProcess(4711, {{"GPU-0"}}, 101)}, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kResourceExhausted);
@@ -33,7 +33,7 @@ TEST(CheckRoomTest, TwoThatFitOnlyOneByOneDoNotFit) {
   EXPECT_TRUE(CheckRoom({MakeGpu(0, 120)}, both, {}));
 }
 
-TEST(CheckRoomTest, TheMapSaysWhereItWillBe) {
+TEST(CheckRoomTest, TheMapGivesTheTargetGpu) {
   std::vector<device::Gpu> gpus = {MakeGpu(0, 10), MakeGpu(1, 100)};
   std::vector<RecordedProcess> one = {MakeProcess(1, {{"GPU-0"}}, 60)};
   EXPECT_FALSE(CheckRoom(gpus, one, {}));
@@ -47,7 +47,7 @@ TEST(CheckRoomTest, AProcessOnTwoGpusNeedsItsSumThere) {
   EXPECT_FALSE(CheckRoom(gpus, {spread, MakeProcess(2, {{"GPU-1"}}, 20)}, {}));
 }
 
-TEST(CheckRoomTest, WhatIsNotKnownIsNotRefused) {
+TEST(CheckRoomTest, UnknownNeedsAreNotRejected) {
   EXPECT_TRUE(CheckRoom({MakeGpu(0, 1)}, {MakeProcess(1, {}, 0)}, {}));
 }
 

@@ -22,7 +22,7 @@ struct GpuShard {
   std::vector<dataplane::Range> ranges;  // laid out
   std::vector<size_t> places;            // of each range in the agent's list
   std::optional<dataplane::Arena> arena;
-  // How much of the arena, from its start, has been read from an image; null: the arena is full.
+  // The bytes at the start of the arena that were read from an image; null if the arena is full.
   std::shared_ptr<std::atomic<uint64_t>> filled;
   std::vector<UniqueFd> memory;                  // new, filled GPU memory; one for each range
   std::optional<Id128> checksum;                 // of data on disk
@@ -40,7 +40,7 @@ Result<std::vector<GpuShard>> ShardsOf(const process::ProcessId& process, uid_t 
 uint64_t ShardBytes(const std::vector<GpuShard>& shards);
 uint64_t ShardBytes(const std::vector<GpuShard>& shards, const process::ProcessId& id);
 
-// Returns the arenas of this user if any were ever made; creates no place for arenas.
+// Returns the arenas of this user, or nothing if no place for arenas exists. Creates no place.
 std::optional<dataplane::ArenaStore> ExistingArenas(const Paths& paths);
 
 // A program whose memory is in an arena of the user who suspended it.
@@ -51,11 +51,11 @@ struct ArenaOfOther {
 // Lists live programs only. Only root can see arenas of other users, and only those in /dev/shm.
 std::vector<ArenaOfOther> ArenasOfOthers();
 
-// Returns true for the same allocations in the same order, wherever they lie in an arena.
+// Returns true for the same allocations in the same order, whatever their places in the arena.
 bool SameMemory(const std::vector<dataplane::Range>& a, const std::vector<dataplane::Range>& b);
 
 // Runs `step` once for every GPU with the shards on it, in parallel, and returns the first error.
-// `to` maps the GPU of a shard to the GPU that it is meant for.
+// `to` maps the GPU of a shard to the GPU on which the step works.
 Status ForEachGpu(
     std::vector<GpuShard>& shards, const std::function<device::GpuUuid(const device::GpuUuid&)>& to,
     const std::function<Status(const device::GpuUuid&, std::vector<GpuShard*>&)>& step);

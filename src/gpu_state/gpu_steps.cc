@@ -255,7 +255,7 @@ Error PartlyResumed() {
 Status ReturnToRecordedState(const Services& services, const RecordedProcess& process) {
   const Deadline deadline = Deadline::In(services.undo_timeout());
   // The driver may still execute a call that was abandoned at its deadline, and finish it between
-  // our State() and our step. So a step that finds the process in another state is no failure, and
+  // State() and the step. So a step that finds the process in another state is not a failure, and
   // the loop reads the state again. The driver sends no notification, so the state is polled.
   constexpr milliseconds kFirstPause{10}, kLastPause{250};
   milliseconds pause = kFirstPause;

@@ -17,9 +17,9 @@ Processes AsRunning(Processes processes);
 // Restores the process's record (suspended.h) as it was before an operation.
 Status RestoreSuspendRecord(const Paths& paths, const plan::RecordedProcess& process);
 
-// The phases skip processes that are in the wanted state already. `processes` is read when a phase
-// runs, because a restore knows its processes only after CRIU has made them, and must outlive the
-// plan. A restore takes `gpus` and `device_bytes` from the manifest.
+// The phases skip processes that are in the wanted state already. `processes` must outlive the
+// plan. It is read when a phase runs, because a restore knows its processes only after CRIU has
+// created them. A restore takes `gpus` and `device_bytes` from the manifest.
 plan::Phase GpuLock(Services& services, const Processes& processes);
 plan::Phase GpuCheckpoint(Services& services, const Processes& processes, uint64_t bytes);
 // Checks that no GPU file is open or mapped any more: CRIU would fail on it, and the GPU would not
@@ -35,8 +35,9 @@ plan::Phase GpuUnlock(Services& services, const Processes& processes);
 Error PartlyResumed();
 
 // Returns one process to its recorded state from any other state. This is the undo of all phases
-// above, and `recover` uses it too. Succeeds for a process that has ended. kResourceExhausted if
-// the GPU has been filled meanwhile: the process stays suspended, and a later call can succeed.
+// above, and `recover` uses it too. Succeeds for a process that has ended. Returns
+// kResourceExhausted if other programs have filled the GPU meanwhile: the process stays suspended,
+// and a later call can succeed.
 Status ReturnToRecordedState(const Services& services, const plan::RecordedProcess& process);
 Status ReturnAllToRecordedState(const Services& services, const Processes& processes);
 

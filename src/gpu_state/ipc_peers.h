@@ -15,9 +15,9 @@ struct IpcMember {
   const agent_protocol::HelloReply* hello;
 };
 
-// Returns kUnimplemented if a member shares memory with a process that is no member, named by its
-// pid, or has memory open that its owner has freed. Called before anything is touched, and again
-// when all gates are closed.
+// Returns kUnimplemented if a member shares memory with a process that is not a member (the message
+// names its pid), or has memory open that its owner has freed. Called before anything is touched,
+// and again when all gates are closed.
 Status CheckIpcPeers(const std::vector<IpcMember>& members);
 
 // Does the same for a process that is left to the driver, which carries no shared memory.

@@ -1,5 +1,5 @@
-// The services that operations use, each behind an interface, so that their tests can use fakes
-// (gpu_state/testing). MakeServices is the only place that makes the real ones.
+// The services that operations use, each behind an interface, so that tests can use fakes
+// (gpu_state/testing). Only MakeServices creates the real ones.
 #pragma once
 
 #include <memory>
@@ -27,12 +27,12 @@ struct Services {
   }
 };
 
-// For callers that keep the services for several operations. Every helper inherits `inherit_fd`;
-// -1: none.
+// Creates the services. Set `keep_arenas` if the caller uses them for several operations. Every
+// helper inherits `inherit_fd` unless it is -1.
 Services MakeServices(const Paths& paths, const config::Settings& settings,
                       const std::string& stasis_version, bool keep_arenas, int inherit_fd = -1);
-// For callers that need the driver only: with a helper that ends with its client, or with the
-// resident helper of these paths, if the settings allow one.
+// Return options for callers that need only the driver. Without `paths`, the helper ends with its
+// client. With `paths`, the resident helper of these paths is used if the settings allow it.
 device::ControlOptions ControlOptionsOf(const config::Settings& settings);
 device::ControlOptions ControlOptionsOf(const Paths& paths, const config::Settings& settings);
 

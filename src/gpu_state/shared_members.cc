@@ -51,7 +51,7 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
     NoteUnseen(agents, process, nullptr, found.unseen);
     return {};
   }
-  // Only the driver can carry the rest of it.
+  // The data has left already; only the driver can carry the context.
   if (process.context_kept) return {};
   STASIS_ASSIGN(auto agent, FindAgent(agents, process.id));
   auto leave = [&](const std::string& why) -> Status {

@@ -21,18 +21,18 @@ struct SharedMember {
   uid_t owner = 0;
   std::unique_ptr<agent_client::AgentLink> agent;  // while connected
   agent_client::Export data;
-  bool touched = false;  // its gate has been closed, or may have been
+  bool touched = false;  // its gate may have been closed
 };
 
 struct SharedMembers {
   std::vector<SharedMember> members;
   std::vector<GpuShard> shards;             // estimated by the agents
   uint64_t driver_bytes = 0;                // memory of the members that only the driver can carry
-  std::vector<std::string> left_to_driver;  // why other processes are no members; sentences
+  std::vector<std::string> left_to_driver;  // sentences: why other processes are not members
   UnseenProcesses unseen;
 };
 
-// Considers the running processes. kUnimplemented if a process can take neither path.
+// Considers the running processes. Returns kUnimplemented if a process can take neither path.
 Result<SharedMembers> FindSharedMembers(agent_client::Agents& agents, const Processes& processes,
                                         const AwayOptions& options);
 

@@ -24,7 +24,7 @@ using std::chrono::seconds;
 constexpr seconds kRoomTimeout{120};
 constexpr seconds kLoadTimeout{600};
 constexpr seconds kReturnTimeout{60};
-// For data-read, because data-load waits for its end.
+// Additional time for data-read, because data-load waits for its end.
 constexpr seconds kReadTimeout{3600};
 constexpr milliseconds kMoverRelease{10000};
 
@@ -230,7 +230,7 @@ Status SharedResume::ReturnMemory(const Deadline& deadline) {
     std::vector<agent_protocol::Range> list = member.list;
     for (auto& range : list) {
       if (!device::GpuUuidBytes(TargetOf(UuidOf(range.device)), range.device.bytes)) {
-        return Fail(Code::kInternal, "a GPU has a name that is no UUID");
+        return Fail(Code::kInternal, "the name of a GPU is not a UUID");
       }
     }
     return Annotate(member.agent->Map(list, fds, Left(deadline)),
@@ -290,8 +290,9 @@ Status SharedResume::BindProcesses(const std::vector<Returned>& processes) {
   }
   for (const GpuShard& shard : shards_) {
     if (shard.key.process.start_time != 0) continue;
-    return Fail(Code::kInternal, fmt::format("process {} has not come back for its GPU memory",
-                                             shard.key.process.pid.value));
+    return Fail(Code::kInternal,
+                fmt::format("process {} of the image does not ask for its GPU memory",
+                            shard.key.process.pid.value));
   }
   return {};
 }
@@ -343,7 +344,7 @@ Status SharedResume::ReturnArenas() {
     if (!shard.arena || services_.movers->keeps_arenas()) continue;
     // A mover that has died holds nothing.
     (void)MoverFor(shard).Detach(Deadline::In(kMoverRelease));
-    // The next suspend looks for it under the name of its own GPU only.
+    // After a move the data is useless: the next suspend searches only by the new GPU.
     STASIS_TRY(TargetOf(shard.key.gpu) == shard.key.gpu ? store_->KeepData(std::move(*shard.arena))
                                                         : store_->Recycle(std::move(*shard.arena)));
     shard.arena.reset();
@@ -364,8 +365,8 @@ Status SharedResume::RunAll(const Deadline& deadline) {
 
 namespace {
 
-// For a program that has its memory: data that a killed operation left in its arenas is outdated
-// and useful for comparison at best.
+// Releases the arenas of a program that has its memory. The data that a killed operation left there
+// may be outdated and is useful only for comparison.
 void RecycleArenas(Services& services, const process::ProcessId& id) {
   auto store = ExistingArenas(services.paths);
   if (!store) return;

@@ -2,14 +2,14 @@
 // the driver restores what it carried; then the agents map it at the old addresses.
 //
 //   load-room    starts movers, which allocate all the memory, and a ballast for the driver's share
-//   data-load    copies from the arenas, beside the driver's restore and unlock. The ballast
-//                is freed before the restore
+//   data-load    copies from the arenas in parallel with the driver's restore and unlock. The
+//                ballast is freed before the restore
 //   data-return  the agents map the memory and open: the programs run
 //
 // Until data-return the programs stay suspended whatever fails: the arenas keep the data.
 //
-// A restore has an image instead of processes at first: ExpectShards() gives its shards, data-read
-// fills their arenas beside data-load, and BindProcesses() finds the processes later.
+// A restore begins with an image instead of processes: ExpectShards() gets its shards, data-read
+// fills their arenas in parallel with data-load, and BindProcesses() finds the processes later.
 #pragma once
 
 #include <atomic>
@@ -42,19 +42,21 @@ class SharedResume {
   // nothing. Call it once, before the phases run.
   Status FindArenas(const Processes& processes);
 
-  // For a restore, in this order: the shards of the image, without arenas;
+  // A restore calls the next three functions in this order. ExpectShards sets the shards of the
+  // image, which have no arenas yet.
   void ExpectShards(std::vector<GpuShard> shards);
-  // arenas for them, which belong to process ids with start time 0;
+  // Allocates arenas for these shards. They belong to process ids with start time 0.
   Status AllocateArenas();
-  // and, when the arenas are full, the processes. Each must want exactly what the arenas hold.
+  // Assigns the full arenas to the restored processes. The memory of each process must match its
+  // arenas.
   struct Returned {
     pid_t image_pid;  // the pid in the shards' keys
     process::ProcessId id;
   };
   Status BindProcesses(const std::vector<Returned>& processes);
-  // The arenas are allocated, or none are needed.
+  // Returns true if the arenas are allocated, or none are needed.
   bool has_arenas() const { return has_arenas_; }
-  // Undoes all of these and a load: frees the GPU memory and the arenas.
+  // Undoes these three functions and a load: frees the GPU memory and the arenas.
   Status Discard();
   // Closes the connections to the agents, so that others can connect and no image contains one.
   void Disconnect();
@@ -70,13 +72,14 @@ class SharedResume {
   static constexpr const char* kLoadRoom = "load-room";
   using DriverBytes = std::function<std::map<device::GpuUuid, uint64_t>()>;
   plan::Phase LoadRoom(DriverBytes driver_bytes, bool keep_ballast);
-  // Called immediately before the driver's restore. `scope` is null if nothing runs beside it.
+  // Called immediately before the driver's restore. `scope` is null if no other phase runs at the
+  // same time.
   Status FreeBallast(plan::PhaseScope* scope, const Deadline& deadline);
   plan::Phase DataLoad();
   plan::Phase DataReturn();
-  // Called after that: gives the arenas back.
+  // Called after DataReturn: keeps or frees the memory of the arenas.
   Status ReturnArenas();
-  // Called after a failure, as by the destructor: unlocks the arenas, with their data, so that
+  // Called after a failure, and by the destructor: unlocks the arenas, with their data, so that
   // ReturnStoredData can open them.
   void ReleaseArenas();
 
@@ -104,7 +107,7 @@ class SharedResume {
   Status BindProcess(const Returned& process);
   Status ReturnMemory(const Deadline& deadline);
   void FreeMemory();
-  // Frees what movers hold of a load, and detaches the arenas.
+  // Frees the GPU memory that movers hold for a load, and detaches the arenas.
   void ReleaseMovers();
 
   Services& services_;
@@ -116,10 +119,10 @@ class SharedResume {
   std::atomic<bool> has_arenas_{true};
 };
 
-// For recovery, when the driver's state has been restored: programs whose agents wait for their
-// memory get it from their arenas, and gates that wait for a stack limit are opened. Leaves alone
-// programs that run, have no agent, or kept their context, for these were suspended before. Gives
-// back what the arenas still hold of the others.
+// Called by a recovery after the driver's state was restored. Returns the memory in arenas to
+// programs whose agents wait for it, and opens gates that wait for a stack limit. Leaves alone
+// programs that run, have no agent, or kept their context, because these were suspended before the
+// operation. Also releases arenas with outdated data of programs that have their memory.
 Status ReturnStoredData(Services& services, const Processes& processes);
 
 // Returns true if an interrupted resume has returned memory to a program. The driver alone could

@@ -23,7 +23,7 @@ using plan::PhaseScope;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Creates the mover's context and allocates arenas: fallocate takes 25 ms for a GiB.
+// Time to create the movers' contexts and to allocate arenas; fallocate takes 25 ms for a GiB.
 constexpr seconds kRoomTimeout{120};
 constexpr seconds kGateTimeout{30};   // like the driver's lock: submitted work has to end
 constexpr seconds kAgentTimeout{60};  // for lists of a million pieces
@@ -80,7 +80,7 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
   options.ignore_memory_check = options_.ignore_memory;
   options.most_bytes = services_.settings.most_arena_bytes;
   STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
-  // Movers first, because they use memory of the control group that arenas cannot have then.
+  // Start the movers first, so that the check of free memory for arenas includes their memory.
   STASIS_TRY(ForEachGpu(shards_, Same, [&](const GpuUuid& gpu, std::vector<GpuShard*>&) -> Status {
     STASIS_TRY(services_.movers->MoverOf(gpu).Start(deadline));
     return {};
@@ -109,7 +109,7 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
       });
 }
 
-// An arena with the only copy of a program's memory stays, and `recover` finds it by its name.
+// An arena with the only copy of a program's memory is kept, and `recover` finds it by its name.
 void SharedSuspend::AbandonArenas(bool keep_data) {
   (void)AwaitReleased();
   for (GpuShard& shard : shards_) {
@@ -151,8 +151,8 @@ Status SharedSuspend::ForEachMember(const std::function<Status(Member&)>& step) 
   });
 }
 
-// Programs that share GPU memory, or use NCCL, which shares host memory without the agents'
-// knowledge.
+// Returns true if programs share GPU memory or use NCCL, which shares host memory that agents do
+// not see.
 Result<bool> SharedSuspend::MayWaitForEachOther() const {
   if (members_.size() < 2) return false;
   for (const Member& member : members_) {
@@ -178,8 +178,8 @@ Status SharedSuspend::CloseAllGates(const Deadline& deadline) {
   }
   STASIS_ASSIGN(bool together, MayWaitForEachOther());
   STASIS_TRY(CloseGates(owners, together, keep ? Floor::kKeep : Floor::kLower, deadline));
-  // Until the last gate was closed, a program may have opened memory of a process that is no
-  // member.
+  // Check again: until the last gate was closed, a program may have opened memory of a process that
+  // is not a member.
   STASIS_TRY(ForEachMember([&](Member& member) -> Status {
     STASIS_TRY(member.agent->Status(TimeLeft(deadline, kAgentTimeout)));
     return {};
@@ -272,10 +272,10 @@ Status SharedSuspend::Save(PhaseScope& scope) {
   return saved;
 }
 
-// Blocks that the arena has from an earlier suspend are not copied again, nor are zero blocks. The
-// hashes of the arena's blocks are forgotten before the first byte is written, and no record on
-// disk has stated them since the arena was acquired. A process that dies here leaves an arena
-// without hashes.
+// Copies neither zero blocks nor blocks that the arena has from an earlier suspend. The hashes of
+// the arena's blocks are discarded before the first byte is written, and no record on disk has
+// contained them since the arena was acquired. If this process is killed here, it leaves an arena
+// without hashes, so outdated hashes are never used.
 Status SharedSuspend::SaveShard(GpuShard& shard, dataplane::MoverLink& mover,
                                 const Deadline& deadline,
                                 const std::function<void(uint64_t)>& progress) {
@@ -358,7 +358,7 @@ Phase SharedSuspend::DataCommit() {
         }
         STASIS_TRY(ForEachMember([&](Member& member) -> Status {
           STASIS_TRY(member.agent->Commit(TimeLeft(scope.deadline(), kAgentTimeout)));
-          // An image must not contain a connection to us.
+          // An image must not contain a connection to this process.
           member.agent.reset();
           return {};
         }));

@@ -1,11 +1,12 @@
 // The shared path of a suspend: agents export their programs' GPU memory as descriptors, and movers
 // copy it to arenas while the driver saves the rest.
 //
-//   data-room     starts movers, allocates arenas; all that can be refused is refused here
+//   data-room     starts movers, allocates arenas; every check that can fail is made here
 //   gate-close    no call of the programs reaches the GPU, and submitted work has ended
 //   data-export   obtains a descriptor of every piece of memory
-//   data-save     copies to the arenas, beside data-release and the driver's lock and checkpoint.
-//                 After data-release only the agents' descriptors and ours hold the memory
+//   data-save     copies to the arenas in parallel with data-release and the driver's lock and
+//                 checkpoint. After data-release only descriptors of the agents and of this process
+//                 hold the memory
 //   data-commit   marks the arenas complete; the agents close their descriptors
 //   ... the caller commits ...
 //   ReleaseAll()  closes the last descriptors, which frees the GPU's memory
@@ -13,9 +14,9 @@
 // With AwayOptions::keep_context the driver's lock and checkpoint are left out. Stack limits stay
 // as they are, and the agents' gates stay closed and block every call that could reach the memory.
 //
-// Nothing is lost by a failure or a death before ReleaseAll(): ReturnMemory() maps the same memory
-// again. If this process is killed before data-commit, the agents do that by themselves; after it,
-// the arenas are complete (shared_resume.h, ReturnStoredData).
+// Nothing is lost by a failure before ReleaseAll(): ReturnMemory() maps the same memory again. If
+// this process is killed before data-commit, the agents map the memory themselves; after
+// data-commit, the arenas are complete (shared_resume.h, ReturnStoredData).
 #pragma once
 
 #include <future>
@@ -35,13 +36,13 @@ namespace stasis::gpu_state {
 class SharedSuspend {
  public:
   // Finds the agents of the running processes and decides which process takes which path. Touches
-  // nothing. kUnimplemented if a process can take neither path.
+  // nothing. Returns kUnimplemented if a process can take neither path.
   static Result<std::unique_ptr<SharedSuspend>> Create(Services& services,
                                                        const Processes& processes,
                                                        const AwayOptions& options);
   ~SharedSuspend();
 
-  // No process takes the shared path.
+  // Returns true if no process takes the shared path.
   bool empty() const { return members_.empty(); }
   // The bytes that movers carry: an estimate of the agents, exact after data-export.
   uint64_t bytes() const { return ShardBytes(shards_); }
@@ -50,9 +51,9 @@ class SharedSuspend {
   uint64_t driver_bytes() const { return driver_bytes_; }
   // Valid after data-save.
   Saved saved() const;
-  // Sentences: why blocks were not hashed on the GPU.
+  // Returns sentences that say why blocks were not hashed on the GPU.
   std::vector<std::string> notes() const;
-  // Sentences: why other processes do not take the shared path.
+  // Returns sentences that say why other processes do not take the shared path.
   const std::vector<std::string>& left_to_driver() const { return left_to_driver_; }
   // Valid after data-save.
   std::vector<GpuShard>& shards() { return shards_; }
@@ -69,12 +70,13 @@ class SharedSuspend {
   // Returns its memory, with its current content, to every program and lets it run. The driver's
   // state must have been restored before. May be called at any time and repeatedly.
   Status ReturnMemory();
-  // After ReturnMemory(): closes our descriptors, so that memory which the programs free is free,
-  // and stops the movers. The arenas stay locked by this object.
+  // After ReturnMemory(): closes this process's descriptors and stops the movers; otherwise memory
+  // that the programs free would stay allocated. The arenas stay locked by this object.
   void ReleaseGpu();
   // After the commit: also unlocks the arenas, with their data.
   void ReleaseAll();
-  // After the commit: the data is in an image or back on its GPU, so the arenas are given back.
+  // After the commit: keeps or frees the memory of the arenas, because the data is in an image or
+  // back on its GPU.
   Status ReturnArenas();
 
  private:
@@ -98,7 +100,7 @@ class SharedSuspend {
   Status Save(plan::PhaseScope& scope);
   Status SaveShard(GpuShard& shard, dataplane::MoverLink& mover, const Deadline& deadline,
                    const std::function<void(uint64_t)>& progress);
-  // The mover releases the memory while other work goes on; nothing else may use that mover until
+  // Starts to release the mover's memory in another thread. Nothing else may use this mover until
   // AwaitReleased().
   void BeginRelease(const device::GpuUuid& gpu, const Deadline& deadline);
   Status AwaitReleased();
@@ -107,7 +109,8 @@ class SharedSuspend {
   Status MapAgain(Member& member);
   Status RejoinOthers(Member& member);
   Status OpenGate(Member& member);
-  // Gives the arenas back. `keep_data`: the data is sound, and the program has it.
+  // Keeps or frees the memory of the arenas. `keep_data`: the arenas have the same data as the
+  // program.
   void AbandonArenas(bool keep_data = false);
 
   Services& services_;
@@ -120,7 +123,7 @@ class SharedSuspend {
 
   std::optional<BlockSecret> secret_;  // absent: blocks are not hashed
   std::optional<Id128> key_;           // the id of its key
-  mutable std::mutex mutex_;           // guards what follows; there is a thread for each GPU
+  mutable std::mutex mutex_;           // guards all members below; each GPU has a thread
   std::map<device::GpuUuid, std::string> why_unhashed_;
   Saved saved_;
   std::vector<std::future<Status>> releasing_;

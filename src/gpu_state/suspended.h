@@ -1,7 +1,6 @@
-// Records of suspended processes: the GPU memory that a resume will need, and on which GPUs.
-// Whether a process is suspended is known from the driver; the record keeps what cannot be asked
-// any more. The driver calls a process with a kept context running, so only the record and its
-// agent say that it is suspended.
+// Records of suspended processes: the GPU memory that a resume will need, and on which GPUs. The
+// driver reports whether a process is suspended, but not these data. It reports a process with a
+// kept context as running, so only the record and the agent show that it is suspended.
 #pragma once
 
 #include <optional>
@@ -19,7 +18,7 @@ struct SuspendedProcess {
   std::vector<device::GpuUuid> gpus;
   uint64_t device_bytes = 0;  // with a kept context, of the data only
   int64_t since_unix_s = 0;
-  uint64_t pid_namespace = 0;  // the namespace of `id`; written by SaveSuspended(). 0: unknown
+  uint64_t pid_namespace = 0;  // the namespace of `id`, set by SaveSuspended(); 0 if unknown
   // Set after a resume onto other GPUs was undone: the driver made its new checkpoint there, so for
   // the driver the process is at NEW instead of OLD. Empty, or all GPUs (device/gpu_map.h).
   device::GpuMap moved = {};
@@ -28,24 +27,25 @@ struct SuspendedProcess {
   // versions.
   std::string driver = {};
 };
-// Returns the name as it is recorded.
+// Returns the name of a driver for SuspendedProcess::driver.
 std::string DriverName(const device::DriverInfo& driver);
 
 Status SaveSuspended(const Paths& paths, const SuspendedProcess& process);
-// Returns nothing if another tool suspended the process, or Stasis in another pid namespace. What a
-// resume needs is unknown then.
+// Returns nothing if the process was suspended by another tool, or by Stasis in another pid
+// namespace. The needs of a resume are then unknown.
 std::optional<SuspendedProcess> LoadSuspended(const Paths& paths, const process::ProcessId& id);
 Status ForgetSuspended(const Paths& paths, const process::ProcessId& id);
-// For a process whose state has been moved by `map` and is about to be taken away again: records
-// that the driver will have it there.
+// Records that the state of a process was moved by `map`. Called before the driver checkpoints the
+// process again, because the driver will then have its state on the new GPUs.
 Status RecordMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map);
 // Converts `map` to the one that the driver needs, for which the process may be on other GPUs.
 device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
                             const device::GpuMap& map);
-// kFailedPrecondition if the driver has the process on other GPUs, which an image would name.
+// Returns kFailedPrecondition if the driver has the state of the process on other GPUs than its
+// own. An image would name the wrong GPUs.
 Status CheckNotMoved(const Paths& paths, const process::ProcessId& id);
-// kUnimplemented if another driver than `driver` has its state, because a restore by that could be
-// final.
+// Returns kUnimplemented if its state was saved by another driver than `driver`, whose restore
+// could fail and destroy the state.
 Status CheckSameDriver(const Paths& paths, const process::ProcessId& id,
                        const device::DriverInfo& driver);
 // Returns the records of live processes.

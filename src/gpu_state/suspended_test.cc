@@ -20,13 +20,13 @@ class SuspendedTest : public testing::Test {
   void TearDown() override { EXPECT_TRUE(RemoveTree(paths_.run)); }
 
   process::ProcessId Living() { return process::ReadStat({::getpid()})->id; }
-  // Nobody was started at the boot itself.
+  // No process has this start time.
   process::ProcessId Ended() { return {{::getpid()}, 1}; }
 
   Paths paths_;
 };
 
-TEST_F(SuspendedTest, OnlyTheRecordsOfTheDeadAreSwept) {
+TEST_F(SuspendedTest, OnlyRecordsOfEndedProcessesAreSwept) {
   ASSERT_TRUE(SaveSuspended(paths_, {Living(), {{"GPU-1"}}, 4096, 1}));
   ASSERT_TRUE(SaveSuspended(paths_, {Ended(), {{"GPU-1"}}, 4096, 1}));
   SweepSuspended(paths_);
@@ -45,7 +45,7 @@ TEST_F(SuspendedTest, AContextThatWasKeptIsRemembered) {
   EXPECT_TRUE(LoadSuspended(paths_, Living())->context_kept);
 }
 
-TEST_F(SuspendedTest, WhatAPowerFailureHasTornIsSwept) {
+TEST_F(SuspendedTest, ARecordTornByAPowerFailureIsSwept) {
   ASSERT_TRUE(SaveSuspended(paths_, {Living(), {}, 0, 1}));
   std::string torn = paths_.run + "/suspended/4711-17.json";
   ASSERT_TRUE(WriteFileDurably(torn, ""));
@@ -54,7 +54,7 @@ TEST_F(SuspendedTest, WhatAPowerFailureHasTornIsSwept) {
   EXPECT_TRUE(LoadSuspended(paths_, Living()));
 }
 
-TEST_F(SuspendedTest, WhatASuspendUnderWayIsWritingIsNotSwept) {
+TEST_F(SuspendedTest, ARecordThatASuspendIsWritingIsNotSwept) {
   ASSERT_TRUE(SaveSuspended(paths_, {Living(), {}, 0, 1}));
   std::string half = paths_.run + "/suspended/4711-17.json.a1b2c3";
   ASSERT_TRUE(WriteFileDurably(half, "{"));
@@ -62,7 +62,7 @@ TEST_F(SuspendedTest, WhatASuspendUnderWayIsWritingIsNotSwept) {
   EXPECT_TRUE(PathExists(half));
 }
 
-TEST_F(SuspendedTest, TheDriverIsToldTheWayFromWhereItsCheckpointWasMade) {
+TEST_F(SuspendedTest, TheDriverGetsTheMapFromTheGpusOfItsCheckpoint) {
   const device::GpuUuid a{"GPU-a"}, b{"GPU-b"};
   const device::GpuMap exchanged = {{a, b}, {b, a}};
   ASSERT_TRUE(SaveSuspended(paths_, {Living(), {a}, 4096, 1}));
@@ -77,7 +77,7 @@ TEST_F(SuspendedTest, TheDriverIsToldTheWayFromWhereItsCheckpointWasMade) {
   EXPECT_TRUE(CheckNotMoved(paths_, Living()));
 }
 
-TEST_F(SuspendedTest, AnotherPidNamespaceJudgesItsOwn) {
+TEST_F(SuspendedTest, RecordsOfOtherPidNamespacesAreIgnoredAndKept) {
   ASSERT_TRUE(MakeDirs(paths_.run + "/suspended"));
   std::string path = paths_.run + "/suspended/" + std::to_string(::getpid()) + "-1.json";
   ASSERT_TRUE(WriteFileDurably(

@@ -1,7 +1,7 @@
-// Finds processes of a target that could share GPU memory with each other without any agent seeing
-// it: those without an agent, or with an agent that does not see all calls of its program. The
-// driver's checkpoint takes shared memory (CUDA IPC, imported handles) away and its restore does
-// not bring it back, so the program would be lost.
+// Finds processes of a target that could share GPU memory with each other unnoticed by agents:
+// processes without an agent, or with an agent that does not see all calls of its program. The
+// driver's checkpoint removes shared memory (CUDA IPC, imported handles), and its restore does not
+// bring it back, so the program would be lost.
 #pragma once
 
 #include <optional>
@@ -20,16 +20,17 @@ struct UnseenProcess {
 };
 using UnseenProcesses = std::vector<UnseenProcess>;
 
-// Adds the process to `unseen` if it is one. `hello` is the answer of a running process's agent, or
-// null. For a process that is away only the agent's header is read.
+// Adds the process to `unseen` if it is such a process. `hello` is the answer of a running
+// process's agent, or null. If its GPU state is away, only the agent's header is read.
 void NoteUnseen(agent_client::Agents& agents, const plan::RecordedProcess& process,
                 const agent_protocol::HelloReply* hello, UnseenProcesses& unseen);
 
 // Returns a sentence that describes them, or nothing if there are fewer than two.
 std::optional<std::string> UnseenSharing(const UnseenProcesses& unseen);
 
-// kUnimplemented names them, if there are two or more and at least one of them is still on the GPU.
-// Ranks of NCCL in the configuration in which NCCL shares no GPU memory are allowed (docs/nccl.md).
+// Returns kUnimplemented, with their names, if there are two or more such processes and at least
+// one of them still has its state on the GPU. Ranks of NCCL are allowed if NCCL is configured to
+// share no GPU memory (docs/nccl.md).
 Status CheckSharingSeen(const UnseenProcesses& unseen);
 
 }  // namespace stasis::gpu_state

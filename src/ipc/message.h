@@ -1,4 +1,4 @@
-// Checks and fields that the messages of all helper protocols share. A message is one packet: a
+// Checks and text fields for the messages of all helper protocols. A message is one packet: a
 // struct of fixed size that begins with a magic number and a version.
 #pragma once
 

@@ -37,8 +37,8 @@ struct Packet {
 // Waits for one packet.
 Result<Packet> ReceivePacket(int socket, void* data, size_t size);
 
-// Returns the address of the socket `name` in the directory `folder`. It fits sun_path whatever the
-// length of the directory's path, and `folder` must stay open while it is used.
+// Returns the address of the socket `name` in the open directory `folder`. The address fits into
+// sun_path even if the directory's path is long. `folder` must stay open while it is used.
 Result<sockaddr_un> AddressIn(int folder, const std::string& name);
 
 }  // namespace stasis::ipc

@@ -44,9 +44,8 @@ Status CheckPid(HostPid pid) {
                 "name the process");
   }
   if (stat.state == 'Z' || stat.state == 'X') {
-    return Fail(
-        Code::kNotFound, Domain::kProcess, 0,
-        fmt::format("process {} has ended; only its parent has not noticed yet", pid.value));
+    return Fail(Code::kNotFound, Domain::kProcess, 0,
+                fmt::format("process {} has ended; its parent has not reaped it yet", pid.value));
   }
   return {};
 }
@@ -84,14 +83,14 @@ Status AsStatus(const Reply& reply) {
       return Fail(Code::kResourceExhausted, std::string("the device helper: ") + reply.cu_text,
                   kRaiseTaskLimit);
   }
-  return Fail(Code::kInternal, "an outcome that cannot be");
+  return Fail(Code::kInternal, "the device helper returned an unknown outcome");
 }
 
 std::string InState(const Result<ProcessState>& state) {
   if (state && *state == ProcessState::kNone) return "does not use the driver (any more)";
   if (state) return "was left " + std::string(StateName(*state));
   if (state.error().code == Code::kNotFound) return "has ended";
-  return "is in a state that the driver does not tell: " + state.error().ToString();
+  return "is in an unknown state: " + state.error().ToString();
 }
 
 }  // namespace
@@ -187,16 +186,16 @@ Result<ProcessState> CudaControl::State(HostPid pid) {
   return StateOf(pid, footprint);
 }
 
-// A process that uses another driver must not be taken for one without a driver. A stopped process
-// does not answer the driver, which would wait for it forever.
+// A process that uses another driver must not be mistaken for one without a driver. A process that
+// is stopped by a signal does not answer the driver, which would wait for it forever.
 Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprint) {
   const auto check_runs = [pid]() -> Status {
     auto stat = process::ReadStat(pid);
     if (!stat || stat->state != 'T') return {};
     return Fail(Code::kFailedPrecondition,
-                fmt::format("process {} ({}) is stopped by a signal, and can answer nobody",
+                fmt::format("process {} ({}) is stopped by a signal and cannot answer the driver",
                             pid.value, stat->comm),
-                fmt::format("`kill -CONT {}` has it run again; then try again", pid.value));
+                fmt::format("continue it with `kill -CONT {}`, then try again", pid.value));
   };
   STASIS_TRY(check_runs());
   auto state = AskState(pid, Deadline::In(options_.query_timeout));
@@ -204,8 +203,8 @@ Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprin
   if (!state) STASIS_TRY(check_runs());
   if (!state && state.error().code == Code::kUnimplemented && !footprint.library.empty()) {
     state.error().hint = fmt::format(
-        "process {} has loaded {}. If that is its driver, make it known here too "
-        "(STASIS_CUDA_LIBRARY, or LD_LIBRARY_PATH)",
+        "process {} has loaded {}. If this is its driver, name it here too with "
+        "STASIS_CUDA_LIBRARY or LD_LIBRARY_PATH",
         pid.value, footprint.library);
   }
   return state;
@@ -255,8 +254,8 @@ Status CudaControl::Act(Request request, const Deadline& deadline) {
 Status CudaControl::Lock(HostPid pid, const Deadline& deadline) {
   Request request = For(Op::kLock, pid);
   if (!deadline.never()) {
-    // Set the driver's own timeout earlier than the deadline: the process then simply runs on, and
-    // no helper has to be killed.
+    // Set the driver's own timeout earlier than the deadline: the process then continues, and no
+    // helper has to be killed.
     const int left = deadline.PollTimeout();
     request.timeout_ms = static_cast<uint32_t>(std::max(1, left - std::clamp(left / 4, 20, 1000)));
     request.timeout_ms = std::min(request.timeout_ms, wire::kMaxTimeoutMs);
@@ -271,7 +270,9 @@ Status CudaControl::Checkpoint(HostPid pid, const Deadline& deadline) {
 Status CudaControl::Restore(HostPid pid, const GpuMap& map, const Deadline& deadline) {
   Request request = For(Op::kRestore, pid);
   if (map.size() > wire::kMaxGpus) {
-    return Fail(Code::kInvalidArgument, fmt::format("a GPU map of {} pairs", map.size()));
+    return Fail(Code::kInvalidArgument,
+                fmt::format("the GPU map has {} pairs; at most {} are allowed", map.size(),
+                            wire::kMaxGpus));
   }
   for (const auto& [old_gpu, new_gpu] : map) {
     wire::UuidPair& pair = request.pairs[request.pair_count++];

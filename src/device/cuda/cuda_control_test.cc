@@ -142,7 +142,7 @@ TEST_F(CudaControlTest, LibraryLoadedButNeverInitialised) {
   EXPECT_NE(status.error().message.find("does not use the CUDA driver"), std::string::npos);
 }
 
-TEST_F(CudaControlTest, HangingCheckpointIsEndedAndTheStateNamed) {
+TEST_F(CudaControlTest, AHungCheckpointIsKilledAndTheStateNamed) {
   CudaControl control(Options());
   auto target = Start();
   ASSERT_TRUE(control.Lock(target->pid(), Soon()));
@@ -160,7 +160,7 @@ TEST_F(CudaControlTest, HangingCheckpointIsEndedAndTheStateNamed) {
   EXPECT_EQ(*control.State(target->pid()), ProcessState::kRunning);
 }
 
-TEST_F(CudaControlTest, TheTargetThatGoesOnByItselfIsWaitedFor) {
+TEST_F(CudaControlTest, AnOperationThatContinuesInTheTargetIsAwaited) {
   CudaControl control(Options());
   auto target = Start();
   ASSERT_TRUE(control.Lock(target->pid(), Soon()));
@@ -177,7 +177,7 @@ TEST_F(CudaControlTest, TheTargetThatGoesOnByItselfIsWaitedFor) {
       << status.error().ToString();
 }
 
-TEST_F(CudaControlTest, StateThatCannotBeReadAfterwardsIsSaid) {
+TEST_F(CudaControlTest, AnUnreadableStateIsReported) {
   CudaControl control(Options());
   auto target = Start();
   ASSERT_TRUE(control.Lock(target->pid(), Soon()));
@@ -186,7 +186,7 @@ TEST_F(CudaControlTest, StateThatCannotBeReadAfterwardsIsSaid) {
   auto status = control.Checkpoint(target->pid(), Soon());
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kUnavailable);
-  EXPECT_NE(status.error().message.find("does not tell"), std::string::npos)
+  EXPECT_NE(status.error().message.find("is in an unknown state"), std::string::npos)
       << status.error().ToString();
 }
 

@@ -45,28 +45,28 @@ struct HintRow {
 // Observed or reported for drivers 570 to 580.
 constexpr HintRow kHints[] = {
     {Op::kLock, CUDA_ERROR_NOT_READY,
-     "the program did not let go of the driver in time: a kernel that runs for long, or a call "
-     "that "
-     "waits; it goes on as before. Try again with a longer timeout"},
+     "the program did not leave the driver in time, because of a long kernel or a call that waits; "
+     "it continues as before. Try again with a longer timeout"},
     {Op::kLock, CUDA_ERROR_NOT_SUPPORTED,
      "the driver cannot checkpoint this program: it uses a profiler or debugger, or a GPU, MIG or "
      "vGPU mode without support"},
     {Op::kCheckpoint, CUDA_ERROR_NOT_SUPPORTED,
-     "the program uses what the driver cannot checkpoint: managed memory (cudaMallocManaged) or "
-     "memory imported from another process. Unlocked again, it is healthy"},
+     "the program uses memory that the driver cannot checkpoint: managed memory "
+     "(cudaMallocManaged) "
+     "or memory imported from another process. After an unlock it continues undamaged"},
     {Op::kCheckpoint, CUDA_ERROR_OUT_OF_MEMORY,
-     "the driver copies the GPU's memory into the program's own: the machine, or the program's "
-     "cgroup, has too little memory left for it"},
+     "the driver copies GPU memory into the program's host memory, and the machine or the "
+     "program's "
+     "control group has too little memory left"},
     {Op::kRestore, CUDA_ERROR_OUT_OF_MEMORY,
-     "the GPU has too little free memory. With the drivers known so far this is final: later "
-     "attempts on this process fail too, also with enough memory"},
+     "the GPU has too little free memory. With all known drivers this is final: later restores of "
+     "this process fail too, even with enough memory"},
     {Op::kRestore, CUDA_ERROR_OPERATING_SYSTEM,
-     "a restore that once ran out of GPU memory answers like this for ever; such a process can "
-     "only "
-     "be ended, or restored from an image"},
+     "after a restore has run out of GPU memory, all later restores of the process fail like this; "
+     "end the process, or restore it from an image"},
     {Op::kRestore, CUDA_ERROR_NOT_SUPPORTED,
-     "the program had mapped memory of another process, as NCCL does with its defaults. Start it "
-     "with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0"},
+     "the program had mapped memory of another process, as NCCL does by default. Start it with "
+     "NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0"},
     {Op::kRestore, CUDA_ERROR_INVALID_VALUE,
      "either the GPU map does not name every GPU of the process, or names one of another model, or "
      "the program had shared memory through legacy IPC (NCCL_P2P_DISABLE=1 avoids it)"},

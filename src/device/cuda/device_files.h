@@ -17,9 +17,8 @@ struct Footprint {
   std::string library;  // path of the mapped libcuda.so.*; empty if none
   // "fd 7 -> /dev/nvidiactl", "mapping 7f…-7f… -> /dev/nvidia0"; each mapped path once
   std::vector<std::string> files;
-  // Bytes of memory that the process has open or mapped, as far as its files tell, by the number in
-  // the device file (NVIDIA: minor number; a software GPU: index). NVIDIA's files do not tell the
-  // size; it is 0 there.
+  // Bytes of memory that the process has open or mapped, by the number in the device file (NVIDIA:
+  // minor number; a software GPU: index). NVIDIA's files do not show the size, so it is 0.
   std::map<int, uint64_t> gpu_bytes;
 
   // Returns true if the process may be a user of the driver.

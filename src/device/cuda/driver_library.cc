@@ -105,8 +105,7 @@ DriverLibrary OpenDriver(const std::string& path) {
 #undef STASIS_DEVICE_PRESENT
        }) {
     if (present) continue;
-    driver.why_not =
-        std::string("libcuda.so.1 is not a CUDA driver that we know: it lacks ") + symbol;
+    driver.why_not = std::string("libcuda.so.1 is not a known CUDA driver: it lacks ") + symbol;
     return driver;
   }
   driver.opened = true;
@@ -114,7 +113,7 @@ DriverLibrary OpenDriver(const std::string& path) {
   driver.fn.cuDriverGetVersion(&driver.api_version);
 
   if (CUresult result = driver.fn.cuInit(0); result != CUDA_SUCCESS) {
-    driver.why_not = "the driver does not start: " + DriverWords(driver.fn, result);
+    driver.why_not = "the driver cannot start: " + DriverWords(driver.fn, result);
     return driver;
   }
   driver.initialised = true;

@@ -12,7 +12,8 @@
 
 namespace stasis::device::cuda {
 
-// The driver functions that are called, by exported symbol. Every driver of recent years has these:
+// The driver functions that Stasis calls, by exported symbol. Every driver of recent years has
+// these:
 // clang-format off
 #define STASIS_DEVICE_BASIC_FUNCTIONS(F) \
   F(cuInit)                              \
@@ -29,7 +30,7 @@ namespace stasis::device::cuda {
   F(cuCtxPushCurrent_v2)                 \
   F(cuCtxPopCurrent_v2)                  \
   F(cuMemGetInfo_v2)
-// Older drivers may lack these; they are null then:
+// Older drivers may lack these, which are then null:
 #define STASIS_DEVICE_NEWER_FUNCTIONS(F)   \
   F(cuDeviceGetUuid_v2)                    \
   F(cuCheckpointProcessGetState)           \

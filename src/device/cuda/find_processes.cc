@@ -52,7 +52,7 @@ Result<std::vector<CudaControl::Member>> CudaControl::Classify(const process::Pr
     if (!footprint && footprint.error().code == Code::kNotFound) continue;
     if (!footprint) {
       return Fail(std::move(footprint.error())
-                      .WithContext(fmt::format("look at process {}", stat.id.pid.value)));
+                      .WithContext(fmt::format("inspect process {}", stat.id.pid.value)));
     }
     if (footprint->candidate()) members.push_back({&stat, std::move(*footprint), {}});
   }
@@ -64,13 +64,13 @@ Result<std::vector<CudaControl::Member>> CudaControl::Classify(const process::Pr
     if (!state && state.error().code == Code::kNotFound) continue;
     if (!state) {
       return Fail(
-          std::move(state.error()).WithContext(fmt::format("look at process {}", pid.value)));
+          std::move(state.error()).WithContext(fmt::format("inspect process {}", pid.value)));
     }
     member.state = *state;
   }
   // A child forked without exec has the address space and pipes of its parent, so the driver may
-  // take it for the parent. If several processes qualify, each counts as a user only if the
-  // driver's thread is its own.
+  // mistake it for the parent. If there are several candidates, each is a user only if the driver's
+  // thread belongs to it.
   const auto users = std::count_if(members.begin(), members.end(), [](const Member& member) {
     return member.state != ProcessState::kNone;
   });

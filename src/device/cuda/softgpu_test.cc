@@ -141,7 +141,7 @@ TEST_F(SoftgpuTest, FindsUsersInEveryState) {
   EXPECT_TRUE(found->front().gpus.empty());
 }
 
-TEST_F(SoftgpuTest, WhoDoesNotUseIt) {
+TEST_F(SoftgpuTest, ProcessesThatDoNotUseTheDriver) {
   ExpectState({::getpid()}, ProcessState::kNone);
   auto target = std::make_unique<Target>(LibraryDir());  // loaded, but cuInit is never called
   ExpectState(target->pid(), ProcessState::kNone);
@@ -153,7 +153,7 @@ TEST_F(SoftgpuTest, WhoDoesNotUseIt) {
   EXPECT_EQ(control_.Lock(gone, Soon()).error().code, Code::kNotFound);
 }
 
-TEST_F(SoftgpuTest, ForkedChildIsToldApart) {
+TEST_F(SoftgpuTest, AForkedChildIsDistinguished) {
   auto target = Start();
   const HostPid child{target->CommandForPid("fork")};
   auto tree = process::ReadTree(target->pid());
@@ -195,7 +195,7 @@ TEST_F(SoftgpuTest, ManagedMemoryIsRefusedAndUnlockHeals) {
   EXPECT_EQ(target->Command("check"), "ok");
 }
 
-TEST_F(SoftgpuTest, CheckpointThatHangsCostsAHelper) {
+TEST_F(SoftgpuTest, AHungCheckpointKillsItsHelper) {
   auto target = Start();
   const HostPid pid = target->pid();
   EXPECT_DONE(control_.Lock(pid, Soon()));
@@ -217,7 +217,7 @@ TEST_F(SoftgpuTest, CheckpointThatHangsCostsAHelper) {
   EXPECT_EQ(target->Command("check"), "ok");
 }
 
-TEST_F(SoftgpuTest, WorkThatGoesOnWithoutItsHelperIsWaitedFor) {
+TEST_F(SoftgpuTest, WorkThatContinuesWithoutItsHelperIsAwaited) {
   auto target = Start();
   const HostPid pid = target->pid();
   EXPECT_DONE(control_.Lock(pid, Soon()));

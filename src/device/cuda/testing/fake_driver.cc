@@ -2,13 +2,13 @@
 // shared by all processes, and faults that a test selects. It covers cases that softgpu cannot,
 // such as an old driver or one that does not start.
 //
-//   $STASIS_FAKE_DRIVER/<pid>                       state of a process that has called cuInit: one
-//                                                   digit
-//   $STASIS_FAKE_DRIVER/fault.<function>            behaviour of this function at every call:
-//   $STASIS_FAKE_DRIVER/fault.<function>.<pid>      "hang", "die", the number of a CUresult, or
-//                                                   "wait" until the file is removed. The pid is
-//                                                   that of the argument
-//   $STASIS_FAKE_DRIVER/fault.<function>.by.<pid>   the same for one calling process
+// The files are in $STASIS_FAKE_DRIVER:
+//
+//   <pid>                     one digit: the state of a process that has called cuInit
+//   fault.<function>          the fault of every call of the function: "hang", "die", the number of
+//                             a CUresult, or "wait" (until the file is removed)
+//   fault.<function>.<pid>    the same for calls on one process
+//   fault.<function>.by.<pid> the same for calls of one process
 //
 // With STASIS_FAKE_OLD_DRIVER it has no checkpoint functions.
 #include <fcntl.h>
