@@ -215,7 +215,8 @@ TEST_F(CudaControlTest, ErrorsOfTheDriverKeepItsWords) {
   for (const Case& c :
        {Case{"Checkpoint", "801", Code::kUnimplemented,
              "CUDA_ERROR_NOT_SUPPORTED: operation not supported", "managed memory"},
-        Case{"Checkpoint", "2", Code::kResourceExhausted, "CUDA_ERROR_OUT_OF_MEMORY", "cgroup"},
+        Case{"Checkpoint", "2", Code::kResourceExhausted, "CUDA_ERROR_OUT_OF_MEMORY",
+             "control group"},
         Case{"Checkpoint", "800", Code::kPermissionDenied, "CUDA_ERROR_NOT_PERMITTED", ""},
         Case{"Checkpoint", "777", Code::kUnknown, "CUresult 777", ""}}) {
     CudaControl control(Options());
