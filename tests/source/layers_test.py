@@ -25,6 +25,8 @@ ALLOWED = {
     'jobs': 'shim ipc process base',
     'shim': 'ipc process base',
     'health': 'criu dataplane device agent_client process base',
+    # The commands of container runtimes, and the files that they share with Stasis.
+    'containers': 'process base',
     'dataplane': 'device ipc process base',
     'store': 'base',
     'criu': 'ipc process base',
