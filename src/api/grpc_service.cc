@@ -396,8 +396,10 @@ using Raw = v1::Stasis::WithRawCallbackMethod_Suspend<v1::Stasis::WithRawCallbac
                                                                 v1::Stasis::
                                                                     WithRawCallbackMethod_ListGpus<v1::Stasis::WithRawCallbackMethod_GpuStep<
                                                                         v1::Stasis::
-                                                                            WithRawCallbackMethod_Check<
-                                                                                Base>>>>>>>>>>>>>>>>>>>>>>>>>;
+                                                                            WithRawCallbackMethod_ListContainers<
+                                                                                v1::Stasis::
+                                                                                    WithRawCallbackMethod_Check<
+                                                                                        Base>>>>>>>>>>>>>>>>>>>>>>>>>>;
 using Own = v1::Stasis::WithCallbackMethod_ListOperations<
     v1::Stasis::WithCallbackMethod_CancelOperation<v1::Stasis::WithCallbackMethod_GetStatus<
         v1::Stasis::WithCallbackMethod_Drain<v1::Stasis::Service>>>>;
@@ -444,6 +446,7 @@ class Service final : public Raw<Own> {
   STASIS_UNARY(FreeArenas)
   STASIS_UNARY(ListGpus)
   STASIS_UNARY(GpuStep)
+  STASIS_UNARY(ListContainers)
   STASIS_UNARY(Check)
 #undef STASIS_OPERATION
 #undef STASIS_UNARY

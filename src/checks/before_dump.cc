@@ -11,6 +11,7 @@
 #include "checks/other_jobs.h"
 #include "checks/pids.h"
 #include "checks/readable.h"
+#include "containers/identify.h"
 #include "criu/preflight.h"
 #include "gpu_state/services.h"
 #include "jobs/store.h"
@@ -76,8 +77,24 @@ Status CheckOtherJobs(Context& c) {
 
 Status CheckBackground(Context& c) { return CheckNothingOutside(c.survey); }
 
+// Mounts, devices and networks of a container belong to its runtime, which alone can restore them.
+tl::unexpected<Error> FailInContainer(const process::Stat& member,
+                                      const containers::Identity& container) {
+  return Fail(Code::kUnimplemented,
+              fmt::format("process {} ({}) runs in {}, and only its runtime can restore that",
+                          member.id.pid.value, member.comm, container.description),
+              containers::CommandInstead(container, "dump"));
+}
+
 Status CheckPidNamespace(Context& c) {
-  STASIS_ASSIGN(c.facts.in_own_pidns, LivesInJobsPidNamespace(c.services, c.survey));
+  auto in_jobs = LivesInJobsPidNamespace(c.services, c.survey);
+  if (!in_jobs && in_jobs.error().code == Code::kUnimplemented) {
+    const process::Stat& root = c.survey.tree.root();
+    if (auto container = containers::IdentifyContainer(root.id.pid)) {
+      return FailInContainer(root, *container);
+    }
+  }
+  STASIS_ASSIGN(c.facts.in_own_pidns, std::move(in_jobs));
   return {};
 }
 
@@ -94,13 +111,16 @@ Status CheckMountNamespace(Context& c) {
   for (const auto& member : c.survey.tree.members) {
     auto found = process::ReadNamespace(member.id.pid, "mnt");
     if (!found || *found == expected) continue;  // zombies have none
+    if (auto container = containers::IdentifyContainer(member.id.pid)) {
+      return FailInContainer(member, *container);
+    }
     return Fail(
         Code::kUnimplemented,
         fmt::format("process {} ({}) has its own mount namespace, as in a container, and could "
                     "not be restored",
                     member.id.pid.value, member.comm),
-        "checkpoint a container with its runtime (`podman container checkpoint`, `docker "
-        "checkpoint`); `stasis suspend` and `resume` work");
+        "checkpoint a container with its runtime: `stasis dump podman:NAME`, `containerd:ID` or "
+        "`runc:ID`; `stasis suspend` and `resume` work");
   }
   return {};
 }

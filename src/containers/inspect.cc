@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/install_layout.h"
 #include "containers/cdi.h"
 #include "containers/criu_config.h"
 #include "containers/shared_file.h"
@@ -18,6 +19,7 @@ namespace {
 
 using Level = Observation::Level;
 
+constexpr char kPluginFolder[] = "/lib/stasis/criu";
 constexpr char kSetupFix[] = "`sudo stasis container setup`";
 constexpr char kUseRunc[] =
     "install runc, and set `runtime = \"runc\"` below [engine] in "
@@ -243,6 +245,13 @@ ProgramVersion FirstVersion(const std::string& text) {
   char dot = 0;
   numbers >> version.major >> dot >> version.minor;
   return version;
+}
+
+Result<SetupPaths> UsualSetupPaths() {
+  STASIS_ASSIGN(const std::string root, InstallRoot());
+  SetupPaths paths{kCriuConfig, kCdiFolder, root + kPluginFolder, {}, {}};
+  if (auto criu = LibexecProgram("criu")) paths.bundled_criu = *criu;
+  return paths;
 }
 
 bool IsSetUp(const SetupPaths& paths) {

@@ -19,6 +19,9 @@ struct SetupPaths {
   std::string root;           // prefix for /proc and /run; empty: this machine's
 };
 
+// Returns the usual ones of this installation.
+Result<SetupPaths> UsualSetupPaths();
+
 inline constexpr char kPlugin[] = "stasis_plugin.so";
 
 // An observation, with its id in docs/check.md.

@@ -14,7 +14,9 @@ namespace stasis::containers {
 class FakeRunner final : public CommandRunner {
  public:
   // The answer to a command, given as one text with blanks.
-  void Answer(const std::string& command, std::string out) { answers_[command].out = std::move(out); }
+  void Answer(const std::string& command, std::string out) {
+    answers_[command] = {0, std::move(out), {}};
+  }
   void Refuse(const std::string& command, std::string err, int status = 1 << 8) {
     answers_[command] = {status, {}, std::move(err)};
   }
