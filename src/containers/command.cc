@@ -182,6 +182,12 @@ std::string CommandOutput::Reason() const {
     if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
   }
   if (last.empty()) return "it " + DescribeWaitStatus(status);
+  // runc writes log lines: time="…" level=error msg="container does not exist".
+  constexpr std::string_view kMessage = "level=error msg=\"";
+  if (const size_t at = last.find(kMessage); at != last.npos) {
+    last.erase(0, at + kMessage.size());
+    last.resize(last.rfind('"') == last.npos ? last.size() : last.rfind('"'));
+  }
   return last.substr(0, kMaxReasonBytes);
 }
 

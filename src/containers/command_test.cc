@@ -28,6 +28,11 @@ TEST(CommandTest, ASilentFailureSaysHowItEnded) {
   EXPECT_EQ(failed.error().message, "`false`: it exited with code 1");
 }
 
+TEST(CommandTest, ALogLineIsCutToItsMessage) {
+  const CommandOutput output{1 << 8, {}, "time=\"x\" level=error msg=\"container does not exist\"\n"};
+  EXPECT_EQ(output.Reason(), "container does not exist");
+}
+
 TEST(CommandTest, AMissingProgramIsNotFound) {
   auto runner = MakeCommandRunner();
   EXPECT_EQ(runner->Run({"no-such-program-here"}, {Soon(), {}}).error().code, Code::kNotFound);
