@@ -82,8 +82,10 @@ tl::unexpected<Error> FailCommand(const Words& command, const CommandOutput& out
     if (auto text = ReadFile(log, kMaxLogBytes)) why = ReasonInCriuLog(*text);
   }
   if (why.empty()) why = ReasonInCriuLog(output.err);
+  // runc's line goes on with the name of CRIU's log, which was read.
+  const std::string reason = output.Reason();
   std::string message =
-      fmt::format("`{} {}`: {}", command.front(), command.back(), output.Reason());
+      fmt::format("{}: {}", command.front(), reason.substr(0, reason.find("\\nlog file")));
   if (!why.empty()) message += "; CRIU: " + why;
   return Fail(Code::kUnavailable, Domain::kCriu, output.status, std::move(message),
               "`stasis container check` looks at the set-up");
