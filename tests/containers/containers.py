@@ -1,6 +1,6 @@
 """Containers of the machine's runc and podman, with folders of the test's own for their state.
 
-The root file system has nothing but the machine's /usr, read-only. GPU programs get softgpu, the agent and the
+The root file system has nothing but the machine's programs and libraries, read-only. GPU programs get softgpu, the agent and the
 workloads by bind mounts, at the same paths as outside.
 """
 
@@ -17,6 +17,8 @@ from processes import wait_until
 from world import demand
 
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
+# Not all of /usr: the agent's folder is mounted below it.
+SHARED = [("/usr/bin", "/usr/bin"), (f"/usr/lib/{os.uname().machine}-linux-gnu",) * 2, ("/usr/lib64", "/usr/lib64")]
 START_S = 60
 
 
@@ -79,6 +81,11 @@ class Containers:
             mounts = [*mounts, (str(path), str(path))]
         return env, mounts
 
+    def run_silently(self, *words):
+        """For a command that leaves a program behind, which would hold pipes."""
+        subprocess.run([str(word) for word in words], env=self.world.env, check=True, timeout=120,
+                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
     def run_words(self, *words, expect=0, **more):
         done = subprocess.run([str(word) for word in words], env=self.world.env, text=True, capture_output=True,
                               timeout=120, check=False, stdin=subprocess.DEVNULL, **more)
@@ -100,7 +107,7 @@ class Runc:
         config["process"].pop("rlimits", None)
         config["process"]["env"] += env
         config["root"]["readonly"] = False
-        for source, target in [("/usr", "/usr"), *mounts]:
+        for source, target in [*SHARED, *mounts]:
             config["mounts"].append({"destination": target, "type": "bind", "source": source,
                                      "options": ["rbind", "rw" if "gpu" in source else "ro"]})
         (self.bundle / "config.json").write_text(json.dumps(config))
@@ -161,7 +168,7 @@ class Podman:
 
     def run(self, name, words, env=(), mounts=()):
         options = []
-        for source, target in [("/usr", "/usr"), *mounts]:
+        for source, target in [*SHARED, *mounts]:
             options += ["-v", f"{source}:{target}:{'rw' if 'gpu' in source else 'ro'}"]
         for variable in env:
             options += ["-e", variable]

@@ -7,6 +7,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "stage"))
 import one_world  # noqa: E402
+import processes  # noqa: E402
 from containers import Containers, Podman, Runc, skip_without, state_of  # noqa: E402
 from processes import wait_until  # noqa: E402
 from programs import Program  # noqa: E402
@@ -65,12 +66,12 @@ def runc_dump(world, containers):
     container = Runc(containers, "cpu", SLEEP)
     planned = world.stasis("dump", "runc:cpu", *options, "--dry-run").out
     demand("runc --root" in planned and "checkpoint" in planned, planned)
-    beside = containers.run_words("runc", "--root", containers.runc_root, "exec", "--detach", "cpu", *SLEEP)
-    demand(beside.returncode == 0, beside.stderr)
+    containers.run_silently("runc", "--root", containers.runc_root, "exec", "--detach", "cpu", *SLEEP)
     refused = world.stasis("dump", "runc:cpu", *options, expect=7)
     demand("was started in the container by `exec`" in refused.err, f"{refused}")
-    containers.run_words("pkill", "-f", "-n", "/usr/bin/sleep 10000")
-    wait_until(lambda: world.reap() or len(world.named("sleep")) == 1, 60, "it does not end")
+    for pid in set(world.named("sleep")) - {container.pid()}:
+        processes.end(pid)
+    wait_until(lambda: world.named("sleep") == [container.pid()], 60, "it does not end")
     saved = world.stasis("dump", "runc:cpu", *options, "--json").json()
     demand((pathlib.Path(saved["image"]) / "container.json").is_file() and saved["pid"] == 0, f"{saved}")
     restored = world.stasis("restore", "runc:cpu", "--json").json()
