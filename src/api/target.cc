@@ -9,7 +9,8 @@
 namespace stasis::api {
 namespace {
 
-Result<checks::Target> ContainerTarget(const std::string& text, const v1::ContainerPlaces& message) {
+Result<checks::Target> ContainerTarget(const std::string& text,
+                                       const v1::ContainerPlaces& message) {
   STASIS_ASSIGN(const auto reference, containers::ParseReference(text));
   STASIS_ASSIGN(const auto places, PlacesOf(message));
   const auto runner = containers::MakeCommandRunner();

@@ -137,7 +137,8 @@ void RegisterCdi(App app, const std::function<void(Action)>& select) {
   auto install = verb->add_subcommand(
       "install", "Write the CDI device stasis.dev/agent=on, which loads the agent");
   install->add_option("--dir", *dir, "Folder of CDI specifications (default: /etc/cdi)");
-  install->callback([=] { select([=](const Globals& globals) { return Install(globals, *dir); }); });
+  install->callback(
+      [=] { select([=](const Globals& globals) { return Install(globals, *dir); }); });
 }
 
 }  // namespace stasis::cli

@@ -70,7 +70,8 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
   options->words.AddTo(verb, "TARGET|IMAGE",
                        "A job (its latest image), the path or name of an image, or a container: "
                        "podman:NAME, containerd:[NAMESPACE/]IMAGE, runc:ID");
-  verb->add_option("--job", options->job, "Name of the restored job or container (default: its previous name)");
+  verb->add_option("--job", options->job,
+                   "Name of the restored job or container (default: its previous name)");
   verb->add_option("--log", options->log, "File to append its output to (default: the job's log)");
   verb->add_option("--pid-file", options->pid_file, "File to write its process id to");
   verb->add_flag("-a,--attach", options->attach,

@@ -76,7 +76,8 @@ TEST_F(CdiTest, AFileOfSomebodyElseIsNotOverwrittenNorRemoved) {
 TEST_F(CdiTest, ASecondDeclarationIsRefusedByName) {
   ASSERT_TRUE(MakeDirs(folder_));
   ASSERT_TRUE(ReplaceFile(folder_ + "/mine.yaml", "cdiVersion: 0.5.0\nkind: stasis.dev/agent\n"));
-  ASSERT_TRUE(ReplaceFile(folder_ + "/nvidia.yaml", "kind: nvidia.com/gpu # not stasis.dev/agent\n"));
+  ASSERT_TRUE(
+      ReplaceFile(folder_ + "/nvidia.yaml", "kind: nvidia.com/gpu # not stasis.dev/agent\n"));
   auto refused = InstallCdi(folder_, kLibrary);
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("mine.yaml"), std::string::npos);

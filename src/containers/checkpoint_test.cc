@@ -97,8 +97,8 @@ TEST_F(CheckpointTest, AFailedOneOfRuncLeavesNothing) {
 
 TEST_F(CheckpointTest, ADamagedImageIsNamed) {
   EXPECT_EQ(ReadRuncImage(folder_).error().code, Code::kNotFound);
-  for (const char* text : {"", "[]", "{\"id\": 1}", "{\"id\":\"a\",\"bundle\":\"rel\",\"root\":\"\","
-                                                   "\"time_ms\":1}"}) {
+  for (const char* text :
+       {"", "[]", R"({"id": 1})", R"({"id": "a", "bundle": "rel", "root": "", "time_ms": 1})"}) {
     ASSERT_TRUE(ReplaceFile(folder_ + "/container.json", text));
     EXPECT_EQ(ReadRuncImage(folder_).error().code, Code::kDataLoss) << text;
   }

@@ -29,7 +29,8 @@ TEST(CommandTest, ASilentFailureSaysHowItEnded) {
 }
 
 TEST(CommandTest, ALogLineIsCutToItsMessage) {
-  const CommandOutput output{1 << 8, {}, "time=\"x\" level=error msg=\"container does not exist\"\n"};
+  const CommandOutput output{
+      1 << 8, {}, "time=\"x\" level=error msg=\"container does not exist\"\n"};
   EXPECT_EQ(output.Reason(), "container does not exist");
 }
 

@@ -42,7 +42,8 @@ struct Places {
   std::string containerd_address;  // the socket of containerd
 };
 
-// Returns the path of containerd's socket: that of `places`, of CONTAINERD_ADDRESS, or the usual one.
+// Returns the path of containerd's socket: that of `places`, else of CONTAINERD_ADDRESS, else the
+// usual one.
 std::string ContainerdSocket(const Places& places);
 
 // Returns the beginning of a command for the runtime: `podman`, `runc --root R`, `ctr -a A -n NS`.

@@ -18,7 +18,10 @@ constexpr char kExited[] = R"([{"Id": "e3cd9f56584e1a9d", "State": {"Status": "e
   "Pid": 0}}])";
 constexpr char kPs[] = R"([{"Id": "e3cd9f56584e1a9d0123", "Names": ["web"], "Pid": 29814,
   "State": "running"}, {"Id": "0123456789abcdef", "Names": null, "Pid": 77, "State": "exited"}])";
-constexpr char kTasks[] = "TASK    PID     STATUS    \nt1      4711    RUNNING\nt2      0       STOPPED\n";
+constexpr char kTasks[] =
+    "TASK    PID     STATUS    \n"
+    "t1      4711    RUNNING\n"
+    "t2      0       STOPPED\n";
 
 TEST(RuntimeTest, PodmanInspectIsUnderstood) {
   auto container = ParsePodmanInspect(kInspect, kWeb);
@@ -75,7 +78,8 @@ TEST(RuntimeTest, OtherOutputIsAnErrorAndNoCrash) {
 
 TEST(RuntimeTest, AMissingContainerIsNotFound) {
   FakeRunner runner;
-  runner.Refuse("podman container inspect web", "[]\nError: inspecting object: no such container web\n");
+  runner.Refuse("podman container inspect web",
+                "[]\nError: inspecting object: no such container web\n");
   runner.Refuse("runc state one", "time=\"x\" level=error msg=\"container does not exist\"\n");
   EXPECT_EQ(FindContainer(runner, kWeb, {}, {}).error().code, Code::kNotFound);
   EXPECT_EQ(FindContainer(runner, kRuncOne, {}, {}).error().code, Code::kNotFound);

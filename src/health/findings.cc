@@ -94,8 +94,8 @@ constexpr Kind kMachine[] = {
      "refused.",
      "end or suspend other programs on that GPU: `stasis gpu ls`"},
     {"containers", "container runtimes on a machine that is not set up for them", "",
-     "CRIU fails on a GPU program in a container. With Stasis's plugin, podman, containerd and runc "
-     "checkpoint it by their own commands.",
+     "CRIU fails on a GPU program in a container. With Stasis's plugin, podman, containerd and "
+     "runc checkpoint it by their own commands.",
      "`sudo stasis container setup`, if GPU programs run in containers here"},
     {"container-plugin", "CRIU's plugin of this installation", "checkpoints of containers",
      "CRIU fails for every container if the folder in its configuration has gone.",
