@@ -67,6 +67,9 @@ constexpr Method kMethods[] = {
     {"GpuStep",
      WithBytes<v1::GpuStepRequest, v1::GpuStepResponse, GpuStep>,
      {.operation = true, .has_target = true, .drops_rights = true}},
+    {"ListContainers",
+     WithBytes<v1::ListContainersRequest, v1::ListContainersResponse, ListContainers>,
+     {}},
     {"Check", WithBytes<v1::CheckRequest, v1::CheckResponse, Check>, {.has_target = true}},
     {"GetUsage", WithBytes<v1::UsageRequest, v1::Usage, GetUsage>, {}},
 };

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <optional>
 
+#include "api/container_operations.h"
 #include "api/job_history.h"
 #include "api/methods.h"
 #include "api/result_message.h"
@@ -16,6 +17,7 @@
 #include "base/file.h"
 #include "base/own_path.h"
 #include "checks/readable.h"
+#include "containers/reference.h"
 #include "gpu_state/gpu_shards.h"
 #include "jobs/store.h"
 #include "operations/operations.h"
@@ -152,10 +154,17 @@ Result<v1::OperationEvent> Operate(Call& call, const std::string& verb, const st
 
 }  // namespace
 
+Status WritePidFile(const std::string& path, pid_t pid) {
+  STASIS_ASSIGN(OwnPlace place, FindOwnPlace(path));
+  return WriteFileDurably(fmt::format("/proc/self/fd/{}/{}", place.folder.get(), place.name),
+                          std::to_string(pid) + "\n");
+}
+
 Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request) {
   return Operate(call, "suspend", "suspend " + request.target(), request.options(),
                  [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_ASSIGN(auto target,
+                                 ParseTarget(call.paths, request.target(), request.places()));
                    STASIS_ASSIGN(options.spill_dir, SpillFolder(request, call.settings));
                    options.keep_context = request.keep_context();
                    options.assume_unshared = request.assume_unshared();
@@ -166,15 +175,20 @@ Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request
 Result<v1::OperationEvent> Resume(Call& call, const v1::ResumeRequest& request) {
   return Operate(call, "resume", "resume " + request.target(), request.options(),
                  [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_ASSIGN(auto target,
+                                 ParseTarget(call.paths, request.target(), request.places()));
                    return operations::Resume(session, target, {request.gpu_map()}, options);
                  });
 }
 
 Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
+  if (containers::IsReference(request.target())) {
+    return Annotate(DumpContainer(call, request), "cannot dump " + request.target());
+  }
   return Operate(call, "dump", "dump " + request.target(), request.options(),
                  [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_ASSIGN(auto target,
+                                 ParseTarget(call.paths, request.target(), request.places()));
                    STASIS_TRY(CheckAbsolute("the folder", request.store()));
                    options.assume_unshared = request.assume_unshared();
                    operations::DumpOptions dump;
@@ -191,13 +205,10 @@ Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
                  });
 }
 
-Status WritePidFile(const std::string& path, pid_t pid) {
-  STASIS_ASSIGN(OwnPlace place, FindOwnPlace(path));
-  return WriteFileDurably(fmt::format("/proc/self/fd/{}/{}", place.folder.get(), place.name),
-                          std::to_string(pid) + "\n");
-}
-
 Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request) {
+  if (IsContainerSource(request.source())) {
+    return Annotate(RestoreContainer(call, request), "cannot restore " + request.source());
+  }
   return Operate(call, "restore", "restore " + request.source(), request.options(),
                  [&](auto& session, auto& options) -> Result<operations::OperationResult> {
                    operations::RestoreOptions restore;

@@ -45,6 +45,7 @@ constexpr Check kChecks[] = {
     CheckResourceLimits, CheckPtraceScope, CheckDriver,        CheckGpus,
     CheckMemory,         CheckHugePages,   CheckMemlock,       CheckRunFolder,
     CheckImageStore,     CheckDiskSpeed,   CheckAgent,         CheckMover,
+    CheckContainers,
 };
 
 }  // namespace
