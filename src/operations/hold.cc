@@ -378,7 +378,7 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
   return operations::Restore(session, restore, options);
 }
 
-void Hold::Answer(const Result<OperationResult>& result) {
+void Hold::Answer(const Status& result) {
   if (!link_->pending()) return;
   if (result) {
     link_->Accept();

@@ -35,7 +35,7 @@ class Hold {
   Result<OperationResult> Run(Session& session, store::Compression compression,
                               const OperationOptions& options);
   // Answers the request that waits for the end of the operation.
-  void Answer(const Result<OperationResult>& result);
+  void Answer(const Status& result);
 
  private:
   explicit Hold(std::shared_ptr<criu::PluginLink> link) : link_(std::move(link)) {}
