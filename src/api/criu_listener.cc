@@ -1,8 +1,10 @@
 #include "api/criu_listener.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -10,12 +12,21 @@
 
 #include "api/methods.h"
 #include "api/worker_credentials.h"
+#include "base/fd.h"
 #include "base/log.h"
 
 namespace stasis::api {
 namespace {
 
 constexpr char kMethod[] = "Hold";
+constexpr int kCriuExitMs = 60000;
+
+UniqueFd PidfdOfPeer(int connection) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return UniqueFd();
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+}
 
 // Rolls back what a killed worker has left: nobody may come for it with a command.
 void RecoverLost(v1::WorkerRequest work) {
@@ -83,12 +94,16 @@ Status CriuListener::Serve(UniqueFd connection) {
     if (!event.ParseFromString(bytes)) return;
     if (event.has_phase_begun()) daemon_.operations.SetPhase(id, event.phase_begun().name());
   };
-  auto on_end = [this, id, work](const Result<std::string>& reply, bool lost) {
+  // The program cannot be brought back while CRIU holds it.
+  auto criu = std::make_shared<UniqueFd>(PidfdOfPeer(connection.get()));
+  auto on_end = [this, id, work, criu](const Result<std::string>& reply, bool lost) {
     daemon_.operations.Finish(id);
     daemon_.operations.End(id);
     if (!lost) return;
     log::Write(log::Level::kError, "a worker that held a program for CRIU was lost",
                log::ErrorFields(reply.error()));
+    pollfd exit{criu->get(), POLLIN, 0};
+    (void)TEMP_FAILURE_RETRY(::poll(&exit, criu->valid() ? 1 : 0, kCriuExitMs));
     RecoverLost(work);
   };
   auto worker = Worker::Start(work, on_event, on_end, connection.get());
