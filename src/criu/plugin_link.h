@@ -48,7 +48,7 @@ class PluginLink {
   // Asks CRIU to let these threads run, though it holds their processes stopped, and waits until
   // they do. They are stopped again by the answer to come. kUnavailable if CRIU has exited.
   virtual Status LetRun(const std::vector<pid_t>& threads, const Deadline& deadline) = 0;
-  // Waits until CRIU has exited.
+  // Waits until CRIU has exited. Safe to call from any thread.
   virtual Status AwaitExit(const Deadline& deadline) = 0;
 
   // CRIU's image folder; valid after the first request.

@@ -5,10 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <utility>
 
 #include "base/file.h"
+#include "base/thread.h"
 #include "criu/criu.h"
 #include "criu/plugin_protocol.h"
 #include "operations/dump.h"
@@ -245,10 +247,12 @@ class HeldRestore final : public criu::CriuSession {
   PluginLink& link_;
 };
 
-// In the place of a shim: the restored program hangs below its container's parent.
+// In the place of a shim: the restored program hangs below its container's parent. If CRIU is killed
+// the kernel lets the incomplete program run, so a thread kills it at once.
 class HeldHost final : public RestoreHost {
  public:
   HeldHost(gpu_state::Services& services, PluginLink& link) : services_(services), link_(link) {}
+  ~HeldHost() override { StopWatching(); }
 
   const process::ProcessId& shim() const override { return no_shim_; }
   Result<std::unique_ptr<criu::CriuSession>> ConnectCriu(const Deadline&) override {
@@ -256,32 +260,54 @@ class HeldHost final : public RestoreHost {
   }
   Status SetRoot(const process::ProcessId& root, const Deadline&) override {
     root_ = root;
+    STASIS_ASSIGN(watcher_, Thread::Start([this] { Watch(); }));
     return {};
   }
   bool root_ended() const override { return !process::IsAlive(root_); }
   // The request is answered by Hold::Answer.
   Status Commit(const Deadline&) override {
+    StopWatching();
     if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
     return Fail(Code::kUnavailable, "CRIU was killed before the program was complete");
   }
   // Does not wait for the end: the processes are CRIU's until it has its answer.
   Status Abort(const Deadline&) override {
-    if (root_.pid.value == 0) return {};
+    StopWatching();
+    Kill();
+    return {};
+  }
+
+ private:
+  void Watch() const {
+    while (!stop_) {
+      if (!link_.AwaitExit(Deadline::In(kPollEnd))) continue;
+      Kill();
+      return;
+    }
+  }
+
+  void StopWatching() {
+    stop_ = true;
+    watcher_.Join();
+  }
+
+  void Kill() const {
+    if (root_.pid.value == 0) return;
     auto tree = process::ReadTree(root_.pid);
-    if (!tree || tree->root().id != root_) return {};
+    if (!tree || tree->root().id != root_) return;
     for (const auto& member : tree->members) {
       if (auto pidfd = process::OpenPidfd(member.id)) {
         ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
       }
     }
-    return {};
   }
 
- private:
   gpu_state::Services& services_;
   PluginLink& link_;
   const process::ProcessId no_shim_;
   process::ProcessId root_;
+  std::atomic<bool> stop_{false};
+  Thread watcher_;
 };
 
 class HeldHosts final : public RestoreHosts {
