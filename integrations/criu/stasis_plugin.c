@@ -221,7 +221,7 @@ static void end_lease(void) {
 static struct {
   pid_t id;
   unsigned long mask;
-} *running;
+}* running;
 static size_t running_count;
 
 static void let_run(const struct stasis_criu_frame* frame) {
@@ -304,8 +304,9 @@ static int init_restore(void) {
   if (faccessat(criu_get_image_dir(), STASIS_CRIU_FOLDER, F_OK, 0) != 0) {
     if (add_inventory_plugin == NULL || check_and_remove_inventory_plugin == NULL) return 0;
     if (check_and_remove_inventory_plugin("stasis: is there a list?", 24)) return 0;
-    say(LOG_ERROR, "the program's GPU data, the folder " STASIS_CRIU_FOLDER
-                   " of the image, is missing: %s", strerror(errno));
+    say(LOG_ERROR,
+        "the program's GPU data, the folder " STASIS_CRIU_FOLDER " of the image, is missing: %s",
+        strerror(errno));
     return -1;
   }
   return begin(STASIS_CRIU_BEGIN_RESTORE, 0);
@@ -362,8 +363,7 @@ static int resume_devices_late(int pid) {
   plugin.asked = true;
   struct stasis_criu_frame answer;
   if (ask(STASIS_CRIU_RESUME, pid, 0, &answer) == STASIS_CRIU_OK) return 0;
-  say(LOG_ERROR, "the program cannot run, because its GPU state was not restored: %s",
-      answer.text);
+  say(LOG_ERROR, "the program cannot run, because its GPU state was not restored: %s", answer.text);
   plugin.failed_pid = pid;
   kill(pid, SIGKILL);
   return -1;

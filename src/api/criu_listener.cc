@@ -37,7 +37,8 @@ void RecoverLost(v1::WorkerRequest work) {
     if (reply) return;
     log::Write(log::Level::kError, "recovery has failed", log::ErrorFields(reply.error()));
   };
-  auto worker = Worker::Start(work, [](const std::string&) {}, end);
+  auto worker = Worker::Start(
+      work, [](const std::string&) {}, end);
   if (!worker) end(Fail(std::move(worker).error()), true);
 }
 

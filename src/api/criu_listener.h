@@ -12,8 +12,8 @@ namespace stasis::api {
 
 class CriuListener {
  public:
-  // Replaces the socket. The daemon's own socket must be there already: its lock keeps other daemons
-  // out.
+  // Replaces the socket. The daemon's own socket must be there already: its lock keeps other
+  // daemons out.
   static Result<std::unique_ptr<CriuListener>> Start(DaemonContext& daemon);
   ~CriuListener() { Stop(); }
 

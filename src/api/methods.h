@@ -49,8 +49,8 @@ Result<v1::GpuStepResponse> GpuStep(Call& call, const v1::GpuStepRequest& reques
 bool OnlyReads(const v1::GpuStepRequest& request);
 Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request);
 
-// Serves the connection of CRIU's plugin that the daemon hands over (operations/hold.h). The request
-// is empty.
+// Serves the connection of CRIU's plugin that the daemon hands over (operations/hold.h). The
+// request is empty.
 Result<std::string> Hold(Call& call, const std::string& request);
 
 // For the daemon's metrics. Asks no driver and nothing else that could block.

@@ -196,7 +196,8 @@ Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
 
 Result<std::string> Hold(Call& call, const std::string&) {
   if (::fcntl(kConnectionFd, F_SETFD, FD_CLOEXEC) != 0) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, "there is no connection of CRIU's plugin");
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                "there is no connection of CRIU's plugin");
   }
   STASIS_ASSIGN(auto hold, operations::Hold::Open(UniqueFd(kConnectionFd)));
   auto run = [&]() -> Result<v1::OperationEvent> {

@@ -26,10 +26,14 @@ struct KindRow {
   Kind kind;
 };
 constexpr KindRow kRequests[] = {
-    {STASIS_CRIU_BEGIN_DUMP, Kind::kBeginDump}, {STASIS_CRIU_BEGIN_RESTORE, Kind::kBeginRestore},
-    {STASIS_CRIU_PAUSE, Kind::kPause},          {STASIS_CRIU_CHECK, Kind::kCheck},
-    {STASIS_CRIU_COMMIT, Kind::kCommit},        {STASIS_CRIU_RESTORED, Kind::kRestored},
-    {STASIS_CRIU_RESUME, Kind::kResume},        {STASIS_CRIU_RUNNING, Kind::kRunning},
+    {STASIS_CRIU_BEGIN_DUMP, Kind::kBeginDump},
+    {STASIS_CRIU_BEGIN_RESTORE, Kind::kBeginRestore},
+    {STASIS_CRIU_PAUSE, Kind::kPause},
+    {STASIS_CRIU_CHECK, Kind::kCheck},
+    {STASIS_CRIU_COMMIT, Kind::kCommit},
+    {STASIS_CRIU_RESTORED, Kind::kRestored},
+    {STASIS_CRIU_RESUME, Kind::kResume},
+    {STASIS_CRIU_RUNNING, Kind::kRunning},
     {STASIS_CRIU_END, Kind::kEnd},
 };
 

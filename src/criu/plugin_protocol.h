@@ -24,7 +24,8 @@
 #define STASIS_CRIU_TEXT 4076
 #define STASIS_CRIU_SOCKET "/run/stasisd/criu.sock"
 #define STASIS_CRIU_THREADS (STASIS_CRIU_TEXT / 4)
-/* An environment variable of the action script: the descriptor of the plugin's connection in CRIU. */
+/* An environment variable of the action script: the descriptor of the plugin's connection in CRIU.
+ */
 #define STASIS_CRIU_LEASE "STASIS_CRIU_LEASE"
 /* The folder in CRIU's image folder that holds the GPU data: an image of Stasis. */
 #define STASIS_CRIU_FOLDER "stasis"

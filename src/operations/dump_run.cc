@@ -396,9 +396,7 @@ Phase DumpRun::AwaitEnd() {
 
 // The driver of CRIU decides whether the program ends or runs on.
 Phase DumpRun::Settle() {
-  return {.name = "await-end",
-          .timeout = seconds(600),
-          .run = [this](PhaseScope& scope) -> Status {
+  return {.name = "await-end", .timeout = seconds(600), .run = [this](PhaseScope& scope) -> Status {
             if (!left_running_) {
               AwaitStopped(process::WaitForEnd, scope.deadline());
               return {};

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/thread.h"
+#include "checkpoint/teardown.h"
 #include "criu/criu.h"
 #include "criu/plugin_protocol.h"
 #include "operations/dump.h"
@@ -79,9 +80,8 @@ class HeldCriu : public criu::Criu {
   Result<std::string> Version(const std::string&, const Deadline&) override {
     return std::string();
   }
-  Result<std::unique_ptr<criu::CriuSession>> StartDump(const std::string&,
-                                                       const criu::DumpRequest&, bool,
-                                                       const std::map<int, int>&,
+  Result<std::unique_ptr<criu::CriuSession>> StartDump(const std::string&, const criu::DumpRequest&,
+                                                       bool, const std::map<int, int>&,
                                                        const Deadline&) override {
     return Fail(Code::kInternal, "this CRIU does not dump");
   }
@@ -190,9 +190,8 @@ class HeldDumpCriu final : public HeldCriu {
  public:
   HeldDumpCriu(gpu_state::Services& services, PluginLink& link)
       : services_(services), link_(link) {}
-  Result<std::unique_ptr<criu::CriuSession>> StartDump(const std::string&,
-                                                       const criu::DumpRequest&, bool,
-                                                       const std::map<int, int>&,
+  Result<std::unique_ptr<criu::CriuSession>> StartDump(const std::string&, const criu::DumpRequest&,
+                                                       bool, const std::map<int, int>&,
                                                        const Deadline&) override {
     return std::make_unique<HeldDump>(services_, link_);
   }
@@ -247,8 +246,8 @@ class HeldRestore final : public criu::CriuSession {
   PluginLink& link_;
 };
 
-// In the place of a shim: the restored program hangs below its container's parent. If CRIU is killed
-// the kernel lets the incomplete program run, so a thread kills it at once.
+// In the place of a shim: the restored program hangs below its container's parent. If CRIU is
+// killed the kernel lets the incomplete program run, so a thread kills it at once.
 class HeldHost final : public RestoreHost {
  public:
   HeldHost(gpu_state::Services& services, PluginLink& link) : services_(services), link_(link) {}
@@ -270,11 +269,12 @@ class HeldHost final : public RestoreHost {
     if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
     return Fail(Code::kUnavailable, "CRIU was killed before the program was complete");
   }
-  // Does not wait for the end: the processes are CRIU's until it has its answer.
+  // The processes of a CRIU that lives end when it has its answer.
   Status Abort(const Deadline&) override {
     StopWatching();
     Kill();
-    return {};
+    if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
+    return checkpoint::EndTree(no_shim_, root_);
   }
 
  private:

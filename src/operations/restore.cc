@@ -68,8 +68,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
     STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
   }
   // The process ids are those of CRIU's tree, which it checks itself.
-  STASIS_TRY(
-      checks::CheckRestorable(services, *reader, map, restore.new_pidns || restore.held));
+  STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns || restore.held));
   if (!options.ignore_memory) {
     STASIS_TRY(gpu_state::RetryWithoutUnusedArenas(
         services, [&] { return gpu_state::CheckHostMemory(CpuBytes(manifest), {::getpid()}); }));

@@ -245,13 +245,16 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   // No process of the program has run yet.
   auto stopped = [&](criu::Notification& notification) -> Status {
     if (notification.moment != criu::Moment::kPostRestore) return {};
+    // There is no shim that would end the tree of a killed CRIU.
+    if (options_.held) STASIS_TRY(NoteRoot(notification.pid));
     if (has_data()) STASIS_TRY(scope.Await(kDataRead));
     // This is the last moment at which CRIU takes the tree down by itself.
     if (has_data() && options_.held) {
       STASIS_TRY(scope.Await(gpu_state::SharedResume::kDataLoad));
     }
     if (scope.Abandoned()) return Fail(plan::StoppedByOther());
-    if (!options_.held) STASIS_TRY(CheckStoppedTree(notification.pid));
+    if (options_.held) return {};
+    STASIS_TRY(CheckStoppedTree(notification.pid));
     return NoteRoot(notification.pid);
   };
   STASIS_ASSIGN(process::HostPid pid, criu->Restore(request, stopped, scope.deadline()));
