@@ -11,7 +11,7 @@ from plugin import Plugin
 from processes import wait_until
 from world import Command, demand
 
-AGENT = "/usr/lib/stasis/libstasis-agent.so"
+AGENT = "/opt/agent/libstasis-agent.so"
 # What a dynamically linked workload needs of the machine.
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64")
 
@@ -21,6 +21,15 @@ def missing():
     if not shutil.which("runc"):
         return "runc is not installed"
     return ""
+
+
+def agent_folder(world):
+    """The folder that containers see as /opt/agent."""
+    folder = world.folder / "agent"
+    if not folder.exists():
+        folder.mkdir()
+        shutil.copy(world.build / "lib" / "libstasis-agent.so", folder)
+    return folder
 
 
 class Runc:
@@ -89,12 +98,8 @@ class Container:
             elif os.path.exists(system):
                 mounts.append((system, system))
         if agent:
-            config["process"]["env"].append("LD_PRELOAD=/opt/agent/libstasis-agent.so")
-            folder = world.folder / "agent"
-            folder.mkdir(exist_ok=True)
-            if not (folder / "libstasis-agent.so").exists():
-                shutil.copy(world.build / "lib" / "libstasis-agent.so", folder)
-            mounts.append((folder, "/opt/agent"))
+            config["process"]["env"].append(f"LD_PRELOAD={AGENT}")
+            mounts.append((agent_folder(world), "/opt/agent"))
         for source, destination in mounts:
             (self.bundle / "rootfs" / str(destination).strip("/")).mkdir(parents=True, exist_ok=True)
             config["mounts"].append({"destination": str(destination), "type": "bind", "source": str(source),
