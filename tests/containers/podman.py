@@ -7,7 +7,7 @@ import subprocess
 
 import processes
 from processes import wait_until
-from runc import SYSTEM, Runc, agent_folder
+from runc import AGENT, SYSTEM, Runc, agent_folder
 from world import Command, demand
 
 
@@ -17,6 +17,35 @@ def missing():
         if not shutil.which(program):
             return f"{program} is not installed"
     return ""
+
+
+def image_archive(folder):
+    """Makes a tar file of a root file system that needs the machine's mounted into it."""
+    empty = folder / "image"
+    for system in SYSTEM:
+        inside = empty / system.strip("/")
+        inside.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.islink(system):
+            inside.symlink_to(os.readlink(system))
+        else:
+            inside.mkdir(exist_ok=True)
+    for name in ("opt/w", "opt/softgpu", "opt/agent", "gpu", "tmp"):
+        (empty / name).mkdir(parents=True)
+    archive = folder / "image.tar"
+    subprocess.run(["tar", "-C", empty, "-cf", archive, "."], check=True)
+    return archive
+
+
+def mounts(world):
+    """What a workload needs: (source, destination, mode)."""
+    found = [(world.build / "lib" / "softgpu", "/opt/softgpu", "ro"), (world.workloads, "/opt/w", "ro"),
+             (world.gpu_folder, "/gpu", "rw"), (agent_folder(world), "/opt/agent", "ro")]
+    return found + [(system, system, "ro") for system in SYSTEM if not os.path.islink(system)]
+
+
+def variables(world):
+    return {"SOFTGPU_DIR": "/gpu", "LD_LIBRARY_PATH": "/opt/softgpu", "LD_PRELOAD": AGENT,
+            "SOFTGPU_DEVICES": world.env["SOFTGPU_DEVICES"], "SOFTGPU_MEMORY": world.env["SOFTGPU_MEMORY"]}
 
 
 class Podman(Runc):
@@ -31,18 +60,7 @@ class Podman(Runc):
         settings = self.folder / "containers.conf"
         settings.write_text('[engine]\nruntime = "runc"\n')
         self.env["CONTAINERS_CONF"] = str(settings)
-        empty = self.folder / "image"
-        for system in SYSTEM:
-            inside = empty / system.strip("/")
-            inside.parent.mkdir(parents=True, exist_ok=True)
-            if os.path.islink(system):
-                inside.symlink_to(os.readlink(system))
-            else:
-                inside.mkdir(exist_ok=True)
-        for folder in ("opt/w", "opt/softgpu", "opt/agent", "gpu", "tmp"):
-            (empty / folder).mkdir(parents=True)
-        archive = self.folder / "image.tar"
-        subprocess.run(["tar", "-C", empty, "-cf", archive, "."], check=True)
+        archive = image_archive(self.folder)
         self.podman("import", archive, self.IMAGE)
 
     def podman(self, *words, code=0, seconds=120):
@@ -62,18 +80,11 @@ class Podman(Runc):
         return "\n".join(found)
 
     def run(self, name, workload, *args, options=()):
-        world = self.world
-        mounts = [(world.build / "lib" / "softgpu", "/opt/softgpu", "ro"), (world.workloads, "/opt/w", "ro"),
-                  (world.gpu_folder, "/gpu", "rw"), (agent_folder(world), "/opt/agent", "ro")]
-        mounts += [(system, system, "ro") for system in SYSTEM if not os.path.islink(system)]
-        variables = {"SOFTGPU_DIR": "/gpu", "LD_LIBRARY_PATH": "/opt/softgpu",
-                     "SOFTGPU_DEVICES": world.env["SOFTGPU_DEVICES"], "SOFTGPU_MEMORY": world.env["SOFTGPU_MEMORY"],
-                     "LD_PRELOAD": "/opt/agent/libstasis-agent.so"}
         words = ["run", "--detach", "--name", name, "--network", "none", "--ulimit", "nofile=1024:2048",
                  "--ulimit", "nproc=1024:2048", "--annotation", f"org.criu.config={self.config}", *options]
-        for source, destination, mode in mounts:
+        for source, destination, mode in mounts(self.world):
             words += ["--volume", f"{source}:{destination}:{mode}"]
-        for key, value in variables.items():
+        for key, value in variables(self.world).items():
             words += ["--env", f"{key}={value}"]
         self.podman(*words, self.IMAGE, f"/opt/w/{workload}", *args)
         self.expect_running(name)
@@ -99,6 +110,5 @@ class Podman(Runc):
         self.podman("rm", "--all", "--force", "--time", "0", code=None)
         self.podman("rmi", "--all", "--force", code=None)
         shutil.rmtree(self.folder, ignore_errors=True)
-        for path in ("/dev/shm/libpod_lock", "/var/tmp", "/tmp"):
-            if os.path.isfile(path):
-                os.unlink(path)
+        if os.path.exists("/dev/shm/libpod_lock"):
+            os.unlink("/dev/shm/libpod_lock")
