@@ -1,6 +1,7 @@
 #include "operations/hold.h"
 
 #include <fmt/format.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -322,6 +323,19 @@ class HeldHosts final : public RestoreHosts {
   PluginLink& link_;
 };
 
+// CRIU mounts the control groups into its image folder during a restore. A CRIU that was killed
+// leaves these mounts, and then nobody can remove the folder.
+void RemoveCgroupYard(const std::string& images) {
+  auto names = ListDir(images);
+  if (!names) return;
+  for (const std::string& name : *names) {
+    if (!name.starts_with(".criu.cgyard.")) continue;
+    const std::string path = images + "/" + name;
+    (void)::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    (void)::rmdir(path.c_str());
+  }
+}
+
 // The path of CRIU's image folder, which must mean the same here: recovery opens it by its path.
 Result<std::string> PathOf(int folder) {
   STASIS_ASSIGN(std::string path, ReadLink(fmt::format("/proc/self/fd/{}", folder)));
@@ -369,7 +383,9 @@ Result<std::unique_ptr<Hold>> Hold::Open(std::shared_ptr<PluginLink> link) {
 
 Result<OperationResult> Hold::Run(Session& session, store::Compression compression,
                                   const OperationOptions& options) {
-  return verb_ == "dump" ? Dump(session, compression, options) : Restore(session, options);
+  auto result = verb_ == "dump" ? Dump(session, compression, options) : Restore(session, options);
+  if (!result && link_->AwaitExit(Deadline::In(milliseconds(0)))) RemoveCgroupYard(images_);
+  return result;
 }
 
 Result<OperationResult> Hold::Dump(Session& session, store::Compression compression,

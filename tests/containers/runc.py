@@ -59,9 +59,13 @@ class Runc:
         self.keeper.wait()
         self.world.disown(self.keeper.pid)
 
+    def begin(self, *words):
+        command = Command(["runc", "--root", self.root, *words], self.env, self.world.folder)
+        self.world.log.append(command)
+        return command
+
     def runc(self, *words, code=0, seconds=90):
-        last = Command(["runc", "--root", self.root, *words], self.env, self.world.folder).wait(seconds)
-        self.world.log.append(last)
+        last = self.begin(*words).wait(seconds)
         self.world.reap()
         demand(code is None or (last.code == 0) == (code == 0), lambda: f"runc:\n{last}")
         return last
@@ -110,15 +114,32 @@ class Container:
 
     # Its output goes through a pipe: CRIU restores no file outside of the container.
 
-    def _start(self, *words):
+    def _begin(self, *words):
+        """Returns the running command, whose own messages go to a file, and the reader of the container's output."""
         reader, writer = os.pipe()
         with open(self.log, "ab") as log:
-            self.pump = subprocess.Popen(["cat"], stdin=reader, stdout=log)
-        self.world.own(self.pump.pid)
+            pump = subprocess.Popen(["cat"], stdin=reader, stdout=log)
+        self.world.own(pump.pid)
         os.close(reader)
-        command = Command_with_output(["runc", "--root", self.runc.root, *words], self.runc.env, self.world.folder, writer)
+        self.messages = self.world.folder / "tmp" / f"runc-{self.name}.log"
+        command = subprocess.Popen(["runc", "--root", self.runc.root, "--log", self.messages, *map(str, words)],
+                                   env=self.runc.env, cwd=self.world.folder, stdin=subprocess.DEVNULL, stdout=writer,
+                                   stderr=writer)
+        self.world.own(command.pid)
         os.close(writer)
-        return command
+        return command, pump
+
+    def _start(self, *words):
+        command, self.pump = self._begin(*words)
+        code = command.wait(90)
+        self.world.disown(command.pid)
+        text = processes.text_of(self.messages)
+        self.messages.unlink(missing_ok=True)
+        return code, text
+
+    def begin_restore(self, images):
+        return self._begin("restore", "--detach", "--bundle", self.bundle, "--image-path", images, "--work-path", images,
+                           self.name)
 
     def run(self):
         code, text = self._start("run", "--detach", "--bundle", self.bundle, self.name)
@@ -172,13 +193,3 @@ class Container:
         self.runc.runc("delete", "--force", self.name, code=None)
         self.pump.wait()
         self.world.disown(self.pump.pid)
-
-
-def Command_with_output(words, env, cwd, writer):
-    """runc's own messages go to a file; the container keeps its output."""
-    log = cwd / "tmp" / "runc.log"
-    command = subprocess.run([str(words[0]), "--log", str(log), *map(str, words[1:])], env=env, cwd=cwd,
-                             stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, timeout=90, check=False)
-    text = processes.text_of(log)
-    log.unlink(missing_ok=True)
-    return command.returncode, text
