@@ -51,6 +51,10 @@ Result<v1::ListContainersResponse> ListContainers(Call& call,
                                                   const v1::ListContainersRequest& request);
 Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request);
 
+// Serves the connection of CRIU's plugin that the daemon hands over (operations/hold.h). The
+// request is empty.
+Result<std::string> Hold(Call& call, const std::string& request);
+
 // Not methods of the service: they change files of the machine with the rights of this process.
 Result<v1::ContainerSetupResponse> SetUpContainers(Call& call,
                                                    const v1::ContainerSetupRequest& request);

@@ -1,4 +1,5 @@
 // The methods for operations. They translate requests for operations/, and results into messages.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,12 +15,14 @@
 #include "api/target.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
+#include "api/worker_log.h"
 #include "base/file.h"
 #include "base/own_path.h"
 #include "checks/readable.h"
 #include "containers/reference.h"
 #include "gpu_state/gpu_shards.h"
 #include "jobs/store.h"
+#include "operations/hold.h"
 #include "operations/operations.h"
 #include "operations/recover.h"
 #include "operations/result.h"
@@ -203,6 +206,24 @@ Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
                    STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
                    return operations::Dump(session, target, dump, options);
                  });
+}
+
+Result<std::string> Hold(Call& call, const std::string&) {
+  if (::fcntl(kConnectionFd, F_SETFD, FD_CLOEXEC) != 0) {
+    return FailUsage("there is no connection of CRIU's plugin");
+  }
+  STASIS_ASSIGN(auto hold, operations::Hold::Open(UniqueFd(kConnectionFd)));
+  auto run = [&]() -> Result<v1::OperationEvent> {
+    STASIS_ASSIGN(const auto compression, store::ParseCompression(call.settings.compress));
+    return Operate(call, hold->verb(), hold->verb() + " " + hold->target(), {},
+                   [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+                     return hold->Run(session, compression, options);
+                   });
+  };
+  auto event = run();
+  hold->Answer(event ? Status() : Status(Fail(event.error())));
+  if (!event) return Fail(std::move(event).error());
+  return event->SerializeAsString();
 }
 
 Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request) {

@@ -105,6 +105,8 @@ class CriuSession {
   virtual Result<process::HostPid> Restore(const RestoreRequest& request,
                                            const NotifyHandler& handler,
                                            const Deadline& deadline) = 0;
+  // After a Dump that succeeded: CRIU was driven by somebody else, who let the program run on.
+  virtual bool left_running() const { return false; }
 };
 
 class Session final : public CriuSession {

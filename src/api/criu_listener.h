@@ -1,0 +1,37 @@
+// The listener for CRIU's plugin (integrations/criu): the socket criu.sock beside the daemon's own.
+// Each connection goes to a worker, which holds one program for one CRIU (operations/hold.h).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "api/daemon_context.h"
+#include "base/fd.h"
+
+namespace stasis::api {
+
+class CriuListener {
+ public:
+  // Replaces the socket. The daemon's own socket must be there already: its lock keeps other
+  // daemons out.
+  static Result<std::unique_ptr<CriuListener>> Start(DaemonContext& daemon);
+  ~CriuListener() { Stop(); }
+
+  // Readable when a connection waits; call Accept() then.
+  int listener() const { return listener_.get(); }
+  // Returns false if descriptors are used up, so that the caller pauses before the next attempt.
+  bool Accept();
+  // Removes the socket. Holds under way continue.
+  void Stop();
+
+ private:
+  explicit CriuListener(DaemonContext& daemon) : daemon_(daemon) {}
+  Status Bind();
+  Status Serve(UniqueFd connection);
+
+  DaemonContext& daemon_;
+  std::string path_;
+  UniqueFd listener_;
+};
+
+}  // namespace stasis::api
