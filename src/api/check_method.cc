@@ -111,8 +111,7 @@ Status AddContainer(const v1::CheckRequest& request, const checks::Survey& surve
   for (const auto& one : seen) findings.push_back(health::FindingOf(one));
   STASIS_ASSIGN(const auto beside, ProcessesBeside(survey.tree));
   for (const auto& process : beside) {
-    findings.push_back(
-        Finding::Of("container-exec", Level::kWarning, process::Describe(process)));
+    findings.push_back(Finding::Of("container-exec", Level::kWarning, process::Describe(process)));
   }
   return {};
 }

@@ -126,8 +126,7 @@ Result<v1::CheckResponse> CheckContainers(Call&, const v1::ContainerSetupRequest
 
 Result<v1::InstallCdiResponse> InstallCdi(Call& call, const v1::InstallCdiRequest& request) {
   STASIS_TRY(CheckAbsolute("the folder of CDI", request.folder()));
-  const std::string folder =
-      request.folder().empty() ? containers::kCdiFolder : request.folder();
+  const std::string folder = request.folder().empty() ? containers::kCdiFolder : request.folder();
   STASIS_ASSIGN(const std::string library, jobs::InstallAgentLibrary(call.paths));
   STASIS_ASSIGN(const auto installed, containers::InstallCdi(folder, library));
   v1::InstallCdiResponse response;

@@ -49,8 +49,8 @@ containers::CriuChoices ChoicesOf(const v1::CriuOptions& criu) {
 Result<Deadline> DeadlineOf(const v1::OperationOptions& options) {
   const double seconds = options.timeout_s();
   if (std::isnan(seconds) || seconds < 0 || seconds > kMaxTimeoutS) {
-    return FailUsage(fmt::format("a timeout of {} s is not one from 0.001 to {:.0f}", seconds,
-                                 kMaxTimeoutS));
+    return FailUsage(
+        fmt::format("a timeout of {} s is not one from 0.001 to {:.0f}", seconds, kMaxTimeoutS));
   }
   return seconds > 0 ? Deadline::In(config::Milliseconds(seconds)) : Deadline::In(kRuntimeLimit);
 }
@@ -61,8 +61,8 @@ std::string TimedName(const std::string& name) {
 
 // A name that becomes a part of a path.
 Status CheckImageName(const std::string& name) {
-  if (!name.empty() && name.front() != '.' && name.front() != '-' &&
-      name.find('/') == name.npos && name.size() <= 200) {
+  if (!name.empty() && name.front() != '.' && name.front() != '-' && name.find('/') == name.npos &&
+      name.size() <= 200) {
     return {};
   }
   return FailUsage("'" + Utf8(name.substr(0, 64)) + "' cannot be the name of an image");
@@ -76,8 +76,7 @@ Status ChooseImage(const Call& call, const v1::DumpRequest& request,
   const std::string name =
       request.name().empty() ? TimedName(container.reference.name) : request.name();
   STASIS_TRY(CheckImageName(name));
-  const std::string folder =
-      request.store().empty() ? ImageFolder(call.paths) : request.store();
+  const std::string folder = request.store().empty() ? ImageFolder(call.paths) : request.store();
   switch (container.reference.runtime) {
     case Runtime::kPodman:
       if (request.store().empty() && request.name().empty()) return {};
@@ -108,9 +107,9 @@ Status ChooseCompression(const v1::DumpRequest& request,
   const bool archive =
       checkpoint.container.reference.runtime == Runtime::kPodman && !checkpoint.image.empty();
   if (checkpoint.compress == "none" || (archive && checkpoint.compress == "zstd")) return {};
-  return FailUsage("--compress " + Utf8(checkpoint.compress.substr(0, 16)) +
-                       " is not for this checkpoint",
-                   "an archive of podman may be compressed with `zstd`; others are not compressed");
+  return FailUsage(
+      "--compress " + Utf8(checkpoint.compress.substr(0, 16)) + " is not for this checkpoint",
+      "an archive of podman may be compressed with `zstd`; others are not compressed");
 }
 
 // Refuses what would fail in CRIU, or lose processes. Notes go to `result`.
@@ -126,10 +125,10 @@ Status CheckContainer(const containers::CheckpointRequest& checkpoint,
   }
   STASIS_ASSIGN(const auto beside, ProcessesBeside(tree));
   if (beside.empty()) return {};
-  const std::string what = fmt::format(
-      "{}{} was started in the container by `exec` and would not be in the checkpoint",
-      process::Describe(beside.front()),
-      beside.size() == 1 ? "" : fmt::format(" (and {} more)", beside.size() - 1));
+  const std::string what =
+      fmt::format("{}{} was started in the container by `exec` and would not be in the checkpoint",
+                  process::Describe(beside.front()),
+                  beside.size() == 1 ? "" : fmt::format(" (and {} more)", beside.size() - 1));
   if (!checkpoint.leave_running) {
     return Fail(Code::kFailedPrecondition, what + ", and end with the container",
                 "end it first, or add --leave-running");
@@ -192,8 +191,8 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
   if (containers::IsReference(source)) {
     STASIS_ASSIGN(restore.reference, containers::ParseReference(source));
     if (restore.reference.runtime == Runtime::kRunc) {
-      STASIS_ASSIGN(restore.runc_image, containers::LatestRuncImage(ImageFolder(call.paths),
-                                                                    restore.reference.name));
+      STASIS_ASSIGN(restore.runc_image,
+                    containers::LatestRuncImage(ImageFolder(call.paths), restore.reference.name));
     }
   } else if (struct stat st; ::stat(source.c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
     restore.reference.runtime = Runtime::kPodman;
@@ -211,9 +210,8 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
   }
   if (!restore.new_name.empty()) {
     // The runtime must not take it for an option.
-    STASIS_TRY(containers::ParseReference(
-        fmt::format("{}:{}", containers::RuntimeName(restore.reference.runtime),
-                    restore.new_name)));
+    STASIS_TRY(containers::ParseReference(fmt::format(
+        "{}:{}", containers::RuntimeName(restore.reference.runtime), restore.new_name)));
   }
   return restore;
 }
@@ -226,9 +224,10 @@ Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
                        : request.new_pidns()      ? "--new-pidns"
                                                   : nullptr;
   if (option == nullptr) return {};
-  return FailUsage(fmt::format("{} is not for a container: its runtime makes its namespaces and "
-                               "gives it its GPUs",
-                               option));
+  return FailUsage(
+      fmt::format("{} is not for a container: its runtime makes its namespaces and "
+                  "gives it its GPUs",
+                  option));
 }
 
 }  // namespace
@@ -267,9 +266,8 @@ Result<v1::OperationEvent> DumpContainer(Call& call, const v1::DumpRequest& requ
   checkpoint.criu = ChoicesOf(request.criu());
   checkpoint.leave_running = request.leave_running();
   const auto runner = containers::MakeCommandRunner();
-  STASIS_ASSIGN(checkpoint.container,
-                containers::FindRunning(*runner, reference, checkpoint.places,
-                                        Deadline::In(kRuntimeTimeout)));
+  STASIS_ASSIGN(checkpoint.container, containers::FindRunning(*runner, reference, checkpoint.places,
+                                                              Deadline::In(kRuntimeTimeout)));
   STASIS_TRY(ChooseImage(call, request, checkpoint));
   STASIS_TRY(ChooseCompression(request, checkpoint));
   STASIS_ASSIGN(const auto command, containers::CheckpointCommand(checkpoint));
@@ -285,8 +283,8 @@ Result<v1::OperationEvent> DumpContainer(Call& call, const v1::DumpRequest& requ
   if (checkpoint.leave_running) result.set_pid(checkpoint.container.pid);
   containers::Reference image = reference;
   image.name = checkpoint.image;
-  result.set_image(Utf8(reference.runtime == Runtime::kContainerd ? image.ToString()
-                                                                  : checkpoint.image));
+  result.set_image(
+      Utf8(reference.runtime == Runtime::kContainerd ? image.ToString() : checkpoint.image));
   return EventOf(std::move(result));
 }
 
@@ -312,8 +310,8 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
   if (!request.pid_file().empty()) {
     if (Status written = WritePidFile(request.pid_file(), static_cast<pid_t>(result.pid()));
         !written) {
-      result.add_notes(Utf8("it runs, but --pid-file was not written: " +
-                            written.error().ToString()));
+      result.add_notes(
+          Utf8("it runs, but --pid-file was not written: " + written.error().ToString()));
     }
   }
   return EventOf(std::move(result));

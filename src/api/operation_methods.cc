@@ -188,24 +188,23 @@ Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
   if (containers::IsReference(request.target())) {
     return Annotate(DumpContainer(call, request), "cannot dump " + request.target());
   }
-  return Operate(call, "dump", "dump " + request.target(), request.options(),
-                 [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target,
-                                 ParseTarget(call.paths, request.target(), request.places()));
-                   STASIS_TRY(CheckAbsolute("the folder", request.store()));
-                   options.assume_unshared = request.assume_unshared();
-                   operations::DumpOptions dump;
-                   dump.store = request.store().empty() ? call.paths.images() : request.store();
-                   dump.name = request.name();
-                   dump.leave_running = request.leave_running();
-                   dump.full = request.full();
-                   STASIS_ASSIGN(
-                       dump.compression,
-                       store::ParseCompression(request.compress().empty() ? call.settings.compress
-                                                                          : request.compress()));
-                   STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
-                   return operations::Dump(session, target, dump, options);
-                 });
+  return Operate(
+      call, "dump", "dump " + request.target(), request.options(),
+      [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+        STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target(), request.places()));
+        STASIS_TRY(CheckAbsolute("the folder", request.store()));
+        options.assume_unshared = request.assume_unshared();
+        operations::DumpOptions dump;
+        dump.store = request.store().empty() ? call.paths.images() : request.store();
+        dump.name = request.name();
+        dump.leave_running = request.leave_running();
+        dump.full = request.full();
+        STASIS_ASSIGN(dump.compression,
+                      store::ParseCompression(request.compress().empty() ? call.settings.compress
+                                                                         : request.compress()));
+        STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
+        return operations::Dump(session, target, dump, options);
+      });
 }
 
 Result<std::string> Hold(Call& call, const std::string&) {

@@ -14,8 +14,8 @@ Result<checks::Target> ContainerTarget(const std::string& text,
   STASIS_ASSIGN(const auto reference, containers::ParseReference(text));
   STASIS_ASSIGN(const auto places, PlacesOf(message));
   const auto runner = containers::MakeCommandRunner();
-  STASIS_ASSIGN(const auto container, containers::FindRunning(*runner, reference, places,
-                                                              Deadline::In(kRuntimeTimeout)));
+  STASIS_ASSIGN(const auto container,
+                containers::FindRunning(*runner, reference, places, Deadline::In(kRuntimeTimeout)));
   STASIS_ASSIGN(const auto init, process::ReadStat({container.pid}));
   checks::Target target;
   target.name = text;

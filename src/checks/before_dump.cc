@@ -71,8 +71,8 @@ Status CheckOtherJobs(Context& c) {
   return CheckEndsNoOtherJob(c.services.paths, dump.job, dump.members, c.leave_running);
 }
 
-// The mounts, devices and networks of a container belong to its runtime. Only the runtime can restore
-// them.
+// The mounts, devices and networks of a container belong to its runtime. Only the runtime can
+// restore them.
 tl::unexpected<Error> FailInContainer(const process::Stat& member,
                                       const containers::Identity& container) {
   return Fail(Code::kUnimplemented,

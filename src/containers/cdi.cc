@@ -43,8 +43,7 @@ Status CheckNoOther(const std::string& folder) {
     const std::string path = folder + "/" + name;
     auto text = ReadSharedFile(path);
     if (!text || !DeclaresKind(*text)) continue;
-    return Fail(Code::kFailedPrecondition,
-                path + " declares devices of " + kCdiKind + " already",
+    return Fail(Code::kFailedPrecondition, path + " declares devices of " + kCdiKind + " already",
                 "remove that file: runtimes refuse a device that two files declare");
   }
   return {};

@@ -33,8 +33,7 @@ TEST_F(CdiTest, TheSpecificationMountsTheFolderByBuildId) {
   const auto& device = document["devices"][0];
   EXPECT_EQ(device["name"], "on");
   const auto& edits = device["containerEdits"];
-  EXPECT_EQ(edits["env"][0],
-            "LD_PRELOAD=/usr/lib/stasis/agents/0123abcd/libstasis-agent.so");
+  EXPECT_EQ(edits["env"][0], "LD_PRELOAD=/usr/lib/stasis/agents/0123abcd/libstasis-agent.so");
   EXPECT_EQ(edits["mounts"][0]["hostPath"], "/var/lib/stasis/agents/0123abcd");
   EXPECT_EQ(edits["mounts"][0]["containerPath"], "/usr/lib/stasis/agents/0123abcd");
   EXPECT_EQ(edits["mounts"][0]["options"][0], "ro");

@@ -37,8 +37,7 @@ Status CheckCtr(const CheckpointRequest& request) {
   if (request.criu.file_locks) return FailCtr("--file-locks");
   const std::string name = request.container.reference.ToString();
   if (!request.container.restorable) {
-    return Fail(Code::kUnimplemented,
-                name + " was not made of an image, and ctr cannot restore it",
+    return Fail(Code::kUnimplemented, name + " was not made of an image, and ctr cannot restore it",
                 "start it from an image instead of --rootfs");
   }
   if (!request.leave_running) {
@@ -146,10 +145,10 @@ Status Checkpoint(CommandRunner& runner, const CheckpointRequest& request,
   }
   auto output = RunRuntime(runner, command, {deadline, {}});
   if (output && output->ok()) return {};
-  Status failed = output ? Status(FailCommand(command, *output,
-                                              CriuLogOf(request.container, request.image,
-                                                        "dump.log")))
-                         : Status(Fail(std::move(output).error()));
+  Status failed = output
+                      ? Status(FailCommand(command, *output,
+                                           CriuLogOf(request.container, request.image, "dump.log")))
+                      : Status(Fail(std::move(output).error()));
   if (runc && !failed.error().not_undone) (void)RemoveTree(request.image);
   return failed;
 }
@@ -247,8 +246,7 @@ Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
         container = std::move(*found);
       }
     }
-    return FailCommand(command, output,
-                       CriuLogOf(container, request.runc_image, "restore.log"));
+    return FailCommand(command, output, CriuLogOf(container, request.runc_image, "restore.log"));
   }
   if (!request.archive.empty() && request.new_name.empty()) {
     // podman prints the id of what it has imported.

@@ -52,7 +52,7 @@ Result<RuncImage> ReadRuncImage(const std::string& folder);
 Result<std::string> LatestRuncImage(const std::string& folder, const std::string& id);
 
 struct RestoreRequest {
-  Reference reference;     // podman: the container; containerd: namespace and name of the image
+  Reference reference;  // podman: the container; containerd: namespace and name of the image
   Places places;
   CriuChoices criu;
   std::string archive;     // podman: of an export; empty: the container's own checkpoint

@@ -145,9 +145,8 @@ TEST_F(CheckpointTest, RuncsContainerDoesNotHoldOurPipes) {
   RestoreRequest request;
   request.reference = saved.container.reference;
   request.runc_image = saved.image;
-  runner_.Refuse("runc restore --detach --image-path " + saved.image +
-                     "/checkpoint --bundle /bundle one",
-                 "");
+  runner_.Refuse(
+      "runc restore --detach --image-path " + saved.image + "/checkpoint --bundle /bundle one", "");
   EXPECT_FALSE(Restore(runner_, request, {}));
   EXPECT_EQ(runner_.output_file(), "/dev/null");
 }

@@ -48,9 +48,13 @@ std::string SearchPath() {
 }
 
 std::vector<std::string> Environment() {
-  static constexpr std::string_view kKept[] = {
-      "HOME",            "USER",          "TMPDIR",
-      "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"};
+  static constexpr std::string_view kKept[] = {"HOME",
+                                               "USER",
+                                               "TMPDIR",
+                                               "XDG_RUNTIME_DIR",
+                                               "XDG_CONFIG_HOME",
+                                               "XDG_DATA_HOME",
+                                               "DBUS_SESSION_BUS_ADDRESS"};
   static constexpr std::string_view kPrefixes[] = {"CONTAINERS_", "CONTAINERD_"};
   std::vector<std::string> kept = {"PATH=" + SearchPath(), "LC_ALL=C"};
   for (char** entry = environ; *entry != nullptr; ++entry) {

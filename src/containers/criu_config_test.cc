@@ -66,8 +66,8 @@ TEST(CriuConfigTest, LinesPutBetweenOursAreNotOurs) {
 }
 
 TEST(CriuConfigTest, ALibdirBelowALostEndIsDeletedOnlyIfItFollowsOurs) {
-  const std::string text = std::string(kOurs).substr(0, std::string(kOurs).find("# End")) +
-                           "ghost-limit 1\n";
+  const std::string text =
+      std::string(kOurs).substr(0, std::string(kOurs).find("# End")) + "ghost-limit 1\n";
   EXPECT_EQ(RemoveFromCriuConfig(text), "ghost-limit 1\n");
 }
 

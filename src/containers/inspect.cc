@@ -134,15 +134,14 @@ Observation InspectContainerd(const Asked& asked) {
   if (path.empty()) return NotInstalled(Runtime::kContainerd, "containerd");
   const std::string socket = ContainerdSocket(asked.places);
   if (!PathExists(socket)) {
-    return {"containerd", Level::kNote, fmt::format("ctr is installed, and no containerd at {}",
-                                                    socket),
+    return {"containerd", Level::kNote,
+            fmt::format("ctr is installed, and no containerd at {}", socket),
             "start it, or name its socket with --containerd-address"};
   }
   auto output = RunOk(asked.runner, {path, "--address", socket, "version"}, asked.deadline);
   if (!output) return {"containerd", Level::kCannot, output.error().ToString(), {}};
   const size_t server = output->find("Server:");
-  const std::string version =
-      FirstVersionText(output->substr(server == output->npos ? 0 : server));
+  const std::string version = FirstVersionText(output->substr(server == output->npos ? 0 : server));
   return Describe(asked, "containerd", fmt::format("containerd {}", version),
                   PathOfContainerd(asked.paths));
 }
@@ -199,7 +198,8 @@ Observation InspectConfig(const SetupPaths& paths) {
                         paths.criu_config),
             "delete that line"};
   }
-  return {"container-criu", Level::kOk,
+  return {"container-criu",
+          Level::kOk,
           fmt::format("{} names the plugin's folder; CRIU's timeout is {} s", paths.criu_config,
                       config.timeout.value_or(10)),
           {}};
@@ -220,10 +220,10 @@ Observation InspectCdi(const SetupPaths& paths) {
             "`sudo stasis cdi install`"};
   }
   if (!PathExists(*library)) {
-    return {"container-cdi", Level::kCannot,
-            fmt::format("{}/{} names {}, which does not exist", paths.cdi_folder, kCdiFile,
-                        *library),
-            "`sudo stasis cdi install`"};
+    return {
+        "container-cdi", Level::kCannot,
+        fmt::format("{}/{} names {}, which does not exist", paths.cdi_folder, kCdiFile, *library),
+        "`sudo stasis cdi install`"};
   }
   return {"container-cdi", Level::kOk, fmt::format("{} brings in {}", kCdiDevice, *library), {}};
 }
@@ -256,8 +256,8 @@ Result<SetupPaths> UsualSetupPaths() {
 
 bool IsSetUp(const SetupPaths& paths) {
   auto text = ReadSharedFile(paths.criu_config);
-  return text && (ReadCriuConfig(*text).has_ours ||
-                  ReadCriuConfig(*text).libdir == paths.plugin_folder);
+  return text &&
+         (ReadCriuConfig(*text).has_ours || ReadCriuConfig(*text).libdir == paths.plugin_folder);
 }
 
 std::vector<Observation> InspectSetup(const SetupPaths& paths) {
@@ -265,8 +265,7 @@ std::vector<Observation> InspectSetup(const SetupPaths& paths) {
 }
 
 std::vector<Observation> InspectRuntimes(CommandRunner& runner, const SetupPaths& paths,
-                                         const Places& places,
-                                         const std::vector<Runtime>& runtimes,
+                                         const Places& places, const std::vector<Runtime>& runtimes,
                                          const Deadline& deadline) {
   const Asked asked{runner, paths, places, deadline};
   std::vector<Observation> observations;

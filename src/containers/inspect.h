@@ -56,8 +56,7 @@ std::vector<Observation> InspectSetup(const SetupPaths& paths);
 // Checks the given runtimes, or with an empty list those that are installed. One that was named and
 // is not installed is kCannot.
 std::vector<Observation> InspectRuntimes(CommandRunner& runner, const SetupPaths& paths,
-                                         const Places& places,
-                                         const std::vector<Runtime>& runtimes,
+                                         const Places& places, const std::vector<Runtime>& runtimes,
                                          const Deadline& deadline);
 
 }  // namespace stasis::containers

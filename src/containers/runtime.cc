@@ -90,9 +90,9 @@ std::vector<std::string> With(std::vector<std::string> command,
 Result<Container> FindTask(CommandRunner& runner, const Reference& reference, const Places& places,
                            const Deadline& deadline) {
   const auto command = CommandOf(reference, places);
-  STASIS_ASSIGN(const std::string info,
-                Ask(runner, reference, With(command, {"containers", "info", reference.name}),
-                    deadline));
+  STASIS_ASSIGN(
+      const std::string info,
+      Ask(runner, reference, With(command, {"containers", "info", reference.name}), deadline));
   STASIS_ASSIGN(const std::string text,
                 Ask(runner, reference, With(command, {"tasks", "ls"}), deadline));
   STASIS_ASSIGN(auto tasks, ParseCtrTasks(text, reference.containerd_namespace));
@@ -117,9 +117,9 @@ void Add(Listed& listed, Runtime runtime, Result<std::vector<Container>> found) 
 Result<std::vector<Container>> ListTasks(CommandRunner& runner, const Places& places,
                                          const Deadline& deadline) {
   const Reference any{Runtime::kContainerd, {}, kDefaultNamespace};
-  STASIS_ASSIGN(const std::string names,
-                RunOk(runner, With(CommandOf(any, places), {"namespaces", "ls", "--quiet"}),
-                      deadline));
+  STASIS_ASSIGN(
+      const std::string names,
+      RunOk(runner, With(CommandOf(any, places), {"namespaces", "ls", "--quiet"}), deadline));
   std::vector<Container> all;
   std::istringstream lines(names);
   for (std::string name; lines >> name;) {
@@ -157,8 +157,8 @@ Result<std::vector<Container>> ParsePodmanPs(const std::string& text) {
   if (!parsed.is_array() && !parsed.is_null()) return FailOutput("podman ps");
   std::vector<Container> all;
   for (const json& object : parsed) {
-    Container container{{Runtime::kPodman, {}, {}}, Text(object, "Id"), Text(object, "State"),
-                        Pid(object, "Pid")};
+    Container container{
+        {Runtime::kPodman, {}, {}}, Text(object, "Id"), Text(object, "State"), Pid(object, "Pid")};
     if (container.id.empty()) return FailOutput("podman ps");
     container.reference.name = container.id.substr(0, 12);
     auto names = object.find("Names");
@@ -185,8 +185,10 @@ Result<std::vector<Container>> ParseRuncList(const std::string& text) {
   if (!parsed.is_array() && !parsed.is_null()) return FailOutput("runc list");
   std::vector<Container> all;
   for (const json& object : parsed) {
-    Container container{{Runtime::kRunc, Text(object, "id"), {}}, Text(object, "id"),
-                        Text(object, "status"), Pid(object, "pid")};
+    Container container{{Runtime::kRunc, Text(object, "id"), {}},
+                        Text(object, "id"),
+                        Text(object, "status"),
+                        Pid(object, "pid")};
     if (container.id.empty()) return FailOutput("runc list");
     Complete(container);
     all.push_back(std::move(container));
@@ -227,9 +229,9 @@ Result<Container> FindContainer(CommandRunner& runner, const Reference& referenc
   }
   const auto command = CommandOf(reference, places);
   if (reference.runtime == Runtime::kPodman) {
-    STASIS_ASSIGN(const std::string text,
-                  Ask(runner, reference,
-                      With(command, {"container", "inspect", reference.name}), deadline));
+    STASIS_ASSIGN(
+        const std::string text,
+        Ask(runner, reference, With(command, {"container", "inspect", reference.name}), deadline));
     return ParsePodmanInspect(text, reference);
   }
   STASIS_ASSIGN(const std::string text,

@@ -37,8 +37,7 @@ void CheckContainers(const Machine& machine, Findings& findings) {
     return;
   }
   for (const auto& seen : containers::InspectSetup(paths)) findings.push_back(FindingOf(seen));
-  for (const auto& seen :
-       containers::InspectRuntimes(*runner, paths, {}, {}, machine.Patience())) {
+  for (const auto& seen : containers::InspectRuntimes(*runner, paths, {}, {}, machine.Patience())) {
     findings.push_back(FindingOf(seen));
   }
 }

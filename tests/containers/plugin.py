@@ -18,7 +18,7 @@ class Plugin:
     def __init__(self, world):
         self.world = world
         self.folder = world.folder / "criu-plugins"
-        shutil.copytree(world.build / "lib" / "criu", self.folder)
+        shutil.copytree(world.build / "lib" / "stasis" / "criu", self.folder)
         self.socket = world.folder / "run" / "stasisd.sock"
         (self.folder / "stasis_plugin.socket").write_text(f"{self.socket.parent}/criu.sock\n")
         self.criu = world.build / "libexec" / "criu"
