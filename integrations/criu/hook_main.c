@@ -1,6 +1,7 @@
-/* stasis-criu-hook: an action script of CRIU, added by the plugin. It asks the daemon over the
- * plugin's own connection, which it takes from CRIU (its parent): CRIU closes all descriptors of
- * its scripts. All other actions succeed at once. */
+/* stasis-criu-hook: an action script of CRIU that the plugin adds. It sends its request over the
+ * plugin's connection. CRIU closes all descriptors of its scripts, so the script copies the
+ * connection from CRIU, its parent. Actions other than post-dump and post-restore succeed at once.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* CRIU's plugin: tells stasisd at each step of a dump or restore what CRIU is about to do, and does
- * nothing else. A program that uses no GPU is left alone, whether a daemon runs or not.
+/* CRIU's plugin. Before each step of a dump or restore it sends stasisd a request and waits for the
+ * answer; it does nothing else. It ignores programs that use no GPU, so these need no daemon.
  *
  *   dump      init, first PAUSE_DEVICES, CHECKPOINT_DEVICES, (post-dump: stasis-criu-hook), fini
  *   restore   init, (post-restore: stasis-criu-hook), first RESUME_DEVICES_LATE, fini
@@ -55,7 +55,7 @@ extern int opts __attribute__((weak)); /* its first member is final_state */
 
 #define PLUGIN_NAME "stasis_plugin"
 
-/* CRIU is single-threaded here. */
+/* CRIU calls plugins from a single thread. */
 static struct {
   int connection; /* the lease; -1: none */
   bool asked;     /* the first PAUSE_DEVICES or RESUME_DEVICES_LATE has been answered */
@@ -73,7 +73,7 @@ static void say(unsigned int level, const char* format, ...) {
   if (print_on_level != NULL) print_on_level(level, "stasis: %s\n", line);
 }
 
-/* Whether a file of /proc contains one of the words, which must be shorter than 32 bytes. */
+/* Returns true if a file of /proc contains one of the words. A word is at most 31 bytes long. */
 static bool mentions(const char* path, const char* const* words) {
   enum { KEEP = 32, SIZE = 65536 };
   static char buffer[KEEP + SIZE + 1];
@@ -95,8 +95,8 @@ static bool mentions(const char* path, const char* const* words) {
   return found;
 }
 
-/* Whether a process of the tree has a GPU driver's library or device in its memory. The daemon
- * knows better; this decides only whether it has to be asked. */
+/* Returns true if a process of the tree maps a GPU driver's library or device. This only decides
+ * whether to ask the daemon, which checks again. */
 static bool may_use_gpu(int pid, int depth) {
   static const char* const kSigns[] = {"/libcuda.so", "/dev/nvidia", NULL};
   char path[320];
@@ -121,8 +121,9 @@ static bool may_use_gpu(int pid, int depth) {
   return found;
 }
 
-/* The target of this dump, which CRIU does not tell its plugins: from the title that it gives
- * itself for a request by RPC ("dump --rpc -t PID"), or from its command line. 0: not found. */
+/* Returns the target of this dump, or 0 if it cannot be found. CRIU does not pass it to plugins, so
+ * it is read from CRIU's command line. For a request by RPC CRIU sets its process title to
+ * "dump --rpc -t PID". */
 static int target(void) {
   static char line[65536];
   const int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
@@ -146,7 +147,8 @@ static int target(void) {
   return 0;
 }
 
-/* The path of a file beside this library. Returns false if it is not known or too long. */
+/* Writes the path of a file in this library's folder to `path`. Returns false if the folder is not
+ * known or the path is too long. */
 static bool beside(const char* name, char* path, size_t size) {
   Dl_info self;
   if (dladdr((void*)beside, &self) == 0 || self.dli_fname == NULL) return false;
@@ -156,8 +158,8 @@ static bool beside(const char* name, char* path, size_t size) {
   return written > 0 && (size_t)written < size;
 }
 
-/* The daemon's socket: the first line of the file "stasis_plugin.socket" beside this library, or
- * the default. */
+/* Writes the path of the daemon's socket to `path`: the first line of the file
+ * "stasis_plugin.socket" in this library's folder, or the default. */
 static void socket_path(char* path, size_t size) {
   char file[4096];
   snprintf(path, size, "%s", STASIS_CRIU_SOCKET);
@@ -171,7 +173,8 @@ static void socket_path(char* path, size_t size) {
   fclose(stream);
 }
 
-/* Connects to the daemon and begins. Returns 0, or -1 after a message. */
+/* Connects to the daemon and sends the first request. Returns 0. On failure logs a message and
+ * returns -1. */
 static int begin(enum stasis_criu_kind kind, int pid) {
   char path[4096];
   socket_path(path, sizeof path);
@@ -216,7 +219,7 @@ static void end_lease(void) {
   plugin.connection = -1;
 }
 
-/* Threads that CRIU holds and that run for a while, because the daemon needs them: the agents' and
+/* Threads that CRIU has stopped, and that run again while the daemon needs them: the agents' and
  * the driver's. */
 static struct {
   pid_t id;
@@ -232,7 +235,7 @@ static void let_run(const struct stasis_criu_frame* frame) {
   for (size_t i = 0; i < count; ++i) {
     int32_t id;
     memcpy(&id, frame->text + i * sizeof id, sizeof id);
-    /* The thread must not see a signal of the program. SIGTRAP is ptrace's. */
+    /* The thread must not handle signals of the program. ptrace needs SIGTRAP. */
     unsigned long blocked = ~(1ul << (SIGTRAP - 1));
     unsigned long before;
     if (ptrace(PTRACE_GETSIGMASK, id, sizeof before, &before) != 0 ||
@@ -265,7 +268,8 @@ static void stop_running(void) {
   running_count = 0;
 }
 
-/* Asks, and lets threads run for the answer if the daemon wants that. */
+/* Sends a request and waits for its answer. Lets threads run meanwhile if the daemon asks for it.
+ */
 static int ask(enum stasis_criu_kind kind, int pid, int value, struct stasis_criu_frame* answer) {
   int got = stasis_ask(plugin.connection, kind, pid, value, -1, answer);
   if (got != STASIS_CRIU_THREAD_IDS) return got;
@@ -284,10 +288,10 @@ static int init_dump(void) {
   if (pid != 0 && !may_use_gpu(pid, 0)) return 0;
   if (pid == 0) {
     say(LOG_INFO, "the target of this dump is not known");
-    return 0; /* decided in PAUSE_DEVICES */
+    return 0; /* pause_devices() decides */
   }
   if (begin(STASIS_CRIU_BEGIN_DUMP, pid) != 0) return -1;
-  /* A frozen program could not give up its GPU. */
+  /* The agents of a frozen program could not release its GPU. */
   if (set_compel_interrupt_only_mode != NULL) {
     set_compel_interrupt_only_mode();
   } else if (dont_use_freeze_cgroup != NULL) {
@@ -297,7 +301,7 @@ static int init_dump(void) {
 }
 
 static int init_restore(void) {
-  /* Without a list of plugins in the image, CRIU answers yes for each plugin. */
+  /* CRIU returns true for every name if the image has no list of plugins. */
   const bool listed = check_and_remove_inventory_plugin == NULL ||
                       check_and_remove_inventory_plugin(PLUGIN_NAME, strlen(PLUGIN_NAME));
   if (!listed) return 0;
@@ -318,7 +322,7 @@ static int init(int stage) {
   return 0;
 }
 
-/* CRIU calls it for the tree's root first. */
+/* CRIU calls this for the root of the tree first. */
 static int pause_devices(int pid) {
   if (plugin.asked) return plugin.held ? 0 : -ENOTSUP;
   plugin.asked = true;
@@ -326,7 +330,7 @@ static int pause_devices(int pid) {
     if (target() != 0 || !may_use_gpu(pid, 0)) return -ENOTSUP;
     if (begin(STASIS_CRIU_BEGIN_DUMP, pid) != 0) return -1;
   }
-  /* CRIU's alarm is meant for stopping the tasks, not for copying GPU memory. */
+  /* CRIU's alarm limits the time to stop tasks. It must not limit the copying of GPU memory. */
   const unsigned int left = alarm(0);
   struct stasis_criu_frame answer;
   const int stays = &opts != NULL && opts == TASK_ALIVE;
@@ -342,7 +346,7 @@ static int pause_devices(int pid) {
     return -1;
   }
   plugin.held = true;
-  /* A CRIU without this plugin will refuse the image. */
+  /* Makes a CRIU without this plugin refuse the image. */
   if (add_inventory_plugin != NULL && add_inventory_plugin(PLUGIN_NAME) != 0) return -1;
   return 0;
 }
@@ -355,8 +359,9 @@ static int checkpoint_devices(int pid) {
   return -1;
 }
 
-/* CRIU calls it for the tree's root first, when all threads stand at the end of their restore. It
- * ignores an error; but the daemon has killed the program then, and CRIU fails on that. */
+/* CRIU calls this for the root of the tree first, when all threads are stopped at the end of their
+ * restore. CRIU ignores an error, but after one the daemon has killed the program, and CRIU fails
+ * because of that. */
 static int resume_devices_late(int pid) {
   if (plugin.connection < 0) return -ENOTSUP;
   if (plugin.asked) return plugin.failed_pid != 0 ? -1 : 0;
@@ -381,11 +386,12 @@ static void fini(int stage, int ret) {
     (void)ask(STASIS_CRIU_END, 0, 0, &answer);
   }
   if (plugin.failed_pid != 0 && ret == 0) {
-    /* CRIU calls the restore done; nobody may believe it. */
+    /* CRIU would report success although the GPU state was not restored. */
     kill(plugin.failed_pid, SIGKILL);
     _exit(1);
   }
-  /* After a dump the connection stays until CRIU exits: it has not ended the program yet. */
+  /* After a dump the connection stays open until CRIU exits, because CRIU has not ended the program
+   * yet. */
   if (stage != STAGE_DUMP || !plugin.held) end_lease();
 }
 

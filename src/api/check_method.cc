@@ -87,15 +87,15 @@ void AddNeighbours(gpu_state::Services& services, const checks::Survey& survey,
   }
 }
 
-// Returns true for obstacles to a dump by process id that a container's runtime overcomes: it makes
-// namespaces, terminals and pipes itself, with a CRIU of its own.
+// Returns true for obstacles to a dump by process id that do not matter for a dump by a container's
+// runtime. The runtime creates namespaces, terminals and pipes itself, and uses its own CRIU.
 bool IsRuntimesTask(const std::string& id) {
   static constexpr std::string_view kIds[] = {"pid-namespace", "mount-namespace", "session",
                                               "stdio", "criu"};
   return std::find(std::begin(kIds), std::end(kIds), id) != std::end(kIds);
 }
 
-// Checks the container's runtime, and for processes that it would leave out.
+// Checks the container's runtime, and looks for processes that a checkpoint would leave out.
 Status AddContainer(const v1::CheckRequest& request, const checks::Survey& survey,
                     std::chrono::milliseconds patience, std::vector<Finding>& findings) {
   STASIS_ASSIGN(const auto reference, containers::ParseReference(request.target()));

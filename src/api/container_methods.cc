@@ -1,4 +1,4 @@
-// The methods for container runtimes: their containers, and the set-up of the machine.
+// The methods for container runtimes: they list containers and set up the machine.
 #include <fmt/format.h>
 
 #include "api/finding_message.h"
@@ -16,7 +16,8 @@
 namespace stasis::api {
 namespace {
 
-// Returns the state in one word: that of its GPU processes if they are away.
+// Returns the state of a container in one word: "failed" or "suspended" for the state of its GPU
+// processes, otherwise the runtime's word.
 std::string StateOf(const containers::Container& container, const GpuUsage& usage) {
   if (usage.failed) return "failed";
   return usage.suspended ? "suspended" : container.status;

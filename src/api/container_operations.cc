@@ -28,7 +28,7 @@ constexpr char kPhase[] = "runtime";
 
 std::string ImageFolder(const Paths& paths) { return paths.data + "/containers"; }
 
-// What only Stasis's own images have.
+// Refuses options that only work for Stasis's own images.
 template <class Request>
 Status RefuseOwnOptions(const Request& request) {
   const v1::CriuOptions& criu = request.criu();
@@ -39,7 +39,7 @@ Status RefuseOwnOptions(const Request& request) {
   if (criu.others_size() > 0) option = "--criu-opt";
   if (option.empty()) return {};
   return FailUsage(option + " cannot be passed to the runtime of a container",
-                   "options of CRIU for containers belong into /etc/criu/runc.conf");
+                   "set options of CRIU for containers in /etc/criu/runc.conf");
 }
 
 containers::CriuChoices ChoicesOf(const v1::CriuOptions& criu) {
@@ -49,8 +49,8 @@ containers::CriuChoices ChoicesOf(const v1::CriuOptions& criu) {
 Result<Deadline> DeadlineOf(const v1::OperationOptions& options) {
   const double seconds = options.timeout_s();
   if (std::isnan(seconds) || seconds < 0 || seconds > kMaxTimeoutS) {
-    return FailUsage(
-        fmt::format("a timeout of {} s is not one from 0.001 to {:.0f}", seconds, kMaxTimeoutS));
+    return FailUsage(fmt::format("the timeout is {} s, and must be from 0.001 to {:.0f} s", seconds,
+                                 kMaxTimeoutS));
   }
   return seconds > 0 ? Deadline::In(config::Milliseconds(seconds)) : Deadline::In(kRuntimeLimit);
 }
@@ -59,7 +59,7 @@ std::string TimedName(const std::string& name) {
   return fmt::format("{}-{:%Y%m%dT%H%M%S}", name, fmt::gmtime(std::time(nullptr)));
 }
 
-// A name that becomes a part of a path.
+// Checks a name that becomes a part of a path.
 Status CheckImageName(const std::string& name) {
   if (!name.empty() && name.front() != '.' && name.front() != '-' && name.find('/') == name.npos &&
       name.size() <= 200) {
@@ -68,7 +68,7 @@ Status CheckImageName(const std::string& name) {
   return FailUsage("'" + Utf8(name.substr(0, 64)) + "' cannot be the name of an image");
 }
 
-// Sets where the image goes. podman keeps it itself unless a place or a name is wanted.
+// Sets the path of the image. Without a store and a name podman keeps the image in its own storage.
 Status ChooseImage(const Call& call, const v1::DumpRequest& request,
                    containers::CheckpointRequest& checkpoint) {
   const containers::Container& container = checkpoint.container;
@@ -112,7 +112,7 @@ Status ChooseCompression(const v1::DumpRequest& request,
       "an archive of podman may be compressed with `zstd`; others are not compressed");
 }
 
-// Refuses what would fail in CRIU, or lose processes. Notes go to `result`.
+// Refuses a checkpoint in which CRIU would fail or processes would be lost. Adds notes to `result`.
 Status CheckContainer(const containers::CheckpointRequest& checkpoint,
                       v1::OperationResult& result) {
   STASIS_ASSIGN(const auto tree, process::ReadTree({checkpoint.container.pid}));
@@ -144,7 +144,7 @@ void EmitBegun(const Call& call) {
   call.emit(event);
 }
 
-// Runs `work` as the only phase.
+// Runs `work` as the only phase of the operation.
 Status RunPhase(const Call& call, v1::OperationResult& result,
                 const std::function<Status()>& work) {
   EmitBegun(call);
@@ -180,7 +180,7 @@ void Plan(const std::vector<std::string>& command, v1::OperationResult& result) 
   result.add_planned_phases(Utf8(fmt::format("{}", fmt::join(command, " "))));
 }
 
-// Returns what to restore, and how.
+// Translates the request.
 Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::RestoreRequest& request) {
   containers::RestoreRequest restore;
   const std::string& source = request.source();
@@ -209,7 +209,7 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
     return FailUsage("--log is not for this container: its runtime keeps its output");
   }
   if (!restore.new_name.empty()) {
-    // The runtime must not take it for an option.
+    // Refuses a name that the runtime would read as an option.
     STASIS_TRY(containers::ParseReference(fmt::format(
         "{}:{}", containers::RuntimeName(restore.reference.runtime), restore.new_name)));
   }
@@ -250,7 +250,7 @@ Result<std::vector<process::Stat>> ProcessesBeside(const process::ProcessTree& t
     auto its = process::ReadNamespace(pid, "pid");
     if (!its || *its != inside || tree.Contains(pid)) continue;
     auto stat = process::ReadStat(pid);
-    // A child that the tree has started meanwhile has its parent there.
+    // Skips children that the tree has started since it was read.
     if (!stat || !process::IsAlive(*stat) || tree.Contains(stat->parent)) continue;
     beside.push_back(*std::move(stat));
   }

@@ -1,5 +1,5 @@
-// Dump and restore of containers: the runtimes do them by their own commands, with the plugin of
-// CRIU inside. Suspend and resume of a container are those of its first process.
+// Dump and restore of containers by the runtimes' own commands, with CRIU's plugin. Suspend and
+// resume of a container are those of its first process.
 #pragma once
 
 #include <sys/types.h>
@@ -14,17 +14,17 @@
 
 namespace stasis::api {
 
-// Returns true for the source of a restore that is a container, an archive of podman (a file), or
-// an image of a runc container (a folder).
+// Returns true if the source of a restore is a container, an archive of podman (a file), or an
+// image of a runc container (a folder).
 bool IsContainerSource(const std::string& source);
 
-// `request.target` is a container.
+// `request.target` must be a container.
 Result<v1::OperationEvent> DumpContainer(Call& call, const v1::DumpRequest& request);
-// `request.source` fulfils IsContainerSource.
+// IsContainerSource() must be true for `request.source`.
 Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest& request);
 
-// Returns the processes that live in the pid namespace of the tree's root and not in the tree:
-// those that `exec` has started in a container.
+// Returns the processes in the pid namespace of the tree's root that are not in the tree: those
+// that `exec` has started in a container.
 Result<std::vector<process::Stat>> ProcessesBeside(const process::ProcessTree& tree);
 
 // Writes the process id to a file of the caller.

@@ -28,7 +28,7 @@ UniqueFd PidfdOfPeer(int connection) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 
-// Rolls back what a killed worker has left: nobody may come for it with a command.
+// Rolls back the work of a killed worker. No command may follow that would do it.
 void RecoverLost(v1::WorkerRequest work) {
   v1::RecoverRequest request;
   work.set_method("Recover");
@@ -77,7 +77,7 @@ Status CriuListener::Bind() {
 
 Status CriuListener::Serve(UniqueFd connection) {
   STASIS_ASSIGN(const Caller caller, PeerOf(connection.get()));
-  // The socket's mode says the same; CRIU itself needs these rights.
+  // The socket's mode grants the same users only. CRIU itself needs these rights.
   if (!IsPrivileged(caller)) {
     return Fail(Code::kPermissionDenied, "only root and the daemon's own user may hold programs");
   }
@@ -95,7 +95,7 @@ Status CriuListener::Serve(UniqueFd connection) {
     if (!event.ParseFromString(bytes)) return;
     if (event.has_phase_begun()) daemon_.operations.SetPhase(id, event.phase_begun().name());
   };
-  // The program cannot be brought back while CRIU holds it.
+  // Recovery must wait for CRIU to exit, because CRIU holds the program stopped until then.
   auto criu = std::make_shared<UniqueFd>(PidfdOfPeer(connection.get()));
   auto on_end = [this, id, work, criu](const Result<std::string>& reply, bool lost) {
     daemon_.operations.Finish(id);

@@ -12,16 +12,16 @@ namespace stasis::api {
 
 class CriuListener {
  public:
-  // Replaces the socket. The daemon's own socket must be there already: its lock keeps other
-  // daemons out.
+  // Replaces the socket. Call this after the daemon has created its own socket, because the lock of
+  // that socket excludes other daemons.
   static Result<std::unique_ptr<CriuListener>> Start(DaemonContext& daemon);
   ~CriuListener() { Stop(); }
 
-  // Readable when a connection waits; call Accept() then.
+  // This descriptor is readable when a connection waits; call Accept() then.
   int listener() const { return listener_.get(); }
   // Returns false if descriptors are used up, so that the caller pauses before the next attempt.
   bool Accept();
-  // Removes the socket. Holds under way continue.
+  // Removes the socket. Holds in progress continue.
   void Stop();
 
  private:

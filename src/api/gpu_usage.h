@@ -27,11 +27,11 @@ struct GpuUsages {
   std::map<std::string, GpuUsage> by_name;
   std::string problem;  // why figures are missing
 };
-// Starts the driver's helper only if a process has loaded the driver's library. `roots` holds the
-// first process of each tree by the name of the tree.
+// Starts the driver's helper only if a process has loaded the driver's library. `roots` maps
+// the name of each tree to its first process.
 GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
                         const std::map<std::string, process::HostPid>& roots);
-// Of jobs that run, by their ids.
+// Returns the usage of running jobs by their ids.
 GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
                         const std::vector<jobs::Job>& jobs);
 

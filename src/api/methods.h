@@ -55,7 +55,8 @@ Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request);
 // request is empty.
 Result<std::string> Hold(Call& call, const std::string& request);
 
-// Not methods of the service: they change files of the machine with the rights of this process.
+// These are not methods of the service, because they change files of the machine with the rights of
+// this process.
 Result<v1::ContainerSetupResponse> SetUpContainers(Call& call,
                                                    const v1::ContainerSetupRequest& request);
 Result<v1::ContainerSetupResponse> RemoveContainerSetup(Call& call,

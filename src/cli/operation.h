@@ -32,7 +32,7 @@ struct CriuFlags {
 // --assume-unshared of suspend and dump.
 void AddAssumeUnshared(App verb, bool& assume);
 
-// Where container runtimes are reached, for a TARGET that is a container.
+// The state folder and socket of container runtimes, for a TARGET that is a container.
 struct PlaceFlags {
   std::string root;
   std::string containerd_address;

@@ -43,7 +43,7 @@ struct ContainerOptions {
   }
 };
 
-// Returns "wrote PATH" or "PATH was so already".
+// Returns "wrote PATH" or "PATH was set up already".
 std::string Changed(bool changed, const char* done, const char* before, const std::string& path) {
   return changed ? fmt::format("{} {}\n", done, path) : fmt::format("{} {}\n", path, before);
 }
@@ -51,7 +51,7 @@ std::string Changed(bool changed, const char* done, const char* before, const st
 Outcome SetUp(const Globals& globals, const ContainerOptions& options) {
   const v1::ContainerSetupRequest request = options.ToMessage();
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
-  // A misspelt runtime must not change the machine first.
+  // A misspelt runtime is an error before anything is changed.
   STASIS_TRY(api::CheckContainers(call, request));
   STASIS_ASSIGN(const auto response, api::SetUpContainers(call, request));
   STASIS_ASSIGN(const auto checked, api::CheckContainers(call, request));
@@ -63,7 +63,7 @@ Outcome SetUp(const Globals& globals, const ContainerOptions& options) {
     if (finding.level() != "ok") text += FindingText(finding);
   }
   if (checked.ok()) {
-    text += "Containers are checkpointed by their runtimes' own commands now.\n";
+    text += "Container runtimes can checkpoint GPU containers now.\n";
   }
   nlohmann::json document = MessageJson(response);
   document["ok"] = checked.ok();

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// Mounts and variables of devices need no more; older runtimes know it.
+// This version has mounts and variables of devices, and older runtimes know it.
 constexpr char kCdiVersion[] = "0.3.0";
 constexpr char kFolderInContainer[] = "/usr/lib/stasis/agents/";
 
@@ -24,7 +24,7 @@ bool IsOurs(const std::string& text) {
   return object.is_object() && object.contains("kind") && object["kind"] == kCdiKind;
 }
 
-// Specifications may be YAML, which is not parsed here: the words of its line are enough.
+// A specification may be YAML. Instead of parsing YAML, this looks for the line with the kind.
 bool DeclaresKind(const std::string& text) {
   size_t at = text.find(kCdiKind);
   if (at == text.npos) return false;
@@ -33,7 +33,7 @@ bool DeclaresKind(const std::string& text) {
   return before.find("kind") != before.npos && before.find('#') == before.npos;
 }
 
-// Two specifications of one device exclude each other.
+// CDI refuses a device that two specifications declare.
 Status CheckNoOther(const std::string& folder) {
   const auto names = ListDir(folder);
   if (!names) return {};  // the folder does not exist yet
@@ -59,7 +59,7 @@ std::string LibraryInContainer(const std::string& library) {
 
 std::string CdiSpecification(const std::string& library) {
   const std::filesystem::path inside = LibraryInContainer(library);
-  // The members in the order of CDI's own documents.
+  // The members have the order of CDI's own documents.
   nlohmann::ordered_json mount = {
       {"hostPath", std::filesystem::path(library).parent_path().string()},
       {"containerPath", inside.parent_path().string()},
@@ -80,7 +80,7 @@ Result<CdiInstalled> InstallCdi(const std::string& folder, const std::string& li
   const std::string path = folder + "/" + kCdiFile;
   STASIS_ASSIGN(const std::string before, ReadSharedFile(path));
   if (!before.empty() && !IsOurs(before)) {
-    return Fail(Code::kFailedPrecondition, path + " is no specification of " + kCdiKind,
+    return Fail(Code::kFailedPrecondition, path + " is not a specification of " + kCdiKind,
                 "move it away: Stasis overwrites only a file of its own");
   }
   STASIS_TRY(CheckNoOther(folder));

@@ -26,16 +26,16 @@ std::string LibraryInContainer(const std::string& library);
 
 struct CdiInstalled {
   std::string path;      // of the specification
-  bool written = false;  // false: it was there already
+  bool written = false;  // false if the file was the same already
 };
-// Writes the specification. kFailedPrecondition if its file is of somebody else, or if another file
-// of the folder declares the device, which makes CDI refuse both.
+// Writes the specification. Returns kFailedPrecondition if its file belongs to another program, or
+// if another file of the folder declares the device. CDI refuses a device that two files declare.
 Result<CdiInstalled> InstallCdi(const std::string& folder, const std::string& library);
-// Removes the specification, if it is Stasis's. Returns false if there was none.
+// Removes the specification if Stasis wrote it. Returns false if there was none.
 Result<bool> RemoveCdi(const std::string& folder);
 
-// Returns the path on this machine of the library that the installed specification names; empty if
-// there is no specification of Stasis.
+// Returns the path on this machine of the library in the installed specification. Returns an empty
+// string if there is no specification of Stasis.
 Result<std::string> LibraryOfCdi(const std::string& folder);
 
 }  // namespace stasis::containers

@@ -60,7 +60,8 @@ Status WriteRuncImage(const CheckpointRequest& request) {
   return WriteFileDurably(request.image + "/" + kRuncImageFile, document.dump(1) + "\n");
 }
 
-// Where CRIU's log of a failed command is: podman's beside the container, runc's in the image.
+// Returns the path of CRIU's log of a failed command: podman keeps it in the container's folder,
+// runc in the image.
 std::string CriuLogOf(const Container& container, const std::string& image, const char* log) {
   switch (container.reference.runtime) {
     case Runtime::kPodman:
@@ -73,7 +74,7 @@ std::string CriuLogOf(const Container& container, const std::string& image, cons
   return {};
 }
 
-// The failure of a runtime's command, in the words of the layer that knows best.
+// Returns the error of a runtime's command, with CRIU's reason if its log has one.
 tl::unexpected<Error> FailCommand(const Words& command, const CommandOutput& output,
                                   const std::string& log) {
   std::string why;
@@ -81,13 +82,13 @@ tl::unexpected<Error> FailCommand(const Words& command, const CommandOutput& out
     if (auto text = ReadFile(log, kMaxLogBytes)) why = ReasonInCriuLog(*text);
   }
   if (why.empty()) why = ReasonInCriuLog(output.err);
-  // runc's line goes on with the name of CRIU's log, which was read.
+  // Omits the name of CRIU's log at the end of runc's line, because that log was read.
   const std::string reason = output.Reason();
   std::string message =
       fmt::format("{}: {}", command.front(), reason.substr(0, reason.find("\\nlog file")));
   if (!why.empty()) message += "; CRIU: " + why;
   return Fail(Code::kUnavailable, Domain::kCriu, output.status, std::move(message),
-              "`stasis container check` looks at the set-up");
+              "`stasis container check` checks the set-up");
 }
 
 Result<CommandOutput> RunRuntime(CommandRunner& runner, const Words& command,
@@ -95,7 +96,7 @@ Result<CommandOutput> RunRuntime(CommandRunner& runner, const Words& command,
   auto output = runner.Run(command, options);
   if (!output && output.error().code == Code::kDeadlineExceeded) {
     output.error().not_undone = true;
-    output.error().hint = "look with `stasis ps --containers` what became of the container";
+    output.error().hint = "`stasis ps --containers` shows the state of the container";
   }
   return output;
 }
@@ -156,7 +157,7 @@ Status Checkpoint(CommandRunner& runner, const CheckpointRequest& request,
 Result<RuncImage> ReadRuncImage(const std::string& folder) {
   auto text = ReadFile(folder + "/" + kRuncImageFile, 1u << 20);
   if (!text) {
-    return Fail(Code::kNotFound, folder + " is no image of a container");
+    return Fail(Code::kNotFound, folder + " is not an image of a container");
   }
   const auto document = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   RuncImage image;
@@ -234,7 +235,8 @@ Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
   STASIS_ASSIGN(const Words command, RestoreCommand(request));
   CommandOptions options{deadline, {}};
   const bool runc = request.reference.runtime == Runtime::kRunc;
-  // runc's container inherits its output: it must not hold the pipes of this process.
+  // A container of runc inherits the output of the command. It must not inherit pipes of this
+  // process.
   if (runc) options.output_file = request.output.empty() ? "/dev/null" : request.output;
   STASIS_ASSIGN(const CommandOutput output, RunRuntime(runner, command, options));
   Reference reference = request.reference;
@@ -249,7 +251,7 @@ Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
     return FailCommand(command, output, CriuLogOf(container, request.runc_image, "restore.log"));
   }
   if (!request.archive.empty() && request.new_name.empty()) {
-    // podman prints the id of what it has imported.
+    // podman prints the id of the imported container.
     std::istringstream words(output.out);
     words >> reference.name;
   }

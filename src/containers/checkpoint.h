@@ -1,5 +1,5 @@
-// Checkpoints and restores containers by the runtimes' own commands. The GPU state goes with it by
-// the plugin of CRIU (docs/containers.md).
+// Checkpoints and restores containers by the runtimes' own commands. CRIU's plugin saves and
+// restores the GPU state (docs/containers.md).
 #pragma once
 
 #include <optional>
@@ -27,16 +27,16 @@ struct CheckpointRequest {
   std::string compress;  // of podman's archive: "none" or "zstd"
 };
 
-// Returns the command that checkpoints the container. kUnimplemented if its runtime cannot do it as
-// requested.
+// Returns the command that checkpoints the container. Returns kUnimplemented if the runtime has no
+// command for the request.
 Result<std::vector<std::string>> CheckpointCommand(const CheckpointRequest& request);
-// Runs that command. A failed one leaves no image of runc.
+// Runs that command. A failed command leaves no image of runc.
 Status Checkpoint(CommandRunner& runner, const CheckpointRequest& request,
                   const Deadline& deadline);
 
-// A checkpoint of runc is a folder, which needs to know more than CRIU's files:
+// A checkpoint of runc is a folder, with data for the restore beside CRIU's files:
 //
-//   FOLDER/container.json   what is recorded here
+//   FOLDER/container.json   this structure
 //   FOLDER/checkpoint/      CRIU's images, and GPU data
 struct RuncImage {
   std::string id;
@@ -45,9 +45,9 @@ struct RuncImage {
   int64_t time_ms = 0;
 };
 inline constexpr char kRuncImageFile[] = "container.json";
-// kNotFound if the folder is no such image.
+// Returns kNotFound if the folder is not such an image.
 Result<RuncImage> ReadRuncImage(const std::string& folder);
-// Returns the path of the latest image of that container below `folder`. kNotFound if there is
+// Returns the path of the latest image of that container below `folder`, or kNotFound if there is
 // none.
 Result<std::string> LatestRuncImage(const std::string& folder, const std::string& id);
 
@@ -70,8 +70,8 @@ Result<std::vector<std::string>> RestoreCommand(const RestoreRequest& request);
 Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
                          const Deadline& deadline);
 
-// Returns the sentence in CRIU's log that says best why it failed: the last one of the plugin of
-// Stasis, else CRIU's first error. Empty if there is none.
+// Returns the line of CRIU's log with the cause of a failure: the last line of the plugin of
+// Stasis, otherwise CRIU's first error. Returns an empty string if there is none.
 std::string ReasonInCriuLog(const std::string& log);
 
 }  // namespace stasis::containers

@@ -34,8 +34,8 @@ std::vector<std::string> FoldersOf(const std::string& path) {
   return folders;
 }
 
-// This process's PATH with the usual folders behind it: a daemon or a cron job may have a short
-// one.
+// Returns this process's PATH followed by the usual folders, because a daemon or a cron job may
+// have a short PATH.
 std::string SearchPath() {
   const char* own = ::secure_getenv("PATH");
   std::vector<std::string> folders = FoldersOf(own == nullptr ? "" : own);
@@ -66,7 +66,7 @@ std::vector<std::string> Environment() {
   return kept;
 }
 
-// Reads what is there into `out`. Returns false at the end of the stream.
+// Appends all available data to `out`. Returns false at the end of the stream.
 Result<bool> Drain(int fd, std::string& out) {
   char buffer[64 << 10];
   for (;;) {
@@ -89,14 +89,14 @@ struct Pipe {
     int fds[2];
     if (::pipe2(fds, O_CLOEXEC) != 0) return FailErrno(errno, "make a pipe");
     Pipe pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
-    // Only our end: a command may not expect EAGAIN.
+    // Only this process's end is non-blocking, because a command may not expect EAGAIN.
     if (::fcntl(fds[0], F_SETFL, O_NONBLOCK) != 0) return FailErrno(errno, "fcntl");
     return pipe;
   }
 };
 
-// Ends the command and everything of its process group. Programs that it has started in sessions
-// of their own, such as a container, are not touched.
+// Kills the command and its process group. Programs that it has started in their own sessions, such
+// as a container, run on.
 void EndGroup(Subprocess& child) {
   ::kill(-child.pid(), SIGTERM);
   if (child.Wait(Deadline::In(kExitTimeout))) return;
@@ -141,7 +141,7 @@ class SystemRunner final : public CommandRunner {
     spawn.env = Environment();
     spawn.fds = {{1, file ? file.get() : out.write_end.get()},
                  {2, file ? file.get() : err.write_end.get()}};
-    // Ctrl-C in the user's terminal must not end a checkpoint in the middle.
+    // Ctrl-C in the user's terminal must not interrupt a checkpoint.
     spawn.new_session = true;
     STASIS_ASSIGN(Subprocess child, Subprocess::Spawn(spawn));
     out.write_end.Reset();
@@ -157,7 +157,8 @@ class SystemRunner final : public CommandRunner {
     return output;
   }
 
-  // Waits for the end of the command, not of its output: what it leaves running may hold its pipes.
+  // Waits for the end of the command, not of its output, because programs that it leaves running
+  // may hold its pipes.
   static Result<int> Collect(Subprocess& child, int out, int err, const Deadline& deadline,
                              CommandOutput& output) {
     pollfd polled[] = {{child.pidfd(), POLLIN, 0}, {out, POLLIN, 0}, {err, POLLIN, 0}};
@@ -178,7 +179,7 @@ class SystemRunner final : public CommandRunner {
 }  // namespace
 
 std::string CommandOutput::Reason() const {
-  // The last line that says something; runtimes print warnings before it.
+  // Takes the last line that is not empty, because runtimes print warnings before it.
   std::istringstream lines(err);
   std::string last;
   for (std::string line; std::getline(lines, line);) {

@@ -16,7 +16,7 @@ struct CommandOutput {
   std::string err;
 
   bool ok() const { return status == 0; }
-  // Returns what the command said about its failure, in one line; if it said nothing, how it ended.
+  // Returns one line about the failure: the last line of the command's output, or its exit status.
   std::string Reason() const;
 };
 
@@ -27,30 +27,32 @@ struct CommandOptions {
   std::string output_file;
 };
 
-// An interface, so that the code above it is tested without a runtime.
+// An interface, so that tests can run without a runtime.
 class CommandRunner {
  public:
   virtual ~CommandRunner() = default;
 
-  // Returns the path of a program, searched for in the folders of `path` as in PATH; empty: in this
-  // process's PATH and then in the usual folders. Returns an empty string if there is none.
+  // Searches the folders of `path`, a list as in PATH, for a program and returns its path. If
+  // `path` is empty, searches this process's PATH and then the usual folders. Returns an empty
+  // string if the program is not found.
   virtual std::string Find(const std::string& program, const std::string& path = "") = 0;
 
-  // Runs a command to its end. argv[0] is searched for as above: kNotFound if there is none. A
-  // command that fails is no error. kDeadlineExceeded if it does not end in time; its process group
-  // is then killed. kResourceExhausted if it prints more than kMaxOutputBytes.
+  // Runs a command to its end and searches for argv[0] as Find() does. Returns an error if the
+  // program is not found (kNotFound), if the command does not end in time (kDeadlineExceeded; its
+  // process group is killed), or if it prints more than kMaxOutputBytes (kResourceExhausted). A
+  // command that fails is not an error.
   virtual Result<CommandOutput> Run(const std::vector<std::string>& argv,
                                     const CommandOptions& options) = 0;
 };
 
 inline constexpr size_t kMaxOutputBytes = 32u << 20;
 
-// Runs real commands. They get an allow-list of this process's environment: PATH, HOME, and the
-// variables that choose a runtime's configuration and sockets.
+// Runs real commands. They get a part of this process's environment: PATH, HOME, and the variables
+// that choose a runtime's configuration and sockets.
 std::unique_ptr<CommandRunner> MakeCommandRunner();
 
-// Runs a command that has to succeed, and returns its output. The error of a command that fails is
-// kUnavailable with its reason.
+// Runs a command that has to succeed, and returns its output. Returns kUnavailable with the reason
+// if the command fails.
 Result<std::string> RunOk(CommandRunner& runner, const std::vector<std::string>& argv,
                           const Deadline& deadline);
 

@@ -14,12 +14,13 @@ constexpr char kBegin[] =
 constexpr char kEnd[] = "# End of the lines of Stasis.";
 
 struct Line {
-  std::string text;    // as it stands in the file, with its newline
+  std::string text;    // the unchanged line, with its newline
   std::string option;  // empty: a comment, or blank
   std::string value;
 };
 
-// A word of a line: CRIU takes quotes off. Returns an empty string at the end or at a comment.
+// Returns the next word of a line without quotes, as CRIU reads it. Returns an empty string at the
+// end and at a comment.
 std::string NextWord(const std::string& text, size_t& at) {
   while (at < text.size() && (text[at] == ' ' || text[at] == '\t' || text[at] == '\r')) ++at;
   if (at >= text.size() || text[at] == '#') return {};
@@ -60,8 +61,8 @@ bool Is(const Line& line, const char* comment) {
 
 bool IsOption(const Line& line) { return line.option == "libdir" || line.option == "timeout"; }
 
-// Calls `visit` for each line, with true for those between our comments, comments included. A line
-// that somebody has put there himself is his.
+// Calls `visit` for each line, with true for the lines that Stasis wrote: the two comments and the
+// options between them. Other lines between the comments count as the user's.
 template <class Visit>
 void ForEach(const std::vector<Line>& lines, const Visit& visit) {
   bool inside = false;

@@ -15,23 +15,23 @@
 namespace stasis::containers {
 
 inline constexpr char kCriuConfig[] = "/etc/criu/default.conf";
-// A program whose tree takes more than CRIU's usual 10 s to stop is not given up.
+// The time limit in seconds for stopping a program, instead of CRIU's default of 10.
 inline constexpr int kCriuTimeoutS = 600;
 
 struct CriuConfig {
-  std::string libdir;          // the value that CRIU uses; empty if none
+  std::string libdir;          // the value that CRIU uses; empty if absent
   std::optional<int> timeout;  // likewise
-  bool has_ours = false;       // the lines of Stasis are there
+  bool has_ours = false;       // true if the file has the lines of Stasis
   bool libdir_is_ours = false;
 };
 
-// Reads the settings of the file's text as CRIU does: one option a line, `#` begins a comment, and
-// the last one of a name counts.
+// Parses the text of the file as CRIU does: each line has one option, `#` begins a comment, and the
+// last occurrence of an option counts.
 CriuConfig ReadCriuConfig(const std::string& text);
 
-// Returns the text with the lines of Stasis for this folder of plugins. A timeout of somebody else
-// is kept in the place of ours. kFailedPrecondition if another libdir stands there: CRIU loads
-// plugins from one folder only. `path` is for messages.
+// Returns the text with the lines of Stasis for this folder of plugins. A timeout that is set
+// outside of these lines is kept, and Stasis adds none. Returns kFailedPrecondition if another
+// libdir is set, because CRIU loads plugins from one folder only. `path` is for messages.
 Result<std::string> AddToCriuConfig(const std::string& text, const std::string& libdir,
                                     const std::string& path);
 // Returns the text without the lines of Stasis.

@@ -13,7 +13,8 @@ namespace {
 constexpr size_t kIdLength = 64, kShortId = 12;
 constexpr size_t kMaxStateBytes = 4u << 20;
 
-// How a runtime names the control group of a container: PREFIX ID, with systemd also ".scope".
+// The name that a runtime gives the control group of a container: PREFIX ID, with systemd also
+// ".scope".
 struct GroupName {
   const char* prefix;
   const char* runtime;
@@ -36,14 +37,14 @@ Identity Named(const GroupName& row, const std::string& id) {
   const std::string shortened = id.substr(0, kShortId);
   Identity identity{fmt::format("{} container {}", row.runtime, shortened), {}, {}};
   if (row.called) {
-    // containerd takes only whole ids.
+    // containerd accepts only complete ids.
     const bool whole = *row.called == Runtime::kContainerd;
     identity.reference = Reference{*row.called, whole ? id : shortened, row.containerd_namespace};
   }
   return identity;
 }
 
-// One component of a path of control groups.
+// Parses one component of a control group's path.
 std::optional<Identity> IdentifyComponent(std::string component, const std::string& parent) {
   if (component.ends_with(".scope")) component.resize(component.size() - 6);
   for (const GroupName& row : kGroupNames) {
@@ -58,7 +59,7 @@ std::optional<Identity> IdentifyComponent(std::string component, const std::stri
   return std::nullopt;
 }
 
-// A container in a state folder of runc, which has a file for each: FOLDER/ID/state.json.
+// Searches a state folder of runc, which has a file for each container: FOLDER/ID/state.json.
 std::optional<std::string> FindInState(const std::string& folder, process::HostPid init) {
   auto ids = ListDir(folder);
   if (!ids) return std::nullopt;
@@ -85,15 +86,15 @@ std::optional<Identity> IdentifyByState(process::HostPid init, const std::string
     }
   }
   if (auto id = FindInState(root + "/run/runc", init)) {
-    // podman runs containers with runc, by their whole ids.
+    // podman runs containers with runc, and gives them their complete ids.
     if (IsId(*id)) return Named(kGroupNames[0], *id);
     return Identity{fmt::format("runc container {}", *id), Reference{Runtime::kRunc, *id, {}}, {}};
   }
   return std::nullopt;
 }
 
-// Returns the process with number 1 in the pid namespace of `pid`, found upwards from it. A process
-// that `exec` brought into a container has no parent there.
+// Returns the ancestor of `pid` that has number 1 in the pid namespace of `pid`. A process that
+// `exec` started in a container has no such ancestor.
 process::HostPid InitAbove(process::HostPid pid, const std::string& root) {
   for (int steps = 0; steps < 1000; ++steps) {
     auto text = ReadFile(root + "/proc/" + process::ToString(pid) + "/status", 64u << 10);

@@ -1,5 +1,5 @@
-// Finds the container that a process belongs to, to tell the user what to type instead of a process
-// id.
+// Finds the container of a process, so that a message can name it as a TARGET instead of the
+// process id.
 #pragma once
 
 #include <optional>
@@ -11,20 +11,20 @@
 
 namespace stasis::containers {
 
-// What /proc and the runtimes' state folders say about a process in a container.
+// The container of a process, according to /proc and the runtimes' state folders.
 struct Identity {
-  // "podman container 0123456789ab"; "a container" if nothing names it.
+  // "podman container 0123456789ab"; "a container" if the runtime is not known.
   std::string description;
   // The container as a TARGET; absent for a runtime that Stasis does not call, such as Docker.
   std::optional<Reference> reference;
-  std::string runc_root;  // of a reference to runc that is not in runc's usual folder
+  std::string runc_root;  // for runc: its state folder, if that is not the usual one
 };
 
-// Returns what the control groups of a process, as in /proc/PID/cgroup, say. Nothing if no runtime
-// that Stasis knows has made them.
+// Parses the control groups of a process (/proc/PID/cgroup). Returns nothing if they do not belong
+// to a runtime that Stasis knows.
 std::optional<Identity> IdentifyByControlGroup(const std::string& cgroup_text);
 
-// Returns the container of a process. Nothing if the process is in none. `root` is a prefix for
+// Returns the container of a process, or nothing if the process is in none. `root` is a prefix for
 // /proc and /run, for tests.
 std::optional<Identity> IdentifyContainer(process::HostPid pid, const std::string& root = "");
 

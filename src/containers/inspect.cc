@@ -27,7 +27,7 @@ constexpr char kUseRunc[] =
 // Other files in which a CRIU that runtimes start may find a libdir.
 constexpr const char* kMoreConfigs[] = {"/etc/criu/runc.conf", "/etc/criu/crun.conf"};
 
-// A program and the folders in which a runtime searches for CRIU.
+// The parameters of a check.
 struct Asked {
   CommandRunner& runner;
   const SetupPaths& paths;
@@ -78,7 +78,7 @@ Observation InspectRunc(const Asked& asked) {
   return Describe(asked, "runc", fmt::format("runc {}", FirstVersionText(*output)));
 }
 
-// The program that podman runs containers with.
+// Checks podman, the runtime below it and their CRIU.
 Observation InspectPodman(const Asked& asked) {
   const std::string path = asked.runner.Find("podman");
   if (path.empty()) return NotInstalled(Runtime::kPodman, "podman");
@@ -113,7 +113,7 @@ Observation InspectPodman(const Asked& asked) {
   return Describe(asked, "podman", what);
 }
 
-// Returns PATH of the daemon of containerd, whose shims search it for CRIU.
+// Returns the PATH of containerd's daemon. The daemon's shims search it for CRIU.
 std::string PathOfContainerd(const SetupPaths& paths) {
   auto pids = paths.root.empty() ? process::ListProcesses()
                                  : Result<std::vector<process::HostPid>>(Fail(Code::kNotFound, ""));

@@ -1,5 +1,5 @@
-// Checks whether the container runtimes of this machine can checkpoint GPU programs with Stasis
-// inside.
+// Checks whether the container runtimes of this machine can checkpoint GPU programs with CRIU's
+// plugin.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace stasis::containers {
 
-// The files of the set-up. A test names others.
+// The files of the set-up. Tests use other paths.
 struct SetupPaths {
   std::string criu_config;    // /etc/criu/default.conf
   std::string cdi_folder;     // /etc/cdi
   std::string plugin_folder;  // lib/stasis/criu of the installation
-  std::string bundled_criu;   // the CRIU of the installation; empty: none
+  std::string bundled_criu;   // the CRIU of the installation; empty if it has none
   std::string root;           // prefix for /proc and /run; empty: this machine's
 };
 
-// Returns the usual ones of this installation.
+// Returns the default paths of this installation.
 Result<SetupPaths> UsualSetupPaths();
 
 inline constexpr char kPlugin[] = "stasis_plugin.so";
@@ -30,7 +30,7 @@ struct Observation {
   std::string id;
   Level level = Level::kOk;
   std::string found;
-  std::string fix;  // empty if nothing needs fixing, or the kind's own fix is meant
+  std::string fix;  // empty if nothing needs fixing, or if the default fix of the finding applies
 };
 
 // "1.1.5+ds1-1" is at least {1, 1}.
@@ -39,22 +39,22 @@ struct ProgramVersion {
   int minor = 0;
   auto operator<=>(const ProgramVersion&) const = default;
 };
-// Returns the first version number in a text, such as the output of `criu --version`. {0, 0} if
+// Returns the first version number in a text, such as the output of `criu --version`, or {0, 0} if
 // there is none.
 ProgramVersion FirstVersion(const std::string& text);
-// Returns the same as it is written: "4.2.1".
+// Returns the first version number as text: "4.2.1".
 std::string FirstVersionText(const std::string& text);
 
-// The CRIU that calls the plugin.
+// The oldest CRIU that calls the plugin.
 inline constexpr ProgramVersion kLeastCriu{4, 0};
 
-// Returns true if `container setup` was done here.
+// Returns true if `container setup` was run on this machine.
 bool IsSetUp(const SetupPaths& paths);
 
 // Checks the files of the set-up: CRIU's configuration, the plugin, the CDI specification.
 std::vector<Observation> InspectSetup(const SetupPaths& paths);
-// Checks the given runtimes, or with an empty list those that are installed. One that was named and
-// is not installed is kCannot.
+// Checks the given runtimes, or all installed ones if the list is empty. A given runtime that is
+// not installed results in kCannot.
 std::vector<Observation> InspectRuntimes(CommandRunner& runner, const SetupPaths& paths,
                                          const Places& places, const std::vector<Runtime>& runtimes,
                                          const Deadline& deadline);

@@ -16,7 +16,7 @@ inline constexpr Runtime kRuntimes[] = {Runtime::kPodman, Runtime::kContainerd, 
 
 // Returns "podman", "containerd" or "runc".
 std::string_view RuntimeName(Runtime runtime);
-// A usage error if there is no such runtime.
+// Returns a usage error if there is no such runtime.
 Result<Runtime> ParseRuntime(const std::string& name);
 
 inline constexpr char kDefaultNamespace[] = "default";
@@ -24,26 +24,26 @@ inline constexpr char kDefaultNamespace[] = "default";
 struct Reference {
   Runtime runtime = Runtime::kPodman;
   std::string name;                  // a name or an id, as the runtime takes it
-  std::string containerd_namespace;  // of containerd only, where it is never empty
+  std::string containerd_namespace;  // for containerd, never empty; otherwise empty
 
   // Returns the TARGET. containerd's default namespace is left out.
   std::string ToString() const;
   bool operator==(const Reference&) const = default;
 };
 
-// Returns true for a text that names a runtime before a colon. No job's name has a colon.
+// Returns true if the text begins with a word and a colon. Names of jobs have no colon.
 bool IsReference(std::string_view text);
-// A usage error names what is wrong.
+// Returns a usage error if the text is not a valid reference.
 Result<Reference> ParseReference(const std::string& text);
 
-// How runtimes are reached, if not at their usual places.
+// The state folder and socket of runtimes, if they are not the default ones.
 struct Places {
   std::string runc_root;           // --root of runc
   std::string containerd_address;  // the socket of containerd
 };
 
-// Returns the path of containerd's socket: that of `places`, else of CONTAINERD_ADDRESS, else the
-// usual one.
+// Returns the path of containerd's socket: from `places`, otherwise from CONTAINERD_ADDRESS,
+// otherwise the default path.
 std::string ContainerdSocket(const Places& places);
 
 // Returns the beginning of a command for the runtime: `podman`, `runc --root R`, `ctr -a A -n NS`.

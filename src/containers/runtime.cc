@@ -58,7 +58,7 @@ tl::unexpected<Error> FailMissing(const Reference& reference, const std::string&
               "`stasis ps --containers` lists them");
 }
 
-// Returns true for what runtimes say of a container that does not exist.
+// Returns true if a runtime's message says that the container does not exist.
 bool SaysMissing(const std::string& reason) {
   for (const char* words : {"no such", "does not exist", "not found"}) {
     if (Lower(reason).find(words) != std::string::npos) return true;
@@ -256,7 +256,7 @@ Listed ListContainers(CommandRunner& runner, const Places& places, const Deadlin
   }
   std::set<pid_t> known;
   for (const Container& container : listed.containers) known.insert(container.pid);
-  // ctr waits ten seconds for a daemon that does not run.
+  // Checked first, because ctr waits ten seconds for a daemon that does not run.
   if (!runner.Find("ctr").empty() && PathExists(ContainerdSocket(places))) {
     Add(listed, Runtime::kContainerd, ListTasks(runner, places, deadline));
   }

@@ -8,16 +8,16 @@
 
 namespace stasis::containers {
 
-// What a set-up or its removal changed.
+// The changes of a set-up or of its removal.
 struct SetupResult {
   bool criu_config_changed = false;
   bool cdi_changed = false;
 };
 
-// `library` is the agent's, by build id. Nothing is changed if one part is refused: all is checked
-// before the first file is written. Doing it again changes nothing.
+// `library` is the path of the agent's library, in the folder of its build id. All checks come
+// before the first write, so a refused set-up changes nothing. A second set-up changes nothing.
 Result<SetupResult> SetUp(const SetupPaths& paths, const std::string& library);
-// The agent's library stays: containers that run use it.
+// Keeps the agent's library, because running containers use it.
 Result<SetupResult> RemoveSetup(const SetupPaths& paths);
 
 }  // namespace stasis::containers

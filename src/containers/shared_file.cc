@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxBytes = 1u << 20;
 
-// The file that a chain of symbolic links ends at; `path` itself if it does not exist.
+// Follows symbolic links and returns the path of the file, or `path` itself if it does not exist.
 std::string Resolved(const std::string& path) {
   std::error_code error;
   auto real = std::filesystem::canonical(path, error);

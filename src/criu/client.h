@@ -105,7 +105,8 @@ class CriuSession {
   virtual Result<process::HostPid> Restore(const RestoreRequest& request,
                                            const NotifyHandler& handler,
                                            const Deadline& deadline) = 0;
-  // After a Dump that succeeded: CRIU was driven by somebody else, who let the program run on.
+  // After a successful Dump: returns true if another program drove CRIU and left the program
+  // running.
   virtual bool left_running() const { return false; }
 };
 

@@ -17,8 +17,8 @@ namespace {
 using Kind = PluginRequest::Kind;
 using std::chrono::seconds;
 
-// The time for the plugin to receive a frame or to let threads run. CRIU itself does nothing else
-// meanwhile.
+// Time limit for the plugin to receive a frame or to let threads run. CRIU does nothing else in
+// that time.
 constexpr seconds kPluginAnswer{20};
 
 struct KindRow {
@@ -45,7 +45,7 @@ stasis_criu_frame FrameOf(uint16_t kind) {
   return frame;
 }
 
-// Without blocking: the plugin waits for the answer, so there is room unless it has died.
+// Does not block. The plugin waits for the answer, so the socket has room unless CRIU has exited.
 void SendFrame(int socket, const stasis_criu_frame& frame) {
   (void)ipc::SendPacket(socket, &frame, sizeof frame, {}, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -110,7 +110,7 @@ class SocketLink final : public PluginLink {
     STASIS_ASSIGN(const PluginRequest running,
                   Next(Deadline::Sooner(deadline, Deadline::In(kPluginAnswer))));
     if (running.kind == Kind::kRunning) return {};
-    return Fail(Code::kInternal, "CRIU's plugin sent another request than expected");
+    return Fail(Code::kInternal, "CRIU's plugin sent an unexpected request");
   }
 
   Status AwaitExit(const Deadline& deadline) override {
@@ -135,7 +135,7 @@ class SocketLink final : public PluginLink {
   }
 
   // Returns false if CRIU has exited or the connection has ended. CRIU's action script shares the
-  // connection and may outlive CRIU; what it sends then is ignored.
+  // connection and may outlive CRIU. Requests that it sends after that are ignored.
   Result<bool> AwaitFrame(const Deadline& deadline) {
     for (;;) {
       pollfd waits[] = {{pidfd_.get(), POLLIN, 0}, {closed_ ? -1 : socket_.get(), POLLIN, 0}};
@@ -146,7 +146,7 @@ class SocketLink final : public PluginLink {
       if (ready > 0) return true;
       if (deadline.passed()) {
         return Fail(Code::kDeadlineExceeded,
-                    fmt::format("CRIU (process {}) does not go on", criu_.value));
+                    fmt::format("CRIU (process {}) does not continue", criu_.value));
       }
     }
   }
@@ -156,10 +156,11 @@ class SocketLink final : public PluginLink {
       return Fail(Code::kInvalidArgument, "CRIU's plugin sent an invalid frame");
     }
     if (frame.version != STASIS_CRIU_VERSION) {
-      return Fail(Code::kUnimplemented,
-                  fmt::format("CRIU's plugin speaks version {} of the protocol, and stasisd {}",
-                              frame.version, STASIS_CRIU_VERSION),
-                  "install the plugin of this version of Stasis");
+      return Fail(
+          Code::kUnimplemented,
+          fmt::format("CRIU's plugin uses version {} of the protocol, and stasisd version {}",
+                      frame.version, STASIS_CRIU_VERSION),
+          "install the plugin of this version of Stasis");
     }
     const auto* row = std::find_if(std::begin(kRequests), std::end(kRequests),
                                    [&](const KindRow& r) { return r.number == frame.kind; });

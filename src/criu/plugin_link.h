@@ -1,4 +1,4 @@
-// The daemon's side of the conversation with CRIU's plugin (plugin_protocol.h). The connection is a
+// The daemon's end of the connection to CRIU's plugin (plugin_protocol.h). The connection is a
 // lease: it ends when CRIU exits.
 #pragma once
 
@@ -28,7 +28,7 @@ struct PluginRequest {
   };
   Kind kind = Kind::kEnd;
   process::HostPid pid;
-  // kPause: it will be left running. kEnd: it stays alive.
+  // kPause: the program will be left running. kEnd: the program stays alive.
   bool stays = false;
 };
 
@@ -36,28 +36,28 @@ class PluginLink {
  public:
   virtual ~PluginLink() = default;
 
-  // Waits for the next request. kUnavailable when CRIU has exited, so that nothing holds the
-  // program stopped any more; kDeadlineExceeded at the deadline.
+  // Waits for the next request. Returns kUnavailable when CRIU has exited and thus no longer stops
+  // the program, and kDeadlineExceeded at the deadline.
   virtual Result<PluginRequest> Next(const Deadline& deadline) = 0;
-  // Each request is answered once. If CRIU has exited, the answer is lost and Next() says so.
-  // Whether the last request is unanswered.
+  // Returns true if the last request has no answer yet. Each request is answered once. If CRIU has
+  // exited, the answer is lost, and Next() returns kUnavailable.
   virtual bool pending() const = 0;
   virtual void Accept() = 0;
   virtual void AnswerNoGpu() = 0;
   virtual void Refuse(const Error& why) = 0;
-  // Asks CRIU to let these threads run, though it holds their processes stopped, and waits until
-  // they do. They are stopped again by the answer to come. kUnavailable if CRIU has exited.
+  // Asks CRIU to let these threads of stopped processes run, and waits until they run. The next
+  // answer stops them again. Returns kUnavailable if CRIU has exited.
   virtual Status LetRun(const std::vector<pid_t>& threads, const Deadline& deadline) = 0;
   // Waits until CRIU has exited. Safe to call from any thread.
   virtual Status AwaitExit(const Deadline& deadline) = 0;
 
-  // CRIU's image folder; valid after the first request.
+  // The descriptor of CRIU's image folder. Valid after the first request.
   virtual int images_fd() const = 0;
   // The CRIU process.
   virtual process::HostPid criu() const = 0;
 };
 
-// Takes a connected socket. kUnavailable if its peer has exited already.
+// Takes a connected socket. Returns kUnavailable if its peer has exited already.
 Result<std::unique_ptr<PluginLink>> MakePluginLink(UniqueFd socket);
 
 }  // namespace stasis::criu

@@ -1,20 +1,20 @@
-/* The protocol between CRIU's plugin (integrations/criu) and stasisd. C, because the plugin links
- * libc only. integrations/criu/README.md describes the conversation.
+/* The protocol between CRIU's plugin (integrations/criu) and stasisd. It is written in C, because
+ * the plugin links libc only. integrations/criu/README.md describes the order of the requests.
  *
  * Each packet of the SOCK_SEQPACKET connection is one frame of fixed size, in host byte order. The
- * plugin and its action script ask, the daemon answers each request before the next one. The first
- * frame of a connection carries the descriptor of CRIU's image folder (SCM_RIGHTS).
+ * plugin and its action script send requests. The daemon answers each request before the next one.
+ * The first frame of a connection carries the descriptor of CRIU's image folder (SCM_RIGHTS).
  *
  *   bytes 0-3    magic      STASIS_CRIU_MAGIC
  *         4-5    version    STASIS_CRIU_VERSION of the sender
  *         6-7    kind       enum stasis_criu_kind
- *         8-11   pid        of a process, as CRIU sees it
+ *         8-11   pid        a process, in CRIU's pid namespace
  *        12-15   value      depends on the kind
  *        16-19   length     bytes used of `text`
  *        20-     text       UTF-8 without NUL, or int32 thread ids; the rest is zero
  *
- * Magic, version, kind and text keep their places in all versions, so that each side can reject
- * the other with a sentence. */
+ * Magic, version, kind and text have the same offsets in all versions, so that each side can reject
+ * another version with a message. */
 #pragma once
 
 #include <stdint.h>

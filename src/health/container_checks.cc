@@ -22,7 +22,7 @@ Finding FindingOf(const containers::Observation& seen) {
   return Finding::Of(seen.id, static_cast<Level>(seen.level), seen.found, seen.fix);
 }
 
-// A machine that was not set up for containers lacks nothing: one finding says that it could be.
+// A machine need not be set up for containers. If it is not, one finding says that it can be.
 void CheckContainers(const Machine& machine, Findings& findings) {
   const containers::SetupPaths& paths = machine.options.containers;
   const auto runner = containers::MakeCommandRunner();

@@ -95,22 +95,22 @@ constexpr Kind kMachine[] = {
      "refused.",
      "end or suspend other programs on that GPU: `stasis gpu ls`"},
     {"containers", "container runtimes on a machine that is not set up for them", "",
-     "CRIU fails on a GPU program in a container. With Stasis's plugin, podman, containerd and "
-     "runc checkpoint it by their own commands.",
+     "CRIU alone cannot checkpoint a GPU program in a container. With the plugin of Stasis, the "
+     "commands of podman, containerd and runc can.",
      "`sudo stasis container setup`, if GPU programs run in containers here"},
     {"container-plugin", "CRIU's plugin of this installation", "checkpoints of containers",
-     "CRIU fails for every container if the folder in its configuration has gone.",
+     "CRIU fails for every container if the folder in its configuration does not exist.",
      "unpack the release again, or `sudo stasis container remove`"},
     {"container-criu", "CRIU's configuration, which all runtimes read",
      "checkpoints of GPU containers", "CRIU loads plugins from the one folder that `libdir` names.",
      "`sudo stasis container setup`"},
-    {"container-cdi", "the CDI device that brings the agent into containers",
+    {"container-cdi", "the CDI device that loads the agent in containers",
      "containers with --device stasis.dev/agent=on",
-     "Without the agent the driver alone carries GPU memory, and a container with several GPU "
+     "Without the agent the driver saves the GPU memory, and a container with several GPU "
      "processes cannot be checkpointed.",
      "`sudo stasis cdi install`"},
     {"podman", "podman, the runtime that it uses, and their CRIU", "checkpoints by podman",
-     "podman checkpoints containers by a runtime that knows CRIU, and by the CRIU on its PATH.",
+     "podman needs a runtime that was compiled with CRIU, and a CRIU on its PATH.",
      "docs/containers.md"},
     {"containerd", "containerd and its CRIU", "checkpoints by containerd",
      "containerd's shims start the CRIU on the daemon's PATH.", "docs/containers.md"},

@@ -18,8 +18,8 @@ struct DumpOptions {
   bool leave_running = false;
   bool full = false;  // write every block, even those that an earlier image has
   store::Compression compression = store::Compression::kNone;
-  // CRIU is driven by somebody else and has folders of its own (hold.h): the image holds the GPU
-  // data only. It is committed before CRIU ends the program or lets it run.
+  // Another program drives CRIU, which writes to its own folders (hold.h). The image holds GPU data
+  // only. It is committed before CRIU ends the program or lets it run.
   bool held = false;
   criu::Options criu;
 };

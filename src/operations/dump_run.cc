@@ -60,7 +60,8 @@ Status DumpRun::ClearDumped() {
 Phase DumpRun::ImageBegin() {
   return {.name = "image-begin",
           .run = [this](PhaseScope&) -> Status {
-            // CRIU has begun to overwrite the files that belong to an earlier dump's GPU data.
+            // CRIU has begun to overwrite its files of an earlier dump, so the GPU data of that
+            // dump is useless.
             if (dump_.held) STASIS_TRY(RemoveTree(operation_.image));
             STASIS_ASSIGN(writer_, store::ImageWriter::Begin(dump_.store, name_));
             STASIS_ASSIGN(cleaner_, checkpoint::StoreCleaner::Start(*writer_, dump_.store));
@@ -395,8 +396,8 @@ Phase DumpRun::AwaitEnd() {
           }};
 }
 
-// The driver of CRIU decides whether the program ends or runs on.
-Phase DumpRun::Settle() {
+// The program that drives CRIU decides whether the dumped program ends or runs on.
+Phase DumpRun::AwaitEndOrReturnGpu() {
   return {.name = "await-end", .timeout = seconds(600), .run = [this](PhaseScope& scope) -> Status {
             if (!left_running_) {
               AwaitStopped(process::WaitForEnd, scope.deadline());
@@ -482,7 +483,7 @@ Plan DumpRun::MakePlan() {
   }
   plan.AddParallel(std::move(beside));
   if (commits_late() && processes.empty()) plan.Add(CpuWrite());
-  plan.Add(dump_.held ? Settle() : commits_late() ? Commit() : AwaitEnd());
+  plan.Add(dump_.held ? AwaitEndOrReturnGpu() : commits_late() ? Commit() : AwaitEnd());
   plan.Add({.name = "tidy", .run = [this](PhaseScope&) -> Status {
               image_process_->End();
               std::string left = RemoveLateFiles();

@@ -30,7 +30,7 @@ using Kind = PluginRequest::Kind;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// From init() to the first PAUSE_DEVICES of a dump CRIU only prepares itself.
+// Time limit from init() to the first PAUSE_DEVICES of a dump, in which CRIU only prepares itself.
 constexpr seconds kBegin{60};
 constexpr seconds kLetRun{20};
 constexpr milliseconds kPollEnd{50};
@@ -49,8 +49,8 @@ Error CriuFailed(const char* what) {
   return error;
 }
 
-// The threads that must run while the GPU state moves, though CRIU holds the program stopped: the
-// agents', and those in which the driver restores.
+// Returns the threads that must run while the GPU state moves, although CRIU has stopped the
+// program: the agents' threads and the driver's restore threads.
 std::vector<pid_t> GpuThreads(const gpu_state::Services& services, process::HostPid root) {
   std::vector<pid_t> found;
   auto tree = process::ReadTree(root);
@@ -73,7 +73,7 @@ bool EndsOrHasEnded(const process::ProcessId& id) {
   return !process::IsAlive(id) || process::WasKilled(id);
 }
 
-// Starts no CRIU: the plugin's is there.
+// Starts no CRIU, because the plugin's CRIU runs already.
 class HeldCriu : public criu::Criu {
  public:
   Status CheckPrivileges() override { return {}; }
@@ -88,18 +88,20 @@ class HeldCriu : public criu::Criu {
   }
 };
 
-// The dump of a CRIU that waits in its first PAUSE_DEVICES.
+// A dump whose CRIU waits in its first PAUSE_DEVICES.
 class HeldDump final : public criu::CriuSession {
  public:
   HeldDump(gpu_state::Services& services, PluginLink& link) : services_(services), link_(link) {}
 
-  // CRIU takes the time that it needs: `deadline` is not meant for it.
+  // Ignores the deadline, because the runtime decides how long its CRIU may take.
   Status Dump(const criu::DumpRequest& request, const criu::NotifyHandler& handler,
               const Deadline&) override {
-    STASIS_TRY(ReplaceFile(request.log_path, "CRIU was driven by its caller, who has its log.\n"));
+    STASIS_TRY(ReplaceFile(
+        request.log_path,
+        "A container runtime or another program started CRIU. It has the log of CRIU.\n"));
     STASIS_ASSIGN(const process::Stat root, process::ReadStat(request.pid));
     root_ = root.id;
-    // Asked while the program still runs.
+    // The driver can be asked only while the program runs.
     threads_ = GpuThreads(services_, request.pid);
     link_.Accept();
     for (;;) {
@@ -132,7 +134,7 @@ class HeldDump final : public criu::CriuSession {
     failed_ = status;
   }
 
-  // A process may have begun to use a GPU since the tree was suspended.
+  // Checks that the process has not begun to use a GPU since the tree was suspended.
   Status CheckAway(process::HostPid pid) {
     STASIS_ASSIGN(auto held, services_.device->DeviceFilesHeld(pid));
     if (held.empty()) return {};
@@ -152,14 +154,14 @@ class HeldDump final : public criu::CriuSession {
     return {};
   }
 
-  // CRIU has ended without a word, and the kernel has let the program go.
+  // CRIU has exited without an END request, and the kernel has detached it from the program.
   Status Lost(Error error) {
     if (!committed_) return failed_ ? Status(Fail(std::move(error))) : failed_;
     left_running_ = !EndsOrHasEnded(root_);
     return {};
   }
 
-  // CRIU still holds the program. `stays`: it will let it run.
+  // CRIU still holds the program. If `stays`, it will let the program run.
   Status End(bool stays) {
     if (committed_ && !stays) {
       link_.Accept();
@@ -182,7 +184,7 @@ class HeldDump final : public criu::CriuSession {
   PluginLink& link_;
   process::ProcessId root_;
   std::vector<pid_t> threads_;
-  Status failed_;  // why the dump cannot succeed any more
+  Status failed_;  // the reason why the dump can no longer succeed
   bool committed_ = false;
   bool left_running_ = false;
 };
@@ -202,7 +204,7 @@ class HeldDumpCriu final : public HeldCriu {
   PluginLink& link_;
 };
 
-// The restore of a CRIU that waits in the plugin's init().
+// A restore whose CRIU waits in the plugin's init().
 class HeldRestore final : public criu::CriuSession {
  public:
   HeldRestore(gpu_state::Services& services, PluginLink& link) : services_(services), link_(link) {}
@@ -210,7 +212,7 @@ class HeldRestore final : public criu::CriuSession {
   Status Dump(const criu::DumpRequest&, const criu::NotifyHandler&, const Deadline&) override {
     return Fail(Code::kInternal, "this CRIU does not dump");
   }
-  // Returns when all threads stand at the end of their restore.
+  // Returns when all threads are stopped at the end of their restore.
   Result<process::HostPid> Restore(const criu::RestoreRequest&, const criu::NotifyHandler& handler,
                                    const Deadline&) override {
     link_.Accept();
@@ -247,8 +249,9 @@ class HeldRestore final : public criu::CriuSession {
   PluginLink& link_;
 };
 
-// In the place of a shim: the restored program hangs below its container's parent. If CRIU is
-// killed the kernel lets the incomplete program run, so a thread kills it at once.
+// Takes the place of a shim, which a restored container does not have. If CRIU is killed, the
+// kernel lets the incomplete program run; therefore a thread watches CRIU and kills the program at
+// once.
 class HeldHost final : public RestoreHost {
  public:
   HeldHost(gpu_state::Services& services, PluginLink& link) : services_(services), link_(link) {}
@@ -264,13 +267,13 @@ class HeldHost final : public RestoreHost {
     return {};
   }
   bool root_ended() const override { return !process::IsAlive(root_); }
-  // The request is answered by Hold::Answer.
+  // Hold::Answer() answers the request.
   Status Commit(const Deadline&) override {
     StopWatching();
     if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
     return Fail(Code::kUnavailable, "CRIU was killed before the program was complete");
   }
-  // The processes of a CRIU that lives end when it has its answer.
+  // While CRIU lives, the killed processes end only after CRIU has its answer.
   Status Abort(const Deadline&) override {
     StopWatching();
     Kill();
@@ -324,7 +327,7 @@ class HeldHosts final : public RestoreHosts {
 };
 
 // CRIU mounts the control groups into its image folder during a restore. A CRIU that was killed
-// leaves these mounts, and then nobody can remove the folder.
+// leaves these mounts behind, and they prevent the removal of the folder.
 void RemoveCgroupYard(const std::string& images) {
   auto names = ListDir(images);
   if (!names) return;
@@ -336,11 +339,12 @@ void RemoveCgroupYard(const std::string& images) {
   }
 }
 
-// The path of CRIU's image folder, which must mean the same here: recovery opens it by its path.
+// Returns the path of CRIU's image folder. It must lead to the same folder in this process, because
+// recovery opens the folder by its path.
 Result<std::string> PathOf(int folder) {
   STASIS_ASSIGN(std::string path, ReadLink(fmt::format("/proc/self/fd/{}", folder)));
   struct stat by_fd, by_path;
-  if (::fstat(folder, &by_fd) != 0) return FailErrno(errno, "look at CRIU's image folder");
+  if (::fstat(folder, &by_fd) != 0) return FailErrno(errno, "stat CRIU's image folder");
   if (::stat(path.c_str(), &by_path) == 0 && FileId::Of(by_fd) == FileId::Of(by_path)) return path;
   return Fail(Code::kUnimplemented,
               fmt::format("stasisd does not have CRIU's image folder {}: it is in another mount "
@@ -413,7 +417,7 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
   RestoreOptions restore;
   restore.image = target_;
   restore.held = true;
-  // CRIU's own files are as trusted, by the one who drives it.
+  // The program that drives CRIU trusts CRIU's files of the same folder, too.
   restore.trust_image = true;
   session.criu = std::make_shared<HeldCriu>();
   session.restore_hosts = std::make_shared<HeldHosts>(session.services, *link_);

@@ -1,10 +1,10 @@
-// Hold for dump and hold for restore: the GPU side of a checkpoint whose CRIU is driven by somebody
-// else, usually a container runtime. CRIU's plugin (integrations/criu) says over a connection what
-// CRIU is about to do. The plans are those of dump and restore, behind the same interfaces: here
-// CriuSession and RestoreHost speak with the plugin instead of starting CRIU.
+// Hold for dump and hold for restore: the GPU side of a checkpoint in which another program,
+// usually a container runtime, drives CRIU. CRIU's plugin (integrations/criu) sends a request
+// before each step of CRIU. The plans are those of dump and restore, behind the same interfaces:
+// here CriuSession and RestoreHost talk to the plugin instead of starting CRIU.
 //
-// The connection is a lease. If CRIU exits before the commit, everything is rolled back to the
-// recorded state; after it, the program ends or runs.
+// The connection is a lease. If CRIU exits before the commit, the recorded state of the program is
+// restored. If CRIU exits after the commit, the program has ended, or it runs on with its GPU.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ namespace stasis::operations {
 
 class Hold {
  public:
-  // Waits until the plugin has said what CRIU does. kUnavailable if CRIU exits before a program
-  // is touched, which is no failure.
+  // Waits for the plugin's first requests. Returns kUnavailable if CRIU exits before a program is
+  // changed. That is no failure.
   static Result<std::unique_ptr<Hold>> Open(std::shared_ptr<criu::PluginLink> link);
   static Result<std::unique_ptr<Hold>> Open(UniqueFd connection);
 
@@ -31,7 +31,7 @@ class Hold {
   // The process id, or the image's path.
   const std::string& target() const { return target_; }
 
-  // May be repeated after a failure, as RunInSession does, until the program is held.
+  // May be called again after a failure, as RunInSession does, until the program is held.
   Result<OperationResult> Run(Session& session, store::Compression compression,
                               const OperationOptions& options);
   // Answers the request that waits for the end of the operation.

@@ -1,4 +1,4 @@
-// Dumps and restores whose CRIU, driven by somebody else, is a fake plugin.
+// Dumps and restores in which a fake plugin drives CRIU.
 #include "operations/hold.h"
 
 #include "operations/testing/fake_plugin.h"
@@ -36,11 +36,11 @@ void KillProgram(World& world) {
   for (const auto& id : ids) fakes::Sleepers::Kill(id);
 }
 
-// What happens in a dump.
+// The course of a dump.
 struct Script {
   bool leave_running = false;
   bool refused_after_commit = false;  // by another action script
-  bool opens_gpu_file = false;        // a process does, before CRIU stops it
+  bool opens_gpu_file = false;        // by a process, before CRIU stops it
 };
 
 std::shared_ptr<fakes::FakePlugin> Dumper(World& world, Script script = {}) {
@@ -149,7 +149,7 @@ TEST(HoldTest, AProgramWithoutAGpuIsLeftAlone) {
   EXPECT_FALSE(PathExists(DataOf(*world)));
 }
 
-// Either the data is complete and the program has ended, or the program is as it was before.
+// Checks that the data is complete and the program has ended, or that the program is unchanged.
 std::string AfterHold(World& world, const FaultCase& fault, const Result<OperationResult>& done) {
   if (!done && done.error().not_undone) {
     world.log.Unhang();
@@ -234,7 +234,8 @@ TEST_F(HeldRestoreTest, WithoutRoomOnTheGpuCriuDoesNotBegin) {
   EXPECT_EQ(world->log.Count("plugin Restored"), 0);
 }
 
-// Either the program runs, or nothing of it is left and a second attempt succeeds.
+// Checks that the program runs, or that none of its processes is left and a second attempt
+// succeeds.
 std::string AfterHeldRestore(World& world, const FaultCase&, const Result<OperationResult>& done) {
   const auto& process = world.program.At(1);
   if (done) return world.WhyNotAsBefore();

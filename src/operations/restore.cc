@@ -67,7 +67,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
     STASIS_ASSIGN(auto gpus, services.device->Gpus());
     STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
   }
-  // The process ids are those of CRIU's tree, which it checks itself.
+  // If the restore is held, CRIU itself checks that the process ids are free.
   STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns || restore.held));
   if (!options.ignore_memory) {
     STASIS_TRY(gpu_state::RetryWithoutUnusedArenas(

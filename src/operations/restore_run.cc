@@ -231,7 +231,7 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   if (!options_.held) {
     STASIS_TRY(checks::CheckCpuFiles(request.images_dir, caller_, options_.trust_image));
   } else if (has_data()) {
-    // Whatever can be refused is refused before CRIU begins.
+    // All refusals must come before CRIU begins.
     STASIS_TRY(scope.Await(gpu_state::SharedResume::kLoadRoom));
   }
   request.log_path = work_dir_ + "/criu-restore.log";
@@ -245,10 +245,10 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   // CRIU calls this before any process of the program runs.
   auto stopped = [&](criu::Notification& notification) -> Status {
     if (notification.moment != criu::Moment::kPostRestore) return {};
-    // There is no shim that would end the tree of a killed CRIU.
+    // No shim would kill the tree of a killed CRIU.
     if (options_.held) STASIS_TRY(NoteRoot(notification.pid));
     if (has_data()) STASIS_TRY(scope.Await(kDataRead));
-    // This is the last moment at which CRIU takes the tree down by itself.
+    // CRIU kills the tree itself only up to this moment.
     if (has_data() && options_.held) {
       STASIS_TRY(scope.Await(gpu_state::SharedResume::kDataLoad));
     }

@@ -1,4 +1,4 @@
-// Commands of runtimes with prepared answers.
+// A fake with prepared answers to the commands of runtimes.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,14 +13,14 @@ namespace stasis::containers {
 
 class FakeRunner final : public CommandRunner {
  public:
-  // The answer to a command, given as one text with blanks.
+  // Sets the answer to a command, whose words are joined by spaces.
   void Answer(const std::string& command, std::string out) {
     answers_[command] = {0, std::move(out), {}};
   }
   void Refuse(const std::string& command, std::string err, int status = 1 << 8) {
     answers_[command] = {status, {}, std::move(err)};
   }
-  // Makes a program findable on PATH, or on the given folders.
+  // Makes Find() succeed for a program, on PATH or in the given folders.
   void Install(const std::string& program, const std::string& path, const std::string& on = "") {
     programs_[{program, on}] = path;
   }

@@ -1,5 +1,6 @@
-// A fake of CRIU and its plugin: sends requests in order and does what CRIU does after each answer.
-// Its calls are "plugin Pause", "plugin Commit", …; a fault there kills CRIU before the request.
+// A fake of CRIU and its plugin. It sends requests in order and acts as CRIU does after each
+// answer. Its calls are "plugin Pause", "plugin Commit", …; a fault there kills CRIU before the
+// request.
 #pragma once
 
 #include <fcntl.h>
@@ -22,7 +23,7 @@ class FakePlugin final : public criu::PluginLink {
   struct Step {
     std::string name;
     criu::PluginRequest request;
-    // What CRIU does when the request was accepted, and when it was refused.
+    // CRIU's actions after an accepted and after a refused request.
     std::function<void()> accepted = {};
     std::function<void()> refused = {};
   };
@@ -30,7 +31,7 @@ class FakePlugin final : public criu::PluginLink {
   FakePlugin(CallLog& log, const std::string& images)
       : log_(log), images_(::open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {}
 
-  // `make` is called when CRIU comes to this step.
+  // `make` is called when CRIU reaches this step.
   void Add(std::function<Step()> make) { steps_.push_back(std::move(make)); }
   void Add(Step step) {
     Add([step = std::move(step)] { return step; });

@@ -1,4 +1,4 @@
-// What CRIU makes in a restore of a fake program: a stopped process with the old pid.
+// Starts a process as CRIU does in a restore of a fake program: stopped, with the old pid.
 #pragma once
 
 #include <linux/sched.h>
@@ -33,7 +33,7 @@ inline void KillAndReap(pid_t pid) {
   ::waitpid(pid, nullptr, 0);
 }
 
-// Starts the only process of the world's program again, with its GPU state away.
+// Starts the only process of the world's program again. Its GPU state is suspended.
 inline Result<process::HostPid> StartRestored(World& world) {
   auto& process = world.program.At(1);
   const pid_t pid = StartWithPid(process.id.pid.value);
