@@ -10,18 +10,11 @@ import subprocess
 import tarfile
 
 import processes
-from podman import image_archive, mounts, variables
+from containers import mounts, variables
+from podman import image_archive
 from processes import wait_until
 from runc import Runc
 from world import Command, demand
-
-
-def missing():
-    """Returns why containerd cannot be tested here; empty if it can."""
-    for program in ("containerd", "containerd-shim-runc-v2", "ctr", "runc"):
-        if not shutil.which(program):
-            return f"{program} is not installed"
-    return ""
 
 
 def oci_archive(layer, name, path):
@@ -98,8 +91,9 @@ class Containerd(Runc):
         with open(self.folder / "text", "wb") as text:
             self.pump = subprocess.Popen(["cat", pipe], stdout=text)
         self.world.own(self.pump.pid)
-        words = ["run", "--detach", "--null-io", "--snapshotter", "native", "--annotation",
-                 f"org.criu.config={self.config}"]
+        words = ["run", "--detach", "--null-io", "--snapshotter", "native"]
+        for key, value in self.annotations.items():
+            words += ["--annotation", f"{key}={value}"]
         for source, destination, mode in [*mounts(self.world), (self.output, "/output", "rw")]:
             words += ["--mount", f"type=bind,src={source},dst={destination},options=rbind:{mode}"]
         for key, value in variables(self.world).items():

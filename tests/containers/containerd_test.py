@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 
 import cases  # noqa: E402
 import containerd  # noqa: E402
-import isolate  # noqa: E402
+from containers import skip_without  # noqa: E402
 from world import demand  # noqa: E402
 
 VECTOR = ("vector", "--memory", "24M", "--interval", "10")
@@ -41,7 +41,5 @@ def into_another_id(_world, stage):
 
 CASES = [(with_containerd, into_another_id)]
 
-if containerd.missing():
-    print(f"SKIPPED: {containerd.missing()}")
-    sys.exit(isolate.SKIPPED)
+skip_without("containerd", "containerd-shim-runc-v2", "ctr", "runc")
 sys.exit(cases.main(CASES))

@@ -1,11 +1,8 @@
 """CRIU with our plugin and a daemon, as a container runtime finds them."""
 
 import os
-import pathlib
 import shutil
-import subprocess
 
-import isolate
 import processes
 from processes import wait_until
 from programs import Program

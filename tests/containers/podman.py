@@ -6,67 +6,41 @@ import shutil
 import subprocess
 
 import processes
+from containers import make_root, mounts, program_of, variables
 from processes import wait_until
-from runc import AGENT, SYSTEM, Runc, agent_folder
+from runc import Runc
 from world import Command, demand
 
 
-def missing():
-    """Returns why podman cannot be tested here; empty if it can."""
-    for program in ("podman", "runc", "conmon"):
-        if not shutil.which(program):
-            return f"{program} is not installed"
-    return ""
-
-
 def image_archive(folder):
-    """Makes a tar file of a root file system that needs the machine's mounted into it."""
-    empty = folder / "image"
-    for system in SYSTEM:
-        inside = empty / system.strip("/")
-        inside.parent.mkdir(parents=True, exist_ok=True)
-        if os.path.islink(system):
-            inside.symlink_to(os.readlink(system))
-        else:
-            inside.mkdir(exist_ok=True)
-    for name in ("opt/w", "opt/softgpu", "opt/agent", "gpu", "tmp"):
-        (empty / name).mkdir(parents=True)
+    """Makes a tar file of a root file system."""
+    root = make_root(folder / "image")
     archive = folder / "image.tar"
-    subprocess.run(["tar", "-C", empty, "-cf", archive, "."], check=True)
+    subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
     return archive
 
 
-def mounts(world):
-    """What a workload needs: (source, destination, mode)."""
-    found = [(world.build / "lib" / "softgpu", "/opt/softgpu", "ro"), (world.workloads, "/opt/w", "ro"),
-             (world.gpu_folder, "/gpu", "rw"), (agent_folder(world), "/opt/agent", "ro")]
-    return found + [(system, system, "ro") for system in SYSTEM if not os.path.islink(system)]
-
-
-def variables(world):
-    return {"SOFTGPU_DIR": "/gpu", "LD_LIBRARY_PATH": "/opt/softgpu", "LD_PRELOAD": AGENT,
-            "SOFTGPU_DEVICES": world.env["SOFTGPU_DEVICES"], "SOFTGPU_MEMORY": world.env["SOFTGPU_MEMORY"]}
-
-
 class Podman(Runc):
-    """A store and a state of its own; the machine's containers are not touched."""
+    """podman with its own storage and state, so that the machine's containers are not touched."""
 
     IMAGE = "localhost/workload:1"
 
-    def __init__(self, world):
-        super().__init__(world)
+    def __init__(self, world, configure=True):
+        super().__init__(world, configure)
         self.folder = world.folder / "podman"
         self.folder.mkdir()
-        settings = self.folder / "containers.conf"
-        settings.write_text('[engine]\nruntime = "runc"\n')
-        self.env["CONTAINERS_CONF"] = str(settings)
-        archive = image_archive(self.folder)
-        self.podman("import", archive, self.IMAGE)
+        storage, settings = self.folder / "storage.conf", self.folder / "containers.conf"
+        storage.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{self.folder}/root"\n'
+                           f'runroot = "{self.folder}/runroot"\n')
+        settings.write_text('[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+                            f'tmp_dir = "{self.folder}/tmp"\n')
+        # Files instead of options, because Stasis runs podman without options.
+        self.settings = {"CONTAINERS_CONF": str(settings), "CONTAINERS_STORAGE_CONF": str(storage)}
+        self.env.update(self.settings)
+        self.podman("import", image_archive(self.folder), self.IMAGE)
 
     def podman(self, *words, code=0, seconds=120):
-        last = Command(["podman", "--root", self.folder / "root", "--runroot", self.folder / "runroot", "--tmpdir",
-                        self.folder / "tmp", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs",
-                        "--events-backend", "file", *words], self.env, self.world.folder).wait(seconds)
+        last = Command(["podman", *words], self.env, self.world.folder).wait(seconds)
         self.world.log.append(last)
         self.world.reap()
         demand(code is None or (last.code == 0) == (code == 0), lambda: f"podman:\n{last}\n{self.criu_logs()}")
@@ -79,15 +53,23 @@ class Podman(Runc):
             found += [f"{path.name}: {line}" for line in lines]
         return "\n".join(found)
 
-    def run(self, name, workload, *args, options=()):
+    def start(self, name, workload, *args, options=(), agent=True, edits=({}, [])):
         words = ["run", "--detach", "--name", name, "--network", "none", "--ulimit", "nofile=1024:2048",
-                 "--ulimit", "nproc=1024:2048", "--annotation", f"org.criu.config={self.config}", *options]
-        for source, destination, mode in mounts(self.world):
+                 "--ulimit", "nproc=1024:2048", *options]
+        for key, value in self.annotations.items():
+            words += ["--annotation", f"{key}={value}"]
+        for source, destination, mode in [*mounts(self.world, agent), *edits[1]]:
             words += ["--volume", f"{source}:{destination}:{mode}"]
-        for key, value in variables(self.world).items():
+        for key, value in {**variables(self.world, agent), **edits[0]}.items():
             words += ["--env", f"{key}={value}"]
-        self.podman(*words, self.IMAGE, f"/opt/w/{workload}", *args)
+        self.podman(*words, self.IMAGE, program_of(workload), *args)
+
+    def run(self, name, workload, *args, **more):
+        self.start(name, workload, *args, **more)
         self.expect_running(name)
+
+    def pid(self, name):
+        return int(self.podman("inspect", "--format", "{{.State.Pid}}", name).out)
 
     def text(self, name):
         return self.podman("logs", name, code=None).out

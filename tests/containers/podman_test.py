@@ -1,17 +1,14 @@
 """podman_test.py --build DIR: podman's checkpoint and restore of GPU containers, with our plugin in CRIU."""
 
-import os
 import pathlib
 import shutil
-import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 
 import cases  # noqa: E402
-import isolate  # noqa: E402
 import podman  # noqa: E402
-from world import demand  # noqa: E402
+from containers import skip_without  # noqa: E402
 
 VECTOR = ("vector", "--memory", "24M", "--interval", "10")
 
@@ -89,7 +86,5 @@ CASES = [(with_podman, *case) for case in (
     (limited,),
 )]
 
-if podman.missing():
-    print(f"SKIPPED: {podman.missing()}")
-    sys.exit(isolate.SKIPPED)
+skip_without("podman", "runc", "conmon")
 sys.exit(cases.main(CASES))

@@ -3,42 +3,26 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 
 import processes
+from containers import make_root, mounts, program_of, variables
 from plugin import Plugin
 from processes import wait_until
 from world import Command, demand
 
-AGENT = "/opt/agent/libstasis-agent.so"
-# What a dynamically linked workload needs of the machine.
-SYSTEM = ("/usr", "/bin", "/lib", "/lib64")
-
-
-def missing():
-    """Returns why there can be no containers here; empty if there can."""
-    if not shutil.which("runc"):
-        return "runc is not installed"
-    return ""
-
-
-def agent_folder(world):
-    """The folder that containers see as /opt/agent."""
-    folder = world.folder / "agent"
-    if not folder.exists():
-        folder.mkdir()
-        shutil.copy(world.build / "lib" / "libstasis-agent.so", folder)
-    return folder
-
 
 class Runc:
-    def __init__(self, world):
+    def __init__(self, world, configure=True):
+        """`configure`: containers name a configuration of CRIU with the plugin. Otherwise CRIU's default one counts."""
         self.world = world
         self.plugin = Plugin(world)
         self.root = world.folder / "runc"
-        self.config = world.folder / "criu.conf"
-        self.config.write_text(f"libdir {self.plugin.folder}\n")
+        self.annotations = {}
+        if configure:
+            config = world.folder / "criu.conf"
+            config.write_text(f"libdir {self.plugin.folder}\n")
+            self.annotations["org.criu.config"] = str(config)
         # runc starts the first `criu` of PATH.
         self.env = {**world.env, "PATH": f"{world.build}/libexec:{os.environ['PATH']}"}
         self.env.pop("LD_LIBRARY_PATH")
@@ -72,16 +56,16 @@ class Runc:
 
 
 class Container:
-    def __init__(self, runc, name, workload, *args, agent=True):
+    def __init__(self, runc, name, workload, *args, agent=True, edits=({}, [])):
+        """`edits`: further variables and mounts, those of a CDI device."""
         self.runc, self.world, self.name = runc, runc.world, name
         self.bundle = runc.world.folder / f"bundle-{name}"
         self.log = self.bundle / "log"
-        (self.bundle / "rootfs").mkdir(parents=True)
+        make_root(self.bundle / "rootfs")
         runc.containers.append(self)
-        self._write_config(workload, args, agent)
-        self.seen = 0
+        self._write_config([program_of(workload), *map(str, args)], agent, edits)
 
-    def _write_config(self, workload, args, agent):
+    def _write_config(self, words, agent, edits):
         world = self.world
         self.runc.runc("spec", "--bundle", self.bundle)
         path = self.bundle / "config.json"
@@ -89,30 +73,17 @@ class Container:
         config["root"]["readonly"] = False
         config["process"]["terminal"] = False
         config["process"]["rlimits"] = []
-        config["process"]["args"] = [f"/opt/w/{workload}", *map(str, args)]
-        config["process"]["env"] = ["PATH=/usr/bin:/bin", "SOFTGPU_DIR=/gpu", "LD_LIBRARY_PATH=/opt/softgpu",
-                                    f"SOFTGPU_DEVICES={world.env['SOFTGPU_DEVICES']}",
-                                    f"SOFTGPU_MEMORY={world.env['SOFTGPU_MEMORY']}"]
-        mounts = [(world.build / "lib" / "softgpu", "/opt/softgpu"), (world.workloads, "/opt/w"),
-                  (world.gpu_folder, "/gpu")]
-        for system in SYSTEM:
-            inside = self.bundle / "rootfs" / system.strip("/")
-            if os.path.islink(system):
-                inside.symlink_to(os.readlink(system))
-            elif os.path.exists(system):
-                mounts.append((system, system))
-        if agent:
-            config["process"]["env"].append(f"LD_PRELOAD={AGENT}")
-            mounts.append((agent_folder(world), "/opt/agent"))
-        for source, destination in mounts:
-            (self.bundle / "rootfs" / str(destination).strip("/")).mkdir(parents=True, exist_ok=True)
+        config["process"]["args"] = words
+        environment = {"PATH": "/usr/bin:/bin", **variables(world, agent), **edits[0]}
+        config["process"]["env"] = [f"{key}={value}" for key, value in environment.items()]
+        for source, destination, mode in [*mounts(world, agent), *edits[1]]:
             config["mounts"].append({"destination": str(destination), "type": "bind", "source": str(source),
-                                     "options": ["bind", "rw" if destination == "/gpu" else "ro"]})
+                                     "options": ["bind", mode]})
         config["linux"]["resources"] = {"devices": [{"allow": False, "access": "rwm"}]}
-        config["annotations"] = {"org.criu.config": str(self.runc.config)}
+        config["annotations"] = self.runc.annotations
         path.write_text(json.dumps(config))
 
-    # Its output goes through a pipe: CRIU restores no file outside of the container.
+    # The container's output goes through a pipe, because CRIU restores no file outside of the container.
 
     def _begin(self, *words):
         """Returns the running command, whose own messages go to a file, and the reader of the container's output."""
@@ -141,10 +112,13 @@ class Container:
         return self._begin("restore", "--detach", "--bundle", self.bundle, "--image-path", images, "--work-path", images,
                            self.name)
 
-    def run(self):
+    def start(self):
         code, text = self._start("run", "--detach", "--bundle", self.bundle, self.name)
         demand(code == 0, lambda: f"runc run: {text}\n{self.text()}")
-        self.expect_running()
+        return self
+
+    def run(self):
+        self.start().expect_running()
         return self
 
     def text(self):
@@ -185,6 +159,10 @@ class Container:
         self.expect_running()
         self.runc.runc("kill", self.name, "TERM")
         wait_until(lambda: "EXIT-SUCCESS" in self.text(), 60, lambda: f"{self.name}: {self.text()[-1000:]}")
+        self.remove()
+
+    def kill(self):
+        self.runc.runc("delete", "--force", self.name)
         self.remove()
 
     def remove(self):

@@ -13,6 +13,7 @@ import cases  # noqa: E402
 import isolate  # noqa: E402
 import processes  # noqa: E402
 import runc  # noqa: E402
+from containers import skip_without  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
@@ -210,7 +211,5 @@ CASES = [(with_runc, *case) for case in (
     (paused, "--leave-running"),
 )]
 
-if runc.missing():
-    print(f"SKIPPED: {runc.missing()}")
-    sys.exit(isolate.SKIPPED)
+skip_without("runc")
 sys.exit(cases.main(CASES))

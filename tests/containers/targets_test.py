@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Containers of runc and podman as targets: ps, suspend, resume, check, dump, restore; and what a dump by the process
-id of a container says."""
+"""Containers of runc and podman as targets: ps, suspend, resume, check, dump and restore, with and without the set-up
+of the machine; and the hint of a dump by the process id of a container."""
 import pathlib
 import sys
 
@@ -8,24 +8,22 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "stage"))
 import one_world  # noqa: E402
 import processes  # noqa: E402
-from containers import Containers, Podman, Runc, skip_without, state_of  # noqa: E402
+from containers import cdi_edits, private_machine, skip_without, state_of  # noqa: E402
+from podman import Podman  # noqa: E402
 from processes import wait_until  # noqa: E402
-from programs import Program  # noqa: E402
+from runc import Container  # noqa: E402
 from world import demand  # noqa: E402
 
 SLEEP = ("/usr/bin/sleep", "10000")
+VECTOR = ("vector", "--memory", "8M", "--interval", "50")
 
 
-def vector(world):
-    return world.workloads / "vector", "--memory", "8M", "--interval", "50"
-
-
-def away_and_back(world, target, expect_working, options=()):
-    """Suspends and resumes it, and compares what `ps` says."""
+def away_and_back(world, target, expect_running, options=()):
+    """Suspends and resumes it, and compares the output of `ps`."""
     def look():
         return state_of(world.stasis("ps", "--containers", "--json", *options).json(), target)
 
-    expect_working()
+    expect_running()
     running = look()
     demand(running["state"] == "running" and running["uses_gpu"] and running["gpu_bytes"] > 8 << 20, f"{running}")
     demand(running["processes"] == 1 and running["pid"] > 0, f"{running}")
@@ -36,7 +34,7 @@ def away_and_back(world, target, expect_working, options=()):
     text = world.stasis("ps", "--containers", *options).out
     demand("CONTAINER" in text and "in RAM" in text, text)
     world.stasis("resume", target, *options)
-    expect_working()
+    expect_running()
 
 
 def dump_without_set_up(world, target, options=()):
@@ -49,38 +47,39 @@ def dump_without_set_up(world, target, options=()):
     demand("mount-namespace" not in found and "pid-namespace" not in found, f"{found}")
 
 
-def runc_gpu(world, containers):
-    options = ("--root", containers.runc_root)
-    container = Runc(containers, "gpu", vector(world), *containers.gpu())
-    away_and_back(world, "runc:gpu", container.expect_working, options)
+def runc_gpu(world, stage):
+    options = ("--root", stage.root)
+    container = Container(stage, "gpu", *VECTOR, agent=False, edits=cdi_edits(world)).run()
+    away_and_back(world, "runc:gpu", container.expect_running, options)
     dump_without_set_up(world, "runc:gpu", options)
-    container.expect_working()
-    # The device's variables and mounts brought the agent in.
-    demand("libstasis-agent.so" in open(f"/proc/{container.pid()}/maps").read(), "the agent is not loaded")
-    container.delete()
+    container.expect_running()
+    maps = pathlib.Path(f"/proc/{container.pid}/maps").read_text()
+    demand("libstasis-agent.so" in maps, "the CDI device has not loaded the agent")
+    container.kill()
     world.stasis("suspend", "runc:gpu", *options, expect=3)
 
 
-def runc_dump(world, containers):
-    options = ("--root", containers.runc_root)
-    container = Runc(containers, "cpu", SLEEP)
+def runc_dump(world, stage):
+    options = ("--root", stage.root)
+    container = Container(stage, "cpu", *SLEEP).start()
     planned = world.stasis("dump", "runc:cpu", *options, "--dry-run").out
     demand("runc --root" in planned and "checkpoint" in planned, planned)
-    containers.run_silently("runc", "--root", containers.runc_root, "exec", "--detach", "cpu", *SLEEP)
+    stage.runc("exec", "--detach", "cpu", *SLEEP)
     refused = world.stasis("dump", "runc:cpu", *options, expect=7)
     demand("was started in the container by `exec`" in refused.err, f"{refused}")
-    for pid in set(world.named("sleep")) - {container.pid()}:
+    for pid in set(world.named("sleep")) - {container.pid}:
         processes.end(pid)
-    wait_until(lambda: world.named("sleep") == [container.pid()], 60, "it does not end")
+    wait_until(lambda: world.named("sleep") == [container.pid], 60, "it does not end")
     saved = world.stasis("dump", "runc:cpu", *options, "--json").json()
     demand((pathlib.Path(saved["image"]) / "container.json").is_file() and saved["pid"] == 0, f"{saved}")
+    container.remove()
     restored = world.stasis("restore", "runc:cpu", "--json").json()
-    demand(restored["pid"] == container.pid(), f"{restored}")
+    demand(restored["pid"] == container.pid, f"{restored}")
     world.stasis("restore", saved["image"], "--job", "copy")
     listed = world.stasis("ps", "--containers", "--json", *options).json()
     for name in ("cpu", "copy"):
         demand(state_of(listed, f"runc:{name}")["state"] == "running", f"{listed}")
-        containers.run_words("runc", "--root", containers.runc_root, "delete", "--force", name)
+        stage.runc("delete", "--force", name)
     world.stasis("dump", "runc:cpu", *options, expect=3)
     world.stasis("restore", "runc:nobody", expect=3)
 
@@ -93,29 +92,50 @@ def by_process_id(world, pid, target):
     demand(found and f"`stasis dump {target}`" in found[0]["fix"], f"{findings}")
 
 
-def podman_all(world, containers):
-    podman = Podman(containers)
-    podman.run("gpu", vector(world), *containers.gpu())
-    away_and_back(world, "podman:gpu", lambda: podman.expect_working("gpu"))
+def podman_all(world, stage):
+    stage.run("gpu", *VECTOR, agent=False, edits=cdi_edits(world))
+    away_and_back(world, "podman:gpu", lambda: stage.expect_running("gpu"))
     dump_without_set_up(world, "podman:gpu")
-    number = podman("inspect", "--format", "{{.Id}}", "gpu")[:12]
-    by_process_id(world, podman.pid("gpu"), f"podman:{number}")
-    podman("rm", "--force", "--time", "0", "gpu")
+    number = stage.podman("inspect", "--format", "{{.Id}}", "gpu").out[:12]
+    by_process_id(world, stage.pid("gpu"), f"podman:{number}")
+    stage.podman("rm", "--force", "--time", "0", "gpu")
 
-    podman.run("cpu", SLEEP)
+    stage.start("cpu", *SLEEP)
     world.stasis("dump", "podman:cpu")
     demand(state_of(world.stasis("ps", "--containers", "-a", "--json").json(), "podman:cpu")["pid"] is None, "it runs")
     world.stasis("suspend", "podman:cpu", expect=7)
     back = world.stasis("restore", "podman:cpu", "--pid-file", world.folder / "pid", "--json").json()
-    demand(back["pid"] == podman.pid("cpu") == int((world.folder / "pid").read_text()), f"{back}")
+    demand(back["pid"] == stage.pid("cpu") == int((world.folder / "pid").read_text()), f"{back}")
     archive = world.folder / "archives" / "one.tar"
     options = ("-d", archive.parent, "--name", "one", "--leave-running")
     saved = world.stasis("dump", "podman:cpu", *options, "--json").json()
     demand(saved["image"] == str(archive) and archive.is_file() and saved["pid"] == back["pid"], f"{saved}")
     world.stasis("dump", "podman:cpu", *options, expect=7)
     world.stasis("restore", archive, "--job", "copy")
-    demand(podman.pid("copy") > 0, "there is no copy")
-    podman("rm", "--force", "--time", "0", "cpu", "copy")
+    demand(stage.pid("copy") > 0, "there is no copy")
+    stage.podman("rm", "--force", "--time", "0", "cpu", "copy")
+
+
+def gpu_dumps(world, stage):
+    """On a machine that is set up, the runtimes save the GPU state too."""
+    paths = ("--plugin-dir", stage.plugin.folder)
+    world.stasis("container", "setup", "--runtime", "runc,podman", *paths)
+    stage.plugin.start_daemon()
+    options = ("--root", stage.root)
+    container = Container(stage, "saved", *VECTOR, agent=False, edits=cdi_edits(world)).run()
+    saved = world.stasis("dump", "runc:saved", *options, "--json").json()
+    demand((pathlib.Path(saved["image"]) / "checkpoint" / "stasis" / "manifest.pb").is_file(), "there is no GPU data")
+    container.remove()
+    world.stasis("restore", "runc:saved", "--log", container.log)
+    container.expect_running()
+    stage.runc("delete", "--force", "saved")
+
+    stage.run("saved", *VECTOR, agent=False, edits=cdi_edits(world))
+    world.stasis("dump", "podman:saved")
+    world.stasis("restore", "podman:saved")
+    stage.finish("saved")
+    stage.plugin.end_daemon()
+    world.stasis("container", "remove", *paths)
 
 
 def wrong_words(world):
@@ -127,18 +147,17 @@ def wrong_words(world):
 
 
 def run(world):
-    containers = Containers(world)
     skip_without("runc", "podman", "conmon")
     wrong_words(world)
-    # Starts softgpu's broker outside of containers, in which it could not be started.
-    holder = Program(world, "holder", "counter", ["--memory", "4M"]).run()
-    runc_gpu(world, containers)
-    runc_dump(world, containers)
-    podman_all(world, containers)
-    holder.kill()
-    world.stasis("delete", "holder")
-    wait_until(lambda: world.reap() or not world.named("conmon"), 60, "podman does not end")
-    containers.close()
+    with private_machine(world):
+        stage = Podman(world, configure=False)
+        world.env.update(stage.settings, PATH=f"{world.build}/libexec:{world.env['PATH']}")
+        stage.keep_broker()
+        for part in (runc_gpu, runc_dump, podman_all, gpu_dumps):
+            part(world, stage)
+        stage.close()
+        stage.end_broker()
+        wait_until(lambda: world.reap() or not world.named("conmon"), 60, "podman does not end")
 
 
 if __name__ == "__main__":
