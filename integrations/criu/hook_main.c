@@ -40,8 +40,10 @@ int main(void) {
   }
   const int connection = take_connection();
   if (connection < 0) {
-    fprintf(stderr, "stasis: cannot take the connection to stasisd from CRIU: %s\n",
-            strerror(errno));
+    fprintf(
+        stderr,
+        "Error (stasis-criu-hook): stasis: cannot take the connection to stasisd from CRIU: %s\n",
+        strerror(errno));
     return 1;
   }
   struct stasis_criu_frame answer;
@@ -49,6 +51,6 @@ int main(void) {
       STASIS_CRIU_OK) {
     return 0;
   }
-  fprintf(stderr, "stasis: %s\n", answer.text);
+  fprintf(stderr, "Error (stasis-criu-hook): stasis: %s\n", answer.text);
   return 1;
 }

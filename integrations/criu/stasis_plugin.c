@@ -70,7 +70,10 @@ static void say(unsigned int level, const char* format, ...) {
   va_start(arguments, format);
   vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
-  if (print_on_level != NULL) print_on_level(level, "stasis: %s\n", line);
+  if (print_on_level == NULL) return;
+  /* The prefix is that of CRIU's own errors. */
+  print_on_level(level, "%sstasis: %s\n", level == LOG_ERROR ? "Error (stasis_plugin): " : "",
+                 line);
 }
 
 /* Returns true if a file of /proc contains one of the words. A word is at most 31 bytes long. */

@@ -155,7 +155,7 @@ TEST(CriuLogTest, ThePluginsSentenceCountsMost) {
   const std::string log =
       "(00.000020) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: x\n"
       "(00.1) Error (criu/files-reg.c:1790): Can't lookup mount=46\n"
-      "(00.2) Error (stasis.c:1): stasis: no daemon runs\n"
+      "(00.2) Error (stasis_plugin): stasis: no daemon runs\n"
       "(00.3) Error (criu/cr-dump.c:1975): Dumping FAILED.\n";
   EXPECT_EQ(ReasonInCriuLog(log), "no daemon runs");
   EXPECT_EQ(ReasonInCriuLog("x\n(1) Error (a.c:1): first\n(2) Error (b.c:2): second\n"),

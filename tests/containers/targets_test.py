@@ -120,9 +120,12 @@ def gpu_dumps(world, stage):
     """On a machine that is set up, the runtimes save the GPU state too."""
     paths = ("--plugin-dir", stage.plugin.folder)
     world.stasis("container", "setup", "--runtime", "runc,podman", *paths)
-    stage.plugin.start_daemon()
     options = ("--root", stage.root)
     container = Container(stage, "saved", *VECTOR, agent=False, edits=cdi_edits(world)).run()
+    refused = world.stasis("dump", "runc:saved", *options, expect=1)
+    demand("stasisd does not answer" in refused.err, f"{refused}")
+    container.expect_running()
+    stage.plugin.start_daemon()
     saved = world.stasis("dump", "runc:saved", *options, "--json").json()
     demand((pathlib.Path(saved["image"]) / "checkpoint" / "stasis" / "manifest.pb").is_file(), "there is no GPU data")
     container.remove()
