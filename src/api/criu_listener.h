@@ -7,13 +7,14 @@
 
 #include "api/daemon_context.h"
 #include "base/fd.h"
+#include "base/file.h"
 
 namespace stasis::api {
 
 class CriuListener {
  public:
-  // Replaces the socket. The daemon's own socket must be there already: its lock keeps other
-  // daemons out.
+  // Replaces the socket, or listens nowhere if its path is too long. The daemon's own socket must
+  // be there already: its lock keeps other daemons out.
   static Result<std::unique_ptr<CriuListener>> Start(DaemonContext& daemon);
   ~CriuListener() { Stop(); }
 
@@ -31,6 +32,7 @@ class CriuListener {
 
   DaemonContext& daemon_;
   std::string path_;
+  FileId bound_;
   UniqueFd listener_;
 };
 
