@@ -1,6 +1,5 @@
 #include "api/criu_listener.h"
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -13,6 +12,7 @@
 #include "api/methods.h"
 #include "api/worker_credentials.h"
 #include "base/fd.h"
+#include "base/file.h"
 #include "base/log.h"
 
 namespace stasis::api {
@@ -55,10 +55,10 @@ Status CriuListener::Bind() {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path_.size() >= sizeof address.sun_path) {
-    return Fail(Code::kInvalidArgument,
-                fmt::format("the socket's path {} is longer than {} bytes", path_,
-                            sizeof address.sun_path - 1),
-                "daemon.socket of the configuration (STASIS_SOCKET) names a shorter one");
+    // Only a path that a user configured can be this long. The daemon works without this socket.
+    log::Write(log::Level::kWarn, "CRIU's plugin cannot connect: the socket's path is too long",
+               {{"socket", path_}});
+    return {};
   }
   path_.copy(address.sun_path, path_.size());
   if (::unlink(path_.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path_);
@@ -71,6 +71,9 @@ Status CriuListener::Bind() {
   ::umask(before);
   if (bound != 0) return FailErrno(error, "create the socket " + path_);
   if (::listen(socket.get(), 128) != 0) return FailErrno(errno, "listen at " + path_);
+  struct stat st;
+  if (::lstat(path_.c_str(), &st) != 0) return FailErrno(errno, "stat " + path_);
+  bound_ = FileId::Of(st);
   listener_ = std::move(socket);
   return {};
 }
@@ -136,7 +139,11 @@ bool CriuListener::Accept() {
 
 void CriuListener::Stop() {
   if (!listener_) return;
-  (void)::unlink(path_.c_str());
+  // Keeps the socket if another daemon in the same folder has replaced it.
+  struct stat st;
+  if (::lstat(path_.c_str(), &st) == 0 && FileId::Of(st) == bound_) {
+    (void)::unlink(path_.c_str());
+  }
   listener_.Reset();
 }
 

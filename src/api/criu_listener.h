@@ -7,13 +7,15 @@
 
 #include "api/daemon_context.h"
 #include "base/fd.h"
+#include "base/file.h"
 
 namespace stasis::api {
 
 class CriuListener {
  public:
-  // Replaces the socket. Call this after the daemon has created its own socket, because the lock of
-  // that socket excludes other daemons.
+  // Replaces the socket. If its path is too long, logs a warning and listens nowhere. Call this
+  // after the daemon has created its own socket, because the lock of that socket excludes other
+  // daemons.
   static Result<std::unique_ptr<CriuListener>> Start(DaemonContext& daemon);
   ~CriuListener() { Stop(); }
 
@@ -31,6 +33,7 @@ class CriuListener {
 
   DaemonContext& daemon_;
   std::string path_;
+  FileId bound_;
   UniqueFd listener_;
 };
 

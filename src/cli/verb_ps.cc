@@ -84,7 +84,7 @@ void RegisterPs(App app, const std::function<void(Action)>& select) {
   };
   auto options = std::make_shared<Options>();
   auto verb = app.add_subcommand("ps", "List jobs, or containers");
-  verb->add_flag("-a,--all", options->all, "Include those that have ended");
+  verb->add_flag("-a,--all", options->all, "Include jobs or containers that have ended");
   verb->add_flag("--containers", options->containers,
                  "List the containers of podman, containerd and runc, with their GPU memory");
   options->places.AddTo(verb);
