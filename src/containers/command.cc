@@ -108,7 +108,7 @@ class SystemRunner final : public CommandRunner {
  public:
   std::string Find(const std::string& program, const std::string& path) override {
     for (const std::string& folder : FoldersOf(path.empty() ? SearchPath() : path)) {
-      const std::string candidate = folder + "/" + program;
+      std::string candidate = folder + "/" + program;
       if (::access(candidate.c_str(), X_OK) == 0) return candidate;
     }
     return {};

@@ -49,6 +49,7 @@ enum stasis_criu_kind {
                              STASIS_CRIU_RUNNING, and stop the threads at the answer to that */
 };
 
+/* NOLINTNEXTLINE(readability-identifier-naming): C */
 struct stasis_criu_frame {
   uint32_t magic;
   uint16_t version;
