@@ -14,8 +14,8 @@
 namespace stasis::store {
 
 struct PackLimits {
-  // A new pack is started after this number of bytes. Large packs keep their number small, so later
-  // images need few links.
+  // A new pack is started after this number of bytes. Large packs keep the number of packs small,
+  // so later images need few links.
   uint64_t bytes = 128ull << 20;
   // The maximum number of packs; 0 for one per processor, 2 to 16.
   unsigned count = 0;
