@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "api/container_operations.h"
+#include "api/finding_message.h"
 #include "api/methods.h"
 #include "api/target.h"
 #include "api/usage_error.h"
@@ -11,9 +13,12 @@
 #include "checks/look_ahead.h"
 #include "checks/nccl_neighbours.h"
 #include "checks/survey.h"
+#include "containers/command.h"
+#include "containers/inspect.h"
 #include "gpu_state/host_memory.h"
 #include "gpu_state/services.h"
 #include "health/check.h"
+#include "health/container_checks.h"
 #include "health/program.h"
 #include "jobs/agent_library.h"
 #include "operations/operations.h"
@@ -26,17 +31,6 @@ using health::Level;
 
 constexpr double kDefaultTimeoutS = 20, kLongestTimeoutS = 3600;
 
-v1::CheckResponse::Finding ToMessage(const Finding& finding) {
-  v1::CheckResponse::Finding message;
-  message.set_id(finding.kind->id);
-  message.set_level(std::string(health::LevelName(finding.level)));
-  message.set_found(Utf8(finding.found));
-  if (finding.level == Level::kCannot) message.set_stops(finding.kind->stops);
-  if (finding.level != Level::kOk) message.set_meaning(finding.kind->meaning);
-  message.set_fix(Utf8(finding.fix));
-  return message;
-}
-
 Finding AsFinding(const std::string& id, const Error& error) {
   return Finding::Of(id, Level::kCannot, error.ToString(), error.hint);
 }
@@ -47,16 +41,19 @@ device::ControlOptions ControlOptionsOf(const Call& call, double timeout_s) {
   return control;
 }
 
-std::vector<Finding> CheckHere(const Call& call, bool full, double timeout_s) {
+Result<std::vector<Finding>> CheckHere(const Call& call, bool full, double timeout_s) {
   const auto control = ControlOptionsOf(call, timeout_s);
   auto device = device::MakeDeviceControl(control);
   auto agent = jobs::InstallAgentLibrary(call.paths);
+  STASIS_ASSIGN(containers::SetupPaths setup, containers::UsualSetupPaths());
   const health::MachineOptions options{call.paths,
                                        call.settings.criu,
                                        control.library,
                                        std::move(agent),
                                        full,
-                                       config::Milliseconds(timeout_s)};
+                                       config::Milliseconds(timeout_s),
+                                       /*root=*/{},
+                                       std::move(setup)};
   return health::CheckMachine(options, *device);
 }
 
@@ -90,14 +87,45 @@ void AddNeighbours(gpu_state::Services& services, const checks::Survey& survey,
   }
 }
 
-// Finds everything that would prevent a suspend or dump of the target, without changing the target.
-Result<std::vector<Finding>> CheckTarget(Call& call, const std::string& text, double timeout_s) {
+// Returns true for obstacles to a dump by process id that do not matter for a dump by a container's
+// runtime. The runtime creates namespaces, terminals and pipes itself, and uses its own CRIU.
+bool IsRuntimesTask(const std::string& id) {
+  static constexpr std::string_view kIds[] = {"pid-namespace", "mount-namespace", "session",
+                                              "stdio", "criu"};
+  return std::find(std::begin(kIds), std::end(kIds), id) != std::end(kIds);
+}
+
+// Checks the container's runtime, and looks for processes that a checkpoint would leave out.
+Status AddContainer(const v1::CheckRequest& request, const checks::Survey& survey,
+                    std::chrono::milliseconds patience, std::vector<Finding>& findings) {
+  STASIS_ASSIGN(const auto reference, containers::ParseReference(request.target()));
+  STASIS_ASSIGN(const auto places, PlacesOf(request.places()));
+  STASIS_ASSIGN(const auto paths, containers::UsualSetupPaths());
+  std::vector<containers::Observation> seen;
+  if (!survey.device_processes.empty()) seen = containers::InspectSetup(paths);
+  const auto runner = containers::MakeCommandRunner();
+  for (auto& one : containers::InspectRuntimes(*runner, paths, places, {reference.runtime},
+                                               Deadline::In(patience))) {
+    seen.push_back(std::move(one));
+  }
+  for (const auto& one : seen) findings.push_back(health::FindingOf(one));
+  STASIS_ASSIGN(const auto beside, ProcessesBeside(survey.tree));
+  for (const auto& process : beside) {
+    findings.push_back(Finding::Of("container-exec", Level::kWarning, process::Describe(process)));
+  }
+  return {};
+}
+
+// Finds everything that would prevent a suspend or dump of the target, without changing it.
+Result<std::vector<Finding>> CheckTarget(Call& call, const v1::CheckRequest& request,
+                                         double timeout_s) {
+  const std::string& text = request.target();
   STASIS_ASSIGN(auto session,
                 operations::OpenSession(call.paths, call.settings, "check", STASIS_VERSION));
   gpu_state::Services& services = session.services;
   services.device = device::MakeDeviceControl(ControlOptionsOf(call, timeout_s));
   services.settings.phase_timeout_s = timeout_s;
-  STASIS_ASSIGN(auto target, ParseTarget(call.paths, text));
+  STASIS_ASSIGN(auto target, ParseTarget(call.paths, text, request.places()));
 
   std::vector<checks::Refused> refused;
   auto surveyed = checks::SurveyTarget(services, target, &refused);
@@ -116,16 +144,22 @@ Result<std::vector<Finding>> CheckTarget(Call& call, const std::string& text, do
       "program", Level::kOk,
       fmt::format("{} processes, of which {} use a GPU, with {} MiB of its memory",
                   survey.tree.members.size(), survey.device_processes.size(), gpu_bytes >> 20)));
-  for (const auto& [id, error] : refused) findings.push_back(AsFinding(id, error));
+  const bool container = containers::IsReference(text);
+  for (const auto& [id, error] : refused) {
+    if (!container || !IsRuntimesTask(id)) findings.push_back(AsFinding(id, error));
+  }
+  if (container) {
+    STASIS_TRY(AddContainer(request, survey, config::Milliseconds(timeout_s), findings));
+  }
   for (const Error& error : outlook.refusals) findings.push_back(AsFinding("gpu-memory", error));
   if (!outlook.sharing) findings.push_back(AsFinding("gpu-sharing", outlook.sharing.error()));
   AddMemory(survey, outlook, findings);
   AddNeighbours(services, survey, findings);
   auto space = checks::CheckImageSpace(services, survey, call.paths.images(), /*full=*/false,
                                        outlook.carried_bytes);
-  if (!space) findings.push_back(AsFinding("image-space", space.error()));
+  if (!space && !container) findings.push_back(AsFinding("image-space", space.error()));
   for (const auto& note : before.stdio.notes) {
-    findings.push_back(Finding::Of("stdio", Level::kNote, note));
+    if (!container) findings.push_back(Finding::Of("stdio", Level::kNote, note));
   }
   for (const auto& why : outlook.left_to_driver) {
     findings.push_back(
@@ -137,6 +171,17 @@ Result<std::vector<Finding>> CheckTarget(Call& call, const std::string& text, do
 
 }  // namespace
 
+v1::CheckResponse::Finding ToMessage(const Finding& finding) {
+  v1::CheckResponse::Finding message;
+  message.set_id(finding.kind->id);
+  message.set_level(std::string(health::LevelName(finding.level)));
+  message.set_found(Utf8(finding.found));
+  if (finding.level == Level::kCannot) message.set_stops(finding.kind->stops);
+  if (finding.level != Level::kOk) message.set_meaning(finding.kind->meaning);
+  message.set_fix(Utf8(finding.fix));
+  return message;
+}
+
 Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request) {
   const double timeout_s = request.timeout_s() == 0 ? kDefaultTimeoutS : request.timeout_s();
   if (!(timeout_s > 0 && timeout_s <= kLongestTimeoutS)) {
@@ -145,9 +190,9 @@ Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request) {
   std::vector<Finding> findings;
   v1::CheckResponse response;
   if (request.target().empty()) {
-    findings = CheckHere(call, request.full(), timeout_s);
+    STASIS_ASSIGN(findings, CheckHere(call, request.full(), timeout_s));
   } else {
-    STASIS_ASSIGN(findings, CheckTarget(call, request.target(), timeout_s));
+    STASIS_ASSIGN(findings, CheckTarget(call, request, timeout_s));
     response.set_target(request.target());
   }
   response.set_ok(health::IsAble(findings));

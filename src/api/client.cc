@@ -26,6 +26,7 @@
 #include "base/task_limits.h"
 #include "base/thread.h"
 #include "config/open_paths.h"
+#include "containers/reference.h"
 #include "jobs/manage.h"
 #include "stasis/v1/stasis.grpc.pb.h"
 #include "store/limits.h"
@@ -335,6 +336,7 @@ STASIS_STREAM(Dump)
 #undef STASIS_STREAM
 
 std::string AbsoluteImage(const std::string& image) {
+  if (containers::IsReference(image)) return image;
   const bool is_path =
       image.find('/') != image.npos || PathExists(image + "/" + store::kManifestName);
   return is_path ? AbsolutePath(image) : image;
@@ -352,6 +354,11 @@ Result<v1::OperationResult> Client::Restore(const v1::RestoreRequest& request,
 Result<v1::RecoverResponse> Client::Recover() {
   return Unary(v1::RecoverRequest(), &v1::Stasis::Stub::Recover, &api::Recover,
                /*changes=*/true);
+}
+
+Result<v1::ListContainersResponse> Client::ListContainers(
+    const v1::ListContainersRequest& request) {
+  return Unary(request, &v1::Stasis::Stub::ListContainers, &api::ListContainers);
 }
 
 Result<v1::ManageJobResponse> Client::ManageJob(const v1::ManageJobRequest& request) {

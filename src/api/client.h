@@ -47,6 +47,7 @@ class Client {
   // A path of an image may be relative to this process.
   Result<v1::OperationResult> Restore(const v1::RestoreRequest& request, const OnEvent& on_event);
   Result<v1::RecoverResponse> Recover();
+  Result<v1::ListContainersResponse> ListContainers(const v1::ListContainersRequest& request);
 
   Result<v1::ManageJobResponse> ManageJob(const v1::ManageJobRequest& request);
   Result<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);

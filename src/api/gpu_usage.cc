@@ -67,8 +67,13 @@ void Add(const Paths& paths, const device::DeviceProcess& process, SpilledData& 
 
 }  // namespace
 
+bool UsesGpuDriver(const process::ProcessTree& tree) {
+  return std::any_of(tree.members.begin(), tree.members.end(),
+                     [](const auto& member) { return HasDriverLoaded(member.id.pid); });
+}
+
 GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
-                        const std::vector<jobs::Job>& jobs) {
+                        const std::map<std::string, process::HostPid>& roots) {
   GpuUsages usages;
   std::unique_ptr<device::DeviceControl> control;
   SpilledData spilled(paths);
@@ -77,13 +82,9 @@ GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
     usages.problem = snapshot.error().ToString();
     return usages;
   }
-  for (const jobs::Job& job : jobs) {
-    if (job.state != jobs::State::kRunning || !job.processes) continue;
-    auto tree = snapshot->Tree(job.processes->root.pid);
-    if (!tree || std::none_of(tree->members.begin(), tree->members.end(),
-                              [](const auto& member) { return HasDriverLoaded(member.id.pid); })) {
-      continue;
-    }
+  for (const auto& [name, root] : roots) {
+    auto tree = snapshot->Tree(root);
+    if (!tree || !UsesGpuDriver(*tree)) continue;
     if (control == nullptr) {
       control = device::MakeDeviceControl(gpu_state::ControlOptionsOf(paths, settings));
     }
@@ -92,9 +93,19 @@ GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
       usages.problem = processes.error().ToString();
       continue;
     }
-    for (const auto& process : *processes) Add(paths, process, spilled, usages.by_job[job.id]);
+    for (const auto& process : *processes) Add(paths, process, spilled, usages.by_name[name]);
   }
   return usages;
+}
+
+GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
+                        const std::vector<jobs::Job>& jobs) {
+  std::map<std::string, process::HostPid> roots;
+  for (const jobs::Job& job : jobs) {
+    if (job.state != jobs::State::kRunning || !job.processes) continue;
+    roots[job.id] = job.processes->root.pid;
+  }
+  return ReadGpuUsages(paths, settings, roots);
 }
 
 }  // namespace stasis::api

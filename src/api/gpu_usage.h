@@ -1,4 +1,4 @@
-// GPU memory of jobs as the driver reports it, for `ps`.
+// GPU memory of jobs and containers as the driver reports it, for `ps`.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "base/paths.h"
 #include "config/settings.h"
 #include "jobs/job.h"
+#include "process/tree.h"
 
 namespace stasis::api {
 
@@ -23,11 +24,18 @@ struct GpuUsage {
 };
 
 struct GpuUsages {
-  std::map<std::string, GpuUsage> by_job;
+  std::map<std::string, GpuUsage> by_name;
   std::string problem;  // why figures are missing
 };
-// Starts the driver's helper only if a process of a running job has loaded the driver's library.
+// Starts the driver's helper only if a process has loaded the driver's library. `roots` maps
+// the name of each tree to its first process.
+GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
+                        const std::map<std::string, process::HostPid>& roots);
+// Returns the usage of running jobs by their ids.
 GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
                         const std::vector<jobs::Job>& jobs);
+
+// Returns true if a process of the tree has loaded the driver's library.
+bool UsesGpuDriver(const process::ProcessTree& tree);
 
 }  // namespace stasis::api

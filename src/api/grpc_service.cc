@@ -405,7 +405,7 @@ using Forwarded =
             STASIS_RAW(InspectImage), STASIS_RAW(VerifyImage), STASIS_RAW(DeleteImages),
             STASIS_RAW(CollectGarbage), STASIS_RAW(ListArenas), STASIS_RAW(ReserveArena),
             STASIS_RAW(FreeArenas), STASIS_RAW(ListGpus), STASIS_RAW(GpuStep),
-            STASIS_RAW(Check)>::Type;
+            STASIS_RAW(ListContainers), STASIS_RAW(Check)>::Type;
 #undef STASIS_RAW
 
 class Service final : public Forwarded {
@@ -450,6 +450,7 @@ class Service final : public Forwarded {
   STASIS_UNARY(FreeArenas)
   STASIS_UNARY(ListGpus)
   STASIS_UNARY(GpuStep)
+  STASIS_UNARY(ListContainers)
   STASIS_UNARY(Check)
 #undef STASIS_OPERATION
 #undef STASIS_UNARY

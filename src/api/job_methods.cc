@@ -101,14 +101,14 @@ Result<v1::ListJobsResponse> ListJobs(Call& call, const v1::ListJobsRequest& req
   GpuUsages gpus;
   if (!request.brief()) gpus = ReadGpuUsages(call.paths, call.settings, shown);
   response.set_problem(Utf8(gpus.problem));
-  for (const jobs::Job& job : shown) *response.add_jobs() = ToMessage(job, gpus.by_job[job.id]);
+  for (const jobs::Job& job : shown) *response.add_jobs() = ToMessage(job, gpus.by_name[job.id]);
   return response;
 }
 
 Result<v1::Job> GetJob(Call& call, const v1::GetJobRequest& request) {
   STASIS_ASSIGN(jobs::Job job, jobs::Store(call.paths.jobs()).Load(request.job()));
   GpuUsages gpus = ReadGpuUsages(call.paths, call.settings, {job});
-  v1::Job message = ToMessage(job, gpus.by_job[job.id]);
+  v1::Job message = ToMessage(job, gpus.by_name[job.id]);
   message.set_problem(Utf8(gpus.problem));
   return message;
 }

@@ -67,7 +67,12 @@ constexpr Method kMethods[] = {
     {"GpuStep",
      WithBytes<v1::GpuStepRequest, v1::GpuStepResponse, GpuStep>,
      {.operation = true, .has_target = true, .drops_rights = true}},
+    {"ListContainers",
+     WithBytes<v1::ListContainersRequest, v1::ListContainersResponse, ListContainers>,
+     {}},
     {"Check", WithBytes<v1::CheckRequest, v1::CheckResponse, Check>, {.has_target = true}},
+    // A method of the worker only.
+    {"Hold", Hold, {.operation = true}},
     {"GetUsage", WithBytes<v1::UsageRequest, v1::Usage, GetUsage>, {}},
 };
 

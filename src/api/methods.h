@@ -47,7 +47,22 @@ Result<v1::ListGpusResponse> ListGpus(Call& call, const v1::ListGpusRequest& req
 Result<v1::GpuStepResponse> GpuStep(Call& call, const v1::GpuStepRequest& request);
 // Returns true for a step that changes nothing: "state" or "restore-tid".
 bool OnlyReads(const v1::GpuStepRequest& request);
+Result<v1::ListContainersResponse> ListContainers(Call& call,
+                                                  const v1::ListContainersRequest& request);
 Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request);
+
+// Serves the connection of CRIU's plugin that the daemon hands over (operations/hold.h). The
+// request is empty.
+Result<std::string> Hold(Call& call, const std::string& request);
+
+// These are not methods of the service, because they change files of the machine with the rights of
+// this process.
+Result<v1::ContainerSetupResponse> SetUpContainers(Call& call,
+                                                   const v1::ContainerSetupRequest& request);
+Result<v1::ContainerSetupResponse> RemoveContainerSetup(Call& call,
+                                                        const v1::ContainerSetupRequest& request);
+Result<v1::CheckResponse> CheckContainers(Call& call, const v1::ContainerSetupRequest& request);
+Result<v1::InstallCdiResponse> InstallCdi(Call& call, const v1::InstallCdiRequest& request);
 
 // For the daemon's metrics. Does not ask the driver, which could block.
 Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);

@@ -1,4 +1,5 @@
 // The methods for operations. They translate requests for operations/, and results into messages.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,17 +8,21 @@
 #include <cmath>
 #include <optional>
 
+#include "api/container_operations.h"
 #include "api/job_history.h"
 #include "api/methods.h"
 #include "api/result_message.h"
 #include "api/target.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
+#include "api/worker_log.h"
 #include "base/file.h"
 #include "base/own_path.h"
 #include "checks/readable.h"
+#include "containers/reference.h"
 #include "gpu_state/gpu_shards.h"
 #include "jobs/store.h"
+#include "operations/hold.h"
 #include "operations/operations.h"
 #include "operations/recover.h"
 #include "operations/result.h"
@@ -152,10 +157,17 @@ Result<v1::OperationEvent> Operate(Call& call, const std::string& verb, const st
 
 }  // namespace
 
+Status WritePidFile(const std::string& path, pid_t pid) {
+  STASIS_ASSIGN(OwnPlace place, FindOwnPlace(path));
+  return WriteFileDurably(fmt::format("/proc/self/fd/{}/{}", place.folder.get(), place.name),
+                          std::to_string(pid) + "\n");
+}
+
 Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request) {
   return Operate(call, "suspend", "suspend " + request.target(), request.options(),
                  [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_ASSIGN(auto target,
+                                 ParseTarget(call.paths, request.target(), request.places()));
                    STASIS_ASSIGN(options.spill_dir, SpillFolder(request, call.settings));
                    options.keep_context = request.keep_context();
                    options.assume_unshared = request.assume_unshared();
@@ -166,38 +178,57 @@ Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request
 Result<v1::OperationEvent> Resume(Call& call, const v1::ResumeRequest& request) {
   return Operate(call, "resume", "resume " + request.target(), request.options(),
                  [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
+                   STASIS_ASSIGN(auto target,
+                                 ParseTarget(call.paths, request.target(), request.places()));
                    return operations::Resume(session, target, {request.gpu_map()}, options);
                  });
 }
 
 Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
-  return Operate(call, "dump", "dump " + request.target(), request.options(),
-                 [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target()));
-                   STASIS_TRY(CheckAbsolute("the folder", request.store()));
-                   options.assume_unshared = request.assume_unshared();
-                   operations::DumpOptions dump;
-                   dump.store = request.store().empty() ? call.paths.images() : request.store();
-                   dump.name = request.name();
-                   dump.leave_running = request.leave_running();
-                   dump.full = request.full();
-                   STASIS_ASSIGN(
-                       dump.compression,
-                       store::ParseCompression(request.compress().empty() ? call.settings.compress
-                                                                          : request.compress()));
-                   STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
-                   return operations::Dump(session, target, dump, options);
-                 });
+  if (containers::IsReference(request.target())) {
+    return Annotate(DumpContainer(call, request), "cannot dump " + request.target());
+  }
+  return Operate(
+      call, "dump", "dump " + request.target(), request.options(),
+      [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+        STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target(), request.places()));
+        STASIS_TRY(CheckAbsolute("the folder", request.store()));
+        options.assume_unshared = request.assume_unshared();
+        operations::DumpOptions dump;
+        dump.store = request.store().empty() ? call.paths.images() : request.store();
+        dump.name = request.name();
+        dump.leave_running = request.leave_running();
+        dump.full = request.full();
+        STASIS_ASSIGN(dump.compression,
+                      store::ParseCompression(request.compress().empty() ? call.settings.compress
+                                                                         : request.compress()));
+        STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
+        return operations::Dump(session, target, dump, options);
+      });
 }
 
-Status WritePidFile(const std::string& path, pid_t pid) {
-  STASIS_ASSIGN(OwnPlace place, FindOwnPlace(path));
-  return WriteFileDurably(fmt::format("/proc/self/fd/{}/{}", place.folder.get(), place.name),
-                          std::to_string(pid) + "\n");
+Result<std::string> Hold(Call& call, const std::string&) {
+  if (::fcntl(kConnectionFd, F_SETFD, FD_CLOEXEC) != 0) {
+    return FailUsage("there is no connection of CRIU's plugin");
+  }
+  STASIS_ASSIGN(auto hold, operations::Hold::Open(UniqueFd(kConnectionFd)));
+  auto run = [&]() -> Result<v1::OperationEvent> {
+    STASIS_ASSIGN(const auto compression, store::ParseCompression(call.settings.compress));
+    return Operate(call, hold->verb(), hold->verb() + " " + hold->target(), {},
+                   [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+                     return hold->Run(session, compression, options);
+                   });
+  };
+  auto event = run();
+  hold->Answer(event ? Status() : Status(Fail(event.error())));
+  if (!event) return Fail(std::move(event).error());
+  return event->SerializeAsString();
 }
 
 Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request) {
+  if (IsContainerSource(request.source())) {
+    return Annotate(RestoreContainer(call, request), "cannot restore " + request.source());
+  }
   return Operate(call, "restore", "restore " + request.source(), request.options(),
                  [&](auto& session, auto& options) -> Result<operations::OperationResult> {
                    operations::RestoreOptions restore;

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "api/criu_listener.h"
 #include "api/daemon_server.h"
 #include "api/metrics_exporter.h"
 #include "api/service_manager.h"
@@ -80,6 +81,7 @@ Status Serve(int ready_fd, const std::string& log_file) {
     (void)!::write(fd, &one, sizeof one);
   };
   STASIS_ASSIGN(auto server, DaemonServer::Start(daemon));
+  STASIS_ASSIGN(auto criu, CriuListener::Start(daemon));
   if (!daemon.settings.metrics_listen.empty()) STASIS_TRY(ServeMetrics(daemon));
   log::Write(log::Level::kInfo, "ready",
              {{"version", std::string(STASIS_VERSION)},
@@ -94,19 +96,23 @@ Status Serve(int ready_fd, const std::string& log_file) {
   for (bool pause = false;;) {
     pollfd waits[] = {{pause ? -1 : server->listener(), POLLIN, 0},
                       {signals.get(), POLLIN, 0},
-                      {end.get(), POLLIN, 0}};
+                      {end.get(), POLLIN, 0},
+                      {pause ? -1 : criu->listener(), POLLIN, 0}};
     if (::poll(waits, std::size(waits), pause ? kPauseMs : -1) < 0 && errno != EINTR) {
       return FailErrno(errno, "poll");
     }
     pause = waits[0].revents != 0 && !server->Accept();
+    if (waits[3].revents != 0 && !criu->Accept()) pause = true;
     if (waits[1].revents != 0 || waits[2].revents != 0) break;
   }
   NotifyServiceManager("STOPPING=1\n");
   log::Write(log::Level::kInfo, "ending; operations in progress continue by themselves",
              {{"operations", uint64_t{daemon.operations.count()}}});
   server->Stop();
-  // Not destroyed, because the destructor would wait for the operations.
+  criu->Stop();
+  // Not destroyed, because the destructors would wait for the operations.
   (void)server.release();
+  (void)criu.release();
   return {};
 }
 

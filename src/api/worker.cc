@@ -35,7 +35,7 @@ Result<UniqueFd> InMemory(const std::string& bytes) {
 }  // namespace
 
 Result<std::shared_ptr<Worker>> Worker::Start(const v1::WorkerRequest& request, OnEvent on_event,
-                                              OnEnd on_end) {
+                                              OnEnd on_end, int connection) {
   SpawnOptions spawn;
   STASIS_ASSIGN(std::string program, LibexecProgram("stasis-worker"));
   spawn.argv = {program};
@@ -45,6 +45,7 @@ Result<std::shared_ptr<Worker>> Worker::Start(const v1::WorkerRequest& request, 
   UniqueFd frames(ends[0]), output(ends[1]);
   spawn.fds = {{0, input.get()}, {1, output.get()}, {2, STDERR_FILENO}};
   if (log::Descriptor() >= 0) spawn.fds[kLogFd] = log::Descriptor();
+  if (connection >= 0) spawn.fds[kConnectionFd] = connection;
   // A signal to the daemon's process group or terminal must not end an operation.
   spawn.new_session = true;
   // Blocked until the worker has its handlers, so that an early cancellation is not lost.

@@ -12,6 +12,8 @@ namespace stasis::api {
 
 // The descriptor of the daemon's log in a worker.
 inline constexpr int kLogFd = 3;
+// The descriptor of a connection that the daemon hands to its worker (operation_methods.cc).
+inline constexpr int kConnectionFd = 4;
 
 class WorkerLog {
  public:

@@ -3,6 +3,7 @@
 //
 //   0  the WorkerRequest (a file)      1  frames with WorkerFrame
 //   2  stderr of helpers               3  the daemon's log
+//   4  for Hold: the connection of CRIU's plugin
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>

@@ -11,6 +11,7 @@
 #include "checks/other_jobs.h"
 #include "checks/pids.h"
 #include "checks/readable.h"
+#include "containers/identify.h"
 #include "criu/preflight.h"
 #include "gpu_state/services.h"
 #include "jobs/store.h"
@@ -70,8 +71,25 @@ Status CheckOtherJobs(Context& c) {
   return CheckEndsNoOtherJob(c.services.paths, dump.job, dump.members, c.leave_running);
 }
 
+// The mounts, devices and networks of a container belong to its runtime. Only the runtime can
+// restore them.
+tl::unexpected<Error> FailInContainer(const process::Stat& member,
+                                      const containers::Identity& container) {
+  return Fail(Code::kUnimplemented,
+              fmt::format("process {} ({}) runs in {}, and only its runtime can restore that",
+                          member.id.pid.value, member.comm, container.description),
+              containers::CommandInstead(container, "dump"));
+}
+
 Status CheckPidNamespace(Context& c) {
-  STASIS_ASSIGN(c.facts.in_own_pidns, LivesInJobsPidNamespace(c.services, c.survey));
+  auto in_jobs = LivesInJobsPidNamespace(c.services, c.survey);
+  if (!in_jobs && in_jobs.error().code == Code::kUnimplemented) {
+    const process::Stat& root = c.survey.tree.root();
+    if (auto container = containers::IdentifyContainer(root.id.pid)) {
+      return FailInContainer(root, *container);
+    }
+  }
+  STASIS_ASSIGN(c.facts.in_own_pidns, std::move(in_jobs));
   return {};
 }
 
@@ -88,13 +106,16 @@ Status CheckMountNamespace(Context& c) {
   for (const auto& member : c.survey.tree.members) {
     auto found = process::ReadNamespace(member.id.pid, "mnt");
     if (!found || *found == expected) continue;  // zombies have none
+    if (auto container = containers::IdentifyContainer(member.id.pid)) {
+      return FailInContainer(member, *container);
+    }
     return Fail(
         Code::kUnimplemented,
         fmt::format("process {} ({}) has its own mount namespace, as in a container, and could "
                     "not be restored",
                     member.id.pid.value, member.comm),
-        "checkpoint a container with its runtime (`podman container checkpoint`, `docker "
-        "checkpoint`), or use `stasis suspend` and `stasis resume` instead of a dump");
+        "checkpoint a container with its runtime: `stasis dump podman:NAME`, `containerd:ID` or "
+        "`runc:ID`; or use `stasis suspend` and `stasis resume` instead of a dump");
   }
   return {};
 }

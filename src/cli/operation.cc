@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 
 #include "api/result_json.h"
 #include "base/deadline.h"
+#include "base/file.h"
 #include "cli/account.h"
 #include "cli/interrupts.h"
 
@@ -79,6 +81,37 @@ v1::CriuOptions CriuFlags::ToMessage() const {
   for (const auto& what : external) message.add_external(what);
   for (const auto& option : criu_opts) message.add_others(option);
   return message;
+}
+
+void PlaceFlags::AddTo(App verb) {
+  verb.add_option("--root", root, "For runc:ID: the folder of runc's state, as its own --root");
+  verb.add_option("--containerd-address", containerd_address,
+                  "For containerd:ID: its socket (default: CONTAINERD_ADDRESS, or the usual one)");
+}
+
+v1::ContainerPlaces PlaceFlags::ToMessage() const {
+  v1::ContainerPlaces message;
+  if (!root.empty()) message.set_runc_root(AbsolutePath(root));
+  // The daemon does not have this process's environment.
+  const char* address = std::getenv("CONTAINERD_ADDRESS");
+  if (!containerd_address.empty()) {
+    message.set_containerd_address(AbsolutePath(containerd_address));
+  } else if (address != nullptr && *address == '/') {
+    message.set_containerd_address(address);
+  }
+  return message;
+}
+
+std::string FindingText(const v1::CheckResponse::Finding& finding) {
+  std::string text =
+      fmt::format("{:<8} {:<19} {}\n", finding.level(), finding.id(), finding.found());
+  auto add = [&](const char* what, const std::string& words) {
+    if (!words.empty()) text += fmt::format("{:<28} {:<6} {}\n", "", what, words);
+  };
+  add("stops:", finding.stops());
+  if (finding.level() != "note") add("means:", finding.meaning());
+  add("fix:", finding.fix());
+  return text;
 }
 
 void TargetWords::AddTo(App verb, const std::string& name, const std::string& help) {

@@ -32,6 +32,23 @@ struct CriuFlags {
 // --assume-unshared of suspend and dump.
 void AddAssumeUnshared(App verb, bool& assume);
 
+// The state folder and socket of container runtimes, for a TARGET that is a container.
+struct PlaceFlags {
+  std::string root;
+  std::string containerd_address;
+
+  void AddTo(App verb);
+  v1::ContainerPlaces ToMessage() const;
+};
+
+inline constexpr char kTargetHelp[] =
+    "A job, a process id, or a container: podman:NAME, containerd:[NAMESPACE/]ID, runc:ID";
+
+// Exit code of a check with a finding `cannot`.
+inline constexpr int kUnable = 5;
+// Formats a finding of `check` and `container check`.
+std::string FindingText(const v1::CheckResponse::Finding& finding);
+
 // TARGET as typed: `llama`, or with its kind as in other tools: `job llama`, `process 4711`.
 struct TargetWords {
   std::vector<std::string> words;

@@ -42,6 +42,8 @@ constexpr VerbRow kVerbs[] = {
     {RegisterArena},
     {RegisterGpu},
     {RegisterCheck},
+    {RegisterContainer},
+    {RegisterCdi},
     {RegisterRecover},
     {RegisterBench},
     {RegisterConfig},

@@ -11,25 +11,12 @@ namespace stasis::cli {
 namespace {
 
 constexpr double kLongestTimeoutS = 3600;
-constexpr int kUnable = 5;  // exit code
-
-std::string Text(const v1::CheckResponse::Finding& finding) {
-  std::string text =
-      fmt::format("{:<8} {:<19} {}\n", finding.level(), finding.id(), finding.found());
-  auto add = [&](const char* what, const std::string& words) {
-    if (!words.empty()) text += fmt::format("{:<28} {:<6} {}\n", "", what, words);
-  };
-  add("stops:", finding.stops());
-  if (finding.level() != "note") add("means:", finding.meaning());
-  add("fix:", finding.fix());
-  return text;
-}
 
 Outcome Check(const Globals& globals, const v1::CheckRequest& request) {
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
   STASIS_ASSIGN(const auto response, api::Check(call, request));
   std::string text;
-  for (const auto& finding : response.findings()) text += Text(finding);
+  for (const auto& finding : response.findings()) text += FindingText(finding);
   if (response.ok() && response.has_target()) {
     text += response.target() + ": nothing prevents suspend, dump or restore\n";
   } else if (response.ok()) {
@@ -48,11 +35,13 @@ void RegisterCheck(App app, const std::function<void(Action)>& select) {
     std::string target;
     bool full = false;
     double timeout_s = 20;
+    PlaceFlags places;
   };
   auto options = std::make_shared<Options>();
   auto verb =
       app.add_subcommand("check", "Check whether this machine, or a program, can be checkpointed");
-  verb->add_option("TARGET", options->target, "A job or a process id (default: check the machine)");
+  verb->add_option("TARGET", options->target,
+                   std::string(kTargetHelp) + " (default: check the machine)");
   verb->add_flag("--full", options->full,
                  "For the machine: also check the disk's speed, the agent in a program, and a "
                  "mover on each GPU; takes seconds, and half a GiB of each GPU for a moment");
@@ -60,6 +49,7 @@ void RegisterCheck(App app, const std::function<void(Action)>& select) {
                    "Limit in seconds for each query of the driver, CRIU or a disk")
       ->range(0.1, kLongestTimeoutS)
       ->capture_default_str();
+  options->places.AddTo(verb);
   verb->footer(
       "Each finding is ok, note, warning or cannot. A finding `cannot` names features that do not "
       "work here; the exit code is then 5. docs/check.md lists all findings.");
@@ -69,6 +59,7 @@ void RegisterCheck(App app, const std::function<void(Action)>& select) {
       request.set_target(options->target);
       request.set_full(options->full);
       request.set_timeout_s(options->timeout_s);
+      *request.mutable_places() = options->places.ToMessage();
       return Check(globals, request);
     });
   });

@@ -14,6 +14,7 @@ struct DumpOptions {
   bool full = false;
   bool assume_unshared = false;
   std::string compress;
+  PlaceFlags places;
   CommonOptions common;
   CriuFlags criu;
 };
@@ -23,7 +24,7 @@ struct DumpOptions {
 void RegisterDump(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<DumpOptions>();
   auto verb = app.add_subcommand("dump", "Save a program to an image, and end the program");
-  options->target.AddTo(verb, "TARGET", "A job or a process id");
+  options->target.AddTo(verb, "TARGET", kTargetHelp);
   verb->add_option(
       "-d,--dir", options->store,
       "The store: folder for the image (default: folders.images of the configuration)");
@@ -37,6 +38,7 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
                    "Compression: none, lz4, zstd, or auto (only if the storage is slower; default: "
                    "dump.compress of the configuration, or none)")
       ->option_text("HOW");
+  options->places.AddTo(verb);
   options->common.AddTo(verb);
   options->criu.AddTo(verb);
   AddGpuEnabled(verb);
@@ -45,6 +47,7 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
       STASIS_ASSIGN(const std::string name, options->target.Name());
       v1::DumpRequest request;
       request.set_target(name);
+      *request.mutable_places() = options->places.ToMessage();
       *request.mutable_options() = options->common.ToMessage();
       if (!options->store.empty()) request.set_store(AbsolutePath(options->store));
       request.set_name(options->name);

@@ -17,6 +17,7 @@ struct RestoreOptions {
   std::string gpu_map;
   bool new_pidns = false;
   bool trust_image = false;
+  PlaceFlags places;
   CommonOptions common;
   CriuFlags criu;
 };
@@ -24,6 +25,7 @@ struct RestoreOptions {
 v1::RestoreRequest RequestOf(const RestoreOptions& options) {
   v1::RestoreRequest request;
   request.set_source(options.source);
+  *request.mutable_places() = options.places.ToMessage();
   *request.mutable_options() = options.common.ToMessage();
   request.set_job(options.job);
   if (!options.log.empty()) request.set_log(AbsolutePath(options.log));
@@ -66,8 +68,10 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<RestoreOptions>();
   auto verb = app.add_subcommand("restore", "Restore a program from an image");
   options->words.AddTo(verb, "TARGET|IMAGE",
-                       "A job (its latest image), or the path or name of an image");
-  verb->add_option("--job", options->job, "Name of the restored job (default: its previous name)");
+                       "A job (its latest image), the path or name of an image, or a container: "
+                       "podman:NAME, containerd:[NAMESPACE/]IMAGE, runc:ID");
+  verb->add_option("--job", options->job,
+                   "Name of the restored job or container (default: its previous name)");
   verb->add_option("--log", options->log,
                    "File to which the program's output is appended (default: the job's log)");
   verb->add_option("--pid-file", options->pid_file,
@@ -84,6 +88,7 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
       "--trust-image", options->trust_image,
       "Accept an image from another installation, an image that other users could have changed, "
       "and, as root, an image of another user's program");
+  options->places.AddTo(verb);
   options->common.AddTo(verb);
   options->criu.AddTo(verb);
   AddGpuEnabled(verb);

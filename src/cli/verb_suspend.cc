@@ -12,6 +12,7 @@ struct SuspendOptions {
   bool no_spill = false;
   bool keep_context = false;
   bool assume_unshared = false;
+  PlaceFlags places;
   CommonOptions common;
 };
 
@@ -20,7 +21,7 @@ struct SuspendOptions {
 void RegisterSuspend(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<SuspendOptions>();
   auto verb = app.add_subcommand("suspend", "Free the GPU of a program without ending the program");
-  verb->add_option("TARGET", options->target, "A job or a process id")->required();
+  verb->add_option("TARGET", options->target, kTargetHelp)->required();
   auto spill = verb->add_option(
       "--spill", options->spill_dir,
       "Save GPU data to a file in this folder instead of host memory (slower; for programs with "
@@ -33,11 +34,13 @@ void RegisterSuspend(App app, const std::function<void(Action)>& select) {
       "Free only the data and keep the context: suspend and resume are much faster, but the "
       "context still takes GPU memory (for programs with the agent)");
   AddAssumeUnshared(verb, options->assume_unshared);
+  options->places.AddTo(verb);
   options->common.AddTo(verb);
   verb->callback([=] {
     select([=](const Globals& globals) {
       v1::SuspendRequest request;
       request.set_target(options->target);
+      *request.mutable_places() = options->places.ToMessage();
       *request.mutable_options() = options->common.ToMessage();
       request.set_keep_context(options->keep_context);
       request.set_spill_dir(options->spill_dir);
@@ -53,14 +56,16 @@ void RegisterSuspend(App app, const std::function<void(Action)>& select) {
 void RegisterResume(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<SuspendOptions>();
   auto verb = app.add_subcommand("resume", "Return the GPU to a suspended program");
-  verb->add_option("TARGET", options->target, "A job or a process id")->required();
+  verb->add_option("TARGET", options->target, kTargetHelp)->required();
   verb->add_option("--gpu-map", options->gpu_map,
                    "Move to other GPUs: OLD=NEW,... by UUID, index or name");
+  options->places.AddTo(verb);
   options->common.AddTo(verb);
   verb->callback([=] {
     select([=](const Globals& globals) {
       v1::ResumeRequest request;
       request.set_target(options->target);
+      *request.mutable_places() = options->places.ToMessage();
       *request.mutable_options() = options->common.ToMessage();
       request.set_gpu_map(options->gpu_map);
       return RunOperation(globals, [&](api::Client& client, const api::OnEvent& on_event) {

@@ -105,6 +105,9 @@ class CriuSession {
   virtual Result<process::HostPid> Restore(const RestoreRequest& request,
                                            const NotifyHandler& handler,
                                            const Deadline& deadline) = 0;
+  // After a successful Dump: returns true if another program drove CRIU and left the program
+  // running.
+  virtual bool left_running() const { return false; }
 };
 
 class Session final : public CriuSession {

@@ -205,7 +205,7 @@ void SharedResume::FreeMemory() {
 }
 
 Phase SharedResume::DataLoad() {
-  return {.name = "data-load",
+  return {.name = kDataLoad,
           .timeout = kLoadTimeout + (has_arenas_ ? seconds(0) : kReadTimeout),
           .run = [this](PhaseScope& scope) -> Status {
             STASIS_TRY(Load(&scope, scope.deadline(),

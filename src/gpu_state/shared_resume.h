@@ -70,6 +70,7 @@ class SharedResume {
   // phase runs. A ballast of that size is held until FreeBallast or, without `keep_ballast`, the
   // end of the phase.
   static constexpr const char* kLoadRoom = "load-room";
+  static constexpr const char* kDataLoad = "data-load";
   using DriverBytes = std::function<std::map<device::GpuUuid, uint64_t>()>;
   plan::Phase LoadRoom(DriverBytes driver_bytes, bool keep_ballast);
   // Called immediately before the driver's restore. `scope` is null if no other phase runs at the

@@ -41,10 +41,10 @@ void CheckCriu(const Machine& machine, Findings& findings) {
 }
 
 constexpr Check kChecks[] = {
-    CheckPrograms,       CheckKernel,      CheckUserNamespace, CheckCriu,
-    CheckResourceLimits, CheckPtraceScope, CheckDriver,        CheckGpus,
-    CheckMemory,         CheckHugePages,   CheckMemlock,       CheckRunFolder,
-    CheckImageStore,     CheckDiskSpeed,   CheckAgent,         CheckMover,
+    CheckPrograms,    CheckKernel,     CheckUserNamespace, CheckCriu,      CheckResourceLimits,
+    CheckPtraceScope, CheckDriver,     CheckGpus,          CheckMemory,    CheckHugePages,
+    CheckMemlock,     CheckRunFolder,  CheckImageStore,    CheckDiskSpeed, CheckAgent,
+    CheckMover,       CheckContainers,
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "base/paths.h"
 #include "base/result.h"
+#include "containers/inspect.h"
 #include "device/device_control.h"
 #include "health/findings.h"
 
@@ -25,6 +26,7 @@ struct MachineOptions {
   bool full = false;
   std::chrono::milliseconds patience{20000};  // time limit for any one check
   std::string root = {};                      // prefix for /proc and /sys; empty on a real machine
+  containers::SetupPaths containers = {};     // the set-up of container runtimes
 };
 
 // Returns findings in the order of MachineKinds(). Takes about a second, and longer with `full`.

@@ -95,6 +95,28 @@ constexpr Kind kMachine[] = {
      "A mover copies between GPU memory and host memory. Without one, programs under the agent are "
      "refused.",
      "end or suspend other programs on that GPU: `stasis gpu ls`"},
+    {"containers", "container runtimes on a machine that is not set up for them", "",
+     "CRIU alone cannot checkpoint a GPU program in a container. With the plugin of Stasis, the "
+     "commands of podman, containerd and runc can.",
+     "`sudo stasis container setup`, if GPU programs run in containers here"},
+    {"container-plugin", "CRIU's plugin of this installation", "checkpoints of containers",
+     "CRIU fails for every container if the folder in its configuration does not exist.",
+     "unpack the release again, or `sudo stasis container remove`"},
+    {"container-criu", "CRIU's configuration, which all runtimes read",
+     "checkpoints of GPU containers", "CRIU loads plugins from the one folder that `libdir` names.",
+     "`sudo stasis container setup`"},
+    {"container-cdi", "the CDI device that loads the agent in containers",
+     "containers with --device stasis.dev/agent=on",
+     "Without the agent the driver saves the GPU memory, and a container with several GPU "
+     "processes cannot be checkpointed.",
+     "`sudo stasis cdi install`"},
+    {"podman", "podman, the runtime that it uses, and their CRIU", "checkpoints by podman",
+     "podman needs a runtime that was compiled with CRIU, and a CRIU on its PATH.",
+     "docs/containers.md"},
+    {"containerd", "containerd and its CRIU", "checkpoints by containerd",
+     "containerd's shims start the CRIU on the daemon's PATH.", "docs/containers.md"},
+    {"runc", "runc and its CRIU", "checkpoints by runc", "runc starts the CRIU on its PATH.",
+     "docs/containers.md"},
 };
 
 constexpr Kind kTarget[] = {
@@ -140,7 +162,12 @@ constexpr Kind kTarget[] = {
      "run Stasis in the program's container"},
     {"mount-namespace", "its mount namespace", "dump",
      "The program has its own mounts, as in a container. Stasis cannot restore them.",
-     "let the container runtime checkpoint the container"},
+     "dump the container by its name, so that its runtime checkpoints it: `stasis dump "
+     "podman:NAME`"},
+    {"container-exec", "processes beside the container's tree", "",
+     "A process that `exec` started in a container is not a descendant of the container's first "
+     "process. The runtime leaves it out of a checkpoint, and it ends with the container.",
+     "end it before the checkpoint, or use --leave-running"},
     {"session", "its session", "dump",
      "CRIU can restore only a session that began in the pid namespace of the program.",
      "start it with `setsid`, or by `stasis run`"},

@@ -57,11 +57,19 @@ TEST(Findings, HaveUniqueNames) {
 // Searches the sources of the checks for names of findings. KindOf() would turn a name that is not
 // in the table into "other".
 TEST(Findings, EveryNameInTheSourcesIsInTheTable) {
-  const char* files[] = {
-      "/src/health/host_checks.cc", "/src/health/gpu_checks.cc", "/src/health/store_checks.cc",
-      "/src/health/agent_check.cc", "/src/health/check.cc",      "/src/health/program.cc",
-      "/src/criu/preflight.cc",     "/src/criu/probe.cc",        "/src/checks/before_dump.cc",
-      "/src/checks/survey.cc",      "/src/api/check_method.cc"};
+  const char* files[] = {"/src/health/host_checks.cc",
+                         "/src/health/gpu_checks.cc",
+                         "/src/health/store_checks.cc",
+                         "/src/health/agent_check.cc",
+                         "/src/health/check.cc",
+                         "/src/health/program.cc",
+                         "/src/criu/preflight.cc",
+                         "/src/criu/probe.cc",
+                         "/src/checks/before_dump.cc",
+                         "/src/checks/survey.cc",
+                         "/src/health/container_checks.cc",
+                         "/src/containers/inspect.cc",
+                         "/src/api/check_method.cc"};
   const std::regex named(
       R"re((?:Finding::Of\(|looked\.Add\(|AsFinding\(|Unanswered\(|collect\(|search\.Add\(fd, |OfProcess\(\s*member,|name = |Finding finding\{|finding = \{|return \{|\{(?=\s*"[a-z-]+", (?:Check|\[)))\s*"([a-z_-]+)")re",
       std::regex::ECMAScript | std::regex::multiline);

@@ -41,6 +41,8 @@ void CheckDiskSpeed(const Machine&, Findings&);
 
 void CheckAgent(const Machine&, Findings&);
 
+void CheckContainers(const Machine&, Findings&);
+
 // Returns true if this process has the capability with that number, such as CAP_SYS_PTRACE.
 bool HasCapability(int number);
 

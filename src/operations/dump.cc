@@ -81,9 +81,14 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
                                      "dump it without --leave-running, or suspend or end the other "
                                      "job first"));
   }
-  STASIS_ASSIGN(checks::DumpFacts facts, checks::CheckBeforeDump(services, *session.criu, survey,
-                                                                 dump.criu, dump.leave_running));
-  STASIS_TRY(criu::CheckForUser(dump.criu));
+  checks::DumpFacts facts;
+  if (dump.held) {
+    STASIS_TRY(checks::CheckOnlyDeviceUsers(services, survey));
+  } else {
+    STASIS_ASSIGN(facts, checks::CheckBeforeDump(services, *session.criu, survey, dump.criu,
+                                                 dump.leave_running));
+    STASIS_TRY(criu::CheckForUser(dump.criu));
+  }
   std::string name = dump.name.empty() ? DefaultName(dump.store, target) : dump.name;
   STASIS_TRY(store::CheckImageName(name));
 
@@ -105,7 +110,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
                                         survey.target.root.pid);
     }));
   }
-  if (PathExists(operation.image)) {
+  if (PathExists(operation.image) && !dump.held) {
     return Fail(Code::kAlreadyExists, "image " + operation.image + " exists already",
                 "choose another --name, or delete it with `stasis image delete`");
   }

@@ -18,6 +18,9 @@ struct DumpOptions {
   bool leave_running = false;
   bool full = false;  // write every block, even those that an earlier image has
   store::Compression compression = store::Compression::kNone;
+  // Another program drives CRIU, which writes to its own folders (hold.h). The image holds GPU data
+  // only. It is committed before CRIU ends the program or lets it run.
+  bool held = false;
   criu::Options criu;
 };
 Result<OperationResult> Dump(Session& session, const checks::Target& target,

@@ -60,6 +60,9 @@ Status DumpRun::ClearDumped() {
 Phase DumpRun::ImageBegin() {
   return {.name = "image-begin",
           .run = [this](PhaseScope&) -> Status {
+            // CRIU has begun to overwrite its files of an earlier dump, so the GPU data of that
+            // dump is useless.
+            if (dump_.held) STASIS_TRY(RemoveTree(operation_.image));
             STASIS_ASSIGN(writer_, store::ImageWriter::Begin(dump_.store, name_));
             STASIS_ASSIGN(cleaner_, checkpoint::StoreCleaner::Start(*writer_, dump_.store));
             work_dir_ = checkpoint::WorkFolder(session_.services.paths, operation_.owner);
@@ -137,7 +140,7 @@ Phase DumpRun::TreeCheck() {
 Status DumpRun::AnswerPostDump(PhaseScope& scope) {
   STASIS_TRY(scope.RunNested("describe"));
   // CRIU's files are complete. They are synced when the program runs again.
-  if (dump_.leave_running) return {};
+  if (commits_late()) return {};
   STASIS_TRY(scope.RunNested(kCpuWrite));
   if (has_data()) STASIS_TRY(scope.Await(kDataWrite));
   return scope.RunNested(kCommit);
@@ -177,11 +180,12 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
         return answered;
       },
       scope.deadline());
-  criu_ended_the_program_ = dumped && !dump_.leave_running;
+  left_running_ = dumped && criu->left_running();
+  criu_ended_the_program_ = dumped && !commits_late() && !left_running_;
   // An error of the answer is the cause. CRIU's own error only follows from it.
   STASIS_TRY(std::move(answered));
   dumped = KeepLog(std::move(dumped));
-  if (dumped || dump_.leave_running || !writer_->committed()) return dumped;
+  if (dumped || commits_late() || !writer_->committed()) return dumped;
   return FinishHalfEnded(std::move(dumped));
 }
 
@@ -331,11 +335,11 @@ Phase DumpRun::CpuDump() {
                 // the image is not needed any more.
                 if (!dumped && !writer_->committed()) image_process_->End();
                 STASIS_TRY(std::move(dumped));
-                scope.SetBytes(dump_.leave_running ? CpuBytesInStore() : image_bytes_);
+                scope.SetBytes(commits_late() ? CpuBytesInStore() : image_bytes_);
                 return {};
               },
               .nested = {Describe()}};
-  if (!dump_.leave_running) {
+  if (!commits_late()) {
     phase.nested.push_back(CpuWrite());
     phase.nested.push_back(Commit());
   }
@@ -388,6 +392,20 @@ Phase DumpRun::AwaitEnd() {
             // A shim reaps its children quickly. The pids are then free for a restore.
             AwaitStopped(process::WaitUntilReaped,
                          Deadline::Sooner(scope.deadline(), Deadline::In(kReapTime)));
+            return {};
+          }};
+}
+
+// The program that drives CRIU decides whether the dumped program ends or runs on.
+Phase DumpRun::AwaitEndOrReturnGpu() {
+  return {.name = "await-end", .timeout = seconds(600), .run = [this](PhaseScope& scope) -> Status {
+            if (!left_running_) {
+              AwaitStopped(process::WaitForEnd, scope.deadline());
+              return {};
+            }
+            STASIS_TRY(ReturnGpu());
+            has_gpu_ = true;
+            shared_.ReleaseGpu();
             return {};
           }};
 }
@@ -455,7 +473,7 @@ Plan DumpRun::MakePlan() {
   plan.Add(StartImageProcess());
   std::vector<Phase> beside;
   if (has_data()) beside.push_back(DataWrite());
-  if (dump_.leave_running && !processes.empty()) {
+  if (commits_late() && !processes.empty()) {
     std::vector<Phase> program = {CpuDump(), GpuReturn()};
     if (!shared_.empty()) program.push_back(DataFree());
     program.push_back(CpuWrite());
@@ -464,14 +482,15 @@ Plan DumpRun::MakePlan() {
     beside.push_back(CpuDump());
   }
   plan.AddParallel(std::move(beside));
-  if (dump_.leave_running && processes.empty()) plan.Add(CpuWrite());
-  plan.Add(dump_.leave_running ? Commit() : AwaitEnd());
+  if (commits_late() && processes.empty()) plan.Add(CpuWrite());
+  plan.Add(dump_.held ? AwaitEndOrReturnGpu() : commits_late() ? Commit() : AwaitEnd());
   plan.Add({.name = "tidy", .run = [this](PhaseScope&) -> Status {
               image_process_->End();
               std::string left = RemoveLateFiles();
               if (!left.empty()) notes_.push_back(std::move(left));
               if (!shared_.empty()) STASIS_TRY(shared_.ReturnArenas());
-              if (!stored_.empty() && !dump_.leave_running) STASIS_TRY(stored_.ReturnArenas());
+              const bool ended = !dump_.leave_running && !left_running_;
+              if (!stored_.empty() && ended) STASIS_TRY(stored_.ReturnArenas());
               return RemoveTree(work_dir_);
             }});
   plan.OnFailureAfterCommit([this] { return FinishAfterFailure(); });

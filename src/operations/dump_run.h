@@ -10,6 +10,9 @@
 //   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write
 //   commit
 // The program runs again as soon as CRIU has saved its CPU state; the image is written after that.
+//
+// If another program drives CRIU (hold.h), the phases are those of a dump without --leave-running,
+// and await-end also returns the GPU to a program that was left running.
 #pragma once
 
 #include <memory>
@@ -71,12 +74,15 @@ class DumpRun {
   plan::Phase GpuReturn();
   plan::Phase DataFree();
   plan::Phase AwaitEnd();
+  plan::Phase AwaitEndOrReturnGpu();
   void AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
                     const Deadline& deadline);
   std::string FinishAfterFailure();
   std::string FinishProgram();
   Status KeepLog(Status dumped);
   bool HasBegunToEnd() const;
+  // Returns true if the image is written after the program runs again.
+  bool commits_late() const { return dump_.leave_running && !dump_.held; }
   Status AnswerPostDump(plan::PhaseScope& scope);
   Status FinishHalfEnded(Status dumped);
 
@@ -118,6 +124,7 @@ class DumpRun {
   std::string left_in_store_;
   Stopwatch watch_;
   bool has_gpu_ = false;                 // the GPU and all memory were returned
+  bool left_running_ = false;            // CRIU has left the program running
   bool criu_ended_the_program_ = false;  // the kernel may still be freeing its memory
   uint64_t image_bytes_ = 0;
   std::vector<std::string> notes_;

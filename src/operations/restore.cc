@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <optional>
+
 #include "base/operation_id.h"
 #include "checkpoint/program_pids.h"
 #include "checks/image_trust.h"
@@ -52,7 +54,10 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   const store::Manifest& manifest = reader->manifest();
   STASIS_TRY(checks::CheckImageTrust(*reader, Caller::Self(), services.paths, restore.trust_image));
   STASIS_TRY(criu::CheckForUser(WithRecorded(restore.criu, manifest)));
-  STASIS_ASSIGN(auto held, HoldJob(services.paths, WantedJob(restore, manifest)));
+  std::optional<jobs::Claim> held;
+  if (!restore.held) {
+    STASIS_ASSIGN(held, HoldJob(services.paths, WantedJob(restore, manifest)));
+  }
   if (restore.new_pidns && checkpoint::BringsItsPidNamespace(manifest)) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                 "the image already contains a pid namespace", "omit --new-pidns");
@@ -62,7 +67,8 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
     STASIS_ASSIGN(auto gpus, services.device->Gpus());
     STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
   }
-  STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns));
+  // If the restore is held, CRIU itself checks that the process ids are free.
+  STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns || restore.held));
   if (!options.ignore_memory) {
     STASIS_TRY(gpu_state::RetryWithoutUnusedArenas(
         services, [&] { return gpu_state::CheckHostMemory(CpuBytes(manifest), {::getpid()}); }));
@@ -80,12 +86,12 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   RestoreRun run(session, *reader, restore, std::move(held), std::move(map), std::move(criu_path),
                  options.ignore_memory);
   STASIS_TRY(run.AddExpectedData());
-  STASIS_TRY(run.CheckNetwork());
+  if (!restore.held) STASIS_TRY(run.CheckNetwork());
   if (options.dry_run) {
     Plan plan = run.MakePlan();
     return Execute(session, {}, plan, options, std::move(result));
   }
-  STASIS_TRY(run.ClaimJob());
+  if (!restore.held) STASIS_TRY(run.ClaimJob());
   Plan plan = run.MakePlan();
   STASIS_ASSIGN(process::Stat self, process::ReadStat({::getpid()}));
   plan::Operation operation;

@@ -18,6 +18,9 @@ struct RestoreOptions {
   bool new_pidns = false;  // restore into a new pid namespace whose init process is the shim
   // Skips the checks of the image's origin and owners (checks/image_trust.h).
   bool trust_image = false;
+  // Another program drives CRIU (hold.h), and the image holds GPU data only. The program does not
+  // become a job.
+  bool held = false;
   criu::Options criu;
 };
 Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,

@@ -228,7 +228,12 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   request.images_dir = cpu_files_.folder.empty()
                            ? fmt::format("/proc/self/fd/{}/cpu", reader_.dir_fd())
                            : cpu_files_.folder;
-  STASIS_TRY(checks::CheckCpuFiles(request.images_dir, caller_, options_.trust_image));
+  if (!options_.held) {
+    STASIS_TRY(checks::CheckCpuFiles(request.images_dir, caller_, options_.trust_image));
+  } else if (has_data()) {
+    // All refusals must come before CRIU begins.
+    STASIS_TRY(scope.Await(gpu_state::SharedResume::kLoadRoom));
+  }
   request.log_path = work_dir_ + "/criu-restore.log";
   request.options = WithRecorded(options_.criu, manifest());
   STASIS_ASSIGN(criu::InheritPlan inherit, PlanOutput());
@@ -240,8 +245,15 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   // CRIU calls this before any process of the program runs.
   auto stopped = [&](criu::Notification& notification) -> Status {
     if (notification.moment != criu::Moment::kPostRestore) return {};
+    // No shim would kill the tree of a killed CRIU.
+    if (options_.held) STASIS_TRY(NoteRoot(notification.pid));
     if (has_data()) STASIS_TRY(scope.Await(kDataRead));
+    // CRIU kills the tree itself only up to this moment.
+    if (has_data() && options_.held) {
+      STASIS_TRY(scope.Await(gpu_state::SharedResume::kDataLoad));
+    }
     if (scope.Abandoned()) return Fail(plan::StoppedByOther());
+    if (options_.held) return {};
     STASIS_TRY(CheckStoppedTree(notification.pid));
     return NoteRoot(notification.pid);
   };
@@ -408,6 +420,7 @@ Status RestoreRun::CommitToShim() {
   // reported as failed although the program runs. If the shim dies, this returns at end-of-file.
   STASIS_TRY(host_->Commit(Deadline()));
   // The program runs from here on, whatever fails.
+  if (!claim_) return {};
   if (!claim_->is_new() && !options_.log.empty()) {
     Status noted = store_.Update(job_, [&](jobs::Job& job) -> Status {
       job.log = options_.log;
@@ -467,7 +480,9 @@ Plan RestoreRun::MakePlan() {
   }
   plan.Add(Adopt());
   plan.OnFailureAfterCommit([this] {
-    return fmt::format("The program runs as process {}, job {}.", root_.pid.value, job_);
+    return options_.held
+               ? fmt::format("The program runs as process {}.", root_.pid.value)
+               : fmt::format("The program runs as process {}, job {}.", root_.pid.value, job_);
   });
   return plan;
 }

@@ -1,54 +1,23 @@
 // Restores with a fake CRIU and shim, from an image of a fake dump.
 #include "operations/restore.h"
 
-#include <linux/sched.h>
-#include <sys/syscall.h>
-
+#include "operations/testing/restored.h"
 #include "operations/testing/stage.h"
 #include "store/image_reader.h"
 
 namespace stasis::operations {
 namespace {
 
-using device::ProcessState;
 using fakes::Fault;
 using fakes::FaultCase;
 using fakes::ForEachFault;
+using fakes::KillAndReap;
 using fakes::World;
-
-// Starts a sleeping process with that pid. Returns 0 if the pid is not available.
-pid_t StartWithPid(pid_t pid) {
-  clone_args arguments{};
-  arguments.exit_signal = SIGCHLD;
-  arguments.set_tid = reinterpret_cast<uint64_t>(&pid);
-  arguments.set_tid_size = 1;
-  const long child = ::syscall(SYS_clone3, &arguments, sizeof arguments);
-  if (child == 0) {
-    ::syscall(SYS_close_range, 0, ~0u, 0);
-    ::setsid();
-    for (;;) ::pause();
-  }
-  return child < 0 ? 0 : static_cast<pid_t>(child);
-}
-
-void KillAndReap(pid_t pid) {
-  ::kill(pid, SIGKILL);
-  ::waitpid(pid, nullptr, 0);
-}
 
 // Does the work of CRIU: starts a stopped tree, and kills it if the notification is rejected.
 Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler& handler) {
-  auto& process = world.program.At(1);
-  const pid_t pid = StartWithPid(process.id.pid.value);
-  if (pid == 0) return FailErrno(errno, "clone3");
-  {
-    std::lock_guard lock(world.program.mutex);
-    process.id = process::ReadStat({pid})->id;
-    process.state = ProcessState::kCheckpointed;
-    process.agent->state = agent_protocol::State::kReleased;
-    process.agent->memory.clear();
-    process.agent->held.clear();
-  }
+  STASIS_ASSIGN(const process::HostPid root, fakes::StartRestored(world));
+  const pid_t pid = root.value;
   criu::Notification notification;
   notification.moment = criu::Moment::kPostRestore;
   notification.pid = {pid};

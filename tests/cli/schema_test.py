@@ -50,7 +50,7 @@ class Walk:
 
     def __call__(self, name, *words, expect=0, **more):
         """Runs the command NAME with more words; `image-ls` means `image ls`."""
-        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon")
+        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi")
         document = self.world.stasis("--json", *name.split("-", 1 if inner else 0), *words, expect=expect, **more).json()
         self.check("error" if "error" in document else name, document)
         return document
@@ -87,6 +87,19 @@ def adopted(world, run):
     run("delete", "found")
 
 
+def containers(world, run):
+    plugins = world.folder / "plugins"
+    plugins.mkdir()
+    (plugins / "stasis_plugin.so").touch()
+    paths = ("--criu-config", world.folder / "criu.conf", "--cdi-dir", world.folder / "cdi", "--plugin-dir", plugins)
+    run("ps", "--containers", "-a")
+    run("container-check", *paths, expect=5)
+    run("container-setup", *paths, expect=(0, 5))
+    run("cdi-install", "--dir", world.folder / "cdi")
+    run("container-remove", *paths)
+    run("suspend", "podman:nobody", expect=(3, 5))
+
+
 def walk(world, run):
     for name in ("version", "ps", "image-ls", "image-gc", "arena-ls", "arena-free", "gpu-ls", "config-show", "recover"):
         run(name)  # while there is nothing
@@ -94,6 +107,7 @@ def walk(world, run):
     run("check", expect=(0, 5))
     run("completion", "bash")
     run.check("plugin", world.stasis("plugin", "install", "--json").json())
+    containers(world, run)
     run("arena-reserve", "16MiB")
     pid = start(world, run, "v")
     run("check", "v", expect=(0, 5))

@@ -16,16 +16,18 @@ import sys
 ALLOWED = {
     'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base abi',
     'cli': 'api config base abi',
-    'api': 'operations checks gpu_state plan jobs shim health dataplane store device config process base abi',
+    'api': 'operations checks gpu_state plan jobs shim health containers dataplane store device config process base abi',
     'operations': 'checks checkpoint gpu_state plan jobs store criu device agent_client ipc process config base',
-    'checks': 'checkpoint gpu_state plan jobs store criu device agent_client process base',
+    'checks': 'checkpoint gpu_state plan jobs containers store criu device agent_client process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
     'gpu_state': 'plan dataplane device agent_client agent_protocol process config base',
     # The journal takes the names of GPUs and of their states from `device`, and nothing else.
     'plan': 'device process base',
     'jobs': 'shim ipc process base',
     'shim': 'ipc process base',
-    'health': 'criu dataplane device agent_client process base abi',
+    'health': 'containers criu dataplane device agent_client process base abi',
+    # The commands of container runtimes, and the files that they share with Stasis.
+    'containers': 'process base',
     'dataplane': 'device ipc process base abi',
     'store': 'base',
     'criu': 'ipc process base abi',

@@ -1,0 +1,409 @@
+/* CRIU's plugin. Before each step of a dump or restore it sends stasisd a request and waits for the
+ * answer; it does nothing else. It ignores programs that use no GPU, so these need no daemon.
+ *
+ *   dump      init, first PAUSE_DEVICES, CHECKPOINT_DEVICES, (post-dump: stasis-criu-hook), fini
+ *   restore   init, (post-restore: stasis-criu-hook), first RESUME_DEVICES_LATE, fini
+ *
+ * Built without CRIU's headers: the structures below are CRIU's plugin ABI, version 0.2, with the
+ * twelve hooks that CRIU 4.0 has. Later versions load it too. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "connection.h"
+
+/* CRIU's ABI. */
+enum { HOOK_RESUME_DEVICES_LATE = 9, HOOK_PAUSE_DEVICES = 10, HOOK_CHECKPOINT_DEVICES = 11 };
+enum { HOOKS = 12 };
+enum { STAGE_DUMP, STAGE_PRE_DUMP, STAGE_RESTORE };
+enum { PLUGIN_VERSION = 2 << 8 };
+enum { TASK_ALIVE = 1 }; /* of the option final_state */
+enum { LOG_ERROR = 1, LOG_INFO = 3 };
+
+struct plugin_descriptor {
+  const char* name;
+  int (*init)(int stage);
+  void (*exit)(int stage, int ret);
+  unsigned int version;
+  unsigned int max_hooks;
+  void* hooks[HOOKS];
+};
+
+extern int criu_get_image_dir(void);
+extern void print_on_level(unsigned int level, const char* format, ...) __attribute__((weak));
+extern int add_inventory_plugin(const char* name) __attribute__((weak));
+extern bool check_and_remove_inventory_plugin(const char* name, size_t length)
+    __attribute__((weak));
+extern void set_compel_interrupt_only_mode(void) __attribute__((weak));
+extern void dont_use_freeze_cgroup(void) __attribute__((weak)); /* its name in 4.0 */
+extern int add_script(char* path) __attribute__((weak));
+extern int opts __attribute__((weak)); /* its first member is final_state */
+
+#define PLUGIN_NAME "stasis_plugin"
+
+/* CRIU calls plugins from a single thread. */
+static struct {
+  int connection; /* the lease; -1: none */
+  bool asked;     /* the first PAUSE_DEVICES or RESUME_DEVICES_LATE has been answered */
+  bool held;      /* the daemon holds the program's GPU state */
+  int failed_pid; /* the root of a restored tree that did not get its GPU back */
+} plugin = {.connection = -1};
+
+static void say(unsigned int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+static void say(unsigned int level, const char* format, ...) {
+  char line[STASIS_CRIU_TEXT + 128];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  if (print_on_level == NULL) return;
+  /* The prefix is that of CRIU's own errors. */
+  print_on_level(level, "%sstasis: %s\n", level == LOG_ERROR ? "Error (stasis_plugin): " : "",
+                 line);
+}
+
+/* Returns true if a file of /proc contains one of the words. A word is at most 31 bytes long. */
+static bool mentions(const char* path, const char* const* words) {
+  enum { KEEP = 32, SIZE = 65536 };
+  static char buffer[KEEP + SIZE + 1];
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  bool found = false;
+  size_t kept = 0;
+  ssize_t size;
+  while (!found && (size = read(fd, buffer + kept, SIZE)) > 0) {
+    const size_t length = kept + (size_t)size;
+    buffer[length] = '\0';
+    for (const char* const* word = words; *word != NULL && !found; ++word) {
+      found = strstr(buffer, *word) != NULL;
+    }
+    kept = length < KEEP ? length : KEEP;
+    memmove(buffer, buffer + length - kept, kept);
+  }
+  close(fd);
+  return found;
+}
+
+/* Returns true if a process of the tree maps a GPU driver's library or device. This only decides
+ * whether to ask the daemon, which checks again. */
+static bool may_use_gpu(int pid, int depth) {
+  static const char* const kSigns[] = {"/libcuda.so", "/dev/nvidia", NULL};
+  char path[320];
+  snprintf(path, sizeof path, "/proc/%d/maps", pid);
+  if (mentions(path, kSigns)) return true;
+  if (depth > 64) return true;
+  snprintf(path, sizeof path, "/proc/%d/task", pid);
+  DIR* threads = opendir(path);
+  if (threads == NULL) return false;
+  bool found = false;
+  for (struct dirent* thread; !found && (thread = readdir(threads)) != NULL;) {
+    if (!isdigit((unsigned char)thread->d_name[0])) continue;
+    snprintf(path, sizeof path, "/proc/%d/task/%s/children", pid, thread->d_name);
+    FILE* children = fopen(path, "re");
+    if (children == NULL) continue;
+    for (int child; !found && fscanf(children, "%d", &child) == 1;) {
+      found = may_use_gpu(child, depth + 1);
+    }
+    fclose(children);
+  }
+  closedir(threads);
+  return found;
+}
+
+/* Returns the target of this dump, or 0 if it cannot be found. CRIU does not pass it to plugins, so
+ * it is read from CRIU's command line. For a request by RPC CRIU sets its process title to
+ * "dump --rpc -t PID". */
+static int target(void) {
+  static char line[65536];
+  const int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const ssize_t size = read(fd, line, sizeof line - 1);
+  close(fd);
+  for (ssize_t i = 0; i < size; ++i) {
+    if (line[i] == '\0') line[i] = ' ';
+  }
+  if (size > 0) line[size] = '\0';
+  static const char* const kNames[] = {" -t", " --tree", NULL};
+  for (const char* const* name = kNames; *name != NULL; ++name) {
+    for (const char* at = strstr(line, *name); at != NULL; at = strstr(at + 1, *name)) {
+      const char* number = at + strlen(*name);
+      while (*number == ' ' || *number == '=') ++number;
+      char* end;
+      const long pid = strtol(number, &end, 10);
+      if (end != number && pid > 0) return (int)pid;
+    }
+  }
+  return 0;
+}
+
+/* Writes the path of a file in this library's folder to `path`. Returns false if the folder is not
+ * known or the path is too long. */
+static bool beside(const char* name, char* path, size_t size) {
+  Dl_info self;
+  if (dladdr((void*)beside, &self) == 0 || self.dli_fname == NULL) return false;
+  const char* slash = strrchr(self.dli_fname, '/');
+  const int length = slash == NULL ? 0 : (int)(slash - self.dli_fname) + 1;
+  const int written = snprintf(path, size, "%.*s%s", length, self.dli_fname, name);
+  return written > 0 && (size_t)written < size;
+}
+
+/* Writes the path of the daemon's socket to `path`: the first line of the file
+ * "stasis_plugin.socket" in this library's folder, or the default. */
+static void socket_path(char* path, size_t size) {
+  char file[4096];
+  snprintf(path, size, "%s", STASIS_CRIU_SOCKET);
+  if (!beside("stasis_plugin.socket", file, sizeof file)) return;
+  FILE* stream = fopen(file, "re");
+  if (stream == NULL) return;
+  if (fgets(file, sizeof file, stream) != NULL) {
+    file[strcspn(file, "\n")] = '\0';
+    if (file[0] == '/') snprintf(path, size, "%s", file);
+  }
+  fclose(stream);
+}
+
+/* Connects to the daemon and sends the first request. Returns 0. On failure logs a message and
+ * returns -1. */
+static int begin(enum stasis_criu_kind kind, int pid) {
+  char path[4096];
+  socket_path(path, sizeof path);
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  if (strlen(path) >= sizeof address.sun_path) {
+    say(LOG_ERROR, "the path of stasisd's socket is too long: %s", path);
+    return -1;
+  }
+  memcpy(address.sun_path, path, strlen(path) + 1);
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (fd < 0 || connect(fd, (const struct sockaddr*)&address, sizeof address) != 0) {
+    say(LOG_ERROR,
+        "the program uses a GPU, and stasisd does not answer at %s (%s): start it "
+        "(`systemctl start stasisd`, or `stasis daemon start`)",
+        path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return -1;
+  }
+  struct stasis_criu_frame answer;
+  if (stasis_ask(fd, kind, pid, 0, criu_get_image_dir(), &answer) != STASIS_CRIU_OK) {
+    say(LOG_ERROR, "%s", answer.text);
+    close(fd);
+    return -1;
+  }
+  char number[16], hook[4096];
+  snprintf(number, sizeof number, "%d", fd);
+  if (setenv(STASIS_CRIU_LEASE, number, 1) != 0 || add_script == NULL ||
+      !beside("stasis-criu-hook", hook, sizeof hook) || access(hook, X_OK) != 0 ||
+      add_script(hook) != 0) {
+    say(LOG_ERROR, "the action script stasis-criu-hook beside the plugin cannot be used: %s",
+        strerror(errno));
+    close(fd);
+    return -1;
+  }
+  plugin.connection = fd;
+  return 0;
+}
+
+static void end_lease(void) {
+  if (plugin.connection < 0) return;
+  close(plugin.connection);
+  plugin.connection = -1;
+}
+
+/* Threads that CRIU has stopped, and that run again while the daemon needs them: the agents' and
+ * the driver's. */
+static struct {
+  pid_t id;
+  unsigned long mask;
+}* running;
+static size_t running_count;
+
+static void let_run(const struct stasis_criu_frame* frame) {
+  const size_t count = frame->length / sizeof(int32_t);
+  void* more = realloc(running, (running_count + count) * sizeof *running);
+  if (more == NULL) return;
+  running = more;
+  for (size_t i = 0; i < count; ++i) {
+    int32_t id;
+    memcpy(&id, frame->text + i * sizeof id, sizeof id);
+    /* The thread must not handle signals of the program. ptrace needs SIGTRAP. */
+    unsigned long blocked = ~(1ul << (SIGTRAP - 1));
+    unsigned long before;
+    if (ptrace(PTRACE_GETSIGMASK, id, sizeof before, &before) != 0 ||
+        ptrace(PTRACE_SETSIGMASK, id, sizeof blocked, &blocked) != 0 ||
+        ptrace(PTRACE_SETOPTIONS, id, NULL, 0) != 0 || ptrace(PTRACE_CONT, id, NULL, 0) != 0) {
+      say(LOG_ERROR, "thread %d does not run: %s", (int)id, strerror(errno));
+      continue;
+    }
+    running[running_count].id = id;
+    running[running_count++].mask = before;
+  }
+}
+
+static void stop_running(void) {
+#ifndef PTRACE_O_SUSPEND_SECCOMP
+#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
+#endif
+  for (size_t i = 0; i < running_count; ++i) {
+    const pid_t id = running[i].id;
+    int status;
+    if (ptrace(PTRACE_INTERRUPT, id, NULL, 0) != 0 || waitpid(id, &status, __WALL) < 0 ||
+        ptrace(PTRACE_SETOPTIONS, id, NULL, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD) !=
+            0 ||
+        ptrace(PTRACE_SETSIGMASK, id, sizeof running[i].mask, &running[i].mask) != 0) {
+      say(LOG_ERROR, "thread %d cannot be stopped again: %s", (int)id, strerror(errno));
+    }
+  }
+  free(running);
+  running = NULL;
+  running_count = 0;
+}
+
+/* Sends a request and waits for its answer. Lets threads run meanwhile if the daemon asks for it.
+ */
+static int ask(enum stasis_criu_kind kind, int pid, int value, struct stasis_criu_frame* answer) {
+  int got = stasis_ask(plugin.connection, kind, pid, value, -1, answer);
+  if (got != STASIS_CRIU_THREAD_IDS) return got;
+  let_run(answer);
+  while (answer->value != 0 && stasis_receive(plugin.connection, answer) == 0 &&
+         answer->kind == STASIS_CRIU_THREAD_IDS) {
+    let_run(answer);
+  }
+  got = stasis_ask(plugin.connection, STASIS_CRIU_RUNNING, pid, 0, -1, answer);
+  stop_running();
+  return got;
+}
+
+static int init_dump(void) {
+  const int pid = target();
+  if (pid != 0 && !may_use_gpu(pid, 0)) return 0;
+  if (pid == 0) {
+    say(LOG_INFO, "the target of this dump is not known");
+    return 0; /* pause_devices() decides */
+  }
+  if (begin(STASIS_CRIU_BEGIN_DUMP, pid) != 0) return -1;
+  /* The agents of a frozen program could not release its GPU. */
+  if (set_compel_interrupt_only_mode != NULL) {
+    set_compel_interrupt_only_mode();
+  } else if (dont_use_freeze_cgroup != NULL) {
+    dont_use_freeze_cgroup();
+  }
+  return 0;
+}
+
+static int init_restore(void) {
+  /* CRIU returns true for every name if the image has no list of plugins. */
+  const bool listed = check_and_remove_inventory_plugin == NULL ||
+                      check_and_remove_inventory_plugin(PLUGIN_NAME, strlen(PLUGIN_NAME));
+  if (!listed) return 0;
+  if (faccessat(criu_get_image_dir(), STASIS_CRIU_FOLDER, F_OK, 0) != 0) {
+    if (add_inventory_plugin == NULL || check_and_remove_inventory_plugin == NULL) return 0;
+    if (check_and_remove_inventory_plugin("stasis: is there a list?", 24)) return 0;
+    say(LOG_ERROR,
+        "the program's GPU data, the folder " STASIS_CRIU_FOLDER " of the image, is missing: %s",
+        strerror(errno));
+    return -1;
+  }
+  return begin(STASIS_CRIU_BEGIN_RESTORE, 0);
+}
+
+static int init(int stage) {
+  if (stage == STAGE_DUMP) return init_dump();
+  if (stage == STAGE_RESTORE) return init_restore();
+  return 0;
+}
+
+/* CRIU calls this for the root of the tree first. */
+static int pause_devices(int pid) {
+  if (plugin.asked) return plugin.held ? 0 : -ENOTSUP;
+  plugin.asked = true;
+  if (plugin.connection < 0) {
+    if (target() != 0 || !may_use_gpu(pid, 0)) return -ENOTSUP;
+    if (begin(STASIS_CRIU_BEGIN_DUMP, pid) != 0) return -1;
+  }
+  /* CRIU's alarm limits the time to stop tasks. It must not limit the copying of GPU memory. */
+  const unsigned int left = alarm(0);
+  struct stasis_criu_frame answer;
+  const int stays = &opts != NULL && opts == TASK_ALIVE;
+  const int got = ask(STASIS_CRIU_PAUSE, pid, stays, &answer);
+  if (left != 0) alarm(left);
+  if (got == STASIS_CRIU_NO_GPU) {
+    end_lease();
+    return -ENOTSUP;
+  }
+  if (got != STASIS_CRIU_OK) {
+    say(LOG_ERROR, "%s", answer.text);
+    end_lease();
+    return -1;
+  }
+  plugin.held = true;
+  /* Makes a CRIU without this plugin refuse the image. */
+  if (add_inventory_plugin != NULL && add_inventory_plugin(PLUGIN_NAME) != 0) return -1;
+  return 0;
+}
+
+static int checkpoint_devices(int pid) {
+  if (!plugin.held) return -ENOTSUP;
+  struct stasis_criu_frame answer;
+  if (ask(STASIS_CRIU_CHECK, pid, 0, &answer) == STASIS_CRIU_OK) return 0;
+  say(LOG_ERROR, "%s", answer.text);
+  return -1;
+}
+
+/* CRIU calls this for the root of the tree first, when all threads are stopped at the end of their
+ * restore. CRIU ignores an error, but after one the daemon has killed the program, and CRIU fails
+ * because of that. */
+static int resume_devices_late(int pid) {
+  if (plugin.connection < 0) return -ENOTSUP;
+  if (plugin.asked) return plugin.failed_pid != 0 ? -1 : 0;
+  plugin.asked = true;
+  struct stasis_criu_frame answer;
+  if (ask(STASIS_CRIU_RESUME, pid, 0, &answer) == STASIS_CRIU_OK) return 0;
+  say(LOG_ERROR, "the program cannot run, because its GPU state was not restored: %s", answer.text);
+  plugin.failed_pid = pid;
+  kill(pid, SIGKILL);
+  return -1;
+}
+
+static void fini(int stage, int ret) {
+  if (plugin.connection < 0) return;
+  struct stasis_criu_frame answer;
+  if (stage == STAGE_DUMP && plugin.held) {
+    const int stays = ret != 0 || (&opts != NULL && opts == TASK_ALIVE);
+    if (ask(STASIS_CRIU_END, 0, stays, &answer) != STASIS_CRIU_OK) {
+      say(LOG_ERROR, "%s", answer.text);
+    }
+  } else if (stage == STAGE_RESTORE && ret != 0) {
+    (void)ask(STASIS_CRIU_END, 0, 0, &answer);
+  }
+  if (plugin.failed_pid != 0 && ret == 0) {
+    /* CRIU would report success although the GPU state was not restored. */
+    kill(plugin.failed_pid, SIGKILL);
+    _exit(1);
+  }
+  /* After a dump the connection stays open until CRIU exits, because CRIU has not ended the program
+   * yet. */
+  if (stage != STAGE_DUMP || !plugin.held) end_lease();
+}
+
+__attribute__((visibility("default"))) struct plugin_descriptor CR_PLUGIN_DESC = {
+    .name = PLUGIN_NAME,
+    .init = init,
+    .exit = fini,
+    .version = PLUGIN_VERSION,
+    .max_hooks = HOOKS,
+    .hooks = {[HOOK_RESUME_DEVICES_LATE] = (void*)resume_devices_late,
+              [HOOK_PAUSE_DEVICES] = (void*)pause_devices,
+              [HOOK_CHECKPOINT_DEVICES] = (void*)checkpoint_devices}};

@@ -1,0 +1,11 @@
+// A finding of `stasis check` as a message.
+#pragma once
+
+#include "health/findings.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+v1::CheckResponse::Finding ToMessage(const health::Finding& finding);
+
+}  // namespace stasis::api

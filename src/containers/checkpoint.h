@@ -1,0 +1,77 @@
+// Checkpoints and restores containers by the runtimes' own commands. CRIU's plugin saves and
+// restores the GPU state (docs/containers.md).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "containers/runtime.h"
+
+namespace stasis::containers {
+
+// Options that the runtimes share.
+struct CriuChoices {
+  bool tcp_keep = false;
+  bool file_locks = false;
+};
+
+struct CheckpointRequest {
+  Container container;
+  Places places;
+  CriuChoices criu;
+  bool leave_running = false;
+  // podman: the archive; empty: podman's own storage. runc: the folder, which must not exist yet.
+  // containerd: the name of the image, in its namespace.
+  std::string image;
+  std::string compress;  // of podman's archive: "none" or "zstd"
+};
+
+// Returns the command that checkpoints the container. Returns kUnimplemented if the runtime has no
+// command for the request.
+Result<std::vector<std::string>> CheckpointCommand(const CheckpointRequest& request);
+// Runs that command. A failed command leaves no image of runc.
+Status Checkpoint(CommandRunner& runner, const CheckpointRequest& request,
+                  const Deadline& deadline);
+
+// A checkpoint of runc is a folder, with data for the restore beside CRIU's files:
+//
+//   FOLDER/container.json   this structure
+//   FOLDER/checkpoint/      CRIU's images, and GPU data
+struct RuncImage {
+  std::string id;
+  std::string bundle;  // the container's bundle; its root file system is not in the image
+  std::string root;    // --root of runc; empty: the usual one
+  int64_t time_ms = 0;
+};
+inline constexpr char kRuncImageFile[] = "container.json";
+// Returns kNotFound if the folder is not such an image.
+Result<RuncImage> ReadRuncImage(const std::string& folder);
+// Returns the path of the latest image of that container below `folder`, or kNotFound if there is
+// none.
+Result<std::string> LatestRuncImage(const std::string& folder, const std::string& id);
+
+struct RestoreRequest {
+  Reference reference;  // podman: the container; containerd: namespace and name of the image
+  Places places;
+  CriuChoices criu;
+  std::string archive;     // podman: of an export; empty: the container's own checkpoint
+  std::string runc_image;  // runc: the folder
+  std::string new_name;    // name of the restored container; empty: as before
+  std::string output;      // runc: file for the container's output; empty: none
+};
+
+struct Restored {
+  Reference reference;  // of the restored container
+  pid_t pid = 0;        // of its init process; 0 if it has ended already
+};
+
+Result<std::vector<std::string>> RestoreCommand(const RestoreRequest& request);
+Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
+                         const Deadline& deadline);
+
+// Returns the line of CRIU's log with the cause of a failure: the last line of the plugin of
+// Stasis, otherwise CRIU's first error. Returns an empty string if there is none.
+std::string ReasonInCriuLog(const std::string& log);
+
+}  // namespace stasis::containers

@@ -1,0 +1,40 @@
+// CRIU's configuration file (/etc/criu/default.conf), which every caller's CRIU reads. Stasis adds
+// two lines between two comments, and changes nothing else:
+//
+//   # `stasis container setup` wrote this; `stasis container remove` deletes it.
+//   libdir /opt/stasis/lib/stasis/criu
+//   timeout 600
+//   # End of the lines of Stasis.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+
+namespace stasis::containers {
+
+inline constexpr char kCriuConfig[] = "/etc/criu/default.conf";
+// The time limit in seconds for stopping a program, instead of CRIU's default of 10.
+inline constexpr int kCriuTimeoutS = 600;
+
+struct CriuConfig {
+  std::string libdir;          // the value that CRIU uses; empty if absent
+  std::optional<int> timeout;  // likewise
+  bool has_ours = false;       // true if the file has the lines of Stasis
+  bool libdir_is_ours = false;
+};
+
+// Parses the text of the file as CRIU does: each line has one option, `#` begins a comment, and the
+// last occurrence of an option counts.
+CriuConfig ReadCriuConfig(const std::string& text);
+
+// Returns the text with the lines of Stasis for this folder of plugins. A timeout that is set
+// outside of these lines is kept, and Stasis adds none. Returns kFailedPrecondition if another
+// libdir is set, because CRIU loads plugins from one folder only. `path` is for messages.
+Result<std::string> AddToCriuConfig(const std::string& text, const std::string& libdir,
+                                    const std::string& path);
+// Returns the text without the lines of Stasis.
+std::string RemoveFromCriuConfig(const std::string& text);
+
+}  // namespace stasis::containers

@@ -1,0 +1,11 @@
+// Observations about container runtimes as findings.
+#pragma once
+
+#include "containers/inspect.h"
+#include "health/findings.h"
+
+namespace stasis::health {
+
+Finding FindingOf(const containers::Observation& seen);
+
+}  // namespace stasis::health

@@ -1,0 +1,53 @@
+// Hold for dump and hold for restore: the GPU side of a checkpoint in which another program,
+// usually a container runtime, drives CRIU. CRIU's plugin (integrations/criu) sends a request
+// before each step of CRIU. The plans are those of dump and restore, behind the same interfaces:
+// here CriuSession and RestoreHost talk to the plugin instead of starting CRIU.
+//
+// The connection is a lease. If CRIU exits before the commit, the recorded state of the program is
+// restored. If CRIU exits after the commit, the program has ended, or it runs on with its GPU.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/fd.h"
+#include "criu/plugin_link.h"
+#include "operations/options.h"
+#include "operations/result.h"
+#include "operations/session.h"
+#include "store/codec.h"
+
+namespace stasis::operations {
+
+class Hold {
+ public:
+  // Waits for the plugin's first requests. Returns kUnavailable if CRIU exits before a program is
+  // changed. That is no failure.
+  static Result<std::unique_ptr<Hold>> Open(std::shared_ptr<criu::PluginLink> link);
+  static Result<std::unique_ptr<Hold>> Open(UniqueFd connection);
+
+  // "dump" or "restore".
+  const std::string& verb() const { return verb_; }
+  // The process id, or the image's path.
+  const std::string& target() const { return target_; }
+
+  // May be called again after a failure, as RunInSession does, until the program is held.
+  Result<OperationResult> Run(Session& session, store::Compression compression,
+                              const OperationOptions& options);
+  // Answers the request that waits for the end of the operation.
+  void Answer(const Status& result);
+
+ private:
+  explicit Hold(std::shared_ptr<criu::PluginLink> link) : link_(std::move(link)) {}
+  Result<OperationResult> Dump(Session& session, store::Compression compression,
+                               const OperationOptions& options);
+  Result<OperationResult> Restore(Session& session, const OperationOptions& options);
+
+  std::shared_ptr<criu::PluginLink> link_;
+  std::string verb_;
+  std::string target_;
+  std::string images_;  // CRIU's image folder
+  criu::PluginRequest request_;
+};
+
+}  // namespace stasis::operations

@@ -1,0 +1,262 @@
+// Dumps and restores in which a fake plugin drives CRIU.
+#include "operations/hold.h"
+
+#include "operations/testing/fake_plugin.h"
+#include "operations/testing/restored.h"
+#include "operations/testing/stage.h"
+#include "store/limits.h"
+
+namespace stasis::operations {
+namespace {
+
+using fakes::Fault;
+using fakes::FaultCase;
+using fakes::ForEachFault;
+using fakes::World;
+using Kind = criu::PluginRequest::Kind;
+
+std::string ImagesOf(World& world) { return world.services.paths.data + "/criu"; }
+std::string DataOf(World& world) { return ImagesOf(world) + "/stasis"; }
+bool HasData(World& world) { return PathExists(DataOf(world) + "/" + store::kManifestName); }
+
+std::unique_ptr<World> HeldWorld(int processes) {
+  auto world = std::make_unique<World>(processes);
+  for (int number = 1; number <= processes; ++number) world->program.AddAgent(number, 2);
+  EXPECT_TRUE(MakeDirs(ImagesOf(*world)));
+  return world;
+}
+std::unique_ptr<World> TwoHeld() { return HeldWorld(2); }
+
+void KillProgram(World& world) {
+  std::vector<process::ProcessId> ids;
+  {
+    std::lock_guard lock(world.program.mutex);
+    for (const auto& process : world.program.processes()) ids.push_back(process->id);
+  }
+  for (const auto& id : ids) fakes::Sleepers::Kill(id);
+}
+
+// The course of a dump.
+struct Script {
+  bool leave_running = false;
+  bool refused_after_commit = false;  // by another action script
+  bool opens_gpu_file = false;        // by a process, before CRIU stops it
+};
+
+std::shared_ptr<fakes::FakePlugin> Dumper(World& world, Script script = {}) {
+  auto plugin = std::make_shared<fakes::FakePlugin>(world.log, ImagesOf(world));
+  const process::HostPid root = world.program.root().pid;
+  plugin->Add({"Begin", {Kind::kBeginDump, root}});
+  plugin->Add(
+      {"Pause", {Kind::kPause, root, script.leave_running}, {}, [p = plugin.get()] { p->Exit(); }});
+  plugin->Add([&world, script, root]() -> fakes::FakePlugin::Step {
+    if (script.opens_gpu_file) world.program.At(1).files_held = {"fd 7 -> /dev/nvidia0"};
+    return {"Check", {Kind::kCheck, root}};
+  });
+  plugin->Add({"Commit", {Kind::kCommit, root}});
+  plugin->Add([&world, script, p = plugin.get()]() -> fakes::FakePlugin::Step {
+    const bool stays = script.leave_running || !p->refusal().empty();
+    return {"End",
+            {Kind::kEnd, {}, stays},
+            [&world, script, stays, p] {
+              if (!stays && !script.refused_after_commit) KillProgram(world);
+              p->Exit();
+            },
+            [p] { p->Exit(); }};
+  });
+  return plugin;
+}
+
+Result<OperationResult> RunHold(World& world, const std::shared_ptr<fakes::FakePlugin>& plugin) {
+  STASIS_ASSIGN(auto hold, Hold::Open(plugin));
+  Session session = fakes::MakeSession(world, hold->verb());
+  auto done = hold->Run(session, store::Compression::kNone, {});
+  hold->Answer(done ? Status() : Status(Fail(done.error())));
+  return done;
+}
+
+TEST(HoldTest, TheDataIsCompleteBeforeCriuEndsTheProgram) {
+  auto world = TwoHeld();
+  auto done = RunHold(*world, Dumper(*world));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_TRUE(HasData(*world));
+  EXPECT_FALSE(world->program.Alive(1));
+  EXPECT_FALSE(world->program.Alive(2));
+  EXPECT_FALSE(world->movers->hold_memory());
+  EXPECT_LT(world->log.IndexOf("agent 2 Release"), world->log.IndexOf("plugin Accept Pause"));
+  EXPECT_EQ(world->log.Count("plugin LetRun"), 0);
+}
+
+TEST(HoldTest, AProgramThatIsLeftRunningHasItsMemoryBeforeCriuLetsItGo) {
+  auto world = TwoHeld();
+  auto done = RunHold(*world, Dumper(*world, {.leave_running = true}));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_TRUE(HasData(*world));
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_LT(world->log.IndexOf("plugin LetRun"), world->log.IndexOf("agent 1 Open"));
+  EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("plugin Accept End"));
+}
+
+TEST(HoldTest, ADumpRefusedAfterTheCommitLetsTheProgramRun) {
+  auto world = TwoHeld();
+  auto done = RunHold(*world, Dumper(*world, {.refused_after_commit = true}));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
+TEST(HoldTest, ARefusedCommitLetsTheProgramRun) {
+  auto world = TwoHeld();
+  world->services.settings.most_image_bytes = 1;
+  auto plugin = Dumper(*world);
+  auto done = RunHold(*world, plugin);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(world->log.Count("plugin Refuse Commit"), 1);
+  EXPECT_LT(world->log.IndexOf("plugin LetRun"), world->log.IndexOf("agent 1 Open"));
+  EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("plugin Refuse End"));
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_FALSE(HasData(*world));
+}
+
+TEST(HoldTest, AGpuFileThatIsOpenedLaterEndsTheDump) {
+  auto world = TwoHeld();
+  auto plugin = Dumper(*world, {.opens_gpu_file = true});
+  auto done = RunHold(*world, plugin);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(world->log.Count("plugin Commit"), 0);
+  EXPECT_LT(world->log.IndexOf("plugin LetRun"), world->log.IndexOf("agent 1 Open"));
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_FALSE(HasData(*world));
+}
+
+TEST(HoldTest, ASuspendedProgramStaysSuspended) {
+  auto world = TwoHeld();
+  ASSERT_TRUE(fakes::Suspend(*world));
+  auto done = RunHold(*world, Dumper(*world, {.leave_running = true}));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(fakes::WhyNotSuspended(*world), "");
+  ASSERT_TRUE(fakes::Resume(*world));
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
+TEST(HoldTest, AProgramWithoutAGpuIsLeftAlone) {
+  auto world = std::make_unique<World>(1);
+  world->program.At(1).uses_gpu = false;
+  ASSERT_TRUE(MakeDirs(ImagesOf(*world)));
+  auto plugin = Dumper(*world);
+  auto done = RunHold(*world, plugin);
+  ASSERT_TRUE(done) << done.error().ToString();
+  EXPECT_EQ(world->log.Count("plugin NoGpu Pause"), 1);
+  EXPECT_FALSE(PathExists(DataOf(*world)));
+}
+
+// Checks that the data is complete and the program has ended, or that the program is unchanged.
+std::string AfterHold(World& world, const FaultCase& fault, const Result<OperationResult>& done) {
+  if (!done && done.error().not_undone) {
+    world.log.Unhang();
+    auto [ok, outcomes] = fakes::Recover(world);
+    if (!ok) return "recover: " + outcomes;
+  }
+  if (done && !HasData(world)) return "no data";
+  if (!world.program.Alive(1)) {
+    return HasData(world) || fault.fault == Fault::kKill ? "" : "the program was lost";
+  }
+  return world.WhyNotAsBefore();
+}
+
+TEST(HoldTest, EveryFaultOfADumpCostsTheImageAndNeverTheProgram) {
+  for (bool leave_running : {false, true}) {
+    ForEachFault(
+        TwoHeld,
+        [&](World& world) {
+          return RunHold(world, Dumper(world, {.leave_running = leave_running}));
+        },
+        {Fault::kFail, Fault::kFailAfter, Fault::kKill}, AfterHold);
+  }
+}
+
+class HeldRestoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root may choose a pid";
+  }
+};
+
+std::unique_ptr<World> HeldAndEnded() {
+  auto world = HeldWorld(1);
+  auto done = RunHold(*world, Dumper(*world));
+  EXPECT_TRUE(done) << done.error().ToString();
+  fakes::KillAndReap(world->program.root().pid.value);
+  return world;
+}
+
+std::shared_ptr<fakes::FakePlugin> Restorer(World& world) {
+  auto plugin = std::make_shared<fakes::FakePlugin>(world.log, ImagesOf(world));
+  auto root = std::make_shared<process::HostPid>();
+  auto take_down = [root, p = plugin.get()] {
+    if (root->value != 0) fakes::KillAndReap(root->value);
+    p->Fail();
+  };
+  plugin->Add({"Begin", {Kind::kBeginRestore}, {}, [p = plugin.get()] { p->Exit(); }});
+  plugin->Add([&world, root, take_down]() -> fakes::FakePlugin::Step {
+    auto made = fakes::StartRestored(world);
+    EXPECT_TRUE(made) << made.error().ToString();
+    if (made) *root = *made;
+    return {"Restored", {Kind::kRestored, *root}, {}, take_down};
+  });
+  plugin->Add([root, take_down, p = plugin.get()]() -> fakes::FakePlugin::Step {
+    return {"Resume", {Kind::kResume, *root}, [p] { p->Exit(); }, take_down};
+  });
+  plugin->Add(
+      {"End", {Kind::kEnd}, [p = plugin.get()] { p->Exit(); }, [p = plugin.get()] { p->Exit(); }});
+  return plugin;
+}
+
+TEST_F(HeldRestoreTest, TheProgramRunsWithItsMemory) {
+  auto world = HeldAndEnded();
+  world->log.Clear();
+  auto done = RunHold(*world, Restorer(*world));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_TRUE(done->job.empty());
+  EXPECT_LT(world->log.IndexOf("mover A Load"), world->log.IndexOf("plugin Accept Restored"));
+  EXPECT_LT(world->log.IndexOf("plugin LetRun"), world->log.IndexOf("device Restore 1"));
+  EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("plugin Accept Resume"));
+}
+
+TEST_F(HeldRestoreTest, WithoutRoomOnTheGpuCriuDoesNotBegin) {
+  auto world = HeldAndEnded();
+  world->log.Clear();
+  for (auto& gpu : world->device->gpus) gpu.free_bytes = 1;
+  auto full = RunHold(*world, Restorer(*world));
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, Code::kResourceExhausted) << full.error().ToString();
+  EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
+  EXPECT_EQ(world->log.Count("plugin Restored"), 0);
+}
+
+// Checks that the program runs, or that none of its processes is left and a second attempt
+// succeeds.
+std::string AfterHeldRestore(World& world, const FaultCase&, const Result<OperationResult>& done) {
+  const auto& process = world.program.At(1);
+  if (done) return world.WhyNotAsBefore();
+  // A CRIU that dies before it has named its processes leaves them to its caller.
+  const int named =
+      world.log.Count("plugin Accept Restored") + world.log.Count("plugin Refuse Restored");
+  if (named == 0) fakes::Sleepers::Kill(process.id);
+  if (process::IsAlive(process.id)) return "the restored process was not killed";
+  if (world.movers->hold_memory()) return "a mover holds memory";
+  if (!HasData(world)) return "the data is gone";
+  ::waitpid(process.id.pid.value, nullptr, 0);
+  world.log.Unhang();
+  auto again = RunHold(world, Restorer(world));
+  return again ? world.WhyNotAsBefore() : "second restore: " + again.error().ToString();
+}
+
+TEST_F(HeldRestoreTest, EveryFaultLeavesNothingAndTheImage) {
+  ForEachFault(
+      HeldAndEnded, [](World& world) { return RunHold(world, Restorer(world)); },
+      {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterHeldRestore);
+}
+
+}  // namespace
+}  // namespace stasis::operations

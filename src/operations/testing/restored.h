@@ -1,0 +1,50 @@
+// Starts a process as CRIU does in a restore of a fake program: stopped, with the old pid.
+#pragma once
+
+#include <linux/sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "gpu_state/testing/world.h"
+
+namespace stasis::fakes {
+
+// Starts a sleeping process with that pid. Returns 0 if the pid is not available.
+inline pid_t StartWithPid(pid_t pid) {
+  clone_args arguments{};
+  arguments.exit_signal = SIGCHLD;
+  arguments.set_tid = reinterpret_cast<uint64_t>(&pid);
+  arguments.set_tid_size = 1;
+  const long child = ::syscall(SYS_clone3, &arguments, sizeof arguments);
+  if (child == 0) {
+    ::syscall(SYS_close_range, 0, ~0u, 0);
+    ::setsid();
+    for (;;) ::pause();
+  }
+  return child < 0 ? 0 : static_cast<pid_t>(child);
+}
+
+inline void KillAndReap(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
+// Starts the only process of the world's program again. Its GPU state is suspended.
+inline Result<process::HostPid> StartRestored(World& world) {
+  auto& process = world.program.At(1);
+  const pid_t pid = StartWithPid(process.id.pid.value);
+  if (pid == 0) return FailErrno(errno, "clone3");
+  std::lock_guard lock(world.program.mutex);
+  process.id = process::ReadStat({pid})->id;
+  process.state = device::ProcessState::kCheckpointed;
+  process.agent->state = agent_protocol::State::kReleased;
+  process.agent->memory.clear();
+  process.agent->held.clear();
+  return process::HostPid{pid};
+}
+
+}  // namespace stasis::fakes

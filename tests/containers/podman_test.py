@@ -1,0 +1,90 @@
+"""podman_test.py --build DIR: podman's checkpoint and restore of GPU containers, with our plugin in CRIU."""
+
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+
+import cases  # noqa: E402
+import podman  # noqa: E402
+from containers import skip_without  # noqa: E402
+
+VECTOR = ("vector", "--memory", "24M", "--interval", "10")
+
+
+def with_podman(world, test, *args):
+    stage = podman.Podman(world)
+    stage.keep_broker()
+    stage.plugin.start_daemon()
+    try:
+        test(world, stage, *args)
+    finally:
+        stage.close()
+        stage.plugin.end_daemon()
+        stage.end_broker()
+        shutil.rmtree(stage.plugin.folder)
+
+
+def in_place(_world, stage):
+    stage.run("c1", *VECTOR)
+    for _ in range(2):
+        stage.podman("container", "checkpoint", "c1")
+        stage.podman("container", "restore", "c1")
+        stage.expect_running("c1")
+    stage.finish("c1")
+
+
+def left_running(_world, stage):
+    stage.run("c1", *VECTOR)
+    stage.podman("container", "checkpoint", "--leave-running", "c1")
+    stage.expect_running("c1")
+    stage.podman("kill", "--signal", "KILL", "c1")
+    stage.podman("wait", "c1")
+    stage.podman("container", "restore", "c1")
+    stage.finish("c1")
+
+
+def archive(world, stage):
+    """Exported, removed, imported; then clones beside it."""
+    stage.run("c1", *VECTOR)
+    path = world.folder / "tmp" / "c1.tar"
+    stage.podman("container", "checkpoint", "--export", path, "c1")
+    stage.podman("rm", "c1")
+    stage.podman("container", "restore", "--import", path)
+    stage.expect_running("c1")
+    for name in ("c2", "c3"):
+        stage.podman("container", "restore", "--import", path, "--name", name)
+        stage.expect_running(name)
+    for name in ("c1", "c2", "c3"):
+        stage.finish(name)
+    path.unlink()
+
+
+def oci_image(_world, stage):
+    stage.run("c1", *VECTOR)
+    stage.podman("container", "checkpoint", "--create-image", "localhost/checkpoint:1", "c1")
+    stage.podman("rm", "c1")
+    stage.podman("container", "restore", "localhost/checkpoint:1", "--name", "c2")
+    stage.finish("c2")
+
+
+def limited(_world, stage):
+    """A software GPU's memory counts as the container's. The limit has no room for a copy of it: the daemon makes that,
+    outside of the container's control group."""
+    stage.run("c1", "vector", "--memory", "300M", "--interval", "10", options=("--memory", "450m"))
+    stage.podman("container", "checkpoint", "c1")
+    stage.podman("container", "restore", "c1")
+    stage.finish("c1")
+
+
+CASES = [(with_podman, *case) for case in (
+    (in_place,),
+    (left_running,),
+    (archive,),
+    (oci_image,),
+    (limited,),
+)]
+
+skip_without("podman", "runc", "conmon")
+sys.exit(cases.main(CASES))
