@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "base/file.h"
 #include "base/own_path.h"
 #include "checks/readable.h"
+#include "containers/identify.h"
 #include "containers/reference.h"
 #include "gpu_state/gpu_shards.h"
 #include "jobs/store.h"
@@ -27,6 +29,7 @@
 #include "operations/recover.h"
 #include "operations/result.h"
 #include "plan/account.h"
+#include "store/image_folder.h"
 #include "store/store_folder.h"
 
 namespace stasis::api {
@@ -207,16 +210,31 @@ Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
       });
 }
 
+// Returns the container of a process as the beginning of an image's name, or an empty string.
+std::string SubjectOf(process::HostPid pid) {
+  const auto identity = containers::IdentifyContainer(pid);
+  if (!identity || !identity->reference) return {};
+  std::string subject = fmt::format("{}-{}", containers::RuntimeName(identity->reference->runtime),
+                                    identity->reference->name);
+  for (char& c : subject) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '_') c = '-';
+  }
+  return subject.substr(0, store::kMaxImageNameBytes / 2);
+}
+
 Result<std::string> Hold(Call& call, const std::string&) {
   if (::fcntl(kConnectionFd, F_SETFD, FD_CLOEXEC) != 0) {
     return FailUsage("there is no connection of CRIU's plugin");
   }
   STASIS_ASSIGN(auto hold, operations::Hold::Open(UniqueFd(kConnectionFd)));
   auto run = [&]() -> Result<v1::OperationEvent> {
-    STASIS_ASSIGN(const auto compression, store::ParseCompression(call.settings.compress));
+    operations::HoldOptions hold_options;
+    STASIS_ASSIGN(hold_options.compression, store::ParseCompression(call.settings.compress));
+    hold_options.by_reference = call.settings.criu_data == "reference";
+    hold_options.subject = SubjectOf(hold->root());
     return Operate(call, hold->verb(), hold->verb() + " " + hold->target(), {},
                    [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                     return hold->Run(session, compression, options);
+                     return hold->Run(session, hold_options, options);
                    });
   };
   auto event = run();

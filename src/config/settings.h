@@ -22,7 +22,8 @@ struct Settings {
   std::string criu;          // path of the program; searched for if empty
   std::string cuda_library;  // path of libcuda.so.1; found by the loader if empty
 
-  std::string compress;  // default of dump --compress, in the same syntax
+  std::string compress;   // default of dump --compress, in the same syntax
+  std::string criu_data;  // "embedded" or "reference": where CRIU's plugin saves GPU data
   uint64_t pack_bytes{};
 
   // Limits per user; 0 means no limit.

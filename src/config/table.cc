@@ -44,6 +44,11 @@ constexpr Row kRows[] = {
      "STASIS_PACK_SIZE", "",
      "Target size of a pack file; at most one for each CPU is written at a time. Images share "
      "whole packs"},
+    {"criu.data", Kind::kChoice, &Settings::criu_data, "embedded", 0, 0, "embedded|reference",
+     "STASIS_CRIU_DATA", "",
+     "Where CRIU's plugin saves GPU data: embedded in CRIU's image folder, or in the store, to "
+     "which "
+     "CRIU's image folder then has a reference"},
     {"limits.jobs", Kind::kCount, &Settings::most_jobs, "0", 0, 1e9, "", "STASIS_LIMIT_JOBS", "",
      "Maximum number of jobs of a user, including ended ones; 0: no limit", true},
     {"limits.arena", Kind::kSize, &Settings::most_arena_bytes, "0", 0, kMiB* kMiB * 1024, "",
@@ -351,7 +356,8 @@ std::string NearestKey(const std::string& key) {
       least = distance;
       nearest = known;
     }
-    if (const size_t of_table = EditDistance(wanted, table); of_table < least) {
+    const size_t of_table = EditDistance(wanted, table);
+    if (of_table > 0 && of_table < least) {
       least = of_table;
       nearest = table;
     }

@@ -54,8 +54,8 @@ Status CheckStoreAnswers(const Services& services, const std::string& store) {
 }
 
 // Returns the default image name: subject and timestamp, with a number if that name is taken.
-std::string DefaultName(const std::string& store, const Target& target) {
-  const std::string subject = target.job.empty() ? "pid" + target.name : target.job;
+std::string DefaultName(const std::string& store, std::string subject, const Target& target) {
+  if (subject.empty()) subject = target.job.empty() ? "pid" + target.name : target.job;
   const auto first = fmt::format("{}-{:%Y%m%d-%H%M%S}", subject, fmt::gmtime(std::time(nullptr)));
   std::string name = first;
   for (int n = 2; PathExists(store + "/" + name); ++n) name = fmt::format("{}-{}", first, n);
@@ -89,7 +89,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
                                                  dump.leave_running));
     STASIS_TRY(criu::CheckForUser(dump.criu));
   }
-  std::string name = dump.name.empty() ? DefaultName(dump.store, target) : dump.name;
+  std::string name = dump.name.empty() ? DefaultName(dump.store, dump.subject, target) : dump.name;
   STASIS_TRY(store::CheckImageName(name));
 
   STASIS_ASSIGN(plan::Operation operation, survey.ToOperation("dump"));
@@ -110,7 +110,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
                                         survey.target.root.pid);
     }));
   }
-  if (PathExists(operation.image) && !dump.held) {
+  if (PathExists(operation.image) && operation.image != dump.held_folder) {
     return Fail(Code::kAlreadyExists, "image " + operation.image + " exists already",
                 "choose another --name, or delete it with `stasis image delete`");
   }

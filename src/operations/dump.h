@@ -13,14 +13,18 @@
 namespace stasis::operations {
 
 struct DumpOptions {
-  std::string store;  // the image's folder is created here
-  std::string name;   // of the image; if empty, made from the target's name and the time
+  std::string store;    // the image's folder is created here
+  std::string name;     // of the image; if empty, made from the subject and the time
+  std::string subject;  // of that name; if empty, the job or the process id
   bool leave_running = false;
   bool full = false;  // write every block, even those that an earlier image has
   store::Compression compression = store::Compression::kNone;
   // Another program drives CRIU, which writes to its own folders (hold.h). The image holds GPU data
   // only. It is committed before CRIU ends the program or lets it run.
   bool held = false;
+  // A folder of that program, whose contents a held dump replaces. If it is not the image itself,
+  // it gets a reference to the image (store/image_reference.h).
+  std::string held_folder;
   criu::Options criu;
 };
 Result<OperationResult> Dump(Session& session, const checks::Target& target,

@@ -15,6 +15,7 @@
 #include "jobs/store.h"
 #include "jobs/watch.h"
 #include "process/end.h"
+#include "store/image_reference.h"
 #include "store/manifest_codec.h"
 #include "store/origin.h"
 
@@ -62,7 +63,7 @@ Phase DumpRun::ImageBegin() {
           .run = [this](PhaseScope&) -> Status {
             // CRIU has begun to overwrite its files of an earlier dump, so the GPU data of that
             // dump is useless.
-            if (dump_.held) STASIS_TRY(RemoveTree(operation_.image));
+            if (dump_.held) STASIS_TRY(RemoveTree(dump_.held_folder));
             STASIS_ASSIGN(writer_, store::ImageWriter::Begin(dump_.store, name_));
             STASIS_ASSIGN(cleaner_, checkpoint::StoreCleaner::Start(*writer_, dump_.store));
             work_dir_ = checkpoint::WorkFolder(session_.services.paths, operation_.owner);
@@ -70,6 +71,7 @@ Phase DumpRun::ImageBegin() {
           },
           .undo = [this]() -> Status {
             if (!work_dir_.empty()) STASIS_TRY(RemoveTree(work_dir_));
+            if (by_reference()) STASIS_TRY(RemoveTree(dump_.held_folder));
             return AbortImage();
           }};
 }
@@ -246,6 +248,9 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   image_bytes_ = written.bytes;
   added_bytes_ = written.added_bytes;
   scope.SetBytes(image_bytes_);
+  if (by_reference()) {
+    STASIS_TRY(store::WriteReference(dump_.held_folder, {operation_.image, manifest_.image_id}));
+  }
   if (operation_.job.empty()) return {};
   // CRIU kills the job after this. The mark lets the shim record that the job was dumped, and into
   // which image, even if this process dies.
@@ -449,6 +454,16 @@ std::string DumpRun::FinishProgram() {
   return left + " The program was not ended and is as it was before.";
 }
 
+// After the commit the program that drives CRIU has let the program run, because its dump failed
+// for another reason. It will not use the image.
+void DumpRun::DeleteUnusedImage() {
+  Status deleted = RemoveTree(dump_.held_folder);
+  if (deleted) deleted = cleaner_->DeleteImage();
+  if (deleted) return;
+  notes_.push_back(fmt::format("the image {} is not needed but could not be removed: {}",
+                               operation_.image, deleted.error().ToString()));
+}
+
 // Files that cannot be removed are no error, because the image is complete.
 std::string DumpRun::RemoveLateFiles() {
   const std::string late = writer_->late_path();
@@ -486,6 +501,7 @@ Plan DumpRun::MakePlan() {
   plan.Add(dump_.held ? AwaitEndOrReturnGpu() : commits_late() ? Commit() : AwaitEnd());
   plan.Add({.name = "tidy", .run = [this](PhaseScope&) -> Status {
               image_process_->End();
+              if (by_reference() && left_running_ && !dump_.leave_running) DeleteUnusedImage();
               std::string left = RemoveLateFiles();
               if (!left.empty()) notes_.push_back(std::move(left));
               if (!shared_.empty()) STASIS_TRY(shared_.ReturnArenas());

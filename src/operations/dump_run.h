@@ -83,6 +83,8 @@ class DumpRun {
   bool HasBegunToEnd() const;
   // Returns true if the image is written after the program runs again.
   bool commits_late() const { return dump_.leave_running && !dump_.held; }
+  // Returns true if a held dump writes its image to a store, and a reference to CRIU's folder.
+  bool by_reference() const { return dump_.held && dump_.held_folder != operation_.image; }
   Status AnswerPostDump(plan::PhaseScope& scope);
   Status FinishHalfEnded(Status dumped);
 
@@ -90,6 +92,7 @@ class DumpRun {
   Status CommitImage(plan::PhaseScope& scope);
   // Returns a sentence about a folder that could not be removed, or an empty string.
   std::string RemoveLateFiles();
+  void DeleteUnusedImage();
   Status AbortImage();
   uint64_t CpuBytesInStore() const;
   Result<std::string> RunInImageProcess(const char* task, const std::string& request,

@@ -19,6 +19,7 @@
 #include "operations/restore.h"
 #include "process/end.h"
 #include "process/tree.h"
+#include "store/image_reference.h"
 
 namespace stasis::operations {
 namespace {
@@ -367,9 +368,10 @@ Result<std::unique_ptr<Hold>> Hold::Open(std::shared_ptr<PluginLink> link) {
     if (kind != Kind::kBeginDump && kind != Kind::kBeginRestore) return Fail(Unexpected());
     if (hold->link_->images_fd() < 0) return Fail(Unexpected());
     STASIS_ASSIGN(hold->images_, PathOf(hold->link_->images_fd()));
+    hold->folder_ = hold->images_ + "/" + STASIS_CRIU_FOLDER;
     if (kind == Kind::kBeginRestore) {
       hold->verb_ = "restore";
-      hold->target_ = hold->images_ + "/" + STASIS_CRIU_FOLDER;
+      hold->target_ = hold->folder_;
       return {};
     }
     hold->link_->Accept();
@@ -385,14 +387,14 @@ Result<std::unique_ptr<Hold>> Hold::Open(std::shared_ptr<PluginLink> link) {
   return Fail(std::move(opened).error());
 }
 
-Result<OperationResult> Hold::Run(Session& session, store::Compression compression,
+Result<OperationResult> Hold::Run(Session& session, const HoldOptions& hold,
                                   const OperationOptions& options) {
-  auto result = verb_ == "dump" ? Dump(session, compression, options) : Restore(session, options);
+  auto result = verb_ == "dump" ? Dump(session, hold, options) : Restore(session, options);
   if (!result && link_->AwaitExit(Deadline::In(milliseconds(0)))) RemoveCgroupYard(images_);
   return result;
 }
 
-Result<OperationResult> Hold::Dump(Session& session, store::Compression compression,
+Result<OperationResult> Hold::Dump(Session& session, const HoldOptions& hold,
                                    const OperationOptions& options) {
   STASIS_ASSIGN(const process::ProcessTree tree, process::ReadTree(request_.pid));
   STASIS_ASSIGN(const auto users, session.services.device->FindProcesses(tree));
@@ -404,18 +406,27 @@ Result<OperationResult> Hold::Dump(Session& session, store::Compression compress
     return result;
   }
   DumpOptions dump;
-  dump.store = images_;
-  dump.name = STASIS_CRIU_FOLDER;
+  if (hold.by_reference) {
+    dump.store = session.services.paths.images();
+    dump.subject = hold.subject;
+  } else {
+    dump.store = images_;
+    dump.name = STASIS_CRIU_FOLDER;
+  }
   dump.leave_running = request_.stays;
-  dump.compression = compression;
+  dump.compression = hold.compression;
   dump.held = true;
+  dump.held_folder = folder_;
   session.criu = std::make_shared<HeldDumpCriu>(session.services, *link_);
   return operations::Dump(session, {target_, "", tree.root().id}, dump, options);
 }
 
 Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& options) {
   RestoreOptions restore;
-  restore.image = target_;
+  restore.image = folder_;
+  if (store::HasReference(folder_)) {
+    STASIS_ASSIGN(restore.image, store::FindReferenced(folder_, session.services.paths.images()));
+  }
   restore.held = true;
   // The program that drives CRIU trusts CRIU's files of the same folder, too.
   restore.trust_image = true;

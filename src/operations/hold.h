@@ -19,6 +19,13 @@
 
 namespace stasis::operations {
 
+struct HoldOptions {
+  store::Compression compression = store::Compression::kNone;
+  // A dump writes the GPU data to the store, and a reference to it into CRIU's image folder.
+  bool by_reference = false;
+  std::string subject;  // of the image's name in the store: the container
+};
+
 class Hold {
  public:
   // Waits for the plugin's first requests. Returns kUnavailable if CRIU exits before a program is
@@ -26,26 +33,29 @@ class Hold {
   static Result<std::unique_ptr<Hold>> Open(std::shared_ptr<criu::PluginLink> link);
   static Result<std::unique_ptr<Hold>> Open(UniqueFd connection);
 
+  // The root process of a dump.
+  process::HostPid root() const { return request_.pid; }
   // "dump" or "restore".
   const std::string& verb() const { return verb_; }
   // The process id, or the image's path.
   const std::string& target() const { return target_; }
 
   // May be called again after a failure, as RunInSession does, until the program is held.
-  Result<OperationResult> Run(Session& session, store::Compression compression,
+  Result<OperationResult> Run(Session& session, const HoldOptions& hold,
                               const OperationOptions& options);
   // Answers the request that waits for the end of the operation.
   void Answer(const Status& result);
 
  private:
   explicit Hold(std::shared_ptr<criu::PluginLink> link) : link_(std::move(link)) {}
-  Result<OperationResult> Dump(Session& session, store::Compression compression,
+  Result<OperationResult> Dump(Session& session, const HoldOptions& hold,
                                const OperationOptions& options);
   Result<OperationResult> Restore(Session& session, const OperationOptions& options);
 
   std::shared_ptr<criu::PluginLink> link_;
   std::string verb_;
   std::string target_;
+  std::string folder_;  // for GPU data, in CRIU's image folder
   std::string images_;  // CRIU's image folder
   criu::PluginRequest request_;
 };

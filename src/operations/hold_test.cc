@@ -4,6 +4,7 @@
 #include "operations/testing/fake_plugin.h"
 #include "operations/testing/restored.h"
 #include "operations/testing/stage.h"
+#include "store/image_reference.h"
 #include "store/limits.h"
 
 namespace stasis::operations {
@@ -67,10 +68,11 @@ std::shared_ptr<fakes::FakePlugin> Dumper(World& world, Script script = {}) {
   return plugin;
 }
 
-Result<OperationResult> RunHold(World& world, const std::shared_ptr<fakes::FakePlugin>& plugin) {
+Result<OperationResult> RunHold(World& world, const std::shared_ptr<fakes::FakePlugin>& plugin,
+                                const HoldOptions& options = {}) {
   STASIS_ASSIGN(auto hold, Hold::Open(plugin));
   Session session = fakes::MakeSession(world, hold->verb());
-  auto done = hold->Run(session, store::Compression::kNone, {});
+  auto done = hold->Run(session, options, {});
   hold->Answer(done ? Status() : Status(Fail(done.error())));
   return done;
 }
@@ -136,6 +138,33 @@ TEST(HoldTest, ASuspendedProgramStaysSuspended) {
   EXPECT_EQ(fakes::WhyNotSuspended(*world), "");
   ASSERT_TRUE(fakes::Resume(*world));
   EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
+constexpr HoldOptions kByReference = {.by_reference = true, .subject = {}};
+
+TEST(HoldTest, AReferenceNamesTheImageInTheStore) {
+  auto world = TwoHeld();
+  auto done = RunHold(*world, Dumper(*world), kByReference);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_FALSE(HasData(*world));
+  const std::string images = world->services.paths.images();
+  auto found = store::FindReferenced(DataOf(*world), "/no/store");
+  ASSERT_TRUE(found) << found.error().ToString();
+  EXPECT_TRUE(found->starts_with(images + "/pid")) << *found;
+  EXPECT_EQ(*found, done->image);
+}
+
+TEST(HoldTest, AFailedDumpLeavesNoImageInTheStore) {
+  for (bool refused : {false, true}) {
+    auto world = TwoHeld();
+    if (refused) world->services.settings.most_image_bytes = 1;
+    auto done = RunHold(*world, Dumper(*world, {.refused_after_commit = true}), kByReference);
+    ASSERT_EQ(bool{done}, !refused);
+    EXPECT_EQ(world->WhyNotAsBefore(), "");
+    EXPECT_FALSE(PathExists(DataOf(*world)));
+    EXPECT_EQ(ListDir(world->services.paths.images()).value_or(std::vector<std::string>()).size(),
+              0u);
+  }
 }
 
 TEST(HoldTest, AProgramWithoutAGpuIsLeftAlone) {
@@ -221,6 +250,24 @@ TEST_F(HeldRestoreTest, TheProgramRunsWithItsMemory) {
   EXPECT_LT(world->log.IndexOf("mover A Load"), world->log.IndexOf("plugin Accept Restored"));
   EXPECT_LT(world->log.IndexOf("plugin LetRun"), world->log.IndexOf("device Restore 1"));
   EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("plugin Accept Resume"));
+}
+
+TEST_F(HeldRestoreTest, TheImageOfAReferenceIsNeeded) {
+  auto world = HeldWorld(1);
+  auto dumped = RunHold(*world, Dumper(*world), kByReference);
+  ASSERT_TRUE(dumped) << dumped.error().ToString();
+  fakes::KillAndReap(world->program.root().pid.value);
+  const std::string kept = dumped->image + "-kept";
+  ASSERT_EQ(::rename(dumped->image.c_str(), kept.c_str()), 0);
+  world->log.Clear();
+  auto missing = RunHold(*world, Restorer(*world));
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, Code::kNotFound) << missing.error().ToString();
+  EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
+  ASSERT_EQ(::rename(kept.c_str(), dumped->image.c_str()), 0);
+  auto done = RunHold(*world, Restorer(*world));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
 }
 
 TEST_F(HeldRestoreTest, WithoutRoomOnTheGpuCriuDoesNotBegin) {

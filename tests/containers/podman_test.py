@@ -3,12 +3,14 @@
 import pathlib
 import shutil
 import sys
+import tarfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 
 import cases  # noqa: E402
 import podman  # noqa: E402
 from containers import skip_without  # noqa: E402
+from world import demand  # noqa: E402
 
 VECTOR = ("vector", "--memory", "24M", "--interval", "10")
 
@@ -69,6 +71,33 @@ def oci_image(_world, stage):
     stage.finish("c2")
 
 
+def by_reference(world, stage):
+    """The archive names an image in the store."""
+    stage.plugin.end_daemon()
+    stage.plugin.start_daemon({"STASIS_CRIU_DATA": "reference"})
+    stage.run("c1", *VECTOR)
+    path = world.folder / "tmp" / "c1.tar"
+    stage.podman("container", "checkpoint", "--compress", "none", "--export", path, "c1")
+    stage.plugin.await_idle()
+    stage.podman("rm", "c1")
+    with tarfile.open(path) as exported:
+        data = [one.name for one in exported if "/stasis/" in one.name]
+    demand([pathlib.Path(name).name for name in data] == ["reference.json"], f"{data}")
+    images = world.stasis("image", "ls", "--json").json()["images"]
+    demand(len(images) == 1 and images[0]["name"].startswith("podman-"), f"{images}")
+    image = pathlib.Path(images[0]["path"])
+
+    hidden = image.rename(image.with_name("hidden"))
+    refused = stage.podman("container", "restore", "--import", path, code=1)
+    logs = f"{refused} {stage.criu_logs()}"
+    demand(str(image) in logs, logs)
+    hidden.rename(image)
+    stage.podman("container", "restore", "--import", path, "--name", "c2")
+    stage.finish("c2")
+    path.unlink()
+    world.stasis("image", "delete", image.name)
+
+
 def limited(_world, stage):
     """A software GPU's memory counts as the container's. The limit has no room for a copy of it: the daemon makes that,
     outside of the container's control group."""
@@ -83,6 +112,7 @@ CASES = [(with_podman, *case) for case in (
     (left_running,),
     (archive,),
     (oci_image,),
+    (by_reference,),
     (limited,),
 )]
 
