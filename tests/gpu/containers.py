@@ -60,7 +60,7 @@ class Container:
         for source, destination, mode in mounts:
             (root / destination.strip("/")).mkdir()
             config["mounts"].append({"destination": destination, "type": "bind", "source": str(source),
-                                     "options": ["rbind", mode]})
+                                     "options": ["bind", mode]})
         config["root"] = {"path": "rootfs", "readonly": False}
         config["process"].update(terminal=False, rlimits=[], cwd="/", args=[str(word) for word in command],
                                  env=[f"{key}={value}" for key, value in variables.items()])
@@ -69,6 +69,9 @@ class Container:
         config["linux"]["devices"] = [
             {"path": str(p), "type": "c", "major": os.major(p.stat().st_rdev), "minor": os.minor(p.stat().st_rdev),
              "fileMode": stat.S_IMODE(p.stat().st_mode)} for p in devices]
+        # CRIU would lock a network of its own with iptables.
+        spaces = config["linux"]["namespaces"]
+        config["linux"]["namespaces"] = [space for space in spaces if space["type"] != "network"]
         config["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
         path.write_text(json.dumps(config))
 
@@ -195,6 +198,10 @@ class Steps:
         if agent:
             mounts.append((self.agent_folder, "/agent", "ro"))
             variables["LD_PRELOAD"] = "/agent/libstasis-agent.so"
+        driver = pathlib.Path("/usr/local/nvidia")
+        if driver.is_mount():
+            mounts.append((driver, "/nvidia", "ro"))
+            variables["LD_LIBRARY_PATH"] = "/nvidia/lib64:/nvidia/lib"
         command = [sys.executable, "/scripts/torch_llama.py", "--layers", LAYERS, "--cache", CACHE, "--tokens", TOKENS]
         if SOFT:
             command = ["/dist/workloads/vector", "--memory", "64M", "--interval", "10"]
