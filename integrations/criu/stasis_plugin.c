@@ -1,7 +1,8 @@
 /* CRIU's plugin. Before each step of a dump or restore it sends stasisd a request and waits for the
  * answer; it does nothing else. It ignores programs that use no GPU, so these need no daemon.
  *
- *   dump      init, first PAUSE_DEVICES, CHECKPOINT_DEVICES, (post-dump: stasis-criu-hook), fini
+ *   dump      init, first PAUSE_DEVICES, CHECKPOINT_DEVICES, (post-dump: stasis-criu-hook), fini,
+ *             exit of CRIU
  *   restore   init, (post-restore: stasis-criu-hook), first RESUME_DEVICES_LATE, fini
  *
  * Built without CRIU's headers: the structures below are CRIU's plugin ABI, version 0.2, with the
@@ -61,6 +62,9 @@ static struct {
   bool asked;     /* the first PAUSE_DEVICES or RESUME_DEVICES_LATE has been answered */
   bool held;      /* the daemon holds the program's GPU state */
   int failed_pid; /* the root of a restored tree that did not get its GPU back */
+  pid_t criu;     /* the process that dumps; its children inherit its exit handlers */
+  bool early;     /* the program runs before its GPU data is complete */
+  bool failed;    /* the dump has failed, but CRIU will report success */
 } plugin = {.connection = -1};
 
 static void say(unsigned int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -286,6 +290,29 @@ static int ask(enum stasis_criu_kind kind, int pid, int value, struct stasis_cri
   return got;
 }
 
+/* Returns true if CRIU's caller learns from CRIU's exit status that a dump has failed. CRIU answers
+ * a request by RPC before it exits; runc waits for the exit too, other callers may not. */
+static bool caller_checks_exit(void) {
+  static const char* const kRpc[] = {"--rpc", NULL};
+  static const char* const kRunc[] = {"runc\n", NULL};
+  if (!mentions("/proc/self/cmdline", kRpc)) return true;
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/comm", (int)getppid());
+  return mentions(path, kRunc);
+}
+
+/* Runs when CRIU exits. */
+static void complete(void) {
+  if (getpid() != plugin.criu) return;
+  struct stasis_criu_frame answer;
+  if (!plugin.failed && plugin.early &&
+      stasis_ask(plugin.connection, STASIS_CRIU_COMPLETE, 0, 0, -1, &answer) != STASIS_CRIU_OK) {
+    say(LOG_ERROR, "%s", answer.text);
+    plugin.failed = true;
+  }
+  if (plugin.failed) _exit(1);
+}
+
 static int init_dump(void) {
   const int pid = target();
   if (pid != 0 && !may_use_gpu(pid, 0)) return 0;
@@ -336,8 +363,12 @@ static int pause_devices(int pid) {
   /* CRIU's alarm limits the time to stop tasks. It must not limit the copying of GPU memory. */
   const unsigned int left = alarm(0);
   struct stasis_criu_frame answer;
-  const int stays = &opts != NULL && opts == TASK_ALIVE;
-  const int got = ask(STASIS_CRIU_PAUSE, pid, stays, &answer);
+  int end = &opts != NULL && opts == TASK_ALIVE ? STASIS_CRIU_STAYS : STASIS_CRIU_ENDS;
+  if (end == STASIS_CRIU_STAYS && caller_checks_exit() && atexit(complete) == 0) {
+    end = STASIS_CRIU_STAYS_EARLY;
+    plugin.criu = getpid();
+  }
+  const int got = ask(STASIS_CRIU_PAUSE, pid, end, &answer);
   if (left != 0) alarm(left);
   if (got == STASIS_CRIU_NO_GPU) {
     end_lease();
@@ -384,7 +415,9 @@ static void fini(int stage, int ret) {
     const int stays = ret != 0 || (&opts != NULL && opts == TASK_ALIVE);
     if (ask(STASIS_CRIU_END, 0, stays, &answer) != STASIS_CRIU_OK) {
       say(LOG_ERROR, "%s", answer.text);
+      plugin.failed = true;
     }
+    plugin.early = plugin.criu != 0 && ret == 0;
   } else if (stage == STAGE_RESTORE && ret != 0) {
     (void)ask(STASIS_CRIU_END, 0, 0, &answer);
   }

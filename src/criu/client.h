@@ -108,6 +108,8 @@ class CriuSession {
   // After a successful Dump: returns true if another program drove CRIU and left the program
   // running.
   virtual bool left_running() const { return false; }
+  // The same: lets the program run, which the other program still holds stopped.
+  virtual void LetGo() {}
 };
 
 class Session final : public CriuSession {

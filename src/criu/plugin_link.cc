@@ -35,6 +35,7 @@ constexpr KindRow kRequests[] = {
     {STASIS_CRIU_RESUME, Kind::kResume},
     {STASIS_CRIU_RUNNING, Kind::kRunning},
     {STASIS_CRIU_END, Kind::kEnd},
+    {STASIS_CRIU_COMPLETE, Kind::kComplete},
 };
 
 stasis_criu_frame FrameOf(uint16_t kind) {
@@ -167,7 +168,8 @@ class SocketLink final : public PluginLink {
     if (row == std::end(kRequests)) {
       return Fail(Code::kUnimplemented, "CRIU's plugin sent an unknown request");
     }
-    return PluginRequest{row->kind, {frame.pid}, frame.value != 0};
+    return PluginRequest{
+        row->kind, {frame.pid}, frame.value != 0, frame.value == STASIS_CRIU_STAYS_EARLY};
   }
 
   const UniqueFd socket_;

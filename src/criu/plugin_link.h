@@ -25,11 +25,15 @@ struct PluginRequest {
     kResume,
     kRunning,
     kEnd,
+    kComplete,
   };
   Kind kind = Kind::kEnd;
   process::HostPid pid;
   // kPause: the program will be left running. kEnd: the program stays alive.
   bool stays = false;
+  // kPause: CRIU's caller waits for CRIU to exit, so the program may run before its GPU data is
+  // complete. kComplete follows.
+  bool early = false;
 };
 
 class PluginLink {

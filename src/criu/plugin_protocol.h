@@ -34,19 +34,27 @@ enum stasis_criu_kind {
   /* Requests. */
   STASIS_CRIU_BEGIN_DUMP = 1, /* init() of a dump; with the image folder */
   STASIS_CRIU_BEGIN_RESTORE,  /* init() of a restore; with the image folder */
-  STASIS_CRIU_PAUSE,          /* suspend the tree of `pid`; value: 1 if it will be left running */
+  STASIS_CRIU_PAUSE,          /* suspend the tree of `pid`; value: enum stasis_criu_end */
   STASIS_CRIU_CHECK,          /* check that process `pid`, which CRIU holds, uses no GPU */
   STASIS_CRIU_COMMIT,         /* post-dump: complete the GPU data */
   STASIS_CRIU_RESTORED,       /* post-restore: the tree of `pid` exists and has not run */
   STASIS_CRIU_RESUME,         /* the tree of `pid` stands at the end of its restore */
   STASIS_CRIU_RUNNING,        /* the threads of the last STASIS_CRIU_THREAD_IDS run */
   STASIS_CRIU_END,            /* fini(); value: 1 if the program stays alive */
+  STASIS_CRIU_COMPLETE,       /* CRIU exits, and the program runs: is the GPU data complete? */
   /* Answers. */
   STASIS_CRIU_OK = 64,
   STASIS_CRIU_NO_GPU,     /* the program does not use a GPU: nothing will be done */
   STASIS_CRIU_REFUSED,    /* text: why */
   STASIS_CRIU_THREAD_IDS, /* text: threads to let run; value: 1 if more frames follow. Answer with
                              STASIS_CRIU_RUNNING, and stop the threads at the answer to that */
+};
+
+/* What CRIU does with the program after a dump. */
+enum stasis_criu_end {
+  STASIS_CRIU_ENDS,
+  STASIS_CRIU_STAYS,       /* it will be left running */
+  STASIS_CRIU_STAYS_EARLY, /* likewise, and the GPU data may be incomplete until COMPLETE */
 };
 
 /* NOLINTNEXTLINE(readability-identifier-naming): C */

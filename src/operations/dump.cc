@@ -110,7 +110,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
                                         survey.target.root.pid);
     }));
   }
-  if (PathExists(operation.image) && operation.image != dump.held_folder) {
+  if (PathExists(operation.image) && !(dump.held && dump.held->folder == operation.image)) {
     return Fail(Code::kAlreadyExists, "image " + operation.image + " exists already",
                 "choose another --name, or delete it with `stasis image delete`");
   }

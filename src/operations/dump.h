@@ -1,6 +1,7 @@
 // Dump: writes a complete image of a program, then ends the program or lets it run.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "checks/survey.h"
@@ -12,6 +13,17 @@
 
 namespace stasis::operations {
 
+// A dump in which another program drives CRIU, which writes to its own folders (hold.h). The image
+// holds GPU data only.
+struct HeldDump {
+  // A folder of that program, whose contents the dump replaces. If it is not the image itself, it
+  // gets a reference to the image (store/image_reference.h).
+  std::string folder;
+  // The image of a program that is left running is committed when the program runs again, not in
+  // CRIU's post-dump.
+  bool commits_late = false;
+};
+
 struct DumpOptions {
   std::string store;    // the image's folder is created here
   std::string name;     // of the image; if empty, made from the subject and the time
@@ -19,12 +31,7 @@ struct DumpOptions {
   bool leave_running = false;
   bool full = false;  // write every block, even those that an earlier image has
   store::Compression compression = store::Compression::kNone;
-  // Another program drives CRIU, which writes to its own folders (hold.h). The image holds GPU data
-  // only. It is committed before CRIU ends the program or lets it run.
-  bool held = false;
-  // A folder of that program, whose contents a held dump replaces. If it is not the image itself,
-  // it gets a reference to the image (store/image_reference.h).
-  std::string held_folder;
+  std::optional<HeldDump> held;
   criu::Options criu;
 };
 Result<OperationResult> Dump(Session& session, const checks::Target& target,

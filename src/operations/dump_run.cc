@@ -63,7 +63,7 @@ Phase DumpRun::ImageBegin() {
           .run = [this](PhaseScope&) -> Status {
             // CRIU has begun to overwrite its files of an earlier dump, so the GPU data of that
             // dump is useless.
-            if (dump_.held) STASIS_TRY(RemoveTree(dump_.held_folder));
+            if (dump_.held) STASIS_TRY(RemoveTree(dump_.held->folder));
             STASIS_ASSIGN(writer_, store::ImageWriter::Begin(dump_.store, name_));
             STASIS_ASSIGN(cleaner_, checkpoint::StoreCleaner::Start(*writer_, dump_.store));
             work_dir_ = checkpoint::WorkFolder(session_.services.paths, operation_.owner);
@@ -71,7 +71,7 @@ Phase DumpRun::ImageBegin() {
           },
           .undo = [this]() -> Status {
             if (!work_dir_.empty()) STASIS_TRY(RemoveTree(work_dir_));
-            if (by_reference()) STASIS_TRY(RemoveTree(dump_.held_folder));
+            if (by_reference()) STASIS_TRY(RemoveTree(dump_.held->folder));
             return AbortImage();
           }};
 }
@@ -184,6 +184,7 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
       scope.deadline());
   left_running_ = dumped && criu->left_running();
   criu_ended_the_program_ = dumped && !commits_late() && !left_running_;
+  if (dump_.held) held_criu_ = std::move(criu);
   // An error of the answer is the cause. CRIU's own error only follows from it.
   STASIS_TRY(std::move(answered));
   dumped = KeepLog(std::move(dumped));
@@ -249,7 +250,7 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   added_bytes_ = written.added_bytes;
   scope.SetBytes(image_bytes_);
   if (by_reference()) {
-    STASIS_TRY(store::WriteReference(dump_.held_folder, {operation_.image, manifest_.image_id}));
+    STASIS_TRY(store::WriteReference(dump_.held->folder, {operation_.image, manifest_.image_id}));
   }
   if (operation_.job.empty()) return {};
   // CRIU kills the job after this. The mark lets the shim record that the job was dumped, and into
@@ -363,6 +364,7 @@ Phase DumpRun::GpuReturn() {
                   fmt::format("process {} ended while its GPU was returned", p.id.pid.value));
             }
             has_gpu_ = true;
+            if (held_criu_) held_criu_->LetGo();
             scope.SetBytes(gpu_state::DriverBytes(operation_.device_processes, false));
             return {};
           },
@@ -457,7 +459,7 @@ std::string DumpRun::FinishProgram() {
 // After the commit the program that drives CRIU has let the program run, because its dump failed
 // for another reason. It will not use the image.
 void DumpRun::DeleteUnusedImage() {
-  Status deleted = RemoveTree(dump_.held_folder);
+  Status deleted = RemoveTree(dump_.held->folder);
   if (deleted) deleted = cleaner_->DeleteImage();
   if (deleted) return;
   notes_.push_back(fmt::format("the image {} is not needed but could not be removed: {}",
@@ -498,7 +500,7 @@ Plan DumpRun::MakePlan() {
   }
   plan.AddParallel(std::move(beside));
   if (commits_late() && processes.empty()) plan.Add(CpuWrite());
-  plan.Add(dump_.held ? AwaitEndOrReturnGpu() : commits_late() ? Commit() : AwaitEnd());
+  plan.Add(commits_late() ? Commit() : dump_.held ? AwaitEndOrReturnGpu() : AwaitEnd());
   plan.Add({.name = "tidy", .run = [this](PhaseScope&) -> Status {
               image_process_->End();
               if (by_reference() && left_running_ && !dump_.leave_running) DeleteUnusedImage();

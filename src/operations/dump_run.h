@@ -82,9 +82,11 @@ class DumpRun {
   Status KeepLog(Status dumped);
   bool HasBegunToEnd() const;
   // Returns true if the image is written after the program runs again.
-  bool commits_late() const { return dump_.leave_running && !dump_.held; }
+  bool commits_late() const {
+    return dump_.leave_running && (!dump_.held || dump_.held->commits_late);
+  }
   // Returns true if a held dump writes its image to a store, and a reference to CRIU's folder.
-  bool by_reference() const { return dump_.held && dump_.held_folder != operation_.image; }
+  bool by_reference() const { return dump_.held && dump_.held->folder != operation_.image; }
   Status AnswerPostDump(plan::PhaseScope& scope);
   Status FinishHalfEnded(Status dumped);
 
@@ -117,6 +119,7 @@ class DumpRun {
   std::unique_ptr<store::ImageWriter> writer_;
   std::unique_ptr<checkpoint::StoreCleaner> cleaner_;  // set once the image is begun
   bool commit_begun_ = false;
+  std::unique_ptr<criu::CriuSession> held_criu_;  // after cpu-dump, if the dump is held
   std::unique_ptr<ImageTasks> tasks_;
   std::unique_ptr<checkpoint::ImageProcess> image_process_;
   store::Manifest manifest_;                 // after describe

@@ -31,7 +31,8 @@ using Kind = PluginRequest::Kind;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Time limit from init() to the first PAUSE_DEVICES of a dump, in which CRIU only prepares itself.
+// Time limit from init() to the first PAUSE_DEVICES of a dump, in which CRIU only prepares itself,
+// and from fini() to CRIU's exit.
 constexpr seconds kBegin{60};
 constexpr seconds kLetRun{20};
 constexpr milliseconds kPollEnd{50};
@@ -90,9 +91,10 @@ class HeldCriu : public criu::Criu {
 };
 
 // A dump whose CRIU waits in its first PAUSE_DEVICES.
-class HeldDump final : public criu::CriuSession {
+class HeldDumpSession final : public criu::CriuSession {
  public:
-  HeldDump(gpu_state::Services& services, PluginLink& link) : services_(services), link_(link) {}
+  HeldDumpSession(gpu_state::Services& services, PluginLink& link)
+      : services_(services), link_(link) {}
 
   // Ignores the deadline, because the runtime decides how long its CRIU may take.
   Status Dump(const criu::DumpRequest& request, const criu::NotifyHandler& handler,
@@ -127,6 +129,9 @@ class HeldDump final : public criu::CriuSession {
     return Fail(Code::kInternal, "this CRIU does not restore");
   }
   bool left_running() const override { return left_running_; }
+  void LetGo() override {
+    if (link_.pending()) link_.Accept();
+  }
 
  private:
   void Reply(const Status& status) {
@@ -197,7 +202,7 @@ class HeldDumpCriu final : public HeldCriu {
   Result<std::unique_ptr<criu::CriuSession>> StartDump(const std::string&, const criu::DumpRequest&,
                                                        bool, const std::map<int, int>&,
                                                        const Deadline&) override {
-    return std::make_unique<HeldDump>(services_, link_);
+    return std::make_unique<HeldDumpSession>(services_, link_);
   }
 
  private:
@@ -415,8 +420,7 @@ Result<OperationResult> Hold::Dump(Session& session, const HoldOptions& hold,
   }
   dump.leave_running = request_.stays;
   dump.compression = hold.compression;
-  dump.held = true;
-  dump.held_folder = folder_;
+  dump.held = {folder_, request_.early};
   session.criu = std::make_shared<HeldDumpCriu>(session.services, *link_);
   return operations::Dump(session, {target_, "", tree.root().id}, dump, options);
 }
@@ -436,6 +440,7 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
 }
 
 void Hold::Answer(const Status& result) {
+  if (!link_->pending() && request_.early) (void)link_->Next(Deadline::In(kBegin));
   if (!link_->pending()) return;
   if (result) {
     link_->Accept();

@@ -43,7 +43,7 @@ class Hold {
   // May be called again after a failure, as RunInSession does, until the program is held.
   Result<OperationResult> Run(Session& session, const HoldOptions& hold,
                               const OperationOptions& options);
-  // Answers the request that waits for the end of the operation.
+  // Answers the request that waits for the end of the operation, or for which CRIU's exit waits.
   void Answer(const Status& result);
 
  private:

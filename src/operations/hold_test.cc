@@ -42,6 +42,7 @@ struct Script {
   bool leave_running = false;
   bool refused_after_commit = false;  // by another action script
   bool opens_gpu_file = false;        // by a process, before CRIU stops it
+  bool early = false;                 // with leave_running: CRIU's caller waits for its exit
 };
 
 std::shared_ptr<fakes::FakePlugin> Dumper(World& world, Script script = {}) {
@@ -49,7 +50,9 @@ std::shared_ptr<fakes::FakePlugin> Dumper(World& world, Script script = {}) {
   const process::HostPid root = world.program.root().pid;
   plugin->Add({"Begin", {Kind::kBeginDump, root}});
   plugin->Add(
-      {"Pause", {Kind::kPause, root, script.leave_running}, {}, [p = plugin.get()] { p->Exit(); }});
+      {"Pause", {Kind::kPause, root, script.leave_running, script.early}, {}, [p = plugin.get()] {
+         p->Exit();
+       }});
   plugin->Add([&world, script, root]() -> fakes::FakePlugin::Step {
     if (script.opens_gpu_file) world.program.At(1).files_held = {"fd 7 -> /dev/nvidia0"};
     return {"Check", {Kind::kCheck, root}};
@@ -61,10 +64,14 @@ std::shared_ptr<fakes::FakePlugin> Dumper(World& world, Script script = {}) {
             {Kind::kEnd, {}, stays},
             [&world, script, stays, p] {
               if (!stays && !script.refused_after_commit) KillProgram(world);
-              p->Exit();
+              if (!script.early) p->Exit();
             },
             [p] { p->Exit(); }};
   });
+  if (script.early) {
+    auto exit = [p = plugin.get()] { p->Exit(); };
+    plugin->Add({"Complete", {Kind::kComplete}, exit, exit});
+  }
   return plugin;
 }
 
@@ -97,6 +104,30 @@ TEST(HoldTest, AProgramThatIsLeftRunningHasItsMemoryBeforeCriuLetsItGo) {
   EXPECT_EQ(world->WhyNotAsBefore(), "");
   EXPECT_LT(world->log.IndexOf("plugin LetRun"), world->log.IndexOf("agent 1 Open"));
   EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("plugin Accept End"));
+}
+
+TEST(HoldTest, CriuExitsWhenTheDataOfARunningProgramIsComplete) {
+  for (bool by_reference : {false, true}) {
+    auto world = TwoHeld();
+    auto done = RunHold(*world, Dumper(*world, {.leave_running = true, .early = true}),
+                        {.by_reference = by_reference, .subject = {}});
+    ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+    EXPECT_EQ(HasData(*world), !by_reference);
+    EXPECT_EQ(world->WhyNotAsBefore(), "");
+    EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("plugin Accept End"));
+    EXPECT_EQ(world->log.Count("plugin Accept Complete"), 1);
+  }
+}
+
+TEST(HoldTest, CriuFailsIfTheDataOfARunningProgramCannotBeSaved) {
+  auto world = TwoHeld();
+  world->services.settings.most_image_bytes = 1;
+  auto done = RunHold(*world, Dumper(*world, {.leave_running = true, .early = true}));
+  ASSERT_FALSE(done);
+  EXPECT_EQ(world->log.Count("plugin Accept End"), 1);
+  EXPECT_EQ(world->log.Count("plugin Refuse Complete"), 1);
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_FALSE(HasData(*world));
 }
 
 TEST(HoldTest, ADumpRefusedAfterTheCommitLetsTheProgramRun) {
@@ -193,12 +224,10 @@ std::string AfterHold(World& world, const FaultCase& fault, const Result<Operati
 }
 
 TEST(HoldTest, EveryFaultOfADumpCostsTheImageAndNeverTheProgram) {
-  for (bool leave_running : {false, true}) {
+  for (const Script& script :
+       {Script{}, Script{.leave_running = true}, Script{.leave_running = true, .early = true}}) {
     ForEachFault(
-        TwoHeld,
-        [&](World& world) {
-          return RunHold(world, Dumper(world, {.leave_running = leave_running}));
-        },
+        TwoHeld, [&](World& world) { return RunHold(world, Dumper(world, script)); },
         {Fault::kFail, Fault::kFailAfter, Fault::kKill}, AfterHold);
   }
 }

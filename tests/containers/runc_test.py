@@ -157,12 +157,12 @@ def killed_in_restore(world, stage, victim, phase):
     container.finish()
 
 
-def image_folder_is_full(world, stage):
+def image_folder_is_full(world, stage, *words):
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
     isolate.mount("tmpfs", str(images), "tmpfs", data="size=12M")
     try:
-        container.checkpoint(images=images, code=1)
+        container.checkpoint(*words, images=images, code=1)
         stage.plugin.await_idle()
         demand(not any(p.name.startswith(".") for p in images.iterdir()), "half of the data is left")
     finally:
@@ -195,7 +195,8 @@ CASES = [(with_runc, *case) for case in (
     (needs_agent,),
     (killed, "criu", "data-save"),
     (killed, "criu", "commit"),
-    (killed, "criu", "await-end", "--leave-running"),
+    (killed, "criu", "gpu-return", "--leave-running"),
+    (killed, "criu", "commit", "--leave-running"),
     (killed, "runc", "data-save"),
     (killed, "runc", "commit"),
     (killed, "init", "data-save"),
@@ -205,6 +206,7 @@ CASES = [(with_runc, *case) for case in (
     (killed_in_restore, "criu", "gpu-restore"),
     (killed_in_restore, "runc", "gpu-restore"),
     (image_folder_is_full,),
+    (image_folder_is_full, "--leave-running"),
     (slow_suspend,),
     (under_another_id,),
     (paused,),
