@@ -185,6 +185,23 @@ def slow_suspend(world, stage):
     container.finish()
 
 
+def early(world, stage):
+    """A container that is left running does so while its GPU data is still being written."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    hold = held(world, stage, "commit")
+    command = stage.begin("checkpoint", "--image-path", images, "--work-path", images, "--leave-running", "c1")
+    world.await_phase("commit")
+    container.expect_running()
+    demand(not (images / "stasis" / "manifest.pb").exists() and command.process.poll() is None, "it is complete already")
+    hold.unlink()
+    demand(command.wait().code == 0, lambda: f"{command}\n{container.criu_log('dump', images)}")
+    demand((images / "stasis" / "manifest.pb").exists(), "there is no GPU data")
+    container.kill()
+    container.restore(images)
+    container.finish()
+
+
 CASES = [(with_runc, *case) for case in (
     (there_and_back, "vector", "agent"),
     (there_and_back, "vector", "driver"),
@@ -208,6 +225,7 @@ CASES = [(with_runc, *case) for case in (
     (image_folder_is_full,),
     (image_folder_is_full, "--leave-running"),
     (slow_suspend,),
+    (early,),
     (under_another_id,),
     (paused,),
     (paused, "--leave-running"),
