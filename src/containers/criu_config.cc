@@ -83,6 +83,7 @@ CriuConfig ReadCriuConfig(const std::string& text) {
       config.libdir = line.value;
       config.libdir_is_ours = ours;
     }
+    if (line.option == "network-lock") config.network_lock = line.value;
     int seconds = 0;
     const char* end = line.value.data() + line.value.size();
     if (line.option == "timeout" &&

@@ -21,6 +21,7 @@ inline constexpr int kCriuTimeoutS = 600;
 struct CriuConfig {
   std::string libdir;          // the value that CRIU uses; empty if absent
   std::optional<int> timeout;  // likewise
+  std::string network_lock;    // likewise
   bool has_ours = false;       // true if the file has the lines of Stasis
   bool libdir_is_ours = false;
 };

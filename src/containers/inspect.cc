@@ -6,6 +6,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "base/file.h"
 #include "base/install_layout.h"
@@ -146,6 +147,17 @@ Observation InspectContainerd(const Asked& asked) {
                   PathOfContainerd(asked.paths));
 }
 
+// Checks whether CRIU can lock the network of a container.
+Observation InspectNetworkLock(const Asked& asked) {
+  constexpr char kTool[] = "iptables-restore";
+  auto text = ReadSharedFile(asked.paths.criu_config);
+  const bool chosen = text && !ReadCriuConfig(*text).network_lock.empty();
+  if (chosen || !asked.runner.Find(kTool).empty()) return {};
+  return {"container-network", Level::kWarning, fmt::format("{} is not on PATH", kTool),
+          fmt::format("install iptables, or add the line `network-lock nftables` to {}",
+                      asked.paths.criu_config)};
+}
+
 struct Row {
   Runtime runtime;
   const char* program;
@@ -274,6 +286,9 @@ std::vector<Observation> InspectRuntimes(CommandRunner& runner, const SetupPaths
     const bool wanted = runtimes.empty() ? !runner.Find(row.program).empty() : named;
     if (wanted) observations.push_back(row.inspect(asked));
   }
+  if (observations.empty()) return observations;
+  Observation lock = InspectNetworkLock(asked);
+  if (lock.level != Level::kOk) observations.push_back(std::move(lock));
   return observations;
 }
 

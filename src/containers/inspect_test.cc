@@ -41,6 +41,7 @@ class InspectTest : public testing::Test {
     ASSERT_TRUE(ReplaceFile(library_, "x"));
     ASSERT_TRUE(MakeDirs(paths_.plugin_folder));
     ASSERT_TRUE(ReplaceFile(paths_.plugin_folder + "/stasis_plugin.so", "x"));
+    runner_.Install("iptables-restore", "/sbin/iptables-restore");
   }
   void TearDown() override { (void)RemoveTree(root_); }
 
@@ -182,6 +183,19 @@ TEST_F(InspectTest, OnlyInstalledRuntimesAreLookedAtUnlessNamed) {
   EXPECT_TRUE(InspectRuntimes(runner_, paths_, {}, {}, {}).empty());
   EXPECT_EQ(InspectRuntimes(runner_, paths_, {}, {Runtime::kPodman, Runtime::kRunc}, {}).size(),
             2u);
+}
+
+TEST_F(InspectTest, CriuNeedsAProgramThatLocksTheNetwork) {
+  InstallCriu("4.2.1");
+  FakeRunner bare;
+  bare.Install("runc", "/sbin/runc");
+  auto all = InspectRuntimes(bare, paths_, {}, {}, {});
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[1].id, "container-network");
+  EXPECT_NE(all[1].fix.find("network-lock nftables"), std::string::npos) << all[1].fix;
+  ASSERT_TRUE(MakeDirs(root_ + "/etc/criu"));
+  ASSERT_TRUE(ReplaceFile(paths_.criu_config, "network-lock nftables\n"));
+  EXPECT_EQ(InspectRuntimes(bare, paths_, {}, {}, {}).size(), 1u);
 }
 
 }  // namespace

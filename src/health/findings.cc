@@ -110,6 +110,11 @@ constexpr Kind kMachine[] = {
      "Without the agent the driver saves the GPU memory, and a container with several GPU "
      "processes cannot be checkpointed.",
      "`sudo stasis cdi install`"},
+    {"container-network", "the program with which CRIU locks the network of a container",
+     "checkpoints of containers with their own network",
+     "CRIU stops the traffic of a container with its own network during a checkpoint, by default "
+     "with iptables.",
+     "install iptables"},
     {"podman", "podman, the runtime that it uses, and their CRIU", "checkpoints by podman",
      "podman needs a runtime that was compiled with CRIU, and a CRIU on its PATH.",
      "docs/containers.md"},
