@@ -18,6 +18,7 @@
 #include "api/utf8.h"
 #include "api/worker_log.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/own_path.h"
 #include "checks/readable.h"
 #include "containers/identify.h"
@@ -227,6 +228,8 @@ Result<std::string> Hold(Call& call, const std::string&) {
     return FailUsage("there is no connection of CRIU's plugin");
   }
   STASIS_ASSIGN(auto hold, operations::Hold::Open(UniqueFd(kConnectionFd)));
+  log::Write(log::Level::kInfo, "CRIU's plugin asks for a " + hold->verb(),
+             {{"held", hold->target()}});
   auto run = [&]() -> Result<v1::OperationEvent> {
     operations::HoldOptions hold_options;
     STASIS_ASSIGN(hold_options.compression, store::ParseCompression(call.settings.compress));

@@ -126,7 +126,7 @@ class Container:
         images.mkdir(parents=True)
         done = self.runc("checkpoint", "--image-path", images, "--work-path", images, *words, self.name,
                          timeout_s=timeout_s, code=None)
-        shutil.copy(images / "dump.log", self.machine.log(f"{self.name}-dump"))
+        shutil.copy(images / "dump.log", self.machine.log(f"{self.name}-{images.name}"))
         demand(done.code == 0, f"runc checkpoint: {done.code}\n{tail(done.err, 400)}\n{errors(images, 'dump')}")
         return done.seconds
 
@@ -173,12 +173,17 @@ class Steps:
         self.machine.stasis(None, "daemon", "start")
 
     def drain(self):
+        """Ends the daemon. Its log has the seconds of each phase."""
         self.machine.stasis(None, "daemon", "drain", expect=None)
+        log = self.machine.state / "stasis" / "run" / "stasisd.log"
+        if log.exists():
+            with open(self.machine.log("stasisd"), "ab") as kept:
+                kept.write(log.read_bytes())
+            log.unlink()
 
     def set_up(self):
         """By Stasis' own commands. On softgpu a broker must run outside of the containers."""
         self.machine.stasis(None, "container", "setup", "--runtime", "runc", "--plugin-dir", self.plugin_dir)
-        self.daemon("embedded")
         checked = self.machine.stasis(None, "container", "check", "--runtime", "runc", "--plugin-dir", self.plugin_dir,
                                       expect=None)
         if SOFT:
@@ -250,7 +255,6 @@ class Steps:
 
     def with_stasis(self, data):
         bars = {"pause": ("<=", 2.0), "size": ("<=", 2e9 / GIB), "restore": ("<=", 3.0)} if not SOFT else {}
-        self.drain()
         self.daemon(data)
         container = None
         try:
@@ -260,6 +264,7 @@ class Steps:
             return self.verify(container)
         finally:
             self.end(container)
+            self.drain()
 
     def criu_cuda_plugin(self):
         config = pathlib.Path("/etc/criu/default.conf")
@@ -286,7 +291,6 @@ class Steps:
         shutil.rmtree(self.machine.state / "stasis" / "data" / "images", ignore_errors=True)
 
     def close(self):
-        self.drain()
         self.machine.stasis(None, "container", "remove", "--plugin-dir", self.plugin_dir, expect=None)
         if self.keeper:
             self.keeper.send_signal(signal.SIGKILL)
