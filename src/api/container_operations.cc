@@ -188,6 +188,7 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
   restore.criu = ChoicesOf(request.criu());
   restore.new_name = request.job();
   restore.output = request.log();
+  restore.gpu_map = request.gpu_map();
   if (containers::IsReference(source)) {
     STASIS_ASSIGN(restore.reference, containers::ParseReference(source));
     if (restore.reference.runtime == Runtime::kRunc) {
@@ -220,14 +221,8 @@ Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
   STASIS_TRY(RefuseOwnOptions(request));
   STASIS_TRY(CheckAbsolute("the log", request.log()));
   STASIS_TRY(CheckAbsolute("the file for the process id", request.pid_file()));
-  const char* option = !request.gpu_map().empty() ? "--gpu-map"
-                       : request.new_pidns()      ? "--new-pidns"
-                                                  : nullptr;
-  if (option == nullptr) return {};
-  return FailUsage(
-      fmt::format("{} is not for a container: its runtime makes its namespaces and "
-                  "gives it its GPUs",
-                  option));
+  if (!request.new_pidns()) return {};
+  return FailUsage("--new-pidns is not for a container: its runtime makes its namespaces");
 }
 
 }  // namespace
@@ -292,9 +287,11 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
   STASIS_TRY(RefuseOptionsOfRestore(request));
   STASIS_ASSIGN(const Deadline deadline, DeadlineOf(request.options()));
   STASIS_ASSIGN(const auto restore, RestoreOf(call, request));
-  STASIS_ASSIGN(const auto command, containers::RestoreCommand(restore));
+  STASIS_ASSIGN(auto command, containers::RestoreCommand(restore));
   v1::OperationResult result = ResultOf("restore", request.source());
   if (request.options().dry_run()) {
+    const auto variables = containers::GpuMapVariables(restore);
+    command.insert(command.begin(), variables.begin(), variables.end());
     Plan(command, result);
     return EventOf(std::move(result));
   }

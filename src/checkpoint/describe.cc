@@ -143,15 +143,19 @@ Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const Dum
   if (!program.device_processes.empty()) {
     STASIS_ASSIGN(auto gpus, services.device->Gpus());
     // All GPUs, used or not, because the driver's restore requires a map of every GPU that the
-    // program could see.
+    // program could see. A container without a GPU's device does not see that GPU.
     for (const auto& gpu : gpus) {
       uint64_t used = 0;
+      bool seen =
+          !gpu.minor || PathExists(fmt::format("/proc/{}/root/dev/nvidia{}",
+                                               program.tree.root().id.pid.value, *gpu.minor));
       for (const auto& p : program.device_processes) {
         if (std::find(p.gpus.begin(), p.gpus.end(), gpu.uuid) == p.gpus.end()) continue;
+        seen = true;
         // The distribution of a process's memory among its GPUs is not known.
         used += (p.device_bytes + p.away_bytes) / p.gpus.size();
       }
-      m.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, used});
+      if (seen) m.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, used});
     }
   }
   for (const auto& e : program.stdio.externals) {

@@ -59,7 +59,11 @@ struct RestoreRequest {
   std::string runc_image;  // runc: the folder
   std::string new_name;    // name of the restored container; empty: as before
   std::string output;      // runc: file for the container's output; empty: none
+  std::string gpu_map;     // OLD=NEW,…; not for containerd
 };
+
+// Returns the environment variables "NAME=VALUE" that pass the GPU map to CRIU's plugin.
+std::vector<std::string> GpuMapVariables(const RestoreRequest& request);
 
 struct Restored {
   Reference reference;  // of the restored container

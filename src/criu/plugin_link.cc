@@ -167,7 +167,15 @@ class SocketLink final : public PluginLink {
     if (row == std::end(kRequests)) {
       return Fail(Code::kUnimplemented, "CRIU's plugin sent an unknown request");
     }
-    return PluginRequest{row->kind, {frame.pid}, frame.value != 0};
+    PluginRequest request{row->kind, {frame.pid}, frame.value != 0};
+    if (request.kind == Kind::kBeginRestore) {
+      const size_t length = std::min<size_t>(frame.length, STASIS_CRIU_TEXT);
+      request.gpu_map.assign(frame.text, ::strnlen(frame.text, length));
+      for (int minor = 0; minor < STASIS_CRIU_MINORS; ++minor) {
+        if ((frame.value >> minor & 1) != 0) request.refused_minors.push_back(minor);
+      }
+    }
+    return request;
   }
 
   const UniqueFd socket_;

@@ -30,6 +30,10 @@ struct PluginRequest {
   process::HostPid pid;
   // kPause: the program will be left running. kEnd: the program stays alive.
   bool stays = false;
+  // kBeginRestore: the user's GPU map, and the numbers N of the devices /dev/nvidiaN that the
+  // control group of the container does not let it use.
+  std::string gpu_map = {};
+  std::vector<int> refused_minors = {};
 };
 
 class PluginLink {

@@ -417,6 +417,8 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
   RestoreOptions restore;
   restore.image = target_;
   restore.held = true;
+  restore.gpu_map = request_.gpu_map;
+  restore.refused_minors = request_.refused_minors;
   // The program that drives CRIU trusts CRIU's files of the same folder, too.
   restore.trust_image = true;
   session.criu = std::make_shared<HeldCriu>();

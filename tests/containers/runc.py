@@ -43,6 +43,15 @@ class Runc:
         self.keeper.wait()
         self.world.disown(self.keeper.pid)
 
+    def replace_gpus(self, first, devices):
+        """The machine has other GPUs now. `first` is the number in the UUID of the first one."""
+        self.end_broker()
+        wait_until(lambda: self.world.reap() or not self.world.named("softgpu-broker"), 30, "the broker does not end")
+        self.world.env["SOFTGPU_FIRST"] = str(first)
+        self.world.set_gpu(devices, "1G")
+        self.keep_broker()
+        self.world.stasis("gpu", "ls")
+
     def begin(self, *words):
         command = Command(["runc", "--root", self.root, *words], self.env, self.world.folder)
         self.world.log.append(command)

@@ -185,6 +185,34 @@ def slow_suspend(world, stage):
     container.finish()
 
 
+def another_gpu(world, stage):
+    """The machine has other GPUs at the restore than at the checkpoint."""
+    stage.replace_gpus(0, 1)
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    container.checkpoint("--leave-running", images=images)
+    container.kill()
+    stage.replace_gpus(1, 2)
+    container.restore(images, code=1)
+    log = container.criu_log("restore", images)
+    demand("of the program is not here, and several may replace it: 0 (" in log, log)
+    demand("set STASIS_GPU_MAP=OLD=NEW" in log, log)
+    stage.env["STASIS_GPU_MAP"] = "0=1"
+    container.restore(images)
+    container.finish()
+    del stage.env["STASIS_GPU_MAP"]
+    # As many GPUs as before need no map.
+    stage.replace_gpus(1, 2)
+    container = runc.Container(stage, "c2", *VECTOR).run()
+    container.checkpoint(images=images)
+    container.remove()
+    stage.replace_gpus(3, 2)
+    container.restore(images)
+    container.finish()
+    log = processes.text_of(world.state / "run" / "stasisd.log")
+    demand("000000000003 replaces GPU-" in log and "000000000004 replaces GPU-" in log, log[-3000:])
+
+
 CASES = [(with_runc, *case) for case in (
     (there_and_back, "vector", "agent"),
     (there_and_back, "vector", "driver"),
@@ -207,6 +235,7 @@ CASES = [(with_runc, *case) for case in (
     (image_folder_is_full,),
     (slow_suspend,),
     (under_another_id,),
+    (another_gpu,),
     (paused,),
     (paused, "--leave-running"),
 )]

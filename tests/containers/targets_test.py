@@ -135,7 +135,9 @@ def gpu_dumps(world, stage):
 
     stage.run("saved", *VECTOR, agent=False, edits=cdi_edits(world))
     world.stasis("dump", "podman:saved")
-    world.stasis("restore", "podman:saved")
+    refused = world.stasis("restore", "podman:saved", "--gpu-map", "0=9", expect=1)
+    demand('there is no GPU "9"' in refused.err, f"{refused}")
+    world.stasis("restore", "podman:saved", "--gpu-map", "0=0")
     stage.finish("saved")
     stage.plugin.end_daemon()
     world.stasis("container", "remove", *paths)
@@ -146,7 +148,7 @@ def wrong_words(world):
         world.stasis("suspend", target, expect=2)
     for words in (("--tcp", "close"), ("--criu-opt", "a=b")):
         world.stasis("dump", "podman:x", *words, expect=2)
-    world.stasis("restore", "podman:x", "--gpu-map", "0=1", expect=2)
+    world.stasis("restore", "podman:x", "--new-pidns", expect=2)
 
 
 def run(world):
