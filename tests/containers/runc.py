@@ -65,16 +65,16 @@ class Runc:
 
 
 class Container:
-    def __init__(self, runc, name, workload, *args, agent=True, edits=({}, [])):
-        """`edits`: further variables and mounts, those of a CDI device."""
+    def __init__(self, runc, name, workload, *args, agent=True, edits=({}, []), network="own"):
+        """`edits`: further variables and mounts, those of a CDI device. `network`: "own" or "host"."""
         self.runc, self.world, self.name = runc, runc.world, name
         self.bundle = runc.world.folder / f"bundle-{name}"
         self.log = self.bundle / "log"
         make_root(self.bundle / "rootfs")
         runc.containers.append(self)
-        self._write_config([program_of(workload), *map(str, args)], agent, edits)
+        self._write_config([program_of(workload), *map(str, args)], agent, edits, network)
 
-    def _write_config(self, words, agent, edits):
+    def _write_config(self, words, agent, edits, network):
         world = self.world
         self.runc.runc("spec", "--bundle", self.bundle)
         path = self.bundle / "config.json"
@@ -89,6 +89,8 @@ class Container:
             config["mounts"].append({"destination": str(destination), "type": "bind", "source": str(source),
                                      "options": ["bind", mode]})
         config["linux"]["resources"] = {"devices": [{"allow": False, "access": "rwm"}]}
+        if network == "host":
+            config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] != "network"]
         config["annotations"] = self.runc.annotations
         path.write_text(json.dumps(config))
 

@@ -185,6 +185,25 @@ def slow_suspend(world, stage):
     container.finish()
 
 
+def copies_in_one_network(_world, stage):
+    """Processes that share GPU memory find each other by abstract sockets, which belong to the network namespace."""
+    words = ("ipc", "--memory", "8M", "--interval", "10")
+    first = runc.Container(stage, "first", *words, network="host").run()
+    images = stage.plugin.image_folder()
+    first.checkpoint("--leave-running", images=images)
+    copies = [runc.Container(stage, name, *words, network="host") for name in ("second", "third")]
+    for copy in copies:
+        copy.restore(images)
+    for container in [first, *copies]:
+        container.expect_running()
+    again = stage.plugin.image_folder()
+    copies[0].checkpoint(images=again)
+    copies[0].remove()
+    copies[0].restore(again)
+    for container in [first, *copies]:
+        container.finish()
+
+
 def another_gpu(world, stage):
     """The machine has other GPUs at the restore than at the checkpoint."""
     stage.replace_gpus(0, 1)
@@ -235,6 +254,7 @@ CASES = [(with_runc, *case) for case in (
     (image_folder_is_full,),
     (slow_suspend,),
     (under_another_id,),
+    (copies_in_one_network,),
     (another_gpu,),
     (paused,),
     (paused, "--leave-running"),
