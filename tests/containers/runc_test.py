@@ -232,6 +232,38 @@ def another_gpu(world, stage):
     demand("000000000003 replaces GPU-" in log and "000000000004 replaces GPU-" in log, log[-3000:])
 
 
+def another_driver(world, stage):
+    """The machine, or the new container, has another version of the driver."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    container.checkpoint(images=images)
+    container.remove()
+
+    stage.plugin.end_daemon()
+    stage.plugin.start_daemon({"SOFTGPU_DRIVER_VERSION": "9.8"})
+    container.restore(images, code=1)
+    log = container.criu_log("restore", images)
+    demand("the image was made with driver softgpu 0.1.0, and this machine has softgpu 9.8" in log, log)
+    demand("Forking task" not in processes.text_of(images / "restore.log"), "CRIU has begun")
+    stage.plugin.end_daemon()
+    stage.plugin.start_daemon()
+
+    newer = shutil.copytree(world.build / "lib" / "softgpu", world.folder / "newer", symlinks=True)
+    with open(newer / "libcuda.so.1", "ab") as library:
+        library.write(b"newer")
+    config = container.bundle / "config.json"
+    before = config.read_text()
+    config.write_text(before.replace(str(world.build / "lib" / "softgpu"), str(newer)))
+    container.restore(images, code=1)
+    log = container.criu_log("restore", images)
+    demand("opt/softgpu/libcuda.so.1 has bad size" in log, log)
+    demand("Forking task" in processes.text_of(images / "restore.log"), log)
+    stage.plugin.await_idle()
+    config.write_text(before)
+    container.restore(images)
+    container.finish()
+
+
 CASES = [(with_runc, *case) for case in (
     (there_and_back, "vector", "agent"),
     (there_and_back, "vector", "driver"),
@@ -256,6 +288,7 @@ CASES = [(with_runc, *case) for case in (
     (under_another_id,),
     (copies_in_one_network,),
     (another_gpu,),
+    (another_driver,),
     (paused,),
     (paused, "--leave-running"),
 )]
