@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/operation_id.h"
 #include "containers/checkpoint.h"
+#include "operations/hold.h"
 #include "process/search.h"
 
 namespace stasis::api {
@@ -217,6 +218,20 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
   return restore;
 }
 
+// The runtime fails before it starts CRIU if the library for the container's bind mount is missing.
+// podman's archives and containerd's images are not unpacked for this.
+Status PutBackAgent(containers::CommandRunner& runner, const containers::RestoreRequest& restore) {
+  std::string folder = restore.runc_image;
+  if (restore.reference.runtime == Runtime::kPodman && restore.archive.empty()) {
+    STASIS_ASSIGN(const auto container,
+                  containers::FindContainer(runner, restore.reference, restore.places,
+                                            Deadline::In(kRuntimeTimeout)));
+    folder = container.folder;
+  }
+  if (folder.empty()) return {};
+  return operations::PutBackAgent(folder + containers::kCriuFolder);
+}
+
 Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
   STASIS_TRY(RefuseOwnOptions(request));
   STASIS_TRY(CheckAbsolute("the log", request.log()));
@@ -297,6 +312,7 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
   }
   const auto runner = containers::MakeCommandRunner();
   STASIS_TRY(RunPhase(call, result, [&]() -> Status {
+    STASIS_TRY(PutBackAgent(*runner, restore));
     STASIS_ASSIGN(const auto restored, containers::Restore(*runner, restore, deadline));
     result.set_pid(restored.pid);
     if (restored.reference.ToString() != request.source()) {

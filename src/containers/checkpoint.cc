@@ -15,7 +15,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr char kCriuFolder[] = "/checkpoint";
 constexpr size_t kMaxLogBytes = 16u << 20;
 constexpr size_t kMaxLogReasonBytes = 400;
 

@@ -45,6 +45,8 @@ struct RuncImage {
   int64_t time_ms = 0;
 };
 inline constexpr char kRuncImageFile[] = "container.json";
+// Podman has the same folder in the container's own one.
+inline constexpr char kCriuFolder[] = "/checkpoint";
 // Returns kNotFound if the folder is not such an image.
 Result<RuncImage> ReadRuncImage(const std::string& folder);
 // Returns the path of the latest image of that container below `folder`, or kNotFound if there is

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/thread.h"
+#include "checkpoint/agent_files.h"
 #include "checkpoint/teardown.h"
 #include "criu/criu.h"
 #include "criu/plugin_protocol.h"
@@ -19,6 +20,7 @@
 #include "operations/restore.h"
 #include "process/end.h"
 #include "process/tree.h"
+#include "store/image_reader.h"
 
 namespace stasis::operations {
 namespace {
@@ -424,6 +426,15 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
   session.criu = std::make_shared<HeldCriu>();
   session.restore_hosts = std::make_shared<HeldHosts>(session.services, *link_);
   return operations::Restore(session, restore, options);
+}
+
+Status PutBackAgent(const std::string& images) {
+  const std::string data = images + "/" STASIS_CRIU_FOLDER;
+  if (!PathExists(data)) return {};
+  STASIS_ASSIGN(const auto reader, store::ImageReader::Open(data));
+  STASIS_ASSIGN(const auto report, reader->Verify(store::VerifyLevel::kAllButUnits));
+  STASIS_TRY(report.ToStatus(data));
+  return checkpoint::PutBackAgentLibraries(*reader);
 }
 
 void Hold::Answer(const Status& result) {

@@ -2,6 +2,7 @@
 """Containers of runc and podman as targets: ps, suspend, resume, check, dump and restore, with and without the set-up
 of the machine; and the hint of a dump by the process id of a container."""
 import pathlib
+import shutil
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -116,6 +117,11 @@ def podman_all(world, stage):
     stage.podman("rm", "--force", "--time", "0", "cpu", "copy")
 
 
+def lose_agents(world):
+    """Removes the agents' libraries of this machine. Running containers keep theirs."""
+    shutil.rmtree(world.state / "data" / "agents")
+
+
 def gpu_dumps(world, stage):
     """On a machine that is set up, the runtimes save the GPU state too."""
     paths = ("--plugin-dir", stage.plugin.folder)
@@ -127,14 +133,20 @@ def gpu_dumps(world, stage):
     container.expect_running()
     stage.plugin.start_daemon()
     saved = world.stasis("dump", "runc:saved", *options, "--json").json()
-    demand((pathlib.Path(saved["image"]) / "checkpoint" / "stasis" / "manifest.pb").is_file(), "there is no GPU data")
+    images = pathlib.Path(saved["image"]) / "checkpoint"
+    demand((images / "stasis" / "manifest.pb").is_file(), "there is no GPU data")
+    demand(len(list((images / "stasis" / "agent").iterdir())) == 1, "the image does not have the agent's library")
     container.remove()
+    lose_agents(world)
+    failed = stage.runc("restore", "--bundle", container.bundle, "--image-path", images, "saved", code=1)
+    demand("data/agents" in failed.err and "no such file" in failed.err, f"{failed}")
     world.stasis("restore", "runc:saved", "--log", container.log)
     container.expect_running()
     stage.runc("delete", "--force", "saved")
 
     stage.run("saved", *VECTOR, agent=False, edits=cdi_edits(world))
     world.stasis("dump", "podman:saved")
+    lose_agents(world)
     refused = world.stasis("restore", "podman:saved", "--gpu-map", "0=9", expect=1)
     demand('there is no GPU "9"' in refused.err, f"{refused}")
     world.stasis("restore", "podman:saved", "--gpu-map", "0=0")
