@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/operation_id.h"
 #include "containers/checkpoint.h"
+#include "health/findings.h"
 #include "operations/hold.h"
 #include "process/search.h"
 
@@ -26,6 +27,7 @@ using containers::Runtime;
 constexpr std::chrono::hours kRuntimeLimit{1};
 constexpr double kMaxTimeoutS = 86400;
 constexpr char kPhase[] = "runtime";
+constexpr size_t kMaxMountsBytes = 16u << 20;
 
 std::string ImageFolder(const Paths& paths) { return paths.data + "/containers"; }
 
@@ -124,6 +126,7 @@ Status CheckContainer(const containers::CheckpointRequest& checkpoint,
                 "runtime's CRIU would fail",
                 "`sudo stasis container setup`, once on each machine");
   }
+  STASIS_TRY(CheckHookMounts(tree.root().id.pid));
   STASIS_ASSIGN(const auto beside, ProcessesBeside(tree));
   if (beside.empty()) return {};
   const std::string what =
@@ -265,6 +268,16 @@ Result<std::vector<process::Stat>> ProcessesBeside(const process::ProcessTree& t
     beside.push_back(*std::move(stat));
   }
   return beside;
+}
+
+Status CheckHookMounts(process::HostPid init) {
+  STASIS_ASSIGN(const std::string mountinfo,
+                ReadFile(fmt::format("/proc/{}/mountinfo", init.value), kMaxMountsBytes));
+  if (!containers::HasNvidiaHookMounts(mountinfo)) return {};
+  return Fail(Code::kUnimplemented,
+              "NVIDIA's legacy hook has mounted the driver's files into the container, and its "
+              "runtime cannot restore these mounts",
+              health::KindOf("container-hook").fix);
 }
 
 Result<v1::OperationEvent> DumpContainer(Call& call, const v1::DumpRequest& request) {

@@ -3,6 +3,7 @@
 of the machine; and the hint of a dump by the process id of a container."""
 import pathlib
 import shutil
+import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -83,6 +84,21 @@ def runc_dump(world, stage):
         stage.runc("delete", "--force", name)
     world.stasis("dump", "runc:cpu", *options, expect=3)
     world.stasis("restore", "runc:nobody", expect=3)
+
+
+def runc_hook(world, stage):
+    """NVIDIA's legacy hook mounts files into a container that the runtime has made."""
+    options = ("--root", stage.root)
+    container = Container(stage, "hooked", *SLEEP).start()
+    mount = "mount -t tmpfs x /proc/driver && mkdir /proc/driver/nvidia && mount -t tmpfs x /proc/driver/nvidia"
+    subprocess.run(["nsenter", "-t", str(container.pid), "-m", "sh", "-c", mount], check=True)
+    for words in (("dump",), ("dump", "--leave-running")):
+        refused = world.stasis(*words, "runc:hooked", *options, expect=5)
+        demand("--device nvidia.com/gpu=all" in refused.err, f"{refused}")
+    checked = world.stasis("check", "runc:hooked", *options, "--json", expect=5).json()
+    found = [finding["level"] for finding in checked["findings"] if finding["id"] == "container-hook"]
+    demand(found == ["cannot"], f"{checked}")
+    container.kill()
 
 
 def by_process_id(world, pid, target):
@@ -170,7 +186,7 @@ def run(world):
         stage = Podman(world, configure=False)
         world.env.update(stage.settings, PATH=f"{world.build}/libexec:{world.env['PATH']}")
         stage.keep_broker()
-        for part in (runc_gpu, runc_dump, podman_all, gpu_dumps):
+        for part in (runc_gpu, runc_dump, runc_hook, podman_all, gpu_dumps):
             part(world, stage)
         stage.close()
         stage.end_broker()
