@@ -62,11 +62,24 @@ int stasis_receive(int socket, struct stasis_criu_frame* frame) {
   return 0;
 }
 
+int stasis_frame_text(struct stasis_criu_frame* frame, const char* text) {
+  const size_t length = strlen(text);
+  if (length >= sizeof frame->text) return -1;
+  memcpy(frame->text, text, length);
+  frame->length = (uint32_t)length;
+  return 0;
+}
+
 int stasis_ask(int socket, enum stasis_criu_kind kind, int pid, int value, int fd,
                struct stasis_criu_frame* answer) {
   struct stasis_criu_frame request;
   stasis_frame_init(&request, kind, pid, value);
-  if (stasis_send(socket, &request, fd) == 0 && stasis_receive(socket, answer) == 0) {
+  return stasis_exchange(socket, &request, fd, answer);
+}
+
+int stasis_exchange(int socket, const struct stasis_criu_frame* request, int fd,
+                    struct stasis_criu_frame* answer) {
+  if (stasis_send(socket, request, fd) == 0 && stasis_receive(socket, answer) == 0) {
     if (answer->kind == STASIS_CRIU_REFUSED || answer->version == STASIS_CRIU_VERSION) {
       return answer->kind;
     }

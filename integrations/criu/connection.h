@@ -14,7 +14,12 @@ int stasis_send(int socket, const struct stasis_criu_frame* frame, int fd);
  * EPROTO if the frame is invalid. The text of a valid frame ends with a NUL. */
 int stasis_receive(int socket, struct stasis_criu_frame* frame);
 
+/* Sets the text of `frame`. Returns 0, or -1 if the text is too long. */
+int stasis_frame_text(struct stasis_criu_frame* frame, const char* text);
+
 /* Sends a request and waits for its answer. Returns the answer's kind. If there is no valid answer,
  * returns STASIS_CRIU_REFUSED with the reason as the answer's text. */
+int stasis_exchange(int socket, const struct stasis_criu_frame* request, int fd,
+                    struct stasis_criu_frame* answer);
 int stasis_ask(int socket, enum stasis_criu_kind kind, int pid, int value, int fd,
                struct stasis_criu_frame* answer);

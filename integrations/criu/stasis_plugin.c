@@ -180,6 +180,33 @@ static void socket_path(char* path, size_t size) {
   fclose(stream);
 }
 
+/* Returns true if this process's control group does not let it use a device. access() does not call
+ * the driver. */
+static bool is_refused(const char* device) {
+  return access(device, R_OK | W_OK) != 0 && errno == EPERM;
+}
+
+/* Returns the mask of STASIS_CRIU_BEGIN_RESTORE. A container runtime puts CRIU into the control
+ * group of the container that it restores. */
+static int refused_gpus(void) {
+  int refused = is_refused("/dev/nvidia-uvm") ? STASIS_CRIU_REFUSES_UVM : 0;
+  for (int minor = 0; minor < STASIS_CRIU_MINORS; ++minor) {
+    char path[32];
+    snprintf(path, sizeof path, "/dev/nvidia%d", minor);
+    if (is_refused(path)) refused |= 1 << minor;
+  }
+  return refused;
+}
+
+/* Describes the GPUs of a restore to the daemon. podman passes to its runtime only those variables
+ * of its environment that begin with "LC_". */
+static int describe_gpus(struct stasis_criu_frame* request) {
+  const char* map = getenv(STASIS_CRIU_GPU_MAP);
+  if (map == NULL) map = getenv("LC_" STASIS_CRIU_GPU_MAP);
+  request->value = refused_gpus();
+  return map == NULL ? 0 : stasis_frame_text(request, map);
+}
+
 /* Connects to the daemon and sends the first request. Returns 0. On failure logs a message and
  * returns -1. */
 static int begin(enum stasis_criu_kind kind, int pid) {
@@ -200,8 +227,14 @@ static int begin(enum stasis_criu_kind kind, int pid) {
     if (fd >= 0) close(fd);
     return -1;
   }
-  struct stasis_criu_frame answer;
-  if (stasis_ask(fd, kind, pid, 0, criu_get_image_dir(), &answer) != STASIS_CRIU_OK) {
+  struct stasis_criu_frame request, answer;
+  stasis_frame_init(&request, kind, pid, 0);
+  if (kind == STASIS_CRIU_BEGIN_RESTORE && describe_gpus(&request) != 0) {
+    say(LOG_ERROR, "the variable " STASIS_CRIU_GPU_MAP " is too long");
+    close(fd);
+    return -1;
+  }
+  if (stasis_exchange(fd, &request, criu_get_image_dir(), &answer) != STASIS_CRIU_OK) {
     say(LOG_ERROR, "%s", answer.text);
     close(fd);
     return -1;

@@ -116,6 +116,8 @@ void BrokerClient::Configure() {
            static_cast<unsigned long long>(RoundUp(memory, kPage)));
   snprintf(context_bytes_, sizeof(context_bytes_), "%llu",
            static_cast<unsigned long long>(RoundUp(context, kPage)));
+  snprintf(first_device_, sizeof(first_device_), "SOFTGPU_FIRST=%d",
+           atoi(env("SOFTGPU_FIRST", "0")));
   FindProgram(program_, sizeof(program_));
 }
 
@@ -195,7 +197,7 @@ bool BrokerClient::Spawn() {
   char number[16];
   snprintf(number, sizeof(number), "%d", say.get());
   static char path[] = "PATH=/usr/bin:/bin";
-  char* environment[] = {path, nullptr};
+  char* environment[] = {path, first_device_, nullptr};
   SpawnArguments arguments{
       {program_, directory_, number, device_count_, memory_bytes_, context_bytes_, nullptr},
       environment};

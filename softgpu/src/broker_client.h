@@ -61,6 +61,7 @@ class BrokerClient {
   char device_count_[16] = {};
   char memory_bytes_[32] = {};
   char context_bytes_[32] = {};
+  char first_device_[32] = {};  // an environment variable of the broker
 };
 
 // Parses "8G", "512M", "1048576"; returns 0 if invalid.

@@ -279,12 +279,13 @@ void Detach(int ready_fd) {
   }
 }
 
-// "SoftGPU" and the device's number. The UUIDs are the same for every broker, so that a restore
-// finds its GPU again.
+// "SoftGPU" and the device's number, which starts at SOFTGPU_FIRST. The UUIDs are the same for
+// every broker, so that a restore finds its GPU again.
 void MakeUuids(BrokerConfig* config) {
+  const char* first = getenv("SOFTGPU_FIRST");
   for (uint32_t i = 0; i < config->device_count; ++i) {
     memcpy(config->uuids[i], "SoftGPU", 7);
-    config->uuids[i][15] = static_cast<unsigned char>(i);
+    config->uuids[i][15] = static_cast<unsigned char>(i + (first == nullptr ? 0 : atoi(first)));
   }
 }
 

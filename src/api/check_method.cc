@@ -109,6 +109,9 @@ Status AddContainer(const v1::CheckRequest& request, const checks::Survey& surve
     seen.push_back(std::move(one));
   }
   for (const auto& one : seen) findings.push_back(health::FindingOf(one));
+  if (Status hook = CheckHookMounts(survey.target.root.pid); !hook) {
+    findings.push_back(AsFinding("container-hook", hook.error()));
+  }
   STASIS_ASSIGN(const auto beside, ProcessesBeside(survey.tree));
   for (const auto& process : beside) {
     findings.push_back(Finding::Of("container-exec", Level::kWarning, process::Describe(process)));

@@ -15,6 +15,8 @@
 #include "base/file.h"
 #include "base/operation_id.h"
 #include "containers/checkpoint.h"
+#include "health/findings.h"
+#include "operations/hold.h"
 #include "process/search.h"
 
 namespace stasis::api {
@@ -25,6 +27,7 @@ using containers::Runtime;
 constexpr std::chrono::hours kRuntimeLimit{1};
 constexpr double kMaxTimeoutS = 86400;
 constexpr char kPhase[] = "runtime";
+constexpr size_t kMaxMountsBytes = 16u << 20;
 
 std::string ImageFolder(const Paths& paths) { return paths.data + "/containers"; }
 
@@ -123,6 +126,7 @@ Status CheckContainer(const containers::CheckpointRequest& checkpoint,
                 "runtime's CRIU would fail",
                 "`sudo stasis container setup`, once on each machine");
   }
+  STASIS_TRY(CheckHookMounts(tree.root().id.pid));
   STASIS_ASSIGN(const auto beside, ProcessesBeside(tree));
   if (beside.empty()) return {};
   const std::string what =
@@ -188,6 +192,7 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
   restore.criu = ChoicesOf(request.criu());
   restore.new_name = request.job();
   restore.output = request.log();
+  restore.gpu_map = request.gpu_map();
   if (containers::IsReference(source)) {
     STASIS_ASSIGN(restore.reference, containers::ParseReference(source));
     if (restore.reference.runtime == Runtime::kRunc) {
@@ -216,18 +221,26 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
   return restore;
 }
 
+// The runtime fails before it starts CRIU if the library for the container's bind mount is missing.
+// podman's archives and containerd's images are not unpacked for this.
+Status PutBackAgent(containers::CommandRunner& runner, const containers::RestoreRequest& restore) {
+  std::string folder = restore.runc_image;
+  if (restore.reference.runtime == Runtime::kPodman && restore.archive.empty()) {
+    STASIS_ASSIGN(const auto container,
+                  containers::FindContainer(runner, restore.reference, restore.places,
+                                            Deadline::In(kRuntimeTimeout)));
+    folder = container.folder;
+  }
+  if (folder.empty()) return {};
+  return operations::PutBackAgent(folder + containers::kCriuFolder);
+}
+
 Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
   STASIS_TRY(RefuseOwnOptions(request));
   STASIS_TRY(CheckAbsolute("the log", request.log()));
   STASIS_TRY(CheckAbsolute("the file for the process id", request.pid_file()));
-  const char* option = !request.gpu_map().empty() ? "--gpu-map"
-                       : request.new_pidns()      ? "--new-pidns"
-                                                  : nullptr;
-  if (option == nullptr) return {};
-  return FailUsage(
-      fmt::format("{} is not for a container: its runtime makes its namespaces and "
-                  "gives it its GPUs",
-                  option));
+  if (!request.new_pidns()) return {};
+  return FailUsage("--new-pidns is not for a container: its runtime makes its namespaces");
 }
 
 }  // namespace
@@ -255,6 +268,16 @@ Result<std::vector<process::Stat>> ProcessesBeside(const process::ProcessTree& t
     beside.push_back(*std::move(stat));
   }
   return beside;
+}
+
+Status CheckHookMounts(process::HostPid init) {
+  STASIS_ASSIGN(const std::string mountinfo,
+                ReadFile(fmt::format("/proc/{}/mountinfo", init.value), kMaxMountsBytes));
+  if (!containers::HasNvidiaHookMounts(mountinfo)) return {};
+  return Fail(Code::kUnimplemented,
+              "NVIDIA's legacy hook has mounted the driver's files into the container, and its "
+              "runtime cannot restore these mounts",
+              health::KindOf("container-hook").fix);
 }
 
 Result<v1::OperationEvent> DumpContainer(Call& call, const v1::DumpRequest& request) {
@@ -292,14 +315,17 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
   STASIS_TRY(RefuseOptionsOfRestore(request));
   STASIS_ASSIGN(const Deadline deadline, DeadlineOf(request.options()));
   STASIS_ASSIGN(const auto restore, RestoreOf(call, request));
-  STASIS_ASSIGN(const auto command, containers::RestoreCommand(restore));
+  STASIS_ASSIGN(auto command, containers::RestoreCommand(restore));
   v1::OperationResult result = ResultOf("restore", request.source());
   if (request.options().dry_run()) {
+    const auto variables = containers::GpuMapVariables(restore);
+    command.insert(command.begin(), variables.begin(), variables.end());
     Plan(command, result);
     return EventOf(std::move(result));
   }
   const auto runner = containers::MakeCommandRunner();
   STASIS_TRY(RunPhase(call, result, [&]() -> Status {
+    STASIS_TRY(PutBackAgent(*runner, restore));
     STASIS_ASSIGN(const auto restored, containers::Restore(*runner, restore, deadline));
     result.set_pid(restored.pid);
     if (restored.reference.ToString() != request.source()) {

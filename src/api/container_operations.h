@@ -27,6 +27,10 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
 // that `exec` has started in a container.
 Result<std::vector<process::Stat>> ProcessesBeside(const process::ProcessTree& tree);
 
+// Refuses a container into which NVIDIA's legacy hook has mounted the driver's files. `init` is its
+// first process.
+Status CheckHookMounts(process::HostPid init);
+
 // Writes the process id to a file of the caller.
 Status WritePidFile(const std::string& path, pid_t pid);
 

@@ -12,6 +12,7 @@
 #include "base/build_id.h"
 #include "base/file.h"
 #include "base/hex.h"
+#include "jobs/agent_library.h"
 #include "plan/journal.h"
 #include "process/memory.h"
 #include "process/namespace.h"
@@ -61,10 +62,24 @@ struct RequiredFile {
   std::string build_id;
 };
 
+// Returns the path on this machine of an agent library that a container has as a bind mount, or an
+// empty string. It must be the same file: a container could imitate the library.
+std::string AgentOfContainer(process::HostPid pid, const process::Mapping& mapping,
+                             const Paths& paths) {
+  if (!mapping.path.ends_with(std::string("/") + jobs::kAgentLibraryName)) return {};
+  const std::string mapped =
+      fmt::format("/proc/{}/map_files/{:x}-{:x}", pid.value, mapping.begin, mapping.end);
+  const std::string path = jobs::AgentLibraryPath(paths, ReadBuildId(mapped).value_or(""));
+  struct stat theirs, ours;
+  const bool same = ::stat(mapped.c_str(), &theirs) == 0 && ::stat(path.c_str(), &ours) == 0 &&
+                    FileId::Of(theirs) == FileId::Of(ours);
+  return same ? path : std::string();
+}
+
 // Adds a line "SIZE BUILD-ID PATH" for each mapped file that CRIU requires at a restore; paths in
 // /proc/PID/maps have no line breaks. Runs in the child process of AskBounded.
-void AddRequiredFiles(process::HostPid pid, const NoteStep& note, std::set<std::string>& seen,
-                      std::string& lines) {
+void AddRequiredFiles(process::HostPid pid, const Paths& paths, const NoteStep& note,
+                      std::set<std::string>& seen, std::string& lines) {
   note(fmt::format("list the mappings of process {}", pid.value));
   auto mappings = process::ReadMappingsWithin(pid);
   if (!mappings) return;
@@ -72,19 +87,23 @@ void AddRequiredFiles(process::HostPid pid, const NoteStep& note, std::set<std::
     if (m.inode == 0 || !m.path.starts_with('/') || m.path.ends_with(" (deleted)")) continue;
     if (!seen.insert(fmt::format("{} {}", m.inode, m.path)).second) continue;
     note("read " + m.path);
+    const std::string agent = AgentOfContainer(pid, m, paths);
+    const std::string& path = agent.empty() ? m.path : agent;
     struct stat st;
-    if (::stat(m.path.c_str(), &st) != 0 || st.st_ino != m.inode || !S_ISREG(st.st_mode)) continue;
-    lines += fmt::format("{} {} {}\n", st.st_size, ReadBuildId(m.path).value_or(""), m.path);
+    if (::stat(path.c_str(), &st) != 0 || st.st_ino != m.inode || !S_ISREG(st.st_mode)) continue;
+    lines += fmt::format("{} {} {}\n", st.st_size, ReadBuildId(path).value_or(""), path);
   }
 }
 
 // Bounded by the deadline, because the files may be on a hung file system.
 Result<std::map<std::string, RequiredFile>> ReadRequiredFiles(const process::ProcessTree& tree,
+                                                              const Paths& paths,
                                                               const Deadline& deadline) {
   auto read = [&](const NoteStep& note) -> Result<std::string> {
     std::set<std::string> seen;
     std::string lines;
-    for (const auto& member : tree.members) AddRequiredFiles(member.id.pid, note, seen, lines);
+    for (const auto& member : tree.members)
+      AddRequiredFiles(member.id.pid, paths, note, seen, lines);
     return lines;
   };
   STASIS_ASSIGN(std::string answer, AskBounded(read, deadline));
@@ -135,7 +154,7 @@ Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const Dum
     STASIS_ASSIGN(auto p, DescribeProcess(program, member));
     m.processes.push_back(std::move(p));
   }
-  STASIS_ASSIGN(const auto required, ReadRequiredFiles(program.tree, deadline));
+  STASIS_ASSIGN(const auto required, ReadRequiredFiles(program.tree, services.paths, deadline));
   for (const auto& [path, file] : required) {
     m.required_files.push_back({path, file.size_bytes, BytesOfHex(file.build_id)});
   }
@@ -143,15 +162,19 @@ Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const Dum
   if (!program.device_processes.empty()) {
     STASIS_ASSIGN(auto gpus, services.device->Gpus());
     // All GPUs, used or not, because the driver's restore requires a map of every GPU that the
-    // program could see.
+    // program could see. A container without a GPU's device does not see that GPU.
     for (const auto& gpu : gpus) {
       uint64_t used = 0;
+      bool seen =
+          !gpu.minor || PathExists(fmt::format("/proc/{}/root/dev/nvidia{}",
+                                               program.tree.root().id.pid.value, *gpu.minor));
       for (const auto& p : program.device_processes) {
         if (std::find(p.gpus.begin(), p.gpus.end(), gpu.uuid) == p.gpus.end()) continue;
+        seen = true;
         // The distribution of a process's memory among its GPUs is not known.
         used += (p.device_bytes + p.away_bytes) / p.gpus.size();
       }
-      m.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, used});
+      if (seen) m.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, used});
     }
   }
   for (const auto& e : program.stdio.externals) {

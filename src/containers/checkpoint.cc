@@ -15,7 +15,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr char kCriuFolder[] = "/checkpoint";
 constexpr size_t kMaxLogBytes = 16u << 20;
 constexpr size_t kMaxLogReasonBytes = 400;
 
@@ -211,6 +210,7 @@ Result<Words> RestoreCommand(const RestoreRequest& request) {
     case Runtime::kContainerd:
       if (request.criu.tcp_keep) return FailCtr("--tcp=keep");
       if (request.criu.file_locks) return FailCtr("--file-locks");
+      if (!request.gpu_map.empty()) return FailCtr("--gpu-map");
       if (request.new_name.empty()) {
         return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                     "a container of containerd needs a new id at its restore",
@@ -230,10 +230,17 @@ Result<Words> RestoreCommand(const RestoreRequest& request) {
   return command;
 }
 
+std::vector<std::string> GpuMapVariables(const RestoreRequest& request) {
+  if (request.gpu_map.empty()) return {};
+  // podman passes only variables that begin with "LC_" on to its runtime.
+  const char* prefix = request.reference.runtime == Runtime::kPodman ? "LC_" : "";
+  return {fmt::format("{}STASIS_GPU_MAP={}", prefix, request.gpu_map)};
+}
+
 Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
                          const Deadline& deadline) {
   STASIS_ASSIGN(const Words command, RestoreCommand(request));
-  CommandOptions options{deadline, {}};
+  CommandOptions options{deadline, {}, GpuMapVariables(request)};
   const bool runc = request.reference.runtime == Runtime::kRunc;
   // A container of runc inherits the output of the command. It must not inherit pipes of this
   // process.

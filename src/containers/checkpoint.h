@@ -45,6 +45,8 @@ struct RuncImage {
   int64_t time_ms = 0;
 };
 inline constexpr char kRuncImageFile[] = "container.json";
+// Podman has the same folder in the container's own one.
+inline constexpr char kCriuFolder[] = "/checkpoint";
 // Returns kNotFound if the folder is not such an image.
 Result<RuncImage> ReadRuncImage(const std::string& folder);
 // Returns the path of the latest image of that container below `folder`, or kNotFound if there is
@@ -59,7 +61,11 @@ struct RestoreRequest {
   std::string runc_image;  // runc: the folder
   std::string new_name;    // name of the restored container; empty: as before
   std::string output;      // runc: file for the container's output; empty: none
+  std::string gpu_map;     // OLD=NEW,…; not for containerd
 };
+
+// Returns the environment variables "NAME=VALUE" that pass the GPU map to CRIU's plugin.
+std::vector<std::string> GpuMapVariables(const RestoreRequest& request);
 
 struct Restored {
   Reference reference;  // of the restored container

@@ -137,6 +137,18 @@ TEST_F(CheckpointTest, TheRestoredContainerIsLookedUp) {
   EXPECT_EQ(restored->pid, 7);
 }
 
+TEST_F(CheckpointTest, TheGpuMapIsPassedInTheEnvironment) {
+  RestoreRequest request;
+  request.reference = {Runtime::kPodman, "web", ""};
+  request.gpu_map = "0=1";
+  runner_.Refuse("podman container restore web", "");
+  EXPECT_FALSE(Restore(runner_, request, {}));
+  EXPECT_EQ(runner_.variables(), std::vector<std::string>{"LC_STASIS_GPU_MAP=0=1"});
+  request.reference = {Runtime::kContainerd, "web", "default"};
+  request.new_name = "t2";
+  EXPECT_NE(Line(RestoreCommand(request)).find("--gpu-map"), std::string::npos);
+}
+
 TEST_F(CheckpointTest, RuncsContainerDoesNotHoldOurPipes) {
   CheckpointRequest saved = Of(Runtime::kRunc, "one");
   saved.image = folder_ + "/i";

@@ -138,7 +138,9 @@ class SystemRunner final : public CommandRunner {
     SpawnOptions spawn;
     spawn.argv = argv;
     spawn.argv[0] = program;
-    spawn.env = Environment();
+    std::vector<std::string> environment = Environment();
+    environment.insert(environment.end(), options.variables.begin(), options.variables.end());
+    spawn.env = std::move(environment);
     spawn.fds = {{1, file ? file.get() : out.write_end.get()},
                  {2, file ? file.get() : err.write_end.get()}};
     // Ctrl-C in the user's terminal must not interrupt a checkpoint.

@@ -25,6 +25,8 @@ struct CommandOptions {
   // Output goes to this file, which is opened for appending, and not into CommandOutput::out. A
   // container that the command starts inherits it.
   std::string output_file;
+  // Variables "NAME=VALUE" in addition to the usual environment.
+  std::vector<std::string> variables = {};
 };
 
 // An interface, so that tests can run without a runtime.

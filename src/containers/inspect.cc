@@ -276,6 +276,18 @@ std::vector<Observation> InspectSetup(const SetupPaths& paths) {
   return {InspectPlugin(paths), InspectConfig(paths), InspectCdi(paths)};
 }
 
+bool HasNvidiaHookMounts(const std::string& mountinfo) {
+  std::istringstream lines(mountinfo);
+  for (std::string line; std::getline(lines, line);) {
+    // ID PARENT MAJOR:MINOR ROOT MOUNT-POINT …
+    std::istringstream fields(line);
+    std::string field;
+    for (int i = 0; i < 5; ++i) fields >> field;
+    if (field == "/proc/driver/nvidia") return true;
+  }
+  return false;
+}
+
 std::vector<Observation> InspectRuntimes(CommandRunner& runner, const SetupPaths& paths,
                                          const Places& places, const std::vector<Runtime>& runtimes,
                                          const Deadline& deadline) {

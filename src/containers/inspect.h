@@ -59,4 +59,9 @@ std::vector<Observation> InspectRuntimes(CommandRunner& runner, const SetupPaths
                                          const Places& places, const std::vector<Runtime>& runtimes,
                                          const Deadline& deadline);
 
+// Returns true if the legacy hook of NVIDIA's container toolkit has mounted the driver's files into
+// a container. `mountinfo` is the text of /proc/PID/mountinfo. The hook always mounts
+// /proc/driver/nvidia, and a CDI specification does not.
+bool HasNvidiaHookMounts(const std::string& mountinfo);
+
 }  // namespace stasis::containers

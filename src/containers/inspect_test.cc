@@ -198,5 +198,14 @@ TEST_F(InspectTest, CriuNeedsAProgramThatLocksTheNetwork) {
   EXPECT_EQ(InspectRuntimes(bare, paths_, {}, {}, {}).size(), 1u);
 }
 
+TEST(HookMountsTest, NvidiasHookMountsItsFilesInProc) {
+  const std::string usual =
+      "22 1 0:20 / / rw - overlay overlay rw\n23 22 0:21 / /proc rw - proc proc rw\n"
+      "24 22 8:1 /usr/lib/libcuda.so.580 /usr/lib/libcuda.so.580 ro - ext4 /dev/sda1 rw\n";
+  EXPECT_FALSE(HasNvidiaHookMounts(usual));
+  EXPECT_TRUE(
+      HasNvidiaHookMounts(usual + "30 23 0:40 / /proc/driver/nvidia ro - tmpfs tmpfs rw\n"));
+}
+
 }  // namespace
 }  // namespace stasis::containers

@@ -168,8 +168,17 @@ class SocketLink final : public PluginLink {
     if (row == std::end(kRequests)) {
       return Fail(Code::kUnimplemented, "CRIU's plugin sent an unknown request");
     }
-    return PluginRequest{
-        row->kind, {frame.pid}, frame.value != 0, frame.value == STASIS_CRIU_STAYS_EARLY};
+    PluginRequest request{row->kind, {frame.pid}, frame.value != 0};
+    request.early = request.kind == Kind::kPause && frame.value == STASIS_CRIU_STAYS_EARLY;
+    if (request.kind == Kind::kBeginRestore) {
+      const size_t length = std::min<size_t>(frame.length, STASIS_CRIU_TEXT);
+      request.gpu_map.assign(frame.text, ::strnlen(frame.text, length));
+      request.refuses_uvm = (frame.value & STASIS_CRIU_REFUSES_UVM) != 0;
+      for (int minor = 0; minor < STASIS_CRIU_MINORS; ++minor) {
+        if ((frame.value >> minor & 1) != 0) request.refused_minors.push_back(minor);
+      }
+    }
+    return request;
   }
 
   const UniqueFd socket_;

@@ -35,6 +35,8 @@ struct Gpu {
   std::string name;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
+  // N of its device /dev/nvidiaN. Absent if unknown (a software GPU).
+  std::optional<int> minor = {};
   // Persistence mode: the GPU stays initialised without users. Absent if unknown (a software GPU,
   // no NVML).
   std::optional<bool> persistence = {};

@@ -111,6 +111,42 @@ Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gp
   return map;
 }
 
+Result<GpuMap> ReplaceMissingGpus(const std::vector<Gpu>& old_gpus,
+                                  const std::vector<Gpu>& new_gpus) {
+  // Returns the GPUs of a model that are in `gpus` only.
+  auto only_in = [](const std::vector<Gpu>& gpus, const std::vector<Gpu>& others,
+                    const std::string& model) {
+    std::vector<Gpu> found;
+    for (const Gpu& gpu : gpus) {
+      auto same = [&](const Gpu& other) { return other.uuid == gpu.uuid; };
+      if (gpu.name == model && std::none_of(others.begin(), others.end(), same)) {
+        found.push_back(gpu);
+      }
+    }
+    return found;
+  };
+  GpuMap map;
+  for (const Gpu& gpu : old_gpus) {
+    const auto missing = only_in(old_gpus, new_gpus, gpu.name);
+    const auto added = only_in(new_gpus, old_gpus, gpu.name);
+    const auto at = std::find_if(missing.begin(), missing.end(),
+                                 [&](const Gpu& other) { return other.uuid == gpu.uuid; });
+    if (at == missing.end()) {
+      map.emplace_back(gpu.uuid, gpu.uuid);
+    } else if (added.size() == missing.size()) {
+      map.emplace_back(gpu.uuid, added[static_cast<size_t>(at - missing.begin())].uuid);
+    } else {
+      std::string list;
+      for (const Gpu& other : added) list += (list.empty() ? "" : ", ") + Describe(other);
+      return Fail(Code::kUnimplemented,
+                  fmt::format("GPU {} of the program is not here, and {}", Describe(gpu),
+                              added.empty() ? "there is no other one of its model"
+                                            : "several may replace it: " + list));
+    }
+  }
+  return map;
+}
+
 GpuUuid Mapped(const GpuMap& map, const GpuUuid& gpu) {
   for (const auto& [from, to] : map) {
     if (from == gpu) return to;

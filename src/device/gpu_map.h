@@ -24,6 +24,13 @@ Result<Gpu> FindGpu(std::string_view meant, const std::vector<Gpu>& gpus);
 Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gpus,
                            const std::vector<Gpu>& new_gpus);
 
+// Returns a map for a program that is restored where some of its `old_gpus` are missing. Each GPU
+// that is still there stays; the others move in order to the GPUs of their model that the program
+// did not have. Returns kUnimplemented unless there are exactly as many of these, because any other
+// choice is the user's.
+Result<GpuMap> ReplaceMissingGpus(const std::vector<Gpu>& old_gpus,
+                                  const std::vector<Gpu>& new_gpus);
+
 // Returns the GPU that the map moves `gpu` to; `gpu` itself if the map does not name it.
 GpuUuid Mapped(const GpuMap& map, const GpuUuid& gpu);
 

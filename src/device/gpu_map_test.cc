@@ -55,6 +55,20 @@ TEST(GpuMapTest, OldGpusMayBeOfAnotherMachine) {
   EXPECT_EQ(missing.error().code, Code::kFailedPrecondition);
 }
 
+TEST(GpuMapTest, ReplacesMissingGpusByThoseOfTheirModelInOrder) {
+  const Gpu d = MakeGpu(0, "dddd"), e = MakeGpu(3, "eeee");
+  EXPECT_EQ(*ReplaceMissingGpus({kA, kB, kC}, {d, kC, e}),
+            (GpuMap{{kA.uuid, d.uuid}, {kB.uuid, e.uuid}, {kC.uuid, kC.uuid}}));
+  EXPECT_EQ(*ReplaceMissingGpus({kA, kB}, {kB, d}),
+            (GpuMap{{kA.uuid, d.uuid}, {kB.uuid, kB.uuid}}));
+  auto several = ReplaceMissingGpus({kA}, {kB, d});
+  ASSERT_FALSE(several);
+  EXPECT_NE(several.error().message.find("GPU-bbbb"), std::string::npos);
+  EXPECT_NE(several.error().message.find("GPU-dddd"), std::string::npos);
+  EXPECT_EQ(ReplaceMissingGpus({kA, kB}, {d}).error().code, Code::kUnimplemented);
+  EXPECT_EQ(ReplaceMissingGpus({kA}, {kC}).error().code, Code::kUnimplemented);
+}
+
 TEST(GpuMapTest, Refusals) {
   struct Case {
     const char* text;

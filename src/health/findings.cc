@@ -173,6 +173,11 @@ constexpr Kind kTarget[] = {
      "A process that `exec` started in a container is not a descendant of the container's first "
      "process. The runtime leaves it out of a checkpoint, and it ends with the container.",
      "end it before the checkpoint, or use --leave-running"},
+    {"container-hook", "mounts of NVIDIA's legacy container hook", "dump",
+     "The hook mounts the driver's files after the runtime has made the container. They are not in "
+     "the container's specification, so its runtime cannot restore them.",
+     "start the container with CDI: `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, then "
+     "`--device nvidia.com/gpu=all`"},
     {"session", "its session", "dump",
      "CRIU can restore only a session that began in the pid namespace of the program.",
      "start it with `setsid`, or by `stasis run`"},

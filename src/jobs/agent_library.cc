@@ -122,10 +122,14 @@ Result<AgentLibrary> OwnAgentLibrary() {
   return library;
 }
 
+std::string AgentLibraryPath(const Paths& paths, const std::string& build_id) {
+  return paths.data + "/" + kFolder + "/" + build_id + "/" + kAgentLibraryName;
+}
+
 Result<std::string> InstallAgentLibrary(const Paths& paths) {
   STASIS_ASSIGN(AgentLibrary own, OwnAgentLibrary());
   STASIS_ASSIGN(std::string content, ReadFile(own.path, kMaxAgentLibraryBytes));
-  std::string path = paths.data + "/" + kFolder + "/" + own.build_id + "/" + kAgentLibraryName;
+  std::string path = AgentLibraryPath(paths, own.build_id);
   STASIS_TRY(Put(path, content));
   STASIS_TRY(LetPass(paths.data));
   STASIS_TRY(CheckLoadable(path));

@@ -150,6 +150,18 @@ TEST(DumpTest, ARefusedCommitLetsTheProgramRun) {
   EXPECT_TRUE(dumped.Leftovers().empty());
 }
 
+TEST(DumpTest, AGpuWithoutADeviceInTheContainerIsNotRecorded) {
+  auto world = TwoProcesses();
+  auto& gpus = world->device->gpus;
+  gpus.push_back(gpus.front());
+  gpus.back().uuid.value = "GPU-cccccccc-0000-0000-0000-000000000000";
+  gpus.back().minor = 999;
+  ASSERT_TRUE(RunDump(*world));
+  auto reader = store::ImageReader::Open(static_cast<DumpWorld&>(*world).image());
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  EXPECT_EQ((*reader)->manifest().gpus.size(), 2u);
+}
+
 TEST(DumpTest, AnExistingNameIsRefused) {
   auto world = TwoProcesses();
   ASSERT_TRUE(MakeDirs(static_cast<DumpWorld&>(*world).image()));

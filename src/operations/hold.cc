@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/thread.h"
+#include "checkpoint/agent_files.h"
 #include "checkpoint/teardown.h"
 #include "criu/criu.h"
 #include "criu/plugin_protocol.h"
@@ -19,6 +20,7 @@
 #include "operations/restore.h"
 #include "process/end.h"
 #include "process/tree.h"
+#include "store/image_reader.h"
 #include "store/image_reference.h"
 
 namespace stasis::operations {
@@ -426,17 +428,35 @@ Result<OperationResult> Hold::Dump(Session& session, const HoldOptions& hold,
 }
 
 Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& options) {
+  if (request_.refuses_uvm) {
+    return Fail(
+        Code::kFailedPrecondition,
+        "the device rules of the container do not allow /dev/nvidia-uvm, whose device number "
+        "may have changed since they were written",
+        "create the container anew with CDI, or correct its specification");
+  }
   RestoreOptions restore;
   restore.image = folder_;
   if (store::HasReference(folder_)) {
     STASIS_ASSIGN(restore.image, store::FindReferenced(folder_, session.services.paths.images()));
   }
   restore.held = true;
+  restore.gpu_map = request_.gpu_map;
+  restore.refused_minors = request_.refused_minors;
   // The program that drives CRIU trusts CRIU's files of the same folder, too.
   restore.trust_image = true;
   session.criu = std::make_shared<HeldCriu>();
   session.restore_hosts = std::make_shared<HeldHosts>(session.services, *link_);
   return operations::Restore(session, restore, options);
+}
+
+Status PutBackAgent(const std::string& images) {
+  const std::string data = images + "/" STASIS_CRIU_FOLDER;
+  if (!PathExists(data)) return {};
+  STASIS_ASSIGN(const auto reader, store::ImageReader::Open(data));
+  STASIS_ASSIGN(const auto report, reader->Verify(store::VerifyLevel::kAllButUnits));
+  STASIS_TRY(report.ToStatus(data));
+  return checkpoint::PutBackAgentLibraries(*reader);
 }
 
 void Hold::Answer(const Status& result) {

@@ -60,4 +60,8 @@ class Hold {
   criu::PluginRequest request_;
 };
 
+// Puts back the agent's library if the GPU data in CRIU's image folder needs it and this machine
+// does not have it. Does nothing if the folder has no GPU data.
+Status PutBackAgent(const std::string& images);
+
 }  // namespace stasis::operations

@@ -247,14 +247,15 @@ std::unique_ptr<World> HeldAndEnded() {
   return world;
 }
 
-std::shared_ptr<fakes::FakePlugin> Restorer(World& world) {
+std::shared_ptr<fakes::FakePlugin> Restorer(World& world,
+                                            criu::PluginRequest begin = {Kind::kBeginRestore}) {
   auto plugin = std::make_shared<fakes::FakePlugin>(world.log, ImagesOf(world));
   auto root = std::make_shared<process::HostPid>();
   auto take_down = [root, p = plugin.get()] {
     if (root->value != 0) fakes::KillAndReap(root->value);
     p->Fail();
   };
-  plugin->Add({"Begin", {Kind::kBeginRestore}, {}, [p = plugin.get()] { p->Exit(); }});
+  plugin->Add({"Begin", std::move(begin), {}, [p = plugin.get()] { p->Exit(); }});
   plugin->Add([&world, root, take_down]() -> fakes::FakePlugin::Step {
     auto made = fakes::StartRestored(world);
     EXPECT_TRUE(made) << made.error().ToString();
@@ -326,6 +327,51 @@ std::string AfterHeldRestore(World& world, const FaultCase&, const Result<Operat
   world.log.Unhang();
   auto again = RunHold(world, Restorer(world));
   return again ? world.WhyNotAsBefore() : "second restore: " + again.error().ToString();
+}
+
+// GPU A is /dev/nvidia3, and GPU C, which the program did not have, /dev/nvidia4.
+std::unique_ptr<World> HeldAndEndedWithGpuC() {
+  auto world = HeldAndEnded();
+  auto& gpus = world->device->gpus;
+  gpus.push_back(gpus.front());
+  gpus.front().minor = 3;
+  gpus.back().uuid.value = "GPU-cccccccc-0000-0000-0000-000000000000";
+  gpus.back().index = 2;
+  gpus.back().minor = 4;
+  return world;
+}
+
+TEST_F(HeldRestoreTest, ReplacesAGpuThatTheContainerCannotUse) {
+  auto world = HeldAndEndedWithGpuC();
+  auto done = RunHold(*world, Restorer(*world, {Kind::kBeginRestore, {}, false, {}, {3}}));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  ASSERT_EQ(world->device->last_map().size(), 2u);
+  EXPECT_EQ(device::Mapped(world->device->last_map(), fakes::GpuA()),
+            world->device->gpus.back().uuid);
+  ASSERT_EQ(done->notes.size(), 1u);
+}
+
+TEST_F(HeldRestoreTest, RefusesDeviceRulesWithoutTheDriver) {
+  auto world = HeldAndEnded();
+  auto plugin = Restorer(*world, {Kind::kBeginRestore, {}, false, {}, {}, true});
+  ASSERT_FALSE(RunHold(*world, plugin));
+  EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
+}
+
+TEST_F(HeldRestoreTest, TheUserMayNameTheGpu) {
+  auto world = HeldAndEndedWithGpuC();
+  auto done = RunHold(*world, Restorer(*world, {Kind::kBeginRestore, {}, false, "0=2"}));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(device::Mapped(world->device->last_map(), fakes::GpuA()),
+            world->device->gpus.back().uuid);
+}
+
+TEST_F(HeldRestoreTest, RefusesWithoutAGpuForEachOfTheProgram) {
+  auto world = HeldAndEndedWithGpuC();
+  auto plugin = Restorer(*world, {Kind::kBeginRestore, {}, false, {}, {3, 4}});
+  ASSERT_FALSE(RunHold(*world, plugin));
+  EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
+  EXPECT_NE(plugin->refusal().find(fakes::GpuA().value), std::string::npos) << plugin->refusal();
 }
 
 TEST_F(HeldRestoreTest, EveryFaultLeavesNothingAndTheImage) {

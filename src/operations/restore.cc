@@ -1,8 +1,10 @@
 // The checks before a restore, and its result. restore_run.h has the phases.
 #include "operations/restore.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "base/operation_id.h"
@@ -30,6 +32,36 @@ std::vector<device::Gpu> RecordedGpus(const store::Manifest& manifest) {
     gpus.push_back({{gpu.uuid}, static_cast<int>(gpus.size()), gpu.name, gpu.total_bytes, 0});
   }
   return gpus;
+}
+
+// Returns the map of the user. If there is none, a held restore replaces GPUs that the container
+// does not get.
+Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Manifest& manifest,
+                                  const RestoreOptions& restore) {
+  if (manifest.gpus.empty() || (restore.gpu_map.empty() && !restore.held)) return device::GpuMap{};
+  STASIS_ASSIGN(auto gpus, services.device->Gpus());
+  const auto& refused = restore.refused_minors;
+  std::erase_if(gpus, [&](const device::Gpu& gpu) {
+    return gpu.minor && std::find(refused.begin(), refused.end(), *gpu.minor) != refused.end();
+  });
+  const auto recorded = RecordedGpus(manifest);
+  if (!restore.gpu_map.empty()) return device::ParseGpuMap(restore.gpu_map, recorded, gpus);
+  // The driver needs no map if all GPUs are there that the program has used.
+  const bool complete =
+      std::all_of(manifest.processes.begin(), manifest.processes.end(), [&](const auto& process) {
+        return std::all_of(process.gpu_uuids.begin(), process.gpu_uuids.end(), [&](const auto& id) {
+          return std::any_of(gpus.begin(), gpus.end(),
+                             [&](const device::Gpu& gpu) { return gpu.uuid.value == id; });
+        });
+      });
+  if (complete) return device::GpuMap{};
+  auto map = device::ReplaceMissingGpus(recorded, gpus);
+  if (!map) {
+    map.error().hint =
+        "set STASIS_GPU_MAP=OLD=NEW,… in the environment of the command that restores it, or give "
+        "`stasis restore` --gpu-map; `stasis gpu ls` lists the GPUs";
+  }
+  return map;
 }
 
 }  // namespace
@@ -62,11 +94,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                 "the image already contains a pid namespace", "omit --new-pidns");
   }
-  device::GpuMap map;
-  if (!restore.gpu_map.empty()) {
-    STASIS_ASSIGN(auto gpus, services.device->Gpus());
-    STASIS_ASSIGN(map, device::ParseGpuMap(restore.gpu_map, RecordedGpus(manifest), gpus));
-  }
+  STASIS_ASSIGN(device::GpuMap map, ChooseGpus(services, manifest, restore));
   // If the restore is held, CRIU itself checks that the process ids are free.
   STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns || restore.held));
   if (!options.ignore_memory) {
@@ -83,6 +111,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   for (const auto& p : manifest.processes) result.device_bytes += p.device_bytes;
   for (const auto& range : manifest.ranges) result.shared_bytes += range.size_bytes;
 
+  const device::GpuMap moved = map;
   RestoreRun run(session, *reader, restore, std::move(held), std::move(map), std::move(criu_path),
                  options.ignore_memory);
   STASIS_TRY(run.AddExpectedData());
@@ -103,6 +132,13 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   result.job = run.job();
   result.pid = run.root_pid();
   result.notes = run.notes();
+  if (restore.gpu_map.empty()) {
+    for (const auto& [from, to] : moved) {
+      if (from != to) {
+        result.notes.push_back(fmt::format("GPU {} replaces {}.", to.value, from.value));
+      }
+    }
+  }
   return result;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "criu/options.h"
 #include "operations/options.h"
@@ -21,6 +22,8 @@ struct RestoreOptions {
   // Another program drives CRIU (hold.h), and the image holds GPU data only. The program does not
   // become a job.
   bool held = false;
+  // The numbers N of the devices /dev/nvidiaN that a held restore must not use.
+  std::vector<int> refused_minors;
   criu::Options criu;
 };
 Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,

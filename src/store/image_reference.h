@@ -21,11 +21,10 @@ struct ImageReference {
 // Creates FOLDER/reference.json and, if it is missing, FOLDER.
 Status WriteReference(const std::string& folder, const ImageReference& reference);
 
-// Finds the image that FOLDER/reference.json names: at the recorded path or, because the store may
-// be at another path on this machine, under its name in `store`. Returns its path. Returns
-// kNotFound if the image is at neither place, kDataLoss if the file is damaged, and kUnimplemented
-// for a format of a later version.
-Result<std::string> FindReferenced(const std::string& folder, const std::string& store);
-bool HasReference(const std::string& folder);
+// Returns the path of the image that FOLDER/reference.json names: the recorded path or, because the
+// store may be at another path on this machine, its name in `store`. Without such a file returns
+// FOLDER itself. Returns kNotFound if the image is at neither place, kDataLoss if the file is
+// damaged, and kUnimplemented for a format of a later version.
+Result<std::string> FollowReference(const std::string& folder, const std::string& store);
 
 }  // namespace stasis::store

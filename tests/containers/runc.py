@@ -1,10 +1,14 @@
 """Containers of runc that run workloads on software GPUs, checkpointed by CRIU with our plugin."""
 
+import contextlib
 import json
 import os
+import pathlib
 import re
+import stat
 import subprocess
 
+import isolate
 import processes
 from containers import make_root, mounts, program_of, variables
 from plugin import Plugin
@@ -43,6 +47,15 @@ class Runc:
         self.keeper.wait()
         self.world.disown(self.keeper.pid)
 
+    def replace_gpus(self, first, devices):
+        """The machine has other GPUs now. `first` is the number in the UUID of the first one."""
+        self.end_broker()
+        wait_until(lambda: self.world.reap() or not self.world.named("softgpu-broker"), 30, "the broker does not end")
+        self.world.env["SOFTGPU_FIRST"] = str(first)
+        self.world.set_gpu(devices, "1G")
+        self.keep_broker()
+        self.world.stasis("gpu", "ls")
+
     def begin(self, *words):
         command = Command(["runc", "--root", self.root, *words], self.env, self.world.folder)
         self.world.log.append(command)
@@ -55,17 +68,44 @@ class Runc:
         return last
 
 
+@contextlib.contextmanager
+def own_devices(world, nodes):
+    """Gives the test a /dev of its own with these nodes of NVIDIA's driver: name -> (major, minor). /dev/nvidiaN is GPU
+    N of softgpu."""
+    folder = world.folder / "dev"
+    folder.mkdir()
+    isolate.mount("tmpfs", str(folder), "tmpfs")
+    subprocess.run(["cp", "-ax", "/dev/.", folder], check=True)
+    for name in ("pts", "shm", "mqueue"):
+        if os.path.ismount(f"/dev/{name}"):
+            isolate.mount(f"/dev/{name}", str(folder / name), flags=isolate.MS_BIND)
+    isolate.mount(str(folder), "/dev", flags=isolate.MS_BIND | isolate.MS_REC)
+    isolate.mount("tmpfs", "/proc/driver", "tmpfs")
+    for name, (major, minor) in nodes.items():
+        os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        if name[6:].isdigit():
+            gpu = pathlib.Path(f"/proc/driver/nvidia/gpus/{minor}")
+            gpu.mkdir(parents=True)
+            (gpu / "information").write_text(f"GPU UUID: \t GPU-536f6674-4750-5500-0000-{minor:012x}\n"
+                                             f"Device Minor: \t {minor}\n")
+    try:
+        yield
+    finally:
+        for path in ("/proc/driver", "/dev", folder):
+            subprocess.run(["umount", "-R", "-l", path], check=True)
+
+
 class Container:
-    def __init__(self, runc, name, workload, *args, agent=True, edits=({}, [])):
-        """`edits`: further variables and mounts, those of a CDI device."""
+    def __init__(self, runc, name, workload, *args, agent=True, edits=({}, []), network="own"):
+        """`edits`: further variables and mounts, those of a CDI device. `network`: "own" or "host"."""
         self.runc, self.world, self.name = runc, runc.world, name
         self.bundle = runc.world.folder / f"bundle-{name}"
         self.log = self.bundle / "log"
         make_root(self.bundle / "rootfs")
         runc.containers.append(self)
-        self._write_config([program_of(workload), *map(str, args)], agent, edits)
+        self._write_config([program_of(workload), *map(str, args)], agent, edits, network)
 
-    def _write_config(self, words, agent, edits):
+    def _write_config(self, words, agent, edits, network):
         world = self.world
         self.runc.runc("spec", "--bundle", self.bundle)
         path = self.bundle / "config.json"
@@ -80,6 +120,8 @@ class Container:
             config["mounts"].append({"destination": str(destination), "type": "bind", "source": str(source),
                                      "options": ["bind", mode]})
         config["linux"]["resources"] = {"devices": [{"allow": False, "access": "rwm"}]}
+        if network == "host":
+            config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] != "network"]
         config["annotations"] = self.runc.annotations
         path.write_text(json.dumps(config))
 
@@ -120,6 +162,17 @@ class Container:
     def run(self):
         self.start().expect_running()
         return self
+
+    def set_devices(self, **devices):
+        """Gives the container these devices of NVIDIA's driver, name -> (major, minor), and allows no others."""
+        path = self.bundle / "config.json"
+        config = json.loads(path.read_text())
+        nodes = [(f"/dev/{name.replace('_', '-')}", *number) for name, number in devices.items()]
+        config["linux"]["devices"] = [{"path": name, "type": "c", "major": major, "minor": minor, "fileMode": 0o640}
+                                      for name, major, minor in nodes]
+        config["linux"]["resources"]["devices"] = [{"allow": False, "access": "rwm"}] + [
+            {"allow": True, "type": "c", "major": major, "minor": minor, "access": "rw"} for _, major, minor in nodes]
+        path.write_text(json.dumps(config))
 
     def text(self):
         return processes.text_of(self.log)

@@ -202,6 +202,131 @@ def early(world, stage):
     container.finish()
 
 
+def copies_in_one_network(_world, stage):
+    """Processes that share GPU memory find each other by abstract sockets, which belong to the network namespace."""
+    words = ("ipc", "--memory", "8M", "--interval", "10")
+    first = runc.Container(stage, "first", *words, network="host").run()
+    images = stage.plugin.image_folder()
+    first.checkpoint("--leave-running", images=images)
+    copies = [runc.Container(stage, name, *words, network="host") for name in ("second", "third")]
+    for copy in copies:
+        copy.restore(images)
+    for container in [first, *copies]:
+        container.expect_running()
+    again = stage.plugin.image_folder()
+    copies[0].checkpoint(images=again)
+    copies[0].remove()
+    copies[0].restore(again)
+    for container in [first, *copies]:
+        container.finish()
+
+
+def another_gpu(world, stage):
+    """The machine has other GPUs at the restore than at the checkpoint."""
+    stage.replace_gpus(0, 1)
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    container.checkpoint("--leave-running", images=images)
+    container.kill()
+    stage.replace_gpus(1, 2)
+    container.restore(images, code=1)
+    log = container.criu_log("restore", images)
+    demand("of the program is not here, and several may replace it: 0 (" in log, log)
+    demand("set STASIS_GPU_MAP=OLD=NEW" in log, log)
+    stage.env["STASIS_GPU_MAP"] = "0=1"
+    container.restore(images)
+    container.finish()
+    del stage.env["STASIS_GPU_MAP"]
+    # As many GPUs as before need no map.
+    stage.replace_gpus(1, 2)
+    container = runc.Container(stage, "c2", *VECTOR).run()
+    container.checkpoint(images=images)
+    container.remove()
+    stage.replace_gpus(3, 2)
+    container.restore(images)
+    container.finish()
+    log = processes.text_of(world.state / "run" / "stasisd.log")
+    demand("000000000003 replaces GPU-" in log and "000000000004 replaces GPU-" in log, log[-3000:])
+
+
+def restart_daemon(stage):
+    stage.plugin.end_daemon()
+    stage.plugin.start_daemon()
+
+
+def another_driver(world, stage):
+    """The machine, or the new container, has another version of the driver."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    container.checkpoint(images=images)
+    container.remove()
+
+    stage.plugin.end_daemon()
+    stage.plugin.start_daemon({"SOFTGPU_DRIVER_VERSION": "9.8"})
+    container.restore(images, code=1)
+    log = container.criu_log("restore", images)
+    demand("the image was made with driver softgpu 0.1.0, and this machine has softgpu 9.8" in log, log)
+    demand("Forking task" not in processes.text_of(images / "restore.log"), "CRIU has begun")
+    restart_daemon(stage)
+
+    newer = shutil.copytree(world.build / "lib" / "softgpu", world.folder / "newer", symlinks=True)
+    with open(newer / "libcuda.so.1", "ab") as library:
+        library.write(b"newer")
+    config = container.bundle / "config.json"
+    before = config.read_text()
+    config.write_text(before.replace(str(world.build / "lib" / "softgpu"), str(newer)))
+    container.restore(images, code=1)
+    log = container.criu_log("restore", images)
+    demand("opt/softgpu/libcuda.so.1 has bad size" in log, log)
+    demand("Forking task" in processes.text_of(images / "restore.log"), log)
+    stage.plugin.await_idle()
+    config.write_text(before)
+    container.restore(images)
+    container.finish()
+
+
+def after_a_reboot(world, stage):
+    """The driver's dynamic device numbers have changed: CRIU restores the old ones."""
+    container = runc.Container(stage, "c1", *VECTOR)
+    container.set_devices(nvidia_uvm=(508, 0))
+    container.run()
+    images = stage.plugin.image_folder()
+    container.checkpoint(images=images)
+    container.remove()
+    with runc.own_devices(world, {"nvidia-uvm": (509, 0)}):
+        restart_daemon(stage)
+        container.restore(images, code=1)
+        log = container.criu_log("restore", images)
+        demand("the device rules of the container do not allow /dev/nvidia-uvm" in log, log)
+        container.set_devices(nvidia_uvm=(509, 0))
+        container.restore(images)
+        node = os.stat(f"/proc/{container.pid}/root/dev/nvidia-uvm")
+        demand(node.st_rdev == os.makedev(509, 0) and node.st_mode & 0o777 == 0o640, f"{node}")
+        container.finish()
+
+
+def another_device(world, stage):
+    """The new container may use another GPU of this machine than the old one."""
+    with runc.own_devices(world, {"nvidia0": (195, 0), "nvidia1": (195, 1)}):
+        restart_daemon(stage)
+        container = runc.Container(stage, "c1", *VECTOR)
+        container.set_devices(nvidia0=(195, 0))
+        container.run()
+        images = stage.plugin.image_folder()
+        container.checkpoint(images=images)
+        container.remove()
+        container.set_devices()
+        container.restore(images, code=1)
+        log = container.criu_log("restore", images)
+        demand("of the program is not here, and there is no other one of its model" in log, log)
+        container.set_devices(nvidia1=(195, 1))
+        container.restore(images)
+        demand(os.stat(f"/proc/{container.pid}/root/dev/nvidia1").st_rdev == os.makedev(195, 1), "it has no device")
+        container.finish()
+    log = processes.text_of(world.state / "run" / "stasisd.log")
+    demand("000000000001 replaces GPU-" in log, log[-3000:])
+
+
 CASES = [(with_runc, *case) for case in (
     (there_and_back, "vector", "agent"),
     (there_and_back, "vector", "driver"),
@@ -227,6 +352,11 @@ CASES = [(with_runc, *case) for case in (
     (slow_suspend,),
     (early,),
     (under_another_id,),
+    (copies_in_one_network,),
+    (another_gpu,),
+    (another_driver,),
+    (after_a_reboot,),
+    (another_device,),
     (paused,),
     (paused, "--leave-running"),
 )]

@@ -2,6 +2,8 @@
 """Containers of runc and podman as targets: ps, suspend, resume, check, dump and restore, with and without the set-up
 of the machine; and the hint of a dump by the process id of a container."""
 import pathlib
+import shutil
+import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -84,6 +86,21 @@ def runc_dump(world, stage):
     world.stasis("restore", "runc:nobody", expect=3)
 
 
+def runc_hook(world, stage):
+    """NVIDIA's legacy hook mounts files into a container that the runtime has made."""
+    options = ("--root", stage.root)
+    container = Container(stage, "hooked", *SLEEP).start()
+    mount = "mount -t tmpfs x /proc/driver && mkdir /proc/driver/nvidia && mount -t tmpfs x /proc/driver/nvidia"
+    subprocess.run(["nsenter", "-t", str(container.pid), "-m", "sh", "-c", mount], check=True)
+    for words in (("dump",), ("dump", "--leave-running")):
+        refused = world.stasis(*words, "runc:hooked", *options, expect=5)
+        demand("--device nvidia.com/gpu=all" in refused.err, f"{refused}")
+    checked = world.stasis("check", "runc:hooked", *options, "--json", expect=5).json()
+    found = [finding["level"] for finding in checked["findings"] if finding["id"] == "container-hook"]
+    demand(found == ["cannot"], f"{checked}")
+    container.kill()
+
+
 def by_process_id(world, pid, target):
     refused = world.stasis("dump", pid, expect=5)
     demand(f"`stasis dump {target}`" in refused.err, f"{refused}")
@@ -116,6 +133,11 @@ def podman_all(world, stage):
     stage.podman("rm", "--force", "--time", "0", "cpu", "copy")
 
 
+def lose_agents(world):
+    """Removes the agents' libraries of this machine. Running containers keep theirs."""
+    shutil.rmtree(world.state / "data" / "agents")
+
+
 def gpu_dumps(world, stage):
     """On a machine that is set up, the runtimes save the GPU state too."""
     paths = ("--plugin-dir", stage.plugin.folder)
@@ -127,15 +149,23 @@ def gpu_dumps(world, stage):
     container.expect_running()
     stage.plugin.start_daemon()
     saved = world.stasis("dump", "runc:saved", *options, "--json").json()
-    demand((pathlib.Path(saved["image"]) / "checkpoint" / "stasis" / "manifest.pb").is_file(), "there is no GPU data")
+    images = pathlib.Path(saved["image"]) / "checkpoint"
+    demand((images / "stasis" / "manifest.pb").is_file(), "there is no GPU data")
+    demand(len(list((images / "stasis" / "agent").iterdir())) == 1, "the image does not have the agent's library")
     container.remove()
+    lose_agents(world)
+    failed = stage.runc("restore", "--bundle", container.bundle, "--image-path", images, "saved", code=1)
+    demand("data/agents" in failed.err and "no such file" in failed.err, f"{failed}")
     world.stasis("restore", "runc:saved", "--log", container.log)
     container.expect_running()
     stage.runc("delete", "--force", "saved")
 
     stage.run("saved", *VECTOR, agent=False, edits=cdi_edits(world))
     world.stasis("dump", "podman:saved")
-    world.stasis("restore", "podman:saved")
+    lose_agents(world)
+    refused = world.stasis("restore", "podman:saved", "--gpu-map", "0=9", expect=1)
+    demand('there is no GPU "9"' in refused.err, f"{refused}")
+    world.stasis("restore", "podman:saved", "--gpu-map", "0=0")
     stage.finish("saved")
     stage.plugin.end_daemon()
     world.stasis("container", "remove", *paths)
@@ -146,7 +176,7 @@ def wrong_words(world):
         world.stasis("suspend", target, expect=2)
     for words in (("--tcp", "close"), ("--criu-opt", "a=b")):
         world.stasis("dump", "podman:x", *words, expect=2)
-    world.stasis("restore", "podman:x", "--gpu-map", "0=1", expect=2)
+    world.stasis("restore", "podman:x", "--new-pidns", expect=2)
 
 
 def run(world):
@@ -156,7 +186,7 @@ def run(world):
         stage = Podman(world, configure=False)
         world.env.update(stage.settings, PATH=f"{world.build}/libexec:{world.env['PATH']}")
         stage.keep_broker()
-        for part in (runc_gpu, runc_dump, podman_all, gpu_dumps):
+        for part in (runc_gpu, runc_dump, runc_hook, podman_all, gpu_dumps):
             part(world, stage)
         stage.close()
         stage.end_broker()

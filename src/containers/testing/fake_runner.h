@@ -26,6 +26,7 @@ class FakeRunner final : public CommandRunner {
   }
   const std::vector<std::string>& commands() const { return commands_; }
   const std::string& output_file() const { return output_file_; }
+  const std::vector<std::string>& variables() const { return variables_; }
 
   std::string Find(const std::string& program, const std::string& path) override {
     auto found = programs_.find({program, path});
@@ -35,6 +36,7 @@ class FakeRunner final : public CommandRunner {
                             const CommandOptions& options) override {
     commands_.push_back(fmt::format("{}", fmt::join(argv, " ")));
     output_file_ = options.output_file;
+    variables_.insert(variables_.end(), options.variables.begin(), options.variables.end());
     auto found = answers_.find(commands_.back());
     if (found != answers_.end()) return found->second;
     return Fail(Code::kNotFound, "there is no program " + argv[0] + " on PATH");
@@ -45,6 +47,7 @@ class FakeRunner final : public CommandRunner {
   std::map<std::pair<std::string, std::string>, std::string> programs_;
   std::vector<std::string> commands_;
   std::string output_file_;
+  std::vector<std::string> variables_;
 };
 
 }  // namespace stasis::containers

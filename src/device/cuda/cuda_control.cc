@@ -156,10 +156,14 @@ Result<std::vector<Gpu>> CudaControl::Gpus() {
   STASIS_ASSIGN(Reply reply, Ask(For(Op::kGpus, {}), Deadline::In(options_.query_timeout)));
   STASIS_TRY(AsStatus(reply));
   std::vector<Gpu> gpus;
+  const auto minors = NvidiaMinors();
   for (uint32_t i = 0; i < reply.gpu_count; ++i) {
     const wire::GpuRecord& record = reply.gpus[i];
     gpus.push_back(
         {ToText(record.uuid), record.index, record.name, record.total_bytes, record.free_bytes});
+    for (const auto& [minor, uuid] : minors) {
+      if (uuid == gpus.back().uuid) gpus.back().minor = minor;
+    }
     if (record.persistence != wire::Persistence::kUnknown) {
       gpus.back().persistence = record.persistence == wire::Persistence::kOn;
     }
