@@ -79,6 +79,8 @@ class Container:
         for source, destination, mode in [*mounts(world, agent), *edits[1]]:
             config["mounts"].append({"destination": str(destination), "type": "bind", "source": str(source),
                                      "options": ["bind", mode]})
+        # By default a container's group has its id only, so tests that run at the same time would share it.
+        config["linux"]["cgroupsPath"] = f"/{world.folder.name}-{self.name}"
         config["linux"]["resources"] = {"devices": [{"allow": False, "access": "rwm"}]}
         config["annotations"] = self.runc.annotations
         path.write_text(json.dumps(config))
