@@ -8,15 +8,18 @@
 
 #include <atomic>
 #include <csignal>
+#include <thread>
 #include <utility>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "checkpoint/teardown.h"
 #include "criu/criu.h"
 #include "criu/plugin_protocol.h"
 #include "operations/dump.h"
 #include "operations/restore.h"
+#include "process/control_group.h"
 #include "process/end.h"
 #include "process/tree.h"
 
@@ -34,6 +37,7 @@ using std::chrono::seconds;
 constexpr seconds kBegin{60};
 constexpr seconds kLetRun{20};
 constexpr milliseconds kPollEnd{50};
+constexpr milliseconds kPollThawed{100};  // version 1 of control groups has no event
 constexpr char kAgentThreads[] = "stasis-";
 
 Error Unexpected() {
@@ -71,6 +75,16 @@ std::vector<pid_t> GpuThreads(const gpu_state::Services& services, process::Host
 
 bool EndsOrHasEnded(const process::ProcessId& id) {
   return !process::IsAlive(id) || process::WasKilled(id);
+}
+
+// Waits while the container of a living process is paused: its agents cannot answer until then.
+void AwaitThawed(const process::ProcessId& root) {
+  auto is_paused = [&] { return !EndsOrHasEnded(root) && process::IsFrozen(root.pid); };
+  if (!is_paused()) return;
+  log::Write(log::Level::kWarn,
+             "CRIU has left the container paused: its GPU state is restored when it is unpaused",
+             {{"pid", process::ToString(root.pid)}});
+  while (is_paused()) std::this_thread::sleep_for(kPollThawed);
 }
 
 // Starts no CRIU, because the plugin's CRIU runs already.
@@ -156,6 +170,7 @@ class HeldDump final : public criu::CriuSession {
 
   // CRIU has exited without an END request, and the kernel has detached it from the program.
   Status Lost(Error error) {
+    AwaitThawed(root_);
     if (!committed_) return failed_ ? Status(Fail(std::move(error))) : failed_;
     left_running_ = !EndsOrHasEnded(root_);
     return {};
@@ -168,6 +183,7 @@ class HeldDump final : public criu::CriuSession {
       // Another action script may have refused the dump after the commit.
       while (!EndsOrHasEnded(root_)) {
         if (!link_.AwaitExit(Deadline::In(kPollEnd))) continue;
+        AwaitThawed(root_);
         left_running_ = !EndsOrHasEnded(root_);
         break;
       }

@@ -82,6 +82,36 @@ def paused(world, stage, *words):
     container.finish()
 
 
+def refusing_script(world):
+    """Adds an action script that refuses the dump, to CRIU's configuration. Returns it."""
+    script = world.folder / "tmp" / "refuse"
+    script.write_text('#!/bin/sh\n[ "$CRTOOLS_SCRIPT_ACTION" != post-dump ]\n')
+    script.chmod(0o755)
+    with open(world.folder / "criu.conf", "a") as config:
+        config.write(f"action-script {script}\n")
+    return script
+
+
+def paused_and_refused(world, stage):
+    """CRIU freezes the container again when it exits, so its agents cannot answer before it is unpaused."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    stage.runc("pause", "c1")
+    script = refusing_script(world)
+    container.checkpoint(images=images, code=1)
+    demand(container.state()["status"] == "paused", lambda: container.state())
+    log = world.folder / "state" / "run" / "stasisd.log"
+    wait_until(lambda: "has left the container paused" in processes.text_of(log), 30, lambda: processes.text_of(log))
+    stage.runc("resume", "c1")
+    container.expect_running()
+    stage.plugin.await_idle()
+    script.write_text("#!/bin/sh\n")
+    container.checkpoint(images=images)
+    container.remove()
+    container.restore(images)
+    container.finish()
+
+
 def needs_agent(_world, stage):
     """Several GPU processes without the agent are refused, and nothing was touched."""
     container = runc.Container(stage, "c1", "tree", *VECTOR[1:], agent=False).run()
@@ -209,6 +239,7 @@ CASES = [(with_runc, *case) for case in (
     (under_another_id,),
     (paused,),
     (paused, "--leave-running"),
+    (paused_and_refused,),
 )]
 
 skip_without("runc")
