@@ -39,6 +39,10 @@ constexpr seconds kLetRun{20};
 constexpr milliseconds kPollEnd{50};
 constexpr milliseconds kPollThawed{100};  // version 1 of control groups has no event
 constexpr char kAgentThreads[] = "stasis-";
+// CRIU writes this file last, before post-dump. It contains the id of the dump.
+constexpr char kInventory[] = "inventory.img";
+constexpr char kInventoryCopy[] = "cpu/inventory.img";  // in the image of the GPU data
+constexpr size_t kMaxInventoryBytes = 1u << 20;
 
 Error Unexpected() {
   Error error{Code::kInternal};
@@ -115,6 +119,7 @@ class HeldDump final : public criu::CriuSession {
         "A container runtime or another program started CRIU. It has the log of CRIU.\n"));
     STASIS_ASSIGN(const process::Stat root, process::ReadStat(request.pid));
     root_ = root.id;
+    images_dir_ = request.images_dir;
     // The driver can be asked only while the program runs.
     threads_ = GpuThreads(services_, request.pid);
     link_.Accept();
@@ -161,6 +166,10 @@ class HeldDump final : public criu::CriuSession {
 
   Status Commit(const criu::NotifyHandler& handler) {
     STASIS_TRY(Status(failed_));
+    // The copy lets a restore reject files of CRIU that are of another dump.
+    STASIS_ASSIGN(const std::string inventory,
+                  ReadFileAt(link_.images_fd(), kInventory, kMaxInventoryBytes));
+    STASIS_TRY(ReplaceFile(images_dir_ + "/" + kInventory, inventory));
     criu::Notification notification;
     notification.moment = Moment::kPostDump;
     STASIS_TRY(handler(notification));
@@ -199,6 +208,7 @@ class HeldDump final : public criu::CriuSession {
   gpu_state::Services& services_;
   PluginLink& link_;
   process::ProcessId root_;
+  std::string images_dir_;  // for files of CRIU in the image of the GPU data
   std::vector<pid_t> threads_;
   Status failed_;  // the reason why the dump can no longer succeed
   bool committed_ = false;
@@ -355,6 +365,19 @@ void RemoveCgroupYard(const std::string& images) {
   }
 }
 
+// Checks that the GPU data and CRIU's files were written by the same dump.
+Status CheckSameDump(const std::string& images, const std::string& data) {
+  auto criu = ReadFile(images + "/" + kInventory, kMaxInventoryBytes);
+  auto copy = ReadFile(data + "/" + kInventoryCopy, kMaxInventoryBytes);
+  if (criu && copy && *criu == *copy) return {};
+  return Fail(
+      Code::kDataLoss,
+      fmt::format("CRIU's files in {} and the GPU data in {} are not of the same dump: {} "
+                  "is not the file that {} is a copy of",
+                  images, data, kInventory, kInventoryCopy),
+      "restore from a folder that a single dump wrote, and whose files were copied together");
+}
+
 // Returns the path of CRIU's image folder. It must lead to the same folder in this process, because
 // recovery opens the folder by its path.
 Result<std::string> PathOf(int folder) {
@@ -430,6 +453,7 @@ Result<OperationResult> Hold::Dump(Session& session, store::Compression compress
 }
 
 Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& options) {
+  STASIS_TRY(CheckSameDump(images_, target_));
   RestoreOptions restore;
   restore.image = target_;
   restore.held = true;

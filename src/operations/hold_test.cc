@@ -17,12 +17,14 @@ using Kind = criu::PluginRequest::Kind;
 
 std::string ImagesOf(World& world) { return world.services.paths.data + "/criu"; }
 std::string DataOf(World& world) { return ImagesOf(world) + "/stasis"; }
+std::string InventoryOf(World& world) { return ImagesOf(world) + "/inventory.img"; }
 bool HasData(World& world) { return PathExists(DataOf(world) + "/" + store::kManifestName); }
 
 std::unique_ptr<World> HeldWorld(int processes) {
   auto world = std::make_unique<World>(processes);
   for (int number = 1; number <= processes; ++number) world->program.AddAgent(number, 2);
   EXPECT_TRUE(MakeDirs(ImagesOf(*world)));
+  EXPECT_TRUE(ReplaceFile(InventoryOf(*world), "dump 1"));
   return world;
 }
 std::unique_ptr<World> TwoHeld() { return HeldWorld(2); }
@@ -106,7 +108,7 @@ TEST(HoldTest, ADumpRefusedAfterTheCommitLetsTheProgramRun) {
 
 TEST(HoldTest, ARefusedCommitLetsTheProgramRun) {
   auto world = TwoHeld();
-  world->services.settings.most_image_bytes = 1;
+  world->services.settings.most_image_bytes = 4097;  // inventory.img has a block
   auto plugin = Dumper(*world);
   auto done = RunHold(*world, plugin);
   ASSERT_FALSE(done);
@@ -221,6 +223,19 @@ TEST_F(HeldRestoreTest, TheProgramRunsWithItsMemory) {
   EXPECT_LT(world->log.IndexOf("mover A Load"), world->log.IndexOf("plugin Accept Restored"));
   EXPECT_LT(world->log.IndexOf("plugin LetRun"), world->log.IndexOf("device Restore 1"));
   EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("plugin Accept Resume"));
+}
+
+TEST_F(HeldRestoreTest, FilesOfAnotherDumpAreRefused) {
+  auto world = HeldAndEnded();
+  world->log.Clear();
+  ASSERT_TRUE(ReplaceFile(InventoryOf(*world), "dump 2"));
+  auto done = RunHold(*world, Restorer(*world));
+  ASSERT_FALSE(done);
+  EXPECT_NE(done.error().message.find("are not of the same dump"), std::string::npos);
+  EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
+  ASSERT_TRUE(ReplaceFile(InventoryOf(*world), "dump 1"));
+  auto again = RunHold(*world, Restorer(*world));
+  EXPECT_TRUE(again) << again.error().ToString() << again.error().hint;
 }
 
 TEST_F(HeldRestoreTest, WithoutRoomOnTheGpuCriuDoesNotBegin) {
