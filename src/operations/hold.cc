@@ -81,6 +81,17 @@ bool EndsOrHasEnded(const process::ProcessId& id) {
   return !process::IsAlive(id) || process::WasKilled(id);
 }
 
+void KillTree(const process::ProcessId& root) {
+  if (root.pid.value == 0) return;
+  auto tree = process::ReadTree(root.pid);
+  if (!tree || tree->root().id != root) return;
+  for (const auto& member : tree->members) {
+    if (auto pidfd = process::OpenPidfd(member.id)) {
+      ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
+    }
+  }
+}
+
 // Waits while the container of a living process is paused: its agents cannot answer until then.
 void AwaitThawed(const process::ProcessId& root) {
   auto is_paused = [&] { return !EndsOrHasEnded(root) && process::IsFrozen(root.pid); };
@@ -302,7 +313,7 @@ class HeldHost final : public RestoreHost {
   // While CRIU lives, the killed processes end only after CRIU has its answer.
   Status Abort(const Deadline&) override {
     StopWatching();
-    Kill();
+    KillTree(root_);
     if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
     return checkpoint::EndTree(no_shim_, root_);
   }
@@ -311,7 +322,7 @@ class HeldHost final : public RestoreHost {
   void Watch() const {
     while (!stop_) {
       if (!link_.AwaitExit(Deadline::In(kPollEnd))) continue;
-      Kill();
+      KillTree(root_);
       return;
     }
   }
@@ -319,17 +330,6 @@ class HeldHost final : public RestoreHost {
   void StopWatching() {
     stop_ = true;
     watcher_.Join();
-  }
-
-  void Kill() const {
-    if (root_.pid.value == 0) return;
-    auto tree = process::ReadTree(root_.pid);
-    if (!tree || tree->root().id != root_) return;
-    for (const auto& member : tree->members) {
-      if (auto pidfd = process::OpenPidfd(member.id)) {
-        ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
-      }
-    }
   }
 
   gpu_state::Services& services_;
@@ -461,16 +461,28 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
   restore.trust_image = true;
   session.criu = std::make_shared<HeldCriu>();
   session.restore_hosts = std::make_shared<HeldHosts>(session.services, *link_);
-  return operations::Restore(session, restore, options);
+  auto result = operations::Restore(session, restore, options);
+  if (result) {
+    if (auto root = process::ReadStat({result->pid})) restored_ = root->id;
+  }
+  return result;
 }
 
 void Hold::Answer(const Status& result) {
   if (!link_->pending()) return;
-  if (result) {
-    link_->Accept();
-  } else {
-    link_->Refuse(result.error());
+  if (!result) return link_->Refuse(result.error());
+  link_->Accept();
+  if (restored_.pid.value == 0) return;
+  // The container runtime does not know the program yet. If CRIU fails now, the runtime reports a
+  // failed restore, and the program must not run.
+  auto end = link_->Next(Deadline());
+  if (!end || end->kind != Kind::kEnd || !end->stays) {
+    log::Write(log::Level::kWarn, "CRIU has failed after the restore: the program is killed",
+               {{"pid", process::ToString(restored_.pid)}});
+    KillTree(restored_);
   }
+  if (!end) return RemoveCgroupYard(images_);
+  link_->Accept();
 }
 
 }  // namespace stasis::operations

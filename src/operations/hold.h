@@ -4,7 +4,8 @@
 // here CriuSession and RestoreHost talk to the plugin instead of starting CRIU.
 //
 // The connection is a lease. If CRIU exits before the commit, the recorded state of the program is
-// restored. If CRIU exits after the commit, the program has ended, or it runs on with its GPU.
+// restored. If CRIU exits after the commit, the program has ended, or it runs on with its GPU. The
+// program of a restore is killed if CRIU exits before it has let the program run.
 #pragma once
 
 #include <memory>
@@ -34,7 +35,8 @@ class Hold {
   // May be called again after a failure, as RunInSession does, until the program is held.
   Result<OperationResult> Run(Session& session, store::Compression compression,
                               const OperationOptions& options);
-  // Answers the request that waits for the end of the operation.
+  // Answers the request that waits for the end of the operation. After a restore, waits until CRIU
+  // has let the program run, and kills the program if CRIU fails.
   void Answer(const Status& result);
 
  private:
@@ -48,6 +50,7 @@ class Hold {
   std::string target_;
   std::string images_;  // CRIU's image folder
   criu::PluginRequest request_;
+  process::ProcessId restored_;
 };
 
 }  // namespace stasis::operations

@@ -111,8 +111,9 @@ class Container:
         return code, text
 
     def begin_restore(self, images):
-        return self._begin("restore", "--detach", "--bundle", self.bundle, "--image-path", images, "--work-path", images,
-                           self.name)
+        command, self.pump = self._begin("restore", "--detach", "--bundle", self.bundle, "--image-path", images,
+                                         "--work-path", images, self.name)
+        return command
 
     def start(self):
         code, text = self._start("run", "--detach", "--bundle", self.bundle, self.name)

@@ -130,61 +130,109 @@ def held(world, stage, phase):
     return hold
 
 
-def killed(world, stage, victim, phase, *words):
-    """CRIU or runc is killed during a checkpoint: the container runs on. Or the container's first process: it is gone."""
-    container = runc.Container(stage, "c1", *VECTOR).run()
-    images = stage.plugin.image_folder()
-    hold = held(world, stage, phase)
-    command = stage.begin("checkpoint", "--image-path", images, "--work-path", images, *words, "c1")
-    world.await_phase(phase)
-    victims = {"criu": world.named("criu"), "runc": [command.pid], "init": [container.pid]}[victim]
-    demand(victims, f"there is no {victim}")
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
-    hold.unlink()
-    command.wait()
-    stage.plugin.await_idle()
-    if victim == "init":
-        container.remove()
-        return
-    if victim == "runc" and not words and container.state()["status"] != "running":
-        # CRIU went on without runc and has ended the program: the image is good.
-        container.remove()
+class Steps:
+    """Stops a dump or restore at a step: before a phase of the worker, or where CRIU runs its action scripts."""
+
+    PHASES = ("data-save", "commit", "await-end", "load-room", "data-read", "gpu-restore")
+
+    def __init__(self, world, stage):
+        self.world, self.stage = world, stage
+        self.folder = world.folder / "tmp" / "steps"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        script = self.folder / "script"
+        script.write_text(f'#!/bin/sh\nhold={self.folder}/$CRTOOLS_SCRIPT_ACTION\n[ ! -e $hold ] || touch $hold.reached\n'
+                          'while [ -e $hold ]; do sleep 0.02; done\n')
+        script.chmod(0o755)
+        with open(world.folder / "criu.conf", "a") as config:
+            config.write(f"action-script {script}\n")
         stage.plugin.end_daemon()
-        stage.plugin.start_daemon()
-        container.restore(images)
+        self.start_daemon()
+
+    def start_daemon(self):
+        holds = [f"{phase}:before:hold={self.folder}/{phase}" for phase in self.PHASES]
+        self.stage.plugin.start_daemon({"STASIS_FAULT": ",".join(holds)})
+
+    def kill_at(self, step, begin, victim):
+        """Starts a command, kills the victim at this step, and waits for the command's end."""
+        hold, reached = self.folder / step, self.folder / f"{step}.reached"
+        hold.touch()
+        command = begin()
+        if step in self.PHASES:
+            self.world.await_phase(step)
+        else:
+            wait_until(reached.exists, 60, f"CRIU does not come to {step}")
+            reached.unlink()
+        names = {"criu": "criu", "init": "vector", "worker": "stasis-worker", "daemon": "stasisd"}
+        victims = [command.pid] if victim == "runc" else self.world.named(names[victim])
+        demand(victims, f"there is no {victim}")
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        hold.unlink()
+        command.wait(60)
+        self.stage.plugin.await_idle()
+        if victim == "daemon":
+            self.world.await_daemons_end()
+            self.start_daemon()
+
+    def close(self):
+        self.stage.plugin.end_daemon()
+        self.stage.plugin.start_daemon()
+        shutil.rmtree(self.folder)
+
+
+def killed_in_dump(world, stage, victim, *steps):
+    """At each step: the container runs on, or it is gone with a good image."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    held = Steps(world, stage)
+    for step in steps:
+        images = stage.plugin.image_folder()
+        words = ["--leave-running"] if step == "await-end" else []
+        held.kill_at(step, lambda: stage.begin("checkpoint", "--image-path", images, "--work-path", images, *words, "c1"),
+                     victim)
+        if container.state()["status"] == "running":
+            demand(victim != "init", "it is not dead")
+        else:
+            container.remove()
+            committed = step in ("post-dump", "await-end")
+            demand(committed or victim in ("init", "daemon", "runc"), lambda: f"{step}: the program was lost")
+            if committed or victim != "init":
+                container.restore(images)
+            else:
+                container.start()
+        container.expect_running()
+        world.expect_clean()
     container.finish()
+    held.close()
 
 
-def killed_in_restore(world, stage, victim, phase):
+def killed_in_restore(world, stage, victim, *steps):
+    """At each step: the container runs, or nothing of it is left and the image is good."""
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
     container.checkpoint(images=images)
     container.remove()
-    hold = held(world, stage, phase)
-    command, pump = container.begin_restore(images)
-    world.await_phase(phase)
-    victims = {"criu": world.named("criu"), "runc": [command.pid]}[victim]
-    demand(victims, f"there is no {victim}")
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
-    hold.unlink()
-    command.wait()
-    stage.plugin.await_idle()
-    if victim == "criu" or container.state()["status"] != "running":
-        wait_until(lambda: world.reap() or not world.named("vector"), 30,
-                   lambda: f"left: {[processes.describe(p) for p in world.named('vector')]}")
-    if victim == "runc":
-        # A killed runc leaves it, whatever CRIU does.
-        isolate.unmount(str(stage.root / "c1" / "criu-root"))
-    stage.runc("delete", "--force", "c1")
-    wait_until(lambda: world.reap() or not world.named("vector"), 30, "the container does not end")
-    pump.wait()
-    world.disown(pump.pid)
-    stage.plugin.end_daemon()
-    stage.plugin.start_daemon()
+    held = Steps(world, stage)
+    for step in steps:
+        held.kill_at(step, lambda: container.begin_restore(images), victim)
+        if container.state()["status"] == "running":
+            container.expect_running()
+        elif victim == "criu":
+            wait_until(lambda: world.reap() or not world.named("vector"), 30,
+                       lambda: f"{step} left: {[processes.describe(p) for p in world.named('vector')]}")
+        if victim == "criu":
+            for folder in pathlib.Path("/tmp").glob(".criu.mntns.*"):
+                folder.rmdir()  # a killed CRIU leaves this empty folder
+        yard = str(stage.root / "c1" / "criu-root")
+        if victim == "runc" and yard in isolate.mounts():
+            isolate.unmount(yard)  # a killed runc leaves it, whatever CRIU does
+        stage.runc("delete", "--force", "c1", code=None)
+        wait_until(lambda: world.reap() or not world.named("vector"), 30, f"{step}: the container does not end")
+        container.remove()
+        world.expect_clean()
     container.restore(images)
     container.finish()
+    held.close()
 
 
 def image_folder_is_full(world, stage):
@@ -223,17 +271,12 @@ CASES = [(with_runc, *case) for case in (
     (there_and_back, "ipc", "agent", "--memory", "8M", "--interval", "10"),
     (there_and_back, "exported", "agent", "--memory", "8M", "--interval", "10"),
     (needs_agent,),
-    (killed, "criu", "data-save"),
-    (killed, "criu", "commit"),
-    (killed, "criu", "await-end", "--leave-running"),
-    (killed, "runc", "data-save"),
-    (killed, "runc", "commit"),
-    (killed, "init", "data-save"),
-    (killed, "init", "commit"),
-    (killed_in_restore, "criu", "load-room"),
-    (killed_in_restore, "criu", "data-read"),
-    (killed_in_restore, "criu", "gpu-restore"),
-    (killed_in_restore, "runc", "gpu-restore"),
+    *((killed_in_dump, victim, "data-save", "network-lock", "commit", "post-dump", "await-end")
+      for victim in ("criu", "runc", "init", "worker", "daemon")),
+    *((killed_in_restore, victim, "load-room", "data-read", "post-setup-namespaces", "post-restore", "gpu-restore",
+       "pre-resume") for victim in ("criu", "runc", "worker", "daemon")),
+    # CRIU itself does not end if the first process is killed at pre-resume.
+    (killed_in_restore, "init", "post-restore", "gpu-restore"),
     (image_folder_is_full,),
     (slow_suspend,),
     (under_another_id,),
