@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -378,6 +379,25 @@ Status CheckSameDump(const std::string& images, const std::string& data) {
       "restore from a folder that a single dump wrote, and whose files were copied together");
 }
 
+// CRIU can save a mounted file that was deleted or replaced, but no container runtime can restore
+// it: the runtime needs a file at that path, and CRIU does not replace it.
+Status CheckMountedFiles(process::HostPid root) {
+  STASIS_ASSIGN(const std::string mounts, ReadFile(fmt::format("/proc/{}/mountinfo", root.value)));
+  std::istringstream lines(mounts);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string skipped, source, point;
+    words >> skipped >> skipped >> skipped >> source >> point;
+    if (!source.ends_with("//deleted")) continue;
+    return Fail(Code::kFailedPrecondition,
+                fmt::format("the file that is mounted at {} was deleted or replaced, and a restore "
+                            "could not mount it again",
+                            point),
+                "start the container again, and mount the folder instead of the file");
+  }
+  return {};
+}
+
 // Returns the path of CRIU's image folder. It must lead to the same folder in this process, because
 // recovery opens the folder by its path.
 Result<std::string> PathOf(int folder) {
@@ -442,6 +462,7 @@ Result<OperationResult> Hold::Dump(Session& session, store::Compression compress
     result.notes.push_back("it uses no GPU");
     return result;
   }
+  STASIS_TRY(CheckMountedFiles(request_.pid));
   DumpOptions dump;
   dump.store = images_;
   dump.name = STASIS_CRIU_FOLDER;

@@ -82,10 +82,10 @@ def paused(world, stage, *words):
     container.finish()
 
 
-def refusing_script(world):
-    """Adds an action script that refuses the dump, to CRIU's configuration. Returns it."""
+def refusing_script(world, action="post-dump"):
+    """Adds an action script that refuses the dump or restore, to CRIU's configuration. Returns it."""
     script = world.folder / "tmp" / "refuse"
-    script.write_text('#!/bin/sh\n[ "$CRTOOLS_SCRIPT_ACTION" != post-dump ]\n')
+    script.write_text(f'#!/bin/sh\n[ "$CRTOOLS_SCRIPT_ACTION" != {action} ]\n')
     script.chmod(0o755)
     with open(world.folder / "criu.conf", "a") as config:
         config.write(f"action-script {script}\n")
@@ -235,6 +235,90 @@ def killed_in_restore(world, stage, victim, *steps):
     held.close()
 
 
+def fails_to_restore(world, container, images, why):
+    """Nothing of the container is left after a failed restore."""
+    container.restore(images, code=1)
+    demand(why in container.criu_log("restore", images), lambda: container.criu_log("restore", images))
+    container.runc.plugin.await_idle()
+    wait_until(lambda: world.reap() or not world.named("vector"), 30, "a process is left")
+    container.runc.runc("delete", "--force", container.name, code=None)
+    world.expect_clean()
+
+
+def script_refuses(world, stage, action):
+    """Another action script refuses the dump, or the restore, after ours has agreed."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    script = refusing_script(world, action)
+    if action == "post-dump":
+        container.checkpoint(images=images, code=1)
+        container.expect_running()
+    else:
+        container.checkpoint(images=images)
+        container.remove()
+        fails_to_restore(world, container, images, "Aborting restore due to post-restore script")
+        script.write_text("#!/bin/sh\n")
+        container.restore(images)
+    container.finish()
+
+
+def without_plugin(world, stage):
+    """CRIU itself refuses the dump because of the GPU, and the restore because the image names the plugin."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    config = world.folder / "criu.conf"
+    text = config.read_text()
+    config.write_text("libdir /proc/self/task\n")
+    container.checkpoint(images=images, code=1)
+    container.expect_running()
+    config.write_text(text)
+    container.checkpoint(images=images)
+    container.remove()
+    config.write_text("libdir /proc/self/task\n")
+    fails_to_restore(world, container, images, "Missing required plugin: stasis_plugin")
+    config.write_text(text)
+    container.restore(images)
+    container.finish()
+
+
+def changed_byte(world, stage):
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    container.checkpoint(images=images)
+    container.remove()
+    pack = next((images / "stasis" / "packs").iterdir())
+    good = pack.read_bytes()
+    pack.write_bytes(good[:4096] + bytes([good[4096] ^ 1]) + good[4097:])
+    fails_to_restore(world, container, images, "is damaged")
+    pack.write_bytes(good)
+    container.restore(images)
+    container.finish()
+
+
+def agent_replaced(world, stage, mounted):
+    """An upgrade replaces the agent's library while the container runs with the old one."""
+    library = world.folder / "tmp" / "agents" / "libstasis-agent.so"
+    library.parent.mkdir(exist_ok=True)
+    shutil.copy(world.build / "lib" / "libstasis-agent.so", library)
+    mount = (library, "/opt/library.so", "ro") if mounted == "file" else (library.parent, "/opt/library", "ro")
+    preload = "/opt/library.so" if mounted == "file" else "/opt/library/libstasis-agent.so"
+    edits = ({"LD_PRELOAD": preload}, [mount])
+    container = runc.Container(stage, "c1", *VECTOR, agent=False, edits=edits).run()
+    other = library.parent / "other"
+    other.write_bytes(library.read_bytes() + b"another")
+    other.rename(library)
+    images = stage.plugin.image_folder()
+    if mounted == "file":
+        container.checkpoint(images=images, code=1)
+        demand("was deleted or replaced" in container.criu_log("dump", images), "the refusal has no reason")
+    else:
+        container.checkpoint(images=images)
+        container.remove()
+        container.restore(images)
+    container.finish()
+    shutil.rmtree(library.parent)
+
+
 def image_folder_is_full(world, stage):
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
@@ -277,6 +361,12 @@ CASES = [(with_runc, *case) for case in (
        "pre-resume") for victim in ("criu", "runc", "worker", "daemon")),
     # CRIU itself does not end if the first process is killed at pre-resume.
     (killed_in_restore, "init", "post-restore", "gpu-restore"),
+    (script_refuses, "post-dump"),
+    (script_refuses, "post-restore"),
+    (without_plugin,),
+    (changed_byte,),
+    (agent_replaced, "file"),
+    (agent_replaced, "folder"),
     (image_folder_is_full,),
     (slow_suspend,),
     (under_another_id,),
