@@ -1,6 +1,7 @@
 /* stasis-criu-hook: an action script of CRIU that the plugin adds. It sends its request over the
  * plugin's connection. CRIU closes all descriptors of its scripts, so the script copies the
- * connection from CRIU, its parent. Actions other than post-dump and post-restore succeed at once.
+ * connection from CRIU, its parent. Actions other than post-dump, post-restore and post-resume
+ * succeed at once.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,6 +36,8 @@ int main(void) {
     kind = STASIS_CRIU_COMMIT;
   } else if (action != NULL && strcmp(action, "post-restore") == 0) {
     kind = STASIS_CRIU_RESTORED;
+  } else if (action != NULL && strcmp(action, "post-resume") == 0) {
+    kind = STASIS_CRIU_END;
   } else {
     return 0;
   }
@@ -47,8 +50,8 @@ int main(void) {
     return 1;
   }
   struct stasis_criu_frame answer;
-  if (stasis_ask(connection, kind, root != NULL ? atoi(root) : 0, 0, -1, &answer) ==
-      STASIS_CRIU_OK) {
+  if (stasis_ask(connection, kind, root != NULL ? atoi(root) : 0, kind == STASIS_CRIU_END, -1,
+                 &answer) == STASIS_CRIU_OK) {
     return 0;
   }
   fprintf(stderr, "Error (stasis-criu-hook): stasis: %s\n", answer.text);

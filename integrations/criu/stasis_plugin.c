@@ -3,7 +3,8 @@
  *
  *   dump      init, first PAUSE_DEVICES, CHECKPOINT_DEVICES, (post-dump: stasis-criu-hook), fini,
  *             exit of CRIU
- *   restore   init, (post-restore: stasis-criu-hook), first RESUME_DEVICES_LATE, fini
+ *   restore   init, (post-restore: stasis-criu-hook), first RESUME_DEVICES_LATE,
+ *             (post-resume: stasis-criu-hook), fini
  *
  * Built without CRIU's headers: the structures below are CRIU's plugin ABI, version 0.2, with the
  * twelve hooks that CRIU 4.0 has. Later versions load it too. */
@@ -13,6 +14,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -289,14 +291,43 @@ static void let_run(const struct stasis_criu_frame* frame) {
   }
 }
 
+enum { WAIT_MS = 5000 };
+
+/* Kills the root of a restored tree and waits until it has ended. CRIU waits only for the root
+ * process, which cannot end before its tracer, CRIU, has waited for its threads. */
+static void kill_restored(pid_t root) {
+  kill(root, SIGKILL);
+  for (int waited = 0; waited < WAIT_MS; ++waited) {
+    int status;
+    pid_t got;
+    do {
+      got = waitpid(-1, &status, __WALL | WNOHANG);
+    } while (got > 0 && got != root);
+    if (got < 0 || (got == root && !WIFSTOPPED(status))) return;
+    poll(NULL, 0, 1);
+  }
+}
+
+/* Waits until the thread stops or ends. Does not wait forever: if the first process of a pid
+ * namespace is killed, one of its threads waits until CRIU has released all others. */
+static bool await_stop(pid_t id) {
+  for (int waited = 0; waited < WAIT_MS; ++waited) {
+    int status;
+    const pid_t got = waitpid(id, &status, __WALL | WNOHANG);
+    if (got != 0) return got > 0;
+    poll(NULL, 0, 1);
+  }
+  errno = ETIMEDOUT;
+  return false;
+}
+
 static void stop_running(void) {
 #ifndef PTRACE_O_SUSPEND_SECCOMP
 #define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
 #endif
   for (size_t i = 0; i < running_count; ++i) {
     const pid_t id = running[i].id;
-    int status;
-    if (ptrace(PTRACE_INTERRUPT, id, NULL, 0) != 0 || waitpid(id, &status, __WALL) < 0 ||
+    if (ptrace(PTRACE_INTERRUPT, id, NULL, 0) != 0 || !await_stop(id) ||
         ptrace(PTRACE_SETOPTIONS, id, NULL, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD) !=
             0 ||
         ptrace(PTRACE_SETSIGMASK, id, sizeof running[i].mask, &running[i].mask) != 0) {
@@ -437,7 +468,7 @@ static int resume_devices_late(int pid) {
   if (ask(STASIS_CRIU_RESUME, pid, 0, &answer) == STASIS_CRIU_OK) return 0;
   say(LOG_ERROR, "the program cannot run, because its GPU state was not restored: %s", answer.text);
   plugin.failed_pid = pid;
-  kill(pid, SIGKILL);
+  kill_restored(pid);
   return -1;
 }
 
@@ -451,8 +482,9 @@ static void fini(int stage, int ret) {
       plugin.failed = true;
     }
     plugin.early = plugin.criu != 0 && ret == 0;
-  } else if (stage == STAGE_RESTORE && ret != 0) {
-    (void)ask(STASIS_CRIU_END, 0, 0, &answer);
+  } else if (stage == STAGE_RESTORE) {
+    /* If the program runs, the action script has usually sent this request before. */
+    (void)ask(STASIS_CRIU_END, 0, ret == 0 && plugin.failed_pid == 0, &answer);
   }
   if (plugin.failed_pid != 0 && ret == 0) {
     /* CRIU would report success although the GPU state was not restored. */

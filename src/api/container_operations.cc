@@ -223,7 +223,8 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
 
 // The runtime fails before it starts CRIU if the library for the container's bind mount is missing.
 // podman's archives and containerd's images are not unpacked for this.
-Status PutBackAgent(containers::CommandRunner& runner, const containers::RestoreRequest& restore) {
+Status PutBackAgent(const Call& call, containers::CommandRunner& runner,
+                    const containers::RestoreRequest& restore) {
   std::string folder = restore.runc_image;
   if (restore.reference.runtime == Runtime::kPodman && restore.archive.empty()) {
     STASIS_ASSIGN(const auto container,
@@ -232,7 +233,7 @@ Status PutBackAgent(containers::CommandRunner& runner, const containers::Restore
     folder = container.folder;
   }
   if (folder.empty()) return {};
-  return operations::PutBackAgent(folder + containers::kCriuFolder);
+  return operations::PutBackAgent(folder + containers::kCriuFolder, call.paths.images());
 }
 
 Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
@@ -325,7 +326,7 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
   }
   const auto runner = containers::MakeCommandRunner();
   STASIS_TRY(RunPhase(call, result, [&]() -> Status {
-    STASIS_TRY(PutBackAgent(*runner, restore));
+    STASIS_TRY(PutBackAgent(call, *runner, restore));
     STASIS_ASSIGN(const auto restored, containers::Restore(*runner, restore, deadline));
     result.set_pid(restored.pid);
     if (restored.reference.ToString() != request.source()) {

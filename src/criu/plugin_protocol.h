@@ -48,7 +48,7 @@ enum stasis_criu_kind {
   STASIS_CRIU_RESTORED,       /* post-restore: the tree of `pid` exists and has not run */
   STASIS_CRIU_RESUME,         /* the tree of `pid` stands at the end of its restore */
   STASIS_CRIU_RUNNING,        /* the threads of the last STASIS_CRIU_THREAD_IDS run */
-  STASIS_CRIU_END,            /* fini(); value: 1 if the program stays alive */
+  STASIS_CRIU_END,            /* fini() or post-resume; value: 1 if the program stays alive */
   STASIS_CRIU_COMPLETE,       /* CRIU exits, and the program runs: is the GPU data complete? */
   /* Answers. */
   STASIS_CRIU_OK = 64,

@@ -8,9 +8,12 @@
 
 #include <atomic>
 #include <csignal>
+#include <sstream>
+#include <thread>
 #include <utility>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "checkpoint/agent_files.h"
 #include "checkpoint/teardown.h"
@@ -18,6 +21,7 @@
 #include "criu/plugin_protocol.h"
 #include "operations/dump.h"
 #include "operations/restore.h"
+#include "process/control_group.h"
 #include "process/end.h"
 #include "process/tree.h"
 #include "store/image_reader.h"
@@ -38,7 +42,12 @@ using std::chrono::seconds;
 constexpr seconds kBegin{60};
 constexpr seconds kLetRun{20};
 constexpr milliseconds kPollEnd{50};
+constexpr milliseconds kPollThawed{100};  // version 1 of control groups has no event
 constexpr char kAgentThreads[] = "stasis-";
+// CRIU writes this file last, before post-dump. It contains the id of the dump.
+constexpr char kInventory[] = "inventory.img";
+constexpr char kInventoryCopy[] = "cpu/inventory.img";  // in the image of the GPU data
+constexpr size_t kMaxInventoryBytes = 1u << 20;
 
 Error Unexpected() {
   Error error{Code::kInternal};
@@ -77,6 +86,27 @@ bool EndsOrHasEnded(const process::ProcessId& id) {
   return !process::IsAlive(id) || process::WasKilled(id);
 }
 
+void KillTree(const process::ProcessId& root) {
+  if (root.pid.value == 0) return;
+  auto tree = process::ReadTree(root.pid);
+  if (!tree || tree->root().id != root) return;
+  for (const auto& member : tree->members) {
+    if (auto pidfd = process::OpenPidfd(member.id)) {
+      ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
+    }
+  }
+}
+
+// Waits while the container of a living process is paused: its agents cannot answer until then.
+void AwaitThawed(const process::ProcessId& root) {
+  auto is_paused = [&] { return !EndsOrHasEnded(root) && process::IsFrozen(root.pid); };
+  if (!is_paused()) return;
+  log::Write(log::Level::kWarn,
+             "CRIU has left the container paused: its GPU state is restored when it is unpaused",
+             {{"pid", process::ToString(root.pid)}});
+  while (is_paused()) std::this_thread::sleep_for(kPollThawed);
+}
+
 // Starts no CRIU, because the plugin's CRIU runs already.
 class HeldCriu : public criu::Criu {
  public:
@@ -106,6 +136,7 @@ class HeldDumpSession final : public criu::CriuSession {
         "A container runtime or another program started CRIU. It has the log of CRIU.\n"));
     STASIS_ASSIGN(const process::Stat root, process::ReadStat(request.pid));
     root_ = root.id;
+    images_dir_ = request.images_dir;
     // The driver can be asked only while the program runs.
     threads_ = GpuThreads(services_, request.pid);
     link_.Accept();
@@ -155,6 +186,10 @@ class HeldDumpSession final : public criu::CriuSession {
 
   Status Commit(const criu::NotifyHandler& handler) {
     STASIS_TRY(Status(failed_));
+    // The copy lets a restore reject files of CRIU that are of another dump.
+    STASIS_ASSIGN(const std::string inventory,
+                  ReadFileAt(link_.images_fd(), kInventory, kMaxInventoryBytes));
+    STASIS_TRY(ReplaceFile(images_dir_ + "/" + kInventory, inventory));
     criu::Notification notification;
     notification.moment = Moment::kPostDump;
     STASIS_TRY(handler(notification));
@@ -164,6 +199,7 @@ class HeldDumpSession final : public criu::CriuSession {
 
   // CRIU has exited without an END request, and the kernel has detached it from the program.
   Status Lost(Error error) {
+    AwaitThawed(root_);
     if (!committed_) return failed_ ? Status(Fail(std::move(error))) : failed_;
     left_running_ = !EndsOrHasEnded(root_);
     return {};
@@ -176,6 +212,7 @@ class HeldDumpSession final : public criu::CriuSession {
       // Another action script may have refused the dump after the commit.
       while (!EndsOrHasEnded(root_)) {
         if (!link_.AwaitExit(Deadline::In(kPollEnd))) continue;
+        AwaitThawed(root_);
         left_running_ = !EndsOrHasEnded(root_);
         break;
       }
@@ -191,6 +228,7 @@ class HeldDumpSession final : public criu::CriuSession {
   gpu_state::Services& services_;
   PluginLink& link_;
   process::ProcessId root_;
+  std::string images_dir_;  // for files of CRIU in the image of the GPU data
   std::vector<pid_t> threads_;
   Status failed_;  // the reason why the dump can no longer succeed
   bool committed_ = false;
@@ -284,7 +322,7 @@ class HeldHost final : public RestoreHost {
   // While CRIU lives, the killed processes end only after CRIU has its answer.
   Status Abort(const Deadline&) override {
     StopWatching();
-    Kill();
+    KillTree(root_);
     if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
     return checkpoint::EndTree(no_shim_, root_);
   }
@@ -293,7 +331,7 @@ class HeldHost final : public RestoreHost {
   void Watch() const {
     while (!stop_) {
       if (!link_.AwaitExit(Deadline::In(kPollEnd))) continue;
-      Kill();
+      KillTree(root_);
       return;
     }
   }
@@ -301,17 +339,6 @@ class HeldHost final : public RestoreHost {
   void StopWatching() {
     stop_ = true;
     watcher_.Join();
-  }
-
-  void Kill() const {
-    if (root_.pid.value == 0) return;
-    auto tree = process::ReadTree(root_.pid);
-    if (!tree || tree->root().id != root_) return;
-    for (const auto& member : tree->members) {
-      if (auto pidfd = process::OpenPidfd(member.id)) {
-        ::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGKILL, nullptr, 0);
-      }
-    }
   }
 
   gpu_state::Services& services_;
@@ -345,6 +372,38 @@ void RemoveCgroupYard(const std::string& images) {
     (void)::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
     (void)::rmdir(path.c_str());
   }
+}
+
+// Checks that the GPU data and CRIU's files were written by the same dump.
+Status CheckSameDump(const std::string& images, const std::string& data) {
+  auto criu = ReadFile(images + "/" + kInventory, kMaxInventoryBytes);
+  auto copy = ReadFile(data + "/" + kInventoryCopy, kMaxInventoryBytes);
+  if (criu && copy && *criu == *copy) return {};
+  return Fail(
+      Code::kDataLoss,
+      fmt::format("CRIU's files in {} and the GPU data in {} are not of the same dump: {} "
+                  "is not the file that {} is a copy of",
+                  images, data, kInventory, kInventoryCopy),
+      "restore from a folder that a single dump wrote, and whose files were copied together");
+}
+
+// CRIU can save a mounted file that was deleted or replaced, but no container runtime can restore
+// it: the runtime needs a file at that path, and CRIU does not replace it.
+Status CheckMountedFiles(process::HostPid root) {
+  STASIS_ASSIGN(const std::string mounts, ReadFile(fmt::format("/proc/{}/mountinfo", root.value)));
+  std::istringstream lines(mounts);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string skipped, source, point;
+    words >> skipped >> skipped >> skipped >> source >> point;
+    if (!source.ends_with("//deleted")) continue;
+    return Fail(Code::kFailedPrecondition,
+                fmt::format("the file that is mounted at {} was deleted or replaced, and a restore "
+                            "could not mount it again",
+                            point),
+                "start the container again, and mount the folder instead of the file");
+  }
+  return {};
 }
 
 // Returns the path of CRIU's image folder. It must lead to the same folder in this process, because
@@ -412,6 +471,7 @@ Result<OperationResult> Hold::Dump(Session& session, const HoldOptions& hold,
     result.notes.push_back("it uses no GPU");
     return result;
   }
+  STASIS_TRY(CheckMountedFiles(request_.pid));
   DumpOptions dump;
   if (hold.by_reference) {
     dump.store = session.services.paths.images();
@@ -436,10 +496,8 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
         "create the container anew with CDI, or correct its specification");
   }
   RestoreOptions restore;
-  restore.image = folder_;
-  if (store::HasReference(folder_)) {
-    STASIS_ASSIGN(restore.image, store::FindReferenced(folder_, session.services.paths.images()));
-  }
+  STASIS_ASSIGN(restore.image, store::FollowReference(folder_, session.services.paths.images()));
+  STASIS_TRY(CheckSameDump(images_, restore.image));
   restore.held = true;
   restore.gpu_map = request_.gpu_map;
   restore.refused_minors = request_.refused_minors;
@@ -447,12 +505,17 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
   restore.trust_image = true;
   session.criu = std::make_shared<HeldCriu>();
   session.restore_hosts = std::make_shared<HeldHosts>(session.services, *link_);
-  return operations::Restore(session, restore, options);
+  auto result = operations::Restore(session, restore, options);
+  if (result) {
+    if (auto root = process::ReadStat({result->pid})) restored_ = root->id;
+  }
+  return result;
 }
 
-Status PutBackAgent(const std::string& images) {
-  const std::string data = images + "/" STASIS_CRIU_FOLDER;
-  if (!PathExists(data)) return {};
+Status PutBackAgent(const std::string& images, const std::string& store) {
+  const std::string folder = images + "/" STASIS_CRIU_FOLDER;
+  if (!PathExists(folder)) return {};
+  STASIS_ASSIGN(const std::string data, store::FollowReference(folder, store));
   STASIS_ASSIGN(const auto reader, store::ImageReader::Open(data));
   STASIS_ASSIGN(const auto report, reader->Verify(store::VerifyLevel::kAllButUnits));
   STASIS_TRY(report.ToStatus(data));
@@ -462,11 +525,19 @@ Status PutBackAgent(const std::string& images) {
 void Hold::Answer(const Status& result) {
   if (!link_->pending() && request_.early) (void)link_->Next(Deadline::In(kBegin));
   if (!link_->pending()) return;
-  if (result) {
-    link_->Accept();
-  } else {
-    link_->Refuse(result.error());
+  if (!result) return link_->Refuse(result.error());
+  link_->Accept();
+  if (restored_.pid.value == 0) return;
+  // The container runtime does not know the program yet. If CRIU fails now, the runtime reports a
+  // failed restore, and the program must not run.
+  auto end = link_->Next(Deadline());
+  if (!end || end->kind != Kind::kEnd || !end->stays) {
+    log::Write(log::Level::kWarn, "CRIU has failed after the restore: the program is killed",
+               {{"pid", process::ToString(restored_.pid)}});
+    KillTree(restored_);
   }
+  if (!end) return RemoveCgroupYard(images_);
+  link_->Accept();
 }
 
 }  // namespace stasis::operations

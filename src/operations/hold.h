@@ -4,7 +4,8 @@
 // here CriuSession and RestoreHost talk to the plugin instead of starting CRIU.
 //
 // The connection is a lease. If CRIU exits before the commit, the recorded state of the program is
-// restored. If CRIU exits after the commit, the program has ended, or it runs on with its GPU.
+// restored. If CRIU exits after the commit, the program has ended, or it runs on with its GPU. The
+// program of a restore is killed if CRIU exits before it has let the program run.
 #pragma once
 
 #include <memory>
@@ -44,6 +45,8 @@ class Hold {
   Result<OperationResult> Run(Session& session, const HoldOptions& hold,
                               const OperationOptions& options);
   // Answers the request that waits for the end of the operation, or for which CRIU's exit waits.
+  // After a restore, waits until CRIU
+  // has let the program run, and kills the program if CRIU fails.
   void Answer(const Status& result);
 
  private:
@@ -58,10 +61,12 @@ class Hold {
   std::string folder_;  // for GPU data, in CRIU's image folder
   std::string images_;  // CRIU's image folder
   criu::PluginRequest request_;
+  process::ProcessId restored_;
 };
 
 // Puts back the agent's library if the GPU data in CRIU's image folder needs it and this machine
-// does not have it. Does nothing if the folder has no GPU data.
-Status PutBackAgent(const std::string& images);
+// does not have it. Does nothing if the folder has no GPU data. `store` is searched for an image to
+// which the folder refers.
+Status PutBackAgent(const std::string& images, const std::string& store);
 
 }  // namespace stasis::operations

@@ -4,6 +4,7 @@
 #include "operations/testing/fake_plugin.h"
 #include "operations/testing/restored.h"
 #include "operations/testing/stage.h"
+#include "process/end.h"
 #include "store/image_reference.h"
 #include "store/limits.h"
 
@@ -18,12 +19,14 @@ using Kind = criu::PluginRequest::Kind;
 
 std::string ImagesOf(World& world) { return world.services.paths.data + "/criu"; }
 std::string DataOf(World& world) { return ImagesOf(world) + "/stasis"; }
+std::string InventoryOf(World& world) { return ImagesOf(world) + "/inventory.img"; }
 bool HasData(World& world) { return PathExists(DataOf(world) + "/" + store::kManifestName); }
 
 std::unique_ptr<World> HeldWorld(int processes) {
   auto world = std::make_unique<World>(processes);
   for (int number = 1; number <= processes; ++number) world->program.AddAgent(number, 2);
   EXPECT_TRUE(MakeDirs(ImagesOf(*world)));
+  EXPECT_TRUE(ReplaceFile(InventoryOf(*world), "dump 1"));
   return world;
 }
 std::unique_ptr<World> TwoHeld() { return HeldWorld(2); }
@@ -139,7 +142,7 @@ TEST(HoldTest, ADumpRefusedAfterTheCommitLetsTheProgramRun) {
 
 TEST(HoldTest, ARefusedCommitLetsTheProgramRun) {
   auto world = TwoHeld();
-  world->services.settings.most_image_bytes = 1;
+  world->services.settings.most_image_bytes = 4097;  // inventory.img has a block
   auto plugin = Dumper(*world);
   auto done = RunHold(*world, plugin);
   ASSERT_FALSE(done);
@@ -179,7 +182,7 @@ TEST(HoldTest, AReferenceNamesTheImageInTheStore) {
   ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
   EXPECT_FALSE(HasData(*world));
   const std::string images = world->services.paths.images();
-  auto found = store::FindReferenced(DataOf(*world), "/no/store");
+  auto found = store::FollowReference(DataOf(*world), "/no/store");
   ASSERT_TRUE(found) << found.error().ToString();
   EXPECT_TRUE(found->starts_with(images + "/pid")) << *found;
   EXPECT_EQ(*found, done->image);
@@ -263,10 +266,12 @@ std::shared_ptr<fakes::FakePlugin> Restorer(World& world,
     return {"Restored", {Kind::kRestored, *root}, {}, take_down};
   });
   plugin->Add([root, take_down, p = plugin.get()]() -> fakes::FakePlugin::Step {
-    return {"Resume", {Kind::kResume, *root}, [p] { p->Exit(); }, take_down};
+    return {"Resume", {Kind::kResume, *root}, {}, take_down};
   });
-  plugin->Add(
-      {"End", {Kind::kEnd}, [p = plugin.get()] { p->Exit(); }, [p = plugin.get()] { p->Exit(); }});
+  plugin->Add([p = plugin.get()]() -> fakes::FakePlugin::Step {
+    const bool stays = p->refusal().empty();
+    return {"End", {Kind::kEnd, {}, stays}, [p] { p->Exit(); }, [p] { p->Exit(); }};
+  });
   return plugin;
 }
 
@@ -300,6 +305,19 @@ TEST_F(HeldRestoreTest, TheImageOfAReferenceIsNeeded) {
   EXPECT_EQ(world->WhyNotAsBefore(), "");
 }
 
+TEST_F(HeldRestoreTest, FilesOfAnotherDumpAreRefused) {
+  auto world = HeldAndEnded();
+  world->log.Clear();
+  ASSERT_TRUE(ReplaceFile(InventoryOf(*world), "dump 2"));
+  auto done = RunHold(*world, Restorer(*world));
+  ASSERT_FALSE(done);
+  EXPECT_NE(done.error().message.find("are not of the same dump"), std::string::npos);
+  EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
+  ASSERT_TRUE(ReplaceFile(InventoryOf(*world), "dump 1"));
+  auto again = RunHold(*world, Restorer(*world));
+  EXPECT_TRUE(again) << again.error().ToString() << again.error().hint;
+}
+
 TEST_F(HeldRestoreTest, WithoutRoomOnTheGpuCriuDoesNotBegin) {
   auto world = HeldAndEnded();
   world->log.Clear();
@@ -315,12 +333,14 @@ TEST_F(HeldRestoreTest, WithoutRoomOnTheGpuCriuDoesNotBegin) {
 // succeeds.
 std::string AfterHeldRestore(World& world, const FaultCase&, const Result<OperationResult>& done) {
   const auto& process = world.program.At(1);
-  if (done) return world.WhyNotAsBefore();
+  if (done && world.log.Count("plugin Accept End") > 0) return world.WhyNotAsBefore();
   // A CRIU that dies before it has named its processes leaves them to its caller.
   const int named =
       world.log.Count("plugin Accept Restored") + world.log.Count("plugin Refuse Restored");
   if (named == 0) fakes::Sleepers::Kill(process.id);
-  if (process::IsAlive(process.id)) return "the restored process was not killed";
+  if (!process::WaitForEnd(process.id, Deadline::In(std::chrono::seconds(5)))) {
+    return "the restored process was not killed";
+  }
   if (world.movers->hold_memory()) return "a mover holds memory";
   if (!HasData(world)) return "the data is gone";
   ::waitpid(process.id.pid.value, nullptr, 0);

@@ -131,6 +131,17 @@ constexpr uint64_t kUnlimited = 1ull << 60;  // version 1 reports the largest nu
 
 }  // namespace
 
+bool IsFrozen(HostPid pid, const std::string& root) {
+  auto groups = ControlGroups(pid, root);
+  if (!groups) return false;
+  return std::any_of(groups->begin(), groups->end(), [](const ControlGroup& group) {
+    auto state = ReadFile(group.folder + "/freezer.state", 64);     // version 1
+    auto events = ReadFile(group.folder + "/cgroup.events", 4096);  // version 2
+    return (state && !state->starts_with("THAWED")) ||
+           (events && Contains(Split(*events, '\n'), "frozen 1"));
+  });
+}
+
 uint64_t MemoryLeft::beyond_reserve() const {
   if (bytes == kNoLimit) return kNoLimit;
   return bytes - std::min(bytes, kReserve);

@@ -1,5 +1,6 @@
-// Control groups of a process (cgroup versions 1 and 2): their mount points, and the memory left
-// under their limits. The kernel charges memory to the group of the process that touches it first.
+// Control groups of a process (cgroup versions 1 and 2): their mount points, whether they are
+// frozen, and the memory left under their limits. The kernel charges memory to the group of the
+// process that touches it first.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,10 @@ Result<std::vector<ControlGroup>> ControlGroups(HostPid pid, const std::string& 
 Result<std::vector<std::string>> ControlGroupsToJoin(HostPid other, const std::string& root = "");
 // Moves the calling process with all its threads into the group whose directory is `folder`.
 Status JoinControlGroup(const std::string& folder);
+
+// Returns true if a group of the process is frozen, or a group above it. Container runtimes pause a
+// container so. Threads of a frozen process run no code, not even under ptrace.
+bool IsFrozen(HostPid pid, const std::string& root = "");
 
 struct MemoryLeft {
   static constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();

@@ -165,6 +165,29 @@ TEST_F(ControlGroupTest, AnUnmountedGroupCannotBeJoined) {
   EXPECT_NE(folders.error().message.find("/slurm/job_7"), std::string::npos);
 }
 
+TEST_F(ControlGroupTest, APausedContainerIsFrozen) {
+  Mounts(
+      "30 22 0:26 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n"
+      "32 22 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  Groups("5:freezer:/c1\n0::/c1\n");
+  EXPECT_FALSE(IsFrozen(kPid, root_));
+  const std::string state = "/sys/fs/cgroup/freezer/c1/freezer.state";
+  const std::string events = "/sys/fs/cgroup/unified/c1/cgroup.events";
+  struct Row {
+    const char* state;
+    const char* events;
+    bool frozen;
+  };
+  for (const Row& row : {Row{"THAWED\n", "populated 1\nfrozen 0\n", false},
+                         Row{"FREEZING\n", "populated 1\nfrozen 0\n", true},
+                         Row{"FROZEN\n", "populated 1\nfrozen 0\n", true},
+                         Row{"THAWED\n", "populated 1\nfrozen 1\n", true}}) {
+    Write(state, row.state);
+    Write(events, row.events);
+    EXPECT_EQ(IsFrozen(kPid, root_), row.frozen) << row.state << row.events;
+  }
+}
+
 TEST(OwnControlGroupTest, TheDirectoriesExist) {
   auto groups = ControlGroups({::getpid()});
   ASSERT_TRUE(groups) << groups.error().ToString();

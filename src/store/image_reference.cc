@@ -73,7 +73,8 @@ Status WriteReference(const std::string& folder, const ImageReference& reference
   return WriteFileDurably(folder + "/" + kReferenceName, document.dump(1) + "\n");
 }
 
-Result<std::string> FindReferenced(const std::string& folder, const std::string& store) {
+Result<std::string> FollowReference(const std::string& folder, const std::string& store) {
+  if (!PathExists(folder + "/" + kReferenceName)) return folder;
   STASIS_ASSIGN(const Recorded recorded, ReadReference(folder));
   const std::string name = recorded.image.substr(recorded.image.rfind('/') + 1);
   for (const std::string& path : {recorded.image, store + "/" + name}) {
@@ -89,7 +90,5 @@ Result<std::string> FindReferenced(const std::string& folder, const std::string&
                   recorded.image, recorded.image_id, store),
       fmt::format("copy that image to {}/{}", store, name));
 }
-
-bool HasReference(const std::string& folder) { return PathExists(folder + "/" + kReferenceName); }
 
 }  // namespace stasis::store

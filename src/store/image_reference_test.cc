@@ -33,9 +33,8 @@ class ImageReferenceTest : public ::testing::Test {
 };
 
 TEST_F(ImageReferenceTest, FindsTheImage) {
-  EXPECT_TRUE(HasReference(folder()));
-  EXPECT_FALSE(HasReference(folder_.path()));
-  auto found = FindReferenced(folder(), "/no/store");
+  EXPECT_EQ(FollowReference(folder_.path(), "/no/store").value_or(""), folder_.path());
+  auto found = FollowReference(folder(), "/no/store");
   ASSERT_TRUE(found) << found.error().ToString();
   EXPECT_EQ(*found, image_.image);
 }
@@ -43,14 +42,14 @@ TEST_F(ImageReferenceTest, FindsTheImage) {
 TEST_F(ImageReferenceTest, FindsTheImageInTheStoreOfAnotherMachine) {
   TempStore other;
   ASSERT_EQ(::rename(image_.image.c_str(), (other / "one").c_str()), 0);
-  auto found = FindReferenced(folder(), other.path());
+  auto found = FollowReference(folder(), other.path());
   ASSERT_TRUE(found) << found.error().ToString();
   EXPECT_EQ(*found, other / "one");
 }
 
 TEST_F(ImageReferenceTest, NamesAMissingImage) {
   ASSERT_TRUE(RemoveTree(image_.image));
-  auto found = FindReferenced(folder(), "/no/store");
+  auto found = FollowReference(folder(), "/no/store");
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code, Code::kNotFound);
   EXPECT_NE(found.error().message.find(image_.image), std::string::npos) << found.error().message;
@@ -59,14 +58,14 @@ TEST_F(ImageReferenceTest, NamesAMissingImage) {
 TEST_F(ImageReferenceTest, RefusesAnotherImageOfTheSameName) {
   ASSERT_TRUE(Id128::Random());
   ASSERT_TRUE(WriteReference(folder(), {image_.image, *Id128::Random()}));
-  auto found = FindReferenced(folder(), store_.path());
+  auto found = FollowReference(folder(), store_.path());
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code, Code::kNotFound) << found.error().ToString();
 }
 
 TEST_F(ImageReferenceTest, ReportsADamagedImage) {
   WriteFile(image_.image + "/manifest.pb", "garbage");
-  auto found = FindReferenced(folder(), store_.path());
+  auto found = FollowReference(folder(), store_.path());
   ASSERT_FALSE(found);
   EXPECT_NE(found.error().code, Code::kNotFound) << found.error().ToString();
 }
@@ -89,7 +88,7 @@ TEST_F(ImageReferenceTest, RefusesADamagedFile) {
            std::string(100000, ' '),
        }) {
     WriteFile(file(), text);
-    auto found = FindReferenced(folder(), store_.path());
+    auto found = FollowReference(folder(), store_.path());
     ASSERT_FALSE(found) << text;
     EXPECT_TRUE(found.error().code == Code::kDataLoss || found.error().code == Code::kUnimplemented)
         << text << found.error().ToString();
@@ -97,10 +96,10 @@ TEST_F(ImageReferenceTest, RefusesADamagedFile) {
   // A FIFO must not block, and a link must not lead out of the folder.
   ASSERT_EQ(::unlink(file().c_str()), 0);
   ASSERT_EQ(::mkfifo(file().c_str(), 0600), 0);
-  EXPECT_FALSE(FindReferenced(folder(), store_.path()));
+  EXPECT_FALSE(FollowReference(folder(), store_.path()));
   ASSERT_EQ(::unlink(file().c_str()), 0);
   ASSERT_EQ(::symlink("/etc/hostname", file().c_str()), 0);
-  EXPECT_FALSE(FindReferenced(folder(), store_.path()));
+  EXPECT_FALSE(FollowReference(folder(), store_.path()));
 }
 
 }  // namespace

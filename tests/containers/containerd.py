@@ -91,7 +91,7 @@ class Containerd(Runc):
         with open(self.folder / "text", "wb") as text:
             self.pump = subprocess.Popen(["cat", pipe], stdout=text)
         self.world.own(self.pump.pid)
-        words = ["run", "--detach", "--null-io", "--snapshotter", "native"]
+        words = ["run", "--detach", "--null-io", "--snapshotter", "native", "--cgroup", f"/{self.world.folder.name}-{name}"]
         for key, value in self.annotations.items():
             words += ["--annotation", f"{key}={value}"]
         for source, destination, mode in [*mounts(self.world), (self.output, "/output", "rw")]:

@@ -189,6 +189,30 @@ def cannot_restore(world, plugin, what):
     finish(plugin, program)
 
 
+def mixed(world, plugin):
+    """Two dumps of one program, each with the GPU data of the other, are refused before CRIU makes a process."""
+    plugin.start_daemon()
+    program = plugin.spawn("vector")
+    first = plugin.dump(program, "-R")
+    program.expect_running()
+    second = plugin.dump(program)
+    plugin.await_idle()
+
+    def swap():
+        aside = world.folder / "tmp" / "aside"
+        for source, to in ((first / "stasis", aside), (second / "stasis", first / "stasis"), (aside, second / "stasis")):
+            source.rename(to)
+
+    swap()
+    for folder in (first, second):
+        plugin.restore(program, folder, code=1)
+        demand("are not of the same dump" in plugin.log_of("restore", folder), lambda: plugin.log_of("restore", folder))
+        demand(not processes.is_alive(program.pid), "the program lives")
+    swap()
+    plugin.restore(program, second)
+    finish(plugin, program)
+
+
 def killed_in_restore(world, plugin, victim, phase):
     """Nothing of the program is left, and the image is good."""
     plugin.start_daemon()
@@ -244,6 +268,7 @@ CASES = [(run_case, *case) for case in (
     (cannot_restore, "missing"),
     (cannot_restore, "changed"),
     (cannot_restore, "full"),
+    (mixed,),
     (killed_in_restore, "criu", "load-room"),
     (killed_in_restore, "criu", "data-read"),
     (killed_in_restore, "criu", "gpu-restore"),

@@ -119,6 +119,8 @@ class Container:
         for source, destination, mode in [*mounts(world, agent), *edits[1]]:
             config["mounts"].append({"destination": str(destination), "type": "bind", "source": str(source),
                                      "options": ["bind", mode]})
+        # By default a container's group has its id only, so tests that run at the same time would share it.
+        config["linux"]["cgroupsPath"] = f"/{world.folder.name}-{self.name}"
         config["linux"]["resources"] = {"devices": [{"allow": False, "access": "rwm"}]}
         if network == "host":
             config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] != "network"]
@@ -151,8 +153,9 @@ class Container:
         return code, text
 
     def begin_restore(self, images):
-        return self._begin("restore", "--detach", "--bundle", self.bundle, "--image-path", images, "--work-path", images,
-                           self.name)
+        command, self.pump = self._begin("restore", "--detach", "--bundle", self.bundle, "--image-path", images,
+                                         "--work-path", images, self.name)
+        return command
 
     def start(self):
         code, text = self._start("run", "--detach", "--bundle", self.bundle, self.name)

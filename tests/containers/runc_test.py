@@ -82,6 +82,36 @@ def paused(world, stage, *words):
     container.finish()
 
 
+def refusing_script(world, action="post-dump"):
+    """Adds an action script that refuses the dump or restore, to CRIU's configuration. Returns it."""
+    script = world.folder / "tmp" / "refuse"
+    script.write_text(f'#!/bin/sh\n[ "$CRTOOLS_SCRIPT_ACTION" != {action} ]\n')
+    script.chmod(0o755)
+    with open(world.folder / "criu.conf", "a") as config:
+        config.write(f"action-script {script}\n")
+    return script
+
+
+def paused_and_refused(world, stage):
+    """CRIU freezes the container again when it exits, so its agents cannot answer before it is unpaused."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    stage.runc("pause", "c1")
+    script = refusing_script(world)
+    container.checkpoint(images=images, code=1)
+    demand(container.state()["status"] == "paused", lambda: container.state())
+    log = world.folder / "state" / "run" / "stasisd.log"
+    wait_until(lambda: "has left the container paused" in processes.text_of(log), 30, lambda: processes.text_of(log))
+    stage.runc("resume", "c1")
+    container.expect_running()
+    stage.plugin.await_idle()
+    script.write_text("#!/bin/sh\n")
+    container.checkpoint(images=images)
+    container.remove()
+    container.restore(images)
+    container.finish()
+
+
 def needs_agent(_world, stage):
     """Several GPU processes without the agent are refused, and nothing was touched."""
     container = runc.Container(stage, "c1", "tree", *VECTOR[1:], agent=False).run()
@@ -100,61 +130,193 @@ def held(world, stage, phase):
     return hold
 
 
-def killed(world, stage, victim, phase, *words):
-    """CRIU or runc is killed during a checkpoint: the container runs on. Or the container's first process: it is gone."""
-    container = runc.Container(stage, "c1", *VECTOR).run()
-    images = stage.plugin.image_folder()
-    hold = held(world, stage, phase)
-    command = stage.begin("checkpoint", "--image-path", images, "--work-path", images, *words, "c1")
-    world.await_phase(phase)
-    victims = {"criu": world.named("criu"), "runc": [command.pid], "init": [container.pid]}[victim]
-    demand(victims, f"there is no {victim}")
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
-    hold.unlink()
-    command.wait()
-    stage.plugin.await_idle()
-    if victim == "init":
-        container.remove()
-        return
-    if victim == "runc" and not words and container.state()["status"] != "running":
-        # CRIU went on without runc and has ended the program: the image is good.
-        container.remove()
+class Steps:
+    """Stops a dump or restore at a step: before a phase of the worker, or where CRIU runs its action scripts."""
+
+    PHASES = ("data-save", "commit", "gpu-return", "load-room", "data-read", "gpu-restore")
+
+    def __init__(self, world, stage):
+        self.world, self.stage = world, stage
+        self.folder = world.folder / "tmp" / "steps"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        script = self.folder / "script"
+        script.write_text(f'#!/bin/sh\nhold={self.folder}/$CRTOOLS_SCRIPT_ACTION\n[ ! -e $hold ] || touch $hold.reached\n'
+                          'while [ -e $hold ]; do sleep 0.02; done\n')
+        script.chmod(0o755)
+        with open(world.folder / "criu.conf", "a") as config:
+            config.write(f"action-script {script}\n")
         stage.plugin.end_daemon()
-        stage.plugin.start_daemon()
-        container.restore(images)
+        self.start_daemon()
+
+    def start_daemon(self):
+        holds = [f"{phase}:before:hold={self.folder}/{phase}" for phase in self.PHASES]
+        self.stage.plugin.start_daemon({"STASIS_FAULT": ",".join(holds)})
+
+    def kill_at(self, step, begin, victim):
+        """Starts a command, kills the victim at this step, and waits for the command's end."""
+        hold, reached = self.folder / step, self.folder / f"{step}.reached"
+        hold.touch()
+        command = begin()
+        if step in self.PHASES:
+            self.world.await_phase(step)
+        else:
+            wait_until(reached.exists, 60, f"CRIU does not come to {step}")
+            reached.unlink()
+        names = {"criu": "criu", "init": "vector", "worker": "stasis-worker", "daemon": "stasisd"}
+        victims = [command.pid] if victim == "runc" else self.world.named(names[victim])
+        demand(victims, f"there is no {victim}")
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        hold.unlink()
+        command.wait(60)
+        self.stage.plugin.await_idle()
+        if victim == "daemon":
+            self.world.await_daemons_end()
+            self.start_daemon()
+
+    def close(self):
+        self.stage.plugin.end_daemon()
+        self.stage.plugin.start_daemon()
+        shutil.rmtree(self.folder)
+
+
+def killed_in_dump(world, stage, victim, *steps):
+    """At each step: the container runs on, or it is gone with a good image."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    held = Steps(world, stage)
+    for step in steps:
+        images = stage.plugin.image_folder()
+        words = ["--leave-running"] if step == "gpu-return" else []
+        held.kill_at(step, lambda: stage.begin("checkpoint", "--image-path", images, "--work-path", images, *words, "c1"),
+                     victim)
+        if container.state()["status"] == "running":
+            demand(victim != "init", "it is not dead")
+        else:
+            container.remove()
+            committed = step == "post-dump"
+            demand(committed or victim in ("init", "daemon", "runc"), lambda: f"{step}: the program was lost")
+            if committed or victim != "init":
+                container.restore(images)
+            else:
+                container.start()
+        container.expect_running()
+        world.expect_clean()
     container.finish()
+    held.close()
 
 
-def killed_in_restore(world, stage, victim, phase):
+def killed_in_restore(world, stage, victim, *steps):
+    """At each step: the container runs, or nothing of it is left and the image is good."""
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
     container.checkpoint(images=images)
     container.remove()
-    hold = held(world, stage, phase)
-    command, pump = container.begin_restore(images)
-    world.await_phase(phase)
-    victims = {"criu": world.named("criu"), "runc": [command.pid]}[victim]
-    demand(victims, f"there is no {victim}")
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
-    hold.unlink()
-    command.wait()
-    stage.plugin.await_idle()
-    if victim == "criu" or container.state()["status"] != "running":
-        wait_until(lambda: world.reap() or not world.named("vector"), 30,
-                   lambda: f"left: {[processes.describe(p) for p in world.named('vector')]}")
-    if victim == "runc":
-        # A killed runc leaves it, whatever CRIU does.
-        isolate.unmount(str(stage.root / "c1" / "criu-root"))
-    stage.runc("delete", "--force", "c1")
-    wait_until(lambda: world.reap() or not world.named("vector"), 30, "the container does not end")
-    pump.wait()
-    world.disown(pump.pid)
-    stage.plugin.end_daemon()
-    stage.plugin.start_daemon()
+    held = Steps(world, stage)
+    for step in steps:
+        held.kill_at(step, lambda: container.begin_restore(images), victim)
+        if container.state()["status"] == "running":
+            container.expect_running()
+        elif victim == "criu":
+            wait_until(lambda: world.reap() or not world.named("vector"), 30,
+                       lambda: f"{step} left: {[processes.describe(p) for p in world.named('vector')]}")
+        if victim == "criu":
+            for folder in pathlib.Path("/tmp").glob(".criu.mntns.*"):
+                folder.rmdir()  # a killed CRIU leaves this empty folder
+        yard = str(stage.root / "c1" / "criu-root")
+        if victim == "runc" and yard in isolate.mounts():
+            isolate.unmount(yard)  # a killed runc leaves it, whatever CRIU does
+        stage.runc("delete", "--force", "c1", code=None)
+        wait_until(lambda: world.reap() or not world.named("vector"), 30, f"{step}: the container does not end")
+        container.remove()
+        world.expect_clean()
     container.restore(images)
     container.finish()
+    held.close()
+
+
+def fails_to_restore(world, container, images, why):
+    """Nothing of the container is left after a failed restore."""
+    container.restore(images, code=1)
+    demand(why in container.criu_log("restore", images), lambda: container.criu_log("restore", images))
+    container.runc.plugin.await_idle()
+    wait_until(lambda: world.reap() or not world.named("vector"), 30, "a process is left")
+    container.runc.runc("delete", "--force", container.name, code=None)
+    world.expect_clean()
+
+
+def script_refuses(world, stage, action):
+    """Another action script refuses the dump, or the restore, after ours has agreed."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    script = refusing_script(world, action)
+    if action == "post-dump":
+        container.checkpoint(images=images, code=1)
+        container.expect_running()
+    else:
+        container.checkpoint(images=images)
+        container.remove()
+        fails_to_restore(world, container, images, "Aborting restore due to post-restore script")
+        script.write_text("#!/bin/sh\n")
+        container.restore(images)
+    container.finish()
+
+
+def without_plugin(world, stage):
+    """CRIU itself refuses the dump because of the GPU, and the restore because the image names the plugin."""
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    config = world.folder / "criu.conf"
+    text = config.read_text()
+    config.write_text("libdir /proc/self/task\n")
+    container.checkpoint(images=images, code=1)
+    container.expect_running()
+    config.write_text(text)
+    container.checkpoint(images=images)
+    container.remove()
+    config.write_text("libdir /proc/self/task\n")
+    fails_to_restore(world, container, images, "Missing required plugin: stasis_plugin")
+    config.write_text(text)
+    container.restore(images)
+    container.finish()
+
+
+def changed_byte(world, stage):
+    container = runc.Container(stage, "c1", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    container.checkpoint(images=images)
+    container.remove()
+    pack = next((images / "stasis" / "packs").iterdir())
+    good = pack.read_bytes()
+    pack.write_bytes(good[:4096] + bytes([good[4096] ^ 1]) + good[4097:])
+    fails_to_restore(world, container, images, "is damaged")
+    pack.write_bytes(good)
+    container.restore(images)
+    container.finish()
+
+
+def agent_replaced(world, stage, mounted):
+    """An upgrade replaces the agent's library while the container runs with the old one."""
+    library = world.folder / "tmp" / "agents" / "libstasis-agent.so"
+    library.parent.mkdir(exist_ok=True)
+    shutil.copy(world.build / "lib" / "libstasis-agent.so", library)
+    mount = (library, "/opt/library.so", "ro") if mounted == "file" else (library.parent, "/opt/library", "ro")
+    preload = "/opt/library.so" if mounted == "file" else "/opt/library/libstasis-agent.so"
+    edits = ({"LD_PRELOAD": preload}, [mount])
+    container = runc.Container(stage, "c1", *VECTOR, agent=False, edits=edits).run()
+    other = library.parent / "other"
+    other.write_bytes(library.read_bytes() + b"another")
+    other.rename(library)
+    images = stage.plugin.image_folder()
+    if mounted == "file":
+        container.checkpoint(images=images, code=1)
+        demand("was deleted or replaced" in container.criu_log("dump", images), "the refusal has no reason")
+    else:
+        container.checkpoint(images=images)
+        container.remove()
+        container.restore(images)
+    container.finish()
+    shutil.rmtree(library.parent)
 
 
 def image_folder_is_full(world, stage, *words):
@@ -335,18 +497,18 @@ CASES = [(with_runc, *case) for case in (
     (there_and_back, "ipc", "agent", "--memory", "8M", "--interval", "10"),
     (there_and_back, "exported", "agent", "--memory", "8M", "--interval", "10"),
     (needs_agent,),
-    (killed, "criu", "data-save"),
-    (killed, "criu", "commit"),
-    (killed, "criu", "gpu-return", "--leave-running"),
-    (killed, "criu", "commit", "--leave-running"),
-    (killed, "runc", "data-save"),
-    (killed, "runc", "commit"),
-    (killed, "init", "data-save"),
-    (killed, "init", "commit"),
-    (killed_in_restore, "criu", "load-room"),
-    (killed_in_restore, "criu", "data-read"),
-    (killed_in_restore, "criu", "gpu-restore"),
-    (killed_in_restore, "runc", "gpu-restore"),
+    *((killed_in_dump, victim, "data-save", "network-lock", "commit", "post-dump", "gpu-return")
+      for victim in ("criu", "runc", "init", "worker", "daemon")),
+    *((killed_in_restore, victim, "load-room", "data-read", "post-setup-namespaces", "post-restore", "gpu-restore",
+       "pre-resume") for victim in ("criu", "runc", "worker", "daemon")),
+    # CRIU itself does not end if the first process is killed at pre-resume.
+    (killed_in_restore, "init", "post-restore", "gpu-restore"),
+    (script_refuses, "post-dump"),
+    (script_refuses, "post-restore"),
+    (without_plugin,),
+    (changed_byte,),
+    (agent_replaced, "file"),
+    (agent_replaced, "folder"),
     (image_folder_is_full,),
     (image_folder_is_full, "--leave-running"),
     (slow_suspend,),
@@ -359,6 +521,7 @@ CASES = [(with_runc, *case) for case in (
     (another_device,),
     (paused,),
     (paused, "--leave-running"),
+    (paused_and_refused,),
 )]
 
 skip_without("runc")

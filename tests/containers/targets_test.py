@@ -11,6 +11,7 @@ sys.path.insert(0, str(HERE.parent / "stage"))
 import one_world  # noqa: E402
 import processes  # noqa: E402
 from containers import cdi_edits, private_machine, skip_without, state_of  # noqa: E402
+from containerd import Containerd  # noqa: E402
 from podman import Podman  # noqa: E402
 from processes import wait_until  # noqa: E402
 from runc import Container  # noqa: E402
@@ -171,6 +172,32 @@ def gpu_dumps(world, stage):
     world.stasis("container", "remove", *paths)
 
 
+def containerd_gpu(world):
+    """ctr's checkpoints, on a machine that is set up."""
+    stage = Containerd(world)
+    stage.keep_broker()
+    stage.plugin.start_daemon()
+    options = ("--containerd-address", stage.socket)
+    stage.run("c1", *VECTOR)
+    away_and_back(world, "containerd:c1", stage.expect_running, options)
+    refused = world.stasis("dump", "containerd:c1", *options, expect=5)
+    demand("add --leave-running" in refused.err, f"{refused}")
+    paths = ("--plugin-dir", stage.plugin.folder)
+    world.stasis("container", "setup", "--runtime", "containerd", *paths, *options)
+    saved = world.stasis("dump", "containerd:c1", *options, "--leave-running", "--name", "saved", "--json").json()
+    stage.expect_running()
+    stage.end("c1", "KILL")
+    restored = world.stasis("restore", saved["image"], *options, "--job", "c2", "--json").json()
+    demand(restored["pid"] > 0, f"{restored}")
+    stage.expect_running()
+    stage.end("c2", "TERM")
+    demand("EXIT-SUCCESS" in stage.text(), lambda: stage.text()[-1000:])
+    stage.plugin.end_daemon()
+    world.stasis("container", "remove", *paths)
+    stage.close()
+    stage.end_broker()
+
+
 def wrong_words(world):
     for target in ("podman:", "podman:-x", "runc:a/b", "docker:x"):
         world.stasis("suspend", target, expect=2)
@@ -180,7 +207,7 @@ def wrong_words(world):
 
 
 def run(world):
-    skip_without("runc", "podman", "conmon")
+    skip_without("runc", "podman", "conmon", "containerd", "ctr")
     wrong_words(world)
     with private_machine(world):
         stage = Podman(world, configure=False)
@@ -190,6 +217,8 @@ def run(world):
             part(world, stage)
         stage.close()
         stage.end_broker()
+        shutil.rmtree(stage.plugin.folder)
+        containerd_gpu(world)
         wait_until(lambda: world.reap() or not world.named("conmon"), 60, "podman does not end")
 
 
