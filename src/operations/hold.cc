@@ -19,6 +19,7 @@
 #include "operations/restore.h"
 #include "process/end.h"
 #include "process/tree.h"
+#include "store/beneath.h"
 
 namespace stasis::operations {
 namespace {
@@ -414,6 +415,12 @@ Result<OperationResult> Hold::Dump(Session& session, store::Compression compress
 }
 
 Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& options) {
+  // A link could name another program's image.
+  struct stat st;
+  if (::lstat(target_.c_str(), &st) == 0 && !S_ISDIR(st.st_mode)) {
+    return Fail(Code::kInvalidArgument, Domain::kImage, 0,
+                target_ + " is a " + store::FileTypeName(st.st_mode) + ", not a folder");
+  }
   RestoreOptions restore;
   restore.image = target_;
   restore.held = true;

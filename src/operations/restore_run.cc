@@ -113,7 +113,8 @@ Phase RestoreRun::ImageVerify() {
         scope.SetBytes(report->bytes);
         STASIS_TRY(report->ToStatus(reader_.path()));
         // Needs no undo. The library stays, because other programs may use it too.
-        return checkpoint::PutBackAgentLibraries(reader_);
+        return checkpoint::PutBackAgentLibraries(reader_,
+                                                 checkpoint::AgentSourceFor(options_.held));
       }};
 }
 
@@ -213,9 +214,10 @@ Status RestoreRun::NoteRoot(process::HostPid root) {
 Status RestoreRun::FindProcesses() {
   processes_ = Recorded();
   returned_.clear();
+  STASIS_ASSIGN(const process::ProcessTree tree, process::ReadTree(root_.pid));
   for (const auto& p : manifest().processes) {
     if (!p.is_cuda()) continue;
-    STASIS_ASSIGN(process::ProcessId id, checkpoint::FindRestored(p, root_));
+    STASIS_ASSIGN(process::ProcessId id, checkpoint::FindRestored(p, tree));
     processes_[returned_.size()].id = id;
     returned_.push_back({p.pid, id});
   }
