@@ -52,6 +52,13 @@ Status PutBack(const store::ImageReader& reader, const store::RequiredFile& file
 
 }  // namespace
 
+AgentSource AgentSourceFor(const store::ImageReader& reader, const Paths& paths, bool trusted) {
+  if (trusted) return AgentSource::kImageToo;
+  auto key = store::FindOriginKey(paths);
+  const bool own = key && *key && reader.OriginBy(&**key) == store::Origin::kOwn;
+  return own ? AgentSource::kImageToo : AgentSource::kThisInstallation;
+}
+
 Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& manifest) {
   std::vector<std::string> stored;
   for (const auto& file : manifest.required_files) {

@@ -4,6 +4,7 @@
 //   IMAGE/agent/BUILDID.so
 #pragma once
 
+#include "base/paths.h"
 #include "store/image_reader.h"
 #include "store/image_writer.h"
 #include "store/manifest.h"
@@ -16,9 +17,9 @@ Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& ma
 // The places from which a restore may take a library. Programs that are started later load a
 // library that was put back, too, so an image of unknown origin must not supply it.
 enum class AgentSource { kThisInstallation, kImageToo };
-inline AgentSource AgentSourceFor(bool held) {
-  return held ? AgentSource::kThisInstallation : AgentSource::kImageToo;
-}
+// Returns kImageToo if the caller trusts the image, or if its origin MAC shows that this
+// installation wrote it.
+AgentSource AgentSourceFor(const store::ImageReader& reader, const Paths& paths, bool trusted);
 
 // Restore: returns whether PutBackAgentLibraries would put this missing file back. It does so only
 // at a path where `stasis run` installs the library, and only if a permitted source has that build.

@@ -112,6 +112,29 @@ TEST_F(AgentFilesTest, OneOfAnotherBuildIsPutBackFromTheImageThatWasOpened) {
   EXPECT_EQ(*ReadFile(place), content);
 }
 
+TEST_F(AgentFilesTest, OnlyAnOwnOrTrustedImageSuppliesIt) {
+  Paths paths;
+  paths.data = store_ / "state";
+  ASSERT_TRUE(MakeDirs(paths.data));
+  auto source = [&](const std::optional<store::OriginKey>& key, bool trusted) {
+    auto writer = store::testing::MustBegin(store_.path(), "image");
+    store::Manifest manifest = store::testing::FullManifest();
+    store::CommitOptions options;
+    options.origin = key;
+    EXPECT_TRUE(writer->Commit(manifest, options));
+    auto reader = store::ImageReader::Open(writer->path());
+    EXPECT_TRUE(reader) << reader.error().ToString();
+    EXPECT_TRUE(RemoveTree(writer->path()));
+    return AgentSourceFor(**reader, paths, trusted);
+  };
+  auto own = store::OriginKeyOf(paths);
+  ASSERT_TRUE(own) << own.error().ToString();
+  EXPECT_EQ(source(*own, false), AgentSource::kImageToo);
+  EXPECT_EQ(source(std::nullopt, false), AgentSource::kThisInstallation);
+  EXPECT_EQ(source(store::OriginKey(BlockSecret{}), false), AgentSource::kThisInstallation);
+  EXPECT_EQ(source(std::nullopt, true), AgentSource::kImageToo);
+}
+
 TEST_F(AgentFilesTest, OneOfAnotherBuildIsNotReplacedByOurs) {
   std::string other(40, 'a');
   auto file = Required(store_ / ("agents/" + other + "/libstasis-agent.so"), other);

@@ -151,8 +151,9 @@ Status CheckRestorable(gpu_state::Services& services, const store::ImageReader& 
                        const device::GpuMap& map, bool new_pidns, bool held) {
   const store::Manifest& manifest = reader.manifest();
   if (!new_pidns && !held) STASIS_TRY(CheckPidsFree(manifest));
-  STASIS_TRY(CheckRequiredFiles(reader, checkpoint::AgentSourceFor(held),
-                                ReadingDeadline(services.settings.phase_timeout_s)));
+  const auto source = checkpoint::AgentSourceFor(reader, services.paths, /*trusted=*/!held);
+  STASIS_TRY(
+      CheckRequiredFiles(reader, source, ReadingDeadline(services.settings.phase_timeout_s)));
   STASIS_TRY(CheckDriver(services, manifest));
   return gpu_state::RetryWithoutIdleMovers(services,
                                            [&] { return CheckGpus(services, manifest, map); });

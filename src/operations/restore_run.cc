@@ -113,8 +113,9 @@ Phase RestoreRun::ImageVerify() {
         scope.SetBytes(report->bytes);
         STASIS_TRY(report->ToStatus(reader_.path()));
         // Needs no undo. The library stays, because other programs may use it too.
-        return checkpoint::PutBackAgentLibraries(reader_,
-                                                 checkpoint::AgentSourceFor(options_.held));
+        const auto source = checkpoint::AgentSourceFor(reader_, session_.services.paths,
+                                                       /*trusted=*/!options_.held);
+        return checkpoint::PutBackAgentLibraries(reader_, source);
       }};
 }
 
