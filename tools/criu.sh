@@ -6,6 +6,7 @@
 set -eu
 . tools/lib.sh
 . tools/packages.sh
+. tools/debian_source.sh
 
 mkdir -p "$cache"
 least=4.1
@@ -29,41 +30,12 @@ checks_out() {
   ${as:-} "$1" check >"$cache/criu-check.log" 2>&1
 }
 
-# Runs apt with a private sources list, lists and cache; the user's configuration is only read.
-# Accepts expired indexes, because a frozen mirror is fine for one source archive; signatures are
-# still verified.
-apt_own() {
-  apt-get -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=/dev/null \
-    -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root \
-    -o APT::Get::List-Cleanup=0 -o Debug::NoLocking=1 -o Acquire::Check-Valid-Until=false "$@"
-}
-
-# Prints the mirror that the user has configured, in any format of sources.
-mirror() {
-  # shellcheck disable=SC2016  # apt's placeholders, not the shell's
-  uri=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Label: Debian' 2>/dev/null | head -n 1)
-  printf '%s\n' "${uri:-http://deb.debian.org/debian/}"
-}
-
-# Downloads the source archive of one suite; sets $archive to its path. APT verifies the index's
-# signature, and the archive against the index.
+# Downloads the source archive of one suite; sets $archive to its path.
 fetch_source() {
-  rm -rf "$work"
-  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-  printf 'deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
-    "$(mirror)" "$1" >"$work/sources.list"
-  apt_own update -qq >"$work/apt.log" 2>&1 || return 1
-  line=$(apt_own source --print-uris -qq criu 2>>"$work/apt.log" | grep '\.orig\.tar\.xz ') || return 1
-  # Shaped as: 'URI' FILE SIZE SHA256:HASH
-  # shellcheck disable=SC2086  # four words
-  set -- $line
-  uri=${1#?}
-  archive=$work/$2
-  found=${2#criu_}
-  found=${found%.orig.tar.xz}
+  find_source "$1" criu '\.orig\.tar\.xz' || return 1
   at_least "$found" "$least" || return 1
-  say "downloading CRIU $found, source archive of Debian $suite ($(($3 / 1000)) kB)"
-  /usr/lib/apt/apt-helper download-file "${uri%?}" "$archive" "$4" >>"$work/apt.log" 2>&1
+  say "downloading CRIU $found, source archive of Debian $suite ($((size / 1000)) kB)"
+  download_source
 }
 
 build_own() {

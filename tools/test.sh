@@ -23,6 +23,9 @@ if [ "$preset" = nightly ]; then
   tools/build.sh dev
 fi
 tools/build.sh "$build"
+if [ "$preset" = nightly ] && [ -z "${STASIS_NO_SETUP:-}" ]; then
+  tools/crun.sh || note "the test containers.crun will be skipped"
+fi
 
 launch=
 # ThreadSanitizer maps fixed regions, which address space randomisation may already use.

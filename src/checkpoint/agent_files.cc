@@ -24,9 +24,11 @@ std::string PathInImage(const store::RequiredFile& file) {
 // Returns the path of a library with the build id of `file`, or an empty string. Prefers the
 // library of this installation to that of the image, because a build id can be forged and programs
 // that are started later load the restored file too.
-std::string SourceOf(const store::ImageReader& reader, const store::RequiredFile& file) {
+std::string SourceOf(const store::ImageReader& reader, const store::RequiredFile& file,
+                     AgentSource source) {
   auto own = jobs::OwnAgentLibrary();
   if (own && own->build_id == HexOfBytes(file.build_id)) return own->path;
+  if (source != AgentSource::kImageToo) return {};
   const auto& files = reader.manifest().files;
   std::string wanted = PathInImage(file);
   if (std::any_of(files.begin(), files.end(), [&](const auto& f) { return f.path == wanted; })) {
@@ -35,11 +37,12 @@ std::string SourceOf(const store::ImageReader& reader, const store::RequiredFile
   return {};
 }
 
-Status PutBack(const store::ImageReader& reader, const store::RequiredFile& file) {
-  const std::string build_id = HexOfBytes(file.build_id), source = SourceOf(reader, file);
-  const std::string inside = PathInImage(file);
-  if (source != reader.path() + "/" + inside) {
-    return jobs::RestoreAgentLibrary(file.path, build_id, source);
+Status PutBack(const store::ImageReader& reader, const store::RequiredFile& file,
+               AgentSource source) {
+  const std::string build_id = HexOfBytes(file.build_id);
+  const std::string path = SourceOf(reader, file, source), inside = PathInImage(file);
+  if (path != reader.path() + "/" + inside) {
+    return jobs::RestoreAgentLibrary(file.path, build_id, path);
   }
   // Read the library through the verified image's open folder: another image may have its path now.
   STASIS_ASSIGN(auto opened, reader.OpenFile(inside));
@@ -48,6 +51,13 @@ Status PutBack(const store::ImageReader& reader, const store::RequiredFile& file
 }
 
 }  // namespace
+
+AgentSource AgentSourceFor(const store::ImageReader& reader, const Paths& paths, bool trusted) {
+  if (trusted) return AgentSource::kImageToo;
+  auto key = store::FindOriginKey(paths);
+  const bool own = key && *key && reader.OriginBy(&**key) == store::Origin::kOwn;
+  return own ? AgentSource::kImageToo : AgentSource::kThisInstallation;
+}
 
 Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& manifest) {
   std::vector<std::string> stored;
@@ -63,25 +73,27 @@ Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& ma
   return {};
 }
 
-bool CanPutBack(const store::ImageReader& reader, const store::RequiredFile& file) {
+bool CanPutBack(const store::ImageReader& reader, const store::RequiredFile& file,
+                AgentSource source) {
   return jobs::IsInstalledPlace(file.path, HexOfBytes(file.build_id)) &&
-         !SourceOf(reader, file).empty();
+         !SourceOf(reader, file, source).empty();
 }
 
 std::string PutBackHint(const store::ImageReader& reader, const store::RequiredFile& file) {
   if (!IsAgentLibrary(file)) return {};
-  std::string source = SourceOf(reader, file);
+  std::string source = SourceOf(reader, file, AgentSource::kImageToo);
   if (!source.empty()) return fmt::format("put it back: cp {} {}", source, file.path);
   return fmt::format(
       "this is the agent library of build {}: install the Stasis of this build there",
       HexOfBytes(file.build_id));
 }
 
-Status PutBackAgentLibraries(const store::ImageReader& reader) {
+Status PutBackAgentLibraries(const store::ImageReader& reader, AgentSource source) {
   for (const auto& file : reader.manifest().required_files) {
     // CanPutBack comes first and rejects all paths outside of the agents' folders, where PathExists
     // may hang (for example on a dead mount).
-    if (CanPutBack(reader, file) && !PathExists(file.path)) STASIS_TRY(PutBack(reader, file));
+    if (!CanPutBack(reader, file, source) || PathExists(file.path)) continue;
+    STASIS_TRY(PutBack(reader, file, source));
   }
   return {};
 }

@@ -51,8 +51,8 @@ TEST_F(AgentFilesTest, TheLibraryIsInTheImageAndIsPutBackFromIt) {
   EXPECT_EQ(AgentOf(reader->manifest()), place_);
   EXPECT_EQ(*ReadFile(reader->path() + "/agent/" + own_.build_id + ".so"), *ReadFile(own_.path));
   ASSERT_TRUE(RemoveTree(store_ / "data"));
-  EXPECT_TRUE(CanPutBack(*reader, file));
-  auto back = PutBackAgentLibraries(*reader);
+  EXPECT_TRUE(CanPutBack(*reader, file, AgentSource::kImageToo));
+  auto back = PutBackAgentLibraries(*reader, AgentSource::kImageToo);
   ASSERT_TRUE(back) << back.error().ToString();
   EXPECT_EQ(*ReadFile(place_), *ReadFile(own_.path));
 }
@@ -60,8 +60,8 @@ TEST_F(AgentFilesTest, TheLibraryIsInTheImageAndIsPutBackFromIt) {
 TEST_F(AgentFilesTest, OursWillDoWhenTheImageHasNone) {
   auto file = Required(place_, own_.build_id);
   auto reader = Image(file, false);
-  EXPECT_TRUE(CanPutBack(*reader, file));
-  ASSERT_TRUE(PutBackAgentLibraries(*reader));
+  EXPECT_TRUE(CanPutBack(*reader, file, AgentSource::kImageToo));
+  ASSERT_TRUE(PutBackAgentLibraries(*reader, AgentSource::kImageToo));
   EXPECT_EQ(*ReadFile(place_), *ReadFile(own_.path));
 }
 
@@ -79,7 +79,7 @@ TEST_F(AgentFilesTest, OursIsPutBackIfTheImageHasAnotherOfThatBuild) {
   ASSERT_TRUE(writer->Commit(manifest, {}));
   auto reader = store::ImageReader::Open(writer->path());
   ASSERT_TRUE(reader) << reader.error().ToString();
-  ASSERT_TRUE(PutBackAgentLibraries(**reader));
+  ASSERT_TRUE(PutBackAgentLibraries(**reader, AgentSource::kImageToo));
   EXPECT_EQ(*ReadFile(place_), *ReadFile(own_.path));
 }
 
@@ -103,27 +103,54 @@ TEST_F(AgentFilesTest, OneOfAnotherBuildIsPutBackFromTheImageThatWasOpened) {
   auto reader = store::ImageReader::Open(writer->path());
   ASSERT_TRUE(reader) << reader.error().ToString();
   ASSERT_EQ(::rename(writer->path().c_str(), (store_ / "elsewhere").c_str()), 0);
-  auto back = PutBackAgentLibraries(**reader);
+  const auto& file = manifest.required_files.back();
+  EXPECT_FALSE(CanPutBack(**reader, file, AgentSource::kThisInstallation));
+  ASSERT_TRUE(PutBackAgentLibraries(**reader, AgentSource::kThisInstallation));
+  EXPECT_FALSE(PathExists(place));
+  auto back = PutBackAgentLibraries(**reader, AgentSource::kImageToo);
   ASSERT_TRUE(back) << back.error().ToString();
   EXPECT_EQ(*ReadFile(place), content);
+}
+
+TEST_F(AgentFilesTest, OnlyAnOwnOrTrustedImageSuppliesIt) {
+  Paths paths;
+  paths.data = store_ / "state";
+  ASSERT_TRUE(MakeDirs(paths.data));
+  auto source = [&](const std::optional<store::OriginKey>& key, bool trusted) {
+    auto writer = store::testing::MustBegin(store_.path(), "image");
+    store::Manifest manifest = store::testing::FullManifest();
+    store::CommitOptions options;
+    options.origin = key;
+    EXPECT_TRUE(writer->Commit(manifest, options));
+    auto reader = store::ImageReader::Open(writer->path());
+    EXPECT_TRUE(reader) << reader.error().ToString();
+    EXPECT_TRUE(RemoveTree(writer->path()));
+    return AgentSourceFor(**reader, paths, trusted);
+  };
+  auto own = store::OriginKeyOf(paths);
+  ASSERT_TRUE(own) << own.error().ToString();
+  EXPECT_EQ(source(*own, false), AgentSource::kImageToo);
+  EXPECT_EQ(source(std::nullopt, false), AgentSource::kThisInstallation);
+  EXPECT_EQ(source(store::OriginKey(BlockSecret{}), false), AgentSource::kThisInstallation);
+  EXPECT_EQ(source(std::nullopt, true), AgentSource::kImageToo);
 }
 
 TEST_F(AgentFilesTest, OneOfAnotherBuildIsNotReplacedByOurs) {
   std::string other(40, 'a');
   auto file = Required(store_ / ("agents/" + other + "/libstasis-agent.so"), other);
   auto reader = Image(file, false);
-  EXPECT_FALSE(CanPutBack(*reader, file));
+  EXPECT_FALSE(CanPutBack(*reader, file, AgentSource::kImageToo));
   EXPECT_THAT(PutBackHint(*reader, file), HasSubstr(other));
-  ASSERT_TRUE(PutBackAgentLibraries(*reader));
+  ASSERT_TRUE(PutBackAgentLibraries(*reader, AgentSource::kImageToo));
   EXPECT_FALSE(PathExists(file.path));
 }
 
 TEST_F(AgentFilesTest, ElsewhereOnlyTheUserPutsItBack) {
   auto file = Required(store_ / "libstasis-agent.so", own_.build_id);
   auto reader = Image(file, false);
-  EXPECT_FALSE(CanPutBack(*reader, file));
+  EXPECT_FALSE(CanPutBack(*reader, file, AgentSource::kImageToo));
   EXPECT_THAT(PutBackHint(*reader, file), HasSubstr("cp " + own_.path + " " + file.path));
-  ASSERT_TRUE(PutBackAgentLibraries(*reader));
+  ASSERT_TRUE(PutBackAgentLibraries(*reader, AgentSource::kImageToo));
   EXPECT_FALSE(PathExists(file.path));
   EXPECT_EQ(PutBackHint(*reader, {"/lib/libc.so.6", 1, "\x01"}), "");
 }

@@ -1,5 +1,7 @@
 #include "checkpoint/program_pids.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
@@ -37,15 +39,13 @@ pid_t PidForCriu(const store::Manifest& manifest) {
   return taken[widest - 1] + (taken[widest] - taken[widest - 1]) / 2;
 }
 
-Result<process::ProcessId> FindRestored(const store::Process& p, const process::ProcessId& root) {
-  process::HostPid pid{p.restored_pid()};
-  STASIS_ASSIGN(bool elsewhere, process::IsInOtherPidNamespace(root.pid));
-  if (elsewhere) {
-    STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace(root.pid, "pid"));
-    STASIS_ASSIGN(pid, process::FindByInnerPid(pid_namespace, pid.value));
+Result<process::ProcessId> FindRestored(const store::Process& p, const process::ProcessTree& tree) {
+  for (const process::Stat& member : tree.members) {
+    auto inner = process::ReadInnerPid(member.id.pid);
+    if (inner && *inner == p.restored_pid()) return member.id;
   }
-  STASIS_ASSIGN(process::Stat stat, process::ReadStat(pid));
-  return stat.id;
+  return Fail(Code::kDataLoss, Domain::kImage, 0,
+              fmt::format("the restored program has no process {}", p.restored_pid()));
 }
 
 }  // namespace stasis::checkpoint

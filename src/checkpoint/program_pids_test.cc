@@ -1,6 +1,7 @@
 #include "checkpoint/program_pids.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace stasis::checkpoint {
 namespace {
@@ -22,6 +23,18 @@ TEST(ProgramPidsTest, WithoutANamespacePidThePidIsRestored) {
   EXPECT_EQ(process.restored_pid(), 4711);
   process.namespace_pid = 12;
   EXPECT_EQ(process.restored_pid(), 12);
+}
+
+TEST(ProgramPidsTest, OnlyProcessesOfTheTreeAreFound) {
+  auto tree = process::ReadTree({::getpid()});
+  ASSERT_TRUE(tree) << tree.error().ToString();
+  store::Process process;
+  process.pid = ::getpid();
+  EXPECT_TRUE(FindRestored(process, *tree));
+  process.pid = ::getppid();
+  auto found = FindRestored(process, *tree);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, Code::kDataLoss);
 }
 
 // The smallest possible pid_max leaves space on both sides.

@@ -45,12 +45,24 @@ bool IsUsed(const store::Manifest& manifest, const store::Gpu& gpu) {
   return false;
 }
 
+// Returns the GPU memory that the program needs on a GPU. Host memory for the ranges is allocated
+// before anything is loaded, so a false `used_bytes` must not hide them.
+uint64_t NeededBytes(const store::Manifest& manifest, const store::Gpu& gpu) {
+  uint64_t sum = 0;
+  for (const auto& range : manifest.ranges) {
+    if (manifest.gpus[range.gpu].uuid != gpu.uuid) continue;
+    if (__builtin_add_overflow(sum, range.size_bytes, &sum)) return UINT64_MAX;
+  }
+  return std::max(sum, gpu.used_bytes);
+}
+
 Status CheckGpus(gpu_state::Services& services, const store::Manifest& manifest,
                  const device::GpuMap& map) {
   if (manifest.gpus.empty()) return {};
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
   for (const auto& recorded : manifest.gpus) {
-    if (!IsUsed(manifest, recorded)) continue;
+    const uint64_t needed = NeededBytes(manifest, recorded);
+    if (!IsUsed(manifest, recorded) && needed == recorded.used_bytes) continue;
     const std::string wanted = device::Mapped(map, {recorded.uuid}).value;
     auto gpu = std::find_if(gpus.begin(), gpus.end(),
                             [&](const auto& g) { return g.uuid.value == wanted; });
@@ -67,27 +79,32 @@ Status CheckGpus(gpu_state::Services& services, const store::Manifest& manifest,
                               gpu->name),
                   "restore it onto a GPU of the same model");
     }
-    if (gpu->free_bytes < recorded.used_bytes) {
+    if (gpu->free_bytes < needed) {
       return Fail(Code::kResourceExhausted,
                   fmt::format("GPU {} has {} MiB free, and the program needs {} MiB", gpu->index,
-                              gpu->free_bytes >> 20, recorded.used_bytes >> 20),
+                              gpu->free_bytes >> 20, needed >> 20),
                   "suspend or end other programs on that GPU; the image is unchanged");
     }
   }
   return {};
 }
 
-Status CompareRequiredFiles(const store::ImageReader& reader, const NoteStep& note) {
+Status CompareRequiredFiles(const store::ImageReader& reader, checkpoint::AgentSource source,
+                            const NoteStep& note) {
   constexpr char kPutBack[] = "install the same version of the file again";
   for (const auto& file : reader.manifest().required_files) {
     note("inspect " + file.path + ", which the program needs");
     struct stat st;
     if (::stat(file.path.c_str(), &st) != 0) {
-      if (checkpoint::CanPutBack(reader, file)) continue;
+      if (checkpoint::CanPutBack(reader, file, source)) continue;
       std::string hint = checkpoint::PutBackHint(reader, file);
       return Fail(Code::kNotFound,
                   fmt::format("the program needs the file {}, which is missing", file.path),
                   hint.empty() ? kPutBack : hint);
+    }
+    // Opening a device may have effects.
+    if (!S_ISREG(st.st_mode)) {
+      return Fail(Code::kFailedPrecondition, file.path + " is not a regular file", kPutBack);
     }
     if (static_cast<uint64_t>(st.st_size) != file.size_bytes) {
       return Fail(Code::kFailedPrecondition,
@@ -109,9 +126,10 @@ Status CompareRequiredFiles(const store::ImageReader& reader, const NoteStep& no
 }
 
 // Compares in a child process, because the files may be on a file system that does not answer.
-Status CheckRequiredFiles(const store::ImageReader& reader, const Deadline& deadline) {
+Status CheckRequiredFiles(const store::ImageReader& reader, checkpoint::AgentSource source,
+                          const Deadline& deadline) {
   auto compare = [&](const NoteStep& note) -> Result<std::string> {
-    STASIS_TRY(CompareRequiredFiles(reader, note));
+    STASIS_TRY(CompareRequiredFiles(reader, source, note));
     return std::string();
   };
   BoundedOptions options;
@@ -130,10 +148,12 @@ Status CheckRequiredFiles(const store::ImageReader& reader, const Deadline& dead
 }  // namespace
 
 Status CheckRestorable(gpu_state::Services& services, const store::ImageReader& reader,
-                       const device::GpuMap& map, bool new_pidns) {
+                       const device::GpuMap& map, bool new_pidns, bool held) {
   const store::Manifest& manifest = reader.manifest();
-  if (!new_pidns) STASIS_TRY(CheckPidsFree(manifest));
-  STASIS_TRY(CheckRequiredFiles(reader, ReadingDeadline(services.settings.phase_timeout_s)));
+  if (!new_pidns && !held) STASIS_TRY(CheckPidsFree(manifest));
+  const auto source = checkpoint::AgentSourceFor(reader, services.paths, /*trusted=*/!held);
+  STASIS_TRY(
+      CheckRequiredFiles(reader, source, ReadingDeadline(services.settings.phase_timeout_s)));
   STASIS_TRY(CheckDriver(services, manifest));
   return gpu_state::RetryWithoutIdleMovers(services,
                                            [&] { return CheckGpus(services, manifest, map); });

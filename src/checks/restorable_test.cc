@@ -51,6 +51,7 @@ struct Case {
   Code code;  // kOk: restorable
   const char* message = "";
   device::GpuMap map = {};
+  bool held = false;
 };
 
 const Case kCases[] = {
@@ -85,6 +86,30 @@ const Case kCases[] = {
      Code::kUnimplemented, "the program ran on model"},
     {"GpuFull", [](World& world, TestImage&) { world.device->gpus[0].free_bytes = 1; },
      Code::kResourceExhausted, "MiB free"},
+    {"RangesAreLargerThanTheGpu",
+     [](World&, TestImage& image) {
+       image.manifest.processes[0].gpu_uuids.clear();
+       store::DeviceRange range;
+       range.address = 0x7f0000000000;
+       range.size_bytes = 1ull << 40;
+       range.pid = image.manifest.processes[0].pid;
+       range.runs.push_back({store::UnitRun::kZeros, 0, 1u << 19});
+       image.manifest.ranges.push_back(range);
+     },
+     Code::kResourceExhausted, "needs 1048576 MiB"},
+    {"FileIsADevice",
+     [](World&, TestImage& image) {
+       image.manifest.required_files[0] = {"/dev/null", 0, "\x01"};
+     },
+     Code::kFailedPrecondition, "is not a regular file"},
+    {"PidTakenButHeld",
+     [](World&, TestImage& image) {
+       image.manifest.processes[0].pid = image.manifest.processes[0].namespace_pid = ::getpid();
+     },
+     Code::kOk,
+     "",
+     {},
+     true},
     {"GpuUnused",
      [](World& world, TestImage& image) {
        image.manifest.processes[0].gpu_uuids.clear();
@@ -101,7 +126,8 @@ TEST_P(RestorableTest, ChecksTheMachine) {
   GetParam().arrange(world, image);
   auto reader = image.Write(world);
   ASSERT_TRUE(reader) << reader.error().ToString();
-  Status found = CheckRestorable(world.services, **reader, GetParam().map, /*new_pidns=*/false);
+  Status found = CheckRestorable(world.services, **reader, GetParam().map, /*new_pidns=*/false,
+                                 GetParam().held);
   EXPECT_EQ(found ? Code::kOk : found.error().code, GetParam().code)
       << (found ? "" : found.error().ToString());
   if (!found) {

@@ -100,6 +100,30 @@ Result<CommandOutput> RunRuntime(CommandRunner& runner, const Words& command,
   return output;
 }
 
+// Checks that the image has CRIU's files. containerd before 2.0 fails to store the second
+// checkpoint of a container, whose specification it has already, and ctr reports success.
+Status CheckContainerdImage(CommandRunner& runner, const CheckpointRequest& request,
+                            const Deadline& deadline) {
+  constexpr std::string_view kCriuFiles = "checkpoint.criu.tar", kDigest = "sha256:";
+  auto ctr = [&](const Words& words) {
+    Words command = CommandOf(request.container.reference, request.places);
+    command.insert(command.end(), words.begin(), words.end());
+    return RunOk(runner, command, deadline);
+  };
+  STASIS_ASSIGN(const std::string listed, ctr({"images", "ls", "name==" + request.image}));
+  const size_t at = listed.find(kDigest);
+  if (at == listed.npos) return Fail(Code::kInternal, "ctr lists no image " + request.image);
+  STASIS_ASSIGN(const std::string index,
+                ctr({"content", "get", listed.substr(at, listed.find(' ', at) - at)}));
+  if (index.find(kCriuFiles) != index.npos) return {};
+  (void)ctr({"images", "rm", request.image});
+  return Fail(
+      Code::kFailedPrecondition,
+      "containerd has not saved the container's processes: before version 2.0 it cannot "
+      "checkpoint a container again while an earlier checkpoint exists",
+      "remove the earlier one (`ctr images ls`, `ctr images rm --sync IMAGE`) and try again");
+}
+
 }  // namespace
 
 Result<Words> CheckpointCommand(const CheckpointRequest& request) {
@@ -144,7 +168,10 @@ Status Checkpoint(CommandRunner& runner, const CheckpointRequest& request,
     }
   }
   auto output = RunRuntime(runner, command, {deadline, {}});
-  if (output && output->ok()) return {};
+  if (output && output->ok()) {
+    if (request.container.reference.runtime != Runtime::kContainerd) return {};
+    return CheckContainerdImage(runner, request, deadline);
+  }
   Status failed = output
                       ? Status(FailCommand(command, *output,
                                            CriuLogOf(request.container, request.image, "dump.log")))
@@ -270,7 +297,7 @@ Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
 }
 
 std::string ReasonInCriuLog(const std::string& log) {
-  constexpr std::string_view kOurs = "stasis: ";
+  constexpr std::string_view kOurs = "stasis: ", kBecauseOfCriu = ": CRIU could not ";
   std::string ours, first;
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
@@ -283,7 +310,8 @@ std::string ReasonInCriuLog(const std::string& log) {
       first = text;
     }
   }
-  return ours.empty() ? first : ours;
+  const bool only_criu = !first.empty() && ours.find(kBecauseOfCriu) != ours.npos;
+  return ours.empty() || only_criu ? first : ours;
 }
 
 }  // namespace stasis::containers

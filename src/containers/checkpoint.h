@@ -77,7 +77,8 @@ Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
                          const Deadline& deadline);
 
 // Returns the line of CRIU's log with the cause of a failure: the last line of the plugin of
-// Stasis, otherwise CRIU's first error. Returns an empty string if there is none.
+// Stasis, or CRIU's first error if the plugin says only that CRIU failed, or nothing. Returns an
+// empty string if there is none.
 std::string ReasonInCriuLog(const std::string& log);
 
 }  // namespace stasis::containers

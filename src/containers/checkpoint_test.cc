@@ -60,6 +60,26 @@ TEST_F(CheckpointTest, CtrCanOnlyLeaveARestorableContainerRunning) {
   EXPECT_NE(Line(CheckpointCommand(request)).find("no option for --tcp=keep"), std::string::npos);
 }
 
+TEST_F(CheckpointTest, AnImageOfContainerdWithoutProcessesIsAFailure) {
+  CheckpointRequest request = Of(Runtime::kContainerd, "t1");
+  request.image = "t1-saved";
+  request.leave_running = true;
+  const std::string ctr = "ctr --namespace default ";
+  runner_.Answer(ctr + "containers checkpoint --image --rw --task t1 t1-saved", "");
+  runner_.Answer(ctr + "images ls name==t1-saved",
+                 "REF TYPE DIGEST SIZE\nt1-saved application/index sha256:ab12 1.5 KiB\n");
+  runner_.Answer(
+      ctr + "content get sha256:ab12",
+      R"({"mediaType":"application/vnd.containerd.container.criu.checkpoint.criu.tar"})");
+  Status done = Checkpoint(runner_, request, {});
+  EXPECT_TRUE(done) << done.error().ToString();
+  runner_.Answer(ctr + "content get sha256:ab12", R"({"mediaType":"layer.v1.tar+gzip"})");
+  done = Checkpoint(runner_, request, {});
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, Code::kFailedPrecondition);
+  EXPECT_EQ(runner_.commands().back(), ctr + "images rm t1-saved");
+}
+
 TEST_F(CheckpointTest, RuncsImageRemembersItsBundle) {
   CheckpointRequest request = Of(Runtime::kRunc, "one");
   request.places.runc_root = "/r";
@@ -171,6 +191,10 @@ TEST(CriuLogTest, ThePluginsSentenceCountsMost) {
       "(00.3) Error (criu/cr-dump.c:1975): Dumping FAILED.\n";
   EXPECT_EQ(ReasonInCriuLog(log), "no daemon runs");
   EXPECT_EQ(ReasonInCriuLog("x\n(1) Error (a.c:1): first\n(2) Error (b.c:2): second\n"),
+            "Error (a.c:1): first");
+  EXPECT_EQ(ReasonInCriuLog("(1) Error (a.c:1): first\n"
+                            "(2) Error (stasis_plugin): stasis: cannot dump 1: cpu-dump: CRIU "
+                            "could not dump the program.\n"),
             "Error (a.c:1): first");
   EXPECT_EQ(ReasonInCriuLog("all is well\n"), "");
 }

@@ -53,6 +53,9 @@ void SendFrame(int socket, const stasis_criu_frame& frame) {
 
 stasis_criu_frame RefusalOf(std::string text) {
   stasis_criu_frame frame = FrameOf(STASIS_CRIU_REFUSED);
+  // The text may contain names from an image, and goes to a log and to terminals.
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   text.resize(std::min<size_t>(text.size(), STASIS_CRIU_TEXT - 1));
   frame.length = static_cast<uint32_t>(text.size());
   std::memcpy(frame.text, text.data(), text.size());

@@ -24,6 +24,7 @@
 #include "process/control_group.h"
 #include "process/end.h"
 #include "process/tree.h"
+#include "store/beneath.h"
 #include "store/image_reader.h"
 #include "store/image_reference.h"
 
@@ -494,6 +495,12 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
         "the device rules of the container do not allow /dev/nvidia-uvm, whose device number "
         "may have changed since they were written",
         "create the container anew with CDI, or correct its specification");
+  }
+  // A link could name another program's image.
+  struct stat st;
+  if (::lstat(folder_.c_str(), &st) == 0 && !S_ISDIR(st.st_mode)) {
+    return Fail(Code::kInvalidArgument, Domain::kImage, 0,
+                folder_ + " is a " + store::FileTypeName(st.st_mode) + ", not a folder");
   }
   RestoreOptions restore;
   STASIS_ASSIGN(restore.image, store::FollowReference(folder_, session.services.paths.images()));

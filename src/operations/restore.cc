@@ -85,6 +85,10 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   STASIS_ASSIGN(auto reader, store::ImageReader::Open(restore.image));
   const store::Manifest& manifest = reader->manifest();
   STASIS_TRY(checks::CheckImageTrust(*reader, Caller::Self(), services.paths, restore.trust_image));
+  if (restore.held && checkpoint::NeedsCpuFiles(manifest)) {
+    return Fail(Code::kInvalidArgument, Domain::kImage, 0,
+                "the GPU data beside CRIU's files must not contain CPU memory");
+  }
   STASIS_TRY(criu::CheckForUser(WithRecorded(restore.criu, manifest)));
   std::optional<jobs::Claim> held;
   if (!restore.held) {
@@ -95,8 +99,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                 "the image already contains a pid namespace", "omit --new-pidns");
   }
   STASIS_ASSIGN(device::GpuMap map, ChooseGpus(services, manifest, restore));
-  // If the restore is held, CRIU itself checks that the process ids are free.
-  STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns || restore.held));
+  STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns, restore.held));
   if (!options.ignore_memory) {
     STASIS_TRY(gpu_state::RetryWithoutUnusedArenas(
         services, [&] { return gpu_state::CheckHostMemory(CpuBytes(manifest), {::getpid()}); }));

@@ -114,7 +114,9 @@ Phase RestoreRun::ImageVerify() {
         scope.SetBytes(report->bytes);
         STASIS_TRY(report->ToStatus(reader_.path()));
         // Needs no undo. The library stays, because other programs may use it too.
-        return checkpoint::PutBackAgentLibraries(reader_);
+        const auto source = checkpoint::AgentSourceFor(reader_, session_.services.paths,
+                                                       /*trusted=*/!options_.held);
+        return checkpoint::PutBackAgentLibraries(reader_, source);
       }};
 }
 
@@ -226,9 +228,10 @@ Status RestoreRun::RenewDeviceNodes() const {
 Status RestoreRun::FindProcesses() {
   processes_ = Recorded();
   returned_.clear();
+  STASIS_ASSIGN(const process::ProcessTree tree, process::ReadTree(root_.pid));
   for (const auto& p : manifest().processes) {
     if (!p.is_cuda()) continue;
-    STASIS_ASSIGN(process::ProcessId id, checkpoint::FindRestored(p, root_));
+    STASIS_ASSIGN(process::ProcessId id, checkpoint::FindRestored(p, tree));
     processes_[returned_.size()].id = id;
     returned_.push_back({p.pid, id});
   }

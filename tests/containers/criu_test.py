@@ -213,6 +213,55 @@ def mixed(world, plugin):
     finish(plugin, program)
 
 
+def hostile(world, plugin):
+    """GPU data that somebody has changed, with correct checksums, is refused before root's daemon acts on it."""
+    def forge(*words):
+        subprocess.run([world.build / "tests" / "security_forge", data, *map(str, words)], check=True)
+
+    def replace(path, make):
+        path.rename(world.folder / "tmp" / "aside")
+        make(path)
+
+    plugin.start_daemon()
+    program, other = plugin.spawn("vector"), plugin.spawn("other")
+    folder = plugin.dump(program)
+    plugin.await_idle()
+    world.stasis("suspend", other.pid)
+    data, kept, away = folder / "stasis", world.folder / "tmp" / "kept", world.folder / "tmp" / "aside"
+    shutil.copytree(data, kept)
+    for text, change in [
+            ("is a symbolic link, not a folder", lambda: replace(data, lambda path: path.symlink_to(away))),
+            ("is a symbolic link, not a regular file",
+             lambda: replace(data / "manifest.pb", lambda path: path.symlink_to(away))),
+            ("is a FIFO, not a regular file", lambda: replace(data / "manifest.pb", os.mkfifo)),
+            (f"the restored program has no process {other.pid}", lambda: forge("--pid", other.pid)),
+            ("MiB free, and the program needs", lambda: forge("--zeros", 1 << 40)),
+            ("must not contain CPU memory", lambda: forge("--pages", 1 << 40)),
+            ("which is missing", lambda: forge("--needs", "/no/such/file")),
+            ("is not a regular file", lambda: forge("--needs", "/dev/null"))]:
+        change()
+        plugin.restore(program, folder, code=1)
+        demand(text in plugin.log_of("restore", folder), lambda: f"not '{text}':\n{plugin.log_of('restore', folder)}")
+        demand(not processes.is_alive(program.pid), "the program lives")
+        demand(other.gpu_state() == "checkpointed", lambda: other.gpu_state())
+        plugin.await_idle()
+        for path in (data, away):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        shutil.copytree(kept, data)
+    shutil.rmtree(kept)
+    world.stasis("resume", other.pid)
+    other.finish()
+    # A dump into a folder that came from elsewhere removes a link, not its target.
+    plugin.restore(program, folder)
+    data.rename(away)
+    data.symlink_to(away)
+    plugin.dump(program, folder=folder)
+    demand((away / "manifest.pb").exists() and not data.is_symlink(), "the dump has followed a link")
+    shutil.rmtree(away)
+    plugin.restore(program, folder)
+    finish(plugin, program)
+
+
 def killed_in_restore(world, plugin, victim, phase):
     """Nothing of the program is left, and the image is good."""
     plugin.start_daemon()
@@ -269,6 +318,7 @@ CASES = [(run_case, *case) for case in (
     (cannot_restore, "changed"),
     (cannot_restore, "full"),
     (mixed,),
+    (hostile,),
     (killed_in_restore, "criu", "load-room"),
     (killed_in_restore, "criu", "data-read"),
     (killed_in_restore, "criu", "gpu-restore"),

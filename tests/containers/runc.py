@@ -17,9 +17,9 @@ from world import Command, demand
 
 
 class Runc:
-    def __init__(self, world, configure=True):
+    def __init__(self, world, configure=True, program="runc"):
         """`configure`: containers name a configuration of CRIU with the plugin. Otherwise CRIU's default one counts."""
-        self.world = world
+        self.world, self.program = world, program
         self.plugin = Plugin(world)
         self.root = world.folder / "runc"
         self.annotations = {}
@@ -57,7 +57,7 @@ class Runc:
         self.world.stasis("gpu", "ls")
 
     def begin(self, *words):
-        command = Command(["runc", "--root", self.root, *words], self.env, self.world.folder)
+        command = Command([self.program, "--root", self.root, *words], self.env, self.world.folder)
         self.world.log.append(command)
         return command
 
@@ -137,9 +137,9 @@ class Container:
         self.world.own(pump.pid)
         os.close(reader)
         self.messages = self.world.folder / "tmp" / f"runc-{self.name}.log"
-        command = subprocess.Popen(["runc", "--root", self.runc.root, "--log", self.messages, *map(str, words)],
-                                   env=self.runc.env, cwd=self.world.folder, stdin=subprocess.DEVNULL, stdout=writer,
-                                   stderr=writer)
+        command = subprocess.Popen([self.runc.program, "--root", self.runc.root, "--log", self.messages,
+                                    *map(str, words)], env=self.runc.env, cwd=self.world.folder,
+                                   stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
         self.world.own(command.pid)
         os.close(writer)
         return command, pump

@@ -20,9 +20,9 @@ from world import demand  # noqa: E402
 VECTOR = ("vector", "--memory", "24M", "--interval", "10")
 
 
-def with_runc(world, test, *args):
+def with_runc(world, test, *args, stage=None):
     world.set_gpu(2, "1G")
-    stage = runc.Runc(world)
+    stage = stage or runc.Runc(world)
     stage.keep_broker()
     stage.plugin.start_daemon()
     try:
@@ -524,5 +524,6 @@ CASES = [(with_runc, *case) for case in (
     (paused_and_refused,),
 )]
 
-skip_without("runc")
-sys.exit(cases.main(CASES))
+if __name__ == "__main__":
+    skip_without("runc")
+    sys.exit(cases.main(CASES))

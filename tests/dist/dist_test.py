@@ -62,6 +62,7 @@ def layout(folder: pathlib.Path) -> None:
     for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-criu-inside", "libexec/compat/cuda-checkpoint", "libexec/stasis-mover", "lib/libstasis-agent.so",
                  "lib/softgpu/libcuda.so.1", "workloads", "bin/stasisd", "libexec/stasis-worker", "lib/stasis/criu/stasis_plugin.so", "lib/stasis/criu/stasis-criu-hook",
                  "share/licenses/packages", "share/licenses/criu/COPYING", "share/systemd/stasisd.service",
+                 "share/kubernetes/stasis.yaml",
                  "share/docs/security.md"):
         if not (tree / name).exists():
             fail(f"{name} is missing")

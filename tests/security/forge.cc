@@ -1,6 +1,8 @@
-// forge IMAGE [--key FILE | --keep-mac] [--needs FILE] [UID]: makes an image consistent after its
-// files were changed, like a careful forger: computes every checksum again and puts the manifest in
-// a new envelope. UID makes the manifest name that user, and --needs makes it list FILE as mapped.
+// forge IMAGE [--key FILE | --keep-mac] [--needs FILE] [--pid PID] [--zeros BYTES] [--pages BYTES]
+// [UID]: makes an image consistent after its files were changed, like a careful forger: computes
+// every checksum again and puts the manifest in a new envelope. UID makes the manifest name that
+// user, and --needs makes it list FILE as mapped. --pid gives that number to its first process,
+// --zeros adds empty GPU memory, and --pages an empty file of CPU memory.
 // The manifest gets an origin MAC from the secret in FILE, keeps its old one, or has none. Prints
 // nothing.
 #include <fcntl.h>
@@ -29,6 +31,9 @@ struct Options {
   std::string key;
   bool keep_mac = false;
   const char* needs = nullptr;
+  const char* pid = nullptr;
+  uint64_t zeros = 0;
+  uint64_t pages = 0;
   const char* uid = nullptr;
 };
 
@@ -41,6 +46,10 @@ Result<std::optional<store::OriginKey>> ReadKey(const std::string& path) {
   return store::OriginKey(secret);
 }
 
+std::vector<store::UnitRun> Zeros(uint64_t units) {
+  return {{store::UnitRun::kZeros, 0, static_cast<uint32_t>(units)}};
+}
+
 Status Forge(const Options& options) {
   const std::string path = options.image + "/manifest.pb";
   STASIS_ASSIGN(auto key, ReadKey(options.key));
@@ -49,6 +58,19 @@ Status Forge(const Options& options) {
   STASIS_ASSIGN(store::Manifest manifest, store::DecodeManifest(body));
   if (options.uid != nullptr) manifest.job.uid = static_cast<uint32_t>(std::atoi(options.uid));
   if (options.needs != nullptr) manifest.required_files.push_back({options.needs, 1, ""});
+  if (options.pid != nullptr) manifest.processes.at(0).namespace_pid = std::atoi(options.pid);
+  if (options.zeros > 0) {
+    store::DeviceRange range = manifest.ranges.at(0);
+    range.address = 0x100000000000;
+    range.size_bytes = options.zeros;
+    range.block_bytes = kBlockBytes;
+    range.runs = Zeros(options.zeros / kBlockBytes);
+    manifest.ranges.push_back(range);
+  }
+  if (options.pages > 0) {
+    manifest.page_files.push_back(
+        {"cpu/pages-1.img", options.pages, Zeros(options.pages / store::kPageBytes)});
+  }
   STASIS_ASSIGN(UniqueFd folder, Open(options.image, O_RDONLY | O_DIRECTORY));
   std::vector<store::ChecksumJob> jobs;
   for (const auto& file : manifest.files) jobs.push_back({{file.path, file.size_bytes, {}}, {}});
@@ -87,6 +109,12 @@ int main(int argc, char** argv) {
       options.key = argv[++i];
     } else if (word == "--needs" && i + 1 < argc) {
       options.needs = argv[++i];
+    } else if (word == "--pid" && i + 1 < argc) {
+      options.pid = argv[++i];
+    } else if (word == "--zeros" && i + 1 < argc) {
+      options.zeros = std::strtoull(argv[++i], nullptr, 10);
+    } else if (word == "--pages" && i + 1 < argc) {
+      options.pages = std::strtoull(argv[++i], nullptr, 10);
     } else {
       options.uid = argv[i];
     }

@@ -1,0 +1,47 @@
+# shellcheck shell=sh disable=SC2034,SC2154
+# Downloads source archives of Debian. Sourced after lib.sh; $work is a folder of the caller's.
+
+# Runs apt with a private sources list, lists and cache; the user's configuration is only read.
+# Accepts expired indexes, because a frozen mirror is fine for one source archive; signatures are
+# still verified.
+apt_own() {
+  apt-get -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+    -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root \
+    -o APT::Get::List-Cleanup=0 -o Debug::NoLocking=1 -o Acquire::Check-Valid-Until=false "$@"
+}
+
+# Prints the mirror that the user has configured, in any format of sources.
+mirror() {
+  # shellcheck disable=SC2016  # apt's placeholders, not the shell's
+  uri=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Label: Debian' 2>/dev/null | head -n 1)
+  printf '%s\n' "${uri:-http://deb.debian.org/debian/}"
+}
+
+# find_source SUITE PACKAGE PATTERN: finds the package's source archive whose name has the pattern.
+# Sets $found to the version, and $uri, $file, $size and $checksum. Empties $work first. APT verifies
+# the index's signature.
+find_source() {
+  rm -rf "$work"
+  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+  printf 'deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
+    "$(mirror)" "$1" >"$work/sources.list"
+  apt_own update -qq >"$work/apt.log" 2>&1 || return 1
+  line=$(apt_own source --print-uris -qq "$2" 2>>"$work/apt.log" | grep "$3 ") || return 1
+  package=$2
+  # Shaped as: 'URI' FILE SIZE SHA256:HASH
+  # shellcheck disable=SC2086  # four words
+  set -- $line
+  uri=${1#?}
+  uri=${uri%?}
+  file=$2
+  size=$3
+  checksum=$4
+  found=${file#"$package"_}
+  found=${found%.orig.tar.*}
+}
+
+# Downloads the archive that find_source found, and compares it with $checksum. Sets $archive.
+download_source() {
+  archive=$work/$file
+  /usr/lib/apt/apt-helper download-file "$uri" "$archive" "$checksum" >>"$work/apt.log" 2>&1
+}
