@@ -176,15 +176,20 @@ static void socket_path(char* path, size_t size) {
   fclose(stream);
 }
 
-/* Returns a mask with bit N set if this process's control group does not let it use /dev/nvidiaN. A
- * container runtime puts CRIU into the control group of the container that it restores. access()
- * does not call the driver. */
+/* Returns true if this process's control group does not let it use a device. access() does not call
+ * the driver. */
+static bool is_refused(const char* device) {
+  return access(device, R_OK | W_OK) != 0 && errno == EPERM;
+}
+
+/* Returns the mask of STASIS_CRIU_BEGIN_RESTORE. A container runtime puts CRIU into the control
+ * group of the container that it restores. */
 static int refused_gpus(void) {
-  int refused = 0;
+  int refused = is_refused("/dev/nvidia-uvm") ? STASIS_CRIU_REFUSES_UVM : 0;
   for (int minor = 0; minor < STASIS_CRIU_MINORS; ++minor) {
     char path[32];
     snprintf(path, sizeof path, "/dev/nvidia%d", minor);
-    if (access(path, R_OK | W_OK) != 0 && errno == EPERM) refused |= 1 << minor;
+    if (is_refused(path)) refused |= 1 << minor;
   }
   return refused;
 }

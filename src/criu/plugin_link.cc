@@ -171,6 +171,7 @@ class SocketLink final : public PluginLink {
     if (request.kind == Kind::kBeginRestore) {
       const size_t length = std::min<size_t>(frame.length, STASIS_CRIU_TEXT);
       request.gpu_map.assign(frame.text, ::strnlen(frame.text, length));
+      request.refuses_uvm = (frame.value & STASIS_CRIU_REFUSES_UVM) != 0;
       for (int minor = 0; minor < STASIS_CRIU_MINORS; ++minor) {
         if ((frame.value >> minor & 1) != 0) request.refused_minors.push_back(minor);
       }

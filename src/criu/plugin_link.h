@@ -31,9 +31,10 @@ struct PluginRequest {
   // kPause: the program will be left running. kEnd: the program stays alive.
   bool stays = false;
   // kBeginRestore: the user's GPU map, and the numbers N of the devices /dev/nvidiaN that the
-  // control group of the container does not let it use.
+  // control group of the container does not let it use; likewise /dev/nvidia-uvm.
   std::string gpu_map = {};
   std::vector<int> refused_minors = {};
+  bool refuses_uvm = false;
 };
 
 class PluginLink {

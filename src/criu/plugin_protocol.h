@@ -33,13 +33,15 @@
 /* An environment variable of CRIU at a restore: "OLD=NEW,…" as for `stasis restore --gpu-map`. */
 #define STASIS_CRIU_GPU_MAP "STASIS_GPU_MAP"
 /* Devices /dev/nvidiaN with N below this are in the mask of STASIS_CRIU_BEGIN_RESTORE. */
-#define STASIS_CRIU_MINORS 31
+#define STASIS_CRIU_MINORS 30
+#define STASIS_CRIU_REFUSES_UVM (1 << 30)
 
 enum stasis_criu_kind {
   /* Requests. */
   STASIS_CRIU_BEGIN_DUMP = 1, /* init() of a dump; with the image folder */
   STASIS_CRIU_BEGIN_RESTORE,  /* init() of a restore; with the image folder. text: the GPU map;
-                                 value: bit N is set if the container cannot use /dev/nvidiaN */
+                                 value: bit N is set if the container cannot use /dev/nvidiaN,
+                                 STASIS_CRIU_REFUSES_UVM if it cannot use /dev/nvidia-uvm */
   STASIS_CRIU_PAUSE,          /* suspend the tree of `pid`; value: 1 if it will be left running */
   STASIS_CRIU_CHECK,          /* check that process `pid`, which CRIU holds, uses no GPU */
   STASIS_CRIU_COMMIT,         /* post-dump: complete the GPU data */

@@ -416,6 +416,13 @@ Result<OperationResult> Hold::Dump(Session& session, store::Compression compress
 }
 
 Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& options) {
+  if (request_.refuses_uvm) {
+    return Fail(
+        Code::kFailedPrecondition,
+        "the device rules of the container do not allow /dev/nvidia-uvm, whose device number "
+        "may have changed since they were written",
+        "create the container anew with CDI, or correct its specification");
+  }
   RestoreOptions restore;
   restore.image = target_;
   restore.held = true;

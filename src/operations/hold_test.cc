@@ -275,6 +275,13 @@ TEST_F(HeldRestoreTest, ReplacesAGpuThatTheContainerCannotUse) {
   ASSERT_EQ(done->notes.size(), 1u);
 }
 
+TEST_F(HeldRestoreTest, RefusesDeviceRulesWithoutTheDriver) {
+  auto world = HeldAndEnded();
+  auto plugin = Restorer(*world, {Kind::kBeginRestore, {}, false, {}, {}, true});
+  ASSERT_FALSE(RunHold(*world, plugin));
+  EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
+}
+
 TEST_F(HeldRestoreTest, TheUserMayNameTheGpu) {
   auto world = HeldAndEndedWithGpuC();
   auto done = RunHold(*world, Restorer(*world, {Kind::kBeginRestore, {}, false, "0=2"}));

@@ -12,6 +12,7 @@
 #include "checkpoint/teardown.h"
 #include "checks/image_trust.h"
 #include "checks/nccl_neighbours.h"
+#include "device/device_nodes.h"
 #include "gpu_state/gpu_away.h"
 #include "operations/hold_job.h"
 
@@ -210,6 +211,18 @@ Status RestoreRun::NoteRoot(process::HostPid root) {
   return host_->SetRoot(root_, Deadline::In(kShimTimeout));
 }
 
+Status RestoreRun::RenewDeviceNodes() const {
+  STASIS_ASSIGN(const auto gpus, session_.services.device->Gpus());
+  std::vector<int> minors;
+  for (const auto& recorded : manifest().gpus) {
+    const device::GpuUuid uuid = device::Mapped(map_, {recorded.uuid});
+    for (const auto& gpu : gpus) {
+      if (gpu.uuid == uuid && gpu.minor) minors.push_back(*gpu.minor);
+    }
+  }
+  return device::RenewDeviceNodes(fmt::format("/proc/{}/root", root_.pid.value), minors);
+}
+
 Status RestoreRun::FindProcesses() {
   processes_ = Recorded();
   returned_.clear();
@@ -245,8 +258,11 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   // CRIU calls this before any process of the program runs.
   auto stopped = [&](criu::Notification& notification) -> Status {
     if (notification.moment != criu::Moment::kPostRestore) return {};
-    // No shim would kill the tree of a killed CRIU.
-    if (options_.held) STASIS_TRY(NoteRoot(notification.pid));
+    if (options_.held) {
+      // No shim would kill the tree of a killed CRIU.
+      STASIS_TRY(NoteRoot(notification.pid));
+      STASIS_TRY(RenewDeviceNodes());
+    }
     if (has_data()) STASIS_TRY(scope.Await(kDataRead));
     // CRIU kills the tree itself only up to this moment.
     if (has_data() && options_.held) {

@@ -86,6 +86,8 @@ class RestoreRun {
   // Called while the restored tree is stopped.
   Status CheckStoppedTree(process::HostPid root) const;
   Status NoteRoot(process::HostPid root);
+  // Adapts the device files of a restored container to this machine and its GPUs.
+  Status RenewDeviceNodes() const;
   Status FindProcesses();
   Status RunCriu(plan::PhaseScope& scope);
   Status ReadData(plan::PhaseScope& scope);

@@ -1,10 +1,14 @@
 """Containers of runc that run workloads on software GPUs, checkpointed by CRIU with our plugin."""
 
+import contextlib
 import json
 import os
+import pathlib
 import re
+import stat
 import subprocess
 
+import isolate
 import processes
 from containers import make_root, mounts, program_of, variables
 from plugin import Plugin
@@ -62,6 +66,34 @@ class Runc:
         self.world.reap()
         demand(code is None or (last.code == 0) == (code == 0), lambda: f"runc:\n{last}")
         return last
+
+
+@contextlib.contextmanager
+def own_devices(world, nodes):
+    """Gives the test a /dev of its own with these nodes of NVIDIA's driver: name -> (major, minor). /dev/nvidiaN is GPU
+    N of softgpu."""
+    folder = world.folder / "dev"
+    folder.mkdir()
+    isolate.mount("tmpfs", str(folder), "tmpfs")
+    subprocess.run(["cp", "-ax", "/dev/.", folder], check=True)
+    for name in ("pts", "shm", "mqueue"):
+        if os.path.ismount(f"/dev/{name}"):
+            isolate.mount(f"/dev/{name}", str(folder / name), flags=isolate.MS_BIND)
+    isolate.mount(str(folder), "/dev", flags=isolate.MS_BIND | isolate.MS_REC)
+    isolate.mount("tmpfs", "/proc/driver", "tmpfs")
+    for name, (major, minor) in nodes.items():
+        os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        if name[6:].isdigit():
+            gpu = pathlib.Path(f"/proc/driver/nvidia/gpus/{minor}")
+            gpu.mkdir(parents=True)
+            (gpu / "information").write_text(f"GPU UUID: \t GPU-536f6674-4750-5500-0000-{minor:012x}\n"
+                                             f"Device Minor: \t {minor}\n")
+    try:
+        yield
+    finally:
+        for path in ("/proc/driver", "/dev", folder):
+            subprocess.run(["umount", "-R", "-l", path], check=True)
+        folder.rmdir()
 
 
 class Container:
@@ -131,6 +163,17 @@ class Container:
     def run(self):
         self.start().expect_running()
         return self
+
+    def set_devices(self, **devices):
+        """Gives the container these devices of NVIDIA's driver, name -> (major, minor), and allows no others."""
+        path = self.bundle / "config.json"
+        config = json.loads(path.read_text())
+        nodes = [(f"/dev/{name.replace('_', '-')}", *number) for name, number in devices.items()]
+        config["linux"]["devices"] = [{"path": name, "type": "c", "major": major, "minor": minor, "fileMode": 0o640}
+                                      for name, major, minor in nodes]
+        config["linux"]["resources"]["devices"] = [{"allow": False, "access": "rwm"}] + [
+            {"allow": True, "type": "c", "major": major, "minor": minor, "access": "rw"} for _, major, minor in nodes]
+        path.write_text(json.dumps(config))
 
     def text(self):
         return processes.text_of(self.log)

@@ -22,6 +22,7 @@ VECTOR = ("vector", "--memory", "24M", "--interval", "10")
 
 def with_runc(world, test, *args):
     world.set_gpu(2, "1G")
+    world.env.pop("SOFTGPU_FIRST", None)
     stage = runc.Runc(world)
     stage.keep_broker()
     stage.plugin.start_daemon()
@@ -206,6 +207,13 @@ def copies_in_one_network(_world, stage):
 
 def another_gpu(world, stage):
     """The machine has other GPUs at the restore than at the checkpoint."""
+    try:
+        _another_gpu(world, stage)
+    finally:
+        stage.replace_gpus(0, 2)
+
+
+def _another_gpu(world, stage):
     stage.replace_gpus(0, 1)
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
@@ -232,6 +240,11 @@ def another_gpu(world, stage):
     demand("000000000003 replaces GPU-" in log and "000000000004 replaces GPU-" in log, log[-3000:])
 
 
+def restart_daemon(stage):
+    stage.plugin.end_daemon()
+    stage.plugin.start_daemon()
+
+
 def another_driver(world, stage):
     """The machine, or the new container, has another version of the driver."""
     container = runc.Container(stage, "c1", *VECTOR).run()
@@ -245,8 +258,7 @@ def another_driver(world, stage):
     log = container.criu_log("restore", images)
     demand("the image was made with driver softgpu 0.1.0, and this machine has softgpu 9.8" in log, log)
     demand("Forking task" not in processes.text_of(images / "restore.log"), "CRIU has begun")
-    stage.plugin.end_daemon()
-    stage.plugin.start_daemon()
+    restart_daemon(stage)
 
     newer = shutil.copytree(world.build / "lib" / "softgpu", world.folder / "newer", symlinks=True)
     with open(newer / "libcuda.so.1", "ab") as library:
@@ -262,6 +274,48 @@ def another_driver(world, stage):
     config.write_text(before)
     container.restore(images)
     container.finish()
+
+
+def after_a_reboot(world, stage):
+    """The driver's dynamic device numbers have changed: CRIU restores the old ones."""
+    container = runc.Container(stage, "c1", *VECTOR)
+    container.set_devices(nvidia_uvm=(508, 0))
+    container.run()
+    images = stage.plugin.image_folder()
+    container.checkpoint(images=images)
+    container.remove()
+    with runc.own_devices(world, {"nvidia-uvm": (509, 0)}):
+        restart_daemon(stage)
+        container.restore(images, code=1)
+        log = container.criu_log("restore", images)
+        demand("the device rules of the container do not allow /dev/nvidia-uvm" in log, log)
+        container.set_devices(nvidia_uvm=(509, 0))
+        container.restore(images)
+        node = os.stat(f"/proc/{container.pid}/root/dev/nvidia-uvm")
+        demand(node.st_rdev == os.makedev(509, 0) and node.st_mode & 0o777 == 0o640, f"{node}")
+        container.finish()
+
+
+def another_device(world, stage):
+    """The new container may use another GPU of this machine than the old one."""
+    with runc.own_devices(world, {"nvidia0": (195, 0), "nvidia1": (195, 1)}):
+        restart_daemon(stage)
+        container = runc.Container(stage, "c1", *VECTOR)
+        container.set_devices(nvidia0=(195, 0))
+        container.run()
+        images = stage.plugin.image_folder()
+        container.checkpoint(images=images)
+        container.remove()
+        container.set_devices()
+        container.restore(images, code=1)
+        log = container.criu_log("restore", images)
+        demand("of the program is not here, and there is no other one of its model" in log, log)
+        container.set_devices(nvidia1=(195, 1))
+        container.restore(images)
+        demand(os.stat(f"/proc/{container.pid}/root/dev/nvidia1").st_rdev == os.makedev(195, 1), "it has no device")
+        container.finish()
+    log = processes.text_of(world.state / "run" / "stasisd.log")
+    demand("000000000001 replaces GPU-" in log, log[-3000:])
 
 
 CASES = [(with_runc, *case) for case in (
@@ -289,6 +343,8 @@ CASES = [(with_runc, *case) for case in (
     (copies_in_one_network,),
     (another_gpu,),
     (another_driver,),
+    (after_a_reboot,),
+    (another_device,),
     (paused,),
     (paused, "--leave-running"),
 )]

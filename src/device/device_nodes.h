@@ -1,0 +1,21 @@
+// The device files of a restored container. CRIU restores the container's own /dev from the image:
+// with the device numbers that the driver had at the dump, of which those of nvidia-uvm and
+// nvidia-caps can change at a boot, and without the devices of GPUs that the container did not
+// have.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace stasis::device {
+
+// Gives NVIDIA's device files below ROOT/dev the device numbers of this machine, and adds
+// /dev/nvidiaN for each N of `minors`. `root` is the root folder of a process, "/proc/PID/root", in
+// which no process may run. Does nothing if the process has this machine's /dev. `dev` is another
+// path for that, for tests.
+Status RenewDeviceNodes(const std::string& root, const std::vector<int>& minors,
+                        const std::string& dev = "/dev");
+
+}  // namespace stasis::device
