@@ -233,7 +233,7 @@ Status PutBackAgent(const Call& call, containers::CommandRunner& runner,
     folder = container.folder;
   }
   if (folder.empty()) return {};
-  return operations::PutBackAgent(folder + containers::kCriuFolder, call.paths.images());
+  return operations::PutBackAgent(folder + containers::kCriuFolder, call.paths);
 }
 
 Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {

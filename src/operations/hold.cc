@@ -519,14 +519,15 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
   return result;
 }
 
-Status PutBackAgent(const std::string& images, const std::string& store) {
+Status PutBackAgent(const std::string& images, const Paths& paths) {
   const std::string folder = images + "/" STASIS_CRIU_FOLDER;
   if (!PathExists(folder)) return {};
-  STASIS_ASSIGN(const std::string data, store::FollowReference(folder, store));
+  STASIS_ASSIGN(const std::string data, store::FollowReference(folder, paths.images()));
   STASIS_ASSIGN(const auto reader, store::ImageReader::Open(data));
   STASIS_ASSIGN(const auto report, reader->Verify(store::VerifyLevel::kAllButUnits));
   STASIS_TRY(report.ToStatus(data));
-  return checkpoint::PutBackAgentLibraries(*reader);
+  return checkpoint::PutBackAgentLibraries(
+      *reader, checkpoint::AgentSourceFor(*reader, paths, /*trusted=*/false));
 }
 
 void Hold::Answer(const Status& result) {

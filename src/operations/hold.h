@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/fd.h"
+#include "base/paths.h"
 #include "criu/plugin_link.h"
 #include "operations/options.h"
 #include "operations/result.h"
@@ -65,8 +66,7 @@ class Hold {
 };
 
 // Puts back the agent's library if the GPU data in CRIU's image folder needs it and this machine
-// does not have it. Does nothing if the folder has no GPU data. `store` is searched for an image to
-// which the folder refers.
-Status PutBackAgent(const std::string& images, const std::string& store);
+// does not have it. Does nothing if the folder has no GPU data.
+Status PutBackAgent(const std::string& images, const Paths& paths);
 
 }  // namespace stasis::operations

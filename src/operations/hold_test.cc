@@ -363,7 +363,8 @@ std::unique_ptr<World> HeldAndEndedWithGpuC() {
 
 TEST_F(HeldRestoreTest, ReplacesAGpuThatTheContainerCannotUse) {
   auto world = HeldAndEndedWithGpuC();
-  auto done = RunHold(*world, Restorer(*world, {Kind::kBeginRestore, {}, false, {}, {3}}));
+  auto done =
+      RunHold(*world, Restorer(*world, {.kind = Kind::kBeginRestore, .refused_minors = {3}}));
   ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
   ASSERT_EQ(world->device->last_map().size(), 2u);
   EXPECT_EQ(device::Mapped(world->device->last_map(), fakes::GpuA()),
@@ -373,14 +374,14 @@ TEST_F(HeldRestoreTest, ReplacesAGpuThatTheContainerCannotUse) {
 
 TEST_F(HeldRestoreTest, RefusesDeviceRulesWithoutTheDriver) {
   auto world = HeldAndEnded();
-  auto plugin = Restorer(*world, {Kind::kBeginRestore, {}, false, {}, {}, true});
+  auto plugin = Restorer(*world, {.kind = Kind::kBeginRestore, .refuses_uvm = true});
   ASSERT_FALSE(RunHold(*world, plugin));
   EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
 }
 
 TEST_F(HeldRestoreTest, TheUserMayNameTheGpu) {
   auto world = HeldAndEndedWithGpuC();
-  auto done = RunHold(*world, Restorer(*world, {Kind::kBeginRestore, {}, false, "0=2"}));
+  auto done = RunHold(*world, Restorer(*world, {.kind = Kind::kBeginRestore, .gpu_map = "0=2"}));
   ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
   EXPECT_EQ(device::Mapped(world->device->last_map(), fakes::GpuA()),
             world->device->gpus.back().uuid);

@@ -93,6 +93,7 @@ def own_devices(world, nodes):
     finally:
         for path in ("/proc/driver", "/dev", folder):
             subprocess.run(["umount", "-R", "-l", path], check=True)
+        folder.rmdir()
 
 
 class Container:

@@ -22,6 +22,7 @@ VECTOR = ("vector", "--memory", "24M", "--interval", "10")
 
 def with_runc(world, test, *args, stage=None):
     world.set_gpu(2, "1G")
+    world.env.pop("SOFTGPU_FIRST", None)
     stage = stage or runc.Runc(world)
     stage.keep_broker()
     stage.plugin.start_daemon()
@@ -385,6 +386,13 @@ def copies_in_one_network(_world, stage):
 
 def another_gpu(world, stage):
     """The machine has other GPUs at the restore than at the checkpoint."""
+    try:
+        _another_gpu(world, stage)
+    finally:
+        stage.replace_gpus(0, 2)
+
+
+def _another_gpu(world, stage):
     stage.replace_gpus(0, 1)
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
