@@ -28,7 +28,8 @@ UniqueFd PidfdOfPeer(int connection) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 
-// Rolls back the work of a killed worker. No command may follow that would do it.
+// Rolls back or finishes the work of a worker that was killed or could not do it itself. No command
+// may follow that would do it.
 void RecoverLost(v1::WorkerRequest work) {
   v1::RecoverRequest request;
   work.set_method("Recover");
@@ -103,9 +104,11 @@ Status CriuListener::Serve(UniqueFd connection) {
   auto on_end = [this, id, work, criu](const Result<std::string>& reply, bool lost) {
     daemon_.operations.Finish(id);
     daemon_.operations.End(id);
-    if (!lost) return;
-    log::Write(log::Level::kError, "a worker that held a program for CRIU was lost",
-               log::ErrorFields(reply.error()));
+    if (!lost && (reply || !reply.error().not_undone)) return;
+    if (lost) {
+      log::Write(log::Level::kError, "a worker that held a program for CRIU was lost",
+                 log::ErrorFields(reply.error()));
+    }
     pollfd exit{criu->get(), POLLIN, 0};
     (void)TEMP_FAILURE_RETRY(::poll(&exit, criu->valid() ? 1 : 0, kCriuExitMs));
     RecoverLost(work);

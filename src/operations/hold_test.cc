@@ -124,7 +124,7 @@ TEST(HoldTest, CriuExitsWhenTheDataOfARunningProgramIsComplete) {
 
 TEST(HoldTest, CriuFailsIfTheDataOfARunningProgramCannotBeSaved) {
   auto world = TwoHeld();
-  world->services.settings.most_image_bytes = 1;
+  world->services.settings.most_image_bytes = 4097;  // inventory.img has a block
   auto done = RunHold(*world, Dumper(*world, {.leave_running = true, .early = true}));
   ASSERT_FALSE(done);
   EXPECT_EQ(world->log.Count("plugin Accept End"), 1);
@@ -389,7 +389,7 @@ TEST_F(HeldRestoreTest, TheUserMayNameTheGpu) {
 
 TEST_F(HeldRestoreTest, RefusesWithoutAGpuForEachOfTheProgram) {
   auto world = HeldAndEndedWithGpuC();
-  auto plugin = Restorer(*world, {Kind::kBeginRestore, {}, false, {}, {3, 4}});
+  auto plugin = Restorer(*world, {.kind = Kind::kBeginRestore, .refused_minors = {3, 4}});
   ASSERT_FALSE(RunHold(*world, plugin));
   EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
   EXPECT_NE(plugin->refusal().find(fakes::GpuA().value), std::string::npos) << plugin->refusal();
