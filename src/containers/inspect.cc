@@ -1,6 +1,7 @@
 #include "containers/inspect.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cctype>
@@ -13,6 +14,7 @@
 #include "containers/cdi.h"
 #include "containers/criu_config.h"
 #include "containers/shared_file.h"
+#include "criu/plugin_protocol.h"
 #include "process/search.h"
 
 namespace stasis::containers {
@@ -240,6 +242,35 @@ Observation InspectCdi(const SetupPaths& paths) {
   return {"container-cdi", Level::kOk, fmt::format("{} brings in {}", kCdiDevice, *library), {}};
 }
 
+// Returns the path of the socket to which the plugin connects.
+std::string SocketOfPlugin(const SetupPaths& paths) {
+  auto text = ReadFile(paths.plugin_folder + "/stasis_plugin.socket", 4096);
+  if (!text || !text->starts_with('/')) return STASIS_CRIU_SOCKET;
+  return text->substr(0, text->find('\n'));
+}
+
+// Does not connect, because the daemon would begin an operation.
+Observation InspectDaemon(const SetupPaths& paths) {
+  const std::string path = SocketOfPlugin(paths);
+  std::istringstream sockets(ReadFile(paths.root + "/proc/net/unix").value_or(""));
+  bool listens = false;
+  for (std::string line; !listens && std::getline(sockets, line);) {
+    // ...: 00000002 00000000 00010000 TYPE STATE INODE PATH; the flag means that it listens.
+    listens = line.ends_with(" " + path) && line.find(" 00010000 ") != line.npos;
+  }
+  if (!listens) {
+    return {"container-daemon", Level::kWarning, "no stasisd listens at " + path,
+            "`systemctl start stasisd`, or `sudo stasis daemon start`"};
+  }
+  struct stat st;
+  if (::stat(path.c_str(), &st) == 0 && st.st_uid != 0) {
+    return {"container-daemon", Level::kWarning,
+            fmt::format("the stasisd at {} is not root's but user {}'s", path, st.st_uid),
+            "`sudo stasis daemon start`"};
+  }
+  return {"container-daemon", Level::kOk, "stasisd listens at " + path, {}};
+}
+
 }  // namespace
 
 std::string FirstVersionText(const std::string& text) {
@@ -273,7 +304,7 @@ bool IsSetUp(const SetupPaths& paths) {
 }
 
 std::vector<Observation> InspectSetup(const SetupPaths& paths) {
-  return {InspectPlugin(paths), InspectConfig(paths), InspectCdi(paths)};
+  return {InspectPlugin(paths), InspectConfig(paths), InspectDaemon(paths), InspectCdi(paths)};
 }
 
 bool HasNvidiaHookMounts(const std::string& mountinfo) {

@@ -42,8 +42,20 @@ class InspectTest : public testing::Test {
     ASSERT_TRUE(MakeDirs(paths_.plugin_folder));
     ASSERT_TRUE(ReplaceFile(paths_.plugin_folder + "/stasis_plugin.so", "x"));
     runner_.Install("iptables-restore", "/sbin/iptables-restore");
+    ASSERT_TRUE(MakeDirs(root_ + "/proc/net"));
+    Listen("/run/stasisd/criu.sock");
   }
   void TearDown() override { (void)RemoveTree(root_); }
+
+  void Listen(const std::string& path) {
+    const std::string text =
+        "Num       RefCount Protocol Flags    Type St Inode Path\n"
+        "0000000000000000: 00000002 00000000 00010000 0005 01 12674 " +
+        path +
+        "\n"
+        "0000000000000000: 00000003 00000000 00000000 0005 03 12680 /connected.sock\n";
+    ASSERT_TRUE(ReplaceFile(root_ + "/proc/net/unix", text));
+  }
 
   Observation OfSetup(const std::string& id) {
     for (const Observation& seen : InspectSetup(paths_)) {
@@ -183,6 +195,15 @@ TEST_F(InspectTest, OnlyInstalledRuntimesAreLookedAtUnlessNamed) {
   EXPECT_TRUE(InspectRuntimes(runner_, paths_, {}, {}, {}).empty());
   EXPECT_EQ(InspectRuntimes(runner_, paths_, {}, {Runtime::kPodman, Runtime::kRunc}, {}).size(),
             2u);
+}
+
+TEST_F(InspectTest, TheDaemonMustListenAtThePluginsSocket) {
+  ASSERT_TRUE(ReplaceFile(paths_.plugin_folder + "/stasis_plugin.socket", "/connected.sock\n"));
+  EXPECT_EQ(OfSetup("container-daemon").level, Level::kWarning);
+  Listen("/other.sock");
+  EXPECT_EQ(OfSetup("container-daemon").level, Level::kWarning);
+  Listen("/connected.sock");
+  EXPECT_EQ(OfSetup("container-daemon").level, Level::kOk);
 }
 
 TEST_F(InspectTest, CriuNeedsAProgramThatLocksTheNetwork) {

@@ -105,6 +105,10 @@ constexpr Kind kMachine[] = {
     {"container-criu", "CRIU's configuration, which all runtimes read",
      "checkpoints of GPU containers", "CRIU loads plugins from the one folder that `libdir` names.",
      "`sudo stasis container setup`"},
+    {"container-daemon", "the daemon to which CRIU's plugin connects",
+     "checkpoints of GPU containers",
+     "stasisd saves and restores the GPU state for the plugin, which does nothing itself.",
+     "`systemctl start stasisd`, or `sudo stasis daemon start`"},
     {"container-cdi", "the CDI device that loads the agent in containers",
      "containers with --device stasis.dev/agent=on",
      "Without the agent the driver saves the GPU memory, and a container with several GPU "

@@ -27,7 +27,7 @@ ALLOWED = {
     'shim': 'ipc process base',
     'health': 'containers criu dataplane device agent_client process base abi',
     # The commands of container runtimes, and the files that they share with Stasis.
-    'containers': 'process base',
+    'containers': 'criu process base',
     'dataplane': 'device ipc process base abi',
     'store': 'base',
     'criu': 'ipc process base abi',
