@@ -193,7 +193,8 @@ class Program:
         os.kill(self.pid, signal.SIGTERM)
         self.await_gone()
         text = self.output()
-        demand("FAILED" not in text, lambda: f"{self.name}:\n{self.tail()}")
+        failed = [line for line in text.splitlines() if "FAILED" in line]
+        demand(not failed, lambda: f"{self.name}: {failed}\n{self.tail()}")
         wait_until(lambda: "EXIT-SUCCESS" in self.output(), 60,
                    lambda: f"{self.name} did not print EXIT-SUCCESS:\n{self.tail()}")
         if self.is_job and not self.child:
