@@ -267,6 +267,19 @@ Phase SharedResume::DataReturn() {
           }};
 }
 
+namespace {
+
+// A start time with this bit belongs to a process that does not exist yet.
+constexpr uint64_t kExpected = 1ull << 62;
+
+bool IsExpected(const process::ProcessId& id) { return (id.start_time & kExpected) != 0; }
+
+}  // namespace
+
+process::ProcessId SharedResume::ExpectedProcess(pid_t image_pid) {
+  return {{image_pid}, kExpected | static_cast<uint64_t>(::getpid())};
+}
+
 void SharedResume::ExpectShards(std::vector<GpuShard> shards) {
   shards_ = std::move(shards);
   for (GpuShard& shard : shards_) shard.filled = std::make_shared<std::atomic<uint64_t>>(0);
@@ -289,7 +302,7 @@ Status SharedResume::BindProcesses(const std::vector<Returned>& processes) {
     STASIS_TRY(Annotate(BindProcess(process), fmt::format("process {}", process.id.pid.value)));
   }
   for (const GpuShard& shard : shards_) {
-    if (shard.key.process.start_time != 0) continue;
+    if (!IsExpected(shard.key.process)) continue;
     return Fail(Code::kInternal,
                 fmt::format("process {} of the image does not ask for its GPU memory",
                             shard.key.process.pid.value));
@@ -310,8 +323,7 @@ Status SharedResume::BindProcess(const Returned& process) {
   STASIS_ASSIGN(auto wanted, ShardsOf(id, 0, members_.size(), member.list));
   for (GpuShard& want : wanted) {
     auto shard = std::find_if(shards_.begin(), shards_.end(), [&](const GpuShard& l) {
-      return l.key.process == process::ProcessId{{process.image_pid}, 0} &&
-             l.key.gpu == want.key.gpu;
+      return l.key.process == ExpectedProcess(process.image_pid) && l.key.gpu == want.key.gpu;
     });
     if (shard == shards_.end() || !SameMemory(shard->ranges, want.ranges)) {
       return Fail(Code::kDataLoss,

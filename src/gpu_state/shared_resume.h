@@ -42,10 +42,14 @@ class SharedResume {
   // nothing. Call it once, before the phases run.
   Status FindArenas(const Processes& processes);
 
+  // Returns the owner of an arena for a process of an image that does not exist yet: no real
+  // process, and another one in each restoring process, so that an image can be restored several
+  // times at once.
+  static process::ProcessId ExpectedProcess(pid_t image_pid);
   // A restore calls the next three functions in this order. ExpectShards sets the shards of the
-  // image, which have no arenas yet.
+  // image, which have no arenas yet and belong to expected processes.
   void ExpectShards(std::vector<GpuShard> shards);
-  // Allocates arenas for these shards. They belong to process ids with start time 0.
+  // Allocates arenas for these shards.
   Status AllocateArenas();
   // Assigns the full arenas to the restored processes. The memory of each process must match its
   // arenas.

@@ -351,14 +351,14 @@ Phase RestoreRun::CpuRestore() {
           .undo = [this] { return KillRestored(); }};
 }
 
-// The processes do not exist yet, so the arenas belong to their pids with start time 0.
+// The processes do not exist yet, so the arenas belong to expected ones.
 Status RestoreRun::AddExpectedData() {
   auto not_yet = [&](pid_t pid) {
     const auto& all = manifest().processes;
     auto p = std::find_if(all.begin(), all.end(), [&](const auto& process) {
       return process.pid == pid && process.is_cuda();
     });
-    return p == all.end() ? process::ProcessId{} : process::ProcessId{{pid}, 0};
+    return p == all.end() ? process::ProcessId{} : gpu_state::SharedResume::ExpectedProcess(pid);
   };
   STASIS_ASSIGN(auto shards, checkpoint::ShardsIn(manifest(), not_yet, manifest().job.uid));
   for (const GpuShard& shard : shards) {

@@ -67,6 +67,24 @@ def under_another_id(world, stage):
     second.finish()
 
 
+def at_the_same_time(world, stage):
+    first = runc.Container(stage, "first", *VECTOR).run()
+    images = stage.plugin.image_folder()
+    first.checkpoint(images=images)
+    first.remove()
+    hold = held(world, stage, "data-load")
+    copies = [runc.Container(stage, name, *VECTOR) for name in ("second", "third")]
+    commands = [copy.begin_restore(images) for copy in copies]
+    wait_until(lambda: len(world.named("stasis-worker")) == 2, 30, "the restores do not begin")
+    time.sleep(1)
+    hold.unlink()
+    for copy, command in zip(copies, commands):
+        demand(command.wait(90) == 0, lambda: f"{copy.name}: {copy.criu_log('restore', images)}")
+        world.disown(command.pid)
+    for copy in copies:
+        copy.finish()
+
+
 def paused(world, stage, *words):
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
@@ -527,6 +545,7 @@ CASES = [(with_runc, *case) for case in (
     (another_driver,),
     (after_a_reboot,),
     (another_device,),
+    (at_the_same_time,),
     (paused,),
     (paused, "--leave-running"),
     (paused_and_refused,),
