@@ -104,7 +104,7 @@ class World:
             "TMPDIR": str(self.folder / "tmp"),
             "LD_LIBRARY_PATH": str(self.build / "lib" / "softgpu"),
             "STASIS_STATE_DIR": str(self.state),
-            "STASIS_UNDO_TIMEOUT_S": "5",
+            "STASIS_UNDO_TIMEOUT_S": "10",  # a loaded machine takes seconds
             "STASIS_HELPER_IDLE_S": "0",  # tests with resident helpers override this
             "STASIS_SETTLE_TIMEOUT_S": "4",
             "SOFTGPU_DIR": str(self.gpu_folder),
