@@ -488,17 +488,19 @@ Plan DumpRun::MakePlan() {
     plan.Add(gpu_state::GpuReleaseCheck(services, processes));
   }
   plan.Add(StartImageProcess());
-  std::vector<Phase> beside;
-  if (has_data()) beside.push_back(DataWrite());
   if (commits_late() && !processes.empty()) {
-    std::vector<Phase> program = {CpuDump(), GpuReturn()};
-    if (!shared_.empty()) program.push_back(DataFree());
-    program.push_back(CpuWrite());
-    beside.push_back(plan::InOrder("program-back", std::move(program)));
+    // While data is written, CRIU takes almost twice as long. So the program runs first.
+    plan.Add(CpuDump());
+    plan.Add(GpuReturn());
+    if (!shared_.empty()) plan.Add(DataFree());
+    plan.Add(CpuWrite());
+    if (has_data()) plan.Add(DataWrite());
   } else {
+    std::vector<Phase> beside;
+    if (has_data()) beside.push_back(DataWrite());
     beside.push_back(CpuDump());
+    plan.AddParallel(std::move(beside));
   }
-  plan.AddParallel(std::move(beside));
   if (commits_late() && processes.empty()) plan.Add(CpuWrite());
   plan.Add(commits_late() ? Commit() : dump_.held ? AwaitEndOrReturnGpu() : AwaitEnd());
   plan.Add({.name = "tidy", .run = [this](PhaseScope&) -> Status {

@@ -7,12 +7,12 @@
 // run.
 //
 // With --leave-running
-//   program-back { cpu-dump { describe }, gpu-return, data-free, cpu-write } beside data-write
-//   commit
+//   cpu-dump { describe }, gpu-return, data-free, cpu-write, data-write, commit
 // The program runs again as soon as CRIU has saved its CPU state; the image is written after that.
 //
-// If another program drives CRIU (hold.h), the phases are those of a dump without --leave-running,
-// and await-end also returns the GPU to a program that was left running.
+// If another program drives CRIU (hold.h), a program that is left running may have to wait for the
+// commit. Then the phases are those of a dump without --leave-running, and await-end returns the
+// GPU.
 #pragma once
 
 #include <memory>
