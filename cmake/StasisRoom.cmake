@@ -175,7 +175,7 @@ function(stasis_generated)
 endfunction()
 
 # stasis_program(NAME SOURCES file... DEPS target... [LIBEXEC]): adds a program; LIBEXEC is for
-# programs that only other programs of Stasis start.
+# programs that only other Stasis programs start.
 function(stasis_program NAME)
   cmake_parse_arguments(ARG "LIBEXEC" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})

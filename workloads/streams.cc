@@ -1,6 +1,6 @@
-// Streams that depend on each other by events, with host functions and asynchronous copies. Their
-// work is enqueued several rounds ahead of the printed round. A further stream is never empty, so
-// that a checkpoint at any time finds work in flight.
+// Streams that depend on each other through events, with host functions and asynchronous copies.
+// Work is enqueued several rounds ahead of the round that is printed. One more stream is never
+// idle, so a checkpoint always finds work in flight.
 #include <string.h>
 #include <time.h>
 

@@ -53,7 +53,7 @@ class Worker {
 
     for (uint64_t round = 0; Next(round);) {
     }
-    Compare("a thread's lasting buffer", lasting_.Read(), expected_);
+    Compare("a thread's long-lived buffer", lasting_.Read(), expected_);
 
     lasting_.Free();
     CU(cuModuleUnload(module_));
@@ -83,7 +83,7 @@ class Worker {
     CU(cuStreamSynchronize(stream_));
     StepInPlace(expected_, salt);
     const std::vector<uint32_t> found = lasting_.Read();
-    Compare("a thread's lasting buffer", found, expected_);
+    Compare("a thread's long-lived buffer", found, expected_);
 
     std::lock_guard lock(board_.mutex);
     board_.checksum[index_] = Mix64(checksum) + Checksum(found);

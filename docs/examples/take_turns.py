@@ -3,7 +3,7 @@
 
     take_turns.py [--turns 10] [--layers 32] [--cache 40] [--soft]
 
-Both are jobs of Stasis. A turn suspends one server and resumes the other. Both get requests all the time. Requests to
+Both are Stasis jobs. A turn suspends one server and resumes the other. Both get requests all the time. Requests to
 the server without the GPU wait, and none fails. Every answer is compared with the answer to the same seed before the
 first turn. The last lines print the times of the turns.
 """

@@ -77,7 +77,7 @@ class Broker {
   uint64_t next_key_ = 1;
 };
 
-std::string Errno(const char* what) { return std::string(what) + ": " + strerror(errno); }
+std::string Errno(const std::string& what) { return what + ": " + strerror(errno); }
 
 bool WriteFile(const char* path, const std::string& text) {
   Fd file(open(path, O_WRONLY | O_CLOEXEC));
@@ -136,9 +136,10 @@ std::string Broker::MakeDevices() {
 }
 
 bool Broker::Claim(std::string* error) {
-  lock_ = Fd(open((directory_ + "/broker.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const std::string lock = directory_ + "/broker.lock";
+  lock_ = Fd(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock_.valid()) {
-    *error = Errno("cannot open its broker.lock");
+    *error = Errno("cannot open " + lock);
     return false;
   }
   sockaddr_un address{AF_UNIX, {}};

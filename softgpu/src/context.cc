@@ -17,7 +17,8 @@ constexpr size_t kDefaultStackBytes = 1024;
 
 bool Exists(Context* context) { return driver().contexts.contains(context); }
 
-// Half of a context's cost is the pool behind its stack limit, as measured on real GPUs.
+// On real GPUs about half of a context's memory is the stack pool, whose size follows from the
+// stack limit.
 uint64_t ControlBytes(size_t stack_bytes) {
   uint64_t half = driver().broker.config().context_bytes / 2;
   return std::max<uint64_t>(RoundUp(half + half * stack_bytes / kDefaultStackBytes, kPage), kPage);

@@ -45,8 +45,8 @@ struct Side {
 
 enum class When { kAsync, kSync };
 
-// `depth` slices of `height` rows of `width` bytes. A pitch is the distance in bytes from one row
-// to the next, a slice the distance from one slice to the next.
+// A copy of `depth` slices, each of `height` rows of `width` bytes. A pitch is the distance in
+// bytes between rows, a slice the distance between slices.
 struct Shape {
   size_t width = 0, height = 1, depth = 1;
   size_t source_pitch = 0, source_slice = 0;

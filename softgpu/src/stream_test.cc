@@ -12,14 +12,14 @@ namespace {
 using StreamTest = WithContext;
 
 // A host function that blocks until it is released.
-struct Door {
+struct Latch {
   std::atomic<bool> reached{false};
   std::atomic<bool> open{false};
 
-  static void Stand(void* raw) {
-    auto* door = static_cast<Door*>(raw);
-    door->reached = true;
-    while (!door->open) sched_yield();
+  static void Wait(void* raw) {
+    auto* latch = static_cast<Latch*>(raw);
+    latch->reached = true;
+    while (!latch->open) sched_yield();
   }
 };
 
@@ -28,13 +28,13 @@ void Count(void* raw) { ++*static_cast<std::atomic<int>*>(raw); }
 TEST_F(StreamTest, WorkRunsAsynchronously) {
   CUstream stream = nullptr;
   ASSERT_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  Door door;
+  Latch latch;
   std::atomic<int> count{0};
-  ASSERT_OK(cuLaunchHostFunc(stream, Door::Stand, &door));
+  ASSERT_OK(cuLaunchHostFunc(stream, Latch::Wait, &latch));
   ASSERT_OK(cuLaunchHostFunc(stream, Count, &count));
   EXPECT_CU(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
   EXPECT_EQ(count, 0);
-  door.open = true;
+  latch.open = true;
   ASSERT_OK(cuStreamSynchronize(stream));
   EXPECT_EQ(count, 1);
   EXPECT_OK(cuStreamQuery(stream));
@@ -46,9 +46,9 @@ TEST_F(StreamTest, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
   CUstream blocking = nullptr, free_running = nullptr;
   ASSERT_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
   ASSERT_OK(cuStreamCreate(&free_running, CU_STREAM_NON_BLOCKING));
-  Door door;
+  Latch latch;
   std::atomic<int> legacy{0}, after{0}, beside{0};
-  ASSERT_OK(cuLaunchHostFunc(blocking, Door::Stand, &door));
+  ASSERT_OK(cuLaunchHostFunc(blocking, Latch::Wait, &latch));
   ASSERT_OK(cuLaunchHostFunc(nullptr, Count, &legacy));
   ASSERT_OK(cuLaunchHostFunc(blocking, Count, &after));
   ASSERT_OK(cuLaunchHostFunc(free_running, Count, &beside));
@@ -56,7 +56,7 @@ TEST_F(StreamTest, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
   EXPECT_EQ(beside, 1) << "a non-blocking stream waits for no other stream";
   EXPECT_EQ(legacy, 0);
   EXPECT_CU(CUDA_ERROR_NOT_READY, cuStreamQuery(CU_STREAM_LEGACY));
-  door.open = true;
+  latch.open = true;
   ASSERT_OK(cuCtxSynchronize());
   EXPECT_EQ(legacy + after, 2);
   ASSERT_OK(cuStreamDestroy_v2(blocking));
@@ -75,16 +75,16 @@ TEST_F(StreamTest, PerThreadSymbolsUseTheThreadsOwnStream) {
   EXPECT_NE(mine, legacy);
   EXPECT_NE(mine, other);
   // The default streams of two threads do not wait for each other.
-  Door door;
+  Latch latch;
   std::atomic<int> count{0};
-  ASSERT_OK(cuLaunchHostFunc_ptsz(here, Door::Stand, &door));
+  ASSERT_OK(cuLaunchHostFunc_ptsz(here, Latch::Wait, &latch));
   std::thread([&] {
     EXPECT_OK(cuCtxSetCurrent(context_));
     EXPECT_OK(cuLaunchHostFunc_ptsz(nullptr, Count, &count));
     EXPECT_OK(cuStreamSynchronize_ptsz(nullptr));
   }).join();
   EXPECT_EQ(count, 1);
-  door.open = true;
+  latch.open = true;
   ASSERT_OK(cuCtxSynchronize());
 }
 
@@ -96,10 +96,10 @@ TEST_F(StreamTest, EventsOrderStreamsAndMeasureTime) {
   ASSERT_OK(cuEventCreate(&start, 0));
   ASSERT_OK(cuEventCreate(&end, 0));
   EXPECT_OK(cuEventQuery(start)) << "never recorded";
-  Door door;
+  Latch latch;
   std::atomic<int> count{0};
   ASSERT_OK(cuEventRecord(start, first));
-  ASSERT_OK(cuLaunchHostFunc(first, Door::Stand, &door));
+  ASSERT_OK(cuLaunchHostFunc(first, Latch::Wait, &latch));
   ASSERT_OK(cuEventRecord(end, first));
   ASSERT_OK(cuStreamWaitEvent(second, end, 0));
   ASSERT_OK(cuLaunchHostFunc(second, Count, &count));
@@ -107,7 +107,7 @@ TEST_F(StreamTest, EventsOrderStreamsAndMeasureTime) {
   float milliseconds = -1;
   EXPECT_CU(CUDA_ERROR_NOT_READY, cuEventElapsedTime(&milliseconds, start, end));
   EXPECT_EQ(count, 0);
-  door.open = true;
+  latch.open = true;
   ASSERT_OK(cuEventSynchronize(end));
   ASSERT_OK(cuStreamSynchronize(second));
   EXPECT_EQ(count, 1);
@@ -156,12 +156,12 @@ TEST_F(StreamTest, APageableSourceMayChangeAfterTheCall) {
   CUdeviceptr ptr = 0;
   ASSERT_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   ASSERT_OK(cuMemAlloc_v2(&ptr, 4));
-  Door door;
-  ASSERT_OK(cuLaunchHostFunc(stream, Door::Stand, &door));
+  Latch latch;
+  ASSERT_OK(cuLaunchHostFunc(stream, Latch::Wait, &latch));
   int value = 41;
   ASSERT_OK(cuMemcpyHtoDAsync_v2(ptr, &value, 4, stream));
   value = 0;
-  door.open = true;
+  latch.open = true;
   int back = 0;
   ASSERT_OK(cuMemcpyDtoHAsync_v2(&back, ptr, 4, stream));
   EXPECT_EQ(back, 41);

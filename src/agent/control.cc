@@ -48,11 +48,11 @@ __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec"))) = fa
 namespace {
 
 std::atomic<uint32_t> g_started{0};  // 0 not started, 1 starting, 2 started
-Watched g_outside;                   // the end of the door that clients take
+Watched g_outside;                   // the end of the control socket that clients take
 Watched g_inside;
 std::atomic<bool> g_children_keep_files{false};  // see EnsureControl
 
-bool MakeDoor() {
+bool MakeControlSocket() {
   g_outside.Close();
   g_inside.Close();
   int ends[2];
@@ -61,9 +61,9 @@ bool MakeDoor() {
   g_inside.Take(ends[1]);
   agent_protocol::AgentHeader& header = stasis_agent_header;
   FindBuildId(&header, header.build_id);
-  header.door_mark = g_outside.mark;
+  header.control_mark = g_outside.mark;
   header.pid = getpid();
-  __atomic_store_n(&header.door_fd, g_outside.fd, __ATOMIC_RELEASE);
+  __atomic_store_n(&header.control_fd, g_outside.fd, __ATOMIC_RELEASE);
   return true;
 }
 
@@ -80,14 +80,14 @@ void* Control(void*) {
     if (items[1].revents != 0) HearClient();
     if (items[0].revents == 0) continue;
     if (!g_inside.Holds() || (items[0].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
-      // Some programs close every descriptor, and so also the door; make a new one.
-      if (!MakeDoor()) {
+      // Some programs close every descriptor, and so also the control socket; make a new one.
+      if (!MakeControlSocket()) {
         std::atomic<uint32_t> never{0};
         FutexWait(&never, 0, 100'000'000);
       }
       continue;
     }
-    if (int socket = agent_protocol::ReceiveDoorKnock(g_inside.fd); socket >= 0) {
+    if (int socket = agent_protocol::ReceiveClientSocket(g_inside.fd); socket >= 0) {
       AdmitClient(socket);
     }
   }
@@ -144,7 +144,7 @@ void ResetInChild(bool keeps_files) {
   g_outside.Close();
   g_inside.Close();
   ResetRequests();
-  stasis_agent_header.door_fd = -1;
+  stasis_agent_header.control_fd = -1;
   stasis_agent_header.memory = agent_protocol::kMemoryTold | agent_protocol::kStepsTold;
   if (!keeps_files) LeaveDeviceFilesToParent(MayBeHostMemory);
   ResetCarrier();
@@ -184,7 +184,8 @@ void EnsureControl() {
   uint32_t no = 0;
   if (!g_started.compare_exchange_strong(no, 1)) return;  // another thread starts it
   int before = errno;
-  // Set for programs whose forked children use the GPU's files without CUDA (NVML).
+  // Lets forked children keep the driver's files open, if they use these without CUDA (NVML, for
+  // example).
   g_children_keep_files.store(getenv("STASIS_FORK_KEEPS_GPU_FILES") != nullptr);
   static bool registered = false;  // handlers are inherited by children
   // Registered now rather than at program start, because BeforeFork must run before the memory
@@ -192,8 +193,8 @@ void EnsureControl() {
   // allocator while they hold the tables' mutexes, so these must be taken first.
   if (!registered) pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   registered = true;
-  bool made = MakeDoor() && StartThread("stasis-agent", Control, nullptr);
-  if (!made) stasis_agent_header.door_fd = -1;
+  bool made = MakeControlSocket() && StartThread("stasis-agent", Control, nullptr);
+  if (!made) stasis_agent_header.control_fd = -1;
   errno = before;
   g_started.store(made ? 2 : 0, std::memory_order_release);
 }

@@ -1,15 +1,16 @@
-// The agent's door and its control thread.
+// Creates the agent's control socket and serves it on the control thread.
 //
-// The door is a socket pair. A client takes one end with pidfd_getfd and sends another socket over
-// it, which it then uses for its requests (agent_protocol/protocol.h). The door has no name, and
-// CRIU's image holds no end of it that a restore would have to connect again.
+// The control socket is a socket pair. A client takes one end with pidfd_getfd and sends another
+// socket over it, which it then uses for its requests (agent_protocol/protocol.h). The control
+// socket has no name, and CRIU's image holds no end of it that a restore would have to connect
+// again.
 #pragma once
 
 namespace stasis::agent {
 
-// Makes the door and starts the thread, once in each process that uses a GPU; later calls cost one
-// load. The first call comes from cuInit, so every process that uses the driver has a door. Safe to
-// call from any thread.
+// Creates the control socket and starts the control thread, once in each process that uses a GPU;
+// later calls cost one load. The first call comes from cuInit, so every process that uses the
+// driver has a control socket. Safe to call from any thread.
 void EnsureControl();
 
 // True during a fork, in the forking thread and in the child's handlers, if no other thread was

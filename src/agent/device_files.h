@@ -1,4 +1,4 @@
-// The GPU's files that a forked child inherits from its parent.
+// Replaces the GPU's files that a forked child inherits from its parent.
 #pragma once
 
 #include <cstdint>

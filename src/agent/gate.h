@@ -35,9 +35,9 @@ struct alignas(64) Slot {
 
 struct Thread {
   Slot* slot;
-  // The nesting depth of this thread's calls. The driver may call its own exported functions and so
-  // enter the agent again; only the outermost call passes the gate, or it would wait for itself at
-  // a closed one.
+  // Nesting depth of hooked calls on this thread. The driver may call its own exported functions,
+  // which re-enter the agent. Only the outermost call enters the gate: an inner call that blocked
+  // at a closed gate would deadlock.
   uint32_t depth;
 };
 

@@ -150,7 +150,7 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   return fd;
 }
 
-void KnockIpc(const agent_protocol::Uuid& name) {
+void WakeIpc(const agent_protocol::Uuid& name) {
   sockaddr_un address;
   socklen_t size = AddressOf(name, &address);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

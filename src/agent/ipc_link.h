@@ -40,14 +40,14 @@ int AdmitIpc(int listener, int32_t* pid);
 // Returns a connection to the agent at `place`, or -1 with the reason in *why.
 int ConnectIpc(const IpcPlace& place, const char** why);
 // Wakes the thread that listens at `name`, by a connection.
-void KnockIpc(const agent_protocol::Uuid& name);
+void WakeIpc(const agent_protocol::Uuid& name);
 
 // Names of the listening thread: while it listens, and while its program's memory is away.
 inline constexpr char kIpcThreadName[] = "stasis-ipc";
 inline constexpr char kIpcAwayName[] = "stasis-ipc-away";
-// Returns true if the program at `place` is suspended: its agent does not listen now, but will
-// listen again. The name of the agent's thread shows this, because every process can read it while
-// the agent has no socket.
+// Returns true if the program at `place` is suspended: its agent is not listening, but will listen
+// again. The agent publishes this in the name of its thread, which any process can read without a
+// socket.
 bool IsAway(const IpcPlace& place);
 // After a failed connection: waits, outside of the gate, while the owner is away. Returns true if
 // the caller should ask again. It returns true once even for an owner that was not away, since the

@@ -294,7 +294,7 @@ void PauseIpc() {
   FutexWake(&g_wanted);
   // The thread may be in poll: a connection wakes it, even if the program has closed descriptors.
   for (uint32_t now; (now = g_service.load()) != kOff;) {
-    if (const agent_protocol::Uuid* name = OwnIpcName()) KnockIpc(*name);
+    if (const agent_protocol::Uuid* name = OwnIpcName()) WakeIpc(*name);
     FutexWait(&g_service, now, 10 * 1000000);
   }
   EndIpcAnswers();

@@ -7,7 +7,8 @@
 
 namespace stasis::agent {
 
-// Makes the socket that came through the door the client's, or rejects it while there is a client.
+// Accepts the client whose socket came over the control socket, or rejects it while there is
+// another.
 void AdmitClient(int socket);
 // Returns the client's socket, to be polled, or -1 when there is no client.
 int ClientSocket();

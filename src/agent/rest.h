@@ -1,6 +1,6 @@
-// Quiescing a program: its gate is shut, its submitted work has ended, and no call waits for that
-// work any more. The work may wait for another program's work that is not submitted yet. Then the
-// gates of both programs let calls through in steps, in turns, until no work waits
+// Quiesces a program: shuts its gate, and waits until all submitted work has finished and no call
+// waits for it. The work may depend on work that another program has not submitted yet. In that
+// case the two gates alternately admit a few calls until nothing is pending
 // (gpu_state/close_gates.h).
 //
 // All functions run on the control thread.

@@ -89,14 +89,14 @@ bool Plausible(const HelloReply& hello) {
 Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout) {
   const std::string who = "the agent in process " + process::ToString(pid);
   STASIS_ASSIGN(ipc::SocketPair sockets, ipc::MakeSocketPair());
-  auto knock = [&](const NoteStep& note) -> Result<std::string> {
-    STASIS_ASSIGN(AgentHeader header, KnockWithin(pid, sockets.theirs.get(), note));
+  auto send = [&](const NoteStep& note) -> Result<std::string> {
+    STASIS_ASSIGN(AgentHeader header, SendSocketWithin(pid, sockets.theirs.get(), note));
     return ToAnswer(header);
   };
   BoundedOptions options;
   options.keep_fds = {sockets.theirs.get()};
   STASIS_ASSIGN(std::string answer,
-                Annotate(AskBounded(knock, Deadline::In(timeout), options), "finding " + who));
+                Annotate(AskBounded(send, Deadline::In(timeout), options), "finding " + who));
   STASIS_ASSIGN(AgentHeader header, FromAnswer(answer));
   sockets.theirs.Reset();
   STASIS_ASSIGN(AgentClient client, Greet(std::move(sockets.ours), who, timeout));

@@ -46,9 +46,9 @@ bool FindIn(const std::string& bytes, AgentHeader* header) {
 // glibc 2.34 has no wrapper for this system call.
 int PidfdGetfd(int pidfd, int fd) { return int(syscall(438 /* pidfd_getfd */, pidfd, fd, 0)); }
 
-// Returns true for a SOCK_SEQPACKET Unix socket. The program may have replaced the door by another
-// file, which must not be read or written.
-bool IsDoor(int fd) {
+// Returns true for a SOCK_SEQPACKET Unix socket. The program may have replaced the control socket
+// by another file, which must not be read or written.
+bool IsControlSocket(int fd) {
   auto option = [fd](int name) {
     int value = -1;
     socklen_t size = sizeof(value);
@@ -58,21 +58,24 @@ bool IsDoor(int fd) {
 }
 
 // Returns the end of the agent's socket pair that clients use.
-Result<UniqueFd> TakeDoor(process::HostPid pid, const AgentHeader& header, const NoteStep& note) {
-  note("take the agent's door from process " + process::ToString(pid));
+Result<UniqueFd> GetControlSocket(process::HostPid pid, const AgentHeader& header,
+                                  const NoteStep& note) {
+  note("get the agent's control socket of process " + process::ToString(pid));
   UniqueFd pidfd(int(syscall(SYS_pidfd_open, pid.value, 0)));
   if (!pidfd) return FailErrno(errno, "open process " + process::ToString(pid));
-  UniqueFd door(PidfdGetfd(pidfd.get(), header.door_fd));
-  if (!door) {
+  UniqueFd control(PidfdGetfd(pidfd.get(), header.control_fd));
+  if (!control) {
     if (errno == EBADF) {
-      return Fail(Code::kUnavailable, "the program has closed the agent's door");
+      return Fail(Code::kUnavailable, "the program has closed the agent's control socket");
     }
-    return FailErrno(errno, "take the agent's door");
+    return FailErrno(errno, "get the agent's control socket");
   }
-  if (header.door_mark == 0 || !IsDoor(door.get()) || SocketMark(door.get()) != header.door_mark) {
-    return Fail(Code::kUnavailable, "the program has replaced the agent's door by another file");
+  if (header.control_mark == 0 || !IsControlSocket(control.get()) ||
+      SocketMark(control.get()) != header.control_mark) {
+    return Fail(Code::kUnavailable,
+                "the program has replaced the agent's control socket by another file");
   }
-  return door;
+  return control;
 }
 
 }  // namespace
@@ -99,22 +102,22 @@ Result<AgentHeader> ReadAgentHeader(process::HostPid pid, const Deadline& deadli
   return FromAnswer(answer);
 }
 
-Result<AgentHeader> KnockWithin(process::HostPid pid, int socket, const NoteStep& note) {
+Result<AgentHeader> SendSocketWithin(process::HostPid pid, int socket, const NoteStep& note) {
   STASIS_ASSIGN(AgentHeader header, ReadHeaderWithin(pid, note));
-  STASIS_ASSIGN(UniqueFd door, TakeDoor(pid, header, note));
-  switch (SendDoorKnock(door.get(), socket)) {
+  STASIS_ASSIGN(UniqueFd control, GetControlSocket(pid, header, note));
+  switch (SendClientSocket(control.get(), socket)) {
     case Io::kOk:
       return header;
     case Io::kEnd:
-      return Fail(Code::kUnavailable, "the agent has closed its door");
+      return Fail(Code::kUnavailable, "the agent has closed its control socket");
     default:
-      return FailErrno(errno, "send a socket through the agent's door");
+      return FailErrno(errno, "send to the agent's control socket");
   }
 }
 
-Status TouchDoorWithin(process::HostPid pid, const NoteStep& note) {
+Status ProbeControlSocketWithin(process::HostPid pid, const NoteStep& note) {
   STASIS_ASSIGN(AgentHeader header, ReadHeaderWithin(pid, note));
-  STASIS_TRY(TakeDoor(pid, header, note));
+  STASIS_TRY(GetControlSocket(pid, header, note));
   return {};
 }
 
@@ -138,7 +141,7 @@ Result<AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note)
                                             ", Stasis needs version " + std::to_string(kVersion));
     }
     STASIS_ASSIGN(pid_t own, process::ReadInnerPid(pid));
-    if (header.door_fd < 0 || header.pid != own) {
+    if (header.control_fd < 0 || header.pid != own) {
       return Fail(Code::kNotFound, "the agent is loaded, but the program has not used a GPU");
     }
     return header;

@@ -1,4 +1,4 @@
-// Finds the header and the door of the agent in a process.
+// Finds the header and the control socket of the agent in a process.
 #pragma once
 
 #include "agent_protocol/protocol.h"
@@ -11,7 +11,7 @@
 namespace stasis::agent_client {
 
 // Reads and checks the header of the agent inside the process. Returns kNotFound if there is no
-// agent, or if it has no door; kUnimplemented if it uses another protocol version;
+// agent, or if it has no control socket; kUnimplemented if it uses another protocol version;
 // kDeadlineExceeded if the process's memory cannot be read in time.
 Result<agent_protocol::AgentHeader> ReadAgentHeader(
     process::HostPid pid, const Deadline& = Deadline::In(process::kMemoryAnswer));
@@ -19,14 +19,15 @@ Result<agent_protocol::AgentHeader> ReadAgentHeader(
 // Does the same without a deadline. Must run inside AskBounded.
 Result<agent_protocol::AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note);
 
-// Takes the agent's door, sends `socket` through it and returns the header. Must run inside
-// AskBounded: the program may have replaced the door by any file, and even closing that file may
-// block for ever.
-Result<agent_protocol::AgentHeader> KnockWithin(process::HostPid pid, int socket,
-                                                const NoteStep& note);
+// Gets the agent's control socket, sends `socket` over it and returns the header. Must run inside
+// AskBounded: the program may have replaced the control socket by any file, and even closing that
+// file may block for ever.
+Result<agent_protocol::AgentHeader> SendSocketWithin(process::HostPid pid, int socket,
+                                                     const NoteStep& note);
 
-// Takes the door and closes it again, to detect a file that blocks. Must run inside AskBounded.
-Status TouchDoorWithin(process::HostPid pid, const NoteStep& note);
+// Gets the control socket and closes it again, to detect a file that blocks. Must run inside
+// AskBounded.
+Status ProbeControlSocketWithin(process::HostPid pid, const NoteStep& note);
 
 // Converts a header to and from an answer of AskBounded.
 std::string ToAnswer(const agent_protocol::AgentHeader& header);

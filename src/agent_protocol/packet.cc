@@ -138,17 +138,17 @@ uint64_t SocketMark(int socket) {
   return uint64_t(span.tv_sec);
 }
 
-Io SendDoorKnock(int door, int fd) {
+Io SendClientSocket(int control, int fd) {
   const char byte = 1;
-  if (ipc::SendWithDescriptors(door, &byte, 1, &fd, 1, MSG_DONTWAIT) == 1) return Io::kOk;
+  if (ipc::SendWithDescriptors(control, &byte, 1, &fd, 1, MSG_DONTWAIT) == 1) return Io::kOk;
   return errno == EPIPE || errno == ECONNRESET ? Io::kEnd : Io::kError;
 }
 
-int ReceiveDoorKnock(int door) {
+int ReceiveClientSocket(int control) {
   char byte = 0;
   int fds[kMaxBatch];
   const ipc::ReceivedPacket got =
-      ipc::ReceiveWithDescriptors(door, &byte, 1, fds, kMaxBatch, MSG_DONTWAIT);
+      ipc::ReceiveWithDescriptors(control, &byte, 1, fds, kMaxBatch, MSG_DONTWAIT);
   int type = 0;
   socklen_t size = sizeof(type);
   if (got.size == 1 && byte == 1 && got.count == 1 && !got.descriptors_lost &&

@@ -30,9 +30,9 @@ void CloseAll(const int* fds, uint32_t count);
 bool SetSocketMark(int socket, uint64_t mark);
 uint64_t SocketMark(int socket);
 
-// Sends one descriptor with one byte, as a client does through the door. ReceiveDoorKnock returns
-// the descriptor on the agent's side, or -1 if the message was not valid.
-Io SendDoorKnock(int door, int fd);
-int ReceiveDoorKnock(int door);
+// Sends a client's socket with one byte over the control socket. ReceiveClientSocket returns it on
+// the agent's side, or -1 if the message was not valid.
+Io SendClientSocket(int control, int fd);
+int ReceiveClientSocket(int control);
 
 }  // namespace stasis::agent_protocol

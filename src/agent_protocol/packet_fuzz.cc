@@ -1,4 +1,5 @@
-// Fuzzes the packets that an agent receives from an untrusted client, and the message at its door.
+// Fuzzes the packets that an agent receives from an untrusted client, and the message on
+// its control socket.
 #include "agent_protocol/packet.h"
 
 #include "agent_protocol/packet_fuzz.h"
@@ -67,11 +68,11 @@ void Listen(FuzzInput script) {
   }
 }
 
-void Knock(FuzzInput script) {
-  FuzzSockets door;
+void SendToControl(FuzzInput script) {
+  FuzzSockets control;
   Sent sent;
-  if (!SendNext(script, door.theirs.get(), &sent)) return;
-  FuzzCheck(ReceiveDoorKnock(door.ours.get()) < 0);  // /dev/null is not a socket
+  if (!SendNext(script, control.theirs.get(), &sent)) return;
+  FuzzCheck(ReceiveClientSocket(control.ours.get()) < 0);  // /dev/null is not a socket
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stasis::agent_protocol;
   const int free = FreeFds();
   Listen({data, size});
-  Knock({data, size});
+  SendToControl({data, size});
   stasis::FuzzCheck(FreeFds() == free);
   return 0;
 }

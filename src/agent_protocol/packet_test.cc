@@ -158,22 +158,22 @@ TEST_F(Pair, CorruptedPacketsAreRejectedOrWithinBounds) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-TEST_F(Pair, TheDoorAcceptsOneSocketAndNothingElse) {
+TEST_F(Pair, TheControlSocketAcceptsOneSocketAndNothingElse) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   size_t before = OpenDescriptors();
-  ASSERT_EQ(SendDoorKnock(here.get(), ends[0]), Io::kOk);
-  int got = ReceiveDoorKnock(there.get());
+  ASSERT_EQ(SendClientSocket(here.get(), ends[0]), Io::kOk);
+  int got = ReceiveClientSocket(there.get());
   ASSERT_GE(got, 0);
   close(got);
-  ASSERT_EQ(SendDoorKnock(here.get(), null.get()), Io::kOk);
-  EXPECT_EQ(ReceiveDoorKnock(there.get()), -1);
+  ASSERT_EQ(SendClientSocket(here.get(), null.get()), Io::kOk);
+  EXPECT_EQ(ReceiveClientSocket(there.get()), -1);
   char one = 1;
   Raw(&one, 1, 3);
-  EXPECT_EQ(ReceiveDoorKnock(there.get()), -1);
+  EXPECT_EQ(ReceiveClientSocket(there.get()), -1);
   Raw("xyz", 3, 1);
-  EXPECT_EQ(ReceiveDoorKnock(there.get()), -1);
-  EXPECT_EQ(ReceiveDoorKnock(there.get()), -1) << "no message is pending";
+  EXPECT_EQ(ReceiveClientSocket(there.get()), -1);
+  EXPECT_EQ(ReceiveClientSocket(there.get()), -1) << "no message is pending";
   EXPECT_EQ(OpenDescriptors(), before);
   CloseAll(ends, 2);
 }

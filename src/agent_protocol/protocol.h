@@ -300,8 +300,8 @@ union Packet {
 };
 
 // The agent's exported symbol `stasis_agent_header`, aligned to 64 bytes, in the writable mapping
-// of its file. A client reads it from outside (process_vm_readv). The agent has a door if door_fd
-// >= 0.
+// of its file. A client reads it from outside (process_vm_readv). The agent accepts
+// clients if control_fd >= 0.
 inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', 'a',
                                           'g', 'e', 'n', 't', '\r', '\n', 1,   0};
 // Where the memory is, for clients that cannot send a request: a program that CRIU has stopped does
@@ -319,12 +319,12 @@ struct alignas(64) AgentHeader {
   uint16_t version;
   uint16_t size;
   int32_t pid;         // in the process's own pid namespace; in a forked child still the parent's,
-                       // until the child has its own door
-  int32_t door_fd;     // the end of a socket pair that clients take with pidfd_getfd; -1: none
+                       // until the child makes its own control socket
+  int32_t control_fd;  // the end of a socket pair that clients take with pidfd_getfd; -1: none
   uint32_t memory;     // HeaderMemory
-  uint64_t door_mark;  // the seconds of that socket's SO_RCVTIMEO, which identify it: the program
-                       // may have closed it and opened another file. Unlike an inode it survives a
-                       // dump and restore.
+  uint64_t control_mark;  // the seconds of that socket's SO_RCVTIMEO, which identify it: the
+                          // program may have closed it and opened another file. Unlike an inode it
+                          // survives a dump and restore.
   uint8_t build_id[20];
 };
 

@@ -2,14 +2,20 @@
 // calls for a client on the job's machine, not methods of the service.
 //
 // - A job without a terminal: its log is copied to stdout, and signals are forwarded: SIGINT and
-//   SIGQUIT to the job's process group, as a terminal would, others to its root (except SIGWINCH,
-//   SIGCONT and those listed in attach.cc).
+//   SIGQUIT to the job's process group, as a terminal would, others to its root process (except
+//   SIGWINCH, SIGCONT and those listed in attach.cc).
 // - A job with a terminal: keys go to the program, its output is shown, and it gets the window's
 //   size. The local terminal is in raw mode meanwhile.
 //
-// The detach keys, SIGHUP and a closed stdout or terminal detach: the job continues, and the result
-// is 0. With `watch`, or without a terminal on stdin, nothing is sent and other signals detach too.
-// If the job ends, the result is its exit code: 128+n for a signal, 75 if it was dumped.
+// The detach keys, SIGHUP, and a closed stdout or terminal detach; the job continues. With `watch`,
+// and at a job's terminal also if stdin is not a terminal, no input or signal is forwarded, and any
+// other signal detaches too.
+//
+//   result  reason
+//   N       the job exited with code N
+//   128+N   signal N killed the job
+//   75      the job was dumped
+//   0       detached
 #pragma once
 
 #include <functional>

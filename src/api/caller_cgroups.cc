@@ -45,7 +45,7 @@ Result<std::vector<std::string>> CgroupsOfCaller(const std::string& connection,
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != caller.uid) {
-    return FailUnknown("the calling process is not known");
+    return FailUnknown("cannot identify the calling process");
   }
   if (peer.pid <= 0) return FailUnknown("the calling process is in another pid namespace");
   int number = -1;

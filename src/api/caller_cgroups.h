@@ -1,4 +1,4 @@
-// The control groups of the calling process, as the kernel reports them.
+// Finds the control groups of the calling process, as the kernel reports them.
 #pragma once
 
 #include <string>

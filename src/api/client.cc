@@ -437,7 +437,7 @@ Result<bool> Client::Drain(double timeout_s) {
   return Fail(Code::kDeadlineExceeded,
               fmt::format("the daemon is drained, but its process {} has not exited in {} s",
                           daemon.pid, kExitTimeout.count()),
-              fmt::format("No operation is in progress, so `kill -9 {}` can end it; jobs continue",
+              fmt::format("No operation is in progress, so `kill -9 {}` is safe; jobs continue",
                           daemon.pid));
 }
 

@@ -122,7 +122,7 @@ Status CheckContainer(const containers::CheckpointRequest& checkpoint,
   STASIS_ASSIGN(const auto paths, containers::UsualSetupPaths());
   if (UsesGpuDriver(tree) && !containers::IsSetUp(paths)) {
     return Fail(Code::kUnimplemented,
-                "it uses a GPU, and CRIU's configuration does not name the plugin of Stasis: the "
+                "it uses a GPU, and CRIU's configuration does not name Stasis's plugin: the "
                 "runtime's CRIU would fail",
                 "`sudo stasis container setup`, once on each machine");
   }
@@ -239,7 +239,7 @@ Status PutBackAgent(const Call& call, containers::CommandRunner& runner,
 Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
   STASIS_TRY(RefuseOwnOptions(request));
   STASIS_TRY(CheckAbsolute("the log", request.log()));
-  STASIS_TRY(CheckAbsolute("the file for the process id", request.pid_file()));
+  STASIS_TRY(CheckAbsolute("the pid file", request.pid_file()));
   if (!request.new_pidns()) return {};
   return FailUsage("--new-pidns is not for a container: its runtime makes its namespaces");
 }

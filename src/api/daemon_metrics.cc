@@ -50,7 +50,7 @@ constexpr MetricFamily kFamilies[kMetrics] = {
     {"stasis_draining", MetricType::kGauge, "",
      "1 while the daemon is draining and begins no operations"},
     {"stasis_operations_total", MetricType::kCounter, "verb,outcome,code,domain",
-     "Operations that have ended, with the code and domain of a failure"},
+     "Finished operations, by error code and domain"},
     {"stasis_operations_under_way", MetricType::kGauge, "verb", "Operations that have not ended"},
     {"stasis_operation_seconds", MetricType::kHistogram, "verb,outcome", "Duration of operations",
      kSeconds},

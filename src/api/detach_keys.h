@@ -1,4 +1,4 @@
-// The key sequence that detaches from a terminal.
+// Detects the key sequence that detaches from a terminal.
 #pragma once
 
 #include <string>

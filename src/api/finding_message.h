@@ -1,4 +1,4 @@
-// A finding of `stasis check` as a message.
+// Converts a finding of `stasis check` to a message.
 #pragma once
 
 #include "health/findings.h"

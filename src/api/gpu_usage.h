@@ -1,4 +1,4 @@
-// GPU memory of jobs and containers as the driver reports it, for `ps`.
+// Reads the GPU memory of jobs and containers from the driver, for `ps`.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The gRPC metadata that accompanies a call.
+// Names the gRPC metadata that accompanies a call.
 #pragma once
 
 namespace stasis::api {

@@ -1,4 +1,4 @@
-// The part of HTTP that a scraper needs.
+// Implements the part of HTTP that a scraper needs.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The v1 messages of jobs and their checkpoints.
+// Converts jobs and their checkpoints to v1 messages.
 #pragma once
 
 #include "api/gpu_usage.h"

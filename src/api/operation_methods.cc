@@ -255,7 +255,7 @@ Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request
                    operations::RestoreOptions restore;
                    STASIS_ASSIGN(restore.image, FindImage(call.paths, request.source()));
                    STASIS_TRY(CheckAbsolute("the log", request.log()));
-                   STASIS_TRY(CheckAbsolute("the file for the process id", request.pid_file()));
+                   STASIS_TRY(CheckAbsolute("the pid file", request.pid_file()));
                    restore.job = request.job();
                    restore.log = request.log();
                    restore.gpu_map = request.gpu_map();

@@ -29,7 +29,7 @@ Result<std::string> OperationTable::Begin(const Caller& caller, const std::strin
   const size_t most = IsPrivileged(caller) ? kMaxCalls : kMaxCalls - kReservedCalls;
   if (static_cast<size_t>(of_user) >= kMaxCallsOfUser || entries_.size() >= most) {
     return Fail(Code::kResourceExhausted,
-                fmt::format("{} calls of user {} and {} in all are in progress", of_user,
+                fmt::format("too many calls in progress: {} of user {}, {} in total", of_user,
                             caller.account, entries_.size()),
                 "try again when some of them have ended");
   }

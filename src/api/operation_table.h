@@ -1,4 +1,5 @@
-// The calls in progress: their callers, progress and cancellation. Safe to use from any thread.
+// Tracks the calls in progress: their callers, progress and cancellation. Safe to use from any
+// thread.
 #pragma once
 
 #include <condition_variable>

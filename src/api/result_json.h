@@ -1,4 +1,5 @@
-// The result of an operation in JSON, for `--json` (docs/json.md) and for the database of jobs.
+// Converts the result of an operation to JSON, for `--json` (docs/json.md) and the database of
+// jobs.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// The protocol of sd_notify(3), without its library.
+// Implements the client side of sd_notify(3) without its library.
 #pragma once
 
 #include <string>

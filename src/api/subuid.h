@@ -1,4 +1,4 @@
-// Owners of subordinate user ids.
+// Finds the owners of subordinate user ids.
 #pragma once
 
 #include <sys/types.h>

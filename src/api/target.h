@@ -1,4 +1,4 @@
-// The TARGET of a command.
+// Parses the TARGET of a command.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// An error in a request.
+// Reports errors in a request.
 #pragma once
 
 #include <string>

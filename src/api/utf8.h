@@ -1,4 +1,4 @@
-// Text for protobuf, whose strings have to be UTF-8. Paths and arguments need not be.
+// Converts text for protobuf, whose strings must be UTF-8. Paths and arguments need not be.
 #pragma once
 
 #include <string>

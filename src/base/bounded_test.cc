@@ -84,7 +84,7 @@ TEST(Bounded, ADeadChildIsReported) {
 TEST(Bounded, TheErrorNamesTheLastStep) {
   auto answer = AskBounded(
       [](const NoteStep& note) -> Result<std::string> {
-        note("open the door");
+        note("open the file");
         note("read the letter");
         while (true) ::pause();
       },

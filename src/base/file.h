@@ -1,4 +1,4 @@
-// Reading and writing whole files, with one set of rules about durability.
+// Reads and writes whole files, with one set of rules about durability.
 #pragma once
 
 #include <sys/stat.h>

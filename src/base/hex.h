@@ -1,4 +1,4 @@
-// Bytes as lower-case hexadecimal text.
+// Converts bytes to and from lower-case hexadecimal text.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// TCP listeners.
+// Opens TCP listeners.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// The directories of Stasis; config/open_paths.h chooses them. There are two roots: one for state
-// that a reboot makes meaningless (journals, locks), one for state that must survive it (jobs,
-// images).
+// The directories that Stasis uses; config/open_paths.h chooses them. There are two roots: one for
+// state that a reboot makes meaningless (journals, locks), one for state that must survive it
+// (jobs, images).
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Memory sizes in user input.
+// Parses memory sizes in user input.
 #pragma once
 
 #include <cstdint>

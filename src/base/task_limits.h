@@ -1,4 +1,4 @@
-// The limits on processes and threads. The kernel counts both as tasks.
+// Describes the limits on processes and threads. The kernel counts both as tasks.
 #pragma once
 
 #include <atomic>

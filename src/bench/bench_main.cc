@@ -149,7 +149,7 @@ std::string ReportText(const Measurements& found, const Report& report) {
   text += fmt::format("contents verified after every resume; total time {}\n",
                       FormatSeconds(found.total_s));
   if (!meaningful) {
-    text += "on the software GPU: the times show that it works, not the speed of a GPU\n";
+    text += "run on the software GPU: the times say nothing about a real GPU\n";
   }
   return text;
 }

@@ -89,7 +89,7 @@ Status Bench::CheckRoom() {
                           (soft ? kSoftwareContextBytes : kContextBytes);
   if (on_gpu > found_.gpu.free_bytes) {
     return Fail(Code::kResourceExhausted,
-                fmt::format("GPU {} has {} free, and {} are needed: --size and two contexts",
+                fmt::format("GPU {} has {} free, but --size and two contexts need {}",
                             found_.gpu.index, Mib(found_.gpu.free_bytes), Mib(on_gpu)),
                 "use a smaller --size or another --gpu, or end other programs on this GPU; `stasis "
                 "gpu ls` lists them");
@@ -104,7 +104,7 @@ Status Bench::CheckRoom() {
   STASIS_ASSIGN(uint64_t room, dataplane::RoomIn(store.places().front(), options_.ignore_memory));
   if (room + found_.arena_reserved_bytes < options_.size_bytes) {
     return Fail(Code::kResourceExhausted,
-                fmt::format("{} has room for {}, and the GPU data needs {}",
+                fmt::format("{} has {} free, but the GPU data needs {}",
                             store.places().front().path, Mib(room), Mib(options_.size_bytes)),
                 "use a smaller --size, or --ignore-memory on a machine whose memory grows as it is "
                 "used");

@@ -82,7 +82,7 @@ bool CanPutBack(const store::ImageReader& reader, const store::RequiredFile& fil
 std::string PutBackHint(const store::ImageReader& reader, const store::RequiredFile& file) {
   if (!IsAgentLibrary(file)) return {};
   std::string source = SourceOf(reader, file, AgentSource::kImageToo);
-  if (!source.empty()) return fmt::format("put it back: cp {} {}", source, file.path);
+  if (!source.empty()) return fmt::format("restore it: cp {} {}", source, file.path);
   return fmt::format(
       "this is the agent library of build {}: install the Stasis of this build there",
       HexOfBytes(file.build_id));

@@ -54,7 +54,7 @@ void AddProcess(Services& services, const plan::RecordedProcess& process, Outloo
   auto found = gpu_state::FindSharedMembers(*services.agents, {process}, gpu_state::AwayOptions());
   if (!found) return outlook.refusals.push_back(std::move(found).error());
   for (const std::string& why : found->left_to_driver) {
-    outlook.left_to_driver.push_back(why + ": the driver carries its memory");
+    outlook.left_to_driver.push_back(why + ": the driver saves its memory");
   }
   uint64_t carried = 0;
   for (const gpu_state::GpuShard& shard : found->shards) carried += shard.bytes();

@@ -91,10 +91,10 @@ Status Refuse(Services& services, const std::vector<Rank>& ranks,
       if (shared == rank.gpus.end()) continue;
       return Fail(
           Code::kFailedPrecondition,
-          fmt::format("{} has an NCCL communicator on GPU {}, which process {} of another "
-                      "job uses with NCCL too: if the driver restores contexts of both, they "
-                      "can block each other until both programs are lost",
-                      rank.who, shared->value, neighbour.id.pid.value),
+          fmt::format("process {} of another job also has an NCCL communicator on GPU {}, like {}: "
+                      "if the driver restores contexts of both, they can deadlock, and both "
+                      "programs are lost",
+                      neighbour.id.pid.value, shared->value, rank.who),
           hint + "; STASIS_TRY_NCCL=1 in the environment skips this check (docs/nccl.md)");
     }
   }

@@ -16,7 +16,7 @@ std::function<bool()> cancel_asked;
 using Reading = void (*)(const process::Stat& member, const NoteStep& note);
 
 void ReadAgent(const process::Stat& member, const NoteStep& note) {
-  (void)agent_client::TouchDoorWithin(member.id.pid, [&](const std::string& step) {
+  (void)agent_client::ProbeControlSocketWithin(member.id.pid, [&](const std::string& step) {
     note(fmt::format("{} ({})", step, member.comm));
   });
 }

@@ -153,8 +153,8 @@ bool IsAmong(const process::Stat& stat, const std::vector<process::Stat>& all) {
   return std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.id == stat.id; });
 }
 
-// Returns true for shared servers of Stasis, and for a command of Stasis that runs inside the
-// target and its helpers.
+// Returns true for Stasis's shared servers, and for a Stasis command that runs inside the target,
+// with its helpers.
 bool IsOurProgram(HostPid pid) {
   if (process::IsSharedServer(pid)) return true;
   std::error_code unknown;

@@ -137,7 +137,7 @@ std::string AccountText(const OperationResult& result) {
   }
   if (result.device_bytes() > 0 && !result.phases().empty()) text += CarriedText(result);
   if (!abi::IsHardware(result.driver()) && !result.phases().empty()) {
-    text += "  on the software GPU: the times show that it works, not the speed of a GPU\n";
+    text += "  run on the software GPU: the times say nothing about a real GPU\n";
   }
   for (const auto& note : result.notes()) text += fmt::format("{}: {}\n", result.target(), note);
   return text;

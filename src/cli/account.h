@@ -1,4 +1,4 @@
-// The summary of a dump or restore: each phase with its time, bytes and rate.
+// Formats the account of an operation: each phase with its time, bytes and rate.
 #pragma once
 
 #include <string>

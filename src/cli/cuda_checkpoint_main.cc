@@ -19,8 +19,8 @@ namespace stasis::cli {
 namespace {
 
 // CRIU's CUDA plugin searches the first two KiB of this text for "--action".
-constexpr const char* kHelp =
-    R"(cuda-checkpoint of Stasis )" STASIS_VERSION R"(: the options of NVIDIA's tool of this name.
+constexpr const char* kHelp = R"(Stasis's cuda-checkpoint )" STASIS_VERSION
+                              R"(, with the options of NVIDIA's tool of that name.
 
 Operations:
   --get-state --pid <pid>

@@ -1,4 +1,4 @@
-// The JSON document of a message of the API.
+// Converts a message of the API to JSON.
 #pragma once
 
 #include <google/protobuf/message.h>

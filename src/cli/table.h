@@ -1,4 +1,4 @@
-// Tables for human readers; programs use --json.
+// Formats tables for human readers; programs use --json.
 #pragma once
 
 #include <string>

@@ -87,10 +87,10 @@ Outcome Remove(const Globals& globals, const ContainerOptions& options) {
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
   STASIS_ASSIGN(const auto response, api::RemoveContainerSetup(call, options.ToMessage()));
   PrintResult(globals,
-              Changed(response.criu_config_changed(), "deleted the lines of Stasis in",
-                      "has no lines of Stasis", response.criu_config()) +
-                  Changed(response.cdi_changed(), "deleted", "is not there, or not of Stasis",
-                          response.cdi_file()),
+              Changed(response.criu_config_changed(), "deleted Stasis's lines in",
+                      "has no lines from Stasis", response.criu_config()) +
+                  Changed(response.cdi_changed(), "deleted",
+                          "does not exist, or is not from Stasis", response.cdi_file()),
               MessageJson(response));
   return 0;
 }

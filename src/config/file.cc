@@ -121,7 +121,7 @@ class Parser {
     }
     if (!table_.empty()) key = table_ + "." + key;
     if (IsTable(key))
-      return Mistake(fmt::format("{0} is a table, written as [{0}]", key), kCorrect);
+      return Mistake(fmt::format("{0} is a table: write it as [{0}]", key), kCorrect);
     const auto rows = Rows();
     const auto row =
         std::find_if(rows.begin(), rows.end(), [&](const Row& known) { return known.key == key; });

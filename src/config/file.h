@@ -1,4 +1,4 @@
-// Parser of one configuration file: TOML whose keys must all be in the table of settings.
+// Parses one configuration file: TOML whose keys must all be in the table of settings.
 #pragma once
 
 #include <sys/types.h>

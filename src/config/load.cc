@@ -49,7 +49,8 @@ Status AddVariables(Config& config, const Surroundings& surroundings) {
       Error error = std::move(set).error();
       error.message = fmt::format("{} {}", row.variable, error.message);
       error.hint = fmt::format(
-          "nothing was done; after `unset {}` the configuration file or the default decides ({})",
+          "nothing was done; correct the variable, or `unset {}` to use the value of {} in the "
+          "configuration file, or its default",
           row.variable, row.key);
       return Fail(std::move(error));
     }

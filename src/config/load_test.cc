@@ -214,7 +214,7 @@ TEST_F(LoadTest, AMistakeInAFileGivesOneMessageWithItsLine) {
            Bad{"[helper]\nidle_s.x = 3", "line 2", "there is no key 'helper.idle_s.x'",
                "the nearest is helper.idle_s"},
            Bad{"x = 1", "line 1", "there is no key 'x'", "config show"},
-           Bad{"helper = 3", "line 1", "helper is a table, written as [helper]", "correct"},
+           Bad{"helper = 3", "line 1", "helper is a table: write it as [helper]", "correct"},
            Bad{"[[helper]]\nidle_s = 3\n", "line 1", "a table is written as [helper]", "correct"},
            Bad{"[helper]\nidle_s = 'soon'\n", "line 2",
                "helper.idle_s is 'soon'; it must be a number of", "correct that line"},

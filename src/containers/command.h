@@ -39,10 +39,10 @@ class CommandRunner {
   // string if the program is not found.
   virtual std::string Find(const std::string& program, const std::string& path = "") = 0;
 
-  // Runs a command to its end and searches for argv[0] as Find() does. Returns an error if the
-  // program is not found (kNotFound), if the command does not end in time (kDeadlineExceeded; its
-  // process group is killed), or if it prints more than kMaxOutputBytes (kResourceExhausted). A
-  // command that fails is not an error.
+  // Runs a command and waits for it to exit. Looks up argv[0] as Find() does. Returns an error if
+  // the program is not found (kNotFound), if the command does not exit in time (kDeadlineExceeded;
+  // its process group is killed), or if it prints more than kMaxOutputBytes (kResourceExhausted). A
+  // non-zero exit status is not an error.
   virtual Result<CommandOutput> Run(const std::vector<std::string>& argv,
                                     const CommandOptions& options) = 0;
 };

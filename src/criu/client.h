@@ -121,8 +121,8 @@ class Session final : public CriuSession {
                                const std::map<int, int>& extra_fds = {});
   // For a CRIU started by another process. `criu` may be 0 if the pid is unknown.
   static Session OverSocket(UniqueFd socket, process::HostPid criu = {});
-  // For a CRIU in another pid namespace that made the socket pair itself: see inside.h. Process ids
-  // in requests, notifications and answers are still those of this namespace.
+  // For a CRIU in another pid namespace, which created the socket pair itself (see inside.h). All
+  // pids in requests, notifications and answers are still those of the caller's namespace.
   static Result<Session> Inside(UniqueFd socket);
 
   Status Dump(const DumpRequest& request, const NotifyHandler& handler,

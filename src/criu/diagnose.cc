@@ -51,6 +51,7 @@ struct Row {
   const char* hint;
   Code code;
 };
+constexpr char kRestoreFile[] = "Restore the file to its state at the time of the dump.";
 constexpr Row kTable[] = {
     // ---- restore: conflicts
     {"Can't fork for (\\d+): File exists", "the process id $1 is taken",
@@ -67,12 +68,12 @@ constexpr Row kTable[] = {
      "the program's process ids collide with those of the restoring session ($1)",
      "Restore it from another session, e.g. with `setsid`.", Code::kAlreadyExists},
     {"Can't open file (.*?)(?: on restore)?: No such file or directory", "the file /$1 is missing",
-     "Put the file back in its state at the dump.", Code::kFailedPrecondition},
+     kRestoreFile, Code::kFailedPrecondition},
     {"File (.*) has bad size (\\d+) \\(expect (\\d+)\\)",
-     "the file /$1 has changed since the dump: it has $2 bytes, but had $3",
-     "Put the file back in its state at the dump.", Code::kFailedPrecondition},
+     "the file /$1 has changed since the dump: it has $2 bytes, but had $3", kRestoreFile,
+     Code::kFailedPrecondition},
     {"File (.*) has bad (?:build-ID|mode).*", "the file /$1 has changed since the dump",
-     "Put the file back in its state at the dump.", Code::kFailedPrecondition},
+     kRestoreFile, Code::kFailedPrecondition},
     {"Can't bind inet socket.*: (Address already in use)",
      "the program's address or port is not available: $1",
      "End the process that listens there. Ports of closed connections become free after a minute.",
@@ -181,7 +182,7 @@ constexpr Row kTable[] = {
     {".*: Disk quota exceeded", "the disk quota is used up",
      "Free disk space, or dump to another folder with -d DIR.", Code::kResourceExhausted},
     {".*: Cannot allocate memory", "there is not enough memory", "", Code::kResourceExhausted},
-    {".*: File too large", "a limit on the size of files was reached",
+    {".*: File too large", "a file size limit was exceeded",
      "Raise the limit of the command or of the daemon (`ulimit -f`).", Code::kResourceExhausted},
     {".*: Too many open files", "a limit on open files was reached",
      "Raise the limit of the command or of the daemon (`ulimit -n`).", Code::kResourceExhausted},

@@ -1,4 +1,4 @@
-// Options of a dump or restore, and their translation to CRIU's.
+// Defines the options of a dump or restore, and translates them to CRIU's.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@
 /* An environment variable of the action script: the descriptor of the plugin's connection in CRIU.
  */
 #define STASIS_CRIU_LEASE "STASIS_CRIU_LEASE"
-/* The folder in CRIU's image folder that holds the GPU data: an image of Stasis. */
+/* The folder in CRIU's image folder that holds the GPU data: a Stasis image. */
 #define STASIS_CRIU_FOLDER "stasis"
 
 /* An environment variable of CRIU at a restore: "OLD=NEW,…" as for `stasis restore --gpu-map`. */

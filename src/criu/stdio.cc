@@ -81,8 +81,8 @@ bool IsLog(const Scan& scan, const ScannedFd& fd) {
   return S_ISREG(fd.info.st_mode) && FileId::Of(fd.info) == scan.log;
 }
 
-// Returns true if a process of the tree also reads the file. CRIU replaces all descriptors of a
-// name by one replacement, which cannot be read.
+// Returns true if a process of the tree also reads the file. CRIU substitutes one descriptor for
+// all descriptors with the same name, and that one is write-only.
 bool IsRead(const Scan& scan, const ScannedFd& fd) {
   return std::any_of(scan.fds.begin(), scan.fds.end(), [&](const ScannedFd& other) {
     return other.Readable() && FileId::Of(other.info) == FileId::Of(fd.info);

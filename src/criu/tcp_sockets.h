@@ -1,4 +1,4 @@
-// The kernel's TCP sockets of one port (sock_diag), including those that no process has open.
+// Lists the kernel's TCP sockets of one port (sock_diag), including those that no process has open.
 #pragma once
 
 #include <linux/inet_diag.h>

@@ -1,4 +1,4 @@
-// Connections between unix sockets, from the kernel's sock_diag.
+// Reads the connections between unix sockets from the kernel's sock_diag.
 #pragma once
 
 #include <cstdint>

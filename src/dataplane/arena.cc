@@ -41,20 +41,20 @@ tl::unexpected<Error> NoRoom(const ArenaPlace& place, uint64_t needed, uint64_t 
     const process::MemoryLeft group = process::MemoryLeftInControlGroups({::getpid()});
     if (group.beyond_reserve() < needed) {
       return Fail(Code::kResourceExhausted,
-                  fmt::format("{} of host memory are needed for the GPU's data, and this command's "
-                              "control group has {} left ({})",
+                  fmt::format("{} of host memory are needed for the GPU's data, but this command's "
+                              "control group has only {} left ({})",
                               Gib(needed), Gib(group.beyond_reserve()), group.limit_file),
                   "run the command in a control group with a higher limit, free memory (`stasis "
                   "arena free`), or name a folder on disk with --spill");
     }
   }
-  return Fail(Code::kResourceExhausted,
-              fmt::format("{} of {} are needed for the GPU's data, and {} has {} free", Gib(needed),
-                          place.in_memory() ? "host memory" : "disk", place.path, Gib(free)),
-              place.in_memory()
-                  ? "free memory (`stasis arena free`), or name a folder on disk with "
-                    "--spill"
-                  : "name another folder");
+  return Fail(
+      Code::kResourceExhausted,
+      fmt::format("{} of {} are needed for the GPU's data, but {} has only {} free", Gib(needed),
+                  place.in_memory() ? "host memory" : "disk", place.path, Gib(free)),
+      place.in_memory() ? "free memory (`stasis arena free`), or name a folder on disk with "
+                          "--spill"
+                        : "name another folder");
 }
 
 }  // namespace

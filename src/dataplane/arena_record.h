@@ -1,5 +1,5 @@
 // The record of an arena file: its owner and layout. It is written after the data, so that
-// suspended data survives all processes of Stasis and an interrupted write is recognised.
+// suspended data survives all Stasis processes and an interrupted write is recognised.
 //
 //   offset  bytes  little-endian
 //        0      8  "STASISAR"

@@ -29,9 +29,10 @@ struct MoverOptions {
   std::string library;  // driver library; empty: the loader's search
   int inherit_fd = -1;  // held open by the mover while it works for this client, as in the device
                         // helper
-  // How long an idle mover stays, with its context and registered memory; 0: until its client ends.
+  // Idle time after which a mover exits and releases its context and registered memory; 0: it exits
+  // with its client.
   std::chrono::milliseconds idle_timeout{0};
-  // With idle_timeout: the directory in which later commands find it; empty: it ends with its
+  // With idle_timeout: the directory in which later commands find it; empty: it exits with its
   // client.
   std::string resident_dir;
   // Time limit for the exit of a killed mover.

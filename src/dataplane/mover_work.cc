@@ -196,8 +196,8 @@ Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
     reply.second = now.free_bytes;
     if (needed > now.free_bytes) {
       return Fail(Code::kResourceExhausted,
-                  fmt::format("{} of GPU memory are needed on {}, and {} are free", Mib(needed),
-                              options_.gpu, Mib(now.free_bytes)),
+                  fmt::format("{} needs {} of GPU memory, but only {} is free", options_.gpu,
+                              Mib(needed), Mib(now.free_bytes)),
                   "free memory on this GPU, or choose another one with --gpu-map");
     }
   }

@@ -1,4 +1,4 @@
-// The environment of processes that load the GPU driver.
+// Builds the environment of processes that load the GPU driver.
 #pragma once
 
 #include <string>

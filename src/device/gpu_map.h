@@ -1,4 +1,4 @@
-// The option --gpu-map OLD=NEW,…: the replacement of GPUs at a restore.
+// Parses the option --gpu-map OLD=NEW,…, which replaces GPUs at a restore.
 #pragma once
 
 #include <string_view>

@@ -70,12 +70,12 @@ struct Rule {
 };
 constexpr const char* kNccl = "uses an active NCCL communicator";
 constexpr const char* kNcclHint =
-    "start it with `stasis run`, whose agent carries the memory that NCCL shares, or with "
+    "start it with `stasis run`, whose agent saves the memory that NCCL shares, or with "
     "NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0: the driver cannot restore memory that NCCL maps from "
     "other processes";
 constexpr const char* kNcclAgentsHint =
-    "start it with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0 in its environment: the driver alone "
-    "can then carry its memory";
+    "start it with NCCL_P2P_DISABLE=1 NCCL_CUMEM_ENABLE=0 in its environment; the driver can then "
+    "save its memory without the agent";
 constexpr const char* kFabricHint = "the driver cannot checkpoint fabric memory";
 constexpr Rule kRules[] = {
     // The proxy of a communicator, through which NCCL passes descriptors of exported memory (since

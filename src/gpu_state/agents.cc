@@ -33,7 +33,7 @@ Result<std::unique_ptr<agent_client::AgentLink>> FindAgent(agent_client::Agents&
 
 std::string WhyNotShared(const agent_protocol::HelloReply& hello) {
   if (hello.blockers != 0) {
-    return hello.blocker_text[0] != '\0' ? hello.blocker_text : "its agent cannot carry its memory";
+    return hello.blocker_text[0] != '\0' ? hello.blocker_text : "its agent cannot save its memory";
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// Options and result of taking GPU memory away.
+// Options and result of saving and releasing GPU memory.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ struct AwayOptions {
   bool ignore_memory = false;
   // Leaves all memory to the driver, also in programs with an agent.
   bool driver_alone = false;
-  // Leaves the stack limits of contexts as they are, so the driver has more to save. For
-  // comparison.
+  // Does not lower the stack limits of contexts, so the driver saves more data. For benchmarks
+  // only.
   bool keep_stack_limits = false;
   // suspend, dump: assume that processes without an agent share no GPU memory (unseen_sharing.h).
   bool assume_unshared = false;

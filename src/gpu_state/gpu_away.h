@@ -43,9 +43,9 @@ struct GpuBack {
   SharedResume* shared = nullptr;
   device::GpuMap map;
   uint64_t driver_bytes = 0;  // for the account
-  // Only for a restore: the phases that create the programs, in order, and the phase that fills the
-  // arenas. Both run in parallel with the load. The programs' phases fill in `processes`; until
-  // then `driver_bytes_by_gpu` has the memory that the driver will need.
+  // Only for a restore. `programs` create the programs, in order, and fill in `processes`;
+  // `data_read` fills the arenas. Both run in parallel with the load. Until `processes` is filled
+  // in, `driver_bytes_by_gpu` gives the memory that the driver will need.
   std::vector<plan::Phase> programs = {};
   std::optional<plan::Phase> data_read = {};
   std::map<device::GpuUuid, uint64_t> driver_bytes_by_gpu = {};

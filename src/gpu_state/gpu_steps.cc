@@ -247,7 +247,7 @@ const Step* FindStep(ProcessState now, ProcessState goal) {
 
 Error PartlyResumed() {
   Error error{Code::kInternal};
-  error.message = "a part of its GPU memory was returned: the driver alone cannot suspend it again";
+  error.message = "a part of its GPU memory was restored: the driver alone cannot suspend it again";
   error.hint = "`stasis recover` finishes the resume";
   return error;
 }

@@ -18,7 +18,7 @@ Status CheckHostMemory(uint64_t bytes, process::HostPid pid) {
   }
   if (available >= bytes) return {};
   return Fail(Code::kResourceExhausted,
-              fmt::format("{} MiB of host memory are needed, and {} MiB are {}", bytes >> 20,
+              fmt::format("{} MiB of host memory are needed, but only {} MiB are {}", bytes >> 20,
                           available >> 20, where),
               "free memory, or use --ignore-memory on a machine whose memory grows as it is used");
 }

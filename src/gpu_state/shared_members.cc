@@ -61,7 +61,7 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
       return Fail(Code::kUnimplemented,
                   why +
                       ", and the driver alone could not restore memory that an earlier resume "
-                      "returned");
+                      "recreated");
     }
     found.left_to_driver.push_back(fmt::format("process {}: {}", process.id.pid.value, why));
     return CheckSurvivesDriver(process.id);
@@ -72,9 +72,9 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
   if (hello.state != agent_protocol::State::kOpen) {
     return Fail(Code::kFailedPrecondition,
                 hello.state == agent_protocol::State::kReleased
-                    ? "its memory was released and has not been returned"
-                    : "its memory was returned, but its stack limits were not: it does not run",
-                fmt::format("`stasis resume {}` returns what is missing", process.id.pid.value));
+                    ? "its GPU memory was released and has not been restored"
+                    : "its GPU memory was restored, but its stack limits were not: it does not run",
+                fmt::format("`stasis resume {}` restores what is missing", process.id.pid.value));
   }
   // The driver's checkpoint of these would succeed, and its restore would not.
   constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
@@ -85,11 +85,11 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
         "all processes that share it must be started with the agent (`stasis run`); with NCCL, "
         "NCCL_NVLS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 in its environment avoids it");
   }
-  if (options.driver_alone) return leave("the driver was chosen to carry everything");
+  if (options.driver_alone) return leave("the driver was chosen to save everything");
   if (process.initial == ProcessState::kLocked) return leave("the driver has it locked");
   if (std::string why = WhyNotShared(hello); !why.empty()) return leave(why);
   if (hello.range_count == 0 && hello.ipc_ranges == 0 && !options.keep_context) {
-    return leave("its agent has no memory to carry");
+    return leave("its agent has no memory to save");
   }
   STASIS_TRY(CheckDescriptorsFit(process.id, hello));
   STASIS_ASSIGN(auto credentials, process::ReadCredentials(process.id.pid));

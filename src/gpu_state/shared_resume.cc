@@ -401,7 +401,7 @@ Status OpenGate(agent_client::Agents& agents, const process::ProcessId& id) {
   Error error = std::move(open).error();
   if (agent_client::IsOutOfMemory(error)) error.code = Code::kResourceExhausted;
   error.context.clear();
-  error.message = "its memory was returned but it does not run: " + error.message;
+  error.message = "its memory was restored but it does not run: " + error.message;
   error.hint = fmt::format(
       "free memory on its GPU (`stasis gpu ls`): its agent keeps retrying, and `stasis resume {}` "
       "retries at once",

@@ -38,7 +38,8 @@ Status ForgetSuspended(const Paths& paths, const process::ProcessId& id);
 // Records that the state of a process was moved by `map`. Called before the driver checkpoints the
 // process again, because the driver will then have its state on the new GPUs.
 Status RecordMove(const Paths& paths, const process::ProcessId& id, const device::GpuMap& map);
-// Converts `map` to the one that the driver needs, for which the process may be on other GPUs.
+// Converts the user's `map` to the driver's. They differ after a failed move: the user's map names
+// the GPUs that the process was suspended on, but the driver now has its state on others.
 device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
                             const device::GpuMap& map);
 // Returns kFailedPrecondition if the driver has the state of the process on other GPUs than its

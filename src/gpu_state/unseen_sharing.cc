@@ -75,7 +75,7 @@ Status CheckSharingSeen(const UnseenProcesses& unseen) {
   }
   std::string hint = "if they share none, use --assume-unshared (docs/compatibility.md)";
   if (!std::all_of(unseen.begin(), unseen.end(), has_agent)) {
-    hint = "start the program with `stasis run`, whose agent detects and carries it; or " + hint;
+    hint = "start the program with `stasis run`, whose agent detects and saves it; or " + hint;
   }
   return Fail(Code::kUnimplemented, std::move(what), std::move(hint));
 }

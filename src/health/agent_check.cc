@@ -68,7 +68,7 @@ Result<std::string> ReadLine(int fd, const Deadline& deadline) {
     }
     char c;
     if (TEMP_FAILURE_RETRY(::read(fd, &c, 1)) != 1) {
-      return Fail(Code::kUnavailable, "a test program with the agent died at its start");
+      return Fail(Code::kUnavailable, "a test program with the agent died when it started");
     }
     line += c;
   }
@@ -97,8 +97,8 @@ Result<Finding> Ask(const Machine& machine) {
   }
   if (!machine.options.full) {
     return Finding::Of("agent", Level::kOk,
-                       "a program and the driver start with the agent; --full also checks that it "
-                       "answers: " +
+                       "a program starts and the driver initialises with the agent loaded; --full "
+                       "also checks that the agent answers: " +
                            library);
   }
   STASIS_ASSIGN(auto client, agent_client::AgentClient::Find({pid}, machine.options.patience));

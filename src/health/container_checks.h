@@ -1,4 +1,4 @@
-// Observations about container runtimes as findings.
+// Reports observations about container runtimes as findings.
 #pragma once
 
 #include "containers/inspect.h"

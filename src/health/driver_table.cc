@@ -11,12 +11,12 @@ namespace {
 // driver 580 (docs/measurements/).
 constexpr DriverAbility kAbilities[] = {
     {12040, "550", "checkpoints of single processes by NVIDIA's cuda-checkpoint program", ""},
-    {12080, "570", "the checkpoint interface that Stasis uses, with a lock that has a timeout",
+    {12080, "570", "the checkpoint interface that Stasis needs, including a lock with a timeout",
      "Stasis can neither suspend nor dump GPU programs, because the driver has no checkpoint "
      "interface"},
     {13000, "580", "resuming and restoring on other GPUs (--gpu-map)",
      "--gpu-map does not work before 580"},
-    {13040, "later", "checkpoint data stored by the caller, which Stasis does not use yet", ""},
+    {13040, "later", "storage of checkpoint data by the caller (not used by Stasis yet)", ""},
 };
 
 std::string Join(int api_version, bool able) {

@@ -1,4 +1,4 @@
-// A helper process and the connection to it, as its client sees it. A helper is a program of Stasis
+// A helper process and the connection to it, as its client sees it. A helper is a Stasis program
 // that serves requests over a SOCK_SEQPACKET socket: the device helper or a mover. A private helper
 // exits with its client. A resident one stays for later commands (resident.h).
 //

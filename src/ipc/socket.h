@@ -1,4 +1,4 @@
-// Unix sockets and packets with descriptors for code that uses Result and UniqueFd.
+// Creates Unix sockets and passes descriptors over them, for code that uses Result and UniqueFd.
 #pragma once
 
 #include <sys/socket.h>

@@ -189,7 +189,7 @@ Result<std::string> AgentToPreload(const Paths& paths, bool without) {
   error.code = Code::kUnimplemented;
   error.hint += (error.hint.empty() ? "" : "; or ") +
                 std::string(
-                    "start it with --no-agent: the driver alone then carries its GPU "
+                    "start it with --no-agent: the driver alone then saves its GPU "
                     "memory, which is slower");
   return Fail(std::move(error).WithContext("cannot start the program under the agent"));
 }

@@ -21,7 +21,7 @@ namespace {
 using process::HostPid;
 using process::Stat;
 
-// Programs of Stasis by file name.
+// File names of Stasis programs.
 constexpr std::string_view kOurPrograms[] = {"stasis",
                                              "stasisd",
                                              "stasis-shim",
@@ -71,7 +71,7 @@ Status RefuseOurs(const Stat& stat) {
       std::end(kOurPrograms)) {
     return {};
   }
-  return Fail(Code::kUnimplemented, Describe(stat) + " is a program of Stasis itself",
+  return Fail(Code::kUnimplemented, Describe(stat) + " is a Stasis program",
               "name the program that it works for");
 }
 
@@ -177,8 +177,8 @@ Status CheckHasOutput(const Job& job, const std::string& what) {
       Code::kFailedPrecondition,
       "cannot " + what + " job " + job.id + ": it was adopted as process " +
           ToString(job.processes->root.pid) +
-          ", which Stasis did not start, so it has neither a log nor a terminal of Stasis",
-      "its output still goes where it was sent at its start; after `stasis dump` and `stasis "
+          ", which Stasis did not start, so Stasis has neither its log nor its terminal",
+      "its output still goes where it went when it started; after `stasis dump` and `stasis "
       "restore` the job has both");
 }
 

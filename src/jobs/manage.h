@@ -1,6 +1,6 @@
 // Adopts a running program that Stasis did not start: it becomes a job with a name. The program is
-// not touched. Until it is restored from an image it has no shim, so its exit code will be lost,
-// and no log or terminal of Stasis.
+// not touched. Until it is restored from an image it has no shim, so Stasis has no exit code, log
+// or terminal of it.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ struct ManageRequest {
 // kInvalidArgument for a thread id or an invalid name; kNotFound if there is no such process;
 // kPermissionDenied if it or a descendant does not belong to the caller; kAlreadyExists if the name
 // is taken, it already belongs to a job, or its tree contains a job; kUnimplemented for init, a
-// kernel thread, a program of Stasis, and this command and its ancestors.
+// kernel thread, a Stasis program, and this command and its ancestors.
 Result<Job> Manage(const Store& store, const ManageRequest& request);
 
 // Returns true for a live process whose name is that of a shim, of any user and store.
 bool IsShim(const process::Stat& stat);
 
-// Rejects this process and its ancestors. A client of the daemon must call this itself, because the
-// daemon does not run below the user's shell.
+// Returns an error if `pid` is the calling process or one of its ancestors. A client of the daemon
+// must call this itself, because the daemon is not a descendant of the user's shell.
 Status CheckNotAbove(process::HostPid pid);
 
 // Returns kFailedPrecondition for an adopted job, because it has no output to `what` ("attach to").

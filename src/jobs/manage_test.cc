@@ -153,7 +153,7 @@ TEST_F(ManageTest, ProcessOfAJobIsRejected) {
   ASSERT_EQ(tree->members.size(), 2u);
   EXPECT_REFUSED(Adopt(started.root.pid), 7, "is in job job already");
   EXPECT_REFUSED(Adopt(tree->members[1].id.pid), 7, "is in job job already");
-  EXPECT_REFUSED(Adopt(started.shim.pid), 5, "is a program of Stasis itself");
+  EXPECT_REFUSED(Adopt(started.shim.pid), 5, "is a Stasis program");
 }
 
 TEST_F(ManageTest, TreeThatContainsAJobIsRejected) {

@@ -285,7 +285,7 @@ TEST_F(RestoreTest, StarterKilledBeforeTheCommitLeavesNothing) {
     EXPECT_EQ(Look("a").state, State::kDumped);
   }
 
-  // The job is unharmed.
+  // The failed restores did not change the job: it can still be restored.
   apart_ = false;
   auto restoring = Restore();
   ASSERT_OK(restoring);

@@ -78,12 +78,12 @@ Status ByHand::Own(const Deadline& deadline) const {
   if (header && (header->memory & agent_protocol::kMemoryTold) == 0) {
     return Fail(
         Code::kUnimplemented,
-        fmt::format("process {} has GPU memory that an earlier resume returned, and its agent "
+        fmt::format("process {} has GPU memory that an earlier resume recreated, and its agent "
                     "is too old to copy it",
                     id_.pid.value),
         fmt::format("use `stasis suspend {}`, which works through the agent", id_.pid.value));
   }
-  const std::string what = "copying memory that an earlier resume returned";
+  const std::string what = "copying memory that an earlier resume recreated";
   STASIS_TRY(Annotate(agent->Close(Left(by), agent_client::AgentLink::Floor::kKeep), what));
   // With the gate closed, no other process can open the memory any more.
   Status done =
@@ -129,13 +129,14 @@ Status ByHand::Checkpoint(const Deadline& deadline) const {
                     id_.pid.value));
   }
   if ((memory & agent_protocol::kMemoryImported) != 0) {
-    return Fail(Code::kFailedPrecondition,
-                fmt::format("process {} has GPU memory that an earlier resume returned; the driver "
-                            "alone could not restore it",
-                            id_.pid.value),
-                fmt::format("use `stasis suspend {0}`, or unlock the process and use `stasis gpu "
-                            "toggle {0}`; both work through its agent",
-                            id_.pid.value));
+    return Fail(
+        Code::kFailedPrecondition,
+        fmt::format("process {} has GPU memory that an earlier resume recreated; the driver "
+                    "alone could not restore it",
+                    id_.pid.value),
+        fmt::format("use `stasis suspend {0}`, or unlock the process and use `stasis gpu "
+                    "toggle {0}`; both work through its agent",
+                    id_.pid.value));
   }
   return device_->Checkpoint(id_.pid, deadline);
 }

@@ -16,15 +16,15 @@ namespace stasis::operations {
 class ByHand {
  public:
   // Returns kNotFound if there is no such process, kUnimplemented if it does not use a GPU, and
-  // kAborted if an operation of Stasis works on it. The arguments must outlive the object.
+  // kAborted if a Stasis operation works on it. The arguments must outlive the object.
   static Result<ByHand> Open(const Paths& paths, device::DeviceControl& device,
                              process::HostPid pid,
                              agent_client::Agents& agents = agent_client::AgentsInProcesses());
 
   const process::ProcessId& id() const { return id_; }
 
-  // Returns true if Stasis has suspended the process, on either path. Only a resume of Stasis can
-  // return its GPU state.
+  // Returns true if Stasis has suspended the process, on either path. Only `stasis resume` can
+  // restore its GPU state.
   Result<bool> IsSuspended() const;
   // Returns true if the GPU memory of the process is in arenas, and so neither on the GPU nor in
   // the process.
@@ -42,7 +42,7 @@ class ByHand {
   // calls Own() first, and unlocks the process if its checkpoint fails.
   Status Toggle(const device::GpuMap& map, const Deadline& deadline) const;
 
-  // Lets the agent copy memory that an earlier resume returned into new memory of the program, at
+  // Lets the agent copy memory that an earlier resume recreated into new memory of the program, at
   // the same addresses, while the program is stopped. The driver could checkpoint the returned
   // memory, which is imported, but not restore it. Returns kResourceExhausted or kUnavailable if
   // the GPU has no room for a copy of the largest piece. Does nothing without an agent. Refuses

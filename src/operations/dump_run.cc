@@ -359,9 +359,9 @@ Phase DumpRun::GpuReturn() {
             STASIS_TRY(ReturnGpu());
             for (const auto& p : operation_.device_processes) {
               if (process::IsAlive(p.id)) continue;
-              return Fail(
-                  Code::kUnavailable,
-                  fmt::format("process {} ended while its GPU was returned", p.id.pid.value));
+              return Fail(Code::kUnavailable,
+                          fmt::format("process {} exited while its GPU state was restored",
+                                      p.id.pid.value));
             }
             has_gpu_ = true;
             if (held_criu_) held_criu_->LetGo();

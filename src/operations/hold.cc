@@ -318,7 +318,7 @@ class HeldHost final : public RestoreHost {
   Status Commit(const Deadline&) override {
     StopWatching();
     if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
-    return Fail(Code::kUnavailable, "CRIU was killed before the program was complete");
+    return Fail(Code::kUnavailable, "CRIU was killed before the program was fully restored");
   }
   // While CRIU lives, the killed processes end only after CRIU has its answer.
   Status Abort(const Deadline&) override {

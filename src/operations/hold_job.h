@@ -16,8 +16,8 @@ namespace stasis::operations {
 // gets a new id.
 const std::string& WantedJob(const RestoreOptions& options, const store::Manifest& manifest);
 
-// Returns true if the job is alive and Stasis has recorded that its GPU memory is away. The job's
-// state in the database is then still "running".
+// Returns true if the job is alive and Stasis has recorded that its GPU memory was saved and
+// released. The job's state in the database is then still "running".
 bool IsSuspended(const Paths& paths, const jobs::Job& job);
 
 // Claims the job with that id, so that no other command restores or deletes it. Returns no value if

@@ -74,7 +74,8 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   if (::getpid() == 1) {
     return Fail(
         Code::kUnimplemented,
-        "stasis is process 1 of this pid namespace: its end would kill the restored program",
+        "stasis is process 1 of this pid namespace: when it exits, the kernel kills the restored "
+        "program",
         "start it from a shell that stays: `sh -c 'stasis restore ... && stasis wait ...'`");
   }
   if (restore.new_pidns && ::geteuid() != 0) {

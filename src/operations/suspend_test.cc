@@ -297,7 +297,7 @@ const Refusal kRefusals[] = {
        world.program.At(1).agent->blockers = agent_protocol::kBlockerUnseenThread;
        world.program.At(1).agent->blocker_text = "no memory to note a call in";
      },
-     Code::kUnimplemented, "that an earlier resume returned"},
+     Code::kUnimplemented, "that an earlier resume recreated"},
     {"TwoProcessesWithoutAgents",
      [](World& world) {
        for (auto& process : world.program.processes()) process->agent.reset();
@@ -305,7 +305,7 @@ const Refusal kRefusals[] = {
      Code::kUnimplemented, "shared GPU memory cannot be detected"},
     {"MemoryReleasedEarlier",
      [](World& world) { world.program.At(2).agent->state = agent_protocol::State::kReleased; },
-     Code::kFailedPrecondition, "has not been returned"},
+     Code::kFailedPrecondition, "has not been restored"},
     {"KeptContextWithoutAgent", [](World& world) { world.program.At(2).agent.reset(); },
      Code::kUnimplemented, "only an agent can save its memory", KeepContext()},
     {"KeptContextOfALockedProcess",

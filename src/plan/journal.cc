@@ -217,8 +217,8 @@ void SweepTemporaries(const Paths& paths) {
 
 enum class Left { kRefuse, kIgnore };
 
-// Fails if another entry has a process or the job of `operation`. `left` determines whether an
-// entry of a killed command counts. `own` is the path of the caller's entry.
+// Fails if another entry names the job or a process of `operation`. With kRefuse, entries of killed
+// commands count too. `own` is the path of the caller's entry, which is skipped.
 Status RefuseOverlap(const Paths& paths, const Operation& operation, Left left,
                      const std::string& own = {}) {
   STASIS_ASSIGN(auto entries, EntryPaths(paths));

@@ -1,4 +1,4 @@
-// Waiting for the end of a process that is not a child.
+// Waits for the end of a process that is not a child.
 #pragma once
 
 #include "base/deadline.h"

@@ -1,4 +1,4 @@
-// Resource limits, placement and rights that a child process inherits.
+// Compares resource limits, placement and privileges, which a child process inherits.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Searches over all processes in /proc.
+// Searches all processes in /proc.
 #pragma once
 
 #include <set>

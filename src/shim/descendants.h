@@ -1,4 +1,4 @@
-// Killing all processes below a subreaper.
+// Kills all processes below a subreaper.
 #pragma once
 
 #include <sys/types.h>

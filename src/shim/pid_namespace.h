@@ -1,4 +1,4 @@
-// Creation of the shim's process, which may be the init process of a new pid namespace.
+// Creates the shim's process, which may be the init process of a new pid namespace.
 #pragma once
 
 #include <sys/types.h>

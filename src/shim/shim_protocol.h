@@ -86,7 +86,7 @@ inline constexpr int kInputFd = 5;
 //   shim.lock     held by the shim until exit.json exists
 //   terminal      a socket, if the job has a terminal: see terminal_protocol.h
 inline constexpr char kProcessFile[] = "process.json";
-// The job's log below its directory, without --log.
+// Path of the job's log relative to the job's directory, unless --log is given.
 inline constexpr char kOwnLog[] = "/log";
 inline constexpr char kExitFile[] = "exit.json";
 inline constexpr char kExitReserve[] = "exit.json.reserved";

@@ -43,7 +43,7 @@ struct OriginOfFile {
   OriginMac mac;
   Sha256Digest digest;
 };
-// `file` was accepted by OpenEnvelope. Returns nullopt if it has no MAC.
+// Returns the MAC of `file`, or nullopt if it has none. OpenEnvelope must have accepted `file`.
 std::optional<OriginOfFile> ReadOrigin(std::string_view file);
 
 }  // namespace stasis::store

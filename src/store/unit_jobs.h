@@ -23,8 +23,8 @@ class UnitJobs {
   // Adds zeros, which are not in any pack.
   void AddZeros(uint64_t bytes, uint32_t output, uint64_t at);
 
-  // Call it after all units were added. Sorts the jobs in the order of the packs, which is best for
-  // the storage, or of the outputs.
+  // Must be called after all units have been added. Sorts the jobs by pack, for sequential reads,
+  // or by output.
   enum class Order : uint8_t { kPacks, kOutputs };
   void Plan(Order order);
 

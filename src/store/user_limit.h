@@ -1,4 +1,4 @@
-// The disk space that the images of a user occupy, and its limit.
+// Computes the disk space that a user's images occupy, and checks its limit.
 #pragma once
 
 #include <cstdint>

@@ -209,7 +209,7 @@ TEST(Client, AWrongOrderIsRejectedAndChangesNothing) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-TEST(Door, IsMadeAgainAfterTheProgramClosesEverything) {
+TEST(ControlSocket, IsMadeAgainAfterTheProgramClosesEverything) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   ASSERT_EQ(target.Ask("close-descriptors"), "ok");
@@ -224,7 +224,7 @@ TEST(Door, IsMadeAgainAfterTheProgramClosesEverything) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-TEST(Door, AForkedChildHasNone) {
+TEST(ControlSocket, AForkedChildHasNone) {
   Target target({"direct"});
   target.Ask("alloc 20971520");
   auto client = target.Connect();
@@ -240,7 +240,7 @@ TEST(Door, AForkedChildHasNone) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-TEST(Door, NoneWithoutAgentOrBeforeTheGpuIsUsed) {
+TEST(ControlSocket, NoneWithoutAgentOrBeforeTheGpuIsUsed) {
   Target plain({"direct"}, false);
   auto none = plain.Connect();
   ASSERT_FALSE(none.has_value());
@@ -253,35 +253,35 @@ TEST(Door, NoneWithoutAgentOrBeforeTheGpuIsUsed) {
 }
 
 // Any process that may trace the program may send anything; the program must not notice.
-TEST(Door, GarbageIsIgnored) {
+TEST(ControlSocket, GarbageIsIgnored) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
   auto header = agent_client::ReadAgentHeader(target.pid());
   ASSERT_DONE(header);
   UniqueFd process(int(syscall(SYS_pidfd_open, target.pid().value, 0)));
-  UniqueFd door(int(syscall(438, process.get(), header->door_fd, 0)));
-  ASSERT_TRUE(door.valid());
+  UniqueFd control(int(syscall(438, process.get(), header->control_fd, 0)));
+  ASSERT_TRUE(control.valid());
   std::string garbage(5000, 'x');
-  EXPECT_GT(send(door.get(), garbage.data(), garbage.size(), 0), 0);
-  EXPECT_GT(send(door.get(), "\1", 1, 0), 0) << "a knock without a socket";
-  EXPECT_EQ(agent_protocol::SendDoorKnock(door.get(), door.get()), agent_protocol::Io::kOk)
-      << "the door itself";
+  EXPECT_GT(send(control.get(), garbage.data(), garbage.size(), 0), 0);
+  EXPECT_GT(send(control.get(), "\1", 1, 0), 0) << "a message without a socket";
+  EXPECT_EQ(agent_protocol::SendClientSocket(control.get(), control.get()), agent_protocol::Io::kOk)
+      << "the control socket itself";
   int stream[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, stream), 0);
-  EXPECT_EQ(agent_protocol::SendDoorKnock(door.get(), stream[0]), agent_protocol::Io::kOk)
+  EXPECT_EQ(agent_protocol::SendClientSocket(control.get(), stream[0]), agent_protocol::Io::kOk)
       << "not a socket of packets";
-  EXPECT_EQ(agent_protocol::SendDoorKnock(door.get(), process.get()), agent_protocol::Io::kOk)
+  EXPECT_EQ(agent_protocol::SendClientSocket(control.get(), process.get()), agent_protocol::Io::kOk)
       << "not a socket";
   agent_protocol::CloseAll(stream, 2);
   EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
 }
 
-TEST(Door, GarbageFromAClientEndsItsConnection) {
+TEST(ControlSocket, GarbageFromAClientEndsItsConnection) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   target.Ask("fill " + piece + " 4");
-  auto knock = [&] { return Knock(target); };
+  auto connect = [&] { return ConnectSocket(target); };
   auto ends_after = [&](UniqueFd& socket) {
     agent_protocol::Packet packet;
     int fds[agent_protocol::kMaxBatch];
@@ -293,14 +293,14 @@ TEST(Door, GarbageFromAClientEndsItsConnection) {
     return io;
   };
   {
-    UniqueFd socket = knock();
+    UniqueFd socket = connect();
     std::string garbage(70000, 'x');
     EXPECT_GT(send(socket.get(), garbage.data(), garbage.size(), 0), 0);
     EXPECT_EQ(ends_after(socket), agent_protocol::Io::kEnd);
   }
   {
     // A well-formed reply in place of a request, with the gate closed by the previous request.
-    UniqueFd socket = knock();
+    UniqueFd socket = connect();
     agent_protocol::CloseRequest close{};
     close.timeout_ms = 10000;
     agent_protocol::Send(socket.get(), &close, agent_protocol::Type::kClose, sizeof(close), nullptr,
@@ -313,7 +313,7 @@ TEST(Door, GarbageFromAClientEndsItsConnection) {
   }
   {
     // Counts that do not match the content.
-    UniqueFd socket = knock();
+    UniqueFd socket = connect();
     agent_protocol::Ranges ranges{};
     ranges.count = 150;
     ranges.total = 150;

@@ -68,7 +68,7 @@ bool GrowsBeyond(const std::string& path, size_t lines) {
   return false;
 }
 
-TEST(Criu, TheDoorSurvivesADumpAndRestore) {
+TEST(Criu, TheControlSocketSurvivesADumpAndRestore) {
   std::string criu = FindCriu();
   if (criu.empty() || geteuid() != 0) GTEST_SKIP() << "needs CRIU and root";
   prctl(PR_SET_CHILD_SUBREAPER, 1);

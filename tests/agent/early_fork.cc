@@ -43,10 +43,10 @@ void ExpectToEndWell(pid_t child) {
   EXPECT(status == 0);
 }
 
-bool HasADoor() {
+bool HasAControlSocket() {
   auto* header =
       static_cast<stasis::agent_protocol::AgentHeader*>(dlsym(RTLD_DEFAULT, "stasis_agent_header"));
-  return header != nullptr && header->door_fd >= 0 && header->pid == getpid();
+  return header != nullptr && header->control_fd >= 0 && header->pid == getpid();
 }
 
 // The child gets its own agent, although the parent's was still starting.
@@ -61,7 +61,7 @@ void ForkWhileTheAgentStarts() {
   if (child == 0) {
     alarm(20);
     EXPECT(cuInit(0) == CUDA_SUCCESS);
-    EXPECT(HasADoor());
+    EXPECT(HasAControlSocket());
     // Its own fork leaves no lock of the agent held.
     const pid_t grandchild = fork();
     if (grandchild == 0) _exit(0);
@@ -72,7 +72,7 @@ void ForkWhileTheAgentStarts() {
   step.store(kForked);
   ExpectToEndWell(child);
   first.join();
-  EXPECT(HasADoor());
+  EXPECT(HasAControlSocket());
 }
 
 std::string TargetOf(int fd) {

@@ -109,9 +109,9 @@ INSTANTIATE_TEST_SUITE_P(, Exported, ::testing::Values(false, true), [](const au
   return std::string(info.param ? "agent" : "plain");
 });
 
-class ExportedDoors : public ::testing::TestWithParam<const char*> {};
+class ExportedLookups : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(ExportedDoors, AreAllHooked) {
+TEST_P(ExportedLookups, AreAllHooked) {
   Target owner({GetParam()}), importer({GetParam()});
   const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
   const std::string mine = Map(owner, made);
@@ -124,7 +124,8 @@ TEST_P(ExportedDoors, AreAllHooked) {
   EXPECT_EQ(client->hello().ipc_ranges, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(, ExportedDoors, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
+INSTANTIATE_TEST_SUITE_P(, ExportedLookups,
+                         ::testing::Values("direct", "dlsym", "lookup", "cudart"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Files may come from any process.

@@ -58,10 +58,10 @@ long ProcessorTime(const std::filesystem::path& thread) {
   return user + system;
 }
 
-class IpcDoors : public ::testing::TestWithParam<const char*> {};
+class IpcLookups : public ::testing::TestWithParam<const char*> {};
 
 // Sharing in both directions, at all sizes, inside a slab and separately allocated.
-TEST_P(IpcDoors, TwoProcessesShareMemory) {
+TEST_P(IpcLookups, TwoProcessesShareMemory) {
   Target owner({GetParam()}), importer({GetParam()});
   for (const char* bytes : {"4096", "3000000", "20971520", "2097152"}) {
     SCOPED_TRACE(bytes);
@@ -172,7 +172,7 @@ TEST(Ipc, MemorySharedByTheDriverIsABlocker) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-TEST_P(IpcDoors, AnEventOrdersTwoProcesses) {
+TEST_P(IpcLookups, AnEventOrdersTwoProcesses) {
   Target owner({GetParam()}), importer({GetParam()});
   const std::string handle = owner.Ask("ipc-share-event");
   ASSERT_EQ(importer.Ask("ipc-open-event " + handle), "ok");
@@ -197,7 +197,7 @@ TEST_P(IpcDoors, AnEventOrdersTwoProcesses) {
   EXPECT_EQ(importer.Ask("ipc-wait 0"), "0");
 }
 
-INSTANTIATE_TEST_SUITE_P(, IpcDoors, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
+INSTANTIATE_TEST_SUITE_P(, IpcLookups, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Both programs are processes of one job; their memory is removed and restored elsewhere.

@@ -26,9 +26,9 @@ bool FreeBecomes(size_t bytes) {
   return FreeBytes() == bytes;
 }
 
-class PoolDoors : public ::testing::TestWithParam<const char*> {};
+class PoolLookups : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PoolDoors, ContentsSurviveACheckpoint) {
+TEST_P(PoolLookups, ContentsSurviveACheckpoint) {
   UseGpu();
   Target target({GetParam()});
   const size_t outside = FreeBytes();
@@ -74,7 +74,8 @@ TEST_P(PoolDoors, ContentsSurviveACheckpoint) {
   EXPECT_TRUE(FreeBecomes(outside)) << outside << " " << FreeBytes();
 }
 
-INSTANTIATE_TEST_SUITE_P(Agent, PoolDoors, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
+INSTANTIATE_TEST_SUITE_P(Agent, PoolLookups,
+                         ::testing::Values("direct", "dlsym", "lookup", "cudart"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Unfinished work in one stream still uses memory that was freed there.

@@ -176,13 +176,13 @@ bool SaysItShares(const Target& target) {
   return header && (header->memory & agent_protocol::kMemoryShared) != 0;
 }
 
-UniqueFd Knock(Target& target) {
+UniqueFd ConnectSocket(Target& target) {
   auto header = agent_client::ReadAgentHeader(target.pid());
   UniqueFd process(int(syscall(SYS_pidfd_open, target.pid().value, 0)));
-  UniqueFd door(int(syscall(438 /* pidfd_getfd */, process.get(), header->door_fd, 0)));
+  UniqueFd control(int(syscall(438 /* pidfd_getfd */, process.get(), header->control_fd, 0)));
   int ends[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  agent_protocol::SendDoorKnock(door.get(), ends[1]);
+  agent_protocol::SendClientSocket(control.get(), ends[1]);
   close(ends[1]);
   return UniqueFd(ends[0]);
 }

@@ -86,7 +86,7 @@ class Hold {
 bool SaysItShares(const Target& target);
 
 // Connects without AgentClient, for input that it never sends.
-UniqueFd Knock(Target& target);
+UniqueFd ConnectSocket(Target& target);
 
 // Returns the free memory of the software GPU.
 size_t FreeBytes();

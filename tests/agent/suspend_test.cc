@@ -29,9 +29,9 @@ void ExpectIntact(Target& target, const std::vector<std::string>& pieces) {
   }
 }
 
-class Doors : public ::testing::TestWithParam<const char*> {};
+class Lookups : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Doors, MemoryStaysAliveInTheReceiversDescriptors) {
+TEST_P(Lookups, MemoryStaysAliveInTheReceiversDescriptors) {
   Target target({GetParam()});
   std::vector<std::string> pieces = FillAll(target);
   auto client = target.Connect();
@@ -49,7 +49,7 @@ TEST_P(Doors, MemoryStaysAliveInTheReceiversDescriptors) {
   ExpectIntact(target, pieces);
 }
 
-TEST_P(Doors, MemoryIsRestoredAfterACheckpoint) {
+TEST_P(Lookups, MemoryIsRestoredAfterACheckpoint) {
   Target target({GetParam()});
   std::vector<std::string> pieces = FillAll(target);
   for (int round = 0; round < 3; ++round) {
@@ -86,7 +86,7 @@ TEST_P(Doors, MemoryIsRestoredAfterACheckpoint) {
   ExpectIntact(target, {});
 }
 
-INSTANTIATE_TEST_SUITE_P(Agent, Doors, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
+INSTANTIATE_TEST_SUITE_P(Agent, Lookups, ::testing::Values("direct", "dlsym", "lookup", "cudart"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The program's own handles: kept, and released while mapped.
@@ -243,7 +243,7 @@ class HalfAResume : public ::testing::Test {
 
 TEST_F(HalfAResume, IsDroppedWhenItsClientDisconnects) {
   {
-    UniqueFd socket = Knock(target_);
+    UniqueFd socket = ConnectSocket(target_);
     auto fds = PutBack(taken_, bytes_);
     ASSERT_EQ(MapFirstBatch(socket, taken_, fds), agent_protocol::Outcome::kOk);
   }
@@ -269,7 +269,7 @@ TEST_F(HalfAResume, IsDroppedWhenARangeCannotBeMapped) {
 }
 
 TEST_F(HalfAResume, IsDroppedWhenAnotherMapBegins) {
-  UniqueFd socket = Knock(target_);
+  UniqueFd socket = ConnectSocket(target_);
   auto fds = PutBack(taken_, bytes_);
   for (int round = 0; round < 2; ++round) {
     ASSERT_EQ(MapFirstBatch(socket, taken_, fds), agent_protocol::Outcome::kOk)

@@ -387,7 +387,7 @@ int main(int argc, char** argv) {
   using namespace target;  // NOLINT: its parts
   if (argc < 2) return 2;
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  ThroughDoor(argv[1]);
+  UseLookup(argv[1]);
   MUST(cuInit(0));
   MUST(cuDevicePrimaryCtxRetain(&primary, 0));
   MUST(cuCtxSetCurrent(primary));

@@ -22,8 +22,8 @@ void Must(CUresult r, const char* what) {
 
 using Runtime = int (*)(const char*, void**, unsigned, unsigned long long, unsigned*);
 
-void ThroughDoor(const std::string& door) {
-  if (door == "direct") {
+void UseLookup(const std::string& way) {
+  if (way == "direct") {
 #define DIRECT(symbol, name) api.symbol = &::stasis::cuda::symbol;
     FUNCTIONS(DIRECT)
     return;
@@ -32,7 +32,7 @@ void ThroughDoor(const std::string& door) {
   if (driver == nullptr) Die(dlerror(), 0);
   auto* ask = reinterpret_cast<fn::cuGetProcAddress_v2*>(dlsym(driver, "cuGetProcAddress_v2"));
   Runtime runtime = nullptr;
-  if (door == "cudart") {
+  if (way == "cudart") {
     void* cudart = dlopen(getenv("SOFTGPU_CUDART"), RTLD_NOW | RTLD_LOCAL);
     if (cudart == nullptr) Die(dlerror(), 0);
     runtime = reinterpret_cast<Runtime>(dlsym(cudart, "cudaGetDriverEntryPointByVersion"));
@@ -42,9 +42,9 @@ void ThroughDoor(const std::string& door) {
     CUdriverProcAddressQueryResult status{};
     unsigned found = 0;
     // Version 12000, which has cuCtxCreate without parameters.
-    if (door == "dlsym") address = dlsym(driver, symbol);
-    if (door == "lookup") ask(name, &address, 11080, 0, &status);
-    if (door == "cudart") runtime(name, &address, 11080, 0, &found);
+    if (way == "dlsym") address = dlsym(driver, symbol);
+    if (way == "lookup") ask(name, &address, 11080, 0, &status);
+    if (way == "cudart") runtime(name, &address, 11080, 0, &found);
     if (strcmp(symbol, "cuCtxCreate_v2") == 0) address = dlsym(driver, symbol);
     if (address == nullptr) Die(symbol, 0);
     return address;

@@ -82,6 +82,6 @@ void Must(CUresult r, const char* what);
 #define MUST(call) Must(api.call, #call)
 
 // Fills `api`: "direct", "dlsym", "lookup" (cuGetProcAddress) or "cudart".
-void ThroughDoor(const std::string& door);
+void UseLookup(const std::string& way);
 
 }  // namespace target

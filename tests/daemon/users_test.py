@@ -296,7 +296,7 @@ def nccl_beside_another_user(fixture: DaemonFixture):
     hers = alice.home / "state" / "data" / "jobs" / "hers" / "log"
     wait_until(lambda: hers.exists() and "READY" in hers.read_text(), 60, "hers is not ready")
     command = fixture.world.stasis("suspend", "roots", expect=7)
-    demand("another job uses with NCCL too" in command.err, f"{command}")
+    demand("of another job also has an NCCL communicator" in command.err, f"{command}")
     alice.stasis("suspend", "hers")
     alice.stasis("resume", "hers")
     alice.end("hers")

@@ -1,5 +1,5 @@
 """chaos.py --build DIR [--seed N] [--seconds S] [--daemon]: several programs on two GPUs, a random
-command for one or two of them at a time, and at a random moment a process of Stasis is killed,
+command for one or two of them at a time, and at a random moment a Stasis process is killed,
 interrupted or made to fail. After each step `recover` runs; then every program must be in its state
 with its data, or an image of it must be intact. Run it manually for any time: each error that it
 finds deserves a table row or a scenario. The same seed gives the same steps, but not the same

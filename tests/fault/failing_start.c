@@ -1,4 +1,4 @@
-// Preloaded into a program of Stasis. Starting a thread or process then fails as at a limit
+// Preloaded into a Stasis program. Starting a thread or process then fails as at a limit
 // (EAGAIN):
 //   FAILING_START=NAME:N      in programs of this name the Nth start fails
 //   FAILING_START=NAME:N+     the Nth one and all later ones

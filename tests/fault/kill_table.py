@@ -1,4 +1,4 @@
-"""kill_table.py --build DIR [--all] kill | kill-shim: SIGKILL to each process of Stasis in the
+"""kill_table.py --build DIR [--all] kill | kill-shim: SIGKILL to each Stasis process in the
 middle of an operation.
 
 The operation is made to hang at a phase, which defines the moment, or the process is killed as soon

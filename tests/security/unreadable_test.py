@@ -28,7 +28,7 @@ class Unreadable:
         folder.mkdir()
         words = [sys.executable, str(HERE / "programs" / "unreadable.py"), how, str(folder)]
         if how.startswith("fuse"):
-            name = "libstasis-agent.so" if how == "fuse-header" else "door"
+            name = "libstasis-agent.so" if how == "fuse-header" else "socket"
             self.fuse = FuseFile(folder / "mounted", name, bytes(4096))
             words.append(str(self.fuse.path))
         out = folder / "out"
@@ -108,7 +108,7 @@ def run(world):
     world.stasis("gpu", "ls")  # so that the broker is not a child of the programs
     hows = ["header"]
     if pathlib.Path("/dev/fuse").exists():
-        hows += ["fuse-header", "fuse-door"]
+        hows += ["fuse-header", "fuse-socket"]
         restore_ends(world)
     for how in hows:
         program = Unreadable(world, how)

@@ -26,7 +26,7 @@ def demand(condition, what):
 
 
 class Command:
-    """A command of Stasis, running or finished."""
+    """A Stasis command, running or finished."""
 
     def __init__(self, words, env, cwd, **more):
         self.words = [str(word) for word in words]
@@ -113,7 +113,7 @@ class World:
             if name in os.environ:
                 self.env[name] = os.environ[name]
         self.set_gpu(devices, memory)
-        self.last = None  # the last finished command of Stasis
+        self.last = None  # the last finished Stasis command
         self.log = []     # all of them, to be printed after a failure
         self._own = set()  # children that other code waits for
         self._mounts = isolate.mounts()

@@ -1,4 +1,4 @@
-// Open stream captures, and the program's callbacks on driver threads.
+// Tracks open stream captures, and the program's callbacks that run on driver threads.
 #pragma once
 
 #include "agent/cuda/real.h"

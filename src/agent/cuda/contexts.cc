@@ -310,8 +310,8 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
 
 }  // namespace hook
 
-// Creates the door before the driver is initialized, so that a client that finds the process by its
-// use of a GPU also finds the agent.
+// Creates the control socket before the driver is initialized, so that a client that finds the
+// process by its use of a GPU also finds the agent.
 STASIS_EXPORT CUresult cuInit(unsigned flags) {
   if (Bind()) EnsureControl();
   return real::cuInit(flags);

@@ -1,4 +1,4 @@
-// The program's active contexts, and functions that wait for the work in them.
+// Tracks the contexts that the program uses, and waits for the work in them.
 #pragma once
 
 #include "agent/cuda/real.h"

@@ -1,4 +1,4 @@
-// Properties of each device that the program sees, by its ordinal in the program.
+// Caches properties of each device that the program sees, by its ordinal in the program.
 #pragma once
 
 #include "agent/cuda/real.h"

@@ -1,4 +1,4 @@
-// The hook table.
+// Maps the names of driver functions to the agent's hooks.
 #pragma once
 
 #include "agent/cuda/real.h"

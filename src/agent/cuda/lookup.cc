@@ -289,8 +289,9 @@ extern "C" __attribute__((visibility("hidden"))) void* stasis_dlsym(void* handle
     return found;
   }
   if (IsOurs(found)) {
-    // A search through all libraries found the agent first. RTLD_NEXT continues that search behind
-    // the agent, and so finds the same as without it, also when there is no driver.
+    // The caller searched all libraries, and the agent came first. RTLD_NEXT starts after the
+    // agent, so it returns what the program would get without the agent: NULL if there is no
+    // driver.
     void* next = RealDlsym()(RTLD_NEXT, name);
     return next == nullptr ? nullptr : Substitute(name, next);
   }

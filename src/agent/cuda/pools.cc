@@ -72,8 +72,8 @@ bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
   }
 }
 
-// Takes room in a region that is not a slab, for a request of any size. The caller must not hold
-// the mutex.
+// Allocates from an existing region that is not a slab, for a request of any size. The caller must
+// not hold the mutex.
 bool TakeLarge(Pool* pool, uint64_t bytes, CUdeviceptr* out) {
   Lock lock(g_memory_mutex);
   if (!TakeFree(pool, bytes, false, out)) return false;
@@ -81,7 +81,7 @@ bool TakeLarge(Pool* pool, uint64_t bytes, CUdeviceptr* out) {
   return true;
 }
 
-// Takes room without a new region. The caller must not hold the mutex.
+// Allocates from the existing regions only. The caller must not hold the mutex.
 bool TakeRoom(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out) {
   const bool small = bytes < kLarge;
   Lock lock(g_memory_mutex);

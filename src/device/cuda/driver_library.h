@@ -1,4 +1,4 @@
-// Loads libcuda.so.1 with dlopen. No program of Stasis links it, so all programs run on machines
+// Loads libcuda.so.1 with dlopen. No Stasis program links it, so all of them run on machines
 // without it.
 #pragma once
 

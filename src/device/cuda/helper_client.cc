@@ -145,7 +145,7 @@ class HelperClient::Helper {
     if (!ended_) {
       auto sent = ipc::SendPacket(process_.socket(), &request, sizeof request,
                                   {&lock_fd, lock_fd >= 0 ? 1u : 0u}, MSG_DONTWAIT);
-      if (!sent) End("it could not be written to: " + sent.error().message);
+      if (!sent) End("writing to it failed: " + sent.error().message);
     }
     const bool answered = WaitFor(changed_, lock, deadline, [&] {
       return waiting_.at(request.id).reply.has_value() || ended_;
@@ -170,7 +170,7 @@ class HelperClient::Helper {
     WaitUntilGone(lock);
     return Failure(
         CallFailure::Kind::kDeadline,
-        DeadlineError(gone_ ? "the driver did not answer in time; its helper was ended"
+        DeadlineError(gone_ ? "the driver did not answer in time; its helper was killed"
                             : "the driver did not answer in time, and its helper (process " +
                                   std::to_string(pid()) + ") hangs in the kernel"));
   }

@@ -1,4 +1,4 @@
-// stasis-device-helper: the only process of Stasis that calls the driver for device control. It
+// stasis-device-helper: the only Stasis process that calls the driver for device control. It
 // runs until the socket that it inherited closes; a resident one also listens on another socket
 // (ipc/helper_process.h). It allocates nothing on a GPU.
 #include "device/cuda/helper_server.h"

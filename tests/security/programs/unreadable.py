@@ -3,7 +3,7 @@ reads its data.
 
   header        the page of the agent's header is never supplied (userfaultfd)
   fuse-header   the file with the agent's header is FUSE_FILE
-  fuse-door     the agent's socket is FUSE_FILE
+  fuse-socket     the agent's socket is FUSE_FILE
 """
 
 import ctypes
@@ -46,8 +46,8 @@ def map_library(path):
                      ctypes.c_long(0))
 
 
-def header(door):
-    return struct.pack("=16sHHiiIQ20s4x", MAGIC, VERSION, 64, os.getpid(), door, TOLD, 4711, b"")
+def header(control):
+    return struct.pack("=16sHHiiIQ20s4x", MAGIC, VERSION, 64, os.getpid(), control, TOLD, 4711, b"")
 
 
 def main(how, folder, fuse_file=None):
@@ -59,7 +59,7 @@ def main(how, folder, fuse_file=None):
         withhold(map_library(library))
     elif how == "fuse-header":
         map_library(fuse_file)
-    elif how == "fuse-door":
+    elif how == "fuse-socket":
         with open(library, "wb") as file:
             file.write(header(os.open(fuse_file, os.O_RDONLY)).ljust(PAGE, b"\0"))
         map_library(library)
