@@ -81,7 +81,7 @@ TEST_F(ManageTest, RunningProgramIsAJobWithoutAShim) {
   ASSERT_TRUE(by_number && by_number->job);
   EXPECT_EQ(by_number->job->id, "a");
   EXPECT_EQ(ExitCode(store.Delete("a").error()), 7);
-  EXPECT_REFUSED(CheckHasOutput(job, "attach to"), 7, "neither a log nor a terminal");
+  EXPECT_REFUSED(CheckHasOutput(job, "attach to"), 7, "has neither its log nor its terminal");
 }
 
 TEST_F(ManageTest, EndOfAnAdoptedJobIsUnknown) {

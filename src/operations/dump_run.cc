@@ -295,9 +295,14 @@ Phase DumpRun::Commit() {
 
 Phase DumpRun::DataWrite() {
   return {.name = kDataWrite, .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
-            STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
-            const std::string uid = std::to_string(credentials.uid[1]);
-            STASIS_ASSIGN(const std::string answer, RunInImageProcess(kDataWrite, uid, scope));
+            uint32_t uid = manifest_.job.uid;
+            // Beside CRIU, `describe` may not have run yet.
+            if (!commits_late()) {
+              STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
+              uid = credentials.uid[1];
+            }
+            STASIS_ASSIGN(const std::string answer,
+                          RunInImageProcess(kDataWrite, std::to_string(uid), scope));
             STASIS_ASSIGN(blocks_, DecodeUnits(answer));
             scope.SetBytes(blocks_.stored_bytes);
             return {};

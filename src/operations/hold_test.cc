@@ -1,6 +1,7 @@
 // Dumps and restores in which a fake plugin drives CRIU.
 #include "operations/hold.h"
 
+#include "device/gpu_map.h"
 #include "operations/testing/fake_plugin.h"
 #include "operations/testing/restored.h"
 #include "operations/testing/stage.h"
@@ -174,7 +175,7 @@ TEST(HoldTest, ASuspendedProgramStaysSuspended) {
   EXPECT_EQ(world->WhyNotAsBefore(), "");
 }
 
-constexpr HoldOptions kByReference = {.by_reference = true, .subject = {}};
+const HoldOptions kByReference = {.by_reference = true, .subject = {}};
 
 TEST(HoldTest, AReferenceNamesTheImageInTheStore) {
   auto world = TwoHeld();
