@@ -45,9 +45,9 @@ class Hold {
   // May be called again after a failure, as RunInSession does, until the program is held.
   Result<OperationResult> Run(Session& session, const HoldOptions& hold,
                               const OperationOptions& options);
-  // Answers the request that waits for the end of the operation, or for which CRIU's exit waits.
-  // After a restore, waits until CRIU
-  // has let the program run, and kills the program if CRIU fails.
+  // Answers the request that waits for the end of the operation; if the program already runs, CRIU
+  // waits with its exit for this. After a restore, waits until CRIU has let the program run, and
+  // kills the program if CRIU fails.
   void Answer(const Status& result);
 
  private:
