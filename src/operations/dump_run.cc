@@ -489,7 +489,8 @@ Plan DumpRun::MakePlan() {
   Plan plan("dump");
   plan.Add(ImageBegin());
   if (!processes.empty()) {
-    gpu_state::AddGpuAway(plan, services, processes, shared_, TreeCheck());
+    gpu_state::AddGpuAway(plan, services, processes, shared_, TreeCheck(),
+                          /*precopy=*/dump_.leave_running);
     plan.Add(gpu_state::GpuReleaseCheck(services, processes));
   }
   plan.Add(StartImageProcess());

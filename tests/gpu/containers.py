@@ -259,7 +259,8 @@ class Steps:
         container = None
         try:
             container = self.container(data)
-            self.left_running(container, data, bars.get("pause"))
+            for turn in ("first", "second"):
+                self.left_running(container, f"{data}, {turn}", bars.get("pause"))
             self.there_and_back(container, data, (bars.get("size") if data == "reference" else None, bars.get("restore")))
             return self.verify(container)
         finally:
