@@ -377,8 +377,8 @@ Status SharedSuspend::MapAgain(Member& member) {
   if (member.agent) {
     auto answer = member.agent->Status(std::min(timeout, kAgentAnswer));
     if (!answer) member.agent.reset();
-    // The agent is inside the driver, where another client would not reach it either. Without a
-    // client it maps its memory by itself when it returns from there.
+    // The agent is in a driver call and would not answer another client either. When the call
+    // returns and the agent has no client, it maps its memory by itself.
     if (!answer && answer.error().code == Code::kDeadlineExceeded && process::IsAlive(member.id)) {
       return Fail(std::move(answer).error());
     }
@@ -414,8 +414,8 @@ Status SharedSuspend::OpenGate(Member& member) {
   return {};
 }
 
-// Every program has its own memory before any opens memory of another one, and all have that before
-// any may run and free memory.
+// Each step is done for all programs before the next one begins. When a program opens memory of
+// another program, that memory is mapped, and no program runs that could free it.
 Status SharedSuspend::ReturnMemory() {
   Status all;
   for (auto step :
