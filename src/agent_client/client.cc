@@ -270,7 +270,8 @@ stasis::Status AgentClient::Map(const std::vector<Range>& ranges, const std::vec
                                 milliseconds timeout) {
   if (ranges.size() != fds.size() || ranges.size() > kMaxRanges) {
     return Fail(Code::kInvalidArgument,
-                "mapping memory needs one descriptor for each range, and at most 1048576 ranges");
+                "a request to map memory needs one descriptor for each range, and may have at most "
+                "1048576 ranges");
   }
   Deadline deadline = Deadline::In(timeout);
   Ranges request{};

@@ -42,7 +42,7 @@ Status RefuseOwnOptions(const Request& request) {
   if (criu.others_size() > 0) option = "--criu-opt";
   if (option.empty()) return {};
   return FailUsage(option + " cannot be passed to the runtime of a container",
-                   "set options of CRIU for containers in /etc/criu/runc.conf");
+                   "set CRIU's options for containers in /etc/criu/runc.conf");
 }
 
 containers::CriuChoices ChoicesOf(const v1::CriuOptions& criu) {
@@ -111,8 +111,9 @@ Status ChooseCompression(const v1::DumpRequest& request,
       checkpoint.container.reference.runtime == Runtime::kPodman && !checkpoint.image.empty();
   if (checkpoint.compress == "none" || (archive && checkpoint.compress == "zstd")) return {};
   return FailUsage(
-      "--compress " + Utf8(checkpoint.compress.substr(0, 16)) + " is not for this checkpoint",
-      "an archive of podman may be compressed with `zstd`; others are not compressed");
+      "--compress " + Utf8(checkpoint.compress.substr(0, 16)) +
+          " does not apply to this checkpoint",
+      "a podman archive may be compressed with `zstd`; other checkpoints are not compressed");
 }
 
 // Refuses a checkpoint in which CRIU would fail or processes would be lost. Adds notes to `result`.
@@ -211,7 +212,7 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
     restore.reference.name = image.id;
     if (restore.places.runc_root.empty()) restore.places.runc_root = image.root;
   } else if (!restore.output.empty()) {
-    return FailUsage("--log is not for this container: its runtime keeps its output");
+    return FailUsage("--log does not apply to this container: the runtime keeps its output");
   }
   if (!restore.new_name.empty()) {
     // Refuses a name that the runtime would read as an option.
@@ -241,7 +242,7 @@ Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
   STASIS_TRY(CheckAbsolute("the log", request.log()));
   STASIS_TRY(CheckAbsolute("the pid file", request.pid_file()));
   if (!request.new_pidns()) return {};
-  return FailUsage("--new-pidns is not for a container: its runtime makes its namespaces");
+  return FailUsage("--new-pidns does not apply to a container: the runtime creates its namespaces");
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace {
 using Kind = PluginRequest::Kind;
 using std::chrono::seconds;
 
-// Time limit for the plugin to receive a frame or to let threads run. CRIU does nothing else in
-// that time.
+// Time limit for the plugin to receive a frame, or to resume threads (LetRun). CRIU does nothing
+// else in that time.
 constexpr seconds kPluginAnswer{20};
 
 struct KindRow {

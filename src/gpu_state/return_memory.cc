@@ -20,8 +20,8 @@ Status MapAgain(Services& services, SharedMember& member, milliseconds timeout) 
   if (member.agent) {
     auto answer = member.agent->Status(std::min(timeout, kAgentAnswer));
     if (!answer) member.agent.reset();
-    // The agent is inside the driver, where another client would not reach it either. Without a
-    // client it maps its memory by itself when it returns from there.
+    // The agent is in a driver call and would not answer another client either. When the call
+    // returns and the agent has no client, it maps its memory by itself.
     if (!answer && answer.error().code == Code::kDeadlineExceeded && process::IsAlive(member.id)) {
       return Fail(std::move(answer).error());
     }
@@ -59,8 +59,8 @@ Status OpenGate(Services&, SharedMember& member, milliseconds timeout) {
 
 }  // namespace
 
-// Every program has its own memory before any opens memory of another one, and all have that before
-// any may run and free memory.
+// Each step is done for all programs before the next one begins. When a program opens memory of
+// another program, that memory is mapped, and no program runs that could free it.
 Status ReturnMemory(Services& services, std::vector<SharedMember>& members) {
   const auto timeout = std::min<milliseconds>(services.undo_timeout(), kAgentTimeout);
   Status all;

@@ -506,7 +506,7 @@ def another_device(world, stage):
         container.set_devices()
         container.restore(images, code=1)
         log = container.criu_log("restore", images)
-        demand("of the program is not here, and there is no other one of its model" in log, log)
+        demand("of the program is not here, and there is no other GPU of its model" in log, log)
         container.set_devices(nvidia1=(195, 1))
         container.restore(images)
         demand(os.stat(f"/proc/{container.pid}/root/dev/nvidia1").st_rdev == os.makedev(195, 1), "it has no device")

@@ -27,8 +27,8 @@ inline constexpr uint64_t kLarge = 16 * kMiB;  // requests from this size on get
 inline constexpr uint64_t kSmallSlab = 32 * kMiB;  // a slab on a device with few regions
 inline constexpr uint64_t kSlab = 64 * kMiB;       // a slab on a device with kManyBytes of regions
 inline constexpr uint64_t kManyBytes = 1024 * kMiB;
-inline constexpr uint64_t kTiny = kMiB;             // requests below this size stay with the driver
-inline constexpr uint64_t kTinyBudget = 16 * kMiB;  // while a device has less than this of them
+inline constexpr uint64_t kTiny = kMiB;             // smaller requests stay with the driver
+inline constexpr uint64_t kTinyBudget = 16 * kMiB;  // limit for their sum on each device
 
 struct Block {
   uint64_t offset;

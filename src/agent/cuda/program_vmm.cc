@@ -63,7 +63,7 @@ bool HoldsOurs(CUdeviceptr address) {
   return i < g_regions.size() && g_regions[i]->address <= address;
 }
 
-// CUarrayMapInfo of cuda.h. The bytes before and behind the handle are passed on unchanged.
+// CUarrayMapInfo of cuda.h. The bytes before and after the handle are passed on unchanged.
 struct ArrayMapInfo {
   uint8_t before[64];
   uint64_t handle;

@@ -118,7 +118,7 @@ class FakeAgentLink final : public agent_client::AgentLink {
         return Fail(Code::kInternal, "not the exported list");
       }
       STASIS_TRY(Move(agent_protocol::State::kReleased, agent_protocol::State::kMapped));
-      // Without the agent's own descriptors it is an import.
+      // An agent that holds no descriptors of its own imports the client's.
       agent_.imported = agent_.held.empty();
       agent_.held.clear();
       agent_.memory.clear();
