@@ -16,7 +16,7 @@
 #include "base/operation_id.h"
 #include "containers/checkpoint.h"
 #include "health/findings.h"
-#include "operations/hold.h"
+#include "operations/criu_folder.h"
 #include "process/search.h"
 
 namespace stasis::api {
