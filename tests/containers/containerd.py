@@ -53,6 +53,9 @@ class Containerd(Runc):
         self.output = self.folder / "output"
         self.output.mkdir(parents=True)
         self.socket = self.folder / "sock"
+        # containerd's shims keep runc's state in /run/containerd/runc/NAMESPACE, whatever its daemon's folders are.
+        self.namespace = world.folder.name
+        self.env["CONTAINERD_NAMESPACE"] = self.namespace
         settings = self.folder / "config.toml"
         settings.write_text(
             f'version = 2\nroot = "{self.folder}/root"\nstate = "{self.folder}/state"\n'
