@@ -1,6 +1,10 @@
 #include "operations/held_criu.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <iterator>
 
 #include "base/file.h"
 #include "process/tree.h"
@@ -35,6 +39,11 @@ std::vector<pid_t> GpuThreads(const gpu_state::Services& services, process::Host
     if (restores && *restores > 0 && *restores != member.id.pid.value) found.push_back(*restores);
   }
   return found;
+}
+
+void AwaitEither(int first, int second) {
+  pollfd waits[] = {{first, POLLIN, 0}, {second, POLLIN, 0}};
+  (void)TEMP_FAILURE_RETRY(::poll(waits, std::size(waits), -1));
 }
 
 Error UnexpectedRequest() {

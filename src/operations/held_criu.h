@@ -30,6 +30,9 @@ class HeldCriu : public criu::Criu {
 // below `root` cannot be read.
 std::vector<pid_t> GpuThreads(const gpu_state::Services& services, process::HostPid root);
 
+// Waits until one of two descriptors is readable.
+void AwaitEither(int first, int second);
+
 // Returns the error of a request that CRIU's plugin must not send now.
 Error UnexpectedRequest();
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <thread>
 #include <utility>
 
 #include "base/file.h"
@@ -11,32 +10,32 @@
 #include "operations/held_criu.h"
 #include "process/control_group.h"
 #include "process/end.h"
+#include "process/thaw.h"
 
 namespace stasis::operations {
 namespace {
 
 using criu::PluginLink;
 using Kind = criu::PluginRequest::Kind;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Time limit for CRIU to let threads of the program run.
 constexpr seconds kLetRun{20};
-constexpr milliseconds kPollEnd{50};
-constexpr milliseconds kPollThawed{100};  // version 1 of control groups has no event
 
 bool EndsOrHasEnded(const process::ProcessId& id) {
   return !process::IsAlive(id) || process::WasKilled(id);
 }
 
 // Waits while the container of a living process is paused: its agents cannot answer until then.
-void AwaitThawed(const process::ProcessId& root) {
-  auto is_paused = [&] { return !EndsOrHasEnded(root) && process::IsFrozen(root.pid); };
-  if (!is_paused()) return;
+void AwaitUnpaused(const process::ProcessId& root) {
+  if (EndsOrHasEnded(root) || !process::IsFrozen(root.pid)) return;
   log::Write(log::Level::kWarn,
              "CRIU has left the container paused: its GPU state is restored when it is unpaused",
              {{"pid", process::ToString(root.pid)}});
-  while (is_paused()) std::this_thread::sleep_for(kPollThawed);
+  if (Status thawed = process::AwaitThawed(root); !thawed) {
+    log::Write(log::Level::kWarn, "cannot wait until the container is unpaused",
+               log::ErrorFields(thawed.error()));
+  }
 }
 
 // A dump whose CRIU waits in its first PAUSE_DEVICES.
@@ -116,7 +115,7 @@ class HeldDumpSession final : public criu::CriuSession {
 
   // CRIU has exited without an END request, and the kernel has detached it from the program.
   Status Lost(Error error) {
-    AwaitThawed(root_);
+    AwaitUnpaused(root_);
     if (!committed_) return failed_ ? Status(Fail(std::move(error))) : failed_;
     left_running_ = !EndsOrHasEnded(root_);
     return {};
@@ -126,13 +125,7 @@ class HeldDumpSession final : public criu::CriuSession {
   Status End(bool stays) {
     if (committed_ && !stays) {
       link_.Accept();
-      // Another action script may have refused the dump after the commit.
-      while (!EndsOrHasEnded(root_)) {
-        if (!link_.AwaitExit(Deadline::In(kPollEnd))) continue;
-        AwaitThawed(root_);
-        left_running_ = !EndsOrHasEnded(root_);
-        break;
-      }
+      AwaitEndOrExit();
       return {};
     }
     // The request is answered when the program has its GPU again.
@@ -140,6 +133,17 @@ class HeldDumpSession final : public criu::CriuSession {
     left_running_ = committed_;
     if (committed_) return {};
     return failed_ ? Status(Fail(CriuFailed("dump"))) : failed_;
+  }
+
+  // Waits until CRIU has ended the program, or has exited without that: another action script may
+  // have refused the dump after the commit.
+  void AwaitEndOrExit() {
+    auto root = process::OpenPidfd(root_);
+    if (root) AwaitEither(root->get(), link_.exit_fd());
+    if (EndsOrHasEnded(root_)) return;
+    (void)link_.AwaitExit(Deadline());
+    AwaitUnpaused(root_);
+    left_running_ = !EndsOrHasEnded(root_);
   }
 
   gpu_state::Services& services_;

@@ -1,12 +1,14 @@
 #include "operations/held_restore.h"
 
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <utility>
 
+#include "base/fd.h"
 #include "base/thread.h"
 #include "checkpoint/teardown.h"
 #include "operations/held_criu.h"
@@ -22,7 +24,6 @@ using std::chrono::seconds;
 
 // Time limit for CRIU to let threads of the program run.
 constexpr seconds kLetThreadsRun{20};
-constexpr milliseconds kPollEnd{50};
 
 // A restore whose CRIU waits in the plugin's init().
 class HeldRestore final : public criu::CriuSession {
@@ -82,7 +83,10 @@ class HeldHost final : public RestoreHost {
     return std::make_unique<HeldRestore>(services_, link_);
   }
   Status SetRoot(const process::ProcessId& root, const Deadline&) override {
+    StopWatching();
     root_ = root;
+    stop_.Reset(::eventfd(0, EFD_CLOEXEC));
+    if (!stop_) return FailErrno(errno, "eventfd");
     STASIS_ASSIGN(watcher_, Thread::Start([this] { Watch(); }));
     return {};
   }
@@ -90,28 +94,29 @@ class HeldHost final : public RestoreHost {
   // Hold::Answer() answers the request.
   Status Commit(const Deadline&) override {
     StopWatching();
-    if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
+    if (!criu_has_exited()) return {};
     return Fail(Code::kUnavailable, "CRIU was killed before the program was fully restored");
   }
   // While CRIU lives, the killed processes end only after CRIU has its answer.
   Status Abort(const Deadline&) override {
     StopWatching();
     KillRestored(root_);
-    if (!link_.AwaitExit(Deadline::In(milliseconds(0)))) return {};
+    if (!criu_has_exited()) return {};
     return checkpoint::EndTree(no_shim_, root_);
   }
 
  private:
+  bool criu_has_exited() const {
+    return link_.AwaitExit(Deadline::In(milliseconds(0))).has_value();
+  }
+
   void Watch() const {
-    while (!stop_) {
-      if (!link_.AwaitExit(Deadline::In(kPollEnd))) continue;
-      KillRestored(root_);
-      return;
-    }
+    AwaitEither(link_.exit_fd(), stop_.get());
+    if (criu_has_exited()) KillRestored(root_);
   }
 
   void StopWatching() {
-    stop_ = true;
+    if (stop_) (void)::eventfd_write(stop_.get(), 1);
     watcher_.Join();
   }
 
@@ -119,7 +124,7 @@ class HeldHost final : public RestoreHost {
   PluginLink& link_;
   const process::ProcessId no_shim_;
   process::ProcessId root_;
-  std::atomic<bool> stop_{false};
+  UniqueFd stop_;  // readable when the thread must end
   Thread watcher_;
 };
 
