@@ -525,8 +525,7 @@ CASES = [(with_runc, *case) for case in (
       for victim in ("criu", "runc", "init", "worker", "daemon")),
     *((killed_in_restore, victim, "load-room", "data-read", "post-setup-namespaces", "post-restore", "gpu-restore",
        "pre-resume") for victim in ("criu", "runc", "worker", "daemon")),
-    # CRIU itself does not end if the first process is killed at pre-resume.
-    (killed_in_restore, "init", "post-restore", "gpu-restore"),
+    (killed_in_restore, "init", "post-restore", "gpu-restore", "pre-resume"),
     (script_refuses, "post-dump"),
     (script_refuses, "post-restore"),
     (without_plugin,),
