@@ -86,8 +86,9 @@ class Containerd(Runc):
                       if "Error" in line or "stasis:" in line]
         return "\n".join(found)
 
-    def run(self, name, workload, *args):
-        """Its output goes to a named pipe, because a restore wants files to be as long as they were."""
+    def run(self, name, workload, *args, agent=True, edits=({}, [])):
+        """Its output goes to a named pipe, because a restore wants files to be as long as they were. `edits`: further
+        variables and mounts, those of a CDI device."""
         pipe = self.output / "pipe"
         os.mkfifo(pipe)
         self.pipe = os.open(pipe, os.O_RDWR)
@@ -97,9 +98,9 @@ class Containerd(Runc):
         words = ["run", "--detach", "--null-io", "--snapshotter", "native", "--cgroup", f"/{self.world.folder.name}-{name}"]
         for key, value in self.annotations.items():
             words += ["--annotation", f"{key}={value}"]
-        for source, destination, mode in [*mounts(self.world), (self.output, "/output", "rw")]:
+        for source, destination, mode in [*mounts(self.world, agent), (self.output, "/output", "rw"), *edits[1]]:
             words += ["--mount", f"type=bind,src={source},dst={destination},options=rbind:{mode}"]
-        for key, value in variables(self.world).items():
+        for key, value in {**variables(self.world, agent), **edits[0]}.items():
             words += ["--env", f"{key}={value}"]
         line = " ".join(["exec", f"/opt/w/{workload}", *args, ">/output/pipe", "2>&1"])
         self.ctr(*words, self.IMAGE, name, "/bin/sh", "-c", line)

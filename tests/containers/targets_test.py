@@ -183,6 +183,16 @@ def gpu_dumps(world, stage):
     refused = world.stasis("restore", "podman:saved", "--gpu-map", "0=9", expect=1)
     demand('there is no GPU "9"' in refused.err, f"{refused}")
     world.stasis("restore", "podman:saved", "--gpu-map", "0=0")
+    stage.expect_running("saved")
+
+    world.stasis("dump", "podman:saved", "-d", world.folder / "archives", "--name", "saved")
+    stage.podman("rm", "saved")
+    lose_agents(world)
+    archive = world.folder / "archives" / "saved.tar"
+    failed = stage.podman("container", "restore", "--import", archive, code=1)
+    demand("data/agents" in failed.err and "no such file" in failed.err, f"{failed}")
+    stage.podman("rm", "--all", "--force", "--time", "0")
+    world.stasis("restore", archive)
     stage.finish("saved")
     stage.plugin.end_daemon()
     world.stasis("container", "remove", *paths)
@@ -195,7 +205,7 @@ def containerd_gpu(world):
     stage.plugin.start_daemon()
     options = ("--containerd-address", stage.socket)
     target = f"containerd:{stage.namespace}/c1"
-    stage.run("c1", *VECTOR)
+    stage.run("c1", *VECTOR, agent=False, edits=cdi_edits(world))
     away_and_back(world, target, stage.expect_running, options)
     refused = world.stasis("dump", target, *options, expect=5)
     demand("add --leave-running" in refused.err, f"{refused}")
@@ -204,6 +214,7 @@ def containerd_gpu(world):
     saved = world.stasis("dump", target, *options, "--leave-running", "--name", "saved", "--json").json()
     stage.expect_running()
     stage.end("c1", "KILL")
+    lose_agents(world)
     restored = world.stasis("restore", saved["image"], *options, "--job", "c2", "--json").json()
     demand(restored["pid"] > 0, f"{restored}")
     stage.expect_running()
