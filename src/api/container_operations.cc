@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "api/gpu_usage.h"
+#include "api/put_back_agent.h"
 #include "api/target.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
@@ -16,7 +17,6 @@
 #include "base/operation_id.h"
 #include "containers/checkpoint.h"
 #include "health/findings.h"
-#include "operations/hold.h"
 #include "process/search.h"
 
 namespace stasis::api {
@@ -222,21 +222,6 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
   return restore;
 }
 
-// The runtime fails before it starts CRIU if the library for the container's bind mount is missing.
-// podman's archives and containerd's images are not unpacked for this.
-Status PutBackAgent(const Call& call, containers::CommandRunner& runner,
-                    const containers::RestoreRequest& restore) {
-  std::string folder = restore.runc_image;
-  if (restore.reference.runtime == Runtime::kPodman && restore.archive.empty()) {
-    STASIS_ASSIGN(const auto container,
-                  containers::FindContainer(runner, restore.reference, restore.places,
-                                            Deadline::In(kRuntimeTimeout)));
-    folder = container.folder;
-  }
-  if (folder.empty()) return {};
-  return operations::PutBackAgent(folder + containers::kCriuFolder, call.paths);
-}
-
 Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
   STASIS_TRY(RefuseOwnOptions(request));
   STASIS_TRY(CheckAbsolute("the log", request.log()));
@@ -327,7 +312,7 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
   }
   const auto runner = containers::MakeCommandRunner();
   STASIS_TRY(RunPhase(call, result, [&]() -> Status {
-    STASIS_TRY(PutBackAgent(call, *runner, restore));
+    STASIS_TRY(PutBackAgent(call.paths, *runner, restore, request.trust_image(), deadline));
     STASIS_ASSIGN(const auto restored, containers::Restore(*runner, restore, deadline));
     result.set_pid(restored.pid);
     if (restored.reference.ToString() != request.source()) {

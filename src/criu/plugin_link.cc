@@ -123,6 +123,8 @@ class SocketLink final : public PluginLink {
                 fmt::format("CRIU (process {}) does not exit", criu_.value));
   }
 
+  int exit_fd() const override { return pidfd_.get(); }
+
   int images_fd() const override { return images_.get(); }
   process::HostPid criu() const override { return criu_; }
 

@@ -96,8 +96,8 @@ constexpr Kind kMachine[] = {
      "refused.",
      "end or suspend other programs on that GPU: `stasis gpu ls`"},
     {"containers", "container runtimes on a machine that is not set up for them", "",
-     "CRIU alone cannot checkpoint a GPU program in a container. With Stasis's plugin, the "
-     "commands of podman, containerd and runc can.",
+     "CRIU alone cannot checkpoint a GPU program in a container. With Stasis' plugin in CRIU, "
+     "the commands of podman, containerd and runc can.",
      "`sudo stasis container setup`, if GPU programs run in containers here"},
     {"container-plugin", "CRIU's plugin of this installation", "checkpoints of containers",
      "CRIU fails for every container if the folder in its configuration does not exist.",
