@@ -1,7 +1,7 @@
 // Two programs that share memory by handles that one exports as files and the other imports, like
-// NCCL (common/pair.h). There are three pieces of memory. Of the first the child keeps only the
-// mapping. The child frees the second as soon as the parent has it. The parent keeps the file of
-// the third and imports it again in each round.
+// NCCL (common/pair.h). There are three pieces of memory. The child keeps only the mapping of the
+// first. The child frees the second as soon as the parent has it. The parent keeps the file of the
+// third and imports it again in each round.
 #include <stdint.h>
 #include <unistd.h>
 

@@ -37,8 +37,8 @@ CUevent NewEvent() {
   return event;
 }
 
-// Endless copies in both directions. Each trip ends with a host function that verifies the data and
-// sleeps briefly, so that the queue never runs empty.
+// Endless round trips of data: a copy to the GPU, and a copy back. Each trip ends with a host
+// function that verifies the data and sleeps briefly, so that the queue never runs empty.
 class Traffic {
  public:
   void Start() {
@@ -52,7 +52,7 @@ class Traffic {
     }
   }
 
-  // Replaces finished trips. Called between rounds.
+  // Starts each finished round trip again. Called between rounds.
   void Refill() {
     for (Trip& trip : trips_) {
       if (cuEventQuery(trip.done) == CUDA_SUCCESS) Enqueue(trip);

@@ -14,20 +14,19 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "connection.h"
+#include "log.h"
+#include "threads.h"
 
 /* CRIU's ABI. */
 enum { HOOK_RESUME_DEVICES_LATE = 9, HOOK_PAUSE_DEVICES = 10, HOOK_CHECKPOINT_DEVICES = 11 };
@@ -35,7 +34,6 @@ enum { HOOKS = 12 };
 enum { STAGE_DUMP, STAGE_PRE_DUMP, STAGE_RESTORE };
 enum { PLUGIN_VERSION = 2 << 8 };
 enum { TASK_ALIVE = 1 }; /* of the option final_state */
-enum { LOG_ERROR = 1, LOG_INFO = 3 };
 
 struct plugin_descriptor {
   const char* name;
@@ -47,7 +45,6 @@ struct plugin_descriptor {
 };
 
 extern int criu_get_image_dir(void);
-extern void print_on_level(unsigned int level, const char* format, ...) __attribute__((weak));
 extern int add_inventory_plugin(const char* name) __attribute__((weak));
 extern bool check_and_remove_inventory_plugin(const char* name, size_t length)
     __attribute__((weak));
@@ -68,19 +65,6 @@ static struct {
   bool early;     /* the program runs before its GPU data is complete */
   bool failed;    /* the dump has failed, but CRIU will report success */
 } plugin = {.connection = -1};
-
-static void say(unsigned int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
-static void say(unsigned int level, const char* format, ...) {
-  char line[STASIS_CRIU_TEXT + 128];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(line, sizeof line, format, arguments);
-  va_end(arguments);
-  if (print_on_level == NULL) return;
-  /* The prefix is that of CRIU's own errors. */
-  print_on_level(level, "%sstasis: %s\n", level == LOG_ERROR ? "Error (stasis_plugin): " : "",
-                 line);
-}
 
 /* Returns true if a file of /proc contains one of the words. A word is at most 31 bytes long. */
 static bool mentions(const char* path, const char* const* words) {
@@ -216,28 +200,28 @@ static int begin(enum stasis_criu_kind kind, int pid) {
   socket_path(path, sizeof path);
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (strlen(path) >= sizeof address.sun_path) {
-    say(LOG_ERROR, "the path of stasisd's socket is too long: %s", path);
+    stasis_say(STASIS_LOG_ERROR, "the path of stasisd's socket is too long: %s", path);
     return -1;
   }
   memcpy(address.sun_path, path, strlen(path) + 1);
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0 || connect(fd, (const struct sockaddr*)&address, sizeof address) != 0) {
-    say(LOG_ERROR,
-        "the program uses a GPU, and stasisd does not answer at %s (%s): start it "
-        "(`systemctl start stasisd`, or `stasis daemon start`)",
-        path, strerror(errno));
+    stasis_say(STASIS_LOG_ERROR,
+               "the program uses a GPU, and stasisd does not answer at %s (%s): start it "
+               "(`systemctl start stasisd`, or `stasis daemon start`)",
+               path, strerror(errno));
     if (fd >= 0) close(fd);
     return -1;
   }
   struct stasis_criu_frame request, answer;
   stasis_frame_init(&request, kind, pid, 0);
   if (kind == STASIS_CRIU_BEGIN_RESTORE && describe_gpus(&request) != 0) {
-    say(LOG_ERROR, "the variable " STASIS_CRIU_GPU_MAP " is too long");
+    stasis_say(STASIS_LOG_ERROR, "the variable " STASIS_CRIU_GPU_MAP " is too long");
     close(fd);
     return -1;
   }
   if (stasis_exchange(fd, &request, criu_get_image_dir(), &answer) != STASIS_CRIU_OK) {
-    say(LOG_ERROR, "%s", answer.text);
+    stasis_say(STASIS_LOG_ERROR, "%s", answer.text);
     close(fd);
     return -1;
   }
@@ -246,8 +230,9 @@ static int begin(enum stasis_criu_kind kind, int pid) {
   if (setenv(STASIS_CRIU_LEASE, number, 1) != 0 || add_script == NULL ||
       !beside("stasis-criu-hook", hook, sizeof hook) || access(hook, X_OK) != 0 ||
       add_script(hook) != 0) {
-    say(LOG_ERROR, "the action script stasis-criu-hook beside the plugin cannot be used: %s",
-        strerror(errno));
+    stasis_say(STASIS_LOG_ERROR,
+               "the action script stasis-criu-hook beside the plugin cannot be used: %s",
+               strerror(errno));
     close(fd);
     return -1;
   }
@@ -261,96 +246,18 @@ static void end_lease(void) {
   plugin.connection = -1;
 }
 
-/* Threads that CRIU has stopped, and that run again while the daemon needs them: the agents' and
- * the driver's. */
-static struct {
-  pid_t id;
-  unsigned long mask;
-}* running;
-static size_t running_count;
-
-static void let_run(const struct stasis_criu_frame* frame) {
-  const size_t count = frame->length / sizeof(int32_t);
-  void* more = realloc(running, (running_count + count) * sizeof *running);
-  if (more == NULL) return;
-  running = more;
-  for (size_t i = 0; i < count; ++i) {
-    int32_t id;
-    memcpy(&id, frame->text + i * sizeof id, sizeof id);
-    /* The thread must not handle signals of the program. ptrace needs SIGTRAP. */
-    unsigned long blocked = ~(1ul << (SIGTRAP - 1));
-    unsigned long before;
-    if (ptrace(PTRACE_GETSIGMASK, id, sizeof before, &before) != 0 ||
-        ptrace(PTRACE_SETSIGMASK, id, sizeof blocked, &blocked) != 0 ||
-        ptrace(PTRACE_SETOPTIONS, id, NULL, 0) != 0 || ptrace(PTRACE_CONT, id, NULL, 0) != 0) {
-      say(LOG_ERROR, "thread %d does not run: %s", (int)id, strerror(errno));
-      continue;
-    }
-    running[running_count].id = id;
-    running[running_count++].mask = before;
-  }
-}
-
-enum { WAIT_MS = 5000 };
-
-/* Kills the root of a restored tree and waits until it has ended. CRIU waits only for the root
- * process, which cannot end before its tracer, CRIU, has waited for its threads. */
-static void kill_restored(pid_t root) {
-  kill(root, SIGKILL);
-  for (int waited = 0; waited < WAIT_MS; ++waited) {
-    int status;
-    pid_t got;
-    do {
-      got = waitpid(-1, &status, __WALL | WNOHANG);
-    } while (got > 0 && got != root);
-    if (got < 0 || (got == root && !WIFSTOPPED(status))) return;
-    poll(NULL, 0, 1);
-  }
-}
-
-/* Waits until the thread stops or ends. Does not wait forever: if the first process of a pid
- * namespace is killed, one of its threads waits until CRIU has released all others. */
-static bool await_stop(pid_t id) {
-  for (int waited = 0; waited < WAIT_MS; ++waited) {
-    int status;
-    const pid_t got = waitpid(id, &status, __WALL | WNOHANG);
-    if (got != 0) return got > 0;
-    poll(NULL, 0, 1);
-  }
-  errno = ETIMEDOUT;
-  return false;
-}
-
-static void stop_running(void) {
-#ifndef PTRACE_O_SUSPEND_SECCOMP
-#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
-#endif
-  for (size_t i = 0; i < running_count; ++i) {
-    const pid_t id = running[i].id;
-    if (ptrace(PTRACE_INTERRUPT, id, NULL, 0) != 0 || !await_stop(id) ||
-        ptrace(PTRACE_SETOPTIONS, id, NULL, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD) !=
-            0 ||
-        ptrace(PTRACE_SETSIGMASK, id, sizeof running[i].mask, &running[i].mask) != 0) {
-      say(LOG_ERROR, "thread %d cannot be stopped again: %s", (int)id, strerror(errno));
-    }
-  }
-  free(running);
-  running = NULL;
-  running_count = 0;
-}
-
 /* Sends a request and waits for its answer. Lets threads run meanwhile if the daemon asks for it.
  */
 static int ask(enum stasis_criu_kind kind, int pid, int value, struct stasis_criu_frame* answer) {
   int got = stasis_ask(plugin.connection, kind, pid, value, -1, answer);
   if (got != STASIS_CRIU_THREAD_IDS) return got;
-  let_run(answer);
+  stasis_let_run(answer);
   while (answer->value != 0 && stasis_receive(plugin.connection, answer) == 0 &&
          answer->kind == STASIS_CRIU_THREAD_IDS) {
-    let_run(answer);
+    stasis_let_run(answer);
   }
   got = stasis_ask(plugin.connection, STASIS_CRIU_RUNNING, pid, 0, -1, answer);
-  stop_running();
+  stasis_stop_running();
   return got;
 }
 
@@ -371,7 +278,7 @@ static void complete(void) {
   struct stasis_criu_frame answer;
   if (!plugin.failed && plugin.early &&
       stasis_ask(plugin.connection, STASIS_CRIU_COMPLETE, 0, 0, -1, &answer) != STASIS_CRIU_OK) {
-    say(LOG_ERROR, "%s", answer.text);
+    stasis_say(STASIS_LOG_ERROR, "%s", answer.text);
     plugin.failed = true;
   }
   if (plugin.failed) _exit(1);
@@ -381,7 +288,7 @@ static int init_dump(void) {
   const int pid = target();
   if (pid != 0 && !may_use_gpu(pid, 0)) return 0;
   if (pid == 0) {
-    say(LOG_INFO, "the target of this dump is not known");
+    stasis_say(STASIS_LOG_INFO, "the target of this dump is not known");
     return 0; /* pause_devices() decides */
   }
   if (begin(STASIS_CRIU_BEGIN_DUMP, pid) != 0) return -1;
@@ -402,9 +309,10 @@ static int init_restore(void) {
   if (faccessat(criu_get_image_dir(), STASIS_CRIU_FOLDER, F_OK, 0) != 0) {
     if (add_inventory_plugin == NULL || check_and_remove_inventory_plugin == NULL) return 0;
     if (check_and_remove_inventory_plugin("stasis: is there a list?", 24)) return 0;
-    say(LOG_ERROR,
-        "the program's GPU data, the folder " STASIS_CRIU_FOLDER " of the image, is missing: %s",
-        strerror(errno));
+    stasis_say(STASIS_LOG_ERROR,
+               "the program's GPU data, the folder " STASIS_CRIU_FOLDER
+               " of the image, is missing: %s",
+               strerror(errno));
     return -1;
   }
   return begin(STASIS_CRIU_BEGIN_RESTORE, 0);
@@ -439,7 +347,7 @@ static int pause_devices(int pid) {
     return -ENOTSUP;
   }
   if (got != STASIS_CRIU_OK) {
-    say(LOG_ERROR, "%s", answer.text);
+    stasis_say(STASIS_LOG_ERROR, "%s", answer.text);
     end_lease();
     return -1;
   }
@@ -453,7 +361,7 @@ static int checkpoint_devices(int pid) {
   if (!plugin.held) return -ENOTSUP;
   struct stasis_criu_frame answer;
   if (ask(STASIS_CRIU_CHECK, pid, 0, &answer) == STASIS_CRIU_OK) return 0;
-  say(LOG_ERROR, "%s", answer.text);
+  stasis_say(STASIS_LOG_ERROR, "%s", answer.text);
   return -1;
 }
 
@@ -462,23 +370,32 @@ static int checkpoint_devices(int pid) {
  * because of that. */
 static int resume_devices_late(int pid) {
   if (plugin.connection < 0) return -ENOTSUP;
-  if (plugin.asked) return plugin.failed_pid != 0 ? -1 : 0;
+  if (plugin.asked) {
+    if (plugin.failed_pid != 0) return -1;
+    stasis_reap_threads(pid, false);
+    return 0;
+  }
   plugin.asked = true;
   struct stasis_criu_frame answer;
-  if (ask(STASIS_CRIU_RESUME, pid, 0, &answer) == STASIS_CRIU_OK) return 0;
-  say(LOG_ERROR, "the program cannot run, because its GPU state was not restored: %s", answer.text);
+  if (ask(STASIS_CRIU_RESUME, pid, 0, &answer) == STASIS_CRIU_OK) {
+    stasis_reap_threads(pid, true);
+    return 0;
+  }
+  stasis_say(STASIS_LOG_ERROR, "the program cannot run, because its GPU state was not restored: %s",
+             answer.text);
   plugin.failed_pid = pid;
-  kill_restored(pid);
+  stasis_kill_restored(pid);
   return -1;
 }
 
 static void fini(int stage, int ret) {
+  stasis_end_reaping();
   if (plugin.connection < 0) return;
   struct stasis_criu_frame answer;
   if (stage == STAGE_DUMP && plugin.held) {
     const int stays = ret != 0 || (&opts != NULL && opts == TASK_ALIVE);
     if (ask(STASIS_CRIU_END, 0, stays, &answer) != STASIS_CRIU_OK) {
-      say(LOG_ERROR, "%s", answer.text);
+      stasis_say(STASIS_LOG_ERROR, "%s", answer.text);
       plugin.failed = true;
     }
     plugin.early = plugin.criu != 0 && ret == 0;

@@ -17,7 +17,7 @@ struct DriverKind {
   // The hashing kernel in the installation; empty: the mover's PTX.
   std::string_view kernel;
   bool has_nvml;
-  bool is_hardware;  // false: times mean nothing, and device files tell the memory in use
+  bool is_hardware;  // false: times mean nothing, and device files show the memory in use
 };
 
 inline constexpr DriverKind kDriverKinds[] = {

@@ -40,8 +40,9 @@ bool ListCarried() {
 uint32_t CarriedCount() { return uint32_t(g_items.size()); }
 bool IsMapped(uint32_t index) { return PresentIn(g_items[index]); }
 
-agent_protocol::Range DescribeCarried(uint32_t index) {
-  const Item& item = g_items[index];
+namespace {
+
+agent_protocol::Range Describe(const Item& item) {
   agent_protocol::Range range{};
   range.size_bytes = BytesOf(item);
   range.used_bytes = range.size_bytes;
@@ -64,6 +65,30 @@ agent_protocol::Range DescribeCarried(uint32_t index) {
     range.address = FirstMapping(item.handle, &range.protection, &range.peer_access);
   }
   return range;
+}
+
+}  // namespace
+
+agent_protocol::Range DescribeCarried(uint32_t index) { return Describe(g_items[index]); }
+
+// The mutex keeps the items from being freed. It is held over the driver's exports of one batch.
+uint32_t ExportRunning(uint32_t first, uint32_t most, agent_protocol::Range* ranges, int* fds) {
+  Lock lock(g_memory_mutex);
+  uint32_t at = 0;
+  uint32_t exported = 0;
+  auto add = [&](const Item& item) {
+    if (!Travels(item) || at++ < first) return true;
+    if (exported == most || ExportItem(item, &fds[exported]) != CUDA_SUCCESS) return false;
+    ranges[exported++] = Describe(item);
+    return true;
+  };
+  for (Region* region : g_regions) {
+    if (!add({region, nullptr})) return exported;
+  }
+  for (ProgramHandle* handle : g_program_handles) {
+    if (!add({nullptr, handle})) return exported;
+  }
+  return exported;
 }
 
 CUresult ExportCarried(uint32_t index, int* fd) { return ExportItem(g_items[index], fd); }

@@ -14,6 +14,10 @@ bool ListCarried();
 uint32_t CarriedCount();
 agent_protocol::Range DescribeCarried(uint32_t index);
 
+// While the program runs: describes and exports up to `most` items of the memory that ListCarried
+// would list, from item `first` on, and returns their number. Stops early at an error. The caller
+// must close the descriptors. Between two calls, items may move within the list.
+uint32_t ExportRunning(uint32_t first, uint32_t most, agent_protocol::Range* ranges, int* fds);
 // Exports a descriptor of the item's memory, which the caller must close.
 CUresult ExportCarried(uint32_t index, int* fd);
 // Keeps a descriptor of the item's memory, so that the memory survives a release.

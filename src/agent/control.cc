@@ -36,7 +36,7 @@ stasis::agent_protocol::AgentHeader stasis_agent_header = {
     sizeof(stasis::agent_protocol::AgentHeader),
     0,
     -1,
-    stasis::agent_protocol::kMemoryTold | stasis::agent_protocol::kStepsTold,
+    stasis::agent_protocol::kSupported,
     0,
     {}};
 }
@@ -145,7 +145,7 @@ void ResetInChild(bool keeps_files) {
   g_inside.Close();
   ResetRequests();
   stasis_agent_header.control_fd = -1;
-  stasis_agent_header.memory = agent_protocol::kMemoryTold | agent_protocol::kStepsTold;
+  stasis_agent_header.memory = agent_protocol::kSupported;
   if (!keeps_files) LeaveDeviceFilesToParent(MayBeHostMemory);
   ResetCarrier();
   ResetBlockers();

@@ -123,8 +123,8 @@ Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
     Open();
     return Closing::kNoBarrier;
   }
-  // A call that leaves does not wake the closer, which would cost each call a load of the gate's
-  // word. So the closer polls, twenty times a millisecond.
+  // A call that leaves does not wake the closer, because for that each call would have to load the
+  // gate's word. So the closer polls, twenty times a millisecond.
   constexpr int64_t kLookAgainNs = 50 * 1000;
   for (Slot* s = g_slots.load(std::memory_order_seq_cst); s != nullptr; s = s->next) {
     while ((s->*word).load(std::memory_order_seq_cst) != 0) {

@@ -143,7 +143,7 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   // and the same user.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != place.pid ||
       (peer.uid != geteuid() && geteuid() != 0)) {
-    *why = "another process, or another user's, listens at its address";
+    *why = "a different process, or a process of another user, listens at its address";
     errno = EPERM;
     return CloseAndFail(fd);
   }

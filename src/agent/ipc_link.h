@@ -34,7 +34,7 @@ bool HasIpcName();
 // Returns a socket that listens at that name in this pid namespace, or -1 with errno set.
 int ListenAt(const agent_protocol::Uuid& name);
 // Returns the next connection, with the peer's pid in *pid. Returns -1 if there is none, or if the
-// peer was rejected: its user is another, or it has no pid in this pid namespace.
+// peer was rejected, because it belongs to another user or has no pid in this pid namespace.
 int AdmitIpc(int listener, int32_t* pid);
 
 // Returns a connection to the agent at `place`, or -1 with the reason in *why.

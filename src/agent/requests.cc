@@ -245,6 +245,33 @@ bool OnList(bool with_descriptors) {
   return true;
 }
 
+// Returns false if the client has disconnected. After an error the list is shorter, which costs the
+// client only time.
+bool OnExportRunning() {
+  if (g_state != State::kOpen) {
+    AnswerWrongState("export running memory");
+    return true;
+  }
+  BeginCopyOfRunning();
+  static agent_protocol::Ranges packet;  // static, like that of OnList
+  packet.first = 0;
+  do {
+    int fds[agent_protocol::kMaxBatch];
+    packet.count =
+        ExportRunning(packet.first, agent_protocol::kMaxBatch, packet.ranges, fds);
+    const bool more = packet.count == agent_protocol::kMaxBatch;
+    packet.total = packet.first + packet.count + (more ? 1 : 0);
+    Io io = agent_protocol::Send(
+        g_client.fd, &packet, Type::kRanges,
+        offsetof(agent_protocol::Ranges, ranges) + packet.count * sizeof(agent_protocol::Range),
+        fds, packet.count, kAnswerTimeoutMs);
+    agent_protocol::CloseAll(fds, packet.count);
+    if (io != Io::kOk) return false;
+    packet.first += packet.count;
+  } while (packet.first < packet.total);
+  return true;
+}
+
 void OnRelease(const agent_protocol::ReleaseRequest& request) {
   if (g_state != State::kClosed) return AnswerWrongState("release");
   NoteMemory(agent_protocol::kMemoryAway);
@@ -351,6 +378,7 @@ void OnRejoin() {
 }
 
 void EndClient() {
+  EndCopyOfRunning();
   g_client.Close();
   g_refused.Close();
   if (g_state == State::kShut) return ReopenShut();
@@ -381,6 +409,7 @@ void Serve() {
     return EndClient();
   }
   bool goes_on = true;
+  EndCopyOfRunning();
   switch (packet.header.type) {
     case Type::kHello:
     case Type::kStatus:
@@ -394,6 +423,9 @@ void Serve() {
       break;
     case Type::kExport:
       goes_on = OnList(/*with_descriptors=*/true);
+      break;
+    case Type::kExportRunning:
+      goes_on = OnExportRunning();
       break;
     case Type::kDescribe:
       goes_on = OnList(/*with_descriptors=*/false);
@@ -455,6 +487,7 @@ void HearClient() {
 bool ReopenIsDue() { return g_state == State::kMapped && !g_client.Holds(); }
 
 void ResetRequests() {
+  EndCopyOfRunning();
   g_client.Close();
   g_refused.Close();
   g_state = State::kOpen;

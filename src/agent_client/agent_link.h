@@ -60,6 +60,13 @@ class AgentLink {
   virtual bool goes_in_steps() const = 0;
   // The reason why CloseInSteps or Rest last returned false: the start of a sentence.
   virtual const std::string& not_yet() const = 0;
+  // Exports memory of the running program, which may allocate and free meanwhile: the list may lack
+  // some, and the descriptors keep freed memory alive. Until the next call of this object, an
+  // allocation of the program that finds no GPU memory waits, so close the descriptors before it.
+  // Requires exports_running().
+  virtual Result<Export> ExportRunning(std::chrono::milliseconds timeout) = 0;
+  // False for older agents.
+  virtual bool exports_running() const = 0;
   virtual Result<Export> ExportAll(std::chrono::milliseconds timeout) = 0;
   // Returns the same list without descriptors, as Map requires it. Works in every state except
   // kOpen.

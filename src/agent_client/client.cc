@@ -101,6 +101,7 @@ Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout
   sockets.theirs.Reset();
   STASIS_ASSIGN(AgentClient client, Greet(std::move(sockets.ours), who, timeout));
   client.goes_in_steps_ = (header.memory & kStepsTold) != 0;
+  client.exports_running_ = (header.memory & kRunningTold) != 0;
   return client;
 }
 
@@ -231,12 +232,16 @@ Result<Export> AgentClient::AskList(Type type, Type answer, milliseconds timeout
     }
     const Ranges& ranges = packet.ranges;
     if (packet.header.type != answer || ranges.first != before ||
-        (ranges.count == 0 && ranges.total != 0)) {
+        (ranges.count == 0 && ranges.total != before)) {
       return Fail(Invalid());
     }
     out.ranges.insert(out.ranges.end(), ranges.ranges, ranges.ranges + ranges.count);
     if (out.ranges.size() == ranges.total) return out;
   }
+}
+
+Result<Export> AgentClient::ExportRunning(milliseconds timeout) {
+  return AskList(Type::kExportRunning, Type::kRanges, timeout);
 }
 
 Result<Export> AgentClient::ExportAll(milliseconds timeout) {
@@ -265,7 +270,8 @@ stasis::Status AgentClient::Map(const std::vector<Range>& ranges, const std::vec
                                 milliseconds timeout) {
   if (ranges.size() != fds.size() || ranges.size() > kMaxRanges) {
     return Fail(Code::kInvalidArgument,
-                "mapping memory needs one descriptor for each range, and at most 1048576 ranges");
+                "a request to map memory needs one descriptor for each range, and may have at most "
+                "1048576 ranges");
   }
   Deadline deadline = Deadline::In(timeout);
   Ranges request{};

@@ -36,6 +36,8 @@ class AgentClient final : public AgentLink {
   Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout) override;
   bool goes_in_steps() const override { return goes_in_steps_; }
   const std::string& not_yet() const override { return not_yet_; }
+  Result<Export> ExportRunning(std::chrono::milliseconds timeout) override;
+  bool exports_running() const override { return exports_running_; }
   Result<Export> ExportAll(std::chrono::milliseconds timeout) override;
   Result<std::vector<agent_protocol::Range>> Describe(std::chrono::milliseconds timeout) override;
   stasis::Status Release(Hold hold, std::chrono::milliseconds timeout) override;
@@ -69,6 +71,7 @@ class AgentClient final : public AgentLink {
   std::string who_;  // "the agent in process 4711"
   agent_protocol::HelloReply hello_{};
   bool goes_in_steps_ = false;
+  bool exports_running_ = false;
   bool shut_ = false;  // CloseInSteps has shut the gate, with this floor:
   Floor floor_ = Floor::kLower;
   std::string not_yet_;

@@ -51,6 +51,7 @@ constexpr Bounds kBounds[] = {
     {Type::kOpen, sizeof(Header), sizeof(Header)},
     {Type::kDescribe, sizeof(Header), sizeof(Header)},
     {Type::kOwn, sizeof(Header), sizeof(Header)},
+    {Type::kExportRunning, sizeof(Header), sizeof(Header)},
     {Type::kRejoin, sizeof(Header), sizeof(Header)},
     {Type::kIpcGive, sizeof(IpcRequest), sizeof(IpcRequest)},
     {Type::kIpcWait, sizeof(IpcRequest), sizeof(IpcRequest)},

@@ -11,6 +11,13 @@
 //   kHello                        kHelloReply
 //   kStatus                       kHelloReply
 //   kClose   CloseRequest         kReply        gate closed, contexts drained
+//   kExportRunning                kRanges …     in kOpen: as kExport, but the program runs and may
+//                                               allocate and free meanwhile, so the list may lack
+//                                               new memory. `total` exceeds first + count in all
+//                                               packets but the last. An allocation that fails
+//                                               for lack of memory waits for the next request, by
+//                                               which the client has closed the descriptors. Only
+//                                               for agents with kRunningTold
 //   kExport                       kRanges …     at least one; each with `count` descriptors
 //   kRelease ReleaseRequest       kReply        only the receiver's descriptors keep the memory;
 //                                               with `hold` the agent keeps descriptors too;
@@ -90,6 +97,7 @@ enum class Type : uint16_t {
   kRejoin = 10,
   kOwn = 11,
   kRest = 12,
+  kExportRunning = 13,
   kIpcGive = 32,
   kIpcWait = 33,
   kIpcAway = 34,
@@ -310,9 +318,12 @@ enum HeaderMemory : uint32_t {
   kMemoryTold =
       1u << 31,  // this agent maintains the word and supports kOwn; in older agents it is 0
   kStepsTold = 1u << 30,  // not about memory: this agent supports kCloseInSteps and kRest
+  kRunningTold = 1u << 29,  // likewise kExportRunning
   kMemoryAway = 1,        // the memory is released
   kMemoryImported = 2,    // a resume imported some of it: the driver alone could not restore it
   kMemoryShared = 4,      // another process uses it, or it uses another's (CUDA IPC)
+  // What this version of the agent supports.
+  kSupported = kMemoryTold | kStepsTold | kRunningTold,
 };
 struct alignas(64) AgentHeader {
   char magic[16];

@@ -145,7 +145,7 @@ Result<std::vector<Finding>> CheckTarget(Call& call, const v1::CheckRequest& req
   const uint64_t gpu_bytes = survey.device_bytes() + survey.device_bytes(true);
   findings.push_back(Finding::Of(
       "program", Level::kOk,
-      fmt::format("{} processes, of which {} use a GPU, with {} MiB of its memory",
+      fmt::format("processes: {}, with GPU state: {}, GPU memory: {} MiB",
                   survey.tree.members.size(), survey.device_processes.size(), gpu_bytes >> 20)));
   const bool container = containers::IsReference(text);
   for (const auto& [id, error] : refused) {

@@ -38,8 +38,8 @@ void Fill(const containers::Container& container, const GpuUsage& usage, uint32_
 
 Result<containers::SetupPaths> SetupPathsOf(const v1::ContainerSetupRequest& request) {
   STASIS_TRY(CheckAbsolute("CRIU's configuration", request.criu_config()));
-  STASIS_TRY(CheckAbsolute("the folder of CDI", request.cdi_folder()));
-  STASIS_TRY(CheckAbsolute("the folder of the plugin", request.plugin_folder()));
+  STASIS_TRY(CheckAbsolute("the CDI folder", request.cdi_folder()));
+  STASIS_TRY(CheckAbsolute("the plugin folder", request.plugin_folder()));
   STASIS_ASSIGN(auto paths, containers::UsualSetupPaths());
   if (!request.criu_config().empty()) paths.criu_config = request.criu_config();
   if (!request.cdi_folder().empty()) paths.cdi_folder = request.cdi_folder();
@@ -126,7 +126,7 @@ Result<v1::CheckResponse> CheckContainers(Call&, const v1::ContainerSetupRequest
 }
 
 Result<v1::InstallCdiResponse> InstallCdi(Call& call, const v1::InstallCdiRequest& request) {
-  STASIS_TRY(CheckAbsolute("the folder of CDI", request.folder()));
+  STASIS_TRY(CheckAbsolute("the CDI folder", request.folder()));
   const std::string folder = request.folder().empty() ? containers::kCdiFolder : request.folder();
   STASIS_ASSIGN(const std::string library, jobs::InstallAgentLibrary(call.paths));
   STASIS_ASSIGN(const auto installed, containers::InstallCdi(folder, library));

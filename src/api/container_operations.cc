@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "api/gpu_usage.h"
+#include "api/put_back_agent.h"
 #include "api/target.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
@@ -16,7 +17,6 @@
 #include "base/operation_id.h"
 #include "containers/checkpoint.h"
 #include "health/findings.h"
-#include "operations/hold.h"
 #include "process/search.h"
 
 namespace stasis::api {
@@ -42,7 +42,7 @@ Status RefuseOwnOptions(const Request& request) {
   if (criu.others_size() > 0) option = "--criu-opt";
   if (option.empty()) return {};
   return FailUsage(option + " cannot be passed to the runtime of a container",
-                   "set options of CRIU for containers in /etc/criu/runc.conf");
+                   "set CRIU's options for containers in /etc/criu/runc.conf");
 }
 
 containers::CriuChoices ChoicesOf(const v1::CriuOptions& criu) {
@@ -111,8 +111,9 @@ Status ChooseCompression(const v1::DumpRequest& request,
       checkpoint.container.reference.runtime == Runtime::kPodman && !checkpoint.image.empty();
   if (checkpoint.compress == "none" || (archive && checkpoint.compress == "zstd")) return {};
   return FailUsage(
-      "--compress " + Utf8(checkpoint.compress.substr(0, 16)) + " is not for this checkpoint",
-      "an archive of podman may be compressed with `zstd`; others are not compressed");
+      "--compress " + Utf8(checkpoint.compress.substr(0, 16)) +
+          " does not apply to this checkpoint",
+      "a podman archive may be compressed with `zstd`; other checkpoints are not compressed");
 }
 
 // Refuses a checkpoint in which CRIU would fail or processes would be lost. Adds notes to `result`.
@@ -211,7 +212,7 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
     restore.reference.name = image.id;
     if (restore.places.runc_root.empty()) restore.places.runc_root = image.root;
   } else if (!restore.output.empty()) {
-    return FailUsage("--log is not for this container: its runtime keeps its output");
+    return FailUsage("--log does not apply to this container: the runtime keeps its output");
   }
   if (!restore.new_name.empty()) {
     // Refuses a name that the runtime would read as an option.
@@ -221,27 +222,12 @@ Result<containers::RestoreRequest> RestoreOf(const Call& call, const v1::Restore
   return restore;
 }
 
-// The runtime fails before it starts CRIU if the library for the container's bind mount is missing.
-// podman's archives and containerd's images are not unpacked for this.
-Status PutBackAgent(const Call& call, containers::CommandRunner& runner,
-                    const containers::RestoreRequest& restore) {
-  std::string folder = restore.runc_image;
-  if (restore.reference.runtime == Runtime::kPodman && restore.archive.empty()) {
-    STASIS_ASSIGN(const auto container,
-                  containers::FindContainer(runner, restore.reference, restore.places,
-                                            Deadline::In(kRuntimeTimeout)));
-    folder = container.folder;
-  }
-  if (folder.empty()) return {};
-  return operations::PutBackAgent(folder + containers::kCriuFolder, call.paths);
-}
-
 Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
   STASIS_TRY(RefuseOwnOptions(request));
   STASIS_TRY(CheckAbsolute("the log", request.log()));
   STASIS_TRY(CheckAbsolute("the pid file", request.pid_file()));
   if (!request.new_pidns()) return {};
-  return FailUsage("--new-pidns is not for a container: its runtime makes its namespaces");
+  return FailUsage("--new-pidns does not apply to a container: the runtime creates its namespaces");
 }
 
 }  // namespace
@@ -326,7 +312,7 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
   }
   const auto runner = containers::MakeCommandRunner();
   STASIS_TRY(RunPhase(call, result, [&]() -> Status {
-    STASIS_TRY(PutBackAgent(call, *runner, restore));
+    STASIS_TRY(PutBackAgent(call.paths, *runner, restore, request.trust_image(), deadline));
     STASIS_ASSIGN(const auto restored, containers::Restore(*runner, restore, deadline));
     result.set_pid(restored.pid);
     if (restored.reference.ToString() != request.source()) {

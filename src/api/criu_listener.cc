@@ -28,8 +28,8 @@ UniqueFd PidfdOfPeer(int connection) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 
-// Rolls back or finishes the work of a worker that was killed or could not do it itself. No command
-// may follow that would do it.
+// Rolls back or finishes the work of a worker that was killed or could not do it itself. This does
+// not wait for the next command, because there may be none.
 void RecoverLost(v1::WorkerRequest work) {
   v1::RecoverRequest request;
   work.set_method("Recover");
@@ -129,12 +129,12 @@ bool CriuListener::Accept() {
     if (!connection) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return true;
-      log::Write(log::Level::kWarn, "cannot accept a connection of CRIU's plugin",
+      log::Write(log::Level::kWarn, "cannot accept a connection from CRIU's plugin",
                  log::ErrorFields(ErrnoError(errno, "accept")));
       return false;
     }
     if (Status served = Serve(std::move(connection)); !served) {
-      log::Write(log::Level::kWarn, "a connection of CRIU's plugin was closed",
+      log::Write(log::Level::kWarn, "a connection from CRIU's plugin was closed",
                  log::ErrorFields(served.error()));
     }
   }

@@ -3,18 +3,14 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/service_type.h>
 
-#include <functional>
 #include <memory>
 
-#include "api/caller.h"
 #include "api/daemon_context.h"
-#include "stasis/v1/stasis.grpc.pb.h"
+#include "api/relay.h"
 
 namespace stasis::api {
-
-// Identifies the caller, from the connection or from its certificate.
-using IdentifyCaller = std::function<Result<Caller>(const grpc::CallbackServerContext&)>;
 
 std::unique_ptr<grpc::Service> MakeService(DaemonContext& daemon, IdentifyCaller identify);
 

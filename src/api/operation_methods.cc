@@ -92,9 +92,9 @@ Result<std::string> SpillFolder(const v1::SuspendRequest& request,
   if (::stat(path.c_str(), &st) != 0) return FailErrno(errno, named);
   if (!S_ISDIR(st.st_mode)) return FailUsage(named + " is not a folder");
   if (st.st_uid != ::geteuid()) {
-    return Fail(
-        Code::kPermissionDenied, fmt::format("{} belongs to user {}", named, st.st_uid),
-        "GPU data must be in a folder where no other user can replace it: use a folder of yours");
+    return Fail(Code::kPermissionDenied, fmt::format("{} belongs to user {}", named, st.st_uid),
+                "GPU data must be in a folder where no other user can replace it: use one of your "
+                "own folders");
   }
   if (::access(path.c_str(), W_OK | X_OK) != 0) return FailErrno(errno, named);
   return path;
@@ -225,7 +225,7 @@ std::string SubjectOf(process::HostPid pid) {
 
 Result<std::string> Hold(Call& call, const std::string&) {
   if (::fcntl(kConnectionFd, F_SETFD, FD_CLOEXEC) != 0) {
-    return FailUsage("there is no connection of CRIU's plugin");
+    return FailUsage("CRIU's plugin is not connected");
   }
   STASIS_ASSIGN(auto hold, operations::Hold::Open(UniqueFd(kConnectionFd)));
   log::Write(log::Level::kInfo, "CRIU's plugin asks for a " + hold->verb(),

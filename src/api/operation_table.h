@@ -45,7 +45,7 @@ class OperationTable {
   size_t count() const;
   // Returns true if a call with exactly these credentials has not ended.
   bool HasCalls(const Caller& caller) const;
-  // Counts operations, without other calls.
+  // Returns the number of operations in progress by verb. Other calls are not counted.
   std::map<std::string, size_t> CountByVerb() const;
 
   // Rejects new operations, waits until no operation is in progress, and then waits a few seconds

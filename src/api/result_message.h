@@ -1,5 +1,5 @@
 // Converts an operation's result from the struct of operations/ to the v1 message, which the
-// daemon, the database of jobs, and the text and JSON of the command line use.
+// daemon, the job database, and the text and JSON of the command line use.
 #pragma once
 
 #include "operations/result.h"

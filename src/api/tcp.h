@@ -13,7 +13,7 @@ namespace stasis::api {
 //
 // gRPC (1.51) limits the duration of handshakes but not their number, so this file accepts the
 // connections itself. After kHandshakeMs a connection has presented its certificate or is closed.
-// Younger connections may come from anyone, so their number is limited.
+// Younger connections may come from any machine, so their number is limited.
 Status ServeTcp(DaemonContext& daemon, ServerPool& servers);
 
 // Reads the PEM file that the setting `what` names. Returns kPermissionDenied for a `secret` file

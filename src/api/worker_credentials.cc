@@ -36,7 +36,8 @@ Status KeepCapabilities() {
     // A daemon that lacks one of these capabilities cannot pass it on.
     keep[capability / 32].permitted |= have[capability / 32].permitted & bit;
     keep[capability / 32].effective |= have[capability / 32].permitted & bit;
-    // Inheritable only for CRIU, which is started with them as ambient capabilities.
+    // A process can get ambient capabilities only if they are inheritable, and CRIU is started with
+    // these as ambient capabilities.
     keep[capability / 32].inheritable |= have[capability / 32].permitted & bit;
   }
   if (::syscall(SYS_capset, &header, keep) != 0) return FailErrno(errno, "capset");

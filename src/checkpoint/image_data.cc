@@ -50,8 +50,8 @@ Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
       }
     }
     STASIS_ASSIGN(auto mapping, dataplane::Mapping::Map(arena.fd(), arena.capacity_bytes()));
-    // Hashes with another key are computed again. Zero blocks must be taken from the hashes in any
-    // case, because the arena may have older data in their place.
+    // Hashes with another key are computed again. But a block whose recorded hash is zero must be
+    // treated as zero in any case, because the arena may have older data in its place.
     std::span<const Id128> hashes;
     std::vector<uint8_t>& zero_blocks = zeros_of.emplace_back();
     const auto& known = arena.record().hashes;

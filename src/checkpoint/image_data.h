@@ -29,7 +29,7 @@ Result<std::vector<gpu_state::GpuShard>> ShardsIn(
     uid_t owner);
 // Fills the arenas of the shards from the beginning and checks every block. Updates
 // GpuShard::filled, and calls `filled_more` when another chunk is filled. Both functions are called
-// by one thread at a time, which may be another one than the caller's.
+// by one thread at a time, which may not be the caller's.
 Status ReadShards(const store::ImageReader& reader, const std::vector<gpu_state::GpuShard*>& shards,
                   const std::function<bool(uint64_t)>& progress,
                   const std::function<void()>& filled_more);

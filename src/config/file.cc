@@ -142,9 +142,10 @@ class Parser {
   Status Unknown(const std::string& key) const {
     const std::string nearest = NearestKey(key);
     return Mistake(fmt::format("there is no key '{}'", Printable(key)),
-                   nearest.empty() ? "nothing was done; `stasis config show`, without that line, "
-                                     "lists all keys"
-                                   : fmt::format("nothing was done; the nearest is {}", nearest));
+                   nearest.empty()
+                       ? "nothing was done; `stasis config show`, without that line, "
+                         "lists all keys"
+                       : fmt::format("nothing was done; the most similar key is {}", nearest));
   }
   Status Unreadable(const std::string& why) const {
     return Mistake("the line is not valid: " + why,

@@ -206,13 +206,13 @@ struct Bad {
 TEST_F(LoadTest, AMistakeInAFileGivesOneMessageWithItsLine) {
   for (const Bad& bad : {
            Bad{"[helper]\nidle = 3\n", "line 2", "there is no key 'helper.idle'",
-               "the nearest is helper.idle_s"},
+               "the most similar key is helper.idle_s"},
            Bad{"\nidle_s = 3\n", "line 2", "there is no key 'idle_s'",
-               "the nearest is helper.idle_s"},
+               "the most similar key is helper.idle_s"},
            Bad{"[helpers]\nidle_s = 3\n", "line 1", "there is no key 'helpers'",
-               "the nearest is helper"},
+               "the most similar key is helper"},
            Bad{"[helper]\nidle_s.x = 3", "line 2", "there is no key 'helper.idle_s.x'",
-               "the nearest is helper.idle_s"},
+               "the most similar key is helper.idle_s"},
            Bad{"x = 1", "line 1", "there is no key 'x'", "config show"},
            Bad{"helper = 3", "line 1", "helper is a table: write it as [helper]", "correct"},
            Bad{"[[helper]]\nidle_s = 3\n", "line 1", "a table is written as [helper]", "correct"},

@@ -34,7 +34,7 @@ constexpr Row kRows[] = {
      "`suspend` saves GPU data to files in this folder, as with --spill; `--no-spill` uses host "
      "memory"},
     {"programs.criu", Kind::kFile, &Settings::criu, "", 0, 0, "", "STASIS_CRIU",
-     "the one beside Stasis, else the one on PATH", "Path of CRIU; no other one is tried", true},
+     "the one beside Stasis, else the one on PATH", "Path of CRIU; no other CRIU is tried", true},
     {"programs.cuda_library", Kind::kFile, &Settings::cuda_library, "", 0, 0, "",
      "STASIS_CUDA_LIBRARY", "found by the loader",
      "The driver's libcuda.so.1 for Stasis's own helpers; programs load their own", true},

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json_bytes.h"
+#include "containers/archive.h"
 
 namespace stasis::containers {
 namespace {
@@ -104,19 +105,14 @@ Result<CommandOutput> RunRuntime(CommandRunner& runner, const Words& command,
 // checkpoint of a container, whose specification it has already, and ctr reports success.
 Status CheckContainerdImage(CommandRunner& runner, const CheckpointRequest& request,
                             const Deadline& deadline) {
-  constexpr std::string_view kCriuFiles = "checkpoint.criu.tar", kDigest = "sha256:";
-  auto ctr = [&](const Words& words) {
-    Words command = CommandOf(request.container.reference, request.places);
-    command.insert(command.end(), words.begin(), words.end());
-    return RunOk(runner, command, deadline);
-  };
-  STASIS_ASSIGN(const std::string listed, ctr({"images", "ls", "name==" + request.image}));
-  const size_t at = listed.find(kDigest);
-  if (at == listed.npos) return Fail(Code::kInternal, "ctr lists no image " + request.image);
-  STASIS_ASSIGN(const std::string index,
-                ctr({"content", "get", listed.substr(at, listed.find(' ', at) - at)}));
-  if (index.find(kCriuFiles) != index.npos) return {};
-  (void)ctr({"images", "rm", request.image});
+  Reference image = request.container.reference;
+  image.name = request.image;
+  STASIS_ASSIGN(const std::string criu_files,
+                BlobOfImage(runner, image, request.places, kCriuFilesBlob, deadline));
+  if (!criu_files.empty()) return {};
+  Words remove = CommandOf(image, request.places);
+  Append(remove, {"images", "rm", request.image});
+  (void)runner.Run(remove, {deadline, {}});
   return Fail(
       Code::kFailedPrecondition,
       "containerd has not saved the container's processes: before version 2.0 it cannot "
@@ -270,7 +266,7 @@ Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
   CommandOptions options{deadline, {}, GpuMapVariables(request)};
   const bool runc = request.reference.runtime == Runtime::kRunc;
   // A container of runc inherits the output of the command. It must not inherit pipes of this
-  // process.
+  // process, which ends before the container.
   if (runc) options.output_file = request.output.empty() ? "/dev/null" : request.output;
   STASIS_ASSIGN(const CommandOutput output, RunRuntime(runner, command, options));
   Reference reference = request.reference;

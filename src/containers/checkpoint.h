@@ -76,8 +76,8 @@ Result<std::vector<std::string>> RestoreCommand(const RestoreRequest& request);
 Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
                          const Deadline& deadline);
 
-// Returns the line of CRIU's log with the cause of a failure: the last line of the plugin of
-// Stasis, or CRIU's first error if the plugin says only that CRIU failed, or nothing. Returns an
+// Returns the line of CRIU's log with the cause of a failure: the last line of Stasis'
+// plugin, or CRIU's first error if the plugin says only that CRIU failed, or nothing. Returns an
 // empty string if there is none.
 std::string ReasonInCriuLog(const std::string& log);
 

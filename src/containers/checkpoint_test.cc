@@ -70,10 +70,12 @@ TEST_F(CheckpointTest, AnImageOfContainerdWithoutProcessesIsAFailure) {
                  "REF TYPE DIGEST SIZE\nt1-saved application/index sha256:ab12 1.5 KiB\n");
   runner_.Answer(
       ctr + "content get sha256:ab12",
-      R"({"mediaType":"application/vnd.containerd.container.criu.checkpoint.criu.tar"})");
+      R"({"manifests":[{"mediaType":"application/vnd.containerd.container.criu.checkpoint.criu.tar",
+          "digest":"sha256:cd"}]})");
   Status done = Checkpoint(runner_, request, {});
   EXPECT_TRUE(done) << done.error().ToString();
-  runner_.Answer(ctr + "content get sha256:ab12", R"({"mediaType":"layer.v1.tar+gzip"})");
+  runner_.Answer(ctr + "content get sha256:ab12",
+                 R"({"manifests":[{"mediaType":"layer.v1.tar+gzip","digest":"sha256:cd"}]})");
   done = Checkpoint(runner_, request, {});
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code, Code::kFailedPrecondition);

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/install_layout.h"
 #include "base/subprocess.h"
 
 extern char** environ;
@@ -88,12 +89,37 @@ struct Pipe {
   static Result<Pipe> Make() {
     int fds[2];
     if (::pipe2(fds, O_CLOEXEC) != 0) return FailErrno(errno, "make a pipe");
-    Pipe pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
-    // Only this process's end is non-blocking, because a command may not expect EAGAIN.
-    if (::fcntl(fds[0], F_SETFL, O_NONBLOCK) != 0) return FailErrno(errno, "fcntl");
+    return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
+  }
+  // Only this process's end is non-blocking, because a command may not expect EAGAIN.
+  static Result<Pipe> MakeForReader() {
+    STASIS_ASSIGN(Pipe pipe, Make());
+    if (::fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK) != 0) return FailErrno(errno, "fcntl");
     return pipe;
   }
 };
+
+// Starts a process that appends everything from a pipe to a file, and returns the pipe's other end.
+// The process ends when all copies of it are closed. It is no concern of this process after that:
+// init reaps it.
+Result<UniqueFd> StartOutput(const std::string& path) {
+  STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-container-output"));
+  STASIS_ASSIGN(const UniqueFd file, Open(path, O_WRONLY | O_CREAT | O_APPEND, 0600));
+  STASIS_ASSIGN(Pipe pipe, Pipe::Make());
+  SpawnOptions spawn;
+  spawn.argv = {program};
+  spawn.env = std::vector<std::string>();
+  spawn.fds = {{0, pipe.read_end.get()}, {1, file.get()}, {2, file.get()}};
+  spawn.new_session = true;
+  STASIS_TRY(Subprocess::Spawn(spawn));
+  return std::move(pipe.write_end);
+}
+
+// Returns the end of a pipe that nothing is written to.
+Result<UniqueFd> EmptyInput() {
+  STASIS_ASSIGN(Pipe pipe, Pipe::Make());
+  return std::move(pipe.read_end);
+}
 
 // Kills the command and its process group. Programs that it has started in their own sessions, such
 // as a container, run on.
@@ -129,25 +155,27 @@ class SystemRunner final : public CommandRunner {
   static Result<CommandOutput> RunProgram(const std::string& program,
                                           const std::vector<std::string>& argv,
                                           const CommandOptions& options) {
-    STASIS_ASSIGN(Pipe out, Pipe::Make());
-    STASIS_ASSIGN(Pipe err, Pipe::Make());
-    UniqueFd file;
-    if (!options.output_file.empty()) {
-      STASIS_ASSIGN(file, Open(options.output_file, O_WRONLY | O_CREAT | O_APPEND, 0600));
-    }
+    STASIS_ASSIGN(Pipe out, Pipe::MakeForReader());
+    STASIS_ASSIGN(Pipe err, Pipe::MakeForReader());
     SpawnOptions spawn;
     spawn.argv = argv;
     spawn.argv[0] = program;
     std::vector<std::string> environment = Environment();
     environment.insert(environment.end(), options.variables.begin(), options.variables.end());
     spawn.env = std::move(environment);
-    spawn.fds = {{1, file ? file.get() : out.write_end.get()},
-                 {2, file ? file.get() : err.write_end.get()}};
+    spawn.fds = {{1, out.write_end.get()}, {2, err.write_end.get()}};
+    UniqueFd input, output_pipe;
+    if (!options.output_file.empty()) {
+      STASIS_ASSIGN(output_pipe, StartOutput(options.output_file));
+      STASIS_ASSIGN(input, EmptyInput());
+      spawn.fds = {{0, input.get()}, {1, output_pipe.get()}, {2, output_pipe.get()}};
+    }
     // Ctrl-C in the user's terminal must not interrupt a checkpoint.
     spawn.new_session = true;
     STASIS_ASSIGN(Subprocess child, Subprocess::Spawn(spawn));
     out.write_end.Reset();
     err.write_end.Reset();
+    output_pipe.Reset();
 
     CommandOutput output;
     auto status = Collect(child, out.read_end.get(), err.read_end.get(), options.deadline, output);

@@ -22,8 +22,10 @@ struct CommandOutput {
 
 struct CommandOptions {
   Deadline deadline;
-  // Output goes to this file, which is opened for appending, and not into CommandOutput::out. A
-  // container that the command starts inherits it.
+  // Output is appended to this file, and is not in CommandOutput. The command, and a container that
+  // it starts, gets pipes, because CRIU can checkpoint a container with pipes, but not one that has
+  // opened a file outside of its mount namespace. A process (output_main.cc) copies the output
+  // until all programs have closed it. The input is empty.
   std::string output_file;
   // Variables "NAME=VALUE" in addition to the usual environment.
   std::vector<std::string> variables = {};

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 namespace stasis::containers {
 namespace {
 
@@ -53,6 +55,36 @@ TEST(CommandTest, AChildThatKeepsThePipesIsNotWaitedFor) {
                                          {Deadline::In(std::chrono::milliseconds(1500)), {}});
   ASSERT_TRUE(output) << output.error().ToString();
   EXPECT_EQ(output->out, "started\n");
+}
+
+// Waits until the file has this content.
+void ExpectContent(const std::string& path, const std::string& content) {
+  std::string text;
+  for (int tries = 0; tries < 2000 && text != content; ++tries) {
+    ::usleep(10'000);
+    text = ReadFile(path).value_or("");
+  }
+  EXPECT_EQ(text, content);
+}
+
+TEST(CommandTest, AProgramThatRunsOnWritesToAPipe) {
+  char path[] = "/tmp/command-test-XXXXXX";
+  ASSERT_GE(UniqueFd(::mkstemp(path)).get(), 0);
+  const std::string line =
+      "cat; readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2 | cut -d: -f1; echo err >&2; "
+      "(sleep 0.2; echo late) &";
+  auto output = MakeCommandRunner()->Run({"sh", "-c", line}, {Soon(), path});
+  ASSERT_TRUE(output) << output.error().ToString();
+  EXPECT_TRUE(output->ok());
+  EXPECT_EQ(output->out + output->err, "");
+  ExpectContent(path, "pipe\npipe\npipe\nerr\nlate\n");
+  ::unlink(path);
+}
+
+TEST(CommandTest, AFileThatCannotBeWrittenIsAnError) {
+  auto output = MakeCommandRunner()->Run({"true"}, {Soon(), "/no/such/folder/log"});
+  ASSERT_FALSE(output);
+  EXPECT_EQ(output.error().code, Code::kNotFound) << output.error().ToString();
 }
 
 TEST(CommandTest, TheEnvironmentIsAnAllowList) {

@@ -90,9 +90,8 @@ Error Overdue(Ended ended) {
   error.not_undone = ended == Ended::kNotYet;
   if (error.not_undone) {
     error.hint =
-        "CRIU holds the program stopped until the file system or the device that it waits for "
-        "answers. Then CRIU ends, the program runs on, and `stasis recover` finishes the "
-        "roll-back.";
+        "CRIU waits for a file system or a device, and holds the program stopped until it gets an "
+        "answer. Then CRIU ends, the program runs on, and `stasis recover` finishes the roll-back.";
   }
   return error;
 }

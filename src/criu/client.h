@@ -108,7 +108,7 @@ class CriuSession {
   // After a successful Dump: returns true if another program drove CRIU and left the program
   // running.
   virtual bool left_running() const { return false; }
-  // The same: lets the program run, which the other program still holds stopped.
+  // In that case: lets the program run. The other program holds it stopped until then.
   virtual void LetGo() {}
 };
 

@@ -17,8 +17,8 @@ namespace {
 using Kind = PluginRequest::Kind;
 using std::chrono::seconds;
 
-// Time limit for the plugin to receive a frame or to let threads run. CRIU does nothing else in
-// that time.
+// Time limit for the plugin to receive a frame, or to resume threads (LetRun). CRIU does nothing
+// else in that time.
 constexpr seconds kPluginAnswer{20};
 
 struct KindRow {
@@ -122,6 +122,8 @@ class SocketLink final : public PluginLink {
     return Fail(Code::kDeadlineExceeded,
                 fmt::format("CRIU (process {}) does not exit", criu_.value));
   }
+
+  int exit_fd() const override { return pidfd_.get(); }
 
   int images_fd() const override { return images_.get(); }
   process::HostPid criu() const override { return criu_; }

@@ -59,6 +59,8 @@ class PluginLink {
   virtual Status LetRun(const std::vector<pid_t>& threads, const Deadline& deadline) = 0;
   // Waits until CRIU has exited. Safe to call from any thread.
   virtual Status AwaitExit(const Deadline& deadline) = 0;
+  // A descriptor that is readable once CRIU has exited, for poll(2). Safe to use from any thread.
+  virtual int exit_fd() const = 0;
 
   // The descriptor of CRIU's image folder. Valid after the first request.
   virtual int images_fd() const = 0;

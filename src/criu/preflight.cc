@@ -363,7 +363,8 @@ Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
   if (std::none_of(found.begin(), found.end(), IsConnection)) return found;
   // The program runs while its descriptors are read, one process after the other. If a connection
   // between two of its processes is opened or closed during the scan, only one end is seen, and the
-  // connection seems to lead to another program. A second scan does not show the same socket so.
+  // connection seems to lead to another program. A second scan does not show the same socket that
+  // way.
   STASIS_ASSIGN(auto again, LookOnce(tree, options, stdio));
   std::erase_if(found, [&](const Obstacle& o) {
     return IsConnection(o) && std::none_of(again.begin(), again.end(), [&](const Obstacle& other) {

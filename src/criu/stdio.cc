@@ -223,7 +223,7 @@ Status ReopenLog(const ExternalFd& external, int number, InheritPlan* plan) {
     if (error.raw == EMLINK) {
       error.hint = "remove the other name of the file, or choose another file with --log";
     } else if (error.hint.empty()) {
-      error.hint = "create the folder of the log, or choose another file with --log";
+      error.hint = "create the log's folder, or choose another file with --log";
     }
     return Fail(std::move(error));
   }

@@ -114,8 +114,8 @@ class Freeing {
       if (!listed) return Unseen(port, listed.error());
       std::vector<TcpSocket> sockets = *std::move(listed);
       std::erase_if(sockets, [&](const TcpSocket& socket) { return !Overlap(port, socket); });
-      // A live process may hold the port for any time, and may own the closed connections too, so
-      // it is an error and not waited for.
+      // A live process may hold the port for any time, and may own the closed connections too. So
+      // this is an error, and there is no wait.
       if (sockets.empty() || std::any_of(sockets.begin(), sockets.end(),
                                          [](const auto& socket) { return !socket.closed(); })) {
         return Held(port, sockets);
@@ -197,7 +197,7 @@ class Freeing {
                             count == 1 ? "a closed connection"
                                        : fmt::format("{} closed connections", count)),
                 why_not_.code == Code::kPermissionDenied
-                    ? "Restore again after that time, or as root, who need not wait."
+                    ? "Restore again after that time. A restore by root does not wait."
                     : "Restore again after that time.");
   }
 

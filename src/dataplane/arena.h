@@ -43,6 +43,9 @@ class Arena {
   // unknown; empty if none is known. Also forgets the hashes, because the caller is about to
   // overwrite the data.
   std::vector<Id128> TakeKnown(const Id128& key);
+  // Records the hashes of the bytes that the file has now, for record().ranges, which must be fully
+  // stored. A zero hash means unknown.
+  void NoteKnown(ArenaHashes hashes) { known_ = {std::move(hashes), record_.ranges}; }
   // Returns true if the data is unchanged since the arena was acquired and has hashes.
   bool knows_data() const { return known_.has_value(); }
 

@@ -79,8 +79,8 @@ Status BlockHasher::Load() {
     return {};
   }
   if (module != nullptr) gpu_.fn().cuModuleUnload(module);
-  // The failure does not affect the rest of the driver. Clearing the domain keeps the mover
-  // running.
+  // The rest of the driver still works. The mover would exit after an error of the domain kCuda, so
+  // change the domain.
   Error error = gpu_.MakeError(result, "cuModuleLoadData");
   if (error.code != Code::kResourceExhausted) error.code = Code::kUnimplemented;
   error.domain = Domain::kStasis;

@@ -20,7 +20,7 @@ class ChangedBlocks {
   ChangedBlocks(BlockHasher& hasher, const std::vector<Range>& ranges, std::vector<Id128> known,
                 uint64_t chunk_bytes);
 
-  // Starts with memory mapped at `base`, which must not change until End().
+  // Starts to hash the memory mapped at `base`, which must not change until End().
   Status Begin(cu::CUdeviceptr base);
   // Returns the next group of blocks to copy. Waits only for the hashes of one chunk.
   Result<std::optional<Group>> Next();

@@ -120,7 +120,7 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
 }
 
 Status MoverWork::Detach() {
-  if (phase_ != Phase::kIdle) return Fail(Code::kFailedPrecondition, "the mover is at work");
+  if (phase_ != Phase::kIdle) return Fail(Code::kFailedPrecondition, "the mover is busy");
   if (arena_) arena_->Detach();
   return {};
 }
@@ -132,7 +132,7 @@ Status MoverWork::End() {
 }
 
 Status MoverWork::ForgetRemoved() {
-  if (phase_ != Phase::kIdle) return Fail(Code::kFailedPrecondition, "the mover is at work");
+  if (phase_ != Phase::kIdle) return Fail(Code::kFailedPrecondition, "the mover is busy");
   if (arena_) arena_->ForgetRemoved();
   return {};
 }
@@ -158,7 +158,7 @@ Status MoverWork::Warm(uint64_t bytes) {
 // Copies to the GPU first and back from there, so that the arena's bytes stay unchanged.
 Status MoverWork::Measure(uint64_t bytes, Reply& reply) {
   bytes = std::min(bytes, arena_->bytes()) / gpu_->granularity() * gpu_->granularity();
-  if (bytes == 0) return Fail(Code::kInvalidArgument, "there is nothing to measure with");
+  if (bytes == 0) return Fail(Code::kInvalidArgument, "the size to measure is too small");
   STASIS_TRY(Warm(bytes));
   DeviceMemory memory(*gpu_);
   STASIS_TRY(memory.Reserve(bytes));
@@ -332,7 +332,7 @@ Status MoverWork::PrepareHashes(const Request& request, Reply& reply) {
 
 Status MoverWork::MeasureHashing(uint64_t bytes, Reply& reply) {
   bytes = bytes / gpu_->granularity() * gpu_->granularity();
-  if (bytes == 0) return Fail(Code::kInvalidArgument, "there is nothing to measure with");
+  if (bytes == 0) return Fail(Code::kInvalidArgument, "the size to measure is too small");
   DeviceMemory memory(*gpu_);
   STASIS_TRY(memory.Reserve(bytes));
   for (uint64_t left = bytes; left > 0;) {

@@ -18,7 +18,7 @@ namespace stasis::dataplane {
 class Resident final : public MoverPool {
  public:
   // All movers use `defaults`, each with its own GPU. `residents` is the directory of this user's
-  // resident movers, also if these movers are not resident.
+  // resident movers, even if the movers of this object are not resident.
   Resident(MoverOptions defaults, bool keep_arenas, std::string residents)
       : defaults_(std::move(defaults)),
         keep_arenas_(keep_arenas),

@@ -140,7 +140,7 @@ Result<GpuMap> ReplaceMissingGpus(const std::vector<Gpu>& old_gpus,
       for (const Gpu& other : added) list += (list.empty() ? "" : ", ") + Describe(other);
       return Fail(Code::kUnimplemented,
                   fmt::format("GPU {} of the program is not here, and {}", Describe(gpu),
-                              added.empty() ? "there is no other one of its model"
+                              added.empty() ? "there is no other GPU of its model"
                                             : "several may replace it: " + list));
     }
   }

@@ -29,7 +29,8 @@ struct Saved {
   uint64_t zero = 0;       // in zero blocks, which are not stored
   uint64_t cold = 0;       // bytes of arenas that had to be touched and registered first
   // Times of the slowest GPU: until its first copy was submitted, for the hashing of blocks, for
-  // the copy, for the release of the memory by the mover; then the time to close our descriptors.
+  // the copy, for the release of the memory by the mover. Last: the time to close the descriptors
+  // of this process.
   double until_first_s = 0;
   double hashing_s = 0;
   double copy_s = 0;

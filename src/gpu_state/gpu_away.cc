@@ -35,7 +35,7 @@ uint64_t DriverBytes(const Processes& processes, bool were_away) {
 }
 
 void AddGpuAway(Plan& plan, Services& services, const Processes& processes, SharedSuspend& shared,
-                std::optional<Phase> tree_check) {
+                std::optional<Phase> tree_check, bool precopy) {
   Phase lock = GpuLock(services, processes);
   Phase checkpoint = GpuCheckpoint(services, processes, DriverBytes(processes, false));
   if (shared.empty()) {
@@ -45,6 +45,7 @@ void AddGpuAway(Plan& plan, Services& services, const Processes& processes, Shar
     return;
   }
   plan.Add(shared.DataRoom(DriverBytes(processes, false)));
+  if (precopy) plan.Add(shared.DataPrecopy());
   plan.Add(shared.GateClose());
   if (tree_check) plan.Add(std::move(*tree_check));
   plan.Add(shared.DataExport());

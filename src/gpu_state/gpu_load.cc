@@ -77,8 +77,8 @@ Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadl
       std::lock_guard lock(mutex_);
       was_free = free_ || wanted_;
     }
-    // The memory of the previous shard is held by our descriptors now. The ballast is released with
-    // it, until the next one is allocated.
+    // This process's descriptors now hold the memory of the previous shard. The ballast is released
+    // with it, until the next one is allocated.
     STASIS_TRY(mover_.Release(deadline));
     STASIS_TRY(mover_.Attach(*shard.arena, deadline));
     STASIS_TRY(mover_.PrepareLoad(shard.ranges, was_free ? 0 : BallastFor(index), deadline));
@@ -118,7 +118,8 @@ Status GpuLoad::Load(PhaseScope* scope, const Deadline& deadline,
   bool keeps_ballast = false;
   {
     std::lock_guard lock(mutex_);
-    // Our descriptors keep the memory; of the mover's memory only the ballast is still needed.
+    // This process's descriptors keep the memory. The only memory of the mover that is still needed
+    // is the ballast.
     loaded_ = done.has_value();
     keeps_ballast = loaded_ && !free_ && !wanted_;
     if (keeps_ballast) busy_ = false;

@@ -51,7 +51,7 @@ class GpuLoad {
   bool busy_ = false;    // a thread uses the mover
   bool wanted_ = false;  // FreeBallast waits for the loading thread
   bool free_ = true;     // there is no ballast
-  bool loaded_ = false;  // all is loaded; of the mover's memory only the ballast is needed
+  bool loaded_ = false;  // all is loaded; the mover needs to keep only the ballast
 };
 
 }  // namespace stasis::gpu_state

@@ -30,7 +30,8 @@ constexpr milliseconds kMoverRelease{10000};
 
 milliseconds Left(const Deadline& deadline) { return TimeLeft(deadline, kReturnTimeout); }
 
-// The memory is away and not in our arenas: these belong to the user who suspended the program.
+// The memory is away, but not in arenas of this user. It is in arenas of the user who suspended the
+// program.
 Error HeldByOther(const process::ProcessId& id) {
   Error error{Code::kFailedPrecondition};
   error.message = fmt::format(
@@ -242,7 +243,7 @@ Status SharedResume::ReturnMemory(const Deadline& deadline) {
     STASIS_TRY(Annotate(member.agent->Rejoin(Left(deadline)),
                         fmt::format("process {}", member.id.pid.value)));
   }
-  // No program runs before all can.
+  // No program runs before all programs have all of their memory.
   STASIS_TRY(InParallel(members_.size(), [&](size_t index) -> Status {
     Member& member = members_[index];
     STASIS_TRY(Annotate(member.agent->Open(Left(deadline)),
@@ -420,9 +421,9 @@ Status ReturnStoredData(Services& services, const Processes& processes) {
   };
   Processes left = processes;
   Status all;
-  // A process that has memory of another one open cannot run before that one has it, so this
-  // repeats while it makes progress. Processes that wait for an ended one are named and delay no
-  // other.
+  // A process that opens memory of another process cannot run before the other one has that memory,
+  // so this repeats while it makes progress. Processes that wait for an ended one are named and
+  // delay no other.
   for (size_t before = left.size() + 1; !left.empty() && left.size() < before;) {
     before = left.size();
     Processes again;

@@ -12,6 +12,8 @@
 #include "gpu_state/close_gates.h"
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/host_memory.h"
+#include "gpu_state/precopy.h"
+#include "gpu_state/return_memory.h"
 #include "plan/plan.h"
 
 namespace stasis::gpu_state {
@@ -20,7 +22,6 @@ namespace {
 using device::GpuUuid;
 using plan::Phase;
 using plan::PhaseScope;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Time to create the movers' contexts and to allocate arenas; fallocate takes 25 ms for a GiB.
@@ -59,6 +60,9 @@ std::vector<std::string> SharedSuspend::notes() const {
     notes.push_back(fmt::format(
         "GPU {} did not search for zero and unchanged memory, so all of it was copied: {}",
         gpu.value, why));
+  }
+  if (!why_not_precopied_.empty()) {
+    notes.push_back("GPU data was not copied ahead while the program ran: " + why_not_precopied_);
   }
   return notes;
 }
@@ -195,10 +199,13 @@ Phase SharedSuspend::GateClose() {
           .undo_group = kUndoGroup};
 }
 
-// Replaces the estimated shards by the exported memory.
-Status SharedSuspend::ExportAll(const Deadline& deadline) {
+// Replaces the shards, which are estimates or describe the memory before the gates closed, by the
+// exported memory.
+Status SharedSuspend::ExportAll(Gates gates, const Deadline& deadline) {
   STASIS_TRY(ForEachMember([&](Member& member) -> Status {
-    STASIS_ASSIGN(member.data, member.agent->ExportAll(TimeLeft(deadline, kAgentTimeout)));
+    const auto left = TimeLeft(deadline, kAgentTimeout);
+    STASIS_ASSIGN(member.data, gates == Gates::kOpen ? member.agent->ExportRunning(left)
+                                                     : member.agent->ExportAll(left));
     return {};
   }));
   for (size_t i = 0; i < members_.size(); ++i) {
@@ -228,10 +235,63 @@ Status SharedSuspend::ExportAll(const Deadline& deadline) {
   return {};
 }
 
+bool SharedSuspend::CanPrecopy() const {
+  return secret_ && std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+           return member.agent->exports_running();
+         }) &&
+         std::all_of(shards_.begin(), shards_.end(),
+                     [](const GpuShard& shard) { return shard.arena->in_memory(); });
+}
+
+Status SharedSuspend::PrecopyAll(PhaseScope& scope) {
+  STASIS_TRY(ExportAll(Gates::kOpen, scope.deadline()));
+  const BlockKey key(*secret_);
+  const uint64_t total = bytes();
+  std::atomic<uint64_t> before{0}, copied{0};
+  Status done =
+      ForEachGpu(shards_, Same, [&](const GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
+        dataplane::MoverLink& mover = services_.movers->MoverOf(gpu);
+        for (GpuShard* shard : shards) {
+          if (shard->ranges.empty()) continue;
+          STASIS_TRY(mover.Attach(*shard->arena, scope.deadline()));
+          if (!PrepareHashes(gpu, scope.deadline())) return {};
+          auto bytes = Precopy(*shard, Descriptors(*shard), mover, key,
+                               [&](uint64_t now) { scope.ReportBytes(before + now, total); },
+                               scope.deadline());
+          STASIS_TRY(mover.Release(scope.deadline()));
+          STASIS_ASSIGN(const uint64_t more, std::move(bytes));
+          copied += more;
+          before += shard->bytes();
+        }
+        return {};
+      });
+  scope.SetBytes(copied);
+  return done;
+}
+
+Phase SharedSuspend::DataPrecopy() {
+  return {.name = "data-precopy",
+          .timeout = kRoomTimeout,
+          .run = [this](PhaseScope& scope) -> Status {
+            if (!CanPrecopy()) return {};
+            Status copied = PrecopyAll(scope);
+            if (!copied) {
+              std::lock_guard lock(mutex_);
+              why_not_precopied_ = copied.error().ToString();
+            }
+            for (Member& member : members_) member.data = {};
+            // By this request the agents learn that the descriptors are closed.
+            return ForEachMember([&](Member& member) -> Status {
+              STASIS_TRY(member.agent->Status(kAgentAnswer));
+              return {};
+            });
+          }};
+}
+
 Phase SharedSuspend::DataExport() {
   return {.name = "data-export",
           .timeout = kAgentTimeout,
-          .run = [this](PhaseScope& scope) { return ExportAll(scope.deadline()); },
+          .run = [this](PhaseScope& scope) { return ExportAll(Gates::kClosed, scope.deadline()); },
           .undo = [this] { return ReturnMemory(); },
           .undo_group = kUndoGroup};
 }
@@ -272,6 +332,12 @@ Status SharedSuspend::Save(PhaseScope& scope) {
   return saved;
 }
 
+std::vector<int> SharedSuspend::Descriptors(const GpuShard& shard) const {
+  std::vector<int> fds;
+  for (size_t place : shard.places) fds.push_back(members_[shard.member].data.fds[place].get());
+  return fds;
+}
+
 // Copies neither zero blocks nor blocks that the arena has from an earlier suspend. The hashes of
 // the arena's blocks are discarded before the first byte is written, and no record on disk has
 // contained them since the arena was acquired. If this process is killed here, it leaves an arena
@@ -279,8 +345,6 @@ Status SharedSuspend::Save(PhaseScope& scope) {
 Status SharedSuspend::SaveShard(GpuShard& shard, dataplane::MoverLink& mover,
                                 const Deadline& deadline,
                                 const std::function<void(uint64_t)>& progress) {
-  std::vector<int> fds;
-  for (size_t place : shard.places) fds.push_back(members_[shard.member].data.fds[place].get());
   dataplane::CopyOptions copy;
   copy.known = shard.arena->TakeKnown(key_.value_or(Id128{}));
   copy.checksum = !shard.arena->in_memory();
@@ -295,7 +359,7 @@ Status SharedSuspend::SaveShard(GpuShard& shard, dataplane::MoverLink& mover,
     copy.hashes = false;
     STASIS_TRY(mover.Attach(*shard.arena, deadline));
   }
-  STASIS_ASSIGN(auto result, mover.Save(shard.ranges, fds, copy, deadline));
+  STASIS_ASSIGN(auto result, mover.Save(shard.ranges, Descriptors(shard), copy, deadline));
   shard.checksum = result.checksum;
   if (copy.hashes) shard.hashes = dataplane::ArenaHashes{*key_, std::move(result.hashes)};
   std::lock_guard lock(mutex_);
@@ -366,72 +430,7 @@ Phase SharedSuspend::DataCommit() {
       }};
 }
 
-milliseconds SharedSuspend::UndoTimeout() const {
-  return std::min<milliseconds>(services_.undo_timeout(), kAgentTimeout);
-}
-
-// Maps the program's own memory, behind the closed gate.
-Status SharedSuspend::MapAgain(Member& member) {
-  if (!member.touched) return {};
-  const milliseconds timeout = UndoTimeout();
-  if (member.agent) {
-    auto answer = member.agent->Status(std::min(timeout, kAgentAnswer));
-    if (!answer) member.agent.reset();
-    // The agent is inside the driver, where another client would not reach it either. Without a
-    // client it maps its memory by itself when it returns from there.
-    if (!answer && answer.error().code == Code::kDeadlineExceeded && process::IsAlive(member.id)) {
-      return Fail(std::move(answer).error());
-    }
-  }
-  if (!member.agent) {
-    if (!process::IsAlive(member.id)) return {};
-    auto found = FindAgent(*services_.agents, member.id, timeout);
-    if (!process::IsAlive(member.id)) return {};
-    if (!found) return Fail(std::move(found).error());
-    if (!*found) return Fail(Code::kUnavailable, "its agent cannot be found any more");
-    member.agent = std::move(*found);
-  }
-  if (member.agent->hello().state != agent_protocol::State::kReleased) return {};
-  std::vector<int> fds;
-  for (const auto& fd : member.data.fds) fds.push_back(fd.get());
-  return member.agent->Map(member.data.ranges, fds, timeout);
-}
-
-Status SharedSuspend::RejoinOthers(Member& member) {
-  if (!member.agent || member.agent->hello().ipc_ranges == 0) return {};
-  // Nothing is released before the gate is closed.
-  const agent_protocol::State state = member.agent->hello().state;
-  if (state == agent_protocol::State::kOpen || state == agent_protocol::State::kShut) return {};
-  return member.agent->Rejoin(UndoTimeout());
-}
-
-Status SharedSuspend::OpenGate(Member& member) {
-  if (!member.agent) return {};
-  if (member.agent->hello().state != agent_protocol::State::kOpen) {
-    STASIS_TRY(member.agent->Open(UndoTimeout()));
-  }
-  member.touched = false;
-  return {};
-}
-
-// Every program has its own memory before any opens memory of another one, and all have that before
-// any may run and free memory.
-Status SharedSuspend::ReturnMemory() {
-  Status all;
-  for (auto step :
-       {&SharedSuspend::MapAgain, &SharedSuspend::RejoinOthers, &SharedSuspend::OpenGate}) {
-    for (Member& member : members_) {
-      Status one = (this->*step)(member);
-      if (one || !process::IsAlive(member.id)) continue;
-      member.agent.reset();
-      if (all) {
-        all = Annotate(std::move(one), fmt::format("process {}", member.id.pid.value));
-      }
-    }
-  }
-  for (Member& member : members_) member.agent.reset();
-  return all;
-}
+Status SharedSuspend::ReturnMemory() { return gpu_state::ReturnMemory(services_, members_); }
 
 void SharedSuspend::ReleaseGpu() {
   (void)AwaitReleased();

@@ -2,6 +2,8 @@
 // copy it to arenas while the driver saves the rest.
 //
 //   data-room     starts movers, allocates arenas; every check that can fail is made here
+//   data-precopy  optional: copies to the arenas while the programs run, so that data-save copies
+//                 only what changes after it
 //   gate-close    no call of the programs reaches the GPU, and submitted work has ended
 //   data-export   obtains a descriptor of every piece of memory
 //   data-save     copies to the arenas in parallel with data-release and the driver's lock and
@@ -61,6 +63,9 @@ class SharedSuspend {
   // `driver_bytes`: host memory that the driver will need besides the arenas. It is charged to the
   // control group of the programs, which may be that of the arenas too.
   plan::Phase DataRoom(uint64_t driver_bytes);
+  // Its errors become notes, because the save behind the gates only takes longer then. Does nothing
+  // for arenas on disk.
+  plan::Phase DataPrecopy();
   plan::Phase GateClose();
   plan::Phase DataExport();
   plan::Phase DataRelease();
@@ -95,8 +100,13 @@ class SharedSuspend {
   Status MakeRoom(const Deadline& deadline);
   // Returns false if blocks on that GPU are not hashed; notes() says why.
   bool PrepareHashes(const device::GpuUuid& gpu, const Deadline& deadline);
+  // Returns false if hashes, an older agent or an arena on disk do not allow it.
+  bool CanPrecopy() const;
+  Status PrecopyAll(plan::PhaseScope& scope);
   Status CloseAllGates(const Deadline& deadline);
-  Status ExportAll(const Deadline& deadline);
+  enum class Gates : uint8_t { kOpen, kClosed };
+  Status ExportAll(Gates gates, const Deadline& deadline);
+  std::vector<int> Descriptors(const GpuShard& shard) const;
   Status Save(plan::PhaseScope& scope);
   Status SaveShard(GpuShard& shard, dataplane::MoverLink& mover, const Deadline& deadline,
                    const std::function<void(uint64_t)>& progress);
@@ -104,11 +114,6 @@ class SharedSuspend {
   // AwaitReleased().
   void BeginRelease(const device::GpuUuid& gpu, const Deadline& deadline);
   Status AwaitReleased();
-  // The steps of ReturnMemory(). A dead member needs none.
-  std::chrono::milliseconds UndoTimeout() const;
-  Status MapAgain(Member& member);
-  Status RejoinOthers(Member& member);
-  Status OpenGate(Member& member);
   // Keeps or frees the memory of the arenas. `keep_data`: the arenas have the same data as the
   // program.
   void AbandonArenas(bool keep_data = false);
@@ -125,6 +130,7 @@ class SharedSuspend {
   std::optional<Id128> key_;           // the id of its key
   mutable std::mutex mutex_;           // guards all members below; each GPU has a thread
   std::map<device::GpuUuid, std::string> why_unhashed_;
+  std::string why_not_precopied_;
   Saved saved_;
   std::vector<std::future<Status>> releasing_;
 };

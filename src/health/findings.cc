@@ -11,7 +11,7 @@ constexpr char kImages[] = "dump and restore";
 constexpr char kAway[] = "suspend and dump";
 
 constexpr Kind kMachine[] = {
-    {"installation", "the programs of Stasis itself", "everything",
+    {"installation", "Stasis's own programs", "everything",
      "A program of Stasis is missing or cannot be run.",
      "unpack the release again; in a checkout `./run build`"},
     {"kernel", "the kernel", kImages, "CRIU and the agent need system calls of Linux 5.9 or newer.",
@@ -46,7 +46,7 @@ constexpr Kind kMachine[] = {
     {"driver", "the GPU's driver", kAllGpu,
      "Without a working driver with the checkpoint interface (570 or newer) no GPU state can be "
      "saved.",
-     "install NVIDIA's driver 580 or newer; README.md tells how to try Stasis without a GPU"},
+     "install NVIDIA's driver 580 or newer; README.md explains how to try Stasis without a GPU"},
     {"driver-can", "features of this driver version", "",
      "The driver lacks a feature of newer versions.", "install a newer driver"},
     {"gpus", "the GPUs", kAllGpu, "The driver reports no GPU.",
@@ -96,8 +96,8 @@ constexpr Kind kMachine[] = {
      "refused.",
      "end or suspend other programs on that GPU: `stasis gpu ls`"},
     {"containers", "container runtimes on a machine that is not set up for them", "",
-     "CRIU alone cannot checkpoint a GPU program in a container. With the plugin of Stasis, the "
-     "commands of podman, containerd and runc can.",
+     "CRIU alone cannot checkpoint a GPU program in a container. With Stasis' plugin in CRIU, "
+     "the commands of podman, containerd and runc can.",
      "`sudo stasis container setup`, if GPU programs run in containers here"},
     {"container-plugin", "CRIU's plugin of this installation", "checkpoints of containers",
      "CRIU fails for every container if the folder in its configuration does not exist.",
@@ -154,7 +154,7 @@ constexpr Kind kTarget[] = {
      "Some of its GPU memory can be saved neither by the data plane nor by the driver (managed "
      "memory, memory that other processes have open), or its limit on open files is too low for a "
      "resume.",
-     "docs/compatibility.md lists kinds of memory"},
+     "docs/compatibility.md lists which kinds of memory can be saved"},
     {"left-to-driver", "whether the data plane can save it", "",
      "The driver saves the memory instead, at about 2 GB/s, and restores it at about 6 GB/s.",
      "start it with `stasis run`, which loads the agent"},

@@ -1,4 +1,4 @@
-// What the main functions and servers of all helpers have in common.
+// Code that the main functions and servers of all helpers share.
 #pragma once
 
 #include <chrono>

@@ -39,7 +39,8 @@ Result<Place> PlaceOf(const std::string& path) {
   struct stat st;
   if (::fstat(place.folder.get(), &st) != 0) return FailErrno(errno, "stat " + dir);
   if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0) {
-    return Fail(Code::kPermissionDenied, dir + " is not ours alone");
+    return Fail(Code::kPermissionDenied,
+                dir + " belongs to another user, or other users can enter it");
   }
   STASIS_ASSIGN(place.address, AddressIn(place.folder.get(), path.substr(slash + 1)));
   return place;
@@ -98,7 +99,7 @@ Result<HelperProcess> ConnectResident(const std::string& path) {
 
 Result<ResidentName> ClaimResidentName(const std::string& path) {
   STASIS_TRY(MakeDirs(path.substr(0, path.rfind('/')), 0700));
-  // Before the lock: another user could hold one for ever in a folder that is not ours alone.
+  // Before the lock: in a folder that other users can enter, one of them could hold it for ever.
   STASIS_ASSIGN(Place place, PlaceOf(path));
   ResidentName name;
   STASIS_ASSIGN(name.lock, OpenLock(path, O_CREAT));
@@ -158,13 +159,14 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
     // Do not wait for one that serves another client or has just exited.
     if (*greeting == Greeting::kBusy && found) continue;
     if (*greeting == Greeting::kBusy) {
-      // It died at its start. A private one can tell why.
+      // The helper died at its start. The caller then starts a private one, which can report the
+      // reason.
       helper->Kill();
       (void)helper->WaitEnd(Deadline::In(options.settle_timeout));
       break;
     }
     if (*greeting == Greeting::kSilent && found && !patience.passed()) {
-      // It may serve another client and was not given the time to say so.
+      // It may serve another client, and had no time to answer.
       return Fail(Code::kDeadlineExceeded, "it did not answer in time");
     }
     helper->Kill();

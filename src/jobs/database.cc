@@ -106,7 +106,7 @@ Status Make(const std::string& folder, std::span<const Migration> migrations) {
 Result<Database> Database::Open(const std::string& folder, std::span<const Migration> migrations) {
   const std::string path = folder + kDatabaseFile;
   if (!PathExists(path)) {
-    STASIS_TRY(Annotate(Make(folder, migrations), "create the database of jobs " + path));
+    STASIS_TRY(Annotate(Make(folder, migrations), "create the job database " + path));
   }
   STASIS_ASSIGN(Sqlite sqlite, Sqlite::Open(path));
   STASIS_TRY(BringUpToDate(sqlite, migrations));

@@ -1,4 +1,4 @@
-// The rows of the database of jobs: descriptions, checkpoints, and the state of each job when it
+// The rows of the job database: descriptions, checkpoints, and the state of each job when it
 // was last read. This class reads neither processes nor a job's directory; use the store for a
 // job's current state.
 #pragma once

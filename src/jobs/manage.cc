@@ -89,8 +89,8 @@ Status CheckBelowNoShim(const Stat& root) {
     if (!IsShim(ancestor)) continue;
     return Fail(Code::kAlreadyExists,
                 Describe(root) +
-                    " is in a job already, of another user or another state folder: its shim is "
-                    "process " +
+                    " already belongs to a job of another user or another state folder, whose shim "
+                    "is process " +
                     ToString(ancestor.id.pid),
                 "`stasis ps`, run by the user who started it, lists it");
   }

@@ -23,7 +23,7 @@ struct ManageRequest {
 };
 
 // Adopts a program, identified by pid and start time, so a later program with the same pid is not
-// mistaken for it. Of several concurrent requests for one program, one succeeds. Errors:
+// mistaken for it. If several requests for one program are concurrent, only one succeeds. Errors:
 // kInvalidArgument for a thread id or an invalid name; kNotFound if there is no such process;
 // kPermissionDenied if it or a descendant does not belong to the caller; kAlreadyExists if the name
 // is taken, it already belongs to a job, or its tree contains a job; kUnimplemented for init, a

@@ -77,13 +77,13 @@ Status BringUpToDate(Sqlite& database, std::span<const Migration> migrations) {
   STASIS_ASSIGN(int64_t version, Version(database));
   // A file gets this name only when it is complete, so an empty file was truncated.
   if (application != kApplicationId || version < 1) {
-    return Fail(database.Damaged("it is empty, or not a database of jobs"));
+    return Fail(database.Damaged("it is empty, or not a job database"));
   }
   const int known = migrations.back().number;
   if (version > known) {
     return Fail(
         Code::kUnimplemented,
-        "a later version of Stasis wrote the database of jobs " + database.path() +
+        "a later version of Stasis wrote the job database " + database.path() +
             ": it has version " + std::to_string(version) + ", and this Stasis supports version " +
             std::to_string(known),
         "nothing was changed; use the later Stasis, or another folder with STASIS_STATE_DIR");

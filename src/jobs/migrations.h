@@ -1,4 +1,4 @@
-// The tables of the database of jobs, as numbered migrations.
+// The tables of the job database, as numbered migrations.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ struct Migration {
 // A released migration never changes; new changes are appended.
 std::span<const Migration> Migrations();
 
-// Checks that the file is a database of jobs of this or an earlier version, and applies missing
+// Checks that the file is a job database of this or an earlier version, and applies missing
 // `migrations` in one transaction. Returns kDataLoss if the file is damaged or not such a database,
 // kUnimplemented if a later version of Stasis wrote it.
 Status BringUpToDate(Sqlite& database, std::span<const Migration> migrations);

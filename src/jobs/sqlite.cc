@@ -97,7 +97,7 @@ std::string Statement::Bytes(int column) const {
 
 Error Sqlite::Damaged(const std::string& what) const {
   Error error{Code::kDataLoss};
-  error.message = "the database of jobs " + path_ + " is damaged: " + what;
+  error.message = "the job database " + path_ + " is damaged: " + what;
   return std::move(error).WithHint(DamagedHint(path_));
 }
 
@@ -106,18 +106,18 @@ Error Sqlite::LastError() const {
   const std::string words = sqlite3_errmsg(connection_.get());
   const int error_number = sqlite3_system_errno(connection_.get());
   Error error{Code::kInternal};
-  error.message = "the database of jobs " + path_ + ": " + words;
+  error.message = "the job database " + path_ + ": " + words;
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return Damaged(words);
     case SQLITE_BUSY:
       error.code = Code::kAborted;
-      error.message = "the database of jobs " + path_ + " is held by another process";
+      error.message = "the job database " + path_ + " is held by another process";
       return std::move(error).WithHint("try again; `fuser -v " + path_ + "` shows that process");
     case SQLITE_FULL:
       error.code = Code::kResourceExhausted;
-      error.message = "there is no space left for the database of jobs " + path_;
+      error.message = "there is no space left for the job database " + path_;
       return std::move(error).WithHint("free space on its file system, and try again");
     case SQLITE_READONLY:
     case SQLITE_PERM:
@@ -126,7 +126,7 @@ Error Sqlite::LastError() const {
     case SQLITE_CANTOPEN:
     case SQLITE_IOERR:
       if (error_number == 0) return error;
-      error = ErrnoError(error_number, "use the database of jobs " + path_);
+      error = ErrnoError(error_number, "use the job database " + path_);
       if (error_number == ENOLCK) {
         error.hint =
             "its file system does not support file locks; choose another folder with "
@@ -146,7 +146,7 @@ Result<Sqlite> Sqlite::Open(const std::string& path, bool create) {
   const int code = sqlite3_open_v2(path.c_str(), &connection, flags, nullptr);
   opened.connection_.reset(connection);  // the connection must be closed even after an error
   if (connection == nullptr)
-    return Fail(Code::kResourceExhausted, "out of memory while opening the database of jobs");
+    return Fail(Code::kResourceExhausted, "out of memory while opening the job database");
   if (code != SQLITE_OK) return Fail(opened.LastError());
   sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_limit(connection, SQLITE_LIMIT_LENGTH, kMaxValueBytes);

@@ -65,7 +65,7 @@ Phase DumpRun::ImageBegin() {
             // dump is useless.
             if (dump_.held) STASIS_TRY(RemoveTree(dump_.held->folder));
             STASIS_ASSIGN(writer_, store::ImageWriter::Begin(dump_.store, name_));
-            STASIS_ASSIGN(cleaner_, checkpoint::StoreCleaner::Start(*writer_, dump_.store));
+            STASIS_ASSIGN(cleanup_, ImageCleanup::Start(*writer_, dump_.store, operation_.image));
             work_dir_ = checkpoint::WorkFolder(session_.services.paths, operation_.owner);
             return MakeDirs(work_dir_);
           },
@@ -80,26 +80,8 @@ Phase DumpRun::ImageBegin() {
 // the program is as it was before.
 Status DumpRun::AbortImage() {
   if (!writer_) return {};
-  if (!cleaner_) return writer_->Abort();  // the store has just answered
-  // True if the image was renamed, but the job's record could not be written.
-  const bool committed = writer_->committed();
-  const std::string what = committed ? operation_.image : writer_->partial_path();
-  Status removed = committed ? cleaner_->DeleteImage() : cleaner_->Abort();
-  if (removed && committed) removed = cleaner_->RemoveLateFiles();
-  writer_->Abandon();
-  if (removed) return {};
-  if (removed.error().code != Code::kDeadlineExceeded) {
-    return Annotate(std::move(removed), "remove " + what);
-  }
-  left_in_store_ = fmt::format(
-      "The program is as it was before. {} may be left{}. When the store answers again, `stasis "
-      "image {}` removes it.",
-      what, committed ? ", complete or hidden" : "", committed ? "delete" : "gc -d " + dump_.store);
-  if (commit_begun_ && !committed) {
-    left_in_store_ += fmt::format(
-        " A folder {} without a manifest may be left too; it is no image.", operation_.image);
-  }
-  left_in_store_ += " " + removed.error().message + ".";
+  if (!cleanup_) return writer_->Abort();  // the store has just answered
+  STASIS_ASSIGN(left_in_store_, cleanup_->RemoveFailedImage(commit_begun_));
   return {};
 }
 
@@ -244,7 +226,7 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   commit_begun_ = true;
   STASIS_ASSIGN(const std::string answer, RunInImageProcess(kCommit, manifest, scope));
   writer_->NoteCommitted();
-  cleaner_->NoteCommitted();
+  cleanup_->NoteCommitted();
   STASIS_ASSIGN(const WrittenImage written, DecodeImage(answer));
   image_bytes_ = written.bytes;
   added_bytes_ = written.added_bytes;
@@ -436,7 +418,7 @@ void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadl
 // The program is handled first, because the store may not answer.
 std::string DumpRun::FinishAfterFailure() {
   std::string left = FinishProgram();
-  const std::string in_store = RemoveLateFiles();
+  const std::string in_store = cleanup_->RemoveLateFiles();
   return in_store.empty() ? left : left + " " + in_store;
 }
 
@@ -465,22 +447,10 @@ std::string DumpRun::FinishProgram() {
 // for another reason. It will not use the image.
 void DumpRun::DeleteUnusedImage() {
   Status deleted = RemoveTree(dump_.held->folder);
-  if (deleted) deleted = cleaner_->DeleteImage();
+  if (deleted) deleted = cleanup_->DeleteImage();
   if (deleted) return;
   notes_.push_back(fmt::format("the image {} is not needed but could not be removed: {}",
                                operation_.image, deleted.error().ToString()));
-}
-
-// Files that cannot be removed are no error, because the image is complete.
-std::string DumpRun::RemoveLateFiles() {
-  const std::string late = writer_->late_path();
-  Status removed = cleaner_->RemoveLateFiles();
-  writer_->Abandon();
-  if (removed) return {};
-  return fmt::format(
-      "{} is not needed but could not be removed: {}. `stasis image gc -d {}` "
-      "removes it.",
-      late, removed.error().ToString(), dump_.store);
 }
 
 Plan DumpRun::MakePlan() {
@@ -489,7 +459,8 @@ Plan DumpRun::MakePlan() {
   Plan plan("dump");
   plan.Add(ImageBegin());
   if (!processes.empty()) {
-    gpu_state::AddGpuAway(plan, services, processes, shared_, TreeCheck());
+    gpu_state::AddGpuAway(plan, services, processes, shared_, TreeCheck(),
+                          /*precopy=*/dump_.leave_running);
     plan.Add(gpu_state::GpuReleaseCheck(services, processes));
   }
   plan.Add(StartImageProcess());
@@ -511,7 +482,7 @@ Plan DumpRun::MakePlan() {
   plan.Add({.name = "tidy", .run = [this](PhaseScope&) -> Status {
               image_process_->End();
               if (by_reference() && left_running_ && !dump_.leave_running) DeleteUnusedImage();
-              std::string left = RemoveLateFiles();
+              std::string left = cleanup_->RemoveLateFiles();
               if (!left.empty()) notes_.push_back(std::move(left));
               if (!shared_.empty()) STASIS_TRY(shared_.ReturnArenas());
               const bool ended = !dump_.leave_running && !left_running_;

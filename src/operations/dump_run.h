@@ -21,12 +21,12 @@
 
 #include "base/deadline.h"
 #include "checkpoint/image_process.h"
-#include "checkpoint/store_cleaner.h"
 #include "checks/before_dump.h"
 #include "checks/survey.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/shared_suspend.h"
 #include "operations/dump.h"
+#include "operations/image_cleanup.h"
 #include "operations/image_tasks.h"
 #include "plan/journal.h"
 #include "store/image_writer.h"
@@ -92,8 +92,6 @@ class DumpRun {
 
   Status RunCriu(plan::PhaseScope& scope);
   Status CommitImage(plan::PhaseScope& scope);
-  // Returns a sentence about a folder that could not be removed, or an empty string.
-  std::string RemoveLateFiles();
   void DeleteUnusedImage();
   Status AbortImage();
   uint64_t CpuBytesInStore() const;
@@ -117,7 +115,7 @@ class DumpRun {
   store::WrittenUnits blocks_;
   store::WrittenUnits pages_;
   std::unique_ptr<store::ImageWriter> writer_;
-  std::unique_ptr<checkpoint::StoreCleaner> cleaner_;  // set once the image is begun
+  std::unique_ptr<ImageCleanup> cleanup_;  // set once the image is begun
   bool commit_begun_ = false;
   std::unique_ptr<criu::CriuSession> held_criu_;  // after cpu-dump, if the dump is held
   std::unique_ptr<ImageTasks> tasks_;

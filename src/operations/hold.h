@@ -12,7 +12,6 @@
 #include <string>
 
 #include "base/fd.h"
-#include "base/paths.h"
 #include "criu/plugin_link.h"
 #include "operations/options.h"
 #include "operations/result.h"
@@ -64,9 +63,5 @@ class Hold {
   criu::PluginRequest request_;
   process::ProcessId restored_;
 };
-
-// Puts back the agent's library if the GPU data in CRIU's image folder needs it and this machine
-// does not have it. Does nothing if the folder has no GPU data.
-Status PutBackAgent(const std::string& images, const Paths& paths);
 
 }  // namespace stasis::operations

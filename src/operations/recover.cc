@@ -177,7 +177,7 @@ Result<std::string> FinishOnProgram(Services& services, const Operation& operati
     const auto left = CountAlive(operation);
     STASIS_TRY(checkpoint::EndAll(operation.members));
     return fmt::format(
-        "finished: the image {} is complete; a part of the program had been ended, and the rest "
+        "finished: the image {} is complete; a part of the program had already ended, and the rest "
         "({} of {} processes) was ended now",
         operation.image, left, operation.members.size());
   }

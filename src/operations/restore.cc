@@ -16,6 +16,7 @@
 #include "gpu_state/host_memory.h"
 #include "operations/execute.h"
 #include "operations/hold_job.h"
+#include "operations/recorded.h"
 #include "operations/restore_run.h"
 #include "plan/journal.h"
 #include "plan/plan.h"

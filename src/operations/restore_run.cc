@@ -15,13 +15,13 @@
 #include "device/device_nodes.h"
 #include "gpu_state/gpu_away.h"
 #include "operations/hold_job.h"
+#include "operations/recorded.h"
 
 namespace stasis::operations {
 namespace {
 
 using device::ProcessState;
 using gpu_state::GpuShard;
-using gpu_state::Processes;
 using plan::Operation;
 using plan::Phase;
 using plan::PhaseScope;
@@ -33,43 +33,7 @@ constexpr seconds kShimTimeout{20};
 constexpr seconds kPortsTimeout{75};
 constexpr const char* kDataRead = "data-read";
 
-// Returns the part of a process's GPU memory that is in the image's blocks.
-uint64_t RangeBytes(const store::Manifest& manifest, pid_t pid) {
-  uint64_t sum = 0;
-  for (const auto& range : manifest.ranges) sum += range.pid == pid ? range.size_bytes : 0;
-  return sum;
-}
-
-// Returns the part that the driver carries.
-uint64_t DriverBytes(const store::Manifest& manifest, const store::Process& p) {
-  return p.device_bytes - std::min(p.device_bytes, RangeBytes(manifest, p.pid));
-}
-
 }  // namespace
-
-criu::Options WithRecorded(criu::Options options, const store::Manifest& manifest) {
-  auto tcp = criu::ParseTcp(manifest.criu.tcp);
-  if (options.tcp == criu::Tcp::kRefuse && tcp) options.tcp = *tcp;
-  options.file_locks |= manifest.criu.file_locks;
-  options.link_remap |= manifest.criu.link_remap;
-  options.shell_job |= manifest.criu.shell_job;
-  return options;
-}
-
-uint64_t CpuBytes(const store::Manifest& manifest) {
-  uint64_t sum = 0;
-  for (const auto& file : manifest.files) {
-    sum += file.path.starts_with("cpu/") ? file.size_bytes : 0;
-  }
-  for (const auto& file : manifest.page_files) sum += file.size_bytes;
-  return sum;
-}
-
-uint64_t RestoreRun::driver_bytes() const {
-  uint64_t sum = 0;
-  for (const auto& p : manifest().processes) sum += DriverBytes(manifest(), p);
-  return sum;
-}
 
 Status RestoreRun::ClaimJob() {
   if (claim_) {
@@ -226,7 +190,7 @@ Status RestoreRun::RenewDeviceNodes() const {
 }
 
 Status RestoreRun::FindProcesses() {
-  processes_ = Recorded();
+  processes_ = RecordedProcesses(manifest());
   returned_.clear();
   STASIS_ASSIGN(const process::ProcessTree tree, process::ReadTree(root_.pid));
   for (const auto& p : manifest().processes) {
@@ -279,17 +243,6 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   STASIS_ASSIGN(process::HostPid pid, criu->Restore(request, stopped, scope.deadline()));
   if (root_.pid != pid) STASIS_TRY(NoteRoot(pid));
   return FindProcesses();
-}
-
-// Returns the GPU processes of the image, with start time 0.
-Processes RestoreRun::Recorded() const {
-  Processes recorded;
-  for (const auto& p : manifest().processes) {
-    if (!p.is_cuda()) continue;
-    recorded.push_back({{{p.pid}, 0}, ProcessState::kCheckpointed, {}, DriverBytes(manifest(), p)});
-    for (const auto& uuid : p.gpu_uuids) recorded.back().gpus.push_back({uuid});
-  }
-  return recorded;
 }
 
 // Removes the work folder last, because it records where CRIU's files are.
@@ -484,7 +437,7 @@ Plan RestoreRun::MakePlan() {
     plan.Add(CpuRestore());
   } else {
     // The undo of cpu-restore kills the tree, which also undoes the driver's phases.
-    gpu_state::GpuBack back{has_data() ? &shared_ : nullptr, map_, driver_bytes()};
+    gpu_state::GpuBack back{has_data() ? &shared_ : nullptr, map_, DriverBytes(manifest())};
     back.commits = false;
     back.programs.push_back(ImageVerify());
     if (makes_cpu_files()) back.programs.push_back(CpuRead());
@@ -492,7 +445,7 @@ Plan RestoreRun::MakePlan() {
     if (may_have_gates()) back.programs.push_back(DataBind());
     if (has_data()) {
       back.data_read = DataRead();
-      back.driver_bytes_by_gpu = gpu_state::DriverBytesByGpu(Recorded(), map_);
+      back.driver_bytes_by_gpu = gpu_state::DriverBytesByGpu(RecordedProcesses(manifest()), map_);
     }
     gpu_state::AddGpuBack(plan, services, processes_, std::move(back));
     if (may_have_gates() && !has_data()) plan.Add(shared_.DataReturn());

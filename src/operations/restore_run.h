@@ -91,7 +91,6 @@ class RestoreRun {
   Status FindProcesses();
   Status RunCriu(plan::PhaseScope& scope);
   Status ReadData(plan::PhaseScope& scope);
-  gpu_state::Processes Recorded() const;
   // Check the restored program.
   Status CheckOnGpu() const;
   Status CheckNoneEnded() const;
@@ -111,7 +110,6 @@ class RestoreRun {
   Status CommitToShim();
   Status RemoveWork();
   const store::Manifest& manifest() const { return reader_.manifest(); }
-  uint64_t driver_bytes() const;
 
   Session& session_;
   const store::ImageReader& reader_;
@@ -135,12 +133,5 @@ class RestoreRun {
   std::vector<std::string> notes_;
   gpu_state::SharedResume shared_;
 };
-
-// Adds the options that the dump recorded, unless the user overrides them.
-criu::Options WithRecorded(criu::Options options, const store::Manifest& manifest);
-
-// Returns the host memory that the program itself needs. data-read checks the room for GPU data
-// when it allocates the arenas, because reusable arenas may exist already.
-uint64_t CpuBytes(const store::Manifest& manifest);
 
 }  // namespace stasis::operations

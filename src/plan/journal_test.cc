@@ -129,7 +129,7 @@ TEST_F(JournalTest, AnEntryOfAnotherPidNamespaceIsNotLocked) {
   ASSERT_EQ(entries->size(), 1u);
   EXPECT_TRUE(entries->front().foreign);
   EXPECT_FALSE(entries->front().lock.valid());
-  // Process 4711 of that namespace is another process than 4711 of this one.
+  // Process 4711 of that namespace is not process 4711 of this one.
   auto journal = Journal::Prepare(paths_, "suspend");
   ASSERT_TRUE(journal);
   EXPECT_TRUE(journal->Begin(Make("suspend", 4711)));

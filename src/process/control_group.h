@@ -31,7 +31,7 @@ Result<std::vector<std::string>> ControlGroupsToJoin(HostPid other, const std::s
 Status JoinControlGroup(const std::string& folder);
 
 // Returns true if a group of the process is frozen, or a group above it. Container runtimes pause a
-// container so. Threads of a frozen process run no code, not even under ptrace.
+// container this way. Threads of a frozen process run no code, not even under ptrace.
 bool IsFrozen(HostPid pid, const std::string& root = "");
 
 struct MemoryLeft {

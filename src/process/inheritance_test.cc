@@ -69,7 +69,7 @@ TEST(InheritanceTest, RootsGroupsAndCapabilitiesAreCompared) {
               return ::setgroups(1, &group) == 0;
             }),
             "the supplementary groups");
-  // Another group may already forbid to read the limits.
+  // Another group may already forbid reading the limits.
   EXPECT_NE(DifferenceAfter([] { return ::setegid(4711) == 0; }), "");
   EXPECT_EQ(DifferenceAfter([] { return ::prctl(PR_CAPBSET_DROP, CAP_CHOWN, 0, 0, 0) == 0; }),
             "the capabilities");

@@ -48,8 +48,8 @@ class BlockWriter {
     }
   }
 
-  // Stores new blocks immediately. Blocks that earlier images seem to have come last, because the
-  // number of such blocks in a pack decides whether the pack is linked.
+  // Stores new blocks immediately. Blocks that earlier images may contain are stored last, because
+  // the number of such blocks in a pack decides whether the pack is linked.
   Status Run() {
     STASIS_TRY(units_.InParallel(blocks_.size(), [this](size_t i) { return Look(i); }));
     STASIS_TRY(units_.LinkEarlier([](uint32_t) { return true; }));

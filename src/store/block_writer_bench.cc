@@ -1,5 +1,5 @@
-// Measures the path from an arena to the packs of an image: rate, and processor time for a GiB.
-// Both depend on the machine, so no test checks them.
+// Measures the path from an arena to the packs of an image: its rate, and its processor time per
+// GiB. Both depend on the machine, so no test checks them.
 //
 //   block_writer_bench DIR MIB [ROUNDS]
 //

@@ -1,6 +1,6 @@
 // Reads the input as a manifest file, like ImageReader. Then corrects its magic, version, length of
 // the body and checksum and reads it again, so that most inputs reach the protobuf decoder and the
-// rules behind it. An origin MAC in the input is never valid.
+// checks that follow it. An origin MAC in the input is never valid.
 #include <algorithm>
 #include <string>
 

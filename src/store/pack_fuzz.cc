@@ -1,6 +1,6 @@
 // Opens a pack and reads all its units. The input is a recipe for a pack and its faults. All
-// checksums are correct unless the recipe makes them wrong, so that the checks behind them are
-// reached. A recipe of zeros is a valid pack without units.
+// checksums are correct unless the recipe makes them wrong, so that the later checks are reached. A
+// recipe of zeros is a valid pack without units.
 //
 //   bytes  of the recipe; numbers are little-endian
 //   1      bit 0: units are blocks of 2 MiB, else pages of 4 KiB; the other bits are xored to the
@@ -16,7 +16,7 @@
 //   1      bits: 1 its checksum is wrong, 2 that of its first unit is, 4 that unit has no name, 8
 //          the padding is not zero, 16 the logical bytes are one more than the units have
 //   1      units
-//   4      logical bytes, as they are with a block, and missing from the last unit with pages
+//   4      blocks: the logical bytes; pages: the bytes by which the last unit is short
 //   8      xored to the offset
 //   8      xored to the stored bytes
 //   2      stored bytes, which follow; without a codec repeated to fill the units

@@ -56,7 +56,7 @@ Result<bool> PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& link
   if (!opened) {
     // All other errors mean that the pack is gone or gc is working on it.
     if (CannotShare(opened.error()) && notes_.empty()) {
-      notes_.push_back("memory was written again although earlier images have it: " +
+      notes_.push_back("a part of the memory is in an earlier image but was written again: " +
                        opened.error().ToString());
     }
     return false;

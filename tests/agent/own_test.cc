@@ -37,7 +37,7 @@ class Own : public ::testing::Test {
 
   uint32_t Memory() {
     auto header = agent_client::ReadAgentHeader(target_.pid());
-    return header ? header->memory & ~(agent_protocol::kMemoryTold | agent_protocol::kStepsTold)
+    return header ? header->memory & ~uint32_t{agent_protocol::kSupported}
                   : ~0u;
   }
 

@@ -42,7 +42,7 @@ def mistakes(world, file):
                  ["daemon", "check"]):
         world.stasis(*verb, env=env, expect=2)
         demand(world.last.err.startswith(f"stasis: {file}, line 2: there is no key 'helper.idel_s'.\n"), str(world.last))
-        demand("the nearest is helper.idle_s." in world.last.err, str(world.last))
+        demand("the most similar key is helper.idle_s." in world.last.err, str(world.last))
     demand(not (world.folder / "ran").exists(), "a program was started")
     error = world.stasis("ps", "--json", env=env, expect=2).json()["error"]
     demand(error["exit_code"] == 2, f"{error}")

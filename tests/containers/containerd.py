@@ -53,6 +53,9 @@ class Containerd(Runc):
         self.output = self.folder / "output"
         self.output.mkdir(parents=True)
         self.socket = self.folder / "sock"
+        # containerd's shims keep runc's state in /run/containerd/runc/NAMESPACE, whatever its daemon's folders are.
+        self.namespace = world.folder.name
+        self.env["CONTAINERD_NAMESPACE"] = self.namespace
         settings = self.folder / "config.toml"
         settings.write_text(
             f'version = 2\nroot = "{self.folder}/root"\nstate = "{self.folder}/state"\n'
@@ -83,8 +86,9 @@ class Containerd(Runc):
                       if "Error" in line or "stasis:" in line]
         return "\n".join(found)
 
-    def run(self, name, workload, *args):
-        """Its output goes to a named pipe, because a restore wants files to be as long as they were."""
+    def run(self, name, workload, *args, agent=True, edits=({}, [])):
+        """Its output goes to a named pipe, because a restore wants files to be as long as they were. `edits`: further
+        variables and mounts, those of a CDI device."""
         pipe = self.output / "pipe"
         os.mkfifo(pipe)
         self.pipe = os.open(pipe, os.O_RDWR)
@@ -94,9 +98,9 @@ class Containerd(Runc):
         words = ["run", "--detach", "--null-io", "--snapshotter", "native", "--cgroup", f"/{self.world.folder.name}-{name}"]
         for key, value in self.annotations.items():
             words += ["--annotation", f"{key}={value}"]
-        for source, destination, mode in [*mounts(self.world), (self.output, "/output", "rw")]:
+        for source, destination, mode in [*mounts(self.world, agent), (self.output, "/output", "rw"), *edits[1]]:
             words += ["--mount", f"type=bind,src={source},dst={destination},options=rbind:{mode}"]
-        for key, value in variables(self.world).items():
+        for key, value in {**variables(self.world, agent), **edits[0]}.items():
             words += ["--env", f"{key}={value}"]
         line = " ".join(["exec", f"/opt/w/{workload}", *args, ">/output/pipe", "2>&1"])
         self.ctr(*words, self.IMAGE, name, "/bin/sh", "-c", line)

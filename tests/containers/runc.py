@@ -222,9 +222,12 @@ class Container:
         self.runc.runc("delete", "--force", self.name)
         self.remove()
 
-    def remove(self):
+    def await_stopped(self):
         wait_until(lambda: self.world.reap() or self.state()["status"] in ("stopped", "absent"), 60,
                    f"{self.name} does not stop")
+
+    def remove(self):
+        self.await_stopped()
         self.runc.runc("delete", "--force", self.name, code=None)
         self.pump.wait()
         self.world.disown(self.pump.pid)

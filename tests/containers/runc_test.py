@@ -1,5 +1,6 @@
 """runc_test.py --build DIR: runc's checkpoint and restore of GPU containers, with our plugin in CRIU."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -55,6 +56,15 @@ def there_and_back(_world, stage, workload, agent, *words):
     container.finish()
 
 
+def ended(stage, name="c1"):
+    """Returns a container that its checkpoint has ended, and the image folder."""
+    container = runc.Container(stage, name, *VECTOR).run()
+    images = stage.plugin.image_folder()
+    container.checkpoint(images=images)
+    container.remove()
+    return container, images
+
+
 def under_another_id(world, stage):
     first = runc.Container(stage, "first", *VECTOR).run()
     images = stage.plugin.image_folder()
@@ -68,10 +78,7 @@ def under_another_id(world, stage):
 
 
 def at_the_same_time(world, stage):
-    first = runc.Container(stage, "first", *VECTOR).run()
-    images = stage.plugin.image_folder()
-    first.checkpoint(images=images)
-    first.remove()
+    _, images = ended(stage, "first")
     hold = held(world, stage, "data-load")
     copies = [runc.Container(stage, name, *VECTOR) for name in ("second", "third")]
     commands = [copy.begin_restore(images) for copy in copies]
@@ -140,12 +147,16 @@ def needs_agent(_world, stage):
     container.finish()
 
 
+def restart_daemon(stage, env=None):
+    stage.plugin.end_daemon()
+    stage.plugin.start_daemon(env)
+
+
 def held(world, stage, phase):
     """Starts the daemon again; its worker will stop before a phase. Returns the file that holds it."""
-    stage.plugin.end_daemon()
     hold = world.folder / "tmp" / "hold"
     hold.write_text("")
-    stage.plugin.start_daemon({"STASIS_FAULT": f"{phase}:before:hold={hold}"})
+    restart_daemon(stage, {"STASIS_FAULT": f"{phase}:before:hold={hold}"})
     return hold
 
 
@@ -165,12 +176,9 @@ class Steps:
         script.chmod(0o755)
         with open(world.folder / "criu.conf", "a") as config:
             config.write(f"action-script {script}\n")
-        stage.plugin.end_daemon()
-        self.start_daemon()
-
-    def start_daemon(self):
         holds = [f"{phase}:before:hold={self.folder}/{phase}" for phase in self.PHASES]
-        self.stage.plugin.start_daemon({"STASIS_FAULT": ",".join(holds)})
+        self.env = {"STASIS_FAULT": ",".join(holds)}
+        restart_daemon(stage, self.env)
 
     def kill_at(self, step, begin, victim):
         """Starts a command, kills the victim at this step, and waits for the command's end."""
@@ -192,11 +200,10 @@ class Steps:
         self.stage.plugin.await_idle()
         if victim == "daemon":
             self.world.await_daemons_end()
-            self.start_daemon()
+            self.stage.plugin.start_daemon(self.env)
 
     def close(self):
-        self.stage.plugin.end_daemon()
-        self.stage.plugin.start_daemon()
+        restart_daemon(self.stage)
         shutil.rmtree(self.folder)
 
 
@@ -227,10 +234,7 @@ def killed_in_dump(world, stage, victim, *steps):
 
 def killed_in_restore(world, stage, victim, *steps):
     """At each step: the container runs, or nothing of it is left and the image is good."""
-    container = runc.Container(stage, "c1", *VECTOR).run()
-    images = stage.plugin.image_folder()
-    container.checkpoint(images=images)
-    container.remove()
+    container, images = ended(stage)
     held = Steps(world, stage)
     for step in steps:
         held.kill_at(step, lambda: container.begin_restore(images), victim)
@@ -301,10 +305,7 @@ def without_plugin(world, stage):
 
 
 def changed_byte(world, stage):
-    container = runc.Container(stage, "c1", *VECTOR).run()
-    images = stage.plugin.image_folder()
-    container.checkpoint(images=images)
-    container.remove()
+    container, images = ended(stage)
     pack = next((images / "stasis" / "packs").iterdir())
     good = pack.read_bytes()
     pack.write_bytes(good[:4096] + bytes([good[4096] ^ 1]) + good[4097:])
@@ -437,20 +438,19 @@ def _another_gpu(world, stage):
     demand("000000000003 replaces GPU-" in log and "000000000004 replaces GPU-" in log, log[-3000:])
 
 
-def restart_daemon(stage):
-    stage.plugin.end_daemon()
-    stage.plugin.start_daemon()
+@contextlib.contextmanager
+def with_devices(world, stage, nodes):
+    """Gives the test a /dev of its own with these nodes, and starts the daemon again, which sees it."""
+    with runc.own_devices(world, nodes):
+        restart_daemon(stage)
+        yield
 
 
 def another_driver(world, stage):
     """The machine, or the new container, has another version of the driver."""
-    container = runc.Container(stage, "c1", *VECTOR).run()
-    images = stage.plugin.image_folder()
-    container.checkpoint(images=images)
-    container.remove()
+    container, images = ended(stage)
 
-    stage.plugin.end_daemon()
-    stage.plugin.start_daemon({"SOFTGPU_DRIVER_VERSION": "9.8"})
+    restart_daemon(stage, {"SOFTGPU_DRIVER_VERSION": "9.8"})
     container.restore(images, code=1)
     log = container.criu_log("restore", images)
     demand("the image was made with driver softgpu 0.1.0, and this machine has softgpu 9.8" in log, log)
@@ -481,8 +481,7 @@ def after_a_reboot(world, stage):
     images = stage.plugin.image_folder()
     container.checkpoint(images=images)
     container.remove()
-    with runc.own_devices(world, {"nvidia-uvm": (509, 0)}):
-        restart_daemon(stage)
+    with with_devices(world, stage, {"nvidia-uvm": (509, 0)}):
         container.restore(images, code=1)
         log = container.criu_log("restore", images)
         demand("the device rules of the container do not allow /dev/nvidia-uvm" in log, log)
@@ -495,8 +494,7 @@ def after_a_reboot(world, stage):
 
 def another_device(world, stage):
     """The new container may use another GPU of this machine than the old one."""
-    with runc.own_devices(world, {"nvidia0": (195, 0), "nvidia1": (195, 1)}):
-        restart_daemon(stage)
+    with with_devices(world, stage, {"nvidia0": (195, 0), "nvidia1": (195, 1)}):
         container = runc.Container(stage, "c1", *VECTOR)
         container.set_devices(nvidia0=(195, 0))
         container.run()
@@ -506,7 +504,7 @@ def another_device(world, stage):
         container.set_devices()
         container.restore(images, code=1)
         log = container.criu_log("restore", images)
-        demand("of the program is not here, and there is no other one of its model" in log, log)
+        demand("of the program is not here, and there is no other GPU of its model" in log, log)
         container.set_devices(nvidia1=(195, 1))
         container.restore(images)
         demand(os.stat(f"/proc/{container.pid}/root/dev/nvidia1").st_rdev == os.makedev(195, 1), "it has no device")
@@ -527,8 +525,7 @@ CASES = [(with_runc, *case) for case in (
       for victim in ("criu", "runc", "init", "worker", "daemon")),
     *((killed_in_restore, victim, "load-room", "data-read", "post-setup-namespaces", "post-restore", "gpu-restore",
        "pre-resume") for victim in ("criu", "runc", "worker", "daemon")),
-    # CRIU itself does not end if the first process is killed at pre-resume.
-    (killed_in_restore, "init", "post-restore", "gpu-restore"),
+    (killed_in_restore, "init", "post-restore", "gpu-restore", "pre-resume"),
     (script_refuses, "post-dump"),
     (script_refuses, "post-restore"),
     (without_plugin,),

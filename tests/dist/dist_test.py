@@ -60,7 +60,7 @@ def remove(folder: pathlib.Path) -> None:
 def layout(folder: pathlib.Path) -> None:
     tree = tree_in(folder)
     for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-criu-inside", "libexec/compat/cuda-checkpoint", "libexec/stasis-mover", "lib/libstasis-agent.so",
-                 "lib/softgpu/libcuda.so.1", "workloads", "bin/stasisd", "libexec/stasis-worker", "lib/stasis/criu/stasis_plugin.so", "lib/stasis/criu/stasis-criu-hook",
+                 "lib/softgpu/libcuda.so.1", "workloads", "bin/stasisd", "libexec/stasis-worker", "libexec/stasis-container-output", "lib/stasis/criu/stasis_plugin.so", "lib/stasis/criu/stasis-criu-hook",
                  "share/licenses/packages", "share/licenses/criu/COPYING", "share/systemd/stasisd.service",
                  "share/kubernetes/stasis.yaml",
                  "share/docs/security.md"):

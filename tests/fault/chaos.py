@@ -18,7 +18,7 @@ from tree_table import Tree
 from world import World, isolate_keep
 
 OURS = ("stasis", "criu", "stasis-device-h", "stasis-mover", "stasis-worker")
-PHASES = ["data-room", "gate-close", "tree-check", "data-export", "data-release", "gpu-lock", "gpu-checkpoint",
+PHASES = ["data-room", "data-precopy", "gate-close", "tree-check", "data-export", "data-release", "gpu-lock", "gpu-checkpoint",
           "data-save", "data-commit", "data-free", "record", "image-begin", "data-write", "cpu-dump", "describe",
           "commit", "cpu-write", "gpu-return", "data-load", "data-read", "cpu-restore", "data-bind", "gpu-restore", "gpu-unlock",
           "data-return", "adopt", "load-room"]

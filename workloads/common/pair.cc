@@ -162,7 +162,7 @@ class Pair : public Steady {
     WriteAll(child_.socket, &round, sizeof round);
     uint64_t seen = 0;
     if (!ReadAll(child_.socket, &seen, sizeof seen)) Fail("the child has ended");
-    if (seen != Checksum(shared_)) Fail("the child reads other data than the parent wrote");
+    if (seen != Checksum(shared_)) Fail("the child reads data that the parent did not write");
     StepInPlace(shared_, ChildsSalt(round));
     Compare("the shared memory", view_.Read(), shared_);
     sharing_->Round(round);

@@ -21,8 +21,7 @@ struct DriverPiece {
 };
 
 void CountDriverMemory(DriverKind kind, uint64_t key, uint64_t bytes, CUdevice device = -1);
-// Removes the entry of `key` from the account and returns it, or returns kind kNone if there is
-// none.
+// Removes the entry of `key` and returns it. Returns an entry of kind kNone if there is none.
 DriverPiece UncountDriverMemory(uint64_t key);
 // Calls `free`, by which the driver frees the memory counted under `key`. The entry is removed
 // before that, because another thread may get the same address as soon as the driver has freed it.

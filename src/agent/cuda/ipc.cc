@@ -270,8 +270,8 @@ bool RejoinImports(char* text, size_t size) {
     Import* import = ImportOf(item);
     const char* why = "";
     if (PresentIn(item)) {
-      // The owner may have been suspended and resumed alone, and has forgotten this importer. If
-      // the owner has ended, the memory stays here, as with the plain driver.
+      // The owner may have been suspended and resumed alone, and then has no record of this
+      // importer. If the owner has ended, the memory stays here, as with the plain driver.
       if (!import->link.Connected()) Reconnect(import, &why);
       return true;
     }

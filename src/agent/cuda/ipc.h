@@ -7,7 +7,8 @@
 // A suspend releases imports. The memory is saved once, by its owner, and then each importer asks
 // the owner's agent for it again.
 //
-// Threads: as memory.h, under the same mutex, which is not held while another process is asked.
+// Threads: the rules and the mutex of memory.h. The mutex is not held while another process is
+// asked.
 #pragma once
 
 #include "agent/cuda/memory.h"
@@ -45,8 +46,8 @@ struct Import {
 
 // ---- the owner's side
 
-// Answers a request for memory, on the server's thread. With kGiven, *fd is a descriptor that the
-// caller must close, and a use of the memory has begun (EndUse).
+// Answers a request for memory, on the server's thread. If the answer is kGiven, the caller must
+// close *fd, and must call EndUse when the importer no longer uses the memory.
 void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAnswer* answer,
                 int* fd);
 

@@ -48,8 +48,8 @@ bool GiveAnswer(Asked one) {
   return true;
 }
 
-// Looks at all entries once and returns whether any was answered. New entries are appended behind
-// them.
+// Looks at all entries once and returns whether any was answered. New entries are appended at the
+// end.
 bool LookAtAll() {
   size_t left = 0;
   {

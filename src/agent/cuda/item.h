@@ -1,7 +1,7 @@
 // One handle of device memory: a region of the agent or a handle of the program. A suspend treats
 // both alike; these functions hide the differences.
 //
-// Threads: as memory.h.
+// Threads: the rules of memory.h.
 #pragma once
 
 #include "agent/cuda/ipc.h"

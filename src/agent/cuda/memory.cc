@@ -23,6 +23,9 @@ Vector<CUdeviceptr> g_deferred;
 std::atomic<bool> g_has_deferred{false};
 std::atomic<uint64_t> g_next_id{uint64_t(1) << 40};  // far above the driver's own
 
+std::atomic<uint32_t> g_copied_by_client{0};
+constexpr int64_t kLongestCopyNs = 60'000'000'000;  // a client that takes longer hangs
+
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 // The driver's own alignment: 2 MiB for large allocations, 512 bytes for others.
@@ -140,10 +143,29 @@ CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* po
   region->slab = slab;
   region->fits = bytes;
   CUmemAllocationProp properties = ShareableProperties(device);
-  return Complete(region, real::cuMemCreate(&region->handle, bytes, &properties, 0), out);
+  return Complete(region, CreateHandle(&region->handle, bytes, &properties), out);
 }
 
 }  // namespace
+
+void BeginCopyOfRunning() { g_copied_by_client.store(1); }
+
+void EndCopyOfRunning() {
+  if (g_copied_by_client.exchange(0) != 0) FutexWake(&g_copied_by_client);
+}
+
+CUresult CreateHandle(CUmemGenericAllocationHandle* handle, uint64_t bytes,
+                      const CUmemAllocationProp* properties) {
+  const int64_t deadline = NowNs() + kLongestCopyNs;
+  for (;;) {
+    // Read before the attempt: the copy may end between the attempt and the wait.
+    const bool copied = g_copied_by_client.load() != 0;
+    const CUresult r = real::cuMemCreate(handle, bytes, properties, 0);
+    const int64_t left = deadline - NowNs();
+    if (r != CUDA_ERROR_OUT_OF_MEMORY || !copied || left <= 0) return r;
+    FutexWait(&g_copied_by_client, 1, left);
+  }
+}
 
 bool EnterRegion(Region* region) {
   if (!g_regions.Insert(IndexFrom(region->address), region)) return false;

@@ -27,8 +27,8 @@ inline constexpr uint64_t kLarge = 16 * kMiB;  // requests from this size on get
 inline constexpr uint64_t kSmallSlab = 32 * kMiB;  // a slab on a device with few regions
 inline constexpr uint64_t kSlab = 64 * kMiB;       // a slab on a device with kManyBytes of regions
 inline constexpr uint64_t kManyBytes = 1024 * kMiB;
-inline constexpr uint64_t kTiny = kMiB;             // requests below this size stay with the driver
-inline constexpr uint64_t kTinyBudget = 16 * kMiB;  // while a device has less than this of them
+inline constexpr uint64_t kTiny = kMiB;             // smaller requests stay with the driver
+inline constexpr uint64_t kTinyBudget = 16 * kMiB;  // limit for their sum on each device
 
 struct Block {
   uint64_t offset;
@@ -130,6 +130,15 @@ void DropMemoryOf(CUcontext context, Leaving* leaving);
 void GrantPeer(CUdevice device, CUdevice peer);
 // Frees the memory that the program freed during a capture. No capture may be open.
 void FreeDeferred();
+
+// Between these calls a client copies memory of the running program and keeps it alive, also after
+// the program has freed it.
+void BeginCopyOfRunning();
+void EndCopyOfRunning();
+// Creates a handle. If GPU memory is short while a client copies, waits for the end of the copy and
+// tries again. The caller must not hold g_memory_mutex.
+CUresult CreateHandle(CUmemGenericAllocationHandle* handle, uint64_t bytes,
+                      const CUmemAllocationProp* properties);
 
 uint64_t NextBufferId();
 void ResetMemory();

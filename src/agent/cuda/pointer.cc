@@ -36,7 +36,7 @@ Answer Tell(const Found& found, void* data, CUpointer_attribute attribute, CUdev
       return Give(data, found.block->id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return Give(data, 0u);
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:  // by us (ipc.h)
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:  // by the agent (ipc.h)
       return Give(data, region.pool == nullptr && region.import == nullptr ? 1u : 0u);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return Give(data, int(region.device));

@@ -64,8 +64,8 @@ bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
       if (region->pool != pool || region->slab != slabs || region->fits < bytes) continue;
       if (best == nullptr || region->bytes < best->bytes) best = region;
     }
-    // For lack of room, Carve lowers `fits`, and the region is not tried again. A second failure on
-    // one region means that there is no host memory.
+    // If the region lacks room, Carve lowers `fits`, and the region is not tried again. A second
+    // failure on one region means that there is no host memory.
     if (best == nullptr || best == tried) return false;
     if (Carve(best, bytes, out)) return true;
     tried = best->fits < bytes ? nullptr : best;

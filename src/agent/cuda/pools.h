@@ -3,13 +3,13 @@
 // The program keeps the driver's pool handles: the driver answers for their flags and access, and
 // serves the pools that the agent does not. The memory of a pool is in regions that belong to it.
 //   alloc   usable at once, which is more than CUDA promises. The memory comes from a block that
-//           the same stream has freed, from a free piece, or from a new region. Without GPU memory
-//           it comes from a block that another stream has freed, and the stream waits for it.
+//           the same stream has freed, from a free piece, or from a new region. If no GPU memory is
+//           free, it comes from a block that another stream has freed, and the stream waits for it.
 //   free    the block stays taken until an event, recorded at the free, is reached.
 //   sync    regions without blocks are freed, down to the pool's release threshold, by a thread of
 //           the agent, since unmapping may wait for work of other streams.
 //
-// Threads: as memory.h, under the same mutex.
+// Threads: the rules and the mutex of memory.h.
 #pragma once
 
 #include "agent/cuda/memory.h"
@@ -29,9 +29,9 @@ struct Pool {
 
 // Frees a block of a pool that no work uses any more. The caller holds the mutex.
 void FreePoolBlock(Found found);
-// For an allocation without memory: frees all unused memory of the pools, or else waits for one
-// pending free. Returns true if the allocation should be tried again. The caller must not hold the
-// mutex.
+// For an allocation that found no memory: frees all unused memory of the pools, or else waits for
+// one pending free. Returns true if the allocation should be tried again. The caller must not hold
+// the mutex.
 bool FindMemoryInPools(CUdevice device);
 
 // ---- for stream_order.cc; the caller must not hold the mutex

@@ -63,7 +63,7 @@ bool HoldsOurs(CUdeviceptr address) {
   return i < g_regions.size() && g_regions[i]->address <= address;
 }
 
-// CUarrayMapInfo of cuda.h. The bytes before and behind the handle are passed on unchanged.
+// CUarrayMapInfo of cuda.h. The bytes before and after the handle are passed on unchanged.
 struct ArrayMapInfo {
   uint8_t before[64];
   uint64_t handle;
@@ -234,7 +234,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
     wanted.requestedHandleTypes = CUmemAllocationHandleType(
         prop->requestedHandleTypes | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle real = 0;
-    if (real::cuMemCreate(&real, size, &wanted, flags) == CUDA_SUCCESS) {
+    if (CreateHandle(&real, size, &wanted) == CUDA_SUCCESS) {
       {
         Lock lock(g_memory_mutex);
         if (ProgramHandle* made = AddProgramHandle(real, size, prop->location.id)) {

@@ -3,7 +3,7 @@
 // number may change at a suspend. The handles are made exportable; the program does not see that.
 // Exports and imports of them are in vmm_sharing.cc.
 //
-// Threads: as memory.h, under the same mutex.
+// Threads: the rules and the mutex of memory.h.
 #pragma once
 
 #include "agent/cuda/memory.h"

@@ -279,8 +279,8 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
 
 }  // namespace
 
-// Frees of one stream are reached in order, so the others of a stream are skipped behind the first
-// that is not reached.
+// Events of one stream are reached in order. After the first one that is not reached, the other
+// frees of its stream are skipped.
 void ReapFreed() {
   uint64_t busy[8];
   size_t count = 0;

@@ -1,7 +1,7 @@
 // Blocks of pools that the program has freed while submitted work may still use them, and the
 // stream-ordered calls: allocations, frees, waits.
 //
-// Threads: as memory.h, under the same mutex.
+// Threads: the rules and the mutex of memory.h.
 #pragma once
 
 #include "agent/cuda/pools.h"
@@ -14,7 +14,7 @@ namespace stasis::agent {
 void ReapFreed();
 // Takes a block that `stream` itself has freed. Returns false if none fits.
 bool TakeFreed(Pool* pool, uint64_t bytes, uint64_t stream, bool small_only, CUdeviceptr* out);
-// Completes all frees on the device, whose memory no work uses any more.
+// Completes all pending frees on the device. No submitted work may still use that memory.
 void FinishFreesOn(CUdevice device);
 // Calls LookAt (pools.h) for the pools that have pending frees.
 void LookAtFreed();

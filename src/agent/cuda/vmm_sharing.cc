@@ -5,7 +5,8 @@
 // CRIU saves it like any memfd. The importing process's agent reads the token and asks this
 // process's agent for the memory, as with cuIpcGetMemHandle (ipc.h).
 //
-// Threads: as memory.h, under the same mutex, which is not held while another process is asked.
+// Threads: the rules and the mutex of memory.h. The mutex is not held while another process is
+// asked.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -190,8 +191,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
       ReadToken(int(reinterpret_cast<intptr_t>(os_handle)), &token)) {
     return ImportToken(token, out);
   }
-  // A handle from a process without an agent, or a multicast object. No agent can track which
-  // processes use it, and until when.
+  // The handle comes from a process without an agent, or it is a multicast object. No agent can
+  // track which processes use it, and for how long.
   CUresult r = real::cuMemImportFromShareableHandle(out, os_handle, type);
   if (r == CUDA_SUCCESS) {
     NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMemImportFromShareableHandle");

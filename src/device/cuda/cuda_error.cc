@@ -48,8 +48,8 @@ constexpr HintRow kHints[] = {
      "the program did not leave the driver in time, because of a long kernel or a call that waits; "
      "it continues as before. Try again with a longer timeout"},
     {Op::kLock, CUDA_ERROR_NOT_SUPPORTED,
-     "the driver cannot checkpoint this program: it uses a profiler or debugger, or a GPU, MIG or "
-     "vGPU mode without support"},
+     "the driver cannot checkpoint this program: it uses a profiler or debugger, or its GPU, MIG "
+     "or vGPU mode is not supported"},
     {Op::kCheckpoint, CUDA_ERROR_NOT_SUPPORTED,
      "the program uses memory that the driver cannot checkpoint: managed memory "
      "(cudaMallocManaged) "

@@ -81,8 +81,8 @@ Result<ipc::Greeting> Greet(ipc::HelperProcess& helper, const Deadline& deadline
 
 }  // namespace
 
-// One helper process from its first answer until its exit or, of a resident one, the end of the
-// session. Its own thread receives replies and finally reaps the process.
+// One helper process from its first answer until its exit or, if it is resident, until the end of
+// the session. Its own thread receives replies and finally reaps the process.
 class HelperClient::Helper {
  public:
   Helper(ipc::HelperProcess process, std::chrono::milliseconds settle_timeout)

@@ -256,7 +256,7 @@ class Server {
                       {name_ ? name_->fd() : -1, POLLIN, 0}};
       const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, Limit().PollTimeout()));
       if (ready < 0) KillSelf();
-      // Also if clients connect all the time.
+      // Checked even if clients connect all the time.
       if (Limit().passed()) OnLimit();
       if (fds[2].revents != 0) CheckName();
       // Handle the disconnect before the new connection; one poll may report both.
@@ -381,8 +381,9 @@ class Server {
     return idle_.wait_for(lock, kAnsweredLimit, [this] { return in_flight_ == 0; });
   }
 
-  // A request is finished. In one step: a helper without requests holds no lock of a client that
-  // has disconnected, and accepts a new one as soon as that lock is free.
+  // Called at the end of a request. Both happen under the mutex: when no request is in progress,
+  // the helper holds no lock of a client that has disconnected, and as soon as that lock is free,
+  // it accepts a new client.
   void Leave(std::shared_ptr<Session> session) {
     std::lock_guard lock(mutex_);
     session.reset();

@@ -70,15 +70,21 @@ class FakeAgentLink final : public agent_client::AgentLink {
     return agent_.steps;
   }
   const std::string& not_yet() const override { return not_yet_; }
+  bool exports_running() const override { return true; }
+  Result<agent_client::Export> ExportRunning(std::chrono::milliseconds) override {
+    return Do("ExportRunning", [&]() -> Result<agent_client::Export> {
+      if (agent_.state != agent_protocol::State::kOpen) {
+        return Fail(Code::kFailedPrecondition, "not open");
+      }
+      return Memory();
+    });
+  }
   Result<agent_client::Export> ExportAll(std::chrono::milliseconds) override {
     return Do("ExportAll", [&]() -> Result<agent_client::Export> {
       if (agent_.state != agent_protocol::State::kClosed) {
         return Fail(Code::kFailedPrecondition, "not closed");
       }
-      agent_client::Export data;
-      data.ranges = List();
-      for (const auto& fd : agent_.memory) data.fds.push_back(Duplicate(fd.get()));
-      return data;
+      return Memory();
     });
   }
   Result<std::vector<agent_protocol::Range>> Describe(std::chrono::milliseconds) override {
@@ -112,7 +118,7 @@ class FakeAgentLink final : public agent_client::AgentLink {
         return Fail(Code::kInternal, "not the exported list");
       }
       STASIS_TRY(Move(agent_protocol::State::kReleased, agent_protocol::State::kMapped));
-      // Without the agent's own descriptors it is an import.
+      // An agent that holds no descriptors of its own imports the client's.
       agent_.imported = agent_.held.empty();
       agent_.held.clear();
       agent_.memory.clear();
@@ -163,6 +169,12 @@ class FakeAgentLink final : public agent_client::AgentLink {
     }
     agent_.state = agent_protocol::State::kClosed;
     return true;
+  }
+  agent_client::Export Memory() const {
+    agent_client::Export data;
+    data.ranges = List();
+    for (const auto& fd : agent_.memory) data.fds.push_back(Duplicate(fd.get()));
+    return data;
   }
   std::vector<agent_protocol::Range> List() const {
     std::vector<agent_protocol::Range> list;
@@ -243,7 +255,7 @@ class FakeAgents final : public agent_client::Agents {
     if (process == nullptr) return Fail(Code::kNotFound, "no agent");
     const Agent& agent = *process->agent;
     agent_protocol::AgentHeader header{};
-    header.memory = agent_protocol::kMemoryTold | agent_protocol::kStepsTold;
+    header.memory = agent_protocol::kSupported;
     if (agent.state == agent_protocol::State::kReleased) {
       header.memory |= agent_protocol::kMemoryAway;
     }

@@ -19,7 +19,7 @@
 
 namespace stasis::fakes {
 
-class FakeMover final : public dataplane::MoverLink {
+class FakeMover : public dataplane::MoverLink {
  public:
   FakeMover(CallLog& log, std::string name) : log_(log), name_(std::move(name)) {}
 

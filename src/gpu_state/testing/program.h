@@ -54,7 +54,7 @@ struct Agent {
   bool connected = false;
   bool imported = false;  // the memory was returned by a resume
   bool steps = true;      // knows CloseInSteps
-  int busy_rounds = 0;    // CloseInSteps and Rest return false so often
+  int busy_rounds = 0;    // how often CloseInSteps and Rest return false
   uint32_t blockers = 0;
   std::string blocker_text;
   uint64_t driver_bytes = 0;  // memory that only the driver can carry

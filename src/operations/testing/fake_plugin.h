@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 
 #include <atomic>
 #include <functional>
@@ -39,7 +40,10 @@ class FakePlugin final : public criu::PluginLink {
   }
   // Every later request is skipped, except the last one, fini().
   void Fail() { at_ = steps_.size() - 1; }
-  void Exit() { exited_ = true; }
+  void Exit() {
+    exited_ = true;
+    EXPECT_EQ(::eventfd_write(exit_.get(), 1), 0);
+  }
   const std::string& refusal() const { return refusal_; }
 
   Result<criu::PluginRequest> Next(const Deadline&) override {
@@ -67,12 +71,13 @@ class FakePlugin final : public criu::PluginLink {
     if (exited_) return {};
     return stasis::Fail(Code::kDeadlineExceeded, "CRIU lives");
   }
+  int exit_fd() const override { return exit_.get(); }
   int images_fd() const override { return images_.get(); }
   process::HostPid criu() const override { return {1}; }
 
  private:
   tl::unexpected<Error> Exited() {
-    exited_ = true;
+    Exit();
     return stasis::Fail(Code::kUnavailable, "CRIU has exited");
   }
   void Answer(const std::string& what, const std::function<void()>& act) {
@@ -84,6 +89,7 @@ class FakePlugin final : public criu::PluginLink {
 
   CallLog& log_;
   const UniqueFd images_;
+  const UniqueFd exit_{::eventfd(0, EFD_CLOEXEC)};
   std::vector<std::function<Step()>> steps_;
   size_t at_ = 0;
   std::optional<Step> now_;

@@ -1,0 +1,141 @@
+#define _GNU_SOURCE
+#include "threads.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include "log.h"
+
+/* Threads that CRIU has stopped, and that run again while the daemon needs them: the agents' and
+ * the driver's. */
+static struct {
+  pid_t id;
+  unsigned long mask;
+}* running;
+static size_t running_count;
+
+void stasis_let_run(const struct stasis_criu_frame* frame) {
+  const size_t count = frame->length / sizeof(int32_t);
+  void* more = realloc(running, (running_count + count) * sizeof *running);
+  if (more == NULL) return;
+  running = more;
+  for (size_t i = 0; i < count; ++i) {
+    int32_t id;
+    memcpy(&id, frame->text + i * sizeof id, sizeof id);
+    /* The thread must not handle signals of the program. ptrace needs SIGTRAP. */
+    unsigned long blocked = ~(1ul << (SIGTRAP - 1));
+    unsigned long before;
+    if (ptrace(PTRACE_GETSIGMASK, id, sizeof before, &before) != 0 ||
+        ptrace(PTRACE_SETSIGMASK, id, sizeof blocked, &blocked) != 0 ||
+        ptrace(PTRACE_SETOPTIONS, id, NULL, 0) != 0 || ptrace(PTRACE_CONT, id, NULL, 0) != 0) {
+      stasis_say(STASIS_LOG_ERROR, "thread %d does not run: %s", (int)id, strerror(errno));
+      continue;
+    }
+    running[running_count].id = id;
+    running[running_count++].mask = before;
+  }
+}
+
+enum { WAIT_MS = 5000 };
+
+void stasis_kill_restored(pid_t root) {
+  kill(root, SIGKILL);
+  for (int waited = 0; waited < WAIT_MS; ++waited) {
+    int status;
+    pid_t got;
+    do {
+      got = waitpid(-1, &status, __WALL | WNOHANG);
+    } while (got > 0 && got != root);
+    if (got < 0 || (got == root && !WIFSTOPPED(status))) return;
+    poll(NULL, 0, 1);
+  }
+}
+
+/* Waits until the thread stops or ends. Does not wait forever: if the first process of a pid
+ * namespace is killed, one of its threads waits until CRIU has released all others. */
+static bool await_stop(pid_t id) {
+  for (int waited = 0; waited < WAIT_MS; ++waited) {
+    int status;
+    const pid_t got = waitpid(id, &status, __WALL | WNOHANG);
+    if (got != 0) return got > 0;
+    poll(NULL, 0, 1);
+  }
+  errno = ETIMEDOUT;
+  return false;
+}
+
+enum { TRACED = 65536 };
+
+/* The threads that CRIU traces at the end of a restore, except the root process itself. */
+static struct {
+  pid_t ids[TRACED];
+  volatile size_t count;
+  bool reaps;
+  struct sigaction before; /* CRIU's action for SIGCHLD */
+} traced;
+
+static void on_child(int signal) {
+  (void)signal;
+  const int error = errno;
+  for (size_t i = 0; i < traced.count; ++i) {
+    siginfo_t info;
+    /* Not the stops of threads that live, and not CRIU's scripts. */
+    waitid(P_PID, (id_t)traced.ids[i], &info, WEXITED | WNOHANG | __WALL);
+  }
+  errno = error;
+}
+
+static void add_threads(pid_t pid, bool is_root) {
+  char path[320];
+  snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+  DIR* threads = opendir(path);
+  if (threads == NULL) return;
+  for (struct dirent* thread; (thread = readdir(threads)) != NULL;) {
+    const pid_t id = (pid_t)atoi(thread->d_name);
+    if (id <= 0 || (is_root && id == pid)) continue;
+    if (traced.count == TRACED) break;
+    traced.ids[traced.count] = id;
+    ++traced.count; /* the handler may run already */
+  }
+  closedir(threads);
+}
+
+void stasis_reap_threads(pid_t pid, bool is_root) {
+  add_threads(pid, is_root);
+  if (!is_root) return;
+  struct sigaction action = {.sa_handler = on_child, .sa_flags = SA_RESTART};
+  sigemptyset(&action.sa_mask);
+  traced.reaps = sigaction(SIGCHLD, &action, &traced.before) == 0;
+}
+
+void stasis_end_reaping(void) {
+  if (traced.reaps) sigaction(SIGCHLD, &traced.before, NULL);
+  traced.reaps = false;
+}
+
+void stasis_stop_running(void) {
+#ifndef PTRACE_O_SUSPEND_SECCOMP
+#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
+#endif
+  for (size_t i = 0; i < running_count; ++i) {
+    const pid_t id = running[i].id;
+    if (ptrace(PTRACE_INTERRUPT, id, NULL, 0) != 0 || !await_stop(id) ||
+        ptrace(PTRACE_SETOPTIONS, id, NULL, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD) !=
+            0 ||
+        ptrace(PTRACE_SETSIGMASK, id, sizeof running[i].mask, &running[i].mask) != 0) {
+      stasis_say(STASIS_LOG_ERROR, "thread %d cannot be stopped again: %s", (int)id,
+                 strerror(errno));
+    }
+  }
+  free(running);
+  running = NULL;
+  running_count = 0;
+}

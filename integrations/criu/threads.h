@@ -1,0 +1,26 @@
+/* Threads of a program that CRIU holds by ptrace. CRIU calls the plugin from a single thread, the
+ * tracer. */
+#pragma once
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "connection.h"
+
+/* Lets the threads of a frame THREAD_IDS run, with all signals blocked: the agents' and the
+ * driver's. */
+void stasis_let_run(const struct stasis_criu_frame* frame);
+/* Stops these threads again. */
+void stasis_stop_running(void);
+
+/* Kills the root of a restored tree and waits until it has ended. CRIU waits only for the root
+ * process, which cannot end before its tracer, CRIU, has waited for its threads. */
+void stasis_kill_restored(pid_t root);
+
+/* For a process of a restored tree, the root first, when CRIU has only to detach from it. If the
+ * root process is killed now, CRIU fails and waits for the root process. As the first process of a
+ * pid namespace this cannot end before its tracer has waited for all other threads of the
+ * namespace. CRIU does not, and would hang. From now on a handler of SIGCHLD does. */
+void stasis_reap_threads(pid_t pid, bool is_root);
+/* Removes the handler. */
+void stasis_end_reaping(void);

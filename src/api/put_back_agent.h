@@ -1,0 +1,19 @@
+// Puts back the agent's library before the restore of a container.
+#pragma once
+
+#include "base/deadline.h"
+#include "base/paths.h"
+#include "containers/checkpoint.h"
+
+namespace stasis::api {
+
+// The container has the folder of the agent's library as a bind mount, and its runtime fails before
+// it starts CRIU if this machine does not have the folder. Puts the library back from this
+// installation or from the checkpoint, as a restore of another program does
+// (checkpoint/agent_files.h). Does nothing if a library cannot be had: the runtime names its
+// folder.
+Status PutBackAgent(const Paths& paths, containers::CommandRunner& runner,
+                    const containers::RestoreRequest& restore, bool trusted,
+                    const Deadline& deadline);
+
+}  // namespace stasis::api
