@@ -7,8 +7,8 @@
 
 namespace stasis::agent {
 
-// Accepts the client whose socket came over the control socket, or rejects it while there is
-// another.
+// Accepts the client of this socket, which was received over the control socket. Rejects it if
+// another client is connected. Takes ownership of the socket.
 void AdmitClient(int socket);
 // Returns the client's socket, to be polled, or -1 when there is no client.
 int ClientSocket();

@@ -26,8 +26,8 @@ struct Unrest {
 // called again, whatever it returned.
 Unrest AwaitRest(int64_t deadline_ns);
 
-// Lets `calls` calls through the shut gate, and then as many as a capture that they began needs to
-// end. Takes at most half of the time until `deadline_ns`.
+// Lets `calls` calls through the shut gate. They may begin captures, so it then lets more calls
+// through until no capture is open. Takes at most half of the time until `deadline_ns`.
 void LetThrough(uint32_t calls, int64_t deadline_ns);
 
 }  // namespace stasis::agent

@@ -73,9 +73,9 @@
 
 namespace stasis::agent_protocol {
 
-// Increase this with any incompatible change of a struct. Bits of AgentHeader::memory announce
-// additions instead. A client rejects an agent of another version: the agent inside a running
-// program cannot be replaced, so a client must know the versions that it supports.
+// Increase this with any incompatible change of a struct. Announce an addition by a new bit of
+// AgentHeader::memory instead: a client rejects an agent of any other version, and the agent inside
+// a running program cannot be replaced.
 inline constexpr uint16_t kVersion = 2;
 
 inline constexpr uint32_t kMagic = 0x53415453;  // "STAS"

@@ -1,6 +1,6 @@
-// Events that processes share (cuIpcGetEventHandle). The driver could not restore events that it
-// shares itself. So the event is an ordinary one in the owner's process, and an importer asks the
-// owner's agent when the event is reached.
+// Events that processes share (cuIpcGetEventHandle). The driver cannot restore its own shared
+// events. A shared event is therefore an ordinary event in the owner's process, and an importer
+// asks the owner's agent whether the event has been reached.
 //
 // Differences from the plain driver: a wait for another process's event blocks the calling thread
 // instead of its stream, and only the owner may record the event.

@@ -36,7 +36,7 @@ bool FindMemoryInPools(CUdevice device);
 
 // ---- for stream_order.cc; the caller must not hold the mutex
 
-// Enters a device's default pool on its first use.
+// Adds the pool to the agent's table if it is a device's default pool that is not there yet.
 void LearnPool(CUmemoryPool handle);
 // Keeps the structure of a pool alive while a PoolUse exists. `pool` is null if the agent does not
 // carry the pool: it is unknown (another process's, for example) or served by the driver.
