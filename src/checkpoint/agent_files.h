@@ -14,8 +14,8 @@ namespace stasis::checkpoint {
 // Dump: stores every agent library among the manifest's required files in the image.
 Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& manifest);
 
-// The places from which a restore may take a library. Programs that are started later load a
-// library that was put back, too, so an image of unknown origin must not supply it.
+// The places from which a restore may take a library. A library that was put back is also loaded by
+// programs that are started later, so it must not come from an image of unknown origin.
 enum class AgentSource { kThisInstallation, kImageToo };
 // Returns kImageToo if the caller trusts the image, or if its origin MAC shows that this
 // installation wrote it.

@@ -19,7 +19,7 @@ namespace stasis::checkpoint {
 namespace {
 
 constexpr std::chrono::seconds kEndTimeout{10};
-// A store is hung if it removes no file within this time.
+// A store in which a sweep makes no progress for this long is considered hung.
 constexpr std::chrono::seconds kSweepStep{20};
 
 }  // namespace

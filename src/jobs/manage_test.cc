@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 class ManageTest : public JobsTest {
  protected:
-  // Starts a shell with `script`, which reports that it runs through `ready_`.
+  // Starts a shell that first writes to `ready_`, then runs `script`. Returns after that write.
   process::ProcessId Start(const std::string& script) {
     pid_t pid = ::fork();
     if (pid == 0) {
