@@ -37,7 +37,8 @@ Status CheckCtr(const CheckpointRequest& request) {
   if (request.criu.file_locks) return FailCtr("--file-locks");
   const std::string name = request.container.reference.ToString();
   if (!request.container.restorable) {
-    return Fail(Code::kUnimplemented, name + " was not made of an image, and ctr cannot restore it",
+    return Fail(Code::kUnimplemented,
+                name + " was not created from an image, so ctr cannot restore it",
                 "start it from an image instead of --rootfs");
   }
   if (!request.leave_running) {

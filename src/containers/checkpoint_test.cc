@@ -54,7 +54,8 @@ TEST_F(CheckpointTest, CtrCanOnlyLeaveARestorableContainerRunning) {
   EXPECT_EQ(Line(CheckpointCommand(request)),
             "ctr --namespace default containers checkpoint --image --rw --task t1 t1-saved");
   request.container.restorable = false;
-  EXPECT_NE(Line(CheckpointCommand(request)).find("was not made of an image"), std::string::npos);
+  EXPECT_NE(Line(CheckpointCommand(request)).find("was not created from an image"),
+            std::string::npos);
   request.container.restorable = true;
   request.criu.tcp_keep = true;
   EXPECT_NE(Line(CheckpointCommand(request)).find("no option for --tcp=keep"), std::string::npos);

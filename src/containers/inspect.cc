@@ -208,7 +208,7 @@ Observation InspectConfig(const SetupPaths& paths) {
     const CriuConfig theirs = ReadCriuConfig(*other);
     if (theirs.libdir.empty() || theirs.libdir == paths.plugin_folder) continue;
     return {"container-criu", Level::kCannot,
-            fmt::format("{} says `libdir {}`, which counts more than {}", more, theirs.libdir,
+            fmt::format("{} says `libdir {}`, which overrides the one in {}", more, theirs.libdir,
                         paths.criu_config),
             "delete that line"};
   }

@@ -19,7 +19,7 @@ struct Container {
   // Set by FindContainer() only:
   std::string oci_runtime = {};  // of podman: the program that it uses, for example "runc"
   std::string folder = {};       // podman: of its logs; runc: its bundle
-  bool restorable = true;        // containerd: it was made of an image, so `ctr` can restore it
+  bool restorable = true;        // containerd: created from an image, so `ctr` can restore it
 };
 
 // Parse the output of the runtimes' commands. Return kInternal if the output is not valid.
