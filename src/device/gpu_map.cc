@@ -44,7 +44,7 @@ Result<Gpu> FindGpu(std::string_view meant, const std::vector<Gpu>& gpus) {
     return Fail(Code::kNotFound, Domain::kStasis, 0, fmt::format("there is no GPU \"{}\"", meant),
                 list.empty() ? "there are none" : "there are: " + list);
   }
-  return Refuse(fmt::format("\"{}\" may be any of {}", meant, list));
+  return Refuse(fmt::format("\"{}\" is ambiguous: it matches {}", meant, list));
 }
 
 Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gpus,
