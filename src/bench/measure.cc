@@ -106,8 +106,8 @@ Status Bench::CheckRoom() {
     return Fail(Code::kResourceExhausted,
                 fmt::format("{} has {} free, but the GPU data needs {}",
                             store.places().front().path, Mib(room), Mib(options_.size_bytes)),
-                "use a smaller --size, or --ignore-memory on a machine whose memory grows as it is "
-                "used");
+                "use a smaller --size, or --ignore-memory on a machine that gets more memory on "
+                "demand");
   }
   if (options_.ignore_memory || options_.driver_rounds == 0) return {};
   return gpu_state::CheckHostMemory(options_.size_bytes, {::getpid()});

@@ -30,7 +30,7 @@ struct ArenaOptions {
   // For access to existing arenas: mounts nothing and creates no directory in /dev/shm. The list of
   // places may be empty.
   bool look_only = false;
-  // Allocate even if MemAvailable is too small, for machines whose memory grows with use.
+  // Allocate even if MemAvailable is too small, for machines that get more memory on demand.
   bool ignore_memory_check = false;
   // Limit for all arenas in memory together (limits.arena); 0: no limit.
   uint64_t most_bytes = 0;

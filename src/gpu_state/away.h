@@ -7,7 +7,7 @@
 namespace stasis::gpu_state {
 
 struct AwayOptions {
-  // Skips the check for host memory, for machines whose memory grows as it is used.
+  // Skips the check for host memory, for machines that get more memory on demand.
   bool ignore_memory = false;
   // Leaves all memory to the driver, also in programs with an agent.
   bool driver_alone = false;

@@ -20,7 +20,7 @@ Status CheckHostMemory(uint64_t bytes, process::HostPid pid) {
   return Fail(Code::kResourceExhausted,
               fmt::format("{} MiB of host memory are needed, but only {} MiB are {}", bytes >> 20,
                           available >> 20, where),
-              "free memory, or use --ignore-memory on a machine whose memory grows as it is used");
+              "free memory, or use --ignore-memory on a machine that gets more memory on demand");
 }
 
 }  // namespace stasis::gpu_state

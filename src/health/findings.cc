@@ -173,7 +173,7 @@ constexpr Kind kTarget[] = {
      "The program has its own mounts, as in a container. Stasis cannot restore them.",
      "dump the container by its name, so that its runtime checkpoints it: `stasis dump "
      "podman:NAME`"},
-    {"container-exec", "processes beside the container's tree", "",
+    {"container-exec", "processes outside of the container's tree", "",
      "A process that `exec` started in a container is not a descendant of the container's first "
      "process. The runtime leaves it out of a checkpoint, and it ends with the container.",
      "end it before the checkpoint, or use --leave-running"},
@@ -213,7 +213,7 @@ constexpr Kind kTarget[] = {
      "have the program close it before a dump"},
     {"program-memory", "host memory for its GPU data", kAway,
      "The data would not fit into this machine's memory, or its control group's.",
-     "free memory, or --ignore-memory on a machine whose memory grows with use"},
+     "free memory, or use --ignore-memory on a machine that gets more memory on demand"},
     {"image-space", "room for its image", "dump", "The store has too little free space.",
      "free space, or choose another store with -d"},
     {"watchdog-device", "/dev/watchdog", "",
