@@ -8,7 +8,6 @@
 #include "api/usage_error.h"
 #include "api/worker_credentials.h"
 #include "base/thread.h"
-#include "stasis/v1/stasis.grpc.pb.h"
 
 namespace stasis::api {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "api/daemon_context.h"
 #include "api/relay.h"
+#include "stasis/v1/stasis.grpc.pb.h"
 
 namespace stasis::api {
 
