@@ -257,8 +257,7 @@ bool OnExportRunning() {
   packet.first = 0;
   do {
     int fds[agent_protocol::kMaxBatch];
-    packet.count =
-        ExportRunning(packet.first, agent_protocol::kMaxBatch, packet.ranges, fds);
+    packet.count = ExportRunning(packet.first, agent_protocol::kMaxBatch, packet.ranges, fds);
     const bool more = packet.count == agent_protocol::kMaxBatch;
     packet.total = packet.first + packet.count + (more ? 1 : 0);
     Io io = agent_protocol::Send(

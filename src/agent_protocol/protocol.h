@@ -317,11 +317,11 @@ inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', '
 enum HeaderMemory : uint32_t {
   kMemoryTold =
       1u << 31,  // this agent maintains the word and supports kOwn; in older agents it is 0
-  kStepsTold = 1u << 30,  // not about memory: this agent supports kCloseInSteps and kRest
+  kStepsTold = 1u << 30,    // not about memory: this agent supports kCloseInSteps and kRest
   kRunningTold = 1u << 29,  // likewise kExportRunning
-  kMemoryAway = 1,        // the memory is released
-  kMemoryImported = 2,    // a resume imported some of it: the driver alone could not restore it
-  kMemoryShared = 4,      // another process uses it, or it uses another's (CUDA IPC)
+  kMemoryAway = 1,          // the memory is released
+  kMemoryImported = 2,      // a resume imported some of it: the driver alone could not restore it
+  kMemoryShared = 4,        // another process uses it, or it uses another's (CUDA IPC)
   // What this version of the agent supports.
   kSupported = kMemoryTold | kStepsTold | kRunningTold,
 };

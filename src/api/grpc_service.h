@@ -3,7 +3,6 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/service_type.h>
 
 #include <memory>
 

@@ -9,7 +9,6 @@
 #include "api/headers.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "stasis/v1/stasis.grpc.pb.h"
 
 namespace stasis::api {
 namespace {

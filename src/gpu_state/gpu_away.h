@@ -30,8 +30,8 @@ uint64_t DriverBytes(const Processes& processes, bool were_away);
 // Adds the phases up to and including data-commit. `tree_check` runs when no call of the program
 // can reach the GPU any more. `processes` is the result of SubtractShared; all arguments must
 // outlive the plan. Processes that kept their context have no data on the GPU, and the driver takes
-// the rest. With `precopy`, data is also copied before the gates close, so that programs are stopped
-// for a shorter time but the operation takes longer.
+// the rest. With `precopy`, data is also copied before the gates close, so that programs are
+// stopped for a shorter time but the operation takes longer.
 void AddGpuAway(plan::Plan& plan, Services& services, const Processes& processes,
                 SharedSuspend& shared, std::optional<plan::Phase> tree_check = {},
                 bool precopy = false);

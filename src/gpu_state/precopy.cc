@@ -4,9 +4,9 @@
 
 namespace stasis::gpu_state {
 
-// The mover's hashes are of the program's memory at some moment before or after the copy of a block,
-// so a block that was copied is hashed again, in the arena. A block that was not copied had the same
-// hash as the arena, or is zero: the arena's bytes and their hash are as before.
+// The mover's hashes are of the program's memory at some moment before or after the copy of a
+// block, so a block that was copied is hashed again, in the arena. A block that was not copied had
+// the same hash as the arena, or is zero: the arena's bytes and their hash are as before.
 Result<uint64_t> Precopy(GpuShard& shard, std::span<const int> fds, dataplane::MoverLink& mover,
                          const BlockKey& key, const std::function<void(uint64_t)>& progress,
                          const Deadline& deadline) {

@@ -67,7 +67,8 @@ class PrecopyTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   uint64_t Copy() {
-    auto copied = Precopy(shard_, {}, mover_, key_, [](uint64_t) {}, Deadline());
+    auto copied = Precopy(
+        shard_, {}, mover_, key_, [](uint64_t) {}, Deadline());
     EXPECT_TRUE(copied) << copied.error().ToString();
     return copied.value_or(0);
   }
@@ -107,7 +108,8 @@ TEST_F(PrecopyTest, AnErrorLeavesNothingKnown) {
   Copy();
   mover_.hashed = mover_.copied = {BlockOf('d'), BlockOf('e'), BlockOf('f')};
   mover_.arena = -1;
-  EXPECT_FALSE(Precopy(shard_, {}, mover_, key_, [](uint64_t) {}, Deadline()));
+  EXPECT_FALSE(Precopy(
+      shard_, {}, mover_, key_, [](uint64_t) {}, Deadline()));
   EXPECT_TRUE(shard_.arena->TakeKnown(key_.id()).empty());
 }
 

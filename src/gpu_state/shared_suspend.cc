@@ -236,9 +236,9 @@ Status SharedSuspend::ExportAll(Gates gates, const Deadline& deadline) {
 }
 
 bool SharedSuspend::CanPrecopy() const {
-  return secret_ && std::all_of(members_.begin(), members_.end(), [](const Member& member) {
-           return member.agent->exports_running();
-         }) &&
+  return secret_ &&
+         std::all_of(members_.begin(), members_.end(),
+                     [](const Member& member) { return member.agent->exports_running(); }) &&
          std::all_of(shards_.begin(), shards_.end(),
                      [](const GpuShard& shard) { return shard.arena->in_memory(); });
 }
@@ -255,9 +255,9 @@ Status SharedSuspend::PrecopyAll(PhaseScope& scope) {
           if (shard->ranges.empty()) continue;
           STASIS_TRY(mover.Attach(*shard->arena, scope.deadline()));
           if (!PrepareHashes(gpu, scope.deadline())) return {};
-          auto bytes = Precopy(*shard, Descriptors(*shard), mover, key,
-                               [&](uint64_t now) { scope.ReportBytes(before + now, total); },
-                               scope.deadline());
+          auto bytes = Precopy(
+              *shard, Descriptors(*shard), mover, key,
+              [&](uint64_t now) { scope.ReportBytes(before + now, total); }, scope.deadline());
           STASIS_TRY(mover.Release(scope.deadline()));
           STASIS_ASSIGN(const uint64_t more, std::move(bytes));
           copied += more;
@@ -270,22 +270,21 @@ Status SharedSuspend::PrecopyAll(PhaseScope& scope) {
 }
 
 Phase SharedSuspend::DataPrecopy() {
-  return {.name = "data-precopy",
-          .timeout = kRoomTimeout,
-          .run = [this](PhaseScope& scope) -> Status {
-            if (!CanPrecopy()) return {};
-            Status copied = PrecopyAll(scope);
-            if (!copied) {
-              std::lock_guard lock(mutex_);
-              why_not_precopied_ = copied.error().ToString();
-            }
-            for (Member& member : members_) member.data = {};
-            // By this request the agents learn that the descriptors are closed.
-            return ForEachMember([&](Member& member) -> Status {
-              STASIS_TRY(member.agent->Status(kAgentAnswer));
-              return {};
-            });
-          }};
+  return {
+      .name = "data-precopy", .timeout = kRoomTimeout, .run = [this](PhaseScope& scope) -> Status {
+        if (!CanPrecopy()) return {};
+        Status copied = PrecopyAll(scope);
+        if (!copied) {
+          std::lock_guard lock(mutex_);
+          why_not_precopied_ = copied.error().ToString();
+        }
+        for (Member& member : members_) member.data = {};
+        // By this request the agents learn that the descriptors are closed.
+        return ForEachMember([&](Member& member) -> Status {
+          STASIS_TRY(member.agent->Status(kAgentAnswer));
+          return {};
+        });
+      }};
 }
 
 Phase SharedSuspend::DataExport() {

@@ -37,8 +37,7 @@ class Own : public ::testing::Test {
 
   uint32_t Memory() {
     auto header = agent_client::ReadAgentHeader(target_.pid());
-    return header ? header->memory & ~uint32_t{agent_protocol::kSupported}
-                  : ~0u;
+    return header ? header->memory & ~uint32_t{agent_protocol::kSupported} : ~0u;
   }
 
   void ExpectIntact() {
