@@ -83,6 +83,8 @@ uint32_t ExportRunning(uint32_t first, uint32_t most, agent_protocol::Range* ran
     return true;
   };
   for (Region* region : g_regions) {
+    // A suspend releases unused memory of pools first, and the list must have the same order.
+    if (region->pool != nullptr && region->blocks.size() == 0) continue;
     if (!add({region, nullptr})) return exported;
   }
   for (ProgramHandle* handle : g_program_handles) {

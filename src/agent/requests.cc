@@ -11,6 +11,7 @@
 #include "agent/cuda/captures.h"
 #include "agent/cuda/driver_memory.h"
 #include "agent/cuda/floor.h"
+#include "agent/cuda/held_memory.h"
 #include "agent/cuda/ipc.h"
 #include "agent/descriptors.h"
 #include "agent/futex.h"
@@ -252,7 +253,7 @@ bool OnExportRunning() {
     AnswerWrongState("export running memory");
     return true;
   }
-  BeginCopyOfRunning();
+  NoteCopyBegins();
   static agent_protocol::Ranges packet;  // static, like that of OnList
   packet.first = 0;
   do {
@@ -377,7 +378,7 @@ void OnRejoin() {
 }
 
 void EndClient() {
-  EndCopyOfRunning();
+  NoteCopyIsLost();
   g_client.Close();
   g_refused.Close();
   if (g_state == State::kShut) return ReopenShut();
@@ -408,7 +409,7 @@ void Serve() {
     return EndClient();
   }
   bool goes_on = true;
-  EndCopyOfRunning();
+  NoteCopyEnds();
   switch (packet.header.type) {
     case Type::kHello:
     case Type::kStatus:
@@ -486,7 +487,6 @@ void HearClient() {
 bool ReopenIsDue() { return g_state == State::kMapped && !g_client.Holds(); }
 
 void ResetRequests() {
-  EndCopyOfRunning();
   g_client.Close();
   g_refused.Close();
   g_state = State::kOpen;

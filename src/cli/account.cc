@@ -62,7 +62,7 @@ std::string CarriedText(const OperationResult& result) {
   if (result.shared_bytes() > 0) {
     text +=
         fmt::format("  data plane carried {} (shared path)\n", FormatBytes(result.shared_bytes()));
-    std::string rest = BytesOfKinds({{result.unchanged_bytes(), "unchanged since the last time"},
+    std::string rest = BytesOfKinds({{result.unchanged_bytes(), "unchanged since the last copy"},
                                      {result.zero_bytes(), "zero"}});
     if (!rest.empty()) {
       text += fmt::format("  copied {};{}\n", FormatBytes(result.copied_bytes()), rest);

@@ -409,15 +409,15 @@ Status ArenaStore::Recycle(Arena arena) {
 }
 
 Status ArenaStore::KeepData(Arena arena) {
-  if (arena.known_) {
-    // Nothing was written since, so the content is still known.
+  const bool known_only = arena.known_.has_value();
+  if (known_only) {
+    // Nothing was written since the content became known.
     Arena::Known known = *std::exchange(arena.known_, std::nullopt);
     arena.record_.hashes = std::move(known.hashes);
     arena.record_.ranges = std::move(known.ranges);
     arena.record_.has_checksum = false;
     arena.record_.complete = true;
     STASIS_ASSIGN(arena.record_.data_bytes, DataBytes(arena.record_.ranges));
-    STASIS_TRY(WriteRecord(arena));
   }
   const ArenaPlace place{ArenaPlace::Kind::kExplicit, FolderOf(arena.path_)};
   auto room = RoomIn(place, false);
@@ -431,6 +431,11 @@ Status ArenaStore::KeepData(Arena arena) {
   STASIS_TRY(RemoveFile(RecordPath(kept)));
   if (::rename(arena.path_.c_str(), kept.c_str()) != 0) {
     return FailErrno(errno, "rename " + arena.path_);
+  }
+  if (known_only) {
+    STASIS_TRY(RemoveRecord(arena));
+    arena.path_ = kept;
+    return WriteRecord(arena);
   }
   if (::rename(RecordPath(arena.path_).c_str(), RecordPath(kept).c_str()) != 0) {
     return FailErrno(errno, "rename " + RecordPath(arena.path_));

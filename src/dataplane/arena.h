@@ -46,7 +46,7 @@ class Arena {
   // Records the hashes of the bytes that the file has now, for record().ranges, which must be fully
   // stored. A zero hash means unknown.
   void NoteKnown(ArenaHashes hashes) { known_ = {std::move(hashes), record_.ranges}; }
-  // Returns true if the data is unchanged since the arena was acquired and has hashes.
+  // Returns true if the hashes of the bytes in the file are known.
   bool knows_data() const { return known_.has_value(); }
 
  private:

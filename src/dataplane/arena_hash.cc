@@ -9,12 +9,14 @@
 namespace stasis::dataplane {
 
 Status HashBlocks(const Arena& arena, const BlockKey& key, const std::vector<bool>& wanted,
-                  std::vector<Id128>& hashes, const Deadline& deadline) {
+                  std::vector<Id128>& hashes, const std::function<bool()>& go_on) {
   const std::vector<Range>& ranges = arena.record().ranges;
   assert(wanted.size() == BlockCount(ranges) && hashes.size() == wanted.size());
   std::vector<Block> blocks;
   for (const Block& block : BlocksOf(ranges)) {
-    if (wanted[block.index]) blocks.push_back(block);
+    if (!wanted[block.index]) continue;
+    hashes[block.index] = Id128{};
+    blocks.push_back(block);
   }
   if (blocks.empty()) return {};
   STASIS_ASSIGN(const Mapping mapping, Mapping::Map(arena.fd(), UsedBytes(ranges)));
@@ -24,12 +26,8 @@ Status HashBlocks(const Arena& arena, const BlockKey& key, const std::vector<boo
     return {};
   };
   const std::atomic<uint64_t> not_reported = 0;
-  Status done = ForEachWithProgress(blocks.size(), hash, not_reported, 0,
-                                    [&](uint64_t, uint64_t) { return !deadline.passed(); });
-  if (!done && deadline.passed()) {
-    return Fail(Code::kDeadlineExceeded, "hashing the data in host memory took too long");
-  }
-  return done;
+  return ForEachWithProgress(blocks.size(), hash, not_reported, 0,
+                             [&](uint64_t, uint64_t) { return go_on(); });
 }
 
 }  // namespace stasis::dataplane

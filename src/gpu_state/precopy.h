@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "base/block_hash.h"
 #include "base/deadline.h"
@@ -14,12 +15,22 @@
 
 namespace stasis::gpu_state {
 
+struct Precopied {
+  std::vector<Id128> hashes;  // of the arena's blocks, before the copy; zero: unknown
+  std::vector<bool> copied;   // the blocks whose bytes in the arena were replaced
+  uint64_t bytes = 0;         // of these blocks
+};
+
 // Copies the memory behind `fds`, one for each of shard.ranges, to the shard's arena, which must be
-// attached to the mover and have these ranges. The mover must have prepared hashes with this key.
-// Afterwards the arena knows the hashes of its content. The mover holds the memory until its
-// Release(). Returns the number of bytes copied.
-Result<uint64_t> Precopy(GpuShard& shard, std::span<const int> fds, dataplane::MoverLink& mover,
-                         const BlockKey& key, const std::function<void(uint64_t)>& progress,
-                         const Deadline& deadline);
+// attached to the mover and have these ranges. The mover must have prepared hashes with the key of
+// this id. Returns when the mover has released the memory.
+Result<Precopied> Precopy(GpuShard& shard, std::span<const int> fds, dataplane::MoverLink& mover,
+                          const Id128& key_id, const std::function<void(uint64_t)>& progress,
+                          const Deadline& deadline);
+
+// Hashes what was copied, with the processors, so that the next save knows the arena's content.
+// Stops if `go_on` returns false; the arena's other blocks are then unknown.
+Status HashPrecopied(GpuShard& shard, Precopied precopied, const BlockKey& key,
+                     const std::function<bool()>& go_on);
 
 }  // namespace stasis::gpu_state

@@ -67,10 +67,13 @@ class PrecopyTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   uint64_t Copy() {
-    auto copied = Precopy(
-        shard_, {}, mover_, key_, [](uint64_t) {}, Deadline());
-    EXPECT_TRUE(copied) << copied.error().ToString();
-    return copied.value_or(0);
+    auto precopied = Precopy(
+        shard_, {}, mover_, key_.id(), [](uint64_t) {}, Deadline());
+    EXPECT_TRUE(precopied) << precopied.error().ToString();
+    if (!precopied) return 0;
+    const uint64_t bytes = precopied->bytes;
+    EXPECT_TRUE(HashPrecopied(shard_, std::move(*precopied), key_, [] { return true; }));
+    return bytes;
   }
   static std::string BlockOf(char c) { return std::string(kBlockBytes, c); }
 
@@ -109,8 +112,24 @@ TEST_F(PrecopyTest, AnErrorLeavesNothingKnown) {
   mover_.hashed = mover_.copied = {BlockOf('d'), BlockOf('e'), BlockOf('f')};
   mover_.arena = -1;
   EXPECT_FALSE(Precopy(
-      shard_, {}, mover_, key_, [](uint64_t) {}, Deadline()));
+      shard_, {}, mover_, key_.id(), [](uint64_t) {}, Deadline()));
   EXPECT_TRUE(shard_.arena->TakeKnown(key_.id()).empty());
+}
+
+// Blocks that were copied but not hashed are unknown, and are copied again.
+TEST_F(PrecopyTest, AHashThatIsStoppedLeavesTheRestUnknown) {
+  mover_.hashed = mover_.copied = {BlockOf('a'), BlockOf('b'), BlockOf('c')};
+  Copy();
+  mover_.hashed[1] = mover_.copied[1] = BlockOf('d');
+  auto precopied = Precopy(
+      shard_, {}, mover_, key_.id(), [](uint64_t) {}, Deadline());
+  ASSERT_TRUE(precopied);
+  EXPECT_FALSE(HashPrecopied(shard_, std::move(*precopied), key_, [] { return false; }));
+  const std::vector<Id128> known = shard_.arena->TakeKnown(key_.id());
+  ASSERT_EQ(known.size(), 3u);
+  EXPECT_EQ(known[0], key_.Hash(BlockOf('a')));
+  EXPECT_NE(known[1], key_.Hash(BlockOf('b')));
+  EXPECT_EQ(known[2], key_.Hash(BlockOf('c')));
 }
 
 }  // namespace

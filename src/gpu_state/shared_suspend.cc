@@ -101,16 +101,22 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
   if (secret) {
     secret_ = *secret;
     key_ = BlockKey(*secret).id();
+  } else {
+    for (const GpuShard& shard : shards_) {
+      why_unhashed_[shard.key.gpu] = secret.error().ToString();
+    }
   }
-  return ForEachGpu(
-      shards_, Same, [&](const GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
-        if (!secret) {
-          std::lock_guard lock(mutex_);
-          why_unhashed_[gpu] = secret.error().ToString();
-        }
-        (void)PrepareHashes(gpu, deadline);
-        return services_.movers->MoverOf(gpu).Attach(*shards.front()->arena, deadline);
-      });
+  return PrepareMovers(deadline);
+}
+
+Status SharedSuspend::PrepareMovers(const Deadline& deadline) {
+  return ForEachGpu(shards_, Same,
+                    [&](const GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
+                      dataplane::MoverLink& mover = services_.movers->MoverOf(gpu);
+                      STASIS_TRY(mover.Start(deadline));
+                      (void)PrepareHashes(gpu, deadline);
+                      return mover.Attach(*shards.front()->arena, deadline);
+                    });
 }
 
 // An arena with the only copy of a program's memory is kept, and `recover` finds it by its name.
@@ -208,6 +214,10 @@ Status SharedSuspend::ExportAll(Gates gates, const Deadline& deadline) {
                                                      : member.agent->ExportAll(left));
     return {};
   }));
+  for (GpuShard& shard : shards_) {
+    shard.ranges.clear();
+    shard.places.clear();
+  }
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     STASIS_ASSIGN(auto shards, ShardsOf(member.id, member.owner, i, member.data.ranges));
@@ -228,63 +238,87 @@ Status SharedSuspend::ExportAll(Gates gates, const Deadline& deadline) {
   }
   // A GPU on which all memory was freed meanwhile has nothing to save.
   for (GpuShard& shard : shards_) {
-    if (!shard.places.empty()) continue;
-    shard.ranges.clear();
-    STASIS_TRY(store_->Reshape(*shard.arena, {}));
+    if (shard.places.empty()) STASIS_TRY(store_->Reshape(*shard.arena, {}));
   }
   return {};
 }
 
 bool SharedSuspend::CanPrecopy() const {
-  return secret_ &&
-         std::all_of(members_.begin(), members_.end(),
-                     [](const Member& member) { return member.agent->exports_running(); }) &&
-         std::all_of(shards_.begin(), shards_.end(),
-                     [](const GpuShard& shard) { return shard.arena->in_memory(); });
+  auto exports = [](const Member& member) { return member.agent->exports_running(); };
+  auto in_memory = [](const GpuShard& shard) { return shard.arena->in_memory(); };
+  std::lock_guard lock(mutex_);
+  return secret_ && why_unhashed_.empty() &&
+         std::all_of(members_.begin(), members_.end(), exports) &&
+         std::all_of(shards_.begin(), shards_.end(), in_memory);
 }
 
-Status SharedSuspend::PrecopyAll(PhaseScope& scope) {
+// Returns one result for each shard.
+Result<std::vector<Precopied>> SharedSuspend::PrecopyAll(PhaseScope& scope) {
   STASIS_TRY(ExportAll(Gates::kOpen, scope.deadline()));
-  const BlockKey key(*secret_);
   const uint64_t total = bytes();
-  std::atomic<uint64_t> before{0}, copied{0};
-  Status done =
-      ForEachGpu(shards_, Same, [&](const GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
-        dataplane::MoverLink& mover = services_.movers->MoverOf(gpu);
-        for (GpuShard* shard : shards) {
-          if (shard->ranges.empty()) continue;
-          STASIS_TRY(mover.Attach(*shard->arena, scope.deadline()));
-          if (!PrepareHashes(gpu, scope.deadline())) return {};
-          auto bytes = Precopy(
-              *shard, Descriptors(*shard), mover, key,
-              [&](uint64_t now) { scope.ReportBytes(before + now, total); }, scope.deadline());
-          STASIS_TRY(mover.Release(scope.deadline()));
-          STASIS_ASSIGN(const uint64_t more, std::move(bytes));
-          copied += more;
-          before += shard->bytes();
-        }
-        return {};
-      });
-  scope.SetBytes(copied);
-  return done;
+  std::atomic<uint64_t> before{0};
+  std::vector<Precopied> precopied(shards_.size());
+  auto copy = [&](const GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
+    dataplane::MoverLink& mover = services_.movers->MoverOf(gpu);
+    for (GpuShard* shard : shards) {
+      if (shard->ranges.empty()) continue;
+      STASIS_TRY(mover.Attach(*shard->arena, scope.deadline()));
+      auto progress = [&](uint64_t done) { scope.ReportBytes(before + done, total); };
+      auto& result = precopied[static_cast<size_t>(shard - shards_.data())];
+      STASIS_ASSIGN(result,
+                    Precopy(*shard, Descriptors(*shard), mover, *key_, progress, scope.deadline()));
+      before += shard->bytes();
+      for (size_t place : shard->places) members_[shard->member].data.fds[place].Reset();
+    }
+    return {};
+  };
+  STASIS_TRY(ForEachGpu(shards_, Same, copy));
+  return precopied;
+}
+
+// Tells the agents that no descriptor of running memory is open any more.
+Status SharedSuspend::EndPrecopy() {
+  for (Member& member : members_) member.data = {};
+  return ForEachMember([](Member& member) -> Status {
+    STASIS_TRY(member.agent->Status(kAgentAnswer));
+    return {};
+  });
+}
+
+// A connection may be in the middle of an answer, and a mover may have been killed. Both must work
+// again before the gates close.
+Status SharedSuspend::RepairAfterPrecopy(const Deadline& deadline) {
+  STASIS_TRY(ForEachMember([&](Member& member) -> Status {
+    member.data = {};
+    member.agent.reset();
+    STASIS_ASSIGN(member.agent, FindAgent(*services_.agents, member.id, kAgentAnswer));
+    if (member.agent) return {};
+    return Fail(Code::kUnavailable, "its agent cannot be found any more");
+  }));
+  return PrepareMovers(deadline);
 }
 
 Phase SharedSuspend::DataPrecopy() {
-  return {
-      .name = "data-precopy", .timeout = kRoomTimeout, .run = [this](PhaseScope& scope) -> Status {
-        if (!CanPrecopy()) return {};
-        Status copied = PrecopyAll(scope);
-        if (!copied) {
-          std::lock_guard lock(mutex_);
-          why_not_precopied_ = copied.error().ToString();
-        }
-        for (Member& member : members_) member.data = {};
-        // By this request the agents learn that the descriptors are closed.
-        return ForEachMember([&](Member& member) -> Status {
-          STASIS_TRY(member.agent->Status(kAgentAnswer));
-          return {};
-        });
-      }};
+  return {.name = "data-precopy",
+          // The first touch of the arena's memory is the slowest part.
+          .timeout = kAgentTimeout + seconds(bytes() >> 30),
+          .run = [this](PhaseScope& scope) -> Status {
+            if (!CanPrecopy()) return {};
+            auto precopied = PrecopyAll(scope);
+            Status done = precopied ? EndPrecopy() : Fail(std::move(precopied).error());
+            if (!done) STASIS_TRY(RepairAfterPrecopy(Deadline::In(kRoomTimeout)));
+            const BlockKey key(*secret_);
+            auto go_on = [&] { return !scope.Cancelled() && !scope.deadline().passed(); };
+            uint64_t copied = 0;
+            for (size_t i = 0; done && i < shards_.size(); ++i) {
+              copied += (*precopied)[i].bytes;
+              if ((*precopied)[i].copied.empty()) continue;
+              done = HashPrecopied(shards_[i], std::move((*precopied)[i]), key, go_on);
+            }
+            scope.SetBytes(copied);
+            if (!done) why_not_precopied_ = done.error().ToString();
+            return {};
+          }};
 }
 
 Phase SharedSuspend::DataExport() {

@@ -29,6 +29,7 @@
 #include "gpu_state/away.h"
 #include "gpu_state/gpu_shards.h"
 #include "gpu_state/gpu_steps.h"
+#include "gpu_state/precopy.h"
 #include "gpu_state/services.h"
 #include "gpu_state/shared_members.h"
 #include "plan/plan.h"
@@ -98,11 +99,15 @@ class SharedSuspend {
   Status ForEachMember(const std::function<Status(Member&)>& step);
   Result<bool> MayWaitForEachOther() const;
   Status MakeRoom(const Deadline& deadline);
+  // Starts the movers of all GPUs, and attaches one arena to each.
+  Status PrepareMovers(const Deadline& deadline);
   // Returns false if blocks on that GPU are not hashed; notes() says why.
   bool PrepareHashes(const device::GpuUuid& gpu, const Deadline& deadline);
   // Returns false if hashes, an older agent or an arena on disk do not allow it.
   bool CanPrecopy() const;
-  Status PrecopyAll(plan::PhaseScope& scope);
+  Result<std::vector<Precopied>> PrecopyAll(plan::PhaseScope& scope);
+  Status EndPrecopy();
+  Status RepairAfterPrecopy(const Deadline& deadline);
   Status CloseAllGates(const Deadline& deadline);
   enum class Gates : uint8_t { kOpen, kClosed };
   Status ExportAll(Gates gates, const Deadline& deadline);
@@ -130,9 +135,9 @@ class SharedSuspend {
   std::optional<Id128> key_;           // the id of its key
   mutable std::mutex mutex_;           // guards all members below; each GPU has a thread
   std::map<device::GpuUuid, std::string> why_unhashed_;
-  std::string why_not_precopied_;
   Saved saved_;
   std::vector<std::future<Status>> releasing_;
+  std::string why_not_precopied_;  // written by data-precopy only
 };
 
 }  // namespace stasis::gpu_state

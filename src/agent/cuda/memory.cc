@@ -7,6 +7,7 @@
 #include "agent/control.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/contexts.h"
+#include "agent/cuda/held_memory.h"
 #include "agent/cuda/ipc.h"
 #include "agent/cuda/pools.h"
 #include "agent/cuda/program_vmm.h"
@@ -22,9 +23,6 @@ namespace {
 Vector<CUdeviceptr> g_deferred;
 std::atomic<bool> g_has_deferred{false};
 std::atomic<uint64_t> g_next_id{uint64_t(1) << 40};  // far above the driver's own
-
-std::atomic<uint32_t> g_copied_by_client{0};
-constexpr int64_t kLongestCopyNs = 60'000'000'000;  // a client that takes longer hangs
 
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -143,29 +141,10 @@ CUresult MakeRegion(uint64_t bytes, CUdevice device, CUcontext context, Pool* po
   region->slab = slab;
   region->fits = bytes;
   CUmemAllocationProp properties = ShareableProperties(device);
-  return Complete(region, CreateHandle(&region->handle, bytes, &properties), out);
+  return Complete(region, real::cuMemCreate(&region->handle, bytes, &properties, 0), out);
 }
 
 }  // namespace
-
-void BeginCopyOfRunning() { g_copied_by_client.store(1); }
-
-void EndCopyOfRunning() {
-  if (g_copied_by_client.exchange(0) != 0) FutexWake(&g_copied_by_client);
-}
-
-CUresult CreateHandle(CUmemGenericAllocationHandle* handle, uint64_t bytes,
-                      const CUmemAllocationProp* properties) {
-  const int64_t deadline = NowNs() + kLongestCopyNs;
-  for (;;) {
-    // Read before the attempt: the copy may end between the attempt and the wait.
-    const bool copied = g_copied_by_client.load() != 0;
-    const CUresult r = real::cuMemCreate(handle, bytes, properties, 0);
-    const int64_t left = deadline - NowNs();
-    if (r != CUDA_ERROR_OUT_OF_MEMORY || !copied || left <= 0) return r;
-    FutexWait(&g_copied_by_client, 1, left);
-  }
-}
 
 bool EnterRegion(Region* region) {
   if (!g_regions.Insert(IndexFrom(region->address), region)) return false;
@@ -284,6 +263,28 @@ CUresult Plain(CUdeviceptr* ptr, size_t bytes, DriverKind kind, CUdevice device)
   return r;
 }
 
+CUresult Allocate(CUdeviceptr* ptr, size_t bytes, CUdevice device, CUcontext context) {
+  Device* d = DeviceAt(device);
+  CUresult result;
+  do {
+    if (d == nullptr || !d->fast) {
+      result = CUDA_ERROR_NOT_SUPPORTED;
+    } else if (CountTiny(d, bytes)) {
+      result = CUDA_ERROR_NOT_PERMITTED;
+    } else {
+      result = AllocateHere(bytes, device, context, ptr);
+    }
+  } while (result == CUDA_ERROR_OUT_OF_MEMORY && FindMemoryInPools(device));
+  if (result == CUDA_SUCCESS) return result;
+  if (result == CUDA_ERROR_NOT_PERMITTED) {
+    CUresult r = Plain(ptr, bytes, DriverKind::kTiny, device);
+    if (r != CUDA_SUCCESS) UncountTiny(device, bytes);
+    return r;
+  }
+  // The driver may still find memory, and otherwise returns the error that the program expects.
+  return Plain(ptr, bytes, DriverKind::kPlain, device);
+}
+
 }  // namespace
 
 void UncountTiny(CUdevice device, uint64_t bytes) {
@@ -343,6 +344,7 @@ void ResetMemory() {
   g_regions.AbandonAfterFork();
   g_deferred.AbandonAfterFork();
   g_has_deferred.store(false);
+  ResetHeldMemory();
   ResetPools();
   ResetDevices();
 }
@@ -359,25 +361,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
   if (CUresult r = AskWhetherCaptureAllows(); r != CUDA_SUCCESS) return r;
   NoteContext(context, device);
   EnsureControl();
-  Device* d = DeviceAt(device);
-  CUresult result;
-  do {
-    if (d == nullptr || !d->fast) {
-      result = CUDA_ERROR_NOT_SUPPORTED;
-    } else if (CountTiny(d, bytes)) {
-      result = CUDA_ERROR_NOT_PERMITTED;
-    } else {
-      result = AllocateHere(bytes, device, context, ptr);
-    }
-  } while (result == CUDA_ERROR_OUT_OF_MEMORY && FindMemoryInPools(device));
-  if (result == CUDA_SUCCESS) return result;
-  if (result == CUDA_ERROR_NOT_PERMITTED) {
-    CUresult r = Plain(ptr, bytes, DriverKind::kTiny, device);
-    if (r != CUDA_SUCCESS) UncountTiny(device, bytes);
-    return r;
-  }
-  // The driver may still find memory, and otherwise returns the error that the program expects.
-  return Plain(ptr, bytes, DriverKind::kPlain, device);
+  return AllocateBesideCopy([&] { return Allocate(ptr, bytes, device, context); });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_t height,
@@ -388,7 +372,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_
   if (ptr == nullptr || pitch == nullptr || height < 2 || width > SIZE_MAX / 2 / height ||
       width * height < kTiny || CapturesOpen() ||
       real::cuMemAllocPitch_v2(&row, &row_pitch, width, 1, element_size) != CUDA_SUCCESS) {
-    CUresult r = real::cuMemAllocPitch_v2(ptr, pitch, width, height, element_size);
+    CUresult r = AllocateBesideCopy(
+        [&] { return real::cuMemAllocPitch_v2(ptr, pitch, width, height, element_size); });
     if (r == CUDA_SUCCESS) CountDriverMemory(DriverKind::kPlain, *ptr, *pitch * height);
     return r;
   }

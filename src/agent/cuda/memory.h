@@ -131,15 +131,6 @@ void GrantPeer(CUdevice device, CUdevice peer);
 // Frees the memory that the program freed during a capture. No capture may be open.
 void FreeDeferred();
 
-// Between these calls a client copies memory of the running program and keeps it alive, also after
-// the program has freed it.
-void BeginCopyOfRunning();
-void EndCopyOfRunning();
-// Creates a handle. If GPU memory is short while a client copies, waits for the end of the copy and
-// tries again. The caller must not hold g_memory_mutex.
-CUresult CreateHandle(CUmemGenericAllocationHandle* handle, uint64_t bytes,
-                      const CUmemAllocationProp* properties);
-
 uint64_t NextBufferId();
 void ResetMemory();
 

@@ -6,6 +6,7 @@
 #include "agent/blockers.h"
 #include "agent/control.h"
 #include "agent/cuda/driver_memory.h"
+#include "agent/cuda/held_memory.h"
 #include "agent/cuda/ipc.h"
 #include "agent/gate.h"
 
@@ -234,7 +235,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
     wanted.requestedHandleTypes = CUmemAllocationHandleType(
         prop->requestedHandleTypes | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle real = 0;
-    if (CreateHandle(&real, size, &wanted) == CUDA_SUCCESS) {
+    if (AllocateBesideCopy([&] { return real::cuMemCreate(&real, size, &wanted, flags); }) ==
+        CUDA_SUCCESS) {
       {
         Lock lock(g_memory_mutex);
         if (ProgramHandle* made = AddProgramHandle(real, size, prop->location.id)) {

@@ -6,6 +6,7 @@
 #include "agent/cuda/captures.h"
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/driver_memory.h"
+#include "agent/cuda/held_memory.h"
 #include "agent/cuda/ipc_events.h"
 #include "agent/cuda/pools.h"
 #include "agent/gate.h"
@@ -185,8 +186,8 @@ bool WaitInStream(CUevent event, void* argument) {
   return waiter->calls->wait(waiter->stream, event, 0) == CUDA_SUCCESS;
 }
 
-CUresult AllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemoryPool handle,
-                    bool from_pool, CUstream stream) {
+CUresult TryAllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemoryPool handle,
+                       bool from_pool, CUstream stream) {
   auto plain = [&] {
     CUresult r =
         from_pool ? calls.alloc_from(ptr, bytes, handle, stream) : calls.alloc(ptr, bytes, stream);
@@ -232,6 +233,12 @@ CUresult AllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemory
     }
   } while (FindMemoryInPools(device));
   return plain();
+}
+
+CUresult AllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemoryPool handle,
+                    bool from_pool, CUstream stream) {
+  return AllocateBesideCopy(
+      [&] { return TryAllocAsync(calls, ptr, bytes, handle, from_pool, stream); });
 }
 
 CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
