@@ -16,7 +16,8 @@ constexpr unsigned kOurs[] = {
 
 #include <type_traits>
 
-// Shows every ABI version, without macros for their names.
+// Makes cuda.h declare all versions of each function, and undefine the macros that map an
+// unversioned name to the latest version.
 #define __CUDA_API_VERSION_INTERNAL  // NOLINT(bugprone-reserved-identifier)
 #include <cuda.h>
 

@@ -51,7 +51,10 @@ def messages(path):
     if path.name.endswith('_test.cc'):
         return
     source = re.sub(r'^\s*//.*$', '', path.read_text(errors='replace'), flags=re.MULTILINE)
-    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', source):
+    # The first alternative skips the character '"', which does not start a string.
+    for match in re.finditer(r'''\'\\?"\'|"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*''', source):
+        if match.group(0).startswith("'"):
+            continue
         text = ''.join(STRING.findall(match.group(0)))
         if len(text.split()) >= 4 and not REGEX.search(text):
             yield path, source.count('\n', 0, match.start()) + 1, text

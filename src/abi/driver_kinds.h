@@ -1,5 +1,5 @@
-// The kinds of GPU drivers, one row each: what differs between them outside of their functions.
-// Needs nothing but libc, because the agent includes it.
+// The kinds of GPU drivers, one row each, with the names, files and properties in which they
+// differ. Needs nothing but libc, because the agent includes it.
 #pragma once
 
 #include <string_view>

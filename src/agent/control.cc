@@ -80,7 +80,7 @@ void* Control(void*) {
     if (items[1].revents != 0) HearClient();
     if (items[0].revents == 0) continue;
     if (!g_inside.Holds() || (items[0].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
-      // Some programs close every descriptor, and so also the control socket; make a new one.
+      // Some programs close every descriptor, including the control socket; make a new one.
       if (!MakeControlSocket()) {
         std::atomic<uint32_t> never{0};
         FutexWait(&never, 0, 100'000'000);

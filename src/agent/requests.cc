@@ -337,7 +337,7 @@ void OnMap(const agent_protocol::Ranges& request, const int* fds) {
 }
 
 void OnOwn() {
-  if (g_state != State::kClosed) return AnswerWrongState("make memory the program's own");
+  if (g_state != State::kClosed) return AnswerWrongState("copy imported memory");
   for (uint32_t i = 0; i < CarriedCount(); ++i) {
     CUresult r = OwnCarried(i);
     if (r == CUDA_SUCCESS) continue;
@@ -347,7 +347,7 @@ void OnOwn() {
       g_state = State::kReleased;
       g_holding = true;
     }
-    return AnswerDriver(r, "making memory the program's own again");
+    return AnswerDriver(r, "copying imported memory into memory of the program");
   }
   Answer(Outcome::kOk);
 }

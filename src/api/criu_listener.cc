@@ -83,7 +83,8 @@ Status CriuListener::Serve(UniqueFd connection) {
   STASIS_ASSIGN(const Caller caller, PeerOf(connection.get()));
   // The socket's mode grants the same users only. CRIU itself needs these rights.
   if (!IsPrivileged(caller)) {
-    return Fail(Code::kPermissionDenied, "only root and the daemon's own user may hold programs");
+    return Fail(Code::kPermissionDenied,
+                "CRIU's plugin may use the daemon only as root or the daemon's own user");
   }
   v1::WorkerRequest work;
   work.set_method(kMethod);

@@ -70,7 +70,7 @@ constexpr MetricFamily kFamilies[kMetrics] = {
     {"stasis_jobs", MetricType::kGauge, "uid,state", "Jobs, by the state last recorded"},
     {"stasis_suspended_processes", MetricType::kGauge, "uid", "Suspended processes"},
     {"stasis_suspended_bytes", MetricType::kGauge, "uid",
-     "GPU memory of suspended processes that left the GPU"},
+     "GPU memory that suspended processes have freed"},
     {"stasis_suspended_oldest_seconds", MetricType::kGauge, "uid",
      "Time since the oldest suspend, 0 if no process is suspended"},
     {"stasis_arena_bytes", MetricType::kGauge, "uid,state",

@@ -24,7 +24,8 @@ class ServerPool {
   static constexpr size_t kMaxServers = 1024;
   // Part of kMaxServers that is reserved for root and the daemon's own user.
   static constexpr size_t kReservedServers = 64;
-  // The limit for one user, including the user's subordinate ids and sets of groups.
+  // The limit for one user. It includes servers for the user's subordinate ids, and for processes
+  // of the user that differ in their groups.
   static constexpr size_t kMaxServersOfUser = 64;
 
   explicit ServerPool(DaemonContext& daemon);

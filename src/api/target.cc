@@ -38,7 +38,7 @@ Result<checks::Target> ParseTarget(const Paths& paths, const std::string& text,
   if (resolved.root.pid.value == 0) {
     return Fail(
         Code::kFailedPrecondition,
-        fmt::format("job {} does not run ({})", text, jobs::StateName(resolved.job->state)),
+        fmt::format("job {} is not running ({})", text, jobs::StateName(resolved.job->state)),
         resolved.job->checkpoints.empty() ? "" : "`stasis restore " + text + "` restores it");
   }
   checks::Target target;

@@ -30,7 +30,7 @@ inline void ExpectWithoutThreads(const std::function<std::string()>& test) {
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status)) << "it ended by signal " << WTERMSIG(status);
+  EXPECT_TRUE(WIFEXITED(status)) << "it was killed by signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 

@@ -26,7 +26,7 @@ struct SpawnOptions {
   bool new_session = false;          // call setsid: signals from the caller's terminal do not reach
                                      // the child
   std::vector<int> ignored_signals;  // ignored in the child from its first instruction on
-  // Blocked in the child at its start; by default none are.
+  // The child starts with exactly these signals blocked, whatever the caller blocks.
   std::vector<int> blocked_signals;
   // The child's soft RLIMIT_NOFILE, if it must differ from the caller's (base/descriptor_table.h).
   std::optional<uint64_t> descriptor_limit;

@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kCancelInterval{200};
 constexpr std::chrono::seconds kEnd{60};
 constexpr size_t kMaxLine = 4096;
 
-// The caller's environment, except for GPU and agent.
+// Returns the caller's environment, but with the GPU and the agent of `options`.
 std::vector<std::string> Environment(const BlocksOptions& options) {
   std::vector<std::string> env;
   for (char** entry = environ; *entry != nullptr; ++entry) {

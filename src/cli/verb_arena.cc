@@ -71,7 +71,8 @@ void RegisterArena(App app, const std::function<void(Action)>& select) {
   auto size = std::make_shared<std::string>();
   auto verb = app.add_subcommand("arena", "Manage the host memory that is kept for GPU data");
   verb->require_subcommand(1);
-  verb->add_subcommand("ls", "List this memory, with the processes whose data it has")
+  verb->add_subcommand("ls",
+                       "List the host memory for GPU data, and the processes whose data it holds")
       ->callback([=] { select(ListArenas); });
   auto reserve = verb->add_subcommand(
       "reserve", "Allocate and touch memory now, so that the next suspend is faster");

@@ -45,7 +45,7 @@ Result<v1::BenchRequest> RequestOf(const Globals& globals, const BenchOptions& o
       return FailUsage("--allocation " + text + " is more than --size " + options.size);
     }
     if (size / bytes > kMostAllocations) {
-      return FailUsage(fmt::format("{} in allocations of {} are more than {} allocations",
+      return FailUsage(fmt::format("{} in allocations of {} exceeds the limit of {} allocations",
                                    options.size, text, kMostAllocations));
     }
     request.add_allocation_bytes(bytes);

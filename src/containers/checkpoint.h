@@ -30,7 +30,8 @@ struct CheckpointRequest {
 // Returns the command that checkpoints the container. Returns kUnimplemented if the runtime has no
 // command for the request.
 Result<std::vector<std::string>> CheckpointCommand(const CheckpointRequest& request);
-// Runs that command. A failed command leaves no image of runc.
+// Runs that command. If runc fails, deletes its incomplete image, except after kDeadlineExceeded,
+// which leaves the state of the container unknown.
 Status Checkpoint(CommandRunner& runner, const CheckpointRequest& request,
                   const Deadline& deadline);
 

@@ -189,14 +189,14 @@ Observation InspectConfig(const SetupPaths& paths) {
   const CriuConfig config = ReadCriuConfig(*text);
   if (config.libdir.empty()) {
     return {"container-criu", Level::kCannot,
-            fmt::format("{} has no libdir: the CRIU of container runtimes loads no plugin of "
-                        "Stasis",
+            fmt::format("{} has no libdir, so the CRIU of container runtimes does not load the "
+                        "plugin of Stasis",
                         paths.criu_config),
             kSetupFix};
   }
   if (config.libdir != paths.plugin_folder) {
     return {"container-criu", Level::kCannot,
-            fmt::format("{} says `libdir {}`, and the plugin of this installation is in {}",
+            fmt::format("{} says `libdir {}`, but the plugin of this installation is in {}",
                         paths.criu_config, config.libdir, paths.plugin_folder),
             config.libdir_is_ours ? kSetupFix
                                   : "delete that line if nothing needs its plugins, then `sudo "

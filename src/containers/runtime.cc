@@ -243,7 +243,7 @@ Result<Container> FindRunning(CommandRunner& runner, const Reference& reference,
                               const Places& places, const Deadline& deadline) {
   STASIS_ASSIGN(Container container, FindContainer(runner, reference, places, deadline));
   if (container.pid > 0) return container;
-  return Fail(Code::kFailedPrecondition, fmt::format("container {} does not run ({})",
+  return Fail(Code::kFailedPrecondition, fmt::format("container {} is not running ({})",
                                                      reference.ToString(), container.status));
 }
 

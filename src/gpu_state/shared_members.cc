@@ -41,7 +41,7 @@ Error NeedsDriver(const RecordedProcess& process, const std::string& why, bool h
   error.hint =
       fmt::format("without --keep-context the driver saves it, and its context too{}",
                   has_agent ? "" : "; or start it with `stasis run`, which adds the agent");
-  if (locked) error.hint = fmt::format("`stasis gpu unlock {}` first", process.id.pid.value);
+  if (locked) error.hint = fmt::format("run `stasis gpu unlock {}` first", process.id.pid.value);
   return error;
 }
 

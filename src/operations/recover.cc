@@ -256,7 +256,7 @@ Result<std::string> RecoverOperation(Services& services, const Operation& operat
     // An operation of an earlier boot can have left only files.
     STASIS_TRY(checkpoint::RemoveCpuFiles(services.paths, operation.owner));
     STASIS_TRY(RemoveTree(checkpoint::WorkFolder(services.paths, operation.owner)));
-    return SweepStore("the machine was restarted since then", operation);
+    return SweepStore("the machine has been restarted since then", operation);
   }
   // The command claimed the target but began no phase.
   if (operation.phases_begun.empty()) return "undone: the operation had not changed anything yet";

@@ -22,7 +22,7 @@ void LookAtFreed();
 // Drops the frees and events of a context that has ended, with all its work.
 void ContextEnded(CUcontext context);
 
-// ---- not under the mutex
+// ---- the caller does not hold the mutex
 
 // Waits for the oldest free on the device. Returns false if there is none, or after an error.
 bool AwaitFreeOn(CUdevice device);

@@ -381,9 +381,9 @@ class Server {
     return idle_.wait_for(lock, kAnsweredLimit, [this] { return in_flight_ == 0; });
   }
 
-  // Called at the end of a request. Both happen under the mutex: when no request is in progress,
-  // the helper holds no lock of a client that has disconnected, and as soon as that lock is free,
-  // it accepts a new client.
+  // Called at the end of a request. Drops the session and lowers the count under one mutex. So when
+  // no request is in progress, the lock of a disconnected client has been released, and a client
+  // that takes the released lock finds no request in progress and is accepted.
   void Leave(std::shared_ptr<Session> session) {
     std::lock_guard lock(mutex_);
     session.reset();
