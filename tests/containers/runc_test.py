@@ -188,7 +188,8 @@ class Steps:
         if step in self.PHASES:
             self.world.await_phase(step)
         else:
-            wait_until(reached.exists, 60, f"CRIU does not come to {step}")
+            wait_until(lambda: reached.exists() or command.process.poll() is not None, 60, f"CRIU does not come to {step}")
+            demand(reached.exists(), lambda: f"the command ended before {step}:\n{self._errors()}")
             reached.unlink()
         names = {"criu": "criu", "init": "vector", "worker": "stasis-worker", "daemon": "stasisd"}
         victims = [command.pid] if victim == "runc" else self.world.named(names[victim])
@@ -201,6 +202,12 @@ class Steps:
         if victim == "daemon":
             self.world.await_daemons_end()
             self.stage.plugin.start_daemon(self.env)
+
+    def _errors(self):
+        """The lines of CRIU's newest log that matter."""
+        logs = sorted(self.world.folder.glob("criu-image-*/*.log"), key=lambda log: log.stat().st_mtime)
+        lines = logs[-1].read_text(errors="replace").splitlines() if logs else []
+        return "\n".join(line for line in lines if "Error" in line or "stasis" in line)[-1500:]
 
     def close(self):
         restart_daemon(self.stage)
