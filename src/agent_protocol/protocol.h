@@ -16,8 +16,8 @@
 //                                               new memory. `total` exceeds first + count in all
 //                                               packets but the last. An allocation that fails
 //                                               for lack of memory waits for the next request,
-//                                               before which the client closes the descriptors. Only
-//                                               for agents with kRunningTold
+//                                               before which the client closes the descriptors.
+//                                               Only for agents with kRunningTold
 //   kExport                       kRanges …     at least one; each with `count` descriptors
 //   kRelease ReleaseRequest       kReply        only the receiver's descriptors keep the memory;
 //                                               with `hold` the agent keeps descriptors too;

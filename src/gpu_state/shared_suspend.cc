@@ -305,7 +305,7 @@ Phase SharedSuspend::DataPrecopy() {
           .run = [this](PhaseScope& scope) -> Status {
             if (!CanPrecopy()) return {};
             auto precopied = PrecopyAll(scope);
-            Status done = precopied ? EndPrecopy() : Fail(std::move(precopied).error());
+            Status done = precopied ? EndPrecopy() : Fail(precopied.error());
             if (!done) STASIS_TRY(RepairAfterPrecopy(Deadline::In(kRoomTimeout)));
             const BlockKey key(*secret_);
             auto go_on = [&] { return !scope.Cancelled() && !scope.deadline().passed(); };
