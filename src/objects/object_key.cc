@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "objects/printable.h"
+
 namespace stasis::objects {
 namespace {
 
@@ -11,15 +13,6 @@ constexpr size_t kMaxComponentBytes = 255;  // NAME_MAX
 bool IsKeyByte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
          c == '_' || c == '-' || c == '/';
-}
-
-// A message must not repeat arbitrary bytes.
-std::string Shown(std::string_view text) {
-  std::string shown(text.substr(0, 80));
-  for (char& c : shown) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return shown;
 }
 
 // Returns what is wrong with `key`, or nullptr. `is_prefix`: its last component may be incomplete.
@@ -45,7 +38,8 @@ const char* Fault(std::string_view key, bool is_prefix) {
 Status Check(std::string_view what, std::string_view key, bool is_prefix) {
   const char* fault = Fault(key, is_prefix);
   if (fault == nullptr) return {};
-  return Fail(Code::kInvalidArgument, std::string(what) + " \"" + Shown(key) + "\" " + fault);
+  return Fail(Code::kInvalidArgument,
+              std::string(what) + " \"" + Printable(key, 80) + "\" " + fault);
 }
 
 }  // namespace
