@@ -31,7 +31,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def reply(self, body):
         if (self.command, self.path) == ('PUT', '/latest/api/token'):
-            return (200, 'session') if self.headers.get('x-aws-ec2-metadata-token-ttl-seconds') == '21600' else (400, '')
+            lifetime = self.headers.get('x-aws-ec2-metadata-token-ttl-seconds')
+            return (200, 'session') if lifetime == '21600' else (400, '')
         if self.path.startswith('/latest/'):
             if self.headers.get('x-aws-ec2-metadata-token') != 'session':
                 return 401, ''
@@ -45,7 +46,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if form['Action'] != 'AssumeRoleWithWebIdentity' or form['RoleArn'] != 'arn:aws:iam::1:role/r':
                 return 400, ''
             if form['WebIdentityToken'] != 'web-token':
-                return 400, '<ErrorResponse><Error><Code>ExpiredTokenException</Code><Message>too old</Message></Error></ErrorResponse>'
+                return 400, ('<ErrorResponse><Error><Code>ExpiredTokenException</Code><Message>too old</Message>'
+                             '</Error></ErrorResponse>')
             return 200, ('<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
                          '<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>web</AccessKeyId>'
                          '<SecretAccessKey>secret</SecretAccessKey><SessionToken>token</SessionToken>'

@@ -57,7 +57,8 @@ def mac(key, text):
 def check_signature(request, path, query):
     """The server's half of AWS Signature Version 4, written from its documentation."""
     match = re.fullmatch(r'AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request, '
-                         r'SignedHeaders=([a-z0-9;-]+), Signature=([0-9a-f]{64})', request.headers.get('authorization', ''))
+                         r'SignedHeaders=([a-z0-9;-]+), Signature=([0-9a-f]{64})',
+                         request.headers.get('authorization', ''))
     if not match:
         raise Refused(403, 'AccessDenied')
     key_id, day, region, names, signature = match.groups()
@@ -180,7 +181,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if stated not in ('UNSIGNED-PAYLOAD', hashlib.sha256(body).hexdigest()):
             raise Refused(400, 'XAmzContentSHA256Mismatch')
         host = self.headers['host'].split(':')[0]
-        bucket, key = (host.split('.')[0], path[1:]) if host.startswith(BUCKET + '.') else (path[1:].split('/', 1) + [''])[:2]
+        if host.startswith(BUCKET + '.'):
+            bucket, key = BUCKET, path[1:]
+        else:
+            bucket, key = (path[1:].split('/', 1) + [''])[:2]
         if bucket != BUCKET:
             raise Refused(404, 'NoSuchBucket')
         if not key:
@@ -236,8 +240,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
                           if key.startswith(query.get('prefix', '')) and key > query.get('start-after', ''))
             sizes = {key: len(OBJECTS[key]) for key in keys}
         page = keys[:int(query.get('max-keys', 1000))]
-        items = ''.join(f'<Contents><Key>{escape(quote(key, "/"))}</Key><Size>{sizes[key]}</Size></Contents>' for key in page)
-        self.answer(200, f'<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/">'
+        items = ''.join(f'<Contents><Key>{escape(quote(key, "/"))}</Key><Size>{sizes[key]}</Size></Contents>'
+                        for key in page)
+        self.answer(200, '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/">'
                     f'<EncodingType>url</EncodingType><IsTruncated>{str(len(page) < len(keys)).lower()}</IsTruncated>'
                     f'{items}</ListBucketResult>'.encode())
 

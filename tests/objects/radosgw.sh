@@ -1,21 +1,22 @@
-#!/bin/bash
+#!/bin/sh
 # Runs a radosgw (Ceph's S3 server) whose objects are in memory: one monitor, one OSD, no cephx.
 # usage: radosgw.sh FOLDER
 # Prints its port when it answers, and ends with everything that it started at the end of its
 # standard input. Its user has the key AKIDTEST and the secret `secret`; its region is `default`.
 set -eu
 folder=$1
-mkdir -p "$folder"/{mon,osd,rgw,run,log}
+for name in mon osd rgw run log; do mkdir -p "$folder/$name"; done
 
 # Two ports that are free now.
-read -r mon_port rgw_port < <(python3 - <<'PYTHON'
+# shellcheck disable=SC2046  # two words
+set -- $(/usr/bin/python3 -c '
 import socket
 sockets = [socket.socket() for _ in range(2)]
 for each in sockets:
-    each.bind(('127.0.0.1', 0))
-print(*(each.getsockname()[1] for each in sockets))
-PYTHON
-)
+    each.bind(("127.0.0.1", 0))
+print(*(each.getsockname()[1] for each in sockets))')
+mon_port=$1
+rgw_port=$2
 
 fsid=$(cat /proc/sys/kernel/random/uuid)
 # Without `paxos propose interval` the start takes 12 s. Without tcp_nodelay a request takes 44 ms.
@@ -65,18 +66,19 @@ rgw thread pool size = 32
 rgw run sync thread = false
 admin socket =
 END
-export CEPH_CONF=$folder/ceph.conf CEPH_ARGS="-c $folder/ceph.conf"
+export CEPH_CONF="$folder/ceph.conf" CEPH_ARGS="-c $folder/ceph.conf"
 
-started=()
+started=
 # shellcheck disable=SC2317  # called by the trap
 stop() {
-  for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
-  wait
+  # shellcheck disable=SC2086  # one process id a word
+  kill -KILL $started 2>/dev/null || true
+  wait 2>/dev/null
 }
 trap stop EXIT
 start() {
   "$@" </dev/null >"$folder/log/$1.out" 2>&1 &
-  started+=($!)
+  started="$started $!"
 }
 
 monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$mon_port]" "$folder/monmap" >/dev/null
@@ -89,14 +91,16 @@ start radosgw -n client.rgw -f
 radosgw-admin -n client.rgw user create --uid=test --display-name=test --access-key=AKIDTEST --secret=secret \
   >"$folder/log/user.out" 2>&1
 
-# There is no event for a port of another program.
-for _ in $(seq 600); do
-  if (exec 3<>"/dev/tcp/127.0.0.1/$rgw_port") 2>/dev/null; then
-    echo "$rgw_port"
-    cat >/dev/null
-    exit 0
-  fi
-  sleep 0.05
-done
-echo "radosgw did not start; its output is in $folder/log" >&2
-exit 1
+# There is no event for a port that another program opens.
+/usr/bin/python3 - "$rgw_port" <<'END' || { echo "radosgw did not start; see $folder/log" >&2; exit 1; }
+import socket
+import sys
+import time
+end = time.monotonic() + 60
+while socket.socket().connect_ex(('127.0.0.1', int(sys.argv[1]))) != 0:
+    if time.monotonic() > end:
+        sys.exit(1)
+    time.sleep(0.02)
+END
+echo "$rgw_port"
+cat >/dev/null
