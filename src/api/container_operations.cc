@@ -68,7 +68,9 @@ Status CheckImageName(const std::string& name) {
       name.size() <= 200) {
     return {};
   }
-  return FailUsage("'" + Utf8(name.substr(0, 64)) + "' cannot be the name of an image");
+  return FailUsage("'" + Utf8(name.substr(0, 64)) + "' cannot be the name of an image",
+                   "a name has 1 to 200 characters, no '/', and begins with neither '.' nor '-'; "
+                   "-d selects a folder");
 }
 
 // Sets the path of the image. Without a store and a name podman keeps the image in its own storage.
