@@ -136,6 +136,48 @@ TEST(DumpTest, EveryFaultWithLeaveRunningLeavesItRunning) {
       });
 }
 
+// With movers that hash blocks, memory is copied ahead of the pause.
+std::unique_ptr<World> OneProcessOnTwoGpus() {
+  auto world = std::make_unique<DumpWorld>(1);
+  world->program.AddAgent(1, 1, {fakes::GpuA(), fakes::GpuB()});
+  world->movers->hash_blocks = true;
+  return world;
+}
+
+TEST(DumpTest, MemoryThatIsFreedWhileItIsCopiedAheadIsNotInTheImage) {
+  for (size_t kept : {0, 1, 2}) {
+    auto world = OneProcessOnTwoGpus();
+    world->program.At(1).agent->keeps_when_copied = kept;
+    auto done = RunDump(*world, /*leave_running=*/true);
+    ASSERT_TRUE(done) << kept << done.error().ToString() << done.error().hint;
+    EXPECT_EQ(world->log.Count("agent 1 ExportRunning"), 1);
+    EXPECT_EQ(world->WhyNotAsBefore(), "");
+    EXPECT_TRUE(done->notes.empty()) << done->notes.front();
+    EXPECT_EQ(done->saved.copied, 0u) << "all of it was copied ahead";
+    auto reader = store::ImageReader::Open(static_cast<DumpWorld&>(*world).image());
+    ASSERT_TRUE(reader) << reader.error().ToString();
+    EXPECT_EQ((*reader)->manifest().ranges.size(), kept);
+  }
+}
+
+TEST(DumpTest, EveryFaultOfTheCopyAheadLeavesItRunning) {
+  ForEachFault(
+      OneProcessOnTwoGpus, [](World& world) { return RunDump(world, /*leave_running=*/true); },
+      {Fault::kFail, Fault::kHang},
+      [](World& world, const FaultCase& fault, const Result<OperationResult>& done) -> std::string {
+        // An agent that hangs cannot be suspended either.
+        if (!done && fault.call == "agent 1 ExportRunning" && fault.fault == Fault::kFail) {
+          return "it failed for the copy ahead";
+        }
+        if (!done && done.error().not_undone) {
+          world.log.Unhang();
+          auto [ok, outcomes] = Recover(world);
+          if (!ok) return "recover: " + outcomes;
+        }
+        return world.WhyNotAsBefore();
+      });
+}
+
 // The commit is refused after CRIU has written everything.
 TEST(DumpTest, ARefusedCommitLetsTheProgramRun) {
   auto world = TwoProcesses();

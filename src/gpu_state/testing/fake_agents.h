@@ -76,7 +76,9 @@ class FakeAgentLink final : public agent_client::AgentLink {
       if (agent_.state != agent_protocol::State::kOpen) {
         return Fail(Code::kFailedPrecondition, "not open");
       }
-      return Memory();
+      agent_client::Export data = Memory();
+      if (agent_.keeps_when_copied) agent_.KeepPieces(*agent_.keeps_when_copied);
+      return data;
     });
   }
   Result<agent_client::Export> ExportAll(std::chrono::milliseconds) override {

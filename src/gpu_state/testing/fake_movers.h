@@ -21,7 +21,8 @@ namespace stasis::fakes {
 
 class FakeMover : public dataplane::MoverLink {
  public:
-  FakeMover(CallLog& log, std::string name) : log_(log), name_(std::move(name)) {}
+  FakeMover(CallLog& log, std::string name, bool hash_blocks = false)
+      : log_(log), name_(std::move(name)), hash_blocks_(hash_blocks) {}
 
   // The free memory of the GPU.
   void SetRoom(uint64_t bytes) {
@@ -55,22 +56,31 @@ class FakeMover : public dataplane::MoverLink {
   Result<dataplane::WireSpeed> Measure(uint64_t, const Deadline&) override {
     return Fail(Code::kUnimplemented, "fake");
   }
-  Status PrepareHashes(const BlockSecret&, const Deadline&) override {
-    return Fail(Code::kUnimplemented, "a fake mover hashes no blocks");
+  Status PrepareHashes(const BlockSecret& secret, const Deadline&) override {
+    if (!hash_blocks_) return Fail(Code::kUnimplemented, "this fake mover hashes no blocks");
+    std::lock_guard lock(mutex_);
+    key_.emplace(secret);
+    return {};
   }
   Result<dataplane::HashingSpeed> MeasureHashing(uint64_t, const Deadline&) override {
     return Fail(Code::kUnimplemented, "fake");
   }
   Result<dataplane::CopyResult> Save(const std::vector<dataplane::Range>& ranges,
-                                     std::span<const int> fds, const dataplane::CopyOptions&,
+                                     std::span<const int> fds,
+                                     const dataplane::CopyOptions& options,
                                      const Deadline&) override {
     return Do("Save", [&]() -> Result<dataplane::CopyResult> {
       std::lock_guard lock(mutex_);
       dataplane::CopyResult result;
       for (size_t i = 0; i < ranges.size(); ++i) {
+        memory_.push_back(Duplicate(fds[i]));
+        if (options.hashes) {
+          // A piece is one block.
+          result.hashes.push_back(HashOf(fds[i]));
+          if (i < options.known.size() && result.hashes[i] == options.known[i]) continue;
+        }
         STASIS_TRY(Copy(fds[i], 0, arena_.get(), ranges[i].arena_offset));
         result.copied_bytes += ranges[i].size_bytes;
-        memory_.push_back(Duplicate(fds[i]));
       }
       return result;
     });
@@ -150,6 +160,11 @@ class FakeMover : public dataplane::MoverLink {
     return result;
   }
   // Requires the mutex.
+  Id128 HashOf(int fd) const {
+    std::string bytes(kPiece, '\0');
+    return ::pread(fd, bytes.data(), bytes.size(), 0) < 0 ? Id128{} : key_->Hash(bytes);
+  }
+  // Requires the mutex.
   void Drop() {
     memory_.clear();
     ranges_.clear();
@@ -172,7 +187,9 @@ class FakeMover : public dataplane::MoverLink {
 
   CallLog& log_;
   const std::string name_;
+  const bool hash_blocks_;
   mutable std::mutex mutex_;  // guards all below
+  std::optional<BlockKey> key_;
   uint64_t room_bytes_ = 80ull << 30;
   uint64_t ballast_bytes_ = 0;
   UniqueFd arena_;
@@ -187,7 +204,7 @@ class FakeMovers final : public dataplane::MoverPool {
   FakeMover& MoverOf(const device::GpuUuid& gpu) override {
     std::lock_guard lock(mutex_);
     auto& mover = movers_[gpu];
-    if (!mover) mover = std::make_unique<FakeMover>(log_, gpu == GpuA() ? "A" : "B");
+    if (!mover) mover = std::make_unique<FakeMover>(log_, gpu == GpuA() ? "A" : "B", hash_blocks);
     return *mover;
   }
   void StopMovers() override {
@@ -209,6 +226,8 @@ class FakeMovers final : public dataplane::MoverPool {
     std::lock_guard lock(mutex_);
     for (auto& [gpu, mover] : movers_) mover->DetachArena();
   }
+
+  bool hash_blocks = false;  // of movers that are new
 
   bool hold_memory() const {
     std::lock_guard lock(mutex_);

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,14 @@ struct Agent {
   std::vector<agent_protocol::IpcPeer> peers;
   uint32_t ipc_ranges = 0;
   bool joined = true;  // memory of other processes is mapped
+  // The program frees all but this many pieces after ExportRunning.
+  std::optional<size_t> keeps_when_copied;
+
+  void KeepPieces(size_t count) {
+    gpus.resize(count);
+    memory.resize(count);
+    content.resize(count);
+  }
 };
 
 struct Process {
