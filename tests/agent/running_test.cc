@@ -78,5 +78,27 @@ TEST(Running, TheEndOfTheClientEndsTheWait) {
   EXPECT_EQ(target.Ask("free " + target.Hear()), "0");
 }
 
+// When a client is killed, its socket can close before its descriptors.
+TEST(Running, MemoryOfADisconnectedClientIsWaitedFor) {
+  UseGpu();
+  Target target({"direct"});
+  const size_t half = (FreeBytes() * 6 / 10) >> 21 << 21;
+  const std::string first = target.Ask("alloc " + std::to_string(half));
+  std::vector<UniqueFd> held;
+  {
+    auto client = target.Connect();
+    ASSERT_DONE(client);
+    auto running = client->ExportRunning(kLong);
+    ASSERT_DONE(running);
+    held = std::move(running->fds);
+    EXPECT_EQ(target.Ask("free " + first), "0");
+    target.Say("alloc " + std::to_string(half));
+    EXPECT_FALSE(target.Speaks());
+  }
+  EXPECT_FALSE(target.Speaks()) << target.Hear();
+  held.clear();
+  EXPECT_EQ(target.Ask("free " + target.Hear()), "0");
+}
+
 }  // namespace
 }  // namespace stasis::agent_test
