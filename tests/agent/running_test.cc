@@ -1,5 +1,7 @@
 // A client copies memory of a program that runs on.
 
+#include <optional>
+
 #include "stand.h"
 
 namespace stasis::agent_test {
@@ -40,64 +42,43 @@ TEST(Running, ExportsAllMemoryInTheOrderOfASuspend) {
 
 // The program frees memory and allocates as much again. The descriptors keep the freed memory, so
 // the allocation must wait for their end.
-TEST(Running, AnAllocationWithoutMemoryWaitsForTheEndOfTheCopy) {
-  UseGpu();
-  Target target({"direct"});
-  const size_t half = (FreeBytes() * 6 / 10) >> 21 << 21;
-  const std::string first = target.Ask("alloc " + std::to_string(half));
-  auto client = target.Connect();
-  ASSERT_DONE(client);
-  auto running = client->ExportRunning(kLong);
-  ASSERT_DONE(running);
-  EXPECT_EQ(target.Ask("free " + first), "0");
-  target.Say("alloc " + std::to_string(half));
-  EXPECT_FALSE(target.Speaks()) << target.Hear();
-  running->fds.clear();
-  ASSERT_DONE(client->Status(kLong));
-  const std::string second = target.Hear();
-  ASSERT_DONE(client->Status(kLong));
-  EXPECT_EQ(client->hello().driver.plain_bytes, 0u) << "the driver had to allocate it";
-  EXPECT_EQ(target.Ask("free " + second), "0");
-}
-
-TEST(Running, TheEndOfTheClientEndsTheWait) {
-  UseGpu();
-  Target target({"direct"});
-  const size_t half = (FreeBytes() * 6 / 10) >> 21 << 21;
-  const std::string first = target.Ask("alloc " + std::to_string(half));
-  {
-    auto client = target.Connect();
+class Waiting : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    UseGpu();
+    const size_t half = (FreeBytes() * 6 / 10) >> 21 << 21;
+    const std::string first = target_.Ask("alloc " + std::to_string(half));
+    auto client = target_.Connect();
     ASSERT_DONE(client);
-    auto running = client->ExportRunning(kLong);
+    client_.emplace(std::move(*client));
+    auto running = client_->ExportRunning(kLong);
     ASSERT_DONE(running);
-    EXPECT_EQ(target.Ask("free " + first), "0");
-    target.Say("alloc " + std::to_string(half));
-    EXPECT_FALSE(target.Speaks());
-    running->fds.clear();
+    held_ = std::move(running->fds);
+    EXPECT_EQ(target_.Ask("free " + first), "0");
+    target_.Say("alloc " + std::to_string(half));
+    EXPECT_FALSE(target_.Speaks()) << target_.Hear();
   }
-  EXPECT_EQ(target.Ask("free " + target.Hear()), "0");
+
+  Target target_{{"direct"}};
+  std::optional<agent_client::AgentClient> client_;
+  std::vector<UniqueFd> held_;
+};
+
+TEST_F(Waiting, EndsWithTheCopy) {
+  held_.clear();
+  ASSERT_DONE(client_->Status(kLong));
+  const std::string second = target_.Hear();
+  ASSERT_DONE(client_->Status(kLong));
+  EXPECT_EQ(client_->hello().driver.plain_bytes, 0u) << "the driver had to allocate it";
+  EXPECT_EQ(target_.Ask("free " + second), "0");
 }
 
 // When a client is killed, its socket can close before its descriptors.
-TEST(Running, MemoryOfADisconnectedClientIsWaitedFor) {
-  UseGpu();
-  Target target({"direct"});
-  const size_t half = (FreeBytes() * 6 / 10) >> 21 << 21;
-  const std::string first = target.Ask("alloc " + std::to_string(half));
-  std::vector<UniqueFd> held;
-  {
-    auto client = target.Connect();
-    ASSERT_DONE(client);
-    auto running = client->ExportRunning(kLong);
-    ASSERT_DONE(running);
-    held = std::move(running->fds);
-    EXPECT_EQ(target.Ask("free " + first), "0");
-    target.Say("alloc " + std::to_string(half));
-    EXPECT_FALSE(target.Speaks());
-  }
-  EXPECT_FALSE(target.Speaks()) << target.Hear();
-  held.clear();
-  EXPECT_EQ(target.Ask("free " + target.Hear()), "0");
+TEST_F(Waiting, EndsWithTheMemoryOfAKilledClient) {
+  client_.reset();
+  EXPECT_FALSE(target_.Speaks()) << target_.Hear();
+  held_.clear();
+  EXPECT_EQ(target_.Ask("free " + target_.Hear()), "0");
 }
 
 }  // namespace
