@@ -175,7 +175,7 @@ TEST_F(ManageTest, JobOfAnotherStoreIsRejected) {
   ready_.Read();
   ASSERT_TRUE(MakeDirs(folder.path() + "/others"));
   auto refused = Manage(Store(folder.path() + "/others"), {started.root.pid, "a", 0});
-  EXPECT_REFUSED(refused, 7, "its shim is process " + ToString(started.shim.pid));
+  EXPECT_REFUSED(refused, 7, "whose shim is process " + ToString(started.shim.pid));
 }
 
 TEST_F(ManageTest, ProcessThatCannotBecomeAJobIsRejected) {

@@ -223,7 +223,7 @@ OBSTACLES = {"io-uring": "io_uring", "userfaultfd": "special-file", "device": "d
 
 def criu_refusals(world):
     with criu_target(world, "memory") as target:
-        look(world, target.pid, expect=0).expect("program", "ok", "1 processes")
+        look(world, target.pid, expect=0).expect("program", "ok", "processes: 1,")
     for role, name in OBSTACLES.items():
         try:
             target = criu_target(world, role)

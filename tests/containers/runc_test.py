@@ -188,7 +188,8 @@ class Steps:
         if step in self.PHASES:
             self.world.await_phase(step)
         else:
-            wait_until(lambda: reached.exists() or command.process.poll() is not None, 60, f"CRIU does not come to {step}")
+            has_ended = getattr(command, "process", command).poll
+            wait_until(lambda: reached.exists() or has_ended() is not None, 60, f"CRIU does not come to {step}")
             demand(reached.exists(), lambda: f"the command ended before {step}:\n{self._errors()}")
             reached.unlink()
         names = {"criu": "criu", "init": "vector", "worker": "stasis-worker", "daemon": "stasisd"}

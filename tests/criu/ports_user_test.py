@@ -25,7 +25,7 @@ def no_wait_past_the_deadline(new):
     began = time.monotonic()
     program.restore(None, "--timeout", 5, expect=1)
     expect_said(alice, rf"127\.0\.0\.1:{port} .* held for another [0-9]+ s by [0-9]+ closed connections",
-                "Everything is as it was", "as root")
+                "Everything is as it was", "by root")
     demand(time.monotonic() - began < 5, "it has waited")
     demand(remembered(port) == before > 0, "it has dropped some")
     alice.stasis("image", "verify", program.image)
