@@ -11,7 +11,7 @@ std::atomic<int64_t> g_lost_until{0};
 
 // A mover that is killed frees its memory within a second.
 constexpr int64_t kLostNs = 10'000'000'000;
-// No event tells when another process has freed memory.
+// The kernel signals no event when another process has freed GPU memory.
 constexpr int64_t kTryAgainNs = 20'000'000;
 
 }  // namespace
