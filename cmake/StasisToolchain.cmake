@@ -72,11 +72,13 @@ else()
 endif()
 
 # stasis::zstd and so on: the static library if there is one.
-foreach(lib zstd lz4 xxhash sqlite3 crypto)
+foreach(lib zstd lz4 xxhash sqlite3 crypto expat)
   find_library(STASIS_LIB_${lib} NAMES lib${lib}.a ${lib} REQUIRED)
   add_library(stasis::${lib} UNKNOWN IMPORTED)
   set_target_properties(stasis::${lib} PROPERTIES IMPORTED_LOCATION ${STASIS_LIB_${lib}})
 endforeach()
+
+find_package(CURL 7.85 REQUIRED)
 
 # A CUDA toolkit is optional. If there is one, its header is compared with the declarations here,
 # and the workloads are also built for real GPUs.

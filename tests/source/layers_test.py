@@ -30,6 +30,7 @@ ALLOWED = {
     'containers': 'criu process base',
     'dataplane': 'device ipc process base abi',
     'store': 'base',
+    'objects': 'base',
     'criu': 'ipc process base abi',
     'agent_client': 'agent_protocol ipc process base',
     # The code that runs inside user programs.

@@ -1,0 +1,54 @@
+// An ObjectStore in a folder, which may be on a network file system (NFS, Lustre).
+//
+// An object is a regular file of mode 0600 whose path below the folder is its key. Put() writes
+// ~incoming/RANDOM, syncs it, renames it and syncs the folder; `~` is in no key. Symbolic links are
+// not followed below the folder.
+//
+// Limits: a call that blocks in the kernel, on a server that is gone, does not end at its deadline.
+// An NFS client shows new files of other hosts late, unless the folder is mounted with actimeo=0.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/fd.h"
+#include "objects/object_store.h"
+
+namespace stasis::objects {
+
+class FolderStore final : public ObjectStore {
+ public:
+  // The folder must exist: an empty mount point without its file system must not be filled.
+  static Result<std::unique_ptr<FolderStore>> Open(const std::string& path);
+
+  Status Put(const std::string& key, std::span<const std::string_view> parts,
+             const CallOptions& call = {}) override;
+  Status Get(const std::string& key, uint64_t offset, uint64_t bytes, Sink& sink,
+             const CallOptions& call = {}) override;
+  Result<std::string> GetWhole(const std::string& key, uint64_t max_bytes,
+                               const CallOptions& call = {}) override;
+  Result<ListPage> List(const std::string& prefix, const std::string& start_after, uint32_t limit,
+                        const CallOptions& call = {}) override;
+  Status Delete(const std::string& key, const CallOptions& call = {}) override;
+  // Ages are compared on the clock of the file system, so clocks of hosts may differ. A Put() that
+  // is still running fails if its file is removed.
+  Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
+                                   const CallOptions& call = {}) override;
+  std::string Name() const override { return path_; }
+  Counters counters() const override;
+
+ private:
+  FolderStore(std::string path, UniqueFd folder)
+      : path_(std::move(path)), folder_(std::move(folder)) {}
+  Status Begin(const CallOptions& call);
+  void Count(uint64_t sent, uint64_t received);
+  Result<UniqueFd> OpenIncoming() const;
+
+  const std::string path_;
+  const UniqueFd folder_;
+  mutable std::mutex mutex_;
+  Counters counters_;
+};
+
+}  // namespace stasis::objects

@@ -1,0 +1,62 @@
+// A server of the tests: a program that prints its port and ends at the end of its standard input.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/subprocess.h"
+
+namespace stasis::objects::testing {
+
+class ServerProcess {
+ public:
+  // Returns nullptr, after a failed expectation, if it does not start.
+  static std::shared_ptr<ServerProcess> Start(std::vector<std::string> argv) {
+    int in[2];
+    int out[2];
+    if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0) return nullptr;
+    auto server = std::make_shared<ServerProcess>();
+    const UniqueFd child_in(in[0]);
+    server->stdin_.Reset(in[1]);
+    const UniqueFd reader(out[0]);
+    UniqueFd child_out(out[1]);
+    SpawnOptions options;
+    options.argv = std::move(argv);
+    options.fds = {{0, child_in.get()}, {1, child_out.get()}};
+    auto child = Subprocess::Spawn(options);
+    if (!child) {
+      ADD_FAILURE() << child.error().ToString();
+      return nullptr;
+    }
+    server->child_ = std::move(*child);
+    child_out.Reset();
+    char line[32] = {};
+    const ssize_t size = ::read(reader.get(), line, sizeof line - 1);
+    server->port_ = size > 0 ? std::atoi(line) : 0;
+    EXPECT_GT(server->port_, 0) << "the server did not start";
+    return server->port_ > 0 ? server : nullptr;
+  }
+  ServerProcess() = default;
+  ~ServerProcess() {
+    stdin_.Reset();
+    (void)child_.Wait();
+  }
+
+  int port() const { return port_; }
+  std::string Url(const std::string& host = "127.0.0.1", const std::string& scheme = "http") const {
+    return scheme + "://" + host + ':' + std::to_string(port_);
+  }
+
+ private:
+  Subprocess child_;
+  UniqueFd stdin_;
+  int port_ = 0;
+};
+
+}  // namespace stasis::objects::testing

@@ -1,0 +1,106 @@
+#!/bin/sh
+# Runs a radosgw (Ceph's S3 server) whose objects are in memory: one monitor, one OSD, no cephx.
+# usage: radosgw.sh FOLDER
+# Prints its port when it answers, and ends with everything that it started at the end of its
+# standard input. Its user has the key AKIDTEST and the secret `secret`; its region is `default`.
+set -eu
+folder=$1
+for name in mon osd rgw run log; do mkdir -p "$folder/$name"; done
+
+# Two ports that are free now.
+# shellcheck disable=SC2046  # two words
+set -- $(/usr/bin/python3 -c '
+import socket
+sockets = [socket.socket() for _ in range(2)]
+for each in sockets:
+    each.bind(("127.0.0.1", 0))
+print(*(each.getsockname()[1] for each in sockets))')
+mon_port=$1
+rgw_port=$2
+
+fsid=$(cat /proc/sys/kernel/random/uuid)
+# Without `paxos propose interval` the start takes 12 s. Without tcp_nodelay a request takes 44 ms.
+cat >"$folder/ceph.conf" <<END
+[global]
+fsid = $fsid
+mon host = [v1:127.0.0.1:$mon_port]
+mon initial members = a
+auth cluster required = none
+auth service required = none
+auth client required = none
+auth allow insecure global id reclaim = false
+ms bind msgr2 = false
+mon allow pool size one = true
+mon osd min in ratio = 0
+mon max pg per osd = 10000
+osd pool default size = 1
+osd pool default min size = 1
+osd pool default pg num = 4
+osd pool default pg autoscale mode = off
+osd crush chooseleaf type = 0
+paxos propose interval = 0.02
+paxos min wait = 0.01
+mon tick interval = 1
+run dir = $folder/run
+admin socket = $folder/run/\$name.asok
+log file = $folder/log/\$name.log
+mon cluster log file = $folder/log/cluster.log
+pid file = $folder/run/\$name.pid
+keyring = /dev/null
+[mon.a]
+mon data = $folder/mon
+mon addr = 127.0.0.1:$mon_port
+mon data avail warn = 1
+mon data avail crit = 1
+[osd.0]
+osd data = $folder/osd
+osd objectstore = memstore
+memstore device bytes = 1073741824
+osd mclock skip benchmark = true
+osd max pg per osd hard ratio = 100
+[client.rgw]
+rgw frontends = beast endpoint=127.0.0.1:$rgw_port tcp_nodelay=1
+rgw data = $folder/rgw
+rgw enable usage log = false
+rgw thread pool size = 32
+rgw run sync thread = false
+admin socket =
+END
+export CEPH_CONF="$folder/ceph.conf" CEPH_ARGS="-c $folder/ceph.conf"
+
+started=
+# shellcheck disable=SC2317  # called by the trap
+stop() {
+  # shellcheck disable=SC2086  # one process id a word
+  kill -KILL $started 2>/dev/null || true
+  wait 2>/dev/null
+}
+trap stop EXIT
+start() {
+  "$@" </dev/null >"$folder/log/$1.out" 2>&1 &
+  started="$started $!"
+}
+
+monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$mon_port]" "$folder/monmap" >/dev/null
+ceph-mon -i a --mkfs --monmap "$folder/monmap" >"$folder/log/mkfs.out" 2>&1
+start ceph-mon -i a -f
+ceph-osd -i 0 --mkfs --osd-uuid "$(cat /proc/sys/kernel/random/uuid)" >>"$folder/log/mkfs.out" 2>&1
+ceph osd new "$(cat "$folder/osd/fsid")" 0 >/dev/null 2>"$folder/log/osd-new.out"
+start ceph-osd -i 0 -f
+start radosgw -n client.rgw -f
+radosgw-admin -n client.rgw user create --uid=test --display-name=test --access-key=AKIDTEST --secret=secret \
+  >"$folder/log/user.out" 2>&1
+
+# There is no event for a port that another program opens.
+/usr/bin/python3 - "$rgw_port" <<'END' || { echo "radosgw did not start; see $folder/log" >&2; exit 1; }
+import socket
+import sys
+import time
+end = time.monotonic() + 60
+while socket.socket().connect_ex(('127.0.0.1', int(sys.argv[1]))) != 0:
+    if time.monotonic() > end:
+        sys.exit(1)
+    time.sleep(0.02)
+END
+echo "$rgw_port"
+cat >/dev/null
