@@ -42,8 +42,7 @@ Result<UniqueFd> MakeFolderAt(int parent_fd, const std::string& name) {
 // Passed from step to step of one Commit.
 struct ImageWriter::Commitment {
   Manifest& manifest;
-  const Progress& progress;
-  const OriginKey* origin;
+  const CommitOptions& options;
 };
 
 struct ImageWriter::Step {
@@ -198,7 +197,7 @@ std::vector<std::string_view> ImageWriter::CommitSteps() {
 
 Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
   if (committed_) return Fail(Code::kInternal, path() + " was committed already");
-  Commitment commitment{manifest, options.progress, options.origin ? &*options.origin : nullptr};
+  Commitment commitment{manifest, options};
   for (const Step& step : kSteps) {
     Status status;
     if (options.before_step) status = options.before_step(step.name);
@@ -316,7 +315,8 @@ Status ImageWriter::ChecksumFiles(Commitment& commitment) {
   if (manifest.image_id.IsZero()) {
     STASIS_ASSIGN(manifest.image_id, Id128::Random());
   }
-  manifest.chunk_bytes = kChunkBytes;
+  const Manifest* expected = commitment.options.expected_files;
+  manifest.chunk_bytes = expected != nullptr ? expected->chunk_bytes : kChunkBytes;
 
   std::vector<ChecksumJob> jobs;
   for (const std::string& folder : Folders()) {
@@ -330,13 +330,28 @@ Status ImageWriter::ChecksumFiles(Commitment& commitment) {
     }
   }
   STASIS_TRY(ComputeChecksums(partial_fd_.get(), manifest.chunk_bytes, jobs, Writeback::kStart,
-                              commitment.progress));
+                              commitment.options.progress));
   manifest.files.clear();
   for (ChecksumJob& job : jobs) {
     if (job.error) return Fail(std::move(*job.error).WithContext(job.file.path));
     manifest.files.push_back(std::move(job.file));
   }
-  return {};
+  return expected != nullptr ? CompareFiles(manifest, *expected) : Status();
+}
+
+Status ImageWriter::CompareFiles(const Manifest& manifest, const Manifest& expected) const {
+  std::unordered_map<std::string_view, const File*> by_path;
+  for (const File& file : expected.files) by_path.emplace(file.path, &file);
+  for (const File& file : manifest.files) {
+    const auto found = by_path.find(file.path);
+    if (found == by_path.end() || found->second->size_bytes != file.size_bytes ||
+        found->second->checksums != file.checksums) {
+      return Fail(Code::kDataLoss, Domain::kImage, 0,
+                  file.path + " differs from the file of the original image");
+    }
+  }
+  if (manifest.files.size() == expected.files.size()) return {};
+  return Fail(Code::kDataLoss, Domain::kImage, 0, "files of the original image are missing");
 }
 
 Status ImageWriter::SyncFiles(Commitment& commitment) {
@@ -348,17 +363,19 @@ Status ImageWriter::SyncFiles(Commitment& commitment) {
   uint64_t total = commitment.manifest.TotalBytes();
   // All bytes are counted already. The callback only checks whether to cancel.
   return SyncAll(partial_fd_.get(), paths, [&](uint64_t, uint64_t) {
-    return !commitment.progress || commitment.progress(total, total);
+    const Progress& progress = commitment.options.progress;
+    return !progress || progress(total, total);
   });
 }
 
 Status ImageWriter::WriteManifest(Commitment& commitment) {
-  commitment.manifest.created_unix_ns = UnixNow();
+  commitment.manifest.created_unix_ns = commitment.options.created_unix_ns.value_or(UnixNow());
   STASIS_ASSIGN(std::string body, EncodeManifest(commitment.manifest));
   STASIS_ASSIGN(UniqueFd fd,
                 OpenBeneath(partial_fd_.get(), kManifestName, O_WRONLY | O_CREAT | O_EXCL));
-  STASIS_TRY(
-      WriteAll(fd.get(), SealEnvelope(body, FeaturesOf(commitment.manifest), commitment.origin)));
+  const auto& origin = commitment.options.origin;
+  STASIS_TRY(WriteAll(
+      fd.get(), SealEnvelope(body, FeaturesOf(commitment.manifest), origin ? &*origin : nullptr)));
   if (::fsync(fd.get()) != 0) return FailErrno(errno, std::string("sync ") + kManifestName);
   return {};
 }

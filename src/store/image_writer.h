@@ -39,6 +39,10 @@ struct CommitOptions {
   std::function<Status(std::string_view step)> before_step;
   // The key of the manifest's origin MAC; without a key there is no MAC.
   std::optional<OriginKey> origin;
+  // For a copy of an image: when the image was created, and its manifest. Commit returns kDataLoss
+  // if the files are not those of that manifest. It must outlive the call.
+  std::optional<int64_t> created_unix_ns;
+  const Manifest* expected_files = nullptr;
 };
 
 struct RemovalOptions {
@@ -128,6 +132,7 @@ class ImageWriter {
   Status SetLateFilesAside(Commitment& commitment);
   Status DescribePacks(Commitment& commitment);
   Status ChecksumFiles(Commitment& commitment);
+  Status CompareFiles(const Manifest& manifest, const Manifest& expected) const;
   Status SyncFiles(Commitment& commitment);
   Status WriteManifest(Commitment& commitment);
   Status SyncFolders(Commitment& commitment);

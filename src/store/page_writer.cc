@@ -42,13 +42,6 @@ char* PieceBuffer() {
   return buffer.data();
 }
 
-// All pages go to one pack of any size, so that later images need few links.
-WriteOptions ForPages(WriteOptions options) {
-  options.packs = {1, 1};
-  if (options.compression == Compression::kAuto) options.compression = Compression::kNone;
-  return options;
-}
-
 // A file of pages that CRIU wrote.
 struct PageSource {
   std::string name;

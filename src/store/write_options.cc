@@ -2,6 +2,12 @@
 
 namespace stasis::store {
 
+WriteOptions ForPages(WriteOptions options) {
+  options.packs = {1, 1};
+  if (options.compression == Compression::kAuto) options.compression = Compression::kNone;
+  return options;
+}
+
 void WrittenUnits::DescribeIn(Manifest& manifest) const {
   if (ranges.empty() && page_files.empty()) return;
   manifest.unit_naming = naming;

@@ -39,6 +39,10 @@ struct WriteOptions {
   PackLimits packs;  // of GPU memory
 };
 
+// Returns the options for pages. All pages go to one pack of any size, so that later images need
+// few links.
+WriteOptions ForPages(WriteOptions options);
+
 // The result of WriteBlocks or WritePages.
 struct WrittenUnits {
   UnitNaming naming;

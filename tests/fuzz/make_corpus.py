@@ -212,6 +212,26 @@ def threads():
     put("credentials", "with-a-capability", thread(4001, 2))
 
 
+def repository_records():
+    """The fuzzer corrects envelope and checksum, so both are zero here, except for the kind."""
+    def record(kind, body):
+        return bytes(12) + struct.pack("<I", kind) + bytes(32) + body + bytes(16)
+
+    push, gc, key = b"P" * 12, b"G" * 12, b"K" * 16
+    table = struct.pack("<3I", 2, 1, 2) + key + struct.pack("<8I", 3, 4096, 4096, 0, 1, 2 << 20, 1000, 2)
+    table += struct.pack("<2I", 3, 1) + key + struct.pack("<4I", 1, 100, 100, 0)
+    function = b"poly127-4k-aes256"
+    names = struct.pack("<I", len(function)) + function + key + table + b"N" * 16 * 5
+    pushes, packs = struct.pack("<I", 1) + push, struct.pack("<I", 1) + push + struct.pack("<I", 7)
+    time = struct.pack("<q", 1_700_000_000_000_000_000)
+    body = b"\x0a\x10" + b"I" * 16 + b"\x50\x80\x20"  # image_id, chunk_bytes
+    image = time + struct.pack("<2I", 0, 0) + struct.pack("<I", len(body)) + body
+    for name, kind, content in (("repo", 0, struct.pack("<2I", 1, 4) + b"text"), ("place", 1, table),
+                                ("names", 2, names), ("pending", 3, time + pushes + packs), ("image", 4, image),
+                                ("condemned", 5, time + packs + struct.pack("<I", 1) + gc)):
+        put("repository_record", name, record(kind, content))
+
+
 if __name__ == "__main__":
     threads()
     manifests()
@@ -222,3 +242,4 @@ if __name__ == "__main__":
     http_requests()
     job_records()
     journals()
+    repository_records()

@@ -29,6 +29,7 @@ ALLOWED = {
     # The commands of container runtimes, and the files that they share with Stasis.
     'containers': 'criu process base',
     'dataplane': 'device ipc process base abi',
+    'repository': 'objects store base',
     'store': 'base',
     'objects': 'base',
     'criu': 'ipc process base abi',

@@ -1,0 +1,263 @@
+#include "repository/gc.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "repository/record_clock.h"
+
+namespace stasis::repository {
+
+namespace {
+
+constexpr size_t kMaxUnknown = 100;
+
+// Objects that nothing needs, with their bytes.
+struct Garbage {
+  std::map<PackId, uint64_t> packs;
+  std::map<PushId, std::map<std::string, uint64_t>> indexes;  // by key
+
+  bool empty() const { return packs.empty() && indexes.empty(); }
+  // Leaves out what is needed.
+  void Spare(const References& needed) {
+    std::erase_if(packs, [&](const auto& pack) { return needed.packs.contains(pack.first); });
+    std::erase_if(indexes, [&](const auto& index) { return needed.pushes.contains(index.first); });
+  }
+  void SparePush(const PushId& push) {
+    std::erase_if(packs, [&](const auto& pack) { return pack.first.push == push; });
+    indexes.erase(push);
+  }
+};
+
+class Collector {
+ public:
+  Collector(const Repository& repository, const GcOptions& options)
+      : repository_(repository), options_(options), clock_(options.record_valid) {
+    call_.deadline = options.deadline;
+  }
+  Result<GcReport> Run();
+
+ private:
+  Status RemoveAbandoned();
+  Result<Garbage> List();
+  Status ReadPending(Garbage& garbage);
+  Status ReadImages(Garbage& garbage);
+  Status Condemn(const Garbage& garbage);
+  Status SecondLook(Garbage& garbage);
+  Status DeleteAll(Garbage& garbage);
+  Status Delete(const std::string& key, uint64_t bytes);
+  Status DeleteWhileValid(Garbage& garbage);
+  bool IsAbandoned(int64_t written_unix_ns) const {
+    return UnixNowNs() - written_unix_ns >= options_.abandoned.count();
+  }
+  void NoteUnknown(const std::string& key) {
+    if (unknown_.size() < kMaxUnknown) unknown_.insert(key);
+  }
+  Status ReportProgress();
+
+  const Repository& repository_;
+  const GcOptions& options_;
+  objects::CallOptions call_;
+  RecordClock clock_;
+  GcId id_;
+  uint64_t total_ = 0;  // objects to delete
+  uint64_t done_ = 0;
+  // A request to delete failed, and may still take effect.
+  bool may_still_delete_ = false;
+  std::set<std::string> unknown_;
+  GcReport report_;
+};
+
+Status Collector::ReportProgress() {
+  if (!options_.progress || options_.progress(done_, total_)) return {};
+  return Fail(Code::kCancelled, "cancelled");
+}
+
+Status Collector::RemoveAbandoned() {
+  STASIS_ASSIGN(const auto pending, repository_.List(kPendingPrefix, call_));
+  for (const auto& object : pending) {
+    const auto push = ParsePendingKey(object.key);
+    if (!push) {
+      NoteUnknown(object.key);
+      continue;
+    }
+    auto record = repository_.ReadPending(*push, call_);
+    if (!record) {
+      if (record.error().code == Code::kNotFound) continue;
+      return Fail(std::move(record).error());
+    }
+    if (!IsAbandoned(record->written_unix_ns)) continue;
+    STASIS_TRY(repository_.store().Delete(object.key, call_));
+    report_.removed_records += 1;
+  }
+  STASIS_ASSIGN(const auto condemned, repository_.List(kCondemnedPrefix, call_));
+  for (const auto& object : condemned) {
+    const auto gc = ParseCondemnedKey(object.key);
+    if (!gc) {
+      NoteUnknown(object.key);
+      continue;
+    }
+    auto record = repository_.ReadCondemned(*gc, call_);
+    if (!record) {
+      if (record.error().code == Code::kNotFound) continue;
+      return Fail(std::move(record).error());
+    }
+    if (!IsAbandoned(record->written_unix_ns)) continue;
+    STASIS_TRY(repository_.store().Delete(object.key, call_));
+    report_.removed_records += 1;
+  }
+  return {};
+}
+
+Result<Garbage> Collector::List() {
+  Garbage garbage;
+  STASIS_ASSIGN(const auto packs, repository_.List(kPacksPrefix, call_));
+  for (const auto& object : packs) {
+    if (garbage.packs.size() >= kMaxImagePacks) break;  // a later gc goes on
+    if (const auto pack = ParsePackKey(object.key)) {
+      garbage.packs.emplace(*pack, object.bytes);
+    } else {
+      NoteUnknown(object.key);
+    }
+  }
+  STASIS_ASSIGN(const auto indexes, repository_.List(kIndexPrefix, call_));
+  for (const auto& object : indexes) {
+    if (const auto key = ParseIndexKey(object.key)) {
+      garbage.indexes[key->push].emplace(object.key, object.bytes);
+    } else {
+      NoteUnknown(object.key);
+    }
+  }
+  return garbage;
+}
+
+// Leaves out what pushes need. A record that is gone was removed after its image had become
+// visible, or because the push failed.
+Status Collector::ReadPending(Garbage& garbage) {
+  report_.pending = 0;
+  STASIS_ASSIGN(const auto pending, repository_.List(kPendingPrefix, call_));
+  for (const auto& object : pending) {
+    const auto push = ParsePendingKey(object.key);
+    if (!push) continue;
+    auto record = repository_.ReadPending(*push, call_);
+    if (!record) {
+      if (record.error().code == Code::kNotFound) continue;
+      return Fail(std::move(record).error());
+    }
+    report_.pending += 1;
+    References needed;
+    for (const PackId& pack : record->packs) needed.Add(pack);
+    garbage.Spare(needed);
+    for (const PushId& own : record->own) garbage.SparePush(own);
+  }
+  return {};
+}
+
+// Leaves out what images need.
+Status Collector::ReadImages(Garbage& garbage) {
+  report_.images = 0;
+  STASIS_ASSIGN(const auto images, repository_.List(kImagesPrefix, call_));
+  for (const auto& object : images) {
+    const auto name = ParseImageKey(object.key);
+    if (!name) {
+      NoteUnknown(object.key);
+      continue;
+    }
+    auto image = repository_.ReadImage(*name, call_);
+    if (!image) {
+      if (image.error().code == Code::kNotFound) continue;
+      return Fail(std::move(image).error());
+    }
+    report_.images += 1;
+    References needed;
+    image->AddTo(needed);
+    garbage.Spare(needed);
+  }
+  return {};
+}
+
+Status Collector::Condemn(const Garbage& garbage) {
+  Condemned condemned;
+  condemned.written_unix_ns = UnixNowNs();
+  for (const auto& [pack, bytes] : garbage.packs) condemned.packs.push_back(pack);
+  for (const auto& [push, keys] : garbage.indexes) condemned.indexes.push_back(push);
+  clock_.Written();
+  return repository_.Write(RecordKind::kCondemned, CondemnedKey(id_), EncodeCondemned(condemned),
+                           call_);
+}
+
+Status Collector::SecondLook(Garbage& garbage) {
+  STASIS_TRY(ReadPending(garbage));
+  return ReadImages(garbage);
+}
+
+Status Collector::Delete(const std::string& key, uint64_t bytes) {
+  STASIS_TRY(ReportProgress());
+  may_still_delete_ = true;
+  STASIS_TRY(repository_.store().Delete(key, call_));
+  may_still_delete_ = false;
+  done_ += 1;
+  report_.deleted_bytes += bytes;
+  return {};
+}
+
+// Removes from `garbage` what it has deleted. Names go before places, so that no push finds units
+// without a place.
+Status Collector::DeleteWhileValid(Garbage& garbage) {
+  while (!garbage.packs.empty() && clock_.IsValid()) {
+    const auto [pack, bytes] = *garbage.packs.begin();
+    STASIS_TRY(Delete(PackKey(pack), bytes));
+    report_.deleted_packs += 1;
+    garbage.packs.erase(pack);
+  }
+  while (!garbage.indexes.empty() && clock_.IsValid()) {
+    const auto index = garbage.indexes.begin();
+    for (const auto& [key, bytes] : index->second) STASIS_TRY(Delete(key, bytes));
+    garbage.indexes.erase(index);
+  }
+  return {};
+}
+
+// Condemns and looks again before others may believe that the record is abandoned.
+Status Collector::DeleteAll(Garbage& garbage) {
+  while (!garbage.empty()) {
+    STASIS_TRY(Condemn(garbage));
+    STASIS_TRY(SecondLook(garbage));
+    total_ = done_ + garbage.packs.size();
+    for (const auto& [push, keys] : garbage.indexes) total_ += keys.size();
+    STASIS_TRY(DeleteWhileValid(garbage));
+  }
+  return {};
+}
+
+Result<GcReport> Collector::Run() {
+  const Stopwatch watch;
+  const uint64_t requests = repository_.store().counters().requests;
+  STASIS_ASSIGN(id_, GcId::Random());
+  STASIS_TRY(RemoveAbandoned());
+  STASIS_ASSIGN(Garbage garbage, List());
+  STASIS_TRY(ReadPending(garbage));
+  STASIS_TRY(ReadImages(garbage));
+  if (!garbage.empty()) {
+    const Status status = DeleteAll(garbage);
+    if (!may_still_delete_) STASIS_TRY(repository_.store().Delete(CondemnedKey(id_), call_));
+    STASIS_TRY(status);
+  }
+  STASIS_ASSIGN(report_.leftovers,
+                repository_.store().RemoveLeftovers(
+                    std::chrono::ceil<std::chrono::seconds>(options_.abandoned), call_));
+  report_.unknown.assign(unknown_.begin(), unknown_.end());
+  report_.requests = repository_.store().counters().requests - requests;
+  report_.seconds = watch.Seconds();
+  return std::move(report_);
+}
+
+}  // namespace
+
+Result<GcReport> CollectGarbage(const Repository& repository, const GcOptions& options) {
+  return Annotate(Collector(repository, options).Run(),
+                  "collect garbage in " + repository.store().Name());
+}
+
+}  // namespace stasis::repository

@@ -1,0 +1,58 @@
+// Garbage collection of a repository: deletes packs and indexes that no image needs. It may be
+// killed at any point, and may run at the same time as pushes, pulls, deletions and other gcs.
+//
+// The steps, in this order. protocol_model_testing.h checks that each of them is needed;
+// docs/format/repository.md explains why.
+//
+//   remove abandoned   records of pushes and gcs that were killed
+//   list               packs, then indexes
+//   first look         leave out what pending records and images need
+//   condemn            write down what is to be deleted
+//   read pending       leave out what is needed now
+//   read images        and after that, what images need
+//   delete
+//   remove record      its own only
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/parallel.h"
+#include "base/result.h"
+#include "repository/limits.h"
+#include "repository/repository.h"
+
+namespace stasis::repository {
+
+struct GcOptions {
+  // Called with the objects deleted and to be deleted. Returns false to cancel.
+  Progress progress;
+  Deadline deadline;
+  // Records that are older than this were left by killed processes. Anything shorter than
+  // kRecordAbandoned loses images unless no push and no other gc runs.
+  std::chrono::nanoseconds abandoned = kRecordAbandoned;
+  // For tests: how long its own record may be relied upon.
+  std::chrono::nanoseconds record_valid = kRecordValid;
+};
+
+struct GcReport {
+  uint64_t images = 0;
+  uint64_t pending = 0;  // pushes under way, or killed recently
+  uint64_t deleted_packs = 0;
+  uint64_t deleted_bytes = 0;        // of packs and indexes
+  uint64_t removed_records = 0;      // of killed pushes and gcs
+  uint64_t leftovers = 0;            // of interrupted uploads
+  std::vector<std::string> unknown;  // objects that are not part of the format, at most 100; kept
+  uint64_t requests = 0;
+  double seconds = 0;
+};
+
+// Deletes nothing if a record of a push or an image cannot be read, because it is then unknown what
+// they need.
+Result<GcReport> CollectGarbage(const Repository& repository, const GcOptions& options = {});
+
+}  // namespace stasis::repository

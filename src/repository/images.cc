@@ -1,0 +1,186 @@
+#include "repository/images.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <stop_token>
+
+#include "repository/image_places.h"
+#include "repository/unit_fetch.h"
+#include "store/image_folder.h"
+
+namespace stasis::repository {
+
+namespace {
+
+tl::unexpected<Error> NoSuchImage(const Repository& repository, const std::string& name) {
+  return Fail(Code::kNotFound, Domain::kImage, 0,
+              fmt::format("{} has no image {}", repository.store().Name(), name));
+}
+
+// Returns whether an error says that something of the image is damaged, and not that a request
+// failed.
+bool IsFinding(const Error& error) {
+  return error.code == Code::kDataLoss || error.code == Code::kUnimplemented ||
+         error.code == Code::kInvalidArgument;
+}
+
+std::vector<StoredUnit> UnitsOf(const ImageRecord& record) {
+  std::vector<StoredUnit> units;
+  for (const auto& runs : record.sequences) {
+    for (const StoredRun& run : runs) {
+      for (uint32_t i = 0; !run.is_zero() && i < run.units; ++i) {
+        units.push_back({run.pack, run.first + i});
+      }
+    }
+  }
+  std::sort(units.begin(), units.end());
+  units.erase(std::unique(units.begin(), units.end()), units.end());
+  return units;
+}
+
+class Verifier {
+ public:
+  Verifier(const Repository& repository, std::string name, const VerifyOptions& options)
+      : repository_(repository), name_(std::move(name)), options_(options) {
+    call_.deadline = options.deadline;
+    call_.stop = stop_.get_token();
+  }
+
+  Result<VerifyReport> Run() {
+    const Stopwatch watch;
+    Status status = Check();
+    if (!status) {
+      if (!IsFinding(status.error())) return Fail(std::move(status).error());
+      report_.findings.push_back(status.error().ToString());
+    }
+    report_.seconds = watch.Seconds();
+    return std::move(report_);
+  }
+
+ private:
+  Status Check();
+  Status CheckPacks(const ImagePlaces& places, const ImageRecord& record);
+  Status ReadUnits(const ImagePlaces& places, const ImageRecord& record);
+
+  const Repository& repository_;
+  const std::string name_;
+  const VerifyOptions& options_;
+  std::stop_source stop_;
+  objects::CallOptions call_;
+  std::mutex mutex_;  // guards the findings
+  VerifyReport report_;
+};
+
+Status Verifier::Check() {
+  STASIS_TRY(store::CheckImageName(name_));
+  auto record = repository_.ReadImage(name_, call_);
+  if (!record) {
+    if (record.error().code == Code::kNotFound) return NoSuchImage(repository_, name_);
+    return Fail(std::move(record).error());
+  }
+  report_.packs = record->packs.size();
+  if (record->pushed_unix_ns < options_.not_before_unix_ns) {
+    report_.findings.push_back(
+        "the image was pushed before the given time: the storage may have "
+        "brought back an earlier image of this name");
+  }
+  STASIS_ASSIGN(const ImagePlaces places, ImagePlaces::Read(repository_, *record, call_));
+  STASIS_TRY(CheckPacks(places, *record));
+  if (!options_.reads_units || !report_.findings.empty()) return {};
+  return ReadUnits(places, *record);
+}
+
+Status Verifier::CheckPacks(const ImagePlaces& places, const ImageRecord& record) {
+  std::map<std::string, uint64_t> bytes;
+  STASIS_ASSIGN(const auto packs, repository_.List(kPacksPrefix, call_));
+  for (const auto& object : packs) bytes.emplace(object.key, object.bytes);
+  for (uint32_t i = 0; i < record.packs.size(); ++i) {
+    const std::string key = PackKey(record.packs[i]);
+    const auto found = bytes.find(key);
+    if (found == bytes.end()) {
+      report_.findings.push_back(key + " is missing");
+    } else if (found->second != places.table(i).object_bytes()) {
+      report_.findings.push_back(fmt::format("{} has {} bytes instead of {}", key, found->second,
+                                             places.table(i).object_bytes()));
+    }
+  }
+  return {};
+}
+
+Status Verifier::ReadUnits(const ImagePlaces& places, const ImageRecord& record) {
+  const auto ranges = PlanFetches(places, UnitsOf(record));
+  uint64_t total = 0;
+  for (const FetchRange& range : ranges) total += range.plain_bytes;
+  std::atomic<uint64_t> done{0};
+  auto read = [&](size_t i) -> Status {
+    auto received = [&](uint32_t, std::string_view plain) -> Status {
+      done += plain.size();
+      return {};
+    };
+    Status status = FetchUnits(repository_, places, ranges[i], received, call_);
+    if (status || !IsFinding(status.error())) return status;
+    std::lock_guard lock(mutex_);
+    report_.findings.push_back(status.error().ToString());
+    return {};
+  };
+  auto progress = [&](uint64_t now, uint64_t all) {
+    if (!options_.progress || options_.progress(now, all)) return true;
+    stop_.request_stop();
+    return false;
+  };
+  STASIS_TRY(ForEachWithProgress(ranges.size(), read, done, total, progress, 2));
+  report_.bytes = done;
+  std::sort(report_.findings.begin(), report_.findings.end());
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<ImageSummary>> ListImages(const Repository& repository,
+                                             const objects::CallOptions& call) {
+  STASIS_ASSIGN(const auto objects, repository.List(kImagesPrefix, call));
+  std::vector<ImageSummary> images;
+  for (const auto& object : objects) {
+    const auto name = ParseImageKey(object.key);
+    if (!name) continue;
+    auto record = repository.ReadImage(*name, call);
+    if (!record && record.error().code == Code::kNotFound) continue;  // deleted meanwhile
+    if (!record && !IsFinding(record.error())) return Fail(std::move(record).error());
+    ImageSummary& image = images.emplace_back();
+    image.name = *name;
+    if (!record) {
+      image.error = std::move(record).error();
+      continue;
+    }
+    const store::Manifest& manifest = record->manifest;
+    image.created_unix_ns = manifest.created_unix_ns;
+    image.pushed_unix_ns = record->pushed_unix_ns;
+    image.job = manifest.job.id;
+    image.host = manifest.host.name;
+    for (const Sequence& sequence : SequencesOf(manifest)) {
+      if (sequence.kind != Sequence::Kind::kFile) image.memory_bytes += sequence.size_bytes;
+    }
+    image.packs = record->packs.size();
+  }
+  return images;
+}
+
+Result<VerifyReport> VerifyImage(const Repository& repository, const std::string& name,
+                                 const VerifyOptions& options) {
+  return Annotate(Verifier(repository, name, options).Run(),
+                  fmt::format("verify {} in {}", name, repository.store().Name()));
+}
+
+Status DeleteImage(const Repository& repository, const std::string& name,
+                   const objects::CallOptions& call) {
+  STASIS_TRY(store::CheckImageName(name));
+  STASIS_ASSIGN(const bool exists, repository.Exists(ImageKey(name), call));
+  if (!exists) return NoSuchImage(repository, name);
+  return repository.store().Delete(ImageKey(name), call);
+}
+
+}  // namespace stasis::repository

@@ -1,0 +1,57 @@
+// The images of a repository: listed, verified, deleted. Repository::ReadImage reads one record.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/parallel.h"
+#include "base/result.h"
+#include "repository/repository.h"
+
+namespace stasis::repository {
+
+struct ImageSummary {
+  std::string name;
+  // Set if the record cannot be read; the other fields are then empty.
+  std::optional<Error> error;
+  int64_t created_unix_ns = 0;  // the dump
+  int64_t pushed_unix_ns = 0;
+  std::string job;
+  std::string host;
+  uint64_t memory_bytes = 0;  // of the program, with zero units
+  uint64_t packs = 0;
+};
+
+// Lists images in the order of their names.
+Result<std::vector<ImageSummary>> ListImages(const Repository& repository,
+                                             const objects::CallOptions& call = {});
+
+struct VerifyOptions {
+  // Also fetches all units. Otherwise only checks that all packs are there with their lengths.
+  bool reads_units = true;
+  // Refuses an image that was pushed earlier: a server can bring back an old record. 0: any.
+  int64_t not_before_unix_ns = 0;
+  Progress progress;  // with the bytes of units
+  Deadline deadline;
+};
+
+struct VerifyReport {
+  std::vector<std::string> findings;  // empty: the image is intact. At most one for each request
+  uint64_t packs = 0;
+  uint64_t bytes = 0;  // of units that were read and are intact
+  double seconds = 0;
+};
+
+// Returns kNotFound if there is no such image. Damage is reported as findings.
+Result<VerifyReport> VerifyImage(const Repository& repository, const std::string& name,
+                                 const VerifyOptions& options = {});
+
+// Deletes the record of an image, with one request. A later gc deletes its packs. Returns kNotFound
+// if there is no such image.
+Status DeleteImage(const Repository& repository, const std::string& name,
+                   const objects::CallOptions& call = {});
+
+}  // namespace stasis::repository

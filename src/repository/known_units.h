@@ -1,0 +1,66 @@
+// Finds units that a repository contains already, by their names. All results are hints: a push
+// asks again whether the packs are there after it has announced that it needs them (push.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/id128.h"
+#include "base/result.h"
+#include "objects/object_store.h"
+#include "repository/records.h"
+#include "repository/repository.h"
+#include "store/manifest.h"
+#include "store/name_table.h"
+
+namespace stasis::repository {
+
+class KnownUnits {
+ public:
+  KnownUnits() = default;
+  // Reads the names of all packs that are there and that no gc has condemned, if their names are of
+  // `naming`, and which of their units images need.
+  static Result<KnownUnits> Look(const Repository& repository, const store::UnitNaming& naming,
+                                 const objects::CallOptions& call);
+
+  struct Unit {
+    uint32_t pack;    // for PackOf
+    uint32_t number;  // in the pack
+  };
+  // Returns nullptr if the repository does not have the unit with this name and length.
+  const Unit* Find(const Id128& name, uint32_t bytes) const;
+  const PackId& PackOf(uint32_t pack) const { return packs_[pack].id; }
+
+  // Records that the new image wants a unit.
+  void Want(const Unit& unit);
+  // Call it when all wanted units are recorded. Returns whether the new image may rely on a pack:
+  // only if it and the other images need at least half of it. Otherwise the wanted units are
+  // uploaded again, and gc can delete the pack when the other images are gone.
+  bool IsWorthKeeping(uint32_t pack) const;
+
+  // Notes for the user about objects that could not be read.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  struct KnownPack {
+    PackId id;
+    PackTable table;
+    std::vector<bool> needed;  // by the number of the unit
+    uint64_t needed_bytes = 0;
+  };
+  Status AddNames(const Repository& repository, const PushId& push, const store::UnitNaming& naming,
+                  const References& usable, const objects::CallOptions& call);
+  Status MarkNeeded(const Repository& repository, const objects::CallOptions& call);
+  void MarkUnits(const ImageRecord& image);
+  void Need(KnownPack& pack, uint32_t number);
+  void BuildTable();
+
+  std::vector<KnownPack> packs_;  // in the order of their ids
+  std::vector<Unit> units_;
+  std::vector<Id128> names_;  // of units_
+  store::NameTable by_name_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace stasis::repository

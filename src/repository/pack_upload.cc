@@ -1,0 +1,68 @@
+#include "repository/pack_upload.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <memory>
+
+#include "repository/item_names.h"
+#include "repository/limits.h"
+#include "store/thread_buffer.h"
+
+namespace stasis::repository {
+
+namespace {
+
+// A unit is stored uncompressed if compression saves less than this part of it.
+constexpr uint32_t kLeastSaving = 16;  // one sixteenth
+
+// Moves a unit to `to`, compressed if that makes it smaller. Returns its stored bytes. `to` may be
+// where the unit is, or before it.
+uint32_t Store(std::string_view plain, store::Codec codec, char* to) {
+  const uint32_t bytes = static_cast<uint32_t>(plain.size());
+  if (codec != store::Codec::kNone) {
+    thread_local store::ThreadBuffer<kMaxUnitBytes> scratch;
+    const size_t stored =
+        store::Compress(codec, plain, scratch.data(), bytes - std::max(bytes / kLeastSaving, 1u));
+    if (stored > 0) {
+      std::memcpy(to, scratch.data(), stored);
+      return static_cast<uint32_t>(stored);
+    }
+  }
+  if (to != plain.data()) std::memmove(to, plain.data(), bytes);
+  return bytes;
+}
+
+}  // namespace
+
+Result<PackTable> UploadPack(const Repository& repository, const PackSource& source,
+                             const NewPack& pack, const objects::CallOptions& call) {
+  // Units are read to where they are sealed, with room for a tag after each.
+  thread_local store::ThreadBuffer<kMaxPackBytes> memory;
+  char* const buffer = memory.data();
+  std::vector<ImageUnits::Target> targets;
+  uint64_t at = 0;
+  for (const uint32_t item : pack.items) {
+    targets.push_back({item, at});
+    at += uint64_t{source.units.items()[item].bytes} + kTagBytes;
+  }
+  assert(at <= kMaxPackBytes);
+  STASIS_TRY(source.units.Read(targets, buffer));
+  STASIS_TRY(CheckNames(source.units, source.names, targets, buffer, source.expected));
+
+  STASIS_ASSIGN(const auto sealer, repository.sealing().NewPack());
+  PackTable table(pack.id.number, sealer->id());
+  uint64_t end = 0;
+  for (const ImageUnits::Target& target : targets) {
+    const uint32_t bytes = source.units.items()[target.item].bytes;
+    const uint32_t stored = Store({buffer + target.at, bytes}, source.codec, buffer + end);
+    STASIS_TRY(sealer->Seal({buffer + end, stored}, buffer + end));
+    table.Add(bytes, stored, stored < bytes ? source.codec : store::Codec::kNone);
+    end += uint64_t{stored} + kTagBytes;
+  }
+  const std::string_view parts[] = {{buffer, end}};
+  STASIS_TRY(repository.store().Put(PackKey(pack.id), parts, call));
+  return table;
+}
+
+}  // namespace stasis::repository

@@ -1,0 +1,70 @@
+// Pushes a local image to a repository. Only units that the repository does not have are uploaded.
+//
+// The steps, in this order. protocol_model_testing.h checks that each of them is needed;
+// docs/format/repository.md explains why.
+//
+//   look            find units that the repository has
+//   write pending   announce what the image will need: from now on no gc condemns it
+//   put packs
+//   put index       of each push: place, then names
+//   ask condemned   is anything that the image needs about to be deleted?
+//   ask present     and after that: is all of it there?
+//   repair          upload what is lost under new names, and go on with "write pending"
+//   publish         write the image's record
+//   remove pending
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/parallel.h"
+#include "base/result.h"
+#include "repository/limits.h"
+#include "repository/repository.h"
+#include "store/codec.h"
+#include "store/image_reader.h"
+#include "store/unit_names.h"
+
+namespace stasis::repository {
+
+struct PushOptions {
+  // The names by which units are recognised. Hosts with the same secret deduplicate with each
+  // other.
+  const store::UnitNames* names = nullptr;
+  // This installation wrote the image, so the names in its packs' indexes are right. Otherwise they
+  // are computed from the data.
+  bool trusts_index = false;
+  store::Codec codec = store::Codec::kNone;
+  // Called with the bytes of units uploaded and to be uploaded. Returns false to cancel.
+  Progress progress;
+  Deadline deadline;
+  // For tests: how long a pending record may be relied upon.
+  std::chrono::nanoseconds record_valid = kRecordValid;
+};
+
+struct PushReport {
+  uint64_t image_bytes = 0;  // of different units that are not zero
+  uint64_t known_bytes = 0;  // of those that the repository had
+  uint64_t new_bytes = 0;    // of those that were uploaded, before compression
+  uint64_t packs = 0;        // uploaded
+  uint64_t repairs = 0;      // rounds of uploads because a gc had deleted units
+  // By all users of the object store meanwhile.
+  uint64_t sent_bytes = 0;
+  uint64_t requests = 0;
+  uint64_t retries = 0;
+  double seconds = 0;
+  std::vector<std::string> notes;  // for the user
+};
+
+// Returns kAlreadyExists if the repository has an image of this name. Two pushes of one name that
+// end at the same time are not detected; the later one replaces the other. After an error the image
+// is absent, except that an error of the step "publish" leaves it open; the message says so. A
+// later gc removes what a failed push has uploaded. The image is verified while it is read.
+Result<PushReport> Push(const Repository& repository, const store::ImageReader& image,
+                        const std::string& name, const PushOptions& options);
+
+}  // namespace stasis::repository
