@@ -70,8 +70,9 @@ using Forwarded =
             STASIS_RAW(ListCheckpoints), STASIS_RAW(ReadLog), STASIS_RAW(ListImages),
             STASIS_RAW(InspectImage), STASIS_RAW(VerifyImage), STASIS_RAW(DeleteImages),
             STASIS_RAW(CollectGarbage), STASIS_RAW(ListArenas), STASIS_RAW(ReserveArena),
-            STASIS_RAW(FreeArenas), STASIS_RAW(ListGpus), STASIS_RAW(GpuStep),
-            STASIS_RAW(ListContainers), STASIS_RAW(Check)>::Type;
+            STASIS_RAW(FreeArenas), STASIS_RAW(CreateKey), STASIS_RAW(ShowKey), STASIS_RAW(JoinKey),
+            STASIS_RAW(ListGpus), STASIS_RAW(GpuStep), STASIS_RAW(ListContainers),
+            STASIS_RAW(Check)>::Type;
 #undef STASIS_RAW
 
 class Service final : public Forwarded {
@@ -114,6 +115,9 @@ class Service final : public Forwarded {
   STASIS_UNARY(ListArenas)
   STASIS_UNARY(ReserveArena)
   STASIS_UNARY(FreeArenas)
+  STASIS_UNARY(CreateKey)
+  STASIS_UNARY(ShowKey)
+  STASIS_UNARY(JoinKey)
   STASIS_UNARY(ListGpus)
   STASIS_UNARY(GpuStep)
   STASIS_UNARY(ListContainers)

@@ -43,6 +43,9 @@ Result<v1::CollectGarbageResponse> CollectGarbage(Call& call,
 Result<v1::ListArenasResponse> ListArenas(Call& call, const v1::ListArenasRequest& request);
 Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArenaRequest& request);
 Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest& request);
+Result<v1::CreateKeyResponse> CreateKey(Call& call, const v1::CreateKeyRequest& request);
+Result<v1::ShowKeyResponse> ShowKey(Call& call, const v1::ShowKeyRequest& request);
+Result<v1::JoinKeyResponse> JoinKey(Call& call, const v1::JoinKeyRequest& request);
 Result<v1::ListGpusResponse> ListGpus(Call& call, const v1::ListGpusRequest& request);
 Result<v1::GpuStepResponse> GpuStep(Call& call, const v1::GpuStepRequest& request);
 // Returns true for a step that changes nothing: "state" or "restore-tid".

@@ -1,6 +1,12 @@
-// A user's secret: 32 random bytes in DATA/secret.key (mode 0600), created when first needed. The
-// hashes of memory (block_hash.h), the names of units in images and the origin MAC of images use
-// keys that are derived from it independently.
+// The secrets in a user's state folder, files of 32 random bytes and mode 0600.
+//
+//   DATA/secret.key  created when first needed. The origin MAC of images uses a key that is derived
+//                    from it, and so do the hashes of memory (block_hash.h) and the names of units
+//                    in images, unless there is a naming secret
+//   DATA/names.key   the naming secret, which `stasis key join` derives from a master key. Hosts
+//                    that share it find each other's units. Hashes and names of units then use it
+//
+// docs/decisions/joined-names.md says why the origin MAC never uses the naming secret.
 #pragma once
 
 #include <optional>
@@ -13,11 +19,21 @@
 namespace stasis {
 
 std::string SecretPath(const Paths& paths);
+std::string NamingSecretPath(const Paths& paths);
 
 // Returns the user's secret and creates it if there is none. Fails with kPermissionDenied if
 // another user may have read or written the file.
 Result<BlockSecret> BlockSecretOf(const Paths& paths);
 // The same, but returns nullopt if there is none.
 Result<std::optional<BlockSecret>> FindBlockSecret(const Paths& paths);
+
+// Returns the secret of hashes and unit names: that of a master key if this user has joined one,
+// else BlockSecretOf. One image must use one secret, so a dump calls this once.
+Result<BlockSecret> NamingSecretOf(const Paths& paths);
+// Returns the naming secret of a master key, or nullopt if this user has not joined one.
+Result<std::optional<BlockSecret>> FindJoinedSecret(const Paths& paths);
+// Stores the naming secret of a master key, and replaces an earlier one. Returns false if it is the
+// same already. Fails if the existing file is refused, as by FindJoinedSecret.
+Result<bool> JoinNamingSecret(const Paths& paths, const BlockSecret& secret);
 
 }  // namespace stasis

@@ -68,5 +68,40 @@ TEST_F(SecretTest, ASecretOfAnotherLengthIsDamaged) {
   EXPECT_EQ(ReadError().code, Code::kDataLoss);
 }
 
+// The naming secret of a master key changes names only; the origin of images keeps its secret.
+TEST_F(SecretTest, AJoinedSecretIsForNamesOnly) {
+  BlockSecret joined{};
+  joined[0] = 1;
+  auto own = BlockSecretOf(paths_);
+  ASSERT_TRUE(own);
+  EXPECT_EQ(*NamingSecretOf(paths_), *own);
+  EXPECT_FALSE(FindJoinedSecret(paths_)->has_value());
+  EXPECT_TRUE(*JoinNamingSecret(paths_, joined));
+  EXPECT_FALSE(*JoinNamingSecret(paths_, joined)) << "it is the same already";
+  EXPECT_EQ(*NamingSecretOf(paths_), joined);
+  EXPECT_EQ(*BlockSecretOf(paths_), *own);
+  struct stat st;
+  ASSERT_EQ(::stat(NamingSecretPath(paths_).c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0600u);
+  joined[0] = 2;
+  EXPECT_TRUE(*JoinNamingSecret(paths_, joined));
+  EXPECT_EQ(*NamingSecretOf(paths_), joined);
+  ASSERT_TRUE(RemoveFile(NamingSecretPath(paths_)));
+  EXPECT_EQ(*NamingSecretOf(paths_), *own);
+}
+
+// A dump must not silently use other names.
+TEST_F(SecretTest, AnUnusableJoinedSecretIsAnError) {
+  ASSERT_TRUE(JoinNamingSecret(paths_, BlockSecret{}));
+  ASSERT_EQ(::chmod(NamingSecretPath(paths_).c_str(), 0644), 0);
+  auto names = NamingSecretOf(paths_);
+  ASSERT_FALSE(names);
+  EXPECT_EQ(names.error().code, Code::kPermissionDenied);
+  EXPECT_NE(names.error().message.find("names.key is accessible"), std::string::npos);
+  EXPECT_FALSE(JoinNamingSecret(paths_, BlockSecret{})) << "another user may know the secret";
+  ASSERT_TRUE(WriteFileDurably(NamingSecretPath(paths_), "short"));
+  EXPECT_EQ(NamingSecretOf(paths_).error().code, Code::kDataLoss);
+}
+
 }  // namespace
 }  // namespace stasis

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <span>
 
-#include "base/secret.h"
 #include "dataplane/prefault.h"
 #include "store/unit_reader.h"
 
@@ -29,12 +28,10 @@ Status InTime(Status status) {
 
 }  // namespace
 
-Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
+Result<WrittenData> WriteShards(const store::UnitNames& names, store::ImageWriter& writer,
                                 const std::vector<GpuShard*>& shards, store::WriteOptions options,
                                 const std::function<bool(uint64_t)>& progress) {
   WrittenData out;
-  STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(paths));
-  const store::UnitNames names(secret);
   options.progress = progress;
   std::vector<dataplane::Mapping> mappings;    // blocks are written from these
   std::vector<std::vector<uint8_t>> zeros_of;  // of each shard

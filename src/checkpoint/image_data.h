@@ -18,7 +18,7 @@ struct WrittenData {
 };
 // Writes the shards' data to packs of the image. `progress` replaces the function of the options.
 // It gets the bytes read so far and returns false to cancel.
-Result<WrittenData> WriteShards(const Paths& paths, store::ImageWriter& writer,
+Result<WrittenData> WriteShards(const store::UnitNames& names, store::ImageWriter& writer,
                                 const std::vector<gpu_state::GpuShard*>& shards,
                                 store::WriteOptions options,
                                 const std::function<bool(uint64_t)>& progress);

@@ -168,7 +168,7 @@ TEST_F(LoadTest, EveryVariableReachesItsSetting) {
       {Kind::kFolder, {"/a/b", "/a/b"}}, {Kind::kFile, {"/a/c", "/a/c"}},
       {Kind::kSeconds, {"77", "77"}},    {Kind::kSize, {"32MiB", "32MiB"}},
       {Kind::kSwitch, {"1", "true"}},    {Kind::kAddress, {"[::1]:7070", "[::1]:7070"}},
-      {Kind::kCount, {"7", "7"}},
+      {Kind::kCount, {"7", "7"}},        {Kind::kCommand, {"get key | cat", "get key | cat"}},
   };
   for (const Row& row : Rows()) {
     // For a choice, takes the last word, which is never the default.

@@ -26,6 +26,10 @@ struct Settings {
   std::string criu_data;  // "embedded" or "reference": where CRIU's plugin saves GPU data
   uint64_t pack_bytes{};
 
+  // Sources of the master key of encrypted repositories; at most one is set.
+  std::string key_file;
+  std::string key_command;  // for /bin/sh
+
   // Limits per user; 0 means no limit.
   uint64_t most_jobs{};  // includes ended jobs
   uint64_t most_arena_bytes{};

@@ -49,6 +49,11 @@ constexpr Row kRows[] = {
      "Where CRIU's plugin saves GPU data: embedded in CRIU's image folder, or in the store, to "
      "which "
      "CRIU's image folder then has a reference"},
+    {"keys.file", Kind::kFile, &Settings::key_file, "", 0, 0, "", "STASIS_KEY_FILE",
+     "the credential stasis-key of systemd, else stasis-key in the state folder",
+     "The master key of encrypted repositories; no other user may have access to the file"},
+    {"keys.command", Kind::kCommand, &Settings::key_command, "", 0, 0, "", "STASIS_KEY_COMMAND",
+     "none", "Command that prints the master key, for example from a key management service"},
     {"limits.jobs", Kind::kCount, &Settings::most_jobs, "0", 0, 1e9, "", "STASIS_LIMIT_JOBS", "",
      "Maximum number of jobs of a user, including ended ones; 0: no limit", true},
     {"limits.arena", Kind::kSize, &Settings::most_arena_bytes, "0", 0, kMiB* kMiB * 1024, "",
@@ -141,12 +146,24 @@ tl::unexpected<Error> Wrong(const Row& row, const Raw& raw) {
               fmt::format("is {}; it must be {}", Quoted(raw), Expected(row)));
 }
 
+// Settings are stored in line-based lists, so they must not contain control characters.
+bool HasControlCharacter(const std::string& text) {
+  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; });
+}
+
+Result<std::string> ParseCommand(const Row& row, const Raw& raw) {
+  const auto* text = std::get_if<std::string>(&raw);
+  if (text == nullptr || text->size() > kLongest || HasControlCharacter(*text)) {
+    return Wrong(row, raw);
+  }
+  return *text;
+}
+
 Result<std::string> ParsePath(const Row& row, const Raw& raw, From from) {
   const auto* text = std::get_if<std::string>(&raw);
-  if (text == nullptr || text->size() > kLongest) return Wrong(row, raw);
-  // Paths are stored in line-based lists, so they must not contain control characters.
-  if (std::any_of(text->begin(), text->end(), [](unsigned char c) { return c < ' ' || c == 127; }))
+  if (text == nullptr || text->size() > kLongest || HasControlCharacter(*text)) {
     return Wrong(row, raw);
+  }
   if (text->empty() || text->front() == '/') return *text;
   if (text->starts_with("~/")) {
     const char* home = std::getenv("HOME");
@@ -262,6 +279,8 @@ std::string Expected(const Row& row) {
       return fmt::format("a whole number from {:.0f} to {:.0f}", row.min, row.max);
     case Kind::kSwitch:
       return "true or false";
+    case Kind::kCommand:
+      return "a command line of /bin/sh";
     case Kind::kAddress:
       return "HOST:PORT";
     case Kind::kChoice:
@@ -291,6 +310,11 @@ Status Set(const Row& row, const Raw& raw, From from, Settings& settings) {
     }
     case Kind::kSwitch: {
       STASIS_ASSIGN(settings.*std::get<bool Settings::*>(row.member), ParseSwitch(row, raw, from));
+      return {};
+    }
+    case Kind::kCommand: {
+      STASIS_ASSIGN(settings.*std::get<std::string Settings::*>(row.member),
+                    ParseCommand(row, raw));
       return {};
     }
     case Kind::kAddress: {

@@ -20,6 +20,7 @@ enum class Kind : uint8_t {
   kCount,    // an integer
   kSwitch,   // true or false
   kChoice,   // one word of a list
+  kCommand,  // a line for /bin/sh
   kAddress,  // HOST:PORT; an IPv6 address in brackets
 };
 

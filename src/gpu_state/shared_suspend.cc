@@ -97,7 +97,7 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
       STASIS_ASSIGN(shard.arena, store_->Acquire(shard.key, shard.owner, shard.ranges));
     }
   }
-  auto secret = BlockSecretOf(services_.paths);
+  auto secret = NamingSecretOf(services_.paths);
   if (secret) {
     secret_ = *secret;
     key_ = BlockKey(*secret).id();

@@ -89,20 +89,21 @@ std::vector<GpuShard*> ImageTasks::Shards() const {
 Result<std::string> ImageTasks::WriteData(const std::string& uid, const Progress& progress) {
   const uint64_t total = context_.shared.bytes() + context_.stored.bytes();
   STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
-  STASIS_ASSIGN(data_, checkpoint::WriteShards(
-                           context_.services.paths, context_.writer, Shards(), std::move(how),
-                           [&](uint64_t done) { return progress(done, total); }));
+  STASIS_ASSIGN(const store::UnitNames names, Names());
+  STASIS_ASSIGN(data_,
+                checkpoint::WriteShards(names, context_.writer, Shards(), std::move(how),
+                                        [&](uint64_t done) { return progress(done, total); }));
   return ToJson(data_.blocks);
 }
 
 // Cuts CRIU's memory files, which are in the page cache, into pages.
 Result<std::string> ImageTasks::WritePages(const std::string& uid, const Progress& progress) {
   STASIS_TRY(criu::DetachTerminals(context_.writer.cpu_path()));
-  STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(context_.services.paths));
+  STASIS_ASSIGN(const store::UnitNames names, Names());
   STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
   const uint64_t total = FolderBytes(context_.writer.cpu_path());
   how.progress = [&](uint64_t done) { return progress(std::min(done, total), total); };
-  auto written = store::WritePages(context_.writer, store::UnitNames(secret), how);
+  auto written = store::WritePages(context_.writer, names, how);
   if (!written && written.error().code == Code::kCancelled) return Fail(plan::TookTooLong());
   STASIS_ASSIGN(pages_, std::move(written));
   return ToJson(pages_);
@@ -122,6 +123,17 @@ Result<std::string> ImageTasks::WriteImage(const std::string& request, const Pro
       store::CheckImageLimit(context_.dump.store, context_.services.settings.most_image_bytes));
   STASIS_TRY(writer.Commit(manifest, options));
   return nlohmann::json{{"bytes", manifest.TotalBytes()}, {"added", manifest.AddedBytes()}}.dump();
+}
+
+// Reads the secret once, so that an image has names of one key even if the user joins another one
+// during the dump.
+Result<store::UnitNames> ImageTasks::Names() {
+  std::lock_guard lock(names_mutex_);
+  if (!names_) {
+    STASIS_ASSIGN(const BlockSecret secret, NamingSecretOf(context_.services.paths));
+    names_.emplace(secret);
+  }
+  return *names_;
 }
 
 Result<store::WriteOptions> ImageTasks::WriterOptions(uint32_t uid) const {

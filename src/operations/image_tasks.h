@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "plan/journal.h"
 #include "store/image_writer.h"
 #include "store/page_writer.h"
+#include "store/unit_names.h"
 
 namespace stasis::operations {
 
@@ -51,12 +54,15 @@ class ImageTasks {
   Result<std::string> WritePages(const std::string& uid, const Progress& progress);
   Result<std::string> WriteImage(const std::string& manifest, const Progress& progress);
   Result<store::WriteOptions> WriterOptions(uint32_t uid) const;
+  Result<store::UnitNames> Names();
   Status DescribeData(store::Manifest& manifest);
 
   const Context context_;
   // Set in the image process only.
   checkpoint::WrittenData data_;
   store::WrittenUnits pages_;
+  std::mutex names_mutex_;  // guards names_; tasks run at the same time
+  std::optional<store::UnitNames> names_;
 };
 
 // Decodes the answer of data-write or cpu-write.

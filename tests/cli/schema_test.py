@@ -50,7 +50,7 @@ class Walk:
 
     def __call__(self, name, *words, expect=0, **more):
         """Runs the command NAME with more words; `image-ls` means `image ls`."""
-        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi")
+        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi", "key")
         document = self.world.stasis("--json", *name.split("-", 1 if inner else 0), *words, expect=expect, **more).json()
         self.check("error" if "error" in document else name, document)
         return document
@@ -108,6 +108,10 @@ def walk(world, run):
     run("completion", "bash")
     run.check("plugin", world.stasis("plugin", "install", "--json").json())
     containers(world, run)
+    run("key-show", expect=3)
+    run("key-create")
+    run("key-join")
+    run("key-show")
     run("arena-reserve", "16MiB")
     pid = start(world, run, "v")
     run("check", "v", expect=(0, 5))

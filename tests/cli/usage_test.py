@@ -109,7 +109,8 @@ def full_disk(world):
     paths = f"--criu-config {world.folder}/criu.conf --cdi-dir {world.folder}/cdi --plugin-dir {plugins}"
     for line in (f"container setup {paths}", f"container check {paths}", f"container remove {paths}",
                  f"cdi install --dir {world.folder}/cdi", f"manage {child.pid} --job found", "version", "help", "help dump", "ps", "inspect job", "checkpoints job",
-                 "logs job", "wait ended", "image ls", "image inspect old", "image verify old", "arena reserve 4MiB",
+                 "logs job", "wait ended", "image ls", "image inspect old", "image verify old", "key create",
+                 "key show", "key join", "arena reserve 4MiB",
                  "arena ls", "gpu ls", f"gpu state {pid}", f"gpu restore-tid {pid}", f"gpu lock {pid}",
                  f"gpu checkpoint {pid}", f"gpu restore {pid}", f"gpu unlock {pid}", f"gpu toggle {pid}",
                  f"gpu toggle {pid}", "check", "check job", "recover", "config show", "completion bash", "daemon status",

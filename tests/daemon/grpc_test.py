@@ -2,6 +2,7 @@
 invalid requests."""
 
 import os
+import pathlib
 import random
 import socket
 import sys
@@ -11,7 +12,7 @@ from daemon_fixture import DaemonFixture, demand, main, processes, wait_until
 SERVICE = "/stasis.v1.Stasis/"
 STREAMS = ["Suspend", "Resume", "Dump", "Restore", "ReadLog"]
 UNARIES = ["Recover", "Run", "ManageJob", "ListJobs", "GetJob", "WaitJob", "KillJob", "DeleteJob", "ListCheckpoints",
-           "ListOperations", "CancelOperation", "GetStatus", "Drain"]
+           "CreateKey", "ShowKey", "JoinKey", "ListOperations", "CancelOperation", "GetStatus", "Drain"]
 
 
 class Raw:
@@ -102,6 +103,19 @@ def errors(fixture: DaemonFixture):
     demand(error.code == 5 and list(error.context) == ["cannot suspend nobody"], f"{error}")
 
 
+def keys(fixture: DaemonFixture):
+    """The daemon's worker creates and reads the caller's master key, which no answer contains."""
+    messages, stubs = fixture.start().stubs()
+    stub = stubs.StasisStub(fixture.channel())
+    created = stub.CreateKey(messages.CreateKeyRequest(), timeout=60)
+    shown = stub.ShowKey(messages.ShowKeyRequest(), timeout=60)
+    demand((shown.key_id, shown.source, shown.joined) == (created.key_id, "file", False), f"{created} {shown}")
+    joined = stub.JoinKey(messages.JoinKeyRequest(), timeout=60)
+    demand(joined.changed and stub.ShowKey(messages.ShowKeyRequest(), timeout=60).joined, f"{joined}")
+    key = pathlib.Path(created.path).read_text().split("stasis-key-1 ")[1].split()[0]
+    demand(len(key) == 64 and not any(key[:16] in str(answer) for answer in (created, shown, joined)), "it has the key")
+
+
 def nonsense(fixture: DaemonFixture):
     """Any request is answered with a status, and the daemon continues to serve other callers."""
     fixture.start()
@@ -171,4 +185,4 @@ def nonsense(fixture: DaemonFixture):
 
 
 if __name__ == "__main__":
-    sys.exit(main([health, health_of_a_drain, reflection, errors, nonsense]))
+    sys.exit(main([health, health_of_a_drain, reflection, errors, keys, nonsense]))

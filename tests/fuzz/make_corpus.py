@@ -230,10 +230,19 @@ def repository_records():
                                 ("names", 2, names), ("pending", 3, time + pushes + packs), ("image", 4, image),
                                 ("condemned", 5, time + packs + struct.pack("<I", 1) + gc)):
         put("repository_record", name, record(kind, content))
+def sealed():
+    """A key, and an object that is encrypted with it (the golden values of src/repository/seal_test.cc)."""
+    key, key_id = bytes(range(32)).hex(), "4a842777d7624912ee61fb2538ce6e50"
+    put("seal", "key", f"# comment\nstasis-key-1 {key} {key_id}\n".encode())
+    put("seal", "object", bytes.fromhex(
+        "7374736c01000000" + key_id + "404142434445464748494a4b4c4d4e4f" "2b00000000000000"
+        "8f943045690d6d93c048526eace54dea1c15ab12cf04648fb95d58f49c289f9cd7dc79538d010a8f8ad11d981c1f7b55228c40509c5f21e8"
+        "91c4be"))
 
 
 if __name__ == "__main__":
     threads()
+    sealed()
     manifests()
     packs()
     wire()

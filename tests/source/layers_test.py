@@ -16,7 +16,8 @@ import sys
 ALLOWED = {
     'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base abi',
     'cli': 'api config base abi',
-    'api': 'operations checks gpu_state plan jobs shim health containers dataplane store device config process base abi',
+    'api': 'operations checks gpu_state plan jobs shim health containers dataplane repository store device config process base '
+           'abi',
     'operations': 'checks checkpoint gpu_state plan jobs store criu device agent_client ipc process config base',
     'checks': 'checkpoint gpu_state plan jobs containers store criu device agent_client process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
@@ -29,6 +30,7 @@ ALLOWED = {
     # The commands of container runtimes, and the files that they share with Stasis.
     'containers': 'criu process base',
     'dataplane': 'device ipc process base abi',
+    # Remote images: their protocol, encryption and keys.
     'repository': 'objects store base',
     'store': 'base',
     'objects': 'base',
