@@ -204,7 +204,8 @@ Closing Close(int64_t deadline_ns) {
 Closing Seal(int64_t deadline_ns) { return Stop(kSealed, &Slot::asking, deadline_ns); }
 
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns) {
-  // Cleared first, because a thread that finds the gate sealed may assume that all work is done.
+  // This is cleared first, because a thread that finds the gate sealed may assume that all work is
+  // done.
   g_word.fetch_and(~kSealed, std::memory_order_seq_cst);
   g_tickets.store(calls, std::memory_order_seq_cst);
   // A thread that has just found no ticket waits on the old value; changing the word makes that

@@ -50,8 +50,6 @@ void NoteMemory(uint32_t more = 0) {
   NoteInHeader(agent_protocol::kMemoryAway | agent_protocol::kMemoryImported, memory);
 }
 
-// ---- answers
-
 void Answer(Outcome outcome, const char* text = "", CUresult error = CUDA_SUCCESS) {
   agent_protocol::Reply reply{};
   reply.outcome = outcome;
@@ -98,8 +96,6 @@ void AnswerHello() {
   agent_protocol::Send(g_client.fd, &reply, Type::kHelloReply, sizeof(reply), nullptr, 0,
                        kAnswerTimeoutMs);
 }
-
-// ---- verbs
 
 // Restores the program and opens the gate. After an error, which `text` describes, the gate stays
 // closed.
@@ -246,8 +242,8 @@ bool OnList(bool with_descriptors) {
   return true;
 }
 
-// Returns false if the client has disconnected. After an error the list is shorter, which costs the
-// client only time.
+// Returns false if the client has disconnected. The list may be incomplete after an error; the
+// client then copies less memory ahead of the pause.
 bool OnExportRunning() {
   if (g_state != State::kOpen) {
     AnswerWrongState("export running memory");

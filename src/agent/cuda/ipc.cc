@@ -54,8 +54,6 @@ void SayCannotOpen(int32_t owner, const char* why) {
           int(getpid()), int(owner), why);
 }
 
-// ---- asking an owner
-
 namespace {
 
 using agent_protocol::IpcOutcome;
@@ -125,8 +123,6 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
   return CUDA_SUCCESS;
 }
 
-// ---- the owner's side
-
 namespace {
 
 // Finds the requested item, and the part of it that the program has shared. Returns an empty item
@@ -189,8 +185,6 @@ void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAn
   answer->offset = part.offset;
   answer->bytes = part.bytes;
 }
-
-// ---- the importer's side
 
 void FreeImport(Import* import) {
   import->link.Close();
@@ -284,8 +278,6 @@ bool RejoinImports(char* text, size_t size) {
   });
   return all;
 }
-
-// ---- both
 
 namespace {
 
