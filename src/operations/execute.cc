@@ -50,7 +50,7 @@ std::string DescribeRest(const Operation& operation) {
   if (left.empty()) return "none of its processes is left";
   return fmt::format(
       "process {} {} left. {}", fmt::join(left, ", process "), left.size() == 1 ? "is" : "are",
-      operation.job.empty() ? "Kill the processes that do not run"
+      operation.job.empty() ? "Kill the processes that are not running"
                             : "`stasis kill " + operation.job + "` ends all processes of the job");
 }
 

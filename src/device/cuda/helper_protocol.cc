@@ -38,7 +38,7 @@ const char* WhyInvalid(const Reply& r, size_t size) {
     return "an outcome that does not match the driver's result";
   }
   if (r.state < 0 || r.state > stasis::cuda::CU_PROCESS_STATE_FAILED) return "an unknown state";
-  if (r.tid < 0) return "an impossible thread id";
+  if (r.tid < 0) return "an invalid thread id";
   if (r.gpu_count > kMaxGpus) return "too many GPUs";
   bool terminated = IsTerminated(r.cu_name) && IsTerminated(r.cu_text) &&
                     IsTerminated(r.driver.kind) && IsTerminated(r.driver.version) &&
