@@ -1,7 +1,6 @@
-// The device files of a restored container. CRIU restores the container's own /dev from the image:
-// with the device numbers that the driver had at the dump, of which those of nvidia-uvm and
-// nvidia-caps can change at a boot, and without the devices of GPUs that the container did not
-// have.
+// The device files of a restored container. CRIU restores the container's own /dev from the image.
+// Its files have the device numbers of the dump, but the numbers of nvidia-uvm and nvidia-caps can
+// change at a boot. Devices of GPUs that the container did not have are missing.
 #pragma once
 
 #include <string>

@@ -135,8 +135,8 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
     auto helper = ConnectResident(options.path);
     const bool found = helper.has_value();
     if (found && !process::InheritanceDifference({helper->pid()}).empty()) {
-      // It has the limits and control group of the command that started it, which differ from this
-      // one's. Or it is exiting, and cannot be compared.
+      // The helper inherited its limits and control group from the command that started it, and
+      // they differ from those of this process; or the helper is exiting and cannot be compared.
       STASIS_TRY(Dismiss(*helper, options.leave_request, deadline));
       continue;
     }
