@@ -18,7 +18,7 @@ const char* WhyInvalid(const Request& r, size_t size) {
   if (const char* why = ipc::WhyNoMessage(r, size, kMagic, kVersion)) return why;
   if (r.id == 0) return "a request without an id";
   if (!Known(r.op)) return "an unknown operation";
-  if (r.pid < 0 || (ActsOnProcess(r.op) && r.pid == 0)) return "an impossible process id";
+  if (r.pid < 0 || (ActsOnProcess(r.op) && r.pid == 0)) return "an invalid process id";
   if (r.pid != 0 && !ActsOnProcess(r.op) && r.op != Op::kGpus) {
     return "a process id where none belongs";
   }
