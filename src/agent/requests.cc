@@ -139,7 +139,7 @@ bool DescriptorsFit(char* text, size_t size) {
   return false;
 }
 
-// From kShut: all memory is still mapped.
+// Leaves kShut, in which all memory is still mapped.
 void ReopenShut() {
   g_state = State::kOpen;
   gate::Open();
@@ -283,7 +283,8 @@ void OnRelease(const agent_protocol::ReleaseRequest& request) {
     if (error == CUDA_SUCCESS) error = r;
   }
   if (g_lower_floor) LowerFloor();
-  // Also after an error: released memory must be mapped again before the gate may open.
+  // Set the state even after an error: released memory must be mapped again before the gate may
+  // open.
   g_state = State::kReleased;
   g_holding = hold;
   g_next_to_map = 0;

@@ -143,7 +143,7 @@ CUresult Created(CUresult r, CUcontext* context, CUdevice device) {
   return r;
 }
 
-// For a call that always makes a new context.
+// Records the result of a call that always makes a new context.
 CUresult CreatedNew(CUresult r, CUcontext* context, CUdevice device) {
   // A known context with the same handle has ended, and the thread that ended it has yet to call
   // Forget.

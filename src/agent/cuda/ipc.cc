@@ -174,7 +174,7 @@ void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAn
   answer->driver_error = ExportItem(item, fd);
   answer->outcome = answer->driver_error == CUDA_SUCCESS ? IpcOutcome::kGiven : IpcOutcome::kDriver;
   if (answer->outcome == IpcOutcome::kDriver) return;
-  // Before the reply, after which the importer's program may release the handle.
+  // Count the use before the reply: after it, the importer's program may release the handle.
   if (item.handle != nullptr) {
     ++item.handle->users;
     item.handle->claimed = true;
@@ -341,7 +341,8 @@ bool StillHere(uint64_t id) {
 
 void DescribeIpc(agent_protocol::HelloReply* reply) {
   Vector<IpcUser> users;
-  // Without memory for the list, the count exceeds the limit, and the client refuses the suspend.
+  // If there is no memory for the list, report more peers than the limit, so that the client
+  // refuses the suspend.
   if (!ListIpcUsers(&users)) reply->ipc_peer_count = agent_protocol::kMaxIpcPeers + 1;
   if (HasIpcName()) reply->ipc_name = *OwnIpcName();
   Lock lock(g_memory_mutex);

@@ -266,7 +266,8 @@ class Server {
   }
 
  private:
-  // Not exit(): the driver's destructors would run while threads may be inside the driver.
+  // Does not call exit(): the driver's destructors would run while threads may be inside the
+  // driver.
   [[noreturn]] static void KillSelf() {
     ::kill(::getpid(), SIGKILL);
     ::_exit(1);
